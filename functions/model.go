@@ -1,0 +1,136 @@
+package functions
+
+// APIVersion is the only version of the files.
+const APIVersion = "thaw.dev/v1"
+
+// Kinds of documents.
+const (
+	KindModel = "Model"
+	KindTeam  = "Team"
+)
+
+// Metadata names a document.
+type Metadata struct {
+	Name      string            `json:"name"`
+	Namespace string            `json:"namespace,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+// Model is one model file: weights, the engine that serves them, and how it scales.
+type Model struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Metadata   Metadata  `json:"metadata"`
+	Spec       ModelSpec `json:"spec"`
+
+	// Dir is the folder of the file the model was read from; relative sources
+	// count from it. Origin is that file and line, for messages. Neither is
+	// part of the document.
+	Dir    string `json:"-"`
+	Origin string `json:"-"`
+}
+
+// FullName is TEAM/NAME.
+func (m *Model) FullName() Name { return Name{Team: m.Metadata.Namespace, Name: m.Metadata.Name} }
+
+// Engine says which program serves a model.
+type Engine string
+
+// The engines thaw knows.
+const (
+	EngineEmber    Engine = "ember"
+	EngineVLLM     Engine = "vllm"
+	EngineSGLang   Engine = "sglang"
+	EngineLlamaCpp Engine = "llamacpp"
+	EngineCommand  Engine = "command"
+)
+
+// Engines in the order they are listed to people.
+var Engines = []Engine{EngineEmber, EngineVLLM, EngineSGLang, EngineLlamaCpp, EngineCommand}
+
+// ModelSpec is the spec of a model file. The defaults are those of Defaults.
+type ModelSpec struct {
+	Source    string            `json:"source,omitempty"`
+	Engine    Engine            `json:"engine,omitempty"`
+	Args      []string          `json:"args,omitempty"`
+	Env       map[string]string `json:"env,omitempty"`
+	Health    string            `json:"health,omitempty"`
+	Adapters  []Adapter         `json:"adapters,omitempty"`
+	Resources Resources         `json:"resources"`
+	Scale     Scale             `json:"scale"`
+	Queue     Queue             `json:"queue"`
+	Deadlines Deadlines         `json:"deadlines"`
+}
+
+// Adapter is a LoRA adapter of a model, asked for as NAME:ADAPTER.
+type Adapter struct {
+	Name   string `json:"name"`
+	Source string `json:"source"`
+	Rank   int    `json:"rank,omitempty"`
+}
+
+// Resources a replica takes. GPUMemory is per GPU, Memory the host's.
+type Resources struct {
+	GPUs      int   `json:"gpus"`
+	GPUMemory Bytes `json:"gpuMemory"`
+	Memory    Bytes `json:"memory"`
+}
+
+// Scale bounds the replicas of a model. Target is the number of concurrent
+// requests one replica is meant to serve; Idle is how long a replica lives
+// after its last request's end (or after it became ready).
+type Scale struct {
+	Min    int      `json:"min"`
+	Max    int      `json:"max"`
+	Target int      `json:"target"`
+	Idle   Duration `json:"idle"`
+}
+
+// Queue bounds the requests held for a model: how many, how many bytes of
+// bodies, how long each.
+type Queue struct {
+	Requests int      `json:"requests"`
+	Bytes    Bytes    `json:"bytes"`
+	Wait     Duration `json:"wait"`
+}
+
+// Deadlines bound the phases of a replica's life.
+type Deadlines struct {
+	Stage      Duration `json:"stage"`
+	Start      Duration `json:"start"`
+	FirstToken Duration `json:"firstToken"`
+	Hang       Duration `json:"hang"`
+	Drain      Duration `json:"drain"`
+}
+
+// Team is one team file: a namespace, its GPUs and limits. Zero means no limit.
+type Team struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Metadata   Metadata `json:"metadata"`
+	Spec       TeamSpec `json:"spec"`
+
+	Origin string `json:"-"`
+}
+
+// TeamSpec is the spec of a team file.
+type TeamSpec struct {
+	GPUs   TeamGPUs `json:"gpus"`
+	Limits Limits   `json:"limits"`
+}
+
+// TeamGPUs are the GPUs a team is owed and may at most hold.
+type TeamGPUs struct {
+	Guaranteed int `json:"guaranteed"`
+	Max        int `json:"max"`
+}
+
+// Limits of a team; absent or 0 means no limit.
+type Limits struct {
+	Concurrent        int   `json:"concurrent,omitempty"`
+	RequestsPerMinute int   `json:"requestsPerMinute,omitempty"`
+	TokensPerMinute   int   `json:"tokensPerMinute,omitempty"`
+	ColdStartsPerHour int   `json:"coldStartsPerHour,omitempty"`
+	GPUSecondsPerDay  int   `json:"gpuSecondsPerDay,omitempty"`
+	StoreBytes        Bytes `json:"storeBytes,omitempty"`
+}

@@ -1,0 +1,99 @@
+package functions
+
+import "errors"
+
+// ErrStaleEpoch refuses a command from an orchestrator that has been superseded.
+var ErrStaleEpoch = errors.New("stale epoch: a newer orchestrator has spoken")
+
+// LoadRequest asks an agent for a replica of a model. It is the body of
+// POST /load_model. The same id again is the same replica: loading is idempotent.
+type LoadRequest struct {
+	ID     string    `json:"id"`
+	Team   string    `json:"team"`
+	Model  string    `json:"model"`
+	Spec   ModelSpec `json:"spec"`
+	Dir    string    `json:"dir,omitempty"` // folder of the model file, where the source is relative to it
+	Digest string    `json:"digest,omitempty"`
+	Epoch  int64     `json:"epoch"`
+	GPUs   []int     `json:"gpus,omitempty"` // indices the scheduler chose
+}
+
+// LoadReply answers a LoadRequest.
+type LoadReply struct {
+	ID    string `json:"id"`
+	State State  `json:"state"`
+}
+
+// UnloadRequest ends a replica: DRAINING for at most DrainSeconds, then gone.
+type UnloadRequest struct {
+	ID           string  `json:"id"`
+	Epoch        int64   `json:"epoch"`
+	DrainSeconds float64 `json:"drain_seconds"`
+	Reason       string  `json:"reason,omitempty"`
+}
+
+// Heartbeat is what an agent says of itself, every 2 s and at once on a change.
+type Heartbeat struct {
+	AgentID string          `json:"agent_id"`
+	Epoch   int64           `json:"epoch"`
+	State   NodeState       `json:"state"`
+	Version string          `json:"version"`
+	URL     string          `json:"url,omitempty"` // where the agent answers; empty in process
+	GPUs    []GPU           `json:"gpus"`
+	Memory  Capacity        `json:"memory"`
+	Store   StoreUse        `json:"store"`
+	Models  []ReplicaStatus `json:"models"`
+	Cached  []CachedModel   `json:"cached,omitempty"` // checkpoints here with no replica
+}
+
+// GPU is one GPU as NVML sees it. Sizes in bytes, utilisation in percent.
+type GPU struct {
+	Index       int    `json:"index"`
+	UUID        string `json:"uuid"`
+	Name        string `json:"name"`
+	MemoryTotal Bytes  `json:"memory_total"`
+	MemoryFree  Bytes  `json:"memory_free"`
+	Utilization int    `json:"utilization"`
+	Health      string `json:"health"` // "ok", or what is wrong
+}
+
+// Capacity of a resource in bytes: what may be used, and what is.
+type Capacity struct {
+	Total Bytes `json:"total"`
+	Used  Bytes `json:"used"`
+}
+
+// StoreUse is the byte budget of the store and what it holds.
+type StoreUse struct {
+	Bytes Bytes `json:"bytes"`
+	Used  Bytes `json:"used"`
+}
+
+// CachedModel is a checkpoint on a node.
+type CachedModel struct {
+	Source string `json:"source"`
+	Digest string `json:"digest"`
+	Tier   Tier   `json:"tier"`
+	Bytes  Bytes  `json:"bytes"`
+}
+
+// ReplicaStatus is one replica in a heartbeat.
+type ReplicaStatus struct {
+	ID             string     `json:"id"`
+	Team           string     `json:"team"`
+	Model          string     `json:"model"`
+	State          State      `json:"state"`
+	Tier           Tier       `json:"tier"`
+	Bytes          Bytes      `json:"bytes"`       // of the checkpoint, so far
+	TotalBytes     Bytes      `json:"total_bytes"` // of the checkpoint, whole; 0 unknown
+	Percent        int        `json:"percent"`     // of the present phase; -1 unknown
+	Endpoint       string     `json:"inference_endpoint_url"`
+	InFlight       int        `json:"in_flight"`
+	QueueLength    int        `json:"queue_length"`
+	KVCacheHitRate float64    `json:"kv_cache_hit_rate"`
+	Phases         []Span     `json:"phases"`
+	Error          string     `json:"error,omitempty"` // first root cause of FAILED
+	Spec           *ModelSpec `json:"spec,omitempty"`  // so that an orchestrator that restarts can adopt it
+	GPUs           []int      `json:"gpus,omitempty"`
+	Since          int64      `json:"since"` // milliseconds since the state was entered
+}

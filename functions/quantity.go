@@ -1,0 +1,99 @@
+package functions
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bytes is a size in bytes. In files it is a number with an optional binary
+// (Ki, Mi, Gi, Ti) or decimal (k, M, G, T) suffix, as Kubernetes writes it.
+type Bytes int64
+
+var suffixes = []struct {
+	suffix string
+	factor float64
+}{
+	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40},
+	{"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12},
+}
+
+// ParseBytes reads a size such as 64Mi, 1.5G or 1024.
+func ParseBytes(s string) (Bytes, error) {
+	num, factor := s, 1.0
+	for _, u := range suffixes {
+		if strings.HasSuffix(s, u.suffix) {
+			num, factor = strings.TrimSuffix(s, u.suffix), u.factor
+			break
+		}
+	}
+	f, err := strconv.ParseFloat(num, 64)
+	if err != nil || f < 0 || math.IsNaN(f) || f*factor >= math.MaxInt64 || strings.ContainsAny(num, "eExX_nN ") {
+		return 0, fmt.Errorf("%q is no size: want a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Mi", clip(s))
+	}
+	return Bytes(f * factor), nil
+}
+
+// String is the shortest exact spelling with a binary suffix.
+func (b Bytes) String() string {
+	for i := 3; i >= 0; i-- {
+		f := Bytes(suffixes[i].factor)
+		if b >= f && b%f == 0 {
+			return strconv.FormatInt(int64(b/f), 10) + suffixes[i].suffix
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
+
+// Human is for people: at most one decimal, binary suffix (1.5 GiB).
+func (b Bytes) Human() string {
+	for i := 3; i >= 0; i-- {
+		if f := suffixes[i].factor; float64(b) >= f {
+			return strconv.FormatFloat(math.Round(float64(b)/f*10)/10, 'f', -1, 64) + " " + suffixes[i].suffix + "B"
+		}
+	}
+	return strconv.FormatInt(int64(b), 10) + " B"
+}
+
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+func (b *Bytes) UnmarshalText(t []byte) (err error) {
+	*b, err = ParseBytes(string(t))
+	return err
+}
+
+// Duration is a time span; in files it is written as Go writes it: 30s, 5m, 1h30m.
+type Duration time.Duration
+
+// ParseDuration reads 30s, 5m, 1h; a bare 0 is allowed.
+func ParseDuration(s string) (Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is no duration: want such as 30s, 5m or 1h", clip(s))
+	}
+	return Duration(d), nil
+}
+
+// Std is the span as the standard library's type.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String drops zero parts: 5m, not 5m0s.
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+func (d *Duration) UnmarshalText(t []byte) (err error) {
+	*d, err = ParseDuration(string(t))
+	return err
+}

@@ -1,0 +1,130 @@
+package functions
+
+import "time"
+
+// State of a replica, as programs see it.
+type State string
+
+// The states of a replica. UNLOADED and FAILED are ends.
+const (
+	Downloading State = "DOWNLOADING"
+	Loading     State = "LOADING_TO_GPU"
+	Ready       State = "READY"
+	Sleeping    State = "SLEEPING"
+	Draining    State = "DRAINING"
+	Unloaded    State = "UNLOADED"
+	Failed      State = "FAILED"
+)
+
+// Word is the state as people see it: in comments, ps, progress and metrics.
+func (s State) Word() string {
+	switch s {
+	case Downloading:
+		return "staging"
+	case Loading:
+		return "loading"
+	case Ready:
+		return "ready"
+	case Sleeping:
+		return "sleeping"
+	case Draining:
+		return "draining"
+	case Failed:
+		return "failed"
+	}
+	return "cold"
+}
+
+// Words are all that Word can say, for bounded label sets.
+var Words = []string{"cold", "staging", "loading", "ready", "sleeping", "draining", "failed"}
+
+// Over reports whether the replica has ended.
+func (s State) Over() bool { return s == Unloaded || s == Failed }
+
+// NodeState is what a node as a whole is doing.
+type NodeState string
+
+// The states of a node.
+const (
+	NodeIdle      NodeState = "IDLE"
+	NodeLoading   NodeState = "LOADING_MODEL"
+	NodeInferring NodeState = "INFERRING"
+	NodeDegraded  NodeState = "DEGRADED"
+)
+
+// Tier says how near a model's bytes are on a node.
+type Tier string
+
+// The tiers, nearest first.
+const (
+	TierGPU      Tier = "GPU_RESIDENT"
+	TierSleeping Tier = "SLEEPING"
+	TierDRAM     Tier = "DRAM_CACHED"
+	TierNVMe     Tier = "NVME_CACHED"
+	TierRemote   Tier = "REMOTE"
+)
+
+// Phase is one stage of a cold start.
+type Phase string
+
+// The phases of a cold start, in their order.
+const (
+	PhaseQueue      Phase = "queue"
+	PhasePlace      Phase = "place"
+	PhaseStage      Phase = "stage"
+	PhaseSpawn      Phase = "spawn"
+	PhaseLoad       Phase = "load"
+	PhaseWarmup     Phase = "warmup"
+	PhaseFirstToken Phase = "first_token"
+)
+
+// Phases in their order.
+var Phases = []Phase{PhaseQueue, PhasePlace, PhaseStage, PhaseSpawn, PhaseLoad, PhaseWarmup, PhaseFirstToken}
+
+// Span is one phase of one cold start. Start and Duration are seconds; Start
+// counts from the wake. Phases may overlap (staging while the engine boots).
+type Span struct {
+	Phase    Phase   `json:"phase"`
+	Start    float64 `json:"start"`
+	Duration float64 `json:"duration"`
+}
+
+// Timeline is one cold start as it went, phase by phase.
+type Timeline struct {
+	ID       string    `json:"id"`
+	Function string    `json:"function"`
+	Replica  string    `json:"replica,omitempty"`
+	Node     string    `json:"node,omitempty"`
+	Began    time.Time `json:"began"`
+	State    State     `json:"state"`
+	Tier     Tier      `json:"tier,omitempty"` // where the bytes were when it began
+	Bytes    Bytes     `json:"bytes,omitempty"`
+	Phases   []Span    `json:"phases"`
+	Total    float64   `json:"total"` // seconds from the wake to ready, or until now
+	Error    string    `json:"error,omitempty"`
+	Progress Progress  `json:"progress"`
+}
+
+// Progress of a cold start. Percent and ETA are -1 where nothing is known.
+type Progress struct {
+	State   State         `json:"state"`
+	Percent int           `json:"percent"`
+	Bytes   Bytes         `json:"bytes,omitempty"`
+	Total   Bytes         `json:"total,omitempty"`
+	ETA     time.Duration `json:"-"`
+}
+
+// NoProgress is that of a function nobody has begun to wake.
+var NoProgress = Progress{State: Unloaded, Percent: -1, ETA: -1}
+
+// Forecast is what the platform expects of the next cold start of a function:
+// the time to READY at the median and at the ninth decile, -1 where nothing is
+// known, and the median of each phase.
+type Forecast struct {
+	P50    time.Duration
+	P90    time.Duration
+	Phases map[Phase]time.Duration
+}
+
+// NoForecast knows nothing; admission lets the request wait.
+var NoForecast = Forecast{P50: -1, P90: -1}
