@@ -1,0 +1,130 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/thaw-dev/thaw/"
+
+// layers is the house: a package imports from lower layers only, never from its
+// own. A package not listed takes the layer of its nearest listed parent, so a
+// new room must be entered here to get a place of its own.
+var layers = map[string]int{
+	"functions":          0,
+	"functions/openai":   0,
+	"functions/compose":  1,
+	"activator":          2,
+	"activator/door":     1,
+	"activator/upstream": 1,
+	"activator/who":      1,
+	"activator/gate":     1,
+	"activator/route":    1,
+	"activator/balance":  1,
+	"loader":             2,
+	"loader/store":       1,
+	"loader/dir":         1,
+	"loader/azure":       1,
+	"runtime/ember":      1,
+	"runtime/engine":     1,
+	"runtime/keeper":     1,
+	"runtime/gpu":        1,
+	"runtime/replica":    2,
+	"platform/schedule":  1,
+	"platform/catalog":   1,
+	"platform/steer":     3,
+	"platform/agent":     3,
+	"platform/local":     4,
+	"platform/api":       4,
+	"bench":              5,
+	"platform/cli":       6,
+	"platform/thaw":      7,
+}
+
+// only names the one room that may import a heavy dependency.
+var only = map[string]string{
+	"github.com/gofiber/fiber":          "activator/door",
+	"github.com/valyala/fasthttp":       "activator/door",
+	"github.com/NVIDIA/go-nvml":         "runtime/gpu",
+	"github.com/goccy/go-yaml":          "platform/catalog",
+	"github.com/Azure/azure-sdk-for-go": "loader/azure",
+	"github.com/spf13/cobra":            "platform/cli",
+	"k8s.io/":                           "platform/knative",
+	"knative.dev/":                      "platform/knative",
+}
+
+// TestImportsGoDown walks every Go file of the module, tests included, and
+// fails on an import that does not go down or that takes a heavy dependency
+// out of its room.
+func TestImportsGoDown(t *testing.T) {
+	root := filepath.Join("..", "..")
+	seen := 0
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if n := d.Name(); n == ".git" || n == "node_modules" || n == "testdata" || n == "data" || n == "bin" || (strings.HasPrefix(n, ".") && n != ".." && n != ".") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(p, ".go") {
+			return nil
+		}
+		rel, _ := filepath.Rel(root, p)
+		pkg := path.Dir(filepath.ToSlash(rel))
+		f, err := parser.ParseFile(token.NewFileSet(), p, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		seen++
+		own, room := layerOf(pkg)
+		if room == "" {
+			t.Errorf("%s: package %s has no layer; add it to the list", rel, pkg)
+			return nil
+		}
+		for _, im := range f.Imports {
+			dep, _ := strconv.Unquote(im.Path.Value)
+			if r, ok := strings.CutPrefix(dep, module); ok {
+				l, target := layerOf(r)
+				// A test may use what lies beside it in its own room.
+				if target == room || (strings.HasSuffix(p, "_test.go") && own >= 4) {
+					continue
+				}
+				if l >= own {
+					t.Errorf("%s (layer %d) imports %s (layer %d): imports go down", rel, own, r, l)
+				}
+				continue
+			}
+			for prefix, where := range only {
+				if strings.HasPrefix(dep, prefix) && pkg != where && !strings.HasPrefix(pkg, where+"/") && !(prefix == "github.com/Azure/azure-sdk-for-go" && strings.HasSuffix(p, "_test.go")) && !(prefix == "github.com/spf13/cobra" && strings.HasPrefix(pkg, "bench")) {
+					t.Errorf("%s imports %s: only %s may", rel, dep, where)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 20 {
+		t.Fatalf("saw %d files: the walk is broken", seen)
+	}
+}
+
+// layerOf finds the layer of a package and the listed room it belongs to.
+func layerOf(pkg string) (int, string) {
+	for p := pkg; p != "." && p != "/"; p = path.Dir(p) {
+		if l, ok := layers[p]; ok {
+			return l, p
+		}
+	}
+	return -1, ""
+}
