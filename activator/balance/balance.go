@@ -1,0 +1,196 @@
+// Package balance picks the READY replica that serves a request.
+//
+// The rule, in order: replicas that broke a moment ago or have no free slot are
+// out; of the rest a request with an affinity key (its session, or how its
+// first message begins) goes where that key hashes to, so that an engine's
+// prefix cache is met again, unless that replica is clearly busier than the
+// least loaded; everything else goes to the least loaded.
+//
+// Rendezvous hashing: a replica that comes or goes moves only its own share of
+// the keys, and nothing has to be remembered per session.
+package balance
+
+import (
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Target is a replica that may be picked.
+type Target struct {
+	ID    string
+	Slots int // how many requests at once; at least 1
+}
+
+// CoolDown is how long a replica that broke is left alone unless the platform
+// says sooner what became of it.
+const CoolDown = 2 * time.Second
+
+// Set is the balance of one function: who is there and how busy. The zero
+// value is empty.
+type Set struct {
+	mu      sync.Mutex
+	members []member
+	gone    map[string]int // in flight on replicas that are not targets any more
+}
+
+type member struct {
+	Target
+	seed     uint64
+	inFlight int
+	broken   time.Time // zero, or until when it is left alone
+}
+
+// Update replaces the targets, keeping what is in flight. A replica that broke
+// stays out until its time is over, whatever the platform publishes meanwhile:
+// its picture may be older than our failure.
+func (s *Set) Update(targets []Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if same(s.members, targets) {
+		return
+	}
+	old := s.members
+	s.members = make([]member, len(targets))
+	for i, t := range targets {
+		m := member{Target: t, seed: xxh3.HashString(t.ID)}
+		for j := range old {
+			if old[j].ID == t.ID {
+				m.inFlight, m.broken = old[j].inFlight, old[j].broken
+				old[j].inFlight = 0
+			}
+		}
+		if n, ok := s.gone[t.ID]; ok {
+			m.inFlight = n
+			delete(s.gone, t.ID)
+		}
+		s.members[i] = m
+	}
+	for i := range old {
+		if old[i].inFlight > 0 {
+			if s.gone == nil {
+				s.gone = map[string]int{}
+			}
+			s.gone[old[i].ID] = old[i].inFlight
+		}
+	}
+}
+
+func same(ms []member, ts []Target) bool {
+	if len(ms) != len(ts) {
+		return false
+	}
+	for i := range ts {
+		if ms[i].Target != ts[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// busier is how many requests more than the least loaded the replica of a key
+// may have before affinity is given up: a fourth of its slots.
+func busier(slots int) int { return max(1, slots/4) }
+
+// Pick takes a slot on the best replica, if there is one; Done gives it back.
+// key is 0 for no affinity; avoid, which may be empty, is not picked.
+func (s *Set) Pick(key uint64, avoid string, now time.Time) (id string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	least, home := -1, -1
+	var best uint64
+	for i := range s.members {
+		m := &s.members[i]
+		if !m.usable(now) || m.inFlight >= m.Slots || m.ID == avoid {
+			continue
+		}
+		if least < 0 || m.inFlight < s.members[least].inFlight {
+			least = i
+		}
+		if key != 0 {
+			if h := mix(key ^ m.seed); home < 0 || h > best {
+				home, best = i, h
+			}
+		}
+	}
+	if least < 0 {
+		return "", false
+	}
+	if home >= 0 && s.members[home].inFlight <= s.members[least].inFlight+busier(s.members[home].Slots) {
+		least = home
+	}
+	s.members[least].inFlight++
+	return s.members[least].ID, true
+}
+
+func (m *member) usable(now time.Time) bool { return m.broken.IsZero() || !now.Before(m.broken) }
+
+// Done gives the slot of a pick back.
+func (s *Set) Done(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.members {
+		if s.members[i].ID == id {
+			s.members[i].inFlight--
+			return
+		}
+	}
+	if n := s.gone[id]; n > 1 {
+		s.gone[id] = n - 1
+	} else {
+		delete(s.gone, id)
+	}
+}
+
+// Break marks a replica that failed a request: it is not picked for CoolDown.
+func (s *Set) Break(id string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.members {
+		if s.members[i].ID == id {
+			s.members[i].broken = now.Add(CoolDown)
+		}
+	}
+}
+
+// Capacity is the sum of the slots of the replicas that are not broken.
+func (s *Set) Capacity(now time.Time) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.members {
+		if s.members[i].usable(now) {
+			n += s.members[i].Slots
+		}
+	}
+	return n
+}
+
+// InFlight of a replica, also of one that takes no new requests.
+func (s *Set) InFlight(id string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.members {
+		if s.members[i].ID == id {
+			return s.members[i].inFlight
+		}
+	}
+	return s.gone[id]
+}
+
+// Key hashes what a request's affinity goes by; never 0 for text.
+func Key(text []byte) uint64 {
+	if len(text) == 0 {
+		return 0
+	}
+	return xxh3.Hash(text) | 1
+}
+
+// mix is the finaliser of splitmix64.
+func mix(x uint64) uint64 {
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,145 @@
+package balance
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+var t0 = time.Unix(1000, 0)
+
+func TestPick(t *testing.T) {
+	var s Set
+	if _, ok := s.Pick(0, "", t0); ok {
+		t.Fatal("nobody there")
+	}
+	s.Update([]Target{{"a", 2}, {"b", 2}})
+	a, _ := s.Pick(0, "", t0)
+	b, _ := s.Pick(0, "", t0)
+	if a == b {
+		t.Fatal("least loaded first")
+	}
+	s.Pick(0, "", t0)
+	s.Pick(0, "", t0)
+	if _, ok := s.Pick(0, "", t0); ok {
+		t.Fatal("both are full")
+	}
+	s.Done("b")
+	if id, ok := s.Pick(0, "b", t0); ok {
+		t.Fatal("avoided one picked:", id)
+	}
+	s.Update([]Target{{"b", 2}, {"c", 1}})
+	if s.InFlight("a") != 2 || s.InFlight("b") != 1 || s.InFlight("c") != 0 {
+		t.Fatal("in flight lost")
+	}
+	s.Done("a")
+	s.Update([]Target{{"a", 2}})
+	if s.InFlight("a") != 1 || s.InFlight("b") != 1 {
+		t.Fatal("in flight lost on return")
+	}
+	s.Done("b")
+	s.Done("a")
+	if len(s.gone) != 0 {
+		t.Fatal("gone replicas are forgotten")
+	}
+}
+
+func TestBroken(t *testing.T) {
+	var s Set
+	s.Update([]Target{{"a", 2}, {"b", 3}})
+	s.Break("a", t0)
+	if n := s.Capacity(t0); n != 3 {
+		t.Fatal(n)
+	}
+	for range 3 {
+		if id, _ := s.Pick(0, "", t0); id != "b" {
+			t.Fatal(id)
+		}
+	}
+	s.Update([]Target{{"a", 4}})
+	if _, ok := s.Pick(0, "", t0); ok {
+		t.Fatal("an older picture must not mend it")
+	}
+	if id, _ := s.Pick(0, "", t0.Add(CoolDown)); id != "a" {
+		t.Fatal("cool-down is over")
+	}
+}
+
+func TestAffinity(t *testing.T) {
+	var s Set
+	ts := []Target{{"a", 100}, {"b", 100}, {"c", 100}}
+	s.Update(ts)
+	home := map[uint64]string{}
+	count := map[string]int{}
+	for i := range 300 {
+		k := Key([]byte(fmt.Sprint("session ", i)))
+		id, _ := s.Pick(k, "", t0)
+		s.Done(id)
+		home[k] = id
+		count[id]++
+	}
+	for id, n := range count {
+		if n < 60 {
+			t.Errorf("%s has %d of 300", id, n)
+		}
+	}
+	s.Update(ts[:2])
+	for k, id := range home {
+		got, _ := s.Pick(k, "", t0)
+		s.Done(got)
+		if id != "c" && got != id {
+			t.Fatal("a key moved although its replica stayed")
+		}
+	}
+	// A busy home is left.
+	var k uint64
+	for k2, id := range home {
+		if id == "a" {
+			k = k2
+		}
+	}
+	for range 26 {
+		s.Pick(k, "", t0)
+	}
+	if s.InFlight("a") != 26 {
+		t.Fatal(s.InFlight("a"))
+	}
+	if id, _ := s.Pick(k, "", t0); id != "b" {
+		t.Fatal("affinity must not overload:", id)
+	}
+}
+
+func TestNeverAboveSlots(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	var s Set
+	s.Update([]Target{{"a", 3}, {"b", 1}, {"c", 5}})
+	var held []string
+	for range 5000 {
+		if r.IntN(2) == 0 {
+			if id, ok := s.Pick(uint64(r.IntN(5)), "", t0); ok {
+				held = append(held, id)
+			} else if len(held) != 9 {
+				t.Fatal("refused with", len(held))
+			}
+		} else if len(held) > 0 {
+			i := r.IntN(len(held))
+			s.Done(held[i])
+			held[i] = held[len(held)-1]
+			held = held[:len(held)-1]
+		}
+		if s.InFlight("a") > 3 || s.InFlight("b") > 1 || s.InFlight("c") > 5 {
+			t.Fatal("above slots")
+		}
+	}
+}
+
+func BenchmarkPick(b *testing.B) {
+	var s Set
+	s.Update([]Target{{"a", 64}, {"b", 64}, {"c", 64}, {"d", 64}})
+	b.ReportAllocs()
+	for b.Loop() {
+		id, _ := s.Pick(12345, "", t0)
+		s.Done(id)
+	}
+}

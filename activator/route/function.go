@@ -1,0 +1,95 @@
+package route
+
+import (
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Function is one immutable picture of a function. Whoever publishes it must
+// not change it, nor anything it points at, afterwards.
+type Function struct {
+	Name      functions.Name
+	Model     *functions.Model
+	State     functions.State     // of its best replica; Unloaded (or "") when at rest
+	Replicas  []Replica           // READY ones only; draining ones are absent
+	Progress  functions.Progress  // of the cold start under way
+	ColdStart *functions.Timeline // the newest cold start, under way or last; nil if there was none
+	Forecast  functions.Forecast
+	Failure   *Failure // the breaker is open: refuse at once, until Until
+	Blocked   *Blocked // cannot be placed now
+	Sleeping  bool
+}
+
+// Replica is one place where a READY engine answers.
+type Replica struct {
+	ID       string
+	Node     string
+	Endpoint string // http://127.0.0.1:PORT, or http://host:port/replicas/ID
+	Token    string // bearer token of a remote agent, "" on this machine
+	Slots    int    // how many requests it is meant to serve at once; 0 unknown
+}
+
+// Failure is an open breaker: the last start failed.
+type Failure struct {
+	Reason string    // first root cause, one line
+	Until  time.Time // no new start before
+	At     time.Time
+}
+
+// Reasons why a function cannot be placed.
+const (
+	QuotaExceeded = "gpu_quota_exceeded" // its team holds all the GPUs it may
+	NoCapacity    = "no_capacity"        // nothing can be evicted for it now
+)
+
+// Blocked says why a function cannot be placed now. ETA is negative where
+// nothing is known.
+type Blocked struct {
+	Code    string
+	Message string
+	ETA     time.Duration
+}
+
+// Unknown slots are taken as twice the model's target: target is where the
+// platform scales out, and a burst in between is better batched by an engine
+// than held by a gate.
+const unknownSlots = 2
+
+// SlotsOf is how many requests the replica may be given at once, at least one.
+func (f *Function) SlotsOf(r *Replica) int {
+	if r.Slots > 0 {
+		return r.Slots
+	}
+	if f.Model != nil && f.Model.Spec.Scale.Target > 0 {
+		return unknownSlots * f.Model.Spec.Scale.Target
+	}
+	return unknownSlots * 8
+}
+
+// Capacity is how many requests the READY replicas may be given at once.
+func (f *Function) Capacity() int {
+	n := 0
+	for i := range f.Replicas {
+		n += f.SlotsOf(&f.Replicas[i])
+	}
+	return n
+}
+
+// Starting reports whether a cold start is under way.
+func (f *Function) Starting() bool {
+	return len(f.Replicas) == 0 && (f.State == functions.Downloading || f.State == functions.Loading)
+}
+
+// Adapter reports whether the model declares the adapter.
+func (f *Function) Adapter(name string) bool {
+	if f.Model == nil {
+		return false
+	}
+	for i := range f.Model.Spec.Adapters {
+		if f.Model.Spec.Adapters[i].Name == name {
+			return true
+		}
+	}
+	return false
+}

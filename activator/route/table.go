@@ -1,0 +1,229 @@
+package route
+
+import (
+	"math/bits"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Entry is one function's place in the table, stable while the function
+// exists. Own belongs to the caller of NewTable.
+type Entry[S any] struct {
+	Name functions.Name
+	Own  S
+
+	now    atomic.Pointer[Function]
+	gone   atomic.Bool
+	letter uint64 // which letters the name has, for Nearest
+}
+
+// Now is the newest picture. It is never nil.
+func (e *Entry[S]) Now() *Function { return e.now.Load() }
+
+// Gone reports whether the function has been dropped.
+func (e *Entry[S]) Gone() bool { return e.gone.Load() }
+
+// Table of all functions. Readers take no lock.
+type Table[S any] struct {
+	mu    sync.Mutex // serialises writers
+	fresh func(*Entry[S])
+	index atomic.Pointer[index[S]]
+}
+
+type index[S any] struct {
+	byName map[functions.Name]*Entry[S]
+	byTeam map[string][]*Entry[S] // sorted by name
+	all    []*Entry[S]            // sorted by team and name
+}
+
+// NewTable returns an empty table. fresh, which may be nil, is called once on
+// every new entry, after its first picture is set and before anyone can see it.
+func NewTable[S any](fresh func(*Entry[S])) *Table[S] {
+	t := &Table[S]{fresh: fresh}
+	t.index.Store(&index[S]{})
+	return t
+}
+
+// Put stores pictures and calls each (which may be nil) on every entry with
+// the picture it had before, nil for a new one. Calls of Put and Drop follow
+// each other, so each sees changes of one function in order.
+func (t *Table[S]) Put(each func(e *Entry[S], before *Function), fs ...Function) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.index.Load()
+	var added []*Entry[S]
+	var seen map[functions.Name]*Entry[S]
+	for i := range fs {
+		f := &fs[i]
+		if _, ok := old.byName[f.Name]; ok {
+			continue
+		}
+		if _, ok := seen[f.Name]; ok {
+			continue
+		}
+		e := &Entry[S]{Name: f.Name, letter: letters(f.Name.Name)}
+		c := *f
+		e.now.Store(&c)
+		if t.fresh != nil {
+			t.fresh(e)
+		}
+		if seen == nil {
+			seen = map[functions.Name]*Entry[S]{}
+		}
+		seen[f.Name] = e
+		added = append(added, e)
+	}
+	if len(added) > 0 {
+		t.index.Store(build(append(slices.Clone(old.all), added...)))
+	}
+	for i := range fs {
+		f := fs[i] // a copy: the caller may reuse its slice
+		if e, ok := seen[f.Name]; ok {
+			e.now.Store(&f)
+			if each != nil {
+				each(e, nil)
+			}
+			delete(seen, f.Name)
+			continue
+		}
+		e := t.index.Load().byName[f.Name]
+		before := e.now.Swap(&f)
+		if each != nil {
+			each(e, before)
+		}
+	}
+}
+
+// Drop removes functions and calls each on those that were there.
+func (t *Table[S]) Drop(each func(e *Entry[S]), names ...functions.Name) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.index.Load()
+	var dropped []*Entry[S]
+	for _, n := range names {
+		if e, ok := old.byName[n]; ok && !e.gone.Swap(true) {
+			dropped = append(dropped, e)
+		}
+	}
+	if len(dropped) == 0 {
+		return
+	}
+	t.index.Store(build(slices.DeleteFunc(slices.Clone(old.all), (*Entry[S]).Gone)))
+	if each != nil {
+		for _, e := range dropped {
+			each(e)
+		}
+	}
+}
+
+func build[S any](all []*Entry[S]) *index[S] {
+	slices.SortFunc(all, func(a, b *Entry[S]) int {
+		if c := strings.Compare(a.Name.Team, b.Name.Team); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name.Name, b.Name.Name)
+	})
+	x := &index[S]{byName: make(map[functions.Name]*Entry[S], len(all)), byTeam: map[string][]*Entry[S]{}, all: all}
+	for i, e := range all {
+		x.byName[e.Name] = e
+		if i == 0 || all[i-1].Name.Team != e.Name.Team {
+			j := i
+			for j < len(all) && all[j].Name.Team == e.Name.Team {
+				j++
+			}
+			x.byTeam[e.Name.Team] = all[i:j:j]
+		}
+	}
+	return x
+}
+
+// Lookup finds a function by its name without an adapter; nil if there is none.
+func (t *Table[S]) Lookup(name functions.Name) *Entry[S] {
+	return t.index.Load().byName[name]
+}
+
+// All functions, by team and name. The slice must not be changed.
+func (t *Table[S]) All() []*Entry[S] { return t.index.Load().all }
+
+// List is a team's functions by name. The slice must not be changed.
+func (t *Table[S]) List(team string) []*Entry[S] { return t.index.Load().byTeam[team] }
+
+// Nearest are at most n names of the team that look like name, nearest first.
+// It looks at letters before it compares, so ten thousand names cost
+// microseconds: anyone can ask for an unknown model.
+func (t *Table[S]) Nearest(team, name string, n int) []string {
+	const far = 3
+	if len(name) > 63 {
+		return nil
+	}
+	type near struct {
+		name string
+		d    int
+	}
+	var found []near
+	want := letters(name)
+	for _, e := range t.List(team) {
+		if d := len(e.Name.Name) - len(name); d > far && !strings.HasPrefix(e.Name.Name, name) || d < -far {
+			continue
+		}
+		d := 0
+		if !strings.HasPrefix(e.Name.Name, name) || name == "" {
+			if bits.OnesCount64(want^e.letter) > 2*far {
+				continue
+			}
+			if d = distance(name, e.Name.Name, far); d > far || d >= len(name) {
+				continue
+			}
+		}
+		found = append(found, near{e.Name.Name, d})
+		if len(found) > 64 {
+			break
+		}
+	}
+	slices.SortStableFunc(found, func(a, b near) int { return a.d - b.d })
+	var out []string
+	for i := 0; i < len(found) && i < n; i++ {
+		out = append(out, found[i].name)
+	}
+	return out
+}
+
+func letters(s string) (m uint64) {
+	for i := 0; i < len(s); i++ {
+		m |= 1 << (s[i] & 63)
+	}
+	return m
+}
+
+// distance is the edit distance of two short names, or limit+1 where it is more.
+func distance(a, b string, limit int) int {
+	if len(a) > 63 || len(b) > 63 {
+		return limit + 1
+	}
+	var row [64]int
+	for j := range len(b) + 1 {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diag := row[0]
+		row[0] = i
+		best := i
+		for j := 1; j <= len(b); j++ {
+			cost := diag
+			if a[i-1] != b[j-1] {
+				cost++
+			}
+			diag = row[j]
+			row[j] = min(cost, row[j]+1, row[j-1]+1)
+			best = min(best, row[j])
+		}
+		if best > limit {
+			return limit + 1
+		}
+	}
+	return row[len(b)]
+}

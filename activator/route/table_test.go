@@ -1,0 +1,118 @@
+package route
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func name(s string) functions.Name {
+	n, err := functions.ParseName(s, functions.DefaultTeam)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func TestPutAndDrop(t *testing.T) {
+	fresh := 0
+	tab := NewTable(func(e *Entry[int]) { fresh++; e.Own = fresh })
+	var befores []*Function
+	each := func(_ *Entry[int], before *Function) { befores = append(befores, before) }
+	tab.Put(each, Function{Name: name("b")}, Function{Name: name("a")}, Function{Name: name("x/c")})
+	e := tab.Lookup(name("a"))
+	if e == nil || fresh != 3 || len(befores) != 3 || befores[0] != nil {
+		t.Fatalf("entry %v, fresh %d, befores %v", e, fresh, befores)
+	}
+	tab.Put(each, Function{Name: name("a"), State: functions.Ready}, Function{Name: name("a"), State: functions.Failed})
+	if tab.Lookup(name("a")) != e || e.Now().State != functions.Failed || fresh != 3 {
+		t.Fatalf("a new picture must keep the entry: %v", e.Now().State)
+	}
+	if befores[3].State != "" || befores[4].State != functions.Ready {
+		t.Fatalf("befores out of order: %v %v", befores[3], befores[4])
+	}
+	var names []string
+	for _, e := range tab.All() {
+		names = append(names, e.Name.String())
+	}
+	if got := fmt.Sprint(names); got != "[default/a default/b x/c]" {
+		t.Fatal(got)
+	}
+	if len(tab.List("default")) != 2 || len(tab.List("x")) != 1 || tab.List("y") != nil {
+		t.Fatal("lists of teams")
+	}
+	dropped := 0
+	tab.Drop(func(*Entry[int]) { dropped++ }, name("a"), name("a"), name("nope"))
+	if tab.Lookup(name("a")) != nil || !e.Gone() || dropped != 1 || len(tab.All()) != 2 {
+		t.Fatal("drop")
+	}
+}
+
+func TestSlots(t *testing.T) {
+	f := Function{Model: &functions.Model{}, Replicas: []Replica{{Slots: 3}, {}}}
+	f.Model.Spec.Scale.Target = 4
+	if got := f.Capacity(); got != 3+8 {
+		t.Fatalf("capacity %d, want 11: unknown slots count twice the target", got)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	tab := NewTable[struct{}](nil)
+	for _, n := range []string{"tiny", "tinny", "llama-3-8b", "llama-3-70b", "qwen", "other/tiny2"} {
+		tab.Put(nil, Function{Name: name(n)})
+	}
+	for _, c := range []struct {
+		ask  string
+		want []string
+	}{
+		{"tiny2", []string{"tiny", "tinny"}},
+		{"llama-3", []string{"llama-3-70b", "llama-3-8b"}},
+		{"zzzzzz", nil},
+		{"qwem", []string{"qwen"}},
+		{"", nil},
+	} {
+		if got := tab.Nearest("default", c.ask, 3); c.ask != "" && !slices.Equal(got, c.want) {
+			t.Errorf("%q: %v, want %v", c.ask, got, c.want)
+		}
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	tab := NewTable[struct{}](nil)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for j := range 200 {
+				n := name(fmt.Sprintf("f%d", (i*7+j)%20))
+				switch j % 5 {
+				case 0:
+					tab.Drop(nil, n)
+				case 1, 2:
+					tab.Put(nil, Function{Name: n})
+				default:
+					if e := tab.Lookup(n); e != nil && e.Now().Name != n {
+						t.Error("wrong picture")
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkLookup10000(b *testing.B) {
+	tab := NewTable[struct{}](nil)
+	fs := make([]Function, 10000)
+	for i := range fs {
+		fs[i].Name = name(fmt.Sprintf("model-%d", i))
+	}
+	tab.Put(nil, fs...)
+	n := name("model-7777")
+	b.ReportAllocs()
+	for b.Loop() {
+		tab.Lookup(n)
+	}
+}
