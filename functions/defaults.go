@@ -1,0 +1,60 @@
+package functions
+
+import "time"
+
+// Defaults is the spec a model file starts from: a decoder fills it first and
+// then overwrites what the file says, so that an explicit 0 stays a 0.
+// Source and engine have no default.
+func Defaults() ModelSpec {
+	return ModelSpec{
+		Scale: Scale{Min: 0, Max: 1, Target: 8, Idle: Duration(5 * time.Minute)},
+		Queue: Queue{Requests: 1000, Bytes: 64 << 20, Wait: Duration(5 * time.Minute)},
+		Deadlines: Deadlines{
+			Stage:      Duration(time.Hour),
+			Start:      Duration(10 * time.Minute),
+			FirstToken: Duration(2 * time.Minute),
+			Hang:       Duration(10 * time.Second),
+			Drain:      Duration(30 * time.Second),
+		},
+	}
+}
+
+// DefaultHealth is where a command engine answers its health, unless said.
+const DefaultHealth = "/health"
+
+// NewModel is an empty model with every default set.
+func NewModel() *Model {
+	return &Model{APIVersion: APIVersion, Kind: KindModel, Metadata: Metadata{Namespace: DefaultTeam}, Spec: Defaults()}
+}
+
+// SetDefaults fills what is zero. It is for models built by a program; a file
+// is decoded over NewModel, because there a 0 somebody wrote is not an absent
+// value.
+func (m *Model) SetDefaults() {
+	set(&m.APIVersion, APIVersion)
+	set(&m.Kind, KindModel)
+	set(&m.Metadata.Namespace, DefaultTeam)
+	s, d := &m.Spec, Defaults()
+	if s.Engine == EngineCommand {
+		set(&s.Health, DefaultHealth)
+	}
+	set(&s.Scale.Max, max(d.Scale.Max, s.Scale.Min))
+	set(&s.Scale.Target, d.Scale.Target)
+	set(&s.Scale.Idle, d.Scale.Idle)
+	set(&s.Queue.Requests, d.Queue.Requests)
+	set(&s.Queue.Bytes, d.Queue.Bytes)
+	set(&s.Queue.Wait, d.Queue.Wait)
+	set(&s.Deadlines.Stage, d.Deadlines.Stage)
+	set(&s.Deadlines.Start, d.Deadlines.Start)
+	set(&s.Deadlines.FirstToken, d.Deadlines.FirstToken)
+	set(&s.Deadlines.Hang, d.Deadlines.Hang)
+	set(&s.Deadlines.Drain, d.Deadlines.Drain)
+}
+
+// set gives *p the value v where it has none.
+func set[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}

@@ -1,0 +1,67 @@
+package functions
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// maxNearest bounds how long a word Nearest looks at: it compares every
+// character with every other.
+const maxNearest = 64
+
+// Nearest are the at most n names of from that are most like word, the likest
+// first; empty when none is near enough to be what was meant.
+func Nearest(word string, from []string, n int) []string {
+	if len(word) > maxNearest {
+		return nil
+	}
+	type candidate struct {
+		name     string
+		distance int
+	}
+	var near []candidate
+	low := strings.ToLower(word)
+	for _, name := range from {
+		if len(name) > maxNearest {
+			continue
+		}
+		d := distance(low, strings.ToLower(name))
+		prefix := len(low) >= 2 && strings.HasPrefix(strings.ToLower(name), low)
+		if d <= 1+min(len(word), len(name))/3 || prefix {
+			near = append(near, candidate{name, d})
+		}
+	}
+	slices.SortFunc(near, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.name, b.name))
+	})
+	var names []string
+	for _, c := range near[:min(n, len(near))] {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// distance is how many letters must be added, dropped, changed or swapped with
+// their neighbour to make b of a.
+func distance(a, b string) int {
+	before, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := prev[j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			row[j] = min(prev[j]+1, row[j-1]+1, change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, prev, row = prev, row, before
+	}
+	return prev[len(b)]
+}

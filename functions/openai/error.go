@@ -1,0 +1,283 @@
+package openai
+
+import (
+	"encoding/json/jsontext"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Code is the machine-readable reason of an error, the "code" field on the wire.
+// Clients switch on it and on the HTTP status.
+type Code string
+
+// The catalogue. What each answers with is in the table below it.
+const (
+	InvalidAPIKey            Code = "invalid_api_key"
+	ModelNotFound            Code = "model_not_found"
+	InvalidJSON              Code = "invalid_json"
+	InvalidRequest           Code = "invalid_request" // a head or form that is not strict
+	InvalidValue             Code = "invalid_value"
+	UnsupportedParameter     Code = "unsupported_parameter"
+	MissingRequiredParameter Code = "missing_required_parameter"
+	UnknownEndpoint          Code = "unknown_endpoint"
+	MethodNotAllowed         Code = "method_not_allowed"
+	RequestTimeout           Code = "request_timeout"
+	RequestTooLarge          Code = "request_too_large"
+	UnsupportedEncoding      Code = "unsupported_encoding"
+	HeadTooLarge             Code = "request_header_fields_too_large"
+	MisdirectedRequest       Code = "misdirected_request" // Host is not ours
+	OriginNotAllowed         Code = "origin_not_allowed"
+	PermissionDenied         Code = "permission_denied"
+	NotFound                 Code = "not_found"
+	Conflict                 Code = "conflict"
+	ContextLengthExceeded    Code = "context_length_exceeded"
+	RequestQuarantined       Code = "request_quarantined"
+	RateLimitExceeded        Code = "rate_limit_exceeded"
+	InsufficientQuota        Code = "insufficient_quota"
+	GPUQuotaExceeded         Code = "gpu_quota_exceeded"
+	QueueFull                Code = "queue_full"
+	ModelLoading             Code = "model_loading"
+	ModelLoadFailed          Code = "model_load_failed"
+	ShuttingDown             Code = "shutting_down"
+	EngineCrashed            Code = "engine_crashed"
+	EngineHung               Code = "engine_hung"
+	QueueTimeout             Code = "queue_timeout"
+	InternalError            Code = "internal_error"
+)
+
+const (
+	typeRequest = "invalid_request_error"
+	typeServer  = "server_error"
+	typeRate    = "rate_limit_error"
+)
+
+type row struct {
+	status  int
+	typ     string
+	param   string        // where the fault always lies in one place
+	after   time.Duration // Retry-After unless the caller knows better; 0: the row never carries one
+	again   bool          // x-should-retry
+	message string        // when the caller has nothing better to say
+}
+
+// lookup is the whole catalogue. A retry is advised only with 429, 502, 503 and
+// 504: openai clients obey the advice even on a 400.
+func lookup(c Code) row {
+	switch c {
+	case InvalidAPIKey:
+		return row{401, typeRequest, "", 0, false, "Incorrect API key provided."}
+	case ModelNotFound:
+		return row{404, typeRequest, "model", 0, false, "The model does not exist."}
+	case InvalidJSON:
+		return row{400, typeRequest, "", 0, false, "The body is not valid JSON."}
+	case InvalidRequest:
+		return row{400, typeRequest, "", 0, false, "The request is not well formed."}
+	case InvalidValue:
+		return row{400, typeRequest, "", 0, false, "A parameter has a value that is not allowed."}
+	case UnsupportedParameter:
+		return row{400, typeRequest, "", 0, false, "A parameter is not supported."}
+	case MissingRequiredParameter:
+		return row{400, typeRequest, "model", 0, false, "You must provide a model parameter."}
+	case UnknownEndpoint:
+		return row{404, typeRequest, "", 0, false, "Unknown endpoint."}
+	case NotFound:
+		return row{404, typeRequest, "", 0, false, "Not found."}
+	case MethodNotAllowed:
+		return row{405, typeRequest, "", 0, false, "This method is not allowed here."}
+	case RequestTimeout:
+		return row{408, typeRequest, "", 0, false, "The request arrived too slowly."}
+	case Conflict:
+		return row{409, typeRequest, "", 0, false, "The request conflicts with the present state."}
+	case RequestTooLarge:
+		return row{413, typeRequest, "", 0, false, "The body is too large."}
+	case UnsupportedEncoding:
+		return row{415, typeRequest, "", 0, false, "Compressed bodies are not accepted."}
+	case MisdirectedRequest:
+		return row{421, typeRequest, "", 0, false, "This server does not answer for that host."}
+	case RequestQuarantined:
+		return row{422, typeRequest, "", 0, false, "This request has crashed engines before and is not run again."}
+	case HeadTooLarge:
+		return row{431, typeRequest, "", 0, false, "The request's head is too large."}
+	case OriginNotAllowed:
+		return row{403, typeRequest, "", 0, false, "This origin is not allowed."}
+	case PermissionDenied:
+		return row{403, typeRequest, "", 0, false, "This key may not do that."}
+	case ContextLengthExceeded:
+		return row{400, typeRequest, "", 0, false, "The prompt is longer than the model's context."}
+	case RateLimitExceeded:
+		return row{429, typeRate, "", time.Second, true, "Rate limit reached."}
+	case InsufficientQuota:
+		return row{429, "insufficient_quota", "", 0, false, "The team's budget is used up."}
+	case GPUQuotaExceeded:
+		return row{429, typeRate, "", 30 * time.Second, true, "The team's GPU quota is in use."}
+	case QueueFull:
+		return row{503, typeServer, "", 5 * time.Second, true, "The queue for this model is full."}
+	case ModelLoading:
+		return row{503, typeServer, "", 10 * time.Second, true, "The model is loading."}
+	case ModelLoadFailed:
+		return row{503, typeServer, "", 0, false, "The model could not be loaded."}
+	case ShuttingDown:
+		return row{503, typeServer, "", time.Second, true, "The server is shutting down."}
+	case EngineCrashed:
+		return row{502, typeServer, "", time.Second, true, "The engine died before it answered."}
+	case EngineHung:
+		return row{504, typeServer, "", time.Second, true, "The engine stopped making progress."}
+	case QueueTimeout:
+		return row{504, typeServer, "", 5 * time.Second, true, "No replica took the request in time."}
+	}
+	return row{500, typeServer, "", 0, false, "Something went wrong inside the server."}
+}
+
+// MaxRetryAfter bounds Retry-After on the wire.
+const MaxRetryAfter = 55 * time.Second
+
+// Detail is the extra "thaw" object of an error: how far a cold start is.
+type Detail struct {
+	Phase    string        // a word of the contracts; empty is left out
+	Progress int           // percent, 0 to 100; negative is left out
+	ETA      time.Duration // zero or negative is left out
+}
+
+// Error is one answer of the catalogue. Make one with [New], then set what is
+// known better; the zero RetryAfter means the row's own.
+type Error struct {
+	Status     int    // HTTP status
+	Type       string // "type" on the wire
+	Code       Code   // "code" on the wire
+	Message    string // for people; what matters stands here, LiteLLM drops the code
+	Param      string // a JSON pointer or field name; empty is null
+	RetryAfter time.Duration
+	Retry      *bool   // x-should-retry; nil is the row's advice
+	Allow      string  // of a 405: the methods that are allowed
+	Thaw       *Detail // nil: no "thaw" object
+}
+
+// New makes the catalogue's answer for code. An empty message takes the row's
+// own; a code outside the catalogue is answered as a 500.
+func New(code Code, message string) *Error {
+	r := lookup(code)
+	if message == "" {
+		message = r.message
+	}
+	return &Error{Status: r.status, Type: r.typ, Code: code, Message: message, Param: r.param}
+}
+
+// With returns e with param set, for chaining.
+func (e *Error) With(param string) *Error {
+	e.Param = param
+	return e
+}
+
+// After returns e with RetryAfter set, for chaining.
+func (e *Error) After(d time.Duration) *Error {
+	e.RetryAfter = d
+	return e
+}
+
+// Final returns e with the advice not to retry, for chaining: a crash that was
+// already retried once.
+func (e *Error) Final() *Error {
+	no := false
+	e.Retry = &no
+	return e
+}
+
+func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
+
+// ShouldRetry tells what x-should-retry will say.
+func (e *Error) ShouldRetry() bool {
+	switch e.Status {
+	case 429, 502, 503, 504:
+	default:
+		return false // an official client that is told to would repeat even a 400
+	}
+	if e.Retry != nil {
+		return *e.Retry
+	}
+	return lookup(e.Code).again
+}
+
+// RetrySeconds is Retry-After in whole seconds: 1 to 55, or 0 for none. Terminal
+// errors have none: the AI SDK would sleep and then retry regardless.
+func (e *Error) RetrySeconds() int {
+	d := lookup(e.Code).after
+	if d == 0 || !e.ShouldRetry() {
+		return 0
+	}
+	if e.RetryAfter > 0 {
+		d = e.RetryAfter
+	}
+	d = min(max(d, time.Second), MaxRetryAfter)
+	return int(math.Ceil(d.Seconds()))
+}
+
+// Header yields the header fields of the answer, content type included; the
+// names are in lower case.
+func (e *Error) Header(yield func(name, value string) bool) {
+	if !yield("content-type", "application/json") {
+		return
+	}
+	if !yield("x-should-retry", strconv.FormatBool(e.ShouldRetry())) {
+		return
+	}
+	if s := e.RetrySeconds(); s > 0 && !yield("retry-after", strconv.Itoa(s)) {
+		return
+	}
+	if e.Status == 401 && !yield("www-authenticate", "Bearer") {
+		return
+	}
+	if e.Allow != "" {
+		yield("allow", e.Allow)
+	}
+}
+
+// Body is the answer's JSON, {"error":{"message","type","param","code"}} in one
+// line. Control characters are escaped, invalid UTF-8 is replaced.
+func (e *Error) Body() []byte {
+	return e.append(make([]byte, 0, 160+len(e.Message)))
+}
+
+// Frame is the same object as one event of a stream, complete with its blank
+// line and without an event name.
+func (e *Error) Frame() []byte {
+	b := append(make([]byte, 0, 168+len(e.Message)), "data: "...)
+	return append(e.append(b), '\n', '\n')
+}
+
+func (e *Error) append(b []byte) []byte {
+	b = quote(append(b, `{"error":{"message":`...), e.Message)
+	b = quote(append(b, `,"type":`...), e.Type)
+	b = append(b, `,"param":`...)
+	if e.Param == "" {
+		b = append(b, "null"...)
+	} else {
+		b = quote(b, e.Param)
+	}
+	b = quote(append(b, `,"code":`...), string(e.Code))
+	if d := e.Thaw; d != nil {
+		b = append(b, `,"thaw":{`...)
+		n := len(b)
+		if d.Phase != "" {
+			b = append(quote(append(b, `"phase":`...), d.Phase), ',')
+		}
+		if d.Progress >= 0 {
+			b = append(strconv.AppendInt(append(b, `"progress":`...), int64(d.Progress), 10), ',')
+		}
+		if d.ETA > 0 {
+			b = append(strconv.AppendInt(append(b, `"eta_s":`...), int64(math.Ceil(d.ETA.Seconds())), 10), ',')
+		}
+		if len(b) > n {
+			b = b[:len(b)-1]
+		}
+		b = append(b, '}')
+	}
+	return append(b, '}', '}')
+}
+
+// quote appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; the error that
+// reports it changes nothing here.
+func quote(b []byte, s string) []byte {
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
+}

@@ -1,0 +1,127 @@
+package openai
+
+import (
+	"bytes"
+	"mime"
+	"strings"
+)
+
+// Bounds of a multipart body.
+const (
+	maxParts    = 64
+	maxPartHead = 1 << 10
+	maxField    = 256
+)
+
+// PeekMultipart finds the model field of a multipart/form-data body (the audio
+// endpoints). contentType is the request's own field. It is as strict as [Peek]:
+// no preamble, no epilogue, no part whose name could be read in two ways, and
+// one model. The error is an *[Error].
+func PeekMultipart(contentType string, body []byte) (Envelope, error) {
+	fail := func(what string) (Envelope, error) {
+		return Envelope{}, New(InvalidRequest, "The form is not well formed: "+what)
+	}
+	media, params, err := mime.ParseMediaType(contentType)
+	boundary := params["boundary"]
+	if err != nil || media != "multipart/form-data" || boundary == "" || len(boundary) > 70 {
+		return fail("multipart/form-data with a boundary is expected.")
+	}
+	open := []byte("--" + boundary)
+	delimiter := []byte("\r\n--" + boundary)
+	env := Envelope{N: 1, form: true}
+	if !bytes.HasPrefix(body, open) {
+		return fail("it does not start with its boundary.")
+	}
+	i := len(open)
+	seen := map[string]bool{}
+	for parts := 0; ; parts++ {
+		if bytes.HasPrefix(body[i:], []byte("--")) {
+			if rest := body[i+2:]; len(rest) != 0 && string(rest) != "\r\n" {
+				return fail("data follows its end.")
+			}
+			break
+		}
+		if parts == maxParts {
+			return fail("it has too many parts.")
+		}
+		if !bytes.HasPrefix(body[i:], []byte("\r\n")) {
+			return fail("a boundary is not followed by a line end.")
+		}
+		i += 2
+		n := bytes.Index(body[i:min(len(body), i+maxPartHead+4)], []byte("\r\n\r\n"))
+		if n < 0 {
+			return fail("a part's head does not end.")
+		}
+		name, file, ok := partName(string(body[i : i+n]))
+		if !ok {
+			return fail("a part's head is not strict.")
+		}
+		at := i + n + 4
+		// The delimiter may follow at once where the part is empty.
+		n = bytes.Index(body[at-2:], delimiter)
+		if n < 0 {
+			return fail("its end is missing.")
+		}
+		end := at - 2 + n
+		i = end + len(delimiter)
+		value := body[min(at, end):end]
+		if !file {
+			if seen[name] && !strings.HasSuffix(name, "[]") {
+				return Envelope{}, New(InvalidRequest, "The form is ambiguous: a field appears twice.").With(name)
+			}
+			seen[name] = true
+		}
+		switch {
+		case file && strings.EqualFold(name, "model"):
+			return fail("model must be a field, not a file.")
+		case file:
+		case name == "model":
+			if len(value) > maxField {
+				return fail("model is too long.")
+			}
+			for _, c := range value {
+				if c < 0x20 || c > 0x7e {
+					return fail("model has characters that no name has.")
+				}
+			}
+			env.Model = string(value)
+			env.model = span{at, end}
+		case name == "stream":
+			switch strings.ToLower(string(value)) {
+			case "true", "1":
+				env.Stream = true
+			case "false", "0", "":
+			default:
+				return fail("stream must be a boolean.")
+			}
+		case strings.EqualFold(name, "model"):
+			return Envelope{}, New(MissingRequiredParameter, "You must provide a model parameter: names are case-sensitive, use model.")
+		}
+	}
+	if env.Model == "" {
+		return Envelope{}, New(MissingRequiredParameter, "")
+	}
+	return env, nil
+}
+
+// partName reads the head of a part: exactly one Content-Disposition, form-data,
+// with a plain name.
+func partName(head string) (name string, file, ok bool) {
+	for line := range strings.SplitSeq(head, "\r\n") {
+		k, v, found := strings.Cut(line, ":")
+		if !found || strings.ContainsAny(line, "\r\n\x00") || strings.ContainsAny(k, " \t") {
+			return "", false, false
+		}
+		if !strings.EqualFold(k, "content-disposition") {
+			continue
+		}
+		media, params, err := mime.ParseMediaType(v)
+		lower := strings.ToLower(v)
+		if ok || err != nil || media != "form-data" || strings.Contains(lower, "name*") || strings.Contains(params["name"], "\\") {
+			return "", false, false
+		}
+		name, ok = params["name"]
+		_, file = params["filename"]
+	}
+	return name, file, ok
+}

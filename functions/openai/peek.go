@@ -1,0 +1,545 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json/jsontext"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of a body that Peek accepts. Python's parser stops at other places
+// than ours would; inside these bounds all agree.
+const (
+	MaxDepth  = 64  // nesting of objects and arrays
+	MaxKeys   = 128 // members of the top-level object
+	MaxNumber = 64  // bytes of one number literal
+)
+
+// Envelope is what a gateway must know of a request's body. The strings are
+// copies; the offsets inside it refer to the body it was peeked from.
+type Envelope struct {
+	Model        string // unescaped, never empty
+	User         string // unescaped, "" when absent
+	Stream       bool
+	IncludeUsage bool  // stream_options.include_usage
+	MaxTokens    int64 // max_completion_tokens, else max_output_tokens, else max_tokens; 0: not said
+	N            int   // 1 when absent
+	Messages     int   // elements of messages, input or prompt when that is an array, else 1; 0: none of them
+	PromptBytes  int   // bytes of that value as it stands in the body
+
+	model   span // the value, quotes included
+	options span // the value of stream_options
+	usage   span // the value of include_usage in it
+	bare    bool // stream_options is {} : nothing to separate from
+	form    bool // multipart: the model stands unquoted
+}
+
+// span is body[at:end]; the zero span is absent (no value starts a body).
+type span struct{ at, end int }
+
+// Peek reads a JSON body in one pass and without decoding it. It accepts only
+// what every strict parser reads alike: one object in valid UTF-8, no duplicate
+// top-level key in whatever spelling, no second "model" in other case, depth,
+// keys and numbers within the bounds above, nothing behind it. Otherwise the
+// error is an *[Error] ready to be answered: 400 with a JSON pointer as its
+// param.
+func Peek(body []byte) (Envelope, error) {
+	p := peeker{b: body}
+	p.env.N = 1
+	if err := p.run(); err != nil {
+		return Envelope{}, err
+	}
+	return p.env, nil
+}
+
+type peeker struct {
+	b    []byte
+	keys [16][]byte // top-level keys so far, unescaped; more go to over
+	over [][]byte
+	n    int
+	env  Envelope
+
+	modelNull bool
+	miscased  string
+	sawMax    int // rank of the max_tokens spelling seen
+	prompt    bool
+}
+
+func bad(param, format string, args ...any) *Error {
+	return New(InvalidJSON, "The body is not valid JSON: "+fmt.Sprintf(format, args...)).With(param)
+}
+
+func (p *peeker) run() error {
+	b := p.b
+	if len(b) >= 3 && b[0] == 0xEF && b[1] == 0xBB && b[2] == 0xBF {
+		return bad("", "it starts with a byte order mark.")
+	}
+	if !utf8.Valid(b) {
+		return bad("", "it is not valid UTF-8.")
+	}
+	i := skip(b, 0)
+	if i == len(b) {
+		return bad("", "it is empty.")
+	}
+	if b[i] != '{' {
+		return bad("", "an object is expected.")
+	}
+	i = skip(b, i+1)
+	if i < len(b) && b[i] == '}' {
+		i++
+	} else {
+		for {
+			end, err := p.member(i)
+			if err != nil {
+				return err
+			}
+			i = skip(b, end)
+			if i == len(b) {
+				return bad("", "it ends inside the object.")
+			}
+			if b[i] == '}' {
+				i++
+				break
+			}
+			if b[i] != ',' {
+				return bad("", "a comma or } is expected at byte %d.", i)
+			}
+			i = skip(b, i+1)
+		}
+	}
+	if i = skip(b, i); i != len(b) {
+		return bad("", "data follows the object at byte %d.", i)
+	}
+	if p.miscased != "" {
+		if p.env.model != (span{}) {
+			return New(InvalidJSON, "The body is ambiguous: it has both model and "+p.miscased+".").With("/model")
+		}
+		return New(MissingRequiredParameter, "You must provide a model parameter: names are case-sensitive, use model and not "+p.miscased+".")
+	}
+	if p.env.Model == "" {
+		return New(MissingRequiredParameter, "")
+	}
+	return nil
+}
+
+// member reads one top-level name and value from i and returns where it ends.
+func (p *peeker) member(i int) (int, error) {
+	b := p.b
+	end, escaped, err := str(b, i)
+	if err != nil {
+		return 0, err
+	}
+	key := b[i+1 : end-1]
+	if escaped {
+		key = unquote(b[i:end])
+	}
+	for k := range p.n {
+		var seen []byte
+		if k < len(p.keys) {
+			seen = p.keys[k]
+		} else {
+			seen = p.over[k-len(p.keys)]
+		}
+		if bytes.Equal(seen, key) {
+			return 0, New(InvalidJSON, "The body is ambiguous: a key appears twice.").With(pointer(key))
+		}
+	}
+	if p.n == MaxKeys {
+		return 0, bad("", "it has more than %d keys.", MaxKeys)
+	}
+	if p.n < len(p.keys) {
+		p.keys[p.n] = key
+	} else {
+		p.over = append(p.over, key)
+	}
+	p.n++
+
+	i = skip(b, end)
+	if i == len(b) || b[i] != ':' {
+		return 0, bad("", "a colon is expected at byte %d.", i)
+	}
+	at := skip(b, i+1)
+	if string(key) == "stream_options" && at < len(b) && b[at] == '{' {
+		return p.streamOptions(at)
+	}
+	end, count, err := value(b, at, 1)
+	if err != nil {
+		return 0, err
+	}
+	v := b[at:end]
+	switch string(key) {
+	case "model":
+		switch {
+		case v[0] == '"':
+			p.env.Model = text(v)
+			p.env.model = span{at, end}
+		case string(v) == "null":
+		default:
+			return 0, bad("/model", "model must be a string.")
+		}
+	case "stream":
+		switch string(v) {
+		case "true":
+			p.env.Stream = true
+		case "false", "null":
+		default:
+			return 0, bad("/stream", "stream must be a boolean.")
+		}
+	case "stream_options":
+		if string(v) != "null" {
+			return 0, bad("/stream_options", "stream_options must be an object.")
+		}
+		p.env.options = span{at, end}
+	case "max_completion_tokens":
+		return end, p.maxTokens(v, "/max_completion_tokens", 3)
+	case "max_output_tokens":
+		return end, p.maxTokens(v, "/max_output_tokens", 2)
+	case "max_tokens":
+		return end, p.maxTokens(v, "/max_tokens", 1)
+	case "n":
+		if string(v) != "null" {
+			n, ok := integer(v)
+			if !ok || n > 1<<20 {
+				return 0, bad("/n", "n must be a small positive integer.")
+			}
+			p.env.N = int(n)
+		}
+	case "user":
+		if v[0] == '"' {
+			p.env.User = text(v)
+		}
+	case "messages", "input", "prompt":
+		if v[0] != '[' {
+			count = 1
+		}
+		if string(v) != "null" {
+			p.env.Messages += count
+			p.env.PromptBytes += len(v)
+		}
+	default:
+		if len(key) == 5 && strings.EqualFold(string(key), "model") {
+			p.miscased = string(key)
+		}
+	}
+	return end, nil
+}
+
+// streamOptions reads the object at i; only include_usage means anything to us.
+func (p *peeker) streamOptions(i int) (int, error) {
+	b := p.b
+	at := i
+	i = skip(b, i+1)
+	p.env.bare = true
+	if i < len(b) && b[i] == '}' {
+		p.env.options = span{at, i + 1}
+		return i + 1, nil
+	}
+	p.env.bare = false
+	for {
+		end, escaped, err := str(b, i)
+		if err != nil {
+			return 0, err
+		}
+		key := b[i+1 : end-1]
+		if escaped {
+			key = unquote(b[i:end])
+		}
+		i = skip(b, end)
+		if i == len(b) || b[i] != ':' {
+			return 0, bad("/stream_options", "a colon is expected at byte %d.", i)
+		}
+		vat := skip(b, i+1)
+		end, _, err = value(b, vat, 2)
+		if err != nil {
+			return 0, err
+		}
+		if string(key) == "include_usage" {
+			if p.env.usage != (span{}) {
+				return 0, New(InvalidJSON, "The body is ambiguous: a key appears twice.").With("/stream_options/include_usage")
+			}
+			p.env.usage = span{vat, end}
+			switch string(b[vat:end]) {
+			case "true":
+				p.env.IncludeUsage = true
+			case "false", "null":
+			default:
+				return 0, bad("/stream_options/include_usage", "include_usage must be a boolean.")
+			}
+		}
+		i = skip(b, end)
+		if i == len(b) {
+			return 0, bad("/stream_options", "it ends inside the object.")
+		}
+		if b[i] == '}' {
+			p.env.options = span{at, i + 1}
+			return i + 1, nil
+		}
+		if b[i] != ',' {
+			return 0, bad("/stream_options", "a comma or } is expected at byte %d.", i)
+		}
+		i = skip(b, i+1)
+	}
+}
+
+func (p *peeker) maxTokens(v []byte, param string, rank int) error {
+	if string(v) == "null" {
+		return nil
+	}
+	n, ok := integer(v)
+	if !ok {
+		return bad(param, "%s must be a positive integer.", param[1:])
+	}
+	if rank > p.sawMax {
+		p.sawMax, p.env.MaxTokens = rank, n
+	}
+	return nil
+}
+
+// integer reads a literal of digits alone. 1.0 and 1e3 are integers to some
+// parsers and not to others, so they are none here.
+func integer(v []byte) (int64, bool) {
+	if len(v) == 0 || len(v) > 18 {
+		return 0, false
+	}
+	var n int64
+	for _, c := range v {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}
+
+// pointer is the JSON pointer of a top-level key, bounded: it goes into answers.
+func pointer(key []byte) string {
+	if len(key) > 64 {
+		return ""
+	}
+	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(string(key))
+}
+
+// text is the unescaped string of a checked literal, quotes included.
+func text(lit []byte) string {
+	if bytes.IndexByte(lit, '\\') < 0 {
+		return string(lit[1 : len(lit)-1])
+	}
+	return string(unquote(lit))
+}
+
+// unquote unescapes a literal that str has accepted.
+func unquote(lit []byte) []byte {
+	out, _ := jsontext.AppendUnquote(nil, lit)
+	return out
+}
+
+// skip returns the first index from i that is no white space.
+func skip(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// str checks the string literal at i and returns the index behind it, and
+// whether it has escapes. It looks at eight bytes at a time: prompts are long.
+func str(b []byte, i int) (end int, escaped bool, err error) {
+	if i >= len(b) || b[i] != '"' {
+		return 0, false, bad("", "a string is expected at byte %d.", i)
+	}
+	i++
+	for {
+		for i+8 <= len(b) {
+			x := binary.LittleEndian.Uint64(b[i:])
+			q, e := x^(ones*'"'), x^(ones*'\\')
+			m := (x-ones*0x20)&^x | (q-ones)&^q | (e-ones)&^e
+			if m &= highs; m != 0 {
+				i += bits.TrailingZeros64(m) / 8
+				break
+			}
+			i += 8
+		}
+		if i >= len(b) {
+			return 0, false, bad("", "it ends inside a string.")
+		}
+		switch c := b[i]; {
+		case c == '"':
+			return i + 1, escaped, nil
+		case c == '\\':
+			escaped = true
+			if i, err = escape(b, i); err != nil {
+				return 0, false, err
+			}
+		case c < 0x20:
+			return 0, false, bad("", "a control character stands in a string at byte %d.", i)
+		default:
+			i++
+		}
+	}
+}
+
+// escape checks the escape sequence at i and returns the index behind it. A
+// surrogate must be half of a pair: Python keeps a lone one, Go replaces it.
+func escape(b []byte, i int) (int, error) {
+	if i+1 < len(b) {
+		switch b[i+1] {
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			return i + 2, nil
+		case 'u':
+			r, ok := hex4(b, i+2)
+			if !ok {
+				break
+			}
+			if r < 0xD800 || r > 0xDFFF {
+				return i + 6, nil
+			}
+			if r < 0xDC00 && i+7 < len(b) && b[i+6] == '\\' && b[i+7] == 'u' {
+				if lo, ok := hex4(b, i+8); ok && lo >= 0xDC00 && lo <= 0xDFFF {
+					return i + 12, nil
+				}
+			}
+			return 0, bad("", "half of a surrogate pair stands alone at byte %d.", i)
+		}
+	}
+	return 0, bad("", "an escape sequence is wrong at byte %d.", i)
+}
+
+func hex4(b []byte, i int) (r uint32, ok bool) {
+	if i+4 > len(b) {
+		return 0, false
+	}
+	for _, c := range b[i : i+4] {
+		switch {
+		case c >= '0' && c <= '9':
+			r = r<<4 | uint32(c-'0')
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			r = r<<4 | uint32(c|0x20-'a'+10)
+		default:
+			return 0, false
+		}
+	}
+	return r, true
+}
+
+// value checks the value at i, nested depth deep, and returns the index behind
+// it; of an array also how many elements it has.
+func value(b []byte, i, depth int) (end, count int, err error) {
+	if i >= len(b) {
+		return 0, 0, bad("", "it ends where a value is expected.")
+	}
+	switch c := b[i]; c {
+	case '"':
+		end, _, err = str(b, i)
+		return end, 0, err
+	case '{', '[':
+		if depth >= MaxDepth {
+			return 0, 0, bad("", "it is nested deeper than %d.", MaxDepth)
+		}
+		closing := c + 2 // '}' and ']' in ASCII
+		i = skip(b, i+1)
+		if i < len(b) && b[i] == closing {
+			return i + 1, 0, nil
+		}
+		for {
+			if c == '{' {
+				if i, _, err = str(b, i); err != nil {
+					return 0, 0, err
+				}
+				i = skip(b, i)
+				if i == len(b) || b[i] != ':' {
+					return 0, 0, bad("", "a colon is expected at byte %d.", i)
+				}
+				i = skip(b, i+1)
+			}
+			if i, _, err = value(b, i, depth+1); err != nil {
+				return 0, 0, err
+			}
+			count++
+			i = skip(b, i)
+			if i == len(b) {
+				return 0, 0, bad("", "it ends inside an object or array.")
+			}
+			if b[i] == closing {
+				return i + 1, count, nil
+			}
+			if b[i] != ',' {
+				return 0, 0, bad("", "a comma is expected at byte %d.", i)
+			}
+			i = skip(b, i+1)
+		}
+	case 't':
+		return literal(b, i, "true")
+	case 'f':
+		return literal(b, i, "false")
+	case 'n':
+		return literal(b, i, "null")
+	}
+	end, err = number(b, i)
+	return end, 0, err
+}
+
+func literal(b []byte, i int, word string) (int, int, error) {
+	if end := i + len(word); end <= len(b) && string(b[i:end]) == word {
+		return end, 0, nil
+	}
+	return 0, 0, bad("", "a value is expected at byte %d.", i)
+}
+
+// number checks the literal at i. What a double cannot hold is infinite to
+// Python and an error to others, so it is refused.
+func number(b []byte, i int) (int, error) {
+	at := i
+	digits := func() int {
+		from := i
+		for i < len(b) && b[i] >= '0' && b[i] <= '9' {
+			i++
+		}
+		return i - from
+	}
+	if i < len(b) && b[i] == '-' {
+		i++
+	}
+	zero := i < len(b) && b[i] == '0'
+	whole := digits()
+	if whole == 0 || zero && whole > 1 {
+		return 0, bad("", "a value is expected at byte %d.", at)
+	}
+	if i < len(b) && b[i] == '.' {
+		i++
+		if digits() == 0 {
+			return 0, bad("", "a number is wrong at byte %d.", at)
+		}
+	}
+	exp := 0
+	if i < len(b) && b[i]|0x20 == 'e' {
+		i++
+		minus := i < len(b) && b[i] == '-'
+		if minus || i < len(b) && b[i] == '+' {
+			i++
+		}
+		from := i
+		if digits() == 0 {
+			return 0, bad("", "a number is wrong at byte %d.", at)
+		}
+		exp = 1000
+		if n, err := strconv.Atoi(string(b[from:min(i, from+6)])); err == nil && i-from <= 6 {
+			exp = n
+		}
+		if minus {
+			exp = 0
+		}
+	}
+	if i-at > MaxNumber || whole+exp > 308 {
+		return 0, bad("", "a number is too large at byte %d.", at)
+	}
+	return i, nil
+}

@@ -1,0 +1,82 @@
+package openai
+
+import (
+	"strconv"
+	"time"
+)
+
+// Comment appends one comment line of a held stream to b, for example
+//
+//	: thaw state=staging percent=41 eta_s=12 position=3
+//
+// with exactly one newline. state must be a word of the contracts: anything
+// but lower-case letters, digits and '_' is dropped, so that no name or error
+// text can ever break the line. Unknown values are left out: an empty state, a
+// negative percent or position, an eta of zero or less.
+func Comment(b []byte, state string, percent int, eta time.Duration, position int) []byte {
+	b = append(b, ": thaw"...)
+	if state != "" {
+		b = word(append(b, " state="...), state)
+	}
+	if percent >= 0 {
+		b = strconv.AppendInt(append(b, " percent="...), int64(percent), 10)
+	}
+	if eta > 0 {
+		b = strconv.AppendInt(append(b, " eta_s="...), int64((eta+time.Second-1)/time.Second), 10)
+	}
+	if position >= 0 {
+		b = strconv.AppendInt(append(b, " position="...), int64(position), 10)
+	}
+	return append(b, '\n')
+}
+
+// Span is one phase of a timeline and how long it took.
+type Span struct {
+	Phase string
+	Took  time.Duration
+}
+
+// Timeline appends the last comment of a held stream, the phases in
+// milliseconds: ": thaw timeline queue=12 stage=3400", one newline.
+func Timeline(b []byte, spans []Span) []byte {
+	b = append(b, ": thaw timeline"...)
+	for _, s := range spans {
+		b = append(word(append(b, ' '), s.Phase), '=')
+		b = strconv.AppendInt(b, max(0, s.Took.Milliseconds()), 10)
+	}
+	return append(b, '\n')
+}
+
+// word appends the letters, digits and underscores of s.
+func word(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' {
+			b = append(b, c)
+		}
+	}
+	return b
+}
+
+// NoopChat appends a chat chunk that adds nothing, as one event. Application
+// timers of clients are reset by data, not by comments. No role: accumulators
+// that concatenate strings would build "assistantassistant".
+func NoopChat(b []byte, id, model string, created time.Time) []byte {
+	return noop(b, "chat.completion.chunk", `"delta":{"content":""}`, id, model, created)
+}
+
+// NoopCompletion is [NoopChat] for the completions endpoint.
+func NoopCompletion(b []byte, id, model string, created time.Time) []byte {
+	return noop(b, "text_completion", `"text":""`, id, model, created)
+}
+
+func noop(b []byte, object, delta, id, model string, created time.Time) []byte {
+	b = quote(append(b, `data: {"id":`...), id)
+	b = append(append(append(b, `,"object":"`...), object...), `","created":`...)
+	b = strconv.AppendInt(b, created.Unix(), 10)
+	b = quote(append(b, `,"model":`...), model)
+	b = append(append(append(b, `,"choices":[{"index":0,`...), delta...), `,"finish_reason":null}]}`...)
+	return append(b, '\n', '\n')
+}
+
+// Done is the event that ends a successful stream.
+const Done = "data: [DONE]\n\n"

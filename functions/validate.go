@@ -1,0 +1,274 @@
+package functions
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Problem is one thing wrong with a document: where, what, and what to do.
+type Problem struct {
+	Path    string `json:"path"` // such as spec.scale.min or spec.adapters[1].name
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (p Problem) String() string {
+	s := p.Path + ": " + p.Message
+	if p.Hint != "" {
+		s += " (" + p.Hint + ")"
+	}
+	return s
+}
+
+// reserved are names no model may have, because a request gives them a meaning
+// of their own.
+var reserved = []string{"auto"}
+
+// maxCount bounds numbers that are counted out somewhere, so that a slip of
+// the keyboard does not become an allocation.
+const maxCount = 1 << 20
+
+// problems collects.
+type problems []Problem
+
+func (p *problems) add(path, hint, format string, args ...any) {
+	*p = append(*p, Problem{Path: path, Hint: hint, Message: fmt.Sprintf(format, args...)})
+}
+
+const labelHint = "1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit"
+
+// head checks what models and teams have in common.
+func (p *problems) head(version, kind, want string, meta Metadata) {
+	if version != APIVersion {
+		p.add("apiVersion", "write apiVersion: "+APIVersion, "%q is no version thaw knows", clip(version))
+	}
+	if kind != want {
+		p.add("kind", "write kind: "+want, "%q is not %s", clip(kind), want)
+	}
+	if meta.Name == "" {
+		p.add("metadata.name", labelHint, "a name is needed")
+	} else if !IsLabel(meta.Name) {
+		p.add("metadata.name", labelHint, "%q is no DNS label", clip(meta.Name))
+	}
+	for _, k := range slices.Sorted(maps.Keys(meta.Labels)) {
+		if k == "" || len(k) > 253 || !printable(k) || len(meta.Labels[k]) > 253 || !printable(meta.Labels[k]) {
+			p.add("metadata.labels", "at most 253 printable characters each", "label %q is not one", clip(k))
+		}
+	}
+}
+
+// Validate says what is wrong with m; nothing when it can be served. It looks
+// at the document alone: whether the weights are there is the loader's to say.
+func Validate(m *Model) []Problem {
+	var p problems
+	p.head(m.APIVersion, m.Kind, KindModel, m.Metadata)
+	if !IsLabel(m.Metadata.Namespace) {
+		p.add("metadata.namespace", labelHint, "%q is no DNS label", clip(m.Metadata.Namespace))
+	}
+	if slices.Contains(reserved, m.Metadata.Name) {
+		p.add("metadata.name", "take another name", "%q is reserved: a request that names it asks for something else", m.Metadata.Name)
+	}
+	s := &m.Spec
+	p.engine(s)
+	p.adapters(s.Adapters)
+
+	if s.Resources.GPUs < 0 || s.Resources.GPUs > maxCount {
+		p.add("spec.resources.gpus", "0 or more", "%d GPUs cannot be had", s.Resources.GPUs)
+	}
+	p.size("spec.resources.gpuMemory", s.Resources.GPUMemory)
+	p.size("spec.resources.memory", s.Resources.Memory)
+	if s.Resources.GPUMemory > 0 && s.Resources.GPUs == 0 {
+		p.add("spec.resources.gpuMemory", "add gpus: 1, or leave gpuMemory out", "GPU memory is asked for, but no GPU")
+	}
+
+	p.count("spec.scale.min", s.Scale.Min, 0)
+	p.count("spec.scale.max", s.Scale.Max, 1)
+	if s.Scale.Max >= 1 && s.Scale.Min > s.Scale.Max {
+		p.add("spec.scale.min", "raise max or lower min", "min %d is more than max %d", s.Scale.Min, s.Scale.Max)
+	}
+	p.count("spec.scale.target", s.Scale.Target, 1)
+	if s.Scale.Idle < 0 {
+		p.add("spec.scale.idle", "such as 5m; 0 ends a replica after its last request", "%s is no time to wait", s.Scale.Idle)
+	}
+	p.count("spec.queue.requests", s.Queue.Requests, 1)
+	if s.Queue.Bytes < 1 {
+		p.add("spec.queue.bytes", "such as 64Mi", "must be more than 0, or no request could wait")
+	}
+	p.span("spec.queue.wait", s.Queue.Wait)
+	p.span("spec.deadlines.stage", s.Deadlines.Stage)
+	p.span("spec.deadlines.start", s.Deadlines.Start)
+	p.span("spec.deadlines.firstToken", s.Deadlines.FirstToken)
+	p.span("spec.deadlines.hang", s.Deadlines.Hang)
+	p.span("spec.deadlines.drain", s.Deadlines.Drain)
+	return p
+}
+
+// ValidateTeam says what is wrong with t.
+func ValidateTeam(t *Team) []Problem {
+	var p problems
+	p.head(t.APIVersion, t.Kind, KindTeam, t.Metadata)
+	if ns := t.Metadata.Namespace; ns != "" && ns != t.Metadata.Name {
+		p.add("metadata.namespace", "leave it out", "a team is a namespace itself; %q is not its name", clip(ns))
+	}
+	g := t.Spec.GPUs
+	p.count("spec.gpus.guaranteed", g.Guaranteed, 0)
+	p.count("spec.gpus.max", g.Max, 0)
+	if g.Max > 0 && g.Guaranteed > g.Max {
+		p.add("spec.gpus.guaranteed", "raise max or lower guaranteed", "guaranteed %d is more than max %d", g.Guaranteed, g.Max)
+	}
+	l := t.Spec.Limits
+	for _, x := range []struct {
+		key   string
+		value int
+	}{
+		{"concurrent", l.Concurrent}, {"requestsPerMinute", l.RequestsPerMinute}, {"tokensPerMinute", l.TokensPerMinute},
+		{"coldStartsPerHour", l.ColdStartsPerHour}, {"gpuSecondsPerDay", l.GPUSecondsPerDay},
+	} {
+		if x.value < 0 {
+			p.add("spec.limits."+x.key, "0 means no limit", "%d is below 0", x.value)
+		}
+	}
+	p.size("spec.limits.storeBytes", l.StoreBytes)
+	return p
+}
+
+func (p *problems) engine(s *ModelSpec) {
+	switch {
+	case s.Engine == "":
+		p.add("spec.engine", "one of "+engineNames(), "an engine is needed")
+	case !slices.Contains(Engines, s.Engine):
+		hint := "one of " + engineNames()
+		if near := Nearest(string(s.Engine), strings.Split(engineNames(), ", "), 1); len(near) > 0 {
+			hint = "did you mean " + near[0] + "? " + hint
+		}
+		p.add("spec.engine", hint, "%q is no engine thaw knows", clip(string(s.Engine)))
+	}
+	if s.Engine == EngineCommand {
+		if len(s.Args) == 0 || s.Args[0] == "" {
+			p.add("spec.args", "such as [my-server, --port, \"{port}\"]", "a command engine needs its argv")
+		}
+		if s.Health != "" && (!strings.HasPrefix(s.Health, "/") || !printable(s.Health) || strings.ContainsAny(s.Health, " #")) {
+			p.add("spec.health", "such as /health", "%q is no path", clip(s.Health))
+		}
+	} else if s.Health != "" {
+		p.add("spec.health", "leave it out", "only a command engine has a health path of its own")
+	}
+	usesModel := slices.ContainsFunc(s.Args, func(a string) bool { return strings.Contains(a, "{model}") })
+	switch {
+	case s.Source != "":
+		p.source("spec.source", s.Source)
+	case s.Engine == EngineCommand && !usesModel:
+		// It brings its weights itself.
+	case s.Engine == EngineCommand:
+		p.add("spec.source", "give a source, or take {model} out of args", "args ask for {model}, but there is no source")
+	default:
+		p.add("spec.source", "a folder, file:///…, az://ACCOUNT/CONTAINER/PREFIX or the https form of a blob folder", "a source is needed")
+	}
+	for i, a := range s.Args {
+		if strings.ContainsRune(a, 0) || !utf8.ValidString(a) {
+			p.add(fmt.Sprintf("spec.args[%d]", i), "", "a program cannot be given this text: it holds a NUL or is not UTF-8")
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
+		if !isEnv(k) {
+			p.add("spec.env", "letters, digits and '_', not beginning with a digit", "%q is no name of an environment variable", clip(k))
+		} else if strings.ContainsRune(s.Env[k], 0) || !utf8.ValidString(s.Env[k]) {
+			p.add("spec.env."+k, "", "the value holds a NUL or is not UTF-8")
+		}
+	}
+}
+
+func (p *problems) adapters(list []Adapter) {
+	seen := map[string]int{}
+	for i, a := range list {
+		at := fmt.Sprintf("spec.adapters[%d]", i)
+		if !IsLabel(a.Name) {
+			p.add(at+".name", labelHint, "%q is no DNS label", clip(a.Name))
+		} else if first, ok := seen[a.Name]; ok {
+			p.add(at+".name", "names of adapters are unique", "%q is already the name of spec.adapters[%d]", a.Name, first)
+		} else {
+			seen[a.Name] = i
+		}
+		if a.Source == "" {
+			p.add(at+".source", "a folder or az://ACCOUNT/CONTAINER/PREFIX", "a source is needed")
+		} else {
+			p.source(at+".source", a.Source)
+		}
+		p.count(at+".rank", a.Rank, 0)
+	}
+}
+
+// source checks the scheme only. What a scheme's rest must be is the business
+// of the room that reads it.
+func (p *problems) source(path, s string) {
+	if !printable(s) {
+		p.add(path, "", "holds a control character or is not UTF-8")
+		return
+	}
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return
+	}
+	switch scheme {
+	case "file":
+		if !strings.HasPrefix(rest, "/") {
+			p.add(path, "file:///absolute/path", "%q is no absolute path", clip(s))
+		}
+	case "az", "https":
+		if rest == "" || strings.HasPrefix(rest, "/") {
+			p.add(path, "az://ACCOUNT/CONTAINER/PREFIX", "%q names no account", clip(s))
+		}
+		if strings.ContainsAny(rest, "?#@") {
+			p.add(path, "credentials come from the environment, as Azure's own tools take them", "a source carries no query, fragment or credentials")
+		}
+	case "http":
+		p.add(path, "use https://", "weights are not fetched over plain http")
+	default:
+		p.add(path, "a folder, file://, az:// or https://", "thaw cannot read %s:// sources", clip(scheme))
+	}
+}
+
+func (p *problems) count(path string, n, least int) {
+	if n < least || n > maxCount {
+		p.add(path, fmt.Sprintf("between %d and %d", least, maxCount), "%d is out of range", n)
+	}
+}
+
+func (p *problems) size(path string, b Bytes) {
+	if b < 0 || b == math.MaxInt64 {
+		p.add(path, "such as 64Mi", "%d is no size", int64(b))
+	}
+}
+
+func (p *problems) span(path string, d Duration) {
+	if d <= 0 {
+		p.add(path, "such as 30s, 5m or 1h", "must be more than 0: every wait has a bound")
+	}
+}
+
+func engineNames() string {
+	names := make([]string, len(Engines))
+	for i, e := range Engines {
+		names[i] = string(e)
+	}
+	return strings.Join(names, ", ")
+}
+
+func isEnv(s string) bool {
+	for i, r := range s {
+		if r != '_' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 255
+}
+
+// printable reports whether s can stand in a line of a log.
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}

@@ -1,0 +1,144 @@
+package functions
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func good() *Model {
+	m := NewModel()
+	m.Metadata.Name = "tiny"
+	m.Spec.Engine = EngineEmber
+	m.Spec.Source = "./tiny"
+	return m
+}
+
+func TestValidate(t *testing.T) {
+	tests := []struct {
+		name string
+		edit func(*Model)
+		path string // "" when nothing is wrong
+		says string
+	}{
+		{"the shipped one", func(*Model) {}, "", ""},
+		{"azure", func(m *Model) { m.Spec.Source = "az://acct/models/llama" }, "", ""},
+		{"command without weights", func(m *Model) { m.Spec.Engine, m.Spec.Source, m.Spec.Args = EngineCommand, "", []string{"srv"} }, "", ""},
+		{"never idle", func(m *Model) { m.Spec.Scale.Idle = 0 }, "", ""},
+		{"version", func(m *Model) { m.APIVersion = "v1" }, "apiVersion", "thaw.dev/v1"},
+		{"kind", func(m *Model) { m.Kind = "Pod" }, "kind", "Model"},
+		{"no name", func(m *Model) { m.Metadata.Name = "" }, "metadata.name", "needed"},
+		{"name", func(m *Model) { m.Metadata.Name = "Tiny_1" }, "metadata.name", "DNS label"},
+		{"reserved", func(m *Model) { m.Metadata.Name = "auto" }, "metadata.name", "reserved"},
+		{"team", func(m *Model) { m.Metadata.Namespace = "a/b" }, "metadata.namespace", "DNS label"},
+		{"label", func(m *Model) { m.Metadata.Labels = map[string]string{"a": "\x1b[31m"} }, "metadata.labels", "printable"},
+		{"no engine", func(m *Model) { m.Spec.Engine = "" }, "spec.engine", "one of ember"},
+		{"engine", func(m *Model) { m.Spec.Engine = "vlm" }, "spec.engine", "did you mean vllm"},
+		{"no source", func(m *Model) { m.Spec.Source = "" }, "spec.source", "needed"},
+		{"http", func(m *Model) { m.Spec.Source = "http://x/y" }, "spec.source", "https"},
+		{"scheme", func(m *Model) { m.Spec.Source = "ftp://x/y" }, "spec.source", "cannot read ftp"},
+		{"sas", func(m *Model) { m.Spec.Source = "https://a.blob.core.windows.net/c/p?sig=1" }, "spec.source", "environment"},
+		{"file", func(m *Model) { m.Spec.Source = "file://x" }, "spec.source", "absolute"},
+		{"escape", func(m *Model) { m.Spec.Source = "a\x1bb" }, "spec.source", "control"},
+		{"command argv", func(m *Model) { m.Spec.Engine = EngineCommand }, "spec.args", "argv"},
+		{"command model", func(m *Model) {
+			m.Spec.Engine, m.Spec.Source, m.Spec.Args = EngineCommand, "", []string{"srv", "{model}"}
+		}, "spec.source", "{model}"},
+		{"health", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args, m.Spec.Health = EngineCommand, []string{"srv"}, "health"
+		}, "spec.health", "no path"},
+		{"health of ember", func(m *Model) { m.Spec.Health = "/h" }, "spec.health", "command"},
+		{"args", func(m *Model) { m.Spec.Args = []string{"a", "b\x00"} }, "spec.args[1]", "NUL"},
+		{"env", func(m *Model) { m.Spec.Env = map[string]string{"A=B": "1"} }, "spec.env", "environment variable"},
+		{"env value", func(m *Model) { m.Spec.Env = map[string]string{"A": "\x00"} }, "spec.env.A", "NUL"},
+		{"adapter name", func(m *Model) { m.Spec.Adapters = []Adapter{{Name: "P", Source: "./p"}} }, "spec.adapters[0].name", "DNS"},
+		{"adapter twice", func(m *Model) {
+			m.Spec.Adapters = []Adapter{{Name: "p", Source: "./p"}, {Name: "p", Source: "./q"}}
+		}, "spec.adapters[1].name", "spec.adapters[0]"},
+		{"adapter source", func(m *Model) { m.Spec.Adapters = []Adapter{{Name: "p"}} }, "spec.adapters[0].source", "needed"},
+		{"adapter rank", func(m *Model) { m.Spec.Adapters = []Adapter{{Name: "p", Source: "p", Rank: -1}} }, "spec.adapters[0].rank", "range"},
+		{"gpus", func(m *Model) { m.Spec.Resources.GPUs = -1 }, "spec.resources.gpus", "GPUs"},
+		{"gpu memory", func(m *Model) { m.Spec.Resources.GPUMemory = 1 }, "spec.resources.gpuMemory", "no GPU"},
+		{"memory", func(m *Model) { m.Spec.Resources.Memory = -1 }, "spec.resources.memory", "size"},
+		{"min", func(m *Model) { m.Spec.Scale.Min = 2 }, "spec.scale.min", "more than max 1"},
+		{"max", func(m *Model) { m.Spec.Scale.Max = 0 }, "spec.scale.max", "range"},
+		{"target", func(m *Model) { m.Spec.Scale.Target = 0 }, "spec.scale.target", "range"},
+		{"queue", func(m *Model) { m.Spec.Queue.Requests = 0 }, "spec.queue.requests", "range"},
+		{"queue bytes", func(m *Model) { m.Spec.Queue.Bytes = 0 }, "spec.queue.bytes", "more than 0"},
+		{"wait", func(m *Model) { m.Spec.Queue.Wait = 0 }, "spec.queue.wait", "bound"},
+		{"hang", func(m *Model) { m.Spec.Deadlines.Hang = 0 }, "spec.deadlines.hang", "bound"},
+		{"drain", func(m *Model) { m.Spec.Deadlines.Drain = -1 }, "spec.deadlines.drain", "bound"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := good()
+			tt.edit(m)
+			got := Validate(m)
+			if tt.path == "" {
+				if len(got) != 0 {
+					t.Fatalf("unexpected %v", got)
+				}
+				return
+			}
+			if len(got) != 1 || got[0].Path != tt.path || !strings.Contains(got[0].String(), tt.says) {
+				t.Fatalf("got %v, want one problem at %s that says %q", got, tt.path, tt.says)
+			}
+		})
+	}
+}
+
+func TestValidateTeam(t *testing.T) {
+	tests := []struct {
+		name string
+		edit func(*Team)
+		path string
+	}{
+		{"good", func(*Team) {}, ""},
+		{"own namespace", func(m *Team) { m.Metadata.Namespace = "ml" }, ""},
+		{"namespace", func(m *Team) { m.Metadata.Namespace = "x" }, "metadata.namespace"},
+		{"name", func(m *Team) { m.Metadata.Name = "a b" }, "metadata.name"},
+		{"gpus", func(m *Team) { m.Spec.GPUs = TeamGPUs{Guaranteed: 3, Max: 2} }, "spec.gpus.guaranteed"},
+		{"limit", func(m *Team) { m.Spec.Limits.Concurrent = -1 }, "spec.limits.concurrent"},
+		{"store", func(m *Team) { m.Spec.Limits.StoreBytes = -1 }, "spec.limits.storeBytes"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			team := &Team{APIVersion: APIVersion, Kind: KindTeam, Metadata: Metadata{Name: "ml"}}
+			tt.edit(team)
+			got := ValidateTeam(team)
+			if tt.path == "" && len(got) != 0 || tt.path != "" && (len(got) != 1 || got[0].Path != tt.path) {
+				t.Fatalf("got %v, want %q", got, tt.path)
+			}
+		})
+	}
+}
+
+func TestSetDefaultsIsWhatAFileGets(t *testing.T) {
+	m := &Model{Metadata: Metadata{Name: "tiny"}, Spec: ModelSpec{Engine: EngineEmber, Source: "./tiny"}}
+	m.SetDefaults()
+	if want := good(); m.Spec.Scale != want.Spec.Scale || m.Spec.Queue != want.Spec.Queue || m.Spec.Deadlines != want.Spec.Deadlines {
+		t.Fatalf("got %+v, want %+v", m.Spec, want.Spec)
+	}
+	if m.Spec.Scale.Idle.Std() != 5*time.Minute || m.Metadata.Namespace != DefaultTeam {
+		t.Fatalf("got %+v", m)
+	}
+	if p := Validate(m); len(p) != 0 {
+		t.Fatal(p)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	names := []string{"min", "max", "target", "idle", "firstToken"}
+	for word, want := range map[string]string{"mx": "max", "mni": "min", "targets": "target", "firsttoken": "firstToken", "zzzzzz": "", "fi": "firstToken"} {
+		got := ""
+		if n := Nearest(word, names, 1); len(n) > 0 {
+			got = n[0]
+		}
+		if got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+	if got := Nearest(strings.Repeat("a", 1<<20), names, 3); got != nil {
+		t.Error(got)
+	}
+}
