@@ -1,0 +1,300 @@
+package who
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Identity is who a secret belongs to. KeyID is empty for the admin token.
+type Identity struct {
+	KeyID string
+	Team  string
+	Admin bool
+}
+
+// Key is one key as it may be shown; its secret is nowhere.
+type Key struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name,omitempty"`
+	Team    string    `json:"team"`
+	Admin   bool      `json:"admin,omitempty"`
+	Created time.Time `json:"created"`
+}
+
+// ErrNoKey is told when a key to delete does not exist.
+var ErrNoKey = errors.New("no such key")
+
+// Prefix begins every secret, so that scanners for leaked secrets know it.
+const Prefix = "sk-thaw-"
+
+type digest [sha256.Size]byte
+
+type stored struct {
+	Key
+	Hash string `json:"hash"` // hex
+}
+
+type file struct {
+	Keys []stored `json:"keys"`
+}
+
+// Book of keys, and the limits of the teams they belong to. Its methods may be
+// called concurrently.
+type Book struct {
+	Limits
+
+	path   string
+	macs   sync.Pool // of hash.Hash, keyed
+	mu     sync.Mutex
+	keys   []stored // under mu, in order of creation
+	lookup atomic.Pointer[map[digest]Identity]
+	admins []digest // fixed secrets that are admin; under mu, and in lookup
+}
+
+// Open reads the book at path, which need not exist yet, and the HMAC key in
+// path with ".key" added, which is made if there is none and no keys either.
+func Open(path string) (*Book, error) {
+	b := &Book{path: path}
+	data, err := os.ReadFile(path)
+	var f file
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("keys: %w", err)
+	default:
+		if err := json.Unmarshal(data, &f); err != nil {
+			return nil, fmt.Errorf("keys: %s: %w", path, err)
+		}
+	}
+	secret, err := secretFile(path+".key", len(f.Keys) == 0)
+	if err != nil {
+		return nil, fmt.Errorf("keys: %w", err)
+	}
+	b.macs.New = func() any { return hmac.New(sha256.New, []byte(secret)) }
+	for _, k := range f.Keys {
+		if h, err := hex.DecodeString(k.Hash); err != nil || len(h) != sha256.Size {
+			return nil, fmt.Errorf("keys: %s: the hash of key %q is damaged", path, k.ID)
+		}
+	}
+	b.keys = f.Keys
+	b.index()
+	return b, nil
+}
+
+// index rebuilds the look-up; under mu.
+func (b *Book) index() {
+	m := make(map[digest]Identity, len(b.keys)+len(b.admins))
+	for _, d := range b.admins {
+		m[d] = Identity{Team: functions.DefaultTeam, Admin: true}
+	}
+	for _, k := range b.keys {
+		var d digest
+		h, _ := hex.DecodeString(k.Hash)
+		copy(d[:], h)
+		m[d] = Identity{KeyID: k.ID, Team: k.Team, Admin: k.Admin}
+	}
+	b.lookup.Store(&m)
+}
+
+func (b *Book) hash(secret string) (d digest) {
+	m := b.macs.Get().(hash.Hash)
+	m.Reset()
+	m.Write([]byte(secret))
+	m.Sum(d[:0])
+	b.macs.Put(m)
+	return d
+}
+
+// Trust makes a fixed secret (the admin token) an admin of the default team.
+// It is no key: Any and List do not know it.
+func (b *Book) Trust(secret string) {
+	if secret == "" {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.admins = append(b.admins, b.hash(secret))
+	b.index()
+}
+
+// Any reports whether any key exists.
+func (b *Book) Any() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.keys) > 0
+}
+
+// Lookup tells who a secret belongs to.
+func (b *Book) Lookup(secret string) (Identity, bool) {
+	if secret == "" || len(secret) > 512 {
+		return Identity{}, false
+	}
+	id, ok := (*b.lookup.Load())[b.hash(secret)]
+	return id, ok
+}
+
+// Create makes a key and returns its secret, which is shown this once.
+func (b *Book) Create(team, name string, admin bool) (secret string, k Key, err error) {
+	if !functions.IsLabel(team) {
+		return "", Key{}, fmt.Errorf("team %.80q is no DNS label", team)
+	}
+	if len(name) > 128 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", Key{}, errors.New("the name of a key is at most 128 printable characters")
+	}
+	secret = Prefix + random(32)
+	d := b.hash(secret)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	id := hex.EncodeToString(randomBytes(6))
+	k = Key{ID: id, Name: name, Team: team, Admin: admin, Created: time.Now().UTC().Truncate(time.Second)}
+	keys := append(slices.Clone(b.keys), stored{k, hex.EncodeToString(d[:])})
+	if err := b.save(keys); err != nil {
+		return "", Key{}, err
+	}
+	return secret, k, nil
+}
+
+// Delete ends a key at once. The error is ErrNoKey where there is none.
+func (b *Book) Delete(id string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	keys := slices.DeleteFunc(slices.Clone(b.keys), func(k stored) bool {
+		return subtle.ConstantTimeCompare([]byte(k.ID), []byte(id)) == 1
+	})
+	if len(keys) == len(b.keys) {
+		return ErrNoKey
+	}
+	return b.save(keys)
+}
+
+// List is the keys of a team, or of all where team is "".
+func (b *Book) List(team string) []Key {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := []Key{}
+	for _, k := range b.keys {
+		if team == "" || k.Team == team {
+			out = append(out, k.Key)
+		}
+	}
+	return out
+}
+
+// save writes first and believes afterwards; under mu.
+func (b *Book) save(keys []stored) error {
+	data, err := json.MarshalIndent(file{Keys: keys}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	if err := writeFile(b.path, append(data, '\n')); err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	b.keys = keys
+	b.index()
+	return nil
+}
+
+// Bearer is the secret of an Authorization field, "" where it holds none.
+func Bearer(authorization string) string {
+	const scheme = "bearer "
+	if len(authorization) <= len(scheme) || !strings.EqualFold(authorization[:len(scheme)], scheme) {
+		return ""
+	}
+	return strings.TrimSpace(authorization[len(scheme):])
+}
+
+// AdminToken reads dir/admin-token, or makes it.
+func AdminToken(dir string) (string, error) {
+	return secretFile(filepath.Join(dir, "admin-token"), true)
+}
+
+// JoinToken reads dir/join-token, or makes it.
+func JoinToken(dir string) (string, error) { return secretFile(filepath.Join(dir, "join-token"), true) }
+
+// secretFile reads a one-line secret that only its owner may read, or makes one.
+func secretFile(path string, create bool) (string, error) {
+	data, err := os.ReadFile(path)
+	if err == nil {
+		s := strings.TrimSpace(string(data))
+		if len(s) < 32 {
+			return "", fmt.Errorf("%s holds no secret", path)
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
+			if err := os.Chmod(path, 0o600); err != nil {
+				return "", fmt.Errorf("%s can be read by others: %w", path, err)
+			}
+		}
+		return s, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	if !create {
+		return "", fmt.Errorf("%s is missing, so no key can be checked: bring it back, or remove the keys", path)
+	}
+	s := random(32)
+	return s, writeFile(path, []byte(s+"\n"))
+}
+
+// writeFile replaces a file whole: after a crash there is the old one or the
+// new one. Mode 0600.
+func writeFile(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".*.tmp") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func random(n int) string { return base64.RawURLEncoding.EncodeToString(randomBytes(n)) }
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b) // never fails: the runtime ends the program instead
+	return b
+}
