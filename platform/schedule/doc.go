@@ -1,0 +1,25 @@
+// Package schedule decides what runs where. It is the core of thaw and it is
+// pure: a snapshot of the world and a time go in, a plan comes out. It does no
+// I/O, starts no goroutine and reads no clock, so that the local backend, the
+// Knative one and the simulator run the very same decisions.
+//
+// It is level-triggered. Nothing here remembers the last call: whatever was
+// lost, a death, an answer, a heartbeat, is found again in the next snapshot.
+// A lost event costs a tick, never a request.
+//
+// What it promises, and what its property test checks after every step of
+// random worlds:
+//
+//   - GPUs and host memory are never promised twice, neither in count nor in
+//     bytes; room that a stopping replica still holds is not free.
+//   - A team never holds more than its maximum, and what a team is guaranteed is
+//     never taken from it for one who borrows.
+//   - A function at rest gets one start, however many ask.
+//   - A replica with requests in flight is never chosen: not to be evicted, not
+//     to be scaled down.
+//   - Idle is counted from the last request's end and from ready.
+//
+// Time is an Instant: the span since the caller's loop began, on a monotonic
+// clock. A wall clock that jumps cannot be seen from here, so it can evict
+// nothing and expire nothing.
+package schedule

@@ -1,0 +1,354 @@
+package schedule
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// toy is a small true cluster: it does what plans say, slowly and with faults,
+// and the checker looks at it after every step.
+type toy struct {
+	t    *testing.T
+	rnd  *rand.Rand
+	w    World
+	now  Instant
+	next int
+	seed uint64
+	// wantAt and idleFrom are what invariant 11 is checked against.
+	idleFrom map[string]Instant
+}
+
+func (y *toy) fail(format string, args ...any) {
+	y.t.Helper()
+	y.t.Fatalf("seed %d at %v: %s", y.seed, y.now, fmt.Sprintf(format, args...))
+}
+
+func (y *toy) replica(id string) (*Function, *Replica) {
+	for _, f := range y.w.Functions {
+		for i := range f.Replicas {
+			if f.Replicas[i].ID == id {
+				return f, &f.Replicas[i]
+			}
+		}
+	}
+	return nil, nil
+}
+
+func (y *toy) drop(f *Function, id string) {
+	f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool { return r.ID == id })
+}
+
+func newToy(t *testing.T, seed uint64) *toy {
+	y := &toy{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}}
+	for i := range 1 + y.rnd.IntN(3) {
+		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
+		for g := range y.rnd.IntN(5) {
+			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(y.rnd.IntN(3)) * 40 * gib})
+		}
+		y.w.Nodes = append(y.w.Nodes, n)
+	}
+	y.w.Teams = map[string]functions.TeamGPUs{
+		"a": {Guaranteed: 1, Max: 2}, "b": {Guaranteed: 1}, "c": {Max: 1 + y.rnd.IntN(3)},
+	}
+	for i := range 2 + y.rnd.IntN(8) {
+		f := model(fmt.Sprintf("%c/m%d", "abcd"[y.rnd.IntN(4)], i), y.rnd.IntN(3))
+		if f.Resources.GPUs > 0 && y.rnd.IntN(2) == 0 {
+			f.Resources.GPUMemory = functions.Bytes(1+y.rnd.IntN(50)) * gib
+		}
+		f.Resources.Memory = functions.Bytes(y.rnd.IntN(8)) * gib
+		f.Scale.Max = 1 + y.rnd.IntN(3)
+		f.Scale.Min = y.rnd.IntN(8) / 7
+		f.Scale.Target = 1 + y.rnd.IntN(4)
+		f.Scale.Idle = functions.Duration(time.Duration(y.rnd.IntN(60)) * time.Second)
+		y.w.Functions = append(y.w.Functions, f)
+	}
+	return y
+}
+
+// usage of the rooms as they are, from nothing but the replicas.
+func (y *toy) check() {
+	teams := map[string]int{}
+	for _, n := range y.w.Nodes {
+		var memory functions.Bytes
+		users, whole, bytes := map[int]int{}, map[int]int{}, map[int]functions.Bytes{}
+		for _, f := range y.w.Functions {
+			for _, r := range f.Replicas {
+				if r.Node != n.ID {
+					continue
+				}
+				memory += r.Take.Memory
+				if len(r.GPUs) != r.Take.GPUs {
+					y.fail("%s holds %v and asked for %d", r.ID, r.GPUs, r.Take.GPUs)
+				}
+				for _, g := range r.GPUs {
+					users[g]++
+					bytes[g] += r.Take.GPUMemory
+					if r.Take.GPUMemory == 0 || n.GPUs[g].Memory == 0 {
+						whole[g]++
+					}
+				}
+			}
+		}
+		if memory > n.Memory {
+			y.fail("%s: %v of %v host memory promised", n.ID, memory, n.Memory)
+		}
+		for g, u := range users {
+			if whole[g] > 0 && u > 1 || n.GPUs[g].Memory > 0 && bytes[g] > n.GPUs[g].Memory {
+				y.fail("%s gpu %d oversubscribed: %d users, %d whole, %v of %v", n.ID, g, u, whole[g], bytes[g], n.GPUs[g].Memory)
+			}
+		}
+	}
+	for _, f := range y.w.Functions {
+		for _, r := range f.Replicas {
+			teams[f.Name.Team] += r.Take.GPUs
+		}
+	}
+	for team, held := range teams {
+		if q := y.w.Teams[team].Max; q > 0 && held > q {
+			y.fail("team %s holds %d of %d GPUs", team, held, q)
+		}
+	}
+}
+
+func (y *toy) act(p Plan) {
+	held := map[string]int{}
+	for _, f := range y.w.Functions {
+		for _, r := range f.Replicas {
+			if !r.Stopping && !r.CalledOff {
+				held[f.Name.Team] += r.Take.GPUs
+			}
+		}
+	}
+	for _, a := range p.Actions {
+		switch a.Kind {
+		case Start:
+			var f *Function
+			for _, g := range y.w.Functions {
+				if g.Name == a.Function {
+					f = g
+				}
+			}
+			live, readyN := 0, 0
+			for _, r := range f.Replicas {
+				if !r.Stopping && !r.CalledOff && !r.Stale {
+					live++
+					if r.State == functions.Ready {
+						readyN++
+					}
+				}
+			}
+			if readyN == 0 && live > 0 {
+				y.fail("second start of %s at rest", f.Name)
+			}
+			if live >= max(f.Scale.Max, f.Scale.Min) {
+				y.fail("%s above its max", f.Name)
+			}
+			if f.RetryAt > y.now {
+				y.fail("%s started %v before its back-off is over", f.Name, f.RetryAt-y.now)
+			}
+			y.next++
+			f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Take: f.Resources})
+		case Stop:
+			f, r := y.replica(a.Replica)
+			if r == nil || r.Stopping {
+				y.fail("stop of %s that is none", a.Replica)
+			}
+			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" {
+				y.fail("busy %s stopped: %s", a.Replica, a.Reason)
+			}
+			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
+				y.fail("%s stopped before its idle time", a.Replica)
+			}
+			if a.Reason == "evicted" && r.Take.GPUs > 0 {
+				by, _ := functions.ParseName(a.For, "")
+				held[f.Name.Team] -= r.Take.GPUs
+				need := 0
+				for _, g := range y.w.Functions {
+					if g.Name == by {
+						need = g.Resources.GPUs
+					}
+				}
+				if by.Team != f.Name.Team && held[f.Name.Team] < y.w.Teams[f.Name.Team].Guaranteed && held[by.Team]+need > y.w.Teams[by.Team].Guaranteed {
+					y.fail("guarantee of %s broken for borrower %s", f.Name.Team, by)
+				}
+			}
+			r.Stopping = true
+		case CallOff:
+			f, r := y.replica(a.Replica)
+			if r.Spawned || f.Queued > 0 && len(f.Replicas) == 1 {
+				y.fail("%s called off too late or while somebody waits", a.Replica)
+			}
+			r.CalledOff = true
+		case Lose:
+			for _, f := range y.w.Functions {
+				f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool { return r.Node == a.Node })
+			}
+			y.w.Nodes = slices.DeleteFunc(y.w.Nodes, func(n *Node) bool { return n.ID == a.Node })
+		}
+	}
+}
+
+func (y *toy) live() {
+	for _, n := range y.w.Nodes {
+		if y.rnd.IntN(40) > 0 {
+			n.Seen = y.now
+		}
+	}
+	for _, f := range y.w.Functions {
+		readyN := 0
+		for i := len(f.Replicas) - 1; i >= 0; i-- {
+			r := &f.Replicas[i]
+			switch {
+			case r.Stopping && r.InFlight == 0 && y.rnd.IntN(2) == 0, r.CalledOff && !r.Spawned && y.rnd.IntN(2) == 0:
+				y.drop(f, r.ID)
+				continue
+			case r.State == functions.Downloading && y.rnd.IntN(3) == 0 && !r.CalledOff:
+				r.Spawned, r.State = true, functions.Loading
+			case r.State == functions.Loading && y.rnd.IntN(3) == 0:
+				r.State, r.ReadyAt = functions.Ready, y.now
+			case y.rnd.IntN(60) == 0: // it dies
+				f.Active -= r.InFlight
+				f.RetryAt = y.now + Backoff(1+y.rnd.IntN(4))
+				y.drop(f, r.ID)
+				continue
+			}
+			if r.InFlight > 0 && y.rnd.IntN(3) == 0 {
+				r.InFlight--
+				f.Active--
+				f.LastEnd = y.now
+			}
+			if r.State == functions.Ready && !r.Stopping {
+				readyN++
+				for f.Queued > 0 && r.InFlight < f.Scale.Target {
+					r.InFlight++
+					f.Active++
+					f.Queued--
+				}
+			}
+		}
+		if y.rnd.IntN(10) == 0 {
+			f.Queued += y.rnd.IntN(5)
+		}
+		if y.rnd.IntN(20) == 0 {
+			f.Queued = 0 // all leave
+		}
+		if f.Queued == 0 {
+			f.Oldest = 0
+		} else if f.Oldest == 0 {
+			f.Oldest = y.now
+		}
+		f.Average = float64(f.Active + f.Queued)
+	}
+}
+
+// TestInvariants runs random worlds and checks invariants 3, 4, 5 and 11 of the
+// design after every step.
+func TestInvariants(t *testing.T) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 30
+	}
+	starts := 0
+	for seed := range seeds {
+		y := newToy(t, seed)
+		for range 200 {
+			y.now += time.Duration(y.rnd.IntN(4000)) * time.Millisecond
+			y.live()
+			p := Decide(y.w, y.now)
+			y.act(p)
+			y.check()
+			// Again with nothing having happened: it comes to rest.
+			rounds := 0
+			for ; len(p.Actions) > 0; rounds++ {
+				if rounds > 20 {
+					y.fail("not settled: %s", show(p))
+				}
+				p = Decide(y.w, y.now)
+				y.act(p)
+				y.check()
+			}
+		}
+		starts += y.next
+	}
+	if starts < int(seeds)*10 {
+		t.Errorf("only %d starts in %d worlds: the worlds test nothing", starts, seeds)
+	}
+}
+
+// TestNobodyStarves: with one GPU and many functions that each have one waiter,
+// each is served within as many turns as there are functions.
+func TestNobodyStarves(t *testing.T) {
+	y := &toy{t: t, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Second}
+	y.w.Nodes = []*Node{node("n", 1)}
+	for i := range 10 {
+		y.w.Functions = append(y.w.Functions, model(fmt.Sprint("m", i), 1, waiting(1, Instant(1000-i))))
+	}
+	served := map[string]int{}
+	for range 200 {
+		y.now += 600 * time.Millisecond
+		y.act(Decide(y.w, y.now))
+		y.check()
+		for _, f := range y.w.Functions {
+			for i := len(f.Replicas) - 1; i >= 0; i-- {
+				r := &f.Replicas[i]
+				switch {
+				case r.Stopping:
+					y.drop(f, r.ID)
+				case r.State == functions.Downloading:
+					r.State, r.ReadyAt, r.Spawned = functions.Ready, y.now, true
+					served[f.Name.String()]++
+					f.Queued, f.Oldest, f.LastEnd = 0, 0, y.now
+				}
+			}
+			if f.Queued == 0 && served[f.Name.String()] < 3 && len(f.Replicas) == 0 {
+				f.Queued, f.Oldest = 1, y.now
+			}
+		}
+	}
+	for n, s := range served {
+		if s != 3 {
+			t.Errorf("%s served %d times", n, s)
+		}
+	}
+	if len(served) != 10 {
+		t.Errorf("%d of 10 served", len(served))
+	}
+}
+
+func large(models, nodes int) World {
+	w := World{Teams: map[string]functions.TeamGPUs{"a": {Guaranteed: nodes}}}
+	for i := range nodes {
+		w.Nodes = append(w.Nodes, node(fmt.Sprint("n", i), 8))
+	}
+	for i := range models {
+		f := model(fmt.Sprintf("%c/m%d", "abcd"[i%4], i), 1)
+		if i < nodes*8 {
+			ready(fmt.Sprint("n", i/8), Instant(i+1), i%2, i%8)(f)
+			f.Replicas[0].Take.GPUs = 1
+		}
+		w.Functions = append(w.Functions, f)
+	}
+	return w
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, s := range []struct{ models, nodes int }{{1000, 13}, {10000, 125}} {
+		b.Run(fmt.Sprintf("models=%d/gpus=%d/wake", s.models, s.nodes*8), func(b *testing.B) {
+			w := large(s.models, s.nodes)
+			w.Functions[s.models-1].Queued, w.Functions[s.models-1].Oldest = 1, time.Second
+			var p Plan
+			b.ReportAllocs()
+			for b.Loop() {
+				p = Decide(w, 100*time.Second)
+			}
+			if len(p.Actions) != 1 || p.Actions[0].Kind != Stop {
+				b.Fatal(show(p))
+			}
+		})
+	}
+}

@@ -1,0 +1,181 @@
+package schedule
+
+import (
+	"math"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Instant is a moment as the span since the caller's loop began, on a monotonic
+// clock. 0 means never; the caller starts its clock above 0.
+type Instant = time.Duration
+
+// Policy holds the times that are the platform's own and no model's. They are
+// values so that a simulator can move them.
+type Policy struct {
+	Lease     time.Duration // a node silent for longer is lost
+	Residency time.Duration // a replica READY for less is not evicted
+	Surplus   time.Duration // a replica READY for less is not scaled down
+}
+
+// DefaultPolicy: three heartbeats of 2 s, and short stays that stop thrashing.
+var DefaultPolicy = Policy{Lease: 6 * time.Second, Residency: time.Second, Surplus: 30 * time.Second}
+
+// World is what is known. Decide only reads it.
+type World struct {
+	Nodes     []*Node
+	Functions []*Function
+	Teams     map[string]functions.TeamGPUs
+}
+
+// Node is a host that can hold replicas.
+type Node struct {
+	ID      string
+	Machine string          // identity of the host, for sources that live on it
+	Here    bool            // the agent in this process: it cannot be lost alone
+	Seen    Instant         // last heartbeat
+	Avoid   Instant         // nothing is placed here before
+	GPUs    []GPU           // by index in the node's own numbering
+	Memory  functions.Bytes // host memory that replicas may reserve
+	Cached  map[string]bool // sources whose bytes are here
+}
+
+// GPU is one GPU of a node. Memory 0 is unknown: such a GPU is given whole.
+type GPU struct {
+	Index  int
+	Memory functions.Bytes
+	Sick   bool // falls out of placement, and what runs on it is moved
+}
+
+// Function is one model with what is asked of it.
+type Function struct {
+	Name      functions.Name
+	Source    string // key of Node.Cached
+	Machine   string // where the source lives; empty: anywhere
+	Resources functions.Resources
+	Scale     functions.Scale
+	Drain     time.Duration // bound of a drain
+
+	Active  int     // requests at engines
+	Queued  int     // requests held
+	Average float64 // concurrency over the stable window
+	Oldest  Instant // since when the oldest held request waits; 0 none
+	LastEnd Instant // end of the last request; 0 never
+	Lease   Instant // wanted until then though nobody waits; 0 none
+	RetryAt Instant // no start before: the back-off of a failure
+	Gone    bool    // no longer in the catalogue
+
+	Replicas []Replica
+}
+
+// Replica is one engine of a function, from the decision to start it until the
+// node has said that it is gone: until then its room is taken.
+type Replica struct {
+	ID        string
+	Node      string
+	State     functions.State
+	GPUs      []int
+	Take      functions.Resources // what it reserved when it was started
+	ReadyAt   Instant             // 0 until READY
+	InFlight  int
+	Spawned   bool // an engine process exists: too late to call it off
+	Stopping  bool // told to stop; its room is still taken
+	CalledOff bool // told to call off; the node has not answered yet
+	Stale     bool // made from an older recipe of the function
+}
+
+// Kind of an Action.
+type Kind uint8
+
+// What a plan can ask for.
+const (
+	Start   Kind = iota + 1 // a replica of Function on Node with GPUs
+	Stop                    // drain Replica for at most Drain, then end it
+	CallOff                 // end Replica if it has no process yet
+	Lose                    // Node is lost: forget it and its replicas
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Start:
+		return "start"
+	case Stop:
+		return "stop"
+	case CallOff:
+		return "call off"
+	case Lose:
+		return "lose"
+	}
+	return "nothing"
+}
+
+// Action is one thing to do.
+type Action struct {
+	Kind     Kind
+	Function functions.Name
+	Node     string
+	Replica  string
+	GPUs     []int
+	Drain    time.Duration
+	Reason   string // a word for metrics: demand, min, lease, idle, surplus, evicted, …
+	For      string // of an eviction: the function that gets the room
+}
+
+// Codes of a Verdict, as clients see them.
+const (
+	CodeQuota    = "gpu_quota_exceeded"
+	CodeCapacity = "no_capacity"
+)
+
+// Verdict says why a function that is wanted cannot be started now.
+type Verdict struct {
+	Code    string
+	Message string
+	ETA     time.Duration // until it may change; -1 unknown
+}
+
+// Plan is what Decide wants done, what it could not place, and when it wants to
+// be called again at the latest (0: nothing is due).
+type Plan struct {
+	Actions []Action
+	Blocked map[functions.Name]Verdict
+	Next    Instant
+}
+
+// Backoff is the pause before the next start after n failures in a row: 1 s,
+// doubled each time, at most a minute. Backoff(0) is none.
+func Backoff(n int) time.Duration {
+	switch {
+	case n <= 0:
+		return 0
+	case n > 6:
+		return time.Minute
+	}
+	return min(time.Second<<(n-1), time.Minute)
+}
+
+// Average is the concurrency of a function over a stable window: an
+// exponentially weighted mean, which needs two words where a ring of buckets
+// needs hundreds.
+type Average struct {
+	mean float64
+	last float64
+	at   Instant
+}
+
+// window is the time constant of Average.
+const window = 20 * time.Second
+
+// Observe notes that from now on n requests are under way, and returns the mean.
+func (a *Average) Observe(now Instant, n int) float64 {
+	if a.at != 0 && now > a.at {
+		keep := math.Exp(-float64(now-a.at) / float64(window))
+		a.mean = a.last + (a.mean-a.last)*keep
+	}
+	if a.mean < 0.01 && n == 0 {
+		a.mean = 0
+	}
+	a.at, a.last = now, float64(n)
+	return a.mean
+}
