@@ -1,0 +1,299 @@
+package load
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Ask shapes a request: what an official client sends, with a system prompt of
+// about Size bytes.
+type Ask struct {
+	Model  string
+	Key    string // bearer key; empty sends a key that nobody checks
+	Stream bool
+	Words  string // the user's message
+	Size   int
+	Extra  string // more fields of the body, such as `,"user":"x"`
+}
+
+// Bytes is the whole request.
+func (a Ask) Bytes() []byte {
+	key := a.Key
+	if key == "" {
+		key = "sk-0123456789abcdef0123456789abcdef"
+	}
+	const line = "You are a helpful assistant, please answer. "
+	pad := strings.Repeat(line, a.Size/len(line)+1)[:a.Size]
+	body := fmt.Sprintf(`{"model":"%s","messages":[{"role":"system","content":"%s"},{"role":"user","content":"%s"}],"temperature":0.7,"max_tokens":256,"stream":%v%s}`,
+		a.Model, pad, a.Words, a.Stream, a.Extra)
+	return []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/json\r\nContent-Type: application/json\r\n" +
+		"Authorization: Bearer " + key + "\r\nUser-Agent: OpenAI/Python 3.52.0\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 3.52.0\r\n" +
+		"X-Stainless-Os: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\n" +
+		"Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+}
+
+// Answer is one answer, whole.
+type Answer struct {
+	Status    int
+	Body      []byte    // valid until the next answer on the same Conn
+	RequestID string    // x-request-id
+	ColdStart string    // thaw-cold-start
+	First     time.Time // first byte of the body's data (comments do not count)
+	End       time.Time
+	closing   bool
+}
+
+// Conn is one connection. It belongs to one goroutine.
+type Conn struct {
+	addr string
+	c    net.Conn
+	br   *bufio.Reader
+	body bytes.Buffer
+	used bool
+}
+
+// Dial connects.
+func Dial(ctx context.Context, addr string) (*Conn, error) {
+	k := &Conn{addr: addr}
+	return k, k.dial(ctx)
+}
+
+func (k *Conn) dial(ctx context.Context) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", k.addr)
+	if err != nil {
+		return err
+	}
+	k.c, k.used = c, false
+	if k.br == nil {
+		k.br = bufio.NewReaderSize(c, 32<<10)
+	} else {
+		k.br.Reset(c)
+	}
+	return nil
+}
+
+// Close ends the connection, whatever is under way on it.
+func (k *Conn) Close() { k.c.Close() }
+
+// Send writes a request and does not wait for its answer.
+func (k *Conn) Send(req []byte) error {
+	_, err := k.c.Write(req)
+	return err
+}
+
+// Do asks and reads the answer. A connection that the other side closed while
+// it was idle is opened anew, once, as every client does. ctx ending closes it.
+func (k *Conn) Do(ctx context.Context, req []byte) (Answer, error) {
+	stop := context.AfterFunc(ctx, func() { k.c.Close() })
+	defer stop()
+	err := k.Send(req)
+	if err == nil {
+		_, err = k.br.Peek(1)
+	}
+	if err != nil && k.used && ctx.Err() == nil {
+		stop()
+		k.c.Close()
+		if err = k.dial(ctx); err == nil {
+			return k.Do(ctx, req)
+		}
+	}
+	if err != nil {
+		return Answer{}, err
+	}
+	a, err := k.Read()
+	if err == nil && a.closing {
+		k.c.Close()
+		err = k.dial(ctx)
+	}
+	k.used = !a.closing
+	return a, err
+}
+
+// Read reads one answer to its end.
+func (k *Conn) Read() (Answer, error) {
+	var a Answer
+	k.body.Reset()
+	line, err := k.br.ReadSlice('\n')
+	if err != nil {
+		return a, err
+	}
+	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
+		return a, fmt.Errorf("no HTTP: %q", line)
+	}
+	if a.Status, err = strconv.Atoi(string(line[9:12])); err != nil {
+		return a, fmt.Errorf("no status: %q", line)
+	}
+	length, chunked := -1, false
+	for {
+		line, err = k.br.ReadSlice('\n')
+		if err != nil {
+			return a, unexpected(err)
+		}
+		if len(line) <= 2 {
+			break
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimSpace(value)
+		switch {
+		case bytes.EqualFold(name, []byte("content-length")):
+			if length, err = strconv.Atoi(string(value)); err != nil || length < 0 {
+				return a, fmt.Errorf("content-length %q", value)
+			}
+		case bytes.EqualFold(name, []byte("transfer-encoding")):
+			chunked = bytes.EqualFold(value, []byte("chunked"))
+		case bytes.EqualFold(name, []byte("connection")):
+			a.closing = bytes.EqualFold(value, []byte("close"))
+		case bytes.EqualFold(name, []byte("x-request-id")):
+			a.RequestID = string(value)
+		case bytes.EqualFold(name, []byte("thaw-cold-start")):
+			a.ColdStart = string(value)
+		}
+	}
+	switch {
+	case chunked:
+		err = k.chunks(&a)
+	case length >= 0:
+		_, err = io.CopyN(&k.body, k.br, int64(length))
+		a.First = time.Now()
+	default:
+		return a, errors.New("an answer of no declared length")
+	}
+	a.End, a.Body = time.Now(), k.body.Bytes()
+	return a, unexpected(err)
+}
+
+func (k *Conn) chunks(a *Answer) error {
+	for {
+		line, err := k.br.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		n, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 31)
+		if err != nil {
+			return fmt.Errorf("chunk size %q", line)
+		}
+		had := k.body.Len()
+		if _, err := io.CopyN(&k.body, k.br, int64(n)); err != nil {
+			return err
+		}
+		if b := k.body.Bytes()[had:]; a.First.IsZero() && n > 0 && b[0] != ':' && b[0] != '\n' {
+			a.First = time.Now()
+		}
+		if _, err := k.br.Discard(2); err != nil {
+			return err
+		}
+		if n == 0 {
+			return nil
+		}
+	}
+}
+
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// Exactly makes a check: status 200 and this body, comments and no-op lines of
+// a held stream left out.
+func Exactly(want []byte) func(Answer) error {
+	return func(a Answer) error {
+		if a.Status != 200 {
+			return fmt.Errorf("status %d: %.200s", a.Status, a.Body)
+		}
+		if bytes.Equal(a.Body, want) {
+			return nil
+		}
+		if got := withoutComments(a.Body); !bytes.Equal(got, want) {
+			return fmt.Errorf("%d bytes, want %d; they differ at %d", len(got), len(want), differ(got, want))
+		}
+		return nil
+	}
+}
+
+func withoutComments(b []byte) []byte {
+	var out []byte
+	for len(b) > 0 {
+		line := b
+		if i := bytes.IndexByte(b, '\n'); i >= 0 {
+			line = b[:i+1]
+		}
+		if line[0] != ':' {
+			out = append(out, line...)
+		}
+		b = b[len(line):]
+	}
+	return out
+}
+
+func differ(a, b []byte) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// Outcome of a run.
+type Outcome struct {
+	Requests int
+	Bad      int
+	FirstBad error // the first wrong answer
+	Took     time.Duration
+}
+
+// Closed asks n times over conns connections, each asking anew when it has its
+// answer, and checks every answer. It returns early only when ctx ends.
+func Closed(ctx context.Context, addr string, req []byte, conns, n int, check func(Answer) error) (Outcome, error) {
+	o := Outcome{Requests: n}
+	var left, bad atomic.Int64
+	left.Store(int64(n))
+	var once sync.Once
+	fail := func(err error) {
+		bad.Add(1)
+		once.Do(func() { o.FirstBad = err })
+	}
+	began := time.Now()
+	var wg sync.WaitGroup
+	for range min(conns, n) {
+		wg.Go(func() {
+			k, err := Dial(ctx, addr)
+			if err != nil {
+				fail(err)
+				return
+			}
+			defer func() { k.Close() }()
+			for left.Add(-1) >= 0 && ctx.Err() == nil {
+				a, err := k.Do(ctx, req)
+				if err == nil {
+					if err = check(a); err != nil {
+						fail(err)
+					}
+					continue
+				}
+				fail(err)
+				k.Close()
+				if err := k.dial(ctx); err != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	o.Took, o.Bad = time.Since(began), int(bad.Load())
+	return o, ctx.Err()
+}

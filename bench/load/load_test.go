@@ -1,0 +1,144 @@
+package load
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/fake"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func engine(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- fake.New(fake.Options{}).Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return ln.Addr().String()
+}
+
+func TestClosed(t *testing.T) {
+	addr := engine(t)
+	for _, c := range []struct {
+		name string
+		ask  Ask
+		want []byte
+		bad  int
+	}{
+		{"plain", Ask{Model: "fake", Size: 1024}, fake.PlainBody(), 0},
+		{"stream", Ask{Model: "fake", Size: 10, Stream: true}, fake.StreamBody(64), 0},
+		{"paced", Ask{Model: "fake", Stream: true, Words: "@fake tokens=3 delay=1ms"}, fake.StreamBody(3), 0},
+		{"wrong", Ask{Model: "fake"}, []byte("something else"), 50},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o, err := Closed(t.Context(), addr, c.ask.Bytes(), 4, 50, Exactly(c.want))
+			if err != nil || o.Bad != c.bad || (c.bad == 0) != (o.FirstBad == nil) {
+				t.Errorf("%+v %v", o, err)
+			}
+		})
+	}
+}
+
+func TestClosedCountsNobodyThere(t *testing.T) {
+	o, err := Closed(t.Context(), "127.0.0.1:1", nil, 2, 10, Exactly(nil))
+	if err != nil || o.Bad == 0 || o.FirstBad == nil {
+		t.Errorf("%+v %v", o, err)
+	}
+}
+
+func TestClosedEndsWithContext(t *testing.T) {
+	addr := engine(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := Closed(ctx, addr, Ask{Stream: true, Words: "@fake delay=10s"}.Bytes(), 4, 1000, Exactly(nil))
+	if err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
+// script answers each connection with the next of these and closes it.
+func script(t *testing.T, answers ...string) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, a := range answers {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			buf := make([]byte, 4096)
+			if _, err := c.Read(buf); err == nil {
+				_, _ = io.WriteString(c, a)
+			}
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { ln.Close(); <-ended })
+	return ln.Addr().String()
+}
+
+func TestAnswersThatAreWrong(t *testing.T) {
+	for _, answer := range []string{
+		"",
+		"nonsense\r\n\r\n",
+		"HTTP/1.1 2x0 OK\r\n\r\n",
+		"HTTP/1.1 200 OK\r\n\r\n",
+		"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+		"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab",
+		"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+		"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n",
+	} {
+		k, err := Dial(t.Context(), script(t, answer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := k.Do(t.Context(), []byte("GET / HTTP/1.1\r\n\r\n")); err == nil {
+			t.Errorf("%q was read as %+v", answer, a)
+		}
+		k.Close()
+	}
+}
+
+func TestHeadersCommentsAndReconnect(t *testing.T) {
+	held := "HTTP/1.1 200 OK\r\nX-Request-Id: r1\r\nthaw-cold-start: c1\r\nTransfer-Encoding: chunked\r\n\r\n" +
+		"d\r\n: thaw state\n\r\n8\r\ndata: x\n\r\n0\r\n\r\n"
+	addr := script(t, held, strings.Replace(held, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1), held)
+	k, err := Dial(t.Context(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { k.Close() }()
+	for range 3 {
+		a, err := k.Do(t.Context(), []byte("GET / HTTP/1.1\r\n\r\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.RequestID != "r1" || a.ColdStart != "c1" || a.First.IsZero() {
+			t.Errorf("%+v", a)
+		}
+		if err := Exactly([]byte("data: x\n"))(a); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package process
+
+import "time"
+
+// CPU is known on Linux only.
+func CPU(...int) (time.Duration, error) { return 0, ErrNoProc }
+
+// RSS is known on Linux only.
+func RSS(int) (int64, error) { return 0, ErrNoProc }
+
+// Tree is known on Linux only.
+func Tree(int) ([]int, error) { return nil, ErrNoProc }

@@ -1,0 +1,87 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestEndKillsTheGroup(t *testing.T) {
+	p, err := Begin("stubborn", t.TempDir(), nil, "/bin/sh", "-c", `trap "" TERM; sleep 60 & echo $!; wait; wait`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var child string
+	for end := time.Now().Add(5 * time.Second); child == "" && time.Now().Before(end); child = p.Tail() {
+		<-time.After(time.Millisecond)
+	}
+	p.End(50 * time.Millisecond)
+	if err := syscall.Kill(-p.PID, 0); !errors.Is(err, syscall.ESRCH) && !errors.Is(err, syscall.EPERM) {
+		// The child is a zombie of init's for a moment at most.
+		if b, err := os.ReadFile("/proc/" + child + "/stat"); err == nil && !strings.Contains(string(b), ") Z ") {
+			t.Errorf("the child lives: %s", b)
+		}
+	}
+	p.End(0)
+}
+
+func TestWaitTellsWhyItEnded(t *testing.T) {
+	p, err := Begin("broken", t.TempDir(), []string{"WHY=no weights"}, "/bin/sh", "-c", `echo "error: $WHY"; exit 3`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.End(0)
+	addr, err := FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := p.WaitTCP(ctx, addr); err == nil || !strings.Contains(err.Error(), "no weights") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("got %v", err)
+	}
+	if err := p.WaitHTTP(ctx, "http://"+addr); err == nil {
+		t.Error("ready though it ended")
+	}
+}
+
+func TestBeginFails(t *testing.T) {
+	if _, err := Begin("none", t.TempDir(), nil, "/no/such/program"); err == nil {
+		t.Error("began")
+	}
+}
+
+func TestCost(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		if _, err := CPU(os.Getpid()); !errors.Is(err, ErrNoProc) {
+			t.Errorf("got %v", err)
+		}
+		t.Skip("no /proc here")
+	}
+	for end := time.Now().Add(30 * time.Millisecond); time.Now().Before(end); {
+	}
+	cpu, err := CPU(os.Getpid())
+	if err != nil || cpu <= 0 {
+		t.Errorf("CPU %v %v", cpu, err)
+	}
+	rss, err := RSS(os.Getpid())
+	if err != nil || rss < 1<<20 {
+		t.Errorf("RSS %d %v", rss, err)
+	}
+	tree, err := Tree(os.Getppid())
+	if err != nil || len(tree) < 2 {
+		t.Errorf("Tree %v %v", tree, err)
+	}
+	if _, err := CPU(1 << 30); err == nil {
+		t.Error("a process that is not there has used time")
+	}
+}
