@@ -1,0 +1,307 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func doc(name string) string {
+	return strings.Replace(tiny, "name: tiny", "name: "+name, 1)
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(c *Catalog) string {
+	var s []string
+	for _, m := range c.Models() {
+		s = append(s, m.FullName().Short())
+	}
+	return strings.Join(s, " ")
+}
+
+func open(t *testing.T) (c *Catalog, user, deployed string) {
+	t.Helper()
+	user, deployed = t.TempDir(), filepath.Join(t.TempDir(), "functions")
+	write(t, filepath.Join(user, "a.yaml"), doc("a"))
+	c, err := Open(Options{Folder: user, Deployed: deployed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, user, deployed
+}
+
+func named(name string) functions.Name { return functions.Name{Team: "default", Name: name} }
+
+func TestFolder(t *testing.T) {
+	c, user, _ := open(t)
+	write(t, filepath.Join(user, "b.yml"), doc("b")+"---\n"+doc("c")+"---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n")
+	write(t, filepath.Join(user, ".hidden.yaml"), doc("d"))
+	write(t, filepath.Join(user, "e.yaml~"), doc("e"))
+	if err := os.MkdirAll(filepath.Join(user, "weights.yaml", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(user, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(user, "below", "f.yaml"), doc("f"))
+	c.Reload()
+	if got := names(c); got != "a b c" {
+		t.Errorf("models %q", got)
+	}
+	if got := c.Teams(); len(got) != 1 || got[0].Metadata.Name != "ml" {
+		t.Errorf("teams %v", got)
+	}
+	if p := c.Problems(); len(p) != 0 {
+		t.Error(p)
+	}
+	if m := c.Model(named("b")); m == nil || m.Dir != user || m.Origin != filepath.Join(user, "b.yml")+":1" {
+		t.Errorf("got %+v", m)
+	}
+}
+
+func TestBadEditKeepsTheOld(t *testing.T) {
+	c, user, _ := open(t)
+	path := filepath.Join(user, "a.yaml")
+	before := c.Model(named("a"))
+	write(t, path, doc("a")+"  scale: {mx: 2}\n")
+	c.Reload()
+	if c.Model(named("a")) != before {
+		t.Error("the old one is gone")
+	}
+	p := c.Problems()
+	if len(p) != 1 || p[0].Line != 7 || p[0].File != path || p[0].Path != "spec.scale.mx" {
+		t.Errorf("problems %v", p)
+	}
+	write(t, path, doc("a")+"  scale: {max: 2}\n")
+	c.Reload()
+	if m := c.Model(named("a")); m.Spec.Scale.Max != 2 || len(c.Problems()) != 0 {
+		t.Errorf("got %+v, %v", m, c.Problems())
+	}
+}
+
+func TestABadFileAtTheStartTakesNoOtherAway(t *testing.T) {
+	user := t.TempDir()
+	write(t, filepath.Join(user, "a.yaml"), doc("a"))
+	write(t, filepath.Join(user, "b.yaml"), "kind: Pod\n")
+	c, err := Open(Options{Folder: user})
+	if err != nil || names(c) != "a" || len(c.Problems()) != 1 {
+		t.Fatal(err, names(c), c.Problems())
+	}
+	if _, err := Open(Options{Folder: filepath.Join(user, "none")}); err == nil {
+		t.Error("a folder that is not there")
+	}
+}
+
+func TestSameNameTwice(t *testing.T) {
+	c, user, deployed := open(t)
+	write(t, filepath.Join(user, "0.yaml"), "# first in order\n"+doc("a"))
+	c.Reload()
+	if m := c.Model(named("a")); !strings.HasPrefix(m.Origin, filepath.Join(user, "a.yaml")) {
+		t.Errorf("the newcomer took the name: %s", m.Origin)
+	}
+	p := c.Problems()
+	if len(p) != 1 || !strings.Contains(p[0].Error(), "0.yaml:2:") || !strings.Contains(p[0].Error(), filepath.Join(user, "a.yaml")+":1") {
+		t.Errorf("problems %v", p)
+	}
+	// The one that counts goes: the other takes over.
+	if err := os.Remove(filepath.Join(user, "a.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	c.Reload()
+	if m := c.Model(named("a")); m == nil || !strings.Contains(m.Origin, "0.yaml") || len(c.Problems()) != 0 {
+		t.Errorf("got %+v, %v", m, c.Problems())
+	}
+	// Within one file.
+	write(t, filepath.Join(user, "b.yaml"), doc("b")+"---\n"+doc("b"))
+	// And between the folders.
+	write(t, filepath.Join(deployed, "default.a.yaml"), doc("a"))
+	c.Reload()
+	p = c.Problems()
+	if len(p) != 2 || !strings.Contains(p[0].Error(), "b.yaml:8: ") || !strings.Contains(p[1].Error(), deployed) || !strings.Contains(p[1].Error(), user) {
+		t.Errorf("problems %v", p)
+	}
+}
+
+func absolute(name string) []byte {
+	return []byte(strings.Replace(doc(name), "./tiny", "/w/tiny", 1))
+}
+
+func TestPut(t *testing.T) {
+	c, user, deployed := open(t)
+	if created, err := c.Put(named("b"), absolute("b")); err != nil || !created || names(c) != "a b" {
+		t.Fatal(created, err, names(c))
+	}
+	if created, err := c.Put(named("b"), absolute("b")); err != nil || created {
+		t.Fatal("the same again", created, err)
+	}
+	changed := append(absolute("b"), "  scale: {max: 3}\n"...)
+	if _, created, err := c.Check(named("b"), changed); err != nil || created || c.Model(named("b")).Spec.Scale.Max != 1 {
+		t.Fatal("a check changes nothing", created, err)
+	}
+	if created, err := c.Put(named("b"), changed); err != nil || created || c.Model(named("b")).Spec.Scale.Max != 3 {
+		t.Fatal("an update", created, err)
+	}
+	// A new catalog finds it again.
+	again, err := Open(Options{Folder: user, Deployed: deployed})
+	if err != nil || names(again) != "a b" || again.Model(named("b")).Spec.Scale.Max != 3 {
+		t.Fatal(err, names(again))
+	}
+	if err := c.Delete(named("b")); err != nil || names(c) != "a" {
+		t.Fatal(err, names(c))
+	}
+	left, _ := os.ReadDir(deployed)
+	if len(left) != 0 {
+		t.Error("left behind", left)
+	}
+
+	for _, tt := range []struct {
+		name string
+		data []byte
+		want string
+	}{
+		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1"},
+		{"x", absolute("y"), "the document is about default/y, the path about default/x"},
+		{"x", []byte(doc("x")), "spec.source: a relative source"},
+		{"x", append(append(absolute("x"), "---\n"...), absolute("y")...), "exactly one Model"},
+		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: x}\n"), "exactly one Model"},
+		{"x", []byte("{"), "not YAML"},
+	} {
+		if _, err := c.Put(named(tt.name), tt.data); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("got %v, want %s", err, tt.want)
+		}
+	}
+	if _, err := c.Put(named("a"), absolute("a")); !errors.Is(err, ErrConflict) {
+		t.Error(err)
+	}
+	if err := c.Delete(named("a")); !errors.Is(err, ErrConflict) {
+		t.Error(err)
+	}
+	if err := c.Delete(named("zz")); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	if names(c) != "a" {
+		t.Error(names(c))
+	}
+}
+
+// TestScanSettles: a file is read when it has stood still for one look.
+func TestScanSettles(t *testing.T) {
+	c, user, _ := open(t)
+	path := filepath.Join(user, "a.yaml")
+	write(t, path, "") // an editor has begun
+	c.Scan()
+	if names(c) != "a" {
+		t.Fatal("half an edit was read")
+	}
+	write(t, path, doc("a")+"---\n"+doc("b"))
+	c.Scan()
+	if names(c) != "a" {
+		t.Fatal("read at once")
+	}
+	c.Scan()
+	if names(c) != "a b" {
+		t.Fatal("not read", names(c))
+	}
+	// Replaced by rename: gone for one look.
+	if err := os.Rename(path, path+"~"); err != nil {
+		t.Fatal(err)
+	}
+	c.Scan()
+	if names(c) != "a b" {
+		t.Fatal("taken away at once")
+	}
+	if err := os.Rename(path+"~", path); err != nil {
+		t.Fatal(err)
+	}
+	c.Scan()
+	c.Scan()
+	if names(c) != "a b" {
+		t.Fatal(names(c))
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	c.Scan()
+	c.Scan()
+	if names(c) != "" {
+		t.Fatal(names(c))
+	}
+	// The folder itself goes: what was there stays.
+	write(t, path, doc("a"))
+	c.Reload()
+	if err := os.RemoveAll(user); err != nil {
+		t.Fatal(err)
+	}
+	c.Reload()
+	if names(c) != "a" || len(c.Problems()) != 1 || !strings.Contains(c.Problems().Error(), "cannot be listed") {
+		t.Fatal(names(c), c.Problems())
+	}
+}
+
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, user, _ := open(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		changes := make(chan Change, 10)
+		done := make(chan error)
+		go func() { done <- c.Watch(ctx, func(ch Change) { changes <- ch }) }()
+		next := func() Change {
+			t.Helper()
+			select {
+			case ch := <-changes:
+				return ch
+			case <-time.After(5 * time.Second):
+				t.Fatal("nothing told")
+				panic("unreachable")
+			}
+		}
+		if ch := next(); len(ch.Models) != 1 {
+			t.Fatalf("first %+v", ch)
+		}
+		write(t, filepath.Join(user, "b.yaml"), doc("b"))
+		if ch := next(); len(ch.Models) != 1 || ch.Models[0].Metadata.Name != "b" || len(ch.Removed) != 0 {
+			t.Fatalf("added %+v", ch)
+		}
+		write(t, filepath.Join(user, "b.yaml"), "bad\n")
+		if ch := next(); len(ch.Models) != 0 || len(ch.Problems) != 1 {
+			t.Fatalf("bad %+v", ch)
+		}
+		if err := os.Remove(filepath.Join(user, "b.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		if ch := next(); !slices.Equal(ch.Removed, []functions.Name{named("b")}) || len(ch.Problems) != 0 {
+			t.Fatalf("removed %+v", ch)
+		}
+		before := time.Now()
+		if _, err := c.Put(named("p"), absolute("p")); err != nil {
+			t.Fatal(err)
+		}
+		if ch := next(); len(ch.Models) != 1 || ch.Models[0].Metadata.Name != "p" || time.Since(before) != 0 {
+			t.Fatalf("put %+v after %s", ch, time.Since(before))
+		}
+		time.Sleep(time.Minute)
+		select {
+		case ch := <-changes:
+			t.Fatalf("told for nothing: %+v", ch)
+		default:
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,517 @@
+package catalog
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Bounds of one file. They keep a file that was written to hurt from costing
+// more than a moment: the parser recurses with the depth, and an alias may
+// stand for a tree that holds aliases.
+const (
+	MaxFile     = 1 << 20 // bytes
+	maxDepth    = 64      // brackets, or dashes in a row
+	maxNodes    = 100_000 // values, aliases spelled out
+	maxProblems = 20      // told at once
+	maxColumn   = 512     // how far a key may be indented
+)
+
+// Document is one model or team of a file; the other is nil.
+type Document struct {
+	Model *functions.Model
+	Team  *functions.Team
+	File  string
+	Line  int
+}
+
+// Name is what the document is about, for messages: model TEAM/NAME or team NAME.
+func (d Document) Name() string {
+	if d.Team != nil {
+		return "team " + d.Team.Metadata.Name
+	}
+	return "model " + d.Model.FullName().String()
+}
+
+func (d Document) origin() string { return d.File + ":" + strconv.Itoa(d.Line) }
+
+// Decode reads the documents of one file, sets defaults and validates. file is
+// for messages, and its folder is what relative sources count from. JSON is
+// read too. The error is Problems, with everything that is wrong; then no
+// document counts.
+func Decode(file string, data []byte) ([]Document, error) {
+	d := &decoder{file: file}
+	bodies := d.parse(data)
+	var docs []Document
+	for _, body := range bodies {
+		if doc, ok := d.document(body); ok {
+			docs = append(docs, doc)
+		}
+	}
+	if len(d.problems) > 0 {
+		return nil, d.problems
+	}
+	return docs, nil
+}
+
+// DecodeInto reads one document strictly into a struct with json tags. It is
+// for files other than models: the server's own settings. The error is
+// Problems.
+func DecodeInto(file string, data []byte, into any) error {
+	d := &decoder{file: file}
+	bodies := d.parse(data)
+	if len(bodies) > 1 {
+		d.fail(bodies[1], "", "", "one document is wanted, here begins a second")
+	}
+	if len(bodies) == 1 {
+		d.begin()
+		d.value(bodies[0], reflect.ValueOf(into).Elem(), "")
+	}
+	if len(d.problems) > 0 {
+		return d.problems
+	}
+	return nil
+}
+
+// decoder reads one file. The places and anchors are of the present document.
+type decoder struct {
+	file     string
+	problems Problems
+	nodes    int
+	places   map[string]*token.Position
+	anchors  map[string]ast.Node
+}
+
+func (d *decoder) begin() {
+	d.places, d.anchors = map[string]*token.Position{}, map[string]ast.Node{}
+}
+
+func (d *decoder) add(pos *token.Position, path, hint, message string) {
+	if len(d.problems) >= maxProblems {
+		return
+	}
+	p := Problem{File: d.file, Path: path, Message: message, Hint: hint}
+	if pos != nil {
+		p.Line, p.Column = pos.Line, pos.Column
+	}
+	d.problems = append(d.problems, p)
+}
+
+func (d *decoder) fail(n ast.Node, path, hint, format string, args ...any) {
+	d.add(position(n), path, hint, fmt.Sprintf(format, args...))
+}
+
+func position(n ast.Node) *token.Position {
+	if n == nil || n.GetToken() == nil {
+		return nil
+	}
+	// A mapping's own token is the colon; its first key is what a reader
+	// looks for.
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		if !m.IsFlowStyle && len(m.Values) > 0 {
+			return position(m.Values[0])
+		}
+	case *ast.MappingValueNode:
+		return position(m.Key)
+	}
+	return n.GetToken().Position
+}
+
+// parse gives the bodies of the documents that are not empty.
+func (d *decoder) parse(data []byte) []ast.Node {
+	switch {
+	case len(data) > MaxFile:
+		d.add(nil, "", "weights and data do not belong in here", fmt.Sprintf("the file is larger than %s", functions.Bytes(MaxFile).Human()))
+		return nil
+	case !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0:
+		d.add(nil, "", "", "the file is not text in UTF-8")
+		return nil
+	}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	// JSON is YAML but for tabs between its tokens.
+	if b := bytes.TrimSpace(data); len(b) > 0 && b[0] == '{' && bytes.IndexByte(b, '\t') >= 0 && json.Valid(b) {
+		var out bytes.Buffer
+		if json.Indent(&out, b, "", "  ") == nil {
+			data = out.Bytes()
+		}
+	}
+	tokens := lexer.Tokenize(string(data))
+	if !d.shallow(tokens) {
+		return nil
+	}
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		d.syntax(err)
+		return nil
+	}
+	var bodies []ast.Node
+	for _, doc := range file.Docs {
+		switch doc.Body.(type) {
+		case nil, *ast.NullNode, *ast.CommentGroupNode:
+		case *ast.DirectiveNode:
+			d.fail(doc.Body, "", "", "directives are not supported")
+		default:
+			bodies = append(bodies, doc.Body)
+		}
+	}
+	return bodies
+}
+
+// shallow refuses what would make the parser recurse without end.
+func (d *decoder) shallow(tokens token.Tokens) bool {
+	depth, row, line := 0, 0, 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			depth++
+		case token.MappingEndType, token.SequenceEndType:
+			depth--
+		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
+			if t.Position.Line != line {
+				row, line = 0, t.Position.Line
+			}
+			row++
+		}
+		if depth > maxDepth || row > maxDepth || t.Position.Column > maxColumn && t.Type == token.MappingValueType && depth == 0 {
+			d.add(t.Position, "", "", "nested too deeply")
+			return false
+		}
+	}
+	return true
+}
+
+// syntax tells the parser's error without its picture of the source.
+func (d *decoder) syntax(err error) {
+	var e yaml.Error
+	if errors.As(err, &e) && e.GetToken() != nil {
+		d.add(e.GetToken().Position, "", "", "not YAML: "+e.GetMessage())
+		return
+	}
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	d.add(nil, "", "", "not YAML: "+clip(line))
+}
+
+// document reads a model or a team, by its kind.
+func (d *decoder) document(body ast.Node) (Document, bool) {
+	d.begin()
+	m, ok := mapping(body)
+	if !ok {
+		d.fail(body, "", "", "%s where a document with apiVersion, kind, metadata and spec is wanted", what(body))
+		return Document{}, false
+	}
+	before := len(d.problems)
+	kind, kindAt := "", position(body)
+	for _, kv := range m {
+		if key, _ := keyOf(kv); key == "kind" {
+			if s, ok := kv.Value.(*ast.StringNode); ok {
+				kind, kindAt = s.Value, position(kv)
+			}
+			break
+		}
+	}
+	doc := Document{File: d.file}
+	if p := position(body); p != nil {
+		doc.Line = p.Line
+	}
+	var problems []functions.Problem
+	switch kind {
+	case functions.KindModel:
+		model := functions.NewModel()
+		model.APIVersion = "" // to be said
+		d.value(body, reflect.ValueOf(model).Elem(), "")
+		if model.Spec.Engine == functions.EngineCommand && model.Spec.Health == "" {
+			model.Spec.Health = functions.DefaultHealth
+		}
+		model.Dir, model.Origin = filepath.Dir(d.file), doc.origin()
+		doc.Model, problems = model, functions.Validate(model)
+	case functions.KindTeam:
+		team := new(functions.Team)
+		d.value(body, reflect.ValueOf(team).Elem(), "")
+		team.Origin = doc.origin()
+		doc.Team, problems = team, functions.ValidateTeam(team)
+	default:
+		message := "a kind is needed"
+		if kind != "" {
+			message = fmt.Sprintf("%q is no kind thaw knows", clip(kind))
+		}
+		d.add(kindAt, "kind", suggest(kind, []string{functions.KindModel, functions.KindTeam}), message)
+		return doc, false
+	}
+	// A value that did not decode is not also told to be missing.
+	if len(d.problems) > before {
+		return doc, false
+	}
+	for _, p := range problems {
+		d.add(d.place(p.Path), p.Path, p.Hint, p.Message)
+	}
+	return doc, len(problems) == 0
+}
+
+// place is where path stands in the file, or the nearest of its parents.
+func (d *decoder) place(path string) *token.Position {
+	for {
+		if p := d.places[path]; p != nil || path == "" {
+			return p
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+}
+
+// value decodes n into v. Every problem is told; what is wrong is left out.
+func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
+	if d.nodes++; d.nodes > maxNodes {
+		if d.nodes == maxNodes+1 {
+			d.fail(n, path, "", "too many values; aliases count as what they stand for")
+		}
+		return
+	}
+	if d.places[path] == nil {
+		d.places[path] = position(n)
+	}
+	switch x := n.(type) {
+	case *ast.AnchorNode:
+		d.value(x.Value, v, path)
+		// Known only now, so that nothing can hold itself.
+		d.anchors[x.Name.GetToken().Value] = x.Value
+		return
+	case *ast.AliasNode:
+		name := x.Value.GetToken().Value
+		target, ok := d.anchors[name]
+		if !ok {
+			d.fail(n, path, "", "no anchor &%s stands before this alias", clip(name))
+			return
+		}
+		d.value(target, v, path)
+		return
+	case *ast.TagNode:
+		d.fail(n, path, "put text in quotes", "tags such as %s are not supported", clip(x.GetToken().Value))
+		return
+	}
+	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		raw, _, ok := scalar(n)
+		if !ok {
+			d.fail(n, path, "", "%s where %s is wanted", what(n), wanted(v.Type()))
+		} else if err := u.UnmarshalText([]byte(raw)); err != nil {
+			d.fail(n, path, "", "%v", err)
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.object(n, v, path)
+	case reflect.Map:
+		d.table(n, v, path)
+	case reflect.Slice:
+		d.list(n, v, path)
+	case reflect.String:
+		raw, isText, ok := scalar(n)
+		switch {
+		case !ok:
+			d.fail(n, path, "", "%s where text is wanted", what(n))
+		case !isText:
+			d.fail(n, path, fmt.Sprintf("put it in quotes: %q", clip(raw)), "%s where text is wanted", what(n))
+		default:
+			v.SetString(raw)
+		}
+	case reflect.Int, reflect.Int64:
+		raw, isText, ok := scalar(n)
+		i, err := strconv.ParseInt(raw, 10, 64)
+		if !ok || isText || err != nil || v.OverflowInt(i) {
+			hint := ""
+			if isText && err == nil {
+				hint = "without quotes"
+			}
+			d.fail(n, path, hint, "%s where a whole number is wanted", what(n))
+			return
+		}
+		v.SetInt(i)
+	case reflect.Bool:
+		b, ok := n.(*ast.BoolNode)
+		if !ok {
+			d.fail(n, path, "", "%s where true or false is wanted", what(n))
+			return
+		}
+		v.SetBool(b.Value)
+	default:
+		// Only the types of this project come here; a new kind of field is
+		// found by the first test that decodes it.
+		panic(fmt.Sprintf("catalog: cannot decode into %s", v.Type()))
+	}
+}
+
+// object decodes a mapping into a struct.
+func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
+	m, ok := mapping(n)
+	if !ok {
+		if _, null := n.(*ast.NullNode); !null {
+			d.fail(n, path, "", "%s where keys and values are wanted", what(n))
+		}
+		return
+	}
+	fields := map[string]reflect.Value{}
+	var names []string
+	for f := range v.Type().Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && name != "" {
+			fields[name] = v.FieldByIndex(f.Index)
+			names = append(names, name)
+		}
+	}
+	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
+		f, ok := fields[key]
+		if !ok {
+			d.fail(kv, at, suggest(key, names), "unknown key")
+			return
+		}
+		d.value(kv.Value, f, at)
+	})
+}
+
+// table decodes a mapping of text to text.
+func (d *decoder) table(n ast.Node, v reflect.Value, path string) {
+	m, ok := mapping(n)
+	if !ok {
+		if _, null := n.(*ast.NullNode); !null {
+			d.fail(n, path, "", "%s where keys and values are wanted", what(n))
+		}
+		return
+	}
+	out := reflect.MakeMap(v.Type())
+	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
+		e := reflect.New(v.Type().Elem()).Elem()
+		d.value(kv.Value, e, at)
+		out.SetMapIndex(reflect.ValueOf(key), e)
+	})
+	if out.Len() > 0 {
+		v.Set(out)
+	}
+}
+
+// entries calls each for every key, once.
+func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key, at string, kv *ast.MappingValueNode)) {
+	seen := map[string]*token.Position{}
+	for _, kv := range m {
+		key, ok := keyOf(kv)
+		if !ok {
+			d.fail(kv, path, "", "%s as a key; text is wanted", what(kv.Key))
+			continue
+		}
+		at := key
+		if path != "" {
+			at = path + "." + key
+		}
+		if first, twice := seen[key]; twice {
+			d.fail(kv, at, "", "this key is already there, on line %d", first.Line)
+			continue
+		}
+		seen[key] = position(kv)
+		if d.places[at] == nil {
+			d.places[at] = position(kv)
+		}
+		each(key, at, kv)
+	}
+}
+
+func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
+	s, ok := n.(*ast.SequenceNode)
+	if !ok {
+		if _, null := n.(*ast.NullNode); !null {
+			d.fail(n, path, "", "%s where a list is wanted", what(n))
+		}
+		return
+	}
+	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))
+	for i, e := range s.Values {
+		d.value(e, out.Index(i), path+"["+strconv.Itoa(i)+"]")
+	}
+	if out.Len() > 0 {
+		v.Set(out)
+	}
+}
+
+func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
+	switch x := n.(type) {
+	case *ast.MappingNode:
+		return x.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{x}, true
+	case *ast.AnchorNode:
+		return mapping(x.Value)
+	}
+	return nil, false
+}
+
+func keyOf(kv *ast.MappingValueNode) (string, bool) {
+	s, isText, ok := scalar(kv.Key)
+	return s, ok && isText
+}
+
+// scalar is the text of a scalar as it was written, and whether it is text by
+// its own looks (and not a number, true or the like).
+func scalar(n ast.Node) (raw string, isText, ok bool) {
+	switch x := n.(type) {
+	case *ast.StringNode:
+		return x.Value, true, true
+	case *ast.LiteralNode:
+		return x.Value.Value, true, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value, false, true
+	}
+	return "", false, false
+}
+
+// what names a value for people.
+func what(n ast.Node) string {
+	switch x := n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "keys and values"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.NullNode:
+		return "nothing"
+	case *ast.StringNode:
+		return fmt.Sprintf("the text %q", clip(x.Value))
+	case *ast.LiteralNode:
+		return "a block of text"
+	case *ast.MergeKeyNode:
+		return "a merge key"
+	case *ast.IntegerNode, *ast.FloatNode:
+		return "the number " + clip(n.GetToken().Value)
+	case *ast.BoolNode:
+		return n.GetToken().Value
+	}
+	return "something else"
+}
+
+func wanted(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[functions.Bytes]():
+		return "a size such as 64Mi"
+	case reflect.TypeFor[functions.Duration]():
+		return "a duration such as 30s"
+	}
+	return "a value"
+}
+
+func suggest(word string, names []string) string {
+	if near := functions.Nearest(word, names, 1); len(near) > 0 {
+		return "did you mean " + near[0] + "?"
+	}
+	return "one of " + strings.Join(slices.Sorted(slices.Values(names)), ", ")
+}

@@ -1,0 +1,274 @@
+package catalog
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+const tiny = `apiVersion: thaw.dev/v1
+kind: Model
+metadata: {name: tiny}
+spec:
+  source: ./tiny
+  engine: ember
+`
+
+func TestDecode(t *testing.T) {
+	docs, err := Decode("dir/m.yaml", []byte(`# yaml-language-server: $schema=schema.json
+apiVersion: thaw.dev/v1            # the only version
+kind: Model
+metadata: {name: big, namespace: ml, labels: {tier: "1"}}
+spec:
+  source: az://acct/models/big
+  engine: vllm
+  args: [--max-model-len, "4096"]
+  env: {A: &x "1", B: *x}
+  adapters: [{name: pirate, source: ./pirate, rank: 16}]
+  resources: {gpus: 2, gpuMemory: 40Gi, memory: 1.5G}
+  scale: {min: 0, max: 2, target: 8, idle: 1m30s}
+  queue: {requests: 10, bytes: 65536}
+---
+apiVersion: thaw.dev/v1
+kind: Team
+metadata: {name: ml}
+spec: {gpus: {guaranteed: 1, max: 4}, limits: {concurrent: 3, storeBytes: 10Gi}}
+---
+# nothing
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(docs) != 2 {
+		t.Fatalf("%d documents", len(docs))
+	}
+	m := docs[0].Model
+	want := functions.NewModel()
+	want.Metadata = functions.Metadata{Name: "big", Namespace: "ml", Labels: map[string]string{"tier": "1"}}
+	want.Dir, want.Origin = "dir", "dir/m.yaml:2"
+	want.Spec.Source, want.Spec.Engine = "az://acct/models/big", functions.EngineVLLM
+	want.Spec.Args = []string{"--max-model-len", "4096"}
+	want.Spec.Env = map[string]string{"A": "1", "B": "1"}
+	want.Spec.Adapters = []functions.Adapter{{Name: "pirate", Source: "./pirate", Rank: 16}}
+	want.Spec.Resources = functions.Resources{GPUs: 2, GPUMemory: 40 << 30, Memory: 1.5e9}
+	want.Spec.Scale.Max, want.Spec.Scale.Idle = 2, functions.Duration(90*time.Second)
+	want.Spec.Queue.Requests, want.Spec.Queue.Bytes = 10, 65536
+	if !reflect.DeepEqual(m, want) {
+		t.Errorf("got  %+v\nwant %+v", m, want)
+	}
+	if tm := docs[1].Team; tm == nil || tm.Spec.GPUs.Max != 4 || tm.Spec.Limits.StoreBytes != 10<<30 || tm.Origin != "dir/m.yaml:15" {
+		t.Errorf("got %+v", docs[1])
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	edit := func(old, new string) string {
+		if !strings.Contains(tiny, old) {
+			t.Fatalf("%q is not there", old)
+		}
+		return strings.Replace(tiny, old, new, 1)
+	}
+	tests := []struct {
+		name, file, want string
+	}{
+		{"unknown key", tiny + "  scale: {mx: 2}\n", `f.yaml:7:11: spec.scale.mx: unknown key (did you mean max?)`},
+		{"unknown key at the top", tiny + "status: {}\n", `f.yaml:7:1: status: unknown key (one of apiVersion, kind, metadata, spec)`},
+		{"mis-cased key", tiny + "  Scale: {}\n", `f.yaml:7:3: spec.Scale: unknown key (did you mean scale?)`},
+		{"duplicate key", tiny + "  engine: vllm\n", `f.yaml:7:3: spec.engine: this key is already there, on line 6`},
+		{"duplicate in flow", tiny + "  scale: {max: 1, max: 2}\n", `f.yaml:7:19: spec.scale.max: this key is already there, on line 7`},
+		{"text for a number", tiny + "  scale: {max: many}\n", `f.yaml:7:16: spec.scale.max: the text "many" where a whole number is wanted`},
+		{"quoted number", tiny + "  scale: {max: \"2\"}\n", `f.yaml:7:16: spec.scale.max: the text "2" where a whole number is wanted (without quotes)`},
+		{"fraction", tiny + "  scale: {max: 1.5}\n", `f.yaml:7:16: spec.scale.max: the number 1.5 where a whole number is wanted`},
+		{"huge", tiny + "  scale: {max: 99999999999999999999}\n", `f.yaml:7:16: spec.scale.max: the text "99999999999999999999" where a whole number is wanted`},
+		{"number for text", edit("name: tiny", "name: 12"), `f.yaml:3:18: metadata.name: the number 12 where text is wanted (put it in quotes: "12")`},
+		{"bool in env", tiny + "  env: {A: true}\n", `f.yaml:7:12: spec.env.A: true where text is wanted (put it in quotes: "true")`},
+		{"number in args", tiny + "  args: [a, 4096]\n", `f.yaml:7:13: spec.args[1]: the number 4096 where text is wanted (put it in quotes: "4096")`},
+		{"list for a mapping", tiny + "  scale: [1]\n", `f.yaml:7:10: spec.scale: a list where keys and values are wanted`},
+		{"text for a list", tiny + "  args: a\n", `f.yaml:7:9: spec.args: the text "a" where a list is wanted`},
+		{"nothing for text", edit("source: ./tiny", "source:"), `f.yaml:5:10: spec.source: nothing where text is wanted`},
+		{"size", tiny + "  resources: {memory: 64Mo}\n", `f.yaml:7:23: spec.resources.memory: "64Mo" is no size: want a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Mi`},
+		{"duration", tiny + "  scale:\n    idle: 5\n", `f.yaml:8:11: spec.scale.idle: "5" is no duration: want such as 30s, 5m or 1h`},
+		{"list for a duration", tiny + "  scale: {idle: []}\n", `f.yaml:7:17: spec.scale.idle: a list where a duration such as 30s is wanted`},
+		{"validation has its line", tiny + "  scale:\n    min: 3\n", `f.yaml:8:5: spec.scale.min: min 3 is more than max 1 (raise max or lower min)`},
+		{"missing has its parent's", edit("  engine: ember\n", ""), `f.yaml:4:1: spec.engine: an engine is needed (one of ember, vllm, sglang, llamacpp, command)`},
+		{"no kind", edit("kind: Model\n", ""), `f.yaml:1:1: kind: a kind is needed (one of Model, Team)`},
+		{"kind", edit("kind: Model", "kind: model"), `f.yaml:2:1: kind: "model" is no kind thaw knows (did you mean Model?)`},
+		{"no version", edit("apiVersion: thaw.dev/v1\n", ""), `apiVersion: "" is no version thaw knows (write apiVersion: thaw.dev/v1)`},
+		{"second document", tiny + "---\nkind: Team\nbad: 1\n", `f.yaml:9:1: bad: unknown key`},
+		{"text", "hello\n", `f.yaml:1:1: the text "hello" where a document with apiVersion`},
+		{"list", "- a\n", `a list where a document`},
+		{"syntax", "a: [1\n", `f.yaml:1:4: not YAML: `},
+		{"tabs", "a:\n\tb: 1\n", `not YAML: `},
+		{"tag", tiny + "  args: [!!str 1]\n", `spec.args[0]: tags such as !!str are not supported (put text in quotes)`},
+		{"merge", tiny + "  <<: {a: b}\n", `f.yaml:7:3: spec: a merge key as a key`},
+		{"key that is a number", tiny + "  env: {1: a}\n", `spec.env: the number 1 as a key; text is wanted`},
+		{"unknown alias", tiny + "  args: [*a]\n", `spec.args[0]: no anchor &a stands before this alias`},
+		{"alias that holds itself", tiny + "  args: &a [*a]\n", `spec.args[0]: no anchor &a stands before this alias`},
+		{"not UTF-8", "a: \xff\n", `f.yaml: the file is not text in UTF-8`},
+		{"NUL", "a: \x00\n", `f.yaml: the file is not text in UTF-8`},
+		{"too large", strings.Repeat("#", MaxFile+1), `f.yaml: the file is larger than 1 MiB`},
+		{"deep brackets", strings.Repeat("[", 100_000), `f.yaml:1:65: nested too deeply`},
+		{"deep dashes", strings.Repeat("- ", 10_000), `nested too deeply`},
+		{"escapes", tiny + "  \"a\\e[31m\": 1\n", `spec.a\x1b[31m: unknown key`},
+		{"escaped name", edit("name: tiny", `name: "a\nb"`), `metadata.name: "a\nb" is no DNS label`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			docs, err := Decode("f.yaml", []byte(tt.file))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("got %v\nwant %s", err, tt.want)
+			}
+			if docs != nil {
+				t.Error("documents beside an error")
+			}
+			if strings.ContainsAny(err.Error(), "\x1b\x00") {
+				t.Errorf("control character in %q", err)
+			}
+		})
+	}
+}
+
+// TestAliasBomb: nine levels of ten aliases stand for a billion values.
+func TestAliasBomb(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(tiny + "  adapters:\n")
+	b.WriteString("  - &a0 [x,x,x,x,x,x,x,x,x,x]\n")
+	for i := 1; i < 10; i++ {
+		p, n := string(rune('0'+i-1)), string(rune('0'+i))
+		b.WriteString("  - &a" + n + " [" + strings.TrimSuffix(strings.Repeat("*a"+p+",", 10), ",") + "]\n")
+	}
+	began := time.Now()
+	if _, err := Decode("f.yaml", []byte(b.String())); err == nil {
+		t.Fatal("no error")
+	}
+	// And where the types would follow it: a list of text, many times over.
+	long := tiny + "  args: &a [" + strings.Repeat("x,", 20_000) + "x]\n"
+	for i := range 6 {
+		long += "---\n" + strings.Replace(long[:strings.Index(long, "  args")], "tiny", "t"+string(rune('a'+i)), 1) + "  args: [" + strings.Repeat("y,", 20_000) + "y]\n"
+	}
+	if _, err := Decode("f.yaml", []byte(long)); err == nil || !strings.Contains(err.Error(), "too many values") {
+		t.Fatalf("got %.200v", err)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("took %s", d)
+	}
+}
+
+func TestProblemsAreBounded(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(tiny)
+	for i := range 1000 {
+		b.WriteString("  x" + strings.Repeat("y", i%50) + ": 1\n")
+	}
+	_, err := Decode("f.yaml", []byte(b.String()))
+	var p Problems
+	if !errors.As(err, &p) || len(p) != maxProblems {
+		t.Fatalf("%d problems", len(p))
+	}
+}
+
+func TestDecodeJSON(t *testing.T) {
+	b := []byte("{\n\t\"apiVersion\": \"thaw.dev/v1\",\n\t\"kind\": \"Model\", \"metadata\": {\"name\": \"tiny\"},\n\t\"spec\": {\"engine\": \"ember\", \"source\": \"a\\/b \\u00e9\", \"resources\": {\"memory\": 1024}}\n}")
+	docs, err := Decode("f.json", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := docs[0].Model.Spec; s.Source != "a/b é" || s.Resources.Memory != 1024 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// same compares what a file can say.
+func same(a, b *functions.Model) bool {
+	x, _ := json.Marshal(a)
+	y, _ := json.Marshal(b)
+	return string(x) == string(y)
+}
+
+func TestEncodeRoundTrip(t *testing.T) {
+	docs, err := Decode("f.yaml", []byte(tiny+`  args: ["yes", "1", "", " a", "#b", "a: b", "multi\nline\n", "- x", "{p}", "'q'", "\"", "é☃", "null", "~", "0x10", "1e3", "*a", "&b", "!c", "%d", "@e", "|", "true"]
+  env: {A: "on", "b.c": ":", "yes": "no"}
+`))
+	if err == nil {
+		t.Fatal("b.c is no environment variable")
+	}
+	docs, err = Decode("f.yaml", []byte(tiny+`  args: ["yes", "1", "", " a", "#b", "a: b", "multi\nline\n", "- x", "{p}", "'q'", "\"", "é☃", "null", "~", "0x10", "1e3", "*a", "&b", "!c", "%d", "@e", "|", "true"]
+  env: {A: "on", b: ":", "yes": "no"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := EncodeYAML(docs[0].Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Decode("f.yaml", b)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	if !same(docs[0].Model, again[0].Model) {
+		t.Fatalf("got %q\nwant %q\n%s", again[0].Model.Spec.Args, docs[0].Model.Spec.Args, b)
+	}
+}
+
+func TestDecodeInto(t *testing.T) {
+	var c struct {
+		Addr   string          `json:"addr"`
+		Memory functions.Bytes `json:"memory"`
+		On     bool            `json:"on"`
+		Hosts  []string        `json:"hosts"`
+	}
+	if err := DecodeInto("c.yaml", []byte("addr: :8080\nmemory: 1Gi\non: true\nhosts: [a]\n"), &c); err != nil || c.Memory != 1<<30 || !c.On || c.Addr != ":8080" || c.Hosts[0] != "a" {
+		t.Fatal(err, c)
+	}
+	for file, want := range map[string]string{
+		"adr: x":           "c.yaml:1:1: adr: unknown key (did you mean addr?)",
+		"on: 1":            "on: the number 1 where true or false is wanted",
+		"on: true\n---\na": "one document is wanted",
+	} {
+		if err := DecodeInto("c.yaml", []byte(file), &c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", file, err, want)
+		}
+	}
+	if err := DecodeInto("c.yaml", []byte("# nothing\n"), &c); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(tiny))
+	f.Add([]byte(tiny + "---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n"))
+	f.Add([]byte(`{"apiVersion":"thaw.dev/v1","kind":"Model","metadata":{"name":"a"},"spec":{"engine":"ember","source":"x"}}`))
+	f.Add([]byte("a: &a [*a]\nb: !!binary x\n? [c]\n: |\n  d\n<<: *a\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		docs, err := Decode("f.yaml", data)
+		if err != nil {
+			if docs != nil || err.Error() == "" {
+				t.Fatal("documents beside an error, or an error that says nothing")
+			}
+			return
+		}
+		for _, d := range docs {
+			v := any(d.Team)
+			if d.Model != nil {
+				v = d.Model
+			}
+			b, err := EncodeYAML(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := Decode("f.yaml", b)
+			if err != nil || len(again) != 1 {
+				t.Fatalf("what was decoded does not decode again: %v\n%s", err, b)
+			}
+			if d.Model != nil && !same(d.Model, again[0].Model) {
+				t.Fatalf("changed on the way: %+v\n%+v", d.Model, again[0].Model)
+			}
+		}
+	})
+}

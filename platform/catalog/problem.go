@@ -1,0 +1,78 @@
+package catalog
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Problem is one thing wrong, and where. Line and Column count from 1; 0 where
+// there is none. It is an error.
+type Problem struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"` // such as spec.scale.mx
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (p Problem) Error() string {
+	var b strings.Builder
+	if p.File != "" {
+		b.WriteString(p.File + ":")
+	}
+	if p.Line > 0 {
+		b.WriteString(strconv.Itoa(p.Line) + ":")
+		if p.Column > 0 {
+			b.WriteString(strconv.Itoa(p.Column) + ":")
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteByte(' ')
+	}
+	if p.Path != "" {
+		b.WriteString(p.Path + ": ")
+	}
+	b.WriteString(p.Message)
+	if p.Hint != "" {
+		b.WriteString(" (" + p.Hint + ")")
+	}
+	return plain(b.String())
+}
+
+// Problems are everything wrong with what was read, in the order of the file.
+type Problems []Problem
+
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, x := range p {
+		lines[i] = x.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// plain keeps a terminal or a log from obeying what a file said: control
+// characters are spelled out, and a line break is one too.
+func plain(s string) string {
+	if !strings.ContainsFunc(s, unicode.IsControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			q := strconv.QuoteRune(r)
+			b.WriteString(q[1 : len(q)-1])
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
