@@ -1,0 +1,123 @@
+package report
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Provenance says what made a result: when, by which command, from which commit
+// and on what kind of machine. It names no host.
+type Provenance struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	At         time.Time `json:"at"`
+	Command    string    `json:"command"`
+	Commit     string    `json:"commit"`
+	Machine    Machine   `json:"machine"`
+}
+
+// Machine is the kind of a machine.
+type Machine struct {
+	System string `json:"system"`
+	Kernel string `json:"kernel,omitempty"`
+	CPU    string `json:"cpu,omitempty"`
+	Cores  int    `json:"cores"`
+	Memory string `json:"memory,omitempty"`
+}
+
+// String is one line for people.
+func (m Machine) String() string {
+	parts := []string{fmt.Sprintf("%d cores", m.Cores)}
+	for _, s := range []string{m.CPU, m.Memory, m.System, m.Kernel} {
+		if s != "" {
+			parts = append(parts, s)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Made fills a Provenance of this kind for a command of these arguments.
+func Made(kind string, args []string, now time.Time) Provenance {
+	return Provenance{
+		APIVersion: functions.APIVersion, Kind: kind, At: now.UTC().Truncate(time.Second),
+		Command: "thaw bench " + strings.Join(args, " "), Commit: commit(), Machine: ThisMachine(),
+	}
+}
+
+// commit is what this program was built from, as Go wrote it into the binary.
+func commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	rev, dirty := "unknown", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			rev = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	return rev + dirty
+}
+
+// ThisMachine is the kind of this machine; what the system does not tell is left out.
+func ThisMachine() Machine {
+	m := Machine{System: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU()}
+	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		m.Kernel = string(bytes.TrimSpace(b))
+	}
+	m.CPU = field("/proc/cpuinfo", "model name")
+	if kb, err := strconv.ParseInt(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB"), 10, 64); err == nil {
+		m.Memory = functions.Bytes(kb << 10).Human()
+	}
+	return m
+}
+
+// field is the value of the first "name : value" line of a file.
+func field(file, name string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if k, v, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(k) == name {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// WriteJSON writes v to dir/name, whole or not at all.
+func WriteJSON(dir, name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return WriteFile(dir, name, append(b, '\n'))
+}
+
+// WriteFile writes a file of the report, whole or not at all, making dir.
+func WriteFile(dir, name string, b []byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path+".new", b, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
