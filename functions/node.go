@@ -38,7 +38,8 @@ type Heartbeat struct {
 	Epoch   int64           `json:"epoch"`
 	State   NodeState       `json:"state"`
 	Version string          `json:"version"`
-	URL     string          `json:"url,omitempty"` // where the agent answers; empty in process
+	URL     string          `json:"url,omitempty"`     // where the agent answers; empty in process
+	Machine string          `json:"machine,omitempty"` // identity of the host: sources that are folders of it are at hand here only
 	GPUs    []GPU           `json:"gpus"`
 	Memory  Capacity        `json:"memory"`
 	Store   StoreUse        `json:"store"`
