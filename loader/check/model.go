@@ -1,0 +1,106 @@
+package check
+
+import (
+	"encoding/binary"
+	"encoding/json/jsontext"
+	jsonv2 "encoding/json/v2"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// maxJSON bounds the two JSON files that are read whole.
+const maxJSON = 64 << 20
+
+// File checks one file by what its name says it is. Files of other kinds pass:
+// they are data to the engine, and nothing here can tell good from bad.
+func File(name string, r io.ReaderAt, size int64) error {
+	switch {
+	case strings.EqualFold(path.Ext(name), ".safetensors"):
+		return Safetensors(r, size)
+	case strings.EqualFold(path.Ext(name), ".gguf"):
+		return GGUF(r, size)
+	case path.Base(name) == "config.json":
+		return object(r, size)
+	}
+	return nil
+}
+
+// GGUF checks magic and version. The rest of that header is left to the
+// engine: a second parser of it would be a second place to be wrong in.
+func GGUF(r io.ReaderAt, size int64) error {
+	var head [24]byte
+	if size < int64(len(head)) {
+		return &source.Error{Kind: source.Truncated, What: fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size)}
+	}
+	if err := readFull(r, head[:], 0); err != nil {
+		return err
+	}
+	if string(head[:4]) != "GGUF" {
+		return &source.Error{Kind: source.Corrupt, What: "not a GGUF file: it does not begin with GGUF"}
+	}
+	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
+		return &source.Error{Kind: source.Corrupt, What: fmt.Sprintf("GGUF version %d is not known", v)}
+	}
+	return nil
+}
+
+func object(r io.ReaderAt, size int64) error {
+	raw, err := slurp(r, size)
+	if err != nil {
+		return err
+	}
+	if !jsontext.Value(raw).IsValid(jsontext.AllowDuplicateNames(true)) || jsontext.Value(raw).Kind() != '{' {
+		return &source.Error{Kind: source.Corrupt, What: "not a JSON object"}
+	}
+	return nil
+}
+
+func slurp(r io.ReaderAt, size int64) ([]byte, error) {
+	if size > maxJSON {
+		return nil, &source.Error{Kind: source.Corrupt, What: fmt.Sprintf("%d bytes of JSON; at most %d are read", size, maxJSON)}
+	}
+	raw := make([]byte, size)
+	return raw, readFull(r, raw, 0)
+}
+
+// Shards checks an index of sharded weights (…safetensors.index.json named
+// index) against the names that are there, and names the first that is not.
+func Shards(index string, r io.ReaderAt, size int64, have []string) error {
+	raw, err := slurp(r, size)
+	if err != nil {
+		return err
+	}
+	var doc struct {
+		Map map[string]string `json:"weight_map"`
+	}
+	if err := jsonv2.Unmarshal(raw, &doc); err != nil || len(doc.Map) == 0 {
+		return &source.Error{Kind: source.Corrupt, What: "not an index of shards: it has no weight_map"}
+	}
+	shards := make(map[string]bool)
+	for _, s := range doc.Map {
+		shards[s] = true
+	}
+	var missing []string
+	for s := range shards {
+		if err := source.CheckName(s); err != nil {
+			return err
+		}
+		if !slices.Contains(have, path.Join(path.Dir(index), s)) {
+			missing = append(missing, s)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return &source.Error{Kind: source.Missing, What: fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing), missing[0]),
+		Fix: "copy the missing files beside it"}
+}
+
+// IsIndex reports whether name is an index that Shards reads.
+func IsIndex(name string) bool { return strings.HasSuffix(name, ".safetensors.index.json") }

@@ -1,0 +1,178 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// Source reads folders named by file:///abs. Its zero value is ready.
+type Source struct{}
+
+// maxEntries bounds the walk through a folder that is not a model's.
+const maxEntries = 20_000
+
+// Folder is the path of location.
+func (Source) Folder(location string) string { return strings.TrimPrefix(location, "file://") }
+
+// place is a folder opened: the root that no name leaves, and where in it the
+// files are.
+type place struct {
+	root *os.Root
+	sub  string
+	hub  bool // links are followed
+}
+
+func open(folder string) (place, error) {
+	fi, err := os.Stat(folder)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return place{}, &source.Error{Kind: source.NotFound, What: "there is no such folder", Fix: "paths in a model file are relative to that file; the hub is hf://ORG/REPO"}
+	case errors.Is(err, fs.ErrPermission):
+		return place{}, &source.Error{Kind: source.Denied, What: "the folder may not be read", Fix: "let the user that runs thaw read it"}
+	case err != nil:
+		return place{}, &source.Error{Kind: source.Broken, What: "the folder cannot be read", Err: errors.Unwrap(err)}
+	case !fi.IsDir():
+		return place{}, &source.Error{Kind: source.BadSource, What: "is a file, not a folder", Fix: "name the folder that holds it"}
+	}
+	p := place{sub: "."}
+	top := folder
+	// …/models--ORG--NAME/snapshots/REV
+	if snapshots := filepath.Dir(folder); filepath.Base(snapshots) == "snapshots" && strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {
+		top = filepath.Dir(snapshots)
+		p.sub, p.hub = path.Join("snapshots", filepath.Base(folder)), true
+	}
+	if p.root, err = os.OpenRoot(top); err != nil {
+		return place{}, &source.Error{Kind: source.Broken, What: "the folder cannot be opened", Err: err}
+	}
+	return p, nil
+}
+
+// Plan lists the folder, subfolders included. The version of a file is its
+// size and modification time.
+func (s Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+	folder := s.Folder(location)
+	p, err := open(folder)
+	if err != nil {
+		return source.Plan{}, at(location, "", err)
+	}
+	defer p.root.Close()
+	var plan source.Plan
+	count := 0
+	err = fs.WalkDir(p.root.FS(), p.sub, func(full string, d fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(strings.TrimPrefix(full, p.sub), "/")
+		if full == p.sub {
+			name = ""
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return at(location, name, &source.Error{Kind: source.Broken, What: "cannot be read", Err: err})
+		case name == "":
+			return nil
+		}
+		if count++; count > maxEntries {
+			return at(location, "", &source.Error{Kind: source.Refused, What: fmt.Sprintf("holds more than %d files", maxEntries), Fix: "point source at the model's own folder"})
+		}
+		if d.IsDir() {
+			if strings.HasPrefix(d.Name(), ".") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		fi, err := p.look(full)
+		if err != nil {
+			// Only what would be used has to be sound.
+			if !source.Allowed(name) {
+				return nil
+			}
+			return at(location, name, err)
+		}
+		plan.Files = append(plan.Files, source.File{Name: name, Size: fi.Size(), Version: version(fi), Ref: filepath.Join(folder, filepath.FromSlash(name))})
+		return nil
+	})
+	return plan, err
+}
+
+// look returns what a name is, and an error unless it is a plain file.
+func (p place) look(full string) (fs.FileInfo, error) {
+	fi, err := p.root.Lstat(full)
+	if err == nil && p.hub && fi.Mode()&fs.ModeSymlink != 0 {
+		if fi, err = p.root.Stat(full); errors.Is(err, fs.ErrNotExist) {
+			return nil, &source.Error{Kind: source.Missing, What: "links to a blob that is not in the cache: the download was not finished"}
+		}
+	}
+	if err != nil {
+		return nil, &source.Error{Kind: source.Broken, What: "cannot be read", Err: err}
+	}
+	if fi.Mode()&fs.ModeSymlink != 0 {
+		return nil, &source.Error{Kind: source.Refused, What: "is a link", Fix: "put the file itself there, or a hard link"}
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, &source.Error{Kind: source.Refused, What: "is not a plain file"}
+	}
+	return fi, nil
+}
+
+func version(fi fs.FileInfo) string {
+	return fmt.Sprintf("%d-%s", fi.Size(), fi.ModTime().UTC().Format(time.RFC3339Nano))
+}
+
+// Open opens a file of a plan, in the version of the plan.
+func (s Source) Open(file source.File) (*os.File, error) {
+	folder := strings.TrimSuffix(file.Ref, string(filepath.Separator)+filepath.FromSlash(file.Name))
+	p, err := open(folder)
+	if err != nil {
+		return nil, at(folder, file.Name, err)
+	}
+	defer p.root.Close()
+	full := path.Join(p.sub, file.Name)
+	if _, err := p.look(full); err != nil {
+		return nil, at(folder, file.Name, err)
+	}
+	f, err := p.root.Open(full)
+	if err != nil {
+		kind := source.Broken
+		if errors.Is(err, fs.ErrPermission) {
+			kind = source.Denied
+		}
+		return nil, at(folder, file.Name, &source.Error{Kind: kind, What: "cannot be opened", Err: errors.Unwrap(err)})
+	}
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() || version(fi) != file.Version {
+		f.Close()
+		return nil, at(folder, file.Name, &source.Error{Kind: source.Changed, What: "changed since it was listed"})
+	}
+	return f, nil
+}
+
+// Read returns a range of a file of a plan.
+func (s Source) Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	f, err := s.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.NewSectionReader(f, offset, length), f}, nil
+}
+
+func at(location, name string, err error) error {
+	if e, ok := errors.AsType[*source.Error](err); ok {
+		e.Source, e.File = location, name
+	}
+	return err
+}

@@ -1,0 +1,524 @@
+package loader
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/check"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// claimEvery is how often a staging of another process is looked at. File
+// locks cannot be waited for with a bound, so this is the one poll here.
+const claimEvery = 50 * time.Millisecond
+
+// flight is one staging, whoever holds it. run owns it; holders only read what
+// is closed off by done, or ask through mu.
+type flight struct {
+	l        *Loader
+	key      string
+	location string
+	digest   string
+	from     Source
+	cancel   context.CancelCauseFunc
+	news     *news
+
+	planned chan struct{} // closed when gen is set for the first time
+	done    chan struct{} // closed at the end; result and err are set before
+
+	mu      sync.Mutex // guards the fields below
+	holders int
+	wants   [2]int // holders by Priority
+	over    bool
+	gen     *generation
+	lease   *store.Lease // keeps the result while there are holders
+
+	result Checkpoint
+	err    error
+}
+
+// generation is one plan with its parts. A source that changes makes another.
+type generation struct {
+	parts map[string]*store.Part
+	queue *queue
+	stale chan struct{} // closed when the source has changed
+}
+
+var errReleased = errors.New("released by all who asked for it")
+
+// join adds a holder; false when the flight is over, or called off.
+func (f *flight) join() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over || f.holders == 0 {
+		return false
+	}
+	f.holders++
+	return true
+}
+
+func (f *flight) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.holders--; f.holders > 0 {
+		return
+	}
+	f.cancel(errReleased)
+	f.lease.Release()
+	f.lease = nil
+}
+
+func (f *flight) weigh(p Priority, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wants[p] += n
+}
+
+func (f *flight) priority() Priority {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.wants[High] > 0 {
+		return High
+	}
+	return Low
+}
+
+// run stages and ends the flight.
+func (f *flight) run(ctx context.Context) {
+	defer f.cancel(nil)
+	begun := time.Now()
+	c, err := f.stage(ctx)
+	if err != nil && ctx.Err() != nil && source.KindOf(err) == "" {
+		err = context.Cause(ctx)
+	}
+	f.mu.Lock()
+	f.over, f.err = true, err
+	if err == nil {
+		f.lease, c.Lease = c.Lease, nil
+		f.result = *c
+		if f.holders == 0 {
+			f.lease.Release()
+			f.lease = nil
+		}
+	}
+	f.mu.Unlock()
+	close(f.done)
+	f.news.update(func(p *Progress) {
+		if p.State, p.Err = Ready, err; err != nil {
+			p.State = Failed
+			return
+		}
+		p.Done, p.Total = c.Bytes, c.Bytes
+	})
+	if err != nil {
+		f.l.o.Log.Warn("staging failed", "source", f.location, "after", time.Since(begun), "err", err)
+		return
+	}
+	f.l.o.Log.Info("staged", "source", f.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(begun))
+}
+
+// checkpoint is the result with a lease of its own; after done only.
+func (f *flight) checkpoint() (*Checkpoint, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	c := f.result
+	if c.InPlace {
+		return &c, nil
+	}
+	_, lease, err := f.l.o.Store.Acquire(c.Digest)
+	if err != nil {
+		return nil, err
+	}
+	c.Lease = lease
+	return &c, nil
+}
+
+func (f *flight) stage(ctx context.Context) (*Checkpoint, error) {
+	if from, ok := f.from.(InPlace); ok {
+		return f.inPlace(ctx, from)
+	}
+	if f.digest != "" {
+		if c, err := f.have(f.digest); c != nil || err != nil {
+			return c, err
+		}
+	}
+	in, err := f.claim(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	if f.digest != "" {
+		// Another process may have brought it while this one waited.
+		if c, err := f.have(f.digest); c != nil || err != nil {
+			return c, err
+		}
+	}
+	for try := 0; ; try++ {
+		c, err := f.bring(ctx, in)
+		if source.KindOf(err) != source.Changed {
+			return c, err
+		}
+		if try == 1 {
+			return nil, &source.Error{Kind: source.Changed, Source: f.location, What: "changed twice while it was read", Fix: "let the upload finish, then try again", Err: err}
+		}
+		f.l.o.Log.Info("source changed while it was read, planning again", "source", f.location)
+	}
+}
+
+// have takes a checkpoint that is in the store; nil without an error when it
+// is not.
+func (f *flight) have(digest string) (*Checkpoint, error) {
+	e, lease, err := f.l.o.Store.Acquire(digest)
+	if source.KindOf(err) == source.Missing {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return published(e, lease), nil
+}
+
+func published(e store.Entry, lease *store.Lease) *Checkpoint {
+	c := &Checkpoint{Path: e.Path, Digest: e.Digest, Bytes: e.Bytes, Lease: lease}
+	for _, f := range e.Files {
+		c.Files = append(c.Files, File(f))
+	}
+	return c
+}
+
+// claim waits until no other process stages the same.
+func (f *flight) claim(ctx context.Context) (*store.Ingest, error) {
+	for {
+		in, err := f.l.o.Store.Claim(f.key)
+		if !errors.Is(err, store.ErrBusy) {
+			return in, err
+		}
+		done, total, _ := f.l.o.Store.Peek(f.key)
+		f.news.update(func(p *Progress) { p.State, p.Done, p.Total = Waiting, done, total })
+		select {
+		case <-time.After(claimEvery):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// bring plans, fetches, verifies and commits.
+func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, error) {
+	f.news.update(func(p *Progress) { *p = Progress{State: Planning} })
+	files, err := f.plan(ctx)
+	if source.KindOf(err) == source.Unavailable && f.digest == "" {
+		if d := f.l.o.Store.Last(f.location); d != "" {
+			if c, herr := f.have(d); c != nil && herr == nil {
+				f.l.o.Log.Warn("source cannot be reached, using what came from it before", "source", f.location, "digest", d, "err", err)
+				return c, nil
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d := f.l.o.Store.Match(f.location, files); d != "" {
+		if err := f.checkDigest(d); err != nil {
+			return nil, err
+		}
+		if c, err := f.have(d); c != nil || err != nil {
+			return c, err
+		}
+	}
+	if err := in.Prepare(ctx, f.location, files, f.l.o.Block); err != nil {
+		return nil, f.locate(err)
+	}
+	gen := &generation{parts: make(map[string]*store.Part), queue: newQueue(), stale: make(chan struct{})}
+	var total, done int64
+	for _, p := range in.Parts() {
+		gen.parts[p.File.Name] = p
+		have, _ := p.Bytes()
+		total, done = total+p.File.Size, done+have
+	}
+	f.show(gen)
+	f.news.update(func(p *Progress) { *p = Progress{State: Fetching, Done: done, Total: total, Resumed: done} })
+	in.Tell(done, total)
+	if err := f.fetchAll(ctx, in, gen); err != nil {
+		if source.KindOf(err) == source.Changed {
+			close(gen.stale)
+		}
+		return nil, f.locate(err)
+	}
+	f.news.update(func(p *Progress) { p.State = Publishing })
+	if err := f.checkDigest(store.Digest(fileList(in.Parts()))); err != nil {
+		return nil, errors.Join(err, in.Discard())
+	}
+	e, lease, err := in.Commit()
+	if err != nil {
+		return nil, f.locate(err)
+	}
+	return published(e, lease), nil
+}
+
+func fileList(parts []*store.Part) []store.File {
+	var out []store.File
+	for _, p := range parts {
+		out = append(out, store.File{Name: p.File.Name, Size: p.File.Size, SHA256: p.Sum()})
+	}
+	return out
+}
+
+// show lets readers in.
+func (f *flight) show(gen *generation) {
+	f.mu.Lock()
+	first := f.gen == nil
+	f.gen = gen
+	f.mu.Unlock()
+	if first {
+		close(f.planned)
+	}
+}
+
+func (f *flight) checkDigest(got string) error {
+	if f.digest == "" || f.digest == got {
+		return nil
+	}
+	return &source.Error{Kind: source.Digest, Source: f.location, What: fmt.Sprintf("has the digest %s, %s is demanded", got, f.digest)}
+}
+
+// locate names the source in an error that does not.
+func (f *flight) locate(err error) error {
+	if e, ok := errors.AsType[*source.Error](err); ok && e.Source == "" {
+		e.Source = f.location
+	}
+	return err
+}
+
+// plan lists the source, retried like a range, and checks what it says.
+func (f *flight) plan(ctx context.Context) ([]source.File, error) {
+	var plan source.Plan
+	// A listing that cannot be had is given up on sooner than a range: nothing
+	// has been paid for yet, and there may be a copy to fall back on.
+	err := f.retry(ctx, min(4, f.l.o.Retry.Attempts), func() (err error) {
+		plan, err = f.from.Plan(ctx, f.location)
+		return err
+	})
+	if err != nil {
+		return nil, f.locate(err)
+	}
+	return selectFiles(f.location, plan)
+}
+
+func selectFiles(location string, plan source.Plan) ([]source.File, error) {
+	files, err := source.Select(location, plan.Files)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		if source.Weights(file.Name) {
+			return files, nil
+		}
+	}
+	for _, file := range plan.Files {
+		switch strings.ToLower(path.Ext(file.Name)) {
+		case ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack":
+			return nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name, What: "is the only kind of weights here, and a format that can carry code",
+				Fix: "convert it to safetensors"}
+		}
+	}
+	return nil, &source.Error{Kind: source.Missing, Source: location, What: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(plan.Files)),
+		Fix: "point source at the folder that holds them"}
+}
+
+// inPlace checks a folder that is used where it is.
+func (f *flight) inPlace(ctx context.Context, from InPlace) (*Checkpoint, error) {
+	files, err := f.plan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{Path: from.Folder(f.location), InPlace: true}
+	var names []string
+	for _, file := range files {
+		names = append(names, file.Name)
+		c.Bytes += file.Size
+	}
+	f.news.update(func(p *Progress) { p.State, p.Total = Fetching, c.Bytes })
+	var list []store.File
+	for _, file := range files {
+		sum, err := f.inPlaceFile(ctx, from, file, names)
+		if err != nil {
+			return nil, f.locate(named(file.Name, err))
+		}
+		c.Files = append(c.Files, File{Name: file.Name, Size: file.Size, SHA256: sum})
+		list = append(list, store.File{Name: file.Name, Size: file.Size, SHA256: sum})
+		f.news.update(func(p *Progress) { p.Done += file.Size })
+	}
+	if f.digest != "" {
+		c.Digest = store.Digest(list)
+		if err := f.checkDigest(c.Digest); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// inPlaceFile checks one file, and hashes it when a digest is demanded: for
+// gigabytes that takes seconds which nobody else has to wait.
+func (f *flight) inPlaceFile(ctx context.Context, from InPlace, file source.File, names []string) (string, error) {
+	r, err := from.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	if err := inspect(file.Name, r, file.Size, names); err != nil {
+		return "", err
+	}
+	if f.digest == "" {
+		return "", nil
+	}
+	id := fmt.Sprintf("%s %d %s", file.Ref, file.Size, file.Version)
+	if sum := f.l.sums.get(id); sum != "" {
+		return sum, nil
+	}
+	h := sha256.New()
+	if err := hashAll(ctx, io.NewSectionReader(r, 0, file.Size), h); err != nil {
+		return "", err
+	}
+	sum := hex.EncodeToString(h.Sum(nil))
+	f.l.sums.put(id, sum)
+	return sum, nil
+}
+
+func hashAll(ctx context.Context, r io.Reader, h hash.Hash) error {
+	buf := make([]byte, 1<<20)
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, err := r.Read(buf)
+		h.Write(buf[:n])
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return &source.Error{Kind: source.Broken, What: "cannot be read", Err: err}
+		}
+	}
+}
+
+// inspect looks into a whole file before any engine does.
+func inspect(name string, r io.ReaderAt, size int64, names []string) error {
+	if check.IsIndex(name) {
+		return check.Shards(name, r, size, names)
+	}
+	return check.File(name, r, size)
+}
+
+// named puts the file's name into an error that has none.
+func named(name string, err error) error {
+	if e, ok := errors.AsType[*source.Error](err); ok && e.File == "" {
+		e.File = name
+	}
+	return err
+}
+
+// verify reads a part behind the front, block by block as they come, and
+// seals it. bad is true when the bytes are not those the source has a digest
+// of.
+func (f *flight) verify(ctx context.Context, p *store.Part, names []string) (bad bool, err error) {
+	whole, sum := sha256.New(), md5.New()
+	buf := make([]byte, 1<<20)
+	for i := range p.Blocks() {
+		if err := await(ctx, p, i); err != nil {
+			return false, err
+		}
+		off, n := p.Range(i)
+		for at := off; at < off+n; {
+			b := buf[:min(int64(len(buf)), off+n-at)]
+			if _, err := p.ReadAt(b, at); err != nil {
+				return false, &source.Error{Kind: source.Broken, File: p.File.Name, What: "cannot be read back", Err: err}
+			}
+			whole.Write(b)
+			if p.File.MD5 != nil {
+				sum.Write(b)
+			}
+			at += int64(len(b))
+		}
+	}
+	got := hex.EncodeToString(whole.Sum(nil))
+	if p.File.SHA256 != "" && p.File.SHA256 != got || p.File.MD5 != nil && string(sum.Sum(nil)) != string(p.File.MD5) {
+		return true, nil
+	}
+	if err := inspect(p.File.Name, p, p.File.Size, names); err != nil {
+		return false, named(p.File.Name, err)
+	}
+	return false, p.Seal(got)
+}
+
+// await waits for a block.
+func await(ctx context.Context, p *store.Part, i int) error {
+	for {
+		next := p.Changed()
+		if p.Has(i) {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// open waits for the plan, then opens the part; or the published file, when
+// there is no part any more.
+func (f *flight) open(ctx context.Context, name string) (*Reader, error) {
+	select {
+	case <-f.planned:
+	case <-f.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	f.mu.Lock()
+	gen := f.gen
+	f.mu.Unlock()
+	missing := &source.Error{Kind: source.Missing, Source: f.location, File: name, What: "is not part of it"}
+	if gen != nil {
+		p := gen.parts[name]
+		if p == nil {
+			return nil, missing
+		}
+		if file, err := p.Open(); err == nil {
+			return &Reader{f: f, gen: gen, part: p, file: file, size: p.File.Size, closed: make(chan struct{})}, nil
+		}
+		// Published, and its part gone, in this moment.
+	}
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	for _, c := range f.result.Files {
+		if c.Name == name {
+			file, err := os.Open(filepath.Join(f.result.Path, filepath.FromSlash(name)))
+			if err != nil {
+				return nil, &source.Error{Kind: source.Broken, Source: f.location, File: name, What: "cannot be opened", Err: err}
+			}
+			return &Reader{f: f, file: file, size: c.Size, closed: make(chan struct{})}, nil
+		}
+	}
+	return nil, missing
+}

@@ -1,0 +1,192 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// Source is where files come from. Both methods are called concurrently, make
+// one attempt, and answer with *source.Error; the loader retries those of kind
+// Unavailable and Malformed and gives up on all others.
+type Source interface {
+	// Plan lists what is at location, with the version of each file. A
+	// location with nothing at it is an error of kind NotFound.
+	Plan(ctx context.Context, location string) (source.Plan, error)
+	// Read returns exactly length bytes of file from offset, in the version
+	// the plan named, or fails: kind Changed when that version is no more. The
+	// caller closes the body; ctx bounds the reading of it too.
+	Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error)
+}
+
+// InPlace is a Source whose files can be used where they are.
+type InPlace interface {
+	Source
+	// Folder is the path of location.
+	Folder(location string) string
+	// Open opens a file of a plan.
+	Open(file source.File) (*os.File, error)
+}
+
+// Options of a loader.
+type Options struct {
+	// Store may be nil: then only folders on this machine can be used.
+	Store *store.Store
+	// Sources by scheme ("file", "az", "https").
+	Sources map[string]Source
+	// Log may be nil.
+	Log *slog.Logger
+	// Block is the bytes of one range; 8 MiB when 0.
+	Block int64
+	// Parallel is how many ranges are in flight, over all stagings of this
+	// loader; 8 when 0. Block times Parallel is the memory it takes.
+	Parallel int
+	// Retry bounds what is done about a source that fails for a while.
+	Retry Retry
+}
+
+// Retry bounds the attempts on one range.
+type Retry struct {
+	// Attempts, the first included; 8 when 0. An answer that makes no sense
+	// (kind Malformed) gets three at most.
+	Attempts int
+	// Base and Max of the wait before the next attempt, which is drawn evenly
+	// from nothing to the bound (full jitter); 200 ms and 15 s when 0. A
+	// Retry-After is waited out, up to a minute.
+	Base, Max time.Duration
+	// Idle is how long a body may bring no byte; 20 s when 0.
+	Idle time.Duration
+}
+
+// Loader stages. Its methods may be called concurrently.
+type Loader struct {
+	o     Options
+	lanes *lanes
+	sums  sums
+
+	mu      sync.Mutex
+	flights map[string]*flight
+	closed  bool
+	wg      sync.WaitGroup
+}
+
+// New returns a loader. It starts nothing; Close ends what Stage started.
+func New(o Options) *Loader {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Block = or(o.Block, 8<<20)
+	o.Parallel = or(o.Parallel, 8)
+	o.Retry.Attempts = or(o.Retry.Attempts, 8)
+	o.Retry.Base = or(o.Retry.Base, 200*time.Millisecond)
+	o.Retry.Max = or(o.Retry.Max, 15*time.Second)
+	o.Retry.Idle = or(o.Retry.Idle, 20*time.Second)
+	return &Loader{o: o, lanes: newLanes(o.Parallel, o.Block), flights: make(map[string]*flight)}
+}
+
+func or[T int | int64 | time.Duration](v, def T) T {
+	if v == 0 {
+		return def
+	}
+	return v
+}
+
+// Priority of a staging among the others.
+type Priority int
+
+// Somebody waits for it, or nobody does.
+const (
+	High Priority = iota
+	Low
+)
+
+// StageOptions of one Stage.
+type StageOptions struct {
+	// Base is the folder of the model file, for a relative source.
+	Base string
+	// Digest that the checkpoint must have, "sha256:…"; empty for whatever is
+	// there. A checkpoint of this digest that is in the store is used without
+	// asking the source.
+	Digest string
+	// Need names files that must be there, such as config.json.
+	Need []string
+	// Priority to begin with.
+	Priority Priority
+}
+
+// Stage begins to bring source here, or joins who does already. It returns at
+// once; errors are those of the source's spelling. The caller releases the
+// staging. ctx is for this call only: the staging ends when its last holder
+// has released it.
+func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Staging, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	scheme, location, err := Locate(src, o.Base)
+	if err != nil {
+		return nil, err
+	}
+	if o.Digest != "" {
+		if _, err := store.ParseDigest(o.Digest); err != nil {
+			return nil, err
+		}
+	}
+	from, ok := l.o.Sources[scheme]
+	if !ok {
+		return nil, &source.Error{Kind: source.BadSource, Source: location, What: fmt.Sprintf("the scheme %q is not known here", scheme),
+			Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(l.o.Sources)), ", ")}
+	}
+	if _, here := from.(InPlace); !here && l.o.Store == nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: location, What: "there is no store to stage it into"}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, errClosed
+	}
+	key := store.Key(location, o.Digest)
+	f := l.flights[key]
+	if f == nil || !f.join() {
+		// Detached: who asked first may leave while others wait, and bytes that
+		// are on their way are wanted by the next request too. Release and
+		// Close end it.
+		run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		f = &flight{l: l, key: key, location: location, digest: o.Digest, from: from, cancel: cancel,
+			holders: 1, news: newNews(), planned: make(chan struct{}), done: make(chan struct{})}
+		l.flights[key] = f
+		l.wg.Go(func() {
+			f.run(run)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.flights[key] == f {
+				delete(l.flights, key)
+			}
+		})
+	}
+	return newStaging(f, o), nil
+}
+
+var errClosed = errors.New("the loader is closed")
+
+// Close calls off all stagings and waits for their end. What has arrived stays
+// for the next process.
+func (l *Loader) Close() {
+	l.mu.Lock()
+	l.closed = true
+	for _, f := range l.flights {
+		f.cancel(errClosed)
+	}
+	l.mu.Unlock()
+	l.wg.Wait()
+}

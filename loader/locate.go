@@ -1,0 +1,66 @@
+package loader
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// Locate turns the source of a model file into a scheme and a location in one
+// spelling: a path becomes file:///abs, everything else stays what it is. base
+// is the folder of the model file. It is pure: nothing is looked at.
+func Locate(src, base string) (scheme, location string, err error) {
+	bad := func(what, fix string) (string, string, error) {
+		// The source itself is not repeated where it might hold a credential.
+		return "", "", &source.Error{Kind: source.BadSource, What: "source " + what, Fix: fix}
+	}
+	switch {
+	case src == "":
+		return bad("is empty", "a path, file:///abs, az://ACCOUNT/CONTAINER/PREFIX or the https form of a blob folder")
+	case strings.ContainsFunc(src, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return bad("holds a control character", "")
+	}
+	if strings.HasPrefix(src, "file:") {
+		u, err := url.Parse(src)
+		if err != nil || u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
+			return bad(fmt.Sprintf("%q is not a file URL", src), "file:///absolute/folder")
+		}
+		return "file", "file://" + filepath.Clean(u.Path), nil
+	}
+	if scheme, rest, ok := strings.Cut(src, "://"); ok {
+		if strings.ContainsAny(rest, "?#") {
+			return bad("holds a query: credentials do not belong in a model file", "leave the query out; for a SAS set AZURE_STORAGE_SAS_TOKEN")
+		}
+		if host, _, _ := strings.Cut(rest, "/"); strings.Contains(host, "@") {
+			return bad("holds a user name", "leave it out; credentials come from the environment")
+		}
+		if scheme == "" || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz0123456789+-.") != "" {
+			return bad(fmt.Sprintf("has the scheme %q", scheme), "schemes are written in small letters")
+		}
+		return scheme, scheme + "://" + strings.TrimRight(rest, "/"), nil
+	}
+	if strings.HasPrefix(src, "~") {
+		return bad(fmt.Sprintf("%q begins with ~, which only shells know", src), "write the whole path")
+	}
+	p := filepath.FromSlash(src)
+	if !filepath.IsAbs(p) {
+		if !filepath.IsAbs(base) {
+			return bad(fmt.Sprintf("%q is relative and the folder of its model file is not known here", src), "write the whole path, or deploy from the file")
+		}
+		p = filepath.Join(base, p)
+	}
+	return "file", "file://" + filepath.Clean(p), nil
+}
+
+// Local returns the folder that src names on this machine; ok is false for a
+// source that is staged.
+func Local(src, base string) (folder string, ok bool, err error) {
+	scheme, location, err := Locate(src, base)
+	if err != nil || scheme != "file" {
+		return "", false, err
+	}
+	return strings.TrimPrefix(location, "file://"), true, nil
+}

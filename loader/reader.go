@@ -1,0 +1,100 @@
+package loader
+
+import (
+	"io"
+	"os"
+	"sync"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// Reader reads a file that may still be arriving. Every block it returns has
+// held its checksum; the whole file's digest is known only when the staging is
+// ready. ReadAt may be called concurrently; Close ends reads that wait.
+type Reader struct {
+	f    *flight
+	gen  *generation // nil when the file is complete
+	part *store.Part
+	file *os.File
+	size int64
+
+	once   sync.Once
+	closed chan struct{}
+	off    int64 // of Read; its caller's
+}
+
+// Size of the file in bytes.
+func (r *Reader) Size() int64 { return r.size }
+
+// ReadAt reads as io.ReaderAt says, and waits for blocks that are not here.
+func (r *Reader) ReadAt(b []byte, off int64) (int, error) {
+	if off < 0 || off >= r.size {
+		return 0, io.EOF
+	}
+	short := false
+	if int64(len(b)) > r.size-off {
+		b, short = b[:r.size-off], true
+	}
+	if r.gen != nil && len(b) > 0 {
+		block := r.f.l.o.Block
+		for i := off / block; i <= (off+int64(len(b))-1)/block; i++ {
+			if err := r.await(int(i)); err != nil {
+				return 0, err
+			}
+		}
+	}
+	n, err := r.file.ReadAt(b, off)
+	if err != nil {
+		return n, &source.Error{Kind: source.Broken, Source: r.f.location, What: "cannot be read back", Err: err}
+	}
+	if short {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (r *Reader) await(i int) error {
+	for {
+		next := r.part.Changed()
+		if r.part.Has(i) {
+			return nil
+		}
+		r.gen.queue.hurry(job{r.part, i})
+		select {
+		case <-next:
+		case <-r.closed:
+			return os.ErrClosed
+		case <-r.gen.stale:
+			return &source.Error{Kind: source.Changed, Source: r.f.location, File: r.part.File.Name, What: "changed while it was read"}
+		case <-r.f.done:
+			if r.part.Has(i) {
+				return nil
+			}
+			if r.f.err != nil {
+				return r.f.err
+			}
+			return &source.Error{Kind: source.Changed, Source: r.f.location, File: r.part.File.Name, What: "changed while it was read"}
+		}
+	}
+}
+
+// Read reads on from where the last Read ended.
+func (r *Reader) Read(b []byte) (int, error) {
+	n, err := r.ReadAt(b, r.off)
+	r.off += int64(n)
+	if n > 0 && err == io.EOF {
+		err = nil
+	}
+	return n, err
+}
+
+// Close may be called more than once.
+func (r *Reader) Close() error {
+	var err error
+	r.once.Do(func() {
+		close(r.closed)
+		err = r.file.Close()
+	})
+	return err
+}

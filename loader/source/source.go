@@ -1,0 +1,249 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// File is one file of a plan, pinned to one version of its bytes.
+type File struct {
+	// Name is the slash-separated path below the source's folder.
+	Name string
+	// Size in bytes.
+	Size int64
+	// Version names exactly these bytes (an ETag, or size and mtime for a
+	// folder). Reading another version is an error of kind Changed.
+	Version string
+	// MD5 is the digest the source keeps for the whole file; nil when it has
+	// none.
+	MD5 []byte
+	// SHA256 is the hex digest of the whole file; empty when unknown.
+	SHA256 string
+	// Ref is what the source itself needs to find the file again. It holds no
+	// secret: it is logged.
+	Ref string
+}
+
+// Plan is what a source has at a location, in one consistent listing.
+type Plan struct {
+	Files []File
+}
+
+// Kind says what went wrong, as people and programs see it.
+type Kind string
+
+// The kinds. Only Unavailable and Malformed are worth another try.
+const (
+	BadSource   Kind = "bad_source"         // the source string itself
+	NotFound    Kind = "source_not_found"   // no such account, container, folder or file
+	Denied      Kind = "source_denied"      // no or wrong credentials
+	Unavailable Kind = "source_unavailable" // network, 429, 5xx
+	Malformed   Kind = "source_malformed"   // the answer is not what was asked for
+	Changed     Kind = "source_unstable"    // the bytes were overwritten while they were read
+	Refused     Kind = "source_refused"     // a name or a type that is not let in
+	Missing     Kind = "weights_missing"    // a file the model needs is not there
+	Truncated   Kind = "weights_truncated"  // shorter than its own header says
+	Corrupt     Kind = "weights_corrupt"    // not the format its name says
+	Digest      Kind = "digest_mismatch"    // not the bytes that were promised
+	NoSpace     Kind = "insufficient_disk"  // nothing left to evict
+	Broken      Kind = "store_failed"       // the local disk said no
+)
+
+// Error is every error of the loader: what was tried, on what, what came, and
+// what to do about it. It never carries a credential.
+type Error struct {
+	Kind   Kind
+	Source string // the location, without query
+	File   string // empty when it is about the whole source
+	What   string // one sentence part: what came instead
+	Fix    string // how to put it right; may be empty
+	// RetryAfter is what the source asked for; 0 when it asked for nothing.
+	RetryAfter time.Duration
+	Err        error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Source != "" {
+		b.WriteString(e.Source)
+		if e.File != "" {
+			b.WriteString(": ")
+		}
+	}
+	b.WriteString(e.File)
+	if b.Len() > 0 {
+		b.WriteString(": ")
+	}
+	b.WriteString(e.What)
+	if e.Err != nil {
+		if e.What != "" {
+			b.WriteString(": ")
+		}
+		b.WriteString(e.Err.Error())
+	}
+	if e.Fix != "" {
+		b.WriteString(" (" + e.Fix + ")")
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Code is the stable name of the kind, as in the error catalogue.
+func (e *Error) Code() string { return string(e.Kind) }
+
+// KindOf is the kind of the first Error in err's chain, or "" when there is
+// none.
+func KindOf(err error) Kind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return ""
+}
+
+// Bounds of a name. A path of a checkpoint is short; these only have to be
+// generous enough for real ones and small enough for every file system.
+const (
+	maxName    = 512
+	maxElement = 200
+	maxDepth   = 8
+)
+
+// CheckName refuses every name that could mean anything but a file below the
+// folder, on any system this may run on or share a disk with.
+func CheckName(name string) error {
+	bad := func(why string) error {
+		return &Error{Kind: Refused, What: fmt.Sprintf("file name %q %s", clip(name), why)}
+	}
+	switch {
+	case name == "":
+		return bad("is empty")
+	case len(name) > maxName:
+		return bad("is too long")
+	case !utf8.ValidString(name):
+		return bad("is not UTF-8")
+	case strings.HasPrefix(name, "/"):
+		return bad("is absolute")
+	case strings.ContainsAny(name, `\:`):
+		return bad("holds a backslash or a colon")
+	case strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }):
+		return bad("holds a control character")
+	}
+	parts := strings.Split(name, "/")
+	if len(parts) > maxDepth {
+		return bad("is too deep")
+	}
+	for _, p := range parts {
+		switch {
+		case p == "" || p == "." || p == "..":
+			return bad("does not name one file below its folder")
+		case len(p) > maxElement:
+			return bad("has a part that is too long")
+		case strings.HasSuffix(p, ".") || strings.HasSuffix(p, " ") || strings.HasPrefix(p, " "):
+			return bad("begins or ends a part with a dot or a space")
+		case device(p):
+			return bad("is a device on some systems")
+		}
+	}
+	return nil
+}
+
+func device(part string) bool {
+	stem, _, _ := strings.Cut(strings.ToLower(part), ".")
+	switch stem {
+	case "con", "prn", "aux", "nul":
+		return true
+	}
+	return len(stem) == 4 && (strings.HasPrefix(stem, "com") || strings.HasPrefix(stem, "lpt")) && stem[3] >= '0' && stem[3] <= '9'
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
+
+// Allowed reports whether a file of this name may be staged at all: weights in
+// formats that carry no code, and the text beside them. Hidden files and
+// folders are left where they are.
+func Allowed(name string) bool {
+	for p := range strings.SplitSeq(name, "/") {
+		// "." and ".." are not hidden but hostile: CheckName says so.
+		if strings.HasPrefix(p, ".") && p != "." && p != ".." {
+			return false
+		}
+	}
+	base := strings.ToLower(path.Base(name))
+	switch path.Ext(base) {
+	case ".safetensors", ".gguf", ".json", ".txt", ".jinja", ".tiktoken":
+		return true
+	}
+	// sentencepiece models have no suffix of their own: by name only, because
+	// anything may be called x.model.
+	for _, p := range []string{"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"} {
+		if base == p || strings.HasPrefix(base, p+".v") {
+			return true
+		}
+	}
+	return false
+}
+
+// Weights reports whether name is a file of weights.
+func Weights(name string) bool {
+	switch strings.ToLower(path.Ext(name)) {
+	case ".safetensors", ".gguf":
+		return true
+	}
+	return false
+}
+
+// Bounds of a plan.
+const (
+	maxFiles = 10_000
+	maxBytes = int64(1) << 46 // 64 TiB: a sum that large is a lie
+)
+
+// Select checks a listing and returns what of it is staged, in the listing's
+// order. Names that leave the folder and names that would be one file on a
+// system that folds case are errors: a listing with either is not a model.
+func Select(location string, files []File) ([]File, error) {
+	var out []File
+	var sum int64
+	seen := make(map[string]string, len(files))
+	for _, f := range files {
+		if !Allowed(f.Name) {
+			continue
+		}
+		if err := CheckName(f.Name); err != nil {
+			err.(*Error).Source = location
+			return nil, err
+		}
+		low := strings.ToLower(f.Name)
+		if other, ok := seen[low]; ok {
+			return nil, &Error{Kind: Refused, Source: location, File: f.Name, What: fmt.Sprintf("is the same name as %q where case does not count", other)}
+		}
+		seen[low] = f.Name
+		if f.Size < 0 || f.Size > maxBytes || sum+f.Size > maxBytes {
+			return nil, &Error{Kind: Refused, Source: location, File: f.Name, What: fmt.Sprintf("has an impossible size (%d bytes)", f.Size)}
+		}
+		sum += f.Size
+		if out = append(out, f); len(out) > maxFiles {
+			return nil, &Error{Kind: Refused, Source: location, What: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "point source at the model's own folder"}
+		}
+	}
+	// A folder that is also a file cannot be both on disk.
+	for _, f := range out {
+		for p := path.Dir(strings.ToLower(f.Name)); p != "."; p = path.Dir(p) {
+			if other, ok := seen[p]; ok {
+				return nil, &Error{Kind: Refused, Source: location, File: f.Name, What: fmt.Sprintf("lies below %q, which is a file", other)}
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,162 @@
+package loader
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// State of a staging.
+type State string
+
+// The states, in order; Ready and Failed are ends.
+const (
+	Waiting    State = "waiting"    // another process stages it
+	Planning   State = "planning"   // the source is listed
+	Fetching   State = "fetching"   // bytes come
+	Publishing State = "publishing" // all are here and verified
+	Ready      State = "ready"
+	Failed     State = "failed"
+)
+
+// Progress of a staging at one moment.
+type Progress struct {
+	State State
+	// Done of Total bytes are here; Total is 0 before the plan is known.
+	Done, Total int64
+	// Resumed is how many of Done were here when the staging began.
+	Resumed int64
+	// Rate in bytes a second, over the last seconds; 0 when unknown.
+	Rate float64
+	// Err says why, when State is Failed.
+	Err error
+}
+
+// Percent of the bytes that are here, 0 to 100.
+func (p Progress) Percent() int {
+	if p.State == Ready {
+		return 100
+	}
+	if p.Total <= 0 {
+		return 0
+	}
+	return int(p.Done * 100 / p.Total)
+}
+
+// ETA is the time to the last byte at the present rate; ok is false where
+// nothing is known.
+func (p Progress) ETA() (eta time.Duration, ok bool) {
+	switch {
+	case p.State == Ready || p.State == Publishing:
+		return 0, true
+	case p.State != Fetching || p.Rate <= 0 || p.Total <= 0:
+		return 0, false
+	}
+	return time.Duration(float64(p.Total-p.Done) / p.Rate * float64(time.Second)), true
+}
+
+// File is one file of a checkpoint.
+type File struct {
+	Name   string
+	Size   int64
+	SHA256 string // empty for a folder used in place whose digest nobody asked for
+}
+
+// Checkpoint is a model's files, verified, in one folder.
+type Checkpoint struct {
+	// Path of the folder that holds the files under their own names.
+	Path string
+	// Digest of all files ("sha256:…"). Empty for a folder used in place
+	// unless the caller demanded one.
+	Digest string
+	Files  []File
+	Bytes  int64
+	// InPlace: the folder is the user's own and not in the store.
+	InPlace bool
+	// Lease keeps it from being evicted; nil, which may be released too, for a
+	// folder used in place.
+	Lease *store.Lease
+}
+
+// Staging is one caller's hold on a staging that may have others. Its methods
+// may be called concurrently.
+type Staging struct {
+	f    *flight
+	need []string
+
+	mu       sync.Mutex
+	priority Priority
+	released bool
+}
+
+func newStaging(f *flight, o StageOptions) *Staging {
+	s := &Staging{f: f, need: slices.Clone(o.Need), priority: o.Priority}
+	f.weigh(o.Priority, +1)
+	return s
+}
+
+// Progress is how far it is now.
+func (s *Staging) Progress() Progress { return s.f.news.now() }
+
+// Events returns a channel that always holds the latest progress, older ones
+// are dropped; it is closed after the last. stop ends it earlier and must be
+// called when the channel is not read to its end.
+func (s *Staging) Events() (events <-chan Progress, stop func()) { return s.f.news.subscribe() }
+
+// Wait returns the checkpoint with a lease of the caller's own, or why there
+// is none. ctx bounds the waiting only.
+func (s *Staging) Wait(ctx context.Context) (*Checkpoint, error) {
+	select {
+	case <-s.f.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	c, err := s.f.checkpoint()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range s.need {
+		if !slices.ContainsFunc(c.Files, func(f File) bool { return f.Name == n }) {
+			c.Lease.Release()
+			return nil, &source.Error{Kind: source.Missing, Source: s.f.location, File: n, What: "is not there and the engine needs it"}
+		}
+	}
+	return c, nil
+}
+
+// SetPriority tells whether this holder is in a hurry. A staging is when any
+// of its holders is.
+func (s *Staging) SetPriority(p Priority) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.released || s.priority == p {
+		return
+	}
+	s.f.weigh(p, +1)
+	s.f.weigh(s.priority, -1)
+	s.priority = p
+}
+
+// Release lets go. The last holder's release calls a running staging off.
+// Leases that Wait gave are not touched.
+func (s *Staging) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.released {
+		return
+	}
+	s.released = true
+	s.f.weigh(s.priority, -1)
+	s.f.leave()
+}
+
+// Open returns a reader of one file that need not be here yet: a read waits
+// for exactly the blocks it touches, and those go first. ctx bounds the wait
+// for the plan, not the reads.
+func (s *Staging) Open(ctx context.Context, name string) (*Reader, error) {
+	return s.f.open(ctx, name)
+}

@@ -1,0 +1,88 @@
+package store
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// free is the bytes that an ordinary user may still write below dir.
+func free(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, os.NewSyscallError("statfs", err)
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}
+
+// links is how many names a file has, and what tells its inode from others.
+func links(fi os.FileInfo) (n uint64, inode uint64) {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 1, 0
+	}
+	return uint64(st.Nlink), uint64(st.Ino)
+}
+
+var errBusy = errors.New("locked by another")
+
+// lockFile opens path and locks it. The file may be unlinked while this waits
+// for it (its folder was evicted or committed), and a lock on a file that has
+// no name keeps nobody out: then it starts again, and fails with
+// os.ErrNotExist if the folder is gone.
+//
+// Without wait, errBusy says that another holds it. With it the call waits
+// without a bound in the kernel: only for locks held for a moment.
+func lockFile(path string, exclusive, wait bool) (*os.File, error) {
+	how := unix.LOCK_SH
+	if exclusive {
+		how = unix.LOCK_EX
+	}
+	if !wait {
+		how |= unix.LOCK_NB
+	}
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		for {
+			err = unix.Flock(int(f.Fd()), how)
+			if !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		if err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, errBusy
+			}
+			return nil, os.NewSyscallError("flock", err)
+		}
+		mine, err := f.Stat()
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		named, err := os.Stat(path)
+		if err == nil && os.SameFile(mine, named) {
+			return f, nil
+		}
+		f.Close()
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+}
+
+// syncDir makes the names in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -1,0 +1,500 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// ErrBusy says that another process stages the same thing.
+var ErrBusy = errors.New("another process is staging it")
+
+// Ingest is one staging in the making, held by one process. Its methods are
+// for one goroutine; its parts are for many.
+type Ingest struct {
+	s        *Store
+	key      string
+	dir      string
+	lock     *os.File
+	progress *os.File
+	location string
+	parts    []*Part
+}
+
+// Key names a staging on the node: a source and the digest it must have, if
+// one is demanded.
+func Key(location, digest string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", location, digest))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Claim takes the staging called key, or returns ErrBusy at once when another
+// process (or another Claim here) has it. The claim ends with Close, or with
+// the process.
+func (s *Store) Claim(key string) (*Ingest, error) {
+	if !isHex(key, 32) {
+		return nil, broken("", fmt.Errorf("staging key %q", key))
+	}
+	dir := s.path("parts", key)
+	for {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, broken("", err)
+		}
+		lock, err := lockFile(filepath.Join(dir, "lock"), true, false)
+		switch {
+		case errors.Is(err, errBusy):
+			return nil, ErrBusy
+		case errors.Is(err, os.ErrNotExist):
+			continue // its owner removed the folder just now
+		case err != nil:
+			return nil, broken("", err)
+		}
+		progress, err := os.OpenFile(filepath.Join(dir, "progress"), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			lock.Close()
+			return nil, broken("", err)
+		}
+		return &Ingest{s: s, key: key, dir: dir, lock: lock, progress: progress}, nil
+	}
+}
+
+// Tell leaves the progress where other processes see it. Losing it loses
+// nothing, so errors are not.
+func (in *Ingest) Tell(done, total int64) {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(done))
+	binary.LittleEndian.PutUint64(b[8:], uint64(total))
+	_, _ = in.progress.WriteAt(b[:], 0)
+}
+
+// Peek is the progress another process told last.
+func (s *Store) Peek(key string) (done, total int64, ok bool) {
+	b, err := os.ReadFile(s.path("parts", key, "progress"))
+	if err != nil || len(b) != 16 {
+		return 0, 0, false
+	}
+	return int64(binary.LittleEndian.Uint64(b)), int64(binary.LittleEndian.Uint64(b[8:])), true
+}
+
+// index is what sources/<key>.json holds: where a plan led to.
+type index struct {
+	Location string      `json:"location"`
+	Digest   string      `json:"digest"`
+	Files    []indexFile `json:"files"`
+}
+
+type indexFile struct {
+	Name    string `json:"name"`
+	Size    int64  `json:"size"`
+	Version string `json:"version"`
+	SHA256  string `json:"sha256"`
+}
+
+func (s *Store) indexPath(location string) string {
+	sum := sha256.Sum256([]byte(location))
+	return s.path("sources", hex.EncodeToString(sum[:16])+".json")
+}
+
+func (s *Store) index(location string) (index, bool) {
+	raw, err := os.ReadFile(s.indexPath(location))
+	var ix index
+	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.Location != location {
+		return index{}, false
+	}
+	return ix, true
+}
+
+// Last is the digest of the checkpoint that location led to last; "" when it
+// never did, or when that checkpoint is gone.
+func (s *Store) Last(location string) string {
+	ix, ok := s.index(location)
+	if !ok {
+		return ""
+	}
+	return s.present(ix.Digest)
+}
+
+// Match is the digest of the published checkpoint that these very files, in
+// these versions, became; "" when there is none.
+func (s *Store) Match(location string, files []source.File) string {
+	ix, ok := s.index(location)
+	if !ok || len(ix.Files) != len(files) {
+		return ""
+	}
+	byName := make(map[string]indexFile, len(ix.Files))
+	for _, f := range ix.Files {
+		byName[f.Name] = f
+	}
+	for _, f := range files {
+		if k, ok := byName[f.Name]; !ok || k.Size != f.Size || k.Version != f.Version {
+			return ""
+		}
+	}
+	return s.present(ix.Digest)
+}
+
+func (s *Store) present(digest string) string {
+	h, err := ParseDigest(digest)
+	if err != nil {
+		return ""
+	}
+	if _, err := os.Stat(s.path("checkpoints", h, "manifest.json")); err != nil {
+		return ""
+	}
+	return digest
+}
+
+// Prepare reserves the bytes of files, evicting if it must, takes over what an
+// earlier try left and still holds true, and what another checkpoint has. ctx
+// bounds the reading back. It is called once per plan; a second call, after
+// the source changed, drops the parts of versions that are no more.
+func (in *Ingest) Prepare(ctx context.Context, location string, files []source.File, block int64) error {
+	in.closeParts()
+	in.location = location
+	names := map[string]bool{"lock": true, "progress": true}
+	known := in.s.knownSums(location, files)
+	for i, f := range files {
+		if err := source.CheckName(f.Name); err != nil {
+			return err
+		}
+		p := &Part{File: f, block: block, in: in, path: filepath.Join(in.dir, partName(f)), known: known[i], changed: make(chan struct{})}
+		p.have = make([]bool, p.Blocks())
+		names[filepath.Base(p.path)] = true
+		names[filepath.Base(p.path)+".journal"] = true
+		in.parts = append(in.parts, p)
+	}
+	err := in.s.locked(func() error { return in.allocate(names) })
+	if err == nil {
+		for _, p := range in.parts {
+			if err = p.resume(ctx); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		in.closeParts()
+	}
+	return broken("", err)
+}
+
+// knownSums is, per file, the sha256 of bytes the store may have already.
+func (s *Store) knownSums(location string, files []source.File) []string {
+	out := make([]string, len(files))
+	ix, _ := s.index(location)
+	for i, f := range files {
+		if f.SHA256 != "" {
+			if isHex(f.SHA256, 64) {
+				out[i] = f.SHA256
+			}
+			continue
+		}
+		for _, k := range ix.Files {
+			if k.Name == f.Name && k.Size == f.Size && k.Version == f.Version && f.Version != "" && isHex(k.SHA256, 64) {
+				out[i] = k.SHA256
+			}
+		}
+	}
+	return out
+}
+
+// allocate runs under the store's lock.
+func (in *Ingest) allocate(names map[string]bool) error {
+	s := in.s
+	list, err := os.ReadDir(in.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if !names[e.Name()] {
+			if err := os.Remove(filepath.Join(in.dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	var need int64
+	for _, p := range in.parts {
+		if err := p.adopt(); err != nil {
+			return err
+		}
+		if p.linked {
+			continue
+		}
+		if fi, err := os.Stat(p.path); err == nil {
+			need += max(p.File.Size-fi.Size(), 0)
+		} else {
+			need += p.File.Size
+		}
+	}
+	if err := s.step("reserve"); err != nil {
+		return err
+	}
+	if err := s.reserve(need, in.key); err != nil {
+		return err
+	}
+	for i, p := range in.parts {
+		if p.linked {
+			continue
+		}
+		if err := p.create(); err != nil {
+			// Nothing of this try may stay: what holds no block yet is only a
+			// reservation.
+			for _, q := range in.parts[:i+1] {
+				q.dropEmpty()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// Parts are the files, in the order of the plan.
+func (in *Ingest) Parts() []*Part { return in.parts }
+
+// Commit publishes: every part must be sealed. It returns the checkpoint with
+// a lease on it.
+func (in *Ingest) Commit() (Entry, *Lease, error) {
+	e := Entry{Source: in.location, Created: time.Now().UTC().Truncate(time.Second)}
+	for _, p := range in.parts {
+		sum := p.Sum()
+		if sum == "" {
+			return Entry{}, nil, broken(p.File.Name, errors.New("committed before it was verified"))
+		}
+		e.Files = append(e.Files, File{Name: p.File.Name, Size: p.File.Size, SHA256: sum})
+		e.Bytes += p.File.Size
+	}
+	e.Digest = Digest(e.Files)
+	if err := in.commit(e); err != nil {
+		return Entry{}, nil, broken("", err)
+	}
+	return in.s.Acquire(e.Digest)
+}
+
+func (in *Ingest) commit(e Entry) error {
+	s := in.s
+	for _, p := range in.parts {
+		if p.linked {
+			continue
+		}
+		if err := s.step("fsync part"); err != nil {
+			return err
+		}
+		if err := p.f.Sync(); err != nil {
+			return err
+		}
+		if err := p.f.Chmod(0o444); err != nil {
+			return err
+		}
+	}
+	err := s.locked(func() error {
+		if err := in.linkBlobs(); err != nil {
+			return err
+		}
+		if err := s.publish(e); err != nil {
+			return err
+		}
+		return in.writeIndex(e)
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.step("unlink parts"); err != nil {
+		return err
+	}
+	in.closeParts()
+	return in.remove()
+}
+
+func (in *Ingest) linkBlobs() error {
+	s := in.s
+	for _, p := range in.parts {
+		blob := s.blob(p.Sum())
+		dir := filepath.Dir(blob)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := s.step("link blob"); err != nil {
+			return err
+		}
+		if err := os.Link(p.path, blob); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		if err := syncDir(dir); err != nil {
+			return err
+		}
+	}
+	// The folders made above are names too.
+	return syncDir(s.path("blobs", "sha256"))
+}
+
+// publish makes the folder of links and renames it into sight.
+func (s *Store) publish(e Entry) error {
+	h, err := ParseDigest(e.Digest)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(s.path("checkpoints", h)); err == nil {
+		return nil // the same bytes under the same names, from elsewhere
+	}
+	// Through a root: a name that slipped through every check still cannot
+	// leave the store.
+	root, err := os.OpenRoot(s.o.Dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	tmp := path.Join("checkpoints", newPrefix+rand.Text())
+	if err := s.step("make folder"); err != nil {
+		return err
+	}
+	dirs := map[string]bool{path.Join(tmp, "files"): true}
+	if err := root.MkdirAll(path.Join(tmp, "files"), 0o755); err != nil {
+		return err
+	}
+	for _, f := range e.Files {
+		name := path.Join(tmp, "files", f.Name)
+		for d := path.Dir(name); !dirs[d]; d = path.Dir(d) {
+			dirs[d] = true
+		}
+		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := s.step("link file"); err != nil {
+			return err
+		}
+		if err := root.Link(path.Join("blobs", "sha256", f.SHA256[:2], f.SHA256), name); err != nil {
+			return err
+		}
+	}
+	raw, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := s.step("write manifest"); err != nil {
+		return err
+	}
+	for name, body := range map[string][]byte{"manifest.json": append(raw, '\n'), "lease": nil} {
+		if err := writeSync(s.path(tmp, name), body); err != nil {
+			return err
+		}
+	}
+	for d := range dirs {
+		if err := syncDir(s.path(d)); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(s.path(tmp)); err != nil {
+		return err
+	}
+	if err := s.step("rename checkpoint"); err != nil {
+		return err
+	}
+	if err := root.Rename(tmp, path.Join("checkpoints", h)); err != nil {
+		return err
+	}
+	if err := s.step("fsync checkpoints"); err != nil {
+		return err
+	}
+	return syncDir(s.path("checkpoints"))
+}
+
+func writeSync(name string, body []byte) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(body); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func (in *Ingest) writeIndex(e Entry) error {
+	s := in.s
+	ix := index{Location: in.location, Digest: e.Digest}
+	for i, p := range in.parts {
+		ix.Files = append(ix.Files, indexFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, SHA256: e.Files[i].SHA256})
+	}
+	raw, err := json.Marshal(ix)
+	if err != nil {
+		return err
+	}
+	name := s.indexPath(in.location)
+	if err := s.step("write index"); err != nil {
+		return err
+	}
+	if err := writeSync(name+".new", raw); err != nil {
+		return err
+	}
+	if err := s.step("rename index"); err != nil {
+		return err
+	}
+	if err := os.Rename(name+".new", name); err != nil {
+		return err
+	}
+	return syncDir(s.path("sources"))
+}
+
+func (in *Ingest) closeParts() {
+	for _, p := range in.parts {
+		p.close()
+	}
+	in.parts = nil
+}
+
+// remove deletes the staging's folder. It is renamed away first: who waits for
+// the lock in it must find either all of it or nothing (lockFile).
+func (in *Ingest) remove() error { return in.s.discard(in.dir) }
+
+func (s *Store) discard(dir string) error {
+	out := s.path("trash", filepath.Base(dir)+"-"+rand.Text())
+	if err := os.Rename(dir, out); err != nil {
+		return gone(err)
+	}
+	return os.RemoveAll(out)
+}
+
+// Close lets go of the claim. What has arrived stays and is taken up by the
+// next claim; a staging that holds nothing leaves nothing.
+func (in *Ingest) Close() {
+	in.closeParts()
+	if list, err := os.ReadDir(in.dir); err == nil && len(list) <= 2 {
+		_ = in.remove()
+	}
+	in.progress.Close()
+	in.lock.Close()
+}
+
+// Discard deletes what has arrived.
+func (in *Ingest) Discard() error {
+	in.closeParts()
+	return broken("", in.remove())
+}
+
+// hashFile is the sha256 and length of a file below root.
+func hashFile(root *os.Root, name string) (string, int64, error) {
+	f, err := root.Open(filepath.FromSlash(name))
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.CopyBuffer(struct{ io.Writer }{h}, f, make([]byte, 1<<20))
+	return hex.EncodeToString(h.Sum(nil)), n, err
+}
+
+func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -1,0 +1,121 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// A journal lies beside a part and says which of its blocks were written and
+// what their checksum was. Appended to, never rewritten:
+//
+//	head    "thawj1\n\x00" · identity of the file (32) · block size (8) · crc32c of the above (4)
+//	record  block number (4) · xxh3 of the block (8) · crc32c of the above (4)
+//
+// A record cut short by a crash fails its checksum, and it and what follows
+// count as not written.
+const (
+	journalMagic = "thawj1\n\x00"
+	headSize     = 8 + 32 + 8 + 4
+	recordSize   = 4 + 8 + 4
+)
+
+func castagnoli(p []byte) uint32 { return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)) }
+
+// identity names a file and its version: a part of another version is not
+// worth its blocks.
+func identity(f source.File) [32]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "%q %d %q %x %s", f.Name, f.Size, f.Version, f.MD5, f.SHA256))
+}
+
+// partName is what a file is called under parts: the names of a listing do not
+// become names on disk before they are published.
+func partName(f source.File) string {
+	id := identity(f)
+	return hex.EncodeToString(id[:12])
+}
+
+func journalHead(id [32]byte, block int64) []byte {
+	b := make([]byte, 0, headSize)
+	b = append(b, journalMagic...)
+	b = append(b, id[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(block))
+	return binary.LittleEndian.AppendUint32(b, castagnoli(b))
+}
+
+func journalRecord(block int, sum uint64) []byte {
+	b := make([]byte, 0, recordSize)
+	b = binary.LittleEndian.AppendUint32(b, uint32(block))
+	b = binary.LittleEndian.AppendUint64(b, sum)
+	return binary.LittleEndian.AppendUint32(b, castagnoli(b))
+}
+
+// openJournal opens or makes the journal at path and returns the blocks it
+// knows. It is positioned after the last good record; what came after is cut
+// off. A journal of another file or block size starts empty.
+func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, map[int]uint64, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	sums, end, err := readJournal(f, id, block, blocks)
+	if err == nil {
+		if end == 0 {
+			head := journalHead(id, block)
+			if err = f.Truncate(0); err == nil {
+				_, err = f.WriteAt(head, 0)
+			}
+			end = headSize
+		} else {
+			err = f.Truncate(end)
+		}
+	}
+	if err == nil {
+		_, err = f.Seek(end, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, sums, nil
+}
+
+// readJournal returns what a journal says and where its good part ends; 0 when
+// its head is not the one asked for.
+func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]uint64, int64, error) {
+	head := make([]byte, headSize)
+	if _, err := r.ReadAt(head, 0); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, 0, nil
+		}
+		return nil, 0, err
+	}
+	if string(head) != string(journalHead(id, block)) {
+		return nil, 0, nil
+	}
+	sums := make(map[int]uint64)
+	end := int64(headSize)
+	var rec [recordSize]byte
+	for {
+		_, err := r.ReadAt(rec[:], end)
+		if errors.Is(err, io.EOF) {
+			return sums, end, nil
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		n := int(binary.LittleEndian.Uint32(rec[:]))
+		if castagnoli(rec[:12]) != binary.LittleEndian.Uint32(rec[12:]) || n >= blocks {
+			return sums, end, nil
+		}
+		sums[n] = binary.LittleEndian.Uint64(rec[4:])
+		end += recordSize
+	}
+}

@@ -1,0 +1,574 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// Options of a store.
+type Options struct {
+	// Dir is made if it is not there.
+	Dir string
+	// Budget is the most bytes the store may take; 0 means as much as the disk
+	// has.
+	Budget int64
+	// KeepFree is left free on the disk for everything else (logs first of
+	// all).
+	KeepFree int64
+	// Log may be nil.
+	Log *slog.Logger
+	// Step, when set, is called before each step that changes the disk, with
+	// the step's name. Tests stop the process there; an error fails the step.
+	Step func(name string) error
+}
+
+// Store is a folder of checkpoints. All methods may be called concurrently,
+// and by several processes on the same folder.
+type Store struct {
+	o Options
+}
+
+// File is one file of a checkpoint.
+type File struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Entry is a published checkpoint.
+type Entry struct {
+	// Digest is "sha256:" and the hex digest of the list of files: equal
+	// digests are equal files under equal names.
+	Digest  string    `json:"digest"`
+	Source  string    `json:"source"`
+	Created time.Time `json:"created"`
+	Bytes   int64     `json:"bytes"`
+	Files   []File    `json:"files"`
+
+	// Path is the folder with the files under their own names.
+	Path     string    `json:"-"`
+	LastUsed time.Time `json:"-"`
+	Pinned   bool      `json:"-"`
+}
+
+// Digest is the digest of a checkpoint with these files.
+func Digest(files []File) string {
+	lines := make([]string, 0, len(files))
+	for _, f := range files {
+		lines = append(lines, fmt.Sprintf("%s %d %s\n", f.SHA256, f.Size, f.Name))
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// ParseDigest returns the hex part of "sha256:…", and an error for anything
+// that is not exactly that: digests become names of folders.
+func ParseDigest(d string) (string, error) {
+	h, ok := strings.CutPrefix(d, "sha256:")
+	if ok && isHex(h, 64) {
+		return h, nil
+	}
+	return "", &source.Error{Kind: source.BadSource, What: fmt.Sprintf("%.80q is not a digest", d), Fix: "sha256: and 64 lower-case hex digits"}
+}
+
+func isHex(s string, n int) bool {
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// Open makes the folders and clears what earlier processes left half deleted.
+func Open(o Options) (*Store, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	abs, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, broken("", err)
+	}
+	o.Dir = abs
+	s := &Store{o: o}
+	for _, d := range []string{"blobs/sha256", "checkpoints", "sources", "parts", "trash"} {
+		if err := os.MkdirAll(s.path(d), 0o755); err != nil {
+			return nil, broken("", err)
+		}
+	}
+	// Another process that holds the lock does its own sweeping.
+	lock, err := lockFile(s.path("lock"), true, false)
+	if errors.Is(err, errBusy) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, broken("", err)
+	}
+	defer lock.Close()
+	if err := s.sweep(); err != nil {
+		return nil, broken("", err)
+	}
+	return s, nil
+}
+
+// sweep removes what no one can be using: the store's lock is held, so every
+// half-made folder belongs to a process that is gone.
+func (s *Store) sweep() error {
+	list, err := os.ReadDir(s.path("trash"))
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if err := os.RemoveAll(s.path("trash", e.Name())); err != nil {
+			return err
+		}
+	}
+	if list, err = os.ReadDir(s.path("checkpoints")); err != nil {
+		return err
+	}
+	for _, e := range list {
+		if strings.HasPrefix(e.Name(), newPrefix) {
+			if err := os.RemoveAll(s.path("checkpoints", e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	_, err = s.dropBlobs()
+	return err
+}
+
+const newPrefix = ".new-"
+
+func (s *Store) path(parts ...string) string {
+	return filepath.Join(append([]string{s.o.Dir}, parts...)...)
+}
+
+func (s *Store) blob(sum string) string { return s.path("blobs", "sha256", sum[:2], sum) }
+
+func (s *Store) step(name string) error {
+	if s.o.Step == nil {
+		return nil
+	}
+	return s.o.Step(name)
+}
+
+// locked runs fn with the store's lock, which other processes hold for as long
+// as links take, never while bytes move.
+func (s *Store) locked(fn func() error) error {
+	f, err := lockFile(s.path("lock"), true, true)
+	if err != nil {
+		return broken("", err)
+	}
+	defer f.Close()
+	return fn()
+}
+
+// broken wraps an error of the disk.
+func broken(file string, err error) error {
+	if err == nil || source.KindOf(err) != "" {
+		return err
+	}
+	return &source.Error{Kind: source.Broken, File: file, What: "the store's disk", Err: err}
+}
+
+// Lease keeps a checkpoint from being evicted until it is released or the
+// process ends.
+type Lease struct {
+	f *os.File
+}
+
+// Release may be called more than once, and on nil.
+func (l *Lease) Release() {
+	if l == nil || l.f == nil {
+		return
+	}
+	// The end of a use is the last use.
+	touch(l.f.Name())
+	l.f.Close()
+	l.f = nil
+}
+
+func touch(path string) {
+	now := time.Now()
+	// Only the order of eviction hangs on it.
+	_ = os.Chtimes(path, now, now)
+}
+
+// Acquire takes a lease on a published checkpoint. An error of kind Missing
+// says that it is not here.
+func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
+	h, err := ParseDigest(digest)
+	if err != nil {
+		return Entry{}, nil, err
+	}
+	dir := s.path("checkpoints", h)
+	if _, err := os.Stat(dir); err != nil {
+		return Entry{}, nil, &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+	}
+	f, err := lockFile(filepath.Join(dir, "lease"), false, true)
+	if errors.Is(err, os.ErrNotExist) {
+		return Entry{}, nil, &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+	}
+	if err != nil {
+		return Entry{}, nil, broken("", err)
+	}
+	e, err := s.entry(h)
+	if err != nil {
+		f.Close()
+		return Entry{}, nil, broken("", err)
+	}
+	touch(f.Name())
+	e.Pinned = true
+	return e, &Lease{f: f}, nil
+}
+
+func (s *Store) entry(h string) (Entry, error) {
+	dir := s.path("checkpoints", h)
+	raw, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
+	if err != nil {
+		return Entry{}, err
+	}
+	var e Entry
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
+	}
+	e.Path = filepath.Join(dir, "files")
+	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {
+		e.LastUsed = fi.ModTime()
+	}
+	return e, nil
+}
+
+// List returns the published checkpoints, last used first.
+func (s *Store) List() ([]Entry, error) {
+	var out []Entry
+	err := s.locked(func() (err error) {
+		out, err = s.list()
+		return err
+	})
+	return out, broken("", err)
+}
+
+// list wants the store's lock: probing a lease takes it for a moment.
+func (s *Store) list() ([]Entry, error) {
+	dirs, err := os.ReadDir(s.path("checkpoints"))
+	if err != nil {
+		return nil, err
+	}
+	var out []Entry
+	for _, d := range dirs {
+		if !isHex(d.Name(), 64) {
+			continue
+		}
+		e, err := s.entry(d.Name())
+		if err != nil {
+			s.o.Log.Warn("checkpoint cannot be read", "digest", d.Name(), "err", err)
+			continue
+		}
+		f, err := lockFile(s.path("checkpoints", d.Name(), "lease"), true, false)
+		switch {
+		case errors.Is(err, errBusy):
+			e.Pinned = true
+		case err != nil:
+			return nil, err
+		default:
+			f.Close()
+		}
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return b.LastUsed.Compare(a.LastUsed) })
+	return out, nil
+}
+
+// Usage is the bytes the store takes, parts included, and its budget (0: the
+// disk).
+func (s *Store) Usage() (used, budget int64, err error) {
+	used, err = s.used()
+	return used, s.o.Budget, broken("", err)
+}
+
+// used counts every inode once: a part that is being published is also a blob.
+func (s *Store) used() (int64, error) {
+	var sum int64
+	seen := make(map[uint64]bool)
+	for _, dir := range []string{"blobs", "parts"} {
+		err := filepath.WalkDir(s.path(dir), func(p string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return gone(err)
+			}
+			fi, err := d.Info()
+			if err != nil {
+				return gone(err)
+			}
+			n, inode := links(fi)
+			if n > 1 {
+				if seen[inode] {
+					return nil
+				}
+				seen[inode] = true
+			}
+			sum += fi.Size()
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return sum, nil
+}
+
+// gone forgives files that disappear while a folder is walked.
+func gone(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Remove takes a checkpoint out. One in use is not removed: errors of kind
+// Refused say so.
+func (s *Store) Remove(digest string) error {
+	h, err := ParseDigest(digest)
+	if err != nil {
+		return err
+	}
+	return broken("", s.locked(func() error {
+		ok, err := s.evict(h)
+		if errors.Is(err, os.ErrNotExist) {
+			return &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+		}
+		if err == nil && !ok {
+			return &source.Error{Kind: source.Refused, What: "checkpoint " + digest + " is in use", Fix: "stop the models that use it first"}
+		}
+		if err == nil {
+			_, err = s.dropBlobs()
+		}
+		return err
+	}))
+}
+
+// evict takes one checkpoint out of sight and deletes its links; false means
+// that it is pinned. The caller holds the store's lock.
+func (s *Store) evict(h string) (bool, error) {
+	dir := s.path("checkpoints", h)
+	if _, err := os.Stat(dir); err != nil {
+		return false, err
+	}
+	lease, err := lockFile(filepath.Join(dir, "lease"), true, false)
+	if errors.Is(err, errBusy) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer lease.Close()
+	if err := s.step("evict: rename"); err != nil {
+		return false, err
+	}
+	return true, s.discard(dir)
+}
+
+// dropBlobs deletes blobs that have no name but their own, and returns the
+// bytes that came free. The caller holds the store's lock: a commit links a
+// blob and a checkpoint under one hold of it.
+func (s *Store) dropBlobs() (int64, error) {
+	var freed int64
+	err := filepath.WalkDir(s.path("blobs"), func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return gone(err)
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return gone(err)
+		}
+		if n, _ := links(fi); n > 1 {
+			return nil
+		}
+		if err := os.Remove(p); err != nil {
+			return gone(err)
+		}
+		freed += fi.Size()
+		return nil
+	})
+	return freed, err
+}
+
+// reserve makes room for need more bytes in the budget and on the disk, by
+// evicting what was used longest ago and is not leased, then parts that nobody
+// is staging. The caller holds the store's lock.
+func (s *Store) reserve(need int64, keepPart string) error {
+	for {
+		used, err := s.used()
+		if err != nil {
+			return err
+		}
+		avail, err := free(s.o.Dir)
+		if err != nil {
+			return err
+		}
+		avail -= s.o.KeepFree
+		if need <= avail && (s.o.Budget == 0 || used+need <= s.o.Budget) {
+			return nil
+		}
+		ok, err := s.evictOldest(keepPart)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return s.full(need, max(avail, 0), used)
+		}
+	}
+}
+
+func (s *Store) full(need, avail, used int64) error {
+	if s.o.Budget > 0 {
+		left := max(s.o.Budget-used, 0)
+		return noSpace(&NoSpace{Needed: need, Free: min(avail, left), Budget: s.o.Budget})
+	}
+	return noSpace(&NoSpace{Needed: need, Free: avail})
+}
+
+func noSpace(e *NoSpace) error {
+	return &source.Error{Kind: source.NoSpace, What: "no room in the store", Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
+}
+
+// NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than can be had, with
+// everything evicted that nobody uses.
+type NoSpace struct {
+	Needed, Free, Budget int64 // bytes; Budget 0: the disk is the bound
+}
+
+func (e *NoSpace) Error() string {
+	if e.Budget > 0 {
+		return fmt.Sprintf("%d bytes are needed and %d are free (the store may take %d)", e.Needed, e.Free, e.Budget)
+	}
+	return fmt.Sprintf("%d bytes are needed and %d are free on the disk", e.Needed, e.Free)
+}
+
+// evictOldest evicts one thing; false when nothing can go.
+func (s *Store) evictOldest(keepPart string) (bool, error) {
+	list, err := s.list()
+	if err != nil {
+		return false, err
+	}
+	for _, e := range slices.Backward(list) {
+		if e.Pinned {
+			continue
+		}
+		h, err := ParseDigest(e.Digest)
+		if err != nil {
+			return false, err
+		}
+		ok, err := s.evict(h)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			continue
+		}
+		freed, err := s.dropBlobs()
+		if err != nil {
+			return false, err
+		}
+		s.o.Log.Info("checkpoint evicted", "digest", e.Digest, "source", e.Source, "freed", freed)
+		return true, nil
+	}
+	return s.dropPart(keepPart)
+}
+
+// dropPart deletes the oldest staging that no process is at work on.
+func (s *Store) dropPart(keep string) (bool, error) {
+	dirs, err := os.ReadDir(s.path("parts"))
+	if err != nil {
+		return false, err
+	}
+	var name string
+	var age time.Time
+	for _, d := range dirs {
+		fi, err := d.Info()
+		if err != nil || d.Name() == keep {
+			continue
+		}
+		lock, err := lockFile(s.path("parts", d.Name(), "lock"), true, false)
+		if err != nil {
+			continue
+		}
+		lock.Close()
+		if name == "" || fi.ModTime().Before(age) {
+			name, age = d.Name(), fi.ModTime()
+		}
+	}
+	if name == "" {
+		return false, nil
+	}
+	lock, err := lockFile(s.path("parts", name, "lock"), true, false)
+	if err != nil {
+		return false, nil
+	}
+	defer lock.Close()
+	s.o.Log.Info("unfinished staging dropped", "part", name)
+	return true, s.discard(s.path("parts", name))
+}
+
+// Verify reads a checkpoint again and compares every file with its digest. A
+// file that differs is taken out together with every checkpoint that holds it,
+// so that the next Stage fetches it anew; the error (kind Digest) names it.
+// Checkpoints in use are taken out too: who maps a bad file keeps its bytes,
+// and nobody new gets them.
+func (s *Store) Verify(digest string) error {
+	e, lease, err := s.Acquire(digest)
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	root, err := os.OpenRoot(e.Path)
+	if err != nil {
+		return broken("", err)
+	}
+	defer root.Close()
+	for _, f := range e.Files {
+		sum, n, err := hashFile(root, f.Name)
+		if err == nil && sum == f.SHA256 && n == f.Size {
+			continue
+		}
+		bad := &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, What: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
+		if err := s.locked(func() error { return s.quarantine(f.SHA256) }); err != nil {
+			return errors.Join(bad, err)
+		}
+		return bad
+	}
+	return nil
+}
+
+// quarantine takes out a blob and the checkpoints that link to it.
+func (s *Store) quarantine(sum string) error {
+	list, err := s.list()
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if !slices.ContainsFunc(e.Files, func(f File) bool { return f.SHA256 == sum }) {
+			continue
+		}
+		h, err := ParseDigest(e.Digest)
+		if err != nil {
+			return err
+		}
+		if err := s.discard(s.path("checkpoints", h)); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(s.blob(sum)); err != nil {
+		return gone(err)
+	}
+	_, err = s.dropBlobs()
+	return err
+}
