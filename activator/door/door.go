@@ -1,0 +1,168 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// The causes with which a request's context ends; see [context.Cause].
+var (
+	ErrGone     = errors.New("door: the client left")
+	ErrDraining = errors.New("door: the server is shutting down")
+	errAnswered = errors.New("door: the request was answered")
+)
+
+// Field is one header field.
+type Field struct{ Name, Value string }
+
+// Request is one request, its body read whole. It is valid until the handler
+// returns or, if the answer has a Stream, until the Stream is closed. The
+// strings may be kept longer, Body may not.
+type Request struct {
+	Method string
+	Path   string // as it came, not decoded, without the query
+	Query  string // without the question mark
+	Host   string
+	Body   []byte
+	Remote netip.AddrPort // of the peer; the zero value on connections without addresses
+	// Arrived is when the whole request was there.
+	Arrived time.Time
+
+	w *wire
+}
+
+// Header returns the first value of the named field as it came, in whatever
+// case; "" if there is none.
+func (r *Request) Header(name string) string {
+	w := r.w
+	head := w.headText()
+	for _, f := range w.fields {
+		if int(f.colon-f.name) == len(name) && strings.EqualFold(head[f.name:f.colon], name) {
+			return head[f.value:f.end]
+		}
+	}
+	return ""
+}
+
+// Fields yields the head's fields in their order and spelling.
+func (r *Request) Fields(yield func(Field) bool) {
+	w := r.w
+	head := w.headText()
+	for _, f := range w.fields {
+		if !yield(Field{head[f.name:f.colon], head[f.value:f.end]}) {
+			return
+		}
+	}
+}
+
+// Context ends with [ErrGone] when the client left, with [ErrDraining] when the
+// drain deadline passed, and after the request has been answered. The first
+// call arms the watch for departure; a handler that never calls it pays nothing.
+func (r *Request) Context() context.Context { return r.w.context() }
+
+// Draining tells whether the server has begun to shut down, so that a request
+// that would wait can be refused.
+func (r *Request) Draining() bool { return r.w.s.draining.Load() }
+
+// Response is what a handler leaves: zero means an empty 200.
+type Response struct {
+	Status int // 0 is 200
+	// Fields of the answer. Those that frame it (Connection, Content-Length,
+	// Transfer-Encoding, Date and their like) are the door's own and ignored here.
+	Fields []Field
+	// Body is the whole answer where Stream is nil.
+	Body []byte
+	// Stream is the answer's body: each Read is one chunk, flushed; the head goes
+	// out with the first. io.EOF ends it cleanly, best together with the last
+	// bytes: then both go out in one write. Any other error aborts the
+	// connection, so that the client cannot take the part for the whole. Close is
+	// called exactly once, whatever happens, and no Read after it. Read may be
+	// called by another goroutine than the handler's, never by two at a time.
+	Stream io.ReadCloser
+	// Length of Stream where it is known; -1 (or 0 with a Stream) is chunked.
+	Length int64
+	// Close ends the connection after the answer.
+	Close bool
+}
+
+// Set appends a field.
+func (r *Response) Set(name, value string) { r.Fields = append(r.Fields, Field{name, value}) }
+
+// Handler answers one request. It is called concurrently, once per request, and
+// may block; Response comes empty. A panic is answered 500 and the connection
+// closed.
+type Handler func(*Request, *Response)
+
+// Options of a server. Zero values take the defaults named.
+type Options struct {
+	Handler Handler
+	// MaxBody bounds a body in bytes; 32 MiB.
+	MaxBody int64
+	// MaxHead bounds a head in bytes; 8 KiB.
+	MaxHead int
+	// IdleTimeout ends a connection without a request; 200 s and never less
+	// than 180: clients pool sockets up to 120 s, and a close that races a
+	// request costs them a retry.
+	IdleTimeout time.Duration
+	// HeadTimeout bounds a head from its first byte to its last; 10 s.
+	HeadTimeout time.Duration
+	// BodyGrace and BodyRate bound a slow body: after the grace (5 s) it must
+	// have come at the rate (1 KiB/s) on average.
+	BodyGrace time.Duration
+	BodyRate  int64
+	// WriteTimeout bounds each write of up to 64 KiB; 30 s.
+	WriteTimeout time.Duration
+	// WatchAfter is how long a request is unanswered before departure is watched; 50 ms.
+	WatchAfter time.Duration
+	// CutGrace is what streams get after the drain deadline to write their
+	// error frame before connections are closed; 500 ms.
+	CutGrace time.Duration
+	// Logger gets panics of handlers and errors of listeners; nil is silence.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	if o.MaxBody <= 0 {
+		o.MaxBody = 32 << 20
+	}
+	if o.MaxHead <= 0 {
+		o.MaxHead = 8 << 10
+	}
+	def(&o.IdleTimeout, 200*time.Second)
+	def(&o.HeadTimeout, 10*time.Second)
+	def(&o.BodyGrace, 5*time.Second)
+	if o.BodyRate <= 0 {
+		o.BodyRate = 1 << 10
+	}
+	def(&o.WriteTimeout, 30*time.Second)
+	def(&o.WatchAfter, 50*time.Millisecond)
+	def(&o.CutGrace, 500*time.Millisecond)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Server serves one handler on any number of listeners.
+type Server interface {
+	// Serve accepts until Shutdown or until the listener fails, and owns the
+	// listener. It returns nil after Shutdown.
+	Serve(net.Listener) error
+	// Shutdown drains: no new connections; idle ones are closed; requests in
+	// flight go on, and those that still come find Draining true, until all
+	// have ended or ctx has. Then contexts end with ErrDraining, and CutGrace
+	// later all connections are closed. It returns nil if nothing was cut,
+	// else ctx's error. It is called once.
+	Shutdown(ctx context.Context) error
+}

@@ -1,0 +1,141 @@
+package door
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+)
+
+// NewFiber makes the server that serves; it starts nothing.
+func NewFiber(o Options) Server {
+	f := &fiberServer{server: newServer(o)}
+	f.app = fiber.New(fiber.Config{
+		DisableStartupMessage:     true,
+		DisableDefaultDate:        true, // its clock is a goroutine that never ends
+		DisableDefaultContentType: true,
+		DisableHeaderNormalizing:  true,
+		ReadBufferSize:            256, // it reads our request line only
+		WriteBufferSize:           4<<10 + 64,
+		BodyLimit:                 1,
+		StreamRequestBody:         false,
+		// It would tell the client what it could not parse, secrets included.
+		// The front lets nothing unparsable through, so this is never the case.
+		ErrorHandler: func(c *fiber.Ctx, err error) error {
+			c.Context().Response.Reset()
+			c.Context().SetConnectionClose()
+			return c.SendStatus(http.StatusInternalServerError)
+		},
+	})
+	f.app.Use(f.handle)
+	f.app.Handler() // builds the route stack
+	f.app.Server().CloseOnShutdown = true
+	return f
+}
+
+type fiberServer struct {
+	*server
+	app *fiber.App
+}
+
+func (f *fiberServer) Serve(ln net.Listener) error {
+	if !f.open(ln) {
+		ln.Close()
+		return nil
+	}
+	for {
+		w, err := f.accept(ln)
+		if err != nil {
+			return f.ended(ln, err)
+		}
+		// Not fiber's own accept loop: its workers outlive Shutdown and it
+		// knows connections only while they are idle.
+		go f.app.Server().ServeConn(w)
+	}
+}
+
+func (f *fiberServer) handle(c *fiber.Ctx) error {
+	ctx := c.Context()
+	w := ctx.Conn().(*wire)
+	res := w.call()
+	h := &ctx.Response.Header
+	h.SetStatusCode(res.Status)
+	h.Add("Date", f.date.now(time.Now()))
+	for _, x := range res.Fields {
+		if !ownField(x.Name) {
+			h.Add(x.Name, x.Value)
+		}
+	}
+	if res.Close {
+		ctx.SetConnectionClose()
+	}
+	if res.Stream == nil {
+		ctx.Response.SetBodyRaw(res.Body)
+		return nil
+	}
+	length := -1
+	if res.Length > 0 {
+		length = int(res.Length)
+	}
+	s := &stream{w: w, in: res.Stream, chunks: length < 0}
+	if length < 0 && w.head.http10 {
+		// No chunks in HTTP/1.0, and fasthttp would send them: the body ends with
+		// the connection.
+		s.chunks = false
+		ctx.HijackSetNoResponse(true)
+		ctx.Hijack(func(net.Conn) { w.plainStream(res, s) })
+		return nil
+	}
+	ctx.SetBodyStream(s, length)
+	return nil
+}
+
+// plainStream writes head and body of an answer that ends with its connection.
+func (w *wire) plainStream(res *Response, s *stream) {
+	defer s.Close()
+	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(res.Status), 10), ' ')
+	b = append(append(b, http.StatusText(res.Status)...), "\r\nDate: "...)
+	b = append(append(b, w.s.date.now(time.Now())...), "\r\nConnection: close\r\n"...)
+	for _, x := range res.Fields {
+		if !ownField(x.Name) {
+			b = append(append(append(append(b, x.Name...), ": "...), clean(x.Value)...), '\r', '\n')
+		}
+	}
+	b = append(b, '\r', '\n')
+	if w.req.Method == "HEAD" {
+		w.write(b)
+		return
+	}
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := s.Read(buf)
+		if b = append(b, buf[:n]...); len(b) > 0 && (n > 0 || err == io.EOF) {
+			if _, werr := w.write(b); werr != nil {
+				return
+			}
+			b = b[:0]
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// clean keeps a value on its line.
+func clean(v string) string {
+	for i := range len(v) {
+		if v[i] < ' ' && v[i] != '\t' || v[i] == 0x7f {
+			b := []byte(v)
+			for i, c := range b {
+				if c < ' ' && c != '\t' || c == 0x7f {
+					b[i] = ' '
+				}
+			}
+			return string(b)
+		}
+	}
+	return v
+}

@@ -1,0 +1,195 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// server is what both bodies share: the connections and their end.
+type server struct {
+	o        Options
+	draining atomic.Bool
+	cutting  atomic.Bool // the drain deadline has passed
+	date     date
+
+	mu        sync.Mutex
+	watch     *watcher // from the first connection that needs it on
+	unwatched bool     // there is none to be had, or no longer
+	listeners map[net.Listener]struct{}
+	wires     map[*wire]struct{}
+	empty     chan struct{} // made by Shutdown, closed when the last wire is gone
+}
+
+func newServer(o Options) *server {
+	return &server{o: o.withDefaults(), listeners: map[net.Listener]struct{}{}, wires: map[*wire]struct{}{}}
+}
+
+// open registers a listener; false if the server is shutting down.
+func (s *server) open(ln net.Listener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining.Load() {
+		return false
+	}
+	s.listeners[ln] = struct{}{}
+	return true
+}
+
+// watcher is the server's epoll set, made when a connection first needs it: a
+// test bubble without descriptors never has a goroutine in the netpoller, which
+// would stop its clock.
+func (s *server) watcher() *watcher {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watch == nil && !s.unwatched {
+		x, err := newWatcher()
+		if err != nil { // every watch is a look-ahead then
+			s.o.Logger.Warn("no epoll set: departure is watched by reading ahead", "error", err)
+		}
+		s.watch, s.unwatched = x, x == nil
+	}
+	return s.watch
+}
+
+// accept waits for the next connection and puts it behind the front.
+func (s *server) accept(ln net.Listener) (*wire, error) {
+	pause := 5 * time.Millisecond
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			if short(err) && !s.draining.Load() {
+				s.o.Logger.Warn("accept failed, trying again", "error", err, "in", pause)
+				time.Sleep(pause)
+				pause = min(2*pause, time.Second)
+				continue
+			}
+			return nil, err
+		}
+		w := newWire(s, c)
+		s.mu.Lock()
+		if s.draining.Load() {
+			s.mu.Unlock()
+			c.Close()
+			continue // the listener is about to say that it is closed
+		}
+		s.wires[w] = struct{}{}
+		s.mu.Unlock()
+		return w, nil
+	}
+}
+
+// short tells whether the machine lacks something for a moment only.
+func short(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
+		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ECONNABORTED)
+}
+
+// ended turns accept's error into Serve's.
+func (s *server) ended(ln net.Listener, err error) error {
+	s.mu.Lock()
+	delete(s.listeners, ln)
+	s.mu.Unlock()
+	ln.Close()
+	if s.draining.Load() || err == nil {
+		return nil
+	}
+	return err
+}
+
+func (s *server) remove(w *wire) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.wires, w)
+	if len(s.wires) == 0 && s.empty != nil {
+		close(s.empty)
+		s.empty = nil
+	}
+}
+
+func (s *server) each(f func(*wire)) {
+	s.mu.Lock()
+	all := make([]*wire, 0, len(s.wires))
+	for w := range s.wires {
+		all = append(all, w)
+	}
+	s.mu.Unlock()
+	for _, w := range all {
+		f(w)
+	}
+}
+
+func (s *server) Shutdown(ctx context.Context) error {
+	empty := make(chan struct{})
+	s.mu.Lock()
+	s.draining.Store(true)
+	for ln := range s.listeners {
+		ln.Close()
+	}
+	if s.empty = empty; len(s.wires) == 0 {
+		close(empty)
+		s.empty = nil
+	}
+	s.mu.Unlock()
+	s.each(func(w *wire) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.phase == idle {
+			w.Conn.Close()
+		}
+	})
+
+	var err error
+	select {
+	case <-empty:
+	case <-ctx.Done():
+		err = ctx.Err()
+		s.cutting.Store(true)
+		s.each(func(w *wire) { w.leave(ErrDraining) })
+		if !within(empty, s.o.CutGrace) {
+			s.each(func(w *wire) { w.Conn.Close() })
+			within(empty, time.Second) // a handler that heeds nothing is left behind
+		}
+	}
+	s.mu.Lock()
+	x := s.watch
+	s.watch, s.unwatched = nil, true
+	s.mu.Unlock()
+	if x != nil {
+		x.close()
+	}
+	return err
+}
+
+func within(done chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// date is the Date field, made once a second by whoever needs it first.
+type date struct{ p atomic.Pointer[stamp] }
+
+type stamp struct {
+	unix int64
+	text string
+}
+
+func (d *date) now(t time.Time) string {
+	if p := d.p.Load(); p != nil && p.unix == t.Unix() {
+		return p.text
+	}
+	p := &stamp{t.Unix(), t.UTC().Format(http.TimeFormat)}
+	d.p.Store(p)
+	return p.text
+}

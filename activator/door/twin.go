@@ -1,0 +1,116 @@
+package door
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// NewHTTP makes the twin of [NewFiber] on net/http; it starts nothing. It runs
+// in testing/synctest bubbles on in-memory connections.
+func NewHTTP(o Options) Server {
+	t := &twinServer{server: newServer(o)}
+	t.http = &http.Server{
+		Handler:                      t,
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     log.New(io.Discard, "", 0), // the front has said it
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, wireKey{}, c)
+		},
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if state == http.StateIdle { // the answer is out, nobody looks ahead any more
+				c.(*wire).setPhase(idle)
+			}
+		},
+	}
+	return t
+}
+
+// wireKey finds the connection of a request; net/http offers no other way.
+type wireKey struct{}
+
+type twinServer struct {
+	*server
+	http *http.Server
+}
+
+func (t *twinServer) Serve(ln net.Listener) error {
+	if !t.open(ln) {
+		ln.Close()
+		return nil
+	}
+	return t.ended(ln, t.http.Serve(&twinListener{ln, t.server}))
+}
+
+type twinListener struct {
+	net.Listener
+	s *server
+}
+
+func (l *twinListener) Accept() (net.Conn, error) {
+	w, err := l.s.accept(l.Listener)
+	if err != nil {
+		return nil, err
+	}
+	w.twin = true
+	return w, nil
+}
+
+func (t *twinServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w := r.Context().Value(wireKey{}).(*wire)
+	res := w.call()
+	h := rw.Header()
+	h["Date"] = []string{t.date.now(time.Now())}
+	h["Content-Type"] = nil // what the handler does not say is not guessed
+	for _, x := range res.Fields {
+		if !ownField(x.Name) {
+			h.Add(x.Name, clean(x.Value))
+		}
+	}
+	if res.Close {
+		h.Set("Connection", "close")
+	}
+	if res.Stream == nil {
+		if r.Method != http.MethodHead || len(res.Body) > 0 {
+			h.Set("Content-Length", strconv.Itoa(len(res.Body)))
+		}
+		rw.WriteHeader(res.Status)
+		rw.Write(res.Body)
+		return
+	}
+	s := &stream{w: w, in: res.Stream}
+	defer s.Close()
+	if res.Length > 0 {
+		h.Set("Content-Length", strconv.FormatInt(res.Length, 10))
+	}
+	if r.Method == http.MethodHead {
+		rw.WriteHeader(res.Status)
+		return
+	}
+	buf := make([]byte, 4<<10)
+	for wrote := false; ; {
+		n, err := s.Read(buf)
+		if !wrote && (n > 0 || err == io.EOF) {
+			wrote = true
+			rw.WriteHeader(res.Status)
+		}
+		if n > 0 {
+			if _, werr := rw.Write(buf[:n]); werr != nil {
+				panic(http.ErrAbortHandler)
+			}
+			if s.err != io.EOF { // else the end goes out with it
+				http.NewResponseController(rw).Flush()
+			}
+		}
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}

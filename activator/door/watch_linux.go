@@ -1,0 +1,135 @@
+package door
+
+import (
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// watcher is one epoll set for all connections of a server. The set itself is
+// parked on Go's netpoller, so it costs a goroutine and no thread. Its events
+// carry a token, never a descriptor: descriptors are used again.
+type watcher struct {
+	epfd int
+	file *os.File
+	raw  syscall.RawConn
+	done chan struct{}
+
+	mu    sync.Mutex
+	last  uint64
+	wires map[uint64]*wire
+}
+
+func newWatcher() (*watcher, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	f := os.NewFile(uintptr(fd), "epoll")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	x := &watcher{epfd: fd, file: f, raw: raw, done: make(chan struct{}), wires: map[uint64]*wire{}}
+	go x.loop()
+	return x, nil
+}
+
+func (x *watcher) loop() {
+	defer close(x.done)
+	var events [128]unix.EpollEvent
+	for {
+		n := 0
+		err := x.raw.Read(func(fd uintptr) bool {
+			n, _ = unix.EpollWait(int(fd), events[:], 0)
+			return n > 0
+		})
+		if err != nil {
+			return // closed
+		}
+		for _, e := range events[:n] {
+			token := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
+			x.mu.Lock()
+			w := x.wires[token]
+			x.mu.Unlock()
+			if w != nil {
+				w.leave(ErrGone)
+			}
+		}
+	}
+}
+
+func (x *watcher) close() {
+	x.file.Close()
+	<-x.done
+}
+
+func rawConn(c net.Conn) syscall.RawConn {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = t.NetConn()
+	}
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+// watch watches w's connection; 0 if it cannot be watched here.
+func watch(w *wire) (*watcher, uint64) {
+	raw := rawConn(w.Conn)
+	if raw == nil {
+		return nil, 0
+	}
+	x := w.s.watcher()
+	if x == nil {
+		return nil, 0
+	}
+	return x, x.add(raw, w)
+}
+
+func (x *watcher) add(raw syscall.RawConn, w *wire) uint64 {
+	x.mu.Lock()
+	x.last++
+	token := x.last
+	x.wires[token] = w
+	x.mu.Unlock()
+	failed := syscall.EINVAL
+	err := raw.Control(func(fd uintptr) {
+		e := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32))}
+		if err := unix.EpollCtl(x.epfd, unix.EPOLL_CTL_ADD, int(fd), &e); err == nil {
+			failed = 0
+		}
+	})
+	if err != nil || failed != 0 {
+		x.mu.Lock()
+		delete(x.wires, token)
+		x.mu.Unlock()
+		return 0
+	}
+	return token
+}
+
+// remove ends the watch that add began.
+func (x *watcher) remove(w *wire, token uint64) {
+	x.mu.Lock()
+	delete(x.wires, token)
+	x.mu.Unlock()
+	if raw := rawConn(w.Conn); raw != nil {
+		raw.Control(func(fd uintptr) { // a closed one has left the set by itself
+			unix.EpollCtl(x.epfd, unix.EPOLL_CTL_DEL, int(fd), nil)
+		})
+	}
+}

@@ -1,0 +1,518 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// oneWrite is up to where head and body are copied together and sent in one
+// system call; beyond it copying costs more than a vector write.
+const oneWrite = 32 << 10
+
+// conn is one connection to an engine. Between get and finish it belongs to the
+// goroutine of its exchange; only cancel comes from elsewhere.
+type conn struct {
+	c    *Client
+	addr string
+	nc   net.Conn
+	br   *bufio.Reader
+	wb   []byte // what is sent
+	hb   []byte // the head that came, fields only
+	at   []fieldAt
+	fs   []Field
+
+	reused    bool
+	answered  bool // a byte of the answer came
+	idleSince time.Time
+
+	// Where the body stands.
+	chunked bool
+	remain  int64 // of the body, or of the chunk; -1: until the connection ends
+	inChunk bool  // a chunk's data was read, its CRLF was not
+	done    bool
+	close   bool // not to be used again
+
+	stop func() bool // unhooks the cancel; nil where ctx cannot end
+
+	mu        sync.Mutex // orders cancel against the end of the exchange
+	gen       uint64     // which exchange
+	live      bool       // an exchange is under way
+	cancelled error      // why it was cut
+}
+
+type fieldAt struct{ name, colon, value, end int }
+
+func newConn(c *Client, addr string, nc net.Conn) *conn {
+	return &conn{c: c, addr: addr, nc: nc, br: bufio.NewReaderSize(nc, 8<<10)}
+}
+
+// exchange sends r and reads the head of its answer.
+func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
+	k.mu.Lock()
+	k.gen++
+	k.live, k.cancelled = true, nil
+	gen := k.gen
+	k.mu.Unlock()
+	k.answered = false
+	if ctx.Done() != nil {
+		k.stop = context.AfterFunc(ctx, func() { k.cancel(gen, context.Cause(ctx)) })
+	}
+
+	werr := k.send(r)
+	// An engine may refuse a body before it has read it: then the answer is
+	// there although writing failed.
+	res := &Response{k: k}
+	if err := k.readHead(res, r.Method == "HEAD"); err != nil {
+		if werr != nil && !errors.Is(err, ErrProtocol) {
+			err = werr
+		}
+		return nil, err
+	}
+	if werr != nil {
+		k.close = true
+	}
+	return res, nil
+}
+
+// cancel ends exchange gen by closing the connection under it. It does nothing
+// to a later one, and does not run beside finish.
+func (k *conn) cancel(gen uint64, cause error) {
+	k.mu.Lock()
+	if k.live && k.gen == gen {
+		if cause == nil {
+			cause = context.Canceled
+		}
+		k.cancelled = cause
+		k.nc.Close()
+	}
+	k.mu.Unlock()
+}
+
+// cut tells why the exchange was cancelled; nil if it was not.
+func (k *conn) cut() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.cancelled
+}
+
+// end makes late cancels harmless; false if the exchange has ended before.
+func (k *conn) end() bool {
+	k.mu.Lock()
+	live := k.live
+	k.live = false
+	k.mu.Unlock()
+	if live && k.stop != nil {
+		k.stop()
+		k.stop = nil
+	}
+	return live
+}
+
+// abandon ends an exchange that failed.
+func (k *conn) abandon() {
+	k.end()
+	k.nc.Close()
+}
+
+// finish ends an exchange; the connection is kept only if nothing of the answer
+// is left on it and no cancel has closed it.
+func (k *conn) finish() {
+	if !k.end() {
+		return
+	}
+	if !k.done || k.close || k.br.Buffered() > 0 || k.cut() != nil {
+		k.nc.Close()
+		return
+	}
+	if cap(k.wb) > 4*oneWrite {
+		k.wb = nil
+	}
+	k.c.put(k)
+}
+
+func (k *conn) send(r *Request) error {
+	size := 0
+	for _, p := range r.Body {
+		size += len(p)
+	}
+	b := append(k.wb[:0], r.Method...)
+	b = append(append(append(b, ' '), r.Prefix...), r.Path...)
+	b = append(append(b, " HTTP/1.1\r\nhost: "...), r.Addr...)
+	if size > 0 || r.Method != "GET" && r.Method != "HEAD" {
+		b = strconv.AppendInt(append(b, "\r\ncontent-length: "...), int64(size), 10)
+	}
+	b = append(b, '\r', '\n')
+	for _, f := range r.Fields {
+		if framing(f.Name) {
+			continue
+		}
+		b = append(append(b, f.Name...), ": "...)
+		n := len(b)
+		b = append(b, f.Value...)
+		for i := n; i < len(b); i++ { // a value can never start a line
+			if b[i] == '\r' || b[i] == '\n' || b[i] == 0 {
+				b[i] = ' '
+			}
+		}
+		b = append(b, '\r', '\n')
+	}
+	b = append(b, '\r', '\n')
+	if size <= oneWrite {
+		for _, p := range r.Body {
+			b = append(b, p...)
+		}
+		k.wb = b
+		_, err := k.nc.Write(b)
+		return err
+	}
+	k.wb = b
+	bufs := make(net.Buffers, 0, 1+len(r.Body))
+	bufs = append(append(bufs, b), r.Body...)
+	_, err := bufs.WriteTo(k.nc)
+	return err
+}
+
+// framing names the fields that say how a message lies on its connection: each
+// hop has its own.
+func framing(name string) bool {
+	switch len(name) {
+	case 2:
+		return fold(name, "te")
+	case 4:
+		return fold(name, "host")
+	case 6:
+		return fold(name, "expect")
+	case 7:
+		return fold(name, "upgrade") || fold(name, "trailer")
+	case 10:
+		return fold(name, "connection") || fold(name, "keep-alive")
+	case 14:
+		return fold(name, "content-length")
+	case 16:
+		return fold(name, "proxy-connection")
+	case 17:
+		return fold(name, "transfer-encoding")
+	}
+	return false
+}
+
+// fold compares s with lower, which is in lower case, in ASCII.
+func fold[T string | []byte](s T, lower string) bool {
+	if len(s) != len(lower) {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if c >= 'A' && c <= 'Z' {
+			c |= 0x20
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func protocol(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)
+}
+
+// line reads one line without its end. It is valid until the next read.
+func (k *conn) line() ([]byte, error) {
+	l, err := k.br.ReadSlice('\n')
+	if err != nil {
+		if errors.Is(err, bufio.ErrBufferFull) {
+			return nil, protocol("a line is too long")
+		}
+		return nil, err
+	}
+	l = l[:len(l)-1]
+	if n := len(l); n > 0 && l[n-1] == '\r' {
+		l = l[:n-1]
+	}
+	return l, nil
+}
+
+func (k *conn) readHead(res *Response, headOnly bool) error {
+	if _, err := k.br.Peek(1); err != nil {
+		return err
+	}
+	k.answered = true
+	for informational := 0; ; informational++ {
+		if err := k.oneHead(res); err != nil {
+			return err
+		}
+		if res.Status == 101 {
+			return protocol("it switches protocols unasked")
+		}
+		if res.Status >= 200 {
+			break
+		}
+		if informational == 16 {
+			return protocol("it sends no final answer")
+		}
+	}
+	switch {
+	case headOnly || res.Status == 204 || res.Status == 304:
+		k.chunked, k.remain, k.done = false, 0, true
+	case k.chunked:
+	case k.remain == 0:
+		k.done = true
+	case k.remain < 0:
+		k.close = true
+	}
+	res.Length = k.remain
+	if k.chunked {
+		res.Length, k.remain = -1, 0
+	}
+	return nil
+}
+
+// oneHead reads one status line and its fields.
+func (k *conn) oneHead(res *Response) error {
+	l, err := k.line()
+	if err != nil {
+		return err
+	}
+	if len(l) < 12 || string(l[:7]) != "HTTP/1." || l[7] != '0' && l[7] != '1' || l[8] != ' ' || len(l) > 12 && l[12] != ' ' {
+		return protocol("its status line is %.60q", l)
+	}
+	status := 0
+	for _, d := range l[9:12] {
+		if d < '0' || d > '9' {
+			return protocol("its status line is %.60q", l)
+		}
+		status = status*10 + int(d-'0')
+	}
+	if status < 100 {
+		return protocol("its status is %d", status)
+	}
+	res.Status = status
+	k.chunked, k.inChunk, k.remain, k.done = false, false, -1, false
+	k.close = l[7] == '0'
+	size := len(l)
+	k.hb, k.at = k.hb[:0], k.at[:0]
+	for {
+		if l, err = k.line(); err != nil {
+			return err
+		}
+		if len(l) == 0 {
+			break
+		}
+		if size += len(l) + 2; size > k.c.o.MaxHead || len(k.at) == 128 {
+			return protocol("its head is too large")
+		}
+		colon := bytes.IndexByte(l, ':')
+		if colon <= 0 {
+			return protocol("a field is %.60q", l)
+		}
+		for i, c := range l[:colon] {
+			if c <= ' ' || c >= 0x7f {
+				return protocol("a field is %.60q", l)
+			}
+			if c >= 'A' && c <= 'Z' {
+				l[i] = c | 0x20
+			}
+		}
+		for _, c := range l[colon+1:] {
+			if c < ' ' && c != '\t' || c == 0x7f {
+				return protocol("a field's value has control characters")
+			}
+		}
+		name, value := l[:colon], bytes.Trim(l[colon+1:], " \t")
+		switch string(name) {
+		case "content-length":
+			if k.remain >= 0 || len(value) == 0 || len(value) > 15 {
+				return protocol("its content-length is %.60q", value)
+			}
+			k.remain = 0
+			for _, d := range value {
+				if d < '0' || d > '9' {
+					return protocol("its content-length is %.60q", value)
+				}
+				k.remain = k.remain*10 + int64(d-'0')
+			}
+			continue
+		case "transfer-encoding":
+			if k.chunked || !fold(value, "chunked") {
+				return protocol("its transfer-encoding is %.60q", value)
+			}
+			k.chunked = true
+			continue
+		case "connection":
+			if fold(value, "close") {
+				k.close = true
+			}
+			continue
+		case "keep-alive", "upgrade", "trailer", "proxy-connection", "te":
+			continue
+		}
+		at := len(k.hb)
+		k.hb = append(append(k.hb, name...), value...)
+		k.at = append(k.at, fieldAt{at, at + len(name), at + len(name), len(k.hb)})
+	}
+	if k.chunked && k.remain >= 0 {
+		return protocol("it has both a length and chunks")
+	}
+	if status < 200 {
+		return nil
+	}
+	head := string(k.hb) // one allocation for all names and values
+	fields := k.fs[:0]
+	for _, f := range k.at {
+		fields = append(fields, Field{head[f.name:f.colon], head[f.value:f.end]})
+	}
+	k.fs, res.Fields = fields, fields
+	return nil
+}
+
+// chunk reads the line that opens the next chunk, and the end of the one before.
+func (k *conn) chunk() error {
+	if k.inChunk {
+		l, err := k.line()
+		if err != nil {
+			return err
+		}
+		if len(l) != 0 {
+			return protocol("a chunk is longer than it says")
+		}
+		k.inChunk = false
+	}
+	l, err := k.line()
+	if err != nil {
+		return err
+	}
+	if i := bytes.IndexByte(l, ';'); i >= 0 {
+		l = bytes.TrimRight(l[:i], " \t")
+	}
+	if len(l) == 0 || len(l) > 8 {
+		return protocol("a chunk's size is %.20q", l)
+	}
+	var n int64
+	for _, d := range l {
+		switch {
+		case d >= '0' && d <= '9':
+			n = n<<4 | int64(d-'0')
+		case d|0x20 >= 'a' && d|0x20 <= 'f':
+			n = n<<4 | int64(d|0x20-'a'+10)
+		default:
+			return protocol("a chunk's size is %.20q", l)
+		}
+	}
+	if k.remain = n; n > 0 {
+		return nil
+	}
+	for range 64 { // trailers are dropped
+		if l, err = k.line(); err != nil {
+			return err
+		}
+		if len(l) == 0 {
+			k.done = true
+			return nil
+		}
+	}
+	return protocol("its trailers do not end")
+}
+
+// ready tells whether chunk would not have to wait.
+func (k *conn) ready() bool {
+	b, _ := k.br.Peek(k.br.Buffered())
+	if k.inChunk {
+		if len(b) < 2 {
+			return false
+		}
+		b = b[2:]
+	}
+	i := bytes.IndexByte(b, '\n')
+	if i < 0 {
+		return false
+	}
+	if b[0] == '0' { // the last one: its empty line must be here too
+		return bytes.HasPrefix(b[i+1:], []byte("\r\n"))
+	}
+	return true
+}
+
+func (k *conn) read(p []byte) (n int, err error) {
+	if k.done {
+		return 0, io.EOF
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if k.chunked {
+		n, err = k.readChunks(p)
+	} else {
+		if k.remain > 0 && int64(len(p)) > k.remain {
+			p = p[:k.remain]
+		}
+		n, err = k.br.Read(p)
+		if k.remain > 0 {
+			if k.remain -= int64(n); k.remain == 0 {
+				k.done = true
+			}
+		} else if err == io.EOF {
+			k.done = true
+		}
+	}
+	if k.done {
+		return n, io.EOF
+	}
+	if err == nil || n > 0 {
+		return n, nil
+	}
+	if cause := k.cut(); cause != nil {
+		return 0, &Error{k.addr, ErrCancelled, cause}
+	}
+	k.close = true
+	if errors.Is(err, ErrProtocol) {
+		return 0, &Error{k.addr, ErrProtocol, err}
+	}
+	return 0, &Error{k.addr, io.ErrUnexpectedEOF, err}
+}
+
+// readChunks fills p from as many chunks as are there; it waits only for the
+// first byte.
+func (k *conn) readChunks(p []byte) (n int, err error) {
+	for n < len(p) {
+		if k.remain == 0 {
+			if n > 0 && !k.ready() {
+				return n, nil
+			}
+			if err = k.chunk(); err != nil || k.done {
+				return n, err
+			}
+		}
+		if n > 0 && k.br.Buffered() == 0 {
+			return n, nil
+		}
+		q := p[n:]
+		if int64(len(q)) > k.remain {
+			q = q[:k.remain]
+		}
+		var m int
+		m, err = k.br.Read(q)
+		n += m
+		if k.remain -= int64(m); k.remain == 0 && m > 0 {
+			k.inChunk = true
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	// The end may already be here: say so together with the last bytes.
+	if k.remain == 0 && k.ready() {
+		if b, _ := k.br.Peek(3); len(b) == 3 && b[2] == '0' {
+			err = k.chunk()
+		}
+	}
+	return n, err
+}

@@ -1,0 +1,21 @@
+// Package upstream is HTTP out: the client that talks to engines.
+//
+// It is our own because the two at hand do not fit. net/http's costs 40 µs of
+// CPU a request more than this one; fasthttp's pools a connection that still
+// holds unread stream bytes, so that the request after an abandoned stream is
+// answered with another's tokens, and its calls cannot be cancelled.
+//
+// What an engine needs, measured on vLLM: idle connections are dropped after
+// 4 s because its server closes them after 5; the sending side is never shut
+// down because a half-closed connection counts as a client that left; a request
+// whose reused connection died before any byte of an answer is sent once more
+// on a fresh one, since the server had closed it before the request came.
+//
+// The race that bites: a cancel that comes late must not close the connection
+// under its next user. Every exchange has a generation; a cancel names the one
+// it was made for and does nothing to another, and the end of an exchange and
+// a cancel exclude each other by one lock.
+//
+// A Client has no goroutine of its own beyond one timer for idle connections,
+// which runs only while there are some.
+package upstream

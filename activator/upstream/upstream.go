@@ -1,0 +1,269 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Field is one header field. Names are sent as they are and come back in lower
+// case.
+type Field struct{ Name, Value string }
+
+// Options of a Client; the zero value is ready.
+type Options struct {
+	// Dial opens a connection; nil dials TCP with DialTimeout.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// DialTimeout bounds a dial; 5 s by default.
+	DialTimeout time.Duration
+	// IdleTimeout is how long an unused connection is kept; 4 s by default,
+	// because engines close theirs after 5.
+	IdleTimeout time.Duration
+	// MaxIdle is how many unused connections are kept per address; 256.
+	MaxIdle int
+	// MaxHead bounds the head of an answer in bytes; 32 KiB.
+	MaxHead int
+}
+
+// Request is what goes to an engine. It must not change until Do returns.
+type Request struct {
+	Addr   string // host:port
+	Prefix string // of the path, for engines behind an agent: "/replicas/ID"
+	Method string
+	Path   string  // with its query; sent as it is
+	Fields []Field // host and content-length are ours to add; framing fields are dropped
+	Body   [][]byte
+}
+
+// The ways an exchange fails. errors.Is finds them; the cause is wrapped.
+var (
+	ErrDial      = errors.New("upstream: no connection")              // nothing was sent
+	ErrNoAnswer  = errors.New("upstream: died before the first byte") // the request may have been seen
+	ErrProtocol  = errors.New("upstream: answer is not HTTP")
+	ErrCancelled = errors.New("upstream: cancelled") // wraps the context's cause
+	errClosed    = errors.New("upstream: client is closed")
+)
+
+// Error says what was tried where.
+type Error struct {
+	Addr string
+	Kind error // one of the above, or io.ErrUnexpectedEOF: died inside the body
+	Err  error // the cause
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%v (%s): %v", e.Kind, e.Addr, e.Err) }
+
+// Unwrap lets errors.Is find both the kind and the cause.
+func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
+
+// Client keeps connections to engines. Its methods may be called concurrently.
+type Client struct {
+	o Options
+
+	mu     sync.Mutex
+	idle   map[string][]*conn // newest last
+	count  int                // of idle connections
+	closed bool
+	sweep  *time.Timer // runs while count > 0
+}
+
+// New makes a Client; it dials nothing.
+func New(o Options) *Client {
+	if o.DialTimeout <= 0 {
+		o.DialTimeout = 5 * time.Second
+	}
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = 4 * time.Second
+	}
+	if o.MaxIdle <= 0 {
+		o.MaxIdle = 256
+	}
+	if o.MaxHead <= 0 {
+		o.MaxHead = 32 << 10
+	}
+	if o.Dial == nil {
+		var d net.Dialer
+		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}
+	return &Client{o: o, idle: map[string][]*conn{}}
+}
+
+// Do sends r and returns when the head of the answer is there; 1xx answers are
+// skipped. Cancelling ctx, also later while the body is read, closes the
+// connection, which is how the engine learns that its client left. The answer
+// must be closed. The error is an [*Error].
+func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
+	if ctx.Err() != nil {
+		return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
+	}
+	for fresh := false; ; fresh = true {
+		k, err := c.get(ctx, r.Addr, fresh)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
+			}
+			return nil, &Error{r.Addr, ErrDial, err}
+		}
+		res, err := k.exchange(ctx, r)
+		if err == nil {
+			return res, nil
+		}
+		k.abandon()
+		switch {
+		case ctx.Err() != nil:
+			return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
+		case errors.Is(err, ErrProtocol):
+			return nil, &Error{r.Addr, ErrProtocol, err}
+		case k.reused && !k.answered && !fresh:
+			continue // the engine closed it while it was idle: the request was never read
+		}
+		return nil, &Error{r.Addr, ErrNoAnswer, err}
+	}
+}
+
+func (c *Client) get(ctx context.Context, addr string, fresh bool) (*conn, error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, errClosed
+	}
+	if l := c.idle[addr]; !fresh && len(l) > 0 {
+		k := l[len(l)-1]
+		l[len(l)-1] = nil
+		c.idle[addr] = l[:len(l)-1]
+		c.count--
+		c.mu.Unlock()
+		k.reused = true
+		return k, nil
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, c.o.DialTimeout)
+	defer cancel()
+	nc, err := c.o.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return newConn(c, addr, nc), nil
+}
+
+// put takes a connection back; it closes it where there are enough.
+func (c *Client) put(k *conn) {
+	k.idleSince = time.Now()
+	c.mu.Lock()
+	l := c.idle[k.addr]
+	if c.closed || len(l) >= c.o.MaxIdle {
+		c.mu.Unlock()
+		k.nc.Close()
+		return
+	}
+	c.idle[k.addr] = append(l, k)
+	c.count++
+	if c.count == 1 {
+		if c.sweep == nil {
+			c.sweep = time.AfterFunc(c.o.IdleTimeout, c.sweepIdle)
+		} else {
+			c.sweep.Reset(c.o.IdleTimeout)
+		}
+	}
+	c.mu.Unlock()
+}
+
+// sweepIdle closes what was unused for the idle timeout and comes again when
+// the next one is due.
+func (c *Client) sweepIdle() {
+	now := time.Now()
+	next := c.o.IdleTimeout
+	var old []*conn
+	c.mu.Lock()
+	for addr, l := range c.idle {
+		n := 0 // oldest first
+		for n < len(l) && now.Sub(l[n].idleSince) >= c.o.IdleTimeout {
+			n++
+		}
+		old = append(old, l[:n]...)
+		c.count -= n
+		if n == len(l) {
+			delete(c.idle, addr)
+			continue
+		}
+		if n > 0 {
+			c.idle[addr] = append([]*conn(nil), l[n:]...)
+		}
+		next = min(next, c.o.IdleTimeout-now.Sub(l[n].idleSince))
+	}
+	if c.count > 0 && !c.closed {
+		c.sweep.Reset(max(next, time.Millisecond))
+	}
+	c.mu.Unlock()
+	for _, k := range old {
+		k.nc.Close()
+	}
+}
+
+// CloseIdle closes the connections nobody uses.
+func (c *Client) CloseIdle() { c.drop(false) }
+
+// Close closes the idle connections and refuses new requests; exchanges under
+// way end by themselves and their connections are closed then.
+func (c *Client) Close() { c.drop(true) }
+
+func (c *Client) drop(closed bool) {
+	c.mu.Lock()
+	idle := c.idle
+	c.idle, c.count = map[string][]*conn{}, 0
+	c.closed = c.closed || closed
+	if c.sweep != nil {
+		c.sweep.Stop()
+	}
+	c.mu.Unlock()
+	for _, l := range idle {
+		for _, k := range l {
+			k.nc.Close()
+		}
+	}
+}
+
+// Response is the answer of one exchange. It belongs to one goroutine and is
+// not to be touched after Close.
+type Response struct {
+	Status int
+	Length int64   // of the body; -1: chunked, or until the connection ends
+	Fields []Field // in the answer's order, names in lower case, framing fields left out
+	k      *conn   // nil after Close
+}
+
+// Header returns the first value of a field, named in lower case; "" if absent.
+func (r *Response) Header(name string) string {
+	for _, f := range r.Fields {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// Read reads the body. Of a chunked body it returns what is there, across
+// chunks, without waiting for p to fill. io.EOF is the clean end; a connection
+// that dies before it is an [*Error] of kind io.ErrUnexpectedEOF.
+func (r *Response) Read(p []byte) (int, error) {
+	if r.k == nil {
+		return 0, io.ErrClosedPipe
+	}
+	return r.k.read(p)
+}
+
+// Close ends the exchange. The connection is used again only if the body was
+// read to its end. Closing again does nothing.
+func (r *Response) Close() error {
+	if k := r.k; k != nil {
+		r.k = nil
+		k.finish()
+	}
+	return nil
+}
