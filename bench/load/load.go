@@ -48,7 +48,7 @@ type Answer struct {
 	Body      []byte    // valid until the next answer on the same Conn
 	RequestID string    // x-request-id
 	ColdStart string    // thaw-cold-start
-	First     time.Time // first byte of the body's data (comments do not count)
+	First     time.Time // the first event with text in it; of a plain answer its body
 	End       time.Time
 	closing   bool
 }
@@ -187,7 +187,7 @@ func (k *Conn) chunks(a *Answer) error {
 		if _, err := io.CopyN(&k.body, k.br, int64(n)); err != nil {
 			return err
 		}
-		if b := k.body.Bytes()[had:]; a.First.IsZero() && n > 0 && b[0] != ':' && b[0] != '\n' {
+		if a.First.IsZero() && hasText(k.body.Bytes()[had:]) {
 			a.First = time.Now()
 		}
 		if _, err := k.br.Discard(2); err != nil {
@@ -197,6 +197,24 @@ func (k *Conn) chunks(a *Answer) error {
 			return nil
 		}
 	}
+}
+
+// hasText reports whether events say something: a comment, a role alone or the
+// no-op chunk of a held stream do not.
+func hasText(events []byte) bool {
+	for _, key := range []string{`"content":"`, `"text":"`} {
+		for rest := events; ; {
+			i := bytes.Index(rest, []byte(key))
+			if i < 0 {
+				break
+			}
+			rest = rest[i+len(key):]
+			if len(rest) > 0 && rest[0] != '"' {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func unexpected(err error) error {

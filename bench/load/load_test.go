@@ -120,9 +120,24 @@ func TestAnswersThatAreWrong(t *testing.T) {
 	}
 }
 
+func TestHasText(t *testing.T) {
+	for s, want := range map[string]bool{
+		": thaw state=loading\n":                                                      false,
+		`data: {"delta":{"role":"assistant","content":""}}`:                           false,
+		`data: {"delta":{"content":""}}` + "\n\n" + `data: {"delta":{"content":"a"}}`: true,
+		`data: {"choices":[{"text":" a"}]}`:                                           true,
+		`data: {"choices":[{"text":""}]}`:                                             false,
+		`data: {"content":"`:                                                          false,
+	} {
+		if hasText([]byte(s)) != want {
+			t.Errorf("hasText(%s) is not %v", s, want)
+		}
+	}
+}
+
 func TestHeadersCommentsAndReconnect(t *testing.T) {
 	held := "HTTP/1.1 200 OK\r\nX-Request-Id: r1\r\nthaw-cold-start: c1\r\nTransfer-Encoding: chunked\r\n\r\n" +
-		"d\r\n: thaw state\n\r\n8\r\ndata: x\n\r\n0\r\n\r\n"
+		"d\r\n: thaw state\n\r\n15\r\ndata: {\"content\":\"x\"}\r\n0\r\n\r\n"
 	addr := script(t, held, strings.Replace(held, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1), held)
 	k, err := Dial(t.Context(), addr)
 	if err != nil {
@@ -137,7 +152,7 @@ func TestHeadersCommentsAndReconnect(t *testing.T) {
 		if a.RequestID != "r1" || a.ColdStart != "c1" || a.First.IsZero() {
 			t.Errorf("%+v", a)
 		}
-		if err := Exactly([]byte("data: x\n"))(a); err != nil {
+		if err := Exactly([]byte(`data: {"content":"x"}`))(a); err != nil {
 			t.Error(err)
 		}
 	}

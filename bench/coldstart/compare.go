@@ -1,0 +1,43 @@
+package coldstart
+
+import (
+	"fmt"
+
+	"github.com/thaw-dev/thaw/bench/report"
+)
+
+// A phase is worse when its median grew by more than this share and this much,
+// and when all but the quickest quarter of the new rounds are slower than the
+// old median: then it is not one slow round that moved it.
+const (
+	worseShare   = 0.20
+	worseSeconds = 0.005
+)
+
+// Worse is a phase that grew.
+type Worse struct {
+	Phase    string  `json:"phase"`
+	Was, Now float64 // median seconds
+}
+
+func (w Worse) String() string {
+	return fmt.Sprintf("%s got worse: %s, was %s (median)", w.Phase, report.Millis(w.Now), report.Millis(w.Was))
+}
+
+// Compare names the phases of now that are worse than in was. A phase that was
+// has not is nothing to compare with.
+func Compare(was, now Result) []Worse {
+	var out []Worse
+	old := map[string]report.Summary{}
+	for _, r := range was.Phases {
+		old[r.Phase] = r.Seconds
+	}
+	for _, r := range now.Phases {
+		o, ok := old[r.Phase]
+		n := r.Seconds
+		if ok && n.P50 > o.P50*(1+worseShare) && n.P50 > o.P50+worseSeconds && n.P25 > o.P50 {
+			out = append(out, Worse{Phase: r.Phase, Was: o.P50, Now: n.P50})
+		}
+	}
+	return out
+}

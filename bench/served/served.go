@@ -1,0 +1,280 @@
+package served
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/process"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Bounds of waiting for the platform.
+const (
+	startWithin = 30 * time.Second
+	stopWithin  = 60 * time.Second
+	endWithin   = 20 * time.Second
+	pollEvery   = 5 * time.Millisecond
+)
+
+// Options of a platform that the bench starts itself.
+type Options struct {
+	Exe       string   // bin/thaw
+	Dir       string   // for data and logs; the bench's own
+	Functions string   // folder of model files
+	Args      []string // more flags of `thaw serve`
+	Env       []string
+}
+
+// Platform is a running `thaw serve`. Its methods may be called concurrently,
+// but for End.
+type Platform struct {
+	URL   string // http://host:port
+	Addr  string // host:port
+	Token string // admin token, or a key
+
+	Process *process.Process // nil where the bench did not start it
+	client  *http.Client
+}
+
+// At is a platform that runs already.
+func At(base, token string) (*Platform, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" || u.Host == "" {
+		return nil, fmt.Errorf("%q is no server: want http://host:port", base)
+	}
+	addr := u.Host
+	if u.Port() == "" {
+		addr += ":80"
+	}
+	return &Platform{
+		URL: "http://" + u.Host, Addr: addr, Token: token,
+		client: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 4}},
+	}, nil
+}
+
+// Start starts `thaw serve` on a free loopback port and waits until it takes
+// requests. End it.
+func Start(ctx context.Context, o Options) (*Platform, error) {
+	addr, err := process.FreeAddr()
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(o.Dir, "data")
+	argv := append([]string{o.Exe, "serve", "--addr", addr, "--data", data, "--functions", o.Functions}, o.Args...)
+	proc, err := process.Begin("serve", o.Dir, o.Env, argv...)
+	if err != nil {
+		return nil, err
+	}
+	p, err := At("http://"+addr, "")
+	if err == nil {
+		p.Process = proc
+		wait, cancel := context.WithTimeoutCause(ctx, startWithin, fmt.Errorf("not within %s", startWithin))
+		defer cancel()
+		err = proc.WaitHTTP(wait, p.URL+"/readyz")
+	}
+	if err == nil {
+		p.Token, err = AdminToken(data)
+	}
+	if err != nil {
+		proc.End(endWithin)
+		return nil, err
+	}
+	return p, nil
+}
+
+// End ends a platform that Start started, and its engines.
+func (p *Platform) End() {
+	p.client.CloseIdleConnections()
+	if p.Process != nil {
+		p.Process.End(endWithin)
+	}
+}
+
+// AdminToken reads the token that `thaw serve` made in its data folder.
+func AdminToken(data string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(data, "admin-token"))
+	if err != nil {
+		return "", fmt.Errorf("admin token: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Replica is a row of GET /api/v1/replicas.
+type Replica struct {
+	ID       string          `json:"id"`
+	Function string          `json:"function"`
+	State    functions.State `json:"state"`
+	Endpoint string          `json:"endpoint"`
+	InFlight int             `json:"in_flight"`
+}
+
+// Replicas of a function that have not ended.
+func (p *Platform) Replicas(ctx context.Context, of functions.Name) ([]Replica, error) {
+	var list struct {
+		Items []Replica `json:"items"`
+	}
+	if err := p.call(ctx, http.MethodGet, "/api/v1/replicas", nil, &list); err != nil {
+		return nil, err
+	}
+	var out []Replica
+	for _, r := range list.Items {
+		n, err := functions.ParseName(r.Function, functions.DefaultTeam)
+		if err == nil && n.Base() == of.Base() && !r.State.Over() {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// Stop brings a function to zero replicas and returns when none is left.
+func (p *Platform) Stop(ctx context.Context, of functions.Name) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stopWithin, fmt.Errorf("%s still has replicas after %s", of, stopWithin))
+	defer cancel()
+	if err := p.call(ctx, http.MethodPost, "/api/v1/functions/"+of.Team+"/"+of.Name+"/stop", nil, nil); err != nil {
+		return err
+	}
+	return p.until(ctx, func() (bool, error) {
+		rs, err := p.Replicas(ctx, of)
+		return len(rs) == 0, err
+	})
+}
+
+// Wake asks for a replica and does not wait for it.
+func (p *Platform) Wake(ctx context.Context, of functions.Name) error {
+	return p.call(ctx, http.MethodPost, "/api/v1/functions/"+of.Team+"/"+of.Name+"/wake", nil, nil)
+}
+
+// Ready waits until a function has a READY replica.
+func (p *Platform) Ready(ctx context.Context, of functions.Name) (Replica, error) {
+	var ready Replica
+	err := p.until(ctx, func() (bool, error) {
+		rs, err := p.Replicas(ctx, of)
+		for _, r := range rs {
+			if r.State == functions.Ready {
+				ready = r
+				return true, nil
+			}
+		}
+		return false, err
+	})
+	return ready, err
+}
+
+// ColdStart is the timeline of a cold start, by its own id or a request's, once
+// it has the phase first_token (or after a second, as it is).
+func (p *Platform) ColdStart(ctx context.Context, id string) (functions.Timeline, error) {
+	var t functions.Timeline
+	patience := time.Now().Add(time.Second)
+	err := p.until(ctx, func() (bool, error) {
+		t = functions.Timeline{}
+		if err := p.call(ctx, http.MethodGet, "/api/v1/coldstarts/"+url.PathEscape(id), nil, &t); err != nil {
+			return false, err
+		}
+		for _, s := range t.Phases {
+			if s.Phase == functions.PhaseFirstToken {
+				return true, nil
+			}
+		}
+		return time.Now().After(patience), nil
+	})
+	return t, err
+}
+
+var secret = regexp.MustCompile(`sk-thaw-[A-Za-z0-9_-]+`)
+
+// NewKey makes a key of a team.
+func (p *Platform) NewKey(ctx context.Context, team, name string) (string, error) {
+	body := map[string]any{"team": team, "name": name}
+	var answer json.RawMessage
+	if err := p.call(ctx, http.MethodPost, "/api/v1/keys", body, &answer); err != nil {
+		return "", err
+	}
+	key := secret.Find(answer)
+	if key == nil {
+		return "", fmt.Errorf("POST /api/v1/keys answered no key")
+	}
+	return string(key), nil
+}
+
+// Stats asks a replica's engine, which must be the fake one, what it has seen.
+func (p *Platform) Stats(ctx context.Context, r Replica, into any) error {
+	return p.get(ctx, r.Endpoint+"/stats", into)
+}
+
+func (p *Platform) until(ctx context.Context, ok func() (bool, error)) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		done, err := ok()
+		if done || (err != nil && ctx.Err() == nil) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *Platform) get(ctx context.Context, url string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	return p.do(req, into)
+}
+
+func (p *Platform) call(ctx context.Context, method, path string, body, into any) error {
+	var r io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		r = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, p.URL+path, r)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if p.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+p.Token)
+	}
+	return p.do(req, into)
+}
+
+func (p *Platform) do(req *http.Request, into any) error {
+	res, err := p.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
+	if err != nil {
+		return err
+	}
+	if res.StatusCode/100 != 2 {
+		return fmt.Errorf("%s %s: %s: %.300s", req.Method, req.URL.Path, res.Status, b)
+	}
+	if into == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("%s %s: %w", req.Method, req.URL.Path, err)
+	}
+	return nil
+}
