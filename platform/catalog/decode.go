@@ -515,3 +515,22 @@ func suggest(word string, names []string) string {
 	}
 	return "one of " + strings.Join(slices.Sorted(slices.Values(names)), ", ")
 }
+
+// Keys are the keys at the top of a one-document file that DecodeInto read,
+// with the line of each.
+func Keys(file string, data []byte) (map[string]int, error) {
+	d := &decoder{file: file}
+	keys := map[string]int{}
+	for _, body := range d.parse(data) {
+		m, _ := mapping(body)
+		for _, kv := range m {
+			if key, ok := keyOf(kv); ok {
+				keys[key] = position(kv).Line
+			}
+		}
+	}
+	if len(d.problems) > 0 {
+		return nil, d.problems
+	}
+	return keys, nil
+}

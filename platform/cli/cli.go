@@ -1,0 +1,385 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Version is set by the linker.
+var Version = "dev"
+
+// Programs are what the verbs that run something run. One that is nil is a verb
+// that says this build does not have it.
+type Programs struct {
+	// Serve and Agent block until ctx ends or they fail. After ctx's end they
+	// drain and return nil.
+	Serve func(ctx context.Context, c ServeConfig, stdout, stderr io.Writer) error
+	Agent func(ctx context.Context, c AgentConfig, stdout, stderr io.Writer) error
+	// Keep is the keeper process an agent starts.
+	Keep func(ctx context.Context, c KeepConfig, stderr io.Writer) error
+	// Engines are the embedded ones, by name; args are all after the name.
+	Engines map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error
+	// Bench measures; args are all after the verb.
+	Bench func(ctx context.Context, args []string, stdout, stderr io.Writer) error
+	// GPUs lists what the driver sees. driver says which it is, or why there
+	// is none.
+	GPUs func() (gpus []functions.GPU, driver string, err error)
+	// Getenv is os.Getenv when nil.
+	Getenv func(string) string
+}
+
+// Main is the program: it runs the verb of args (without the program's name)
+// and returns the exit code.
+func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, p Programs) int {
+	if p.Getenv == nil {
+		p.Getenv = os.Getenv
+	}
+	c := &command{Programs: p, term: newTerm(stdin, stdout, stderr, p.Getenv)}
+	root := c.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	return c.report(ctx, err)
+}
+
+// command is one run of the program.
+type command struct {
+	Programs
+	*term
+	server, key, output string
+	timeout             time.Duration
+	noColor             bool
+}
+
+func (c *command) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "thaw",
+		Short: "Serverless inference: many models share few GPUs behind one OpenAI endpoint",
+		Example: `  thaw serve --functions functions/shipped     start the platform
+  thaw run tiny "What is thaw?"                chat with a model, cold or not
+  thaw ps                                      what runs
+  thaw deploy -f model.yaml                    add a model`,
+		Long: `thaw holds a request for a model at rest, wakes it, says how far it is, and
+answers as soon as physics allows. A model without traffic costs nothing.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not allowed or over
+quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownVerb(cmd, args[0])
+		},
+		PersistentPreRun: func(*cobra.Command, []string) {
+			if c.noColor {
+				c.colour = false
+			}
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return c.flagError(cmd, err) })
+	root.SetHelpTemplate(helpTemplate)
+	root.SetUsageTemplate(usageTemplate)
+	root.AddGroup(&cobra.Group{ID: "use", Title: "Use models:"}, &cobra.Group{ID: "own", Title: "Own models:"}, &cobra.Group{ID: "run", Title: "Run the platform:"})
+
+	f := root.PersistentFlags()
+	f.BoolVarP(&c.quiet, "quiet", "q", false, "no progress, no remarks")
+	f.BoolVar(&c.noColor, "no-color", false, "no colours [NO_COLOR]")
+	f.BoolVar(&c.noInput, "no-input", false, "never ask on the terminal")
+
+	root.AddCommand(c.serve(), c.agent(), c.keep(), c.engine(), c.bench(), c.version(), c.config(), c.completion())
+	root.SetHelpCommand(&cobra.Command{Use: "help [VERB]", Short: "Help about a verb", Hidden: true, RunE: func(cmd *cobra.Command, args []string) error {
+		target, rest, err := cmd.Root().Find(args)
+		if err != nil || len(rest) > 0 {
+			return unknownVerb(cmd.Root(), strings.Join(args, " "))
+		}
+		return target.Help()
+	}})
+	return root
+}
+
+// Examples come first: they are what people look for.
+const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
+
+{{end}}{{.UsageString}}`
+
+const usageTemplate = `{{if .HasExample}}Examples:
+{{.Example}}
+
+{{end}}Usage:
+  {{if .Runnable}}{{.UseLine}}{{else}}{{.CommandPath}} VERB{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $group := .Groups}}
+
+{{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) .IsAvailableCommand)}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}
+
+Other verbs:{{range $cmds}}{{if (and (eq .GroupID "") .IsAvailableCommand)}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
+
+For every verb:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableSubCommands}}
+
+{{.CommandPath}} VERB --help tells more about one.{{end}}
+`
+
+func unknownVerb(cmd *cobra.Command, word string) error {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	hint := cmd.CommandPath() + " --help lists the verbs"
+	if near := functions.Nearest(word, names, 1); len(near) > 0 {
+		hint = "did you mean " + near[0] + "?"
+	}
+	return usage(hint, "%q is no verb of %s", clip(word), cmd.CommandPath())
+}
+
+func (c *command) flagError(cmd *cobra.Command, err error) error {
+	hint := cmd.CommandPath() + " --help lists the flags"
+	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
+		var names []string
+		cmd.Flags().VisitAll(func(f *flagT) { names = append(names, f.Name) })
+		cmd.InheritedFlags().VisitAll(func(f *flagT) { names = append(names, f.Name) })
+		if near := functions.Nearest(word, names, 1); len(near) > 0 {
+			hint = "did you mean --" + near[0] + "?"
+		}
+	}
+	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
+}
+
+// exact wants n arguments, named for the error.
+func exact(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return usage(cmd.UseLine(), "%s is missing", names[len(args)])
+		}
+		if len(args) > len(names) {
+			return usage(cmd.UseLine(), "%q is more than %s takes", clip(args[len(names)]), cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+func (c *command) missing(what string) error {
+	return &Error{Exit: ExitFailed, What: "this build of thaw has no " + what}
+}
+
+func (c *command) serve() *cobra.Command {
+	var file string
+	var showExample, showSchema bool
+	cfg := new(ServeConfig)
+	cmd := &cobra.Command{
+		Use: "serve [flags]", Short: "Run the platform on this machine", GroupID: "run",
+		Example: `  thaw serve --functions functions/shipped
+  thaw serve --addr 0.0.0.0:8080 --data /var/lib/thaw --functions /etc/thaw/functions
+  thaw serve --example-config > thaw.yaml; thaw serve --config thaw.yaml`,
+		Args: exact(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case showExample:
+				_, err := c.out.Write(example(cfg, "https://thaw.dev/schema/serve.json"))
+				return err
+			case showSchema:
+				_, err := c.out.Write(settingsSchema(cfg, "thaw serve"))
+				return err
+			}
+			if _, err := c.loadServe(cmd.Flags(), cfg, file); err != nil {
+				return err
+			}
+			if c.Serve == nil {
+				return c.missing("server")
+			}
+			return c.Serve(cmd.Context(), *cfg, c.out, c.err)
+		},
+	}
+	register(cmd.Flags(), cfg)
+	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_CONFIG]")
+	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and end")
+	cmd.Flags().BoolVar(&showSchema, "config-schema", false, "print the JSON schema of that file and end")
+	return cmd
+}
+
+// loadServe reads the settings of serve from everywhere.
+func (c *command) loadServe(fs *flagSet, cfg *ServeConfig, file string) (map[string]string, error) {
+	if file == "" {
+		file = c.Getenv("THAW_CONFIG")
+	}
+	origin, err := load(fs, cfg, file, c.Getenv)
+	if err == nil {
+		err = cfg.check(dataDir(c.Getenv))
+	}
+	if err != nil {
+		return nil, &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: "thaw serve --example-config shows every setting"}
+	}
+	return origin, nil
+}
+
+func (c *command) agent() *cobra.Command {
+	var file string
+	cfg := new(AgentConfig)
+	cmd := &cobra.Command{
+		Use: "agent --server URL --token-file F", Short: "Lend this machine to a server elsewhere", GroupID: "run",
+		Example: `  thaw agent --server http://10.0.0.1:8080 --token-file join-token --addr 10.0.0.2:8090`,
+		Args:    exact(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				file = c.Getenv("THAW_AGENT_CONFIG")
+			}
+			_, err := load(cmd.Flags(), cfg, file, c.Getenv)
+			if err == nil {
+				err = cfg.check(dataDir(c.Getenv))
+			}
+			if err != nil {
+				return &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: "thaw agent --help shows every setting"}
+			}
+			if c.Agent == nil {
+				return c.missing("agent")
+			}
+			return c.Agent(cmd.Context(), *cfg, c.out, c.err)
+		},
+	}
+	register(cmd.Flags(), cfg)
+	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_AGENT_CONFIG]")
+	return cmd
+}
+
+func (c *command) keep() *cobra.Command {
+	var k KeepConfig
+	cmd := &cobra.Command{
+		Use: "keep --socket S --dir D", Short: "The parent of engines; an agent starts it", Hidden: true, Args: exact(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if k.Socket == "" || k.Dir == "" {
+				return usage("an agent starts the keeper; nobody else needs to", "--socket and --dir are needed")
+			}
+			if c.Keep == nil {
+				return c.missing("keeper")
+			}
+			return c.Keep(cmd.Context(), k, c.err)
+		},
+	}
+	cmd.Flags().StringVar(&k.Socket, "socket", "", "unix socket to listen on")
+	cmd.Flags().StringVar(&k.Dir, "dir", "", "folder for logs and the lock")
+	cmd.Flags().DurationVar(&k.Orphan, "orphan", time.Minute, "how long to live without an agent")
+	return cmd
+}
+
+func (c *command) engine() *cobra.Command {
+	return &cobra.Command{
+		Use: "engine NAME [args]", Short: "Run an embedded engine", Hidden: true, DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("thaw engine ember --help", "the name of an engine is missing")
+			}
+			run := c.Engines[args[0]]
+			if run == nil {
+				return usage("thaw starts engines itself", "%q is no embedded engine", clip(args[0]))
+			}
+			return run(cmd.Context(), args[1:], c.out, c.err)
+		},
+	}
+}
+
+func (c *command) bench() *cobra.Command {
+	return &cobra.Command{
+		Use: "bench WHAT [flags]", Short: "Measure cold starts and the gateway", GroupID: "run", DisableFlagParsing: true,
+		Example: `  thaw bench coldstart --model tiny -n 20
+  thaw bench coldstart --model tiny -n 20 --baseline before.json`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if c.Bench == nil {
+				return c.missing("bench")
+			}
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return c.Bench(cmd.Context(), args, c.out, c.err)
+		},
+	}
+}
+
+func (c *command) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "The version of this program", Example: `  thaw version`, Args: exact(),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(c.out, "thaw %s %s %s/%s\n", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}
+
+func (c *command) config() *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "Show settings", Example: `  thaw config view --show-origin`, Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownVerb(cmd, args[0])
+		}}
+	var file string
+	var show bool
+	cfg := new(ServeConfig)
+	view := &cobra.Command{
+		Use: "view [flags of serve]", Short: "What thaw serve would run with", Args: exact(),
+		Example: `  thaw config view
+  thaw config view --show-origin --config thaw.yaml`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			origin, err := c.loadServe(cmd.Flags(), cfg, file)
+			if err != nil {
+				return err
+			}
+			for _, s := range settings(cfg) {
+				line := s.name + ": " + quoted(s)
+				if show {
+					line = fmt.Sprintf("%-40s # %s", line, origin[s.name])
+				}
+				fmt.Fprintln(c.out, plain(strings.TrimRight(line, " ")))
+			}
+			return nil
+		},
+	}
+	register(view.Flags(), cfg)
+	view.Flags().StringVar(&file, "config", "", "file with settings [THAW_CONFIG]")
+	view.Flags().BoolVar(&show, "show-origin", false, "tell where each value comes from")
+	cmd.AddCommand(view)
+	return cmd
+}
+
+func (c *command) completion() *cobra.Command {
+	return &cobra.Command{
+		Use: "completion bash|zsh|fish|powershell", Short: "Completion for a shell", Args: exact("the shell"),
+		Example: `  source <(thaw completion bash)
+  thaw completion fish > ~/.config/fish/completions/thaw.fish`,
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(c.out, true)
+			case "zsh":
+				return root.GenZshCompletion(c.out)
+			case "fish":
+				return root.GenFishCompletion(c.out, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(c.out)
+			}
+			return usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", clip(args[0]))
+		},
+	}
+}

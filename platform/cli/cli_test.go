@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// exec runs the program as main would.
+func exec(t *testing.T, p Programs, env map[string]string, args ...string) (out, errs string, exit int) {
+	t.Helper()
+	if p.Getenv == nil {
+		p.Getenv = func(k string) string { return env[k] }
+	}
+	var o, e bytes.Buffer
+	exit = Main(t.Context(), args, strings.NewReader(""), &o, &e, p)
+	return o.String(), e.String(), exit
+}
+
+func TestServeSettings(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "thaw.yaml")
+	if err := os.WriteFile(file, []byte("addr: 127.0.0.1:1\nmemory: 2Gi\nhost: [a.example, b.example]\ngpus: 2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got ServeConfig
+	p := Programs{Serve: func(_ context.Context, c ServeConfig, _, _ io.Writer) error { got = c; return nil }}
+	env := map[string]string{"HOME": dir, "THAW_ADDR": "127.0.0.1:2", "THAW_CONFIG": file, "THAW_STORE": "1Ti"}
+	if _, errs, exit := exec(t, p, env, "serve", "--addr", "127.0.0.1:3", "--leave-engines"); exit != 0 {
+		t.Fatal(errs)
+	}
+	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: Count{N: 2}, Memory: Size{Bytes: 2 << 30},
+		Store: 1 << 40, MaxBody: 32 << 20, Hold: "hold", Host: []string{"a.example", "b.example"}, Leave: true,
+		Orphan: 60e9, Drain: 30e9, LogLevel: "info", LogFormat: "text"}
+	if !equal(got, want) {
+		t.Fatalf("got  %+v\nwant %+v", got, want)
+	}
+
+	out, errs, exit := exec(t, p, env, "config", "view", "--show-origin", "--addr", "127.0.0.1:3")
+	if exit != 0 {
+		t.Fatal(errs)
+	}
+	for _, want := range []string{"# --addr", file + ":2", "THAW_STORE", "# default"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s is not in\n%s", want, out)
+		}
+	}
+	// What is shown is a file that says the same.
+	again := filepath.Join(dir, "again.yaml")
+	if err := os.WriteFile(again, []byte(out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := got
+	if _, errs, exit := exec(t, p, map[string]string{}, "serve", "--config", again, "--leave-engines"); exit != 0 || !equal(got, before) {
+		t.Fatalf("%s\n%+v", errs, got)
+	}
+}
+
+func equal(a, b ServeConfig) bool {
+	x, y := settings(&a), settings(&b)
+	for i := range x {
+		if x[i].text() != y[i].text() {
+			return false
+		}
+	}
+	return true
+}
+
+func TestExampleIsAFile(t *testing.T) {
+	out, _, exit := exec(t, Programs{}, nil, "serve", "--example-config")
+	if exit != 0 {
+		t.Fatal(exit)
+	}
+	// With every line uncommented it says what the defaults say.
+	var lines []string
+	for l := range strings.Lines(out) {
+		if strings.HasPrefix(l, "#") && !strings.HasPrefix(l, "# ") {
+			l = l[1:]
+		}
+		lines = append(lines, l)
+	}
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"HOME": "/home/x"}
+	var got []ServeConfig
+	p := Programs{Serve: func(_ context.Context, c ServeConfig, _, _ io.Writer) error { got = append(got, c); return nil }}
+	for _, args := range [][]string{{"serve"}, {"serve", "--config", file}} {
+		if _, errs, exit := exec(t, p, env, args...); exit != 0 {
+			t.Fatal(errs)
+		}
+	}
+	if !equal(got[0], got[1]) {
+		t.Errorf("got %+v, want %+v", got[1], got[0])
+	}
+	schema, _, exit := exec(t, Programs{}, nil, "serve", "--config-schema")
+	for _, s := range settings(new(ServeConfig)) {
+		if exit != 0 || !strings.Contains(schema, `"`+s.name+`"`) || !strings.Contains(out, "\n#"+s.name+":") {
+			t.Errorf("%s is missing", s.name)
+		}
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("adr: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"serv"}, "hint: did you mean serve?"},
+		{[]string{"serve", "--adr", "x"}, "hint: did you mean --addr?"},
+		{[]string{"serve", "--memory", "much"}, `"much" is neither auto nor a size`},
+		{[]string{"serve", "--gpus", "-1"}, `neither auto nor a number`},
+		{[]string{"serve", "--hold", "no"}, `"no" is not one of hold, pad, 503`},
+		{[]string{"serve", "--addr", "8080"}, `want HOST:PORT`},
+		{[]string{"serve", "--config", bad}, `bad.yaml:1:1: adr: unknown key (did you mean addr?)`},
+		{[]string{"serve", "x"}, `"x" is more than thaw serve takes`},
+		{[]string{"agent"}, `--server http://HOST:8080`},
+		{[]string{"agent", "--server", "http://x"}, `join token is needed`},
+		{[]string{"keep"}, "--socket and --dir are needed"},
+		{[]string{"engine", "x\x1b[31m"}, `"x\x1b[31m" is no embedded engine`},
+		{[]string{"completion", "tcsh"}, "no shell"},
+		{[]string{"completion"}, "the shell is missing"},
+		{[]string{"config", "vew"}, "did you mean view?"},
+	} {
+		out, errs, exit := exec(t, Programs{}, map[string]string{"HOME": "/home/x"}, tt.args...)
+		if exit != ExitUsage || !strings.Contains(errs, tt.want) || out != "" {
+			t.Errorf("%v: exit %d, stdout %q, stderr %s", tt.args, exit, out, errs)
+		}
+	}
+}
+
+func TestPrograms(t *testing.T) {
+	var got []string
+	p := Programs{
+		Engines: map[string]func(context.Context, []string, io.Writer, io.Writer) error{
+			"ember": func(_ context.Context, args []string, _, _ io.Writer) error { got = args; return nil },
+		},
+		Bench: func(_ context.Context, args []string, _, _ io.Writer) error { got = args; return nil },
+		Keep: func(_ context.Context, k KeepConfig, _ io.Writer) error {
+			got = []string{k.Socket, k.Dir, k.Orphan.String()}
+			return nil
+		},
+		Serve: func(ctx context.Context, _ ServeConfig, _, _ io.Writer) error {
+			return &Error{Exit: ExitUnavailable, What: "a port", Hint: "another"}
+		},
+	}
+	env := map[string]string{"HOME": "/home/x"}
+	for _, tt := range []struct {
+		args string
+		want string
+	}{
+		{"engine ember --port 1 --help", "--port 1 --help"},
+		{"bench coldstart -n 20", "coldstart -n 20"},
+		{"keep --socket s --dir d --orphan 5s", "s d 5s"},
+	} {
+		if _, errs, exit := exec(t, p, env, strings.Fields(tt.args)...); exit != 0 || strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %q %s", tt.args, got, errs)
+		}
+	}
+	if _, errs, exit := exec(t, p, env, "serve"); exit != ExitUnavailable || errs != "error: a port\nhint: another\n" {
+		t.Errorf("%d %q", exit, errs)
+	}
+	if out, _, exit := exec(t, p, env, "version"); exit != 0 || !strings.HasPrefix(out, "thaw dev go1.") {
+		t.Errorf("%q", out)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, errs, exit := exec(t, p, env, "completion", shell); exit != 0 || len(out) < 500 || errs != "" {
+			t.Errorf("%s: %d %s", shell, exit, errs)
+		}
+	}
+}
+
+// TestHelp: every verb has examples, and they come before the flags.
+func TestHelp(t *testing.T) {
+	c := &command{term: newTerm(nil, io.Discard, io.Discard, func(string) string { return "" })}
+	for _, cmd := range c.root().Commands() {
+		if cmd.Hidden {
+			continue
+		}
+		out, errs, exit := exec(t, Programs{Bench: func(context.Context, []string, io.Writer, io.Writer) error { return nil }}, nil, "help", cmd.Name())
+		if exit != 0 || errs != "" {
+			t.Errorf("%s: exit %d, %s", cmd.Name(), exit, errs)
+		}
+		examples, usage := strings.Index(out, "Examples:"), strings.Index(out, "Usage:")
+		if examples < 0 || usage < examples {
+			t.Errorf("%s: examples do not come first:\n%s", cmd.Name(), out)
+		}
+	}
+}

@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// setting is one field of a settings struct, by its tags.
+type setting struct {
+	name  string // as flag and key of the file
+	env   string
+	def   string
+	shown string // the default, where it is worked out later
+	help  string
+	oneof []string
+	value reflect.Value
+}
+
+// settings lists the fields of *config.
+func settings(config any) []setting {
+	v := reflect.ValueOf(config).Elem()
+	var list []setting
+	for f := range v.Type().Fields() {
+		s := setting{name: f.Tag.Get("json"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"), help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
+		s.env = "THAW_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
+		if o := f.Tag.Get("oneof"); o != "" {
+			s.oneof = strings.Split(o, ",")
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// set parses one text into the field.
+func (s setting) set(text string) error {
+	if u, ok := s.value.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return u.UnmarshalText([]byte(text))
+	}
+	switch s.value.Kind() {
+	case reflect.Bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", clip(text))
+		}
+		s.value.SetBool(b)
+	case reflect.Slice:
+		var list []string
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				list = append(list, part)
+			}
+		}
+		s.value.Set(reflect.ValueOf(list))
+	default:
+		s.value.SetString(text)
+	}
+	return s.allowed()
+}
+
+func (s setting) allowed() error {
+	if s.oneof != nil && !slices.Contains(s.oneof, s.value.String()) {
+		return fmt.Errorf("%q is not one of %s", clip(s.value.String()), strings.Join(s.oneof, ", "))
+	}
+	return nil
+}
+
+func (s setting) text() string {
+	if m, ok := s.value.Interface().(encoding.TextMarshaler); ok {
+		b, _ := m.MarshalText() // ours never fail
+		return string(b)
+	}
+	if s.value.Kind() == reflect.Slice {
+		return strings.Join(s.value.Interface().([]string), ",")
+	}
+	return fmt.Sprint(s.value.Interface())
+}
+
+// flagValue lets a setting be a flag. Flags are kept as text until the file and
+// the environment have been read: the flag is the last word.
+type flagValue struct {
+	s     setting
+	given []string
+}
+
+func (f *flagValue) String() string {
+	if f.s.shown != "" {
+		return ""
+	}
+	return f.s.def
+}
+
+func (f *flagValue) Set(text string) error {
+	if f.s.value.Kind() != reflect.Slice {
+		f.given = nil
+	}
+	f.given = append(f.given, text)
+	// Tried on a copy, for the error to come with the flag.
+	probe := f.s
+	probe.value = reflect.New(f.s.value.Type()).Elem()
+	return probe.set(text)
+}
+
+func (f *flagValue) Type() string {
+	switch f.s.value.Interface().(type) {
+	case bool:
+		return "bool"
+	case []string:
+		return "strings"
+	}
+	return "string"
+}
+
+// IsBoolFlag lets --leave-engines stand without a value.
+func (f *flagValue) IsBoolFlag() bool { return f.s.value.Kind() == reflect.Bool }
+
+// register makes flags of the settings of *config.
+func register(fs *pflag.FlagSet, config any) {
+	for _, s := range settings(config) {
+		help := s.help
+		if s.oneof != nil {
+			help += " (" + strings.Join(s.oneof, ", ") + ")"
+		}
+		if s.shown != "" {
+			help += " (default " + s.shown + ")"
+		}
+		f := fs.VarPF(&flagValue{s: s}, s.name, "", help+" ["+s.env+"]")
+		if s.value.Kind() == reflect.Bool {
+			f.NoOptDefVal = "true"
+		}
+	}
+}
+
+// load fills *config: default, then file, then environment, then flag. The
+// result tells where each value came from.
+func load(fs *pflag.FlagSet, config any, file string, getenv func(string) string) (map[string]string, error) {
+	origin := map[string]string{}
+	list := settings(config)
+	for _, s := range list {
+		if s.def != "" {
+			if err := s.set(s.def); err != nil {
+				return nil, fmt.Errorf("default of %s: %w", s.name, err)
+			}
+		}
+		origin[s.name] = "default"
+	}
+	if file != "" {
+		data, err := readBounded(file)
+		if err != nil {
+			return nil, err
+		}
+		before := map[string]string{}
+		for _, s := range list {
+			before[s.name] = s.text()
+		}
+		if err := catalog.DecodeInto(file, data, config); err != nil {
+			return nil, err
+		}
+		given, err := catalog.Keys(file, data)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range list {
+			if line, ok := given[s.name]; ok {
+				origin[s.name] = file + ":" + strconv.Itoa(line)
+				if err := s.allowed(); err != nil {
+					return nil, fmt.Errorf("%s: %s: %w", origin[s.name], s.name, err)
+				}
+			}
+		}
+	}
+	for _, s := range list {
+		if text := getenv(s.env); text != "" {
+			if err := s.set(text); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.env, err)
+			}
+			origin[s.name] = s.env
+		}
+		f := fs.Lookup(s.name)
+		if f == nil || !f.Changed {
+			continue
+		}
+		if err := s.set(strings.Join(f.Value.(*flagValue).given, ",")); err != nil {
+			return nil, fmt.Errorf("--%s: %w", s.name, err)
+		}
+		origin[s.name] = "--" + s.name
+	}
+	return origin, nil
+}
+
+// maxConfig bounds a file of settings.
+const maxConfig = 1 << 20
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxConfig+1))
+}
+
+// example is a file with every setting, commented.
+func example(config any, schema string) []byte {
+	var b strings.Builder
+	b.WriteString("# yaml-language-server: $schema=" + schema + "\n")
+	b.WriteString("# Settings of thaw. A flag or a THAW_ variable overrules what stands here.\n")
+	for _, s := range settings(config) {
+		def := s.def
+		if s.shown != "" {
+			def = ""
+		}
+		fmt.Fprintf(&b, "\n# %s%s", strings.ToUpper(s.help[:1]), s.help[1:])
+		if s.oneof != nil {
+			b.WriteString(" (" + strings.Join(s.oneof, ", ") + ")")
+		}
+		b.WriteString(".")
+		if s.shown != "" {
+			b.WriteString(" Unless said: " + s.shown + ".")
+		}
+		b.WriteString("\n")
+		switch s.value.Kind() {
+		case reflect.Slice:
+			def = "[]"
+		case reflect.Bool:
+		case reflect.String:
+			def = strconv.Quote(def)
+		}
+		fmt.Fprintf(&b, "#%s: %s\n", s.name, def)
+	}
+	return []byte(b.String())
+}
+
+// settingsSchema is the JSON schema of a file of settings.
+func settingsSchema(config any, title string) []byte {
+	props := map[string]any{}
+	for _, s := range settings(config) {
+		p := map[string]any{"description": s.help}
+		switch s.value.Kind() {
+		case reflect.Bool:
+			p["type"] = "boolean"
+		case reflect.Slice:
+			p["type"], p["items"] = "array", map[string]any{"type": "string"}
+		case reflect.String:
+			p["type"] = "string"
+		default:
+			p["type"] = []string{"string", "integer"}
+		}
+		if s.oneof != nil {
+			p["enum"] = s.oneof
+		}
+		if s.def != "" && s.shown == "" && s.value.Kind() != reflect.Bool {
+			p["default"] = s.def
+		}
+		props[s.name] = p
+	}
+	b, err := json.MarshalIndent(map[string]any{
+		"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title,
+		"type": "object", "additionalProperties": false, "properties": props,
+	}, "", "  ")
+	if err != nil {
+		panic(err) // only maps, strings and lists are in it
+	}
+	return append(b, '\n')
+}

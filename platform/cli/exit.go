@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// Exit codes, as documented in doc.go and the help.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitNotFound    = 3
+	ExitDenied      = 4
+	ExitTimeout     = 5
+	ExitUnavailable = 6
+	ExitInterrupted = 130
+)
+
+// Error is a failure as a person wants to read it: what went wrong, why, and
+// what to do. Programs may return one to choose the exit code.
+type Error struct {
+	Exit int
+	What string
+	Hint string
+	Err  error // why; may be nil
+}
+
+func (e *Error) Error() string {
+	switch {
+	case e.Err == nil:
+		return e.What
+	case e.What == "":
+		return e.Err.Error()
+	}
+	return e.What + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+func usage(hint, format string, args ...any) *Error {
+	return &Error{Exit: ExitUsage, What: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// report prints err and says the exit code it deserves.
+func (t *term) report(ctx context.Context, err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) && errors.Is(err, context.Canceled) {
+		return ExitInterrupted
+	}
+	exit, hint := ExitFailed, ""
+	if e, ok := errors.AsType[*Error](err); ok {
+		exit, hint = e.Exit, e.Hint
+	} else if errors.Is(err, context.DeadlineExceeded) {
+		exit, hint = ExitTimeout, "give it longer with --timeout"
+	} else if _, ok := errors.AsType[catalog.Problems](err); ok {
+		exit = ExitUsage
+	}
+	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")
+	fmt.Fprintf(t.err, "%s %s\n", t.red("error:"), plain(lines[0]))
+	for _, l := range lines[1:] {
+		fmt.Fprintf(t.err, "       %s\n", plain(l))
+	}
+	if hint != "" {
+		fmt.Fprintf(t.err, "%s %s\n", t.bold("hint:"), plain(hint))
+	}
+	return exit
+}
+
+// plain spells control characters out: what a server or a file said must not
+// command the terminal.
+func plain(s string) string {
+	bad := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
+	if !strings.ContainsFunc(s, bad) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if bad(r) {
+			q := strconv.QuoteRuneToASCII(r)
+			b.WriteString(q[1 : len(q)-1])
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}

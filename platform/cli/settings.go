@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// ServeConfig is everything thaw serve can be told. The tags are the only place
+// where a setting is named: flag, THAW_ variable, key of the file, help,
+// example and schema are made from them.
+type ServeConfig struct {
+	Addr      string             `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; other than loopback it wants keys"`
+	Data      string             `json:"data" help:"folder for the store, keys, tokens and deployed functions" shown:"$XDG_DATA_HOME/thaw or ~/.local/share/thaw"`
+	Functions string             `json:"functions" help:"folder of model and team files; read, never written"`
+	GPUs      Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
+	GPUMemory functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
+	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is nine tenths of the free disk"`
+	MaxBody   functions.Bytes    `json:"max-body" default:"32Mi" help:"largest request body"`
+	Hold      string             `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
+	Host      []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
+	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
+	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive a server that died"`
+	Drain     functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
+	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
+	LogFormat string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+}
+
+// AgentConfig is everything thaw agent can be told.
+type AgentConfig struct {
+	Server    string             `json:"server" help:"URL of the thaw server to join"`
+	TokenFile string             `json:"token-file" help:"file with the join token (DATA/join-token of the server)"`
+	Addr      string             `json:"addr" default:"127.0.0.1:0" help:"address to listen on; the server must reach it"`
+	Advertise string             `json:"advertise" help:"URL under which the server reaches this agent" shown:"http:// and the address listened on"`
+	Name      string             `json:"name" help:"name of this node" shown:"the host's name"`
+	Data      string             `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
+	GPUs      Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
+	GPUMemory functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
+	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is nine tenths of the free disk"`
+	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
+	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive an agent that died"`
+	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
+	LogFormat string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+}
+
+// KeepConfig is what thaw keep is told by its agent.
+type KeepConfig struct {
+	Socket string
+	Dir    string
+	Orphan time.Duration
+}
+
+// Count is a number, or as many as there are.
+type Count struct {
+	Auto bool
+	N    int
+}
+
+func (c Count) String() string {
+	if c.Auto {
+		return "auto"
+	}
+	return strconv.Itoa(c.N)
+}
+
+func (c Count) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+func (c *Count) UnmarshalText(b []byte) error {
+	if string(b) == "auto" {
+		*c = Count{Auto: true}
+		return nil
+	}
+	n, err := strconv.Atoi(string(b))
+	if err != nil || n < 0 {
+		return fmt.Errorf("%q is neither auto nor a number", clip(string(b)))
+	}
+	*c = Count{N: n}
+	return nil
+}
+
+// Size is a number of bytes, or what the machine has.
+type Size struct {
+	Auto bool
+	functions.Bytes
+}
+
+func (s Size) String() string {
+	if s.Auto {
+		return "auto"
+	}
+	return s.Bytes.String()
+}
+
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+func (s *Size) UnmarshalText(b []byte) error {
+	if string(b) == "auto" {
+		*s = Size{Auto: true}
+		return nil
+	}
+	n, err := functions.ParseBytes(string(b))
+	if err != nil {
+		return fmt.Errorf("%q is neither auto nor a size such as 64Gi", clip(string(b)))
+	}
+	*s = Size{Bytes: n}
+	return nil
+}
+
+// Level is LogLevel for slog.
+func (c ServeConfig) Level() slog.Level { return level(c.LogLevel) }
+
+// Level is LogLevel for slog.
+func (c AgentConfig) Level() slog.Level { return level(c.LogLevel) }
+
+func level(word string) slog.Level {
+	var l slog.Level
+	if l.UnmarshalText([]byte(word)) != nil {
+		return slog.LevelInfo
+	}
+	return l
+}
+
+// check says what is wrong with the settings as a whole.
+func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
+	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
+		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", clip(c.Addr))
+	}
+	if c.MaxBody < 1024 {
+		return fmt.Errorf("max-body: %s is too small for any request", c.MaxBody)
+	}
+	if c.Orphan <= 0 || c.Drain <= 0 {
+		return errors.New("orphan and drain must be more than 0")
+	}
+	if c.Data == "" {
+		dir, err := dataDir("thaw")
+		if err != nil {
+			return err
+		}
+		c.Data = dir
+	}
+	return absolute(&c.Data, &c.Functions)
+}
+
+func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
+	if c.Server == "" {
+		return errors.New("server: the URL of the server to join is needed: --server http://HOST:8080")
+	}
+	if c.TokenFile == "" {
+		return errors.New("token-file: a file with the server's join token is needed: --token-file F")
+	}
+	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
+		return fmt.Errorf("addr: %q is no address: want HOST:PORT", clip(c.Addr))
+	}
+	if c.Orphan <= 0 {
+		return errors.New("orphan must be more than 0")
+	}
+	if c.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("name: this host has none: %w", err)
+		}
+		c.Name = strings.ToLower(host)
+	}
+	if c.Data == "" {
+		dir, err := dataDir("thaw-agent")
+		if err != nil {
+			return err
+		}
+		c.Data = dir
+	}
+	return absolute(&c.Data, &c.TokenFile)
+}
+
+func absolute(paths ...*string) error {
+	for _, p := range paths {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return err
+		}
+		*p = abs
+	}
+	return nil
+}
+
+// dataDir is where data lives when nothing is said.
+func dataDir(getenv func(string) string) func(name string) (string, error) {
+	return func(name string) (string, error) {
+		if x := getenv("XDG_DATA_HOME"); filepath.IsAbs(x) {
+			return filepath.Join(x, name), nil
+		}
+		if home := getenv("HOME"); home != "" {
+			return filepath.Join(home, ".local", "share", name), nil
+		}
+		return "", errors.New("data: there is no home folder to keep it in: give --data DIR")
+	}
+}
