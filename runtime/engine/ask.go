@@ -1,0 +1,353 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Errors of asking an engine.
+var (
+	// ErrNoMetrics: it has none; judge it by the probe.
+	ErrNoMetrics = errors.New("the engine has no metrics")
+	// ErrUnsupported: this engine has no such call.
+	ErrUnsupported = errors.New("the engine has no such call")
+)
+
+// StatusError is an answer that is none of success.
+type StatusError struct {
+	Status int
+	Body   string // first line of it, shortened
+}
+
+func (e *StatusError) Error() string {
+	if e.Body == "" {
+		return fmt.Sprintf("HTTP %d", e.Status)
+	}
+	return fmt.Sprintf("HTTP %d: %s", e.Status, e.Body)
+}
+
+// Busy: the engine lives but takes nothing now.
+func (e *StatusError) Busy() bool {
+	return e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests
+}
+
+// Engine is one that was started, as a client sees it. Its methods may be
+// called from any goroutine.
+type Engine struct {
+	url, health, name string
+	row               row
+	http              *http.Client
+	ask               atomic.Pointer[question] // the one that was answered
+}
+
+// New makes the client of a command that was started.
+func New(c Command) *Engine {
+	row, _ := rowOf(c.Engine)
+	t := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 2,
+		// vLLM closes idle connections after 5 s.
+		IdleConnTimeout:        4 * time.Second,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	return &Engine{url: c.URL, health: c.Health, name: c.Name, row: row, http: &http.Client{Transport: t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// Close drops idle connections.
+func (e *Engine) Close() { e.http.CloseIdleConnections() }
+
+// Health is nil when the health path answers 200.
+func (e *Engine) Health(ctx context.Context) error {
+	_, err := e.do(ctx, http.MethodGet, e.health, nil, 4<<10)
+	return err
+}
+
+// Await returns when the health path answers 200, or with the last error when
+// ctx ends. It calls listening once, when a connection is first accepted.
+func (e *Engine) Await(ctx context.Context, listening func()) error {
+	began, heard := time.Now(), false
+	for {
+		// A half-loaded engine may accept and not answer.
+		one, cancel := context.WithTimeout(ctx, 2*time.Second)
+		err := e.Health(one)
+		cancel()
+		if !heard && !Refused(err) && ctx.Err() == nil {
+			heard = true
+			listening()
+		}
+		if err == nil {
+			return nil
+		}
+		t := time.NewTimer(Pace(time.Since(began)))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// Pace is the pause before the next probe of an engine that has been starting
+// for elapsed: 1 % of it, at least 1 ms and at most 50 ms.
+func Pace(elapsed time.Duration) time.Duration {
+	return min(max(elapsed/100, time.Millisecond), 50*time.Millisecond)
+}
+
+// Refused reports whether nobody listens.
+func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// question is one way to ask for a token.
+type question struct {
+	path  string
+	body  func(name string) any
+	token func([]byte) bool
+}
+
+var questions = []question{
+	{"/v1/completions", func(n string) any {
+		return map[string]any{"model": n, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+	}, hasToken},
+	{"/v1/chat/completions", func(n string) any {
+		return map[string]any{"model": n, "messages": []any{map[string]string{"role": "user", "content": "Hello"}}, "max_tokens": 1, "temperature": 0}
+	}, hasToken},
+	{"/v1/embeddings", func(n string) any {
+		return map[string]any{"model": n, "input": "Hello"}
+	}, hasEmbedding},
+}
+
+// Token asks for one token and is nil when one was generated (or, from a model
+// that only embeds, an embedding). The first time it finds out what the engine
+// serves: completions, chat, embeddings. ctx bounds it.
+func (e *Engine) Token(ctx context.Context) error {
+	if q := e.ask.Load(); q != nil {
+		return e.put(ctx, *q)
+	}
+	var first error
+	for _, q := range questions {
+		err := e.put(ctx, q)
+		if err == nil {
+			e.ask.Store(&q)
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+		var se *StatusError
+		if !errors.As(err, &se) {
+			return err
+		}
+		switch se.Status {
+		case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed,
+			http.StatusUnprocessableEntity, http.StatusNotImplemented:
+		default:
+			return err
+		}
+	}
+	return first
+}
+
+func (e *Engine) put(ctx context.Context, q question) error {
+	body, err := json.Marshal(q.body(e.name))
+	if err != nil {
+		return err
+	}
+	answer, err := e.do(ctx, http.MethodPost, q.path, body, 4<<20)
+	if err != nil {
+		return err
+	}
+	if !q.token(answer) {
+		return fmt.Errorf("%s: no token in the answer: %s", q.path, firstLine(answer))
+	}
+	return nil
+}
+
+// hasToken looks for a generated token: text, or a count of them (the first
+// token may be one without text).
+func hasToken(b []byte) bool {
+	var a struct {
+		Choices []struct {
+			Text    string `json:"text"`
+			Message struct {
+				Content          string `json:"content"`
+				Reasoning        string `json:"reasoning"`
+				ReasoningContent string `json:"reasoning_content"`
+			} `json:"message"`
+		} `json:"choices"`
+		Usage struct {
+			Completion int `json:"completion_tokens"`
+		} `json:"usage"`
+	}
+	if json.Unmarshal(b, &a) != nil || len(a.Choices) == 0 {
+		return false
+	}
+	c := a.Choices[0]
+	return a.Usage.Completion > 0 || c.Text+c.Message.Content+c.Message.Reasoning+c.Message.ReasoningContent != ""
+}
+
+func hasEmbedding(b []byte) bool {
+	var a struct {
+		Data []struct {
+			Embedding json.RawMessage `json:"embedding"` // numbers, or base64
+		} `json:"data"`
+	}
+	return json.Unmarshal(b, &a) == nil && len(a.Data) > 0 && len(a.Data[0].Embedding) > 2
+}
+
+// Metrics reads the engine's own. ErrNoMetrics if it answers but has none.
+func (e *Engine) Metrics(ctx context.Context) (Metrics, error) {
+	b, err := e.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
+	var se *StatusError
+	if errors.As(err, &se) {
+		return Metrics{}, ErrNoMetrics
+	}
+	if err != nil {
+		return Metrics{}, err
+	}
+	m := parseMetrics(b, e.row.metrics)
+	if !m.Load {
+		return m, ErrNoMetrics
+	}
+	return m, nil
+}
+
+// LoadAdapter and UnloadAdapter are vLLM's runtime LoRA calls.
+func (e *Engine) LoadAdapter(ctx context.Context, name, path string) error {
+	return e.adapter(ctx, "/v1/load_lora_adapter", map[string]string{"lora_name": name, "lora_path": path})
+}
+
+// UnloadAdapter takes an adapter away.
+func (e *Engine) UnloadAdapter(ctx context.Context, name string) error {
+	return e.adapter(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name})
+}
+
+func (e *Engine) adapter(ctx context.Context, path string, v any) error {
+	if !e.row.adapters {
+		return ErrUnsupported
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = e.do(ctx, http.MethodPost, path, b, 64<<10)
+	return err
+}
+
+// Sleep frees the GPU memory of an idle vLLM (level 1 keeps the weights in
+// host memory, 2 drops them); Wake undoes it. Asleep, /health is 200 and
+// requests hang, so nobody may be sent there.
+func (e *Engine) Sleep(ctx context.Context, level int) error {
+	return e.nap(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d", level), nil)
+}
+
+// Wake ends a sleep.
+func (e *Engine) Wake(ctx context.Context) error { return e.nap(ctx, http.MethodPost, "/wake_up", nil) }
+
+// Sleeping asks whether it sleeps.
+func (e *Engine) Sleeping(ctx context.Context) (bool, error) {
+	var a struct {
+		Sleeping bool `json:"is_sleeping"`
+	}
+	err := e.nap(ctx, http.MethodGet, "/is_sleeping", &a)
+	return a.Sleeping, err
+}
+
+func (e *Engine) nap(ctx context.Context, method, path string, into any) error {
+	if !e.row.sleep {
+		return ErrUnsupported
+	}
+	b, err := e.do(ctx, method, path, nil, 64<<10)
+	if err != nil || into == nil {
+		return err
+	}
+	return json.Unmarshal(b, into)
+}
+
+// Supports says which of the optional calls an engine has.
+func Supports(e functions.Engine) (adapters, sleep bool) {
+	r, _ := rowOf(e)
+	return r.adapters, r.sleep
+}
+
+// do makes one request and reads its answer whole, at most limit bytes. An
+// answer other than 200 is a StatusError.
+func (e *Engine) do(ctx context.Context, method, path string, body []byte, limit int64) ([]byte, error) {
+	var in io.Reader
+	if body != nil {
+		in = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, e.url+path, in)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := e.http.Do(req)
+	if err != nil {
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err // without the address, which is ours to know
+		}
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, limit))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return b, &StatusError{Status: res.StatusCode, Body: message(b)}
+	}
+	return b, nil
+}
+
+// message is what an error body says, on one line.
+func message(b []byte) string {
+	var a struct {
+		Error   json.RawMessage `json:"error"`
+		Message string          `json:"message"`
+	}
+	if json.Unmarshal(b, &a) == nil {
+		var o struct {
+			Message string `json:"message"`
+		}
+		var s string
+		switch {
+		case json.Unmarshal(a.Error, &o) == nil && o.Message != "":
+			return firstLine([]byte(o.Message))
+		case json.Unmarshal(a.Error, &s) == nil && s != "":
+			return firstLine([]byte(s))
+		case a.Message != "":
+			return firstLine([]byte(a.Message))
+		}
+	}
+	return firstLine(b)
+}
+
+func firstLine(b []byte) string {
+	s, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	return clip(s)
+}
+
+func clip(s string) string {
+	if len(s) > maxCause {
+		return strings.ToValidUTF8(s[:maxCause], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"regexp"
+	"strings"
+)
+
+// maxCause bounds a root cause in bytes.
+const maxCause = 300
+
+// known failures, first match over the whole tail wins: what is higher up is
+// nearer to the root than what followed from it. %1 is the first group.
+var known = []struct {
+	pattern *regexp.Regexp
+	say     string
+}{
+	{regexp.MustCompile(`(?i)(?:\[Errno (?:98|48)\].*|error while attempting to bind on address.*|bind: |\n[^\n]*)address already in use`), "port taken: address already in use"},
+	{regexp.MustCompile(`(?i)couldn't bind (?:HTTP )?server socket`), "port taken: address already in use"},
+	{regexp.MustCompile(`(?i)((?:CUDA|HIP) out of memory[^\n]*)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(?i)(CUDA error: out of memory|cudaMalloc failed: out of memory)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(Free memory on device [^\n]*less than desired GPU memory utilization[^\n]*)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(No available memory for the cache blocks[^\n]*)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(To serve at least one request with[^\n]*KV cache[^\n]*)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(?i)(no space left on device)`), "%1"},
+	{regexp.MustCompile(`(?i)(CUDA driver version is insufficient[^\n]*)`), "%1"},
+	{regexp.MustCompile(`(No CUDA GPUs are available|no CUDA-capable device is detected)`), "%1"},
+	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: invalid argument: [^\n]*)`), "bad args: %1"},
+}
+
+var (
+	// TypeError: …, torch.OutOfMemoryError: …, pydantic_core._pydantic_core.ValidationError: …
+	exception = regexp.MustCompile(`^(?:[A-Za-z_][\w]*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Died))(?::\s*(.*))?$`)
+	// what loggers put before a line: "(EngineCore pid=7) ERROR 11-21 14:02:11 [core.py:708] ", "[2026-02-22 17:24:34] "
+	prefix = regexp.MustCompile(`^(?:\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*)?(?:(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s*)?(?:\[[\d\- :.,]+[^\]]*\]\s*)?`)
+	said   = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|fatal|panic)(?::|=)\s*(.+)$`)
+	slogE  = regexp.MustCompile(`level=(?:ERROR|FATAL) .*?(?:err|error)="?([^"\n]+)"?`)
+	// consequences, never causes
+	follows = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group)`)
+)
+
+// RootCause is one clear line on why an engine ended, out of the last lines it
+// wrote; how says how it ended, for where the lines say nothing.
+func RootCause(tail, how string) string {
+	for _, k := range known {
+		if m := k.pattern.FindStringSubmatch("\n" + tail); m != nil {
+			say := k.say
+			if len(m) > 1 {
+				say = strings.ReplaceAll(say, "%1", strings.TrimSpace(m[1]))
+			}
+			return clip(say)
+		}
+	}
+	var raised, told, last string
+	for line := range strings.SplitSeq(tail, "\n") {
+		line = strings.TrimSpace(strings.TrimRight(line, "\r"))
+		line = strings.TrimSpace(strings.TrimPrefix(line, prefix.FindString(line)))
+		if line == "" {
+			continue
+		}
+		if m := exception.FindStringSubmatch(line); m != nil {
+			// The first exception that is no consequence is the root: what
+			// comes "during handling of the above" only repeats it.
+			text := m[1]
+			if m[2] != "" {
+				text += ": " + m[2]
+			}
+			if raised == "" && !follows.MatchString(m[1]) && !follows.MatchString(m[2]) {
+				raised = text
+			}
+		} else if m := said.FindStringSubmatch(line); m != nil {
+			if !follows.MatchString(m[1]) {
+				told = m[1]
+			}
+		} else if m := slogE.FindStringSubmatch(line); m != nil {
+			told = m[1]
+		}
+		last = line
+	}
+	switch {
+	case raised != "":
+		return clip(raised)
+	case told != "":
+		return clip(told)
+	case last != "":
+		return clip(how + "; last line: " + last)
+	}
+	return clip(how + "; it wrote nothing")
+}
+
+// PortTaken reports whether a root cause is that somebody took the port.
+func PortTaken(cause string) bool { return strings.HasPrefix(cause, "port taken") }

@@ -1,0 +1,35 @@
+// Package engine is a table of engines: how each is started, asked, watched
+// and understood when it dies. Starting a process is the keeper's business and
+// deciding when is the replica's; this room turns a model into a command line
+// and speaks HTTP to what came of it.
+//
+// | engine | program | command line |
+// | --- | --- | --- |
+// | ember | the thaw binary itself | engine ember --model DIR --served-model-name NAME --host 127.0.0.1 --port N |
+// | vllm | vllm | serve DIR --served-model-name NAME --host 127.0.0.1 --port N |
+// | sglang | sglang | serve --model-path DIR --served-model-name NAME --host 127.0.0.1 --port N --enable-metrics |
+// | llamacpp | llama-server | --model FILE.gguf --alias NAME --host 127.0.0.1 --port N --metrics |
+// | command | args[0] | args with {port}, {model} and {name} filled in |
+//
+// A program is found on PATH, or where THAW_ENGINE_EMBER, THAW_ENGINE_VLLM,
+// THAW_ENGINE_SGLANG or THAW_ENGINE_LLAMACPP say.
+//
+// # Environment
+//
+// An engine inherits the agent's environment less its secrets (Environ has the
+// rule), then gets what its row wants (vLLM: HF_HUB_OFFLINE=1, nothing is
+// fetched behind the loader's back), the GPUs the scheduler chose
+// (CUDA_VISIBLE_DEVICES; none chosen: none visible), and last the env of the
+// model file, which wins.
+//
+// # Ready
+//
+// An engine is ready when it has generated a token. Where it knows sd_notify
+// (ember) it says so itself on NOTIFY_SOCKET; all are also probed: a refused
+// connection is retried after 1 ms or 1 % of the time elapsed, at most 50 ms,
+// so readiness is noticed within a percent of the start at little CPU. Then
+// Token asks for one token and reads the answer.
+//
+// Engines bind loopback only: host and port are thaw's, and a model file whose
+// args set them is refused.
+package engine

@@ -1,0 +1,386 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Programs finds the programs of engines.
+type Programs struct {
+	// Thaw is the path of the thaw binary, which is ember.
+	Thaw string
+	// Look finds a program by name or checks a path; nil is exec.LookPath.
+	Look func(string) (string, error)
+	// Environ is what engines inherit from, and where THAW_ENGINE_… are read;
+	// nil is os.Environ.
+	Environ func() []string
+}
+
+// Request is one engine to prepare.
+type Request struct {
+	Spec functions.ModelSpec
+	Name string // the model name it serves
+	Path string // the checkpoint's folder or file; may be empty for command
+	Dir  string // folder of the model file, for relative programs of command
+	Port int    // see FreePort
+	GPUs []int  // indices the scheduler chose
+	// GPUMemory is the size of each such GPU, where known; with it the model's
+	// gpuMemory becomes the share an engine is told to take.
+	GPUMemory functions.Bytes
+	// Notify is the address of the NOTIFY_SOCKET; empty for none.
+	Notify string
+}
+
+// Command is an engine ready to be started and asked.
+type Command struct {
+	Engine functions.Engine
+	Name   string
+	Argv   []string
+	Env    []string
+	Dir    string // working directory; empty is the caller's choice
+	Port   int
+	URL    string // http://127.0.0.1:PORT
+	Health string // path
+	Notify bool   // it speaks sd_notify
+}
+
+// row is what is particular about one engine.
+type row struct {
+	program  string   // looked for on PATH
+	override string   // variable that names the program instead
+	health   string   // path that answers 200 once it serves
+	notify   bool     // speaks sd_notify
+	env      []string // it wants
+	reserved []string // flags that are thaw's
+	args     func(Request) ([]string, error)
+	metrics  names
+	adapters bool // speaks vLLM's /v1/load_lora_adapter
+	sleep    bool // speaks vLLM's /sleep and /wake_up
+}
+
+var vllmNames = names{
+	running:  []string{"vllm:num_requests_running"},
+	waiting:  []string{"vllm:num_requests_waiting"},
+	tokens:   []string{"vllm:generation_tokens_total", "vllm:prompt_tokens_total"},
+	kv:       []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
+	hits:     []string{"vllm:prefix_cache_hits_total"},
+	queries:  []string{"vllm:prefix_cache_queries_total"},
+	firsts:   []string{"vllm:time_to_first_token_seconds_count"},
+	finished: []string{"vllm:request_success_total"},
+}
+
+var sglangNames = names{
+	running: []string{"sglang:num_running_reqs"},
+	waiting: []string{"sglang:num_queue_reqs"},
+	// The first two count whole requests, the third counts as tokens come.
+	tokens: []string{"sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:realtime_tokens_total"},
+	kv:     []string{"sglang:token_usage"},
+	rate:   []string{"sglang:cache_hit_rate"},
+}
+
+var llamaNames = names{
+	running: []string{"llamacpp:requests_processing"},
+	waiting: []string{"llamacpp:requests_deferred"},
+	// Tokens are counted when a request is over; calls of decode as they happen.
+	tokens: []string{"llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"},
+	kv:     []string{"llamacpp:kv_cache_usage_ratio"},
+}
+
+func rowOf(e functions.Engine) (row, bool) {
+	switch e {
+	case functions.EngineEmber:
+		return row{
+			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames,
+			reserved: []string{"--model", "--served-model-name", "--host", "--port"},
+			args: func(r Request) ([]string, error) {
+				return []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
+					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}, nil
+			},
+		}, true
+	case functions.EngineVLLM:
+		return row{
+			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health", metrics: vllmNames,
+			adapters: true, sleep: true,
+			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
+			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds"},
+			args: func(r Request) ([]string, error) {
+				a := []string{"serve", r.Path, "--served-model-name", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
+				if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp") {
+					a = append(a, "--tensor-parallel-size", strconv.Itoa(n))
+				}
+				if s := share(r); s != "" && !hasFlag(r.Spec.Args, "--gpu-memory-utilization") {
+					a = append(a, "--gpu-memory-utilization", s)
+				}
+				if n := len(r.Spec.Adapters); n > 0 && !hasFlag(r.Spec.Args, "--enable-lora") {
+					a = append(a, "--enable-lora", "--max-loras", strconv.Itoa(n))
+					if rank := maxRank(r.Spec.Adapters); rank > 0 {
+						a = append(a, "--max-lora-rank", strconv.Itoa(rank))
+					}
+				}
+				return a, nil
+			},
+		}, true
+	case functions.EngineSGLang:
+		return row{
+			program: "sglang", override: "THAW_ENGINE_SGLANG", health: "/health", metrics: sglangNames,
+			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1"},
+			reserved: []string{"--model-path", "--model", "--served-model-name", "--host", "--port"},
+			args: func(r Request) ([]string, error) {
+				a := []string{"serve", "--model-path", r.Path, "--served-model-name", r.Name,
+					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--enable-metrics"}
+				if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, "--tp-size", "--tp", "--tensor-parallel-size") {
+					a = append(a, "--tp-size", strconv.Itoa(n))
+				}
+				if s := share(r); s != "" && !hasFlag(r.Spec.Args, "--mem-fraction-static") {
+					a = append(a, "--mem-fraction-static", s)
+				}
+				return a, nil
+			},
+		}, true
+	case functions.EngineLlamaCpp:
+		return row{
+			program: "llama-server", override: "THAW_ENGINE_LLAMACPP", health: "/health", metrics: llamaNames,
+			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu"},
+			args: func(r Request) ([]string, error) {
+				file, err := gguf(r.Path)
+				if err != nil {
+					return nil, err
+				}
+				return []string{"--model", file, "--alias", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--metrics"}, nil
+			},
+		}, true
+	case functions.EngineCommand:
+		return row{health: "/health", metrics: vllmNames.or(sglangNames).or(llamaNames)}, true
+	}
+	return row{}, false
+}
+
+// Prepare turns a model into a command line. The error is one line for the
+// person who wrote the model file.
+func (p Programs) Prepare(r Request) (Command, error) {
+	row, ok := rowOf(r.Spec.Engine)
+	if !ok {
+		return Command{}, fmt.Errorf("unknown engine %q", r.Spec.Engine)
+	}
+	environ := os.Environ
+	if p.Environ != nil {
+		environ = p.Environ
+	}
+	have := environ()
+	c := Command{
+		Engine: r.Spec.Engine, Name: r.Name, Port: r.Port, Health: row.health, Notify: row.notify,
+		URL: "http://127.0.0.1:" + strconv.Itoa(r.Port),
+	}
+	fill := func(s string) string { return s }
+	if r.Spec.Engine == functions.EngineCommand {
+		if err := checkCommand(r); err != nil {
+			return Command{}, err
+		}
+		f := strings.NewReplacer("{port}", strconv.Itoa(r.Port), "{model}", r.Path, "{name}", r.Name)
+		fill = f.Replace
+		for _, a := range r.Spec.Args {
+			c.Argv = append(c.Argv, fill(a))
+		}
+		program := c.Argv[0]
+		if strings.ContainsRune(program, '/') && !filepath.IsAbs(program) && r.Dir != "" {
+			program = filepath.Join(r.Dir, program)
+		}
+		path, err := p.look(program)
+		if err != nil {
+			return Command{}, fmt.Errorf("engine command: program %q not found: %s", r.Spec.Args[0], rootOf(err))
+		}
+		c.Argv[0] = path
+		if r.Spec.Health != "" {
+			c.Health = r.Spec.Health
+		}
+		c.Dir = r.Dir
+	} else {
+		if r.Path == "" {
+			return Command{}, fmt.Errorf("engine %s: the model has no source", r.Spec.Engine)
+		}
+		if f := firstFlag(r.Spec.Args, row.reserved); f != "" {
+			return Command{}, fmt.Errorf("args: %s is set by thaw and cannot be given", f)
+		}
+		program, err := p.program(r.Spec.Engine, row, have)
+		if err != nil {
+			return Command{}, err
+		}
+		args, err := row.args(r)
+		if err != nil {
+			return Command{}, err
+		}
+		c.Argv = append(append([]string{program}, args...), r.Spec.Args...)
+	}
+	env := Environ(have)
+	env = append(env, row.env...)
+	env = append(env, gpuEnv(r)...)
+	if len(r.Spec.Adapters) > 0 && row.adapters {
+		env = append(env, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
+	}
+	if row.notify && r.Notify != "" {
+		env = append(env, "NOTIFY_SOCKET="+r.Notify)
+	}
+	for _, k := range slices.Sorted(keys(r.Spec.Env)) {
+		env = append(env, k+"="+fill(r.Spec.Env[k]))
+	}
+	c.Env = lastWins(env)
+	return c, nil
+}
+
+// Adopted is the command of an engine that runs already, for asking it.
+func Adopted(spec functions.ModelSpec, name string, port int) Command {
+	row, _ := rowOf(spec.Engine)
+	c := Command{Engine: spec.Engine, Name: name, Port: port, Health: row.health, URL: "http://127.0.0.1:" + strconv.Itoa(port)}
+	if spec.Engine == functions.EngineCommand && spec.Health != "" {
+		c.Health = spec.Health
+	}
+	return c
+}
+
+// Notifies reports whether an engine speaks sd_notify.
+func Notifies(e functions.Engine) bool { r, _ := rowOf(e); return r.notify }
+
+func checkCommand(r Request) error {
+	if len(r.Spec.Args) == 0 {
+		return errors.New("engine command: args is empty; it is the whole argv, with {port}, {model} and {name} filled in")
+	}
+	port, model := false, false
+	look := func(s string) {
+		port = port || strings.Contains(s, "{port}")
+		model = model || strings.Contains(s, "{model}")
+	}
+	for _, a := range r.Spec.Args {
+		look(a)
+	}
+	for _, v := range r.Spec.Env {
+		look(v)
+	}
+	switch {
+	case !port:
+		return errors.New("engine command: neither args nor env say {port}, so it would not listen where it is asked")
+	case model && r.Path == "":
+		return errors.New("engine command: {model} is used, but the model has no source")
+	}
+	return nil
+}
+
+func (p Programs) program(e functions.Engine, row row, environ []string) (string, error) {
+	if v := lookup(environ, row.override); v != "" {
+		path, err := p.look(v)
+		if err != nil {
+			return "", fmt.Errorf("engine %s: %s=%s: %s", e, row.override, v, rootOf(err))
+		}
+		return path, nil
+	}
+	if e == functions.EngineEmber {
+		if p.Thaw == "" {
+			return "", errors.New("engine ember: the path of the thaw program is not known; set THAW_ENGINE_EMBER")
+		}
+		return p.Thaw, nil
+	}
+	path, err := p.look(row.program)
+	if err != nil {
+		return "", fmt.Errorf("engine %s: program %q not found on PATH; install it or set %s to its path", e, row.program, row.override)
+	}
+	return path, nil
+}
+
+func (p Programs) look(name string) (string, error) {
+	if p.Look != nil {
+		return p.Look(name)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
+}
+
+// FreePort is a loopback port nobody listens on now. Somebody else may take it
+// before the engine does: then it exits with PortTaken, and one tries again.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("no free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// gguf is the file llama.cpp is given: the file itself, or the first (shard)
+// of a folder.
+func gguf(path string) (string, error) {
+	if strings.HasSuffix(strings.ToLower(path), ".gguf") {
+		return path, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return "", fmt.Errorf("engine llamacpp: %w", err)
+	}
+	for _, e := range entries { // sorted by name
+		n := strings.ToLower(e.Name())
+		if strings.HasSuffix(n, ".gguf") && !strings.HasPrefix(n, "mmproj") {
+			return filepath.Join(path, e.Name()), nil
+		}
+	}
+	return "", fmt.Errorf("engine llamacpp: no .gguf file in %s", path)
+}
+
+// gpuEnv shows an engine the GPUs the scheduler chose and no others.
+func gpuEnv(r Request) []string {
+	list := make([]string, len(r.GPUs))
+	for i, g := range r.GPUs {
+		list[i] = strconv.Itoa(g)
+	}
+	return []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(list, ",")}
+}
+
+// share of a GPU's memory the model asks for, as vLLM wants it; "" unknown.
+func share(r Request) string {
+	want := r.Spec.Resources.GPUMemory
+	if len(r.GPUs) == 0 || want <= 0 || r.GPUMemory <= 0 {
+		return ""
+	}
+	return strconv.FormatFloat(min(float64(want)/float64(r.GPUMemory), 0.98), 'f', 3, 64)
+}
+
+func maxRank(as []functions.Adapter) (rank int) {
+	for _, a := range as {
+		rank = max(rank, a.Rank)
+	}
+	return rank
+}
+
+// hasFlag reports whether any of the flags is among args, as FLAG or FLAG=….
+func hasFlag(args []string, flags ...string) bool { return firstFlag(args, flags) != "" }
+
+func firstFlag(args, flags []string) string {
+	for _, a := range args {
+		name, _, _ := strings.Cut(a, "=")
+		// argparse takes --served_model_name for --served-model-name
+		if strings.HasPrefix(name, "--") {
+			name = strings.ReplaceAll(name, "_", "-")
+		}
+		if slices.Contains(flags, name) {
+			return name
+		}
+	}
+	return ""
+}
+
+func rootOf(err error) string {
+	var ee *exec.Error
+	if errors.As(err, &ee) {
+		err = ee.Err
+	}
+	return err.Error()
+}

@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"iter"
+	"strings"
+)
+
+// Environ is the environment that engines inherit: environ less what is, or
+// may be, a secret of the agent. Left out is
+//
+//   - every THAW_… variable, and what belongs to the agent as a unit of
+//     systemd (NOTIFY_SOCKET, LISTEN_…, SSH_AUTH_SOCK);
+//   - every variable of a cloud's tools: AZURE_…, AWS_…, ARM_…, GOOGLE_…, GCP_…;
+//   - every name one of whose parts between underscores is KEY, KEYS, APIKEY,
+//     SECRET, SECRETS, TOKEN, PASSWORD, PASSWD, PASS, PAT, CREDENTIAL,
+//     CREDENTIALS, COOKIE or SAS, or that says CONNECTION_STRING;
+//   - every value that is a URL with a password in it, or holds an account key
+//     or a signature.
+//
+// TOKENIZERS_PARALLELISM stays. A model whose engine needs such a variable says
+// so in its env.
+func Environ(environ []string) []string {
+	out := make([]string, 0, len(environ))
+	for _, kv := range environ {
+		k, v, ok := strings.Cut(kv, "=")
+		if ok && k != "" && !secret(k, v) {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+func secret(name, value string) bool {
+	n := strings.ToUpper(name)
+	for _, p := range [...]string{"THAW_", "AZURE_", "AWS_", "ARM_", "GOOGLE_", "GCP_", "LISTEN_"} {
+		if strings.HasPrefix(n, p) {
+			return true
+		}
+	}
+	if n == "NOTIFY_SOCKET" || n == "SSH_AUTH_SOCK" || strings.Contains(n, "CONNECTION_STRING") {
+		return true
+	}
+	for part := range strings.SplitSeq(n, "_") {
+		switch part {
+		case "KEY", "KEYS", "APIKEY", "SECRET", "SECRETS", "TOKEN", "PASSWORD", "PASSWD", "PASS", "PAT",
+			"CREDENTIAL", "CREDENTIALS", "COOKIE", "SAS":
+			return true
+		}
+	}
+	if i := strings.Index(value, "://"); i >= 0 {
+		host, _, _ := strings.Cut(value[i+3:], "/")
+		if user, _, ok := strings.Cut(host, "@"); ok && strings.Contains(user, ":") {
+			return true
+		}
+	}
+	return strings.Contains(value, "AccountKey=") || strings.Contains(value, "SharedAccessSignature=") || strings.Contains(value, "&sig=")
+}
+
+func lookup(environ []string, key string) (v string) {
+	for _, kv := range environ {
+		if k, val, ok := strings.Cut(kv, "="); ok && k == key {
+			v = val
+		}
+	}
+	return v
+}
+
+// lastWins drops all but the last value of each variable, keeping order.
+func lastWins(env []string) []string {
+	last := make(map[string]int, len(env))
+	for i, kv := range env {
+		k, _, _ := strings.Cut(kv, "=")
+		last[k] = i
+	}
+	out := env[:0:0]
+	for i, kv := range env {
+		if k, _, _ := strings.Cut(kv, "="); last[k] == i {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+func keys(m map[string]string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// Metrics is what an engine says of itself.
+type Metrics struct {
+	Running int // requests it generates for
+	Waiting int // requests it holds
+	// Tokens only grows; while it grows the engine lives. It counts what moves
+	// while tokens come, which is not always tokens.
+	Tokens float64
+	// Flow: the engine has such a counter, so a standstill means something.
+	Flow bool
+	// Load: Running is known.
+	Load bool
+	// FirstTokens and Finished count requests that had their first token, and
+	// that are over, where Counted says that the engine counts both.
+	FirstTokens, Finished int
+	Counted               bool
+	KVUsage               float64 // share of the KV cache in use, 0 to 1
+	HitRate               float64 // share of prompt tokens found in the prefix cache, 0 to 1
+}
+
+// names of the metrics an engine exports; several mean the sum of those there.
+type names struct{ running, waiting, tokens, kv, hits, queries, rate, firsts, finished []string }
+
+// or knows the names of both.
+func (a names) or(b names) names {
+	j := func(x, y []string) []string { return append(slices.Clone(x), y...) }
+	return names{j(a.running, b.running), j(a.waiting, b.waiting), j(a.tokens, b.tokens), j(a.kv, b.kv),
+		j(a.hits, b.hits), j(a.queries, b.queries), j(a.rate, b.rate), j(a.firsts, b.firsts), j(a.finished, b.finished)}
+}
+
+// parseMetrics reads the Prometheus text format, of which it needs names and
+// values alone: series of one name are summed over their labels.
+func parseMetrics(text []byte, n names) Metrics {
+	var m Metrics
+	var running, waiting, hits, queries, firsts, finished float64
+	var saysFirst, saysFinished bool
+	for len(text) > 0 {
+		line := text
+		if i := bytes.IndexByte(text, '\n'); i >= 0 {
+			line, text = text[:i], text[i+1:]
+		} else {
+			text = nil
+		}
+		name, v, ok := sample(line)
+		if !ok {
+			continue
+		}
+		switch {
+		case slices.Contains(n.running, name):
+			running, m.Load = running+v, true
+		case slices.Contains(n.waiting, name):
+			waiting += v
+		case slices.Contains(n.tokens, name):
+			m.Tokens, m.Flow = m.Tokens+v, true
+		case slices.Contains(n.kv, name):
+			m.KVUsage = max(m.KVUsage, v)
+		case slices.Contains(n.hits, name):
+			hits += v
+		case slices.Contains(n.queries, name):
+			queries += v
+		case slices.Contains(n.rate, name):
+			m.HitRate = v
+		case slices.Contains(n.firsts, name):
+			firsts, saysFirst = firsts+v, true
+		case slices.Contains(n.finished, name):
+			finished, saysFinished = finished+v, true
+		}
+	}
+	m.Running, m.Waiting = count(running), count(waiting)
+	m.FirstTokens, m.Finished, m.Counted = count(firsts), count(finished), saysFirst && saysFinished
+	if queries > 0 {
+		m.HitRate = hits / queries
+	}
+	m.HitRate, m.KVUsage = min(max(m.HitRate, 0), 1), min(max(m.KVUsage, 0), 1)
+	return m
+}
+
+func count(f float64) int { return int(min(max(f, 0), 1<<30)) }
+
+// sample splits `name{labels} value [time]`.
+func sample(line []byte) (name string, value float64, ok bool) {
+	line = bytes.TrimSpace(line)
+	if len(line) == 0 || line[0] == '#' {
+		return "", 0, false
+	}
+	i := bytes.IndexAny(line, "{ \t")
+	if i <= 0 {
+		return "", 0, false
+	}
+	name, rest := string(line[:i]), line[i:]
+	if rest[0] == '{' {
+		j := bytes.LastIndexByte(rest, '}')
+		if j < 0 {
+			return "", 0, false
+		}
+		rest = rest[j+1:]
+	}
+	f := bytes.Fields(rest)
+	if len(f) == 0 {
+		return "", 0, false
+	}
+	v, err := strconv.ParseFloat(string(f[0]), 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return "", 0, false
+	}
+	return name, v, true
+}

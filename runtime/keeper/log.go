@@ -1,0 +1,125 @@
+package keeper
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// LogBytes bounds each of the two files of a log.
+const LogBytes = 8 << 20
+
+// tailBytes of a log are kept in memory: enough for a traceback.
+const tailBytes = 16 << 10
+
+// journal reads the output of one process until its end and keeps it. Writing
+// to disk may fail; reading goes on regardless, or the engine would block.
+type journal struct {
+	path string
+	max  int64
+	pipe *os.File // read end
+	over chan struct{}
+
+	file *os.File // owned by the copying goroutine
+	size int64
+
+	mu   sync.Mutex
+	tail []byte
+}
+
+// newJournal gives the journal and the write end for the child.
+func newJournal(path string, max int64) (*journal, *os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return &journal{path: path, max: max, pipe: r, over: make(chan struct{}), file: f, size: st.Size()}, w, nil
+}
+
+// copy runs until the last writer is gone or finish gave up waiting for it.
+func (j *journal) copy() {
+	defer close(j.over)
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := j.pipe.Read(buf)
+		if n > 0 {
+			j.keep(buf[:n])
+		}
+		if err != nil {
+			break
+		}
+	}
+	j.pipe.Close()
+	if j.file != nil {
+		j.file.Close()
+	}
+}
+
+func (j *journal) keep(b []byte) {
+	j.mu.Lock()
+	j.tail = append(j.tail, b...)
+	if over := len(j.tail) - tailBytes; over > tailBytes {
+		j.tail = append(j.tail[:0], j.tail[over:]...)
+	}
+	j.mu.Unlock()
+	if j.size > 0 && j.size+int64(len(b)) > j.max {
+		j.rotate()
+	}
+	if j.file == nil {
+		return
+	}
+	n, _ := j.file.Write(b) // a full disk loses lines, never the engine
+	j.size += int64(n)
+}
+
+func (j *journal) rotate() {
+	if j.file != nil {
+		j.file.Close()
+	}
+	j.file, j.size = nil, 0
+	if err := os.Rename(j.path, j.path+".1"); err != nil && !os.IsNotExist(err) {
+		os.Remove(j.path)
+	}
+	// Not opened: lines are dropped until the next rotation is due.
+	if f, err := os.OpenFile(j.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
+		j.file = f
+	}
+}
+
+// finish waits for the last lines of a process that has ended, at most within.
+func (j *journal) finish(within time.Duration) {
+	t := time.NewTimer(within)
+	defer t.Stop()
+	select {
+	case <-j.over:
+	case <-t.C:
+		// Somebody who left the group still holds the pipe.
+		j.pipe.SetReadDeadline(time.Unix(1, 0))
+		<-j.over
+	}
+}
+
+// last gives the end of the log.
+func (j *journal) last() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	t := j.tail
+	if len(t) > tailBytes {
+		t = t[len(t)-tailBytes:]
+	}
+	return string(t)
+}

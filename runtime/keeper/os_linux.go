@@ -1,0 +1,134 @@
+package keeper
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// becomeReaper makes abandoned descendants children of this process.
+func becomeReaper() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+// groupLeader: a group of its own, killed when the thread that forked it dies.
+func groupLeader() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// kin is one process as /proc/PID/stat tells it.
+type kin struct {
+	pid, parent, group, session int
+	zombie                      bool
+}
+
+// kindred lists the processes of this machine that we can see.
+func kindred() []kin {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	var all []kin
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue
+		}
+		if k, ok := parseStat(pid, stat); ok {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// parseStat reads "PID (name, which may hold anything) STATE PPID PGRP SESSION …".
+func parseStat(pid int, stat []byte) (kin, bool) {
+	i := bytes.LastIndexByte(stat, ')')
+	if i < 0 {
+		return kin{}, false
+	}
+	f := strings.Fields(string(stat[i+1:]))
+	if len(f) < 4 {
+		return kin{}, false
+	}
+	k := kin{pid: pid, zombie: f[0] == "Z" || f[0] == "X"}
+	for j, p := range []*int{&k.parent, &k.group, &k.session} {
+		n, err := strconv.Atoi(f[j+1])
+		if err != nil {
+			return kin{}, false
+		}
+		*p = n
+	}
+	return k, true
+}
+
+// belongs reports whether the process was given this line of environment.
+func belongs(pid int, line string) bool {
+	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	for v := range bytes.SplitSeq(env, []byte{0}) {
+		if string(v) == line {
+			return true
+		}
+	}
+	return false
+}
+
+// bootID tells one run of the machine from another, so that a process id noted
+// before a reboot is never acted upon.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// endSession kills what is left of the session of a keeper that is dead. While
+// a session has members its number is not given to anybody else.
+func endSession(sid int) (killed int) {
+	if sid <= 1 {
+		return 0
+	}
+	all := kindred()
+	for _, k := range all {
+		if k.pid == sid && !k.zombie {
+			return 0 // its leader lives: not ours, or not dead
+		}
+	}
+	for _, k := range all {
+		if k.session == sid && !k.zombie && k.pid != sid {
+			if syscall.Kill(k.pid, syscall.SIGKILL) == nil {
+				killed++
+			}
+		}
+	}
+	return killed
+}
+
+// shortPath gives a spelling of a socket's path that fits into a socket
+// address, whatever the length of the folder's name.
+func shortPath(path string) (short string, done func(), err error) {
+	if len(path) < 100 {
+		return path, func() {}, nil
+	}
+	dir, base := splitPath(path)
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + base, func() { unix.Close(fd) }, nil
+}

@@ -1,0 +1,36 @@
+//go:build !linux
+
+package keeper
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// There is no child subreaper here: what leaves its group is lost sight of.
+func becomeReaper() error { return nil }
+
+// A group of its own; there is no death signal here.
+func groupLeader() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+type kin struct {
+	pid, parent, group, session int
+	zombie                      bool
+}
+
+// Processes are not listed here.
+func kindred() []kin { return nil }
+
+func belongs(int, string) bool { return false }
+
+// No boot id: notes about processes of earlier keepers are never acted upon.
+func bootID() string { return "" }
+
+func endSession(int) int { return 0 }
+
+func shortPath(path string) (string, func(), error) {
+	if len(path) >= 104 {
+		return "", nil, fmt.Errorf("%s: too long for a unix socket (103 bytes here)", path)
+	}
+	return path, func() {}, nil
+}

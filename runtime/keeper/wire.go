@@ -1,0 +1,153 @@
+package keeper
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Protocol is the version a keeper says in its hello.
+const Protocol = 1
+
+// MaxLine bounds one line of the protocol.
+const MaxLine = 4 << 20
+
+// Errors that a caller may want to tell apart.
+var (
+	// ErrRunning: another keeper holds the folder.
+	ErrRunning = errors.New("another keeper holds this folder")
+	// ErrLost: the connection to the keeper has ended.
+	ErrLost = errors.New("the keeper is gone")
+)
+
+// Process is what to run.
+type Process struct {
+	// ID names the process among those of this keeper: 1 to 128 letters,
+	// digits, '.', '_' and '-'. The id of one that has ended may be used again.
+	ID string `json:"id"`
+	// Argv is the program, as a path, and its arguments.
+	Argv []string `json:"argv"`
+	// Env is the whole environment; nothing is inherited from the keeper.
+	Env []string `json:"env,omitempty"`
+	// Dir is the working directory; empty is the keeper's folder.
+	Dir string `json:"dir,omitempty"`
+	// Log is where stdout and stderr go; empty is logs/ID.log in the keeper's folder.
+	Log string `json:"log,omitempty"`
+	// Meta are the agent's notes, given back by List as they are.
+	Meta json.RawMessage `json:"meta,omitempty"`
+}
+
+// Running is one process of the keeper: alive while Exit is nil.
+type Running struct {
+	ID      string          `json:"id"`
+	PID     int             `json:"pid"` // also its process group
+	Log     string          `json:"log"`
+	Started time.Time       `json:"started"`
+	Meta    json.RawMessage `json:"meta,omitempty"`
+	Exit    *Exit           `json:"exit,omitempty"`
+}
+
+// Exit is how a process ended. Its group is gone by the time it is told.
+type Exit struct {
+	ID     string         `json:"id"`
+	PID    int            `json:"pid"`
+	Code   int            `json:"code"`             // -1 when ended by a signal
+	Signal syscall.Signal `json:"signal,omitempty"` // 0 when it exited by itself
+	At     time.Time      `json:"at"`
+	Tail   string         `json:"tail,omitempty"` // the last bytes of its log
+	// Lost: the keeper itself is gone; how the process ended is not known.
+	Lost bool `json:"lost,omitempty"`
+}
+
+// String says it for people: "exit code 1", "killed by signal 9 (killed)".
+func (e Exit) String() string {
+	switch {
+	case e.Lost:
+		return "its keeper is gone"
+	case e.Signal != 0:
+		return fmt.Sprintf("ended by signal %d (%s)", int(e.Signal), e.Signal)
+	}
+	return fmt.Sprintf("exit code %d", e.Code)
+}
+
+type hello struct {
+	Protocol int    `json:"protocol"`
+	PID      int    `json:"pid"`
+	Dir      string `json:"dir"`
+}
+
+type request struct {
+	Seq     uint64   `json:"seq"`
+	Op      string   `json:"op"`
+	ID      string   `json:"id,omitempty"`
+	Signal  int      `json:"signal,omitempty"`
+	Grace   int64    `json:"grace,omitempty"` // milliseconds
+	Process *Process `json:"process,omitempty"`
+}
+
+// reply is any line from the keeper: hello, an exit, or the answer to seq.
+type reply struct {
+	Hello *hello    `json:"hello,omitempty"`
+	Exit  *Exit     `json:"exit,omitempty"`
+	Seq   uint64    `json:"seq,omitempty"`
+	Error string    `json:"error,omitempty"`
+	PID   int       `json:"pid,omitempty"`
+	Items []Running `json:"items,omitempty"`
+	Tail  string    `json:"tail,omitempty"`
+}
+
+// lines reads the protocol's lines; a line that is too long is an error.
+type lines struct{ s *bufio.Scanner }
+
+func newLines(r io.Reader) lines {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 0, 16<<10), MaxLine)
+	return lines{s}
+}
+
+func (l lines) next(v any) error {
+	if !l.s.Scan() {
+		if err := l.s.Err(); err != nil {
+			return err
+		}
+		return io.EOF
+	}
+	return json.Unmarshal(l.s.Bytes(), v)
+}
+
+func (p *Process) check() error {
+	if !goodID(p.ID) {
+		return fmt.Errorf("%.140q is no process id: want 1 to 128 letters, digits, '.', '_' or '-'", p.ID)
+	}
+	if len(p.Argv) == 0 || p.Argv[0] == "" {
+		return errors.New("nothing to run: argv is empty")
+	}
+	for _, list := range [][]string{p.Argv, p.Env, {p.Dir, p.Log}} {
+		for _, s := range list {
+			if strings.IndexByte(s, 0) >= 0 {
+				return errors.New("a NUL byte in arguments or environment")
+			}
+		}
+	}
+	return nil
+}
+
+func goodID(id string) bool {
+	if len(id) == 0 || len(id) > 128 || id[0] == '.' {
+		return false
+	}
+	for i := 0; i < len(id); i++ {
+		c := id[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,352 @@
+package replica
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+)
+
+// ErrCalledOff is the cause with which the context of a staging ends when
+// nobody waits for the model any more: the staging itself is to go on, at low
+// priority and without us.
+var ErrCalledOff = errors.New("called off: nobody waits for it any more")
+
+// Want is what a replica wants staged.
+type Want struct {
+	Team   string
+	Source string // as the model file says it
+	Dir    string // folder of the model file, for relative sources
+	Digest string // expected, or ""
+}
+
+// Checkpoint is a staged source. Release is called once, when the replica has
+// ended; it may be nil.
+type Checkpoint struct {
+	Path    string // of the folder or file
+	Bytes   functions.Bytes
+	Digest  string
+	Release func()
+}
+
+// Stager brings sources to this machine. Stage is called from a goroutine of
+// the replica, once per start, and blocks until every byte is here and
+// verified, or ctx has ended. It may call progress from any goroutine until it
+// returns; whole is 0 while unknown.
+type Stager interface {
+	Stage(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Checkpoint, error)
+}
+
+// Spawner runs processes; the keeper's client is one. Signal goes to the whole
+// group of a process, and is no error if it has ended.
+type Spawner interface {
+	Spawn(ctx context.Context, p keeper.Process) (*keeper.Child, error)
+	Signal(ctx context.Context, id string, sig syscall.Signal) error
+	Forget(ctx context.Context, id string) error
+}
+
+// Engine is a started engine as a client sees it; *engine.Engine is one.
+type Engine interface {
+	Await(ctx context.Context, listening func()) error
+	Token(ctx context.Context) error
+	Health(ctx context.Context) error
+	Metrics(ctx context.Context) (engine.Metrics, error)
+	Close()
+}
+
+// Options of a replica.
+type Options struct {
+	ID, Team, Model string
+	Spec            functions.ModelSpec
+	Dir             string // folder of the model file
+	Digest          string
+	GPUs            []int
+	GPUMemory       functions.Bytes // of each of them, 0 unknown
+
+	Stager   Stager
+	Spawner  Spawner
+	Programs engine.Programs
+
+	// Began is when it was asked for: phases count from here. Zero is New.
+	Began time.Time
+	// OnChange hears of every change of state and, at most five times a
+	// second, of progress. It is called from Run's goroutine and must not
+	// block nor call back.
+	OnChange func(functions.ReplicaStatus)
+	// InFlight, where the owner knows: requests of ours on this replica. A
+	// drain waits for both this and the engine's own count.
+	InFlight func() int
+	Log      *slog.Logger
+
+	// Dial makes the client of an engine; nil is engine.New.
+	Dial func(engine.Command) Engine
+}
+
+// Meta are the notes kept with the process, from which Adopt makes a replica.
+type Meta struct {
+	ID      string              `json:"id"`
+	Team    string              `json:"team"`
+	Model   string              `json:"model"`
+	Spec    functions.ModelSpec `json:"spec"`
+	Dir     string              `json:"dir,omitempty"`
+	Digest  string              `json:"digest,omitempty"`
+	GPUs    []int               `json:"gpus,omitempty"`
+	Port    int                 `json:"port"`
+	Path    string              `json:"path"`
+	Bytes   functions.Bytes     `json:"bytes"`
+	Began   time.Time           `json:"began"`
+	Started time.Time           `json:"started"`
+	Phases  []functions.Span    `json:"phases"`
+}
+
+// ParseMeta reads the notes of a process of the keeper.
+func ParseMeta(r keeper.Running) (Meta, error) {
+	var m Meta
+	if err := json.Unmarshal(r.Meta, &m); err != nil {
+		return m, fmt.Errorf("process %s: notes: %w", r.ID, err)
+	}
+	if m.ID != r.ID || m.Port <= 0 || m.Port > 65535 {
+		return m, fmt.Errorf("process %s: its notes are not a replica's", r.ID)
+	}
+	return m, nil
+}
+
+// Replica is one engine instance serving one model on this machine.
+type Replica struct {
+	o     Options
+	adopt *adoption
+	log   *slog.Logger
+
+	status atomic.Pointer[functions.ReplicaStatus]
+	since  atomic.Int64 // unix nanoseconds of the present state
+	logAt  atomic.Pointer[string]
+
+	mu     sync.Mutex
+	wishes wishes
+	wake   chan struct{} // a wish was made
+
+	have, whole atomic.Int64 // staging's progress
+
+	// Below is Run's own.
+	now    functions.ReplicaStatus // what status publishes
+	phases []functions.Span
+	ckpt   Checkpoint
+	child  *keeper.Child
+	eng    Engine
+	port   int
+	next   time.Time // progress is told no sooner
+}
+
+type adoption struct {
+	meta  Meta
+	child *keeper.Child
+}
+
+// wishes of the outside, merged until the owner takes them.
+type wishes struct {
+	unload  bool
+	drain   time.Duration
+	reason  string
+	callOff bool
+	suspect string
+}
+
+// New makes a replica; nothing happens before Run.
+func New(o Options) *Replica {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Began.IsZero() {
+		o.Began = time.Now()
+	}
+	if o.Dial == nil {
+		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
+	}
+	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), wake: make(chan struct{}, 1)}
+	spec := o.Spec
+	r.now = functions.ReplicaStatus{
+		ID: o.ID, Team: o.Team, Model: o.Model, State: functions.Downloading, Tier: functions.TierRemote,
+		Percent: -1, Spec: &spec, GPUs: slices.Clone(o.GPUs),
+	}
+	r.since.Store(time.Now().UnixNano())
+	r.publish()
+	return r
+}
+
+// Adopt makes a replica of a process that a keeper runs already, started by an
+// earlier agent. What Options says about the model is taken from the process's
+// notes. Run asks the engine for a token and makes it READY, or ends it.
+func Adopt(o Options, p keeper.Running, child *keeper.Child) (*Replica, error) {
+	m, err := ParseMeta(p)
+	if err != nil {
+		return nil, err
+	}
+	o.ID, o.Team, o.Model, o.Spec, o.Dir, o.Digest, o.GPUs = m.ID, m.Team, m.Model, m.Spec, m.Dir, m.Digest, m.GPUs
+	o.Began = m.Began
+	r := New(o)
+	r.adopt = &adoption{m, child}
+	r.now.State = functions.Loading
+	r.publish()
+	return r, nil
+}
+
+// Status is a snapshot.
+func (r *Replica) Status() functions.ReplicaStatus {
+	s := *r.status.Load()
+	s.Since = time.Since(time.Unix(0, r.since.Load())).Milliseconds()
+	return s
+}
+
+// LogPath is where the engine's output is kept; "" before there is any.
+func (r *Replica) LogPath() string {
+	if p := r.logAt.Load(); p != nil {
+		return *p
+	}
+	return ""
+}
+
+// Unload ends the replica: requests in flight may finish within drain, then
+// the process is ended. Again: the shorter drain holds.
+func (r *Replica) Unload(drain time.Duration, reason string) {
+	r.wish(func(w *wishes) {
+		if !w.unload || drain < w.drain {
+			w.drain, w.reason = drain, reason
+		}
+		w.unload = true
+	})
+}
+
+// CallOff ends the replica if its process has not been spawned yet.
+func (r *Replica) CallOff() { r.wish(func(w *wishes) { w.callOff = true }) }
+
+// Suspect has a READY replica probed now; problem says why, for the log.
+func (r *Replica) Suspect(problem string) { r.wish(func(w *wishes) { w.suspect = problem }) }
+
+func (r *Replica) wish(f func(*wishes)) {
+	r.mu.Lock()
+	f(&r.wishes)
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *Replica) take() wishes {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.wishes
+	r.wishes = wishes{}
+	return w
+}
+
+// state is one state's function; it returns the next, nil at the end.
+type state func(context.Context) state
+
+// Run is the replica's life; it returns nil when it has ended (UNLOADED or
+// FAILED, see Status) and ctx's cause when it was left alive to the keeper.
+// It is called once.
+func (r *Replica) Run(ctx context.Context) error {
+	defer func() {
+		if r.eng != nil {
+			r.eng.Close()
+		}
+		if r.ckpt.Release != nil {
+			r.ckpt.Release()
+		}
+	}()
+	begin := r.staging
+	if r.adopt != nil {
+		begin = r.adopting
+	}
+	r.tell()
+	for next := state(begin); next != nil; {
+		next = next(ctx)
+	}
+	if r.now.State.Over() {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// enter is the one place where the state changes.
+func (r *Replica) enter(s functions.State) {
+	if r.now.State == s {
+		return
+	}
+	r.log.Info("replica", "state", s, "was", r.now.State, "error", r.now.Error)
+	r.now.State, r.now.Percent = s, -1
+	switch s {
+	case functions.Loading:
+		r.now.Tier = functions.TierNVMe
+	case functions.Ready:
+		r.now.Tier = functions.TierDRAM
+		if len(r.o.GPUs) > 0 {
+			r.now.Tier = functions.TierGPU
+		}
+	case functions.Unloaded, functions.Failed:
+		r.now.Tier, r.now.Endpoint = functions.TierRemote, ""
+		if r.ckpt.Path != "" {
+			r.now.Tier = functions.TierNVMe
+		}
+		r.now.InFlight, r.now.QueueLength = 0, 0
+	}
+	r.since.Store(time.Now().UnixNano())
+	r.tell()
+}
+
+// tell publishes and calls OnChange.
+func (r *Replica) tell() {
+	r.publish()
+	r.next = time.Now().Add(200 * time.Millisecond)
+	if r.o.OnChange != nil {
+		r.o.OnChange(r.Status())
+	}
+}
+
+func (r *Replica) publish() {
+	s := r.now
+	s.Phases = slices.Clone(r.phases)
+	r.status.Store(&s)
+}
+
+// progress tells of a percentage, not too often.
+func (r *Replica) progress(percent int) {
+	if percent == r.now.Percent {
+		return
+	}
+	r.now.Percent = percent
+	if time.Now().Before(r.next) {
+		r.publish()
+		return
+	}
+	r.tell()
+}
+
+// span notes a phase that went from..to.
+func (r *Replica) span(p functions.Phase, from, to time.Time) {
+	r.phases = append(r.phases, functions.Span{Phase: p, Start: from.Sub(r.o.Began).Seconds(), Duration: to.Sub(from).Seconds()})
+}
+
+// unloaded and failed are the ends.
+func (r *Replica) unloaded(reason string) state {
+	r.log.Info("replica ended", "why", reason)
+	r.enter(functions.Unloaded)
+	return nil
+}
+
+func (r *Replica) failed(cause string) state {
+	r.now.Error = cause
+	r.enter(functions.Failed)
+	return nil
+}

@@ -1,0 +1,634 @@
+package replica
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+)
+
+const (
+	// termGrace between SIGTERM and SIGKILL of an engine that was drained or
+	// is still loading (vLLM swallows SIGTERM while it waits for its core).
+	// With it nothing is left 2 s after any deadline.
+	termGrace = 1500 * time.Millisecond
+	// killWait bounds the wait for the exit of a killed group.
+	killWait = 2 * time.Second
+	// probeWait bounds the request for one token of a suspected engine.
+	probeWait = 5 * time.Second
+	// pollEvery is how often metrics of a READY engine are read, drainEvery
+	// those of one that drains.
+	pollEvery, drainEvery = time.Second, 100 * time.Millisecond
+	// pollWait bounds one reading.
+	pollWait = 2 * time.Second
+	// portTries: a free port may be taken between the choice and the bind.
+	portTries = 3
+	// probeTries: an engine that answers the probe with errors while its
+	// /health is good is given up after so many in a row.
+	probeTries = 3
+	// spawnWait bounds the keeper's answer.
+	spawnWait = 10 * time.Second
+	// leaseWait bounds finding the checkpoint of an adopted engine again.
+	leaseWait = 5 * time.Second
+)
+
+// DOWNLOADING: the checkpoint comes.
+func (r *Replica) staging(ctx context.Context) state {
+	began := time.Now()
+	if r.o.Spec.Source == "" {
+		return r.starting
+	}
+	limit := r.o.Spec.Deadlines.Stage.Std()
+	sctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not staged within %s", limit)) })
+	defer timer.Stop()
+
+	got := make(chan staged, 1)
+	go func() { got <- r.stage(sctx) }()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	end := ""
+	for {
+		select {
+		case s := <-got:
+			if s.err == nil {
+				r.ckpt = s.ckpt
+				r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
+			}
+			switch {
+			case end != "":
+				return r.unloaded(end)
+			case ctx.Err() != nil:
+				return nil
+			case s.err != nil:
+				if cause := context.Cause(sctx); cause != nil && errors.Is(s.err, context.Canceled) {
+					s.err = cause
+				}
+				return r.failed("stage: " + s.err.Error())
+			}
+			r.span(functions.PhaseStage, began, time.Now())
+			return r.starting
+		case <-tick.C:
+			r.staged()
+		case <-r.wake:
+			switch w := r.take(); {
+			case w.unload:
+				end = w.reason
+				cancel(errors.New("unloaded"))
+			case w.callOff:
+				end = ErrCalledOff.Error()
+				cancel(ErrCalledOff)
+			}
+		}
+	}
+}
+
+type staged struct {
+	ckpt Checkpoint
+	err  error
+}
+
+func (r *Replica) stage(ctx context.Context) staged {
+	c, err := r.o.Stager.Stage(ctx, Want{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest},
+		func(have, whole functions.Bytes) { r.have.Store(int64(have)); r.whole.Store(int64(whole)) })
+	return staged{c, err}
+}
+
+// staged tells how far staging is.
+func (r *Replica) staged() {
+	have, whole := r.have.Load(), r.whole.Load()
+	if functions.Bytes(have) == r.now.Bytes && functions.Bytes(whole) == r.now.TotalBytes {
+		return
+	}
+	r.now.Bytes, r.now.TotalBytes = functions.Bytes(have), functions.Bytes(whole)
+	percent := -1
+	if whole > 0 {
+		percent = int(have * 100 / whole)
+	}
+	r.now.Percent = percent
+	r.tell()
+}
+
+// boot events, with their times.
+type event struct {
+	listening, healthy, done bool
+	at                       time.Time
+	err                      error
+}
+
+// LOADING_TO_GPU: the engine is started and asked for its first token.
+func (r *Replica) starting(ctx context.Context) state {
+	r.enter(functions.Loading)
+	deadline := time.Now().Add(r.o.Spec.Deadlines.Start.Std())
+	for try := 1; ; try++ {
+		switch w := r.take(); { // the last moment to call it off
+		case w.unload:
+			return r.unloaded(w.reason)
+		case w.callOff:
+			return r.unloaded(ErrCalledOff.Error())
+		}
+		next, again := r.start(ctx, deadline, try < portTries)
+		if !again {
+			return next
+		}
+		r.log.Warn("the engine's port was taken, trying another", "port", r.port)
+	}
+}
+
+// start is one try; again says that the port was taken.
+func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) (next state, again bool) {
+	began := time.Now()
+	port, err := engine.FreePort()
+	if err != nil {
+		return r.failed(err.Error()), false
+	}
+	r.port = port
+	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory}
+	var notices <-chan engine.Notice
+	if engine.Notifies(r.o.Spec.Engine) {
+		n, err := engine.ListenNotify()
+		if err != nil {
+			r.log.Warn("no notify socket, probing alone", "error", err)
+		} else {
+			defer n.Close()
+			req.Notify, notices = n.Addr(), n.C()
+		}
+	}
+	cmd, err := r.o.Programs.Prepare(req)
+	if err != nil {
+		return r.failed(err.Error()), false
+	}
+	meta, err := json.Marshal(Meta{
+		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
+		Port: port, Path: r.ckpt.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
+	})
+	if err != nil {
+		return r.failed(err.Error()), false
+	}
+	sctx, cancel := context.WithTimeout(ctx, spawnWait)
+	child, err := r.o.Spawner.Spawn(sctx, keeper.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: meta})
+	cancel()
+	if err != nil {
+		return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err)), false
+	}
+	r.child = child
+	r.logAt.Store(&child.Log)
+	if r.eng != nil {
+		r.eng.Close()
+	}
+	r.eng = r.o.Dial(cmd)
+	r.now.Endpoint = cmd.URL
+	return r.booting(ctx, began, deadline, notices, mayRetry)
+}
+
+// booting follows a spawned engine until it has generated a token.
+func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, mayRetry bool) (next state, again bool) {
+	bctx, cancel := context.WithCancel(ctx)
+	ready, events, over := make(chan struct{}), make(chan event, 4), make(chan struct{})
+	go func() { defer close(over); r.boot(bctx, ready, events) }()
+	defer func() { cancel(); <-over }()
+	limit := time.NewTimer(time.Until(deadline))
+	defer limit.Stop()
+
+	listening, healthy := time.Time{}, time.Time{}
+	listens := func(at time.Time) {
+		if listening.IsZero() {
+			listening = at
+			r.span(functions.PhaseSpawn, began, at)
+		}
+	}
+	serves := func(at time.Time) {
+		listens(at)
+		if healthy.IsZero() {
+			healthy = at
+			r.span(functions.PhaseLoad, listening, at)
+			r.progress(100)
+		}
+	}
+	for {
+		select {
+		case n, ok := <-notices:
+			if !ok {
+				notices = nil
+				break
+			}
+			listens(time.Now())
+			if n.Percent >= 0 {
+				r.progress(n.Percent)
+			}
+			if n.Ready {
+				serves(time.Now())
+				close(ready)
+				notices = nil
+			}
+		case e := <-events:
+			switch {
+			case e.listening:
+				listens(e.at)
+			case e.healthy:
+				serves(e.at)
+			case e.err != nil:
+				if ctx.Err() != nil {
+					return nil, false
+				}
+				cancel()
+				<-over
+				// An engine that dies refuses connections too; its exit has the
+				// cause, and comes within milliseconds if it comes.
+				if x, ok := r.exited(200 * time.Millisecond); ok {
+					return r.died(ctx, x, "loading", mayRetry)
+				}
+				r.kill(ctx)
+				return r.failed(fmt.Sprintf("%s: first token: %v", r.o.Spec.Engine, e.err)), false
+			default:
+				r.span(functions.PhaseWarmup, healthy, e.at)
+				return r.ready, false
+			}
+		case x := <-r.child.Exited:
+			return r.died(ctx, x, "loading", mayRetry)
+		case <-limit.C:
+			x := r.kill(ctx)
+			return r.failed(fmt.Sprintf("%s: not ready within %s: %s", r.o.Spec.Engine, r.o.Spec.Deadlines.Start,
+				engine.RootCause(x.Tail, "no answer"))), false
+		case <-r.wake:
+			if w := r.take(); w.unload {
+				r.enter(functions.Draining)
+				r.end(ctx)
+				return r.unloaded(w.reason), false
+			} // spawned: not called off any more
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+// boot waits until the engine serves and has given one token.
+func (r *Replica) boot(ctx context.Context, ready <-chan struct{}, events chan<- event) {
+	// The engine's own word ends the probing.
+	actx, stop := context.WithCancel(ctx)
+	defer stop()
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		select {
+		case <-ready:
+			stop()
+		case <-actx.Done():
+		}
+	}()
+	err := r.eng.Await(actx, func() { events <- event{listening: true, at: time.Now()} })
+	stop()
+	<-said
+	if err != nil {
+		select {
+		case <-ready:
+		default:
+			events <- event{done: true, err: err, at: time.Now()}
+			return
+		}
+	}
+	events <- event{healthy: true, at: time.Now()}
+	began := time.Now()
+	limit := r.o.Spec.Deadlines.FirstToken.Std()
+	tctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("none within %s", limit))
+	defer cancel()
+	for {
+		err = r.eng.Token(tctx)
+		var se *engine.StatusError
+		if err == nil || !(errors.As(err, &se) && se.Busy()) && !engine.Refused(err) {
+			break
+		}
+		t := time.NewTimer(engine.Pace(time.Since(began)))
+		select {
+		case <-t.C:
+		case <-tctx.Done():
+		}
+		t.Stop()
+		if tctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil && tctx.Err() != nil && ctx.Err() == nil {
+		err = context.Cause(tctx)
+	}
+	events <- event{done: true, err: err, at: time.Now()}
+}
+
+// died turns an unasked-for exit into FAILED, or into another try.
+func (r *Replica) died(ctx context.Context, x keeper.Exit, while string, mayRetry bool) (next state, again bool) {
+	r.child = nil
+	r.forget(ctx)
+	how := x.String()
+	cause := how
+	// Killed from outside, an engine has not said why; what it last wrote is
+	// about something else.
+	if x.Signal != syscall.SIGKILL && x.Signal != syscall.SIGTERM && !x.Lost {
+		cause = engine.RootCause(x.Tail, how)
+	}
+	if mayRetry && engine.PortTaken(cause) {
+		return nil, true
+	}
+	return r.failed(fmt.Sprintf("%s ended while %s: %s", r.o.Spec.Engine, while, cause)), false
+}
+
+// LOADING_TO_GPU of a process that an earlier agent left.
+func (r *Replica) adopting(ctx context.Context) state {
+	m := r.adopt.meta
+	r.child, r.port, r.phases = r.adopt.child, m.Port, m.Phases
+	r.logAt.Store(&r.child.Log)
+	r.now.Bytes, r.now.TotalBytes = m.Bytes, m.Bytes
+	r.ckpt.Path = m.Path
+	if m.Spec.Source != "" {
+		// For the lease. The engine has its files open: without one it lives on.
+		sctx, cancel := context.WithTimeout(ctx, leaseWait)
+		s := r.stage(sctx)
+		cancel()
+		if s.err == nil {
+			r.ckpt = s.ckpt
+		} else {
+			r.log.Warn("no lease for an adopted engine's checkpoint", "error", s.err)
+		}
+	}
+	cmd := engine.Adopted(m.Spec, m.Model, m.Port)
+	r.eng = r.o.Dial(cmd)
+	r.now.Endpoint = cmd.URL
+	next, _ := r.booting(ctx, m.Started, m.Started.Add(m.Spec.Deadlines.Start.Std()+probeWait), nil, false)
+	return next
+}
+
+// READY: watch it.
+func (r *Replica) ready(ctx context.Context) state {
+	r.enter(functions.Ready)
+	rctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d := r.o.Spec.Deadlines
+	w := newWatch(d.Hang.Std(), d.FirstToken.Std(), time.Now())
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	readings, verdicts := make(chan reading, 1), make(chan error, 1)
+	polling, probing, bad := false, false, 0
+	// What was started is waited for, so that nothing of us is left behind.
+	defer func() {
+		cancel()
+		if polling {
+			<-readings
+		}
+		if probing {
+			<-verdicts
+		}
+	}()
+	probe := func(why string) {
+		if probing {
+			return
+		}
+		probing = true
+		r.log.Warn("engine suspected", "why", why)
+		go func() { verdicts <- r.probe(rctx, why) }()
+	}
+	for {
+		select {
+		case x := <-r.child.Exited:
+			next, _ := r.died(ctx, x, "ready", false)
+			return next
+		case <-poll.C:
+			if !polling {
+				polling = true
+				go func() { readings <- r.read(rctx) }()
+			}
+		case m := <-readings:
+			polling = false
+			if m.err == nil {
+				r.measure(m.Metrics)
+			}
+			if why := w.observe(time.Now(), m.Metrics, m.err); why != "" {
+				probe(why)
+			}
+		case err := <-verdicts:
+			probing = false
+			var se *engine.StatusError
+			switch {
+			case err == nil:
+				bad = 0
+				w.cleared(time.Now())
+				r.log.Info("engine answered the probe")
+			case ctx.Err() != nil:
+			case errors.As(err, &se) && bad+1 < probeTries:
+				bad++ // it lives, but not well
+				w.cleared(time.Now())
+			default:
+				if x, ok := r.exited(50 * time.Millisecond); ok {
+					next, _ := r.died(ctx, x, "ready", false)
+					return next
+				}
+				r.kill(ctx)
+				return r.failed(fmt.Sprintf("%s hung: %v", r.o.Spec.Engine, err))
+			}
+		case <-r.wake:
+			w := r.take()
+			if w.unload {
+				return r.draining(w)
+			}
+			if w.suspect != "" {
+				probe(w.suspect)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+type reading struct {
+	engine.Metrics
+	err error
+}
+
+func (r *Replica) read(ctx context.Context) reading {
+	ctx, cancel := context.WithTimeout(ctx, pollWait)
+	defer cancel()
+	m, err := r.eng.Metrics(ctx)
+	return reading{m, err}
+}
+
+// measure publishes what the engine says; that is no change to tell.
+func (r *Replica) measure(m engine.Metrics) {
+	if r.now.InFlight == m.Running && r.now.QueueLength == m.Waiting && r.now.KVCacheHitRate == m.HitRate {
+		return
+	}
+	r.now.InFlight, r.now.QueueLength, r.now.KVCacheHitRate = m.Running, m.Waiting, m.HitRate
+	r.publish()
+}
+
+// probe asks a suspected engine for one token. nil: it lives. A StatusError:
+// it answers, but with errors. Anything else: it hangs, or is gone.
+func (r *Replica) probe(ctx context.Context, why string) error {
+	before := r.read(ctx)
+	pctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	err := r.eng.Token(pctx)
+	var se *engine.StatusError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &se):
+		if se.Busy() {
+			return nil
+		}
+		hctx, cancel := context.WithTimeout(ctx, pollWait)
+		defer cancel()
+		if herr := r.eng.Health(hctx); herr != nil {
+			return fmt.Errorf("%s; then the probe: %v, /health: %v", why, err, herr)
+		}
+		return err
+	case engine.Refused(err):
+		return fmt.Errorf("%s; it refuses connections", why)
+	}
+	// Others may have been served meanwhile, and we stood behind them.
+	if after := r.read(ctx); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
+		return nil
+	}
+	if pctx.Err() != nil {
+		return fmt.Errorf("%s; then no answer to a one-token request within %s", why, probeWait)
+	}
+	return fmt.Errorf("%s; then the probe: %v", why, err)
+}
+
+// draining is DRAINING: no new requests come, those in flight may finish.
+func (r *Replica) draining(w wishes) state {
+	return func(ctx context.Context) state {
+		r.enter(functions.Draining)
+		reason := w.reason
+		rctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		end := time.Now().Add(w.drain)
+		limit := time.NewTimer(w.drain)
+		defer limit.Stop()
+		poll := time.NewTimer(0)
+		defer poll.Stop()
+		readings, open := make(chan reading, 1), false
+		defer func() {
+			cancel()
+			if open {
+				<-readings
+			}
+		}()
+		for {
+			select {
+			case <-r.child.Exited:
+				r.child = nil
+				r.forget(ctx)
+				return r.unloaded(reason + "; it ended by itself")
+			case <-poll.C:
+				open = true
+				go func() { readings <- r.read(rctx) }()
+			case m := <-readings:
+				open = false
+				if m.err == nil {
+					r.measure(m.Metrics)
+				}
+				if r.drained(m) {
+					r.end(ctx)
+					return r.unloaded(reason)
+				}
+				poll.Reset(drainEvery)
+			case <-limit.C:
+				if n := r.now.InFlight; n > 0 {
+					r.log.Warn("drain deadline over with requests in flight", "requests", n)
+				}
+				r.end(ctx)
+				return r.unloaded(reason)
+			case <-r.wake:
+				if again := r.take(); again.unload {
+					if t := time.Now().Add(again.drain); t.Before(end) {
+						end = t
+						limit.Reset(again.drain)
+					}
+				}
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// drained: all that know of requests say there are none, and somebody knows.
+func (r *Replica) drained(m reading) bool {
+	known := false
+	if r.o.InFlight != nil {
+		if r.o.InFlight() > 0 {
+			return false
+		}
+		known = true
+	}
+	if m.err == nil {
+		if m.Running+m.Waiting > 0 {
+			return false
+		}
+		known = true
+	}
+	return known
+}
+
+// end asks the group to end, and kills it when it does not.
+func (r *Replica) end(ctx context.Context) {
+	if r.child == nil {
+		return
+	}
+	r.signal(ctx, syscall.SIGTERM)
+	if _, ok := r.exited(termGrace); !ok {
+		r.kill(ctx)
+		return
+	}
+	r.child = nil
+	r.forget(ctx)
+}
+
+// kill ends the group at once. Its exit, if it was heard of in time.
+func (r *Replica) kill(ctx context.Context) keeper.Exit {
+	if r.child == nil {
+		return keeper.Exit{}
+	}
+	r.signal(ctx, syscall.SIGKILL)
+	x, ok := r.exited(killWait)
+	if !ok {
+		r.log.Error("a killed engine does not go", "pid", r.child.PID)
+	}
+	r.child = nil
+	r.forget(ctx)
+	return x
+}
+
+func (r *Replica) exited(within time.Duration) (keeper.Exit, bool) {
+	t := time.NewTimer(within)
+	defer t.Stop()
+	select {
+	case x := <-r.child.Exited:
+		return x, true
+	case <-t.C:
+		return keeper.Exit{}, false
+	}
+}
+
+// signal reaches the process even where ctx has just ended: a decision to end
+// an engine is carried out.
+func (r *Replica) signal(ctx context.Context, sig syscall.Signal) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := r.o.Spawner.Signal(ctx, r.o.ID, sig); err != nil {
+		r.log.Error("signal", "signal", sig, "error", err)
+	}
+}
+
+func (r *Replica) forget(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := r.o.Spawner.Forget(ctx, r.o.ID); err != nil && !errors.Is(err, keeper.ErrLost) {
+		r.log.Debug("forget", "error", err)
+	}
+}

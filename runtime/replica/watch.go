@@ -1,0 +1,72 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+// watch decides from an engine's metrics whether to suspect that it hangs.
+// It is pure: readings and times in, verdict out.
+type watch struct {
+	hang  time.Duration // no token for so long once tokens flowed
+	first time.Duration // no token for so long before a request's first
+
+	moved   time.Time // when a token last came, or a request into an idle engine
+	heard   time.Time // when /metrics last answered
+	tokens  float64
+	flowed  bool // tokens came since the engine became busy
+	busy    bool
+	settled int // first tokens less finished requests, when it was idle
+}
+
+func newWatch(hang, first time.Duration, now time.Time) *watch {
+	return &watch{hang: hang, first: first, moved: now, heard: now}
+}
+
+// observe takes one reading; what it returns, if not "", is the suspicion.
+func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
+	switch {
+	case errors.Is(err, engine.ErrNoMetrics):
+		w.heard = now
+		return ""
+	case err != nil:
+		if silent := now.Sub(w.heard); silent >= w.hang {
+			return fmt.Sprintf("/metrics not answered for %s", silent.Round(time.Second))
+		}
+		return ""
+	}
+	w.heard = now
+	open := m.FirstTokens - m.Finished
+	if m.Running+m.Waiting == 0 {
+		w.busy, w.flowed, w.moved, w.tokens, w.settled = false, false, now, m.Tokens, open
+		return ""
+	}
+	if !w.busy {
+		w.busy, w.flowed, w.moved, w.tokens = true, false, now, m.Tokens
+		return ""
+	}
+	if m.Tokens != w.tokens { // less: it was restarted behind our back
+		w.flowed, w.moved, w.tokens = true, now, m.Tokens
+		return ""
+	}
+	if !m.Flow {
+		return ""
+	}
+	bound := w.hang
+	// Requests that run and have had no token yet may be long prompts; where
+	// the engine counts first tokens we know how many there are.
+	if !w.flowed || m.Counted && m.Running > open-w.settled {
+		bound = w.first
+	}
+	if still := now.Sub(w.moved); still >= bound {
+		return fmt.Sprintf("no token for %s with %d requests running", still.Round(time.Second), m.Running)
+	}
+	return ""
+}
+
+// cleared: the suspicion was wrong; the next comes no sooner than a whole
+// deadline from now.
+func (w *watch) cleared(now time.Time) { w.moved, w.heard = now, now }
