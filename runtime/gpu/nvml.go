@@ -1,0 +1,153 @@
+//go:build linux && cgo
+
+package gpu
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func openDriver() (driver, string, error) { return openNVML(nvml.New()) }
+
+func openNVML(lib nvml.Interface) (driver, string, error) {
+	switch ret := lib.Init(); ret {
+	case nvml.SUCCESS:
+		return nvmlDriver{lib}, "", nil
+	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED:
+		return nil, "no GPUs: no driver", nil
+	default:
+		err := fmt.Errorf("NVML: %s", lib.ErrorString(ret))
+		return nil, "no GPUs: " + err.Error(), err
+	}
+}
+
+type nvmlDriver struct{ lib nvml.Interface }
+
+func (n nvmlDriver) close() { n.lib.Shutdown() }
+
+// list never fails as a whole: what cannot be read of a GPU is its health.
+func (n nvmlDriver) list() []functions.GPU {
+	count, ret := n.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	gpus := make([]functions.GPU, 0, count)
+	for i := range count {
+		g := functions.GPU{Index: i, Health: Healthy}
+		if d, ret := n.lib.DeviceGetHandleByIndex(i); ret == nvml.SUCCESS {
+			n.describe(d, &g)
+		} else {
+			g.Health = n.lib.ErrorString(ret)
+		}
+		gpus = append(gpus, g)
+	}
+	return gpus
+}
+
+func (n nvmlDriver) describe(d nvml.Device, g *functions.GPU) {
+	ill := func(ret nvml.Return, what string) {
+		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED && g.Health == Healthy {
+			g.Health = what + ": " + n.lib.ErrorString(ret)
+		}
+	}
+	var ret nvml.Return
+	g.UUID, ret = d.GetUUID()
+	ill(ret, "uuid")
+	g.Name, ret = d.GetName()
+	ill(ret, "name")
+	m, ret := d.GetMemoryInfo()
+	ill(ret, "memory")
+	g.MemoryTotal, g.MemoryFree = functions.Bytes(m.Total), functions.Bytes(m.Free)
+	u, ret := d.GetUtilizationRates()
+	ill(ret, "utilization")
+	g.Utilization = int(u.Gpu)
+	errors, ret := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
+	if ret == nvml.SUCCESS && errors > 0 && g.Health == Healthy {
+		g.Health = fmt.Sprintf("%d uncorrectable memory errors since the driver started", errors)
+	}
+}
+
+const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
+
+// waitMillis is how long one wait for an event may take; ctx is looked at
+// between two of them.
+const waitMillis = 500
+
+func (n nvmlDriver) watch(ctx context.Context, bad func(uuid, what string)) error {
+	count, ret := n.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return fmt.Errorf("NVML: %s", n.lib.ErrorString(ret))
+	}
+	set, ret := n.lib.EventSetCreate()
+	if ret != nvml.SUCCESS {
+		return fmt.Errorf("NVML: events: %s", n.lib.ErrorString(ret))
+	}
+	defer set.Free()
+	watched := 0
+	for i := range count {
+		d, ret := n.lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		types, ret := d.GetSupportedEventTypes()
+		if ret != nvml.SUCCESS || types&wanted == 0 {
+			continue
+		}
+		if d.RegisterEvents(types&wanted, set) == nvml.SUCCESS {
+			watched++
+		}
+	}
+	if watched == 0 { // old cards, some virtual ones
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	for ctx.Err() == nil {
+		e, ret := set.Wait(waitMillis)
+		if ret == nvml.ERROR_TIMEOUT {
+			continue
+		}
+		if ret != nvml.SUCCESS {
+			return fmt.Errorf("NVML: events: %s", n.lib.ErrorString(ret))
+		}
+		what := verdict(e.EventType, e.EventData)
+		if what == "" || e.Device == nil {
+			continue
+		}
+		if uuid, ret := e.Device.GetUUID(); ret == nvml.SUCCESS {
+			bad(uuid, what)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// verdict says what is wrong with the hardware, "" for what a program did to
+// itself (an illegal address, XID 13, 31, 43, 45 and their like, or an ECC
+// error that was contained).
+func verdict(kind, xid uint64) string {
+	if kind == nvml.EventTypeDoubleBitEccError {
+		return "uncorrectable memory error"
+	}
+	if kind != nvml.EventTypeXidCriticalError {
+		return ""
+	}
+	what := map[uint64]string{
+		48:  "uncorrectable memory error",
+		61:  "internal micro-controller breakpoint",
+		62:  "internal micro-controller halt",
+		64:  "row remapping failed",
+		74:  "NVLink error",
+		79:  "fallen off the bus",
+		95:  "uncontained memory error",
+		119: "GSP does not answer",
+		120: "GSP error",
+		140: "unrecovered memory error",
+	}[xid]
+	if what == "" {
+		return ""
+	}
+	return fmt.Sprintf("XID %d: %s", xid, what)
+}

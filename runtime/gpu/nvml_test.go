@@ -1,0 +1,188 @@
+//go:build linux && cgo
+
+package gpu
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// card is a mock of one healthy card.
+func card(uuid string) *mock.Device {
+	return &mock.Device{
+		GetUUIDFunc:             func() (string, nvml.Return) { return uuid, nvml.SUCCESS },
+		GetNameFunc:             func() (string, nvml.Return) { return "NVIDIA Test", nvml.SUCCESS },
+		GetMemoryInfoFunc:       func() (nvml.Memory, nvml.Return) { return nvml.Memory{Total: 80 << 30, Free: 70 << 30}, nvml.SUCCESS },
+		GetUtilizationRatesFunc: func() (nvml.Utilization, nvml.Return) { return nvml.Utilization{Gpu: 42}, nvml.SUCCESS },
+		GetTotalEccErrorsFunc: func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		},
+		GetSupportedEventTypesFunc: func() (uint64, nvml.Return) { return wanted, nvml.SUCCESS },
+		RegisterEventsFunc:         func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS },
+	}
+}
+
+func machine(cards ...*mock.Device) *mock.Interface {
+	return &mock.Interface{
+		InitFunc:           func() nvml.Return { return nvml.SUCCESS },
+		ShutdownFunc:       func() nvml.Return { return nvml.SUCCESS },
+		ErrorStringFunc:    func(r nvml.Return) string { return map[nvml.Return]string{nvml.ERROR_GPU_IS_LOST: "GPU is lost"}[r] },
+		DeviceGetCountFunc: func() (int, nvml.Return) { return len(cards), nvml.SUCCESS },
+		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
+			return cards[i], nvml.SUCCESS
+		},
+	}
+}
+
+func facts(t *testing.T, lib nvml.Interface) *Facts {
+	t.Helper()
+	d, why, err := openNVML(lib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newFacts(d, why)
+}
+
+func TestOpen(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ret  nvml.Return
+		why  string
+		err  bool
+	}{
+		{"driver", nvml.SUCCESS, "", false},
+		{"no library", nvml.ERROR_LIBRARY_NOT_FOUND, "no GPUs: no driver", false},
+		{"no module", nvml.ERROR_DRIVER_NOT_LOADED, "no GPUs: no driver", false},
+		{"broken", nvml.ERROR_GPU_IS_LOST, "no GPUs: NVML: GPU is lost", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := machine()
+			m.InitFunc = func() nvml.Return { return c.ret }
+			d, why, err := openNVML(m)
+			if why != c.why || (err != nil) != c.err || (d == nil) == (c.why == "") {
+				t.Errorf("got %v, %q, %v", d, why, err)
+			}
+			if d == nil && newFacts(nil, why).List() != nil {
+				t.Error("GPUs without a driver")
+			}
+		})
+	}
+}
+
+func TestList(t *testing.T) {
+	lost, ecc := card("GPU-b"), card("GPU-c")
+	lost.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
+	ecc.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) { return 3, nvml.SUCCESS }
+	f := facts(t, machine(card("GPU-a"), lost, ecc))
+	defer f.Close()
+	got := f.List()
+	want := []functions.GPU{
+		{Index: 0, UUID: "GPU-a", Name: "NVIDIA Test", MemoryTotal: 80 << 30, MemoryFree: 70 << 30, Utilization: 42, Health: Healthy},
+		{Index: 1, UUID: "GPU-b", Name: "NVIDIA Test", Utilization: 42, Health: "memory: GPU is lost"},
+		{Index: 2, UUID: "GPU-c", Name: "NVIDIA Test", MemoryTotal: 80 << 30, MemoryFree: 70 << 30, Utilization: 42, Health: "3 uncorrectable memory errors since the driver started"},
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d GPUs", len(got))
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("GPU %d: %+v\nwant %+v", i, got[i], want[i])
+		}
+	}
+}
+
+func TestListOfAHungDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		d := card("GPU-a")
+		hung := false
+		d.GetUUIDFunc = func() (string, nvml.Return) {
+			if hung {
+				<-hang
+			}
+			return "GPU-a", nvml.SUCCESS
+		}
+		f := facts(t, machine(d))
+		if got := f.List(); got[0].Health != Healthy {
+			t.Fatal(got)
+		}
+		hung = true
+		began := time.Now()
+		if got := f.List(); got[0].Health != "the driver does not answer" || time.Since(began) != answerWithin {
+			t.Errorf("%+v after %v", got, time.Since(began))
+		}
+		close(hang)
+		synctest.Wait()
+		hung = false
+		if got := f.List(); got[0].Health != Healthy {
+			t.Error(got)
+		}
+	})
+}
+
+func TestWatch(t *testing.T) {
+	d := card("GPU-a")
+	m := machine(d)
+	events := []nvml.EventData{
+		{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: 31}, // a program's own
+		{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: 79},
+		{Device: d, EventType: nvml.EventTypeDoubleBitEccError},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	m.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
+		return &mock.EventSet{
+			FreeFunc: func() nvml.Return { return nvml.SUCCESS },
+			WaitFunc: func(uint32) (nvml.EventData, nvml.Return) {
+				if len(events) == 0 {
+					cancel()
+					return nvml.EventData{}, nvml.ERROR_TIMEOUT
+				}
+				e := events[0]
+				events = events[1:]
+				return e, nvml.SUCCESS
+			},
+		}, nvml.SUCCESS
+	}
+	f := facts(t, m)
+	var told []string
+	if err := f.Watch(ctx, func(uuid, what string) { told = append(told, uuid+" "+what) }); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if len(told) != 1 || told[0] != "GPU-a XID 79: fallen off the bus" {
+		t.Errorf("told %q", told)
+	}
+	if got := f.List(); got[0].Health != "XID 79: fallen off the bus" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The machine's own facts, whatever they are; with THAW_GPU=1 there must be one.
+func TestReal(t *testing.T) {
+	f, err := Open()
+	if err != nil {
+		t.Log(err)
+	}
+	defer f.Close()
+	gpus := f.List()
+	t.Log(f.Why(), gpus)
+	if os.Getenv("THAW_GPU") != "1" {
+		return
+	}
+	if len(gpus) == 0 {
+		t.Fatal("no GPU: ", f.Why())
+	}
+	for _, g := range gpus {
+		if g.UUID == "" || g.MemoryTotal == 0 || g.MemoryFree > g.MemoryTotal {
+			t.Errorf("%+v", g)
+		}
+	}
+}
