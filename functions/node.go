@@ -24,6 +24,10 @@ type LoadReply struct {
 	State State  `json:"state"`
 }
 
+// ReasonCalledOff is the reason of an unload that only concerns a replica with
+// no process yet: one that has its process goes on.
+const ReasonCalledOff = "called_off"
+
 // UnloadRequest ends a replica: DRAINING for at most DrainSeconds, then gone.
 type UnloadRequest struct {
 	ID           string  `json:"id"`

@@ -1,0 +1,33 @@
+// Package steer is the loop that every backend shares: snapshot, schedule, act.
+// It is the registry of nodes and replicas, it turns plans into commands, and
+// it tells the data path what became of them.
+//
+// # One owner
+//
+// A single goroutine (Run) owns the world. Whoever has news leaves it in the
+// inbox and rings: the activator its wakes, agents their heartbeats, commands
+// their results. News of one subject overwrite each other there, so a storm
+// costs one turn, and the inbox is bounded by the number of subjects. In a turn
+// the loop takes the whole inbox, publishes at once what has become READY or
+// has failed (a waiter is released before anything else is thought about), and
+// only then asks schedule.Decide and carries out its plan. Commands to agents
+// run in goroutines of their own and come back as news.
+//
+// # Agents are the truth
+//
+// Nothing but the epoch is on disk. A server that restarts raises its epoch,
+// hears the agents' heartbeats and adopts what they say they run; a replica of
+// a model that the catalogue does not know is ended after a second look. An
+// agent refuses commands of a lower epoch, so a server that was superseded and
+// does not know it can do no harm.
+//
+// A heartbeat that is missed three times makes a node lost: its replicas leave
+// the routes and are placed elsewhere. If this process itself stood still (a
+// suspended laptop, SIGSTOP), nobody's silence is counted for that time.
+//
+// # Two steps to the end
+//
+// A replica that is to be stopped first leaves the routes, then is waited for
+// until no request is in flight on it or its drain time is over, and only then
+// is unloaded. Until its node has said that it is gone, its room is taken.
+package steer

@@ -1,0 +1,123 @@
+package steer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// history is what the last cold starts of a function took. It is what a
+// forecast is made of, and with bytes under way what an ETA is made of.
+type history struct {
+	samples []sample // newest last
+	known   functions.Forecast
+	fresh   bool
+}
+
+type sample struct {
+	node   string
+	tier   functions.Tier
+	total  time.Duration
+	phases map[functions.Phase]time.Duration
+}
+
+const keepSamples = 16
+
+func (h *history) add(s sample) {
+	if len(h.samples) == keepSamples {
+		copy(h.samples, h.samples[1:])
+		h.samples = h.samples[:keepSamples-1]
+	}
+	h.samples = append(h.samples, s)
+	h.fresh = false
+}
+
+func (h *history) forget() { *h = history{} }
+
+// forecast of the next cold start: from those that found the bytes where the
+// newest did (a first download says little about the next start from disk).
+func (h *history) forecast() functions.Forecast {
+	if h.fresh {
+		return h.known
+	}
+	h.fresh, h.known = true, functions.NoForecast
+	if len(h.samples) == 0 {
+		return h.known
+	}
+	like := h.samples
+	// After a start from far away the bytes are here: what the start took
+	// beyond staging is what the next one will.
+	if last := h.samples[len(h.samples)-1]; last.tier != functions.TierRemote {
+		like = nil
+		for _, s := range h.samples {
+			if s.tier == last.tier {
+				like = append(like, s)
+			}
+		}
+	}
+	var totals []time.Duration
+	byPhase := map[functions.Phase][]time.Duration{}
+	for _, s := range like {
+		totals = append(totals, s.total)
+		for p, d := range s.phases {
+			byPhase[p] = append(byPhase[p], d)
+		}
+	}
+	h.known.P50, h.known.P90 = quantile(totals, 50), quantile(totals, 90)
+	h.known.Phases = map[functions.Phase]time.Duration{}
+	for p, ds := range byPhase {
+		h.known.Phases[p] = quantile(ds, 50)
+	}
+	return h.known
+}
+
+// phase is the median of one phase: on this node if it is known there, else on
+// any, else what the engine is known to take; -1 where nothing is known.
+func (h *history) phase(p functions.Phase, node string, e functions.Engine) time.Duration {
+	var here, any []time.Duration
+	for _, s := range h.samples {
+		if d, ok := s.phases[p]; ok {
+			any = append(any, d)
+			if s.node == node {
+				here = append(here, d)
+			}
+		}
+	}
+	switch {
+	case len(here) > 0:
+		return quantile(here, 50)
+	case len(any) > 0:
+		return quantile(any, 50)
+	}
+	if d, ok := usual[e][p]; ok {
+		return d
+	}
+	return -1
+}
+
+// usual is what engines take where nothing has been measured yet: small models
+// on an ordinary machine. The weights' own time comes on top, from their bytes.
+var usual = map[functions.Engine]map[functions.Phase]time.Duration{
+	functions.EngineEmber: {
+		functions.PhaseSpawn: 20 * time.Millisecond, functions.PhaseLoad: 100 * time.Millisecond, functions.PhaseWarmup: 20 * time.Millisecond,
+	},
+	functions.EngineLlamaCpp: {
+		functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: 200 * time.Millisecond,
+	},
+	functions.EngineVLLM: {
+		functions.PhaseSpawn: 9 * time.Second, functions.PhaseLoad: 20 * time.Second, functions.PhaseWarmup: time.Second,
+	},
+	functions.EngineSGLang: {
+		functions.PhaseSpawn: 9 * time.Second, functions.PhaseLoad: 20 * time.Second, functions.PhaseWarmup: time.Second,
+	},
+}
+
+func quantile(ds []time.Duration, percent int) time.Duration {
+	if len(ds) == 0 {
+		return -1
+	}
+	s := slices.Clone(ds)
+	slices.Sort(s)
+	return s[(len(s)*percent+99)/100-1]
+}

@@ -1,0 +1,330 @@
+package steer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// Node is an agent as the loop commands it. Both methods are idempotent by the
+// replica's id, return functions.ErrStaleEpoch for a superseded epoch, and are
+// called from any goroutine with a context that ends.
+type Node interface {
+	Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error)
+	Unload(ctx context.Context, req functions.UnloadRequest) error
+}
+
+// Verifier is a Node that can look at a replica that broke on the data path.
+type Verifier interface {
+	Verify(ctx context.Context, id, problem string) error
+}
+
+// Demand is what is asked of one function.
+type Demand struct {
+	Name    functions.Name
+	Active  int       // requests at engines
+	Queued  int       // requests held
+	Oldest  time.Time // since when the oldest of those waits
+	LastEnd time.Time // end of the last request
+}
+
+// DataPath is the activator as the loop needs it. Publish releases waiters in
+// the call; none of the methods blocks or calls back into Steer but for Wake,
+// Nudge and Ask.
+type DataPath interface {
+	Publish(fs ...route.Function)
+	Remove(names ...functions.Name)
+	Demand(yield func(Demand) bool)
+	InFlight(replica string) int
+}
+
+// Catalog says which functions exist. Changed tells the loop to look again.
+type Catalog interface {
+	Models() []*functions.Model
+	Teams() []*functions.Team
+}
+
+// Hooks are called from the loop and must return at once. Any may be nil.
+type Hooks struct {
+	ColdStart func(functions.Timeline) // one has ended, ready or failed
+	Event     func(Event)
+}
+
+// Options of a Steer.
+type Options struct {
+	Epoch   int64    // of this life, see NextEpoch
+	Path    DataPath // the activator
+	Catalog Catalog
+	Machine string          // identity of this host: whose folders the catalogue's local sources are
+	Here    string          // id of the agent in this process, if there is one
+	Token   string          // bearer for replicas behind remote agents
+	Policy  schedule.Policy // zero: schedule.DefaultPolicy
+	Hooks   Hooks
+	Log     *slog.Logger
+}
+
+// Steer is the loop. Its methods may be called from any goroutine.
+type Steer struct {
+	epoch   int64
+	path    DataPath
+	catalog Catalog
+	machine string
+	here    string
+	token   string
+	policy  schedule.Policy
+	hooks   Hooks
+	log     *slog.Logger
+	began   time.Time // Instants count from here
+	doing   sync.WaitGroup
+	lanes   chan struct{} // bounds commands under way
+	events  events
+
+	bell chan struct{}
+
+	inboxMu sync.Mutex
+	inbox   inbox
+	cold    map[functions.Name]string // cold starts under way, by function: what Wake answers
+
+	mu sync.Mutex // held by the loop for a turn, and by readers
+	world
+}
+
+const (
+	tick       = time.Second
+	retryLease = time.Minute // a wake holds for its retry: Retry-After is at most 55 s
+	commandFor = 10 * time.Second
+	lanesWide  = 64
+	drainLook  = 20 * time.Millisecond
+)
+
+// inbox is news since the last turn, one entry per subject.
+type inbox struct {
+	wakes   map[functions.Name]wake
+	nudges  map[functions.Name]struct{}
+	beats   map[string]beat
+	asks    map[string]ask // by replica
+	loaded  map[string]outcome
+	ended   map[string]outcome
+	stops   map[functions.Name]struct{}
+	changed bool
+}
+
+type wake struct {
+	id    string
+	at    time.Time
+	retry time.Duration // lasts until nobody waits
+	held  time.Duration // lasts
+}
+
+type beat struct {
+	hb   functions.Heartbeat
+	node Node
+	at   time.Time
+}
+
+type ask struct {
+	name    functions.Name
+	problem string
+}
+
+type outcome struct {
+	node string
+	at   time.Time
+	err  error
+}
+
+// New returns a loop that has not begun.
+func New(o Options) *Steer {
+	s := &Steer{
+		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
+		policy: o.Policy, hooks: o.Hooks, log: o.Log,
+		began: time.Now().Add(-time.Millisecond), // Instant 0 means never
+		bell:  make(chan struct{}, 1),
+		cold:  map[functions.Name]string{},
+		lanes: make(chan struct{}, lanesWide),
+	}
+	if s.policy == (schedule.Policy{}) {
+		s.policy = schedule.DefaultPolicy
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.world = newWorld()
+	return s
+}
+
+// Run is the loop. It returns nil when ctx ends, after the commands under way
+// have returned or been cancelled. It does not stop replicas.
+func (s *Steer) Run(ctx context.Context) error {
+	commands, cancel := context.WithCancel(ctx)
+	defer s.doing.Wait()
+	defer cancel()
+	s.Changed()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.bell:
+		case <-t.C:
+		case <-timer.C:
+		}
+		if next := s.turn(commands); next > 0 {
+			timer.Reset(next)
+		}
+	}
+}
+
+func (s *Steer) now() schedule.Instant { return time.Since(s.began) }
+
+// instant of a moment another room noted. Both carry monotonic readings.
+func (s *Steer) instant(t time.Time) schedule.Instant {
+	if t.IsZero() {
+		return 0
+	}
+	return max(t.Sub(s.began), 1)
+}
+
+func (s *Steer) ring() {
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+func put[K comparable, V any](m *map[K]V, k K, v V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[k] = v
+}
+
+// Wake asks for a replica of a function and returns the id of the cold start
+// that is under way for it, one however many ask. It never blocks.
+func (s *Steer) Wake(name functions.Name, team string) string {
+	return s.wake(name, retryLease, 0)
+}
+
+// WakeFor is a wake that holds for a lease though nobody waits.
+func (s *Steer) WakeFor(name functions.Name, lease time.Duration) string {
+	return s.wake(name, 0, lease)
+}
+
+func (s *Steer) wake(name functions.Name, retry, held time.Duration) string {
+	name = name.Base()
+	s.inboxMu.Lock()
+	id, ok := s.cold[name]
+	if !ok {
+		id = newID("cs")
+		s.cold[name] = id
+	}
+	w, asked := s.inbox.wakes[name]
+	if !asked {
+		w = wake{id: id, at: time.Now()}
+	}
+	w.retry, w.held = max(w.retry, retry), max(w.held, held)
+	put(&s.inbox.wakes, name, w)
+	s.inboxMu.Unlock()
+	s.ring()
+	return id
+}
+
+// Nudge says that demand changed in a way worth a look: a queue outgrew its
+// replicas, or nobody waits any more.
+func (s *Steer) Nudge(name functions.Name) {
+	s.inboxMu.Lock()
+	put(&s.inbox.nudges, name.Base(), struct{}{})
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// Ask says that a replica broke on the data path: its agent is told to look.
+func (s *Steer) Ask(name functions.Name, replica, problem string) {
+	s.inboxMu.Lock()
+	put(&s.inbox.asks, replica, ask{name.Base(), problem})
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// Heartbeat is what an agent says of itself, and how to command it.
+func (s *Steer) Heartbeat(hb functions.Heartbeat, node Node) {
+	s.inboxMu.Lock()
+	put(&s.inbox.beats, hb.AgentID, beat{hb, node, time.Now()})
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// Changed says that the catalogue has changed.
+func (s *Steer) Changed() {
+	s.inboxMu.Lock()
+	s.inbox.changed = true
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// Stop drains the replicas of a function. It comes back with demand, or at
+// once where its minimum says so.
+func (s *Steer) Stop(name functions.Name) {
+	s.inboxMu.Lock()
+	put(&s.inbox.stops, name.Base(), struct{}{})
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+func newID(prefix string) string {
+	var b [6]byte
+	rand.Read(b[:])
+	return prefix + "-" + hex.EncodeToString(b[:])
+}
+
+// command runs an order in a goroutine of its own, bounded in number and time.
+func (s *Steer) command(ctx context.Context, f func(ctx context.Context)) {
+	s.doing.Go(func() {
+		select {
+		case s.lanes <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		defer func() { <-s.lanes }()
+		ctx, cancel := context.WithTimeout(ctx, commandFor)
+		defer cancel()
+		f(ctx)
+	})
+}
+
+func (s *Steer) load(ctx context.Context, id string, n *node, req functions.LoadRequest) {
+	to := n.to
+	s.command(ctx, func(ctx context.Context) {
+		_, err := to.Load(ctx, req)
+		s.inboxMu.Lock()
+		put(&s.inbox.loaded, id, outcome{n.id, time.Now(), err})
+		s.inboxMu.Unlock()
+		s.ring()
+	})
+}
+
+func (s *Steer) unload(ctx context.Context, n *node, req functions.UnloadRequest) {
+	to, node := n.to, n.id
+	req.Epoch = s.epoch
+	s.command(ctx, func(ctx context.Context) {
+		err := to.Unload(ctx, req)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			s.log.Warn("unload refused", "replica", req.ID, "node", node, "error", err)
+		}
+		s.inboxMu.Lock()
+		put(&s.inbox.ended, req.ID, outcome{node, time.Now(), err})
+		s.inboxMu.Unlock()
+		s.ring()
+	})
+}

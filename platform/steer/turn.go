@@ -1,0 +1,661 @@
+package steer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+const (
+	stoodStill  = 3 * time.Second // a turn this late means that we stood still, not they
+	secondLook  = 2 * time.Second // before a catalogue that lost half of itself is believed
+	orphanFor   = 5 * time.Second // before a replica of an unknown model is ended
+	nodePause   = 2 * time.Second // no new load on a node that just failed one
+	progressFor = 500 * time.Millisecond
+	repeatFor   = 10 * time.Second // an unload that had no effect is sent again
+)
+
+// turn takes the news, publishes what changed, decides and acts. It returns
+// when it wants to be called again at the latest.
+func (s *Steer) turn(ctx context.Context) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inboxMu.Lock()
+	in := s.inbox
+	s.inbox = inbox{}
+	s.inboxMu.Unlock()
+
+	now := s.now()
+	if gap := now - s.last; s.last > 0 && gap > stoodStill {
+		for _, n := range s.nodes {
+			n.Seen += gap - tick
+		}
+	}
+	s.last = now
+	s.turns++
+
+	if in.changed || s.shrunk > 0 {
+		s.readCatalog(now)
+	}
+	for _, b := range in.beats {
+		s.hear(ctx, b, now)
+	}
+	// Whoever became READY or failed is told before anything else is done.
+	s.flush()
+
+	for id, o := range in.loaded {
+		s.onLoaded(ctx, id, o)
+	}
+	for id, o := range in.ended {
+		if r := s.reps[id]; r != nil {
+			s.again[r] = now + tick
+			if o.err == nil {
+				s.again[r] = now + repeatFor // it should be gone by then
+			}
+		}
+	}
+	for r, at := range s.again {
+		if now >= at || s.reps[r.id] != r {
+			r.unloading, r.calledOff = false, false
+			delete(s.again, r)
+		}
+	}
+	for id, a := range in.asks {
+		s.verify(ctx, id, a)
+	}
+	for name := range in.stops {
+		s.stopAll(name, now)
+	}
+	for name, w := range in.wakes {
+		s.onWake(name, w, now)
+	}
+	s.demand(now)
+	for name := range in.nudges {
+		if f := s.fns[name]; f != nil && f.Active+f.Queued == 0 {
+			f.retry = 0
+		}
+	}
+	next := s.decide(ctx, now)
+	if now-s.showed >= progressFor {
+		s.showed = now
+		for _, f := range s.list {
+			if f.cold != nil && !f.cold.over {
+				s.dirty[f] = struct{}{}
+			}
+		}
+	}
+	s.flush()
+	if s.drain(ctx) && (next == 0 || next > drainLook) {
+		next = drainLook
+	}
+	return next
+}
+
+// flush publishes every function that changed.
+func (s *Steer) flush() {
+	if len(s.dirty) == 0 {
+		return
+	}
+	out := make([]route.Function, 0, len(s.dirty))
+	for f := range s.dirty {
+		if !f.Gone {
+			out = append(out, s.picture(f))
+		}
+		delete(s.dirty, f)
+	}
+	if len(out) > 0 {
+		s.path.Publish(out...)
+	}
+}
+
+// readCatalog takes the catalogue over. One that has lost most of itself is
+// read a second time before it is believed.
+func (s *Steer) readCatalog(now schedule.Instant) {
+	models := s.catalog.Models()
+	next := make(map[functions.Name]*functions.Model, len(models))
+	for _, m := range models {
+		next[m.FullName()] = m
+	}
+	missing, known := 0, 0
+	for name, f := range s.fns {
+		if f.Gone {
+			continue
+		}
+		known++
+		if next[name] == nil {
+			missing++
+		}
+	}
+	if s.loaded && missing > 1 && 2*missing > known {
+		if s.shrunk == 0 {
+			s.shrunk = now
+			s.event("catalog_suspicious", functions.Name{}, "", "", "second_look", fmt.Sprintf("%d of %d functions are gone; looking again", missing, known))
+		}
+		if now-s.shrunk < secondLook {
+			return
+		}
+	}
+	s.shrunk, s.loaded = 0, true
+	for name, m := range next {
+		f := s.fns[name]
+		if f == nil {
+			f = &fn{}
+			s.fns[name] = f
+			s.list = append(s.list, f)
+			s.sched.Functions = append(s.sched.Functions, &f.Function)
+		} else if f.model == m && !f.Gone {
+			continue
+		}
+		was := f.recipe
+		f.set(m, s.machine)
+		if was != f.recipe {
+			f.failures, f.deaths, f.failure, f.RetryAt, f.blocked = 0, 0, nil, 0, nil
+			f.history.forget()
+		}
+		s.dirty[f] = struct{}{}
+	}
+	for name, f := range s.fns {
+		if next[name] != nil || f.Gone {
+			continue
+		}
+		f.Gone = true
+		f.retry, f.held = 0, 0
+		s.path.Remove(name)
+		s.event("removed", name, "", "", "", "")
+	}
+	s.sched.Teams = map[string]functions.TeamGPUs{}
+	for _, t := range s.catalog.Teams() {
+		s.sched.Teams[t.Metadata.Name] = t.Spec.GPUs
+	}
+}
+
+// bury drops functions that left the catalogue once nothing of them runs.
+func (s *Steer) bury() {
+	gone := false
+	for _, f := range s.list {
+		if f.Gone && len(f.reps) == 0 {
+			s.finish(f.cold, functions.Unloaded, "removed")
+			delete(s.fns, f.Name)
+			delete(s.dirty, f)
+			delete(s.busy, f)
+			gone = true
+		}
+	}
+	if !gone {
+		return
+	}
+	s.list = slices.DeleteFunc(s.list, func(f *fn) bool { return s.fns[f.Name] != f })
+	s.sched.Functions = s.sched.Functions[:0]
+	for _, f := range s.list {
+		s.sched.Functions = append(s.sched.Functions, &f.Function)
+	}
+}
+
+// hear takes a heartbeat in.
+func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
+	hb := &b.hb
+	n := s.nodes[hb.AgentID]
+	if n == nil {
+		n = &node{Node: &schedule.Node{ID: hb.AgentID, Here: hb.AgentID == s.here}, id: hb.AgentID}
+		s.nodes[hb.AgentID] = n
+		s.sched.Nodes = append(s.sched.Nodes, n.Node)
+		slices.SortFunc(s.sched.Nodes, func(a, b *schedule.Node) int {
+			if a.Here != b.Here {
+				if a.Here {
+					return -1
+				}
+				return 1
+			}
+			if a.ID < b.ID {
+				return -1
+			}
+			return 1
+		})
+		s.event("node_joined", functions.Name{}, "", n.id, "", "")
+	}
+	n.set(b, now)
+	if stale := hb.Epoch > s.epoch; stale != n.stale {
+		n.stale = stale
+		if stale {
+			s.event("superseded", functions.Name{}, "", n.id, "stale_epoch", fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, s.epoch))
+		}
+	}
+	if n.stale {
+		n.Avoid = math.MaxInt64
+	} else if n.Avoid == math.MaxInt64 {
+		n.Avoid = 0
+	}
+	listed := make(map[string]bool, len(hb.Models))
+	for i := range hb.Models {
+		st := hb.Models[i]
+		listed[st.ID] = true
+		if r := s.reps[st.ID]; r != nil && r.node == n.id {
+			s.update(ctx, r, st, now)
+			continue
+		}
+		s.stranger(ctx, n, st, now)
+	}
+	heard := s.instant(b.at)
+	for _, r := range s.reps {
+		if r.node == n.id && !listed[r.id] && (r.seen || r.accepted > 0 && heard-r.accepted > 2*time.Second) {
+			s.gone(r, "vanished")
+		}
+	}
+}
+
+// stranger is a replica that we have not started in this life.
+func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatus, now schedule.Instant) {
+	name := functions.Name{Team: st.Team, Name: st.Model}
+	f := s.fns[name]
+	if st.State.Over() || st.State == functions.Draining || f == nil || f.Gone || s.reps[st.ID] != nil {
+		since, ok := s.orphans[st.ID]
+		if !ok {
+			s.orphans[st.ID], since = now, now
+		}
+		if st.State.Over() || now-since >= orphanFor {
+			s.orphans[st.ID] = now // and again, if it is still there then
+			if !n.stale {
+				s.unload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
+			}
+		}
+		if len(s.orphans) > 4096 {
+			clear(s.orphans)
+		}
+		return
+	}
+	delete(s.orphans, st.ID)
+	r := &rep{id: st.ID, fn: f, node: n.id, take: f.Resources, gpus: st.GPUs, recipe: f.recipe, accepted: now, asked: now}
+	if st.Spec != nil {
+		r.take = st.Spec.Resources
+		dir := ""
+		if f.model != nil {
+			dir = f.model.Dir
+		}
+		r.recipe = recipe(*st.Spec, dir)
+	}
+	s.reps[r.id] = r
+	f.reps = append(f.reps, r)
+	s.event("adopted", name, r.id, n.id, string(st.State), "")
+	s.update(ctx, r, st, now)
+}
+
+// update takes the status of a replica in.
+func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, now schedule.Instant) {
+	f, before := r.fn, r.status.State
+	r.status, r.seen = st, true
+	if r.accepted == 0 {
+		r.accepted = now
+		if r.cold != nil {
+			r.cold.placed = now
+		}
+	}
+	if r.calledOff && spawned(st) && !st.State.Over() {
+		r.calledOff = false // too late: it goes on
+	}
+	switch st.State {
+	case functions.Ready:
+		if r.readyAt == 0 {
+			r.readyAt = now
+			if before == "" && r.cold == nil { // adopted: it has been ready for a while
+				r.readyAt = max(1, now-time.Duration(st.Since)*time.Millisecond)
+			}
+			f.failures, f.failure = 0, nil
+			f.retry = 0 // from now on its idle time holds it
+			s.dirty[f] = struct{}{}
+			if r.cold != nil {
+				// Waiters first; the books are kept after.
+				s.path.Publish(s.picture(f))
+				s.finish(r.cold, functions.Ready, "")
+			}
+			s.event("ready", f.Name, r.id, r.node, "", "")
+		}
+	case functions.Failed:
+		s.failed(ctx, r, st.Error, now)
+	case functions.Unloaded:
+		s.gone(r, r.reason)
+		if n := s.nodes[r.node]; n != nil && !n.stale {
+			s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "forget"})
+		}
+	case functions.Draining:
+	default:
+		r.readyAt = 0
+	}
+	if before != st.State {
+		s.dirty[f] = struct{}{}
+	}
+}
+
+// gone forgets a replica whose room is free.
+func (s *Steer) gone(r *rep, why string) {
+	f := r.fn
+	delete(s.reps, r.id)
+	delete(s.drains, r)
+	delete(s.again, r)
+	f.reps = slices.DeleteFunc(f.reps, func(x *rep) bool { return x == r })
+	s.dirty[f] = struct{}{}
+	s.event("ended", f.Name, r.id, r.node, why, "")
+	c := r.cold
+	if c == nil || c.over {
+		return
+	}
+	if r.stopping || r.calledOff {
+		s.finish(c, functions.Unloaded, why)
+		return
+	}
+	// Its node is lost to it: the same cold start looks for another place.
+	c.rep, c.decided, c.placed = nil, 0, 0
+}
+
+// failed ends a replica that broke, tells its waiters why, and sets the pause
+// before the next start.
+func (s *Steer) failed(ctx context.Context, r *rep, cause string, now schedule.Instant) {
+	f := r.fn
+	if cause == "" {
+		cause = "the engine ended"
+	}
+	if n := s.nodes[r.node]; n != nil && !n.stale {
+		s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "failed"})
+	}
+	if r.stopping || r.calledOff {
+		s.gone(r, "failed")
+		return
+	}
+	var pause time.Duration
+	if r.readyAt > 0 {
+		// It served. Once is an accident and is mended at once; soon after
+		// READY again and again is a loop.
+		if now-r.readyAt < quickDeath {
+			f.deaths++
+		} else {
+			f.deaths = 1
+		}
+		pause = schedule.Backoff(f.deaths - 1)
+	} else {
+		f.failures++
+		pause = schedule.Backoff(f.failures)
+	}
+	if r.recipe == f.recipe && pause > 0 {
+		f.RetryAt = now + pause
+		f.failure = &route.Failure{Reason: cause, At: time.Now(), Until: time.Now().Add(pause)}
+		f.retry = 0
+	}
+	s.event("failed", f.Name, r.id, r.node, "", cause)
+	s.finish(r.cold, functions.Failed, cause)
+	s.gone(r, "failed")
+}
+
+// onLoaded is the answer to a load.
+func (s *Steer) onLoaded(ctx context.Context, id string, o outcome) {
+	r := s.reps[id]
+	if r == nil || r.node != o.node {
+		return
+	}
+	n := s.nodes[r.node]
+	if o.err == nil {
+		if r.accepted == 0 {
+			r.accepted = s.instant(o.at)
+			if r.cold != nil {
+				r.cold.placed = r.accepted
+			}
+		}
+		return
+	}
+	if r.seen {
+		return // its heartbeat knows better than a lost answer
+	}
+	s.event("load_refused", r.fn.Name, r.id, r.node, "", o.err.Error())
+	if n != nil {
+		n.Avoid = s.now() + nodePause
+		if errors.Is(o.err, functions.ErrStaleEpoch) {
+			n.stale, n.Avoid = true, math.MaxInt64
+		} else {
+			// The load may have arrived though its answer did not.
+			s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
+		}
+	}
+	s.gone(r, "load_refused")
+}
+
+func (s *Steer) verify(ctx context.Context, id string, a ask) {
+	r := s.reps[id]
+	if r == nil {
+		return
+	}
+	s.event("suspected", a.name, id, r.node, a.problem, "")
+	n := s.nodes[r.node]
+	if n == nil {
+		return
+	}
+	if v, ok := n.to.(Verifier); ok {
+		s.command(ctx, func(ctx context.Context) { v.Verify(ctx, id, a.problem) })
+	}
+}
+
+func (s *Steer) stopAll(name functions.Name, now schedule.Instant) {
+	f := s.fns[name]
+	if f == nil {
+		return
+	}
+	f.retry, f.held = 0, 0
+	for _, r := range f.reps {
+		if !r.stopping {
+			s.stop(r, f.Drain, "asked", "", now)
+		}
+	}
+}
+
+func (s *Steer) stop(r *rep, drain time.Duration, reason, whom string, now schedule.Instant) {
+	r.stopping, r.reason = true, reason
+	r.drainEnd = now + drain
+	s.drains[r] = struct{}{}
+	s.dirty[r.fn] = struct{}{}
+	s.event("stop", r.fn.Name, r.id, r.node, reason, whom)
+}
+
+func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
+	f := s.fns[name]
+	forget := func() {
+		s.inboxMu.Lock()
+		if s.cold[name] == w.id {
+			delete(s.cold, name)
+		}
+		s.inboxMu.Unlock()
+	}
+	if f == nil || f.Gone {
+		forget()
+		return
+	}
+	if w.held > 0 {
+		f.held = max(f.held, s.instant(w.at)+w.held)
+	}
+	for _, r := range f.reps {
+		if r.status.State == functions.Ready && !r.stopping {
+			forget()
+			return
+		}
+	}
+	if w.retry > 0 {
+		f.retry = max(f.retry, s.instant(w.at)+w.retry)
+	}
+	if f.cold != nil && !f.cold.over {
+		return
+	}
+	c := s.begin(f, w.id, w.at)
+	for _, r := range f.reps { // one that was adopted on its way
+		if !r.stopping && !r.calledOff && r.cold == nil {
+			r.cold, c.rep, c.decided, c.placed = c, r, now, now
+			break
+		}
+	}
+	s.dirty[f] = struct{}{}
+}
+
+// demand reads what is asked of each function.
+func (s *Steer) demand(now schedule.Instant) {
+	s.path.Demand(func(d Demand) bool {
+		f := s.fns[d.Name.Base()]
+		if f == nil {
+			return true
+		}
+		if f.turn != s.turns {
+			f.turn = s.turns
+			f.Active, f.Queued, f.Oldest = 0, 0, 0
+			s.busy[f] = struct{}{}
+		}
+		f.Active += d.Active
+		f.Queued += d.Queued
+		if d.Queued > 0 {
+			if o := s.instant(d.Oldest); o > 0 && (f.Oldest == 0 || o < f.Oldest) {
+				f.Oldest = o
+			}
+		}
+		f.LastEnd = max(f.LastEnd, min(s.instant(d.LastEnd), now))
+		return true
+	})
+	for f := range s.busy {
+		if f.turn != s.turns {
+			if f.Active > 0 {
+				f.LastEnd = max(f.LastEnd, now)
+			}
+			f.Active, f.Queued, f.Oldest = 0, 0, 0
+		}
+		f.Average = f.average.Observe(now, f.Active+f.Queued)
+		if f.Active+f.Queued == 0 && f.Average == 0 {
+			delete(s.busy, f)
+		}
+	}
+}
+
+// decide asks the core and does what it says.
+func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration {
+	for _, f := range s.list {
+		f.Lease = max(f.retry, f.held)
+		if len(f.reps) > 0 || len(f.Replicas) > 0 {
+			f.sync(s.path.InFlight)
+		}
+	}
+	plan := s.policy.Decide(s.sched, now)
+	for i := range plan.Actions {
+		s.act(ctx, &plan.Actions[i], now)
+	}
+	for _, f := range s.list {
+		v, ok := plan.Blocked[f.Name]
+		switch {
+		case !ok && f.blocked == nil:
+		case !ok:
+			f.blocked = nil
+			s.dirty[f] = struct{}{}
+		case f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message:
+			f.blocked = &route.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA}
+			s.dirty[f] = struct{}{}
+			s.event("blocked", f.Name, "", "", v.Code, v.Message)
+		}
+		if c := f.cold; c != nil && !c.over && len(f.reps) == 0 && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
+			s.finish(c, functions.Unloaded, "called_off")
+			s.dirty[f] = struct{}{}
+		}
+	}
+	s.bury()
+	if plan.Next == 0 {
+		return 0
+	}
+	return max(plan.Next-now, time.Millisecond)
+}
+
+func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instant) {
+	switch a.Kind {
+	case schedule.Start:
+		s.start(ctx, a, now)
+	case schedule.Stop:
+		if r := s.reps[a.Replica]; r != nil && !r.stopping {
+			s.stop(r, a.Drain, a.Reason, a.For, now)
+		}
+	case schedule.CallOff:
+		r := s.reps[a.Replica]
+		n := s.nodes[a.Node]
+		if r == nil || n == nil {
+			return
+		}
+		r.calledOff, r.reason = true, a.Reason
+		s.dirty[r.fn] = struct{}{}
+		s.event("call_off", r.fn.Name, r.id, r.node, a.Reason, "")
+		s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: functions.ReasonCalledOff})
+	case schedule.Lose:
+		n := s.nodes[a.Node]
+		if n == nil {
+			return
+		}
+		delete(s.nodes, a.Node)
+		s.sched.Nodes = slices.DeleteFunc(s.sched.Nodes, func(x *schedule.Node) bool { return x == n.Node })
+		s.event("node_lost", functions.Name{}, "", a.Node, a.Reason, "")
+		for _, r := range s.reps {
+			if r.node == a.Node {
+				s.gone(r, "node_lost")
+			}
+		}
+	}
+}
+
+func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Instant) {
+	f, n := s.fns[a.Function], s.nodes[a.Node]
+	if f == nil || n == nil {
+		return
+	}
+	r := &rep{id: newID(f.Name.Name), fn: f, node: n.id, recipe: f.recipe, take: f.Resources, gpus: a.GPUs, asked: now}
+	r.status = functions.ReplicaStatus{ID: r.id, Team: f.Name.Team, Model: f.Name.Name, State: functions.Downloading, Percent: -1}
+	c := f.cold
+	if c == nil || c.over {
+		if zero := !slices.ContainsFunc(f.reps, func(r *rep) bool { return r.readyAt > 0 && !r.stopping }); zero {
+			c = s.begin(f, "", time.Now())
+		} else { // one more beside those that serve: a cold start nobody asked by name
+			c = s.aside(f)
+		}
+	} else if c.rep != nil {
+		c = s.aside(f)
+	}
+	c.decided, c.rep, c.Node = now, r, n.id
+	c.Tier = functions.TierRemote
+	if t, ok := n.source[f.Source]; ok {
+		c.Tier = t
+	} else if f.Machine != "" || n.Cached[f.Source] {
+		c.Tier = functions.TierNVMe
+	}
+	r.cold = c
+	s.reps[r.id] = r
+	f.reps = append(f.reps, r)
+	f.failure = nil
+	s.dirty[f] = struct{}{}
+	s.event("start", f.Name, r.id, r.node, a.Reason, "")
+	s.load(ctx, r.id, n, functions.LoadRequest{
+		ID: r.id, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: f.model.Dir, Epoch: s.epoch, GPUs: a.GPUs,
+	})
+}
+
+// drain unloads what has left the routes and has nothing in flight, or whose
+// time is over. It reports whether it must look again soon.
+func (s *Steer) drain(ctx context.Context) (again bool) {
+	now := s.now()
+	for r := range s.drains {
+		if r.unloading {
+			continue
+		}
+		if s.path.InFlight(r.id) > 0 && now < r.drainEnd {
+			again = true
+			continue
+		}
+		n := s.nodes[r.node]
+		if n == nil || n.stale {
+			continue
+		}
+		r.unloading = true
+		s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: r.reason, DrainSeconds: max(0, (r.drainEnd - now).Seconds())})
+	}
+	return again
+}

@@ -1,0 +1,241 @@
+package steer
+
+import (
+	"encoding/json"
+	"hash/fnv"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// world is the loop's: everything it knows.
+type world struct {
+	sched   schedule.World
+	fns     map[functions.Name]*fn
+	list    []*fn // of sched.Functions, in the same order
+	nodes   map[string]*node
+	reps    map[string]*rep
+	orphans map[string]schedule.Instant // unknown replicas, since when
+	dirty   map[*fn]struct{}
+	busy    map[*fn]struct{} // functions that had demand in the last turn
+	drains  map[*rep]struct{}
+	again   map[*rep]schedule.Instant // when to repeat an unload
+	colds   coldStarts
+
+	last   schedule.Instant // of the last turn
+	turns  uint64
+	showed schedule.Instant // progress was published
+	shrunk schedule.Instant // since when the catalogue looks suspiciously small
+	loaded bool             // the catalogue was read once
+}
+
+func newWorld() world {
+	return world{
+		fns: map[functions.Name]*fn{}, nodes: map[string]*node{}, reps: map[string]*rep{},
+		orphans: map[string]schedule.Instant{}, dirty: map[*fn]struct{}{}, busy: map[*fn]struct{}{},
+		drains: map[*rep]struct{}{}, again: map[*rep]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
+	}
+}
+
+// fn is a function in the loop.
+type fn struct {
+	schedule.Function
+	model    *functions.Model
+	recipe   uint64
+	average  schedule.Average
+	reps     []*rep
+	failures int            // starts in a row that failed
+	deaths   int            // deaths in a row soon after READY
+	failure  *route.Failure // told to waiters until its back-off is over
+	blocked  *route.Blocked
+	cold     *cold // the newest cold start
+	history  history
+	turn     uint64           // last turn that saw demand
+	retry    schedule.Instant // lease of wakes, until nobody waits
+	held     schedule.Instant // lease somebody took
+}
+
+// node is an agent in the loop.
+type node struct {
+	*schedule.Node
+	id     string
+	to     Node
+	hb     functions.Heartbeat
+	at     time.Time
+	stale  bool // it refuses us: a newer server has spoken
+	source map[string]functions.Tier
+}
+
+// rep is a replica in the loop, from the decision to start it.
+type rep struct {
+	id     string
+	fn     *fn
+	node   string
+	recipe uint64
+	take   functions.Resources
+	gpus   []int
+	status functions.ReplicaStatus
+	cold   *cold // the cold start it is, nil for an adopted one
+
+	asked    schedule.Instant // the load was sent
+	accepted schedule.Instant // the agent took it
+	seen     bool             // in a heartbeat
+	readyAt  schedule.Instant
+
+	stopping  bool
+	reason    string
+	drainEnd  schedule.Instant
+	unloading bool
+	calledOff bool
+}
+
+const quickDeath = time.Minute // a replica that dies sooner after READY counts as a failing one
+
+// recipe is what a replica is made from. Scale, queue and deadlines are not in
+// it: changing them restarts nothing.
+func recipe(spec functions.ModelSpec, dir string) uint64 {
+	spec.Scale, spec.Queue, spec.Deadlines = functions.Scale{}, functions.Queue{}, functions.Deadlines{}
+	h := fnv.New64a()
+	b, err := json.Marshal(spec)
+	if err != nil {
+		panic(err) // a ModelSpec is plain data
+	}
+	h.Write(b)
+	if isLocal(spec.Source) {
+		h.Write([]byte(dir))
+	}
+	return h.Sum64()
+}
+
+// isLocal reports whether a source is a folder of the machine that read the file.
+func isLocal(source string) bool {
+	return source != "" && (strings.HasPrefix(source, "file:") || !strings.Contains(source, "://"))
+}
+
+func (f *fn) set(m *functions.Model, machine string) {
+	f.model = m
+	f.recipe = recipe(m.Spec, m.Dir)
+	f.Name = m.FullName()
+	f.Resources, f.Scale, f.Drain = m.Spec.Resources, m.Spec.Scale, m.Spec.Deadlines.Drain.Std()
+	f.Source = m.Spec.Source
+	f.Machine = ""
+	if isLocal(m.Spec.Source) {
+		f.Machine = machine
+	}
+	f.Gone = false
+}
+
+// sync writes the replicas down as schedule sees them.
+func (f *fn) sync(inFlight func(string) int) {
+	f.Replicas = f.Replicas[:0]
+	for _, r := range f.reps {
+		s := schedule.Replica{
+			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Take: r.take, ReadyAt: r.readyAt,
+			Spawned: spawned(r.status), Stopping: r.stopping, CalledOff: r.calledOff, Stale: r.recipe != f.recipe,
+		}
+		if r.readyAt > 0 {
+			s.InFlight = inFlight(r.id)
+		}
+		f.Replicas = append(f.Replicas, s)
+	}
+}
+
+// spawned reports whether a replica has, or has had, a process.
+func spawned(st functions.ReplicaStatus) bool {
+	switch st.State {
+	case functions.Loading, functions.Ready, functions.Sleeping, functions.Draining:
+		return true
+	}
+	for _, p := range st.Phases {
+		if p.Phase == functions.PhaseSpawn || p.Phase == functions.PhaseLoad {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) set(b beat, now schedule.Instant) {
+	hb := b.hb
+	n.to, n.hb, n.at = b.node, hb, b.at
+	n.Seen = now
+	n.Machine = hb.Machine
+	n.Memory = hb.Memory.Total
+	if n.Memory == 0 {
+		n.Memory = math.MaxInt64 / 4 // it does not say: not ours to limit
+	}
+	n.GPUs = n.GPUs[:0]
+	for _, g := range hb.GPUs {
+		n.GPUs = append(n.GPUs, schedule.GPU{Index: g.Index, Memory: g.MemoryTotal, Sick: g.Health != "" && g.Health != "ok"})
+	}
+	n.Cached, n.source = map[string]bool{}, map[string]functions.Tier{}
+	for _, c := range hb.Cached {
+		n.Cached[c.Source], n.source[c.Source] = true, c.Tier
+	}
+	for i := range hb.Models {
+		if m := &hb.Models[i]; m.Spec != nil && m.State == functions.Ready {
+			n.Cached[m.Spec.Source] = true
+		}
+	}
+}
+
+// picture is what the data path is told of a function.
+func (s *Steer) picture(f *fn) route.Function {
+	p := route.Function{
+		Name: f.Name, Model: f.model, State: functions.Unloaded, Progress: functions.NoProgress,
+		Forecast: f.history.forecast(), Failure: f.failure, Blocked: f.blocked,
+	}
+	rank := 0
+	for _, r := range f.reps {
+		if r.stopping || r.calledOff {
+			continue
+		}
+		st := r.status.State
+		if k := order(st); k > rank {
+			rank, p.State = k, st
+		}
+		if st == functions.Ready && r.status.Endpoint != "" {
+			p.Replicas = append(p.Replicas, route.Replica{ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Token: s.bearer(r)})
+		}
+		p.Sleeping = p.Sleeping || st == functions.Sleeping
+	}
+	if rank == 0 && f.failure != nil {
+		p.State = functions.Failed
+	}
+	if f.cold != nil {
+		t := s.timeline(f.cold)
+		p.ColdStart = &t
+		if !f.cold.over {
+			p.Progress = t.Progress
+			if rank == 0 && f.blocked == nil {
+				p.State = functions.Downloading // being placed
+			}
+		}
+	}
+	return p
+}
+
+func order(st functions.State) int {
+	switch st {
+	case functions.Ready:
+		return 4
+	case functions.Sleeping:
+		return 3
+	case functions.Loading:
+		return 2
+	case functions.Downloading:
+		return 1
+	}
+	return 0
+}
+
+// bearer of a replica: only one behind its agent's own door wants it.
+func (s *Steer) bearer(r *rep) string {
+	if n := s.nodes[r.node]; n != nil && n.hb.URL != "" && strings.HasPrefix(r.status.Endpoint, n.hb.URL) {
+		return s.token
+	}
+	return ""
+}
