@@ -112,6 +112,9 @@ func (p place) look(full string) (fs.FileInfo, error) {
 			return nil, &source.Error{Kind: source.Missing, What: "links to a blob that is not in the cache: the download was not finished"}
 		}
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &source.Error{Kind: source.Changed, What: "is gone since it was listed"}
+	}
 	if err != nil {
 		return nil, &source.Error{Kind: source.Broken, What: "cannot be read", Err: err}
 	}

@@ -1,0 +1,270 @@
+package azure_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/sas"
+
+	"github.com/thaw-dev/thaw/loader/azure"
+	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+)
+
+func TestConformance(t *testing.T) {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+		srv := azuretest.New(t)
+		s := azure.New(azure.Options{Getenv: srv.Getenv})
+		t.Cleanup(s.Close)
+		srv.Put("elsewhere/config.json", nil)
+		return sourcetest.Place{
+			Source: s, Location: azuretest.Location("a/model"), Nowhere: azuretest.Location("a/mode"),
+			Put:    func(t *testing.T, name string, body []byte) { srv.Put("a/model/"+name, body) },
+			Delete: func(t *testing.T, name string) { srv.Delete("a/model/" + name) },
+		}
+	})
+}
+
+// The well-known account of every Azurite.
+const (
+	azuriteAccount = "devstoreaccount1"
+	azuriteKey     = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+// azurite starts the emulator and returns its endpoint.
+func azurite(t *testing.T) string {
+	t.Helper()
+	program := os.Getenv("THAW_AZURITE")
+	if program == "" {
+		if os.Getenv("THAW_REQUIRE") == "all" {
+			t.Fatal("THAW_AZURITE is not set, and THAW_REQUIRE=all demands it")
+		}
+		t.Skip("THAW_AZURITE names no azurite-blob (npm install azurite)")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	cmd := exec.Command(program, "--blobHost", "127.0.0.1", "--blobPort", fmt.Sprint(port), "--location", t.TempDir(), "--silent", "--disableTelemetry", "--skipApiVersionCheck")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for until := time.Now().Add(30 * time.Second); ; {
+		c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), time.Second)
+		if err == nil {
+			c.Close()
+			return fmt.Sprintf("http://127.0.0.1:%d/%s", port, azuriteAccount)
+		}
+		if time.Now().After(until) {
+			t.Fatal("azurite does not answer")
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+func TestAzurite(t *testing.T) {
+	endpoint := azurite(t)
+	cred, err := container.NewSharedKeyCredential(azuriteAccount, azuriteKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var count atomic.Int32
+	fresh := func(t *testing.T) (*container.Client, string) {
+		name := fmt.Sprintf("weights%d", count.Add(1))
+		c, err := container.NewClientWithSharedKeyCredential(endpoint+"/"+name, cred, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Create(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		return c, name
+	}
+	place := func(t *testing.T, c *container.Client, name string, env map[string]string) sourcetest.Place {
+		s := azure.New(azure.Options{Getenv: func(k string) string { return env[k] }})
+		t.Cleanup(s.Close)
+		return sourcetest.Place{
+			Source:   s,
+			Location: "az://" + azuriteAccount + "/" + name + "/models/one",
+			Nowhere:  "az://" + azuriteAccount + "/" + name + "/models/two",
+			Put: func(t *testing.T, blob string, body []byte) {
+				t.Helper()
+				if _, err := c.NewBlockBlobClient("models/one/"+blob).UploadBuffer(t.Context(), body, nil); err != nil {
+					t.Fatal(err)
+				}
+			},
+			Delete: func(t *testing.T, blob string) {
+				t.Helper()
+				if _, err := c.NewBlobClient("models/one/"+blob).Delete(t.Context(), nil); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	}
+	t.Run("connection string", func(t *testing.T) {
+		sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+			c, name := fresh(t)
+			return place(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "DefaultEndpointsProtocol=http;AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint + ";"})
+		})
+	})
+	t.Run("SAS", func(t *testing.T) {
+		sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+			c, name := fresh(t)
+			u, err := c.GetSASURL(sas.ContainerPermissions{Read: true, List: true}, time.Now().Add(time.Hour), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, query, _ := strings.Cut(u, "?")
+			return place(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "BlobEndpoint=" + endpoint + ";SharedAccessSignature=" + query})
+		})
+	})
+	t.Run("a key that is not the account's", func(t *testing.T) {
+		c, name := fresh(t)
+		p := place(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuretest.Key + ";BlobEndpoint=" + endpoint})
+		if _, err := p.Source.Plan(t.Context(), p.Location); source.KindOf(err) != source.Denied {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("no such container", func(t *testing.T) {
+		c, _ := fresh(t)
+		p := place(t, c, "nosuchcontainer", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint})
+		_, err := p.Source.Plan(t.Context(), p.Location)
+		if source.KindOf(err) != source.NotFound || !strings.Contains(err.Error(), "nosuchcontainer") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestSingleBlob(t *testing.T) {
+	srv := azuretest.New(t)
+	s := azure.New(azure.Options{Getenv: srv.Getenv})
+	t.Cleanup(s.Close)
+	srv.Put("m/x.gguf", []byte("GGUF"))
+	plan, err := s.Plan(t.Context(), azuretest.Location("m/x.gguf"))
+	if err != nil || len(plan.Files) != 1 || plan.Files[0].Name != "x.gguf" || plan.Files[0].Size != 4 {
+		t.Fatalf("plan %+v, %v", plan, err)
+	}
+	if _, err := s.Plan(t.Context(), azuretest.Location("m/y.gguf")); source.KindOf(err) != source.NotFound {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Every answer that is not the one asked for, and every refusal: its kind, and
+// that it names what a person needs and nothing that is secret.
+func TestAnswers(t *testing.T) {
+	const canary = "CANARYsignature"
+	for _, tc := range []struct {
+		name  string
+		fault func(w http.ResponseWriter, r *http.Request)
+		kind  source.Kind
+		after time.Duration
+		says  string
+	}{
+		{"401", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 401, "InvalidAuthenticationInfo") }, source.Denied, 0, "SAS"},
+		{"403", func(w http.ResponseWriter, r *http.Request) {
+			azuretest.Fail(w, 403, "AuthorizationPermissionMismatch")
+		}, source.Denied, 0, "sp=rl"},
+		{"404 container", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 404, "ContainerNotFound") }, source.NotFound, 0, "no such container"},
+		{"409 archived", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 409, "BlobArchived") }, source.Refused, 0, "archive"},
+		{"429", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "7")
+			azuretest.Fail(w, 429, "TooManyRequests")
+		}, source.Unavailable, 7 * time.Second, "429"},
+		{"503", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("x-ms-retry-after-ms", "1500")
+			azuretest.Fail(w, 503, "ServerBusy")
+		}, source.Unavailable, 1500 * time.Millisecond, "ServerBusy"},
+		{"400", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 400, "InvalidQueryParameterValue") }, source.Refused, 0, "400"},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 302) }, source.Refused, 0, "302"},
+		{"closed", func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }, source.Unavailable, 0, "cannot be reached"},
+		{"not XML", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "<html>") }, source.Unavailable, 0, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			srv := azuretest.New(t)
+			srv.Fault(func(w http.ResponseWriter, r *http.Request, n int) bool { tc.fault(w, r); return true })
+			s := azure.New(azure.Options{Getenv: func(k string) string {
+				if k == "AZURE_STORAGE_CONNECTION_STRING" {
+					return "BlobEndpoint=" + srv.URL + "/" + azuretest.Account + ";SharedAccessSignature=sv=2024&sp=rl&sig=" + canary
+				}
+				return ""
+			}})
+			t.Cleanup(s.Close)
+			_, err := s.Plan(t.Context(), azuretest.Location("m"))
+			e, ok := err.(*source.Error)
+			if !ok || e.Kind != tc.kind || e.RetryAfter != tc.after {
+				t.Fatalf("error %#v, want kind %q after %v", err, tc.kind, tc.after)
+			}
+			text := err.Error()
+			if strings.Contains(text, canary) || strings.Contains(fmt.Sprintf("%+v", e), canary) {
+				t.Errorf("the signature is in %q", text)
+			}
+			for _, want := range []string{azuretest.Account, azuretest.Container, tc.says} {
+				if !strings.Contains(text, want) {
+					t.Errorf("%q does not say %q", text, want)
+				}
+			}
+		})
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	s := azure.New(azure.Options{Getenv: func(k string) string {
+		if k == "AZURE_STORAGE_CONNECTION_STRING" {
+			return "AccountName=someaccount;BlobEndpoint=http://" + addr + "/someaccount;SharedAccessSignature=sp=rl&sig=CANARY"
+		}
+		return ""
+	}})
+	t.Cleanup(s.Close)
+	_, err = s.Plan(t.Context(), "az://someaccount/weights/m")
+	if source.KindOf(err) != source.Unavailable || strings.Contains(err.Error(), "CANARY") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // what is dialled does not matter, only what is chosen
+	for _, tc := range []struct {
+		name string
+		env  map[string]string
+		kind source.Kind
+		says string
+	}{
+		{"no list", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "CANARY"}, source.Denied, "KEY=VALUE"},
+		{"nothing to sign with", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=account1"}, source.Denied, "neither AccountKey"},
+		{"endpoint is no URL", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "BlobEndpoint=CANARY;AccountKey=CANARY;AccountName=account1"}, source.Denied, "BlobEndpoint"},
+		{"key is not base64", map[string]string{"AZURE_STORAGE_ACCOUNT": "account1", "AZURE_STORAGE_KEY": "CANARY!"}, source.Denied, "not base64"},
+		{"SAS without signature", map[string]string{"AZURE_STORAGE_ACCOUNT": "account1", "AZURE_STORAGE_SAS_TOKEN": "?sp=CANARY"}, source.Denied, "no sig="},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := azure.New(azure.Options{Getenv: func(k string) string { return tc.env[k] }})
+			t.Cleanup(s.Close)
+			_, err := s.Plan(ctx, "az://account1/weights/m")
+			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "CANARY") {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}

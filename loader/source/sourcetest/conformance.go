@@ -1,0 +1,149 @@
+// Package sourcetest is the suite that every source of weights passes.
+package sourcetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// Source is what the loader asks of a source (loader.Source).
+type Source interface {
+	Plan(ctx context.Context, location string) (source.Plan, error)
+	Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error)
+}
+
+// Place is a location of a source that a test may write to.
+type Place struct {
+	Source   Source
+	Location string
+	Nowhere  string // a location of the same source with nothing at it
+	Put      func(t *testing.T, name string, body []byte)
+	Delete   func(t *testing.T, name string)
+}
+
+// Run runs the suite; open makes a fresh, empty place.
+func Run(t *testing.T, open func(t *testing.T) Place) {
+	body := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(i) ^ byte(i>>8)
+		}
+		return b
+	}
+	plan := func(t *testing.T, p Place) map[string]source.File {
+		t.Helper()
+		got, err := p.Source.Plan(t.Context(), p.Location)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := make(map[string]source.File)
+		for _, f := range got.Files {
+			files[f.Name] = f
+		}
+		return files
+	}
+	read := func(ctx context.Context, p Place, f source.File, off, n int64) ([]byte, error) {
+		r, err := p.Source.Read(ctx, f, off, n)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		return io.ReadAll(r)
+	}
+
+	t.Run("lists names, sizes and versions", func(t *testing.T) {
+		p := open(t)
+		want := map[string]int{"config.json": 10, "model.safetensors": 70_000, "sub/folder/x.json": 3, "a name with spaces, 100%.txt": 5, "été.json": 7, "empty.txt": 0}
+		for name, n := range want {
+			p.Put(t, name, body(n))
+		}
+		files := plan(t, p)
+		if len(files) != len(want) {
+			t.Errorf("%d files, want %d: %v", len(files), len(want), files)
+		}
+		for name, n := range want {
+			f, ok := files[name]
+			if !ok || f.Size != int64(n) || f.Version == "" {
+				t.Errorf("%q: %+v", name, f)
+			}
+		}
+	})
+	t.Run("nothing there", func(t *testing.T) {
+		p := open(t)
+		if _, err := p.Source.Plan(t.Context(), p.Nowhere); source.KindOf(err) != source.NotFound {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("reads any range", func(t *testing.T) {
+		p := open(t)
+		all := body(70_000)
+		p.Put(t, "model.safetensors", all)
+		p.Put(t, "a name with spaces, 100%.txt", all)
+		for _, f := range plan(t, p) {
+			for _, at := range [][2]int64{{0, 1}, {0, 70_000}, {1, 69_999}, {69_999, 1}, {4096, 4096}} {
+				got, err := read(t.Context(), p, f, at[0], at[1])
+				if err != nil || !bytes.Equal(got, all[at[0]:at[0]+at[1]]) {
+					t.Errorf("%s %v: %d bytes, %v", f.Name, at, len(got), err)
+				}
+			}
+		}
+	})
+	t.Run("many ranges at once", func(t *testing.T) {
+		p := open(t)
+		all := body(64_000)
+		p.Put(t, "model.safetensors", all)
+		f := plan(t, p)["model.safetensors"]
+		var wg sync.WaitGroup
+		for i := range int64(16) {
+			wg.Go(func() {
+				got, err := read(t.Context(), p, f, i*4000, 4000)
+				if err != nil || !bytes.Equal(got, all[i*4000:(i+1)*4000]) {
+					t.Errorf("range %d: %d bytes, %v", i, len(got), err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+	t.Run("another version is not read", func(t *testing.T) {
+		p := open(t)
+		p.Put(t, "model.safetensors", body(1000))
+		f := plan(t, p)["model.safetensors"]
+		p.Put(t, "model.safetensors", body(1001))
+		if _, err := read(t.Context(), p, f, 0, 1000); source.KindOf(err) != source.Changed {
+			t.Errorf("error %v", err)
+		}
+		if g := plan(t, p)["model.safetensors"]; g.Version == f.Version || g.Size != 1001 {
+			t.Errorf("planned again: %+v", g)
+		}
+	})
+	t.Run("a file that is gone", func(t *testing.T) {
+		p := open(t)
+		p.Put(t, "config.json", body(10))
+		p.Put(t, "model.safetensors", body(1000))
+		f := plan(t, p)["model.safetensors"]
+		p.Delete(t, "model.safetensors")
+		if _, err := read(t.Context(), p, f, 0, 1000); source.KindOf(err) != source.Changed {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a caller that left", func(t *testing.T) {
+		p := open(t)
+		p.Put(t, "config.json", body(10))
+		f := plan(t, p)["config.json"]
+		gone := fmt.Errorf("gone")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(gone)
+		if _, err := read(ctx, p, f, 0, 10); err == nil {
+			t.Error("read after its caller left")
+		}
+		if _, err := p.Source.Plan(ctx, p.Location); err == nil {
+			t.Error("planned after its caller left")
+		}
+	})
+}
