@@ -15,7 +15,7 @@ func NewFiber(o Options) Server {
 	f := &fiberServer{server: newServer(o)}
 	f.app = fiber.New(fiber.Config{
 		DisableStartupMessage:     true,
-		DisableDefaultDate:        true, // its clock is a goroutine that never ends
+		DisableDefaultDate:        true,
 		DisableDefaultContentType: true,
 		DisableHeaderNormalizing:  true,
 		ReadBufferSize:            256, // it reads our request line only
@@ -63,10 +63,14 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 	res := w.call()
 	h := &ctx.Response.Header
 	h.SetStatusCode(res.Status)
-	h.Add("Date", f.date.now(time.Now()))
+	// fasthttp lets nobody set Date and its own clock is a goroutine without an
+	// end; but it writes the reason phrase as it is.
+	w.reason = append(append(w.reason[:0], http.StatusText(res.Status)...), "\r\nDate: "...)
+	w.reason = append(w.reason, f.date.now(time.Now())...)
+	h.SetStatusMessage(w.reason)
 	for _, x := range res.Fields {
 		if !ownField(x.Name) {
-			h.Add(x.Name, x.Value)
+			h.Add(x.Name, clean(x.Value))
 		}
 	}
 	if res.Close {

@@ -56,7 +56,8 @@ type wire struct {
 	feed    []byte // what the server behind still has to read
 	req     Request
 	res     Response
-	remote  bool // req.Remote is known
+	remote  bool   // req.Remote is known
+	reason  []byte // scratch of the fiber body
 
 	readUntil  time.Time // the deadlines as they stand on Conn
 	writeUntil time.Time

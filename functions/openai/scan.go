@@ -1,0 +1,272 @@
+package openai
+
+import "bytes"
+
+// Usage is what an answer says it cost, in tokens.
+type Usage struct {
+	Prompt     int64
+	Completion int64
+	Known      bool
+}
+
+// Stream watches a server-sent event stream pass, whatever pieces it comes in,
+// and decodes no content. The zero value watches only; with TakeUsage set it
+// also takes out the chunk that has usage and no choices, which the client did
+// not ask for. All other bytes go on as they came. One goroutine uses it.
+type Stream struct {
+	TakeUsage bool
+
+	Started  bool // a data line with something in it has come
+	Finished bool // some choice has a finish_reason
+	Failed   bool // the engine sent an error: [DONE] after it is no success
+	Done     bool // [DONE], or the end event of the responses and messages endpoints
+	Usage    Usage
+
+	line  []byte // a line that has begun and not ended
+	long  bool   // it is longer than maxLine: not looked at
+	blank bool   // the line before was taken out, and so is the empty one after it
+	out   []byte
+}
+
+// maxLine is what a line may have to be looked at; longer ones only pass.
+const maxLine = 1 << 20
+
+// Pass looks at p and returns what goes on: p itself, or, where something was
+// taken out or held back, bytes of its own that are valid until the next call.
+// With TakeUsage a line is held back until it is whole.
+func (s *Stream) Pass(p []byte) []byte {
+	if !s.TakeUsage {
+		s.watch(p)
+		return p
+	}
+	if len(s.line) == 0 && !s.long && !s.blank && len(p) > 0 && p[len(p)-1] == '\n' && !maybeUsage(p) {
+		s.watch(p) // whole lines, none of them in question: nothing is copied
+		return p
+	}
+	s.out = s.out[:0]
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if s.long { // the begin of this line has gone on already
+			if i < 0 {
+				s.out = append(s.out, p...)
+				break
+			}
+			s.out = append(s.out, p[:i+1]...)
+			s.long = false
+			p = p[i+1:]
+			continue
+		}
+		if i < 0 {
+			if s.line = append(s.line, p...); len(s.line) > maxLine {
+				s.out = append(s.out, s.line...)
+				s.line, s.long = s.line[:0], true
+			}
+			break
+		}
+		l := p[:i+1]
+		p = p[i+1:]
+		if len(s.line) > 0 {
+			s.line = append(s.line, l...)
+			l = s.line
+		}
+		switch {
+		case s.blank && (len(l) == 1 || string(l) == "\r\n"):
+			s.blank = false
+		case s.look(l):
+			s.blank = true
+		default:
+			s.blank = false
+			s.out = append(s.out, l...)
+		}
+		s.line = s.line[:0]
+	}
+	return s.out
+}
+
+// Rest is what is held back when the stream has ended, to be sent on.
+func (s *Stream) Rest() []byte {
+	l := s.line
+	s.line = nil
+	return l
+}
+
+// maybeUsage tells whether p could hold the chunk to be taken out.
+func maybeUsage(p []byte) bool {
+	i := after(p, "choices")
+	for i >= 0 {
+		if i < len(p) && p[i] == '[' {
+			if j := skip(p, i+1); j >= len(p) || p[j] == ']' {
+				return true
+			}
+		}
+		p = p[i:]
+		i = after(p, "choices")
+	}
+	return false
+}
+
+// watch goes through the lines of p.
+func (s *Stream) watch(p []byte) {
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			if s.long {
+				return
+			}
+			if s.line = append(s.line, p...); len(s.line) > maxLine {
+				s.line, s.long = s.line[:0], true
+			}
+			return
+		}
+		l := p[:i+1]
+		p = p[i+1:]
+		switch {
+		case s.long:
+			s.long = false
+		case len(s.line) > 0:
+			s.line = append(s.line, l...)
+			s.look(s.line)
+			s.line = s.line[:0]
+		default:
+			s.look(l)
+		}
+	}
+}
+
+// look reads one line, its end included; true if it is a chunk that carries
+// usage and nothing else.
+func (s *Stream) look(l []byte) bool {
+	l = bytes.TrimRight(l, "\r\n")
+	if e, ok := bytes.CutPrefix(l, []byte("event:")); ok {
+		switch string(bytes.TrimSpace(e)) {
+		case "error", "response.failed":
+			s.Failed = true
+		case "response.completed", "response.incomplete", "message_stop":
+			s.Done = true
+		}
+		return false
+	}
+	d, ok := bytes.CutPrefix(l, []byte("data:"))
+	if !ok {
+		return false
+	}
+	d = bytes.TrimSpace(d)
+	if len(d) == 0 {
+		return false
+	}
+	if string(d) == "[DONE]" {
+		s.Done = true
+		return false
+	}
+	s.Started = true
+	if d[0] == '{' && bytes.HasPrefix(d[skip(d, 1):], []byte(`"error"`)) {
+		s.Failed = true
+		return false
+	}
+	if !s.Finished {
+		i := after(d, "finish_reason")
+		for at := 0; i >= 0 && !s.Finished; i = after(d[at:], "finish_reason") {
+			at += i
+			s.Finished = at < len(d) && d[at] == '"'
+		}
+		if i = after(d, "stop_reason"); i >= 0 && i < len(d) && d[i] == '"' { // the messages endpoint
+			s.Finished = true
+		}
+	}
+	if !s.Usage.read(d) {
+		return false
+	}
+	i := after(d, "choices")
+	if i < 0 || i >= len(d) || d[i] != '[' {
+		return false
+	}
+	i = skip(d, i+1)
+	return i < len(d) && d[i] == ']'
+}
+
+// after returns the index of the value behind the first member called name, or -1.
+// No string can hold such a member: inside one its quotes are escaped.
+func after(b []byte, name string) int {
+	at := 0
+	for {
+		i := bytes.Index(b[at:], []byte(name))
+		if i < 0 {
+			return -1
+		}
+		i += at
+		at = i + len(name)
+		if i == 0 || b[i-1] != '"' || at >= len(b) || b[at] != '"' || i > 1 && b[i-2] == '\\' {
+			continue
+		}
+		if j := skip(b, at+1); j < len(b) && b[j] == ':' {
+			return skip(b, j+1)
+		}
+	}
+}
+
+// read takes the numbers of the last usage object in b; false if there is none.
+func (u *Usage) read(b []byte) bool {
+	found := false
+	for {
+		i := after(b, "usage")
+		if i < 0 {
+			return found
+		}
+		b = b[i:]
+		if len(b) == 0 || b[0] != '{' {
+			continue
+		}
+		for _, name := range [...]string{"prompt_tokens", "input_tokens"} {
+			if n, ok := count(b, name); ok {
+				u.Prompt, found = n, true
+			}
+		}
+		for _, name := range [...]string{"completion_tokens", "output_tokens"} {
+			if n, ok := count(b, name); ok {
+				u.Completion, found = n, true
+			}
+		}
+		u.Known = u.Known || found
+	}
+}
+
+// count reads the first number called name.
+func count(b []byte, name string) (n int64, ok bool) {
+	i := after(b, name)
+	if i < 0 {
+		return 0, false
+	}
+	for ; i < len(b) && b[i] >= '0' && b[i] <= '9' && n < 1<<50; i++ {
+		n, ok = n*10+int64(b[i]-'0'), true
+	}
+	return n, ok
+}
+
+// Tail keeps the end of a plain JSON answer that passes, where its usage stands.
+type Tail struct {
+	b [2 * keepTail]byte
+	n int
+}
+
+const keepTail = 2 << 10
+
+// Pass looks at p.
+func (t *Tail) Pass(p []byte) {
+	if len(p) >= keepTail {
+		t.n = copy(t.b[:], p[len(p)-keepTail:])
+		return
+	}
+	if t.n+len(p) > len(t.b) {
+		t.n = copy(t.b[:], t.b[t.n-keepTail:t.n])
+	}
+	t.n += copy(t.b[t.n:], p)
+}
+
+// Usage is what the answer said; Known is false if its end says nothing.
+func (t *Tail) Usage() (u Usage) {
+	u.read(t.b[:t.n])
+	return u
+}
+
+// Reset makes t ready for another answer.
+func (t *Tail) Reset() { t.n = 0 }
