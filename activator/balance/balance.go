@@ -25,7 +25,7 @@ type Target struct {
 
 // CoolDown is how long a replica that broke is left alone unless the platform
 // says sooner what became of it.
-const CoolDown = 2 * time.Second
+const CoolDown = time.Second
 
 // Set is the balance of one function: who is there and how busy. The zero
 // value is empty.
@@ -94,15 +94,15 @@ func same(ms []member, ts []Target) bool {
 func busier(slots int) int { return max(1, slots/4) }
 
 // Pick takes a slot on the best replica, if there is one; Done gives it back.
-// key is 0 for no affinity; avoid, which may be empty, is not picked.
-func (s *Set) Pick(key uint64, avoid string, now time.Time) (id string, ok bool) {
+// key is 0 for no affinity.
+func (s *Set) Pick(key uint64, now time.Time) (id string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	least, home := -1, -1
 	var best uint64
 	for i := range s.members {
 		m := &s.members[i]
-		if !m.usable(now) || m.inFlight >= m.Slots || m.ID == avoid {
+		if !m.usable(now) || m.inFlight >= m.Slots {
 			continue
 		}
 		if least < 0 || m.inFlight < s.members[least].inFlight {

@@ -11,24 +11,21 @@ var t0 = time.Unix(1000, 0)
 
 func TestPick(t *testing.T) {
 	var s Set
-	if _, ok := s.Pick(0, "", t0); ok {
+	if _, ok := s.Pick(0, t0); ok {
 		t.Fatal("nobody there")
 	}
 	s.Update([]Target{{"a", 2}, {"b", 2}})
-	a, _ := s.Pick(0, "", t0)
-	b, _ := s.Pick(0, "", t0)
+	a, _ := s.Pick(0, t0)
+	b, _ := s.Pick(0, t0)
 	if a == b {
 		t.Fatal("least loaded first")
 	}
-	s.Pick(0, "", t0)
-	s.Pick(0, "", t0)
-	if _, ok := s.Pick(0, "", t0); ok {
+	s.Pick(0, t0)
+	s.Pick(0, t0)
+	if _, ok := s.Pick(0, t0); ok {
 		t.Fatal("both are full")
 	}
 	s.Done("b")
-	if id, ok := s.Pick(0, "b", t0); ok {
-		t.Fatal("avoided one picked:", id)
-	}
 	s.Update([]Target{{"b", 2}, {"c", 1}})
 	if s.InFlight("a") != 2 || s.InFlight("b") != 1 || s.InFlight("c") != 0 {
 		t.Fatal("in flight lost")
@@ -53,15 +50,15 @@ func TestBroken(t *testing.T) {
 		t.Fatal(n)
 	}
 	for range 3 {
-		if id, _ := s.Pick(0, "", t0); id != "b" {
+		if id, _ := s.Pick(0, t0); id != "b" {
 			t.Fatal(id)
 		}
 	}
 	s.Update([]Target{{"a", 4}})
-	if _, ok := s.Pick(0, "", t0); ok {
+	if _, ok := s.Pick(0, t0); ok {
 		t.Fatal("an older picture must not mend it")
 	}
-	if id, _ := s.Pick(0, "", t0.Add(CoolDown)); id != "a" {
+	if id, _ := s.Pick(0, t0.Add(CoolDown)); id != "a" {
 		t.Fatal("cool-down is over")
 	}
 }
@@ -74,7 +71,7 @@ func TestAffinity(t *testing.T) {
 	count := map[string]int{}
 	for i := range 300 {
 		k := Key([]byte(fmt.Sprint("session ", i)))
-		id, _ := s.Pick(k, "", t0)
+		id, _ := s.Pick(k, t0)
 		s.Done(id)
 		home[k] = id
 		count[id]++
@@ -86,7 +83,7 @@ func TestAffinity(t *testing.T) {
 	}
 	s.Update(ts[:2])
 	for k, id := range home {
-		got, _ := s.Pick(k, "", t0)
+		got, _ := s.Pick(k, t0)
 		s.Done(got)
 		if id != "c" && got != id {
 			t.Fatal("a key moved although its replica stayed")
@@ -100,12 +97,12 @@ func TestAffinity(t *testing.T) {
 		}
 	}
 	for range 26 {
-		s.Pick(k, "", t0)
+		s.Pick(k, t0)
 	}
 	if s.InFlight("a") != 26 {
 		t.Fatal(s.InFlight("a"))
 	}
-	if id, _ := s.Pick(k, "", t0); id != "b" {
+	if id, _ := s.Pick(k, t0); id != "b" {
 		t.Fatal("affinity must not overload:", id)
 	}
 }
@@ -117,7 +114,7 @@ func TestNeverAboveSlots(t *testing.T) {
 	var held []string
 	for range 5000 {
 		if r.IntN(2) == 0 {
-			if id, ok := s.Pick(uint64(r.IntN(5)), "", t0); ok {
+			if id, ok := s.Pick(uint64(r.IntN(5)), t0); ok {
 				held = append(held, id)
 			} else if len(held) != 9 {
 				t.Fatal("refused with", len(held))
@@ -139,7 +136,7 @@ func BenchmarkPick(b *testing.B) {
 	s.Update([]Target{{"a", 64}, {"b", 64}, {"c", 64}, {"d", 64}})
 	b.ReportAllocs()
 	for b.Loop() {
-		id, _ := s.Pick(12345, "", t0)
+		id, _ := s.Pick(12345, t0)
 		s.Done(id)
 	}
 }

@@ -1,0 +1,302 @@
+package activator
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator/balance"
+	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Waker is what the activator asks of the platform. None of it blocks, all of
+// it may be called concurrently and more often than needed, and none of it may
+// call back into the activator before it returns.
+type Waker interface {
+	// Wake asks for a first replica because a request waits, or was refused
+	// because it would not wait long enough and will come again. It returns
+	// the id of the cold start under way or begun, "" where there is none.
+	Wake(name functions.Name, team string) (coldStartID string)
+	// Nudge says that demand changed in a way worth a look: the queue grew
+	// past what the replicas take, or nobody waits any more.
+	Nudge(name functions.Name)
+	// Ask says that a replica broke on us, so that the platform verifies it.
+	Ask(name functions.Name, replicaID, problem string)
+}
+
+// HoldMode is what a plain (not streamed) request gets while it waits.
+type HoldMode string
+
+// The hold modes.
+const (
+	HoldSilent HoldMode = "hold" // silence until the answer; the default
+	HoldPad    HoldMode = "pad"  // 200 and newlines after PadAfter; a failure then aborts
+	Hold503    HoldMode = "503"  // model_loading at once, and the model is woken
+)
+
+// Options of an activator. Waker, Who and Engines must be set; the zero value
+// of everything else is the default named.
+type Options struct {
+	Waker   Waker
+	Who     *who.Book
+	Engines *upstream.Client
+	// Open lets /v1 be used without a key until the first key exists. For
+	// loopback only.
+	Open bool
+	// Hold is what a plain request gets while it waits; "hold".
+	Hold HoldMode
+	// Silent is how long a stream waits before its 200 goes out; 3 s. Until
+	// then an error is a real HTTP error.
+	Silent time.Duration
+	// Comment is the period of comments on a held stream; 10 s. Each client's
+	// is jittered.
+	Comment time.Duration
+	// Noop is the period of no-op data chunks on a held stream; 45 s.
+	Noop time.Duration
+	// PlainWait bounds the wait of a plain request; 290 s, because Node gives
+	// up after 300 s without a head.
+	PlainWait time.Duration
+	// PadAfter and PadEvery are those of HoldPad; 20 s and 15 s.
+	PadAfter, PadEvery time.Duration
+	// StreamIdle bounds the silence between two pieces of a stream; 5 min.
+	// The runtime finds a hung engine much sooner; this is the last bound.
+	StreamIdle time.Duration
+	// PlainAnswer bounds the generation of a plain answer; 1 h.
+	PlainAnswer time.Duration
+	// BufferBytes bounds the bodies held by all gates together; 1 GiB.
+	BufferBytes int64
+	// Metrics is where the metrics are registered; nil is nowhere.
+	Metrics prometheus.Registerer
+	// Log gets one line per request; nil is silence.
+	Log *slog.Logger
+	// LogLevel is the level of that line; slog.LevelInfo.
+	LogLevel slog.Level
+	// FirstToken, which may be nil, is told once per cold start how long its
+	// first request took from a READY replica to the engine's first byte.
+	FirstToken func(name functions.Name, coldStartID string, took time.Duration)
+	// Now is the clock; time.Now.
+	Now func() time.Time
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&o.Silent, 3*time.Second)
+	def(&o.Comment, 10*time.Second)
+	def(&o.Noop, 45*time.Second)
+	def(&o.PlainWait, 290*time.Second)
+	def(&o.PadAfter, 20*time.Second)
+	def(&o.PadEvery, 15*time.Second)
+	def(&o.StreamIdle, 5*time.Minute)
+	def(&o.PlainAnswer, time.Hour)
+	if o.Hold == "" {
+		o.Hold = HoldSilent
+	}
+	if o.BufferBytes <= 0 {
+		o.BufferBytes = 1 << 30
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// Activator is the data path. Its methods may be called concurrently.
+type Activator struct {
+	o        Options
+	table    *route.Table[function]
+	meters   *meters
+	ledger   ledger
+	draining atomic.Bool
+	buffered atomic.Int64 // bytes of bodies in all gates
+}
+
+// entry is a function and what the data path keeps of it.
+type entry = route.Entry[function]
+
+// function is what the data path keeps per function. Idle, it is a few hundred
+// bytes: there may be ten thousand.
+type function struct {
+	gate   gate.Gate
+	set    balance.Set
+	series atomic.Pointer[series] // metrics, resolved at the first request
+	wake   wake
+	ready  atomic.Int64 // when a replica was last READY, in nanoseconds of the clock; 0 never
+}
+
+// wake is what is known of the wake under way.
+type wake struct {
+	mu    sync.Mutex
+	asked bool   // Wake was called and nothing has come of it yet
+	id    string // of the cold start, as Wake told
+	first string // the cold start whose first token has been told
+}
+
+// New makes an activator; it starts nothing.
+func New(o Options) *Activator {
+	a := &Activator{o: o.withDefaults()}
+	a.table = route.NewTable(func(e *entry) {})
+	a.ledger.init()
+	a.meters = newMeters(a)
+	return a
+}
+
+// Publish adds or replaces pictures of functions. Waiters that a new READY
+// replica has slots for are let through, and waiters of a failed start told,
+// before it returns.
+func (a *Activator) Publish(fs ...route.Function) {
+	a.table.Put(a.published, fs...)
+}
+
+func (a *Activator) published(e *entry, before *route.Function) {
+	f, own := e.Now(), &e.Own
+	if m := f.Model; m != nil && (before == nil || before.Model != m) {
+		own.gate.Bound(gate.Bounds{Requests: m.Spec.Queue.Requests, Bytes: int64(m.Spec.Queue.Bytes)})
+	}
+	now := a.o.Now()
+	if before != nil || len(f.Replicas) > 0 {
+		var few [4]balance.Target
+		targets := few[:0]
+		for i := range f.Replicas {
+			targets = append(targets, balance.Target{ID: f.Replicas[i].ID, Slots: f.SlotsOf(&f.Replicas[i])})
+		}
+		own.set.Update(targets)
+	}
+	if len(f.Replicas) > 0 || before != nil && len(before.Replicas) > 0 {
+		own.ready.Store(now.UnixNano())
+	}
+	if len(f.Replicas) > 0 || f.Failure != nil || before != nil && before.Starting() && !f.Starting() {
+		own.wake.settle()
+	}
+	own.gate.Resize(own.set.Capacity(now))
+	if before == nil {
+		return
+	}
+	switch {
+	case len(f.Replicas) > 0:
+	case broken(f, now):
+		own.gate.Turn(loadFailed(f))
+	case f.Blocked != nil && f.Blocked.Code == route.QuotaExceeded:
+		own.gate.Turn(overGPUQuota(f))
+	}
+	a.meters.published(e, before, f)
+	if before.State != f.State || len(before.Replicas) != len(f.Replicas) {
+		own.gate.Tell()
+	}
+}
+
+// recap tells the gate what the replicas take, some of them broken maybe.
+func (a *Activator) recap(e *entry) {
+	e.Own.gate.Resize(e.Own.set.Capacity(a.o.Now()))
+}
+
+// Remove takes functions out. Who waits for one is told that it is gone.
+func (a *Activator) Remove(names ...functions.Name) {
+	a.table.Drop(func(e *entry) {
+		e.Own.gate.Bound(gate.Bounds{})
+		e.Own.gate.Resize(0)
+		e.Own.gate.Turn(openai.New(openai.ModelNotFound, "The model `"+e.Name.Short()+"` has been removed."))
+		a.meters.removed(e)
+	}, names...)
+}
+
+// Demand is the interest in one function now.
+type Demand struct {
+	Name    functions.Name
+	Active  int
+	Queued  int
+	Oldest  time.Time      // arrival of who waits longest; zero if nobody does
+	LastEnd time.Time      // of the last request; zero if there was none
+	Teams   map[string]int // who waits, per team; nil if nobody does
+}
+
+// Demand yields the functions that anyone has or had interest in.
+func (a *Activator) Demand(yield func(Demand) bool) {
+	for _, e := range a.table.All() {
+		l := e.Own.gate.Load()
+		if l.Idle() && l.LastEnd.IsZero() {
+			continue
+		}
+		d := Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}
+		if l.Queued > 0 {
+			d.Teams = map[string]int{}
+			e.Own.gate.Teams(func(team string, n int) { d.Teams[team] = n })
+		}
+		if !yield(d) {
+			return
+		}
+	}
+}
+
+// DemandOf is Demand of one function; false where there is no such function.
+func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
+	e := a.table.Lookup(name)
+	if e == nil {
+		return Demand{}, false
+	}
+	l := e.Own.gate.Load()
+	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
+}
+
+// InFlight is how many requests a replica has from us now.
+func (a *Activator) InFlight(replicaID string) int {
+	for _, e := range a.table.All() {
+		if n := e.Own.set.InFlight(replicaID); n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// ColdStartOf is the cold start a recent request took part in. id is the
+// request's, or the client's own from X-Client-Request-Id.
+func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
+	return a.ledger.coldStart(id)
+}
+
+// Position of a request that waits: one for the next to be let through; false
+// where no such request waits. id is as in ColdStartOf.
+func (a *Activator) Position(id string) (position int, name functions.Name, ok bool) {
+	x := a.ledger.waiter(id)
+	if x == nil {
+		return 0, functions.Name{}, false
+	}
+	p := x.e.Own.gate.Position(&x.place)
+	return p, x.e.Name, p > 0
+}
+
+// Drain answers the requests that wait, and those that would have to from now
+// on, with 503 shutting_down, and returns when all have been told or ctx ends.
+// Requests that an engine has are left alone.
+func (a *Activator) Drain(ctx context.Context) {
+	a.draining.Store(true)
+	for _, e := range a.table.All() {
+		e.Own.gate.Turn(openai.New(openai.ShuttingDown, ""))
+	}
+	select {
+	case <-a.ledger.deserted():
+	case <-ctx.Done():
+	}
+}
+
+// settle forgets a wake that has come to something, or to nothing.
+func (w *wake) settle() {
+	w.mu.Lock()
+	w.asked = false
+	w.mu.Unlock()
+}

@@ -1,0 +1,86 @@
+package activator
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Browser guards a handler against the web pages of whoever runs a browser on
+// this machine. On loopback, Host must be a loopback name or address, or one
+// of hosts, or DNS rebinding makes a page of ours out of theirs (421). On any
+// listener, an Origin that is not the Host itself is refused (403): nothing
+// here is meant to be called from another site.
+func Browser(loopback bool, hosts []string, next door.Handler) door.Handler {
+	allowed := map[string]bool{"localhost": true}
+	for _, h := range hosts {
+		allowed[strings.ToLower(strings.TrimSuffix(h, "."))] = true
+	}
+	return func(req *door.Request, res *door.Response) {
+		if loopback && !own(req.Host, allowed) {
+			refuse(res, openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one."))
+			return
+		}
+		if o := req.Header("Origin"); o != "" && !sameOrigin(o, req.Host) {
+			refuse(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused."))
+			return
+		}
+		if s := req.Header("Sec-Fetch-Site"); s == "cross-site" {
+			refuse(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused."))
+			return
+		}
+		next(req, res)
+	}
+}
+
+func refuse(res *door.Response, e *openai.Error) {
+	res.Status = e.Status
+	res.Set("x-request-id", newID())
+	answer(res, e)
+}
+
+// own reports whether a Host names this machine.
+func own(host string, allowed map[string]bool) bool {
+	name := hostname(host)
+	if allowed[name] {
+		return true
+	}
+	if strings.HasSuffix(name, ".localhost") { // never leaves the machine, RFC 6761
+		return true
+	}
+	a, err := netip.ParseAddr(name)
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+// hostname is a Host without port, brackets and final dot, in lower case.
+func hostname(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// sameOrigin reports whether an Origin is the very host and port asked. A page
+// of another port on this machine is another site.
+func sameOrigin(origin, host string) bool {
+	u, err := url.Parse(origin)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return false // "null" too
+	}
+	return strings.EqualFold(withPort(u.Host, u.Scheme), withPort(host, u.Scheme))
+}
+
+func withPort(host, scheme string) string {
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	if scheme == "https" {
+		return host + ":443"
+	}
+	return host + ":80"
+}

@@ -1,0 +1,198 @@
+package activator
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Verdict is what becomes of a request next.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Serve  Verdict = iota // a READY replica has a slot for it
+	Wait                  // it waits, and a replica is READY or on its way
+	Wake                  // it waits, and the function must be woken
+	Refuse                // it is answered at once with Decision.Error
+)
+
+// Decision is a verdict, and what goes with it.
+type Decision struct {
+	Verdict Verdict
+	Error   *openai.Error // of Refuse
+	Warm    bool          // of Refuse: wake the function for the retry all the same
+}
+
+// Patience is how long a client said, or is known, to wait.
+type Patience struct {
+	Wait    time.Duration // until an answer must begin; 0 nothing is known
+	Gap     time.Duration // between two bytes of a stream; 0 nothing is known
+	NoWarm  bool          // do not wake for a retry: it will not come
+	Instant bool          // the operator wants no plain request to wait (Hold503)
+}
+
+// Decide says what becomes of a request for a function of which the platform
+// published f and whose gate holds l. It is pure, but for the jitter of
+// Retry-After.
+func Decide(f *route.Function, l gate.Load, p Patience, now time.Time) Decision {
+	if len(f.Replicas) > 0 {
+		if l.Free() {
+			return Decision{Verdict: Serve}
+		}
+		return Decision{Verdict: Wait}
+	}
+	if broken(f, now) {
+		return Decision{Verdict: Refuse, Error: loadFailed(f)}
+	}
+	if f.Blocked != nil && f.Blocked.Code == route.QuotaExceeded {
+		// The platform looks again when it is asked again.
+		return Decision{Verdict: Refuse, Error: overGPUQuota(f), Warm: !p.NoWarm}
+	}
+	if p.Instant || p.Wait > 0 && forecast(f, now) > p.Wait {
+		return Decision{Verdict: Refuse, Error: loading(f, now), Warm: !p.NoWarm}
+	}
+	if f.Starting() {
+		return Decision{Verdict: Wait}
+	}
+	return Decision{Verdict: Wake}
+}
+
+// broken reports whether the breaker is open.
+func broken(f *route.Function, now time.Time) bool {
+	return f.Failure != nil && (f.Failure.Until.IsZero() || now.Before(f.Failure.Until))
+}
+
+// forecast is the time to READY that one in ten starts exceeds; -1 unknown.
+func forecast(f *route.Function, now time.Time) time.Duration {
+	if f.Blocked != nil && f.Blocked.ETA > 0 {
+		return f.Blocked.ETA
+	}
+	if !f.Starting() {
+		return f.Forecast.P90
+	}
+	if f.Forecast.P90 >= 0 && f.ColdStart != nil && !f.ColdStart.State.Over() {
+		return max(f.Forecast.P90-now.Sub(f.ColdStart.Began), f.Progress.ETA, 0)
+	}
+	return f.Progress.ETA
+}
+
+// eta is the likely time to READY; -1 unknown.
+func eta(f *route.Function, now time.Time) time.Duration {
+	switch {
+	case f.Starting() && f.Progress.ETA >= 0:
+		return f.Progress.ETA
+	case f.Blocked != nil && f.Blocked.ETA > 0:
+		return f.Blocked.ETA
+	case f.Starting() && f.Forecast.P50 >= 0 && f.ColdStart != nil:
+		return max(f.Forecast.P50-now.Sub(f.ColdStart.Began), 0)
+	}
+	return f.Forecast.P50
+}
+
+func loadFailed(f *route.Function) *openai.Error {
+	return openai.New(openai.ModelLoadFailed, "The model `"+f.Name.Short()+"` could not be loaded: "+f.Failure.Reason)
+}
+
+func overGPUQuota(f *route.Function) *openai.Error {
+	e := openai.New(openai.GPUQuotaExceeded, f.Blocked.Message)
+	if f.Blocked.ETA > 0 {
+		e.RetryAfter = jitter(min(f.Blocked.ETA, openai.MaxRetryAfter))
+	}
+	return e
+}
+
+// loading is the 503 of a model that is not ready, with an honest Retry-After.
+func loading(f *route.Function, now time.Time) *openai.Error {
+	state := f.State
+	left := eta(f, now)
+	text := "The model `" + f.Name.Short() + "` is not loaded yet (" + state.Word() + ")."
+	if f.Blocked != nil && f.Blocked.Message != "" {
+		text = "The model `" + f.Name.Short() + "` cannot be loaded at present: " + f.Blocked.Message + "."
+	}
+	if left > 0 {
+		text += " It should be ready in about " + strconv.Itoa(seconds(left)) + " s."
+	}
+	e := openai.New(openai.ModelLoading, text)
+	if left >= 0 {
+		e.RetryAfter = jitter(min(left, 50*time.Second))
+	}
+	percent := -1
+	if f.Starting() {
+		percent = f.Progress.Percent
+	}
+	e.Thaw = &openai.Detail{Phase: state.Word(), Progress: percent, ETA: left}
+	return e
+}
+
+// jitter spreads d by a tenth either way, never below a second.
+func jitter(d time.Duration) time.Duration {
+	return max(time.Second, time.Duration(float64(d)*(0.9+0.2*rand.Float64())))
+}
+
+func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
+
+// patience reads how long the client waits. stream tells how the fields of the
+// official clients count: for a stream their timeout bounds the gap between
+// bytes, not the wait.
+func patience(header func(string) string, stream bool) Patience {
+	var p Patience
+	shorter := func(d time.Duration, ok bool) {
+		if ok && (p.Wait == 0 || d < p.Wait) {
+			p.Wait = d
+		}
+	}
+	shorter(span(header("thaw-max-wait")))
+	shorter(span(header("Request-Timeout")))
+	total, okTotal := span(header("X-Stainless-Timeout"))
+	gap, okGap := span(header("X-Stainless-Read-Timeout"))
+	if stream {
+		if okGap {
+			p.Gap = gap
+		}
+	} else {
+		shorter(total, okTotal)
+		shorter(gap, okGap)
+	}
+	p.NoWarm = strings.EqualFold(header("thaw-warm"), "never")
+	return p
+}
+
+// span reads seconds as clients send them (600, 60.0), or a Go duration (30s).
+// What is neither, or not positive, says nothing.
+func span(s string) (time.Duration, bool) {
+	if s == "" || len(s) > 24 {
+		return 0, false
+	}
+	if f, err := strconv.ParseFloat(s, 64); err == nil {
+		if f > 0 && f < 1e8 {
+			return max(1, time.Duration(f*float64(time.Second))), true
+		}
+		return 0, false
+	}
+	if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		return d, true
+	}
+	return 0, false
+}
+
+// describe is the comment of a waiter.
+func describe(b []byte, f *route.Function, now time.Time, position int) []byte {
+	state, percent, left := f.State.Word(), -1, eta(f, now)
+	switch {
+	case len(f.Replicas) > 0:
+		state, left = functions.Ready.Word(), -1
+	case f.Starting():
+		percent = f.Progress.Percent
+	}
+	if position == 0 {
+		position = -1
+	}
+	return openai.Comment(b, state, percent, left, position)
+}

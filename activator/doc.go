@@ -1,0 +1,26 @@
+// Package activator is the data path: request, who, decide, gate, balance,
+// stream.
+//
+// A request is peeked at, its caller known and counted against the team's
+// limits, its function found. Where a READY replica has a free slot it goes
+// through at once. Where none has, it stands in the function's gate; the first
+// to wait wakes the function, and when the platform publishes a READY replica
+// the waiters are let through in that very call. Meanwhile each is told what
+// happens, in the forms that real clients bear: comments and no-op chunks on a
+// stream, silence (or padding, where the operator wants it) before a plain
+// answer.
+//
+// What never happens here: a broken stream that ends cleanly, a second answer
+// to one request, a retry after the engine's first byte, a wait without an
+// end. An exchange ends in exactly one of: the engine's own end, a typed error,
+// an error frame, an abort, or the client's leaving; end is the one place that
+// gives back what it held.
+//
+// The activator never asks the platform: pictures of functions (route) and
+// forecasts are pushed to it. What it asks of the platform is three calls that
+// do not block (Waker).
+//
+// The rules of holding, the error rows and the header fields were measured
+// against real clients; where a number looks odd (one newline after a comment,
+// no Retry-After above 55 s), a client broke on another.
+package activator

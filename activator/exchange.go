@@ -1,0 +1,682 @@
+package activator
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// exchange is one request from its arrival to its one end. One goroutine at a
+// time has it: the handler's, and once a stream is committed the reader's. The
+// goroutine that asks the engine touches only what it is given.
+type exchange struct {
+	a     *Activator
+	req   *door.Request
+	began time.Time
+
+	id, clientID string
+	ep           *endpoint
+	route        string // label where there is no endpoint
+	team         string
+	env          openai.Envelope
+	engineName   string // what the engine calls the model
+	stream       bool
+	lease        who.Lease
+	e            *entry // nil until the function is found
+	over         bool   // finish was called
+	reason       string // code of the error it ended with, for the log
+
+	// Waiting.
+	phase     phase
+	patience  Patience
+	place     gate.Waiter
+	inGate    bool
+	inLedger  bool
+	waitFrom  time.Time
+	waited    time.Duration
+	deadline  time.Time
+	cold      bool
+	coldStart string
+	changed   <-chan struct{}
+	timer     *time.Timer
+	gone      <-chan struct{}
+
+	// Asking.
+	replica  string
+	retried  bool
+	asked    time.Time
+	first    time.Duration // from asking to the engine's first byte of body
+	cancel   context.CancelCauseFunc
+	watchdog *time.Timer
+	answers  chan reply // of the goroutine that asks; nil where none runs
+	reply    reply
+	fail     *openai.Error // of phase refused
+	usage    openai.Usage
+}
+
+type phase uint8
+
+const (
+	waiting  phase = iota // at the gate
+	asking                // the engine has it and has said nothing
+	answered              // the engine's head and first bytes are in reply
+	refused               // fail is the answer
+	left                  // the client is gone
+)
+
+// reply is what the engine said first.
+type reply struct {
+	res   *upstream.Response
+	begin []byte // first bytes of body; the whole body where end is set
+	end   bool
+	err   error
+}
+
+// Causes with which we cancel an exchange ourselves.
+var (
+	errNoToken = errors.New("no first byte within the deadline")
+	errSilent  = errors.New("silent for too long")
+	errOver    = errors.New("the exchange is over")
+)
+
+// Bounds of what is read of an answer before anything goes out.
+const (
+	firstRead  = 4 << 10
+	wholePlain = 1 << 20
+	errorBody  = 64 << 10
+)
+
+func (x *exchange) background() context.Context { return context.Background() }
+
+// run takes an opened exchange to its answer, or to a committed stream.
+func (x *exchange) run(res *door.Response) {
+	a := x.a
+	x.patience.Gap = 0
+	x.enter(true)
+	async := x.stream || a.o.Hold == HoldPad && !x.ep.form
+	if x.phase == asking { // through at once
+		x.launch(async)
+	}
+	if x.phase == waiting || async && x.phase == asking {
+		var limit time.Time
+		switch {
+		case x.stream:
+			limit = x.began.Add(x.silent())
+		case async:
+			limit = x.began.Add(a.o.PadAfter)
+		}
+		for x.advance(limit, async) == tick {
+			if !limit.IsZero() && !a.o.Now().Before(limit) {
+				x.commit(res)
+				return
+			}
+		}
+	}
+	switch x.phase {
+	case refused:
+		x.reason = string(x.fail.Code)
+		x.refuseNow(res, x.fail)
+	case left:
+		x.reason = "client_left"
+		res.Status = 499 // nobody reads it
+		res.Close = true
+		x.finish(499)
+	case answered:
+		x.respond(res)
+	}
+}
+
+// silent is how long a stream may say nothing before its head goes out.
+func (x *exchange) silent() time.Duration {
+	d := x.a.o.Silent
+	if g := x.patience.Gap; g > 0 {
+		d = min(d, max(g/3, 10*time.Millisecond))
+	}
+	return d
+}
+
+// enter goes to the gate and decides. Afterwards the phase is waiting, asking
+// (through: launch is next) or refused. fresh is false for a second try.
+func (x *exchange) enter(fresh bool) {
+	a, own := x.a, &x.e.Own
+	now := a.o.Now()
+	size := int64(len(x.req.Body))
+	switch own.gate.Enter(&x.place, x.team, size, now) {
+	case gate.Through:
+		x.inGate = true
+		x.phase = asking
+		return
+	case gate.Full:
+		switch f := x.e.Now(); {
+		case x.e.Gone():
+			x.refuse(openai.New(openai.ModelNotFound, ""))
+		case len(f.Replicas) == 0 && broken(f, now):
+			x.refuse(loadFailed(f))
+		default:
+			x.refuse(full())
+		}
+		return
+	}
+	x.inGate = true
+	x.phase = waiting
+	x.waitFrom = now
+	if a.buffered.Add(size) > a.o.BufferBytes {
+		x.leave()
+		x.refuse(full())
+		return
+	}
+	x.inLedger = true
+	if fresh {
+		x.patience = patience(x.req.Header, x.stream)
+		x.patience.Instant = !x.stream && a.o.Hold == Hold503
+		x.deadline = x.bound()
+	}
+	a.ledger.enter(x)
+	if a.draining.Load() || x.req.Draining() {
+		x.leave()
+		x.refuse(openai.New(openai.ShuttingDown, ""))
+		return
+	}
+	// The picture is read after we stand in line: whoever publishes a failure
+	// after this sees us.
+	f := x.e.Now()
+	if x.e.Gone() {
+		x.leave()
+		x.refuse(openai.New(openai.ModelNotFound, ""))
+		return
+	}
+	d := Decide(f, own.gate.Load(), x.patience, now)
+	switch d.Verdict {
+	case Refuse:
+		x.leave()
+		if d.Warm {
+			if e := x.wake(f, true); e != nil {
+				x.refuse(e)
+				return
+			}
+		}
+		x.refuse(d.Error)
+		return
+	case Wake, Wait:
+		if len(f.Replicas) > 0 {
+			a.o.Waker.Nudge(x.e.Name)
+			break
+		}
+		x.cold = true
+		if e := x.wake(f, false); e != nil {
+			x.leave()
+			x.refuse(e)
+			return
+		}
+	}
+	if x.stream {
+		x.changed = own.gate.Changed()
+	}
+}
+
+func full() *openai.Error {
+	return openai.New(openai.QueueFull, "").After(time.Second + time.Duration(rand.Int64N(int64(9*time.Second))))
+}
+
+// bound is when the wait is over.
+func (x *exchange) bound() time.Time {
+	wait := 5 * time.Minute
+	if m := x.e.Now().Model; m != nil && m.Spec.Queue.Wait > 0 {
+		wait = m.Spec.Queue.Wait.Std()
+	}
+	if x.patience.Wait > 0 {
+		wait = min(wait, x.patience.Wait)
+	}
+	if !x.stream {
+		wait = min(wait, x.a.o.PlainWait)
+	}
+	return x.began.Add(wait)
+}
+
+// wake asks the platform for a first replica, once however many wait. The
+// team whose request begins a cold start is charged for it; later requests
+// join it. again asks anew even so: a refused request's retry is the only
+// demand there is.
+func (x *exchange) wake(f *route.Function, again bool) *openai.Error {
+	w := &x.e.Own.wake
+	w.mu.Lock()
+	first := !w.asked
+	if first && !f.Starting() {
+		if r := x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
+			w.mu.Unlock()
+			return x.limited(r)
+		}
+	}
+	w.asked = true
+	if !first && !again {
+		x.coldStart = w.id
+		w.mu.Unlock()
+		return nil
+	}
+	w.mu.Unlock()
+	id := x.a.o.Waker.Wake(x.e.Name, x.team)
+	w.mu.Lock()
+	if id != "" {
+		w.id = id
+	}
+	w.mu.Unlock()
+	x.coldStart = id
+	return nil
+}
+
+func (x *exchange) refuse(e *openai.Error) {
+	x.phase, x.fail = refused, e
+}
+
+// leave gives back the place at the gate, waiting or through, and the slot at
+// the replica.
+func (x *exchange) leave() {
+	if x.replica != "" {
+		x.e.Own.set.Done(x.replica)
+		x.replica = ""
+	}
+	x.unwait()
+	if !x.inGate {
+		return
+	}
+	x.inGate = false
+	if x.e.Own.gate.Leave(&x.place, x.a.o.Now()) {
+		x.e.Own.wake.settle()
+		x.a.o.Waker.Nudge(x.e.Name)
+	}
+}
+
+// unwait ends the waiting, not the stay.
+func (x *exchange) unwait() {
+	if !x.inLedger {
+		return
+	}
+	x.inLedger = false
+	x.a.buffered.Add(-int64(len(x.req.Body)))
+	x.a.ledger.leave(x)
+	d := x.a.o.Now().Sub(x.waitFrom)
+	x.waited += d
+	x.a.meters.of(x.e).queueWait.Observe(d.Seconds())
+	if x.cold {
+		if x.coldStart == "" { // its id was not known yet when we came
+			if t := x.e.Now().ColdStart; t != nil {
+				x.coldStart = t.ID
+			}
+		}
+		x.a.ledger.cold(x.id, x.coldStart)
+		x.a.ledger.cold(x.clientID, x.coldStart)
+	}
+}
+
+// What advance returned for, while the exchange is still under way.
+type step uint8
+
+const (
+	tick   step = iota // the limit was reached
+	news               // something about the function changed
+	settle             // the phase is answered, refused or left
+)
+
+// advance waits until the exchange is answered, refused or left, until limit
+// (zero is none), or until there is news.
+func (x *exchange) advance(limit time.Time, async bool) step {
+	if x.gone == nil {
+		x.gone = x.req.Context().Done()
+	}
+	for {
+		switch x.phase {
+		case waiting:
+			until := x.deadline
+			if !limit.IsZero() && limit.Before(until) {
+				until = limit
+			}
+			x.alarm(until)
+			select {
+			case <-x.place.Done():
+				x.unwait()
+				if v := x.place.Verdict(); v != nil {
+					x.inGate = false
+					x.refuse(v.(*openai.Error))
+					continue
+				}
+				x.phase = asking
+				x.launch(async)
+			case <-x.gone:
+				x.depart()
+			case <-x.changed:
+				x.changed = x.e.Own.gate.Changed()
+				return news
+			case <-x.timer.C:
+				if now := x.a.o.Now(); !now.Before(x.deadline) {
+					x.expire(now)
+					continue
+				}
+				return tick
+			}
+		case asking:
+			var alarm <-chan time.Time
+			if !limit.IsZero() {
+				x.alarm(limit)
+				alarm = x.timer.C
+			}
+			select {
+			case r := <-x.answers:
+				x.answers = nil
+				x.heard(r, async)
+			case <-x.gone:
+				x.depart()
+			case <-alarm:
+				return tick
+			}
+		default:
+			return settle
+		}
+	}
+}
+
+func (x *exchange) alarm(until time.Time) {
+	d := max(0, until.Sub(x.a.o.Now()))
+	if x.timer == nil {
+		x.timer = time.NewTimer(d)
+	} else {
+		x.timer.Reset(d)
+	}
+}
+
+// depart ends an exchange whose context has ended: the client left, or the
+// server's drain is over.
+func (x *exchange) depart() {
+	if errors.Is(context.Cause(x.req.Context()), door.ErrDraining) {
+		x.stop()
+		x.leave()
+		x.refuse(openai.New(openai.ShuttingDown, ""))
+		return
+	}
+	x.stop()
+	x.leave()
+	x.phase = left
+}
+
+// expire ends a wait whose time is over.
+func (x *exchange) expire(now time.Time) {
+	f := x.e.Now()
+	ready := x.e.Own.ready.Load()
+	x.leave()
+	if len(f.Replicas) > 0 || ready >= x.waitFrom.UnixNano() {
+		x.refuse(openai.New(openai.QueueTimeout, ""))
+		return
+	}
+	x.refuse(loading(f, now))
+}
+
+// launch gives the request, which is through the gate, to a replica. With
+// async the engine is asked by a goroutine of its own, so that comments can go
+// out meanwhile.
+func (x *exchange) launch(async bool) {
+	own := &x.e.Own
+	for range 4 {
+		now := x.a.o.Now()
+		f := x.e.Now()
+		id, ok := own.set.Pick(x.affinity(len(f.Replicas)), now)
+		if ok {
+			x.replica = id
+			for i := range f.Replicas {
+				if f.Replicas[i].ID == id {
+					x.ask(f, &f.Replicas[i], async)
+					return
+				}
+			}
+		}
+		// The picture changed under us, or a replica broke since the gate was
+		// told: tell it and stand in line again.
+		x.leave()
+		x.a.recap(x.e)
+		x.enter(false)
+		if x.phase != asking {
+			return
+		}
+	}
+	x.leave()
+	x.refuse(openai.New(openai.EngineCrashed, "No replica could take the request."))
+}
+
+// ask sends the request to a replica.
+func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
+	addr, prefix := split(r.Endpoint)
+	accept, kind := "application/json", "application/json"
+	if x.stream {
+		accept = "text/event-stream"
+	} else if x.ep.path == "/v1/audio/speech" {
+		accept = "*/*"
+	}
+	if x.ep.form {
+		kind = x.req.Header("Content-Type")
+	}
+	out := &upstream.Request{Addr: addr, Prefix: prefix, Method: "POST", Path: x.ep.path}
+	out.Fields = make([]upstream.Field, 0, 5)
+	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
+		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})
+	if t := x.req.Header("traceparent"); validTrace(t) {
+		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
+	}
+	if r.Token != "" {
+		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Token})
+	}
+	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.takesUsage())
+
+	ctx, cancel := context.WithCancelCause(x.req.Context())
+	x.cancel = cancel
+	bound := x.a.o.PlainAnswer
+	if x.stream {
+		bound = 2 * time.Minute
+		if f.Model != nil && f.Model.Spec.Deadlines.FirstToken > 0 {
+			bound = f.Model.Spec.Deadlines.FirstToken.Std()
+		}
+	}
+	x.watchdog = time.AfterFunc(bound, func() { cancel(errNoToken) })
+	x.asked = x.a.o.Now()
+	if !async {
+		x.heard(converse(ctx, x.a.o.Engines, out, x.stream), false)
+		return
+	}
+	answers := make(chan reply, 1)
+	x.answers = answers
+	engines, stream := x.a.o.Engines, x.stream
+	go func() { answers <- converse(ctx, engines, out, stream) }() // ends with the exchange: stop cancels and waits
+}
+
+// takesUsage reports whether the engine is asked for a usage chunk that the
+// client did not ask for.
+func (x *exchange) takesUsage() bool {
+	return x.stream && x.ep.usage && x.env.AsksUsage() && x.lease.NeedsUsage()
+}
+
+// split takes an endpoint apart into host:port and the prefix of its paths.
+func split(endpoint string) (addr, prefix string) {
+	addr = strings.TrimPrefix(endpoint, "http://")
+	if i := strings.IndexByte(addr, '/'); i >= 0 {
+		addr, prefix = addr[:i], strings.TrimSuffix(addr[i:], "/")
+	}
+	return addr, prefix
+}
+
+// converse asks and reads up to the engine's first byte of body; of a plain
+// answer all of it, if it is not large.
+func converse(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool) reply {
+	res, err := engines.Do(ctx, out)
+	if err != nil {
+		return reply{err: err}
+	}
+	if stream && res.Status == 200 && isEvents(res) {
+		buf := make([]byte, firstRead)
+		n, err := res.Read(buf)
+		if n == 0 && err != nil {
+			res.Close()
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return reply{err: err}
+		}
+		return reply{res: res, begin: buf[:n], end: err == io.EOF}
+	}
+	size := firstRead
+	if res.Length > 0 && res.Length < wholePlain {
+		size = int(res.Length) + 1
+	}
+	buf := make([]byte, 0, size)
+	for {
+		if len(buf) == cap(buf) {
+			if len(buf) >= wholePlain {
+				return reply{res: res, begin: buf}
+			}
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := res.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case err == io.EOF:
+			return reply{res: res, begin: buf, end: true}
+		case err != nil:
+			res.Close()
+			return reply{err: err, begin: buf}
+		case res.Length < 0 && !isJSON(res): // audio: it should begin to sound
+			return reply{res: res, begin: buf}
+		}
+	}
+}
+
+func isEvents(r *upstream.Response) bool {
+	return strings.HasPrefix(r.Header("content-type"), "text/event-stream")
+}
+
+func isJSON(r *upstream.Response) bool {
+	return strings.HasPrefix(r.Header("content-type"), "application/json")
+}
+
+// replicaGone is how an agent says that it has no such replica (any more).
+const replicaGone = "thaw-replica"
+
+// heard takes the engine's first word, or that it has none.
+func (x *exchange) heard(r reply, async bool) {
+	now := x.a.o.Now()
+	if r.err == nil && r.res.Status >= 400 && r.res.Header(replicaGone) == "gone" {
+		r.res.Close()
+		r = reply{err: upstream.ErrDial}
+	}
+	if r.err == nil {
+		x.reply = r
+		x.phase = answered
+		x.first = max(1, now.Sub(x.asked))
+		x.firstByte(now)
+		if x.watchdog != nil && !r.end {
+			x.watchdog.Reset(x.a.o.StreamIdle)
+		}
+		return
+	}
+	cause := error(nil)
+	if errors.Is(r.err, upstream.ErrCancelled) {
+		cause = context.Cause(x.req.Context())
+		if cause != nil {
+			x.depart()
+			return
+		}
+	}
+	hung := cause == nil && errors.Is(r.err, errNoToken)
+	x.stop()
+	problem, e := describeFailure(r.err, hung)
+	failed := x.replica
+	x.e.Own.set.Break(failed, now)
+	x.leave()
+	x.a.recap(x.e)
+	time.AfterFunc(coolDown, func() { x.a.recap(x.e) })
+	x.a.o.Waker.Ask(x.e.Name, failed, problem)
+	if x.retried || len(r.begin) > 0 {
+		x.refuse(e.Final())
+		return
+	}
+	x.retried = true
+	if x.deadline.IsZero() {
+		x.patience = patience(x.req.Header, x.stream)
+		x.deadline = x.bound()
+	}
+	if !now.Before(x.deadline) {
+		x.refuse(e)
+		return
+	}
+	x.enter(false)
+	if x.phase == asking {
+		x.launch(async)
+	}
+}
+
+func describeFailure(err error, hung bool) (problem string, e *openai.Error) {
+	switch {
+	case hung:
+		return errNoToken.Error(), openai.New(openai.EngineHung, "")
+	case errors.Is(err, upstream.ErrDial):
+		return "it refuses connections", openai.New(openai.EngineCrashed, "The engine could not be reached.")
+	case errors.Is(err, upstream.ErrProtocol):
+		return "its answer is not HTTP", openai.New(openai.EngineCrashed, "The engine's answer made no sense.")
+	}
+	return "it died before the first byte of an answer", openai.New(openai.EngineCrashed, "")
+}
+
+// firstByte accounts for the engine's first byte.
+func (x *exchange) firstByte(now time.Time) {
+	s := x.a.meters.of(x.e)
+	i, _ := flag(x.cold)
+	s.ttft[i].Observe(now.Sub(x.began).Seconds())
+	if !x.cold || x.coldStart == "" {
+		return
+	}
+	w := &x.e.Own.wake
+	w.mu.Lock()
+	told := w.first == x.coldStart
+	w.first = x.coldStart
+	w.mu.Unlock()
+	if told {
+		return
+	}
+	x.a.meters.firstToken(x.e, x.first)
+	if x.a.o.FirstToken != nil {
+		x.a.o.FirstToken(x.e.Name, x.coldStart, x.first)
+	}
+}
+
+// stop ends what is under way at the engine: its request is cancelled, which
+// is how it learns that nobody listens, and the goroutine that asks is waited
+// for.
+func (x *exchange) stop() {
+	if x.watchdog != nil {
+		x.watchdog.Stop()
+		x.watchdog = nil
+	}
+	if x.answers != nil {
+		x.cancel(errOver)
+		if r := <-x.answers; r.res != nil {
+			r.res.Close()
+		}
+		x.answers = nil
+	}
+	if x.reply.res != nil {
+		x.reply.res.Close() // closes the connection unless it was read to its end
+		x.reply.res = nil
+	}
+	if x.cancel != nil {
+		x.cancel(errOver)
+		x.cancel = nil
+	}
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+}

@@ -1,0 +1,203 @@
+package activator
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// other labels what belongs to no known function or team: labels come from the
+// configuration, never from a request.
+const other = "other"
+
+// meters are the metrics of the data path. The series of a function are
+// resolved at its first request and kept beside it, so that the hot path looks
+// up no label.
+type meters struct {
+	a         *Activator
+	requests  *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	ttft      *prometheus.HistogramVec
+	queueWait *prometheus.HistogramVec
+	phase     *prometheus.HistogramVec
+	coldStart *prometheus.HistogramVec
+	quota     *prometheus.CounterVec
+	tokens    *prometheus.CounterVec
+
+	buffered, bufferBytes, active *prometheus.Desc
+}
+
+func newMeters(a *Activator) *meters {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	short := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	long := []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800}
+	gauge := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{"model", "team"}, nil)
+	}
+	m := &meters{
+		a:           a,
+		requests:    counter("thaw_requests_total", "Requests by how they ended; code 499 is a client that left, a stream that broke counts with the code of its error.", "model", "team", "route", "code", "cold"),
+		duration:    histogram("thaw_request_seconds", "Time from the whole request to the end of its answer.", short, "model", "team", "cold"),
+		ttft:        histogram("thaw_time_to_first_token_seconds", "Time from the whole request to the engine's first byte of body.", short, "model", "team", "cold"),
+		queueWait:   histogram("thaw_queue_wait_seconds", "Time a request waited at its gate, of those that waited.", short, "model", "team"),
+		phase:       histogram("thaw_cold_start_phase_seconds", "Phases of cold starts; source is the tier the bytes came from.", long, "model", "team", "phase", "source", "result"),
+		coldStart:   histogram("thaw_cold_start_seconds", "Cold starts from the wake to READY.", long, "model", "team", "result"),
+		quota:       counter("thaw_quota_rejections_total", "Requests refused by a limit of their team.", "team", "reason"),
+		tokens:      counter("thaw_tokens_total", "Tokens that engines said they used.", "model", "team", "kind"),
+		buffered:    gauge("thaw_buffered_requests", "Requests that wait at the gate."),
+		bufferBytes: gauge("thaw_buffer_bytes", "Bytes of the bodies that wait at the gate."),
+		active:      gauge("thaw_active_requests", "Requests in flight at replicas."),
+	}
+	if r := a.o.Metrics; r != nil {
+		r.MustRegister(m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.quota, m.tokens, m)
+	}
+	return m
+}
+
+// Describe and Collect make meters the collector of the gauges: they are read
+// from the gates when somebody looks, so keeping them costs nothing.
+func (m *meters) Describe(c chan<- *prometheus.Desc) {
+	c <- m.buffered
+	c <- m.bufferBytes
+	c <- m.active
+}
+
+// Collect yields gauges of functions that have been asked for at least once.
+func (m *meters) Collect(c chan<- prometheus.Metric) {
+	for _, e := range m.a.table.All() {
+		if e.Own.series.Load() == nil {
+			continue
+		}
+		l := e.Own.gate.Load()
+		for _, g := range [...]struct {
+			d *prometheus.Desc
+			v float64
+		}{{m.buffered, float64(l.Queued)}, {m.bufferBytes, float64(l.Bytes)}, {m.active, float64(l.Active)}} {
+			c <- prometheus.MustNewConstMetric(g.d, prometheus.GaugeValue, g.v, e.Name.Name, e.Name.Team)
+		}
+	}
+}
+
+// series are the metrics of one function.
+type series struct {
+	m          *meters
+	name       functions.Name
+	duration   [2]prometheus.Observer // warm, cold
+	ttft       [2]prometheus.Observer
+	queueWait  prometheus.Observer
+	prompt     prometheus.Counter
+	completion prometheus.Counter
+	mu         sync.Mutex // serialises writers of ends
+	ends       atomic.Pointer[[]end]
+}
+
+// end is one way in which requests ended.
+type end struct {
+	route string
+	code  int
+	cold  bool
+	n     prometheus.Counter
+}
+
+func flag(cold bool) (int, string) {
+	if cold {
+		return 1, "true"
+	}
+	return 0, "false"
+}
+
+func (m *meters) of(e *entry) *series {
+	if s := e.Own.series.Load(); s != nil {
+		return s
+	}
+	n, t := e.Name.Name, e.Name.Team
+	s := &series{
+		m:          m,
+		name:       e.Name,
+		duration:   [2]prometheus.Observer{m.duration.WithLabelValues(n, t, "false"), m.duration.WithLabelValues(n, t, "true")},
+		ttft:       [2]prometheus.Observer{m.ttft.WithLabelValues(n, t, "false"), m.ttft.WithLabelValues(n, t, "true")},
+		queueWait:  m.queueWait.WithLabelValues(n, t),
+		prompt:     m.tokens.WithLabelValues(n, t, "prompt"),
+		completion: m.tokens.WithLabelValues(n, t, "completion"),
+	}
+	s.ends.Store(&[]end{})
+	if !e.Own.series.CompareAndSwap(nil, s) {
+		return e.Own.series.Load()
+	}
+	return s
+}
+
+// ended counts one request.
+func (s *series) ended(route string, code int, cold bool, took time.Duration) {
+	i, word := flag(cold)
+	s.duration[i].Observe(took.Seconds())
+	for _, e := range *s.ends.Load() {
+		if e.code == code && e.cold == cold && e.route == route {
+			e.n.Inc()
+			return
+		}
+	}
+	n := s.m.requests.WithLabelValues(s.name.Name, s.name.Team, route, strconv.Itoa(code), word)
+	n.Inc()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ends := append((*s.ends.Load())[:len(*s.ends.Load()):len(*s.ends.Load())], end{route, code, cold, n})
+	s.ends.Store(&ends)
+}
+
+// refused counts a request that never reached a function.
+func (m *meters) refused(team, route string, code int) {
+	m.requests.WithLabelValues(other, team, route, strconv.Itoa(code), "false").Inc()
+}
+
+func (m *meters) limited(team, reason string) { m.quota.WithLabelValues(team, reason).Inc() }
+
+// published observes a cold start that has just ended.
+func (m *meters) published(e *entry, before, f *route.Function) {
+	t := f.ColdStart
+	if t == nil || t.State != functions.Ready && t.State != functions.Failed {
+		return
+	}
+	if b := before.ColdStart; b == nil || b.ID == t.ID && b.State == t.State {
+		return
+	}
+	result := "ready"
+	if t.State == functions.Failed {
+		result = "failed"
+	}
+	source := string(t.Tier)
+	if source == "" {
+		source = "unknown"
+	}
+	m.coldStart.WithLabelValues(e.Name.Name, e.Name.Team, result).Observe(t.Total)
+	for _, p := range t.Phases {
+		m.phase.WithLabelValues(e.Name.Name, e.Name.Team, string(p.Phase), source, result).Observe(p.Duration)
+	}
+}
+
+func (m *meters) firstToken(e *entry, took time.Duration) {
+	source := "unknown"
+	if t := e.Now().ColdStart; t != nil && t.Tier != "" {
+		source = string(t.Tier)
+	}
+	m.phase.WithLabelValues(e.Name.Name, e.Name.Team, string(functions.PhaseFirstToken), source, "ready").Observe(took.Seconds())
+}
+
+// removed forgets a function's series, or they would stay for ever.
+func (m *meters) removed(e *entry) {
+	by := prometheus.Labels{"model": e.Name.Name, "team": e.Name.Team}
+	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.tokens} {
+		v.DeletePartialMatch(by)
+	}
+}

@@ -1,0 +1,148 @@
+package activator
+
+import (
+	"encoding/json/v2"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// item is one model in OpenAI's list. Status has llama.cpp's shape, because
+// consoles show it.
+type item struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	Parent  string `json:"parent,omitempty"`
+	Status  status `json:"status"`
+}
+
+type status struct {
+	Value   string `json:"value"` // loaded, loading or unloaded
+	State   string `json:"state"` // the word of the contracts
+	Percent *int   `json:"percent,omitempty"`
+	ETA     *int   `json:"eta_s,omitempty"`
+	Failed  bool   `json:"failed,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// epoch is the "created" of every model: nothing here knows when its weights
+// were made, and clients want a number.
+const epoch = 1767225600
+
+// models lists what the caller may name, or one of it. It reads pictures and
+// wakes nothing: consoles poll it.
+func (a *Activator) models(id who.Identity, one string, res *door.Response) *openai.Error {
+	now := a.o.Now()
+	var out any
+	if one != "" {
+		name, err := functions.ParseName(one, id.Team)
+		e := a.table.Lookup(name.Base())
+		if err != nil || e == nil || !sees(id, name.Team) || name.Adapter != "" && !e.Now().Adapter(name.Adapter) {
+			return a.unknown(one, name, id)
+		}
+		it := describeModel(e, spelled(name, id), now)
+		if name.Adapter != "" {
+			it.Parent = spelled(name.Base(), id)
+		}
+		out = it
+	} else {
+		list := struct {
+			Object string `json:"object"`
+			Data   []item `json:"data"`
+		}{"list", []item{}}
+		entries := a.table.List(id.Team)
+		if id.Admin {
+			entries = a.table.All()
+		}
+		for _, e := range entries {
+			parent := spelled(e.Name, id)
+			it := describeModel(e, parent, now)
+			list.Data = append(list.Data, it)
+			if m := e.Now().Model; m != nil {
+				for i := range m.Spec.Adapters {
+					it.ID, it.Parent = parent+":"+m.Spec.Adapters[i].Name, parent
+					list.Data = append(list.Data, it)
+				}
+			}
+		}
+		out = list
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return openai.New(openai.InternalError, "")
+	}
+	res.Body = body
+	res.Set("content-type", "application/json")
+	return nil
+}
+
+// spelled is a name as the caller would write it.
+func spelled(n functions.Name, id who.Identity) string {
+	if n.Team == id.Team {
+		return n.Short()
+	}
+	return n.String()
+}
+
+func describeModel(e *entry, id string, now time.Time) item {
+	f := e.Now()
+	s := status{Value: "unloaded", State: f.State.Word()}
+	switch {
+	case len(f.Replicas) > 0:
+		s.Value, s.State = "loaded", functions.Ready.Word()
+	case f.Starting():
+		s.Value = "loading"
+		if p := f.Progress.Percent; p >= 0 {
+			s.Percent = &p
+		}
+		if left := eta(f, now); left >= 0 {
+			n := seconds(left)
+			s.ETA = &n
+		}
+	case broken(f, now):
+		s.Failed, s.State, s.Reason = true, functions.Failed.Word(), f.Failure.Reason
+	}
+	return item{ID: id, Object: "model", Created: epoch, OwnedBy: e.Name.Team, Status: s}
+}
+
+// sees reports whether the caller may know of a team's functions.
+func sees(id who.Identity, team string) bool { return id.Team == team || id.Admin }
+
+// unknown is the answer to a name that is none, or none of the caller's: the
+// two cannot be told apart.
+func (a *Activator) unknown(asked string, name functions.Name, id who.Identity) *openai.Error {
+	if len(asked) > 80 {
+		asked = asked[:80] + "…"
+	}
+	text := "The model `" + asked + "` does not exist or you do not have access to it."
+	team := id.Team
+	if id.Admin && name.Team != "" {
+		team = name.Team
+	}
+	look := name.Name
+	if look == "" {
+		look = strings.ToLower(asked)
+	}
+	near := a.table.Nearest(team, look, 3)
+	for i, n := range near {
+		if team != id.Team {
+			n = team + "/" + n
+		}
+		if i == 0 {
+			text += " Nearest: "
+		} else {
+			text += ", "
+		}
+		text += "`" + n + "`"
+	}
+	if len(near) > 0 {
+		text += "."
+	}
+	return openai.New(openai.ModelNotFound, text)
+}

@@ -1,0 +1,436 @@
+package activator
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/balance"
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// endpoint is one path that goes to an engine.
+type endpoint struct {
+	path    string
+	streams bool // "stream": true makes the answer an event stream with an end mark
+	form    bool // multipart/form-data
+	usage   bool // knows stream_options.include_usage
+	noop    func(b []byte, id, model string, created time.Time) []byte
+	idKind  string // what vLLM writes before our request id
+}
+
+// find is the allow-list. Everything else is refused: engines have many more
+// paths, and some of them end the engine.
+func find(path string) *endpoint {
+	switch path {
+	case "/v1/chat/completions":
+		return &chat
+	case "/v1/completions":
+		return &completions
+	case "/v1/responses":
+		return &responses
+	case "/v1/messages":
+		return &messages
+	}
+	for i := range plain {
+		if plain[i].path == path {
+			return &plain[i]
+		}
+	}
+	return nil
+}
+
+var (
+	chat        = endpoint{path: "/v1/chat/completions", streams: true, usage: true, noop: openai.NoopChat, idKind: "chatcmpl-"}
+	completions = endpoint{path: "/v1/completions", streams: true, usage: true, noop: openai.NoopCompletion, idKind: "cmpl-"}
+	responses   = endpoint{path: "/v1/responses", streams: true} // events are numbered: comments only
+	messages    = endpoint{path: "/v1/messages", streams: true}
+	plain       = [...]endpoint{
+		{path: "/v1/embeddings"},
+		{path: "/v1/messages/count_tokens"},
+		{path: "/v1/rerank"}, {path: "/v2/rerank"}, {path: "/rerank"},
+		{path: "/v1/score"},
+		{path: "/tokenize"}, {path: "/detokenize"},
+		{path: "/v1/audio/speech"},
+		{path: "/v1/audio/transcriptions", form: true},
+		{path: "/v1/audio/translations", form: true},
+	}
+)
+
+const modelsPath = "/v1/models"
+
+// Serves reports whether a path is the activator's, so that the wiring can
+// give it the rest: all of /v1, and what else the allow-list names.
+func Serves(path string) bool {
+	return strings.HasPrefix(path, "/v1/") || path == "/v1" || find(path) != nil
+}
+
+// Serve answers one request. It is a [door.Handler].
+func (a *Activator) Serve(req *door.Request, res *door.Response) {
+	began := a.o.Now()
+	if req.Path == modelsPath || strings.HasPrefix(req.Path, modelsPath+"/") {
+		a.serveModels(req, res, began)
+		return
+	}
+	x := &exchange{a: a, req: req, id: newID(), began: began, ep: find(req.Path)}
+	if id := req.Header("X-Client-Request-Id"); validID(id) {
+		x.clientID = id
+	} else if id := req.Header("X-Request-Id"); validID(id) {
+		x.clientID = id
+	}
+	if e := x.open(); e != nil {
+		x.refuseNow(res, e)
+		return
+	}
+	x.run(res)
+}
+
+// open does all that needs no engine: who, what, may they.
+func (x *exchange) open() *openai.Error {
+	a, req := x.a, x.req
+	if x.ep == nil {
+		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: this server does not answer "+clip(req.Path)+".")
+	}
+	if req.Method != "POST" {
+		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
+		e.Allow = "POST"
+		return e
+	}
+	id, e := a.caller(req)
+	if e != nil {
+		return e
+	}
+	x.team = id.Team
+	var err error
+	if x.ep.form {
+		x.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
+	} else {
+		x.env, err = openai.Peek(req.Body)
+	}
+	if err != nil {
+		if e, ok := err.(*openai.Error); ok {
+			return e
+		}
+		return openai.New(openai.InvalidJSON, err.Error())
+	}
+	x.stream = x.env.Stream && x.ep.streams
+	name, err := functions.ParseName(x.env.Model, id.Team)
+	if err != nil || !sees(id, name.Team) {
+		return a.unknown(x.env.Model, functions.Name{Name: name.Name}, id)
+	}
+	en := a.table.Lookup(name.Base())
+	if en == nil {
+		return a.unknown(x.env.Model, name, id)
+	}
+	x.engineName = name.Name
+	if name.Adapter != "" {
+		if !en.Now().Adapter(name.Adapter) {
+			return a.unknown(x.env.Model, name, id)
+		}
+		x.engineName = name.Adapter
+	}
+	x.e = en
+	lease, refused := a.o.Who.Admit(id.Team, x.began)
+	if refused != nil {
+		return x.limited(refused)
+	}
+	x.lease = lease
+	return nil
+}
+
+func (x *exchange) limited(r *who.Refusal) *openai.Error {
+	x.a.meters.limited(x.team, r.Limit)
+	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
+}
+
+// caller is who asks. A key that is sent must be right, but for the dummy keys
+// that clients insist on sending to a server that has none yet.
+func (a *Activator) caller(req *door.Request) (who.Identity, *openai.Error) {
+	secret := who.Bearer(req.Header("Authorization"))
+	if secret == "" {
+		secret = req.Header("X-Api-Key") // as Anthropic's clients send it
+	}
+	if secret != "" {
+		if id, ok := a.o.Who.Lookup(secret); ok {
+			return id, nil
+		}
+	}
+	if a.o.Open && !a.o.Who.Any() {
+		// One person's own machine: all of it is theirs.
+		return who.Identity{Team: functions.DefaultTeam, Admin: true}, nil
+	}
+	if secret == "" {
+		return who.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: none was sent. Send it as Authorization: Bearer KEY.")
+	}
+	return who.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
+}
+
+func (a *Activator) serveModels(req *door.Request, res *door.Response, began time.Time) {
+	x := exchange{a: a, req: req, id: newID(), began: began, route: modelsPath}
+	e := func() *openai.Error {
+		if req.Method != "GET" && req.Method != "HEAD" {
+			e := openai.New(openai.MethodNotAllowed, "Use GET here.")
+			e.Allow = "GET, HEAD"
+			return e
+		}
+		id, e := a.caller(req)
+		if e != nil {
+			return e
+		}
+		x.team = id.Team
+		one := strings.TrimPrefix(strings.TrimPrefix(req.Path, modelsPath), "/")
+		if strings.Contains(one, "%") {
+			one = unescape(one)
+		}
+		return a.models(id, one, res)
+	}()
+	if e != nil {
+		x.refuseNow(res, e)
+		return
+	}
+	res.Set("x-request-id", x.id)
+	x.finish(200)
+}
+
+// unescape undoes the escapes that clients put into a model's name: the slash
+// and the colon. Anything else is no name anyway.
+func unescape(s string) string {
+	return strings.NewReplacer("%2F", "/", "%2f", "/", "%3A", ":", "%3a", ":").Replace(s)
+}
+
+// refuseNow answers a request that holds nothing yet, or ends one that does.
+func (x *exchange) refuseNow(res *door.Response, e *openai.Error) {
+	res.Status = e.Status
+	x.common(res)
+	answer(res, e)
+	x.finish(e.Status)
+}
+
+func answer(res *door.Response, e *openai.Error) {
+	e.Header(func(name, value string) bool { res.Set(name, value); return true })
+	res.Body = e.Body()
+}
+
+// common sets the fields every answer carries.
+func (x *exchange) common(res *door.Response) {
+	if cap(res.Fields) == 0 {
+		res.Fields = make([]door.Field, 0, 12)
+	}
+	res.Set("x-request-id", x.id)
+	if x.clientID != "" {
+		res.Set("thaw-client-request-id", x.clientID)
+	}
+	now := x.a.o.Now()
+	res.Set("openai-processing-ms", strconv.FormatInt(now.Sub(x.began).Milliseconds(), 10))
+	if x.team != "" {
+		x.rates(res, now)
+	}
+	if x.cold && x.coldStart != "" {
+		res.Set("thaw-cold-start", x.coldStart)
+	}
+	if x.e != nil {
+		res.Set("Server-Timing", x.timing(now))
+	}
+}
+
+// rates tells what is left of the team's limits, where it has some.
+func (x *exchange) rates(res *door.Response, now time.Time) {
+	u := x.a.o.Who.Usage(x.team, now)
+	if n := u.Limits.RequestsPerMinute; n > 0 {
+		res.Set("x-ratelimit-limit-requests", strconv.Itoa(n))
+		res.Set("x-ratelimit-remaining-requests", strconv.Itoa(u.Requests))
+		res.Set("x-ratelimit-reset-requests", u.RequestsReset.Round(time.Millisecond).String())
+	}
+	if n := u.Limits.TokensPerMinute; n > 0 {
+		res.Set("x-ratelimit-limit-tokens", strconv.Itoa(n))
+		res.Set("x-ratelimit-remaining-tokens", strconv.Itoa(u.Tokens))
+		res.Set("x-ratelimit-reset-tokens", u.TokensReset.Round(time.Millisecond).String())
+	}
+}
+
+// timing is the Server-Timing of what is known by now.
+func (x *exchange) timing(now time.Time) string {
+	b := make([]byte, 0, 96)
+	add := func(name string, d time.Duration) {
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = append(append(b, name...), ";dur="...)
+		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 1, 64)
+	}
+	for _, s := range x.phases() {
+		add(s.Phase, s.Took)
+	}
+	add("total", now.Sub(x.began))
+	return string(b)
+}
+
+// phases are those of the request's cold start that are known, or of its own wait.
+func (x *exchange) phases() []openai.Span {
+	var few [8]openai.Span
+	spans := few[:0]
+	if x.waited > 0 || !x.cold {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: x.waited})
+	}
+	if x.cold {
+		if t := x.e.Now().ColdStart; t != nil && t.ID == x.coldStart {
+			for _, p := range t.Phases {
+				if p.Phase != functions.PhaseQueue && p.Phase != functions.PhaseFirstToken {
+					spans = append(spans, openai.Span{Phase: string(p.Phase), Took: time.Duration(p.Duration * float64(time.Second))})
+				}
+			}
+		}
+	}
+	if x.first > 0 {
+		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: x.first})
+	}
+	return append([]openai.Span(nil), spans...)
+}
+
+// finish gives back what the exchange holds and accounts for it. It is the one
+// end of every request; a second call does nothing. code is the status, or
+// that of the error a stream broke with, or 499 for a client that left.
+func (x *exchange) finish(code int) {
+	if x.over {
+		return
+	}
+	x.over = true
+	a := x.a
+	x.stop()
+	x.leave()
+	now := a.o.Now()
+	took := now.Sub(x.began)
+	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
+	if x.e == nil {
+		if x.ep != nil {
+			x.route = x.ep.path
+		} else if x.route == "" {
+			x.route = other
+		}
+		team := x.team
+		if team == "" {
+			team = other
+		}
+		a.meters.refused(team, x.route, code)
+	} else {
+		s := a.meters.of(x.e)
+		s.ended(x.ep.path, code, x.cold, took)
+		if x.usage.Known {
+			s.prompt.Add(float64(x.usage.Prompt))
+			s.completion.Add(float64(x.usage.Completion))
+		}
+	}
+	ctx := x.background()
+	if !a.o.Log.Enabled(ctx, a.o.LogLevel) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 12)
+	attrs = append(attrs, slog.String("id", x.id), slog.Int("code", code))
+	if x.e != nil {
+		attrs = append(attrs, slog.String("route", x.ep.path), slog.String("model", x.e.Name.String()), slog.String("team", x.team), slog.Bool("stream", x.stream))
+	} else {
+		attrs = append(attrs, slog.String("route", x.route))
+	}
+	if x.reason != "" {
+		attrs = append(attrs, slog.String("error", x.reason))
+	}
+	if x.waited > 0 {
+		attrs = append(attrs, slog.Duration("waited", x.waited))
+	}
+	if x.cold {
+		attrs = append(attrs, slog.String("cold_start", x.coldStart))
+	}
+	if x.first > 0 {
+		attrs = append(attrs, slog.Duration("first_token", x.first))
+	}
+	attrs = append(attrs, slog.Duration("took", took))
+	if x.usage.Known {
+		attrs = append(attrs, slog.Int64("prompt_tokens", x.usage.Prompt), slog.Int64("completion_tokens", x.usage.Completion))
+	}
+	a.o.Log.LogAttrs(ctx, a.o.LogLevel, "request", attrs...)
+}
+
+// affinity is what the request's replica is chosen by: its session where the
+// client names one, else how its prompt begins.
+func (x *exchange) affinity(replicas int) uint64 {
+	if replicas < 2 {
+		return 0
+	}
+	if s := x.req.Header("thaw-session"); s != "" && len(s) <= 256 {
+		return balance.Key([]byte(s))
+	}
+	if x.env.User != "" {
+		return balance.Key([]byte(x.env.User))
+	}
+	return balance.Key(openingOf(x.req.Body))
+}
+
+// openingOf is the first piece of the prompt, bounded: requests that share it
+// share an engine's prefix cache.
+func openingOf(body []byte) []byte {
+	const bound = 1024
+	for _, name := range [...]string{`"messages"`, `"prompt"`, `"input"`} {
+		if i := indexOf(body, name); i >= 0 {
+			return body[i:min(len(body), i+bound)]
+		}
+	}
+	return nil
+}
+
+func indexOf(body []byte, name string) int {
+	// Only near the beginning: a prompt may be megabytes and hold the word too.
+	return strings.Index(string(body[:min(len(body), 4096)]), name)
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
+
+// newID is 128 random bits in hex.
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	var h [32]byte
+	hex.Encode(h[:], b[:])
+	return string(h[:])
+}
+
+// validID is the form in which a client's own request id is taken over.
+func validID(s string) bool {
+	if len(s) == 0 || len(s) > 128 {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// validTrace is a W3C traceparent of version 00.
+func validTrace(s string) bool {
+	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
+		return false
+	}
+	for i := 3; i < len(s); i++ {
+		switch c := s[i]; {
+		case i == 35 || i == 52:
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'f':
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,464 @@
+package activator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json/jsontext"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/balance"
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+const coolDown = balance.CoolDown
+
+// errAbort makes the door cut the connection: the client must not take the
+// part it has for the whole.
+var errAbort = errors.New("the answer broke")
+
+// respond answers with what the engine said, nothing having gone out yet.
+func (x *exchange) respond(res *door.Response) {
+	up := x.reply.res
+	res.Status = up.Status
+	x.common(res)
+	if kind := up.Header("content-type"); kind != "" {
+		res.Set("content-type", kind)
+	}
+	if after := up.Header("retry-after"); after != "" && up.Status >= 400 {
+		res.Set("retry-after", after)
+	}
+	if x.stream && up.Status == 200 && isEvents(up) {
+		res.Set("cache-control", "no-cache, no-transform")
+		res.Set("x-accel-buffering", "no")
+		res.Stream = &events{x: x, seen: openai.Stream{TakeUsage: x.takesUsage()}}
+		return
+	}
+	if x.reply.end {
+		res.Body = x.reply.begin
+		if up.Status < 300 && isJSON(up) {
+			var t openai.Tail
+			t.Pass(res.Body)
+			x.usage = t.Usage()
+		}
+		status := up.Status
+		if status >= 400 {
+			x.reason = "engine_answered"
+		}
+		x.finish(status)
+		return
+	}
+	res.Length = up.Length
+	res.Stream = &rest{x: x, status: up.Status}
+}
+
+// commit sends the head of an answer that is still to come.
+func (x *exchange) commit(res *door.Response) {
+	res.Status = 200
+	x.common(res)
+	res.Set("cache-control", "no-cache, no-transform")
+	res.Set("x-accel-buffering", "no")
+	if x.stream {
+		res.Set("content-type", "text/event-stream")
+		v := &events{x: x, held: true, seen: openai.Stream{TakeUsage: x.takesUsage()}}
+		now := x.a.o.Now()
+		v.comment, v.noop = now, now.Add(x.a.o.Noop)
+		res.Stream = v
+		return
+	}
+	res.Set("content-type", "application/json")
+	res.Stream = &padded{x: x, next: x.a.o.Now()}
+}
+
+// events is the body of an event stream: comments and no-op chunks while it is
+// held, then the engine's events, then exactly one end. It is the whole life of
+// the stream, because the door reads it.
+//
+// The engine's bytes go on as they came, but event by event: an event that has
+// begun is kept until it is whole, so that an error frame never lands inside
+// one, and the end mark is kept until the engine's body has ended, so that
+// both go out in one write.
+type events struct {
+	x    *exchange
+	seen openai.Stream
+	held bool // the head went out before the engine's first byte
+
+	comment, noop time.Time // when the next is due
+
+	out   []byte // goes out next
+	buf   []byte // what the engine said last; out may lie in it
+	tail  []byte // of an event that has begun
+	spare []byte // the tail before, to be used again
+	torn  bool   // part of an event that was too long to keep has gone out
+	mark  []byte // the end mark, kept back
+	end   error  // io.EOF or errAbort once all is said; nothing but out is left
+}
+
+// maxEvent is how much of one event is kept until it is whole.
+const maxEvent = 256 << 10
+
+func (v *events) Read(p []byte) (int, error) {
+	for {
+		if len(v.out) > 0 {
+			n := copy(p, v.out)
+			if v.out = v.out[n:]; len(v.out) == 0 && v.end == io.EOF {
+				return n, io.EOF
+			}
+			return n, nil
+		}
+		if v.end != nil {
+			return 0, v.end
+		}
+		switch v.x.phase {
+		case waiting, asking:
+			v.hold()
+		case answered:
+			v.pass()
+		case refused:
+			v.frame(v.x.fail)
+		case left:
+			v.x.reason = "client_left"
+			v.end = errAbort
+			v.x.finish(499)
+		}
+	}
+}
+
+// Close is called by the door once, whatever happened. A stream that was not
+// read to its end was left by its client, unless all that counts had been said:
+// old clients close right at the end mark.
+func (v *events) Close() error {
+	code := 499
+	if v.seen.Done && !v.seen.Failed {
+		code = 200
+	} else {
+		v.x.reason = "client_left"
+	}
+	v.x.usage = v.seen.Usage
+	v.x.finish(code)
+	return nil
+}
+
+// hold waits for the engine's first byte and says meanwhile how things stand.
+func (v *events) hold() {
+	x := v.x
+	now := x.a.o.Now()
+	if !now.Before(v.comment) {
+		v.say(now)
+		return
+	}
+	if x.ep.noop != nil && !now.Before(v.noop) {
+		v.out = x.ep.noop(v.out[:0], x.ep.idKind+x.id, x.engineName, now)
+		v.noop = now.Add(x.a.o.Noop)
+		return
+	}
+	limit := v.comment
+	if x.ep.noop != nil && v.noop.Before(limit) {
+		limit = v.noop
+	}
+	if x.advance(limit, true) == news {
+		v.say(x.a.o.Now())
+	}
+}
+
+// say writes a comment and sets when the next is due; each client's own time,
+// or ten thousand would be written at once.
+func (v *events) say(now time.Time) {
+	x := v.x
+	v.out = describe(v.out[:0], x.e.Now(), now, x.e.Own.gate.Position(&x.place))
+	period := x.a.o.Comment
+	if g := x.patience.Gap; g > 0 {
+		period = min(period, max(g/3, 100*time.Millisecond))
+	}
+	v.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
+}
+
+// pass takes what the engine says next.
+func (v *events) pass() {
+	x := v.x
+	r := &x.reply
+	if r.res.Status != 200 || !isEvents(r.res) {
+		v.engineError()
+		return
+	}
+	if v.mark != nil {
+		v.rest()
+		return
+	}
+	if len(r.begin) > 0 {
+		v.take(r.begin)
+		r.begin = nil
+		if r.end {
+			v.finished(io.EOF)
+		}
+		return
+	}
+	if r.end {
+		v.finished(io.EOF)
+		return
+	}
+	buf := v.buffer()
+	n, err := r.res.Read(buf)
+	if n > 0 {
+		v.take(buf[:n])
+	}
+	if err != nil {
+		v.finished(err)
+		return
+	}
+	x.watchdog.Reset(x.a.o.StreamIdle)
+}
+
+// buffer is where the engine's next bytes are read to; it lives as long as the
+// stream, and out may point into it until the next read.
+func (v *events) buffer() []byte {
+	if v.buf == nil {
+		v.buf = make([]byte, 16<<10)
+	}
+	return v.buf
+}
+
+// take looks at bytes of the engine and lets the events that are whole go on.
+func (v *events) take(p []byte) {
+	if len(v.tail) > 0 {
+		v.tail = append(v.tail, p...)
+		p = v.tail
+	}
+	n := whole(p)
+	if n == 0 && len(p) > maxEvent || v.torn && n == 0 {
+		n, v.torn = len(p), true
+	} else if n > 0 {
+		v.torn = false
+	}
+	now := p[:n]
+	var keep []byte
+	if n < len(p) {
+		keep = append(v.spare[:0], p[n:]...)
+	}
+	was := v.seen.Done
+	out := v.seen.Pass(now)
+	if v.seen.Done && !was && v.x.ep.usage {
+		if i := bytes.LastIndex(out, []byte("[DONE]")); i >= 0 {
+			i = bytes.LastIndexByte(out[:i], '\n') + 1
+			v.mark = append([]byte(nil), out[i:]...)
+			out = out[:i]
+		}
+	}
+	if len(v.tail) > 0 {
+		out = append([]byte(nil), out...) // it lies in the buffer that is used again
+	}
+	v.spare, v.tail = v.tail, keep
+	v.out = out
+}
+
+// whole is how many bytes of p are whole events.
+func whole(p []byte) int {
+	a := bytes.LastIndex(p, []byte("\n\n"))
+	b := -1
+	if bytes.IndexByte(p, '\r') >= 0 {
+		b = bytes.LastIndex(p, []byte("\n\r\n"))
+	}
+	switch {
+	case a < 0 && b < 0:
+		return 0
+	case b > a:
+		return b + 3
+	}
+	return a + 2
+}
+
+// rest waits, not for long, for the end of a body whose end mark has come, so
+// that the connection can be used again and mark and end go out in one write.
+func (v *events) rest() {
+	x := v.x
+	if !x.reply.end {
+		x.watchdog.Reset(time.Second)
+		for {
+			n, err := x.reply.res.Read(v.buffer())
+			if err != nil {
+				break
+			}
+			_ = n // nothing counts behind the end mark
+		}
+	}
+	v.finished(io.EOF)
+}
+
+// finished ends a stream whose engine has ended, cleanly or not.
+func (v *events) finished(err error) {
+	x := v.x
+	x.usage = v.seen.Usage
+	good := v.seen.Done || v.seen.Finished && err == io.EOF
+	switch {
+	case good && !v.torn && len(v.tail) == 0 || v.mark != nil:
+		out := append([]byte(nil), v.out...)
+		if v.held && x.cold {
+			out = openai.Timeline(out, x.phases())
+		}
+		v.out = append(out, v.mark...)
+		v.end = io.EOF
+		code := 200
+		if v.seen.Failed {
+			code, x.reason = 502, "engine_error"
+		}
+		x.finish(code)
+	case errors.Is(context.Cause(x.req.Context()), door.ErrGone):
+		x.reason = "client_left"
+		v.end = errAbort
+		x.finish(499)
+	case errors.Is(context.Cause(x.req.Context()), door.ErrDraining):
+		v.frame(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
+	case v.seen.Failed && err == io.EOF: // the engine has told it already
+		v.end = io.EOF
+		x.reason = "engine_error"
+		x.finish(502)
+	default:
+		problem, e := "it died in the middle of an answer", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
+		if errors.Is(err, errNoToken) || errors.Is(err, errSilent) {
+			problem, e = errSilent.Error(), openai.New(openai.EngineHung, "")
+		} else if err == io.EOF {
+			problem, e = "it ended a stream without its end mark", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
+		}
+		x.a.o.Waker.Ask(x.e.Name, x.replica, problem)
+		v.frame(e)
+	}
+}
+
+// frame ends the stream with an error frame.
+func (v *events) frame(e *openai.Error) {
+	x := v.x
+	x.reason = string(e.Code)
+	out := append([]byte(nil), v.out...)
+	if v.torn { // end the event that has begun, or the frame would be part of it
+		out = append(out, "\n\n"...)
+	}
+	v.out = append(out, e.Frame()...)
+	v.end = io.EOF
+	x.finish(e.Status)
+}
+
+// engineError turns an engine's refusal into a frame: its head can go out no more.
+func (v *events) engineError() {
+	x := v.x
+	x.reason = "engine_answered"
+	status := x.reply.res.Status
+	body := jsontext.Value(bytes.TrimSpace(x.reply.begin))
+	if x.reply.end && len(body) < errorBody && body.Compact() == nil && bytes.HasPrefix(body, []byte(`{"error":`)) {
+		v.out = append(append([]byte("data: "), body...), "\n\n"...)
+		v.end = io.EOF
+		x.finish(status)
+		return
+	}
+	v.frame(openai.New(openai.EngineCrashed, "The engine answered with status "+strconv.Itoa(status)+"."))
+}
+
+// rest is the body of an answer that is too large or too slow to be kept.
+type rest struct {
+	x      *exchange
+	tail   openai.Tail
+	status int
+}
+
+func (r *rest) Read(p []byte) (n int, err error) {
+	x := r.x
+	if b := x.reply.begin; len(b) > 0 {
+		n = copy(p, b)
+		x.reply.begin = b[n:]
+	} else {
+		n, err = x.reply.res.Read(p)
+	}
+	r.tail.Pass(p[:n])
+	switch {
+	case err == io.EOF:
+		x.usage = r.tail.Usage()
+		x.finish(r.status)
+	case err != nil:
+		if context.Cause(x.req.Context()) == nil {
+			x.reason = string(openai.EngineCrashed)
+			x.a.o.Waker.Ask(x.e.Name, x.replica, "it died in the middle of an answer")
+			x.finish(502)
+		}
+		err = errAbort
+	default:
+		x.watchdog.Reset(x.a.o.StreamIdle)
+	}
+	return n, err
+}
+
+func (r *rest) Close() error {
+	r.x.reason = "client_left"
+	r.x.finish(499)
+	return nil
+}
+
+// padded is the body of a plain answer whose 200 is out already: newlines, then
+// the engine's JSON; a failure cuts the connection, because a 200 with an error
+// in it raises nothing in most clients.
+type padded struct {
+	x    *exchange
+	next time.Time
+	out  []byte
+	end  error
+}
+
+func (d *padded) Read(p []byte) (int, error) {
+	x := d.x
+	for {
+		if len(d.out) > 0 {
+			n := copy(p, d.out)
+			if d.out = d.out[n:]; len(d.out) == 0 && d.end == io.EOF {
+				return n, io.EOF
+			}
+			return n, nil
+		}
+		if d.end != nil {
+			return 0, d.end
+		}
+		switch x.phase {
+		case waiting, asking:
+			if now := x.a.o.Now(); !now.Before(d.next) {
+				period := x.a.o.PadEvery
+				if g := x.patience.Wait; g > 0 {
+					period = min(period, max(g/3, 100*time.Millisecond))
+				}
+				d.next = now.Add(period)
+				d.out = []byte{'\n'}
+				continue
+			}
+			x.advance(d.next, true)
+		case answered:
+			if x.reply.res.Status >= 300 || !x.reply.end {
+				x.reason = "engine_answered"
+				d.end = errAbort
+				x.finish(502)
+				continue
+			}
+			var t openai.Tail
+			t.Pass(x.reply.begin)
+			x.usage = t.Usage()
+			d.out, d.end = x.reply.begin, io.EOF
+			if len(d.out) == 0 {
+				d.out = []byte{'\n'}
+			}
+			x.finish(200)
+		case refused:
+			x.reason = string(x.fail.Code)
+			d.end = errAbort
+			x.finish(x.fail.Status)
+		case left:
+			x.reason = "client_left"
+			d.end = errAbort
+			x.finish(499)
+		}
+	}
+}
+
+func (d *padded) Close() error {
+	d.x.reason = "client_left"
+	d.x.finish(499)
+	return nil
+}
