@@ -84,7 +84,7 @@ type picture struct {
 type Change struct {
 	Models   []*functions.Model
 	Removed  []functions.Name
-	Teams    []functions.Team
+	Teams    []*functions.Team
 	Problems Problems
 }
 
@@ -141,7 +141,7 @@ func (c *Catalog) Model(name functions.Name) *functions.Model {
 }
 
 // Teams are all teams with a file, by name.
-func (c *Catalog) Teams() []functions.Team {
+func (c *Catalog) Teams() []*functions.Team {
 	p := c.now()
 	return sortedTeams(p.teams)
 }
@@ -364,10 +364,10 @@ func sortedModels(m map[functions.Name]*functions.Model) []*functions.Model {
 	})
 }
 
-func sortedTeams(m map[string]*functions.Team) []functions.Team {
-	teams := make([]functions.Team, 0, len(m))
+func sortedTeams(m map[string]*functions.Team) []*functions.Team {
+	teams := make([]*functions.Team, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		teams = append(teams, *m[name])
+		teams = append(teams, m[name])
 	}
 	return teams
 }

@@ -1,0 +1,298 @@
+package api
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// World is what is, at this moment. Its answers are the caller's to keep.
+type World interface {
+	// Function is the picture of one, false where the platform has none yet.
+	Function(name functions.Name) (route.Function, bool)
+	Replicas() []Replica
+	Nodes() []Node
+}
+
+// History is what was. Lists are newest first, Events oldest first.
+type History interface {
+	ColdStart(id string) (functions.Timeline, bool)
+	ColdStarts(limit int) []functions.Timeline
+	Events(after uint64) []Event
+}
+
+// Hand does what it is told, soon; neither call blocks.
+type Hand interface {
+	// WakeFor asks for a replica that stays for lease though nobody waits (0: for
+	// its idle time) and returns the cold start's id.
+	WakeFor(name functions.Name, lease time.Duration) string
+	Stop(name functions.Name)
+}
+
+// Requests is what the data path knows of recent requests. An id is the
+// request's own or the client's.
+type Requests interface {
+	ColdStartOf(id string) (coldStart string, ok bool)
+	Position(id string) (position int, name functions.Name, ok bool)
+}
+
+// Options of an API. Those without "may be nil" must be set.
+type Options struct {
+	Catalog  *catalog.Catalog
+	Keys     *who.Book
+	World    World
+	History  History
+	Hand     Hand
+	Requests Requests
+
+	// Demand is how many requests of a function are at engines and held.
+	Demand func(name functions.Name) (active, queued int)
+	// Heartbeat takes what an agent says of itself.
+	Heartbeat func(functions.Heartbeat) error
+	// Logs opens the log of a replica from its last tail lines on; with follow
+	// it goes on until ctx ends. The error is ErrNotFound where there is none.
+	Logs func(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error)
+	// Changed is a channel that gets something, or is closed, after the world has
+	// changed; watchers look again then, and every second. May be nil.
+	Changed func(ctx context.Context) <-chan struct{}
+	// Ready says why requests are not taken; nothing when they are.
+	Ready func() []string
+
+	JoinToken string
+	// Open: the server listens on loopback only, so reading needs no key until
+	// the first one exists.
+	Open bool
+	// Hosts are names, beside those of loopback, that Host may say on loopback.
+	Hosts   []string
+	Metrics prometheus.Gatherer
+	Version string
+	Log     *slog.Logger // may be nil
+}
+
+// ErrNotFound: what was asked for does not exist.
+var ErrNotFound = errors.New("not found")
+
+// API answers. Its methods may be called concurrently.
+type API struct {
+	o      Options
+	routes []endpoint
+	spec   []byte // the OpenAPI document
+}
+
+// New makes an API; it starts nothing.
+func New(o Options) *API {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &API{o: o}
+	a.routes = a.table()
+	a.spec = document(a.routes, o.Version)
+	return a
+}
+
+// caller is who asks.
+type caller struct {
+	id    who.Identity
+	known bool // by a secret
+}
+
+// team is whose things the caller sees; "" is everybody's.
+func (c caller) team() string {
+	if !c.known || c.id.Admin {
+		return ""
+	}
+	return c.id.Team
+}
+
+func (c caller) sees(team string) bool { return c.team() == "" || c.team() == team }
+
+// exchange is one request while it is answered.
+type exchange struct {
+	*door.Request
+	caller
+	args  []string // of the pattern's {…}, in their order
+	query query
+}
+
+// Serve answers one request; it is a door.Handler.
+func (a *API) Serve(req *door.Request, res *door.Response) {
+	if err := a.serve(req, res); err != nil {
+		fail(res, err)
+	}
+}
+
+func (a *API) serve(req *door.Request, res *door.Response) *openai.Error {
+	if err := a.browser(req); err != nil {
+		return err
+	}
+	e, args, allow := a.match(req.Method, req.Path)
+	if e == nil {
+		// Who may not read learns no more about a path than about any other.
+		if _, err := a.identify(req, read); err != nil {
+			return err
+		}
+		if allow != nil {
+			err := openai.New(openai.MethodNotAllowed, "")
+			err.Allow = strings.Join(allow, ", ")
+			return err
+		}
+		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+clip(req.Path))
+	}
+	who, err := a.identify(req, e.right)
+	if err != nil {
+		return err
+	}
+	q, ok := parseQuery(req.Query, e.query)
+	if !ok {
+		return openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: "+strings.Join(e.query, ", "))
+	}
+	x := &exchange{Request: req, caller: who, args: args, query: q}
+	res.Set("cache-control", "no-store")
+	res.Set("x-content-type-options", "nosniff")
+	return e.do(x, res)
+}
+
+// browser refuses what only a page of somebody else would send.
+func (a *API) browser(req *door.Request) *openai.Error {
+	host := hostname(req.Host)
+	if a.o.Open && !isLoopback(host) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+		return openai.New(openai.MisdirectedRequest, "")
+	}
+	if origin := req.Header("Origin"); origin != "" {
+		_, at, ok := strings.Cut(origin, "://")
+		if !ok || !strings.EqualFold(at, req.Host) {
+			return openai.New(openai.OriginNotAllowed, "")
+		}
+	}
+	return nil
+}
+
+// hostname is Host without its port and brackets.
+func hostname(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") && strings.Count(host, ":") == 1 || strings.Contains(host, "]:") {
+		host = host[:i]
+	}
+	return strings.Trim(host, "[]")
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// identify decides whether the caller may use a path of this right.
+func (a *API) identify(req *door.Request, r right) (caller, *openai.Error) {
+	auth := req.Header("Authorization")
+	secret := who.Bearer(auth)
+	switch r {
+	case probe:
+		id, ok := a.o.Keys.Lookup(secret)
+		return caller{id, ok}, nil
+	case join:
+		if a.o.JoinToken == "" || subtle.ConstantTimeCompare([]byte(secret), []byte(a.o.JoinToken)) != 1 {
+			return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: this wants the join token of the server (DATA/join-token).")
+		}
+		return caller{}, nil
+	}
+	id, ok := a.o.Keys.Lookup(secret)
+	switch {
+	case auth != "" && !ok:
+		// Also where none is needed: a wrong key that works would hide that it is wrong.
+		return caller{}, openai.New(openai.InvalidAPIKey, "")
+	case r == read && !ok && !a.open():
+		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: a key is needed here. Send Authorization: Bearer KEY.")
+	case r == admin && !ok:
+		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: this wants the admin token (DATA/admin-token) or an admin key.")
+	case r == admin && !id.Admin:
+		return caller{}, openai.New(openai.PermissionDenied, "This key may not do that: it wants the admin token or an admin key.")
+	}
+	return caller{id, ok}, nil
+}
+
+func (a *API) open() bool { return a.o.Open && !a.o.Keys.Any() }
+
+// match finds the row for a path. allow are the methods of the path's rows when
+// none has this one.
+func (a *API) match(method, path string) (e *endpoint, args, allow []string) {
+	if method == "HEAD" {
+		method = "GET"
+	}
+	for i := range a.routes {
+		r := &a.routes[i]
+		got, ok := r.match(path)
+		if !ok {
+			continue
+		}
+		if r.method == method {
+			return r, got, nil
+		}
+		allow = append(allow, r.method)
+	}
+	return nil, nil, allow
+}
+
+// match compares byte by byte; a {…} takes one segment that is a plain word.
+func (e *endpoint) match(path string) (args []string, ok bool) {
+	for i, want := range e.segments {
+		got, rest, more := strings.Cut(path, "/")
+		path = rest
+		if more != (i < len(e.segments)-1) {
+			return nil, false
+		}
+		if want[:min(1, len(want))] != "{" {
+			if got != want {
+				return nil, false
+			}
+			continue
+		}
+		if !isWord(got) {
+			return nil, false
+		}
+		args = append(args, got)
+	}
+	return args, true
+}
+
+// isWord: what an id or a name can be.
+func isWord(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 128 && s != "." && s != ".."
+}
+
+func fail(res *door.Response, err *openai.Error) {
+	*res = door.Response{Status: err.Status, Body: append(err.Body(), '\n')}
+	for name, value := range err.Header {
+		res.Set(name, value)
+	}
+	res.Set("cache-control", "no-store")
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}

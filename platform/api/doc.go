@@ -1,0 +1,35 @@
+// Package api is the control API: what functions, replicas, nodes, teams and
+// cold starts there are, and the few things that may be done to them. It is a
+// door.Handler for everything that is not /v1, and the Client for it.
+//
+// # One table
+//
+// routes.go lists every path with its method, who may call it and what it
+// answers. Dispatch, 405 and Allow, the rights, the OpenAPI document and the
+// tests of all of these are made from that table, so none can forget a path.
+// Who may call is decided from the row that matched, never from the text of a
+// path: a path is compared byte by byte, nothing is decoded or cleaned, so two
+// spellings of one path do not exist.
+//
+// # Who may call
+//
+//   - read: where /v1 is open (a loopback address, until the first key exists)
+//     anybody; else a key. A team's key sees its team and nothing of others:
+//     what belongs to another team does not exist (404).
+//   - admin: the admin token or an admin key, always.
+//   - join: the join token, always; nothing else, the admin token neither.
+//   - probe: anybody. /healthz and /readyz say yes or no to whoever asks,
+//     because a load balancer holds no key; why not is told to readers only.
+//     This replaces, for these two paths, the contracts' "open where /v1 is".
+//
+// On loopback, Host must be a loopback name (421), and a browser's Origin must
+// be the Host itself (403): a page elsewhere must not reach a server on the
+// laptop of who reads it.
+//
+// # Watching
+//
+// A list with ?watch is a stream of lines of JSON (application/x-ndjson): first
+// every item as {"event":"put","item":…}, then {"event":"synced"}, then what
+// changes, {"event":"put",…} or {"event":"removed","name":…}. An empty line
+// every 15 s says that the stream lives. It ends when the client leaves.
+package api

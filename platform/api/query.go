@@ -1,0 +1,42 @@
+package api
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+)
+
+// query is the parsed query of a request; only names its row lists are in it.
+type query map[string]string
+
+// parseQuery refuses a name the row does not list: a misspelt ?dryrun must not
+// deploy.
+func parseQuery(raw string, known []string) (query, bool) {
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, false
+	}
+	q := query{}
+	for name, v := range values {
+		if !slices.Contains(known, name) || len(v) != 1 {
+			return nil, false
+		}
+		q[name] = v[0]
+	}
+	return q, true
+}
+
+// on is whether a switch is there and not switched off.
+func (q query) on(name string) bool {
+	v, ok := q[name]
+	return ok && v != "false" && v != "0"
+}
+
+func (q query) number(name string, def, most int) (int, bool) {
+	v, ok := q[name]
+	if !ok {
+		return def, true
+	}
+	n, err := strconv.Atoi(v)
+	return n, err == nil && n >= 0 && n <= most
+}

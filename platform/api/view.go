@@ -1,0 +1,153 @@
+package api
+
+import (
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// List is every list.
+type List[T any] struct {
+	Items []T `json:"items"`
+}
+
+// Function is a model as it is now. State, percent and ETA are those of its
+// best replica; percent and eta_s are left out where nothing is known.
+type Function struct {
+	Name      string               `json:"name"` // TEAM/NAME
+	Team      string               `json:"team"`
+	Model     string               `json:"model"` // what the team's own requests say
+	State     functions.State      `json:"state"`
+	Engine    functions.Engine     `json:"engine"`
+	Source    string               `json:"source,omitempty"`
+	Replicas  int                  `json:"replicas"` // READY ones
+	Active    int                  `json:"active"`   // requests at engines
+	Queued    int                  `json:"queued"`   // requests held
+	Percent   *int                 `json:"percent,omitempty"`
+	ETA       *float64             `json:"eta_s,omitempty"`
+	Expected  *float64             `json:"expected_s,omitempty"` // of a cold start, the median
+	ColdStart string               `json:"cold_start,omitempty"` // the newest one's id
+	Problem   string               `json:"problem,omitempty"`    // why it cannot be served now
+	Origin    string               `json:"origin,omitempty"`     // file and line it was read from
+	Spec      *functions.ModelSpec `json:"spec,omitempty"`       // of a single function only
+}
+
+// Replica is one engine instance on one node.
+type Replica struct {
+	ID       string          `json:"id"`
+	Function string          `json:"function"`
+	Node     string          `json:"node"`
+	State    functions.State `json:"state"`
+	Tier     functions.Tier  `json:"tier"`
+	Endpoint string          `json:"endpoint,omitempty"`
+	Since    time.Time       `json:"since"` // of the state
+	InFlight int             `json:"in_flight"`
+	Percent  *int            `json:"percent,omitempty"` // of the present phase
+	Bytes    functions.Bytes `json:"bytes,omitempty"`   // of the checkpoint, so far
+	Total    functions.Bytes `json:"total_bytes,omitempty"`
+	GPUs     []int           `json:"gpus,omitempty"`
+	Error    string          `json:"error,omitempty"`
+}
+
+// Node is one machine with an agent.
+type Node struct {
+	ID       string                  `json:"id"`
+	State    functions.NodeState     `json:"state"`
+	Lost     bool                    `json:"lost,omitempty"` // it has missed its heartbeats
+	Seen     time.Time               `json:"seen"`
+	Version  string                  `json:"version,omitempty"`
+	URL      string                  `json:"url,omitempty"` // "" in the server's own process
+	GPUs     []functions.GPU         `json:"gpus"`
+	Memory   functions.Capacity      `json:"memory"`
+	Store    functions.StoreUse      `json:"store"`
+	Replicas int                     `json:"replicas"`
+	Cached   []functions.CachedModel `json:"cached,omitempty"`
+}
+
+// Team is a namespace, its bounds and what it has of them.
+type Team struct {
+	Name      string             `json:"name"`
+	GPUs      functions.TeamGPUs `json:"gpus"`
+	Limits    functions.Limits   `json:"limits"`
+	Functions int                `json:"functions"`
+	Active    int                `json:"active"`
+	// What remains; left out where there is no limit.
+	Requests   *int `json:"requests_left,omitempty"`
+	Tokens     *int `json:"tokens_left,omitempty"`
+	ColdStarts *int `json:"cold_starts_left,omitempty"`
+}
+
+// ColdStart is a timeline with what is told of it to people.
+type ColdStart struct {
+	functions.Timeline
+	ETA      *float64 `json:"eta_s,omitempty"`
+	Position int      `json:"position,omitempty"` // of the request asked about, while it waits
+}
+
+// Event is something that happened.
+type Event struct {
+	Seq      uint64    `json:"seq"`
+	At       time.Time `json:"at"`
+	Kind     string    `json:"kind"`
+	Function string    `json:"function,omitempty"`
+	Replica  string    `json:"replica,omitempty"`
+	Node     string    `json:"node,omitempty"`
+	Reason   string    `json:"reason,omitempty"`
+	Message  string    `json:"message,omitempty"`
+}
+
+// Woken answers a wake.
+type Woken struct {
+	Function  string          `json:"function"`
+	State     functions.State `json:"state"`
+	ColdStart string          `json:"cold_start,omitempty"` // "" when a replica is READY
+}
+
+// Deployed answers a PUT.
+type Deployed struct {
+	Function
+	Created bool `json:"created"`
+	DryRun  bool `json:"dry_run,omitempty"`
+}
+
+// NewKey is a key with its secret, which is shown once.
+type NewKey struct {
+	who.Key
+	Secret string `json:"key"`
+}
+
+// KeyRequest asks for a key.
+type KeyRequest struct {
+	Team  string `json:"team"`
+	Name  string `json:"name,omitempty"`
+	Admin bool   `json:"admin,omitempty"`
+}
+
+// WakeRequest holds the function for a while though nobody asks for it: Lease
+// from now, or Until a time. Neither: until its idle time is over.
+type WakeRequest struct {
+	Lease functions.Duration `json:"lease,omitempty"`
+	Until time.Time          `json:"until,omitzero"`
+}
+
+// Readiness answers /readyz.
+type Readiness struct {
+	Ready   bool     `json:"ready"`
+	Reasons []string `json:"reasons,omitempty"` // why not
+}
+
+func known(n int) *int {
+	if n < 0 {
+		return nil
+	}
+	return &n
+}
+
+func seconds(d time.Duration) *float64 {
+	if d < 0 {
+		return nil
+	}
+	s := d.Round(100 * time.Millisecond).Seconds()
+	return &s
+}

@@ -1,0 +1,146 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+const (
+	lookEvery  = time.Second            // counters change without news
+	lookApart  = 100 * time.Millisecond // and news may come in bursts
+	aliveEvery = 15 * time.Second
+)
+
+// Change is one line of a watch.
+type Change[T any] struct {
+	Event string `json:"event"` // put, removed, synced
+	Item  *T     `json:"item,omitempty"`
+	Name  string `json:"name,omitempty"`
+}
+
+// list answers a list, or watches it. key names an item; items whose key is ""
+// are never removed nor changed (events).
+func list[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange, *door.Response) *openai.Error {
+	return func(x *exchange, res *door.Response) *openai.Error {
+		items, err := get(x)
+		if err != nil {
+			return err
+		}
+		if !x.query.on("watch") {
+			return say(res, 200, List[T]{items})
+		}
+		ctx, cancel := context.WithCancel(x.Context())
+		w := &watch[T]{ctx: ctx, cancel: cancel, key: key, told: map[string]string{}}
+		// A stream outlives the handler, and may outlive the caller's key: it is
+		// asked for anew at every look.
+		w.get = func() ([]T, bool) {
+			if who, err := a.identify(x.Request, read); err != nil || who != x.caller {
+				return nil, false
+			}
+			items, err := get(x)
+			return items, err == nil
+		}
+		if a.o.Changed != nil {
+			w.changed = a.o.Changed(ctx)
+		}
+		w.compare(items)
+		w.line(Change[T]{Event: "synced"})
+		res.Set("content-type", "application/x-ndjson")
+		res.Set("x-accel-buffering", "no")
+		res.Stream, res.Length = w, -1
+		return nil
+	}
+}
+
+// watch is the stream: each Read waits for something to say. It has no
+// goroutine of its own; whoever writes it to the client drives it.
+type watch[T any] struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	changed <-chan struct{}
+	get     func() ([]T, bool)
+	key     func(T) string
+	told    map[string]string // what the client knows, as JSON
+
+	buf []byte
+}
+
+func (w *watch[T]) Read(p []byte) (int, error) {
+	last := time.Now()
+	for len(w.buf) == 0 {
+		look := time.NewTimer(lookEvery)
+		select {
+		case <-w.ctx.Done():
+			look.Stop()
+			return 0, io.EOF
+		case _, ok := <-w.changed:
+			if !ok {
+				w.changed = nil
+			}
+			look.Reset(lookApart)
+			select {
+			case <-w.ctx.Done():
+			case <-look.C:
+			}
+		case <-look.C:
+		}
+		look.Stop()
+		items, ok := w.get()
+		if !ok {
+			return 0, io.EOF
+		}
+		w.compare(items)
+		if len(w.buf) == 0 && time.Since(last) >= aliveEvery {
+			w.buf = append(w.buf, '\n')
+		}
+	}
+	n := copy(p, w.buf)
+	w.buf = w.buf[n:]
+	return n, nil
+}
+
+func (w *watch[T]) Close() error {
+	w.cancel()
+	return nil
+}
+
+// compare puts the difference between items and what was told into the buffer.
+func (w *watch[T]) compare(items []T) {
+	there := make(map[string]bool, len(items))
+	for i := range items {
+		k := w.key(items[i])
+		b, err := json.Marshal(items[i])
+		if err != nil {
+			continue
+		}
+		if k == "" {
+			k = string(b)
+		}
+		there[k] = true
+		if w.told[k] != string(b) {
+			w.told[k] = string(b)
+			w.line(Change[T]{Event: "put", Item: &items[i]})
+		}
+	}
+	for k := range w.told {
+		if there[k] {
+			continue
+		}
+		delete(w.told, k)
+		if k[0] != '{' { // an event that is no longer kept has not been undone
+			w.line(Change[T]{Event: "removed", Name: k})
+		}
+	}
+}
+
+func (w *watch[T]) line(c Change[T]) {
+	b, err := json.Marshal(c)
+	if err == nil {
+		w.buf = append(append(w.buf, b...), '\n')
+	}
+}
