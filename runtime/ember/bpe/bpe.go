@@ -1,0 +1,257 @@
+package bpe
+
+import (
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// Tokenizer is one loaded tokenizer.json.
+type Tokenizer struct {
+	names   names
+	merges  *merges
+	byteID  [256]int32 // -1 where the vocabulary lacks the byte
+	pattern Pattern
+	prefix  bool // a space goes before a text that does not begin with one
+	nfc     bool
+	whole   bool // a word that is in the vocabulary is not merged (ignore_merges)
+	size    int
+	added   []added      // longest first
+	starts  [256][]int32 // indices into added by first byte
+	flags   []uint8
+	before  []int32
+	after   []int32
+
+	mu    sync.Mutex
+	cache map[string][]int32 // of words, bounded
+}
+
+const (
+	isAdded = 1 << iota
+	isSpecial
+)
+
+// ByteRune is the character that stands for a byte in vocabularies: printable ones
+// for themselves, the others from U+0100 on.
+func ByteRune(b byte) rune { return byteRunes[b] }
+
+var byteRunes = func() (t [256]rune) {
+	next := rune(256)
+	for b := range t {
+		if b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae {
+			t[b] = rune(b)
+		} else {
+			t[b] = next
+			next++
+		}
+	}
+	return t
+}()
+
+// runeBytes is the way back: byte+1, 0 for characters that stand for none.
+var runeBytes = func() (t [512]uint16) {
+	for b, r := range byteRunes {
+		t[r] = uint16(b) + 1
+	}
+	return t
+}()
+
+// unlevel turns a vocabulary's characters into the bytes they stand for, in place.
+// A name with other characters (only added tokens have such) stays as it is.
+func unlevel(b []byte) []byte {
+	plain := true
+	for _, c := range b {
+		if c >= 0x80 {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return b // printable characters stand for themselves
+	}
+	for i := 0; i < len(b); {
+		r, n := utf8.DecodeRune(b[i:])
+		if r >= 512 || runeBytes[r] == 0 {
+			return b
+		}
+		i += n
+	}
+	out := b[:0]
+	for i := 0; i < len(b); {
+		r, n := utf8.DecodeRune(b[i:])
+		out = append(out, byte(runeBytes[r]-1)) // never ahead of i
+		i += n
+	}
+	return out
+}
+
+// Size is one more than the largest token id.
+func (t *Tokenizer) Size() int { return t.size }
+
+// Pattern is how text is cut.
+func (t *Tokenizer) Pattern() Pattern { return t.pattern }
+
+// Find returns the id of the token that is exactly text, added ones first.
+func (t *Tokenizer) Find(text string) (int, bool) {
+	for _, a := range t.added {
+		if a.Content == text {
+			return int(a.ID), true
+		}
+	}
+	id := t.names.find([]byte(text))
+	return int(id), id >= 0
+}
+
+// Special says whether a token is not part of the text, such as an end mark.
+func (t *Tokenizer) Special(id int) bool {
+	return id >= 0 && id < len(t.flags) && t.flags[id]&isSpecial != 0
+}
+
+// Added says whether a token stands in added_tokens.
+func (t *Tokenizer) Added(id int) bool {
+	return id >= 0 && id < len(t.flags) && t.flags[id]&isAdded != 0
+}
+
+// Bytes is what a token stands for: often not a whole number of characters. The
+// slice must not be written. Unknown ids have none.
+func (t *Tokenizer) Bytes(id int) []byte {
+	if id < 0 || id >= t.size {
+		return nil
+	}
+	return t.names.bytes(int32(id))
+}
+
+// Decode joins tokens; special ones are left out unless asked for. Bytes that are
+// no character become U+FFFD.
+func (t *Tokenizer) Decode(ids []int, special bool) string {
+	var b []byte
+	for _, id := range ids {
+		if special || !t.Special(id) {
+			b = append(b, t.Bytes(id)...)
+		}
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
+}
+
+// Encode turns text into tokens. With around, the tokens that the file's
+// post-processor puts before and after a text are there too.
+func (t *Tokenizer) Encode(text string, around bool) []int {
+	out := make([]int, 0, len(text)/3+4)
+	if around {
+		out = widen(out, t.before)
+	}
+	for len(text) > 0 {
+		at, end, which := t.nextAdded(text)
+		if which < 0 {
+			out = t.plain(out, text)
+			break
+		}
+		a := &t.added[which]
+		head, tail := text[:at], text[end:]
+		if a.LStrip {
+			head = strings.TrimRightFunc(head, isSpace)
+		}
+		if a.RStrip {
+			tail = strings.TrimLeftFunc(tail, isSpace)
+		}
+		out = t.plain(out, head)
+		out = append(out, int(a.ID))
+		text = tail
+	}
+	if around {
+		out = widen(out, t.after)
+	}
+	return out
+}
+
+func widen(out []int, ids []int32) []int {
+	for _, id := range ids {
+		out = append(out, int(id))
+	}
+	return out
+}
+
+func isSpace(r rune) bool { return slowClass(r) == space }
+
+// nextAdded finds the leftmost, longest added token.
+func (t *Tokenizer) nextAdded(s string) (at, end, which int) {
+	if len(t.added) == 0 {
+		return 0, 0, -1
+	}
+	for i := range len(s) {
+		for _, k := range t.starts[s[i]] {
+			a := &t.added[k]
+			if !strings.HasPrefix(s[i:], a.Content) {
+				continue
+			}
+			e := i + len(a.Content)
+			if a.SingleWord && (wordBefore(s[:i]) || wordAfter(s[e:])) {
+				continue
+			}
+			return i, e, int(k)
+		}
+	}
+	return 0, 0, -1
+}
+
+func wordBefore(s string) bool {
+	r, n := utf8.DecodeLastRuneInString(s)
+	return n > 0 && (r == '_' || slowClass(r) == letter || slowClass(r) == number)
+}
+
+func wordAfter(s string) bool {
+	r, n := utf8.DecodeRuneInString(s)
+	return n > 0 && (r == '_' || slowClass(r) == letter || slowClass(r) == number)
+}
+
+func (t *Tokenizer) plain(out []int, s string) []int {
+	if s == "" {
+		return out
+	}
+	if t.nfc && !norm.NFC.IsNormalString(s) {
+		s = norm.NFC.String(s)
+	}
+	if t.prefix && s[0] != ' ' {
+		s = " " + s
+	}
+	t.pattern.Split(s, func(w string) { out = t.word(out, w) })
+	return out
+}
+
+// maxCached and longest bound the cache: most words come again, long ones do not.
+const (
+	maxCached = 1 << 14
+	longest   = 64
+)
+
+func (t *Tokenizer) word(out []int, w string) []int {
+	if len(w) == 1 {
+		if id := t.byteID[w[0]]; id >= 0 {
+			return append(out, int(id))
+		}
+		return out
+	}
+	if t.whole {
+		if id := t.names.find([]byte(w)); id >= 0 {
+			return append(out, int(id))
+		}
+	}
+	if len(w) > longest {
+		return widen(out, t.merge(w))
+	}
+	t.mu.Lock()
+	ids, ok := t.cache[w]
+	t.mu.Unlock()
+	if !ok {
+		ids = t.merge(w)
+		t.mu.Lock()
+		if t.cache == nil || len(t.cache) >= maxCached {
+			t.cache = map[string][]int32{}
+		}
+		t.cache[strings.Clone(w)] = ids
+		t.mu.Unlock()
+	}
+	return widen(out, ids)
+}

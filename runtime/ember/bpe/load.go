@@ -1,0 +1,434 @@
+package bpe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// maxVocab bounds token ids, and so the tables a crafted file can ask for.
+const maxVocab = 1 << 21
+
+// maxFile bounds tokenizer.json. The largest known ones have some 30 MB.
+const maxFile = 256 << 20
+
+// Load reads a tokenizer.json.
+func Load(path string) (*Tokenizer, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() > maxFile {
+		return nil, fmt.Errorf("%s: %d bytes are too many for a tokenizer", path, st.Size())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := Parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+type added struct {
+	ID         int32  `json:"id"`
+	Content    string `json:"content"`
+	Special    bool   `json:"special"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+}
+
+// step is a pre-tokenizer, normalizer or post-processor, alone or in a sequence.
+type step struct {
+	Type            string          `json:"type"`
+	Pretokenizers   []step          `json:"pretokenizers"`
+	Normalizers     []step          `json:"normalizers"`
+	Processors      []step          `json:"processors"`
+	Pattern         json.RawMessage `json:"pattern"`
+	Behavior        string          `json:"behavior"`
+	Invert          bool            `json:"invert"`
+	IndividualDigit bool            `json:"individual_digits"`
+	AddPrefixSpace  bool            `json:"add_prefix_space"`
+	UseRegex        *bool           `json:"use_regex"`
+	Single          []map[string]struct {
+		ID string `json:"id"`
+	} `json:"single"`
+	SpecialTokens map[string]struct {
+		IDs []int32 `json:"ids"`
+	} `json:"special_tokens"`
+}
+
+// flatten undoes sequences.
+func (s step) flatten() []step {
+	var out []step
+	for _, l := range [][]step{s.Pretokenizers, s.Normalizers, s.Processors} {
+		for _, x := range l {
+			out = append(out, x.flatten()...)
+		}
+	}
+	if s.Type != "" && s.Type != "Sequence" {
+		out = append(out, s)
+	}
+	return out
+}
+
+// Parse reads the content of a tokenizer.json.
+func Parse(b []byte) (*Tokenizer, error) {
+	t := &Tokenizer{}
+	s := &scanner{b: b}
+	var addedRaw, pre, norm, post, model []byte
+	err := s.object(func(key string) (err error) {
+		switch key {
+		case "added_tokens":
+			addedRaw, err = s.skip()
+		case "pre_tokenizer":
+			pre, err = s.skip()
+		case "normalizer":
+			norm, err = s.skip()
+		case "post_processor":
+			post, err = s.skip()
+		case "model":
+			model, err = s.skip()
+		default:
+			_, err = s.skip()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.peek() != 0 {
+		return nil, s.bad("the end")
+	}
+	if model == nil {
+		return nil, errors.New("model is missing")
+	}
+	if err := t.cutting(pre, norm); err != nil {
+		return nil, err
+	}
+	if err := t.model(model); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	if err := t.addTokens(addedRaw); err != nil {
+		return nil, fmt.Errorf("added_tokens: %w", err)
+	}
+	if err := t.around(post); err != nil {
+		return nil, fmt.Errorf("post_processor: %w", err)
+	}
+	return t, nil
+}
+
+func decodeStep(raw []byte) ([]step, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var s step
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return nil, err
+	}
+	return s.flatten(), nil
+}
+
+// cutting finds out which of the known patterns the file asks for.
+func (t *Tokenizer) cutting(pre, norm []byte) error {
+	ns, err := decodeStep(norm)
+	if err != nil {
+		return fmt.Errorf("normalizer: %w", err)
+	}
+	for _, n := range ns {
+		if n.Type != "NFC" {
+			return fmt.Errorf("normalizer %s is not supported (known: NFC)", n.Type)
+		}
+		t.nfc = true
+	}
+	ps, err := decodeStep(pre)
+	if err != nil {
+		return fmt.Errorf("pre_tokenizer: %w", err)
+	}
+	if len(ps) == 0 {
+		return errors.New("pre_tokenizer is missing: not a byte-level tokenizer")
+	}
+	last := ps[len(ps)-1]
+	if last.Type != "ByteLevel" {
+		return fmt.Errorf("pre_tokenizer %s is not supported (known: ByteLevel)", last.Type)
+	}
+	t.prefix = last.AddPrefixSpace
+	regex := last.UseRegex == nil || *last.UseRegex
+	switch {
+	case len(ps) == 1 && regex:
+		t.pattern = GPT2
+		return nil
+	case len(ps) == 2 && ps[0].Type == "Digits" && ps[0].IndividualDigit && regex:
+		t.pattern = Digits
+		return nil
+	case len(ps) == 2 && ps[0].Type == "Split" && !regex:
+		var p struct{ Regex string }
+		if err := json.Unmarshal(ps[0].Pattern, &p); err != nil {
+			return fmt.Errorf("pre_tokenizer: pattern: %w", err)
+		}
+		if b := ps[0].Behavior; b != "Isolated" && !(b == "Removed" && ps[0].Invert) {
+			return fmt.Errorf("pre_tokenizer: split behavior %q is not supported", b)
+		}
+		switch p.Regex {
+		case gpt2Regex:
+			t.pattern = GPT2
+		case llama3Regex:
+			t.pattern = Llama3
+		case qwen2Regex:
+			t.pattern = Qwen2
+		default:
+			return fmt.Errorf("pre_tokenizer: unknown split pattern %q", p.Regex)
+		}
+		return nil
+	}
+	var types []string
+	for _, p := range ps {
+		types = append(types, p.Type)
+	}
+	return fmt.Errorf("pre_tokenizer: unknown combination %s", strings.Join(types, ", "))
+}
+
+func (t *Tokenizer) model(raw []byte) error {
+	s := &scanner{b: raw}
+	var typ string
+	var vocab, mergeList []byte
+	err := s.object(func(key string) error {
+		v, err := s.skip()
+		if err != nil {
+			return err
+		}
+		switch key {
+		case "type":
+			return json.Unmarshal(v, &typ)
+		case "vocab":
+			vocab = v
+		case "merges":
+			mergeList = v
+		case "ignore_merges":
+			return json.Unmarshal(v, &t.whole)
+		case "byte_fallback":
+			var on bool
+			if err := json.Unmarshal(v, &on); err != nil {
+				return err
+			}
+			if on {
+				return errors.New("byte_fallback (SentencePiece) is not supported")
+			}
+		case "continuing_subword_prefix", "end_of_word_suffix":
+			if x := string(v); x != "null" && x != `""` {
+				return fmt.Errorf("%s is not supported", key)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if typ != "" && typ != "BPE" {
+		return fmt.Errorf("type %q is not supported (known: BPE)", typ)
+	}
+	if vocab == nil || mergeList == nil {
+		return errors.New("vocab or merges is missing")
+	}
+	if err := t.readVocab(vocab); err != nil {
+		return fmt.Errorf("vocab: %w", err)
+	}
+	if err := t.readMerges(mergeList); err != nil {
+		return fmt.Errorf("merges: %w", err)
+	}
+	return nil
+}
+
+func (t *Tokenizer) readVocab(raw []byte) error {
+	s := &scanner{b: raw}
+	n := &t.names
+	n.arena = make([]byte, 0, len(raw)/2+64)
+	n.grow(int32(min(len(raw)/24, maxVocab)))
+	err := s.list('{', '}', func() error {
+		start := len(n.arena)
+		b, err := s.text(n.arena)
+		if err != nil {
+			return err
+		}
+		n.arena = b[:start+len(unlevel(b[start:]))]
+		if err := s.byte(':'); err != nil {
+			return err
+		}
+		id, err := s.id()
+		if err != nil {
+			return err
+		}
+		n.grow(id)
+		if n.span[id].n != 0 {
+			return fmt.Errorf("id %d has two names", id)
+		}
+		if len(n.arena) == start {
+			return fmt.Errorf("id %d has an empty name", id)
+		}
+		n.span[id] = span{uint32(start), uint32(len(n.arena) - start)}
+		n.count++
+		t.size = max(t.size, int(id)+1)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if id := n.index(); id >= 0 {
+		return fmt.Errorf("%q stands there twice", n.bytes(id))
+	}
+	for b := range 256 {
+		t.byteID[b] = n.find([]byte{byte(b)})
+	}
+	return nil
+}
+
+func (t *Tokenizer) readMerges(raw []byte) error {
+	s := &scanner{b: raw}
+	t.merges = newMerges(len(raw) / 16)
+	rank := int32(0)
+	var l, r, buf []byte
+	return s.list('[', ']', func() error {
+		var err error
+		if s.peek() == '[' { // ["a", "b"], newer files
+			k := 0
+			err = s.list('[', ']', func() (err error) {
+				switch k {
+				case 0:
+					l, err = s.text(l[:0])
+				case 1:
+					r, err = s.text(r[:0])
+				default:
+					err = errors.New("a merge of more than two")
+				}
+				k++
+				return err
+			})
+			if err == nil && k != 2 {
+				err = errors.New("a merge of less than two")
+			}
+		} else { // "a b"
+			if buf, err = s.text(buf[:0]); err == nil {
+				i := slices.Index(buf, ' ')
+				if i < 0 {
+					return fmt.Errorf("%q is not a pair", buf)
+				}
+				l, r = append(l[:0], buf[:i]...), append(r[:0], buf[i+1:]...)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		a, b := unlevel(l), unlevel(r)
+		left, right := t.names.find(a), t.names.find(b)
+		buf = append(append(buf[:0], a...), b...)
+		id := t.names.find(buf)
+		if left < 0 || right < 0 || id < 0 {
+			return fmt.Errorf("%q and %q: a part or the whole is not in the vocabulary", a, b)
+		}
+		if int(rank) >= len(t.merges.slots)*3/4 {
+			t.merges = t.merges.double()
+		}
+		t.merges.add(left, right, rank, id)
+		rank++
+		return nil
+	})
+}
+
+func (m *merges) double() *merges {
+	n := newMerges(len(m.slots))
+	for _, e := range m.slots {
+		if e.pair != 0 {
+			n.add(int32(e.pair>>32)-1, int32(uint32(e.pair)), e.rank, e.id)
+		}
+	}
+	return n
+}
+
+func (t *Tokenizer) addTokens(raw []byte) error {
+	t.flags = make([]uint8, t.size)
+	if len(raw) == 0 {
+		return nil
+	}
+	var list []added
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return err
+	}
+	for _, a := range list {
+		if a.ID < 0 || a.ID > maxVocab {
+			return fmt.Errorf("id %d of %q", a.ID, a.Content)
+		}
+		if a.Content == "" {
+			return fmt.Errorf("id %d is empty", a.ID)
+		}
+		t.size = max(t.size, int(a.ID)+1)
+		for len(t.flags) < t.size {
+			t.flags = append(t.flags, 0)
+		}
+		n := &t.names
+		n.grow(a.ID)
+		if string(n.bytes(a.ID)) != a.Content {
+			n.span[a.ID] = span{uint32(len(n.arena)), uint32(len(a.Content))}
+			n.arena = append(n.arena, a.Content...)
+		}
+		t.flags[a.ID] |= isAdded
+		if a.Special {
+			t.flags[a.ID] |= isSpecial
+		}
+	}
+	// The longest first, as a leftmost-longest search wants it.
+	slices.SortStableFunc(list, func(a, b added) int { return len(b.Content) - len(a.Content) })
+	t.added = list
+	for i, a := range list {
+		c := a.Content[0]
+		t.starts[c] = append(t.starts[c], int32(i))
+	}
+	return nil
+}
+
+// around reads which special tokens go before and after a text.
+func (t *Tokenizer) around(raw []byte) error {
+	ps, err := decodeStep(raw)
+	if err != nil {
+		return err
+	}
+	for _, p := range ps {
+		switch p.Type {
+		case "ByteLevel":
+		case "TemplateProcessing":
+			seen := false
+			for _, e := range p.Single {
+				if _, ok := e["Sequence"]; ok {
+					seen = true
+					continue
+				}
+				sp, ok := e["SpecialToken"]
+				if !ok {
+					return errors.New("TemplateProcessing with an unknown element")
+				}
+				ids := p.SpecialTokens[sp.ID].IDs
+				if len(ids) == 0 {
+					return fmt.Errorf("special token %q has no id", sp.ID)
+				}
+				for _, id := range ids {
+					if id < 0 || int(id) >= t.size {
+						return fmt.Errorf("special token %q has id %d outside the vocabulary", sp.ID, id)
+					}
+				}
+				if seen {
+					t.after = append(t.after, ids...)
+				} else {
+					t.before = append(t.before, ids...)
+				}
+			}
+		default:
+			return fmt.Errorf("%s is not supported (known: ByteLevel, TemplateProcessing)", p.Type)
+		}
+	}
+	return nil
+}

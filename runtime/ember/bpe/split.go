@@ -1,0 +1,236 @@
+package bpe
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// Pattern is one of the ways known tokenizers cut text into words before merging.
+type Pattern int
+
+const (
+	GPT2   Pattern = iota // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+	Digits                // as GPT2, after every digit was cut out on its own (SmolLM)
+	Llama3                // (?i:'s|…)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+	Qwen2                 // as Llama3, with \p{N} alone
+)
+
+// Regular expressions as they stand in tokenizer.json files.
+const (
+	gpt2Regex   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	llama3Regex = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	qwen2Regex  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+)
+
+func (p Pattern) String() string {
+	switch p {
+	case GPT2:
+		return "gpt2"
+	case Digits:
+		return "digits"
+	case Llama3:
+		return "llama3"
+	case Qwen2:
+		return "qwen2"
+	}
+	return "unknown"
+}
+
+type class uint8
+
+const (
+	space class = iota
+	letter
+	number
+	other
+	none // end of text
+)
+
+var ascii = func() (t [128]class) {
+	for i := range t {
+		t[i] = slowClass(rune(i))
+	}
+	return t
+}()
+
+func slowClass(r rune) class {
+	switch {
+	case unicode.IsSpace(r):
+		return space
+	case unicode.IsLetter(r):
+		return letter
+	case unicode.IsNumber(r):
+		return number
+	}
+	return other
+}
+
+func classAt(s string, i int) (class, int) {
+	if i >= len(s) {
+		return none, 0
+	}
+	if c := s[i]; c < 128 {
+		return ascii[c], 1
+	}
+	r, n := utf8.DecodeRuneInString(s[i:])
+	return slowClass(r), n
+}
+
+// run returns the end of the run of class c that begins at i.
+func run(s string, i int, c class) int {
+	for {
+		k, n := classAt(s, i)
+		if k != c {
+			return i
+		}
+		i += n
+	}
+}
+
+// contraction returns the length of an English contraction at i, 0 if none.
+func contraction(s string, i int, fold bool) int {
+	if s[i] != '\'' || i+1 >= len(s) {
+		return 0
+	}
+	low := func(j int) byte {
+		if j >= len(s) {
+			return 0
+		}
+		c := s[j]
+		if fold && c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		return c
+	}
+	switch low(i + 1) {
+	case 's', 't', 'm', 'd':
+		return 2
+	case 'r', 'v':
+		if low(i+2) == 'e' {
+			return 3
+		}
+	case 'l':
+		if low(i+2) == 'l' {
+			return 3
+		}
+	}
+	return 0
+}
+
+// Split cuts s into words and gives each to emit. The words joined are s.
+func (p Pattern) Split(s string, emit func(string)) {
+	switch p {
+	case GPT2:
+		splitGPT2(s, emit)
+	case Digits:
+		start := 0
+		for i := 0; i < len(s); {
+			c, n := classAt(s, i)
+			if c == number {
+				if start < i {
+					splitGPT2(s[start:i], emit)
+				}
+				splitGPT2(s[i:i+n], emit)
+				start = i + n
+			}
+			i += n
+		}
+		if start < len(s) {
+			splitGPT2(s[start:], emit)
+		}
+	case Llama3:
+		splitModern(s, 3, emit)
+	case Qwen2:
+		splitModern(s, 1, emit)
+	}
+}
+
+func splitGPT2(s string, emit func(string)) {
+	for i := 0; i < len(s); {
+		if n := contraction(s, i, false); n > 0 {
+			emit(s[i : i+n])
+			i += n
+			continue
+		}
+		at := i
+		if s[i] == ' ' {
+			if c, _ := classAt(s, i+1); c != space && c != none {
+				at++
+			}
+		}
+		c, _ := classAt(s, at)
+		end := run(s, at, c)
+		if c == space {
+			end = leaveOne(s, at, end)
+		}
+		emit(s[i:end])
+		i = end
+	}
+}
+
+// leaveOne is \s+(?!\S)|\s+ : a run of space before a word leaves its last
+// character to the word, unless it is all there is.
+func leaveOne(s string, at, end int) int {
+	if end == len(s) {
+		return end
+	}
+	_, n := utf8.DecodeLastRuneInString(s[at:end])
+	if end-n > at {
+		return end - n
+	}
+	return end
+}
+
+func newline(c byte) bool { return c == '\r' || c == '\n' }
+
+func splitModern(s string, digits int, emit func(string)) {
+	for i := 0; i < len(s); {
+		end := modern(s, i, digits)
+		emit(s[i:end])
+		i = end
+	}
+}
+
+func modern(s string, i, digits int) int {
+	if n := contraction(s, i, true); n > 0 {
+		return i + n
+	}
+	c, n := classAt(s, i)
+	switch {
+	case c == letter:
+		return run(s, i, letter)
+	case c != number && !newline(s[i]):
+		if k, _ := classAt(s, i+n); k == letter {
+			return run(s, i+n, letter)
+		}
+	case c == number:
+		end := i
+		for range digits {
+			k, n := classAt(s, end)
+			if k != number {
+				break
+			}
+			end += n
+		}
+		return end
+	}
+	at := i
+	if s[i] == ' ' {
+		at++
+	}
+	if k, _ := classAt(s, at); k == other {
+		end := run(s, at, other)
+		for end < len(s) && newline(s[end]) {
+			end++
+		}
+		return end
+	}
+	// Only space is left. \s*[\r\n]+ takes everything up to the last newline of the run.
+	end := run(s, i, space)
+	for j := end; j > i; j-- {
+		if newline(s[j-1]) {
+			return j
+		}
+	}
+	return leaveOne(s, i, end)
+}

@@ -1,0 +1,127 @@
+package bpe
+
+import "math/bits"
+
+// names maps ids to the bytes of tokens and back. The bytes of all lie in one arena.
+type names struct {
+	arena []byte
+	span  []span  // by id; length 0 means no such token
+	slots []int32 // open-addressed, id+1, 0 is free
+	mask  uint32
+	count int
+}
+
+type span struct{ at, n uint32 }
+
+func (t *names) grow(id int32) {
+	for int(id) >= len(t.span) {
+		t.span = append(t.span, make([]span, max(256, len(t.span)))...)
+	}
+}
+
+func (t *names) bytes(id int32) []byte {
+	if id < 0 || int(id) >= len(t.span) {
+		return nil
+	}
+	s := t.span[id]
+	return t.arena[s.at : s.at+s.n : s.at+s.n]
+}
+
+// index builds the hash table over all spans. It reports the first id whose name
+// another id has too, or -1.
+func (t *names) index() int32 {
+	n := uint32(1) << bits.Len(uint(max(t.count, 8)*2-1))
+	t.slots, t.mask = make([]int32, n), n-1
+	twice := int32(-1)
+	for id := range t.span {
+		if t.span[id].n == 0 {
+			continue
+		}
+		b := t.bytes(int32(id))
+		h := hash(b) & t.mask
+		for t.slots[h] != 0 {
+			if string(t.bytes(t.slots[h]-1)) == string(b) {
+				twice = int32(id)
+			}
+			h = (h + 1) & t.mask
+		}
+		t.slots[h] = int32(id) + 1
+	}
+	return twice
+}
+
+// find returns the id of a name, or -1.
+func (t *names) find(b []byte) int32 {
+	for h := hash(b) & t.mask; t.slots[h] != 0; h = (h + 1) & t.mask {
+		id := t.slots[h] - 1
+		if string(t.bytes(id)) == string(b) {
+			return id
+		}
+	}
+	return -1
+}
+
+// hash is FNV-1a, eight bytes at a time, with a final mix.
+func hash(b []byte) uint32 {
+	const prime = 0x100000001b3
+	h := uint64(0xcbf29ce484222325)
+	for len(b) >= 8 {
+		w := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
+			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+		h = (h ^ w) * prime
+		h ^= h >> 29
+		b = b[8:]
+	}
+	for _, c := range b {
+		h = (h ^ uint64(c)) * prime
+	}
+	h ^= h >> 32
+	h *= 0x9e3779b97f4a7c15
+	return uint32(h >> 32)
+}
+
+// merges maps pairs of ids to the rank of their merge and the id that results.
+type merges struct {
+	slots []merge
+	mask  uint32
+}
+
+type merge struct {
+	pair uint64 // left+1 in the high half, right in the low; 0 is free
+	rank int32
+	id   int32
+}
+
+func newMerges(n int) *merges {
+	size := uint32(1) << bits.Len(uint(max(n, 8)*2-1))
+	return &merges{make([]merge, size), size - 1}
+}
+
+func pair(l, r int32) uint64 { return uint64(l+1)<<32 | uint64(uint32(r)) }
+
+func (m *merges) slot(p uint64) uint32 {
+	return uint32((p*0x9e3779b97f4a7c15)>>32) & m.mask
+}
+
+// add keeps the first rank of a pair.
+func (m *merges) add(l, r, rank, id int32) {
+	p := pair(l, r)
+	h := m.slot(p)
+	for m.slots[h].pair != 0 {
+		if m.slots[h].pair == p {
+			return
+		}
+		h = (h + 1) & m.mask
+	}
+	m.slots[h] = merge{p, rank, id}
+}
+
+func (m *merges) find(l, r int32) (rank, id int32, ok bool) {
+	p := pair(l, r)
+	for h := m.slot(p); m.slots[h].pair != 0; h = (h + 1) & m.mask {
+		if m.slots[h].pair == p {
+			return m.slots[h].rank, m.slots[h].id, true
+		}
+	}
+	return 0, 0, false
+}

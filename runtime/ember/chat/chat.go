@@ -1,0 +1,287 @@
+// Package chat renders messages into the prompt a model was trained on.
+//
+// Checkpoints bring their template as a Jinja program. The engine does not run
+// programs out of checkpoints: it recognises the family by the marks the template
+// writes and renders that family in Go. A template of no known family is an error
+// that says so, at load; an operator may name a family instead. A checkpoint
+// without any template gets the plain form.
+//
+// Message texts are not escaped: marks inside them become special tokens, as with
+// Hugging Face's own rendering and in vLLM.
+package chat
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Family is a way of writing a conversation down.
+type Family string
+
+const (
+	Plain   Family = "plain"   // role: text, one per line
+	ChatML  Family = "chatml"  // <|im_start|>role … <|im_end|> (Qwen2, SmolLM, …)
+	Llama3  Family = "llama3"  // <|start_header_id|>role<|end_header_id|> … <|eot_id|>
+	Llama2  Family = "llama2"  // [INST] <<SYS>> … [/INST]
+	Mistral Family = "mistral" // [INST] … [/INST], no system mark
+)
+
+// Families are all names an operator may give.
+var families = []Family{Plain, ChatML, Llama3, Llama2, Mistral}
+
+// Template renders one checkpoint's conversations.
+type Template struct {
+	Family Family
+	// System is put first when a conversation does not begin with a system message.
+	System string
+	// BOS and EOS are the texts of those tokens, as Llama 2 and 3 write them out.
+	BOS, EOS string
+	// Dated says that Llama 3.1's date lines belong into the system message; Today
+	// that the date is the present one and not the template's own.
+	Dated, Today bool
+}
+
+// Message is one turn.
+type Message struct {
+	Role    string
+	Content string
+}
+
+// maxConfig bounds the template's files.
+const maxConfig = 16 << 20
+
+// Load finds the template of a checkpoint's folder: chat_template.jinja, else the
+// chat_template of tokenizer_config.json. family, if not empty, names one instead.
+func Load(dir, family string) (*Template, error) {
+	text, bos, eos, err := read(dir)
+	if err != nil {
+		return nil, err
+	}
+	t := &Template{Family: Plain, BOS: bos, EOS: eos}
+	if text != "" {
+		t.detect(text)
+	}
+	if family != "" {
+		for _, f := range families {
+			if string(f) == family {
+				t.Family = f
+				return t, nil
+			}
+		}
+		return nil, fmt.Errorf("chat template %q is not known (known: %v)", family, families)
+	}
+	if t.Family == "" {
+		return nil, fmt.Errorf("%s: chat template of an unknown family (known: ChatML, Llama 3, Llama 2, Mistral); name one with --chat-template", dir)
+	}
+	return t, nil
+}
+
+func (t *Template) detect(text string) {
+	switch {
+	case strings.Contains(text, "<|im_start|>"):
+		t.Family = ChatML
+		t.System = defaultSystem(text)
+	case strings.Contains(text, "<|start_header_id|>"):
+		t.Family = Llama3
+		t.Dated = strings.Contains(text, "Cutting Knowledge Date")
+		t.Today = strings.Contains(text, "strftime_now")
+	case strings.Contains(text, "[INST]") && strings.Contains(text, "<<SYS>>"):
+		t.Family = Llama2
+	case strings.Contains(text, "[INST]"):
+		t.Family = Mistral
+	default:
+		t.Family = ""
+	}
+}
+
+// defaultSystem finds a system message that a ChatML template writes by itself: a
+// literal between its own marks, with nothing computed in it.
+func defaultSystem(text string) string {
+	const end = "<|im_end|>"
+	for _, start := range []string{"<|im_start|>system\n", `<|im_start|>system\n`} {
+		rest := text
+		for {
+			_, after, ok := strings.Cut(rest, start)
+			if !ok {
+				break
+			}
+			rest = after
+			body, _, ok := strings.Cut(after, end)
+			if ok && body != "" && !strings.ContainsAny(body, `'"{}+`) {
+				return strings.ReplaceAll(body, `\n`, "\n")
+			}
+		}
+	}
+	return ""
+}
+
+func read(dir string) (text, bos, eos string, err error) {
+	var f struct {
+		Template json.RawMessage `json:"chat_template"`
+		BOS      json.RawMessage `json:"bos_token"`
+		EOS      json.RawMessage `json:"eos_token"`
+	}
+	b, err := small(filepath.Join(dir, "tokenizer_config.json"))
+	if err != nil {
+		return "", "", "", err
+	}
+	if b != nil {
+		if err := json.Unmarshal(b, &f); err != nil {
+			return "", "", "", fmt.Errorf("%s: %w", filepath.Join(dir, "tokenizer_config.json"), err)
+		}
+	}
+	j, err := small(filepath.Join(dir, "chat_template.jinja"))
+	if err != nil {
+		return "", "", "", err
+	}
+	if text = string(j); text == "" {
+		if text, err = named(f.Template); err != nil {
+			return "", "", "", fmt.Errorf("%s: chat_template: %w", filepath.Join(dir, "tokenizer_config.json"), err)
+		}
+	}
+	return text, token(f.BOS), token(f.EOS), nil
+}
+
+func small(path string) ([]byte, error) {
+	st, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() > maxConfig {
+		return nil, fmt.Errorf("%s: %d bytes are too many", path, st.Size())
+	}
+	return os.ReadFile(path)
+}
+
+// named reads a template that is a string, or a list of which "default" counts.
+func named(raw json.RawMessage) (string, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return "", nil
+	}
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s, nil
+	}
+	var l []struct{ Name, Template string }
+	if err := json.Unmarshal(raw, &l); err != nil {
+		return "", err
+	}
+	for _, e := range l {
+		if e.Name == "default" {
+			return e.Template, nil
+		}
+	}
+	return "", errors.New("no template is named default")
+}
+
+// token reads a token's text: a string, or an object with content.
+func token(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s
+	}
+	var o struct{ Content string }
+	if json.Unmarshal(raw, &o) == nil {
+		return o.Content
+	}
+	return ""
+}
+
+// Render writes the conversation; with answer, also the mark behind which the
+// assistant speaks. now is used only by templates that tell the date.
+func (t *Template) Render(ms []Message, answer bool, now time.Time) (string, error) {
+	var b strings.Builder
+	switch t.Family {
+	case ChatML:
+		if t.System != "" && (len(ms) == 0 || ms[0].Role != "system") {
+			ms = append([]Message{{"system", t.System}}, ms...)
+		}
+		for _, m := range ms {
+			b.WriteString("<|im_start|>" + m.Role + "\n" + m.Content + "<|im_end|>\n")
+		}
+		if answer {
+			b.WriteString("<|im_start|>assistant\n")
+		}
+	case Llama3:
+		t.llama3(&b, ms, answer, now)
+	case Llama2, Mistral:
+		if err := t.inst(&b, ms); err != nil {
+			return "", err
+		}
+	default:
+		for _, m := range ms {
+			b.WriteString(m.Role + ": " + m.Content + "\n")
+		}
+		if answer {
+			b.WriteString("assistant:")
+		}
+	}
+	return b.String(), nil
+}
+
+func (t *Template) llama3(b *strings.Builder, ms []Message, answer bool, now time.Time) {
+	turn := func(role, text string) {
+		b.WriteString("<|start_header_id|>" + role + "<|end_header_id|>\n\n" + strings.TrimSpace(text) + "<|eot_id|>")
+	}
+	b.WriteString(t.BOS)
+	if t.Dated {
+		date := "26 Jul 2024"
+		if t.Today {
+			date = now.Format("02 Jan 2006")
+		}
+		system := ""
+		if len(ms) > 0 && ms[0].Role == "system" {
+			system, ms = ms[0].Content, ms[1:]
+		}
+		b.WriteString("<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: " +
+			date + "\n\n" + strings.TrimSpace(system) + "<|eot_id|>")
+	}
+	for _, m := range ms {
+		turn(m.Role, m.Content)
+	}
+	if answer {
+		b.WriteString("<|start_header_id|>assistant<|end_header_id|>\n\n")
+	}
+}
+
+// inst writes user and assistant by turns; both families know nothing else.
+func (t *Template) inst(b *strings.Builder, ms []Message) error {
+	system := ""
+	if len(ms) > 0 && ms[0].Role == "system" {
+		system, ms = ms[0].Content, ms[1:]
+	}
+	if t.Family == Mistral {
+		b.WriteString(t.BOS)
+	}
+	for i, m := range ms {
+		if want := []string{"user", "assistant"}[i%2]; m.Role != want {
+			return fmt.Errorf("this model's conversations alternate user and assistant: message %d is from %s", i, m.Role)
+		}
+		text := strings.TrimSpace(m.Content)
+		switch {
+		case m.Role == "assistant" && t.Family == Llama2:
+			b.WriteString(" " + text + " " + t.EOS)
+		case m.Role == "assistant":
+			b.WriteString(" " + text + t.EOS)
+		case t.Family == Llama2:
+			if i == 0 && system != "" {
+				text = "<<SYS>>\n" + system + "\n<</SYS>>\n\n" + text
+			}
+			b.WriteString(t.BOS + "[INST] " + text + " [/INST]")
+		default:
+			if i == 0 && system != "" {
+				text = system + "\n\n" + text
+			}
+			b.WriteString("[INST] " + text + " [/INST]")
+		}
+	}
+	return nil
+}

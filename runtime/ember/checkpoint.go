@@ -1,0 +1,135 @@
+package ember
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/thaw-dev/thaw/runtime/ember/bpe"
+	"github.com/thaw-dev/thaw/runtime/ember/chat"
+	"github.com/thaw-dev/thaw/runtime/ember/llama"
+)
+
+// checkpoint is everything that is loaded from the model's folder.
+type checkpoint struct {
+	model    *llama.Model
+	tok      *bpe.Tokenizer
+	template *chat.Template
+	eos      []int
+	defaults sampling // generation_config.json's
+	maxLen   int
+}
+
+// load reads the folder. The tokenizer (mostly parsing) and the weights (mostly
+// waiting for pages) are read side by side; percent hears how far the weights are.
+func load(ctx context.Context, o *Options, percent func(int)) (*checkpoint, error) {
+	if st, err := os.Stat(o.Model); err != nil {
+		return nil, err
+	} else if !st.IsDir() {
+		return nil, fmt.Errorf("%s is not a folder", o.Model)
+	}
+	cfg, err := llama.ReadConfig(o.Model)
+	if err != nil {
+		return nil, err
+	}
+	type parsed struct {
+		tok *bpe.Tokenizer
+		err error
+	}
+	tokenizer := make(chan parsed, 1)
+	go func() { // ends by itself: parsing is bounded by the file's size
+		t, err := bpe.Load(filepath.Join(o.Model, "tokenizer.json"))
+		tokenizer <- parsed{t, err}
+	}()
+	c := &checkpoint{maxLen: cfg.MaxPos}
+	c.model, err = llama.Open(o.Model, cfg, o.Threads)
+	if err != nil {
+		<-tokenizer
+		return nil, err
+	}
+	c.model.Touch(func(done, total int64) bool {
+		percent(int(done * 100 / total))
+		return ctx.Err() == nil
+	})
+	p := <-tokenizer
+	c.tok, err = p.tok, p.err
+	if err == nil {
+		err = c.rest(o, &cfg)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.model.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *checkpoint) rest(o *Options, cfg *llama.Config) (err error) {
+	if c.tok.Size() > cfg.Vocab {
+		return fmt.Errorf("%s: tokenizer.json has tokens up to %d, config.json's vocab_size is %d", o.Model, c.tok.Size()-1, cfg.Vocab)
+	}
+	if c.template, err = chat.Load(o.Model, o.ChatTemplate); err != nil {
+		return err
+	}
+	if o.MaxLen > cfg.MaxPos {
+		return fmt.Errorf("--max-model-len %d is more than the model's %d", o.MaxLen, cfg.MaxPos)
+	}
+	if o.MaxLen > 0 {
+		c.maxLen = o.MaxLen
+	}
+	c.eos = slices.Clone(cfg.EOS)
+	if id, ok := c.tok.Find(c.template.EOS); ok && c.template.EOS != "" {
+		c.eos = append(c.eos, id)
+	}
+	return c.generation(filepath.Join(o.Model, "generation_config.json"))
+}
+
+// generation reads the model's own defaults for sampling, which vLLM uses too.
+func (c *checkpoint) generation(path string) error {
+	c.defaults = sampling{temperature: 1, topP: 1, repetition: 1}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var g struct {
+		EOS         json.RawMessage `json:"eos_token_id"`
+		Temperature *float64        `json:"temperature"`
+		TopP        *float64        `json:"top_p"`
+		TopK        *int            `json:"top_k"`
+		Repetition  *float64        `json:"repetition_penalty"`
+	}
+	if err := json.Unmarshal(b, &g); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(g.EOS) > 0 {
+		var one int
+		var many []int
+		if json.Unmarshal(g.EOS, &one) == nil {
+			many = []int{one}
+		} else if err := json.Unmarshal(g.EOS, &many); err != nil {
+			return fmt.Errorf("%s: eos_token_id: %w", path, err)
+		}
+		c.eos = append(c.eos, many...)
+	}
+	d := &c.defaults
+	set(&d.temperature, g.Temperature)
+	set(&d.topP, g.TopP)
+	set(&d.topK, g.TopK)
+	set(&d.repetition, g.Repetition)
+	return nil
+}
+
+func set[T any](dst *T, src *T) {
+	if src != nil {
+		*dst = *src
+	}
+}

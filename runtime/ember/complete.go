@@ -1,0 +1,387 @@
+package ember
+
+import (
+	"context"
+	"encoding/json/v2"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// usage counts tokens.
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Total      int `json:"total_tokens"`
+	Completion int `json:"completion_tokens"`
+}
+
+func count(q *sequence, made int) *usage {
+	return &usage{len(q.prompt), len(q.prompt) + made, made}
+}
+
+// completion is one body or chunk of an answer.
+type completion struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	Model   string `json:"model"`
+	Choices []any  `json:"choices"`
+	Usage   *usage `json:"usage,omitzero"`
+}
+
+type textChoice struct {
+	Index    int           `json:"index"`
+	Text     string        `json:"text"`
+	Logprobs *textLogprobs `json:"logprobs"`
+	Finish   *string       `json:"finish_reason"`
+	Stop     any           `json:"stop_reason"`
+}
+
+type textLogprobs struct {
+	Offsets []int                `json:"text_offset"`
+	Scores  []*float64           `json:"token_logprobs"`
+	Tokens  []string             `json:"tokens"`
+	Top     []map[string]float64 `json:"top_logprobs"`
+}
+
+type chatMessage struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+type chatChoice struct {
+	Index    int           `json:"index"`
+	Message  chatMessage   `json:"message"`
+	Logprobs *chatLogprobs `json:"logprobs"`
+	Finish   *string       `json:"finish_reason"`
+	Stop     any           `json:"stop_reason"`
+}
+
+type chatDelta struct {
+	Role    string  `json:"role,omitzero"`
+	Content *string `json:"content,omitzero"`
+}
+
+type chatChunk struct {
+	Index    int           `json:"index"`
+	Delta    chatDelta     `json:"delta"`
+	Logprobs *chatLogprobs `json:"logprobs"`
+	Finish   *string       `json:"finish_reason"`
+	Stop     any           `json:"stop_reason,omitzero"`
+}
+
+type chatLogprobs struct {
+	Content []chatScore `json:"content"`
+}
+
+type chatScore struct {
+	Token   string      `json:"token"`
+	Logprob float64     `json:"logprob"`
+	Bytes   []int       `json:"bytes"`
+	Top     []chatScore `json:"top_logprobs,omitzero"`
+}
+
+// spoken is a way of answering: chat or text.
+type spoken struct {
+	isChat bool
+	head   completion // what all bodies of this answer share
+	around string     // echo: the prompt, before the text
+	offset int        // of the next token in the text, for text logprobs
+	e      *engine
+}
+
+func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) {
+	var g generate
+	if f := decode(w, r, &g); f != nil {
+		f.write(w)
+		return
+	}
+	f := g.check(false)
+	if f == nil {
+		f = s.known(g.Model)
+	}
+	var in []input
+	if f == nil {
+		in, f = inputs(g.Prompt, "prompt", 1)
+	}
+	if f == nil && g.Echo && g.Logprobs.Kind() == '0' {
+		f = bad("echo", "unsupported_parameter", "echo together with logprobs is not supported")
+	}
+	if f != nil {
+		f.write(w)
+		return
+	}
+	sp := &spoken{head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
+	prompt := in[0].encode(e.checkpoint, true)
+	if g.Echo {
+		sp.around = in[0].text
+		if in[0].ids {
+			sp.around = e.tok.Decode(prompt, true)
+		}
+	}
+	s.generate(e, w, r, &g, sp, prompt)
+}
+
+func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
+	var g generate
+	if f := decode(w, r, &g); f != nil {
+		f.write(w)
+		return
+	}
+	f := g.check(true)
+	if f == nil {
+		f = s.known(g.Model)
+	}
+	var prompt []int
+	if f == nil {
+		prompt, f = e.render(g.Messages, true)
+	}
+	if f != nil {
+		f.write(w)
+		return
+	}
+	sp := &spoken{isChat: true, head: completion{ID: "chatcmpl-" + requestID(r), Object: "chat.completion"}}
+	if g.Stream {
+		sp.head.Object = "chat.completion.chunk"
+	}
+	s.generate(e, w, r, &g, sp, prompt)
+}
+
+// render turns messages into tokens. The template writes the special tokens itself.
+func (e *engine) render(ms []message, answer bool) ([]int, *failure) {
+	c, f := conversation(ms)
+	if f != nil {
+		return nil, f
+	}
+	text, err := e.template.Render(c, answer, time.Now())
+	if err != nil {
+		return nil, bad("messages", "invalid_value", "%v", err)
+	}
+	return e.tok.Encode(text, false), nil
+}
+
+func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *spoken, prompt []int) {
+	q, f := g.sequence(e.checkpoint, sp.isChat, prompt)
+	if f == nil {
+		f = submit(e.loop, q)
+	}
+	if f != nil {
+		f.write(w)
+		return
+	}
+	defer e.loop.withdraw(q)
+	sp.e = e
+	sp.head.Created = time.Now().Unix()
+	sp.head.Model = s.o.Names[0]
+	if g.Model != "" {
+		sp.head.Model = g.Model
+	}
+	began := time.Now()
+	var end piece
+	if g.Stream {
+		end = sp.stream(w, r, q, g.StreamOptions != nil && g.StreamOptions.IncludeUsage)
+	} else {
+		end = sp.whole(w, r, q)
+	}
+	reason := end.finish
+	switch {
+	case end.err != nil:
+		reason = end.err.Error()
+	case reason == "":
+		reason = "client left"
+	}
+	s.o.Log.Info("request", "id", sp.head.ID, "prompt_tokens", len(prompt), "completion_tokens", end.made,
+		"finish", reason, "took", time.Since(began).Round(100*time.Microsecond))
+}
+
+func submit(l *loop, q *sequence) *failure {
+	switch err := l.submit(q); {
+	case errors.Is(err, errFull):
+		return unavailable("queue_full", err.Error())
+	case err != nil:
+		return unavailable("shutting_down", err.Error())
+	}
+	return nil
+}
+
+// wait returns the next piece, or one with the context's error when the client left.
+func wait(ctx context.Context, q *sequence) piece {
+	select {
+	case <-q.ready:
+		return q.take()
+	case <-ctx.Done():
+		p := q.take()
+		if !p.over() {
+			p.err = ctx.Err()
+		}
+		return p
+	}
+}
+
+// whole answers in one body.
+func (sp *spoken) whole(w http.ResponseWriter, r *http.Request, q *sequence) piece {
+	var text strings.Builder
+	var scores []scored
+	for {
+		p := wait(r.Context(), q)
+		text.WriteString(p.text)
+		scores = append(scores, p.scores...)
+		if !p.over() {
+			continue
+		}
+		if p.err != nil {
+			if r.Context().Err() == nil {
+				unavailable("shutting_down", p.err.Error()).write(w)
+			}
+			return p
+		}
+		b := sp.head
+		b.Usage = count(q, p.made)
+		if sp.isChat {
+			b.Choices = []any{chatChoice{0, chatMessage{"assistant", text.String()}, sp.chatScores(q, scores), &p.finish, p.stop}}
+		} else {
+			b.Choices = []any{textChoice{0, sp.around + text.String(), sp.textScores(q, scores), &p.finish, p.stop}}
+		}
+		answer(w, http.StatusOK, b)
+		return p
+	}
+}
+
+// writeBound is how long a client may take to read one chunk before it counts as gone.
+const writeBound = 30 * time.Second
+
+// stream answers in chunks. What was made while the last one was being written goes
+// out together.
+func (sp *spoken) stream(w http.ResponseWriter, r *http.Request, q *sequence, withUsage bool) piece {
+	rc := http.NewResponseController(w)
+	send := func(v any) error {
+		b, err := json.Marshal(v, json.FormatNilSliceAsNull(true))
+		if err != nil {
+			return err
+		}
+		rc.SetWriteDeadline(time.Now().Add(writeBound)) // always supported by net/http's own
+		if _, err := w.Write(append(append([]byte("data: "), b...), "\n\n"...)); err != nil {
+			return err
+		}
+		return rc.Flush()
+	}
+	chunk := func(choices []any, u *usage) error {
+		b := sp.head
+		b.Choices, b.Usage = choices, u
+		return send(b)
+	}
+	// The head waits for the first token: until then a failure can still be a status.
+	p := wait(r.Context(), q)
+	if p.err != nil {
+		if r.Context().Err() == nil {
+			unavailable("shutting_down", p.err.Error()).write(w)
+		}
+		return p
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	empty := ""
+	var err error
+	if sp.isChat {
+		err = chunk([]any{chatChunk{Delta: chatDelta{"assistant", &empty}}}, nil)
+	} else if sp.around != "" {
+		err = chunk([]any{textChoice{Text: sp.around}}, nil)
+	}
+	for err == nil {
+		if p.text != "" || p.finish != "" {
+			err = chunk([]any{sp.part(q, &p)}, nil)
+		}
+		if p.over() || err != nil {
+			break
+		}
+		p = wait(r.Context(), q)
+	}
+	switch {
+	case err != nil:
+		p.err = err
+	case p.err != nil:
+		if r.Context().Err() == nil {
+			// An error frame and no [DONE]: the stream did not end well.
+			send(unavailable("shutting_down", p.err.Error()).body())
+		}
+	default:
+		if withUsage {
+			err = chunk([]any{}, count(q, p.made))
+		}
+		if err == nil {
+			w.Write([]byte("data: [DONE]\n\n"))
+			rc.Flush()
+		}
+	}
+	return p
+}
+
+// part is the choice of one chunk.
+func (sp *spoken) part(q *sequence, p *piece) any {
+	var finish *string
+	if p.finish != "" {
+		finish = &p.finish
+	}
+	if sp.isChat {
+		return chatChunk{Delta: chatDelta{Content: &p.text}, Logprobs: sp.chatScores(q, p.scores), Finish: finish, Stop: p.stop}
+	}
+	return textChoice{Text: p.text, Logprobs: sp.textScores(q, p.scores), Finish: finish, Stop: p.stop}
+}
+
+// name is a token's text as a client sees it.
+func (sp *spoken) name(id int) string {
+	return strings.ToValidUTF8(string(sp.e.tok.Bytes(id)), "\uFFFD")
+}
+
+func (sp *spoken) chatScores(q *sequence, ss []scored) *chatLogprobs {
+	if q.logprobs < 0 {
+		return nil
+	}
+	one := func(id int, p float64) chatScore {
+		raw := sp.e.tok.Bytes(id)
+		b := make([]int, len(raw))
+		for i, c := range raw {
+			b[i] = int(c)
+		}
+		return chatScore{Token: sp.name(id), Logprob: finite(p), Bytes: b, Top: []chatScore{}}
+	}
+	out := &chatLogprobs{Content: []chatScore{}}
+	for _, s := range ss {
+		c := one(s.id, s.logprob)
+		for _, t := range s.top {
+			top := one(t.id, t.p)
+			top.Top = nil
+			c.Top = append(c.Top, top)
+		}
+		out.Content = append(out.Content, c)
+	}
+	return out
+}
+
+func (sp *spoken) textScores(q *sequence, ss []scored) *textLogprobs {
+	if q.logprobs < 0 {
+		return nil
+	}
+	out := &textLogprobs{[]int{}, []*float64{}, []string{}, []map[string]float64{}}
+	for _, s := range ss {
+		p := finite(s.logprob)
+		name := sp.name(s.id)
+		top := map[string]float64{name: p}
+		for _, t := range s.top {
+			top[sp.name(t.id)] = finite(t.p)
+		}
+		out.Offsets = append(out.Offsets, sp.offset)
+		out.Scores = append(out.Scores, &p)
+		out.Tokens = append(out.Tokens, name)
+		out.Top = append(out.Top, top)
+		sp.offset += len(name)
+	}
+	return out
+}
+
+// finite keeps a token that could not be chosen out of JSON's reach of infinity, as
+// OpenAI does.
+func finite(p float64) float64 { return max(p, -9999) }

@@ -1,0 +1,121 @@
+package ember
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json/jsontext"
+	"errors"
+	"math"
+	"net/http"
+)
+
+// maxInputs is how many texts one embeddings request may bring.
+const maxInputs = 256
+
+type embedRequest struct {
+	Model      string         `json:"model"`
+	Input      jsontext.Value `json:"input"`
+	Encoding   string         `json:"encoding_format"`
+	Dimensions *int           `json:"dimensions"`
+}
+
+type embedding struct {
+	Index     int    `json:"index"`
+	Object    string `json:"object"`
+	Embedding any    `json:"embedding"`
+}
+
+type embedAnswer struct {
+	ID      string      `json:"id"`
+	Object  string      `json:"object"`
+	Created int64       `json:"created"`
+	Model   string      `json:"model"`
+	Data    []embedding `json:"data"`
+	Usage   struct {
+		Prompt int `json:"prompt_tokens"`
+		Total  int `json:"total_tokens"`
+	} `json:"usage"`
+}
+
+// embeddings answers with the mean of the last hidden states of each text's tokens,
+// scaled to length 1 as OpenAI's are.
+func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
+	var g embedRequest
+	f := decode(w, r, &g)
+	if f == nil {
+		f = s.known(g.Model)
+	}
+	switch {
+	case f != nil:
+	case g.Encoding != "" && g.Encoding != "float" && g.Encoding != "base64":
+		f = bad("encoding_format", "invalid_value", "encoding_format is %q, want float or base64", g.Encoding)
+	case g.Dimensions != nil && *g.Dimensions != e.model.Hidden:
+		f = bad("dimensions", "unsupported_parameter", "dimensions: this model's embeddings have %d", e.model.Hidden)
+	}
+	var in []input
+	if f == nil {
+		in, f = inputs(g.Input, "input", maxInputs)
+	}
+	var qs []*sequence
+	for _, x := range in {
+		q := &sequence{prompt: x.encode(e.checkpoint, true), sampling: sampling{repetition: 1}, embed: true, logprobs: -1}
+		if f == nil {
+			f = fits(e.checkpoint, q.prompt, 0)
+		}
+		qs = append(qs, q)
+	}
+	if f != nil {
+		f.write(w)
+		return
+	}
+	for _, q := range qs {
+		if f := submit(e.loop, q); f != nil {
+			f.write(w)
+			return
+		}
+		defer e.loop.withdraw(q)
+	}
+	a := embedAnswer{ID: "embd-" + requestID(r), Object: "list", Created: s.created, Model: s.o.Names[0]}
+	if g.Model != "" {
+		a.Model = g.Model
+	}
+	for i, q := range qs {
+		p := wait(r.Context(), q)
+		for !p.over() {
+			p = wait(r.Context(), q)
+		}
+		if p.err != nil {
+			if errors.Is(p.err, errStopped) {
+				unavailable("shutting_down", p.err.Error()).write(w)
+			}
+			return
+		}
+		unit(p.hidden)
+		d := embedding{i, "embedding", p.hidden}
+		if g.Encoding == "base64" {
+			b := make([]byte, 0, 4*len(p.hidden))
+			for _, v := range p.hidden {
+				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+			}
+			d.Embedding = base64.StdEncoding.EncodeToString(b)
+		}
+		a.Data = append(a.Data, d)
+		a.Usage.Prompt += len(q.prompt)
+	}
+	a.Usage.Total = a.Usage.Prompt
+	answer(w, http.StatusOK, a)
+}
+
+func unit(x []float32) {
+	var ss float64
+	for _, v := range x {
+		ss += float64(v) * float64(v)
+	}
+	if ss == 0 {
+		return
+	}
+	r := float32(1 / math.Sqrt(ss))
+	for i := range x {
+		x[i] *= r
+	}
+}

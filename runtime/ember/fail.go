@@ -1,0 +1,67 @@
+package ember
+
+import (
+	"encoding/json/v2"
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// failure is an answer in OpenAI's error shape.
+type failure struct {
+	status  int
+	message string
+	kind    string
+	param   string
+	code    string
+}
+
+func (f *failure) Error() string { return f.message }
+
+// bad is a request that cannot be served as it stands.
+func bad(param, code, format string, a ...any) *failure {
+	return &failure{http.StatusBadRequest, fmt.Sprintf(format, a...), "invalid_request_error", param, code}
+}
+
+// unavailable is a moment that will pass.
+func unavailable(code, message string) *failure {
+	return &failure{http.StatusServiceUnavailable, message, "server_error", "", code}
+}
+
+type errorBody struct {
+	Error errorObject `json:"error"`
+}
+
+type errorObject struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+func (f *failure) body() errorBody {
+	e := errorObject{Message: f.message, Type: f.kind}
+	if f.param != "" {
+		e.Param = &f.param
+	}
+	if f.code != "" {
+		e.Code = &f.code
+	}
+	return errorBody{e}
+}
+
+func (f *failure) write(w http.ResponseWriter) { answer(w, f.status, f.body()) }
+
+// answer writes a whole JSON body.
+func answer(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v, json.FormatNilSliceAsNull(true))
+	if err != nil { // only text that is no UTF-8 could do this, and all of it is cleaned
+		http.Error(w, "encoding failed", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	w.WriteHeader(status)
+	w.Write(b) // a client that has gone is noticed by its context
+}

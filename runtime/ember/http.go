@@ -1,0 +1,195 @@
+package ember
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"net/http"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// nameOf is what a model is called that nobody named.
+func nameOf(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	return filepath.Base(dir)
+}
+
+func (s *server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", s.health)
+	mux.HandleFunc("GET /ping", s.health)
+	mux.HandleFunc("GET /version", s.version)
+	mux.HandleFunc("GET /metrics", s.scrape)
+	mux.HandleFunc("GET /v1/models", s.models)
+	mux.HandleFunc("GET /v1/models/{name...}", s.model)
+	mux.HandleFunc("POST /v1/completions", s.loaded(s.completions))
+	mux.HandleFunc("POST /v1/chat/completions", s.loaded(s.chat))
+	mux.HandleFunc("POST /v1/embeddings", s.loaded(s.embeddings))
+	mux.HandleFunc("POST /tokenize", s.loaded(s.tokenize))
+	mux.HandleFunc("POST /detokenize", s.loaded(s.detokenize))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r) // again, for the path's values
+			return
+		}
+		h.ServeHTTP(&shaped{ResponseWriter: w, path: r.URL.Path}, r)
+	})
+}
+
+// shaped turns the mux's own 404 and 405 into the shape of all other errors.
+type shaped struct {
+	http.ResponseWriter
+	path string
+	done bool
+}
+
+func (s *shaped) WriteHeader(status int) {
+	f := failure{status, "Not Found: " + s.path, "invalid_request_error", "", "unknown_endpoint"}
+	if status == http.StatusMethodNotAllowed {
+		f.message, f.code = "Method Not Allowed", "method_not_allowed"
+	}
+	if status < 400 { // a redirect to the clean path
+		s.ResponseWriter.WriteHeader(status)
+		return
+	}
+	s.done = true
+	f.write(s.ResponseWriter)
+}
+
+func (s *shaped) Write(b []byte) (int, error) {
+	if s.done {
+		return len(b), nil
+	}
+	return s.ResponseWriter.Write(b)
+}
+
+// loaded lets a request through once the model is there.
+func (s *server) loaded(f func(*engine, http.ResponseWriter, *http.Request)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.active.Add(1)
+		defer s.active.Add(-1)
+		e := s.engine.Load()
+		if e == nil {
+			unavailable("model_loading", "the model is still loading").write(w)
+			return
+		}
+		f(e, w, r)
+	}
+}
+
+// settle waits until the handlers have written what their sequences ended with.
+func (s *server) settle() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for s.active.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *server) health(w http.ResponseWriter, r *http.Request) {
+	if s.engine.Load() == nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+func (s *server) version(w http.ResponseWriter, r *http.Request) {
+	v := "devel"
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+		v = strings.Trim(b.Main.Version, "()")
+	}
+	answer(w, http.StatusOK, struct {
+		Version string `json:"version"`
+	}{"ember " + v})
+}
+
+func (s *server) scrape(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	var l *loop
+	if e := s.engine.Load(); e != nil {
+		l = e.loop
+	}
+	s.metrics.write(w, s.o.Names[0], l)
+}
+
+type modelCard struct {
+	ID      string  `json:"id"`
+	Object  string  `json:"object"`
+	Created int64   `json:"created"`
+	OwnedBy string  `json:"owned_by"`
+	Root    string  `json:"root"`
+	Parent  *string `json:"parent"`
+	MaxLen  int     `json:"max_model_len"`
+}
+
+func (s *server) cards(e *engine) []modelCard {
+	var out []modelCard
+	for _, n := range s.o.Names {
+		out = append(out, modelCard{ID: n, Object: "model", Created: s.created, OwnedBy: "thaw", Root: s.o.Names[0], MaxLen: e.maxLen})
+	}
+	return out
+}
+
+func (s *server) models(w http.ResponseWriter, r *http.Request) {
+	e := s.engine.Load()
+	if e == nil {
+		unavailable("model_loading", "the model is still loading").write(w)
+		return
+	}
+	answer(w, http.StatusOK, struct {
+		Object string      `json:"object"`
+		Data   []modelCard `json:"data"`
+	}{"list", s.cards(e)})
+}
+
+func (s *server) model(w http.ResponseWriter, r *http.Request) {
+	e := s.engine.Load()
+	if e == nil {
+		unavailable("model_loading", "the model is still loading").write(w)
+		return
+	}
+	name := r.PathValue("name")
+	for _, c := range s.cards(e) {
+		if c.ID == name {
+			answer(w, http.StatusOK, c)
+			return
+		}
+	}
+	s.known(name).write(w)
+}
+
+// known says whether a request's model is this one; none at all is, as in vLLM.
+func (s *server) known(model string) *failure {
+	if model == "" || slices.Contains(s.o.Names, model) {
+		return nil
+	}
+	return &failure{http.StatusNotFound, "The model `" + strings.ToValidUTF8(model, "\uFFFD") + "` does not exist.", "invalid_request_error", "model", "model_not_found"}
+}
+
+// requestID is the caller's X-Request-Id where it can be part of an id, or a new one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	ok := id != "" && len(id) <= 128
+	for i := 0; ok && i < len(id); i++ {
+		c := id[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == ':'
+	}
+	if ok {
+		return id
+	}
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,329 @@
+package llama
+
+import (
+	"math"
+
+	"github.com/thaw-dev/thaw/runtime/ember/kernel"
+)
+
+// Cache is the keys and values of one sequence so far.
+type Cache struct {
+	n    int         // positions filled
+	k, v [][]float32 // per layer, KVHeads*HeadDim numbers per position
+}
+
+// NewCache makes an empty cache with room for so many positions; it grows beyond.
+func (m *Model) NewCache(room int) *Cache {
+	c := &Cache{k: make([][]float32, m.Layers), v: make([][]float32, m.Layers)}
+	c.reserve(room, m.KVHeads*m.HeadDim)
+	return c
+}
+
+func (c *Cache) reserve(room, width int) {
+	if len(c.k) == 0 || room*width <= cap(c.k[0]) {
+		return
+	}
+	room = max(room, 2*cap(c.k[0])/width)
+	for _, side := range [][][]float32{c.k, c.v} {
+		for i, old := range side {
+			side[i] = make([]float32, len(old), room*width)
+			copy(side[i], old)
+		}
+	}
+}
+
+// Len is how many positions are filled.
+func (c *Cache) Len() int { return c.n }
+
+// Reset forgets the sequence and keeps the memory.
+func (c *Cache) Reset() {
+	c.n = 0
+	for i := range c.k {
+		c.k[i], c.v[i] = c.k[i][:0], c.v[i][:0]
+	}
+}
+
+// Input is what one sequence brings into a pass: its next tokens.
+type Input struct {
+	Cache  *Cache
+	Tokens []int // at least one, each below Vocab
+	// Logits asks for the scores after the last token; Forward sets Out to Vocab
+	// numbers that are good until the next pass.
+	Logits bool
+	Out    []float32
+	// Hidden, if not nil, has Hidden numbers; the last hidden state (after the final
+	// norm) of every token is added to it.
+	Hidden []float32
+}
+
+// scratch is reused from pass to pass and grows with the largest.
+type scratch struct {
+	x, n, q, k, v, o, t, g, u []float32
+	last, logits              []float32
+	pos                       []int       // of each row
+	owner                     []int       // input of each row
+	att                       [][]float32 // scores, per member of the team
+}
+
+// grown returns s with length n, and capacity for three vectors more of width w: the
+// kernel likes groups of four.
+func grown(s []float32, rows, w int) []float32 {
+	if cap(s) < (rows+3)*w {
+		s = make([]float32, (rows+3)*w)
+	}
+	return s[:(rows+3)*w]
+}
+
+func (s *scratch) fit(m *Model, rows int) {
+	q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
+	s.x, s.n, s.t = grown(s.x, rows, m.Hidden), grown(s.n, rows, m.Hidden), grown(s.t, rows, m.Hidden)
+	s.q, s.o = grown(s.q, rows, q), grown(s.o, rows, q)
+	s.k, s.v = grown(s.k, rows, kv), grown(s.v, rows, kv)
+	s.g, s.u = grown(s.g, rows, m.Inter), grown(s.u, rows, m.Inter)
+	for len(s.att) < m.team.n {
+		s.att = append(s.att, nil)
+	}
+}
+
+// rope holds sines and cosines of the positions seen so far.
+type rope struct {
+	freq     []float64
+	cos, sin []float32
+}
+
+// reach computes the table up to position n-1.
+func (r *rope) reach(n int) {
+	h := len(r.freq)
+	for p := len(r.cos) / h; p < n; p++ {
+		for _, f := range r.freq {
+			sin, cos := math.Sincos(float64(p) * f)
+			r.cos, r.sin = append(r.cos, float32(cos)), append(r.sin, float32(sin))
+		}
+	}
+}
+
+// turn rotates the pairs (i, i+half) of every head of x by the position's angles.
+func (r *rope) turn(x []float32, pos int) {
+	h := len(r.freq)
+	cos, sin := r.cos[pos*h:(pos+1)*h], r.sin[pos*h:(pos+1)*h]
+	for ; len(x) >= 2*h; x = x[2*h:] {
+		a, b := x[:h], x[h:2*h]
+		for i := range a {
+			p, q := a[i], b[i]
+			a[i] = float32(p*cos[i]) - float32(q*sin[i])
+			b[i] = float32(q*cos[i]) + float32(p*sin[i])
+		}
+	}
+}
+
+func rmsNorm(out, x, w []float32, eps float64) {
+	var ss float64
+	for _, v := range x {
+		ss += float64(v) * float64(v)
+	}
+	r := float32(1 / math.Sqrt(ss/float64(len(x))+eps))
+	for i, v := range x {
+		out[i] = v * r * w[i]
+	}
+}
+
+// small is how many multiplications a part must have before the team is worth asking.
+const small = 1 << 15
+
+// each spreads f over the team when there is enough work.
+func (m *Model) each(work int, f func(part, parts int)) {
+	if work < small {
+		f(0, 1)
+		return
+	}
+	m.team.do(f)
+}
+
+// Forward runs the inputs' tokens through the model and fills their caches.
+func (m *Model) Forward(in []Input) {
+	s := &m.s
+	kvw := m.KVHeads * m.HeadDim
+	s.pos, s.owner = s.pos[:0], s.owner[:0]
+	longest := 0
+	for i := range in {
+		c := in[i].Cache
+		c.reserve(c.n+len(in[i].Tokens), kvw)
+		for j := range in[i].Tokens {
+			s.pos = append(s.pos, c.n+j)
+			s.owner = append(s.owner, i)
+		}
+		longest = max(longest, c.n+len(in[i].Tokens))
+	}
+	rows := len(s.pos)
+	s.fit(m, rows)
+	m.rope.reach(longest)
+	r := 0
+	for i := range in {
+		for _, t := range in[i].Tokens {
+			m.embed.row(s.x[r*m.Hidden:(r+1)*m.Hidden], t)
+			r++
+		}
+	}
+	for i := range m.layers {
+		m.layer(i, in, rows)
+	}
+	for i := range in {
+		in[i].Cache.n += len(in[i].Tokens)
+	}
+	m.finish(in)
+}
+
+func (m *Model) layer(i int, in []Input, rows int) {
+	s, l := &m.s, &m.layers[i]
+	H, hd := m.Hidden, m.HeadDim
+	qw, kvw := m.Heads*hd, m.KVHeads*hd
+
+	for r := range rows {
+		rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], l.attnNorm, m.Eps)
+	}
+	m.each(rows*(qw+2*kvw)*H, func(part, parts int) {
+		// In whole heads, so that each member can turn what it computed.
+		lo, hi := share(qw, hd, part, parts)
+		l.q.times(s.q, s.n, lo, hi, rows)
+		// From the other end: odd numbers of heads then even out.
+		klo, khi := share(kvw, hd, parts-1-part, parts)
+		l.k.times(s.k, s.n, klo, khi, rows)
+		l.v.times(s.v, s.n, klo, khi, rows)
+		for r := range rows {
+			m.rope.turn(s.q[r*qw+lo:r*qw+hi], s.pos[r])
+			m.rope.turn(s.k[r*kvw+klo:r*kvw+khi], s.pos[r])
+		}
+	})
+	for r := range rows {
+		c := in[s.owner[r]].Cache
+		c.k[i] = append(c.k[i], s.k[r*kvw:(r+1)*kvw]...)
+		c.v[i] = append(c.v[i], s.v[r*kvw:(r+1)*kvw]...)
+	}
+	reach := 0
+	for _, p := range s.pos {
+		reach += p + 1
+	}
+	m.each(2*reach*qw, func(part, parts int) {
+		lo, hi := share(rows*m.Heads, 1, part, parts)
+		for j := lo; j < hi; j++ {
+			m.attend(i, in, j/m.Heads, j%m.Heads, &s.att[part])
+		}
+	})
+	m.each(rows*qw*H, func(part, parts int) {
+		lo, hi := share(H, 4, part, parts)
+		l.o.times(s.t, s.o, lo, hi, rows)
+		for r := range rows {
+			add(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
+		}
+	})
+	for r := range rows {
+		rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], l.mlpNorm, m.Eps)
+	}
+	I := m.Inter
+	m.each(2*rows*I*H, func(part, parts int) {
+		lo, hi := share(I, 4, part, parts)
+		l.gate.times(s.g, s.n, lo, hi, rows)
+		l.up.times(s.u, s.n, lo, hi, rows)
+		for r := range rows {
+			g, u := s.g[r*I+lo:r*I+hi], s.u[r*I+lo:r*I+hi]
+			for j, v := range g {
+				g[j] = v / (1 + float32(math.Exp(float64(-v)))) * u[j]
+			}
+		}
+	})
+	m.each(rows*I*H, func(part, parts int) {
+		lo, hi := share(H, 4, part, parts)
+		l.down.times(s.t, s.g, lo, hi, rows)
+		for r := range rows {
+			add(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
+		}
+	})
+}
+
+func add(y, x []float32) {
+	x = x[:len(y)]
+	for i := range y {
+		y[i] += x[i]
+	}
+}
+
+// attend computes one head of one row: scores against all keys up to its own
+// position, softmax, and the weighted sum of the values.
+func (m *Model) attend(i int, in []Input, row, head int, buf *[]float32) {
+	s, hd := &m.s, m.HeadDim
+	kvw, qw := m.KVHeads*hd, m.Heads*hd
+	c, n := in[s.owner[row]].Cache, s.pos[row]+1
+	if cap(*buf) < n {
+		*buf = make([]float32, 2*n)
+	}
+	att := (*buf)[:n]
+	at := head / (m.Heads / m.KVHeads) * hd
+	q := s.q[row*qw+head*hd : row*qw+(head+1)*hd]
+	kernel.Rows(att, c.k[i][at:], kvw, q)
+	scale := float32(1 / math.Sqrt(float64(hd)))
+	top := float32(math.Inf(-1))
+	for t, d := range att {
+		d *= scale
+		att[t] = d
+		top = max(top, d)
+	}
+	var sum float32
+	for t, d := range att {
+		e := float32(math.Exp(float64(d - top)))
+		att[t] = e
+		sum += e
+	}
+	out := s.o[row*qw+head*hd : row*qw+(head+1)*hd]
+	clear(out)
+	v := c.v[i]
+	for t, e := range att {
+		kernel.Add(out, e/sum, v[t*kvw+at:t*kvw+at+hd])
+	}
+}
+
+// finish normalises and computes the scores that are asked for.
+func (m *Model) finish(in []Input) {
+	s, H := &m.s, m.Hidden
+	asked := 0
+	for i := range in {
+		if in[i].Logits {
+			asked++
+		}
+	}
+	s.last = grown(s.last, asked, H)
+	r, k := 0, 0
+	for i := range in {
+		last := r + len(in[i].Tokens) - 1
+		for ; r <= last; r++ {
+			if in[i].Hidden == nil && (r < last || !in[i].Logits) {
+				continue
+			}
+			rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], m.norm, m.Eps)
+			if in[i].Hidden != nil {
+				add(in[i].Hidden, s.n[r*H:(r+1)*H])
+			}
+		}
+		if in[i].Logits {
+			copy(s.last[k*H:(k+1)*H], s.n[last*H:(last+1)*H])
+			k++
+		}
+	}
+	if asked == 0 {
+		return
+	}
+	if cap(s.logits) < asked*m.Vocab {
+		s.logits = make([]float32, asked*m.Vocab)
+	}
+	s.logits = s.logits[:asked*m.Vocab]
+	m.each(asked*m.Vocab*H, func(part, parts int) {
+		lo, hi := share(m.Vocab, 4, part, parts)
+		m.head.times(s.logits, s.last, lo, hi, asked)
+	})
+	k = 0
+	for i := range in {
+		if in[i].Logits {
+			in[i].Out = s.logits[k*m.Vocab : (k+1)*m.Vocab]
+			k++
+		}
+	}
+}

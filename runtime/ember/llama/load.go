@@ -1,0 +1,188 @@
+package llama
+
+import (
+	"fmt"
+
+	"github.com/thaw-dev/thaw/runtime/ember/kernel"
+	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
+)
+
+// matrix is a row-major weight matrix in the file's own type.
+type matrix struct {
+	rows, cols int
+	half       []uint16  // BF16
+	full       []float32 // or F32
+	bias       []float32 // nil if there is none
+}
+
+type layer struct {
+	attnNorm, mlpNorm []float32
+	q, k, v, o        matrix
+	gate, up, down    matrix
+}
+
+// Model is a loaded checkpoint.
+type Model struct {
+	Config
+	embed, head matrix
+	norm        []float32
+	layers      []layer
+	set         *safetensors.Set
+	team        *team
+	rope        rope
+	s           scratch
+}
+
+// Open maps the weights of the checkpoint in dir and checks that every tensor is
+// there in the shape that c says. threads is how many goroutines share a pass.
+func Open(dir string, c Config, threads int) (*Model, error) {
+	set, err := safetensors.OpenFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Config: c, set: set}
+	if err := m.bind(); err != nil {
+		set.Close()
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	m.rope.freq = c.Frequencies()
+	m.team = newTeam(threads)
+	return m, nil
+}
+
+// Close ends the workers and unmaps the weights.
+func (m *Model) Close() error {
+	m.team.close()
+	return m.set.Close()
+}
+
+// Touch brings the weights into memory; see [safetensors.Set.Touch]. It may run
+// beside anything but Close.
+func (m *Model) Touch(report func(done, total int64) bool) { m.set.Touch(report) }
+
+func (m *Model) bind() error {
+	var first error
+	keep := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	mat := func(name string, rows, cols int) matrix {
+		w, err := m.matrix(name, rows, cols)
+		keep(err)
+		return w
+	}
+	vec := func(name string, n int) []float32 {
+		v, err := m.vector(name, n)
+		keep(err)
+		return v
+	}
+	biased := func(name string, rows, cols int) matrix {
+		w := mat(name+".weight", rows, cols)
+		if _, ok := m.set.Lookup(name + ".bias"); ok {
+			w.bias = vec(name+".bias", rows)
+		}
+		return w
+	}
+	q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
+	m.embed = mat("model.embed_tokens.weight", m.Vocab, m.Hidden)
+	m.head = m.embed
+	if !m.Tied {
+		m.head = mat("lm_head.weight", m.Vocab, m.Hidden)
+	}
+	m.norm = vec("model.norm.weight", m.Hidden)
+	m.layers = make([]layer, m.Layers)
+	for i := range m.layers {
+		p := fmt.Sprintf("model.layers.%d.", i)
+		l := &m.layers[i]
+		l.attnNorm = vec(p+"input_layernorm.weight", m.Hidden)
+		l.mlpNorm = vec(p+"post_attention_layernorm.weight", m.Hidden)
+		l.q = biased(p+"self_attn.q_proj", q, m.Hidden)
+		l.k = biased(p+"self_attn.k_proj", kv, m.Hidden)
+		l.v = biased(p+"self_attn.v_proj", kv, m.Hidden)
+		l.o = biased(p+"self_attn.o_proj", m.Hidden, q)
+		l.gate = mat(p+"mlp.gate_proj.weight", m.Inter, m.Hidden)
+		l.up = mat(p+"mlp.up_proj.weight", m.Inter, m.Hidden)
+		l.down = mat(p+"mlp.down_proj.weight", m.Hidden, m.Inter)
+		if first != nil {
+			return first
+		}
+	}
+	return first
+}
+
+func (m *Model) matrix(name string, rows, cols int) (matrix, error) {
+	t, err := m.expect(name, rows, cols)
+	if err != nil {
+		return matrix{}, err
+	}
+	w := matrix{rows: rows, cols: cols}
+	if t.DType == "BF16" {
+		w.half = m.set.BF16(name)
+	} else {
+		w.full = m.set.F32(name)
+	}
+	return w, nil
+}
+
+func (m *Model) vector(name string, n int) ([]float32, error) {
+	t, err := m.expect(name, n)
+	if err != nil {
+		return nil, err
+	}
+	if t.DType == "F32" {
+		return m.set.F32(name), nil
+	}
+	half := m.set.BF16(name)
+	out := make([]float32, n) // small: widened once
+	for i, h := range half {
+		out[i] = kernel.FromBF16(h)
+	}
+	return out, nil
+}
+
+func (m *Model) expect(name string, shape ...int) (safetensors.Tensor, error) {
+	t, ok := m.set.Lookup(name)
+	if !ok {
+		return t, fmt.Errorf("tensor %s is missing", name)
+	}
+	if t.DType != "BF16" && t.DType != "F32" {
+		return t, fmt.Errorf("tensor %s: dtype %s is not supported (known: BF16, F32)", name, t.DType)
+	}
+	same := len(t.Shape) == len(shape)
+	for i := 0; same && i < len(shape); i++ {
+		same = t.Shape[i] == shape[i]
+	}
+	if !same {
+		return t, fmt.Errorf("tensor %s: shape %v, config.json asks for %v", name, t.Shape, shape)
+	}
+	return t, nil
+}
+
+// row copies one row, widened, as the embedding needs it.
+func (w *matrix) row(out []float32, r int) {
+	if w.full != nil {
+		copy(out, w.full[r*w.cols:(r+1)*w.cols])
+		return
+	}
+	for i, h := range w.half[r*w.cols : (r+1)*w.cols] {
+		out[i] = kernel.FromBF16(h)
+	}
+}
+
+// times multiplies rows lo..hi-1 with n vectors; out has rows numbers per vector.
+func (w *matrix) times(out, x []float32, lo, hi, n int) {
+	if w.full != nil {
+		kernel.F32(out, w.rows, w.full, x, w.cols, lo, hi, n)
+	} else {
+		kernel.BF16(out, w.rows, w.half, x, w.cols, lo, hi, n)
+	}
+	if w.bias != nil {
+		for v := range n {
+			o := out[v*w.rows:]
+			for r := lo; r < hi; r++ {
+				o[r] += w.bias[r]
+			}
+		}
+	}
+}

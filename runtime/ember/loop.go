@@ -1,0 +1,314 @@
+package ember
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/runtime/ember/llama"
+)
+
+// loop owns the model and the running sequences. Other goroutines submit, withdraw
+// and read the gauges.
+type loop struct {
+	c          *checkpoint
+	maxSeqs    int
+	maxBatch   int
+	maxQueued  int
+	tokenDelay time.Duration
+	metrics    *metrics
+
+	mu       sync.Mutex
+	waiting  []*sequence // FIFO, guarded by mu
+	draining bool        // guarded by mu: nothing new is taken
+	wake     chan struct{}
+
+	running  []*sequence // the loop's own, in order of admission
+	spare    []*llama.Cache
+	inputs   []llama.Input
+	owners   []*sequence
+	nRunning atomic.Int64
+	nCached  atomic.Int64 // positions held by running sequences
+}
+
+var (
+	errFull     = errors.New("too many requests are waiting")
+	errDraining = errors.New("the engine is shutting down")
+)
+
+// submit puts a sequence into the queue. errFull and errDraining say why not.
+func (l *loop) submit(q *sequence) error {
+	q.ready = make(chan struct{}, 1)
+	q.arrived = time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.draining {
+		return errDraining
+	}
+	if len(l.waiting) >= l.maxQueued && l.nRunning.Load() >= int64(l.maxSeqs) {
+		return errFull
+	}
+	l.waiting = append(l.waiting, q)
+	l.nudge()
+	return nil
+}
+
+// withdraw says that nobody wants the sequence any more.
+func (l *loop) withdraw(q *sequence) {
+	q.left.Store(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.waiting, q); i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	l.nudge()
+}
+
+func (l *loop) nudge() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain refuses new sequences and lets the loop end once it has nothing left.
+func (l *loop) drain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.draining = true
+	l.nudge()
+}
+
+func (l *loop) queued() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
+// run works until ctx ends, or until it was drained and has nothing left. Sequences
+// that it leaves unfinished end with errStopped.
+func (l *loop) run(ctx context.Context) {
+	defer l.abandon()
+	for {
+		if ctx.Err() != nil {
+			return
+		}
+		drained := l.admit()
+		l.drop()
+		if len(l.running) == 0 {
+			if drained {
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-l.wake:
+			}
+			continue
+		}
+		if l.pass() && l.tokenDelay > 0 {
+			l.pause(ctx)
+		}
+	}
+}
+
+func (l *loop) pause(ctx context.Context) {
+	t := time.NewTimer(l.tokenDelay)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// admit moves sequences from the queue to the running ones while there is place, and
+// says whether nothing waits and nothing more can come.
+func (l *loop) admit() (drained bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.waiting) > 0 && len(l.running) < l.maxSeqs {
+		q := l.waiting[0]
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+		l.running = append(l.running, q)
+		l.begin(q)
+	}
+	l.nRunning.Store(int64(len(l.running)))
+	return l.draining && len(l.waiting) == 0
+}
+
+func (l *loop) begin(q *sequence) {
+	if n := len(l.spare); n > 0 {
+		q.cache, l.spare = l.spare[n-1], l.spare[:n-1]
+	} else {
+		q.cache = l.c.model.NewCache(min(len(q.prompt)+64, l.c.maxLen))
+	}
+	q.sampler = newSampler(q.sampling, q.seed, q.prompt)
+	if q.embed {
+		q.hidden = make([]float32, l.c.model.Hidden)
+	}
+}
+
+// drop frees sequences whose client has gone.
+func (l *loop) drop() {
+	for _, q := range slices.Clone(l.running) {
+		if q.left.Load() {
+			l.metrics.finished("abort")
+			l.free(q)
+		}
+	}
+}
+
+// free gives a sequence's place and cache back.
+func (l *loop) free(q *sequence) {
+	if i := slices.Index(l.running, q); i >= 0 {
+		l.running = slices.Delete(l.running, i, i+1)
+	}
+	if len(l.spare) < l.maxSeqs {
+		q.cache.Reset()
+		l.spare = append(l.spare, q.cache)
+	}
+	q.cache = nil
+	l.nRunning.Store(int64(len(l.running)))
+}
+
+// abandon ends what is left.
+func (l *loop) abandon() {
+	l.mu.Lock()
+	l.draining = true
+	rest := slices.Concat(l.running, l.waiting)
+	l.running, l.waiting = nil, nil
+	l.mu.Unlock()
+	l.nRunning.Store(0)
+	for _, q := range rest {
+		q.give(func(p *piece) { p.err = errStopped })
+	}
+}
+
+// pass runs one batch: a token of everyone who is generating, and pieces of prompts,
+// the oldest first. It says whether a token was made.
+func (l *loop) pass() bool {
+	l.inputs, l.owners = l.inputs[:0], l.owners[:0]
+	room := l.maxBatch
+	for _, q := range l.running {
+		if q.fed == len(q.prompt) {
+			l.put(q, []int{q.next}, true)
+			room--
+		}
+	}
+	for _, q := range l.running {
+		if room <= 0 {
+			break
+		}
+		if q.fed < len(q.prompt) {
+			n := min(room, len(q.prompt)-q.fed)
+			l.put(q, q.prompt[q.fed:q.fed+n], q.fed+n == len(q.prompt) && !q.embed)
+			q.fed += n
+			room -= n
+		}
+	}
+	l.c.model.Forward(l.inputs)
+	made, cached := false, 0
+	now := time.Now()
+	for i, q := range l.owners {
+		cached += q.cache.Len()
+		switch {
+		case l.inputs[i].Logits:
+			l.token(q, l.inputs[i].Out, now)
+			made = true
+		case q.embed && q.fed == len(q.prompt):
+			l.embedded(q, now)
+		}
+	}
+	l.nCached.Store(int64(cached))
+	return made
+}
+
+func (l *loop) put(q *sequence, tokens []int, logits bool) {
+	l.inputs = append(l.inputs, llama.Input{Cache: q.cache, Tokens: tokens, Logits: logits, Hidden: q.hidden})
+	l.owners = append(l.owners, q)
+}
+
+func (l *loop) embedded(q *sequence, now time.Time) {
+	l.metrics.prompt.Add(int64(len(q.prompt)))
+	l.metrics.finished("stop")
+	l.metrics.e2e.observe(now.Sub(q.arrived).Seconds())
+	for i := range q.hidden {
+		q.hidden[i] /= float32(len(q.prompt))
+	}
+	l.free(q)
+	q.give(func(p *piece) { p.finish, p.hidden = "stop", q.hidden })
+}
+
+// token samples the next token of a sequence and decides whether it goes on.
+func (l *loop) token(q *sequence, scores []float32, now time.Time) {
+	m := l.metrics
+	if !q.started {
+		q.started = true
+		m.prompt.Add(int64(len(q.prompt)))
+		m.first.observe(now.Sub(q.arrived).Seconds())
+		q.give(func(p *piece) { p.first = now })
+	}
+	norm, top := 0.0, []choice(nil)
+	if q.logprobs >= 0 {
+		norm, top = logprobs(scores, q.logprobs)
+	}
+	early := q.made < q.minTokens
+	if early {
+		for _, id := range slices.Concat(l.c.eos, q.stopIDs) {
+			if id >= 0 && id < len(scores) {
+				scores[id] = float32(math.Inf(-1))
+			}
+		}
+	}
+	raw := scores
+	if q.logprobs >= 0 && q.sampler.adjusts() {
+		raw = slices.Clone(scores)
+	}
+	id := q.sampler.next(scores)
+	q.made++
+	q.next = id
+	m.generated.Add(1)
+
+	var stop any
+	finish, mark := "", false
+	switch {
+	case slices.Contains(q.stopIDs, id):
+		finish, stop, mark = "stop", id, true
+	case !q.ignoreEOS && slices.Contains(l.c.eos, id):
+		finish, mark = "stop", true
+	}
+	if q.logprobs >= 0 && !mark {
+		q.scores = append(q.scores, scored{id, float64(raw[id]) - norm, top})
+	}
+	out := ""
+	if !mark && !l.c.tok.Special(id) {
+		out = q.text.push(l.c.tok.Bytes(id), !early)
+		if q.text.hit != "" {
+			finish, stop = "stop", q.text.hit
+		}
+	}
+	if finish == "" && (q.made >= q.maxTokens || len(q.prompt)+q.made >= l.c.maxLen) {
+		finish = "length"
+	}
+	if finish != "" && q.text.hit == "" {
+		out += q.text.end()
+	}
+	if finish != "" {
+		m.finished(finish)
+		m.e2e.observe(now.Sub(q.arrived).Seconds())
+		l.free(q)
+	}
+	if out == "" && finish == "" {
+		return
+	}
+	done := q.scores
+	q.scores = nil
+	q.give(func(p *piece) {
+		p.text += out
+		p.scores = append(p.scores, done...)
+		p.made, p.finish, p.stop, p.last = q.made, finish, stop, now
+	})
+}

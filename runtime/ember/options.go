@@ -1,0 +1,144 @@
+package ember
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Options is how an engine is run. The zero value of a field means its default.
+type Options struct {
+	Model string // folder of the checkpoint; required
+	// Names the model answers to; the first is the one it calls itself. Default: the
+	// folder's name.
+	Names []string
+	Host  string // default 127.0.0.1
+	Port  int    // 0: any free one, printed
+
+	MaxSeqs   int // sequences that run at once; default 16
+	MaxLen    int // tokens of a sequence, prompt and answer; default and most: the model's
+	MaxBatch  int // tokens of one pass; default 32, at least MaxSeqs
+	MaxQueued int // requests that wait for a place; default 1024, beyond it 503
+	Threads   int // default GOMAXPROCS
+
+	ChatTemplate    string        // names a family where the checkpoint's is unknown
+	ShutdownTimeout time.Duration // how long running sequences may go on after the context ends
+
+	// Testing aids, for platforms that want a slow model: a pause before it is ready,
+	// and one after each pass that made a token.
+	ReadyDelay, TokenDelay time.Duration
+
+	// NotifySocket is where progress and readiness are pushed (sd_notify): the path
+	// of a unix datagram socket, or @name. Main takes it from NOTIFY_SOCKET.
+	NotifySocket string
+
+	Log *slog.Logger // nil: silent
+	// Listening, if not nil, is told the address once the listener is open.
+	Listening func(addr string)
+}
+
+func (o *Options) defaults() error {
+	if o.Model == "" {
+		return errors.New("no model: --model DIR is required")
+	}
+	if o.Host == "" {
+		o.Host = "127.0.0.1"
+	}
+	for _, d := range []struct {
+		name   string
+		v      *int
+		normal int
+	}{
+		{"--max-num-seqs", &o.MaxSeqs, 16}, {"--max-num-batched-tokens", &o.MaxBatch, 32},
+		{"--max-num-queued-reqs", &o.MaxQueued, 1024}, {"--threads", &o.Threads, runtime.GOMAXPROCS(0)},
+	} {
+		if *d.v < 0 || *d.v > 1<<16 {
+			return fmt.Errorf("%s %d: want 1 to 65536", d.name, *d.v)
+		}
+		if *d.v == 0 {
+			*d.v = d.normal
+		}
+	}
+	o.MaxBatch = max(o.MaxBatch, o.MaxSeqs)
+	if o.MaxLen < 0 {
+		return fmt.Errorf("--max-model-len %d is negative", o.MaxLen)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// parse reads the command line. Names are vLLM's where vLLM has the flag.
+func parse(args []string, stderr io.Writer) (Options, error) {
+	var o Options
+	var names string
+	var shutdown float64
+	f := flag.NewFlagSet("ember", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.Model, "model", "", "`folder` of the checkpoint (Hugging Face: config.json, tokenizer.json, *.safetensors)")
+	f.StringVar(&names, "served-model-name", "", "`names` the model answers to, with commas between; default the folder's name")
+	f.StringVar(&o.Host, "host", "127.0.0.1", "`address` to listen on")
+	f.IntVar(&o.Port, "port", 8000, "`port` to listen on; 0 for any")
+	f.IntVar(&o.MaxSeqs, "max-num-seqs", 16, "sequences that run at once; the rest waits")
+	f.IntVar(&o.MaxLen, "max-model-len", 0, "tokens of one sequence, prompt and answer; default the model's")
+	f.IntVar(&o.MaxBatch, "max-num-batched-tokens", 32, "tokens of one pass")
+	f.IntVar(&o.MaxQueued, "max-num-queued-reqs", 1024, "requests that may wait; beyond them 503")
+	f.IntVar(&o.Threads, "threads", 0, "threads that share a pass; default all processors")
+	f.StringVar(&o.ChatTemplate, "chat-template", "", "`family` of the chat template, where the checkpoint's is unknown: plain, chatml, llama3, llama2, mistral")
+	f.Float64Var(&shutdown, "shutdown-timeout", 0, "`seconds` that running sequences may go on after SIGTERM")
+	f.DurationVar(&o.ReadyDelay, "ready-delay", 0, "testing aid: wait so long before being ready")
+	f.DurationVar(&o.TokenDelay, "token-delay", 0, "testing aid: wait so long after each token")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	for n := range strings.SplitSeq(names, ",") {
+		if n = strings.TrimSpace(n); n != "" {
+			o.Names = append(o.Names, n)
+		}
+	}
+	if shutdown < 0 || shutdown > 86400 {
+		return o, fmt.Errorf("--shutdown-timeout %v: want 0 to 86400 seconds", shutdown)
+	}
+	o.ShutdownTimeout = time.Duration(shutdown * float64(time.Second))
+	return o, nil
+}
+
+// Main is the engine's program: args are the flags, getenv gives the environment.
+// It returns the exit code: 0 after SIGTERM or SIGINT, 1 when the model cannot be
+// loaded or served (the last line on stderr is then "error: " and why), 2 for wrong
+// flags.
+func Main(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "error:", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	o.NotifySocket = getenv("NOTIFY_SOCKET")
+	o.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	o.Listening = func(addr string) { fmt.Fprintln(stdout, "listening on http://"+addr) }
+	if err := Run(ctx, o); err != nil {
+		fmt.Fprintln(stderr, "error:", oneLine(err))
+		return 1
+	}
+	return 0
+}
+
+// oneLine keeps an error on one line, because the platform shows the last one.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -1,0 +1,423 @@
+package ember
+
+import (
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/thaw-dev/thaw/runtime/ember/chat"
+)
+
+// maxBody bounds a request, as the gateway does.
+const maxBody = 32 << 20
+
+// generate is the body of a completion, of a chat or not. Unknown fields are
+// ignored; of double ones the last counts, as in vLLM.
+type generate struct {
+	Model         string             `json:"model"`
+	Prompt        jsontext.Value     `json:"prompt"`
+	Messages      []message          `json:"messages"`
+	MaxTokens     *int               `json:"max_tokens"`
+	MaxCompletion *int               `json:"max_completion_tokens"`
+	MinTokens     *int               `json:"min_tokens"`
+	Temperature   *float64           `json:"temperature"`
+	TopP          *float64           `json:"top_p"`
+	TopK          *int               `json:"top_k"`
+	MinP          *float64           `json:"min_p"`
+	Presence      *float64           `json:"presence_penalty"`
+	Frequency     *float64           `json:"frequency_penalty"`
+	Repetition    *float64           `json:"repetition_penalty"`
+	Bias          map[string]float64 `json:"logit_bias"`
+	Seed          *int64             `json:"seed"`
+	N             *int               `json:"n"`
+	BestOf        *int               `json:"best_of"`
+	Stop          jsontext.Value     `json:"stop"`
+	StopIDs       []int              `json:"stop_token_ids"`
+	IncludeStop   bool               `json:"include_stop_str_in_output"`
+	IgnoreEOS     bool               `json:"ignore_eos"`
+	Stream        bool               `json:"stream"`
+	StreamOptions *struct {
+		IncludeUsage bool `json:"include_usage"`
+	} `json:"stream_options"`
+	Logprobs       jsontext.Value `json:"logprobs"` // a number for completions, a boolean for chat
+	TopLogprobs    *int           `json:"top_logprobs"`
+	Echo           bool           `json:"echo"`
+	Suffix         string         `json:"suffix"`
+	ToolChoice     jsontext.Value `json:"tool_choice"`
+	ResponseFormat *struct {
+		Type string `json:"type"`
+	} `json:"response_format"`
+}
+
+type message struct {
+	Role      string         `json:"role"`
+	Content   jsontext.Value `json:"content"`
+	ToolCalls []struct {
+		Function struct {
+			Name      string         `json:"name"`
+			Arguments jsontext.Value `json:"arguments"`
+		} `json:"function"`
+	} `json:"tool_calls"`
+}
+
+// decode reads a JSON body into v.
+func decode(w http.ResponseWriter, r *http.Request, v any) *failure {
+	if t := r.Header.Get("Content-Type"); t != "" {
+		if m, _, err := mime.ParseMediaType(t); err != nil || m != "application/json" && !strings.HasSuffix(m, "+json") {
+			return bad("", "unsupported_content_type", "Content-Type must be application/json, not %q", t)
+		}
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var big *http.MaxBytesError
+	if errors.As(err, &big) {
+		return &failure{http.StatusRequestEntityTooLarge, "the body is larger than " + strconv.Itoa(maxBody) + " bytes", "invalid_request_error", "", "request_too_large"}
+	}
+	if err != nil {
+		return bad("", "invalid_body", "the body could not be read: %v", err)
+	}
+	if err := json.Unmarshal(b, v, jsontext.AllowDuplicateNames(true)); err != nil {
+		var syntax *jsontext.SyntacticError
+		if errors.As(err, &syntax) {
+			return bad("", "invalid_json", "the body is not JSON: %v", err)
+		}
+		var wrong *json.SemanticError
+		if errors.As(err, &wrong) {
+			p := strings.TrimPrefix(string(wrong.JSONPointer), "/")
+			return bad(p, "invalid_type", "%s has the wrong type: %s", strconv.Quote(p), wrong.JSONKind)
+		}
+		return bad("", "invalid_json", "%v", err)
+	}
+	return nil
+}
+
+func within[T int | float64](name string, v *T, lo, hi T) *failure {
+	if v != nil && !(*v >= lo && *v <= hi) {
+		return bad(name, "invalid_value", "%s is %v, want %v to %v", name, *v, lo, hi)
+	}
+	return nil
+}
+
+// check looks at everything that does not need the model.
+func (g *generate) check(isChat bool) *failure {
+	one := 1
+	for _, f := range []*failure{
+		within("temperature", g.Temperature, 0, 100),
+		within("top_k", g.TopK, -1, math.MaxInt32),
+		within("min_p", g.MinP, 0, 1),
+		within("presence_penalty", g.Presence, -2, 2),
+		within("frequency_penalty", g.Frequency, -2, 2),
+		within("max_tokens", g.MaxTokens, 1, math.MaxInt32),
+		within("max_completion_tokens", g.MaxCompletion, 1, math.MaxInt32),
+		within("min_tokens", g.MinTokens, 0, math.MaxInt32),
+		within("top_logprobs", g.TopLogprobs, 0, maxLogprobs),
+		within("n", g.N, one, one),
+		within("best_of", g.BestOf, one, one),
+	} {
+		if f != nil {
+			return f
+		}
+	}
+	switch {
+	case g.TopP != nil && !(*g.TopP > 0 && *g.TopP <= 1):
+		return bad("top_p", "invalid_value", "top_p is %v, want more than 0 and at most 1", *g.TopP)
+	case g.Repetition != nil && !(*g.Repetition > 0 && *g.Repetition <= 100):
+		return bad("repetition_penalty", "invalid_value", "repetition_penalty is %v, want more than 0", *g.Repetition)
+	case g.Suffix != "":
+		return bad("suffix", "unsupported_parameter", "suffix is not supported")
+	case g.StreamOptions != nil && !g.Stream:
+		return bad("stream_options", "invalid_value", "stream_options is only allowed with stream")
+	case g.ResponseFormat != nil && g.ResponseFormat.Type != "text":
+		return bad("response_format", "unsupported_parameter", "response_format %q is not supported", g.ResponseFormat.Type)
+	}
+	switch t := strings.TrimSpace(string(g.ToolChoice)); {
+	case t == "", t == "null", t == `"none"`, t == `"auto"`:
+	default:
+		return bad("tool_choice", "unsupported_parameter", "this engine cannot force a tool call: tool_choice must be none or auto")
+	}
+	return nil
+}
+
+const (
+	maxStops    = 16
+	maxStopLen  = 1024
+	maxLogprobs = 20
+)
+
+// stops reads null, a string or a list of strings.
+func (g *generate) stops() ([]string, *failure) {
+	wrong := bad("stop", "invalid_type", "stop must be a string or a list of at most %d strings", maxStops)
+	var out []string
+	switch g.Stop.Kind() {
+	case 0, 'n':
+	case '"':
+		out = []string{""}
+		if json.Unmarshal(g.Stop, &out[0]) != nil {
+			return nil, wrong
+		}
+	case '[':
+		if json.Unmarshal(g.Stop, &out) != nil {
+			return nil, wrong
+		}
+	default:
+		return nil, wrong
+	}
+	if len(out) > maxStops {
+		return nil, wrong
+	}
+	for _, s := range out {
+		if s == "" || len(s) > maxStopLen {
+			return nil, bad("stop", "invalid_value", "a stop string must have 1 to %d bytes", maxStopLen)
+		}
+	}
+	return out, nil
+}
+
+// wantLogprobs says how many rivals are asked for, -1 for no logprobs.
+func (g *generate) wantLogprobs(isChat bool) (int, *failure) {
+	k := g.Logprobs.Kind()
+	if k == 0 || k == 'n' {
+		if isChat && g.TopLogprobs != nil && *g.TopLogprobs > 0 {
+			return 0, bad("top_logprobs", "invalid_value", "top_logprobs needs logprobs")
+		}
+		return -1, nil
+	}
+	if isChat {
+		switch {
+		case k == 'f' && g.TopLogprobs != nil && *g.TopLogprobs > 0:
+			return 0, bad("top_logprobs", "invalid_value", "top_logprobs needs logprobs")
+		case k == 'f':
+			return -1, nil
+		case k != 't':
+			return 0, bad("logprobs", "invalid_type", "logprobs must be true or false")
+		case g.TopLogprobs == nil:
+			return 0, nil
+		}
+		return *g.TopLogprobs, nil
+	}
+	var n int
+	if json.Unmarshal(g.Logprobs, &n) != nil {
+		return 0, bad("logprobs", "invalid_type", "logprobs must be a whole number")
+	}
+	if f := within("logprobs", &n, 0, maxLogprobs); f != nil {
+		return 0, f
+	}
+	return n, nil
+}
+
+// conversation turns messages into what a template takes.
+func conversation(ms []message) ([]chat.Message, *failure) {
+	if len(ms) == 0 {
+		return nil, bad("messages", "missing_required_parameter", "messages is missing or empty")
+	}
+	out := make([]chat.Message, len(ms))
+	for i, m := range ms {
+		at := "messages[" + strconv.Itoa(i) + "]"
+		switch m.Role {
+		case "system", "user", "assistant", "tool", "function":
+		case "developer":
+			m.Role = "system" // the same thing under its newer name
+		case "":
+			return nil, bad(at+".role", "missing_required_parameter", "%s has no role", at)
+		default:
+			return nil, bad(at+".role", "invalid_value", "%s.role is %q, want system, developer, user, assistant or tool", at, m.Role)
+		}
+		c, f := content(m.Content, at+".content")
+		if f != nil {
+			return nil, f
+		}
+		for _, t := range m.ToolCalls {
+			args := string(t.Function.Arguments)
+			var s string
+			if json.Unmarshal(t.Function.Arguments, &s) == nil {
+				args = s
+			}
+			name, err := json.Marshal(t.Function.Name)
+			if err != nil || args == "" {
+				return nil, bad(at+".tool_calls", "invalid_value", "%s has a tool call without name or arguments", at)
+			}
+			if c != "" {
+				c += "\n"
+			}
+			c += "<tool_call>\n{\"name\": " + string(name) + ", \"arguments\": " + args + "}\n</tool_call>"
+		}
+		out[i] = chat.Message{Role: m.Role, Content: c}
+	}
+	return out, nil
+}
+
+// content reads null, a string, or a list of text parts.
+func content(v jsontext.Value, at string) (string, *failure) {
+	switch v.Kind() {
+	case 0, 'n':
+		return "", nil
+	case '"':
+		var s string
+		if err := json.Unmarshal(v, &s); err != nil {
+			return "", bad(at, "invalid_json", "%s: %v", at, err)
+		}
+		return s, nil
+	case '[':
+		var parts []struct {
+			Type string  `json:"type"`
+			Text *string `json:"text"`
+		}
+		if err := json.Unmarshal(v, &parts, jsontext.AllowDuplicateNames(true)); err != nil {
+			return "", bad(at, "invalid_type", "%s must be a string or a list of text parts", at)
+		}
+		var texts []string
+		for _, p := range parts {
+			if p.Type != "text" || p.Text == nil {
+				return "", bad(at, "unsupported_parameter", "%s: a part of type %q is not supported, only text", at, p.Type)
+			}
+			texts = append(texts, *p.Text)
+		}
+		return strings.Join(texts, "\n"), nil
+	}
+	return "", bad(at, "invalid_type", "%s must be a string or a list of text parts", at)
+}
+
+// sequence makes what the loop takes, or says what is wrong with the request.
+func (g *generate) sequence(c *checkpoint, isChat bool, prompt []int) (*sequence, *failure) {
+	q := &sequence{prompt: prompt, sampling: c.defaults, ignoreEOS: g.IgnoreEOS, stopIDs: g.StopIDs}
+	s := &q.sampling
+	set(&s.temperature, g.Temperature)
+	set(&s.topP, g.TopP)
+	set(&s.topK, g.TopK)
+	set(&s.minP, g.MinP)
+	set(&s.presence, g.Presence)
+	set(&s.frequency, g.Frequency)
+	set(&s.repetition, g.Repetition)
+	set(&q.minTokens, g.MinTokens)
+	q.seed = rand.Uint64()
+	if g.Seed != nil {
+		q.seed = uint64(*g.Seed)
+	}
+	for k, v := range g.Bias {
+		id, err := strconv.Atoi(k)
+		if err != nil || id < 0 || id >= c.model.Vocab || !(v >= -100 && v <= 100) {
+			return nil, bad("logit_bias", "invalid_value", "logit_bias: %q: %v: want token ids and -100 to 100", k, v)
+		}
+		if s.bias == nil {
+			s.bias = map[int]float64{}
+		}
+		s.bias[id] = v
+	}
+	var f *failure
+	if q.text.stops, f = g.stops(); f != nil {
+		return nil, f
+	}
+	q.text.include = g.IncludeStop
+	if q.logprobs, f = g.wantLogprobs(isChat); f != nil {
+		return nil, f
+	}
+	if f := fits(c, prompt, 1); f != nil {
+		return nil, f
+	}
+	left := c.maxLen - len(prompt)
+	switch {
+	case isChat && g.MaxCompletion != nil:
+		q.maxTokens = *g.MaxCompletion
+	case g.MaxTokens != nil:
+		q.maxTokens = *g.MaxTokens
+	case isChat:
+		q.maxTokens = left
+	default:
+		q.maxTokens = min(16, left) // OpenAI's default for completions
+	}
+	if q.maxTokens > left {
+		return nil, bad("max_tokens", "context_length_exceeded",
+			"This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d for the completion). Please reduce the length of the prompt or of the completion.",
+			c.maxLen, len(prompt)+q.maxTokens, len(prompt), q.maxTokens)
+	}
+	if q.minTokens > q.maxTokens {
+		return nil, bad("min_tokens", "invalid_value", "min_tokens %d is more than max_tokens %d", q.minTokens, q.maxTokens)
+	}
+	return q, nil
+}
+
+// fits checks a prompt's tokens and length, with so many more to come.
+func fits(c *checkpoint, prompt []int, more int) *failure {
+	if len(prompt) == 0 {
+		return bad("prompt", "invalid_value", "the prompt is empty")
+	}
+	if len(prompt)+more > c.maxLen {
+		return bad("input_tokens", "context_length_exceeded",
+			"This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input.", c.maxLen, len(prompt))
+	}
+	for _, id := range prompt {
+		if id < 0 || id >= c.model.Vocab {
+			return bad("prompt", "invalid_value", "token id %d is outside the vocabulary of %d", id, c.model.Vocab)
+		}
+	}
+	return nil
+}
+
+// input is one text or list of tokens.
+type input struct {
+	text   string
+	tokens []int
+	ids    bool
+}
+
+func (i input) encode(c *checkpoint, around bool) []int {
+	if i.ids {
+		return i.tokens
+	}
+	return c.tok.Encode(i.text, around)
+}
+
+// inputs reads a string, a list of strings, a list of ids, or a list of such lists.
+func inputs(v jsontext.Value, name string, most int) ([]input, *failure) {
+	wrong := bad(name, "invalid_type", "%s must be a string, a list of strings, a list of token ids, or a list of lists of token ids", name)
+	switch v.Kind() {
+	case 0, 'n':
+		return nil, bad(name, "missing_required_parameter", "%s is missing", name)
+	case '"':
+		var s string
+		if json.Unmarshal(v, &s) != nil {
+			return nil, wrong
+		}
+		return []input{{text: s}}, nil
+	case '[':
+	default:
+		return nil, wrong
+	}
+	var list []jsontext.Value
+	if json.Unmarshal(v, &list) != nil || len(list) == 0 {
+		return nil, wrong
+	}
+	if list[0].Kind() == '0' {
+		var ids []int
+		if json.Unmarshal(v, &ids) != nil {
+			return nil, wrong
+		}
+		return []input{{tokens: ids, ids: true}}, nil
+	}
+	if len(list) > most {
+		return nil, bad(name, "invalid_value", "%s has %d entries, at most %d are supported", name, len(list), most)
+	}
+	out := make([]input, len(list))
+	for i, e := range list {
+		var err error
+		switch e.Kind() {
+		case '"':
+			err = json.Unmarshal(e, &out[i].text)
+		case '[':
+			out[i].ids = true
+			err = json.Unmarshal(e, &out[i].tokens)
+		default:
+			return nil, wrong
+		}
+		if err != nil {
+			return nil, wrong
+		}
+	}
+	return out, nil
+}

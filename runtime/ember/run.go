@@ -1,0 +1,126 @@
+package ember
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// server is the HTTP face. engine is nil while loading.
+type server struct {
+	o       *Options
+	metrics *metrics
+	created int64
+	engine  atomic.Pointer[engine]
+	active  atomic.Int64 // handlers at work
+}
+
+// engine is what exists once the model is loaded.
+type engine struct {
+	*checkpoint
+	loop *loop
+}
+
+// Run loads the model and serves it until ctx ends, then lets running sequences go
+// on for ShutdownTimeout, cuts off the rest with an error, and returns nil. It
+// returns an error when the model cannot be loaded or the address not be had.
+func Run(ctx context.Context, o Options) error {
+	if err := o.defaults(); err != nil {
+		return err
+	}
+	if len(o.Names) == 0 {
+		o.Names = []string{nameOf(o.Model)}
+	}
+	began := time.Now()
+	ln, err := net.Listen("tcp", net.JoinHostPort(o.Host, strconv.Itoa(o.Port)))
+	if err != nil {
+		return err
+	}
+	s := &server{o: &o, metrics: newMetrics(), created: began.Unix()}
+	hs := &http.Server{
+		Handler:           s.routes(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       60 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+	}
+	served := make(chan error, 1)
+	go func() { served <- hs.Serve(ln) }()
+	if o.Listening != nil {
+		o.Listening(ln.Addr().String())
+	}
+	n := openNotifier(o.NotifySocket)
+	defer n.close()
+
+	err = s.work(ctx, n, began, served)
+	hs.Close()
+	if e := <-served; err == nil && !errors.Is(e, http.ErrServerClosed) {
+		err = e
+	}
+	return err
+}
+
+// work loads and runs the loop; it returns when ctx has ended and all is drained.
+func (s *server) work(ctx context.Context, n notifier, began time.Time, served chan error) error {
+	n.loading(0)
+	c, err := load(ctx, s.o, n.loading)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // called off
+		}
+		return err
+	}
+	defer c.model.Close()
+	if s.o.ReadyDelay > 0 {
+		t := time.NewTimer(s.o.ReadyDelay)
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+	l := &loop{c: c, maxSeqs: s.o.MaxSeqs, maxBatch: s.o.MaxBatch, maxQueued: s.o.MaxQueued,
+		tokenDelay: s.o.TokenDelay, metrics: s.metrics, wake: make(chan struct{}, 1)}
+	// The loop outlives ctx by the time that running sequences are given.
+	working, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	looped := make(chan struct{})
+	go func() {
+		defer close(looped)
+		l.run(working)
+	}()
+	s.engine.Store(&engine{c, l})
+	n.ready()
+	s.o.Log.Info("ready", "model", s.o.Names[0], "architecture", c.model.Architecture, "layers", c.model.Layers,
+		"hidden", c.model.Hidden, "max_model_len", c.maxLen, "took", time.Since(began).Round(100*time.Microsecond))
+
+	err = nil
+	select {
+	case <-ctx.Done():
+	case err = <-served: // the listener broke
+		served <- err
+		err = fmt.Errorf("listener: %w", err)
+	}
+	n.stopping()
+	l.drain()
+	if s.o.ShutdownTimeout > 0 && err == nil {
+		t := time.NewTimer(s.o.ShutdownTimeout)
+		defer t.Stop()
+		select {
+		case <-looped:
+		case <-t.C:
+		}
+	}
+	cut()
+	<-looped
+	s.settle()
+	return err
+}
+
+// lastWords is how long handlers get to write out what their sequences ended with.
+const lastWords = 2 * time.Second

@@ -1,0 +1,231 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unsafe"
+)
+
+// Set is the tensors of one checkpoint, in one file or several.
+type Set struct {
+	byName map[string]place
+	files  []*file
+}
+
+type place struct {
+	Tensor
+	file *file
+}
+
+type file struct {
+	name string
+	all  []byte // the mapping
+	data []byte // what follows the header
+}
+
+// maxIndex bounds the index of a sharded checkpoint.
+const maxIndex = 64 << 20
+
+// OpenFolder maps model.safetensors, or the files that
+// model.safetensors.index.json names, of a checkpoint's folder.
+func OpenFolder(dir string) (*Set, error) {
+	one := filepath.Join(dir, "model.safetensors")
+	if _, err := os.Stat(one); err == nil {
+		return Open(one)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	index := filepath.Join(dir, "model.safetensors.index.json")
+	st, err := os.Stat(index)
+	if err != nil {
+		return nil, fmt.Errorf("%s has neither model.safetensors nor model.safetensors.index.json", dir)
+	}
+	if st.Size() > maxIndex {
+		return nil, fmt.Errorf("%s: %d bytes are too many for an index", index, st.Size())
+	}
+	b, err := os.ReadFile(index)
+	if err != nil {
+		return nil, err
+	}
+	var f struct {
+		WeightMap map[string]string `json:"weight_map"`
+	}
+	if err := json.Unmarshal(b, &f); err != nil {
+		return nil, fmt.Errorf("%s: %w", index, err)
+	}
+	if len(f.WeightMap) == 0 {
+		return nil, fmt.Errorf("%s: weight_map is missing or empty", index)
+	}
+	shards := map[string]bool{}
+	for t, name := range f.WeightMap {
+		// A manifest must not reach outside its folder.
+		if name == "" || name != filepath.Base(name) || strings.ContainsAny(name, `/\`) || name == ".." {
+			return nil, fmt.Errorf("%s: tensor %s is in %q, which is not a file name", index, t, name)
+		}
+		shards[name] = true
+	}
+	names := make([]string, 0, len(shards))
+	for n := range shards {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	paths := make([]string, len(names))
+	for i, n := range names {
+		paths[i] = filepath.Join(dir, n)
+	}
+	s, err := Open(paths...)
+	if err != nil {
+		return nil, err
+	}
+	for t, name := range f.WeightMap {
+		p, ok := s.byName[t]
+		if !ok || filepath.Base(p.file.name) != name {
+			s.Close()
+			return nil, fmt.Errorf("%s: tensor %s is not in %s", index, t, name)
+		}
+	}
+	return s, nil
+}
+
+// Open maps the given files as one set. The same name in two of them is an error.
+func Open(paths ...string) (*Set, error) {
+	s := &Set{byName: map[string]place{}}
+	for _, p := range paths {
+		if err := s.add(p); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *Set) add(path string) error {
+	all, err := mapFile(path)
+	if err != nil {
+		return err
+	}
+	f := &file{name: path, all: all}
+	s.files = append(s.files, f)
+	ts, at, err := ParseHeader(all, int64(len(all)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	f.data = all[at:]
+	for _, t := range ts {
+		if old, ok := s.byName[t.Name]; ok {
+			return fmt.Errorf("%s: tensor %s is also in %s", path, t.Name, old.file.name)
+		}
+		s.byName[t.Name] = place{t, f}
+	}
+	return nil
+}
+
+// Close unmaps the files. No tensor may be used afterwards.
+func (s *Set) Close() error {
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, unmap(f.all))
+		f.all, f.data = nil, nil
+	}
+	s.files, s.byName = nil, nil
+	return errors.Join(errs...)
+}
+
+// Size is how many bytes are mapped.
+func (s *Set) Size() int64 {
+	var n int64
+	for _, f := range s.files {
+		n += int64(len(f.all))
+	}
+	return n
+}
+
+// Lookup finds a tensor's entry.
+func (s *Set) Lookup(name string) (Tensor, bool) {
+	p, ok := s.byName[name]
+	return p.Tensor, ok
+}
+
+// Names lists the tensors, sorted.
+func (s *Set) Names() []string {
+	out := make([]string, 0, len(s.byName))
+	for n := range s.byName {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Bytes is a tensor's data in the mapping, little endian. It must not be written.
+func (s *Set) Bytes(name string) []byte {
+	p, ok := s.byName[name]
+	if !ok {
+		return nil
+	}
+	return p.file.data[p.Begin:p.End:p.End]
+}
+
+// BF16 is a BF16 tensor's data as numbers, in the mapping where the machine allows it.
+func (s *Set) BF16(name string) []uint16 {
+	b := s.Bytes(name)
+	if len(b) < 2 {
+		return nil
+	}
+	if direct && uintptr(unsafe.Pointer(&b[0]))%2 == 0 {
+		return unsafe.Slice((*uint16)(unsafe.Pointer(&b[0])), len(b)/2)
+	}
+	out := make([]uint16, len(b)/2)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint16(b[2*i:])
+	}
+	return out
+}
+
+// F32 is an F32 tensor's data as numbers, in the mapping where the machine allows it.
+func (s *Set) F32(name string) []float32 {
+	b := s.Bytes(name)
+	if len(b) < 4 {
+		return nil
+	}
+	if direct && uintptr(unsafe.Pointer(&b[0]))%4 == 0 {
+		return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)
+	}
+	out := make([]float32, len(b)/4)
+	for i := range out {
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return out
+}
+
+// direct says whether this machine's numbers look like the file's: little endian.
+// The header's padding usually aligns the data too; where it does not, a copy is made.
+var direct = func() bool {
+	x := uint16(1)
+	return *(*byte)(unsafe.Pointer(&x)) == 1
+}()
+
+// Touch brings the pages of the mappings in, chunk by chunk, and reports how many
+// bytes are done after each. It stops when report returns false.
+func (s *Set) Touch(report func(done, total int64) bool) {
+	const chunk = 32 << 20
+	total, done := s.Size(), int64(0)
+	for _, f := range s.files {
+		for b := f.all; len(b) > 0; {
+			n := min(chunk, len(b))
+			populate(b[:n])
+			b = b[n:]
+			done += int64(n)
+			if !report(done, total) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,7 @@
+//go:build unix && !linux
+
+package safetensors
+
+import "runtime"
+
+func populate(b []byte) { runtime.KeepAlive(read(b)) }

@@ -1,0 +1,76 @@
+package safetensors
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/thaw-dev/thaw/runtime/ember/kernel"
+)
+
+// Source is a tensor to be written.
+type Source struct {
+	Name  string
+	Shape []int
+	Data  []float32
+}
+
+// Write writes the tensors as dtype, "BF16" or "F32", in the order of their names.
+func Write(w io.Writer, dtype string, ts []Source) error {
+	size, ok := map[string]int64{"BF16": 2, "F32": 4}[dtype]
+	if !ok {
+		return fmt.Errorf("cannot write dtype %q", dtype)
+	}
+	ts = slices.Clone(ts)
+	slices.SortFunc(ts, func(a, b Source) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	type entry struct {
+		DType   string   `json:"dtype"`
+		Shape   []int    `json:"shape"`
+		Offsets [2]int64 `json:"data_offsets"`
+	}
+	head := map[string]any{"__metadata__": map[string]string{"format": "pt"}}
+	var at int64
+	for _, t := range ts {
+		n := int64(1)
+		for _, d := range t.Shape {
+			n *= int64(d)
+		}
+		if n != int64(len(t.Data)) {
+			return fmt.Errorf("tensor %s: %d numbers for shape %v", t.Name, len(t.Data), t.Shape)
+		}
+		head[t.Name] = entry{dtype, t.Shape, [2]int64{at, at + n*size}}
+		at += n * size
+	}
+	hb, err := json.Marshal(head)
+	if err != nil {
+		return err
+	}
+	for len(hb)%8 != 0 {
+		hb = append(hb, ' ')
+	}
+	out := bufio.NewWriterSize(w, 1<<16)
+	var word [8]byte
+	binary.LittleEndian.PutUint64(word[:], uint64(len(hb)))
+	out.Write(word[:])
+	out.Write(hb)
+	for _, t := range ts {
+		for _, v := range t.Data {
+			if size == 2 {
+				binary.LittleEndian.PutUint16(word[:], kernel.ToBF16(v))
+			} else {
+				binary.LittleEndian.PutUint32(word[:], math.Float32bits(v))
+			}
+			out.Write(word[:size])
+		}
+	}
+	return out.Flush() // a bufio.Writer keeps its first error
+}

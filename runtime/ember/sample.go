@@ -1,0 +1,221 @@
+package ember
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+// sampling is how one sequence chooses its tokens.
+type sampling struct {
+	temperature float64 // below 1e-5: the most likely token
+	topP        float64 // 1: all
+	topK        int     // 0 or -1: all
+	minP        float64 // 0: all
+	presence    float64
+	frequency   float64
+	repetition  float64 // 1: none
+	bias        map[int]float64
+}
+
+const greedyBelow = 1e-5
+
+// choice is a token and what it weighs.
+type choice struct {
+	id int
+	p  float64
+}
+
+// sampler chooses for one sequence. It is used by the loop alone.
+type sampler struct {
+	sampling
+	rng    *rand.Rand
+	counts map[int]int // of tokens generated; only kept where a penalty wants it
+	seen   map[int]bool
+	heap   []choice
+}
+
+func newSampler(s sampling, seed uint64, prompt []int) *sampler {
+	x := &sampler{sampling: s, rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))}
+	if s.presence != 0 || s.frequency != 0 || s.repetition != 1 {
+		x.counts = map[int]int{}
+	}
+	if s.repetition != 1 {
+		x.seen = map[int]bool{}
+		for _, id := range prompt {
+			x.seen[id] = true
+		}
+	}
+	return x
+}
+
+// adjusts says whether next changes the scores.
+func (x *sampler) adjusts() bool {
+	return x.counts != nil || x.seen != nil || len(x.bias) > 0
+}
+
+// adjust applies penalties and biases to the scores, in place.
+func (x *sampler) adjust(l []float32) {
+	if x.repetition != 1 {
+		r := float32(x.repetition)
+		for id := range x.seen {
+			if l[id] > 0 {
+				l[id] /= r
+			} else {
+				l[id] *= r
+			}
+		}
+	}
+	for id, n := range x.counts {
+		l[id] -= float32(x.presence + x.frequency*float64(n))
+	}
+	for id, b := range x.bias {
+		l[id] += float32(b)
+	}
+}
+
+// next chooses a token. It may change l.
+func (x *sampler) next(l []float32) int {
+	x.adjust(l)
+	id := x.pick(l)
+	if x.counts != nil {
+		x.counts[id]++
+	}
+	if x.seen != nil {
+		x.seen[id] = true
+	}
+	return id
+}
+
+func argmax(l []float32) int {
+	best := 0
+	for i, v := range l {
+		if v > l[best] {
+			best = i
+		}
+	}
+	return best
+}
+
+func (x *sampler) pick(l []float32) int {
+	best := argmax(l)
+	if x.temperature < greedyBelow {
+		return best
+	}
+	top, total := float64(l[best]), 0.0
+	h := x.heap[:0]
+	if cap(h) < len(l) {
+		h = make([]choice, 0, len(l))
+	}
+	for id, v := range l {
+		p := math.Exp((float64(v) - top) / x.temperature)
+		if p < x.minP || p == 0 {
+			continue
+		}
+		total += p
+		h = append(h, choice{id, p})
+	}
+	x.heap = h
+	if x.topK > 0 && x.topK < len(h) || x.topP < 1 {
+		h, total = x.nucleus(h, total)
+	}
+	u := x.rng.Float64() * total
+	for _, c := range h {
+		if u -= c.p; u < 0 {
+			return c.id
+		}
+	}
+	return h[len(h)-1].id
+}
+
+// nucleus keeps the top_k most likely choices, and of these the fewest that together
+// reach top_p. Taking them off a heap costs a logarithm each, and few are taken.
+func (x *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		sink(h, i)
+	}
+	k, all := len(h), true
+	if x.topK > 0 && x.topK < k {
+		k, all = x.topK, false
+	}
+	taken, sum := make([]choice, 0, min(k, 64)), 0.0
+	limit := math.Inf(1)
+	if all {
+		limit = x.topP * total
+	}
+	for len(taken) < k && sum < limit {
+		c := h[0]
+		taken, sum = append(taken, c), sum+c.p
+		h[0] = h[len(h)-1]
+		h = h[:len(h)-1]
+		sink(h, 0)
+	}
+	if !all && x.topP < 1 { // top_p is of what top_k left
+		limit, part := x.topP*sum, 0.0
+		for i, c := range taken {
+			if part += c.p; part >= limit {
+				return taken[:i+1], part
+			}
+		}
+	}
+	return taken, sum
+}
+
+func sink(h []choice, i int) {
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			return
+		}
+		if c+1 < len(h) && more(h[c+1], h[c]) {
+			c++
+		}
+		if !more(h[c], h[i]) {
+			return
+		}
+		h[i], h[c] = h[c], h[i]
+		i = c
+	}
+}
+
+// more orders by weight, and by id where weights are equal, so that a seed gives
+// the same answer every time.
+func more(a, b choice) bool { return a.p > b.p || a.p == b.p && a.id < b.id }
+
+// scored is one token's logarithm of probability and its best rivals'.
+type scored struct {
+	id      int
+	logprob float64
+	top     []choice // p is the logarithm; the best first
+}
+
+// logprobs scores a token by the model's own scores, before temperature and
+// penalties, as OpenAI and vLLM report it.
+func logprobs(l []float32, n int) (norm float64, top []choice) {
+	best := argmax(l)
+	var sum float64
+	for _, v := range l {
+		sum += math.Exp(float64(v - l[best]))
+	}
+	norm = float64(l[best]) + math.Log(sum)
+	for id, v := range l {
+		if n == 0 {
+			break
+		}
+		if len(top) == n && float64(v) <= top[n-1].p {
+			continue
+		}
+		if len(top) < n {
+			top = append(top, choice{})
+		}
+		i := len(top) - 1
+		for i > 0 && top[i-1].p < float64(v) {
+			top[i] = top[i-1]
+			i--
+		}
+		top[i] = choice{id, float64(v)}
+	}
+	for i := range top {
+		top[i].p -= norm
+	}
+	return norm, top
+}

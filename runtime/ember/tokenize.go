@@ -1,0 +1,82 @@
+package ember
+
+import (
+	"net/http"
+)
+
+type tokenizeRequest struct {
+	Model      string    `json:"model"`
+	Prompt     *string   `json:"prompt"`
+	Messages   []message `json:"messages"`
+	Around     *bool     `json:"add_special_tokens"`
+	Answer     *bool     `json:"add_generation_prompt"`
+	WithTokens bool      `json:"return_token_strs"`
+}
+
+func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
+	var g tokenizeRequest
+	f := decode(w, r, &g)
+	if f == nil {
+		f = s.known(g.Model)
+	}
+	var ids []int
+	switch {
+	case f != nil:
+	case g.Messages != nil:
+		ids, f = e.render(g.Messages, g.Answer == nil || *g.Answer)
+	case g.Prompt != nil:
+		ids = e.tok.Encode(*g.Prompt, g.Around == nil || *g.Around)
+	default:
+		f = bad("prompt", "missing_required_parameter", "prompt or messages is missing")
+	}
+	if f != nil {
+		f.write(w)
+		return
+	}
+	a := struct {
+		Count  int      `json:"count"`
+		MaxLen int      `json:"max_model_len"`
+		Tokens []int    `json:"tokens"`
+		Texts  []string `json:"token_strs"`
+	}{len(ids), e.maxLen, ids, nil}
+	if a.Tokens == nil {
+		a.Tokens = []int{}
+	}
+	if g.WithTokens {
+		sp := spoken{e: e}
+		a.Texts = []string{}
+		for _, id := range ids {
+			a.Texts = append(a.Texts, sp.name(id))
+		}
+	}
+	answer(w, http.StatusOK, a)
+}
+
+func (s *server) detokenize(e *engine, w http.ResponseWriter, r *http.Request) {
+	var g struct {
+		Model  string `json:"model"`
+		Tokens *[]int `json:"tokens"`
+	}
+	f := decode(w, r, &g)
+	if f == nil {
+		f = s.known(g.Model)
+	}
+	if f == nil && g.Tokens == nil {
+		f = bad("tokens", "missing_required_parameter", "tokens is missing")
+	}
+	if f == nil {
+		for _, id := range *g.Tokens {
+			if id < 0 || id >= e.tok.Size() {
+				f = bad("tokens", "invalid_value", "token id %d is outside the vocabulary of %d", id, e.tok.Size())
+				break
+			}
+		}
+	}
+	if f != nil {
+		f.write(w)
+		return
+	}
+	answer(w, http.StatusOK, struct {
+		Prompt string `json:"prompt"`
+	}{e.tok.Decode(*g.Tokens, true)})
+}
