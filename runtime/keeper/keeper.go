@@ -269,6 +269,8 @@ func (k *keep) spawn(p Process) (int, error) {
 	}
 	if p.Dir == "" {
 		p.Dir = k.o.Dir
+	} else if _, err := os.Stat(p.Dir); err != nil {
+		return 0, err // exec would blame the program
 	}
 	if p.Log == "" {
 		p.Log = filepath.Join(k.o.Dir, "logs", p.ID+".log")

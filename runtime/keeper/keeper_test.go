@@ -1,0 +1,568 @@
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The test binary is also the keeper, an agent, and what the keeper runs.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "test-keeper": // SOCKET DIR ORPHAN
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+			defer stop()
+			orphan, _ := time.ParseDuration(os.Args[4])
+			if err := Run(ctx, Options{Socket: os.Args[2], Dir: os.Args[3], Orphan: orphan, Grace: 200 * time.Millisecond}); err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		case "test-agent": // SOCKET: spawns one and waits to be killed
+			c, err := Connect(context.Background(), os.Args[2])
+			if err != nil {
+				os.Exit(1)
+			}
+			ch, err := c.Spawn(context.Background(), Process{ID: "left", Argv: []string{os.Args[0], "test-run", "wait"}, Meta: json.RawMessage(`{"note":7}`)})
+			if err != nil {
+				os.Exit(2)
+			}
+			fmt.Println(ch.PID)
+			select {}
+		case "test-run":
+			os.Exit(act(os.Args[2:]))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// act is what the tests' processes do.
+func act(args []string) int {
+	child := func(attr *syscall.SysProcAttr, what ...string) {
+		c := exec.Command(os.Args[0], append([]string{"test-run"}, what...)...)
+		c.Stdout, c.Stderr, c.SysProcAttr = os.Stdout, os.Stderr, attr
+		if err := c.Start(); err != nil {
+			panic(err)
+		}
+	}
+	switch args[0] {
+	case "exit": // CODE TEXT
+		n, _ := strconv.Atoi(args[1])
+		fmt.Println(strings.Join(args[2:], " "))
+		return n
+	case "wait":
+		fmt.Println("pid", os.Getpid())
+		time.Sleep(5 * time.Minute)
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM, syscall.SIGHUP)
+		fmt.Println("pid", os.Getpid())
+		time.Sleep(5 * time.Minute)
+	case "parent": // with a child in the group that does not heed SIGTERM
+		child(nil, "stubborn")
+		return act([]string{"wait"})
+	case "daemon": // with a grandchild that left group and session
+		child(nil, "double")
+		return act([]string{"wait"})
+	case "double":
+		child(&syscall.SysProcAttr{Setsid: true}, "stubborn")
+	case "self":
+		var in [1]byte
+		n, err := os.Stdin.Read(in[:])
+		fmt.Println("stdin", n, err)
+		fmt.Println("group", syscall.Getpgrp() == os.Getpid())
+		fmt.Println("env", len(os.Environ()), os.Getenv("A"))
+		wd, _ := os.Getwd()
+		fmt.Println("dir", wd)
+	case "flood":
+		for i := range 200_000 {
+			fmt.Println("line", i, strings.Repeat("x", 80))
+		}
+	}
+	return 0
+}
+
+type house struct {
+	t         *testing.T
+	dir, sock string
+	*Client
+}
+
+func start(t *testing.T, orphan time.Duration) *house {
+	t.Helper()
+	h := &house{t: t, dir: t.TempDir()}
+	h.sock = filepath.Join(h.dir, "s")
+	h.Client = h.ensure(orphan)
+	t.Cleanup(func() {
+		// Whatever the test did: nothing is left.
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if c, err := Connect(ctx, h.sock); err == nil {
+			if err := c.End(ctx, 50*time.Millisecond); err != nil {
+				t.Error(err)
+			}
+		}
+		h.Client.Close()
+		eventually(t, "no keeper", func() bool { return gone(h.PID()) })
+	})
+	return h
+}
+
+func (h *house) ensure(orphan time.Duration) *Client {
+	h.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(h.t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-keeper", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c
+}
+
+func (h *house) run(id string, args ...string) *Child {
+	h.t.Helper()
+	exe, _ := os.Executable()
+	ch, err := h.Spawn(h.t.Context(), Process{ID: id, Argv: append([]string{exe, "test-run"}, args...), Env: []string{"A=b"}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return ch
+}
+
+func exit(t *testing.T, c *Child) Exit {
+	t.Helper()
+	select {
+	case e := <-c.Exited:
+		return e
+	case <-time.After(5 * time.Second):
+		t.Fatal("no exit")
+		return Exit{}
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !ok(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// gone: not there, or dead and only not yet reaped by whoever inherited it.
+func gone(pid int) bool {
+	if syscall.Kill(pid, 0) == syscall.ESRCH {
+		return true
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) && runtime.GOOS == "linux"
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	return strings.HasPrefix(after, "Z")
+}
+
+// pids that a log tells of, once there are n.
+func (h *house) pids(c *Child, n int) (out []int) {
+	h.t.Helper()
+	eventually(h.t, "pids in the log", func() bool {
+		b, _ := os.ReadFile(c.Log)
+		out = nil
+		for line := range strings.SplitSeq(string(b), "\n") {
+			if v, ok := strings.CutPrefix(line, "pid "); ok {
+				p, _ := strconv.Atoi(v)
+				out = append(out, p)
+			}
+		}
+		return len(out) >= n
+	})
+	return out
+}
+
+func TestExits(t *testing.T) {
+	h := start(t, time.Minute)
+	e := exit(t, h.run("a", "exit", "3", "last words"))
+	if e.Code != 3 || e.Signal != 0 || !strings.Contains(e.Tail, "last words") || e.String() != "exit code 3" {
+		t.Errorf("%+v", e)
+	}
+	c := h.run("b", "wait")
+	h.pids(c, 1)
+	if err := h.Signal(t.Context(), "b", syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if e := exit(t, c); e.Code != -1 || e.Signal != syscall.SIGTERM {
+		t.Errorf("%+v", e)
+	}
+	ps, err := h.List(t.Context())
+	if err != nil || len(ps) != 2 || ps[0].ID != "a" || ps[0].Exit == nil || ps[0].Exit.Code != 3 {
+		t.Fatalf("%+v %v", ps, err)
+	}
+	for _, id := range []string{"a", "b"} {
+		if err := h.Forget(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	if ps, _ := h.List(t.Context()); len(ps) != 0 {
+		t.Errorf("not forgotten: %v", ps)
+	}
+	if err := h.Signal(t.Context(), "a", syscall.SIGTERM); err == nil {
+		t.Error("signal to nobody")
+	}
+	// The id is free again.
+	if e := exit(t, h.run("a", "exit", "0")); e.Code != 0 {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestSurroundings(t *testing.T) {
+	h := start(t, time.Minute)
+	want := fmt.Sprintf("stdin 0 EOF\ngroup true\nenv 2 b\ndir %s\n", h.dir)
+	if e := exit(t, h.run("a", "self")); e.Tail != want {
+		t.Errorf("%q\nwant %q", e.Tail, want)
+	}
+	st, err := os.Stat(h.sock)
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("socket %v %v", st.Mode(), err)
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	h := start(t, time.Minute)
+	c := h.run("a", "flood") // about 19 MB
+	e := exit(t, c)
+	if e.Code != 0 || !strings.Contains(e.Tail, "line 199999 ") || len(e.Tail) > tailBytes {
+		t.Errorf("code %d, tail of %d bytes: %.80q", e.Code, len(e.Tail), e.Tail)
+	}
+	for _, p := range []string{c.Log, c.Log + ".1"} {
+		st, err := os.Stat(p)
+		if err != nil || st.Size() > LogBytes || st.Size() == 0 {
+			t.Errorf("%s: %v %v", p, st, err)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	h := start(t, time.Minute)
+	h.run("busy", "wait")
+	for name, p := range map[string]Process{
+		"no argv":    {ID: "x"},
+		"no id":      {Argv: []string{"/bin/true"}},
+		"bad id":     {ID: "../x", Argv: []string{"/bin/true"}},
+		"no program": {ID: "x", Argv: []string{"/nonexistent/engine"}},
+		"no folder":  {ID: "x", Argv: []string{"/bin/true"}, Dir: "/nonexistent"},
+		"NUL":        {ID: "x", Argv: []string{"/bin/true", "a\x00b"}},
+		"taken":      {ID: "busy", Argv: []string{"/bin/true"}},
+		"too long":   {ID: "x", Argv: []string{"/bin/true", strings.Repeat("x", MaxLine)}},
+	} {
+		if _, err := h.Spawn(t.Context(), p); err == nil {
+			t.Errorf("%s: spawned", name)
+		} else {
+			t.Log(name, "->", err)
+		}
+	}
+	if err := h.Forget(t.Context(), "busy"); err == nil {
+		t.Error("forgot a running process")
+	}
+	// The first child still hears of its end although its id was asked for again.
+	if err := h.Kill(t.Context(), "busy"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the exit is listed", func() bool {
+		ps, err := h.List(t.Context())
+		return err == nil && len(ps) == 1 && ps[0].Exit != nil && ps[0].Exit.Signal == syscall.SIGKILL
+	})
+}
+
+// vLLM's EngineCore lives on after its API server.
+func TestGroupDiesWithItsLeader(t *testing.T) {
+	h := start(t, time.Minute)
+	c := h.run("a", "parent")
+	pids := h.pids(c, 2)
+	syscall.Kill(c.PID, syscall.SIGKILL)
+	if e := exit(t, c); e.Signal != syscall.SIGKILL {
+		t.Errorf("%+v", e)
+	}
+	for _, p := range pids {
+		eventually(t, "no process is left", func() bool { return gone(p) })
+	}
+}
+
+func TestStraysAreReaped(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no child subreaper here")
+	}
+	h := start(t, time.Minute)
+	other := h.run("b", "daemon")
+	others := h.pids(other, 2)
+	c := h.run("a", "daemon")
+	pids := h.pids(c, 2)
+	if err := h.Kill(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	exit(t, c)
+	for _, p := range pids {
+		eventually(t, "the grandchild that left is gone", func() bool { return gone(p) })
+	}
+	for _, p := range others {
+		if gone(p) {
+			t.Errorf("%d of the other engine was killed too", p)
+		}
+	}
+}
+
+func TestAgentKilledAndReplaced(t *testing.T) {
+	h := start(t, time.Minute)
+	exe, _ := os.Executable()
+	agent := exec.Command(exe, "test-agent", h.sock)
+	out, err := agent.StdoutPipe()
+	if err != nil || agent.Start() != nil {
+		t.Fatal(err)
+	}
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	agent.Process.Kill()
+	agent.Wait()
+	h.Client.Close()
+
+	c := h.ensure(time.Minute)
+	defer c.Close()
+	if c.PID() != h.PID() {
+		t.Fatal("another keeper")
+	}
+	ps, err := c.List(t.Context())
+	if err != nil || len(ps) != 1 || ps[0].ID != "left" || ps[0].Exit != nil || strconv.Itoa(ps[0].PID) != strings.TrimSpace(line) {
+		t.Fatalf("%+v %v, agent said %q", ps, err, line)
+	}
+	if string(ps[0].Meta) != `{"note":7}` {
+		t.Errorf("meta %s", ps[0].Meta)
+	}
+	ch := c.Follow(ps[0])
+	if tail, err := c.Tail(t.Context(), "left"); err != nil {
+		t.Error(tail, err)
+	}
+	if err := c.Kill(t.Context(), "left"); err != nil {
+		t.Fatal(err)
+	}
+	if e := exit(t, ch); e.Signal != syscall.SIGKILL || !gone(ps[0].PID) {
+		t.Errorf("%+v", e)
+	}
+	// Once it has ended, whoever comes later is told at once.
+	ps, _ = c.List(t.Context())
+	if e := exit(t, c.Follow(ps[0])); e.Signal != syscall.SIGKILL {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestOrphanEndsEverything(t *testing.T) {
+	h := start(t, 300*time.Millisecond)
+	a, b := h.run("a", "parent"), h.run("b", "stubborn")
+	pids := append(h.pids(a, 2), h.pids(b, 1)...)
+	// With an agent it stays.
+	select {
+	case <-h.Done():
+		t.Fatal("ended with its agent there")
+	case <-time.After(500 * time.Millisecond):
+	}
+	h.Client.Close()
+	for _, p := range append(pids, h.PID()) {
+		eventually(t, "everything has ended", func() bool { return gone(p) })
+	}
+	if _, err := os.Lstat(h.sock); !os.IsNotExist(err) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
+func TestKeeperTerminated(t *testing.T) {
+	h := start(t, time.Minute)
+	a := h.run("a", "stubborn")
+	pids := h.pids(a, 1)
+	syscall.Kill(h.PID(), syscall.SIGTERM)
+	if e := exit(t, a); e.Signal != syscall.SIGKILL {
+		t.Errorf("%+v", e)
+	}
+	eventually(t, "all gone", func() bool { return gone(pids[0]) && gone(h.PID()) })
+}
+
+func TestKeeperKilled(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no death signal here")
+	}
+	h := start(t, time.Minute)
+	a := h.run("a", "parent")
+	pids := h.pids(a, 2)
+	syscall.Kill(h.PID(), syscall.SIGKILL)
+	if e := exit(t, a); !e.Lost {
+		t.Errorf("%+v", e)
+	}
+	for _, p := range pids {
+		eventually(t, "no process is left", func() bool { return gone(p) })
+	}
+	if _, err := h.List(t.Context()); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+	// A new one finds a stale socket and a free lock.
+	c := h.ensure(time.Minute)
+	if c.PID() == h.PID() {
+		t.Error("the same keeper")
+	}
+	if err := c.End(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// Keeper and agent killed at once: the next keeper clears up.
+func TestKeeperAndAgentKilled(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("sessions are not listed here")
+	}
+	h := start(t, time.Minute)
+	a := h.run("a", "parent")
+	pids := h.pids(a, 2)
+	h.Client.Close()
+	syscall.Kill(h.PID(), syscall.SIGKILL)
+	eventually(t, "the leader follows the keeper", func() bool { return gone(pids[0]) || gone(pids[1]) })
+	c := h.ensure(time.Minute)
+	defer c.End(t.Context(), 0)
+	for _, p := range pids {
+		eventually(t, "no process is left", func() bool { return gone(p) })
+	}
+}
+
+func TestOneKeeperPerFolder(t *testing.T) {
+	dir := t.TempDir()
+	h := &house{t: t, dir: dir, sock: filepath.Join(dir, "s")}
+	var wg sync.WaitGroup
+	clients := make([]*Client, 4)
+	for i := range clients {
+		wg.Go(func() { clients[i] = h.ensure(time.Minute) })
+	}
+	wg.Wait()
+	for _, c := range clients {
+		if c.PID() != clients[0].PID() {
+			t.Errorf("keepers %d and %d", c.PID(), clients[0].PID())
+		}
+	}
+	if err := Run(t.Context(), Options{Socket: h.sock, Dir: dir}); !errors.Is(err, ErrRunning) {
+		t.Errorf("second keeper: %v", err)
+	}
+	if err := clients[0].End(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+	for _, c := range clients[1:] {
+		<-c.Done()
+	}
+	eventually(t, "gone", func() bool { return gone(clients[0].PID()) })
+}
+
+func TestStaleSocketAndLongPath(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("long socket paths need /proc")
+	}
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h := &house{t: t, dir: dir, sock: filepath.Join(dir, "keeper.sock")}
+	short, done, err := shortPath(h.sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	ln.Close()
+	done()
+	if _, err := os.Lstat(h.sock); err != nil {
+		t.Fatal("no stale socket to begin with")
+	}
+	c := h.ensure(time.Minute)
+	if err := c.End(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	// What is no socket is not ours to remove.
+	if err := os.WriteFile(h.sock, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if ln, err := listen(h.sock); err == nil {
+		ln.Close()
+		t.Error("a file was taken for a socket")
+	}
+}
+
+func TestEnsureSaysWhy(t *testing.T) {
+	dir := t.TempDir()
+	exe, _ := os.Executable()
+	_, err := Ensure(t.Context(), Start{Exe: exe, Args: []string{"test-run", "exit", "1", "why not"}, Socket: filepath.Join(dir, "s"), Dir: dir})
+	if err == nil || !strings.Contains(err.Error(), "why not") {
+		t.Error(err)
+	}
+	if _, err := Ensure(t.Context(), Start{Exe: filepath.Join(dir, "none"), Socket: filepath.Join(dir, "s"), Dir: dir}); err == nil {
+		t.Error("started nothing")
+	}
+}
+
+// Nonsense on the socket closes that connection and disturbs nobody.
+func TestNonsense(t *testing.T) {
+	h := start(t, time.Minute)
+	for _, s := range []string{"}\n", "{\"seq\":1}\n", "{\"seq\":1,\"op\":\"spawn\"}\n", strings.Repeat("x", MaxLine+1), "{\"seq\":1,\"op\":\"signal\",\"id\":\"none\",\"signal\":99}\n"} {
+		conn, err := net.Dial("unix", h.sock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(2 * time.Second))
+		conn.Write([]byte(s))
+		conn.Close()
+	}
+	if e := exit(t, h.run("a", "exit", "0")); e.Code != 0 {
+		t.Errorf("%+v", e)
+	}
+}
+
+func FuzzProcessID(f *testing.F) {
+	f.Add("r1")
+	f.Add("../x")
+	f.Fuzz(func(t *testing.T, id string) {
+		if goodID(id) && (filepath.Base(id) != id || id == "." || id == "..") {
+			t.Errorf("%q leaves the folder", id)
+		}
+	})
+}
+
+func BenchmarkSpawn(b *testing.B) {
+	dir := b.TempDir()
+	exe, _ := os.Executable()
+	sock := filepath.Join(dir, "s")
+	c, err := Ensure(b.Context(), Start{Exe: exe, Args: []string{"test-keeper", sock, dir, "1m"}, Socket: sock, Dir: dir})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.End(context.Background(), 0)
+	for b.Loop() {
+		ch, err := c.Spawn(b.Context(), Process{ID: "x", Argv: []string{"/bin/true"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		<-ch.Exited
+		b.StartTimer()
+	}
+}
