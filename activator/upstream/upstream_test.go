@@ -1,0 +1,654 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// engine is a server that answers each request as answer says; conns counts
+// its connections. answer returns false to close.
+type engine struct {
+	addr  string
+	conns atomic.Int32
+}
+
+func newEngine(t testing.TB, answer func(c net.Conn, r *http.Request, body []byte, n int) bool) *engine {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &engine{addr: ln.Addr().String()}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var all []net.Conn
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			e.conns.Add(1)
+			mu.Lock()
+			all = append(all, c)
+			mu.Unlock()
+			wg.Go(func() {
+				defer c.Close()
+				br := bufio.NewReader(c)
+				for n := 0; ; n++ {
+					r, err := http.ReadRequest(br)
+					if err != nil {
+						return
+					}
+					body, err := io.ReadAll(r.Body)
+					if err != nil || !answer(c, r, body, n) {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		mu.Lock()
+		for _, c := range all {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return e
+}
+
+// says answers every request with raw.
+func says(t testing.TB, raw string) *engine {
+	return newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, _ int) bool {
+		_, err := io.WriteString(c, raw)
+		return err == nil
+	})
+}
+
+func client(t testing.TB, o Options) *Client {
+	c := New(o)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func post(addr, body string) *Request {
+	return &Request{Addr: addr, Method: "POST", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
+}
+
+const okHello = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+
+func TestAnswers(t *testing.T) {
+	chunked := "HTTP/1.1 200 OK\r\nDate: today\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: Chunked\r\n\r\n"
+	for _, x := range []struct {
+		name, raw string
+		closes    bool // the engine closes behind it
+		status    int
+		length    int64
+		body      string
+		err       error // of Do or of reading
+		reused    bool
+	}{
+		{"length", okHello, false, 200, 5, "hello", nil, true},
+		{"empty", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", false, 200, 0, "", nil, true},
+		{"204", "HTTP/1.1 204 No Content\r\n\r\n", false, 204, 0, "", nil, true},
+		{"bare LF", "HTTP/1.1 200 OK\ncontent-length: 5\n\nhello", false, 200, 5, "hello", nil, true},
+		{"chunks", chunked + "5\r\nhello\r\n1;x=y\r\n!\r\n0\r\n\r\n", false, 200, -1, "hello!", nil, true},
+		{"trailers", chunked + "5\r\nhello\r\n0\r\nx-sum: 1\r\ny: 2\r\n\r\n", false, 200, -1, "hello", nil, true},
+		{"1xx", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: x\r\n\r\n" + okHello, false, 200, 5, "hello", nil, true},
+		{"close", "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello", true, 200, 5, "hello", nil, false},
+		{"1.0", "HTTP/1.0 200 OK\r\n\r\nhello", true, 200, -1, "hello", nil, false},
+		{"until close", "HTTP/1.1 500 Oh\r\n\r\nhello", true, 500, -1, "hello", nil, false},
+		{"too much", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello, and more", false, 200, 5, "hello", nil, false},
+		{"nothing", "", true, 0, 0, "", ErrNoAnswer, false},
+		{"half a head", "HTTP/1.1 200 OK\r\nconte", true, 0, 0, "", ErrNoAnswer, false},
+		{"short", "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello", true, 200, 6, "hello", io.ErrUnexpectedEOF, false},
+		{"short chunk", chunked + "6\r\nhello", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
+		{"no last chunk", chunked + "5\r\nhello\r\n", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
+		{"no end of trailers", chunked + "5\r\nhello\r\n0\r\n", true, 200, -1, "hello", io.ErrUnexpectedEOF, false},
+		{"chunk too long", chunked + "4\r\nhello\r\n0\r\n\r\n", false, 200, -1, "hell", ErrProtocol, false},
+		{"chunk size", chunked + "5x\r\nhello\r\n", false, 200, -1, "", ErrProtocol, false},
+		{"huge chunk", chunked + "fffffffff\r\n", false, 200, -1, "", ErrProtocol, false},
+		{"not http", "SSH-2.0-x\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"http/2", "HTTP/2.0 200 OK\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"101", "HTTP/1.1 101 Switch\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"both framings", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"two lengths", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"bad length", "HTTP/1.1 200 OK\r\ncontent-length: 5x\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"bad coding", "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"large head", "HTTP/1.1 200 OK\r\n" + strings.Repeat("x: "+strings.Repeat("y", 1000)+"\r\n", 40) + "\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"long line", "HTTP/1.1 200 OK\r\nx: " + strings.Repeat("y", 10000) + "\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"control in value", "HTTP/1.1 200 OK\r\nx: a\x00b\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"endless 1xx", strings.Repeat("HTTP/1.1 102 P\r\n\r\n", 40), false, 0, 0, "", ErrProtocol, false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, _ int) bool {
+				_, err := io.WriteString(c, x.raw)
+				return err == nil && !x.closes
+			})
+			c := client(t, Options{})
+			for range 2 {
+				r, err := c.Do(t.Context(), post(e.addr, "{}"))
+				if err == nil {
+					if r.Status != x.status || r.Length != x.length {
+						t.Errorf("status %d length %d", r.Status, r.Length)
+					}
+					var b []byte
+					b, err = io.ReadAll(r)
+					if string(b) != x.body {
+						t.Errorf("body %q", b)
+					}
+					r.Close()
+					r.Close()
+				} else if x.status != 0 {
+					t.Errorf("Do: %v", err)
+				}
+				if !errors.Is(err, x.err) {
+					t.Errorf("error %v, want %v", err, x.err)
+				}
+			}
+			if n := e.conns.Load(); x.reused != (n == 1) {
+				t.Errorf("%d connections", n)
+			}
+		})
+	}
+}
+
+func TestRequestOnTheWire(t *testing.T) {
+	big := bytes.Repeat([]byte("0123456789abcdef"), 10_000)
+	type seen struct {
+		r    *http.Request
+		body []byte
+	}
+	requests := make(chan seen, 1)
+	e := newEngine(t, func(c net.Conn, r *http.Request, b []byte, _ int) bool {
+		requests <- seen{r, b}
+		io.WriteString(c, okHello)
+		return true
+	})
+	c := client(t, Options{})
+	for _, pieces := range [][][]byte{{[]byte(`{"model":`), []byte(`"x"`), []byte(`}`)}, {big, []byte("tail")}, nil} {
+		r, err := c.Do(t.Context(), &Request{Addr: e.addr, Prefix: "/replicas/7", Method: "POST", Path: "/v1/x?y=z", Body: pieces,
+			Fields: []Field{{"content-type", "application/json"}, {"X-A", "1\r\nEvil: 2"}, {"Connection", "close"}, {"Host", "other"}, {"Transfer-Encoding", "chunked"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadAll(r)
+		r.Close()
+		x := <-requests
+		got, body := x.r, x.body
+		if !bytes.Equal(body, bytes.Join(pieces, nil)) || got.RequestURI != "/replicas/7/v1/x?y=z" || got.Host != e.addr ||
+			got.Header.Get("X-A") != "1  Evil: 2" || got.Header.Get("Evil") != "" || got.Close || got.ContentLength != int64(len(body)) {
+			t.Errorf("%v, %d bytes", got, len(body))
+		}
+	}
+	if e.conns.Load() != 1 {
+		t.Error("not reused")
+	}
+}
+
+func TestFieldsOfAnAnswer(t *testing.T) {
+	e := says(t, "HTTP/1.1 200 OK\r\nDate: today\r\nX-B:  1 \r\nKeep-Alive: 5\r\nx-a: 2\r\nX-B: 3\r\nContent-Length: 0\r\n\r\n")
+	r, err := client(t, Options{}).Do(t.Context(), post(e.addr, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if s := fmt.Sprint(r.Fields); s != "[{date today} {x-b 1} {x-a 2} {x-b 3}]" || r.Header("x-b") != "1" || r.Header("no") != "" {
+		t.Error(s)
+	}
+}
+
+// What has come is read at once, across chunks; what has not is not waited for.
+func TestChunksCoalesce(t *testing.T) {
+	step := make(chan string)
+	e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, _ int) bool {
+		for s := range step {
+			io.WriteString(c, s)
+		}
+		return true
+	})
+	r, err := func() (*Response, error) {
+		go func() { step <- "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n4\r\nf" }()
+		return client(t, Options{}).Do(t.Context(), post(e.addr, ""))
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := make([]byte, 100)
+	read := func() string {
+		n, err := r.Read(p)
+		return fmt.Sprintf("%s %v", p[:n], err)
+	}
+	if s := read(); s != "abcdef <nil>" {
+		t.Error(s)
+	}
+	step <- "ghi\r\n"
+	if s := read(); s != "ghi <nil>" {
+		t.Error(s)
+	}
+	step <- "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+	if s := read(); s != "data: [DONE]\n\n EOF" {
+		t.Error(s)
+	}
+	close(step)
+	r.Close()
+}
+
+func TestAbandonedStreamIsNotReused(t *testing.T) {
+	e := says(t, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nold\r\n3\r\nold\r\n0\r\n\r\n")
+	c := client(t, Options{})
+	for range 3 {
+		r, err := c.Do(t.Context(), post(e.addr, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Read(make([]byte, 2))
+		r.Close()
+		if _, err := r.Read(make([]byte, 1)); err == nil {
+			t.Error("read after Close")
+		}
+	}
+	if n := e.conns.Load(); n != 3 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+func TestRetryOnDeadReusedConnection(t *testing.T) {
+	var seen atomic.Int32
+	e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, n int) bool {
+		if seen.Add(1); n == 1 {
+			return false // it had closed the connection just then
+		}
+		io.WriteString(c, okHello)
+		return true
+	})
+	c := client(t, Options{})
+	for range 2 {
+		r, err := c.Do(t.Context(), post(e.addr, "{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadAll(r)
+		r.Close()
+	}
+	if e.conns.Load() != 2 || seen.Load() != 3 {
+		t.Errorf("%d connections, %d requests", e.conns.Load(), seen.Load())
+	}
+	// Once only, and never after a byte of the answer.
+	var tries atomic.Int32
+	e = newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, n int) bool {
+		if tries.Add(1) == 1 {
+			io.WriteString(c, okHello)
+			return true
+		}
+		if tries.Load() == 4 {
+			io.WriteString(c, "HTTP/1.1 2")
+		}
+		return false
+	})
+	for i := range 3 {
+		r, err := c.Do(t.Context(), post(e.addr, "{}"))
+		if err == nil {
+			io.ReadAll(r)
+			r.Close()
+		}
+		if i == 0 != (err == nil) || i > 0 && !errors.Is(err, ErrNoAnswer) {
+			t.Error(i, err)
+		}
+	}
+	if tries.Load() != 4 {
+		t.Errorf("%d tries", tries.Load())
+	}
+}
+
+func TestDialFails(t *testing.T) {
+	ln, _ := net.Listen("tcp", "127.0.0.1:0")
+	addr := ln.Addr().String()
+	ln.Close()
+	_, err := client(t, Options{}).Do(t.Context(), post(addr, ""))
+	if !errors.Is(err, ErrDial) {
+		t.Error(err)
+	}
+	c := New(Options{})
+	c.Close()
+	if _, err := c.Do(t.Context(), post(addr, "")); !errors.Is(err, ErrDial) || !errors.Is(err, errClosed) {
+		t.Error(err)
+	}
+	hang := client(t, Options{DialTimeout: 10 * time.Millisecond, Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	if _, err := hang.Do(t.Context(), post(addr, "")); !errors.Is(err, ErrDial) {
+		t.Error(err)
+	}
+}
+
+// An engine that refuses a body early is heard.
+func TestEarlyAnswer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		http.ReadRequest(bufio.NewReader(c))
+		io.WriteString(c, "HTTP/1.1 413 Large\r\ncontent-length: 0\r\n\r\n")
+		io.Copy(io.Discard, c)
+		c.Close()
+	}()
+	c := client(t, Options{})
+	r, err := c.Do(t.Context(), post(ln.Addr().String(), strings.Repeat("x", 4<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Status != 413 {
+		t.Error(r.Status)
+	}
+	r.Close()
+	c.Close()
+	<-done
+}
+
+func TestCancel(t *testing.T) {
+	left := make(chan struct{}, 4)
+	e := newEngine(t, func(c net.Conn, r *http.Request, body []byte, _ int) bool {
+		if string(body) == "stream" {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+		}
+		if string(body) == "ok" {
+			io.WriteString(c, okHello)
+			return true
+		}
+		c.Read(make([]byte, 1)) // until the client leaves
+		left <- struct{}{}
+		return false
+	})
+	c := client(t, Options{})
+	why := errors.New("why")
+	for _, body := range []string{"wait", "stream"} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		if body == "wait" {
+			time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
+		}
+		r, err := c.Do(ctx, post(e.addr, body))
+		if body == "stream" {
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Read(make([]byte, 10))
+			time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
+			_, err = r.Read(make([]byte, 10))
+			r.Close()
+		}
+		if !errors.Is(err, ErrCancelled) || !errors.Is(err, why) {
+			t.Errorf("%s: %v", body, err)
+		}
+		select {
+		case <-left:
+		case <-time.After(time.Second):
+			t.Errorf("%s: the engine saw nobody leave", body)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := c.Do(ctx, post(e.addr, "ok"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.ReadAll(r)
+	r.Close()
+	cancel() // late: the connection is in the pool
+	n := e.conns.Load()
+	if r, err = c.Do(t.Context(), post(e.addr, "ok")); err != nil {
+		t.Fatal(err)
+	}
+	io.ReadAll(r)
+	r.Close()
+	if e.conns.Load() != n {
+		t.Error("a late cancel closed the connection")
+	}
+	if _, err = c.Do(ctx, post(e.addr, "ok")); !errors.Is(err, ErrCancelled) {
+		t.Error(err)
+	}
+}
+
+// Thousands leave at the worst moments beside healthy requests: none of these
+// may fail.
+func TestLeaversHarmNobody(t *testing.T) {
+	e := newEngine(t, func(c net.Conn, r *http.Request, body []byte, _ int) bool {
+		if bytes.HasPrefix(body, []byte("s")) {
+			if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"); err != nil {
+				return false
+			}
+			for range 3 {
+				fmt.Fprintf(c, "%x\r\n%s\r\n", len(body), body)
+			}
+			_, err := io.WriteString(c, "0\r\n\r\n")
+			return err == nil
+		}
+		_, err := fmt.Fprintf(c, "HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s", len(body), body)
+		return err == nil
+	})
+	c := client(t, Options{})
+	var healthy, leavers atomic.Int32
+	var wg sync.WaitGroup
+	for k := range 32 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(k), 1))
+			for i := range 250 {
+				kind := "n"
+				times := 1
+				if rng.IntN(2) == 0 {
+					kind, times = "s", 3
+				}
+				body := fmt.Sprintf("%s-%d-%d", kind, k, i)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				leaves := k%2 == 0
+				if leaves {
+					d := time.Duration(rng.IntN(300)) * time.Microsecond
+					wg.Go(func() {
+						time.Sleep(d) // beside the request, and behind it
+						cancel()
+					})
+				}
+				r, err := c.Do(ctx, post(e.addr, body))
+				var b []byte
+				if err == nil {
+					b, err = io.ReadAll(r)
+					r.Close()
+				}
+				switch {
+				case err == nil && string(b) != strings.Repeat(body, times):
+					t.Errorf("another's answer: %q for %q", b, body)
+				case err != nil && !leaves:
+					t.Errorf("a healthy request failed: %v", err)
+				case err != nil && !errors.Is(err, ErrCancelled):
+					t.Errorf("a leaver failed otherwise: %v", err)
+				case leaves:
+					leavers.Add(1)
+				default:
+					healthy.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d healthy, %d leavers, %d connections", healthy.Load(), leavers.Load(), e.conns.Load())
+}
+
+func TestIdleIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dials, ends atomic.Int32
+		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
+			dials.Add(1)
+			here, there := net.Pipe()
+			go func() {
+				br := bufio.NewReader(there)
+				for {
+					if _, err := http.ReadRequest(br); err != nil {
+						ends.Add(1)
+						return
+					}
+					io.WriteString(there, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+				}
+			}()
+			return here, nil
+		}})
+		defer c.Close()
+		one := func() *Response {
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		one().Close()
+		time.Sleep(3 * time.Second)
+		a, b := one(), one()
+		a.Close()
+		time.Sleep(2 * time.Second)
+		b.Close()
+		if dials.Load() != 2 || ends.Load() != 0 {
+			t.Error(dials.Load(), ends.Load())
+		}
+		time.Sleep(2500 * time.Millisecond) // a is 4.5 s idle, b 2.5
+		synctest.Wait()
+		if ends.Load() != 1 {
+			t.Error("at 4.5 s:", ends.Load())
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if ends.Load() != 2 {
+			t.Error("at 6.5 s:", ends.Load())
+		}
+		one().Close()
+		c.CloseIdle()
+		synctest.Wait()
+		if ends.Load() != 3 {
+			t.Error("after CloseIdle:", ends.Load())
+		}
+		one().Close() // the timer runs again
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if ends.Load() != 4 {
+			t.Error("at the end:", ends.Load())
+		}
+	})
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(okHello), 3)
+	f.Add([]byte("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), 1)
+	f.Add([]byte("HTTP/1.1 100 C\r\n\r\nHTTP/1.1 204 N\r\nx: y\r\n\r\n"), 100)
+	f.Fuzz(func(t *testing.T, raw []byte, size int) {
+		k := newConn(New(Options{}), "e", &canned{r: bytes.NewReader(raw)})
+		res := &Response{k: k}
+		if err := k.readHead(res, false); err != nil {
+			return
+		}
+		var got []byte
+		p := make([]byte, 1+min(max(size, 0), 1000))
+		var err error
+		for range len(raw) + 2 {
+			var n int
+			n, err = k.read(p)
+			got = append(got, p[:n]...)
+			if err != nil {
+				break
+			}
+		}
+		if err == nil {
+			t.Fatal("it reads on for ever")
+		}
+		// What we take for whole, net/http takes for the same.
+		r, herr := http.ReadResponse(bufio.NewReader(bytes.NewReader(raw)), nil)
+		for herr == nil && r.StatusCode < 200 {
+			return // it does not skip them
+		}
+		if err == io.EOF && herr == nil && res.Status != 304 {
+			want, werr := io.ReadAll(r.Body)
+			if werr == nil && !bytes.Equal(got, want) && res.Status == r.StatusCode {
+				t.Errorf("%q, net/http reads %q", got, want)
+			}
+		}
+	})
+}
+
+type canned struct {
+	net.Conn
+	r io.Reader
+}
+
+func (c *canned) Read(p []byte) (int, error) { return c.r.Read(p) }
+func (c *canned) Close() error               { return nil }
+
+func BenchmarkDo(b *testing.B) {
+	for _, ctx := range []string{"plain", "cancellable"} {
+		b.Run(ctx, func(b *testing.B) {
+			body := strings.Repeat("x", 1500)
+			raw := []byte("HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 1500\r\ncontent-type: application/json\r\n\r\n" + body)
+			c := client(b, Options{Dial: func(context.Context, string) (net.Conn, error) { return &loop{answer: raw}, nil }})
+			req := post("e", strings.Repeat("y", 1200))
+			req.Fields = []Field{{"content-type", "application/json"}, {"accept", "application/json"}, {"x-request-id", "0123456789abcdef"}}
+			x := context.Background()
+			if ctx != "plain" {
+				var cancel func()
+				x, cancel = context.WithCancel(x)
+				defer cancel()
+			}
+			p := make([]byte, 4096)
+			b.ReportAllocs()
+			for b.Loop() {
+				r, err := c.Do(x, req)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for err == nil {
+					_, err = r.Read(p)
+				}
+				r.Close()
+			}
+		})
+	}
+}
+
+// loop answers every write at once, without a kernel.
+type loop struct {
+	net.Conn
+	answer, left []byte
+}
+
+func (l *loop) Write(p []byte) (int, error) { l.left = l.answer; return len(p), nil }
+func (l *loop) Read(p []byte) (int, error) {
+	n := copy(p, l.left)
+	l.left = l.left[n:]
+	return n, nil
+}
+func (l *loop) Close() error { return nil }
