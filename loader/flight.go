@@ -237,6 +237,10 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 			return nil, err
 		}
 		if c, err := f.have(d); c != nil || err != nil {
+			// A crash right after a publication leaves its parts behind.
+			if derr := in.Discard(); derr != nil {
+				f.l.o.Log.Warn("parts of a finished staging stay", "source", f.location, "err", derr)
+			}
 			return c, err
 		}
 	}

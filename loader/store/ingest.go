@@ -465,6 +465,9 @@ func (s *Store) discard(dir string) error {
 	if err := os.Rename(dir, out); err != nil {
 		return gone(err)
 	}
+	if err := s.step("delete"); err != nil {
+		return err
+	}
 	return os.RemoveAll(out)
 }
 

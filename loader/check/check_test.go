@@ -1,0 +1,164 @@
+package check_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/check"
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// file is a safetensors file with this header and n bytes of data.
+func file(head string, n int) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(head)))
+	b = append(b, head...)
+	return append(b, make([]byte, n)...)
+}
+
+func run(b []byte) error { return check.Safetensors(bytes.NewReader(b), int64(len(b))) }
+
+func TestSafetensorsGood(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"one":         file(`{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`, 24),
+		"none":        file(`{}`, 0),
+		"metadata":    file(`{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}`, 8),
+		"any order":   file(`{"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},"a":{"data_offsets":[0,3],"shape":[3],"dtype":"U8"}}`, 5),
+		"scalar":      file(`{"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}`, 8),
+		"empty shape": file(`{"a":{"dtype":"F32","shape":[0,9],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
+		"padded":      file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}       `, 1),
+		"narrow":      file(`{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}`, 2),
+	} {
+		if err := run(b); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestSafetensorsBad(t *testing.T) {
+	good := file(`{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`, 24)
+	huge := binary.LittleEndian.AppendUint64(nil, 1<<63)
+	one := func(dtype, shape, offsets string) []byte {
+		return file(fmt.Sprintf(`{"a":{"dtype":%s,"shape":%s,"data_offsets":%s}}`, dtype, shape, offsets), 24)
+	}
+	for name, tc := range map[string]struct {
+		b    []byte
+		kind source.Kind
+	}{
+		"empty file":            {nil, source.Truncated},
+		"seven bytes":           {good[:7], source.Truncated},
+		"cut in the header":     {good[:20], source.Truncated},
+		"cut in the data":       {good[:len(good)-1], source.Truncated},
+		"one byte too many":     {append(good[:len(good):len(good)], 0), source.Corrupt},
+		"header of 8 EiB":       {append(huge, good...), source.Corrupt},
+		"header of one byte":    {file(`{`, 9), source.Corrupt},
+		"not JSON":              {file(`{"a":`, 9), source.Corrupt},
+		"a list":                {file(`[]`, 0), source.Corrupt},
+		"something after":       {file(`{}{}`, 0), source.Corrupt},
+		"unknown type":          {one(`"Q4"`, `[6]`, `[0,24]`), source.Corrupt},
+		"type is a number":      {one(`4`, `[6]`, `[0,24]`), source.Corrupt},
+		"negative dimension":    {one(`"F32"`, `[-6]`, `[0,24]`), source.Corrupt},
+		"fraction":              {one(`"F32"`, `[6.0]`, `[0,24]`), source.Corrupt},
+		"exponent":              {one(`"F32"`, `[6e0]`, `[0,24]`), source.Corrupt},
+		"product overflows":     {one(`"F32"`, `[4294967296,4294967296,4294967296]`, `[0,24]`), source.Corrupt},
+		"product wraps to fit":  {one(`"U8"`, `[9223372036854775808,2,24]`, `[0,24]`), source.Corrupt},
+		"bytes overflow":        {one(`"F64"`, `[2305843009213693955]`, `[0,24]`), source.Corrupt},
+		"shape and length":      {one(`"F32"`, `[7]`, `[0,24]`), source.Corrupt},
+		"offsets turned round":  {one(`"F32"`, `[6]`, `[24,0]`), source.Corrupt},
+		"one offset":            {one(`"F32"`, `[6]`, `[24]`), source.Corrupt},
+		"three offsets":         {one(`"F32"`, `[6]`, `[0,24,48]`), source.Corrupt},
+		"does not begin at 0":   {one(`"U8"`, `[23]`, `[1,24]`), source.Corrupt},
+		"too many dimensions":   {one(`"U8"`, `[`+strings.Repeat("1,", 20)+`24]`, `[0,24]`), source.Corrupt},
+		"nested deep":           {file(`{"a":`+strings.Repeat("[", 50_000)+strings.Repeat("]", 50_000)+`}`, 0), source.Corrupt},
+		"a key twice":           {file(`{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
+		"a tensor twice":        {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2), source.Corrupt},
+		"an unknown key":        {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1}}`, 1), source.Corrupt},
+		"no type":               {file(`{"a":{"shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
+		"overlap":               {file(`{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}`, 6), source.Corrupt},
+		"gap":                   {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 3), source.Corrupt},
+		"empty one inside":      {file(`{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[0],"data_offsets":[2,2]}}`, 4), source.Corrupt},
+		"metadata of numbers":   {file(`{"__metadata__":{"a":1}}`, 0), source.Corrupt},
+		"not UTF-8":             {file("{\"\xff\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1), source.Corrupt},
+		"name of two kilobytes": {file(`{"`+strings.Repeat("n", 2000)+`":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
+	} {
+		if err := run(tc.b); source.KindOf(err) != tc.kind {
+			t.Errorf("%s: %v, want kind %q", name, err, tc.kind)
+		}
+	}
+}
+
+func TestSafetensorsTooMany(t *testing.T) {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i := range 200_001 {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `"t%d":{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}`, i, i, i+1)
+	}
+	b.WriteByte('}')
+	begun := time.Now()
+	if err := run(file(b.String(), 200_001)); source.KindOf(err) != source.Corrupt {
+		t.Errorf("error %v", err)
+	}
+	// The bound is a second; the race detector and a busy machine get more.
+	if d := time.Since(begun); d > 5*time.Second {
+		t.Errorf("took %v", d)
+	}
+}
+
+func FuzzSafetensors(f *testing.F) {
+	f.Add([]byte(`{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`), 24)
+	f.Add([]byte(`{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}   `), 8)
+	f.Add([]byte(`{"a":{"dtype":"U8","shape":[9223372036854775808,2,24],"data_offsets":[0,24]}}`), 24)
+	f.Add([]byte(`{"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},"a":{"data_offsets":[0,3],"shape":[3],"dtype":"U8"}}`), 5)
+	f.Fuzz(func(t *testing.T, head []byte, n int) {
+		if n < 0 || n > 1<<16 {
+			return
+		}
+		b := file(string(head), n)
+		err := run(b)
+		if err == nil {
+			// What is good is not good with a byte less or more.
+			if n > 0 && run(b[:len(b)-1]) == nil || run(append(b, 0)) == nil {
+				t.Error("good, and good with another length")
+			}
+			return
+		}
+		if k := source.KindOf(err); k != source.Truncated && k != source.Corrupt {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestGGUF(t *testing.T) {
+	good := append([]byte("GGUF\x03\x00\x00\x00"), make([]byte, 16)...)
+	for _, tc := range []struct {
+		b    []byte
+		kind source.Kind
+	}{{good, ""}, {good[:23], source.Truncated}, {append([]byte("GGUF\x09\x00\x00\x00"), make([]byte, 16)...), source.Corrupt}, {append([]byte("ggml"), good...), source.Corrupt}} {
+		if err := check.File("x.gguf", bytes.NewReader(tc.b), int64(len(tc.b))); source.KindOf(err) != tc.kind {
+			t.Errorf("%q: %v", tc.b, err)
+		}
+	}
+}
+
+func TestShards(t *testing.T) {
+	index := []byte(`{"metadata":{"total_size":8},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}}`)
+	for _, tc := range []struct {
+		have []string
+		kind source.Kind
+	}{{[]string{"m-1.safetensors", "m-2.safetensors"}, ""}, {[]string{"m-1.safetensors"}, source.Missing}} {
+		if err := check.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), tc.have); source.KindOf(err) != tc.kind {
+			t.Errorf("%v: %v", tc.have, err)
+		}
+	}
+	for _, bad := range []string{``, `{}`, `{"weight_map":[]}`, `{"weight_map":{"a":1}}`, `null`} {
+		if err := check.Shards("i", strings.NewReader(bad), int64(len(bad)), nil); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package loader_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+func TestLocate(t *testing.T) {
+	for _, tc := range []struct{ src, scheme, location string }{
+		{"./tiny", "file", "file:///models/tiny"},
+		{"tiny/", "file", "file:///models/tiny"},
+		{"../x", "file", "file:///x"},
+		{"/abs/x", "file", "file:///abs/x"},
+		{"file:///abs/x/", "file", "file:///abs/x"},
+		{"file:///a%20b", "file", "file:///a b"},
+		{"az://acc/c/p/", "az", "az://acc/c/p"},
+		{"https://acc.blob.core.windows.net/c/p", "https", "https://acc.blob.core.windows.net/c/p"},
+		{"hf://org/repo@main", "hf", "hf://org/repo@main"},
+	} {
+		scheme, location, err := loader.Locate(tc.src, "/models")
+		if err != nil || scheme != tc.scheme || location != tc.location {
+			t.Errorf("%s: %s %s %v", tc.src, scheme, location, err)
+		}
+	}
+	for _, bad := range []string{"", "~/x", "file://host/x", "file:x", "file:///x?a", "az://a/c?sig=CANARY", "https://u:CANARY@h/x", "AZ://a/c", "a\nb", "://x"} {
+		if _, _, err := loader.Locate(bad, "/models"); source.KindOf(err) != source.BadSource || strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	if _, _, err := loader.Locate("./x", ""); source.KindOf(err) != source.BadSource {
+		t.Errorf("relative without a base: %v", err)
+	}
+	if folder, ok, err := loader.Local("./x", "/m"); folder != "/m/x" || !ok || err != nil {
+		t.Errorf("%s %v %v", folder, ok, err)
+	}
+	if _, ok, err := loader.Local("az://acc/c/p", ""); ok || err != nil {
+		t.Errorf("%v %v", ok, err)
+	}
+}
