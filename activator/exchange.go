@@ -115,7 +115,7 @@ func (x *exchange) run(res *door.Response) {
 		case async:
 			limit = x.began.Add(a.o.PadAfter)
 		}
-		for x.advance(limit, async) == tick {
+		for x.advance(limit, async) != settle {
 			if !limit.IsZero() && !a.o.Now().Before(limit) {
 				x.commit(res)
 				return

@@ -1,0 +1,123 @@
+package activator
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func TestWarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		e := w.engineAt("e:1", good)
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		r := w.post("/v1/chat/completions", askPlain, "X-Client-Request-Id", "mine-1", "Authorization", "Bearer dummy", "Cookie", "secret=1", "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		if r.err != nil || r.status != 200 || r.body != jsonAnswer {
+			t.Fatalf("%+v", r)
+		}
+		if id := r.head.Get("x-request-id"); len(id) != 32 || r.head.Get("thaw-client-request-id") != "mine-1" || r.head.Get("thaw-cold-start") != "" || !strings.Contains(r.head.Get("Server-Timing"), "queue;dur=0.0") || r.head.Get("openai-processing-ms") == "" {
+			t.Errorf("head %v", r.head)
+		}
+		s := e.requests()[0]
+		if s.body != askPlain || s.path != "/v1/chat/completions" {
+			t.Errorf("the engine saw %+v", s)
+		}
+		for name := range s.head {
+			switch name {
+			case "Content-Type", "Accept", "Traceparent", "X-Request-Id", "Content-Length", "Host":
+			default:
+				t.Errorf("the engine saw the field %s", name)
+			}
+		}
+		if s.head.Get("X-Request-Id") != r.head.Get("x-request-id") {
+			t.Error("the engine's request id must be ours")
+		}
+		r = w.post("/v1/chat/completions", askStream)
+		if r.err != nil || r.status != 200 || r.body != streamed || r.head.Get("Content-Type") != "text/event-stream; charset=utf-8" || r.head.Get("X-Accel-Buffering") != "no" {
+			t.Fatalf("%+v", r)
+		}
+		if w.wakes != 0 || len(w.asks) != 0 {
+			t.Fatal("nothing to wake or ask")
+		}
+	})
+}
+
+func TestColdStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", good)
+		f := fn("tiny")
+		w.act.Publish(f)
+		w.onWake = func() {
+			f.ColdStart = &functions.Timeline{ID: "cs-1", Began: time.Now(), State: functions.Downloading}
+			w.act.Publish(loadingAt(f, functions.Downloading, 10, time.Minute))
+			time.Sleep(30 * time.Second)
+			w.act.Publish(loadingAt(f, functions.Downloading, 80, 30*time.Second))
+			time.Sleep(30 * time.Second)
+			w.act.Publish(loadingAt(f, functions.Loading, 20, 60*time.Second))
+			time.Sleep(9 * time.Minute)
+			f.ColdStart = &functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600, Tier: functions.TierRemote, Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 60}, {Phase: functions.PhaseLoad, Start: 60, Duration: 540}}}
+			w.act.Publish(at(f, 4, "e:1"))
+		}
+		f.Model.Spec.Queue.Wait = functions.Duration(time.Hour)
+		r := w.post("/v1/chat/completions", askStream)
+		if r.err != nil || r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+		if r.took != 10*time.Minute {
+			t.Errorf("took %v: the waiter is let through at once", r.took)
+		}
+		got := plainEvents(r.body)
+		noop := 0
+		for strings.HasPrefix(got, `data: {"id":"chatcmpl-`) {
+			_, rest, _ := strings.Cut(got, "\n\n")
+			got = rest
+			noop++
+		}
+		if got != streamed {
+			t.Errorf("body %q", got)
+		}
+		if noop != 13 { // every 45 s of 597 s
+			t.Errorf("%d no-op chunks", noop)
+		}
+		for _, want := range []string{": thaw state=staging percent=10 eta_s=60 position=1\n", ": thaw state=staging percent=80 eta_s=30 position=1\n", ": thaw state=loading percent=20 eta_s=60 position=1\n", ": thaw timeline queue=600000 stage=60000 load=540000 first_token=0\ndata: [DONE]\n\n"} {
+			if !strings.Contains(r.body, want) {
+				t.Errorf("no %q in %q", want, r.body)
+			}
+		}
+		if strings.Contains(r.body, "\n\n:") && strings.Contains(r.body, "\n\n\n") {
+			t.Error("a blank line that ends no data")
+		}
+		if n := strings.Count(r.body, ": thaw state"); n < 60 || n > 80 {
+			t.Errorf("%d comments in ten minutes", n)
+		}
+		if r.head.Get("thaw-cold-start") != "cs-1" || w.wakes != 1 || w.firsts != 1 {
+			t.Errorf("cold start %q, %d wakes, %d first tokens", r.head.Get("thaw-cold-start"), w.wakes, w.firsts)
+		}
+		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
+			t.Error("the request's cold start is remembered", id)
+		}
+	})
+}
+
+func TestColdPlain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", good)
+		w.act.Publish(fn("tiny"))
+		w.onWake = func() {
+			time.Sleep(100 * time.Second)
+			w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		}
+		r := w.post("/v1/chat/completions", askPlain)
+		if r.err != nil || r.status != 200 || r.body != jsonAnswer || r.took != 100*time.Second {
+			t.Fatalf("%+v", r)
+		}
+		if r.head.Get("thaw-cold-start") == "" {
+			t.Error(r.head)
+		}
+	})
+}

@@ -1,0 +1,397 @@
+package activator
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// world is a whole data path in memory: door, activator, upstream client,
+// engines, and a platform that does what the test says.
+type world struct {
+	t       testing.TB
+	act     *Activator
+	book    *who.Book
+	reg     *prometheus.Registry
+	logs    *bytes.Buffer
+	client  *http.Client
+	ln      *memory
+	engines *upstream.Client
+
+	mu      sync.Mutex
+	up      map[string]*engine // by address
+	wakes   int
+	nudges  int
+	asks    []string
+	onWake  func()
+	firsts  int
+	started int // cold starts told
+}
+
+func (w *world) Wake(name functions.Name, team string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wakes++
+	if w.onWake != nil {
+		go w.onWake()
+	}
+	return fmt.Sprintf("cs-%d", w.wakes)
+}
+
+func (w *world) Nudge(functions.Name) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nudges++
+}
+
+func (w *world) Ask(_ functions.Name, replica, problem string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asks = append(w.asks, replica+": "+problem)
+}
+
+func (w *world) count(what *int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return *what
+}
+
+// newWorld must be called in a bubble; it ends with the test.
+func newWorld(t testing.TB, change func(*Options)) *world {
+	w := &world{t: t, up: map[string]*engine{}, reg: prometheus.NewRegistry(), logs: &bytes.Buffer{}, ln: newMemory()}
+	book, err := who.Open(filepath.Join(t.TempDir(), "keys.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.book = book
+	w.engines = upstream.New(upstream.Options{Dial: w.dialEngine})
+	o := Options{
+		Waker: w, Who: book, Engines: w.engines, Open: true, Metrics: w.reg,
+		Log:        slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, nil)),
+		FirstToken: func(functions.Name, string, time.Duration) { w.mu.Lock(); w.firsts++; w.mu.Unlock() },
+	}
+	if change != nil {
+		change(&o)
+	}
+	w.act = New(o)
+	srv := door.NewHTTP(door.Options{Handler: w.act.Serve})
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(w.ln) }()
+	w.client = &http.Client{Transport: &http.Transport{
+		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return w.ln.dial(ctx) },
+		MaxIdleConns:    -1,
+		IdleConnTimeout: time.Second,
+	}}
+	t.Cleanup(func() {
+		w.client.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		srv.Shutdown(ctx)
+		<-served
+		w.engines.Close()
+		w.mu.Lock()
+		for _, e := range w.up {
+			e.kill()
+		}
+		w.mu.Unlock()
+		synctestWait()
+		if l := w.act.buffered.Load(); l != 0 {
+			t.Errorf("%d bytes are still counted as buffered", l)
+		}
+		for _, e := range w.act.table.All() {
+			if l := e.Own.gate.Load(); l.Active != 0 || l.Queued != 0 {
+				t.Errorf("%s: the gate still holds %+v", e.Name, l)
+			}
+		}
+	})
+	return w
+}
+
+func synctestWait() {
+	defer func() { recover() }() // outside of a bubble
+	synctest.Wait()
+}
+
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// memory is a listener of net.Pipes.
+type memory struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newMemory() *memory { return &memory{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (m *memory) Accept() (net.Conn, error) {
+	select {
+	case c := <-m.conns:
+		return c, nil
+	case <-m.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (m *memory) Close() error   { m.once.Do(func() { close(m.closed) }); return nil }
+func (m *memory) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080} }
+func (m *memory) dial(ctx context.Context) (net.Conn, error) {
+	a, b := net.Pipe()
+	select {
+	case m.conns <- b:
+		return a, nil
+	case <-m.closed:
+		return nil, syscall.ECONNREFUSED
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// engine is a scripted engine in memory. answer writes a raw response; when it
+// returns false the connection dies.
+type engine struct {
+	mu     sync.Mutex
+	conns  map[net.Conn]bool
+	dead   bool
+	seen   []seen
+	answer func(c net.Conn, r *http.Request, body string) bool
+}
+
+type seen struct {
+	path string
+	head http.Header
+	body string
+}
+
+func (w *world) dialEngine(ctx context.Context, addr string) (net.Conn, error) {
+	w.mu.Lock()
+	e := w.up[addr]
+	w.mu.Unlock()
+	if e == nil {
+		return nil, syscall.ECONNREFUSED
+	}
+	return e.dial()
+}
+
+func (e *engine) dial() (net.Conn, error) {
+	a, b := net.Pipe()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.dead {
+		return nil, syscall.ECONNREFUSED
+	}
+	e.conns[b] = true
+	go e.serve(b)
+	return a, nil
+}
+
+func (e *engine) serve(c net.Conn) {
+	defer func() {
+		c.Close()
+		e.mu.Lock()
+		delete(e.conns, c)
+		e.mu.Unlock()
+	}()
+	br := bufio.NewReader(c)
+	for {
+		r, err := http.ReadRequest(br)
+		if err != nil {
+			return
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		e.mu.Lock()
+		e.seen = append(e.seen, seen{r.URL.Path, r.Header, string(body)})
+		e.mu.Unlock()
+		if !e.answer(c, r, string(body)) {
+			return
+		}
+	}
+}
+
+func (e *engine) kill() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dead = true
+	for c := range e.conns {
+		c.Close()
+	}
+}
+
+func (e *engine) requests() []seen {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]seen(nil), e.seen...)
+}
+
+// engineAt starts an engine at an address.
+func (w *world) engineAt(addr string, answer func(c net.Conn, r *http.Request, body string) bool) *engine {
+	e := &engine{conns: map[net.Conn]bool{}, answer: answer}
+	w.mu.Lock()
+	w.up[addr] = e
+	w.mu.Unlock()
+	return e
+}
+
+const chunkHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+func send(c net.Conn, s string) bool {
+	_, err := io.WriteString(c, s)
+	return err == nil
+}
+
+func chunk(c net.Conn, s string) bool { return send(c, fmt.Sprintf("%x\r\n%s\r\n", len(s), s)) }
+
+func whole200(c net.Conn, body string) bool {
+	return send(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+}
+
+const (
+	jsonAnswer = `{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`
+	event1     = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":"h"},"finish_reason":null}]}` + "\n\n"
+	event2     = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"i"},"finish_reason":null}]}` + "\n\n"
+	event3     = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+	eventUsage = `data: {"id":"c","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}` + "\n\n"
+	eventDone  = "data: [DONE]\n\n"
+	streamed   = event1 + event2 + event3 + eventDone
+)
+
+// good answers as a healthy engine does.
+func good(c net.Conn, r *http.Request, body string) bool {
+	if !strings.Contains(body, `"stream":true`) {
+		return whole200(c, jsonAnswer)
+	}
+	events := []string{event1, event2, event3}
+	if strings.Contains(body, `"include_usage":true`) {
+		events = append(events, eventUsage)
+	}
+	if !send(c, chunkHead) {
+		return false
+	}
+	for _, e := range append(events, eventDone) {
+		if !chunk(c, e) {
+			return false
+		}
+	}
+	return send(c, "0\r\n\r\n")
+}
+
+func fn(name string) route.Function {
+	n, err := functions.ParseName(name, functions.DefaultTeam)
+	if err != nil {
+		panic(err)
+	}
+	m := &functions.Model{Metadata: functions.Metadata{Name: n.Name, Namespace: n.Team}}
+	m.Spec.Scale = functions.Scale{Max: 1, Target: 8, Idle: functions.Duration(5 * time.Minute)}
+	m.Spec.Queue = functions.Queue{Requests: 1000, Bytes: 64 << 20, Wait: functions.Duration(5 * time.Minute)}
+	m.Spec.Deadlines.FirstToken = functions.Duration(2 * time.Minute)
+	return route.Function{Name: n, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+}
+
+// at makes the function READY at an engine's address.
+func at(f route.Function, slots int, addrs ...string) route.Function {
+	f.State = functions.Ready
+	f.Replicas = nil
+	for _, a := range addrs {
+		f.Replicas = append(f.Replicas, route.Replica{ID: a, Node: "n", Endpoint: "http://" + a, Slots: slots})
+	}
+	return f
+}
+
+func loadingAt(f route.Function, s functions.State, percent int, eta time.Duration) route.Function {
+	f.State = s
+	f.Progress = functions.Progress{State: s, Percent: percent, ETA: eta}
+	return f
+}
+
+const (
+	askPlain  = `{"model":"tiny","messages":[{"role":"user","content":"hello"}]}`
+	askStream = `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}`
+)
+
+// result is one answer as a client saw it.
+type result struct {
+	status int
+	head   http.Header
+	body   string
+	err    error // how the body ended, nil for cleanly
+	took   time.Duration
+}
+
+func (w *world) post(path, body string, head ...string) result {
+	return w.do(context.Background(), "POST", path, body, head...)
+}
+
+func (w *world) do(ctx context.Context, method, path, body string, head ...string) result {
+	began := time.Now()
+	r, err := http.NewRequestWithContext(ctx, method, "http://127.0.0.1:8080"+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Error(err)
+		return result{err: err}
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(head); i += 2 {
+		r.Header.Set(head[i], head[i+1])
+	}
+	res, err := w.client.Do(r)
+	if err != nil {
+		return result{err: err, took: time.Since(began)}
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return result{res.StatusCode, res.Header, string(b), err, time.Since(began)}
+}
+
+func (r result) code() string {
+	_, rest, ok := strings.Cut(r.body, `"code":"`)
+	if !ok {
+		return ""
+	}
+	c, _, _ := strings.Cut(rest, `"`)
+	return c
+}
+
+// plainEvents is a stream's body without what thaw adds to it.
+func plainEvents(body string) string {
+	var out strings.Builder
+	for _, l := range strings.SplitAfter(body, "\n") {
+		if !strings.HasPrefix(l, ":") {
+			out.WriteString(l)
+		}
+	}
+	return out.String()
+}
+
+var errTest = errors.New("test")
