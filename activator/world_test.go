@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -394,4 +393,25 @@ func plainEvents(body string) string {
 	return out.String()
 }
 
-var errTest = errors.New("test")
+
+// metric is the exposition of one metric, a line per series.
+func metric(t testing.TB, w *world, name string) string {
+	t.Helper()
+	families, err := w.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			var b strings.Builder
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					fmt.Fprintf(&b, "%s=%q ", l.GetName(), l.GetValue())
+				}
+				fmt.Fprintln(&b, m.GetCounter().GetValue()+m.GetGauge().GetValue())
+			}
+			return b.String()
+		}
+	}
+	return ""
+}

@@ -1,0 +1,463 @@
+package activator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// One engine, the stream cut at every byte of its body: the client never sees
+// a clean end without an error frame, and never a torn event.
+func TestCutAtEveryByte(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		cut := 0
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			send(c, chunkHead)
+			if cut > 0 {
+				chunk(c, streamed[:cut])
+			}
+			return false
+		})
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		for cut = 1; cut <= len(streamed); cut++ {
+			time.Sleep(2 * time.Second) // the cool-down of the replica
+			r := w.post("/v1/chat/completions", askStream)
+			if r.err != nil || r.status != 200 {
+				t.Fatalf("cut %d: %+v", cut, r)
+			}
+			if cut == len(streamed) {
+				if r.body != streamed {
+					t.Errorf("cut %d: all of it had come: %q", cut, r.body)
+				}
+				continue
+			}
+			whole := ""
+			if i := strings.LastIndex(streamed[:cut], "\n\n"); i >= 0 {
+				whole = streamed[:i+2]
+			}
+			rest, ok := strings.CutPrefix(r.body, whole)
+			if !ok || !strings.HasPrefix(rest, `data: {"error":{`) || !strings.HasSuffix(rest, "}}\n\n") || strings.Contains(rest, "[DONE]") || r.code() != "engine_crashed" {
+				t.Fatalf("cut %d: %q", cut, r.body)
+			}
+		}
+	})
+}
+
+func TestEndWithoutMark(t *testing.T) {
+	for name, c := range map[string]struct {
+		body string
+		want string // code of the frame, "" for success
+	}{
+		"no finish":       {event1 + event2, "engine_crashed"},
+		"finish, no done": {event1 + event3, ""},
+		"nothing at all":  {"", "engine_crashed"},
+		"comment only":    {": hello\n", "engine_crashed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				w.engineAt("e:1", func(conn net.Conn, r *http.Request, body string) bool {
+					send(conn, chunkHead)
+					if c.body != "" {
+						chunk(conn, c.body)
+					}
+					return send(conn, "0\r\n\r\n")
+				})
+				w.act.Publish(at(fn("tiny"), 4, "e:1"))
+				r := w.post("/v1/chat/completions", askStream)
+				if r.code() != c.want {
+					t.Fatalf("%+v", r)
+				}
+				if c.want == "" && r.body != c.body {
+					t.Fatalf("%q", r.body)
+				}
+			})
+		})
+	}
+}
+
+func TestEnginesOwnErrorFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		body := event1 + "data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + eventDone
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			send(c, chunkHead)
+			chunk(c, body)
+			return send(c, "0\r\n\r\n")
+		})
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		r := w.post("/v1/chat/completions", askStream)
+		if r.body != body || r.err != nil {
+			t.Fatalf("%+v", r)
+		}
+		if m := metric(t, w, "thaw_requests_total"); !strings.Contains(m, `code="502"`) || strings.Contains(m, `code="200"`) {
+			t.Error("it counts as failed:", m)
+		}
+	})
+}
+
+// Before the first byte a request is tried once more, on another replica if
+// there is one, and the broken one is asked about.
+func TestRetryBeforeTheFirstByte(t *testing.T) {
+	deaths := map[string]func(net.Conn, *http.Request, string) bool{
+		"unread": func(net.Conn, *http.Request, string) bool { return false },
+		"half a head": func(c net.Conn, _ *http.Request, _ string) bool {
+			send(c, "HTTP/1.1 200 OK\r\nContent-")
+			return false
+		},
+		"head only": func(c net.Conn, _ *http.Request, _ string) bool {
+			send(c, chunkHead)
+			return false
+		},
+		"no http": func(c net.Conn, _ *http.Request, _ string) bool { send(c, "SSH-2.0-x\r\n\r\n"); return false },
+	}
+	for name, die := range deaths {
+		for _, ask := range []string{askStream, askPlain} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, nil)
+					var mu sync.Mutex
+					tries := 0
+					flaky := func(c net.Conn, r *http.Request, body string) bool {
+						mu.Lock()
+						tries++
+						n := tries
+						mu.Unlock()
+						if n == 1 {
+							return die(c, r, body)
+						}
+						return good(c, r, body)
+					}
+					w.engineAt("e:1", flaky)
+					w.engineAt("e:2", flaky)
+					w.act.Publish(at(fn("tiny"), 4, "e:1", "e:2"))
+					r := w.post("/v1/chat/completions", ask)
+					if r.status != 200 || r.err != nil || r.code() != "" {
+						t.Fatalf("%+v", r)
+					}
+					if tries != 2 || len(w.asks) != 1 || r.took > time.Second {
+						t.Fatalf("%d tries, asks %v, took %v", tries, w.asks, r.took)
+					}
+				})
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, nil)
+					e := w.engineAt("e:1", die)
+					w.engineAt("e:2", die)
+					w.act.Publish(at(fn("tiny"), 4, "e:1", "e:2"))
+					r := w.post("/v1/chat/completions", ask)
+					if r.status != 502 || r.code() != "engine_crashed" || r.head.Get("x-should-retry") != "false" {
+						t.Fatalf("%+v", r)
+					}
+					if n := len(e.requests()); n > 1 {
+						t.Fatalf("one replica was tried %d times", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The only replica died at rest: the request waits for the platform to bring
+// another, and is not answered with an error.
+func TestDeadReplicaIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:2", good)
+		w.act.Publish(at(fn("tiny"), 4, "e:1")) // nobody listens there
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			w.act.Publish(fn("tiny"))
+			time.Sleep(2 * time.Second)
+			w.act.Publish(at(fn("tiny"), 4, "e:2"))
+		}()
+		r := w.post("/v1/chat/completions", askPlain)
+		if r.status != 200 || r.took != 2100*time.Millisecond {
+			t.Fatalf("%+v", r)
+		}
+		if len(w.asks) != 1 || !strings.Contains(w.asks[0], "refuses connections") {
+			t.Fatal(w.asks)
+		}
+	})
+}
+
+func TestPlainDiesInTheMiddle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			send(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"id\":")
+			return false
+		})
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		r := w.post("/v1/chat/completions", askPlain)
+		if r.status != 502 || r.code() != "engine_crashed" || r.head.Get("x-should-retry") != "false" {
+			t.Fatalf("%+v", r)
+		}
+		if len(w.asks) != 1 {
+			t.Fatal("asks", w.asks)
+		}
+	})
+}
+
+// An answer too large to keep is cut, never ended cleanly.
+func TestLargePlain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		all := true
+		body := `{"data":"` + strings.Repeat("x", 3<<20) + `","usage":{"prompt_tokens":7,"completion_tokens":0}}`
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			send(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body)))
+			if !all {
+				send(c, body[:2<<20])
+				return false
+			}
+			return send(c, body)
+		})
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		if r := w.post("/v1/embeddings", `{"model":"tiny","input":"x"}`); r.body != body || r.err != nil {
+			t.Fatalf("%d bytes, %v", len(r.body), r.err)
+		}
+		if m := metric(t, w, "thaw_tokens_total"); !strings.Contains(m, "prompt") || !strings.Contains(m, "7") {
+			t.Error(m)
+		}
+		all = false
+		if r := w.post("/v1/embeddings", `{"model":"tiny","input":"x"}`); r.err == nil {
+			t.Fatal("a clean end of a broken answer")
+		}
+	})
+}
+
+// An engine that accepts and says nothing is left after firstToken.
+func TestSilentEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			io.Copy(io.Discard, c)
+			return false
+		})
+		f := fn("tiny")
+		w.act.Publish(at(f, 4, "e:1"))
+		r := w.post("/v1/chat/completions", askStream)
+		if r.status != 200 || r.code() != "engine_hung" {
+			t.Fatalf("%+v", r)
+		}
+		if r.took < 4*time.Minute || r.took > 4*time.Minute+5*time.Second {
+			t.Error("two tries of two minutes:", r.took)
+		}
+		if !strings.Contains(r.body, ": thaw state=ready\n") {
+			t.Error("comments while the engine is silent", r.body)
+		}
+	})
+}
+
+// It spoke and fell silent: the last bound.
+func TestStreamFallsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			send(c, chunkHead)
+			chunk(c, event1)
+			io.Copy(io.Discard, c)
+			return false
+		})
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		r := w.post("/v1/chat/completions", askStream)
+		if r.code() != "engine_hung" || r.took != 5*time.Minute || !strings.HasPrefix(r.body, event1) {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+func TestEngineRefusesHeldStream(t *testing.T) {
+	refusal := `{"error":{"message":"too long","type":"BadRequestError","param":"input_tokens","code":400}}`
+	answer := func(c net.Conn, r *http.Request, _ string) bool {
+		return send(c, fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(refusal), refusal))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", answer)
+		w.act.Publish(fn("tiny"))
+		w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(at(fn("tiny"), 4, "e:1")) }
+		r := w.post("/v1/chat/completions", askStream)
+		if got := plainEvents(r.body); r.status != 200 || got != "data: "+refusal+"\n\n" || r.err != nil {
+			t.Fatalf("%+v", r)
+		}
+		if r := w.post("/v1/chat/completions", askStream); r.status != 400 || r.body != refusal {
+			t.Fatalf("not held, so the real status: %+v", r)
+		}
+	})
+}
+
+// A client that leaves is forgotten at once, waiting or streaming.
+func TestClientLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.act.Publish(fn("tiny"))
+		for _, body := range []string{askPlain, askStream} {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			r := w.do(ctx, "POST", "/v1/chat/completions", body)
+			cancel()
+			if r.err == nil {
+				t.Fatalf("%+v", r)
+			}
+			time.Sleep(time.Second)
+			if l := w.act.table.Lookup(fn("tiny").Name).Own.gate.Load(); l.Queued != 0 || l.Bytes != 0 {
+				t.Fatalf("a second later the gate holds %+v", l)
+			}
+		}
+		if w.nudges != 2 || w.wakes != 2 {
+			t.Fatalf("%d nudges, %d wakes: nobody waits any more, twice", w.nudges, w.wakes)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		left := make(chan time.Duration, 1)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			began := time.Now()
+			send(c, chunkHead)
+			for chunk(c, event2) {
+				time.Sleep(100 * time.Millisecond)
+			}
+			left <- time.Since(began)
+			return false
+		})
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		w.do(ctx, "POST", "/v1/chat/completions", askStream)
+		if d := <-left; d > 11*time.Second {
+			t.Fatal("the engine learned it after", d)
+		}
+		if len(w.asks) != 0 {
+			t.Fatal("the replica is not to blame:", w.asks)
+		}
+		time.Sleep(time.Second)
+		if m := metric(t, w, "thaw_requests_total"); !strings.Contains(m, `code="499"`) {
+			t.Error(m)
+		}
+	})
+}
+
+// Everyone who waits hears the first root cause at once.
+func TestFailureFansOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		f := fn("tiny")
+		w.act.Publish(f)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				ask := askPlain
+				if i%2 == 0 {
+					ask = askStream
+				}
+				r := w.post("/v1/chat/completions", ask)
+				if r.took != 20*time.Second || r.code() != "model_load_failed" || !strings.Contains(r.body, "CUDA out of memory") {
+					t.Errorf("%+v", r)
+				}
+				if i%2 == 1 && (r.status != 503 || r.head.Get("x-should-retry") != "false" || r.head.Get("Retry-After") != "") {
+					t.Errorf("%d %v", r.status, r.head)
+				}
+			})
+		}
+		time.Sleep(20 * time.Second)
+		f.State = functions.Failed
+		f.Failure = &route.Failure{Reason: "CUDA out of memory", At: time.Now(), Until: time.Now().Add(30 * time.Second)}
+		w.act.Publish(f)
+		wg.Wait()
+		if w.wakes != 1 {
+			t.Fatal(w.wakes, "wakes")
+		}
+		// The breaker is open: at once, without a wake.
+		r := w.post("/v1/chat/completions", askStream)
+		if r.status != 503 || r.code() != "model_load_failed" || r.took != 0 || w.wakes != 1 {
+			t.Fatalf("%+v", r)
+		}
+		// And closes by itself.
+		time.Sleep(31 * time.Second)
+		w.engineAt("e:1", good)
+		w.onWake = func() { w.act.Publish(at(fn("tiny"), 4, "e:1")) }
+		if r := w.post("/v1/chat/completions", askStream); r.status != 200 || w.wakes != 2 {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+func TestThousandWaitersOneWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		e := w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			time.Sleep(50 * time.Millisecond)
+			return good(c, r, body)
+		})
+		w.act.Publish(fn("tiny"))
+		w.onWake = func() { time.Sleep(time.Minute); w.act.Publish(at(fn("tiny"), 100, "e:1")) }
+		var wg sync.WaitGroup
+		for range 1000 {
+			wg.Go(func() {
+				if r := w.post("/v1/chat/completions", askStream); r.status != 200 || r.err != nil || !strings.HasSuffix(r.body, eventDone) {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+		wg.Wait()
+		if w.wakes != 1 || len(e.requests()) != 1000 {
+			t.Fatalf("%d wakes, %d requests", w.wakes, len(e.requests()))
+		}
+	})
+}
+
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			time.Sleep(10 * time.Second)
+			return good(c, r, body)
+		})
+		w.act.Publish(at(fn("warm"), 4, "e:1"), fn("tiny"))
+		var wg sync.WaitGroup
+		for _, ask := range []string{askPlain, askStream} {
+			wg.Go(func() {
+				r := w.post("/v1/chat/completions", ask)
+				if r.code() != "shutting_down" || r.took != 5*time.Second {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+		wg.Go(func() {
+			if r := w.post("/v1/chat/completions", strings.Replace(askStream, "tiny", "warm", 1)); r.err != nil || plainEvents(r.body) != streamed {
+				t.Errorf("a stream in flight is left alone: %+v", r)
+			}
+		})
+		time.Sleep(5 * time.Second)
+		w.act.Drain(t.Context())
+		if l := w.act.ledger.count; l != 0 {
+			t.Error("still waiting:", l)
+		}
+		if r := w.post("/v1/chat/completions", askPlain); r.status != 503 || r.code() != "shutting_down" || r.head.Get("Retry-After") != "1" {
+			t.Errorf("%+v", r)
+		}
+		wg.Wait()
+	})
+}
+
+func TestRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.act.Publish(fn("tiny"))
+		go func() { time.Sleep(time.Second); w.act.Remove(fn("tiny").Name) }()
+		if r := w.post("/v1/chat/completions", askStream); r.status != 404 || r.code() != "model_not_found" || r.took != time.Second {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
