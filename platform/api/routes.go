@@ -631,4 +631,3 @@ func (a *API) openapi(_ *exchange, res *door.Response) *openai.Error {
 	res.Set("content-type", "application/json")
 	return nil
 }
-

@@ -1,0 +1,506 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"net/http"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// ask sends one request and gives status, head and body.
+func (r *rig) ask(t *testing.T, method, path, key, body string, header ...string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		} else {
+			req.Header.Set(header[i], header[i+1])
+		}
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, res.Header, string(b)
+}
+
+func codeOf(body string) string {
+	var e struct {
+		Error struct{ Code string } `json:"error"`
+	}
+	_ = json.Unmarshal([]byte(body), &e)
+	return e.Error.Code
+}
+
+// real fills a pattern with things that exist; every call of it does what it
+// says and may be repeated.
+func real(e endpoint) (path, body string) {
+	path = strings.NewReplacer("{team}", "a", "{name}", "one").Replace(e.path)
+	switch {
+	case strings.Contains(path, "replicas/{id}"):
+		path = strings.Replace(path, "{id}", "r-1", 1)
+	case strings.Contains(path, "nodes/{id}"):
+		path = strings.Replace(path, "{id}", "here", 1)
+	case strings.Contains(path, "coldstarts/{id}"):
+		path = strings.Replace(path, "{id}", "cs-1", 1)
+	case strings.Contains(path, "keys/{id}"):
+		path = strings.Replace(path, "{id}", "none", 1)
+	}
+	switch e.method + " " + e.path {
+	case "PUT /api/v1/functions/{team}/{name}":
+		path = "/api/v1/functions/a/new"
+		body = file("a", "new")
+	case "DELETE /api/v1/functions/{team}/{name}":
+		path = "/api/v1/functions/a/gone" // 404: allowed, but there is none
+	case "POST /api/v1/keys":
+		body = `{"team":"a"}`
+	case "POST /api/v1/heartbeat":
+		body = `{"agent_id":"x"}`
+	}
+	return path, body
+}
+
+// TestRights asks every row of the table as everybody.
+func TestRights(t *testing.T) {
+	open, shut := start(t, nil), start(t, nil)
+	shut.keys(t)
+	public := start(t, func(o *Options) { o.Open = false })
+	const wrong = "sk-thaw-wrong"
+	for _, e := range open.api.routes {
+		path, body := real(e)
+		for _, tt := range []struct {
+			who  string
+			rig  *rig
+			key  string
+			want [4]string // by right: read, admin, join, probe; "" is let in
+		}{
+			{"nobody, on loopback without keys", open, "", [4]string{"", "invalid_api_key", "invalid_api_key", ""}},
+			{"nobody, with keys", shut, "", [4]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", ""}},
+			{"nobody, not on loopback", public, "", [4]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", ""}},
+			{"a wrong key, on loopback without keys", open, wrong, [4]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", ""}},
+			{"a wrong key", shut, wrong, [4]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", ""}},
+			{"a team's key", shut, shut.keyA, [4]string{"", "permission_denied", "invalid_api_key", ""}},
+			{"an admin key", shut, shut.keyAdm, [4]string{"", "", "invalid_api_key", ""}},
+			{"the admin token", shut, shut.admin, [4]string{"", "", "invalid_api_key", ""}},
+			{"the admin token, not on loopback", public, public.admin, [4]string{"", "", "invalid_api_key", ""}},
+			{"the join token", shut, shut.join, [4]string{"invalid_api_key", "invalid_api_key", "", ""}},
+		} {
+			status, head, answer := tt.rig.ask(t, e.method, path, tt.key, body)
+			want := tt.want[e.right]
+			got := codeOf(answer)
+			if want != "" {
+				if got != want || want == "invalid_api_key" && (status != 401 || head.Get("WWW-Authenticate") != "Bearer") || want == "permission_denied" && status != 403 {
+					t.Errorf("%s %s as %s: %d %s, want %s", e.method, e.path, tt.who, status, answer, want)
+				}
+				continue
+			}
+			if status >= 400 && got != "not_found" && status != 503 {
+				t.Errorf("%s %s as %s: %d %s, want to be let in", e.method, e.path, tt.who, status, answer)
+			}
+		}
+	}
+}
+
+func TestATeamSeesItsOwn(t *testing.T) {
+	r := start(t, nil)
+	r.keys(t)
+	for _, path := range []string{"/api/v1/functions", "/api/v1/replicas", "/api/v1/teams", "/api/v1/coldstarts", "/api/v1/events", "/api/v1/nodes", "/metrics"} {
+		status, _, body := r.ask(t, "GET", path, r.keyA, "")
+		if status != 200 || strings.Contains(body, "b/two") || strings.Contains(body, `"name":"b"`) || strings.Contains(body, `team="b"`) || strings.Contains(body, "az://") {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+		_, _, all := r.ask(t, "GET", path, r.admin, "")
+		if len(all) <= len(body) {
+			t.Errorf("%s: the admin sees no more: %s", path, all)
+		}
+	}
+	for _, path := range []string{"/api/v1/functions/b/two", "/api/v1/replicas/r-2", "/api/v1/replicas/r-2/logs", "/api/v1/replicas/r-old/logs", "/api/v1/teams/b", "/api/v1/coldstarts/cs-2"} {
+		status, _, body := r.ask(t, "GET", path, r.keyA, "")
+		missing, _, none := r.ask(t, "GET", strings.NewReplacer("two", "xyz", "r-2", "r-9", "r-old", "r-9", "teams/b", "teams/x", "cs-2", "cs-9").Replace(path), r.keyA, "")
+		if status != 404 || missing != 404 || codeOf(body) != codeOf(none) {
+			t.Errorf("%s: %d %s, and for what does not exist %d %s", path, status, body, missing, none)
+		}
+		if status, _, body := r.ask(t, "GET", path, r.admin, ""); status != 200 {
+			t.Errorf("%s as admin: %d %s", path, status, body)
+		}
+	}
+	if _, _, body := r.ask(t, "GET", "/api/v1/functions/a/oen", r.keyA, ""); !strings.Contains(body, "a/one") {
+		t.Error(body)
+	}
+}
+
+// TestPaths: one path has one spelling.
+func TestPaths(t *testing.T) {
+	r := start(t, nil)
+	for _, path := range []string{"/", "/api", "/api/v1", "/api/v1/", "/api/v1/functions/", "//api/v1/functions", "/api//v1/functions", "/api/v1/./functions", "/api/v1/x/../functions",
+		"/api/v1/functions;x", "/api/v1/%66unctions", "/API/v1/functions", "/api/v1/functions/a", "/api/v1/functions/a/one/", "/api/v1/functions/a%2fone", "/api/v1/functions/a/one/wake/x", "/metrics/", "/api/v1/functions/a/%2e%2e", "/api/v1/replicas/.."} {
+		if status, _, body := r.ask(t, "GET", path, "", ""); status != 404 || codeOf(body) != "unknown_endpoint" {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	status, head, body := r.ask(t, "PATCH", "/api/v1/functions/a/one", r.admin, "")
+	if status != 405 || head.Get("Allow") != "GET, PUT, DELETE" || codeOf(body) != "method_not_allowed" {
+		t.Errorf("%d %v %s", status, head, body)
+	}
+	// A path tells nothing to who may not read.
+	r.keys(t)
+	for _, path := range []string{"/nothing", "/api/v1/functions/a/one"} {
+		if status, _, body := r.ask(t, "PATCH", path, "", ""); status != 401 {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if status, _, _ := r.ask(t, "HEAD", "/api/v1/functions", r.admin, ""); status != 200 {
+		t.Error("HEAD", status)
+	}
+	if status, _, body := r.ask(t, "PUT", "/api/v1/functions/a/new?dryrun", r.admin, file("a", "new")); status != 400 || r.cat.Model(functions.Name{Team: "a", Name: "new"}) != nil {
+		t.Errorf("a misspelt dryRun: %d %s", status, body)
+	}
+}
+
+func TestBrowsers(t *testing.T) {
+	r := start(t, nil)
+	self := strings.TrimPrefix(r.url, "http://")
+	for _, tt := range []struct {
+		host, origin string
+		status       int
+	}{
+		{"", "", 200}, {"localhost:8080", "", 200}, {"LocalHost", "", 200}, {"127.0.0.1", "", 200}, {"[::1]:8080", "", 200}, {"thaw.example", "", 200}, {"thaw.example:80", "", 200},
+		{"evil.example", "", 421}, {"evil.example:8080", "", 421}, {"127.0.0.1.evil.example", "", 421}, {"localhost.evil.example", "", 421}, {"10.0.0.1", "", 421},
+		{"", "http://" + self, 200}, {"", "http://evil.example", 403}, {"", "null", 403}, {"", "http://localhost:1", 403},
+		{"evil.example", "http://evil.example", 421},
+	} {
+		var h []string
+		if tt.host != "" {
+			h = append(h, "Host", tt.host)
+		}
+		if tt.origin != "" {
+			h = append(h, "Origin", tt.origin)
+		}
+		if status, _, body := r.ask(t, "GET", "/api/v1/functions", "", "", h...); status != tt.status {
+			t.Errorf("Host %q, Origin %q: %d %s, want %d", tt.host, tt.origin, status, body, tt.status)
+		}
+	}
+	public := start(t, func(o *Options) { o.Open = false })
+	if status, _, body := public.ask(t, "GET", "/api/v1/functions", public.admin, "", "Host", "thaw.company.example"); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestReadinessTellsReasonsToReadersOnly(t *testing.T) {
+	r := start(t, nil)
+	r.reasons = []string{"no agent has joined"}
+	status, _, body := r.ask(t, "GET", "/readyz", "", "")
+	if status != 503 || !strings.Contains(body, "no agent") {
+		t.Errorf("%d %s", status, body)
+	}
+	r.keys(t)
+	if status, _, body := r.ask(t, "GET", "/readyz", "", ""); status != 503 || strings.Contains(body, "agent") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := r.ask(t, "GET", "/readyz", r.keyA, ""); status != 503 || !strings.Contains(body, "no agent") {
+		t.Errorf("%d %s", status, body)
+	}
+	r.mu.Lock()
+	r.reasons = nil
+	r.mu.Unlock()
+	if status, _, body := r.ask(t, "GET", "/readyz", "", ""); status != 200 || body != `{"ready":true}`+"\n" {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestDocument: every row is in the OpenAPI document, and every operation of it
+// is served.
+func TestDocument(t *testing.T) {
+	r := start(t, nil)
+	_, head, body := r.ask(t, "GET", "/openapi.json", "", "")
+	if head.Get("Content-Type") != "application/json" {
+		t.Error(head)
+	}
+	if *update {
+		if err := os.WriteFile("testdata/openapi.json", []byte(body), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden, err := os.ReadFile("testdata/openapi.json")
+	if err != nil || string(golden) != body {
+		t.Errorf("the API has changed (%v): go test ./platform/api -run TestDocument -update, and read the difference", err)
+	}
+	var doc struct {
+		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &doc); err != nil {
+		t.Fatal(err)
+	}
+	ids, operations := map[string]bool{}, 0
+	for path, methods := range doc.Paths {
+		for method, op := range methods {
+			operations++
+			if ids[op.OperationID] {
+				t.Errorf("%s twice", op.OperationID)
+			}
+			ids[op.OperationID] = true
+			e := endpoint{method: strings.ToUpper(method), path: path}
+			p, b := real(e)
+			if status, _, answer := r.ask(t, e.method, p, r.admin, b); codeOf(answer) == "unknown_endpoint" || status == 405 {
+				t.Errorf("%s %s is not served: %s", method, path, answer)
+			}
+		}
+	}
+	if operations != len(r.api.routes) {
+		t.Errorf("%d operations for %d rows", operations, len(r.api.routes))
+	}
+	for _, m := range regexpRefs(body) {
+		if !strings.Contains(body, `"`+m+`": {`) {
+			t.Errorf("schema %s is not defined", m)
+		}
+	}
+}
+
+func regexpRefs(body string) []string {
+	var names []string
+	for _, part := range strings.Split(body, `"#/components/schemas/`)[1:] {
+		name, _, _ := strings.Cut(part, `"`)
+		names = append(names, name)
+	}
+	return names
+}
+
+func client(t *testing.T, r *rig, key string) *Client {
+	t.Helper()
+	c, err := NewClient(r.url, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestClient(t *testing.T) {
+	r := start(t, nil)
+	c := client(t, r, r.admin)
+	ctx := t.Context()
+	fs, err := c.Functions(ctx)
+	if err != nil || len(fs) != 2 {
+		t.Fatal(fs, err)
+	}
+	want := Function{Name: "a/one", Team: "a", Model: "one", State: functions.Loading, Engine: "ember", Source: "/w/x", Active: 1, Queued: 2,
+		Percent: known(41), ETA: seconds(12 * time.Second), Expected: seconds(20 * time.Second), ColdStart: "cs-1", Origin: fs[0].Origin}
+	if !reflect.DeepEqual(fs[0], want) {
+		t.Errorf("got %+v", fs[0])
+	}
+	one := functions.Name{Team: "a", Name: "one"}
+	if f, err := c.Function(ctx, one); err != nil || f.Spec == nil || f.Spec.Scale.Target != 8 {
+		t.Errorf("%+v %v", f, err)
+	}
+
+	next := functions.Name{Team: "c", Name: "new"}
+	if d, err := c.Deploy(ctx, next, []byte(file("c", "new")), true); err != nil || !d.Created || !d.DryRun || r.cat.Model(next) != nil {
+		t.Errorf("%+v %v", d, err)
+	}
+	if d, err := c.Deploy(ctx, next, []byte(file("c", "new")), false); err != nil || !d.Created || r.cat.Model(next) == nil {
+		t.Errorf("%+v %v", d, err)
+	}
+	if d, err := c.Deploy(ctx, next, []byte(file("c", "new")), false); err != nil || d.Created {
+		t.Errorf("%+v %v", d, err)
+	}
+	for _, tt := range []struct {
+		name functions.Name
+		file string
+		code string
+		says string
+	}{
+		{next, file("c", "new") + "x: 1\n", "invalid_value", "c/new:5:1: x: unknown key"},
+		{one, file("a", "one"), "conflict", "one.yaml:1"},
+		{next, file("c", "other"), "invalid_value", "the path about c/new"},
+	} {
+		_, err := c.Deploy(ctx, tt.name, []byte(tt.file), false)
+		var s *StatusError
+		if !errors.As(err, &s) || s.Code != tt.code || !strings.Contains(s.Message, tt.says) {
+			t.Errorf("got %v, want %s that says %s", err, tt.code, tt.says)
+		}
+	}
+	if err := c.Remove(ctx, next); err != nil || r.cat.Model(next) != nil {
+		t.Error(err)
+	}
+	var s *StatusError
+	if err := c.Remove(ctx, next); !errors.As(err, &s) || s.Status != 404 {
+		t.Error(err)
+	}
+	if err := c.Remove(ctx, one); !errors.As(err, &s) || s.Status != 409 {
+		t.Error(err)
+	}
+
+	if w, err := c.Wake(ctx, one, 10*time.Minute); err != nil || w.ColdStart != "cs-1" || r.woken[one] != 10*time.Minute {
+		t.Errorf("%+v %v", w, err)
+	}
+	for _, bad := range []string{`{"lease":"-1s"}`, `{"lease":"200h"}`, `{"until":"2001-01-01T00:00:00Z"}`, `{"lease":"1m","until":"2099-01-01T00:00:00Z"}`, `{"leas":"1m"}`, `[]`, `{} {}`} {
+		if status, _, body := r.ask(t, "POST", "/api/v1/functions/a/one/wake", r.admin, bad); status != 400 {
+			t.Errorf("%s: %d %s", bad, status, body)
+		}
+	}
+	if w, err := c.Stop(ctx, one); err != nil || w.Function != "a/one" || len(r.stopped) != 1 {
+		t.Errorf("%+v %v", w, err)
+	}
+	if rs, err := c.Replicas(ctx); err != nil || len(rs) != 2 || !reflect.DeepEqual(rs[0], r.replicas[0]) {
+		t.Errorf("%+v %v", rs, err)
+	}
+	if ns, err := c.Nodes(ctx); err != nil || len(ns) != 1 || ns[0].ID != "here" {
+		t.Errorf("%+v %v", ns, err)
+	}
+	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 {
+		t.Errorf("%+v %v", ts, err)
+	}
+	for id, position := range map[string]int{"cs-1": 0, "req-1": 3} {
+		if cs, err := c.ColdStart(ctx, id); err != nil || cs.ID != "cs-1" || cs.Position != position || *cs.ETA != 12 {
+			t.Errorf("%+v %v", cs, err)
+		}
+	}
+	if cs, err := c.ColdStarts(ctx, 1); err != nil || len(cs) != 1 || cs[0].ID != "cs-2" {
+		t.Errorf("%+v %v", cs, err)
+	}
+	if ev, err := c.Events(ctx, 1); err != nil || len(ev) != 2 || ev[0].Seq != 2 {
+		t.Errorf("%+v %v", ev, err)
+	}
+	k, err := c.CreateKey(ctx, KeyRequest{Team: "a", Name: "laptop"})
+	if err != nil || !strings.HasPrefix(k.Secret, "sk-thaw-") || k.Team != "a" {
+		t.Fatalf("%+v %v", k, err)
+	}
+	if ks, err := c.Keys(ctx, "a"); err != nil || len(ks) != 1 || ks[0].ID != k.ID {
+		t.Errorf("%+v %v", ks, err)
+	}
+	if _, _, body := r.ask(t, "GET", "/api/v1/keys", r.admin, ""); strings.Contains(body, k.Secret) {
+		t.Error("the secret is told again")
+	}
+	if err := c.DeleteKey(ctx, k.ID); err != nil {
+		t.Error(err)
+	}
+	if err := c.DeleteKey(ctx, k.ID); !errors.As(err, &s) || s.Status != 404 {
+		t.Error(err)
+	}
+	if _, err := c.CreateKey(ctx, KeyRequest{Team: "A B"}); !errors.As(err, &s) || s.Status != 400 {
+		t.Error(err)
+	}
+	logs, err := c.Logs(ctx, "r-old", 10, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(logs)
+	logs.Close()
+	if string(b) != "line of r-old\n" {
+		t.Errorf("%q", b)
+	}
+	if rd, err := c.Ready(ctx); err != nil || !rd.Ready {
+		t.Errorf("%+v %v", rd, err)
+	}
+	if schema, err := c.Schema(ctx); err != nil || !json.Valid(schema) {
+		t.Error(err)
+	}
+
+	agent := client(t, r, r.join)
+	if err := agent.Heartbeat(ctx, functions.Heartbeat{AgentID: "n2", State: functions.NodeIdle}); err != nil || len(r.beats) != 1 {
+		t.Error(err)
+	}
+	if err := agent.Heartbeat(ctx, functions.Heartbeat{AgentID: "n2", Epoch: -1}); !errors.As(err, &s) || s.Status != 409 {
+		t.Error(err)
+	}
+	if err := agent.Heartbeat(ctx, functions.Heartbeat{AgentID: "a\nb"}); !errors.As(err, &s) || s.Status != 400 {
+		t.Error(err)
+	}
+	for _, bad := range []string{"", "ftp://x", "http://", "http://u:p@x", "http://x?y", "http://[::1"} {
+		if _, err := NewClient(bad, ""); err == nil {
+			t.Errorf("%q is no server", bad)
+		}
+	}
+}
+
+func TestWatch(t *testing.T) {
+	r := start(t, nil)
+	c := client(t, r, r.admin)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var got []string
+	err := Watch(ctx, c, "/api/v1/functions", func(ch Change[Function]) bool {
+		name := ch.Name
+		if ch.Item != nil {
+			name = ch.Item.Name + " " + ch.Item.State.Word()
+		}
+		got = append(got, strings.TrimSpace(ch.Event+" "+name))
+		switch len(got) {
+		case 3: // synced: now something changes
+			one := functions.Name{Team: "a", Name: "one"}
+			r.mu.Lock()
+			f := r.pictures[one]
+			f.State = functions.Ready
+			r.pictures[one] = f
+			r.mu.Unlock()
+			r.changed <- struct{}{}
+		case 4:
+			if _, err := r.cat.Put(functions.Name{Team: "z", Name: "z"}, []byte(file("z", "z"))); err != nil {
+				t.Error(err)
+			}
+			r.changed <- struct{}{}
+		case 5:
+			if err := r.cat.Delete(functions.Name{Team: "z", Name: "z"}); err != nil {
+				t.Error(err)
+			}
+			r.changed <- struct{}{}
+		case 6:
+			return false
+		}
+		return true
+	})
+	want := []string{"put a/one loading", "put b/two cold", "synced", "put a/one ready", "put z/z cold", "removed z/z"}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%v\ngot  %q\nwant %q", err, got, want)
+	}
+
+	// A watch ends with the right to it: the first key closes the open door.
+	anon := client(t, r, "")
+	err = Watch(ctx, anon, "/api/v1/functions", func(ch Change[Function]) bool {
+		if ch.Event == "synced" {
+			r.keys(t)
+			r.changed <- struct{}{}
+		}
+		return true
+	})
+	if !errors.Is(err, errLost) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestAuthorizationIsExact: what looks nearly like a key is none.
+func TestAuthorizationIsExact(t *testing.T) {
+	r := start(t, nil)
+	r.keys(t)
+	for _, auth := range []string{"", "Basic " + r.admin, r.admin, "Bearer", "Bearer ", "Bearer " + r.admin + "x", "Bearer " + r.admin[1:], "Bearer " + strings.ToUpper(r.keyA), "Bearer " + strings.Repeat("x", 600)} {
+		status, _, body := r.ask(t, "GET", "/api/v1/functions", "", "", "Authorization", auth)
+		if status != 401 || strings.Contains(body, r.admin) {
+			t.Errorf("%q: %d %s", auth, status, body)
+		}
+	}
+}

@@ -1,0 +1,337 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Client speaks to a server's control API and, for a chat, to /v1. It may be
+// used concurrently.
+type Client struct {
+	server string
+	key    string
+	http   *http.Client
+}
+
+// StatusError is a server's answer other than success.
+type StatusError struct {
+	Status  int
+	Code    string
+	Message string
+}
+
+func (e *StatusError) Error() string { return e.Message }
+
+// bounds of what a client waits for and keeps.
+const (
+	dialTimeout = 5 * time.Second
+	headTimeout = 30 * time.Second
+	maxAnswer   = 64 << 20
+	maxError    = 1 << 20
+	maxLine     = 8 << 20
+)
+
+// NewClient makes a client of the server at a URL such as
+// http://127.0.0.1:8080; key may be empty. It connects to nothing yet.
+func NewClient(server, key string) (*Client, error) {
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("%q is no server: want such as http://127.0.0.1:8080", clip(server))
+	}
+	t := &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		TLSHandshakeTimeout:   dialTimeout,
+		ResponseHeaderTimeout: headTimeout,
+		IdleConnTimeout:       30 * time.Second,
+		MaxIdleConnsPerHost:   4,
+	}
+	// A key must not follow a redirect to somewhere else.
+	h := &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &Client{server: strings.TrimRight(u.String(), "/"), key: key, http: h}, nil
+}
+
+// Server is the URL it speaks to.
+func (c *Client) Server() string { return c.server }
+
+// Close lets go of idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Do sends one request as it is and gives the answer if it is a success, else a
+// *StatusError. The caller closes the body.
+func (c *Client) Do(ctx context.Context, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if header != nil {
+		req.Header = header
+	}
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode >= 200 && res.StatusCode < 300 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(res.Body, maxError))
+	e := &StatusError{Status: res.StatusCode}
+	var wire struct {
+		Error struct{ Message, Code string } `json:"error"`
+	}
+	if json.Unmarshal(b, &wire) == nil && wire.Error.Message != "" {
+		e.Message, e.Code = wire.Error.Message, wire.Error.Code
+	} else {
+		e.Message = "the server answered " + res.Status + ", and not as thaw does"
+	}
+	return nil, e
+}
+
+// call sends in (nil: nothing) as JSON and reads the answer into out (nil: none).
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	header := http.Header{}
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+		header.Set("Content-Type", "application/json")
+	}
+	res, err := c.Do(ctx, method, path, header, body)
+	if err != nil {
+		return err
+	}
+	return read1(res, out)
+}
+
+// read1 reads a whole answer.
+func read1(res *http.Response, out any) error {
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return fmt.Errorf("the answer is not what thaw says: %w", err)
+	}
+	return nil
+}
+
+func items[T any](ctx context.Context, c *Client, path string) ([]T, error) {
+	var l List[T]
+	err := c.call(ctx, "GET", path, nil, &l)
+	return l.Items, err
+}
+
+// Functions are all functions the key sees.
+func (c *Client) Functions(ctx context.Context) ([]Function, error) {
+	return items[Function](ctx, c, "/api/v1/functions")
+}
+
+// Replicas are all replicas the key sees.
+func (c *Client) Replicas(ctx context.Context) ([]Replica, error) {
+	return items[Replica](ctx, c, "/api/v1/replicas")
+}
+
+// Nodes are all nodes.
+func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
+	return items[Node](ctx, c, "/api/v1/nodes")
+}
+
+// Teams are all teams the key sees.
+func (c *Client) Teams(ctx context.Context) ([]Team, error) {
+	return items[Team](ctx, c, "/api/v1/teams")
+}
+
+// Keys are the keys of a team, or all where it is "".
+func (c *Client) Keys(ctx context.Context, team string) ([]who.Key, error) {
+	path := "/api/v1/keys"
+	if team != "" {
+		path += "?team=" + url.QueryEscape(team)
+	}
+	return items[who.Key](ctx, c, path)
+}
+
+// ColdStarts are the newest, newest first.
+func (c *Client) ColdStarts(ctx context.Context, limit int) ([]ColdStart, error) {
+	return items[ColdStart](ctx, c, "/api/v1/coldstarts?limit="+strconv.Itoa(limit))
+}
+
+// Events are those after one's seq, oldest first.
+func (c *Client) Events(ctx context.Context, since uint64) ([]Event, error) {
+	return items[Event](ctx, c, "/api/v1/events?since="+strconv.FormatUint(since, 10))
+}
+
+func functionPath(name functions.Name) string {
+	return "/api/v1/functions/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
+}
+
+// Function is one, with its spec.
+func (c *Client) Function(ctx context.Context, name functions.Name) (Function, error) {
+	var f Function
+	err := c.call(ctx, "GET", functionPath(name), nil, &f)
+	return f, err
+}
+
+// Deploy keeps a model file on the server.
+func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, dryRun bool) (Deployed, error) {
+	path := functionPath(name)
+	if dryRun {
+		path += "?dryRun"
+	}
+	var d Deployed
+	res, err := c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, bytes.NewReader(file))
+	if err != nil {
+		return d, err
+	}
+	return d, read1(res, &d)
+}
+
+// Remove forgets a deployed model.
+func (c *Client) Remove(ctx context.Context, name functions.Name) error {
+	return c.call(ctx, "DELETE", functionPath(name), nil, nil)
+}
+
+// Wake asks for a replica, to stay for lease (0: for its idle time).
+func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Duration) (Woken, error) {
+	var w Woken
+	err := c.call(ctx, "POST", functionPath(name)+"/wake", WakeRequest{Lease: functions.Duration(lease)}, &w)
+	return w, err
+}
+
+// Stop drains the replicas of a function.
+func (c *Client) Stop(ctx context.Context, name functions.Name) (Woken, error) {
+	var w Woken
+	err := c.call(ctx, "POST", functionPath(name)+"/stop", nil, &w)
+	return w, err
+}
+
+// ColdStart is one, by its id or a request's.
+func (c *Client) ColdStart(ctx context.Context, id string) (ColdStart, error) {
+	var t ColdStart
+	err := c.call(ctx, "GET", "/api/v1/coldstarts/"+url.PathEscape(id), nil, &t)
+	return t, err
+}
+
+// CreateKey makes a key; the answer has its secret, this once.
+func (c *Client) CreateKey(ctx context.Context, k KeyRequest) (NewKey, error) {
+	var n NewKey
+	err := c.call(ctx, "POST", "/api/v1/keys", k, &n)
+	return n, err
+}
+
+// DeleteKey ends a key.
+func (c *Client) DeleteKey(ctx context.Context, id string) error {
+	return c.call(ctx, "DELETE", "/api/v1/keys/"+url.PathEscape(id), nil, nil)
+}
+
+// Heartbeat tells the server what an agent says of itself; the client's key is
+// the join token.
+func (c *Client) Heartbeat(ctx context.Context, hb functions.Heartbeat) error {
+	return c.call(ctx, "POST", "/api/v1/heartbeat", hb, nil)
+}
+
+// Logs of a replica from the last tail lines on. The caller closes it.
+func (c *Client) Logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
+	path := "/api/v1/replicas/" + url.PathEscape(replica) + "/logs?tail=" + strconv.Itoa(tail)
+	if follow {
+		path += "&follow"
+	}
+	res, err := c.Do(ctx, "GET", path, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return res.Body, nil
+}
+
+// Schema is the JSON schema of the files, as the server has it.
+func (c *Client) Schema(ctx context.Context) ([]byte, error) {
+	var raw json.RawMessage
+	err := c.call(ctx, "GET", "/api/v1/schema", nil, &raw)
+	return raw, err
+}
+
+// Ready tells whether the server takes requests, and why not.
+func (c *Client) Ready(ctx context.Context) (Readiness, error) {
+	req, err := http.NewRequestWithContext(ctx, "GET", c.server+"/readyz", nil)
+	if err != nil {
+		return Readiness{}, err
+	}
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return Readiness{}, err
+	}
+	var r Readiness
+	if res.StatusCode != 200 && res.StatusCode != 503 {
+		res.Body.Close()
+		return r, &StatusError{Status: res.StatusCode, Message: "the server answered " + res.Status + " to /readyz, so it is not thaw"}
+	}
+	return r, read1(res, &r)
+}
+
+// errLost ends a watch whose server went away without a word.
+var errLost = errors.New("the server ended the watch")
+
+// Watch calls tell for every change of the list at path (such as
+// /api/v1/functions) until ctx ends, tell says false or the server goes away.
+func Watch[T any](ctx context.Context, c *Client, path string, tell func(Change[T]) bool) error {
+	sep := "?"
+	if strings.Contains(path, "?") {
+		sep = "&"
+	}
+	res, err := c.Do(ctx, "GET", path+sep+"watch", nil, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		var ch Change[T]
+		if err := json.Unmarshal(lines.Bytes(), &ch); err != nil {
+			return fmt.Errorf("the watch is not what thaw says: %w", err)
+		}
+		if !tell(ch) {
+			return nil
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return errLost
+}

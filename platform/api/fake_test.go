@@ -1,0 +1,212 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// world is a platform of one node that does what it is told at once.
+type world struct {
+	mu       sync.Mutex
+	pictures map[functions.Name]route.Function
+	replicas []Replica
+	colds    []functions.Timeline
+	events   []Event
+	woken    map[functions.Name]time.Duration
+	stopped  []functions.Name
+	beats    []functions.Heartbeat
+	reasons  []string
+	changed  chan struct{}
+}
+
+var began = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func (w *world) Function(n functions.Name) (route.Function, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f, ok := w.pictures[n]
+	return f, ok
+}
+
+func (w *world) Replicas() []Replica {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]Replica(nil), w.replicas...)
+}
+
+func (w *world) Nodes() []Node {
+	return []Node{{ID: "here", State: functions.NodeIdle, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}}}}
+}
+
+func (w *world) ColdStart(id string) (functions.Timeline, bool) {
+	for _, t := range w.colds {
+		if t.ID == id {
+			return t, true
+		}
+	}
+	return functions.Timeline{}, false
+}
+
+func (w *world) ColdStarts(limit int) []functions.Timeline { return w.colds }
+
+func (w *world) Events(after uint64) []Event {
+	var out []Event
+	for _, e := range w.events {
+		if e.Seq > after {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func (w *world) WakeFor(n functions.Name, lease time.Duration) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.woken[n] = lease
+	return "cs-1"
+}
+
+func (w *world) Stop(n functions.Name) { w.stopped = append(w.stopped, n) }
+
+func (w *world) ColdStartOf(id string) (string, bool) { return "cs-1", id == "req-1" }
+
+func (w *world) Position(id string) (int, functions.Name, bool) {
+	if id == "req-1" {
+		return 3, functions.Name{Team: "a", Name: "one"}, true
+	}
+	return 0, functions.Name{}, false
+}
+
+// rig is an API behind a real door.
+type rig struct {
+	*world
+	api                *API
+	url                string
+	cat                *catalog.Catalog
+	folder             string
+	admin, join        string
+	keyA, keyB, keyAdm string // filled by keys
+	server             door.Server
+}
+
+const model = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: NAME, namespace: TEAM}\nspec: {source: /w/x, engine: ember}\n"
+
+func file(team, name string) string { return strings.NewReplacer("NAME", name, "TEAM", team).Replace(model) }
+
+func start(t *testing.T, edit func(*Options)) *rig {
+	t.Helper()
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "user")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []string{"a/one", "b/two"} {
+		team, name, _ := strings.Cut(n, "/")
+		if err := os.WriteFile(filepath.Join(folder, name+".yaml"), []byte(file(team, name)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cat, err := catalog.Open(catalog.Options{Folder: folder, Deployed: filepath.Join(dir, "deployed")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	book, err := who.Open(filepath.Join(dir, "keys.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{cat: cat, folder: folder, admin: strings.Repeat("t", 40), join: strings.Repeat("j", 40)}
+	book.Trust(r.admin)
+	one := functions.Name{Team: "a", Name: "one"}
+	r.world = &world{
+		pictures: map[functions.Name]route.Function{one: {Name: one, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
+			Forecast: functions.Forecast{P50: 20 * time.Second}, ColdStart: &functions.Timeline{ID: "cs-1"}}},
+		replicas: []Replica{
+			{ID: "r-1", Function: "a/one", Node: "here", State: functions.Loading, Tier: functions.TierNVMe, Since: began, InFlight: 0, Percent: known(41)},
+			{ID: "r-2", Function: "b/two", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2},
+		},
+		colds: []functions.Timeline{
+			{ID: "cs-2", Function: "b/two", Began: began, State: functions.Ready, Total: 1.5, Phases: []functions.Span{{Phase: functions.PhaseLoad, Duration: 1.5}}},
+			{ID: "cs-1", Function: "a/one", Began: began, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second}},
+		},
+		events: []Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "start", Function: "a/one"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
+		woken:  map[functions.Name]time.Duration{}, changed: make(chan struct{}, 1),
+	}
+	reg := prometheus.NewRegistry()
+	count := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "thaw_requests_total", Help: "Requests."}, []string{"team", "model"})
+	reg.MustRegister(count)
+	count.WithLabelValues("a", "one").Inc()
+	count.WithLabelValues("b", "two").Inc()
+	o := Options{
+		Catalog: cat, Keys: book, World: r.world, History: r.world, Hand: r.world, Requests: r.world,
+		Demand:    func(n functions.Name) (int, int) { return 1, 2 },
+		Heartbeat: r.world.beat,
+		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
+			if id != "r-1" && id != "r-2" && id != "r-old" {
+				return nil, ErrNotFound
+			}
+			return io.NopCloser(strings.NewReader("line of " + id + "\n")), nil
+		},
+		Changed:   func(context.Context) <-chan struct{} { return r.world.changed },
+		Ready:     func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },
+		JoinToken: r.join, Open: true, Hosts: []string{"thaw.example"}, Metrics: reg, Version: "test",
+	}
+	if edit != nil {
+		edit(&o)
+	}
+	r.api = New(o)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.url = "http://" + l.Addr().String()
+	r.server = door.NewFiber(door.Options{Handler: r.api.Serve, CutGrace: 10 * time.Millisecond})
+	done := make(chan error, 1)
+	go func() { done <- r.server.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		_ = r.server.Shutdown(ctx) // what is cut is the tests' own watches
+		<-done
+	})
+	return r
+}
+
+func (w *world) beat(hb functions.Heartbeat) error {
+	if hb.Epoch < 0 {
+		return functions.ErrStaleEpoch
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.beats = append(w.beats, hb)
+	return nil
+}
+
+func (r *rig) keys(t *testing.T) {
+	t.Helper()
+	for _, k := range []struct {
+		to    *string
+		team  string
+		admin bool
+	}{{&r.keyA, "a", false}, {&r.keyB, "b", false}, {&r.keyAdm, "a", true}} {
+		secret, _, err := r.api.o.Keys.Create(k.team, "test", k.admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*k.to = secret
+	}
+}
