@@ -1,0 +1,319 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/coldstart"
+	"github.com/thaw-dev/thaw/bench/gateway"
+	"github.com/thaw-dev/thaw/functions"
+	"go.uber.org/goleak"
+)
+
+// TestMain lets this test binary be the program that a bench starts: its own
+// children (engine, proxy), and a platform as small as the benches can bear.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && (os.Args[1] == "bench" || os.Args[1] == "serve") {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		if os.Args[1] == "serve" {
+			os.Exit(serveSmall(ctx, os.Args[2:]))
+		}
+		os.Exit(Main(ctx, os.Args[2:], os.Stdout, os.Stderr))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// small is a platform of the functions fake and held: it starts the engine on
+// the first request, holds requests meanwhile and proxies them.
+type small struct {
+	functionsDir string
+	self         string
+
+	mu      sync.Mutex
+	engines map[string]*engine
+	held    int
+	starts  int
+}
+
+type engine struct {
+	url   string
+	cmd   *exec.Cmd
+	proxy *httputil.ReverseProxy
+	ready chan struct{}
+	id    string
+	began time.Time
+}
+
+func serveSmall(ctx context.Context, args []string) int {
+	flag := map[string]string{}
+	for i := 0; i+1 < len(args); i += 2 {
+		flag[args[i]] = args[i+1]
+	}
+	self, _ := os.Executable()
+	s := &small{functionsDir: flag["--functions"], self: self, engines: map[string]*engine{}}
+	if err := os.MkdirAll(flag["--data"], 0o700); err != nil {
+		return 1
+	}
+	if err := os.WriteFile(filepath.Join(flag["--data"], "admin-token"), []byte("admin\n"), 0o600); err != nil {
+		return 1
+	}
+	srv := &http.Server{Addr: flag["--addr"], Handler: s}
+	defer context.AfterFunc(ctx, func() { srv.Close() })()
+	_ = srv.ListenAndServe()
+	for name := range s.engines {
+		s.stop(name)
+	}
+	return 0
+}
+
+func (s *small) stop(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.engines[name]; e != nil {
+		_ = e.cmd.Process.Kill()
+		_ = e.cmd.Wait()
+		delete(s.engines, name)
+	}
+}
+
+func (s *small) start(name string) *engine {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.engines[name]; e != nil {
+		return e
+	}
+	var m functions.Model
+	b, err := os.ReadFile(filepath.Join(s.functionsDir, name+".yaml"))
+	if err == nil {
+		err = json.Unmarshal(b, &m)
+	}
+	if err != nil {
+		panic(err)
+	}
+	ln, _ := net.Listen("tcp", "127.0.0.1:0")
+	addr := ln.Addr().String()
+	ln.Close()
+	argv := m.Spec.Args
+	for i := range argv {
+		_, port, _ := net.SplitHostPort(addr)
+		argv[i] = strings.ReplaceAll(argv[i], "{port}", port)
+	}
+	s.starts++
+	e := &engine{url: "http://" + addr, cmd: exec.Command(argv[0], argv[1:]...), ready: make(chan struct{}), id: fmt.Sprintf("cs-%d", s.starts), began: time.Now()}
+	e.cmd.Stderr = os.Stderr
+	u, _ := url.Parse(e.url)
+	e.proxy = httputil.NewSingleHostReverseProxy(u)
+	e.proxy.FlushInterval = -1
+	if err := e.cmd.Start(); err != nil {
+		panic(err)
+	}
+	s.engines[name] = e
+	go func() {
+		for {
+			res, err := http.Get(e.url + "/health")
+			if err == nil {
+				res.Body.Close()
+				if res.StatusCode == 200 {
+					break
+				}
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+		if res, err := http.Post(e.url+"/v1/completions", "application/json", strings.NewReader(`{"max_tokens":1}`)); err == nil {
+			res.Body.Close()
+		}
+		close(e.ready)
+	}()
+	return e
+}
+
+func (s *small) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path == "/readyz":
+	case r.URL.Path == "/v1/models":
+	case r.URL.Path == "/metrics":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		fmt.Fprintf(w, "# TYPE thaw_buffered_requests gauge\nthaw_buffered_requests{model=\"a b\"} %d\nthaw_buffered_requests_other 7\n", s.held)
+	case r.URL.Path == "/v1/chat/completions":
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(r.Body)
+		r.Body = http.NoBody
+		var q struct{ Model string }
+		_ = json.Unmarshal(b.Bytes(), &q)
+		_, name, ok := strings.Cut(q.Model, "/")
+		if !ok {
+			name = q.Model
+		}
+		e := s.start(name)
+		s.add(1)
+		select {
+		case <-e.ready:
+			s.add(-1)
+		case <-r.Context().Done():
+			s.add(-1)
+			return
+		}
+		w.Header().Set("thaw-cold-start", e.id)
+		req := r.Clone(r.Context())
+		req.Body, req.ContentLength = newBody(b.Bytes()), int64(b.Len())
+		e.proxy.ServeHTTP(w, req)
+	case r.Header.Get("Authorization") != "Bearer admin":
+		http.Error(w, "admin token wanted", http.StatusUnauthorized)
+	case r.URL.Path == "/api/v1/keys":
+		fmt.Fprint(w, `{"key":"sk-thaw-abc_DEF-1","id":"k1"}`)
+	case strings.HasSuffix(r.URL.Path, "/stop"):
+		s.stop(strings.Split(r.URL.Path, "/")[5])
+		w.WriteHeader(http.StatusAccepted)
+	case r.URL.Path == "/api/v1/replicas":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		items := []any{}
+		for name, e := range s.engines {
+			items = append(items, map[string]any{"id": "r", "function": "default/" + name, "state": "READY", "endpoint": e.url})
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"items": items})
+	case strings.HasPrefix(r.URL.Path, "/api/v1/coldstarts/"):
+		_ = json.NewEncoder(w).Encode(functions.Timeline{ID: "x", Total: 0.01, Phases: []functions.Span{
+			{Phase: functions.PhaseSpawn, Duration: 0.01}, {Phase: functions.PhaseFirstToken, Start: 0.01, Duration: 0.001}}})
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (s *small) add(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held += n
+}
+
+type body struct{ *bytes.Reader }
+
+func (body) Close() error { return nil }
+
+func newBody(b []byte) body { return body{bytes.NewReader(b)} }
+
+func TestColdstart(t *testing.T) {
+	out, functionsDir := t.TempDir(), t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := fmt.Sprintf(`{"spec":{"engine":"command","args":[%q,"bench","engine","--addr","127.0.0.1:{port}"]}}`, self)
+	if err := os.WriteFile(filepath.Join(functionsDir, "tiny.yaml"), []byte(spec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	args := []string{"coldstart", "-n", "3", "--functions", functionsDir, "--out", out, "--server", ""}
+	if code := Main(t.Context(), args, &stdout, &stderr); code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr.String())
+	}
+	if !strings.Contains(stdout.String(), "client_first_token") || !strings.Contains(stdout.String(), "spawn") {
+		t.Errorf("table: %s", stdout.String())
+	}
+	r, err := coldstart.Read(filepath.Join(out, "coldstart.json"))
+	if err != nil || len(r.Rounds) != 3 {
+		t.Fatalf("%v %+v", err, r)
+	}
+
+	// The same run against a baseline that was far quicker fails by the phase's name.
+	for i := range r.Phases {
+		r.Phases[i].Seconds.P50 = 0.000001
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quicker := filepath.Join(out, "quicker.json")
+	if err := os.WriteFile(quicker, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stderr.Reset()
+	if code := Main(t.Context(), append(args, "--baseline", quicker), &stdout, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "spawn got worse") {
+		t.Errorf("exit %d: %s", code, stderr.String())
+	}
+}
+
+func TestGatewayQuick(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processor time of other programs is read from /proc: Linux only")
+	}
+	out := t.TempDir()
+	var stdout, stderr bytes.Buffer
+	if code := Main(t.Context(), []string{"gateway", "--quick", "--only", "cpu,release,waiters", "--out", out}, &stdout, &stderr); code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr.String())
+	}
+	b, err := os.ReadFile(filepath.Join(out, "gateway.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r gateway.Result
+	if err := json.Unmarshal(b, &r); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, c := range r.CPU {
+		seen[c.Gateway] = true
+		if c.Checked == 0 || len(c.Micros) == 0 {
+			t.Errorf("%+v", c)
+		}
+	}
+	if !seen[gateway.Thaw] || !seen[gateway.ReverseProxy] || r.Release == nil || r.Release.Waiters == 0 || r.ZeroToOne == nil || len(r.Goals) == 0 {
+		t.Errorf("parts are missing: %s", b)
+	}
+	if page, err := os.ReadFile(filepath.Join(out, "gateway.md")); err != nil || !strings.Contains(string(page), "| load | gateway |") {
+		t.Errorf("%v: %s", err, page)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, exitUsage, "Examples:"},
+		{[]string{"--help"}, exitOK, "thaw bench coldstart --model tiny -n 20"},
+		{[]string{"coldstrat"}, exitUsage, "did you mean coldstart?"},
+		{[]string{"coldstart", "--help"}, exitOK, "Examples:"},
+		{[]string{"gateway", "--help"}, exitOK, "Examples:"},
+		{[]string{"coldstart", "--bogus"}, exitUsage, "bogus"},
+		{[]string{"coldstart", "extra"}, exitUsage, "takes no argument"},
+		{[]string{"coldstart", "--model", "No/Such/Name"}, exitUsage, "--model"},
+		{[]string{"coldstart", "-n", "0"}, exitUsage, "rounds"},
+		{[]string{"coldstart", "--baseline", "none.json"}, exitFailure, "none.json"},
+		{[]string{"coldstart", "--server", "ftp://x"}, exitFailure, "http://host:port"},
+		{[]string{"gateway", "--only", "speed"}, exitUsage, "speed"},
+		{[]string{"gateway", "--nginx", "/no/such/nginx", "--only", "cpu", "--quick"}, exitFailure, "nginx"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := Main(t.Context(), c.args, &stdout, &stderr)
+		if got := stdout.String() + stderr.String(); code != c.code || !strings.Contains(got, c.want) {
+			t.Errorf("%v: exit %d, want %d with %q:\n%s", c.args, code, c.code, c.want, got)
+		}
+	}
+}
+
+func TestShownHidesKeys(t *testing.T) {
+	got := strings.Join(shown("coldstart", []string{"-n", "2", "--key", "secret", "--key=secret", "-key", "secret", "--out", "x"}), " ")
+	if strings.Contains(got, "secret") || !strings.HasSuffix(got, "--out x") {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,302 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/fake"
+	"github.com/thaw-dev/thaw/bench/load"
+	"github.com/thaw-dev/thaw/bench/process"
+	"github.com/thaw-dev/thaw/bench/served"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Options of Run. Counts of 0 leave a part out.
+type Options struct {
+	Self   string // bin/thaw: the platform, the fake engine and the plain ReverseProxy
+	Dir    string // scratch folder; the bench's own
+	Nginx  string // programs; empty looks on PATH
+	Router string
+
+	Rounds  int // of each load on each gateway
+	JSON    int // plain requests a round
+	SSE     int // streams at once a round
+	Paced   int // streams at 10 ms a chunk a round, 256 at a time
+	Held    int // requests held at once
+	Wakes   int // wakes measured
+	Waiters int // requests that wait for one wake
+	Turns   int // wakes with Waiters waiting
+	Say     func(string)
+}
+
+const (
+	conns      = 32  // of the loads at once
+	pacedConns = 256 // streams at a time
+	bodySize   = 1024
+	ownStarts  = 20
+)
+
+var (
+	warm = functions.Name{Team: functions.DefaultTeam, Name: warmModel}
+	held = functions.Name{Team: functions.DefaultTeam, Name: heldModel}
+)
+
+type bench struct {
+	Options
+	result Result
+}
+
+// Run measures what Options ask for, in this order: processor time, memory,
+// release, zero to one. What it starts is ended when it returns.
+func Run(ctx context.Context, o Options, r Result) (Result, error) {
+	b := &bench{Options: o, result: r}
+	b.result.Engine = "bench/fake: answers at once, 64 chunks a stream"
+	for _, part := range []struct {
+		on  bool
+		run func(context.Context) error
+	}{
+		{o.Rounds > 0, b.cpu},
+		{o.Held > 0, b.held},
+		{o.Wakes > 0, b.wakes},
+		{o.Waiters > 0, b.waiters},
+	} {
+		if !part.on {
+			continue
+		}
+		if err := part.run(ctx); err != nil {
+			return b.result, err
+		}
+	}
+	b.result.Goals = judge(b.result)
+	return b.result, nil
+}
+
+// platform starts `thaw serve` with the bench's functions in a folder of its
+// own, and makes a key, so that keys are on.
+func (b *bench) platform(ctx context.Context, name string) (p *served.Platform, key, readyFile string, err error) {
+	dir := filepath.Join(b.Dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, "", "", err
+	}
+	functionsDir, readyFile := filepath.Join(dir, "functions"), filepath.Join(dir, "ready")
+	if err := writeModels(functionsDir, b.Self, readyFile); err != nil {
+		return nil, "", "", err
+	}
+	p, err = served.Start(ctx, served.Options{Exe: b.Self, Dir: dir, Functions: functionsDir})
+	if err != nil {
+		return nil, "", "", err
+	}
+	key, err = p.NewKey(ctx, functions.DefaultTeam, "bench")
+	if err != nil {
+		p.End()
+		return nil, "", "", err
+	}
+	return p, key, readyFile, nil
+}
+
+// ask one request and check it.
+func ask(ctx context.Context, addr string, a load.Ask, want []byte) (load.Answer, error) {
+	k, err := load.Dial(ctx, addr)
+	if err != nil {
+		return load.Answer{}, err
+	}
+	defer func() { k.Close() }()
+	answer, err := k.Do(ctx, a.Bytes())
+	if err != nil {
+		return answer, err
+	}
+	return answer, load.Exactly(want)(answer)
+}
+
+// loads are what each gateway carries.
+func (b *bench) loads() []loadKind {
+	return []loadKind{
+		{"JSON", load.Ask{Size: bodySize, Words: "hi"}, fake.PlainBody(), conns, b.JSON},
+		{"SSE, 64 chunks at once", load.Ask{Size: bodySize, Words: "hi", Stream: true}, fake.StreamBody(64), conns, b.SSE},
+		{"SSE, 64 chunks at 10 ms, 256 streams", load.Ask{Size: bodySize, Words: "@fake delay=10ms", Stream: true}, fake.StreamBody(64), pacedConns, b.Paced},
+	}
+}
+
+type loadKind struct {
+	name  string
+	ask   load.Ask
+	want  []byte
+	conns int
+	n     int
+}
+
+func (b *bench) cpu(ctx context.Context) error {
+	engineAddr, err := process.FreeAddr()
+	if err != nil {
+		return err
+	}
+	engine, err := process.Begin("engine", b.Dir, nil, b.Self, "bench", "engine", "--addr", engineAddr)
+	if err != nil {
+		return err
+	}
+	defer engine.End(time.Second)
+	wait, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := engine.WaitHTTP(wait, "http://"+engineAddr+"/health"); err != nil {
+		return err
+	}
+
+	peers, err := b.peers(ctx, engineAddr)
+	for _, p := range peers {
+		defer p.end()
+	}
+	if err != nil {
+		return err
+	}
+	for _, l := range b.loads() {
+		if l.n == 0 {
+			continue
+		}
+		costs := make([]Cost, len(peers))
+		for round := range b.Rounds {
+			for i := range peers {
+				// Another goes first each round: none always has the warm caches.
+				i = (i + round) % len(peers)
+				p := peers[i]
+				micros, bad, err := measure(ctx, p, l)
+				if err != nil {
+					return fmt.Errorf("%s, %s: %w", p.name, l.name, err)
+				}
+				c := &costs[i]
+				c.Gateway, c.Load = p.name, l.name
+				c.Micros = append(c.Micros, micros)
+				c.Checked += l.n
+				c.Wrong += bad
+				b.Say(fmt.Sprintf("%s, round %d of %d: %-12s %7.1f µs", l.name, round+1, b.Rounds, p.name, micros))
+			}
+		}
+		b.result.CPU = append(b.result.CPU, costs...)
+	}
+	ratios(b.result.CPU)
+	return nil
+}
+
+// peers starts every gateway that is there. Those it returns must be ended,
+// also with an error.
+func (b *bench) peers(ctx context.Context, engine string) ([]*peer, error) {
+	var peers []*peer
+	for _, x := range []struct {
+		name, named string
+		names       []string
+		start       func(ctx context.Context, exe, dir, engine string) (*peer, error)
+	}{
+		{Nginx, b.Nginx, []string{"nginx", "/usr/sbin/nginx"}, startNginx},
+		{ReverseProxy, b.Self, nil, startReverseProxy},
+		{VLLMRouter, b.Router, []string{"vllm-router"}, startVLLMRouter},
+	} {
+		exe, err := program(x.named, x.names...)
+		if err != nil {
+			return peers, fmt.Errorf("%s: %w", x.name, err)
+		}
+		if exe == "" {
+			b.result.Missing = append(b.result.Missing, x.name)
+			b.Say(x.name + " is not here: not measured")
+			continue
+		}
+		dir := filepath.Join(b.Dir, x.name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return peers, err
+		}
+		p, err := x.start(ctx, exe, dir, engine)
+		if err != nil {
+			return peers, err
+		}
+		peers = append(peers, p)
+	}
+	// Its own engine is the same program, started by the platform.
+	p, key, _, err := b.platform(ctx, "thaw-cpu")
+	if err != nil {
+		return peers, err
+	}
+	pid := p.Process.PID
+	peers = append(peers, &peer{name: Thaw, addr: p.Addr, key: key, end: p.End, pids: func() ([]int, error) { return []int{pid}, nil }})
+	if _, err := ask(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
+		return peers, fmt.Errorf("wake: %w: %s", err, p.Process.Tail())
+	}
+	return peers, nil
+}
+
+// peerWrong: of so many answers of a peer one may be wrong; they are counted
+// and shown. net/http's own ReverseProxy cuts about one stream
+// in a thousand short here. Of thaw none is borne.
+const peerWrong = 100
+
+// measure puts one load on one gateway and returns the processor time of its
+// processes in microseconds a request, and how many answers were wrong.
+func measure(ctx context.Context, p *peer, l loadKind) (micros float64, bad int, err error) {
+	l.ask.Model, l.ask.Key = warmModel, p.key
+	req, check := l.ask.Bytes(), load.Exactly(l.want)
+	bear := func(n int) int {
+		if p.name == Thaw {
+			return 0
+		}
+		return max(2, n/peerWrong)
+	}
+	run := func(n int) error {
+		o, err := load.Closed(ctx, p.addr, req, l.conns, n, check)
+		bad += o.Bad
+		if err == nil && o.Bad > bear(n) {
+			err = fmt.Errorf("%d of %d answers are wrong, the first: %w", o.Bad, n, o.FirstBad)
+		}
+		return err
+	}
+	if err := run(max(l.n/10, min(l.conns, l.n))); err != nil {
+		return 0, bad, err
+	}
+	pids, err := p.pids()
+	if err != nil {
+		return 0, bad, err
+	}
+	before, err := process.CPU(pids...)
+	if err != nil {
+		return 0, bad, err
+	}
+	if err := run(l.n); err != nil {
+		return 0, bad, err
+	}
+	after, err := process.CPU(pids...)
+	if err != nil {
+		return 0, bad, err
+	}
+	return float64((after - before).Microseconds()) / float64(l.n), bad, nil
+}
+
+// own starts the fake engine alone and returns the time from exec to its first
+// whole answer: what no platform can take away.
+func (b *bench) own(ctx context.Context, i int) (float64, error) {
+	addr, err := process.FreeAddr()
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	p, err := process.Begin(fmt.Sprintf("own-%d", i), b.Dir, nil, b.Self, "bench", "engine", "--addr", addr)
+	if err != nil {
+		return 0, err
+	}
+	defer p.End(time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		a, err := ask(ctx, addr, load.Ask{Model: warmModel}, fake.PlainBody())
+		if err == nil {
+			return a.End.Sub(began).Seconds(), nil
+		}
+		if ne := net.Error(nil); ctx.Err() != nil || !errors.As(err, &ne) {
+			return 0, fmt.Errorf("the engine alone: %w: %s", err, p.Tail())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Microsecond):
+		}
+	}
+}

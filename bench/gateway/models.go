@@ -1,0 +1,51 @@
+package gateway
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+)
+
+// Functions of the bench. Model files are YAML, of which JSON is a part.
+const (
+	warmModel = "fake" // up at once
+	heldModel = "held" // up when its file is there
+)
+
+// model is a model file for the fake engine with room for everything the bench
+// throws at it: no bound of the platform's shall be what is measured.
+func model(name string, argv ...string) map[string]any {
+	return map[string]any{
+		"apiVersion": "thaw.dev/v1", "kind": "Model", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{
+			"engine": "command", "args": argv,
+			"scale":     map[string]any{"max": 1, "target": 20000, "idle": "1h"},
+			"queue":     map[string]any{"requests": 50000, "bytes": "1Gi", "wait": "10m"},
+			"deadlines": map[string]any{"start": "20m", "firstToken": "2m", "hang": "1m", "drain": "5s"},
+			"resources": map[string]any{"memory": "64Mi"},
+		},
+	}
+}
+
+// writeModels fills the functions folder. The held model's engine says that it
+// is loading until readyFile exists.
+func writeModels(dir, self, readyFile string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	argv := []string{self, "bench", "engine", "--addr", "127.0.0.1:{port}"}
+	for _, m := range []map[string]any{
+		model(warmModel, argv...),
+		model(heldModel, append(argv, "--ready-file", readyFile)...),
+	} {
+		b, err := json.MarshalIndent(m, "", "  ")
+		if err != nil {
+			return err
+		}
+		name := m["metadata"].(map[string]any)["name"].(string)
+		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), append(b, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
