@@ -297,7 +297,8 @@ func (k *conn) oneHead(res *Response) error {
 	}
 	res.Status = status
 	k.chunked, k.inChunk, k.remain, k.done = false, false, -1, false
-	k.close = l[7] == '0'
+	old := l[7] == '0' // HTTP/1.0
+	k.close = old
 	size := len(l)
 	k.hb, k.at = k.hb[:0], k.at[:0]
 	for {
@@ -359,8 +360,8 @@ func (k *conn) oneHead(res *Response) error {
 		k.hb = append(append(k.hb, name...), value...)
 		k.at = append(k.at, fieldAt{at, at + len(name), at + len(name), len(k.hb)})
 	}
-	if k.chunked && k.remain >= 0 {
-		return protocol("it has both a length and chunks")
+	if k.chunked && (old || k.remain >= 0) {
+		return protocol("it has chunks where it may not")
 	}
 	if status < 200 {
 		return nil
