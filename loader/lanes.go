@@ -67,3 +67,11 @@ func (l *lanes) release(b []byte) {
 	}
 	l.free = append(l.free, b)
 }
+
+// trim lets the memory of buffers that are not out go.
+func (l *lanes) trim() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unmade += len(l.free)
+	l.free = nil
+}

@@ -172,6 +172,9 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 			if l.flights[key] == f {
 				delete(l.flights, key)
 			}
+			if len(l.flights) == 0 {
+				l.lanes.trim()
+			}
 		})
 	}
 	return newStaging(f, o), nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/thaw-dev/thaw/loader/check"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -100,13 +99,8 @@ func TestSafetensorsTooMany(t *testing.T) {
 		fmt.Fprintf(&b, `"t%d":{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}`, i, i, i+1)
 	}
 	b.WriteByte('}')
-	begun := time.Now()
 	if err := run(file(b.String(), 200_001)); source.KindOf(err) != source.Corrupt {
 		t.Errorf("error %v", err)
-	}
-	// The bound is a second; the race detector and a busy machine get more.
-	if d := time.Since(begun); d > 5*time.Second {
-		t.Errorf("took %v", d)
 	}
 }
 

@@ -128,7 +128,8 @@ type span struct{ begin, end uint64 }
 // what it keeps (two numbers a tensor) and not by what the JSON could become.
 // jsontext refuses duplicate names and bad UTF-8 by itself.
 func tensors(head []byte) ([]span, error) {
-	d := jsontext.NewDecoder(bytes.NewReader(head))
+	// A Buffer, whose bytes the decoder uses where they are.
+	d := jsontext.NewDecoder(bytes.NewBuffer(head))
 	if _, err := expect(d, '{'); err != nil {
 		return nil, err
 	}

@@ -97,10 +97,10 @@ func (p *Part) create() error {
 	}
 	p.f = f
 	for {
-		if err := s.step("allocate part"); err != nil {
-			return err
+		err := s.step("allocate part")
+		if err == nil {
+			err = allocate(f, p.File.Size)
 		}
-		err := allocate(f, p.File.Size)
 		if err == nil {
 			return nil
 		}
@@ -251,7 +251,7 @@ func (p *Part) Put(i int, data []byte) error {
 	}
 	sum := xxh3.Hash(data)
 	if err := p.in.s.step("write block"); err != nil {
-		return broken(p.File.Name, err)
+		return p.writeError(err)
 	}
 	if _, err := p.f.WriteAt(data, off); err != nil {
 		return p.writeError(err)

@@ -1,0 +1,428 @@
+package store_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const block = 1000
+
+func open(t *testing.T, o store.Options) *store.Store {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	s, err := store.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func body(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*31) ^ byte(i>>8) ^ seed
+	}
+	return b
+}
+
+// begin claims and prepares.
+func begin(s *store.Store, location string, files map[string][]byte) (*store.Ingest, error) {
+	in, err := s.Claim(store.Key(location, ""))
+	if err != nil {
+		return nil, err
+	}
+	var list []source.File
+	for name, b := range files {
+		sum := sha256.Sum256(b)
+		list = append(list, source.File{Name: name, Size: int64(len(b)), Version: hex.EncodeToString(sum[:4])})
+	}
+	if err := in.Prepare(context.Background(), location, list, block); err != nil {
+		in.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
+// bring puts what is missing, and returns how many blocks that was.
+func bring(in *store.Ingest, files map[string][]byte) (int, error) {
+	n := 0
+	for _, p := range in.Parts() {
+		b := files[p.File.Name]
+		for i := range p.Blocks() {
+			if p.Has(i) {
+				continue
+			}
+			n++
+			off, size := p.Range(i)
+			if err := p.Put(i, b[off:off+size]); err != nil {
+				return n, err
+			}
+		}
+		sum := sha256.Sum256(b)
+		if err := p.Seal(hex.EncodeToString(sum[:])); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func stage(s *store.Store, location string, files map[string][]byte) (store.Entry, *store.Lease, error) {
+	in, err := begin(s, location, files)
+	if err != nil {
+		return store.Entry{}, nil, err
+	}
+	defer in.Close()
+	if _, err := bring(in, files); err != nil {
+		return store.Entry{}, nil, err
+	}
+	return in.Commit()
+}
+
+func must(t *testing.T, s *store.Store, location string, files map[string][]byte) store.Entry {
+	t.Helper()
+	e, lease, err := stage(s, location, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	return e
+}
+
+func digests(t *testing.T, s *store.Store) string {
+	t.Helper()
+	list, err := s.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range list {
+		out = append(out, e.Source)
+	}
+	return strings.Join(out, " ")
+}
+
+// age makes a checkpoint last used that long ago.
+func age(t *testing.T, e store.Entry, ago time.Duration) {
+	t.Helper()
+	at := time.Now().Add(-ago)
+	if err := os.Chtimes(filepath.Join(filepath.Dir(e.Path), "lease"), at, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
+	s := open(t, store.Options{Budget: 10_000})
+	one := must(t, s, "one", map[string][]byte{"a.gguf": body(4000, 1)})
+	two := must(t, s, "two", map[string][]byte{"a.gguf": body(4000, 2)})
+	age(t, one, time.Hour)
+	age(t, two, 2*time.Hour)
+	// Used again: now one is older.
+	_, lease, err := s.Acquire(two.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	must(t, s, "three", map[string][]byte{"a.gguf": body(4000, 3)})
+	if got := digests(t, s); got != "three two" {
+		t.Errorf("left are %s", got)
+	}
+	if used, budget, err := s.Usage(); used != 8000 || budget != 10_000 || err != nil {
+		t.Errorf("%d of %d, %v", used, budget, err)
+	}
+	if s.Last("one") != "" || s.Last("two") != two.Digest {
+		t.Error("what a source led to last")
+	}
+}
+
+func TestLeasedIsNotEvicted(t *testing.T) {
+	s := open(t, store.Options{Budget: 10_000})
+	_, lease, err := stage(s, "one", map[string][]byte{"a.gguf": body(8000, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = stage(s, "two", map[string][]byte{"a.gguf": body(4000, 2)})
+	n, ok := errors.AsType[*store.NoSpace](err)
+	if source.KindOf(err) != source.NoSpace || !ok || n.Needed != 4000 || n.Free != 2000 || n.Budget != 10_000 {
+		t.Fatalf("error %v", err)
+	}
+	for _, want := range []string{"4000", "2000"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %s", err, want)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(lease0(t, s).Path)), "..", "parts", "*")); len(left) != 0 {
+		t.Errorf("a staging that got no room left %v", left)
+	}
+	lease.Release()
+	must(t, s, "two", map[string][]byte{"a.gguf": body(4000, 2)})
+	if got := digests(t, s); got != "two" {
+		t.Errorf("left are %s", got)
+	}
+}
+
+func lease0(t *testing.T, s *store.Store) store.Entry {
+	t.Helper()
+	list, err := s.List()
+	if err != nil || len(list) == 0 {
+		t.Fatal("nothing listed", err)
+	}
+	return list[0]
+}
+
+func TestBytesAreKeptOnce(t *testing.T) {
+	s := open(t, store.Options{})
+	shared := body(5000, 1)
+	one := must(t, s, "one", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")})
+	must(t, s, "two", map[string][]byte{"other.gguf": shared, "config.json": []byte("[]")})
+	if used, _, _ := s.Usage(); used != 5004 {
+		t.Errorf("%d bytes used", used)
+	}
+	// The same from another place is the same checkpoint.
+	if again := must(t, s, "three", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")}); again.Digest != one.Digest {
+		t.Errorf("%s and %s", again.Digest, one.Digest)
+	}
+	if err := s.Remove(one.Digest); err != nil {
+		t.Fatal(err)
+	}
+	if used, _, _ := s.Usage(); used != 5002 {
+		t.Errorf("%d bytes used after one of two went", used)
+	}
+	if err := s.Verify(lease0(t, s).Digest); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDiskFullWhileReserving(t *testing.T) {
+	full := 0
+	s := open(t, store.Options{Step: func(name string) error {
+		if name == "allocate part" && full > 0 {
+			full--
+			return syscall.ENOSPC
+		}
+		return nil
+	}})
+	must(t, s, "one", map[string][]byte{"a.gguf": body(4000, 1)})
+	// One eviction makes room.
+	full = 1
+	must(t, s, "two", map[string][]byte{"a.gguf": body(4000, 2)})
+	if got := digests(t, s); got != "two" {
+		t.Errorf("left are %s", got)
+	}
+	// None does.
+	full = 100
+	if _, _, err := stage(s, "three", map[string][]byte{"a.gguf": body(4000, 3), "b.gguf": body(10, 3)}); source.KindOf(err) != source.NoSpace {
+		t.Errorf("error %v", err)
+	}
+	full = 0
+	if used, _, _ := s.Usage(); used != 0 {
+		t.Errorf("%d bytes of partial files stay", used)
+	}
+}
+
+func TestDiskFullWhileWriting(t *testing.T) {
+	writes := 0
+	s := open(t, store.Options{Step: func(name string) error {
+		if name == "write block" {
+			if writes++; writes == 3 {
+				return syscall.ENOSPC
+			}
+		}
+		return nil
+	}})
+	files := map[string][]byte{"a.gguf": body(4500, 1)}
+	if _, _, err := stage(s, "one", files); source.KindOf(err) != source.NoSpace {
+		t.Errorf("error %v", err)
+	}
+	if got := digests(t, s); got != "" {
+		t.Errorf("listed: %s", got)
+	}
+	in, err := begin(s, "one", files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if n, err := bring(in, files); n != 3 || err != nil {
+		t.Errorf("%d of 5 blocks again, %v", n, err)
+	}
+	_, lease, err := in.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+}
+
+// What a part holds is believed only where its checksum says so.
+func TestResumeTrustsNothing(t *testing.T) {
+	files := map[string][]byte{"a.gguf": body(4500, 1)}
+	for name, tc := range map[string]struct {
+		spoil func(t *testing.T, part, journal string)
+		again int
+	}{
+		"nothing spoiled": {func(t *testing.T, part, journal string) {}, 0},
+		"a byte of a block": {func(t *testing.T, part, journal string) {
+			patch(t, part, 2500, 1)
+		}, 1},
+		"a part cut short": {func(t *testing.T, part, journal string) {
+			if err := os.Truncate(part, 1500); err != nil {
+				t.Fatal(err)
+			}
+		}, 4},
+		"a record torn": {func(t *testing.T, part, journal string) {
+			fi, _ := os.Stat(journal)
+			if err := os.Truncate(journal, fi.Size()-3); err != nil {
+				t.Fatal(err)
+			}
+		}, 1},
+		"a record spoiled": {func(t *testing.T, part, journal string) {
+			fi, _ := os.Stat(journal)
+			patch(t, journal, fi.Size()-5, 1)
+		}, 1},
+		"the journal's head spoiled": {func(t *testing.T, part, journal string) { patch(t, journal, 20, 1) }, 5},
+		"no journal": {func(t *testing.T, part, journal string) {
+			if err := os.Remove(journal); err != nil {
+				t.Fatal(err)
+			}
+		}, 5},
+		"no part": {func(t *testing.T, part, journal string) {
+			if err := os.Remove(part); err != nil {
+				t.Fatal(err)
+			}
+		}, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := t.TempDir()
+			s := open(t, store.Options{Dir: data})
+			in, err := begin(s, "one", files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := bring(in, files); err != nil {
+				t.Fatal(err)
+			}
+			in.Close()
+			journals, _ := filepath.Glob(filepath.Join(data, "parts", "*", "*.journal"))
+			if len(journals) != 1 {
+				t.Fatal(journals)
+			}
+			tc.spoil(t, strings.TrimSuffix(journals[0], ".journal"), journals[0])
+			if in, err = begin(s, "one", files); err != nil {
+				t.Fatal(err)
+			}
+			defer in.Close()
+			if n, err := bring(in, files); n != tc.again || err != nil {
+				t.Errorf("%d blocks again, want %d, %v", n, tc.again, err)
+			}
+			e, lease, err := in.Commit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Release()
+			if err := s.Verify(e.Digest); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func patch(t *testing.T, name string, at int64, x byte) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[at] ^= x
+	if err := os.Chmod(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestVerifyTakesOutWhatRots(t *testing.T) {
+	s := open(t, store.Options{})
+	shared := body(5000, 1)
+	one := must(t, s, "one", map[string][]byte{"model.gguf": shared})
+	must(t, s, "two", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")})
+	must(t, s, "three", map[string][]byte{"model.gguf": body(100, 9)})
+	patch(t, filepath.Join(one.Path, "model.gguf"), 3000, 8)
+	err := s.Verify(one.Digest)
+	if source.KindOf(err) != source.Digest || !strings.Contains(err.Error(), "model.gguf") {
+		t.Errorf("error %v", err)
+	}
+	if got := digests(t, s); got != "three" {
+		t.Errorf("left are %s", got)
+	}
+	must(t, s, "one", map[string][]byte{"model.gguf": shared})
+	if err := s.Verify(one.Digest); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneClaim(t *testing.T) {
+	s := open(t, store.Options{})
+	key := store.Key("one", "")
+	in, err := s.Claim(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Tell(3, 9)
+	if _, err := s.Claim(key); !errors.Is(err, store.ErrBusy) {
+		t.Errorf("error %v", err)
+	}
+	if done, total, ok := s.Peek(key); done != 3 || total != 9 || !ok {
+		t.Errorf("%d %d %v", done, total, ok)
+	}
+	in.Close()
+	in, err = s.Claim(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	if _, err := s.Claim("../../x"); err == nil {
+		t.Error("a key that is a path")
+	}
+}
+
+func TestNamesAndDigests(t *testing.T) {
+	s := open(t, store.Options{})
+	for _, name := range []string{"../x.json", "/x.json", "a/../../x.json", "a\x00.json"} {
+		if _, _, err := stage(s, "one", map[string][]byte{name: []byte("{}")}); source.KindOf(err) != source.Refused {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, d := range []string{"", "sha256:", "sha256:../../x", "sha256:" + strings.Repeat("A", 64), "md5:" + strings.Repeat("a", 64), "sha256:" + strings.Repeat("a", 63) + "/"} {
+		if _, _, err := s.Acquire(d); source.KindOf(err) != source.BadSource {
+			t.Errorf("%q: %v", d, err)
+		}
+	}
+	if _, _, err := s.Acquire("sha256:" + strings.Repeat("a", 64)); source.KindOf(err) != source.Missing {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestPublishedFilesAreReadOnly(t *testing.T) {
+	s := open(t, store.Options{})
+	e := must(t, s, "one", map[string][]byte{"sub/a.gguf": body(10, 1)})
+	fi, err := os.Lstat(filepath.Join(e.Path, "sub", "a.gguf"))
+	if err != nil || fi.Mode() != 0o444 {
+		t.Errorf("%v, %v", fi, err)
+	}
+}
