@@ -345,9 +345,16 @@ func firstLine(b []byte) string {
 	return clip(s)
 }
 
+// clip makes a line fit to be shown: bounded, valid, without control characters.
 func clip(s string) string {
-	if len(s) > maxCause {
-		return strings.ToValidUTF8(s[:maxCause], "") + "…"
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) <= maxCause {
+		return strings.ToValidUTF8(s, "?")
 	}
-	return s
+	return strings.ToValidUTF8(s[:maxCause], "") + "…"
 }

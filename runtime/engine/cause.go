@@ -24,6 +24,7 @@ var known = []struct {
 	{regexp.MustCompile(`(?i)(no space left on device)`), "%1"},
 	{regexp.MustCompile(`(?i)(CUDA driver version is insufficient[^\n]*)`), "%1"},
 	{regexp.MustCompile(`(No CUDA GPUs are available|no CUDA-capable device is detected)`), "%1"},
+	{regexp.MustCompile(`(?m)Value error, ([^\n]*?)(?: \[type=value_error[^\n]*)?$`), "%1"}, // pydantic's, below its headline
 	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: invalid argument: [^\n]*)`), "bad args: %1"},
 }
 

@@ -51,6 +51,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// quick: a program with the race detector otherwise takes a second to exit.
+const quick = "GORACE=atexit_sleep_ms=0"
+
 // act is what the tests' processes do.
 func act(args []string) int {
 	child := func(attr *syscall.SysProcAttr, what ...string) {
@@ -130,7 +133,7 @@ func (h *house) ensure(orphan time.Duration) *Client {
 	}
 	ctx, cancel := context.WithTimeout(h.t.Context(), 10*time.Second)
 	defer cancel()
-	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-keeper", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir})
+	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-keeper", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{quick}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -140,7 +143,7 @@ func (h *house) ensure(orphan time.Duration) *Client {
 func (h *house) run(id string, args ...string) *Child {
 	h.t.Helper()
 	exe, _ := os.Executable()
-	ch, err := h.Spawn(h.t.Context(), Process{ID: id, Argv: append([]string{exe, "test-run"}, args...), Env: []string{"A=b"}})
+	ch, err := h.Spawn(h.t.Context(), Process{ID: id, Argv: append([]string{exe, "test-run"}, args...), Env: []string{"A=b", quick}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -234,7 +237,7 @@ func TestExits(t *testing.T) {
 
 func TestSurroundings(t *testing.T) {
 	h := start(t, time.Minute)
-	want := fmt.Sprintf("stdin 0 EOF\ngroup true\nenv 2 b\ndir %s\n", h.dir)
+	want := fmt.Sprintf("stdin 0 EOF\ngroup true\nenv 3 b\ndir %s\n", h.dir)
 	if e := exit(t, h.run("a", "self")); e.Tail != want {
 		t.Errorf("%q\nwant %q", e.Tail, want)
 	}

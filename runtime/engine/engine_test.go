@@ -1,0 +1,397 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func programs(environ ...string) Programs {
+	return Programs{
+		Thaw: "/opt/thaw",
+		Look: func(name string) (string, error) {
+			if strings.Contains(name, "missing") {
+				return "", os.ErrNotExist
+			}
+			if filepath.IsAbs(name) {
+				return name, nil
+			}
+			return "/bin/" + name, nil
+		},
+		Environ: func() []string { return append([]string{"PATH=/bin", "HF_TOKEN=s3cret"}, environ...) },
+	}
+}
+
+func TestPrepare(t *testing.T) {
+	models := t.TempDir()
+	for _, f := range []string{"mmproj-q.gguf", "q-00001-of-00002.gguf", "q-00002-of-00002.gguf"} {
+		if err := os.WriteFile(filepath.Join(models, f), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gpus := functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--max-model-len=4096"},
+		Resources: functions.Resources{GPUs: 2, GPUMemory: 40 << 30}, Adapters: []functions.Adapter{{Name: "a", Rank: 16}, {Name: "b", Rank: 64}}}
+	for _, c := range []struct {
+		name    string
+		r       Request
+		environ []string
+		argv    string
+		env     []string // must be there
+		without []string // must not
+	}{
+		{name: "ember", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineEmber, Args: []string{"--threads", "2"}}, Path: "/m", Notify: "@n"},
+			argv: "/opt/thaw engine ember --model /m --served-model-name tiny --host 127.0.0.1 --port 7001 --threads 2",
+			env:  []string{"PATH=/bin", "NOTIFY_SOCKET=@n", "CUDA_VISIBLE_DEVICES="}, without: []string{"HF_TOKEN=s3cret"}},
+		{name: "ember elsewhere", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineEmber}, Path: "/m"}, environ: []string{"THAW_ENGINE_EMBER=/x/thaw"},
+			argv: "/x/thaw engine ember --model /m --served-model-name tiny --host 127.0.0.1 --port 7001", without: []string{"THAW_ENGINE_EMBER=/x/thaw"}},
+		{name: "vllm", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Env: map[string]string{"HF_TOKEN": "mine", "HF_HUB_OFFLINE": "0"}}, Path: "/m", Notify: "@n"},
+			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001",
+			env:  []string{"HF_TOKEN=mine", "HF_HUB_OFFLINE=0"}, without: []string{"HF_HUB_OFFLINE=1", "NOTIFY_SOCKET=@n"}},
+		{name: "vllm on GPUs", r: Request{Spec: gpus, Path: "/m", GPUs: []int{1, 3}, GPUMemory: 80 << 30},
+			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --tensor-parallel-size 2 --gpu-memory-utilization 0.500 --enable-lora --max-loras 2 --max-lora-rank 64 --max-model-len=4096",
+			env:  []string{"CUDA_VISIBLE_DEVICES=1,3", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "HF_HUB_OFFLINE=1"}},
+		{name: "sglang", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}, Path: "/m"},
+			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics"},
+		{name: "llamacpp", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineLlamaCpp}, Path: models}, environ: []string{"THAW_ENGINE_LLAMACPP=/x/llama"},
+			argv: "/x/llama --model " + models + "/q-00001-of-00002.gguf --alias tiny --host 127.0.0.1 --port 7001 --metrics"},
+		{name: "command", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"ollama", "--port={port}", "{model}:{name}"}, Env: map[string]string{"HOST": "127.0.0.1:{port}"}}, Path: "/m"},
+			argv: "/bin/ollama --port=7001 /m:tiny", env: []string{"HOST=127.0.0.1:7001"}},
+		{name: "command beside its file", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"./serve", "{port}"}}, Dir: "/files"},
+			argv: "/files/serve 7001"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.r.Name, c.r.Port = "tiny", 7001
+			cmd, err := programs(c.environ...).Prepare(c.r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(cmd.Argv, " "); got != c.argv {
+				t.Errorf("argv %s\nwant %s", got, c.argv)
+			}
+			for _, e := range c.env {
+				if !slices.Contains(cmd.Env, e) {
+					t.Errorf("no %s in %q", e, cmd.Env)
+				}
+			}
+			for _, e := range c.without {
+				if slices.Contains(cmd.Env, e) {
+					t.Errorf("%s in the environment", e)
+				}
+			}
+			if cmd.URL != "http://127.0.0.1:7001" || cmd.Health != "/health" {
+				t.Errorf("%s %s", cmd.URL, cmd.Health)
+			}
+		})
+	}
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	spec := func(e functions.Engine, args ...string) functions.ModelSpec {
+		return functions.ModelSpec{Engine: e, Args: args}
+	}
+	missing := programs()
+	missing.Look = func(string) (string, error) { return "", os.ErrNotExist }
+	for _, c := range []struct {
+		name string
+		p    Programs
+		r    Request
+		want string
+	}{
+		{"program missing", missing, Request{Spec: spec(functions.EngineVLLM), Path: "/m"}, `engine vllm: program "vllm" not found on PATH; install it or set THAW_ENGINE_VLLM to its path`},
+		{"override missing", Programs{Look: missing.Look, Environ: func() []string { return []string{"THAW_ENGINE_VLLM=/x"} }}, Request{Spec: spec(functions.EngineVLLM), Path: "/m"}, `engine vllm: THAW_ENGINE_VLLM=/x: file does not exist`},
+		{"command missing", programs(), Request{Spec: spec(functions.EngineCommand, "missing", "{port}")}, `engine command: program "missing" not found: file does not exist`},
+		{"other host", programs(), Request{Spec: spec(functions.EngineVLLM, "--host=0.0.0.0"), Path: "/m"}, `args: --host is set by thaw and cannot be given`},
+		{"other spelling", programs(), Request{Spec: spec(functions.EngineVLLM, "--served_model_name", "x"), Path: "/m"}, `args: --served-model-name is set by thaw and cannot be given`},
+		{"no port", programs(), Request{Spec: spec(functions.EngineCommand, "x")}, `engine command: neither args nor env say {port}, so it would not listen where it is asked`},
+		{"no args", programs(), Request{Spec: spec(functions.EngineCommand)}, `engine command: args is empty; it is the whole argv, with {port}, {model} and {name} filled in`},
+		{"no source", programs(), Request{Spec: spec(functions.EngineEmber)}, `engine ember: the model has no source`},
+		{"model without source", programs(), Request{Spec: spec(functions.EngineCommand, "x", "{port}", "{model}")}, `engine command: {model} is used, but the model has no source`},
+		{"unknown", programs(), Request{Spec: spec("tgi")}, `unknown engine "tgi"`},
+		{"no gguf", programs(), Request{Spec: spec(functions.EngineLlamaCpp), Path: t.TempDir()}, "engine llamacpp: no .gguf file in "},
+		{"no thaw", Programs{Environ: func() []string { return nil }}, Request{Spec: spec(functions.EngineEmber), Path: "/m"}, "engine ember: the path of the thaw program is not known; set THAW_ENGINE_EMBER"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.r.Name, c.r.Port = "tiny", 7001
+			if _, err := c.p.Prepare(c.r); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestEnviron(t *testing.T) {
+	keep := []string{"PATH=/bin", "HOME=/root", "TOKENIZERS_PARALLELISM=false", "CUDA_HOME=/c", "LD_LIBRARY_PATH=/l", "VLLM_CACHE_ROOT=/v",
+		"HTTP_PROXY=http://proxy:3128", "MONKEY=1", "KEYBOARD=us", "EMPTY=", "PASSAGE=1"}
+	drop := []string{"THAW_KEY=x", "THAW_SERVER=y", "AZURE_CLIENT_ID=x", "AWS_REGION=x", "HF_TOKEN=x", "HUGGING_FACE_HUB_TOKEN=x", "OPENAI_API_KEY=x",
+		"DB_PASSWORD=x", "MY_SECRET=x", "MY_SECRETS_FILE=x", "STORAGE_CONNECTION_STRING=x", "GOOGLE_APPLICATION_CREDENTIALS=/x", "NOTIFY_SOCKET=/run/x",
+		"LISTEN_FDS=1", "DATABASE_URL=postgres://u:p@h/db", "STORE=DefaultEndpointsProtocol=https;AccountKey=x", "BLOB=https://a/b?sv=1&sig=x",
+		"https_proxy=http://u:p@proxy", "api_key=x", "SSH_AUTH_SOCK=/x", "=odd", "odd"}
+	if got := Environ(slices.Concat(keep, drop)); !slices.Equal(got, keep) {
+		t.Errorf("got  %q\nwant %q", got, keep)
+	}
+}
+
+const vllmMetrics = `# HELP vllm:num_requests_running Number of requests
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a } b"} 2.0
+vllm:num_requests_running{engine="1",model_name="x"} 1.0
+vllm:num_requests_waiting{engine="0"} 4.0
+vllm:generation_tokens_total{engine="0"} 120.0
+vllm:prompt_tokens_total{engine="0"} 1e3
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:prefix_cache_queries_total{engine="0"} 200
+vllm:prefix_cache_hits_total{engine="0"} 50
+vllm:time_to_first_token_seconds_count{engine="0"} 9
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1"} 9
+vllm:request_success_total{finished_reason="stop"} 5
+vllm:request_success_total{finished_reason="abort"} 1
+`
+
+func TestParseMetrics(t *testing.T) {
+	union := vllmNames.or(sglangNames).or(llamaNames)
+	for _, c := range []struct {
+		name, text string
+		names      names
+		want       Metrics
+	}{
+		{"vllm", vllmMetrics, vllmNames, Metrics{Running: 3, Waiting: 4, Tokens: 1120, Flow: true, Load: true, KVUsage: .25, HitRate: .25, FirstTokens: 9, Finished: 6, Counted: true}},
+		{"any", vllmMetrics, union, Metrics{Running: 3, Waiting: 4, Tokens: 1120, Flow: true, Load: true, KVUsage: .25, HitRate: .25, FirstTokens: 9, Finished: 6, Counted: true}},
+		{"llama", "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\nllamacpp:n_decode_total 7\n", llamaNames, Metrics{Running: 1, Waiting: 2, Tokens: 7, Flow: true, Load: true}},
+		{"sglang", "sglang:num_running_reqs{a=\"b\"} 1\nsglang:cache_hit_rate 0.5\nsglang:token_usage 0.125\n", sglangNames, Metrics{Running: 1, Load: true, KVUsage: .125, HitRate: .5}},
+		{"other", "go_goroutines 7\n", vllmNames, Metrics{}},
+		{"odd", "vllm:num_requests_running NaN\nvllm:num_requests_running -3\nvllm:num_requests_waiting{ 4\nvllm:kv_cache_usage_perc 7\n{} 1\nx\n", vllmNames, Metrics{Load: true, KVUsage: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := parseMetrics([]byte(c.text), c.names); got != c.want {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func FuzzParseMetrics(f *testing.F) {
+	f.Add([]byte(vllmMetrics))
+	f.Add([]byte("vllm:num_requests_running{a=\"}\n} 1e309"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := parseMetrics(b, vllmNames)
+		if m.Running < 0 || m.Waiting < 0 || !(m.HitRate >= 0 && m.HitRate <= 1) || !(m.KVUsage >= 0 && m.KVUsage <= 1) {
+			t.Errorf("%+v", m)
+		}
+	})
+}
+
+func FuzzParseNotice(f *testing.F) {
+	f.Add("READY=1\nSTATUS=ready\n")
+	f.Add("STATUS=loading percent=41\n")
+	f.Fuzz(func(t *testing.T, s string) {
+		if p := parseNotice(s).Percent; p < -1 || p > 100 {
+			t.Error(p)
+		}
+	})
+}
+
+// server is an engine that answers as told.
+func server(t *testing.T, e functions.Engine, routes map[string]http.HandlerFunc) *Engine {
+	t.Helper()
+	mux := http.NewServeMux()
+	for p, h := range routes {
+		mux.HandleFunc(p, h)
+	}
+	s := httptest.NewServer(mux)
+	c := New(Command{Engine: e, URL: s.URL, Health: "/health", Name: "tiny"})
+	t.Cleanup(func() { c.Close(); s.Close() })
+	return c
+}
+
+func say(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}
+}
+
+func TestToken(t *testing.T) {
+	const completions, chat, embeddings = "POST /v1/completions", "POST /v1/chat/completions", "POST /v1/embeddings"
+	ok := `{"choices":[{"text":"x"}]}`
+	for _, c := range []struct {
+		name   string
+		routes map[string]http.HandlerFunc
+		want   string // error, "" for none
+		path   string
+	}{
+		{"completions", map[string]http.HandlerFunc{completions: say(200, ok)}, "", "/v1/completions"},
+		{"a token without text", map[string]http.HandlerFunc{completions: say(200, `{"choices":[{"text":""}],"usage":{"completion_tokens":1}}`)}, "", "/v1/completions"},
+		{"chat only", map[string]http.HandlerFunc{chat: say(200, `{"choices":[{"message":{"content":"x"}}]}`)}, "", "/v1/chat/completions"},
+		{"thinks first", map[string]http.HandlerFunc{chat: say(200, `{"choices":[{"message":{"content":null,"reasoning_content":"hm"}}]}`)}, "", "/v1/chat/completions"},
+		{"embeds only", map[string]http.HandlerFunc{completions: say(400, `{"error":{"message":"does not support"}}`), embeddings: say(200, `{"data":[{"embedding":[0.1]}]}`)}, "", "/v1/embeddings"},
+		{"no token", map[string]http.HandlerFunc{completions: say(200, `{"choices":[{"text":""}]}`)}, `/v1/completions: no token in the answer: {"choices":[{"text":""}]}`, ""},
+		{"no JSON", map[string]http.HandlerFunc{completions: say(200, "hello\nworld")}, `/v1/completions: no token in the answer: hello`, ""},
+		{"nothing", nil, "HTTP 404: 404 page not found", ""},
+		{"broken", map[string]http.HandlerFunc{completions: say(500, `{"error":{"message":"CUDA error"}}`), chat: say(200, ok)}, "HTTP 500: CUDA error", ""},
+		{"broken otherwise", map[string]http.HandlerFunc{completions: say(500, `{"message":"old vLLM"}`)}, "HTTP 500: old vLLM", ""},
+		{"redirects", map[string]http.HandlerFunc{completions: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", 307) }}, "HTTP 307", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := server(t, functions.EngineVLLM, c.routes)
+			err := e.Token(t.Context())
+			if got := fmt.Sprint(err); err == nil && c.want != "" || err != nil && got != c.want {
+				t.Fatalf("got %v, want %s", err, c.want)
+			}
+			if c.path != "" && e.ask.Load().path != c.path {
+				t.Errorf("asked at %s", e.ask.Load().path)
+			}
+		})
+	}
+}
+
+func TestMetricsAndCalls(t *testing.T) {
+	var asked []string
+	note := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			asked = append(asked, r.Method+" "+r.URL.String()+" "+string(b))
+			w.WriteHeader(status)
+			io.WriteString(w, body)
+		}
+	}
+	e := server(t, functions.EngineVLLM, map[string]http.HandlerFunc{
+		"/metrics": say(200, vllmMetrics), "/v1/load_lora_adapter": note(200, "Success"), "/v1/unload_lora_adapter": note(404, `{"error":{"message":"no such adapter"}}`),
+		"/sleep": note(200, ""), "/wake_up": note(200, ""), "/is_sleeping": note(200, `{"is_sleeping":true}`),
+	})
+	ctx := t.Context()
+	if m, err := e.Metrics(ctx); err != nil || m.Running != 3 {
+		t.Errorf("%+v %v", m, err)
+	}
+	if err := e.LoadAdapter(ctx, "pirate", "/a"); err != nil {
+		t.Error(err)
+	}
+	var se *StatusError
+	if err := e.UnloadAdapter(ctx, "pirate"); !errors.As(err, &se) || se.Error() != "HTTP 404: no such adapter" {
+		t.Error(err)
+	}
+	if err := errors.Join(e.Sleep(ctx, 1), e.Wake(ctx)); err != nil {
+		t.Error(err)
+	}
+	if s, err := e.Sleeping(ctx); err != nil || !s {
+		t.Error(s, err)
+	}
+	want := []string{`POST /v1/load_lora_adapter {"lora_name":"pirate","lora_path":"/a"}`, `POST /v1/unload_lora_adapter {"lora_name":"pirate"}`,
+		"POST /sleep?level=1 ", "POST /wake_up ", "GET /is_sleeping "}
+	if !slices.Equal(asked, want) {
+		t.Errorf("asked %q", asked)
+	}
+	l := server(t, functions.EngineLlamaCpp, nil)
+	if _, err := l.Metrics(ctx); !errors.Is(err, ErrNoMetrics) {
+		t.Error(err)
+	}
+	if !errors.Is(l.Sleep(ctx, 1), ErrUnsupported) || !errors.Is(l.LoadAdapter(ctx, "a", "/b"), ErrUnsupported) {
+		t.Error("calls that llama.cpp has not")
+	}
+	if a, s := Supports(functions.EngineVLLM); !a || !s {
+		t.Error("vLLM has both")
+	}
+}
+
+// Readiness is noticed soon after it is there, whatever came before.
+func TestAwait(t *testing.T) {
+	port, err := FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	e := New(Command{Engine: functions.EngineVLLM, URL: "http://" + addr, Health: "/health"})
+	defer e.Close()
+	var ready time.Time
+	healthy := make(chan struct{})
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-healthy:
+		default:
+			w.WriteHeader(503)
+		}
+	})}
+	defer srv.Close()
+	go func() {
+		<-time.After(100 * time.Millisecond)
+		ln, err := net.Listen("tcp", addr)
+		if err != nil {
+			return
+		}
+		go srv.Serve(ln)
+		<-time.After(100 * time.Millisecond)
+		ready = time.Now()
+		close(healthy)
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	listening := 0
+	if err := e.Await(ctx, func() { listening++ }); err != nil {
+		t.Fatal(err)
+	}
+	late := time.Since(ready)
+	t.Logf("noticed after %v", late)
+	if listening != 1 || late > 100*time.Millisecond {
+		t.Errorf("listening told %d times, noticed after %v", listening, late)
+	}
+	srv.Close()
+	gone, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if err := e.Await(gone, func() { t.Error("nobody listens") }); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+func TestPace(t *testing.T) {
+	for _, c := range []struct{ elapsed, want time.Duration }{
+		{0, time.Millisecond}, {50 * time.Millisecond, time.Millisecond}, {time.Second, 10 * time.Millisecond}, {time.Minute, 50 * time.Millisecond},
+	} {
+		if got := Pace(c.elapsed); got != c.want {
+			t.Errorf("after %v: %v, want %v", c.elapsed, got, c.want)
+		}
+	}
+}
+
+func TestNotify(t *testing.T) {
+	n, err := ListenNotify()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.Addr(), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i := range 200 { // more than anybody reads
+		fmt.Fprintf(c, "STATUS=loading percent=%d\n", i/2)
+	}
+	io.WriteString(c, "READY=1\nSTATUS=ready\n")
+	timeout := time.After(5 * time.Second)
+	last := -1
+	for {
+		select {
+		case m := <-n.C():
+			if m.Ready {
+				return
+			}
+			if m.Percent <= last-1 || m.Status == "" {
+				t.Errorf("%+v after %d", m, last)
+			}
+			last = m.Percent
+		case <-timeout:
+			t.Fatal("READY was lost")
+		}
+	}
+}
