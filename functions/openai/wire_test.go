@@ -1,0 +1,309 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json/v2"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCatalogue(t *testing.T) {
+	no := false
+	for _, x := range []struct {
+		e      *Error
+		status int
+		typ    string
+		after  string // Retry-After
+		retry  string
+		param  any
+	}{
+		{New(InvalidAPIKey, ""), 401, "invalid_request_error", "", "false", nil},
+		{New(ModelNotFound, ""), 404, "invalid_request_error", "", "false", "model"},
+		{New(InvalidJSON, "").With("/model"), 400, "invalid_request_error", "", "false", "/model"},
+		{New(UnsupportedParameter, "").With("/logit_bias"), 400, "invalid_request_error", "", "false", "/logit_bias"},
+		{New(MissingRequiredParameter, ""), 400, "invalid_request_error", "", "false", "model"},
+		{New(UnknownEndpoint, ""), 404, "invalid_request_error", "", "false", nil},
+		{New(MethodNotAllowed, ""), 405, "invalid_request_error", "", "false", nil},
+		{New(RequestTooLarge, "").After(time.Minute), 413, "invalid_request_error", "", "false", nil},
+		{New(ContextLengthExceeded, ""), 400, "invalid_request_error", "", "false", nil},
+		{New(RateLimitExceeded, "").After(90 * time.Second), 429, "rate_limit_error", "55", "true", nil},
+		{New(RateLimitExceeded, "").After(12 * time.Millisecond), 429, "rate_limit_error", "1", "true", nil},
+		{New(InsufficientQuota, "").After(5 * time.Second), 429, "insufficient_quota", "", "false", nil},
+		{New(GPUQuotaExceeded, ""), 429, "rate_limit_error", "30", "true", nil},
+		{New(QueueFull, "").After(7 * time.Second), 503, "server_error", "7", "true", nil},
+		{New(ModelLoading, "").After(41500 * time.Millisecond), 503, "server_error", "42", "true", nil},
+		{New(ModelLoadFailed, "").After(time.Second), 503, "server_error", "", "false", nil},
+		{New(EngineCrashed, ""), 502, "server_error", "1", "true", nil},
+		{New(EngineCrashed, "").Final(), 502, "server_error", "", "false", nil},
+		{New(QueueTimeout, ""), 504, "server_error", "5", "true", nil},
+		{New(ShuttingDown, ""), 503, "server_error", "1", "true", nil},
+		{New(RequestQuarantined, ""), 422, "invalid_request_error", "", "false", nil},
+		{New(HeadTooLarge, ""), 431, "invalid_request_error", "", "false", nil},
+		{New(UnsupportedEncoding, ""), 415, "invalid_request_error", "", "false", nil},
+		{New(RequestTimeout, ""), 408, "invalid_request_error", "", "false", nil},
+		{New(Conflict, ""), 409, "invalid_request_error", "", "false", nil},
+		{New(InternalError, ""), 500, "server_error", "", "false", nil},
+		{New("no such code", ""), 500, "server_error", "", "false", nil},
+		{&Error{Status: 400, Code: QueueFull, Retry: &no}, 400, "", "", "false", nil},
+	} {
+		h := map[string]string{}
+		for k, v := range x.e.Header {
+			h[k] = v
+		}
+		if x.e.Status != x.status || x.e.Type != x.typ || h["retry-after"] != x.after || h["x-should-retry"] != x.retry ||
+			h["content-type"] != "application/json" || (h["www-authenticate"] == "Bearer") != (x.status == 401) {
+			t.Errorf("%s: %d %s %v", x.e.Code, x.e.Status, x.e.Type, h)
+		}
+		var body struct {
+			Error map[string]any `json:"error"`
+		}
+		if err := json.Unmarshal(x.e.Body(), &body); err != nil {
+			t.Fatal(err)
+		}
+		b := body.Error
+		if b["code"] != string(x.e.Code) || b["type"] != x.typ || b["param"] != x.param || b["message"] != x.e.Message || len(b) != 4 {
+			t.Errorf("%s", x.e.Body())
+		}
+	}
+	if !strings.HasPrefix(New(InvalidAPIKey, "").Message, "Incorrect API key provided") {
+		t.Error("LiteLLM tells 401 from 400 by the words")
+	}
+	e := New(MethodNotAllowed, "")
+	e.Allow = "POST"
+	for k, v := range e.Header {
+		if k == "allow" && v == "POST" {
+			e = nil
+			break
+		}
+	}
+	if e != nil {
+		t.Error("no Allow")
+	}
+	e = New(ModelLoading, "x")
+	e.Thaw = &Detail{Phase: "stage", Progress: 41, ETA: 11500 * time.Millisecond}
+	if s := string(e.Body()); s != `{"error":{"message":"x","type":"server_error","param":null,"code":"model_loading","thaw":{"phase":"stage","progress":41,"eta_s":12}}}` {
+		t.Error(s)
+	}
+	e.Thaw = &Detail{Progress: -1}
+	if s := string(e.Body()); !strings.HasSuffix(s, `,"thaw":{}}}`) {
+		t.Error(s)
+	}
+}
+
+// oneEvent fails unless s is exactly one data line and one empty line.
+func oneEvent(t *testing.T, s string) {
+	t.Helper()
+	if !strings.HasPrefix(s, "data: ") || !strings.HasSuffix(s, "\n\n") || strings.ContainsAny(s[:len(s)-2], "\r\n") {
+		t.Fatalf("not one event: %q", s)
+	}
+	var v any
+	if err := json.Unmarshal([]byte(s[6:]), &v); err != nil {
+		t.Fatalf("%q: %v", s, err)
+	}
+}
+
+func oneComment(t *testing.T, s string) {
+	t.Helper()
+	if !strings.HasPrefix(s, ": thaw") || strings.Count(s, "\n") != 1 || !strings.HasSuffix(s, "\n") || strings.ContainsAny(s, "\r\x00\x1b") {
+		t.Fatalf("not one comment: %q", s)
+	}
+}
+
+func TestLines(t *testing.T) {
+	for got, want := range map[string]string{
+		string(Comment(nil, "staging", 41, 11500*time.Millisecond, 3)):                                    ": thaw state=staging percent=41 eta_s=12 position=3\n",
+		string(Comment(nil, "loading", -1, 0, -1)):                                                        ": thaw state=loading\n",
+		string(Comment(nil, "", 0, 0, 0)):                                                                 ": thaw percent=0 position=0\n",
+		string(Timeline(nil, []Span{{"queue", 12 * time.Millisecond}, {"first_token", 3 * time.Second}})): ": thaw timeline queue=12 first_token=3000\n",
+		string(NoopChat(nil, "chatcmpl-1", "tiny", time.Unix(7, 0))):                                      `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":""},"finish_reason":null}]}` + "\n\n",
+		string(NoopCompletion(nil, "cmpl-1", "tiny", time.Unix(7, 0))):                                    `data: {"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":"","finish_reason":null}]}` + "\n\n",
+		string(New(EngineCrashed, "gone").Frame()):                                                        `data: {"error":{"message":"gone","type":"server_error","param":null,"code":"engine_crashed"}}` + "\n\n",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// FuzzLines: no text, however hostile, makes a second line, an empty line or
+// an id:, retry: or event: field.
+func FuzzLines(f *testing.F) {
+	f.Add("a\n\nid: 1", "x\r\rretry: 3\x1b[31m", -5)
+	f.Add("\u2028", "\xff\x00", 1<<40)
+	f.Fuzz(func(t *testing.T, a, b string, n int) {
+		d := time.Duration(n)
+		oneComment(t, string(Comment(nil, a, n, d, n)))
+		oneComment(t, string(Timeline(nil, []Span{{a, d}, {b, -d}})))
+		oneEvent(t, string(NoopChat(nil, a, b, time.Unix(int64(n), 0))))
+		oneEvent(t, string(NoopCompletion(nil, b, a, time.Unix(int64(n), 0))))
+		e := New(Code(a), b).With(a)
+		e.Thaw = &Detail{Phase: b, Progress: n, ETA: d}
+		oneEvent(t, string(e.Frame()))
+		for k, v := range e.Header {
+			if strings.ContainsAny(k+v, "\r\n") {
+				t.Fatalf("%q: %q", k, v)
+			}
+		}
+	})
+}
+
+const (
+	chunkA = `data: {"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"say \"usage\":{\"prompt_tokens\":9} and [DONE]"},"finish_reason":null}]}` + "\n\n"
+	chunkB = `data: {"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+	chunkU = `data: {"id":"x","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":17,"completion_tokens":62,"total_tokens":79,"prompt_tokens_details":{"cached_tokens":5}}}` + "\n\n"
+	chunkS = `data: {"id":"x", "choices": [ ], "usage": {"completion_tokens": 62, "prompt_tokens": 17}}` + "\r\n\r\n"
+)
+
+func TestStreamAtEverySplit(t *testing.T) {
+	usage := Usage{17, 62, true}
+	for _, x := range []struct {
+		name, in, taken string // taken: what goes on with TakeUsage; "" is all
+		want            Stream
+	}{
+		{"plain", chunkA + chunkB + Done, "", Stream{Started: true, Finished: true, Done: true}},
+		{"usage", chunkA + chunkB + chunkU + Done, chunkA + chunkB + Done, Stream{Started: true, Finished: true, Done: true, Usage: usage}},
+		{"usage, spaces and CR LF", chunkA + chunkS + Done, chunkA + Done, Stream{Started: true, Done: true, Usage: usage}},
+		{"usage in a chunk with choices", strings.Replace(chunkB, `}]}`, `}],"usage":{"prompt_tokens":17,"completion_tokens":62}}`, 1), "", Stream{Started: true, Finished: true, Usage: usage}},
+		{"no choices, no usage", `data: {"choices":[],"prompt_filter_results":[]}` + "\n\n" + chunkA, "", Stream{Started: true}},
+		{"no choices, usage null", `data: {"choices":[],"usage":null}` + "\n\n", "", Stream{Started: true}},
+		{"comments", ": ping\n: ping\n\n" + chunkA + ": x\n", "", Stream{Started: true}},
+		{"nothing", ": ping\n", "", Stream{}},
+		{"vLLM's failure", chunkA + "data: {\"error\": {\"message\": \"x\", \"code\": 500}}\n\ndata: [DONE]\n\n", "", Stream{Started: true, Failed: true, Done: true}},
+		{"named error", "event: error\ndata: {}\n\n", "", Stream{Started: true, Failed: true}},
+		{"unfinished line", chunkA + "data: {\"choi", "", Stream{Started: true}},
+		{"responses", "event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":17,\"output_tokens\":62}}}\n\n", "", Stream{Started: true, Done: true, Usage: usage}},
+		{"messages", "event: message_start\ndata: {\"message\":{\"usage\":{\"cache_read_input_tokens\":3,\"input_tokens\":17}}}\n\nevent: message_delta\ndata: {\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":62}}\n\nevent: message_stop\ndata: {}\n\n", "", Stream{Started: true, Finished: true, Done: true, Usage: usage}},
+		{"no space", "data:" + chunkB[6:], "", Stream{Started: true, Finished: true}},
+		{"usage twice", chunkU + chunkA + chunkU, chunkA, Stream{Started: true, Usage: usage}},
+	} {
+		for _, take := range []bool{false, true} {
+			want := x.in
+			if take && x.taken != "" {
+				want = x.taken
+			}
+			check := func(how string, pieces ...string) {
+				t.Helper()
+				s := Stream{TakeUsage: take}
+				var out bytes.Buffer
+				for _, p := range pieces {
+					out.Write(s.Pass([]byte(p)))
+				}
+				got := Stream{Started: s.Started, Finished: s.Finished, Failed: s.Failed, Done: s.Done, Usage: s.Usage}
+				if take {
+					out.Write(s.Rest())
+				}
+				if out.String() != want || fmt.Sprint(got) != fmt.Sprint(x.want) {
+					t.Fatalf("%s, take=%v, %s:\n%q\n%+v", x.name, take, how, out.String(), got)
+				}
+			}
+			check("whole", x.in)
+			check("bytes", strings.Split(x.in, "")...)
+			for i := range len(x.in) {
+				check(fmt.Sprint("split at ", i), x.in[:i], x.in[i:])
+			}
+		}
+	}
+}
+
+func TestLongLinesPass(t *testing.T) {
+	for _, take := range []bool{false, true} {
+		s := Stream{TakeUsage: take}
+		var out, in bytes.Buffer
+		in.WriteString(chunkA + "data: {\"x\":\"")
+		for range 40 {
+			in.WriteString(strings.Repeat("y", 64<<10))
+		}
+		in.WriteString("\"}\n\n" + chunkB)
+		for p := range bytes.Lines(in.Bytes()) {
+			for len(p) > 0 {
+				n := min(len(p), 50_000)
+				out.Write(s.Pass(p[:n]))
+				p = p[n:]
+			}
+			if len(s.line) > maxLine+50_000 {
+				t.Fatal("it keeps everything")
+			}
+		}
+		out.Write(s.Rest())
+		if !bytes.Equal(in.Bytes(), out.Bytes()) || !s.Finished {
+			t.Errorf("take=%v: %d bytes of %d, finished=%v", take, out.Len(), in.Len(), s.Finished)
+		}
+	}
+}
+
+func FuzzStream(f *testing.F) {
+	f.Add([]byte(chunkA+chunkU+Done), 7)
+	f.Add([]byte(chunkU+chunkS+chunkU), 1)
+	f.Fuzz(func(t *testing.T, in []byte, size int) {
+		if size <= 0 {
+			size = 1
+		}
+		run := func(take bool, size int) (string, Stream) {
+			s := Stream{TakeUsage: take}
+			var out bytes.Buffer
+			for rest := in; len(rest) > 0; {
+				n := min(len(rest), size)
+				out.Write(s.Pass(rest[:n]))
+				rest = rest[n:]
+			}
+			if take {
+				out.Write(s.Rest())
+			}
+			s.line, s.out, s.blank, s.long = nil, nil, false, false
+			return out.String(), s
+		}
+		whole, a := run(false, len(in)+1)
+		pieces, b := run(false, size)
+		if whole != string(in) || pieces != string(in) || fmt.Sprint(a) != fmt.Sprint(b) {
+			t.Fatalf("%q\n%q\n%+v\n%+v", whole, pieces, a, b)
+		}
+		whole, a = run(true, len(in)+1)
+		pieces, b = run(true, size)
+		if whole != pieces || fmt.Sprint(a) != fmt.Sprint(b) {
+			t.Fatalf("%q\n%q\n%+v\n%+v", whole, pieces, a, b)
+		}
+		if !strings.Contains(string(in), `"usage"`) && whole != string(in) {
+			t.Fatalf("%q became %q", in, whole)
+		}
+	})
+}
+
+func TestTail(t *testing.T) {
+	body := `{"choices":[{"message":{"content":"` + strings.Repeat(`lorem \"usage\":{\"prompt_tokens\":1} `, 500) + `"}}],"usage":{"prompt_tokens":17,"total_tokens":229,"completion_tokens":212}}`
+	for _, size := range []int{1, 7, 1500, 4096, len(body)} {
+		var tail Tail
+		for p := body; len(p) > 0; {
+			n := min(size, len(p))
+			tail.Pass([]byte(p[:n]))
+			p = p[n:]
+		}
+		if u := tail.Usage(); u != (Usage{17, 212, true}) {
+			t.Errorf("%d: %+v", size, u)
+		}
+		tail.Reset()
+		if tail.Usage().Known {
+			t.Error("not reset")
+		}
+	}
+	var tail Tail
+	tail.Pass([]byte(`{"error":{"message":"no"}}`))
+	if tail.Usage().Known {
+		t.Error("usage out of nothing")
+	}
+}
+
+func BenchmarkStream(b *testing.B) {
+	for _, take := range []bool{false, true} {
+		b.Run(fmt.Sprint("take=", take), func(b *testing.B) {
+			p := []byte(chunkB)
+			s := Stream{TakeUsage: take}
+			b.SetBytes(int64(len(p)))
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Pass(p)
+			}
+		})
+	}
+}
