@@ -41,6 +41,7 @@ type exchange struct {
 	patience  Patience
 	place     gate.Waiter
 	inGate    bool
+	counted   bool // its body counts as buffered
 	inLedger  bool
 	waitFrom  time.Time
 	waited    time.Duration
@@ -101,7 +102,6 @@ func (x *exchange) background() context.Context { return context.Background() }
 // run takes an opened exchange to its answer, or to a committed stream.
 func (x *exchange) run(res *door.Response) {
 	a := x.a
-	x.patience.Gap = 0
 	x.enter(true)
 	async := x.stream || a.o.Hold == HoldPad && !x.ep.form
 	if x.phase == asking { // through at once
@@ -111,6 +111,9 @@ func (x *exchange) run(res *door.Response) {
 		var limit time.Time
 		switch {
 		case x.stream:
+			if x.phase == asking { // not read yet: it did not have to wait
+				x.patience = patience(x.req.Header, true)
+			}
 			limit = x.began.Add(x.silent())
 		case async:
 			limit = x.began.Add(a.o.PadAfter)
@@ -170,22 +173,16 @@ func (x *exchange) enter(fresh bool) {
 	x.inGate = true
 	x.phase = waiting
 	x.waitFrom = now
+	x.counted = true
 	if a.buffered.Add(size) > a.o.BufferBytes {
 		x.leave()
 		x.refuse(full())
 		return
 	}
-	x.inLedger = true
-	if fresh {
+	if fresh || x.deadline.IsZero() {
 		x.patience = patience(x.req.Header, x.stream)
 		x.patience.Instant = !x.stream && a.o.Hold == Hold503
 		x.deadline = x.bound()
-	}
-	a.ledger.enter(x)
-	if a.draining.Load() || x.req.Draining() {
-		x.leave()
-		x.refuse(openai.New(openai.ShuttingDown, ""))
-		return
 	}
 	// The picture is read after we stand in line: whoever publishes a failure
 	// after this sees us.
@@ -195,9 +192,9 @@ func (x *exchange) enter(fresh bool) {
 		x.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	d := Decide(f, own.gate.Load(), x.patience, now)
-	switch d.Verdict {
-	case Refuse:
+	l := own.gate.Load()
+	switch d := Decide(f, l, x.patience, now); {
+	case d.Verdict == Refuse:
 		x.leave()
 		if d.Warm {
 			if e := x.wake(f, true); e != nil {
@@ -207,17 +204,24 @@ func (x *exchange) enter(fresh bool) {
 		}
 		x.refuse(d.Error)
 		return
-	case Wake, Wait:
-		if len(f.Replicas) > 0 {
-			a.o.Waker.Nudge(x.e.Name)
-			break
-		}
+	case len(f.Replicas) > 0:
+		a.o.Waker.Nudge(x.e.Name)
+	default:
 		x.cold = true
-		if e := x.wake(f, false); e != nil {
+		// Whoever finds the gate empty asks anew: an earlier wake may have been
+		// called off.
+		if e := x.wake(f, l.Queued == 1); e != nil {
 			x.leave()
 			x.refuse(e)
 			return
 		}
+	}
+	a.ledger.enter(x)
+	x.inLedger = true
+	if a.draining.Load() || x.req.Draining() {
+		x.leave()
+		x.refuse(openai.New(openai.ShuttingDown, ""))
+		return
 	}
 	if x.stream {
 		x.changed = own.gate.Changed()
@@ -298,11 +302,14 @@ func (x *exchange) leave() {
 
 // unwait ends the waiting, not the stay.
 func (x *exchange) unwait() {
+	if x.counted {
+		x.counted = false
+		x.a.buffered.Add(-int64(len(x.req.Body)))
+	}
 	if !x.inLedger {
 		return
 	}
 	x.inLedger = false
-	x.a.buffered.Add(-int64(len(x.req.Body)))
 	x.a.ledger.leave(x)
 	d := x.a.o.Now().Sub(x.waitFrom)
 	x.waited += d
@@ -600,19 +607,21 @@ func (x *exchange) heard(r reply, async bool) {
 	x.a.recap(x.e)
 	time.AfterFunc(coolDown, func() { x.a.recap(x.e) })
 	x.a.o.Waker.Ask(x.e.Name, failed, problem)
-	if x.retried || len(r.begin) > 0 {
+	switch {
+	case x.retried:
 		x.refuse(e.Final())
 		return
-	}
-	x.retried = true
-	if x.deadline.IsZero() {
-		x.patience = patience(x.req.Header, x.stream)
-		x.deadline = x.bound()
-	}
-	if !now.Before(x.deadline) {
+	case len(r.begin) > 0: // the engine had begun: only the client may try again, once
+		if n := x.req.Header("X-Stainless-Retry-Count"); n != "" && n != "0" {
+			e = e.Final()
+		}
+		x.refuse(e)
+		return
+	case !x.deadline.IsZero() && !now.Before(x.deadline):
 		x.refuse(e)
 		return
 	}
+	x.retried = true
 	x.enter(false)
 	if x.phase == asking {
 		x.launch(async)

@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
@@ -374,18 +375,13 @@ func (x *exchange) affinity(replicas int) uint64 {
 // openingOf is the first piece of the prompt, bounded: requests that share it
 // share an engine's prefix cache.
 func openingOf(body []byte) []byte {
-	const bound = 1024
+	const bound, near = 1024, 4096 // a prompt may be megabytes and hold the word too
 	for _, name := range [...]string{`"messages"`, `"prompt"`, `"input"`} {
-		if i := indexOf(body, name); i >= 0 {
+		if i := bytes.Index(body[:min(len(body), near)], []byte(name)); i >= 0 {
 			return body[i:min(len(body), i+bound)]
 		}
 	}
 	return nil
-}
-
-func indexOf(body []byte, name string) int {
-	// Only near the beginning: a prompt may be megabytes and hold the word too.
-	return strings.Index(string(body[:min(len(body), 4096)]), name)
 }
 
 func clip(s string) string {

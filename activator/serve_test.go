@@ -39,7 +39,7 @@ func TestWarm(t *testing.T) {
 		if r.err != nil || r.status != 200 || r.body != streamed || r.head.Get("Content-Type") != "text/event-stream; charset=utf-8" || r.head.Get("X-Accel-Buffering") != "no" {
 			t.Fatalf("%+v", r)
 		}
-		if w.wakes != 0 || len(w.asks) != 0 {
+		if w.count(&w.wakes) != 0 || len(w.asked()) != 0 {
 			t.Fatal("nothing to wake or ask")
 		}
 	})
@@ -94,8 +94,8 @@ func TestColdStream(t *testing.T) {
 		if n := strings.Count(r.body, ": thaw state"); n < 60 || n > 80 {
 			t.Errorf("%d comments in ten minutes", n)
 		}
-		if r.head.Get("thaw-cold-start") != "cs-1" || w.wakes != 1 || w.firsts != 1 {
-			t.Errorf("cold start %q, %d wakes, %d first tokens", r.head.Get("thaw-cold-start"), w.wakes, w.firsts)
+		if r.head.Get("thaw-cold-start") != "cs-1" || w.count(&w.wakes) != 1 || w.count(&w.firsts) != 1 {
+			t.Errorf("cold start %q, %d wakes, %d first tokens", r.head.Get("thaw-cold-start"), w.count(&w.wakes), w.count(&w.firsts))
 		}
 		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
 			t.Error("the request's cold start is remembered", id)

@@ -190,6 +190,7 @@ func (v *events) pass() {
 		return
 	}
 	if len(r.begin) > 0 {
+		v.buf = r.begin[:cap(r.begin)]
 		v.take(r.begin)
 		r.begin = nil
 		if r.end {
@@ -201,7 +202,7 @@ func (v *events) pass() {
 		v.finished(io.EOF)
 		return
 	}
-	buf := v.buffer()
+	buf := v.buf
 	n, err := r.res.Read(buf)
 	if n > 0 {
 		v.take(buf[:n])
@@ -211,15 +212,6 @@ func (v *events) pass() {
 		return
 	}
 	x.watchdog.Reset(x.a.o.StreamIdle)
-}
-
-// buffer is where the engine's next bytes are read to; it lives as long as the
-// stream, and out may point into it until the next read.
-func (v *events) buffer() []byte {
-	if v.buf == nil {
-		v.buf = make([]byte, 16<<10)
-	}
-	return v.buf
 }
 
 // take looks at bytes of the engine and lets the events that are whole go on.
@@ -278,11 +270,9 @@ func (v *events) rest() {
 	if !x.reply.end {
 		x.watchdog.Reset(time.Second)
 		for {
-			n, err := x.reply.res.Read(v.buffer())
-			if err != nil {
-				break
+			if _, err := x.reply.res.Read(v.buf); err != nil {
+				break // nothing counts behind the end mark
 			}
-			_ = n // nothing counts behind the end mark
 		}
 	}
 	v.finished(io.EOF)

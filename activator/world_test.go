@@ -38,14 +38,13 @@ type world struct {
 	ln      *memory
 	engines *upstream.Client
 
-	mu      sync.Mutex
-	up      map[string]*engine // by address
-	wakes   int
-	nudges  int
-	asks    []string
-	onWake  func()
-	firsts  int
-	started int // cold starts told
+	mu     sync.Mutex
+	up     map[string]*engine // by address
+	wakes  int
+	nudges int
+	asks   []string
+	onWake func()
+	firsts int
 }
 
 func (w *world) Wake(name functions.Name, team string) string {
@@ -68,6 +67,12 @@ func (w *world) Ask(_ functions.Name, replica, problem string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asks = append(w.asks, replica+": "+problem)
+}
+
+func (w *world) asked() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string(nil), w.asks...)
 }
 
 func (w *world) count(what *int) int {
@@ -392,7 +397,6 @@ func plainEvents(body string) string {
 	}
 	return out.String()
 }
-
 
 // metric is the exposition of one metric, a line per series.
 func metric(t testing.TB, w *world, name string) string {
