@@ -36,6 +36,18 @@ func (p Pattern) String() string {
 	return "unknown"
 }
 
+// Regex is the regular expression that tokenizer.json files have for the pattern;
+// Digits has GPT2's behind a step of its own.
+func (p Pattern) Regex() string {
+	switch p {
+	case Llama3:
+		return llama3Regex
+	case Qwen2:
+		return qwen2Regex
+	}
+	return gpt2Regex
+}
+
 type class uint8
 
 const (

@@ -9,9 +9,11 @@ import (
 // team is the goroutines that share one pass. The caller of do is one of them.
 //
 // A pass asks for some five short parallel parts per layer, so waking a sleeping
-// goroutine for each would cost as much as the work. Between parts of one pass
-// the others spin, yielding the processor each round so that the process's other
-// goroutines run; after spins rounds they sleep until the next part.
+// goroutine for each would cost as much as the work. Whoever waits, a member for the
+// next part or the caller for the members, spins for some microseconds, yielding the
+// processor each round so that the process's other goroutines run, and then sleeps:
+// on a machine that is busy with something else, spinning would take the processor
+// from the one that is waited for.
 type team struct {
 	n    int
 	work func(part, parts int) // set before round is raised
@@ -19,18 +21,54 @@ type team struct {
 	round atomic.Uint32 // raised once per part
 	left  atomic.Int32  // how many others have not finished it
 	over  atomic.Bool
+	begun gate // round was raised
+	done  gate // left fell to zero
 
-	mu     sync.Mutex
-	wake   *sync.Cond // for the sleepers
-	asleep int        // guarded by mu
-	ended  sync.WaitGroup
+	ended sync.WaitGroup
 }
 
-const spins = 2000
+// spins is how often a waiter looks before it sleeps: some 50 microseconds.
+const spins = 400
+
+// gate is where waiters sleep.
+type gate struct {
+	mu     sync.Mutex
+	cond   sync.Cond
+	asleep atomic.Int32
+}
+
+// await returns when ok does.
+func (g *gate) await(ok func() bool) {
+	for i := range spins {
+		if ok() {
+			return
+		}
+		if i > 32 {
+			runtime.Gosched()
+		}
+	}
+	g.mu.Lock()
+	g.asleep.Add(1)
+	for !ok() {
+		g.cond.Wait()
+	}
+	g.asleep.Add(-1)
+	g.mu.Unlock()
+}
+
+// open wakes the sleepers, after what they wait for has become true. A waiter counts
+// itself before it looks a last time, so one of the two sees the other.
+func (g *gate) open() {
+	if g.asleep.Load() > 0 {
+		g.mu.Lock()
+		g.cond.Broadcast()
+		g.mu.Unlock()
+	}
+}
 
 func newTeam(n int) *team {
 	t := &team{n: max(n, 1)}
-	t.wake = sync.NewCond(&t.mu)
+	t.begun.cond.L, t.done.cond.L = &t.begun.mu, &t.done.mu
 	for i := 1; i < t.n; i++ {
 		t.ended.Go(func() { t.member(i) })
 	}
@@ -39,17 +77,9 @@ func newTeam(n int) *team {
 
 func (t *team) close() {
 	t.over.Store(true)
-	t.start()
-	t.ended.Wait()
-}
-
-func (t *team) start() {
 	t.round.Add(1)
-	t.mu.Lock()
-	if t.asleep > 0 {
-		t.wake.Broadcast()
-	}
-	t.mu.Unlock()
+	t.begun.open()
+	t.ended.Wait()
 }
 
 // do runs f once in every member, and returns when all are done.
@@ -60,45 +90,23 @@ func (t *team) do(f func(part, parts int)) {
 	}
 	t.work = f
 	t.left.Store(int32(t.n - 1))
-	t.start()
+	t.round.Add(1)
+	t.begun.open()
 	f(0, t.n)
-	for i := 0; t.left.Load() > 0; i++ {
-		if i > 64 {
-			runtime.Gosched()
-		}
-	}
+	t.done.await(func() bool { return t.left.Load() == 0 })
 }
 
 func (t *team) member(i int) {
-	seen := uint32(0)
-	for {
-		t.await(seen)
-		seen++
+	for seen := uint32(0); ; seen++ {
+		t.begun.await(func() bool { return t.round.Load() != seen })
 		if t.over.Load() {
 			return
 		}
 		t.work(i, t.n)
-		t.left.Add(-1)
-	}
-}
-
-// await returns when the round after seen has begun.
-func (t *team) await(seen uint32) {
-	for i := range spins {
-		if t.round.Load() != seen {
-			return
-		}
-		if i > 64 {
-			runtime.Gosched()
+		if t.left.Add(-1) == 0 {
+			t.done.open()
 		}
 	}
-	t.mu.Lock()
-	t.asleep++
-	for t.round.Load() == seen {
-		t.wake.Wait()
-	}
-	t.asleep--
-	t.mu.Unlock()
 }
 
 // share cuts n things into parts, in multiples of unit.

@@ -28,13 +28,15 @@ type Shape struct {
 	KVHeads int
 	HeadDim int // default Hidden/Heads
 	// Learned is how many tokens the vocabulary has before the special ones; fewer if
-	// the text does not give as many. Vocab pads it with reserved tokens.
+	// the text does not give as many. Vocab pads it with reserved tokens, which have
+	// a text like any other.
 	Learned int
 	Vocab   int
 	MaxPos  int
-	Untied  bool   // the output head is a matrix of its own
-	DType   string // "BF16" (default) or "F32"
-	Rope    map[string]any
+	Untied  bool           // the output head is a matrix of its own
+	DType   string         // "BF16" (default) or "F32"
+	Rope    map[string]any // rope_scaling
+	Pattern bpe.Pattern    // how the tokenizer cuts text
 }
 
 // Tiny is the shipped checkpoint's shape, Smol that of SmolLM-135M.
@@ -167,7 +169,7 @@ type addedToken struct {
 
 // Files writes everything but the weights and returns the vocabulary's size.
 func Files(dir string, s Shape, text string) (int, error) {
-	names, merges := learn(text, s.Learned)
+	names, merges := learn(text, s.Learned, s.Pattern)
 	vocab := map[string]int{}
 	for i, n := range names {
 		vocab[n] = i
@@ -176,7 +178,7 @@ func Files(dir string, s Shape, text string) (int, error) {
 	special := func(name string) {
 		id := len(vocab)
 		vocab[name] = id
-		added = append(added, addedToken{ID: id, Content: name, Special: true})
+		added = append(added, addedToken{ID: id, Content: name, Special: id < len(names)+len(specials)})
 	}
 	for _, n := range specials {
 		special(n)
@@ -188,6 +190,15 @@ func Files(dir string, s Shape, text string) (int, error) {
 		return 0, err
 	}
 	level := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}
+	pre := level
+	switch s.Pattern {
+	case bpe.Digits:
+		pre = map[string]any{"type": "Sequence", "pretokenizers": []any{map[string]any{"type": "Digits", "individual_digits": true}, level}}
+	case bpe.Llama3, bpe.Qwen2:
+		pre = map[string]any{"type": "Sequence", "pretokenizers": []any{
+			map[string]any{"type": "Split", "pattern": map[string]string{"Regex": s.Pattern.Regex()}, "behavior": "Isolated", "invert": false},
+			map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}}}
+	}
 	arch := map[string]string{"": "LlamaForCausalLM", "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[s.Family]
 	family := s.Family
 	if family == "" {
@@ -209,9 +220,9 @@ func Files(dir string, s Shape, text string) (int, error) {
 	for name, v := range map[string]any{
 		"tokenizer.json": map[string]any{
 			"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": added, "normalizer": nil,
-			"pre_tokenizer": level, "post_processor": level, "decoder": level,
+			"pre_tokenizer": pre, "post_processor": level, "decoder": level,
 			"model": map[string]any{"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil,
-				"end_of_word_suffix": nil, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+				"end_of_word_suffix": nil, "fuse_unk": false, "byte_fallback": false, "ignore_merges": s.Pattern == bpe.Llama3,
 				"vocab": vocab, "merges": merges},
 		},
 		"tokenizer_config.json": map[string]any{
@@ -234,7 +245,7 @@ func Files(dir string, s Shape, text string) (int, error) {
 
 // learn finds the merges of a byte-level BPE: always the most frequent pair, and of
 // equal ones the lowest ids. It returns the names of the tokens by id.
-func learn(text string, n int) (names []string, merges []string) {
+func learn(text string, n int, p bpe.Pattern) (names []string, merges []string) {
 	var runes []rune
 	for b := range 256 {
 		runes = append(runes, bpe.ByteRune(byte(b)))
@@ -246,7 +257,7 @@ func learn(text string, n int) (names []string, merges []string) {
 		names = append(names, string(r))
 	}
 	counts := map[string]int{}
-	bpe.GPT2.Split(text, func(w string) { counts[w]++ })
+	p.Split(text, func(w string) { counts[w]++ })
 	type word struct {
 		ids []int
 		n   int
