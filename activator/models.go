@@ -18,17 +18,17 @@ type item struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
-	Parent  string `json:"parent,omitempty"`
+	Parent  string `json:"parent,omitzero"`
 	Status  status `json:"status"`
 }
 
 type status struct {
 	Value   string `json:"value"` // loaded, loading or unloaded
 	State   string `json:"state"` // the word of the contracts
-	Percent *int   `json:"percent,omitempty"`
-	ETA     *int   `json:"eta_s,omitempty"`
-	Failed  bool   `json:"failed,omitempty"`
-	Reason  string `json:"reason,omitempty"`
+	Percent *int   `json:"percent,omitzero"`
+	ETA     *int   `json:"eta_s,omitzero"`
+	Failed  bool   `json:"failed,omitzero"`
+	Reason  string `json:"reason,omitzero"`
 }
 
 // epoch is the "created" of every model: nothing here knows when its weights

@@ -170,7 +170,7 @@ func (t *Table[S]) Nearest(team, name string, n int) []string {
 		if d := len(e.Name.Name) - len(name); d > far && !strings.HasPrefix(e.Name.Name, name) || d < -far {
 			continue
 		}
-		d := 0
+		d := len(e.Name.Name) - len(name) // of one that begins alike
 		if !strings.HasPrefix(e.Name.Name, name) || name == "" {
 			if bits.OnesCount64(want^e.letter) > 2*far {
 				continue

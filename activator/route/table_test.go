@@ -69,7 +69,7 @@ func TestNearest(t *testing.T) {
 		want []string
 	}{
 		{"tiny2", []string{"tiny", "tinny"}},
-		{"llama-3", []string{"llama-3-70b", "llama-3-8b"}},
+		{"llama-3", []string{"llama-3-8b", "llama-3-70b"}},
 		{"zzzzzz", nil},
 		{"qwem", []string{"qwen"}},
 		{"", nil},

@@ -1,0 +1,692 @@
+package activator
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// What is wrong is answered at once, in OpenAI's shape, and wakes nothing.
+func TestBadInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(o *Options) { o.Open = false })
+		red, _, _ := w.book.Create("red", "", false)
+		f := fn("red/tiny")
+		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
+		w.act.Publish(f, fn("red/tinny"), fn("blue/secret"))
+		for _, c := range []struct {
+			what, method, path, body, key string
+			status                        int
+			code, param, contains         string
+		}{
+			{"no key", "POST", "/v1/chat/completions", askPlain, "", 401, "invalid_api_key", "", "Incorrect API key provided"},
+			{"wrong key", "POST", "/v1/chat/completions", askPlain, "sk-wrong", 401, "invalid_api_key", "", "Incorrect API key provided"},
+			{"no key for the list", "GET", "/v1/models", "", "", 401, "invalid_api_key", "", "Incorrect API key provided"},
+			{"unknown model", "POST", "/v1/chat/completions", `{"model":"tin"}`, red, 404, "model_not_found", "model", "Nearest: `tiny`, `tinny`."},
+			{"no name at all", "POST", "/v1/chat/completions", `{"model":"A B\u0000"}`, red, 404, "model_not_found", "model", ""},
+			{"another team's", "POST", "/v1/chat/completions", `{"model":"blue/secret"}`, red, 404, "model_not_found", "model", "does not exist or you do not have access"},
+			{"no such in another team", "POST", "/v1/chat/completions", `{"model":"blue/nothing"}`, red, 404, "model_not_found", "model", "does not exist or you do not have access"},
+			{"undeclared adapter", "POST", "/v1/chat/completions", `{"model":"tiny:ninja"}`, red, 404, "model_not_found", "model", ""},
+			{"no JSON", "POST", "/v1/chat/completions", `hello`, red, 400, "invalid_json", "", ""},
+			{"duplicate model", "POST", "/v1/chat/completions", `{"model":"tiny","model":"blue/secret"}`, red, 400, "invalid_json", "/model", ""},
+			{"mis-cased model", "POST", "/v1/chat/completions", `{"Model":"tiny"}`, red, 400, "missing_required_parameter", "model", "case-sensitive"},
+			{"no model", "POST", "/v1/chat/completions", `{}`, red, 400, "missing_required_parameter", "model", ""},
+			{"denied path", "POST", "/v1/load_lora_adapter", askPlain, red, 404, "unknown_endpoint", "", ""},
+			{"denied path", "POST", "/pause", askPlain, red, 404, "unknown_endpoint", "", ""},
+			{"path games", "POST", "/v1//chat/completions", askPlain, red, 404, "unknown_endpoint", "", ""},
+			{"path games", "POST", "/v1/chat/completions/", askPlain, red, 404, "unknown_endpoint", "", ""},
+			{"method", "GET", "/v1/chat/completions", "", red, 405, "method_not_allowed", "", ""},
+			{"method", "DELETE", "/v1/models/tiny", "", red, 405, "method_not_allowed", "", ""},
+			{"no such model to show", "GET", "/v1/models/secret", "", red, 404, "model_not_found", "model", ""},
+			{"form expected", "POST", "/v1/audio/transcriptions", askPlain, red, 400, "invalid_request", "", ""},
+		} {
+			var head []string
+			if c.key != "" {
+				head = []string{"Authorization", "Bearer " + c.key}
+			}
+			r := w.do(t.Context(), c.method, c.path, c.body, head...)
+			if r.status != c.status || r.code() != c.code || !strings.Contains(r.body, c.contains) || r.took != 0 {
+				t.Errorf("%s: %+v", c.what, r)
+			}
+			if c.param != "" && !strings.Contains(r.body, `"param":"`+c.param+`"`) {
+				t.Errorf("%s: param in %s", c.what, r.body)
+			}
+			if r.head.Get("x-request-id") == "" || r.head.Get("x-should-retry") != "false" || r.head.Get("Retry-After") != "" || r.head.Get("Content-Type") != "application/json" {
+				t.Errorf("%s: %v", c.what, r.head)
+			}
+			if c.status == 405 && r.head.Get("Allow") == "" || c.status == 401 && r.head.Get("WWW-Authenticate") != "Bearer" {
+				t.Errorf("%s: %v", c.what, r.head)
+			}
+			if strings.Contains(r.body, "sk-wrong") {
+				t.Error("the key is echoed")
+			}
+		}
+		if w.count(&w.wakes) != 0 {
+			t.Error("something was woken")
+		}
+		// An adapter that is declared, and the team's own full spelling.
+		e := w.engineAt("e:1", good)
+		w.act.Publish(at(f, 4, "e:1"))
+		for ask, want := range map[string]string{"tiny:pirate": "pirate", "red/tiny": "tiny", "tiny": "tiny"} {
+			if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", ask, 1), "Authorization", "Bearer "+red); r.status != 200 {
+				t.Errorf("%s: %+v", ask, r)
+			}
+			s := e.requests()
+			if got := s[len(s)-1].body; got != strings.Replace(askPlain, "tiny", want, 1) {
+				t.Errorf("%s: the engine saw %s", ask, got)
+			}
+		}
+		// Anthropic's clients send their key so.
+		if r := w.post("/v1/messages", askPlain, "X-Api-Key", red); r.status != 200 {
+			t.Errorf("%+v", r)
+		}
+		// A form goes on as it came.
+		form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n--b--\r\n"
+		if r := w.post("/v1/audio/transcriptions", form, "Authorization", "Bearer "+red, "Content-Type", "multipart/form-data; boundary=b"); r.status != 200 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestOpenUntilTheFirstKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", good)
+		w.act.Publish(at(fn("tiny"), 4, "e:1"), at(fn("blue/tiny"), 4, "e:1"))
+		for _, key := range []string{"", "Bearer sk-dummy"} {
+			if r := w.post("/v1/chat/completions", askPlain, "Authorization", key); r.status != 200 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		if r := w.do(t.Context(), "GET", "/v1/models", ""); !strings.Contains(r.body, `"blue/tiny"`) || !strings.Contains(r.body, `"tiny"`) {
+			t.Fatal(r.body)
+		}
+		w.book.Trust("admin-token-of-forty-characters-or-so....")
+		blue, _, _ := w.book.Create("blue", "", false)
+		if r := w.post("/v1/chat/completions", askPlain); r.status != 401 {
+			t.Fatalf("%+v", r)
+		}
+		if r := w.do(t.Context(), "GET", "/v1/models", "", "Authorization", "Bearer "+blue); strings.Count(r.body, `"id"`) != 1 || !strings.Contains(r.body, `"owned_by":"blue"`) {
+			t.Fatal(r.body)
+		}
+		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "blue/tiny", 1), "Authorization", "Bearer admin-token-of-forty-characters-or-so...."); r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+func TestModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		failed := fn("broken")
+		failed.State = functions.Failed
+		failed.Failure = &route.Failure{Reason: "no such file", Until: time.Now().Add(time.Hour)}
+		lora := at(fn("warm"), 4, "e:1")
+		lora.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
+		w.act.Publish(fn("cold"), lora, loadingAt(fn("coming"), functions.Downloading, 41, 12*time.Second), failed)
+		r := w.do(t.Context(), "GET", "/v1/models", "")
+		for _, want := range []string{
+			`{"object":"list","data":[`,
+			`{"id":"cold","object":"model","created":1767225600,"owned_by":"default","status":{"value":"unloaded","state":"cold"}}`,
+			`{"id":"warm","object":"model","created":1767225600,"owned_by":"default","status":{"value":"loaded","state":"ready"}}`,
+			`{"id":"warm:pirate","object":"model","created":1767225600,"owned_by":"default","parent":"warm","status":{"value":"loaded","state":"ready"}}`,
+			`"status":{"value":"loading","state":"staging","percent":41,"eta_s":12}`,
+			`"status":{"value":"unloaded","state":"failed","failed":true,"reason":"no such file"}`,
+		} {
+			if !strings.Contains(r.body, want) {
+				t.Errorf("no %s in %s", want, r.body)
+			}
+		}
+		for _, one := range []string{"cold", "default/cold", "default%2Fcold", "warm:pirate", "warm%3Apirate"} {
+			if r := w.do(t.Context(), "GET", "/v1/models/"+one, ""); r.status != 200 || !strings.Contains(r.body, `"object":"model"`) {
+				t.Errorf("%s: %+v", one, r)
+			}
+		}
+		if w.count(&w.wakes) != 0 {
+			t.Error("a list wakes nothing")
+		}
+	})
+}
+
+func TestPatience(t *testing.T) {
+	for name, c := range map[string]struct {
+		ask       string
+		p90       time.Duration
+		head      []string
+		status    int
+		code      string
+		took      time.Duration // at most; at least half of it
+		wakes     int
+		retryFrom int
+	}{
+		"refused at once, and woken": {askPlain, time.Minute, []string{"X-Stainless-Timeout", "20"}, 503, "model_loading", 0, 1, 27},
+		"python spells it so":        {askPlain, time.Minute, []string{"X-Stainless-Read-Timeout", "20.0"}, 503, "model_loading", 0, 1, 27},
+		"not for the retry":          {askStream, time.Minute, []string{"thaw-max-wait", "20s", "thaw-warm", "never"}, 503, "model_loading", 0, 0, 27},
+		"nothing known: it waits":    {askPlain, -1, []string{"Request-Timeout", "20"}, 503, "model_loading", 20 * time.Second, 1, 1},
+		"the 290 seconds":            {askPlain, -1, nil, 503, "model_loading", 290 * time.Second, 1, 1},
+		"a stream's gap is no bound": {askStream, time.Minute, []string{"X-Stainless-Read-Timeout", "20"}, 200, "model_loading", 300 * time.Second, 1, 0},
+		"nonsense says nothing":      {askPlain, -1, []string{"thaw-max-wait", "soon", "X-Stainless-Timeout", "not-given"}, 503, "model_loading", 290 * time.Second, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				f := fn("tiny")
+				if c.p90 > 0 {
+					f.Forecast = functions.Forecast{P50: c.p90 / 2, P90: c.p90}
+				}
+				w.act.Publish(f)
+				r := w.post("/v1/chat/completions", c.ask, c.head...)
+				if r.status != c.status || r.code() != c.code || r.took > c.took || r.took < c.took/2 || w.count(&w.wakes) != c.wakes {
+					t.Fatalf("%+v, %d wakes", r, w.count(&w.wakes))
+				}
+				if after, _ := strconv.Atoi(r.head.Get("Retry-After")); after < c.retryFrom || after > 55 {
+					t.Errorf("Retry-After %d", after)
+				}
+				if c.status == 503 && r.head.Get("x-should-retry") != "true" {
+					t.Error(r.head)
+				}
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
+// Python's read timeout bounds the gap between bytes: head and comments come in thirds of it.
+func TestGapOfAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.act.Publish(fn("tiny"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r, _ := http.NewRequestWithContext(ctx, "POST", "http://127.0.0.1/v1/chat/completions", strings.NewReader(askStream))
+		r.Header.Set("X-Stainless-Read-Timeout", "3")
+		began := time.Now()
+		res, err := w.client.Do(r)
+		if err != nil || time.Since(began) > time.Second {
+			t.Fatal(err, time.Since(began))
+		}
+		buf := make([]byte, 1024)
+		for last := time.Now(); time.Since(began) < 30*time.Second; last = time.Now() {
+			if _, err := res.Body.Read(buf); err != nil {
+				t.Fatal(err)
+			}
+			if gap := time.Since(last); gap > time.Second {
+				t.Fatal("a gap of", gap)
+			}
+		}
+		cancel()
+		res.Body.Close()
+		time.Sleep(2 * time.Second)
+	})
+}
+
+func TestTimeoutOfAReadyOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			time.Sleep(10 * time.Minute)
+			return good(c, r, body)
+		})
+		w.act.Publish(at(fn("tiny"), 1, "e:1"))
+		go w.post("/v1/chat/completions", askPlain)
+		time.Sleep(time.Second)
+		r := w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "30")
+		if r.status != 504 || r.code() != "queue_timeout" || r.head.Get("Retry-After") != "5" || r.took != 30*time.Second {
+			t.Fatalf("%+v", r)
+		}
+		if w.count(&w.nudges) == 0 || w.count(&w.wakes) != 0 {
+			t.Error("more than it takes: a nudge, no wake")
+		}
+		if _, ok := w.act.DemandOf(fn("tiny").Name); !ok {
+			t.Error("demand")
+		}
+		time.Sleep(10 * time.Minute)
+	})
+}
+
+func TestQueueFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		f := fn("tiny")
+		f.Model.Spec.Queue.Requests = 3
+		f.Model.Spec.Queue.Wait = functions.Duration(time.Minute)
+		w.act.Publish(f)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if r := w.post("/v1/chat/completions", askPlain); r.code() != "model_loading" || r.took != time.Minute {
+					t.Errorf("nobody else is disturbed: %+v", r)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		for range 5 {
+			r := w.post("/v1/chat/completions", askStream)
+			after, _ := strconv.Atoi(r.head.Get("Retry-After"))
+			if r.status != 503 || r.code() != "queue_full" || r.took != 0 || after < 1 || after > 10 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		var d Demand
+		for x := range w.act.Demand {
+			d = x
+		}
+		if d.Queued != 3 || d.Teams["default"] != 3 || d.Oldest.IsZero() {
+			t.Errorf("%+v", d)
+		}
+		if m := metric(t, w, "thaw_buffered_requests"); !strings.Contains(m, "3") {
+			t.Error(m)
+		}
+		wg.Wait()
+	})
+	synctest.Test(t, func(t *testing.T) { // all functions together
+		w := newWorld(t, func(o *Options) { o.BufferBytes = 100 })
+		w.act.Publish(fn("tiny"), fn("tiny2"))
+		go w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "10")
+		time.Sleep(time.Second)
+		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "tiny2", 1)); r.code() != "queue_full" {
+			t.Fatalf("%+v", r)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		f := fn("tiny")
+		w.act.Publish(f)
+		w.onWake = func() {
+			time.Sleep(time.Second)
+			f.Blocked = &route.Blocked{Code: route.QuotaExceeded, Message: "Team default holds 2 of 2 GPUs", ETA: -1}
+			w.act.Publish(f)
+		}
+		if r := w.post("/v1/chat/completions", askStream); r.status != 429 || r.code() != "gpu_quota_exceeded" || r.took != time.Second {
+			t.Fatalf("%+v", r)
+		}
+		w.onWake = nil
+		if r := w.post("/v1/chat/completions", askStream); r.status != 429 || r.took != 0 || w.count(&w.wakes) != 2 {
+			t.Fatalf("%+v", r)
+		}
+		f.Blocked = &route.Blocked{Code: route.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second}
+		w.act.Publish(f)
+		if r := w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "10"); r.code() != "model_loading" || r.took != 0 || !strings.Contains(r.body, "all GPUs are busy") {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+func TestHoldModes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(o *Options) { o.Hold = Hold503 })
+		w.engineAt("e:1", good)
+		w.act.Publish(fn("tiny"))
+		w.onWake = func() { time.Sleep(10 * time.Second); w.act.Publish(at(fn("tiny"), 4, "e:1")) }
+		if r := w.post("/v1/chat/completions", askPlain); r.code() != "model_loading" || r.took != 0 || w.count(&w.wakes) != 1 {
+			t.Fatalf("%+v", r)
+		}
+		if r := w.post("/v1/chat/completions", askStream); r.status != 200 || r.took != 10*time.Second {
+			t.Fatalf("streams are held all the same: %+v", r)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(o *Options) { o.Hold = HoldPad })
+		w.engineAt("e:1", good)
+		w.act.Publish(fn("tiny"))
+		w.onWake = func() { time.Sleep(60 * time.Second); w.act.Publish(at(fn("tiny"), 4, "e:1")) }
+		r := w.post("/v1/chat/completions", askPlain)
+		if r.err != nil || r.body != "\n\n\n"+jsonAnswer || r.took != time.Minute {
+			t.Fatalf("%+v", r)
+		}
+		w.act.Publish(fn("tiny"))
+		w.onWake = func() {
+			time.Sleep(60 * time.Second)
+			f := fn("tiny")
+			f.Failure = &route.Failure{Reason: "no"}
+			w.act.Publish(f)
+		}
+		if r := w.post("/v1/chat/completions", askPlain); r.err == nil {
+			t.Fatalf("a failure after padding cuts the connection: %+v", r)
+		}
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		if r := w.post("/v1/chat/completions", askPlain); r.body != jsonAnswer {
+			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+func TestTeamLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		e := w.engineAt("e:1", good)
+		w.act.Publish(at(fn("tiny"), 4, "e:1"), fn("cold"), fn("cold2"))
+		limits := functions.Limits{RequestsPerMinute: 3, TokensPerMinute: 12, ColdStartsPerHour: 1}
+		set := func() {
+			w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: limits}}})
+		}
+		set()
+		r := w.post("/v1/chat/completions", askStream) // five tokens
+		if r.body != streamed {
+			t.Fatalf("the usage chunk that nobody asked for is taken out: %q", r.body)
+		}
+		if !strings.Contains(e.requests()[0].body, `"include_usage":true`) {
+			t.Fatal("the engine was not asked for usage")
+		}
+		r = w.post("/v1/chat/completions", strings.Replace(askStream, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
+		if !strings.Contains(r.body, eventUsage) {
+			t.Fatalf("who asks for usage gets it: %q", r.body)
+		}
+		if got := r.head.Get("x-ratelimit-remaining-tokens"); got != "7" || r.head.Get("x-ratelimit-limit-requests") != "3" || r.head.Get("x-ratelimit-remaining-requests") != "1" || r.head.Get("x-ratelimit-reset-requests") != "40s" {
+			t.Errorf("%v", r.head)
+		}
+		w.post("/v1/chat/completions", askPlain)
+		r = w.post("/v1/chat/completions", askPlain) // 15 of 12 tokens are used
+		if r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "tokens a minute") || r.head.Get("Retry-After") != "20" {
+			t.Fatalf("%+v", r)
+		}
+		limits.TokensPerMinute = 0
+		set()
+		r = w.post("/v1/chat/completions", askPlain)
+		if r.status != 429 || !strings.Contains(r.body, "requests a minute") || r.head.Get("Retry-After") != "20" || r.head.Get("x-should-retry") != "true" {
+			t.Fatalf("%+v", r)
+		}
+		limits = functions.Limits{ColdStartsPerHour: 1, Concurrent: 2}
+		set()
+		var wg sync.WaitGroup
+		for range 2 { // one cold start, however many wait
+			wg.Go(func() {
+				w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold", 1), "thaw-max-wait", "10")
+			})
+		}
+		time.Sleep(time.Second)
+		if r := w.post("/v1/chat/completions", askPlain); r.status != 429 || !strings.Contains(r.body, "at once") {
+			t.Fatalf("%+v", r)
+		}
+		wg.Wait()
+		wakes := w.count(&w.wakes)
+		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold2", 1)); r.status != 429 || !strings.Contains(r.body, "cold starts") || w.count(&w.wakes) != wakes {
+			t.Fatalf("%+v", r)
+		}
+		for reason, n := range map[string]string{"tokens": "1", "requests": "1", "concurrent": "1", "cold_starts": "1"} {
+			if m := metric(t, w, "thaw_quota_rejections_total"); !strings.Contains(m, `reason="`+reason+`" team="default" `+n) {
+				t.Errorf("%s: %s", reason, m)
+			}
+		}
+	})
+}
+
+// The one who asks for unknown models adds no series, and nothing that a client
+// sent stands in logs or metrics.
+func TestNothingOfTheClientIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", good)
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		canary := "CANARY-7f3a"
+		w.post("/v1/chat/completions", strings.Replace(askPlain, "hello", canary, 1), "Authorization", "Bearer "+canary)
+		w.post("/v1/chat/completions", `{"model":"x"}`)
+		series := func() int {
+			n := 0
+			fs, _ := w.reg.Gather()
+			for _, f := range fs {
+				n += len(f.GetMetric())
+				if strings.Contains(f.String(), canary) {
+					t.Error("in metrics:", f)
+				}
+			}
+			return n
+		}
+		before := series()
+		for i := range 10000 {
+			w.post("/v1/chat/completions", fmt.Sprintf(`{"model":"%s-%d"}`, strings.ToLower(canary), i))
+		}
+		if after := series(); after != before {
+			t.Errorf("%d series became %d", before, after)
+		}
+		if strings.Contains(w.logs.String(), canary) || strings.Contains(strings.ToLower(w.logs.String()), strings.ToLower(canary)) {
+			t.Error("in the log")
+		}
+		if n := strings.Count(w.logs.String(), "msg=request"); n != 10002 {
+			t.Errorf("%d lines for 10002 requests", n)
+		}
+	})
+}
+
+// Exactly one terminal event per request under random faults, and nothing is
+// left afterwards (newWorld checks the gates).
+func TestRandomFaults(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				var mu sync.Mutex
+				r := rand.New(rand.NewPCG(seed, 99))
+				roll := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
+				nap := func(most time.Duration) { time.Sleep(time.Duration(roll(int(most)))) }
+				behave := func(c net.Conn, q *http.Request, body string) bool {
+					nap(2 * time.Second)
+					fault := roll(8)
+					if !strings.Contains(body, `"stream":true`) {
+						fault *= 3 // die, or answer
+					}
+					switch fault {
+					case 0:
+						return false
+					case 1:
+						send(c, chunkHead)
+						chunk(c, streamed[:1+roll(len(streamed)-1)])
+						return false
+					case 2:
+						send(c, chunkHead)
+						chunk(c, event1)
+						nap(20 * time.Second)
+						chunk(c, event2)
+						return send(c, "0\r\n\r\n")
+					default:
+						return good(c, q, body)
+					}
+				}
+				addrs := []string{"e:1", "e:2", "e:3"}
+				for _, a := range addrs {
+					w.engineAt(a, behave)
+				}
+				f := fn("tiny")
+				f.Model.Spec.Queue.Requests = 60
+				w.act.Publish(f)
+				stop := make(chan struct{})
+				var platform sync.WaitGroup
+				platform.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						case <-time.After(time.Duration(1 + roll(int(4*time.Second)))):
+						}
+						switch roll(6) {
+						case 0:
+							w.act.Publish(f)
+						case 1:
+							b := f
+							b.Failure = &route.Failure{Reason: "it broke", Until: time.Now().Add(time.Second)}
+							w.act.Publish(b)
+						case 2:
+							w.act.Publish(loadingAt(f, functions.Loading, roll(100), time.Second))
+						default:
+							w.act.Publish(at(f, 1+roll(4), addrs[:1+roll(3)]...))
+						}
+					}
+				})
+				var wg sync.WaitGroup
+				const n = 300
+				for i := range n {
+					wg.Go(func() {
+						nap(time.Minute)
+						ask := askStream
+						if i%3 == 0 {
+							ask = askPlain
+						}
+						ctx, cancel := t.Context(), context.CancelFunc(func() {})
+						if i%5 == 0 {
+							ctx, cancel = context.WithTimeout(ctx, time.Duration(1+roll(int(30*time.Second))))
+						}
+						defer cancel()
+						r := w.do(ctx, "POST", "/v1/chat/completions", ask)
+						body := plainEvents(r.body)
+						good, failed := r.err == nil && (strings.HasSuffix(body, eventDone) || r.body == jsonAnswer), r.code() != ""
+						switch {
+						case r.err != nil && ctx.Err() != nil: // it left
+						case r.err != nil:
+							t.Errorf("an abort without need: %+v", r)
+						case good == failed:
+							t.Errorf("not exactly one end: %+v", r)
+						case failed && strings.Count(r.body, `{"error":`) != 1:
+							t.Errorf("more than one error: %+v", r)
+						}
+					})
+				}
+				wg.Wait()
+				close(stop)
+				platform.Wait()
+				time.Sleep(2 * time.Minute)
+				total := 0.0
+				for _, l := range strings.Split(strings.TrimSpace(metric(t, w, "thaw_requests_total")), "\n") {
+					v, _ := strconv.ParseFloat(l[strings.LastIndex(l, " ")+1:], 64)
+					total += v
+				}
+				if total != n {
+					t.Errorf("%v requests ended, %d were sent", total, n)
+				}
+			})
+		})
+	}
+}
+
+func TestDecide(t *testing.T) {
+	now := time.Unix(1000, 0)
+	f := fn("tiny")
+	ready := at(f, 4, "e:1")
+	coming := loadingAt(f, functions.Downloading, 10, 30*time.Second)
+	brokenOne := f
+	brokenOne.Failure = &route.Failure{Reason: "x", Until: now.Add(time.Second)}
+	mended := f
+	mended.Failure = &route.Failure{Reason: "x", Until: now.Add(-time.Second)}
+	slow := f
+	slow.Forecast = functions.Forecast{P50: 50 * time.Second, P90: 90 * time.Second}
+	under := slow
+	under.State = functions.Loading
+	under.Progress = functions.Progress{State: functions.Loading, Percent: 5, ETA: -1}
+	under.ColdStart = &functions.Timeline{Began: now.Add(-80 * time.Second)}
+	for name, c := range map[string]struct {
+		f    route.Function
+		l    gate.Load
+		p    Patience
+		want Verdict
+		code openai.Code
+		warm bool
+	}{
+		"ready":                        {ready, gate.Load{Capacity: 4}, Patience{}, Serve, "", false},
+		"ready and full":               {ready, gate.Load{Capacity: 4, Active: 4}, Patience{}, Wait, "", false},
+		"ready, others wait":           {ready, gate.Load{Capacity: 4, Queued: 1}, Patience{}, Wait, "", false},
+		"at rest":                      {f, gate.Load{}, Patience{}, Wake, "", false},
+		"at rest, some patience":       {f, gate.Load{}, Patience{Wait: time.Second}, Wake, "", false},
+		"coming":                       {coming, gate.Load{}, Patience{Wait: time.Minute}, Wait, "", false},
+		"coming too late":              {coming, gate.Load{}, Patience{Wait: 20 * time.Second}, Refuse, openai.ModelLoading, true},
+		"broken":                       {brokenOne, gate.Load{}, Patience{}, Refuse, openai.ModelLoadFailed, false},
+		"mended":                       {mended, gate.Load{}, Patience{}, Wake, "", false},
+		"slow":                         {slow, gate.Load{}, Patience{Wait: time.Minute}, Refuse, openai.ModelLoading, true},
+		"slow, never":                  {slow, gate.Load{}, Patience{Wait: time.Minute, NoWarm: true}, Refuse, openai.ModelLoading, false},
+		"slow, but most of it is over": {under, gate.Load{}, Patience{Wait: time.Minute}, Wait, "", false},
+	} {
+		d := Decide(&c.f, c.l, c.p, now)
+		if d.Verdict != c.want || d.Warm != c.warm || (d.Error != nil) != (c.code != "") || d.Error != nil && d.Error.Code != c.code {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
+func TestBrowser(t *testing.T) {
+	for _, c := range []struct {
+		host   string
+		head   [2]string
+		status int
+	}{
+		{"127.0.0.1:8080", [2]string{}, 200},
+		{"localhost", [2]string{}, 200},
+		{"LOCALHOST.:8080", [2]string{}, 200},
+		{"[::1]:8080", [2]string{}, 200},
+		{"app.localhost:8080", [2]string{}, 200},
+		{"gpu.lab", [2]string{}, 200},
+		{"evil.example:8080", [2]string{}, 421},
+		{"127.0.0.1.evil.example", [2]string{}, 421},
+		{"10.0.0.1", [2]string{}, 421},
+		{"127.0.0.1:8080", [2]string{"Origin", "http://127.0.0.1:8080"}, 200},
+		{"localhost", [2]string{"Origin", "http://localhost"}, 200},
+		{"127.0.0.1:8080", [2]string{"Origin", "http://127.0.0.1:3000"}, 403},
+		{"127.0.0.1:8080", [2]string{"Origin", "https://evil.example"}, 403},
+		{"127.0.0.1:8080", [2]string{"Origin", "null"}, 403},
+		{"127.0.0.1:8080", [2]string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"127.0.0.1:8080", [2]string{"Sec-Fetch-Site", "same-origin"}, 200},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ln := newMemory()
+			srv := door.NewHTTP(door.Options{Handler: Browser(true, []string{"gpu.lab"}, func(_ *door.Request, res *door.Response) { res.Body = []byte("ok") })})
+			go srv.Serve(ln)
+			defer srv.Shutdown(t.Context())
+			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}
+			defer tr.CloseIdleConnections()
+			r, _ := http.NewRequest("GET", "http://x/", nil)
+			r.Host = c.host
+			if c.head[0] != "" {
+				r.Header.Set(c.head[0], c.head[1])
+			}
+			res, err := tr.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			if res.StatusCode != c.status {
+				t.Errorf("%s %v: %d, want %d", c.host, c.head, res.StatusCode, c.status)
+			}
+		})
+	}
+}
+
+// Ten thousand functions at rest: what one of them costs the activator, its
+// picture included.
+func TestIdleFunctionIsSmall(t *testing.T) {
+	const n = 10000
+	a := New(Options{})
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	fs := make([]route.Function, 0, n)
+	for i := range n {
+		fs = append(fs, fn(fmt.Sprintf("model-%d", i)))
+	}
+	a.Publish(fs...)
+	fs = nil
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / n
+	t.Logf("%d bytes a function, model file included", each)
+	if each > 4096 {
+		t.Errorf("%d bytes, 4096 at most", each)
+	}
+	runtime.KeepAlive(a)
+}
