@@ -2,10 +2,13 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +21,10 @@ import (
 	"github.com/thaw-dev/thaw/runtime/keeper"
 )
 
-// bench is one keeper in a folder of its own, with what was started watched to
+// quick: a program with the race detector otherwise takes a second to exit.
+const quick = "GORACE=atexit_sleep_ms=0"
+
+// workbench is one keeper in a folder of its own, with what was started watched to
 // be gone at the end.
 type workbench struct {
 	t      *testing.T
@@ -36,7 +42,7 @@ func newBench(t *testing.T) *workbench {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	sock := filepath.Join(dir, "keeper.sock")
-	c, err := keeper.Ensure(ctx, keeper.Start{Exe: exe, Args: []string{"test-keeper", sock, dir, "5s"}, Socket: sock, Dir: dir})
+	c, err := keeper.Ensure(ctx, keeper.Start{Exe: exe, Args: []string{"test-keeper", sock, dir, "5s"}, Socket: sock, Dir: dir, Env: []string{quick}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +50,7 @@ func newBench(t *testing.T) *workbench {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := c.End(ctx, 100*time.Millisecond); err != nil {
+		if err := b.client.End(ctx, 100*time.Millisecond); err != nil {
 			t.Error(err)
 		}
 		eventually(t, "the keeper is gone", func() bool { return gone(c.PID()) })
@@ -58,6 +64,7 @@ func (b *workbench) options(id string, modes ...string) Options {
 		ID: id, Team: "default", Model: "m", Dir: b.dir,
 		Spec: functions.ModelSpec{
 			Engine: functions.EngineCommand,
+			Env:    map[string]string{"GORACE": strings.TrimPrefix(quick, "GORACE=")},
 			Args:   append([]string{exe, "test-engine", "{port}", "{name}"}, modes...),
 			Deadlines: functions.Deadlines{
 				Stage: functions.Duration(5 * time.Second), Start: functions.Duration(10 * time.Second),
@@ -78,22 +85,20 @@ type life struct {
 	cancel context.CancelFunc
 }
 
-func live(t *testing.T, o Options, make func(Options) *Replica) *life {
-	l := &life{t: t, done: make_()}
+func live(t *testing.T, o Options, birth func(Options) *Replica) *life {
+	l := &life{t: t, done: make(chan error, 1)}
 	o.OnChange = func(s functions.ReplicaStatus) {
 		l.mu.Lock()
 		l.said = append(l.said, s)
 		l.mu.Unlock()
 	}
-	l.Replica = make(o)
+	l.Replica = birth(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	go func() { l.done <- l.Run(ctx) }()
 	t.Cleanup(cancel)
 	return l
 }
-
-func make_() chan error { return make(chan error, 1) }
 
 func (l *life) states() (out []functions.State) {
 	l.mu.Lock()
@@ -147,7 +152,18 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
+// gone: not there, or dead and only not yet reaped by whoever inherited it.
+func gone(pid int) bool {
+	if syscall.Kill(pid, 0) == syscall.ESRCH {
+		return true
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) && runtime.GOOS == "linux"
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	return strings.HasPrefix(after, "Z")
+}
 
 func TestProcessReadyAndUnload(t *testing.T) {
 	b := newBench(t)
@@ -199,5 +215,246 @@ func (b *workbench) pid(id string) int {
 	return 0
 }
 
-var _ = fmt.Sprint
-var _ = strconv.Itoa
+// children of the engine, as its log tells.
+func (b *workbench) children(l *life) (out []int) {
+	b.t.Helper()
+	eventually(b.t, "the engine's children", func() bool {
+		log, _ := os.ReadFile(l.LogPath())
+		for line := range strings.SplitSeq(string(log), "\n") {
+			if v, ok := strings.CutPrefix(line, "child "); ok {
+				p, err := strconv.Atoi(v)
+				if err == nil {
+					out = append(out, p)
+				}
+			}
+		}
+		return len(out) > 0
+	})
+	return out
+}
+
+// stream keeps a request running on the engine until the test ends or it breaks.
+func (l *life) stream(t *testing.T) (broken chan error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, "POST", l.Status().Endpoint+"/v1/completions", strings.NewReader(`{"model":"m","stream":true,"max_tokens":100000}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken = make(chan error, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		broken <- err
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return broken
+}
+
+func TestProcessDies(t *testing.T) {
+	b := newBench(t)
+	for _, c := range []struct {
+		name, modes string
+		ready       bool // let it become READY first
+		busy        bool
+		hit         syscall.Signal
+		why         string
+	}{
+		{name: "exits at once", modes: "exit=error: config.json: no such file", why: "command ended while loading: config.json: no such file"},
+		{name: "crashes while loading", modes: "slow=30ms crash=ValueError:too_long", why: "command ended while loading: ValueError: too_long"},
+		{name: "killed while loading", modes: "slow=1m", hit: syscall.SIGKILL, why: "command ended while loading: ended by signal 9 (killed)"},
+		{name: "killed idle", ready: true, hit: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
+		{name: "killed while it streams", ready: true, busy: true, hit: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
+		{name: "leaves without being asked", ready: true, hit: syscall.SIGTERM, why: "command ended while ready: exit code 0"},
+		{name: "first token fails", modes: "oom", why: "command: first token: HTTP 500: CUDA out of memory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			modes := append(strings.Fields(c.modes), "fork")
+			if strings.HasPrefix(c.modes, "exit=") {
+				modes = []string{c.modes, "fork"}
+			}
+			l := live(t, b.options("dies", modes...), New)
+			if c.ready {
+				l.wait(functions.Ready, 5*time.Second)
+			} else if c.hit != 0 {
+				l.wait(functions.Loading, 5*time.Second)
+			}
+			var broken chan error
+			if c.busy {
+				broken = l.stream(t)
+			}
+			began := time.Now()
+			var kids []int
+			if c.hit != 0 {
+				kids = b.children(l)
+				began = time.Now()
+				syscall.Kill(b.pid("dies"), c.hit)
+			}
+			st := l.over(5 * time.Second)
+			if c.hit != 0 {
+				t.Logf("noticed after %v", time.Since(began))
+				if d := time.Since(began); d > time.Second {
+					t.Errorf("noticed after %v", d)
+				}
+			}
+			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
+				t.Errorf("%s %q, want %q", st.State, st.Error, c.why)
+			}
+			if c.busy && <-broken == nil {
+				t.Error("the stream ended well")
+			}
+			if len(kids) == 0 {
+				kids = b.children(l)
+			}
+			for _, p := range kids {
+				eventually(t, "no process of the group is left", func() bool { return gone(p) })
+			}
+			os.Remove(l.LogPath())
+		})
+	}
+}
+
+func TestProcessStopped(t *testing.T) {
+	b := newBench(t)
+	o := b.options("stopped", "fork")
+	o.Spec.Deadlines.Hang = functions.Duration(500 * time.Millisecond)
+	l := live(t, o, New)
+	l.wait(functions.Ready, 5*time.Second)
+	l.stream(t)
+	eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
+	kids, pid := b.children(l), b.pid("stopped")
+	syscall.Kill(pid, syscall.SIGSTOP)
+	st := l.over(12 * time.Second)
+	if st.State != functions.Failed || !strings.Contains(st.Error, "no answer to a one-token request within 5s") {
+		t.Errorf("%s %q", st.State, st.Error)
+	}
+	for _, p := range append(kids, pid) {
+		eventually(t, "nothing is left", func() bool { return gone(p) })
+	}
+}
+
+func TestProcessEnds(t *testing.T) {
+	b := newBench(t)
+	t.Run("deaf while loading", func(t *testing.T) {
+		l := live(t, b.options("e", "slow=1m", "stubborn", "fork"), New)
+		kids := b.children(l)
+		began := time.Now()
+		l.Unload(time.Minute, "stopped")
+		if st := l.over(3 * time.Second); st.State != functions.Unloaded || time.Since(began) > 2*time.Second+200*time.Millisecond {
+			t.Errorf("%s after %v", st.State, time.Since(began))
+		}
+		eventually(t, "no child", func() bool { return gone(kids[0]) })
+	})
+	t.Run("stream outlasts the drain", func(t *testing.T) {
+		l := live(t, b.options("e"), New)
+		l.wait(functions.Ready, 5*time.Second)
+		broken := l.stream(t)
+		eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
+		pid := b.pid("e")
+		began := time.Now()
+		l.Unload(300*time.Millisecond, "stopped")
+		if st := l.over(3 * time.Second); st.State != functions.Unloaded {
+			t.Error(st.State)
+		}
+		if d := time.Since(began); d < 300*time.Millisecond || d > 2300*time.Millisecond || !gone(pid) {
+			t.Errorf("after %v, gone %v", d, gone(pid))
+		}
+		if <-broken == nil {
+			t.Error("the stream ended well")
+		}
+	})
+	t.Run("chat only, no metrics", func(t *testing.T) {
+		l := live(t, b.options("e", "chat", "plain"), New)
+		l.wait(functions.Ready, 5*time.Second)
+		l.Unload(0, "stopped")
+		if st := l.over(3 * time.Second); st.State != functions.Unloaded {
+			t.Error(st.State)
+		}
+	})
+	t.Run("never healthy", func(t *testing.T) {
+		o := b.options("e", "nohealth")
+		o.Spec.Deadlines.Start = functions.Duration(300 * time.Millisecond)
+		l := live(t, o, New)
+		if st := l.over(3 * time.Second); st.State != functions.Failed || !strings.Contains(st.Error, "not ready within 300ms: no answer; last line: fake engine") {
+			t.Errorf("%s %q", st.State, st.Error)
+		}
+	})
+}
+
+// The agent is gone and another comes: nothing is loaded again.
+func TestProcessAdopted(t *testing.T) {
+	b := newBench(t)
+	first := live(t, b.options("keep", "slow=50ms"), New)
+	first.wait(functions.Ready, 5*time.Second)
+	late := live(t, b.options("late", "slow=300ms"), New)
+	late.wait(functions.Loading, 5*time.Second)
+	eventually(t, "both run", func() bool { ps, err := b.client.List(t.Context()); return err == nil && len(ps) == 2 })
+	pid := b.pid("keep")
+	first.cancel()
+	late.cancel()
+	if err := <-first.done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	<-late.done
+	b.client.Close()
+
+	c, err := keeper.Connect(t.Context(), filepath.Join(b.dir, "keeper.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.client = c
+	ps, err := c.List(t.Context())
+	if err != nil || len(ps) != 2 {
+		t.Fatalf("%v %v", ps, err)
+	}
+	for _, p := range ps {
+		l := live(t, Options{Spawner: c}, func(o Options) *Replica {
+			r, err := Adopt(o, p, c.Follow(p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		})
+		st := l.wait(functions.Ready, 5*time.Second)
+		if p.ID == "keep" && p.PID != pid {
+			t.Error("another process")
+		}
+		res, err := http.Get(st.Endpoint + "/health")
+		if err != nil || res.StatusCode != 200 {
+			t.Error(res, err)
+		}
+		res.Body.Close()
+		l.Unload(0, "done")
+		if st := l.over(3 * time.Second); st.State != functions.Unloaded || !gone(p.PID) {
+			t.Errorf("%s, gone %v", st.State, gone(p.PID))
+		}
+	}
+}
+
+// How much later than the engine itself we know that it is ready.
+func TestProcessReadyDelay(t *testing.T) {
+	b := newBench(t)
+	for _, slow := range []string{"0s", "200ms", "1s"} {
+		l := live(t, b.options("r", "slow="+slow), New)
+		st := l.wait(functions.Ready, 5*time.Second)
+		load, _ := time.ParseDuration(slow)
+		var sum float64
+		for _, p := range st.Phases {
+			sum += p.Duration
+		}
+		t.Logf("loads %s: READY after %.1f ms, phases %v", slow, sum*1000, st.Phases)
+		if extra := sum - load.Seconds(); extra > 0.25 {
+			t.Errorf("%.0f ms more than the engine's own", extra*1000)
+		}
+		l.Unload(0, "done")
+		l.over(3 * time.Second)
+	}
+}

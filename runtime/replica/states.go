@@ -25,8 +25,8 @@ const (
 	// pollEvery is how often metrics of a READY engine are read, drainEvery
 	// those of one that drains.
 	pollEvery, drainEvery = time.Second, 100 * time.Millisecond
-	// pollWait bounds one reading.
-	pollWait = 2 * time.Second
+	// pollWait bounds one reading, lookWait one before and after a probe.
+	pollWait, lookWait = 2 * time.Second, 500 * time.Millisecond
 	// portTries: a free port may be taken between the choice and the bind.
 	portTries = 3
 	// probeTries: an engine that answers the probe with errors while its
@@ -400,7 +400,7 @@ func (r *Replica) ready(ctx context.Context) state {
 		case <-poll.C:
 			if !polling {
 				polling = true
-				go func() { readings <- r.read(rctx) }()
+				go func() { readings <- r.read(rctx, pollWait) }()
 			}
 		case m := <-readings:
 			polling = false
@@ -428,7 +428,11 @@ func (r *Replica) ready(ctx context.Context) state {
 					return next
 				}
 				r.kill(ctx)
-				return r.failed(fmt.Sprintf("%s hung: %v", r.o.Spec.Engine, err))
+				what := "hung"
+				if se != nil {
+					what = "answers with errors alone"
+				}
+				return r.failed(fmt.Sprintf("%s %s: %v", r.o.Spec.Engine, what, err))
 			}
 		case <-r.wake:
 			w := r.take()
@@ -449,8 +453,8 @@ type reading struct {
 	err error
 }
 
-func (r *Replica) read(ctx context.Context) reading {
-	ctx, cancel := context.WithTimeout(ctx, pollWait)
+func (r *Replica) read(ctx context.Context, within time.Duration) reading {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	m, err := r.eng.Metrics(ctx)
 	return reading{m, err}
@@ -468,7 +472,7 @@ func (r *Replica) measure(m engine.Metrics) {
 // probe asks a suspected engine for one token. nil: it lives. A StatusError:
 // it answers, but with errors. Anything else: it hangs, or is gone.
 func (r *Replica) probe(ctx context.Context, why string) error {
-	before := r.read(ctx)
+	before := r.read(ctx, lookWait)
 	pctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
 	err := r.eng.Token(pctx)
@@ -490,7 +494,7 @@ func (r *Replica) probe(ctx context.Context, why string) error {
 		return fmt.Errorf("%s; it refuses connections", why)
 	}
 	// Others may have been served meanwhile, and we stood behind them.
-	if after := r.read(ctx); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
+	if after := r.read(ctx, lookWait); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
 		return nil
 	}
 	if pctx.Err() != nil {
@@ -526,7 +530,7 @@ func (r *Replica) draining(w wishes) state {
 				return r.unloaded(reason + "; it ended by itself")
 			case <-poll.C:
 				open = true
-				go func() { readings <- r.read(rctx) }()
+				go func() { readings <- r.read(rctx, pollWait) }()
 			case m := <-readings:
 				open = false
 				if m.err == nil {

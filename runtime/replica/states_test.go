@@ -1,0 +1,672 @@
+package replica
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+)
+
+// stand is a small true body of everything a replica needs, in virtual time,
+// with hooks for faults.
+type stand struct {
+	stageTime time.Duration
+	stageErr  error
+	released  atomic.Int64
+	calledOff atomic.Bool
+
+	spawnErr error
+	spawned  atomic.Int64
+	killed   atomic.Int64
+	termed   atomic.Int64
+	deafTo   map[syscall.Signal]bool // signals that do not end the process
+
+	loadTime time.Duration
+	tokenErr func(n int64) error // for the n-th request of a token
+	hang     atomic.Bool         // no answer at all
+	tokens   atomic.Int64        // asked for
+	metrics  func() (engine.Metrics, error)
+
+	mu   sync.Mutex
+	exit func(keeper.Exit)
+	gone bool
+}
+
+func (s *stand) Stage(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
+	for i := range 10 {
+		progress(functions.Bytes(i*10), 100)
+		select {
+		case <-time.After(s.stageTime / 10):
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), ErrCalledOff) {
+				s.calledOff.Store(true)
+			}
+			return Checkpoint{}, ctx.Err()
+		}
+	}
+	if s.stageErr != nil {
+		return Checkpoint{}, s.stageErr
+	}
+	return Checkpoint{Path: "/store/" + w.Source, Bytes: 100, Release: func() { s.released.Add(1) }}, nil
+}
+
+func (s *stand) Spawn(_ context.Context, p keeper.Process) (*keeper.Child, error) {
+	if s.spawnErr != nil {
+		return nil, s.spawnErr
+	}
+	s.spawned.Add(1)
+	c, exit := keeper.NewChild(p.ID, 42, "/log/"+p.ID)
+	s.mu.Lock()
+	s.exit, s.gone = exit, false
+	s.mu.Unlock()
+	return c, nil
+}
+
+func (s *stand) die(e keeper.Exit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.gone {
+		s.gone = true
+		s.exit(e)
+	}
+}
+
+func (s *stand) Signal(_ context.Context, _ string, sig syscall.Signal) error {
+	switch sig {
+	case syscall.SIGKILL:
+		s.killed.Add(1)
+	case syscall.SIGTERM:
+		s.termed.Add(1)
+	}
+	if !s.deafTo[sig] {
+		s.die(keeper.Exit{Code: -1, Signal: sig})
+	}
+	return nil
+}
+
+func (s *stand) Forget(context.Context, string) error { return nil }
+
+func (s *stand) Await(ctx context.Context, listening func()) error {
+	select {
+	case <-time.After(s.loadTime / 2):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	listening()
+	select {
+	case <-time.After(s.loadTime - s.loadTime/2):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *stand) Token(ctx context.Context) error {
+	n := s.tokens.Add(1)
+	if s.hang.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if s.tokenErr != nil {
+		return s.tokenErr(n)
+	}
+	return nil
+}
+
+func (s *stand) Health(ctx context.Context) error {
+	if s.hang.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (s *stand) Metrics(context.Context) (engine.Metrics, error) {
+	if s.metrics != nil {
+		return s.metrics()
+	}
+	return engine.Metrics{Load: true, Flow: true}, nil
+}
+
+func (s *stand) Close() {}
+
+func (s *stand) options() Options {
+	d := functions.Duration(time.Second)
+	return Options{
+		ID: "r1", Team: "default", Model: "m",
+		Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
+			Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}},
+		Stager: s, Spawner: s, Dial: func(engine.Command) Engine { return s },
+		Programs: engine.Programs{Look: func(n string) (string, error) { return "/bin/" + n, nil }, Environ: func() []string { return nil }},
+	}
+}
+
+// virtual runs one replica in a bubble of its own.
+func virtual(t *testing.T, s *stand, f func(t *testing.T, l *life)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := live(t, s.options(), New)
+		f(t, l)
+	})
+}
+
+func (l *life) ended(t *testing.T, want functions.State, why string) {
+	t.Helper()
+	if err := <-l.done; err != nil {
+		t.Fatal(err)
+	}
+	st := l.Status()
+	if st.State != want || !strings.Contains(st.Error, why) {
+		t.Fatalf("%s %q, want %s %q", st.State, st.Error, want, why)
+	}
+	if st.Endpoint != "" {
+		t.Errorf("endpoint %s of one that is over", st.Endpoint)
+	}
+}
+
+func is(t *testing.T, l *life, want functions.State) {
+	t.Helper()
+	if st := l.Status(); st.State != want {
+		t.Fatalf("%s (%s), want %s", st.State, st.Error, want)
+	}
+}
+
+func TestPhases(t *testing.T) {
+	s := &stand{stageTime: 10 * time.Second, loadTime: 4 * time.Second}
+	virtual(t, s, func(t *testing.T, l *life) {
+		time.Sleep(5*time.Second + time.Millisecond)
+		if st := l.Status(); st.State != functions.Downloading || st.Percent < 40 || st.Percent > 50 || st.TotalBytes != 100 {
+			t.Errorf("half-way: %+v", st)
+		}
+		time.Sleep(10 * time.Second)
+		st := l.Status()
+		if st.State != functions.Ready || st.Bytes != 100 || st.Tier != functions.TierDRAM || !strings.HasPrefix(st.Endpoint, "http://127.0.0.1:") {
+			t.Fatalf("%+v", st)
+		}
+		var got []string
+		for _, p := range st.Phases {
+			got = append(got, fmt.Sprintf("%s %.0f+%.0f", p.Phase, p.Start, p.Duration))
+		}
+		if want := "stage 0+10, spawn 10+2, load 12+2, warmup 14+0"; strings.Join(got, ", ") != want {
+			t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), want)
+		}
+		if l.LogPath() != "/log/r1" {
+			t.Error(l.LogPath())
+		}
+		l.Unload(30*time.Second, "idle")
+		l.ended(t, functions.Unloaded, "")
+		if s.released.Load() != 1 || s.termed.Load() != 1 || s.killed.Load() != 0 {
+			t.Errorf("released %d, terminated %d, killed %d", s.released.Load(), s.termed.Load(), s.killed.Load())
+		}
+	})
+}
+
+func TestFailures(t *testing.T) {
+	second := time.Second
+	for _, c := range []struct {
+		name   string
+		s      *stand
+		change func(*Options)
+		during func(s *stand)
+		why    string
+		after  time.Duration // at most
+		kills  int64
+	}{
+		{name: "weights missing", s: &stand{stageErr: errors.New("no such blob")}, why: "stage: no such blob"},
+		{name: "staging too slow", s: &stand{stageTime: 2 * time.Hour}, why: "stage: not staged within 1h", after: time.Hour},
+		{name: "engine missing", s: &stand{}, change: func(o *Options) {
+			o.Programs.Look = func(string) (string, error) { return "", errors.New("no") }
+		}, why: `engine vllm: program "vllm" not found on PATH; install it or set THAW_ENGINE_VLLM`},
+		{name: "cannot spawn", s: &stand{spawnErr: errors.New("exec format error")}, why: "vllm: exec format error"},
+		{name: "exits while loading", s: &stand{loadTime: 20 * second}, during: func(s *stand) {
+			time.Sleep(5 * second)
+			s.die(keeper.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried\nRuntimeError: Engine core initialization failed."})
+		}, why: "vllm ended while loading: out of GPU memory: CUDA out of memory. Tried", after: 5 * second},
+		{name: "killed while loading", s: &stand{loadTime: 20 * second}, during: func(s *stand) {
+			time.Sleep(5 * second)
+			s.die(keeper.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})
+		}, why: "vllm ended while loading: ended by signal 9 (killed)", after: 5 * second},
+		{name: "never ready", s: &stand{loadTime: time.Hour}, why: "vllm: not ready within 10m", after: 10 * time.Minute, kills: 1},
+		{name: "never ready, cannot be killed", s: &stand{loadTime: time.Hour, deafTo: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
+		{name: "no first token", s: func() *stand { s := &stand{}; s.hang.Store(true); return s }(), why: "vllm: first token: none within 2m", after: 2*time.Minute + second, kills: 1},
+		{name: "first token is an error", s: &stand{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: first token: HTTP 500: CUDA error", after: second, kills: 1},
+		{name: "dies at its first token", s: &stand{loadTime: second}, change: func(o *Options) {
+			s := o.Spawner.(*stand)
+			s.tokenErr = func(int64) error {
+				s.die(keeper.Exit{Code: 1, Tail: "ValueError: bad kernel"})
+				return errors.New("EOF")
+			}
+		}, why: "vllm ended while loading: ValueError: bad kernel", after: second},
+		{name: "port taken for ever", s: &stand{}, change: func(o *Options) {
+			s := o.Spawner.(*stand)
+			s.tokenErr = func(int64) error {
+				s.die(keeper.Exit{Code: 1, Tail: "OSError: [Errno 98] Address already in use"})
+				return errors.New("EOF")
+			}
+		}, why: "vllm ended while loading: port taken", after: second},
+		{name: "dies when ready", s: &stand{}, during: func(s *stand) {
+			time.Sleep(time.Minute)
+			s.die(keeper.Exit{Code: 0})
+		}, why: "vllm ended while ready: exit code 0; it wrote nothing", after: time.Minute},
+		{name: "keeper lost", s: &stand{}, during: func(s *stand) {
+			time.Sleep(time.Minute)
+			s.die(keeper.Exit{Code: -1, Lost: true})
+		}, why: "vllm ended while ready: its keeper is gone", after: time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := c.s.options()
+				if c.change != nil {
+					c.change(&o)
+				}
+				began := time.Now()
+				l := live(t, o, New)
+				if c.during != nil {
+					go c.during(c.s)
+				}
+				l.ended(t, functions.Failed, c.why)
+				if d := time.Since(began); d > c.after {
+					t.Errorf("after %v, want %v at most", d, c.after)
+				}
+				if c.s.killed.Load() != c.kills {
+					t.Errorf("killed %d times", c.s.killed.Load())
+				}
+				want := c.s.released.Load()
+				if c.s.spawned.Load() > 0 && want != 1 {
+					t.Errorf("lease released %d times", want)
+				}
+				if c.name == "port taken for ever" && c.s.spawned.Load() != portTries {
+					t.Errorf("%d tries", c.s.spawned.Load())
+				}
+			})
+		})
+	}
+}
+
+// A busy engine is asked again for its first token.
+func TestBusyAtFirst(t *testing.T) {
+	s := &stand{tokenErr: func(n int64) error {
+		if n < 5 {
+			return &engine.StatusError{Status: 503}
+		}
+		return nil
+	}}
+	virtual(t, s, func(t *testing.T, l *life) {
+		time.Sleep(time.Second)
+		is(t, l, functions.Ready)
+		l.Unload(0, "done")
+		l.ended(t, functions.Unloaded, "")
+	})
+}
+
+func TestCallOff(t *testing.T) {
+	t.Run("while staging", func(t *testing.T) {
+		s := &stand{stageTime: time.Minute}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Second)
+			l.CallOff()
+			l.ended(t, functions.Unloaded, "")
+			if !s.calledOff.Load() || s.spawned.Load() != 0 {
+				t.Error("the stager was not told, or an engine was spawned")
+			}
+		})
+	})
+	t.Run("once spawned it lives", func(t *testing.T) {
+		s := &stand{loadTime: time.Minute}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Second)
+			l.CallOff()
+			time.Sleep(time.Minute)
+			is(t, l, functions.Ready)
+			l.CallOff()
+			synctest.Wait()
+			is(t, l, functions.Ready)
+			l.Unload(0, "done")
+			l.ended(t, functions.Unloaded, "")
+		})
+	})
+}
+
+func TestUnloadAnywhere(t *testing.T) {
+	t.Run("staging", func(t *testing.T) {
+		s := &stand{stageTime: time.Minute}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Second)
+			l.Unload(time.Minute, "stopped")
+			l.ended(t, functions.Unloaded, "")
+			if s.spawned.Load() != 0 {
+				t.Error("spawned")
+			}
+		})
+	})
+	t.Run("before Run", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stand{stageTime: time.Minute}
+			r := New(s.options())
+			r.Unload(0, "stopped")
+			if err := r.Run(t.Context()); err != nil || r.Status().State != functions.Unloaded {
+				t.Error(err, r.Status().State)
+			}
+			r.Unload(0, "again") // nobody listens; it must not block
+			r.CallOff()
+			r.Suspect("x")
+		})
+	})
+	// vLLM swallows SIGTERM while it waits for its core.
+	t.Run("loading, deaf to SIGTERM", func(t *testing.T) {
+		s := &stand{loadTime: time.Minute, deafTo: map[syscall.Signal]bool{syscall.SIGTERM: true}}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Second)
+			began := time.Now()
+			l.Unload(time.Minute, "stopped")
+			l.ended(t, functions.Unloaded, "")
+			if d := time.Since(began); d > 2*time.Second || s.killed.Load() != 1 {
+				t.Errorf("after %v, killed %d times", d, s.killed.Load())
+			}
+		})
+	})
+}
+
+func TestDrain(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		until   time.Duration // requests run until then
+		known   bool          // the engine has metrics
+		owner   bool          // the owner knows too
+		again   time.Duration // a second Unload, with this drain
+		deaf    bool
+		min     time.Duration
+		max     time.Duration
+		drained bool
+	}{
+		{name: "idle", known: true, max: 200 * time.Millisecond},
+		{name: "requests finish", known: true, until: 10 * time.Second, min: 10 * time.Second, max: 10*time.Second + 200*time.Millisecond},
+		{name: "requests do not", known: true, until: time.Hour, min: 30 * time.Second, max: 30 * time.Second},
+		{name: "nor does it heed SIGTERM", known: true, until: time.Hour, deaf: true, min: 30 * time.Second, max: 32 * time.Second},
+		{name: "no metrics", min: 30 * time.Second, max: 30 * time.Second},
+		{name: "only the owner knows", owner: true, until: 5 * time.Second, min: 5 * time.Second, max: 5*time.Second + 200*time.Millisecond},
+		{name: "more haste", known: true, until: time.Hour, again: 3 * time.Second, min: 4 * time.Second, max: 4 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var end atomic.Pointer[time.Time]
+				running := func() int {
+					if e := end.Load(); e != nil && time.Now().Before(*e) {
+						return 1
+					}
+					return 0
+				}
+				s := &stand{metrics: func() (engine.Metrics, error) {
+					if !c.known {
+						return engine.Metrics{}, engine.ErrNoMetrics
+					}
+					return engine.Metrics{Running: running(), Load: true}, nil
+				}}
+				if c.deaf {
+					s.deafTo = map[syscall.Signal]bool{syscall.SIGTERM: true}
+				}
+				o := s.options()
+				if c.owner {
+					o.InFlight = running
+				}
+				l := live(t, o, New)
+				time.Sleep(time.Second)
+				is(t, l, functions.Ready)
+				began := time.Now()
+				e := began.Add(c.until)
+				end.Store(&e)
+				l.Unload(30*time.Second, "idle")
+				synctest.Wait()
+				if c.again > 0 {
+					time.Sleep(time.Second)
+					l.Unload(c.again, "now")
+				}
+				l.ended(t, functions.Unloaded, "")
+				if d := time.Since(began); d < c.min || d > c.max {
+					t.Errorf("took %v, want %v to %v", d, c.min, c.max)
+				}
+			})
+		})
+	}
+}
+
+func TestHang(t *testing.T) {
+	// running with tokens flowing, then stopped
+	busy := func(s *stand) func() (engine.Metrics, error) {
+		began := time.Now()
+		return func() (engine.Metrics, error) {
+			if s.hang.Load() {
+				return engine.Metrics{Running: 1, Tokens: 1000, Load: true, Flow: true}, nil
+			}
+			return engine.Metrics{Running: 1, Tokens: time.Since(began).Seconds(), Load: true, Flow: true}, nil
+		}
+	}
+	t.Run("tokens stop", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stand{}
+			s.metrics = busy(s)
+			l := live(t, s.options(), New)
+			time.Sleep(time.Minute)
+			is(t, l, functions.Ready)
+			if st := l.Status(); st.InFlight != 1 {
+				t.Errorf("%+v", st)
+			}
+			s.hang.Store(true)
+			began := time.Now()
+			l.ended(t, functions.Failed, "vllm hung: no token for 10s with 1 requests running; then no answer to a one-token request within 5s")
+			if d := time.Since(began); d < 15*time.Second || d > 18*time.Second || s.killed.Load() != 1 {
+				t.Errorf("after %v, killed %d times", d, s.killed.Load())
+			}
+		})
+	})
+	t.Run("false alarm", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stand{metrics: func() (engine.Metrics, error) {
+				return engine.Metrics{Running: 1, Tokens: 7, Load: true, Flow: true}, nil
+			}}
+			l := live(t, s.options(), New)
+			time.Sleep(10 * time.Minute)
+			is(t, l, functions.Ready)
+			if n := s.tokens.Load(); n < 3 || n > 10 {
+				t.Errorf("%d probes in 10 minutes", n)
+			}
+			l.Unload(0, "done")
+			l.ended(t, functions.Unloaded, "")
+		})
+	})
+	t.Run("probe stands behind others", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stand{}
+			began := time.Now()
+			s.metrics = func() (engine.Metrics, error) {
+				return engine.Metrics{Running: 1, Tokens: time.Since(began).Seconds(), Load: true, Flow: true}, nil
+			}
+			l := live(t, s.options(), New)
+			time.Sleep(time.Second)
+			s.hang.Store(true)
+			l.Suspect("stream broke")
+			time.Sleep(time.Minute)
+			is(t, l, functions.Ready)
+			l.Unload(0, "done")
+			l.ended(t, functions.Unloaded, "")
+		})
+	})
+	t.Run("no metrics, suspected by the owner", func(t *testing.T) {
+		s := &stand{metrics: func() (engine.Metrics, error) { return engine.Metrics{}, engine.ErrNoMetrics }}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Minute)
+			l.Suspect("no byte for 10s")
+			time.Sleep(10 * time.Second)
+			is(t, l, functions.Ready) // it answered
+			s.hang.Store(true)
+			time.Sleep(time.Minute)
+			is(t, l, functions.Ready) // nobody complained
+			began := time.Now()
+			l.Suspect("no byte for 10s")
+			l.ended(t, functions.Failed, "vllm hung: no byte for 10s; then no answer to a one-token request within 5s")
+			if d := time.Since(began); d > 6*time.Second {
+				t.Errorf("after %v", d)
+			}
+		})
+	})
+	t.Run("metrics silent while idle", func(t *testing.T) {
+		s := &stand{}
+		s.metrics = func() (engine.Metrics, error) {
+			if s.hang.Load() {
+				return engine.Metrics{}, errors.New("timeout")
+			}
+			return engine.Metrics{Load: true, Flow: true}, nil
+		}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Minute)
+			s.hang.Store(true)
+			l.ended(t, functions.Failed, "vllm hung: /metrics not answered for ")
+		})
+	})
+	t.Run("errors only", func(t *testing.T) {
+		s := &stand{tokenErr: func(n int64) error {
+			if n > 1 {
+				return &engine.StatusError{Status: 500, Body: "EngineDeadError"}
+			}
+			return nil
+		}}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Second)
+			for range probeTries {
+				is(t, l, functions.Ready)
+				l.Suspect("HTTP 500")
+				time.Sleep(time.Second)
+			}
+			l.ended(t, functions.Failed, "vllm answers with errors alone: HTTP 500: EngineDeadError")
+		})
+	})
+	t.Run("gone", func(t *testing.T) {
+		s := &stand{tokenErr: func(n int64) error {
+			if n > 1 {
+				return fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+			}
+			return nil
+		}}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Second)
+			l.Suspect("refused")
+			l.ended(t, functions.Failed, "vllm hung: refused; it refuses connections")
+		})
+	})
+}
+
+// The agent goes: the process stays, unless it was told to end.
+func TestLeft(t *testing.T) {
+	for name, s := range map[string]*stand{
+		"staging": {stageTime: time.Hour}, "loading": {loadTime: 9 * time.Minute}, "ready": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, s, func(t *testing.T, l *life) {
+				time.Sleep(time.Minute)
+				l.cancel()
+				if err := <-l.done; !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				if s.killed.Load()+s.termed.Load() != 0 {
+					t.Error("the engine was ended")
+				}
+				if l.Status().State.Over() {
+					t.Error(l.Status().State)
+				}
+			})
+		})
+	}
+}
+
+func TestAdoptStates(t *testing.T) {
+	meta := func(o Options, began time.Time) json.RawMessage {
+		b, err := json.Marshal(Meta{ID: o.ID, Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Bytes: 100, Began: began, Started: began.Add(time.Second),
+			Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 1}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	adopt := func(t *testing.T, s *stand) *life {
+		o := s.options()
+		p := keeper.Running{ID: "r1", PID: 42, Log: "/log/r1", Meta: meta(o, time.Now())}
+		child, err := s.Spawn(t.Context(), keeper.Process{ID: "r1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		return live(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
+			r, err := Adopt(o, p, child)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		})
+	}
+	t.Run("alive", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stand{}
+			l := adopt(t, s)
+			time.Sleep(time.Second)
+			st := l.Status()
+			if st.State != functions.Ready || st.Endpoint != "http://127.0.0.1:7001" || st.Model != "m" || st.Bytes != 100 || st.Spec.Source != "m" {
+				t.Fatalf("%+v", st)
+			}
+			if s.spawned.Load() != 1 || slices.Contains(l.states(), functions.Downloading) {
+				t.Errorf("%d processes, said %v", s.spawned.Load(), l.states())
+			}
+			l.Unload(0, "done")
+			l.ended(t, functions.Unloaded, "")
+			if s.released.Load() != 1 {
+				t.Error("no lease")
+			}
+		})
+	})
+	t.Run("checkpoint not to be had", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stand{stageTime: time.Hour}
+			l := adopt(t, s)
+			time.Sleep(time.Minute)
+			is(t, l, functions.Ready)
+			l.Unload(0, "done")
+			l.ended(t, functions.Unloaded, "")
+		})
+	})
+	t.Run("does not answer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stand{}
+			s.hang.Store(true)
+			l := adopt(t, s)
+			l.ended(t, functions.Failed, "first token: none within 2m")
+			if s.killed.Load() != 1 {
+				t.Error("it lives on")
+			}
+		})
+	})
+	t.Run("died meanwhile", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stand{loadTime: time.Hour}
+			go func() { time.Sleep(time.Second); s.die(keeper.Exit{Code: 1, Tail: "error: no memory"}) }()
+			adopt(t, s).ended(t, functions.Failed, "no memory")
+		})
+	})
+	t.Run("not ours", func(t *testing.T) {
+		for _, m := range []string{"", "{}", `{"id":"r2","port":1}`, `{"id":"r1","port":0}`, "]"} {
+			if _, err := Adopt(Options{}, keeper.Running{ID: "r1", Meta: json.RawMessage(m)}, nil); err == nil {
+				t.Errorf("%q adopted", m)
+			}
+		}
+	})
+}

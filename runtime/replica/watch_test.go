@@ -1,0 +1,68 @@
+package replica
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+func TestWatch(t *testing.T) {
+	type step struct {
+		at      int // seconds
+		m       engine.Metrics
+		err     error
+		suspect bool
+	}
+	m := func(running int, tokens float64) engine.Metrics {
+		return engine.Metrics{Running: running, Tokens: tokens, Flow: true, Load: true}
+	}
+	// counted: how many had their first token, how many are over
+	c := func(running int, tokens float64, first, over int) engine.Metrics {
+		x := m(running, tokens)
+		x.FirstTokens, x.Finished, x.Counted = first, over, true
+		return x
+	}
+	silent := errors.New("timeout")
+	for _, test := range []struct {
+		name  string
+		steps []step
+	}{
+		{"idle for ever", []step{{at: 1, m: m(0, 5)}, {at: 1000, m: m(0, 5)}, {at: 2000, m: m(0, 5)}}},
+		{"tokens come", []step{{at: 1, m: m(1, 0)}, {at: 9, m: m(1, 1)}, {at: 18, m: m(1, 2)}, {at: 27, m: m(1, 3)}}},
+		{"tokens stop", []step{{at: 1, m: m(1, 0)}, {at: 2, m: m(1, 9)}, {at: 11, m: m(1, 9)}, {at: 12, m: m(1, 9), suspect: true}}},
+		{"first token is late", []step{{at: 1, m: m(1, 0)}, {at: 100, m: m(1, 0)}, {at: 121, m: m(1, 0), suspect: true}}},
+		{"idle between", []step{{at: 1, m: m(1, 0)}, {at: 2, m: m(1, 9)}, {at: 3, m: m(0, 9)}, {at: 4, m: m(1, 9)}, {at: 60, m: m(1, 9)}, {at: 124, m: m(1, 9), suspect: true}}},
+		{"only waiting", []step{{at: 1, m: engine.Metrics{Waiting: 3, Flow: true, Load: true}}, {at: 122, m: engine.Metrics{Waiting: 3, Flow: true, Load: true}, suspect: true}}},
+		{"a long prompt after short answers", []step{
+			{at: 1, m: c(0, 0, 4, 4)}, {at: 2, m: c(1, 0, 4, 4)}, {at: 3, m: c(1, 9, 5, 4)}, // one answers
+			{at: 4, m: c(1, 20, 5, 5)},  // it is over, the next has no token yet
+			{at: 30, m: c(1, 20, 5, 5)}, // its prompt is long
+			{at: 124, m: c(1, 20, 5, 5), suspect: true}}},
+		{"counted, and standing still", []step{{at: 1, m: c(0, 0, 4, 3)}, {at: 2, m: c(1, 0, 4, 3)}, {at: 3, m: c(1, 9, 5, 3)}, {at: 13, m: c(1, 9, 5, 3), suspect: true}}},
+		{"no tokens counted", []step{{at: 1, m: engine.Metrics{Running: 1, Load: true}}, {at: 500, m: engine.Metrics{Running: 1, Load: true}}}},
+		{"no metrics", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 500, err: engine.ErrNoMetrics}}},
+		{"metrics silent", []step{{at: 1, m: m(0, 0)}, {at: 5, err: silent}, {at: 10, err: silent}, {at: 11, err: silent, suspect: true}}},
+		{"metrics late, then there", []step{{at: 1, m: m(0, 0)}, {at: 9, err: silent}, {at: 10, m: m(0, 0)}, {at: 19, err: silent}}},
+		{"counter restarted", []step{{at: 1, m: m(1, 50)}, {at: 2, m: m(1, 60)}, {at: 11, m: m(1, 2)}, {at: 20, m: m(1, 2)}, {at: 21, m: m(1, 2), suspect: true}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			zero := time.Unix(0, 0)
+			w := newWatch(10*time.Second, 2*time.Minute, zero)
+			for _, s := range test.steps {
+				now := zero.Add(time.Duration(s.at) * time.Second)
+				got := w.observe(now, s.m, s.err)
+				if (got != "") != s.suspect {
+					t.Errorf("at %ds: %q", s.at, got)
+				}
+				if got != "" {
+					w.cleared(now)
+					if again := w.observe(now.Add(time.Second), s.m, s.err); again != "" {
+						t.Errorf("suspected again at once: %s", again)
+					}
+				}
+			}
+		})
+	}
+}
