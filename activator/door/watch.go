@@ -42,6 +42,7 @@ func (w *wire) arm() {
 		return
 	}
 	w.ahead = make(chan struct{})
+	w.Conn.SetReadDeadline(time.Time{}) // the one for an idle connection still stands
 	go w.lookAhead(w.ahead)
 }
 

@@ -1,0 +1,220 @@
+package activator
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator/balance"
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// prompt is a body of 1.2 KiB.
+func prompt(model string, stream bool) string {
+	s := ""
+	if stream {
+		s = `"stream":true,`
+	}
+	return `{"model":"` + model + `",` + s + `"messages":[{"role":"system","content":"` + strings.Repeat("You are kind. ", 20) + `"},{"role":"user","content":"` + strings.Repeat("hello world ", 70) + `"}]}`
+}
+
+// BenchmarkDecide is the whole decision for a warm request: peek, key, limits,
+// route, gate, balance, with 10,000 functions of two replicas each. It reports
+// the p99.
+func BenchmarkDecide(b *testing.B) {
+	book, err := who.Open(filepath.Join(b.TempDir(), "keys.json"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	key, _, _ := book.Create("default", "", false)
+	book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1e9, Concurrent: 1e6}}}})
+	a := New(Options{Who: book})
+	var fs []route.Function
+	for i := range 10000 {
+		fs = append(fs, at(fn(fmt.Sprintf("model-%d", i)), 8, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)))
+	}
+	a.Publish(fs...)
+	bodies := make([][]byte, 64)
+	for i := range bodies {
+		bodies[i] = []byte(prompt(fmt.Sprintf("model-%d", i*151), i%2 == 0))
+	}
+	took := make([]time.Duration, 0, 1<<20)
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		began := time.Now()
+		id, _ := book.Lookup(key)
+		env, err := openai.Peek(bodies[i%len(bodies)])
+		if err != nil {
+			b.Fatal(err)
+		}
+		name, _ := functions.ParseName(env.Model, id.Team)
+		e := a.table.Lookup(name)
+		lease, _ := book.Admit(id.Team, began)
+		var w gate.Waiter
+		if e.Own.gate.Enter(&w, id.Team, int64(len(bodies[0])), began) != gate.Through {
+			b.Fatal("not through")
+		}
+		r, ok := e.Own.set.Pick(balance.Key(openingOf(bodies[i%len(bodies)])), began)
+		if !ok {
+			b.Fatal("no replica")
+		}
+		if len(took) < cap(took) {
+			took = append(took, time.Since(began))
+		}
+		e.Own.set.Done(r)
+		e.Own.gate.Leave(&w, began)
+		lease.End(0, began)
+		i++
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
+}
+
+func BenchmarkVerdict(b *testing.B) {
+	f := at(fn("tiny"), 8, "a", "b")
+	now := time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		if Decide(&f, gate.Load{Capacity: 16}, Patience{}, now).Verdict != Serve {
+			b.Fatal()
+		}
+	}
+}
+
+// BenchmarkWarm is a warm request over real sockets: fiber's door, the data
+// path with key, metrics and log, the upstream client, and a raw engine and
+// client that cost little. Time and allocations are of all of them together.
+func BenchmarkWarm(b *testing.B) {
+	for _, stream := range []bool{false, true} {
+		b.Run(fmt.Sprintf("stream=%v", stream), func(b *testing.B) { benchWarm(b, stream) })
+	}
+}
+
+func benchWarm(b *testing.B, stream bool) {
+	book, err := who.Open(filepath.Join(b.TempDir(), "keys.json"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	key, _, _ := book.Create("default", "", false)
+	a := New(Options{
+		Who: book, Engines: upstream.New(upstream.Options{}), Metrics: prometheus.NewRegistry(),
+		Log: slog.New(slog.NewJSONHandler(io.Discard, nil)), Waker: &world{},
+	})
+	engine, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer engine.Close()
+	var answer strings.Builder
+	if stream {
+		answer.WriteString(chunkHead)
+		for range 62 {
+			fmt.Fprintf(&answer, "%x\r\n%s\r\n", len(event2), event2)
+		}
+		fmt.Fprintf(&answer, "%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", len(event3), event3, len(eventDone), eventDone)
+	} else {
+		body := `{"id":"x","choices":[{"message":{"content":"` + strings.Repeat("word ", 280) + `"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`
+		fmt.Fprintf(&answer, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}
+	raw := []byte(answer.String())
+	go func() {
+		for {
+			c, err := engine.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				br := bufio.NewReader(c)
+				for readRaw(br) {
+					if _, err := c.Write(raw); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	a.Publish(at(fn("tiny"), 64, engine.Addr().String()))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	srv := door.NewFiber(door.Options{Handler: Browser(true, nil, a.Serve)})
+	go srv.Serve(ln)
+	defer srv.Shutdown(context.Background())
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	body := prompt("tiny", stream)
+	ask := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", key, len(body), body))
+	br := bufio.NewReader(c)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Write(ask); err != nil {
+			b.Fatal(err)
+		}
+		if !readRaw(br) {
+			b.Fatal("no answer")
+		}
+	}
+}
+
+// readRaw reads one message, by length or chunked, without keeping it.
+func readRaw(br *bufio.Reader) bool {
+	length, chunked := 0, false
+	for {
+		l, err := br.ReadSlice('\n')
+		if err != nil {
+			return false
+		}
+		if len(l) == 2 {
+			break
+		}
+		if v, ok := cutFold(l, "content-length:"); ok {
+			length, _ = strconv.Atoi(v)
+		}
+		if _, ok := cutFold(l, "transfer-encoding:"); ok {
+			chunked = true
+		}
+	}
+	for chunked {
+		l, err := br.ReadSlice('\n')
+		if err != nil {
+			return false
+		}
+		n, _ := strconv.ParseInt(strings.TrimSpace(string(l)), 16, 64)
+		br.Discard(int(n) + 2)
+		if n == 0 {
+			return true
+		}
+	}
+	_, err := br.Discard(length)
+	return err == nil
+}
+
+func cutFold(l []byte, name string) (string, bool) {
+	if len(l) > len(name) && strings.EqualFold(string(l[:len(name)]), name) {
+		return strings.TrimSpace(string(l[len(name):])), true
+	}
+	return "", false
+}
