@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/schedule"
@@ -28,13 +29,7 @@ type Verifier interface {
 }
 
 // Demand is what is asked of one function.
-type Demand struct {
-	Name    functions.Name
-	Active  int       // requests at engines
-	Queued  int       // requests held
-	Oldest  time.Time // since when the oldest of those waits
-	LastEnd time.Time // end of the last request
-}
+type Demand = activator.Demand
 
 // DataPath is the activator as the loop needs it. Publish releases waiters in
 // the call; none of the methods blocks or calls back into Steer but for Wake,
@@ -61,7 +56,7 @@ type Hooks struct {
 // Options of a Steer.
 type Options struct {
 	Epoch   int64    // of this life, see NextEpoch
-	Path    DataPath // the activator
+	Path    DataPath // the activator; nil if it is told by Attach
 	Catalog Catalog
 	Machine string          // identity of this host: whose folders the catalogue's local sources are
 	Here    string          // id of the agent in this process, if there is one
@@ -92,6 +87,9 @@ type Steer struct {
 	inboxMu sync.Mutex
 	inbox   inbox
 	cold    map[functions.Name]string // cold starts under way, by function: what Wake answers
+
+	watchMu  sync.Mutex
+	watchers map[chan struct{}]struct{}
 
 	mu sync.Mutex // held by the loop for a turn, and by readers
 	world
@@ -160,6 +158,10 @@ func New(o Options) *Steer {
 	s.world = newWorld()
 	return s
 }
+
+// Attach tells the loop its data path, which needs the loop to be made. It is
+// called before Run.
+func (s *Steer) Attach(path DataPath) { s.path = path }
 
 // Run is the loop. It returns nil when ctx ends, after the commands under way
 // have returned or been cancelled. It does not stop replicas.

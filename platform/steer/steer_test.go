@@ -373,7 +373,7 @@ func (r *rig) pass(d time.Duration) {
 func (r *rig) states(name string) string {
 	var out []string
 	for _, x := range r.s.Replicas() {
-		if x.Name == fname(name) {
+		if x.Function == fname(name).String() {
 			out = append(out, string(x.State)+"@"+x.Node)
 		}
 	}

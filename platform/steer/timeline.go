@@ -133,11 +133,8 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 		if r.status.State != "" {
 			t.State = r.status.State
 		}
-		// A replica's spans count from when its agent took the load.
-		from := c.placed
-		if from == 0 {
-			from = c.decided
-		}
+		// A replica's spans count from when its agent heard of it.
+		from := c.decided
 		for _, p := range r.status.Phases {
 			p.Start += (from - c.began).Seconds()
 			t.Phases = append(t.Phases, p)

@@ -112,6 +112,7 @@ func (s *Steer) flush() {
 	}
 	if len(out) > 0 {
 		s.path.Publish(out...)
+		s.tellWatchers()
 	}
 }
 

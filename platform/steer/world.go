@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/schedule"
 )
 
@@ -111,6 +112,14 @@ func recipe(spec functions.ModelSpec, dir string) uint64 {
 	return h.Sum64()
 }
 
+// location is the one spelling of a source, as stores list it.
+func location(source, dir string) string {
+	if _, l, err := loader.Locate(source, dir); err == nil {
+		return l
+	}
+	return source
+}
+
 // isLocal reports whether a source is a folder of the machine that read the file.
 func isLocal(source string) bool {
 	return source != "" && (strings.HasPrefix(source, "file:") || !strings.Contains(source, "://"))
@@ -121,7 +130,7 @@ func (f *fn) set(m *functions.Model, machine string) {
 	f.recipe = recipe(m.Spec, m.Dir)
 	f.Name = m.FullName()
 	f.Resources, f.Scale, f.Drain = m.Spec.Resources, m.Spec.Scale, m.Spec.Deadlines.Drain.Std()
-	f.Source = m.Spec.Source
+	f.Source = location(m.Spec.Source, m.Dir)
 	f.Machine = ""
 	if isLocal(m.Spec.Source) {
 		f.Machine = machine
@@ -177,7 +186,7 @@ func (n *node) set(b beat, now schedule.Instant) {
 	}
 	for i := range hb.Models {
 		if m := &hb.Models[i]; m.Spec != nil && m.State == functions.Ready {
-			n.Cached[m.Spec.Source] = true
+			n.Cached[location(m.Spec.Source, "")] = true
 		}
 	}
 }

@@ -1,0 +1,486 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// Books are what the node has beside its replicas. Both methods answer at once
+// from what was last looked up.
+type Books interface {
+	GPUs() []functions.GPU
+	Store() (functions.StoreUse, []functions.CachedModel)
+}
+
+// Options of an Agent.
+type Options struct {
+	ID      string // of the node
+	Version string
+	Machine string // identity of the host, see Machine
+	Dir     string // the agent's own folder: keeper's socket, engines' logs
+	Exe     string // the thaw program, for the keeper and the ember engine
+	// KeeperArgs replace "keep …" where a test has another program.
+	KeeperArgs []string
+	Orphan     time.Duration   // how long engines outlive the agent; 0 is the keeper's default
+	Memory     functions.Bytes // host memory that replicas may reserve
+	Stager     replica.Stager
+	Books      Books
+	Environ    func() []string // of engines; nil is os.Environ
+	Leave      bool            // engines stay when the agent ends
+
+	// Push is handed every heartbeat, in order. It must not block.
+	Push func(functions.Heartbeat)
+	// InFlight is how many requests of ours are on a replica, for its drain;
+	// nil: those that this agent proxies.
+	InFlight func(replica string) int
+	Log      *slog.Logger
+}
+
+const (
+	beatEvery = 2 * time.Second
+	keepEnded = time.Minute     // how long an ended replica is told of
+	endGrace  = 2 * time.Second // between SIGTERM and SIGKILL when the agent ends its engines
+)
+
+// ErrStarting refuses commands until the agent has found out what runs.
+var ErrStarting = errors.New("the agent is starting")
+
+// Agent is the daemon of one node. Its methods may be called from any
+// goroutine; Run must be running for loads to be taken.
+type Agent struct {
+	o   Options
+	log *slog.Logger
+
+	mu      sync.Mutex
+	ctx     context.Context // of replicas, while Run runs; nil otherwise
+	url     string          // where others reach us; "" in process
+	shares  bool            // the activator is on this machine: endpoints are loopback
+	epoch   int64
+	reps    map[string]*held
+	keep    *keeper.Client
+	broken  string // why the node is DEGRADED
+	running sync.WaitGroup
+
+	proxied *counts
+}
+
+// held is a replica and what the agent knows of it.
+type held struct {
+	*replica.Replica
+	id    string
+	take  functions.Bytes // host memory it reserves
+	ended time.Time       // zero while it runs
+}
+
+// New returns an agent that has not begun.
+func New(o Options) *Agent {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Push == nil {
+		o.Push = func(functions.Heartbeat) {}
+	}
+	a := &Agent{o: o, log: o.Log, reps: map[string]*held{}, shares: true, proxied: newCounts()}
+	if a.o.InFlight == nil {
+		a.o.InFlight = a.proxied.of
+	}
+	return a
+}
+
+// ID of the node.
+func (a *Agent) ID() string { return a.o.ID }
+
+// Run connects to the keeper (or starts it), adopts what runs, and serves until
+// ctx ends. Then it ends its engines, unless they are to be left.
+func (a *Agent) Run(ctx context.Context) error {
+	if err := os.MkdirAll(a.o.Dir, 0o700); err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	k, err := a.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	// Replicas live in a context of their own: when it ends they leave their
+	// processes to the keeper, which then ends them, or not.
+	rctx, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer a.running.Wait()
+	defer leave()
+	if err := a.adopt(ctx, rctx, k); err != nil {
+		k.Close()
+		return fmt.Errorf("agent: %w", err)
+	}
+	t := time.NewTicker(beatEvery)
+	defer t.Stop()
+	lost := k.Done()
+	var again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return a.end(ctx, leave)
+		case <-t.C:
+			a.forgetOld()
+			a.push()
+		case <-lost:
+			lost = nil
+			a.log.Error("the keeper is gone, and its engines with it")
+			a.setKeeper(nil, "the keeper is gone")
+			again = time.After(0)
+		case <-again:
+			again = nil
+			k, err := a.connect(ctx)
+			if err != nil {
+				a.log.Error("no keeper", "error", err)
+				again = time.After(beatEvery)
+				continue
+			}
+			lost = k.Done()
+			a.setKeeper(k, "")
+		}
+	}
+}
+
+func (a *Agent) connect(ctx context.Context) (*keeper.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	dir := filepath.Join(a.o.Dir, "keeper")
+	return keeper.Ensure(ctx, keeper.Start{
+		Exe: a.o.Exe, Args: a.o.KeeperArgs, Socket: a.Socket(), Dir: dir, Orphan: a.o.Orphan,
+	})
+}
+
+// Socket of the agent's keeper.
+func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "keeper", "keeper.sock") }
+
+func (a *Agent) setKeeper(k *keeper.Client, broken string) {
+	a.mu.Lock()
+	a.keep, a.broken = k, broken
+	a.mu.Unlock()
+	a.push()
+}
+
+// adopt makes replicas of what an earlier agent left running.
+func (a *Agent) adopt(ctx, rctx context.Context, k *keeper.Client) error {
+	look, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	list, err := k.List(look)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.ctx, a.keep = rctx, k
+	a.mu.Unlock()
+	for _, p := range list {
+		if p.Exit != nil {
+			k.Forget(look, p.ID)
+			continue
+		}
+		o := a.options(functions.LoadRequest{ID: p.ID})
+		r, err := replica.Adopt(o, p, k.Follow(p))
+		if err != nil {
+			a.log.Warn("a process that is no replica is ended", "process", p.ID, "error", err)
+			k.Kill(look, p.ID)
+			continue
+		}
+		a.log.Info("adopted", "replica", p.ID, "pid", p.PID)
+		a.run(rctx, r, p.ID)
+	}
+	a.push()
+	return nil
+}
+
+// end leaves the replicas to the keeper and has it end them, or not.
+func (a *Agent) end(ctx context.Context, leave context.CancelFunc) error {
+	a.mu.Lock()
+	k := a.keep
+	a.ctx = nil
+	a.mu.Unlock()
+	leave()
+	a.running.Wait()
+	if k == nil {
+		return nil
+	}
+	if a.o.Leave {
+		return k.Close()
+	}
+	// Ours has ended; the keeper gets the time it needs.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endGrace+5*time.Second)
+	defer cancel()
+	if err := k.End(ctx, endGrace); err != nil && !errors.Is(err, keeper.ErrLost) {
+		return fmt.Errorf("agent: %w", err)
+	}
+	return nil
+}
+
+func (a *Agent) options(req functions.LoadRequest) replica.Options {
+	o := replica.Options{
+		ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs,
+		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ},
+		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.push() },
+		InFlight: func() int { return a.o.InFlight(req.ID) }, Log: a.log,
+	}
+	if a.o.Books != nil {
+		for _, g := range a.o.Books.GPUs() {
+			if slices.Contains(req.GPUs, g.Index) && (o.GPUMemory == 0 || g.MemoryTotal < o.GPUMemory) {
+				o.GPUMemory = g.MemoryTotal
+			}
+		}
+	}
+	return o
+}
+
+// run lists a replica and begins its life; what it says is pushed from there.
+func (a *Agent) run(ctx context.Context, r *replica.Replica, id string) {
+	h := &held{Replica: r, id: id}
+	if spec := r.Status().Spec; spec != nil {
+		h.take = spec.Resources.Memory
+	}
+	a.mu.Lock()
+	a.reps[id] = h
+	a.mu.Unlock()
+	a.running.Go(func() {
+		err := r.Run(ctx)
+		a.mu.Lock()
+		h.ended = time.Now()
+		a.mu.Unlock()
+		if err == nil {
+			a.push()
+		}
+	})
+}
+
+// spawner gives replicas whatever keeper there is.
+type spawner Agent
+
+func (s *spawner) client() (*keeper.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keep == nil {
+		return nil, keeper.ErrLost
+	}
+	return s.keep, nil
+}
+
+func (s *spawner) Spawn(ctx context.Context, p keeper.Process) (*keeper.Child, error) {
+	k, err := s.client()
+	if err != nil {
+		return nil, err
+	}
+	return k.Spawn(ctx, p)
+}
+
+func (s *spawner) Signal(ctx context.Context, id string, sig syscall.Signal) error {
+	k, err := s.client()
+	if err != nil {
+		return nil // its processes went with it
+	}
+	return k.Signal(ctx, id, sig)
+}
+
+func (s *spawner) Forget(ctx context.Context, id string) error {
+	k, err := s.client()
+	if err != nil {
+		return nil
+	}
+	return k.Forget(ctx, id)
+}
+
+// obey checks an epoch; the lock is held.
+func (a *Agent) obey(epoch int64) error {
+	if epoch < a.epoch {
+		return fmt.Errorf("epoch %d: %w (%d)", epoch, functions.ErrStaleEpoch, a.epoch)
+	}
+	a.epoch = epoch
+	return nil
+}
+
+// Load takes a replica on. The same id again is the same replica.
+func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	if !functions.IsLabel(req.ID) || !functions.IsLabel(req.Team) || !functions.IsLabel(req.Model) {
+		return functions.LoadReply{}, fmt.Errorf("load: %w: id, team and model must be DNS labels", ErrBadRequest)
+	}
+	a.mu.Lock()
+	if err := a.obey(req.Epoch); err != nil {
+		a.mu.Unlock()
+		return functions.LoadReply{}, err
+	}
+	if h := a.reps[req.ID]; h != nil {
+		a.mu.Unlock()
+		return functions.LoadReply{ID: req.ID, State: h.Status().State}, nil
+	}
+	if a.ctx == nil || a.keep == nil {
+		a.mu.Unlock()
+		return functions.LoadReply{}, ErrStarting
+	}
+	// Listed before the lock is let go: the same id cannot come twice.
+	rctx := a.ctx
+	r := replica.New(a.options(req))
+	h := &held{Replica: r, id: req.ID, take: req.Spec.Resources.Memory}
+	a.reps[req.ID] = h
+	a.running.Add(1)
+	a.mu.Unlock()
+	go func() {
+		defer a.running.Done()
+		err := r.Run(rctx)
+		a.mu.Lock()
+		h.ended = time.Now()
+		a.mu.Unlock()
+		if err == nil {
+			a.push()
+		}
+	}()
+	return functions.LoadReply{ID: req.ID, State: r.Status().State}, nil
+}
+
+// ErrBadRequest is a command that makes no sense.
+var ErrBadRequest = errors.New("bad request")
+
+// Unload ends a replica, or forgets one that has ended. One that is not there
+// is no error: it is gone.
+func (a *Agent) Unload(ctx context.Context, req functions.UnloadRequest) error {
+	a.mu.Lock()
+	if err := a.obey(req.Epoch); err != nil {
+		a.mu.Unlock()
+		return err
+	}
+	h := a.reps[req.ID]
+	over := h != nil && h.Status().State.Over()
+	if over {
+		delete(a.reps, req.ID)
+	}
+	a.mu.Unlock()
+	switch {
+	case h == nil:
+		return nil
+	case over:
+		a.push()
+	case req.Reason == functions.ReasonCalledOff:
+		h.CallOff()
+	default:
+		h.Unload(time.Duration(max(0, min(req.DrainSeconds, 86400))*float64(time.Second)), req.Reason)
+	}
+	return nil
+}
+
+// Verify has a replica looked at that broke on the data path.
+func (a *Agent) Verify(ctx context.Context, id, problem string) error {
+	a.mu.Lock()
+	h := a.reps[id]
+	a.mu.Unlock()
+	if h != nil {
+		h.Suspect(problem)
+	}
+	return nil
+}
+
+// forgetOld drops the ended ones that nobody asked us to forget.
+func (a *Agent) forgetOld() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, h := range a.reps {
+		if !h.ended.IsZero() && time.Since(h.ended) > keepEnded {
+			delete(a.reps, id)
+		}
+	}
+}
+
+// push makes a heartbeat and hands it over, one at a time.
+func (a *Agent) push() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.o.Push(a.document())
+}
+
+// Heartbeat is the document as it is now.
+func (a *Agent) Heartbeat() functions.Heartbeat {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.document()
+}
+
+// Reach tells the agent under which URL others reach it, and whether the
+// activator is on this machine, so that loopback endpoints will do.
+func (a *Agent) Reach(url string, shares bool) {
+	a.mu.Lock()
+	a.url, a.shares = url, shares
+	a.mu.Unlock()
+	a.push()
+}
+
+func (a *Agent) document() functions.Heartbeat {
+	hb := functions.Heartbeat{
+		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine,
+		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Models: make([]functions.ReplicaStatus, 0, len(a.reps)),
+	}
+	for _, h := range a.reps {
+		st := h.Status()
+		if st.Endpoint != "" && !a.shares {
+			st.Endpoint = a.url + "/replicas/" + h.id
+		}
+		if !st.State.Over() {
+			hb.Memory.Used += h.take
+		}
+		switch {
+		case st.State == functions.Downloading || st.State == functions.Loading:
+			hb.State = functions.NodeLoading
+		case st.State == functions.Ready && a.o.InFlight(h.id) > 0 && hb.State == functions.NodeIdle:
+			hb.State = functions.NodeInferring
+		}
+		hb.Models = append(hb.Models, st)
+	}
+	slices.SortFunc(hb.Models, func(x, y functions.ReplicaStatus) int {
+		if x.ID < y.ID {
+			return -1
+		}
+		return 1
+	})
+	if a.o.Books != nil {
+		hb.GPUs = append(hb.GPUs, a.o.Books.GPUs()...)
+		hb.Store, hb.Cached = a.o.Books.Store()
+	}
+	if a.broken != "" || slices.ContainsFunc(hb.GPUs, func(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }) {
+		hb.State = functions.NodeDegraded
+	}
+	return hb
+}
+
+// find a replica.
+func (a *Agent) find(id string) *held {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reps[id]
+}
+
+// counts is requests in flight per replica, of those this agent proxies.
+type counts struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func newCounts() *counts { return &counts{n: map[string]int{}} }
+
+func (c *counts) of(id string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[id]
+}
+
+func (c *counts) add(id string, d int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n[id] += d; c.n[id] <= 0 {
+		delete(c.n, id)
+	}
+}

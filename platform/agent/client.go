@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Client commands an agent on another host, or in another process of this one.
+// It is a steer.Node and a steer.Verifier.
+type Client struct {
+	url, token string
+	http       *http.Client
+}
+
+// NewClient speaks to the agent at url with the join token. It dials nothing.
+func NewClient(url, token string) *Client {
+	return &Client{url: strings.TrimRight(url, "/"), token: token, http: &http.Client{
+		Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: 20 * time.Second},
+		// A token is for one address: no redirect carries it elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// URL of the agent.
+func (c *Client) URL() string { return c.url }
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Load asks for a replica.
+func (c *Client) Load(ctx context.Context, req functions.LoadRequest) (reply functions.LoadReply, err error) {
+	err = c.call(ctx, "/load_model", req, &reply)
+	return reply, err
+}
+
+// Unload ends a replica.
+func (c *Client) Unload(ctx context.Context, req functions.UnloadRequest) error {
+	return c.call(ctx, "/unload_model", req, nil)
+}
+
+// Verify has a replica looked at.
+func (c *Client) Verify(ctx context.Context, id, problem string) error {
+	return c.call(ctx, "/replicas/"+url.PathEscape(id)+"/verify", problem, nil)
+}
+
+// Heartbeat is the agent's document.
+func (c *Client) Heartbeat(ctx context.Context) (hb functions.Heartbeat, err error) {
+	err = c.call(ctx, "/heartbeat", nil, &hb)
+	return hb, err
+}
+
+// Logs opens the log of a replica; see Agent.Logs.
+func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
+	q := "?tail=" + strconv.Itoa(lines) + "&follow=" + strconv.FormatBool(follow)
+	res, err := c.do(ctx, "GET", "/replicas/"+url.PathEscape(id)+"/logs"+q, nil)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode == http.StatusNotFound {
+		defer res.Body.Close()
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, said(res))
+	}
+	if res.StatusCode != http.StatusOK {
+		defer res.Body.Close()
+		return nil, fmt.Errorf("agent %s: %s", c.url, said(res))
+	}
+	return res.Body, nil
+}
+
+func (c *Client) do(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var r io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		r = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.url+path, r)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	return c.http.Do(req)
+}
+
+// maxReply bounds what is read of an agent's answer.
+const maxReply = 16 << 20
+
+func (c *Client) call(ctx context.Context, path string, in, out any) error {
+	if in == nil {
+		in = struct{}{}
+	}
+	res, err := c.do(ctx, "POST", path, in)
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	defer res.Body.Close()
+	switch {
+	case res.StatusCode == http.StatusConflict:
+		return fmt.Errorf("agent %s: %w", c.url, functions.ErrStaleEpoch)
+	case res.StatusCode == http.StatusBadRequest:
+		return fmt.Errorf("agent %s: %w: %s", c.url, ErrBadRequest, said(res))
+	case res.StatusCode/100 != 2:
+		return fmt.Errorf("agent %s: %s", c.url, said(res))
+	case out == nil:
+		io.Copy(io.Discard, io.LimitReader(res.Body, maxReply))
+		return nil
+	}
+	return json.NewDecoder(io.LimitReader(res.Body, maxReply)).Decode(out)
+}
+
+// said is what an answer complains about.
+func said(res *http.Response) string {
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
+	var p problem
+	if json.Unmarshal(b, &p) == nil && p.Error.Message != "" {
+		return strconv.Itoa(res.StatusCode) + " " + p.Error.Message
+	}
+	return res.Status
+}

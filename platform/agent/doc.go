@@ -1,0 +1,29 @@
+// Package agent is the daemon of one node: it holds the node's engines, keeps
+// the books of what the node has, obeys the orchestrator, and says what became
+// of it. In `thaw serve` it is called directly; on another host the same agent
+// is reached over HTTP (Handler, Client) and joins a server (Join).
+//
+// # The agent is the truth
+//
+// The orchestrator's registry is made of what agents say. An agent says all of
+// it every time: a heartbeat is the whole document, so a lost one costs two
+// seconds and never a replica. It is pushed on every change and every 2 s;
+// documents are made and handed over under one lock, so they cannot overtake
+// each other.
+//
+// # It may be killed at any time
+//
+// Engines are children of the keeper, not ours. An agent that starts asks its
+// keeper what runs and adopts it, each engine with the notes that were kept with
+// it, and READY again only after a token. One that ends by SIGTERM ends its
+// engines, unless told to leave them. If the keeper dies, its engines die with
+// it, their replicas fail, and a new keeper is started.
+//
+// # Who may command
+//
+// Every command carries the epoch of its orchestrator. The highest seen wins
+// for the life of the agent; a lower one is refused (409 on the wire), whatever
+// it asks. Commands are idempotent by replica id, so an answer that was lost is
+// asked for again. On the wire every path wants the join token, compared in
+// constant time.
+package agent

@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Join pushes an agent's heartbeats to a server: the newest one, when there is
+// news. A server that is away is tried again, more and more slowly, up to once
+// in 5 s; meanwhile the agent goes on with what it has.
+type Join struct {
+	server, token string
+	log           *slog.Logger
+	news          chan functions.Heartbeat // at most one, the newest
+	http          *http.Client
+}
+
+// NewJoin returns a join that has not begun. Its Push is the agent's.
+func NewJoin(server, token string, log *slog.Logger) *Join {
+	return &Join{
+		server: strings.TrimRight(server, "/"), token: token, log: log, news: make(chan functions.Heartbeat, 1),
+		http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}
+}
+
+// Push takes a heartbeat. It is called by one goroutine at a time and does not block.
+func (j *Join) Push(hb functions.Heartbeat) {
+	for {
+		select {
+		case j.news <- hb:
+			return
+		default:
+		}
+		select {
+		case <-j.news: // an older one nobody needs any more
+		default:
+		}
+	}
+}
+
+const (
+	joinFirst = 100 * time.Millisecond
+	joinLast  = 5 * time.Second
+)
+
+// Run pushes until ctx ends.
+func (j *Join) Run(ctx context.Context) error {
+	defer j.http.CloseIdleConnections()
+	pause := time.Duration(0)
+	joined, said := false, ""
+	for {
+		var hb functions.Heartbeat
+		select {
+		case <-ctx.Done():
+			return nil
+		case hb = <-j.news:
+		}
+		if pause > 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(pause):
+			}
+			select {
+			case hb = <-j.news:
+			default:
+			}
+		}
+		err := j.send(ctx, hb)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			if !joined {
+				j.log.Info("joined", "server", j.server)
+			}
+			joined, said, pause = true, "", 0
+		default:
+			if joined || said != err.Error() {
+				j.log.Warn("the server is not reached; this agent goes on with what it has", "server", j.server, "error", err)
+			}
+			joined, said = false, err.Error()
+			pause = min(max(2*pause, joinFirst), joinLast)
+			select { // this one is not told yet
+			case j.news <- hb:
+			default:
+			}
+		}
+	}
+}
+
+func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
+	b, err := json.Marshal(hb)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, "POST", j.server+"/api/v1/heartbeat", bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+j.token)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := j.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode/100 != 2 {
+		return fmt.Errorf("%s", said(res))
+	}
+	io.Copy(io.Discard, io.LimitReader(res.Body, 1<<16))
+	return nil
+}

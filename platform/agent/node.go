@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/azure"
+	"github.com/thaw-dev/thaw/loader/dir"
+	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/runtime/gpu"
+)
+
+// Config of a whole node.
+type Config struct {
+	Name       string // of the node; "" is the host's name
+	Version    string
+	Data       string // folder: store and agent live below it
+	Exe        string // the thaw program
+	KeeperArgs []string
+	Orphan     time.Duration
+	GPUs       int             // negative: all there are
+	GPUMemory  functions.Bytes // of each; 0: all of it
+	Memory     functions.Bytes // for replicas together; 0: 80 % of the machine's
+	Store      functions.Bytes // of checkpoints; 0: nine tenths of what the disk has free
+	Leave      bool
+	Environ    func() []string
+	Push       func(functions.Heartbeat)
+	InFlight   func(replica string) int
+	Log        *slog.Logger
+}
+
+// Node is an agent with everything it needs on a machine: loader and store,
+// GPU facts, books.
+type Node struct {
+	*Agent
+	loader *loader.Loader
+	stager *Stager
+	ledger *Ledger
+	facts  *gpu.Facts
+	azure  *azure.Source
+}
+
+// Open makes a node. It makes its folders and looks at the machine once, and
+// starts nothing.
+func Open(c Config) (*Node, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Memory == 0 {
+		m, err := Memory()
+		if err != nil {
+			return nil, fmt.Errorf("memory: %w", err)
+		}
+		c.Memory = m
+	}
+	if c.Name == "" {
+		c.Name = nodeName()
+	}
+	st, err := store.Open(store.Options{Dir: filepath.Join(c.Data, "store"), Budget: int64(c.Store), Log: c.Log})
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	facts, err := gpu.Open()
+	if err != nil {
+		c.Log.Warn("the GPU driver does not answer", "error", err)
+	} else if why := facts.Why(); why != "" {
+		c.Log.Info("no GPUs", "why", why)
+	}
+	n := &Node{facts: facts, azure: azure.New(azure.Options{})}
+	n.ledger = NewLedger(facts, st, c.Store, c.GPUs, c.GPUMemory)
+	n.loader = loader.New(loader.Options{
+		Store: st, Log: c.Log,
+		Sources: map[string]loader.Source{"file": dir.Source{}, "az": n.azure, "https": n.azure},
+	})
+	n.stager = NewStager(n.loader)
+	n.Agent = New(Options{
+		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
+		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Environ: c.Environ, Leave: c.Leave,
+		Push: c.Push, InFlight: c.InFlight, Log: c.Log,
+	})
+	return n, nil
+}
+
+// Run is the agent's life, and then everything below it is closed. It is
+// called once.
+func (n *Node) Run(ctx context.Context) error {
+	look, stop := context.WithCancel(ctx)
+	var side sync.WaitGroup
+	side.Go(func() { n.ledger.Run(look) })
+	side.Go(func() {
+		n.facts.Watch(look, func(uuid, what string) { n.log.Error("GPU", "uuid", uuid, "what", what); n.push() })
+	})
+	err := n.Agent.Run(ctx)
+	stop()
+	side.Wait()
+	n.stager.Close()
+	n.loader.Close()
+	n.azure.Close()
+	n.facts.Close()
+	return err
+}
+
+// nodeName is the host's name as a label.
+func nodeName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "node"
+	}
+	host, _, _ = strings.Cut(host, ".")
+	b := []byte(strings.ToLower(host))
+	for i := range b {
+		if c := b[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			b[i] = '-'
+		}
+	}
+	if s := strings.Trim(string(b), "-"); s != "" && len(s) <= 63 {
+		return s
+	}
+	return "node"
+}
+
+// ReadToken reads a file with a token in it.
+func ReadToken(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("join token: %w", err)
+	}
+	t := strings.TrimSpace(string(b))
+	if t == "" || len(t) > 512 || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("join token: " + path + " holds no token")
+	}
+	return t, nil
+}

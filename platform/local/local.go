@@ -1,0 +1,193 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// Options of a Local.
+type Options struct {
+	Data      string        // the server's folder
+	Catalog   steer.Catalog // which functions exist; Steer.Changed tells of changes
+	JoinToken string        // of agents
+	Hooks     steer.Hooks
+
+	// Of the agent in this process; see agent.Config. Name "" is the host's.
+	Name       string
+	Version    string
+	Exe        string
+	KeeperArgs []string
+	Orphan     time.Duration
+	GPUs       int // negative: all there are
+	GPUMemory  functions.Bytes
+	Memory     functions.Bytes // 0: 80 % of the machine's
+	Store      functions.Bytes // 0: what the disk has
+	Leave      bool            // engines stay when the server ends
+	Environ    func() []string
+
+	Log *slog.Logger
+}
+
+// Local is the backend. Its methods, and those of the Steer in it, may be
+// called from any goroutine.
+type Local struct {
+	*steer.Steer
+	o    Options
+	log  *slog.Logger
+	node *agent.Node
+	lock *flock.Flock
+	path steer.DataPath
+
+	mu     sync.Mutex
+	remote map[string]*agent.Client // by agent id
+	first  sync.Once
+	ready  chan struct{}
+}
+
+// ErrInUse says that another server has the folder.
+var ErrInUse = errors.New("another thaw serve uses this folder")
+
+// New takes the folder and raises its epoch. It starts nothing. The data path,
+// which needs the loop to be made, is attached before Run.
+func New(o Options) (*Local, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(o.Data, 0o700); err != nil {
+		return nil, fmt.Errorf("local: %w", err)
+	}
+	lock := flock.New(filepath.Join(o.Data, "local.lock"))
+	if ok, err := lock.TryLock(); err != nil || !ok {
+		return nil, fmt.Errorf("local: %s: %w", o.Data, errors.Join(ErrInUse, err))
+	}
+	l, err := open(o)
+	if err != nil {
+		lock.Unlock()
+		return nil, err
+	}
+	l.lock = lock
+	return l, nil
+}
+
+func open(o Options) (*Local, error) {
+	epoch, err := steer.NextEpoch(o.Data)
+	if err != nil {
+		return nil, err
+	}
+	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, ready: make(chan struct{})}
+	l.node, err = agent.Open(agent.Config{
+		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
+		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Environ: o.Environ, Log: o.Log,
+		Push: func(hb functions.Heartbeat) {
+			l.Steer.Heartbeat(hb, l.node)
+			l.first.Do(func() { close(l.ready) })
+		},
+		InFlight: func(id string) int { return l.path.InFlight(id) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("local: %w", err)
+	}
+	l.Steer = steer.New(steer.Options{
+		Epoch: epoch, Catalog: o.Catalog, Machine: agent.Machine(), Here: l.node.ID(), Token: o.JoinToken, Hooks: o.Hooks, Log: o.Log,
+	})
+	return l, nil
+}
+
+// Attach tells the backend its data path. It is called before Run.
+func (l *Local) Attach(path steer.DataPath) {
+	l.path = path
+	l.Steer.Attach(path)
+}
+
+// Ready is closed when the agent here has found out what runs and takes loads.
+func (l *Local) Ready() <-chan struct{} { return l.ready }
+
+// Run runs the loop and the agent until ctx ends or one of them fails. It
+// returns when the engines have ended, unless they are to be left. It is
+// called once.
+func (l *Local) Run(ctx context.Context) error {
+	defer l.lock.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	run := func(f func(context.Context) error) {
+		all.Go(func() {
+			if err := f(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	run(l.Steer.Run)
+	run(l.node.Run)
+	<-ctx.Done()
+	all.Wait()
+	l.mu.Lock()
+	for _, c := range l.remote {
+		c.Close()
+	}
+	l.mu.Unlock()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// Heard takes the heartbeat of an agent that joined. The caller has seen its
+// join token.
+func (l *Local) Heard(hb functions.Heartbeat) error {
+	if !functions.IsLabel(hb.AgentID) {
+		return fmt.Errorf("agent_id %.80q is no DNS label", hb.AgentID)
+	}
+	if hb.AgentID == l.node.ID() {
+		return fmt.Errorf("agent_id %s is the server's own: give the agent another --name", hb.AgentID)
+	}
+	u, err := url.Parse(hb.URL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.Port() == "0" || u.User != nil || u.RawQuery != "" {
+		return fmt.Errorf("url %.200q is not where an agent answers: want http://HOST:PORT", hb.URL)
+	}
+	l.mu.Lock()
+	c := l.remote[hb.AgentID]
+	if c == nil || c.URL() != hb.URL {
+		if c == nil && len(l.remote) >= maxAgents {
+			l.mu.Unlock()
+			return fmt.Errorf("there are %d agents already", maxAgents)
+		}
+		if c != nil {
+			c.Close()
+		}
+		c = agent.NewClient(hb.URL, l.o.JoinToken)
+		l.remote[hb.AgentID] = c
+	}
+	l.mu.Unlock()
+	l.Steer.Heartbeat(hb, c)
+	return nil
+}
+
+// maxAgents bounds what a loop of joins under new names can take.
+const maxAgents = 4096
+
+// Logs opens the log of a replica, wherever it is: its last lines, and with
+// follow what comes, until ctx ends. agent.ErrNoLog where there is none.
+func (l *Local) Logs(ctx context.Context, replica string, lines int, follow bool) (io.ReadCloser, error) {
+	switch n := l.NodeOf(replica).(type) {
+	case *agent.Node:
+		return n.Logs(ctx, replica, lines, follow)
+	case *agent.Client:
+		return n.Logs(ctx, replica, lines, follow)
+	}
+	return nil, fmt.Errorf("replica %.80q: %w", replica, agent.ErrNoLog)
+}
