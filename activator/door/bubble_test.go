@@ -93,6 +93,7 @@ func TestTwinInVirtualTime(t *testing.T) {
 		}
 		conn.Close()
 
+		time.Sleep(2 * time.Second) // let the slow one see it
 		tr.CloseIdleConnections()
 		if err := srv.Shutdown(t.Context()); err != nil {
 			t.Error(err)

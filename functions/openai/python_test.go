@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
-	"strings"
 	"testing"
 )
 
@@ -62,7 +61,7 @@ for t in json.load(sys.stdin.buffer):
 	if err != nil || len(out) > 0 {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if t.Log(fmt.Sprint(len(all), " bodies")); len(all) < 1000 || !strings.Contains(string(in), "ude00") && !strings.Contains(string(in), "😀") {
+	if t.Log(fmt.Sprint(len(all), " bodies")); len(all) < 1000 {
 		t.Error("too few bodies were taken to say anything")
 	}
 }
