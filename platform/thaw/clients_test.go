@@ -1,0 +1,414 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/packages/ssestream"
+
+	"github.com/thaw-dev/thaw/bench/fake"
+	"github.com/thaw-dev/thaw/bench/served"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// What the official OpenAI clients, unchanged, meet at a real `thaw serve`: the
+// cases of deploy/clients/README.md. The Go client runs in this process; the
+// others are found by variables that .ci/components prints. Without them they
+// are skipped, or fail where THAW_REQUIRE=all.
+
+var (
+	tinyFunction = functions.Name{Team: functions.DefaultTeam, Name: "tiny"}
+	fakeFunction = functions.Name{Team: functions.DefaultTeam, Name: "fake"}
+)
+
+// seen is what a client showed its user in one case.
+type seen struct {
+	Text      string `json:"text"`
+	Chunks    int    `json:"chunks"`
+	Finish    string `json:"finish"`
+	Tool      string `json:"tool"`
+	Arguments string `json:"arguments"`
+	Usage     int64  `json:"usage"`
+	Plain     *seen  `json:"plain"`    // of the case tools
+	Streamed  *seen  `json:"streamed"` // of the case tools
+	Error     *shown `json:"error"`
+	Failed    string `json:"failed"` // the script itself failed
+}
+
+// shown is an error as a client shows it.
+type shown struct {
+	Class     string `json:"class"`
+	Known     bool   `json:"known"` // it is the client's own API error
+	Status    int    `json:"status"`
+	Code      string `json:"code"`
+	Param     string `json:"param"`
+	Type      string `json:"type"`
+	Message   string `json:"message"`
+	RequestID string `json:"request_id"`
+}
+
+// client does a case.
+type client func(t *testing.T, name string) seen
+
+func TestOfficialClients(t *testing.T) {
+	p := serveClients(t)
+	key, err := p.NewKey(t.Context(), functions.DefaultTeam, "clients")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := p.URL + "/v1"
+	node, newest, oldest := os.Getenv("THAW_NODE_CLIENTS"), os.Getenv("THAW_PYTHON_CLIENTS_NEWEST"), os.Getenv("THAW_PYTHON_CLIENTS_OLDEST")
+	clients := filepath.Join("..", "..", "deploy", "clients")
+	for _, c := range []struct {
+		name, variable, where string
+		open                  func(t *testing.T) client
+	}{
+		{name: "go", open: func(*testing.T) client { return goClient(base, key) }},
+		{"node-oldest", "THAW_NODE_CLIENTS", node, script(base, key, "openai-oldest", "node", filepath.Join(clients, "node", "cases.mjs"))},
+		{"node-newest", "THAW_NODE_CLIENTS", node, script(base, key, "openai-newest", "node", filepath.Join(clients, "node", "cases.mjs"))},
+		{"python-oldest", "THAW_PYTHON_CLIENTS_OLDEST", oldest, script(base, key, "", filepath.Join(oldest, "bin", "python"), filepath.Join(clients, "python", "cases.py"))},
+		{"python-newest", "THAW_PYTHON_CLIENTS_NEWEST", newest, script(base, key, "", filepath.Join(newest, "bin", "python"), filepath.Join(clients, "python", "cases.py"))},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.variable != "" && c.where == "" {
+				if os.Getenv("THAW_REQUIRE") == "all" {
+					t.Fatalf("%s is not set, and THAW_REQUIRE=all", c.variable)
+				}
+				t.Skipf("%s is not set: eval \"$(.ci/components)\" sets it", c.variable)
+			}
+			clientCases(t, p, c.open(t))
+		})
+	}
+}
+
+// serveClients starts a platform with the shipped model and the fake engine.
+func serveClients(t *testing.T) *served.Platform {
+	t.Helper()
+	exe, err := thawProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "functions")
+	if err := os.CopyFS(folder, os.DirFS(filepath.Join("..", "..", "functions", "shipped"))); err != nil {
+		t.Fatal(err)
+	}
+	model := fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: fake}\nspec:\n  engine: command\n  args: [%q, bench, engine, --addr, \"127.0.0.1:{port}\"]\n", exe)
+	if err := os.WriteFile(filepath.Join(folder, "fake.yaml"), []byte(model), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := served.Start(t.Context(), served.Options{Exe: exe, Dir: dir, Functions: folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.End()
+		if t.Failed() {
+			t.Logf("serve said:\n%s", p.Process.Tail())
+		}
+	})
+	return p
+}
+
+// thawProgram is the path of bin/thaw: THAW_BINARY, or built here once.
+var thawProgram = sync.OnceValues(func() (string, error) {
+	if exe := os.Getenv("THAW_BINARY"); exe != "" {
+		return filepath.Abs(exe)
+	}
+	dir, err := os.MkdirTemp("", "thaw-clients-")
+	if err != nil {
+		return "", err
+	}
+	exe := filepath.Join(dir, "thaw")
+	if out, err := exec.Command("go", "build", "-o", exe, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return exe, nil
+})
+
+func clientCases(t *testing.T, p *served.Platform, do client) {
+	cold := func(t *testing.T) {
+		t.Helper()
+		if err := p.Stop(t.Context(), tinyFunction); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("cold_stream", func(t *testing.T) {
+		cold(t)
+		if s := do(t, "cold_stream"); s.Text == "" || s.Chunks < 3 || s.Usage == 0 || (s.Finish != "stop" && s.Finish != "length") {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("cold_plain", func(t *testing.T) {
+		cold(t)
+		if s := do(t, "cold_plain"); s.Text == "" || s.Usage == 0 || (s.Finish != "stop" && s.Finish != "length") {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("tools", func(t *testing.T) {
+		s := do(t, "tools")
+		for _, x := range []*seen{s.Plain, s.Streamed} {
+			if x == nil || x.Tool != "weather" || x.Arguments != `{"city":"Köln"}` || x.Finish != "tool_calls" {
+				t.Errorf("%+v", x)
+			}
+		}
+		toolsArrived(t, p)
+	})
+	t.Run("unknown_model", func(t *testing.T) {
+		e := do(t, "unknown_model").Error
+		if e == nil || !e.Known || e.Status != http.StatusNotFound || e.Code != "model_not_found" || e.Param != "model" ||
+			e.Type != "invalid_request_error" || e.RequestID == "" || !strings.Contains(e.Message, "tiny") {
+			t.Errorf("%+v", e)
+		}
+	})
+	t.Run("dies", func(t *testing.T) {
+		s := do(t, "dies")
+		if e := s.Error; e == nil || !e.Known || e.Code != "engine_crashed" || s.Chunks > 5 || s.Finish != "" {
+			t.Errorf("%+v, error %+v", s, s.Error)
+		}
+	})
+	t.Run("cancel", func(t *testing.T) {
+		if s := do(t, "cancel"); s.Chunks < 1 {
+			t.Errorf("%+v", s)
+		}
+		left(t, p)
+	})
+}
+
+// toolsArrived checks that the engine got the tools as the client sent them.
+func toolsArrived(t *testing.T, p *served.Platform) {
+	t.Helper()
+	r, err := p.Ready(t.Context(), fakeFunction)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.Get(r.Endpoint + "/last")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var got struct {
+		Model    string
+		Tools    any
+		Choice   any `json:"tool_choice"`
+		Parallel any `json:"parallel_tool_calls"`
+		Stream   bool
+	}
+	if err := json.NewDecoder(res.Body).Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	var want any
+	b, err := os.ReadFile(filepath.Join("..", "..", "deploy", "clients", "tools.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &want); err != nil {
+		t.Fatal(err)
+	}
+	if got.Model != "fake" || got.Choice != "auto" || got.Parallel != false || !got.Stream || !reflect.DeepEqual(got.Tools, want) {
+		t.Errorf("the engine got %+v", got)
+	}
+}
+
+// left checks that the engine saw its client leave, and that nothing runs.
+func left(t *testing.T, p *served.Platform) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var s fake.Stats
+	var in int
+	for {
+		r, err := p.Ready(ctx, fakeFunction)
+		if err == nil {
+			in = r.InFlight
+			err = p.Stats(ctx, r, &s)
+		}
+		if err != nil {
+			t.Fatalf("%v; engine %+v, in flight %d", err, s, in)
+		}
+		if s.Left == 1 && s.Running == 0 && in == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the engine did not see its client leave: %+v, in flight %d", s, in)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// script opens a client that is a program: it reads names of cases and answers
+// each with a line of JSON. It runs for the time of its test.
+func script(base, key, pkg, program, file string) func(t *testing.T) client {
+	return func(t *testing.T) client {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		cmd := exec.CommandContext(ctx, program, file)
+		cmd.Env = append(os.Environ(), "THAW_BASE_URL="+base, "THAW_API_KEY="+key, "THAW_CLIENT="+pkg)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			in.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%s: %v: %s", file, err, stderr.String())
+			}
+			cancel()
+		})
+		lines := bufio.NewReader(out)
+		return func(t *testing.T, name string) seen {
+			t.Helper()
+			if _, err := io.WriteString(in, name+"\n"); err != nil {
+				t.Fatal(err)
+			}
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			var s seen
+			if err := json.Unmarshal([]byte(line), &s); err != nil {
+				t.Fatalf("%s: %v: %s", name, err, line)
+			}
+			if s.Failed != "" {
+				t.Fatalf("%s: %s", name, s.Failed)
+			}
+			return s
+		}
+	}
+}
+
+// goClient does the cases with the official client for Go.
+func goClient(base, key string) client {
+	c := openai.NewClient(option.WithBaseURL(base), option.WithAPIKey(key))
+	ask := func(model, words string) openai.ChatCompletionNewParams {
+		return openai.ChatCompletionNewParams{Model: model, Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage(words)}}
+	}
+	return func(t *testing.T, name string) seen {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		switch name {
+		case "cold_stream":
+			q := ask("tiny", "What is thaw?")
+			q.MaxTokens, q.Temperature = openai.Int(12), openai.Float(0)
+			q.StreamOptions.IncludeUsage = openai.Bool(true)
+			return goStream(ctx, c, q, 0)
+		case "cold_plain":
+			q := ask("tiny", "What is thaw?")
+			q.MaxTokens, q.Temperature = openai.Int(12), openai.Float(0)
+			return goPlain(t, ctx, c, q)
+		case "tools":
+			q := ask("fake", "Weather in Köln?")
+			b, err := os.ReadFile(filepath.Join("..", "..", "deploy", "clients", "tools.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal(b, &q.Tools); err != nil {
+				t.Fatal(err)
+			}
+			q.ToolChoice.OfAuto = openai.String("auto")
+			q.ParallelToolCalls = openai.Bool(false)
+			plain, streamed := goPlain(t, ctx, c, q), goStream(ctx, c, q, 0)
+			return seen{Plain: &plain, Streamed: &streamed}
+		case "unknown_model":
+			_, err := c.Chat.Completions.New(ctx, ask("tinny", "hi"))
+			return seen{Error: goError(err)}
+		case "dies":
+			return goStream(ctx, c, ask("fake", "@fake tokens=50 delay=20ms die=5"), 0)
+		case "cancel":
+			return goStream(ctx, c, ask("fake", "@fake tokens=3000 delay=20ms"), 1)
+		}
+		t.Fatalf("no case %s", name)
+		return seen{}
+	}
+}
+
+func goPlain(t *testing.T, ctx context.Context, c openai.Client, q openai.ChatCompletionNewParams) seen {
+	t.Helper()
+	a, err := c.Chat.Completions.New(ctx, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := seen{Text: a.Choices[0].Message.Content, Finish: a.Choices[0].FinishReason, Usage: a.Usage.TotalTokens}
+	for _, call := range a.Choices[0].Message.ToolCalls {
+		s.Tool, s.Arguments = call.Function.Name, call.Function.Arguments
+	}
+	return s
+}
+
+// goStream reads a stream to its end, or leaves after so many chunks.
+func goStream(ctx context.Context, c openai.Client, q openai.ChatCompletionNewParams, leave int) seen {
+	var s seen
+	stream := c.Chat.Completions.NewStreaming(ctx, q)
+	defer stream.Close()
+	for stream.Next() {
+		chunk := stream.Current()
+		s.Chunks++
+		s.Usage += chunk.Usage.TotalTokens
+		for _, choice := range chunk.Choices {
+			s.Text += choice.Delta.Content
+			if choice.FinishReason != "" {
+				s.Finish = choice.FinishReason
+			}
+			for _, call := range choice.Delta.ToolCalls {
+				s.Tool += call.Function.Name
+				s.Arguments += call.Function.Arguments
+			}
+		}
+		if s.Chunks == leave {
+			return s
+		}
+	}
+	s.Error = goError(stream.Err())
+	return s
+}
+
+func goError(err error) *shown {
+	if err == nil {
+		return nil
+	}
+	e := &shown{Class: fmt.Sprintf("%T", err), Message: err.Error()}
+	var api *openai.Error
+	if errors.As(err, &api) {
+		e.Known, e.Status, e.Code, e.Param, e.Type, e.Message = true, api.StatusCode, api.Code, api.Param, api.Type, api.Message
+		if api.Response != nil {
+			e.RequestID = api.Response.Header.Get("X-Request-Id")
+		}
+	}
+	// An error in a stream is the event itself, for the user to look into.
+	var event *ssestream.StreamError
+	if errors.As(err, &event) {
+		var frame struct {
+			Error struct{ Code, Type, Message string }
+		}
+		if json.Unmarshal(event.Event.Data, &frame) == nil {
+			e.Known, e.Code, e.Type = true, frame.Error.Code, frame.Error.Type
+		}
+	}
+	return e
+}
