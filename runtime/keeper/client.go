@@ -113,8 +113,8 @@ type Client struct {
 	seq      uint64
 	pending  map[uint64]chan reply
 	children map[string]*Child
-	closed   bool // by us: nothing is lost
-	ending   bool // by us: what dies is not swept
+	exits    map[string]Exit // of processes nobody followed when they ended
+	closed   bool            // by us: nothing is lost
 }
 
 // Child is a process of the keeper that somebody here follows.
@@ -168,7 +168,7 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 		return nil, fmt.Errorf("%s: keeper speaks protocol %d, this is %d", socket, r.Hello.Protocol, Protocol)
 	}
 	conn.SetReadDeadline(time.Time{})
-	c := &Client{conn: conn, hello: *r.Hello, done: make(chan struct{}), pending: map[uint64]chan reply{}, children: map[string]*Child{}}
+	c := &Client{conn: conn, hello: *r.Hello, done: make(chan struct{}), pending: map[uint64]chan reply{}, children: map[string]*Child{}, exits: map[string]Exit{}}
 	go c.read(in)
 	return c, nil
 }
@@ -228,8 +228,18 @@ func (c *Client) Follow(r Running) *Child {
 		return child
 	}
 	c.mu.Lock()
-	c.children[r.ID] = child
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	// It may have ended since it was listed.
+	if e, ok := c.exits[r.ID]; ok && e.PID == r.PID {
+		exit(e)
+		return child
+	}
+	select {
+	case <-c.done:
+		exit(Exit{ID: r.ID, PID: r.PID, Code: -1, At: time.Now(), Lost: true})
+	default:
+		c.children[r.ID] = child
+	}
 	return child
 }
 
@@ -267,9 +277,7 @@ func (c *Client) Tail(ctx context.Context, id string) (string, error) {
 // Forget drops the record of a process that has ended.
 func (c *Client) Forget(ctx context.Context, id string) error {
 	c.mu.Lock()
-	if ch := c.children[id]; ch != nil && len(ch.exited) > 0 {
-		delete(c.children, id)
-	}
+	delete(c.exits, id)
 	c.mu.Unlock()
 	if _, err := c.ask(ctx, request{Op: "forget", ID: id}); err != nil {
 		return fmt.Errorf("forget %s: %w", id, err)
@@ -280,9 +288,6 @@ func (c *Client) Forget(ctx context.Context, id string) error {
 // End ends every group, with grace between SIGTERM and SIGKILL, and then the
 // keeper; it returns when the keeper is gone.
 func (c *Client) End(ctx context.Context, grace time.Duration) error {
-	c.mu.Lock()
-	c.ending = true
-	c.mu.Unlock()
 	if _, err := c.ask(ctx, request{Op: "end", Grace: grace.Milliseconds()}); err != nil && !errors.Is(err, ErrLost) {
 		return fmt.Errorf("end: %w", err)
 	}
@@ -335,7 +340,6 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 
 // read gives every line to whom it concerns until the connection ends.
 func (c *Client) read(in lines) {
-	defer close(c.done)
 	defer c.conn.Close()
 	for {
 		var r reply
@@ -348,6 +352,8 @@ func (c *Client) read(in lines) {
 			if ch := c.children[r.Exit.ID]; ch != nil {
 				delete(c.children, r.Exit.ID)
 				ch.exited <- *r.Exit
+			} else if len(c.exits) < keepExits {
+				c.exits[r.Exit.ID] = *r.Exit
 			}
 		case c.pending[r.Seq] != nil:
 			c.pending[r.Seq] <- r
@@ -355,22 +361,25 @@ func (c *Client) read(in lines) {
 		c.mu.Unlock()
 	}
 	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	died := !closed && dead(c.hello.Dir)
+	if died {
+		endSession(c.hello.PID)
+	}
+	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	close(c.done)
+	if closed {
 		return
 	}
-	if dead(c.hello.Dir) {
-		endSession(c.hello.PID)
-		for _, ch := range c.children {
-			if ch.PID > 1 {
-				syscall.Kill(-ch.PID, syscall.SIGKILL)
-			}
-		}
-	}
 	for id, ch := range c.children {
+		if died && ch.PID > 1 {
+			syscall.Kill(-ch.PID, syscall.SIGKILL)
+		}
 		ch.exited <- Exit{ID: id, PID: ch.PID, Code: -1, At: time.Now(), Lost: true}
-		delete(c.children, id)
 	}
+	clear(c.children)
 }
 
 // dead reports whether the keeper of a folder is gone: its lock is free. The

@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	k := &keep{
 		o: o, byID: map[string]*proc{}, byPID: map[int]*proc{}, clients: map[*client]bool{},
-		inbox: make(chan message), drained: make(chan *proc), stop: make(chan struct{}),
+		ooms: oomKills(), inbox: make(chan message), drained: make(chan *proc), stop: make(chan struct{}),
 	}
 	defer close(k.stop)
 	go k.accept(ln)
@@ -100,6 +100,8 @@ type keep struct {
 	clients map[*client]bool
 	ending  bool
 	order   []string // ids in order of their end
+	spawned int
+	ooms    int64 // the kernel's count, as last read
 
 	inbox   chan message
 	drained chan *proc
@@ -303,9 +305,23 @@ func (k *keep) spawn(p Process) (int, error) {
 	}
 	pr := &proc{journal: j, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
 	k.byID[p.ID], k.byPID[pid] = pr, pr
+	if k.spawned++; k.spawned%16 == 1 {
+		k.pruneLogs()
+	}
 	go j.copy()
 	k.o.Log.Info("spawned", "id", p.ID, "pid", pid, "program", filepath.Base(p.Argv[0]))
 	return pid, nil
+}
+
+// pruneLogs drops the oldest logs of processes that have ended.
+func (k *keep) pruneLogs() {
+	inUse := map[string]bool{}
+	for _, p := range k.byID {
+		if p.Exit == nil {
+			inUse[p.Log], inUse[p.Log+".1"] = true, true
+		}
+	}
+	prune(filepath.Join(k.o.Dir, "logs"), inUse)
 }
 
 // reap takes every child that has ended: leaders, and strays we adopted.
@@ -332,6 +348,10 @@ func (k *keep) reap() {
 		e := &Exit{ID: p.ID, PID: pid, Code: -1, At: time.Now()}
 		if ws.Signaled() {
 			e.Signal = ws.Signal()
+			if e.Signal == syscall.SIGKILL {
+				n := oomKills()
+				e.OOM, k.ooms = n > k.ooms, n
+			}
 		} else {
 			e.Code = ws.ExitStatus()
 		}

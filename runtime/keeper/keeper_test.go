@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 // The test binary is also the keeper, an agent, and what the keeper runs.
@@ -48,7 +50,7 @@ func TestMain(m *testing.M) {
 			os.Exit(act(os.Args[2:]))
 		}
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // quick: a program with the race detector otherwise takes a second to exit.
@@ -292,6 +294,54 @@ func TestRefusals(t *testing.T) {
 		ps, err := h.List(t.Context())
 		return err == nil && len(ps) == 1 && ps[0].Exit != nil && ps[0].Exit.Signal == syscall.SIGKILL
 	})
+}
+
+// One that ends between List and Follow is not missed.
+func TestFollowLate(t *testing.T) {
+	h := start(t, time.Minute)
+	other := h.ensure(time.Minute)
+	defer other.Close()
+	c := h.run("a", "wait")
+	ps, err := other.List(t.Context())
+	if err != nil || len(ps) != 1 {
+		t.Fatal(ps, err)
+	}
+	if err := h.Kill(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	exit(t, c)
+	eventually(t, "the other client heard", func() bool {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return len(other.exits) == 1
+	})
+	if e := exit(t, other.Follow(ps[0])); e.Signal != syscall.SIGKILL || e.OOM {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestPrune(t *testing.T) {
+	dir := t.TempDir()
+	old := time.Now().Add(-time.Hour)
+	for i := range keepLogs + 10 {
+		p := filepath.Join(dir, fmt.Sprintf("r%d.log", i))
+		if err := os.WriteFile(p, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(p, old, old.Add(time.Duration(i)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prune(dir, map[string]bool{filepath.Join(dir, "r0.log"): true})
+	left, _ := os.ReadDir(dir)
+	if len(left) != keepLogs+1 {
+		t.Errorf("%d files left", len(left))
+	}
+	for name, want := range map[string]bool{"r0.log": true, "r1.log": false, "r9.log": false, "r10.log": true} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // vLLM's EngineCore lives on after its API server.

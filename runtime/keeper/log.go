@@ -3,6 +3,7 @@ package keeper
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,6 +13,33 @@ const LogBytes = 8 << 20
 
 // tailBytes of a log are kept in memory: enough for a traceback.
 const tailBytes = 16 << 10
+
+// What is kept of the logs of processes that have ended, newest first.
+const (
+	keepLogs     = 256
+	keepLogBytes = 512 << 20
+)
+
+// prune removes the oldest files of a folder of logs beyond what is kept.
+func prune(dir string, inUse map[string]bool) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	var files []os.FileInfo
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && !inUse[filepath.Join(dir, e.Name())] {
+			files = append(files, info)
+		}
+	}
+	slices.SortFunc(files, func(a, b os.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	var bytes int64
+	for i, f := range files {
+		if bytes += f.Size(); i >= keepLogs || bytes > keepLogBytes {
+			os.Remove(filepath.Join(dir, f.Name()))
+		}
+	}
+}
 
 // journal reads the output of one process until its end and keeps it. Writing
 // to disk may fail; reading goes on regardless, or the engine would block.

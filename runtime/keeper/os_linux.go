@@ -132,3 +132,19 @@ func shortPath(path string) (short string, done func(), err error) {
 	}
 	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + base, func() { unix.Close(fd) }, nil
 }
+
+// oomKills is how many processes the kernel has killed for want of memory, on
+// this machine or in its containers; 0 where it does not say.
+func oomKills() int64 {
+	b, err := os.ReadFile("/proc/vmstat")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			return n
+		}
+	}
+	return 0
+}

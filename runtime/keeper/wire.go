@@ -60,6 +60,8 @@ type Exit struct {
 	Signal syscall.Signal `json:"signal,omitempty"` // 0 when it exited by itself
 	At     time.Time      `json:"at"`
 	Tail   string         `json:"tail,omitempty"` // the last bytes of its log
+	// OOM: the kernel killed somebody for want of memory while this one died.
+	OOM bool `json:"oom,omitempty"`
 	// Lost: the keeper itself is gone; how the process ended is not known.
 	Lost bool `json:"lost,omitempty"`
 }
@@ -69,6 +71,8 @@ func (e Exit) String() string {
 	switch {
 	case e.Lost:
 		return "its keeper is gone"
+	case e.OOM && e.Signal == syscall.SIGKILL:
+		return "killed by the kernel: out of memory"
 	case e.Signal != 0:
 		return fmt.Sprintf("ended by signal %d (%s)", int(e.Signal), e.Signal)
 	}

@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/runtime/ember"
 	"github.com/thaw-dev/thaw/runtime/keeper"
 )
 
@@ -34,13 +37,15 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		case "test-engine":
 			os.Exit(fakeEngine(os.Args[2], os.Args[3], os.Args[4:]))
+		case "engine": // ember, as the thaw program runs it
+			os.Exit(ember.Main(context.Background(), os.Args[3:], os.Getenv, os.Stdout, os.Stderr))
 		case "test-child":
 			signal.Ignore(syscall.SIGTERM, syscall.SIGHUP)
 			time.Sleep(5 * time.Minute)
 			os.Exit(0)
 		}
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // fakeEngine is a small true engine: it listens, loads, answers with tokens

@@ -166,6 +166,7 @@ func gone(pid int) bool {
 }
 
 func TestProcessReadyAndUnload(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	l := live(t, b.options("r1", "slow=50ms"), New)
 	st := l.wait(functions.Ready, 5*time.Second)
@@ -260,6 +261,7 @@ func (l *life) stream(t *testing.T) (broken chan error) {
 }
 
 func TestProcessDies(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for _, c := range []struct {
 		name, modes string
@@ -323,6 +325,7 @@ func TestProcessDies(t *testing.T) {
 }
 
 func TestProcessStopped(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	o := b.options("stopped", "fork")
 	o.Spec.Deadlines.Hang = functions.Duration(500 * time.Millisecond)
@@ -342,6 +345,7 @@ func TestProcessStopped(t *testing.T) {
 }
 
 func TestProcessEnds(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	t.Run("deaf while loading", func(t *testing.T) {
 		l := live(t, b.options("e", "slow=1m", "stubborn", "fork"), New)
@@ -391,6 +395,7 @@ func TestProcessEnds(t *testing.T) {
 
 // The agent is gone and another comes: nothing is loaded again.
 func TestProcessAdopted(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	first := live(t, b.options("keep", "slow=50ms"), New)
 	first.wait(functions.Ready, 5*time.Second)
@@ -441,6 +446,7 @@ func TestProcessAdopted(t *testing.T) {
 
 // How much later than the engine itself we know that it is ready.
 func TestProcessReadyDelay(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for _, slow := range []string{"0s", "200ms", "1s"} {
 		l := live(t, b.options("r", "slow="+slow), New)

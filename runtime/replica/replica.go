@@ -333,8 +333,12 @@ func (r *Replica) progress(percent int) {
 	r.tell()
 }
 
-// span notes a phase that went from..to.
+// span notes a phase that went from..to. Those of an adopted engine were of
+// another agent's time.
 func (r *Replica) span(p functions.Phase, from, to time.Time) {
+	if r.adopt != nil {
+		return
+	}
 	r.phases = append(r.phases, functions.Span{Phase: p, Start: from.Sub(r.o.Began).Seconds(), Duration: to.Sub(from).Seconds()})
 }
 

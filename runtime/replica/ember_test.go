@@ -1,0 +1,84 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+// inPlace stages folders by looking at them.
+type inPlace struct{}
+
+func (inPlace) Stage(_ context.Context, w Want, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
+	st, err := os.Stat(filepath.Join(w.Dir, w.Source, "model.safetensors"))
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	return Checkpoint{Path: filepath.Join(w.Dir, w.Source), Bytes: functions.Bytes(st.Size())}, nil
+}
+
+func (b *workbench) ember(id string) Options {
+	exe, _ := os.Executable()
+	o := b.options(id)
+	o.Stager, o.Programs = inPlace{}, engine.Programs{Thaw: exe}
+	o.Spec.Engine, o.Spec.Args, o.Spec.Source = functions.EngineEmber, nil, "./tiny"
+	o.Spec.Env = map[string]string{"GORACE": "atexit_sleep_ms=0"}
+	return o
+}
+
+// The shipped engine from nothing to a token, said by the engine itself.
+func TestEmber(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if _, err := mint.Folder(filepath.Join(b.dir, "tiny"), mint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		began := time.Now()
+		l := live(t, b.ember(fmt.Sprintf("tiny%d", i)), New)
+		st := l.wait(functions.Ready, 10*time.Second)
+		t.Logf("READY after %v: %v", time.Since(began), st.Phases)
+		if st.Bytes == 0 || len(st.Phases) != 4 {
+			t.Errorf("%+v", st)
+		}
+		eventually(t, "its metrics are read", func() bool {
+			m := l.read(t.Context(), time.Second)
+			return m.err == nil && m.Load && m.Flow && m.Tokens > 0
+		})
+		l.Unload(time.Second, "done")
+		if st := l.over(4 * time.Second); st.State != functions.Unloaded {
+			t.Error(st.State, st.Error)
+		}
+	}
+	t.Run("killed", func(t *testing.T) {
+		l := live(t, b.ember("k"), New)
+		l.wait(functions.Ready, 10*time.Second)
+		began := time.Now()
+		syscall.Kill(b.pid("k"), syscall.SIGKILL)
+		if st := l.over(time.Second); st.Error != "ember ended while ready: ended by signal 9 (killed)" {
+			t.Error(st.Error)
+		}
+		t.Logf("noticed after %v", time.Since(began))
+	})
+	t.Run("weights truncated", func(t *testing.T) {
+		path := filepath.Join(b.dir, "tiny", "model.safetensors")
+		if err := os.Truncate(path, 1000); err != nil {
+			t.Fatal(err)
+		}
+		l := live(t, b.ember("t"), New)
+		st := l.over(5 * time.Second)
+		t.Log(st.Error)
+		if st.State != functions.Failed || !strings.HasPrefix(st.Error, "ember ended while loading: ") || strings.Contains(st.Error, "exit code") {
+			t.Errorf("%s %q", st.State, st.Error)
+		}
+	})
+}
