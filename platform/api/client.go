@@ -335,3 +335,18 @@ func Watch[T any](ctx context.Context, c *Client, path string, tell func(Change[
 	}
 	return errLost
 }
+
+// Skew is how far the server's clock is ahead of ours, to the second; negative
+// where it is behind.
+func (c *Client) Skew(ctx context.Context, now func() time.Time) (time.Duration, error) {
+	res, err := c.Do(ctx, "GET", "/healthz", nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	at, err := http.ParseTime(res.Header.Get("Date"))
+	if err != nil {
+		return 0, errors.New("the server does not say what time it is")
+	}
+	return at.Sub(now()).Round(time.Second), nil
+}

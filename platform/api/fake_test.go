@@ -106,7 +106,9 @@ type rig struct {
 
 const model = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: NAME, namespace: TEAM}\nspec: {source: /w/x, engine: ember}\n"
 
-func file(team, name string) string { return strings.NewReplacer("NAME", name, "TEAM", team).Replace(model) }
+func file(team, name string) string {
+	return strings.NewReplacer("NAME", name, "TEAM", team).Replace(model)
+}
 
 func start(t *testing.T, edit func(*Options)) *rig {
 	t.Helper()

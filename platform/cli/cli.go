@@ -33,8 +33,9 @@ type Programs struct {
 	// GPUs lists what the driver sees. driver says which it is, or why there
 	// is none.
 	GPUs func() (gpus []functions.GPU, driver string, err error)
-	// Getenv is os.Getenv when nil.
+	// Getenv is os.Getenv when nil, Now is time.Now.
 	Getenv func(string) string
+	Now    func() time.Time
 }
 
 // Main is the program: it runs the verb of args (without the program's name)
@@ -43,7 +44,10 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
 	}
-	c := &command{Programs: p, term: newTerm(stdin, stdout, stderr, p.Getenv)}
+	if p.Now == nil {
+		p.Now = time.Now
+	}
+	c := &command{Programs: p, term: newTerm(stdin, stdout, stderr, p.Getenv), now: p.Now}
 	root := c.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -57,9 +61,11 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 type command struct {
 	Programs
 	*term
-	server, key, output string
-	timeout             time.Duration
-	noColor             bool
+	server, key, data, output string
+	keyFrom                   string // where the key was found, for the hint when it is wrong
+	timeout                   time.Duration
+	noColor                   bool
+	now                       func() time.Time
 }
 
 func (c *command) root() *cobra.Command {
@@ -101,7 +107,19 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	f.BoolVar(&c.noColor, "no-color", false, "no colours [NO_COLOR]")
 	f.BoolVar(&c.noInput, "no-input", false, "never ask on the terminal")
 
-	root.AddCommand(c.serve(), c.agent(), c.keep(), c.engine(), c.bench(), c.version(), c.config(), c.completion())
+	f.StringVar(&c.server, "server", "", "URL of the server (default "+DefaultServer+") [THAW_SERVER]")
+	f.StringVar(&c.key, "key", "", "key to send [THAW_KEY]")
+	f.StringVar(&c.data, "data", "", "the server's data folder on this machine, for its admin token [THAW_DATA]")
+	f.StringVarP(&c.output, "output", "o", "table", "form of output: "+strings.Join(outputs, ", "))
+	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
+
+	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.engine(), c.bench(), c.version(), c.config(), c.completion(), c.check()}
+	for _, cmd := range own {
+		// They speak to no server, so they do not list how to find one.
+		cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))
+	}
+	root.AddCommand(own...)
+	root.AddCommand(c.run(), c.models(), c.ps(), c.wake(), c.stop(), c.pull(), c.deploy(), c.get(), c.describe(), c.rm(), c.logs(), c.keysVerb(), c.explainVerb(), c.doctor())
 	root.SetHelpCommand(&cobra.Command{Use: "help [VERB]", Short: "Help about a verb", Hidden: true, RunE: func(cmd *cobra.Command, args []string) error {
 		target, rest, err := cmd.Root().Find(args)
 		if err != nil || len(rest) > 0 {
@@ -117,6 +135,11 @@ const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
 
 {{end}}{{.UsageString}}`
 
+const inheritedFlags = `{{if .HasAvailableInheritedFlags}}
+
+For every verb:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}`
+
 const usageTemplate = `{{if .HasExample}}Examples:
 {{.Example}}
 
@@ -130,10 +153,7 @@ Other verbs:{{range $cmds}}{{if (and (eq .GroupID "") .IsAvailableCommand)}}
   {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
 
 Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
-
-For every verb:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableSubCommands}}
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}` + inheritedFlags + `{{if .HasAvailableSubCommands}}
 
 {{.CommandPath}} VERB --help tells more about one.{{end}}
 `

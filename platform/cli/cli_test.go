@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// exec runs the program as main would.
-func exec(t *testing.T, p Programs, env map[string]string, args ...string) (out, errs string, exit int) {
+// runCLI runs the program as main would.
+func runCLI(t *testing.T, p Programs, env map[string]string, args ...string) (out, errs string, exit int) {
 	t.Helper()
 	if p.Getenv == nil {
 		p.Getenv = func(k string) string { return env[k] }
@@ -30,7 +30,7 @@ func TestServeSettings(t *testing.T) {
 	var got ServeConfig
 	p := Programs{Serve: func(_ context.Context, c ServeConfig, _, _ io.Writer) error { got = c; return nil }}
 	env := map[string]string{"HOME": dir, "THAW_ADDR": "127.0.0.1:2", "THAW_CONFIG": file, "THAW_STORE": "1Ti"}
-	if _, errs, exit := exec(t, p, env, "serve", "--addr", "127.0.0.1:3", "--leave-engines"); exit != 0 {
+	if _, errs, exit := runCLI(t, p, env, "serve", "--addr", "127.0.0.1:3", "--leave-engines"); exit != 0 {
 		t.Fatal(errs)
 	}
 	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: Count{N: 2}, Memory: Size{Bytes: 2 << 30},
@@ -40,7 +40,7 @@ func TestServeSettings(t *testing.T) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
 	}
 
-	out, errs, exit := exec(t, p, env, "config", "view", "--show-origin", "--addr", "127.0.0.1:3")
+	out, errs, exit := runCLI(t, p, env, "config", "view", "--show-origin", "--addr", "127.0.0.1:3")
 	if exit != 0 {
 		t.Fatal(errs)
 	}
@@ -55,7 +55,7 @@ func TestServeSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := got
-	if _, errs, exit := exec(t, p, map[string]string{}, "serve", "--config", again, "--leave-engines"); exit != 0 || !equal(got, before) {
+	if _, errs, exit := runCLI(t, p, map[string]string{}, "serve", "--config", again, "--leave-engines"); exit != 0 || !equal(got, before) {
 		t.Fatalf("%s\n%+v", errs, got)
 	}
 }
@@ -71,7 +71,7 @@ func equal(a, b ServeConfig) bool {
 }
 
 func TestExampleIsAFile(t *testing.T) {
-	out, _, exit := exec(t, Programs{}, nil, "serve", "--example-config")
+	out, _, exit := runCLI(t, Programs{}, nil, "serve", "--example-config")
 	if exit != 0 {
 		t.Fatal(exit)
 	}
@@ -91,14 +91,14 @@ func TestExampleIsAFile(t *testing.T) {
 	var got []ServeConfig
 	p := Programs{Serve: func(_ context.Context, c ServeConfig, _, _ io.Writer) error { got = append(got, c); return nil }}
 	for _, args := range [][]string{{"serve"}, {"serve", "--config", file}} {
-		if _, errs, exit := exec(t, p, env, args...); exit != 0 {
+		if _, errs, exit := runCLI(t, p, env, args...); exit != 0 {
 			t.Fatal(errs)
 		}
 	}
 	if !equal(got[0], got[1]) {
 		t.Errorf("got %+v, want %+v", got[1], got[0])
 	}
-	schema, _, exit := exec(t, Programs{}, nil, "serve", "--config-schema")
+	schema, _, exit := runCLI(t, Programs{}, nil, "serve", "--config-schema")
 	for _, s := range settings(new(ServeConfig)) {
 		if exit != 0 || !strings.Contains(schema, `"`+s.name+`"`) || !strings.Contains(out, "\n#"+s.name+":") {
 			t.Errorf("%s is missing", s.name)
@@ -131,7 +131,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"completion"}, "the shell is missing"},
 		{[]string{"config", "vew"}, "did you mean view?"},
 	} {
-		out, errs, exit := exec(t, Programs{}, map[string]string{"HOME": "/home/x"}, tt.args...)
+		out, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": "/home/x"}, tt.args...)
 		if exit != ExitUsage || !strings.Contains(errs, tt.want) || out != "" {
 			t.Errorf("%v: exit %d, stdout %q, stderr %s", tt.args, exit, out, errs)
 		}
@@ -162,18 +162,18 @@ func TestPrograms(t *testing.T) {
 		{"bench coldstart -n 20", "coldstart -n 20"},
 		{"keep --socket s --dir d --orphan 5s", "s d 5s"},
 	} {
-		if _, errs, exit := exec(t, p, env, strings.Fields(tt.args)...); exit != 0 || strings.Join(got, " ") != tt.want {
+		if _, errs, exit := runCLI(t, p, env, strings.Fields(tt.args)...); exit != 0 || strings.Join(got, " ") != tt.want {
 			t.Errorf("%s: %q %s", tt.args, got, errs)
 		}
 	}
-	if _, errs, exit := exec(t, p, env, "serve"); exit != ExitUnavailable || errs != "error: a port\nhint: another\n" {
+	if _, errs, exit := runCLI(t, p, env, "serve"); exit != ExitUnavailable || errs != "error: a port\nhint: another\n" {
 		t.Errorf("%d %q", exit, errs)
 	}
-	if out, _, exit := exec(t, p, env, "version"); exit != 0 || !strings.HasPrefix(out, "thaw dev go1.") {
+	if out, _, exit := runCLI(t, p, env, "version"); exit != 0 || !strings.HasPrefix(out, "thaw dev go1.") {
 		t.Errorf("%q", out)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if out, errs, exit := exec(t, p, env, "completion", shell); exit != 0 || len(out) < 500 || errs != "" {
+		if out, errs, exit := runCLI(t, p, env, "completion", shell); exit != 0 || len(out) < 500 || errs != "" {
 			t.Errorf("%s: %d %s", shell, exit, errs)
 		}
 	}
@@ -186,7 +186,7 @@ func TestHelp(t *testing.T) {
 		if cmd.Hidden {
 			continue
 		}
-		out, errs, exit := exec(t, Programs{Bench: func(context.Context, []string, io.Writer, io.Writer) error { return nil }}, nil, "help", cmd.Name())
+		out, errs, exit := runCLI(t, Programs{Bench: func(context.Context, []string, io.Writer, io.Writer) error { return nil }}, nil, "help", cmd.Name())
 		if exit != 0 || errs != "" {
 			t.Errorf("%s: exit %d, %s", cmd.Name(), exit, errs)
 		}

@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// readFiles decodes every document of files and folders (their .yaml and .yml
+// files). All problems of all files are told at once.
+func readFiles(paths []string) ([]catalog.Document, error) {
+	var files []string
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, &Error{Exit: ExitNotFound, What: "there is no file " + p}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			files = append(files, p)
+			continue
+		}
+		entries, err := os.ReadDir(p)
+		if err != nil {
+			return nil, err
+		}
+		found := false
+		for _, e := range entries {
+			if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+				files, found = append(files, filepath.Join(p, e.Name())), true
+			}
+		}
+		if !found {
+			return nil, &Error{Exit: ExitNotFound, What: "there is no .yaml or .yml file in " + p}
+		}
+	}
+	var docs []catalog.Document
+	var problems catalog.Problems
+	first := map[string]string{}
+	for _, f := range files {
+		data, err := readBounded(f)
+		if err != nil {
+			return nil, err
+		}
+		got, err := catalog.Decode(f, data)
+		if p, bad := errors.AsType[catalog.Problems](err); bad {
+			problems = append(problems, p...)
+			continue
+		}
+		for _, d := range got {
+			at := fmt.Sprintf("%s:%d", d.File, d.Line)
+			if other, twice := first[d.Name()]; twice {
+				problems = append(problems, catalog.Problem{File: d.File, Line: d.Line, Path: "metadata.name", Message: d.Name() + " is here and at " + other})
+				continue
+			}
+			first[d.Name()] = at
+			docs = append(docs, d)
+		}
+	}
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return docs, nil
+}
+
+func (c *command) check() *cobra.Command {
+	var schema bool
+	cmd := &cobra.Command{
+		Use: "check FILE|DIR...", Short: "Say what is wrong with model and team files, without a server", GroupID: "own",
+		Example: `  thaw check model.yaml
+  thaw check functions/ -o json
+  thaw check --schema > schema.json     # for an editor: # yaml-language-server: $schema=schema.json`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if schema {
+				_, err := c.out.Write(functions.Schema())
+				return err
+			}
+			if len(args) == 0 {
+				return usage("thaw check FILE|DIR...", "a file or folder is missing")
+			}
+			docs, err := readFiles(args)
+			problems, bad := errors.AsType[catalog.Problems](err)
+			if err != nil && !bad {
+				return err
+			}
+			if c.output == "json" || c.output == "yaml" {
+				if problems == nil {
+					problems = catalog.Problems{}
+				}
+				if err := c.encode(document[catalog.Problem]{functions.APIVersion, "ProblemList", problems}); err != nil {
+					return err
+				}
+			}
+			if bad {
+				if c.output == "json" || c.output == "yaml" {
+					return &Error{Exit: ExitFailed, What: fmt.Sprintf("%d problems", len(problems))}
+				}
+				return &Error{Exit: ExitFailed, Err: err}
+			}
+			if c.output == "table" || c.output == "wide" || c.output == "name" {
+				for _, d := range docs {
+					fmt.Fprintln(c.out, plain(d.Name()))
+				}
+			}
+			c.remark("%d good", len(docs))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON schema of the files and end")
+	return cmd
+}
+
+// resolve makes relative sources absolute: a deployed model has no folder.
+func resolve(m *functions.Model, dir string) error {
+	sources := []*string{&m.Spec.Source}
+	m.Spec.Adapters = slices.Clone(m.Spec.Adapters)
+	for i := range m.Spec.Adapters {
+		sources = append(sources, &m.Spec.Adapters[i].Source)
+	}
+	for _, s := range sources {
+		if *s == "" || strings.Contains(*s, "://") || filepath.IsAbs(*s) {
+			continue
+		}
+		abs, err := filepath.Abs(filepath.Join(dir, *s))
+		if err != nil {
+			return err
+		}
+		*s = abs
+	}
+	return nil
+}
+
+func (c *command) deploy() *cobra.Command {
+	var files []string
+	var dry, wait bool
+	cmd := &cobra.Command{
+		Use: "deploy -f FILE|DIR", Short: "Add or change models", GroupID: "own", Args: exact(),
+		Long: `Add or change models. What is given is checked whole before anything is sent, and
+kept by the server under DATA/functions. A relative source counts from its file
+and is made absolute, so it must be a folder of the server's machine.`,
+		Example: `  thaw deploy -f model.yaml
+  thaw deploy -f model.yaml --wait
+  thaw deploy -f models/ --dry-run`,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+			if len(files) == 0 {
+				return usage("thaw deploy -f model.yaml", "-f FILE is missing")
+			}
+			docs, err := readFiles(files)
+			if err != nil {
+				return err
+			}
+			var models []*functions.Model
+			for _, d := range docs {
+				if d.Team != nil {
+					return usage("put it into the server's --functions folder", "%s:%d: a team cannot be deployed", d.File, d.Line)
+				}
+				if err := resolve(d.Model, d.Model.Dir); err != nil {
+					return err
+				}
+				models = append(models, d.Model)
+			}
+			if len(models) == 0 {
+				return usage("", "there is no model in %s", strings.Join(files, ", "))
+			}
+			var done []api.Deployed
+			for _, m := range models {
+				b, err := catalog.EncodeYAML(m)
+				if err != nil {
+					return err
+				}
+				d, err := cl.Deploy(ctx, m.FullName(), b, dry)
+				if err != nil {
+					return err
+				}
+				done = append(done, d)
+				if wait && !dry {
+					if err := c.untilReady(ctx, cl, m.FullName()); err != nil {
+						return err
+					}
+				}
+			}
+			return c.deployed(cl, done, dry)
+		}),
+	}
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder; may be repeated")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "let the server check it and change nothing")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wake it and wait until it is ready")
+	return cmd
+}
+
+// untilReady wakes a function and follows its start.
+func (c *command) untilReady(ctx context.Context, cl *api.Client, name functions.Name) error {
+	w, err := cl.Wake(ctx, name, 0)
+	if err != nil {
+		return err
+	}
+	return c.follow(ctx, cl, name, w.ColdStart, functions.Ready)
+}
+
+func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error {
+	switch c.output {
+	case "json", "yaml":
+		return c.encode(document[api.Deployed]{functions.APIVersion, "DeployedList", done})
+	}
+	for _, d := range done {
+		word := "changed"
+		if d.Created {
+			word = "created"
+		}
+		if dry {
+			word = "would be " + word
+		}
+		if c.output == "name" {
+			fmt.Fprintln(c.out, plain(d.Name))
+			continue
+		}
+		fmt.Fprintln(c.out, plain(d.Name+" "+word))
+	}
+	if !dry && c.output != "name" {
+		d := done[len(done)-1]
+		key := ""
+		if c.keyFrom == "--key" || c.keyFrom == "THAW_KEY" {
+			key = " -H \"Authorization: Bearer $THAW_KEY\""
+		}
+		c.remark("try it:")
+		c.remark("  thaw run %s \"Hello\"", spelled(d.Name))
+		c.remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key, spelled(d.Name))
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// finding is one thing the doctor looked at.
+type finding struct {
+	Check  string `json:"check"`
+	Status string `json:"status"` // ok, warn, fail
+	What   string `json:"what"`
+	Hint   string `json:"hint,omitempty"`
+}
+
+const (
+	good = "ok"
+	warn = "warn"
+	bad  = "fail"
+)
+
+func (c *command) doctor() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Say what this machine has, and what is in the way", GroupID: "run", Args: exact(),
+		Example: `  thaw doctor
+  thaw doctor --data /var/lib/thaw -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			findings := c.examine(cmd.Context())
+			k := kind[finding]{"Finding", "", []column[finding]{
+				{"", false, func(f finding) string { return f.Status }},
+				{"CHECK", false, func(f finding) string { return f.Check }},
+				{"WHAT", false, func(f finding) string { return f.What }},
+			}, func(f finding) string { return f.Check }}
+			if err := list(c, k, findings); err != nil {
+				return err
+			}
+			failed := 0
+			for _, f := range findings {
+				if f.Status == bad {
+					failed++
+				}
+				if f.Hint != "" && (c.output == "table" || c.output == "wide") {
+					c.remark("hint: %s: %s", f.Check, f.Hint)
+				}
+			}
+			if failed > 0 {
+				return &Error{Exit: ExitFailed, What: fmt.Sprintf("%d of %d checks failed", failed, len(findings))}
+			}
+			return nil
+		},
+	}
+}
+
+// Sizes under which something is worth a word.
+const (
+	littleMemory = 1 << 30
+	littleDisk   = 10 << 30
+	fewFiles     = 4096
+	skewed       = 5 * time.Second
+)
+
+func (c *command) examine(ctx context.Context) []finding {
+	var list []finding
+	add := func(check, status, hint, format string, args ...any) {
+		list = append(list, finding{check, status, fmt.Sprintf(format, args...), hint})
+	}
+	add("program", good, "", "thaw %s, %s, %s/%s, %d CPUs", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+
+	if total, free, err := memory(); err != nil {
+		add("memory", warn, "", "not known: %v", err)
+	} else if free > 0 && free < littleMemory {
+		add("memory", warn, "engines need more", "%s of %s free", free.Human(), total.Human())
+	} else if free == 0 {
+		add("memory", good, "", "%s", total.Human())
+	} else {
+		add("memory", good, "", "%s of %s free", free.Human(), total.Human())
+	}
+
+	if n, err := openFiles(); err != nil {
+		add("open files", warn, "", "not known: %v", err)
+	} else if n < fewFiles {
+		add("open files", warn, "ulimit -n 65536", "at most %d: too few for many held requests", n)
+	} else {
+		add("open files", good, "", "at most %d", n)
+	}
+
+	c.examineGPUs(add)
+	for _, e := range []struct{ engine, program, variable string }{
+		{"vllm", "vllm", "THAW_ENGINE_VLLM"}, {"sglang", "sglang", "THAW_ENGINE_SGLANG"}, {"llamacpp", "llama-server", "THAW_ENGINE_LLAMACPP"},
+	} {
+		path, named := c.Getenv(e.variable), true
+		if path == "" {
+			path, named = e.program, false
+		}
+		switch found, err := exec.LookPath(path); {
+		case err == nil:
+			add("engine "+e.engine, good, "", "%s", found)
+		case named:
+			add("engine "+e.engine, bad, "mend "+e.variable, "%s: %v", path, rootCause(err))
+		default:
+			add("engine "+e.engine, good, "", "not installed; models of it cannot be served here")
+		}
+	}
+	if c.Engines["ember"] != nil {
+		add("engine ember", good, "", "in this program")
+	}
+	c.examineData(add)
+	c.examineServer(ctx, add)
+	return list
+}
+
+type adder func(check, status, hint, format string, args ...any)
+
+func (c *command) examineGPUs(add adder) {
+	if c.GPUs == nil {
+		add("GPUs", good, "", "this build reads no GPU facts")
+		return
+	}
+	gpus, driver, err := c.GPUs()
+	switch {
+	case err != nil:
+		add("GPUs", warn, "is the driver installed, and the device visible?", "%v", err)
+	case len(gpus) == 0:
+		add("GPUs", good, "", "none: %s", driver)
+	}
+	for _, g := range gpus {
+		status := good
+		if g.Health != "ok" && g.Health != "" {
+			status = warn
+		}
+		add(fmt.Sprintf("GPU %d", g.Index), status, "", "%s, %s of %s free, %s (%s)", g.Name, g.MemoryFree.Human(), g.MemoryTotal.Human(), g.Health, driver)
+	}
+}
+
+func (c *command) examineData(add adder) {
+	dir := c.data
+	if dir == "" {
+		dir = c.Getenv("THAW_DATA")
+	}
+	if dir == "" {
+		home, err := dataDir(c.Getenv)("thaw")
+		if err != nil {
+			add("data folder", bad, "give --data DIR", "%v", err)
+			return
+		}
+		dir = home
+	}
+	// Its nearest parent that is there, while it is not.
+	at := dir
+	for {
+		info, err := os.Stat(at)
+		if err == nil && !info.IsDir() {
+			add("data folder", bad, "", "%s is no folder", at)
+			return
+		}
+		if err == nil || !errors.Is(err, os.ErrNotExist) || filepath.Dir(at) == at {
+			break
+		}
+		at = filepath.Dir(at)
+	}
+	probe, err := os.CreateTemp(at, ".thaw-doctor-*")
+	if err != nil {
+		add("data folder", bad, "give another --data DIR, or the right to write there", "%s: %v", at, rootCause(err))
+		return
+	}
+	name := probe.Name()
+	if err := errors.Join(probe.Close(), os.Remove(name)); err != nil {
+		add("data folder", bad, "", "%s: %v", at, rootCause(err))
+		return
+	}
+	if at != dir {
+		add("data folder", good, "", "%s can be made", dir)
+	} else {
+		add("data folder", good, "", "%s can be written", dir)
+		if info, err := os.Stat(filepath.Join(dir, "admin-token")); err == nil && info.Mode().Perm()&0o077 != 0 {
+			add("admin token", bad, "chmod 600 "+filepath.Join(dir, "admin-token"), "others can read it")
+		}
+	}
+	if free, err := disk(at); err != nil {
+		add("disk", warn, "", "not known: %v", err)
+	} else if free < littleDisk {
+		add("disk", warn, "the store keeps checkpoints there", "%s free at %s", free.Human(), at)
+	} else {
+		add("disk", good, "", "%s free at %s", free.Human(), at)
+	}
+}
+
+func (c *command) examineServer(ctx context.Context, add adder) {
+	cl, err := c.client()
+	if err != nil {
+		add("server", bad, "", "%v", err)
+		return
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	began := c.now()
+	ready, err := cl.Ready(ctx)
+	if err != nil {
+		explained := c.explain(cl, err)
+		// None is no fault: the port is free for one, unless somebody else has it.
+		if c.server == "" && c.Getenv("THAW_SERVER") == "" {
+			if l, err := net.Listen("tcp", strings.TrimPrefix(DefaultServer, "http://")); err == nil {
+				add("server", good, "", "none runs; the port %s is free", strings.TrimPrefix(DefaultServer, "http://"))
+				_ = l.Close()
+				return
+			}
+			add("server", warn, "thaw serve --addr 127.0.0.1:PORT takes another", "%s is taken, and not by thaw: %v", DefaultServer, explained)
+			return
+		}
+		add("server", bad, "", "%v", explained)
+		return
+	}
+	if ready.Ready {
+		add("server", good, "", "%s takes requests", cl.Server())
+	} else {
+		add("server", warn, "", "%s takes no requests: %s", cl.Server(), strings.Join(ready.Reasons, ", "))
+	}
+	if skew, err := cl.Skew(ctx, c.now); err == nil {
+		if skew > skewed || skew < -skewed {
+			add("clock", warn, "let both machines keep time (ntp, chrony)", "the server's is %s off", skew)
+		} else {
+			add("clock", good, "", "agrees with the server's")
+		}
+	} else if began.Year() < 2026 {
+		add("clock", bad, "set it", "it says %s", began.Format(time.DateOnly))
+	}
+	nodes, err := cl.Nodes(ctx)
+	if err != nil {
+		e := c.explain(cl, err)
+		var hint string
+		if ours, ok := errors.AsType[*Error](e); ok {
+			hint = ours.Hint
+		}
+		add("key", warn, hint, "the server does not let us read: %v", e)
+		return
+	}
+	for _, n := range nodes {
+		if n.Lost {
+			add("node "+n.ID, warn, "", "lost; last seen %s ago", c.since(n.Seen))
+		} else {
+			add("node "+n.ID, good, "", "%s, %d GPUs, %d replicas", n.State, len(n.GPUs), n.Replicas)
+		}
+	}
+}
+
+func rootCause(err error) error {
+	if p, ok := errors.AsType[*os.PathError](err); ok {
+		return p.Err
+	}
+	if e, ok := errors.AsType[*exec.Error](err); ok {
+		return e.Err
+	}
+	return err
+}

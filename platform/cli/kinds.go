@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+// spelled is a function as its own team's requests say it.
+func spelled(name string) string {
+	if n, err := functions.ParseName(name, ""); err == nil && n.Team == functions.DefaultTeam {
+		return n.Short()
+	}
+	return name
+}
+
+func stateOf(f api.Function) string {
+	s := f.State.Word()
+	if f.Percent != nil {
+		s += " " + strconv.Itoa(*f.Percent) + "%"
+	}
+	return s
+}
+
+func (c *command) functionKind() kind[api.Function] {
+	return kind[api.Function]{"Function", "/api/v1/functions", []column[api.Function]{
+		{"NAME", false, func(f api.Function) string { return spelled(f.Name) }},
+		{"STATE", false, stateOf},
+		{"ENGINE", false, func(f api.Function) string { return string(f.Engine) }},
+		{"REPLICAS", false, func(f api.Function) string { return strconv.Itoa(f.Replicas) }},
+		{"ACTIVE", false, func(f api.Function) string { return strconv.Itoa(f.Active) }},
+		{"QUEUED", false, func(f api.Function) string { return strconv.Itoa(f.Queued) }},
+		{"COLD START", false, func(f api.Function) string { return spanOf(f.Expected) }},
+		{"SOURCE", false, func(f api.Function) string { return f.Source }},
+		{"FROM", true, func(f api.Function) string { return f.Origin }},
+		{"PROBLEM", true, func(f api.Function) string { return f.Problem }},
+	}, func(f api.Function) string { return f.Name }}
+}
+
+func (c *command) replicaKind() kind[api.Replica] {
+	return kind[api.Replica]{"Replica", "/api/v1/replicas", []column[api.Replica]{
+		{"NAME", false, func(r api.Replica) string { return spelled(r.Function) }},
+		{"STATE", false, func(r api.Replica) string {
+			s := r.State.Word()
+			if r.Percent != nil {
+				s += " " + strconv.Itoa(*r.Percent) + "%"
+			}
+			return s
+		}},
+		{"TIER", false, func(r api.Replica) string { return string(r.Tier) }},
+		{"NODE", false, func(r api.Replica) string { return r.Node }},
+		{"GPU", false, func(r api.Replica) string { return numbers(r.GPUs) }},
+		{"SIZE", false, func(r api.Replica) string {
+			if b := max(r.Total, r.Bytes); b > 0 {
+				return b.Human()
+			}
+			return ""
+		}},
+		{"ACTIVE", false, func(r api.Replica) string { return strconv.Itoa(r.InFlight) }},
+		{"FOR", false, func(r api.Replica) string { return c.since(r.Since) }},
+		{"ID", true, func(r api.Replica) string { return r.ID }},
+		{"ENDPOINT", true, func(r api.Replica) string { return r.Endpoint }},
+		{"ERROR", true, func(r api.Replica) string { return r.Error }},
+	}, func(r api.Replica) string { return r.ID }}
+}
+
+func (c *command) nodeKind() kind[api.Node] {
+	return kind[api.Node]{"Node", "/api/v1/nodes", []column[api.Node]{
+		{"NAME", false, func(n api.Node) string { return n.ID }},
+		{"STATE", false, func(n api.Node) string {
+			if n.Lost {
+				return "lost"
+			}
+			return string(n.State)
+		}},
+		{"GPUS", false, func(n api.Node) string { return strconv.Itoa(len(n.GPUs)) }},
+		{"MEMORY", false, func(n api.Node) string { return n.Memory.Used.Human() + " of " + n.Memory.Total.Human() }},
+		{"STORE", false, func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }},
+		{"REPLICAS", false, func(n api.Node) string { return strconv.Itoa(n.Replicas) }},
+		{"SEEN", false, func(n api.Node) string { return c.since(n.Seen) + " ago" }},
+		{"VERSION", true, func(n api.Node) string { return n.Version }},
+		{"URL", true, func(n api.Node) string { return n.URL }},
+	}, func(n api.Node) string { return n.ID }}
+}
+
+func left(n *int, limit int) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", *n, limit)
+}
+
+func (c *command) teamKind() kind[api.Team] {
+	return kind[api.Team]{"TeamStatus", "/api/v1/teams", []column[api.Team]{
+		{"NAME", false, func(t api.Team) string { return t.Name }},
+		{"FUNCTIONS", false, func(t api.Team) string { return strconv.Itoa(t.Functions) }},
+		{"ACTIVE", false, func(t api.Team) string { return strconv.Itoa(t.Active) }},
+		{"GPUS", false, func(t api.Team) string {
+			if t.GPUs == (functions.TeamGPUs{}) {
+				return ""
+			}
+			return fmt.Sprintf("%d to %d", t.GPUs.Guaranteed, t.GPUs.Max)
+		}},
+		{"REQUESTS LEFT", false, func(t api.Team) string { return left(t.Requests, t.Limits.RequestsPerMinute) }},
+		{"TOKENS LEFT", false, func(t api.Team) string { return left(t.Tokens, t.Limits.TokensPerMinute) }},
+		{"COLD STARTS LEFT", true, func(t api.Team) string { return left(t.ColdStarts, t.Limits.ColdStartsPerHour) }},
+	}, func(t api.Team) string { return t.Name }}
+}
+
+func (c *command) coldStartKind() kind[api.ColdStart] {
+	return kind[api.ColdStart]{"ColdStart", "/api/v1/coldstarts", []column[api.ColdStart]{
+		{"ID", false, func(t api.ColdStart) string { return t.ID }},
+		{"NAME", false, func(t api.ColdStart) string { return spelled(t.Function) }},
+		{"STATE", false, func(t api.ColdStart) string { return t.State.Word() }},
+		{"TOOK", false, func(t api.ColdStart) string { return spanOf(&t.Total) }},
+		{"LONGEST", false, func(t api.ColdStart) string {
+			var most functions.Span
+			for _, p := range t.Phases {
+				if p.Duration > most.Duration {
+					most = p
+				}
+			}
+			if most.Phase == "" {
+				return ""
+			}
+			return string(most.Phase) + " " + spanOf(&most.Duration)
+		}},
+		{"NODE", false, func(t api.ColdStart) string { return t.Node }},
+		{"BEGAN", false, func(t api.ColdStart) string { return c.since(t.Began) + " ago" }},
+		{"ERROR", true, func(t api.ColdStart) string { return t.Error }},
+	}, func(t api.ColdStart) string { return t.ID }}
+}
+
+func (c *command) eventKind() kind[api.Event] {
+	return kind[api.Event]{"Event", "/api/v1/events", []column[api.Event]{
+		{"AGO", false, func(e api.Event) string { return c.since(e.At) }},
+		{"WHAT", false, func(e api.Event) string { return e.Kind }},
+		{"NAME", false, func(e api.Event) string { return spelled(e.Function) }},
+		{"NODE", false, func(e api.Event) string { return e.Node }},
+		{"WHY", false, func(e api.Event) string { return e.Reason }},
+		{"MESSAGE", false, func(e api.Event) string { return e.Message }},
+		{"REPLICA", true, func(e api.Event) string { return e.Replica }},
+	}, func(e api.Event) string { return strconv.FormatUint(e.Seq, 10) }}
+}
+
+func (c *command) keyKind() kind[who.Key] {
+	return kind[who.Key]{"Key", "", []column[who.Key]{
+		{"ID", false, func(k who.Key) string { return k.ID }},
+		{"TEAM", false, func(k who.Key) string { return k.Team }},
+		{"NAME", false, func(k who.Key) string { return k.Name }},
+		{"ADMIN", false, func(k who.Key) string {
+			if k.Admin {
+				return "yes"
+			}
+			return "no"
+		}},
+		{"MADE", false, func(k who.Key) string { return c.since(k.Created) + " ago" }},
+	}, func(k who.Key) string { return k.ID }}
+}

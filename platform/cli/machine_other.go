@@ -1,0 +1,15 @@
+//go:build !linux && !darwin
+
+package cli
+
+import (
+	"errors"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func disk(string) (functions.Bytes, error) { return 0, errors.ErrUnsupported }
+
+func openFiles() (uint64, error) { return 0, errors.ErrUnsupported }
+
+func memory() (total, free functions.Bytes, err error) { return 0, 0, errors.ErrUnsupported }

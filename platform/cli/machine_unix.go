@@ -1,0 +1,28 @@
+//go:build linux || darwin
+
+package cli
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// disk is what an ordinary user may still write at path.
+func disk(path string) (functions.Bytes, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return 0, err
+	}
+	return functions.Bytes(int64(s.Bavail) * int64(s.Bsize)), nil
+}
+
+// openFiles is how many files a process may have open. Go raises the soft limit
+// to the hard one for itself, so that is what counts.
+func openFiles() (uint64, error) {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return 0, err
+	}
+	return r.Cur, nil
+}

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+const (
+	lookAt     = 200 * time.Millisecond
+	plainEvery = 5 * time.Second
+	smoothOver = 10 * time.Second // of the rate shown
+)
+
+// line is the progress of one thing on stderr: one line that is rewritten on a
+// terminal, else a line per change of state or 5 s.
+type line struct {
+	c     *command
+	now   func() time.Time
+	state string
+	last  time.Time
+	drawn bool
+}
+
+func (c *command) line() *line { return &line{c: c, now: c.now} }
+
+// say shows text; state is what must change for a plain line to be written early.
+func (l *line) say(state, text string) {
+	if l.c.quiet {
+		return
+	}
+	text = plain(text)
+	if l.c.errTTY {
+		if w := l.c.width() - 1; utf8.RuneCountInString(text) > w {
+			text = string([]rune(text)[:w])
+		}
+		fmt.Fprintf(l.c.err, "\r\x1b[K%s", text)
+		l.drawn = true
+		return
+	}
+	now := l.now()
+	if state == l.state && now.Sub(l.last) < plainEvery {
+		return
+	}
+	l.state, l.last = state, now
+	fmt.Fprintln(l.c.err, text)
+}
+
+// clear takes the rewritten line away.
+func (l *line) clear() {
+	if l.drawn {
+		fmt.Fprint(l.c.err, "\r\x1b[K")
+		l.drawn = false
+	}
+}
+
+// rate is bytes a second, smoothed: what is shown must not jump with every block.
+type rate struct {
+	at    time.Time
+	bytes functions.Bytes
+	value float64
+}
+
+func (r *rate) add(now time.Time, bytes functions.Bytes) float64 {
+	if dt := now.Sub(r.at); !r.at.IsZero() && dt > 0 && bytes >= r.bytes {
+		weight := min(1, dt.Seconds()/smoothOver.Seconds()*2)
+		if r.value == 0 {
+			weight = 1
+		}
+		r.value += weight * (float64(bytes-r.bytes)/dt.Seconds() - r.value)
+	}
+	r.at, r.bytes = now, bytes
+	return r.value
+}
+
+const barWide = 24
+
+func bar(percent int) string {
+	n := min(max(percent, 0), 100) * barWide / 100
+	return "[" + strings.Repeat("#", n) + strings.Repeat(".", barWide-n) + "]"
+}
+
+// describeProgress is one cold start in one line.
+func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) string {
+	p := t.Progress
+	parts := []string{name, t.State.Word()}
+	if p.Percent >= 0 {
+		parts = append(parts, bar(p.Percent), fmt.Sprintf("%d%%", p.Percent))
+	}
+	if p.Total > 0 && t.State == functions.Downloading {
+		parts = append(parts, p.Bytes.Human()+"/"+p.Total.Human())
+		if bytesPerSecond > 0 {
+			parts = append(parts, functions.Bytes(bytesPerSecond).Human()+"/s")
+		}
+	}
+	if t.ETA != nil && *t.ETA > 0 {
+		parts = append(parts, "eta "+spanOf(t.ETA))
+	}
+	return strings.Join(parts, " ")
+}
+
+// follow shows a cold start until its state has come to goal (Loading: the
+// weights are here; Ready). An id of "" is a function that is up already.
+func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Name, id string, goal functions.State) error {
+	if id == "" {
+		return nil
+	}
+	l := c.line()
+	defer l.clear()
+	var r rate
+	for unknown := 0; ; {
+		t, err := cl.ColdStart(ctx, id)
+		if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 && unknown < 50 {
+			// The wake is an ask; the loop takes a moment to begin.
+			unknown++
+		} else if err != nil {
+			return err
+		} else {
+			switch {
+			case t.Error != "" || t.State == functions.Failed:
+				return &Error{Exit: ExitFailed, What: spelled(name.String()) + " could not be loaded: " + t.Error, Hint: "thaw logs " + spelled(name.String()) + " shows what its engine said"}
+			case t.State == functions.Ready, t.State == functions.Loading && goal == functions.Loading:
+				return nil
+			case t.State.Over():
+				return &Error{Exit: ExitUnavailable, What: "the start of " + spelled(name.String()) + " was called off"}
+			}
+			l.say(string(t.State), describeProgress(spelled(name.String()), t, r.add(c.now(), t.Progress.Bytes)))
+		}
+		if err := pause(ctx, lookAt); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+// DefaultServer is where client verbs look for a server.
+const DefaultServer = "http://127.0.0.1:8080"
+
+// askFor is how long a verb that only asks may take, unless --timeout says.
+const askFor = 30 * time.Second
+
+// client is how to reach the server, and where its key came from.
+func (c *command) client() (*api.Client, error) {
+	server := c.server
+	if server == "" {
+		server = c.Getenv("THAW_SERVER")
+	}
+	if server == "" {
+		server = DefaultServer
+	}
+	key, err := c.secret(server)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := api.NewClient(server, key)
+	if err != nil {
+		return nil, usage("--server URL or THAW_SERVER", "%v", err)
+	}
+	return cl, nil
+}
+
+// secret is the key to send: --key, THAW_KEY, or on this machine the admin
+// token in the data folder. Of data folders the one that was named counts;
+// unnamed, ./data (where make run puts it) comes before the one at home.
+func (c *command) secret(server string) (string, error) {
+	if c.key != "" {
+		c.keyFrom = "--key"
+		return c.key, nil
+	}
+	if k := c.Getenv("THAW_KEY"); k != "" {
+		c.keyFrom = "THAW_KEY"
+		return k, nil
+	}
+	if !isLocal(server) {
+		return "", nil
+	}
+	dirs := []string{c.data}
+	if c.data == "" {
+		dirs[0] = c.Getenv("THAW_DATA")
+	}
+	if dirs[0] == "" {
+		dirs[0] = "data"
+		if home, err := dataDir(c.Getenv)("thaw"); err == nil {
+			dirs = append(dirs, home)
+		}
+	}
+	for _, dir := range dirs {
+		path := filepath.Join(dir, "admin-token")
+		b, err := os.ReadFile(path)
+		switch {
+		case err == nil && len(b) <= 512:
+			c.keyFrom = path
+			return strings.TrimSpace(string(b)), nil
+		case errors.Is(err, os.ErrPermission):
+			return "", &Error{Exit: ExitDenied, What: "the admin token cannot be read", Err: err, Hint: "run as the user of the server, or give --key"}
+		}
+	}
+	return "", nil
+}
+
+// isLocal: a token of this machine is sent to this machine only.
+func isLocal(server string) bool {
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	if strings.EqualFold(u.Hostname(), "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return err == nil && ip.IsLoopback()
+}
+
+// explain turns what a client was told into what a person is told.
+func (c *command) explain(cl *api.Client, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ours := errors.AsType[*Error](err); ours {
+		return err
+	}
+	if s, ok := errors.AsType[*api.StatusError](err); ok {
+		e := &Error{Exit: ExitFailed, Err: err}
+		switch s.Status {
+		case 400, 413, 422:
+			e.Exit = ExitUsage
+		case 404:
+			e.Exit = ExitNotFound
+		case 401:
+			e.Exit, e.Hint = ExitDenied, "give --key KEY or THAW_KEY; on the server's machine --data DIR finds its admin token"
+			if c.keyFrom != "" {
+				e.Hint = "the key came from " + c.keyFrom + "; is it of this server?"
+			}
+		case 403, 429:
+			e.Exit = ExitDenied
+		case 408, 504:
+			e.Exit = ExitTimeout
+		case 502, 503:
+			e.Exit = ExitUnavailable
+		}
+		if s.Code == "model_load_failed" {
+			e.Exit, e.Hint = ExitFailed, "thaw describe and thaw logs tell more"
+		}
+		return e
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	var op *net.OpError
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
+		return &Error{Exit: ExitUnavailable, What: "no server at " + cl.Server(), Err: rootOf(err), Hint: "start one with thaw serve, or name it with --server URL"}
+	}
+	return &Error{Exit: ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: rootOf(err)}
+}
+
+// rootOf leaves out the method and the URL that net/http writes before a cause.
+func rootOf(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Err
+	}
+	return err
+}
+
+// remote makes a verb that talks to the server. bound is how long it may take
+// unless --timeout says; 0 is without end.
+func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if !slices.Contains(outputs, c.output) {
+			return usage("one of "+strings.Join(outputs, ", "), "%q is no form of output", clip(c.output))
+		}
+		cl, err := c.client()
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		ctx := cmd.Context()
+		if c.timeout > 0 {
+			bound = c.timeout
+		}
+		if bound > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, bound)
+			defer cancel()
+		}
+		err = do(ctx, cl, args)
+		if err != nil && ctx.Err() != nil {
+			// What broke, broke because the time was over or somebody said stop.
+			err = ctx.Err()
+			if errors.Is(err, context.DeadlineExceeded) {
+				return &Error{Exit: ExitTimeout, What: fmt.Sprintf("not done within %s", bound), Hint: "give it longer with --timeout"}
+			}
+		}
+		return c.explain(cl, err)
+	}
+}
+
+// name reads NAME or TEAM/NAME as a person means it: without a team, the only
+// function of that name that the key sees, the default team's before others.
+func (c *command) name(ctx context.Context, cl *api.Client, word string) (functions.Name, error) {
+	n, err := functions.ParseName(word, functions.DefaultTeam)
+	if err != nil {
+		return n, usage("NAME or TEAM/NAME", "%v", err)
+	}
+	if strings.Contains(word, "/") {
+		return n, nil
+	}
+	all, err := cl.Functions(ctx)
+	if err != nil {
+		return n, err
+	}
+	var teams, names []string
+	for _, f := range all {
+		names = append(names, f.Model)
+		if f.Model == n.Name {
+			teams = append(teams, f.Team)
+		}
+	}
+	switch {
+	case slices.Contains(teams, functions.DefaultTeam):
+	case len(teams) == 1:
+		n.Team = teams[0]
+	case len(teams) > 1:
+		return n, usage("write "+teams[0]+"/"+n.Name, "%s is a function of more than one team: %s", n.Name, strings.Join(teams, ", "))
+	default:
+		hint := "thaw models lists them"
+		if near := functions.Nearest(n.Name, names, 3); len(near) > 0 {
+			hint = "did you mean " + strings.Join(near, ", ") + "?"
+		}
+		return n, &Error{Exit: ExitNotFound, What: "there is no function " + n.Short(), Hint: hint}
+	}
+	return n, nil
+}
+
+// completeNames offers the functions of the server, if it answers at once.
+func (c *command) completeNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	cl, err := c.client()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+	defer cancel()
+	all, err := cl.Functions(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, f := range all {
+		if f.Team == functions.DefaultTeam {
+			names = append(names, f.Model)
+		} else {
+			names = append(names, f.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

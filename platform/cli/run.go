@@ -1,0 +1,305 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+// message is one turn of a chat.
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// ask is the body of a chat request.
+type ask struct {
+	Model       string    `json:"model"`
+	Stream      bool      `json:"stream"`
+	Messages    []message `json:"messages"`
+	MaxTokens   int       `json:"max_tokens,omitempty"`
+	Temperature *float64  `json:"temperature,omitempty"`
+	Seed        *int      `json:"seed,omitempty"`
+}
+
+const (
+	maxPrompt = 8 << 20 // of a prompt that is piped in
+	maxEvent  = 8 << 20 // of one line of a stream
+)
+
+func (c *command) run() *cobra.Command {
+	var a ask
+	var system string
+	var temperature float64
+	var seed int
+	cmd := &cobra.Command{
+		Use: "run NAME [PROMPT]", Short: "Chat with a model, cold or not", GroupID: "use",
+		Long: `Chat with a model at the terminal. While a model at rest wakes, its progress is
+shown; then the answer streams. Without a prompt it is read from stdin, or asked
+for turn by turn; Ctrl-D ends the chat.`,
+		Example: `  thaw run tiny "What is thaw?"
+  thaw run tiny
+  thaw run ml/llama --system "Answer in one word." < question.txt`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage(cmd.UseLine(), "the name of a model is missing")
+			}
+			return nil
+		},
+		ValidArgsFunction: c.completeNames,
+	}
+	cmd.RunE = c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+		a.Model, a.Stream = args[0], true
+		if cmd.Flags().Changed("temperature") {
+			a.Temperature = &temperature
+		}
+		if cmd.Flags().Changed("seed") {
+			a.Seed = &seed
+		}
+		if system != "" {
+			a.Messages = []message{{"system", system}}
+		}
+		prompt := strings.Join(args[1:], " ")
+		if prompt == "" && !isTTY(c.in) {
+			b, err := io.ReadAll(io.LimitReader(c.in, maxPrompt))
+			if err != nil {
+				return err
+			}
+			prompt = strings.TrimSpace(string(b))
+		}
+		if prompt != "" {
+			a.Messages = append(a.Messages, message{"user", prompt})
+			_, err := c.chat(ctx, cl, a)
+			return err
+		}
+		if c.noInput || !isTTY(c.in) {
+			return usage(`thaw run NAME "PROMPT"`, "there is no prompt")
+		}
+		return c.turns(ctx, cl, a)
+	})
+	cmd.Flags().StringVar(&system, "system", "", "instructions before the first turn")
+	cmd.Flags().IntVar(&a.MaxTokens, "max-tokens", 0, "end an answer after so many tokens; 0 is the engine's own bound")
+	cmd.Flags().Float64Var(&temperature, "temperature", 0, "how much chance; the engine's own unless said")
+	cmd.Flags().IntVar(&seed, "seed", 0, "the same seed, the same answer, where the engine can")
+	return cmd
+}
+
+// turns is a chat of several.
+func (c *command) turns(ctx context.Context, cl *api.Client, a ask) error {
+	c.remark("chatting with %s; Ctrl-D ends", a.Model)
+	lines := make(chan string)
+	in := bufio.NewScanner(c.in)
+	in.Buffer(nil, maxPrompt)
+	// A read from a terminal cannot be called off: the goroutine ends with the
+	// process or with the next line.
+	go func() {
+		defer close(lines)
+		for in.Scan() {
+			select {
+			case lines <- in.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		fmt.Fprint(c.err, c.bold("> "))
+		var prompt string
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case text, ok := <-lines:
+			if !ok {
+				fmt.Fprintln(c.err)
+				return nil
+			}
+			prompt = strings.TrimSpace(text)
+		}
+		if prompt == "" {
+			continue
+		}
+		a.Messages = append(a.Messages, message{"user", prompt})
+		answer, err := c.chat(ctx, cl, a)
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			// One turn failed; the chat goes on without it.
+			c.report(ctx, c.explain(cl, err))
+			a.Messages = a.Messages[:len(a.Messages)-1]
+			continue
+		}
+		a.Messages = append(a.Messages, message{"assistant", answer})
+	}
+}
+
+// chat sends one request and streams the answer to stdout.
+func (c *command) chat(ctx context.Context, cl *api.Client, a ask) (answer string, err error) {
+	body, err := json.Marshal(a)
+	if err != nil {
+		return "", err
+	}
+	l := c.line()
+	defer l.clear()
+	res, err := cl.Do(ctx, "POST", "/v1/chat/completions", http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	var b strings.Builder
+	began := time.Time{}
+	err = readStream(res.Body, func(f frame) error {
+		switch {
+		case f.waiting != nil:
+			l.say(f.waiting.state, f.waiting.text(a.Model))
+		case f.timeline != "":
+			l.clear()
+			c.remark("cold start: %s", f.timeline)
+		case f.text != "":
+			if began.IsZero() {
+				began = c.now()
+				l.clear()
+			}
+			text := f.text
+			if c.outTTY {
+				text = readable(text)
+			}
+			if _, err := io.WriteString(c.out, text); err != nil {
+				return err
+			}
+			b.WriteString(f.text)
+		}
+		return nil
+	})
+	l.clear()
+	if b.Len() > 0 && !strings.HasSuffix(b.String(), "\n") {
+		fmt.Fprintln(c.out)
+	}
+	return b.String(), err
+}
+
+// frame is one thing a stream says; only one field is set.
+type frame struct {
+	waiting  *waiting
+	timeline string
+	text     string
+}
+
+// waiting is a comment on a held stream.
+type waiting struct {
+	state                  string
+	percent, eta, position int // -1 where nothing is known
+}
+
+func (w *waiting) text(model string) string {
+	s := model + " " + w.state
+	if w.percent >= 0 {
+		s += fmt.Sprintf(" %s %d%%", bar(w.percent), w.percent)
+	}
+	if w.eta >= 0 {
+		s += " eta " + span(time.Duration(w.eta)*time.Second)
+	}
+	if w.position > 0 {
+		s += fmt.Sprintf(", number %d in line", w.position)
+	}
+	return s
+}
+
+// comment reads ": thaw state=staging percent=41 eta_s=12 position=3" and
+// ": thaw timeline queue=…"; anything else is no news.
+func comment(text string) (frame, bool) {
+	words := strings.Fields(text)
+	if len(words) < 2 || words[0] != "thaw" {
+		return frame{}, false
+	}
+	if words[1] == "timeline" {
+		return frame{timeline: strings.Join(words[2:], " ")}, true
+	}
+	w := &waiting{percent: -1, eta: -1, position: -1}
+	for _, word := range words[1:] {
+		key, value, _ := strings.Cut(word, "=")
+		n, err := strconv.Atoi(value)
+		switch {
+		case key == "state":
+			w.state = value
+		case err != nil:
+		case key == "percent":
+			w.percent = n
+		case key == "eta_s":
+			w.eta = n
+		case key == "position":
+			w.position = n
+		}
+	}
+	return frame{waiting: w}, w.state != ""
+}
+
+// errCut: a stream that ends without saying that it is over was cut.
+var errCut = errors.New("the stream broke off before the answer was whole")
+
+// readStream reads server-sent events until the end. An error frame, and an end
+// without [DONE], is an error.
+func readStream(r io.Reader, tell func(frame) error) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxEvent)
+	finished := false
+	for lines.Scan() {
+		line := lines.Text()
+		if text, ok := strings.CutPrefix(line, ":"); ok {
+			if f, ok := comment(text); ok {
+				if err := tell(f); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		data, ok := strings.CutPrefix(line, "data:")
+		if !ok {
+			continue
+		}
+		data = strings.TrimSpace(data)
+		if data == "[DONE]" {
+			return nil
+		}
+		var chunk struct {
+			Choices []struct {
+				Delta        struct{ Content string } `json:"delta"`
+				FinishReason string                   `json:"finish_reason"`
+			} `json:"choices"`
+			Error *struct{ Message, Code string } `json:"error"`
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			return fmt.Errorf("the stream is not what OpenAI's clients read: %w", err)
+		}
+		if chunk.Error != nil {
+			return &api.StatusError{Status: 502, Code: chunk.Error.Code, Message: chunk.Error.Message}
+		}
+		for _, choice := range chunk.Choices {
+			finished = finished || choice.FinishReason != ""
+			if choice.Delta.Content != "" {
+				if err := tell(frame{text: choice.Delta.Content}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	if !finished {
+		return errCut
+	}
+	return nil
+}

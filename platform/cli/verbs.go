@@ -1,0 +1,652 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+const manyColdStarts = 1000
+
+func (c *command) get() *cobra.Command {
+	words := []string{"functions", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "get KIND [NAME]", Short: "List functions, replicas, nodes, teams, coldstarts, events or keys", GroupID: "own",
+		Example: `  thaw get functions
+  thaw get nodes -o wide
+  thaw get events --watch
+  thaw get functions tiny -o yaml`,
+		ValidArgs: words,
+		Args:      cobra.RangeArgs(0, 2),
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			word := "functions"
+			if len(args) > 0 {
+				word = args[0]
+			}
+			if !slices.Contains(words, word) && slices.Contains(words, word+"s") {
+				word += "s"
+			}
+			if !slices.Contains(words, word) {
+				hint := "one of " + strings.Join(words, ", ")
+				if near := functions.Nearest(word, words, 1); len(near) > 0 {
+					hint = "did you mean " + near[0] + "?"
+				}
+				return usage(hint, "%q is no kind", clip(word))
+			}
+			if word == "functions" && len(args) == 2 && !follow {
+				name, err := c.name(ctx, cl, args[1])
+				if err != nil {
+					return err
+				}
+				f, err := cl.Function(ctx, name)
+				if err != nil {
+					return err
+				}
+				return single(c, c.functionKind(), f)
+			}
+			var want string
+			if len(args) == 2 {
+				want = args[1]
+			}
+			switch word {
+			case "functions":
+				return show(ctx, c, cl, c.functionKind(), follow, want, cl.Functions)
+			case "replicas":
+				return show(ctx, c, cl, c.replicaKind(), follow, want, cl.Replicas)
+			case "nodes":
+				return show(ctx, c, cl, c.nodeKind(), follow, want, cl.Nodes)
+			case "teams":
+				return show(ctx, c, cl, c.teamKind(), follow, want, cl.Teams)
+			case "coldstarts":
+				return show(ctx, c, cl, c.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
+			case "events":
+				return show(ctx, c, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]api.Event, error) { return cl.Events(ctx, 0) })
+			}
+			if follow {
+				return usage("thaw keys list", "keys cannot be watched")
+			}
+			return show(ctx, c, cl, c.keyKind(), false, want, func(ctx context.Context) ([]who.Key, error) { return cl.Keys(ctx, "") })
+		}),
+	}
+	watchFlag(cmd, &follow)
+	return cmd
+}
+
+func watchFlag(cmd *cobra.Command, follow *bool) {
+	cmd.Flags().BoolVarP(follow, "watch", "w", false, "go on, with a line for every change")
+}
+
+// single prints one thing.
+func single[T any](c *command, k kind[T], v T) error {
+	if c.output == "json" || c.output == "yaml" {
+		m, err := one(k.word, v)
+		if err != nil {
+			return err
+		}
+		return c.encode(m)
+	}
+	return list(c, k, []T{v})
+}
+
+// show lists or watches one kind; want, when given, is the name of one.
+func show[T any](ctx context.Context, c *command, cl *api.Client, k kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
+	is := func(v T) bool { return want == "" || k.name(v) == want || spelled(k.name(v)) == want }
+	if follow {
+		return watch(ctx, c, cl, k, is)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	items, err := get(ctx)
+	if err != nil {
+		return err
+	}
+	if want == "" {
+		return list(c, k, items)
+	}
+	var names []string
+	for _, v := range items {
+		if is(v) {
+			return single(c, k, v)
+		}
+		names = append(names, k.name(v))
+	}
+	hint := ""
+	if near := functions.Nearest(want, names, 3); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, ", ") + "?"
+	}
+	return &Error{Exit: ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.word), clip(want)), Hint: hint}
+}
+
+func (c *command) ps() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "ps", Short: "What runs: replicas, and functions somebody waits for", GroupID: "use", Args: exact(),
+		Example: `  thaw ps
+  thaw ps --watch
+  thaw ps -o json`,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+			if follow {
+				return watch(ctx, c, cl, c.replicaKind(), nil)
+			}
+			ctx, cancel := context.WithTimeout(ctx, askFor)
+			defer cancel()
+			replicas, err := cl.Replicas(ctx)
+			if err != nil {
+				return err
+			}
+			if err := list(c, c.replicaKind(), replicas); err != nil || c.output != "table" && c.output != "wide" {
+				return err
+			}
+			all, err := cl.Functions(ctx)
+			if err != nil {
+				return err
+			}
+			for _, f := range all {
+				if f.Queued > 0 {
+					why := f.State.Word()
+					if f.Problem != "" {
+						why = f.Problem
+					}
+					c.remark("%d wait for %s: %s", f.Queued, spelled(f.Name), why)
+				}
+			}
+			return nil
+		}),
+	}
+	watchFlag(cmd, &follow)
+	return cmd
+}
+
+func (c *command) models() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "models", Short: "Which models there are, cold ones too", GroupID: "use", Args: exact(),
+		Example: `  thaw models
+  thaw models --watch
+  thaw models -o name`,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+			return show(ctx, c, cl, c.functionKind(), follow, "", cl.Functions)
+		}),
+	}
+	watchFlag(cmd, &follow)
+	return cmd
+}
+
+// description is all there is to say of one function.
+type description struct {
+	Function  api.Function   `json:"function"`
+	Replicas  []api.Replica  `json:"replicas"`
+	ColdStart *api.ColdStart `json:"coldStart,omitempty"`
+	Events    []api.Event    `json:"events"`
+}
+
+const describedEvents = 10
+
+func (c *command) describe() *cobra.Command {
+	return &cobra.Command{
+		Use: "describe NAME", Short: "Everything about one model, with its last cold start", GroupID: "own", Args: exact("the name of a model"),
+		Example: `  thaw describe tiny
+  thaw describe ml/llama -o json`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+			name, err := c.name(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			d := description{Replicas: []api.Replica{}, Events: []api.Event{}}
+			if d.Function, err = cl.Function(ctx, name); err != nil {
+				return err
+			}
+			replicas, err := cl.Replicas(ctx)
+			if err != nil {
+				return err
+			}
+			for _, r := range replicas {
+				if r.Function == d.Function.Name {
+					d.Replicas = append(d.Replicas, r)
+				}
+			}
+			if id := d.Function.ColdStart; id != "" {
+				if t, err := cl.ColdStart(ctx, id); err == nil {
+					d.ColdStart = &t
+				}
+			}
+			events, err := cl.Events(ctx, 0)
+			if err != nil {
+				return err
+			}
+			for _, e := range events {
+				if e.Function == d.Function.Name {
+					d.Events = append(d.Events, e)
+				}
+			}
+			d.Events = d.Events[max(0, len(d.Events)-describedEvents):]
+			switch c.output {
+			case "json", "yaml":
+				m, err := one("Description", d)
+				if err != nil {
+					return err
+				}
+				return c.encode(m)
+			case "name":
+				fmt.Fprintln(c.out, plain(d.Function.Name))
+				return nil
+			}
+			c.tell(d)
+			return nil
+		}),
+	}
+}
+
+// tell writes a description for people.
+func (c *command) tell(d description) {
+	f := d.Function
+	row := func(key, format string, args ...any) {
+		fmt.Fprintf(c.out, "%-11s %s\n", key+":", plain(fmt.Sprintf(format, args...)))
+	}
+	row("Name", "%s", f.Name)
+	row("State", "%s", stateOf(f))
+	if f.Problem != "" {
+		row("Problem", "%s", f.Problem)
+	}
+	row("Requests", "%d active, %d queued", f.Active, f.Queued)
+	row("Engine", "%s", f.Engine)
+	row("Source", "%s", f.Source)
+	row("From", "%s", f.Origin)
+	if s := f.Spec; s != nil {
+		row("Scale", "min %d, max %d, target %d, idle %s", s.Scale.Min, s.Scale.Max, s.Scale.Target, s.Scale.Idle)
+		row("Resources", "%d GPUs, %s each; %s of memory", s.Resources.GPUs, s.Resources.GPUMemory.Human(), s.Resources.Memory.Human())
+		row("Queue", "%d requests, %s, %s", s.Queue.Requests, s.Queue.Bytes.Human(), s.Queue.Wait)
+		row("Deadlines", "stage %s, start %s, first token %s, hang %s, drain %s", s.Deadlines.Stage, s.Deadlines.Start, s.Deadlines.FirstToken, s.Deadlines.Hang, s.Deadlines.Drain)
+		for _, a := range s.Adapters {
+			row("Adapter", "%s:%s from %s", f.Model, a.Name, a.Source)
+		}
+	}
+	if f.Expected != nil {
+		row("Cold start", "%s expected", spanOf(f.Expected))
+	}
+	if len(d.Replicas) > 0 {
+		fmt.Fprintln(c.out, "\nReplicas")
+		table(c.out, c.replicaKind(), d.Replicas, c.output == "wide", nil)
+	}
+	if d.ColdStart != nil {
+		fmt.Fprintln(c.out, "\nLast cold start")
+		c.waterfall(*d.ColdStart)
+	}
+	if len(d.Events) > 0 {
+		fmt.Fprintln(c.out, "\nEvents")
+		table(c.out, c.eventKind(), d.Events, c.output == "wide", nil)
+	}
+}
+
+// waterfall draws the phases of a cold start beneath each other.
+func (c *command) waterfall(t api.ColdStart) {
+	const wide = 40
+	end := t.Total
+	for _, p := range t.Phases {
+		end = max(end, p.Start+p.Duration)
+	}
+	fmt.Fprintf(c.out, "%s: %s, %s, %s\n", plain(t.ID), t.State.Word(), spanOf(&t.Total), c.since(t.Began)+" ago")
+	for _, p := range t.Phases {
+		from, to := 0, 0
+		if end > 0 {
+			from = min(int(p.Start/end*wide), wide-1)
+			to = min(max(int((p.Start+p.Duration)/end*wide+0.5), from+1), wide)
+		}
+		bar := strings.Repeat(" ", from) + strings.Repeat("=", to-from)
+		fmt.Fprintf(c.out, "  %-12s |%-*s| %s\n", plain(string(p.Phase)), wide, bar, spanOf(&p.Duration))
+	}
+	if t.Error != "" {
+		fmt.Fprintf(c.out, "  failed: %s\n", plain(t.Error))
+	}
+}
+
+func (c *command) explainVerb() *cobra.Command {
+	return &cobra.Command{
+		Use: "explain ID", Short: "Where the time of a cold start went", GroupID: "own", Args: exact("the id of a cold start or a request"),
+		Example: `  thaw explain cs-5f0c9a
+  thaw explain req_8c1f     # of a request: the x-request-id of its answer`,
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+			t, err := cl.ColdStart(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if c.output != "table" && c.output != "wide" {
+				return single(c, c.coldStartKind(), t)
+			}
+			fmt.Fprintln(c.out, plain(t.Function))
+			c.waterfall(t)
+			return nil
+		}),
+	}
+}
+
+func (c *command) wake() *cobra.Command {
+	var lease time.Duration
+	var wait bool
+	cmd := &cobra.Command{
+		Use: "wake NAME", Short: "Start a model before anybody asks for it", GroupID: "use", Args: exact("the name of a model"),
+		Example: `  thaw wake tiny --wait
+  thaw wake ml/llama --lease 2h`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			name, err := c.name(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			w, err := cl.Wake(ctx, name, lease)
+			if err != nil {
+				return err
+			}
+			if wait {
+				if err := c.follow(ctx, cl, name, w.ColdStart, functions.Ready); err != nil {
+					return err
+				}
+				w.State = functions.Ready
+			}
+			return c.woken(w)
+		}),
+	}
+	cmd.Flags().DurationVar(&lease, "lease", 0, "keep it for so long though nobody asks; 0 is its own idle time")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is ready")
+	return cmd
+}
+
+func (c *command) woken(w api.Woken) error {
+	switch c.output {
+	case "json", "yaml":
+		m, err := one("Woken", w)
+		if err != nil {
+			return err
+		}
+		return c.encode(m)
+	case "name":
+		fmt.Fprintln(c.out, plain(w.Function))
+	default:
+		fmt.Fprintln(c.out, plain(spelled(w.Function)+" "+w.State.Word()))
+	}
+	return nil
+}
+
+func (c *command) pull() *cobra.Command {
+	return &cobra.Command{
+		Use: "pull NAME", Short: "Bring a model's weights to a node", GroupID: "use", Args: exact("the name of a model"),
+		Long: `Bring a model's weights to a node, showing how far they are. The model is woken for
+it, stays for its idle time and then leaves its weights in the store.`,
+		Example:           `  thaw pull ml/llama`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			name, err := c.name(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			w, err := cl.Wake(ctx, name, 0)
+			if err != nil {
+				return err
+			}
+			if err := c.follow(ctx, cl, name, w.ColdStart, functions.Loading); err != nil {
+				return err
+			}
+			if t, err := cl.ColdStart(ctx, w.ColdStart); err == nil {
+				w.State = t.State
+			}
+			return c.woken(w)
+		}),
+	}
+}
+
+func (c *command) stop() *cobra.Command {
+	var wait bool
+	cmd := &cobra.Command{
+		Use: "stop NAME", Short: "Drain a model's replicas; demand brings it back", GroupID: "use", Args: exact("the name of a model"),
+		Example: `  thaw stop tiny
+  thaw stop tiny --wait`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			name, err := c.name(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			w, err := cl.Stop(ctx, name)
+			if err != nil {
+				return err
+			}
+			for wait {
+				all, err := cl.Replicas(ctx)
+				if err != nil {
+					return err
+				}
+				if !slices.ContainsFunc(all, func(r api.Replica) bool { return r.Function == w.Function && !r.State.Over() }) {
+					w.State = functions.Unloaded
+					break
+				}
+				if err := pause(ctx, lookAt); err != nil {
+					return err
+				}
+			}
+			return c.woken(w)
+		}),
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no replica is left")
+	return cmd
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+func (c *command) rm() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: cobra.MinimumNArgs(1),
+		Example: `  thaw rm ml/llama`,
+		Long: `Forget deployed models and drain their replicas. Models of the --functions folder
+belong to you: remove their files there.`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+			for _, word := range args {
+				name, err := c.name(ctx, cl, word)
+				if err != nil {
+					return err
+				}
+				if err := cl.Remove(ctx, name); err != nil {
+					return err
+				}
+				if c.output == "name" {
+					fmt.Fprintln(c.out, name)
+				} else {
+					fmt.Fprintln(c.out, name, "removed")
+				}
+			}
+			return nil
+		}),
+	}
+}
+
+func (c *command) logs() *cobra.Command {
+	var follow bool
+	var tail int
+	cmd := &cobra.Command{
+		Use: "logs NAME|REPLICA", Short: "What a model's engine says", GroupID: "own", Args: exact("the name of a model or the id of a replica"),
+		Example: `  thaw logs tiny
+  thaw logs tiny --follow --tail 20`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			id, err := c.replicaOf(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			r, err := cl.Logs(ctx, id, tail, follow)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			return c.copyLines(r)
+		}),
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as more comes")
+	cmd.Flags().IntVar(&tail, "tail", 200, "begin so many lines before the end")
+	return cmd
+}
+
+// replicaOf is the newest replica of a function, or the one of that id.
+func (c *command) replicaOf(ctx context.Context, cl *api.Client, word string) (string, error) {
+	all, err := cl.Replicas(ctx)
+	if err != nil {
+		return "", err
+	}
+	if i := slices.IndexFunc(all, func(r api.Replica) bool { return r.ID == word }); i >= 0 {
+		return word, nil
+	}
+	name, err := c.name(ctx, cl, word)
+	if err != nil {
+		// It may be a replica that has ended: the server knows.
+		if strings.ContainsAny(word, "0123456789") && !strings.Contains(word, "/") {
+			return word, nil
+		}
+		return "", err
+	}
+	var newest api.Replica
+	for _, r := range all {
+		if r.Function == name.String() && (newest.ID == "" || r.Since.After(newest.Since)) {
+			newest = r
+		}
+	}
+	if newest.ID != "" {
+		return newest.ID, nil
+	}
+	// None runs: the last cold start names the one that did.
+	if f, err := cl.Function(ctx, name); err == nil && f.ColdStart != "" {
+		if t, err := cl.ColdStart(ctx, f.ColdStart); err == nil && t.Replica != "" {
+			return t.Replica, nil
+		}
+	}
+	return "", &Error{Exit: ExitNotFound, What: name.String() + " has no replica, so it says nothing", Hint: "thaw wake " + spelled(name.String()) + " starts one"}
+}
+
+// copyLines passes text on; what would command the terminal is spelled out.
+func (c *command) copyLines(r io.Reader) error {
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadString('\n')
+		if line != "" {
+			if c.outTTY {
+				line = readable(strings.TrimSuffix(line, "\n")) + "\n"
+			}
+			if _, err := io.WriteString(c.out, line); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// readable is plain for text of several lines: tabs and line ends stay.
+func readable(s string) string {
+	var b strings.Builder
+	for part := range strings.SplitAfterSeq(s, "\n") {
+		for j, word := range strings.Split(strings.TrimSuffix(part, "\n"), "\t") {
+			if j > 0 {
+				b.WriteByte('\t')
+			}
+			b.WriteString(plain(word))
+		}
+		if strings.HasSuffix(part, "\n") {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+func (c *command) keysVerb() *cobra.Command {
+	cmd := &cobra.Command{Use: "keys", Short: "Make, list and end keys", GroupID: "own",
+		Example: `  thaw keys create --team ml --name laptop
+  thaw keys list
+  thaw keys rm 0f3a9c`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownVerb(cmd, args[0])
+		}}
+	var k api.KeyRequest
+	create := &cobra.Command{
+		Use: "create --team T", Short: "Make a key and print it, this once", Args: exact(),
+		Example: `  thaw keys create --team ml --name laptop
+  export THAW_KEY=$(thaw keys create --team ml)`,
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, _ []string) error {
+			if k.Team == "" {
+				return usage("thaw keys create --team NAME", "--team is missing")
+			}
+			n, err := cl.CreateKey(ctx, k)
+			if err != nil {
+				return err
+			}
+			switch c.output {
+			case "json", "yaml":
+				m, err := one("Key", n)
+				if err != nil {
+					return err
+				}
+				return c.encode(m)
+			}
+			fmt.Fprintln(c.out, plain(n.Secret))
+			c.remark("key %s of team %s; it is not shown again", n.ID, n.Team)
+			return nil
+		}),
+	}
+	create.Flags().StringVar(&k.Team, "team", "", "the team whose models it may use")
+	create.Flags().StringVar(&k.Name, "name", "", "a word to know it by")
+	create.Flags().BoolVar(&k.Admin, "admin", false, "it may also deploy, wake, stop and make keys")
+	var team string
+	ls := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "All keys, without their secrets", Args: exact(),
+		Example: `  thaw keys list --team ml`,
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, _ []string) error {
+			keys, err := cl.Keys(ctx, team)
+			if err != nil {
+				return err
+			}
+			return list(c, c.keyKind(), keys)
+		}),
+	}
+	ls.Flags().StringVar(&team, "team", "", "only this team's")
+	rm := &cobra.Command{
+		Use: "rm ID...", Short: "End keys at once", Args: cobra.MinimumNArgs(1),
+		Example: `  thaw keys rm 0f3a9c`,
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+			for _, id := range args {
+				if err := cl.DeleteKey(ctx, id); err != nil {
+					return err
+				}
+				fmt.Fprintln(c.out, plain(id), "ended")
+			}
+			return nil
+		}),
+	}
+	cmd.AddCommand(create, ls, rm)
+	return cmd
+}
