@@ -1,0 +1,115 @@
+//go:build ignore
+
+// Tally reads the output of `go test -json`, prints what a person wants to see
+// of it (the line of each package, the whole output of what failed) and adds
+// the counts to a file:
+//
+//	go test -json ./... | go run .ci/tally.go -counts FILE
+//	go run .ci/tally.go -counts FILE -sum      # N passed, N failed
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+)
+
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string
+	Test       string
+	Output     string
+}
+
+func main() {
+	counts := flag.String("counts", "", "file of counts")
+	sum := flag.Bool("sum", false, "print the sum of the counts")
+	flag.Parse()
+	if err := run(*counts, *sum); err != nil {
+		fmt.Fprintln(os.Stderr, "tally:", err)
+		os.Exit(1)
+	}
+}
+
+func run(counts string, sum bool) error {
+	if sum {
+		return total(counts)
+	}
+	var passed, failed, skipped int
+	output := map[string][]string{} // of tests that still run
+	s := bufio.NewScanner(os.Stdin)
+	s.Buffer(nil, 16<<20)
+	for s.Scan() {
+		var e event
+		if !bytes.HasPrefix(s.Bytes(), []byte("{")) || json.Unmarshal(s.Bytes(), &e) != nil {
+			fmt.Println(s.Text()) // make's own lines, a compiler's
+			continue
+		}
+		key := e.Package + " " + e.Test
+		switch e.Action {
+		case "build-output":
+			fmt.Print(e.Output)
+		case "build-fail":
+			failed++
+		case "output":
+			switch {
+			case e.Test != "":
+				output[key] = append(output[key], e.Output)
+			case strings.HasPrefix(e.Output, "ok "), strings.HasPrefix(e.Output, "FAIL"), strings.HasPrefix(e.Output, "panic"),
+				strings.HasPrefix(e.Output, "---"), strings.Contains(e.Output, "DATA RACE"):
+				fmt.Print(e.Output)
+			default:
+				output[key] = append(output[key], e.Output)
+			}
+		case "pass", "skip", "fail":
+			switch {
+			case e.Action == "fail":
+				fmt.Print(strings.Join(output[key], ""))
+				if e.Test != "" {
+					failed++
+				}
+			case e.Test == "":
+			case e.Action == "skip":
+				skipped++
+				fmt.Print(strings.Join(output[key], ""))
+			default:
+				passed++
+			}
+			delete(output, key)
+		}
+	}
+	if err := s.Err(); err != nil {
+		return err
+	}
+	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped)
+	f, err := os.OpenFile(counts, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(f, passed, failed); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func total(counts string) error {
+	b, err := os.ReadFile(counts)
+	if err != nil {
+		return err
+	}
+	var passed, failed int
+	for line := range strings.Lines(string(b)) {
+		var p, f int
+		if _, err := fmt.Sscan(line, &p, &f); err != nil {
+			return err
+		}
+		passed, failed = passed+p, failed+f
+	}
+	fmt.Printf("%d passed, %d failed\n", passed, failed)
+	return nil
+}
