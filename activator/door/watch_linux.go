@@ -13,7 +13,6 @@ import (
 // parked on Go's netpoller, so it costs a goroutine and no thread. Its events
 // carry a token, never a descriptor: descriptors are used again.
 type watcher struct {
-	epfd int
 	file *os.File
 	raw  syscall.RawConn
 	done chan struct{}
@@ -38,7 +37,7 @@ func newWatcher() (*watcher, error) {
 		f.Close()
 		return nil, err
 	}
-	x := &watcher{epfd: fd, file: f, raw: raw, done: make(chan struct{}), wires: map[uint64]*wire{}}
+	x := &watcher{file: f, raw: raw, done: make(chan struct{}), wires: map[uint64]*wire{}}
 	go x.loop()
 	return x, nil
 }
@@ -106,14 +105,8 @@ func (x *watcher) add(raw syscall.RawConn, w *wire) uint64 {
 	token := x.last
 	x.wires[token] = w
 	x.mu.Unlock()
-	failed := syscall.EINVAL
-	err := raw.Control(func(fd uintptr) {
-		e := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32))}
-		if err := unix.EpollCtl(x.epfd, unix.EPOLL_CTL_ADD, int(fd), &e); err == nil {
-			failed = 0
-		}
-	})
-	if err != nil || failed != 0 {
+	e := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32))}
+	if !x.control(raw, unix.EPOLL_CTL_ADD, &e) {
 		x.mu.Lock()
 		delete(x.wires, token)
 		x.mu.Unlock()
@@ -128,8 +121,17 @@ func (x *watcher) remove(w *wire, token uint64) {
 	delete(x.wires, token)
 	x.mu.Unlock()
 	if raw := rawConn(w.Conn); raw != nil {
-		raw.Control(func(fd uintptr) { // a closed one has left the set by itself
-			unix.EpollCtl(x.epfd, unix.EPOLL_CTL_DEL, int(fd), nil)
-		})
+		x.control(raw, unix.EPOLL_CTL_DEL, nil) // a closed one has left the set by itself
 	}
+}
+
+// control changes the set while both descriptors are held open: a closed one's
+// number may belong to something else by now.
+func (x *watcher) control(raw syscall.RawConn, op int, e *unix.EpollEvent) (ok bool) {
+	x.raw.Control(func(epfd uintptr) {
+		raw.Control(func(fd uintptr) {
+			ok = unix.EpollCtl(int(epfd), op, int(fd), e) == nil
+		})
+	})
+	return ok
 }

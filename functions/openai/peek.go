@@ -63,10 +63,8 @@ type peeker struct {
 	n    int
 	env  Envelope
 
-	modelNull bool
-	miscased  string
-	sawMax    int // rank of the max_tokens spelling seen
-	prompt    bool
+	miscased string
+	sawMax   int // rank of the max_tokens spelling seen
 }
 
 func bad(param, format string, args ...any) *Error {
