@@ -1,0 +1,266 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+)
+
+// The test binary is also the keeper, the engine, an agent and a server of
+// these tests, so that each can be killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		var err error
+		switch os.Args[1] {
+		case "keep":
+			err = keep(os.Args[2:])
+		case "test-engine":
+			err = serveEngine(os.Args[2], os.Args[3], os.Args[4:])
+		case "test-agent":
+			err = serveAgent(os.Args[2])
+		case "test-server":
+			err = serveServer(os.Args[2])
+		default:
+			os.Exit(m.Run())
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func signalled() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+}
+
+// keep is `thaw keep --socket S --dir D --orphan O`.
+func keep(args []string) error {
+	flags := map[string]string{}
+	for i := 0; i+1 < len(args); i += 2 {
+		flags[strings.TrimPrefix(args[i], "--")] = args[i+1]
+	}
+	orphan, err := time.ParseDuration(flags["orphan"])
+	if err != nil {
+		return err
+	}
+	ctx, stop := signalled()
+	defer stop()
+	return keeper.Run(ctx, keeper.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: orphan})
+}
+
+// serveEngine is a small true engine. Modes: slow=DUR until it is loaded,
+// fail=TEXT instead.
+func serveEngine(port, name string, modes []string) error {
+	ctx, stop := signalled()
+	defer stop()
+	mode := map[string]string{}
+	for _, m := range modes {
+		k, v, _ := strings.Cut(m, "=")
+		mode[k] = v
+	}
+	fmt.Println("engine of", name, "on", port)
+	if text, ok := mode["fail"]; ok {
+		return errors.New(text)
+	}
+	if file, ok := mode["failif"]; ok {
+		if _, err := os.Stat(file); err == nil {
+			return errors.New("told to fail by a file")
+		}
+	}
+	slow, _ := time.ParseDuration(mode["slow"])
+	began := time.Now()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		if time.Since(began) < slow {
+			w.WriteHeader(503)
+		}
+	})
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"id":"x","object":"text_completion","model":"`+name+`","choices":[{"index":0,"text":"hi","finish_reason":"length","message":{"role":"assistant","content":"hi"}}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)
+	}
+	mux.HandleFunc("POST /v1/completions", answer)
+	mux.HandleFunc("POST /v1/chat/completions", answer)
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"object":"list","data":[{"id":"`+name+`","object":"model"}]}`)
+	})
+	ln, err := net.Listen("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: mux}
+	context.AfterFunc(ctx, func() { srv.Close() })
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// agentConfig is what a test tells an agent that is a process of its own.
+type agentConfig struct {
+	Name, Data, Server, Token string
+	GPUs                      int
+	Memory                    functions.Bytes
+	Orphan                    time.Duration
+}
+
+func serveAgent(config string) error {
+	var c agentConfig
+	if err := json.Unmarshal([]byte(config), &c); err != nil {
+		return err
+	}
+	ctx, stop := signalled()
+	defer stop()
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	log := testLog(os.Stderr)
+	join := agent.NewJoin(c.Server, c.Token, log)
+	n, err := agent.Open(agent.Config{
+		Name: c.Name, Data: c.Data, Exe: exe, Orphan: c.Orphan, GPUs: c.GPUs, Memory: c.Memory, Push: join.Push, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	return n.Serve(ctx, agent.Face{
+		Listener: ln, URL: "http://127.0.0.1:" + strconv.Itoa(ln.Addr().(*net.TCPAddr).Port), Token: c.Token, Join: join,
+	})
+}
+
+// serveServer is a whole server on the address and folder of a test: backend,
+// activator, and the one path of the API that agents need.
+func serveServer(config string) error {
+	var c serverConfig
+	if err := json.Unmarshal([]byte(config), &c); err != nil {
+		return err
+	}
+	ctx, stop := signalled()
+	defer stop()
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	b, err := newServer(c, exe, testLog(os.Stderr))
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return err
+	}
+	return b.run(ctx, ln)
+}
+
+// serverConfig is what a test tells a server.
+type serverConfig struct {
+	Addr, Data, Token string
+	Models            []*functions.Model
+	GPUs              int
+	Memory            functions.Bytes
+	Orphan            time.Duration
+	Leave             bool
+}
+
+// server is the wiring that platform/thaw does, as small as it goes.
+type server struct {
+	*Local
+	act *activator.Activator
+	up  *upstream.Client
+	tok string
+}
+
+type shelf struct {
+	mu     sync.Mutex
+	models []*functions.Model
+}
+
+func (s *shelf) Models() []*functions.Model {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.models
+}
+func (s *shelf) Teams() []*functions.Team { return nil }
+
+func newServer(c serverConfig, exe string, log *slog.Logger) (*server, error) {
+	l, err := New(Options{
+		Data: c.Data, Catalog: &shelf{models: c.Models}, JoinToken: c.Token, Name: "here", Exe: exe, Orphan: c.Orphan,
+		GPUs: c.GPUs, Memory: c.Memory, Leave: c.Leave, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	book, err := who.Open(filepath.Join(c.Data, "keys.json"))
+	if err != nil {
+		return nil, err
+	}
+	s := &server{Local: l, up: upstream.New(upstream.Options{}), tok: c.Token}
+	s.act = activator.New(activator.Options{Waker: l, Who: book, Engines: s.up, Open: true, Log: log})
+	l.Attach(s.act)
+	return s, nil
+}
+
+func (s *server) serve(req *door.Request, res *door.Response) {
+	switch {
+	case req.Path == "/api/v1/heartbeat":
+		var hb functions.Heartbeat
+		if req.Header("Authorization") != "Bearer "+s.tok || json.Unmarshal(req.Body, &hb) != nil || s.Heard(hb) != nil {
+			res.Status = 400
+			return
+		}
+		res.Status = 204
+	case req.Path == "/test/replicas":
+		res.Body, _ = json.Marshal(s.Replicas())
+	case req.Path == "/test/events":
+		res.Body, _ = json.Marshal(s.Events(0))
+	default:
+		s.act.Serve(req, res)
+	}
+}
+
+func (s *server) run(ctx context.Context, ln net.Listener) error {
+	web := door.NewFiber(door.Options{Handler: s.serve})
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(ln) }()
+	err := s.Local.Run(ctx)
+	done, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	s.act.Drain(done)
+	web.Shutdown(done)
+	s.up.Close()
+	return errors.Join(err, <-served)
+}
+
+func testLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelInfo}))
+}

@@ -1,0 +1,248 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// model served by this very binary.
+func model(t *testing.T, name string, edit func(*functions.ModelSpec), modes ...string) *functions.Model {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := functions.NewModel()
+	m.Metadata.Name = name
+	m.Dir = t.TempDir()
+	m.Spec.Engine, m.Spec.Health = functions.EngineCommand, "/health"
+	m.Spec.Args = append([]string{exe, "test-engine", "{port}", "{name}"}, modes...)
+	m.Spec.Resources.Memory = 64 << 20
+	m.Spec.Deadlines.Start = functions.Duration(10 * time.Second)
+	if edit != nil {
+		edit(&m.Spec)
+	}
+	return m
+}
+
+func freeAddr(t *testing.T) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// pause between two looks at another process.
+func pause() { <-time.After(5 * time.Millisecond) }
+
+func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(within); !ok(); pause() {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
+
+// descendants are the processes whose command line speaks of a folder, or of
+// an engine of this test.
+func speaking(of string) (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, d := range dirs {
+		b, err := os.ReadFile(d)
+		if err != nil || !bytes.Contains(b, []byte(of)) {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(d, "/proc/%d/cmdline", &pid); err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// process is one of ours that can be killed.
+type process struct {
+	*exec.Cmd
+	t    *testing.T
+	out  *buffer
+	done chan error
+}
+
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func begin(t *testing.T, what string, config any) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: exec.Command(exe, what, string(b)), t: t, out: &buffer{}, done: make(chan error, 1)}
+	p.Stdout, p.Stderr = p.out, p.out
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.done <- p.Wait() }()
+	t.Cleanup(func() {
+		p.Process.Kill()
+		if t.Failed() {
+			t.Logf("%s said:\n%s", what, p.out)
+		}
+	})
+	return p
+}
+
+func (p *process) kill() {
+	p.t.Helper()
+	p.Process.Kill()
+	p.over()
+}
+
+func (p *process) over() error {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		return err
+	case <-time.After(20 * time.Second):
+		p.t.Fatal("it does not end")
+		return nil
+	}
+}
+
+// ask sends one plain request and returns status and body.
+func ask(addr, model string) (int, string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/v1/completions", strings.NewReader(`{"model":"`+model+`","prompt":"hello","max_tokens":1}`))
+	if err != nil {
+		return 0, err.Error()
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Close = true
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
+
+func replicas(addr string) (rs []steer.Replica) {
+	res, err := http.Get("http://" + addr + "/test/replicas")
+	if err != nil {
+		return nil
+	}
+	defer res.Body.Close()
+	json.NewDecoder(res.Body).Decode(&rs)
+	return rs
+}
+
+func up(t *testing.T, addr string) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the server is up", func() bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+}
+
+// TestThinPath: a request for a model at rest is held, an engine is started by
+// the keeper of the agent in process, and the request is answered. At the end
+// nothing is left.
+func TestThinPath(t *testing.T) {
+	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Models: []*functions.Model{model(t, "x", nil)}}
+	ctx, stop := context.WithCancel(context.Background())
+	exe, _ := os.Executable()
+	s, err := newServer(c, exe, testLog(io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx, ln) }()
+	t.Cleanup(stop)
+	select {
+	case <-s.Ready():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the agent is not ready")
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if status, body := ask(c.Addr, "x"); status != 200 || !strings.Contains(body, "hi") {
+				t.Errorf("answered %d %s", status, body)
+			}
+		})
+	}
+	all.Wait()
+	lines := s.ColdStarts(0)
+	if len(lines) != 1 || lines[0].State != functions.Ready || lines[0].Node != "here" {
+		t.Fatalf("%d cold starts: %+v", len(lines), lines)
+	}
+	t.Logf("cold start: %.1f ms, %+v", 1000*lines[0].Total, lines[0].Phases)
+	log, err := s.Logs(ctx, s.Replicas()[0].ID, 10, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := io.ReadAll(log); !strings.Contains(string(b), "engine of x") {
+		t.Errorf("log: %q", b)
+	}
+	log.Close()
+	if len(speaking(c.Data)) == 0 {
+		t.Error("there is no keeper: the test below proves nothing")
+	}
+	stop()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(15 * time.Second):
+		t.Fatal("the server does not end")
+	}
+	eventually(t, 5*time.Second, "nothing is left", func() bool { return len(speaking(c.Data)) == 0 })
+}
