@@ -58,8 +58,8 @@ func own(host string, allowed map[string]bool) bool {
 
 // hostname is a Host without port, brackets and final dot, in lower case.
 func hostname(host string) string {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && (strings.IndexByte(host, ':') == i || strings.HasSuffix(host[:i], "]")) {
+		host = host[:i]
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	return strings.ToLower(strings.TrimSuffix(host, "."))

@@ -53,16 +53,15 @@ type exchange struct {
 	gone      <-chan struct{}
 
 	// Asking.
-	replica  string
-	retried  bool
-	asked    time.Time
-	first    time.Duration // from asking to the engine's first byte of body
-	cancel   context.CancelCauseFunc
-	watchdog *time.Timer
-	answers  chan reply // of the goroutine that asks; nil where none runs
-	reply    reply
-	fail     *openai.Error // of phase refused
-	usage    openai.Usage
+	replica string
+	retried bool
+	asked   time.Time
+	first   time.Duration // from asking to the engine's first byte of body
+	cancel  context.CancelCauseFunc
+	answers chan reply // of the goroutine that asks; nil where none runs
+	reply   reply
+	fail    *openai.Error // of phase refused
+	usage   openai.Usage
 }
 
 type phase uint8
@@ -83,12 +82,8 @@ type reply struct {
 	err   error
 }
 
-// Causes with which we cancel an exchange ourselves.
-var (
-	errNoToken = errors.New("no first byte within the deadline")
-	errSilent  = errors.New("silent for too long")
-	errOver    = errors.New("the exchange is over")
-)
+// errOver cancels what is asked of an engine once nobody wants it any more.
+var errOver = errors.New("the exchange is over")
 
 // Bounds of what is read of an answer before anything goes out.
 const (
@@ -96,8 +91,6 @@ const (
 	wholePlain = 1 << 20
 	errorBody  = 64 << 10
 )
-
-func (x *exchange) background() context.Context { return context.Background() }
 
 // run takes an opened exchange to its answer, or to a committed stream.
 func (x *exchange) run(res *door.Response) {
@@ -481,21 +474,20 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 	}
 	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.takesUsage())
 
-	ctx, cancel := context.WithCancelCause(x.req.Context())
-	x.cancel = cancel
-	bound := x.a.o.PlainAnswer
+	out.Bound = x.a.o.PlainAnswer
 	if x.stream {
-		bound = 2 * time.Minute
+		out.Bound = 2 * time.Minute
 		if f.Model != nil && f.Model.Spec.Deadlines.FirstToken > 0 {
-			bound = f.Model.Spec.Deadlines.FirstToken.Std()
+			out.Bound = f.Model.Spec.Deadlines.FirstToken.Std()
 		}
 	}
-	x.watchdog = time.AfterFunc(bound, func() { cancel(errNoToken) })
 	x.asked = x.a.o.Now()
+	ctx := x.req.Context()
 	if !async {
 		x.heard(converse(ctx, x.a.o.Engines, out, x.stream), false)
 		return
 	}
+	ctx, x.cancel = context.WithCancelCause(ctx)
 	answers := make(chan reply, 1)
 	x.answers = answers
 	engines, stream := x.a.o.Engines, x.stream
@@ -585,20 +577,16 @@ func (x *exchange) heard(r reply, async bool) {
 		x.phase = answered
 		x.first = max(1, now.Sub(x.asked))
 		x.firstByte(now)
-		if x.watchdog != nil && !r.end {
-			x.watchdog.Reset(x.a.o.StreamIdle)
+		if !r.end {
+			r.res.Bound(x.a.o.StreamIdle)
 		}
 		return
 	}
-	cause := error(nil)
-	if errors.Is(r.err, upstream.ErrCancelled) {
-		cause = context.Cause(x.req.Context())
-		if cause != nil {
-			x.depart()
-			return
-		}
+	if errors.Is(r.err, upstream.ErrCancelled) && context.Cause(x.req.Context()) != nil {
+		x.depart()
+		return
 	}
-	hung := cause == nil && errors.Is(r.err, errNoToken)
+	hung := errors.Is(r.err, upstream.ErrSilent)
 	x.stop()
 	problem, e := describeFailure(r.err, hung)
 	failed := x.replica
@@ -631,7 +619,7 @@ func (x *exchange) heard(r reply, async bool) {
 func describeFailure(err error, hung bool) (problem string, e *openai.Error) {
 	switch {
 	case hung:
-		return errNoToken.Error(), openai.New(openai.EngineHung, "")
+		return "it said nothing within the deadline for its first token", openai.New(openai.EngineHung, "")
 	case errors.Is(err, upstream.ErrDial):
 		return "it refuses connections", openai.New(openai.EngineCrashed, "The engine could not be reached.")
 	case errors.Is(err, upstream.ErrProtocol):
@@ -666,10 +654,6 @@ func (x *exchange) firstByte(now time.Time) {
 // is how it learns that nobody listens, and the goroutine that asks is waited
 // for.
 func (x *exchange) stop() {
-	if x.watchdog != nil {
-		x.watchdog.Stop()
-		x.watchdog = nil
-	}
 	if x.answers != nil {
 		x.cancel(errOver)
 		if r := <-x.answers; r.res != nil {

@@ -93,6 +93,7 @@ func (m *meters) Collect(c chan<- prometheus.Metric) {
 type series struct {
 	m          *meters
 	name       functions.Name
+	full       string                 // the name as logs have it
 	duration   [2]prometheus.Observer // warm, cold
 	ttft       [2]prometheus.Observer
 	queueWait  prometheus.Observer
@@ -125,6 +126,7 @@ func (m *meters) of(e *entry) *series {
 	s := &series{
 		m:          m,
 		name:       e.Name,
+		full:       e.Name.String(),
 		duration:   [2]prometheus.Observer{m.duration.WithLabelValues(n, t, "false"), m.duration.WithLabelValues(n, t, "true")},
 		ttft:       [2]prometheus.Observer{m.ttft.WithLabelValues(n, t, "false"), m.ttft.WithLabelValues(n, t, "true")},
 		queueWait:  m.queueWait.WithLabelValues(n, t),

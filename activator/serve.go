@@ -2,6 +2,7 @@ package activator
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
@@ -265,17 +266,16 @@ func (x *exchange) timing(now time.Time) string {
 		b = append(append(b, name...), ";dur="...)
 		b = strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', 1, 64)
 	}
-	for _, s := range x.phases() {
+	var few [8]openai.Span
+	for _, s := range x.phases(few[:0]) {
 		add(s.Phase, s.Took)
 	}
 	add("total", now.Sub(x.began))
 	return string(b)
 }
 
-// phases are those of the request's cold start that are known, or of its own wait.
-func (x *exchange) phases() []openai.Span {
-	var few [8]openai.Span
-	spans := few[:0]
+// phases appends those of the request's cold start that are known, or its own wait.
+func (x *exchange) phases(spans []openai.Span) []openai.Span {
 	if x.waited > 0 || !x.cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: x.waited})
 	}
@@ -291,7 +291,7 @@ func (x *exchange) phases() []openai.Span {
 	if x.first > 0 {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseFirstToken), Took: x.first})
 	}
-	return append([]openai.Span(nil), spans...)
+	return spans
 }
 
 // finish gives back what the exchange holds and accounts for it. It is the one
@@ -327,14 +327,14 @@ func (x *exchange) finish(code int) {
 			s.completion.Add(float64(x.usage.Completion))
 		}
 	}
-	ctx := x.background()
+	ctx := context.Background() // the line is written whatever became of the request
 	if !a.o.Log.Enabled(ctx, a.o.LogLevel) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("id", x.id), slog.Int("code", code))
 	if x.e != nil {
-		attrs = append(attrs, slog.String("route", x.ep.path), slog.String("model", x.e.Name.String()), slog.String("team", x.team), slog.Bool("stream", x.stream))
+		attrs = append(attrs, slog.String("route", x.ep.path), slog.String("model", a.meters.of(x.e).full), slog.String("team", x.team), slog.Bool("stream", x.stream))
 	} else {
 		attrs = append(attrs, slog.String("route", x.route))
 	}
@@ -354,7 +354,9 @@ func (x *exchange) finish(code int) {
 	if x.usage.Known {
 		attrs = append(attrs, slog.Int64("prompt_tokens", x.usage.Prompt), slog.Int64("completion_tokens", x.usage.Completion))
 	}
-	a.o.Log.LogAttrs(ctx, a.o.LogLevel, "request", attrs...)
+	line := slog.NewRecord(now, a.o.LogLevel, "request", 0) // its place in the source would be this one, always
+	line.AddAttrs(attrs...)
+	a.o.Log.Handler().Handle(ctx, line)
 }
 
 // affinity is what the request's replica is chosen by: its session where the

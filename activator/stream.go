@@ -12,6 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -211,7 +212,7 @@ func (v *events) pass() {
 		v.finished(err)
 		return
 	}
-	x.watchdog.Reset(x.a.o.StreamIdle)
+	r.res.Bound(x.a.o.StreamIdle)
 }
 
 // take looks at bytes of the engine and lets the events that are whole go on.
@@ -268,7 +269,7 @@ func whole(p []byte) int {
 func (v *events) rest() {
 	x := v.x
 	if !x.reply.end {
-		x.watchdog.Reset(time.Second)
+		x.reply.res.Bound(time.Second)
 		for {
 			if _, err := x.reply.res.Read(v.buf); err != nil {
 				break // nothing counts behind the end mark
@@ -287,7 +288,7 @@ func (v *events) finished(err error) {
 	case good && !v.torn && len(v.tail) == 0 || v.mark != nil:
 		out := append([]byte(nil), v.out...)
 		if v.held && x.cold {
-			out = openai.Timeline(out, x.phases())
+			out = openai.Timeline(out, x.phases(nil))
 		}
 		v.out = append(out, v.mark...)
 		v.end = io.EOF
@@ -308,8 +309,8 @@ func (v *events) finished(err error) {
 		x.finish(502)
 	default:
 		problem, e := "it died in the middle of an answer", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
-		if errors.Is(err, errNoToken) || errors.Is(err, errSilent) {
-			problem, e = errSilent.Error(), openai.New(openai.EngineHung, "")
+		if errors.Is(err, upstream.ErrSilent) {
+			problem, e = "it fell silent in the middle of an answer", openai.New(openai.EngineHung, "")
 		} else if err == io.EOF {
 			problem, e = "it ended a stream without its end mark", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
 		}
@@ -374,7 +375,7 @@ func (r *rest) Read(p []byte) (n int, err error) {
 		}
 		err = errAbort
 	default:
-		x.watchdog.Reset(x.a.o.StreamIdle)
+		x.reply.res.Bound(x.a.o.StreamIdle)
 	}
 	return n, err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -40,6 +41,8 @@ type conn struct {
 	done    bool
 	close   bool // not to be used again
 
+	bounded bool // nc has a read deadline
+
 	stop func() bool // unhooks the cancel; nil where ctx cannot end
 
 	mu        sync.Mutex // orders cancel against the end of the exchange
@@ -66,6 +69,9 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 		k.stop = context.AfterFunc(ctx, func() { k.cancel(gen, context.Cause(ctx)) })
 	}
 
+	if r.Bound > 0 {
+		k.bound(r.Bound)
+	}
 	werr := k.send(r)
 	// An engine may refuse a body before it has read it: then the answer is
 	// there although writing failed.
@@ -80,6 +86,12 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 		k.close = true
 	}
 	return res, nil
+}
+
+// bound sets the read deadline. It belongs to the goroutine of the exchange.
+func (k *conn) bound(d time.Duration) {
+	k.bounded = true
+	k.nc.SetReadDeadline(time.Now().Add(d))
 }
 
 // cancel ends exchange gen by closing the connection under it. It does nothing
@@ -134,6 +146,10 @@ func (k *conn) finish() {
 	}
 	if cap(k.wb) > 4*oneWrite {
 		k.wb = nil
+	}
+	if k.bounded {
+		k.bounded = false
+		k.nc.SetReadDeadline(time.Time{})
 	}
 	k.c.put(k)
 }
@@ -476,6 +492,9 @@ func (k *conn) read(p []byte) (n int, err error) {
 	k.close = true
 	if errors.Is(err, ErrProtocol) {
 		return 0, &Error{k.addr, ErrProtocol, err}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return 0, &Error{k.addr, ErrSilent, err}
 	}
 	return 0, &Error{k.addr, io.ErrUnexpectedEOF, err}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -37,6 +38,9 @@ type Request struct {
 	Path   string  // with its query; sent as it is
 	Fields []Field // host and content-length are ours to add; framing fields are dropped
 	Body   [][]byte
+	// Bound is how long the engine may say nothing, until the head and between
+	// two reads of the body; 0 is no bound. Response.Bound sets it anew.
+	Bound time.Duration
 }
 
 // The ways an exchange fails. errors.Is finds them; the cause is wrapped.
@@ -45,6 +49,7 @@ var (
 	ErrNoAnswer  = errors.New("upstream: died before the first byte") // the request may have been seen
 	ErrProtocol  = errors.New("upstream: answer is not HTTP")
 	ErrCancelled = errors.New("upstream: cancelled") // wraps the context's cause
+	ErrSilent    = errors.New("upstream: silent for longer than its bound")
 	errClosed    = errors.New("upstream: client is closed")
 )
 
@@ -120,6 +125,8 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
 			return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
 		case errors.Is(err, ErrProtocol):
 			return nil, &Error{r.Addr, ErrProtocol, err}
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, &Error{r.Addr, ErrSilent, err}
 		case k.reused && !k.answered && !fresh:
 			continue // the engine closed it while it was idle: the request was never read
 		}
@@ -256,6 +263,14 @@ func (r *Response) Read(p []byte) (int, error) {
 		return 0, io.ErrClosedPipe
 	}
 	return r.k.read(p)
+}
+
+// Bound sets how long the engine may say nothing from now on, until the next
+// call; a Read that finds it longer silent fails with [ErrSilent].
+func (r *Response) Bound(d time.Duration) {
+	if r.k != nil {
+		r.k.bound(d)
+	}
 }
 
 // Close ends the exchange. The connection is used again only if the body was
