@@ -16,7 +16,7 @@ import (
 
 // Start says how to have a keeper.
 type Start struct {
-	// Exe is the thaw program; it is run as `Exe keep --socket S --dir D --orphan O`.
+	// Exe is the path of the thaw program; it is run as `Exe keep --socket S --dir D --orphan O`.
 	Exe string
 	// Args replace "keep" and its flags where a test wants something else.
 	Args []string
@@ -38,6 +38,14 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	// It works in its own folder, where relative paths would mean other files.
+	for _, p := range []*string{&s.Dir, &s.Socket, &s.Exe} {
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return nil, fmt.Errorf("keeper: %w", err)
+		}
+		*p = abs
 	}
 	if s.Orphan <= 0 {
 		s.Orphan = DefaultOrphan
@@ -74,11 +82,18 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	for {
 		select {
 		case <-ctx.Done():
+			cmd.Process.Kill()
 			return nil, fmt.Errorf("keeper: no answer on %s: %w", s.Socket, context.Cause(ctx))
 		case <-time.After(wait):
 		}
 		c, err := Connect(ctx, s.Socket)
 		if err == nil {
+			if c.PID() != cmd.Process.Pid {
+				// Somebody else's was first. Ours must not take the folder
+				// when that one ends.
+				cmd.Process.Kill()
+				<-exited
+			}
 			return c, nil
 		}
 		select {
