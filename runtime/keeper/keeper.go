@@ -40,6 +40,10 @@ const (
 // drainLog bounds the wait for the last lines of a process that has ended.
 const drainLog = 100 * time.Millisecond
 
+// sweepAfter an end, strays are looked for: after it was told, for looking
+// through all processes takes a while.
+const sweepAfter = 10 * time.Millisecond
+
 // keepExits bounds the records of processes that have ended.
 const keepExits = 256
 
@@ -132,6 +136,9 @@ func (k *keep) run(ctx context.Context) error {
 	kill := time.NewTimer(time.Hour)
 	kill.Stop()
 	defer kill.Stop()
+	sweep := time.NewTimer(time.Hour)
+	sweep.Stop()
+	defer sweep.Stop()
 	done := ctx.Done()
 	end := func(grace time.Duration, why string) {
 		if k.ending {
@@ -160,7 +167,11 @@ func (k *keep) run(ctx context.Context) error {
 			k.sweep()
 			kill.Reset(200 * time.Millisecond)
 		case <-children:
-			k.reap()
+			if k.reap() {
+				sweep.Reset(sweepAfter)
+			}
+		case <-sweep.C:
+			k.sweep()
 		case p := <-k.drained:
 			k.tell(p)
 		case m := <-k.inbox:
@@ -324,9 +335,9 @@ func (k *keep) pruneLogs() {
 	prune(filepath.Join(k.o.Dir, "logs"), inUse)
 }
 
-// reap takes every child that has ended: leaders, and strays we adopted.
-func (k *keep) reap() {
-	strays := false
+// reap takes every child that has ended: leaders, and strays we adopted. It
+// says whether there were any.
+func (k *keep) reap() (some bool) {
 	for {
 		var ws syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
@@ -336,7 +347,7 @@ func (k *keep) reap() {
 		if err != nil || pid <= 0 {
 			break
 		}
-		strays = true
+		some = true
 		p := k.byPID[pid]
 		if p == nil {
 			continue
@@ -364,9 +375,7 @@ func (k *keep) reap() {
 			}
 		}()
 	}
-	if strays {
-		k.sweep()
-	}
+	return some
 }
 
 // sweep kills children of ours that no living engine owns, and says how many
