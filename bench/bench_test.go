@@ -303,6 +303,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"gateway", "--only", "speed"}, exitUsage, "speed"},
 		{[]string{"gateway", "--nginx", "/no/such/nginx", "--only", "cpu", "--quick"}, exitFailure, "nginx"},
 	} {
+		t.Setenv("TMPDIR", t.TempDir()) // what a failed bench leaves for people
 		var stdout, stderr bytes.Buffer
 		code := Main(t.Context(), c.args, &stdout, &stderr)
 		if got := stdout.String() + stderr.String(); code != c.code || !strings.Contains(got, c.want) {

@@ -21,7 +21,6 @@ import (
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/packages/ssestream"
 
-	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -31,10 +30,16 @@ import (
 // others are found by variables that .ci/components prints. Without them they
 // are skipped, or fail where THAW_REQUIRE=all.
 
-var (
-	tinyFunction = functions.Name{Team: functions.DefaultTeam, Name: "tiny"}
-	fakeFunction = functions.Name{Team: functions.DefaultTeam, Name: "fake"}
-)
+var tinyFunction = functions.Name{Team: functions.DefaultTeam, Name: "tiny"}
+
+// fakeOf is the function of a client that the fake engine serves. Each has its
+// own: an engine that dies once is mended at once, one that dies again and
+// again is held back, and here each client kills one.
+func fakeOf(client string) functions.Name {
+	return functions.Name{Team: functions.DefaultTeam, Name: "fake-" + client}
+}
+
+var clientNames = []string{"go", "node-oldest", "node-newest", "python-oldest", "python-newest"}
 
 // seen is what a client showed its user in one case.
 type seen struct {
@@ -62,8 +67,8 @@ type shown struct {
 	RequestID string `json:"request_id"`
 }
 
-// client does a case.
-type client func(t *testing.T, name string) seen
+// official is a client: it does a case.
+type official func(t *testing.T, name string) seen
 
 func TestOfficialClients(t *testing.T) {
 	p := serveClients(t)
@@ -76,13 +81,13 @@ func TestOfficialClients(t *testing.T) {
 	clients := filepath.Join("..", "..", "deploy", "clients")
 	for _, c := range []struct {
 		name, variable, where string
-		open                  func(t *testing.T) client
+		open                  func(t *testing.T) official
 	}{
-		{name: "go", open: func(*testing.T) client { return goClient(base, key) }},
-		{"node-oldest", "THAW_NODE_CLIENTS", node, script(base, key, "openai-oldest", "node", filepath.Join(clients, "node", "cases.mjs"))},
-		{"node-newest", "THAW_NODE_CLIENTS", node, script(base, key, "openai-newest", "node", filepath.Join(clients, "node", "cases.mjs"))},
-		{"python-oldest", "THAW_PYTHON_CLIENTS_OLDEST", oldest, script(base, key, "", filepath.Join(oldest, "bin", "python"), filepath.Join(clients, "python", "cases.py"))},
-		{"python-newest", "THAW_PYTHON_CLIENTS_NEWEST", newest, script(base, key, "", filepath.Join(newest, "bin", "python"), filepath.Join(clients, "python", "cases.py"))},
+		{name: "go", open: func(*testing.T) official { return goClient(base, key, fakeOf("go").Name) }},
+		{"node-oldest", "THAW_NODE_CLIENTS", node, scriptClient(base, key, fakeOf("node-oldest").Name, "openai-oldest", "node", filepath.Join(clients, "node", "cases.mjs"))},
+		{"node-newest", "THAW_NODE_CLIENTS", node, scriptClient(base, key, fakeOf("node-newest").Name, "openai-newest", "node", filepath.Join(clients, "node", "cases.mjs"))},
+		{"python-oldest", "THAW_PYTHON_CLIENTS_OLDEST", oldest, scriptClient(base, key, fakeOf("python-oldest").Name, "", filepath.Join(oldest, "bin", "python"), filepath.Join(clients, "python", "cases.py"))},
+		{"python-newest", "THAW_PYTHON_CLIENTS_NEWEST", newest, scriptClient(base, key, fakeOf("python-newest").Name, "", filepath.Join(newest, "bin", "python"), filepath.Join(clients, "python", "cases.py"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.variable != "" && c.where == "" {
@@ -91,7 +96,7 @@ func TestOfficialClients(t *testing.T) {
 				}
 				t.Skipf("%s is not set: eval \"$(.ci/components)\" sets it", c.variable)
 			}
-			clientCases(t, p, c.open(t))
+			clientCases(t, p, fakeOf(c.name), c.open(t))
 		})
 	}
 }
@@ -99,7 +104,7 @@ func TestOfficialClients(t *testing.T) {
 // serveClients starts a platform with the shipped model and the fake engine.
 func serveClients(t *testing.T) *served.Platform {
 	t.Helper()
-	exe, err := thawProgram()
+	exe, err := clientsProgram()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,8 +113,11 @@ func serveClients(t *testing.T) *served.Platform {
 	if err := os.CopyFS(folder, os.DirFS(filepath.Join("..", "..", "functions", "shipped"))); err != nil {
 		t.Fatal(err)
 	}
-	model := fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: fake}\nspec:\n  engine: command\n  args: [%q, bench, engine, --addr, \"127.0.0.1:{port}\"]\n", exe)
-	if err := os.WriteFile(filepath.Join(folder, "fake.yaml"), []byte(model), 0o600); err != nil {
+	var models strings.Builder
+	for _, c := range clientNames {
+		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench, engine, --addr, \"127.0.0.1:{port}\"]\n", fakeOf(c).Name, exe)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "fake.yaml"), []byte(models.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p, err := served.Start(t.Context(), served.Options{Exe: exe, Dir: dir, Functions: folder})
@@ -125,8 +133,8 @@ func serveClients(t *testing.T) *served.Platform {
 	return p
 }
 
-// thawProgram is the path of bin/thaw: THAW_BINARY, or built here once.
-var thawProgram = sync.OnceValues(func() (string, error) {
+// clientsProgram is the path of bin/thaw: THAW_BINARY, or built here once.
+var clientsProgram = sync.OnceValues(func() (string, error) {
 	if exe := os.Getenv("THAW_BINARY"); exe != "" {
 		return filepath.Abs(exe)
 	}
@@ -141,7 +149,7 @@ var thawProgram = sync.OnceValues(func() (string, error) {
 	return exe, nil
 })
 
-func clientCases(t *testing.T, p *served.Platform, do client) {
+func clientCases(t *testing.T, p *served.Platform, of functions.Name, do official) {
 	cold := func(t *testing.T) {
 		t.Helper()
 		if err := p.Stop(t.Context(), tinyFunction); err != nil {
@@ -167,7 +175,7 @@ func clientCases(t *testing.T, p *served.Platform, do client) {
 				t.Errorf("%+v", x)
 			}
 		}
-		toolsArrived(t, p)
+		toolsArrived(t, p, of)
 	})
 	t.Run("unknown_model", func(t *testing.T) {
 		e := do(t, "unknown_model").Error
@@ -186,14 +194,14 @@ func clientCases(t *testing.T, p *served.Platform, do client) {
 		if s := do(t, "cancel"); s.Chunks < 1 {
 			t.Errorf("%+v", s)
 		}
-		left(t, p)
+		clientLeft(t, p, of)
 	})
 }
 
 // toolsArrived checks that the engine got the tools as the client sent them.
-func toolsArrived(t *testing.T, p *served.Platform) {
+func toolsArrived(t *testing.T, p *served.Platform, of functions.Name) {
 	t.Helper()
-	r, err := p.Ready(t.Context(), fakeFunction)
+	r, err := p.Ready(t.Context(), of)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,20 +228,20 @@ func toolsArrived(t *testing.T, p *served.Platform) {
 	if err := json.Unmarshal(b, &want); err != nil {
 		t.Fatal(err)
 	}
-	if got.Model != "fake" || got.Choice != "auto" || got.Parallel != false || !got.Stream || !reflect.DeepEqual(got.Tools, want) {
+	if got.Model != of.Name || got.Choice != "auto" || got.Parallel != false || !got.Stream || !reflect.DeepEqual(got.Tools, want) {
 		t.Errorf("the engine got %+v", got)
 	}
 }
 
-// left checks that the engine saw its client leave, and that nothing runs.
-func left(t *testing.T, p *served.Platform) {
+// clientLeft checks that the engine saw its client leave, and that nothing runs.
+func clientLeft(t *testing.T, p *served.Platform, of functions.Name) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	var s fake.Stats
+	var s struct{ Running, Left int }
 	var in int
 	for {
-		r, err := p.Ready(ctx, fakeFunction)
+		r, err := p.Ready(ctx, of)
 		if err == nil {
 			in = r.InFlight
 			err = p.Stats(ctx, r, &s)
@@ -252,14 +260,15 @@ func left(t *testing.T, p *served.Platform) {
 	}
 }
 
-// script opens a client that is a program: it reads names of cases and answers
+// scriptClient opens a client that is a program: it reads names of cases and answers
 // each with a line of JSON. It runs for the time of its test.
-func script(base, key, pkg, program, file string) func(t *testing.T) client {
-	return func(t *testing.T) client {
+func scriptClient(base, key, fake, pkg, program, file string) func(t *testing.T) official {
+	return func(t *testing.T) official {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		// Its end is the end of its input, which comes after t's context.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 		cmd := exec.CommandContext(ctx, program, file)
-		cmd.Env = append(os.Environ(), "THAW_BASE_URL="+base, "THAW_API_KEY="+key, "THAW_CLIENT="+pkg)
+		cmd.Env = append(os.Environ(), "THAW_BASE_URL="+base, "THAW_API_KEY="+key, "THAW_CLIENT="+pkg, "THAW_FAKE="+fake)
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		in, err := cmd.StdinPipe()
@@ -303,7 +312,7 @@ func script(base, key, pkg, program, file string) func(t *testing.T) client {
 }
 
 // goClient does the cases with the official client for Go.
-func goClient(base, key string) client {
+func goClient(base, key, fake string) official {
 	c := openai.NewClient(option.WithBaseURL(base), option.WithAPIKey(key))
 	ask := func(model, words string) openai.ChatCompletionNewParams {
 		return openai.ChatCompletionNewParams{Model: model, Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage(words)}}
@@ -323,7 +332,7 @@ func goClient(base, key string) client {
 			q.MaxTokens, q.Temperature = openai.Int(12), openai.Float(0)
 			return goPlain(t, ctx, c, q)
 		case "tools":
-			q := ask("fake", "Weather in Köln?")
+			q := ask(fake, "Weather in Köln?")
 			b, err := os.ReadFile(filepath.Join("..", "..", "deploy", "clients", "tools.json"))
 			if err != nil {
 				t.Fatal(err)
@@ -339,9 +348,9 @@ func goClient(base, key string) client {
 			_, err := c.Chat.Completions.New(ctx, ask("tinny", "hi"))
 			return seen{Error: goError(err)}
 		case "dies":
-			return goStream(ctx, c, ask("fake", "@fake tokens=50 delay=20ms die=5"), 0)
+			return goStream(ctx, c, ask(fake, "@fake tokens=50 delay=20ms die=5"), 0)
 		case "cancel":
-			return goStream(ctx, c, ask("fake", "@fake tokens=3000 delay=20ms"), 1)
+			return goStream(ctx, c, ask(fake, "@fake tokens=3000 delay=20ms"), 1)
 		}
 		t.Fatalf("no case %s", name)
 		return seen{}

@@ -13,6 +13,7 @@ const client = new OpenAI({
 });
 
 const tools = JSON.parse(readFileSync(new URL('../tools.json', import.meta.url)));
+const fake = process.env.THAW_FAKE || 'fake';
 const say = (content) => [{ role: 'user', content }];
 
 async function collect(stream, seen = {}) {
@@ -59,7 +60,7 @@ const cases = {
     return { text: answer.choices[0].message.content, finish: answer.choices[0].finish_reason, usage: answer.usage.total_tokens };
   },
   async tools() {
-    const body = { model: 'fake', messages: say('Weather in Köln?'), tools, tool_choice: 'auto', parallel_tool_calls: false };
+    const body = { model: fake, messages: say('Weather in Köln?'), tools, tool_choice: 'auto', parallel_tool_calls: false };
     const answer = await client.chat.completions.create(body);
     const call = answer.choices[0].message.tool_calls[0].function;
     const streamed = await collect(await client.chat.completions.create({ ...body, stream: true }));
@@ -70,11 +71,11 @@ const cases = {
   },
   dies() {
     return raised(async (seen) => collect(await client.chat.completions.create({
-      model: 'fake', messages: say('@fake tokens=50 delay=20ms die=5'), stream: true,
+      model: fake, messages: say('@fake tokens=50 delay=20ms die=5'), stream: true,
     }), seen));
   },
   async cancel() {
-    const stream = await client.chat.completions.create({ model: 'fake', messages: say('@fake tokens=3000 delay=20ms'), stream: true });
+    const stream = await client.chat.completions.create({ model: fake, messages: say('@fake tokens=3000 delay=20ms'), stream: true });
     let chunks = 0;
     for await (const _ of stream) {
       chunks++;

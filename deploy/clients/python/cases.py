@@ -12,6 +12,7 @@ client = openai.OpenAI(
     base_url=os.environ["THAW_BASE_URL"],
     api_key=os.environ.get("THAW_API_KEY") or "none",
 )
+fake = os.environ.get("THAW_FAKE") or "fake"
 tools = json.loads((pathlib.Path(__file__).parent.parent / "tools.json").read_text(encoding="utf-8"))
 
 
@@ -75,7 +76,7 @@ def cold_plain():
 
 
 def with_tools():
-    body = {"model": "fake", "messages": say("Weather in Köln?"), "tools": tools, "tool_choice": "auto", "parallel_tool_calls": False}
+    body = {"model": fake, "messages": say("Weather in Köln?"), "tools": tools, "tool_choice": "auto", "parallel_tool_calls": False}
     choice = client.chat.completions.create(**body).choices[0]
     call = choice.message.tool_calls[0].function
     streamed = collect(client.chat.completions.create(**body, stream=True))
@@ -89,13 +90,13 @@ def unknown_model():
 def dies():
     return raised(
         lambda seen: collect(
-            client.chat.completions.create(model="fake", messages=say("@fake tokens=50 delay=20ms die=5"), stream=True), seen
+            client.chat.completions.create(model=fake, messages=say("@fake tokens=50 delay=20ms die=5"), stream=True), seen
         )
     )
 
 
 def cancel():
-    stream = client.chat.completions.create(model="fake", messages=say("@fake tokens=3000 delay=20ms"), stream=True)
+    stream = client.chat.completions.create(model=fake, messages=say("@fake tokens=3000 delay=20ms"), stream=True)
     next(iter(stream))
     stream.close()
     return {"chunks": 1}
