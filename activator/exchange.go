@@ -87,7 +87,7 @@ var errOver = errors.New("the exchange is over")
 
 // Bounds of what is read of an answer before anything goes out.
 const (
-	firstRead  = 4 << 10
+	firstRead  = 8 << 10
 	wholePlain = 1 << 20
 	errorBody  = 64 << 10
 )
@@ -528,7 +528,7 @@ func converse(ctx context.Context, engines *upstream.Client, out *upstream.Reque
 		}
 		return reply{res: res, begin: buf[:n], end: err == io.EOF}
 	}
-	size := firstRead
+	size := 4 << 10
 	if res.Length > 0 && res.Length < wholePlain {
 		size = int(res.Length) + 1
 	}

@@ -61,6 +61,7 @@ func TestEndWithoutMark(t *testing.T) {
 	}{
 		"no finish":       {event1 + event2, "engine_crashed"},
 		"finish, no done": {event1 + event3, ""},
+		"no blank line":   {event1 + event3 + "data: [DONE]\n", ""},
 		"nothing at all":  {"", "engine_crashed"},
 		"comment only":    {": hello\n", "engine_crashed"},
 	} {
@@ -79,7 +80,7 @@ func TestEndWithoutMark(t *testing.T) {
 				if r.code() != c.want {
 					t.Fatalf("%+v", r)
 				}
-				if c.want == "" && r.body != c.body {
+				if c.want == "" && r.body != c.body && r.body != c.body+"\n" {
 					t.Fatalf("%q", r.body)
 				}
 			})
@@ -462,6 +463,39 @@ func TestRemoved(t *testing.T) {
 		go func() { time.Sleep(time.Second); w.act.Remove(fn("tiny").Name) }()
 		if r := w.post("/v1/chat/completions", askStream); r.status != 404 || r.code() != "model_not_found" || r.took != time.Second {
 			t.Fatalf("%+v", r)
+		}
+	})
+}
+
+// Whatever pieces the engine's bytes come in, they go on as they came.
+func TestPiecesGoOnAsTheyCame(t *testing.T) {
+	long := `data: {"id":"c","choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", 600<<10) + `"},"finish_reason":null}]}` + "\n\n"
+	crlf := strings.ReplaceAll(streamed, "\n", "\r\n")
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		var body string
+		size := 0
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			send(c, chunkHead)
+			for b := body; b != ""; {
+				n := min(size, len(b))
+				if !chunk(c, b[:n]) {
+					return false
+				}
+				b = b[n:]
+			}
+			return send(c, "0\r\n\r\n")
+		})
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		for _, body = range []string{streamed, crlf, event1 + long + event3 + eventDone} {
+			for _, size = range []int{1, 7, 100, 1000, 65536, 1 << 20} {
+				if len(body) > 100000 && size < 1000 {
+					continue
+				}
+				if r := w.post("/v1/chat/completions", askStream); r.body != body || r.err != nil {
+					t.Errorf("%d bytes in pieces of %d: %d came out, %v", len(body), size, len(r.body), r.err)
+				}
+			}
 		}
 	})
 }

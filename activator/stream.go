@@ -90,13 +90,12 @@ type events struct {
 
 	comment, noop time.Time // when the next is due
 
-	out   []byte // goes out next
-	buf   []byte // what the engine said last; out may lie in it
-	tail  []byte // of an event that has begun
-	spare []byte // the tail before, to be used again
-	torn  bool   // part of an event that was too long to keep has gone out
-	mark  []byte // the end mark, kept back
-	end   error  // io.EOF or errAbort once all is said; nothing but out is left
+	out    []byte // goes out next
+	buf    []byte // what the engine said last; out may lie in it until the next read
+	lo, hi int    // buf[lo:hi] is the begin of an event
+	torn   bool   // part of an event that was too long to keep has gone out
+	mark   []byte // the end mark, kept back
+	end    error  // io.EOF or errAbort once all is said; nothing but out is left
 }
 
 // maxEvent is how much of one event is kept until it is whole.
@@ -190,11 +189,10 @@ func (v *events) pass() {
 		v.rest()
 		return
 	}
-	if len(r.begin) > 0 {
-		v.buf = r.begin[:cap(r.begin)]
-		v.take(r.begin)
-		r.begin = nil
-		if r.end {
+	if v.buf == nil {
+		v.buf, v.hi = r.begin[:cap(r.begin)], len(r.begin)
+		v.sift()
+		if r.end && (len(v.out) == 0 || v.lo == v.hi) {
 			v.finished(io.EOF)
 		}
 		return
@@ -203,49 +201,44 @@ func (v *events) pass() {
 		v.finished(io.EOF)
 		return
 	}
-	buf := v.buf
-	n, err := r.res.Read(buf)
-	if n > 0 {
-		v.take(buf[:n])
+	v.hi = copy(v.buf, v.buf[v.lo:v.hi])
+	v.lo = 0
+	if v.hi == len(v.buf) {
+		v.buf = append(v.buf, make([]byte, len(v.buf))...)
 	}
-	if err != nil {
+	n, err := r.res.Read(v.buf[v.hi:])
+	v.hi += n
+	v.sift()
+	switch {
+	case err == io.EOF && len(v.out) > 0 && v.lo < v.hi:
+		r.end = true // what is whole goes out first
+		return
+	case err != nil:
 		v.finished(err)
 		return
 	}
 	r.res.Bound(x.a.o.StreamIdle)
 }
 
-// take looks at bytes of the engine and lets the events that are whole go on.
-func (v *events) take(p []byte) {
-	if len(v.tail) > 0 {
-		v.tail = append(v.tail, p...)
-		p = v.tail
-	}
+// sift looks at what came and lets the events that are whole go on.
+func (v *events) sift() {
+	p := v.buf[:v.hi]
 	n := whole(p)
-	if n == 0 && len(p) > maxEvent || v.torn && n == 0 {
-		n, v.torn = len(p), true
-	} else if n > 0 {
+	switch {
+	case n > 0:
 		v.torn = false
+	case v.torn || len(p) >= maxEvent:
+		n, v.torn = len(p), true
 	}
-	now := p[:n]
-	var keep []byte
-	if n < len(p) {
-		keep = append(v.spare[:0], p[n:]...)
-	}
+	v.lo = n
 	was := v.seen.Done
-	out := v.seen.Pass(now)
+	v.out = v.seen.Pass(p[:n])
 	if v.seen.Done && !was && v.x.ep.usage {
-		if i := bytes.LastIndex(out, []byte("[DONE]")); i >= 0 {
-			i = bytes.LastIndexByte(out[:i], '\n') + 1
-			v.mark = append([]byte(nil), out[i:]...)
-			out = out[:i]
+		if i := bytes.LastIndex(v.out, []byte("[DONE]")); i >= 0 {
+			i = bytes.LastIndexByte(v.out[:i], '\n') + 1
+			v.out, v.mark = v.out[:i], v.out[i:]
 		}
 	}
-	if len(v.tail) > 0 {
-		out = append([]byte(nil), out...) // it lies in the buffer that is used again
-	}
-	v.spare, v.tail = v.tail, keep
-	v.out = out
 }
 
 // whole is how many bytes of p are whole events.
@@ -269,6 +262,7 @@ func whole(p []byte) int {
 func (v *events) rest() {
 	x := v.x
 	if !x.reply.end {
+		v.mark = bytes.Clone(v.mark)
 		x.reply.res.Bound(time.Second)
 		for {
 			if _, err := x.reply.res.Read(v.buf); err != nil {
@@ -282,15 +276,26 @@ func (v *events) rest() {
 // finished ends a stream whose engine has ended, cleanly or not.
 func (v *events) finished(err error) {
 	x := v.x
+	if err == io.EOF && v.lo < v.hi && v.mark == nil && len(v.out) == 0 {
+		// Some engines save the blank line behind their end mark.
+		last := append(bytes.TrimRight(bytes.Clone(v.buf[v.lo:v.hi]), "\r\n"), "\n\n"...)
+		seen := v.seen
+		if seen.TakeUsage = false; len(seen.Pass(last)) > 0 && seen.Done {
+			v.seen, v.mark = seen, last
+		}
+	}
 	x.usage = v.seen.Usage
 	good := v.seen.Done || v.seen.Finished && err == io.EOF
 	switch {
-	case good && !v.torn && len(v.tail) == 0 || v.mark != nil:
-		out := append([]byte(nil), v.out...)
-		if v.held && x.cold {
-			out = openai.Timeline(out, x.phases(nil))
+	case good && !v.torn && v.lo == v.hi || v.mark != nil:
+		switch {
+		case v.held && x.cold:
+			v.out = append(openai.Timeline(bytes.Clone(v.out), x.phases(nil)), v.mark...)
+		case len(v.out) == 0:
+			v.out = v.mark
+		default: // they came in one piece, and the mark lies right behind
+			v.out = v.out[:len(v.out)+len(v.mark)]
 		}
-		v.out = append(out, v.mark...)
 		v.end = io.EOF
 		code := 200
 		if v.seen.Failed {
