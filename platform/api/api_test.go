@@ -488,7 +488,7 @@ func TestWatch(t *testing.T) {
 		}
 		return true
 	})
-	if !errors.Is(err, errLost) {
+	if !errors.Is(err, ErrLost) {
 		t.Errorf("got %v", err)
 	}
 }

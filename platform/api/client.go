@@ -298,8 +298,8 @@ func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	return r, read1(res, &r)
 }
 
-// errLost ends a watch whose server went away without a word.
-var errLost = errors.New("the server ended the watch")
+// ErrLost ends a watch whose server went away, or took the right to it away.
+var ErrLost = errors.New("the server ended the watch")
 
 // Watch calls tell for every change of the list at path (such as
 // /api/v1/functions) until ctx ends, tell says false or the server goes away.
@@ -333,7 +333,7 @@ func Watch[T any](ctx context.Context, c *Client, path string, tell func(Change[
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	return errLost
+	return ErrLost
 }
 
 // Skew is how far the server's clock is ahead of ours, to the second; negative

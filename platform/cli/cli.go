@@ -70,7 +70,7 @@ type command struct {
 
 func (c *command) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "thaw",
+		Use:   "thaw VERB",
 		Short: "Serverless inference: many models share few GPUs behind one OpenAI endpoint",
 		Example: `  thaw serve --functions functions/shipped     start the platform
   thaw run tiny "What is thaw?"                chat with a model, cold or not

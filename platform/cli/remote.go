@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"net/url"
@@ -140,7 +141,12 @@ func (c *command) explain(cl *api.Client, err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
 		return &Error{Exit: ExitUnavailable, What: "no server at " + cl.Server(), Err: rootOf(err), Hint: "start one with thaw serve, or name it with --server URL"}
 	}
-	return &Error{Exit: ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: rootOf(err)}
+	var network net.Error
+	_, failed := errors.AsType[*url.Error](err)
+	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errCut) || errors.Is(err, api.ErrLost) {
+		return &Error{Exit: ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: rootOf(err)}
+	}
+	return err
 }
 
 // rootOf leaves out the method and the URL that net/http writes before a cause.

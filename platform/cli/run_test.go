@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+const answered = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"Ice \"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"melts.\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n"
+
+const held = ": thaw state=staging percent=41 eta_s=12 position=3\n: thaw state=staging percent=50 eta_s=10 position=3\n: thaw state=loading\n: other\ndata: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n"
+
+func TestRun(t *testing.T) {
+	s := start(t)
+	var body string
+	stream := func(text string) {
+		s.chat = func(req *door.Request, res *door.Response) {
+			body = string(req.Body)
+			res.Set("content-type", "text/event-stream")
+			res.Stream, res.Length = io.NopCloser(strings.NewReader(text)), -1
+		}
+	}
+	stream(held + ": thaw timeline queue=0.001 stage=1.2\n" + answered)
+	out, errs, exit := s.thaw(t, "", "run", "tiny", "What", "is thaw?", "--system", "Be brief.", "--max-tokens", "9", "--temperature", "0")
+	if exit != 0 || out != "Ice melts.\n" {
+		t.Errorf("%d %q %q", exit, out, errs)
+	}
+	if want := "tiny staging [#########...............] 41% eta 12s, number 3 in line\ntiny loading\ncold start: queue=0.001 stage=1.2\n"; errs != want {
+		t.Errorf("got  %q\nwant %q", errs, want)
+	}
+	if want := `{"model":"tiny","stream":true,"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"What is thaw?"}],"max_tokens":9,"temperature":0}`; body != want {
+		t.Errorf("got  %s\nwant %s", body, want)
+	}
+	out, errs, exit = s.thaw(t, "from a pipe\n", "run", "tiny", "--quiet")
+	if exit != 0 || out != "Ice melts.\n" || errs != "" || !strings.Contains(body, `"from a pipe"`) {
+		t.Errorf("%d %q %q %s", exit, out, errs, body)
+	}
+
+	for _, tt := range []struct {
+		name, stream string
+		exit         int
+		out, says    string
+	}{
+		{"an engine that dies", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n" + string(openai.New(openai.EngineCrashed, "The engine\x1b[2J died.").Frame()), ExitUnavailable, "Ice\n", `The engine\x1b[2J died.`},
+		{"a stream that only ends", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n", ExitUnavailable, "Ice\n", errCut.Error()},
+		{"an end without DONE", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"},\"finish_reason\":\"length\"}]}\n\n", 0, "Ice\n", ""},
+		{"no stream of ours", "data: hello\n\n", ExitFailed, "", "not what OpenAI's clients read"},
+	} {
+		stream(tt.stream)
+		out, errs, exit := s.thaw(t, "", "run", "tiny", "x")
+		if exit != tt.exit || out != tt.out || !strings.Contains(errs, tt.says) {
+			t.Errorf("%s: %d %q %q", tt.name, exit, out, errs)
+		}
+	}
+	for code, exit := range map[openai.Code]int{
+		openai.ModelNotFound: ExitNotFound, openai.InvalidAPIKey: ExitDenied, openai.RateLimitExceeded: ExitDenied, openai.GPUQuotaExceeded: ExitDenied,
+		openai.QueueTimeout: ExitTimeout, openai.QueueFull: ExitUnavailable, openai.ModelLoading: ExitUnavailable, openai.ModelLoadFailed: ExitFailed, openai.InvalidJSON: ExitUsage,
+	} {
+		s.chat = func(_ *door.Request, res *door.Response) {
+			e := openai.New(code, "Because.")
+			res.Status, res.Body = e.Status, e.Body()
+		}
+		if _, errs, got := s.thaw(t, "", "run", "tiny", "x"); got != exit || !strings.HasPrefix(errs, "error: Because.\n") {
+			t.Errorf("%s: exit %d, want %d: %s", code, got, exit, errs)
+		}
+	}
+}
+
+// TestLines: on a terminal one line is rewritten; elsewhere a line per change
+// or 5 s.
+func TestLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b strings.Builder
+		c := &command{term: newTerm(nil, io.Discard, &b, func(string) string { return "" }), now: time.Now}
+		l := c.line()
+		for i := range 12 {
+			l.say("staging", "tiny staging "+string(rune('a'+i)))
+			time.Sleep(time.Second)
+		}
+		l.say("ready", "tiny ready\x07")
+		l.clear()
+		if want := "tiny staging a\ntiny staging f\ntiny staging k\ntiny ready\\a\n"; b.String() != want {
+			t.Errorf("got %q, want %q", b.String(), want)
+		}
+		b.Reset()
+		c.errTTY = true
+		l = c.line()
+		l.say("staging", "one")
+		l.say("staging", strings.Repeat("x", 200))
+		l.clear()
+		l.clear()
+		if want := "\r\x1b[Kone\r\x1b[K" + strings.Repeat("x", 79) + "\r\x1b[K"; b.String() != want {
+			t.Errorf("got %q, want %q", b.String(), want)
+		}
+	})
+}
+
+func TestRate(t *testing.T) {
+	var r rate
+	now := time.Unix(0, 0)
+	for i := range 100 {
+		r.add(now, functions.Bytes(i)*100)
+		now = now.Add(time.Second)
+	}
+	if r.value < 99 || r.value > 101 {
+		t.Errorf("%f", r.value)
+	}
+	if got := r.add(now.Add(time.Second), 5); got < 99 { // another file began
+		t.Errorf("%f", got)
+	}
+}
+
+func TestColours(t *testing.T) {
+	for env, want := range map[string]string{"": "\x1b[31merror:\x1b[0m x\n", "NO_COLOR": "error: x\n"} {
+		var b strings.Builder
+		tm := newTerm(nil, io.Discard, &b, func(k string) string {
+			if k == env {
+				return "1"
+			}
+			return ""
+		})
+		tm.errTTY = true
+		tm.report(t.Context(), errors.New("x"))
+		if b.String() != want {
+			t.Errorf("%s: %q", env, b.String())
+		}
+	}
+}
+
+func FuzzReadStream(f *testing.F) {
+	f.Add(held + answered)
+	f.Add(": thaw timeline\n: thaw\n:\ndata:\n\ndata: {\"error\":{}}\n\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		_ = readStream(strings.NewReader(text), func(fr frame) error {
+			if fr.waiting != nil {
+				if s := plain(fr.waiting.text("m")); strings.ContainsAny(s, "\x1b\r\n") {
+					t.Errorf("%q", s)
+				}
+			}
+			if s := readable(fr.text); strings.ContainsAny(s, "\x1b\r\x00") {
+				t.Errorf("%q", s)
+			}
+			return nil
+		})
+	})
+}
