@@ -105,8 +105,8 @@ func (v *events) Read(p []byte) (int, error) {
 	for {
 		if len(v.out) > 0 {
 			n := copy(p, v.out)
-			if v.out = v.out[n:]; len(v.out) == 0 && v.end == io.EOF {
-				return n, io.EOF
+			if v.out = v.out[n:]; len(v.out) == 0 && v.end != errAbort {
+				return n, v.end
 			}
 			return n, nil
 		}
@@ -333,7 +333,7 @@ func (v *events) frame(e *openai.Error) {
 		out = append(out, "\n\n"...)
 	}
 	v.out = append(out, e.Frame()...)
-	v.end = io.EOF
+	v.end = door.ErrLast
 	x.finish(e.Status)
 }
 
@@ -345,7 +345,7 @@ func (v *events) engineError() {
 	body := jsontext.Value(bytes.TrimSpace(x.reply.begin))
 	if x.reply.end && len(body) < errorBody && body.Compact() == nil && bytes.HasPrefix(body, []byte(`{"error":`)) {
 		v.out = append(append([]byte("data: "), body...), "\n\n"...)
-		v.end = io.EOF
+		v.end = door.ErrLast
 		x.finish(status)
 		return
 	}

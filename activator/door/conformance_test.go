@@ -597,6 +597,8 @@ func TestStreams(t *testing.T) {
 				st = script(": thaw\n", "data: 1\n\n", "data: [DONE]\n\n")
 			case "/broken":
 				st = script("data: 1\n\n", broken)
+			case "/last":
+				st = script("data: 1\n\n", "data: {\"error\":{}}\n\n", ErrLast)
 			case "/broken-at-once":
 				st = script(broken)
 			case "/sized":
@@ -622,6 +624,7 @@ func TestStreams(t *testing.T) {
 			{"/ok", "1.0", ": thaw\ndata: 1\n\ndata: [DONE]\n\n", false, true},
 			{"/broken", "1.1", "data: 1\n\n", true, true},
 			{"/broken", "1.0", "", true, true}, // a reset may overtake the data
+			{"/last", "1.1", "data: 1\n\ndata: {\"error\":{}}\n\n", false, true},
 			{"/sized", "1.1", "1234567890", false, false},
 			{"/short", "1.1", "", true, true}, // what was buffered may be lost
 		} {

@@ -2,7 +2,6 @@ package door
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,6 +62,7 @@ type wire struct {
 	writeUntil time.Time
 	hold       bool   // the stream has ended: its last bytes and its end go out together
 	held       []byte // what waits for that
+	last       bool   // no request is read after this one
 
 	twin bool          // the server behind reads while its handler runs
 	poke chan struct{} // ends such a Read
@@ -71,8 +71,7 @@ type wire struct {
 	phase  phase
 	closed bool
 	gone   bool
-	ctx    context.Context // of this exchange, once asked for
-	cancel context.CancelCauseFunc
+	life   *life       // the context of this exchange, once asked for
 	timer  *time.Timer // arms the watch
 	watch  *watcher
 	token  uint64        // in its epoll set; 0: not there
@@ -164,7 +163,7 @@ func (w *wire) next() error {
 	w.flush()
 	w.forget()
 	w.setPhase(idle)
-	if w.s.draining.Load() {
+	if w.last || w.s.draining.Load() {
 		return errOver
 	}
 	if refusal, err := w.readRequest(); err != nil {
@@ -635,7 +634,7 @@ func (w *wire) Close() error {
 	w.closed = true
 	w.mu.Unlock()
 	w.flush()
-	w.disarm(net.ErrClosed)
+	w.disarm(ErrGone)
 	err := w.Conn.Close()
 	w.wakeRead()
 	w.s.remove(w)
@@ -704,6 +703,10 @@ func ownField(name string) bool {
 	return false
 }
 
+// ErrLast is what a Stream's Read returns in place of io.EOF where the body is
+// whole but the connection should end with it: a stream that broke and said so.
+var ErrLast = errors.New("door: the last answer of this connection")
+
 // stream is a Response's Stream as the server behind reads it.
 type stream struct {
 	w      *wire
@@ -727,6 +730,9 @@ func (s *stream) Read(p []byte) (n int, err error) {
 	n, err = s.in.Read(p)
 	if err == nil {
 		return n, nil
+	}
+	if errors.Is(err, ErrLast) {
+		s.w.last, err = true, io.EOF
 	}
 	s.err = err
 	if err == io.EOF && s.chunks {
