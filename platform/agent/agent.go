@@ -72,6 +72,7 @@ type Agent struct {
 	reps    map[string]*held
 	keep    *keeper.Client
 	broken  string // why the node is DEGRADED
+	knows   bool   // what runs has been found out: until then nothing is said
 	running sync.WaitGroup
 
 	proxied *counts
@@ -197,6 +198,10 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *keeper.Client) error {
 		a.log.Info("adopted", "replica", p.ID, "pid", p.PID)
 		a.run(rctx, r, p.ID)
 	}
+	// Only now: a document without what runs would be believed.
+	a.mu.Lock()
+	a.knows = true
+	a.mu.Unlock()
 	a.push()
 	return nil
 }
@@ -320,7 +325,7 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 		a.mu.Unlock()
 		return functions.LoadReply{ID: req.ID, State: h.Status().State}, nil
 	}
-	if a.ctx == nil || a.keep == nil {
+	if !a.knows || a.ctx == nil || a.keep == nil {
 		a.mu.Unlock()
 		return functions.LoadReply{}, ErrStarting
 	}
@@ -400,14 +405,20 @@ func (a *Agent) forgetOld() {
 func (a *Agent) push() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.o.Push(a.document())
+	if a.knows {
+		a.o.Push(a.document())
+	}
 }
 
-// Heartbeat is the document as it is now.
-func (a *Agent) Heartbeat() functions.Heartbeat {
+// Document is what a heartbeat says, as it is now; ErrStarting until what runs
+// has been found out.
+func (a *Agent) Document() (functions.Heartbeat, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.document()
+	if !a.knows {
+		return functions.Heartbeat{}, ErrStarting
+	}
+	return a.document(), nil
 }
 
 // Reach tells the agent under which URL others reach it, and whether the

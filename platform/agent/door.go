@@ -72,9 +72,15 @@ func (d *Door) Serve(req *door.Request, res *door.Response) {
 		}
 		answer(res, 202, functions.LoadReply{ID: m.ID, State: d.state(m.ID)})
 	case path == "/heartbeat":
-		if post(req, res) {
-			answer(res, 200, d.agent.Heartbeat())
+		if !post(req, res) {
+			return
 		}
+		hb, err := d.agent.Document()
+		if err != nil {
+			refuse(res, err)
+			return
+		}
+		answer(res, 200, hb)
 	case path == "/infer":
 		if post(req, res) {
 			d.infer(req, res)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package local
 
 import (
@@ -11,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -63,13 +66,12 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() bool)
 
 func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
 
-// descendants are the processes whose command line speaks of a folder, or of
-// an engine of this test.
-func speaking(of string) (pids []int) {
+// speaking are the other processes whose command line holds all of these.
+func speaking(of ...string) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, d := range dirs {
 		b, err := os.ReadFile(d)
-		if err != nil || !bytes.Contains(b, []byte(of)) {
+		if err != nil || slices.ContainsFunc(of, func(s string) bool { return !bytes.Contains(b, []byte(s)) }) {
 			continue
 		}
 		var pid int

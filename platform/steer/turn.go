@@ -19,6 +19,7 @@ const (
 	orphanFor   = 5 * time.Second // before a replica of an unknown model is ended
 	nodePause   = 2 * time.Second // no new load on a node that just failed one
 	progressFor = 500 * time.Millisecond
+	startGrace  = 6 * time.Second
 	repeatFor   = 10 * time.Second // an unload that had no effect is sent again
 )
 
@@ -548,6 +549,7 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration 
 	}
 	for _, f := range s.list {
 		v, ok := plan.Blocked[f.Name]
+		ok = ok && now > startGrace // agents that were there before have not all been heard
 		switch {
 		case !ok && f.blocked == nil:
 		case !ok:
