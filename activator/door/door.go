@@ -2,7 +2,6 @@ package door
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -11,12 +10,18 @@ import (
 	"time"
 )
 
-// The causes with which a request's context ends; see [context.Cause].
+// What a request's context ends with: both its Err and its [context.Cause].
+// errors.Is finds context.Canceled in them.
 var (
-	ErrGone     = errors.New("door: the client left")
-	ErrDraining = errors.New("door: the server is shutting down")
-	errAnswered = errors.New("door: the request was answered")
+	ErrGone     error = ended("door: the client left")
+	ErrDraining error = ended("door: the server is shutting down")
+	errAnswered error = ended("door: the request was answered")
 )
+
+type ended string
+
+func (e ended) Error() string        { return string(e) }
+func (e ended) Is(target error) bool { return target == context.Canceled }
 
 // Field is one header field.
 type Field struct{ Name, Value string }
@@ -80,7 +85,8 @@ type Response struct {
 	Body []byte
 	// Stream is the answer's body: each Read is one chunk, flushed; the head goes
 	// out with the first. io.EOF ends it cleanly, best together with the last
-	// bytes: then both go out in one write. Any other error aborts the
+	// bytes: then both go out in one write. ErrLast does the same and ends the
+	// connection after it. Any other error aborts the
 	// connection, so that the client cannot take the part for the whole. Close is
 	// called exactly once, whatever happens, and no Read after it. Read may be
 	// called by another goroutine than the handler's, never by two at a time.

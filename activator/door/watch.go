@@ -4,30 +4,108 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
+	"sync"
 	"time"
 )
+
+// life is the context of one exchange. The standard one would cost six
+// allocations a request to be watched by an engine's exchange; this costs one,
+// and a channel only where somebody selects on it.
+type life struct {
+	mu    sync.Mutex
+	err   error
+	done  chan struct{} // made when first asked for
+	funcs []*func()
+	one   [1]*func()
+}
+
+func (*life) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (*life) Value(any) any               { return nil }
+
+func (l *life) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *life) Done() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done == nil {
+		l.done = make(chan struct{})
+		if l.err != nil {
+			close(l.done)
+		}
+	}
+	return l.done
+}
+
+// AfterFunc calls f in a goroutine of its own when l has ended, unless stop was
+// called before; stop tells whether it came in time. Package context looks for
+// this method.
+func (l *life) AfterFunc(f func()) (stop func() bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		go f()
+		return func() bool { return false }
+	}
+	p := &f
+	if l.funcs == nil {
+		l.funcs = l.one[:0]
+	}
+	l.funcs = append(l.funcs, p)
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		i := slices.Index(l.funcs, p)
+		if i < 0 {
+			return false
+		}
+		l.funcs = slices.Delete(l.funcs, i, i+1)
+		return true
+	}
+}
+
+// end ends the context; the first to do so says why.
+func (l *life) end(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return
+	}
+	l.err = why
+	if l.done != nil {
+		close(l.done)
+	}
+	for _, f := range l.funcs {
+		go (*f)()
+	}
+	l.funcs = nil
+}
 
 // context is the exchange's, made when it is first asked for.
 func (w *wire) context() context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ctx != nil {
-		return w.ctx
+	if w.life != nil {
+		return w.life
 	}
-	w.ctx, w.cancel = context.WithCancelCause(context.Background())
+	w.life = &life{}
 	switch {
 	case w.phase != busy || w.closed:
-		w.cancel(errAnswered)
+		w.life.end(errAnswered)
 	case w.gone:
-		w.cancel(ErrGone)
+		w.life.end(ErrGone)
 	case w.s.cutting.Load():
-		w.cancel(ErrDraining)
+		w.life.end(ErrDraining)
 	case w.timer == nil:
 		w.timer = time.AfterFunc(w.s.o.WatchAfter, w.arm)
 	default:
 		w.timer.Reset(w.s.o.WatchAfter)
 	}
-	return w.ctx
+	return w.life
 }
 
 // arm begins to watch for departure. A timer that fires late, into the next
@@ -35,7 +113,7 @@ func (w *wire) context() context.Context {
 func (w *wire) arm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ctx == nil || w.closed || w.gone || w.token != 0 || w.ahead != nil {
+	if w.life == nil || w.closed || w.gone || w.token != 0 || w.ahead != nil {
 		return
 	}
 	if w.watch, w.token = watch(w); w.token != 0 {
@@ -67,8 +145,8 @@ func (w *wire) leave(cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gone = w.gone || cause == ErrGone
-	if w.cancel != nil {
-		w.cancel(cause)
+	if w.life != nil {
+		w.life.end(cause)
 	}
 }
 
@@ -76,13 +154,13 @@ func (w *wire) leave(cause error) {
 // exchange fires any more.
 func (w *wire) disarm(cause error) {
 	w.mu.Lock()
-	cancel, ahead, watch, token := w.cancel, w.ahead, w.watch, w.token
-	w.ctx, w.cancel, w.ahead, w.token = nil, nil, nil, 0
-	if cancel != nil {
+	life, ahead, watch, token := w.life, w.ahead, w.watch, w.token
+	w.life, w.ahead, w.token = nil, nil, 0
+	if life != nil && w.timer != nil {
 		w.timer.Stop()
 	}
 	w.mu.Unlock()
-	if cancel == nil {
+	if life == nil {
 		return
 	}
 	if token != 0 {
@@ -94,5 +172,5 @@ func (w *wire) disarm(cause error) {
 		w.Conn.SetReadDeadline(time.Time{})
 		w.readUntil = time.Time{}
 	}
-	cancel(cause)
+	life.end(cause)
 }

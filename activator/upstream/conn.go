@@ -65,8 +65,13 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	gen := k.gen
 	k.mu.Unlock()
 	k.answered = false
-	if ctx.Done() != nil {
-		k.stop = context.AfterFunc(ctx, func() { k.cancel(gen, context.Cause(ctx)) })
+	cancel := func() { k.cancel(gen, context.Cause(ctx)) }
+	if a, ok := ctx.(interface {
+		AfterFunc(func()) func() bool
+	}); ok { // the door's own: package context would go the same way with four more allocations
+		k.stop = a.AfterFunc(cancel)
+	} else if ctx.Done() != nil {
+		k.stop = context.AfterFunc(ctx, cancel)
 	}
 
 	if r.Bound > 0 {

@@ -264,7 +264,10 @@ func (t *Tail) Pass(p []byte) {
 
 // Usage is what the answer said; Known is false if its end says nothing.
 func (t *Tail) Usage() (u Usage) {
-	u.read(t.b[:t.n])
+	b := t.b[:t.n]
+	if i := bytes.LastIndex(b, []byte(`"usage"`)); i >= 0 { // it stands near the end
+		u.read(b[i:])
+	}
 	return u
 }
 
