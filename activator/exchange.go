@@ -164,6 +164,7 @@ func (x *exchange) enter(fresh bool) {
 		return
 	}
 	x.inGate = true
+	a.meters.of(x.e) // a function's first request is seen while it waits, not only after
 	x.phase = waiting
 	x.waitFrom = now
 	x.counted = true
