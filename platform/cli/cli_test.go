@@ -179,6 +179,32 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// TestOwnFlags: serve and agent have settings named like flags of the client
+// verbs; theirs count, before and after the verb.
+func TestOwnFlags(t *testing.T) {
+	dir := t.TempDir()
+	var data, server string
+	p := Programs{
+		Serve: func(_ context.Context, c ServeConfig, _, _ io.Writer) error { data = c.Data; return nil },
+		Agent: func(_ context.Context, c AgentConfig, _, _ io.Writer) error {
+			data, server = c.Data, c.Server
+			return nil
+		},
+	}
+	for _, args := range [][]string{{"serve", "--data", dir}, {"--data", dir, "serve"}, {"agent", "--server", "http://x", "--token-file", "f", "--data", dir}} {
+		data = ""
+		if _, errs, exit := runCLI(t, p, nil, args...); exit != 0 || data != dir {
+			t.Errorf("%v: %d %s, data %q", args, exit, errs, data)
+		}
+	}
+	if server != "http://x" {
+		t.Error(server)
+	}
+	if _, errs, exit := runCLI(t, p, map[string]string{"THAW_SERVER": "http://y", "THAW_TOKEN_FILE": "f", "THAW_DATA": dir}, "agent"); exit != 0 || server != "http://y" {
+		t.Errorf("%d %s %s", exit, errs, server)
+	}
+}
+
 // TestHelp: every verb has examples, and they come before the flags.
 func TestHelp(t *testing.T) {
 	c := &command{term: newTerm(nil, io.Discard, io.Discard, func(string) string { return "" })}

@@ -38,18 +38,17 @@ type document[T any] struct {
 	Items      []T    `json:"items"`
 }
 
-// one is a single thing, its fields beside version and kind.
-func one(kind string, v any) (map[string]any, error) {
+// one is a single thing: its fields, after version and kind.
+func one(kind string, v any) (json.RawMessage, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
-	m := map[string]any{}
-	if err := json.Unmarshal(b, &m); err != nil {
-		return nil, err
+	head := fmt.Sprintf(`{"apiVersion":%q,"kind":%q`, functions.APIVersion, kind)
+	if len(b) > len("{}") {
+		head += ","
 	}
-	m["apiVersion"], m["kind"] = functions.APIVersion, kind
-	return m, nil
+	return append([]byte(head), b[1:]...), nil
 }
 
 // encode prints v as JSON or YAML.

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 )
 
@@ -153,25 +156,24 @@ func (c *command) chat(ctx context.Context, cl *api.Client, a ask) (answer strin
 	}
 	l := c.line()
 	defer l.clear()
-	res, err := cl.Do(ctx, "POST", "/v1/chat/completions", http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(body))
+	res, err := c.send(ctx, cl, l, a.Model, body)
 	if err != nil {
 		return "", err
 	}
 	defer res.Body.Close()
+	timeline := ""
+	if res.Header.Get("thaw-cold-start") != "" {
+		timeline = serverTiming(res.Header.Get("Server-Timing"))
+	}
 	var b strings.Builder
-	began := time.Time{}
 	err = readStream(res.Body, func(f frame) error {
 		switch {
 		case f.waiting != nil:
 			l.say(f.waiting.state, f.waiting.text(a.Model))
 		case f.timeline != "":
-			l.clear()
-			c.remark("cold start: %s", f.timeline)
+			timeline = f.timeline
 		case f.text != "":
-			if began.IsZero() {
-				began = c.now()
-				l.clear()
-			}
+			l.clear()
 			text := f.text
 			if c.outTTY {
 				text = readable(text)
@@ -187,7 +189,59 @@ func (c *command) chat(ctx context.Context, cl *api.Client, a ask) (answer strin
 	if b.Len() > 0 && !strings.HasSuffix(b.String(), "\n") {
 		fmt.Fprintln(c.out)
 	}
+	if timeline != "" {
+		c.remark("cold start: %s", timeline)
+	}
 	return b.String(), err
+}
+
+// headEvery is how often the progress of a request without a head is asked for.
+const headEvery = 250 * time.Millisecond
+
+// send sends a request and waits for its head. A stream's head comes when the
+// answer does or after some seconds of waiting, whichever is first; until then
+// the progress is asked for beside it, by the request's own id.
+func (c *command) send(ctx context.Context, cl *api.Client, l *line, model string, body []byte) (*http.Response, error) {
+	var random [12]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return nil, err
+	}
+	id := "thaw-run-" + hex.EncodeToString(random[:])
+	type head struct {
+		res *http.Response
+		err error
+	}
+	came := make(chan head, 1)
+	go func() {
+		res, err := cl.Do(ctx, "POST", "/v1/chat/completions", http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}}, bytes.NewReader(body))
+		came <- head{res, err}
+	}()
+	var r rate
+	tick := time.NewTicker(headEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case h := <-came: // always: ctx ends it too
+			return h.res, h.err
+		case <-tick.C:
+			if t, err := cl.ColdStart(ctx, id); err == nil && !t.State.Over() && t.State != functions.Ready {
+				l.say(t.State.Word(), describeProgress(model, t, r.add(c.now(), t.Progress.Bytes)))
+			}
+		}
+	}
+}
+
+// serverTiming is the header's "queue;dur=0.4, stage;dur=12" as a timeline.
+func serverTiming(header string) string {
+	var parts []string
+	for part := range strings.SplitSeq(header, ",") {
+		name, dur, ok := strings.Cut(strings.TrimSpace(part), ";dur=")
+		ms, err := strconv.ParseFloat(dur, 64)
+		if ok && err == nil {
+			parts = append(parts, name+" "+span(time.Duration(ms*float64(time.Millisecond))))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // frame is one thing a stream says; only one field is set.

@@ -43,6 +43,24 @@ func TestRun(t *testing.T) {
 		t.Errorf("%d %q %q %s", exit, out, errs, body)
 	}
 
+	// Before the head comes, the progress is asked for beside the request.
+	s.steps = []functions.Timeline{{ID: "cs-1", Function: "default/tiny", State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 7, ETA: -1}}}
+	s.looked = make(chan struct{})
+	s.chat = func(req *door.Request, res *door.Response) {
+		s.follow(req.Header("X-Client-Request-Id"), "cs-1")
+		select {
+		case <-s.looked:
+		case <-req.Context().Done():
+		}
+		res.Set("thaw-cold-start", "cs-1")
+		res.Set("Server-Timing", "stage;dur=1200.0, spawn;dur=35.5, total;dur=1236.0")
+		res.Stream, res.Length = io.NopCloser(strings.NewReader(answered)), -1
+	}
+	out, errs, exit = s.thaw(t, "", "run", "tiny", "x")
+	if want := "tiny staging [#.......................] 7%\ncold start: stage 1.2s, spawn 36ms, total 1.2s\n"; exit != 0 || out != "Ice melts.\n" || errs != want {
+		t.Errorf("%d %q\ngot  %q\nwant %q", exit, out, errs, want)
+	}
+
 	for _, tt := range []struct {
 		name, stream string
 		exit         int

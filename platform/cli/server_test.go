@@ -39,6 +39,8 @@ type stage struct {
 	told     int
 	leases   map[functions.Name]time.Duration
 	replicas []api.Replica
+	requests map[string]string // to cold starts
+	looked   chan struct{}     // closed when cs-1 is asked for; nil: nobody waits for it
 	reasons  []string
 	chat     func(req *door.Request, res *door.Response)
 }
@@ -84,7 +86,9 @@ func (s *stage) ColdStart(id string) (functions.Timeline, bool) {
 		return past, true
 	case id == "cs-1" && len(s.steps) > 0:
 		t := s.steps[min(s.told, len(s.steps)-1)]
-		s.told++
+		if s.told++; s.told == 1 && s.looked != nil {
+			close(s.looked)
+		}
 		return t, t.ID != ""
 	}
 	return functions.Timeline{}, false
@@ -113,7 +117,19 @@ func (s *stage) Stop(functions.Name) {
 	s.replicas = nil
 }
 
-func (s *stage) ColdStartOf(id string) (string, bool) { return "cs-2", id == "req-1" }
+func (s *stage) ColdStartOf(id string) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of, ok := s.requests[id]
+	return of, ok
+}
+
+// follow notes that a request takes part in a cold start.
+func (s *stage) follow(request, coldStart string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests[request] = coldStart
+}
 
 func (s *stage) Position(string) (int, functions.Name, bool) { return 0, functions.Name{}, false }
 
@@ -157,7 +173,7 @@ func start(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s := &server{dir: dir, data: filepath.Join(dir, "data"), join: strings.Repeat("j", 40)}
-	s.stage = &stage{leases: map[functions.Name]time.Duration{}, replicas: []api.Replica{
+	s.stage = &stage{leases: map[functions.Name]time.Duration{}, requests: map[string]string{"req-1": "cs-2"}, replicas: []api.Replica{
 		{ID: "r-1", Function: "default/tiny", Node: "here", State: functions.Downloading, Tier: functions.TierRemote, Since: noon.Add(-3 * time.Second), Bytes: 1 << 20, Total: 3 << 20, Percent: new(41)},
 		{ID: "r-2", Function: "ml/llama", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2, Total: 16 << 30, Bytes: 16 << 30, GPUs: []int{0}},
 	}}
