@@ -3,6 +3,7 @@ package activator
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -144,7 +145,6 @@ type wake struct {
 	mu    sync.Mutex
 	asked bool   // Wake was called and nothing has come of it yet
 	id    string // of the cold start, as Wake told
-	first string // the cold start whose first token has been told
 }
 
 // New makes an activator; it starts nothing.
@@ -267,6 +267,22 @@ func (a *Activator) InFlight(replicaID string) int {
 // request's, or the client's own from X-Client-Request-Id.
 func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
 	return a.ledger.coldStart(id)
+}
+
+// Complete adds the phase that only the data path sees, the time from READY to
+// the engine's first byte, to a timeline of the platform's.
+func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
+	took, ok := a.ledger.firstToken(t.ID)
+	if !ok || t.State != functions.Ready {
+		return t
+	}
+	for _, p := range t.Phases {
+		if p.Phase == functions.PhaseFirstToken {
+			return t
+		}
+	}
+	t.Phases = append(slices.Clone(t.Phases), functions.Span{Phase: functions.PhaseFirstToken, Start: t.Total, Duration: took.Seconds()})
+	return t
 }
 
 // Position of a request that waits: one for the next to be let through; false

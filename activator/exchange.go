@@ -637,12 +637,7 @@ func (x *exchange) firstByte(now time.Time) {
 	if !x.cold || x.coldStart == "" {
 		return
 	}
-	w := &x.e.Own.wake
-	w.mu.Lock()
-	told := w.first == x.coldStart
-	w.first = x.coldStart
-	w.mu.Unlock()
-	if told {
+	if !x.a.ledger.first(x.coldStart, x.first) {
 		return
 	}
 	x.a.meters.firstToken(x.e, x.first)

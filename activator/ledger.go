@@ -1,25 +1,52 @@
 package activator
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
-// rememberColdStarts is how many requests' cold starts are remembered.
-const rememberColdStarts = 8192
+// How many requests' cold starts, and cold starts' first tokens, are remembered.
+const (
+	rememberRequests   = 8192
+	rememberColdStarts = 1024
+)
+
+// recent remembers the newest of what it is told.
+type recent[V any] struct {
+	of    map[string]V
+	order []string // a ring
+	next  int
+}
+
+func (r *recent[V]) put(id string, v V, most int) {
+	if r.of == nil {
+		r.of = map[string]V{}
+	}
+	if _, ok := r.of[id]; !ok {
+		if len(r.order) < most {
+			r.order = append(r.order, id)
+		} else {
+			delete(r.of, r.order[r.next])
+			r.order[r.next] = id
+			r.next = (r.next + 1) % most
+		}
+	}
+	r.of[id] = v
+}
 
 // ledger knows by id who waits now, and which cold start recent requests took
 // part in. Only requests that had to wait are in it, so a warm one pays nothing.
 type ledger struct {
 	mu      sync.Mutex
-	waiting map[string]*exchange // by request id and by the client's own id
-	count   int                  // of exchanges in waiting
-	empty   chan struct{}        // made by a drain; closed when nobody waits
-	started map[string]string    // request id or client's id to cold start id
-	order   []string             // of started, a ring
-	next    int
+	waiting map[string]*exchange  // by request id and by the client's own id
+	count   int                   // of exchanges in waiting
+	empty   chan struct{}         // made by a drain; closed when nobody waits
+	started recent[string]        // cold start ids, by request id and client's own
+	firsts  recent[time.Duration] // times to the first token, by cold start id
 }
 
 func (l *ledger) init() {
 	l.waiting = map[string]*exchange{}
-	l.started = map[string]string{}
 }
 
 func (l *ledger) enter(x *exchange) {
@@ -72,23 +99,30 @@ func (l *ledger) cold(id, coldStart string) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.started[id]; ok {
-		l.started[id] = coldStart
-		return
-	}
-	if len(l.order) < rememberColdStarts {
-		l.order = append(l.order, id)
-	} else {
-		delete(l.started, l.order[l.next])
-		l.order[l.next] = id
-		l.next = (l.next + 1) % rememberColdStarts
-	}
-	l.started[id] = coldStart
+	l.started.put(id, coldStart, rememberRequests)
 }
 
 func (l *ledger) coldStart(id string) (string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c, ok := l.started[id]
+	c, ok := l.started.of[id]
 	return c, ok
+}
+
+// first remembers a cold start's first token; false if there was one before.
+func (l *ledger) first(coldStart string, took time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.firsts.of[coldStart]; ok {
+		return false
+	}
+	l.firsts.put(coldStart, took, rememberColdStarts)
+	return true
+}
+
+func (l *ledger) firstToken(coldStart string) (time.Duration, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, ok := l.firsts.of[coldStart]
+	return d, ok
 }

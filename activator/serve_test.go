@@ -100,6 +100,9 @@ func TestColdStream(t *testing.T) {
 		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
 			t.Error("the request's cold start is remembered", id)
 		}
+		if tl := w.act.Complete(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600}); len(tl.Phases) != 1 || tl.Phases[0].Phase != functions.PhaseFirstToken || tl.Phases[0].Start != 600 {
+			t.Errorf("%+v", tl)
+		}
 	})
 }
 
