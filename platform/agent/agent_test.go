@@ -1,0 +1,449 @@
+//go:build linux
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func TestLoadAndUnload(t *testing.T) {
+	l := newLab(t, t.TempDir(), nil)
+	l.load("r1")
+	for range 3 { // the same id is the same replica
+		if reply, err := l.Load(t.Context(), request("r1", 1)); err != nil || reply.State != functions.Ready {
+			t.Fatalf("%+v %v", reply, err)
+		}
+	}
+	d, _ := l.Document()
+	if len(d.Models) != 1 || d.Memory.Used != 64<<20 || d.Models[0].Endpoint == "" || d.Models[0].Spec == nil {
+		t.Fatalf("%+v", d)
+	}
+	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "r1", Epoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.until("it is gone", func() bool { return l.state("r1") == functions.Unloaded })
+	l.Unload(t.Context(), functions.UnloadRequest{ID: "r1", Epoch: 1})
+	if d, _ := l.Document(); len(d.Models) != 0 || d.Memory.Used != 0 {
+		t.Fatalf("not forgotten: %+v", d.Models)
+	}
+	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "never", Epoch: 1}); err != nil {
+		t.Fatalf("what is not there is gone: %v", err)
+	}
+	want := []functions.State{functions.Downloading, functions.Loading, functions.Ready, functions.Draining, functions.Unloaded}
+	if got := l.heard("r1"); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("pushed %v, want %v", got, want)
+	}
+}
+
+func TestEpoch(t *testing.T) {
+	l := newLab(t, t.TempDir(), nil)
+	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "a", Epoch: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Load(t.Context(), request("r1", 6)); !errors.Is(err, functions.ErrStaleEpoch) {
+		t.Fatalf("a superseded load: %v", err)
+	}
+	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "a", Epoch: 6}); !errors.Is(err, functions.ErrStaleEpoch) {
+		t.Fatalf("a superseded unload: %v", err)
+	}
+	if d, _ := l.Document(); d.Epoch != 7 || len(d.Models) != 0 {
+		t.Fatalf("%+v", d)
+	}
+	if _, err := l.Load(t.Context(), functions.LoadRequest{ID: "../x", Team: "default", Model: "x", Epoch: 7}); !errors.Is(err, ErrBadRequest) {
+		t.Fatalf("a bad id: %v", err)
+	}
+}
+
+func TestCallOff(t *testing.T) {
+	l := newLab(t, t.TempDir(), nil)
+	r := request("r1", 1)
+	r.Spec.Source = "az://a/b/c"
+	if _, err := l.Load(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "r1", Epoch: 1, Reason: functions.ReasonCalledOff}); err != nil {
+		t.Fatal(err)
+	}
+	l.until("it is called off", func() bool { return l.state("r1").Over() })
+	// One with a process goes on.
+	l.load("r2")
+	l.Unload(t.Context(), functions.UnloadRequest{ID: "r2", Epoch: 1, Reason: functions.ReasonCalledOff})
+	l.load("r3")
+	if st := l.state("r2"); st != functions.Ready {
+		t.Fatalf("r2 is %s", st)
+	}
+}
+
+func TestAdopt(t *testing.T) {
+	dir := t.TempDir()
+	l := newLab(t, dir, func(o *Options) { o.Leave = true })
+	l.load("r1")
+	before, _ := l.Document()
+	if err := l.stop(); err != nil {
+		t.Fatal(err)
+	}
+	l = newLab(t, dir, nil)
+	l.until("it is adopted", func() bool { return l.state("r1") == functions.Ready })
+	after, _ := l.Document()
+	if len(after.Models) != 1 || after.Models[0].Endpoint != before.Models[0].Endpoint || after.Models[0].Spec == nil || after.Memory.Used != 64<<20 {
+		t.Fatalf("%+v, was %+v", after.Models, before.Models)
+	}
+}
+
+// TestKeeperDies: its engines go with it, their replicas fail, and the next
+// load finds another keeper.
+func TestKeeperDies(t *testing.T) {
+	l := newLab(t, t.TempDir(), nil)
+	l.load("r1")
+	l.Agent.mu.Lock()
+	pid := l.keep.PID()
+	l.Agent.mu.Unlock()
+	syscall.Kill(pid, syscall.SIGKILL)
+	l.until("its replica has failed", func() bool { return l.state("r1") == functions.Failed })
+	l.until("there is another keeper", func() bool {
+		_, err := l.Load(t.Context(), request("r2", 1))
+		return err == nil
+	})
+	l.until("r2 is READY", func() bool { return l.state("r2") == functions.Ready })
+}
+
+// serve puts an agent's door on a loopback port.
+func serve(t *testing.T, l *lab) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	engines := upstream.New(upstream.Options{})
+	srv := door.NewFiber(door.Options{Handler: NewDoor(l.Agent, "secret", engines).Serve})
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ln) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		srv.Shutdown(ctx)
+		<-done
+		engines.Close()
+	})
+	return "http://" + ln.Addr().String()
+}
+
+func TestDoor(t *testing.T) {
+	l := newLab(t, t.TempDir(), nil)
+	url := serve(t, l)
+	c := NewClient(url, "secret")
+	defer c.Close()
+	if reply, err := c.Load(t.Context(), request("r1", 5)); err != nil || reply.ID != "r1" {
+		t.Fatalf("%+v %v", reply, err)
+	}
+	l.until("r1 is READY", func() bool { return l.state("r1") == functions.Ready })
+	if _, err := c.Load(t.Context(), request("r2", 4)); !errors.Is(err, functions.ErrStaleEpoch) {
+		t.Errorf("a lower epoch: %v", err)
+	}
+	if err := c.Unload(t.Context(), functions.UnloadRequest{ID: "r1", Epoch: 4}); !errors.Is(err, functions.ErrStaleEpoch) {
+		t.Errorf("a lower epoch: %v", err)
+	}
+	if _, err := c.Load(t.Context(), functions.LoadRequest{ID: "A", Epoch: 5}); !errors.Is(err, ErrBadRequest) {
+		t.Errorf("a bad id: %v", err)
+	}
+	l.Reach(url, false)
+	hb, err := c.Heartbeat(t.Context())
+	if err != nil || hb.AgentID != "n" || len(hb.Models) != 1 || hb.Models[0].Endpoint != url+"/replicas/r1" || hb.Epoch != 5 {
+		t.Fatalf("%+v %v", hb, err)
+	}
+	if err := c.Verify(t.Context(), "r1", "refused"); err != nil {
+		t.Error(err)
+	}
+	log, err := c.Logs(t.Context(), "r1", 5, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := io.ReadAll(log); string(b) != "engine of x\n" {
+		t.Errorf("log %q", b)
+	}
+	log.Close()
+	if _, err := c.Logs(t.Context(), "r9", 5, false); !errors.Is(err, ErrNoLog) {
+		t.Errorf("the log of nobody: %v", err)
+	}
+
+	call := func(method, path, token, body string) (int, string) {
+		req, _ := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
+		if token != "" {
+			req.Header.Set("Authorization", token)
+		}
+		req.Close = true
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(b)
+	}
+	// Every path wants the token.
+	for _, path := range []string{"/load_model", "/unload_model", "/heartbeat", "/infer", "/replicas/r1/v1/models", "/replicas/r1/logs", "/replicas/r9/x", "/nothing", "/"} {
+		for _, token := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Basic secret", "secret", "bearer secret ", "Bearer secretx"} {
+			if status, _ := call("POST", path, token, "{}"); status != 401 {
+				t.Errorf("%s with %q: %d", path, token, status)
+			}
+		}
+	}
+	for _, x := range []struct {
+		method, path, body string
+		status             int
+		has                string
+	}{
+		{"POST", "/infer", `{"model":"x","prompt":"hello"}`, 200, "hello"},
+		{"POST", "/infer", `{"model":"default/x","messages":[]}`, 200, "messages"},
+		{"POST", "/infer", `{"model":"other/x","messages":[]}`, 404, "model_not_found"},
+		{"POST", "/infer", `{"model":"y","messages":[]}`, 404, "model_not_found"},
+		{"POST", "/infer", `{"model":"x","model":"y"}`, 400, "invalid_json"},
+		{"POST", "/replicas/r1/v1/completions", `{"prompt":"through"}`, 200, "through"},
+		{"POST", "/replicas/r9/v1/completions", `{}`, 404, "replica_not_found"},
+		{"GET", "/load_model", "", 405, "POST"},
+		{"POST", "/load_model", "{", 400, "invalid_json"},
+		{"POST", "/load_model", "{}{}", 400, "invalid_json"},
+		{"POST", "/nothing", "", 404, "unknown_endpoint"},
+		{"GET", "/replicas/r1/logs?tail=x", "", 400, "tail"},
+	} {
+		status, body := call(x.method, x.path, "Bearer secret", x.body)
+		if status != x.status || !strings.Contains(body, x.has) {
+			t.Errorf("%s %s %s: %d %s", x.method, x.path, x.body, status, body)
+		}
+		if strings.Contains(body, "secret") {
+			t.Errorf("%s: the token reached the engine: %s", x.path, body)
+		}
+	}
+
+	// A client that leaves a stream frees its place.
+	ctx, cancel := context.WithCancel(t.Context())
+	req, _ := http.NewRequestWithContext(ctx, "GET", url+"/replicas/r1/v1/slow", nil)
+	req.Header.Set("Authorization", "Bearer secret")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 9)
+	if _, err := io.ReadFull(res.Body, b); err != nil || string(b) != "data: 1\n\n" {
+		t.Fatalf("%q %v", b, err)
+	}
+	if n := l.proxied.of("r1"); n != 1 {
+		t.Errorf("%d in flight", n)
+	}
+	cancel()
+	res.Body.Close()
+	l.until("its place is free", func() bool { return l.proxied.of("r1") == 0 })
+}
+
+func TestFollowLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	write := func(s string) {
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.WriteString(s)
+		f.Close()
+	}
+	write("one\ntwo\nthree\n")
+	for lines, want := range map[int]string{0: "", 1: "three\n", 2: "two\nthree\n", 9: "one\ntwo\nthree\n"} {
+		f, _ := os.Open(path)
+		at, err := tailOffset(f, lines)
+		f.Seek(at, io.SeekStart)
+		if b, _ := io.ReadAll(f); string(b) != want || err != nil {
+			t.Errorf("last %d lines: %q %v", lines, b, err)
+		}
+		f.Close()
+	}
+	f, _ := os.Open(path)
+	var over atomic.Bool
+	l := &follower{ctx: t.Context(), f: f, path: path, over: over.Load}
+	defer l.Close()
+	r := func(n int) string {
+		b := make([]byte, n)
+		if _, err := io.ReadFull(l, b); err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if s := r(14); s != "one\ntwo\nthree\n" {
+		t.Errorf("%q", s)
+	}
+	write("four\n")
+	if s := r(5); s != "four\n" {
+		t.Errorf("%q", s)
+	}
+	os.Rename(path, path+".1") // it is turned over
+	write("five\n")
+	if s := r(5); s != "five\n" {
+		t.Errorf("%q", s)
+	}
+	over.Store(true)
+	if b, err := io.ReadAll(l); len(b) != 0 || err != nil {
+		t.Errorf("%q %v", b, err)
+	}
+}
+
+// TestJoin: a server that is away is tried again, the newest document is what
+// it gets, and a flood of news costs no more than it can take.
+func TestJoin(t *testing.T) {
+	var down atomic.Bool
+	var last atomic.Int64
+	var count atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() {
+			w.WriteHeader(503)
+			return
+		}
+		b, _ := io.ReadAll(r.Body)
+		var hb functions.Heartbeat
+		if r.URL.Path != "/api/v1/heartbeat" || r.Header.Get("Authorization") != "Bearer tok" || json.Unmarshal(b, &hb) != nil {
+			t.Errorf("%s %s", r.URL.Path, b)
+		}
+		if hb.Epoch < last.Load() {
+			t.Errorf("%d after %d", hb.Epoch, last.Load())
+		}
+		last.Store(hb.Epoch)
+		count.Add(1)
+		w.WriteHeader(204)
+	}))
+	defer srv.Close()
+	j := NewJoin(srv.URL+"/", "tok", slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- j.Run(ctx) }()
+	wait := func(n int64) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); last.Load() != n; <-time.After(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the server knows %d, not %d", last.Load(), n)
+			}
+		}
+	}
+	for i := range int64(1000) {
+		j.Push(functions.Heartbeat{AgentID: "n", Epoch: i + 1})
+	}
+	wait(1000)
+	if count.Load() > 900 {
+		t.Errorf("%d documents for a flood of 1000", count.Load())
+	}
+	down.Store(true)
+	j.Push(functions.Heartbeat{Epoch: 1001})
+	<-time.After(50 * time.Millisecond)
+	j.Push(functions.Heartbeat{Epoch: 1002})
+	down.Store(false)
+	wait(1002)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestJoinBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := NewJoin("http://server.invalid", "tok", slog.New(slog.DiscardHandler))
+		var tries atomic.Int64
+		j.http.Transport = refusing{&tries}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- j.Run(ctx) }()
+		for i := range int64(600) { // a minute of news ten times a second
+			j.Push(functions.Heartbeat{Epoch: i})
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := tries.Load(); n < 10 || n > 25 {
+			t.Errorf("%d tries in a minute", n)
+		}
+		cancel()
+		<-done
+	})
+}
+
+type refusing struct{ tries *atomic.Int64 }
+
+func (r refusing) RoundTrip(*http.Request) (*http.Response, error) {
+	r.tries.Add(1)
+	return nil, errors.New("connection refused")
+}
+
+func TestMemory(t *testing.T) {
+	for text, want := range map[string]int64{
+		"MemTotal:       16384 kB\nMemFree: 1 kB\n": 16384 << 10,
+		"MemFree: 1 kB\nMemTotal: 1 kB\n":           1 << 10,
+		"": 0, "MemTotal: x kB\n": 0, "MemTotal: 5\n": 0, "MemTotal: -5 kB\n": 0, "MemTotal: 99999999999999999999 kB\n": 0,
+	} {
+		if n, err := parseMeminfo(text); n != want || (err != nil) != (want == 0) {
+			t.Errorf("%q: %d %v", text, n, err)
+		}
+	}
+	for text, want := range map[string]int64{"max\n": 0, "1073741824\n": 1 << 30, "9223372036854771712": 0, "": 0, "-1": 0} {
+		if n := parseLimit(text); n != want {
+			t.Errorf("%q: %d", text, n)
+		}
+	}
+	if m, err := Memory(); err != nil || m <= 0 {
+		t.Errorf("this machine: %v %v", m, err)
+	}
+	if !strings.Contains(Machine(), "/") || Machine() != Machine() {
+		t.Errorf("machine %q", Machine())
+	}
+}
+
+func TestOffer(t *testing.T) {
+	found := []functions.GPU{{Index: 0, MemoryTotal: 80 << 30, MemoryFree: 70 << 30, Health: "ok"}, {Index: 1, MemoryTotal: 24 << 30, Health: "ok"}}
+	for _, x := range []struct {
+		count  int
+		memory functions.Bytes
+		want   string
+	}{
+		{-1, 0, "[80Gi 24Gi]"}, {1, 0, "[80Gi]"}, {0, 0, "[]"}, {-1, 40 << 30, "[40Gi 24Gi]"}, {3, 0, "[80Gi 24Gi 0]"}, {3, 16 << 30, "[16Gi 16Gi 16Gi]"},
+	} {
+		var got []functions.Bytes
+		for _, g := range offer(found, x.count, x.memory) {
+			got = append(got, g.MemoryTotal)
+		}
+		if fmt.Sprint(got) != x.want {
+			t.Errorf("--gpus %d --gpu-memory %v: %v, want %s", x.count, x.memory, got, x.want)
+		}
+	}
+	if found[0].MemoryTotal != 80<<30 {
+		t.Error("what was found was changed")
+	}
+}
+
+func TestReadToken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	for text, want := range map[string]string{"abc\n": "abc", " abc ": "abc", "": "", "a b": "", "a\x00b": "", strings.Repeat("x", 600): ""} {
+		os.WriteFile(path, []byte(text), 0o600)
+		got, err := ReadToken(path)
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q %v", text, got, err)
+		}
+		if err != nil && text != "" && bytes.Contains([]byte(err.Error()), []byte(text)) {
+			t.Errorf("the token is in the error: %v", err)
+		}
+	}
+	if _, err := ReadToken(path + "x"); err == nil {
+		t.Error("no file, no error")
+	}
+}

@@ -1,0 +1,193 @@
+//go:build linux
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// The test binary is also the keeper and the engine of these tests.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		var err error
+		switch os.Args[1] {
+		case "keep":
+			flags := map[string]string{}
+			for i := 2; i+1 < len(os.Args); i += 2 {
+				flags[strings.TrimPrefix(os.Args[i], "--")] = os.Args[i+1]
+			}
+			err = keeper.Run(ctx, keeper.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: 5 * time.Second})
+		case "test-engine":
+			err = toyEngine(ctx, os.Args[2], os.Args[3])
+		default:
+			os.Exit(m.Run())
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// toyEngine is a small true engine; /v1/slow streams a byte and then waits.
+func toyEngine(ctx context.Context, port, name string) error {
+	fmt.Println("engine of", name)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"object":"text_completion","choices":[{"index":0,"text":%q,"message":{"content":"hi"},"finish_reason":"length"}],"usage":{"completion_tokens":1},"auth":%q}`, string(b), r.Header.Get("Authorization"))
+	}
+	mux.HandleFunc("POST /v1/completions", answer)
+	mux.HandleFunc("POST /v1/chat/completions", answer)
+	mux.HandleFunc("GET /v1/slow", func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "data: 1\n\n")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	ln, err := net.Listen("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: mux}
+	context.AfterFunc(ctx, func() { srv.Close() })
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// noStage is a stager for models without a source; a source "slow" comes for ever.
+type noStage struct{}
+
+func (noStage) Stage(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+	progress(1, 100)
+	<-ctx.Done()
+	return replica.Checkpoint{}, context.Cause(ctx)
+}
+
+// lab is one agent, running.
+type lab struct {
+	*Agent
+	t    *testing.T
+	dir  string
+	stop func() error
+	mu   sync.Mutex
+	said []functions.Heartbeat
+}
+
+func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{t: t, dir: dir}
+	o := Options{ID: "n", Machine: "m", Dir: dir, Exe: exe, Memory: 1 << 30, Stager: noStage{}, Log: slog.New(slog.DiscardHandler),
+		Push: func(hb functions.Heartbeat) {
+			l.mu.Lock()
+			l.said = append(l.said, hb)
+			l.mu.Unlock()
+		}}
+	if edit != nil {
+		edit(&o)
+	}
+	l.Agent = New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	var once sync.Once
+	var ended error
+	l.stop = func() error {
+		once.Do(func() {
+			cancel()
+			select {
+			case ended = <-done:
+			case <-time.After(15 * time.Second):
+				ended = errors.New("it does not end")
+			}
+		})
+		return ended
+	}
+	t.Cleanup(func() {
+		if err := l.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	l.until("it knows what runs", func() bool { _, err := l.Document(); return err == nil })
+	return l
+}
+
+func (l *lab) until(what string, ok func() bool) {
+	l.t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); <-time.After(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			d, _ := l.Document()
+			l.t.Fatalf("never: %s; %+v", what, d.Models)
+		}
+	}
+}
+
+func (l *lab) state(id string) functions.State {
+	d, _ := l.Document()
+	for _, m := range d.Models {
+		if m.ID == id {
+			return m.State
+		}
+	}
+	return ""
+}
+
+func request(id string, epoch int64) functions.LoadRequest {
+	exe, _ := os.Executable()
+	m := functions.NewModel()
+	m.Spec.Engine, m.Spec.Health = functions.EngineCommand, "/health"
+	m.Spec.Args = []string{exe, "test-engine", "{port}", "{name}"}
+	m.Spec.Resources.Memory = 64 << 20
+	return functions.LoadRequest{ID: id, Team: "default", Model: "x", Spec: m.Spec, Dir: filepath.Dir(exe), Epoch: epoch}
+}
+
+func (l *lab) load(id string) {
+	l.t.Helper()
+	if _, err := l.Load(l.t.Context(), request(id, 1)); err != nil {
+		l.t.Fatal(err)
+	}
+	l.until(id+" is READY", func() bool { return l.state(id) == functions.Ready })
+}
+
+// heard are the states a replica was said to be in, in order.
+func (l *lab) heard(id string) (out []functions.State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, hb := range l.said {
+		for _, m := range hb.Models {
+			if m.ID == id && !slices.Contains(out, m.State) {
+				out = append(out, m.State)
+			}
+		}
+	}
+	return out
+}
