@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader"
@@ -107,5 +108,80 @@ func TestStagedIntoStore(t *testing.T) {
 	}
 	if source.KindOf(st.Remove(c.Digest)) != source.Refused {
 		t.Error("a leased checkpoint was removed")
+	}
+}
+
+func TestFolderInPlaceBad(t *testing.T) {
+	good := weights(100_000, 1)
+	for _, tc := range []struct {
+		name string
+		make func(t *testing.T, folder string)
+		o    loader.StageOptions
+		kind source.Kind
+		says string
+	}{
+		{"empty", func(t *testing.T, f string) {}, loader.StageOptions{}, source.Missing, "no weights"},
+		{"cut short", func(t *testing.T, f string) { write(t, f, "model.safetensors", good[:50_000]) }, loader.StageOptions{}, source.Truncated, "50000 bytes"},
+		{"no config", func(t *testing.T, f string) { write(t, f, "model.safetensors", good) }, loader.StageOptions{Need: []string{"config.json"}}, source.Missing, "config.json"},
+		{"a shard missing", func(t *testing.T, f string) {
+			write(t, f, "a.safetensors", good)
+			write(t, f, "model.safetensors.index.json", []byte(`{"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}`))
+		}, loader.StageOptions{}, source.Missing, "b.safetensors"},
+		{"another digest", func(t *testing.T, f string) { write(t, f, "model.safetensors", good) }, loader.StageOptions{Digest: "sha256:" + strings.Repeat("0", 64)}, source.Digest, "is demanded"},
+		{"a link for weights", func(t *testing.T, f string) {
+			if err := os.Symlink("/etc/passwd", filepath.Join(f, "model.safetensors")); err != nil {
+				t.Fatal(err)
+			}
+		}, loader.StageOptions{}, source.Refused, "is a link"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			folder := t.TempDir()
+			tc.make(t, folder)
+			l := loader.New(loader.Options{Sources: map[string]loader.Source{"file": dir.Source{}}})
+			defer l.Close()
+			s, err := l.Stage(t.Context(), folder, tc.o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Release()
+			_, err = s.Wait(t.Context())
+			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), folder) {
+				t.Errorf("error %v, want kind %q", err, tc.kind)
+			}
+		})
+	}
+}
+
+func TestFolderInPlaceOfDigest(t *testing.T) {
+	folder := model(t)
+	staged := loader.New(loader.Options{Store: open(t, store.Options{}), Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
+	defer staged.Close()
+	want := stageFolder(t, staged, folder)
+	want.Lease.Release()
+	l := loader.New(loader.Options{Sources: map[string]loader.Source{"file": dir.Source{}}})
+	defer l.Close()
+	for range 2 {
+		s, err := l.Stage(t.Context(), folder, loader.StageOptions{Digest: want.Digest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Wait(t.Context())
+		if err != nil || c.Digest != want.Digest || c.Path != folder {
+			t.Errorf("%+v, %v", c, err)
+		}
+		s.Release()
+	}
+}
+
+func TestStageRefuses(t *testing.T) {
+	l := loader.New(loader.Options{Sources: map[string]loader.Source{"file": dir.Source{}, "az": copied{dir.Source{}}}})
+	for src, says := range map[string]string{"s3://bucket/x": "az, file", "az://acc/c/p": "no store", "./x": "relative"} {
+		if _, err := l.Stage(t.Context(), src, loader.StageOptions{}); source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", src, err)
+		}
+	}
+	l.Close()
+	if _, err := l.Stage(t.Context(), "/x", loader.StageOptions{}); err == nil {
+		t.Error("staged by a closed loader")
 	}
 }

@@ -172,7 +172,7 @@ func TestManyProcessesOneStages(t *testing.T) {
 	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
 		if n == 1 {
 			close(begun)
-			<-gate
+			hold(req, gate)
 		}
 		return false
 	})

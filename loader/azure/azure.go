@@ -252,7 +252,7 @@ func fail(ctx context.Context, p place, a *access, name string, err error) error
 	r, ok := errors.AsType[*azcore.ResponseError](err)
 	switch {
 	case noIdentity(err):
-		e.Kind, e.What, e.Fix = source.Denied, "there is no credential for "+where, howTo
+		e.Kind, e.What, e.Fix = source.Denied, "no identity of this machine gives a token for "+where, howTo
 		return e
 	case !ok:
 		e.Kind, e.What = source.Unavailable, where+" cannot be reached: "+network(err)

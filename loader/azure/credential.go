@@ -77,7 +77,7 @@ func (s *Source) identity() (azcore.TokenCredential, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cred == nil {
-		cred, err := azidentity.NewDefaultAzureCredential(nil)
+		cred, err := azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{ClientOptions: policy.ClientOptions{Transport: s.http}})
 		if err != nil {
 			return nil, err
 		}
