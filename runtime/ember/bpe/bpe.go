@@ -18,8 +18,9 @@ type Tokenizer struct {
 	nfc     bool
 	whole   bool // a word that is in the vocabulary is not merged (ignore_merges)
 	size    int
-	added   []added      // longest first
-	starts  [256][]int32 // indices into added by first byte
+	added   []added
+	byText  map[string]int // index into added
+	lengths [256][]int     // of the added tokens that begin with a byte, the longest first
 	flags   []uint8
 	before  []int32
 	after   []int32
@@ -61,30 +62,38 @@ var runeBytes = func() (t [512]uint16) {
 // unlevel turns a vocabulary's characters into the bytes they stand for, in place.
 // A name with other characters (only added tokens have such) stays as it is.
 func unlevel(b []byte) []byte {
-	plain := true
-	for _, c := range b {
-		if c >= 0x80 {
-			plain = false
-			break
-		}
+	i := 0
+	for i < len(b) && b[i] < 0x80 {
+		i++ // printable characters stand for themselves
 	}
-	if plain {
-		return b // printable characters stand for themselves
+	if i == len(b) {
+		return b
 	}
-	for i := 0; i < len(b); {
-		r, n := utf8.DecodeRune(b[i:])
-		if r >= 512 || runeBytes[r] == 0 {
+	for k := i; k < len(b); {
+		r, n := twoByte(b[k:])
+		if n == 0 || runeBytes[r] == 0 {
 			return b
 		}
-		i += n
+		k += n
 	}
-	out := b[:0]
-	for i := 0; i < len(b); {
-		r, n := utf8.DecodeRune(b[i:])
+	out := b[:i]
+	for i < len(b) {
+		r, n := twoByte(b[i:])
 		out = append(out, byte(runeBytes[r]-1)) // never ahead of i
 		i += n
 	}
 	return out
+}
+
+// twoByte decodes a character below U+0200, all that stand for bytes; n is 0 for others.
+func twoByte(b []byte) (r, n int) {
+	switch c := b[0]; {
+	case c < 0x80:
+		return int(c), 1
+	case c >= 0xc2 && c < 0xc8 && len(b) > 1 && b[1]&0xc0 == 0x80:
+		return int(c&0x1f)<<6 | int(b[1]&0x3f), 2
+	}
+	return 0, 0
 }
 
 // Size is one more than the largest token id.
@@ -95,10 +104,8 @@ func (t *Tokenizer) Pattern() Pattern { return t.pattern }
 
 // Find returns the id of the token that is exactly text, added ones first.
 func (t *Tokenizer) Find(text string) (int, bool) {
-	for _, a := range t.added {
-		if a.Content == text {
-			return int(a.ID), true
-		}
+	if k, ok := t.byText[text]; ok {
+		return int(t.added[k].ID), true
 	}
 	id := t.names.find([]byte(text))
 	return int(id), id >= 0
@@ -181,16 +188,14 @@ func (t *Tokenizer) nextAdded(s string) (at, end, which int) {
 		return 0, 0, -1
 	}
 	for i := range len(s) {
-		for _, k := range t.starts[s[i]] {
-			a := &t.added[k]
-			if !strings.HasPrefix(s[i:], a.Content) {
+		for _, n := range t.lengths[s[i]] {
+			if n > len(s)-i {
 				continue
 			}
-			e := i + len(a.Content)
-			if a.SingleWord && (wordBefore(s[:i]) || wordAfter(s[e:])) {
-				continue
+			k, ok := t.byText[s[i:i+n]]
+			if ok && !(t.added[k].SingleWord && (wordBefore(s[:i]) || wordAfter(s[i+n:]))) {
+				return i, i + n, k
 			}
-			return i, e, int(k)
 		}
 	}
 	return 0, 0, -1

@@ -82,7 +82,8 @@ func (s step) flatten() []step {
 func Parse(b []byte) (*Tokenizer, error) {
 	t := &Tokenizer{}
 	s := &scanner{b: b}
-	var addedRaw, pre, norm, post, model []byte
+	var addedRaw, pre, norm, post []byte
+	model := false
 	err := s.object(func(key string) (err error) {
 		switch key {
 		case "added_tokens":
@@ -94,7 +95,13 @@ func Parse(b []byte) (*Tokenizer, error) {
 		case "post_processor":
 			post, err = s.skip()
 		case "model":
-			model, err = s.skip()
+			if model {
+				return errors.New("model stands there twice")
+			}
+			model = true
+			if err = t.model(s); err != nil {
+				err = fmt.Errorf("model: %w", err)
+			}
 		default:
 			_, err = s.skip()
 		}
@@ -106,14 +113,11 @@ func Parse(b []byte) (*Tokenizer, error) {
 	if s.peek() != 0 {
 		return nil, s.bad("the end")
 	}
-	if model == nil {
+	if !model {
 		return nil, errors.New("model is missing")
 	}
 	if err := t.cutting(pre, norm); err != nil {
 		return nil, err
-	}
-	if err := t.model(model); err != nil {
-		return nil, fmt.Errorf("model: %w", err)
 	}
 	if err := t.addTokens(addedRaw); err != nil {
 		return nil, fmt.Errorf("added_tokens: %w", err)
@@ -194,11 +198,35 @@ func (t *Tokenizer) cutting(pre, norm []byte) error {
 	return fmt.Errorf("pre_tokenizer: unknown combination %s", strings.Join(types, ", "))
 }
 
-func (t *Tokenizer) model(raw []byte) error {
-	s := &scanner{b: raw}
+// model reads the two big tables where they stand, as in all known files the
+// vocabulary comes before the merges; otherwise the merges are kept for later.
+func (t *Tokenizer) model(s *scanner) error {
 	var typ string
-	var vocab, mergeList []byte
+	var later *scanner
+	vocab, merged := false, false
 	err := s.object(func(key string) error {
+		switch key {
+		case "vocab":
+			if vocab {
+				return errors.New("vocab stands there twice")
+			}
+			vocab = true
+			if err := t.readVocab(s); err != nil {
+				return fmt.Errorf("vocab: %w", err)
+			}
+			return nil
+		case "merges":
+			if merged {
+				return errors.New("merges stands there twice")
+			}
+			merged = true
+			if !vocab {
+				raw, err := s.skip()
+				later = &scanner{b: raw}
+				return err
+			}
+			return t.readMerges(s)
+		}
 		v, err := s.skip()
 		if err != nil {
 			return err
@@ -206,10 +234,6 @@ func (t *Tokenizer) model(raw []byte) error {
 		switch key {
 		case "type":
 			return json.Unmarshal(v, &typ)
-		case "vocab":
-			vocab = v
-		case "merges":
-			mergeList = v
 		case "ignore_merges":
 			return json.Unmarshal(v, &t.whole)
 		case "byte_fallback":
@@ -233,23 +257,20 @@ func (t *Tokenizer) model(raw []byte) error {
 	if typ != "" && typ != "BPE" {
 		return fmt.Errorf("type %q is not supported (known: BPE)", typ)
 	}
-	if vocab == nil || mergeList == nil {
+	if !vocab || !merged {
 		return errors.New("vocab or merges is missing")
 	}
-	if err := t.readVocab(vocab); err != nil {
-		return fmt.Errorf("vocab: %w", err)
-	}
-	if err := t.readMerges(mergeList); err != nil {
-		return fmt.Errorf("merges: %w", err)
+	if later != nil {
+		return t.readMerges(later)
 	}
 	return nil
 }
 
-func (t *Tokenizer) readVocab(raw []byte) error {
-	s := &scanner{b: raw}
+func (t *Tokenizer) readVocab(s *scanner) error {
 	n := &t.names
-	n.arena = make([]byte, 0, len(raw)/2+64)
-	n.grow(int32(min(len(raw)/24, maxVocab)))
+	left := len(s.b) - s.at // of which the vocabulary has about half
+	n.arena = make([]byte, 0, left/4+64)
+	n.grow(int32(min(left/48, maxVocab)))
 	err := s.list('{', '}', func() error {
 		start := len(n.arena)
 		b, err := s.text(n.arena)
@@ -288,12 +309,11 @@ func (t *Tokenizer) readVocab(raw []byte) error {
 	return nil
 }
 
-func (t *Tokenizer) readMerges(raw []byte) error {
-	s := &scanner{b: raw}
-	t.merges = newMerges(len(raw) / 16)
-	rank := int32(0)
+func (t *Tokenizer) readMerges(s *scanner) error {
+	t.merges = newMerges(min(t.names.count, maxVocab))
+	rank, last := int32(0), int32(-1)
 	var l, r, buf []byte
-	return s.list('[', ']', func() error {
+	err := s.list('[', ']', func() error {
 		var err error
 		if s.peek() == '[' { // ["a", "b"], newer files
 			k := 0
@@ -327,7 +347,12 @@ func (t *Tokenizer) readMerges(raw []byte) error {
 		a, b := unlevel(l), unlevel(r)
 		left, right := t.names.find(a), t.names.find(b)
 		buf = append(append(buf[:0], a...), b...)
-		id := t.names.find(buf)
+		// Most vocabularies have the merged tokens in the order of the merges.
+		id := last + 1
+		if string(t.names.bytes(id)) != string(buf) {
+			id = t.names.find(buf)
+		}
+		last = id
 		if left < 0 || right < 0 || id < 0 {
 			return fmt.Errorf("%q and %q: a part or the whole is not in the vocabulary", a, b)
 		}
@@ -338,6 +363,10 @@ func (t *Tokenizer) readMerges(raw []byte) error {
 		rank++
 		return nil
 	})
+	if err != nil {
+		return fmt.Errorf("merges: %w", err)
+	}
+	return nil
 }
 
 func (m *merges) double() *merges {
@@ -381,12 +410,19 @@ func (t *Tokenizer) addTokens(raw []byte) error {
 			t.flags[a.ID] |= isSpecial
 		}
 	}
-	// The longest first, as a leftmost-longest search wants it.
-	slices.SortStableFunc(list, func(a, b added) int { return len(b.Content) - len(a.Content) })
-	t.added = list
+	t.added, t.byText = list, make(map[string]int, len(list))
 	for i, a := range list {
+		if _, ok := t.byText[a.Content]; ok {
+			continue // the first one counts
+		}
+		t.byText[a.Content] = i
 		c := a.Content[0]
-		t.starts[c] = append(t.starts[c], int32(i))
+		if !slices.Contains(t.lengths[c], len(a.Content)) {
+			t.lengths[c] = append(t.lengths[c], len(a.Content))
+		}
+	}
+	for c := range t.lengths {
+		slices.SortFunc(t.lengths[c], func(a, b int) int { return b - a })
 	}
 	return nil
 }

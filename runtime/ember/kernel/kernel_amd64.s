@@ -38,6 +38,7 @@ TEXT ·oneRowBF16AVX2(SB), NOSPLIT, $0-40
 	XORQ AX, AX
 
 onerow:
+	PREFETCHT0 2048(SI)
 	VPMOVZXWD (SI), Y8
 	VPMOVZXWD 16(SI), Y9
 	VPSLLD    $16, Y8, Y8
@@ -67,6 +68,10 @@ onerow:
 	VZEROUPPER
 	RET
 
+// Four rows side by side are four short streams, which the processor does not
+// prefetch well by itself: without help this runs at a third of the memory's speed.
+// R11 walks the rows after the next four, which lie in one piece behind these.
+//
 // func fourRowsBF16AVX2(o *[4]float32, w *uint16, stride int, x *float32, n int)
 TEXT ·fourRowsBF16AVX2(SB), NOSPLIT, $0-40
 	MOVQ o+0(FP), BX
@@ -77,11 +82,14 @@ TEXT ·fourRowsBF16AVX2(SB), NOSPLIT, $0-40
 	LEAQ (SI)(DX*1), R8
 	LEAQ (SI)(DX*2), R9
 	LEAQ (R8)(DX*2), R10
+	LEAQ (SI)(DX*8), R11
 	CLEAR
 	SHRQ $4, CX
 	XORQ AX, AX
 
 fourrows:
+	PREFETCHT0 (R11)(AX*4)
+	PREFETCHT0 64(R11)(AX*4)
 	VMOVUPS   (DI)(AX*2), Y8
 	VMOVUPS   32(DI)(AX*2), Y9
 	VPMOVZXWD (SI)(AX*1), Y10
@@ -124,6 +132,9 @@ fourrows:
 	VZEROUPPER
 	RET
 
+// The rows may be further apart than they are long, so R11 and R12 walk them row by
+// row.
+//
 // func fourRowsF32AVX2(o *[4]float32, w *float32, stride int, x *float32, n int)
 TEXT ·fourRowsF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ o+0(FP), BX
@@ -134,11 +145,19 @@ TEXT ·fourRowsF32AVX2(SB), NOSPLIT, $0-40
 	LEAQ (SI)(DX*1), R8
 	LEAQ (SI)(DX*2), R9
 	LEAQ (R8)(DX*2), R10
+	LEAQ (SI)(DX*8), R11
+	LEAQ (R11)(DX*1), R12
 	CLEAR
 	SHRQ $4, CX
 	XORQ AX, AX
 
 fourrowsf:
+	PREFETCHT0 (R11)
+	PREFETCHT0 (R11)(DX*1)
+	PREFETCHT0 (R11)(DX*2)
+	PREFETCHT0 (R12)(DX*2)
+	ADDQ    $64, R11
+	ADDQ    $64, R12
 	VMOVUPS (DI)(AX*1), Y8
 	VMOVUPS 32(DI)(AX*1), Y9
 	VMULPS  (SI)(AX*1), Y8, Y10

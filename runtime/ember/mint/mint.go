@@ -7,7 +7,6 @@ package mint
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -27,9 +26,9 @@ type Shape struct {
 	Heads   int
 	KVHeads int
 	HeadDim int // default Hidden/Heads
-	// Learned is how many tokens the vocabulary has before the special ones; fewer if
-	// the text does not give as many. Vocab pads it with reserved tokens, which have
-	// a text like any other.
+	// Learned is how many tokens the text gives the vocabulary, or fewer if there are
+	// not as many in it. Vocab, if larger, is filled up with made-up merges, so that
+	// tokenizer.json has the size of a real one.
 	Learned int
 	Vocab   int
 	MaxPos  int
@@ -170,6 +169,9 @@ type addedToken struct {
 // Files writes everything but the weights and returns the vocabulary's size.
 func Files(dir string, s Shape, text string) (int, error) {
 	names, merges := learn(text, s.Learned, s.Pattern)
+	if n := s.Vocab - len(specials); n > len(names) {
+		names, merges = fill(names, merges, n)
+	}
 	vocab := map[string]int{}
 	for i, n := range names {
 		vocab[n] = i
@@ -178,13 +180,10 @@ func Files(dir string, s Shape, text string) (int, error) {
 	special := func(name string) {
 		id := len(vocab)
 		vocab[name] = id
-		added = append(added, addedToken{ID: id, Content: name, Special: id < len(names)+len(specials)})
+		added = append(added, addedToken{ID: id, Content: name, Special: true})
 	}
 	for _, n := range specials {
 		special(n)
-	}
-	for i := 0; len(vocab) < s.Vocab; i++ {
-		special(fmt.Sprintf("<|reserved_%d|>", i))
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return 0, err
@@ -241,6 +240,24 @@ func Files(dir string, s Shape, text string) (int, error) {
 		}
 	}
 	return len(vocab), nil
+}
+
+// fill makes up merges of two tokens that are there, until there are n tokens.
+func fill(names, merges []string, n int) ([]string, []string) {
+	r := rand.New(rand.NewPCG(1, 1))
+	seen := map[string]bool{}
+	for _, x := range names {
+		seen[x] = true
+	}
+	for len(names) < n {
+		a, b := names[r.IntN(len(names))], names[r.IntN(len(names))]
+		if len(a)+len(b) > 16 || seen[a+b] {
+			continue
+		}
+		seen[a+b] = true
+		names, merges = append(names, a+b), append(merges, a+" "+b)
+	}
+	return names, merges
 }
 
 // learn finds the merges of a byte-level BPE: always the most frequent pair, and of
