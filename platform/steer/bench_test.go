@@ -59,7 +59,7 @@ func BenchmarkReady(b *testing.B) {
 				}
 				m := functions.ReplicaStatus{ID: fmt.Sprint("r", i), Team: "default", Model: fmt.Sprint("m", i), State: functions.Ready, Endpoint: "http://127.0.0.1:1"}
 				hb.Models = append(slices.Clone(hb.Models), m)
-				time.Sleep(time.Millisecond) // the loop is at rest
+				<-time.After(time.Millisecond) // the loop is at rest
 				at := time.Now()
 				s.Heartbeat(hb, node)
 				took = append(took, (<-markOf(s)).Sub(at))

@@ -1,0 +1,134 @@
+//go:build linux
+
+package local
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// TestBadStarts: whatever keeps an engine from starting, every waiter hears the
+// first root cause within a second of it, and after the fix the next request
+// is answered.
+func TestBadStarts(t *testing.T) {
+	breaks := filepath.Join(t.TempDir(), "broken")
+	os.WriteFile(breaks, nil, 0o600)
+	missing := filepath.Join(t.TempDir(), "weights")
+	models := []*functions.Model{
+		model(t, "exits", nil, "fail=ValueError: weights are truncated"),
+		model(t, "mends", nil, "failif="+breaks),
+		model(t, "nobinary", func(s *functions.ModelSpec) { s.Args[0] = "/nowhere/engine" }),
+		model(t, "noweights", func(s *functions.ModelSpec) { s.Source = missing }),
+		model(t, "toolarge", func(s *functions.ModelSpec) { s.Resources.Memory = 1 << 50 }),
+	}
+	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: models}
+	srv := begin(t, "test-server", c)
+	defer showEvents(t, c.Addr)
+	up(t, c.Addr)
+	answers := func(name string) (statuses []int, body string) {
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		for range 5 {
+			all.Go(func() {
+				s, b := ask(c.Addr, name)
+				mu.Lock()
+				defer mu.Unlock()
+				statuses, body = append(statuses, s), b
+			})
+		}
+		all.Wait()
+		return statuses, body
+	}
+	for name, cause := range map[string]string{
+		"exits": "weights are truncated", "mends": "told to fail by a file", "nobinary": "/nowhere/engine", "noweights": missing,
+	} {
+		began := time.Now()
+		statuses, body := answers(name)
+		if fmt.Sprint(statuses) != "[503 503 503 503 503]" || !strings.Contains(body, "model_load_failed") || !strings.Contains(body, cause) {
+			t.Errorf("%s: %v %s", name, statuses, body)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("%s: told after %v", name, took)
+		}
+	}
+	starts := func(name string) (n int) {
+		for _, e := range events(c.Addr) {
+			if e.Kind == "start" && e.Function == "default/"+name {
+				n++
+			}
+		}
+		return n
+	}
+	// Asked as fast as can be for two seconds: at most one start a back-off.
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
+		if s, b := ask(c.Addr, "exits"); s != 503 {
+			t.Fatalf("%d %s", s, b)
+		}
+	}
+	if n := starts("exits"); n < 2 || n > 3 {
+		t.Errorf("%d starts in two seconds", n)
+	}
+	os.Remove(breaks)
+	eventually(t, 10*time.Second, "it is answered after the fix", func() bool { s, _ := ask(c.Addr, "mends"); return s == http.StatusOK })
+	srv.Process.Signal(os.Interrupt)
+	if err := srv.over(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInUse: two servers never share a folder, and one that could not have it
+// has not raised its epoch.
+func TestInUse(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Data: dir, Catalog: &shelf{}, Memory: 1 << 30, Name: "here"}
+	first, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(o); err == nil || !strings.Contains(err.Error(), ErrInUse.Error()) {
+		t.Fatalf("a second server: %v", err)
+	}
+	if e := first.Epoch(); e != 1 {
+		t.Errorf("epoch %d", e)
+	}
+	first.lock.Unlock()
+	os.WriteFile(filepath.Join(dir, "epoch"), []byte("many\n"), 0o600)
+	if _, err := New(o); err == nil || !strings.Contains(err.Error(), "epoch") {
+		t.Fatalf("an epoch that is none: %v", err)
+	}
+	os.WriteFile(filepath.Join(dir, "epoch"), []byte("41\n"), 0o600)
+	again, err := New(o)
+	if err != nil || again.Epoch() != 42 {
+		t.Fatalf("%v", err)
+	}
+	again.lock.Unlock()
+}
+
+func TestHeard(t *testing.T) {
+	l, err := New(Options{Data: t.TempDir(), Catalog: &shelf{}, Memory: 1 << 30, Name: "here", JoinToken: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.lock.Unlock()
+	for _, x := range []struct {
+		id, url string
+		ok      bool
+	}{
+		{"b", "http://10.0.0.1:9000", true}, {"b", "https://host:9000", true}, {"b", "http://[::1]:9000", true},
+		{"here", "http://10.0.0.1:9000", false}, {"", "http://10.0.0.1:9000", false}, {"B/..", "http://10.0.0.1:9000", false},
+		{"b", "", false}, {"b", "10.0.0.1:9000", false}, {"b", "file:///etc/passwd", false}, {"b", "http://u:p@host:1", false},
+		{"b", "http://host:0", false}, {"b", "http://host:1?x", false},
+	} {
+		if err := l.Heard(functions.Heartbeat{AgentID: x.id, URL: x.url}); (err == nil) != x.ok {
+			t.Errorf("%q at %q: %v", x.id, x.url, err)
+		}
+	}
+}
