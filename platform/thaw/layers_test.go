@@ -28,6 +28,8 @@ var layers = map[string]int{
 	"activator/route":    1,
 	"activator/balance":  1,
 	"loader":             2,
+	"loader/source":      0,
+	"loader/check":       0,
 	"loader/store":       1,
 	"loader/dir":         1,
 	"loader/azure":       1,

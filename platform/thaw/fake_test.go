@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// fakeEngine is an OpenAI-compatible server of a few lines for `engine:
+// command`: it fails in the ways that ember cannot be made to.
+func fakeEngine(args []string) int {
+	f := flag.NewFlagSet("fake", flag.ExitOnError)
+	name := f.String("name", "", "")
+	port := f.Int("port", 0, "")
+	dies := f.String("dies", "", "file: exit while loading, with its text as the last words, as long as it exists")
+	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]")
+	f.Parse(args)
+	if *dies != "" {
+		if b, err := os.ReadFile(*dies); err == nil {
+			fmt.Fprintf(os.Stderr, "INFO loading\n%s\n", b)
+			return 3
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("POST /v1/", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(body), `"echo-body"`) {
+			fmt.Fprintf(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, body)
+			return
+		}
+		if !strings.Contains(string(body), `"stream":true`) {
+			if *mode == "cut" && !strings.Contains(string(body), `"max_tokens":1`) {
+				w.Header().Set("Content-Length", "5000")
+				io.WriteString(w, `{"id":"x",`)
+				panic(http.ErrAbortHandler)
+			}
+			io.WriteString(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"text":"hi","message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		say := func(s string) {
+			fmt.Fprintf(w, "data: %s\n\n", s)
+			w.(http.Flusher).Flush()
+		}
+		say(`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}`)
+		switch *mode {
+		case "cut":
+			panic(http.ErrAbortHandler)
+		case "half":
+			return
+		case "frame":
+			say(`{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}`)
+			say("[DONE]")
+			return
+		}
+		say(`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`)
+		say("[DONE]")
+	})
+	_ = name
+	s := &http.Server{Addr: fmt.Sprintf("127.0.0.1:%d", *port), Handler: mux, ReadHeaderTimeout: time.Minute}
+	if err := s.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	return 0
+}
+
+// faked is a model file of the fake engine.
+func faked(name, flags, more string) string {
+	argv := []string{os.Args[0], "fake", "--name", "{name}", "--port", "{port}"}
+	argv = append(argv, strings.Fields(flags)...)
+	return modelFile(name, "  engine: command\n  args: [\""+strings.Join(argv, `", "`)+"\"]\n"+indent(more))
+}

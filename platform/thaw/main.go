@@ -1,0 +1,33 @@
+// Command thaw is the whole platform in one binary: server, agent, keeper of
+// engines, the embedded engine, and the verbs that speak to them. This package
+// is wiring and nothing else; each room tells its own story.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+)
+
+func main() {
+	os.Exit(signalled(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// signalled runs the program until it ends or is told to. The first SIGINT or
+// SIGTERM ends the context, which drains; a second one ends the process, for
+// who does not want to wait.
+func signalled(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // back to the default action: the second one kills
+	return run(ctx, args, stdin, stdout, stderr)
+}
+
+// run is the program as tests call it.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return cli.Main(ctx, args, stdin, stdout, stderr, programs())
+}

@@ -1,0 +1,484 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be the program: the keepers, engines, servers
+// and agents that these tests start are this binary under the program's verbs.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "keep", "engine", "serve", "agent", "fake":
+			if os.Args[1] == "fake" {
+				os.Exit(fakeEngine(os.Args[2:]))
+			}
+			os.Exit(signalled(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// journal is the output of a server, kept for the day a test fails.
+type journal struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.String()
+}
+
+// platform is one `thaw serve` under test.
+type platform struct {
+	t         *testing.T
+	url       string
+	functions string // folder of model files
+	data      string
+	log       *journal
+	args      []string
+	sessions  map[int]bool // of its keepers
+
+	// In this process:
+	cancel context.CancelFunc
+	code   chan int
+	// Or in one of its own:
+	proc *exec.Cmd
+}
+
+var says = regexp.MustCompile(`thaw serves on (http://\S+)`)
+
+// tinyDir is the shipped checkpoint.
+func tinyDir(t testing.TB) string {
+	d, err := filepath.Abs("../../functions/shipped/tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// tiny is a model file of the shipped checkpoint; more is YAML below spec.
+func tiny(t testing.TB, name, more string) string {
+	return modelFile(name, "  source: "+tinyDir(t)+"\n  engine: ember\n"+indent(more))
+}
+
+func modelFile(name, spec string) string {
+	ns := "default"
+	if a, b, ok := strings.Cut(name, "/"); ok {
+		ns, name = a, b
+	}
+	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s, namespace: %s}\nspec:\n%s", name, ns, spec)
+}
+
+func indent(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		b.WriteString("  " + line)
+	}
+	if b.Len() > 0 && !strings.HasSuffix(s, "\n") {
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// start runs a server in this process, with files (name to text) as its
+// functions folder. It is ended, and its engines found gone, at the test's end.
+func start(t *testing.T, files map[string]string, args ...string) *platform {
+	t.Helper()
+	p := prepare(t, files, args...)
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel, p.code = cancel, make(chan int, 1)
+	out := p.serving(func(stdout io.Writer) {
+		code := run(ctx, p.args, strings.NewReader(""), stdout, p.log)
+		p.code <- code
+	})
+	t.Cleanup(func() { p.stop() })
+	p.await(out)
+	return p
+}
+
+// spawn runs a server in a process of its own, so that it can be killed.
+func spawn(t *testing.T, files map[string]string, args ...string) *platform {
+	t.Helper()
+	p := prepare(t, files, args...)
+	p.respawn()
+	t.Cleanup(func() {
+		if p.proc != nil {
+			p.proc.Process.Signal(syscall.SIGTERM)
+			p.proc.Wait()
+		}
+		p.nothingLeft(10 * time.Second)
+	})
+	return p
+}
+
+func prepare(t *testing.T, files map[string]string, args ...string) *platform {
+	t.Helper()
+	root, err := os.MkdirTemp("", "thaw") // short: it holds unix sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &platform{t: t, data: filepath.Join(root, "data"), functions: filepath.Join(root, "f"), log: &journal{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("server log:\n%s", p.log)
+		}
+		os.RemoveAll(root)
+	})
+	if err := os.Mkdir(p.functions, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		p.file(name, text)
+	}
+	p.args = append([]string{"serve", "--addr", "127.0.0.1:0", "--data", p.data, "--functions", p.functions, "--log-level", "debug"}, args...)
+	return p
+}
+
+// file writes a model file.
+func (p *platform) file(name, text string) {
+	p.t.Helper()
+	path := filepath.Join(p.functions, name)
+	if err := os.WriteFile(path+".tmp", []byte(text), 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *platform) serving(run func(stdout io.Writer)) <-chan string {
+	r, w := io.Pipe()
+	out := make(chan string, 1)
+	go func() {
+		s := bufio.NewScanner(r)
+		for s.Scan() {
+			if m := says.FindStringSubmatch(s.Text()); m != nil {
+				out <- m[1]
+			}
+		}
+	}()
+	go func() { run(w); w.Close(); close(out) }()
+	return out
+}
+
+func (p *platform) await(out <-chan string) {
+	p.t.Helper()
+	select {
+	case u, ok := <-out:
+		if !ok {
+			p.t.Fatalf("the server ended before it served:\n%s", p.log)
+		}
+		p.url = u
+	case <-time.After(20 * time.Second):
+		p.t.Fatalf("the server does not serve:\n%s", p.log)
+	}
+}
+
+// respawn starts the server's process (again) on the same folders.
+func (p *platform) respawn() {
+	p.t.Helper()
+	p.proc = exec.Command(os.Args[0], p.args...)
+	p.proc.Stderr = p.log
+	r, w, err := os.Pipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.proc.Stdout = w
+	if err := p.proc.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	w.Close()
+	p.await(p.serving(func(stdout io.Writer) { io.Copy(stdout, r); r.Close() }))
+}
+
+// kill ends the server's process at once.
+func (p *platform) kill() {
+	if p.proc != nil {
+		p.proc.Process.Kill()
+		p.proc.Wait()
+		p.proc = nil
+	}
+}
+
+// stop asks the server to end, expects code 0, and that nothing is left.
+func (p *platform) stop() {
+	p.t.Helper()
+	if p.cancel == nil {
+		return
+	}
+	p.cancel()
+	p.cancel = nil
+	select {
+	case code := <-p.code:
+		if code != 0 {
+			p.t.Errorf("the server ended with %d", code)
+		}
+	case <-time.After(50 * time.Second):
+		p.t.Errorf("the server does not end")
+	}
+	p.nothingLeft(5 * time.Second)
+}
+
+// processes of the platform: those whose arguments name its folder, and every
+// one in a session of its keepers, dead or alive. The test's own is not counted.
+func (p *platform) processes() []int {
+	type process struct{ pid, session int }
+	var all []process
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		b, err := os.ReadFile(filepath.Join(d, "stat"))
+		at := bytes.LastIndexByte(b, ')')
+		if err != nil || at < 0 {
+			continue
+		}
+		var x process
+		var state string
+		var parent, group int
+		fmt.Sscanf(filepath.Base(d), "%d", &x.pid)
+		fmt.Sscan(string(b[at+1:]), &state, &parent, &group, &x.session)
+		if state == "Z" || x.pid == os.Getpid() {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join(d, "cmdline"))
+		if bytes.Contains(line, []byte(p.data)) {
+			if bytes.Contains(line, []byte("\x00keep\x00")) {
+				if p.sessions == nil {
+					p.sessions = map[int]bool{}
+				}
+				p.sessions[x.session] = true
+			} else {
+				x.session = -1
+			}
+		}
+		all = append(all, x)
+	}
+	var out []int
+	for _, x := range all {
+		if x.session == -1 || p.sessions[x.session] {
+			out = append(out, x.pid)
+		}
+	}
+	return out
+}
+
+// nothingLeft expects that no process of the platform remains.
+func (p *platform) nothingLeft(within time.Duration) {
+	p.t.Helper()
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		return // only Linux can look
+	}
+	p.eventually(within, "all processes gone", func() bool { return len(p.processes()) == 0 })
+}
+
+// eventually waits for a condition outside this process. Tests wait for events
+// where there are any; processes have none.
+func (p *platform) eventually(within time.Duration, what string, ok func() bool) {
+	p.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	end := time.After(within)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			p.t.Errorf("not within %s: %s; processes %v", within, what, p.processes())
+			return
+		}
+	}
+}
+
+// reply is an answer read whole.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+}
+
+var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 100 * time.Second}
+
+func (p *platform) do(method, path, body string, header ...string) reply {
+	req, err := http.NewRequest(method, p.url+path, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := web.Do(req)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return reply{res.StatusCode, res.Header, string(b), err}
+}
+
+// chat asks a model; more is JSON members beside model and messages.
+func (p *platform) chat(model, more string, header ...string) reply {
+	return p.do("POST", "/v1/chat/completions", chatBody(model, more), header...)
+}
+
+func chatBody(model, more string) string {
+	if more != "" {
+		more = "," + more
+	}
+	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"What is thaw?"}],"temperature":0%s}`, model, more)
+}
+
+// text is the answer's content, streamed or not.
+func (r reply) text() string {
+	type choice struct {
+		Message, Delta struct{ Content string }
+	}
+	var out strings.Builder
+	for line := range strings.Lines(r.body) {
+		line = strings.TrimSpace(strings.TrimPrefix(line, "data: "))
+		var c struct{ Choices []choice }
+		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &c) == nil {
+			for _, x := range c.Choices {
+				out.WriteString(x.Message.Content + x.Delta.Content)
+			}
+		}
+	}
+	return out.String()
+}
+
+// failure is the error object of an answer or of its last frame.
+func (r reply) failure() (e struct{ Message, Type, Code, Param string }) {
+	at := strings.LastIndex(r.body, `{"error":`)
+	if at < 0 {
+		return
+	}
+	var o struct{ Error any }
+	json.NewDecoder(strings.NewReader(r.body[at:])).Decode(&o)
+	if m, ok := o.Error.(map[string]any); ok {
+		s := func(k string) string { v, _ := m[k].(string); return v }
+		e.Message, e.Type, e.Code, e.Param = s("message"), s("type"), s("code"), s("param")
+	}
+	return
+}
+
+func (p *platform) items(path string) []map[string]any {
+	p.t.Helper()
+	r := p.do("GET", path, "")
+	var o struct{ Items []map[string]any }
+	if err := json.Unmarshal([]byte(r.body), &o); err != nil || r.status != 200 {
+		p.t.Fatalf("GET %s: %d %s %v", path, r.status, r.body, r.err)
+	}
+	return o.Items
+}
+
+// state is the state of a function's only replica, "" for none.
+func (p *platform) state(function string) string {
+	for _, r := range p.items("/api/v1/replicas") {
+		if r["function"] == function {
+			return fmt.Sprint(r["state"])
+		}
+	}
+	return ""
+}
+
+// engine finds the process of a function's engine.
+func (p *platform) engine(name string) int {
+	p.t.Helper()
+	for _, pid := range p.processes() {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		args := strings.Split(string(line), "\x00")
+		if len(args) > 2 && (args[1] == "engine" || args[1] == "fake") && strings.Contains(string(line), "\x00"+name+"\x00") {
+			return pid
+		}
+	}
+	return 0
+}
+
+func (p *platform) admin() string {
+	b, err := os.ReadFile(filepath.Join(p.data, "admin-token"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return "Bearer " + strings.TrimSpace(string(b))
+}
+
+// open begins a streamed chat and returns after the first content.
+func (p *platform) open(ctx context.Context, model string, tokens int) (*http.Response, *bufio.Reader) {
+	p.t.Helper()
+	req, _ := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/chat/completions", strings.NewReader(chatBody(model, fmt.Sprintf(`"stream":true,"ignore_eos":true,"max_tokens":%d`, tokens))))
+	req.Header.Set("Content-Type", "application/json")
+	res, err := web.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	r := bufio.NewReader(res.Body)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			p.t.Fatalf("no content: %v", err)
+		}
+		if strings.Contains(line, `"content":"`) && !strings.Contains(line, `"content":""`) {
+			return res, r
+		}
+	}
+}
+
+func signalPID(t *testing.T, pid int, sig syscall.Signal) {
+	t.Helper()
+	if pid == 0 {
+		t.Fatal("no such process")
+	}
+	if err := syscall.Kill(pid, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newRequest posts JSON with a context.
+func newRequest(ctx context.Context, url string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, "POST", url, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return web.Do(req)
+}
+
+// agent joins another node to the server, in a process of its own, and returns
+// what kills it.
+func (p *platform) agent(name string, args ...string) (kill func()) {
+	p.t.Helper()
+	c := exec.Command(os.Args[0], append([]string{"agent", "--server", p.url, "--token-file", filepath.Join(p.data, "join-token"),
+		"--data", p.data + "-" + name, "--name", name, "--orphan", "1s"}, args...)...)
+	c.Stderr = p.log
+	if err := c.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() { c.Process.Kill(); c.Wait() })
+	p.t.Cleanup(kill)
+	return kill
+}

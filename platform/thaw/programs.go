@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/runtime/ember"
+	"github.com/thaw-dev/thaw/runtime/gpu"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+)
+
+// programs are what the verbs that run something run.
+func programs() cli.Programs {
+	return cli.Programs{
+		Serve:   serve,
+		Agent:   join,
+		Keep:    keep,
+		Engines: map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
+		Bench:   measure,
+		GPUs:    gpus,
+	}
+}
+
+// logger writes to w as the operator asked.
+func logger(w io.Writer, format string, level slog.Level) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// keep is the process that is the parent of engines.
+func keep(ctx context.Context, c cli.KeepConfig, stderr io.Writer) error {
+	return keeper.Run(ctx, keeper.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.Orphan, Log: logger(stderr, "text", slog.LevelInfo)})
+}
+
+func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if code := ember.Main(ctx, args, os.Getenv, stdout, stderr); code != 0 {
+		return &cli.Error{Exit: code} // it has said why
+	}
+	return nil
+}
+
+func gpus() ([]functions.GPU, string, error) {
+	facts, err := gpu.Open()
+	if err != nil {
+		return nil, "", fmt.Errorf("the GPU driver does not answer: %w", err)
+	}
+	defer facts.Close()
+	return facts.List(), facts.Why(), nil
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/local"
+)
+
+// serve is `thaw serve`: catalogue, backend, data path and control API behind
+// one door. It ends in the order of the data: no new requests, the held ones
+// told, the streams out, and only then the engines.
+func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) error {
+	log := logger(stderr, c.LogFormat, c.Level())
+	loopback, err := onLoopback(c.Addr)
+	if err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Data, 0o700); err != nil {
+		return fmt.Errorf("the data folder: %w", err)
+	}
+
+	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions")})
+	if err != nil {
+		return fmt.Errorf("the functions: %w", err)
+	}
+	for _, p := range cat.Problems() {
+		log.Error("a model file does not read", "problem", p.Error())
+	}
+	keys, admin, joins, err := credentials(c.Data)
+	if err != nil {
+		return err
+	}
+	keys.Trust(admin)
+
+	registry := prometheus.NewRegistry()
+	backend, err := local.New(local.Options{
+		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.Orphan.Std(),
+		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Store: c.Store, Leave: c.Leave,
+		Environ: os.Environ, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	engines := upstream.New(upstream.Options{})
+	defer engines.Close()
+	data := activator.New(activator.Options{
+		Waker: backend, Who: keys, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
+		Metrics: registry, Log: log,
+	})
+	backend.Attach(dataPath{data})
+
+	var state readiness
+	control := api.New(api.Options{
+		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data,
+		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
+		Heartbeat: backend.Heard, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
+		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
+	})
+	front := door.NewFiber(door.Options{
+		Handler: hall(activator.Browser(loopback, c.Host, data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
+	})
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return &cli.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
+	}
+
+	told := func(catalog.Change) {
+		keys.SetTeams(teams(cat))
+		backend.Changed()
+	}
+	told(catalog.Change{})
+
+	// Each part lives until the parts that need it have ended: life is the
+	// backend's, ctx the operator's wish.
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	var parts sync.WaitGroup
+	part := func(f func(context.Context) error) {
+		parts.Go(func() {
+			if err := f(life); err != nil {
+				end(err)
+			}
+		})
+	}
+	part(backend.Run)
+	part(func(ctx context.Context) error { return ended(cat.Watch(ctx, told)) })
+	part(func(context.Context) error { return front.Serve(listener) })
+	select {
+	case <-backend.Ready():
+		state.serving.Store(true)
+		log.Info("serving", "addr", listener.Addr().String(), "functions", len(cat.Models()), "data", c.Data)
+		fmt.Fprintf(stdout, "thaw serves on http://%s\n", listener.Addr())
+	case <-life.Done():
+	case <-ctx.Done():
+	}
+
+	select {
+	case <-ctx.Done():
+		log.Info("draining", "for", c.Drain.String())
+	case <-life.Done():
+	}
+	state.draining.Store(true)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Drain.Std())
+	defer cancel()
+	data.Drain(drain)
+	if err := front.Shutdown(drain); err != nil {
+		log.Warn("requests were cut at the drain deadline", "error", err)
+	}
+	cause := context.Cause(life)
+	end(nil)
+	parts.Wait()
+	if cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// credentials opens the keys and the two tokens of a data folder, made at the
+// first start.
+func credentials(dir string) (keys *who.Book, admin, join string, err error) {
+	if keys, err = who.Open(filepath.Join(dir, "keys.json")); err != nil {
+		return nil, "", "", err
+	}
+	if admin, err = who.AdminToken(dir); err != nil {
+		return nil, "", "", err
+	}
+	join, err = who.JoinToken(dir)
+	return keys, admin, join, err
+}
+
+// hall sends a request to the data path or to the control API.
+func hall(data, control door.Handler) door.Handler {
+	return func(req *door.Request, res *door.Response) {
+		if activator.Serves(req.Path) {
+			data(req, res)
+			return
+		}
+		control(req, res)
+	}
+}
+
+// readiness is why requests are not taken.
+type readiness struct{ serving, draining atomic.Bool }
+
+func (r *readiness) missing() []string {
+	switch {
+	case r.draining.Load():
+		return []string{"shutting down"}
+	case !r.serving.Load():
+		return []string{"the agent is finding out what runs"}
+	}
+	return nil
+}
+
+// onLoopback reports whether an address is reached from this machine only.
+func onLoopback(addr string) (bool, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, &cli.Error{Exit: cli.ExitUsage, What: "--addr " + addr, Err: err, Hint: "want HOST:PORT, such as 127.0.0.1:8080"}
+	}
+	if host == "localhost" {
+		return true, nil
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback(), nil
+}
+
+func teams(cat *catalog.Catalog) []functions.Team {
+	var out []functions.Team
+	for _, t := range cat.Teams() {
+		out = append(out, *t)
+	}
+	return out
+}
+
+func count(c cli.Count) int {
+	if c.Auto {
+		return -1
+	}
+	return c.N
+}
+
+func size(s cli.Size) functions.Bytes {
+	if s.Auto {
+		return 0
+	}
+	return s.Bytes
+}
+
+// ended is nil for an end that was asked for.
+func ended(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// shutdownGrace is what an agent's own door gets for requests under way.
+const shutdownGrace = 10 * time.Second

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/local"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// The rooms speak of the same things in words of their own; here one is said in
+// the other's. Fields are equal, so the compiler checks the translation.
+
+// dataPath is the activator as the loop needs it.
+type dataPath struct{ *activator.Activator }
+
+func (d dataPath) Demand(yield func(steer.Demand) bool) {
+	d.Activator.Demand(func(x activator.Demand) bool {
+		return yield(steer.Demand{Name: x.Name, Active: x.Active, Queued: x.Queued, Oldest: x.Oldest, LastEnd: x.LastEnd})
+	})
+}
+
+// world and history are the backend as the control API needs it.
+type world struct{ *local.Local }
+
+func (w world) Replicas() []api.Replica {
+	return each(w.Local.Replicas(), func(r steer.Replica) api.Replica { return api.Replica(r) })
+}
+
+func (w world) Nodes() []api.Node {
+	return each(w.Local.Nodes(), func(n steer.NodeView) api.Node { return api.Node(n) })
+}
+
+type history struct {
+	*local.Local
+	data *activator.Activator // sees the first token, which ends a timeline
+}
+
+func (h history) Events(after uint64) []api.Event {
+	return each(h.Local.Events(after), func(e steer.Event) api.Event { return api.Event(e) })
+}
+
+func (h history) ColdStart(id string) (functions.Timeline, bool) {
+	t, ok := h.Local.ColdStart(id)
+	return h.data.Complete(t), ok
+}
+
+func (h history) ColdStarts(limit int) []functions.Timeline {
+	return each(h.Local.ColdStarts(limit), h.data.Complete)
+}
+
+func each[A, B any](in []A, f func(A) B) []B {
+	out := make([]B, len(in))
+	for i := range in {
+		out[i] = f(in[i])
+	}
+	return out
+}
+
+func logs(l *local.Local) func(context.Context, string, int, bool) (io.ReadCloser, error) {
+	return func(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
+		r, err := l.Logs(ctx, replica, tail, follow)
+		if errors.Is(err, agent.ErrNoLog) {
+			return nil, fmt.Errorf("%w: %w", api.ErrNotFound, err)
+		}
+		return r, err
+	}
+}
