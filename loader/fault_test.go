@@ -342,6 +342,10 @@ func TestBadWeights(t *testing.T) {
 		if n := len(r.srv.Gets()); n > 100 {
 			t.Errorf("%d ranges of a file that is too short", n)
 		}
+		r.srv.Fault(nil)
+		if _, err := r.stage(t, loader.StageOptions{}); source.KindOf(err) != source.Truncated || len(r.srv.Gets()) > 0 {
+			t.Errorf("asked again: %d ranges, %v", len(r.srv.Gets()), err)
+		}
 	})
 	t.Run("a file that the engine needs", func(t *testing.T) {
 		r := newRemote(t, store.Options{})

@@ -103,6 +103,14 @@ func (f *flight) fetchAll(ctx context.Context, in *store.Ingest, gen *generation
 		if len(left) == 0 {
 			return nil
 		}
+		for _, p := range left {
+			// What an earlier try brought, and perhaps failed on.
+			if p.Blocks() > 0 && p.Has(0) {
+				if err := early(job{p, 0}, names); err != nil {
+					return named(p.File.Name, err)
+				}
+			}
+		}
 		workers := min(gen.queue.fill(left), f.l.o.Parallel)
 		err := together(ctx, workers+1, func(ctx context.Context, i int) error {
 			if i < workers {

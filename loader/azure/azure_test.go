@@ -195,7 +195,9 @@ func TestAnswers(t *testing.T) {
 			azuretest.Fail(w, 503, "ServerBusy")
 		}, source.Unavailable, 1500 * time.Millisecond, "ServerBusy"},
 		{"400", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 400, "InvalidQueryParameterValue") }, source.Refused, 0, "400"},
-		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 302) }, source.Refused, 0, "302"},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		}, source.Refused, 0, "302"},
 		{"closed", func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }, source.Unavailable, 0, "cannot be reached"},
 		{"not XML", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "<html>") }, source.Unavailable, 0, ""},
 	} {

@@ -176,6 +176,9 @@ func broken(file string, err error) error {
 	if err == nil || source.KindOf(err) != "" {
 		return err
 	}
+	if full(err) {
+		return &source.Error{Kind: source.NoSpace, File: file, What: "the store's disk is full", Err: err}
+	}
 	return &source.Error{Kind: source.Broken, File: file, What: "the store's disk", Err: err}
 }
 
