@@ -3,8 +3,10 @@ package api
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -337,7 +339,8 @@ func (a *API) logs(x *exchange, res *door.Response) *openai.Error {
 	if _, err := a.findReplica(x); err != nil && x.team() != "" {
 		return err
 	}
-	r, err := a.o.Logs(x.Context(), x.args[0], tail, x.query.on("follow"))
+	on := x.query.on("follow")
+	r, err := follow(x, func(ctx context.Context) (io.ReadCloser, error) { return a.o.Logs(ctx, x.args[0], tail, on) })
 	if errors.Is(err, ErrNotFound) {
 		return notFound("The log of " + x.args[0])
 	}

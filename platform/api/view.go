@@ -148,6 +148,6 @@ func seconds(d time.Duration) *float64 {
 	if d < 0 {
 		return nil
 	}
-	s := d.Round(100 * time.Millisecond).Seconds()
+	s := d.Round(time.Millisecond).Seconds()
 	return &s
 }

@@ -39,7 +39,7 @@ func list[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) s
 		// A stream outlives the handler, and may outlive the caller's key: it is
 		// asked for anew at every look.
 		w.get = func() ([]T, bool) {
-			if who, err := a.identify(x.Request, read); err != nil || who != x.caller {
+			if who, err := a.identify(x.Request, read); err != nil || who != x.caller || x.Draining() {
 				return nil, false
 			}
 			items, err := get(x)
@@ -143,4 +143,46 @@ func (w *watch[T]) line(c Change[T]) {
 	if err == nil {
 		w.buf = append(append(w.buf, b...), '\n')
 	}
+}
+
+// followed is a log that goes on: it ends when the server begins to shut down,
+// which must not wait for who only looks.
+type followed struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func (f *followed) Close() error {
+	f.cancel()
+	<-f.done
+	return f.ReadCloser.Close()
+}
+
+// follow opens a stream whose context ends with the request or the server.
+func follow(x *exchange, open func(context.Context) (io.ReadCloser, error)) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(x.Context())
+	r, err := open(ctx)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	f := &followed{ReadCloser: r, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		look := time.NewTicker(lookEvery)
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+				if x.Draining() {
+					cancel()
+					return
+				}
+			}
+		}
+	}()
+	return f, nil
 }

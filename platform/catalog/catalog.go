@@ -54,7 +54,12 @@ type Catalog struct {
 
 	mu      sync.Mutex // the rest: held for moments only
 	picture picture
+	edition uint64        // counts pictures
 	changed chan struct{} // closed and made anew with every new picture
+	// watchers are the Watches that run, each with the edition it has told last;
+	// told is closed and made anew whenever one has told another.
+	watchers map[*uint64]struct{}
+	told     chan struct{}
 }
 
 // file is one file as it was last read.
@@ -109,7 +114,7 @@ func Open(o Options) (*Catalog, error) {
 			return nil, fmt.Errorf("folder for deployed functions: %w", err)
 		}
 	}
-	c := &Catalog{o: o, turn: make(chan struct{}, 1), files: map[string]*file{}, changed: make(chan struct{})}
+	c := &Catalog{o: o, turn: make(chan struct{}, 1), files: map[string]*file{}, changed: make(chan struct{}), watchers: map[*uint64]struct{}{}, told: make(chan struct{})}
 	for _, dir := range c.folders() {
 		if _, err := list(dir); err != nil {
 			return nil, fmt.Errorf("folder of functions: %w", err)
@@ -162,20 +167,64 @@ func (c *Catalog) Watch(ctx context.Context, tell func(Change)) error {
 	defer tick.Stop()
 	var told picture
 	first := true
+	edition := new(uint64)
+	c.mu.Lock()
+	c.watchers[edition] = struct{}{}
+	c.mu.Unlock()
+	defer c.ack(func() { delete(c.watchers, edition) })
 	for {
 		c.mu.Lock()
-		p, changed := c.picture, c.changed
+		p, changed, now := c.picture, c.changed, c.edition
 		c.mu.Unlock()
 		if change, any := differ(told, p); any || first {
 			tell(change)
 		}
 		told, first = p, false
+		c.ack(func() { *edition = now })
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
 		case <-tick.C:
 			c.Scan()
+		}
+	}
+}
+
+// ack changes what is known of a watcher and wakes who waits for it.
+func (c *Catalog) ack(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+	close(c.told)
+	c.told = make(chan struct{})
+}
+
+// tellFor bounds how long Put and Delete wait for watchers.
+const tellFor = 2 * time.Second
+
+// settled returns when every watcher has told the present picture, so that who
+// was answered "deployed" finds it served; or after tellFor.
+func (c *Catalog) settled() {
+	c.mu.Lock()
+	want := c.edition
+	c.mu.Unlock()
+	bound := time.NewTimer(tellFor)
+	defer bound.Stop()
+	for {
+		c.mu.Lock()
+		behind, told := false, c.told
+		for e := range c.watchers {
+			behind = behind || *e < want
+		}
+		c.mu.Unlock()
+		if !behind {
+			return
+		}
+		select {
+		case <-told:
+		case <-bound.C:
+			return
 		}
 	}
 }
@@ -322,6 +371,7 @@ func (c *Catalog) assemble(problems Problems) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, any := differ(c.picture, p); any || c.picture.models == nil {
+		c.edition++
 		close(c.changed)
 		c.changed = make(chan struct{})
 	}
@@ -417,11 +467,19 @@ func (c *Catalog) path(name functions.Name) string {
 
 // Put keeps one model under DATA/functions and serves it from now on. data is
 // YAML or JSON; name must be the document's own. When it returns, the file is
-// whole on disk. Errors: Problems, ErrConflict, ErrReadOnly, or of the disk.
+// whole on disk and every Watch has told it; so a watcher must not call it.
+// Errors: Problems, ErrConflict, ErrReadOnly, or of the disk.
 func (c *Catalog) Put(name functions.Name, data []byte) (created bool, err error) {
 	if c.o.Deployed == "" {
 		return false, ErrReadOnly
 	}
+	if created, err = c.put(name, data); err == nil {
+		c.settled()
+	}
+	return created, err
+}
+
+func (c *Catalog) put(name functions.Name, data []byte) (created bool, err error) {
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
 	m, created, err := c.Check(name, data)
@@ -443,8 +501,16 @@ func (c *Catalog) Put(name functions.Name, data []byte) (created bool, err error
 }
 
 // Delete forgets a deployed model. Errors: ErrNotFound, ErrConflict for one of
-// the user's folder, or of the disk.
+// the user's folder, or of the disk. Like Put, it returns when it is told.
 func (c *Catalog) Delete(name functions.Name) error {
+	err := c.remove(name)
+	if err == nil {
+		c.settled()
+	}
+	return err
+}
+
+func (c *Catalog) remove(name functions.Name) error {
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
 	p := c.now()

@@ -290,6 +290,9 @@ func TestWatch(t *testing.T) {
 		if _, err := c.Put(named("p"), absolute("p")); err != nil {
 			t.Fatal(err)
 		}
+		if len(changes) != 1 {
+			t.Fatal("put has returned before it was told")
+		}
 		if ch := next(); len(ch.Models) != 1 || ch.Models[0].Metadata.Name != "p" || time.Since(before) != 0 {
 			t.Fatalf("put %+v after %s", ch, time.Since(before))
 		}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -131,7 +132,7 @@ func (c *command) examineGPUs(add adder) {
 	case err != nil:
 		add("GPUs", warn, "is the driver installed, and the device visible?", "%v", err)
 	case len(gpus) == 0:
-		add("GPUs", good, "", "none: %s", driver)
+		add("GPUs", good, "", "%s", driver)
 	}
 	for _, g := range gpus {
 		status := good
@@ -143,17 +144,16 @@ func (c *command) examineGPUs(add adder) {
 }
 
 func (c *command) examineData(add adder) {
-	dir := c.data
-	if dir == "" {
-		dir = c.Getenv("THAW_DATA")
+	dirs, err := c.dataFolders()
+	if err != nil {
+		add("data folder", bad, "give --data DIR", "%v", err)
+		return
 	}
-	if dir == "" {
-		home, err := dataDir(c.Getenv)("thaw")
-		if err != nil {
-			add("data folder", bad, "give --data DIR", "%v", err)
-			return
+	dir := dirs[len(dirs)-1]
+	for _, d := range slices.Backward(dirs) {
+		if _, err := os.Stat(filepath.Join(d, "admin-token")); err == nil {
+			dir = d
 		}
-		dir = home
 	}
 	// Its nearest parent that is there, while it is not.
 	at := dir

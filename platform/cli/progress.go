@@ -79,6 +79,9 @@ func (r *rate) add(now time.Time, bytes functions.Bytes) float64 {
 	return r.value
 }
 
+// calledOff is what a timeline says of a start that nobody waited for any more.
+const calledOff = "called_off"
+
 const barWide = 24
 
 func bar(percent int) string {
@@ -123,6 +126,8 @@ func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Nam
 			return err
 		} else {
 			switch {
+			case t.Error == calledOff:
+				return &Error{Exit: ExitUnavailable, What: "the start of " + spelled(name.String()) + " was called off"}
 			case t.Error != "" || t.State == functions.Failed:
 				return &Error{Exit: ExitFailed, What: spelled(name.String()) + " could not be loaded: " + t.Error, Hint: "thaw logs " + spelled(name.String()) + " shows what its engine said"}
 			case t.State == functions.Ready, t.State == functions.Loading && goal == functions.Loading:

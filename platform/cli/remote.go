@@ -62,16 +62,7 @@ func (c *command) secret(server string) (string, error) {
 	if !isLocal(server) {
 		return "", nil
 	}
-	dirs := []string{c.data}
-	if c.data == "" {
-		dirs[0] = c.Getenv("THAW_DATA")
-	}
-	if dirs[0] == "" {
-		dirs[0] = "data"
-		if home, err := dataDir(c.Getenv)("thaw"); err == nil {
-			dirs = append(dirs, home)
-		}
-	}
+	dirs, _ := c.dataFolders() // without any there is no token to send
 	for _, dir := range dirs {
 		path := filepath.Join(dir, "admin-token")
 		b, err := os.ReadFile(path)
@@ -84,6 +75,23 @@ func (c *command) secret(server string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// dataFolders are where the data of a server of this machine may be, the
+// likeliest first.
+func (c *command) dataFolders() ([]string, error) {
+	dir := c.data
+	if dir == "" {
+		dir = c.Getenv("THAW_DATA")
+	}
+	if dir != "" {
+		return []string{dir}, nil
+	}
+	home, err := dataDir(c.Getenv)("thaw")
+	if err != nil {
+		return []string{"data"}, err
+	}
+	return []string{"data", home}, nil
 }
 
 // isLocal: a token of this machine is sent to this machine only.
