@@ -123,6 +123,7 @@ type Activator struct {
 	table    *route.Table[function]
 	meters   *meters
 	ledger   ledger
+	homes    sync.Map // replica id to its *entry, also of one that ends with requests in flight
 	draining atomic.Bool
 	buffered atomic.Int64 // bytes of bodies in all gates
 }
@@ -176,6 +177,7 @@ func (a *Activator) published(e *entry, before *route.Function) {
 			targets = append(targets, balance.Target{ID: f.Replicas[i].ID, Slots: f.SlotsOf(&f.Replicas[i])})
 		}
 		own.set.Update(targets)
+		a.rehome(e, before, f)
 	}
 	if len(f.Replicas) > 0 || before != nil && len(before.Replicas) > 0 {
 		own.ready.Store(now.UnixNano())
@@ -211,6 +213,7 @@ func (a *Activator) Remove(names ...functions.Name) {
 		e.Own.gate.Bound(gate.Bounds{})
 		e.Own.gate.Resize(0)
 		e.Own.gate.Turn(openai.New(openai.ModelNotFound, "The model `"+e.Name.Short()+"` has been removed."))
+		a.rehome(e, e.Now(), &route.Function{})
 		a.meters.removed(e)
 	}, names...)
 }
@@ -253,14 +256,45 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
 }
 
-// InFlight is how many requests a replica has from us now.
-func (a *Activator) InFlight(replicaID string) int {
-	for _, e := range a.table.All() {
-		if n := e.Own.set.InFlight(replicaID); n > 0 {
-			return n
+// InFlightOf is InFlight where the caller knows whose replica it is: one look
+// instead of one per function.
+func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
+	e := a.table.Lookup(name)
+	if e == nil {
+		return a.InFlight(replicaID) // taken out, with requests still under way
+	}
+	return e.Own.set.InFlight(replicaID)
+}
+
+// rehome keeps account of whose a replica is.
+func (a *Activator) rehome(e *entry, before, f *route.Function) {
+	for i := range f.Replicas {
+		if id := f.Replicas[i].ID; before == nil || !before.Has(id) {
+			a.homes.Store(id, e)
 		}
 	}
-	return 0
+	if before == nil {
+		return
+	}
+	for i := range before.Replicas {
+		if id := before.Replicas[i].ID; !f.Has(id) && e.Own.set.InFlight(id) == 0 {
+			a.homes.Delete(id)
+		}
+	}
+}
+
+// InFlight is how many requests a replica has from us now.
+func (a *Activator) InFlight(replicaID string) int {
+	v, ok := a.homes.Load(replicaID)
+	if !ok {
+		return 0
+	}
+	e := v.(*entry)
+	n := e.Own.set.InFlight(replicaID)
+	if n == 0 && (e.Gone() || !e.Now().Has(replicaID)) {
+		a.homes.CompareAndDelete(replicaID, v)
+	}
+	return n
 }
 
 // ColdStartOf is the cold start a recent request took part in. id is the

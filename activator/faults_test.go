@@ -499,3 +499,67 @@ func TestPiecesGoOnAsTheyCame(t *testing.T) {
 		}
 	})
 }
+
+func TestEnginesRefusals(t *testing.T) {
+	for _, c := range []struct {
+		status     int
+		kind, body string
+		want       int
+		code       string // "" for the engine's own words
+	}{
+		{400, "application/json", `{"error":{"message":"too long","code":400}}`, 400, ""},
+		{400, "application/json", `{"object":"error","message":"old vLLM says \"error\" so"}`, 400, ""},
+		{404, "application/json", `{"detail":"Not Found"}`, 404, "unknown_endpoint"},
+		{422, "application/json", `{"detail":[]}`, 422, "invalid_request"},
+		{500, "text/plain", "Internal Server Error", 502, "engine_crashed"},
+		{503, "text/plain", "busy", 503, "queue_full"},
+		{503, "application/json", `{"error":{"message":"queue is full"}}`, 503, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			w.engineAt("e:1", func(conn net.Conn, r *http.Request, _ string) bool {
+				return send(conn, fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", c.status, c.kind, len(c.body), c.body))
+			})
+			w.act.Publish(at(fn("tiny"), 4, "e:1"))
+			for _, ask := range []string{askPlain, askStream} {
+				r := w.post("/v1/chat/completions", ask)
+				if r.status != c.want || c.code != "" && r.code() != c.code || c.code == "" && r.body != c.body {
+					t.Errorf("%d %s: %+v", c.status, c.body, r)
+				}
+				if c.status == 503 && r.head.Get("Retry-After") != "1" {
+					t.Error(r.head)
+				}
+			}
+			if w.act.InFlight("e:1") != 0 {
+				t.Error("in flight")
+			}
+		})
+	}
+}
+
+func TestInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			time.Sleep(10 * time.Second)
+			return good(c, r, body)
+		})
+		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { w.post("/v1/chat/completions", askPlain) })
+		}
+		time.Sleep(time.Second)
+		w.act.Publish(fn("tiny")) // it drains
+		if n := w.act.InFlight("e:1"); n != 3 {
+			t.Error(n)
+		}
+		wg.Wait()
+		if n := w.act.InFlight("e:1"); n != 0 {
+			t.Error(n)
+		}
+		if _, ok := w.act.homes.Load("e:1"); ok {
+			t.Error("a replica that is gone is forgotten")
+		}
+	})
+}

@@ -86,6 +86,13 @@ func (a *Activator) Serve(req *door.Request, res *door.Response) {
 	} else if id := req.Header("X-Request-Id"); validID(id) {
 		x.clientID = id
 	}
+	defer func() {
+		if v := recover(); v != nil { // the door answers it; what is held must be given back
+			x.reason = string(openai.InternalError)
+			x.finish(500)
+			panic(v)
+		}
+	}()
 	if e := x.open(); e != nil {
 		x.refuseNow(res, e)
 		return

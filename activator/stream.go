@@ -25,13 +25,21 @@ var errAbort = errors.New("the answer broke")
 // respond answers with what the engine said, nothing having gone out yet.
 func (x *exchange) respond(res *door.Response) {
 	up := x.reply.res
+	if up.Status >= 400 {
+		if e := x.translate(); e != nil {
+			x.reason = "engine_answered"
+			x.refuseNow(res, e)
+			return
+		}
+	}
 	res.Status = up.Status
 	x.common(res)
 	if kind := up.Header("content-type"); kind != "" {
 		res.Set("content-type", kind)
 	}
-	if after := up.Header("retry-after"); after != "" && up.Status >= 400 {
-		res.Set("retry-after", after)
+	if up.Status == 429 || up.Status == 503 { // engines do not say when
+		res.Set("retry-after", "1")
+		res.Set("x-should-retry", "true")
 	}
 	if x.stream && up.Status == 200 && isEvents(up) {
 		res.Set("cache-control", "no-cache, no-transform")
@@ -55,6 +63,26 @@ func (x *exchange) respond(res *door.Response) {
 	}
 	res.Length = up.Length
 	res.Stream = &rest{x: x, status: up.Status}
+}
+
+// translate makes an error of the catalogue out of an engine's refusal that is
+// not in OpenAI's shape; nil where it is.
+func (x *exchange) translate() *openai.Error {
+	up, body := x.reply.res, bytes.TrimSpace(x.reply.begin)
+	if x.reply.end && isJSON(up) && jsontext.Value(body).IsValid() && bytes.Contains(body, []byte(`"error"`)) {
+		return nil
+	}
+	switch {
+	case up.Status == 404 || up.Status == 405:
+		return openai.New(openai.UnknownEndpoint, "The engine of this model does not serve "+x.ep.path+".")
+	case up.Status < 500:
+		e := openai.New(openai.InvalidRequest, "The engine refused the request.")
+		e.Status = up.Status
+		return e
+	case up.Status == 503:
+		return openai.New(openai.QueueFull, "The engine takes no more requests now.").After(time.Second)
+	}
+	return openai.New(openai.EngineCrashed, "The engine answered with status "+strconv.Itoa(up.Status)+".")
 }
 
 // commit sends the head of an answer that is still to come.
@@ -349,7 +377,11 @@ func (v *events) engineError() {
 		x.finish(status)
 		return
 	}
-	v.frame(openai.New(openai.EngineCrashed, "The engine answered with status "+strconv.Itoa(status)+"."))
+	e := x.translate()
+	if e == nil {
+		e = openai.New(openai.EngineCrashed, "The engine answered with status "+strconv.Itoa(status)+".")
+	}
+	v.frame(e)
 }
 
 // rest is the body of an answer that is too large or too slow to be kept.

@@ -76,6 +76,16 @@ func (f *Function) Capacity() int {
 	return n
 }
 
+// Has reports whether the replica takes traffic.
+func (f *Function) Has(replica string) bool {
+	for i := range f.Replicas {
+		if f.Replicas[i].ID == replica {
+			return true
+		}
+	}
+	return false
+}
+
 // Starting reports whether a cold start is under way.
 func (f *Function) Starting() bool {
 	return len(f.Replicas) == 0 && (f.State == functions.Downloading || f.State == functions.Loading)
