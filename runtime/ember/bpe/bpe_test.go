@@ -199,10 +199,7 @@ func TestRefused(t *testing.T) {
 // Nothing that is parsed may make Encode or Decode fail, and text of bytes that the
 // vocabulary has comes back whole.
 func FuzzParse(f *testing.F) {
-	s := source{vocab: letters(abNames...), merges: abMerges}
-	f.Add(s.json(), "abc ab")
-	s.fields = `"added_tokens":[{"id":262,"content":"<s>","special":true}],"pre_tokenizer":{"type":"ByteLevel"},"normalizer":null`
-	f.Add(s.json(), "a<s>b")
+	f.Add([]byte(`{"added_tokens":[{"id":3,"content":"<s>","special":true}],"pre_tokenizer":{"type":"ByteLevel"},"model":{"vocab":{"a":0,"b":1,"ab":2},"merges":[["a","b"]]}}`), "a<s>b")
 	f.Add([]byte(`{"pre_tokenizer":{"type":"ByteLevel"},"model":{"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}`), "abba")
 	f.Fuzz(func(t *testing.T, b []byte, text string) {
 		tok, err := Parse(b)
@@ -257,9 +254,9 @@ func TestLongMerge(t *testing.T) {
 			t.Fatalf("%s: %v, want %v", b, got, want)
 		}
 	}
-	// A megabyte without a space must not take quadratic time; the test's own
+	// A quarter of a megabyte without a space must not take quadratic time; the test's own
 	// deadline would notice.
-	if n := len(tok.Encode(strings.Repeat("a", 1<<20), false)); n != 1<<17 {
+	if n := len(tok.Encode(strings.Repeat("a", 1<<18), false)); n != 1<<15 {
 		t.Errorf("%d tokens", n)
 	}
 }
