@@ -35,6 +35,8 @@ var (
 	prefix = regexp.MustCompile(`^(?:\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*)?(?:(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s*)?(?:\[[\d\- :.,]+[^\]]*\]\s*)?`)
 	said   = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|fatal|panic)(?::|=)\s*(.+)$`)
 	slogE  = regexp.MustCompile(`level=(?:ERROR|FATAL) .*?(?:err|error)="?([^"\n]+)"?`)
+	// vLLM's front, of the process that computes; it then exits with code 0
+	coreDied = regexp.MustCompile(`(?i)engine ?core[^\n]*died unexpectedly|EngineDeadError`)
 	// consequences, never causes
 	follows = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group)`)
 )
@@ -76,6 +78,9 @@ func RootCause(tail, how string) string {
 			told = m[1]
 		}
 		last = line
+	}
+	if raised == "" && told == "" && coreDied.MatchString(tail) {
+		return clip("its EngineCore died unexpectedly; " + how)
 	}
 	switch {
 	case raised != "":

@@ -22,6 +22,7 @@ func TestRootCause(t *testing.T) {
 		"ember-port":             "port taken: address already in use",
 		"go-panic":               "runtime error: index out of range [3] with length 3",
 		"sglang-oom":             "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+		"vllm-core-killed":       "its EngineCore died unexpectedly; exit code 1",
 		"silent":                 "exit code 1; it wrote nothing",
 		"shell":                  "exit code 1; last line: /bin/sh: 1: exec: python9: not found",
 	} {

@@ -25,7 +25,8 @@ const (
 	// pollEvery is how often metrics of a READY engine are read, drainEvery
 	// those of one that drains.
 	pollEvery, drainEvery = time.Second, 100 * time.Millisecond
-	// pollWait bounds one reading, lookWait one before and after a probe.
+	// pollWait bounds one reading, lookWait one before and after a
+	// probe, and one of /health.
 	pollWait, lookWait = 2 * time.Second, 500 * time.Millisecond
 	// portTries: a free port may be taken between the choice and the bind.
 	portTries = 3
@@ -400,7 +401,7 @@ func (r *Replica) ready(ctx context.Context) state {
 		case <-poll.C:
 			if !polling {
 				polling = true
-				go func() { readings <- r.read(rctx, pollWait) }()
+				go func() { readings <- r.look(rctx) }()
 			}
 		case m := <-readings:
 			polling = false
@@ -409,6 +410,8 @@ func (r *Replica) ready(ctx context.Context) state {
 			}
 			if why := w.observe(time.Now(), m.Metrics, m.err); why != "" {
 				probe(why)
+			} else if m.ill != "" {
+				probe(m.ill)
 			}
 		case err := <-verdicts:
 			probing = false
@@ -451,13 +454,31 @@ func (r *Replica) ready(ctx context.Context) state {
 type reading struct {
 	engine.Metrics
 	err error
+	ill string // what /health says, if it is bad
 }
 
 func (r *Replica) read(ctx context.Context, within time.Duration) reading {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	m, err := r.eng.Metrics(ctx)
-	return reading{m, err}
+	return reading{Metrics: m, err: err}
+}
+
+// look is a reading with what /health says, which is no verdict (it is 200 of
+// an engine whose core stands still), but bad news is news: vLLM answers 503
+// seconds before it has ended after the death of its core.
+func (r *Replica) look(ctx context.Context) reading {
+	m := r.read(ctx, pollWait)
+	if m.err != nil && !errors.Is(m.err, engine.ErrNoMetrics) {
+		return m
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookWait)
+	defer cancel()
+	var se *engine.StatusError
+	if err := r.eng.Health(ctx); errors.As(err, &se) {
+		m.ill = "/health says " + err.Error()
+	}
+	return m
 }
 
 // measure publishes what the engine says; that is no change to tell.

