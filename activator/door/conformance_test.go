@@ -317,6 +317,7 @@ var refused = []struct {
 	{"fragment", "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"non-ASCII target", "GET /\xff HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"absolute target", "GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"asterisk", "GET * HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"target without slash", "GET v1 HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"method not a token", "G(T / HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"two empty lines first", "\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},

@@ -66,7 +66,7 @@ func scan(b []byte, fields []at) (h head, _ []at, _ *openai.Error) {
 		e := openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
 		return h, fields, e
 	}
-	if len(target) == 0 || target[0] != '/' && string(target) != "*" {
+	if len(target) == 0 || target[0] != '/' && (string(target) != "*" || string(l[:sp]) != "OPTIONS") {
 		return no("the target is not a path")
 	}
 

@@ -20,7 +20,7 @@ import (
 const (
 	firstBuffer = 4 << 10  // a usual request, head and body, in one read
 	firstBody   = 64 << 10 // what a declared length is believed at once
-	keepBody    = 64 << 10 // a larger body buffer is not kept for the next request
+	keepBody    = 16 << 10 // a larger body buffer is not kept for the next request
 	onePiece    = 64 << 10 // a write deadline covers at most this much
 	lingerFor   = 2 * time.Second
 	lingerBytes = 64 << 20
@@ -242,6 +242,12 @@ func (w *wire) forget() {
 func (w *wire) readRequest() (refusal *openai.Error, err error) {
 	if w.buf == nil {
 		w.buf = make([]byte, min(firstBuffer, w.s.o.MaxHead))
+		if t, ok := w.Conn.(interface{ Handshake() error }); ok { // TLS: no slower than a head
+			w.readBy(time.Now().Add(w.s.o.HeadTimeout))
+			if err := t.Handshake(); err != nil {
+				return nil, err
+			}
+		}
 	}
 	var first time.Time // when the first byte was there
 	line, at, skipped := 0, 0, false

@@ -65,13 +65,12 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	gen := k.gen
 	k.mu.Unlock()
 	k.answered = false
-	cancel := func() { k.cancel(gen, context.Cause(ctx)) }
 	if a, ok := ctx.(interface {
 		AfterFunc(func()) func() bool
 	}); ok { // the door's own: package context would go the same way with four more allocations
-		k.stop = a.AfterFunc(cancel)
+		k.stop = a.AfterFunc(func() { k.cancel(gen, context.Cause(ctx)) })
 	} else if ctx.Done() != nil {
-		k.stop = context.AfterFunc(ctx, cancel)
+		k.stop = context.AfterFunc(ctx, func() { k.cancel(gen, context.Cause(ctx)) })
 	}
 
 	if r.Bound > 0 {

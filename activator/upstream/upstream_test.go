@@ -652,3 +652,66 @@ func (l *loop) Read(p []byte) (int, error) {
 	return n, nil
 }
 func (l *loop) Close() error { return nil }
+
+// An engine that says nothing is given up when its bound is over, before its
+// head and inside its body; a connection that goes back to the pool has none.
+func TestBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const head = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+		pause := []time.Duration{time.Second, time.Second, time.Second}
+		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			go func() {
+				defer there.Close()
+				br := bufio.NewReader(there)
+				for {
+					if _, err := http.ReadRequest(br); err != nil {
+						return
+					}
+					for i, s := range []string{head, "a", "b"} {
+						time.Sleep(pause[i])
+						if _, err := io.WriteString(there, s); err != nil {
+							return
+						}
+					}
+				}
+			}()
+			return here, nil
+		}})
+		defer c.Close()
+		ask := func() (string, time.Duration, error) {
+			begun := time.Now()
+			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/", Bound: 1500 * time.Millisecond})
+			if err != nil {
+				return "", time.Since(begun), err
+			}
+			defer r.Close()
+			var b []byte
+			for p := make([]byte, 10); err == nil; {
+				var n int
+				r.Bound(1500 * time.Millisecond)
+				n, err = r.Read(p)
+				b = append(b, p[:n]...)
+			}
+			if err == io.EOF {
+				err = nil
+			}
+			return string(b), time.Since(begun), err
+		}
+		for range 2 { // longer than the bound in all, and the connection is used again
+			if b, d, err := ask(); b != "ab" || d != 3*time.Second || err != nil {
+				t.Error(b, d, err)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		pause[2] = time.Minute
+		if b, d, err := ask(); b != "a" || d != 3500*time.Millisecond || !errors.Is(err, ErrSilent) {
+			t.Error(b, d, err)
+		}
+		pause[0] = time.Minute
+		if b, d, err := ask(); b != "" || d != 1500*time.Millisecond || !errors.Is(err, ErrSilent) {
+			t.Error(b, d, err)
+		}
+		time.Sleep(2 * time.Minute)
+	})
+}

@@ -17,13 +17,14 @@ const (
 	MaxDepth  = 64  // nesting of objects and arrays
 	MaxKeys   = 128 // members of the top-level object
 	MaxNumber = 64  // bytes of one number literal
+	MaxName   = 512 // bytes of the model's name as it stands in the body
 )
 
 // Envelope is what a gateway must know of a request's body. The strings are
 // copies; the offsets inside it refer to the body it was peeked from.
 type Envelope struct {
 	Model        string // unescaped, never empty
-	User         string // unescaped, "" when absent
+	User         string // unescaped, "" when absent or longer than MaxName
 	Stream       bool
 	IncludeUsage bool  // stream_options.include_usage
 	MaxTokens    int64 // max_completion_tokens, else max_output_tokens, else max_tokens; 0: not said
@@ -172,6 +173,8 @@ func (p *peeker) member(i int) (int, error) {
 	switch string(key) {
 	case "model":
 		switch {
+		case len(v) > MaxName:
+			return 0, bad("/model", "model is longer than any name.")
 		case v[0] == '"':
 			p.env.Model = text(v)
 			p.env.model = span{at, end}
@@ -201,13 +204,13 @@ func (p *peeker) member(i int) (int, error) {
 	case "n":
 		if string(v) != "null" {
 			n, ok := integer(v)
-			if !ok || n > 1<<20 {
+			if !ok || n < 1 || n > 1<<20 {
 				return 0, bad("/n", "n must be a small positive integer.")
 			}
 			p.env.N = int(n)
 		}
 	case "user":
-		if v[0] == '"' {
+		if v[0] == '"' && len(v) <= MaxName {
 			p.env.User = text(v)
 		}
 	case "messages", "input", "prompt":
@@ -289,7 +292,7 @@ func (p *peeker) maxTokens(v []byte, param string, rank int) error {
 	}
 	n, ok := integer(v)
 	if !ok {
-		return bad(param, "%s must be a positive integer.", param[1:])
+		return bad(param, "%s must be an integer of zero or more.", param[1:])
 	}
 	if rank > p.sawMax {
 		p.sawMax, p.env.MaxTokens = rank, n

@@ -127,6 +127,8 @@ func TestPeekRefuses(t *testing.T) {
 		{"options cut", `{"model":"m","stream_options":{"a":1`, InvalidJSON, "/stream_options", "ends"},
 		{"n zero point", `{"model":"m","n":1.0}`, InvalidJSON, "/n", "integer"},
 		{"n negative", `{"model":"m","n":-1}`, InvalidJSON, "/n", "integer"},
+		{"n zero", `{"model":"m","n":0}`, InvalidJSON, "/n", "integer"},
+		{"long model", `{"model":"` + strings.Repeat("m", 600) + `"}`, InvalidJSON, "/model", "longer"},
 		{"n huge", `{"model":"m","n":99999999999}`, InvalidJSON, "/n", "integer"},
 		{"max_tokens string", `{"model":"m","max_tokens":"5"}`, InvalidJSON, "/max_tokens", "integer"},
 		{"max_tokens exponent", `{"model":"m","max_tokens":1e3}`, InvalidJSON, "/max_tokens", "integer"},
