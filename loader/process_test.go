@@ -258,3 +258,46 @@ func TestCrashReleasesLease(t *testing.T) {
 		t.Errorf("%d bytes left, %v", used, err)
 	}
 }
+
+// The process that stages is killed; the one that waited for it takes over.
+func TestStagerKilledWaiterTakesOver(t *testing.T) {
+	r := newRemote(t, store.Options{})
+	begun := make(chan struct{})
+	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
+		if n == 1 {
+			close(begun)
+			<-req.Context().Done()
+			return true
+		}
+		return false
+	})
+	data := t.TempDir()
+	first := command(t, "stage", "STORE="+data, "SOURCE="+azuretest.Location("m"), "AZURE_STORAGE_CONNECTION_STRING="+r.srv.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	l := r.loader(t, open(t, store.Options{Dir: data}))
+	s, err := l.Stage(t.Context(), azuretest.Location("m"), loader.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	events, stop := s.Events()
+	for p := range events {
+		if p.State == loader.Waiting {
+			break
+		}
+	}
+	stop()
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	c, err := s.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Lease.Release()
+	r.check(t, c)
+}
