@@ -173,6 +173,15 @@ func New(o Options) *Replica {
 		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
 	}
 	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), wake: make(chan struct{}, 1)}
+	// A deadline that is not said is the default, never none.
+	d, def := &r.o.Spec.Deadlines, functions.Defaults().Deadlines
+	for _, v := range []struct{ have, def *functions.Duration }{
+		{&d.Stage, &def.Stage}, {&d.Start, &def.Start}, {&d.FirstToken, &def.FirstToken}, {&d.Hang, &def.Hang},
+	} {
+		if *v.have <= 0 {
+			*v.have = *v.def
+		}
+	}
 	spec := o.Spec
 	r.now = functions.ReplicaStatus{
 		ID: o.ID, Team: o.Team, Model: o.Model, State: functions.Downloading, Tier: functions.TierRemote,
