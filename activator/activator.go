@@ -256,8 +256,7 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
 }
 
-// InFlightOf is InFlight where the caller knows whose replica it is: one look
-// instead of one per function.
+// InFlightOf is InFlight where the caller knows whose replica it is.
 func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 	e := a.table.Lookup(name)
 	if e == nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -45,7 +46,7 @@ type Options struct {
 	Push func(functions.Heartbeat)
 	// InFlight is how many requests of ours are on a replica, for its drain;
 	// nil: those that this agent proxies.
-	InFlight func(replica string) int
+	InFlight func(name functions.Name, replica string) int
 	Log      *slog.Logger
 }
 
@@ -188,8 +189,12 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *keeper.Client) error {
 			k.Forget(look, p.ID)
 			continue
 		}
-		o := a.options(functions.LoadRequest{ID: p.ID})
-		r, err := replica.Adopt(o, p, k.Follow(p))
+		var r *replica.Replica
+		m, err := replica.ParseMeta(p)
+		if err == nil {
+			o := a.options(functions.LoadRequest{ID: m.ID, Team: m.Team, Model: m.Model, Spec: m.Spec, Dir: m.Dir, Digest: m.Digest, GPUs: m.GPUs})
+			r, err = replica.Adopt(o, p, k.Follow(p))
+		}
 		if err != nil {
 			a.log.Warn("a process that is no replica is ended", "process", p.ID, "error", err)
 			k.Kill(look, p.ID)
@@ -234,7 +239,7 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 		ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs,
 		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ},
 		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.push() },
-		InFlight: func() int { return a.o.InFlight(req.ID) }, Log: a.log,
+		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
 	}
 	if a.o.Books != nil {
 		for _, g := range a.o.Books.GPUs() {
@@ -438,7 +443,7 @@ func (a *Agent) document() functions.Heartbeat {
 	for _, h := range a.reps {
 		st := h.Status()
 		if st.Endpoint != "" && !a.shares {
-			st.Endpoint = a.url + "/replicas/" + h.id
+			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + h.id
 		}
 		if !st.State.Over() {
 			hb.Memory.Used += h.take
@@ -446,7 +451,7 @@ func (a *Agent) document() functions.Heartbeat {
 		switch {
 		case st.State == functions.Downloading || st.State == functions.Loading:
 			hb.State = functions.NodeLoading
-		case st.State == functions.Ready && a.o.InFlight(h.id) > 0 && hb.State == functions.NodeIdle:
+		case st.State == functions.Ready && hb.State == functions.NodeIdle && a.o.InFlight(functions.Name{Team: st.Team, Name: st.Model}, h.id) > 0:
 			hb.State = functions.NodeInferring
 		}
 		hb.Models = append(hb.Models, st)
@@ -482,7 +487,7 @@ type counts struct {
 
 func newCounts() *counts { return &counts{n: map[string]int{}} }
 
-func (c *counts) of(id string) int {
+func (c *counts) of(_ functions.Name, id string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.n[id]

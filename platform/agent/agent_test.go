@@ -247,12 +247,12 @@ func TestDoor(t *testing.T) {
 	if _, err := io.ReadFull(res.Body, b); err != nil || string(b) != "data: 1\n\n" {
 		t.Fatalf("%q %v", b, err)
 	}
-	if n := l.proxied.of("r1"); n != 1 {
+	if n := l.proxied.of(functions.Name{}, "r1"); n != 1 {
 		t.Errorf("%d in flight", n)
 	}
 	cancel()
 	res.Body.Close()
-	l.until("its place is free", func() bool { return l.proxied.of("r1") == 0 })
+	l.until("its place is free", func() bool { return l.proxied.of(functions.Name{}, "r1") == 0 })
 }
 
 func TestFollowLog(t *testing.T) {
@@ -390,7 +390,7 @@ func TestMemory(t *testing.T) {
 	for text, want := range map[string]int64{
 		"MemTotal:       16384 kB\nMemFree: 1 kB\n": 16384 << 10,
 		"MemFree: 1 kB\nMemTotal: 1 kB\n":           1 << 10,
-		"": 0, "MemTotal: x kB\n": 0, "MemTotal: 5\n": 0, "MemTotal: -5 kB\n": 0, "MemTotal: 99999999999999999999 kB\n": 0,
+		"":                                          0, "MemTotal: x kB\n": 0, "MemTotal: 5\n": 0, "MemTotal: -5 kB\n": 0, "MemTotal: 99999999999999999999 kB\n": 0,
 	} {
 		if n, err := parseMeminfo(text); n != want || (err != nil) != (want == 0) {
 			t.Errorf("%q: %d %v", text, n, err)

@@ -34,7 +34,7 @@ type Config struct {
 	Leave      bool
 	Environ    func() []string
 	Push       func(functions.Heartbeat)
-	InFlight   func(replica string) int
+	InFlight   func(name functions.Name, replica string) int
 	Log        *slog.Logger
 }
 

@@ -96,7 +96,7 @@ func open(o Options) (*Local, error) {
 			l.Steer.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })
 		},
-		InFlight: func(id string) int { return l.path.InFlight(id) },
+		InFlight: func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)

@@ -38,7 +38,7 @@ type DataPath interface {
 	Publish(fs ...route.Function)
 	Remove(names ...functions.Name)
 	Demand(yield func(Demand) bool)
-	InFlight(replica string) int
+	InFlightOf(name functions.Name, replica string) int
 }
 
 // Catalog says which functions exist. Changed tells the loop to look again.

@@ -93,7 +93,7 @@ func (d *door) Demand(yield func(Demand) bool) {
 	}
 }
 
-func (d *door) InFlight(id string) int {
+func (d *door) InFlightOf(_ functions.Name, id string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.active[id]
@@ -426,7 +426,7 @@ func TestColdToReady(t *testing.T) {
 		if took := r.d.told[fname("x")].Sub(line.Began); took > 5001*time.Millisecond {
 			t.Fatalf("waiters released after %v", took)
 		}
-		if r.d.InFlight(r.s.Replicas()[0].ID) != 8 {
+		if r.d.InFlightOf(fname("x"), r.s.Replicas()[0].ID) != 8 {
 			t.Fatal("waiters were not released")
 		}
 	})

@@ -192,8 +192,8 @@ func (s *Steer) eta(c *cold, now schedule.Instant) time.Duration {
 		default:
 			known := need(functions.PhaseStage)
 			if known < 0 {
-				if c.rep == nil || st.TotalBytes > 0 {
-					return -1
+				if f.Source != "" && f.Machine == "" {
+					return -1 // it must come from afar, and nobody knows how long that takes
 				}
 				known = 0
 			}

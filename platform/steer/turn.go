@@ -329,7 +329,7 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 	default:
 		r.readyAt = 0
 	}
-	if before != st.State {
+	if before != st.State || r.cold != nil && !r.cold.over {
 		s.dirty[f] = struct{}{}
 	}
 }
@@ -540,7 +540,7 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration 
 	for _, f := range s.list {
 		f.Lease = max(f.retry, f.held)
 		if len(f.reps) > 0 || len(f.Replicas) > 0 {
-			f.sync(s.path.InFlight)
+			f.sync(s.path.InFlightOf)
 		}
 	}
 	plan := s.policy.Decide(s.sched, now)
@@ -649,7 +649,7 @@ func (s *Steer) drain(ctx context.Context) (again bool) {
 		if r.unloading {
 			continue
 		}
-		if s.path.InFlight(r.id) > 0 && now < r.drainEnd {
+		if s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.drainEnd {
 			again = true
 			continue
 		}

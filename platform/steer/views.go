@@ -88,7 +88,7 @@ func (s *Steer) Replicas() []Replica {
 			v.State = functions.Draining
 		}
 		if r.readyAt > 0 {
-			v.InFlight = s.path.InFlight(r.id)
+			v.InFlight = s.path.InFlightOf(r.fn.Name, r.id)
 		}
 		out = append(out, v)
 	}

@@ -139,7 +139,7 @@ func (f *fn) set(m *functions.Model, machine string) {
 }
 
 // sync writes the replicas down as schedule sees them.
-func (f *fn) sync(inFlight func(string) int) {
+func (f *fn) sync(inFlight func(functions.Name, string) int) {
 	f.Replicas = f.Replicas[:0]
 	for _, r := range f.reps {
 		s := schedule.Replica{
@@ -147,7 +147,7 @@ func (f *fn) sync(inFlight func(string) int) {
 			Spawned: spawned(r.status), Stopping: r.stopping, CalledOff: r.calledOff, Stale: r.recipe != f.recipe,
 		}
 		if r.readyAt > 0 {
-			s.InFlight = inFlight(r.id)
+			s.InFlight = inFlight(f.Name, r.id)
 		}
 		f.Replicas = append(f.Replicas, s)
 	}
@@ -243,7 +243,7 @@ func order(st functions.State) int {
 
 // bearer of a replica: only one behind its agent's own door wants it.
 func (s *Steer) bearer(r *rep) string {
-	if n := s.nodes[r.node]; n != nil && n.hb.URL != "" && strings.HasPrefix(r.status.Endpoint, n.hb.URL) {
+	if n := s.nodes[r.node]; n != nil && n.hb.URL != "" && strings.HasPrefix(r.status.Endpoint, strings.TrimRight(n.hb.URL, "/")+"/") {
 		return s.token
 	}
 	return ""
