@@ -79,7 +79,7 @@ func RootCause(tail, how string) string {
 		}
 		last = line
 	}
-	if raised == "" && told == "" && coreDied.MatchString(tail) {
+	if raised == "" && told == "" && CoreDied(tail) {
 		return clip("its EngineCore died unexpectedly; " + how)
 	}
 	switch {
@@ -92,6 +92,10 @@ func RootCause(tail, how string) string {
 	}
 	return clip(how + "; it wrote nothing")
 }
+
+// CoreDied reports whether the last lines are of a vLLM whose EngineCore died;
+// its front ends by itself some seconds later, with exit code 0.
+func CoreDied(tail string) bool { return coreDied.MatchString(tail) }
 
 // PortTaken reports whether a root cause is that somebody took the port.
 func PortTaken(cause string) bool { return strings.HasPrefix(cause, "port taken") }

@@ -430,9 +430,14 @@ func (r *Replica) ready(ctx context.Context) state {
 					next, _ := r.died(ctx, x, "ready", false)
 					return next
 				}
-				r.kill(ctx)
-				what := "hung"
-				if se != nil {
+				x := r.kill(ctx)
+				what := "is broken"
+				switch {
+				case errors.Is(err, errNoAnswer):
+					what = "hung"
+				case engine.CoreDied(x.Tail):
+					what, err = "ended while ready", errors.New("its EngineCore died unexpectedly")
+				case se != nil:
 					what = "answers with errors alone"
 				}
 				return r.failed(fmt.Sprintf("%s %s: %v", r.o.Spec.Engine, what, err))
@@ -450,6 +455,9 @@ func (r *Replica) ready(ctx context.Context) state {
 		}
 	}
 }
+
+// errNoAnswer is the verdict on an engine that hangs.
+var errNoAnswer = fmt.Errorf("no answer to a one-token request within %s", probeWait)
 
 type reading struct {
 	engine.Metrics
@@ -519,7 +527,7 @@ func (r *Replica) probe(ctx context.Context, why string) error {
 		return nil
 	}
 	if pctx.Err() != nil {
-		return fmt.Errorf("%s; then no answer to a one-token request within %s", why, probeWait)
+		return fmt.Errorf("%s; then %w", why, errNoAnswer)
 	}
 	return fmt.Errorf("%s; then the probe: %v", why, err)
 }
