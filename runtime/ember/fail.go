@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 )
 
 // failure is an answer in OpenAI's error shape.
@@ -59,6 +60,8 @@ func answer(w http.ResponseWriter, status int, v any) {
 		http.Error(w, "encoding failed", http.StatusInternalServerError)
 		return
 	}
+	// A client that does not read must not hold a handler for ever.
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeBound))
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(b)))

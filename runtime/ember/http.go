@@ -34,6 +34,8 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("POST /tokenize", s.loaded(s.tokenize))
 	mux.HandleFunc("POST /detokenize", s.loaded(s.detokenize))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// What the last answer on this connection was given does not bind this one.
+		http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		h, pattern := mux.Handler(r)
 		if pattern != "" {
 			mux.ServeHTTP(w, r) // again, for the path's values

@@ -161,6 +161,27 @@ func TestLlamaCppTokens(t *testing.T) {
 	}
 }
 
+// The same for the shape of SmolLM-135M: sums over 1,536 numbers and a choice among
+// 49,152 tokens leave more room to differ.
+func TestLlamaCppTokens135M(t *testing.T) {
+	needLlamaCpp(t)
+	if testing.Short() {
+		t.Skip("writes a gigabyte")
+	}
+	s := mint.Smol
+	s.DType = "F32"
+	dir := folder(t, s)
+	file := filepath.Join(t.TempDir(), "m.gguf")
+	if err := gguf.Write(file, dir, "gpt-2"); err != nil {
+		t.Fatal(err)
+	}
+	prompt := []int{300, 301, 17, 999, 20000, 45, 31000}
+	want := llamaCpp(t, []llamaJob{{Model: file, Generate: []llamaGenerate{{prompt, 48}}}})[0].Generate[0]
+	if got := greedy(t, dir, prompt, 48); !slices.Equal(got, want) {
+		t.Errorf("got %v\nwant %v", got, want)
+	}
+}
+
 // hardLines are texts at which tokenizers differ: cases, digits, space of all kinds,
 // combined characters, contractions, marks inside text; and seeded mixtures of them.
 func hardLines() []string {

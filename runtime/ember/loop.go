@@ -27,13 +27,17 @@ type loop struct {
 	draining bool        // guarded by mu: nothing new is taken
 	wake     chan struct{}
 
-	running  []*sequence // the loop's own, in order of admission
-	spare    []*llama.Cache
-	inputs   []llama.Input
-	owners   []*sequence
-	nRunning atomic.Int64
-	nCached  atomic.Int64 // positions held by running sequences
+	running    []*sequence    // the loop's own, in order of admission
+	spare      []*llama.Cache // for the next sequences, at most maxSpare bytes
+	spareBytes int
+	inputs     []llama.Input
+	owners     []*sequence
+	nRunning   atomic.Int64
+	nCached    atomic.Int64 // positions held by running sequences
 }
+
+// maxSpare is how much memory of ended sequences is kept for the next ones.
+const maxSpare = 64 << 20
 
 var (
 	errFull     = errors.New("too many requests are waiting")
@@ -142,6 +146,7 @@ func (l *loop) admit() (drained bool) {
 func (l *loop) begin(q *sequence) {
 	if n := len(l.spare); n > 0 {
 		q.cache, l.spare = l.spare[n-1], l.spare[:n-1]
+		l.spareBytes -= q.cache.Bytes()
 	} else {
 		q.cache = l.c.model.NewCache(min(len(q.prompt)+64, l.c.maxLen))
 	}
@@ -166,9 +171,10 @@ func (l *loop) free(q *sequence) {
 	if i := slices.Index(l.running, q); i >= 0 {
 		l.running = slices.Delete(l.running, i, i+1)
 	}
-	if len(l.spare) < l.maxSeqs {
+	if n := q.cache.Bytes(); l.spareBytes+n <= maxSpare {
 		q.cache.Reset()
 		l.spare = append(l.spare, q.cache)
+		l.spareBytes += n
 	}
 	q.cache = nil
 	l.nRunning.Store(int64(len(l.running)))

@@ -11,12 +11,16 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/thaw-dev/thaw/runtime/ember/chat"
 )
 
 // maxBody bounds a request, as the gateway does.
 const maxBody = 32 << 20
+
+// readBound is how long a body may take to arrive.
+const readBound = time.Minute
 
 // generate is the body of a completion, of a chat or not. Unknown fields are
 // ignored; of double ones the last counts, as in vLLM.
@@ -74,7 +78,11 @@ func decode(w http.ResponseWriter, r *http.Request, v any) *failure {
 			return bad("", "unsupported_content_type", "Content-Type must be application/json, not %q", t)
 		}
 	}
+	// The bound is lifted again, or it would end a long answer as if the client had left.
+	rc := http.NewResponseController(w)
+	rc.SetReadDeadline(time.Now().Add(readBound))
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	rc.SetReadDeadline(time.Time{})
 	var big *http.MaxBytesError
 	if errors.As(err, &big) {
 		return &failure{http.StatusRequestEntityTooLarge, "the body is larger than " + strconv.Itoa(maxBody) + " bytes", "invalid_request_error", "", "request_too_large"}

@@ -35,6 +35,15 @@ func (c *Cache) reserve(room, width int) {
 // Len is how many positions are filled.
 func (c *Cache) Len() int { return c.n }
 
+// Bytes is how much memory the cache holds.
+func (c *Cache) Bytes() int {
+	n := 0
+	for i := range c.k {
+		n += 4 * (cap(c.k[i]) + cap(c.v[i]))
+	}
+	return n
+}
+
 // Reset forgets the sequence and keeps the memory.
 func (c *Cache) Reset() {
 	c.n = 0
@@ -128,7 +137,7 @@ func rmsNorm(out, x, w []float32, eps float64) {
 }
 
 // small is how many multiplications a part must have before the team is worth asking.
-const small = 1 << 15
+const small = 1 << 18
 
 // each spreads f over the team when there is enough work.
 func (m *Model) each(work int, f func(part, parts int)) {

@@ -13,7 +13,7 @@ import (
 
 const sample = `One word after another goes into the model, and one comes out. The words are many, the days are long, and nobody counts them twice.`
 
-var shape = mint.Shape{Hidden: 48, Inter: 80, Layers: 2, Heads: 6, KVHeads: 2, Learned: 290, MaxPos: 256}
+var shape = mint.Shape{Hidden: 96, Inter: 176, Layers: 2, Heads: 6, KVHeads: 2, Learned: 290, MaxPos: 256}
 
 func open(t *testing.T, s mint.Shape, threads int) *llama.Model {
 	t.Helper()
