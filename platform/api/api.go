@@ -38,8 +38,8 @@ type History interface {
 
 // Hand does what it is told, soon; neither call blocks.
 type Hand interface {
-	// WakeFor asks for a replica that stays for lease though nobody waits (0: for
-	// its idle time) and returns the cold start's id.
+	// WakeFor asks for a replica that stays for lease though nobody waits, and
+	// returns the id of the cold start under way.
 	WakeFor(name functions.Name, lease time.Duration) string
 	Stop(name functions.Name)
 }

@@ -218,7 +218,8 @@ func (c *Client) Remove(ctx context.Context, name functions.Name) error {
 	return c.call(ctx, "DELETE", functionPath(name), nil, nil)
 }
 
-// Wake asks for a replica, to stay for lease (0: for its idle time).
+// Wake asks for a replica, to stay for lease (0: for its idle time, at
+// least a minute).
 func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Duration) (Woken, error) {
 	var w Woken
 	err := c.call(ctx, "POST", functionPath(name)+"/wake", WakeRequest{Lease: functions.Duration(lease)}, &w)

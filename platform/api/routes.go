@@ -53,7 +53,7 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/functions/{team}/{name}", summary: "One function, with its spec.", answer: Function{}, do: a.function},
 		{method: "PUT", path: "/api/v1/functions/{team}/{name}", right: admin, query: []string{"dryRun"}, summary: "Deploy a model: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: functions.Model{}, answer: Deployed{}, do: a.deploy},
 		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", right: admin, summary: "Forget a deployed model.", status: 204, do: a.remove},
-		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", right: admin, summary: "Wake a function, for its idle time or a lease.", body: WakeRequest{}, status: 202, answer: Woken{}, do: a.wake},
+		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", right: admin, summary: "Wake a function, for a lease or its idle time, at least a minute.", body: WakeRequest{}, status: 202, answer: Woken{}, do: a.wake},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/stop", right: admin, summary: "Drain the replicas of a function. Demand brings it back.", status: 202, answer: Woken{}, do: a.stop},
 		{method: "GET", path: "/api/v1/replicas", query: []string{"watch"}, summary: "All replicas.", answer: List[Replica]{}, do: list(a, a.replicas, func(r Replica) string { return r.ID })},
 		{method: "GET", path: "/api/v1/replicas/{id}", summary: "One replica.", answer: Replica{}, do: a.replica},
@@ -244,6 +244,10 @@ func (a *API) remove(x *exchange, res *door.Response) *openai.Error {
 	return nil
 }
 
+// leastLease is that of a wake that names none, where the model's idle time is
+// shorter: whoever wakes it comes back for it.
+const leastLease = time.Minute
+
 // maxLease bounds a wake without demand: whoever wants longer wants scale.min.
 const maxLease = 7 * 24 * time.Hour
 
@@ -267,6 +271,9 @@ func (a *API) wake(x *exchange, res *door.Response) *openai.Error {
 	}
 	if lease > maxLease {
 		return openai.New(openai.InvalidValue, "A lease is at most 7 days; scale.min keeps a replica for good.").With("lease")
+	}
+	if lease == 0 {
+		lease = max(m.Spec.Scale.Idle.Std(), leastLease)
 	}
 	id := a.o.Hand.WakeFor(m.FullName(), lease)
 	f := a.view(m)

@@ -125,7 +125,9 @@ type KeyRequest struct {
 }
 
 // WakeRequest holds the function for a while though nobody asks for it: Lease
-// from now, or Until a time. Neither: until its idle time is over.
+// from now, or Until a time. Neither: for its idle time, at least a minute. A
+// start whose lease is over before its engine runs is called off, so whoever
+// waits for one asks again from time to time.
 type WakeRequest struct {
 	Lease functions.Duration `json:"lease,omitempty"`
 	Until time.Time          `json:"until,omitzero"`

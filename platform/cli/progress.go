@@ -16,6 +16,7 @@ const (
 	lookAt     = 200 * time.Millisecond
 	plainEvery = 5 * time.Second
 	smoothOver = 10 * time.Second // of the rate shown
+	askAgain   = 20 * time.Second // less than the least lease of a wake
 )
 
 // line is the progress of one thing on stderr: one line that is rewritten on a
@@ -117,7 +118,19 @@ func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Nam
 	l := c.line()
 	defer l.clear()
 	var r rate
+	asked := c.now()
 	for unknown := 0; ; {
+		// A start that nobody waits for is called off; this one is waited for.
+		if now := c.now(); now.Sub(asked) > askAgain {
+			w, err := cl.Wake(ctx, name, 0)
+			if err != nil {
+				return err
+			}
+			if asked = now; w.ColdStart == "" {
+				return nil
+			}
+			id = w.ColdStart
+		}
 		t, err := cl.ColdStart(ctx, id)
 		if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 && unknown < 50 {
 			// The wake is an ask; the loop takes a moment to begin.

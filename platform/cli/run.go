@@ -65,6 +65,9 @@ for turn by turn; Ctrl-D ends the chat.`,
 	}
 	cmd.RunE = c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 		a.Model, a.Stream = args[0], true
+		if n, err := c.name(ctx, cl, args[0]); err == nil {
+			a.Model = spelled(n.String())
+		} // else it is the server's to say: it knows more than models
 		if cmd.Flags().Changed("temperature") {
 			a.Temperature = &temperature
 		}
