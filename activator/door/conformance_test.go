@@ -70,6 +70,34 @@ func open(t *testing.T, srv Server, tc *tls.Config) *site {
 	return s
 }
 
+// await waits until some connection is as f wants it.
+func (s *site) await(f func(*wire) bool) {
+	s.t.Helper()
+	var all *server
+	switch x := s.srv.(type) {
+	case *fiberServer:
+		all = x.server
+	case *twinServer:
+		all = x.server
+	case *wrapped:
+		(&site{t: s.t, srv: x.Server}).await(f)
+		return
+	}
+	end := time.After(5 * time.Second)
+	for found := false; !found; {
+		all.each(func(w *wire) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			found = found || f(w)
+		})
+		select {
+		case <-end:
+			s.t.Fatal("it never came")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 func (s *site) shutdown(d time.Duration) (err error) {
 	s.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -446,6 +474,7 @@ var leave = map[string]func(*client){
 func testDeparture(t *testing.T, s *site, gone chan error, mark string) {
 	for name, how := range leave {
 		for _, behind := range []string{"", get} { // a second request waits in the pipeline
+			late := behind == "" // else it leaves before the watch is armed
 			c := s.dial()
 			c.send(post(mark) + behind)
 			if mark == "stream" {
@@ -453,14 +482,16 @@ func testDeparture(t *testing.T, s *site, gone chan error, mark string) {
 					t.Fatal(err, b)
 				}
 			}
-			time.Sleep(60 * time.Millisecond) // a real network: let the watch arm
+			if late {
+				s.await(func(w *wire) bool { return w.life != nil && (w.token != 0 || w.ahead != nil) })
+			}
 			how(c)
 			select {
 			case err := <-gone:
 				if err != ErrGone {
 					t.Errorf("%s: %v", name, err)
 				}
-			case <-time.After(time.Second):
+			case <-time.After(3 * time.Second): // the promise is one, on a machine that is not also racing
 				t.Errorf("%s: not noticed", name)
 			}
 			c.Close()
@@ -552,7 +583,7 @@ func TestLookAheadHandsOver(t *testing.T) {
 			c := s.dial()
 			for i := range 50 {
 				c.send(post("hold"))
-				time.Sleep(3 * time.Millisecond)
+				s.await(func(w *wire) bool { return w.ahead != nil })
 				next := post(fmt.Sprint("next", i))
 				c.send(next[:30])
 				release <- struct{}{}
@@ -775,7 +806,7 @@ func TestDrainWaits(t *testing.T) {
 		late.send(get)
 		late.ok("GET")
 		late.send("GET / HTTP/1.1\r\n")
-		time.Sleep(20 * time.Millisecond)
+		s.await(func(w *wire) bool { return w.phase == reading })
 		streams.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
 		streams.br.Peek(1)
 		done := make(chan error, 1)
@@ -812,7 +843,7 @@ func TestDrainWaits(t *testing.T) {
 func TestDrainDeadline(t *testing.T) {
 	each(t, func(t *testing.T, serve func(Options) *site) {
 		causes := make(chan error, 2)
-		block := make(chan struct{})
+		block, stuck := make(chan struct{}), make(chan struct{})
 		s := serve(Options{CutGrace: 100 * time.Millisecond, Handler: func(r *Request, w *Response) {
 			ctx := r.Context()
 			switch r.Path {
@@ -834,6 +865,7 @@ func TestDrainDeadline(t *testing.T) {
 					return 0, io.EOF
 				})
 			case "/stuck":
+				close(stuck)
 				<-block
 			}
 		}})
@@ -842,7 +874,8 @@ func TestDrainDeadline(t *testing.T) {
 		b.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
 		c.send("GET /stuck HTTP/1.1\r\nHost: h\r\n\r\n")
 		b.br.Peek(1)
-		time.Sleep(20 * time.Millisecond)
+		<-stuck
+		s.await(func(w *wire) bool { return w.life != nil && w.req.Path == "/wait" })
 		if err := s.shutdown(50 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
@@ -913,7 +946,7 @@ func TestMany(t *testing.T) {
 		var wg sync.WaitGroup
 		for k := range 40 {
 			wg.Go(func() {
-				rounds := 10
+				rounds := 4
 				for i := range rounds {
 					c := s.dial()
 					for j := range 5 {

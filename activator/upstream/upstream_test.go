@@ -474,7 +474,7 @@ func TestLeaversHarmNobody(t *testing.T) {
 				if leaves {
 					d := time.Duration(rng.IntN(300)) * time.Microsecond
 					wg.Go(func() {
-						time.Sleep(d) // beside the request, and behind it
+						<-time.After(d) // beside the request, and behind it
 						cancel()
 					})
 				}

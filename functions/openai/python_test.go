@@ -26,7 +26,7 @@ func TestPeekAgreesWithPython(t *testing.T) {
 		N           int
 	}
 	var all []taken
-	for range 200_000 {
+	for range 60_000 {
 		body := `{"model":"a"`
 		if rng.IntN(2) == 0 {
 			body = "{"

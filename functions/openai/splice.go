@@ -2,7 +2,7 @@ package openai
 
 // Splice returns the body in pieces whose concatenation names the model as the
 // engine knows it and, when usage is set, asks a stream for its usage chunk;
-// nothing else is touched or encoded anew. The pieces alias body, at most seven
+// nothing else is touched or encoded anew. The pieces alias body, at most five
 // of them; dst is appended to, so that a caller can keep the array.
 func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) [][]byte {
 	usage = usage && e.Stream && !e.IncludeUsage && !e.form
