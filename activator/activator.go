@@ -123,6 +123,7 @@ type Activator struct {
 	table    *route.Table[function]
 	meters   *meters
 	ledger   ledger
+	buffers  buffers
 	homes    sync.Map // replica id to its *entry, also of one that ends with requests in flight
 	draining atomic.Bool
 	buffered atomic.Int64 // bytes of bodies in all gates

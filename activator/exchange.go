@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/door"
@@ -485,14 +486,14 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 	x.asked = x.a.o.Now()
 	ctx := x.req.Context()
 	if !async {
-		x.heard(converse(ctx, x.a.o.Engines, out, x.stream), false)
+		x.heard(converse(ctx, x.a.o.Engines, out, x.stream, nil), false)
 		return
 	}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	answers := make(chan reply, 1)
 	x.answers = answers
-	engines, stream := x.a.o.Engines, x.stream
-	go func() { answers <- converse(ctx, engines, out, stream) }() // ends with the exchange: stop cancels and waits
+	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
+	go func() { answers <- converse(ctx, engines, out, stream, bufs) }() // ends with the exchange: stop cancels and waits
 }
 
 // takesUsage reports whether the engine is asked for a usage chunk that the
@@ -512,15 +513,16 @@ func split(endpoint string) (addr, prefix string) {
 
 // converse asks and reads up to the engine's first byte of body; of a plain
 // answer all of it, if it is not large.
-func converse(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool) reply {
+func converse(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers) reply {
 	res, err := engines.Do(ctx, out)
 	if err != nil {
 		return reply{err: err}
 	}
 	if stream && res.Status == 200 && isEvents(res) {
-		buf := make([]byte, firstRead)
+		buf := bufs.get()
 		n, err := res.Read(buf)
 		if n == 0 && err != nil {
+			bufs.put(buf)
 			res.Close()
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
@@ -552,6 +554,22 @@ func converse(ctx context.Context, engines *upstream.Client, out *upstream.Reque
 		case res.Length < 0 && !isJSON(res): // audio: it should begin to sound
 			return reply{res: res, begin: buf}
 		}
+	}
+}
+
+// buffers are those of streams, used again.
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) get() []byte {
+	if p, ok := b.pool.Get().(*[firstRead]byte); ok {
+		return p[:]
+	}
+	return make([]byte, firstRead)
+}
+
+func (b *buffers) put(p []byte) {
+	if cap(p) == firstRead { // not one that has grown
+		b.pool.Put((*[firstRead]byte)(p[:firstRead]))
 	}
 }
 

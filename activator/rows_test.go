@@ -547,6 +547,9 @@ func TestRandomFaults(t *testing.T) {
 						defer cancel()
 						r := w.do(ctx, "POST", "/v1/chat/completions", ask)
 						body := plainEvents(r.body)
+						if ask == askStream && r.status == 200 && r.err == nil {
+							wireRules(t, r.body)
+						}
 						good, failed := r.err == nil && (strings.HasSuffix(body, eventDone) || r.body == jsonAnswer), r.code() != ""
 						switch {
 						case r.err != nil && ctx.Err() != nil: // it left
@@ -689,4 +692,15 @@ func TestIdleFunctionIsSmall(t *testing.T) {
 		t.Errorf("%d bytes, 4096 at most", each)
 	}
 	runtime.KeepAlive(a)
+}
+
+func FuzzSpan(f *testing.F) {
+	for _, s := range []string{"600", "60.0", "30s", "not-given", "-1", "1e9", "NaN", "0x10p4", "1h1m", "+Inf", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if d, ok := span(s); ok && (d <= 0 || d > 290*365*24*time.Hour) {
+			t.Errorf("%q: %v", s, d)
+		}
+	})
 }

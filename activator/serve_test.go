@@ -88,9 +88,7 @@ func TestColdStream(t *testing.T) {
 				t.Errorf("no %q in %q", want, r.body)
 			}
 		}
-		if strings.Contains(r.body, "\n\n:") && strings.Contains(r.body, "\n\n\n") {
-			t.Error("a blank line that ends no data")
-		}
+		wireRules(t, r.body)
 		if n := strings.Count(r.body, ": thaw state"); n < 60 || n > 80 {
 			t.Errorf("%d comments in ten minutes", n)
 		}

@@ -168,6 +168,8 @@ func (v *events) Close() error {
 	}
 	v.x.usage = v.seen.Usage
 	v.x.finish(code)
+	v.x.a.buffers.put(v.buf) // nobody reads any more
+	v.buf, v.out = nil, nil
 	return nil
 }
 

@@ -419,3 +419,24 @@ func metric(t testing.TB, w *world, name string) string {
 	}
 	return ""
 }
+
+// wireRules are what real clients need of a stream: a comment is one line, an
+// empty line stands only behind a data line, and nothing comes after the end.
+func wireRules(t testing.TB, body string) {
+	t.Helper()
+	data := false
+	for i, l := range strings.SplitAfter(body, "\n") {
+		switch {
+		case strings.HasPrefix(l, "data: ") && len(l) > 8:
+			data = true
+		case l == "\n" && data, l == "":
+			data = false
+		case strings.HasPrefix(l, ": thaw ") && !data && strings.HasSuffix(l, "\n"):
+		default:
+			t.Errorf("line %d of a stream is %q, data before: %v", i, l, data)
+		}
+	}
+	if i := strings.Index(body, "[DONE]"); i >= 0 && body[i:] != "[DONE]\n\n" {
+		t.Errorf("something follows the end mark: %q", body[i:])
+	}
+}
