@@ -207,27 +207,29 @@ func after(b []byte, name string) int {
 // read takes the numbers of the last usage object in b; false if there is none.
 func (u *Usage) read(b []byte) bool {
 	found := false
-	for {
+	for range 16 { // more are nobody's answer, and would be work without end
 		i := after(b, "usage")
 		if i < 0 {
-			return found
+			break
 		}
 		b = b[i:]
 		if len(b) == 0 || b[0] != '{' {
 			continue
 		}
+		object := b[:min(len(b), keepTail)]
 		for _, name := range [...]string{"prompt_tokens", "input_tokens"} {
-			if n, ok := count(b, name); ok {
+			if n, ok := count(object, name); ok {
 				u.Prompt, found = n, true
 			}
 		}
 		for _, name := range [...]string{"completion_tokens", "output_tokens"} {
-			if n, ok := count(b, name); ok {
+			if n, ok := count(object, name); ok {
 				u.Completion, found = n, true
 			}
 		}
-		u.Known = u.Known || found
 	}
+	u.Known = u.Known || found
+	return found
 }
 
 // count reads the first number called name.
