@@ -353,6 +353,12 @@ func TestHoldModes(t *testing.T) {
 		if r.err != nil || r.body != "\n\n\n"+jsonAnswer || r.took != time.Minute {
 			t.Fatalf("%+v", r)
 		}
+		w.engineAt("e:2", func(c net.Conn, _ *http.Request, _ string) bool { return whole200(c, strings.Repeat(" ", 2<<20)+"{}") })
+		w.act.Publish(fn("tiny"))
+		w.onWake = func() { time.Sleep(60 * time.Second); w.act.Publish(at(fn("tiny"), 4, "e:2")) }
+		if r := w.post("/v1/embeddings", askPlain); r.err != nil || len(r.body) != 3+2<<20+2 {
+			t.Fatalf("%d bytes, %v", len(r.body), r.err)
+		}
 		w.act.Publish(fn("tiny"))
 		w.onWake = func() {
 			time.Sleep(60 * time.Second)

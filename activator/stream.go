@@ -432,6 +432,7 @@ type padded struct {
 	x    *exchange
 	next time.Time
 	out  []byte
+	rest *rest
 	end  error
 }
 
@@ -461,11 +462,19 @@ func (d *padded) Read(p []byte) (int, error) {
 			}
 			x.advance(d.next, true)
 		case answered:
-			if x.reply.res.Status >= 300 || !x.reply.end {
+			if x.reply.res.Status >= 300 {
 				x.reason = "engine_answered"
 				d.end = errAbort
 				x.finish(502)
 				continue
+			}
+			if !x.reply.end { // too large to be kept: the rest of it is as any other
+				if d.rest == nil {
+					d.rest = &rest{x: x, status: 200}
+				}
+				n, err := d.rest.Read(p)
+				d.end = err
+				return n, err
 			}
 			var t openai.Tail
 			t.Pass(x.reply.begin)
