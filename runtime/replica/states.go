@@ -371,6 +371,7 @@ func (r *Replica) ready(ctx context.Context) state {
 	defer cancel()
 	d := r.o.Spec.Deadlines
 	w := newWatch(d.Hang.Std(), d.FirstToken.Std(), time.Now())
+	w.calm = r.adopt == nil // all it has served is the warm-up, which is over
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
 	readings, verdicts := make(chan reading, 1), make(chan error, 1)
@@ -385,6 +386,13 @@ func (r *Replica) ready(ctx context.Context) state {
 			<-verdicts
 		}
 	}()
+	look := func() {
+		if !polling {
+			polling = true
+			go func() { readings <- r.look(rctx) }()
+		}
+	}
+	look() // now, or requests that were waiting for us blur what idle looks like
 	probe := func(why string) {
 		if probing {
 			return
@@ -399,10 +407,7 @@ func (r *Replica) ready(ctx context.Context) state {
 			next, _ := r.died(ctx, x, "ready", false)
 			return next
 		case <-poll.C:
-			if !polling {
-				polling = true
-				go func() { readings <- r.look(rctx) }()
-			}
+			look()
 		case m := <-readings:
 			polling = false
 			if m.err == nil {

@@ -70,3 +70,22 @@ func TestWatch(t *testing.T) {
 		})
 	}
 }
+
+// A replica that we started ourselves had nothing open when it became READY,
+// so the first look may find it busy and still know who waits for what.
+func TestWatchOfAFreshEngine(t *testing.T) {
+	zero := time.Unix(0, 0)
+	for _, c := range []struct {
+		name    string
+		first   int // requests that had their first token; the warm-up is one, and over
+		suspect bool
+	}{{"answering", 2, true}, {"reading a long prompt", 1, false}} {
+		w := newWatch(10*time.Second, 2*time.Minute, zero)
+		w.calm = true
+		m := engine.Metrics{Running: 1, Tokens: 70, Flow: true, Load: true, FirstTokens: c.first, Finished: 1, Counted: true}
+		w.observe(zero.Add(time.Second), m, nil)
+		if got := w.observe(zero.Add(12*time.Second), m, nil); (got != "") != c.suspect {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+}
