@@ -19,6 +19,7 @@ import (
 // first root cause within a second of it, and after the fix the next request
 // is answered.
 func TestBadStarts(t *testing.T) {
+	t.Parallel()
 	breaks := filepath.Join(t.TempDir(), "broken")
 	os.WriteFile(breaks, nil, 0o600)
 	missing := filepath.Join(t.TempDir(), "weights")

@@ -65,6 +65,7 @@ func readyOn(addr, node string) (id string) {
 // TestKillServer: a server that is killed finds its engines again; one that
 // does not return leaves nothing behind after a while.
 func TestKillServer(t *testing.T) {
+	t.Parallel()
 	m, tag := tagged(t, "x", 0)
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
 	first := begin(t, "test-server", c)
@@ -96,6 +97,7 @@ func TestKillServer(t *testing.T) {
 // TestKillEngine: an engine that is killed leaves the routes, and is started
 // again when somebody asks.
 func TestKillEngine(t *testing.T) {
+	t.Parallel()
 	m, tag := tagged(t, "x", 0)
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
 	srv := begin(t, "test-server", c)
@@ -119,6 +121,7 @@ func TestKillEngine(t *testing.T) {
 // TestKillAgent: an agent that is killed and returns adopts what it had; one
 // that does not return is replaced, and its engines end by themselves.
 func TestKillAgent(t *testing.T) {
+	t.Parallel()
 	m, tag := tagged(t, "x", 1)
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
 	srv := begin(t, "test-server", c)

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -63,8 +62,6 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() bool)
 		}
 	}
 }
-
-func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
 
 // speaking are the other processes whose command line holds all of these.
 func speaking(of ...string) (pids []int) {

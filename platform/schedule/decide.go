@@ -49,7 +49,8 @@ type decision struct {
 	held    map[string]int // GPUs a team holds now, stopping ones included
 	leaving map[string]int // of those, on their way out
 	needy   []need
-	victims []victim
+	victims []victim // idle ones, least recently used first
+	busy    []victim // those that have had their turn, longest first
 	actions []Action
 	blocked map[functions.Name]Verdict
 	young   bool // something that may be evicted soon has not stayed its residency
@@ -235,9 +236,9 @@ func (d *decision) function(f *Function) {
 		}
 		switch {
 		case f.Gone:
-			d.stop(f, r, "removed", "")
+			d.stop(f, r, "removed")
 		case d.sick(r):
-			d.stop(f, r, "gpu_unhealthy", "")
+			d.stop(f, r, "gpu_unhealthy")
 		case r.Stale:
 			stale++
 		case r.State == functions.Ready:
@@ -256,7 +257,7 @@ func (d *decision) function(f *Function) {
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
 			if r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
-				d.stop(f, r, "changed", "")
+				d.stop(f, r, "changed")
 			}
 		}
 	}
@@ -326,7 +327,7 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 		if want > 0 && reason == "idle" {
 			return // the last of an active function stay while the average says so
 		}
-		d.stop(f, r, reason, "")
+		d.stop(f, r, reason)
 		ready--
 	}
 }
@@ -370,8 +371,8 @@ func (d *decision) sick(r *Replica) bool {
 	return false
 }
 
-func (d *decision) stop(f *Function, r *Replica, reason, why string) {
-	d.do(Action{Kind: Stop, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: f.Drain, Reason: reason, For: why})
+func (d *decision) stop(f *Function, r *Replica, reason string) {
+	d.do(Action{Kind: Stop, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: f.Drain, Reason: reason})
 	d.leaves(f, r)
 }
 
@@ -426,7 +427,7 @@ func (d *decision) place(n need) {
 				d.block(f, CodeQuota, fmt.Sprintf("team %s holds %d of %d GPUs, all of them in use", team, d.held[team], quota.Max), -1)
 				return
 			}
-			d.evict(v, f)
+			d.evict(v, f, "evicted")
 		}
 		// Its share is freed first; it is placed when that has happened.
 		d.leaving[team] -= res.GPUs
@@ -469,8 +470,16 @@ func (d *decision) place(n need) {
 			return
 		}
 	}
-	if d.makeRoom(f) {
+	d.collect()
+	if d.makeRoom(f, d.victims, "evicted") {
 		return
+	}
+	if d.policy.Turn > 0 && f.Queued > 0 && f.Oldest > 0 {
+		if due := f.Oldest + d.policy.Patience; due > d.now {
+			d.at(due)
+		} else if d.makeRoom(f, d.busy, "turn") {
+			return
+		}
 	}
 	if d.dropStale(f) {
 		return
@@ -487,7 +496,7 @@ func (d *decision) dropStale(f *Function) bool {
 	any := false
 	for i := range f.Replicas {
 		if r := &f.Replicas[i]; r.Stale && !r.Stopping && !d.told(r) {
-			d.stop(f, r, "changed", "")
+			d.stop(f, r, "changed")
 			any = true
 		}
 	}
@@ -570,14 +579,14 @@ func (d *decision) never(f *Function) string {
 	return fmt.Sprintf("no node has %s of memory for %s", res.Memory.Human(), f.Name)
 }
 
-// collect lists what may be evicted, least recently used first.
+// collect lists what may be evicted, and what has had its turn.
 func (d *decision) collect() {
 	if d.victims != nil {
 		return
 	}
 	d.victims = []victim{}
 	for _, f := range d.world.Functions {
-		if len(f.Replicas) == 0 || f.Gone || f.Queued > 0 || f.Lease > d.now {
+		if len(f.Replicas) == 0 || f.Gone || f.Lease > d.now {
 			continue
 		}
 		ready := 0
@@ -589,7 +598,19 @@ func (d *decision) collect() {
 		spare := ready - f.Scale.Min
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
-			if r.State != functions.Ready || r.Stopping || r.InFlight > 0 || spare <= 0 || d.told(r) {
+			at, ok := d.index[r.Node]
+			if !ok || r.State != functions.Ready || r.Stopping || spare <= 0 || d.told(r) {
+				continue
+			}
+			v := victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)}
+			if r.InFlight > 0 || f.Queued > 0 {
+				if end := r.ReadyAt + d.policy.Turn; end > d.now {
+					d.at(end)
+					continue
+				}
+				v.used = r.ReadyAt
+				d.busy = append(d.busy, v)
+				spare--
 				continue
 			}
 			if stay := r.ReadyAt + d.policy.Residency; stay > d.now {
@@ -597,13 +618,13 @@ func (d *decision) collect() {
 				d.young = true
 				continue
 			}
-			if at, ok := d.index[r.Node]; ok {
-				d.victims = append(d.victims, victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)})
-				spare--
-			}
+			d.victims = append(d.victims, v)
+			spare--
 		}
 	}
-	slices.SortStableFunc(d.victims, func(a, b victim) int { return cmp.Compare(a.used, b.used) })
+	byUse := func(a, b victim) int { return cmp.Compare(a.used, b.used) }
+	slices.SortStableFunc(d.victims, byUse)
+	slices.SortStableFunc(d.busy, byUse)
 }
 
 // may reports whether v may make way for f, when taken GPUs of its team have
@@ -632,16 +653,20 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) *victim {
 	return nil
 }
 
-func (d *decision) evict(v *victim, f *Function) {
+func (d *decision) evict(v *victim, f *Function, reason string) {
 	v.gone = true
-	d.stop(v.f, v.r, "evicted", f.Name.String())
+	drain := v.f.Drain
+	if reason == "turn" {
+		drain = d.policy.TurnDrain
+	}
+	d.do(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
+	d.leaves(v.f, v.r)
 }
 
-// makeRoom evicts on one node what f needs: on the node where the most recently
-// used of those who go is the longest unused.
-func (d *decision) makeRoom(f *Function) bool {
-	d.collect()
-	if len(d.victims) == 0 {
+// makeRoom takes from one node what f needs: from the node where the most
+// recently used of those who go is the longest unused.
+func (d *decision) makeRoom(f *Function, victims []victim, reason string) bool {
+	if len(victims) == 0 {
 		return false
 	}
 	type choice struct {
@@ -651,9 +676,9 @@ func (d *decision) makeRoom(f *Function) bool {
 	}
 	var best *choice
 	byRoom := map[int][]int{}
-	for i := range d.victims {
-		if !d.victims[i].gone {
-			byRoom[d.victims[i].room] = append(byRoom[d.victims[i].room], i)
+	for i := range victims {
+		if !victims[i].gone {
+			byRoom[victims[i].room] = append(byRoom[victims[i].room], i)
 		}
 	}
 	for at := range d.rooms {
@@ -662,7 +687,7 @@ func (d *decision) makeRoom(f *Function) bool {
 		if len(list) == 0 || !d.eligible(m, f) || !m.could(f.Resources) {
 			continue
 		}
-		if best != nil && d.victims[list[0]].used > best.last {
+		if best != nil && victims[list[0]].used > best.last {
 			continue
 		}
 		trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
@@ -670,7 +695,7 @@ func (d *decision) makeRoom(f *Function) bool {
 		var gone []int
 		fitted := false
 		for _, i := range list {
-			v := &d.victims[i]
+			v := &victims[i]
 			if !d.may(v, f, taken[v.f.Name.Team]) {
 				continue
 			}
@@ -687,7 +712,7 @@ func (d *decision) makeRoom(f *Function) bool {
 		// Those that turned out not to be in the way stay.
 		kept := gone[:0]
 		for j, i := range gone {
-			v := &d.victims[i]
+			v := &victims[i]
 			trial.take(m.node, v.r.Take, v.r.GPUs)
 			if _, ok := trial.fit(m.node, f.Resources); ok && j < len(gone)-1 {
 				continue
@@ -697,7 +722,7 @@ func (d *decision) makeRoom(f *Function) bool {
 		}
 		c := &choice{room: at, gone: kept}
 		for _, i := range kept {
-			c.last = max(c.last, d.victims[i].used)
+			c.last = max(c.last, victims[i].used)
 		}
 		if best == nil || c.last < best.last || c.last == best.last && len(c.gone) < len(best.gone) {
 			best = c
@@ -707,7 +732,7 @@ func (d *decision) makeRoom(f *Function) bool {
 		return false
 	}
 	for _, i := range best.gone {
-		d.evict(&d.victims[i], f)
+		d.evict(&victims[i], f, reason)
 	}
 	m := &d.rooms[best.room]
 	gpus, _ := m.soon.fit(m.node, f.Resources)

@@ -143,6 +143,21 @@ func TestDecide(t *testing.T) {
 				model("x", 1, ready("n", now-time.Hour, 1, 0)),
 				model("z", 1, waiting(1, now-1))},
 			want: "blocked default/z no_capacity"},
+		{what: "who is never idle makes way after its turn", nodes: []*Node{node("n", 1)},
+			fs: []*Function{
+				model("x", 1, ready("n", now-2*time.Minute, 1, 0), waiting(5, now-1)),
+				model("z", 1, waiting(1, now-30*time.Second))},
+			want: "stop default/x-0 (turn)"},
+		{what: "not before somebody has waited", nodes: []*Node{node("n", 1)},
+			fs: []*Function{
+				model("x", 1, ready("n", now-time.Hour, 1, 0)),
+				model("z", 1, waiting(1, now-10*time.Second))},
+			want: "blocked default/z no_capacity", next: now + 20*time.Second},
+		{what: "not before its turn is over", nodes: []*Node{node("n", 1)},
+			fs: []*Function{
+				model("x", 1, ready("n", now-time.Minute, 1, 0)),
+				model("z", 1, waiting(1, now-40*time.Second))},
+			want: "blocked default/z no_capacity", next: now + time.Minute},
 		{what: "room on its way is waited for", nodes: []*Node{node("n", 2)},
 			fs: []*Function{
 				model("x", 1, ready("n", now-time.Hour, 0, 0), with(func(f *Function) { f.Replicas[0].Stopping = true })),
@@ -157,7 +172,7 @@ func TestDecide(t *testing.T) {
 			fs: []*Function{
 				model("a/x", 1, ready("n", now-time.Minute, 0, 0)),
 				model("d/z", 1, waiting(1, now-1))},
-			want: "blocked d/z no_capacity", next: now + 4*time.Minute},
+			want: "blocked d/z no_capacity", next: now - 1 + 30*time.Second},
 		{what: "a borrower makes way for what is owed", nodes: []*Node{node("n", 2)},
 			fs: []*Function{
 				model("a/x", 1, ready("n", now-time.Minute, 0, 0)),

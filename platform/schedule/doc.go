@@ -16,7 +16,9 @@
 //     never taken from it for one who borrows.
 //   - A function at rest gets one start, however many ask.
 //   - A replica with requests in flight is never chosen: not to be evicted, not
-//     to be scaled down.
+//     to be scaled down. One exception keeps functions from starving: who is
+//     never idle makes way after its turn (Policy.Turn) for who has waited long,
+//     and then only leaves the routes; what it has in flight is not cut.
 //   - Idle is counted from the last request's end and from ready.
 //
 // Time is an Instant: the span since the caller's loop began, on a monotonic

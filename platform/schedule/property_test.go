@@ -158,13 +158,16 @@ func (y *toy) act(p Plan) {
 			if r == nil || r.Stopping {
 				y.fail("stop of %s that is none", a.Replica)
 			}
-			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" {
+			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "turn" {
 				y.fail("busy %s stopped: %s", a.Replica, a.Reason)
 			}
 			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
 				y.fail("%s stopped before its idle time", a.Replica)
 			}
-			if a.Reason == "evicted" && r.Take.GPUs > 0 {
+			if a.Reason == "turn" && (y.now-r.ReadyAt < DefaultPolicy.Turn || a.Drain < time.Minute) {
+				y.fail("%s stopped before its turn was over", a.Replica)
+			}
+			if (a.Reason == "evicted" || a.Reason == "turn") && r.Take.GPUs > 0 {
 				by, _ := functions.ParseName(a.For, "")
 				held[f.Name.Team] -= r.Take.GPUs
 				need := 0

@@ -17,10 +17,20 @@ type Policy struct {
 	Lease     time.Duration // a node silent for longer is lost
 	Residency time.Duration // a replica READY for less is not evicted
 	Surplus   time.Duration // a replica READY for less is not scaled down
+
+	// A function that is never idle would keep its GPUs for ever. Once somebody
+	// has waited for Patience, one that has had its Turn leaves the routes: what
+	// it has in flight may end within TurnDrain, what comes waits for its next
+	// turn. Turn 0: never.
+	Turn, Patience, TurnDrain time.Duration
 }
 
-// DefaultPolicy: three heartbeats of 2 s, and short stays that stop thrashing.
-var DefaultPolicy = Policy{Lease: 6 * time.Second, Residency: time.Second, Surplus: 30 * time.Second}
+// DefaultPolicy: three heartbeats of 2 s, short stays that stop thrashing, and
+// turns long enough to be worth a cold start of a minute.
+var DefaultPolicy = Policy{
+	Lease: 6 * time.Second, Residency: time.Second, Surplus: 30 * time.Second,
+	Turn: 2 * time.Minute, Patience: 30 * time.Second, TurnDrain: 10 * time.Minute,
+}
 
 // World is what is known. Decide only reads it.
 type World struct {

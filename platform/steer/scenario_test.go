@@ -31,7 +31,7 @@ func (s *stage) Ask(m string, n int) {
 		s.d.mu.Lock()
 		s.d.failed[fname(m)] = f.Reason // as the activator does: at once, no wake
 		s.d.mu.Unlock()
-		if f.Until.Sub(time.Now()) > time.Second {
+		if time.Until(f.Until) > time.Second {
 			return
 		}
 	}

@@ -177,6 +177,25 @@ var stories = []struct {
 		t.served("z")
 		t.equal("x made way", t.Replicas("x"), "[]")
 	}},
+	{"who is never idle takes turns", true, func(t *teller) {
+		t.Deploy(t.Model("w", func(s *functions.ModelSpec) { s.Scale.Min = 1 }), t.Model("x", nil), t.Model("y", nil))
+		t.ready("w", "a") // one node is taken; the other is fought for
+		t.Ask("x", 1)
+		t.served("x")
+		t.Ask("y", 1)
+		for range 3600 {
+			for _, m := range []string{"x", "y"} {
+				if t.Running(m) > 0 && len(t.Replicas(m)) == 0 {
+					t.Finish(m) // only now, off the routes, do its requests end
+					t.Ask(m, 1) // and there is always one more
+				}
+			}
+			t.Pass(250 * time.Millisecond)
+		}
+		if x, y := t.Starts("x"), t.Starts("y"); x < 3 || y < 3 || x+y > 8 {
+			t.Fatalf("in a quarter of an hour x had %d turns and y %d", x, y)
+		}
+	}},
 	{"a start that fails", false, func(t *teller) {
 		t.Deploy(t.Model("x", nil))
 		t.Break("x", "weights are truncated")
