@@ -1,0 +1,148 @@
+package activator
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// called is a platform that tells when it is called.
+type called struct{ wake, nudge, ask chan string }
+
+func (c called) Wake(n functions.Name, _ string) string { c.wake <- n.String(); return "cs-1" }
+func (c called) Nudge(n functions.Name)                 { c.nudge <- n.String() }
+func (c called) Ask(n functions.Name, id, _ string)     { c.ask <- id }
+
+func within(t *testing.T, c chan string, d time.Duration, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(d):
+		t.Fatalf("no %s within %v", what, d)
+	}
+}
+
+// The same path on real sockets and on fiber, which the tests in virtual time
+// do not use.
+func TestOnRealSockets(t *testing.T) {
+	book, err := who.Open(filepath.Join(t.TempDir(), "keys.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	platform := called{make(chan string, 100), make(chan string, 100), make(chan string, 100)}
+	engines := upstream.New(upstream.Options{})
+	defer engines.Close()
+	a := New(Options{Waker: platform, Who: book, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
+	srv := door.NewFiber(door.Options{Handler: Browser(true, nil, a.Serve)})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		srv.Shutdown(ctx)
+		<-served
+	}()
+	left := make(chan string, 10)
+	eln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		if strings.Contains(string(body), "endless") {
+			fmt.Fprint(w, event1)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			left <- "engine"
+			return
+		}
+		fmt.Fprint(w, streamed)
+	})}
+	go engine.Serve(eln)
+	defer engine.Close()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 200}}
+	defer client.CloseIdleConnections()
+	begin := func(ctx context.Context, body string) (*http.Response, error) {
+		r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+ln.Addr().String()+"/v1/chat/completions", strings.NewReader(body))
+		return client.Do(r)
+	}
+
+	// Held, then left: noticed within a second.
+	a.Publish(fn("tiny"))
+	ctx, cancel := context.WithCancel(t.Context())
+	res, err := begin(ctx, askStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(res.Body).ReadString('\n')
+	if err != nil || line != ": thaw state=cold position=1\n" {
+		t.Fatalf("%q %v", line, err)
+	}
+	within(t, platform.wake, time.Second, "wake")
+	cancel()
+	res.Body.Close()
+	within(t, platform.nudge, time.Second, "nudge after the client left")
+	if l := a.table.Lookup(fn("tiny").Name).Own.gate.Load(); l.Queued != 0 || a.buffered.Load() != 0 {
+		t.Fatalf("%+v", l)
+	}
+
+	// A hundred held, released by one publish.
+	var wg sync.WaitGroup
+	heads := make(chan string, 100)
+	for range 100 {
+		wg.Go(func() {
+			res, err := begin(t.Context(), askStream)
+			if err != nil {
+				t.Error(err)
+				heads <- ""
+				return
+			}
+			heads <- ""
+			b, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err != nil || plainEvents(string(b)) != streamed {
+				t.Errorf("%v %q", err, b)
+			}
+			wireRules(t, string(b))
+		})
+	}
+	for range 100 {
+		within(t, heads, 10*time.Second, "head of a held stream")
+	}
+	a.Publish(at(fn("tiny"), 64, eln.Addr().String()))
+	wg.Wait()
+	within(t, platform.wake, time.Second, "wake")
+	if len(platform.wake) != 0 {
+		t.Error("more than one wake")
+	}
+
+	// Streaming, then left: the engine learns it.
+	ctx, cancel = context.WithCancel(t.Context())
+	if res, err = begin(ctx, strings.Replace(askStream, "hello", "endless", 1)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	res.Body.Close()
+	within(t, left, time.Second, "cancel at the engine")
+	if len(platform.ask) != 0 {
+		t.Error("the replica is not to blame")
+	}
+}
