@@ -13,9 +13,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -X github.com/thaw-dev/thaw/platform/cli.Version=$(VERSION)
 
 # The race detector wants cgo, and cgo a C compiler: used where both are there.
-# A test binary under -race is several times slower, so packages run one by one
-# per core.
 RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env CC)" >/dev/null 2>&1 && echo -race)
+
+# More flags for go test, such as -json or -run.
+TESTFLAGS ?=
 
 .PHONY: all run build test lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
