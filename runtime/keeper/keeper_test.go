@@ -157,7 +157,7 @@ func exit(t *testing.T, c *Child) Exit {
 	select {
 	case e := <-c.Exited:
 		return e
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Fatal("no exit")
 		return Exit{}
 	}
@@ -165,7 +165,7 @@ func exit(t *testing.T, c *Child) Exit {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); !ok(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !ok(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
@@ -424,14 +424,14 @@ func TestAgentKilledAndReplaced(t *testing.T) {
 }
 
 func TestOrphanEndsEverything(t *testing.T) {
-	h := start(t, 300*time.Millisecond)
+	h := start(t, time.Second)
 	a, b := h.run("a", "parent"), h.run("b", "stubborn")
 	pids := append(h.pids(a, 2), h.pids(b, 1)...)
 	// With an agent it stays.
 	select {
 	case <-h.Done():
 		t.Fatal("ended with its agent there")
-	case <-time.After(500 * time.Millisecond):
+	case <-time.After(1500 * time.Millisecond):
 	}
 	h.Client.Close()
 	for _, p := range append(pids, h.PID()) {

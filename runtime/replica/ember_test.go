@@ -55,7 +55,7 @@ func TestEmber(t *testing.T) {
 			return m.err == nil && m.Load && m.Flow && m.Tokens > 0
 		})
 		l.Unload(time.Second, "done")
-		if st := l.over(4 * time.Second); st.State != functions.Unloaded {
+		if st := l.over(10 * time.Second); st.State != functions.Unloaded {
 			t.Error(st.State, st.Error)
 		}
 	}
@@ -64,7 +64,7 @@ func TestEmber(t *testing.T) {
 		l.wait(functions.Ready, 10*time.Second)
 		began := time.Now()
 		syscall.Kill(b.pid("k"), syscall.SIGKILL)
-		if st := l.over(time.Second); st.Error != "ember ended while ready: ended by signal 9 (killed)" {
+		if st := l.over(20 * time.Second); st.Error != "ember ended while ready: ended by signal 9 (killed)" {
 			t.Error(st.Error)
 		}
 		t.Logf("noticed after %v", time.Since(began))
@@ -75,7 +75,7 @@ func TestEmber(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := live(t, b.ember("t"), New)
-		st := l.over(5 * time.Second)
+		st := l.over(20 * time.Second)
 		t.Log(st.Error)
 		if st.State != functions.Failed || !strings.HasPrefix(st.Error, "ember ended while loading: ") || strings.Contains(st.Error, "exit code") {
 			t.Errorf("%s %q", st.State, st.Error)
