@@ -101,6 +101,20 @@ func genericFourRowsF32(o *[Four]float32, rows []float32, stride int, x []float3
 	}
 }
 
+func genericTileBF16(o *[Four * Four]float32, w []uint16, xs []float32) {
+	c := len(w) / Four
+	for r := range Four {
+		genericOneRowBF16((*[Four]float32)(o[r*Four:]), w[r*c:(r+1)*c], xs)
+	}
+}
+
+func genericTileF32(o *[Four * Four]float32, w, xs []float32) {
+	c := len(w) / Four
+	for r := range Four {
+		genericFourRowsF32((*[Four]float32)(o[r*Four:]), xs, c, w[r*c:(r+1)*c])
+	}
+}
+
 func genericAxpy(y []float32, a float32, x []float32) {
 	x = x[:len(y)]
 	for i := range y {

@@ -21,6 +21,7 @@ func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n in
 	_ = x[n*cols-1]
 	_ = out[(n-1)*stride+hi-1]
 	var o [Four]float32
+	var t [Four * Four]float32
 	for b := lo; b < hi; b += block {
 		e := min(b+block, hi)
 		v := 0
@@ -30,7 +31,16 @@ func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n in
 				break
 			}
 			xs := x[at*cols : (at+Four)*cols]
-			for r := b; r < e; r++ {
+			r := b
+			for ; r+Four <= e; r += Four {
+				tileBF16(&t, w[r*cols:(r+Four)*cols], xs)
+				for k, s := range t {
+					if j := k % Four; j < width {
+						out[(at+j)*stride+r+k/Four] = s
+					}
+				}
+			}
+			for ; r < e; r++ {
 				oneRowBF16(&o, w[r*cols:(r+1)*cols], xs)
 				for j, s := range o[:width] {
 					out[(at+j)*stride+r] = s
@@ -76,6 +86,7 @@ func F32(out []float32, stride int, w, x []float32, cols, lo, hi, n int) {
 	_ = x[n*cols-1]
 	_ = out[(n-1)*stride+hi-1]
 	var o [Four]float32
+	var t [Four * Four]float32
 	for b := lo; b < hi; b += block {
 		e := min(b+block, hi)
 		v := 0
@@ -85,7 +96,16 @@ func F32(out []float32, stride int, w, x []float32, cols, lo, hi, n int) {
 				break
 			}
 			xs := x[at*cols : (at+Four)*cols]
-			for r := b; r < e; r++ {
+			r := b
+			for ; r+Four <= e; r += Four {
+				tileF32(&t, w[r*cols:(r+Four)*cols], xs)
+				for k, s := range t {
+					if j := k % Four; j < width {
+						out[(at+j)*stride+r+k/Four] = s
+					}
+				}
+			}
+			for ; r < e; r++ {
 				// The product is symmetric: four vectors against one row.
 				fourRowsF32(&o, xs, cols, w[r*cols:(r+1)*cols])
 				for j, s := range o[:width] {

@@ -2,11 +2,17 @@ package kernel
 
 import "golang.org/x/sys/cpu"
 
-var avx2 = cpu.X86.HasAVX2
+var (
+	avx2   = cpu.X86.HasAVX2
+	avx512 = cpu.X86.HasAVX512F && avx2
+)
 
 // Name says which bodies this machine runs.
 func Name() string {
-	if avx2 {
+	switch {
+	case avx512:
+		return "avx512"
+	case avx2:
 		return "avx2"
 	}
 	return "go"
@@ -22,6 +28,12 @@ func fourRowsBF16AVX2(o *[Four]float32, w *uint16, stride int, x *float32, n int
 
 //go:noescape
 func fourRowsF32AVX2(o *[Four]float32, w *float32, stride int, x *float32, n int)
+
+//go:noescape
+func tileBF16AVX512(o *[Four * Four]float32, w *uint16, wstride int, x *float32, xstride, n int)
+
+//go:noescape
+func tileF32AVX512(o *[Four * Four]float32, w *float32, wstride int, x *float32, xstride, n int)
 
 // axpyAVX2 wants n to be a positive multiple of eight.
 //
@@ -106,4 +118,44 @@ func axpy(y []float32, a float32, x []float32) {
 		return
 	}
 	axpyAVX2(&y[0], a, &x[0], len(y))
+}
+
+func tileBF16(o *[Four * Four]float32, w []uint16, xs []float32) {
+	c := len(w) / Four
+	n := c &^ 15
+	if !avx512 || n == 0 {
+		for r := range Four {
+			oneRowBF16((*[Four]float32)(o[r*Four:]), w[r*c:(r+1)*c], xs)
+		}
+		return
+	}
+	_ = xs[Four*c-1]
+	tileBF16AVX512(o, &w[0], 2*c, &xs[0], 4*c, n)
+	for i := n; i < c; i++ {
+		for k := range o {
+			o[k] += float32(FromBF16(w[k/Four*c+i]) * xs[k%Four*c+i])
+		}
+	}
+}
+
+func tileF32(o *[Four * Four]float32, w, xs []float32) {
+	c := len(w) / Four
+	n := c &^ 15
+	if !avx512 || n == 0 {
+		var one [Four]float32
+		for v := range Four {
+			fourRowsF32(&one, w, c, xs[v*c:(v+1)*c])
+			for r, s := range one {
+				o[r*Four+v] = s
+			}
+		}
+		return
+	}
+	_ = xs[Four*c-1]
+	tileF32AVX512(o, &w[0], 4*c, &xs[0], 4*c, n)
+	for i := n; i < c; i++ {
+		for k := range o {
+			o[k] += float32(w[k/Four*c+i] * xs[k%Four*c+i])
+		}
+	}
 }

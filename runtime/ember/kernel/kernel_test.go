@@ -56,6 +56,17 @@ func TestBodiesAgree(t *testing.T) {
 			same(t, fmt.Sprint("four rows f32 ", c, j), got[j], want[j])
 			same(t, fmt.Sprint("dot f32 ", c, j), Dot(f[j*(c+4):j*(c+4)+c], xs[:c]), want[j])
 		}
+		var tile, tileWant [Four * Four]float32
+		tileBF16(&tile, w, xs)
+		genericTileBF16(&tileWant, w, xs)
+		for j := range tile {
+			same(t, fmt.Sprint("tile bf16 ", c, j), tile[j], tileWant[j])
+		}
+		tileF32(&tile, f[:4*c], xs)
+		genericTileF32(&tileWant, f[:4*c], xs)
+		for j := range tile {
+			same(t, fmt.Sprint("tile f32 ", c, j), tile[j], tileWant[j])
+		}
 		y1 := append([]float32(nil), f[:c]...)
 		y2 := append([]float32(nil), f[:c]...)
 		Add(y1, 0.37, xs[:c])
