@@ -542,7 +542,8 @@ func (w *wire) refuse(e *openai.Error) {
 	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(e.Status), 10), ' ')
 	b = append(append(b, http.StatusText(e.Status)...), "\r\ndate: "...)
 	b = append(append(b, w.s.date.now(time.Now())...), "\r\nconnection: close\r\ncontent-length: "...)
-	b = append(strconv.AppendInt(b, int64(len(body)), 10), '\r', '\n')
+	b = append(strconv.AppendInt(b, int64(len(body)), 10), "\r\nx-request-id: "...)
+	b = append(append(b, openai.NewID()...), '\r', '\n')
 	for name, value := range e.Header {
 		b = append(append(append(append(b, name...), ": "...), value...), '\r', '\n')
 	}
@@ -660,6 +661,7 @@ func (w *wire) call() (res *Response) {
 			}
 			e := openai.New(openai.InternalError, "")
 			*res = Response{Status: e.Status, Body: e.Body(), Close: true}
+			res.Set("x-request-id", openai.NewID())
 			for name, value := range e.Header {
 				res.Set(name, value)
 			}

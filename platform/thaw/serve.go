@@ -20,6 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
@@ -160,6 +161,7 @@ func hall(data, control door.Handler) door.Handler {
 			return
 		}
 		control(req, res)
+		res.Set("x-request-id", openai.NewID())
 	}
 }
 
