@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -159,9 +160,16 @@ func New(o Options) *Steer {
 	return s
 }
 
-// Attach tells the loop its data path, which needs the loop to be made. It is
-// called before Run.
-func (s *Steer) Attach(path DataPath) { s.path = path }
+// Attach tells the loop its data path, which needs the loop to be made, and the
+// data path which functions there are, so that nobody who asks before the first
+// turn hears that there is no such model. It is called once, before Run.
+func (s *Steer) Attach(path DataPath) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.path = path
+	s.readCatalog(s.now())
+	s.flush()
+}
 
 // Run is the loop. It returns nil when ctx ends, after the commands under way
 // have returned or been cancelled. It does not stop replicas.
@@ -284,9 +292,13 @@ func (s *Steer) Stop(name functions.Name) {
 	s.ring()
 }
 
+// newID is a DNS label that begins as prefix, which is one too.
 func newID(prefix string) string {
 	var b [6]byte
 	rand.Read(b[:])
+	if len(prefix) > 50 {
+		prefix = strings.TrimRight(prefix[:50], "-")
+	}
 	return prefix + "-" + hex.EncodeToString(b[:])
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -525,5 +526,31 @@ func TestLoadRefusedGoesElsewhere(t *testing.T) {
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(7 * time.Second)
 		r.want("placed", r.states("x"), "[READY@b]")
+	})
+}
+
+func TestRefusedByAll(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		long := strings.Repeat("x", 63)
+		r := newRig(t, 1, model(long))
+		defer r.stop()
+		bad := newHost("a", 1)
+		bad.refuse = errors.New("bad request")
+		r.host(bad)
+		r.d.ask(r.s, fname(long), 2)
+		r.pass(20 * time.Second)
+		if told := r.d.failed[fname(long)]; !strings.Contains(told, "bad request") {
+			t.Fatalf("waiters were told %q", told)
+		}
+		if id := newID(long); !functions.IsLabel(id) || !functions.IsLabel(newID(strings.Repeat("x", 49)+"-y")) {
+			t.Errorf("%s is no label", id)
+		}
+		bad.mu.Lock()
+		bad.refuse = nil
+		bad.mu.Unlock()
+		r.pass(5 * time.Second)
+		r.d.ask(r.s, fname(long), 1)
+		r.pass(10 * time.Second)
+		r.want("after the fix", r.states(long), "[READY@a]")
 	})
 }

@@ -19,6 +19,7 @@ const (
 	orphanFor   = 5 * time.Second // before a replica of an unknown model is ended
 	nodePause   = 2 * time.Second // no new load on a node that just failed one
 	progressFor = 500 * time.Millisecond
+	refusals    = 3 // loads refused in a row before it is called a failure
 	startGrace  = 6 * time.Second
 	repeatFor   = 10 * time.Second // an unload that had no effect is sent again
 )
@@ -158,7 +159,7 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		was := f.recipe
 		f.set(m, s.machine)
 		if was != f.recipe {
-			f.failures, f.deaths, f.failure, f.RetryAt, f.blocked = 0, 0, nil, 0, nil
+			f.failures, f.deaths, f.refused, f.failure, f.RetryAt, f.blocked = 0, 0, 0, nil, 0, nil
 			f.history.forget()
 		}
 		s.dirty[f] = struct{}{}
@@ -383,14 +384,23 @@ func (s *Steer) failed(ctx context.Context, r *rep, cause string, now schedule.I
 		f.failures++
 		pause = schedule.Backoff(f.failures)
 	}
-	if r.recipe == f.recipe && pause > 0 {
-		f.RetryAt = now + pause
-		f.failure = &route.Failure{Reason: cause, At: time.Now(), Until: time.Now().Add(pause)}
-		f.retry = 0
+	if r.recipe == f.recipe {
+		s.pause(f, cause, pause, now)
 	}
 	s.event("failed", f.Name, r.id, r.node, "", cause)
 	s.finish(r.cold, functions.Failed, cause)
 	s.gone(r, "failed")
+}
+
+// pause tells waiters why, and starts f no sooner.
+func (s *Steer) pause(f *fn, cause string, pause time.Duration, now schedule.Instant) {
+	if pause <= 0 {
+		return
+	}
+	f.RetryAt = now + pause
+	f.failure = &route.Failure{Reason: cause, At: time.Now(), Until: time.Now().Add(pause)}
+	f.retry = 0
+	s.dirty[f] = struct{}{}
 }
 
 // onLoaded is the answer to a load.
@@ -401,6 +411,7 @@ func (s *Steer) onLoaded(ctx context.Context, id string, o outcome) {
 	}
 	n := s.nodes[r.node]
 	if o.err == nil {
+		r.fn.refused = 0
 		if r.accepted == 0 {
 			r.accepted = s.instant(o.at)
 			if r.cold != nil {
@@ -421,6 +432,14 @@ func (s *Steer) onLoaded(ctx context.Context, id string, o outcome) {
 			// The load may have arrived though its answer did not.
 			s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
 		}
+	}
+	// Once or twice it is a node's own trouble, and another is tried; again and
+	// again it is the function's, and its waiters should hear of it.
+	f := r.fn
+	if f.refused++; f.refused >= refusals {
+		f.failures++
+		s.pause(f, "no agent takes it: "+o.err.Error(), schedule.Backoff(f.failures), s.now())
+		s.finish(r.cold, functions.Failed, o.err.Error())
 	}
 	s.gone(r, "load_refused")
 }

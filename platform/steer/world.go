@@ -50,6 +50,7 @@ type fn struct {
 	average  schedule.Average
 	reps     []*rep
 	failures int            // starts in a row that failed
+	refused  int            // loads in a row that no agent took
 	deaths   int            // deaths in a row soon after READY
 	failure  *route.Failure // told to waiters until its back-off is over
 	blocked  *route.Blocked
