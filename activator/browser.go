@@ -39,7 +39,7 @@ func Browser(loopback bool, hosts []string, next door.Handler) door.Handler {
 
 func refuse(res *door.Response, e *openai.Error) {
 	res.Status = e.Status
-	res.Set("x-request-id", newID())
+	res.Set("x-request-id", openai.NewID())
 	answer(res, e)
 }
 

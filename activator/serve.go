@@ -3,8 +3,6 @@ package activator
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -80,7 +78,7 @@ func (a *Activator) Serve(req *door.Request, res *door.Response) {
 		a.serveModels(req, res, began)
 		return
 	}
-	x := &exchange{a: a, req: req, id: newID(), began: began, ep: find(req.Path)}
+	x := &exchange{a: a, req: req, id: openai.NewID(), began: began, ep: find(req.Path)}
 	if id := req.Header("X-Client-Request-Id"); validID(id) {
 		x.clientID = id
 	} else if id := req.Header("X-Request-Id"); validID(id) {
@@ -181,7 +179,7 @@ func (a *Activator) caller(req *door.Request) (who.Identity, *openai.Error) {
 }
 
 func (a *Activator) serveModels(req *door.Request, res *door.Response, began time.Time) {
-	x := exchange{a: a, req: req, id: newID(), began: began, route: modelsPath}
+	x := exchange{a: a, req: req, id: openai.NewID(), began: began, route: modelsPath}
 	e := func() *openai.Error {
 		if req.Method != "GET" && req.Method != "HEAD" {
 			e := openai.New(openai.MethodNotAllowed, "Use GET here.")
@@ -398,15 +396,6 @@ func clip(s string) string {
 		return s[:80] + "…"
 	}
 	return s
-}
-
-// newID is 128 random bits in hex.
-func newID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	var h [32]byte
-	hex.Encode(h[:], b[:])
-	return string(h[:])
 }
 
 // validID is the form in which a client's own request id is taken over.
