@@ -21,7 +21,7 @@ import (
 func TestBadStarts(t *testing.T) {
 	t.Parallel()
 	breaks := filepath.Join(t.TempDir(), "broken")
-	os.WriteFile(breaks, nil, 0o600)
+	os.WriteFile(breaks, []byte("told to fail by a file"), 0o600)
 	missing := filepath.Join(t.TempDir(), "weights")
 	models := []*functions.Model{
 		model(t, "exits", nil, "fail=ValueError: weights are truncated"),

@@ -76,7 +76,8 @@ func keep(args []string) error {
 }
 
 // serveEngine is a small true engine. Modes: slow=DUR until it is loaded,
-// fail=TEXT instead.
+// fail=TEXT instead, failif=FILE with the text while that is there, gate=FILE
+// whose change ends requests that say "hold".
 func serveEngine(port, name string, modes []string) error {
 	ctx, stop := signalled()
 	defer stop()
@@ -90,8 +91,8 @@ func serveEngine(port, name string, modes []string) error {
 		return errors.New(text)
 	}
 	if file, ok := mode["failif"]; ok {
-		if _, err := os.Stat(file); err == nil {
-			return errors.New("told to fail by a file")
+		if b, err := os.ReadFile(file); err == nil {
+			return errors.New(string(b))
 		}
 	}
 	slow, _ := time.ParseDuration(mode["slow"])
@@ -102,8 +103,19 @@ func serveEngine(port, name string, modes []string) error {
 			w.WriteHeader(503)
 		}
 	})
+	gate := func() string {
+		b, _ := os.ReadFile(mode["gate"])
+		return string(b)
+	}
 	answer := func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body)
+		b, _ := io.ReadAll(r.Body)
+		for was := gate(); strings.Contains(string(b), `"hold"`) && gate() == was; {
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
 		w.Header().Set("Content-Type", "application/json")
 		io.WriteString(w, `{"id":"x","object":"text_completion","model":"`+name+`","choices":[{"index":0,"text":"hi","finish_reason":"length","message":{"role":"assistant","content":"hi"}}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)
 	}
@@ -173,7 +185,7 @@ func serveServer(config string) error {
 	if err != nil {
 		return err
 	}
-	b, err := newServer(c, exe, testLog(os.Stderr))
+	b, err := newServer(c, exe, testLog(os.Stderr), &shelf{models: c.Models})
 	if err != nil {
 		return err
 	}
@@ -214,9 +226,9 @@ func (s *shelf) Models() []*functions.Model {
 }
 func (s *shelf) Teams() []*functions.Team { return nil }
 
-func newServer(c serverConfig, exe string, log *slog.Logger) (*server, error) {
+func newServer(c serverConfig, exe string, log *slog.Logger, models *shelf) (*server, error) {
 	l, err := New(Options{
-		Data: c.Data, Catalog: &shelf{models: c.Models}, JoinToken: c.Token, Name: "here", Exe: exe, Orphan: c.Orphan,
+		Data: c.Data, Catalog: models, JoinToken: c.Token, Name: "here", Exe: exe, Orphan: c.Orphan,
 		GPUs: c.GPUs, Memory: c.Memory, Leave: c.Leave, Log: log,
 	})
 	if err != nil {

@@ -1,0 +1,264 @@
+//go:build linux
+
+package local
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/steer/scenario"
+)
+
+// stage is the scenarios' world on real processes: two agents with their
+// keepers and engines, requests over HTTP, real time.
+type stage struct {
+	t      *testing.T
+	c      serverConfig
+	dir    string // gates and breaks, by model
+	shelf  *shelf
+	srv    *server
+	stop   func()
+	agents map[string]*process
+	before map[string]int // starts in earlier lives of the server
+
+	mu      sync.Mutex
+	told    map[string]string
+	cancels map[string][]context.CancelFunc
+	over    map[string]int // requests that have ended
+	asked   map[string]int
+	turn    int
+	all     sync.WaitGroup
+}
+
+func newStage(t *testing.T) *stage {
+	s := &stage{t: t, dir: t.TempDir(), agents: map[string]*process{}, before: map[string]int{}, told: map[string]string{},
+		cancels: map[string][]context.CancelFunc{}, over: map[string]int{}, asked: map[string]int{}}
+	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second}
+	s.shelf = &shelf{}
+	s.begin()
+	for _, name := range []string{"a", "b"} {
+		s.agents[name] = begin(t, "test-agent", agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + s.c.Addr,
+			Token: "join", GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second})
+	}
+	eventually(t, 10*time.Second, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
+	return s
+}
+
+func (s *stage) begin() {
+	exe, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.srv, err = newServer(s.c, exe, testLog(io.Discard), s.shelf); err != nil {
+		s.t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", s.c.Addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	srv := s.srv
+	go func() { done <- srv.run(ctx, ln) }()
+	s.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+func (s *stage) end() {
+	for _, model := range []string{"x", "y", "z"} {
+		s.Leave(model)
+	}
+	s.all.Wait()
+	for _, a := range s.agents {
+		a.Process.Signal(syscall.SIGCONT)
+		a.Process.Signal(syscall.SIGTERM)
+	}
+	for _, a := range s.agents {
+		a.over()
+	}
+	s.stop()
+	if s.t.Failed() {
+		for _, e := range s.srv.Events(0) {
+			s.t.Logf("  %s %s %s %s %s %s %s", e.At.Format("05.000"), e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message)
+		}
+	}
+}
+
+func named(m string) functions.Name { return functions.Name{Team: functions.DefaultTeam, Name: m} }
+
+func (s *stage) Deploy(ms ...*functions.Model) {
+	s.shelf.mu.Lock()
+	s.shelf.models = ms
+	s.shelf.mu.Unlock()
+	s.srv.Changed()
+	s.Pass(20 * time.Millisecond)
+}
+
+func (s *stage) Ask(m string, n int) {
+	s.mu.Lock()
+	delete(s.told, m)
+	s.asked[m] += n
+	s.mu.Unlock()
+	for range n {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		s.mu.Lock()
+		s.cancels[m] = append(s.cancels[m], cancel)
+		s.mu.Unlock()
+		s.all.Go(func() {
+			defer cancel()
+			told := s.one(ctx, m)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.over[m]++
+			if told != "" {
+				s.told[m] = told
+			}
+		})
+	}
+	eventually(s.t, 5*time.Second, "the requests have come", func() bool {
+		s.mu.Lock()
+		left := s.asked[m] - s.over[m]
+		s.mu.Unlock()
+		return s.Waiting(m)+s.Running(m) >= left
+	})
+}
+
+// one request; what it was refused with, "" if it was answered.
+func (s *stage) one(ctx context.Context, m string) string {
+	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+s.c.Addr+"/v1/completions",
+		strings.NewReader(`{"model":"`+m+`","prompt":"hold","max_tokens":1}`))
+	if err != nil {
+		return err.Error()
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Close = true
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	if res.StatusCode == http.StatusOK {
+		return ""
+	}
+	return string(b)
+}
+
+func (s *stage) Leave(m string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.cancels[m] {
+		c()
+	}
+	s.cancels[m] = nil
+}
+
+func (s *stage) Finish(m string) {
+	eventually(s.t, 5*time.Second, "its requests end", func() bool {
+		s.turn++
+		os.WriteFile(s.file("gate", m), []byte(strconv.Itoa(s.turn)), 0o600)
+		s.Pass(20 * time.Millisecond)
+		return s.Running(m) == 0
+	})
+}
+
+func (s *stage) Waiting(m string) int {
+	d, _ := s.srv.act.DemandOf(named(m))
+	return d.Queued
+}
+
+func (s *stage) Running(m string) int {
+	d, _ := s.srv.act.DemandOf(named(m))
+	return d.Active
+}
+
+func (s *stage) Told(m string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told[m]
+}
+
+func (s *stage) Replicas(m string) (out []string) {
+	for _, r := range s.srv.Replicas() {
+		if r.Function == named(m).String() && r.State != functions.Draining && !r.State.Over() {
+			out = append(out, string(r.State)+"@"+r.Node)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (s *stage) Starts(m string) int {
+	n := s.before[m]
+	for _, e := range s.srv.Events(0) {
+		if e.Kind == "start" && e.Function == named(m).String() {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *stage) file(what, m string) string { return filepath.Join(s.dir, what+"-"+m) }
+
+func (s *stage) Break(m, cause string) {
+	if cause == "" {
+		os.Remove(s.file("break", m))
+		return
+	}
+	os.WriteFile(s.file("break", m), []byte(cause), 0o600)
+}
+
+// A stopped agent is silent, and its engines go on.
+func (s *stage) Vanish(n string) { s.agents[n].Process.Signal(syscall.SIGSTOP) }
+func (s *stage) Return(n string) { s.agents[n].Process.Signal(syscall.SIGCONT) }
+
+// Restart ends the server in this process. Its agents are processes of their
+// own and hear nothing of it; what kill -9 does is told in TestKillServer.
+func (s *stage) Restart() {
+	for _, m := range []string{"x", "y", "z"} {
+		s.before[m] = s.Starts(m)
+		s.Leave(m)
+	}
+	s.stop()
+	s.begin()
+}
+
+func (s *stage) Pass(d time.Duration) { <-time.After(d) }
+
+func (s *stage) Model(name string, edit func(*functions.ModelSpec)) *functions.Model {
+	return model(s.t, name, func(spec *functions.ModelSpec) {
+		spec.Resources.GPUs = 1
+		if edit != nil {
+			edit(spec)
+		}
+	}, "failif="+s.file("break", name), "gate="+s.file("gate", name))
+}
+
+// TestScenarios tells the stories that do not take minutes on real processes.
+func TestScenarios(t *testing.T) {
+	if testing.Short() {
+		t.Skip("real processes in real time")
+	}
+	scenario.Run(t, scenario.Options{Slow: true, Boot: 10 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+		t.Parallel()
+		s := newStage(t)
+		defer s.end()
+		story(t, s)
+	})
+}
