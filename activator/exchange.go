@@ -262,6 +262,9 @@ func (x *exchange) wake(f *route.Function, again bool) *openai.Error {
 		w.mu.Unlock()
 		return nil
 	}
+	if first {
+		w.id = "" // that of an earlier one; who asks meanwhile learns it later
+	}
 	w.mu.Unlock()
 	id := x.a.o.Waker.Wake(x.e.Name, x.team)
 	w.mu.Lock()
@@ -310,14 +313,21 @@ func (x *exchange) unwait() {
 	x.waited += d
 	x.a.meters.of(x.e).queueWait.Observe(d.Seconds())
 	if x.cold {
-		if x.coldStart == "" { // its id was not known yet when we came
-			if t := x.e.Now().ColdStart; t != nil {
-				x.coldStart = t.ID
-			}
-		}
+		x.learn()
 		x.a.ledger.cold(x.id, x.coldStart)
 		x.a.ledger.cold(x.clientID, x.coldStart)
 	}
+}
+
+// learn fills in the cold start's id where it was not known yet when we came.
+func (x *exchange) learn() {
+	if x.coldStart != "" {
+		return
+	}
+	w := &x.e.Own.wake
+	w.mu.Lock()
+	x.coldStart = w.id
+	w.mu.Unlock()
 }
 
 // What advance returned for, while the exchange is still under way.

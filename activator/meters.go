@@ -171,7 +171,7 @@ func (m *meters) published(e *entry, before, f *route.Function) {
 	if t == nil || t.State != functions.Ready && t.State != functions.Failed {
 		return
 	}
-	if b := before.ColdStart; b == nil || b.ID == t.ID && b.State == t.State {
+	if b := before.ColdStart; b != nil && b.ID == t.ID && b.State == t.State {
 		return
 	}
 	result := "ready"

@@ -710,3 +710,43 @@ func FuzzSpan(f *testing.F) {
 		}
 	})
 }
+
+// Nothing tells one team what another has: a model of another team's and a name
+// that is nobody's get the same answer on every endpoint.
+func TestTeamsDoNotSeeEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(o *Options) { o.Open = false })
+		e := w.engineAt("e:1", good)
+		red, _, _ := w.book.Create("red", "", false)
+		w.book.Create("blue", "", false)
+		w.act.Publish(at(fn("red/mine"), 4, "e:1"), at(fn("blue/theirs"), 4, "e:1"))
+		paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+		for i := range plain {
+			paths = append(paths, plain[i].path)
+		}
+		ask := func(path, model string) result {
+			body, kind := fmt.Sprintf(`{"model":%q,"input":"x"}`, model), "application/json"
+			if ep := find(path); ep.form {
+				body, kind = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n"+model+"\r\n--b--\r\n", "multipart/form-data; boundary=b"
+			}
+			return w.post(path, body, "Authorization", "Bearer "+red, "Content-Type", kind)
+		}
+		for _, path := range paths {
+			a, b := ask(path, "blue/theirs"), ask(path, "blue/nobody")
+			if a.status != 404 || a.code() != "model_not_found" || strings.Replace(a.body, "theirs", "nobody", 1) != b.body {
+				t.Errorf("%s: %q and %q", path, a.body, b.body)
+			}
+			if r := ask(path, "mine"); r.status != 200 {
+				t.Errorf("%s: %+v", path, r)
+			}
+		}
+		a := w.do(t.Context(), "GET", "/v1/models/blue%2Ftheirs", "", "Authorization", "Bearer "+red)
+		b := w.do(t.Context(), "GET", "/v1/models/blue%2Fnobody", "", "Authorization", "Bearer "+red)
+		if a.status != 404 || strings.Replace(a.body, "theirs", "nobody", 1) != b.body {
+			t.Errorf("%q and %q", a.body, b.body)
+		}
+		if n := len(e.requests()); n != len(paths) {
+			t.Errorf("the engine saw %d requests, want %d", n, len(paths))
+		}
+	})
+}

@@ -238,8 +238,10 @@ func (x *exchange) common(res *door.Response) {
 	if x.team != "" {
 		x.rates(res, now)
 	}
-	if x.cold && x.coldStart != "" {
-		res.Set("thaw-cold-start", x.coldStart)
+	if x.cold {
+		if x.learn(); x.coldStart != "" {
+			res.Set("thaw-cold-start", x.coldStart)
+		}
 	}
 	if x.e != nil {
 		res.Set("Server-Timing", x.timing(now))

@@ -98,6 +98,17 @@ func TestColdStream(t *testing.T) {
 		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
 			t.Error("the request's cold start is remembered", id)
 		}
+		for name, want := range map[string]string{
+			"thaw_cold_start_seconds":          `model="tiny" result="ready" team="default" 1`,
+			"thaw_cold_start_phase_seconds":    `model="tiny" phase="load" result="ready" source="REMOTE" team="default" 1`,
+			"thaw_time_to_first_token_seconds": `cold="true" model="tiny" team="default" 1`,
+			"thaw_queue_wait_seconds":          `model="tiny" team="default" 1`,
+			"thaw_requests_total":              `code="200" cold="true" model="tiny" route="/v1/chat/completions" team="default" 1`,
+		} {
+			if m := metric(t, w, name); !strings.Contains(m, want) {
+				t.Errorf("%s: %s", name, m)
+			}
+		}
 		if tl := w.act.Complete(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600}); len(tl.Phases) != 1 || tl.Phases[0].Phase != functions.PhaseFirstToken || tl.Phases[0].Start != 600 {
 			t.Errorf("%+v", tl)
 		}

@@ -412,7 +412,7 @@ func metric(t testing.TB, w *world, name string) string {
 				for _, l := range m.GetLabel() {
 					fmt.Fprintf(&b, "%s=%q ", l.GetName(), l.GetValue())
 				}
-				fmt.Fprintln(&b, m.GetCounter().GetValue()+m.GetGauge().GetValue())
+				fmt.Fprintln(&b, m.GetCounter().GetValue()+m.GetGauge().GetValue()+float64(m.GetHistogram().GetSampleCount()))
 			}
 			return b.String()
 		}
