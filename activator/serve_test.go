@@ -98,6 +98,7 @@ func TestColdStream(t *testing.T) {
 		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
 			t.Error("the request's cold start is remembered", id)
 		}
+		synctest.Wait() // the waiter is let through before Publish returns
 		for name, want := range map[string]string{
 			"thaw_cold_start_seconds":          `model="tiny" result="ready" team="default" 1`,
 			"thaw_cold_start_phase_seconds":    `model="tiny" phase="load" result="ready" source="REMOTE" team="default" 1`,
