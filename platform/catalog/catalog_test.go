@@ -308,3 +308,11 @@ func TestWatch(t *testing.T) {
 		}
 	})
 }
+
+// TestShipped: what we ship reads, and is what the first page tells to try.
+func TestShipped(t *testing.T) {
+	c, err := Open(Options{Folder: filepath.Join("..", "..", "functions", "shipped")})
+	if err != nil || len(c.Problems()) != 0 || c.Model(named("tiny")) == nil {
+		t.Fatal(err, c.Problems())
+	}
+}

@@ -26,11 +26,13 @@ import (
 // more than a moment: the parser recurses with the depth, and an alias may
 // stand for a tree that holds aliases.
 const (
-	MaxFile     = 1 << 20 // bytes
-	maxDepth    = 64      // brackets, or dashes in a row
-	maxNodes    = 100_000 // values, aliases spelled out
-	maxProblems = 20      // told at once
-	maxColumn   = 512     // how far a key may be indented
+	MaxFile     = 256 << 10 // bytes
+	maxKeys     = 2_000     // of one document; the parser's time grows with their square
+	maxDepth    = 64        // brackets, or dashes in a row
+	maxItems    = 10_000    // lines of lists of one document, for the same reason
+	maxNodes    = 50_000    // values, aliases spelled out
+	maxProblems = 20        // told at once
+	maxColumn   = 512       // how far a key may be indented
 )
 
 // Document is one model or team of a file; the other is nil.
@@ -174,10 +176,22 @@ func (d *decoder) parse(data []byte) []ast.Node {
 	return bodies
 }
 
-// shallow refuses what would make the parser recurse without end.
+// shallow refuses what would make the parser recurse without end, or take long.
 func (d *decoder) shallow(tokens token.Tokens) bool {
-	depth, row, line := 0, 0, 0
+	depth, row, line, keys, items := 0, 0, 0, 0, 0
 	for _, t := range tokens {
+		switch t.Type {
+		case token.DocumentHeaderType:
+			keys, items = 0, 0
+		case token.MappingValueType, token.MappingKeyType:
+			keys++
+		case token.SequenceEntryType:
+			items++
+		}
+		if keys > maxKeys || items > maxItems {
+			d.add(t.Position, "", "part it with ---", fmt.Sprintf("more than %d keys or %d items in one document", maxKeys, maxItems))
+			return false
+		}
 		switch t.Type {
 		case token.MappingStartType, token.SequenceStartType:
 			depth++
