@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 		case "test-server":
 			err = serveServer(os.Args[2])
 		default:
-			os.Exit(m.Run())
+			os.Exit(run(m))
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)
@@ -53,7 +54,15 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(run(m))
+}
+
+// run the tests more at once than there are cores: they wait for other
+// processes most of the time.
+func run(m *testing.M) int {
+	flag.Parse()
+	flag.Set("test.parallel", "8")
+	return m.Run()
 }
 
 func signalled() (context.Context, context.CancelFunc) {
