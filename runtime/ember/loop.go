@@ -53,7 +53,8 @@ func (l *loop) submit(q *sequence) error {
 	if l.draining {
 		return errDraining
 	}
-	if len(l.waiting) >= l.maxQueued && l.nRunning.Load() >= int64(l.maxSeqs) {
+	// Free places that the loop has not filled yet are no reason to refuse.
+	if free := l.maxSeqs - int(l.nRunning.Load()); len(l.waiting) >= l.maxQueued+max(free, 0) {
 		return errFull
 	}
 	l.waiting = append(l.waiting, q)
@@ -255,7 +256,7 @@ func (l *loop) token(q *sequence, scores []float32, now time.Time) {
 		q.started = true
 		m.prompt.Add(int64(len(q.prompt)))
 		m.first.observe(now.Sub(q.arrived).Seconds())
-		q.give(func(p *piece) { p.first = now })
+		q.give(func(*piece) {}) // a stream's head may go out
 	}
 	norm, top := 0.0, []choice(nil)
 	if q.logprobs >= 0 {
@@ -315,6 +316,6 @@ func (l *loop) token(q *sequence, scores []float32, now time.Time) {
 	q.give(func(p *piece) {
 		p.text += out
 		p.scores = append(p.scores, done...)
-		p.made, p.finish, p.stop, p.last = q.made, finish, stop, now
+		p.made, p.finish, p.stop = q.made, finish, stop
 	})
 }

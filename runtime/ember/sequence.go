@@ -49,8 +49,6 @@ type piece struct {
 	finish string // "stop", "length", or "" while it goes on
 	stop   any    // the stop string or token id that ended it, nil if none
 	err    error  // it ended without an answer
-	first  time.Time
-	last   time.Time
 	hidden []float32
 }
 

@@ -136,16 +136,28 @@ func rmsNorm(out, x, w []float32, eps float64) {
 	}
 }
 
-// small is how many multiplications a part must have before the team is worth asking.
+// small is how many multiplications a job must have before the team is worth asking.
 const small = 1 << 18
 
-// each spreads f over the team when there is enough work.
-func (m *Model) each(work int, f func(part, parts int)) {
+// pieces runs f for n pieces, by the whole team when there is enough work.
+func (m *Model) pieces(n, work int, f func(member, piece int)) {
 	if work < small {
-		f(0, 1)
+		for i := range n {
+			f(0, i)
+		}
 		return
 	}
-	m.team.do(f)
+	m.team.do(n, f)
+}
+
+// grain is how many weights a piece has, about: long enough that taking one costs
+// nothing beside it, short enough that nobody waits long for the last.
+const grain = 1 << 15
+
+// rows runs f over the rows of matrices with cols columns, in pieces of whole fours.
+func (m *Model) rows(rows, cols, work int, f func(lo, hi int)) {
+	step := max(4, grain/cols&^3)
+	m.pieces((rows+step-1)/step, work, func(_, i int) { f(i*step, min(rows, (i+1)*step)) })
 }
 
 // Forward runs the inputs' tokens through the model and fills their caches.
@@ -182,44 +194,41 @@ func (m *Model) Forward(in []Input) {
 	m.finish(in)
 }
 
-func (m *Model) layer(i int, in []Input, rows int) {
-	s, l := &m.s, &m.layers[i]
+func (m *Model) layer(layer int, in []Input, rows int) {
+	s, l := &m.s, &m.layers[layer]
 	H, hd := m.Hidden, m.HeadDim
 	qw, kvw := m.Heads*hd, m.KVHeads*hd
 
 	for r := range rows {
 		rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], l.attnNorm, m.Eps)
 	}
-	m.each(rows*(qw+2*kvw)*H, func(part, parts int) {
-		// In whole heads, so that each member can turn what it computed.
-		lo, hi := share(qw, hd, part, parts)
-		l.q.times(s.q, s.n, lo, hi, rows)
-		// From the other end: odd numbers of heads then even out.
-		klo, khi := share(kvw, hd, parts-1-part, parts)
-		l.k.times(s.k, s.n, klo, khi, rows)
-		l.v.times(s.v, s.n, klo, khi, rows)
-		for r := range rows {
-			m.rope.turn(s.q[r*qw+lo:r*qw+hi], s.pos[r])
-			m.rope.turn(s.k[r*kvw+klo:r*kvw+khi], s.pos[r])
+	// A piece is a whole head, so that whoever computed it can turn it.
+	m.pieces(m.Heads+2*m.KVHeads, rows*(qw+2*kvw)*H, func(_, i int) {
+		switch h := i - m.Heads; {
+		case h < 0:
+			l.q.times(s.q, s.n, i*hd, (i+1)*hd, rows)
+			m.turn(s.q[i*hd:], qw, rows)
+		case h < m.KVHeads:
+			l.k.times(s.k, s.n, h*hd, (h+1)*hd, rows)
+			m.turn(s.k[h*hd:], kvw, rows)
+		default:
+			h -= m.KVHeads
+			l.v.times(s.v, s.n, h*hd, (h+1)*hd, rows)
 		}
 	})
 	for r := range rows {
 		c := in[s.owner[r]].Cache
-		c.k[i] = append(c.k[i], s.k[r*kvw:(r+1)*kvw]...)
-		c.v[i] = append(c.v[i], s.v[r*kvw:(r+1)*kvw]...)
+		c.k[layer] = append(c.k[layer], s.k[r*kvw:(r+1)*kvw]...)
+		c.v[layer] = append(c.v[layer], s.v[r*kvw:(r+1)*kvw]...)
 	}
 	reach := 0
 	for _, p := range s.pos {
 		reach += p + 1
 	}
-	m.each(2*reach*qw, func(part, parts int) {
-		lo, hi := share(rows*m.Heads, 1, part, parts)
-		for j := lo; j < hi; j++ {
-			m.attend(i, in, j/m.Heads, j%m.Heads, &s.att[part])
-		}
+	m.pieces(rows*m.Heads, 2*reach*qw, func(member, i int) {
+		m.attend(layer, in, i/m.Heads, i%m.Heads, &s.att[member])
 	})
-	m.each(rows*qw*H, func(part, parts int) {
-		lo, hi := share(H, 4, part, parts)
+	m.rows(H, qw, rows*qw*H, func(lo, hi int) {
 		l.o.times(s.t, s.o, lo, hi, rows)
 		for r := range rows {
 			add(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
@@ -229,8 +238,7 @@ func (m *Model) layer(i int, in []Input, rows int) {
 		rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], l.mlpNorm, m.Eps)
 	}
 	I := m.Inter
-	m.each(2*rows*I*H, func(part, parts int) {
-		lo, hi := share(I, 4, part, parts)
+	m.rows(I, 2*H, 2*rows*I*H, func(lo, hi int) {
 		l.gate.times(s.g, s.n, lo, hi, rows)
 		l.up.times(s.u, s.n, lo, hi, rows)
 		for r := range rows {
@@ -240,13 +248,19 @@ func (m *Model) layer(i int, in []Input, rows int) {
 			}
 		}
 	})
-	m.each(rows*I*H, func(part, parts int) {
-		lo, hi := share(H, 4, part, parts)
+	m.rows(H, I, rows*I*H, func(lo, hi int) {
 		l.down.times(s.t, s.g, lo, hi, rows)
 		for r := range rows {
 			add(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
 		}
 	})
+}
+
+// turn turns the head at the beginning of each row of x by the row's position.
+func (m *Model) turn(x []float32, width, rows int) {
+	for r := range rows {
+		m.rope.turn(x[r*width:r*width+m.HeadDim], m.s.pos[r])
+	}
 }
 
 func add(y, x []float32) {
@@ -324,8 +338,7 @@ func (m *Model) finish(in []Input) {
 		s.logits = make([]float32, asked*m.Vocab)
 	}
 	s.logits = s.logits[:asked*m.Vocab]
-	m.each(asked*m.Vocab*H, func(part, parts int) {
-		lo, hi := share(m.Vocab, 4, part, parts)
+	m.rows(m.Vocab, H, asked*m.Vocab*H, func(lo, hi int) {
 		m.head.times(s.logits, s.last, lo, hi, asked)
 	})
 	k = 0

@@ -8,23 +8,29 @@ import (
 
 // team is the goroutines that share one pass. The caller of do is one of them.
 //
-// A pass asks for some five short parallel parts per layer, so waking a sleeping
-// goroutine for each would cost as much as the work. Whoever waits, a member for the
-// next part or the caller for the members, spins for some microseconds, yielding the
-// processor each round so that the process's other goroutines run, and then sleeps:
-// on a machine that is busy with something else, spinning would take the processor
-// from the one that is waited for.
+// A job is cut into pieces that whoever is free takes, and only pieces that were
+// begun are waited for: on a machine that is busy with something else, a member that
+// gets no processor delays nothing.
+//
+// A pass asks for some five short jobs per layer, so waking a sleeping goroutine for
+// each would cost as much as the work. Whoever waits, a member for the next job or
+// the caller for the last pieces, spins for some microseconds, yielding the processor
+// each round so that the process's other goroutines run, and then sleeps.
 type team struct {
-	n    int
-	work func(part, parts int) // set before round is raised
-
-	round atomic.Uint32 // raised once per part
-	left  atomic.Int32  // how many others have not finished it
+	n     int
+	job   atomic.Pointer[job]
 	over  atomic.Bool
-	begun gate // round was raised
-	done  gate // left fell to zero
-
+	begun gate // job has changed
+	done  gate // a job's last piece is done
 	ended sync.WaitGroup
+}
+
+// job is pieces 0 to n-1 of something; f runs one, and knows by which member.
+type job struct {
+	f    func(member, piece int)
+	n    int64
+	next atomic.Int64 // the first piece that nobody has taken
+	left atomic.Int64 // pieces that are not done
 }
 
 // spins is how often a waiter looks before it sleeps: some 50 microseconds.
@@ -77,40 +83,48 @@ func newTeam(n int) *team {
 
 func (t *team) close() {
 	t.over.Store(true)
-	t.round.Add(1)
 	t.begun.open()
 	t.ended.Wait()
 }
 
-// do runs f once in every member, and returns when all are done.
-func (t *team) do(f func(part, parts int)) {
-	if t.n == 1 {
-		f(0, 1)
+// do runs f for every piece from 0 to n-1 and returns when all are done.
+func (t *team) do(n int, f func(member, piece int)) {
+	if t.n == 1 || n == 1 {
+		for i := range n {
+			f(0, i)
+		}
 		return
 	}
-	t.work = f
-	t.left.Store(int32(t.n - 1))
-	t.round.Add(1)
+	j := &job{f: f, n: int64(n)}
+	j.left.Store(j.n)
+	t.job.Store(j)
 	t.begun.open()
-	f(0, t.n)
-	t.done.await(func() bool { return t.left.Load() == 0 })
+	t.help(j, 0)
+	t.done.await(func() bool { return j.left.Load() == 0 })
 }
 
-func (t *team) member(i int) {
-	for seen := uint32(0); ; seen++ {
-		t.begun.await(func() bool { return t.round.Load() != seen })
-		if t.over.Load() {
+// help takes pieces of a job until there are none.
+func (t *team) help(j *job, member int) {
+	for {
+		i := j.next.Add(1) - 1
+		if i >= j.n {
 			return
 		}
-		t.work(i, t.n)
-		if t.left.Add(-1) == 0 {
+		j.f(member, int(i))
+		if j.left.Add(-1) == 0 {
 			t.done.open()
 		}
 	}
 }
 
-// share cuts n things into parts, in multiples of unit.
-func share(n, unit, part, parts int) (lo, hi int) {
-	units := (n + unit - 1) / unit
-	return min(n, units*part/parts*unit), min(n, units*(part+1)/parts*unit)
+func (t *team) member(i int) {
+	var last *job
+	for {
+		t.begun.await(func() bool { return t.over.Load() || t.job.Load() != last })
+		if t.over.Load() {
+			return
+		}
+		last = t.job.Load()
+		t.help(last, i)
+	}
 }

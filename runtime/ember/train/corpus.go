@@ -77,19 +77,20 @@ var (
 
 func pick[T any](r *rand.Rand, l []T) T { return l[r.IntN(len(l))] }
 
-// exchange is one question and its answer.
+// exchange is one question and its answer. What has to be worked out, counting and
+// adding, comes more often than what is only remembered.
 func exchange(r *rand.Rand) (q, a string) {
-	switch r.IntN(12) {
-	case 0:
-		n := 1 + r.IntN(20)
+	switch r.IntN(16) {
+	case 0, 5, 6:
+		n := 1 + r.IntN(12)
 		number := words[n]
 		if r.IntN(2) == 0 {
 			number = fmt.Sprint(n)
 		}
 		q = fmt.Sprintf(pick(r, []string{"Count to %s.", "Count to %s", "Please count to %s.", "Count from one to %s.", "count to %s", "Can you count to %s?"}), number)
 		return q, capital(strings.Join(words[1:n+1], ", ")) + "."
-	case 1:
-		x, y := r.IntN(11), r.IntN(10)
+	case 1, 7, 8:
+		x, y := r.IntN(10), r.IntN(10)
 		if r.IntN(2) == 0 {
 			q = fmt.Sprintf(pick(r, []string{"What is %d plus %d?", "What is %d + %d?", "%d + %d", "Add %d and %d."}), x, y)
 			return q, fmt.Sprintf("%d plus %d is %d.", x, y, x+y)
