@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/keeper"
 	"github.com/thaw-dev/thaw/runtime/replica"
@@ -41,7 +43,8 @@ func TestMain(m *testing.M) {
 		case "test-engine":
 			err = toyEngine(ctx, os.Args[2], os.Args[3])
 		default:
-			os.Exit(m.Run())
+			stop()
+			os.Exit(run(m))
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)
@@ -49,7 +52,18 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(run(m))
+}
+
+// run the tests, which must leave no goroutine.
+func run(m *testing.M) int {
+	code := m.Run()
+	http.DefaultClient.CloseIdleConnections()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // toyEngine is a small true engine; /v1/slow streams a byte and then waits.

@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -62,7 +64,13 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	flag.Parse()
 	flag.Set("test.parallel", "8")
-	return m.Run()
+	code := m.Run()
+	http.DefaultClient.CloseIdleConnections()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 func signalled() (context.Context, context.CancelFunc) {
