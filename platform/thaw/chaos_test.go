@@ -1,0 +1,399 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A storm: many clients on more models than there is memory for, while engines
+// are killed and stopped, an agent dies and comes back, models are stopped,
+// woken and edited, well and badly. Whatever happens, every request ends
+// exactly once and in time, with the whole answer, an error that says what it
+// is, or a cut connection, and never with a part that looks like the whole;
+// and when the storm is over nothing of it is left.
+//
+// THAW_SEED is another storm, THAW_STORM another length.
+func TestStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes twenty seconds")
+	}
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("processes are found in /proc")
+	}
+	seed, length := uint64(1), 7*time.Second
+	if v := os.Getenv("THAW_SEED"); v != "" {
+		n, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seed = n
+	}
+	if v := os.Getenv("THAW_STORM"); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		length = d
+	}
+	newStorm(t, seed).run(length)
+}
+
+const (
+	stormModels  = 4
+	stormClients = 6
+	// No request takes longer: the wait at the gate (6 s), twice the first token
+	// (4 s), what finds a hung engine (1 s and a probe of 5 s), and the machine's
+	// own slowness under the race detector.
+	stormBound = 35 * time.Second
+)
+
+type storm struct {
+	t     *testing.T
+	p     *platform
+	seed  uint64
+	whole string // what the model says, as far as anybody asks
+
+	mu       sync.Mutex
+	texts    map[int]string // by number of tokens
+	outcomes map[string]int
+	wrong    []string
+}
+
+func newStorm(t *testing.T, seed uint64) *storm {
+	files := map[string]string{}
+	for i := range stormModels {
+		files[fmt.Sprintf("m%d.yaml", i)] = stormModel(t, i, 3)
+	}
+	// Memory for one model here and for one at the agent.
+	return &storm{t: t, seed: seed, p: spawn(t, files, "--memory", "600Mi"), texts: map[int]string{}, outcomes: map[string]int{}}
+}
+
+func stormModel(t *testing.T, i, delay int) string {
+	return tiny(t, fmt.Sprintf("m%d", i), fmt.Sprintf(`args: [--token-delay, %dms, --ready-delay, 100ms]
+resources: {memory: 500Mi}
+scale: {idle: 700ms}
+queue: {wait: 6s}
+deadlines: {hang: 1s, firstToken: 4s, start: 8s, drain: 2s}
+`, delay))
+}
+
+func (s *storm) run(length time.Duration) {
+	t, p := s.t, s.p
+	r := p.chat("m0", `"stream":true,"ignore_eos":true,"max_tokens":48`)
+	if s.whole = r.text(); s.whole == "" {
+		t.Fatalf("before the storm: %d %v %s", r.status, r.err, r.body)
+	}
+	agent := s.agent()
+	p.eventually(10*time.Second, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	for i := range stormModels {
+		p.chat(fmt.Sprintf("m%d", i), `"max_tokens":2`)
+	}
+	p.settled()
+	fds, threads := p.fds(), p.threads()
+
+	end := time.Now().Add(length)
+	var clients sync.WaitGroup
+	for i := range stormClients {
+		clients.Go(func() {
+			rng := rand.New(rand.NewPCG(s.seed, uint64(i)))
+			for time.Now().Before(end) {
+				s.request(rng)
+			}
+		})
+	}
+	agent = s.weather(rand.New(rand.NewPCG(s.seed, 1000)), end, agent)
+	clients.Wait()
+
+	for i := range stormModels {
+		p.file(fmt.Sprintf("m%d.yaml", i), stormModel(t, i, 3))
+	}
+	for i := range stormModels {
+		var last reply
+		p.eventually(20*time.Second, fmt.Sprintf("an answer of m%d after the storm", i), func() bool {
+			last = p.chat(fmt.Sprintf("m%d", i), `"max_tokens":2`)
+			return last.status == 200
+		})
+		if last.status != 200 {
+			t.Errorf("m%d after the storm: %d %v %s", i, last.status, last.err, last.body)
+		}
+	}
+	p.settled()
+	p.eventually(10*time.Second, "no open files left over", func() bool { return p.fds() <= fds+6 })
+	if n := p.threads(); n > threads+24 {
+		t.Errorf("threads: %d before the storm, %d after", threads, n)
+	}
+	p.proc.Process.Signal(syscall.SIGTERM)
+	if err := p.proc.Wait(); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+	p.proc = nil
+	agent.Process.Signal(syscall.SIGTERM)
+	if err := agent.Wait(); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	p.nothingLeft(10 * time.Second)
+
+	log := p.log.String()
+	for _, word := range []string{"DATA RACE", "panic", "goroutine "} {
+		if i := strings.Index(log, word); i >= 0 {
+			t.Errorf("the log says %q: %.3000s", word, log[max(0, i-200):])
+		}
+	}
+	for _, w := range s.wrong {
+		t.Error(w)
+	}
+	t.Logf("seed %d: %v", s.seed, s.outcomes)
+	if t.Failed() {
+		t.Logf("again: THAW_SEED=%d go test -run TestStorm ./platform/thaw", s.seed)
+	}
+}
+
+// settled waits until nothing is at the gates or at engines.
+func (p *platform) settled() {
+	p.t.Helper()
+	for _, g := range []string{"thaw_active_requests", "thaw_buffered_requests", "thaw_buffer_bytes"} {
+		p.eventually(5*time.Second, g+" at 0", func() bool { return p.metric(g) == 0 })
+	}
+}
+
+func (p *platform) fds() int {
+	d, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.proc.Process.Pid))
+	return len(d)
+}
+
+func (p *platform) threads() int {
+	d, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.proc.Process.Pid))
+	return len(d)
+}
+
+// agent starts the second node.
+func (s *storm) agent() *exec.Cmd {
+	c := exec.Command(os.Args[0], "agent", "--server", s.p.url, "--token-file", filepath.Join(s.p.data, "join-token"),
+		"--data", s.p.data+"-second", "--name", "second", "--orphan", "1s", "--memory", "600Mi")
+	c.Stderr = s.p.log
+	if err := c.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if c.ProcessState == nil {
+			c.Process.Kill()
+			c.Wait()
+		}
+	})
+	return c
+}
+
+// weather does what a day can bring, and returns the agent of the last hour.
+func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cmd {
+	p := s.p
+	engines := func() (pids []int) {
+		for _, pid := range p.processes() {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if strings.Contains(string(line), "\x00engine\x00") {
+				pids = append(pids, pid)
+			}
+		}
+		slices.Sort(pids)
+		return pids
+	}
+	strike := func(sig syscall.Signal) {
+		if pids := engines(); len(pids) > 0 {
+			syscall.Kill(pids[rng.IntN(len(pids))], sig)
+		}
+	}
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for <-next.C; time.Now().Before(end); <-next.C {
+		m := rng.IntN(stormModels)
+		name := fmt.Sprintf("m%d", m)
+		switch n := rng.IntN(20); {
+		case n < 5:
+			strike(syscall.SIGKILL)
+		case n < 7:
+			strike(syscall.SIGSTOP)
+		case n < 9:
+			agent.Process.Kill()
+			agent.Wait()
+			agent = s.agent()
+		case n < 12:
+			p.do("POST", "/api/v1/functions/default/"+name+"/stop", "", "Authorization", p.admin())
+		case n < 15:
+			p.do("POST", "/api/v1/functions/default/"+name+"/wake", `{"lease":"300ms"}`, "Authorization", p.admin())
+		case n < 17:
+			p.file(name+".yaml", stormModel(s.t, m, 2+rng.IntN(4)))
+		case n < 18:
+			p.file(name+".yaml", "kind: Model\nspec: [")
+		case n < 19:
+			p.file(name+".yaml", strings.Replace(stormModel(s.t, m, 3), "memory: 500Mi", "memory: 900Gi", 1)) // fits nowhere
+		default:
+			os.Remove(filepath.Join(p.functions, name+".yaml"))
+		}
+		next.Reset(time.Duration(50+rng.IntN(500)) * time.Millisecond)
+	}
+	return agent
+}
+
+// request asks once, in one of the ways that clients have, and judges the end.
+func (s *storm) request(rng *rand.Rand) {
+	model, tokens := fmt.Sprintf("m%d", rng.IntN(stormModels)), 1+rng.IntN(48)
+	kind, header := "plain", ""
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	switch rng.IntN(10) {
+	case 0, 1, 2, 3:
+		kind = "stream"
+	case 4:
+		kind = "stream left"
+		time.AfterFunc(time.Duration(rng.IntN(400))*time.Millisecond, leave)
+	case 5:
+		kind = "plain left"
+		time.AfterFunc(time.Duration(rng.IntN(400))*time.Millisecond, leave)
+	case 6:
+		kind, header = "impatient stream", "300ms"
+	case 7:
+		kind, header = "impatient plain", "300ms"
+	}
+	stream := strings.Contains(kind, "stream")
+	more := fmt.Sprintf(`"ignore_eos":true,"max_tokens":%d`, tokens)
+	if stream {
+		more += `,"stream":true`
+		if rng.IntN(2) == 0 {
+			more += `,"stream_options":{"include_usage":true}`
+		}
+	}
+	req, _ := http.NewRequestWithContext(ctx, "POST", s.p.url+"/v1/chat/completions", strings.NewReader(chatBody(model, more)))
+	req.Header.Set("Content-Type", "application/json")
+	if header != "" {
+		req.Header.Set("thaw-max-wait", header)
+	}
+	began := time.Now()
+	outcome, wrong := s.ask(ctx, req, stream, tokens)
+	took := time.Since(began)
+	if took > stormBound {
+		wrong = "took " + took.String() + " " + wrong
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outcomes[outcome]++
+	if wrong != "" && len(s.wrong) < 20 {
+		s.wrong = append(s.wrong, fmt.Sprintf("%s of %d tokens from %s after %s: %s", kind, tokens, model, took.Round(time.Millisecond), wrong))
+	}
+}
+
+// ask returns how a request ended and what was wrong with that end.
+func (s *storm) ask(ctx context.Context, req *http.Request, stream bool, tokens int) (outcome, wrong string) {
+	res, err := web.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return "left", ""
+		}
+		return "no answer", "no answer: " + err.Error()
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil && ctx.Err() != nil {
+		return "left", ""
+	}
+	body := string(b)
+	r := reply{res.StatusCode, res.Header, body, err}
+	switch {
+	case res.Header.Get("X-Request-Id") == "":
+		return "nameless", fmt.Sprintf("no request id: %d %v %s", r.status, r.header, body)
+	case r.status != 200:
+		f := r.failure()
+		if err != nil || f.Code == "" || f.Type == "" || f.Message == "" || !slices.Contains([]int{404, 429, 502, 503, 504}, r.status) {
+			return "bad error", fmt.Sprintf("%d %v %v %s", r.status, err, r.header, body)
+		}
+		if after := r.header.Get("Retry-After"); after != "" {
+			if n, err := strconv.Atoi(after); err != nil || n < 1 || n > 55 {
+				return "bad error", "Retry-After: " + after
+			}
+		}
+		return fmt.Sprint(r.status, " ", f.Code), ""
+	case err != nil:
+		return "cut", "" // the client knows that it has not all
+	case stream:
+		return s.judgeStream(r, tokens)
+	}
+	var o struct {
+		Choices []struct {
+			FinishReason string `json:"finish_reason"`
+		}
+		Usage struct {
+			Tokens int `json:"completion_tokens"`
+		}
+	}
+	if err := json.Unmarshal(b, &o); err != nil || len(o.Choices) != 1 || o.Choices[0].FinishReason != "length" || o.Usage.Tokens != tokens {
+		return "bad answer", fmt.Sprintf("not a whole answer (%v): %s", err, body)
+	}
+	return "answered", s.same(r.text(), tokens)
+}
+
+func (s *storm) judgeStream(r reply, tokens int) (outcome, wrong string) {
+	if kind := r.header.Get("Content-Type"); !strings.HasPrefix(kind, "text/event-stream") {
+		return "bad stream", "a stream is " + kind + ": " + r.body
+	}
+	finished, done, failed := false, 0, 0
+	for line := range strings.Lines(r.body) {
+		data, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "data: ")
+		switch {
+		case line == "\n" || strings.HasPrefix(line, ": thaw "):
+		case !ok || !strings.HasSuffix(line, "\n"):
+			return "bad stream", fmt.Sprintf("a line is %q in %s", line, r.body)
+		case done+failed > 0:
+			return "bad stream", "something follows the end: " + r.body
+		case data == "[DONE]":
+			done++
+		case strings.HasPrefix(data, `{"error":`):
+			failed++
+		case !json.Valid([]byte(data)):
+			return "bad stream", fmt.Sprintf("data is %q in %s", data, r.body)
+		case strings.Contains(data, `"finish_reason":"length"`):
+			finished = true
+		}
+	}
+	text := r.text()
+	switch {
+	case failed == 1:
+		f := r.failure()
+		if f.Code == "" || f.Type == "" || f.Message == "" {
+			return "bad stream", "an error frame without a code: " + r.body
+		}
+		if !strings.HasPrefix(s.whole, strings.TrimRight(text, "\uFFFD")) {
+			wrong = fmt.Sprintf("the part before the error is %q", text)
+		}
+		return "frame " + f.Code, wrong
+	case done == 1 && finished:
+		return "streamed", s.same(text, tokens)
+	}
+	return "truncated", "ended cleanly without its end: " + r.body
+}
+
+// same expects that one question has one answer.
+func (s *storm) same(text string, tokens int) (wrong string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, known := s.texts[tokens]
+	if !known {
+		s.texts[tokens] = text
+		was = text
+	}
+	if text == "" || text != was || !strings.HasPrefix(s.whole, strings.TrimRight(text, "\uFFFD")) {
+		return fmt.Sprintf("the answer of %d tokens is %q, was %q, all of it is %q", tokens, text, was, s.whole)
+	}
+	return ""
+}
