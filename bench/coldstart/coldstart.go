@@ -194,7 +194,7 @@ func (r Result) Picture() report.Waterfall {
 	for _, s := range m.Timeline.Phases {
 		f.Bars = append(f.Bars, report.Bar{Label: string(s.Phase), Start: s.Start, Duration: s.Duration, Class: string(s.Phase)})
 	}
-	f.Bars = append(f.Bars, report.Bar{Label: "as the client sees", Duration: m.FirstToken, Class: "total"})
+	f.Bars = append(f.Bars, report.Bar{Label: "client sees", Duration: m.FirstToken, Class: "total"})
 	return f
 }
 

@@ -60,7 +60,7 @@ func TestRatiosAndGoals(t *testing.T) {
 		t.Errorf("%s: %+v", got, r.Goals)
 	}
 	page := r.Markdown()
-	for _, want := range []string{"| JSON | thaw | 30.0 |", "not measured: vllm-router", "20.0 KiB", "| the last of 1000 waiters | under 50 ms | 51.0 ms | NO |"} {
+	for _, want := range []string{"| JSON | thaw | 30.0 |", "not measured: vllm-router", "20.0 KiB", "| the last of 1000 waiters, 64 at once | under 50 ms | 51.0 ms | NO |"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}

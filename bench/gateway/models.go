@@ -12,14 +12,19 @@ const (
 	heldModel = "held" // up when its file is there
 )
 
+// heldTarget is how many requests the held model's engine takes at once. The
+// waiters for one wake go out in so many lanes, as with a real engine, whose
+// connections are then used again.
+const heldTarget = 64
+
 // model is a model file for the fake engine with room for everything the bench
 // throws at it: no bound of the platform's shall be what is measured.
-func model(name string, argv ...string) map[string]any {
+func model(name string, target int, argv ...string) map[string]any {
 	return map[string]any{
 		"apiVersion": "thaw.dev/v1", "kind": "Model", "metadata": map[string]any{"name": name},
 		"spec": map[string]any{
 			"engine": "command", "args": argv,
-			"scale":     map[string]any{"max": 1, "target": 20000, "idle": "1h"},
+			"scale":     map[string]any{"max": 1, "target": target, "idle": "1h"},
 			"queue":     map[string]any{"requests": 50000, "bytes": "1Gi", "wait": "10m"},
 			"deadlines": map[string]any{"start": "20m", "firstToken": "2m", "hang": "1m", "drain": "5s"},
 			"resources": map[string]any{"memory": "64Mi"},
@@ -35,8 +40,8 @@ func writeModels(dir, self, readyFile string) error {
 	}
 	argv := []string{self, "bench", "engine", "--addr", "127.0.0.1:{port}"}
 	for _, m := range []map[string]any{
-		model(warmModel, argv...),
-		model(heldModel, append(argv, "--ready-file", readyFile)...),
+		model(warmModel, 20000, argv...),
+		model(heldModel, heldTarget, append(argv, "--ready-file", readyFile)...),
 	} {
 		b, err := json.MarshalIndent(m, "", "  ")
 		if err != nil {
