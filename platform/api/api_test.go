@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -503,4 +504,74 @@ func TestAuthorizationIsExact(t *testing.T) {
 			t.Errorf("%q: %d %s", auth, status, body)
 		}
 	}
+}
+
+// TestWatchLives: an empty line now and then, and an end with the client.
+func TestWatchLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := &watch[Team]{ctx: ctx, cancel: cancel, key: func(x Team) string { return x.Name }, told: map[string]string{},
+			get: func() ([]Team, bool) { return []Team{{Name: "a"}}, true }}
+		w.compare([]Team{{Name: "a"}, {Name: "b"}})
+		buf := make([]byte, 4096)
+		var got []string
+		began := time.Now()
+		for len(got) < 3 {
+			n, err := w.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, string(buf[:n]))
+		}
+		if !strings.HasPrefix(got[0], `{"event":"put","item":{"name":"a"`) || got[1] != `{"event":"removed","name":"b"}`+"\n" || got[2] != "\n" || time.Since(began) != time.Second+aliveEvery {
+			t.Errorf("%q after %s", got, time.Since(began))
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := w.Read(buf); err != io.EOF {
+			t.Error(err)
+		}
+	})
+}
+
+// waiting is a log in which nothing happens.
+type waiting struct{ ctx context.Context }
+
+func (w waiting) Read([]byte) (int, error) { <-w.ctx.Done(); return 0, io.EOF }
+func (w waiting) Close() error             { return nil }
+
+// TestShutdownWaitsForNoWatcher: who only looks does not hold up the end.
+func TestShutdownWaitsForNoWatcher(t *testing.T) {
+	r := start(t, func(o *Options) {
+		o.Logs = func(ctx context.Context, _ string, _ int, _ bool) (io.ReadCloser, error) { return waiting{ctx}, nil }
+	})
+	ended := make(chan string, 2)
+	looking := make(chan struct{})
+	c := client(t, r, r.admin)
+	go func() {
+		_ = Watch(t.Context(), c, "/api/v1/nodes", func(ch Change[Node]) bool {
+			if ch.Event == "synced" {
+				close(looking)
+			}
+			return true
+		})
+		ended <- "watch"
+	}()
+	<-looking
+	go func() {
+		if l, err := c.Logs(t.Context(), "r-1", 0, true); err == nil {
+			_, _ = io.Copy(io.Discard, l)
+			l.Close()
+		}
+		ended <- "log"
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r.down = true
+	if err := r.server.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	<-ended
 }

@@ -102,6 +102,7 @@ type rig struct {
 	admin, join        string
 	keyA, keyB, keyAdm string // filled by keys
 	server             door.Server
+	down               bool // a test has shut it down
 }
 
 const model = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: NAME, namespace: TEAM}\nspec: {source: /w/x, engine: ember}\n"
@@ -182,7 +183,9 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		_ = r.server.Shutdown(ctx) // what is cut is the tests' own watches
+		if !r.down {
+			_ = r.server.Shutdown(ctx) // what is cut is the tests' own watches
+		}
 		<-done
 	})
 	return r

@@ -198,6 +198,19 @@ func exact(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// some wants at least one argument, and at most so many (0: any number).
+func some(name string, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 && name != "" {
+			return usage(cmd.UseLine(), "%s is missing", name)
+		}
+		if most > 0 && len(args) > most {
+			return usage(cmd.UseLine(), "%q is more than %s takes", clip(args[most]), cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
 func (c *command) missing(what string) error {
 	return &Error{Exit: ExitFailed, What: "this build of thaw has no " + what}
 }

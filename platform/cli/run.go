@@ -55,12 +55,7 @@ for turn by turn; Ctrl-D ends the chat.`,
 		Example: `  thaw run tiny "What is thaw?"
   thaw run tiny
   thaw run ml/llama --system "Answer in one word." < question.txt`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usage(cmd.UseLine(), "the name of a model is missing")
-			}
-			return nil
-		},
+		Args:              some("the name of a model", 0),
 		ValidArgsFunction: c.completeNames,
 	}
 	cmd.RunE = c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {

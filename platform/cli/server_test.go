@@ -337,6 +337,9 @@ func TestExitCodes(t *testing.T) {
 		{"check", ExitUsage, "a file or folder is missing"},
 		{"run", ExitUsage, "the name of a model is missing"},
 		{"run tiny", ExitUsage, "there is no prompt"},
+		{"rm", ExitUsage, "the name of a model is missing"},
+		{"keys rm", ExitUsage, "the id of a key is missing"},
+		{"get nodes here there", ExitUsage, "is more than thaw get takes"},
 		{"wake", ExitUsage, "the name of a model is missing"},
 	} {
 		out, errs, exit := s.thaw(t, "", strings.Fields(tt.line)...)

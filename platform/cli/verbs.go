@@ -28,7 +28,7 @@ func (c *command) get() *cobra.Command {
   thaw get events --watch
   thaw get functions tiny -o yaml`,
 		ValidArgs: words,
-		Args:      cobra.RangeArgs(0, 2),
+		Args:      some("", 2),
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 			word := "functions"
 			if len(args) > 0 {
@@ -455,7 +455,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 func (c *command) rm() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: cobra.MinimumNArgs(1),
+		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: some("the name of a model", 0),
 		Example: `  thaw rm ml/llama`,
 		Long: `Forget deployed models and drain their replicas. Models of the --functions folder
 belong to you: remove their files there.`,
@@ -635,7 +635,7 @@ func (c *command) keysVerb() *cobra.Command {
 	}
 	ls.Flags().StringVar(&team, "team", "", "only this team's")
 	rm := &cobra.Command{
-		Use: "rm ID...", Short: "End keys at once", Args: cobra.MinimumNArgs(1),
+		Use: "rm ID...", Short: "End keys at once", Args: some("the id of a key", 0),
 		Example: `  thaw keys rm 0f3a9c`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
 			for _, id := range args {
