@@ -199,25 +199,37 @@ func letters(s string) (m uint64) {
 	return m
 }
 
-// distance is the edit distance of two short names, or limit+1 where it is more.
+// distance is the edit distance of two short names, or more than limit where it
+// is more. Only the band of cells that can still be within the limit is looked
+// at.
 func distance(a, b string, limit int) int {
-	if len(a) > 63 || len(b) > 63 {
+	if len(a) > 63 || len(b) > 63 || len(a)-len(b) > limit || len(b)-len(a) > limit {
 		return limit + 1
 	}
-	var row [64]int
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	var row [65]int
 	for j := range len(b) + 1 {
 		row[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		diag := row[0]
-		row[0] = i
-		best := i
-		for j := 1; j <= len(b); j++ {
+		from, to := max(1, i-limit), min(len(b), i+limit)
+		diag := row[from-1]
+		row[from-1] = limit + 1
+		if from == 1 {
+			row[0] = i
+		}
+		best := row[from-1]
+		for j := from; j <= to; j++ {
 			cost := diag
 			if a[i-1] != b[j-1] {
 				cost++
 			}
-			diag = row[j]
+			diag = row[j] // at the band's upper edge still from the first row, and more than limit
 			row[j] = min(cost, row[j]+1, row[j-1]+1)
 			best = min(best, row[j])
 		}

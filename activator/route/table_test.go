@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -114,5 +115,70 @@ func BenchmarkLookup10000(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		tab.Lookup(n)
+	}
+}
+
+func BenchmarkNearest10000(b *testing.B) {
+	tab := NewTable[struct{}](nil)
+	fs := make([]Function, 10000)
+	for i := range fs {
+		fs[i].Name = name(fmt.Sprintf("model-%d-instruct", i))
+	}
+	tab.Put(nil, fs...)
+	b.ReportAllocs()
+	for b.Loop() {
+		tab.Nearest("default", "model-instruct-987654", 3)
+	}
+}
+
+func FuzzNearest(f *testing.F) {
+	tab := NewTable[struct{}](nil)
+	for _, n := range []string{"tiny", "tinny", "llama-3-8b"} {
+		tab.Put(nil, Function{Name: name(n)})
+	}
+	f.Add("tiny")
+	f.Add("\xff\x00")
+	f.Fuzz(func(t *testing.T, s string) {
+		if got := tab.Nearest("default", s, 3); len(got) > 3 {
+			t.Error(got)
+		}
+	})
+}
+
+// The banded distance against the plain one.
+func TestDistance(t *testing.T) {
+	plain := func(a, b string) int {
+		row := make([]int, len(b)+1)
+		for j := range row {
+			row[j] = j
+		}
+		for i := 1; i <= len(a); i++ {
+			diag := row[0]
+			row[0] = i
+			for j := 1; j <= len(b); j++ {
+				cost := diag
+				if a[i-1] != b[j-1] {
+					cost++
+				}
+				diag = row[j]
+				row[j] = min(cost, row[j]+1, row[j-1]+1)
+			}
+		}
+		return row[len(b)]
+	}
+	r := rand.New(rand.NewPCG(3, 3))
+	word := func() string {
+		b := make([]byte, r.IntN(12))
+		for i := range b {
+			b[i] = "abc"[r.IntN(3)]
+		}
+		return string(b)
+	}
+	for range 20000 {
+		a, b := word(), word()
+		want := plain(a, b)
+		if got := distance(a, b, 3); got != want && (want <= 3 || got <= 3) {
+			t.Fatalf("%q %q: %d, want %d", a, b, got, want)
+		}
 	}
 }
