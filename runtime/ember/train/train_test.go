@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"io"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
+	"github.com/thaw-dev/thaw/runtime/ember/llama"
 	"github.com/thaw-dev/thaw/runtime/ember/mint"
 )
 
@@ -42,5 +46,46 @@ func TestGradient(t *testing.T) {
 		if math.Abs(got-want) > 0.02*want+1e-3 {
 			t.Errorf("%s: slope %v, gradient %v", p.name, got, want)
 		}
+	}
+}
+
+// The program must write a checkpoint that the engine's rooms can load, and must
+// learn something even in a few steps.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	var log bytes.Buffer
+	if err := run([]string{"-o", dir, "-steps", "3", "-batch", "2", "-length", "16", "-threads", "2"}, &log); err != nil {
+		t.Fatal(err)
+	}
+	c, err := llama.ReadConfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := llama.Open(dir, c, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	if !strings.Contains(log.String(), "869504 parameters") {
+		t.Error(log.String())
+	}
+	for _, args := range [][]string{{}, {"-o", dir, "-length", "15"}, {"-o", dir, "-batch", "0"}, {"-nope"}} {
+		if run(args, io.Discard) == nil {
+			t.Errorf("%v went through", args)
+		}
+	}
+}
+
+// Every dialogue must end its turns, or the model never learns to stop.
+func TestDocumentsEnd(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 500 {
+		d := document(r)
+		if strings.Count(d, mint.Start) != strings.Count(d, mint.End) {
+			t.Fatalf("%q", d)
+		}
+	}
+	if a, b := schedule(1, 0, 100), schedule(1, 99, 100); a > 0.05 || b > 0.06 || schedule(1, 50, 100) < 0.4 {
+		t.Error(a, b)
 	}
 }
