@@ -53,7 +53,7 @@ func (t *term) report(ctx context.Context, err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	if ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) && errors.Is(err, context.Canceled) {
+	if errors.Is(ctx.Err(), context.Canceled) && errors.Is(err, context.Canceled) {
 		return ExitInterrupted
 	}
 	exit, hint := ExitFailed, ""
