@@ -12,7 +12,8 @@ import (
 type history struct {
 	samples []sample // newest last
 	known   functions.Forecast
-	fresh   bool
+	fresh   bool // known holds, for atHand
+	atHand  bool
 }
 
 type sample struct {
@@ -23,6 +24,18 @@ type sample struct {
 }
 
 const keepSamples = 16
+
+// staged is what s would have been with its bytes at hand.
+func (s sample) staged() sample {
+	phases := map[functions.Phase]time.Duration{}
+	var total time.Duration
+	for p, d := range s.phases {
+		if p != functions.PhaseStage {
+			phases[p], total = d, total+d
+		}
+	}
+	return sample{node: s.node, tier: functions.TierNVMe, total: min(total, s.total), phases: phases}
+}
 
 func (h *history) add(s sample) {
 	if len(h.samples) == keepSamples {
@@ -35,25 +48,29 @@ func (h *history) add(s sample) {
 
 func (h *history) forget() { *h = history{} }
 
-// forecast of the next cold start: from those that found the bytes where the
-// newest did (a first download says little about the next start from disk).
-func (h *history) forecast() functions.Forecast {
-	if h.fresh {
+// forecast of the next cold start. Where the bytes are at hand it comes from
+// starts that found them so, or else from those that had to fetch them, less the
+// fetching; where they are not, from those that fetched.
+func (h *history) forecast(atHand bool) functions.Forecast {
+	if h.fresh && h.atHand == atHand {
 		return h.known
 	}
-	h.fresh, h.known = true, functions.NoForecast
+	h.fresh, h.atHand, h.known = true, atHand, functions.NoForecast
 	if len(h.samples) == 0 {
 		return h.known
 	}
-	like := h.samples
-	// After a start from far away the bytes are here: what the start took
-	// beyond staging is what the next one will.
-	if last := h.samples[len(h.samples)-1]; last.tier != functions.TierRemote {
-		like = nil
+	var like []sample
+	for _, s := range h.samples {
+		if (s.tier != functions.TierRemote) == atHand {
+			like = append(like, s)
+		}
+	}
+	if len(like) == 0 {
 		for _, s := range h.samples {
-			if s.tier == last.tier {
-				like = append(like, s)
+			if atHand {
+				s = s.staged()
 			}
+			like = append(like, s)
 		}
 	}
 	var totals []time.Duration

@@ -646,7 +646,7 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 	c.Tier = functions.TierRemote
 	if t, ok := n.source[f.Source]; ok {
 		c.Tier = t
-	} else if f.Machine != "" || n.Cached[f.Source] {
+	} else if f.Machine != "" || f.Source == "" || n.Cached[f.Source] {
 		c.Tier = functions.TierNVMe
 	}
 	r.cold = c

@@ -196,7 +196,7 @@ func (n *node) set(b beat, now schedule.Instant) {
 func (s *Steer) picture(f *fn) route.Function {
 	p := route.Function{
 		Name: f.Name, Model: f.model, State: functions.Unloaded, Progress: functions.NoProgress,
-		Forecast: f.history.forecast(), Failure: f.failure, Blocked: f.blocked,
+		Forecast: f.history.forecast(s.atHand(f)), Failure: f.failure, Blocked: f.blocked,
 	}
 	rank := 0
 	for _, r := range f.reps {
@@ -226,6 +226,19 @@ func (s *Steer) picture(f *fn) route.Function {
 		}
 	}
 	return p
+}
+
+// atHand reports whether a node has the bytes of f.
+func (s *Steer) atHand(f *fn) bool {
+	if f.Machine != "" || f.Source == "" {
+		return true
+	}
+	for _, n := range s.nodes {
+		if n.Cached[f.Source] {
+			return true
+		}
+	}
+	return false
 }
 
 func order(st functions.State) int {

@@ -68,20 +68,24 @@ func TestRecipe(t *testing.T) {
 
 func TestForecast(t *testing.T) {
 	var h history
-	if f := h.forecast(); f.P50 != -1 || f.P90 != -1 {
+	if f := h.forecast(true); f.P50 != -1 || f.P90 != -1 {
 		t.Errorf("of nothing: %+v", f)
 	}
 	add := func(node string, tier functions.Tier, total time.Duration) {
-		h.add(sample{node: node, tier: tier, total: total, phases: map[functions.Phase]time.Duration{functions.PhaseLoad: total / 2}})
+		h.add(sample{node: node, tier: tier, total: total, phases: map[functions.Phase]time.Duration{
+			functions.PhaseLoad: total / 2, functions.PhaseStage: total / 2}})
 	}
 	add("a", functions.TierRemote, time.Minute)
-	if f := h.forecast(); f.P50 != time.Minute || f.P90 != time.Minute {
-		t.Errorf("of one: %+v", f)
+	if f := h.forecast(false); f.P50 != time.Minute || f.P90 != time.Minute {
+		t.Errorf("of one from afar: %+v", f)
+	}
+	if f := h.forecast(true); f.P50 != 30*time.Second || f.P90 != 30*time.Second {
+		t.Errorf("of one from afar, the next from disk: %+v", f)
 	}
 	for i := range 10 {
 		add("a", functions.TierNVMe, time.Duration(i+1)*time.Second)
 	}
-	if f := h.forecast(); f.P50 != 5*time.Second || f.P90 != 9*time.Second || f.Phases[functions.PhaseLoad] != 2500*time.Millisecond {
+	if f := h.forecast(true); f.P50 != 5*time.Second || f.P90 != 9*time.Second || f.Phases[functions.PhaseLoad] != 2500*time.Millisecond {
 		t.Errorf("of ten from disk after one from afar: %+v", f)
 	}
 	add("b", functions.TierNVMe, 100*time.Second)
