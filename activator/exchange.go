@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -55,6 +56,7 @@ type exchange struct {
 
 	// Asking.
 	replica string
+	remote  bool // behind an agent
 	retried bool
 	asked   time.Time
 	first   time.Duration // from asking to the engine's first byte of body
@@ -481,7 +483,7 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 	if t := x.req.Header("traceparent"); validTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
-	if r.Token != "" {
+	if x.remote = r.Token != ""; x.remote {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Token})
 	}
 	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.takesUsage())
@@ -591,15 +593,27 @@ func isJSON(r *upstream.Response) bool {
 	return strings.HasPrefix(r.Header("content-type"), "application/json")
 }
 
-// replicaGone is how an agent says that it has no such replica (any more).
-const replicaGone = "thaw-replica"
+// agentSays is what an agent, not the engine behind it, answers where it has no
+// such replica (any more), or its engine did not answer. Engines have no such
+// codes.
+func agentSays(body []byte) error {
+	switch {
+	case bytes.Contains(body, []byte(`"code":"replica_not_found"`)), bytes.Contains(body, []byte(`"code":"replica_not_ready"`)):
+		return upstream.ErrDial
+	case bytes.Contains(body, []byte(`"code":"engine_crashed"`)):
+		return upstream.ErrNoAnswer
+	}
+	return nil
+}
 
 // heard takes the engine's first word, or that it has none.
 func (x *exchange) heard(r reply, async bool) {
 	now := x.a.o.Now()
-	if r.err == nil && r.res.Status >= 400 && r.res.Header(replicaGone) == "gone" {
-		r.res.Close()
-		r = reply{err: upstream.ErrDial}
+	if r.err == nil && x.remote && r.res.Status >= 400 && r.end {
+		if err := agentSays(r.begin); err != nil {
+			r.res.Close()
+			r = reply{err: err}
+		}
 	}
 	if r.err == nil {
 		x.reply = r

@@ -563,3 +563,35 @@ func TestInFlight(t *testing.T) {
 		}
 	})
 }
+
+// An agent that has lost its replica is no engine that refuses: the request goes
+// elsewhere.
+func TestAgentHasNoSuchReplica(t *testing.T) {
+	for _, body := range []string{
+		`{"error":{"message":"no replica m-1 here","type":"invalid_request_error","code":"replica_not_found"}}`,
+		`{"error":{"message":"replica m-1 is UNLOADED","type":"server_error","code":"replica_not_ready"}}`,
+		`{"error":{"message":"the engine of replica m-1 did not answer","type":"server_error","code":"engine_crashed"}}`,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			agent := w.engineAt("agent:1", func(c net.Conn, r *http.Request, _ string) bool {
+				return send(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+			})
+			w.engineAt("e:2", good)
+			f := at(fn("tiny"), 4, "e:1")
+			f.Replicas[0].Endpoint, f.Replicas[0].Token = "http://agent:1/replicas/m-1", "join"
+			w.act.Publish(f)
+			go func() { time.Sleep(time.Second / 2); w.act.Publish(at(fn("tiny"), 4, "e:2")) }()
+			if r := w.post("/v1/chat/completions", askStream); r.status != 200 || r.body != streamed {
+				t.Errorf("%+v", r)
+			}
+			s := agent.requests()
+			if len(s) != 1 || s[0].path != "/replicas/m-1/v1/chat/completions" || s[0].head.Get("Authorization") != "Bearer join" {
+				t.Errorf("the agent saw %+v", s)
+			}
+			if len(w.asked()) != 1 {
+				t.Error(w.asked())
+			}
+		})
+	}
+}
