@@ -113,7 +113,11 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 		return
 	}
 	sp := &spoken{head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
-	prompt := in[0].encode(e.checkpoint, true)
+	prompt, f := in[0].encode(e.checkpoint, true)
+	if f != nil {
+		f.write(w)
+		return
+	}
 	if g.Echo {
 		sp.around = in[0].text
 		if in[0].ids {
@@ -158,7 +162,7 @@ func (e *engine) render(ms []message, answer bool) ([]int, *failure) {
 	if err != nil {
 		return nil, bad("messages", "invalid_value", "%v", err)
 	}
-	return e.tok.Encode(text, false), nil
+	return e.encode(text, false)
 }
 
 func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *spoken, prompt []int) {

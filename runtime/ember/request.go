@@ -356,8 +356,7 @@ func fits(c *checkpoint, prompt []int, more int) *failure {
 		return bad("prompt", "invalid_value", "the prompt is empty")
 	}
 	if len(prompt)+more > c.maxLen {
-		return bad("input_tokens", "context_length_exceeded",
-			"This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input.", c.maxLen, len(prompt))
+		return tooLong(c, "", len(prompt))
 	}
 	for _, id := range prompt {
 		if id < 0 || id >= c.model.Vocab {
@@ -374,11 +373,25 @@ type input struct {
 	ids    bool
 }
 
-func (i input) encode(c *checkpoint, around bool) []int {
+func (i input) encode(c *checkpoint, around bool) ([]int, *failure) {
 	if i.ids {
-		return i.tokens
+		return i.tokens, nil
 	}
-	return c.tok.Encode(i.text, around)
+	return c.encode(i.text, around)
+}
+
+// encode refuses text that is too long however it is cut, before the work of cutting
+// it. Normalization can shorten a text, hence the four.
+func (c *checkpoint) encode(text string, around bool) ([]int, *failure) {
+	if least := len(text) / max(4*c.tok.Longest(), 1); least > c.maxLen {
+		return nil, tooLong(c, "at least ", least)
+	}
+	return c.tok.Encode(text, around), nil
+}
+
+func tooLong(c *checkpoint, about string, n int) *failure {
+	return bad("input_tokens", "context_length_exceeded",
+		"This model's maximum context length is %d tokens. However, your request has %s%d input tokens. Please reduce the length of the input.", c.maxLen, about, n)
 }
 
 // inputs reads a string, a list of strings, a list of ids, or a list of such lists.

@@ -22,6 +22,7 @@ type Tokenizer struct {
 	byText  map[string]int // index into added
 	lengths [256][]int     // of the added tokens that begin with a byte, the longest first
 	flags   []uint8
+	longest int // bytes of the longest token
 	before  []int32
 	after   []int32
 
@@ -98,6 +99,9 @@ func twoByte(b []byte) (r, n int) {
 
 // Size is one more than the largest token id.
 func (t *Tokenizer) Size() int { return t.size }
+
+// Longest is how many bytes the longest token stands for.
+func (t *Tokenizer) Longest() int { return t.longest }
 
 // Pattern is how text is cut.
 func (t *Tokenizer) Pattern() Pattern { return t.pattern }

@@ -122,6 +122,9 @@ func Parse(b []byte) (*Tokenizer, error) {
 	if err := t.addTokens(addedRaw); err != nil {
 		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
+	for _, x := range t.names.span {
+		t.longest = max(t.longest, int(x.n))
+	}
 	if err := t.around(post); err != nil {
 		return nil, fmt.Errorf("post_processor: %w", err)
 	}
