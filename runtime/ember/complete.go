@@ -97,7 +97,7 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 		f.write(w)
 		return
 	}
-	f := g.check(false)
+	f := g.check()
 	if f == nil {
 		f = s.known(g.Model)
 	}
@@ -133,7 +133,7 @@ func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
-	f := g.check(true)
+	f := g.check()
 	if f == nil {
 		f = s.known(g.Model)
 	}
@@ -386,6 +386,11 @@ func (sp *spoken) textScores(q *sequence, ss []scored) *textLogprobs {
 	return out
 }
 
-// finite keeps a token that could not be chosen out of JSON's reach of infinity, as
-// OpenAI does.
-func finite(p float64) float64 { return max(p, -9999) }
+// finite keeps a token that could not be chosen, or weights that make no number, out
+// of JSON's reach of infinity, as OpenAI does.
+func finite(p float64) float64 {
+	if p > -9999 {
+		return p
+	}
+	return -9999
+}

@@ -113,7 +113,7 @@ func within[T int | float64](name string, v *T, lo, hi T) *failure {
 }
 
 // check looks at everything that does not need the model.
-func (g *generate) check(isChat bool) *failure {
+func (g *generate) check() *failure {
 	one := 1
 	for _, f := range []*failure{
 		within("temperature", g.Temperature, 0, 100),
