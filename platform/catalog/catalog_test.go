@@ -5,8 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -314,5 +316,54 @@ func TestShipped(t *testing.T) {
 	c, err := Open(Options{Folder: filepath.Join("..", "..", "functions", "shipped")})
 	if err != nil || len(c.Problems()) != 0 || c.Model(named("tiny")) == nil {
 		t.Fatal(err, c.Problems())
+	}
+}
+
+// TestManyAtOnce: whoever puts, deletes, scans and watches at once sees whole
+// pictures, and every Put is told before it returns.
+func TestManyAtOnce(t *testing.T) {
+	c, _, _ := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	told := make(map[functions.Name]bool) // the watcher's; read under mu
+	var mu sync.Mutex
+	var watching, working sync.WaitGroup
+	watching.Go(func() {
+		_ = c.Watch(ctx, func(ch Change) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, m := range ch.Models {
+				told[m.FullName()] = true
+			}
+			for _, n := range ch.Removed {
+				delete(told, n)
+			}
+		})
+	})
+	is := func(n functions.Name) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return told[n]
+	}
+	for !is(named("a")) {
+		runtime.Gosched() // until the watch has begun
+	}
+	for _, name := range []string{"p", "q", "r"} {
+		working.Go(func() {
+			for range 10 {
+				if _, err := c.Put(named(name), absolute(name)); err != nil || !is(named(name)) {
+					t.Errorf("%s: %v, told %v", name, err, is(named(name)))
+				}
+				c.Scan()
+				if err := c.Delete(named(name)); err != nil || is(named(name)) {
+					t.Errorf("%s: %v, told %v", name, err, is(named(name)))
+				}
+			}
+		})
+	}
+	working.Wait()
+	cancel()
+	watching.Wait()
+	if names(c) != "a" || len(c.Problems()) != 0 {
+		t.Error(names(c), c.Problems())
 	}
 }
