@@ -118,10 +118,10 @@ func TestStartFails(t *testing.T) {
 		name, file, says string
 		spoil, fix       func()
 	}{
-		{"missing weights", modelFile("m", "  source: "+filepath.Join(root, "none")+"\n"), "none", func() {}, func() { os.Symlink(weights, filepath.Join(root, "none")) }},
-		{"truncated weights", modelFile("m", "  source: "+weights+"\n"), "model.safetensors",
+		{"missing weights", modelFile("m", "  engine: ember\n  source: "+filepath.Join(root, "none")+"\n"), "none", func() {}, func() { os.Symlink(weights, filepath.Join(root, "none")) }},
+		{"truncated weights", modelFile("m", "  engine: ember\n  source: "+weights+"\n"), "model.safetensors",
 			func() { os.WriteFile(st, whole[:len(whole)/2], 0o644) }, func() { os.WriteFile(st, whole, 0o644) }},
-		{"exits while loading", faked("m", "--dies "+flag, ""), "torch.OutOfMemoryError: CUDA out of memory",
+		{"exits while loading", faked("m", "--dies "+flag, ""), "out of GPU memory: CUDA out of memory",
 			func() {
 				os.WriteFile(flag, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"), 0o644)
 			},
