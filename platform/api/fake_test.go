@@ -146,7 +146,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 			{ID: "cs-2", Function: "b/two", Began: began, State: functions.Ready, Total: 1.5, Phases: []functions.Span{{Phase: functions.PhaseLoad, Duration: 1.5}}},
 			{ID: "cs-1", Function: "a/one", Began: began, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second}},
 		},
-		events: []Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "start", Function: "a/one"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
+		events: []Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "stop", Function: "a/one", Reason: "evicted", Message: "b/two"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
 		woken:  map[functions.Name]time.Duration{}, changed: make(chan struct{}, 1),
 	}
 	reg := prometheus.NewRegistry()

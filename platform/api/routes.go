@@ -497,6 +497,9 @@ func (a *API) events(x *exchange) ([]Event, *openai.Error) {
 	for _, e := range a.o.History.Events(uint64(since)) {
 		// What names no function is about the machines, which everybody sees.
 		if e.Function == "" || x.sees(teamOf(e.Function)) {
+			if name, err := functions.ParseName(e.Message, ""); err == nil && !x.sees(name.Team) {
+				e.Message = "" // whom it made way for is another team's
+			}
 			items = append(items, e)
 		}
 	}
