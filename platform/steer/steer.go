@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -121,6 +122,7 @@ type wake struct {
 	at    time.Time
 	retry time.Duration // lasts until nobody waits
 	held  time.Duration // lasts
+	once  bool          // lasts until READY or failed
 }
 
 type beat struct {
@@ -226,9 +228,23 @@ func (s *Steer) Wake(name functions.Name, team string) string {
 	return s.wake(name, retryLease, 0)
 }
 
-// WakeFor is a wake that holds for a lease though nobody waits.
+// WakeFor is a wake that holds for a lease though nobody waits; 0: until the
+// replica is READY, from when its idle time counts. Where one is READY already,
+// the cold start is the last one ("" if it was adopted).
 func (s *Steer) WakeFor(name functions.Name, lease time.Duration) string {
-	return s.wake(name, 0, lease)
+	s.mu.Lock()
+	f := s.fns[name.Base()]
+	ready := f != nil && slices.ContainsFunc(f.reps, func(r *rep) bool { return r.status.State == functions.Ready && !r.stopping })
+	last := ""
+	if ready && f.cold != nil {
+		last = f.cold.ID
+	}
+	s.mu.Unlock()
+	id := s.wake(name, 0, lease)
+	if ready {
+		return last
+	}
+	return id
 }
 
 func (s *Steer) wake(name functions.Name, retry, held time.Duration) string {
@@ -244,6 +260,7 @@ func (s *Steer) wake(name functions.Name, retry, held time.Duration) string {
 		w = wake{id: id, at: time.Now()}
 	}
 	w.retry, w.held = max(w.retry, retry), max(w.held, held)
+	w.once = w.once || retry == 0
 	put(&s.inbox.wakes, name, w)
 	s.inboxMu.Unlock()
 	s.ring()

@@ -555,3 +555,34 @@ func TestRefusedByAll(t *testing.T) {
 		r.want("after the fix", r.states(long), "[READY@a]")
 	})
 }
+
+// TestWakeByHand: nobody waits, and it is started all the same; then its idle
+// time counts, or the lease somebody took.
+func TestWakeByHand(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x"))
+		defer r.stop()
+		r.host(newHost("here", 1))
+		id := r.s.WakeFor(fname("x"), 0)
+		r.pass(time.Second)
+		r.s.Nudge(fname("x")) // somebody else left
+		r.pass(5 * time.Second)
+		r.want("woken by hand", r.states("x"), "[READY@here]")
+		if l, ok := r.s.ColdStart(id); !ok || l.State != functions.Ready {
+			t.Errorf("%+v", l)
+		}
+		if again := r.s.WakeFor(fname("x"), 0); again != id {
+			t.Errorf("READY, and a cold start %s nobody knows", again)
+		}
+		r.pass(5 * time.Minute)
+		r.want("its idle time is over", r.states("x"), "[]")
+		r.s.WakeFor(fname("x"), time.Hour)
+		r.pass(59 * time.Minute)
+		r.want("within its lease", r.states("x"), "[READY@here]")
+		r.s.Stop(fname("x"))
+		r.pass(time.Second)
+		r.want("stopped by hand", r.states("x"), "[]")
+		r.pass(time.Minute)
+		r.want("and it stays so", r.states("x"), "[]")
+	})
+}

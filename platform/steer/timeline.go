@@ -99,7 +99,10 @@ func (s *Steer) finish(c *cold, st functions.State, cause string) {
 	}
 }
 
-func seconds(f float64) time.Duration { return time.Duration(f * float64(time.Second)) }
+// seconds of a span, as an agent says them: bounded, so that arithmetic on them is.
+func seconds(f float64) time.Duration {
+	return time.Duration(max(0, min(f, 1e7)) * float64(time.Second))
+}
 
 // timeline of c as it is now.
 func (s *Steer) timeline(c *cold) functions.Timeline {

@@ -169,7 +169,7 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 			continue
 		}
 		f.Gone = true
-		f.retry, f.held = 0, 0
+		f.retry, f.held, f.once = 0, 0, false
 		s.path.Remove(name)
 		s.event("removed", name, "", "", "", "")
 	}
@@ -307,10 +307,10 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 		if r.readyAt == 0 {
 			r.readyAt = now
 			if before == "" && r.cold == nil { // adopted: it has been ready for a while
-				r.readyAt = max(1, now-time.Duration(st.Since)*time.Millisecond)
+				r.readyAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 			}
 			f.failures, f.failure = 0, nil
-			f.retry = 0 // from now on its idle time holds it
+			f.retry, f.once = 0, false // from now on its idle time holds it
 			s.dirty[f] = struct{}{}
 			if r.cold != nil {
 				// Waiters first; the books are kept after.
@@ -399,7 +399,7 @@ func (s *Steer) pause(f *fn, cause string, pause time.Duration, now schedule.Ins
 	}
 	f.RetryAt = now + pause
 	f.failure = &route.Failure{Reason: cause, At: time.Now(), Until: time.Now().Add(pause)}
-	f.retry = 0
+	f.retry, f.once = 0, false
 	s.dirty[f] = struct{}{}
 }
 
@@ -464,7 +464,7 @@ func (s *Steer) stopAll(name functions.Name, now schedule.Instant) {
 	if f == nil {
 		return
 	}
-	f.retry, f.held = 0, 0
+	f.retry, f.held, f.once = 0, 0, false
 	for _, r := range f.reps {
 		if !r.stopping {
 			s.stop(r, f.Drain, "asked", "", now)
@@ -502,6 +502,7 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 			return
 		}
 	}
+	f.once = f.once || w.once
 	if w.retry > 0 {
 		f.retry = max(f.retry, s.instant(w.at)+w.retry)
 	}
@@ -558,6 +559,9 @@ func (s *Steer) demand(now schedule.Instant) {
 func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration {
 	for _, f := range s.list {
 		f.Lease = max(f.retry, f.held)
+		if f.once {
+			f.Lease = max(f.Lease, now+2*tick)
+		}
 		if len(f.reps) > 0 || len(f.Replicas) > 0 {
 			f.sync(s.path.InFlightOf)
 		}

@@ -82,7 +82,7 @@ func (s *Steer) Replicas() []Replica {
 			v.Percent = &p
 		}
 		if n := s.nodes[r.node]; n != nil && r.seen {
-			v.Since = n.at.Add(-time.Duration(r.status.Since) * time.Millisecond)
+			v.Since = n.at.Add(-time.Duration(max(0, min(r.status.Since, 1e12))) * time.Millisecond)
 		}
 		if r.stopping && !v.State.Over() {
 			v.State = functions.Draining

@@ -59,6 +59,7 @@ type fn struct {
 	turn     uint64           // last turn that saw demand
 	retry    schedule.Instant // lease of wakes, until nobody waits
 	held     schedule.Instant // lease somebody took
+	once     bool             // somebody wants it READY once, waiting or not
 }
 
 // node is an agent in the loop.
