@@ -1,0 +1,374 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Who may do what, asked of the whole program: the wiring could undo what each
+// room promises.
+
+// callers are Authorizations.
+type callers struct{ none, wrong, red, blue, adminKey, admin, join string }
+
+func (p *platform) join() string {
+	return strings.Replace(p.admin(), p.secret("admin-token"), p.secret("join-token"), 1)
+}
+
+func (p *platform) secret(file string) string {
+	return strings.TrimSpace(contents(p.t, filepath.Join(p.data, file)))
+}
+
+func contents(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// key makes a key and returns its Authorization and its id.
+func (p *platform) key(team string, admin bool) (bearer, id string) {
+	p.t.Helper()
+	r := p.do("POST", "/api/v1/keys", fmt.Sprintf(`{"team":%q,"admin":%t}`, team, admin), "Authorization", p.admin())
+	var k struct{ Key, ID string }
+	if json.Unmarshal([]byte(r.body), &k); r.status != 201 || k.Key == "" || k.ID == "" {
+		p.t.Fatalf("a key for %s: %d %s", team, r.status, r.body)
+	}
+	return "Bearer " + k.Key, k.ID
+}
+
+// right is the row of the contracts' table a path belongs to.
+type right struct {
+	method, path, body string
+	who                string // data, read, admin, join, probe
+}
+
+func rightsTable(file string) []right {
+	return []right{
+		{"GET", "/v1/models", "", "data"},
+		{"GET", "/v1/models/a", "", "data"},
+		{"POST", "/v1/chat/completions", `{"model":"nosuch","messages":[]}`, "data"},
+		{"POST", "/v1/completions", `{"model":"nosuch"}`, "data"},
+		{"POST", "/v1/embeddings", `{"model":"nosuch"}`, "data"},
+		{"POST", "/v1/responses", `{"model":"nosuch"}`, "data"},
+		{"POST", "/v1/messages", `{"model":"nosuch"}`, "data"},
+		{"POST", "/tokenize", `{"model":"nosuch"}`, "data"},
+		{"POST", "/rerank", `{"model":"nosuch"}`, "data"},
+		{"GET", "/api/v1/functions", "", "read"},
+		{"GET", "/api/v1/functions/red/nosuch", "", "read"},
+		{"GET", "/api/v1/replicas", "", "read"},
+		{"GET", "/api/v1/replicas/x/logs", "", "read"},
+		{"GET", "/api/v1/nodes", "", "read"},
+		{"GET", "/api/v1/teams", "", "read"},
+		{"GET", "/api/v1/coldstarts", "", "read"},
+		{"GET", "/api/v1/coldstarts/x", "", "read"},
+		{"GET", "/api/v1/events", "", "read"},
+		{"GET", "/api/v1/schema", "", "read"},
+		{"GET", "/metrics", "", "read"},
+		{"GET", "/openapi.json", "", "read"},
+		{"GET", "/api/v1/nosuch", "", "read"},
+		{"GET", "/", "", "read"},
+		{"PUT", "/api/v1/functions/red/new?dryRun=true", file, "admin"},
+		{"DELETE", "/api/v1/functions/red/nosuch", "", "admin"},
+		{"POST", "/api/v1/functions/red/nosuch/wake", "", "admin"},
+		{"POST", "/api/v1/functions/red/nosuch/stop", "", "admin"},
+		{"GET", "/api/v1/keys", "", "admin"},
+		{"POST", "/api/v1/keys", `{"team":"NOT A TEAM"}`, "admin"},
+		{"DELETE", "/api/v1/keys/nosuch", "", "admin"},
+		{"POST", "/api/v1/heartbeat", `{"agent_id":"!"}`, "join"},
+		{"GET", "/healthz", "", "probe"},
+		{"GET", "/readyz", "", "probe"},
+	}
+}
+
+func TestRights(t *testing.T) {
+	files := map[string]string{"a.yaml": tiny(t, "red/a", ""), "b.yaml": tiny(t, "blue/b", "")}
+	for _, where := range []struct {
+		addr string
+		keys bool
+		open bool
+	}{
+		{"127.0.0.1:0", false, true},
+		{"127.0.0.1:0", true, false},
+		{"127.0.0.2:0", false, true}, // all of 127/8 is loopback
+		{"0.0.0.0:0", false, false},
+		{"0.0.0.0:0", true, false},
+	} {
+		t.Run(fmt.Sprintf("%s keys=%t", where.addr, where.keys), func(t *testing.T) {
+			p := start(t, files, "--addr", where.addr)
+			c := callers{wrong: "Bearer sk-thaw-wrong", admin: p.admin(), join: p.join()}
+			known := map[string]string{c.admin: "admin", c.join: "join"}
+			if where.keys {
+				c.red, _ = p.key("red", false)
+				c.blue, _ = p.key("blue", false)
+				c.adminKey, _ = p.key("red", true)
+				known[c.red], known[c.blue], known[c.adminKey] = "team", "team", "admin"
+			}
+			for _, auth := range []string{c.none, c.wrong, c.red, c.blue, c.adminKey, c.admin, c.join, "Basic " + c.admin[7:], "Bearer", "Bearer  ", strings.ToLower(c.admin), c.admin[:len(c.admin)-1], c.admin + "x"} {
+				for _, row := range rightsTable(tiny(t, "red/new", "")) {
+					var header []string
+					if auth != "" {
+						header = []string{"Authorization", auth}
+					}
+					r := p.do(row.method, row.path, row.body, header...)
+					is := known[auth]
+					want := 401 // or 0: let in
+					switch {
+					case row.who == "probe":
+						want = 0
+					case row.who == "join":
+						if is == "join" {
+							want = 0
+						}
+					case is == "admin":
+						want = 0
+					case row.who == "admin":
+						if is == "team" {
+							want = 403
+						}
+					case is == "team", row.who == "data" && where.open, row.who == "read" && where.open && auth == "":
+						want = 0
+					}
+					let := r.status != 401 && r.status != 403 && r.status != 0
+					if want == 0 && !let || want != 0 && r.status != want {
+						t.Errorf("%s %s as %q (%s): %d %s %v, want %d", row.method, row.path, auth, is, r.status, r.body, r.err, want)
+					}
+					if want != 0 && (r.failure().Code == "" || strings.Contains(r.body, "red/a") || strings.Contains(r.body, "blue/b")) {
+						t.Errorf("%s %s as %q: %s", row.method, row.path, auth, r.body)
+					}
+				}
+			}
+			if where.addr == "127.0.0.1:0" && where.keys {
+				bearer, id := p.key("red", false)
+				if r := p.do("GET", "/v1/models", "", "Authorization", bearer); r.status != 200 {
+					t.Errorf("a new key: %d", r.status)
+				}
+				p.do("DELETE", "/api/v1/keys/"+id, "", "Authorization", c.admin)
+				if r := p.do("GET", "/v1/models", "", "Authorization", bearer); r.status != 401 {
+					t.Errorf("an ended key: %d", r.status)
+				}
+			}
+		})
+	}
+}
+
+// The paths that change something have one spelling, and no other spelling
+// reaches them, whatever key it comes with.
+func TestPathConfusion(t *testing.T) {
+	p := start(t, map[string]string{"a.yaml": tiny(t, "red/a", "")})
+	team, _ := p.key("red", false)
+	host := strings.TrimPrefix(p.url, "http://")
+	targets := []string{"/api/v1/keys", "/api/v1/functions/red/a/wake", "/api/v1/functions/red/a/stop", "/api/v1/functions/red/a", "/api/v1/heartbeat", "/v1/chat/completions", "/metrics", "/v1/load_lora_adapter", "/v1/models"}
+	spell := map[string]func(string) string{
+		"double slash":    func(s string) string { return "/" + s },
+		"inner double":    func(s string) string { return strings.Replace(s, "v1/", "v1//", 1) },
+		"dot":             func(s string) string { return "/." + s },
+		"inner dot":       func(s string) string { return strings.Replace(s, "v1/", "v1/./", 1) },
+		"up":              func(s string) string { return "/healthz/.." + s },
+		"up from models":  func(s string) string { return "/v1/models/../.." + s },
+		"encoded up":      func(s string) string { return "/v1/models/%2e%2e/%2e%2e" + s },
+		"encoded slash":   func(s string) string { return strings.Replace(s, "v1/", "v1%2f", 1) },
+		"encoded letter":  func(s string) string { return strings.Replace(s, "v1", "%76%31", 1) },
+		"twice encoded":   func(s string) string { return strings.Replace(s, "v1/", "v1%252f", 1) },
+		"parameter":       func(s string) string { return s + ";x" },
+		"early parameter": func(s string) string { return strings.Replace(s, "v1/", "v1;x/", 1) },
+		"trailing slash":  func(s string) string { return s + "/" },
+		"encoded end":     func(s string) string { return s + "%00" },
+		"encoded query":   func(s string) string { return s + "%3fx" },
+		"case":            strings.ToUpper,
+		"backslash":       func(s string) string { return strings.ReplaceAll(s, "/", `\`) },
+		"inner backslash": func(s string) string { return strings.Replace(s, "v1/", `v1\`, 1) },
+		"absolute":        func(s string) string { return "http://" + host + s },
+		"absolute, other": func(s string) string { return "http://x/healthz" + s },
+		"authority":       func(s string) string { return "//" + host + s },
+		"fragment":        func(s string) string { return "/healthz#" + s },
+		"no slash":        func(s string) string { return s[1:] },
+		"overlong slash":  func(s string) string { return strings.Replace(s, "v1/", "v1%c0%af", 1) },
+		"tab":             func(s string) string { return s + "\t" },
+		"space":           func(s string) string { return s + "%20" },
+		"star":            func(string) string { return "*" },
+	}
+	status := regexp.MustCompile(`^HTTP/1\.1 (\d{3}) `)
+	for name, f := range spell {
+		for _, target := range targets {
+			for _, method := range []string{"GET", "POST", "PUT", "DELETE", "OPTIONS"} {
+				if f(target) == target || f(target) == "/v1/models/" {
+					continue // the same path; and the list of models is also a folder
+				}
+				for who, auth := range map[string]string{"nobody": "", "a team": "Authorization: " + team + "\r\n", "the admin": "Authorization: " + p.admin() + "\r\n"} {
+					if who == "nobody" && method != "POST" {
+						continue // for the time it takes
+					}
+					got := p.raw(method + " " + f(target) + " HTTP/1.1\r\nHost: " + host + "\r\n" + auth + "Content-Type: application/json\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"team\":\"red\"}")
+					m := status.FindStringSubmatch(got)
+					if m == nil || m[1][0] != '4' {
+						t.Errorf("%s: %s %s as %s: %.300q", name, method, f(target), who, got)
+					}
+				}
+			}
+		}
+	}
+	// X-Original-URL and its kin are not ours, nor is a method in a header.
+	for _, h := range []string{"X-Original-URL", "X-Rewrite-URL", "X-HTTP-Method-Override", "X-Forwarded-Prefix", "X-Forwarded-For"} {
+		if r := p.do("POST", "/api/v1/keys", `{"team":"red"}`, "Authorization", team, h, map[bool]string{true: "GET", false: "127.0.0.1"}[strings.Contains(h, "Method")]); r.status != 403 {
+			t.Errorf("with %s: %d %s", h, r.status, r.body)
+		}
+	}
+	if n := len(p.itemsAs("/api/v1/keys", p.admin())); n != 1 {
+		t.Errorf("%d keys, want the one that was made", n)
+	}
+	if n := len(p.itemsAs("/api/v1/coldstarts", p.admin())); n != 0 {
+		t.Errorf("%d cold starts, want none", n)
+	}
+}
+
+func (p *platform) itemsAs(path, auth string) (items []map[string]any) {
+	p.t.Helper()
+	r := p.do("GET", path, "", "Authorization", auth)
+	var o struct{ Items []map[string]any }
+	if err := json.Unmarshal([]byte(r.body), &o); err != nil || r.status != 200 {
+		p.t.Fatalf("GET %s: %d %s %v", path, r.status, r.body, r.err)
+	}
+	return o.Items
+}
+
+// Nothing of one team is seen by another: not its models, replicas, cold
+// starts, logs, events or metrics, nor whom it had to make way for.
+func TestTeamsDoNotSeeEachOther(t *testing.T) {
+	p := start(t, map[string]string{
+		"a.yaml": tiny(t, "crimson/ruby", "resources: {memory: 600Mi}"),
+		"b.yaml": tiny(t, "azure/lapis", "resources: {memory: 600Mi}"),
+		"c.yaml": tiny(t, "azure/toolarge", "resources: {memory: 900Gi}"),
+	}, "--memory", "1Gi")
+	crimson, _ := p.key("crimson", false)
+	azure, _ := p.key("azure", false)
+	// Each evicts the other, and each has errors to show.
+	ids := map[string]string{}
+	for i, ask := range []struct{ model, auth string }{{"ruby", crimson}, {"lapis", azure}, {"ruby", crimson}, {"lapis", azure}} {
+		r := p.chat(ask.model, `"max_tokens":2`, "Authorization", ask.auth, "X-Client-Request-Id", fmt.Sprintf("mine-%d", i))
+		if r.status != 200 {
+			t.Fatalf("%d: %s: %d %v %s", i, ask.model, r.status, r.err, r.body)
+		}
+		ids[ask.model] = r.header.Get("Thaw-Cold-Start")
+	}
+	p.chat("toolarge", "", "Authorization", azure, "thaw-max-wait", "100ms")
+	replica := map[string]string{}
+	for _, r := range p.itemsAs("/api/v1/replicas", p.admin()) {
+		replica[fmt.Sprint(r["function"])] = fmt.Sprint(r["id"])
+	}
+	mine := map[string]bool{}
+	for _, e := range p.itemsAs("/api/v1/events", p.admin()) {
+		if id, _ := e["replica"].(string); e["function"] == "azure/lapis" {
+			mine[id] = true
+		}
+	}
+
+	foreign := regexp.MustCompile(`crimson|ruby`)
+	for _, path := range []string{"/v1/models", "/api/v1/functions", "/api/v1/replicas", "/api/v1/nodes", "/api/v1/teams", "/api/v1/coldstarts", "/api/v1/events", "/metrics", "/readyz", "/healthz"} {
+		r := p.do("GET", path, "", "Authorization", azure)
+		if at := foreign.FindStringIndex(r.body); r.status != 200 || at != nil {
+			t.Errorf("%s as azure: %d, tells of crimson: %s", path, r.status, around(r.body, at))
+		}
+		if !strings.HasPrefix(path, "/api/") {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		req, _ := http.NewRequestWithContext(ctx, "GET", p.url+path+"?watch", nil)
+		req.Header.Set("Authorization", azure)
+		if res, err := web.Do(req); err == nil {
+			var b strings.Builder
+			buf := make([]byte, 4096)
+			for {
+				n, err := res.Body.Read(buf)
+				b.Write(buf[:n])
+				if err != nil {
+					break
+				}
+			}
+			res.Body.Close()
+			if at := foreign.FindStringIndex(b.String()); at != nil {
+				t.Errorf("%s?watch as azure tells of crimson: %s", path, around(b.String(), at))
+			}
+		}
+		cancel()
+	}
+	// What is another's is as if it did not exist, to the letter.
+	gone := strings.NewReplacer("crimson", "nobodys", "ruby", "none", ids["ruby"], "cs-none", "mine-0", "mine-9")
+	same := gone.Replace
+	for _, path := range []string{"/v1/models/crimson/ruby", "/v1/models/crimson%2Fruby", "/api/v1/functions/crimson/ruby", "/api/v1/teams/crimson", "/api/v1/coldstarts/" + ids["ruby"], "/api/v1/coldstarts/mine-0"} {
+		a, b := p.do("GET", path, "", "Authorization", azure), p.do("GET", same(path), "", "Authorization", azure)
+		if a.status != 404 || b.status != 404 || same(a.body) != b.body {
+			t.Errorf("%s: %d %s; of what does not exist: %d %s", path, a.status, a.body, b.status, b.body)
+		}
+	}
+	for _, body := range []string{`{"model":"crimson/ruby","messages":[]}`, `{"model":"ruby","messages":[]}`} {
+		a := p.do("POST", "/v1/chat/completions", body, "Authorization", azure)
+		b := p.do("POST", "/v1/chat/completions", same(body), "Authorization", azure)
+		if a.status != 404 || b.status != 404 || same(a.body) != b.body {
+			t.Errorf("%s: %d %s; of what does not exist: %d %s", body, a.status, a.body, b.status, b.body)
+		}
+	}
+	for _, tail := range []string{"", "/logs"} {
+		r := p.do("GET", "/api/v1/replicas/"+replica["azure/lapis"]+tail, "", "Authorization", crimson)
+		if r.status != 404 {
+			t.Errorf("another team's replica%s: %d %s", tail, r.status, r.body)
+		}
+		if own := p.do("GET", "/api/v1/replicas/"+replica["azure/lapis"]+tail, "", "Authorization", azure); own.status != 200 {
+			t.Errorf("its own replica%s: %d %s", tail, own.status, own.body)
+		}
+	}
+	if len(mine) < 2 {
+		t.Errorf("azure saw no events: %v", mine)
+	}
+	// A client's own id is the client's: who else uses it takes nothing away.
+	if r := p.do("GET", "/api/v1/coldstarts/mine-3", "", "Authorization", azure); r.status != 200 {
+		t.Errorf("its own cold start by the client's id: %d %s", r.status, r.body)
+	}
+}
+
+// around is the text about a find.
+func around(s string, at []int) string {
+	if at == nil {
+		return s
+	}
+	return s[max(0, at[0]-200):min(len(s), at[1]+200)]
+}
+
+// An agent obeys the join token and nothing else.
+func TestAgentRights(t *testing.T) {
+	p := start(t, map[string]string{"a.yaml": tiny(t, "a", "")})
+	p.agent("second", "--memory", "4Gi")
+	var url string
+	p.eventually(10*time.Second, "the agent's address", func() bool {
+		for _, n := range p.items("/api/v1/nodes") {
+			if n["id"] == "second" {
+				url, _ = n["url"].(string)
+			}
+		}
+		return url != ""
+	})
+	team, _ := p.key("default", false)
+	direct := &platform{t: t, url: url, data: p.data, log: p.log}
+	for _, auth := range []string{"", "Bearer wrong", team, p.admin(), "Basic " + p.secret("join-token"), p.secret("join-token"), p.join()} {
+		for _, path := range []string{"/load_model", "/unload_model", "/heartbeat", "/infer", "/replicas/x/v1/models", "/replicas/x/logs", "/replicas/x/verify", "/metrics", "/", "//load_model", "/healthz"} {
+			var header []string
+			if auth != "" {
+				header = []string{"Authorization", auth}
+			}
+			r := direct.do("POST", path, `{}`, header...)
+			if (r.status == 401) != (auth != p.join()) {
+				t.Errorf("%s with %q: %d %s %v", path, auth, r.status, r.body, r.err)
+			}
+		}
+	}
+}
