@@ -41,6 +41,7 @@ func run(counts string, sum bool) error {
 		return total(counts)
 	}
 	var passed, failed, skipped int
+	var names []string // of what failed
 	output := map[string][]string{} // of tests that still run
 	s := bufio.NewScanner(os.Stdin)
 	s.Buffer(nil, 16<<20)
@@ -56,6 +57,7 @@ func run(counts string, sum bool) error {
 			fmt.Print(e.Output)
 		case "build-fail":
 			failed++
+			names = append(names, e.ImportPath+" does not build")
 		case "output":
 			switch {
 			case e.Test != "":
@@ -69,9 +71,10 @@ func run(counts string, sum bool) error {
 		case "pass", "skip", "fail":
 			switch {
 			case e.Action == "fail":
-				fmt.Print(strings.Join(output[key], ""))
+				fmt.Print(clip(strings.Join(output[key], "")))
 				if e.Test != "" {
 					failed++
+					names = append(names, key)
 				}
 			case e.Test == "":
 			case e.Action == "skip":
@@ -91,10 +94,19 @@ func run(counts string, sum bool) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(f, passed, failed); err != nil {
+	if _, err := fmt.Fprintln(f, passed, failed, strings.Join(names, "; ")); err != nil {
 		return err
 	}
 	return f.Close()
+}
+
+// clip keeps the beginning and the end of a long output.
+func clip(s string) string {
+	const head, tail = 4 << 10, 8 << 10
+	if len(s) <= head+tail {
+		return s
+	}
+	return s[:head] + "\n… " + fmt.Sprint(len(s)-head-tail) + " bytes left out …\n" + s[len(s)-tail:]
 }
 
 func total(counts string) error {
@@ -107,6 +119,9 @@ func total(counts string) error {
 		var p, f int
 		if _, err := fmt.Sscan(line, &p, &f); err != nil {
 			return err
+		}
+		if fields := strings.SplitN(strings.TrimSpace(line), " ", 3); len(fields) == 3 {
+			fmt.Println("failed:", strings.ReplaceAll(fields[2], "; ", "\nfailed: "))
 		}
 		passed, failed = passed+p, failed+f
 	}
