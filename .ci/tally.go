@@ -41,7 +41,7 @@ func run(counts string, sum bool) error {
 		return total(counts)
 	}
 	var passed, failed, skipped int
-	var names []string // of what failed
+	var names []string              // of what failed
 	output := map[string][]string{} // of tests that still run
 	s := bufio.NewScanner(os.Stdin)
 	s.Buffer(nil, 16<<20)
