@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"strconv"
@@ -62,6 +63,14 @@ func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 func (b *Bytes) UnmarshalText(t []byte) (err error) {
 	*b, err = ParseBytes(string(t))
 	return err
+}
+
+// MarshalJSON writes a number: JSON is for programs, and bytes are what they count in.
+func (b Bytes) MarshalJSON() ([]byte, error) { return strconv.AppendInt(nil, int64(b), 10), nil }
+
+// UnmarshalJSON reads a number, or a size in quotes as files have it.
+func (b *Bytes) UnmarshalJSON(t []byte) error {
+	return b.UnmarshalText(bytes.Trim(t, `"`))
 }
 
 // Duration is a time span; in files it is written as Go writes it: 30s, 5m, 1h30m.

@@ -124,7 +124,10 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	switch t {
 	case reflect.TypeFor[Bytes]():
 		s["type"], s["pattern"], s["minimum"] = []string{"string", "integer"}, bytesPattern, 0
-		return withDefault(s, def)
+		if def.IsValid() && !def.IsZero() {
+			s["default"] = def.Interface().(Bytes).String() // as a person writes it
+		}
+		return s
 	case reflect.TypeFor[Duration]():
 		s["type"], s["pattern"] = "string", durationPattern
 		return withDefault(s, def)
