@@ -343,6 +343,9 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s %.80s: %d %s", c.path, c.body, status, b)
 		}
 	}
+	if status, b := post(t, url+textPath, `{"prompt":"`+strings.Repeat("x", maxBody)+`"}`); status != 413 || *parseReply(t, b).Error.Code != "request_too_large" {
+		t.Errorf("too large: %d %s", status, b)
+	}
 	r, err := http.Post(url+textPath, "text/plain", strings.NewReader(`{"prompt":"x"}`))
 	if err != nil {
 		t.Fatal(err)

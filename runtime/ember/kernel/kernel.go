@@ -115,7 +115,15 @@ func F32(out []float32, stride int, w, x []float32, cols, lo, hi, n int) {
 			v = at + width
 		}
 		for ; v < n; v++ {
-			Rows(out[v*stride+b:v*stride+e], w[b*cols:], cols, x[v*cols:(v+1)*cols])
+			xv := x[v*cols : (v+1)*cols]
+			r := b
+			for ; r+Four <= e; r += Four {
+				fourWeightsF32(&o, w[r*cols:(r+Four)*cols], xv)
+				copy(out[v*stride+r:], o[:])
+			}
+			for ; r < e; r++ {
+				out[v*stride+r] = Dot(w[r*cols:(r+1)*cols], xv)
+			}
 		}
 	}
 }

@@ -27,6 +27,9 @@ func oneRowBF16AVX2(o *[Four]float32, w *uint16, x *float32, stride, n int)
 func fourRowsBF16AVX2(o *[Four]float32, w *uint16, stride int, x *float32, n int)
 
 //go:noescape
+func fourWeightsF32AVX2(o *[Four]float32, w *float32, stride int, x *float32, n int)
+
+//go:noescape
 func fourRowsF32AVX2(o *[Four]float32, w *float32, stride int, x *float32, n int)
 
 //go:noescape
@@ -108,6 +111,23 @@ func fourRowsF32(o *[Four]float32, rows []float32, stride int, x []float32) {
 	for i := n; i < c; i++ {
 		for j := range o {
 			o[j] += float32(rows[j*stride+i] * x[i])
+		}
+	}
+}
+
+// fourWeightsF32 is fourRowsF32 for rows that lie in memory one behind the other.
+func fourWeightsF32(o *[Four]float32, w, x []float32) {
+	c := len(x)
+	n := c &^ 15
+	if !avx2 || n == 0 {
+		genericFourRowsF32(o, w, c, x)
+		return
+	}
+	_ = w[Four*c-1]
+	fourWeightsF32AVX2(o, &w[0], 4*c, &x[0], n)
+	for i := n; i < c; i++ {
+		for j := range o {
+			o[j] += float32(w[j*c+i] * x[i])
 		}
 	}
 }

@@ -50,6 +50,11 @@ func TestBodiesAgree(t *testing.T) {
 			same(t, fmt.Sprint("four rows bf16 ", c, j), got[j], want[j])
 			same(t, fmt.Sprint("dot bf16 ", c, j), dotBF16(w[j*c:(j+1)*c], xs[:c]), want[j])
 		}
+		fourWeightsF32(&got, f[:4*c], xs[:c])
+		genericFourRowsF32(&want, f, c, xs[:c])
+		for j := range got {
+			same(t, fmt.Sprint("four weights f32 ", c, j), got[j], want[j])
+		}
 		fourRowsF32(&got, f, c+4, xs[:c])
 		genericFourRowsF32(&want, f, c+4, xs[:c])
 		for j := range got {
