@@ -233,6 +233,17 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 	return e, &Lease{f: f}, nil
 }
 
+// AcquirePath takes a lease on the checkpoint whose files lie at path. Where
+// path is no checkpoint's of this store both results are nil.
+func (s *Store) AcquirePath(path string) (*Lease, error) {
+	dir := filepath.Dir(path)
+	if h := filepath.Base(dir); filepath.Base(path) == "files" && isHex(h, 64) && dir == s.path("checkpoints", h) {
+		_, lease, err := s.Acquire("sha256:" + h)
+		return lease, err
+	}
+	return nil, nil
+}
+
 func (s *Store) entry(h string) (Entry, error) {
 	dir := s.path("checkpoints", h)
 	raw, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
@@ -291,11 +302,17 @@ func (s *Store) list() ([]Entry, error) {
 	return out, nil
 }
 
-// Usage is the bytes the store takes, parts included, and its budget (0: the
-// disk).
+// Usage is the bytes the store takes, parts included, and the most it may take:
+// its budget or, where it has none, what the disk has.
 func (s *Store) Usage() (used, budget int64, err error) {
-	used, err = s.used()
-	return used, s.o.Budget, broken("", err)
+	if used, err = s.used(); err != nil {
+		return 0, 0, broken("", err)
+	}
+	if s.o.Budget > 0 {
+		return used, s.o.Budget, nil
+	}
+	left, err := free(s.o.Dir)
+	return used, used + max(0, left-s.o.KeepFree), broken("", err)
 }
 
 // used counts every inode once: a part that is being published is also a blob.

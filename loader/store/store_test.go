@@ -426,3 +426,24 @@ func TestPublishedFilesAreReadOnly(t *testing.T) {
 		t.Errorf("%v, %v", fi, err)
 	}
 }
+
+func TestAcquirePath(t *testing.T) {
+	s := open(t, store.Options{})
+	one := must(t, s, "one", map[string][]byte{"a.gguf": body(4000, 1)})
+	lease, err := s.AcquirePath(one.Path)
+	if err != nil || lease == nil {
+		t.Fatalf("%v %v", lease, err)
+	}
+	defer lease.Release()
+	if list, err := s.List(); err != nil || len(list) != 1 || !list[0].Pinned {
+		t.Errorf("%+v %v", list, err)
+	}
+	for _, elsewhere := range []string{"", "/", t.TempDir(), filepath.Dir(one.Path)} {
+		if l, err := s.AcquirePath(elsewhere); l != nil || err != nil {
+			t.Errorf("%q: %v %v", elsewhere, l, err)
+		}
+	}
+	if _, budget, err := s.Usage(); budget <= 4000 || err != nil {
+		t.Errorf("without a budget the disk's: %d, %v", budget, err)
+	}
+}

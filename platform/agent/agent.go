@@ -38,9 +38,12 @@ type Options struct {
 	Orphan     time.Duration   // how long engines outlive the agent; 0 is the keeper's default
 	Memory     functions.Bytes // host memory that replicas may reserve
 	Stager     replica.Stager
-	Books      Books
-	Environ    func() []string // of engines; nil is os.Environ
-	Leave      bool            // engines stay when the agent ends
+	// Hold keeps the checkpoint at a path while an adopted engine lives on it:
+	// the lease of who staged it ended with that agent. nil holds nothing.
+	Hold    func(path string) (release func())
+	Books   Books
+	Environ func() []string // of engines; nil is os.Environ
+	Leave   bool            // engines stay when the agent ends
 
 	// Push is handed every heartbeat, in order. It must not block.
 	Push func(functions.Heartbeat)
@@ -201,7 +204,11 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *keeper.Client) error {
 			continue
 		}
 		a.log.Info("adopted", "replica", p.ID, "pid", p.PID)
-		a.run(rctx, r, p.ID)
+		release := func() {}
+		if a.o.Hold != nil {
+			release = a.o.Hold(m.Path)
+		}
+		a.run(rctx, r, p.ID, release)
 	}
 	// Only now: a document without what runs would be believed.
 	a.mu.Lock()
@@ -252,7 +259,7 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 }
 
 // run lists a replica and begins its life; what it says is pushed from there.
-func (a *Agent) run(ctx context.Context, r *replica.Replica, id string) {
+func (a *Agent) run(ctx context.Context, r *replica.Replica, id string, after func()) {
 	h := &held{Replica: r, id: id}
 	if spec := r.Status().Spec; spec != nil {
 		h.take = spec.Resources.Memory
@@ -261,6 +268,7 @@ func (a *Agent) run(ctx context.Context, r *replica.Replica, id string) {
 	a.reps[id] = h
 	a.mu.Unlock()
 	a.running.Go(func() {
+		defer after()
 		err := r.Run(ctx)
 		a.mu.Lock()
 		h.ended = time.Now()

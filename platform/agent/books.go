@@ -15,7 +15,6 @@ import (
 type Ledger struct {
 	facts  *gpu.Facts
 	store  *store.Store
-	budget functions.Bytes
 	count  int             // GPUs to offer; negative: all there are
 	memory functions.Bytes // of each GPU to offer; 0: all of it
 
@@ -28,8 +27,8 @@ type Ledger struct {
 // NewLedger looks once. facts and st may be nil. count and memory are what the
 // operator wants offered: count negative is all that there are; where he names
 // more than the driver shows, his word holds (a driver this build cannot ask).
-func NewLedger(facts *gpu.Facts, st *store.Store, budget functions.Bytes, count int, memory functions.Bytes) *Ledger {
-	l := &Ledger{facts: facts, store: st, budget: budget, count: count, memory: memory}
+func NewLedger(facts *gpu.Facts, st *store.Store, count int, memory functions.Bytes) *Ledger {
+	l := &Ledger{facts: facts, store: st, count: count, memory: memory}
 	l.look(true)
 	return l
 }
@@ -62,7 +61,8 @@ func (l *Ledger) look(store bool) {
 	var use functions.StoreUse
 	var cached []functions.CachedModel
 	if store && l.store != nil {
-		use.Bytes = l.budget
+		_, budget, _ := l.store.Usage()
+		use.Bytes = functions.Bytes(budget)
 		entries, err := l.store.List()
 		for _, e := range entries {
 			use.Used += functions.Bytes(e.Bytes)

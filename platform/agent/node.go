@@ -30,7 +30,7 @@ type Config struct {
 	GPUs       int             // negative: all there are
 	GPUMemory  functions.Bytes // of each; 0: all of it
 	Memory     functions.Bytes // for replicas together; 0: 80 % of the machine's
-	Store      functions.Bytes // of checkpoints; 0: nine tenths of what the disk has free
+	Store      functions.Bytes // of checkpoints; 0: all the disk has but keepFree
 	Leave      bool
 	Environ    func() []string
 	Push       func(functions.Heartbeat)
@@ -65,7 +65,7 @@ func Open(c Config) (*Node, error) {
 	if c.Name == "" {
 		c.Name = nodeName()
 	}
-	st, err := store.Open(store.Options{Dir: filepath.Join(c.Data, "store"), Budget: int64(c.Store), Log: c.Log})
+	st, err := store.Open(store.Options{Dir: filepath.Join(c.Data, "store"), Budget: int64(c.Store), KeepFree: keepFree, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
@@ -76,7 +76,7 @@ func Open(c Config) (*Node, error) {
 		c.Log.Info("no GPUs", "why", why)
 	}
 	n := &Node{facts: facts, azure: azure.New(azure.Options{})}
-	n.ledger = NewLedger(facts, st, c.Store, c.GPUs, c.GPUMemory)
+	n.ledger = NewLedger(facts, st, c.GPUs, c.GPUMemory)
 	n.loader = loader.New(loader.Options{
 		Store: st, Log: c.Log,
 		Sources: map[string]loader.Source{"file": dir.Source{}, "az": n.azure, "https": n.azure},
@@ -84,10 +84,25 @@ func Open(c Config) (*Node, error) {
 	n.stager = NewStager(n.loader)
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Environ: c.Environ, Leave: c.Leave,
+		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, c.Log), Environ: c.Environ, Leave: c.Leave,
 		Push: c.Push, InFlight: c.InFlight, Log: c.Log,
 	})
 	return n, nil
+}
+
+// keepFree is left on the disk for logs and everything else.
+const keepFree = 256 << 20
+
+// hold leases the checkpoint that a path of the store belongs to, so that it is
+// not evicted under an engine. Folders used in place are nobody's to evict.
+func hold(st *store.Store, log *slog.Logger) func(path string) func() {
+	return func(path string) func() {
+		lease, err := st.AcquirePath(path)
+		if err != nil {
+			log.Warn("the checkpoint of an adopted engine cannot be held", "path", path, "error", err)
+		}
+		return func() { lease.Release() }
+	}
 }
 
 // Run is the agent's life, and then everything below it is closed. It is

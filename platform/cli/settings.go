@@ -24,7 +24,7 @@ type ServeConfig struct {
 	GPUs      Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
 	GPUMemory functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
 	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
-	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is nine tenths of the free disk"`
+	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	MaxBody   functions.Bytes    `json:"max-body" default:"32Mi" help:"largest request body"`
 	Hold      string             `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 	Host      []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
@@ -46,7 +46,7 @@ type AgentConfig struct {
 	GPUs      Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
 	GPUMemory functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
 	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
-	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is nine tenths of the free disk"`
+	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive an agent that died"`
 	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`

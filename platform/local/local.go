@@ -35,7 +35,7 @@ type Options struct {
 	GPUs       int // negative: all there are
 	GPUMemory  functions.Bytes
 	Memory     functions.Bytes // 0: 80 % of the machine's
-	Store      functions.Bytes // 0: what the disk has
+	Store      functions.Bytes // 0: all the disk has but a little
 	Leave      bool            // engines stay when the server ends
 	Environ    func() []string
 

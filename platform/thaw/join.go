@@ -5,14 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
-	"net/url"
 	"os"
-	"sync"
+	"path/filepath"
 
-	"github.com/thaw-dev/thaw/activator/door"
-	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/cli"
 )
@@ -28,64 +23,31 @@ func join(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) erro
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "copy DATA/join-token from the server and name it with --token-file"}
 	}
+	if c.Data, err = filepath.Abs(c.Data); err != nil {
+		return err
+	}
 	server := agent.NewJoin(c.Server, token, log)
 	node, err := agent.Open(agent.Config{
 		Name: c.Name, Version: cli.Version, Data: c.Data, Exe: exe, Orphan: c.Orphan.Std(),
 		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Store: c.Store, Leave: c.Leave,
-		Environ: os.Environ, Push: func(hb functions.Heartbeat) { server.Push(hb) }, Log: log,
+		Environ: os.Environ, Push: server.Push, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	engines := upstream.New(upstream.Options{})
-	defer engines.Close()
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
 		return &cli.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: --addr HOST:PORT"}
 	}
 	address := c.Advertise
 	if address == "" {
+		if a, ok := listener.Addr().(*net.TCPAddr); ok && a.IP.IsUnspecified() {
+			listener.Close()
+			return &cli.Error{Exit: cli.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent", Hint: "name it with --advertise http://HOST:PORT"}
+		}
 		address = "http://" + listener.Addr().String()
 	}
-	node.Reach(address, sharesMachine(c.Server))
-	front := door.NewFiber(door.Options{Handler: agent.NewDoor(node.Agent, token, engines).Serve, Logger: log})
-
-	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(nil)
-	var parts sync.WaitGroup
-	part := func(f func(context.Context) error) {
-		parts.Go(func() {
-			if err := f(life); err != nil {
-				end(err)
-			}
-		})
-	}
-	part(node.Run)
-	part(server.Run)
-	part(func(context.Context) error { return front.Serve(listener) })
 	log.Info("agent", "name", node.ID(), "url", address, "server", c.Server)
 	fmt.Fprintf(stdout, "agent %s answers on %s\n", node.ID(), address)
-
-	select {
-	case <-ctx.Done():
-	case <-life.Done():
-	}
-	cut, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-	defer cancel()
-	front.Shutdown(cut)
-	cause := context.Cause(life)
-	end(nil)
-	parts.Wait()
-	return ended(cause)
-}
-
-// sharesMachine reports whether the server is reached over loopback: then its
-// activator reaches our engines there too, with no agent in between.
-func sharesMachine(server string) bool {
-	u, err := url.Parse(server)
-	if err != nil {
-		return false
-	}
-	a, err := netip.ParseAddr(u.Hostname())
-	return u.Hostname() == "localhost" || err == nil && a.IsLoopback()
+	return node.Serve(ctx, agent.Face{Listener: listener, URL: address, Token: token, Join: server})
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -38,6 +37,10 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	}
 	exe, err := os.Executable()
 	if err != nil {
+		return err
+	}
+	// Engines get paths below it, and theirs is not our working directory.
+	if c.Data, err = filepath.Abs(c.Data); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.Data, 0o700); err != nil {
@@ -220,6 +223,3 @@ func ended(err error) error {
 	}
 	return err
 }
-
-// shutdownGrace is what an agent's own door gets for requests under way.
-const shutdownGrace = 10 * time.Second
