@@ -27,14 +27,20 @@ import (
 // and when the storm is over nothing of it is left.
 //
 // THAW_SEED is another storm, THAW_STORM another length.
-func TestStorm(t *testing.T) {
+func TestStorm(t *testing.T) { stormy(t, false) }
+
+// The same where the agent is on another machine as far as anybody knows, so
+// that requests for its replicas go through it.
+func TestStormFarAway(t *testing.T) { stormy(t, true) }
+
+func stormy(t *testing.T, far bool) {
 	if testing.Short() {
 		t.Skip("takes twenty seconds")
 	}
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("processes are found in /proc")
 	}
-	seed, length := uint64(1), 7*time.Second
+	seed, length := uint64(1), 5*time.Second
 	if v := os.Getenv("THAW_SEED"); v != "" {
 		n, err := strconv.ParseUint(v, 10, 64)
 		if err != nil {
@@ -49,7 +55,7 @@ func TestStorm(t *testing.T) {
 		}
 		length = d
 	}
-	newStorm(t, seed).run(length)
+	newStorm(t, seed, far).run(length)
 }
 
 const (
@@ -73,13 +79,19 @@ type storm struct {
 	wrong    []string
 }
 
-func newStorm(t *testing.T, seed uint64) *storm {
+func newStorm(t *testing.T, seed uint64, far bool) *storm {
 	files := map[string]string{}
 	for i := range stormModels {
 		files[fmt.Sprintf("m%d.yaml", i)] = stormModel(t, i, 3)
 	}
+	addr := "127.0.0.1:0"
+	if far {
+		addr = "0.0.0.0:0"
+	}
 	// Memory for one model here and for one at the agent.
-	return &storm{t: t, seed: seed, p: spawn(t, files, "--memory", "600Mi"), texts: map[int]string{}, outcomes: map[string]int{}}
+	p := spawn(t, files, "--memory", "600Mi", "--addr", addr)
+	p.bearer = p.admin()
+	return &storm{t: t, seed: seed, p: p, texts: map[int]string{}, outcomes: map[string]int{}}
 }
 
 func stormModel(t *testing.T, i, delay int) string {
@@ -158,7 +170,7 @@ func (s *storm) run(length time.Duration) {
 	}
 	t.Logf("seed %d: %v", s.seed, s.outcomes)
 	if t.Failed() {
-		t.Logf("again: THAW_SEED=%d go test -run TestStorm ./platform/thaw", s.seed)
+		t.Logf("again: THAW_SEED=%d go test -run %s ./platform/thaw", s.seed, t.Name())
 	}
 }
 
@@ -277,6 +289,7 @@ func (s *storm) request(rng *rand.Rand) {
 	}
 	req, _ := http.NewRequestWithContext(ctx, "POST", s.p.url+"/v1/chat/completions", strings.NewReader(chatBody(model, more)))
 	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", s.p.bearer)
 	if header != "" {
 		req.Header.Set("thaw-max-wait", header)
 	}

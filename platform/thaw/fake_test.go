@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,7 +19,7 @@ func fakeEngine(args []string) int {
 	name := f.String("name", "", "")
 	port := f.Int("port", 0, "")
 	dies := f.String("dies", "", "file: exit while loading, with its text as the last words, as long as it exists")
-	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]")
+	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than anybody reads")
 	f.Parse(args)
 	if *dies != "" {
 		if b, err := os.ReadFile(*dies); err == nil {
@@ -32,6 +33,12 @@ func fakeEngine(args []string) int {
 		body, _ := io.ReadAll(r.Body)
 		if strings.Contains(string(body), `"echo-body"`) {
 			fmt.Fprintf(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, body)
+			return
+		}
+		if _, word, ok := strings.Cut(string(body), "backwards:"); ok {
+			letters := []byte(word[:strings.IndexByte(word, '"')])
+			slices.Reverse(letters)
+			fmt.Fprintf(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, letters)
 			return
 		}
 		if !strings.Contains(string(body), `"stream":true`) {
@@ -53,6 +60,12 @@ func fakeEngine(args []string) int {
 		case "cut":
 			panic(http.ErrAbortHandler)
 		case "half":
+			return
+		case "flood":
+			chunk := fmt.Sprintf(`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":%q},"finish_reason":null}]}`, strings.Repeat("thaw ", 800))
+			for r.Context().Err() == nil {
+				say(chunk)
+			}
 			return
 		case "frame":
 			say(`{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}`)

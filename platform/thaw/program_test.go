@@ -60,6 +60,7 @@ type platform struct {
 	data      string
 	log       *journal
 	args      []string
+	bearer    string       // Authorization of do, where a test names none
 	sessions  map[int]bool // of its keepers
 
 	// In this process:
@@ -331,6 +332,9 @@ func (p *platform) do(method, path, body string, header ...string) reply {
 	}
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
+	}
+	if p.bearer != "" && req.Header.Get("Authorization") == "" {
+		req.Header.Set("Authorization", p.bearer)
 	}
 	res, err := web.Do(req)
 	if err != nil {
