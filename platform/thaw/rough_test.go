@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Rough handling that is in no journey.
+
+// Whoever is held when the server ends is told, at once, and the end does not
+// wait for a model that is still loading.
+func TestTermWithHeldRequests(t *testing.T) {
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--ready-delay, 60s]")})
+	got := make(chan reply, 8)
+	var held sync.WaitGroup
+	for i := range 8 {
+		held.Go(func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t`, i%2 == 0)) })
+	}
+	// Half of them are streams whose head goes out after three seconds.
+	p.eventually(10*time.Second, "eight held", func() bool { return p.metric("thaw_buffered_requests{") == 8 })
+	res, err := newRequest(t.Context(), p.url+"/v1/chat/completions", strings.NewReader(chatBody("m", `"stream":true`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close() // its head is out
+	began := time.Now()
+	p.proc.Process.Signal(syscall.SIGTERM)
+	held.Wait()
+	close(got)
+	for r := range got {
+		if f := r.failure(); f.Code != "shutting_down" || r.status != 503 && r.status != 200 || r.err != nil || strings.Contains(r.body, "[DONE]") {
+			t.Errorf("held: %d %v %s", r.status, r.err, r.body)
+		}
+	}
+	rest, err := io.ReadAll(res.Body)
+	if f := (reply{body: string(rest)}).failure(); err != nil || f.Code != "shutting_down" {
+		t.Errorf("a held stream whose head is out: %v %s", err, rest)
+	}
+	if err := p.proc.Wait(); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+	p.proc = nil
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the end took %s", took)
+	}
+	p.nothingLeft(5 * time.Second)
+}
+
+// Two servers on one data folder would both own its engines.
+func TestSecondServerOnTheSameData(t *testing.T) {
+	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")})
+	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
+		t.Fatal(r)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, os.Args[0], p.args...)
+	var errs bytes.Buffer
+	c.Stderr = &errs
+	c.Stdout = &errs
+	err := c.Run()
+	if err == nil || ctx.Err() != nil || !strings.Contains(errs.String(), p.data) && !strings.Contains(errs.String(), "another") {
+		t.Errorf("a second server: %v %v\n%s", err, ctx.Err(), errs.String())
+	}
+	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 || r.header.Get("Thaw-Cold-Start") != "" {
+		t.Errorf("the first one afterwards: %d %v %s", r.status, r.header, r.body)
+	}
+}
+
+// A client of HTTP/1.0 has no chunks: the end of its stream is the end of the
+// connection, and a break must look like one.
+func TestOldHTTP(t *testing.T) {
+	files := map[string]string{"whole.yaml": faked("whole", "", "")}
+	for _, mode := range []string{"cut", "half"} {
+		files[mode+".yaml"] = faked(mode, "--mode "+mode, "")
+	}
+	p := start(t, files)
+	for _, c := range []struct{ model, more, want string }{
+		{"whole", `"stream":true`, "data: [DONE]\n\n"},
+		{"whole", `"stream":false`, `"finish_reason":"stop"`},
+		{"cut", `"stream":true`, `"error"`},
+		{"half", `"stream":true`, `"error"`},
+	} {
+		body := chatBody(c.model, c.more)
+		got, err := p.wire(fmt.Sprintf("POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+		if err != nil && c.model == "whole" || !strings.Contains(got, " 200 ") || strings.Contains(strings.ToLower(got), "transfer-encoding") || !strings.Contains(got, c.want) {
+			t.Errorf("%s %s: %v\n%s", c.model, c.more, err, got)
+		}
+	}
+}
+
+// wire sends bytes and reads until the connection ends.
+func (p *platform) wire(s string) (string, error) {
+	c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	io.WriteString(c, s)
+	b, err := io.ReadAll(c)
+	return string(b), err
+}
+
+// Ways to send a body, all of them legal.
+func TestWaysToSendABody(t *testing.T) {
+	p := start(t, map[string]string{"m.yaml": faked("m", "", "")})
+	body := chatBody("m", "")
+	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+	var chunked strings.Builder
+	for i := range len(body) {
+		fmt.Fprintf(&chunked, "1\r\n%c\r\n", body[i])
+	}
+	for name, s := range map[string]string{
+		"chunked, byte by byte":     head + "Transfer-Encoding: chunked\r\n\r\n" + chunked.String() + "0\r\n\r\n",
+		"chunked with a trailer":    head + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\nX-Sum: 1\r\n\r\n", len(body), body),
+		"chunked with an extension": head + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x;a=b\r\n%s\r\n0\r\n\r\n", len(body), body),
+		"100-continue, not awaited": head + fmt.Sprintf("Expect: 100-continue\r\nContent-Length: %d\r\n\r\n%s", len(body), body),
+		"two in one write":          fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(body), body) + head + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body),
+		"no content type":           fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body),
+		"white space around":        strings.Replace(head, "Host: localhost", "Host:  \t localhost  ", 1) + fmt.Sprintf("Content-Length: %d \r\n\r\n  %s\n ", len(body)+4, body),
+	} {
+		got, err := p.wire(s)
+		if n := strings.Count(got, `"finish_reason":"stop"`); err != nil || n != 1+strings.Count(name, "two in one") {
+			t.Errorf("%s: %v\n%s", name, err, got)
+		}
+	}
+	if r := p.do("HEAD", "/v1/models", ""); r.status != 200 || r.body != "" {
+		t.Errorf("HEAD: %d %q %v", r.status, r.body, r.err)
+	}
+	for name, s := range map[string]string{
+		"gzip":             head + "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b",
+		"a bad chunk":      head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+		"both lengths":     head + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+		"negative":         head + "Content-Length: -1\r\n\r\n",
+		"a bare newline":   "GET /v1/models HTTP/1.1\nHost: localhost\n\n",
+		"a folded field":   "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
+		"no host":          "GET /v1/models HTTP/1.1\r\n\r\n",
+		"two hosts":        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+		"a large head":     "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 20<<10) + "\r\n\r\n",
+		"HTTP/2's preface": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+	} {
+		got, _ := p.wire(s)
+		if !strings.HasPrefix(got, "HTTP/1.1 4") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// kill -9 of the server cuts what is under way: nobody takes the part for the
+// whole, and what comes after finds the same engine.
+func TestServerKilledUnderLoad(t *testing.T) {
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 10ms]"), "cold.yaml": tiny(t, "cold", "args: [--ready-delay, 3s]")})
+	p.args[2] = strings.TrimPrefix(p.url, "http://") // the same address again
+	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
+		t.Fatal(r)
+	}
+	engine := p.engine("m")
+	var clients sync.WaitGroup
+	got := make(chan reply, 16)
+	for i := range 12 {
+		clients.Go(func() {
+			got <- p.chat([]string{"m", "cold"}[i%2], fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":300`, i%3 != 0))
+		})
+	}
+	p.eventually(5*time.Second, "requests in flight and held", func() bool {
+		return p.metric("thaw_active_requests{") >= 6 && p.metric("thaw_buffered_requests{") == 6
+	})
+	p.kill()
+	clients.Wait()
+	close(got)
+	for r := range got {
+		if r.err == nil {
+			t.Errorf("ended as if whole: %d %s", r.status, r.body)
+		}
+	}
+	p.respawn()
+	p.eventually(5*time.Second, "the live engine adopted", func() bool { return p.state("default/m") == "READY" })
+	if now := p.engine("m"); now != engine {
+		t.Errorf("engine %d became %d", engine, now)
+	}
+	for _, m := range []string{"m", "cold"} {
+		if r := p.chat(m, `"max_tokens":2`); r.status != 200 {
+			t.Errorf("%s afterwards: %d %v %s", m, r.status, r.err, r.body)
+		}
+	}
+	if n := strings.Count(fmt.Sprint(p.items("/api/v1/replicas")), "default/cold"); n != 1 {
+		t.Errorf("%d replicas of the model that was loading", n)
+	}
+	p.settled()
+}
+
+// A model that is edited while it answers: what is under way is finished by the
+// old engine, what comes next meets the new one.
+func TestEditedUnderLoad(t *testing.T) {
+	p := start(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 10ms]")})
+	res, r := p.open(t.Context(), "m", 150)
+	defer res.Body.Close()
+	old := p.engine("m")
+	p.file("m.yaml", tiny(t, "m", "args: [--token-delay, 1ms]"))
+	p.eventually(5*time.Second, "another engine", func() bool {
+		a := p.chat("m", `"max_tokens":2`)
+		if a.status != 200 {
+			t.Errorf("while it changes: %d %v %s", a.status, a.err, a.body)
+		}
+		for _, pid := range p.processes() {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if bytes.Contains(line, []byte("\x00engine\x00")) && pid != old {
+				return true
+			}
+		}
+		return false
+	})
+	rest, err := io.ReadAll(r)
+	if err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
+		t.Errorf("the stream was cut by the edit: %v\n%s", err, rest)
+	}
+	p.eventually(5*time.Second, "the old engine gone", func() bool { return syscall.Kill(old, 0) != nil })
+	// And removed while it is asked.
+	res, r = p.open(t.Context(), "m", 150)
+	defer res.Body.Close()
+	os.Remove(filepath.Join(p.functions, "m.yaml"))
+	if rest, err = io.ReadAll(r); err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
+		t.Errorf("the stream was cut by the removal: %v\n%s", err, rest)
+	}
+	p.eventually(10*time.Second, "the model gone", func() bool { return p.chat("m", "").status == http.StatusNotFound })
+	p.eventually(5*time.Second, "its engine gone", func() bool { return p.engine("m") == 0 })
+}
