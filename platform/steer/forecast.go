@@ -122,11 +122,12 @@ var usual = map[functions.Engine]map[functions.Phase]time.Duration{
 	functions.EngineLlamaCpp: {
 		functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: 200 * time.Millisecond,
 	},
+	// These two listen only when they are ready, so all of it is spawn.
 	functions.EngineVLLM: {
-		functions.PhaseSpawn: 9 * time.Second, functions.PhaseLoad: 20 * time.Second, functions.PhaseWarmup: time.Second,
+		functions.PhaseSpawn: 29 * time.Second, functions.PhaseLoad: 0, functions.PhaseWarmup: time.Second,
 	},
 	functions.EngineSGLang: {
-		functions.PhaseSpawn: 9 * time.Second, functions.PhaseLoad: 20 * time.Second, functions.PhaseWarmup: time.Second,
+		functions.PhaseSpawn: 29 * time.Second, functions.PhaseLoad: 0, functions.PhaseWarmup: time.Second,
 	},
 }
 

@@ -1,6 +1,7 @@
 package steer
 
 import (
+	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -178,14 +179,24 @@ func (s *Steer) eta(c *cold, now schedule.Instant) time.Duration {
 	}
 	spawn, warm = max(spawn, 0), max(warm, 0)
 	spent := map[functions.Phase]time.Duration{}
+	var under functions.Phase // the phase that is under way; those before it are over
 	var st functions.ReplicaStatus
 	if c.rep != nil {
 		st = c.rep.status
 		for _, p := range st.Phases {
 			spent[p.Phase] = seconds(p.Duration)
+			under = p.Phase
 		}
 	}
-	left := func(p functions.Phase, need time.Duration) time.Duration { return max(0, need-spent[p]) }
+	left := func(p functions.Phase, need time.Duration) time.Duration {
+		if p == under { // what is overdue is not about to be done: the longer it took, the longer it may
+			return max(need-spent[p], spent[p]/10)
+		}
+		if slices.Index(functions.Phases, p) < slices.Index(functions.Phases, under) {
+			return 0
+		}
+		return max(0, need-spent[p])
+	}
 	var stage time.Duration
 	if st.State != functions.Loading {
 		switch took := spent[functions.PhaseStage]; {

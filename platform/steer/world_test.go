@@ -104,7 +104,7 @@ func TestForecast(t *testing.T) {
 	if d := (&history{}).phase(functions.PhaseLoad, "a", functions.EngineCommand); d != -1 {
 		t.Errorf("of an engine nobody knows: %v", d)
 	}
-	if d := (&history{}).phase(functions.PhaseLoad, "a", functions.EngineVLLM); d <= 0 {
+	if d := (&history{}).phase(functions.PhaseSpawn, "a", functions.EngineVLLM); d <= 0 {
 		t.Errorf("of vLLM: %v", d)
 	}
 }
@@ -140,7 +140,7 @@ func TestProgress(t *testing.T) {
 		r.pass(time.Second)
 		status.Bytes, status.Phases = 100, []functions.Span{{Phase: functions.PhaseStage, Duration: 1}}
 		p := beat()
-		// 900 bytes at 100 a second, then 20 s of load and 1 s of warm-up.
+		// 900 bytes at 100 a second; vLLM takes 29 s to listen, then 1 s of warm-up.
 		if p.ETA < 29*time.Second || p.ETA > 31*time.Second || p.Percent != 3 {
 			t.Errorf("after a tenth of the bytes: %+v", p)
 		}
@@ -150,9 +150,13 @@ func TestProgress(t *testing.T) {
 			t.Errorf("it ran backwards: %+v after %+v", q, p)
 		}
 		status.Bytes, status.State = 1000, functions.Loading
-		status.Phases = []functions.Span{{Phase: functions.PhaseStage, Duration: 2}, {Phase: functions.PhaseSpawn, Start: 2, Duration: 9}, {Phase: functions.PhaseLoad, Start: 11, Duration: 15}}
+		status.Phases = []functions.Span{{Phase: functions.PhaseStage, Duration: 2}, {Phase: functions.PhaseSpawn, Start: 2, Duration: 24}}
 		if q := beat(); q.ETA < 5*time.Second || q.ETA > 7*time.Second {
 			t.Errorf("towards the end: %+v", q)
+		}
+		status.Phases[1].Duration = 100 // long overdue: a second more would be a lie
+		if q := beat(); q.ETA < 10*time.Second || q.ETA > 12*time.Second {
+			t.Errorf("overdue: %+v", q)
 		}
 		status.State, status.Endpoint = functions.Ready, "http://127.0.0.1:1"
 		beat()
