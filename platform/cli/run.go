@@ -231,9 +231,15 @@ func (c *command) send(ctx context.Context, cl *api.Client, l *line, model strin
 
 // serverTiming is the header's "queue;dur=0.4, stage;dur=12" as a timeline.
 func serverTiming(header string) string {
+	return phases(strings.Split(header, ","), ";dur=")
+}
+
+// phases is a timeline for people; each part is a phase, the separator, and
+// milliseconds.
+func phases(timed []string, separator string) string {
 	var parts []string
-	for part := range strings.SplitSeq(header, ",") {
-		name, dur, ok := strings.Cut(strings.TrimSpace(part), ";dur=")
+	for _, part := range timed {
+		name, dur, ok := strings.Cut(strings.TrimSpace(part), separator)
 		ms, err := strconv.ParseFloat(dur, 64)
 		if ok && err == nil {
 			parts = append(parts, name+" "+span(time.Duration(ms*float64(time.Millisecond))))
@@ -277,7 +283,7 @@ func comment(text string) (frame, bool) {
 		return frame{}, false
 	}
 	if words[1] == "timeline" {
-		return frame{timeline: strings.Join(words[2:], " ")}, true
+		return frame{timeline: phases(words[2:], "=")}, true
 	}
 	w := &waiting{percent: -1, eta: -1, position: -1}
 	for _, word := range words[1:] {

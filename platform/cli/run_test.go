@@ -27,12 +27,12 @@ func TestRun(t *testing.T) {
 			res.Stream, res.Length = io.NopCloser(strings.NewReader(text)), -1
 		}
 	}
-	stream(held + ": thaw timeline queue=0.001 stage=1.2\n" + answered)
+	stream(held + ": thaw timeline queue=1 stage=1200\n" + answered)
 	out, errs, exit := s.thaw(t, "", "run", "tiny", "What", "is thaw?", "--system", "Be brief.", "--max-tokens", "9", "--temperature", "0")
 	if exit != 0 || out != "Ice melts.\n" {
 		t.Errorf("%d %q %q", exit, out, errs)
 	}
-	if want := "tiny staging [#########...............] 41% eta 12s, number 3 in line\ntiny loading\ncold start: queue=0.001 stage=1.2\n"; errs != want {
+	if want := "tiny staging [#########...............] 41% eta 12s, number 3 in line\ntiny loading\ncold start: queue 1ms, stage 1.2s\n"; errs != want {
 		t.Errorf("got  %q\nwant %q", errs, want)
 	}
 	if want := `{"model":"tiny","stream":true,"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"What is thaw?"}],"max_tokens":9,"temperature":0}`; body != want {
