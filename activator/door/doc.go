@@ -19,7 +19,9 @@
 //     is answered 400 in OpenAI's shape and the connection closed. The corpus of
 //     such heads is in the tests.
 //   - A declared length is not allocated at once: the buffer grows with what
-//     has come. Too large is 413, compressed is 415, too slow is 408.
+//     has come. Too large is 413, compressed is 415, too slow is 408. All bodies
+//     together have a bound (503): a body is read before anybody knows whose it
+//     is, so without one whoever holds no key could fill the memory.
 //   - The next request of a pipeline stays in the front until the answer
 //     before it is written out, so no answer waits for another.
 //   - Connections are tracked; idle ones end when a drain begins, and all when

@@ -110,6 +110,11 @@ type Options struct {
 	Handler Handler
 	// MaxBody bounds a body in bytes; 32 MiB.
 	MaxBody int64
+	// Bodies bounds the memory of all bodies together, while they come and while
+	// they are answered; 2 GiB. A request whose body would not fit is refused (503
+	// queue_full); one of a few KiB lies in its connection's own buffer and always
+	// fits.
+	Bodies int64
 	// MaxHead bounds a head in bytes; 8 KiB.
 	MaxHead int
 	// IdleTimeout ends a connection without a request; 200 s and never less
@@ -141,6 +146,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxBody <= 0 {
 		o.MaxBody = 32 << 20
+	}
+	if o.Bodies <= 0 {
+		o.Bodies = 2 << 30
 	}
 	if o.MaxHead <= 0 {
 		o.MaxHead = 8 << 10

@@ -52,6 +52,7 @@ type wire struct {
 	head    head   // of the head
 	text    string // buf[headAt:headEnd], once asked for
 	large   []byte // the body where buf is too small for it
+	charged int64  // what the server counts for it; written under mu
 	feed    []byte // what the server behind still has to read
 	req     Request
 	res     Response
@@ -231,6 +232,7 @@ func (w *wire) forget() {
 	if cap(w.large) > keepBody {
 		w.large = nil
 	}
+	w.charge(cap(w.large))
 	w.req.Body = nil
 	n := copy(w.buf, w.buf[w.r:w.w])
 	w.r, w.w = 0, n
@@ -349,6 +351,8 @@ func (w *wire) readBody() (refusal *openai.Error, err error) {
 		return nil, nil
 	case errors.Is(err, errTooLarge):
 		return tooLarge(o.MaxBody), nil
+	case errors.Is(err, errFull):
+		return openai.New(openai.QueueFull, "The server holds as many bodies as it may.").After(5 * time.Second), nil
 	case errors.Is(err, errChunk):
 		return openai.New(openai.InvalidRequest, "The request's body is not well formed: a chunk is wrong."), nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -359,8 +363,29 @@ func (w *wire) readBody() (refusal *openai.Error, err error) {
 
 var (
 	errTooLarge = errors.New("door: body too large")
+	errFull     = errors.New("door: too many bodies")
 	errChunk    = errors.New("door: bad chunk")
 )
+
+// charge counts a body buffer of n bytes for this connection, in place of what
+// was counted before; false if the server holds too much already.
+func (w *wire) charge(n int) bool {
+	more := int64(n) - w.charged
+	if more == 0 {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return false
+	}
+	if total := w.s.bodies.Add(more); more > 0 && total > w.s.o.Bodies {
+		w.s.bodies.Add(-more)
+		return false
+	}
+	w.charged = int64(n)
+	return true
+}
 
 func tooLarge(limit int64) *openai.Error {
 	return openai.New(openai.RequestTooLarge, fmt.Sprintf("The body is larger than %d bytes.", limit))
@@ -404,12 +429,18 @@ func (w *wire) readSized(p *pace) error {
 	}
 	b := w.large[:0]
 	if cap(b) == 0 {
+		if !w.charge(min(length, firstBody)) {
+			return errFull
+		}
 		b = make([]byte, 0, min(length, firstBody))
 	}
 	b = append(b, w.buf[w.r:w.w]...)
 	w.r = w.w
 	for len(b) < length {
 		if len(b) == cap(b) {
+			if !w.charge(min(length, 2*cap(b))) {
+				return errFull
+			}
 			more := make([]byte, len(b), min(length, 2*cap(b)))
 			copy(more, b)
 			b = more
@@ -483,7 +514,9 @@ func (w *wire) readChunks(p *pace) error {
 				}
 			}
 			n := min(int64(w.w-w.r), size)
-			b = append(b, w.buf[w.r:w.r+int(n)]...)
+			if b = append(b, w.buf[w.r:w.r+int(n)]...); !w.charge(cap(b)) {
+				return errFull
+			}
 			w.r += int(n)
 			size -= n
 		}
@@ -639,6 +672,7 @@ func (w *wire) Close() error {
 		return nil
 	}
 	w.closed = true
+	w.s.bodies.Add(-w.charged) // nobody answers any more
 	w.mu.Unlock()
 	w.flush()
 	w.disarm(ErrGone)
