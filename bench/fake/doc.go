@@ -7,10 +7,11 @@
 //
 //	"content":"@fake tokens=20 delay=10ms die=5"
 //
-// tokens is the number of chunks of a stream (64), delay the pause before each
-// (none), die=N ends the process by SIGKILL after the Nth, stall=N goes silent
-// after the Nth until the client leaves. A body with "tools" is answered by a
-// tool call. GET /stats tells what it has seen, GET /last the newest body.
+// tokens is the number of chunks of a stream (64), delay the beat on which they
+// go out, the same for all streams (none), die=N ends the process by SIGKILL
+// after the Nth, stall=N goes silent after the Nth until the client leaves. A
+// body with "tools" is answered by a tool call. GET /stats tells what it has
+// seen, GET /last the newest body.
 //
 // It reads HTTP by hand, on purpose: with net/http it would use more processor
 // time than the gateways it is there to measure.

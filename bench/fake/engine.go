@@ -293,7 +293,11 @@ func (e *Engine) post(ctx context.Context, c net.Conn, br *bufio.Reader, path st
 // It waits in a read, so that a client that leaves is seen at once; what a
 // client pipelines stays in the buffer, and is waited beside.
 func (e *Engine) pause(ctx context.Context, c net.Conn, br *bufio.Reader, d time.Duration) bool {
-	until := time.Now().Add(d)
+	// To the next beat, which all streams share: an engine that batches sends a
+	// token of every sequence after each step. Streams that drift apart would
+	// make the load another one from round to round.
+	now := time.Now()
+	until := now.Add(d - time.Duration(now.UnixNano()%int64(d)))
 	if err := c.SetReadDeadline(until); err != nil {
 		return false
 	}

@@ -229,7 +229,7 @@ func (b *bench) peers(ctx context.Context, engine string) ([]*peer, error) {
 // peerWrong: of so many answers of a peer one may be wrong; they are counted
 // and shown. net/http's own ReverseProxy cuts about one stream
 // in a thousand short here. Of thaw none is borne.
-const peerWrong = 100
+const peerWrong = 50
 
 // measure puts one load on one gateway and returns the processor time of its
 // processes in microseconds a request, and how many answers were wrong.
@@ -240,7 +240,7 @@ func measure(ctx context.Context, p *peer, l loadKind) (micros float64, bad int,
 		if p.name == Thaw {
 			return 0
 		}
-		return max(2, n/peerWrong)
+		return max(5, n/peerWrong)
 	}
 	run := func(n int) error {
 		o, err := load.Closed(ctx, p.addr, req, l.conns, n, check)
