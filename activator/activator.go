@@ -257,6 +257,17 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
 }
 
+// Cut ends what is in flight through the agent at this URL, which the platform
+// has given up: it may be frozen, or cut off without a word, and a plain answer
+// is waited for up to an hour. Requests fail as if their engine had died, so
+// those without a byte go to another replica. Engines on this machine, which
+// are reached without their agent, go on.
+func (a *Activator) Cut(agent string) {
+	if addr, _ := split(agent); addr != "" {
+		a.o.Engines.Cut(addr)
+	}
+}
+
 // InFlightOf is InFlight where the caller knows whose replica it is.
 func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 	e := a.table.Lookup(name)

@@ -49,12 +49,33 @@ type conn struct {
 	gen       uint64     // which exchange
 	live      bool       // an exchange is under way
 	cancelled error      // why it was cut
+	severed   bool       // by Cut
 }
 
 type fieldAt struct{ name, colon, value, end int }
 
 func newConn(c *Client, addr string, nc net.Conn) *conn {
 	return &conn{c: c, addr: addr, nc: nc, br: bufio.NewReaderSize(nc, 8<<10)}
+}
+
+// shut closes the connection.
+func (k *conn) shut() {
+	k.nc.Close()
+	k.c.forget(k)
+}
+
+// sever closes it under whatever it is used for.
+func (k *conn) sever() {
+	k.mu.Lock()
+	k.severed = true
+	k.mu.Unlock()
+	k.shut()
+}
+
+func (k *conn) wasSevered() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.severed
 }
 
 // exchange sends r and reads the head of its answer.
@@ -107,7 +128,7 @@ func (k *conn) cancel(gen uint64, cause error) {
 			cause = context.Canceled
 		}
 		k.cancelled = cause
-		k.nc.Close()
+		k.shut()
 	}
 	k.mu.Unlock()
 }
@@ -135,7 +156,7 @@ func (k *conn) end() bool {
 // abandon ends an exchange that failed.
 func (k *conn) abandon() {
 	k.end()
-	k.nc.Close()
+	k.shut()
 }
 
 // finish ends an exchange; the connection is kept only if nothing of the answer
@@ -144,8 +165,8 @@ func (k *conn) finish() {
 	if !k.end() {
 		return
 	}
-	if !k.done || k.close || k.br.Buffered() > 0 || k.cut() != nil {
-		k.nc.Close()
+	if !k.done || k.close || k.br.Buffered() > 0 || k.cut() != nil || k.wasSevered() {
+		k.shut()
 		return
 	}
 	if cap(k.wb) > 4*oneWrite {

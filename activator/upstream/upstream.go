@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -70,8 +72,9 @@ type Client struct {
 	o Options
 
 	mu     sync.Mutex
-	idle   map[string][]*conn // newest last
-	count  int                // of idle connections
+	conns  map[string]map[*conn]struct{} // all that are open
+	idle   map[string][]*conn            // newest last
+	count  int                           // of idle connections
 	closed bool
 	sweep  *time.Timer // runs while count > 0
 }
@@ -91,12 +94,14 @@ func New(o Options) *Client {
 		o.MaxHead = 32 << 10
 	}
 	if o.Dial == nil {
-		var d net.Dialer
+		// A machine that is cut off or without power says nothing more; found out
+		// in twenty seconds, not when the answer is an hour late.
+		d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
 		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			return d.DialContext(ctx, "tcp", addr)
 		}
 	}
-	return &Client{o: o, idle: map[string][]*conn{}}
+	return &Client{o: o, conns: map[string]map[*conn]struct{}{}, idle: map[string][]*conn{}}
 }
 
 // Do sends r and returns when the head of the answer is there; 1xx answers are
@@ -127,7 +132,7 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
 			return nil, &Error{r.Addr, ErrProtocol, err}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, &Error{r.Addr, ErrSilent, err}
-		case k.reused && !k.answered && !fresh:
+		case k.reused && !k.answered && !fresh && !k.wasSevered():
 			continue // the engine closed it while it was idle: the request was never read
 		}
 		return nil, &Error{r.Addr, ErrNoAnswer, err}
@@ -156,7 +161,38 @@ func (c *Client) get(ctx context.Context, addr string, fresh bool) (*conn, error
 	if err != nil {
 		return nil, err
 	}
-	return newConn(c, addr, nc), nil
+	k := newConn(c, addr, nc)
+	c.mu.Lock()
+	if c.conns[addr] == nil {
+		c.conns[addr] = map[*conn]struct{}{}
+	}
+	c.conns[addr][k] = struct{}{}
+	c.mu.Unlock()
+	return k, nil
+}
+
+// forget drops a connection that is closed.
+func (c *Client) forget(k *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.conns[k.addr], k)
+	if len(c.conns[k.addr]) == 0 {
+		delete(c.conns, k.addr)
+	}
+}
+
+// Cut ends every exchange with addr as if the engine had died, for one that is
+// known to be gone though its machine has not said so. Idle connections to it
+// are closed.
+func (c *Client) Cut(addr string) {
+	c.mu.Lock()
+	all := slices.Collect(maps.Keys(c.conns[addr]))
+	c.count -= len(c.idle[addr])
+	delete(c.idle, addr)
+	c.mu.Unlock()
+	for _, k := range all {
+		k.sever()
+	}
 }
 
 // put takes a connection back; it closes it where there are enough.
@@ -166,7 +202,7 @@ func (c *Client) put(k *conn) {
 	l := c.idle[k.addr]
 	if c.closed || len(l) >= c.o.MaxIdle {
 		c.mu.Unlock()
-		k.nc.Close()
+		k.shut()
 		return
 	}
 	c.idle[k.addr] = append(l, k)
@@ -209,7 +245,7 @@ func (c *Client) sweepIdle() {
 	}
 	c.mu.Unlock()
 	for _, k := range old {
-		k.nc.Close()
+		k.shut()
 	}
 }
 
@@ -231,7 +267,7 @@ func (c *Client) drop(closed bool) {
 	c.mu.Unlock()
 	for _, l := range idle {
 		for _, k := range l {
-			k.nc.Close()
+			k.shut()
 		}
 	}
 }

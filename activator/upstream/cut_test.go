@@ -1,0 +1,89 @@
+package upstream
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+)
+
+// An address that is cut: who waits there for a head, who reads a body and who
+// comes back on an idle connection hear that the engine is gone, at once; who
+// comes afterwards dials anew, and other addresses notice nothing.
+func TestCut(t *testing.T) {
+	reached := make(chan struct{}, 8)
+	silent := func(c net.Conn, _ *http.Request, body []byte, _ int) bool {
+		switch string(body) {
+		case "ok":
+			io.WriteString(c, okHello)
+			return true
+		case "stream":
+			io.WriteString(c, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+		}
+		reached <- struct{}{}
+		c.Read(make([]byte, 1))
+		return false
+	}
+	lost, other := newEngine(t, silent), newEngine(t, silent)
+	c := client(t, Options{})
+	whole := func(addr string) {
+		t.Helper()
+		r, err := c.Do(t.Context(), post(addr, "ok"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(r); string(b) != "hello" || err != nil {
+			t.Errorf("%q %v", b, err)
+		}
+		r.Close()
+	}
+	whole(lost.addr) // leaves an idle connection, which "wait" gets
+	whole(other.addr)
+	var r *Response
+	ended := make(chan error, 3)
+	go func() {
+		_, err := c.Do(t.Context(), post(lost.addr, "wait"))
+		ended <- err
+	}()
+	<-reached
+	if s, err := c.Do(t.Context(), post(lost.addr, "stream")); err != nil {
+		t.Fatal(err)
+	} else {
+		r = s
+	}
+	r.Read(make([]byte, 10))
+	go func() {
+		_, err := r.Read(make([]byte, 10))
+		r.Close()
+		ended <- err
+	}()
+	<-reached
+	beside, err := c.Do(t.Context(), post(other.addr, "stream"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside.Read(make([]byte, 10))
+	c.Cut(lost.addr)
+	for range 2 {
+		if err := <-ended; !errors.Is(err, ErrNoAnswer) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Error(err)
+		}
+	}
+	before := lost.conns.Load()
+	whole(lost.addr)
+	if lost.conns.Load() != before+1 {
+		t.Error("a connection outlived the cut")
+	}
+	beside.Bound(1)
+	if _, err := beside.Read(make([]byte, 10)); !errors.Is(err, ErrSilent) {
+		t.Errorf("another address was cut too: %v", err)
+	}
+	beside.Close()
+	c.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.conns) != 0 {
+		t.Errorf("closed connections are kept in the books: %v", c.conns)
+	}
+}
