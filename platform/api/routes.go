@@ -290,6 +290,9 @@ func (a *API) stop(x *exchange, res *door.Response) *openai.Error {
 	}
 	a.o.Hand.Stop(m.FullName())
 	f := a.view(m)
+	if !f.State.Over() { // it has been told to go, though it has not heard yet
+		f.State = functions.Draining
+	}
 	return say(res, 202, Woken{Function: f.Name, State: f.State})
 }
 

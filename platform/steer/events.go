@@ -88,7 +88,13 @@ func (s *Steer) event(kind string, name functions.Name, replica, node, reason, m
 		v.Function = name.String()
 	}
 	s.events.add(v)
-	s.log.Info(kind, "function", v.Function, "replica", replica, "node", node, "reason", reason, "message", message)
+	said := make([]any, 0, 10)
+	for _, w := range [...][2]string{{"function", v.Function}, {"replica", replica}, {"node", node}, {"reason", reason}, {"message", message}} {
+		if w[1] != "" {
+			said = append(said, w[0], w[1])
+		}
+	}
+	s.log.Info(kind, said...)
 	if s.hooks.Event != nil {
 		s.hooks.Event(v)
 	}

@@ -83,6 +83,7 @@ type Steer struct {
 	doing   sync.WaitGroup
 	lanes   chan struct{} // bounds commands under way
 	events  events
+	counts  counts
 
 	bell chan struct{}
 
@@ -147,10 +148,11 @@ func New(o Options) *Steer {
 	s := &Steer{
 		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
 		policy: o.Policy, hooks: o.Hooks, log: o.Log,
-		began: time.Now().Add(-time.Millisecond), // Instant 0 means never
-		bell:  make(chan struct{}, 1),
-		cold:  map[functions.Name]string{},
-		lanes: make(chan struct{}, lanesWide),
+		began:  time.Now().Add(-time.Millisecond), // Instant 0 means never
+		bell:   make(chan struct{}, 1),
+		cold:   map[functions.Name]string{},
+		lanes:  make(chan struct{}, lanesWide),
+		counts: newCounts(),
 	}
 	if s.policy == (schedule.Policy{}) {
 		s.policy = schedule.DefaultPolicy

@@ -83,6 +83,9 @@ func (s *Steer) finish(c *cold, st functions.State, cause string) {
 		t.Progress.Percent, t.Progress.ETA = 100, 0
 	}
 	c.Timeline = t
+	if c.fn.model != nil {
+		s.counts.brought(c.fn.model.Spec.Source, t)
+	}
 	s.inboxMu.Lock()
 	if s.cold[c.fn.Name] == c.ID {
 		delete(s.cold, c.fn.Name)

@@ -388,6 +388,7 @@ func (s *Steer) failed(ctx context.Context, r *rep, cause string, now schedule.I
 		s.pause(f, cause, pause, now)
 	}
 	s.event("failed", f.Name, r.id, r.node, "", cause)
+	s.counts.broke(r.readyAt > 0, cause)
 	s.finish(r.cold, functions.Failed, cause)
 	s.gone(r, "failed")
 }
@@ -478,6 +479,7 @@ func (s *Steer) stop(r *rep, drain time.Duration, reason, whom string, now sched
 	s.drains[r] = struct{}{}
 	s.dirty[r.fn] = struct{}{}
 	s.event("stop", r.fn.Name, r.id, r.node, reason, whom)
+	s.counts.evictions.WithLabelValues(reason).Inc()
 }
 
 func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {

@@ -196,37 +196,47 @@ func (n *node) set(b beat, now schedule.Instant) {
 // picture is what the data path is told of a function.
 func (s *Steer) picture(f *fn) route.Function {
 	p := route.Function{
-		Name: f.Name, Model: f.model, State: functions.Unloaded, Progress: functions.NoProgress,
+		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
 		Forecast: f.history.forecast(s.atHand(f)), Failure: f.failure, Blocked: f.blocked,
 	}
-	rank := 0
 	for _, r := range f.reps {
 		if r.stopping || r.calledOff {
 			continue
 		}
 		st := r.status.State
-		if k := order(st); k > rank {
-			rank, p.State = k, st
-		}
 		if st == functions.Ready && r.status.Endpoint != "" {
 			p.Replicas = append(p.Replicas, route.Replica{ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Token: s.bearer(r)})
 		}
 		p.Sleeping = p.Sleeping || st == functions.Sleeping
 	}
-	if rank == 0 && f.failure != nil {
-		p.State = functions.Failed
-	}
+	p.State = s.state(f)
 	if f.cold != nil {
 		t := s.timeline(f.cold)
 		p.ColdStart = &t
 		if !f.cold.over {
 			p.Progress = t.Progress
-			if rank == 0 && f.blocked == nil {
-				p.State = functions.Downloading // being placed
-			}
 		}
 	}
 	return p
+}
+
+// state is that of f's best replica; without one, whether it is being placed,
+// has failed, or rests.
+func (s *Steer) state(f *fn) functions.State {
+	best, rank := functions.Unloaded, 0
+	for _, r := range f.reps {
+		if k := order(r.status.State); k > rank && !r.stopping && !r.calledOff {
+			best, rank = r.status.State, k
+		}
+	}
+	switch {
+	case rank > 0:
+	case f.cold != nil && !f.cold.over && f.blocked == nil:
+		return functions.Downloading
+	case f.failure != nil:
+		return functions.Failed
+	}
+	return best
 }
 
 // atHand reports whether a node has the bytes of f.

@@ -9,10 +9,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/door"
@@ -61,6 +63,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	keys.Trust(admin)
 
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backend, err := local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.Orphan.Std(),
 		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Store: c.Store, Leave: c.Leave,
@@ -76,6 +79,8 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		Metrics: registry, Log: log,
 	})
 	backend.Attach(dataPath{data})
+
+	registry.MustRegister(backend.Steer, about())
 
 	var state readiness
 	control := api.New(api.Options{
@@ -166,6 +171,14 @@ func hall(data, control door.Handler) door.Handler {
 		control(req, res)
 		res.Set("x-request-id", openai.NewID())
 	}
+}
+
+// about is which build this is.
+func about() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "thaw_build_info", Help: "1; the labels tell the build.",
+		ConstLabels: prometheus.Labels{"version": cli.Version, "go": runtime.Version()},
+	}, func() float64 { return 1 })
 }
 
 // readiness is why requests are not taken.
