@@ -30,6 +30,7 @@ func (m *mark) Demand(yield func(Demand) bool) {
 	yield(Demand{Name: fname("m0"), Queued: 1, Oldest: time.Now()})
 }
 func (m *mark) InFlightOf(functions.Name, string) int { return 0 }
+func (m *mark) Cut(string)                            {}
 
 // BenchmarkReady is from the agent's heartbeat that says READY to the picture
 // published to the data path, with as many functions in the catalogue. Each

@@ -41,6 +41,8 @@ type DataPath interface {
 	Remove(names ...functions.Name)
 	Demand(yield func(Demand) bool)
 	InFlightOf(name functions.Name, replica string) int
+	// Cut ends what is in flight through the agent at this URL, which is lost.
+	Cut(agent string)
 }
 
 // Catalog says which functions exist. Changed tells the loop to look again.
@@ -82,6 +84,7 @@ type Steer struct {
 	began   time.Time // Instants count from here
 	doing   sync.WaitGroup
 	lanes   chan struct{} // bounds commands under way
+	lost    []string      // URLs of agents given up, to be cut once that is published
 	events  events
 	counts  counts
 

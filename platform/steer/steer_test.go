@@ -28,6 +28,7 @@ type door struct {
 	slots  int
 	told   map[functions.Name]time.Time // a READY replica was published
 	failed map[functions.Name]string    // what waiters were told
+	cut    []string                     // URLs of agents
 	ready  chan functions.Name
 }
 
@@ -92,6 +93,12 @@ func (d *door) Demand(yield func(Demand) bool) {
 			}
 		}
 	}
+}
+
+func (d *door) Cut(agent string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cut = append(d.cut, agent)
 }
 
 func (d *door) InFlightOf(_ functions.Name, id string) int {

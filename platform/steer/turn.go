@@ -102,6 +102,12 @@ func (s *Steer) turn(ctx context.Context) time.Duration {
 
 // flush publishes every function that changed.
 func (s *Steer) flush() {
+	defer func() { // what is cut looks for another replica in the new pictures
+		for _, url := range s.lost {
+			s.path.Cut(url)
+		}
+		s.lost = nil
+	}()
 	if len(s.dirty) == 0 {
 		return
 	}
@@ -621,6 +627,9 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 			return
 		}
 		delete(s.nodes, a.Node)
+		if n.hb.URL != "" {
+			s.lost = append(s.lost, n.hb.URL)
+		}
 		s.sched.Nodes = slices.DeleteFunc(s.sched.Nodes, func(x *schedule.Node) bool { return x == n.Node })
 		s.event("node_lost", functions.Name{}, "", a.Node, a.Reason, "")
 		for _, r := range s.reps {

@@ -174,11 +174,11 @@ func TestStoodStill(t *testing.T) {
 		s := New(Options{Epoch: 1, Path: d, Catalog: c})
 		h := newHost("a", 1)
 		s.Changed()
-		s.Heartbeat(functions.Heartbeat{AgentID: "a"}, h)
+		s.Heartbeat(functions.Heartbeat{AgentID: "a", URL: "http://a:1"}, h)
 		s.turn(context.Background())
 		time.Sleep(time.Hour) // nobody calls turn
 		s.turn(context.Background())
-		if len(s.Nodes()) != 1 {
+		if len(s.Nodes()) != 1 || len(d.cut) != 0 {
 			t.Fatal("its agents were lost by its own sleep")
 		}
 		for range 10 {
@@ -187,6 +187,9 @@ func TestStoodStill(t *testing.T) {
 		}
 		if len(s.Nodes()) != 0 {
 			t.Fatal("a silent agent is not lost")
+		}
+		if len(d.cut) != 1 || d.cut[0] != "http://a:1" {
+			t.Errorf("what is in flight through it was not cut: %v", d.cut)
 		}
 		s.doing.Wait()
 	})
