@@ -3,9 +3,11 @@ package report
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -55,22 +57,34 @@ func Made(kind string, args []string, now time.Time) Provenance {
 	}
 }
 
-// commit is what this program was built from, as Go wrote it into the binary.
+// commit is what this program was built from, as Go wrote it into the binary;
+// where it was told not to, what the source folder we stand in says.
 func commit() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	rev, dirty := "unknown", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			rev = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = "-dirty"
+	rev, dirty := "", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				rev = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				dirty = "-dirty"
+			}
 		}
 	}
-	return rev + dirty
+	if rev != "" {
+		return rev + dirty
+	}
+	mod, err := os.ReadFile("go.mod")
+	if err != nil || !bytes.HasPrefix(mod, []byte("module github.com/thaw-dev/thaw\n")) {
+		return "unknown"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return string(bytes.TrimSpace(out))
 }
 
 // ThisMachine is the kind of this machine; what the system does not tell is left out.
