@@ -237,7 +237,16 @@ func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cm
 			strike(syscall.SIGKILL)
 		case n < 7:
 			strike(syscall.SIGSTOP)
-		case n < 9:
+		case n < 8: // frozen, for longer than it is believed or not
+			pid := agent.Process.Pid
+			syscall.Kill(pid, syscall.SIGSTOP)
+			thaws := time.AfterFunc(time.Duration(rng.IntN(8000))*time.Millisecond, func() { syscall.Kill(pid, syscall.SIGCONT) })
+			defer func() {
+				if thaws.Stop() {
+					syscall.Kill(pid, syscall.SIGCONT)
+				}
+			}()
+		case n < 10:
 			agent.Process.Kill()
 			agent.Wait()
 			agent = s.agent()

@@ -436,6 +436,9 @@ func (p *platform) open(ctx context.Context, model string, tokens int) (*http.Re
 	p.t.Helper()
 	req, _ := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/chat/completions", strings.NewReader(chatBody(model, fmt.Sprintf(`"stream":true,"ignore_eos":true,"max_tokens":%d`, tokens))))
 	req.Header.Set("Content-Type", "application/json")
+	if p.bearer != "" {
+		req.Header.Set("Authorization", p.bearer)
+	}
 	res, err := web.Do(req)
 	if err != nil {
 		p.t.Fatal(err)

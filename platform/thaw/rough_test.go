@@ -238,3 +238,99 @@ func TestEditedUnderLoad(t *testing.T) {
 	p.eventually(10*time.Second, "the model gone", func() bool { return p.chat("m", "").status == http.StatusNotFound })
 	p.eventually(5*time.Second, "its engine gone", func() bool { return p.engine("m") == 0 })
 }
+
+// running are the processes of a verb.
+func (p *platform) running(verb string) (pids []int) {
+	for _, pid := range p.processes() {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if bytes.Contains(line, []byte("\x00"+verb+"\x00")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// A keeper that is killed takes nothing with it that anybody waits for: what is
+// under way is answered whole, and then another engine takes over.
+func TestKeeperKilled(t *testing.T) {
+	linuxOnly(t)
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 10ms]")})
+	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
+		t.Fatal(r)
+	}
+	got := make(chan reply, 2)
+	for i := range 2 {
+		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":150`, i == 0)) }()
+	}
+	p.eventually(5*time.Second, "two in flight", func() bool { return p.metric("thaw_active_requests{") == 2 })
+	engine := p.engine("m")
+	for _, pid := range p.running("keep") {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	for range 2 {
+		// An engine whose parent is gone may be ended too: then it is said.
+		if r := <-got; r.status == 200 && r.failure().Code == "" && !strings.Contains(r.body, `"finish_reason":"length"`) || r.err != nil {
+			t.Errorf("%d %v %s", r.status, r.err, r.body)
+		}
+	}
+	p.eventually(10*time.Second, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
+	p.eventually(5*time.Second, "the old engine gone", func() bool { return syscall.Kill(engine, 0) != nil })
+	if n := len(p.running("engine")); n != 1 {
+		t.Errorf("%d engines", n)
+	}
+}
+
+// A machine that falls silent, all of it at once, closes no connection: whoever
+// waits for it is told in time, and its models are placed elsewhere.
+func TestMachineFallsSilent(t *testing.T) {
+	linuxOnly(t)
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")
+	p.bearer = p.admin()
+	p.agent("second", "--memory", "4Gi")
+	p.eventually(5*time.Second, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
+		t.Fatalf("%d %v %s", r.status, r.err, r.body)
+	}
+	p.agent("third", "--memory", "4Gi")
+	p.eventually(5*time.Second, "three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
+	got := make(chan reply, 4)
+	res, begun := p.open(t.Context(), "m", 200)
+	defer res.Body.Close()
+	for i := range 4 {
+		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":200`, i%2 == 0)) }()
+	}
+	p.eventually(5*time.Second, "five in flight", func() bool { return p.metric("thaw_active_requests{") == 5 })
+	stopped := p.running("engine")
+	for _, pid := range append(p.running("agent"), p.running("keep")...) {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if bytes.Contains(line, []byte("-second")) {
+			stopped = append(stopped, pid)
+		}
+	}
+	for _, pid := range stopped {
+		signalPID(t, pid, syscall.SIGSTOP)
+	}
+	defer func() {
+		for _, pid := range stopped {
+			syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}()
+	began := time.Now()
+	for range 4 {
+		select {
+		case r := <-got:
+			// Told, or answered by the other machine.
+			if r.err != nil || r.failure().Code == "" && !strings.Contains(r.body, `"finish_reason":"length"`) {
+				t.Errorf("%d %v %s", r.status, r.err, r.body)
+			}
+		case <-time.After(40 * time.Second):
+			t.Fatalf("somebody waits still: %v", p.items("/api/v1/replicas"))
+		}
+	}
+	rest, err := io.ReadAll(begun)
+	if f := (reply{body: string(rest)}).failure(); err != nil || f.Code != "engine_crashed" || strings.Contains(string(rest), "[DONE]") {
+		t.Errorf("the stream that had begun: %v\n%s", err, rest)
+	}
+	t.Logf("all were told within %s", time.Since(began))
+	p.eventually(10*time.Second, "an answer of another machine", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
+}
