@@ -190,8 +190,25 @@ func (a *API) function(x *exchange, res *door.Response) *openai.Error {
 		return err
 	}
 	f := a.view(m)
-	f.Spec = &m.Spec
+	f.Spec = x.spec(m)
 	return say(res, 200, f)
+}
+
+// hidden stands for a value that the caller may not see.
+const hidden = "(hidden)"
+
+// spec of a model as the caller may see it. What an engine's environment holds
+// is often a secret, and who may read is not who may deploy: only admins see it.
+func (c caller) spec(m *functions.Model) *functions.ModelSpec {
+	if c.known && c.id.Admin || len(m.Spec.Env) == 0 {
+		return &m.Spec
+	}
+	spec := m.Spec
+	spec.Env = make(map[string]string, len(m.Spec.Env))
+	for name := range m.Spec.Env {
+		spec.Env[name] = hidden
+	}
+	return &spec
 }
 
 func (a *API) deploy(x *exchange, res *door.Response) *openai.Error {
