@@ -277,7 +277,7 @@ func TestStreamFallsSilent(t *testing.T) {
 		})
 		w.act.Publish(at(fn("tiny"), 4, "e:1"))
 		r := w.post("/v1/chat/completions", askStream)
-		if r.code() != "engine_hung" || r.took != 5*time.Minute || !strings.HasPrefix(r.body, event1) {
+		if r.code() != "engine_hung" || r.took < 5*time.Minute || r.took > 5*time.Minute+40*time.Second || !strings.HasPrefix(r.body, event1) {
 			t.Fatalf("%+v", r)
 		}
 	})

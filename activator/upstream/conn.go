@@ -41,7 +41,7 @@ type conn struct {
 	done    bool
 	close   bool // not to be used again
 
-	bounded bool // nc has a read deadline
+	until time.Time // nc's read deadline; zero is none
 
 	stop func() bool // unhooks the cancel; nil where ctx cannot end
 
@@ -94,8 +94,11 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 		k.stop = context.AfterFunc(ctx, func() { k.cancel(gen, context.Cause(ctx)) })
 	}
 
-	if r.Bound > 0 {
-		k.bound(r.Bound)
+	switch {
+	case r.Bound > 0:
+		k.by(time.Now().Add(r.Bound))
+	case !k.until.IsZero(): // that of the exchange before
+		k.by(time.Time{})
 	}
 	werr := k.send(r)
 	// An engine may refuse a body before it has read it: then the answer is
@@ -113,10 +116,19 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	return res, nil
 }
 
-// bound sets the read deadline. It belongs to the goroutine of the exchange.
+// bound moves the read deadline so that silence of d ends the exchange, and
+// moves it again only when an eighth of d has passed: a stream calls this for
+// each piece. It belongs to the goroutine of the exchange.
 func (k *conn) bound(d time.Duration) {
-	k.bounded = true
-	k.nc.SetReadDeadline(time.Now().Add(d))
+	now := time.Now()
+	if left := k.until.Sub(now); left < d || left > d+d/8 {
+		k.by(now.Add(d + d/8))
+	}
+}
+
+func (k *conn) by(t time.Time) {
+	k.until = t
+	k.nc.SetReadDeadline(t)
 }
 
 // cancel ends exchange gen by closing the connection under it. It does nothing
@@ -171,10 +183,6 @@ func (k *conn) finish() {
 	}
 	if cap(k.wb) > 4*oneWrite {
 		k.wb = nil
-	}
-	if k.bounded {
-		k.bounded = false
-		k.nc.SetReadDeadline(time.Time{})
 	}
 	k.c.put(k)
 }

@@ -302,7 +302,8 @@ func (r *Response) Read(p []byte) (int, error) {
 }
 
 // Bound sets how long the engine may say nothing from now on, until the next
-// call; a Read that finds it longer silent fails with [ErrSilent].
+// call; a Read that finds it longer silent fails with [ErrSilent], at most an
+// eighth of d late.
 func (r *Response) Bound(d time.Duration) {
 	if r.k != nil {
 		r.k.bound(d)

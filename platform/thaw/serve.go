@@ -74,9 +74,10 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
+	requests := newLines(stderr) // one line a request, not one write
 	data := activator.New(activator.Options{
 		Waker: backend, Who: keys, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
-		Metrics: registry, Log: log,
+		Metrics: registry, Log: logger(requests, c.LogFormat, c.Level()),
 	})
 	backend.Attach(dataPath{data})
 
@@ -115,6 +116,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 			}
 		})
 	}
+	part(requests.Run)
 	part(backend.Run)
 	part(func(ctx context.Context) error { return ended(cat.Watch(ctx, told)) })
 	part(func(context.Context) error { return front.Serve(listener) })

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Lines come out whole, in order, soon, and all of them.
+func TestLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		l := newLines(&out)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- l.Run(ctx) }()
+		l.Write([]byte("one\n"))
+		l.Write([]byte("two\n"))
+		synctest.Wait()
+		if out.Len() != 0 {
+			t.Errorf("written at once: %q", out.String())
+		}
+		<-time.After(2 * linesFor)
+		synctest.Wait()
+		if out.String() != "one\ntwo\n" {
+			t.Errorf("after a moment: %q", out.String())
+		}
+		long := strings.Repeat("x", linesMost) + "\n"
+		l.Write([]byte(long)) // too much to keep
+		l.Write([]byte("last\n"))
+		cancel()
+		<-done
+		if want := "one\ntwo\n" + long + "last\n"; out.String() != want {
+			t.Errorf("at the end: %d bytes, want %d", out.Len(), len(want))
+		}
+	})
+}
