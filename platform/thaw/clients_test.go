@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -104,7 +103,7 @@ func TestOfficialClients(t *testing.T) {
 // serveClients starts a platform with the shipped model and the fake engine.
 func serveClients(t *testing.T) *served.Platform {
 	t.Helper()
-	exe, err := clientsProgram()
+	exe, err := os.Executable() // see TestMain
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,22 +131,6 @@ func serveClients(t *testing.T) *served.Platform {
 	})
 	return p
 }
-
-// clientsProgram is the path of bin/thaw: THAW_BINARY, or built here once.
-var clientsProgram = sync.OnceValues(func() (string, error) {
-	if exe := os.Getenv("THAW_BINARY"); exe != "" {
-		return filepath.Abs(exe)
-	}
-	dir, err := os.MkdirTemp("", "thaw-clients-")
-	if err != nil {
-		return "", err
-	}
-	exe := filepath.Join(dir, "thaw")
-	if out, err := exec.Command("go", "build", "-o", exe, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, out)
-	}
-	return exe, nil
-})
 
 func clientCases(t *testing.T, p *served.Platform, of functions.Name, do official) {
 	cold := func(t *testing.T) {

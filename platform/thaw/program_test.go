@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "keep", "engine", "serve", "agent", "fake":
+		case "keep", "engine", "serve", "agent", "bench", "fake":
 			if os.Args[1] == "fake" {
 				os.Exit(fakeEngine(os.Args[2:]))
 			}
