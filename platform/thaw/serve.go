@@ -117,6 +117,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		})
 	}
 	part(requests.Run)
+	part(newCores().Run)
 	part(backend.Run)
 	part(func(ctx context.Context) error { return ended(cat.Watch(ctx, told)) })
 	part(func(context.Context) error { return front.Serve(listener) })
