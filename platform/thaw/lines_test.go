@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"testing"
@@ -12,15 +11,15 @@ import (
 // Lines come out whole, in order, soon, and all of them.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		l := newLines(&out)
+		out := &journal{}
+		l := newLines(out)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- l.Run(ctx) }()
 		l.Write([]byte("one\n"))
 		l.Write([]byte("two\n"))
 		synctest.Wait()
-		if out.Len() != 0 {
+		if out.String() != "" {
 			t.Errorf("written at once: %q", out.String())
 		}
 		<-time.After(2 * linesFor)
@@ -34,7 +33,7 @@ func TestLines(t *testing.T) {
 		cancel()
 		<-done
 		if want := "one\ntwo\n" + long + "last\n"; out.String() != want {
-			t.Errorf("at the end: %d bytes, want %d", out.Len(), len(want))
+			t.Errorf("at the end: %d bytes, want %d", len(out.String()), len(want))
 		}
 	})
 }
