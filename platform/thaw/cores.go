@@ -15,36 +15,53 @@ import (
 type cores struct {
 	least, most int
 	now         int
-	calm        int // looks in a row at which fewer would have done
+	full, calm  int // looks in a row that say more, or fewer
+	patience    int // looks of calm before one is given up
+	lowered     int // looks since one was
 }
 
 const (
 	coresEvery = 100 * time.Millisecond
-	coresCalm  = 10 // looks before one is given up
+	coresFull  = 3   // looks before there are more
+	coresCalm  = 10  // looks before one is given up, at first
+	coresRest  = 600 // and at most, where giving up proved wrong
 )
 
 func newCores() *cores {
 	n := runtime.GOMAXPROCS(0)
 	// Of many cores one more is kept: a disk that stalls holds up the processor
 	// that asked it.
-	c := &cores{least: min(n, max(1, n/4)), most: n}
+	c := &cores{least: min(n, max(1, n/4)), most: n, patience: coresCalm, lowered: coresRest}
 	c.now = c.least
 	return c
 }
 
 // look takes the load since the last look, in cores, and says how many to use:
-// twice as many at once where they are full, one fewer after a while in which
-// one fewer would have done: what is measured is more than it will be then.
+// twice as many where they were full for a moment; one fewer after a while in
+// which that might have done. What is measured on many is more than it would be
+// on fewer, so the only way to know is to try; after a try that failed the next
+// one waits twice as long.
 func (c *cores) look(load float64) int {
+	c.lowered++
 	switch {
-	case load > 0.92*float64(c.now) && c.now < c.most:
-		c.now, c.calm = min(2*c.now, c.most), 0
-	case c.now > c.least && load < 0.8*float64(c.now-1):
-		if c.calm++; c.calm >= coresCalm {
-			c.now, c.calm = c.now-1, 0
+	case load > 0.95*float64(c.now) && c.now < c.most:
+		c.calm = 0
+		if c.full++; c.full < coresFull {
+			break
+		}
+		if c.lowered < coresRest {
+			c.patience = min(2*c.patience, coresRest)
+		} else {
+			c.patience = coresCalm
+		}
+		c.now, c.full = min(2*c.now, c.most), 0
+	case c.now > c.least && load < 1.1*float64(c.now-1):
+		c.full = 0
+		if c.calm++; c.calm >= c.patience {
+			c.now, c.calm, c.lowered = c.now-1, 0, 0
 		}
 	default:
-		c.calm = 0
+		c.full, c.calm = 0, 0
 	}
 	return c.now
 }
