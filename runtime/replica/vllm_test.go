@@ -20,7 +20,11 @@ import (
 func TestVLLM(t *testing.T) {
 	model := os.Getenv("THAW_VLLM_MODEL")
 	if os.Getenv("THAW_ENGINE_VLLM") == "" || model == "" {
-		t.Skip("no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
+		const why = "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set"
+		if os.Getenv("THAW_REQUIRE") == "all" {
+			t.Fatal(why)
+		}
+		t.Skip(why)
 	}
 	b := newBench(t)
 	options := func(id string) Options {
