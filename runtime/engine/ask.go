@@ -347,12 +347,12 @@ func firstLine(b []byte) string {
 
 // clip makes a line fit to be shown: bounded, valid, without control characters.
 func clip(s string) string {
-	s = strings.Map(func(r rune) rune {
+	s = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
-	}, s)
+	}, s))
 	if len(s) <= maxCause {
 		return strings.ToValidUTF8(s, "?")
 	}

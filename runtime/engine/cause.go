@@ -45,12 +45,16 @@ var (
 // wrote; how says how it ended, for where the lines say nothing.
 func RootCause(tail, how string) string {
 	for _, k := range known {
-		if m := k.pattern.FindStringSubmatch("\n" + tail); m != nil {
-			say := k.say
-			if len(m) > 1 {
-				say = strings.ReplaceAll(say, "%1", strings.TrimSpace(m[1]))
-			}
-			return clip(say)
+		m := k.pattern.FindStringSubmatch("\n" + tail)
+		if m == nil {
+			continue
+		}
+		say := k.say
+		if len(m) > 1 {
+			say = strings.ReplaceAll(say, "%1", strings.TrimSpace(m[1]))
+		}
+		if cause := clip(say); cause != "" { // a headline with nothing behind it is no cause
+			return cause
 		}
 	}
 	var raised, told, last string
@@ -82,12 +86,12 @@ func RootCause(tail, how string) string {
 	if raised == "" && told == "" && CoreDied(tail) {
 		return clip("its EngineCore died unexpectedly; " + how)
 	}
-	switch {
-	case raised != "":
-		return clip(raised)
-	case told != "":
-		return clip(told)
-	case last != "":
+	for _, cause := range []string{clip(raised), clip(told)} {
+		if cause != "" {
+			return cause
+		}
+	}
+	if last != "" {
 		return clip(how + "; last line: " + last)
 	}
 	return clip(how + "; it wrote nothing")

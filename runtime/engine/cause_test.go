@@ -44,6 +44,9 @@ func TestRootCause(t *testing.T) {
 func FuzzRootCause(f *testing.F) {
 	f.Add("ValueError: x\nRuntimeError: Engine core initialization failed.")
 	f.Add("error: \xff\xfe")
+	f.Add("Value error, ")
+	f.Add("Value error, \x00")
+	f.Add("error: \x01\x02")
 	f.Fuzz(func(t *testing.T, tail string) {
 		got := RootCause(tail, "exit code 1")
 		if got == "" || strings.Contains(got, "\n") || len(got) > maxCause+len("…") {
