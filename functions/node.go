@@ -36,6 +36,22 @@ type UnloadRequest struct {
 	Reason       string  `json:"reason,omitempty"`
 }
 
+// SleepRequest puts a replica to sleep: level 1 keeps its weights in host
+// memory, 2 drops them, 0 wakes it.
+type SleepRequest struct {
+	ID     string `json:"id"`
+	Epoch  int64  `json:"epoch"`
+	Level  int    `json:"level"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// AdapterRequest has a replica load one of its model's adapters.
+type AdapterRequest struct {
+	ID    string `json:"id"`
+	Epoch int64  `json:"epoch"`
+	Name  string `json:"name"` // as the model file names it
+}
+
 // Heartbeat is what an agent says of itself, every 2 s and at once on a change.
 type Heartbeat struct {
 	AgentID string          `json:"agent_id"`
@@ -100,5 +116,9 @@ type ReplicaStatus struct {
 	Error          string     `json:"error,omitempty"` // first root cause of FAILED
 	Spec           *ModelSpec `json:"spec,omitempty"`  // so that an orchestrator that restarts can adopt it
 	GPUs           []int      `json:"gpus,omitempty"`
-	Since          int64      `json:"since"` // milliseconds since the state was entered
+	Start          string     `json:"start,omitempty"`      // StartWarm or StartPlain
+	StartNote      string     `json:"start_note,omitempty"` // why plain, where warm was wanted
+	SleepLevel     int        `json:"sleep_level,omitempty"`
+	Adapters       []string   `json:"adapters,omitempty"` // loaded now
+	Since          int64      `json:"since"`              // milliseconds since the state was entered
 }

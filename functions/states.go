@@ -87,22 +87,41 @@ type Span struct {
 	Phase    Phase   `json:"phase"`
 	Start    float64 `json:"start"`
 	Duration float64 `json:"duration"`
+	// Parts are finer steps inside the phase, as the engine's own log tells them.
+	Parts []Part `json:"parts,omitempty"`
 }
+
+// Part is one step inside a phase. Start counts from the wake, like Span's.
+type Part struct {
+	Name     string  `json:"name"`
+	Start    float64 `json:"start"`
+	Duration float64 `json:"duration"`
+}
+
+// How an engine's process came to be.
+const (
+	StartWarm  = "warm"  // forked from a warm interpreter
+	StartPlain = "plain" // executed
+)
 
 // Timeline is one cold start as it went, phase by phase.
 type Timeline struct {
-	ID       string    `json:"id"`
-	Function string    `json:"function"`
-	Replica  string    `json:"replica,omitempty"`
-	Node     string    `json:"node,omitempty"`
-	Began    time.Time `json:"began"`
-	State    State     `json:"state"`
-	Tier     Tier      `json:"tier,omitempty"` // where the bytes were when it began
-	Bytes    Bytes     `json:"bytes,omitempty"`
-	Phases   []Span    `json:"phases"`
-	Total    float64   `json:"total"` // seconds from the wake to ready, or until now
-	Error    string    `json:"error,omitempty"`
-	Progress Progress  `json:"progress"`
+	ID       string `json:"id"`
+	Function string `json:"function"`
+	Replica  string `json:"replica,omitempty"`
+	// Start is StartWarm or StartPlain, "" before the process is there;
+	// StartNote says why it is plain where warm was wanted.
+	Start     string    `json:"start,omitempty"`
+	StartNote string    `json:"start_note,omitempty"`
+	Node      string    `json:"node,omitempty"`
+	Began     time.Time `json:"began"`
+	State     State     `json:"state"`
+	Tier      Tier      `json:"tier,omitempty"` // where the bytes were when it began
+	Bytes     Bytes     `json:"bytes,omitempty"`
+	Phases    []Span    `json:"phases"`
+	Total     float64   `json:"total"` // seconds from the wake to ready, or until now
+	Error     string    `json:"error,omitempty"`
+	Progress  Progress  `json:"progress"`
 }
 
 // Progress of a cold start. Percent and ETA are -1 where nothing is known.
