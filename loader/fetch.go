@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/thaw-dev/thaw/loader/check"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
@@ -114,7 +116,7 @@ func (f *flight) fetchAll(ctx context.Context, in *store.Ingest, gen *generation
 		workers := min(gen.queue.fill(left), f.l.o.Parallel)
 		err := together(ctx, workers+1, func(ctx context.Context, i int) error {
 			if i < workers {
-				return f.work(ctx, in, gen.queue, names)
+				return f.work(ctx, in, gen, names)
 			}
 			for _, p := range left {
 				wrong, err := f.verify(ctx, p, names)
@@ -162,13 +164,13 @@ func together(ctx context.Context, n int, body func(ctx context.Context, i int) 
 	return nil
 }
 
-func (f *flight) work(ctx context.Context, in *store.Ingest, q *queue, names []string) error {
+func (f *flight) work(ctx context.Context, in *store.Ingest, gen *generation, names []string) error {
 	for {
-		j, ok := q.next()
+		j, ok := gen.queue.next()
 		if !ok {
 			return nil
 		}
-		if err := f.fetch(ctx, j); err != nil {
+		if err := f.fetch(ctx, gen, j); err != nil {
 			return named(j.part.File.Name, err)
 		}
 		if err := early(j, names); err != nil {
@@ -210,7 +212,10 @@ func early(j job, names []string) error {
 }
 
 // fetch brings one block.
-func (f *flight) fetch(ctx context.Context, j job) error {
+func (f *flight) fetch(ctx context.Context, gen *generation, j job) error {
+	if ok, err := f.borrow(ctx, gen, j); ok || err != nil {
+		return err
+	}
 	return f.retry(ctx, f.l.o.Retry.Attempts, func() error {
 		// The buffer is given back between attempts: a source that wants to be
 		// left alone must not hold up another one.
@@ -220,11 +225,41 @@ func (f *flight) fetch(ctx context.Context, j job) error {
 		}
 		defer f.l.lanes.release(buf)
 		off, n := j.part.Range(j.block)
+		f.l.counts.requests.Add(1)
+		f.l.counts.inFlight.Add(1)
+		defer f.l.counts.inFlight.Add(-1)
 		if err := f.read(ctx, j.part.File, off, buf[:n]); err != nil {
 			return err
 		}
+		f.l.counts.of(f.scheme).Add(n)
 		return j.part.Put(j.block, buf[:n])
 	})
+}
+
+// borrow brings a block from another node; false when there is none that has
+// it, or when it lies.
+func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, error) {
+	off, n := j.part.Range(j.block)
+	b := Block{File: j.part.File, Index: j.block, Offset: off, Length: n}
+	if gen.company == nil || gen.company.Mine(b) {
+		return false, nil
+	}
+	body, sum, ok := gen.company.Fetch(ctx, b)
+	if !ok {
+		return false, nil
+	}
+	defer body.Close()
+	buf, err := f.l.lanes.acquire(ctx, f.priority())
+	if err != nil {
+		return false, err
+	}
+	defer f.l.lanes.release(buf)
+	if _, err := io.ReadFull(body, buf[:n]); err != nil || xxh3.Hash(buf[:n]) != sum {
+		f.l.counts.wasted.Add(n)
+		return false, nil
+	}
+	f.l.counts.of(fromPeers).Add(n)
+	return true, j.part.Put(j.block, buf[:n])
 }
 
 var errIdle = errors.New("no byte came for too long")
@@ -298,6 +333,10 @@ func (f *flight) retry(ctx context.Context, attempts int, try func() error) erro
 		if n >= attempts || e.Kind == source.Malformed && n >= 3 {
 			e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, n)
 			return err
+		}
+		f.l.counts.retries.Add(1)
+		if e.RetryAfter > 0 {
+			f.l.counts.throttles.Add(1)
 		}
 		wait := pause(f.l.o.Retry, n, e.RetryAfter, rand.Float64())
 		f.l.o.Log.Debug("trying again", "source", f.location, "try", n, "in", wait, "err", err)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ const claimEvery = 50 * time.Millisecond
 type flight struct {
 	l        *Loader
 	key      string
+	scheme   string
 	location string
 	digest   string
 	from     Source
@@ -52,9 +54,12 @@ type flight struct {
 
 // generation is one plan with its parts. A source that changes makes another.
 type generation struct {
-	parts map[string]*store.Part
-	queue *queue
-	stale chan struct{} // closed when the source has changed
+	key     string // of the plan, equal on all nodes
+	files   []source.File
+	company Company // nil without neighbours
+	parts   map[string]*store.Part
+	queue   *queue
+	stale   chan struct{} // closed when the source has changed
 }
 
 var errReleased = errors.New("released by all who asked for it")
@@ -100,7 +105,9 @@ func (f *flight) priority() Priority {
 func (f *flight) run(ctx context.Context) {
 	defer f.cancel(nil)
 	begun := time.Now()
+	f.l.counts.stagings.Add(1)
 	c, err := f.stage(ctx)
+	f.l.counts.stagings.Add(-1)
 	if err != nil && ctx.Err() != nil && source.KindOf(err) == "" {
 		err = context.Cause(ctx)
 	}
@@ -124,9 +131,11 @@ func (f *flight) run(ctx context.Context) {
 		p.Done, p.Total = c.Bytes, c.Bytes
 	})
 	if err != nil {
+		f.l.counts.failed.Add(1)
 		f.l.o.Log.Warn("staging failed", "source", f.location, "after", time.Since(begun), "err", err)
 		return
 	}
+	f.l.counts.staged.Add(1)
 	f.l.o.Log.Info("staged", "source", f.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(begun))
 }
 
@@ -247,7 +256,7 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 	if err := in.Prepare(ctx, f.location, files, f.l.o.Block); err != nil {
 		return nil, f.locate(err)
 	}
-	gen := &generation{parts: make(map[string]*store.Part), queue: newQueue(), stale: make(chan struct{})}
+	gen := &generation{key: store.PlanKey(f.location, files), files: files, parts: make(map[string]*store.Part), queue: newQueue(), stale: make(chan struct{})}
 	var total, done int64
 	for _, p := range in.Parts() {
 		gen.parts[p.File.Name] = p
@@ -257,6 +266,12 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 	f.show(gen)
 	f.news.update(func(p *Progress) { *p = Progress{State: Fetching, Done: done, Total: total, Resumed: done} })
 	in.Tell(done, total)
+	f.l.counts.resumed.Add(done)
+	if n := f.l.o.Neighbours; n != nil {
+		if gen.company = n.Meet(ctx, gen.key, files); gen.company != nil {
+			defer gen.company.Leave()
+		}
+	}
 	if err := f.fetchAll(ctx, in, gen); err != nil {
 		if source.KindOf(err) == source.Changed {
 			close(gen.stale)
@@ -482,6 +497,28 @@ func await(ctx context.Context, p *store.Part, i int) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// files waits for the plan.
+func (f *flight) files(ctx context.Context) ([]File, error) {
+	select {
+	case <-f.planned:
+	case <-f.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	f.mu.Lock()
+	gen := f.gen
+	f.mu.Unlock()
+	if gen == nil {
+		<-f.done
+		return slices.Clone(f.result.Files), f.err
+	}
+	var out []File
+	for _, file := range gen.files {
+		out = append(out, File{Name: file.Name, Size: file.Size, SHA256: file.SHA256})
+	}
+	return out, nil
 }
 
 // open waits for the plan, then opens the part; or the published file, when

@@ -39,6 +39,25 @@ type InPlace interface {
 	Open(file source.File) (*os.File, error)
 }
 
+// BlockReader is a Source that fills a buffer itself. It is asked for ranges
+// that are small enough to be held at once (a config, the rest of a block);
+// everything else is read from the body of Read, in pieces of at least 256 KiB
+// that should reach the socket as they are: a layer that buffers between costs
+// one copy of every byte.
+type BlockReader interface {
+	Source
+	// ReadInto fills b with the file's bytes from offset, under the law of
+	// Read.
+	ReadInto(ctx context.Context, file source.File, offset int64, b []byte) error
+}
+
+// Refresher is a Source whose credentials can be had anew. It is called once
+// in a staging, when a range is denied after the plan was not.
+type Refresher interface {
+	Source
+	Refresh(ctx context.Context, location string) error
+}
+
 // Options of a loader.
 type Options struct {
 	// Store may be nil: then only folders on this machine can be used.
@@ -54,6 +73,8 @@ type Options struct {
 	Parallel int
 	// Retry bounds what is done about a source that fails for a while.
 	Retry Retry
+	// Neighbours may be nil: then every byte comes from the source.
+	Neighbours Neighbours
 }
 
 // Retry bounds the attempts on one range.
@@ -74,6 +95,8 @@ type Loader struct {
 	o     Options
 	lanes *lanes
 	sums  sums
+
+	counts counters
 
 	mu      sync.Mutex
 	flights map[string]*flight
@@ -162,7 +185,7 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 		// are on their way are wanted by the next request too. Release and
 		// Close end it.
 		run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		f = &flight{l: l, key: key, location: location, digest: o.Digest, from: from, cancel: cancel,
+		f = &flight{l: l, key: key, scheme: scheme, location: location, digest: o.Digest, from: from, cancel: cancel,
 			holders: 1, news: newNews(), planned: make(chan struct{}), done: make(chan struct{})}
 		l.flights[key] = f
 		l.wg.Go(func() {

@@ -36,13 +36,8 @@ func (r *Reader) ReadAt(b []byte, off int64) (int, error) {
 	if int64(len(b)) > r.size-off {
 		b, short = b[:r.size-off], true
 	}
-	if r.gen != nil && len(b) > 0 {
-		block := r.f.l.o.Block
-		for i := off / block; i <= (off+int64(len(b))-1)/block; i++ {
-			if err := r.await(int(i)); err != nil {
-				return 0, err
-			}
-		}
+	if err := r.wait(off, int64(len(b))); err != nil {
+		return 0, err
 	}
 	n, err := r.file.ReadAt(b, off)
 	if err != nil {
@@ -52,6 +47,20 @@ func (r *Reader) ReadAt(b []byte, off int64) (int, error) {
 		err = io.EOF
 	}
 	return n, err
+}
+
+// wait waits for the blocks that hold n bytes from off.
+func (r *Reader) wait(off, n int64) error {
+	if r.gen == nil || n <= 0 {
+		return nil
+	}
+	block := r.f.l.o.Block
+	for i := off / block; i <= (off+n-1)/block; i++ {
+		if err := r.await(int(i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *Reader) await(i int) error {
@@ -91,10 +100,9 @@ func (r *Reader) Read(b []byte) (int, error) {
 
 // Close may be called more than once.
 func (r *Reader) Close() error {
-	var err error
-	r.once.Do(func() {
-		close(r.closed)
-		err = r.file.Close()
-	})
-	return err
+	r.end()
+	return r.file.Close()
 }
+
+// end ends reads that wait.
+func (r *Reader) end() { r.once.Do(func() { close(r.closed) }) }

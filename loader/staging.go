@@ -107,6 +107,10 @@ func (s *Staging) Progress() Progress { return s.f.news.now() }
 // called when the channel is not read to its end.
 func (s *Staging) Events() (events <-chan Progress, stop func()) { return s.f.news.subscribe() }
 
+// Files returns what the staging brings, as soon as that is known: the names
+// and sizes that Open takes. SHA256 is empty where the source does not say it.
+func (s *Staging) Files(ctx context.Context) ([]File, error) { return s.f.files(ctx) }
+
 // Wait returns the checkpoint with a lease of the caller's own, or why there
 // is none. ctx bounds the waiting only.
 func (s *Staging) Wait(ctx context.Context) (*Checkpoint, error) {

@@ -22,6 +22,9 @@ type File struct {
 	// MD5 is the digest the source keeps for the whole file; nil when it has
 	// none.
 	MD5 []byte
+	// CRC32C (Castagnoli) and CRC64 (NVMe), big-endian, of the whole file, where
+	// the source keeps them; nil when it does not.
+	CRC32C, CRC64 []byte
 	// SHA256 is the hex digest of the whole file; empty when unknown.
 	SHA256 string
 	// Ref is what the source itself needs to find the file again. It holds no

@@ -13,6 +13,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +90,46 @@ func (s *Store) Peek(key string) (done, total int64, ok bool) {
 		return 0, 0, false
 	}
 	return int64(binary.LittleEndian.Uint64(b)), int64(binary.LittleEndian.Uint64(b[8:])), true
+}
+
+// PlanKey names what a location holds in these versions. It is the same on
+// every node.
+func PlanKey(location string, files []source.File) string {
+	lines := make([]string, 0, len(files))
+	for _, f := range files {
+		lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
+	}
+	return planKey(location, lines)
+}
+
+func planKey(location string, lines []string) string {
+	slices.Sort(lines)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", location, strings.Join(lines, "")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Planned is the digest of the published checkpoint that the plan of this key
+// became; "" when there is none.
+func (s *Store) Planned(key string) string {
+	list, err := os.ReadDir(s.path("sources"))
+	if err != nil {
+		return ""
+	}
+	for _, e := range list {
+		raw, err := os.ReadFile(s.path("sources", e.Name()))
+		var ix index
+		if err != nil || json.Unmarshal(raw, &ix) != nil {
+			continue
+		}
+		lines := make([]string, 0, len(ix.Files))
+		for _, f := range ix.Files {
+			lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
+		}
+		if planKey(ix.Location, lines) == key {
+			return s.present(ix.Digest)
+		}
+	}
+	return ""
 }
 
 // index is what sources/<key>.json holds: where a plan led to.

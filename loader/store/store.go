@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/source"
@@ -38,6 +39,8 @@ type Options struct {
 // and by several processes on the same folder.
 type Store struct {
 	o Options
+
+	evictions, evicted, quarantined atomic.Int64
 }
 
 // File is one file of a checkpoint.
@@ -60,8 +63,60 @@ type Entry struct {
 	// Path is the folder with the files under their own names.
 	Path     string    `json:"-"`
 	LastUsed time.Time `json:"-"`
-	Pinned   bool      `json:"-"`
+	// Leased: a process uses it. Kept: Pin was called. Pinned is either: it is
+	// not evicted.
+	Leased, Kept, Pinned bool `json:"-"`
 }
+
+// Open opens a file of the checkpoint by its own name; the caller holds a
+// lease.
+func (e Entry) Open(name string) (*os.File, error) {
+	root, err := os.OpenRoot(e.Path)
+	if err != nil {
+		return nil, broken(name, err)
+	}
+	defer root.Close()
+	f, err := root.Open(filepath.FromSlash(name))
+	return f, broken(name, err)
+}
+
+// Stats is what a store has done since it was opened.
+type Stats struct {
+	Evictions    int64 // checkpoints and unfinished stagings
+	EvictedBytes int64
+	Quarantined  int64 // files that Verify took out
+}
+
+// Stats counts what this process did.
+func (s *Store) Stats() Stats {
+	return Stats{Evictions: s.evictions.Load(), EvictedBytes: s.evicted.Load(), Quarantined: s.quarantined.Load()}
+}
+
+// Pin keeps a checkpoint from being evicted until Unpin, also over restarts.
+// Remove and Verify take it out all the same.
+func (s *Store) Pin(digest string) error { return s.keep(digest, true) }
+
+// Unpin takes a Pin back.
+func (s *Store) Unpin(digest string) error { return s.keep(digest, false) }
+
+func (s *Store) keep(digest string, keep bool) error {
+	_, lease, err := s.Acquire(digest)
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	mark := filepath.Join(filepath.Dir(lease.f.Name()), pinName)
+	if !keep {
+		return broken("", gone(os.Remove(mark)))
+	}
+	if err := writeSync(mark, nil); err != nil {
+		return broken("", err)
+	}
+	return broken("", syncDir(filepath.Dir(mark)))
+}
+
+// pinName is the file that says that a checkpoint is pinned.
+const pinName = "pin"
 
 // Digest is the digest of a checkpoint with these files.
 func Digest(files []File) string {
@@ -229,7 +284,7 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 		return Entry{}, nil, broken("", err)
 	}
 	touch(f.Name())
-	e.Pinned = true
+	e.Leased, e.Pinned = true, true
 	return e, &Lease{f: f}, nil
 }
 
@@ -257,6 +312,9 @@ func (s *Store) entry(h string) (Entry, error) {
 	e.Path = filepath.Join(dir, "files")
 	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {
 		e.LastUsed = fi.ModTime()
+	}
+	if _, err := os.Stat(filepath.Join(dir, pinName)); err == nil {
+		e.Kept, e.Pinned = true, true
 	}
 	return e, nil
 }
@@ -290,7 +348,7 @@ func (s *Store) list() ([]Entry, error) {
 		f, err := lockFile(s.path("checkpoints", d.Name(), "lease"), true, false)
 		switch {
 		case errors.Is(err, errBusy):
-			e.Pinned = true
+			e.Leased, e.Pinned = true, true
 		case err != nil:
 			return nil, err
 		default:
@@ -498,6 +556,8 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
+		s.evictions.Add(1)
+		s.evicted.Add(freed)
 		s.o.Log.Info("checkpoint evicted", "digest", e.Digest, "source", e.Source, "freed", freed)
 		return true, nil
 	}
@@ -534,6 +594,7 @@ func (s *Store) dropPart(keep string) (bool, error) {
 		return false, nil
 	}
 	defer lock.Close()
+	s.evictions.Add(1)
 	s.o.Log.Info("unfinished staging dropped", "part", name)
 	return true, s.discard(s.path("parts", name))
 }
@@ -586,6 +647,7 @@ func (s *Store) quarantine(sum string) error {
 			return err
 		}
 	}
+	s.quarantined.Add(1)
 	if err := os.Remove(s.blob(sum)); err != nil {
 		return gone(err)
 	}

@@ -1,0 +1,147 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// Neighbours are other nodes, which may have what a source has, or be about to
+// have it.
+type Neighbours interface {
+	// Meet is called when a staging has its plan. key names the plan: equal on
+	// all nodes for the same location and the same versions of the same files.
+	// It returns at once; nil where there is nobody to meet. ctx is the
+	// staging's.
+	Meet(ctx context.Context, key string, files []source.File) Company
+}
+
+// Company is the nodes that stage one plan, or have. Its methods are called
+// concurrently.
+type Company interface {
+	// Mine reports whether this node is the one to bring a block from the
+	// source. It is asked again whenever a block is taken up, because nodes
+	// come and go, and must not wait for anything.
+	Mine(b Block) bool
+	// Fetch brings a block from another node: a body of exactly b.Length bytes
+	// and their xxh3. It may wait for a block that another node is fetching at
+	// this moment, as long as it thinks that pays. ok is false when the source
+	// is to be asked after all.
+	Fetch(ctx context.Context, b Block) (body io.ReadCloser, sum uint64, ok bool)
+	// Leave is called once, at the end of the staging; what was published or
+	// is arriving stays to be lent (Loader.Lend).
+	Leave()
+}
+
+// Block is one block of a file.
+type Block struct {
+	File           source.File
+	Index          int
+	Offset, Length int64
+}
+
+// Loan is a range of a file that is read by another node.
+type Loan struct {
+	*io.SectionReader
+	// File is the file itself, for sendfile; Offset is where the range lies.
+	File   *os.File
+	Offset int64
+	// Sum is the xxh3 of the range.
+	Sum uint64
+
+	lease *store.Lease
+}
+
+// Close gives it back.
+func (l *Loan) Close() error {
+	defer l.lease.Release()
+	return l.File.Close()
+}
+
+// Lend gives a range of a file to another node: of a published checkpoint, or
+// of a staging under way here, whose blocks are waited for (and brought
+// forward) until ctx ends. plan is the key that Neighbours.Meet was told. An
+// error of kind Missing says that this node neither has nor brings it.
+func (l *Loader) Lend(ctx context.Context, plan, name string, off, n int64) (*Loan, error) {
+	loan, err := l.lend(ctx, plan, name, off, n)
+	if err != nil {
+		return nil, err
+	}
+	if loan.Sum, err = sumOf(loan.SectionReader); err != nil {
+		return nil, errors.Join(err, loan.Close())
+	}
+	_, err = loan.Seek(0, io.SeekStart)
+	return loan, err
+}
+
+func (l *Loader) lend(ctx context.Context, plan, name string, off, n int64) (*Loan, error) {
+	missing := &source.Error{Kind: source.Missing, File: name, What: "is neither here nor on its way"}
+	if n <= 0 || off < 0 || l.o.Store == nil {
+		return nil, missing
+	}
+	if d := l.o.Store.Planned(plan); d != "" {
+		e, lease, err := l.o.Store.Acquire(d)
+		if err == nil {
+			for _, have := range e.Files {
+				if have.Name != name || off+n > have.Size {
+					continue
+				}
+				file, err := e.Open(name)
+				if err != nil {
+					lease.Release()
+					return nil, err
+				}
+				return &Loan{SectionReader: io.NewSectionReader(file, off, n), File: file, Offset: off, lease: lease}, nil
+			}
+			lease.Release()
+			return nil, missing
+		}
+	}
+	f := l.arriving(plan)
+	if f == nil {
+		return nil, missing
+	}
+	r, err := f.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if off+n > r.size {
+		return nil, errors.Join(missing, r.Close())
+	}
+	stop := context.AfterFunc(ctx, func() { r.end() })
+	err = r.wait(off, n)
+	stop()
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return &Loan{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}, nil
+}
+
+// arriving is the flight that brings a plan.
+func (l *Loader) arriving(plan string) *flight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.flights {
+		f.mu.Lock()
+		gen := f.gen
+		f.mu.Unlock()
+		if gen != nil && gen.key == plan {
+			return f
+		}
+	}
+	return nil
+}
+
+func sumOf(r io.Reader) (uint64, error) {
+	h := xxh3.New()
+	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, r, make([]byte, 256<<10)); err != nil {
+		return 0, &source.Error{Kind: source.Broken, What: "cannot be read back", Err: err}
+	}
+	return h.Sum64(), nil
+}
