@@ -485,6 +485,8 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 	}
 	if x.remote = r.Token != ""; x.remote {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Token})
+	} else if r.Key != "" {
+		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
 	}
 	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.takesUsage())
 

@@ -120,5 +120,8 @@ type ReplicaStatus struct {
 	StartNote      string     `json:"start_note,omitempty"` // why plain, where warm was wanted
 	SleepLevel     int        `json:"sleep_level,omitempty"`
 	Adapters       []string   `json:"adapters,omitempty"` // loaded now
-	Since          int64      `json:"since"`              // milliseconds since the state was entered
+	// Key is what the engine wants from whoever asks it, where the one who hears
+	// this reaches it without its agent. It is a secret: nothing lists it.
+	Key   string `json:"engine_key,omitempty"`
+	Since int64  `json:"since"` // milliseconds since the state was entered
 }

@@ -25,9 +25,11 @@ type Function struct {
 type Replica struct {
 	ID       string
 	Node     string
-	Endpoint string // http://127.0.0.1:PORT, or http://host:port/replicas/ID
-	Token    string // bearer token of a remote agent, "" on this machine
-	Slots    int    // how many requests it is meant to serve at once; 0 unknown
+	Endpoint string   // http://127.0.0.1:PORT, or http://host:port/replicas/ID
+	Token    string   // bearer token of a remote agent, "" on this machine
+	Key      string   // what the engine itself wants, where it is reached without its agent
+	Adapters []string // loaded now
+	Slots    int      // how many requests it is meant to serve at once; 0 unknown
 }
 
 // Failure is an open breaker: the last start failed.

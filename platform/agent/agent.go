@@ -452,6 +452,7 @@ func (a *Agent) document() functions.Heartbeat {
 		st := h.Status()
 		if st.Endpoint != "" && !a.shares {
 			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + h.id
+			st.Key = "" // who goes through us needs none
 		}
 		if !st.State.Over() {
 			hb.Memory.Used += h.take

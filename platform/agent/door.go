@@ -172,6 +172,9 @@ func (d *Door) proxy(h *held, path string, req *door.Request, res *door.Response
 			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})
 		}
 	}
+	if key := h.Status().Key; key != "" {
+		up.Fields = append(up.Fields, upstream.Field{Name: "Authorization", Value: "Bearer " + key})
+	}
 	if len(req.Body) > 0 {
 		up.Body = [][]byte{req.Body}
 	}

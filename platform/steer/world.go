@@ -205,7 +205,9 @@ func (s *Steer) picture(f *fn) route.Function {
 		}
 		st := r.status.State
 		if st == functions.Ready && r.status.Endpoint != "" {
-			p.Replicas = append(p.Replicas, route.Replica{ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Token: s.bearer(r)})
+			p.Replicas = append(p.Replicas, route.Replica{
+				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Token: s.bearer(r), Key: r.status.Key, Adapters: r.status.Adapters,
+			})
 		}
 		p.Sleeping = p.Sleeping || st == functions.Sleeping
 	}

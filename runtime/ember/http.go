@@ -3,6 +3,7 @@ package ember
 import (
 	"context"
 	"crypto/rand"
+	"crypto/subtle"
 	"encoding/hex"
 	"net/http"
 	"path/filepath"
@@ -36,6 +37,11 @@ func (s *server) routes() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// What the last answer on this connection was given does not bind this one.
 		http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		if s.o.Key != "" && !s.knows(r) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			(&failure{http.StatusUnauthorized, "Unauthorized: this engine wants its key", "invalid_request_error", "", "invalid_api_key"}).write(w)
+			return
+		}
 		h, pattern := mux.Handler(r)
 		if pattern != "" {
 			mux.ServeHTTP(w, r) // again, for the path's values
@@ -43,6 +49,15 @@ func (s *server) routes() http.Handler {
 		}
 		h.ServeHTTP(&shaped{ResponseWriter: w, path: r.URL.Path}, r)
 	})
+}
+
+// knows reports whether the caller sent the key, or asks what needs none.
+func (s *server) knows(r *http.Request) bool {
+	if r.URL.Path == "/health" || r.URL.Path == "/ping" {
+		return true
+	}
+	sent, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return subtle.ConstantTimeCompare([]byte(sent), []byte(s.o.Key)) == 1 && ok
 }
 
 // shaped turns the mux's own 404 and 405 into the shape of all other errors.

@@ -40,6 +40,11 @@ type Options struct {
 	// of a unix datagram socket, or @name. Main takes it from NOTIFY_SOCKET.
 	NotifySocket string
 
+	// Key is what everything but /health and /ping wants as a bearer token; ""
+	// wants none. Main takes it from EMBER_API_KEY: a command line can be read
+	// by everybody on the machine.
+	Key string
+
 	Log *slog.Logger // nil: silent
 	// Listening, if not nil, is told the address once the listener is open.
 	Listening func(addr string)
@@ -131,6 +136,7 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	o.NotifySocket = getenv("NOTIFY_SOCKET")
+	o.Key = getenv("EMBER_API_KEY")
 	o.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	o.Listening = func(addr string) { fmt.Fprintln(stdout, "listening on http://"+addr) }
 	if err := Run(ctx, o); err != nil {

@@ -48,6 +48,7 @@ func (e *StatusError) Busy() bool {
 // called from any goroutine.
 type Engine struct {
 	url, health, name string
+	key               string
 	row               row
 	http              *http.Client
 	ask               atomic.Pointer[question] // the one that was answered
@@ -64,7 +65,7 @@ func New(c Command) *Engine {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	return &Engine{url: c.URL, health: c.Health, name: c.Name, row: row, http: &http.Client{Transport: t,
+	return &Engine{url: c.URL, health: c.Health, name: c.Name, key: c.Key, row: row, http: &http.Client{Transport: t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
@@ -297,6 +298,9 @@ func (e *Engine) do(ctx context.Context, method, path string, body []byte, limit
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if e.key != "" {
+		req.Header.Set("Authorization", "Bearer "+e.key)
 	}
 	res, err := e.http.Do(req)
 	if err != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -38,6 +39,9 @@ type Request struct {
 	GPUMemory functions.Bytes
 	// Notify is the address of the NOTIFY_SOCKET; empty for none.
 	Notify string
+	// Key is what the engine is to want from whoever asks it, see NewKey; ""
+	// for none. It goes into the environment, never onto the command line.
+	Key string
 }
 
 // Command is an engine ready to be started and asked.
@@ -51,6 +55,7 @@ type Command struct {
 	URL    string // http://127.0.0.1:PORT
 	Health string // path
 	Notify bool   // it speaks sd_notify
+	Key    string // it wants, "" where it can want none
 }
 
 // row is what is particular about one engine.
@@ -61,6 +66,7 @@ type row struct {
 	notify   bool     // speaks sd_notify
 	env      []string // it wants
 	reserved []string // flags that are thaw's
+	key      string   // variable that makes it want a key; "" where only its command line could
 	args     func(Request) ([]string, error)
 	metrics  names
 	adapters bool // speaks vLLM's /v1/load_lora_adapter
@@ -99,7 +105,7 @@ func rowOf(e functions.Engine) (row, bool) {
 	switch e {
 	case functions.EngineEmber:
 		return row{
-			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames,
+			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames, key: "EMBER_API_KEY",
 			reserved: []string{"--model", "--served-model-name", "--host", "--port"},
 			args: func(r Request) ([]string, error) {
 				return []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
@@ -111,7 +117,8 @@ func rowOf(e functions.Engine) (row, bool) {
 			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health", metrics: vllmNames,
 			adapters: true, sleep: true,
 			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
-			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds"},
+			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},
+			key:      "VLLM_API_KEY",
 			args: func(r Request) ([]string, error) {
 				a := []string{"serve", r.Path, "--served-model-name", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
 				if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp") {
@@ -149,7 +156,8 @@ func rowOf(e functions.Engine) (row, bool) {
 	case functions.EngineLlamaCpp:
 		return row{
 			program: "llama-server", override: "THAW_ENGINE_LLAMACPP", health: "/health", metrics: llamaNames,
-			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu"},
+			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu", "--api-key", "--api-key-file"},
+			key:      "LLAMA_API_KEY",
 			args: func(r Request) ([]string, error) {
 				file, err := gguf(r.Path)
 				if err != nil {
@@ -232,11 +240,19 @@ func (p Programs) Prepare(r Request) (Command, error) {
 	for _, k := range slices.Sorted(keys(r.Spec.Env)) {
 		env = append(env, k+"="+fill(r.Spec.Env[k]))
 	}
+	if row.key != "" && r.Key != "" {
+		env, c.Key = append(env, row.key+"="+r.Key), r.Key // after the model's own: who asks must know it
+	}
 	c.Env = lastWins(env)
 	return c, nil
 }
 
-// Adopted is the command of an engine that runs already, for asking it.
+// NewKey is a key nobody can guess. Each replica has one of its own: engines
+// listen on loopback, where everybody on the machine may knock.
+func NewKey() string { return "sk-" + rand.Text() }
+
+// Adopted is the command of an engine that runs already, for asking it; its key
+// is the caller's to fill in.
 func Adopted(spec functions.ModelSpec, name string, port int) Command {
 	row, _ := rowOf(spec.Engine)
 	c := Command{Engine: spec.Engine, Name: name, Port: port, Health: row.health, URL: "http://127.0.0.1:" + strconv.Itoa(port)}
