@@ -133,6 +133,7 @@ func (f *flight) fetchAll(ctx context.Context, in *store.Ingest, gen *generation
 			return err
 		}
 		for _, p := range bad {
+			gen.spoiled.Store(true)
 			if err := p.Reset(); err != nil {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/check"
@@ -60,6 +61,8 @@ type generation struct {
 	parts   map[string]*store.Part
 	queue   *queue
 	stale   chan struct{} // closed when the source has changed
+	// spoiled: blocks were dropped again after a reader may have seen them.
+	spoiled atomic.Bool
 }
 
 var errReleased = errors.New("released by all who asked for it")

@@ -33,6 +33,7 @@ var layers = map[string]int{
 	"loader/store":       1,
 	"loader/dir":         1,
 	"loader/azure":       1,
+	"loader/mount":       1,
 	"runtime/ember":      1,
 	"runtime/engine":     1,
 	"runtime/keeper":     1,
@@ -57,6 +58,7 @@ var only = map[string]string{
 	"github.com/goccy/go-yaml":          "platform/catalog",
 	"github.com/Azure/azure-sdk-for-go": "loader/azure",
 	"github.com/spf13/cobra":            "platform/cli",
+	"github.com/hanwen/go-fuse":         "loader/mount",
 	"k8s.io/":                           "platform/knative",
 	"knative.dev/":                      "platform/knative",
 }

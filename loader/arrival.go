@@ -1,0 +1,211 @@
+package loader
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// Arrival is one plan of a staging, as a tree of files that can be read before
+// they are here. Unlike a Reader it belongs to one plan for ever: when the
+// source changes, its reads fail, rather than to mix two versions of a model.
+// Its methods may be called concurrently; Close is called once, after them.
+type Arrival struct {
+	f   *flight
+	gen *generation // nil when all was here when it was asked for
+
+	Files []File
+	// Missing bytes when it was asked for; 0 says that all is here.
+	Missing int64
+
+	mu    sync.Mutex // guards files
+	files map[string]*os.File
+}
+
+// near is how many blocks from the one that is waited for on go before the
+// rest: who reads a block reads the next one too, and one range at a time would
+// be as slow as one connection.
+const near = 16
+
+// Arriving waits until it is known what will be here. A failed staging is its
+// error. ctx bounds the waiting.
+func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
+	f := s.f
+	select {
+	case <-f.done:
+	case <-f.planned:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	a := &Arrival{f: f, files: make(map[string]*os.File)}
+	select {
+	case <-f.done:
+		if f.err != nil {
+			return nil, f.err
+		}
+		a.Files = f.result.Files
+		return a, nil
+	default:
+	}
+	f.mu.Lock()
+	a.gen = f.gen
+	f.mu.Unlock()
+	for name, p := range a.gen.parts {
+		a.Files = append(a.Files, File{Name: name, Size: p.File.Size})
+		have, _ := p.Bytes()
+		a.Missing += p.File.Size - have
+	}
+	return a, nil
+}
+
+// Whole waits for the end of the staging and reports whether it led to the very
+// bytes that were read here: nil, or why not.
+func (a *Arrival) Whole(ctx context.Context) error {
+	select {
+	case <-a.f.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if a.f.err != nil {
+		return a.f.err
+	}
+	return a.torn("")
+}
+
+// torn is the error of a plan that is no more: the source changed, or a file
+// came whose digest is another.
+func (a *Arrival) torn(name string) error {
+	if a.gen == nil {
+		return nil
+	}
+	changed := &source.Error{Kind: source.Changed, Source: a.f.location, File: name, What: "changed while it was read"}
+	select {
+	case <-a.gen.stale:
+		return changed
+	default:
+	}
+	if a.gen.spoiled.Load() {
+		changed.What = "was read before its digest showed that it is not what the source keeps; it was fetched again"
+		return changed
+	}
+	return nil
+}
+
+// ReadAt fills b from off of a file, which has bytes enough, and waits for
+// blocks that are not here: those go first, and those behind them next.
+func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) (int, error) {
+	if a.gen != nil {
+		p := a.gen.parts[name]
+		if p == nil || off < 0 || off+int64(len(b)) > p.File.Size {
+			return 0, &source.Error{Kind: source.Missing, Source: a.f.location, File: name, What: "does not have the bytes asked for"}
+		}
+		if len(b) == 0 {
+			return 0, nil
+		}
+		block := a.f.l.o.Block
+		for i, last := int(off/block), int((off+int64(len(b))-1)/block); i <= last; i++ {
+			if err := a.await(ctx, p, i); err != nil {
+				return 0, err
+			}
+		}
+	}
+	file, err := a.open(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	n, err := file.ReadAt(b, off)
+	if n < len(b) {
+		return n, &source.Error{Kind: source.Broken, Source: a.f.location, File: name, What: "cannot be read back", Err: err}
+	}
+	return n, nil
+}
+
+func (a *Arrival) await(ctx context.Context, p *store.Part, i int) error {
+	for first := true; ; first = false {
+		next := p.Changed()
+		if err := a.torn(p.File.Name); err != nil {
+			return err
+		}
+		if p.Has(i) {
+			return nil
+		}
+		if first {
+			for j := i; j < min(i+near, p.Blocks()); j++ {
+				a.gen.queue.hurry(job{p, j})
+			}
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-a.gen.stale:
+		case <-a.f.done:
+			if p.Has(i) {
+				return a.torn(p.File.Name)
+			}
+			if a.f.err != nil {
+				return a.f.err
+			}
+			return &source.Error{Kind: source.Changed, Source: a.f.location, File: p.File.Name, What: "changed while it was read"}
+		}
+	}
+}
+
+// open keeps one file open each: the name of a part goes when it is published,
+// its bytes stay.
+func (a *Arrival) open(ctx context.Context, name string) (*os.File, error) {
+	a.mu.Lock()
+	f := a.files[name]
+	a.mu.Unlock()
+	if f != nil {
+		return f, nil
+	}
+	f, err := a.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if other := a.files[name]; other != nil {
+		f.Close()
+		return other, nil
+	}
+	a.files[name] = f
+	return f, nil
+}
+
+func (a *Arrival) find(ctx context.Context, name string) (*os.File, error) {
+	if a.gen != nil {
+		if f, err := a.gen.parts[name].Open(); err == nil {
+			return f, nil
+		}
+		// Published, and its part gone, in this moment: the end is near.
+		select {
+		case <-a.f.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	if a.f.err != nil {
+		return nil, a.f.err
+	}
+	f, err := os.Open(filepath.Join(a.f.result.Path, filepath.FromSlash(name)))
+	if err != nil {
+		return nil, &source.Error{Kind: source.Broken, Source: a.f.location, File: name, What: "cannot be opened", Err: err}
+	}
+	return f, nil
+}
+
+// Close lets go of the files.
+func (a *Arrival) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range a.files {
+		f.Close()
+	}
+	clear(a.files)
+}

@@ -1,0 +1,309 @@
+package mount
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// kind is the type of our mounts, by which Sweep knows them.
+	kind = "fuse.thaw"
+	// most bytes of one read; the kernel's own bound without a sysctl.
+	most = 1 << 20
+	// ahead is how far the kernel reads before the reader, in KiB, where it may
+	// be set: its own bound for FUSE is 128 KiB, a fault at a time.
+	ahead = 8 << 10
+	// waiting is how many reads of the kernel's own may be under way; each
+	// holds a buffer of at most most.
+	waiting = 32
+	// for ever, as far as the kernel is concerned: nothing here changes.
+	lasting = 24 * time.Hour
+)
+
+// Mount is a folder of files that are still arriving.
+type Mount struct {
+	dir    string
+	over   chan struct{} // closed when the kernel has let go
+	closed chan struct{} // closed by Close
+	once   sync.Once
+}
+
+// New mounts files at dir, an empty folder. It returns when the folder can be
+// used. An error that wraps ErrUnavailable says that it never will be on this
+// machine. The caller closes the mount.
+func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
+	m := &Mount{dir: dir, over: make(chan struct{}), closed: make(chan struct{})}
+	fd, err := attach(dir)
+	if err != nil {
+		return nil, err
+	}
+	root := &folder{files: files, tree: &tree{from: from, log: o.log(), made: time.Now(), told: make(map[string]bool)}}
+	long := lasting
+	options := &fs.Options{
+		EntryTimeout: &long, AttrTimeout: &long, NegativeTimeout: &long,
+		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
+		MountOptions: fuse.MountOptions{
+			MaxBackground: waiting, MaxWrite: most, MaxReadAhead: most, DisableXAttrs: true,
+			Name: "thaw", FsName: "thaw", Logger: log.New(quiet{root.tree}, "", 0),
+		},
+	}
+	server, err := fuse.NewServer(fs.NewNodeFS(root, options), "/dev/fd/"+strconv.Itoa(fd), &options.MountOptions)
+	if err != nil {
+		unix.Close(fd)
+		detach(dir)
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	go func() {
+		defer close(m.over)
+		server.Serve() // ends when the kernel lets go, and closes fd
+	}()
+	err = server.WaitMount()
+	if err == nil {
+		err = noPoll(dir)
+	}
+	if err != nil {
+		m.Close()
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	widen(dir)
+	return m, nil
+}
+
+// attach opens the device and mounts it, which go-fuse would do without closing
+// it on exec.
+func attach(dir string) (fd int, err error) {
+	fd, err = unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("%w: /dev/fuse: %w", ErrUnavailable, err)
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d", fd, os.Geteuid(), os.Getegid(), most)
+	if err := unix.Mount("thaw", dir, kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, data); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%w: mount: %w", ErrUnavailable, err)
+	}
+	return fd, nil
+}
+
+func detach(dir string) error { return unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH) }
+
+// noPoll has the kernel learn that these files cannot be polled. Until it
+// knows, a file that this very process opens is polled by the runtime's last
+// free thread, which then waits for us.
+func noPoll(dir string) error {
+	fd, err := unix.Open(filepath.Join(dir, ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("the mount does not answer: %w", err)
+	}
+	defer unix.Close(fd)
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	if errors.Is(err, unix.EINTR) {
+		err = nil
+	}
+	return err
+}
+
+// widen lets the kernel read further ahead, where it lets us.
+func widen(dir string) {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return
+	}
+	name := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev))
+	_ = os.WriteFile(name, []byte(strconv.Itoa(ahead)), 0) // slower without
+}
+
+// Path of the folder.
+func (m *Mount) Path() string { return m.dir }
+
+// Leave takes the mount away if nobody uses it, and reports whether it did:
+// then only Close is left to do, which is at no cost.
+func (m *Mount) Leave() bool {
+	select {
+	case <-m.closed:
+		return true
+	default:
+	}
+	if unix.Unmount(m.dir, 0) != nil {
+		return false
+	}
+	m.Close()
+	return true
+}
+
+// Close takes the mount away and the connection with it: reads that wait fail,
+// and who has a file open gets errors from then on. It may be called more than
+// once.
+func (m *Mount) Close() {
+	m.once.Do(func() {
+		close(m.closed)
+		// An error says that it is away already. Ended by force, go-fuse calls
+		// off the reads under way.
+		_ = detach(m.dir)
+	})
+	<-m.over
+}
+
+// Sweep takes away every mount of ours below dir. They are those of a process
+// that is gone: the caller has none of its own there yet.
+func Sweep(dir string) error {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var errs []error
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if at := mountPoint(lines.Text()); at != "" && strings.HasPrefix(at, strings.TrimRight(dir, "/")+"/") {
+			if err := detach(at); err != nil {
+				errs = append(errs, fmt.Errorf("%s stays mounted: %w", at, err))
+			}
+		}
+	}
+	return errors.Join(append(errs, lines.Err())...)
+}
+
+// mountPoint is where a line of mountinfo has a mount of ours, "" if it is not.
+// ID PARENT MAJ:MIN ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS
+func mountPoint(line string) string {
+	left, right, ok := strings.Cut(line, " - ")
+	fields := strings.Fields(left)
+	if !ok || len(fields) < 6 || !strings.HasPrefix(right, kind+" ") {
+		return ""
+	}
+	// Blanks, tabs, newlines and backslashes are written as \ooo.
+	var out strings.Builder
+	for s := fields[4]; s != ""; {
+		if len(s) >= 4 && s[0] == '\\' {
+			if n, err := strconv.ParseUint(s[1:4], 8, 8); err == nil {
+				out.WriteByte(byte(n))
+				s = s[4:]
+				continue
+			}
+		}
+		out.WriteByte(s[0])
+		s = s[1:]
+	}
+	return out.String()
+}
+
+// tree is what all nodes share.
+type tree struct {
+	from Bytes
+	log  *slog.Logger
+	made time.Time
+
+	mu   sync.Mutex // guards told
+	told map[string]bool
+}
+
+// complain tells of a failing file once; engines try again and again.
+func (t *tree) complain(name string, off int64, err error) {
+	t.mu.Lock()
+	told := t.told[name]
+	t.told[name] = true
+	t.mu.Unlock()
+	if !told {
+		t.log.Warn("a reader of an arriving file gets an error", "file", name, "offset", off, "err", err)
+	}
+}
+
+// quiet is where go-fuse's own words go.
+type quiet struct{ t *tree }
+
+func (q quiet) Write(b []byte) (int, error) {
+	q.t.log.Debug("fuse", "says", strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+// folder is the root; the folders below it are plain inodes.
+type folder struct {
+	fs.Inode
+	*tree
+	files []File
+}
+
+// OnAdd makes the tree, all at once: it is small and never changes.
+func (f *folder) OnAdd(ctx context.Context) {
+	for _, file := range f.files {
+		at := f.EmbeddedInode()
+		dirs, base := path.Split(file.Name)
+		for part := range strings.SplitSeq(strings.Trim(dirs, "/"), "/") {
+			if part == "" {
+				continue
+			}
+			next := at.GetChild(part)
+			if next == nil {
+				next = at.NewPersistentInode(ctx, &fs.Inode{}, fs.StableAttr{Mode: syscall.S_IFDIR})
+				at.AddChild(part, next, true)
+			}
+			at = next
+		}
+		n := &node{tree: f.tree, file: file}
+		at.AddChild(base, at.NewPersistentInode(ctx, n, fs.StableAttr{Mode: syscall.S_IFREG}), true)
+	}
+}
+
+// node is one file.
+type node struct {
+	fs.Inode
+	*tree
+	file File
+}
+
+var (
+	_ fs.NodeOpener    = (*node)(nil)
+	_ fs.NodeReader    = (*node)(nil)
+	_ fs.NodeGetattrer = (*node)(nil)
+	_ fs.NodeFlusher   = (*node)(nil)
+)
+
+// Open tells the kernel that there is no open: it asks once per mount, and
+// keeps pages from then on.
+func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return nil, 0, syscall.ENOSYS
+}
+
+// Flush is the same for close.
+func (n *node) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
+
+func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.Mode, out.Nlink, out.Size = syscall.S_IFREG|0o444, 1, uint64(n.file.Size)
+	out.Blksize, out.Blocks = most, (out.Size+511)/512
+	out.SetTimes(&n.made, &n.made, &n.made)
+	return 0
+}
+
+func (n *node) Read(ctx context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	if off >= n.file.Size {
+		return fuse.ReadResultData(nil), 0
+	}
+	b = b[:min(int64(len(b)), n.file.Size-off)]
+	read, err := n.from.ReadAt(ctx, n.file.Name, b, off)
+	if read == len(b) {
+		return fuse.ReadResultData(b), 0
+	}
+	select {
+	case <-ctx.Done():
+		return nil, syscall.EINTR // a signal to the reader, or Close
+	default:
+	}
+	n.complain(n.file.Name, off, err)
+	return nil, syscall.EIO
+}

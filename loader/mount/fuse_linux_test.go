@@ -1,0 +1,346 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain: the test binary is also the reader, in a process of its own.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "read-file" {
+		b, err := os.ReadFile(os.Args[2])
+		fmt.Println(len(b), err)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// tap lets bytes through up to a mark of each file.
+type tap struct {
+	files map[string][]byte
+	mu    sync.Mutex
+	here  map[string]int64
+	asked []string
+	next  chan struct{}
+	err   error
+}
+
+func newTap(files map[string][]byte) *tap {
+	return &tap{files: files, here: map[string]int64{}, next: make(chan struct{})}
+}
+
+func (t *tap) open(name string, upTo int64, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.here[name], t.err = upTo, err
+	close(t.next)
+	t.next = make(chan struct{})
+}
+
+func (t *tap) all() {
+	for name, b := range t.files {
+		t.open(name, int64(len(b)), nil)
+	}
+}
+
+func (t *tap) ReadAt(ctx context.Context, name string, b []byte, off int64) (int, error) {
+	for {
+		t.mu.Lock()
+		here, next, err := t.here[name], t.next, t.err
+		t.asked = append(t.asked, fmt.Sprint(name, off))
+		t.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+		if here >= off+int64(len(b)) {
+			return copy(b, t.files[name][off:]), nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+func (t *tap) list() (out []File) {
+	for name, b := range t.files {
+		out = append(out, File{name, int64(len(b))})
+	}
+	return out
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{1})
+	r.Read(b)
+	return b
+}
+
+// mounted makes a mount, or skips where there can be none.
+func mounted(t *testing.T, from *tap) *Mount {
+	t.Helper()
+	m, err := New(t.TempDir(), from.list(), from, Options{})
+	if errors.Is(err, ErrUnavailable) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+func TestReads(t *testing.T) {
+	src := newTap(map[string][]byte{"config.json": []byte("{}"), "empty.txt": nil, "a/b/model.safetensors": random(9<<20 + 17)})
+	src.all()
+	m := mounted(t, src)
+	var seen []string
+	err := fs.WalkDir(os.DirFS(m.Path()), ".", func(p string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			seen = append(seen, p)
+		}
+		return err
+	})
+	if err != nil || !slices.Equal(seen, []string{"a/b/model.safetensors", "config.json", "empty.txt"}) {
+		t.Fatal(seen, err)
+	}
+	for name, want := range src.files {
+		got, err := os.ReadFile(filepath.Join(m.Path(), name))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(m.Path(), "config.json"), nil, 0o644); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("written: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(m.Path(), "other")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// What is not there is waited for, as a read and as a fault of a mapping, and
+// the kernel asks for each byte once.
+func TestWaits(t *testing.T) {
+	want := random(4 << 20)
+	src := newTap(map[string][]byte{"w": want})
+	m := mounted(t, src)
+	name := filepath.Join(m.Path(), "w")
+	got := make(chan []byte)
+	go func() {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- b
+	}()
+	select {
+	case <-got:
+		t.Fatal("bytes that are not here")
+	case <-time.After(20 * time.Millisecond):
+	}
+	src.open("w", 1<<20, nil)
+	src.open("w", 4<<20, nil)
+	if !bytes.Equal(<-got, want) {
+		t.Error("other bytes")
+	}
+	src.mu.Lock()
+	src.asked = nil
+	src.mu.Unlock()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b, err := unix.Mmap(int(f.Fd()), 0, len(want), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	if !bytes.Equal(b, want) {
+		t.Error("mapped other bytes")
+	}
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	if len(src.asked) > 0 {
+		t.Errorf("asked again: %v", src.asked)
+	}
+}
+
+// One thread for Go code: the reader in this process and the server of its
+// bytes get by, a command is started beside an open file, too.
+func TestOneProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	src := newTap(map[string][]byte{"w": random(3 << 20)})
+	m := mounted(t, src)
+	f, err := os.Open(filepath.Join(m.Path(), "w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	over := make(chan int)
+	go func() {
+		n := 0
+		for buf := make([]byte, 1<<20); ; {
+			k, err := f.Read(buf)
+			if n += k; err != nil {
+				break
+			}
+		}
+		over <- n
+	}()
+	if err := exec.Command("true").Run(); err != nil {
+		t.Error(err)
+	}
+	src.all()
+	if n := <-over; n != 3<<20 {
+		t.Error(n)
+	}
+}
+
+func TestFails(t *testing.T) {
+	src := newTap(map[string][]byte{"w": random(1 << 20)})
+	m := mounted(t, src)
+	src.open("w", 0, errors.New("the source is gone"))
+	if _, err := os.ReadFile(filepath.Join(m.Path(), "w")); !errors.Is(err, syscall.EIO) {
+		t.Error(err)
+	}
+	// A failed page is asked for again.
+	src.all()
+	if b, err := os.ReadFile(filepath.Join(m.Path(), "w")); err != nil || len(b) != 1<<20 {
+		t.Error(len(b), err)
+	}
+}
+
+// A reader that waits can be killed.
+func TestInterrupted(t *testing.T) {
+	src := newTap(map[string][]byte{"w": random(1 << 20)})
+	m := mounted(t, src)
+	cmd := exec.Command(os.Args[0], "read-file", filepath.Join(m.Path(), "w"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.asked) > 0 })
+	began := time.Now()
+	cmd.Process.Kill()
+	cmd.Wait()
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("took %s to die", d)
+	}
+}
+
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatal("never")
+		}
+	}
+}
+
+// Close fails those who wait, and leaves nothing mounted.
+func TestClose(t *testing.T) {
+	src := newTap(map[string][]byte{"w": random(1 << 20)})
+	m := mounted(t, src)
+	got := make(chan error)
+	go func() {
+		_, err := os.ReadFile(filepath.Join(m.Path(), "w"))
+		got <- err
+	}()
+	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.asked) > 0 })
+	m.Close()
+	if err := <-got; err == nil {
+		t.Error("read without bytes")
+	}
+	m.Close()
+	if list, err := os.ReadDir(m.Path()); err != nil || len(list) != 0 {
+		t.Error(list, err)
+	}
+}
+
+// Leave waits for the last who has a file open.
+func TestLeave(t *testing.T) {
+	src := newTap(map[string][]byte{"w": random(1 << 20)})
+	src.all()
+	m := mounted(t, src)
+	f, err := os.Open(filepath.Join(m.Path(), "w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Leave() {
+		t.Fatal("left with a file open")
+	}
+	if b, err := os.ReadFile(filepath.Join(m.Path(), "w")); err != nil || len(b) != 1<<20 {
+		t.Error(err)
+	}
+	f.Close()
+	for range 2 {
+		if !m.Leave() {
+			t.Error("still there")
+		}
+	}
+}
+
+// What a dead process left is found by the next: here a mount whose server is
+// gone without a word.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	at := filepath.Join(dir, "a b")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := attach(at)
+	if err != nil {
+		t.Skip(err)
+	}
+	unix.Close(fd)
+	if _, err := os.ReadDir(at); err == nil {
+		t.Error("a dead mount answers")
+	}
+	if err := Sweep(dir + "x"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.ReadDir(at); err == nil {
+		t.Error("swept from elsewhere")
+	}
+	if err := Sweep(dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.ReadDir(at); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMountPoint(t *testing.T) {
+	for line, want := range map[string]string{
+		`36 35 0:40 / /data/x ro,nosuid - fuse.thaw thaw ro,user_id=0`:   "/data/x",
+		`36 35 0:40 / /data/a\040b ro shared:1 - fuse.thaw thaw ro`:      "/data/a b",
+		`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: "",
+		`36 35 0:40 / /data/x ro - fuse.thawx thaw ro`:                   "",
+		`36 35 0:40 / /data/x`: "",
+		``:                     "",
+		`36 35 0:40 / /data/\134\999\04 ro - fuse.thaw thaw ro`: `/data/\\999\04`,
+	} {
+		if got := mountPoint(line); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}

@@ -1,0 +1,25 @@
+//go:build !linux
+
+package mount
+
+import "fmt"
+
+// Mount is a folder of files that are still arriving; there is none here.
+type Mount struct{}
+
+// New is for Linux.
+func New(string, []File, Bytes, Options) (*Mount, error) {
+	return nil, fmt.Errorf("%w: FUSE is used on Linux only", ErrUnavailable)
+}
+
+// Path is never asked for.
+func (*Mount) Path() string { return "" }
+
+// Leave has nothing to leave.
+func (*Mount) Leave() bool { return true }
+
+// Close has nothing to close.
+func (*Mount) Close() {}
+
+// Sweep finds nothing.
+func Sweep(string) error { return nil }
