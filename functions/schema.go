@@ -21,7 +21,7 @@ var described = map[string]string{
 	"Model.metadata.namespace":           "The team that owns the model. A DNS label.",
 	"Model.metadata.labels":              "Free text for people and tools.",
 	"Model.spec":                         "What to serve and how.",
-	"Model.spec.source":                  "Where the weights are: a path from this file, file:///abs, az://ACCOUNT/CONTAINER/PREFIX or the https form of a blob folder.",
+	"Model.spec.source":                  "Where the weights are: a path from this file, file:///abs, az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO[@REV], the https form of a blob folder, or https://HOST/FOLDER with a list of its files.",
 	"Model.spec.engine":                  "The program that serves the weights.",
 	"Model.spec.args":                    "The engine's own arguments; for command the whole argv. {port}, {model} and {name} are filled in.",
 	"Model.spec.env":                     "Added to the engine's environment.",

@@ -167,7 +167,7 @@ func (p *problems) engine(s *ModelSpec) {
 	case s.Engine == EngineCommand:
 		p.add("spec.source", "give a source, or take {model} out of args", "args ask for {model}, but there is no source")
 	default:
-		p.add("spec.source", "a folder, file:///…, az://ACCOUNT/CONTAINER/PREFIX or the https form of a blob folder", "a source is needed")
+		p.add("spec.source", spellings, "a source is needed")
 	}
 	for i, a := range s.Args {
 		if strings.ContainsRune(a, 0) || !utf8.ValidString(a) {
@@ -195,7 +195,7 @@ func (p *problems) adapters(list []Adapter) {
 			seen[a.Name] = i
 		}
 		if a.Source == "" {
-			p.add(at+".source", "a folder or az://ACCOUNT/CONTAINER/PREFIX", "a source is needed")
+			p.add(at+".source", spellings, "a source is needed")
 		} else {
 			p.source(at+".source", a.Source)
 		}
@@ -203,33 +203,9 @@ func (p *problems) adapters(list []Adapter) {
 	}
 }
 
-// source checks the scheme only. What a scheme's rest must be is the business
-// of the room that reads it.
 func (p *problems) source(path, s string) {
-	if !printable(s) {
-		p.add(path, "", "holds a control character or is not UTF-8")
-		return
-	}
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok {
-		return
-	}
-	switch scheme {
-	case "file":
-		if !strings.HasPrefix(rest, "/") {
-			p.add(path, "file:///absolute/path", "%q is no absolute path", clip(s))
-		}
-	case "az", "https":
-		if rest == "" || strings.HasPrefix(rest, "/") {
-			p.add(path, "az://ACCOUNT/CONTAINER/PREFIX", "%q names no account", clip(s))
-		}
-		if strings.ContainsAny(rest, "?#@") {
-			p.add(path, "credentials come from the environment, as Azure's own tools take them", "a source carries no query, fragment or credentials")
-		}
-	case "http":
-		p.add(path, "use https://", "weights are not fetched over plain http")
-	default:
-		p.add(path, "a folder, file://, az:// or https://", "thaw cannot read %s:// sources", clip(scheme))
+	if message, hint := CheckSource(s); message != "" {
+		p.add(path, hint, "%s", message)
 	}
 }
 

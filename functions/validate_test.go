@@ -38,6 +38,7 @@ func TestValidate(t *testing.T) {
 		{"http", func(m *Model) { m.Spec.Source = "http://x/y" }, "spec.source", "https"},
 		{"scheme", func(m *Model) { m.Spec.Source = "ftp://x/y" }, "spec.source", "cannot read ftp"},
 		{"sas", func(m *Model) { m.Spec.Source = "https://a.blob.core.windows.net/c/p?sig=1" }, "spec.source", "environment"},
+		{"s3a", func(m *Model) { m.Spec.Source = "s3a://bucket/x" }, "spec.source", "did you mean s3://bucket/x"},
 		{"file", func(m *Model) { m.Spec.Source = "file://x" }, "spec.source", "absolute"},
 		{"escape", func(m *Model) { m.Spec.Source = "a\x1bb" }, "spec.source", "control"},
 		{"command argv", func(m *Model) { m.Spec.Engine = EngineCommand }, "spec.args", "argv"},

@@ -6,12 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
 // Locate turns the source of a model file into a scheme and a location in one
-// spelling: a path becomes file:///abs, everything else stays what it is. base
-// is the folder of the model file. It is pure: nothing is looked at.
+// spelling: a path becomes file:///abs, the page of a hub's repository becomes
+// hf://…, everything else stays what it is. The scheme says who reads it: the
+// https form of a blob folder is az. base is the folder of the model file. It
+// is pure: nothing is looked at.
 func Locate(src, base string) (scheme, location string, err error) {
 	bad := func(what, fix string) (string, string, error) {
 		// The source itself is not repeated where it might hold a credential.
@@ -19,7 +22,7 @@ func Locate(src, base string) (scheme, location string, err error) {
 	}
 	switch {
 	case src == "":
-		return bad("is empty", "a path, file:///abs, az://ACCOUNT/CONTAINER/PREFIX or the https form of a blob folder")
+		return bad("is empty", "a path, file:///abs, az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO[@REV] or https://…")
 	case strings.ContainsFunc(src, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return bad("holds a control character", "")
 	}
@@ -34,13 +37,21 @@ func Locate(src, base string) (scheme, location string, err error) {
 		if strings.ContainsAny(rest, "?#") {
 			return bad("holds a query: credentials do not belong in a model file", "leave the query out; for a SAS set AZURE_STORAGE_SAS_TOKEN")
 		}
-		if host, _, _ := strings.Cut(rest, "/"); strings.Contains(host, "@") {
+		host, _, _ := strings.Cut(rest, "/")
+		if strings.Contains(host, "@") {
 			return bad("holds a user name", "leave it out; credentials come from the environment")
 		}
 		if scheme == "" || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz0123456789+-.") != "" {
 			return bad(fmt.Sprintf("has the scheme %q", scheme), "schemes are written in small letters")
 		}
-		return scheme, scheme + "://" + strings.TrimRight(rest, "/"), nil
+		location := scheme + "://" + strings.TrimRight(rest, "/")
+		if scheme == "https" {
+			scheme, location = pages(host, location)
+		}
+		return scheme, location, nil
+	}
+	if message, hint := functions.CheckSource(src); message != "" {
+		return bad(message, hint)
 	}
 	if strings.HasPrefix(src, "~") {
 		return bad(fmt.Sprintf("%q begins with ~, which only shells know", src), "write the whole path")
@@ -53,6 +64,24 @@ func Locate(src, base string) (scheme, location string, err error) {
 		p = filepath.Join(base, p)
 	}
 	return "file", "file://" + filepath.Clean(p), nil
+}
+
+// pages says who reads an https location: the cloud whose host it names, or
+// whoever reads plain folders of the web.
+func pages(host, location string) (scheme, where string) {
+	switch {
+	case strings.Contains(host, ".blob.core.") || strings.HasSuffix(host, ".blob.storage.azure.net"):
+		return "az", location
+	case host == "huggingface.co" || host == "hf.co":
+		part := strings.Split(strings.TrimPrefix(location, "https://"+host+"/"), "/")
+		if len(part) == 2 {
+			return "hf", "hf://" + part[0] + "/" + part[1]
+		}
+		if len(part) == 4 && part[2] == "tree" {
+			return "hf", "hf://" + part[0] + "/" + part[1] + "@" + part[3]
+		}
+	}
+	return "https", location
 }
 
 // Local returns the folder that src names on this machine; ok is false for a

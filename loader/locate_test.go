@@ -17,7 +17,13 @@ func TestLocate(t *testing.T) {
 		{"file:///abs/x/", "file", "file:///abs/x"},
 		{"file:///a%20b", "file", "file:///a b"},
 		{"az://acc/c/p/", "az", "az://acc/c/p"},
-		{"https://acc.blob.core.windows.net/c/p", "https", "https://acc.blob.core.windows.net/c/p"},
+		{"https://acc.blob.core.windows.net/c/p", "az", "https://acc.blob.core.windows.net/c/p"},
+		{"https://acc.z12.blob.storage.azure.net/c/p/", "az", "https://acc.z12.blob.storage.azure.net/c/p"},
+		{"https://models.example.org/tiny/", "https", "https://models.example.org/tiny"},
+		{"https://huggingface.co/org/repo", "hf", "hf://org/repo"},
+		{"https://huggingface.co/org/repo/tree/v1", "hf", "hf://org/repo@v1"},
+		{"s3://bucket/a/b/", "s3", "s3://bucket/a/b"},
+		{"gs://bucket/a", "gs", "gs://bucket/a"},
 		{"hf://org/repo@main", "hf", "hf://org/repo@main"},
 	} {
 		scheme, location, err := loader.Locate(tc.src, "/models")
@@ -25,7 +31,7 @@ func TestLocate(t *testing.T) {
 			t.Errorf("%s: %s %s %v", tc.src, scheme, location, err)
 		}
 	}
-	for _, bad := range []string{"", "~/x", "file://host/x", "file:x", "file:///x?a", "az://a/c?sig=CANARY", "https://u:CANARY@h/x", "AZ://a/c", "a\nb", "://x"} {
+	for _, bad := range []string{"", "~/x", "file://host/x", "file:x", "file:///x?a", "az://a/c?sig=CANARY", "https://u:CANARY@h/x", "AZ://a/c", "a\nb", "://x", "s3:bucket/x", "huggingface.co/org/repo"} {
 		if _, _, err := loader.Locate(bad, "/models"); source.KindOf(err) != source.BadSource || strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("%q: %v", bad, err)
 		}

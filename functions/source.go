@@ -1,0 +1,159 @@
+package functions
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Spellings of a source, as messages list them.
+const (
+	spellings     = "a folder, file:///…, az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO[@REV] or https://…"
+	sourceSchemes = "file az s3 gs hf https"
+)
+
+// forms is how each scheme is written, with the first part that has to be
+// there.
+var forms = map[string]struct{ form, first string }{
+	"az":    {"az://ACCOUNT/CONTAINER/PREFIX", "account"},
+	"s3":    {"s3://BUCKET/PREFIX", "bucket"},
+	"gs":    {"gs://BUCKET/PREFIX", "bucket"},
+	"hf":    {"hf://ORG/REPO[@REV]", "organisation"},
+	"https": {"https://HOST/FOLDER", "host"},
+}
+
+// aliases are what other tools call a scheme.
+var aliases = map[string]string{
+	"azure": "az", "abfs": "az", "abfss": "az", "wasb": "az", "wasbs": "az", "adl": "az", "blob": "az",
+	"s3a": "s3", "s3n": "s3", "aws": "s3", "minio": "s3", "r2": "s3",
+	"gcs": "gs", "google": "gs", "gsutil": "gs",
+	"huggingface": "hf", "hub": "hf", "hf.co": "hf", "huggingface.co": "hf",
+	"dir": "file", "local": "file", "pvc": "file",
+}
+
+var (
+	hubRepo   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}(@[^/@\s][^@\s]{0,200})?(/.*)?$`)
+	bucket    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$`)
+	bareHost  = regexp.MustCompile(`^[a-z0-9.-]+\.(com|co|net|org|io|dev)/`)
+	schemeish = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]{1,14}):/{0,2}[^/\\]`)
+)
+
+// CheckSource says what is wrong with the spelling of a source and how it is
+// put right; nothing when it can be read. What is there is the loader's to
+// say, and the finer rules of a scheme are those of the room that reads it.
+func CheckSource(s string) (message, hint string) {
+	if !printable(s) {
+		return "holds a control character or is not UTF-8", ""
+	}
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return checkPath(s)
+	}
+	if scheme == "http" {
+		return "weights are not fetched over plain http", "use https://"
+	}
+	if scheme == "file" {
+		if !strings.HasPrefix(rest, "/") {
+			return fmt.Sprintf("%q is no absolute path", clip(s)), "file:///absolute/path"
+		}
+		return "", ""
+	}
+	f, known := forms[scheme]
+	if !known {
+		if right := rightScheme(scheme); right == "file" {
+			return fmt.Sprintf("thaw cannot read %s:// sources", clip(scheme)), "did you mean file:///absolute/path?"
+		} else if right != "" {
+			return fmt.Sprintf("thaw cannot read %s:// sources", clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", clip(right+"://"+noSecret(rest)), forms[right].form)
+		}
+		return fmt.Sprintf("thaw cannot read %s:// sources", clip(scheme)), spellings
+	}
+	if strings.ContainsAny(rest, "?#") || scheme != "hf" && strings.Contains(rest, "@") {
+		return "a source carries no query, fragment or credentials", "credentials come from the environment, as the cloud's own tools take them"
+	}
+	first, _, _ := strings.Cut(rest, "/")
+	if first == "" {
+		return fmt.Sprintf("%q names no %s", clip(s), f.first), f.form
+	}
+	switch scheme {
+	case "az":
+		if _, container, _ := strings.Cut(rest, "/"); strings.Trim(container, "/") == "" {
+			return fmt.Sprintf("%q names no container", clip(s)), f.form
+		}
+	case "s3", "gs":
+		if !bucket.MatchString(first) {
+			hint := f.form
+			if low := strings.ToLower(first); bucket.MatchString(low) {
+				hint = fmt.Sprintf("did you mean %s://%s? Buckets are written in small letters", scheme, clip(low))
+			}
+			return fmt.Sprintf("%q is not the name of a bucket", clip(first)), hint
+		}
+	case "hf":
+		if !hubRepo.MatchString(rest) {
+			hint := f.form
+			if repo, rev, ok := strings.Cut(rest, ":"); ok && hubRepo.MatchString(repo+"@"+rev) {
+				hint = fmt.Sprintf("did you mean hf://%s? A revision follows an @", clip(repo+"@"+rev))
+			}
+			return fmt.Sprintf("%q does not name a repository of the hub", clip(s)), hint
+		}
+	}
+	return "", ""
+}
+
+// checkPath looks at what has no "://": a path, unless it looks like a scheme
+// with its slashes lost or like a host.
+func checkPath(s string) (message, hint string) {
+	if m := schemeish.FindStringSubmatch(s); m != nil {
+		rest := strings.TrimLeft(s[len(m[1])+1:], "/")
+		if right := rightScheme(strings.ToLower(m[1])); right != "" && right != "file" {
+			return fmt.Sprintf("%q is neither a path nor a URL", clip(noSecret(s))), fmt.Sprintf("did you mean %s? It is written %s", clip(right+"://"+noSecret(rest)), forms[right].form)
+		}
+	}
+	if bareHost.MatchString(s) {
+		if repo, ok := strings.CutPrefix(s, "huggingface.co/"); ok {
+			return fmt.Sprintf("%q is a path here, and looks like a host", clip(noSecret(s))), fmt.Sprintf("did you mean hf://%s? For a folder of that name write ./%s", clip(noSecret(repo)), clip(noSecret(s)))
+		}
+		return fmt.Sprintf("%q is a path here, and looks like a host", clip(noSecret(s))), fmt.Sprintf("did you mean https://%s? For a folder of that name write ./%s", clip(noSecret(s)), clip(noSecret(s)))
+	}
+	return "", ""
+}
+
+// rightScheme is the scheme that was meant, or empty.
+func rightScheme(word string) string {
+	if word == "http" || word == "https" {
+		return "https"
+	}
+	low := strings.ToLower(word)
+	if a, ok := aliases[low]; ok {
+		return a
+	}
+	if _, ok := forms[low]; ok || low == "file" {
+		return low
+	}
+	// Two letters are too little to be near anything.
+	if len(low) < 4 {
+		return ""
+	}
+	if near := Nearest(low, append(strings.Fields(sourceSchemes), "huggingface", "azure"), 1); len(near) > 0 {
+		if a, ok := aliases[near[0]]; ok {
+			return a
+		}
+		return near[0]
+	}
+	return ""
+}
+
+// noSecret cuts what may be a signature off a text that is repeated.
+func noSecret(s string) string {
+	if i := strings.IndexAny(s, "?#"); i >= 0 {
+		s = s[:i]
+	}
+	// A user and password stand before the last @ of the first part.
+	first, rest, slash := strings.Cut(s, "/")
+	if i := strings.LastIndexByte(first, '@'); i >= 0 {
+		first = first[i+1:]
+	}
+	if slash {
+		return first + "/" + rest
+	}
+	return first
+}

@@ -1,0 +1,57 @@
+package functions
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCheckSource(t *testing.T) {
+	for _, good := range []string{
+		"./tiny", "tiny", "/abs/x", "a/b", "../x", "file:///x", "models.v2/tiny", "./huggingface.co/x",
+		"az://acc/weights/a", "https://acc.blob.core.windows.net/c/p", "https://models.example.org/tiny",
+		"s3://bucket", "s3://my.bucket-1/a/b", "gs://my_bucket/a", "hf://org/repo", "hf://org/repo@main", "hf://org/repo@refs/pr/1", "hf://org/repo@v1/sub", "hf://Qwen/Qwen2.5-0.5B",
+	} {
+		if message, hint := CheckSource(good); message != "" {
+			t.Errorf("%s: %s (%s)", good, message, hint)
+		}
+	}
+	for _, tc := range []struct{ in, hint string }{
+		{"http://x/y", "https://"},
+		{"s3a://bucket/x", "did you mean s3://bucket/x?"},
+		{"gcs://bucket/x", "did you mean gs://bucket/x?"},
+		{"azure://acc/c/p", "did you mean az://acc/c/p?"},
+		{"abfss://acc/c/p", "did you mean az://acc/c/p?"},
+		{"huggingface://org/repo", "did you mean hf://org/repo?"},
+		{"hugingface://org/repo", "did you mean hf://org/repo?"},
+		{"HF://org/repo", "did you mean hf://org/repo?"},
+		{"htps://host/x", "did you mean https://host/x?"},
+		{"hf:org/repo", "did you mean hf://org/repo?"},
+		{"hf:/org/repo", "did you mean hf://org/repo?"},
+		{"s3:/bucket/x", "did you mean s3://bucket/x?"},
+		{"hf://org/repo:v1", "did you mean hf://org/repo@v1?"},
+		{"hf://repo", "hf://ORG/REPO"},
+		{"hf://", "hf://ORG/REPO"},
+		{"hf:///x", "hf://ORG/REPO"},
+		{"huggingface.co/org/repo", "did you mean hf://org/repo?"},
+		{"models.example.org/tiny", "did you mean https://models.example.org/tiny?"},
+		{"s3://Bucket/x", "did you mean s3://bucket?"},
+		{"s3:///x", "s3://BUCKET/PREFIX"},
+		{"az://acc", "az://ACCOUNT/CONTAINER/PREFIX"},
+		{"az://", "az://ACCOUNT/CONTAINER/PREFIX"},
+		{"pvc://claim/x", "file:///absolute/path"},
+		{"file://x", "file:///absolute/path"},
+		{"ftp://x/y", "s3://BUCKET/PREFIX"},
+		{"s3://b?X-Amz-Signature=CANARY", "environment"},
+		{"s3x://b/y?sig=CANARY", ""},
+		{"azure://u:CANARY@acc/c/p", "did you mean az://acc/c/p?"},
+		{"az://u:CANARY@acc/c/p", "environment"},
+	} {
+		message, hint := CheckSource(tc.in)
+		if message == "" || !strings.Contains(hint, tc.hint) {
+			t.Errorf("%s: %q, %q", tc.in, message, hint)
+		}
+		if strings.Contains(message+hint, "CANARY") {
+			t.Errorf("%s: the secret is in %q, %q", tc.in, message, hint)
+		}
+	}
+}

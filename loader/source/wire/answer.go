@@ -1,0 +1,205 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// Ask is one ranged GET: what it is about and what the answer must be.
+type Ask struct {
+	Source string // for errors
+	File   source.File
+	Offset int64
+	Length int64
+	// ETag is pinned with If-Match and compared; empty where the version is
+	// pinned in another way.
+	ETag string
+	// Refused makes the error of an answer that is no 206; Status when nil.
+	Refused func(r *http.Response) error
+}
+
+// Range does req, completed with the headers of a range, and returns the body
+// when the answer is what was asked for. ctx is req's.
+func Range(c *http.Client, req *http.Request, a Ask) (io.ReadCloser, *http.Response, error) {
+	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", a.Offset, a.Offset+a.Length-1))
+	req.Header.Set("Accept-Encoding", "identity")
+	if a.ETag != "" {
+		req.Header.Set("If-Match", a.ETag)
+	}
+	r, err := c.Do(req)
+	if err != nil {
+		return nil, nil, Network(req.Context(), a.Source, a.File.Name, err)
+	}
+	if r.StatusCode == http.StatusPartialContent || r.StatusCode == http.StatusOK {
+		if err = right(r, a); err == nil {
+			return r.Body, r, nil
+		}
+	} else if a.Refused != nil {
+		err = a.Refused(r)
+	} else {
+		err = Status(r, a.Source, a.File.Name)
+	}
+	Drain(r)
+	return nil, r, err
+}
+
+// right reports what of an answer is not what was asked for.
+func right(r *http.Response, a Ask) error {
+	bad := func(kind source.Kind, what, fix string) error {
+		return &source.Error{Kind: kind, Source: a.Source, File: a.File.Name, What: what, Fix: fix}
+	}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return bad(source.Corrupt, fmt.Sprintf("is stored with Content-Encoding %.20q", enc), "upload it uncompressed")
+	}
+	got := r.Header.Get("Content-Range")
+	if r.StatusCode != http.StatusPartialContent || got == "" {
+		return bad(source.Malformed, "a range was asked for and the whole file came", "")
+	}
+	if want := fmt.Sprintf("bytes %d-%d/%d", a.Offset, a.Offset+a.Length-1, a.File.Size); got != want {
+		return bad(source.Malformed, fmt.Sprintf("the answer is %.60q where %q was asked for", got, want), "")
+	}
+	if r.ContentLength != a.Length {
+		return bad(source.Malformed, fmt.Sprintf("the answer has not the %d bytes asked for", a.Length), "")
+	}
+	if a.ETag != "" && Tag(r.Header.Get("ETag")) != a.ETag {
+		return bad(source.Changed, "was overwritten while it was read", "")
+	}
+	return nil
+}
+
+// Fill reads exactly len(b) bytes of body into b. read, when not nil, is called
+// for every piece that came.
+func Fill(ctx context.Context, body io.Reader, b []byte, a Ask) error {
+	n, err := io.ReadFull(body, b)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("the range at byte %d ended after %d of %d bytes", a.Offset, n, len(b))}
+	}
+	return &source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("the connection broke after %d of %d bytes", n, len(b))}
+}
+
+// Status is the error of an answer's status, for servers without a language of
+// their own.
+func Status(r *http.Response, location, file string) *source.Error {
+	e := &source.Error{Kind: source.Refused, Source: location, File: file, What: fmt.Sprintf("the server answered %d", r.StatusCode)}
+	switch code := r.StatusCode; {
+	case code == 401 || code == 403 || code == 407:
+		e.Kind = source.Denied
+	case code == 404 || code == 410:
+		e.Kind = source.NotFound
+	case code == 412 || code == 416:
+		e.Kind = source.Changed
+		e.What += ": it was overwritten while it was read"
+	case code == 408 || code == 425 || code == 429 || code >= 500:
+		e.Kind, e.RetryAfter = source.Unavailable, RetryAfter(r.Header, time.Now())
+	case code/100 == 3:
+		e.What += ": a redirect that is not followed"
+	}
+	return e
+}
+
+// Listed turns "not found" about a file that was listed into what it is: a
+// change.
+func Listed(err error) error {
+	if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.NotFound {
+		e.Kind, e.What, e.Fix = source.Changed, "is gone since it was listed", ""
+	}
+	return err
+}
+
+// Network is the error of a request that got no answer. A context that ended
+// is its own cause.
+func Network(ctx context.Context, location, file string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if e, ok := errors.AsType[*source.Error](err); ok {
+		return &source.Error{Kind: e.Kind, Source: location, File: file, What: e.What, Fix: e.Fix}
+	}
+	if r, ok := errors.AsType[refused](err); ok {
+		return &source.Error{Kind: source.Refused, Source: location, File: file, What: fmt.Sprintf("the host is at %s, which is not a public address", r.addr), Fix: "if it is meant, name the host in " + HostsVariable}
+	}
+	return &source.Error{Kind: source.Unavailable, Source: location, File: file, What: "cannot be reached: " + Why(err), Fix: "check the host's name and this machine's network"}
+}
+
+// Why says in a few words why there was no answer, by the error's type: its
+// text may hold the URL.
+func Why(err error) string {
+	if d, ok := errors.AsType[*net.DNSError](err); ok {
+		return "DNS knows no " + d.Name
+	}
+	if o, ok := errors.AsType[*net.OpError](err); ok && o.Err != nil {
+		return o.Op + ": " + o.Err.Error()
+	}
+	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
+		return "no answer in time"
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "the connection was closed"
+	}
+	if strings.Contains(err.Error(), "certificate") {
+		return "its certificate is not trusted here"
+	}
+	return "the connection failed"
+}
+
+// RetryAfter is what an answer asks for, in any of the spellings in use.
+func RetryAfter(h http.Header, now time.Time) time.Duration {
+	for _, name := range []string{"x-ms-retry-after-ms", "retry-after-ms"} {
+		if n, err := strconv.Atoi(h.Get(name)); err == nil && n > 0 {
+			return time.Duration(n) * time.Millisecond
+		}
+	}
+	v := h.Get("Retry-After")
+	if n, err := strconv.Atoi(v); err == nil && n > 0 {
+		return time.Duration(n) * time.Second
+	}
+	if t, err := http.ParseTime(v); err == nil && t.After(now) {
+		return t.Sub(now)
+	}
+	return 0
+}
+
+// Tag puts an ETag in quotes: listings leave them out, headers want them.
+func Tag(e string) string {
+	if strings.HasPrefix(e, "W/") {
+		return e
+	}
+	return `"` + strings.Trim(e, `"`) + `"`
+}
+
+// Drain reads the rest of a small answer, so that its connection is used
+// again, and closes it.
+func Drain(r *http.Response) {
+	_, _ = io.CopyN(io.Discard, r.Body, 8<<10)
+	r.Body.Close()
+}
+
+// Small reads an answer of at most limit bytes; a longer one is an error of
+// kind Malformed.
+func Small(r *http.Response, limit int64, location string) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	switch {
+	case err != nil && r.Request.Context().Err() != nil:
+		return nil, context.Cause(r.Request.Context())
+	case err != nil:
+		return nil, &source.Error{Kind: source.Unavailable, Source: location, What: "the answer broke off"}
+	case int64(len(b)) > limit:
+		return nil, &source.Error{Kind: source.Malformed, Source: location, What: fmt.Sprintf("the answer is longer than %d bytes", limit)}
+	}
+	return b, nil
+}

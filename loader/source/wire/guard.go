@@ -1,0 +1,216 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// HostsVariable names the hosts that sources may point at although their
+// addresses are not public.
+const HostsVariable = "THAW_SOURCE_HOSTS"
+
+// Trust is what an operator named: hosts and networks that may be dialled
+// whatever their address.
+type Trust struct {
+	hosts    map[string]bool // host or host:port, small letters
+	suffixes []string        // ".example.org"
+	nets     []netip.Prefix
+}
+
+// NewTrust reads THAW_SOURCE_HOSTS and the proxies of the environment, and adds
+// the hosts of endpoints (URLs; empty ones are passed over).
+func NewTrust(getenv func(string) string, endpoints ...string) *Trust {
+	t := &Trust{hosts: make(map[string]bool)}
+	for h := range strings.SplitSeq(getenv(HostsVariable), ",") {
+		h = strings.ToLower(strings.TrimSpace(h))
+		if h == "" {
+			continue
+		}
+		if p, err := netip.ParsePrefix(h); err == nil {
+			t.nets = append(t.nets, p.Masked())
+		} else if a, err := netip.ParseAddr(h); err == nil {
+			t.nets = append(t.nets, netip.PrefixFrom(a, a.BitLen()))
+		} else if s, ok := strings.CutPrefix(h, "*"); ok || strings.HasPrefix(h, ".") {
+			t.suffixes = append(t.suffixes, s)
+		} else {
+			t.hosts[h] = true
+		}
+	}
+	for _, v := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"} {
+		endpoints = append(endpoints, getenv(v))
+	}
+	for _, e := range endpoints {
+		t.Add(e)
+	}
+	return t
+}
+
+// Add trusts the host and port of an endpoint. It is called before the trust
+// is used.
+func (t *Trust) Add(endpoint string) {
+	if endpoint == "" {
+		return
+	}
+	if !strings.Contains(endpoint, "://") {
+		endpoint = "http://" + endpoint
+	}
+	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
+		t.hosts[strings.ToLower(hostPort(u))] = true
+	}
+}
+
+// hostPort is the address a URL is dialled at.
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443", "socks5": "1080"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+func (t *Trust) host(host, port string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if t.hosts[host] || t.hosts[net.JoinHostPort(host, port)] {
+		return true
+	}
+	for _, s := range t.suffixes {
+		if strings.HasSuffix(host, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// refused is what a dial to such an address fails with.
+type refused struct{ addr netip.Addr }
+
+func (r refused) Error() string {
+	return fmt.Sprintf("%s is not a public address; name its host in %s if it is meant", r.addr, HostsVariable)
+}
+
+// check says whether an address may be dialled.
+func (t *Trust) check(a netip.Addr) error {
+	a = a.Unmap().WithZone("")
+	for _, n := range t.nets {
+		if n.Contains(a) {
+			return nil
+		}
+	}
+	if !Public(a) {
+		return refused{a}
+	}
+	return nil
+}
+
+// dial connects to a host whose every address is checked at the moment of the
+// dial, so that a name cannot mean one address when it is checked and another
+// when it is used.
+func (t *Trust) dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	guarded := *d
+	guarded.Control = func(_, address string, _ syscall.RawConn) error {
+		ap, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return refused{}
+		}
+		return t.check(ap.Addr())
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		if t.host(host, port) {
+			return d.DialContext(ctx, network, addr)
+		}
+		return guarded.DialContext(ctx, network, addr)
+	}
+}
+
+// Literal refuses a URL whose host is an address that may not be dialled, or a
+// name of this machine: with a proxy in between no dial of ours is checked.
+func (t *Trust) Literal(u *url.URL) error {
+	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	if t.host(host, strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), ""))) {
+		return nil
+	}
+	bad := func(why string) error {
+		return &source.Error{Kind: source.Refused, What: why, Fix: "if it is meant, name the host in " + HostsVariable}
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		if err := t.check(a); err != nil {
+			return bad(fmt.Sprintf("%s is not a public address", a))
+		}
+		return nil
+	}
+	switch {
+	case host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".internal") || host == "":
+		return bad(fmt.Sprintf("%q is not a public host", host))
+	case strings.Trim(host, "0123456789.x") == "" || strings.HasPrefix(host, "0x"):
+		// 2130706433, 0177.1, 0x7f.1: some resolvers take these for addresses.
+		return bad(fmt.Sprintf("%q is neither a name nor an address as they are written", host))
+	}
+	return nil
+}
+
+// closed are the networks within the unicast ones that are not the internet's,
+// or lead to an address written inside the address.
+var closed = func() (out []netip.Prefix) {
+	for _, s := range []string{
+		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "168.63.129.16/32",
+		"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+	} {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}()
+
+var global6 = netip.MustParsePrefix("2000::/3")
+
+// Public reports whether a is a unicast address of the internet.
+func Public(a netip.Addr) bool {
+	a = a.Unmap()
+	if !a.IsValid() || a.IsLoopback() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
+		return false
+	}
+	if a.Is6() {
+		b := a.As16()
+		// ISATAP: the last four bytes are an address of IPv4.
+		if !global6.Contains(a) || b[10] == 0x5e && b[11] == 0xfe && b[9] == 0 && b[8]&^2 == 0 {
+			return false
+		}
+	}
+	for _, p := range closed {
+		if p.Contains(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// redirects bounds a chain of them.
+const redirects = 5
+
+// follow is the rule for redirects: few, never from https to http, and never to
+// an address that the first request could not have named.
+func follow(t *Trust) func(req *http.Request, via []*http.Request) error {
+	return func(req *http.Request, via []*http.Request) error {
+		switch {
+		case len(via) > redirects:
+			return &source.Error{Kind: source.Refused, What: "redirects more often than is followed"}
+		case req.URL.Scheme != "https" && (req.URL.Scheme != "http" || via[0].URL.Scheme == "https"):
+			return &source.Error{Kind: source.Refused, What: "redirects from https to something else"}
+		}
+		if t == nil {
+			return nil
+		}
+		return t.Literal(req.URL)
+	}
+}

@@ -1,0 +1,59 @@
+package wire
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Conns is how many connections one host is asked over at most: an account
+// gives one of them some 60 MB/s, and a fast link wants many.
+const Conns = 256
+
+// Options of a client.
+type Options struct {
+	// Trust guards what is dialled; nil dials anything: for hosts that no model
+	// file can name.
+	Trust *Trust
+	// Follow follows redirects, within bounds. Else an answer that redirects is
+	// handed out as it is.
+	Follow bool
+	// Roots that server certificates are checked against; the system's when nil.
+	Roots *x509.CertPool
+}
+
+// Client is an http.Client for ranges.
+func Client(o Options) *http.Client {
+	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
+	t := &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           d.DialContext,
+		TLSHandshakeTimeout:   5 * time.Second,
+		ResponseHeaderTimeout: 10 * time.Second,
+		IdleConnTimeout:       60 * time.Second,
+		MaxIdleConns:          0, // the bound is per host
+		MaxIdleConnsPerHost:   Conns,
+		MaxConnsPerHost:       Conns,
+		// What of a body comes with its head is copied once more out of this
+		// buffer; everything after goes straight to the reader, because reads
+		// are larger than it. So it is small.
+		ReadBufferSize: 16 << 10,
+		// The bytes at rest are what was promised; and ranges of something
+		// compressed on the way would not fit together.
+		DisableCompression: true,
+		// HTTP/2 puts all ranges on one connection: one window, one loss, one
+		// core.
+		TLSNextProto:    map[string]func(string, *tls.Conn) http.RoundTripper{},
+		TLSClientConfig: &tls.Config{RootCAs: o.Roots, NextProtos: []string{"http/1.1"}},
+	}
+	if o.Trust != nil {
+		t.DialContext = o.Trust.dial(d)
+	}
+	c := &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if o.Follow {
+		c.CheckRedirect = follow(o.Trust)
+	}
+	return c
+}

@@ -1,0 +1,193 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPublic(t *testing.T) {
+	for _, s := range []string{"1.1.1.1", "20.60.1.1", "99.255.255.255", "100.128.0.1", "172.15.0.1", "172.32.0.1", "2606:4700::1111", "2a00:1450::1", "2620:1ec::10", "::ffff:8.8.8.8"} {
+		if !Public(netip.MustParseAddr(s)) {
+			t.Errorf("%s is public", s)
+		}
+	}
+	for _, s := range []string{
+		"0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.255.255", "127.0.0.1", "127.255.255.254", "169.254.0.1", "169.254.169.254", "168.63.129.16",
+		"172.16.0.1", "172.31.255.255", "192.0.0.192", "192.0.2.1", "192.88.99.1", "192.168.0.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
+		"::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "64:ff9b::a00:1", "64:ff9b::7f00:1", "64:ff9b:1::1", "100::1",
+		"2001::1", "2001:db8::1", "2001:10::1", "2001:20::1", "2002:7f00:1::", "2002:a00:1::1", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fd20:ce::254", "fe80::1", "fe80::1%eth0", "fec0::1", "ff02::1",
+		"2606:4700::5efe:127.0.0.1", "2606:4700::200:5efe:10.0.0.1",
+	} {
+		if Public(netip.MustParseAddr(s)) {
+			t.Errorf("%s is not public", s)
+		}
+	}
+	if Public(netip.Addr{}) {
+		t.Error("no address is public")
+	}
+}
+
+func TestLiteral(t *testing.T) {
+	env := map[string]string{HostsVariable: "models.local, .intern.example ,10.1.0.0/16,192.168.7.7,minio:9000"}
+	trust := NewTrust(func(k string) string { return env[k] }, "http://127.0.0.1:4566")
+	for host, ok := range map[string]bool{
+		"example.org": true, "models.local": true, "a.intern.example": true, "10.1.2.3": true, "192.168.7.7": true, "minio:9000": true, "127.0.0.1:4566": true, "1.1.1.1": true,
+		"localhost": false, "x.localhost": false, "localhost.": false, "127.0.0.1": false, "127.0.0.1:4567": false, "10.2.0.1": false, "metadata.google.internal": false, "[::1]": false, "[::ffff:169.254.169.254]": false,
+		"2130706433": false, "0177.0.0.1": false, "0x7f.1": false, "127.1": false, "0x7f000001": false, "192.168.7.8": false, "[fe80::1%25eth0]": false,
+	} {
+		u, err := url.Parse("https://" + host + "/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := trust.Literal(u) == nil; got != ok {
+			t.Errorf("%s: %v", host, got)
+		}
+	}
+}
+
+func TestDialIsGuarded(t *testing.T) {
+	hits := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits++ }))
+	defer srv.Close()
+	get := func(trust *Trust) error {
+		c := Client(Options{Trust: trust, Follow: true})
+		defer c.CloseIdleConnections()
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/?sig=CANARY", nil)
+		r, err := c.Do(req)
+		if err != nil {
+			return Network(t.Context(), "here", "x", err)
+		}
+		r.Body.Close()
+		return nil
+	}
+	none := func(string) string { return "" }
+	err := get(NewTrust(none))
+	if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), HostsVariable) || strings.Contains(err.Error(), "CANARY") || hits != 0 {
+		t.Errorf("untrusted: %v, %d hits", err, hits)
+	}
+	if err := get(NewTrust(none, srv.URL)); err != nil || hits != 1 {
+		t.Errorf("trusted: %v, %d hits", err, hits)
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	var to string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/end" {
+			return
+		}
+		http.Redirect(w, r, to, http.StatusFound)
+	}))
+	defer srv.Close()
+	c := Client(Options{Trust: NewTrust(func(string) string { return "" }, srv.URL), Follow: true})
+	defer c.CloseIdleConnections()
+	for target, kind := range map[string]source.Kind{"/end": "", "/again": source.Refused, "http://169.254.169.254/latest": source.Refused, "http://localhost/": source.Refused, "ftp://x/": source.Refused} {
+		to = target
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/", nil)
+		r, err := c.Do(req)
+		if err == nil {
+			r.Body.Close()
+		} else {
+			err = Network(t.Context(), "here", "", err)
+		}
+		if source.KindOf(err) != kind {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+}
+
+func TestRange(t *testing.T) {
+	body := []byte("0123456789")
+	for _, tc := range []struct {
+		name string
+		h    func(w http.ResponseWriter)
+		kind source.Kind
+	}{
+		{"right", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 2-5/10")
+			w.Header().Set("ETag", `"v1"`)
+			w.WriteHeader(206)
+			_, _ = w.Write(body[2:6])
+		}, ""},
+		{"whole file", func(w http.ResponseWriter) { _, _ = w.Write(body) }, source.Malformed},
+		{"another range", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 0-3/10")
+			w.WriteHeader(206)
+			_, _ = w.Write(body[:4])
+		}, source.Malformed},
+		{"another size", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 2-5/11")
+			w.WriteHeader(206)
+			_, _ = w.Write(body[2:6])
+		}, source.Malformed},
+		{"longer", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 2-5/10")
+			w.WriteHeader(206)
+			_, _ = w.Write(body[2:8])
+		}, source.Malformed},
+		{"another version", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 2-5/10")
+			w.Header().Set("ETag", `"v2"`)
+			w.WriteHeader(206)
+			_, _ = w.Write(body[2:6])
+		}, source.Changed},
+		{"encoded", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 2-5/10")
+			w.Header().Set("Content-Encoding", "gzip")
+			w.WriteHeader(206)
+		}, source.Corrupt},
+		{"busy", func(w http.ResponseWriter) { w.Header().Set("Retry-After", "3"); w.WriteHeader(503) }, source.Unavailable},
+		{"gone", func(w http.ResponseWriter) { w.WriteHeader(404) }, source.NotFound},
+		{"no", func(w http.ResponseWriter) { w.WriteHeader(403) }, source.Denied},
+		{"precondition", func(w http.ResponseWriter) { w.WriteHeader(412) }, source.Changed},
+		{"redirect", func(w http.ResponseWriter) { w.Header().Set("Location", "/x"); w.WriteHeader(302) }, source.Refused},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Range") != "bytes=2-5" || r.Header.Get("If-Match") != `"v1"` {
+				t.Errorf("headers %v", r.Header)
+			}
+			tc.h(w)
+		}))
+		c := Client(Options{})
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
+		rc, _, err := Range(c, req, Ask{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 4, ETag: `"v1"`})
+		if source.KindOf(err) != tc.kind {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		if e, ok := errors.AsType[*source.Error](err); ok && tc.name == "busy" && e.RetryAfter != 3*time.Second {
+			t.Errorf("%s: waits %v", tc.name, e.RetryAfter)
+		}
+		if err == nil {
+			b := make([]byte, 4)
+			if err := Fill(t.Context(), rc, b, Ask{}); err != nil || string(b) != "2345" {
+				t.Errorf("%s: %q, %v", tc.name, b, err)
+			}
+			rc.Close()
+		}
+		c.CloseIdleConnections()
+		srv.Close()
+	}
+}
+
+func TestCallerLeft(t *testing.T) {
+	gone := fmt.Errorf("gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gone)
+	if err := Network(ctx, "s", "f", errors.New("x")); !errors.Is(err, gone) {
+		t.Error(err)
+	}
+}
