@@ -237,6 +237,9 @@ func (e *Engine) UnloadAdapter(ctx context.Context, name string) error {
 	return e.adapter(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name})
 }
 
+// AdapterThere reports whether an engine refused an adapter because it has it.
+func AdapterThere(e *StatusError) bool { return strings.Contains(e.Body, "already been loaded") }
+
 func (e *Engine) adapter(ctx context.Context, path string, v any) error {
 	if !e.row.adapters {
 		return ErrUnsupported
@@ -249,15 +252,26 @@ func (e *Engine) adapter(ctx context.Context, path string, v any) error {
 	return err
 }
 
-// Sleep frees the GPU memory of an idle vLLM (level 1 keeps the weights in
-// host memory, 2 drops them); Wake undoes it. Asleep, /health is 200 and
-// requests hang, so nobody may be sent there.
-func (e *Engine) Sleep(ctx context.Context, level int) error {
-	return e.nap(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d", level), nil)
+// SleepMode is what becomes of requests in flight when an engine falls asleep.
+type SleepMode string
+
+// Modes of Sleep.
+const (
+	SleepWait  SleepMode = "wait"  // they finish first
+	SleepAbort SleepMode = "abort" // they end with finish_reason abort
+)
+
+// Sleep frees the GPU memory of a vLLM (level 1 keeps the weights in host
+// memory, 2 drops them); Wake undoes it. Asleep, /health is 200 and requests
+// hang, so nobody may be sent there. It returns when it sleeps.
+func (e *Engine) Sleep(ctx context.Context, level int, mode SleepMode) error {
+	return e.nap(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d&mode=%s", level, mode), nil)
 }
 
-// Wake ends a sleep.
-func (e *Engine) Wake(ctx context.Context) error { return e.nap(ctx, http.MethodPost, "/wake_up", nil) }
+// Wake ends a sleep of that level.
+func (e *Engine) Wake(ctx context.Context, level int) error {
+	return e.nap(ctx, http.MethodPost, "/wake_up", nil)
+}
 
 // Sleeping asks whether it sleeps.
 func (e *Engine) Sleeping(ctx context.Context) (bool, error) {

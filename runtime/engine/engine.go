@@ -37,6 +37,11 @@ type Request struct {
 	// GPUMemory is the size of each such GPU, where known; with it the model's
 	// gpuMemory becomes the share an engine is told to take.
 	GPUMemory functions.Bytes
+	// Streamed: the files at Path are still arriving and reads wait for their
+	// bytes. The engine must have read all it wants when it is READY.
+	Streamed bool
+	// Cache is a folder for the engine's compile caches; "" is its own choice.
+	Cache string
 	// Notify is the address of the NOTIFY_SOCKET; empty for none.
 	Notify string
 	// Key is what the engine is to want from whoever asks it, see NewKey; ""
@@ -69,8 +74,10 @@ type row struct {
 	key      string   // variable that makes it want a key; "" where only its command line could
 	args     func(Request) ([]string, error)
 	metrics  names
-	adapters bool // speaks vLLM's /v1/load_lora_adapter
-	sleep    bool // speaks vLLM's /sleep and /wake_up
+	adapters bool                      // speaks vLLM's /v1/load_lora_adapter
+	sleep    bool                      // speaks vLLM's /sleep and /wake_up
+	streams  []string                  // flags with which it keeps no file mapped; nil: it cannot be started early
+	cache    func(dir string) []string // environment that puts its compile caches there
 }
 
 var vllmNames = names{
@@ -115,7 +122,8 @@ func rowOf(e functions.Engine) (row, bool) {
 	case functions.EngineVLLM:
 		return row{
 			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health", metrics: vllmNames,
-			adapters: true, sleep: true,
+			adapters: true, sleep: true, streams: []string{},
+			cache:    func(dir string) []string { return []string{"VLLM_CACHE_ROOT=" + dir} },
 			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
 			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},
 			key:      "VLLM_API_KEY",
@@ -127,12 +135,7 @@ func rowOf(e functions.Engine) (row, bool) {
 				if s := share(r); s != "" && !hasFlag(r.Spec.Args, "--gpu-memory-utilization") {
 					a = append(a, "--gpu-memory-utilization", s)
 				}
-				if n := len(r.Spec.Adapters); n > 0 && !hasFlag(r.Spec.Args, "--enable-lora") {
-					a = append(a, "--enable-lora", "--max-loras", strconv.Itoa(n))
-					if rank := maxRank(r.Spec.Adapters); rank > 0 {
-						a = append(a, "--max-lora-rank", strconv.Itoa(rank))
-					}
-				}
+				a = append(a, lora(r.Spec)...)
 				return a, nil
 			},
 		}, true
@@ -156,6 +159,7 @@ func rowOf(e functions.Engine) (row, bool) {
 	case functions.EngineLlamaCpp:
 		return row{
 			program: "llama-server", override: "THAW_ENGINE_LLAMACPP", health: "/health", metrics: llamaNames,
+			streams:  []string{"--no-mmap"},
 			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu", "--api-key", "--api-key-file"},
 			key:      "LLAMA_API_KEY",
 			args: func(r Request) ([]string, error) {
@@ -226,11 +230,23 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		if err != nil {
 			return Command{}, err
 		}
+		if r.Streamed {
+			if row.streams == nil {
+				return Command{}, fmt.Errorf("engine %s: it cannot be started on a checkpoint that is still arriving", r.Spec.Engine)
+			}
+			args = append(args, row.streams...)
+		}
 		c.Argv = append(append([]string{program}, args...), r.Spec.Args...)
 	}
 	env := Environ(have)
 	env = append(env, row.env...)
+	if r.Cache != "" && row.cache != nil {
+		env = append(env, row.cache(r.Cache)...)
+	}
 	env = append(env, gpuEnv(r)...)
+	if row.sleep && hasFlag(r.Spec.Args, "--enable-sleep-mode") {
+		env = append(env, devMode)
+	}
 	if len(r.Spec.Adapters) > 0 && row.adapters {
 		env = append(env, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
 	}
@@ -250,6 +266,33 @@ func (p Programs) Prepare(r Request) (Command, error) {
 // NewKey is a key nobody can guess. Each replica has one of its own: engines
 // listen on loopback, where everybody on the machine may knock.
 func NewKey() string { return "sk-" + rand.Text() }
+
+// devMode opens vLLM's control endpoints, /sleep and /wake_up among them. They
+// are loopback's, and outside of the activator's allow-list.
+const devMode = "VLLM_SERVER_DEV_MODE=1"
+
+// Sleeps reports whether a model's engine can be sent to sleep: a vLLM with
+// --enable-sleep-mode, or in its developers' mode (where a CPU speaks the
+// protocol without moving any weights).
+func Sleeps(spec functions.ModelSpec) bool {
+	row, _ := rowOf(spec.Engine)
+	return row.sleep && (hasFlag(spec.Args, "--enable-sleep-mode") || spec.Env["VLLM_SERVER_DEV_MODE"] == "1")
+}
+
+// Streams reports whether an engine can be started on a checkpoint that is
+// still arriving: it reads its files once and depends on none when it serves.
+func Streams(e functions.Engine) bool { r, _ := rowOf(e); return r.streams != nil }
+
+// maxSlots of adapters are given to a model whose args do not say.
+const maxSlots = 8
+
+// AdapterSlots is how many adapters an engine holds at once.
+func AdapterSlots(spec functions.ModelSpec) int {
+	if n, err := strconv.Atoi(flagValue(spec.Args, "--max-loras")); err == nil && n > 0 {
+		return n
+	}
+	return min(max(len(spec.Adapters), 1), maxSlots)
+}
 
 // Adopted is the command of an engine that runs already, for asking it; its key
 // is the caller's to fill in.
@@ -369,15 +412,51 @@ func share(r Request) string {
 	return strconv.FormatFloat(min(float64(want)/float64(r.GPUMemory), 0.98), 'f', 3, 64)
 }
 
-func maxRank(as []functions.Adapter) (rank int) {
-	for _, a := range as {
-		rank = max(rank, a.Rank)
+// ranks that vLLM takes for --max-lora-rank.
+var ranks = []int{1, 8, 16, 32, 64, 128, 256, 320, 512}
+
+// lora is what a model with adapters adds to vLLM's arguments, less what its
+// own say.
+func lora(spec functions.ModelSpec) (a []string) {
+	if len(spec.Adapters) == 0 {
+		return nil
 	}
-	return rank
+	if !hasFlag(spec.Args, "--enable-lora") {
+		a = append(a, "--enable-lora")
+	}
+	if !hasFlag(spec.Args, "--max-loras") {
+		a = append(a, "--max-loras", strconv.Itoa(AdapterSlots(spec)))
+	}
+	most := 0
+	for _, d := range spec.Adapters {
+		most = max(most, d.Rank)
+	}
+	if i := slices.IndexFunc(ranks, func(r int) bool { return r >= most }); most > 0 && i >= 0 && !hasFlag(spec.Args, "--max-lora-rank") {
+		a = append(a, "--max-lora-rank", strconv.Itoa(ranks[i]))
+	}
+	return a
 }
 
 // hasFlag reports whether any of the flags is among args, as FLAG or FLAG=….
 func hasFlag(args []string, flags ...string) bool { return firstFlag(args, flags) != "" }
+
+// flagValue is the value of the last of such a flag among args, "" for none.
+func flagValue(args []string, flag string) (v string) {
+	for i, a := range args {
+		name, value, joined := strings.Cut(a, "=")
+		if strings.HasPrefix(name, "--") {
+			name = strings.ReplaceAll(name, "_", "-")
+		}
+		switch {
+		case name != flag:
+		case joined:
+			v = value
+		case i+1 < len(args):
+			v = args[i+1]
+		}
+	}
+	return v
+}
 
 func firstFlag(args, flags []string) string {
 	for _, a := range args {

@@ -281,14 +281,14 @@ func TestMetricsAndCalls(t *testing.T) {
 	if err := e.UnloadAdapter(ctx, "pirate"); !errors.As(err, &se) || se.Error() != "HTTP 404: no such adapter" {
 		t.Error(err)
 	}
-	if err := errors.Join(e.Sleep(ctx, 1), e.Wake(ctx)); err != nil {
+	if err := errors.Join(e.Sleep(ctx, 1, SleepWait), e.Wake(ctx, 1)); err != nil {
 		t.Error(err)
 	}
 	if s, err := e.Sleeping(ctx); err != nil || !s {
 		t.Error(s, err)
 	}
 	want := []string{`POST /v1/load_lora_adapter {"lora_name":"pirate","lora_path":"/a"}`, `POST /v1/unload_lora_adapter {"lora_name":"pirate"}`,
-		"POST /sleep?level=1 ", "POST /wake_up ", "GET /is_sleeping "}
+		"POST /sleep?level=1&mode=wait ", "POST /wake_up ", "GET /is_sleeping "}
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked %q", asked)
 	}
@@ -296,7 +296,7 @@ func TestMetricsAndCalls(t *testing.T) {
 	if _, err := l.Metrics(ctx); !errors.Is(err, ErrNoMetrics) {
 		t.Error(err)
 	}
-	if !errors.Is(l.Sleep(ctx, 1), ErrUnsupported) || !errors.Is(l.LoadAdapter(ctx, "a", "/b"), ErrUnsupported) {
+	if !errors.Is(l.Sleep(ctx, 1, SleepWait), ErrUnsupported) || !errors.Is(l.LoadAdapter(ctx, "a", "/b"), ErrUnsupported) {
 		t.Error("calls that llama.cpp has not")
 	}
 	if a, s := Supports(functions.EngineVLLM); !a || !s {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -342,6 +343,9 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 	}
 	select {
 	case a := <-ch:
+		if why, ok := strings.CutPrefix(a.Error, ErrNoParent.Error()); ok {
+			return a, fmt.Errorf("%w%s", ErrNoParent, why)
+		}
 		if a.Error != "" {
 			return a, errors.New(a.Error)
 		}

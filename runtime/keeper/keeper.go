@@ -280,6 +280,9 @@ func (k *keep) spawn(p Process) (int, error) {
 	if old := k.byID[p.ID]; old != nil && !old.told {
 		return 0, fmt.Errorf("%s is running already (pid %d)", p.ID, old.PID)
 	}
+	if p.Via != "" {
+		return 0, ErrNoParent
+	}
 	if p.Dir == "" {
 		p.Dir = k.o.Dir
 	} else if _, err := os.Stat(p.Dir); err != nil {

@@ -23,6 +23,8 @@ var (
 	ErrRunning = errors.New("another keeper holds this folder")
 	// ErrLost: the connection to the keeper has ended.
 	ErrLost = errors.New("the keeper is gone")
+	// ErrNoParent: the process named by Via cannot fork.
+	ErrNoParent = errors.New("no warm interpreter")
 )
 
 // Process is what to run.
@@ -38,6 +40,9 @@ type Process struct {
 	Dir string `json:"dir,omitempty"`
 	// Log is where stdout and stderr go; empty is logs/ID.log in the keeper's folder.
 	Log string `json:"log,omitempty"`
+	// Via is the socket of a warm interpreter that is to fork the process
+	// instead of it being executed; "" for none. ErrNoParent: it cannot.
+	Via string `json:"via,omitempty"`
 	// Meta are the agent's notes, given back by List as they are.
 	Meta json.RawMessage `json:"meta,omitempty"`
 }

@@ -28,6 +28,8 @@ type Want struct {
 	Source string // as the model file says it
 	Dir    string // folder of the model file, for relative sources
 	Digest string // expected, or ""
+	// Cache is the key of the engine's compile caches, opaque; "" for none.
+	Cache string
 }
 
 // Checkpoint is a staged source. Release is called once, when the replica has
@@ -37,6 +39,11 @@ type Checkpoint struct {
 	Bytes   functions.Bytes
 	Digest  string
 	Release func()
+	// Cache is a folder the engine may use as its cache; "" for none.
+	Cache string
+	// Filled, if not nil, is called once after READY, beside everything else:
+	// what the engine wrote into Cache may be kept. ctx ends with the replica.
+	Filled func(ctx context.Context) error
 }
 
 // Stager brings sources to this machine. Stage is called from a goroutine of
@@ -45,6 +52,32 @@ type Checkpoint struct {
 // returns; whole is 0 while unknown.
 type Stager interface {
 	Stage(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Checkpoint, error)
+}
+
+// Early is a Stager that can give a checkpoint while it is still arriving. It
+// is asked instead of Stage where the engine reads its files once, in order.
+type Early interface {
+	// StageEarly returns as soon as files can be opened under the path (reads
+	// wait for their bytes). It is called from a goroutine of the replica, once
+	// per start; ctx is that of the whole staging, Rest included.
+	StageEarly(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Arriving, error)
+}
+
+// Arriving is a checkpoint whose files can be opened and not all read yet.
+type Arriving struct {
+	Path string
+	// Cache and Filled are as those of a Checkpoint.
+	Cache  string
+	Filled func(ctx context.Context) error
+	// Here: every byte is, so Rest returns at once and nothing is in a hurry.
+	Here bool
+	// Rest is called once and blocks until every byte is here and verified, or
+	// ctx has ended. Its Checkpoint has the path of the files themselves. No
+	// token is served before. After an error there is nothing to release.
+	Rest func(ctx context.Context) (Checkpoint, error)
+	// Settled, if not nil, is called once when the engine is READY: it reads
+	// nothing under Path any more. It is called in any case before Release.
+	Settled func()
 }
 
 // Spawner runs processes; the keeper's client is one. Signal goes to the whole
@@ -88,6 +121,13 @@ type Options struct {
 	InFlight func() int
 	Log      *slog.Logger
 
+	// Warm, where there are warm interpreters, names the socket of a parent
+	// that can fork this command, or "" and why there is none now ("" also for
+	// an engine that none is meant for). It must not wait.
+	Warm func(cmd engine.Command) (via, note string)
+	// Cache is the key of the engine's compile caches, for the Stager; "" none.
+	Cache string
+
 	// Dial makes the client of an engine; nil is engine.New.
 	Dial func(engine.Command) Engine
 }
@@ -107,6 +147,9 @@ type Meta struct {
 	Began   time.Time           `json:"began"`
 	Started time.Time           `json:"started"`
 	Phases  []functions.Span    `json:"phases"`
+	Start   string              `json:"start,omitempty"` // functions.StartWarm or StartPlain
+	Note    string              `json:"start_note,omitempty"`
+	Key     string              `json:"key,omitempty"` // what the engine wants from whoever asks it
 }
 
 // ParseMeta reads the notes of a process of the keeper.
@@ -137,10 +180,15 @@ type Replica struct {
 
 	have, whole atomic.Int64 // staging's progress
 
+	shelf shelf // of adapters
+
 	// Below is Run's own.
 	now    functions.ReplicaStatus // what status publishes
 	phases []functions.Span
 	ckpt   Checkpoint
+	coming *arrival // a checkpoint that was still arriving when the engine was started
+	filled bool     // Checkpoint.Filled was called
+	beside sync.WaitGroup
 	child  *keeper.Child
 	eng    Engine
 	port   int
@@ -159,6 +207,8 @@ type wishes struct {
 	reason  string
 	callOff bool
 	suspect string
+	nap     *nap
+	changed bool // the shelf of adapters
 }
 
 // New makes a replica; nothing happens before Run.
@@ -262,11 +312,30 @@ func (r *Replica) take() wishes {
 // state is one state's function; it returns the next, nil at the end.
 type state func(context.Context) state
 
+// Sleep sends a READY replica to sleep: no new requests, those in flight may
+// finish for as long as a drain may take, then its engine gives its GPU memory
+// back. Level 1 keeps the weights in host memory, 2 drops them. From then on it
+// is SLEEPING; SleepLevel says the level once the memory is free. An engine that
+// cannot sleep stays READY.
+func (r *Replica) Sleep(level int, why string) {
+	r.wish(func(w *wishes) { w.nap = &nap{level: max(level, 1), why: why} })
+}
+
+// Rise wakes a SLEEPING replica: LOADING_TO_GPU, then READY with a token, or
+// FAILED if it hangs. For others it takes back a Sleep not yet begun.
+func (r *Replica) Rise(why string) { r.wish(func(w *wishes) { w.nap = &nap{why: why} }) }
+
 // Run is the replica's life; it returns nil when it has ended (UNLOADED or
 // FAILED, see Status) and ctx's cause when it was left alive to the keeper.
 // It is called once.
 func (r *Replica) Run(ctx context.Context) error {
+	life, stop := context.WithCancel(ctx)
+	r.shelf.open(life)
 	defer func() {
+		r.arrived()
+		stop()
+		r.beside.Wait()
+		r.shelf.clear()
 		if r.eng != nil {
 			r.eng.Close()
 		}
@@ -280,7 +349,7 @@ func (r *Replica) Run(ctx context.Context) error {
 	}
 	r.tell()
 	for next := state(begin); next != nil; {
-		next = next(ctx)
+		next = next(life)
 	}
 	if r.now.State.Over() {
 		return nil
@@ -308,7 +377,7 @@ func (r *Replica) enter(s functions.State) {
 		if r.ckpt.Path != "" {
 			r.now.Tier = functions.TierNVMe
 		}
-		r.now.InFlight, r.now.QueueLength = 0, 0
+		r.now.InFlight, r.now.QueueLength, r.now.SleepLevel = 0, 0, 0
 	}
 	r.since.Store(time.Now().UnixNano())
 	r.tell()
@@ -326,6 +395,7 @@ func (r *Replica) tell() {
 func (r *Replica) publish() {
 	s := r.now
 	s.Phases = slices.Clone(r.phases)
+	s.Adapters = r.shelf.names()
 	r.status.Store(&s)
 }
 
@@ -349,6 +419,10 @@ func (r *Replica) span(p functions.Phase, from, to time.Time) {
 		return
 	}
 	r.phases = append(r.phases, functions.Span{Phase: p, Start: from.Sub(r.o.Began).Seconds(), Duration: to.Sub(from).Seconds()})
+	// One that overlaps others ends after them.
+	slices.SortStableFunc(r.phases, func(a, b functions.Span) int {
+		return slices.Index(functions.Phases, a.Phase) - slices.Index(functions.Phases, b.Phase)
+	})
 }
 
 // unloaded and failed are the ends.

@@ -47,19 +47,32 @@ func (r *Replica) staging(ctx context.Context) state {
 	}
 	limit := r.o.Spec.Deadlines.Stage.Std()
 	sctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not staged within %s", limit)) })
-	defer timer.Stop()
+	on := false // the staging goes on beside the start
+	defer func() {
+		if !on {
+			timer.Stop()
+			cancel(nil)
+		}
+	}()
 
 	got := make(chan staged, 1)
-	go func() { got <- r.stage(sctx) }()
+	go func() { got <- r.bring(sctx) }()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	end := ""
 	for {
 		select {
 		case s := <-got:
-			if s.err == nil {
+			switch {
+			case s.err != nil:
+			case s.early != nil:
+				on = true
+				r.coming = arrive(sctx, *s.early, began, func() { timer.Stop(); cancel(nil) })
+				if end != "" || ctx.Err() != nil {
+					cancel(nil)
+				}
+			default:
 				r.ckpt = s.ckpt
 				r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
 			}
@@ -69,10 +82,9 @@ func (r *Replica) staging(ctx context.Context) state {
 			case ctx.Err() != nil:
 				return nil
 			case s.err != nil:
-				if cause := context.Cause(sctx); cause != nil && errors.Is(s.err, context.Canceled) {
-					s.err = cause
-				}
-				return r.failed("stage: " + s.err.Error())
+				return r.failed("stage: " + because(sctx, s.err).Error())
+			case on:
+				return r.starting
 			}
 			r.span(functions.PhaseStage, began, time.Now())
 			return r.starting
@@ -91,15 +103,52 @@ func (r *Replica) staging(ctx context.Context) state {
 	}
 }
 
+// because is the cause of the context where that is what an error is about.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
 type staged struct {
-	ckpt Checkpoint
-	err  error
+	ckpt  Checkpoint
+	early *Arriving // instead of ckpt
+	err   error
+}
+
+func (r *Replica) want() Want {
+	return Want{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Cache: r.o.Cache}
 }
 
 func (r *Replica) stage(ctx context.Context) staged {
-	c, err := r.o.Stager.Stage(ctx, Want{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest},
-		func(have, whole functions.Bytes) { r.have.Store(int64(have)); r.whole.Store(int64(whole)) })
-	return staged{c, err}
+	c, err := r.o.Stager.Stage(ctx, r.want(), r.arrives)
+	return staged{ckpt: c, err: err}
+}
+
+func (r *Replica) arrives(have, whole functions.Bytes) {
+	r.have.Store(int64(have))
+	r.whole.Store(int64(whole))
+}
+
+// bring stages, early where both sides can.
+func (r *Replica) bring(ctx context.Context) staged {
+	early, ok := r.o.Stager.(Early)
+	if !ok || !engine.Streams(r.o.Spec.Engine) {
+		return r.stage(ctx)
+	}
+	a, err := early.StageEarly(ctx, r.want(), r.arrives)
+	if err != nil {
+		return staged{err: err}
+	}
+	if !a.Here {
+		return staged{early: &a}
+	}
+	c, err := a.Rest(ctx)
+	if a.Settled != nil {
+		a.Settled()
+	}
+	return staged{ckpt: c, err: err}
 }
 
 // staged tells how far staging is.
@@ -151,7 +200,11 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		return r.failed(err.Error()), false
 	}
 	r.port = port
-	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory}
+	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache}
+	if r.coming != nil {
+		req.Path, req.Cache, req.Streamed = r.coming.Path, r.coming.Cache, true
+	}
+	req.Key = engine.NewKey()
 	var notices <-chan engine.Notice
 	if engine.Notifies(r.o.Spec.Engine) {
 		n, err := engine.ListenNotify()
@@ -166,16 +219,12 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	if err != nil {
 		return r.failed(err.Error()), false
 	}
-	meta, err := json.Marshal(Meta{
+	meta := Meta{
 		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
-		Port: port, Path: r.ckpt.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
-	})
-	if err != nil {
-		return r.failed(err.Error()), false
+		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
+		Key: cmd.Key,
 	}
-	sctx, cancel := context.WithTimeout(ctx, spawnWait)
-	child, err := r.o.Spawner.Spawn(sctx, keeper.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: meta})
-	cancel()
+	child, err := r.spawn(ctx, cmd, meta)
 	if err != nil {
 		return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err)), false
 	}
@@ -185,8 +234,38 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		r.eng.Close()
 	}
 	r.eng = r.o.Dial(cmd)
-	r.now.Endpoint = cmd.URL
+	r.now.Endpoint, r.now.Key = cmd.URL, cmd.Key
 	return r.booting(ctx, began, deadline, notices, mayRetry)
+}
+
+// spawn starts the process: forked from a warm interpreter where there is one
+// for it, executed where there is none.
+func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*keeper.Child, error) {
+	via, note := "", ""
+	if r.o.Warm != nil {
+		via, note = r.o.Warm(cmd)
+	}
+	for {
+		meta.Start, meta.Note = functions.StartPlain, note
+		if via != "" {
+			meta.Start, meta.Note = functions.StartWarm, ""
+		}
+		b, err := json.Marshal(meta)
+		if err != nil {
+			return nil, err
+		}
+		sctx, cancel := context.WithTimeout(ctx, spawnWait)
+		child, err := r.o.Spawner.Spawn(sctx, keeper.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, Via: via})
+		cancel()
+		if via != "" && errors.Is(err, keeper.ErrNoParent) {
+			via, note = "", err.Error()
+			continue
+		}
+		if err == nil {
+			r.now.Start, r.now.StartNote = meta.Start, meta.Note
+		}
+		return child, err
+	}
 }
 
 // booting follows a spawned engine until it has generated a token.
@@ -197,6 +276,17 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 	defer func() { cancel(); <-over }()
 	limit := time.NewTimer(time.Until(deadline))
 	defer limit.Stop()
+	// A checkpoint may still be arriving; the engine's time counts from its end.
+	var rest <-chan staged
+	var tick <-chan time.Time
+	booted := false
+	if r.coming != nil && !r.coming.over {
+		rest = r.coming.rest
+		t := time.NewTicker(200 * time.Millisecond)
+		defer t.Stop()
+		tick = t.C
+		limit.Stop()
+	}
 
 	listening, healthy := time.Time{}, time.Time{}
 	listens := func(at time.Time) {
@@ -250,8 +340,31 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 				return r.failed(fmt.Sprintf("%s: first token: %v", r.o.Spec.Engine, e.err)), false
 			default:
 				r.span(functions.PhaseWarmup, healthy, e.at)
+				if rest == nil {
+					return r.ready, false
+				}
+				booted = true // but nothing is served from bytes that are not verified
+			}
+		case s := <-rest:
+			rest, tick, r.coming.over = nil, nil, true
+			if s.err != nil {
+				if ctx.Err() != nil {
+					return nil, false
+				}
+				r.kill(ctx)
+				return r.failed("stage: " + because(r.coming.ctx, s.err).Error()), false
+			}
+			now := time.Now()
+			r.ckpt = s.ckpt
+			r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
+			r.span(functions.PhaseStage, r.coming.began, now)
+			if booted {
 				return r.ready, false
 			}
+			r.tell()
+			limit.Reset(r.o.Spec.Deadlines.Start.Std())
+		case <-tick:
+			r.staged()
 		case x := <-r.child.Exited:
 			return r.died(ctx, x, "loading", mayRetry)
 		case <-limit.C:
@@ -345,6 +458,7 @@ func (r *Replica) adopting(ctx context.Context) state {
 	r.child, r.port, r.phases = r.adopt.child, m.Port, m.Phases
 	r.logAt.Store(&r.child.Log)
 	r.now.Bytes, r.now.TotalBytes = m.Bytes, m.Bytes
+	r.now.Start, r.now.StartNote = m.Start, m.Note
 	r.ckpt.Path = m.Path
 	if m.Spec.Source != "" {
 		// For the lease. The engine has its files open: without one it lives on.
@@ -358,15 +472,21 @@ func (r *Replica) adopting(ctx context.Context) state {
 		}
 	}
 	cmd := engine.Adopted(m.Spec, m.Model, m.Port)
+	cmd.Key = m.Key
 	r.eng = r.o.Dial(cmd)
-	r.now.Endpoint = cmd.URL
+	r.now.Endpoint, r.now.Key = cmd.URL, cmd.Key
 	next, _ := r.booting(ctx, m.Started, m.Started.Add(m.Spec.Deadlines.Start.Std()+probeWait), nil, false)
 	return next
 }
 
 // READY: watch it.
 func (r *Replica) ready(ctx context.Context) state {
+	r.settle(ctx)
 	r.enter(functions.Ready)
+	if a, ok := r.eng.(adapters); ok {
+		r.shelf.serve(a)
+		defer r.shelf.serve(nil)
+	}
 	rctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d := r.o.Spec.Deadlines
@@ -452,8 +572,17 @@ func (r *Replica) ready(ctx context.Context) state {
 			if w.unload {
 				return r.draining(w)
 			}
+			if w.changed {
+				r.tell()
+			}
 			if w.suspect != "" {
 				probe(w.suspect)
+			}
+			if w.nap != nil && w.nap.level > 0 {
+				if engine.Sleeps(r.o.Spec) {
+					return r.sleeping(*w.nap)
+				}
+				r.log.Warn("told to sleep, which this engine cannot", "why", w.nap.why)
 			}
 		case <-ctx.Done():
 			return nil

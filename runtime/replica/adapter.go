@@ -1,0 +1,233 @@
+package replica
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+// Codes of an AdapterError.
+const (
+	AdapterNotFound    = "adapter_not_found"   // the model has none of this name, or its source has none: 404
+	AdapterInvalid     = "adapter_invalid"     // what is there is no adapter of this model: 400
+	AdapterUnavailable = "adapter_unavailable" // not now: no engine to load it into, or it failed: 503
+)
+
+// AdapterError is why an adapter was not loaded, for people.
+type AdapterError struct {
+	Code    string
+	Message string
+	Err     error // may be nil
+}
+
+func (e *AdapterError) Error() string { return e.Message }
+func (e *AdapterError) Unwrap() error { return e.Err }
+
+// adapters is an engine that loads adapters; *engine.Engine is one.
+type adapters interface {
+	LoadAdapter(ctx context.Context, name, path string) error
+	UnloadAdapter(ctx context.Context, name string) error
+}
+
+// shelf is what is known of the adapters of one replica. It has an owner of its
+// own, for adapters are loaded by whoever asks, beside the replica's life.
+type shelf struct {
+	mu     sync.Mutex
+	life   context.Context // of the replica; nil outside of Run
+	eng    adapters        // while READY
+	loaded []string        // least recently asked for first
+	leases map[string]func()
+	busy   map[string]chan struct{} // closed when that load is over
+	all    sync.WaitGroup
+}
+
+func (s *shelf) open(life context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.life = life
+	s.leases, s.busy = map[string]func(){}, map[string]chan struct{}{}
+}
+
+// serve gives the engine that adapters go to, nil for none now.
+func (s *shelf) serve(e adapters) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.eng = e
+}
+
+// clear waits for loads under way, whose context has ended, and drops all.
+func (s *shelf) clear() {
+	s.mu.Lock()
+	s.life, s.eng = nil, nil
+	s.mu.Unlock()
+	s.all.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, release := range s.leases {
+		release()
+	}
+	s.leases, s.loaded = nil, nil
+}
+
+func (s *shelf) names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Clone(s.loaded)
+	slices.Sort(out)
+	return out
+}
+
+// LoadAdapter has one of the model's adapters in the engine: staged, checked,
+// loaded. Again is cheap, and says that it is in use: where all slots are taken
+// the one asked for longest ago goes. Only a READY replica loads. Errors are
+// *AdapterError, or ctx's cause.
+func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
+	i := slices.IndexFunc(r.o.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name })
+	if i < 0 {
+		return &AdapterError{Code: AdapterNotFound, Message: fmt.Sprintf("model %s has no adapter %q", r.o.Model, name)}
+	}
+	s := &r.shelf
+	for {
+		s.mu.Lock()
+		if j := slices.Index(s.loaded, name); j >= 0 {
+			s.loaded = append(slices.Delete(s.loaded, j, j+1), name)
+			s.mu.Unlock()
+			return nil
+		}
+		eng, life := s.eng, s.life
+		if eng == nil || life == nil {
+			s.mu.Unlock()
+			return &AdapterError{Code: AdapterUnavailable, Message: fmt.Sprintf("adapter %s: the replica is not ready", name)}
+		}
+		other := s.busy[name]
+		if other == nil {
+			done := make(chan struct{})
+			s.busy[name] = done
+			s.all.Add(1)
+			s.mu.Unlock()
+			err := r.load(ctx, life, eng, r.o.Spec.Adapters[i])
+			s.mu.Lock()
+			delete(s.busy, name)
+			s.mu.Unlock()
+			close(done)
+			s.all.Done()
+			r.wish(func(w *wishes) { w.changed = true })
+			return err
+		}
+		s.mu.Unlock()
+		select {
+		case <-other: // look again: it may have failed for reasons of its own
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// load brings one adapter into the engine.
+func (r *Replica) load(ctx, life context.Context, eng adapters, a functions.Adapter) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(life, func() { cancel(errors.New("the replica has ended")) })()
+	fail := func(code string, err error) error {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return &AdapterError{Code: code, Message: fmt.Sprintf("adapter %s: %v", a.Name, err), Err: err}
+	}
+	sctx, stop := context.WithTimeoutCause(ctx, r.o.Spec.Deadlines.Stage.Std(), fmt.Errorf("not staged within %s", r.o.Spec.Deadlines.Stage))
+	defer stop()
+	c, err := r.o.Stager.Stage(sctx, Want{Team: r.o.Team, Source: a.Source, Dir: r.o.Dir}, func(_, _ functions.Bytes) {})
+	if err != nil {
+		return fail(AdapterUnavailable, fmt.Errorf("stage: %w", err))
+	}
+	release := c.Release
+	if release == nil {
+		release = func() {}
+	}
+	if err := checkAdapter(c.Path, a.Rank); err != nil {
+		release()
+		return fail(AdapterInvalid, err)
+	}
+	if err := r.room(ctx, eng); err != nil {
+		release()
+		return fail(AdapterUnavailable, err)
+	}
+	if err := eng.LoadAdapter(ctx, a.Name, c.Path); err != nil {
+		var se *engine.StatusError
+		if !errors.As(err, &se) || se.Status != http.StatusBadRequest || !engine.AdapterThere(se) {
+			release()
+			return fail(codeOf(err), err)
+		}
+	}
+	s := &r.shelf
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loaded = append(s.loaded, a.Name)
+	s.leases[a.Name] = release
+	return nil
+}
+
+// codeOf an engine's refusal.
+func codeOf(err error) string {
+	var se *engine.StatusError
+	if errors.As(err, &se) {
+		switch se.Status {
+		case http.StatusNotFound:
+			return AdapterNotFound
+		case http.StatusBadRequest, http.StatusInternalServerError, http.StatusUnprocessableEntity:
+			// vLLM says 500 where a rank is too large or modules do not fit.
+			return AdapterInvalid
+		}
+	}
+	return AdapterUnavailable
+}
+
+// room unloads what was asked for longest ago until a slot is free.
+func (r *Replica) room(ctx context.Context, eng adapters) error {
+	s := &r.shelf
+	for {
+		s.mu.Lock()
+		if len(s.loaded) < engine.AdapterSlots(r.o.Spec) {
+			s.mu.Unlock()
+			return nil
+		}
+		old := s.loaded[0]
+		s.loaded = s.loaded[1:]
+		release := s.leases[old]
+		delete(s.leases, old)
+		s.mu.Unlock()
+		err := eng.UnloadAdapter(ctx, old)
+		release()
+		var se *engine.StatusError
+		if err != nil && (!errors.As(err, &se) || se.Status != http.StatusNotFound) {
+			return fmt.Errorf("no slot: %s is not unloaded: %w", old, err)
+		}
+	}
+}
+
+// checkAdapter looks at what is to be loaded before the engine does.
+func checkAdapter(dir string, rank int) error {
+	b, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
+	if err != nil {
+		return fmt.Errorf("no adapter_config.json in it: %w", errors.Unwrap(err))
+	}
+	var c struct {
+		Rank int `json:"r"`
+	}
+	if err := json.Unmarshal(b, &c); err != nil {
+		return fmt.Errorf("adapter_config.json: %w", err)
+	}
+	if rank > 0 && c.Rank > rank {
+		return fmt.Errorf("its rank is %d, the model file allows %d", c.Rank, rank)
+	}
+	return nil
+}

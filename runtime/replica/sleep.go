@@ -1,0 +1,243 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+const (
+	// napWait bounds /sleep once nothing is in flight: weights go to host memory.
+	napWait = 30 * time.Second
+	// wakeWait bounds /wake_up, tokenWait the token after it.
+	wakeWait, tokenWait = 30 * time.Second, 15 * time.Second
+	// nightEvery is how often a sleeping engine is looked at.
+	nightEvery = 2 * time.Second
+)
+
+// sleeper is an engine that can sleep; *engine.Engine is one.
+type sleeper interface {
+	Sleep(ctx context.Context, level int, mode engine.SleepMode) error
+	Wake(ctx context.Context, level int) error
+}
+
+// nap is a wish to sleep, or with level 0 to wake.
+type nap struct {
+	level int
+	why   string
+}
+
+// SLEEPING: first the engine finishes what is in flight and falls asleep, then
+// it sleeps (SleepLevel says so) until it is woken or ended.
+func (r *Replica) sleeping(n nap) state {
+	return func(ctx context.Context) state {
+		s, ok := r.eng.(sleeper)
+		if !ok {
+			r.log.Warn("told to sleep, which this engine cannot", "why", n.why)
+			return r.ready
+		}
+		r.enter(functions.Sleeping)
+		sctx, cancel := context.WithCancel(ctx)
+		asleep := make(chan error, 1)
+		falling := true
+		go func() { asleep <- r.doze(sctx, s, n.level) }()
+		readings, reading := make(chan reading, 1), false
+		defer func() {
+			cancel()
+			if falling {
+				<-asleep
+			}
+			if reading {
+				<-readings
+			}
+		}()
+		look := time.NewTicker(nightEvery)
+		defer look.Stop()
+		rise := ""
+		for {
+			select {
+			case x := <-r.child.Exited:
+				next, _ := r.died(ctx, x, "sleeping", false)
+				return next
+			case err := <-asleep:
+				falling = false
+				if err != nil && ctx.Err() != nil {
+					return nil
+				}
+				if err != nil {
+					if x, ok := r.exited(200 * time.Millisecond); ok {
+						next, _ := r.died(ctx, x, "falling asleep", false)
+						return next
+					}
+					r.kill(ctx)
+					return r.failed(fmt.Sprintf("%s does not fall asleep: %v", r.o.Spec.Engine, err))
+				}
+				r.now.SleepLevel, r.now.Tier = n.level, functions.TierSleeping
+				r.now.InFlight, r.now.QueueLength = 0, 0
+				r.log.Info("asleep", "level", n.level, "why", n.why)
+				r.tell()
+				if rise != "" {
+					return r.waking(s, n.level, rise)
+				}
+			case <-look.C:
+				if !falling && !reading {
+					reading = true
+					go func() { readings <- r.read(sctx, pollWait) }()
+				}
+			case m := <-readings:
+				reading = false
+				// Whoever was on the way when it fell asleep stands there until
+				// it wakes.
+				if m.err == nil && m.Running+m.Waiting > 0 {
+					return r.waking(s, n.level, "a request stands before it")
+				}
+			case <-r.wake:
+				w := r.take()
+				if w.unload {
+					return r.draining(w)
+				}
+				if w.nap == nil {
+					break
+				}
+				switch {
+				case w.nap.level > 0:
+					rise = ""
+				case falling:
+					rise = w.nap.why + " "
+				default:
+					return r.waking(s, n.level, w.nap.why)
+				}
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// doze has the engine finish what it has, for as long as a drain may take, and
+// then sleep; what is not finished then is aborted.
+func (r *Replica) doze(ctx context.Context, s sleeper, level int) error {
+	drain := r.o.Spec.Deadlines.Drain.Std()
+	dctx, cancel := context.WithTimeout(ctx, drain+napWait)
+	defer cancel()
+	end := time.Now().Add(drain)
+	for { // ours first: those on the way to the engine are not in its count
+		m := r.read(dctx, pollWait)
+		if r.drained(m) || !time.Now().Before(end) {
+			break
+		}
+		if err := rest(dctx, drainEvery); err != nil {
+			return err
+		}
+	}
+	mode := engine.SleepWait
+	if !time.Now().Before(end) {
+		mode = engine.SleepAbort
+	}
+	err := s.Sleep(dctx, level, mode)
+	if err != nil && dctx.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("no answer to /sleep within %s", drain+napWait)
+	}
+	return err
+}
+
+// rest waits for d.
+func rest(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// errWakeHung: an engine that does not wake in time.
+var errWakeHung = errors.New("wake hung")
+
+// waking is LOADING_TO_GPU of an engine that slept.
+func (r *Replica) waking(s sleeper, level int, why string) state {
+	return func(ctx context.Context) state {
+		began := time.Now()
+		// A start of its own: its phases count from here.
+		r.o.Began, r.phases, r.adopt = began, nil, nil
+		r.now.SleepLevel = 0
+		r.enter(functions.Loading)
+		r.log.Info("waking", "why", why)
+		wctx, cancel := context.WithCancel(ctx)
+		awake, token := make(chan time.Time, 1), make(chan error, 1)
+		over := false
+		go func() { token <- r.rouse(wctx, s, level, awake) }()
+		defer func() {
+			cancel()
+			if !over {
+				<-token
+			}
+		}()
+		loaded := began
+		for {
+			select {
+			case at := <-awake:
+				r.span(functions.PhaseLoad, began, at)
+				loaded = at
+			case err := <-token:
+				over = true
+				if ctx.Err() != nil {
+					return nil
+				}
+				if err == nil {
+					r.span(functions.PhaseWarmup, loaded, time.Now())
+					return r.ready
+				}
+				if x, ok := r.exited(200 * time.Millisecond); ok {
+					next, _ := r.died(ctx, x, "waking", false)
+					return next
+				}
+				r.kill(ctx)
+				return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err))
+			case x := <-r.child.Exited:
+				next, _ := r.died(ctx, x, "waking", false)
+				return next
+			case <-r.wake:
+				if w := r.take(); w.unload {
+					r.enter(functions.Draining)
+					r.end(ctx)
+					return r.unloaded(w.reason)
+				}
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// rouse wakes the engine and asks it for a token.
+func (r *Replica) rouse(ctx context.Context, s sleeper, level int, awake chan<- time.Time) error {
+	limit := wakeWait
+	if level > 1 { // the weights are read again
+		limit = max(limit, r.o.Spec.Deadlines.Start.Std())
+	}
+	wctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := s.Wake(wctx, level); err != nil {
+		if wctx.Err() != nil {
+			return fmt.Errorf("%w: no answer to /wake_up within %s", errWakeHung, limit)
+		}
+		return fmt.Errorf("wake failed: %w", err)
+	}
+	awake <- time.Now()
+	tctx, cancel := context.WithTimeout(ctx, tokenWait)
+	defer cancel()
+	if err := r.eng.Token(tctx); err != nil {
+		if tctx.Err() != nil {
+			return fmt.Errorf("%w: no token within %s of /wake_up", errWakeHung, tokenWait)
+		}
+		return fmt.Errorf("wake failed: %w", err)
+	}
+	return nil
+}
