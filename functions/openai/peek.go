@@ -204,8 +204,8 @@ func (p *peeker) member(i int) (int, error) {
 	case "n":
 		if string(v) != "null" {
 			n, ok := integer(v)
-			if !ok || n < 1 || n > 1<<20 {
-				return 0, bad("/n", "n must be a small positive integer.")
+			if !ok || n < 1 || n > MaxN {
+				return 0, outside(key, "must be an integer from 1 to %d", MaxN)
 			}
 			p.env.N = int(n)
 		}
@@ -221,10 +221,12 @@ func (p *peeker) member(i int) (int, error) {
 			p.env.Messages += count
 			p.env.PromptBytes += len(v)
 		}
+		return end, prompt(key, v, count)
 	default:
 		if len(key) == 5 && strings.EqualFold(string(key), "model") {
 			p.miscased = string(key)
 		}
+		return end, bound(key, v, count)
 	}
 	return end, nil
 }

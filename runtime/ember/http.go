@@ -53,7 +53,8 @@ func (s *server) routes() http.Handler {
 
 // knows reports whether the caller sent the key, or asks what needs none.
 func (s *server) knows(r *http.Request) bool {
-	if r.URL.Path == "/health" || r.URL.Path == "/ping" {
+	switch r.URL.Path { // as of vLLM, they stay open: they tell of no request
+	case "/health", "/ping", "/version", "/metrics":
 		return true
 	}
 	sent, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")

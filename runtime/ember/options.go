@@ -40,8 +40,8 @@ type Options struct {
 	// of a unix datagram socket, or @name. Main takes it from NOTIFY_SOCKET.
 	NotifySocket string
 
-	// Key is what everything but /health and /ping wants as a bearer token; ""
-	// wants none. Main takes it from EMBER_API_KEY: a command line can be read
+	// Key is what everything but /health, /ping, /version and /metrics wants as a
+	// bearer token; "" wants none. Main takes it from EMBER_API_KEY: a command line can be read
 	// by everybody on the machine.
 	Key string
 

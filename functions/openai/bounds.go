@@ -1,0 +1,261 @@
+package openai
+
+import (
+	"bytes"
+	"fmt"
+	"regexp/syntax"
+	"strings"
+)
+
+// Bounds of what a request may ask of an engine that others share. Each stands
+// for an engine that one request has brought down, or could have: a field of a
+// few bytes that multiplies memory, a schema or a pattern that compiles for
+// minutes, an address that the engine would fetch.
+const (
+	MaxN           = 8        // n and best_of
+	MaxLogprobs    = 20       // logprobs, top_logprobs, prompt_logprobs, n_probs
+	MaxLogitBias   = 300      // members of logit_bias
+	MaxStops       = 16       // elements of stop
+	MaxStopBytes   = 4 << 10  // of stop as it stands in the body
+	MaxTokenLists  = 1024     // elements of stop_token_ids, allowed_token_ids, bad_words
+	MaxPrompts     = 2048     // elements of prompt and input, where they are no token ids
+	MaxSchemaBytes = 64 << 10 // of response_format, structured_outputs, guided_… and text
+	MaxToolsBytes  = 256 << 10
+	MaxSchemaDepth = 32  // nesting of any of these: sixteen levels of a JSON schema
+	MaxPattern     = 512 // bytes of a regular expression
+	MaxTemplate    = 4 << 10
+	MaxSalt        = 128
+)
+
+// outside says that a parameter is out of its bounds.
+func outside(key []byte, format string, args ...any) *Error {
+	return New(InvalidValue, string(key)+" "+fmt.Sprintf(format, args...)+".").With(pointer(key))
+}
+
+// bound checks one top-level member, whose value is valid JSON; of an array or
+// object count is how many elements it has. What it does not know it lets pass:
+// engines have many more parameters, and ignore those they do not know.
+func bound(key, v []byte, count int) error {
+	if v[0] == 'n' { // null
+		return nil
+	}
+	switch string(key) {
+	case "best_of":
+		return between(key, v, 1, MaxN)
+	case "logprobs":
+		if v[0] == 't' || v[0] == 'f' {
+			return nil
+		}
+		return between(key, v, 0, MaxLogprobs)
+	case "top_logprobs", "prompt_logprobs", "n_probs":
+		return between(key, v, 0, MaxLogprobs)
+	case "min_tokens":
+		return between(key, v, 0, 1<<31)
+	case "logit_bias":
+		if v[0] != '{' || count > MaxLogitBias {
+			return outside(key, "must be an object of at most %d members", MaxLogitBias)
+		}
+	case "stop", "stop_sequences":
+		if v[0] != '"' && v[0] != '[' || count > MaxStops || len(v) > MaxStopBytes {
+			return outside(key, "must be a string or at most %d of them, of %d bytes together", MaxStops, MaxStopBytes)
+		}
+	case "stop_token_ids", "allowed_token_ids", "bad_words":
+		if v[0] != '[' || count > MaxTokenLists {
+			return outside(key, "must be an array of at most %d elements", MaxTokenLists)
+		}
+	case "response_format", "structured_outputs", "structural_tag", "text", "json_schema",
+		"guided_json", "guided_choice", "guided_grammar", "grammar", "ebnf":
+		return schema(key, v, MaxSchemaBytes)
+	case "tools", "functions":
+		return schema(key, v, MaxToolsBytes)
+	case "guided_regex", "regex":
+		return pattern(key, v)
+	case "cache_salt":
+		if !plain(v) || len(v) < 3 || len(v) > MaxSalt+2 {
+			return outside(key, "must be a string of 1 to %d letters, digits, dots, dashes and underscores", MaxSalt)
+		}
+	case "chat_template_kwargs":
+		return template(key, v)
+	case "chat_template", "request_id", "rid", "kv_transfer_params", "ec_transfer_params", "mm_processor_kwargs", "media_io_kwargs",
+		"api_base", "base_url", "logits_processors", "custom_logit_processor", "lora_path", "lora", "session_params",
+		"bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "id_slot", "slot_id":
+		// Code, addresses, names of other requests, places in the engine: none of
+		// it is a caller's to choose.
+		return New(UnsupportedParameter, string(key)+" is not supported here.").With(pointer(key))
+	}
+	return nil
+}
+
+func between(key, v []byte, from, to int64) error {
+	if n, ok := integer(v); !ok || n < from || n > to {
+		return outside(key, "must be an integer from %d to %d", from, to)
+	}
+	return nil
+}
+
+// prompt checks messages, input or prompt. An array of numbers is one prompt of
+// token ids; of anything else, each element is one.
+func prompt(key, v []byte, count int) error {
+	if v[0] == '[' && count > MaxPrompts && string(key) != "messages" {
+		if c := v[skip(v, 1)]; c < '0' || c > '9' {
+			return outside(key, "must have at most %d elements", MaxPrompts)
+		}
+	}
+	// Few prompts speak of addresses; only those are walked through. Escapes
+	// could hide the word, but nobody else writes a letter of ASCII as one.
+	if v[0] == '"' || !bytes.Contains(v, []byte("url")) && !bytes.Contains(v, []byte(`\u007`)) && !bytes.Contains(v, []byte(`\u006`)) {
+		return nil
+	}
+	w := walker{b: v, member: func(parent, name, value []byte) error {
+		if !media(name) && !(string(name) == "url" && (media(parent) || string(parent) == "source")) {
+			return nil
+		}
+		if value[0] == '"' && !bytes.HasPrefix(value[1:], []byte("data:")) {
+			return New(InvalidValue, string(name)+" must be a data: URL: nothing is fetched for a request.").With(pointer(key))
+		}
+		return nil
+	}}
+	_, err := w.walk(0, 1, nil)
+	return err
+}
+
+func media(name []byte) bool {
+	switch string(name) {
+	case "image_url", "video_url", "audio_url", "file_url":
+		return true
+	}
+	return false
+}
+
+// schema checks what an engine compiles into a grammar.
+func schema(key, v []byte, most int) error {
+	if len(v) > most {
+		return outside(key, "must have at most %d bytes", most)
+	}
+	if v[0] != '{' && v[0] != '[' {
+		return nil
+	}
+	w := walker{b: v, depth: MaxSchemaDepth, member: func(_, name, value []byte) error {
+		if value[0] == '"' && (string(name) == "pattern" || string(name) == "regex") {
+			if pattern(key, value) != nil {
+				return outside(key, "has a pattern that is longer than %d bytes, or that RE2 does not take", MaxPattern)
+			}
+		}
+		return nil
+	}}
+	ok, err := w.walk(0, 1, nil)
+	if err == nil && ok < 0 {
+		return outside(key, "must not be nested deeper than %d", MaxSchemaDepth)
+	}
+	return err
+}
+
+// pattern checks a regular expression. What RE2's syntax takes has no
+// lookaround, no back-reference and no counted repetition above 1,000: it
+// compiles in linear time wherever it is compiled.
+func pattern(key, v []byte) error {
+	if v[0] != '"' || len(v) > MaxPattern+2 {
+		return outside(key, "must be a string of at most %d bytes", MaxPattern)
+	}
+	if _, err := syntax.Parse(text(v), syntax.Perl); err != nil {
+		return outside(key, "must be a regular expression that RE2 takes")
+	}
+	return nil
+}
+
+// template checks what goes to a chat template as variables. The engine's own
+// arguments must not be among them.
+func template(key, v []byte) error {
+	if v[0] != '{' || len(v) > MaxTemplate {
+		return outside(key, "must be an object of at most %d bytes", MaxTemplate)
+	}
+	w := walker{b: v, member: func(parent, name, _ []byte) error {
+		if parent != nil {
+			return nil
+		}
+		switch n := string(name); {
+		case n == "chat_template", n == "tokenize", n == "conversation", n == "messages", n == "tokenizer", n == "tokenizer_kwargs",
+			n == "padding", n == "truncation", n == "max_length", n == "return_tensors", n == "return_dict", n == "processor_kwargs",
+			strings.HasPrefix(n, "_"):
+			return outside(key, "must not set %s", clean(n))
+		}
+		return nil
+	}}
+	_, err := w.walk(0, 1, nil)
+	return err
+}
+
+// clean makes a name of a request's own fit for a message.
+func clean(s string) string {
+	if len(s) > 40 {
+		s = s[:40] + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// plain reports whether a literal is a string of letters, digits, '.', '_' and '-'.
+func plain(v []byte) bool {
+	if v[0] != '"' {
+		return false
+	}
+	for _, c := range v[1 : len(v)-1] {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// walker goes through a value that value has accepted.
+type walker struct {
+	b     []byte
+	depth int // most nesting; 0: MaxDepth holds already
+	// member is called for every member of every object: the name it and the
+	// object itself have, unescaped (parent is nil at the top), and its value.
+	member func(parent, name, value []byte) error
+}
+
+// walk goes through the value at i, nested deep, and returns where it ends; -1
+// where it is nested too deep.
+func (w *walker) walk(i, deep int, parent []byte) (int, error) {
+	b := w.b
+	c := b[i]
+	if c != '{' && c != '[' {
+		end, _, err := value(b, i, 1)
+		return end, err
+	}
+	if w.depth > 0 && deep > w.depth {
+		return -1, nil
+	}
+	closing := c + 2
+	for i = skip(b, i+1); b[i] != closing; i = skip(b, i) {
+		if b[i] == ',' {
+			i = skip(b, i+1)
+		}
+		name := parent // the elements of an array are called what the array is
+		if c == '{' {
+			end, escaped, err := str(b, i)
+			if err != nil {
+				return 0, err
+			}
+			name = b[i+1 : end-1]
+			if escaped {
+				name = unquote(b[i:end])
+			}
+			i = skip(b, skip(b, end)+1)
+		}
+		end, err := w.walk(i, deep+1, name)
+		if err != nil || end < 0 {
+			return end, err
+		}
+		if c == '{' {
+			if err := w.member(parent, name, b[i:end]); err != nil {
+				return 0, err
+			}
+		}
+		i = end
+	}
+	return i + 1, nil
+}
