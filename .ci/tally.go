@@ -4,7 +4,7 @@
 // of it (the line of each package, the whole output of what failed) and adds
 // the counts to a file:
 //
-//	go test -json ./... | go run .ci/tally.go -counts FILE
+//	go test -json ./... | go run .ci/tally.go -counts FILE [-whole]
 //	go run .ci/tally.go -counts FILE -sum      # N passed, N failed
 package main
 
@@ -29,14 +29,15 @@ type event struct {
 func main() {
 	counts := flag.String("counts", "", "file of counts")
 	sum := flag.Bool("sum", false, "print the sum of the counts")
+	whole := flag.Bool("whole", false, "a test that is skipped has failed")
 	flag.Parse()
-	if err := run(*counts, *sum); err != nil {
+	if err := run(*counts, *sum, *whole); err != nil {
 		fmt.Fprintln(os.Stderr, "tally:", err)
 		os.Exit(1)
 	}
 }
 
-func run(counts string, sum bool) error {
+func run(counts string, sum, whole bool) error {
 	if sum {
 		return total(counts)
 	}
@@ -80,6 +81,10 @@ func run(counts string, sum bool) error {
 			case e.Action == "skip":
 				skipped++
 				fmt.Print(strings.Join(output[key], ""))
+				if whole {
+					failed++
+					names = append(names, key+" (skipped)")
+				}
 			default:
 				passed++
 			}
@@ -97,7 +102,13 @@ func run(counts string, sum bool) error {
 	if _, err := fmt.Fprintln(f, passed, failed, strings.Join(names, "; ")); err != nil {
 		return err
 	}
-	return f.Close()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if whole && skipped > 0 {
+		return fmt.Errorf("%d tests were skipped where none may be", skipped)
+	}
+	return nil
 }
 
 // clip keeps the beginning and the end of a long output.
