@@ -81,10 +81,10 @@ func Open(c Config) (*Node, error) {
 		Store: st, Log: c.Log,
 		Sources: map[string]loader.Source{"file": dir.Source{}, "az": n.azure, "https": n.azure},
 	})
-	n.stager = NewStager(n.loader)
+	n.stager = NewStager(n.loader, StagerOptions{Arriving: filepath.Join(c.Data, "agent", "arriving"), Early: earlyFrom, Log: c.Log})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, c.Log), Environ: c.Environ, Leave: c.Leave,
+		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Environ: c.Environ, Leave: c.Leave,
 		Push: c.Push, InFlight: c.InFlight, Log: c.Log,
 	})
 	return n, nil
@@ -93,15 +93,20 @@ func Open(c Config) (*Node, error) {
 // keepFree is left on the disk for logs and everything else.
 const keepFree = 256 << 20
 
+// earlyFrom is how many missing bytes make an engine start before they are
+// here: less than that comes while a process is started.
+const earlyFrom = 8 << 20
+
 // hold leases the checkpoint that a path of the store belongs to, so that it is
 // not evicted under an engine. Folders used in place are nobody's to evict.
-func hold(st *store.Store, log *slog.Logger) func(path string) func() {
+func hold(st *store.Store, stager *Stager, log *slog.Logger) func(path string) func() {
 	return func(path string) func() {
+		path, release := stager.Hold(path)
 		lease, err := st.AcquirePath(path)
 		if err != nil {
 			log.Warn("the checkpoint of an adopted engine cannot be held", "path", path, "error", err)
 		}
-		return func() { lease.Release() }
+		return func() { release(); lease.Release() }
 	}
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -15,32 +16,59 @@ import (
 // goes on at low priority, until it is done, afterFor is over, or Close.
 type Stager struct {
 	loader *loader.Loader
+	o      StagerOptions
 	ctx    context.Context
 	cancel context.CancelFunc
 	after  sync.WaitGroup
+	early  early
+}
+
+// StagerOptions are how a stager works. The zero value stages whole checkpoints.
+type StagerOptions struct {
+	// Arriving is the agent's folder for checkpoints that are still arriving;
+	// "" shows none before it is here.
+	Arriving string
+	// Early is how many bytes must be missing for a start before the last of
+	// them: below, a mount costs more than it saves.
+	Early functions.Bytes
+	Log   *slog.Logger // may be nil
 }
 
 // afterFor bounds a staging whose model was called off.
 const afterFor = time.Hour
 
 // NewStager is the stager of a loader. Close it before the loader.
-func NewStager(l *loader.Loader) *Stager {
+func NewStager(l *loader.Loader, o StagerOptions) *Stager {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Stager{loader: l, ctx: ctx, cancel: cancel}
+	return &Stager{loader: l, o: o, ctx: ctx, cancel: cancel}
 }
 
-// Close calls off what goes on by itself.
+// Close calls off what goes on by itself, and shows nothing any more.
 func (s *Stager) Close() {
 	s.cancel()
 	s.after.Wait()
+	s.early.close()
 }
 
 // Stage brings a source here. It is a replica.Stager.
 func (s *Stager) Stage(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
-	st, err := s.loader.Stage(ctx, w.Source, loader.StageOptions{Base: w.Dir, Digest: w.Digest})
+	st, err := s.begin(ctx, w)
 	if err != nil {
 		return replica.Checkpoint{}, err
 	}
+	defer tell(st, progress)()
+	return s.whole(ctx, st, nil)
+}
+
+func (s *Stager) begin(ctx context.Context, w replica.Want) (*loader.Staging, error) {
+	return s.loader.Stage(ctx, w.Source, loader.StageOptions{Base: w.Dir, Digest: w.Digest})
+}
+
+// tell passes progress on until the function it returns was called.
+func tell(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop func()) {
 	events, stop := st.Events()
 	told := make(chan struct{})
 	go func() {
@@ -49,24 +77,34 @@ func (s *Stager) Stage(ctx context.Context, w replica.Want, progress func(have, 
 			progress(functions.Bytes(p.Done), functions.Bytes(p.Total))
 		}
 	}()
+	return func() { stop(); <-told }
+}
+
+// whole waits for all of a staging and lets go of it. check, which may be nil,
+// has the last word.
+func (s *Stager) whole(ctx context.Context, st *loader.Staging, check func() error) (replica.Checkpoint, error) {
 	c, err := st.Wait(ctx)
-	stop()
-	<-told
-	if err != nil {
-		if errors.Is(context.Cause(ctx), replica.ErrCalledOff) && s.ctx.Err() == nil {
-			s.goOn(st)
-		} else {
-			st.Release()
+	if err == nil && check != nil {
+		if err = check(); err != nil {
+			c.Lease.Release()
 		}
+	}
+	if err != nil {
+		s.drop(ctx, st)
 		return replica.Checkpoint{}, err
 	}
 	st.Release() // the lease stays
 	return replica.Checkpoint{Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Release: c.Lease.Release}, nil
 }
 
-// goOn finishes a staging that has nobody waiting, so that the next wake finds
-// its bytes here.
-func (s *Stager) goOn(st *loader.Staging) {
+// drop lets go of a staging that has not ended well, or not yet.
+func (s *Stager) drop(ctx context.Context, st *loader.Staging) {
+	if !errors.Is(context.Cause(ctx), replica.ErrCalledOff) || s.ctx.Err() != nil {
+		st.Release()
+		return
+	}
+	// Its bytes are finished with nobody waiting, so that the next wake finds
+	// them here.
 	st.SetPriority(loader.Low)
 	s.after.Go(func() {
 		defer st.Release()

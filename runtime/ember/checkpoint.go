@@ -46,15 +46,22 @@ func load(ctx context.Context, o *Options, percent func(int)) (*checkpoint, erro
 		tokenizer <- parsed{t, err}
 	}()
 	c := &checkpoint{maxLen: cfg.MaxPos}
-	c.model, err = llama.Open(o.Model, cfg, o.Threads)
+	report := func(done, total int64) bool {
+		percent(int(done * 100 / total))
+		return ctx.Err() == nil
+	}
+	if o.Copy {
+		c.model, err = llama.Copy(o.Model, cfg, o.Threads, report)
+	} else {
+		c.model, err = llama.Open(o.Model, cfg, o.Threads)
+	}
 	if err != nil {
 		<-tokenizer
 		return nil, err
 	}
-	c.model.Touch(func(done, total int64) bool {
-		percent(int(done * 100 / total))
-		return ctx.Err() == nil
-	})
+	if !o.Copy {
+		c.model.Touch(report)
+	}
 	p := <-tokenizer
 	c.tok, err = p.tok, p.err
 	if err == nil {

@@ -29,6 +29,10 @@ type Options struct {
 	MaxQueued int // requests that wait for a place; default 1024, beyond it 503
 	Threads   int // default GOMAXPROCS
 
+	// Copy reads the weights into memory, in the order of the files, instead of
+	// mapping them: for files that are still arriving, or that will not stay.
+	Copy bool
+
 	ChatTemplate    string        // names a family where the checkpoint's is unknown
 	ShutdownTimeout time.Duration // how long running sequences may go on after the context ends
 
@@ -98,6 +102,7 @@ func parse(args []string, stderr io.Writer) (Options, error) {
 	f.IntVar(&o.MaxBatch, "max-num-batched-tokens", 32, "tokens of one pass")
 	f.IntVar(&o.MaxQueued, "max-num-queued-reqs", 1024, "requests that may wait; beyond them 503")
 	f.IntVar(&o.Threads, "threads", 0, "threads that share a pass; default all processors")
+	f.BoolVar(&o.Copy, "copy", false, "read the weights into memory instead of mapping them: for files that are still arriving, or that will not stay")
 	f.StringVar(&o.ChatTemplate, "chat-template", "", "`family` of the chat template, where the checkpoint's is unknown: plain, chatml, llama3, llama2, mistral")
 	f.Float64Var(&shutdown, "shutdown-timeout", 0, "`seconds` that running sequences may go on after SIGTERM")
 	f.DurationVar(&o.ReadyDelay, "ready-delay", 0, "testing aid: wait so long before being ready")

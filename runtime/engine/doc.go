@@ -30,6 +30,9 @@
 // so readiness is noticed within a percent of the start at little CPU. Then
 // Token asks for one token and reads the answer.
 //
+// An engine that is started on files still arriving (Request.Streamed) keeps none
+// of them mapped: ember gets --copy, llama.cpp --no-mmap.
+//
 // Engines bind loopback only: host and port are thaw's, and a model file whose
 // args set them is refused.
 package engine

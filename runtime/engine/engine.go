@@ -113,6 +113,7 @@ func rowOf(e functions.Engine) (row, bool) {
 	case functions.EngineEmber:
 		return row{
 			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames, key: "EMBER_API_KEY",
+			streams:  []string{"--copy"},
 			reserved: []string{"--model", "--served-model-name", "--host", "--port"},
 			args: func(r Request) ([]string, error) {
 				return []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,

@@ -195,3 +195,38 @@ func TestFrequencies(t *testing.T) {
 		t.Errorf("%v", f[3])
 	}
 }
+
+// Weights that were copied give the very scores of weights that are mapped.
+func TestCopyAgrees(t *testing.T) {
+	for _, dtype := range []string{"BF16", "F32"} {
+		s := shape
+		s.DType = dtype
+		dir := t.TempDir()
+		if _, err := mint.Folder(dir, s, sample, 3); err != nil {
+			t.Fatal(err)
+		}
+		c, err := llama.ReadConfig(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var scores [2][]uint32
+		for i, open := range []func() (*llama.Model, error){
+			func() (*llama.Model, error) { return llama.Open(dir, c, 1) },
+			func() (*llama.Model, error) {
+				return llama.Copy(dir, c, 1, func(int64, int64) bool { return true })
+			},
+		} {
+			m, err := open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := []llama.Input{{Cache: m.NewCache(4), Tokens: tokens(20, 1), Logits: true}}
+			m.Forward(in)
+			scores[i] = bits(in[0].Out)
+			m.Close()
+		}
+		if !slices.Equal(scores[0], scores[1]) {
+			t.Errorf("%s: the scores differ", dtype)
+		}
+	}
+}

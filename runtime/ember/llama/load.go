@@ -40,6 +40,20 @@ func Open(dir string, c Config, threads int) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	return bound(dir, set, c, threads)
+}
+
+// Copy is Open for files that are still arriving or will not stay: the weights
+// are read into memory; see [safetensors.CopyFolder].
+func Copy(dir string, c Config, threads int, report func(done, total int64) bool) (*Model, error) {
+	set, err := safetensors.CopyFolder(dir, report)
+	if err != nil {
+		return nil, err
+	}
+	return bound(dir, set, c, threads)
+}
+
+func bound(dir string, set *safetensors.Set, c Config, threads int) (*Model, error) {
 	m := &Model{Config: c, set: set}
 	if err := m.bind(); err != nil {
 		set.Close()

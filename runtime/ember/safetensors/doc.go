@@ -7,6 +7,9 @@
 // overlap. So a truncated or crafted file is an error with a name in it and never
 // a read outside the mapping.
 //
+// Files that are still arriving, or that will not stay, are read into memory
+// instead (CopyFolder), each once and in order.
+//
 // Tensors stay valid until Close. Folders with model.safetensors.index.json are
 // one set of tensors over several files.
 package safetensors

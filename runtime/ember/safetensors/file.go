@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -18,6 +19,7 @@ import (
 type Set struct {
 	byName map[string]place
 	files  []*file
+	bring  func(path string) ([]byte, error)
 }
 
 type place struct {
@@ -27,7 +29,7 @@ type place struct {
 
 type file struct {
 	name string
-	all  []byte // the mapping
+	all  []byte // the mapping, of the file or of memory
 	data []byte // what follows the header
 }
 
@@ -36,10 +38,30 @@ const maxIndex = 64 << 20
 
 // OpenFolder maps model.safetensors, or the files that
 // model.safetensors.index.json names, of a checkpoint's folder.
-func OpenFolder(dir string) (*Set, error) {
+func OpenFolder(dir string) (*Set, error) { return openFolder(dir, Open) }
+
+// CopyFolder is OpenFolder for files that will not stay, or are still arriving:
+// they are read into memory of the process's own, each once and from its
+// beginning to its end, the files in the order of their names. report hears how
+// far it is after each piece and ends the reading when it returns false.
+func CopyFolder(dir string, report func(done, total int64) bool) (*Set, error) {
+	return openFolder(dir, func(paths ...string) (*Set, error) {
+		c := copying{report: report}
+		for _, p := range paths {
+			st, err := os.Stat(p)
+			if err != nil {
+				return nil, err
+			}
+			c.total += st.Size()
+		}
+		return open(c.file, paths...)
+	})
+}
+
+func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, error) {
 	one := filepath.Join(dir, "model.safetensors")
 	if _, err := os.Stat(one); err == nil {
-		return Open(one)
+		return open(one)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -81,7 +103,7 @@ func OpenFolder(dir string) (*Set, error) {
 	for i, n := range names {
 		paths[i] = filepath.Join(dir, n)
 	}
-	s, err := Open(paths...)
+	s, err := open(paths...)
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +118,10 @@ func OpenFolder(dir string) (*Set, error) {
 }
 
 // Open maps the given files as one set. The same name in two of them is an error.
-func Open(paths ...string) (*Set, error) {
-	s := &Set{byName: map[string]place{}}
+func Open(paths ...string) (*Set, error) { return open(mapFile, paths...) }
+
+func open(bring func(path string) ([]byte, error), paths ...string) (*Set, error) {
+	s := &Set{byName: map[string]place{}, bring: bring}
 	for _, p := range paths {
 		if err := s.add(p); err != nil {
 			s.Close()
@@ -108,7 +132,7 @@ func Open(paths ...string) (*Set, error) {
 }
 
 func (s *Set) add(path string) error {
-	all, err := mapFile(path)
+	all, err := s.bring(path)
 	if err != nil {
 		return err
 	}
@@ -126,6 +150,46 @@ func (s *Set) add(path string) error {
 		s.byName[t.Name] = place{t, f}
 	}
 	return nil
+}
+
+// piece is how much of a file is read at once: large enough for a source of
+// ranges, small enough for progress.
+const piece = 4 << 20
+
+// ErrStopped ends a CopyFolder whose report said so.
+var ErrStopped = errors.New("stopped")
+
+// copying reads files into memory.
+type copying struct {
+	done, total int64
+	report      func(done, total int64) bool
+}
+
+func (c *copying) file(path string) ([]byte, error) {
+	f, size, err := regular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all, err := memory(size)
+	if err != nil {
+		return nil, fmt.Errorf("%s: no memory for %d bytes: %w", path, size, err)
+	}
+	for at := 0; at < len(all); {
+		b := all[at:min(at+piece, len(all))]
+		n, err := io.ReadFull(f, b)
+		at += n
+		c.done += int64(n)
+		if err != nil {
+			err = fmt.Errorf("%s: at byte %d of %d: %w", path, at, len(all), err)
+		} else if !c.report(c.done, c.total) {
+			err = ErrStopped
+		}
+		if err != nil {
+			return nil, errors.Join(err, unmap(all))
+		}
+	}
+	return all, nil
 }
 
 // Close unmaps the files. No tensor may be used afterwards.

@@ -10,29 +10,45 @@ import (
 
 // mapFile maps a whole file for reading.
 func mapFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, size, err := regular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	if st.Size() == 0 {
-		return nil, fmt.Errorf("%s: 0 bytes are too few for a safetensors file", path)
-	}
-	if int64(int(st.Size())) != st.Size() {
-		return nil, fmt.Errorf("%s is too large for this machine's addresses", path)
-	}
-	b, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
+	b, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", path, err)
 	}
 	return b, nil
+}
+
+// regular opens a file that can be held in memory whole.
+func regular(path string) (*os.File, int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+	case !st.Mode().IsRegular():
+		err = fmt.Errorf("%s is not a regular file", path)
+	case st.Size() == 0:
+		err = fmt.Errorf("%s: 0 bytes are too few for a safetensors file", path)
+	case int64(int(st.Size())) != st.Size():
+		err = fmt.Errorf("%s is too large for this machine's addresses", path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, int(st.Size()), nil
+}
+
+// memory is n bytes that are no business of the collector's and go back to the
+// system with unmap. They begin at a page, as those of a file do.
+func memory(n int) ([]byte, error) {
+	return syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 }
 
 func unmap(b []byte) error {

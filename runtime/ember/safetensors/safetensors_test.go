@@ -3,6 +3,7 @@ package safetensors
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -203,12 +204,17 @@ func TestFolder(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s, err := OpenFolder(dir)
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
-		}
-		if err == nil {
-			s.Close()
+		open := map[string]func(string) (*Set, error){"mapped": OpenFolder, "copied": func(dir string) (*Set, error) {
+			return CopyFolder(dir, func(int64, int64) bool { return true })
+		}}
+		for how, open := range open {
+			s, err := open(dir)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s, %s: %v, want %q", c.name, how, err, c.want)
+			}
+			if err == nil {
+				s.Close()
+			}
 		}
 	}
 	if err := os.Mkdir(filepath.Join(t.TempDir(), "d"), 0o755); err != nil {
@@ -216,5 +222,59 @@ func TestFolder(t *testing.T) {
 	}
 	if _, err := Open(t.TempDir()); err == nil {
 		t.Error("opened a folder as a file")
+	}
+}
+
+// What is copied is what is mapped, and is read once, in order.
+func TestCopy(t *testing.T) {
+	dir := t.TempDir()
+	data := make([]float32, 3<<20)
+	for i := range data {
+		data[i] = float32(i)
+	}
+	for _, n := range []string{"a", "b"} {
+		var b bytes.Buffer
+		if err := Write(&b, "F32", []Source{{n, []int{len(data)}, data}, {n + ".bias", []int{1}, data[:1]}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, n+".safetensors"), b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	index := `{"weight_map":{"a":"a.safetensors","a.bias":"a.safetensors","b":"b.safetensors","b.bias":"b.safetensors"}}`
+	if err := os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), []byte(index), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mapped, err := OpenFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mapped.Close()
+	var last int64
+	copied, err := CopyFolder(dir, func(done, total int64) bool {
+		if done <= last || total != mapped.Size() {
+			t.Errorf("%d of %d after %d", done, total, last)
+		}
+		last = done
+		return true
+	})
+	if err != nil || last != mapped.Size() {
+		t.Fatal(last, err)
+	}
+	defer copied.Close()
+	for _, n := range mapped.Names() {
+		if !bytes.Equal(mapped.Bytes(n), copied.Bytes(n)) {
+			t.Error(n)
+		}
+	}
+	n := 0
+	if _, err := CopyFolder(dir, func(int64, int64) bool { n++; return n < 2 }); !errors.Is(err, ErrStopped) || n != 2 {
+		t.Error(n, err)
+	}
+	if err := os.Truncate(filepath.Join(dir, "b.safetensors"), 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := CopyFolder(dir, func(int64, int64) bool { return true }); err == nil || !strings.Contains(err.Error(), "b.safetensors") {
+		t.Error(err)
 	}
 }

@@ -1,0 +1,289 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/mount"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// A checkpoint that is still arriving lives in a folder of its own, below
+// StagerOptions.Arriving:
+//
+//	NAME/files    the mount, whose reads wait for their bytes
+//	NAME/model    a link, which is what the engine is given
+//
+// While bytes come the link leads to the mount. When the engine is READY it is
+// turned, in one rename, to the checkpoint's own files, so that what is opened
+// late is opened there, and the mount goes as soon as nobody has a file of it
+// open. The folder goes with the replica.
+const (
+	arrivingFiles = "files"
+	arrivingModel = "model"
+)
+
+// early is what of a stager is about checkpoints that are still arriving.
+type early struct {
+	mu     sync.Mutex // guards all below
+	shown  map[string]*shown
+	held   map[string]int // folders that adopted engines were given
+	swept  bool
+	told   bool // that nothing can be shown here
+	closed bool
+}
+
+// StageEarly brings a source here and shows its files before they are. It is a
+// replica.Early.
+func (s *Stager) StageEarly(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Arriving, error) {
+	st, err := s.begin(ctx, w)
+	if err != nil {
+		return replica.Arriving{}, err
+	}
+	stop := tell(st, progress)
+	a, err := st.Arriving(ctx)
+	if err != nil {
+		stop()
+		s.drop(ctx, st)
+		return replica.Arriving{}, err
+	}
+	var view *shown
+	if a.Missing > 0 && a.Missing >= int64(s.o.Early) && s.o.Arriving != "" {
+		view, err = s.show(a)
+		if err != nil {
+			s.unseen(err)
+		}
+	}
+	if view == nil {
+		a.Close()
+		return replica.Arriving{Here: true, Rest: func(ctx context.Context) (replica.Checkpoint, error) {
+			defer stop()
+			return s.whole(ctx, st, nil)
+		}}, nil
+	}
+	return replica.Arriving{
+		Path: view.link,
+		Rest: func(ctx context.Context) (replica.Checkpoint, error) {
+			defer stop()
+			c, err := s.whole(ctx, st, func() error { return a.Whole(ctx) })
+			if err != nil {
+				view.end()
+				return c, err
+			}
+			view.whole(c.Path)
+			lease := c.Release
+			c.Release = func() { view.end(); lease() }
+			return c, nil
+		},
+		Settled: view.settle,
+	}, nil
+}
+
+// unseen tells once that nothing can be shown on this machine, and of
+// everything else each time.
+func (s *Stager) unseen(err error) {
+	s.early.mu.Lock()
+	told := s.early.told
+	s.early.told = told || errors.Is(err, mount.ErrUnavailable)
+	s.early.mu.Unlock()
+	if !told {
+		s.o.Log.Info("engines start when all their bytes are here", "why", err)
+	}
+}
+
+// show mounts what arrives.
+func (s *Stager) show(a *loader.Arrival) (*shown, error) {
+	if err := s.sweep(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(s.o.Arriving, "")
+	if err != nil {
+		return nil, err
+	}
+	v := &shown{of: &s.early, dir: dir, link: filepath.Join(dir, arrivingModel), at: filepath.Join(dir, arrivingFiles), arrival: a}
+	if err = os.Mkdir(v.at, 0o755); err == nil {
+		err = os.Symlink(arrivingFiles, v.link)
+	}
+	if err == nil {
+		files := make([]mount.File, 0, len(a.Files))
+		for _, f := range a.Files {
+			files = append(files, mount.File{Name: f.Name, Size: f.Size})
+		}
+		v.mount, err = mount.New(v.at, files, a, mount.Options{Log: s.o.Log})
+	}
+	if err == nil && !s.early.add(v) {
+		err = context.Canceled
+		v.mount.Close()
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	return v, nil
+}
+
+// sweep makes the folder and, once, clears away what earlier agents left:
+// mounts whose server is gone, folders whose engine is. It is called when a
+// replica is started, and by then it is known which engines live.
+func (s *Stager) sweep() error {
+	s.early.mu.Lock()
+	defer s.early.mu.Unlock()
+	if s.early.swept {
+		return nil
+	}
+	if err := os.MkdirAll(s.o.Arriving, 0o755); err != nil {
+		return err
+	}
+	if err := mount.Sweep(s.o.Arriving); err != nil {
+		return err
+	}
+	list, err := os.ReadDir(s.o.Arriving)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if dir := filepath.Join(s.o.Arriving, e.Name()); s.early.held[dir] == 0 {
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+		}
+	}
+	s.early.swept = true
+	return nil
+}
+
+// Hold keeps the folder that an adopted engine was given, and tells where its
+// checkpoint really is. Any other path is what it is, and there is nothing to
+// let go.
+func (s *Stager) Hold(path string) (really string, release func()) {
+	dir := filepath.Dir(path)
+	if s.o.Arriving == "" || filepath.Base(path) != arrivingModel || filepath.Dir(dir) != filepath.Clean(s.o.Arriving) {
+		return path, func() {}
+	}
+	if to, err := os.Readlink(path); err == nil && filepath.IsAbs(to) {
+		path = to
+	}
+	e := &s.early
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.held == nil {
+		e.held = make(map[string]int)
+	}
+	e.held[dir]++
+	return path, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.held[dir]--; e.held[dir] == 0 {
+			delete(e.held, dir)
+			os.RemoveAll(dir) // links only; what stays is swept by the next agent
+		}
+	}
+}
+
+func (e *early) add(v *shown) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	if e.shown == nil {
+		e.shown = make(map[string]*shown)
+	}
+	e.shown[v.dir] = v
+	return true
+}
+
+// close ends what is still shown. Engines that are left running have links
+// that lead to their files, and those stay.
+func (e *early) close() {
+	e.mu.Lock()
+	e.closed = true
+	var all []*shown
+	for _, v := range e.shown {
+		all = append(all, v)
+	}
+	e.mu.Unlock()
+	for _, v := range all {
+		v.leave()
+	}
+}
+
+// shown is one checkpoint that is, or was, shown while it arrives.
+type shown struct {
+	of            *early
+	dir, link, at string
+	arrival       *loader.Arrival
+	mount         *mount.Mount
+
+	mu     sync.Mutex // guards the fields below
+	path   string     // of the checkpoint, once it is whole
+	turned bool       // the link leads there
+	gone   bool       // the mount is
+	over   bool
+}
+
+// whole says where the files are, now that they are.
+func (v *shown) whole(path string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.path = path
+}
+
+// settle turns the link to the files themselves, and takes the mount away if
+// nobody is in it.
+func (v *shown) settle() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.over || v.turned || v.path == "" {
+		return
+	}
+	next := v.link + ".new"
+	if os.Symlink(v.path, next) != nil || os.Rename(next, v.link) != nil {
+		os.Remove(next)
+		return // the mount stays and does as well
+	}
+	v.turned = true
+	if v.mount.Leave() {
+		v.unmounted()
+		// For who resolved the link at its start.
+		_ = os.Symlink(v.path, v.at)
+	}
+}
+
+// unmounted lets go of the bytes; mu is held.
+func (v *shown) unmounted() {
+	v.gone = true
+	v.arrival.Close()
+	os.Remove(v.at)
+}
+
+// leave is the end of the agent: the mount goes with it, links stay.
+func (v *shown) leave() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.gone {
+		v.mount.Close()
+		v.unmounted()
+	}
+}
+
+// end is the end of the replica: all of it goes.
+func (v *shown) end() {
+	v.leave()
+	v.mu.Lock()
+	over := v.over
+	v.over = true
+	v.mu.Unlock()
+	if over {
+		return
+	}
+	os.RemoveAll(v.dir)
+	v.of.mu.Lock()
+	delete(v.of.shown, v.dir)
+	v.of.mu.Unlock()
+}
