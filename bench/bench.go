@@ -36,10 +36,12 @@ Examples:
   thaw bench coldstart --model tiny -n 20 --baseline bench/results/coldstart.json
   thaw bench gateway --out bench/results
   thaw bench gateway --quick --only cpu
+  thaw bench loader --out bench/results
 
 Benches:
   coldstart   from zero replicas to the first token, phase by phase
   gateway     CPU, memory and latency of the data path beside nginx and others
+  loader      bytes from a blob store to the disk beside azblob, curl and aria2c
 
   thaw bench BENCH --help says more.
 `
@@ -53,6 +55,10 @@ type verb struct {
 var verbs = map[string]verb{
 	"coldstart": {run: runColdstart},
 	"gateway":   {run: runGateway},
+	"loader":    {run: runLoader},
+	"blobs":     {run: runBlobs, hidden: true},
+	"ceilings":  {run: runCeilings, hidden: true},
+	"download":  {run: runDownload, hidden: true},
 	"engine":    {run: runEngine, hidden: true},
 	"proxy":     {run: runProxy, hidden: true},
 }
@@ -135,7 +141,12 @@ func usageError(stderr io.Writer, format string, a ...any) error {
 // scratch is a folder for data and logs; done removes it when the bench went
 // well and says where it is when not.
 func scratch(stderr io.Writer) (dir string, done func(error), err error) {
-	dir, err = os.MkdirTemp("", "thaw-bench-")
+	return scratchIn("", stderr)
+}
+
+// scratchIn is scratch in a folder that matters; "" is the system's.
+func scratchIn(where string, stderr io.Writer) (dir string, done func(error), err error) {
+	dir, err = os.MkdirTemp(where, "thaw-bench-")
 	return dir, func(err error) {
 		if err == nil {
 			os.RemoveAll(dir)

@@ -1,0 +1,188 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/loader"
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+const aboutLoader = `Measures how bytes come from a blob store to the disk: thaw beside azblob's
+DownloadFile, curl and aria2c (those that are found), from one server, in
+interleaved rounds, beside the ceilings of the same minute. Writes loader.json
+and loader.md. Needs Linux, and room for two downloads in --dir.
+
+Parts (--only): unshaped  a server that is as quick as it goes
+                md5       the same where the source keeps an MD5 of the whole
+                shaped    a server shaped like an account: a rate per connection,
+                          a delay to the first byte, stragglers
+                stormy    that, with storms of 503
+                memory    the highest memory at 1 and 4 GiB (--big: 16 GiB too)
+                resume    kill -9 in the middle, begun again
+
+Examples:
+  thaw bench loader --out bench/results
+  thaw bench loader --only unshaped --size 1Gi --rounds 3
+  thaw bench loader --quick
+`
+
+var loaderParts = []string{"unshaped", "md5", "shaped", "stormy", "memory", "resume"}
+
+func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	f := flags("loader", aboutLoader, stderr)
+	quick := f.Bool("quick", false, "little of everything: shows that it works, its numbers mean nothing")
+	only := f.String("only", strings.Join(loaderParts, ","), "parts to run")
+	rounds := f.Int("rounds", 5, "rounds of each comparison")
+	size := functions.Bytes(4 << 30)
+	f.TextVar(&size, "size", size, "bytes of one download")
+	big := f.Bool("big", false, "measure memory at 16 GiB too; wants that much disk")
+	where := f.String("dir", "", "folder on the disk to measure (the system's for temporary files)")
+	curl := f.String("curl", "", "curl to measure (found on PATH)")
+	aria2 := f.String("aria2c", "", "aria2c to measure (found on PATH)")
+	thaw := f.String("thaw", "", "thaw to measure (this program)")
+	out := f.String("out", "bench-results", "folder for the report")
+	asJSON := f.Bool("json", false, "print the result as JSON instead of tables")
+	strict := f.Bool("strict", false, "exit with 1 when a goal is missed")
+	if err := parse(f, args); err != nil {
+		return err
+	}
+	if *rounds < 1 || *rounds > 1000 {
+		return usageError(stderr, "--rounds: 1 to 1000")
+	}
+	if size < 8<<20 || size > 1<<40 {
+		return usageError(stderr, "--size: 8Mi to 1Ti")
+	}
+	o := loader.Options{Rounds: *rounds, Curl: *curl, Aria2: *aria2, Memory: []functions.Bytes{1 << 30, 4 << 30}}
+	if *big {
+		o.Memory = append(o.Memory, 16<<30)
+	}
+	if *quick {
+		size, o.Rounds, o.Noise = 64<<20, 1, 32<<20
+		o.Memory = []functions.Bytes{64 << 20}
+	}
+	parts := map[string]bool{}
+	for part := range strings.SplitSeq(*only, ",") {
+		part = strings.TrimSpace(part)
+		known := false
+		for _, p := range loaderParts {
+			known = known || p == part
+		}
+		if !known {
+			return usageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(loaderParts, ", "))
+		}
+		parts[part] = true
+	}
+	if parts["unshaped"] || parts["md5"] {
+		o.Unshaped, o.MD5 = size, parts["md5"]
+	}
+	if parts["shaped"] {
+		o.Shaped = size
+	}
+	if parts["stormy"] {
+		o.Stormy = size
+	}
+	if !parts["memory"] {
+		o.Memory = nil
+	}
+	if parts["resume"] {
+		o.Resume = size
+	}
+	if o.Self, err = program(*thaw); err != nil {
+		return err
+	}
+	dir, done, err := scratchIn(*where, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { done(err) }()
+	o.Dir = dir
+	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
+	r := loader.Result{Provenance: report.Made(loader.Kind, shown("loader", args), time.Now())}
+	if r, err = loader.Run(ctx, o, r); err != nil {
+		return err
+	}
+	if err := r.Write(*out); err != nil {
+		return err
+	}
+	if *asJSON {
+		return show(stdout, true, r)
+	}
+	for _, p := range r.Tables() {
+		fmt.Fprintf(stdout, "%s\n\n", p.Heading)
+		if err := p.Table.Text(stdout); err != nil {
+			return err
+		}
+		fmt.Fprintln(stdout)
+	}
+	fmt.Fprintf(stderr, "wrote %s\n", filepath.Join(*out, "loader.{json,md}"))
+	if *strict {
+		for _, g := range r.Goals {
+			if !g.Met {
+				return fmt.Errorf("goal missed: %s is %s, want %s", g.What, g.Got, g.Want)
+			}
+		}
+	}
+	return nil
+}
+
+func runBlobs(ctx context.Context, args []string, _, stderr io.Writer) error {
+	f := flags("blobs", "A blob server of noise, as quick as it goes or shaped (for the benches).\n", stderr)
+	addr := f.String("addr", "127.0.0.1:10000", "address to listen on")
+	noise := f.String("noise", "", "file that contents are made of; --make makes it")
+	make := f.Bool("make", false, "make that file first")
+	var shape loader.Shape
+	shape.Register(f)
+	if err := parse(f, args); err != nil {
+		return err
+	}
+	if *noise == "" {
+		return usageError(stderr, "--noise FILE is needed")
+	}
+	if *make {
+		if err := loader.MakeNoise(*noise); err != nil {
+			return err
+		}
+	}
+	return loader.ServeBlobs(ctx, *addr, *noise, shape)
+}
+
+func runCeilings(_ context.Context, args []string, stdout, stderr io.Writer) error {
+	f := flags("ceilings", "What disk and checksums can do (for the benches).\n", stderr)
+	dir := f.String("dir", ".", "folder on the disk")
+	size := functions.Bytes(1 << 30)
+	f.TextVar(&size, "size", size, "bytes to write")
+	if err := parse(f, args); err != nil {
+		return err
+	}
+	c, err := loader.Machine(*dir, int64(size))
+	if err != nil {
+		return err
+	}
+	return show(stdout, true, c)
+}
+
+func runDownload(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f := flags("download", "One download of one contender (for the benches).\n", stderr)
+	var d loader.Download
+	size := functions.Bytes(1 << 30)
+	f.StringVar(&d.With, "with", loader.Thaw, "contender")
+	f.StringVar(&d.Server, "server", "http://127.0.0.1:10000", "the blob server of the bench")
+	f.TextVar(&size, "size", size, "bytes of the weights")
+	f.BoolVar(&d.MD5, "md5", false, "with a digest of the whole at the source")
+	f.StringVar(&d.Into, "into", "", "folder")
+	f.StringVar(&d.Profile, "profile", "", "write a processor profile into this file")
+	if err := parse(f, args); err != nil {
+		return err
+	}
+	if d.Into == "" {
+		return usageError(stderr, "--into DIR is needed")
+	}
+	d.Size = int64(size)
+	return d.Run(ctx, stdout)
+}

@@ -1,0 +1,340 @@
+package loader
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Shape is what keeps a server from being as quick as it could be. The zero
+// value keeps it from nothing.
+type Shape struct {
+	Rate       functions.Bytes // a second, of each connection
+	First      time.Duration   // before the first byte of every answer
+	Stragglers float64         // share of the answers that are Slower
+	Slower     float64         // times slower they are
+	Total      functions.Bytes // a second, of all connections together
+	Storm      time.Duration   // of every Every, the time in which all is answered with 503
+	Every      time.Duration
+}
+
+// Account is what one real account looks like from one machine.
+var Account = Shape{Rate: 57 << 20, First: 30 * time.Millisecond, Stragglers: 0.01, Slower: 10, Total: 1_500_000_000}
+
+// Register makes the flags of a server.
+func (s *Shape) Register(f *flag.FlagSet) {
+	f.TextVar(&s.Rate, "rate", s.Rate, "bytes a second of each connection")
+	f.DurationVar(&s.First, "first", s.First, "delay before the first byte of every answer")
+	f.Float64Var(&s.Stragglers, "stragglers", s.Stragglers, "share of the answers that are slower")
+	f.Float64Var(&s.Slower, "slower", 10, "how many times slower those are")
+	f.TextVar(&s.Total, "total", s.Total, "bytes a second of all connections together")
+	f.DurationVar(&s.Storm, "storm", s.Storm, "how long, of every --every, all is answered with 503")
+	f.DurationVar(&s.Every, "every", 5*time.Second, "see --storm")
+}
+
+// flags are the words that make a server of this shape.
+func (s Shape) flags() []string {
+	if s == (Shape{}) {
+		return nil
+	}
+	return []string{
+		"--rate", s.Rate.String(), "--first", s.First.String(),
+		"--stragglers", fmt.Sprint(s.Stragglers), "--slower", fmt.Sprint(s.Slower),
+		"--total", s.Total.String(), "--storm", s.Storm.String(), "--every", s.Every.String(),
+	}
+}
+
+// Stats are what a server has done.
+type Stats struct {
+	Bytes   int64 `json:"bytes"` // of blobs, sent
+	Gets    int64 `json:"gets"`
+	Heads   int64 `json:"heads"`
+	Lists   int64 `json:"lists"`
+	Refused int64 `json:"refused"` // by a storm
+}
+
+// server is the blob server.
+type server struct {
+	noise *noise
+	shape Shape
+	began time.Time
+	all   bucket // of Total
+
+	bytes, gets, heads, lists, refused atomic.Int64
+}
+
+// ServeBlobs serves contents made of the noise at path until ctx ends.
+func ServeBlobs(ctx context.Context, addr, path string, shape Shape) error {
+	n, err := openNoise(path)
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	return newServer(n, shape).run(ctx, ln)
+}
+
+func newServer(n *noise, shape Shape) *server {
+	return &server{noise: n, shape: shape, began: time.Now(), all: bucket{rate: float64(shape.Total)}}
+}
+
+// ofConnection is the key of a connection's own bucket.
+type ofConnection struct{}
+
+func (s *server) run(ctx context.Context, ln net.Listener) error {
+	h := &http.Server{
+		Handler: s, ReadHeaderTimeout: 10 * time.Second,
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, ofConnection{}, &bucket{rate: float64(s.shape.Rate)})
+		},
+	}
+	stop := context.AfterFunc(ctx, func() { h.Close() })
+	defer stop()
+	if err := h.Serve(ln); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// bucket lets bytes through at a rate.
+type bucket struct {
+	rate float64 // bytes a second; 0: any
+
+	mu   sync.Mutex // guards next
+	next time.Time  // when the next bytes may go
+}
+
+// late is how far a bucket may fall behind and make up for it: timers wake late,
+// and what they cost must not be the rate.
+const late = 20 * time.Millisecond
+
+// take is how long to wait before n bytes may go.
+func (b *bucket) take(now time.Time, n int64, slower float64) time.Duration {
+	if b.rate <= 0 {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if behind := now.Add(-late); b.next.Before(behind) {
+		b.next = behind
+	}
+	wait := b.next.Sub(now)
+	b.next = b.next.Add(time.Duration(float64(n) * slower / b.rate * float64(time.Second)))
+	return wait
+}
+
+func rest(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/stats" {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(Stats{s.bytes.Load(), s.gets.Load(), s.heads.Load(), s.lists.Load(), s.refused.Load()})
+		return
+	}
+	if rest(r.Context(), s.shape.First) != nil {
+		return
+	}
+	if s.shape.Storm > 0 && time.Since(s.began)%s.shape.Every < s.shape.Storm {
+		s.refused.Add(1)
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusServiceUnavailable, "ServerBusy")
+		return
+	}
+	rest, ok := strings.CutPrefix(r.URL.Path, "/"+account+"/"+container)
+	if !ok {
+		refuse(w, http.StatusNotFound, "ContainerNotFound")
+		return
+	}
+	if r.URL.Query().Get("comp") == "list" {
+		s.lists.Add(1)
+		s.list(w, r.URL.Query().Get("prefix"))
+		return
+	}
+	dir, name, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+	size, sum, err := parseFolder(dir)
+	if err != nil || name != weights && name != config {
+		refuse(w, http.StatusNotFound, "BlobNotFound")
+		return
+	}
+	if r.Method == http.MethodHead {
+		s.heads.Add(1)
+	} else {
+		s.gets.Add(1)
+	}
+	s.blob(w, r, dir, name, size, sum)
+}
+
+func refuse(w http.ResponseWriter, status int, code string) {
+	w.Header().Set("x-ms-error-code", code)
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `<?xml version="1.0" encoding="utf-8"?><Error><Code>%s</Code><Message>no</Message></Error>`, code)
+}
+
+// tag is the one version of a blob.
+func tag(dir, name string) string { return "0x8DBE7C4" + dir + name[:1] }
+
+func (s *server) list(w http.ResponseWriter, prefix string) {
+	dir := strings.TrimSuffix(prefix, "/")
+	size, sum, err := parseFolder(dir)
+	var b strings.Builder
+	b.WriteString(`<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>`)
+	if err == nil {
+		item := func(name string, size int64, md5 []byte) {
+			fmt.Fprintf(&b, "<Blob><Name>%s/%s</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length>", dir, name, tag(dir, name), size)
+			if md5 != nil {
+				fmt.Fprintf(&b, "<Content-MD5>%s</Content-MD5>", base64.StdEncoding.EncodeToString(md5))
+			}
+			b.WriteString("<BlobType>BlockBlob</BlobType></Properties></Blob>")
+		}
+		var digest []byte
+		if sum {
+			if digest, err = s.noise.md5(size); err != nil {
+				refuse(w, http.StatusInternalServerError, "InternalError")
+				return
+			}
+		}
+		item(config, int64(len(configJSON)), nil)
+		item(weights, size, digest)
+	}
+	b.WriteString(`</Blobs><NextMarker /></EnumerationResults>`)
+	w.Header().Set("Content-Type", "application/xml")
+	_, _ = io.WriteString(w, b.String())
+}
+
+func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, size int64, sum bool) {
+	etag := `"` + tag(dir, name) + `"`
+	if m := r.Header.Get("If-Match"); m != "" && m != etag && m != "*" {
+		refuse(w, http.StatusPreconditionFailed, "ConditionNotMet")
+		return
+	}
+	if name == config {
+		size = int64(len(configJSON))
+	}
+	h := w.Header()
+	h.Set("ETag", etag)
+	h.Set("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("x-ms-blob-type", "BlockBlob")
+	rng := r.Header.Get("x-ms-range")
+	if rng == "" {
+		rng = r.Header.Get("Range")
+	}
+	from, to, status := int64(0), size, http.StatusOK
+	if rng != "" {
+		var ok bool
+		if from, to, ok = parseRange(rng, size); !ok {
+			h.Set("Content-Range", fmt.Sprintf("bytes */%d", size))
+			refuse(w, http.StatusRequestedRangeNotSatisfiable, "InvalidRange")
+			return
+		}
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to-1, size))
+		status = http.StatusPartialContent
+	}
+	if sum && name == weights && (status == http.StatusOK || r.Method == http.MethodHead) {
+		digest, err := s.noise.md5(size)
+		if err != nil {
+			refuse(w, http.StatusInternalServerError, "InternalError")
+			return
+		}
+		h.Set("Content-MD5", base64.StdEncoding.EncodeToString(digest))
+	}
+	h.Set("Content-Length", strconv.FormatInt(to-from, 10))
+	w.WriteHeader(status)
+	if r.Method == http.MethodHead {
+		return
+	}
+	if name == config {
+		n, _ := w.Write(configJSON[from:to])
+		s.bytes.Add(int64(n))
+		return
+	}
+	_ = s.send(r.Context(), w, size, from, to) // the client went away; it knows
+}
+
+// send sends weights, out of the page cache where that can be.
+func (s *server) send(ctx context.Context, w http.ResponseWriter, size, from, to int64) error {
+	f, err := os.Open(s.noise.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	own, slower, most := (*bucket)(nil), 1.0, s.noise.period
+	if s.shape.Rate > 0 || s.shape.Total > 0 {
+		own, _ = ctx.Value(ofConnection{}).(*bucket)
+		most = 256 << 10
+		if rand.Float64() < s.shape.Stragglers {
+			slower = s.shape.Slower
+		}
+	}
+	return s.noise.sections(size, from, to, most, func(p section) error {
+		if own != nil {
+			now := time.Now()
+			if err := rest(ctx, max(own.take(now, p.len, slower), s.all.take(now, p.len, 1))); err != nil {
+				return err
+			}
+		}
+		if p.mem != nil {
+			n, err := w.Write(p.mem)
+			s.bytes.Add(int64(n))
+			return err
+		}
+		if _, err := f.Seek(p.at, io.SeekStart); err != nil {
+			return err
+		}
+		n, err := io.CopyN(w, f, p.len) // sendfile
+		s.bytes.Add(n)
+		return err
+	})
+}
+
+// parseRange reads "bytes=a-b" and "bytes=a-"; the result is [from, to).
+func parseRange(h string, size int64) (from, to int64, ok bool) {
+	spec, ok := strings.CutPrefix(h, "bytes=")
+	a, b, cut := strings.Cut(spec, "-")
+	if !ok || !cut {
+		return 0, 0, false
+	}
+	from, err := strconv.ParseInt(a, 10, 64)
+	if err != nil || from < 0 || from >= size {
+		return 0, 0, false
+	}
+	to = size
+	if b != "" {
+		last, err := strconv.ParseInt(b, 10, 64)
+		if err != nil || last < from {
+			return 0, 0, false
+		}
+		to = min(to, last+1)
+	}
+	return from, to, true
+}

@@ -1,0 +1,116 @@
+package loader
+
+import (
+	"crypto/md5"
+	"crypto/sha256"
+	"errors"
+	"hash"
+	"os"
+	"path/filepath"
+	"time"
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Ceilings are what the machine can do at that minute, in bytes a second. 0 is
+// what could not be measured here.
+type Ceilings struct {
+	Link    float64 `json:"link"`          // loopback, received and dropped
+	Copy    float64 `json:"link_and_disk"` // received and written through the cache, nothing else
+	Direct  float64 `json:"disk_direct"`   // O_DIRECT
+	Cached  float64 `json:"disk_cached"`   // through the page cache, until it is on the disk
+	XXH3    float64 `json:"xxh3"`          // of one core
+	SHA256  float64 `json:"sha256"`
+	MD5     float64 `json:"md5"`
+	CPULink float64 `json:"link_cpu_seconds_per_gib"`
+	CPUCopy float64 `json:"link_and_disk_cpu_seconds_per_gib"`
+}
+
+const (
+	diskBlock  = 8 << 20
+	diskAtOnce = 4
+)
+
+// aligned is a buffer that O_DIRECT takes.
+func aligned(n int) []byte {
+	b := make([]byte, n+4096)
+	off := 4096 - int(uintptr(unsafe.Pointer(&b[0]))&4095)
+	return b[off : off+n]
+}
+
+// diskRate writes so many bytes into a new file in dir and returns bytes a
+// second until they are on the disk.
+func diskRate(dir string, size int64, direct bool) (rate float64, err error) {
+	name := filepath.Join(dir, "ceiling")
+	open := os.Create
+	if direct {
+		open = createDirect
+	}
+	f, err := open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		f.Close()
+		os.Remove(name)
+	}()
+	began := time.Now()
+	if err := allocate(f, size); err != nil {
+		return 0, err
+	}
+	left, fail := make(chan int64, size/diskBlock), make(chan error, diskAtOnce)
+	for off := int64(0); off+diskBlock <= size; off += diskBlock {
+		left <- off
+	}
+	close(left)
+	for range diskAtOnce {
+		go func() {
+			buf := aligned(diskBlock)
+			for i := range buf {
+				buf[i] = byte(i * 7)
+			}
+			var err error
+			for off := range left {
+				if err == nil {
+					_, err = f.WriteAt(buf, off)
+				}
+			}
+			fail <- err
+		}()
+	}
+	for range diskAtOnce {
+		err = errors.Join(err, <-fail)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return float64(size/diskBlock*diskBlock) / time.Since(began).Seconds(), err
+}
+
+// hashRate is how much of a core's time a checksum takes, in bytes a second.
+func hashRate(h func([]byte)) float64 {
+	buf := make([]byte, diskBlock)
+	n, began := 0, time.Now()
+	for time.Since(began) < 100*time.Millisecond {
+		h(buf)
+		n += len(buf)
+	}
+	return float64(n) / time.Since(began).Seconds()
+}
+
+// Machine measures disk and checksums with a file of so many bytes in dir. It
+// is run in a process of its own, because it fills memory.
+func Machine(dir string, size int64) (c Ceilings, err error) {
+	c.Direct, err = diskRate(dir, size, true)
+	if err != nil { // a file system without it, such as tmpfs
+		c.Direct = 0
+	}
+	if c.Cached, err = diskRate(dir, size, false); err != nil {
+		return c, err
+	}
+	of := func(h hash.Hash) float64 { return hashRate(func(b []byte) { h.Write(b) }) }
+	c.XXH3 = hashRate(func(b []byte) { xxh3.Hash(b) })
+	c.SHA256, c.MD5 = of(sha256.New()), of(md5.New())
+	return c, nil
+}

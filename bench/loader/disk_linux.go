@@ -1,0 +1,30 @@
+package loader
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+func createDirect(name string) (*os.File, error) {
+	return os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_DIRECT, 0o600)
+}
+
+func allocate(f *os.File, size int64) error { return unix.Fallocate(int(f.Fd()), 0, 0, size) }
+
+// flush brings everything of dir's file system to the disk.
+func flush(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return unix.Syncfs(int(d.Fd()))
+}
+
+// room is the bytes free in dir.
+func room(dir string) (int64, error) {
+	var st unix.Statfs_t
+	err := unix.Statfs(dir, &st)
+	return int64(st.Bavail) * int64(st.Bsize), err
+}

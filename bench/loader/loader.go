@@ -1,0 +1,442 @@
+package loader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/process"
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Options of Run. Sizes and counts of 0 leave a part out.
+type Options struct {
+	Self  string // bin/thaw: server, thaw itself, azblob and the ceilings
+	Dir   string // scratch folder on the disk to measure; the bench's own
+	Curl  string // programs; empty looks on PATH
+	Aria2 string
+
+	Rounds   int             // of every comparison
+	Unshaped functions.Bytes // of one download
+	MD5      bool            // also with a digest of the whole at the source
+	Shaped   functions.Bytes
+	Stormy   functions.Bytes
+	Memory   []functions.Bytes
+	Resume   functions.Bytes
+	Each     time.Duration // bound of one download
+	Noise    int64         // bytes of the server's noise; 0 is the usual
+	Say      func(string)
+}
+
+type bench struct {
+	Options
+	noise  *noise
+	result *Result
+	n      int // of downloads so far: each has a folder and a log of its own
+}
+
+// Run measures and returns r with its parts filled in.
+func Run(ctx context.Context, o Options, r Result) (Result, error) {
+	if o.Noise == 0 {
+		o.Noise = noisePeriod
+	}
+	if o.Each == 0 {
+		o.Each = 15 * time.Minute
+	}
+	b := &bench{Options: o, result: &r}
+	n, err := makeNoise(o.Dir, o.Noise)
+	if err != nil {
+		return r, err
+	}
+	b.noise = n
+	for _, part := range []func(context.Context) error{b.unshaped, b.shaped, b.stormy, b.memory, b.resume} {
+		if err := part(ctx); err != nil {
+			return r, err
+		}
+	}
+	r.Goals = judge(r)
+	return r, nil
+}
+
+// serve starts a server of this shape; end ends it.
+func (b *bench) serve(ctx context.Context, shape Shape) (url string, end func(), err error) {
+	addr, err := process.FreeAddr()
+	if err != nil {
+		return "", nil, err
+	}
+	p, err := process.Begin("blobs", b.Dir, nil, append([]string{b.Self, "bench", "blobs", "--addr", addr, "--noise", b.noise.path}, shape.flags()...)...)
+	if err != nil {
+		return "", nil, err
+	}
+	url = "http://" + addr
+	wait, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("not within 30 s"))
+	defer cancel()
+	if err := p.WaitHTTP(wait, url+"/stats"); err != nil {
+		p.End(time.Second)
+		return "", nil, err
+	}
+	return url, func() { p.End(time.Second) }, nil
+}
+
+// stats asks a server what it has done.
+func stats(ctx context.Context, url string) (s Stats, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/stats", nil)
+	if err != nil {
+		return s, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return s, err
+	}
+	defer res.Body.Close()
+	return s, json.NewDecoder(res.Body).Decode(&s)
+}
+
+// contender is somebody who downloads.
+type contender struct {
+	name string
+	argv func(server string, size int64, md5 bool, into string) []string
+}
+
+// self is a contender that is this program.
+func (b *bench) self(name string, more ...string) contender {
+	return contender{name, func(server string, size int64, md5 bool, into string) []string {
+		return append([]string{b.Self, "bench", "download", "--with", name, "--server", server, "--size", functions.Bytes(size).String(), fmt.Sprintf("--md5=%t", md5), "--into", into}, more...)
+	}}
+}
+
+func blobURL(server string, size int64, md5 bool) string {
+	return fmt.Sprintf("%s/%s/%s/%s/%s", server, account, container, folder(size, md5), weights)
+}
+
+// contenders are those that are here.
+func (b *bench) contenders() ([]contender, error) {
+	out := []contender{b.self(Thaw), b.self(AzblobTuned), b.self(Azblob)}
+	for _, x := range []struct {
+		name, named, prog string
+		argv              func(exe, url, into string) []string
+	}{
+		{Curl, b.Curl, "curl", func(exe, url, into string) []string {
+			return []string{exe, "-sSf", "-o", filepath.Join(into, weights), url}
+		}},
+		{Aria2, b.Aria2, "aria2c", func(exe, url, into string) []string {
+			return []string{exe, "-x16", "-s16", "--file-allocation=falloc", "--console-log-level=warn", "--summary-interval=0", "--download-result=hide", "-d", into, "-o", weights, url}
+		}},
+	} {
+		exe := x.named
+		if exe == "" {
+			exe = x.prog
+		}
+		exe, err := exec.LookPath(exe)
+		if err != nil {
+			if x.named != "" {
+				return nil, fmt.Errorf("%s: %w", x.name, err)
+			}
+			if !slices.Contains(b.result.Missing, x.name) {
+				b.result.Missing = append(b.result.Missing, x.name)
+				b.Say(x.name + " is not here: not measured")
+			}
+			continue
+		}
+		out = append(out, contender{x.name, func(server string, size int64, md5 bool, into string) []string {
+			return x.argv(exe, blobURL(server, size, md5), into)
+		}})
+	}
+	return out, nil
+}
+
+// download runs one contender once, in a folder of its own that is gone
+// afterwards, and compares what came.
+func (b *bench) download(ctx context.Context, c contender, server string, size int64, md5 bool) (Trial, error) {
+	b.n++
+	into := filepath.Join(b.Dir, fmt.Sprintf("into-%d", b.n))
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return Trial{}, err
+	}
+	defer os.RemoveAll(into)
+	// What an earlier download left to be written is not this one's.
+	if err := flush(b.Dir); err != nil {
+		return Trial{}, err
+	}
+	began := time.Now()
+	p, err := process.Begin(fmt.Sprintf("download-%d", b.n), b.Dir, nil, c.argv(server, size, md5, into)...)
+	if err != nil {
+		return Trial{}, err
+	}
+	defer p.End(0)
+	over := time.NewTimer(b.Each)
+	defer over.Stop()
+	select {
+	case <-p.Exited():
+	case <-ctx.Done():
+		return Trial{}, ctx.Err()
+	case <-over.C:
+		return Trial{}, fmt.Errorf("%s is not done within %s: %s", c.name, b.Each, p.Tail())
+	}
+	t := Trial{Seconds: time.Since(began).Seconds()}
+	u, err := p.Usage()
+	if err != nil {
+		return Trial{}, fmt.Errorf("%s: %w: %s", c.name, err, p.Tail())
+	}
+	if err := flush(into); err != nil {
+		return Trial{}, err
+	}
+	t.Durable = time.Since(began).Seconds()
+	t.CPU = u.CPU.Seconds() / (float64(size) / (1 << 30))
+	t.RSS = u.MaxRSS
+	if c.name == Link {
+		return t, nil
+	}
+	path := filepath.Join(into, weights)
+	if c.name == Thaw { // it says where
+		lines := strings.Split(p.Tail(), "\n")
+		path = lines[len(lines)-1]
+	}
+	if err := b.noise.check(path, size, uint64(b.n)); err != nil {
+		return Trial{}, fmt.Errorf("%s: what it brought is wrong: %w", c.name, err)
+	}
+	return t, nil
+}
+
+// ceilingBytes are written and received for a ceiling.
+const ceilingBytes = 1 << 30
+
+// ceilings measures what the machine can do now.
+func (b *bench) ceilings(ctx context.Context, server string, size int64) (c Ceilings, err error) {
+	size = min(size, ceilingBytes)
+	if err := flush(b.Dir); err != nil {
+		return c, err
+	}
+	b.n++
+	p, err := process.Begin(fmt.Sprintf("ceilings-%d", b.n), b.Dir, nil, b.Self, "bench", "ceilings", "--dir", b.Dir, "--size", functions.Bytes(size).String())
+	if err != nil {
+		return c, err
+	}
+	defer p.End(0)
+	select {
+	case <-p.Exited():
+	case <-ctx.Done():
+		return c, ctx.Err()
+	}
+	if _, err := p.Usage(); err != nil {
+		return c, fmt.Errorf("%w: %s", err, p.Tail())
+	}
+	if err := json.Unmarshal([]byte(p.Tail()), &c); err != nil {
+		return c, fmt.Errorf("%w: %s", err, p.Tail())
+	}
+	link, err := b.download(ctx, b.self(Link), server, size, false)
+	if err != nil {
+		return c, err
+	}
+	both, err := b.download(ctx, b.self(LinkAndWrite), server, size, false)
+	if err != nil {
+		return c, err
+	}
+	c.Link, c.CPULink = float64(size)/link.Seconds, link.CPU
+	c.Copy, c.CPUCopy = float64(size)/both.Seconds, both.CPU
+	return c, nil
+}
+
+// compare runs everybody in interleaved rounds, each round beginning with
+// another, beside the ceilings of that round.
+func (b *bench) compare(ctx context.Context, name string, who []contender, shape Shape, size int64, md5 bool) (*Comparison, error) {
+	server, end, err := b.serve(ctx, shape)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	free, end2, err := b.serve(ctx, Shape{}) // ceilings are of the machine, not of the shape
+	if err != nil {
+		return nil, err
+	}
+	defer end2()
+	cmp := &Comparison{Name: name, Bytes: size, Shape: shape, Rows: make([]Row, len(who))}
+	for round := range b.Rounds {
+		c, err := b.ceilings(ctx, free, size)
+		if err != nil {
+			return nil, fmt.Errorf("ceilings: %w", err)
+		}
+		cmp.Ceilings = append(cmp.Ceilings, c)
+		b.Say(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and disk %s, disk direct %s, cached %s", name, round+1, b.Rounds, gbs(c.Link), gbs(c.Copy), gbs(c.Direct), gbs(c.Cached)))
+		for i := range who {
+			i = (i + round) % len(who)
+			t, err := b.download(ctx, who[i], server, size, md5)
+			if err != nil {
+				return nil, err
+			}
+			cmp.Rows[i].Contender = who[i].name
+			cmp.Rows[i].Trials = append(cmp.Rows[i].Trials, t)
+			b.Say(fmt.Sprintf("%s, round %d of %d: %-14s %s, on the disk %s, %.2f CPU s/GiB, %s", name, round+1, b.Rounds, who[i].name,
+				gbs(float64(size)/t.Seconds), gbs(float64(size)/t.Durable), t.CPU, functions.Bytes(t.RSS).Human()))
+		}
+	}
+	cmp.reduce()
+	return cmp, nil
+}
+
+func (b *bench) unshaped(ctx context.Context) error {
+	if b.Unshaped == 0 {
+		return nil
+	}
+	who, err := b.contenders()
+	if err != nil {
+		return err
+	}
+	c, err := b.compare(ctx, Unshaped, who, Shape{}, int64(b.Unshaped), false)
+	if err != nil {
+		return err
+	}
+	b.result.Comparisons = append(b.result.Comparisons, c)
+	if b.MD5 {
+		if c, err = b.compare(ctx, WithMD5, []contender{b.self(Thaw), b.self(AzblobTuned)}, Shape{}, int64(b.Unshaped), true); err != nil {
+			return err
+		}
+		b.result.Comparisons = append(b.result.Comparisons, c)
+	}
+	return nil
+}
+
+func (b *bench) shaped(ctx context.Context) error {
+	if b.Shaped == 0 {
+		return nil
+	}
+	who, err := b.contenders()
+	if err != nil {
+		return err
+	}
+	c, err := b.compare(ctx, Shaped, who, Account, int64(b.Shaped), false)
+	if err == nil {
+		b.result.Comparisons = append(b.result.Comparisons, c)
+	}
+	return err
+}
+
+// stormy is the shaped source with storms of 503: who comes through, and how.
+func (b *bench) stormy(ctx context.Context) error {
+	if b.Stormy == 0 {
+		return nil
+	}
+	s := Account
+	s.Storm, s.Every = 300*time.Millisecond, 2*time.Second
+	c, err := b.compare(ctx, Stormy, []contender{b.self(Thaw), b.self(AzblobTuned)}, s, int64(b.Stormy), false)
+	if err == nil {
+		b.result.Comparisons = append(b.result.Comparisons, c)
+	}
+	return err
+}
+
+// memory is the highest memory of thaw by the size of the model.
+func (b *bench) memory(ctx context.Context) error {
+	if len(b.Memory) == 0 {
+		return nil
+	}
+	server, end, err := b.serve(ctx, Shape{})
+	if err != nil {
+		return err
+	}
+	defer end()
+	for _, size := range b.Memory {
+		if left, err := room(b.Dir); err == nil && left < int64(size)+(4<<30) {
+			return fmt.Errorf("memory at %s: only %s are free in %s", size, functions.Bytes(left).Human(), b.Dir)
+		}
+		t, err := b.download(ctx, b.self(Thaw), server, int64(size), false)
+		if err != nil {
+			return err
+		}
+		b.result.Memory = append(b.result.Memory, Memory{Bytes: int64(size), RSS: t.RSS, Seconds: t.Seconds})
+		b.Say(fmt.Sprintf("memory: %s of weights, at most %s of memory, %s", size, functions.Bytes(t.RSS).Human(), gbs(float64(size)/t.Seconds)))
+	}
+	return nil
+}
+
+// resume kills thaw in the middle and counts what the next one reads.
+func (b *bench) resume(ctx context.Context) error {
+	if b.Resume == 0 {
+		return nil
+	}
+	size := int64(b.Resume)
+	server, end, err := b.serve(ctx, Shape{})
+	if err != nil {
+		return err
+	}
+	defer end()
+	into := filepath.Join(b.Dir, "resumed")
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return err
+	}
+	defer os.RemoveAll(into)
+	argv := b.self(Thaw).argv(server, size, false, into)
+	p, err := process.Begin("killed", b.Dir, nil, argv...)
+	if err != nil {
+		return err
+	}
+	defer p.End(0)
+	var at Stats
+	for tick := time.NewTicker(time.Millisecond); at.Bytes < size/2; {
+		select {
+		case <-p.Exited():
+			tick.Stop()
+			return fmt.Errorf("it ended before it could be killed: %s", p.Tail())
+		case <-ctx.Done():
+			tick.Stop()
+			return ctx.Err()
+		case <-tick.C:
+		}
+		if at, err = stats(ctx, server); err != nil {
+			tick.Stop()
+			return err
+		}
+	}
+	p.End(0) // kill -9
+	if at, err = stats(ctx, server); err != nil {
+		return err
+	}
+	began := time.Now()
+	again, err := process.Begin("resumed", b.Dir, nil, argv...)
+	if err != nil {
+		return err
+	}
+	defer again.End(0)
+	select {
+	case <-again.Exited():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if _, err := again.Usage(); err != nil {
+		return fmt.Errorf("the second: %w: %s", err, again.Tail())
+	}
+	took := time.Since(began)
+	after, err := stats(ctx, server)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(again.Tail(), "\n")
+	if err := b.noise.check(lines[len(lines)-1], size, 1); err != nil {
+		return fmt.Errorf("what came after the kill is wrong: %w", err)
+	}
+	r := &Resumed{Bytes: size, Before: at.Bytes, After: after.Bytes - at.Bytes, Seconds: took.Seconds()}
+	r.Again = float64(r.Before+r.After-size) / float64(size)
+	b.result.Resumed = r
+	b.Say(fmt.Sprintf("resume: killed after %s of %s, the second read %s: %.2f %% twice", functions.Bytes(r.Before).Human(), functions.Bytes(size).Human(), functions.Bytes(r.After).Human(), 100*r.Again))
+	return nil
+}
+
+func gbs(rate float64) string { return fmt.Sprintf("%.2f GB/s", rate/1e9) }
+
+// median of what f says of each.
+func median[T any](list []T, f func(T) float64) float64 {
+	var v []float64
+	for _, x := range list {
+		v = append(v, f(x))
+	}
+	return report.Quantile(v, 0.5)
+}

@@ -1,0 +1,265 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Kind of the result's document.
+const Kind = "LoaderBench"
+
+// Names of the comparisons.
+const (
+	Unshaped = "as quick as it goes"
+	WithMD5  = "with an MD5 of the whole at the source"
+	Shaped   = "shaped like an account"
+	Stormy   = "shaped, with storms of 503"
+)
+
+// Trial is one download.
+type Trial struct {
+	Seconds float64 `json:"seconds"`         // until the contender ended
+	Durable float64 `json:"durable_seconds"` // until its bytes were on the disk
+	CPU     float64 `json:"cpu_seconds_per_gib"`
+	RSS     int64   `json:"max_rss_bytes"`
+}
+
+// Row is one contender.
+type Row struct {
+	Contender string  `json:"contender"`
+	Trials    []Trial `json:"trials"`
+	Rate      float64 `json:"bytes_per_second"`         // medians
+	OnDisk    float64 `json:"durable_bytes_per_second"` // until it is on the disk
+	CPU       float64 `json:"cpu_seconds_per_gib"`
+	RSS       int64   `json:"max_rss_bytes"` // the highest
+	// Of thaw to this one, round by round, the median; rates: more is better
+	// for thaw, CPU: less is.
+	ThawRate   float64 `json:"thaw_rate_ratio"`
+	ThawOnDisk float64 `json:"thaw_durable_rate_ratio"`
+	ThawCPU    float64 `json:"thaw_cpu_ratio"`
+}
+
+// Comparison is everybody on one server.
+type Comparison struct {
+	Name     string     `json:"name"`
+	Bytes    int64      `json:"bytes"`
+	Shape    Shape      `json:"shape"`
+	Ceilings []Ceilings `json:"ceilings"` // one a round
+	Rows     []Row      `json:"contenders"`
+	// Ceiling is the lower of link and disk, or what the shape allows where
+	// that is lower; Share is what thaw reaches of it, round by round, the
+	// median.
+	Ceiling float64 `json:"ceiling_bytes_per_second"`
+	Share   float64 `json:"thaw_share_of_ceiling"`
+}
+
+// Memory is the highest memory at one size.
+type Memory struct {
+	Bytes   int64   `json:"bytes"`
+	RSS     int64   `json:"max_rss_bytes"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Resumed is a staging that was killed and begun again.
+type Resumed struct {
+	Bytes   int64   `json:"bytes"`
+	Before  int64   `json:"read_before_kill_bytes"`
+	After   int64   `json:"read_after_kill_bytes"`
+	Again   float64 `json:"read_twice_share"`
+	Seconds float64 `json:"seconds_of_the_second"`
+}
+
+// Goal is a number to reach and what was reached.
+type Goal struct {
+	What string `json:"what"`
+	Want string `json:"want"`
+	Got  string `json:"got"`
+	Met  bool   `json:"met"`
+}
+
+// Result is the bench's document. Parts that were not asked for are left out.
+type Result struct {
+	report.Provenance
+	Missing     []string      `json:"contenders_not_found,omitempty"`
+	Comparisons []*Comparison `json:"comparisons,omitempty"`
+	Memory      []Memory      `json:"memory,omitempty"`
+	Resumed     *Resumed      `json:"resumed,omitempty"`
+	Goals       []Goal        `json:"goals"`
+}
+
+// lower is the least ceiling of link and disk, in one round; the disk counts
+// by its better way in.
+func lower(c Ceilings, shape Shape) float64 {
+	low := min(c.Link, max(c.Direct, c.Cached))
+	if t := float64(shape.Total); t > 0 {
+		low = min(low, t)
+	}
+	return low
+}
+
+// reduce fills in medians and ratios.
+func (c *Comparison) reduce() {
+	size := float64(c.Bytes)
+	var thaw []Trial
+	for _, r := range c.Rows {
+		if r.Contender == Thaw {
+			thaw = r.Trials
+		}
+	}
+	for i := range c.Rows {
+		r := &c.Rows[i]
+		r.Rate = median(r.Trials, func(t Trial) float64 { return size / t.Seconds })
+		r.OnDisk = median(r.Trials, func(t Trial) float64 { return size / t.Durable })
+		r.CPU = median(r.Trials, func(t Trial) float64 { return t.CPU })
+		var rate, disk, cpu []float64
+		for k, t := range r.Trials {
+			r.RSS = max(r.RSS, t.RSS)
+			if k < len(thaw) {
+				rate = append(rate, t.Seconds/thaw[k].Seconds)
+				disk = append(disk, t.Durable/thaw[k].Durable)
+				if t.CPU > 0 {
+					cpu = append(cpu, thaw[k].CPU/t.CPU)
+				}
+			}
+		}
+		r.ThawRate, r.ThawOnDisk, r.ThawCPU = report.Quantile(rate, 0.5), report.Quantile(disk, 0.5), report.Quantile(cpu, 0.5)
+	}
+	c.Ceiling = median(c.Ceilings, func(x Ceilings) float64 { return lower(x, c.Shape) })
+	var share []float64
+	for k, t := range thaw {
+		share = append(share, size/t.Durable/lower(c.Ceilings[k], c.Shape))
+	}
+	c.Share = report.Quantile(share, 0.5)
+}
+
+func (c *Comparison) row(name string) *Row {
+	for i := range c.Rows {
+		if c.Rows[i].Contender == name {
+			return &c.Rows[i]
+		}
+	}
+	return nil
+}
+
+// judge compares with the numbers to reach.
+func judge(r Result) []Goal {
+	var goals []Goal
+	add := func(met bool, what, want, got string) { goals = append(goals, Goal{what, want, got, met}) }
+	for _, c := range r.Comparisons {
+		size := functions.Bytes(c.Bytes).Human()
+		switch c.Name {
+		case Unshaped:
+			add(c.Share >= 0.9, size+" "+c.Name+", of the lower ceiling (link, disk)", "at least 0.90", fmt.Sprintf("%.2f", c.Share))
+			if x := c.row(AzblobTuned); x != nil {
+				add(x.ThawOnDisk >= 1.2, size+" "+c.Name+", rate beside azblob tuned", "at least 1.2x", fmt.Sprintf("%.2fx", x.ThawOnDisk))
+				add(x.ThawCPU <= 0.7, size+" "+c.Name+", CPU per GiB beside azblob tuned", "at most 0.70x", fmt.Sprintf("%.2fx", x.ThawCPU))
+			}
+		case Shaped:
+			add(c.Share >= 0.85, size+" "+c.Name+", of the shaped ceiling", "at least 0.85", fmt.Sprintf("%.2f", c.Share))
+			if x := c.row(Azblob); x != nil {
+				add(x.ThawOnDisk >= 4, size+" "+c.Name+", rate beside azblob default", "at least 4x", fmt.Sprintf("%.2fx", x.ThawOnDisk))
+			}
+		}
+	}
+	for _, m := range r.Memory {
+		add(m.RSS < 256<<20, "memory at "+functions.Bytes(m.Bytes).Human(), "under 256 MiB", functions.Bytes(m.RSS).Human())
+	}
+	if x := r.Resumed; x != nil {
+		add(x.Again < 0.02, "bytes read twice after kill -9 in the middle", "under 2 %", fmt.Sprintf("%.2f %%", 100*x.Again))
+	}
+	return goals
+}
+
+// Part is one table under its heading.
+type Part struct {
+	Heading string
+	Table   *report.Table
+}
+
+// Tables are what people read.
+func (r Result) Tables() []Part {
+	var out []Part
+	for _, c := range r.Comparisons {
+		t := &report.Table{Head: []string{"contender", "GB/s", "on the disk", "CPU s/GiB", "peak memory", "thaw: rate", "on the disk", "CPU"}}
+		times := func(f float64) string {
+			if f == 0 {
+				return "–"
+			}
+			return fmt.Sprintf("%.2fx", f)
+		}
+		for _, x := range c.Rows {
+			if x.Contender == Thaw {
+				x.ThawRate, x.ThawOnDisk, x.ThawCPU = 0, 0, 0
+			}
+			t.Add(x.Contender, fmt.Sprintf("%.2f", x.Rate/1e9), fmt.Sprintf("%.2f", x.OnDisk/1e9), fmt.Sprintf("%.2f", x.CPU), functions.Bytes(x.RSS).Human(), times(x.ThawRate), times(x.ThawOnDisk), times(x.ThawCPU))
+		}
+		out = append(out, Part{fmt.Sprintf("%s, %s", functions.Bytes(c.Bytes).Human(), c.Name), t})
+		t = &report.Table{Head: []string{"ceiling", "GB/s, median", "lowest", "highest", "CPU s/GiB"}}
+		row := func(name string, f func(Ceilings) float64, cpu string) {
+			var v []float64
+			for _, x := range c.Ceilings {
+				v = append(v, f(x)/1e9)
+			}
+			t.Add(name, fmt.Sprintf("%.2f", report.Quantile(v, 0.5)), fmt.Sprintf("%.2f", report.Quantile(v, 0)), fmt.Sprintf("%.2f", report.Quantile(v, 1)), cpu)
+		}
+		row("link: received and dropped", func(x Ceilings) float64 { return x.Link }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPULink })))
+		row("link and page cache: received and written", func(x Ceilings) float64 { return x.Copy }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUCopy })))
+		row("disk, O_DIRECT", func(x Ceilings) float64 { return x.Direct }, "")
+		row("disk, through the cache and fsync", func(x Ceilings) float64 { return x.Cached }, "")
+		perGiB := func(rate float64) string { return fmt.Sprintf("%.2f", (1<<30)/rate) }
+		row("xxh3, one core", func(x Ceilings) float64 { return x.XXH3 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.XXH3 })))
+		row("sha256, one core", func(x Ceilings) float64 { return x.SHA256 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.SHA256 })))
+		row("MD5, one core", func(x Ceilings) float64 { return x.MD5 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.MD5 })))
+		out = append(out, Part{fmt.Sprintf("Ceilings of the same minutes; thaw reaches %.2f of %.2f GB/s", c.Share, c.Ceiling/1e9), t})
+	}
+	if len(r.Memory) > 0 {
+		t := &report.Table{Head: []string{"weights", "peak memory of thaw", "GB/s"}}
+		for _, m := range r.Memory {
+			t.Add(functions.Bytes(m.Bytes).Human(), functions.Bytes(m.RSS).Human(), fmt.Sprintf("%.2f", float64(m.Bytes)/m.Seconds/1e9))
+		}
+		out = append(out, Part{"Memory", t})
+	}
+	if x := r.Resumed; x != nil {
+		t := &report.Table{Head: []string{"kill -9 at 50 %", ""}}
+		t.Add("weights", functions.Bytes(x.Bytes).Human())
+		t.Add("read before", functions.Bytes(x.Before).Human())
+		t.Add("read after", functions.Bytes(x.After).Human())
+		t.Add("read twice", fmt.Sprintf("%.2f %%", 100*x.Again))
+		out = append(out, Part{"Killed and begun again", t})
+	}
+	if len(r.Goals) > 0 {
+		t := &report.Table{Head: []string{"goal", "want", "got", "met"}}
+		for _, g := range r.Goals {
+			met := "yes"
+			if !g.Met {
+				met = "NO"
+			}
+			t.Add(g.What, g.Want, g.Got, met)
+		}
+		out = append(out, Part{"Goals", t})
+	}
+	return out
+}
+
+// Markdown is the report as a page.
+func (r Result) Markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# How bytes come to the disk\n\n`%s`, commit %s, %s\n\n%s. Server and contenders are processes of their own on this machine; interleaved rounds, medians; every download compared with what the server sent. “On the disk” counts until the bytes would survive a loss of power; the ratios are thaw's to that contender, round by round.\n",
+		r.Command, r.Commit, r.At.Format("2006-01-02 15:04 UTC"), r.Machine)
+	if len(r.Missing) > 0 {
+		fmt.Fprintf(&b, "\nNot found on this machine, so not measured: %s.\n", strings.Join(r.Missing, ", "))
+	}
+	for _, p := range r.Tables() {
+		fmt.Fprintf(&b, "\n## %s\n\n%s", p.Heading, p.Table.Markdown())
+	}
+	return b.String()
+}
+
+// Write writes loader.json and loader.md.
+func (r Result) Write(dir string) error {
+	return errors.Join(report.WriteJSON(dir, "loader.json", r), report.WriteFile(dir, "loader.md", []byte(r.Markdown())))
+}
