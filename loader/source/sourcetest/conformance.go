@@ -25,6 +25,9 @@ type Place struct {
 	Nowhere  string // a location of the same source with nothing at it
 	Put      func(t *testing.T, name string, body []byte)
 	Delete   func(t *testing.T, name string)
+	// Kept says that a version stays readable when there is a newer one, or
+	// none: a commit of a hub. Elsewhere it must not be read any more.
+	Kept bool
 }
 
 // Run runs the suite; open makes a fresh, empty place.
@@ -55,6 +58,17 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 		}
 		defer r.Close()
 		return io.ReadAll(r)
+	}
+
+	old := func(t *testing.T, p Place, f source.File, all []byte) {
+		t.Helper()
+		got, err := read(t.Context(), p, f, 0, int64(len(all)))
+		switch {
+		case p.Kept && (err != nil || !bytes.Equal(got, all)):
+			t.Errorf("a version that is kept: %d bytes, %v", len(got), err)
+		case !p.Kept && source.KindOf(err) != source.Changed:
+			t.Errorf("error %v", err)
+		}
 	}
 
 	t.Run("lists names, sizes and versions", func(t *testing.T) {
@@ -115,9 +129,7 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 		p.Put(t, "model.safetensors", body(1000))
 		f := plan(t, p)["model.safetensors"]
 		p.Put(t, "model.safetensors", body(1001))
-		if _, err := read(t.Context(), p, f, 0, 1000); source.KindOf(err) != source.Changed {
-			t.Errorf("error %v", err)
-		}
+		old(t, p, f, body(1000))
 		if g := plan(t, p)["model.safetensors"]; g.Version == f.Version || g.Size != 1001 {
 			t.Errorf("planned again: %+v", g)
 		}
@@ -128,9 +140,7 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 		p.Put(t, "model.safetensors", body(1000))
 		f := plan(t, p)["model.safetensors"]
 		p.Delete(t, "model.safetensors")
-		if _, err := read(t.Context(), p, f, 0, 1000); source.KindOf(err) != source.Changed {
-			t.Errorf("error %v", err)
-		}
+		old(t, p, f, body(1000))
 	})
 	t.Run("a caller that left", func(t *testing.T) {
 		p := open(t)

@@ -23,6 +23,14 @@ type Ask struct {
 	// ETag is pinned with If-Match and compared; empty where the version is
 	// pinned in another way.
 	ETag string
+	// Whole is how large a file may be that comes whole where a range was asked
+	// for; what is not wanted of it is thrown away. 0: none.
+	Whole int64
+	// Same, where not nil, says whether an answer is of the planned version, for
+	// servers whose ETag does not.
+	Same func(h http.Header) bool
+	// Sign, where not nil, completes the request after its headers are set.
+	Sign func(req *http.Request) error
 	// Refused makes the error of an answer that is no 206; Status when nil.
 	Refused func(r *http.Response) error
 }
@@ -35,9 +43,17 @@ func Range(c *http.Client, req *http.Request, a Ask) (io.ReadCloser, *http.Respo
 	if a.ETag != "" {
 		req.Header.Set("If-Match", a.ETag)
 	}
+	if a.Sign != nil {
+		if err := a.Sign(req); err != nil {
+			return nil, nil, err
+		}
+	}
 	r, err := c.Do(req)
 	if err != nil {
 		return nil, nil, Network(req.Context(), a.Source, a.File.Name, err)
+	}
+	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && a.File.Size <= a.Whole {
+		return cut(r, a)
 	}
 	if r.StatusCode == http.StatusPartialContent || r.StatusCode == http.StatusOK {
 		if err = right(r, a); err == nil {
@@ -52,26 +68,60 @@ func Range(c *http.Client, req *http.Request, a Ask) (io.ReadCloser, *http.Respo
 	return nil, r, err
 }
 
+// cut takes the range out of a whole file.
+func cut(r *http.Response, a Ask) (io.ReadCloser, *http.Response, error) {
+	fail := func(err error) (io.ReadCloser, *http.Response, error) {
+		r.Body.Close()
+		return nil, r, err
+	}
+	if err := version(r, a); err != nil {
+		return fail(err)
+	}
+	if _, err := io.CopyN(io.Discard, r.Body, a.Offset); err != nil {
+		if ctx := r.Request.Context(); ctx.Err() != nil {
+			return fail(context.Cause(ctx))
+		}
+		return fail(&source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, What: "the connection broke before the range began"})
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(r.Body, a.Length), r.Body}, r, nil
+}
+
+// version reports an answer that is of other bytes than the planned.
+func version(r *http.Response, a Ask) error {
+	changed := &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, What: "was overwritten while it was read"}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return &source.Error{Kind: source.Corrupt, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", enc), Fix: "upload it uncompressed"}
+	}
+	if a.ETag != "" && Tag(r.Header.Get("ETag")) != a.ETag || a.Same != nil && !a.Same(r.Header) {
+		return changed
+	}
+	return nil
+}
+
 // right reports what of an answer is not what was asked for.
 func right(r *http.Response, a Ask) error {
-	bad := func(kind source.Kind, what, fix string) error {
-		return &source.Error{Kind: kind, Source: a.Source, File: a.File.Name, What: what, Fix: fix}
+	bad := func(what string) error {
+		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, What: what}
 	}
-	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return bad(source.Corrupt, fmt.Sprintf("is stored with Content-Encoding %.20q", enc), "upload it uncompressed")
+	if err := version(r, a); err != nil {
+		return err
 	}
 	got := r.Header.Get("Content-Range")
 	if r.StatusCode != http.StatusPartialContent || got == "" {
-		return bad(source.Malformed, "a range was asked for and the whole file came", "")
+		return bad("a range was asked for and the whole file came")
 	}
-	if want := fmt.Sprintf("bytes %d-%d/%d", a.Offset, a.Offset+a.Length-1, a.File.Size); got != want {
-		return bad(source.Malformed, fmt.Sprintf("the answer is %.60q where %q was asked for", got, want), "")
+	where := fmt.Sprintf("bytes %d-%d/", a.Offset, a.Offset+a.Length-1)
+	if want := where + strconv.FormatInt(a.File.Size, 10); got != want {
+		if a.ETag == "" && strings.HasPrefix(got, where) {
+			return &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, What: "has another size than was listed"}
+		}
+		return bad(fmt.Sprintf("the answer is %.60q where %q was asked for", got, want))
 	}
 	if r.ContentLength != a.Length {
-		return bad(source.Malformed, fmt.Sprintf("the answer has not the %d bytes asked for", a.Length), "")
-	}
-	if a.ETag != "" && Tag(r.Header.Get("ETag")) != a.ETag {
-		return bad(source.Changed, "was overwritten while it was read", "")
+		return bad(fmt.Sprintf("the answer has not the %d bytes asked for", a.Length))
 	}
 	return nil
 }

@@ -1,0 +1,295 @@
+package web
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/wire"
+)
+
+// Options of a source.
+type Options struct {
+	// Getenv reads the environment; os.Getenv when nil.
+	Getenv func(string) string
+	// Roots that certificates are checked against; the system's when nil.
+	Roots *x509.CertPool
+}
+
+// Source reads folders of web servers. Its methods may be called concurrently.
+type Source struct {
+	trust *wire.Trust
+	http  *http.Client
+}
+
+// New returns a source; nothing is dialled before it is used.
+func New(o Options) *Source {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	t := wire.NewTrust(o.Getenv)
+	return &Source{trust: t, http: wire.Client(wire.Options{Trust: t, Follow: true, Roots: o.Roots})}
+}
+
+// Close closes idle connections.
+func (s *Source) Close() { s.http.CloseIdleConnections() }
+
+const (
+	maxFiles   = 10_000
+	maxFolders = 100
+	maxDepth   = 4
+	maxList    = 4 << 20
+	// heads is how many files are asked for their size at once.
+	heads = 16
+	// whole is the largest file that is read from a server without ranges: a
+	// range at its end costs all before it once more.
+	whole = 64 << 20
+)
+
+// parse checks a location and returns it as a URL without a slash at its end.
+func (s *Source) parse(location string) (*url.URL, error) {
+	u, err := url.Parse(location)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, &source.Error{Kind: source.BadSource, What: "the source is not the address of a folder", Fix: "https://HOST/FOLDER, without query and credentials"}
+	}
+	for part := range strings.SplitSeq(strings.Trim(u.Path, "/"), "/") {
+		if part == "." || part == ".." {
+			return nil, &source.Error{Kind: source.BadSource, Source: location, What: "holds . or .."}
+		}
+	}
+	if err := s.trust.Literal(u); err != nil {
+		if e, ok := errors.AsType[*source.Error](err); ok {
+			e.Source = location
+		}
+		return nil, err
+	}
+	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), ""
+	return u, nil
+}
+
+// Plan finds the files of a folder.
+func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+	u, err := s.parse(location)
+	if err != nil {
+		return source.Plan{}, err
+	}
+	if source.Weights(u.Path) {
+		f, err := s.head(ctx, location, u, source.File{Name: path.Base(u.Path)})
+		return source.Plan{Files: []source.File{f}}, err
+	}
+	files, err := s.sums(ctx, location, u)
+	if err != nil {
+		return source.Plan{}, err
+	}
+	if files == nil {
+		if files, err = s.index(ctx, location, u); err != nil {
+			return source.Plan{}, err
+		}
+	}
+	if len(files) == 0 {
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, What: "its page lists no files", Fix: "let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
+	}
+	return s.heads(ctx, location, u, files)
+}
+
+// sums reads SHA256SUMS; nil without an error when there is none.
+func (s *Source) sums(ctx context.Context, location string, u *url.URL) ([]source.File, error) {
+	r, err := s.get(ctx, location, http.MethodGet, u.JoinPath("SHA256SUMS"))
+	if err != nil {
+		return nil, err
+	}
+	defer wire.Drain(r)
+	if r.StatusCode != http.StatusOK || strings.HasPrefix(r.Header.Get("Content-Type"), "text/html") {
+		if e := wire.Status(r, location, "SHA256SUMS"); e.Kind == source.Unavailable {
+			return nil, e
+		}
+		return nil, nil
+	}
+	raw, err := wire.Small(r, maxList, location)
+	if err != nil {
+		return nil, err
+	}
+	files, err := parseSums(string(raw))
+	if err != nil {
+		return nil, &source.Error{Kind: source.Corrupt, Source: location, File: "SHA256SUMS", What: err.Error(), Fix: "write it with sha256sum * > SHA256SUMS"}
+	}
+	return files, nil
+}
+
+// index reads the pages of a folder and those below it.
+func (s *Source) index(ctx context.Context, location string, top *url.URL) ([]source.File, error) {
+	var files []source.File
+	seen := map[string]bool{"": true}
+	todo := []string{""}
+	for n := 0; n < len(todo); n++ {
+		folder := todo[n]
+		u := top.JoinPath(folder)
+		u.Path += "/"
+		r, err := s.get(ctx, location, http.MethodGet, u)
+		if err != nil {
+			return nil, err
+		}
+		raw, err := wire.Small(r, maxList, location)
+		wire.Drain(r)
+		if err != nil {
+			return nil, err
+		}
+		if r.StatusCode != http.StatusOK {
+			e := wire.Status(r, location, folder)
+			if e.Kind == source.NotFound || e.Kind == source.Denied {
+				e.Fix = "the folder has neither a SHA256SUMS nor a page that lists its files"
+			}
+			return nil, e
+		}
+		names, err := parseIndex(r.Header.Get("Content-Type"), raw, r.Request.URL)
+		if err != nil {
+			return nil, &source.Error{Kind: source.Refused, Source: location, What: "its page is no list of files: " + err.Error(), Fix: "let the server list the folder, or put a SHA256SUMS beside the files"}
+		}
+		for _, name := range names {
+			full := path.Join(folder, name)
+			below := strings.HasSuffix(name, "/")
+			switch {
+			case seen[full]:
+			case below && strings.Count(full, "/") < maxDepth && !strings.HasPrefix(path.Base(full), "."):
+				seen[full] = true
+				if todo = append(todo, full); len(todo) > maxFolders {
+					return nil, &source.Error{Kind: source.Refused, Source: location, What: fmt.Sprintf("has more than %d folders", maxFolders), Fix: "point source at the model's own folder"}
+				}
+			case !below:
+				seen[full] = true
+				if files = append(files, source.File{Name: full}); len(files) > maxFiles {
+					return nil, &source.Error{Kind: source.Refused, Source: location, What: fmt.Sprintf("lists more than %d files", maxFiles), Fix: "point source at the model's own folder"}
+				}
+			}
+		}
+	}
+	return files, nil
+}
+
+// heads asks every file for its size and version. What would not be staged is
+// not asked; it stays in the plan, so that the loader can name it.
+func (s *Source) heads(ctx context.Context, location string, u *url.URL, files []source.File) (source.Plan, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	slots := make(chan struct{}, heads)
+	var wg sync.WaitGroup
+	for i := range files {
+		if !source.Allowed(files[i].Name) {
+			continue
+		}
+		if err := source.CheckName(files[i].Name); err != nil {
+			cancel(err)
+			break
+		}
+		slots <- struct{}{} // whoever holds one is bounded by ctx
+		wg.Go(func() {
+			defer func() { <-slots }()
+			f, err := s.head(ctx, location, u.JoinPath(escape(files[i].Name)), files[i])
+			if err != nil {
+				cancel(err)
+				return
+			}
+			files[i] = f
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return source.Plan{}, context.Cause(ctx)
+	}
+	return source.Plan{Files: files}, nil
+}
+
+// escape makes a name fit for JoinPath, which would clean and unescape it.
+func escape(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	return strings.Join(parts, "/")
+}
+
+func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: location, What: "cannot be asked for"}
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
+	r, err := s.http.Do(req)
+	if err != nil {
+		return nil, wire.Network(ctx, location, "", err)
+	}
+	return r, nil
+}
+
+const modified = "modified:"
+
+// head completes a file with what the server says of it.
+func (s *Source) head(ctx context.Context, location string, u *url.URL, f source.File) (source.File, error) {
+	r, err := s.get(ctx, location, http.MethodHead, u)
+	if err != nil {
+		return f, err
+	}
+	wire.Drain(r)
+	if r.StatusCode != http.StatusOK {
+		e := wire.Status(r, location, f.Name)
+		if e.Kind == source.NotFound && f.SHA256 != "" {
+			e.Kind, e.What, e.Fix = source.Missing, "is in SHA256SUMS and not in the folder", "upload it, or take it off the list"
+		}
+		return f, e
+	}
+	if r.ContentLength < 0 {
+		return f, &source.Error{Kind: source.Malformed, Source: location, File: f.Name, What: "the server does not say how long it is"}
+	}
+	f.Size, f.Ref = r.ContentLength, u.String()
+	switch tag, when := r.Header.Get("ETag"), r.Header.Get("Last-Modified"); {
+	case strings.HasPrefix(tag, `"`):
+		f.Version = tag
+	case when != "":
+		// Two versions within one second differ by their size, if at all.
+		f.Version = fmt.Sprintf("%s%s %d", modified, when, f.Size)
+	case f.SHA256 != "":
+		f.Version = "sha256:" + f.SHA256
+	default:
+		return f, &source.Error{Kind: source.Refused, Source: location, File: f.Name, What: "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed", Fix: "put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
+	}
+	return f, nil
+}
+
+// Read returns a range of a file in the version of the plan.
+func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
+	u, err := url.Parse(f.Ref)
+	if err != nil || u.Scheme != "https" {
+		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+	}
+	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, escape(f.Name)), "/")
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Ref, nil)
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, What: "cannot be asked for"}
+	}
+	a := wire.Ask{Source: location, File: f, Offset: offset, Length: length, Whole: whole}
+	if strings.HasPrefix(f.Version, `"`) {
+		a.ETag = f.Version
+	} else if when, ok := strings.CutPrefix(f.Version, modified); ok {
+		when = when[:max(0, strings.LastIndexByte(when, ' '))]
+		req.Header.Set("If-Unmodified-Since", when)
+		a.Same = func(h http.Header) bool { return h.Get("Last-Modified") == when }
+	}
+	body, r, err := wire.Range(s.http, req, a)
+	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
+		err = &source.Error{Kind: source.Refused, Source: location, File: f.Name, What: "the server does not give ranges of it, and it is too large to be read whole", Fix: "serve it with ranges (Accept-Ranges: bytes)"}
+		if r.ContentLength >= 0 && r.ContentLength != f.Size {
+			err = &source.Error{Kind: source.Changed, Source: location, File: f.Name, What: "has another size than was listed"}
+		}
+	}
+	return body, wire.Listed(err)
+}
