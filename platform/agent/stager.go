@@ -69,7 +69,7 @@ func (s *Stager) begin(ctx context.Context, w replica.Want) (*loader.Staging, er
 
 // tell passes progress on until the function it returns was called.
 func tell(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop func()) {
-	events, stop := st.Events()
+	events, unsubscribe := st.Events()
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
@@ -77,7 +77,7 @@ func tell(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop 
 			progress(functions.Bytes(p.Done), functions.Bytes(p.Total))
 		}
 	}()
-	return func() { stop(); <-told }
+	return func() { unsubscribe(); <-told }
 }
 
 // whole waits for all of a staging and lets go of it. check, which may be nil,
