@@ -52,12 +52,20 @@ func Range(c *http.Client, req *http.Request, a Ask) (io.ReadCloser, *http.Respo
 	if err != nil {
 		return nil, nil, Network(req.Context(), a.Source, a.File.Name, err)
 	}
+	body, err := Take(r, a)
+	return body, r, err
+}
+
+// Take returns the body of an answer when it is what was asked for; else the
+// answer is closed.
+func Take(r *http.Response, a Ask) (io.ReadCloser, error) {
 	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && a.File.Size <= a.Whole {
 		return cut(r, a)
 	}
+	var err error
 	if r.StatusCode == http.StatusPartialContent || r.StatusCode == http.StatusOK {
 		if err = right(r, a); err == nil {
-			return r.Body, r, nil
+			return r.Body, nil
 		}
 	} else if a.Refused != nil {
 		err = a.Refused(r)
@@ -65,14 +73,14 @@ func Range(c *http.Client, req *http.Request, a Ask) (io.ReadCloser, *http.Respo
 		err = Status(r, a.Source, a.File.Name)
 	}
 	Drain(r)
-	return nil, r, err
+	return nil, err
 }
 
 // cut takes the range out of a whole file.
-func cut(r *http.Response, a Ask) (io.ReadCloser, *http.Response, error) {
-	fail := func(err error) (io.ReadCloser, *http.Response, error) {
+func cut(r *http.Response, a Ask) (io.ReadCloser, error) {
+	fail := func(err error) (io.ReadCloser, error) {
 		r.Body.Close()
-		return nil, r, err
+		return nil, err
 	}
 	if err := version(r, a); err != nil {
 		return fail(err)
@@ -86,7 +94,7 @@ func cut(r *http.Response, a Ask) (io.ReadCloser, *http.Response, error) {
 	return struct {
 		io.Reader
 		io.Closer
-	}{io.LimitReader(r.Body, a.Length), r.Body}, r, nil
+	}{io.LimitReader(r.Body, a.Length), r.Body}, nil
 }
 
 // version reports an answer that is of other bytes than the planned.
@@ -95,7 +103,8 @@ func version(r *http.Response, a Ask) error {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return &source.Error{Kind: source.Corrupt, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", enc), Fix: "upload it uncompressed"}
 	}
-	if a.ETag != "" && Tag(r.Header.Get("ETag")) != a.ETag || a.Same != nil && !a.Same(r.Header) {
+	tag := r.Header.Get("ETag")
+	if a.ETag != "" && tag != "" && Tag(tag) != a.ETag || a.Same != nil && !a.Same(r.Header) {
 		return changed
 	}
 	return nil
@@ -122,6 +131,9 @@ func right(r *http.Response, a Ask) error {
 	}
 	if r.ContentLength != a.Length {
 		return bad(fmt.Sprintf("the answer has not the %d bytes asked for", a.Length))
+	}
+	if a.ETag != "" && r.Header.Get("ETag") == "" {
+		return bad("the answer does not say of which version it is")
 	}
 	return nil
 }

@@ -1,0 +1,434 @@
+package hub
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/wire"
+)
+
+// Options of a source.
+type Options struct {
+	// Getenv reads the environment; os.Getenv when nil.
+	Getenv func(string) string
+	// Roots that certificates are checked against; the system's when nil.
+	Roots *x509.CertPool
+}
+
+// Source reads repositories of a hub. Its methods may be called concurrently.
+type Source struct {
+	env      func(string) string
+	endpoint string // without a slash at its end
+	bad      error  // an HF_ENDPOINT that is none
+	http     *http.Client
+
+	mu      sync.Mutex         // guards the fields below
+	cdn     map[string]address // by file
+	commits map[string]string  // the last one planned, by location
+}
+
+// address is where a large file is, until it is not.
+type address struct {
+	url   string
+	until time.Time
+}
+
+// New returns a source; nothing is read or dialled before it is used.
+func New(o Options) *Source {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]address), commits: make(map[string]string)}
+	named := o.Getenv("HF_ENDPOINT")
+	if named != "" {
+		s.endpoint = strings.TrimRight(named, "/")
+		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" {
+			s.bad = &source.Error{Kind: source.BadSource, What: "HF_ENDPOINT is not an http or https URL", Fix: "such as https://huggingface.co"}
+		}
+	}
+	s.http = wire.Client(wire.Options{Trust: wire.NewTrust(o.Getenv, named), Roots: o.Roots})
+	return s
+}
+
+// Close closes idle connections.
+func (s *Source) Close() { s.http.CloseIdleConnections() }
+
+// Commit is the commit that the last plan of a location was of; empty where
+// there was none.
+func (s *Source) Commit(location string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.commits[location]
+}
+
+const (
+	maxFiles  = 20_000
+	maxAnswer = 16 << 20
+	maxPages  = 100
+	// hops from the hub to where a file is.
+	hops = 5
+	// keep is how long an address of the CDN is used; they are signed for an
+	// hour.
+	keep = 10 * time.Minute
+)
+
+// token is what the hub is shown; empty for what is public.
+func (s *Source) token() string {
+	for _, name := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} {
+		if t := strings.TrimSpace(s.env(name)); t != "" {
+			return t
+		}
+	}
+	file := s.env("HF_TOKEN_PATH")
+	if file == "" {
+		home := s.env("HF_HOME")
+		if home == "" {
+			if cache := s.env("XDG_CACHE_HOME"); cache != "" {
+				home = filepath.Join(cache, "huggingface")
+			} else if user := s.env("HOME"); user != "" {
+				home = filepath.Join(user, ".cache", "huggingface")
+			} else {
+				return ""
+			}
+		}
+		file = filepath.Join(home, "token")
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil || len(raw) > 4096 {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+// entry is a file of a repository's tree.
+type entry struct {
+	Type string `json:"type"`
+	OID  string `json:"oid"`
+	Size int64  `json:"size"`
+	Path string `json:"path"`
+	LFS  *struct {
+		OID  string `json:"oid"`
+		Size int64  `json:"size"`
+	} `json:"lfs"`
+}
+
+// Plan resolves the revision to a commit and lists its files.
+func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+	p, err := parse(location)
+	if err != nil {
+		return source.Plan{}, err
+	}
+	if s.bad != nil {
+		return source.Plan{}, s.bad
+	}
+	token := s.token()
+	api := s.endpoint + "/api/models/" + p.org + "/" + p.repo
+	commit := p.rev
+	if !commitID.MatchString(p.rev) {
+		var info struct {
+			SHA string `json:"sha"`
+		}
+		if _, err := s.ask(ctx, p, api+"/revision/"+url.PathEscape(p.rev), token, &info); err != nil {
+			return source.Plan{}, err
+		}
+		if commit = info.SHA; !commitID.MatchString(commit) {
+			return source.Plan{}, malformed(p, "", "the hub names no commit for the revision")
+		}
+	}
+	folder, only := p.sub, ""
+	if source.Weights(p.sub) {
+		folder, only = path.Dir(p.sub), p.sub
+		if folder == "." {
+			folder = ""
+		}
+	}
+	next := api + "/tree/" + commit
+	if folder != "" {
+		next += "/" + escape(folder)
+	}
+	next += "?recursive=true"
+	var plan source.Plan
+	for page := 0; next != ""; page++ {
+		if page == maxPages {
+			return source.Plan{}, malformed(p, "", "the listing has no end")
+		}
+		var list []entry
+		more, err := s.ask(ctx, p, next, token, &list)
+		if err != nil {
+			return source.Plan{}, err
+		}
+		for _, e := range list {
+			if e.Type != "file" || only != "" && e.Path != only {
+				continue
+			}
+			f, err := file(p, commit, folder, e)
+			if err != nil {
+				return source.Plan{}, err
+			}
+			if plan.Files = append(plan.Files, f); len(plan.Files) > maxFiles {
+				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), What: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "name a folder of it: hf://ORG/REPO/FOLDER"}
+			}
+		}
+		next = more
+	}
+	if len(plan.Files) == 0 {
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), What: "has no files at commit " + commit[:8], Fix: "check the name; they are case-sensitive"}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.commits[location] = commit
+	return plan, nil
+}
+
+func file(p place, commit, folder string, e entry) (source.File, error) {
+	name, below := e.Path, true
+	if folder != "" {
+		name, below = strings.CutPrefix(e.Path, folder+"/")
+	}
+	if !below || e.OID == "" {
+		return source.File{}, malformed(p, "", "the listing has a file that was not asked for")
+	}
+	f := source.File{Name: name, Size: e.Size, Version: e.OID, Ref: strings.Join([]string{p.org, p.repo, commit, e.Path}, "|")}
+	if e.LFS != nil {
+		f.Size, f.SHA256, f.Version = e.LFS.Size, strings.TrimPrefix(strings.ToLower(e.LFS.OID), "sha256:"), e.LFS.OID
+		if len(f.SHA256) != 64 || strings.Trim(f.SHA256, "0123456789abcdef") != "" {
+			return source.File{}, malformed(p, name, "the hub gives no sha256 for it")
+		}
+	}
+	return f, nil
+}
+
+// ask gets a document of the API; next is where the listing goes on.
+func (s *Source) ask(ctx context.Context, p place, at, token string, into any) (next string, err error) {
+	r, err := s.hop(ctx, p, "", at, token, nil)
+	if err != nil {
+		return "", err
+	}
+	defer wire.Drain(r)
+	if r.StatusCode != http.StatusOK {
+		return "", s.refused(r, p, "", token)
+	}
+	raw, err := wire.Small(r, maxAnswer, p.String())
+	if err != nil {
+		return "", err
+	}
+	if json.Unmarshal(raw, into) != nil {
+		return "", malformed(p, "", "the hub's answer is not what its API gives")
+	}
+	return s.nextPage(p, r.Header.Get("Link"))
+}
+
+var nextLink = regexp.MustCompile(`<([^>]+)>\s*;\s*rel="?next"?`)
+
+// nextPage is the address of the rest of a listing, which must be the hub's
+// own: the token goes there.
+func (s *Source) nextPage(p place, header string) (string, error) {
+	m := nextLink.FindStringSubmatch(header)
+	if m == nil {
+		return "", nil
+	}
+	base, err := url.Parse(s.endpoint + "/")
+	if err != nil {
+		return "", s.bad
+	}
+	u, err := base.Parse(m[1])
+	if err != nil || !s.own(u) {
+		return "", malformed(p, "", "the listing goes on at another host")
+	}
+	return u.String(), nil
+}
+
+// own reports whether u is the hub itself.
+func (s *Source) own(u *url.URL) bool {
+	return u.User == nil && (u.Scheme+"://"+u.Host == s.endpoint || strings.HasPrefix(u.String(), s.endpoint+"/"))
+}
+
+// hop does one GET, and follows redirects for as long as they stay within the
+// hub. An answer that leads elsewhere is handed out as it is.
+func (s *Source) hop(ctx context.Context, p place, name, at, token string, header http.Header) (*http.Response, error) {
+	for range hops {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+		if err != nil {
+			return nil, malformed(p, name, "the hub leads to something that is no address")
+		}
+		for k, v := range header {
+			req.Header[k] = v
+		}
+		req.Header.Set("Accept-Encoding", "identity")
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		r, err := s.http.Do(req)
+		if err != nil {
+			return nil, wire.Network(ctx, p.String(), name, err)
+		}
+		if r.StatusCode/100 != 3 || r.StatusCode == http.StatusNotModified {
+			return r, nil
+		}
+		to, err := r.Location()
+		if err != nil {
+			wire.Drain(r)
+			return nil, malformed(p, name, "the hub redirects to nowhere")
+		}
+		if !s.own(to) {
+			return r, nil
+		}
+		wire.Drain(r)
+		at = to.String()
+	}
+	return nil, &source.Error{Kind: source.Refused, Source: p.String(), File: name, What: "the hub redirects more often than is followed"}
+}
+
+// Read returns a range of a file of the commit that was planned.
+func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
+	part := strings.SplitN(f.Ref, "|", 4)
+	if len(part) != 4 {
+		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+	}
+	p := place{org: part[0], repo: part[1], rev: part[2]}
+	ask := wire.Ask{Source: p.String(), File: f, Offset: offset, Length: length, Whole: 1 << 20}
+	for try := 0; ; try++ {
+		known := s.known(f.Ref)
+		if known == "" {
+			body, to, err := s.resolve(ctx, p, f, part[3], ask)
+			if err != nil || body != nil {
+				return body, err
+			}
+			known = to
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, known, nil)
+		if err != nil {
+			return nil, malformed(p, f.Name, "the hub leads to something that is no address")
+		}
+		body, r, err := wire.Range(s.http, req, ask)
+		if err == nil {
+			return body, nil
+		}
+		if r == nil {
+			return nil, err
+		}
+		switch r.StatusCode {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusGone, http.StatusBadRequest:
+			// The signature is over.
+			s.forget(f.Ref)
+			if try == 0 {
+				continue
+			}
+		}
+		return nil, err
+	}
+}
+
+// resolve asks the hub where a file is. It answers with the range itself, or
+// with an address of the CDN.
+func (s *Source) resolve(ctx context.Context, p place, f source.File, full string, ask wire.Ask) (io.ReadCloser, string, error) {
+	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escape(full))
+	token := s.token()
+	r, err := s.hop(ctx, p, f.Name, at, token, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", ask.Offset, ask.Offset+ask.Length-1)}})
+	if err != nil {
+		return nil, "", err
+	}
+	if c := r.Header.Get("X-Repo-Commit"); c != "" && c != p.rev {
+		wire.Drain(r)
+		return nil, "", &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, What: "the hub gives another commit than was asked for"}
+	}
+	if size := r.Header.Get("X-Linked-Size"); size != "" && size != strconv.FormatInt(f.Size, 10) {
+		wire.Drain(r)
+		return nil, "", malformed(p, f.Name, "the hub gives another size than its listing")
+	}
+	if r.StatusCode/100 != 3 {
+		if r.StatusCode/100 != 2 {
+			defer wire.Drain(r)
+			return nil, "", wire.Listed(s.refused(r, p, f.Name, token))
+		}
+		body, err := wire.Take(r, ask)
+		return body, "", err
+	}
+	to, err := r.Location()
+	wire.Drain(r)
+	if err != nil || to.User != nil || to.Scheme != "https" && !strings.HasPrefix(s.endpoint, "http://") {
+		return nil, "", malformed(p, f.Name, "the hub redirects to something that is not https")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.cdn) > maxFiles {
+		clear(s.cdn)
+	}
+	s.cdn[f.Ref] = address{to.String(), time.Now().Add(keep)}
+	return nil, to.String(), nil
+}
+
+func (s *Source) known(ref string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := s.cdn[ref]; time.Now().Before(a.until) {
+		return a.url
+	}
+	return ""
+}
+
+func (s *Source) forget(ref string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.cdn, ref)
+}
+
+// Refresh forgets the addresses that were signed; the token is read again
+// anyway.
+func (s *Source) Refresh(ctx context.Context, location string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.cdn)
+	return nil
+}
+
+// refused is the hub's no, in its own words where they help.
+func (s *Source) refused(r *http.Response, p place, name, token string) error {
+	e := wire.Status(r, p.String(), name)
+	login := "set HF_TOKEN to a token that may read it"
+	if token != "" {
+		login = "check that the token of HF_TOKEN may read it"
+	}
+	switch code := r.Header.Get("X-Error-Code"); {
+	case code == "GatedRepo":
+		e.Kind, e.What = source.Denied, "the repository is gated"
+		e.Fix = fmt.Sprintf("accept its conditions at %s/%s/%s, then %s", s.endpoint, p.org, p.repo, login)
+	case code == "RevisionNotFound":
+		e.Kind, e.What, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev), "hf://ORG/REPO@REV: a branch, a tag or a commit"
+	case code == "EntryNotFound":
+		e.Kind, e.What, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
+	case code == "RepoNotFound" || r.StatusCode == 404:
+		e.Kind, e.What = source.NotFound, "there is no such repository, or it is private"
+		e.Fix = "check the name; if it is private " + login
+	case r.StatusCode == 401 || r.StatusCode == 403:
+		e.What, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode), "check the name; if it is private "+login
+	}
+	return e
+}
+
+func malformed(p place, name, what string) error {
+	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
+}
+
+// escape makes a path fit for a URL.
+func escape(name string) string {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = url.PathEscape(part)
+	}
+	return strings.Join(parts, "/")
+}

@@ -1,0 +1,198 @@
+package hub_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/loader/hub"
+	"github.com/thaw-dev/thaw/loader/hub/hubtest"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const repo = "hf://" + hubtest.Org + "/" + hubtest.Repo
+
+func TestConformance(t *testing.T) {
+	for _, tc := range []struct{ name, below string }{{"a repository", ""}, {"a folder of one", "some folder/deep/"}} {
+		t.Run(tc.name, func(t *testing.T) {
+			sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+				srv := hubtest.New(t)
+				srv.Commit("main", map[string][]byte{"README.txt": []byte("hello")})
+				if tc.below == "" {
+					srv.Commit("main", map[string][]byte{"README.txt": nil})
+				}
+				s := hub.New(hub.Options{Getenv: srv.Getenv})
+				t.Cleanup(s.Close)
+				t.Cleanup(func() {
+					if l := srv.Leaks(); len(l) > 0 {
+						t.Errorf("the token went to the CDN: %v", l)
+					}
+				})
+				return sourcetest.Place{
+					Source: s, Location: strings.TrimSuffix(repo+"/"+tc.below, "/"), Nowhere: "hf://org/none", Kept: true,
+					Put: func(t *testing.T, name string, body []byte) {
+						srv.Commit("main", map[string][]byte{tc.below + name: append([]byte{}, body...)})
+					},
+					Delete: func(t *testing.T, name string) { srv.Commit("main", map[string][]byte{tc.below + name: nil}) },
+				}
+			})
+		})
+	}
+}
+
+func read(t *testing.T, s *hub.Source, f source.File) ([]byte, error) {
+	t.Helper()
+	r, err := s.Read(t.Context(), f, 0, f.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+func TestRevisions(t *testing.T) {
+	srv := hubtest.New(t)
+	big := bytes.Repeat([]byte("a"), 5000)
+	first := srv.Commit("main", map[string][]byte{"config.json": []byte("1"), "model.safetensors": big})
+	srv.Commit("refs/pr/7", map[string][]byte{"config.json": []byte("pr")})
+	second := srv.Commit("main", map[string][]byte{"config.json": []byte("2")})
+	s := hub.New(hub.Options{Getenv: srv.Getenv})
+	defer s.Close()
+	for location, want := range map[string]string{repo: "2", repo + "@main": "2", repo + "@" + first: "1", repo + "@refs/pr/7": "pr"} {
+		plan, err := s.Plan(t.Context(), location)
+		if err != nil {
+			t.Fatal(location, err)
+		}
+		got, err := read(t, s, plan.Files[0])
+		if err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", location, got, err)
+		}
+	}
+	if got := s.Commit(repo); got != second {
+		t.Errorf("commit %s, want %s", got, second)
+	}
+	// What a commit did not touch is of the same version in the next.
+	a, _ := s.Plan(t.Context(), repo+"@"+first)
+	b, _ := s.Plan(t.Context(), repo)
+	if a.Files[1].Version != b.Files[1].Version || a.Files[0].Version == b.Files[0].Version || len(b.Files[1].SHA256) != 64 {
+		t.Errorf("%+v and %+v", a, b)
+	}
+	// One file of weights.
+	one, err := s.Plan(t.Context(), repo+"/model.safetensors")
+	if err != nil || len(one.Files) != 1 || one.Files[0].Name != "model.safetensors" {
+		t.Errorf("%+v, %v", one, err)
+	}
+}
+
+func TestSignaturesExpire(t *testing.T) {
+	srv := hubtest.New(t)
+	big := bytes.Repeat([]byte("a"), 5000)
+	srv.Commit("main", map[string][]byte{"model.safetensors": big})
+	s := hub.New(hub.Options{Getenv: srv.Getenv})
+	defer s.Close()
+	plan, err := s.Plan(t.Context(), repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if got, err := read(t, s, plan.Files[0]); err != nil || !bytes.Equal(got, big) {
+			t.Fatalf("%d bytes, %v", len(got), err)
+		}
+	}
+	if n := srv.Signed(); n != 1 {
+		t.Errorf("%d signatures for three ranges", n)
+	}
+	srv.Expire()
+	if got, err := read(t, s, plan.Files[0]); err != nil || !bytes.Equal(got, big) {
+		t.Errorf("after the signature was over: %d bytes, %v", len(got), err)
+	}
+	if n := srv.Signed(); n != 2 {
+		t.Errorf("%d signatures", n)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	srv := hubtest.New(t)
+	srv.Commit("main", map[string][]byte{"config.json": []byte("{}")})
+	srv.Private()
+	file := filepath.Join(t.TempDir(), "token")
+	env := map[string]string{"HF_ENDPOINT": srv.URL, "HF_TOKEN_PATH": file}
+	s := hub.New(hub.Options{Getenv: func(k string) string { return env[k] }})
+	defer s.Close()
+	_, err := s.Plan(t.Context(), repo)
+	if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "gated") || !strings.Contains(err.Error(), "HF_TOKEN") {
+		t.Errorf("without a token: %v", err)
+	}
+	// A login while it runs.
+	if err := os.WriteFile(file, []byte(hubtest.Token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Plan(t.Context(), repo); err != nil {
+		t.Errorf("with a token: %v", err)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	srv := hubtest.New(t)
+	srv.Commit("main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": make([]byte, 5000)})
+	s := hub.New(hub.Options{Getenv: srv.Getenv})
+	defer s.Close()
+	for location, kind := range map[string]source.Kind{
+		"hf://org/none": source.NotFound, repo + "@nope": source.NotFound, repo + "/no/such": source.NotFound,
+		"hf://": source.BadSource, "hf://org": source.BadSource, "hf://../x": source.BadSource, "hf://a/b@../c": source.BadSource, "hf://a/b/../c": source.BadSource, "hf://a/b?x=CANARY": source.BadSource, "s3://a/b": source.BadSource, "hf://a/b@": source.BadSource,
+	} {
+		if _, err := s.Plan(t.Context(), location); source.KindOf(err) != kind || strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("%s: %v", location, err)
+		}
+	}
+	plan, err := s.Plan(t.Context(), repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		h    http.HandlerFunc
+		kind source.Kind
+	}{
+		"a redirect to the metadata": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
+		}, source.Refused},
+		"round and round": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, source.Refused},
+		"another commit": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Repo-Commit", "x")
+			_, _ = w.Write(nil)
+		}, source.Changed},
+		"busy":                 {func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Retry-After", "1"); w.WriteHeader(429) }, source.Unavailable},
+		"html":                 {func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte("<html>")) }, source.Malformed},
+		"gone":                 {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(404) }, source.Changed},
+		"denied in the middle": {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }, source.Denied},
+	} {
+		srv.Fault(func(w http.ResponseWriter, r *http.Request) bool { tc.h(w, r); return true })
+		if _, err := read(t, s, plan.Files[1]); source.KindOf(err) != tc.kind || strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A listing that leads the token away.
+	srv.Fault(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/tree/") {
+			return false
+		}
+		w.Header().Set("Link", `<`+srv.CDN+`/x>; rel="next"`)
+		_, _ = w.Write([]byte("[]"))
+		return true
+	})
+	if _, err := s.Plan(t.Context(), repo); source.KindOf(err) != source.Malformed {
+		t.Errorf("a page elsewhere: %v", err)
+	}
+	if l := srv.Leaks(); len(l) > 0 {
+		t.Errorf("the token went to the CDN: %v", l)
+	}
+}

@@ -1,0 +1,74 @@
+package hub
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// place is a location taken apart.
+type place struct {
+	org, repo string
+	rev       string // main where the location names none
+	sub       string // a folder or a file of weights below; mostly empty
+}
+
+func (p place) String() string {
+	s := "hf://" + p.org + "/" + p.repo
+	if p.rev != "main" {
+		s += "@" + p.rev
+	}
+	if p.sub != "" {
+		s += "/" + p.sub
+	}
+	return s
+}
+
+var (
+	repoName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
+	revision = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}$`)
+	commitID = regexp.MustCompile(`^[0-9a-f]{40}$`)
+)
+
+// parse reads hf://ORG/REPO[@REV][/FOLDER].
+func parse(location string) (place, error) {
+	bad := func(what string) (place, error) {
+		return place{}, &source.Error{Kind: source.BadSource, Source: location, What: what, Fix: "hf://ORG/REPO[@REV]"}
+	}
+	rest, ok := strings.CutPrefix(location, "hf://")
+	if !ok {
+		return bad("is not a repository of the hub")
+	}
+	if strings.ContainsAny(rest, "?#") {
+		return place{}, &source.Error{Kind: source.BadSource, What: "the source holds a query or a fragment", Fix: "leave it out; a token comes from HF_TOKEN"}
+	}
+	parts := strings.Split(strings.Trim(rest, "/"), "/")
+	if len(parts) < 2 {
+		return bad("names no repository")
+	}
+	p := place{org: parts[0], rev: "main"}
+	var at bool
+	p.repo, p.rev, at = strings.Cut(parts[1], "@")
+	parts = parts[2:]
+	if !at {
+		p.rev = "main"
+	} else if p.rev == "refs" && len(parts) >= 2 {
+		p.rev += "/" + parts[0] + "/" + parts[1]
+		parts = parts[2:]
+	}
+	p.sub = strings.Join(parts, "/")
+	switch {
+	case !repoName.MatchString(p.org) || !repoName.MatchString(p.repo) || strings.Contains(p.org+p.repo, ".."):
+		return bad(fmt.Sprintf("%.80q is not the name of a repository", p.org+"/"+p.repo))
+	case !revision.MatchString(p.rev) || strings.Contains(p.rev, ".."):
+		return bad(fmt.Sprintf("%.80q is not a revision", p.rev))
+	}
+	for _, part := range parts {
+		if part == "" || part == "." || part == ".." || strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' || r == '@' }) {
+			return bad(fmt.Sprintf("%.80q is not a folder of a repository", p.sub))
+		}
+	}
+	return p, nil
+}
