@@ -24,6 +24,8 @@ type Programs struct {
 	// Environ is what engines inherit from, and where THAW_ENGINE_… are read;
 	// nil is os.Environ.
 	Environ func() []string
+	// Host tells of the machine; nil is ThisHost.
+	Host func() Host
 }
 
 // Request is one engine to prepare.
@@ -42,6 +44,8 @@ type Request struct {
 	Streamed bool
 	// Cache is a folder for the engine's compile caches; "" is its own choice.
 	Cache string
+	// Scratch is a folder of this one process, for what it leaves behind.
+	Scratch string
 	// Notify is the address of the NOTIFY_SOCKET; empty for none.
 	Notify string
 	// Key is what the engine is to want from whoever asks it, see NewKey; ""
@@ -78,6 +82,10 @@ type row struct {
 	sleep    bool                      // speaks vLLM's /sleep and /wake_up
 	streams  []string                  // flags with which it keeps no file mapped; nil: it cannot be started early
 	cache    func(dir string) []string // environment that puts its compile caches there
+	marks    []mark                    // of its start, in its log
+	python   bool                      // leaves files in TMPDIR, sockets among them
+	// defaults are given where the model file leaves them open
+	defaults func(Request, Host) (args, env []string)
 }
 
 var vllmNames = names{
@@ -128,23 +136,13 @@ func rowOf(e functions.Engine) (row, bool) {
 			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
 			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},
 			key:      "VLLM_API_KEY",
-			args: func(r Request) ([]string, error) {
-				a := []string{"serve", r.Path, "--served-model-name", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
-				if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp") {
-					a = append(a, "--tensor-parallel-size", strconv.Itoa(n))
-				}
-				if s := share(r); s != "" && !hasFlag(r.Spec.Args, "--gpu-memory-utilization") {
-					a = append(a, "--gpu-memory-utilization", s)
-				}
-				a = append(a, lora(r.Spec)...)
-				return a, nil
-			},
+			args:     vllmArgs, defaults: vllmOnCPU, marks: vllmMarks, python: true,
 		}, true
 	case functions.EngineSGLang:
 		return row{
 			program: "sglang", override: "THAW_ENGINE_SGLANG", health: "/health", metrics: sglangNames,
 			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1"},
-			reserved: []string{"--model-path", "--model", "--served-model-name", "--host", "--port"},
+			reserved: []string{"--model-path", "--model", "--served-model-name", "--host", "--port"}, python: true,
 			args: func(r Request) ([]string, error) {
 				a := []string{"serve", "--model-path", r.Path, "--served-model-name", r.Name,
 					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--enable-metrics"}
@@ -194,6 +192,7 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		URL: "http://127.0.0.1:" + strconv.Itoa(r.Port),
 	}
 	fill := func(s string) string { return s }
+	var wants []string // variables of its defaults
 	if r.Spec.Engine == functions.EngineCommand {
 		if err := checkCommand(r); err != nil {
 			return Command{}, err
@@ -231,6 +230,14 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		if err != nil {
 			return Command{}, err
 		}
+		if row.defaults != nil {
+			host := ThisHost
+			if p.Host != nil {
+				host = p.Host
+			}
+			more, vars := row.defaults(r, host())
+			args, wants = append(args, more...), append(wants, vars...)
+		}
 		if r.Streamed {
 			if row.streams == nil {
 				return Command{}, fmt.Errorf("engine %s: it cannot be started on a checkpoint that is still arriving", r.Spec.Engine)
@@ -241,6 +248,10 @@ func (p Programs) Prepare(r Request) (Command, error) {
 	}
 	env := Environ(have)
 	env = append(env, row.env...)
+	env = append(env, wants...)
+	if r.Scratch != "" && row.python {
+		env = append(env, scratch(have, r.Scratch)...)
+	}
 	if r.Cache != "" && row.cache != nil {
 		env = append(env, row.cache(r.Cache)...)
 	}
@@ -284,15 +295,14 @@ func Sleeps(spec functions.ModelSpec) bool {
 // still arriving: it reads its files once and depends on none when it serves.
 func Streams(e functions.Engine) bool { r, _ := rowOf(e); return r.streams != nil }
 
-// maxSlots of adapters are given to a model whose args do not say.
-const maxSlots = 8
-
-// AdapterSlots is how many adapters an engine holds at once.
-func AdapterSlots(spec functions.ModelSpec) int {
-	if n, err := strconv.Atoi(flagValue(spec.Args, "--max-loras")); err == nil && n > 0 {
-		return n
+// scratch has a Python engine leave sockets and files in a folder of its own.
+// What torch compiles stays where it is for all.
+func scratch(have []string, dir string) []string {
+	env := []string{"TMPDIR=" + dir, "VLLM_RPC_BASE_PATH=" + dir}
+	if lookup(have, "TORCHINDUCTOR_CACHE_DIR") == "" {
+		env = append(env, "TORCHINDUCTOR_CACHE_DIR="+filepath.Join(os.TempDir(), "torchinductor_"+strconv.Itoa(os.Getuid())))
 	}
-	return min(max(len(spec.Adapters), 1), maxSlots)
+	return env
 }
 
 // Adopted is the command of an engine that runs already, for asking it; its key
@@ -411,31 +421,6 @@ func share(r Request) string {
 		return ""
 	}
 	return strconv.FormatFloat(min(float64(want)/float64(r.GPUMemory), 0.98), 'f', 3, 64)
-}
-
-// ranks that vLLM takes for --max-lora-rank.
-var ranks = []int{1, 8, 16, 32, 64, 128, 256, 320, 512}
-
-// lora is what a model with adapters adds to vLLM's arguments, less what its
-// own say.
-func lora(spec functions.ModelSpec) (a []string) {
-	if len(spec.Adapters) == 0 {
-		return nil
-	}
-	if !hasFlag(spec.Args, "--enable-lora") {
-		a = append(a, "--enable-lora")
-	}
-	if !hasFlag(spec.Args, "--max-loras") {
-		a = append(a, "--max-loras", strconv.Itoa(AdapterSlots(spec)))
-	}
-	most := 0
-	for _, d := range spec.Adapters {
-		most = max(most, d.Rank)
-	}
-	if i := slices.IndexFunc(ranks, func(r int) bool { return r >= most }); most > 0 && i >= 0 && !hasFlag(spec.Args, "--max-lora-rank") {
-		a = append(a, "--max-lora-rank", strconv.Itoa(ranks[i]))
-	}
-	return a
 }
 
 // hasFlag reports whether any of the flags is among args, as FLAG or FLAG=….

@@ -31,6 +31,7 @@ func programs(environ ...string) Programs {
 			return "/bin/" + name, nil
 		},
 		Environ: func() []string { return append([]string{"PATH=/bin", "HF_TOKEN=s3cret"}, environ...) },
+		Host:    func() Host { return Host{Available: 8 << 30, Nodes: 1} },
 	}
 }
 
@@ -57,11 +58,12 @@ func TestPrepare(t *testing.T) {
 		{name: "ember elsewhere", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineEmber}, Path: "/m"}, environ: []string{"THAW_ENGINE_EMBER=/x/thaw"},
 			argv: "/x/thaw engine ember --model /m --served-model-name tiny --host 127.0.0.1 --port 7001", without: []string{"THAW_ENGINE_EMBER=/x/thaw"}},
 		{name: "vllm", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Env: map[string]string{"HF_TOKEN": "mine", "HF_HUB_OFFLINE": "0"}}, Path: "/m", Notify: "@n"},
-			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001",
-			env:  []string{"HF_TOKEN=mine", "HF_HUB_OFFLINE=0"}, without: []string{"HF_HUB_OFFLINE=1", "NOTIFY_SOCKET=@n"}},
+			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --shutdown-timeout 1 --dtype float32 --enforce-eager --kv-cache-memory-bytes 2147483648 --distributed-executor-backend uni",
+			env:  []string{"HF_TOKEN=mine", "HF_HUB_OFFLINE=0", "TORCHDYNAMO_DISABLE=1", "VLLM_ENABLE_V1_MULTIPROCESSING=0"}, without: []string{"HF_HUB_OFFLINE=1", "NOTIFY_SOCKET=@n"}},
 		{name: "vllm on GPUs", r: Request{Spec: gpus, Path: "/m", GPUs: []int{1, 3}, GPUMemory: 80 << 30},
-			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --tensor-parallel-size 2 --gpu-memory-utilization 0.500 --enable-lora --max-loras 2 --max-lora-rank 64 --max-model-len=4096",
-			env:  []string{"CUDA_VISIBLE_DEVICES=1,3", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "HF_HUB_OFFLINE=1"}},
+			argv:    "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --tensor-parallel-size 2 --gpu-memory-utilization 0.500 --shutdown-timeout 1 --enable-lora --max-loras 2 --max-lora-rank 64 --max-model-len=4096",
+			without: []string{"VLLM_ENABLE_V1_MULTIPROCESSING=0"},
+			env:     []string{"CUDA_VISIBLE_DEVICES=1,3", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "HF_HUB_OFFLINE=1"}},
 		{name: "sglang", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}, Path: "/m"},
 			argv: "/bin/sglang serve --model-path /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-metrics"},
 		{name: "llamacpp", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineLlamaCpp}, Path: models}, environ: []string{"THAW_ENGINE_LLAMACPP=/x/llama"},

@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Host is what an engine without a GPU wants to know of its machine.
+type Host struct {
+	Available functions.Bytes // memory that could be had now; 0 unknown
+	Nodes     int             // NUMA nodes; 0 unknown
+	BF16      bool            // the CPU computes in bfloat16
+}
+
+// ThisHost reads it from /proc and /sys; where there is none, nothing is known.
+func ThisHost() (h Host) {
+	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) >= 2 && f[0] == "MemAvailable:" {
+				n, _ := strconv.ParseInt(f[1], 10, 64)
+				h.Available = functions.Bytes(n << 10)
+			}
+		}
+	}
+	if nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*"); err == nil {
+		h.Nodes = len(nodes)
+	}
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if name, v, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "flags" || strings.TrimSpace(name) == "Features" {
+				for f := range strings.FieldsSeq(v) {
+					h.BF16 = h.BF16 || f == "avx512_bf16" || f == "amx_bf16" || f == "bf16"
+				}
+				break // all cores alike
+			}
+		}
+	}
+	return h
+}

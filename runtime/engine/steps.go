@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"regexp"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Step is one part of an engine's start, as its own log tells it.
+type Step struct {
+	Name  string
+	Phase functions.Phase // of the contract, in which it falls
+}
+
+// mark is a line with which a step begins, and the one before it ends. Marks
+// come in the order of their table: one that is behind the present step (the
+// second worker says it too) is passed over.
+type mark struct {
+	line *regexp.Regexp
+	Step
+}
+
+// vllmMarks were read off starts of vLLM 0.32: plain and from a warm interpreter,
+// with one process of workers and without, eager and compiled. The first step
+// begins with the process.
+var vllmMarks = []mark{
+	{nil, Step{"imports", functions.PhaseSpawn}},
+	{regexp.MustCompile(`non-default args:|\] +█.*version \d`), Step{"engine", functions.PhaseSpawn}},
+	{regexp.MustCompile(`\] Starting to load model `), Step{"weights", functions.PhaseLoad}},
+	{regexp.MustCompile(`\] (?:Loading weights took |Model loading took )`), Step{"warm-up", functions.PhaseWarmup}},
+	{regexp.MustCompile(`\] (?:Using cache directory: .*torch_compile_cache|Dynamo bytecode transform time|Compiling a graph |Start compiling|Warming up model for the compilation|torch\.compile (?:start|is turned on))`), Step{"compile", functions.PhaseWarmup}},
+	{regexp.MustCompile(`\] (?:torch\.compile (?:takes|took) .*|Warming up done|Capturing CUDA graphs|Graph capturing finished)`), Step{"warm-up", functions.PhaseWarmup}},
+	{regexp.MustCompile(`\] init engine \(profile, create kv cache, warmup model\) took`), Step{"app", functions.PhaseWarmup}},
+}
+
+// Steps follows a start by its log. It is pure: lines and times in. The zero
+// value follows nothing.
+type Steps struct {
+	marks []mark
+	at    int // of marks
+	began time.Time
+	done  []Done
+}
+
+// Done is a step with its times.
+type Done struct {
+	Step
+	From, To time.Time
+}
+
+// NewSteps follows one that began then; an engine whose log nobody has read
+// closely has no steps.
+func NewSteps(e functions.Engine, began time.Time) *Steps {
+	row, _ := rowOf(e)
+	return &Steps{marks: row.marks, began: began}
+}
+
+// Line takes a line of the log, read then. It reports whether a step began.
+func (s *Steps) Line(line string, at time.Time) bool {
+	for i := s.at + 1; i < len(s.marks); i++ {
+		if s.marks[i].line.MatchString(line) {
+			s.end(at)
+			s.at, s.began = i, at
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Steps) end(at time.Time) {
+	if at.Before(s.began) {
+		at = s.began
+	}
+	s.done = append(s.done, Done{s.marks[s.at].Step, s.began, at})
+}
+
+// Present is the step that goes on, if the log has told of any.
+func (s *Steps) Present() (Step, bool) {
+	if s.at == 0 {
+		return Step{}, false
+	}
+	return s.marks[s.at].Step, true
+}
+
+// End ends the present step and gives all of them, in their order; nil where
+// the log told of none: then nothing is known beyond what endpoints say.
+func (s *Steps) End(at time.Time) []Done {
+	if s.at == 0 {
+		return nil
+	}
+	s.end(at)
+	return s.done
+}

@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// parallel are the flags with which a vLLM is more than one worker.
+var parallel = []string{"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"}
+
+// vllmArgs is the command line of a vLLM, less what only a CPU wants.
+func vllmArgs(r Request) ([]string, error) {
+	a := []string{"serve", r.Path, "--served-model-name", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
+	if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, parallel...) {
+		a = append(a, "--tensor-parallel-size", strconv.Itoa(n))
+	}
+	if s := share(r); s != "" && !hasFlag(r.Spec.Args, "--gpu-memory-utilization") {
+		a = append(a, "--gpu-memory-utilization", s)
+	}
+	// Without it a SIGTERM with a stream open leaves the API server hanging,
+	// silent, until the client goes.
+	if !hasFlag(r.Spec.Args, "--shutdown-timeout") {
+		a = append(a, "--shutdown-timeout", "1")
+	}
+	return append(a, lora(r.Spec)...), nil
+}
+
+// vllmOnCPU is what a vLLM without a GPU gets, each where the model file leaves
+// it open: its own defaults are a GPU's.
+//
+//   - float32 where the CPU has no instructions for bfloat16, which is six
+//     times slower then.
+//   - Eager: compiling takes longer than what a CPU serves. With it goes
+//     TORCHDYNAMO_DISABLE=1, or the first logprobs take 10 s.
+//   - A KV cache of a size. vLLM's own is 90 % of the machine, and a refusal
+//     where that is not free.
+//   - One process less, where threads need no binding to a NUMA node: the
+//     worker runs in EngineCore, which halves the imports and the shared memory.
+func vllmOnCPU(r Request, h Host) (args, env []string) {
+	if len(r.GPUs) > 0 || r.Spec.Resources.GPUs > 0 {
+		return nil, nil
+	}
+	given := func(flags ...string) bool { return hasFlag(r.Spec.Args, flags...) }
+	set := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { _, ok := r.Spec.Env[n]; return ok })
+	}
+	dtype := flagValue(r.Spec.Args, "--dtype")
+	if dtype == "" && !h.BF16 {
+		dtype = "float32"
+		args = append(args, "--dtype", dtype)
+	}
+	if given("--enforce-eager") {
+		env = append(env, "TORCHDYNAMO_DISABLE=1")
+	} else if !given("--no-enforce-eager", "--optimization-level", "--compilation-config", "-cc") &&
+		!slices.ContainsFunc(r.Spec.Args, func(a string) bool { return strings.HasPrefix(a, "-O") || strings.HasPrefix(a, "-cc") }) {
+		args, env = append(args, "--enforce-eager"), append(env, "TORCHDYNAMO_DISABLE=1")
+	}
+	if !given("--kv-cache-memory-bytes", "--gpu-memory-utilization", "--num-gpu-blocks-override") && !set("VLLM_CPU_KVCACHE_SPACE") {
+		args = append(args, "--kv-cache-memory-bytes", strconv.FormatInt(kvBytes(r, dtype == "float32", h), 10))
+	}
+	if h.Nodes == 1 && !given(parallel...) && !given("--distributed-executor-backend") &&
+		!set("VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING") {
+		args, env = append(args, "--distributed-executor-backend", "uni"), append(env, "VLLM_ENABLE_V1_MULTIPROCESSING=0")
+	}
+	return args, env
+}
+
+const (
+	// kvProgram is what a vLLM takes besides weights and KV cache.
+	kvProgram = 1 << 30
+	// kvMost and kvShare bound the cache of a model that does not say what
+	// memory it takes: a part of what is free.
+	kvMost, kvShare = 4 << 30, 4
+)
+
+// kvBytes sizes the KV cache of a vLLM on a CPU: what its memory leaves when
+// weights and program have theirs, at least an eighth of it. Whole MiB.
+func kvBytes(r Request, float32 bool, h Host) int64 {
+	size := min(int64(h.Available)/kvShare, kvMost)
+	if want := int64(r.Spec.Resources.Memory); want > 0 {
+		size = max(want-weights(r.Path, float32)-kvProgram, want/8)
+	}
+	return max(size>>20, 16) << 20
+}
+
+// weights is what the weights of a checkpoint take in memory, near enough.
+func weights(dir string, wide bool) (size int64) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".safetensors", ".bin", ".pt":
+			if st, err := os.Stat(filepath.Join(dir, e.Name())); err == nil {
+				size += st.Size()
+			}
+		}
+	}
+	if wide {
+		var c struct {
+			Dtype string `json:"torch_dtype"`
+			New   string `json:"dtype"`
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "config.json"))
+		if err == nil && json.Unmarshal(b, &c) == nil && (strings.HasSuffix(c.Dtype+c.New, "float16")) {
+			size *= 2
+		}
+	}
+	return size
+}
+
+// ranks that vLLM takes for --max-lora-rank.
+var ranks = []int{1, 8, 16, 32, 64, 128, 256, 320, 512}
+
+// lora is what a model with adapters adds to vLLM's arguments, less what its
+// own say.
+func lora(spec functions.ModelSpec) (a []string) {
+	if len(spec.Adapters) == 0 {
+		return nil
+	}
+	if !hasFlag(spec.Args, "--enable-lora") {
+		a = append(a, "--enable-lora")
+	}
+	if !hasFlag(spec.Args, "--max-loras") {
+		a = append(a, "--max-loras", strconv.Itoa(AdapterSlots(spec)))
+	}
+	if !hasFlag(spec.Args, "--max-lora-rank") {
+		if rank := MaxRank(spec); rank > 0 {
+			a = append(a, "--max-lora-rank", strconv.Itoa(rank))
+		}
+	}
+	return a
+}
+
+// MaxRank is the largest rank of adapter that a model's engine takes: what its
+// args say, else what its adapters need, rounded up to one that vLLM knows; 0
+// where neither says.
+func MaxRank(spec functions.ModelSpec) int {
+	if n, err := strconv.Atoi(flagValue(spec.Args, "--max-lora-rank")); err == nil && n > 0 {
+		return n
+	}
+	most := 0
+	for _, d := range spec.Adapters {
+		most = max(most, d.Rank)
+	}
+	if i := slices.IndexFunc(ranks, func(r int) bool { return r >= most }); most > 0 && i >= 0 {
+		return ranks[i]
+	}
+	return 0
+}
+
+// maxSlots of adapters are given to a model whose args do not say.
+const maxSlots = 8
+
+// AdapterSlots is how many adapters an engine holds at once.
+func AdapterSlots(spec functions.ModelSpec) int {
+	if n, err := strconv.Atoi(flagValue(spec.Args, "--max-loras")); err == nil && n > 0 {
+		return n
+	}
+	return min(max(len(spec.Adapters), 1), maxSlots)
+}
