@@ -40,7 +40,10 @@ type Options struct {
 	Stager     replica.Stager
 	// Hold keeps the checkpoint at a path while an adopted engine lives on it:
 	// the lease of who staged it ended with that agent. nil holds nothing.
-	Hold    func(path string) (release func())
+	Hold func(path string) (release func())
+	// Lost reports that the files at a path went with an earlier agent: an
+	// engine that was still reading them is ended. nil: none does.
+	Lost    func(path string) bool
 	Books   Books
 	Environ func() []string // of engines; nil is os.Environ
 	Leave   bool            // engines stay when the agent ends
@@ -194,12 +197,15 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *keeper.Client) error {
 		}
 		var r *replica.Replica
 		m, err := replica.ParseMeta(p)
+		if err == nil && a.o.Lost != nil && a.o.Lost(m.Path) {
+			err = errors.New("its files were still arriving through an agent that is gone")
+		}
 		if err == nil {
 			o := a.options(functions.LoadRequest{ID: m.ID, Team: m.Team, Model: m.Model, Spec: m.Spec, Dir: m.Dir, Digest: m.Digest, GPUs: m.GPUs})
 			r, err = replica.Adopt(o, p, k.Follow(p))
 		}
 		if err != nil {
-			a.log.Warn("a process that is no replica is ended", "process", p.ID, "error", err)
+			a.log.Warn("a process that cannot be adopted is ended", "process", p.ID, "error", err)
 			k.Kill(look, p.ID)
 			continue
 		}

@@ -127,9 +127,9 @@ func (s *Stager) show(a *loader.Arrival) (*shown, error) {
 	return v, nil
 }
 
-// sweep makes the folder and, once, clears away what earlier agents left:
-// mounts whose server is gone, folders whose engine is. It is called when a
-// replica is started, and by then it is known which engines live.
+// sweep makes the folder and, once, clears away what earlier agents left there
+// for engines that are gone. It is called when a replica is started, and by then
+// it is known which live. Mounts were swept when the node was opened.
 func (s *Stager) sweep() error {
 	s.early.mu.Lock()
 	defer s.early.mu.Unlock()
@@ -137,9 +137,6 @@ func (s *Stager) sweep() error {
 		return nil
 	}
 	if err := os.MkdirAll(s.o.Arriving, 0o755); err != nil {
-		return err
-	}
-	if err := mount.Sweep(s.o.Arriving); err != nil {
 		return err
 	}
 	list, err := os.ReadDir(s.o.Arriving)
@@ -161,10 +158,10 @@ func (s *Stager) sweep() error {
 // checkpoint really is. Any other path is what it is, and there is nothing to
 // let go.
 func (s *Stager) Hold(path string) (really string, release func()) {
-	dir := filepath.Dir(path)
-	if s.o.Arriving == "" || filepath.Base(path) != arrivingModel || filepath.Dir(dir) != filepath.Clean(s.o.Arriving) {
+	if !s.shows(path) {
 		return path, func() {}
 	}
+	dir := filepath.Dir(path)
 	if to, err := os.Readlink(path); err == nil && filepath.IsAbs(to) {
 		path = to
 	}
@@ -286,4 +283,19 @@ func (v *shown) end() {
 	v.of.mu.Lock()
 	delete(v.of.shown, v.dir)
 	v.of.mu.Unlock()
+}
+
+// Lost reports that a path was shown by an agent that is gone, and its files
+// with it. A link that was turned to the files themselves is as good as ever.
+func (s *Stager) Lost(path string) bool {
+	if !s.shows(path) {
+		return false
+	}
+	to, err := os.Readlink(path)
+	return err != nil || !filepath.IsAbs(to)
+}
+
+// shows: a path is one that engines are given while files arrive.
+func (s *Stager) shows(path string) bool {
+	return s.o.Arriving != "" && filepath.Base(path) == arrivingModel && filepath.Dir(filepath.Dir(path)) == filepath.Clean(s.o.Arriving)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/azure"
 	"github.com/thaw-dev/thaw/loader/dir"
+	"github.com/thaw-dev/thaw/loader/mount"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
@@ -81,10 +82,14 @@ func Open(c Config) (*Node, error) {
 		Store: st, Log: c.Log,
 		Sources: map[string]loader.Source{"file": dir.Source{}, "az": n.azure, "https": n.azure},
 	})
-	n.stager = NewStager(n.loader, StagerOptions{Arriving: filepath.Join(c.Data, "agent", "arriving"), Early: earlyFrom, Log: c.Log})
+	arriving := filepath.Join(c.Data, "agent", "arriving")
+	if err := mount.Sweep(arriving); err != nil {
+		c.Log.Warn("what an earlier agent mounted stays", "error", err)
+	}
+	n.stager = NewStager(n.loader, StagerOptions{Arriving: arriving, Early: earlyFrom, Log: c.Log})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Environ: c.Environ, Leave: c.Leave,
+		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, Environ: c.Environ, Leave: c.Leave,
 		Push: c.Push, InFlight: c.InFlight, Log: c.Log,
 	})
 	return n, nil

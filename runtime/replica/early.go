@@ -67,3 +67,26 @@ func (r *Replica) arrived() {
 		c.Settled()
 	}
 }
+
+// tornWait is how long the end of a staging may come after that of its engine.
+const tornWait = 300 * time.Millisecond
+
+// torn is why a checkpoint does not come, nil if it does: an engine that was
+// reading it then says only that a read failed, and may say so first.
+func (r *Replica) torn(rest <-chan staged) error {
+	if rest == nil {
+		return nil
+	}
+	t := time.NewTimer(tornWait)
+	defer t.Stop()
+	select {
+	case s := <-rest:
+		r.coming.over = true
+		if s.err != nil {
+			return because(r.coming.ctx, s.err)
+		}
+		r.ckpt = s.ckpt
+	case <-t.C:
+	}
+	return nil
+}

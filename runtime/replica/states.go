@@ -366,6 +366,11 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		case <-tick:
 			r.staged()
 		case x := <-r.child.Exited:
+			if err := r.torn(rest); err != nil && ctx.Err() == nil {
+				r.child = nil
+				r.forget(ctx)
+				return r.failed("stage: " + err.Error()), false
+			}
 			return r.died(ctx, x, "loading", mayRetry)
 		case <-limit.C:
 			x := r.kill(ctx)

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/runtime/ember/mint"
+)
+
+// arriving is a blob server with a model of some MiB whose weights stop behind
+// their first block until open is called.
+type arriving struct {
+	*azuretest.Server
+	once sync.Once
+	gate chan struct{}
+	deny atomic.Bool // behind the gate there is nothing but 403
+}
+
+func newArriving(t *testing.T) *arriving {
+	t.Helper()
+	dir := t.TempDir()
+	shape := mint.Shape{Hidden: 256, Inter: 704, Layers: 4, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 24576, MaxPos: 256}
+	if _, err := mint.Folder(dir, shape, "What is thaw? It is what ice does in spring.", 5); err != nil {
+		t.Fatal(err)
+	}
+	a := &arriving{Server: azuretest.New(t), gate: make(chan struct{})}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Put("m/"+f.Name(), b)
+	}
+	a.hold()
+	t.Cleanup(a.open)
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", a.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
+	return a
+}
+
+func (a *arriving) hold() {
+	a.Fault(func(w http.ResponseWriter, r *http.Request, n int) bool {
+		rng := r.Header.Get("Range") + r.Header.Get("x-ms-range")
+		if strings.HasSuffix(r.URL.Path, ".safetensors") && rng != "" && !strings.HasPrefix(rng, "bytes=0-") {
+			select {
+			case <-a.gate:
+			case <-r.Context().Done():
+			}
+			if a.deny.Load() {
+				azuretest.Fail(w, http.StatusForbidden, "AuthorizationFailure")
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (a *arriving) open() { a.once.Do(func() { close(a.gate) }) }
+
+func (a *arriving) model() string {
+	return modelFile("big", "  source: "+azuretest.Location("m")+"\n  engine: ember\n  resources: {memory: 64Mi}\n")
+}
+
+// mounts of ours below a folder.
+func mounts(dir string) (n int) {
+	b, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, " fuse.thaw ") && strings.Contains(line, dir) {
+			n++
+		}
+	}
+	return n
+}
+
+// showing waits until an engine was started on a checkpoint that arrives, or
+// skips where none can be.
+func (p *platform) showing() {
+	p.t.Helper()
+	p.eventually(20*time.Second, "an engine before its bytes", func() bool {
+		return p.hasEngine("big") || strings.Contains(p.log.String(), "engines start when all their bytes are here")
+	})
+	if strings.Contains(p.log.String(), "engines start when all their bytes are here") {
+		p.t.Skip("nothing can be mounted here")
+	}
+}
+
+func (p *platform) hasEngine(name string) bool {
+	for _, pid := range p.processes() {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.Contains(string(line), "\x00ember\x00") && strings.Contains(string(line), "\x00"+name+"\x00") {
+			return true
+		}
+	}
+	return false
+}
+
+// The engine starts before the last byte is here; the second start is local.
+func TestStreamingStart(t *testing.T) {
+	linuxOnly(t)
+	src := newArriving(t)
+	p := start(t, map[string]string{"big.yaml": src.model()})
+	got := make(chan reply, 1)
+	go func() { got <- p.chat("big", `"max_tokens":4`) }()
+	p.showing()
+	if n := mounts(p.data); n != 1 {
+		t.Errorf("%d mounts", n)
+	}
+	src.open()
+	r := <-got
+	if r.status != 200 || r.text() == "" {
+		t.Fatalf("%d %v %s", r.status, r.err, r.body)
+	}
+	spans := p.spans(r.header.Get("Thaw-Cold-Start"))
+	if stage, spawn := spans["stage"], spans["spawn"]; stage.end() <= spawn.Start || spawn.Duration == 0 {
+		t.Errorf("the engine waited for its bytes: %+v", spans)
+	}
+	p.eventually(5*time.Second, "the mount is gone", func() bool { return mounts(p.data) == 0 })
+	links, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
+	if len(links) != 1 {
+		t.Fatalf("links %v", links)
+	}
+	if to, err := filepath.EvalSymlinks(links[0]); err != nil || !strings.HasPrefix(to, filepath.Join(p.data, "store", "checkpoints")) {
+		t.Errorf("what is opened late is %s, %v", to, err)
+	}
+
+	p.do("POST", "/api/v1/functions/default/big/stop", "", "Authorization", p.admin())
+	p.eventually(10*time.Second, "stopped", func() bool { return p.state("default/big") == "" || p.state("default/big") == "UNLOADED" })
+	if left, _ := os.ReadDir(filepath.Join(p.data, "agent", "arriving")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	src.Fault(nil)
+	again := p.chat("big", `"max_tokens":4`)
+	if again.status != 200 || again.text() != r.text() || len(src.Gets()) != 0 {
+		t.Errorf("second start: %d %q, first %q; %v", again.status, again.text(), r.text(), src.Gets())
+	}
+}
+
+type span struct{ Start, Duration float64 }
+
+func (s span) end() float64 { return s.Start + s.Duration }
+
+func (p *platform) spans(id string) map[string]span {
+	p.t.Helper()
+	var tl struct {
+		Phases []struct {
+			Phase string
+			span
+		}
+	}
+	c := p.do("GET", "/api/v1/coldstarts/"+id, "")
+	if err := json.Unmarshal([]byte(c.body), &tl); err != nil {
+		p.t.Fatalf("%s: %d %s", id, c.status, c.body)
+	}
+	out := map[string]span{}
+	for _, ph := range tl.Phases {
+		out[ph.Phase] = ph.span
+	}
+	return out
+}
+
+// A staging that fails ends the engine that was started early, with its cause.
+func TestStreamingFails(t *testing.T) {
+	linuxOnly(t)
+	src := newArriving(t)
+	p := start(t, map[string]string{"big.yaml": src.model()})
+	got := make(chan reply, 1)
+	go func() { got <- p.chat("big", `"max_tokens":4`) }()
+	p.showing()
+	src.deny.Store(true)
+	src.open()
+	r := <-got
+	if e := r.failure(); r.status != 503 || e.Code != "model_load_failed" || !strings.Contains(e.Message, "AuthorizationFailure") {
+		t.Errorf("%d %v %s", r.status, r.err, r.body)
+	}
+	p.eventually(5*time.Second, "nothing mounted", func() bool { return mounts(p.data) == 0 })
+}
+
+// A server that is killed while bytes come leaves a dead mount; the next one
+// clears it away and starts again.
+func TestStreamingKilled(t *testing.T) {
+	linuxOnly(t)
+	src := newArriving(t)
+	p := spawn(t, map[string]string{"big.yaml": src.model()}, "--orphan", "2s")
+	go p.chat("big", `"max_tokens":4`)
+	p.showing()
+	p.kill()
+	if mounts(p.data) == 0 {
+		t.Error("the kernel cleared up by itself: this test shows nothing")
+	}
+	src.open()
+	p.respawn()
+	if r := p.chat("big", `"max_tokens":4`); r.status != 200 || r.text() == "" {
+		t.Fatalf("%d %v %s", r.status, r.err, r.body)
+	}
+	p.eventually(10*time.Second, "nothing mounted", func() bool { return mounts(p.data) == 0 })
+}
