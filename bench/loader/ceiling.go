@@ -16,15 +16,17 @@ import (
 // Ceilings are what the machine can do at that minute, in bytes a second. 0 is
 // what could not be measured here.
 type Ceilings struct {
-	Link    float64 `json:"link"`          // loopback, received and dropped
-	Copy    float64 `json:"link_and_disk"` // received and written through the cache, nothing else
-	Direct  float64 `json:"disk_direct"`   // O_DIRECT
-	Cached  float64 `json:"disk_cached"`   // through the page cache, until it is on the disk
-	XXH3    float64 `json:"xxh3"`          // of one core
+	Link    float64 `json:"link"`           // loopback, received and dropped
+	Copy    float64 `json:"link_and_cache"` // received and written into the page cache, nothing else
+	Past    float64 `json:"link_and_disk"`  // received and written past it
+	Direct  float64 `json:"disk_direct"`    // O_DIRECT
+	Cached  float64 `json:"disk_cached"`    // through the page cache, until it is on the disk
+	XXH3    float64 `json:"xxh3"`           // of one core
 	SHA256  float64 `json:"sha256"`
 	MD5     float64 `json:"md5"`
 	CPULink float64 `json:"link_cpu_seconds_per_gib"`
-	CPUCopy float64 `json:"link_and_disk_cpu_seconds_per_gib"`
+	CPUCopy float64 `json:"link_and_cache_cpu_seconds_per_gib"`
+	CPUPast float64 `json:"link_and_disk_cpu_seconds_per_gib"`
 }
 
 const (

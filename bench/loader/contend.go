@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -30,8 +31,9 @@ const (
 	Azblob       = "azblob default"
 	Curl         = "curl"
 	Aria2        = "aria2c -x16"
-	Link         = "link"          // received and dropped
-	LinkAndWrite = "link and disk" // received and written
+	Link         = "link"           // received and dropped
+	LinkAndWrite = "link and cache" // received and written into the page cache
+	LinkAndDisk  = "link and disk"  // received and written past it
 )
 
 // Download is one download of one contender, in the process that is it.
@@ -79,9 +81,16 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 			&blob.DownloadFileOptions{BlockSize: 8 << 20, Concurrency: 32})
 	case Link:
 		err = d.plain(ctx, nil)
-	case LinkAndWrite:
+	case LinkAndWrite, LinkAndDisk:
+		create := os.Create
+		if d.With == LinkAndDisk {
+			create = createDirect
+		}
 		var f *os.File
-		if f, err = os.Create(path); err != nil {
+		if f, err = create(path); err != nil {
+			return err
+		}
+		if err = allocate(f, d.Size); err != nil {
 			return err
 		}
 		defer f.Close()
@@ -143,7 +152,10 @@ func (d Download) azblob(ctx context.Context, path string, co *azblob.ClientOpti
 
 // plainConns receive at once where nothing is computed: enough for every core
 // to have something to do.
-const plainConns = 4
+const (
+	plainConns = 4
+	plainBlock = 4 << 20
+)
 
 // plain receives with as little as a program can do: no HTTP library, one
 // buffer for each connection; and writes what came, when there is a file.
@@ -154,13 +166,21 @@ func (d Download) plain(ctx context.Context, f *os.File) error {
 	var wg sync.WaitGroup
 	for i := range int64(plainConns) {
 		wg.Go(func() {
-			if err := d.piece(ctx, addr, f, d.Size*i/plainConns, d.Size*(i+1)/plainConns); err != nil {
+			if err := d.piece(ctx, addr, f, bound(d.Size, i), bound(d.Size, i+1)); err != nil {
 				cancel(err)
 			}
 		})
 	}
 	wg.Wait()
 	return context.Cause(ctx)
+}
+
+// bound is where piece i of a file begins: at whole blocks.
+func bound(size, i int64) int64 {
+	if i == plainConns {
+		return size
+	}
+	return size * i / plainConns / plainBlock * plainBlock
 }
 
 func (d Download) piece(ctx context.Context, addr string, f *os.File, from, to int64) error {
@@ -176,36 +196,30 @@ func (d Download) piece(ctx context.Context, addr string, f *os.File, from, to i
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 1<<20)
-	n, body := 0, []byte(nil)
-	for body == nil {
-		m, err := c.Read(buf[n:])
-		if err != nil {
+	in := bufio.NewReaderSize(c, 4096)
+	status, err := in.ReadString('\n')
+	if err != nil || !strings.Contains(status, " 206 ") {
+		return fmt.Errorf("the server says %.60q: %w", status, err)
+	}
+	for line := status; strings.TrimSpace(line) != ""; {
+		if line, err = in.ReadString('\n'); err != nil {
 			return err
 		}
-		n += m
-		if head, after, ok := strings.Cut(string(buf[:min(n, 8192)]), "\r\n\r\n"); ok {
-			if !strings.Contains(head, " 206 ") {
-				return fmt.Errorf("the server says %.60q", head)
-			}
-			body = buf[min(n, 8192)-len(after) : n]
-		} else if n >= 8192 {
-			return fmt.Errorf("the server's head has no end")
-		}
 	}
-	for {
+	// Whole blocks, so that a file that is written past the cache takes them;
+	// what bufio has read is a fraction of the first.
+	buf := aligned(plainBlock)
+	for from < to {
+		b := buf[:min(plainBlock, to-from)]
+		if _, err := io.ReadFull(in, b); err != nil {
+			return err
+		}
 		if f != nil {
-			if _, err := f.WriteAt(body, from); err != nil {
+			if _, err := f.WriteAt(b, from); err != nil {
 				return err
 			}
 		}
-		if from += int64(len(body)); from >= to {
-			return nil
-		}
-		m, err := c.Read(buf[:min(int64(len(buf)), to-from)])
-		if err != nil {
-			return err
-		}
-		body = buf[:m]
+		from += int64(len(b))
 	}
+	return nil
 }

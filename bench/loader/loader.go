@@ -243,6 +243,13 @@ func (b *bench) ceilings(ctx context.Context, server string, size int64) (c Ceil
 	}
 	c.Link, c.CPULink = float64(size)/link.Seconds, link.CPU
 	c.Copy, c.CPUCopy = float64(size)/both.Seconds, both.CPU
+	if c.Direct > 0 {
+		past, err := b.download(ctx, b.self(LinkAndDisk), server, size, false)
+		if err != nil {
+			return c, err
+		}
+		c.Past, c.CPUPast = float64(size)/past.Durable, past.CPU
+	}
 	return c, nil
 }
 
@@ -266,7 +273,7 @@ func (b *bench) compare(ctx context.Context, name string, who []contender, shape
 			return nil, fmt.Errorf("ceilings: %w", err)
 		}
 		cmp.Ceilings = append(cmp.Ceilings, c)
-		b.Say(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and disk %s, disk direct %s, cached %s", name, round+1, b.Rounds, gbs(c.Link), gbs(c.Copy), gbs(c.Direct), gbs(c.Cached)))
+		b.Say(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and cache %s, link and disk %s, disk direct %s, cached %s", name, round+1, b.Rounds, gbs(c.Link), gbs(c.Copy), gbs(c.Past), gbs(c.Direct), gbs(c.Cached)))
 		for i := range who {
 			i = (i + round) % len(who)
 			t, err := b.download(ctx, who[i], server, size, md5)

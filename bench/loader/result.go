@@ -208,6 +208,7 @@ func (r Result) Tables() []Part {
 		}
 		row("link: received and dropped", func(x Ceilings) float64 { return x.Link }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPULink })))
 		row("link and page cache: received and written", func(x Ceilings) float64 { return x.Copy }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUCopy })))
+		row("link and disk: received and written past the cache", func(x Ceilings) float64 { return x.Past }, fmt.Sprintf("%.2f", median(c.Ceilings, func(x Ceilings) float64 { return x.CPUPast })))
 		row("disk, O_DIRECT", func(x Ceilings) float64 { return x.Direct }, "")
 		row("disk, through the cache and fsync", func(x Ceilings) float64 { return x.Cached }, "")
 		perGiB := func(rate float64) string { return fmt.Sprintf("%.2f", (1<<30)/rate) }
