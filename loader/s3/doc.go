@@ -1,0 +1,33 @@
+// Package s3 reads models from Amazon S3 and whatever speaks its language. It
+// is the only importer of the library whose credential chain and signature it
+// uses; requests, listings and ranges are made here, because a range needs no
+// more than a signed GET and the library's client costs every start of the
+// program twice what its two rooms do.
+//
+//	s3://BUCKET/PREFIX
+//
+// # Where credentials come from
+//
+// By the names Amazon's own tools use, first match wins:
+//
+//	THAW_S3_ANONYMOUS=true                          nothing is signed
+//	AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
+//	~/.aws/credentials                              AWS_SHARED_CREDENTIALS_FILE, AWS_PROFILE; credential_process too
+//	AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN       a service account's role; the file is read again each time
+//	AWS_CONTAINER_CREDENTIALS_*                     a task's role
+//	the instance's role                             unless AWS_EC2_METADATA_DISABLED=true
+//	nothing                                         public buckets
+//
+// AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL names a compatible server, which is
+// then asked with the bucket in the path (THAW_S3_STYLE=virtual puts it into the
+// host's name). AWS_REGION or AWS_DEFAULT_REGION is the region to begin with;
+// where a bucket is elsewhere the answer says so, and that is believed once.
+//
+// # Versions and digests
+//
+// The ETag of the listing is pinned with If-Match on every range, and compared
+// in the answer, because not every compatible server knows the header. Files of
+// weights are asked for the digests the bucket keeps (HEAD): CRC64NVME, CRC32C
+// or sha256 of the whole object; else the ETag where it is an MD5, which it is
+// not for objects in parts or under a key of one's own.
+package s3

@@ -1,0 +1,105 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+const howTo = "set AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give this machine a role, or set THAW_S3_ANONYMOUS=true for a public bucket"
+
+// keys is the credential chain, asked for again when what it gave is over.
+type keys struct {
+	http  *http.Client
+	chain *credentials.Credentials
+
+	mu    sync.Mutex // held while a credential is fetched: all wait for the one
+	from  string
+	given credentials.Value
+	until time.Time
+}
+
+// again is how long a credential without an end of its own is kept: files of
+// profiles change.
+const again = time.Minute
+
+func newKeys(env func(string) string) *keys {
+	k := &keys{http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		// The instance's own service is one hop away, or nowhere.
+		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: proxy,
+	}}}
+	if on(env("THAW_S3_ANONYMOUS")) {
+		k.chain, k.from = credentials.NewStatic("", "", "", credentials.SignatureAnonymous), "nothing signed (THAW_S3_ANONYMOUS)"
+		return k
+	}
+	if id, secret := env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"); id != "" && secret != "" {
+		k.chain, k.from = credentials.NewStaticV4(id, secret, env("AWS_SESSION_TOKEN")), "the key in AWS_ACCESS_KEY_ID"
+		return k
+	}
+	providers := []credentials.Provider{&credentials.FileAWSCredentials{Filename: env("AWS_SHARED_CREDENTIALS_FILE"), Profile: env("AWS_PROFILE")}}
+	if !on(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" || env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "" {
+		iam := &credentials.IAM{Region: env("AWS_REGION")}
+		iam.EKSIdentity.TokenFile, iam.EKSIdentity.RoleARN = env("AWS_WEB_IDENTITY_TOKEN_FILE"), env("AWS_ROLE_ARN")
+		if iam.EKSIdentity.TokenFile != "" {
+			iam.Endpoint = env("AWS_ENDPOINT_URL_STS")
+		}
+		providers = append(providers, iam)
+	}
+	k.chain, k.from = credentials.NewChainCredentials(providers), "the profile or role of this machine"
+	return k
+}
+
+func on(v string) bool { return strings.EqualFold(v, "true") || v == "1" }
+
+// proxy is used for the service of tokens, never for the instance's own.
+func proxy(req *http.Request) (*url.URL, error) {
+	if ip := net.ParseIP(req.URL.Hostname()); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsLoopback()) {
+		return nil, nil
+	}
+	return http.ProxyFromEnvironment(req)
+}
+
+// get returns the credentials; empty ones where there are none. Who comes while
+// another fetches them waits for that, which is bounded.
+func (k *keys) get(ctx context.Context) (credentials.Value, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Now().Before(k.until) && !k.chain.IsExpired() {
+		return k.given, nil
+	}
+	if ctx.Err() != nil {
+		return credentials.Value{}, context.Cause(ctx)
+	}
+	v, err := k.chain.GetWithContext(&credentials.CredContext{Client: k.http})
+	if err != nil {
+		return credentials.Value{}, errors.New("no credentials") // its text may hold them
+	}
+	if v.AccessKeyID == "" {
+		k.from = "no credentials"
+	}
+	k.given, k.until = v, time.Now().Add(again)
+	return v, nil
+}
+
+func (k *keys) expire() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.until = time.Time{}
+	k.chain.Expire()
+}
+
+// how says in words where the rights come from.
+func (k *keys) how() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.from
+}
+
+func (k *keys) close() { k.http.CloseIdleConnections() }

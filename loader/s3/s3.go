@@ -1,0 +1,454 @@
+package s3
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/minio/minio-go/v7/pkg/s3utils"
+	"github.com/minio/minio-go/v7/pkg/signer"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/wire"
+)
+
+// Options of a source.
+type Options struct {
+	// Getenv reads the environment; os.Getenv when nil. What the library looks
+	// up by itself (profiles, roles) it takes from the process.
+	Getenv func(string) string
+}
+
+// Source reads buckets. Its methods may be called concurrently.
+type Source struct {
+	env      func(string) string
+	http     *http.Client
+	keys     *keys
+	endpoint *url.URL // nil for Amazon's
+	virtual  bool
+	region   string
+	bad      error // an endpoint that is none
+
+	mu      sync.Mutex        // guards the fields below
+	regions map[string]string // where buckets said they are
+}
+
+// New returns a source; nothing is read or dialled before it is used.
+func New(o Options) *Source {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	s := &Source{env: o.Getenv, http: wire.Client(wire.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
+	s.region = first(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
+	s.virtual = o.Getenv("THAW_S3_STYLE") == "virtual"
+	if raw := first(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
+		u, err := url.Parse(strings.TrimRight(raw, "/"))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
+			s.bad = &source.Error{Kind: source.BadSource, What: "AWS_ENDPOINT_URL is not an http or https URL", Fix: "such as https://minio.example.org:9000"}
+		}
+		s.endpoint = u
+	} else if !hostPart.MatchString(s.region) {
+		s.bad = &source.Error{Kind: source.BadSource, What: "AWS_REGION is not the name of a region", Fix: "such as eu-central-1"}
+	}
+	return s
+}
+
+func first(words ...string) string {
+	for _, w := range words {
+		if w != "" {
+			return w
+		}
+	}
+	return ""
+}
+
+// Close closes idle connections.
+func (s *Source) Close() { s.http.CloseIdleConnections(); s.keys.close() }
+
+// Refresh forgets the credentials, so that the next request looks for them.
+func (s *Source) Refresh(ctx context.Context, location string) error {
+	s.keys.expire()
+	return nil
+}
+
+// place is a location taken apart.
+type place struct{ bucket, prefix string }
+
+func (p place) String() string { return strings.TrimSuffix("s3://"+p.bucket+"/"+p.prefix, "/") }
+
+var (
+	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
+	hostPart   = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
+)
+
+func parse(location string) (place, error) {
+	bad := func(what string) (place, error) {
+		return place{}, &source.Error{Kind: source.BadSource, Source: location, What: what, Fix: "s3://BUCKET/PREFIX"}
+	}
+	rest, ok := strings.CutPrefix(location, "s3://")
+	if !ok {
+		return bad("is not a folder of a bucket")
+	}
+	if strings.ContainsAny(rest, "?#@") {
+		return place{}, &source.Error{Kind: source.BadSource, What: "the source holds a query, a fragment or a user name", Fix: "leave it out; credentials come from the environment"}
+	}
+	var p place
+	p.bucket, p.prefix, _ = strings.Cut(rest, "/")
+	p.prefix = strings.Trim(p.prefix, "/")
+	if !bucketName.MatchString(p.bucket) || strings.Contains(p.bucket, "..") {
+		return bad(fmt.Sprintf("%.80q is not the name of a bucket", p.bucket))
+	}
+	if strings.ContainsFunc(p.prefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
+		return bad("holds a backslash or a control character")
+	}
+	for part := range strings.SplitSeq(p.prefix, "/") {
+		if part == "." || part == ".." || part == "" && p.prefix != "" {
+			return bad("holds an empty part, . or ..")
+		}
+	}
+	return p, nil
+}
+
+// address is the URL of a key, or of the bucket when key is empty.
+func (s *Source) address(p place, key, region string) *url.URL {
+	u := &url.URL{Scheme: "https"}
+	virtual := s.virtual
+	if s.endpoint != nil {
+		u.Scheme, u.Host, u.Path = s.endpoint.Scheme, s.endpoint.Host, s.endpoint.Path
+	} else {
+		u.Host = "s3." + region + ".amazonaws.com"
+		if strings.HasPrefix(region, "cn-") {
+			u.Host += ".cn"
+		}
+		// A certificate covers one part, so a bucket with a dot stands in the
+		// path.
+		virtual = !strings.Contains(p.bucket, ".")
+	}
+	if virtual {
+		u.Host = p.bucket + "." + u.Host
+	} else {
+		u.Path += "/" + p.bucket
+	}
+	u.Path += "/" + key
+	// Signed and sent in the same spelling.
+	u.RawPath = s3utils.EncodePath(u.Path)
+	return u
+}
+
+func (s *Source) regionOf(bucket string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.regions[bucket]; r != "" {
+		return r
+	}
+	return s.region
+}
+
+// moved notes where an answer says the bucket is; false when that is no news.
+func (s *Source) moved(bucket, used string, r *http.Response) bool {
+	region := r.Header.Get("X-Amz-Bucket-Region")
+	if !hostPart.MatchString(region) || region == used {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.regions[bucket] = region
+	return true
+}
+
+// sign signs a request with what the credentials are now.
+func (s *Source) sign(req *http.Request, p place, region string) error {
+	v, err := s.keys.get(req.Context())
+	if err != nil {
+		if req.Context().Err() != nil {
+			return context.Cause(req.Context())
+		}
+		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no credentials can be had", Fix: howTo}
+	}
+	if v.AccessKeyID == "" {
+		return nil
+	}
+	req.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
+	signer.SignV4(*req, v.AccessKeyID, v.SecretAccessKey, v.SessionToken, region)
+	return nil
+}
+
+// do sends a signed request, once more when the bucket turns out to be in
+// another region.
+func (s *Source) do(ctx context.Context, p place, method, key string, query url.Values, header http.Header) (*http.Response, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
+	for try := 0; ; try++ {
+		region := s.regionOf(p.bucket)
+		u := s.address(p, key, region)
+		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+		req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+		if err != nil {
+			return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "cannot be asked for"}
+		}
+		for k, v := range header {
+			req.Header[k] = v
+		}
+		if err := s.sign(req, p, region); err != nil {
+			return nil, err
+		}
+		r, err := s.http.Do(req)
+		if err != nil {
+			return nil, wire.Network(ctx, p.String(), "", err)
+		}
+		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.moved(p.bucket, region, r) {
+			wire.Drain(r)
+			continue
+		}
+		return r, nil
+	}
+}
+
+const (
+	maxFiles  = 20_000
+	maxPages  = 100
+	maxAnswer = 16 << 20
+	// heads is how many files are asked for their digests at once, maxHeads how
+	// many at all.
+	heads, maxHeads = 16, 500
+)
+
+type listing struct {
+	Contents []struct {
+		Key          string `xml:"Key"`
+		ETag         string `xml:"ETag"`
+		Size         int64  `xml:"Size"`
+		StorageClass string `xml:"StorageClass"`
+	} `xml:"Contents"`
+	EncodingType string `xml:"EncodingType"`
+	Truncated    bool   `xml:"IsTruncated"`
+	Next         string `xml:"NextContinuationToken"`
+}
+
+// Plan lists the objects below location; a location that ends in a file of
+// weights is that one file.
+func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+	p, err := parse(location)
+	if err != nil {
+		return source.Plan{}, err
+	}
+	if source.Weights(p.prefix) {
+		return s.single(ctx, p)
+	}
+	below := p.prefix
+	if below != "" {
+		below += "/"
+	}
+	var plan source.Plan
+	query := url.Values{"list-type": {"2"}, "prefix": {below}, "encoding-type": {"url"}}
+	for page := 0; ; page++ {
+		if page == maxPages {
+			return source.Plan{}, malformed(p, "", "the listing has no end")
+		}
+		var list listing
+		if err := s.list(ctx, p, query, &list); err != nil {
+			return source.Plan{}, err
+		}
+		for _, o := range list.Contents {
+			key := o.Key
+			if list.EncodingType == "url" {
+				if key, err = url.QueryUnescape(o.Key); err != nil {
+					return source.Plan{}, malformed(p, "", "the listing has a key that cannot be read")
+				}
+			}
+			name, ok := strings.CutPrefix(key, below)
+			if !ok || o.ETag == "" {
+				return source.Plan{}, malformed(p, "", "the listing has an object that was not asked for, or without ETag")
+			}
+			if name == "" || strings.HasSuffix(name, "/") {
+				continue // stands for a folder
+			}
+			if plan.Files = append(plan.Files, source.File{Name: name, Size: o.Size, Version: wire.Tag(o.ETag), Ref: p.bucket + "|" + key}); len(plan.Files) > maxFiles {
+				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), What: fmt.Sprintf("holds more than %d objects", maxFiles), Fix: "point source at the model's own folder"}
+			}
+		}
+		if !list.Truncated {
+			break
+		}
+		if list.Next == "" {
+			return source.Plan{}, malformed(p, "", "the listing goes on and does not say where")
+		}
+		query.Set("continuation-token", list.Next)
+	}
+	if len(plan.Files) == 0 {
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), What: fmt.Sprintf("bucket %s has nothing below %q", p.bucket, below), Fix: "check the prefix; names are case-sensitive"}
+	}
+	return plan, s.digests(ctx, p, plan.Files)
+}
+
+func (s *Source) list(ctx context.Context, p place, query url.Values, into *listing) error {
+	r, err := s.do(ctx, p, http.MethodGet, "", query, nil)
+	if err != nil {
+		return err
+	}
+	defer wire.Drain(r)
+	if r.StatusCode != http.StatusOK {
+		return s.refused(r, p, "")
+	}
+	raw, err := wire.Small(r, maxAnswer, p.String())
+	if err != nil {
+		return err
+	}
+	if xml.Unmarshal(raw, into) != nil {
+		return malformed(p, "", "the listing is not what S3 gives")
+	}
+	return nil
+}
+
+// single plans one object.
+func (s *Source) single(ctx context.Context, p place) (source.Plan, error) {
+	f := source.File{Name: path.Base(p.prefix), Ref: p.bucket + "|" + p.prefix}
+	r, err := s.head(ctx, p, p.prefix)
+	if err != nil {
+		return source.Plan{}, err
+	}
+	if r.StatusCode != http.StatusOK {
+		return source.Plan{}, s.refused(r, p, "")
+	}
+	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
+		return source.Plan{}, malformed(p, "", "the object has no size or no ETag")
+	}
+	f.Size, f.Version = r.ContentLength, wire.Tag(r.Header.Get("ETag"))
+	s.digest(&f, r.Header)
+	return source.Plan{Files: []source.File{f}}, nil
+}
+
+func (s *Source) head(ctx context.Context, p place, key string) (*http.Response, error) {
+	r, err := s.do(ctx, p, http.MethodHead, key, nil, http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}})
+	if err == nil {
+		wire.Drain(r)
+	}
+	return r, err
+}
+
+// digests asks for what the bucket keeps of the files of weights. What it does
+// not say is no error: then the loader's own sums have to do.
+func (s *Source) digests(ctx context.Context, p place, files []source.File) error {
+	slots := make(chan struct{}, heads)
+	var wg sync.WaitGroup
+	n := 0
+	for i := range files {
+		if !source.Weights(files[i].Name) || files[i].Size == 0 {
+			continue
+		}
+		if n++; n > maxHeads {
+			break
+		}
+		slots <- struct{}{} // whoever holds one is bounded by ctx
+		wg.Go(func() {
+			defer func() { <-slots }()
+			_, key, _ := strings.Cut(files[i].Ref, "|")
+			if r, err := s.head(ctx, p, key); err == nil && r.StatusCode == http.StatusOK && wire.Tag(r.Header.Get("ETag")) == files[i].Version {
+				s.digest(&files[i], r.Header)
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// digest notes a digest of the whole object. One is enough, the cheapest first.
+func (s *Source) digest(f *source.File, h http.Header) {
+	whole := !strings.EqualFold(h.Get("X-Amz-Checksum-Type"), "COMPOSITE")
+	sum := func(name string, n int) []byte {
+		raw, err := base64.StdEncoding.DecodeString(h.Get("X-Amz-Checksum-" + name))
+		if err != nil || len(raw) != n || !whole {
+			return nil // composite ones also end in -N, which is no base64
+		}
+		return raw
+	}
+	if f.CRC32C = sum("Crc32c", 4); f.CRC32C != nil {
+		return
+	}
+	if f.CRC64 = sum("Crc64nvme", 8); f.CRC64 != nil {
+		return
+	}
+	if raw := sum("Sha256", 32); raw != nil {
+		f.SHA256 = hex.EncodeToString(raw)
+		return
+	}
+	enc := h.Get("X-Amz-Server-Side-Encryption")
+	if raw, err := hex.DecodeString(strings.Trim(f.Version, `"`)); err == nil && len(raw) == 16 && (enc == "" || enc == "AES256" && s.endpoint == nil) && h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") == "" {
+		f.MD5 = raw
+	}
+}
+
+// Read returns a range of an object in the version of the plan.
+func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
+	bucket, key, ok := strings.Cut(f.Ref, "|")
+	if !ok || s.bad != nil {
+		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+	}
+	p := place{bucket, strings.TrimSuffix(strings.TrimSuffix(key, f.Name), "/")}
+	region := s.regionOf(bucket)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.address(p, key, region).String(), nil)
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
+	}
+	body, _, err := wire.Range(s.http, req, wire.Ask{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+		Sign:    func(req *http.Request) error { return s.sign(req, p, region) },
+		Refused: func(r *http.Response) error { return s.refused(r, p, f.Name) },
+	})
+	return body, wire.Listed(err)
+}
+
+// refused is the bucket's no. Its message is not kept: it may hold keys.
+func (s *Source) refused(r *http.Response, p place, name string) error {
+	e := wire.Status(r, p.String(), name)
+	var body struct {
+		Code string `xml:"Code"`
+	}
+	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil {
+		_ = xml.Unmarshal(raw, &body)
+	}
+	code := body.Code
+	e.What = fmt.Sprintf("bucket %s: %d", p.bucket, r.StatusCode)
+	if code != "" && len(code) < 60 {
+		e.What += fmt.Sprintf(" %q", code)
+	}
+	switch {
+	case code == "NoSuchBucket":
+		e.Kind, e.Fix = source.NotFound, "there is no such bucket; check its name, and AWS_ENDPOINT_URL for a compatible server"
+	case code == "NoSuchKey" || r.StatusCode == 404:
+		e.Kind, e.Fix = source.NotFound, "check bucket and prefix; names are case-sensitive"
+	case code == "InvalidObjectState":
+		e.Kind, e.Fix = source.Refused, "the object is archived: restore it first"
+	case code == "RequestTimeTooSkewed":
+		e.Kind, e.Fix = source.Denied, "set this machine's clock"
+	case code == "ExpiredToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch" || code == "InvalidToken":
+		e.Kind, e.Fix = source.Denied, "check the credentials; "+howTo
+	case r.StatusCode == 401 || r.StatusCode == 403:
+		e.What += ", with " + s.keys.how()
+		e.Fix = "allow it s3:GetObject on the objects and s3:ListBucket on the bucket; " + howTo
+	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed":
+		e.Kind, e.Fix = source.Refused, "the bucket is in another region: set AWS_REGION"
+	case code == "SlowDown" || code == "RequestTimeout":
+		e.Kind = source.Unavailable
+	case r.StatusCode == 412 || r.StatusCode == 416:
+		e.What += ": it was overwritten while it was read"
+	}
+	return e
+}
+
+func malformed(p place, name, what string) error {
+	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
+}
