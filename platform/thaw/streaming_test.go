@@ -137,9 +137,10 @@ func TestStreamingStart(t *testing.T) {
 
 	p.do("POST", "/api/v1/functions/default/big/stop", "", "Authorization", p.admin())
 	p.eventually(10*time.Second, "stopped", func() bool { return p.state("default/big") == "" || p.state("default/big") == "UNLOADED" })
-	if left, _ := os.ReadDir(filepath.Join(p.data, "agent", "arriving")); len(left) != 0 {
-		t.Errorf("left: %v", left)
-	}
+	p.eventually(5*time.Second, "its folder is gone", func() bool {
+		left, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
+		return len(left) == 0 || left[0] != links[0]
+	})
 	src.Fault(nil)
 	again := p.chat("big", `"max_tokens":4`)
 	if again.status != 200 || again.text() != r.text() || len(src.Gets()) != 0 {
