@@ -20,11 +20,13 @@ var known = []struct {
 	{regexp.MustCompile(`(?i)(CUDA error: out of memory|cudaMalloc failed: out of memory)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(Free memory on device [^\n]*less than desired GPU memory utilization[^\n]*)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(No available memory for the cache blocks[^\n]*)`), "out of GPU memory: %1"},
-	{regexp.MustCompile(`(To serve at least one request with[^\n]*KV cache[^\n]*)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(To serve at least one request with[^\n]*KV cache[^\n]*)`), "too little memory for the KV cache: %1"},
+	{regexp.MustCompile(`(Available memory on node \d+ [^\n]*?is less than (?:desired|requested) [^\n]*)`), "out of memory: %1"}, // vLLM without a GPU
 	{regexp.MustCompile(`(?i)(no space left on device)`), "%1"},
 	{regexp.MustCompile(`(?i)(CUDA driver version is insufficient[^\n]*)`), "%1"},
 	{regexp.MustCompile(`(No CUDA GPUs are available|no CUDA-capable device is detected)`), "%1"},
 	{regexp.MustCompile(`(?m)Value error, ([^\n]*?)(?: \[type=value_error[^\n]*)?$`), "%1"}, // pydantic's, below its headline
+	{regexp.MustCompile(`error: (argument [^\n]*)`), "bad args: %1"},
 	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: invalid argument: [^\n]*)`), "bad args: %1"},
 }
 

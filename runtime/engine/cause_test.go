@@ -23,6 +23,12 @@ func TestRootCause(t *testing.T) {
 		"go-panic":               "runtime error: index out of range [3] with length 3",
 		"sglang-oom":             "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
 		"vllm-core-killed":       "its EngineCore died unexpectedly; exit code 1",
+		"vllm-bad-value":         "bad args: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'",
+		"vllm-unknown-model":     "The checkpoint you are trying to load has model type `nosuch` but Transformers does not recognize this architecture. This could be because of an issue with the checkpoint, or because your version of Transformers is out of date.",
+		"vllm-missing-shard":     "FileNotFoundError: Weight files referenced in index but missing: {'m-shard/model-00002-of-00002.safetensors'}",
+		"vllm-no-memory":         "out of memory: Available memory on node 0 (17.09/19.96 GiB) on kv cache allocation is less than requested memory for kv (92.2 GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory used by other processes.",
+		"vllm-kv-too-small":      "too little memory for the KV cache: To serve at least one request with the model's max seq len (512), (0.0 GiB KV cache is needed, which is larger than the available KV cache memory (0.0 GiB). Based on the available memory, the estimated maximum model length is 256. Try increasing `gpu_memory_utiliz…",
+		"vllm-cpu-share":         "out of memory: Available memory on node 0 (17.29/19.96 GiB) on startup is less than desired CPU memory utilization (0.92, 18.37 GiB). On the CPU backend, the `--gpu-memory-utilization` flag controls the fraction of CPU memory reserved (despite its name). To resolve: decrease `--gpu-memory-utilizatio…",
 		"silent":                 "exit code 1; it wrote nothing",
 		"shell":                  "exit code 1; last line: /bin/sh: 1: exec: python9: not found",
 	} {

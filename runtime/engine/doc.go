@@ -22,6 +22,22 @@
 // (CUDA_VISIBLE_DEVICES; none chosen: none visible), and last the env of the
 // model file, which wins.
 //
+// # Arguments
+//
+// Flags of the model file are checked before anything starts against what the
+// installed engine takes (Manual, from its own --help): one it does not know is
+// an error that names the nearest it does. A vLLM without a GPU gets what suits
+// a CPU where the model file leaves it open: float32 where the CPU has no
+// bfloat16, eager, a KV cache of resources.memory less weights and 1 GiB (else a
+// quarter of what is free, 4 GiB at most), and no worker process of its own on a
+// machine with one NUMA node. On GPUs resources.gpuMemory becomes
+// --gpu-memory-utilization. What the model file says wins.
+//
+// # Starts
+//
+// Steps reads a vLLM's log for where its start is (imports, engine, weights,
+// compile, warm-up, app); lines it does not know change nothing.
+//
 // # Ready
 //
 // An engine is ready when it has generated a token. Where it knows sd_notify

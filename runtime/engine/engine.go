@@ -26,6 +26,8 @@ type Programs struct {
 	Environ func() []string
 	// Host tells of the machine; nil is ThisHost.
 	Host func() Host
+	// Manual, if not nil, checks args against what the installed engine takes.
+	Manual *Manual
 }
 
 // Request is one engine to prepare.
@@ -51,6 +53,8 @@ type Request struct {
 	// Key is what the engine is to want from whoever asks it, see NewKey; ""
 	// for none. It goes into the environment, never onto the command line.
 	Key string
+
+	lacks func(flag string) bool // the installed engine is known not to take it
 }
 
 // Command is an engine ready to be started and asked.
@@ -83,6 +87,7 @@ type row struct {
 	streams  []string                  // flags with which it keeps no file mapped; nil: it cannot be started early
 	cache    func(dir string) []string // environment that puts its compile caches there
 	marks    []mark                    // of its start, in its log
+	help     []string                  // arguments that list its flags, as argparse does; nil: they are not checked
 	python   bool                      // leaves files in TMPDIR, sockets among them
 	// defaults are given where the model file leaves them open
 	defaults func(Request, Host) (args, env []string)
@@ -137,6 +142,7 @@ func rowOf(e functions.Engine) (row, bool) {
 			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},
 			key:      "VLLM_API_KEY",
 			args:     vllmArgs, defaults: vllmOnCPU, marks: vllmMarks, python: true,
+			help: []string{"serve", "--help=all"},
 		}, true
 	case functions.EngineSGLang:
 		return row{
@@ -226,6 +232,12 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		if err != nil {
 			return Command{}, err
 		}
+		if p.Manual != nil {
+			if err := p.Manual.Check(r.Spec.Engine, program, r.Spec.Args); err != nil {
+				return Command{}, err
+			}
+		}
+		r.lacks = func(flag string) bool { return p.Manual.lacks(r.Spec.Engine, program, flag) }
 		args, err := row.args(r)
 		if err != nil {
 			return Command{}, err

@@ -26,11 +26,11 @@ type mark struct {
 // begins with the process.
 var vllmMarks = []mark{
 	{nil, Step{"imports", functions.PhaseSpawn}},
-	{regexp.MustCompile(`non-default args:|\] +█.*version \d`), Step{"engine", functions.PhaseSpawn}},
+	{regexp.MustCompile(`non-default args:|\] .*█.*version \d`), Step{"engine", functions.PhaseSpawn}},
 	{regexp.MustCompile(`\] Starting to load model `), Step{"weights", functions.PhaseLoad}},
 	{regexp.MustCompile(`\] (?:Loading weights took |Model loading took )`), Step{"warm-up", functions.PhaseWarmup}},
 	{regexp.MustCompile(`\] (?:Using cache directory: .*torch_compile_cache|Dynamo bytecode transform time|Compiling a graph |Start compiling|Warming up model for the compilation|torch\.compile (?:start|is turned on))`), Step{"compile", functions.PhaseWarmup}},
-	{regexp.MustCompile(`\] (?:torch\.compile (?:takes|took) .*|Warming up done|Capturing CUDA graphs|Graph capturing finished)`), Step{"warm-up", functions.PhaseWarmup}},
+	{regexp.MustCompile(`\] (?:torch\.compile (?:takes|took) |Warming up done|Graph capturing finished)|Capturing CUDA graphs`), Step{"warm-up", functions.PhaseWarmup}},
 	{regexp.MustCompile(`\] init engine \(profile, create kv cache, warmup model\) took`), Step{"app", functions.PhaseWarmup}},
 }
 

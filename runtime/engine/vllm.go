@@ -25,7 +25,7 @@ func vllmArgs(r Request) ([]string, error) {
 	}
 	// Without it a SIGTERM with a stream open leaves the API server hanging,
 	// silent, until the client goes.
-	if !hasFlag(r.Spec.Args, "--shutdown-timeout") {
+	if !hasFlag(r.Spec.Args, "--shutdown-timeout") && (r.lacks == nil || !r.lacks("--shutdown-timeout")) {
 		a = append(a, "--shutdown-timeout", "1")
 	}
 	return append(a, lora(r.Spec)...), nil

@@ -1,0 +1,303 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Manual knows which flags the installed engines take, from their own --help.
+// Asking for it costs a Python engine seconds of imports, so it is asked once
+// per environment, in the background at the lowest priority, and what it said
+// is kept on disk. Nobody waits for it: a start whose environment was not read
+// yet is made unchecked, and the engine itself says what it does not like.
+type Manual struct {
+	dir     string
+	environ func() []string
+	log     *slog.Logger
+
+	mu    sync.Mutex
+	known map[string]*page // by key of the environment
+	tried map[string]bool  // asked for, in this life
+	asks  chan ask
+}
+
+// page is one environment's flags.
+type page struct {
+	Program string   `json:"program"`
+	Flags   []string `json:"flags"`
+}
+
+type ask struct {
+	engine  functions.Engine
+	program string
+}
+
+const (
+	// manualAfter is the pause between the first sight of an environment and
+	// the question, which is for the start that it was seen by.
+	manualAfter = 20 * time.Second
+	// manualWait bounds the answer.
+	manualWait = 5 * time.Minute
+	// manualFlags is the least that is taken for a list of flags.
+	manualFlags = 10
+)
+
+// NewManual keeps what it learns in a folder, made when needed.
+func NewManual(dir string, environ func() []string, log *slog.Logger) *Manual {
+	if environ == nil {
+		environ = os.Environ
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Manual{dir: dir, environ: environ, log: log, known: map[string]*page{}, tried: map[string]bool{}, asks: make(chan ask, 8)}
+}
+
+// Check is nil, or an error that names the first flag of args that the program
+// does not take, and the nearest that it does. It reads at most two files.
+func (m *Manual) Check(e functions.Engine, program string, args []string) error {
+	p := m.page(e, program)
+	if p == nil {
+		return nil
+	}
+	for _, a := range args {
+		if a == "--" {
+			return nil
+		}
+		name, ok := flagName(a)
+		if !ok || p.takes(name) {
+			continue
+		}
+		if near := nearest(name, p.Flags); near != "" {
+			return fmt.Errorf("args: %s is no flag of %s; did you mean %s?", name, e, near)
+		}
+		return fmt.Errorf("args: %s is no flag of %s (%s lists them)", name, e, p.Program+" serve --help=all")
+	}
+	return nil
+}
+
+// lacks reports whether the program is known not to take a flag.
+func (m *Manual) lacks(e functions.Engine, program, flag string) bool {
+	if m == nil {
+		return false
+	}
+	p := m.page(e, program)
+	return p != nil && !slices.Contains(p.Flags, flag)
+}
+
+// takes: argparse takes an abbreviation too.
+func (p *page) takes(name string) bool {
+	return slices.ContainsFunc(p.Flags, func(f string) bool { return strings.HasPrefix(f, name) })
+}
+
+// flagName is the flag that an argument is, as --help spells it: without value,
+// without the path into a JSON argument (--compilation-config.mode=0).
+func flagName(arg string) (string, bool) {
+	if len(arg) < 3 || !strings.HasPrefix(arg, "--") {
+		return "", false
+	}
+	name, _, _ := strings.Cut(arg, "=")
+	name, _, _ = strings.Cut(name, ".")
+	return strings.ReplaceAll(name, "_", "-"), !strings.ContainsAny(name, " \t\n{\"")
+}
+
+// page is what is known of a program; nil where it must be asked for first,
+// which this sees to.
+func (m *Manual) page(e functions.Engine, program string) *page {
+	row, _ := rowOf(e)
+	if row.help == nil {
+		return nil
+	}
+	key := environment(program)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p, ok := m.known[key]; ok {
+		return p
+	}
+	if b, err := os.ReadFile(m.path(key)); err == nil {
+		var p page
+		if json.Unmarshal(b, &p) == nil && len(p.Flags) >= manualFlags {
+			m.known[key] = &p
+			return &p
+		}
+	}
+	if !m.tried[key] {
+		select {
+		case m.asks <- ask{e, program}:
+			m.tried[key] = true
+		default:
+		}
+	}
+	return nil
+}
+
+func (m *Manual) path(key string) string { return filepath.Join(m.dir, "flags-"+key+".json") }
+
+// environment names what an engine's flags depend on: the program, and for a
+// Python one what is installed beside it.
+func environment(program string) string {
+	h := sha256.New()
+	note := func(path string) {
+		if st, err := os.Stat(path); err == nil {
+			fmt.Fprintln(h, path, st.Size(), st.ModTime().UnixNano())
+		}
+	}
+	note(program)
+	if real, err := filepath.EvalSymlinks(program); err == nil {
+		note(real)
+		site, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "..", "lib", "python3*", "site-packages"))
+		for _, s := range site {
+			note(s)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// Run answers what Check did not know, one program at a time, until ctx ends.
+func (m *Manual) Run(ctx context.Context) error {
+	for {
+		select {
+		case a := <-m.asks:
+			t := time.NewTimer(manualAfter)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+				return nil
+			}
+			if err := m.Learn(ctx, a.engine, a.program); err != nil && ctx.Err() == nil {
+				m.log.Info("flags of an engine are not known, so args are not checked", "program", a.program, "error", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Learn asks a program for its flags now, which takes seconds.
+func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) error {
+	row, _ := rowOf(e)
+	if row.help == nil {
+		return ErrUnsupported
+	}
+	ctx, cancel := context.WithTimeout(ctx, manualWait)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, row.help...)
+	cmd.Env = lastWins(append(append(Environ(m.environ()), row.env...), "CUDA_VISIBLE_DEVICES=", "COLUMNS=80"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	syscall.Setpriority(syscall.PRIO_PGRP, cmd.Process.Pid, 19) // whoever serves goes first
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%s %s: %w", program, strings.Join(row.help, " "), err)
+	}
+	return m.Put(e, program, out.Bytes())
+}
+
+// Put takes the help of a program from whoever has it already.
+func (m *Manual) Put(e functions.Engine, program string, help []byte) error {
+	p := page{Program: program, Flags: parseHelp(string(help))}
+	if len(p.Flags) < manualFlags {
+		return fmt.Errorf("%s: its help lists %d flags, which cannot be all", program, len(p.Flags))
+	}
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	key := environment(program)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known[key], m.tried[key] = &p, true
+	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(m.path(key)+".part", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(m.path(key)+".part", m.path(key))
+}
+
+// parseHelp reads the flags out of argparse's help: lines indented by two,
+// alternatives with commas, each with its metavariable.
+func parseHelp(help string) (flags []string) {
+	for line := range strings.SplitSeq(help, "\n") {
+		rest, ok := strings.CutPrefix(line, "  -")
+		if !ok {
+			continue
+		}
+		rest = "-" + rest
+		if i := strings.Index(rest, "  "); i > 0 { // the text begins
+			rest = rest[:i]
+		}
+		for _, alt := range strings.Split(rest, ", ") {
+			name, _, _ := strings.Cut(strings.TrimSpace(alt), " ")
+			name, _, _ = strings.Cut(name, "=")
+			if strings.HasPrefix(name, "--") && len(name) > 2 {
+				flags = append(flags, name)
+			}
+		}
+	}
+	slices.Sort(flags)
+	return slices.Compact(flags)
+}
+
+// nearest is the flag that was probably meant; "" if none is near.
+func nearest(name string, flags []string) (best string) {
+	least := 2 + len(name)/4
+	for _, f := range flags {
+		if d := distance(name, f); d < least {
+			best, least = f, d
+		}
+	}
+	if best != "" {
+		return best
+	}
+	// Words left out or added: --memory-utilization for --gpu-memory-utilization.
+	for _, f := range flags {
+		if n := strings.TrimPrefix(name, "--"); len(n) >= 6 && strings.Contains(f, n) && (best == "" || len(f) < len(best)) {
+			best = f
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		above := row[0] // the diagonal
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := above
+			if a[i] != b[j] {
+				cost++
+			}
+			above = row[j+1]
+			row[j+1] = min(cost, above+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
