@@ -1,23 +1,10 @@
 """The cases of ../README.md with the official client for Python, unchanged."""
 
-import json
-import os
-import pathlib
-import sys
-import traceback
-
 import openai
 
-client = openai.OpenAI(
-    base_url=os.environ["THAW_BASE_URL"],
-    api_key=os.environ.get("THAW_API_KEY") or "none",
-)
-fake = os.environ.get("THAW_FAKE") or "fake"
-tools = json.loads((pathlib.Path(__file__).parent.parent / "tools.json").read_text(encoding="utf-8"))
+from script import answer, api_key, base_url, fake, model, raised, say, tools
 
-
-def say(content):
-    return [{"role": "user", "content": content}]
+client = openai.OpenAI(base_url=base_url, api_key=api_key)
 
 
 def collect(stream, seen=None):
@@ -38,39 +25,17 @@ def collect(stream, seen=None):
     return seen
 
 
-def raised(run):
-    """What the user of the client is shown of an error."""
-    seen = {}
-    try:
-        run(seen)
-        return {**seen, "error": None}
-    except Exception as e:  # whatever it is, it is told
-        return {
-            **seen,
-            "error": {
-                "class": type(e).__name__,
-                "known": isinstance(e, openai.APIError),
-                "status": getattr(e, "status_code", 0),
-                "code": getattr(e, "code", "") or "",
-                "param": getattr(e, "param", "") or "",
-                "type": getattr(e, "type", "") or "",
-                "message": str(e),
-                "request_id": getattr(e, "request_id", "") or "",
-            },
-        }
-
-
 def cold_stream():
     return collect(
         client.chat.completions.create(
-            model="tiny", messages=say("What is thaw?"), max_tokens=12, temperature=0,
+            model=model, messages=say("What is thaw?"), max_tokens=12, temperature=0,
             stream=True, stream_options={"include_usage": True},
         )
     )
 
 
 def cold_plain():
-    answer = client.chat.completions.create(model="tiny", messages=say("What is thaw?"), max_tokens=12, temperature=0)
+    answer = client.chat.completions.create(model=model, messages=say("What is thaw?"), max_tokens=12, temperature=0)
     choice = answer.choices[0]
     return {"text": choice.message.content, "finish": choice.finish_reason, "usage": answer.usage.total_tokens}
 
@@ -84,14 +49,15 @@ def with_tools():
 
 
 def unknown_model():
-    return raised(lambda seen: client.chat.completions.create(model="tinny", messages=say("hi")))
+    return raised(lambda seen: client.chat.completions.create(model="tinny", messages=say("hi")), openai.APIError)
 
 
 def dies():
     return raised(
         lambda seen: collect(
             client.chat.completions.create(model=fake, messages=say("@fake tokens=50 delay=20ms die=5"), stream=True), seen
-        )
+        ),
+        openai.APIError,
     )
 
 
@@ -102,15 +68,7 @@ def cancel():
     return {"chunks": 1}
 
 
-cases = {
+answer({
     "cold_stream": cold_stream, "cold_plain": cold_plain, "tools": with_tools,
     "unknown_model": unknown_model, "dies": dies, "cancel": cancel,
-}
-
-for line in sys.stdin:
-    name = line.strip()
-    try:
-        answer = cases[name]()
-    except Exception:
-        answer = {"failed": traceback.format_exc()}
-    print(json.dumps({"case": name, **answer}), flush=True)
+})
