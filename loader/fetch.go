@@ -3,100 +3,66 @@ package loader
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"math/rand/v2"
 	"path"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/zeebo/xxh3"
 
 	"github.com/thaw-dev/thaw/loader/check"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// maxRetryAfter is the longest a source may ask to be left alone.
-const maxRetryAfter = time.Minute
+// generation is one plan with its parts. A source that changes makes another.
+type generation struct {
+	key     string // of the plan, equal on all nodes
+	files   []source.File
+	names   []string
+	company Company // nil without neighbours
+	parts   map[string]*store.Part
+	queue   *queue
+	link    *link
+	stale   chan struct{} // closed when the source has changed
+	landed  chan struct{} // closed when every block of the round is here
+	flush   chan job      // blocks that may go to the disk
+	done    atomic.Int64  // bytes that are here
+	// spoiled: blocks were dropped again after a reader may have seen them.
+	spoiled atomic.Bool
 
-// job is one block to fetch.
-type job struct {
-	part  *store.Part
-	block int
+	mu      sync.Mutex // guards streams
+	streams map[*stream]bool
 }
 
-// queue says which block is next: those a reader waits for, then the rest in
-// order.
-type queue struct {
-	mu     sync.Mutex // guards all below
-	urgent []job
-	rest   []job
-	open   map[job]bool // not yet taken
-}
-
-func newQueue() *queue { return &queue{open: make(map[job]bool)} }
-
-// fill adds the missing blocks of parts: the first of every file before the
-// second of any.
-func (q *queue) fill(parts []*store.Part) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	add := func(p *store.Part, i int) {
-		if j := (job{p, i}); !p.Has(i) && !q.open[j] {
-			q.open[j] = true
-			q.rest = append(q.rest, j)
-		}
-	}
+func newGeneration(l *link, location string, files []source.File, parts []*store.Part) *generation {
+	g := &generation{key: store.PlanKey(location, files), files: files, link: l, queue: newQueue(), stale: make(chan struct{}),
+		parts: make(map[string]*store.Part), streams: make(map[*stream]bool)}
 	for _, p := range parts {
-		if p.Blocks() > 0 {
-			add(p, 0)
-		}
+		g.parts[p.File.Name] = p
+		g.names = append(g.names, p.File.Name)
 	}
-	for _, p := range parts {
-		for i := 1; i < p.Blocks(); i++ {
-			add(p, i)
-		}
-	}
-	return len(q.open)
+	return g
 }
 
-// hurry puts a block in front, unless it is being fetched already.
-func (q *queue) hurry(j job) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.open[j] {
-		q.urgent = append(q.urgent, j)
+// meet makes the blocks of other nodes theirs.
+func (g *generation) meet(c Company) {
+	if g.company = c; c != nil {
+		g.queue.peer = func(j job) bool { return !c.Mine(blockOf(j)) }
 	}
 }
 
-func (q *queue) next() (job, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, from := range []*[]job{&q.urgent, &q.rest} {
-		for len(*from) > 0 {
-			j := (*from)[0]
-			*from = (*from)[1:]
-			if q.open[j] {
-				delete(q.open, j)
-				return j, true
-			}
-		}
-	}
-	return job{}, false
+func blockOf(j job) Block {
+	off, n := j.part.Range(j.block)
+	return Block{File: j.part.File, Index: j.block, Offset: off, Length: n}
 }
 
 // fetchAll fetches what is missing and seals every part. A file that turns out
 // not to be what the source's digest says is fetched once more.
 func (f *flight) fetchAll(ctx context.Context, in *store.Ingest, gen *generation) error {
 	parts := in.Parts()
-	names := make([]string, 0, len(parts))
-	for _, p := range parts {
-		names = append(names, p.File.Name)
-	}
 	for round := 0; ; round++ {
-		var left, bad []*store.Part
+		var left []*store.Part
 		for _, p := range parts {
 			if p.Sum() == "" {
 				left = append(left, p)
@@ -108,81 +74,216 @@ func (f *flight) fetchAll(ctx context.Context, in *store.Ingest, gen *generation
 		for _, p := range left {
 			// What an earlier try brought, and perhaps failed on.
 			if p.Blocks() > 0 && p.Has(0) {
-				if err := early(job{p, 0}, names); err != nil {
+				if err := early(job{p, 0}, gen.names); err != nil {
 					return named(p.File.Name, err)
 				}
 			}
 		}
-		workers := min(gen.queue.fill(left), f.l.o.Parallel)
-		err := together(ctx, workers+1, func(ctx context.Context, i int) error {
-			if i < workers {
-				return f.work(ctx, in, gen, names)
-			}
-			for _, p := range left {
-				wrong, err := f.verify(ctx, p, names)
-				if err != nil {
-					return err
-				}
-				if wrong {
-					bad = append(bad, p)
-				}
-			}
-			return nil
-		})
+		verdicts, err := f.round(ctx, in, gen, left)
 		if err != nil {
 			return err
 		}
-		for _, p := range bad {
+		for i, v := range verdicts {
+			p := left[i]
+			switch {
+			case v == good:
+				continue
+			}
 			gen.spoiled.Store(true)
-			if err := p.Reset(); err != nil {
-				return err
-			}
-			if round > 0 {
+			switch {
+			case v == torn && round >= tornRounds:
+				return &source.Error{Kind: source.Broken, File: p.File.Name, What: "the disk gives back other bytes than were written", Fix: "look after the disk and the memory of this machine"}
+			case v == torn:
+				f.l.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", f.location, "file", p.File.Name)
+			case round > 0:
 				return &source.Error{Kind: source.Digest, File: p.File.Name, What: "came twice with bytes that are not those of the digest the source keeps", Fix: "upload it again"}
+			default:
+				f.l.o.Log.Warn("file differs from its digest, fetching it again", "source", f.location, "file", p.File.Name)
+				have, _ := p.Bytes()
+				gen.done.Add(-have)
+				if err := p.Reset(); err != nil {
+					return err
+				}
 			}
-			f.l.o.Log.Warn("file differs from its digest, fetching it again", "source", f.location, "file", p.File.Name)
-			f.news.update(func(g *Progress) { g.Done -= p.File.Size })
+			f.news.update(func(g *Progress) { g.State = Fetching })
 		}
 	}
 }
 
-// together runs n bodies and returns the first error, which ends the others.
-func together(ctx context.Context, n int, body func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			if err := body(ctx, i); err != nil {
-				cancel(err)
+// tornRounds is how often a disk may give back what was not written.
+const tornRounds = 3
+
+// round fetches the missing blocks of left, with everything that runs beside,
+// and returns what each part turned out to be.
+func (f *flight) round(ctx context.Context, in *store.Ingest, gen *generation, left []*store.Part) ([]verdict, error) {
+	gen.queue.fill(left)
+	gen.landed, gen.flush = make(chan struct{}), make(chan job, 64)
+	verdicts := make([]verdict, len(left))
+	var turn atomic.Int64
+	err := together(ctx, func(ctx context.Context, c *crowd) {
+		c.Go(func() error { return f.dispatch(ctx, c, gen) })
+		c.Go(func() error { return f.rush(ctx, c, gen) })
+		c.Go(func() error { return f.watch(ctx, c, in, gen) })
+		c.Go(func() error { return flush(ctx, gen) })
+		if gen.company != nil {
+			for range peerLanes {
+				c.Go(func() error { return f.borrowAll(ctx, gen) })
 			}
-		})
-	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
+		}
+		for range min(hashers(), len(left)) {
+			c.Go(func() error {
+				for {
+					i := int(turn.Add(1)) - 1
+					if i >= len(left) {
+						return nil
+					}
+					var err error
+					if verdicts[i], err = f.verify(ctx, gen, left[i]); err != nil {
+						return err
+					}
+				}
+			})
+		}
+	})
+	f.tell(in, gen)
+	return verdicts, err
 }
 
-func (f *flight) work(ctx context.Context, in *store.Ingest, gen *generation, names []string) error {
+// hashers is how many files are digested at once. Half of the cores, so that
+// the front is not held up; a file's digest is one core's work.
+func hashers() int { return max(1, min(8, runtime.GOMAXPROCS(0)/2)) }
+
+// dispatch starts a range whenever there is a lane for it, until no block is
+// missing.
+func (f *flight) dispatch(ctx context.Context, c *crowd, gen *generation) error {
+	q := gen.queue
 	for {
-		j, ok := gen.queue.next()
-		if !ok {
+		changed := q.wait()
+		if q.over() {
+			close(gen.landed)
 			return nil
 		}
-		if err := f.fetch(ctx, gen, j); err != nil {
-			return named(j.part.File.Name, err)
+		if q.left() > 0 || q.longRun() {
+			if err := gen.link.acquire(ctx, f.priority(), false); err != nil {
+				return err
+			}
+			if r := q.next(f.stretch(gen)); r != nil {
+				c.Go(func() error { return f.carry(ctx, gen, r) })
+				continue
+			}
+			gen.link.release()
 		}
-		if err := early(j, names); err != nil {
-			return named(j.part.File.Name, err)
-		}
-		_, n := j.part.Range(j.block)
-		if f.news.update(func(p *Progress) { p.Done += n }) {
-			p := f.news.now()
-			in.Tell(p.Done, p.Total)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
+}
+
+// rush starts ranges for blocks that readers wait for, beyond the limit of
+// lanes if need be.
+func (f *flight) rush(ctx context.Context, c *crowd, gen *generation) error {
+	q := gen.queue
+	for {
+		changed := q.wait()
+		if q.hasUrgent() {
+			if err := gen.link.acquire(ctx, High, true); err != nil {
+				return err
+			}
+			if r := q.nextUrgent(); r != nil {
+				c.Go(func() error { return f.carry(ctx, gen, r) })
+			} else {
+				gen.link.release()
+			}
+			continue
+		}
+		if q.over() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// maxRange is the most one request asks for.
+const maxRange = 64 << 20
+
+// stretch is how many blocks the next request asks for: more where the first
+// byte takes long, fewer towards the end so that all lanes end together.
+func (f *flight) stretch(gen *generation) int {
+	first, rate, ok := gen.link.usual()
+	if !ok {
+		return 1
+	}
+	n := int(stretch(first, rate, f.l.o.Block, maxRange) / f.l.o.Block)
+	return max(1, min(n, gen.queue.left()/(2*gen.link.limit())))
+}
+
+// watchEvery is how often the ranges in flight are looked at.
+const watchEvery = 100 * time.Millisecond
+
+// watch measures, tells the progress, and sends a second request after what
+// moves too slowly.
+func (f *flight) watch(ctx context.Context, c *crowd, in *store.Ingest, gen *generation) error {
+	t := time.NewTicker(watchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case now := <-t.C:
+			gen.link.look(now)
+			f.tell(in, gen)
+			for _, s := range f.slow(gen, now) {
+				c.Go(func() error { f.second(ctx, gen, s); return nil })
+			}
+		case <-gen.landed:
+			f.news.update(func(p *Progress) { p.State, p.Done = Verifying, gen.done.Load() })
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (f *flight) tell(in *store.Ingest, gen *generation) {
+	if f.news.update(func(p *Progress) { p.Done = gen.done.Load() }) {
+		p := f.news.now()
+		in.Tell(p.Done, p.Total)
+	}
+}
+
+// flush brings blocks to the disk as they come. Not in the lanes: it may wait
+// for the disk, and then falls behind rather than holding up the link.
+func flush(ctx context.Context, gen *generation) error {
+	for {
+		select {
+		case j := <-gen.flush:
+			j.part.Flush(j.block)
+		case <-gen.landed:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// arrived is called once for every block that came in.
+func (f *flight) arrived(gen *generation, j job) error {
+	gen.mu.Lock()
+	for s := range gen.streams {
+		if s.part == j.part && int(s.block.Load()) == j.block {
+			s.cancel(errOvertaken)
+		}
+	}
+	gen.mu.Unlock()
+	select {
+	case gen.flush <- j:
+	default:
+	}
+	return named(j.part.File.Name, early(j, gen.names))
 }
 
 // early looks into what the first block shows, before the rest is paid for.
@@ -212,150 +313,78 @@ func early(j job, names []string) error {
 	return nil
 }
 
-// fetch brings one block.
-func (f *flight) fetch(ctx context.Context, gen *generation, j job) error {
-	if ok, err := f.borrow(ctx, gen, j); ok || err != nil {
-		return err
-	}
-	return f.retry(ctx, f.l.o.Retry.Attempts, func() error {
-		// The buffer is given back between attempts: a source that wants to be
-		// left alone must not hold up another one.
-		buf, err := f.l.lanes.acquire(ctx, f.priority())
+// peerLanes is how many blocks are asked of other nodes at once.
+const peerLanes = 8
+
+// borrowAll brings blocks from other nodes until none is left that another has
+// to bring.
+func (f *flight) borrowAll(ctx context.Context, gen *generation) error {
+	for {
+		j, ok := gen.queue.nextPeer()
+		if !ok {
+			return nil
+		}
+		brought, err := f.borrow(ctx, gen, j)
+		if err == nil && brought {
+			err = f.arrived(gen, j)
+		}
+		gen.queue.donePeer(j, brought)
 		if err != nil {
 			return err
 		}
-		defer f.l.lanes.release(buf)
-		off, n := j.part.Range(j.block)
-		f.l.counts.requests.Add(1)
-		f.l.counts.inFlight.Add(1)
-		defer f.l.counts.inFlight.Add(-1)
-		if err := f.read(ctx, j.part.File, off, buf[:n]); err != nil {
-			return err
-		}
-		f.l.counts.of(f.scheme).Add(n)
-		return j.part.Put(j.block, buf[:n])
-	})
+	}
 }
 
-// borrow brings a block from another node; false when there is none that has
-// it, or when it lies.
+// borrow brings a block from another node; false when none has it, or when it
+// is not what was promised: nothing of it is kept then.
 func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, error) {
-	off, n := j.part.Range(j.block)
-	b := Block{File: j.part.File, Index: j.block, Offset: off, Length: n}
-	if gen.company == nil || gen.company.Mine(b) {
-		return false, nil
-	}
+	b := blockOf(j)
 	body, sum, ok := gen.company.Fetch(ctx, b)
 	if !ok {
 		return false, nil
 	}
 	defer body.Close()
-	buf, err := f.l.lanes.acquire(ctx, f.priority())
+	piece, err := f.l.pieces.get(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer f.l.lanes.release(buf)
-	if _, err := io.ReadFull(body, buf[:n]); err != nil || xxh3.Hash(buf[:n]) != sum {
-		f.l.counts.wasted.Add(n)
-		return false, nil
-	}
-	f.l.counts.of(fromPeers).Add(n)
-	return true, j.part.Put(j.block, buf[:n])
-}
-
-var errIdle = errors.New("no byte came for too long")
-
-// read fills b with the file's bytes from off.
-func (f *flight) read(ctx context.Context, file source.File, off int64, b []byte) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	idle := time.AfterFunc(f.l.o.Retry.Idle, func() { cancel(errIdle) })
+	defer f.l.pieces.put(piece)
+	stop := context.AfterFunc(ctx, func() { body.Close() })
+	defer stop()
+	idle := time.AfterFunc(f.l.o.Retry.Idle, func() { body.Close() })
 	defer idle.Stop()
-	body, err := f.from.Read(ctx, file, off, int64(len(b)))
-	if err != nil {
-		return stalled(ctx, err)
-	}
-	defer body.Close()
-	got := 0
-	for got < len(b) {
-		n, err := body.Read(b[got:])
-		got += n
-		if n > 0 {
-			idle.Reset(f.l.o.Retry.Idle)
-		}
-		if err == nil {
+	w := j.part.Writer(j.block)
+	w.Reset()
+	w.Expect(sum)
+	at, end := w.At()
+	begin := at
+	whole := false
+	for at < end && err == nil {
+		var n, used int
+		n, err = body.Read(piece[:min(int64(len(piece)), end-at)])
+		if n == 0 {
 			continue
 		}
-		if got == len(b) && err == io.EOF {
-			return nil
+		idle.Reset(f.l.o.Retry.Idle)
+		var werr error
+		used, whole, werr = w.Write(at, piece[:n])
+		at += int64(n)
+		gen.done.Add(int64(used))
+		if werr != nil && !errors.Is(werr, store.ErrSum) {
+			w.Reset()
+			return false, werr
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return &source.Error{Kind: source.Malformed, What: fmt.Sprintf("the range at byte %d ended after %d of %d bytes", off, got, len(b))}
-		}
-		if source.KindOf(err) == "" {
-			// Never the transport's own text: it may hold the whole URL.
-			err = &source.Error{Kind: source.Unavailable, What: fmt.Sprintf("the connection broke after %d of %d bytes", got, len(b))}
-		}
-		return stalled(ctx, err)
-	}
-	var more [1]byte
-	if n, _ := body.Read(more[:]); n > 0 {
-		return &source.Error{Kind: source.Malformed, What: fmt.Sprintf("the range at byte %d brought more than the %d bytes asked for", off, len(b))}
-	}
-	return nil
-}
-
-// stalled tells a range that was cancelled for its slowness from one that was
-// called off.
-func stalled(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	if cause := context.Cause(ctx); !errors.Is(cause, errIdle) {
-		return cause
-	}
-	return &source.Error{Kind: source.Unavailable, What: errIdle.Error()}
-}
-
-// retry runs try until it succeeds, fails for good, or has failed too often.
-func (f *flight) retry(ctx context.Context, attempts int, try func() error) error {
-	for n := 1; ; n++ {
-		err := try()
-		if err == nil || ctx.Err() != nil {
-			if err != nil {
-				err = context.Cause(ctx)
-			}
-			return err
-		}
-		e, ok := errors.AsType[*source.Error](err)
-		if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
-			return err
-		}
-		if n >= attempts || e.Kind == source.Malformed && n >= 3 {
-			e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, n)
-			return err
-		}
-		f.l.counts.retries.Add(1)
-		if e.RetryAfter > 0 {
-			f.l.counts.throttles.Add(1)
-		}
-		wait := pause(f.l.o.Retry, n, e.RetryAfter, rand.Float64())
-		f.l.o.Log.Debug("trying again", "source", f.location, "try", n, "in", wait, "err", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if werr != nil {
+			err = werr
 		}
 	}
-}
-
-// pause is how long to wait after attempt n (from 1); draw is from [0,1).
-// What the source asks for is a floor, with jitter on top: all ranges were
-// told the same.
-func pause(r Retry, n int, after time.Duration, draw float64) time.Duration {
-	bound := r.Max
-	if shift := n - 1; shift < 20 {
-		bound = min(r.Base<<shift, r.Max)
+	if whole {
+		f.l.counts.of(fromPeers).Add(b.Length)
+		return true, nil
 	}
-	return min(after, maxRetryAfter) + time.Duration(draw*float64(bound))
+	w.Reset()
+	gen.done.Add(begin - at)
+	f.l.counts.wasted.Add(at - begin)
+	f.l.o.Log.Debug("a block of another node was not what it should be", "source", f.location, "file", b.File.Name, "block", b.Index, "err", err)
+	return false, nil
 }

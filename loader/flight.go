@@ -2,7 +2,6 @@ package loader
 
 import (
 	"context"
-	"crypto/md5"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -15,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/check"
@@ -51,18 +49,10 @@ type flight struct {
 
 	result Checkpoint
 	err    error
-}
 
-// generation is one plan with its parts. A source that changes makes another.
-type generation struct {
-	key     string // of the plan, equal on all nodes
-	files   []source.File
-	company Company // nil without neighbours
-	parts   map[string]*store.Part
-	queue   *queue
-	stale   chan struct{} // closed when the source has changed
-	// spoiled: blocks were dropped again after a reader may have seen them.
-	spoiled atomic.Bool
+	renewing sync.Mutex // guards the fields below
+	renewed  bool
+	denied   int
 }
 
 var errReleased = errors.New("released by all who asked for it")
@@ -259,20 +249,25 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 	if err := in.Prepare(ctx, f.location, files, f.l.o.Block); err != nil {
 		return nil, f.locate(err)
 	}
-	gen := &generation{key: store.PlanKey(f.location, files), files: files, parts: make(map[string]*store.Part), queue: newQueue(), stale: make(chan struct{})}
+	gen := newGeneration(f.l.link(f.location), f.location, files, in.Parts())
 	var total, done int64
 	for _, p := range in.Parts() {
-		gen.parts[p.File.Name] = p
 		have, _ := p.Bytes()
 		total, done = total+p.File.Size, done+have
+		if p.Linked() {
+			f.l.counts.reused.Add(p.File.Size)
+		} else {
+			f.l.counts.resumed.Add(have)
+		}
 	}
+	gen.done.Store(done)
 	f.show(gen)
 	f.news.update(func(p *Progress) { *p = Progress{State: Fetching, Done: done, Total: total, Resumed: done} })
 	in.Tell(done, total)
-	f.l.counts.resumed.Add(done)
 	if n := f.l.o.Neighbours; n != nil {
-		if gen.company = n.Meet(ctx, gen.key, files); gen.company != nil {
-			defer gen.company.Leave()
+		if c := n.Meet(ctx, gen.key, files); c != nil {
+			defer c.Leave()
+			gen.meet(c)
 		}
 	}
 	if err := f.fetchAll(ctx, in, gen); err != nil {
@@ -452,54 +447,6 @@ func named(name string, err error) error {
 		e.File = name
 	}
 	return err
-}
-
-// verify reads a part behind the front, block by block as they come, and
-// seals it. bad is true when the bytes are not those the source has a digest
-// of.
-func (f *flight) verify(ctx context.Context, p *store.Part, names []string) (bad bool, err error) {
-	whole, sum := sha256.New(), md5.New()
-	buf := make([]byte, 1<<20)
-	for i := range p.Blocks() {
-		if err := await(ctx, p, i); err != nil {
-			return false, err
-		}
-		off, n := p.Range(i)
-		for at := off; at < off+n; {
-			b := buf[:min(int64(len(buf)), off+n-at)]
-			if _, err := p.ReadAt(b, at); err != nil {
-				return false, &source.Error{Kind: source.Broken, File: p.File.Name, What: "cannot be read back", Err: err}
-			}
-			whole.Write(b)
-			if p.File.MD5 != nil {
-				sum.Write(b)
-			}
-			at += int64(len(b))
-		}
-	}
-	got := hex.EncodeToString(whole.Sum(nil))
-	if p.File.SHA256 != "" && p.File.SHA256 != got || p.File.MD5 != nil && string(sum.Sum(nil)) != string(p.File.MD5) {
-		return true, nil
-	}
-	if err := inspect(p.File.Name, p, p.File.Size, names); err != nil {
-		return false, named(p.File.Name, err)
-	}
-	return false, p.Seal(got)
-}
-
-// await waits for a block.
-func await(ctx context.Context, p *store.Part, i int) error {
-	for {
-		next := p.Changed()
-		if p.Has(i) {
-			return nil
-		}
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // files waits for the plan.

@@ -66,11 +66,17 @@ type Options struct {
 	Sources map[string]Source
 	// Log may be nil.
 	Log *slog.Logger
-	// Block is the bytes of one range; 8 MiB when 0.
+	// Block is the bytes that a checksum speaks of and that a reader waits for;
+	// 8 MiB when 0. One request brings one block or several. Nodes that lend each
+	// other blocks must agree on it.
 	Block int64
-	// Parallel is how many ranges are in flight, over all stagings of this
-	// loader; 8 when 0. Block times Parallel is the memory it takes.
+	// Parallel is the most ranges in flight from one source, over all stagings
+	// of this loader; 64 when 0. How many there are is found while running.
 	Parallel int
+	// DigestLast begins the pass for the digests of whole files when the last
+	// block has landed, in place of running it behind the front: a measurement
+	// can tell the cost of one from that of the other.
+	DigestLast bool
 	// Retry bounds what is done about a source that fails for a while.
 	Retry Retry
 	// Neighbours may be nil: then every byte comes from the source.
@@ -92,13 +98,14 @@ type Retry struct {
 
 // Loader stages. Its methods may be called concurrently.
 type Loader struct {
-	o     Options
-	lanes *lanes
-	sums  sums
+	o      Options
+	pieces *pieces
+	sums   sums
 
 	counts counters
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the fields below
+	links   map[string]*link
 	flights map[string]*flight
 	closed  bool
 	wg      sync.WaitGroup
@@ -110,13 +117,43 @@ func New(o Options) *Loader {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Block = or(o.Block, 8<<20)
-	o.Parallel = or(o.Parallel, 8)
+	o.Parallel = or(o.Parallel, maxStreams)
 	o.Retry.Attempts = or(o.Retry.Attempts, 8)
 	o.Retry.Base = or(o.Retry.Base, 200*time.Millisecond)
 	o.Retry.Max = or(o.Retry.Max, 15*time.Second)
 	o.Retry.Idle = or(o.Retry.Idle, 20*time.Second)
-	return &Loader{o: o, lanes: newLanes(o.Parallel, o.Block), flights: make(map[string]*flight)}
+	return &Loader{o: o, pieces: newPieces(max(o.Parallel, maxStreams)+extra+peerLanes, pieceSize), links: make(map[string]*link), flights: make(map[string]*flight)}
 }
+
+// What all stagings together hold in memory: a piece for each of this many
+// ranges, from however many sources.
+const (
+	maxStreams = 64
+	pieceSize  = 256 << 10
+)
+
+// link is the way to a location, by whoever serves it.
+func (l *Loader) link(location string) *link {
+	host := location
+	if scheme, rest, ok := strings.Cut(location, "://"); ok {
+		name, _, _ := strings.Cut(rest, "/")
+		host = scheme + "://" + name
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.links[host]
+	if k == nil {
+		if len(l.links) >= maxLinks {
+			clear(l.links)
+		}
+		k = newLink(l.o.Parallel)
+		l.links[host] = k
+	}
+	return k
+}
+
+// maxLinks bounds what is remembered of sources; who stages keeps his.
+const maxLinks = 1000
 
 func or[T int | int64 | time.Duration](v, def T) T {
 	if v == 0 {
@@ -196,7 +233,7 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 				delete(l.flights, key)
 			}
 			if len(l.flights) == 0 {
-				l.lanes.trim()
+				l.pieces.trim()
 			}
 		})
 	}

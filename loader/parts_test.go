@@ -3,6 +3,7 @@ package loader
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,50 +33,79 @@ func TestPause(t *testing.T) {
 	}
 }
 
-func TestLanes(t *testing.T) {
+func TestLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLanes(2, 10)
-		a, err := l.acquire(t.Context(), Low)
-		if err != nil || len(a) != 10 {
-			t.Fatal(err)
+		l := newLink(2)
+		for range 2 {
+			if err := l.acquire(t.Context(), Low, false); err != nil {
+				t.Fatal(err)
+			}
 		}
-		b, _ := l.acquire(t.Context(), Low)
 		var mu sync.Mutex
 		var order []string
-		take := func(name string, p Priority) {
+		take := func(name string, p Priority, urgent bool) {
 			go func() {
-				buf, err := l.acquire(t.Context(), p)
-				if err != nil {
+				if err := l.acquire(t.Context(), p, urgent); err != nil {
 					t.Error(err)
 					return
 				}
 				mu.Lock()
 				order = append(order, name)
 				mu.Unlock()
-				l.release(buf)
+				l.release()
 			}()
 			synctest.Wait()
 		}
-		take("low 1", Low)
-		take("low 2", Low)
-		take("high", High)
+		take("low 1", Low, false)
+		take("low 2", Low, false)
+		take("high", High, false)
+		take("urgent", Low, true)
 		gone, cancel := context.WithCancelCause(t.Context())
 		left := make(chan error)
-		go func() { _, err := l.acquire(gone, High); left <- err }()
+		go func() { left <- l.acquire(gone, High, false) }()
 		synctest.Wait()
 		why := errors.New("left")
 		cancel(why)
 		if err := <-left; err != why {
 			t.Errorf("error %v", err)
 		}
-		l.release(a)
+		l.release()
 		synctest.Wait()
-		l.release(b)
-		if got := len(order); got != 3 || order[0] != "high" || order[1] != "low 1" {
-			t.Errorf("order %v", order)
+		l.release()
+		if got := strings.Join(order, ", "); got != "urgent, high, low 1, low 2" {
+			t.Errorf("order %v", got)
 		}
-		if len(l.free) != 2 {
-			t.Errorf("%d buffers came back", len(l.free))
+		if l.out != 0 {
+			t.Errorf("%d lanes are out", l.out)
+		}
+	})
+}
+
+// A source that asks to be left alone is, by everybody, and by fewer after it.
+func TestLinkThrottled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(64)
+		begun := time.Now()
+		l.look(begun)
+		for range 3 {
+			l.throttle(time.Now(), 5*time.Second)
+		}
+		time.Sleep(time.Second)
+		l.look(time.Now())
+		if got := l.limit(); got != startStreams*2/3 {
+			t.Errorf("limit %d", got)
+		}
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if err := l.acquire(t.Context(), High, true); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if d := time.Since(begun); d != 5*time.Second {
+			t.Errorf("asked again after %v", d)
 		}
 	})
 }

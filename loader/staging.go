@@ -18,6 +18,7 @@ const (
 	Waiting    State = "waiting"    // another process stages it
 	Planning   State = "planning"   // the source is listed
 	Fetching   State = "fetching"   // bytes come
+	Verifying  State = "verifying"  // all are here, block by block; whole files are still digested
 	Publishing State = "publishing" // all are here and verified
 	Ready      State = "ready"
 	Failed     State = "failed"
@@ -51,7 +52,7 @@ func (p Progress) Percent() int {
 // nothing is known.
 func (p Progress) ETA() (eta time.Duration, ok bool) {
 	switch {
-	case p.State == Ready || p.State == Publishing:
+	case p.State == Ready || p.State == Publishing || p.State == Verifying:
 		return 0, true
 	case p.State != Fetching || p.Rate <= 0 || p.Total <= 0:
 		return 0, false

@@ -67,7 +67,10 @@ type Error struct {
 	Fix    string // how to put it right; may be empty
 	// RetryAfter is what the source asked for; 0 when it asked for nothing.
 	RetryAfter time.Duration
-	Err        error
+	// Busy: the source asked for less (429, 503), whether or not it said for how
+	// long.
+	Busy bool
+	Err  error
 }
 
 func (e *Error) Error() string {

@@ -214,7 +214,7 @@ func (in *Ingest) Prepare(ctx context.Context, location string, files []source.F
 			return err
 		}
 		p := &Part{File: f, block: block, in: in, path: filepath.Join(in.dir, partName(f)), known: known[i], changed: make(chan struct{})}
-		p.have = make([]bool, p.Blocks())
+		p.have, p.sums = make([]bool, p.Blocks()), make([]uint64, p.Blocks())
 		names[filepath.Base(p.path)] = true
 		names[filepath.Base(p.path)+".journal"] = true
 		in.parts = append(in.parts, p)

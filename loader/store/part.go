@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // Part is one file on its way in, written block by block in any order. Its
-// methods may be called concurrently; a block is put by one caller.
+// methods may be called concurrently.
 type Part struct {
 	File source.File
 
@@ -29,6 +30,8 @@ type Part struct {
 
 	mu      sync.Mutex // guards the fields below; journal appends run under it, they are one small write
 	have    []bool
+	sums    []uint64        // of the blocks that are here
+	writers map[int]*Writer // of the blocks that are coming
 	count   int
 	bytes   int64
 	resumed int64
@@ -175,7 +178,7 @@ func (p *Part) resume(ctx context.Context) error {
 		if xxh3.Hash(buf[:n]) != sum {
 			continue
 		}
-		p.have[i] = true
+		p.have[i], p.sums[i] = true, sum
 		p.count++
 		p.bytes += n
 	}
@@ -205,6 +208,7 @@ func (p *Part) replace() error {
 // forget drops all blocks; the caller holds mu.
 func (p *Part) forget() error {
 	clear(p.have)
+	clear(p.writers)
 	p.count, p.bytes, p.resumed, p.sum = 0, 0, 0, ""
 	if err := p.journal.Truncate(headSize); err != nil {
 		return err
@@ -242,36 +246,222 @@ func (p *Part) Changed() <-chan struct{} {
 	return p.changed
 }
 
-// Put writes block i and then says so in the journal. data is the whole block
-// and is not kept.
-func (p *Part) Put(i int, data []byte) error {
-	off, n := p.Range(i)
-	if int64(len(data)) != n {
-		return broken(p.File.Name, fmt.Errorf("block %d has %d bytes, not %d", i, len(data), n))
+// Writer is how block i comes in. Who fetches the same block at the same time
+// shares it.
+func (p *Part) Writer(i int) *Writer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.writers[i]
+	if w == nil {
+		off, n := p.Range(i)
+		w = &Writer{p: p, block: i, end: off + n, whole: p.have[i]}
+		if w.at.Store(off); w.whole {
+			w.at.Store(w.end)
+			return w
+		}
+		if p.writers == nil {
+			p.writers = make(map[int]*Writer)
+		}
+		p.writers[i] = w
 	}
-	sum := xxh3.Hash(data)
-	if err := p.in.s.step("write block"); err != nil {
-		return p.writeError(err)
+	return w
+}
+
+// Writer takes the bytes of one block in order, from one caller or from
+// several who bring the same ones: each byte is written once, whoever brings it
+// first, so that a checksum speaks of what is on the disk. Its methods may be
+// called concurrently.
+type Writer struct {
+	p     *Part
+	block int
+	end   int64 // of the block, in the file
+
+	mu     sync.Mutex   // guards the fields below and the order of writes
+	at     atomic.Int64 // written under mu, read by anybody
+	sum    xxh3.Hasher
+	expect *uint64
+	whole  bool
+}
+
+// At is the offset in the file of the first byte that is missing, and where the
+// block ends.
+func (w *Writer) At() (at, end int64) { return w.at.Load(), w.end }
+
+// ErrSum says that a block is not what Expect promised.
+var ErrSum = errors.New("the block is not what its checksum says")
+
+// Expect says what the xxh3 of the block must be.
+func (w *Writer) Expect(sum uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expect = &sum
+}
+
+// Reset drops what has come of an unfinished block, and what was expected.
+func (w *Writer) Reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reset()
+}
+
+func (w *Writer) reset() {
+	if !w.whole {
+		off, _ := w.p.Range(w.block)
+		w.at.Store(off)
+		w.sum.Reset()
+		w.expect = nil
 	}
-	if _, err := p.f.WriteAt(data, off); err != nil {
-		return p.writeError(err)
+}
+
+// Write takes the bytes of the file from off on; b does not reach beyond the
+// block and is not kept. What another brought already is passed over; used is
+// the rest. whole says that the block is complete and in the journal.
+func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.p
+	at, end := w.at.Load(), off+int64(len(b))
+	switch {
+	case w.whole:
+		return 0, true, nil
+	case off > at || end > w.end:
+		return 0, false, broken(p.File.Name, fmt.Errorf("block %d is at %d, bytes %d to %d do not fit", w.block, at, off, end))
+	case end <= at:
+		return 0, false, nil
 	}
+	b = b[at-off:]
+	_, _ = w.sum.Write(b)
+	if err := p.write(b, at); err != nil {
+		w.reset()
+		return 0, false, err
+	}
+	if w.at.Store(end); end < w.end {
+		return len(b), false, nil
+	}
+	sum := w.sum.Sum64()
+	if w.expect != nil && *w.expect != sum {
+		w.reset()
+		return 0, false, ErrSum
+	}
+	if err := p.wrote(w.block, sum); err != nil {
+		w.reset()
+		return 0, false, err
+	}
+	w.whole = true
+	return len(b), true, nil
+}
+
+// write puts bytes at their place. A disk that turns out to be full is made
+// room on once.
+func (p *Part) write(b []byte, at int64) error {
+	for again := false; ; again = true {
+		err := p.in.s.step("write block")
+		if err == nil {
+			_, err = p.f.WriteAt(b, at)
+		}
+		if err == nil {
+			return nil
+		}
+		if !full(err) || again {
+			return p.writeError(err)
+		}
+		ok := false
+		if lerr := p.in.s.locked(func() (err error) {
+			ok, err = p.in.s.evictOldest(p.in.key)
+			return err
+		}); lerr != nil {
+			return errors.Join(p.writeError(err), lerr)
+		}
+		if !ok {
+			return p.writeError(err)
+		}
+	}
+}
+
+// wrote says in the journal that a block is here.
+func (p *Part) wrote(i int, sum uint64) error {
 	if err := p.in.s.step("write journal"); err != nil {
-		return broken(p.File.Name, err)
+		return p.writeError(err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, err := p.journal.Write(journalRecord(i, sum)); err != nil {
 		return p.writeError(err)
 	}
+	delete(p.writers, i)
+	p.sums[i] = sum
 	if !p.have[i] {
+		_, n := p.Range(i)
 		p.have[i] = true
 		p.count++
 		p.bytes += n
 	}
+	p.tell()
+	return nil
+}
+
+// tell wakes who waits for a change; the caller holds mu.
+func (p *Part) tell() {
 	close(p.changed)
 	p.changed = make(chan struct{})
-	return nil
+}
+
+// Put writes the whole of block i.
+func (p *Part) Put(i int, data []byte) error {
+	off, n := p.Range(i)
+	if int64(len(data)) != n {
+		return broken(p.File.Name, fmt.Errorf("block %d has %d bytes, not %d", i, len(data), n))
+	}
+	w := p.Writer(i)
+	w.Reset()
+	_, _, err := w.Write(off, data)
+	return err
+}
+
+// Block is the xxh3 that block i had when it was written; ok is false for one
+// that is not here, or was another checkpoint's.
+func (p *Part) Block(i int) (sum uint64, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sums[i], p.have[i] && !p.linked
+}
+
+// Linked reports whether the bytes are another checkpoint's.
+func (p *Part) Linked() bool { return p.linked }
+
+// Came is the offset in the file of the first byte of block i that is not here.
+func (p *Part) Came(i int) int64 {
+	p.mu.Lock()
+	w := p.writers[i]
+	have := p.have[i]
+	p.mu.Unlock()
+	off, n := p.Range(i)
+	switch {
+	case have:
+		return off + n
+	case w == nil:
+		return off
+	}
+	at, _ := w.At()
+	return at
+}
+
+// Forget drops one block: read back, it was not what had been written.
+func (p *Part) Forget(i int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, n := p.Range(i); p.have[i] {
+		p.have[i] = false
+		p.count--
+		p.bytes -= n
+	}
+}
+
+// Flush begins to bring a block to the disk, so that the fsync at the end finds
+// little left to do. It may wait for the disk.
+func (p *Part) Flush(i int) {
+	off, n := p.Range(i)
+	flush(p.f, off, n)
 }
 
 func (p *Part) writeError(err error) error {

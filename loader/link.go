@@ -1,0 +1,246 @@
+package loader
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// link is the way to one source, shared by all stagings from it: how many
+// ranges may be in flight, when the source wants to be left alone, and how fast
+// ranges have been. First come, first served, those in a hurry before those
+// that are not.
+type link struct {
+	mu       sync.Mutex // guards all below
+	pace     pace
+	out      int             // ranges in flight
+	waiting  [2][]chan error // by Priority
+	until    time.Time       // nobody asks before
+	noes     int             // answers that asked for less, in a row
+	wake     *time.Timer     // at until
+	counted  int64           // bytes since looked
+	looked   time.Time
+	starved  bool // somebody waited since looked, or all were out
+	refused  bool // since looked
+	firsts   ring // seconds to the first byte
+	rates    ring // bytes a second after it
+	spending budget
+}
+
+// extra ranges may be in flight for bytes that a reader waits for and for
+// second requests.
+const extra = 4
+
+// lookEvery is how often a link's rate is measured.
+const lookEvery = 150 * time.Millisecond
+
+func newLink(most int) *link {
+	return &link{pace: newPace(startStreams, leastStreams, most)}
+}
+
+// Ranges in flight to begin with, and at least.
+const (
+	startStreams = 16
+	leastStreams = 2
+)
+
+// acquire waits until one more range may be in flight. urgent ones may go
+// beyond the limit by a few.
+func (l *link) acquire(ctx context.Context, p Priority, urgent bool) error {
+	l.mu.Lock()
+	limit := l.pace.limit
+	if urgent {
+		limit += extra
+		p = High
+	}
+	if l.out < limit && !l.closed(time.Now()) {
+		l.take()
+		l.mu.Unlock()
+		return nil
+	}
+	l.starved = true
+	c := make(chan error, 1)
+	if urgent {
+		l.waiting[p] = slices.Insert(l.waiting[p], 0, c)
+	} else {
+		l.waiting[p] = append(l.waiting[p], c)
+	}
+	l.mu.Unlock()
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	for q := range l.waiting {
+		if i := slices.Index(l.waiting[q], c); i >= 0 {
+			l.waiting[q] = slices.Delete(l.waiting[q], i, i+1)
+			l.mu.Unlock()
+			return context.Cause(ctx)
+		}
+	}
+	l.mu.Unlock()
+	// It was let in in the same moment.
+	l.release()
+	return context.Cause(ctx)
+}
+
+// closed reports whether the source wants to be left alone; the caller holds
+// mu.
+func (l *link) closed(now time.Time) bool {
+	if !now.Before(l.until) {
+		return false
+	}
+	if l.wake == nil {
+		l.wake = time.AfterFunc(l.until.Sub(now), func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.wake = nil
+			l.admit(time.Now())
+		})
+	}
+	return true
+}
+
+func (l *link) take() {
+	l.out++
+	if l.out >= l.pace.limit {
+		l.starved = true
+	}
+}
+
+// admit lets in who waits, as far as that goes; the caller holds mu.
+func (l *link) admit(now time.Time) {
+	for l.out < l.pace.limit {
+		p := 0
+		if len(l.waiting[p]) == 0 {
+			p = 1
+		}
+		if len(l.waiting[p]) == 0 || l.closed(now) {
+			return
+		}
+		l.take()
+		l.waiting[p][0] <- nil
+		l.waiting[p] = l.waiting[p][1:]
+	}
+}
+
+func (l *link) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.out--
+	l.admit(time.Now())
+}
+
+// got counts bytes.
+func (l *link) got(n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counted += n
+	l.spending.earn(n)
+}
+
+// throttle says that the source asked for less, and for how long it wants to be
+// left alone. All ranges were told the same: that counts once.
+func (l *link) throttle(now time.Time, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused = true
+	if until := now.Add(wait); until.After(l.until) {
+		l.until = until
+		if l.wake != nil {
+			l.wake.Reset(wait)
+		}
+	}
+}
+
+// look measures the link, if it is time.
+func (l *link) look(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.looked.IsZero() || now.Sub(l.looked) > 20*lookEvery {
+		l.looked, l.counted, l.starved, l.refused = now, 0, false, false
+		return
+	}
+	d := now.Sub(l.looked)
+	if d < lookEvery {
+		return
+	}
+	l.pace.step(measure{at: now, rate: float64(l.counted) / d.Seconds(), busy: l.starved, throttled: l.refused})
+	l.looked, l.counted, l.starved, l.refused = now, 0, l.out >= l.pace.limit, false
+	l.admit(now)
+}
+
+// finished tells how a range went: the time to its first byte, and the bytes
+// that came in the time after it.
+func (l *link) finished(first time.Duration, n int64, rest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.firsts.add(first.Seconds())
+	if n >= 64<<10 && rest > 0 {
+		l.rates.add(float64(n) / rest.Seconds())
+	}
+}
+
+// usual is how ranges go on this link; ok is false as long as too few went.
+func (l *link) usual() (first time.Duration, rate float64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rates.n < 8 {
+		return 0, 0, false
+	}
+	return time.Duration(l.firsts.median() * float64(time.Second)), l.rates.median(), true
+}
+
+func (l *link) limit() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pace.limit
+}
+
+// spend takes n bytes out of what may be asked for twice.
+func (l *link) spend(n int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spending.spend(n)
+}
+
+// budget of bytes that are asked for twice: a part of all that came.
+type budget struct{ have int64 }
+
+const (
+	hedgePart  = 25 // one in so many bytes
+	hedgeFirst = 32 << 20
+)
+
+func (b *budget) earn(n int64) { b.have += n }
+
+func (b *budget) spend(n int64) bool {
+	if (b.have/hedgePart)+hedgeFirst < n {
+		return false
+	}
+	b.have -= n * hedgePart
+	return true
+}
+
+// ring holds the last few samples.
+type ring struct {
+	v [32]float64
+	n int // ever added
+}
+
+func (r *ring) add(x float64) {
+	r.v[r.n%len(r.v)] = x
+	r.n++
+}
+
+func (r *ring) median() float64 {
+	have := r.v
+	s := have[:min(r.n, len(have))]
+	if len(s) == 0 {
+		return 0
+	}
+	slices.Sort(s)
+	return s[len(s)/2]
+}

@@ -1,0 +1,50 @@
+package loader
+
+import (
+	"context"
+	"sync"
+)
+
+// pieces are the buffers that bytes pass through on their way from the socket
+// to the disk, one for each range in flight; they bound the memory all stagings
+// take together. A piece is small enough to stay in a core's cache between the
+// read, the checksum and the write.
+type pieces struct {
+	size int
+	room chan struct{} // one entry per buffer that is out
+
+	mu   sync.Mutex
+	free [][]byte
+}
+
+func newPieces(n, size int) *pieces { return &pieces{size: size, room: make(chan struct{}, n)} }
+
+func (p *pieces) get(ctx context.Context) ([]byte, error) {
+	select {
+	case p.room <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		b := p.free[n-1]
+		p.free = p.free[:n-1]
+		return b, nil
+	}
+	return make([]byte, p.size), nil
+}
+
+func (p *pieces) put(b []byte) {
+	p.mu.Lock()
+	p.free = append(p.free, b)
+	p.mu.Unlock()
+	<-p.room
+}
+
+// trim lets the memory of buffers that are not out go.
+func (p *pieces) trim() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = nil
+}

@@ -1,0 +1,423 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// stream is one request under way.
+type stream struct {
+	part   *store.Part
+	run    *run
+	second bool // of a block that another stream brings too slowly
+	cancel context.CancelCauseFunc
+	began  time.Time
+
+	block  atomic.Int64
+	first  atomic.Int64 // nanoseconds to the first byte; 0 before it
+	bytes  atomic.Int64
+	doubly atomic.Bool // a second one was sent
+
+	// watch's own:
+	seen   int64
+	seenAt time.Time
+	speed  float64
+}
+
+var (
+	errIdle = errors.New("no byte came for too long")
+	// errOvertaken ends a request for a block that another one has brought.
+	errOvertaken = errors.New("another request was faster")
+	errDone      = errors.New("all that was wanted came")
+)
+
+// maxRetryAfter is the longest a source may ask to be left alone.
+const maxRetryAfter = time.Minute
+
+// carry brings the blocks of a run, in as many requests as it takes. The caller
+// has acquired a lane; it is given back between tries, because a source that
+// wants to be left alone must not hold up another staging.
+func (f *flight) carry(ctx context.Context, gen *generation, r *run) error {
+	defer gen.queue.done(r)
+	name := r.part.File.Name
+	for tries := 0; ; {
+		got, want, err := f.request(ctx, gen, r, false)
+		gen.link.release()
+		if err == nil {
+			if _, _, more := gen.queue.at(r); !more {
+				return nil
+			}
+			// Another request was faster with the block this one was at.
+		} else {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if got >= min(want, progress) && got > 0 {
+				tries = 0
+			}
+			tries++
+			if err := f.pause(ctx, gen, tries, err); err != nil {
+				return named(name, err)
+			}
+		}
+		if err := gen.link.acquire(ctx, f.priority(), false); err != nil {
+			return err
+		}
+	}
+}
+
+// progress is how many bytes a request must have brought to count as one that
+// went well for a while.
+const progress = 256 << 10
+
+// pause waits before the next try, or returns why there is none.
+func (f *flight) pause(ctx context.Context, gen *generation, tries int, err error) error {
+	e, ok := errors.AsType[*source.Error](err)
+	if ok && e.Kind == source.Denied && f.renew(ctx) {
+		return nil
+	}
+	if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
+		return err
+	}
+	if tries >= f.l.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 {
+		e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, tries)
+		return err
+	}
+	f.l.counts.retries.Add(1)
+	own := pause(f.l.o.Retry, tries, 0, rand.Float64())
+	if e.Busy || e.RetryAfter > 0 {
+		f.l.counts.throttles.Add(1)
+		wait := min(e.RetryAfter, maxRetryAfter)
+		if wait == 0 {
+			wait = pause(f.l.o.Retry, tries, 0, 0.5)
+		}
+		gen.link.throttle(time.Now(), wait)
+	}
+	f.l.o.Log.Debug("trying again", "source", f.location, "try", tries, "in", own, "err", err)
+	select {
+	case <-time.After(own):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// renew gets the source new credentials, once in a staging; true says that
+// another try is worth it.
+func (f *flight) renew(ctx context.Context) bool {
+	from, ok := f.from.(Refresher)
+	if !ok {
+		return false
+	}
+	f.renewing.Lock()
+	defer f.renewing.Unlock()
+	if f.renewed {
+		// Ranges that were denied with the old ones come here late; those that
+		// are with the new ones end the staging soon enough.
+		f.denied++
+		return f.denied <= maxStreams+extra
+	}
+	f.renewed = true
+	if err := from.Refresh(ctx, f.location); err != nil {
+		f.l.o.Log.Warn("credentials cannot be renewed", "source", f.location, "err", err)
+		return false
+	}
+	f.l.o.Log.Info("denied in the middle, credentials renewed", "source", f.location)
+	return true
+}
+
+// request brings what is missing of a run from where its block is. It ends
+// well when the run does, or when others have brought what it was at. got is
+// the bytes that came of those it wanted.
+func (f *flight) request(ctx context.Context, gen *generation, r *run, second bool) (got, want int64, err error) {
+	block, end, ok := gen.queue.at(r)
+	if !ok {
+		return 0, 0, nil
+	}
+	piece, err := f.l.pieces.get(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.l.pieces.put(piece)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s := &stream{part: r.part, run: r, second: second, cancel: cancel, began: time.Now()}
+	s.block.Store(int64(block))
+	gen.enter(s)
+	defer gen.leave(s)
+	w := r.part.Writer(block)
+	from, _ := w.At()
+	last, n := r.part.Range(end - 1)
+	want = last + n - from
+	f.l.counts.requests.Add(1)
+	f.l.counts.inFlight.Add(1)
+	defer f.l.counts.inFlight.Add(-1)
+	err = f.read(ctx, gen, s, w, piece, from, want)
+	got = s.bytes.Load()
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), errOvertaken) {
+		return got, want, nil
+	}
+	if err == nil && got > 0 {
+		gen.link.finished(time.Duration(s.first.Load()), got, time.Since(s.began)-time.Duration(s.first.Load()))
+	}
+	return got, want, err
+}
+
+func (g *generation) enter(s *stream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.streams[s] = true
+}
+
+func (g *generation) leave(s *stream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.streams, s)
+}
+
+// read moves n bytes from off on to the disk, piece by piece.
+func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.Writer, piece []byte, off, n int64) error {
+	file := s.part.File
+	idle := time.AfterFunc(f.l.o.Retry.Idle, func() { s.cancel(errIdle) })
+	defer idle.Stop()
+	at, stop := off, off+n
+	if from, ok := f.from.(BlockReader); ok && n <= int64(len(piece)) {
+		if err := from.ReadInto(ctx, file, at, piece[:n]); err != nil {
+			return stalled(ctx, err)
+		}
+		s.first.Store(int64(time.Since(s.began)))
+		s.bytes.Add(n)
+		for at < stop {
+			_, end := w.At()
+			end = min(end, stop)
+			more, err := f.put(gen, s, &w, at, piece[at-off:end-off])
+			if err != nil || !more {
+				return err
+			}
+			at = end
+		}
+		return nil
+	}
+	body, err := f.from.Read(ctx, file, at, n)
+	if err != nil {
+		return stalled(ctx, err)
+	}
+	defer body.Close()
+	for at < stop {
+		_, end := w.At()
+		b := piece[:min(int64(len(piece)), end-at, stop-at)]
+		k, err := f.fill(ctx, s, body, b, idle, at-off, n)
+		if k > 0 {
+			more, perr := f.put(gen, s, &w, at, b[:k])
+			if perr != nil || !more {
+				return perr
+			}
+			at += int64(k)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	var more [1]byte
+	if k, _ := body.Read(more[:]); k > 0 {
+		return &source.Error{Kind: source.Malformed, What: fmt.Sprintf("the range at byte %d brought more than the %d bytes asked for", off, n)}
+	}
+	return nil
+}
+
+// fill reads until b is full. have of want bytes came before.
+func (f *flight) fill(ctx context.Context, s *stream, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
+	got := 0
+	for got < len(b) {
+		n, err := body.Read(b[got:])
+		got += n
+		if n > 0 {
+			s.bytes.Add(int64(n))
+			if s.first.Load() == 0 {
+				s.first.Store(int64(time.Since(s.began)))
+			}
+			idle.Reset(f.l.o.Retry.Idle)
+		}
+		if err == nil || got == len(b) && err == io.EOF {
+			continue
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return got, stalled(ctx, &source.Error{Kind: source.Malformed, What: fmt.Sprintf("a range ended after %d of %d bytes", have+int64(got), want)})
+		}
+		if source.KindOf(err) == "" {
+			// Never the transport's own text: it may hold the whole URL.
+			err = &source.Error{Kind: source.Unavailable, What: fmt.Sprintf("the connection broke after %d of %d bytes", have+int64(got), want)}
+		}
+		return got, stalled(ctx, err)
+	}
+	return got, nil
+}
+
+// put writes bytes of the block that the stream is at, and moves it on to the
+// next when it is complete. more is false when the stream has nothing more to
+// bring.
+func (f *flight) put(gen *generation, s *stream, w **store.Writer, at int64, b []byte) (more bool, err error) {
+	used, whole, err := (*w).Write(at, b)
+	f.l.counts.of(f.scheme).Add(int64(used))
+	f.l.counts.wasted.Add(int64(len(b) - used))
+	gen.link.got(int64(used))
+	gen.done.Add(int64(used))
+	if err != nil {
+		return false, err
+	}
+	if !whole {
+		return true, nil
+	}
+	block := int(s.block.Load())
+	s.block.Store(-1)
+	if used > 0 {
+		if err := f.arrived(gen, job{s.part, block}); err != nil {
+			return false, err
+		}
+	}
+	if s.second {
+		return false, nil
+	}
+	next, _, ok := gen.queue.at(s.run)
+	if !ok || next != block+1 {
+		return false, nil
+	}
+	*w = s.part.Writer(next)
+	if from, _ := (*w).At(); from != at+int64(len(b)) {
+		// It is further on already, or another brought the block that ends here.
+		return false, nil
+	}
+	s.block.Store(int64(next))
+	return true, nil
+}
+
+// stalled tells a range that was cancelled for its slowness from one that was
+// called off.
+func stalled(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, errIdle) {
+		return cause
+	}
+	return &source.Error{Kind: source.Unavailable, What: errIdle.Error()}
+}
+
+// slow returns the streams that a second request would overtake.
+func (f *flight) slow(gen *generation, now time.Time) []*stream {
+	first, rate, ok := gen.link.usual()
+	gen.mu.Lock()
+	defer gen.mu.Unlock()
+	var out []*stream
+	for s := range gen.streams {
+		n := s.bytes.Load()
+		if s.seenAt.IsZero() {
+			s.seenAt = s.began
+		}
+		if d := now.Sub(s.seenAt).Seconds(); d > 0 {
+			speed := float64(n-s.seen) / d
+			if s.speed == 0 {
+				s.speed = speed
+			}
+			s.speed += (speed - s.speed) / 2
+			s.seen, s.seenAt = n, now
+		}
+		if s.second || s.doubly.Load() || s.block.Load() < 0 {
+			continue
+		}
+		off, size := s.part.Range(int(s.block.Load()))
+		left := min(size, off+size-s.part.Came(int(s.block.Load())))
+		if tooSlow(now.Sub(s.began), s.speed, left, first, rate, ok) {
+			s.doubly.Store(true)
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// tooSlow says whether a request under way for age, at speed, with left bytes
+// of its block to come, would be overtaken by a new one: by a good deal, for
+// the bytes are paid for twice. known is false where nobody can say yet how
+// requests usually go.
+func tooSlow(age time.Duration, speed float64, left int64, first time.Duration, rate float64, known bool) bool {
+	if !known {
+		return age > 2*time.Second && speed < 1<<10
+	}
+	if age < 3*first+2*watchEvery || speed > rate/4 {
+		return false
+	}
+	fresh := first.Seconds() + float64(left)/rate
+	return speed <= 0 || float64(left)/speed > 2*fresh
+}
+
+// second asks again for what a slow stream has not brought of its block. Who
+// is first with a byte writes it; when the block is here the other is called
+// off. What the slow one has not begun goes back to the queue.
+func (f *flight) second(ctx context.Context, gen *generation, slow *stream) {
+	defer slow.doubly.Store(false)
+	block, ok := gen.queue.cut(slow.run)
+	if !ok {
+		return
+	}
+	off, size := slow.part.Range(block)
+	if !gen.link.spend(off + size - slow.part.Came(block)) {
+		return
+	}
+	if gen.link.acquire(ctx, High, true) != nil {
+		return
+	}
+	defer gen.link.release()
+	f.l.counts.hedges.Add(1)
+	// Its errors are its own: the first request is still under way.
+	if _, _, err := f.request(ctx, gen, &run{part: slow.part, next: block, end: block + 1}, true); err != nil {
+		f.l.o.Log.Debug("second request failed", "source", f.location, "file", slow.part.File.Name, "block", block, "err", err)
+	}
+}
+
+// retry runs try until it succeeds, fails for good, or has failed too often.
+func (f *flight) retry(ctx context.Context, attempts int, try func() error) error {
+	for n := 1; ; n++ {
+		err := try()
+		if err == nil || ctx.Err() != nil {
+			if err != nil {
+				err = context.Cause(ctx)
+			}
+			return err
+		}
+		e, ok := errors.AsType[*source.Error](err)
+		if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
+			return err
+		}
+		if n >= attempts || e.Kind == source.Malformed && n >= 3 {
+			e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, n)
+			return err
+		}
+		f.l.counts.retries.Add(1)
+		wait := pause(f.l.o.Retry, n, e.RetryAfter, rand.Float64())
+		f.l.o.Log.Debug("trying again", "source", f.location, "try", n, "in", wait, "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// pause is how long to wait after attempt n (from 1); draw is from [0,1).
+// What the source asks for is a floor, with jitter on top: all ranges were
+// told the same.
+func pause(r Retry, n int, after time.Duration, draw float64) time.Duration {
+	bound := r.Max
+	if shift := n - 1; shift < 20 {
+		bound = min(r.Base<<shift, r.Max)
+	}
+	return min(after, maxRetryAfter) + time.Duration(draw*float64(bound))
+}
