@@ -1,0 +1,185 @@
+package gcs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/google"
+)
+
+const howTo = "set GOOGLE_APPLICATION_CREDENTIALS, run gcloud auth application-default login, give this machine an identity, or set THAW_GCS_ANONYMOUS=true for a public bucket"
+
+const scope = "https://www.googleapis.com/auth/devstorage.read_only"
+
+// tokens is where the right to read comes from.
+type tokens struct {
+	env  func(string) string
+	http *http.Client
+
+	mu    sync.Mutex // held while a token is fetched: all wait for the one
+	none  bool       // nothing is shown
+	from  string
+	file  oauth2.TokenSource // of a credentials file
+	given string
+	until time.Time
+}
+
+func newTokens(env func(string) string, emulated bool) *tokens {
+	t := &tokens{env: env, http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second,
+	}}}
+	if v := env("THAW_GCS_ANONYMOUS"); emulated || strings.EqualFold(v, "true") || v == "1" {
+		t.none, t.from = true, "nothing shown"
+	}
+	return t
+}
+
+// get returns the token; empty where nothing is shown. Who comes while another
+// fetches it waits for that, which is bounded.
+func (t *tokens) get(ctx context.Context) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.none {
+		return "", nil
+	}
+	if t.given != "" && time.Now().Before(t.until) {
+		return t.given, nil
+	}
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	if t.file == nil {
+		if err := t.find(); err != nil {
+			return "", err
+		}
+	}
+	if t.file != nil {
+		tok, err := t.file.Token()
+		if err != nil {
+			return "", errors.New("no token") // its text may hold what was sent
+		}
+		t.keep(tok.AccessToken, time.Until(tok.Expiry))
+		return t.given, nil
+	}
+	return t.machine(ctx)
+}
+
+func (t *tokens) keep(token string, lives time.Duration) {
+	// Looked at again each minute even where it says nothing of its end.
+	t.given, t.until = token, time.Now().Add(max(min(lives-time.Minute, time.Hour), 10*time.Second))
+}
+
+// kinds of credentials files.
+var kinds = []google.CredentialsType{google.ServiceAccount, google.AuthorizedUser, google.ExternalAccount, google.ExternalAccountAuthorizedUser, google.ImpersonatedServiceAccount}
+
+// find looks for a credentials file.
+func (t *tokens) find() error {
+	name, how := t.env("GOOGLE_APPLICATION_CREDENTIALS"), "the credentials of GOOGLE_APPLICATION_CREDENTIALS"
+	must := name != ""
+	if !must {
+		folder := t.env("CLOUDSDK_CONFIG")
+		if folder == "" && t.env("HOME") != "" {
+			folder = filepath.Join(t.env("HOME"), ".config", "gcloud")
+		}
+		name, how = filepath.Join(folder, "application_default_credentials.json"), "gcloud's application default credentials"
+		if folder == "" {
+			return nil
+		}
+	}
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		if must {
+			t.from = how
+			return errors.New("unreadable")
+		}
+		return nil
+	}
+	t.from = how
+	// The source lives longer than the request that needed it first; its client
+	// bounds every exchange.
+	life := context.WithValue(context.Background(), oauth2.HTTPClient, t.http)
+	var kind struct {
+		Type google.CredentialsType `json:"type"`
+	}
+	if json.Unmarshal(raw, &kind) != nil || !slices.Contains(kinds, kind.Type) {
+		return errors.New("not a credentials file")
+	}
+	cred, err := google.CredentialsFromJSONWithType(life, raw, kind.Type, scope)
+	if err != nil {
+		return errors.New("not a credentials file")
+	}
+	t.file = cred.TokenSource
+	return nil
+}
+
+// machine asks the metadata server, one hop away or nowhere; where there is
+// none, nothing is shown.
+func (t *tokens) machine(ctx context.Context) (string, error) {
+	host := t.env("GCE_METADATA_HOST")
+	if host == "" {
+		host = "169.254.169.254"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/computeMetadata/v1/instance/service-accounts/default/token?scopes="+scope, nil)
+	if err != nil {
+		return "", errors.New("GCE_METADATA_HOST is no host")
+	}
+	req.Header.Set("Metadata-Flavor", "Google")
+	// Never through a proxy.
+	direct := &http.Client{Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, DisableKeepAlives: true}}
+	t.from = "the identity of this machine"
+	r, err := direct.Do(req)
+	if err != nil || r.Header.Get("Metadata-Flavor") != "Google" {
+		if err == nil {
+			r.Body.Close()
+		}
+		t.none, t.from = true, "no credentials"
+		return "", nil
+	}
+	defer r.Body.Close()
+	var tok struct {
+		Token string `json:"access_token"`
+		Lives int    `json:"expires_in"`
+	}
+	raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10))
+	if err != nil || r.StatusCode != http.StatusOK || json.Unmarshal(raw, &tok) != nil || tok.Token == "" {
+		return "", fmt.Errorf("the metadata server answers %d", r.StatusCode)
+	}
+	t.keep(tok.Token, time.Duration(tok.Lives)*time.Second)
+	return t.given, nil
+}
+
+// forget makes the next request look for credentials anew.
+func (t *tokens) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.file, t.given = nil, ""
+	if t.from == "no credentials" {
+		t.none = false
+	}
+}
+
+// how says in words where the rights come from.
+func (t *tokens) how() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.from == "" {
+		return "no credentials"
+	}
+	return t.from
+}
+
+func (t *tokens) close() { t.http.CloseIdleConnections() }
