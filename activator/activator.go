@@ -34,6 +34,16 @@ type Waker interface {
 	Ask(name functions.Name, replicaID, problem string)
 }
 
+// Adapters has the platform load a model's adapter into one of its replicas.
+type Adapters interface {
+	// LoadAdapter returns when the replica has it, however many ask at once, or
+	// with ctx. A *functions.AdapterError says that it cannot be had.
+	LoadAdapter(ctx context.Context, name functions.Name, replicaID string) error
+	// UseAdapter says that a loaded one is in use, so that another makes way
+	// where room is needed. It does not block.
+	UseAdapter(name functions.Name, replicaID string)
+}
+
 // HoldMode is what a plain (not streamed) request gets while it waits.
 type HoldMode string
 
@@ -50,6 +60,9 @@ type Options struct {
 	Waker   Waker
 	Who     *who.Book
 	Engines *upstream.Client
+	// Adapters loads what a request for an adapter finds not loaded; nil: engines
+	// have theirs from the start.
+	Adapters Adapters
 	// Open lets /v1 be used without a key until the first key exists. For
 	// loopback only.
 	Open bool
@@ -139,6 +152,7 @@ type function struct {
 	set    balance.Set
 	series atomic.Pointer[series] // metrics, resolved at the first request
 	wake   wake
+	uses   uses
 	ready  atomic.Int64 // when a replica was last READY, in nanoseconds of the clock; 0 never
 }
 
@@ -175,7 +189,7 @@ func (a *Activator) published(e *entry, before *route.Function) {
 		var few [4]balance.Target
 		targets := few[:0]
 		for i := range f.Replicas {
-			targets = append(targets, balance.Target{ID: f.Replicas[i].ID, Slots: f.SlotsOf(&f.Replicas[i])})
+			targets = append(targets, balance.Target{ID: f.Replicas[i].ID, Slots: f.SlotsOf(&f.Replicas[i]), Adapters: f.Replicas[i].Adapters})
 		}
 		own.set.Update(targets)
 		a.rehome(e, before, f)

@@ -72,7 +72,7 @@ func BenchmarkDecide(b *testing.B) {
 		if e.Own.gate.Enter(&w, id.Team, int64(len(bodies[0])), began) != gate.Through {
 			b.Fatal("not through")
 		}
-		r, ok := e.Own.set.Pick(balance.Key(openingOf(bodies[i%len(bodies)])), began)
+		r, ok := e.Own.set.Pick(balance.Ask{Key: balance.Key(openingOf(bodies[i%len(bodies)]))}, began)
 		if !ok {
 			b.Fatal("no replica")
 		}

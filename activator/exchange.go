@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/route"
@@ -32,6 +34,7 @@ type exchange struct {
 	team         string
 	env          openai.Envelope
 	engineName   string // what the engine calls the model
+	adapter      string // that is asked for, "" for the base model
 	stream       bool
 	lease        who.Lease
 	e            *entry // nil until the function is found
@@ -58,13 +61,18 @@ type exchange struct {
 	replica string
 	remote  bool // behind an agent
 	retried bool
+	failed  string // the replica that failed the first try
 	asked   time.Time
-	first   time.Duration // from asking to the engine's first byte of body
-	cancel  context.CancelCauseFunc
-	answers chan reply // of the goroutine that asks; nil where none runs
-	reply   reply
-	fail    *openai.Error // of phase refused
-	usage   openai.Usage
+	// The adapter is being loaded: set before the request is launched, cleared by
+	// whoever asks. refetch: the engine did not have it although it was listed.
+	fetching atomic.Bool
+	refetch  bool
+	first    time.Duration // from asking to the engine's first byte of body
+	cancel   context.CancelCauseFunc
+	answers  chan reply // of the goroutine that asks; nil where none runs
+	reply    reply
+	fail     *openai.Error // of phase refused
+	usage    openai.Usage
 }
 
 type phase uint8
@@ -441,7 +449,7 @@ func (x *exchange) launch(async bool) {
 	for range 4 {
 		now := x.a.o.Now()
 		f := x.e.Now()
-		id, ok := own.set.Pick(x.affinity(len(f.Replicas)), now)
+		id, ok := own.set.Pick(balance.Ask{Key: x.affinity(len(f.Replicas)), Adapter: x.adapter, Not: x.failed}, now)
 		if ok {
 			x.replica = id
 			for i := range f.Replicas {
@@ -499,15 +507,16 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 	}
 	x.asked = x.a.o.Now()
 	ctx := x.req.Context()
+	fetch := x.fetches(r)
 	if !async {
-		x.heard(converse(ctx, x.a.o.Engines, out, x.stream, nil), false)
+		x.heard(converse(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
 		return
 	}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	answers := make(chan reply, 1)
 	x.answers = answers
 	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
-	go func() { answers <- converse(ctx, engines, out, stream, bufs) }() // ends with the exchange: stop cancels and waits
+	go func() { answers <- converse(ctx, engines, out, stream, bufs, fetch) }() // ends with the exchange: stop cancels and waits
 }
 
 // takesUsage reports whether the engine is asked for a usage chunk that the
@@ -526,8 +535,13 @@ func split(endpoint string) (addr, prefix string) {
 }
 
 // converse asks and reads up to the engine's first byte of body; of a plain
-// answer all of it, if it is not large.
-func converse(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers) reply {
+// answer all of it, if it is not large. fetch, if not nil, comes before.
+func converse(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
+	if fetch != nil {
+		if err := fetch(ctx); err != nil {
+			return reply{err: &fetchError{err}}
+		}
+	}
 	res, err := engines.Do(ctx, out)
 	if err != nil {
 		return reply{err: err}
@@ -608,6 +622,49 @@ func agentSays(body []byte) error {
 	return nil
 }
 
+// fetchError: the request did not get as far as the engine.
+type fetchError struct{ err error }
+
+func (e *fetchError) Error() string { return e.err.Error() }
+func (e *fetchError) Unwrap() error { return e.err }
+
+// engineError is an answer that is the engine's own failure, of which the client
+// has seen nothing yet.
+type engineError struct {
+	message string
+	dead    bool // it is about to end
+}
+
+func (e *engineError) Error() string { return e.message }
+
+// brokenReply looks for the failure of an engine in what it said first: a stream that
+// begins with an error frame, or an answer after the death of what computes. An
+// error that is the caller's comes as the refusal it would have been without a
+// stream.
+func brokenReply(r *reply, stream bool) (failure error, refusal *openai.Error) {
+	switch {
+	case stream && r.res.Status == 200 && isEvents(r.res):
+		status, message, ok := openai.Failure(r.begin)
+		if !ok {
+			return nil, nil
+		}
+		if status < 500 {
+			e := openai.New(openai.InvalidRequest, message)
+			e.Status = status
+			return nil, e
+		}
+		return &engineError{message, coreDied([]byte(message))}, nil
+	case r.res.Status >= 500 && r.end && coreDied(r.begin):
+		return &engineError{"", true}, nil
+	}
+	return nil, nil
+}
+
+// coreDied is what vLLM's front says while it ends after the death of its core.
+func coreDied(b []byte) bool {
+	return bytes.Contains(b, []byte("EngineCore")) || bytes.Contains(b, []byte("EngineDeadError"))
+}
+
 // heard takes the engine's first word, or that it has none.
 func (x *exchange) heard(r reply, async bool) {
 	now := x.a.o.Now()
@@ -615,6 +672,33 @@ func (x *exchange) heard(r reply, async bool) {
 		if err := agentSays(r.begin); err != nil {
 			r.res.Close()
 			r = reply{err: err}
+		}
+	}
+	if r.err == nil && x.adapter != "" && r.res.Status == 404 && r.end && !x.refetch && x.a.o.Adapters != nil {
+		// It was dropped for another meanwhile. Once more, through the platform.
+		f := x.e.Now()
+		for i := range f.Replicas {
+			if f.Replicas[i].ID == x.replica {
+				x.stop()
+				r.res.Close()
+				x.refetch = true
+				x.ask(f, &f.Replicas[i], async)
+				return
+			}
+		}
+	}
+	if r.err == nil {
+		failure, refusal := brokenReply(&r, x.stream)
+		switch {
+		case failure != nil:
+			r.res.Close()
+			r = reply{err: failure}
+		case refusal != nil:
+			r.res.Close()
+			x.stop()
+			x.leave()
+			x.refuse(refusal)
+			return
 		}
 	}
 	if r.err == nil {
@@ -627,19 +711,39 @@ func (x *exchange) heard(r reply, async bool) {
 		}
 		return
 	}
-	if errors.Is(r.err, upstream.ErrCancelled) && context.Cause(x.req.Context()) != nil {
+	var unfetched *fetchError
+	if (errors.Is(r.err, upstream.ErrCancelled) || errors.As(r.err, &unfetched)) && context.Cause(x.req.Context()) != nil {
 		x.depart()
 		return
 	}
 	hung := errors.Is(r.err, upstream.ErrSilent)
 	x.stop()
-	problem, e := describeFailure(r.err, hung)
-	failed := x.replica
-	x.e.Own.set.Break(failed, now)
-	x.leave()
-	x.a.recap(x.e)
-	time.AfterFunc(coolDown, func() { x.a.recap(x.e) })
-	x.a.o.Waker.Ask(x.e.Name, failed, problem)
+	x.failed = x.replica
+	var frame *engineError
+	var e *openai.Error
+	if unfetched != nil {
+		e = x.unfetched(unfetched.err)
+		x.leave()
+		if e != nil {
+			x.refuse(e)
+			return
+		}
+		e = openai.New(openai.AdapterUnavailable, "")
+	} else {
+		var problem, kind string
+		problem, kind, e = describeFailure(r.err, hung)
+		x.a.meters.of(x.e).failed(kind)
+		broken := !errors.As(r.err, &frame) || frame.dead
+		if broken { // it may have failed over this request alone
+			x.e.Own.set.Break(x.failed, now)
+		}
+		x.leave()
+		if broken {
+			x.a.recap(x.e)
+			time.AfterFunc(coolDown, func() { x.a.recap(x.e) })
+		}
+		x.a.o.Waker.Ask(x.e.Name, x.failed, problem)
+	}
 	switch {
 	case x.retried:
 		x.refuse(e.Final())
@@ -655,22 +759,32 @@ func (x *exchange) heard(r reply, async bool) {
 		return
 	}
 	x.retried = true
+	x.a.meters.of(x.e).retried.Inc()
 	x.enter(false)
 	if x.phase == asking {
 		x.launch(async)
 	}
 }
 
-func describeFailure(err error, hung bool) (problem string, e *openai.Error) {
+// describeFailure says a failure for the platform, for the metrics, and for the
+// client whose second try fails too.
+func describeFailure(err error, hung bool) (problem, kind string, e *openai.Error) {
+	var frame *engineError
 	switch {
 	case hung:
-		return "it said nothing within the deadline for its first token", openai.New(openai.EngineHung, "")
+		return "it said nothing within the deadline for its first token", "hung", openai.New(openai.EngineHung, "")
+	case errors.As(err, &frame):
+		e = openai.New(openai.EngineCrashed, "The engine failed before it answered.")
+		if frame.message != "" && !frame.dead {
+			e.Message = "The engine failed: " + clip(frame.message)
+		}
+		return "it answered with an error of its own before any token", "error_frame", e
 	case errors.Is(err, upstream.ErrDial):
-		return "it refuses connections", openai.New(openai.EngineCrashed, "The engine could not be reached.")
+		return "it refuses connections", "refused", openai.New(openai.EngineCrashed, "The engine could not be reached.")
 	case errors.Is(err, upstream.ErrProtocol):
-		return "its answer is not HTTP", openai.New(openai.EngineCrashed, "The engine's answer made no sense.")
+		return "its answer is not HTTP", "protocol", openai.New(openai.EngineCrashed, "The engine's answer made no sense.")
 	}
-	return "it died before the first byte of an answer", openai.New(openai.EngineCrashed, "")
+	return "it died before the first byte of an answer", "died", openai.New(openai.EngineCrashed, "")
 }
 
 // firstByte accounts for the engine's first byte.

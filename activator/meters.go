@@ -29,6 +29,8 @@ type meters struct {
 	coldStart *prometheus.HistogramVec
 	quota     *prometheus.CounterVec
 	tokens    *prometheus.CounterVec
+	failures  *prometheus.CounterVec
+	retries   *prometheus.CounterVec
 
 	buffered, bufferBytes, active *prometheus.Desc
 }
@@ -55,12 +57,14 @@ func newMeters(a *Activator) *meters {
 		coldStart:   histogram("thaw_cold_start_seconds", "Cold starts from the wake to READY.", long, "model", "team", "result"),
 		quota:       counter("thaw_quota_rejections_total", "Requests refused by a limit of their team.", "team", "reason"),
 		tokens:      counter("thaw_tokens_total", "Tokens that engines said they used.", "model", "team", "kind"),
+		failures:    counter("thaw_engine_errors_total", "Answers that an engine broke; kind is error_frame (an error of its own, also one followed by [DONE]), died, hung, refused, cut or protocol.", "model", "team", "kind"),
+		retries:     counter("thaw_retries_total", "Requests tried on another replica because the first one failed before its first byte.", "model", "team"),
 		buffered:    gauge("thaw_buffered_requests", "Requests that wait at the gate."),
 		bufferBytes: gauge("thaw_buffer_bytes", "Bytes of the bodies that wait at the gate."),
 		active:      gauge("thaw_active_requests", "Requests in flight at replicas."),
 	}
 	if r := a.o.Metrics; r != nil {
-		r.MustRegister(m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.quota, m.tokens, m)
+		r.MustRegister(m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.quota, m.tokens, m.failures, m.retries, m)
 	}
 	return m
 }
@@ -99,6 +103,7 @@ type series struct {
 	queueWait  prometheus.Observer
 	prompt     prometheus.Counter
 	completion prometheus.Counter
+	retried    prometheus.Counter
 	mu         sync.Mutex // serialises writers of ends
 	ends       atomic.Pointer[[]end]
 }
@@ -132,6 +137,7 @@ func (m *meters) of(e *entry) *series {
 		queueWait:  m.queueWait.WithLabelValues(n, t),
 		prompt:     m.tokens.WithLabelValues(n, t, "prompt"),
 		completion: m.tokens.WithLabelValues(n, t, "completion"),
+		retried:    m.retries.WithLabelValues(n, t),
 	}
 	s.ends.Store(&[]end{})
 	if !e.Own.series.CompareAndSwap(nil, s) {
@@ -156,6 +162,11 @@ func (s *series) ended(route string, code int, cold bool, took time.Duration) {
 	defer s.mu.Unlock()
 	ends := append((*s.ends.Load())[:len(*s.ends.Load()):len(*s.ends.Load())], end{route, code, cold, n})
 	s.ends.Store(&ends)
+}
+
+// failed counts an answer that an engine broke. It is rare: the label is looked up.
+func (s *series) failed(kind string) {
+	s.m.failures.WithLabelValues(s.name.Name, s.name.Team, kind).Inc()
 }
 
 // refused counts a request that never reached a function.
@@ -199,7 +210,7 @@ func (m *meters) firstToken(e *entry, took time.Duration) {
 // removed forgets a function's series, or they would stay for ever.
 func (m *meters) removed(e *entry) {
 	by := prometheus.Labels{"model": e.Name.Name, "team": e.Name.Team}
-	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.tokens} {
+	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.tokens, m.failures, m.retries} {
 		v.DeletePartialMatch(by)
 	}
 }

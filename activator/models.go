@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -48,7 +49,7 @@ func (a *Activator) models(id who.Identity, one string, res *door.Response) *ope
 		}
 		it := describeModel(e, spelled(name, id), now)
 		if name.Adapter != "" {
-			it.Parent = spelled(name.Base(), id)
+			it = it.adapted(e.Now(), it.ID, spelled(name.Base(), id), name.Adapter)
 		}
 		out = it
 	} else {
@@ -66,8 +67,8 @@ func (a *Activator) models(id who.Identity, one string, res *door.Response) *ope
 			list.Data = append(list.Data, it)
 			if m := e.Now().Model; m != nil {
 				for i := range m.Spec.Adapters {
-					it.ID, it.Parent = parent+":"+m.Spec.Adapters[i].Name, parent
-					list.Data = append(list.Data, it)
+					adapter := m.Spec.Adapters[i].Name
+					list.Data = append(list.Data, it.adapted(e.Now(), parent+":"+adapter, parent, adapter))
 				}
 			}
 		}
@@ -109,6 +110,16 @@ func describeModel(e *entry, id string, now time.Time) item {
 		s.Failed, s.State, s.Reason = true, functions.Failed.Word(), f.Failure.Reason
 	}
 	return item{ID: id, Object: "model", Created: epoch, OwnedBy: e.Name.Team, Status: s}
+}
+
+// adapted is the item of an adapter of it: loaded where a replica has it,
+// otherwise to be loaded when it is asked for.
+func (it item) adapted(f *route.Function, id, parent, adapter string) item {
+	it.ID, it.Parent = id, parent
+	if it.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.HasAdapter(adapter) {
+		it.Status.Value, it.Status.State = "unloaded", functions.Unloaded.Word()
+	}
+	return it
 }
 
 // sees reports whether the caller may know of a team's functions.

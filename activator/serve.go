@@ -140,7 +140,7 @@ func (x *exchange) open() *openai.Error {
 		if !en.Now().Adapter(name.Adapter) {
 			return a.unknown(x.env.Model, name, id)
 		}
-		x.engineName = name.Adapter
+		x.engineName, x.adapter = name.Adapter, name.Adapter
 	}
 	x.e = en
 	lease, refused := a.o.Who.Admit(id.Team, x.began)
@@ -378,6 +378,7 @@ func (x *exchange) affinity(replicas int) uint64 {
 	if x.env.User != "" {
 		return balance.Key([]byte(x.env.User))
 	}
+	// Adapters need not be told apart here: they choose among fewer replicas.
 	return balance.Key(openingOf(x.req.Body))
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -199,7 +200,11 @@ func (v *events) hold() {
 // or ten thousand would be written at once.
 func (v *events) say(now time.Time) {
 	x := v.x
-	v.out = describe(v.out[:0], x.e.Now(), now, x.e.Own.gate.Position(&x.place))
+	if x.fetching.Load() {
+		v.out = openai.Comment(v.out[:0], functions.Loading.Word(), -1, -1, -1)
+	} else {
+		v.out = describe(v.out[:0], x.e.Now(), now, x.e.Own.gate.Position(&x.place))
+	}
 	period := x.a.o.Comment
 	if g := x.patience.Gap; g > 0 {
 		period = min(period, max(g/3, 100*time.Millisecond))
@@ -329,7 +334,8 @@ func (v *events) finished(err error) {
 		v.end = io.EOF
 		code := 200
 		if v.seen.Failed {
-			code, x.reason = 502, "engine_error"
+			code = 502
+			v.failed()
 		}
 		x.finish(code)
 	case errors.Is(context.Cause(x.req.Context()), door.ErrGone):
@@ -340,18 +346,28 @@ func (v *events) finished(err error) {
 		v.frame(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	case v.seen.Failed && err == io.EOF: // the engine has told it already
 		v.end = io.EOF
-		x.reason = "engine_error"
+		v.failed()
 		x.finish(502)
 	default:
-		problem, e := "it died in the middle of an answer", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
+		problem, kind, e := "it died in the middle of an answer", "died", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
 		if errors.Is(err, upstream.ErrSilent) {
-			problem, e = "it fell silent in the middle of an answer", openai.New(openai.EngineHung, "")
+			problem, kind, e = "it fell silent in the middle of an answer", "hung", openai.New(openai.EngineHung, "")
 		} else if err == io.EOF {
-			problem, e = "it ended a stream without its end mark", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
+			problem, kind, e = "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
 		}
+		x.a.meters.of(x.e).failed(kind)
 		x.a.o.Waker.Ask(x.e.Name, x.replica, problem)
 		v.frame(e)
 	}
+}
+
+// failed notes that the engine has sent an error in the middle of an answer: no
+// success, though [DONE] may follow and the connection end cleanly.
+func (v *events) failed() {
+	x := v.x
+	x.reason = "engine_error"
+	x.a.meters.of(x.e).failed("error_frame")
+	x.a.o.Waker.Ask(x.e.Name, x.replica, "it sent an error in the middle of an answer")
 }
 
 // frame ends the stream with an error frame.
@@ -409,6 +425,7 @@ func (r *rest) Read(p []byte) (n int, err error) {
 	case err != nil:
 		if context.Cause(x.req.Context()) == nil {
 			x.reason = string(openai.EngineCrashed)
+			x.a.meters.of(x.e).failed("died")
 			x.a.o.Waker.Ask(x.e.Name, x.replica, "it died in the middle of an answer")
 			x.finish(502)
 		}

@@ -11,6 +11,7 @@
 package balance
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -19,8 +20,16 @@ import (
 
 // Target is a replica that may be picked.
 type Target struct {
-	ID    string
-	Slots int // how many requests at once; at least 1
+	ID       string
+	Slots    int      // how many requests at once; at least 1
+	Adapters []string // loaded there now; not changed afterwards
+}
+
+// Ask is what a request wants of the replica it is given.
+type Ask struct {
+	Key     uint64 // of its affinity; 0 for none
+	Adapter string // it is for, "" for the base model: a replica that has it is preferred
+	Not     string // the replica that has failed it; taken only where there is no other
 }
 
 // CoolDown is how long a replica that broke is left alone unless the platform
@@ -82,7 +91,7 @@ func same(ms []member, ts []Target) bool {
 		return false
 	}
 	for i := range ts {
-		if ms[i].Target != ts[i] {
+		if m := &ms[i]; m.ID != ts[i].ID || m.Slots != ts[i].Slots || !slices.Equal(m.Adapters, ts[i].Adapters) {
 			return false
 		}
 	}
@@ -94,34 +103,52 @@ func same(ms []member, ts []Target) bool {
 func busier(slots int) int { return max(1, slots/4) }
 
 // Pick takes a slot on the best replica, if there is one; Done gives it back.
-// key is 0 for no affinity.
-func (s *Set) Pick(key uint64, now time.Time) (id string, ok bool) {
+// An adapter goes where it is loaded, and to another only when all of those are
+// full: loading it there takes less than waiting here.
+func (s *Set) Pick(a Ask, now time.Time) (id string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	i := -1
+	if a.Adapter != "" {
+		i = s.best(a, now, true)
+	}
+	if i < 0 {
+		i = s.best(a, now, false)
+	}
+	if i < 0 && a.Not != "" {
+		a.Not = ""
+		i = s.best(a, now, false)
+	}
+	if i < 0 {
+		return "", false
+	}
+	s.members[i].inFlight++
+	return s.members[i].ID, true
+}
+
+// best is the index of the best replica with a free slot, -1 for none; having
+// looks only at those that have the adapter.
+func (s *Set) best(a Ask, now time.Time, having bool) int {
 	least, home := -1, -1
 	var best uint64
 	for i := range s.members {
 		m := &s.members[i]
-		if !m.usable(now) || m.inFlight >= m.Slots {
+		if !m.usable(now) || m.inFlight >= m.Slots || a.Not != "" && m.ID == a.Not || having && !slices.Contains(m.Adapters, a.Adapter) {
 			continue
 		}
 		if least < 0 || m.inFlight < s.members[least].inFlight {
 			least = i
 		}
-		if key != 0 {
-			if h := mix(key ^ m.seed); home < 0 || h > best {
+		if a.Key != 0 {
+			if h := mix(a.Key ^ m.seed); home < 0 || h > best {
 				home, best = i, h
 			}
 		}
 	}
-	if least < 0 {
-		return "", false
-	}
 	if home >= 0 && s.members[home].inFlight <= s.members[least].inFlight+busier(s.members[home].Slots) {
-		least = home
+		return home
 	}
-	s.members[least].inFlight++
-	return s.members[least].ID, true
+	return least
 }
 
 func (m *member) usable(now time.Time) bool { return m.broken.IsZero() || !now.Before(m.broken) }

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -91,6 +92,16 @@ func (f *Function) Has(replica string) bool {
 // Starting reports whether a cold start is under way.
 func (f *Function) Starting() bool {
 	return len(f.Replicas) == 0 && (f.State == functions.Downloading || f.State == functions.Loading)
+}
+
+// HasAdapter reports whether a replica that takes traffic has it loaded.
+func (f *Function) HasAdapter(name string) bool {
+	for i := range f.Replicas {
+		if slices.Contains(f.Replicas[i].Adapters, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // Adapter reports whether the model declares the adapter.

@@ -101,9 +101,11 @@ func prompt(key, v []byte, count int) error {
 			return outside(key, "must have at most %d elements", MaxPrompts)
 		}
 	}
-	// Few prompts speak of addresses; only those are walked through. Escapes
-	// could hide the word, but nobody else writes a letter of ASCII as one.
-	if v[0] == '"' || !bytes.Contains(v, []byte("url")) && !bytes.Contains(v, []byte(`\u007`)) && !bytes.Contains(v, []byte(`\u006`)) {
+	// Media come as parts of a content, which is an array in the array. Of those
+	// few speak of addresses; only they are walked through. Escapes could hide
+	// the word, but nobody else writes a letter of ASCII as one.
+	if v[0] != '[' || bytes.IndexByte(v[1:], '[') < 0 ||
+		!bytes.Contains(v, []byte("url")) && !bytes.Contains(v, []byte(`\u007`)) && !bytes.Contains(v, []byte(`\u006`)) {
 		return nil
 	}
 	w := walker{b: v, member: func(parent, name, value []byte) error {

@@ -33,6 +33,9 @@ const (
 	Conflict                 Code = "conflict"
 	ContextLengthExceeded    Code = "context_length_exceeded"
 	RequestQuarantined       Code = "request_quarantined"
+	AdapterNotFound          Code = "adapter_not_found"
+	AdapterInvalid           Code = "adapter_invalid"
+	AdapterUnavailable       Code = "adapter_unavailable"
 	RateLimitExceeded        Code = "rate_limit_exceeded"
 	InsufficientQuota        Code = "insufficient_quota"
 	GPUQuotaExceeded         Code = "gpu_quota_exceeded"
@@ -97,6 +100,12 @@ func lookup(c Code) row {
 		return row{421, typeRequest, "", 0, false, "This server does not answer for that host."}
 	case RequestQuarantined:
 		return row{422, typeRequest, "", 0, false, "This request has crashed engines before and is not run again."}
+	case AdapterNotFound:
+		return row{404, typeRequest, "model", 0, false, "The adapter does not exist."}
+	case AdapterInvalid:
+		return row{400, typeRequest, "model", 0, false, "The adapter does not fit the model."}
+	case AdapterUnavailable:
+		return row{503, typeServer, "", 5 * time.Second, true, "The adapter could not be loaded now."}
 	case HeadTooLarge:
 		return row{431, typeRequest, "", 0, false, "The request's head is too large."}
 	case OriginNotAllowed:

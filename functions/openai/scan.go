@@ -184,6 +184,38 @@ func (s *Stream) look(l []byte) bool {
 	return i < len(d) && d[i] == ']'
 }
 
+// Failure is the error of a stream that begins with one: p is how it begins. The
+// status is the frame's own code where that is one of HTTP, else 500. False
+// where the first thing the stream says is no error, or not whole yet.
+func Failure(p []byte) (status int, message string, ok bool) {
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			return 0, "", false
+		}
+		l := bytes.TrimRight(p[:i], "\r")
+		p = p[i+1:]
+		d, data := bytes.CutPrefix(l, []byte("data:"))
+		if d = bytes.TrimSpace(d); !data || len(d) == 0 {
+			continue // a comment, the name of an event, an empty line
+		}
+		if d[0] != '{' || !bytes.HasPrefix(d[skip(d, 1):], []byte(`"error"`)) {
+			return 0, "", false
+		}
+		status = 500
+		if n, ok := count(d, "code"); ok && n >= 400 && n < 600 {
+			status = int(n)
+		}
+		if i := after(d, "message"); i >= 0 && i < len(d) && d[i] == '"' {
+			if end, _, err := str(d, i); err == nil {
+				message = text(d[i:end])
+			}
+		}
+		return status, message, true
+	}
+	return 0, "", false
+}
+
 // after returns the index of the value behind the first member called name, or -1.
 // No string can hold such a member: inside one its quotes are escaped.
 func after(b []byte, name string) int {

@@ -398,6 +398,53 @@ func (a *Agent) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	return nil
 }
 
+// Sleep sends a replica to sleep, or with level 0 wakes it. Neither waits: the
+// heartbeat tells what becomes of it.
+func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
+	if req.Level < 0 || req.Level > 2 {
+		return fmt.Errorf("sleep: %w: level is 0, 1 or 2", ErrBadRequest)
+	}
+	a.mu.Lock()
+	if err := a.obey(req.Epoch); err != nil {
+		a.mu.Unlock()
+		return err
+	}
+	h := a.reps[req.ID]
+	a.mu.Unlock()
+	switch {
+	case h == nil:
+		return fmt.Errorf("sleep: %w %s here", ErrNoReplica, clip(req.ID))
+	case req.Level == 0:
+		h.Rise(req.Reason)
+	default:
+		h.Sleep(req.Level, req.Reason)
+	}
+	return nil
+}
+
+// LoadAdapter has a READY replica load one of its model's adapters, and returns
+// when it has. Errors of the adapter itself are *functions.AdapterError.
+func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
+	a.mu.Lock()
+	if err := a.obey(req.Epoch); err != nil {
+		a.mu.Unlock()
+		return err
+	}
+	h := a.reps[req.ID]
+	a.mu.Unlock()
+	if h == nil {
+		return fmt.Errorf("adapter: %w %s here", ErrNoReplica, clip(req.ID))
+	}
+	err := h.Replica.LoadAdapter(ctx, req.Name)
+	if e, ok := errors.AsType[*replica.AdapterError](err); ok {
+		return &functions.AdapterError{Code: e.Code, Message: e.Message}
+	}
+	return err
+}
+
+// ErrNoReplica: there is none of this id (any more).
+var ErrNoReplica = errors.New("no replica")
+
 // Verify has a replica looked at that broke on the data path.
 func (a *Agent) Verify(ctx context.Context, id, problem string) error {
 	a.mu.Lock()

@@ -201,7 +201,7 @@ func TestDoor(t *testing.T) {
 		return res.StatusCode, string(b)
 	}
 	// Every path wants the token.
-	for _, path := range []string{"/load_model", "/unload_model", "/heartbeat", "/infer", "/replicas/r1/v1/models", "/replicas/r1/logs", "/replicas/r9/x", "/nothing", "/"} {
+	for _, path := range []string{"/load_model", "/unload_model", "/heartbeat", "/infer", "/sleep_model", "/load_adapter", "/replicas/r1/v1/models", "/replicas/r1/logs", "/replicas/r9/x", "/nothing", "/"} {
 		for _, token := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Basic secret", "secret", "bearer secret ", "Bearer secretx"} {
 			if status, _ := call("POST", path, token, "{}"); status != 401 {
 				t.Errorf("%s with %q: %d", path, token, status)
@@ -220,6 +220,19 @@ func TestDoor(t *testing.T) {
 		{"POST", "/infer", `{"model":"x","model":"y"}`, 400, "invalid_json"},
 		{"POST", "/replicas/r1/v1/completions", `{"prompt":"through"}`, 200, "through"},
 		{"POST", "/replicas/r9/v1/completions", `{}`, 404, "replica_not_found"},
+		{"POST", "/replicas/r1/v1/load_lora_adapter", `{"lora_path":"/"}`, 404, "unknown_endpoint"},
+		{"POST", "/replicas/r1/sleep?level=2", ``, 404, "unknown_endpoint"},
+		{"POST", "/replicas/r1/v1/completions/../../sleep", ``, 404, "unknown_endpoint"},
+		{"GET", "/replicas/r1/v1/models", ``, 404, "unknown_endpoint"},
+		{"GET", "/replicas/r1/metrics", ``, 404, "unknown_endpoint"},
+		{"GET", "/replicas/r1/v1/completions", ``, 405, "POST"},
+		{"GET", "/sleep_model", "", 405, "POST"},
+		{"POST", "/sleep_model", `{"id":"r1","epoch":5,"level":3}`, 400, "level"},
+		{"POST", "/sleep_model", `{"id":"r9","epoch":5,"level":1}`, 404, "replica_not_found"},
+		{"POST", "/sleep_model", `{"id":"r1","epoch":4,"level":1}`, 409, "stale_epoch"},
+		{"POST", "/load_adapter", `{"id":"r9","epoch":5,"name":"a"}`, 404, "replica_not_found"},
+		{"POST", "/load_adapter", `{"id":"r1","epoch":4,"name":"a"}`, 409, "stale_epoch"},
+		{"POST", "/load_adapter", `{"id":"r1","epoch":5,"name":"a"}`, 404, "adapter_not_found"},
 		{"GET", "/load_model", "", 405, "POST"},
 		{"POST", "/load_model", "{", 400, "invalid_json"},
 		{"POST", "/load_model", "{}{}", 400, "invalid_json"},
@@ -237,7 +250,7 @@ func TestDoor(t *testing.T) {
 
 	// A client that leaves a stream frees its place.
 	ctx, cancel := context.WithCancel(t.Context())
-	req, _ := http.NewRequestWithContext(ctx, "GET", url+"/replicas/r1/v1/slow", nil)
+	req, _ := http.NewRequestWithContext(ctx, "POST", url+"/replicas/r1/v1/responses", nil)
 	req.Header.Set("Authorization", "Bearer secret")
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -16,26 +16,33 @@ import (
 )
 
 // Client commands an agent on another host, or in another process of this one.
-// It is a steer.Node and a steer.Verifier.
+// It is a steer.Node, Verifier, Sleeper and AdapterLoader.
 type Client struct {
 	url, token string
 	http       *http.Client
+	patient    *http.Client // for what answers when it is done
 }
 
 // NewClient speaks to the agent at url with the join token. It dials nothing.
 func NewClient(url, token string) *Client {
-	return &Client{url: strings.TrimRight(url, "/"), token: token, http: &http.Client{
-		Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: 20 * time.Second},
-		// A token is for one address: no redirect carries it elsewhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	client := func(answers time.Duration) *http.Client {
+		return &http.Client{
+			Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: answers},
+			// A token is for one address: no redirect carries it elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return &Client{url: strings.TrimRight(url, "/"), token: token, http: client(20 * time.Second), patient: client(0)}
 }
 
 // URL of the agent.
 func (c *Client) URL() string { return c.url }
 
 // Close drops idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.patient.CloseIdleConnections()
+}
 
 // Load asks for a replica.
 func (c *Client) Load(ctx context.Context, req functions.LoadRequest) (reply functions.LoadReply, err error) {
@@ -46,6 +53,16 @@ func (c *Client) Load(ctx context.Context, req functions.LoadRequest) (reply fun
 // Unload ends a replica.
 func (c *Client) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	return c.call(ctx, "/unload_model", req, nil)
+}
+
+// Sleep sends a replica to sleep, or with level 0 wakes it.
+func (c *Client) Sleep(ctx context.Context, req functions.SleepRequest) error {
+	return c.call(ctx, "/sleep_model", req, nil)
+}
+
+// LoadAdapter has a replica load an adapter, and returns when it has; ctx bounds it.
+func (c *Client) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
+	return c.ask(ctx, c.patient, "/load_adapter", req, nil)
 }
 
 // Verify has a replica looked at.
@@ -68,16 +85,22 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (i
 	}
 	if res.StatusCode == http.StatusNotFound {
 		defer res.Body.Close()
-		return nil, fmt.Errorf("%w: %s", ErrNoLog, said(res))
+		_, what := said(res)
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, what)
 	}
 	if res.StatusCode != http.StatusOK {
 		defer res.Body.Close()
-		return nil, fmt.Errorf("agent %s: %s", c.url, said(res))
+		_, what := said(res)
+		return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, what)
 	}
 	return res.Body, nil
 }
 
 func (c *Client) do(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	return c.send(ctx, c.http, method, path, body)
+}
+
+func (c *Client) send(ctx context.Context, via *http.Client, method, path string, body any) (*http.Response, error) {
 	var r io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -94,17 +117,21 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (*http.R
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	return c.http.Do(req)
+	return via.Do(req)
 }
 
 // maxReply bounds what is read of an agent's answer.
 const maxReply = 16 << 20
 
 func (c *Client) call(ctx context.Context, path string, in, out any) error {
+	return c.ask(ctx, c.http, path, in, out)
+}
+
+func (c *Client) ask(ctx context.Context, via *http.Client, path string, in, out any) error {
 	if in == nil {
 		in = struct{}{}
 	}
-	res, err := c.do(ctx, "POST", path, in)
+	res, err := c.send(ctx, via, "POST", path, in)
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
@@ -112,10 +139,17 @@ func (c *Client) call(ctx context.Context, path string, in, out any) error {
 	switch {
 	case res.StatusCode == http.StatusConflict:
 		return fmt.Errorf("agent %s: %w", c.url, functions.ErrStaleEpoch)
-	case res.StatusCode == http.StatusBadRequest:
-		return fmt.Errorf("agent %s: %w: %s", c.url, ErrBadRequest, said(res))
 	case res.StatusCode/100 != 2:
-		return fmt.Errorf("agent %s: %s", c.url, said(res))
+		code, what := said(res)
+		switch {
+		case strings.HasPrefix(code, "adapter_"):
+			return &functions.AdapterError{Code: code, Message: what}
+		case code == codeNoReplica:
+			return fmt.Errorf("agent %s: %w: %s", c.url, ErrNoReplica, what)
+		case res.StatusCode == http.StatusBadRequest:
+			return fmt.Errorf("agent %s: %w: %s", c.url, ErrBadRequest, what)
+		}
+		return fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, what)
 	case out == nil:
 		io.Copy(io.Discard, io.LimitReader(res.Body, maxReply))
 		return nil
@@ -123,12 +157,12 @@ func (c *Client) call(ctx context.Context, path string, in, out any) error {
 	return json.NewDecoder(io.LimitReader(res.Body, maxReply)).Decode(out)
 }
 
-// said is what an answer complains about.
-func said(res *http.Response) string {
+// said is what an answer complains about, its code and for people.
+func said(res *http.Response) (code, what string) {
 	b, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
 	var p problem
 	if json.Unmarshal(b, &p) == nil && p.Error.Message != "" {
-		return strconv.Itoa(res.StatusCode) + " " + p.Error.Message
+		return p.Error.Code, p.Error.Message
 	}
-	return res.Status
+	return "", http.StatusText(res.StatusCode)
 }

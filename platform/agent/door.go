@@ -71,6 +71,32 @@ func (d *Door) Serve(req *door.Request, res *door.Response) {
 			return
 		}
 		answer(res, 202, functions.LoadReply{ID: m.ID, State: d.state(m.ID)})
+	case path == "/sleep_model":
+		if !post(req, res) {
+			return
+		}
+		var m functions.SleepRequest
+		if !decode(req, res, &m) {
+			return
+		}
+		if err := d.agent.Sleep(req.Context(), m); err != nil {
+			refuse(res, err)
+			return
+		}
+		answer(res, 202, functions.LoadReply{ID: m.ID, State: d.state(m.ID)})
+	case path == "/load_adapter":
+		if !post(req, res) {
+			return
+		}
+		var m functions.AdapterRequest
+		if !decode(req, res, &m) {
+			return
+		}
+		if err := d.agent.LoadAdapter(req.Context(), m); err != nil {
+			refuse(res, err)
+			return
+		}
+		answer(res, 200, functions.LoadReply{ID: m.ID, State: d.state(m.ID)})
 	case path == "/heartbeat":
 		if !post(req, res) {
 			return
@@ -90,7 +116,7 @@ func (d *Door) Serve(req *door.Request, res *door.Response) {
 		h := d.agent.find(id)
 		switch {
 		case h == nil:
-			fail(res, 404, "replica_not_found", "no replica "+clip(id)+" here")
+			fail(res, 404, codeNoReplica, "no replica "+clip(id)+" here")
 		case rest == "logs" && req.Method == "GET":
 			d.logs(h, req, res)
 		case rest == "verify" && req.Method == "POST":
@@ -100,7 +126,7 @@ func (d *Door) Serve(req *door.Request, res *door.Response) {
 			d.proxy(h, "/"+rest, req, res)
 		}
 	default:
-		fail(res, 404, "unknown_endpoint", "an agent has /load_model, /unload_model, /heartbeat, /infer and /replicas/ID/…")
+		fail(res, 404, "unknown_endpoint", "an agent has /load_model, /unload_model, /sleep_model, /load_adapter, /heartbeat, /infer and /replicas/ID/…")
 	}
 }
 
@@ -156,15 +182,21 @@ func (d *Door) infer(req *door.Request, res *door.Response) {
 // passed are the fields that go to an engine; all else stays with us.
 var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
 
-// proxy streams a request to a replica's engine and its answer back.
+// proxy streams a request to a replica's engine and its answer back. Only what
+// clients may reach goes through: whoever has our token may start and stop
+// engines, which is no right to have one load code or tell of its requests.
 func (d *Door) proxy(h *held, path string, req *door.Request, res *door.Response) {
+	if !openai.Public(path) {
+		fail(res, 404, "unknown_endpoint", "no engine is asked "+clip(path)+" through its agent")
+		return
+	}
+	if !post(req, res) {
+		return
+	}
 	u, err := url.Parse(h.Status().Endpoint)
 	if st := h.Status().State; (st != functions.Ready && st != functions.Draining) || err != nil || u.Host == "" {
 		fail(res, 503, "replica_not_ready", fmt.Sprintf("replica %s is %s", h.id, st))
 		return
-	}
-	if req.Query != "" {
-		path += "?" + req.Query
 	}
 	up := &upstream.Request{Addr: u.Host, Method: req.Method, Path: path}
 	for _, name := range passed {
@@ -383,17 +415,33 @@ func refuse(res *door.Response, err error) {
 	switch {
 	case errors.Is(err, functions.ErrStaleEpoch):
 		fail(res, 409, codeStale, err.Error())
+	case errors.Is(err, ErrNoReplica):
+		fail(res, 404, codeNoReplica, err.Error())
 	case errors.Is(err, ErrBadRequest):
 		fail(res, 400, "invalid_value", err.Error())
 	case errors.Is(err, ErrStarting):
 		res.Set("Retry-After", "1")
 		fail(res, 503, "agent_starting", err.Error())
 	default:
+		if e, ok := errors.AsType[*functions.AdapterError](err); ok {
+			status := 503
+			switch e.Code {
+			case "adapter_not_found":
+				status = 404
+			case "adapter_invalid":
+				status = 400
+			}
+			fail(res, status, e.Code, e.Message)
+			return
+		}
 		fail(res, 500, "internal_error", err.Error())
 	}
 }
 
-const codeStale = "stale_epoch"
+const (
+	codeStale     = "stale_epoch"
+	codeNoReplica = "replica_not_found"
+)
 
 type problem struct {
 	Error struct {

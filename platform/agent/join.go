@@ -116,7 +116,8 @@ func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode/100 != 2 {
-		return fmt.Errorf("%s", said(res))
+		_, what := said(res)
+		return fmt.Errorf("%d %s", res.StatusCode, what)
 	}
 	io.Copy(io.Discard, io.LimitReader(res.Body, 1<<16))
 	return nil

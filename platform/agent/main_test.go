@@ -69,7 +69,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// toyEngine is a small true engine; /v1/slow streams a byte and then waits.
+// toyEngine is a small true engine; /v1/responses streams a byte and then waits.
 func toyEngine(ctx context.Context, port, name string) error {
 	fmt.Println("engine of", name)
 	mux := http.NewServeMux()
@@ -81,7 +81,7 @@ func toyEngine(ctx context.Context, port, name string) error {
 	}
 	mux.HandleFunc("POST /v1/completions", answer)
 	mux.HandleFunc("POST /v1/chat/completions", answer)
-	mux.HandleFunc("GET /v1/slow", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST /v1/responses", func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, "data: 1\n\n")
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()

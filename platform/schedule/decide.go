@@ -16,6 +16,7 @@ func (p Policy) Decide(w World, now Instant) Plan {
 	d := decision{policy: p, world: w, now: now, next: math.MaxInt64}
 	d.nodes()
 	d.occupy()
+	d.pressure()
 	for _, f := range w.Functions {
 		if f.resting(now) {
 			continue
@@ -48,6 +49,8 @@ type decision struct {
 	index   map[string]int // node id to room; lost nodes are absent
 	held    map[string]int // GPUs a team holds now, stopping ones included
 	leaving map[string]int // of those, on their way out
+	pledged map[string]int // of those, room that must still be freed: nobody holds it yet
+	claimed map[string]int // shares of a team's maximum that wait for one of its own to leave
 	needy   []need
 	victims []victim // idle ones, least recently used first
 	busy    []victim // those that have had their turn, longest first
@@ -127,25 +130,67 @@ func (d *decision) nodes() {
 
 // occupy takes the room of everything that runs or is on its way.
 func (d *decision) occupy() {
-	d.held, d.leaving = map[string]int{}, map[string]int{}
+	d.held, d.leaving, d.pledged, d.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	for _, f := range d.world.Functions {
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
-			d.held[f.Name.Team] += r.Take.GPUs
-			if r.Stopping || r.CalledOff {
-				d.leaving[f.Name.Team] += r.Take.GPUs
+			if !r.asleep() {
+				d.held[f.Name.Team] += r.Take.GPUs
+				if r.Stopping || r.CalledOff || r.Sinking {
+					d.leaving[f.Name.Team] += r.Take.GPUs
+				}
 			}
 			at, ok := d.index[r.Node]
 			if !ok {
 				continue
 			}
 			m := &d.rooms[at]
-			m.now.take(m.node, r.Take, r.GPUs)
-			if r.Stopping || r.CalledOff {
+			res, gpus := r.takes()
+			m.now.take(m.node, res, gpus)
+			switch {
+			case r.Stopping || r.CalledOff:
 				m.waiting = true
-			} else {
-				m.soon.take(m.node, r.Take, r.GPUs)
+			case r.Sinking:
+				m.waiting = true
+				m.soon.take(m.node, functions.Resources{Memory: res.Memory}, nil)
+			default:
+				m.soon.take(m.node, res, gpus)
 			}
+		}
+	}
+}
+
+// takes is what r holds of its node now.
+func (r *Replica) takes() (functions.Resources, []int) {
+	res, gpus := r.Take, r.GPUs
+	if r.Sinking || r.Rising || r.State == functions.Sleeping {
+		res.Memory += r.Held
+	}
+	if r.asleep() {
+		res.GPUs, res.GPUMemory, gpus = 0, 0, nil
+	}
+	return res, gpus
+}
+
+// pressure ends sleepers of nodes that have promised more host memory than they
+// have: a budget has shrunk, or sleep takes more than was thought.
+func (d *decision) pressure() {
+	for i := range d.rooms {
+		m := &d.rooms[i]
+		for m.soon.memory < 0 {
+			var f *Function
+			var r *Replica
+			for _, g := range d.world.Functions {
+				for j := range g.Replicas {
+					if s := &g.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !d.told(s) && (r == nil || s.SleptAt < r.SleptAt) {
+						f, r = g, s
+					}
+				}
+			}
+			if r == nil {
+				break
+			}
+			d.stop(f, r, "pressure")
 		}
 	}
 }
@@ -241,6 +286,7 @@ func (d *decision) function(f *Function) {
 			d.stop(f, r, "gpu_unhealthy")
 		case r.Stale:
 			stale++
+		case r.Sinking, r.asleep():
 		case r.State == functions.Ready:
 			ready++
 			freshReady++
@@ -262,6 +308,7 @@ func (d *decision) function(f *Function) {
 		}
 	}
 	d.shrink(f, want, ready, starting)
+	d.unloadSleepers(f, want)
 
 	live := ready + starting
 	if live >= want {
@@ -290,6 +337,48 @@ func (d *decision) function(f *Function) {
 	for range n {
 		d.needy = append(d.needy, need{f: f, reason: reason, since: since})
 	}
+}
+
+// unloadSleepers ends those that have slept for longer than the function's idle
+// time, and all but one where nobody wants any: one is enough to rise.
+func (d *decision) unloadSleepers(f *Function, want int) {
+	idle, kept := f.Scale.Idle.Std(), 0
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		if _, ok := d.index[r.Node]; !ok || !r.asleep() || r.Stopping || d.told(r) || want > 0 {
+			continue
+		}
+		due := max(f.LastEnd, r.SleptAt, min(f.Lease, d.now)) + idle
+		switch {
+		case kept > 0:
+			d.stop(f, r, "surplus")
+		case due > d.now:
+			kept++
+			d.at(due)
+		default:
+			d.stop(f, r, "idle")
+		}
+	}
+}
+
+// sleep sends r to sleep if its engine can and its node has the host memory for
+// it; false where it cannot.
+func (d *decision) sleep(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {
+	at, ok := d.index[r.Node]
+	if !ok || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 || min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < f.Asleep {
+		return false
+	}
+	if slices.ContainsFunc(d.actions, func(a Action) bool { return a.Kind == Sleep && a.Function == f.Name }) || f.sleepers() > 0 {
+		return false // one of a function is enough
+	}
+	d.do(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Reason: reason, For: whom})
+	d.leaving[f.Name.Team] += r.Take.GPUs
+	m := &d.rooms[at]
+	m.soon.give(m.node, functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory}, r.GPUs)
+	m.soon.memory -= f.Asleep
+	m.now.memory -= f.Asleep
+	m.waiting = true
+	return true
 }
 
 // shrink stops what is idle or too many, and calls off starts that nobody
@@ -327,9 +416,22 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 		if want > 0 && reason == "idle" {
 			return // the last of an active function stay while the average says so
 		}
-		d.stop(f, r, reason)
+		// The first step down the ladder is sleep.
+		if reason != "idle" || ready > 1 || !d.sleep(f, r, f.Drain, reason, "") {
+			d.stop(f, r, reason)
+		}
 		ready--
 	}
+}
+
+// sleepers is how many replicas of f sleep, or are about to.
+func (f *Function) sleepers() (n int) {
+	for i := range f.Replicas {
+		if r := &f.Replicas[i]; (r.asleep() || r.Sinking) && !r.Stopping {
+			n++
+		}
+	}
+	return n
 }
 
 // leastUsed is the READY replica of f that has been so for longest and has
@@ -338,7 +440,7 @@ func (d *decision) leastUsed(f *Function) *Replica {
 	var best *Replica
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.Stale || d.told(r) {
+		if _, ok := d.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.Sinking || r.Stale || d.told(r) {
 			continue
 		}
 		if best == nil || r.ReadyAt < best.ReadyAt {
@@ -348,10 +450,10 @@ func (d *decision) leastUsed(f *Function) *Replica {
 	return best
 }
 
-// told reports whether this plan has already stopped r.
+// told reports whether this plan has already said what becomes of r.
 func (d *decision) told(r *Replica) bool {
 	for i := range d.actions {
-		if a := &d.actions[i]; a.Kind == Stop && a.Replica == r.ID {
+		if a := &d.actions[i]; (a.Kind == Stop || a.Kind == Sleep || a.Kind == Rise) && a.Replica == r.ID {
 			return true
 		}
 	}
@@ -378,10 +480,16 @@ func (d *decision) stop(f *Function, r *Replica, reason string) {
 
 // leaves notes that r's room will be free, but is not yet.
 func (d *decision) leaves(f *Function, r *Replica) {
-	d.leaving[f.Name.Team] += r.Take.GPUs
+	res, gpus := r.takes()
+	if !r.Sinking {
+		d.leaving[f.Name.Team] += res.GPUs
+	}
 	if at, ok := d.index[r.Node]; ok {
 		m := &d.rooms[at]
-		m.soon.give(m.node, r.Take, r.GPUs)
+		if r.Sinking { // its GPUs are as good as free already
+			res, gpus = functions.Resources{Memory: res.Memory}, nil
+		}
+		m.soon.give(m.node, res, gpus)
 		m.waiting = true
 	}
 }
@@ -418,8 +526,8 @@ func (d *decision) place(n need) {
 			return
 		}
 		// Its own idle ones make way; nobody else's would help.
-		for d.held[team]-d.leaving[team]+res.GPUs > quota.Max {
-			v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Take.GPUs > 0 })
+		for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > quota.Max {
+			v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Take.GPUs > 0 && !v.r.asleep() })
 			if v == nil {
 				if d.dropStale(f) {
 					continue
@@ -427,10 +535,21 @@ func (d *decision) place(n need) {
 				d.block(f, CodeQuota, fmt.Sprintf("team %s holds %d of %d GPUs, all of them in use", team, d.held[team], quota.Max), -1)
 				return
 			}
-			d.evict(v, f, "evicted")
+			d.evict(v, f, "evicted", res.Memory)
 		}
 		// Its share is freed first; it is placed when that has happened.
-		d.leaving[team] -= res.GPUs
+		d.claimed[team] += res.GPUs
+		return
+	}
+
+	// One that sleeps is preferred where its own GPUs are free; one that is about
+	// to is waited for.
+	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.Sinking && !r.Stopping && !r.Stale }) {
+		return
+	}
+	z := d.sleeper(f)
+	if z != nil && d.free(z) {
+		d.rise(f, z, n.reason)
 		return
 	}
 
@@ -447,6 +566,11 @@ func (d *decision) place(n need) {
 			fits, roomier, best = true, i, gpus
 		}
 	}
+	if z != nil && (!fits || f.ColdStart <= 0 || f.Rise+riseWait < f.ColdStart) {
+		if d.collect(); d.freeFor(f, z, d.victims, "evicted") {
+			return // room is made; it rises when that has happened
+		}
+	}
 	if fits {
 		m := &d.rooms[roomier]
 		m.now.take(m.node, res, best)
@@ -455,7 +579,7 @@ func (d *decision) place(n need) {
 		d.do(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: best, Reason: n.reason})
 		return
 	}
-	if !possible {
+	if !possible && z == nil {
 		d.block(f, CodeCapacity, d.never(f), -1)
 		return
 	}
@@ -477,7 +601,7 @@ func (d *decision) place(n need) {
 	if d.policy.Turn > 0 && f.Queued > 0 && f.Oldest > 0 {
 		if due := f.Oldest + d.policy.Patience; due > d.now {
 			d.at(due)
-		} else if d.makeRoom(f, d.busy, "turn") {
+		} else if z != nil && d.freeFor(f, z, d.busy, "turn") || d.makeRoom(f, d.busy, "turn") {
 			return
 		}
 	}
@@ -489,6 +613,103 @@ func (d *decision) place(n need) {
 		what = "GPU"
 	}
 	d.block(f, CodeCapacity, fmt.Sprintf("no %s is free for %s and nothing that holds one is idle", what, f.Name), -1)
+}
+
+// riseWait is what freeing the GPUs of a sleeper is taken to cost.
+const riseWait = 5 * time.Second
+
+// sleeper is the replica of f that fell asleep last and may rise, nil for none.
+func (d *decision) sleeper(f *Function) (best *Replica) {
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		at, ok := d.index[r.Node]
+		if !ok || !r.asleep() || r.Stopping || r.Stale || d.told(r) || d.rooms[at].node.Avoid > d.now || d.sick(r) {
+			continue
+		}
+		if best == nil || r.SleptAt > best.SleptAt {
+			best = r
+		}
+	}
+	return best
+}
+
+// free reports whether the GPUs that r had are free for it now.
+func (d *decision) free(r *Replica) bool {
+	m := &d.rooms[d.index[r.Node]]
+	return m.now.holds(m.node, r.Take, r.GPUs)
+}
+
+// holds reports whether just these GPUs have room for res.
+func (s *free) holds(n *Node, res functions.Resources, gpus []int) bool {
+	for _, index := range gpus {
+		found := false
+		for i := range n.GPUs {
+			if n.GPUs[i].Index != index || n.GPUs[i].Sick {
+				continue
+			}
+			g := &s.gpus[i]
+			if res.GPUMemory == 0 || n.GPUs[i].Memory == 0 {
+				found = g.users == 0
+			} else {
+				found = g.whole == 0 && g.left >= res.GPUMemory
+			}
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// rise wakes r.
+func (d *decision) rise(f *Function, r *Replica, reason string) {
+	d.hold(f, r)
+	d.do(Action{Kind: Rise, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
+}
+
+// hold keeps the GPUs of a sleeper for it.
+func (d *decision) hold(f *Function, r *Replica) {
+	m := &d.rooms[d.index[r.Node]]
+	res := functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory}
+	m.now.take(m.node, res, r.GPUs)
+	m.soon.take(m.node, res, r.GPUs)
+	d.held[f.Name.Team] += res.GPUs
+}
+
+// freeFor has victims leave that are on the GPUs of a sleeper. It reports
+// whether these GPUs will be free.
+func (d *decision) freeFor(f *Function, r *Replica, victims []victim, reason string) bool {
+	m := &d.rooms[d.index[r.Node]]
+	if m.waiting && m.soon.holds(m.node, r.Take, r.GPUs) {
+		d.hold(f, r)
+		d.pledged[f.Name.Team] += r.Take.GPUs
+		return true
+	}
+	trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
+	taken := map[string]int{}
+	var gone []int
+	for i := range victims {
+		v := &victims[i]
+		if trial.holds(m.node, r.Take, r.GPUs) {
+			break
+		}
+		if v.r.Node != r.Node || !d.may(v, f, taken[v.f.Name.Team]) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
+			continue
+		}
+		res, gpus := v.r.takes()
+		trial.give(m.node, res, gpus)
+		taken[v.f.Name.Team] += res.GPUs
+		gone = append(gone, i)
+	}
+	if !trial.holds(m.node, r.Take, r.GPUs) {
+		return false
+	}
+	for _, i := range gone {
+		d.evict(&victims[i], f, reason, 0)
+	}
+	d.hold(f, r)
+	d.pledged[f.Name.Team] += r.Take.GPUs
+	return true
 }
 
 // dropStale lets the old recipe of f go where the new one finds no room beside it.
@@ -507,6 +728,7 @@ func (d *decision) reserve(m *room, f *Function, gpus []int) {
 	m.now.take(m.node, f.Resources, gpus)
 	m.soon.take(m.node, f.Resources, gpus)
 	d.held[f.Name.Team] += f.Resources.GPUs
+	d.pledged[f.Name.Team] += f.Resources.GPUs
 }
 
 func (d *decision) eligible(m *room, f *Function) bool {
@@ -591,15 +813,20 @@ func (d *decision) collect() {
 		}
 		ready := 0
 		for i := range f.Replicas {
-			if r := &f.Replicas[i]; r.State == functions.Ready && !r.Stopping {
+			r := &f.Replicas[i]
+			if r.State == functions.Ready && !r.Stopping && !r.Sinking {
 				ready++
+			}
+			// A sleeper has host memory to give, and is never in use.
+			if at, ok := d.index[r.Node]; ok && r.asleep() && !r.Stopping && f.Queued == 0 && !d.told(r) {
+				d.victims = append(d.victims, victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)})
 			}
 		}
 		spare := ready - f.Scale.Min
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
 			at, ok := d.index[r.Node]
-			if !ok || r.State != functions.Ready || r.Stopping || spare <= 0 || d.told(r) {
+			if !ok || r.State != functions.Ready || r.Stopping || r.Sinking || spare <= 0 || d.told(r) {
 				continue
 			}
 			v := victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)}
@@ -630,17 +857,17 @@ func (d *decision) collect() {
 // may reports whether v may make way for f, when taken GPUs of its team have
 // been chosen already.
 func (d *decision) may(v *victim, f *Function, taken int) bool {
-	if v.gone || v.f == f {
+	if v.gone || v.f == f || v.r.asleep() && d.told(v.r) {
 		return false
 	}
 	owner, borrower := v.f.Name.Team, f.Name.Team
-	if owner == borrower || v.r.Take.GPUs == 0 {
+	if owner == borrower || v.r.Take.GPUs == 0 || v.r.asleep() {
 		return true
 	}
-	if d.held[borrower]-d.leaving[borrower]+f.Resources.GPUs <= d.world.Teams[borrower].Guaranteed {
+	if d.held[borrower]-d.leaving[borrower]+d.claimed[borrower]+f.Resources.GPUs <= d.world.Teams[borrower].Guaranteed {
 		return true // it claims what it is owed
 	}
-	return d.held[owner]-d.leaving[owner]-taken-v.r.Take.GPUs >= d.world.Teams[owner].Guaranteed
+	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Take.GPUs >= d.world.Teams[owner].Guaranteed
 }
 
 func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) *victim {
@@ -653,11 +880,18 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) *victim {
 	return nil
 }
 
-func (d *decision) evict(v *victim, f *Function, reason string) {
+// evict has v leave for f: to sleep where only its GPUs are wanted and f, which
+// has not been given its room yet, still finds the host memory it needs.
+func (d *decision) evict(v *victim, f *Function, reason string, memory functions.Bytes) {
 	v.gone = true
 	drain := v.f.Drain
 	if reason == "turn" {
 		drain = d.policy.TurnDrain
+	}
+	if v.r.Take.GPUs > 0 && !v.r.asleep() {
+		if m := &d.rooms[v.room]; m.soon.memory-v.f.Asleep >= memory && d.sleep(v.f, v.r, drain, reason, f.Name.String()) {
+			return
+		}
 	}
 	d.do(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
 	d.leaves(v.f, v.r)
@@ -699,8 +933,9 @@ func (d *decision) makeRoom(f *Function, victims []victim, reason string) bool {
 			if !d.may(v, f, taken[v.f.Name.Team]) {
 				continue
 			}
-			trial.give(m.node, v.r.Take, v.r.GPUs)
-			taken[v.f.Name.Team] += v.r.Take.GPUs
+			res, gpus := v.r.takes()
+			trial.give(m.node, res, gpus)
+			taken[v.f.Name.Team] += res.GPUs
 			gone = append(gone, i)
 			if _, fitted = trial.fit(m.node, f.Resources); fitted {
 				break
@@ -713,11 +948,12 @@ func (d *decision) makeRoom(f *Function, victims []victim, reason string) bool {
 		kept := gone[:0]
 		for j, i := range gone {
 			v := &victims[i]
-			trial.take(m.node, v.r.Take, v.r.GPUs)
+			res, gpus := v.r.takes()
+			trial.take(m.node, res, gpus)
 			if _, ok := trial.fit(m.node, f.Resources); ok && j < len(gone)-1 {
 				continue
 			}
-			trial.give(m.node, v.r.Take, v.r.GPUs)
+			trial.give(m.node, res, gpus)
 			kept = append(kept, i)
 		}
 		c := &choice{room: at, gone: kept}
@@ -732,7 +968,7 @@ func (d *decision) makeRoom(f *Function, victims []victim, reason string) bool {
 		return false
 	}
 	for _, i := range best.gone {
-		d.evict(&victims[i], f, reason)
+		d.evict(&victims[i], f, reason, f.Resources.Memory)
 	}
 	m := &d.rooms[best.room]
 	gpus, _ := m.soon.fit(m.node, f.Resources)

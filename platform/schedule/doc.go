@@ -20,6 +20,17 @@
 //     never idle makes way after its turn (Policy.Turn) for who has waited long,
 //     and then only leaves the routes; what it has in flight is not cut.
 //   - Idle is counted from the last request's end and from ready.
+//   - Whoever sleeps holds host memory and no GPU; it rises only onto GPUs that
+//     are free, and is the first to go where host memory is short.
+//
+// # The ladder
+//
+// A replica whose engine can sleep goes down in two steps. Idle, or in the way
+// of another function, it gives its GPUs back and keeps its weights in host
+// memory, where there is room for them; idle once more, or where that memory is
+// wanted, it ends. Asked for, it rises, which takes a copy from host memory where
+// a cold start takes minutes: unless its own GPUs are taken by somebody busy, or
+// another node would have it READY sooner than they could be freed.
 //
 // Time is an Instant: the span since the caller's loop began, on a monotonic
 // clock. A wall clock that jumps cannot be seen from here, so it can evict

@@ -19,6 +19,8 @@ type toy struct {
 	now  Instant
 	next int
 	seed uint64
+
+	sleeps, rises int
 	// wantAt and idleFrom are what invariant 11 is checked against.
 	idleFrom map[string]Instant
 }
@@ -65,6 +67,8 @@ func newToy(t *testing.T, seed uint64) *toy {
 		f.Scale.Min = y.rnd.IntN(8) / 7
 		f.Scale.Target = 1 + y.rnd.IntN(4)
 		f.Scale.Idle = functions.Duration(time.Duration(y.rnd.IntN(60)) * time.Second)
+		f.Sleeps, f.Asleep = y.rnd.IntN(2) == 0, functions.Bytes(y.rnd.IntN(12))*gib
+		f.Rise, f.ColdStart = time.Duration(y.rnd.IntN(10))*time.Second, time.Duration(y.rnd.IntN(60))*time.Second
 		y.w.Functions = append(y.w.Functions, f)
 	}
 	return y
@@ -82,8 +86,14 @@ func (y *toy) check() {
 					continue
 				}
 				memory += r.Take.Memory
+				if r.State == functions.Sleeping || r.Sinking || r.Rising {
+					memory += r.Held
+				}
 				if len(r.GPUs) != r.Take.GPUs {
 					y.fail("%s holds %v and asked for %d", r.ID, r.GPUs, r.Take.GPUs)
+				}
+				if r.asleep() {
+					continue
 				}
 				for _, g := range r.GPUs {
 					users[g]++
@@ -104,8 +114,16 @@ func (y *toy) check() {
 		}
 	}
 	for _, f := range y.w.Functions {
+		sleepers := 0
 		for _, r := range f.Replicas {
-			teams[f.Name.Team] += r.Take.GPUs
+			if !r.asleep() {
+				teams[f.Name.Team] += r.Take.GPUs
+			} else if !r.Stopping {
+				sleepers++
+			}
+		}
+		if sleepers > 1 {
+			y.fail("%d replicas of %s sleep", sleepers, f.Name)
 		}
 	}
 	for team, held := range teams {
@@ -119,7 +137,7 @@ func (y *toy) act(p Plan) {
 	held := map[string]int{}
 	for _, f := range y.w.Functions {
 		for _, r := range f.Replicas {
-			if !r.Stopping && !r.CalledOff {
+			if !r.Stopping && !r.CalledOff && !r.Sinking && !r.asleep() {
 				held[f.Name.Team] += r.Take.GPUs
 			}
 		}
@@ -135,7 +153,10 @@ func (y *toy) act(p Plan) {
 			}
 			live, readyN := 0, 0
 			for _, r := range f.Replicas {
-				if !r.Stopping && !r.CalledOff && !r.Stale {
+				if r.Sinking && !r.Stopping {
+					y.fail("%s is started while %s falls asleep", f.Name, r.ID)
+				}
+				if !r.Stopping && !r.CalledOff && !r.Stale && !r.asleep() {
 					live++
 					if r.State == functions.Ready {
 						readyN++
@@ -152,6 +173,7 @@ func (y *toy) act(p Plan) {
 				y.fail("%s started %v before its back-off is over", f.Name, f.RetryAt-y.now)
 			}
 			y.next++
+			held[f.Name.Team] += f.Resources.GPUs
 			f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Take: f.Resources})
 		case Stop:
 			f, r := y.replica(a.Replica)
@@ -161,26 +183,46 @@ func (y *toy) act(p Plan) {
 			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "turn" {
 				y.fail("busy %s stopped: %s", a.Replica, a.Reason)
 			}
-			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
+			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt, r.SleptAt) < f.Scale.Idle.Std() {
 				y.fail("%s stopped before its idle time", a.Replica)
+			}
+			if a.Reason == "pressure" && !r.asleep() {
+				y.fail("%s ended for memory while awake", a.Replica)
 			}
 			if a.Reason == "turn" && (y.now-r.ReadyAt < DefaultPolicy.Turn || a.Drain < time.Minute) {
 				y.fail("%s stopped before its turn was over", a.Replica)
 			}
-			if (a.Reason == "evicted" || a.Reason == "turn") && r.Take.GPUs > 0 {
-				by, _ := functions.ParseName(a.For, "")
-				held[f.Name.Team] -= r.Take.GPUs
-				need := 0
-				for _, g := range y.w.Functions {
-					if g.Name == by {
-						need = g.Resources.GPUs
-					}
-				}
-				if by.Team != f.Name.Team && held[f.Name.Team] < y.w.Teams[f.Name.Team].Guaranteed && held[by.Team]+need > y.w.Teams[by.Team].Guaranteed {
-					y.fail("guarantee of %s broken for borrower %s", f.Name.Team, by)
-				}
+			if !r.asleep() {
+				y.evicted(a, f, r, held)
 			}
 			r.Stopping = true
+		case Sleep:
+			f, r := y.replica(a.Replica)
+			if r == nil || r.Stopping || r.Sinking || r.State != functions.Ready || !f.Sleeps || r.Stale {
+				y.fail("%s cannot sleep: %+v", a.Replica, r)
+			}
+			if r.InFlight > 0 && a.Reason != "turn" {
+				y.fail("busy %s sent to sleep: %s", a.Replica, a.Reason)
+			}
+			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
+				y.fail("%s sent to sleep before its idle time", a.Replica)
+			}
+			y.evicted(a, f, r, held)
+			r.Sinking, r.Held = true, f.Asleep
+			y.sleeps++
+		case Rise:
+			f, r := y.replica(a.Replica)
+			if r == nil || r.Stopping || !r.asleep() {
+				y.fail("%s cannot rise: %+v", a.Replica, r)
+			}
+			for _, x := range f.Replicas {
+				if x.ID != r.ID && !x.Stopping && !x.CalledOff && !x.Stale && x.State != functions.Ready && !x.asleep() {
+					y.fail("%s rises while %s starts", a.Replica, x.ID)
+				}
+			}
+			r.Rising = true
+			held[f.Name.Team] += r.Take.GPUs
+			y.rises++
 		case CallOff:
 			f, r := y.replica(a.Replica)
 			if r.Spawned || f.Queued > 0 && len(f.Replicas) == 1 {
@@ -193,6 +235,24 @@ func (y *toy) act(p Plan) {
 			}
 			y.w.Nodes = slices.DeleteFunc(y.w.Nodes, func(n *Node) bool { return n.ID == a.Node })
 		}
+	}
+}
+
+// evicted checks that nobody's guarantee is broken for one who borrows.
+func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
+	if a.Reason != "evicted" && a.Reason != "turn" || r.Take.GPUs == 0 {
+		return
+	}
+	by, _ := functions.ParseName(a.For, "")
+	held[f.Name.Team] -= r.Take.GPUs
+	need := 0
+	for _, g := range y.w.Functions {
+		if g.Name == by {
+			need = g.Resources.GPUs
+		}
+	}
+	if by.Team != f.Name.Team && held[f.Name.Team] < y.w.Teams[f.Name.Team].Guaranteed && held[by.Team]+need > y.w.Teams[by.Team].Guaranteed {
+		y.fail("guarantee of %s broken for borrower %s", f.Name.Team, by)
 	}
 }
 
@@ -213,7 +273,11 @@ func (y *toy) live() {
 			case r.State == functions.Downloading && y.rnd.IntN(3) == 0 && !r.CalledOff:
 				r.Spawned, r.State = true, functions.Loading
 			case r.State == functions.Loading && y.rnd.IntN(3) == 0:
-				r.State, r.ReadyAt = functions.Ready, y.now
+				r.State, r.ReadyAt, r.Rising, r.Held = functions.Ready, y.now, false, 0
+			case r.Sinking && r.InFlight == 0 && y.rnd.IntN(2) == 0:
+				r.State, r.Sinking, r.ReadyAt, r.SleptAt = functions.Sleeping, false, 0, y.now
+			case r.Rising && r.State == functions.Sleeping && y.rnd.IntN(2) == 0:
+				r.State = functions.Loading
 			case y.rnd.IntN(60) == 0: // it dies
 				f.Active -= r.InFlight
 				f.RetryAt = y.now + Backoff(1+y.rnd.IntN(4))
@@ -225,7 +289,7 @@ func (y *toy) live() {
 				f.Active--
 				f.LastEnd = y.now
 			}
-			if r.State == functions.Ready && !r.Stopping {
+			if r.State == functions.Ready && !r.Stopping && !r.Sinking {
 				readyN++
 				for f.Queued > 0 && r.InFlight < f.Scale.Target {
 					r.InFlight++
@@ -256,7 +320,7 @@ func TestInvariants(t *testing.T) {
 	if testing.Short() {
 		seeds = 30
 	}
-	starts := 0
+	starts, sleeps, rises := 0, 0, 0
 	for seed := range seeds {
 		y := newToy(t, seed)
 		for range 200 {
@@ -276,7 +340,10 @@ func TestInvariants(t *testing.T) {
 				y.check()
 			}
 		}
-		starts += y.next
+		starts, sleeps, rises = starts+y.next, sleeps+y.sleeps, rises+y.rises
+	}
+	if sleeps < int(seeds) || rises < int(seeds)/2 {
+		t.Errorf("%d sleeps and %d rises in %d worlds: the ladder is not tested", sleeps, rises, seeds)
 	}
 	if starts < int(seeds)*10 {
 		t.Errorf("only %d starts in %d worlds: the worlds test nothing", starts, seeds)

@@ -76,6 +76,11 @@ type Function struct {
 	RetryAt Instant // no start before: the back-off of a failure
 	Gone    bool    // no longer in the catalogue
 
+	Sleeps    bool            // its engine can give its GPUs back and keep its weights in host memory
+	Asleep    functions.Bytes // host memory a replica holds asleep, beside what it reserved awake
+	Rise      time.Duration   // from asleep to READY; 0 unknown: taken for short
+	ColdStart time.Duration   // to READY on another node; 0 unknown: taken for long
+
 	Replicas []Replica
 }
 
@@ -93,7 +98,18 @@ type Replica struct {
 	Stopping  bool // told to stop; its room is still taken
 	CalledOff bool // told to call off; the node has not answered yet
 	Stale     bool // made from an older recipe of the function
+
+	// A SLEEPING replica holds no GPU. One that was told to sleep holds what it
+	// held, and host memory already, until it sleeps (Sinking); one that was
+	// told to rise holds its GPUs again from then on (Rising).
+	SleptAt Instant // 0 until SLEEPING
+	Sinking bool
+	Rising  bool
+	Held    functions.Bytes // host memory for its sleep, counted while it sinks, sleeps and rises
 }
+
+// asleep reports whether r holds no GPU.
+func (r *Replica) asleep() bool { return r.State == functions.Sleeping && !r.Sinking && !r.Rising }
 
 // Kind of an Action.
 type Kind uint8
@@ -104,6 +120,8 @@ const (
 	Stop                    // drain Replica for at most Drain, then end it
 	CallOff                 // end Replica if it has no process yet
 	Lose                    // Node is lost: forget it and its replicas
+	Sleep                   // drain Replica for at most Drain, then send it to sleep
+	Rise                    // wake Replica, which sleeps, on the GPUs it had
 )
 
 func (k Kind) String() string {
@@ -116,6 +134,10 @@ func (k Kind) String() string {
 		return "call off"
 	case Lose:
 		return "lose"
+	case Sleep:
+		return "sleep"
+	case Rise:
+		return "rise"
 	}
 	return "nothing"
 }
@@ -128,7 +150,7 @@ type Action struct {
 	Replica  string
 	GPUs     []int
 	Drain    time.Duration
-	Reason   string // a word for metrics: demand, min, lease, idle, surplus, evicted, …
+	Reason   string // a word for metrics: demand, min, lease, idle, surplus, evicted, pressure, …
 	For      string // of an eviction: the function that gets the room
 }
 

@@ -90,6 +90,9 @@ type Steer struct {
 
 	bell chan struct{}
 
+	fetchMu sync.Mutex
+	fetches map[fetch]*fetching
+
 	inboxMu sync.Mutex
 	inbox   inbox
 	cold    map[functions.Name]string // cold starts under way, by function: what Wake answers
@@ -118,6 +121,8 @@ type inbox struct {
 	loaded  map[string]outcome
 	ended   map[string]outcome
 	stops   map[functions.Name]struct{}
+	uses    map[fetch]struct{}
+	wanted  map[functions.Name]struct{} // adapters, ahead of any request
 	changed bool
 }
 
@@ -235,7 +240,8 @@ func (s *Steer) Wake(name functions.Name, team string) string {
 
 // WakeFor is a wake that holds for a lease though nobody waits; 0: until the
 // replica is READY, from when its idle time counts. Where one is READY already,
-// the cold start is the last one ("" if it was adopted).
+// the cold start is the last one ("" if it was adopted). A name with an adapter
+// also has that loaded, ahead of any request for it.
 func (s *Steer) WakeFor(name functions.Name, lease time.Duration) string {
 	s.mu.Lock()
 	f := s.fns[name.Base()]
@@ -245,6 +251,11 @@ func (s *Steer) WakeFor(name functions.Name, lease time.Duration) string {
 		last = f.cold.ID
 	}
 	s.mu.Unlock()
+	if name.Adapter != "" {
+		s.inboxMu.Lock()
+		put(&s.inbox.wanted, name, struct{}{})
+		s.inboxMu.Unlock()
+	}
 	id := s.wake(name, 0, lease)
 	if ready {
 		return last
@@ -326,6 +337,10 @@ func newID(prefix string) string {
 
 // command runs an order in a goroutine of its own, bounded in number and time.
 func (s *Steer) command(ctx context.Context, f func(ctx context.Context)) {
+	s.within(ctx, commandFor, f)
+}
+
+func (s *Steer) within(ctx context.Context, limit time.Duration, f func(ctx context.Context)) {
 	s.doing.Go(func() {
 		select {
 		case s.lanes <- struct{}{}:
@@ -333,7 +348,7 @@ func (s *Steer) command(ctx context.Context, f func(ctx context.Context)) {
 			return
 		}
 		defer func() { <-s.lanes }()
-		ctx, cancel := context.WithTimeout(ctx, commandFor)
+		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		f(ctx)
 	})

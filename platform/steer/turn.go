@@ -72,6 +72,13 @@ func (s *Steer) turn(ctx context.Context) time.Duration {
 	for id, a := range in.asks {
 		s.verify(ctx, id, a)
 	}
+	for u := range in.uses {
+		s.command(ctx, func(ctx context.Context) { s.askAdapter(ctx, u.replica, u.adapter) })
+	}
+	for name := range in.wanted {
+		put(&s.wanted, name, struct{}{})
+	}
+	s.ahead(ctx)
 	for name := range in.stops {
 		s.stopAll(name, now)
 	}

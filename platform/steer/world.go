@@ -24,7 +24,8 @@ type world struct {
 	dirty   map[*fn]struct{}
 	busy    map[*fn]struct{} // functions that had demand in the last turn
 	drains  map[*rep]struct{}
-	again   map[*rep]schedule.Instant // when to repeat an unload
+	again   map[*rep]schedule.Instant   // when to repeat an unload
+	wanted  map[functions.Name]struct{} // adapters to be loaded ahead
 	colds   coldStarts
 
 	last   schedule.Instant // of the last turn

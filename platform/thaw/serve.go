@@ -76,7 +76,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	defer engines.Close()
 	requests := newLines(stderr) // one line a request, not one write
 	data := activator.New(activator.Options{
-		Waker: backend, Who: keys, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
+		Waker: backend, Adapters: backend, Who: keys, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
 		Metrics: registry, Log: logger(requests, c.LogFormat, c.Level()),
 	})
 	backend.Attach(dataPath{data})

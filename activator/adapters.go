@@ -1,0 +1,106 @@
+package activator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// uses is when each adapter of a function was last said to be in use, per
+// replica. Engines drop the one used longest ago when they need room; they need
+// not hear of every request.
+type uses struct {
+	mu sync.Mutex
+	at map[use]time.Time
+}
+
+type use struct{ replica, adapter string }
+
+const (
+	useEvery = 10 * time.Second
+	mostUses = 1024 // beyond it all are forgotten, and said again
+)
+
+// due reports whether the use is to be told again, and notes that it is.
+func (u *uses) due(k use, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if last, ok := u.at[k]; ok && now.Sub(last) < useEvery {
+		return false
+	}
+	if u.at == nil || len(u.at) >= mostUses {
+		u.at = map[use]time.Time{}
+	}
+	u.at[k] = now
+	return true
+}
+
+// adapterName is the function of the exchange with the adapter it asks for.
+func (x *exchange) adapterName() functions.Name {
+	n := x.e.Name
+	n.Adapter = x.adapter
+	return n
+}
+
+// fetches is what must happen before the request can go to r: its adapter is
+// loaded there. nil where nothing must.
+func (x *exchange) fetches(r *route.Replica) func(context.Context) error {
+	adapters := x.a.o.Adapters
+	if x.adapter == "" || adapters == nil {
+		return nil
+	}
+	name := x.adapterName()
+	if slices.Contains(r.Adapters, x.adapter) && !x.refetch {
+		if x.e.Own.uses.due(use{r.ID, x.adapter}, x.a.o.Now()) {
+			adapters.UseAdapter(name, r.ID)
+		}
+		return nil
+	}
+	// Longer than anybody would have waited at the gate nobody waits here.
+	until := x.deadline
+	if until.IsZero() {
+		x.patience = patience(x.req.Header, x.stream)
+		until = x.bound()
+	}
+	x.fetching.Store(true)
+	return func(ctx context.Context) error {
+		defer x.fetching.Store(false)
+		ctx, cancel := context.WithDeadlineCause(ctx, until, errFetchLate)
+		defer cancel()
+		err := adapters.LoadAdapter(ctx, name, r.ID)
+		if err != nil && context.Cause(ctx) == errFetchLate {
+			err = errFetchLate
+		}
+		return err
+	}
+}
+
+var errFetchLate = errors.New("the adapter was not loaded within the request's time")
+
+// unfetched is the answer to a request whose adapter cannot be had; nil where
+// another replica may have it.
+func (x *exchange) unfetched(err error) *openai.Error {
+	if errors.Is(err, errFetchLate) {
+		return openai.New(openai.ModelLoading, "The adapter `"+x.adapter+"` is not loaded yet.")
+	}
+	var e *functions.AdapterError
+	if !errors.As(err, &e) {
+		return nil
+	}
+	code := openai.Code(e.Code)
+	switch code {
+	case openai.AdapterNotFound, openai.AdapterInvalid:
+	default:
+		if !x.retried {
+			return nil
+		}
+		code = openai.AdapterUnavailable
+	}
+	return openai.New(code, "The adapter `"+x.adapter+"` cannot be used: "+e.Message)
+}
