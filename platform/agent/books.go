@@ -66,7 +66,8 @@ func (l *Ledger) look(store bool) {
 		entries, err := l.store.List()
 		for _, e := range entries {
 			use.Used += functions.Bytes(e.Bytes)
-			cached = append(cached, functions.CachedModel{Source: e.Source, Digest: e.Digest, Tier: functions.TierNVMe, Bytes: functions.Bytes(e.Bytes)})
+			t, memory, _ := nearness(e)
+			cached = append(cached, functions.CachedModel{Source: e.Source, Digest: e.Digest, Tier: t, Bytes: functions.Bytes(e.Bytes), Memory: memory})
 		}
 		store = err == nil
 	}

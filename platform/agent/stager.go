@@ -80,8 +80,8 @@ func tell(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop 
 	return func() { unsubscribe(); <-told }
 }
 
-// whole waits for all of a staging and lets go of it. check, which may be nil,
-// has the last word.
+// whole waits for all of a staging and lets go of it. check has the last word
+// where the bytes were read while they came.
 func (s *Stager) whole(ctx context.Context, st *loader.Staging, check func() error) (replica.Checkpoint, error) {
 	c, err := st.Wait(ctx)
 	if err == nil && check != nil {
@@ -94,7 +94,13 @@ func (s *Stager) whole(ctx context.Context, st *loader.Staging, check func() err
 		return replica.Checkpoint{}, err
 	}
 	st.Release() // the lease stays
-	return replica.Checkpoint{Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Release: c.Lease.Release}, nil
+	out := replica.Checkpoint{Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Release: c.Lease.Release}
+	if check == nil {
+		// Its engine boots now, and will read it then.
+		stop := s.readAhead(c)
+		out.Release = func() { stop(); c.Lease.Release() }
+	}
+	return out, nil
 }
 
 // drop lets go of a staging that has not ended well, or not yet.

@@ -32,6 +32,7 @@ var (
 	stateDesc = prometheus.NewDesc("thaw_model_state", "1 for the state a function is in.", []string{"model", "team", "state"}, nil)
 	gpuDesc   = prometheus.NewDesc("thaw_gpu_memory_bytes", "Memory of a GPU; kind is total or free.", []string{"node", "gpu", "kind"}, nil)
 	nodeDesc  = prometheus.NewDesc("thaw_node_memory_bytes", "Host memory replicas may reserve; kind is total or used.", []string{"node", "kind"}, nil)
+	ckptDesc  = prometheus.NewDesc("thaw_checkpoint_bytes", "Bytes of a checkpoint in the store of a node; tier is NVME_CACHED (all of them) or DRAM_CACHED (those in the page cache).", []string{"node", "digest", "tier"}, nil)
 	storeDesc = prometheus.NewDesc("thaw_store_bytes", "Store of checkpoints; kind is total or used.", []string{"node", "kind"}, nil)
 )
 
@@ -40,7 +41,7 @@ func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.evictions.Describe(ch)
 	s.counts.restarts.Describe(ch)
 	s.counts.staged.Describe(ch)
-	for _, d := range []*prometheus.Desc{stateDesc, gpuDesc, nodeDesc, storeDesc} {
+	for _, d := range []*prometheus.Desc{stateDesc, gpuDesc, nodeDesc, storeDesc, ckptDesc} {
 		ch <- d
 	}
 }
@@ -74,6 +75,13 @@ func (s *Steer) Collect(ch chan<- prometheus.Metric) {
 		gauge(nodeDesc, n.Memory.Used, n.ID, "used")
 		gauge(storeDesc, n.Store.Bytes, n.ID, "total")
 		gauge(storeDesc, n.Store.Used, n.ID, "used")
+		for _, c := range n.Cached {
+			// Enough of the digest to tell the checkpoints of a store apart.
+			digest := strings.TrimPrefix(c.Digest, "sha256:")
+			digest = digest[:min(12, len(digest))]
+			gauge(ckptDesc, c.Bytes, n.ID, digest, string(functions.TierNVMe))
+			gauge(ckptDesc, c.Memory, n.ID, digest, string(functions.TierDRAM))
+		}
 		for _, g := range n.GPUs {
 			gauge(gpuDesc, g.MemoryTotal, n.ID, strconv.Itoa(g.Index), "total")
 			gauge(gpuDesc, g.MemoryFree, n.ID, strconv.Itoa(g.Index), "free")

@@ -38,6 +38,7 @@ var layers = map[string]int{
 	"loader/s3":          1,
 	"loader/gcs":         1,
 	"loader/mount":       1,
+	"loader/tier":        1,
 	"runtime/ember":      1,
 	"runtime/engine":     1,
 	"runtime/keeper":     1,
