@@ -45,6 +45,15 @@ type SleepRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// AdapterError is why an adapter was not loaded. Code is one of the catalogue's:
+// adapter_not_found, adapter_invalid or adapter_unavailable.
+type AdapterError struct {
+	Code    string
+	Message string
+}
+
+func (e *AdapterError) Error() string { return e.Message }
+
 // AdapterRequest has a replica load one of its model's adapters.
 type AdapterRequest struct {
 	ID    string `json:"id"`
