@@ -130,6 +130,9 @@ type ReplicaStatus struct {
 	StartNote      string     `json:"start_note,omitempty"` // why plain, where warm was wanted
 	SleepLevel     int        `json:"sleep_level,omitempty"`
 	Adapters       []string   `json:"adapters,omitempty"` // loaded now
+	// AdapterNotes are what is to be known of adapters once they were looked at,
+	// by name: an adapter of the keys and values breaks the sharing of the cache.
+	AdapterNotes map[string]string `json:"adapter_notes,omitempty"`
 	// Key is what the engine wants from whoever asks it, where the one who hears
 	// this reaches it without its agent. It is a secret: nothing lists it.
 	Key   string `json:"engine_key,omitempty"`

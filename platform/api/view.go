@@ -48,6 +48,14 @@ type Replica struct {
 	Total    functions.Bytes `json:"total_bytes,omitempty"`
 	GPUs     []int           `json:"gpus,omitempty"`
 	Error    string          `json:"error,omitempty"`
+	// Start is how its process came to be, "warm" or "plain"; StartNote says why
+	// it is plain where warm was wanted.
+	Start      string   `json:"start,omitempty"`
+	StartNote  string   `json:"start_note,omitempty"`
+	SleepLevel int      `json:"sleep_level,omitempty"` // 0 awake or on its way
+	Adapters   []string `json:"adapters,omitempty"`    // loaded now
+	// Notes are what is to be known of its adapters, by name.
+	Notes map[string]string `json:"adapter_notes,omitempty"`
 }
 
 // Node is one machine with an agent.

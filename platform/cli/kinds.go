@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -63,6 +64,8 @@ func (c *command) replicaKind() kind[api.Replica] {
 		{"FOR", false, func(r api.Replica) string { return c.since(r.Since) }},
 		{"ID", true, func(r api.Replica) string { return r.ID }},
 		{"ENDPOINT", true, func(r api.Replica) string { return r.Endpoint }},
+		{"START", true, func(r api.Replica) string { return r.Start }},
+		{"ADAPTERS", true, func(r api.Replica) string { return strings.Join(r.Adapters, ",") }},
 		{"ERROR", true, func(r api.Replica) string { return r.Error }},
 	}, func(r api.Replica) string { return r.ID }}
 }

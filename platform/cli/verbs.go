@@ -270,7 +270,16 @@ func (c *command) tell(d description) {
 		row("Queue", "%d requests, %s, %s", s.Queue.Requests, s.Queue.Bytes.Human(), s.Queue.Wait)
 		row("Deadlines", "stage %s, start %s, first token %s, hang %s, drain %s", s.Deadlines.Stage, s.Deadlines.Start, s.Deadlines.FirstToken, s.Deadlines.Hang, s.Deadlines.Drain)
 		for _, a := range s.Adapters {
-			row("Adapter", "%s:%s from %s", f.Model, a.Name, a.Source)
+			state, note := "not loaded", ""
+			for _, r := range d.Replicas {
+				if slices.Contains(r.Adapters, a.Name) {
+					state = "loaded"
+				}
+				if n := r.Notes[a.Name]; n != "" {
+					note = "; " + n
+				}
+			}
+			row("Adapter", "%s:%s from %s, %s%s", f.Model, a.Name, a.Source, state, note)
 		}
 	}
 	if f.Expected != nil {

@@ -25,6 +25,11 @@ type Replica struct {
 	Total    functions.Bytes
 	GPUs     []int
 	Error    string
+
+	Start, StartNote string
+	SleepLevel       int
+	Adapters         []string          // loaded now
+	Notes            map[string]string // of adapters
 }
 
 // NodeView is a node as the control API lists it.
@@ -76,6 +81,7 @@ func (s *Steer) Replicas() []Replica {
 		v := Replica{
 			ID: r.id, Function: r.fn.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
 			Endpoint: r.status.Endpoint, GPUs: r.gpus, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
+			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
 			Since: s.began.Add(r.asked),
 		}
 		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {
