@@ -13,8 +13,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/azure"
-	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/mount"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/runtime/gpu"
@@ -47,7 +45,8 @@ type Node struct {
 	stager *Stager
 	ledger *Ledger
 	facts  *gpu.Facts
-	azure  *azure.Source
+	shelf  *Shelf
+	end    func() // of the sources
 }
 
 // Open makes a node. It makes its folders and looks at the machine once, and
@@ -66,7 +65,7 @@ func Open(c Config) (*Node, error) {
 	if c.Name == "" {
 		c.Name = nodeName()
 	}
-	st, err := store.Open(store.Options{Dir: filepath.Join(c.Data, "store"), Budget: int64(c.Store), KeepFree: keepFree, Log: c.Log})
+	st, err := openStore(c.Data, c.Store, c.Log)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
@@ -76,12 +75,11 @@ func Open(c Config) (*Node, error) {
 	} else if why := facts.Why(); why != "" {
 		c.Log.Info("no GPUs", "why", why)
 	}
-	n := &Node{facts: facts, azure: azure.New(azure.Options{})}
+	from, end := sources()
+	n := &Node{facts: facts, end: end}
 	n.ledger = NewLedger(facts, st, c.GPUs, c.GPUMemory)
-	n.loader = loader.New(loader.Options{
-		Store: st, Log: c.Log,
-		Sources: map[string]loader.Source{"file": dir.Source{}, "az": n.azure, "https": n.azure},
-	})
+	n.loader = loader.New(loader.Options{Store: st, Sources: from, Log: c.Log})
+	n.shelf = &Shelf{node: c.Name, store: st, loader: n.loader}
 	arriving := filepath.Join(c.Data, "agent", "arriving")
 	if err := mount.Sweep(arriving); err != nil {
 		c.Log.Warn("what an earlier agent mounted stays", "error", err)
@@ -115,6 +113,9 @@ func hold(st *store.Store, stager *Stager, log *slog.Logger) func(path string) f
 	}
 }
 
+// Shelf is the node's store.
+func (n *Node) Shelf() *Shelf { return n.shelf }
+
 // Run is the agent's life, and then everything below it is closed. It is
 // called once.
 func (n *Node) Run(ctx context.Context) error {
@@ -129,7 +130,7 @@ func (n *Node) Run(ctx context.Context) error {
 	side.Wait()
 	n.stager.Close()
 	n.loader.Close()
-	n.azure.Close()
+	n.end()
 	n.facts.Close()
 	return err
 }

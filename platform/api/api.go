@@ -59,6 +59,7 @@ type Options struct {
 	History  History
 	Hand     Hand
 	Requests Requests
+	Stores   Stores
 
 	// Demand is how many requests of a function are at engines and held.
 	Demand func(name functions.Name) (active, queued int)

@@ -59,7 +59,7 @@ func codeOf(body string) string {
 // real fills a pattern with things that exist; every call of it does what it
 // says and may be repeated.
 func real(e endpoint) (path, body string) {
-	path = strings.NewReplacer("{team}", "a", "{name}", "one").Replace(e.path)
+	path = strings.NewReplacer("{team}", "a", "{name}", "one", "{digest}", idle).Replace(e.path)
 	switch {
 	case strings.Contains(path, "replicas/{id}"):
 		path = strings.Replace(path, "{id}", "r-1", 1)
@@ -80,6 +80,8 @@ func real(e endpoint) (path, body string) {
 		body = `{"team":"a"}`
 	case "POST /api/v1/heartbeat":
 		body = `{"agent_id":"x"}`
+	case "POST /api/v1/prefetch":
+		body = `{"model":"a/one"}`
 	}
 	return path, body
 }

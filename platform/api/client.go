@@ -252,6 +252,90 @@ func (c *Client) DeleteKey(ctx context.Context, id string) error {
 	return c.call(ctx, "DELETE", "/api/v1/keys/"+url.PathEscape(id), nil, nil)
 }
 
+func onNode(path, node string) string {
+	if node == "" {
+		return path
+	}
+	return path + "?node=" + url.QueryEscape(node)
+}
+
+func cachePath(digest string) string {
+	return "/api/v1/cache/" + url.PathEscape(strings.TrimPrefix(digest, "sha256:"))
+}
+
+// Cache is what the nodes have, or one of them.
+func (c *Client) Cache(ctx context.Context, node string) (Cache, error) {
+	var out Cache
+	err := c.call(ctx, "GET", onNode("/api/v1/cache", node), nil, &out)
+	return out, err
+}
+
+// Keep removes, pins or unpins a checkpoint on a node, or on all that hold it.
+func (c *Client) Keep(ctx context.Context, node, digest string, act functions.StoreAct) (Kept, error) {
+	var out Kept
+	var err error
+	if act == functions.StoreRemove {
+		err = c.call(ctx, "DELETE", onNode(cachePath(digest), node), nil, &out)
+	} else {
+		err = c.call(ctx, "POST", onNode(cachePath(digest)+"/"+string(act), node), nil, &out)
+	}
+	return out, err
+}
+
+// Reread has a checkpoint read again on a node, or on all that hold it, and
+// tells how that goes.
+func (c *Client) Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error {
+	return c.progress(ctx, onNode(cachePath(digest)+"/verify", node), nil, tell)
+}
+
+// Prefetch has weights brought to a node and tells how that goes, to the line
+// that is over. Leaving calls it off.
+func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, tell func(functions.StoreProgress)) error {
+	return c.progress(ctx, "/api/v1/prefetch", r, tell)
+}
+
+// progress tells every line of a stream; ErrLost where its last was not the end.
+func (c *Client) progress(ctx context.Context, path string, in any, tell func(functions.StoreProgress)) error {
+	header := http.Header{}
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+		header.Set("Content-Type", "application/json")
+	}
+	res, err := c.Do(ctx, "POST", path, header, body)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, maxLine)
+	over := false
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		var p functions.StoreProgress
+		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
+			return fmt.Errorf("the answer is not what thaw says: %w", err)
+		}
+		over = p.Over()
+		tell(p)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case lines.Err() != nil:
+		return lines.Err()
+	case !over:
+		return ErrLost
+	}
+	return nil
+}
+
 // Heartbeat tells the server what an agent says of itself; the client's key is
 // the join token.
 func (c *Client) Heartbeat(ctx context.Context, hb functions.Heartbeat) error {

@@ -155,7 +155,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	count.WithLabelValues("a", "one").Inc()
 	count.WithLabelValues("b", "two").Inc()
 	o := Options{
-		Catalog: cat, Keys: book, World: r.world, History: r.world, Hand: r.world, Requests: r.world,
+		Catalog: cat, Keys: book, World: r.world, History: r.world, Hand: r.world, Requests: r.world, Stores: &stores{},
 		Demand:    func(n functions.Name) (int, int) { return 1, 2 },
 		Heartbeat: r.world.beat,
 		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {

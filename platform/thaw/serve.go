@@ -85,7 +85,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 
 	var state readiness
 	control := api.New(api.Options{
-		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data,
+		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend,
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
 		Heartbeat: backend.Heard, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,

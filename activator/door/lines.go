@@ -1,0 +1,108 @@
+package door
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"sync"
+	"time"
+)
+
+// aliveEvery is how often a stream of lines that has nothing to say says so, by
+// an empty line: whoever stands between must not take it for dead.
+const aliveEvery = 15 * time.Second
+
+// Lines runs work and makes a stream of what it says: each value one line of
+// JSON. It returns when work has said something, or has ended without: then
+// with its error, for which there is a better place than a stream. The caller
+// closes the stream, which ends work's context and waits for its return;
+// over, when it is not nil, is asked once a second whether to end it before.
+func Lines(ctx context.Context, work func(ctx context.Context, say func(v any)) error, over func() bool) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &lines{cancel: cancel, over: over, said: make(chan struct{}, 1), ended: make(chan struct{})}
+	go func() {
+		defer close(l.ended)
+		l.err = work(ctx, l.say)
+	}()
+	select {
+	case <-l.said:
+		l.wake() // for the first Read
+		return l, nil
+	case <-l.ended:
+	}
+	if l.err != nil && len(l.buf) == 0 {
+		cancel()
+		return nil, l.err
+	}
+	return l, nil
+}
+
+type lines struct {
+	cancel context.CancelFunc
+	over   func() bool
+	said   chan struct{} // a token when buf has grown
+	ended  chan struct{}
+	err    error // of work; set before ended is closed
+
+	mu  sync.Mutex // guards buf
+	buf []byte
+}
+
+func (l *lines) wake() {
+	select {
+	case l.said <- struct{}{}:
+	default:
+	}
+}
+
+func (l *lines) say(v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	l.buf = append(append(l.buf, b...), '\n')
+	l.mu.Unlock()
+	l.wake()
+}
+
+func (l *lines) take(p []byte) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := copy(p, l.buf)
+	l.buf = l.buf[n:]
+	return n
+}
+
+// Read waits for what is said next.
+func (l *lines) Read(p []byte) (int, error) {
+	alive := time.NewTimer(aliveEvery)
+	defer alive.Stop()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		if n := l.take(p); n > 0 {
+			return n, nil
+		}
+		select {
+		case <-l.said:
+		case <-l.ended:
+			if n := l.take(p); n > 0 {
+				return n, nil
+			}
+			return 0, io.EOF
+		case <-alive.C:
+			return copy(p, "\n"), nil
+		case <-look.C:
+			if l.over != nil && l.over() {
+				l.cancel()
+			}
+		}
+	}
+}
+
+func (l *lines) Close() error {
+	l.cancel()
+	<-l.ended
+	return nil
+}

@@ -1,0 +1,97 @@
+package functions
+
+import "time"
+
+// CacheEntry is a published checkpoint in the store of a node.
+type CacheEntry struct {
+	Node     string    `json:"node"`
+	Digest   string    `json:"digest"` // sha256:…
+	Source   string    `json:"source"`
+	Path     string    `json:"path"` // on the node: the folder with the files under their own names
+	Files    int       `json:"files"`
+	Bytes    Bytes     `json:"bytes"`
+	Memory   *Bytes    `json:"memory_bytes,omitempty"` // of them in the page cache, where that is known
+	Created  time.Time `json:"created"`
+	LastUsed time.Time `json:"last_used"`
+	InUse    bool      `json:"in_use"` // a process holds it
+	Pinned   bool      `json:"pinned"` // it is kept though nobody uses it
+}
+
+// StoreAct is what may be done to a checkpoint in a store.
+type StoreAct string
+
+// The acts. A checkpoint in use is not removed. Verify reads every byte again
+// and takes out what is not what it was.
+const (
+	StoreRemove StoreAct = "remove"
+	StorePin    StoreAct = "pin"
+	StoreUnpin  StoreAct = "unpin"
+	StoreVerify StoreAct = "verify"
+)
+
+// PrefetchRequest asks a node to bring a source into its store.
+type PrefetchRequest struct {
+	Source string `json:"source"`
+	Dir    string `json:"dir,omitempty"`    // folder of the model file, where the source is relative to it
+	Digest string `json:"digest,omitempty"` // that the checkpoint must have
+	Pin    bool   `json:"pin,omitempty"`
+}
+
+// StoreProgress is one line about something that takes a while in a store: a
+// staging, or a checkpoint that is read again. The last line of a stream has
+// the state ready or failed.
+type StoreProgress struct {
+	Node    string      `json:"node,omitempty"`
+	State   string      `json:"state"` // waiting, planning, fetching, publishing, verifying; ready, failed
+	Percent int         `json:"percent"`
+	Done    Bytes       `json:"bytes"`
+	Total   Bytes       `json:"total_bytes"`
+	Resumed Bytes       `json:"resumed_bytes,omitempty"` // of Done, here when it began
+	Rate    float64     `json:"bytes_per_second,omitempty"`
+	ETA     *float64    `json:"eta_s,omitempty"`
+	Digest  string      `json:"digest,omitempty"`
+	Path    string      `json:"path,omitempty"`     // of what is ready
+	InPlace bool        `json:"in_place,omitempty"` // a folder of this machine: nothing was copied
+	Error   *StoreError `json:"error,omitempty"`    // of what failed
+}
+
+// Over reports whether no line follows.
+func (p StoreProgress) Over() bool { return p.State == "ready" || p.State == "failed" }
+
+// StoreError is why a store or its loader could not do a thing. Code is stable:
+// bad_source, source_not_found, source_denied, source_unavailable,
+// source_malformed, source_unstable, source_refused, weights_missing,
+// weights_truncated, weights_corrupt, digest_mismatch, insufficient_disk,
+// store_failed, not_cached, in_use, node_unreachable,
+// node_not_found.
+type StoreError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *StoreError) Error() string { return e.Message }
+
+// Status is the HTTP status of the error.
+func (e *StoreError) Status() int {
+	switch e.Code {
+	case "bad_source":
+		return 400
+	case "source_not_found", CodeNotCached, CodeNoNode:
+		return 404
+	case CodeInUse:
+		return 409
+	case "source_unavailable", CodeUnreachable:
+		return 503
+	case "insufficient_disk":
+		return 507
+	}
+	return 500
+}
+
+// Codes of a StoreError that are not the loader's own.
+const (
+	CodeNotCached   = "not_cached"
+	CodeInUse       = "in_use"
+	CodeUnreachable = "node_unreachable"
+	CodeNoNode      = "node_not_found"
+)

@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// Shelf is the store of a node as people and programs see it: what is in it,
+// what is brought into it before anybody asks, what goes. Its errors are
+// *functions.StoreError. Its methods may be called concurrently.
+type Shelf struct {
+	node   string
+	store  *store.Store
+	loader *loader.Loader
+	end    func() // of what the shelf opened itself
+}
+
+// OpenShelf is the store below a data folder with a loader of its own, and no
+// agent. A server or agent may run on the same folder meanwhile. The caller
+// closes it.
+func OpenShelf(data string, budget functions.Bytes, log *slog.Logger) (*Shelf, error) {
+	st, err := openStore(data, budget, log)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	from, end := sources()
+	l := loader.New(loader.Options{Store: st, Sources: from, Log: log})
+	return &Shelf{store: st, loader: l, end: func() { l.Close(); end() }}, nil
+}
+
+// Close ends what is under way; what has arrived stays for the next.
+func (s *Shelf) Close() { s.end() }
+
+func openStore(data string, budget functions.Bytes, log *slog.Logger) (*store.Store, error) {
+	return store.Open(store.Options{Dir: filepath.Join(data, "store"), Budget: int64(budget), KeepFree: keepFree, Log: log})
+}
+
+// Cached lists the published checkpoints, last used first.
+func (s *Shelf) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
+	list, err := s.store.List()
+	if err != nil {
+		return nil, storeError(err)
+	}
+	out := make([]functions.CacheEntry, 0, len(list))
+	for _, e := range list {
+		out = append(out, functions.CacheEntry{
+			Node: s.node, Digest: e.Digest, Source: e.Source, Path: e.Path, Files: len(e.Files), Bytes: functions.Bytes(e.Bytes),
+			Created: e.Created, LastUsed: e.LastUsed, InUse: e.Leased, Pinned: e.Kept,
+		})
+	}
+	return out, nil
+}
+
+// Keep does something to one checkpoint that takes no time.
+func (s *Shelf) Keep(ctx context.Context, digest string, act functions.StoreAct) error {
+	var err error
+	switch act {
+	case functions.StoreRemove:
+		err = s.store.Remove(digest)
+	case functions.StorePin:
+		err = s.store.Pin(digest)
+	case functions.StoreUnpin:
+		err = s.store.Unpin(digest)
+	default:
+		return &functions.StoreError{Code: string(source.BadSource), Message: fmt.Sprintf("%.20q is nothing that is done to a checkpoint", string(act))}
+	}
+	if e := storeError(err); e != nil {
+		if e.Code == string(source.Refused) { // of a removal
+			e.Code = functions.CodeInUse
+		}
+		return e
+	}
+	return nil
+}
+
+// Reread reads a checkpoint again and takes out what is not what it was. It tells that it has begun, and how it
+// ended; an error is of one that never began.
+func (s *Shelf) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+	e, lease, err := s.store.Acquire(digest)
+	if err != nil {
+		return storeError(err)
+	}
+	lease.Release() // the store takes its own
+	p := functions.StoreProgress{Node: s.node, State: "verifying", Total: functions.Bytes(e.Bytes), Digest: e.Digest, Path: e.Path}
+	tell(p)
+	if err := s.store.Verify(digest); err != nil {
+		tell(failed(p, err))
+		return nil
+	}
+	p.State, p.Percent, p.Done = "ready", 100, p.Total
+	tell(p)
+	return nil
+}
+
+// Prefetch brings a source into the store. It tells how far it is, and how it
+// ended; an error is of one that never began. When ctx ends it is called off,
+// unless somebody else wants the same, and what has arrived stays.
+func (s *Shelf) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest})
+	if err != nil {
+		return storeError(err)
+	}
+	defer st.Release()
+	events, stop := st.Events()
+	defer stop()
+	last := functions.StoreProgress{Node: s.node}
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case p, ok := <-events:
+			if over = !ok || p.State == loader.Ready || p.State == loader.Failed; !over {
+				last = s.progress(p)
+				tell(last)
+			}
+		}
+	}
+	c, err := st.Wait(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		tell(failed(last, err))
+		return nil
+	}
+	defer c.Lease.Release()
+	if r.Pin && !c.InPlace {
+		if err := s.store.Pin(c.Digest); err != nil {
+			tell(failed(last, err))
+			return nil
+		}
+	}
+	b := functions.Bytes(c.Bytes)
+	tell(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace})
+	return nil
+}
+
+func (s *Shelf) progress(p loader.Progress) functions.StoreProgress {
+	out := functions.StoreProgress{
+		Node: s.node, State: string(p.State), Percent: p.Percent(), Rate: p.Rate,
+		Done: functions.Bytes(p.Done), Total: functions.Bytes(p.Total), Resumed: functions.Bytes(p.Resumed),
+	}
+	if eta, ok := p.ETA(); ok {
+		s := eta.Seconds()
+		out.ETA = &s
+	}
+	return out
+}
+
+func failed(p functions.StoreProgress, err error) functions.StoreProgress {
+	p.State, p.Error, p.Path, p.ETA, p.Rate = "failed", storeError(err), "", nil, 0
+	return p
+}
+
+// storeError is an error of loader or store with its stable code.
+func storeError(err error) *functions.StoreError {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*functions.StoreError](err); ok {
+		return e
+	}
+	kind := source.KindOf(err)
+	out := &functions.StoreError{Code: string(kind), Message: err.Error()}
+	switch {
+	case kind == "":
+		out.Code = string(source.Broken)
+	case kind == source.Missing && strings.HasSuffix(out.Message, "is not in the store"):
+		out.Code = functions.CodeNotCached
+	}
+	return out
+}

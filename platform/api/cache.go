@@ -1,0 +1,162 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Stores are the stores of all nodes. node "" is whatever fits: all nodes, all
+// that hold the checkpoint, or the one with the most room. Errors that a caller
+// can do something about are *functions.StoreError.
+type Stores interface {
+	// Cached lists checkpoints, last used first; silent are nodes that did not
+	// answer.
+	Cached(ctx context.Context, node string) (list []functions.CacheEntry, silent []string, err error)
+	// Keep does something to a checkpoint and says on which nodes.
+	Keep(ctx context.Context, node, digest string, act functions.StoreAct) (nodes []string, err error)
+	// Reread reads a checkpoint again, on every node that holds it. It tells
+	// how far it is; an error is of one that never began.
+	Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error
+	// Prefetch brings a source to a node, under the same law.
+	Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error
+}
+
+// Cache is what the nodes have.
+type Cache struct {
+	Items  []functions.CacheEntry `json:"items"`
+	Silent []string               `json:"silent,omitempty"` // nodes that did not answer
+}
+
+// PrefetchRequest asks for a model's weights, or a source's files, on a node.
+type PrefetchRequest struct {
+	Model  string `json:"model,omitempty"` // NAME or TEAM/NAME
+	Source string `json:"source,omitempty"`
+	Node   string `json:"node,omitempty"` // "": the one with the most room
+	Digest string `json:"digest,omitempty"`
+	Pin    bool   `json:"pin,omitempty"`
+}
+
+// Kept answers what was done to a checkpoint.
+type Kept struct {
+	Digest string   `json:"digest"`
+	Nodes  []string `json:"nodes"`
+}
+
+// ofStore is an error of a store on the wire: its own code, and what to do.
+func ofStore(err error) *openai.Error {
+	e, ok := errors.AsType[*functions.StoreError](err)
+	if !ok {
+		return openai.New(openai.InternalError, "The store could not be asked: "+err.Error())
+	}
+	code := openai.InternalError
+	switch e.Status() {
+	case 400:
+		code = openai.InvalidValue
+	case 404:
+		code = openai.NotFound
+	case 409:
+		code = openai.Conflict
+	}
+	out := openai.New(code, e.Message)
+	out.Status, out.Code = e.Status(), openai.Code(e.Code)
+	return out
+}
+
+func (a *API) cache(x *exchange, res *door.Response) *openai.Error {
+	list, silent, err := a.o.Stores.Cached(x.Context(), x.query["node"])
+	if err != nil {
+		return ofStore(err)
+	}
+	if list == nil {
+		list = []functions.CacheEntry{}
+	}
+	return say(res, 200, Cache{Items: list, Silent: silent})
+}
+
+// keep is an endpoint that does one thing to a checkpoint.
+func (a *API) keep(act functions.StoreAct) func(*exchange, *door.Response) *openai.Error {
+	return func(x *exchange, res *door.Response) *openai.Error {
+		digest, bad := x.digest()
+		if bad != nil {
+			return bad
+		}
+		nodes, err := a.o.Stores.Keep(x.Context(), x.query["node"], digest, act)
+		if err != nil {
+			return ofStore(err)
+		}
+		return say(res, 200, Kept{Digest: digest, Nodes: nodes})
+	}
+}
+
+// digest of the path: a colon is no part of a plain word, so it is the hex alone.
+func (x *exchange) digest() (string, *openai.Error) {
+	h := x.args[0]
+	if len(h) == 64 {
+		for _, c := range h {
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+				h = ""
+				break
+			}
+		}
+	}
+	if len(h) != 64 {
+		return "", openai.New(openai.InvalidValue, "A checkpoint is named by the 64 hex digits of its digest, without sha256: before them.")
+	}
+	return "sha256:" + h, nil
+}
+
+func (a *API) reread(x *exchange, res *door.Response) *openai.Error {
+	digest, bad := x.digest()
+	if bad != nil {
+		return bad
+	}
+	return lines(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
+		return a.o.Stores.Reread(ctx, x.query["node"], digest, tell)
+	})
+}
+
+func (a *API) prefetch(x *exchange, res *door.Response) *openai.Error {
+	var ask PrefetchRequest
+	if err := take(x, &ask); err != nil {
+		return err
+	}
+	if (ask.Model == "") == (ask.Source == "") {
+		return openai.New(openai.InvalidValue, "Give model or source, one of them.").With(cmp.Or(map[bool]string{true: "source"}[ask.Model != ""], "model"))
+	}
+	r := functions.PrefetchRequest{Source: ask.Source, Digest: ask.Digest, Pin: ask.Pin}
+	if ask.Model != "" {
+		name, err := functions.ParseName(ask.Model, functions.DefaultTeam)
+		if err != nil {
+			return openai.New(openai.InvalidValue, err.Error()).With("model")
+		}
+		x.args = []string{name.Team, name.Name}
+		m, bad := a.find(x)
+		if bad != nil {
+			return bad
+		}
+		r.Source, r.Dir = m.Spec.Source, m.Dir
+	}
+	return lines(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
+		return a.o.Stores.Prefetch(ctx, ask.Node, r, tell)
+	})
+}
+
+// lines answers with a stream of progress, or with the error of what never
+// began. It ends when the client leaves: what was asked for is called off then.
+func lines(x *exchange, res *door.Response, work func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
+	body, err := door.Lines(x.Context(), func(ctx context.Context, say func(any)) error {
+		return work(ctx, func(p functions.StoreProgress) { say(p) })
+	}, x.Draining)
+	if err != nil {
+		return ofStore(err)
+	}
+	res.Set("content-type", "application/x-ndjson")
+	res.Set("x-accel-buffering", "no")
+	res.Stream, res.Length = body, -1
+	return nil
+}

@@ -1,0 +1,180 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// A checkpoint in use, and one that is not.
+const (
+	kept = "1111111111111111111111111111111111111111111111111111111111111111"
+	idle = "3333333333333333333333333333333333333333333333333333333333333333"
+)
+
+// stores is one node with one checkpoint in use, and one that never goes.
+type stores struct {
+	mu     sync.Mutex
+	did    []string
+	asked  []functions.PrefetchRequest
+	hold   chan struct{} // prefetch waits for it, or for its end
+	left   chan struct{} // closed when a prefetch was called off
+	silent []string
+	broken error
+}
+
+func (s *stores) Cached(_ context.Context, node string) ([]functions.CacheEntry, []string, error) {
+	if node != "" && node != "here" {
+		return nil, nil, &functions.StoreError{Code: functions.CodeNoNode, Message: "there is no node " + node}
+	}
+	if s.broken != nil {
+		return nil, nil, s.broken
+	}
+	return []functions.CacheEntry{{Node: "here", Digest: "sha256:" + kept, Source: "az://a/c/x", Bytes: 5, Files: 2, LastUsed: began, InUse: true}}, s.silent, nil
+}
+
+func (s *stores) Keep(_ context.Context, node, digest string, act functions.StoreAct) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.did = append(s.did, strings.TrimSpace(string(act)+" "+digest+" "+node))
+	switch {
+	case digest == "sha256:"+idle:
+	case digest != "sha256:"+kept:
+		return nil, &functions.StoreError{Code: functions.CodeNotCached, Message: "no node has it"}
+	case act == functions.StoreRemove:
+		return nil, &functions.StoreError{Code: functions.CodeInUse, Message: "it is in use"}
+	}
+	return []string{"here"}, nil
+}
+
+func (s *stores) Reread(_ context.Context, node, digest string, tell func(functions.StoreProgress)) error {
+	if digest != "sha256:"+kept && digest != "sha256:"+idle {
+		return &functions.StoreError{Code: functions.CodeNotCached, Message: "no node has it"}
+	}
+	tell(functions.StoreProgress{Node: "here", State: "verifying"})
+	tell(functions.StoreProgress{Node: "here", State: "failed", Error: &functions.StoreError{Code: "digest_mismatch", Message: "it is rotten"}})
+	return nil
+}
+
+func (s *stores) Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+	s.mu.Lock()
+	s.asked = append(s.asked, r)
+	s.mu.Unlock()
+	if strings.HasPrefix(r.Source, "nosuch:") {
+		return &functions.StoreError{Code: "bad_source", Message: "the scheme is not known here"}
+	}
+	tell(functions.StoreProgress{Node: node, State: "fetching", Percent: 40, Done: 4, Total: 10})
+	if s.hold != nil {
+		select {
+		case <-s.hold:
+		case <-ctx.Done():
+			close(s.left)
+			return ctx.Err()
+		}
+	}
+	tell(functions.StoreProgress{Node: node, State: "ready", Percent: 100, Path: "/store/x"})
+	return nil
+}
+
+func TestCache(t *testing.T) {
+	s := &stores{silent: []string{"there"}}
+	r := start(t, func(o *Options) { o.Stores = s })
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		has                string
+	}{
+		{"GET", "/api/v1/cache", "", 200, `"silent":["there"]`},
+		{"GET", "/api/v1/cache?node=here", "", 200, `"source":"az://a/c/x"`},
+		{"GET", "/api/v1/cache?node=nowhere", "", 404, "node_not_found"},
+		{"GET", "/api/v1/cache?nodes=here", "", 400, "it takes: node"},
+		{"POST", "/api/v1/cache/" + kept + "/pin", "", 200, `"nodes":["here"]`},
+		{"POST", "/api/v1/cache/" + kept + "/unpin?node=here", "", 200, `"nodes":["here"]`},
+		{"DELETE", "/api/v1/cache/" + kept, "", 409, "in_use"},
+		{"DELETE", "/api/v1/cache/" + strings.Repeat("2", 64), "", 404, "not_cached"},
+		{"DELETE", "/api/v1/cache/tiny", "", 400, "64 hex digits"},
+		{"DELETE", "/api/v1/cache/" + strings.Repeat("G", 64), "", 400, "64 hex digits"},
+		{"POST", "/api/v1/cache/" + strings.Repeat("1", 63) + "/verify", "", 400, "64 hex digits"},
+		{"POST", "/api/v1/cache/" + kept + "/verify", "", 200, `"code":"digest_mismatch"`},
+		{"POST", "/api/v1/cache/" + strings.Repeat("2", 64) + "/verify", "", 404, "not_cached"},
+		{"POST", "/api/v1/cache/" + kept + "/eat", "", 404, "unknown_endpoint"},
+		{"PUT", "/api/v1/cache/" + kept, "", 405, "method_not_allowed"},
+		{"POST", "/api/v1/prefetch", "", 400, "one of them"},
+		{"POST", "/api/v1/prefetch", `{"model":"a/one","source":"az://a/c/x"}`, 400, "one of them"},
+		{"POST", "/api/v1/prefetch", `{"sauce":"az://a/c/x"}`, 400, "invalid_json"},
+		{"POST", "/api/v1/prefetch", `{"model":"!"}`, 400, "model"},
+		{"POST", "/api/v1/prefetch", `{"model":"a/onn"}`, 404, "Did you mean a/one"},
+		{"POST", "/api/v1/prefetch", `{"source":"nosuch://x"}`, 400, "bad_source"},
+		{"POST", "/api/v1/prefetch", `{"source":"az://a/c/x","node":"here"}`, 200, `"state":"ready"`},
+		{"POST", "/api/v1/prefetch", `{"model":"a/one","pin":true}`, 200, `"path":"/store/x"`},
+	} {
+		t.Run(c.method+" "+c.path+c.body, func(t *testing.T) {
+			status, body := ask(t, r, c.method, c.path, c.body)
+			if status != c.status || !strings.Contains(body, c.has) {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+	last := s.asked[len(s.asked)-1]
+	if last.Source != "/w/x" || last.Dir != r.folder || !last.Pin {
+		t.Errorf("a model's prefetch asked for %+v", last)
+	}
+	s.broken = errors.New("the disk is on fire")
+	if status, body := ask(t, r, "GET", "/api/v1/cache", ""); status != 500 || !strings.Contains(body, "fire") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func ask(t *testing.T, r *rig, method, path, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequest(method, r.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+r.admin)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// TestPrefetchLeft: who leaves calls it off.
+func TestPrefetchLeft(t *testing.T) {
+	s := &stores{hold: make(chan struct{}), left: make(chan struct{})}
+	r := start(t, func(o *Options) { o.Stores = s })
+	ctx, leave := context.WithCancel(t.Context())
+	cl, err := NewClient(r.url, r.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	err = cl.Prefetch(ctx, PrefetchRequest{Source: "az://a/c/x"}, func(p functions.StoreProgress) {
+		if p.State != "fetching" || p.Percent != 40 {
+			b, _ := json.Marshal(p)
+			t.Errorf("got %s", b)
+		}
+		leave()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	select {
+	case <-s.left:
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on though nobody is there")
+	}
+}
