@@ -17,6 +17,10 @@
 //     most LogBytes each: PATH and PATH.1.
 //   - When a leader dies, what is left of its group is killed at once (vLLM's
 //     EngineCore lives on after its API server), then the exit is told.
+//   - What an engine leaves goes with it: its folder for temporary files
+//     (Process.Scratch), and on Linux the files in /dev/shm that its group was
+//     seen to use. Python's resource tracker, which would unlink them, dies with
+//     the group.
 //   - A keeper that is killed takes the leaders with it (PDEATHSIG); the agent
 //     sees its connection end and kills the rest of the session; failing both,
 //     the next keeper in the same folder does so when it starts.

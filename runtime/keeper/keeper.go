@@ -84,6 +84,10 @@ func Run(ctx context.Context, o Options) error {
 	if err := writeNote(o.Dir); err != nil {
 		return fmt.Errorf("keeper: %w", err)
 	}
+	// Nothing of ours runs now, nor will when we return.
+	scratch := ScratchRoot(o.Dir)
+	os.RemoveAll(scratch)
+	defer os.RemoveAll(scratch)
 	k := &keep{
 		o: o, byID: map[string]*proc{}, byPID: map[int]*proc{}, clients: map[*client]bool{},
 		ooms: oomKills(), inbox: make(chan message), drained: make(chan *proc), stop: make(chan struct{}),
@@ -106,6 +110,8 @@ type keep struct {
 	order   []string // ids in order of their end
 	spawned int
 	ooms    int64 // the kernel's count, as last read
+	// unclaimed is what was just created in shared memory.
+	unclaimed []leaving
 
 	inbox   chan message
 	drained chan *proc
@@ -115,7 +121,9 @@ type keep struct {
 type proc struct {
 	Running
 	journal *journal
-	told    bool // exit complete and told
+	told    bool              // exit complete and told
+	scratch string            // to be removed with it
+	shared  map[string]uint64 // names in shared memory that its group uses, with their inodes
 }
 
 // message is what a connection says: a request, that it has come, that it is gone.
@@ -139,6 +147,10 @@ func (k *keep) run(ctx context.Context) error {
 	sweep := time.NewTimer(time.Hour)
 	sweep.Stop()
 	defer sweep.Stop()
+	claim := time.NewTimer(time.Hour)
+	claim.Stop()
+	defer claim.Stop()
+	created := watchShm(k.stop)
 	done := ctx.Done()
 	end := func(grace time.Duration, why string) {
 		if k.ending {
@@ -172,6 +184,17 @@ func (k *keep) run(ctx context.Context) error {
 			}
 		case <-sweep.C:
 			k.sweep()
+		case name, ok := <-created:
+			if !ok {
+				created = nil
+			} else if len(k.byPID) > 0 && len(k.unclaimed) < 1024 {
+				k.unclaimed = append(k.unclaimed, leaving{name: name, inode: shmInode(name), born: time.Now()})
+				claim.Reset(claimAfter[0])
+			}
+		case <-claim.C:
+			if d, more := k.claim(time.Now()); more {
+				claim.Reset(d)
+			}
 		case p := <-k.drained:
 			k.tell(p)
 		case m := <-k.inbox:
@@ -224,6 +247,9 @@ func (k *keep) answer(r *request) reply {
 		}
 		pid, err := k.spawn(*r.Process)
 		if err != nil {
+			if k.byID[r.Process.ID] == nil || k.byID[r.Process.ID].told {
+				os.RemoveAll(r.Process.Scratch)
+			}
 			return reply{Error: err.Error()}
 		}
 		return reply{PID: pid}
@@ -291,6 +317,11 @@ func (k *keep) spawn(p Process) (int, error) {
 	if p.Log == "" {
 		p.Log = filepath.Join(k.o.Dir, "logs", p.ID+".log")
 	}
+	if p.Scratch != "" {
+		if err := makeScratch(p.Scratch); err != nil {
+			return 0, fmt.Errorf("scratch folder: %w", err)
+		}
+	}
 	j, w, err := newJournal(p.Log, LogBytes)
 	if err != nil {
 		return 0, err
@@ -317,7 +348,7 @@ func (k *keep) spawn(p Process) (int, error) {
 		abandon()
 		return 0, &os.PathError{Op: "exec", Path: p.Argv[0], Err: err}
 	}
-	pr := &proc{journal: j, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
+	pr := &proc{journal: j, scratch: p.Scratch, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
 	k.byID[p.ID], k.byPID[pid] = pr, pr
 	if k.spawned++; k.spawned%16 == 1 {
 		k.pruneLogs()
@@ -370,8 +401,10 @@ func (k *keep) reap() (some bool) {
 			e.Code = ws.ExitStatus()
 		}
 		p.Exit = e
+		orphans := slices.Clone(k.unclaimed)
 		go func() {
 			p.journal.finish(drainLog)
+			p.clear(orphans)
 			select {
 			case k.drained <- p:
 			case <-k.stop:

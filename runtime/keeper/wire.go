@@ -40,6 +40,9 @@ type Process struct {
 	Dir string `json:"dir,omitempty"`
 	// Log is where stdout and stderr go; empty is logs/ID.log in the keeper's folder.
 	Log string `json:"log,omitempty"`
+	// Scratch is a folder that is made for the process (mode 0700, empty) and
+	// removed with all that is in it when its group is gone; see Scratch.
+	Scratch string `json:"scratch,omitempty"`
 	// Via is the socket of a warm interpreter that is to fork the process
 	// instead of it being executed; "" for none. ErrNoParent: it cannot.
 	Via string `json:"via,omitempty"`
@@ -136,7 +139,7 @@ func (p *Process) check() error {
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
 		return errors.New("nothing to run: argv is empty")
 	}
-	for _, list := range [][]string{p.Argv, p.Env, {p.Dir, p.Log}} {
+	for _, list := range [][]string{p.Argv, p.Env, {p.Dir, p.Log, p.Scratch}} {
 		for _, s := range list {
 			if strings.IndexByte(s, 0) >= 0 {
 				return errors.New("a NUL byte in arguments or environment")

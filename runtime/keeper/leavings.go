@@ -1,0 +1,101 @@
+package keeper
+
+import (
+	"os"
+	"slices"
+	"time"
+)
+
+// What an engine leaves outside of its processes. Python's own resource tracker
+// would unlink shared memory and semaphores, but it dies with its group; so the
+// keeper notes who uses what is created in shared memory, and removes what a
+// group that is gone has left. The folder of a process goes with it.
+
+// claimAfter the creation of something in shared memory, its owner is looked
+// for: not at once, for it is opened before it is mapped, and most semaphores
+// are unlinked again.
+var claimAfter = [...]time.Duration{3 * time.Millisecond, 20 * time.Millisecond, 200 * time.Millisecond}
+
+// leaving is something in shared memory whose owner is not known yet.
+type leaving struct {
+	name  string
+	inode uint64
+	born  time.Time
+	tries int
+}
+
+func (l leaving) due() time.Time { return l.born.Add(claimAfter[l.tries]) }
+
+// claim looks for the owners of what was created, and says when to look again.
+func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
+	var names []string
+	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool {
+		return l.inode == 0 || shmInode(l.name) != l.inode
+	})
+	for i := range k.unclaimed {
+		if l := &k.unclaimed[i]; !l.due().After(now) {
+			names = append(names, l.name)
+			l.tries++
+		}
+	}
+	if len(names) > 0 && len(k.byPID) > 0 {
+		for _, c := range kindred() {
+			p := k.byPID[c.group]
+			if p == nil {
+				p = k.byPID[c.session]
+			}
+			if p == nil || c.zombie {
+				continue
+			}
+			for _, name := range uses(c.pid, names) {
+				i := slices.IndexFunc(k.unclaimed, func(l leaving) bool { return l.name == name })
+				if i < 0 {
+					continue // another one of the group was first
+				}
+				if p.shared == nil {
+					p.shared = map[string]uint64{}
+				}
+				p.shared[name] = k.unclaimed[i].inode
+				k.unclaimed = slices.Delete(k.unclaimed, i, i+1)
+			}
+		}
+	}
+	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool { return l.tries >= len(claimAfter) })
+	for _, l := range k.unclaimed {
+		if d := max(l.due().Sub(now), time.Millisecond); !more || d < again {
+			again, more = d, true
+		}
+	}
+	return again, more
+}
+
+// clear removes what a process has left. Its group is gone.
+func (p *proc) clear(orphans []leaving) {
+	for name, inode := range p.shared {
+		if shmInode(name) == inode {
+			removeShm(name)
+		}
+	}
+	// Killed between the creation of something and our look at it: if nobody at
+	// all uses it, it was this one's.
+	if len(orphans) > 0 {
+		var names []string
+		for _, l := range orphans {
+			names = append(names, l.name)
+		}
+		used := map[string]bool{}
+		for _, c := range kindred() {
+			for _, name := range uses(c.pid, names) {
+				used[name] = true
+			}
+		}
+		for _, l := range orphans {
+			if !used[l.name] && l.inode != 0 && shmInode(l.name) == l.inode {
+				removeShm(l.name)
+			}
+		}
+	}
+	if p.scratch != "" {
+		os.RemoveAll(p.scratch)
+	}
+}

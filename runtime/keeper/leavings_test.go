@@ -1,0 +1,129 @@
+package keeper
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestScratch(t *testing.T) {
+	t.Parallel()
+	h := start(t, time.Minute)
+	exe, _ := os.Executable()
+	root := ScratchRoot(h.dir)
+	spawn := func(id string, argv ...string) (*Child, error) {
+		return h.Spawn(t.Context(), Process{ID: id, Argv: argv, Env: []string{quick}, Scratch: Scratch(root, id)})
+	}
+	c, err := spawn("r1", exe, "test-run", "wait")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := Scratch(root, "r1")
+	st, err := os.Stat(dir)
+	if err != nil || st.Mode().Perm() != 0o700 {
+		t.Fatal(st, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "socket"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if len(dir)+37 > 103 {
+		t.Errorf("%s is too long for sockets in it", dir)
+	}
+	h.Kill(t.Context(), "r1")
+	exit(t, c)
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("it is left when the exit is told")
+	}
+	if _, err := spawn("r2", "/no/such/program"); err == nil {
+		t.Fatal("spawned")
+	}
+	if _, err := os.Stat(Scratch(root, "r2")); err == nil {
+		t.Error("left of one that was never started")
+	}
+	// With the keeper everything goes.
+	if err := os.MkdirAll(Scratch(root, "r3"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := h.End(ctx, time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the root is gone", func() bool { _, err := os.Stat(root); return err != nil })
+}
+
+func TestScratchRoot(t *testing.T) {
+	if got := ScratchRoot("/data/keeper"); got != "/data/keeper/tmp" {
+		t.Error(got)
+	}
+	t.Setenv("TMPDIR", "/tmp")
+	long := ScratchRoot("/data/" + strings.Repeat("x", 80))
+	if !strings.HasPrefix(long, "/tmp/thaw-") || len(Scratch(long, "r1"))+37 > 103 || long == ScratchRoot("/data/"+strings.Repeat("y", 80)) {
+		t.Error(long)
+	}
+	// A folder that is not ours is not used.
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{"file", "link"} {
+		if makeScratch(filepath.Join(dir, root, "r1")) == nil {
+			t.Errorf("made in %s", root)
+		}
+	}
+}
+
+// What a killed group leaves in shared memory is removed; what others use stays.
+func TestSharedMemory(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("no /dev/shm")
+	}
+	name := func(s string) string {
+		return "thaw-test-" + s + "-" + filepath.Base(t.TempDir()) + time.Now().Format("150405.000000")
+	}
+	ours, child, other := name("a"), name("b"), name("c")
+	path := func(n string) string { return "/dev/shm/" + n }
+	for _, n := range []string{ours, child, other} {
+		t.Cleanup(func() { os.Remove(path(n)) })
+	}
+	h := start(t, time.Minute)
+	sh := func(id, script string) *Child {
+		c, err := h.Spawn(t.Context(), Process{ID: id, Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/bin:/usr/bin"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	there := func(n string) bool { _, err := os.Stat(path(n)); return err == nil }
+	// The leader uses one, a child of its another.
+	c := sh("r1", "exec 3>"+path(ours)+"; (exec 4>"+path(child)+"; sleep 60) & echo up; sleep 60")
+	sh("r2", "exec 3>"+path(other)+"; echo up; sleep 60")
+	eventually(t, "all are there", func() bool { return there(ours) && there(child) && there(other) })
+	// The keeper has looked for their owners by then.
+	<-time.After(400 * time.Millisecond)
+	if err := syscall.Kill(-c.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	exit(t, c)
+	if there(ours) || there(child) || !there(other) {
+		t.Errorf("left: leader's %v, child's %v; another process's %v", there(ours), there(child), there(other))
+	}
+	h.Kill(t.Context(), "r2")
+	eventually(t, "the other's is gone", func() bool { return !there(other) })
+
+	// Killed right after it was made: nobody uses it, so it goes.
+	quickly := name("d")
+	t.Cleanup(func() { os.Remove(path(quickly)) })
+	c = sh("r3", "echo x > "+path(quickly)+"; kill -9 $$")
+	exit(t, c)
+	eventually(t, "it is gone", func() bool { return !there(quickly) })
+}

@@ -1,0 +1,57 @@
+package keeper
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// socketRoom is what a unix socket's path may take (107 bytes, 103 elsewhere
+// than on Linux) less the name that an engine gives it.
+const socketRoom = 103 - 37
+
+// ScratchRoot is the folder under which the processes of the keeper of dir get
+// folders of their own: in dir, or where that is too long for sockets, in the
+// folder for temporary files.
+func ScratchRoot(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	root := filepath.Join(dir, "tmp")
+	if len(root)+1+len(short("")) <= socketRoom {
+		return root
+	}
+	return filepath.Join(os.TempDir(), "thaw-"+strconv.Itoa(os.Getuid())+"-"+short(dir))
+}
+
+// Scratch is the folder of one process, for Process.Scratch.
+func Scratch(root, id string) string { return filepath.Join(root, short(id)) }
+
+func short(s string) string {
+	h := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(h[:6])
+}
+
+// makeScratch makes an empty folder that is ours alone.
+func makeScratch(path string) error {
+	root := filepath.Dir(path)
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return err
+	}
+	// In a folder that others may write to, somebody may have been there first.
+	st, err := os.Lstat(root)
+	if err != nil {
+		return err
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); !st.IsDir() || ok && int(sys.Uid) != os.Getuid() {
+		return fmt.Errorf("%s is not a folder of ours", root)
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return err
+	}
+	return os.Mkdir(path, 0o700)
+}

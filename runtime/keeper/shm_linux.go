@@ -1,0 +1,108 @@
+package keeper
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// shmDir is where POSIX shared memory and named semaphores are files.
+const shmDir = "/dev/shm"
+
+// watchShm tells the names of what is created in shared memory, until stop is
+// closed. Names are dropped when nobody takes them; nil where there is none.
+func watchShm(stop <-chan struct{}) <-chan string {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	if _, err := unix.InotifyAddWatch(fd, shmDir, unix.IN_CREATE|unix.IN_MOVED_TO); err != nil {
+		unix.Close(fd)
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), "inotify")
+	names := make(chan string, 256)
+	go func() {
+		<-stop
+		f.Close()
+	}()
+	go func() {
+		defer close(names)
+		buf := make([]byte, 16<<10)
+		for {
+			n, err := f.Read(buf)
+			if err != nil {
+				return
+			}
+			for _, name := range parseInotify(buf[:n]) {
+				select {
+				case names <- name:
+				default:
+				}
+			}
+		}
+	}()
+	return names
+}
+
+// parseInotify gives the names in a buffer of inotify events.
+func parseInotify(b []byte) (names []string) {
+	const head = int(unsafe.Sizeof(unix.InotifyEvent{}))
+	for len(b) >= head {
+		n := int(binary.NativeEndian.Uint32(b[12:16]))
+		if n > len(b)-head {
+			return names
+		}
+		if name, _, _ := bytes.Cut(b[head:head+n], []byte{0}); len(name) > 0 {
+			names = append(names, string(name))
+		}
+		b = b[head+n:]
+	}
+	return names
+}
+
+// shmInode identifies a file of ours in shared memory; 0 for none.
+func shmInode(name string) uint64 {
+	var st unix.Stat_t
+	if unix.Lstat(filepath.Join(shmDir, name), &st) != nil || int(st.Uid) != os.Getuid() || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0
+	}
+	return st.Ino
+}
+
+func removeShm(name string) { syscall.Unlink(filepath.Join(shmDir, name)) }
+
+// uses tells which of the names a process has mapped or open.
+func uses(pid int, names []string) (found []string) {
+	proc := "/proc/" + strconv.Itoa(pid)
+	have := map[string]bool{}
+	if maps, err := os.ReadFile(proc + "/maps"); err == nil {
+		for line := range bytes.Lines(maps) {
+			if i := bytes.Index(line, []byte(shmDir+"/")); i >= 0 {
+				have[strings.TrimSpace(string(line[i+len(shmDir)+1:]))] = true
+			}
+		}
+	}
+	if fds, err := os.ReadDir(proc + "/fd"); err == nil {
+		for _, fd := range fds {
+			if to, err := os.Readlink(proc + "/fd/" + fd.Name()); err == nil {
+				if name, ok := strings.CutPrefix(to, shmDir+"/"); ok {
+					have[name] = true
+				}
+			}
+		}
+	}
+	for _, name := range names {
+		if have[name] {
+			found = append(found, name)
+		}
+	}
+	return found
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package keeper
+
+// Shared memory is no folder here: what an engine leaves stays.
+func watchShm(<-chan struct{}) <-chan string { return nil }
+
+func shmInode(string) uint64 { return 0 }
+
+func removeShm(string) {}
+
+func uses(int, []string) []string { return nil }
