@@ -26,11 +26,6 @@ type Arrival struct {
 	files map[string]*os.File
 }
 
-// near is how many blocks from the one that is waited for on go before the
-// rest: who reads a block reads the next one too, and one range at a time would
-// be as slow as one connection.
-const near = 16
-
 // Arriving waits until it is known what will be here. A failed staging is its
 // error. ctx bounds the waiting.
 func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
@@ -134,9 +129,8 @@ func (a *Arrival) await(ctx context.Context, p *store.Part, i int) error {
 			return nil
 		}
 		if first {
-			for j := i; j < min(i+near, p.Blocks()); j++ {
-				a.gen.queue.hurry(job{p, j})
-			}
+			a.gen.queue.hurry(job{p, i})
+			a.gen.queue.soon(p, i)
 		}
 		select {
 		case <-next:

@@ -103,6 +103,28 @@ func (q *queue) hurry(j job) {
 	}
 }
 
+// near is how far ahead of a reader that waits the next block is looked for.
+const near = 16
+
+// soon has what follows block i of a file, and nobody has taken yet, taken
+// before the rest: who reads on waits for it next. Runs under way are left
+// alone.
+func (q *queue) soon(p *store.Part, i int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for b := i + 1; b < min(i+near, p.Blocks()); b++ {
+		j := job{p, b}
+		if !q.open[j] || q.peer != nil && q.peer(j) {
+			continue
+		}
+		if len(q.again) == 0 || q.again[0] != j {
+			q.again = slices.Insert(q.again, 0, j)
+			q.tell()
+		}
+		return
+	}
+}
+
 // giveBack ends a run before block at; the caller holds mu.
 func (q *queue) giveBack(r *run, at int) {
 	for i := at; i < r.end; i++ {
