@@ -25,6 +25,7 @@ type link struct {
 	refused  bool // since looked
 	firsts   ring // seconds to the first byte
 	rates    ring // bytes a second after it
+	spreads  ring // of what they usually take, what ranges took
 	spending budget
 }
 
@@ -177,20 +178,32 @@ func (l *link) look(now time.Time) {
 func (l *link) finished(first time.Duration, n int64, rest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if usual := l.firsts.at(0.5) + float64(n)/l.rates.at(0.5); l.rates.n > 0 && usual > 0 {
+		l.spreads.add((first + rest).Seconds() / usual)
+	}
 	l.firsts.add(first.Seconds())
 	if n >= 64<<10 && rest > 0 {
 		l.rates.add(float64(n) / rest.Seconds())
 	}
 }
 
+// habit is how ranges go on a link: the time to the first byte and the rate
+// after it of the one in the middle, and how many times as long nine of ten
+// take at most.
+type habit struct {
+	first  time.Duration
+	rate   float64
+	spread float64
+}
+
 // usual is how ranges go on this link; ok is false as long as too few went.
-func (l *link) usual() (first time.Duration, rate float64, ok bool) {
+func (l *link) usual() (h habit, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.rates.n < 8 {
-		return 0, 0, false
+		return habit{}, false
 	}
-	return time.Duration(l.firsts.median() * float64(time.Second)), l.rates.median(), true
+	return habit{first: time.Duration(l.firsts.at(0.5) * float64(time.Second)), rate: l.rates.at(0.5), spread: max(1, l.spreads.at(0.9))}, true
 }
 
 func (l *link) limit() int {
@@ -235,12 +248,13 @@ func (r *ring) add(x float64) {
 	r.n++
 }
 
-func (r *ring) median() float64 {
+// at is the sample that the part q of all is below.
+func (r *ring) at(q float64) float64 {
 	have := r.v
 	s := have[:min(r.n, len(have))]
 	if len(s) == 0 {
 		return 0
 	}
 	slices.Sort(s)
-	return s[len(s)/2]
+	return s[int(q*float64(len(s)-1)+0.5)]
 }

@@ -6,8 +6,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -30,7 +28,7 @@ type Company interface {
 	// come and go, and must not wait for anything.
 	Mine(b Block) bool
 	// Fetch brings a block from another node: a body of exactly b.Length bytes
-	// and their xxh3. It may wait for a block that another node is fetching at
+	// and their checksum (store.Sum). It may wait for a block that another node is fetching at
 	// this moment, as long as it thinks that pays. ok is false when the source
 	// is to be asked after all.
 	Fetch(ctx context.Context, b Block) (body io.ReadCloser, sum uint64, ok bool)
@@ -52,7 +50,7 @@ type Loan struct {
 	// File is the file itself, for sendfile; Offset is where the range lies.
 	File   *os.File
 	Offset int64
-	// Sum is the xxh3 of the range.
+	// Sum is the checksum of the range (store.Sum).
 	Sum uint64
 
 	lease *store.Lease
@@ -139,9 +137,16 @@ func (l *Loader) arriving(plan string) *flight {
 }
 
 func sumOf(r io.Reader) (uint64, error) {
-	h := xxh3.New()
-	if _, err := io.CopyBuffer(struct{ io.Writer }{h}, r, make([]byte, 256<<10)); err != nil {
-		return 0, &source.Error{Kind: source.Broken, What: "cannot be read back", Err: err}
+	var sum store.Sum
+	b := make([]byte, pieceSize)
+	for {
+		n, err := io.ReadFull(r, b)
+		sum.Write(b[:n])
+		switch {
+		case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+			return sum.Sum64(), nil
+		case err != nil:
+			return 0, &source.Error{Kind: source.Broken, What: "cannot be read back", Err: err}
+		}
 	}
-	return h.Sum64(), nil
 }

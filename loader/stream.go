@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type stream struct {
 	// watch's own:
 	seen   int64
 	seenAt time.Time
+	looks  int
 	speed  float64
 }
 
@@ -313,7 +315,7 @@ func stalled(ctx context.Context, err error) error {
 
 // slow returns the streams that a second request would overtake.
 func (f *flight) slow(gen *generation, now time.Time) []*stream {
-	first, rate, ok := gen.link.usual()
+	usual, known := gen.link.usual()
 	gen.mu.Lock()
 	defer gen.mu.Unlock()
 	var out []*stream
@@ -324,18 +326,19 @@ func (f *flight) slow(gen *generation, now time.Time) []*stream {
 		}
 		if d := now.Sub(s.seenAt).Seconds(); d > 0 {
 			speed := float64(n-s.seen) / d
-			if s.speed == 0 {
+			if s.looks++; s.looks == 1 {
 				s.speed = speed
 			}
 			s.speed += (speed - s.speed) / 2
 			s.seen, s.seenAt = n, now
 		}
-		if s.second || s.doubly.Load() || s.block.Load() < 0 {
+		block := int(s.block.Load())
+		if s.second || s.doubly.Load() || block < 0 || s.looks < 2 {
 			continue
 		}
-		off, size := s.part.Range(int(s.block.Load()))
-		left := min(size, off+size-s.part.Came(int(s.block.Load())))
-		if tooSlow(now.Sub(s.began), s.speed, left, first, rate, ok) {
+		off, size := s.part.Range(block)
+		left := off + size - s.part.Came(block)
+		if tooSlow(now.Sub(s.began), s.speed, n, left, usual, known) {
 			s.doubly.Store(true)
 			out = append(out, s)
 		}
@@ -343,19 +346,22 @@ func (f *flight) slow(gen *generation, now time.Time) []*stream {
 	return out
 }
 
-// tooSlow says whether a request under way for age, at speed, with left bytes
-// of its block to come, would be overtaken by a new one: by a good deal, for
-// the bytes are paid for twice. known is false where nobody can say yet how
-// requests usually go.
-func tooSlow(age time.Duration, speed float64, left int64, first time.Duration, rate float64, known bool) bool {
+// tooSlow says whether a request under way for age, which brought got bytes and
+// goes at speed, would be overtaken with the left bytes of its block by a new
+// one: by a good deal, for those bytes are paid for twice, and only where it
+// takes longer than such requests do anyhow. known is false where nobody can
+// say yet how they usually go.
+func tooSlow(age time.Duration, speed float64, got, left int64, usual habit, known bool) bool {
 	if !known {
 		return age > 2*time.Second && speed < 1<<10
 	}
-	if age < 3*first+2*watchEvery || speed > rate/4 {
-		return false
+	fresh := usual.first.Seconds() + float64(left)/usual.rate
+	whole := usual.first.Seconds() + float64(got+left)/usual.rate
+	rest := math.Inf(1)
+	if speed > 0 {
+		rest = float64(left) / speed
 	}
-	fresh := first.Seconds() + float64(left)/rate
-	return speed <= 0 || float64(left)/speed > 2*fresh
+	return rest > 2*fresh && age.Seconds()+rest > 2*usual.spread*whole && age > usual.first+2*watchEvery
 }
 
 // second asks again for what a slow stream has not brought of its block. Who

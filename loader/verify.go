@@ -11,8 +11,6 @@ import (
 	"hash/crc64"
 	"sync"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -62,7 +60,7 @@ func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (ve
 			return good, err
 		}
 		written, check := p.Block(i)
-		var block xxh3.Hasher
+		var block store.Sum
 		off, n := p.Range(i)
 		for at := off; at < off+n; {
 			if ctx.Err() != nil {
@@ -72,7 +70,7 @@ func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (ve
 			if _, err := p.ReadAt(b, at); err != nil {
 				return good, &source.Error{Kind: source.Broken, File: p.File.Name, What: "cannot be read back", Err: err}
 			}
-			_, _ = block.Write(b)
+			block.Write(b)
 			all(whole, sums, b)
 			at += int64(len(b))
 		}

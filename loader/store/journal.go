@@ -16,13 +16,13 @@ import (
 // A journal lies beside a part and says which of its blocks were written and
 // what their checksum was. Appended to, never rewritten:
 //
-//	head    "thawj1\n\x00" · identity of the file (32) · block size (8) · crc32c of the above (4)
-//	record  block number (4) · xxh3 of the block (8) · crc32c of the above (4)
+//	head    "thawj2\n\x00" · identity of the file (32) · block size (8) · crc32c of the above (4)
+//	record  block number (4) · Sum of the block (8) · crc32c of the above (4)
 //
 // A record cut short by a crash fails its checksum, and it and what follows
 // count as not written.
 const (
-	journalMagic = "thawj1\n\x00"
+	journalMagic = "thawj2\n\x00"
 	headSize     = 8 + 32 + 8 + 4
 	recordSize   = 4 + 8 + 4
 )

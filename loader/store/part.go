@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -175,7 +173,7 @@ func (p *Part) resume(ctx context.Context) error {
 		if _, err := p.f.ReadAt(buf[:n], off); err != nil {
 			continue // whatever the reason, the block is fetched again
 		}
-		if xxh3.Hash(buf[:n]) != sum {
+		if SumOf(buf[:n]) != sum {
 			continue
 		}
 		p.have[i], p.sums[i] = true, sum
@@ -278,7 +276,7 @@ type Writer struct {
 
 	mu     sync.Mutex   // guards the fields below and the order of writes
 	at     atomic.Int64 // written under mu, read by anybody
-	sum    xxh3.Hasher
+	sum    Sum
 	expect *uint64
 	whole  bool
 }
@@ -290,7 +288,7 @@ func (w *Writer) At() (at, end int64) { return w.at.Load(), w.end }
 // ErrSum says that a block is not what Expect promised.
 var ErrSum = errors.New("the block is not what its checksum says")
 
-// Expect says what the xxh3 of the block must be.
+// Expect says what the Sum of the block must be.
 func (w *Writer) Expect(sum uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -330,7 +328,7 @@ func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
 		return 0, false, nil
 	}
 	b = b[at-off:]
-	_, _ = w.sum.Write(b)
+	w.sum.Write(b)
 	if err := p.write(b, at); err != nil {
 		w.reset()
 		return 0, false, err
@@ -418,7 +416,7 @@ func (p *Part) Put(i int, data []byte) error {
 	return err
 }
 
-// Block is the xxh3 that block i had when it was written; ok is false for one
+// Block is the Sum that block i had when it was written; ok is false for one
 // that is not here, or was another checkpoint's.
 func (p *Part) Block(i int) (sum uint64, ok bool) {
 	p.mu.Lock()
