@@ -43,6 +43,7 @@ var layers = map[string]int{
 	"runtime/engine":     1,
 	"runtime/keeper":     1,
 	"runtime/gpu":        1,
+	"runtime/warm":       1,
 	"runtime/replica":    2,
 	"platform/schedule":  1,
 	"platform/catalog":   1,

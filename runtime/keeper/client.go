@@ -346,6 +346,9 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 		if why, ok := strings.CutPrefix(a.Error, ErrNoParent.Error()); ok {
 			return a, fmt.Errorf("%w%s", ErrNoParent, why)
 		}
+		if a.NoParent {
+			return a, fmt.Errorf("%w: %s", ErrNoParent, strings.TrimPrefix(a.Error, ErrNoParent.Error()+": "))
+		}
 		if a.Error != "" {
 			return a, errors.New(a.Error)
 		}

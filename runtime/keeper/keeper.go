@@ -90,7 +90,8 @@ func Run(ctx context.Context, o Options) error {
 	defer os.RemoveAll(scratch)
 	k := &keep{
 		o: o, byID: map[string]*proc{}, byPID: map[int]*proc{}, clients: map[*client]bool{},
-		ooms: oomKills(), inbox: make(chan message), drained: make(chan *proc), stop: make(chan struct{}),
+		forks: map[string]*forking{}, early: map[int]syscall.WaitStatus{}, ooms: oomKills(),
+		inbox: make(chan message), drained: make(chan *proc), forked: make(chan *forking), stop: make(chan struct{}),
 	}
 	defer close(k.stop)
 	go k.accept(ln)
@@ -113,8 +114,12 @@ type keep struct {
 	// unclaimed is what was just created in shared memory.
 	unclaimed []leaving
 
+	forks map[string]*forking        // conversations with parents, by id
+	early map[int]syscall.WaitStatus // ends of processes that a parent may be about to name
+
 	inbox   chan message
 	drained chan *proc
+	forked  chan *forking
 	stop    chan struct{} // closed when run has returned
 }
 
@@ -197,6 +202,11 @@ func (k *keep) run(ctx context.Context) error {
 			}
 		case p := <-k.drained:
 			k.tell(p)
+		case f := <-k.forked:
+			r := k.born(f)
+			r.Seq = f.seq
+			f.from.say(r)
+			sweep.Reset(sweepAfter)
 		case m := <-k.inbox:
 			switch {
 			case m.gone:
@@ -212,7 +222,10 @@ func (k *keep) run(ctx context.Context) error {
 				m.from.say(reply{Seq: m.req.Seq})
 				end(time.Duration(m.req.Grace)*time.Millisecond, "the agent said so")
 			default:
-				r := k.answer(m.req)
+				r, later := k.answer(m.from, m.req)
+				if later {
+					break
+				}
 				r.Seq = m.req.Seq
 				m.from.say(r)
 			}
@@ -228,7 +241,7 @@ func (k *keep) run(ctx context.Context) error {
 
 // quiet reports whether nothing of what we started is left, strays included.
 func (k *keep) quiet() bool {
-	if len(k.byPID) > 0 {
+	if len(k.byPID) > 0 || len(k.forks) > 0 {
 		return false
 	}
 	for _, p := range k.byID {
@@ -239,20 +252,26 @@ func (k *keep) quiet() bool {
 	return k.sweep() == 0
 }
 
-func (k *keep) answer(r *request) reply {
+// answer does what was asked; later says that the answer comes by itself.
+func (k *keep) answer(from *client, r *request) (a reply, later bool) {
+	if r.Op != "spawn" {
+		return k.reply(r), false
+	}
+	if r.Process == nil {
+		return reply{Error: "spawn: no process"}, false
+	}
+	pid, err := k.spawn(*r.Process, from, r.Seq)
+	if err != nil {
+		if old := k.byID[r.Process.ID]; (old == nil || old.told) && k.forks[r.Process.ID] == nil {
+			os.RemoveAll(r.Process.Scratch)
+		}
+		return reply{Error: err.Error(), NoParent: errors.Is(err, ErrNoParent)}, false
+	}
+	return reply{PID: pid}, pid == 0
+}
+
+func (k *keep) reply(r *request) reply {
 	switch r.Op {
-	case "spawn":
-		if r.Process == nil {
-			return reply{Error: "spawn: no process"}
-		}
-		pid, err := k.spawn(*r.Process)
-		if err != nil {
-			if k.byID[r.Process.ID] == nil || k.byID[r.Process.ID].told {
-				os.RemoveAll(r.Process.Scratch)
-			}
-			return reply{Error: err.Error()}
-		}
-		return reply{PID: pid}
 	case "list":
 		items := make([]Running, 0, len(k.byID))
 		for _, p := range k.byID {
@@ -296,18 +315,23 @@ func (k *keep) answer(r *request) reply {
 	return reply{Error: "unknown op " + r.Op}
 }
 
-func (k *keep) spawn(p Process) (int, error) {
+// spawn executes a process, or has a parent fork it: then the pid is 0, and the
+// answer comes later.
+func (k *keep) spawn(p Process, from *client, seq uint64) (int, error) {
 	if err := p.check(); err != nil {
 		return 0, err
+	}
+	if k.forks[p.ID] != nil {
+		return 0, fmt.Errorf("%s is being forked already", p.ID)
+	}
+	if p.Via != "" && len(k.forks) >= maxForks {
+		return 0, fmt.Errorf("%w: %d others are on their way", ErrNoParent, len(k.forks))
 	}
 	if k.ending {
 		return 0, errors.New("the keeper is ending")
 	}
 	if old := k.byID[p.ID]; old != nil && !old.told {
 		return 0, fmt.Errorf("%s is running already (pid %d)", p.ID, old.PID)
-	}
-	if p.Via != "" {
-		return 0, ErrNoParent
 	}
 	if p.Dir == "" {
 		p.Dir = k.o.Dir
@@ -326,20 +350,24 @@ func (k *keep) spawn(p Process) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer w.Close()
-	abandon := func() { j.pipe.Close(); j.file.Close() }
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		abandon()
-		return 0, err
-	}
-	defer null.Close()
+	abandon := func() { j.pipe.Close(); j.file.Close(); w.Close() }
 	out := w.Fd()
 	// A pipe of ours does not block; a program expects its output to.
 	if err := syscall.SetNonblock(int(out), false); err != nil {
 		abandon()
 		return 0, err
 	}
+	if p.Via != "" {
+		k.forkVia(&forking{p: p, j: j, from: from, seq: seq, began: time.Now()}, w)
+		return 0, nil
+	}
+	defer w.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		abandon()
+		return 0, err
+	}
+	defer null.Close()
 	pid, err := syscall.ForkExec(p.Argv[0], p.Argv, &syscall.ProcAttr{
 		Dir: p.Dir, Env: append(slices.Clone(p.Env), marker+p.ID),
 		Files: []uintptr{null.Fd(), out, out}, Sys: groupLeader(),
@@ -348,14 +376,19 @@ func (k *keep) spawn(p Process) (int, error) {
 		abandon()
 		return 0, &os.PathError{Op: "exec", Path: p.Argv[0], Err: err}
 	}
+	k.begin(p, pid, j)
+	k.o.Log.Info("spawned", "id", p.ID, "pid", pid, "program", filepath.Base(p.Argv[0]))
+	return pid, nil
+}
+
+// begin enters a process that runs.
+func (k *keep) begin(p Process, pid int, j *journal) {
 	pr := &proc{journal: j, scratch: p.Scratch, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
 	k.byID[p.ID], k.byPID[pid] = pr, pr
 	if k.spawned++; k.spawned%16 == 1 {
 		k.pruneLogs()
 	}
 	go j.copy()
-	k.o.Log.Info("spawned", "id", p.ID, "pid", pid, "program", filepath.Base(p.Argv[0]))
-	return pid, nil
 }
 
 // pruneLogs drops the oldest logs of processes that have ended.
@@ -382,41 +415,50 @@ func (k *keep) reap() (some bool) {
 			break
 		}
 		some = true
-		p := k.byPID[pid]
-		if p == nil {
-			continue
+		if k.byPID[pid] != nil {
+			k.over(pid, ws)
+		} else if len(k.forks) > 0 {
+			k.early[pid] = ws
 		}
-		// What is left of the group goes at once: its number is not given to
-		// anybody else while it has members.
-		syscall.Kill(-pid, syscall.SIGKILL)
-		delete(k.byPID, pid)
-		e := &Exit{ID: p.ID, PID: pid, Code: -1, At: time.Now()}
-		if ws.Signaled() {
-			e.Signal = ws.Signal()
-			if e.Signal == syscall.SIGKILL {
-				n := oomKills()
-				e.OOM, k.ooms = n > k.ooms, n
-			}
-		} else {
-			e.Code = ws.ExitStatus()
-		}
-		p.Exit = e
-		orphans := slices.Clone(k.unclaimed)
-		go func() {
-			p.journal.finish(drainLog)
-			p.clear(orphans)
-			select {
-			case k.drained <- p:
-			case <-k.stop:
-			}
-		}()
 	}
 	return some
+}
+
+// over is the end of a process.
+func (k *keep) over(pid int, ws syscall.WaitStatus) {
+	p := k.byPID[pid]
+	// What is left of the group goes at once: its number is not given to
+	// anybody else while it has members.
+	syscall.Kill(-pid, syscall.SIGKILL)
+	delete(k.byPID, pid)
+	e := &Exit{ID: p.ID, PID: pid, Code: -1, At: time.Now()}
+	if ws.Signaled() {
+		e.Signal = ws.Signal()
+		if e.Signal == syscall.SIGKILL {
+			n := oomKills()
+			e.OOM, k.ooms = n > k.ooms, n
+		}
+	} else {
+		e.Code = ws.ExitStatus()
+	}
+	p.Exit = e
+	orphans := slices.Clone(k.unclaimed)
+	go func() {
+		p.journal.finish(drainLog)
+		p.clear(orphans)
+		select {
+		case k.drained <- p:
+		case <-k.stop:
+		}
+	}()
 }
 
 // sweep kills children of ours that no living engine owns, and says how many
 // it saw. They are what engines forked and abandoned.
 func (k *keep) sweep() (seen int) {
+	if len(k.forks) > 0 {
+		return 1 // one of them may be about to be named; there will be a next time
+	}
 	self := os.Getpid()
 	for _, c := range kindred() {
 		if c.parent != self || c.zombie || k.byPID[c.pid] != nil || k.byPID[c.group] != nil {

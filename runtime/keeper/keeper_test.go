@@ -102,6 +102,7 @@ func act(args []string) int {
 }
 
 type house struct {
+	program   string // of its warm parent
 	t         *testing.T
 	dir, sock string
 	*Client

@@ -73,6 +73,16 @@ func parseStat(pid int, stat []byte) (kin, bool) {
 	return k, true
 }
 
+// child reports whether a process is a child of ours.
+func child(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return true // it has ended, and its end has been or will be reaped
+	}
+	k, ok := parseStat(pid, stat)
+	return ok && k.parent == os.Getpid()
+}
+
 // belongs reports whether the process was given this line of environment.
 func belongs(pid int, line string) bool {
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")

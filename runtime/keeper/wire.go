@@ -34,6 +34,10 @@ type Process struct {
 	ID string `json:"id"`
 	// Argv is the program, as a path, and its arguments.
 	Argv []string `json:"argv"`
+	// Via is the unix socket of a warm parent of the same program (package
+	// runtime/warm): it forks the process instead of the keeper executing it.
+	// What comes of it is the same: a child of the keeper, leader of its group.
+	Via string `json:"via,omitempty"`
 	// Env is the whole environment; nothing is inherited from the keeper.
 	Env []string `json:"env,omitempty"`
 	// Dir is the working directory; empty is the keeper's folder.
@@ -43,9 +47,6 @@ type Process struct {
 	// Scratch is a folder that is made for the process (mode 0700, empty) and
 	// removed with all that is in it when its group is gone; see Scratch.
 	Scratch string `json:"scratch,omitempty"`
-	// Via is the socket of a warm interpreter that is to fork the process
-	// instead of it being executed; "" for none. ErrNoParent: it cannot.
-	Via string `json:"via,omitempty"`
 	// Meta are the agent's notes, given back by List as they are.
 	Meta json.RawMessage `json:"meta,omitempty"`
 }
@@ -111,6 +112,8 @@ type reply struct {
 	PID   int       `json:"pid,omitempty"`
 	Items []Running `json:"items,omitempty"`
 	Tail  string    `json:"tail,omitempty"`
+	// NoParent: the error is about Via.
+	NoParent bool `json:"no_parent,omitempty"`
 }
 
 // lines reads the protocol's lines; a line that is too long is an error.
@@ -139,7 +142,7 @@ func (p *Process) check() error {
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
 		return errors.New("nothing to run: argv is empty")
 	}
-	for _, list := range [][]string{p.Argv, p.Env, {p.Dir, p.Log, p.Scratch}} {
+	for _, list := range [][]string{p.Argv, p.Env, {p.Dir, p.Log, p.Via, p.Scratch}} {
 		for _, s := range list {
 			if strings.IndexByte(s, 0) >= 0 {
 				return errors.New("a NUL byte in arguments or environment")

@@ -1,0 +1,151 @@
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// forkWait bounds the conversation with a parent: one that hangs costs a start
+// this much, and the keeper nothing.
+const forkWait = 3 * time.Second
+
+// maxForks bounds the conversations under way.
+const maxForks = 16
+
+// forking is a spawn through a parent, while somebody speaks to that parent.
+type forking struct {
+	p     Process
+	j     *journal
+	from  *client
+	seq   uint64
+	conn  *net.UnixConn // held until the engine is told to go on
+	pid   int
+	err   error
+	began time.Time
+}
+
+// forkVia asks the parent on p.Via for a process. The conversation is beside,
+// for the keeper waits for nobody; its outcome comes back on k.forked.
+func (k *keep) forkVia(f *forking, out *os.File) {
+	k.forks[f.p.ID] = f
+	go func() {
+		defer out.Close()
+		f.conn, f.pid, f.err = askParent(f.p, out)
+		select {
+		case k.forked <- f:
+		case <-k.stop:
+			if f.conn != nil {
+				f.conn.Close() // untold, it ends
+			}
+		}
+	}()
+}
+
+// born takes the outcome. The process is a child of ours by now, and goes on
+// when we say so: only once it is known to be ours.
+func (k *keep) born(f *forking) reply {
+	delete(k.forks, f.p.ID)
+	defer k.forgetEarly()
+	if f.conn != nil {
+		defer f.conn.Close()
+	}
+	err := f.err
+	if err == nil && k.ending {
+		err = errors.New("the keeper is ending")
+	}
+	if err == nil && !child(f.pid) {
+		err = fmt.Errorf("process %d is no child of the keeper", f.pid)
+	}
+	if err == nil {
+		f.conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err = f.conn.Write([]byte{'\n'})
+	}
+	if err != nil {
+		f.j.pipe.Close()
+		f.j.file.Close()
+		if f.p.Scratch != "" {
+			os.RemoveAll(f.p.Scratch)
+		}
+		k.o.Log.Warn("not forked", "id", f.p.ID, "why", err)
+		return reply{Error: err.Error(), NoParent: true}
+	}
+	k.begin(f.p, f.pid, f.j)
+	k.o.Log.Info("forked", "id", f.p.ID, "pid", f.pid, "took", time.Since(f.began).Round(time.Millisecond))
+	if ws, ok := k.early[f.pid]; ok { // it is over already
+		k.over(f.pid, ws)
+	}
+	return reply{PID: f.pid}
+}
+
+// forgetEarly drops the ends of processes that nobody can claim any more.
+func (k *keep) forgetEarly() {
+	if len(k.forks) == 0 {
+		clear(k.early)
+	}
+}
+
+// askParent has a parent fork, and gives the connection on which the engine to
+// be waits for one byte. See runtime/warm for what is said.
+func askParent(p Process, out *os.File) (conn *net.UnixConn, pid int, err error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer null.Close()
+	line, err := json.Marshal(struct {
+		Op   string   `json:"op"`
+		Argv []string `json:"argv"`
+		Env  []string `json:"env"`
+		Dir  string   `json:"dir"`
+	}{"fork", p.Argv, append(p.Env[:len(p.Env):len(p.Env)], marker+p.ID), p.Dir})
+	if err != nil {
+		return nil, 0, err
+	}
+	short, done, err := shortPath(p.Via)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer done()
+	d := net.Dialer{Timeout: forkWait}
+	c, err := d.Dial("unix", short)
+	if err != nil {
+		return nil, 0, err
+	}
+	conn = c.(*net.UnixConn)
+	defer func() {
+		if err != nil {
+			conn.Close()
+			conn = nil
+		}
+	}()
+	conn.SetDeadline(time.Now().Add(forkWait))
+	line = append(line, '\n')
+	fds := syscall.UnixRights(int(null.Fd()), int(out.Fd()), int(out.Fd()))
+	n, _, err := conn.WriteMsgUnix(line, fds, nil)
+	if err == nil && n < len(line) {
+		_, err = conn.Write(line[n:])
+	}
+	if err != nil {
+		return conn, 0, err
+	}
+	var a struct {
+		PID   int    `json:"pid"`
+		Error string `json:"error"`
+	}
+	switch err = newLines(conn).next(&a); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return conn, 0, fmt.Errorf("no answer within %s", forkWait)
+	case err != nil:
+		return conn, 0, fmt.Errorf("no answer: %w", err)
+	case a.Error != "":
+		return conn, 0, errors.New(a.Error)
+	case a.PID <= 1:
+		return conn, 0, fmt.Errorf("%d is no process", a.PID)
+	}
+	return conn, a.PID, nil
+}

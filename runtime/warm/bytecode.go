@@ -1,0 +1,63 @@
+package warm
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Bytecode says how many of a sample of an environment's modules are compiled.
+// Without that, each process of a start compiles some 5,000 modules: a start of
+// vLLM takes 96 s instead of 19 s. The packages themselves are looked at, not
+// what is below them: some folders, some hundred names, no file opened.
+func (e Environment) Bytecode(packages ...string) (have, of int) {
+	if e.Site == "" {
+		return 0, 0
+	}
+	tag := "." + strings.Replace(filepath.Base(filepath.Dir(e.Site)), "python3.", "cpython-3", 1) + ".pyc"
+	for _, p := range packages {
+		dir := filepath.Join(e.Site, p)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		compiled := map[string]bool{}
+		if cached, err := os.ReadDir(filepath.Join(dir, "__pycache__")); err == nil {
+			for _, c := range cached {
+				compiled[c.Name()] = true
+			}
+		}
+		for _, entry := range entries {
+			name, ok := strings.CutSuffix(entry.Name(), ".py")
+			if !ok || entry.IsDir() {
+				continue
+			}
+			of++
+			if compiled[name+tag] {
+				have++
+			}
+		}
+	}
+	return have, of
+}
+
+// Sample of the packages of a row that Bytecode looks at.
+func Sample(row string) []string {
+	return []string{row, row + "/v1/engine", row + "/entrypoints", row + "/config", "torch", "torch/_dynamo", "torch/distributed", "transformers", "pydantic", "fastapi"}
+}
+
+// Compile is the command that makes an environment's bytecode.
+func (e Environment) Compile() []string {
+	return append(append([]string{}, e.Python...), "-m", "compileall", "-q", "-j", "0", e.Site)
+}
+
+// Writable reports whether bytecode can be written by us.
+func (e Environment) Writable() bool {
+	f, err := os.CreateTemp(e.Site, ".thaw-")
+	if err != nil {
+		return false
+	}
+	f.Close()
+	os.Remove(f.Name())
+	return true
+}

@@ -1,0 +1,100 @@
+package warm
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Facts are what a parent says of itself.
+type Facts struct {
+	Protocol int     `json:"protocol"`
+	PID      int     `json:"pid"`
+	Row      string  `json:"row"`
+	Program  string  `json:"program"`
+	Python   string  `json:"python"`  // "3.11.7"
+	Version  string  `json:"version"` // of the engine, "0.32.0"
+	Imports  float64 `json:"import_seconds"`
+	Modules  int     `json:"modules"`
+	// Missing are modules of the row that this version has not.
+	Missing []string `json:"missing"`
+	Threads int      `json:"threads"`   // 1, or nothing is forked
+	Touched []string `json:"touched"`   // devices of accelerators that are open: none, or nothing is forked
+	Bytes   int64    `json:"own_bytes"` // of memory, its share of what it shares (PSS)
+	Forks   int      `json:"forks"`
+	// Reads are the variables that imports asked for, Env what it was started with.
+	Reads []string          `json:"reads"`
+	Env   map[string]string `json:"env"`
+	// Files change when the installation does; see Print.
+	Files []string `json:"files"`
+}
+
+// Protocol that parents speak.
+const Protocol = 1
+
+// maxAnswer bounds the answer of a parent.
+const maxAnswer = 4 << 20
+
+// Ask asks a parent what it is. socket is its path, at most some hundred bytes
+// long. It waits until the parent answers or ctx ends.
+func Ask(ctx context.Context, socket string) (Facts, error) {
+	short, done, err := shortPath(socket)
+	if err != nil {
+		return Facts{}, err
+	}
+	defer done()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", short)
+	if err != nil {
+		return Facts{}, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := conn.Write([]byte("{\"op\":\"facts\"}\n")); err != nil {
+		return Facts{}, err
+	}
+	in := bufio.NewScanner(conn)
+	in.Buffer(make([]byte, 0, 64<<10), maxAnswer)
+	if !in.Scan() {
+		if err := context.Cause(ctx); err != nil {
+			return Facts{}, err
+		}
+		return Facts{}, errors.Join(errors.New("the parent does not answer"), in.Err())
+	}
+	return parseFacts(in.Bytes())
+}
+
+func parseFacts(line []byte) (Facts, error) {
+	var a struct {
+		Facts *Facts `json:"facts"`
+		Error string `json:"error"`
+	}
+	if err := json.Unmarshal(line, &a); err != nil {
+		return Facts{}, fmt.Errorf("the parent's answer: %w", err)
+	}
+	switch {
+	case a.Error != "":
+		return Facts{}, fmt.Errorf("the parent says: %.200s", a.Error)
+	case a.Facts == nil || a.Facts.PID <= 1:
+		return Facts{}, errors.New("the parent's answer has no facts")
+	case a.Facts.Protocol != Protocol:
+		return Facts{}, fmt.Errorf("the parent speaks protocol %d, this is %d", a.Facts.Protocol, Protocol)
+	}
+	return *a.Facts, nil
+}
+
+// Unfit is why a parent would fork nothing; "" if it would.
+func (f Facts) Unfit() string {
+	switch {
+	case f.Threads != 1:
+		return fmt.Sprintf("the warm interpreter has %d threads", f.Threads)
+	case len(f.Touched) > 0:
+		return "the warm interpreter holds " + f.Touched[0] + " open"
+	}
+	return ""
+}

@@ -1,0 +1,443 @@
+"""The warm interpreter of thaw: imports what an engine imports, then forks engines.
+
+    python parent.py SOCKET PROGRAM ROW
+
+PROGRAM is the engine's own command (a Python script). Whoever connects to the
+unix socket sends one line of JSON:
+
+    {"op": "facts"}                                      -> {"facts": {...}}
+    {"op": "fork", "argv": [...], "env": [...], "dir": D}  with three descriptors
+        -> {"pid": N}, sent by the engine to be; it runs after one byte of answer
+
+Only the process that adopts our orphans (the keeper, a child subreaper) may ask
+for a fork. The engine to be is re-parented to it, leads its own process group,
+and then is what it would be had it been executed: PROGRAM as __main__, with its
+own arguments, environment, folder and descriptors, and nothing of ours but the
+modules. The parent starts no thread, opens no device and reads no model.
+"""
+
+import sys
+
+import ctypes
+import gc
+import importlib
+import importlib.machinery
+import json
+import os
+import signal
+import socket
+import struct
+import time
+import types
+
+MAX_LINE = 4 << 20
+TURN = 2.0  # seconds that one who connected may take
+BURST, WITHIN = 16, 10.0  # so many forks in so many seconds, then no more
+PR_SET_PDEATHSIG = 1
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+# What an engine's command imports before it has read its arguments, and what it
+# imports afterwards, found by looking at sys.modules of a running engine. What
+# this installation does not have is skipped.
+ROWS = {
+    "vllm": [
+        "setproctitle",
+        "vllm",
+        "vllm.entrypoints.cli.main",
+        "vllm.entrypoints.cli.serve",
+        "vllm.entrypoints.cli.benchmark.main",
+        "vllm.entrypoints.cli.collect_env",
+        "vllm.entrypoints.cli.download_kernels",
+        "vllm.entrypoints.cli.launch",
+        "vllm.entrypoints.cli.openai",
+        "vllm.entrypoints.cli.preload",
+        "vllm.entrypoints.cli.run_batch",
+        "vllm.entrypoints.cli.snapshot",
+        "vllm.entrypoints.openai.api_server",
+        "vllm.v1.engine.core",
+        "vllm.v1.engine.async_llm",
+        "vllm.v1.worker.worker_base",
+        "vllm.model_executor.models.llama",
+    ],
+    # A row for tests of the mechanism: nothing is imported.
+    "bare": [],
+}
+
+
+class Watched(dict):
+    """Stands below os.environ while modules are imported and notes which names
+    are asked for. One who copies everything has asked for nothing."""
+
+    def __init__(self, data):
+        super().__init__(data)
+        self.asked = set()
+        self.coming = []
+
+    def __iter__(self):
+        self.coming = list(super().__iter__())
+        return iter(list(self.coming))
+
+    def __getitem__(self, key):
+        if self.coming and self.coming[0] == key:
+            del self.coming[0]
+        else:
+            self.coming = []
+            self.asked.add(key)
+        return super().__getitem__(key)
+
+
+def main():
+    path, program, row = sys.argv[1:4]
+    began = time.monotonic()
+    # Imports look where the program's own would, and not in our folder.
+    sys.path[0] = os.path.dirname(os.path.realpath(program))
+    before = dict(os.environb)
+    plain = os.environ._data
+    os.environ._data = os.environb._data = watched = Watched(plain)
+    # What is compiled here no engine compiles again.
+    silent, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    missing = load(row)
+    if row in AHEAD:
+        AHEAD[row]()
+    sys.dont_write_bytecode = silent
+    plain.clear()
+    plain.update(watched)
+    os.environ._data = os.environb._data = plain
+    asked = {os.fsdecode(k) for k in watched.asked}
+    wrote = {k: v for k, v in plain.items() if before.get(k) != v}
+    if t := sys.modules.get("setproctitle"):
+        # The first call finds the place of the title, while there is one.
+        t.setproctitle("thaw: warm " + row)
+    # Libraries may have threads that they end before a fork (OpenBLAS): have
+    # them ended, and see that a fork works at all.
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    gc.collect()
+    gc.freeze()
+
+    listener = listen(path)
+    facts = {
+        "protocol": 1,
+        "pid": os.getpid(),
+        "row": row,
+        "program": program,
+        "python": sys.version.split()[0],
+        "version": version(row),
+        "import_seconds": round(time.monotonic() - began, 3),
+        "modules": len(sys.modules),
+        "missing": missing,
+        "reads": sorted(asked),
+        "env": {os.fsdecode(k): os.fsdecode(v) for k, v in before.items()},
+        "files": files(row),
+        "own_bytes": memory(),
+        "forks": 0,
+    }
+    print(f"thaw: warm {row} {facts['version']} after {facts['import_seconds']:.1f} s: "
+          f"{facts['modules']} modules, {len(threads())} thread, {facts['own_bytes'] >> 20} MiB", flush=True)
+    job = serve(listener, facts)
+    # Only an engine comes here.
+    job["row"] = row
+    become(job, before, wrote, program)
+
+
+def load(row):
+    """Imports what a row names; the names that this installation has not."""
+    missing = []
+    for name in ROWS[row]:
+        try:
+            importlib.import_module(name)
+        except ImportError as e:
+            # A row is for several versions, so a name that is gone is no matter.
+            # A module that is there and fails is: engines would fail as well.
+            if name == row or e.name is None or not (name + ".").startswith(e.name + "."):
+                raise
+            missing.append(name)
+    return missing
+
+
+def listen(path):
+    old = os.umask(0o177)
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Whoever finds the socket finds it listening.
+        at = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+        short = f"/proc/self/fd/{at}/"
+        base = os.path.basename(path)
+        for name in (base, base + ".new"):
+            try:
+                os.unlink(short + name)
+            except FileNotFoundError:
+                pass
+        s.bind(short + base + ".new")
+        s.listen(64)
+        os.rename(short + base + ".new", short + base)
+        os.close(at)
+    finally:
+        os.umask(old)
+    return s
+
+
+def threads():
+    return os.listdir("/proc/self/task")
+
+
+def touched():
+    """Devices of an accelerator that are open: none may be."""
+    out = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            to = os.readlink("/proc/self/fd/" + fd)
+        except OSError:
+            continue
+        if to.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")):
+            out.append(to)
+    return out
+
+
+def memory():
+    try:
+        with open("/proc/self/smaps_rollup") as f:
+            for line in f:
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return 0
+
+
+def version(row):
+    try:
+        return str(getattr(sys.modules.get(row), "__version__", ""))
+    except Exception:
+        return ""
+
+
+def files(row):
+    """Files by which a changed installation is known, cheaply."""
+    out = []
+    for name in (row, "torch", "transformers", "numpy"):
+        m = sys.modules.get(name)
+        f = getattr(m, "__file__", None)
+        if f:
+            out += [f, os.path.dirname(f)]
+            for v in ("version.py", "_version.py"):
+                v = os.path.join(os.path.dirname(f), v)
+                if os.path.exists(v):
+                    out.append(v)
+    roots = {os.path.dirname(os.path.dirname(f)) for f in out if f.endswith("__init__.py")}
+    return sorted(set(out) | roots)
+
+
+def unfit(forks, times):
+    """Why nothing can be forked now, or ''."""
+    n = threads()
+    if len(n) != 1:
+        names = []
+        for t in n:
+            try:
+                with open(f"/proc/self/task/{t}/comm") as f:
+                    names.append(f.read().strip())
+            except OSError:
+                pass
+        return f"it has {len(n)} threads ({', '.join(names)})"
+    if t := touched():
+        return f"it holds {t[0]} open"
+    now = time.monotonic()
+    while times and now - times[0] > WITHIN:
+        del times[0]
+    if len(times) >= BURST:
+        return f"{BURST} forks in {WITHIN:.0f} s are enough"
+    return ""
+
+
+def serve(listener, facts):
+    """Answers until a fork makes this process an engine: then it returns in the
+    engine what was asked for. In the parent it never returns."""
+    times = []
+    while True:
+        conn, _ = listener.accept()
+        try:
+            conn.settimeout(TURN)
+            pid, uid, _ = struct.unpack("3i", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != os.getuid():
+                continue
+            req, fds = receive(conn)
+            try:
+                if req.get("op") == "facts":
+                    facts.update(threads=len(threads()), touched=touched(), own_bytes=memory())
+                    say(conn, {"facts": facts})
+                elif req.get("op") != "fork":
+                    say(conn, {"error": f"no such op: {req.get('op')!r:.40}"})
+                elif why := wrong(req, fds) or unfit(facts["forks"], times):
+                    say(conn, {"error": why})
+                else:
+                    times.append(time.monotonic())
+                    facts["forks"] += 1
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    between = os.fork()
+                    if between == 0:
+                        if engine(conn, req, pid):
+                            listener.close()
+                            conn.close()
+                            req["fds"], fds = fds, []
+                            return req
+                    os.waitpid(between, 0)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        except Exception as e:  # of one who asked badly, or is gone
+            try:
+                say(conn, {"error": f"{type(e).__name__}: {e}"[:500]})
+            except OSError:
+                pass
+        finally:
+            conn.close()
+
+
+def wrong(req, fds):
+    if len(fds) != 3:
+        return f"{len(fds)} descriptors, want 3"
+    if not all(isinstance(req.get(k), list) and all(isinstance(s, str) for s in req[k]) for k in ("argv", "env")):
+        return "argv and env must be lists of text"
+    if not req["argv"] or not isinstance(req.get("dir"), str):
+        return "no argv or no dir"
+    return ""
+
+
+def receive(conn):
+    """One line of JSON, and the descriptors that came with its first bytes."""
+    data, fds, _, _ = socket.recv_fds(conn, 1 << 16, 8)
+    try:
+        parts = [data]
+        size = len(data)
+        while data and not data.endswith(b"\n"):
+            data = conn.recv(1 << 16)
+            parts.append(data)
+            size += len(data)
+            if size > MAX_LINE:
+                raise ValueError("the line is too long")
+        req = json.loads(b"".join(parts))
+        if not isinstance(req, dict):
+            raise ValueError("want an object")
+        return req, fds
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+
+
+def say(conn, what):
+    conn.sendall(json.dumps(what).encode() + b"\n")
+
+
+def engine(conn, req, keeper):
+    """Runs in the process between. Returns True in the engine to be, once it is
+    the keeper's child and was told to go on; everybody else ends here."""
+    code = 126
+    try:
+        between = os.getpid()
+        if os.fork() != 0:
+            code = 0
+            return False
+        end = time.monotonic() + TURN
+        while os.getppid() == between:
+            if time.monotonic() > end:
+                raise TimeoutError("the process between does not end")
+            time.sleep(0.0002)
+        # Only now: the end of the process between would have counted.
+        if LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+        if os.getppid() != keeper:
+            raise PermissionError(f"orphans go to process {os.getppid()}, not to the one that asked ({keeper})")
+        os.setpgid(0, 0)
+        os.chdir(req["dir"])
+        say(conn, {"pid": os.getpid()})
+        conn.settimeout(2 * TURN)
+        if conn.recv(1) == b"\n":
+            code = None
+            return True
+        return False
+    except Exception as e:
+        say(conn, {"error": f"{type(e).__name__}: {e}"[:500]})
+        return False
+    finally:
+        if code is not None:
+            os._exit(code)
+
+
+def become(job, before, wrote, program):
+    """What executing the program would have done to this process."""
+    for i, fd in enumerate(job["fds"]):
+        os.dup2(fd, i)
+    for fd in job["fds"]:
+        os.close(fd)
+
+    # The whole environment is the engine's own; then what imports set in it,
+    # unless they would have left alone what the engine has.
+    env = dict(kv.partition("=")[::2] for kv in job["env"])
+    os.environ.clear()
+    os.environ.update(env)
+    for k, v in wrote.items():
+        if os.fsdecode(k) not in env or k in before:
+            os.environb[k] = v
+    time.tzset()
+
+    argv = job["argv"]
+    sys.argv = list(argv)
+    sys.orig_argv = [sys.executable, *argv]
+    if p := sys.modules.get("multiprocessing.process"):
+        p.ORIGINAL_DIR = os.getcwd()
+        p.current_process().authkey = os.urandom(32)
+    if r := sys.modules.get("numpy.random"):
+        r.seed()  # Python's own is seeded anew by os.fork
+    if t := sys.modules.get("setproctitle"):
+        t.setproctitle(" ".join([sys.executable, *argv]))
+    if late := LATE.get(job["row"]):
+        late(env)
+
+    with open(program, "rb") as f:
+        code = compile(f.read(), program, "exec")
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=program, __builtins__=__builtins__, __cached__=None,
+                         __loader__=importlib.machinery.SourceFileLoader("__main__", program))
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+
+
+def ahead_vllm():
+    """What a start does before it has looked at a model."""
+
+
+def late_vllm(env):
+    # EngineCore is forked, not spawned: the second process need not import
+    # everything again. Only where nobody has said how it is to be started.
+    how = "VLLM_WORKER_MULTIPROC_METHOD"
+    if how not in env:
+        os.environ[how] = "fork"
+        cpu = sys.modules.get("vllm.platforms.cpu")
+        check = getattr(getattr(cpu, "CpuPlatform", None), "check_and_update_config", None)
+        if check is not None:
+            check = check.__func__
+
+            def checked(cls, config):
+                check(cls, config)  # says spawn, which would be right for others
+                os.environ[how] = "fork"
+
+            cpu.CpuPlatform.check_and_update_config = classmethod(checked)
+    # A default of the command line that is read with the module.
+    args = sys.modules.get("vllm.entrypoints.launchers.cli_args")
+    for name in ("BaseFrontendArgs", "FrontendArgs"):
+        field = getattr(getattr(args, name, None), "__dataclass_fields__", {}).get("log_error_stack")
+        if field is not None:
+            field.default = env.get("VLLM_SERVER_DEV_MODE", "0") == "1"
+
+
+AHEAD = {"vllm": ahead_vllm}
+LATE = {"vllm": late_vllm}
+
+if __name__ == "__main__":
+    main()

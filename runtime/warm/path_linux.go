@@ -1,0 +1,24 @@
+package warm
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// shortPath spells a socket's path so that it fits into an address.
+func shortPath(path string) (short string, done func(), err error) {
+	if len(path) < 100 {
+		return path, func() {}, nil
+	}
+	fd, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, &os.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
+	}
+	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + filepath.Base(path), func() { unix.Close(fd) }, nil
+}
+
+// Works: a child subreaper is what the fork hangs on.
+const Works = true
