@@ -69,6 +69,8 @@ type Command struct {
 	Health string // path
 	Notify bool   // it speaks sd_notify
 	Key    string // it wants, "" where it can want none
+	// Scratch is the folder it expects to have, "" for none.
+	Scratch string
 }
 
 // row is what is particular about one engine.
@@ -262,7 +264,7 @@ func (p Programs) Prepare(r Request) (Command, error) {
 	env = append(env, row.env...)
 	env = append(env, wants...)
 	if r.Scratch != "" && row.python {
-		env = append(env, scratch(have, r.Scratch)...)
+		env, c.Scratch = append(env, scratch(have, r.Scratch)...), r.Scratch
 	}
 	if r.Cache != "" && row.cache != nil {
 		env = append(env, row.cache(r.Cache)...)

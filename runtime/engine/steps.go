@@ -2,6 +2,7 @@ package engine
 
 import (
 	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -41,6 +42,8 @@ type Steps struct {
 	at    int // of marks
 	began time.Time
 	done  []Done
+	// serving: what goes on is the first token, which no mark tells
+	serving bool
 }
 
 // Done is a step with its times.
@@ -55,6 +58,9 @@ func NewSteps(e functions.Engine, began time.Time) *Steps {
 	row, _ := rowOf(e)
 	return &Steps{marks: row.marks, began: began}
 }
+
+// Follows reports whether there is anything to be read in the log.
+func (s *Steps) Follows() bool { return len(s.marks) > 0 }
 
 // Line takes a line of the log, read then. It reports whether a step began.
 func (s *Steps) Line(line string, at time.Time) bool {
@@ -72,15 +78,31 @@ func (s *Steps) end(at time.Time) {
 	if at.Before(s.began) {
 		at = s.began
 	}
-	s.done = append(s.done, Done{s.marks[s.at].Step, s.began, at})
+	step := Step{"token", functions.PhaseWarmup}
+	if !s.serving {
+		step = s.marks[s.at].Step
+	}
+	s.done = append(s.done, Done{step, s.began, at})
 }
 
 // Present is the step that goes on, if the log has told of any.
 func (s *Steps) Present() (Step, bool) {
-	if s.at == 0 {
+	if s.at == 0 || s.serving {
 		return Step{}, false
 	}
 	return s.marks[s.at].Step, true
+}
+
+// Done are the steps that are over.
+func (s *Steps) Done() []Done { return s.done }
+
+// Serves is told when the engine answers: what is left is its first token.
+func (s *Steps) Serves(at time.Time) {
+	if s.at == 0 || s.serving {
+		return
+	}
+	s.end(at)
+	s.serving, s.began, s.at = true, at, len(s.marks)
 }
 
 // End ends the present step and gives all of them, in their order; nil where
@@ -91,4 +113,26 @@ func (s *Steps) End(at time.Time) []Done {
 	}
 	s.end(at)
 	return s.done
+}
+
+// percent of the weights that a vLLM has read.
+var percent = regexp.MustCompile(`^Loading .*checkpoint shards: +(\d{1,3})% Completed`)
+
+// Percent is how much of the weights are loaded, where a line says so.
+func Percent(line string) (n int, ok bool) {
+	m := percent.FindStringSubmatch(line)
+	if m == nil {
+		return 0, false
+	}
+	n, err := strconv.Atoi(m[1])
+	return n, err == nil && n <= 100
+}
+
+// doomed is what a vLLM says when the process that computes has failed; its
+// front takes its time to end after that.
+var doomed = regexp.MustCompile(`\] (?:EngineCore failed to start\.|WorkerProc failed to start\.)|^RuntimeError: Engine core initialization failed`)
+
+// Doomed reports whether a line of the log says that this start has failed.
+func Doomed(e functions.Engine, line string) bool {
+	return e == functions.EngineVLLM && doomed.MatchString(line)
 }

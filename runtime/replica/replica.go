@@ -127,6 +127,15 @@ type Options struct {
 	Warm func(cmd engine.Command) (via, note string)
 	// Cache is the key of the engine's compile caches, for the Stager; "" none.
 	Cache string
+	// Scratch is a folder under which engines that leave files behind get one of
+	// their own, see keeper.ScratchRoot; "" for none.
+	Scratch string
+	// Cut, where the owner can, ends our requests on this replica: those that
+	// outlast a drain get an error from us, not silence from the engine.
+	Cut func(reason string)
+	// FreeGPU, where it is known, is the free memory of a GPU. A start waits,
+	// for a bounded time, until what an earlier engine held is seen free.
+	FreeGPU func(index int) (free functions.Bytes, ok bool)
 
 	// Dial makes the client of an engine; nil is engine.New.
 	Dial func(engine.Command) Engine
@@ -193,6 +202,8 @@ type Replica struct {
 	eng    Engine
 	port   int
 	next   time.Time // progress is told no sooner
+	// logFrom is where the present start's part of the log begins.
+	logFrom int64
 }
 
 type adoption struct {
@@ -419,10 +430,15 @@ func (r *Replica) span(p functions.Phase, from, to time.Time) {
 		return
 	}
 	r.phases = append(r.phases, functions.Span{Phase: p, Start: from.Sub(r.o.Began).Seconds(), Duration: to.Sub(from).Seconds()})
-	// One that overlaps others ends after them.
-	slices.SortStableFunc(r.phases, func(a, b functions.Span) int {
+	r.phases = inOrder(r.phases)
+}
+
+// inOrder is the order of phases, whichever ended first.
+func inOrder(s []functions.Span) []functions.Span {
+	slices.SortStableFunc(s, func(a, b functions.Span) int {
 		return slices.Index(functions.Phases, a.Phase) - slices.Index(functions.Phases, b.Phase)
 	})
+	return s
 }
 
 // unloaded and failed are the ends.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 
@@ -25,9 +26,14 @@ const (
 	// pollEvery is how often metrics of a READY engine are read, drainEvery
 	// those of one that drains.
 	pollEvery, drainEvery = time.Second, 100 * time.Millisecond
+	// busyEvery is how often those of one with requests are: a hang is told
+	// within hang + busyEvery + probeWait of the last token.
+	busyEvery = 400 * time.Millisecond
 	// pollWait bounds one reading, lookWait one before and after a
 	// probe, and one of /health.
 	pollWait, lookWait = 2 * time.Second, 500 * time.Millisecond
+	// healthLate bounds the wait for /health once /metrics has answered.
+	healthLate = 100 * time.Millisecond
 	// portTries: a free port may be taken between the choice and the bind.
 	portTries = 3
 	// probeTries: an engine that answers the probe with errors while its
@@ -35,6 +41,10 @@ const (
 	probeTries = 3
 	// spawnWait bounds the keeper's answer.
 	spawnWait = 10 * time.Second
+	// cutWait is for requests that we ended to be gone from the engine.
+	cutWait = 300 * time.Millisecond
+	// freeWait bounds the wait for GPU memory, looked at every freeEvery.
+	freeWait, freeEvery = 10 * time.Second, 50 * time.Millisecond
 	// leaseWait bounds finding the checkpoint of an adopted engine again.
 	leaseWait = 5 * time.Second
 )
@@ -205,6 +215,9 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		req.Path, req.Cache, req.Streamed = r.coming.Path, r.coming.Cache, true
 	}
 	req.Key = engine.NewKey()
+	if r.o.Scratch != "" {
+		req.Scratch = keeper.Scratch(r.o.Scratch, r.o.ID)
+	}
 	var notices <-chan engine.Notice
 	if engine.Notifies(r.o.Spec.Engine) {
 		n, err := engine.ListenNotify()
@@ -224,6 +237,17 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
 		Key: cmd.Key,
 	}
+	switch next, ended := r.vacant(ctx); {
+	case ended:
+		return next, false
+	default:
+		began = time.Now()
+		meta.Started = began
+	}
+	r.logFrom = 0
+	if st, err := os.Stat(r.LogPath()); err == nil { // of the try before
+		r.logFrom = st.Size()
+	}
 	child, err := r.spawn(ctx, cmd, meta)
 	if err != nil {
 		return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err)), false
@@ -236,6 +260,46 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	r.eng = r.o.Dial(cmd)
 	r.now.Endpoint, r.now.Key = cmd.URL, cmd.Key
 	return r.booting(ctx, began, deadline, notices, mayRetry)
+}
+
+// vacant waits until the GPUs have what the model says it takes; ended says
+// that nothing is to be started any more, and what comes instead.
+func (r *Replica) vacant(ctx context.Context) (next state, ended bool) {
+	want := r.o.Spec.Resources.GPUMemory
+	if r.o.FreeGPU == nil || want <= 0 || len(r.o.GPUs) == 0 {
+		return nil, false
+	}
+	poll := time.NewTicker(freeEvery)
+	defer poll.Stop()
+	limit := time.NewTimer(freeWait)
+	defer limit.Stop()
+	for {
+		short := ""
+		for _, g := range r.o.GPUs {
+			if free, ok := r.o.FreeGPU(g); ok && free < want {
+				short = fmt.Sprintf("GPU %d has %s free, the model wants %s", g, free, want)
+			}
+		}
+		if short == "" {
+			return nil, false
+		}
+		select {
+		case <-poll.C:
+		case <-limit.C:
+			// The figure of the model file may be too high; the engine knows.
+			r.log.Warn("starting all the same", "why", short)
+			return nil, false
+		case <-r.wake:
+			switch w := r.take(); {
+			case w.unload:
+				return r.unloaded(w.reason), true
+			case w.callOff:
+				return r.unloaded(ErrCalledOff.Error()), true
+			}
+		case <-ctx.Done():
+			return nil, true
+		}
+	}
 }
 
 // spawn starts the process: forked from a warm interpreter where there is one
@@ -255,7 +319,7 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*ke
 			return nil, err
 		}
 		sctx, cancel := context.WithTimeout(ctx, spawnWait)
-		child, err := r.o.Spawner.Spawn(sctx, keeper.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, Via: via})
+		child, err := r.o.Spawner.Spawn(sctx, keeper.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, Via: via, Scratch: cmd.Scratch})
 		cancel()
 		if via != "" && errors.Is(err, keeper.ErrNoParent) {
 			via, note = "", err.Error()
@@ -274,6 +338,14 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 	ready, events, over := make(chan struct{}), make(chan event, 4), make(chan struct{})
 	go func() { defer close(over); r.boot(bctx, ready, events) }()
 	defer func() { cancel(); <-over }()
+	steps, lines := engine.NewSteps(r.o.Spec.Engine, began), make(chan line, 64)
+	told := false // the log tells where the start is
+	if r.adopt == nil && steps.Follows() {
+		read, path, from := make(chan struct{}), r.child.Log, r.logFrom
+		go func() { defer close(read); follow(bctx, path, from, lines) }()
+		defer func() { cancel(); <-read }()
+	}
+	var doomed <-chan time.Time // it said that it fails, and has not ended yet
 	limit := time.NewTimer(time.Until(deadline))
 	defer limit.Stop()
 	// A checkpoint may still be arriving; the engine's time counts from its end.
@@ -292,14 +364,20 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 	listens := func(at time.Time) {
 		if listening.IsZero() {
 			listening = at
-			r.span(functions.PhaseSpawn, began, at)
+			if !told {
+				r.span(functions.PhaseSpawn, began, at)
+			}
 		}
 	}
 	serves := func(at time.Time) {
 		listens(at)
 		if healthy.IsZero() {
 			healthy = at
-			r.span(functions.PhaseLoad, listening, at)
+			if told {
+				steps.Serves(at)
+			} else {
+				r.span(functions.PhaseLoad, listening, at)
+			}
 			r.progress(100)
 		}
 	}
@@ -339,12 +417,32 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 				r.kill(ctx)
 				return r.failed(fmt.Sprintf("%s: first token: %v", r.o.Spec.Engine, e.err)), false
 			default:
-				r.span(functions.PhaseWarmup, healthy, e.at)
+				if told {
+					r.stepped(steps.End(e.at), "")
+				} else {
+					r.span(functions.PhaseWarmup, healthy, e.at)
+				}
 				if rest == nil {
 					return r.ready, false
 				}
 				booted = true // but nothing is served from bytes that are not verified
 			}
+		case l := <-lines:
+			if healthy.IsZero() && listening.IsZero() && steps.Line(l.text, l.at) {
+				told = true
+				now, _ := steps.Present()
+				r.stepped(steps.Done(), now.Phase)
+				r.now.Percent = -1
+				r.tell()
+			} else if p, ok := engine.Percent(l.text); ok && healthy.IsZero() {
+				r.progress(p)
+			} else if doomed == nil && engine.Doomed(r.o.Spec.Engine, l.text) {
+				doomed = time.After(doomedWait)
+			}
+		case <-doomed:
+			// It knows its cause, but not how to end.
+			x := r.kill(ctx)
+			return r.failed(fmt.Sprintf("%s ended while loading: %s", r.o.Spec.Engine, engine.RootCause(r.tail(x), "it failed to start"))), false
 		case s := <-rest:
 			rest, tick, r.coming.over = nil, nil, true
 			if s.err != nil {
@@ -375,7 +473,7 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		case <-limit.C:
 			x := r.kill(ctx)
 			return r.failed(fmt.Sprintf("%s: not ready within %s: %s", r.o.Spec.Engine, r.o.Spec.Deadlines.Start,
-				engine.RootCause(x.Tail, "no answer"))), false
+				engine.RootCause(r.tail(x), "no answer"))), false
 		case <-r.wake:
 			if w := r.take(); w.unload {
 				r.enter(functions.Draining)
@@ -449,7 +547,11 @@ func (r *Replica) died(ctx context.Context, x keeper.Exit, while string, mayRetr
 	// Killed from outside, an engine has not said why; what it last wrote is
 	// about something else.
 	if x.Signal != syscall.SIGKILL && x.Signal != syscall.SIGTERM && !x.Lost {
-		cause = engine.RootCause(x.Tail, how)
+		text := x.Tail
+		if while == "loading" {
+			text = r.tail(x)
+		}
+		cause = engine.RootCause(text, how)
 	}
 	if mayRetry && engine.PortTaken(cause) {
 		return nil, true
@@ -497,7 +599,7 @@ func (r *Replica) ready(ctx context.Context) state {
 	d := r.o.Spec.Deadlines
 	w := newWatch(d.Hang.Std(), d.FirstToken.Std(), time.Now())
 	w.calm = r.adopt == nil // all it has served is the warm-up, which is over
-	poll := time.NewTicker(pollEvery)
+	poll := time.NewTimer(pollEvery)
 	defer poll.Stop()
 	readings, verdicts := make(chan reading, 1), make(chan error, 1)
 	polling, probing, bad := false, false, 0
@@ -543,6 +645,7 @@ func (r *Replica) ready(ctx context.Context) state {
 			} else if m.ill != "" {
 				probe(m.ill)
 			}
+			poll.Reset(w.next(time.Now()))
 		case err := <-verdicts:
 			probing = false
 			var se *engine.StatusError
@@ -615,15 +718,25 @@ func (r *Replica) read(ctx context.Context, within time.Duration) reading {
 // an engine whose core stands still), but bad news is news: vLLM answers 503
 // seconds before it has ended after the death of its core.
 func (r *Replica) look(ctx context.Context) reading {
-	m := r.read(ctx, pollWait)
-	if m.err != nil && !errors.Is(m.err, engine.ErrNoMetrics) {
-		return m
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookWait)
+	hctx, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()
-	var se *engine.StatusError
-	if err := r.eng.Health(ctx); errors.As(err, &se) {
-		m.ill = "/health says " + err.Error()
+	ill := make(chan string, 1)
+	go func() {
+		var se *engine.StatusError
+		if err := r.eng.Health(hctx); errors.As(err, &se) {
+			ill <- "/health says " + err.Error()
+			return
+		}
+		ill <- ""
+	}()
+	m := r.read(ctx, pollWait)
+	t := time.NewTimer(healthLate)
+	defer t.Stop()
+	select {
+	case m.ill = <-ill:
+	case <-t.C: // silence is no news, and must not keep that of the tokens
+		cancel()
+		<-ill
 	}
 	return m
 }
@@ -710,9 +823,7 @@ func (r *Replica) draining(w wishes) state {
 				}
 				poll.Reset(drainEvery)
 			case <-limit.C:
-				if n := r.now.InFlight; n > 0 {
-					r.log.Warn("drain deadline over with requests in flight", "requests", n)
-				}
+				r.cut(rctx, reason)
 				r.end(ctx)
 				return r.unloaded(reason)
 			case <-r.wake:
@@ -725,6 +836,24 @@ func (r *Replica) draining(w wishes) state {
 			case <-ctx.Done():
 				return nil
 			}
+		}
+	}
+}
+
+// cut ends what is in flight from our side, and lets the engine notice: a vLLM
+// that is told to end with a stream open hangs until the stream is closed.
+func (r *Replica) cut(ctx context.Context, reason string) {
+	if r.now.InFlight == 0 && (r.o.InFlight == nil || r.o.InFlight() == 0) {
+		return
+	}
+	r.log.Warn("drain deadline over with requests in flight", "requests", r.now.InFlight)
+	if r.o.Cut == nil {
+		return
+	}
+	r.o.Cut(reason)
+	for end := time.Now().Add(cutWait); time.Now().Before(end); {
+		if r.drained(r.read(ctx, cutWait)) || rest(ctx, cutWait/10) != nil {
+			return
 		}
 	}
 }

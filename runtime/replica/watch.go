@@ -19,9 +19,10 @@ type watch struct {
 	tokens  float64
 	flowed  bool // tokens came since the engine became busy
 	busy    bool
-	seen    bool // there was a reading
-	calm    bool // there was one of an idle engine, so settled holds
-	settled int  // first tokens less finished requests, when it was idle
+	seen    bool      // there was a reading
+	calm    bool      // there was one of an idle engine, so settled holds
+	settled int       // first tokens less finished requests, when it was idle
+	due     time.Time // when a suspicion would be due, as things are; zero for none
 }
 
 func newWatch(hang, first time.Duration, now time.Time) *watch {
@@ -30,11 +31,13 @@ func newWatch(hang, first time.Duration, now time.Time) *watch {
 
 // observe takes one reading; what it returns, if not "", is the suspicion.
 func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
+	w.due = time.Time{}
 	switch {
 	case errors.Is(err, engine.ErrNoMetrics):
 		w.heard = now
 		return ""
 	case err != nil:
+		w.due = w.heard.Add(w.hang)
 		if silent := now.Sub(w.heard); silent >= w.hang {
 			return fmt.Sprintf("/metrics not answered for %s", silent.Round(time.Second))
 		}
@@ -49,6 +52,7 @@ func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
 		w.calm, w.settled = true, open
 		return ""
 	}
+	w.due = now.Add(w.hang)
 	if !w.busy {
 		// Tokens may have come, and stopped, since the last look.
 		w.busy, w.flowed, w.moved, w.tokens = true, !first && m.Tokens != w.tokens, now, m.Tokens
@@ -59,6 +63,7 @@ func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
 		return ""
 	}
 	if !m.Flow {
+		w.due = time.Time{}
 		return ""
 	}
 	// Requests that run and have had no token yet may be long prompts; where
@@ -71,10 +76,23 @@ func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
 	if fresh {
 		bound = w.first
 	}
+	w.due = w.moved.Add(bound)
 	if still := now.Sub(w.moved); still >= bound {
 		return fmt.Sprintf("no token for %s with %d requests running", still.Round(time.Second), m.Running)
 	}
 	return ""
+}
+
+// next is how long the next look may wait.
+func (w *watch) next(now time.Time) time.Duration {
+	if !w.busy && w.due.IsZero() {
+		return pollEvery
+	}
+	d := busyEvery
+	if left := w.due.Sub(now); !w.due.IsZero() && left > 0 && left < d {
+		d = left
+	}
+	return max(d, 20*time.Millisecond)
 }
 
 // cleared: the suspicion was wrong; the next comes no sooner than a whole

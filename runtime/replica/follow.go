@@ -1,0 +1,133 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+)
+
+const (
+	// followEvery is how often the log of a starting engine is looked at.
+	followEvery = 20 * time.Millisecond
+	// followLine bounds one line of it; what is longer is cut.
+	followLine = 16 << 10
+	// tailBytes of a start's log are looked through for its root cause.
+	tailBytes = 128 << 10
+	// doomedWait is for an engine that said it fails to end by itself.
+	doomedWait = 500 * time.Millisecond
+)
+
+// line of a log, and when it was read.
+type line struct {
+	text string
+	at   time.Time
+}
+
+// follow reads what is written to a log from offset on, until ctx ends.
+// Progress bars count as lines.
+func follow(ctx context.Context, path string, offset int64, out chan<- line) {
+	f, err := os.Open(path)
+	if err != nil {
+		return // endpoints tell enough
+	}
+	defer f.Close()
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	buf, part := make([]byte, 32<<10), []byte(nil)
+	for {
+		n, err := f.ReadAt(buf, offset)
+		offset += int64(n)
+		now := time.Now()
+		for b := buf[:n]; len(b) > 0; {
+			i := bytes.IndexAny(b, "\r\n")
+			if i < 0 {
+				if len(part) < followLine {
+					part = append(part, b...)
+				}
+				break
+			}
+			part = append(part, b[:min(i, followLine)]...)
+			b = b[i+1:]
+			if len(part) > 0 {
+				select {
+				case out <- line{string(part[:min(len(part), followLine)]), now}:
+				case <-ctx.Done():
+					return
+				}
+			}
+			part = part[:0]
+		}
+		if n == len(buf) {
+			continue
+		}
+		if err != nil && err != io.EOF {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// stepped makes phases of the steps of a start, finished ones of them: what the
+// log tells is finer and truer than when a port is opened.
+func (r *Replica) stepped(done []engine.Done, present functions.Phase) {
+	if r.adopt != nil {
+		return
+	}
+	var spans []functions.Span
+	for _, d := range done {
+		if d.Phase == present {
+			break
+		}
+		part := functions.Part{Name: d.Name, Start: d.From.Sub(r.o.Began).Seconds(), Duration: d.To.Sub(d.From).Seconds()}
+		if n := len(spans); n == 0 || spans[n-1].Phase != d.Phase {
+			spans = append(spans, functions.Span{Phase: d.Phase, Start: part.Start})
+		}
+		s := &spans[len(spans)-1]
+		s.Duration += part.Duration
+		s.Parts = append(s.Parts, part)
+	}
+	kept := r.phases[:0:0]
+	for _, p := range r.phases {
+		switch p.Phase {
+		case functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup:
+		default:
+			kept = append(kept, p)
+		}
+	}
+	r.phases = inOrder(append(kept, spans...))
+}
+
+// tail is the end of what this start wrote: more than came with the exit, for
+// a traceback of several processes is long.
+func (r *Replica) tail(x keeper.Exit) string {
+	path := r.LogPath()
+	if path == "" {
+		return x.Tail
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return x.Tail
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return x.Tail
+	}
+	from := max(r.logFrom, st.Size()-tailBytes)
+	b := make([]byte, max(st.Size()-from, 0))
+	n, _ := f.ReadAt(b, from)
+	if n < len(x.Tail) {
+		return x.Tail
+	}
+	return string(b[:n])
+}
