@@ -243,7 +243,8 @@ func TestFaults(t *testing.T) {
 			if source.KindOf(err) != kind || strings.Contains(err.Error(), azuretest.Key) {
 				t.Errorf("error %v", err)
 			}
-			if n := len(r.srv.Gets()); n > 6+4 {
+			// Each lane is denied, and once more with new credentials.
+			if n := len(r.srv.Gets()); n > 6+2*4 {
 				t.Errorf("%d requests after a clear no", n)
 			}
 			nothing(t, r.store)

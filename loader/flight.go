@@ -51,8 +51,7 @@ type flight struct {
 	err    error
 
 	renewing sync.Mutex // guards the fields below
-	renewed  bool
-	denied   int
+	renewed  time.Time  // when the source got new credentials; zero before
 }
 
 var errReleased = errors.New("released by all who asked for it")

@@ -51,6 +51,7 @@ func (f *flight) carry(ctx context.Context, gen *generation, r *run) error {
 	defer gen.queue.done(r)
 	name := r.part.File.Name
 	for tries := 0; ; {
+		began := time.Now()
 		got, want, err := f.request(ctx, gen, r, false)
 		gen.link.release()
 		if err == nil {
@@ -66,7 +67,7 @@ func (f *flight) carry(ctx context.Context, gen *generation, r *run) error {
 				tries = 0
 			}
 			tries++
-			if err := f.pause(ctx, gen, tries, err); err != nil {
+			if err := f.pause(ctx, gen, tries, began, err); err != nil {
 				return named(name, err)
 			}
 		}
@@ -80,10 +81,11 @@ func (f *flight) carry(ctx context.Context, gen *generation, r *run) error {
 // went well for a while.
 const progress = 256 << 10
 
-// pause waits before the next try, or returns why there is none.
-func (f *flight) pause(ctx context.Context, gen *generation, tries int, err error) error {
+// pause waits before the next try, or returns why there is none. The try began
+// at began.
+func (f *flight) pause(ctx context.Context, gen *generation, tries int, began time.Time, err error) error {
 	e, ok := errors.AsType[*source.Error](err)
-	if ok && e.Kind == source.Denied && f.renew(ctx) {
+	if ok && e.Kind == source.Denied && f.renew(ctx, began) {
 		return nil
 	}
 	if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
@@ -113,21 +115,20 @@ func (f *flight) pause(ctx context.Context, gen *generation, tries int, err erro
 }
 
 // renew gets the source new credentials, once in a staging; true says that
-// another try is worth it.
-func (f *flight) renew(ctx context.Context) bool {
+// another try is worth it: the one that began at began was denied with the old
+// ones.
+func (f *flight) renew(ctx context.Context, began time.Time) bool {
 	from, ok := f.from.(Refresher)
 	if !ok {
 		return false
 	}
 	f.renewing.Lock()
 	defer f.renewing.Unlock()
-	if f.renewed {
-		// Ranges that were denied with the old ones come here late; those that
-		// are with the new ones end the staging soon enough.
-		f.denied++
-		return f.denied <= maxStreams+extra
+	if !f.renewed.IsZero() {
+		return began.Before(f.renewed)
 	}
-	f.renewed = true
+	// Whoever began before the new ones were here may come late.
+	defer func() { f.renewed = time.Now() }()
 	if err := from.Refresh(ctx, f.location); err != nil {
 		f.l.o.Log.Warn("credentials cannot be renewed", "source", f.location, "err", err)
 		return false
@@ -197,6 +198,7 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 		}
 		s.first.Store(int64(time.Since(s.began)))
 		s.bytes.Add(n)
+		gen.link.got(n)
 		for at < stop {
 			_, end := w.At()
 			end = min(end, stop)
@@ -216,7 +218,7 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 	for at < stop {
 		_, end := w.At()
 		b := piece[:min(int64(len(piece)), end-at, stop-at)]
-		k, err := f.fill(ctx, s, body, b, idle, at-off, n)
+		k, err := f.fill(ctx, gen, s, body, b, idle, at-off, n)
 		if k > 0 {
 			more, perr := f.put(gen, s, &w, at, b[:k])
 			if perr != nil || !more {
@@ -236,13 +238,14 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 }
 
 // fill reads until b is full. have of want bytes came before.
-func (f *flight) fill(ctx context.Context, s *stream, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
+func (f *flight) fill(ctx context.Context, gen *generation, s *stream, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
 	got := 0
 	for got < len(b) {
 		n, err := body.Read(b[got:])
 		got += n
 		if n > 0 {
 			s.bytes.Add(int64(n))
+			gen.link.got(int64(n))
 			if s.first.Load() == 0 {
 				s.first.Store(int64(time.Since(s.began)))
 			}
@@ -270,7 +273,6 @@ func (f *flight) put(gen *generation, s *stream, w **store.Writer, at int64, b [
 	used, whole, err := (*w).Write(at, b)
 	f.l.counts.of(f.scheme).Add(int64(used))
 	f.l.counts.wasted.Add(int64(len(b) - used))
-	gen.link.got(int64(used))
 	gen.done.Add(int64(used))
 	if err != nil {
 		return false, err
@@ -333,7 +335,7 @@ func (f *flight) slow(gen *generation, now time.Time) []*stream {
 			s.seen, s.seenAt = n, now
 		}
 		block := int(s.block.Load())
-		if s.second || s.doubly.Load() || block < 0 || s.looks < 2 {
+		if s.doubly.Load() || block < 0 || s.looks < 2 {
 			continue
 		}
 		off, size := s.part.Range(block)
@@ -361,7 +363,7 @@ func tooSlow(age time.Duration, speed float64, got, left int64, usual habit, kno
 	if speed > 0 {
 		rest = float64(left) / speed
 	}
-	return rest > 2*fresh && age.Seconds()+rest > 2*usual.spread*whole && age > usual.first+2*watchEvery
+	return rest > 2*fresh && age.Seconds()+rest > 2*usual.spread*whole && age > usual.first+3*watchEvery
 }
 
 // second asks again for what a slow stream has not brought of its block. Who
@@ -374,7 +376,8 @@ func (f *flight) second(ctx context.Context, gen *generation, slow *stream) {
 		return
 	}
 	off, size := slow.part.Range(block)
-	if !gen.link.spend(off + size - slow.part.Came(block)) {
+	left, had := off+size-slow.part.Came(block), slow.bytes.Load()
+	if !gen.link.spend(left) {
 		return
 	}
 	if gen.link.acquire(ctx, High, true) != nil {
@@ -383,9 +386,12 @@ func (f *flight) second(ctx context.Context, gen *generation, slow *stream) {
 	defer gen.link.release()
 	f.l.counts.hedges.Add(1)
 	// Its errors are its own: the first request is still under way.
-	if _, _, err := f.request(ctx, gen, &run{part: slow.part, next: block, end: block + 1}, true); err != nil {
+	got, _, err := f.request(ctx, gen, &run{part: slow.part, next: block, end: block + 1}, true)
+	if err != nil {
 		f.l.o.Log.Debug("second request failed", "source", f.location, "file", slow.part.File.Name, "block", block, "err", err)
 	}
+	// Only what came twice was paid for twice.
+	gen.link.refund(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
 }
 
 // retry runs try until it succeeds, fails for good, or has failed too often.

@@ -2,10 +2,13 @@ package azure
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc64"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path"
@@ -15,23 +18,28 @@ import (
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
-	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/wire"
 )
 
 // Options of a source.
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil.
+	// Getenv reads the environment; os.Getenv when nil. What azidentity looks up
+	// by itself it takes from the process.
 	Getenv func(string) string
+	// Roots that certificates are checked against; the system's when nil.
+	Roots *x509.CertPool
+	// Endpoint stands for the hosts of all accounts, where not empty: a private
+	// endpoint, or a server of tests.
+	Endpoint string
 }
 
 // Source reads blob folders. Its methods may be called concurrently.
 type Source struct {
-	o         Options
-	transport *http.Transport
-	http      *http.Client
+	o    Options
+	http *http.Client
 
 	mu      sync.Mutex // guards the fields below
 	cred    azcore.TokenCredential
@@ -43,28 +51,23 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	t := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ResponseHeaderTimeout: 10 * time.Second,
-		IdleConnTimeout:       60 * time.Second,
-		MaxIdleConnsPerHost:   64,
-		MaxConnsPerHost:       64,
-		ReadBufferSize:        256 << 10,
-		// The bytes at rest are what was promised; and ranges of something
-		// compressed on the way would not fit together.
-		DisableCompression: true,
-	}
-	return &Source{o: o, transport: t, clients: make(map[string]*access), http: &http.Client{
-		Transport: t,
-		// An account does not redirect; whoever does wants the signature.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	// No guard on what is dialled: hosts are Azure's or the operator's own. An
+	// account does not redirect; whoever does wants the signature.
+	return &Source{o: o, clients: make(map[string]*access), http: wire.Client(wire.Options{Roots: o.Roots})}
 }
 
 // Close closes idle connections.
-func (s *Source) Close() { s.transport.CloseIdleConnections() }
+func (s *Source) Close() { s.http.CloseIdleConnections() }
+
+// Refresh forgets identities and their tokens, so that the next request looks
+// for them anew; the file of a federated token is then read again, too.
+func (s *Source) Refresh(ctx context.Context, location string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cred = nil
+	clear(s.clients)
+	return nil
+}
 
 // maxBlobs bounds a listing that is not of a model.
 const maxBlobs = 20_000
@@ -153,7 +156,7 @@ func file(p place, below string, b *container.BlobItem) (f source.File, ok bool,
 	if r := b.Properties.ResourceType; r != nil && *r == "directory" || name == "" || strings.HasSuffix(name, "/") {
 		return f, false, nil
 	}
-	f = source.File{Name: name, Size: *b.Properties.ContentLength, Version: tag(string(*b.Properties.ETag)), Ref: ref(p, *b.Name)}
+	f = source.File{Name: name, Size: *b.Properties.ContentLength, Version: wire.Tag(string(*b.Properties.ETag)), Ref: ref(p, *b.Name)}
 	if len(b.Properties.ContentMD5) == 16 {
 		f.MD5 = b.Properties.ContentMD5
 	}
@@ -169,7 +172,7 @@ func (s *Source) single(ctx context.Context, p place, a *access) (source.Plan, e
 	if r.ContentLength == nil || r.ETag == nil {
 		return source.Plan{}, malformed(p, "", "the blob has no size or no ETag")
 	}
-	f := source.File{Name: path.Base(p.prefix), Size: *r.ContentLength, Version: tag(string(*r.ETag)), Ref: ref(p, p.prefix)}
+	f := source.File{Name: path.Base(p.prefix), Size: *r.ContentLength, Version: wire.Tag(string(*r.ETag)), Ref: ref(p, p.prefix)}
 	if len(r.ContentMD5) == 16 {
 		f.MD5 = r.ContentMD5
 	}
@@ -182,56 +185,78 @@ func ref(p place, blob string) string {
 	return strings.Join([]string{p.endpoint, p.account, p.container, blob}, "|")
 }
 
-// tag puts an ETag in quotes: listings leave them out, headers want them.
-func tag(e string) string { return `"` + strings.Trim(e, `"`) + `"` }
+// of is where a file of a plan is.
+func (s *Source) of(f source.File) (p place, blob string, a *access, err error) {
+	part := strings.SplitN(f.Ref, "|", 4)
+	if len(part) != 4 {
+		return p, "", nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+	}
+	p = place{endpoint: part[0], account: part[1], container: part[2], prefix: strings.TrimSuffix(strings.TrimSuffix(part[3], f.Name), "/")}
+	a, err = s.access(p)
+	return p, part[3], a, err
+}
+
+// get is a request for a blob, not yet signed.
+func (a *access) get(ctx context.Context, blob string) *http.Request {
+	u := *a.container
+	u.Path += "/" + blob
+	u.RawPath = "" // the client's own spelling, which the signature takes too
+	return (&http.Request{Method: http.MethodGet, URL: &u, Header: http.Header{"X-Ms-Version": {version}, "User-Agent": {"thaw"}}}).WithContext(ctx)
+}
 
 // Read returns a range of a blob in the version of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	part := strings.SplitN(f.Ref, "|", 4)
-	if len(part) != 4 {
-		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
-	}
-	p := place{endpoint: part[0], account: part[1], container: part[2], prefix: strings.TrimSuffix(strings.TrimSuffix(part[3], f.Name), "/")}
-	a, err := s.access(p)
+	p, blob, a, err := s.of(f)
 	if err != nil {
 		return nil, err
 	}
-	etag := azcore.ETag(f.Version)
-	r, err := a.client.NewBlobClient(part[3]).DownloadStream(ctx, &blob.DownloadStreamOptions{
-		Range:            blob.HTTPRange{Offset: offset, Count: length},
-		AccessConditions: &blob.AccessConditions{ModifiedAccessConditions: &blob.ModifiedAccessConditions{IfMatch: &etag}},
-	})
-	if err != nil {
-		err = fail(ctx, p, a, f.Name, err)
-		if source.KindOf(err) == source.NotFound {
-			// It was listed a moment ago.
-			err = &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, What: "is gone since it was listed"}
-		}
-		return nil, err
-	}
-	if err := right(p, f, offset, length, &r); err != nil {
-		r.Body.Close()
-		return nil, err
-	}
-	return r.Body, nil
+	body, _, err := wire.Range(s.http, a.get(ctx, blob), s.asked(ctx, p, a, f, offset, length))
+	return body, wire.Listed(err)
 }
 
-// right reports what of an answer is not what was asked for.
-func right(p place, f source.File, offset, length int64, r *blob.DownloadStreamResponse) error {
-	if r.ContentEncoding != nil && *r.ContentEncoding != "" && *r.ContentEncoding != "identity" {
-		return &source.Error{Kind: source.Corrupt, Source: p.String(), File: f.Name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", *r.ContentEncoding), Fix: "upload it uncompressed"}
+// asked is a range and what its answer must be.
+func (s *Source) asked(ctx context.Context, p place, a *access, f source.File, offset, length int64) wire.Ask {
+	return wire.Ask{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+		Sign: func(req *http.Request) error {
+			if err := a.sign(req); err != nil {
+				return fail(ctx, p, a, f.Name, err)
+			}
+			return nil
+		},
+		Refused: func(r *http.Response) error {
+			return refused(p, a, f.Name, r.StatusCode, r.Header.Get("X-Ms-Error-Code"), r.Header)
+		},
 	}
-	if r.ContentRange == nil {
-		return malformed(p, f.Name, "a range was asked for and the whole file came")
+}
+
+// summed is the longest range that the service gives a checksum of.
+const summed = 4 << 20
+
+// crc64Table is of the polynomial that Azure writes into x-ms-content-crc64.
+var crc64Table = crc64.MakeTable(0x9A6C9329AC4BC9B5)
+
+// ReadInto fills b with a range of a blob. Where the service gives a checksum
+// of the range, it is held against.
+func (s *Source) ReadInto(ctx context.Context, f source.File, offset int64, b []byte) error {
+	p, blob, a, err := s.of(f)
+	if err != nil {
+		return err
 	}
-	if want := fmt.Sprintf("bytes %d-%d/%d", offset, offset+length-1, f.Size); *r.ContentRange != want {
-		return malformed(p, f.Name, fmt.Sprintf("the answer is %.60q where %q was asked for", *r.ContentRange, want))
+	req := a.get(ctx, blob)
+	if len(b) <= summed {
+		req.Header.Set("X-Ms-Range-Get-Content-Crc64", "true")
 	}
-	if r.ContentLength == nil || *r.ContentLength != length {
-		return malformed(p, f.Name, fmt.Sprintf("the answer has not the %d bytes asked for", length))
+	ask := s.asked(ctx, p, a, f, offset, int64(len(b)))
+	body, r, err := wire.Range(s.http, req, ask)
+	if err != nil {
+		return wire.Listed(err)
 	}
-	if r.ETag == nil || tag(string(*r.ETag)) != f.Version {
-		return &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, What: "was overwritten while it was read"}
+	defer body.Close()
+	if err := wire.Fill(ctx, body, b, ask); err != nil {
+		return err
+	}
+	if sum, err := base64.StdEncoding.DecodeString(r.Header.Get("X-Ms-Content-Crc64")); err == nil && len(sum) == 8 && binary.LittleEndian.Uint64(sum) != crc64.Checksum(b, crc64Table) {
+		return malformed(p, f.Name, fmt.Sprintf("the range at byte %d came with a checksum of other bytes", offset))
 	}
 	return nil
 }
@@ -247,78 +272,52 @@ func fail(ctx context.Context, p place, a *access, name string, err error) error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	where := fmt.Sprintf("account %s, container %s, prefix %q", p.account, p.container, p.prefix)
 	e := &source.Error{Source: p.String(), File: name}
 	r, ok := errors.AsType[*azcore.ResponseError](err)
 	switch {
 	case noIdentity(err):
-		e.Kind, e.What, e.Fix = source.Denied, "no identity of this machine gives a token for "+where, howTo
+		e.Kind, e.What, e.Fix = source.Denied, "no identity of this machine gives a token for "+p.words(), howTo
 		return e
 	case !ok:
-		e.Kind, e.What = source.Unavailable, where+" cannot be reached: "+network(err)
+		e.Kind, e.What = source.Unavailable, p.words()+" cannot be reached: "+wire.Why(err)
 		e.Fix = "check the account's name and this machine's network"
 		return e
 	}
-	what := fmt.Sprintf("%s: %d", where, r.StatusCode)
-	if r.ErrorCode != "" && len(r.ErrorCode) < 60 {
-		what += " " + strconv.QuoteToASCII(r.ErrorCode)
+	var h http.Header
+	if r.RawResponse != nil {
+		h = r.RawResponse.Header
 	}
-	e.What = what
-	switch code := r.StatusCode; {
-	case code == 401 || code == 403:
+	return refused(p, a, name, r.StatusCode, r.ErrorCode, h)
+}
+
+// refused is the service's no.
+func refused(p place, a *access, name string, status int, code string, h http.Header) error {
+	e := &source.Error{Source: p.String(), File: name, What: fmt.Sprintf("%s: %d", p.words(), status)}
+	if code != "" && len(code) < 60 {
+		e.What += " " + strconv.QuoteToASCII(code)
+	}
+	switch {
+	case status == 401 || status == 403:
 		e.Kind, e.Fix = source.Denied, a.fix
 		e.What += ", with " + a.how
-	case code == 404 && r.ErrorCode == "ContainerNotFound":
+	case status == 404 && code == "ContainerNotFound":
 		e.Kind, e.Fix = source.NotFound, "there is no such container; check its name and the account's"
-	case code == 404:
+	case status == 404:
 		e.Kind, e.Fix = source.NotFound, "check container and prefix; names are case-sensitive"
-	case code == 412 || code == 416:
+	case status == 412 || status == 416:
 		e.Kind = source.Changed
 		e.What += ": it was overwritten while it was read"
-	case code == 409 && r.ErrorCode == "BlobArchived":
+	case status == 409 && code == "BlobArchived":
 		e.Kind, e.Fix = source.Refused, "the blob is in the archive tier: move it to hot or cool first"
-	case code == 408 || code == 429 || code >= 500:
-		e.Kind, e.RetryAfter = source.Unavailable, retryAfter(r.RawResponse, time.Now())
+	case status == 408 || status == 429 || status >= 500:
+		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, wire.RetryAfter(h, time.Now()), status == 429 || status == 503
 	default:
 		e.Kind = source.Refused
 	}
 	return e
 }
 
-// network says in a few words why there was no answer, by the error's type:
-// its text may hold the URL.
-func network(err error) string {
-	if d, ok := errors.AsType[*net.DNSError](err); ok {
-		return "DNS knows no " + d.Name
-	}
-	if o, ok := errors.AsType[*net.OpError](err); ok && o.Err != nil {
-		return o.Op + ": " + o.Err.Error()
-	}
-	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
-		return "no answer in time"
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "the connection was closed"
-	}
-	return "the connection failed"
-}
-
-// retryAfter is what the answer asks for, in any of the spellings Azure uses.
-func retryAfter(r *http.Response, now time.Time) time.Duration {
-	if r == nil {
-		return 0
-	}
-	for _, h := range []string{"x-ms-retry-after-ms", "retry-after-ms"} {
-		if n, err := strconv.Atoi(r.Header.Get(h)); err == nil && n > 0 {
-			return time.Duration(n) * time.Millisecond
-		}
-	}
-	v := r.Header.Get("Retry-After")
-	if n, err := strconv.Atoi(v); err == nil && n > 0 {
-		return time.Duration(n) * time.Second
-	}
-	if t, err := http.ParseTime(v); err == nil && t.After(now) {
-		return t.Sub(now)
-	}
-	return 0
+// words names a place to a person.
+func (p place) words() string {
+	return fmt.Sprintf("account %s, container %s, prefix %q", p.account, p.container, p.prefix)
 }

@@ -2,6 +2,7 @@ package azure
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/url"
@@ -18,9 +19,11 @@ import (
 // access is a client for one container, and in words where its rights come
 // from.
 type access struct {
-	client *container.Client
-	how    string
-	fix    string // what to do when the rights are not enough
+	client    *container.Client
+	container *url.URL // for ranges, which are asked for without the client
+	sign      signer
+	how       string
+	fix       string // what to do when the rights are not enough
 }
 
 const howTo = "set AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN, or give this machine an identity (workload identity, managed identity, az login)"
@@ -34,7 +37,9 @@ func (s *Source) dial(p place) (*access, error) {
 		Telemetry: policy.TelemetryOptions{ApplicationID: "thaw"},
 	}}
 	endpoint := p.endpoint
-	if endpoint == "" {
+	if s.o.Endpoint != "" {
+		endpoint = s.o.Endpoint
+	} else if endpoint == "" {
 		endpoint = "https://" + p.account + ".blob.core.windows.net"
 	}
 	bad := func(name, what string) error {
@@ -69,7 +74,11 @@ func (s *Source) dial(p place) (*access, error) {
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
 	}
-	return &access{client: client, how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + howTo}, nil
+	at, err := url.Parse(containerURL(endpoint, p))
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
+	}
+	return &access{client: client, container: at, sign: (&bearer{cred: cred}).sign, how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + howTo}, nil
 }
 
 // identity is azidentity's default chain, made once: it caches its tokens.
@@ -77,7 +86,12 @@ func (s *Source) identity() (azcore.TokenCredential, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cred == nil {
-		cred, err := azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{ClientOptions: policy.ClientOptions{Transport: s.http}})
+		cred, err := azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{
+			ClientOptions: policy.ClientOptions{Transport: s.http},
+			// Whoever names an authority knows it: a cloud of its own is not in the
+			// public one's directory of clouds.
+			DisableInstanceDiscovery: s.o.Getenv("AZURE_AUTHORITY_HOST") != "",
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +109,15 @@ func (s *Source) shared(p place, endpoint, account, key, how string, opts *conta
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
 	}
-	return &access{client: client, how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
+	at, err := url.Parse(containerURL(endpoint, p))
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
+	}
+	secret, err := base64.StdEncoding.DecodeString(key)
+	if err != nil {
+		return nil, &source.Error{Kind: source.Denied, Source: p.String(), What: "the key in " + how + " is not base64", Fix: howTo}
+	}
+	return &access{client: client, container: at, sign: withKey(account, secret), how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
 }
 
 func (s *Source) signed(p place, endpoint, sas, how string, opts *container.ClientOptions) (*access, error) {
@@ -107,7 +129,11 @@ func (s *Source) signed(p place, endpoint, sas, how string, opts *container.Clie
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
 	}
-	return &access{client: client, how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
+	at, err := url.Parse(containerURL(endpoint, p))
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
+	}
+	return &access{client: client, container: at, sign: withSAS(sas), how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
 }
 
 func containerURL(endpoint string, p place) string {

@@ -16,6 +16,13 @@
 // plan, an error or a log line; errors of the SDK and of net/http print URLs,
 // queries included, so none of them is passed on as it is.
 //
+// # Tokens that end
+//
+// A token is renewed five minutes before its end. The file of a federated
+// token (workload identity) is read again at least every ten minutes, and at
+// once when the service refused what was made of it: the loader then calls
+// Refresh, once.
+//
 // # Versions
 //
 // The ETag of the listing is pinned with If-Match on every range, and the

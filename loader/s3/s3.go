@@ -442,7 +442,7 @@ func (s *Source) refused(r *http.Response, p place, name string) error {
 	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed":
 		e.Kind, e.Fix = source.Refused, "the bucket is in another region: set AWS_REGION"
 	case code == "SlowDown" || code == "RequestTimeout":
-		e.Kind = source.Unavailable
+		e.Kind, e.Busy = source.Unavailable, true
 	case r.StatusCode == 412 || r.StatusCode == 416:
 		e.What += ": it was overwritten while it was read"
 	}

@@ -167,7 +167,7 @@ func Status(r *http.Response, location, file string) *source.Error {
 		e.Kind = source.Changed
 		e.What += ": it was overwritten while it was read"
 	case code == 408 || code == 425 || code == 429 || code >= 500:
-		e.Kind, e.RetryAfter = source.Unavailable, RetryAfter(r.Header, time.Now())
+		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
 	case code/100 == 3:
 		e.What += ": a redirect that is not followed"
 	}
