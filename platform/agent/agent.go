@@ -53,7 +53,14 @@ type Options struct {
 	// InFlight is how many requests of ours are on a replica, for its drain;
 	// nil: those that this agent proxies.
 	InFlight func(name functions.Name, replica string) int
-	Log      *slog.Logger
+	// Cut ends our requests to an engine at that URL, when its drain is over;
+	// nil: those that this agent proxies are ended with it.
+	Cut func(url string)
+	// FreeGPU is the free memory of a GPU now; nil: nothing is known.
+	FreeGPU func(index int) (functions.Bytes, bool)
+	// Manual, if not nil, checks args of models; the agent runs it.
+	Manual *engine.Manual
+	Log    *slog.Logger
 }
 
 const (
@@ -250,9 +257,19 @@ func (a *Agent) end(ctx context.Context, leave context.CancelFunc) error {
 func (a *Agent) options(req functions.LoadRequest) replica.Options {
 	o := replica.Options{
 		ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs,
-		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ},
+		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual},
 		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.push() },
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
+		Scratch: keeper.ScratchRoot(filepath.Join(a.o.Dir, "keeper")), FreeGPU: a.o.FreeGPU,
+	}
+	if a.o.Cut != nil {
+		o.Cut = func(string) {
+			if h := a.find(req.ID); h != nil {
+				if url := h.Status().Endpoint; url != "" {
+					a.o.Cut(url)
+				}
+			}
+		}
 	}
 	if a.o.Books != nil {
 		for _, g := range a.o.Books.GPUs() {
@@ -510,6 +527,9 @@ func (a *Agent) document() functions.Heartbeat {
 		if !st.State.Over() {
 			hb.Memory.Used += h.take
 		}
+		if st.SleepLevel == 1 && len(st.GPUs) > 0 {
+			hb.Memory.Used += st.Bytes // its weights are in host memory
+		}
 		switch {
 		case st.State == functions.Downloading || st.State == functions.Loading:
 			hb.State = functions.NodeLoading
@@ -535,6 +555,19 @@ func (a *Agent) document() functions.Heartbeat {
 }
 
 // find a replica.
+// Quiet reports that no replica is on its way and none has anything to do.
+func (a *Agent) Quiet() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, h := range a.reps {
+		switch st := h.Status(); {
+		case st.State == functions.Downloading || st.State == functions.Loading || st.State == functions.Draining || st.InFlight > 0:
+			return false
+		}
+	}
+	return true
+}
+
 func (a *Agent) find(id string) *held {
 	a.mu.Lock()
 	defer a.mu.Unlock()

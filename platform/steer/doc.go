@@ -25,6 +25,15 @@
 // the routes and are placed elsewhere. If this process itself stood still (a
 // suspended laptop, SIGSTOP), nobody's silence is counted for that time.
 //
+// # Asleep
+//
+// A replica that schedule sends to sleep leaves the routes, is waited for like
+// one that is to be stopped, and is then told to sleep; until its node says that
+// its memory is free, its room is taken. Woken, it is a cold start of its own
+// kind: its times are kept apart from those of starts. One that does not fall
+// asleep, does not wake, or dies meanwhile is ended, and whoever waits for it
+// gets an ordinary cold start, with no pause and no failure told.
+//
 // # Two steps to the end
 //
 // A replica that is to be stopped first leaves the routes, then is waited for

@@ -56,17 +56,18 @@ func (h *history) forecast(atHand bool) functions.Forecast {
 		return h.known
 	}
 	h.fresh, h.atHand, h.known = true, atHand, functions.NoForecast
-	if len(h.samples) == 0 {
+	var like []sample
+	cold := slices.DeleteFunc(slices.Clone(h.samples), func(s sample) bool { return s.tier == functions.TierSleeping })
+	if len(cold) == 0 {
 		return h.known
 	}
-	var like []sample
-	for _, s := range h.samples {
+	for _, s := range cold {
 		if (s.tier != functions.TierRemote) == atHand {
 			like = append(like, s)
 		}
 	}
 	if len(like) == 0 {
-		for _, s := range h.samples {
+		for _, s := range cold {
 			if atHand {
 				s = s.staged()
 			}
@@ -89,12 +90,24 @@ func (h *history) forecast(atHand bool) functions.Forecast {
 	return h.known
 }
 
+// rise is how long waking a replica that slept takes, at a percentile; -1 where
+// nothing is known.
+func (h *history) rise(percent int) time.Duration {
+	var totals []time.Duration
+	for _, s := range h.samples {
+		if s.tier == functions.TierSleeping {
+			totals = append(totals, s.total)
+		}
+	}
+	return quantile(totals, percent)
+}
+
 // phase is the median of one phase: on this node if it is known there, else on
 // any, else what the engine is known to take; -1 where nothing is known.
 func (h *history) phase(p functions.Phase, node string, e functions.Engine) time.Duration {
 	var here, any []time.Duration
 	for _, s := range h.samples {
-		if d, ok := s.phases[p]; ok {
+		if d, ok := s.phases[p]; ok && s.tier != functions.TierSleeping {
 			any = append(any, d)
 			if s.node == node {
 				here = append(here, d)

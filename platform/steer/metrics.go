@@ -14,6 +14,8 @@ import (
 type counts struct {
 	evictions *prometheus.CounterVec // replicas stopped, by reason
 	restarts  *prometheus.CounterVec // engines that broke, by cause
+	sleeps    *prometheus.CounterVec // replicas sent to sleep, by reason
+	rises     *prometheus.CounterVec // replicas woken, by result
 	staged    *prometheus.CounterVec // bytes brought from afar, by kind of source
 }
 
@@ -24,6 +26,8 @@ func newCounts() counts {
 	return counts{
 		evictions: counter("thaw_evictions_total", "Replicas stopped; reason is evicted (for another function), idle, surplus, changed, asked, …", "reason"),
 		restarts:  counter("thaw_engine_restarts_total", "Engines that broke; cause is start, died or hung.", "cause"),
+		sleeps:    counter("thaw_sleeps_total", "Replicas sent to sleep; reason is idle, evicted (for another function) or turn.", "reason"),
+		rises:     counter("thaw_rises_total", "Replicas woken from sleep; result is ready or failed.", "result"),
 		staged:    counter("thaw_stage_bytes_total", "Bytes of checkpoints brought from their sources.", "source", "result"),
 	}
 }
@@ -40,6 +44,8 @@ var (
 func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.evictions.Describe(ch)
 	s.counts.restarts.Describe(ch)
+	s.counts.sleeps.Describe(ch)
+	s.counts.rises.Describe(ch)
 	s.counts.staged.Describe(ch)
 	for _, d := range []*prometheus.Desc{stateDesc, gpuDesc, nodeDesc, storeDesc, ckptDesc} {
 		ch <- d
@@ -50,6 +56,8 @@ func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
 func (s *Steer) Collect(ch chan<- prometheus.Metric) {
 	s.counts.evictions.Collect(ch)
 	s.counts.restarts.Collect(ch)
+	s.counts.sleeps.Collect(ch)
+	s.counts.rises.Collect(ch)
 	s.counts.staged.Collect(ch)
 	gauge := func(d *prometheus.Desc, v functions.Bytes, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)

@@ -123,6 +123,7 @@ type inbox struct {
 	stops   map[functions.Name]struct{}
 	uses    map[fetch]struct{}
 	wanted  map[functions.Name]struct{} // adapters, ahead of any request
+	awake   map[string]outcome          // sleeps and rises refused
 	changed bool
 }
 
@@ -245,7 +246,7 @@ func (s *Steer) Wake(name functions.Name, team string) string {
 func (s *Steer) WakeFor(name functions.Name, lease time.Duration) string {
 	s.mu.Lock()
 	f := s.fns[name.Base()]
-	ready := f != nil && slices.ContainsFunc(f.reps, func(r *rep) bool { return r.status.State == functions.Ready && !r.stopping })
+	ready := f != nil && slices.ContainsFunc(f.reps, func(r *rep) bool { return r.serves() })
 	last := ""
 	if ready && f.cold != nil {
 		last = f.cold.ID

@@ -143,6 +143,9 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 		// A replica's spans count from when its agent heard of it.
 		from := c.decided
 		for _, p := range r.status.Phases {
+			if r.nap.rising && r.status.State == functions.Sleeping {
+				break // they are of the start before
+			}
 			p.Start += (from - c.began).Seconds()
 			t.Phases = append(t.Phases, p)
 		}
@@ -168,6 +171,12 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 // usually take; the engine boots while bytes arrive. -1 where nothing is known.
 func (s *Steer) eta(c *cold, now schedule.Instant) time.Duration {
 	f := c.fn
+	if c.Tier == functions.TierSleeping {
+		if usual := f.history.rise(50); usual >= 0 {
+			return max(0, usual-(now-c.began))
+		}
+		return -1
+	}
 	engine, node := functions.Engine(""), c.Node
 	if f.model != nil {
 		engine = f.model.Spec.Engine

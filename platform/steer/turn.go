@@ -79,6 +79,11 @@ func (s *Steer) turn(ctx context.Context) time.Duration {
 		put(&s.wanted, name, struct{}{})
 	}
 	s.ahead(ctx)
+	for id, o := range in.awake {
+		if r := s.reps[id]; r != nil && !r.stopping {
+			s.sleepless(r, o.err.Error())
+		}
+	}
 	for name := range in.stops {
 		s.stopAll(name, now)
 	}
@@ -101,7 +106,8 @@ func (s *Steer) turn(ctx context.Context) time.Duration {
 		}
 	}
 	s.flush()
-	if s.drain(ctx) && (next == 0 || next > drainLook) {
+	again := s.lull(ctx)
+	if (s.drain(ctx) || again) && (next == 0 || next > drainLook) {
 		next = drainLook
 	}
 	return next
@@ -315,6 +321,7 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 	if r.calledOff && spawned(st) && !st.State.Over() {
 		r.calledOff = false // too late: it goes on
 	}
+	s.slumber(r, st, now)
 	switch st.State {
 	case functions.Ready:
 		if r.readyAt == 0 {
@@ -353,6 +360,7 @@ func (s *Steer) gone(r *rep, why string) {
 	f := r.fn
 	delete(s.reps, r.id)
 	delete(s.drains, r)
+	delete(s.sinks, r)
 	delete(s.again, r)
 	f.reps = slices.DeleteFunc(f.reps, func(x *rep) bool { return x == r })
 	s.dirty[f] = struct{}{}
@@ -380,6 +388,16 @@ func (s *Steer) failed(ctx context.Context, r *rep, cause string, now schedule.I
 		s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "failed"})
 	}
 	if r.stopping || r.calledOff {
+		s.gone(r, "failed")
+		return
+	}
+	if r.nap.rising || r.nap.sinking || r.nap.slept > 0 {
+		// No fault of the model's: whoever waits gets a cold start, at once.
+		if r.nap.rising {
+			s.counts.rises.WithLabelValues("failed").Inc()
+		}
+		s.event("failed", f.Name, r.id, r.node, "sleep", cause)
+		s.counts.broke(true, cause)
 		s.gone(r, "failed")
 		return
 	}
@@ -512,7 +530,7 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 		f.held = max(f.held, s.instant(w.at)+w.held)
 	}
 	for _, r := range f.reps {
-		if r.status.State == functions.Ready && !r.stopping {
+		if r.serves() {
 			forget()
 			return
 		}
@@ -526,7 +544,7 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 	}
 	c := s.begin(f, w.id, w.at)
 	for _, r := range f.reps { // one that was adopted on its way
-		if !r.stopping && !r.calledOff && r.cold == nil {
+		if !r.stopping && !r.calledOff && r.cold == nil && !r.asleep() {
 			r.cold, c.rep, c.decided, c.placed = c, r, now, now
 			break
 		}
@@ -579,6 +597,7 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration 
 		}
 		if len(f.reps) > 0 || len(f.Replicas) > 0 {
 			f.sync(s.path.InFlightOf)
+			f.bedtime(s.atHand(f))
 		}
 	}
 	plan := s.policy.Decide(s.sched, now)
@@ -598,7 +617,7 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration 
 			s.dirty[f] = struct{}{}
 			s.event("blocked", f.Name, "", "", v.Code, v.Message)
 		}
-		if c := f.cold; c != nil && !c.over && len(f.reps) == 0 && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
+		if c := f.cold; c != nil && !c.over && !slices.ContainsFunc(f.reps, func(r *rep) bool { return !r.asleep() }) && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
 			s.finish(c, functions.Unloaded, "called_off")
 			s.dirty[f] = struct{}{}
 		}
@@ -618,6 +637,12 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 		if r := s.reps[a.Replica]; r != nil && !r.stopping {
 			s.stop(r, a.Drain, a.Reason, a.For, now)
 		}
+	case schedule.Sleep:
+		if r := s.reps[a.Replica]; r != nil && !r.stopping {
+			s.sink(r, a, now)
+		}
+	case schedule.Rise:
+		s.rise(ctx, a, now)
 	case schedule.CallOff:
 		r := s.reps[a.Replica]
 		n := s.nodes[a.Node]

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ type world struct {
 	drains  map[*rep]struct{}
 	again   map[*rep]schedule.Instant   // when to repeat an unload
 	wanted  map[functions.Name]struct{} // adapters to be loaded ahead
+	sinks   map[*rep]struct{}           // to be sent to sleep
 	colds   coldStarts
 
 	last   schedule.Instant // of the last turn
@@ -39,7 +41,7 @@ func newWorld() world {
 	return world{
 		fns: map[functions.Name]*fn{}, nodes: map[string]*node{}, reps: map[string]*rep{},
 		orphans: map[string]schedule.Instant{}, dirty: map[*fn]struct{}{}, busy: map[*fn]struct{}{},
-		drains: map[*rep]struct{}{}, again: map[*rep]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
+		drains: map[*rep]struct{}{}, sinks: map[*rep]struct{}{}, again: map[*rep]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
 	}
 }
 
@@ -95,6 +97,12 @@ type rep struct {
 	drainEnd  schedule.Instant
 	unloading bool
 	calledOff bool
+	nap       nap
+}
+
+// serves reports whether requests are sent to it.
+func (r *rep) serves() bool {
+	return r.status.State == functions.Ready && !r.stopping && !r.calledOff && !r.nap.sinking
 }
 
 const quickDeath = time.Minute // a replica that dies sooner after READY counts as a failing one
@@ -148,6 +156,9 @@ func (f *fn) sync(inFlight func(functions.Name, string) int) {
 		s := schedule.Replica{
 			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Take: r.take, ReadyAt: r.readyAt,
 			Spawned: spawned(r.status), Stopping: r.stopping, CalledOff: r.calledOff, Stale: r.recipe != f.recipe,
+			SleptAt: r.nap.slept, Rising: r.nap.rising, Held: r.nap.held,
+			// Until it has said that the memory is free, it is not.
+			Sinking: r.nap.sinking || r.status.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.nap.rising,
 		}
 		if r.readyAt > 0 {
 			s.InFlight = inFlight(f.Name, r.id)
@@ -198,14 +209,14 @@ func (n *node) set(b beat, now schedule.Instant) {
 func (s *Steer) picture(f *fn) route.Function {
 	p := route.Function{
 		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
-		Forecast: f.history.forecast(s.atHand(f)), Failure: f.failure, Blocked: f.blocked,
+		Forecast: s.forecast(f), Failure: f.failure, Blocked: f.blocked,
 	}
 	for _, r := range f.reps {
 		if r.stopping || r.calledOff {
 			continue
 		}
 		st := r.status.State
-		if st == functions.Ready && r.status.Endpoint != "" {
+		if r.serves() && r.status.Endpoint != "" {
 			p.Replicas = append(p.Replicas, route.Replica{
 				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Token: s.bearer(r), Key: r.status.Key, Adapters: r.status.Adapters,
 			})
@@ -228,8 +239,15 @@ func (s *Steer) picture(f *fn) route.Function {
 func (s *Steer) state(f *fn) functions.State {
 	best, rank := functions.Unloaded, 0
 	for _, r := range f.reps {
-		if k := order(r.status.State); k > rank && !r.stopping && !r.calledOff {
-			best, rank = r.status.State, k
+		st := r.status.State
+		switch {
+		case r.nap.rising && st == functions.Sleeping:
+			st = functions.Loading
+		case r.nap.sinking && st == functions.Ready:
+			st = functions.Sleeping
+		}
+		if k := order(st); k > rank && !r.stopping && !r.calledOff {
+			best, rank = st, k
 		}
 	}
 	switch {
@@ -240,6 +258,14 @@ func (s *Steer) state(f *fn) functions.State {
 		return functions.Failed
 	}
 	return best
+}
+
+// forecast of the next start of f: a rise, where one of it sleeps.
+func (s *Steer) forecast(f *fn) functions.Forecast {
+	if slices.ContainsFunc(f.reps, func(r *rep) bool { return r.asleep() && !r.stopping }) {
+		return functions.Forecast{P50: f.history.rise(50), P90: f.history.rise(90)}
+	}
+	return f.history.forecast(s.atHand(f))
 }
 
 // atHand reports whether a node has the bytes of f.

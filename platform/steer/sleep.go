@@ -1,0 +1,184 @@
+package steer
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+// Sleeper is a Node whose replicas can sleep. Sleep sends one to sleep, or with
+// level 0 wakes it; it does not wait, heartbeats tell what became of it.
+type Sleeper interface {
+	Sleep(ctx context.Context, req functions.SleepRequest) error
+}
+
+const (
+	sleepLevel = 1                // weights stay in host memory: a rise is a copy
+	sinkGrace  = 90 * time.Second // beyond its drain, until a replica told to sleep is given up
+	riseGrace  = 2 * time.Minute  // until one told to rise is given up
+)
+
+// nap is where a replica stands on the ladder between READY and its end.
+type nap struct {
+	sinking bool             // out of the routes, to be sent to sleep once nothing is in flight
+	sent    bool             // it was told
+	sinkEnd schedule.Instant // in flight or not, it is told then
+	rising  bool             // told to wake
+	riseAt  schedule.Instant
+	slept   schedule.Instant // since when it sleeps; 0 it does not
+	held    functions.Bytes  // host memory that its sleep takes
+}
+
+// sink takes a replica out of the routes, to be sent to sleep.
+func (s *Steer) sink(r *rep, a *schedule.Action, now schedule.Instant) {
+	r.nap = nap{sinking: true, sinkEnd: now + a.Drain, held: r.fn.Asleep}
+	r.reason = a.Reason
+	s.sinks[r] = struct{}{}
+	s.dirty[r.fn] = struct{}{}
+	s.event("sleep", r.fn.Name, r.id, r.node, a.Reason, a.For)
+	s.counts.sleeps.WithLabelValues(a.Reason).Inc()
+}
+
+// lull sends those to sleep that have nothing in flight. It reports whether it
+// must look again soon.
+func (s *Steer) lull(ctx context.Context) (again bool) {
+	now := s.now()
+	for r := range s.sinks {
+		switch n := s.nodes[r.node]; {
+		case r.stopping || !r.nap.sinking || s.reps[r.id] != r:
+			delete(s.sinks, r)
+		case r.nap.sent:
+			if now > r.nap.sinkEnd+sinkGrace {
+				s.sleepless(r, "it does not fall asleep")
+			}
+		case s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.nap.sinkEnd:
+			again = true
+		case n != nil && !n.stale:
+			r.nap.sent = true
+			s.bed(ctx, r, n, sleepLevel, r.reason)
+		}
+	}
+	for _, r := range s.reps {
+		if r.nap.rising && now > r.nap.riseAt+riseGrace && !r.stopping {
+			s.sleepless(r, "it does not wake")
+		}
+	}
+	return again
+}
+
+// sleepless ends a replica that does not do what its ladder says; what waits for
+// it gets a cold start.
+func (s *Steer) sleepless(r *rep, why string) {
+	delete(s.sinks, r)
+	if r.nap.rising {
+		s.counts.rises.WithLabelValues("failed").Inc()
+	}
+	if c := r.cold; c != nil && !c.over {
+		c.rep, c.decided, c.placed, r.cold = nil, 0, 0, nil
+	}
+	s.stop(r, 0, "sleepless", why, s.now())
+}
+
+// rise wakes a replica that sleeps: a cold start of the short kind.
+func (s *Steer) rise(ctx context.Context, a *schedule.Action, now schedule.Instant) {
+	r, n := s.reps[a.Replica], s.nodes[a.Node]
+	if r == nil || n == nil || r.stopping {
+		return
+	}
+	f := r.fn
+	r.nap.rising, r.nap.riseAt = true, now
+	c := f.cold
+	switch {
+	case c != nil && !c.over && c.rep == nil:
+	case !slices.ContainsFunc(f.reps, func(x *rep) bool { return x.readyAt > 0 && !x.stopping && !x.nap.sinking }):
+		c = s.begin(f, "", time.Now())
+	default:
+		c = s.aside(f)
+	}
+	c.decided, c.placed, c.rep, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
+	r.cold = c
+	f.failure = nil
+	s.dirty[f] = struct{}{}
+	s.event("rise", f.Name, r.id, r.node, a.Reason, "")
+	s.bed(ctx, r, n, 0, a.Reason)
+}
+
+// bed commands a sleep or a rise; a refusal comes back as news.
+func (s *Steer) bed(ctx context.Context, r *rep, n *node, level int, reason string) {
+	to, node, id := n.to, n.id, r.id
+	s.command(ctx, func(ctx context.Context) {
+		err := errors.New("the agent of this replica cannot")
+		if z, ok := to.(Sleeper); ok {
+			err = z.Sleep(ctx, functions.SleepRequest{ID: id, Epoch: s.epoch, Level: level, Reason: reason})
+		}
+		if err == nil || errors.Is(err, context.Canceled) {
+			return
+		}
+		s.inboxMu.Lock()
+		put(&s.inbox.awake, id, outcome{node, time.Now(), err})
+		s.inboxMu.Unlock()
+		s.ring()
+	})
+}
+
+// slumber takes in what a status says of a replica's sleep.
+func (s *Steer) slumber(r *rep, st functions.ReplicaStatus, now schedule.Instant) {
+	switch {
+	case st.State == functions.Sleeping && st.SleepLevel > 0:
+		if r.nap.rising || r.nap.slept > 0 {
+			return
+		}
+		r.nap.sinking, r.nap.slept = false, now
+		if r.nap.held == 0 { // it slept before we came
+			r.nap.held = r.fn.Asleep
+			r.nap.slept = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
+		}
+		delete(s.sinks, r)
+		s.event("asleep", r.fn.Name, r.id, r.node, r.reason, "")
+	case st.State == functions.Loading:
+		r.nap.slept, r.nap.sinking = 0, false // it wakes, asked or not
+	case st.State == functions.Ready && r.readyAt == 0:
+		if r.nap.rising {
+			s.counts.rises.WithLabelValues("ready").Inc()
+		}
+		r.nap = nap{}
+	}
+}
+
+// asleep reports whether a replica is on its way down, or down.
+func (r *rep) asleep() bool {
+	return r.nap.sinking || r.status.State == functions.Sleeping && !r.nap.rising
+}
+
+// bedtime says what schedule must know to send replicas of f to sleep.
+func (f *fn) bedtime(atHand bool) {
+	if f.model == nil || !engine.Sleeps(f.model.Spec) {
+		f.Sleeps = false
+		return
+	}
+	f.Sleeps = true
+	f.Asleep = 0
+	if n := f.Resources.GPUs; n > 0 {
+		// Its weights go to host memory: as large as the checkpoint, and never
+		// larger than the GPUs' share.
+		most := f.Resources.GPUMemory * functions.Bytes(n)
+		if most <= 0 {
+			most = math.MaxInt64
+		}
+		var size functions.Bytes
+		for _, r := range f.reps {
+			size = max(size, r.status.TotalBytes)
+		}
+		if size == 0 && most < math.MaxInt64 {
+			size = most
+		}
+		f.Asleep = min(size, most)
+	}
+	f.Rise, f.ColdStart = max(f.history.rise(50), 0), max(f.history.forecast(atHand).P50, 0)
+}
