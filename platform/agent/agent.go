@@ -527,9 +527,6 @@ func (a *Agent) document() functions.Heartbeat {
 		if !st.State.Over() {
 			hb.Memory.Used += h.take
 		}
-		if st.SleepLevel == 1 && len(st.GPUs) > 0 {
-			hb.Memory.Used += st.Bytes // its weights are in host memory
-		}
 		switch {
 		case st.State == functions.Downloading || st.State == functions.Loading:
 			hb.State = functions.NodeLoading
@@ -554,7 +551,6 @@ func (a *Agent) document() functions.Heartbeat {
 	return hb
 }
 
-// find a replica.
 // Quiet reports that no replica is on its way and none has anything to do.
 func (a *Agent) Quiet() bool {
 	a.mu.Lock()
@@ -568,6 +564,7 @@ func (a *Agent) Quiet() bool {
 	return true
 }
 
+// find a replica.
 func (a *Agent) find(id string) *held {
 	a.mu.Lock()
 	defer a.mu.Unlock()

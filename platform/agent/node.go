@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/mount"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
 
@@ -34,6 +35,7 @@ type Config struct {
 	Environ    func() []string
 	Push       func(functions.Heartbeat)
 	InFlight   func(name functions.Name, replica string) int
+	Cut        func(url string) // ends our requests to an engine
 	Log        *slog.Logger
 }
 
@@ -46,6 +48,7 @@ type Node struct {
 	ledger *Ledger
 	facts  *gpu.Facts
 	shelf  *Shelf
+	manual *engine.Manual
 	end    func() // of the sources
 }
 
@@ -77,6 +80,9 @@ func Open(c Config) (*Node, error) {
 	}
 	from, end := sources()
 	n := &Node{facts: facts, end: end}
+	n.manual = engine.NewManual(filepath.Join(c.Data, "agent", "flags"), engine.ManualOptions{
+		Environ: c.Environ, Quiet: func() bool { return n.Agent.Quiet() }, Log: c.Log,
+	})
 	n.ledger = NewLedger(facts, st, c.GPUs, c.GPUMemory)
 	n.loader = loader.New(loader.Options{Store: st, Sources: from, Log: c.Log})
 	n.shelf = &Shelf{node: c.Name, store: st, loader: n.loader}
@@ -88,7 +94,7 @@ func Open(c Config) (*Node, error) {
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
 		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, Environ: c.Environ, Leave: c.Leave,
-		Push: c.Push, InFlight: c.InFlight, Log: c.Log,
+		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.free, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
 }
@@ -125,6 +131,7 @@ func (n *Node) Run(ctx context.Context) error {
 	side.Go(func() {
 		n.facts.Watch(look, func(uuid, what string) { n.log.Error("GPU", "uuid", uuid, "what", what); n.push() })
 	})
+	side.Go(func() { n.manual.Run(look) })
 	err := n.Agent.Run(ctx)
 	stop()
 	side.Wait()
@@ -133,6 +140,16 @@ func (n *Node) Run(ctx context.Context) error {
 	n.end()
 	n.facts.Close()
 	return err
+}
+
+// free is the memory of a GPU that nobody holds now, as its driver says.
+func (n *Node) free(index int) (functions.Bytes, bool) {
+	for _, g := range n.facts.List() {
+		if g.Index == index && g.Health == gpu.Healthy {
+			return g.MemoryFree, true
+		}
+	}
+	return 0, false
 }
 
 // nodeName is the host's name as a label.

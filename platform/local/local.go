@@ -97,6 +97,7 @@ func open(o Options) (*Local, error) {
 			l.first.Do(func() { close(l.ready) })
 		},
 		InFlight: func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
+		Cut:      func(url string) { l.path.Cut(url) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)

@@ -26,14 +26,22 @@ import (
 // is kept on disk. Nobody waits for it: a start whose environment was not read
 // yet is made unchecked, and the engine itself says what it does not like.
 type Manual struct {
-	dir     string
-	environ func() []string
-	log     *slog.Logger
+	dir string
+	o   ManualOptions
 
 	mu    sync.Mutex
 	known map[string]*page // by key of the environment
 	tried map[string]bool  // asked for, in this life
 	asks  chan ask
+}
+
+// ManualOptions say how an engine is asked.
+type ManualOptions struct {
+	// Environ is what its environment is made from; nil is os.Environ.
+	Environ func() []string
+	// Quiet says that nothing is on its way that would be disturbed; nil is always.
+	Quiet func() bool
+	Log   *slog.Logger
 }
 
 // page is one environment's flags.
@@ -49,8 +57,9 @@ type ask struct {
 
 const (
 	// manualAfter is the pause between the first sight of an environment and
-	// the question, which is for the start that it was seen by.
-	manualAfter = 20 * time.Second
+	// the question, which is for the start that it was seen by, and again until
+	// it is quiet.
+	manualAfter = 10 * time.Second
 	// manualWait bounds the answer.
 	manualWait = 5 * time.Minute
 	// manualFlags is the least that is taken for a list of flags.
@@ -58,14 +67,17 @@ const (
 )
 
 // NewManual keeps what it learns in a folder, made when needed.
-func NewManual(dir string, environ func() []string, log *slog.Logger) *Manual {
-	if environ == nil {
-		environ = os.Environ
+func NewManual(dir string, o ManualOptions) *Manual {
+	if o.Environ == nil {
+		o.Environ = os.Environ
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	if o.Quiet == nil {
+		o.Quiet = func() bool { return true }
 	}
-	return &Manual{dir: dir, environ: environ, log: log, known: map[string]*page{}, tried: map[string]bool{}, asks: make(chan ask, 8)}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Manual{dir: dir, o: o, known: map[string]*page{}, tried: map[string]bool{}, asks: make(chan ask, 8)}
 }
 
 // Check is nil, or an error that names the first flag of args that the program
@@ -173,15 +185,17 @@ func (m *Manual) Run(ctx context.Context) error {
 	for {
 		select {
 		case a := <-m.asks:
-			t := time.NewTimer(manualAfter)
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-				t.Stop()
-				return nil
+			for quiet := false; !quiet; quiet = m.o.Quiet() {
+				t := time.NewTimer(manualAfter)
+				select {
+				case <-t.C:
+				case <-ctx.Done():
+					t.Stop()
+					return nil
+				}
 			}
 			if err := m.Learn(ctx, a.engine, a.program); err != nil && ctx.Err() == nil {
-				m.log.Info("flags of an engine are not known, so args are not checked", "program", a.program, "error", err)
+				m.o.Log.Info("flags of an engine are not known, so args are not checked", "program", a.program, "error", err)
 			}
 		case <-ctx.Done():
 			return nil
@@ -198,7 +212,7 @@ func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) 
 	ctx, cancel := context.WithTimeout(ctx, manualWait)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, row.help...)
-	cmd.Env = lastWins(append(append(Environ(m.environ()), row.env...), "CUDA_VISIBLE_DEVICES=", "COLUMNS=80"))
+	cmd.Env = lastWins(append(append(Environ(m.o.Environ()), row.env...), "CUDA_VISIBLE_DEVICES=", "COLUMNS=80"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second

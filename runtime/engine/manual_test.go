@@ -36,10 +36,12 @@ func program(t *testing.T) (path, asked string) {
 	return path, asked
 }
 
+var path = ManualOptions{Environ: func() []string { return []string{"PATH=/bin:/usr/bin"} }}
+
 func TestManual(t *testing.T) {
 	exe, asked := program(t)
 	dir := t.TempDir()
-	m := NewManual(dir, func() []string { return []string{"PATH=/bin:/usr/bin"} }, nil)
+	m := NewManual(dir, path)
 	vllm := functions.EngineVLLM
 	if err := m.Check(vllm, exe, []string{"--no-such-flag"}); err != nil {
 		t.Errorf("nothing is known yet: %v", err)
@@ -66,7 +68,7 @@ func TestManual(t *testing.T) {
 		}
 	}
 	check(m)
-	check(NewManual(dir, nil, nil)) // from disk
+	check(NewManual(dir, ManualOptions{})) // from disk
 	if b, _ := os.ReadFile(asked); string(b) != "serve --help=all\n" {
 		t.Errorf("asked %q", b)
 	}
@@ -91,7 +93,7 @@ func TestManual(t *testing.T) {
 // What Check does not know is asked for once, and not at once.
 func TestManualRun(t *testing.T) {
 	exe, asked := program(t)
-	m := NewManual(t.TempDir(), func() []string { return []string{"PATH=/bin:/usr/bin"} }, nil)
+	m := NewManual(t.TempDir(), path)
 	for range 20 {
 		if err := m.Check(functions.EngineVLLM, exe, []string{"--no-such-flag"}); err != nil {
 			t.Fatal(err)
@@ -105,7 +107,7 @@ func TestManualRun(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		// Nothing in it: it ends with its context.
-		n := NewManual(t.TempDir(), nil, nil)
+		n := NewManual(t.TempDir(), ManualOptions{})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- n.Run(ctx) }()
@@ -119,7 +121,7 @@ func TestManualRun(t *testing.T) {
 
 func TestPrepareChecksFlags(t *testing.T) {
 	p := programs()
-	p.Manual = NewManual(t.TempDir(), nil, nil)
+	p.Manual = NewManual(t.TempDir(), ManualOptions{})
 	r := Request{Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--chat-templat=x", "--max-token", "1"}}, Path: "/m", Name: "m", Port: 1}
 	if _, err := p.Prepare(r); err != nil {
 		t.Fatal(err)
