@@ -30,6 +30,8 @@ type Programs struct {
 	Engines map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	// Bench measures; args are all after the verb.
 	Bench func(ctx context.Context, args []string, stdout, stderr io.Writer) error
+	// Shelf opens the store below a data folder; log is for its remarks.
+	Shelf func(data string, budget functions.Bytes, log io.Writer) (Shelf, error)
 	// GPUs lists what the driver sees. driver says which it is, or why there
 	// is none.
 	GPUs func() (gpus []functions.GPU, driver string, err error)
@@ -119,7 +121,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 		cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))
 	}
 	root.AddCommand(own...)
-	root.AddCommand(c.run(), c.models(), c.ps(), c.wake(), c.stop(), c.pull(), c.deploy(), c.get(), c.describe(), c.rm(), c.logs(), c.keysVerb(), c.explainVerb(), c.doctor())
+	root.AddCommand(c.run(), c.models(), c.ps(), c.wake(), c.stop(), c.pull(), c.prefetch(), c.cache(), c.deploy(), c.get(), c.describe(), c.rm(), c.logs(), c.keysVerb(), c.explainVerb(), c.doctor())
 	root.SetHelpCommand(&cobra.Command{Use: "help [VERB]", Short: "Help about a verb", Hidden: true, RunE: func(cmd *cobra.Command, args []string) error {
 		target, rest, err := cmd.Root().Find(args)
 		if err != nil || len(rest) > 0 {
@@ -332,7 +334,7 @@ func (c *command) engine() *cobra.Command {
 
 func (c *command) bench() *cobra.Command {
 	return &cobra.Command{
-		Use: "bench WHAT [flags]", Short: "Measure cold starts and the gateway", GroupID: "run", DisableFlagParsing: true,
+		Use: "bench WHAT [flags]", Short: "Measure cold starts, the gateway and the loader", GroupID: "run", DisableFlagParsing: true,
 		Example: `  thaw bench coldstart --model tiny -n 20
   thaw bench coldstart --model tiny -n 20 --baseline before.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -207,7 +207,7 @@ func (c *command) untilReady(ctx context.Context, cl *api.Client, name functions
 	if err != nil {
 		return err
 	}
-	return c.follow(ctx, cl, name, w.ColdStart, functions.Ready)
+	return c.follow(ctx, cl, name, w.ColdStart)
 }
 
 func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error {

@@ -109,9 +109,9 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 	return strings.Join(parts, " ")
 }
 
-// follow shows a cold start until its state has come to goal (Loading: the
-// weights are here; Ready). An id of "" is a function that is up already.
-func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Name, id string, goal functions.State) error {
+// follow shows a cold start until it is READY. An id of "" is a function that is
+// up already.
+func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Name, id string) error {
 	if id == "" {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Nam
 				return &Error{Exit: ExitUnavailable, What: "the start of " + spelled(name.String()) + " was called off"}
 			case t.Error != "" || t.State == functions.Failed:
 				return &Error{Exit: ExitFailed, What: spelled(name.String()) + " could not be loaded: " + t.Error, Hint: "thaw logs " + spelled(name.String()) + " shows what its engine said"}
-			case t.State == functions.Ready, t.State == functions.Loading && goal == functions.Loading:
+			case t.State == functions.Ready:
 				return nil
 			case t.State.Over():
 				return &Error{Exit: ExitUnavailable, What: "the start of " + spelled(name.String()) + " was called off"}

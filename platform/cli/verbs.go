@@ -359,7 +359,7 @@ func (c *command) wake() *cobra.Command {
 				return err
 			}
 			if wait {
-				if err := c.follow(ctx, cl, name, w.ColdStart, functions.Ready); err != nil {
+				if err := c.follow(ctx, cl, name, w.ColdStart); err != nil {
 					return err
 				}
 				w.State = functions.Ready
@@ -386,33 +386,6 @@ func (c *command) woken(w api.Woken) error {
 		fmt.Fprintln(c.out, plain(spelled(w.Function)+" "+w.State.Word()))
 	}
 	return nil
-}
-
-func (c *command) pull() *cobra.Command {
-	return &cobra.Command{
-		Use: "pull NAME", Short: "Bring a model's weights to a node", GroupID: "use", Args: exact("the name of a model"),
-		Long: `Bring a model's weights to a node, showing how far they are. The model is woken for
-it, stays for its idle time and then leaves its weights in the store.`,
-		Example:           `  thaw pull ml/llama`,
-		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			name, err := c.name(ctx, cl, args[0])
-			if err != nil {
-				return err
-			}
-			w, err := cl.Wake(ctx, name, 0)
-			if err != nil {
-				return err
-			}
-			if err := c.follow(ctx, cl, name, w.ColdStart, functions.Loading); err != nil {
-				return err
-			}
-			if t, err := cl.ColdStart(ctx, w.ColdStart); err == nil {
-				w.State = t.State
-			}
-			return c.woken(w)
-		}),
-	}
 }
 
 func (c *command) stop() *cobra.Command {

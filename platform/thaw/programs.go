@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/runtime/ember"
 	"github.com/thaw-dev/thaw/runtime/gpu"
@@ -22,6 +23,7 @@ func programs() cli.Programs {
 		Keep:    keep,
 		Engines: map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
 		Bench:   measure,
+		Shelf:   shelf,
 		GPUs:    gpus,
 	}
 }
@@ -45,6 +47,16 @@ func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) e
 		return &cli.Error{Exit: code} // it has said why
 	}
 	return nil
+}
+
+// shelf is the store below a data folder, without a server or an agent. What
+// goes wrong on the way is in its errors; a log is for those who stay.
+func shelf(data string, budget functions.Bytes, stderr io.Writer) (cli.Shelf, error) {
+	s, err := agent.OpenShelf(data, budget, logger(stderr, "text", slog.LevelError))
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func gpus() ([]functions.GPU, string, error) {

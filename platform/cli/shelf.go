@@ -1,0 +1,618 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// Shelf is the store of checkpoints below a data folder of this machine, for
+// verbs that do without a server. Its errors are *functions.StoreError.
+type Shelf interface {
+	Cached(ctx context.Context) ([]functions.CacheEntry, error)
+	Keep(ctx context.Context, digest string, act functions.StoreAct) error
+	// Reread and Prefetch tell how far they are, and how they ended; an error
+	// is of what never began.
+	Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
+	Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error
+	Close()
+}
+
+// staysHint is what a pull that did not end leaves its reader with.
+const staysHint = "what has arrived stays; the same command goes on from there"
+
+// lined: every line of progress is for a program.
+func (c *command) lined() bool { return c.output == "json" }
+
+func (c *command) pull() *cobra.Command {
+	var ask api.PrefetchRequest
+	var folder string
+	store := functions.Bytes(0)
+	cmd := &cobra.Command{
+		Use: "pull SOURCE|NAME", Short: "Bring a model's weights here, or to a server's node", GroupID: "use", Args: exact("a source or the name of a model"),
+		Long: `Bring a model's weights into a store: verified, resumable, published whole or not
+at all. The last line on stdout is the folder that holds them under their own
+names.
+
+With --data DIR they come into DIR/store on this machine, and no server is
+needed: an init container or a script may do this. A server may use the same
+DIR meanwhile. Without --data a server is asked (thaw prefetch says more).
+
+SOURCE is az://ACCOUNT/CONTAINER/PREFIX or another URL, or a path that begins
+with / or a dot. NAME is a function of the server; with --data it is one of the
+folder --functions names, or of what was deployed into DIR.
+
+Interrupted or killed, the same command goes on from where it was.`,
+		Example: `  thaw pull az://acct/models/llama --data /var/lib/thaw
+  thaw pull ml/llama --data /var/lib/thaw --functions functions
+  thaw pull az://acct/models/llama --data /w -o json | tee progress.ndjson
+  vllm serve "$(thaw pull -q az://acct/models/llama --data /w)"
+  thaw pull ml/llama`,
+		ValidArgsFunction: c.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.forms("table", "json", "name"); err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("data") {
+				if store != 0 || folder != "" {
+					return usage("thaw pull "+clip(args[0])+" --data DIR", "--store and --functions are for a pull with --data")
+				}
+				return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+					if err := c.named(ctx, cl, args[0], &ask); err != nil {
+						return err
+					}
+					return c.show(ctx, clip(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
+				})(cmd, args)
+			}
+			if ask.Node != "" {
+				return usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
+			}
+			return c.here(cmd.Context(), store, func(ctx context.Context, s Shelf) error {
+				r, err := c.local(ctx, args[0], folder)
+				if err != nil {
+					return err
+				}
+				r.Digest, r.Pin = ask.Digest, ask.Pin
+				return c.show(ctx, clip(args[0]), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
+			})
+		},
+	}
+	prefetchFlags(cmd, &ask)
+	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
+	cmd.Flags().Var(bytesFlag{&store}, "store", "with --data: the most the store may take; 0 is all the disk has")
+	return cmd
+}
+
+func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
+	cmd.Flags().StringVar(&ask.Node, "node", "", "node of the server; the one with the most room when not given")
+	cmd.Flags().StringVar(&ask.Digest, "digest", "", "sha256:… that it must have")
+	cmd.Flags().BoolVar(&ask.Pin, "pin", false, "keep it from being evicted (thaw cache unpin)")
+}
+
+func (c *command) prefetch() *cobra.Command {
+	var ask api.PrefetchRequest
+	cmd := &cobra.Command{
+		Use: "prefetch NAME|SOURCE", Short: "Have a node bring a model's weights before anybody asks", GroupID: "use", Args: exact("the name of a model or a source"),
+		Long: `Have a node of the server bring a model's weights into its store, so that its next
+start finds them there. No engine starts. Who leaves calls it off; what has
+arrived stays.`,
+		Example: `  thaw prefetch ml/llama
+  thaw prefetch ml/llama --node gpu-7 --pin
+  thaw prefetch az://acct/models/llama -o json`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			if err := c.forms("table", "json", "name"); err != nil {
+				return err
+			}
+			if err := c.named(ctx, cl, args[0], &ask); err != nil {
+				return err
+			}
+			return c.show(ctx, clip(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
+		}),
+	}
+	prefetchFlags(cmd, &ask)
+	return cmd
+}
+
+// forms refuses a form of output that a verb has not.
+func (c *command) forms(known ...string) error {
+	if !slices.Contains(known, c.output) {
+		return usage("one of "+strings.Join(known, ", "), "%q is no form of output here", clip(c.output))
+	}
+	return nil
+}
+
+// isSource tells a source from a name: it has a scheme, or is written as a path.
+func isSource(word string) bool {
+	return strings.Contains(word, "://") || strings.HasPrefix(word, "file:") || strings.HasPrefix(word, ".") || strings.HasPrefix(word, "~") || filepath.IsAbs(word)
+}
+
+// named fills in what a word asks a server for.
+func (c *command) named(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
+	if isSource(word) {
+		if strings.HasPrefix(word, ".") {
+			return usage("the whole path, or thaw pull "+clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", clip(word))
+		}
+		ask.Source = word
+		return nil
+	}
+	name, err := c.name(ctx, cl, word)
+	if err != nil {
+		return err
+	}
+	ask.Model = name.String()
+	return nil
+}
+
+// here does something with the store below --data.
+func (c *command) here(ctx context.Context, budget functions.Bytes, do func(context.Context, Shelf) error) error {
+	if c.Shelf == nil {
+		return c.missing("store")
+	}
+	if c.data == "" {
+		return usage("--data DIR", "--data is empty")
+	}
+	if c.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.timeout)
+		defer cancel()
+	}
+	data, err := filepath.Abs(c.data)
+	if err != nil {
+		return err
+	}
+	s, err := c.Shelf(data, budget, c.err)
+	if err != nil {
+		return stored(err)
+	}
+	defer s.Close()
+	err = do(ctx, s)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &Error{Exit: ExitTimeout, What: "not done within " + c.timeout.String(), Hint: staysHint}
+	}
+	return stored(err)
+}
+
+// local is what a word means on this machine: a source, or a model of a folder
+// or of what was deployed here.
+func (c *command) local(ctx context.Context, word, folder string) (functions.PrefetchRequest, error) {
+	var r functions.PrefetchRequest
+	if isSource(word) {
+		dir, err := os.Getwd()
+		return functions.PrefetchRequest{Source: word, Dir: dir}, err
+	}
+	name, err := functions.ParseName(word, functions.DefaultTeam)
+	if err != nil {
+		return r, usage("a URL, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
+	}
+	if folder == "" {
+		folder = c.Getenv("THAW_FUNCTIONS")
+	}
+	deployed := filepath.Join(c.data, "functions")
+	if _, err := os.Stat(deployed); err != nil {
+		deployed = ""
+	}
+	var names []string
+	for _, dir := range []string{folder, deployed} {
+		if dir == "" {
+			continue
+		}
+		cat, err := catalog.Open(catalog.Options{Folder: dir})
+		if err != nil {
+			return r, &Error{Exit: ExitUsage, What: "the model files", Err: err, Hint: "--functions DIR"}
+		}
+		if m := cat.Model(name); m != nil {
+			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir}, nil
+		}
+		for _, p := range cat.Problems() {
+			c.remark("%v", p)
+		}
+		for _, m := range cat.Models() {
+			names = append(names, m.FullName().Short())
+		}
+	}
+	hint := "give the source itself, or --functions DIR with its model file"
+	if near := functions.Nearest(name.Short(), names, 3); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, ", ") + "?"
+	}
+	return r, &Error{Exit: ExitNotFound, What: "no model file here says what " + name.Short() + " is", Hint: hint}
+}
+
+// show runs something that tells its progress, shows that, and prints what
+// came of it.
+func (c *command) show(ctx context.Context, what string, run func(tell func(functions.StoreProgress)) error) error {
+	l := c.line()
+	defer l.clear()
+	var last, bad functions.StoreProgress
+	enc := json.NewEncoder(c.out)
+	err := run(func(p functions.StoreProgress) {
+		last = p
+		if p.Error != nil && bad.Error == nil {
+			bad = p
+		}
+		if c.lined() {
+			_ = enc.Encode(p) // a reader that went away is told at the end, by the shell
+			return
+		}
+		if p.Over() && !c.lined() {
+			l.clear()
+			if p.State == "ready" {
+				c.remark("%s", came(what, p))
+			}
+			return
+		}
+		l.say(p.State+" on "+p.Node, describeStore(what, p))
+	})
+	l.clear()
+	switch {
+	case ctx.Err() != nil:
+		c.remark("%s", staysHint)
+		return ctx.Err()
+	case err != nil:
+		return err
+	case bad.Error != nil:
+		return stored(bad.Error)
+	}
+	if !c.lined() && last.Path != "" {
+		fmt.Fprintln(c.out, plain(last.Path))
+	}
+	return nil
+}
+
+// came is what became of a staging, in a line for people.
+func came(what string, p functions.StoreProgress) string {
+	s := what + " ready"
+	if p.Node != "" {
+		s += " on " + p.Node
+	}
+	switch {
+	case p.InPlace:
+		return s + ": a folder of that machine, used where it is"
+	case p.Resumed > 0 && p.Resumed < p.Total:
+		return fmt.Sprintf("%s: %s, %s of them from an earlier try", s, p.Total.Human(), p.Resumed.Human())
+	}
+	return s + ": " + p.Total.Human()
+}
+
+// describeStore is a staging in one line.
+func describeStore(what string, p functions.StoreProgress) string {
+	parts := []string{what, p.State}
+	if p.Node != "" {
+		parts = append(parts, "on "+p.Node)
+	}
+	if p.Total > 0 && p.State != "verifying" {
+		parts = append(parts, bar(p.Percent), fmt.Sprintf("%d%%", p.Percent), p.Done.Human()+"/"+p.Total.Human())
+		if p.Rate > 0 {
+			parts = append(parts, functions.Bytes(p.Rate).Human()+"/s")
+		}
+	} else if p.Total > 0 {
+		parts = append(parts, p.Total.Human())
+	}
+	if p.ETA != nil && *p.ETA > 0 {
+		parts = append(parts, "eta "+spanOf(p.ETA))
+	}
+	return strings.Join(parts, " ")
+}
+
+// stored turns an error of a store into what a person is told.
+func stored(err error) error {
+	s, ok := errors.AsType[*functions.StoreError](err)
+	if !ok {
+		return err
+	}
+	e := &Error{Exit: ExitFailed, Err: s}
+	switch s.Code {
+	case "bad_source":
+		e.Exit = ExitUsage
+	case "source_not_found", functions.CodeNotCached, functions.CodeNoNode:
+		e.Exit = ExitNotFound
+	case "source_denied":
+		e.Exit = ExitDenied
+	case "source_unavailable", "source_unstable", functions.CodeUnreachable:
+		e.Exit, e.Hint = ExitUnavailable, staysHint
+	case "insufficient_disk":
+		e.Hint = "thaw cache ls shows what is there, thaw cache rm makes room"
+	}
+	return e
+}
+
+// bytesFlag is a size as a flag.
+type bytesFlag struct{ b *functions.Bytes }
+
+func (f bytesFlag) String() string {
+	if f.b == nil {
+		return "0"
+	}
+	return f.b.String()
+}
+
+func (f bytesFlag) Set(s string) (err error) {
+	*f.b, err = functions.ParseBytes(s)
+	return err
+}
+
+func (bytesFlag) Type() string { return "bytes" }
+
+func (c *command) cache() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cache VERB", Short: "See and change what is in the stores of weights", GroupID: "run",
+		Long: `See and change what is in the stores of weights: of all nodes of a server, of one
+(--node), or with --data DIR of DIR/store on this machine, for which no server
+is needed.
+
+A checkpoint is named by its digest, by the first digits of it, by its source,
+or by the last part of that.`,
+		Example: `  thaw cache ls
+  thaw cache verify --all
+  thaw cache rm 5f0c9a
+  thaw cache pin llama --node gpu-7
+  thaw cache ls --data /var/lib/thaw -o json`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownVerb(cmd, args[0])
+		},
+	}
+	var node string
+	cmd.PersistentFlags().StringVar(&node, "node", "", "one node of the server")
+	cmd.AddCommand(c.cacheLs(&node), c.cacheVerify(&node),
+		c.cacheAct(&node, functions.StoreRemove, "rm", "Remove checkpoints that are not in use", "removed"),
+		c.cacheAct(&node, functions.StorePin, "pin", "Keep checkpoints from being evicted", "pinned"),
+		c.cacheAct(&node, functions.StoreUnpin, "unpin", "Take pins back", "unpinned"))
+	return cmd
+}
+
+// shelves is a server's stores or this machine's, one like the other.
+type shelves interface {
+	list(ctx context.Context) ([]functions.CacheEntry, error)
+	keep(ctx context.Context, digest string, act functions.StoreAct) (nodes []string, err error)
+	reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
+}
+
+type farShelves struct {
+	c    *command
+	cl   *api.Client
+	node string
+}
+
+func (f farShelves) list(ctx context.Context) ([]functions.CacheEntry, error) {
+	got, err := f.cl.Cache(ctx, f.node)
+	if len(got.Silent) > 0 {
+		f.c.remark("no answer from %s", strings.Join(got.Silent, ", "))
+	}
+	return got.Items, err
+}
+
+func (f farShelves) keep(ctx context.Context, digest string, act functions.StoreAct) ([]string, error) {
+	k, err := f.cl.Keep(ctx, f.node, digest, act)
+	return k.Nodes, err
+}
+
+func (f farShelves) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+	return f.cl.Reread(ctx, f.node, digest, tell)
+}
+
+type nearShelf struct{ s Shelf }
+
+func (n nearShelf) list(ctx context.Context) ([]functions.CacheEntry, error) { return n.s.Cached(ctx) }
+
+func (n nearShelf) keep(ctx context.Context, digest string, act functions.StoreAct) ([]string, error) {
+	return []string{""}, n.s.Keep(ctx, digest, act)
+}
+
+func (n nearShelf) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+	return n.s.Reread(ctx, digest, tell)
+}
+
+// onShelves makes a verb of the cache.
+func (c *command) onShelves(node *string, do func(ctx context.Context, s shelves, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if !cmd.Flags().Changed("data") {
+			return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+				return do(ctx, farShelves{c, cl, *node}, args)
+			})(cmd, args)
+		}
+		if *node != "" {
+			return usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
+		}
+		if err := c.forms(outputs...); err != nil {
+			return err
+		}
+		return c.here(cmd.Context(), 0, func(ctx context.Context, s Shelf) error { return do(ctx, nearShelf{s}, args) })
+	}
+}
+
+func short(digest string) string {
+	h := strings.TrimPrefix(digest, "sha256:")
+	return h[:min(12, len(h))]
+}
+
+func (c *command) cacheKind() kind[functions.CacheEntry] {
+	return kind[functions.CacheEntry]{"CacheEntry", "", []column[functions.CacheEntry]{
+		{"DIGEST", false, func(e functions.CacheEntry) string { return short(e.Digest) }},
+		{"SIZE", false, func(e functions.CacheEntry) string { return e.Bytes.Human() }},
+		{"NODE", false, func(e functions.CacheEntry) string { return e.Node }},
+		{"USED", false, func(e functions.CacheEntry) string { return c.since(e.LastUsed) + " ago" }},
+		{"STATE", false, func(e functions.CacheEntry) string {
+			var s []string
+			if e.InUse {
+				s = append(s, "in use")
+			}
+			if e.Pinned {
+				s = append(s, "pinned")
+			}
+			return strings.Join(s, ", ")
+		}},
+		{"SOURCE", false, func(e functions.CacheEntry) string { return e.Source }},
+		{"FILES", true, func(e functions.CacheEntry) string { return fmt.Sprint(e.Files) }},
+		{"PATH", true, func(e functions.CacheEntry) string { return e.Path }},
+	}, func(e functions.CacheEntry) string { return e.Digest }}
+}
+
+func (c *command) cacheLs(node *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List the checkpoints, last used first", Args: exact(),
+		Example: `  thaw cache ls
+  thaw cache ls --node gpu-7 -o wide
+  thaw cache ls -o name`,
+		RunE: c.onShelves(node, func(ctx context.Context, s shelves, _ []string) error {
+			items, err := s.list(ctx)
+			if err != nil {
+				return err
+			}
+			return list(c, c.cacheKind(), items)
+		}),
+	}
+}
+
+// pick is the digests that words name.
+func pick(items []functions.CacheEntry, words []string) ([]string, error) {
+	var out []string
+	for _, w := range words {
+		var found []string
+		var names []string
+		hex := strings.TrimPrefix(w, "sha256:")
+		for _, e := range items {
+			names = append(names, path.Base(e.Source))
+			exactly := e.Source == w || path.Base(e.Source) == w
+			if (exactly || len(hex) >= 4 && strings.HasPrefix(e.Digest, "sha256:"+hex)) && !slices.Contains(found, e.Digest) {
+				found = append(found, e.Digest)
+			}
+		}
+		switch len(found) {
+		case 0:
+			hint := "thaw cache ls lists them"
+			if near := functions.Nearest(w, names, 3); len(near) > 0 {
+				hint = "did you mean " + strings.Join(near, ", ") + "?"
+			}
+			return nil, &Error{Exit: ExitNotFound, What: "no checkpoint is named " + clip(w), Hint: hint}
+		case 1:
+			if !slices.Contains(out, found[0]) {
+				out = append(out, found[0])
+			}
+		default:
+			var s []string
+			for _, d := range found {
+				s = append(s, short(d))
+			}
+			return nil, usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", clip(w))
+		}
+	}
+	return out, nil
+}
+
+func (c *command) cacheAct(node *string, act functions.StoreAct, verb, about, done string) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " CHECKPOINT...", Short: about, Args: some("the digest of a checkpoint", 0),
+		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",
+		RunE: c.onShelves(node, func(ctx context.Context, s shelves, args []string) error {
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a removal deletes files
+			defer cancel()
+			items, err := s.list(ctx)
+			if err != nil {
+				return err
+			}
+			digests, err := pick(items, args)
+			if err != nil {
+				return err
+			}
+			for _, d := range digests {
+				nodes, err := s.keep(ctx, d, act)
+				if err != nil {
+					return err
+				}
+				for _, n := range nodes {
+					switch {
+					case c.output == "name":
+						fmt.Fprintln(c.out, d)
+					case n == "":
+						fmt.Fprintln(c.out, short(d), done)
+					default:
+						fmt.Fprintln(c.out, short(d), done, "on", plain(n))
+					}
+				}
+			}
+			return nil
+		}),
+	}
+}
+
+func (c *command) cacheVerify(node *string) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: "verify CHECKPOINT...", Short: "Read checkpoints again and take out what has rotted", Args: cobra.ArbitraryArgs,
+		Long: `Read every byte of checkpoints again and compare it with what was verified when it
+came. What differs is taken out, with every checkpoint that holds it, and is
+fetched again when it is next needed. Exits with 1 when anything differed.`,
+		Example: `  thaw cache verify 5f0c9a
+  thaw cache verify --all -o json`,
+		RunE: c.onShelves(node, func(ctx context.Context, s shelves, args []string) error {
+			if all == (len(args) > 0) {
+				return usage("thaw cache verify --all", "name checkpoints, or give --all")
+			}
+			items, err := s.list(ctx)
+			if err != nil {
+				return err
+			}
+			var digests []string
+			if all {
+				for _, e := range items {
+					if !slices.Contains(digests, e.Digest) {
+						digests = append(digests, e.Digest)
+					}
+				}
+			} else if digests, err = pick(items, args); err != nil {
+				return err
+			}
+			var bad error
+			l := c.line()
+			defer l.clear()
+			enc := json.NewEncoder(c.out)
+			for _, d := range digests {
+				err := s.reread(ctx, d, func(p functions.StoreProgress) {
+					if p.Error != nil && bad == nil {
+						bad = stored(p.Error)
+					}
+					where := short(d)
+					if p.Node != "" {
+						where += " on " + p.Node
+					}
+					switch {
+					case c.lined():
+						p.Digest = d
+						_ = enc.Encode(p)
+					case p.State == "ready":
+						l.clear()
+						fmt.Fprintln(c.out, plain(where), "holds", p.Total.Human()+", as they came")
+					case p.State == "failed":
+						l.clear()
+						fmt.Fprintln(c.out, plain(where), "FAILED")
+					default:
+						l.say(d, describeStore(where, p))
+					}
+				})
+				if err != nil {
+					return err
+				}
+			}
+			return bad
+		}),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all of them")
+	return cmd
+}
