@@ -527,6 +527,9 @@ func (a *Agent) document() functions.Heartbeat {
 		if !st.State.Over() {
 			hb.Memory.Used += h.take
 		}
+		if st.SleepLevel == 1 && len(st.GPUs) > 0 {
+			hb.Memory.Used += st.Bytes // its weights are in host memory
+		}
 		switch {
 		case st.State == functions.Downloading || st.State == functions.Loading:
 			hb.State = functions.NodeLoading
