@@ -175,10 +175,17 @@ func clip(s string) string {
 	return s
 }
 
+// Own is the folder beside a checkpoint that is thaw's: engines' compile caches.
+const Own = "_thaw/"
+
 // Allowed reports whether a file of this name may be staged at all: weights in
 // formats that carry no code, and the text beside them. Hidden files and
-// folders are left where they are.
+// folders are left where they are, and so is what thaw itself keeps beside a
+// checkpoint.
 func Allowed(name string) bool {
+	if strings.HasPrefix(name, Own) {
+		return false
+	}
 	for p := range strings.SplitSeq(name, "/") {
 		// "." and ".." are not hidden but hostile: CheckName says so.
 		if strings.HasPrefix(p, ".") && p != "." && p != ".." {

@@ -39,6 +39,7 @@ var layers = map[string]int{
 	"loader/gcs":         1,
 	"loader/mount":       1,
 	"loader/tier":        1,
+	"loader/enginecache": 1,
 	"runtime/ember":      1,
 	"runtime/engine":     1,
 	"runtime/keeper":     1,

@@ -1,0 +1,394 @@
+package enginecache
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Key is what a cache is for.
+type Key struct {
+	// Model is the digest of the checkpoint, or another name of exactly its
+	// bytes.
+	Model string `json:"model"`
+	// Engine is the engine, its version, GPU and flags.
+	Engine string `json:"engine"`
+}
+
+// String is the name of the cache: a hash, fit for a folder.
+func (k Key) String() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", k.Model, k.Engine))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Options of the caches of a node.
+type Options struct {
+	// Dir is made when it is needed.
+	Dir string
+	// Budget is the most bytes all caches may take; 8 GiB when 0. What was used
+	// longest ago and is not in use goes first.
+	Budget int64
+	// Most bytes of one cache that is published or fetched; 2 GiB when 0.
+	Most int64
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Caches are those of one node. Their methods may be called concurrently.
+type Caches struct {
+	o    Options
+	once sync.Once
+	fail error // of once
+
+	mu sync.Mutex // one eviction at a time
+}
+
+// New returns the caches below a folder; nothing is made before it is used.
+func New(o Options) *Caches {
+	if o.Budget == 0 {
+		o.Budget = 8 << 30
+	}
+	if o.Most == 0 {
+		o.Most = 2 << 30
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Caches{o: o}
+}
+
+// Use is one engine's hold on a cache.
+type Use struct {
+	c       *Caches
+	key     Key
+	dir     string // of the key; "" for a scratch
+	scratch string // to be removed
+	lease   *os.File
+	// Fresh: nothing was in it when it was taken.
+	Fresh bool
+}
+
+const (
+	cacheName = "cache"
+	keyName   = "key.json"
+	leaseName = "lease"
+	newPrefix = ".new-"
+)
+
+func (c *Caches) open() error {
+	c.once.Do(func() {
+		if c.fail = os.MkdirAll(c.o.Dir, 0o700); c.fail != nil {
+			return
+		}
+		list, err := os.ReadDir(c.o.Dir)
+		for _, e := range list {
+			// An hour: another process may share the folder for a moment, when
+			// one agent takes over from another.
+			if fi, ierr := e.Info(); strings.HasPrefix(e.Name(), newPrefix) && ierr == nil && time.Since(fi.ModTime()) > time.Hour {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(c.o.Dir, e.Name())))
+			}
+		}
+		c.fail = err
+	})
+	return c.fail
+}
+
+// Take is the cache of a key, made empty if there is none. shared are names in
+// it that lead to a folder which all caches of the same engine have in common.
+// The caller releases it.
+func (c *Caches) Take(key Key, engine string, shared []string) (*Use, error) {
+	if err := c.open(); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(c.o.Dir, key.String())
+	for range 3 {
+		lease, err := c.lease(dir, key)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err := c.make(dir, key, nil); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		now := time.Now()
+		_ = os.Chtimes(lease.Name(), now, now) // only the order of eviction hangs on it
+		u := &Use{c: c, key: key, dir: dir, lease: lease, Fresh: true}
+		if err := c.share(u.Path(), engine, shared); err != nil {
+			u.Release()
+			return nil, err
+		}
+		err = filepath.WalkDir(u.Path(), func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				u.Fresh = false
+				return fs.SkipAll
+			}
+			return err
+		})
+		if err != nil {
+			u.Release()
+			return nil, err
+		}
+		return u, nil
+	}
+	return nil, fmt.Errorf("the cache %s comes and goes", key)
+}
+
+// Scratch is an empty cache whose model is not known yet; see Settle.
+func (c *Caches) Scratch(engine string, shared []string) (*Use, error) {
+	if err := c.open(); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(c.o.Dir, newPrefix+rand.Text())
+	u := &Use{c: c, scratch: dir, Fresh: true}
+	if err := os.MkdirAll(u.Path(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := c.share(u.Path(), engine, shared); err != nil {
+		u.Release()
+		return nil, err
+	}
+	return u, nil
+}
+
+// share makes the links.
+func (c *Caches) share(dir, engine string, names []string) error {
+	if engine == "" {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(engine))
+	for _, n := range names {
+		to := filepath.Join(c.o.Dir, "shared", hex.EncodeToString(sum[:8]), n)
+		if err := os.MkdirAll(to, 0o700); err != nil {
+			return err
+		}
+		if err := os.Symlink(to, filepath.Join(dir, n)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// lease locks a cache against eviction, and checks that it is the key's.
+func (c *Caches) lease(dir string, key Key) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, leaseName), os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		f.Close()
+		return nil, err
+	}
+	b, err := os.ReadFile(filepath.Join(dir, keyName)) // gone, if it was evicted just now
+	if err == nil {
+		var have Key
+		if json.Unmarshal(b, &have) != nil || have != key {
+			err = fmt.Errorf("the cache %s is of something else", filepath.Base(dir))
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// make publishes a cache in one rename; fill, which may be nil, puts into it
+// what it has. One that is there already stays.
+func (c *Caches) make(dir string, key Key, fill func(into string) error) error {
+	tmp := filepath.Join(c.o.Dir, newPrefix+rand.Text())
+	defer os.RemoveAll(tmp)
+	if err := os.MkdirAll(filepath.Join(tmp, cacheName), 0o700); err != nil {
+		return err
+	}
+	if fill != nil {
+		if err := fill(filepath.Join(tmp, cacheName)); err != nil {
+			return err
+		}
+	}
+	b, err := json.MarshalIndent(key, "", "  ")
+	if err != nil {
+		return err
+	}
+	for name, body := range map[string][]byte{keyName: b, leaseName: nil} {
+		if err := os.WriteFile(filepath.Join(tmp, name), body, 0o600); err != nil {
+			return err
+		}
+	}
+	err = os.Rename(tmp, dir)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}
+
+// Path is the folder the engine is given.
+func (u *Use) Path() string {
+	if u.scratch != "" {
+		return filepath.Join(u.scratch, cacheName)
+	}
+	return filepath.Join(u.dir, cacheName)
+}
+
+// Settle keeps what an engine wrote into a scratch as the cache of key, a copy:
+// the engine may go on writing. For any other use it does nothing.
+func (u *Use) Settle(ctx context.Context, key Key) error {
+	if u.scratch == "" || u.dir != "" {
+		return nil
+	}
+	dir := filepath.Join(u.c.o.Dir, key.String())
+	if _, err := os.Stat(dir); err != nil {
+		files, err := scan(u.Path(), u.c.o.Most)
+		if err != nil {
+			return err
+		}
+		if err := u.c.make(dir, key, func(into string) error { return copyFiles(ctx, u.Path(), into, files) }); err != nil {
+			return err
+		}
+	}
+	lease, err := u.c.lease(dir, key)
+	if err != nil {
+		return err
+	}
+	u.key, u.dir, u.lease = key, dir, lease
+	return nil
+}
+
+// Release lets go. It may be called more than once, and on nil.
+func (u *Use) Release() {
+	if u == nil {
+		return
+	}
+	if u.lease != nil {
+		u.lease.Close()
+		u.lease = nil
+	}
+	if u.scratch != "" {
+		os.RemoveAll(u.scratch)
+	}
+}
+
+// Trim evicts what was used longest ago until all caches fit the budget.
+func (c *Caches) Trim() error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list, err := os.ReadDir(c.o.Dir)
+	if err != nil {
+		return err
+	}
+	type cache struct {
+		dir   string
+		bytes int64
+		used  time.Time
+	}
+	var all []cache
+	var sum int64
+	for _, e := range list {
+		dir := filepath.Join(c.o.Dir, e.Name())
+		fi, err := os.Stat(filepath.Join(dir, leaseName))
+		if err != nil {
+			continue
+		}
+		x := cache{dir: dir, used: fi.ModTime(), bytes: size(dir)}
+		sum += x.bytes
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(a, b cache) int { return a.used.Compare(b.used) })
+	for _, x := range all {
+		if sum <= c.o.Budget {
+			return nil
+		}
+		gone, err := c.evict(x.dir)
+		if err != nil {
+			return err
+		}
+		if gone {
+			sum -= x.bytes
+			c.o.Log.Info("engine cache evicted", "cache", filepath.Base(x.dir), "bytes", x.bytes)
+		}
+	}
+	return nil
+}
+
+// evict takes a cache out of sight and then deletes it; false: it is in use.
+func (c *Caches) evict(dir string) (bool, error) {
+	f, err := os.OpenFile(filepath.Join(dir, leaseName), os.O_RDWR, 0)
+	if err != nil {
+		return false, nil // gone
+	}
+	defer f.Close()
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return false, nil
+	}
+	// Who waits for the lock meanwhile finds no key where it was.
+	out := filepath.Join(c.o.Dir, newPrefix+rand.Text())
+	if err := os.Rename(dir, out); err != nil {
+		return false, err
+	}
+	return true, os.RemoveAll(out)
+}
+
+func size(dir string) (sum int64) {
+	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if fi, err := d.Info(); err == nil {
+				sum += fi.Size()
+			}
+		}
+		return nil // what disappears meanwhile takes no room
+	})
+	return sum
+}
+
+// copyFiles copies regular files; links were left out by scan.
+func copyFiles(ctx context.Context, from, into string, files []File) error {
+	for _, f := range files {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := copyFile(filepath.Join(from, filepath.FromSlash(f.Name)), filepath.Join(into, filepath.FromSlash(f.Name)), f.Size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string, n int64) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	fi, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|fi.Mode()&0o100)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyN(out, in, n)
+	return errors.Join(err, out.Close())
+}

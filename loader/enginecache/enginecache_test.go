@@ -1,0 +1,349 @@
+package enginecache
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// shelf is a source in memory.
+type shelf struct {
+	mu    sync.Mutex
+	files map[string][]byte // by location/name
+	deny  bool
+}
+
+func (s *shelf) Plan(ctx context.Context, location string) (p source.Plan, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range slices.Sorted(maps.Keys(s.files)) {
+		if rest, ok := strings.CutPrefix(n, location+"/"); ok {
+			p.Files = append(p.Files, source.File{Name: rest, Size: int64(len(s.files[n])), Ref: n})
+		}
+	}
+	if len(p.Files) == 0 {
+		return p, &source.Error{Kind: source.NotFound}
+	}
+	return p, nil
+}
+
+func (s *shelf) Read(ctx context.Context, f source.File, off, n int64) (io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return io.NopCloser(bytes.NewReader(s.files[f.Ref][off : off+n])), nil
+}
+
+func (s *shelf) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
+	if s.deny {
+		return &source.Error{Kind: source.Denied, What: "no"}
+	}
+	b, err := io.ReadAll(body)
+	if err != nil || int64(len(b)) != size {
+		return errors.New("short")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files[location+"/"+name] = b
+	return nil
+}
+
+const at = "az://acc/c/m"
+
+var key = Key{Model: "sha256:11", Engine: "vllm 0.32 H200"}
+
+func put(t *testing.T, u *Use, files map[string]string) {
+	t.Helper()
+	for n, b := range files {
+		p := filepath.Join(u.Path(), n)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mode := os.FileMode(0o644)
+		if strings.HasSuffix(n, ".so") {
+			mode = 0o755
+		}
+		if err := os.WriteFile(p, []byte(b), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func contents(t *testing.T, u *Use) map[string]string {
+	t.Helper()
+	files, err := scan(u.Path(), 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, f := range files {
+		b, err := os.ReadFile(filepath.Join(u.Path(), f.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[f.Name] = string(b)
+	}
+	return out
+}
+
+func take(t *testing.T, c *Caches, k Key) *Use {
+	t.Helper()
+	u, err := c.Take(k, "vllm", []string{"modelinfos"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(u.Release)
+	return u
+}
+
+var some = map[string]string{"torch_compile_cache/ab/x.py": "code", "triton/k.so": "ELF", "a b/ü": "", "x.lock": "held"}
+
+func kept() map[string]string {
+	m := maps.Clone(some)
+	delete(m, "x.lock")
+	return m
+}
+
+// A cache made on one node is taken up there, and by another node from the
+// source.
+func TestRoundTrip(t *testing.T) {
+	s := &shelf{files: map[string][]byte{}}
+	one := New(Options{Dir: filepath.Join(t.TempDir(), "c")})
+	u := take(t, one, key)
+	if !u.Fresh {
+		t.Error("not fresh")
+	}
+	put(t, u, some)
+	plan := Key{Model: "plan:7", Engine: key.Engine}
+	n, err := u.Publish(t.Context(), s, at, plan)
+	if err != nil || n == 0 {
+		t.Fatal(n, err)
+	}
+	if n, err := u.Publish(t.Context(), s, at); err != nil || n != 0 {
+		t.Error("published twice", n, err)
+	}
+	if again := take(t, one, key); again.Fresh || again.Path() != u.Path() {
+		t.Error("not taken up")
+	}
+	if other := take(t, one, Key{Model: "sha256:22", Engine: key.Engine}); !other.Fresh {
+		t.Error("trusted across keys")
+	}
+
+	for _, k := range []Key{key, plan} {
+		two := New(Options{Dir: filepath.Join(t.TempDir(), "c")})
+		v := take(t, two, k)
+		put(t, v, map[string]string{"modelinfos/y.json": "{}"}) // shared, and no obstacle
+		model, got, err := v.Fetch(t.Context(), s, at, k)
+		if err != nil || model != key.Model || got != n || v.Fresh {
+			t.Fatal(model, got, err)
+		}
+		if !maps.Equal(contents(t, v), kept()) {
+			t.Errorf("%q", contents(t, v))
+		}
+		if fi, err := os.Stat(filepath.Join(v.Path(), "triton/k.so")); err != nil || fi.Mode()&0o100 == 0 {
+			t.Error("does not run", err)
+		}
+	}
+	v := take(t, New(Options{Dir: t.TempDir()}), Key{Model: "sha256:33", Engine: key.Engine})
+	if _, _, err := v.Fetch(t.Context(), s, at, v.key); !errors.Is(err, ErrNone) {
+		t.Error(err)
+	}
+	if _, _, err := v.Fetch(t.Context(), &shelf{}, at, v.key); !errors.Is(err, ErrNone) {
+		t.Error(err)
+	}
+}
+
+// What another model's manifest is renamed to, damaged, cut or longer than it
+// says is not used, and leaves nothing.
+func TestRefused(t *testing.T) {
+	good := &shelf{files: map[string][]byte{}}
+	u := take(t, New(Options{Dir: t.TempDir()}), key)
+	put(t, u, some)
+	if _, err := u.Publish(t.Context(), good, at); err != nil {
+		t.Fatal(err)
+	}
+	other := Key{Model: "sha256:22", Engine: key.Engine}
+	name := func(k Key) string { return at + "/" + Folder + "/" + k.String() + ".json" }
+	pack := ""
+	for n := range good.files {
+		if strings.HasSuffix(n, ".tar") {
+			pack = n
+		}
+	}
+	change := func(s *shelf, f func(m *manifest)) {
+		var m manifest
+		if err := json.Unmarshal(s.files[name(key)], &m); err != nil {
+			t.Fatal(err)
+		}
+		f(&m)
+		s.files[name(key)], _ = json.Marshal(m)
+	}
+	// repack puts entries of a hostile hand into the pack and makes the digest
+	// of the whole right.
+	repack := func(s *shelf, hs ...*tar.Header) {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, h := range hs {
+			w.WriteHeader(h)
+			w.Write(make([]byte, h.Size))
+		}
+		w.Close()
+		sum := sha256.Sum256(b.Bytes())
+		p := hex.EncodeToString(sum[:])
+		s.files[at+"/"+Folder+"/"+p+".tar"] = b.Bytes()
+		change(s, func(m *manifest) { m.Pack, m.Size = p, int64(b.Len()) })
+	}
+	for _, c := range []struct {
+		name string
+		key  Key
+		do   func(s *shelf)
+	}{
+		{"another model's", other, func(s *shelf) { s.files[name(other)] = s.files[name(key)] }},
+		{"no JSON", key, func(s *shelf) { s.files[name(key)] = []byte("x") }},
+		{"another format", key, func(s *shelf) { change(s, func(m *manifest) { m.Format = 2 }) }},
+		{"leaves the folder", key, func(s *shelf) { change(s, func(m *manifest) { m.Files[0].Name = "../x" }) }},
+		{"absolute", key, func(s *shelf) { change(s, func(m *manifest) { m.Files[0].Name = "/x" }) }},
+		{"twice", key, func(s *shelf) { change(s, func(m *manifest) { m.Files[1] = m.Files[0] }) }},
+		{"sums", key, func(s *shelf) { change(s, func(m *manifest) { m.Bytes++ }) }},
+		{"too large", key, func(s *shelf) { change(s, func(m *manifest) { m.Size = 1 << 50 }) }},
+		{"pack gone", key, func(s *shelf) { delete(s.files, pack) }},
+		{"pack cut", key, func(s *shelf) { s.files[pack] = s.files[pack][:700] }},
+		{"pack flipped", key, func(s *shelf) {
+			b := slices.Clone(s.files[pack])
+			b[bytes.Index(b, []byte("code"))] ^= 1
+			s.files[pack] = b
+		}},
+		{"tail flipped", key, func(s *shelf) {
+			b := slices.Clone(s.files[pack])
+			b[len(b)-1] ^= 1
+			s.files[pack] = b
+		}},
+		{"a link in the pack", key, func(s *shelf) {
+			repack(s, &tar.Header{Typeflag: tar.TypeSymlink, Name: "triton/k.so", Linkname: "/etc/passwd"})
+		}},
+		{"out of the pack", key, func(s *shelf) { repack(s, &tar.Header{Typeflag: tar.TypeReg, Name: "../../x", Size: 1}) }},
+		{"files lack", key, func(s *shelf) { repack(s) }},
+	} {
+		s := &shelf{files: maps.Clone(good.files)}
+		c.do(s)
+		v := take(t, New(Options{Dir: t.TempDir()}), c.key)
+		if _, _, err := v.Fetch(t.Context(), s, at, c.key); err == nil || errors.Is(err, ErrNone) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if got := contents(t, v); len(got) != 0 {
+			t.Errorf("%s left %v", c.name, got)
+		}
+	}
+}
+
+// A scratch becomes the cache of the model once that is known.
+func TestSettle(t *testing.T) {
+	c := New(Options{Dir: t.TempDir()})
+	u, err := c.Scratch("vllm", []string{"modelinfos"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, u, some)
+	put(t, u, map[string]string{"modelinfos/y.json": "{}"})
+	if _, err := u.Publish(t.Context(), &shelf{}, at); err == nil {
+		t.Error("published without a model")
+	}
+	path := u.Path()
+	if err := u.Settle(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	if u.Path() != path {
+		t.Error("the engine's folder moved")
+	}
+	u.Release()
+	u.Release()
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the scratch stays")
+	}
+	v := take(t, c, key)
+	if v.Fresh || !maps.Equal(contents(t, v), kept()) {
+		t.Error(contents(t, v))
+	}
+	if b, err := os.ReadFile(filepath.Join(take(t, c, Key{Model: "x"}).Path(), "modelinfos/y.json")); err != nil || string(b) != "{}" {
+		t.Error("not shared", err)
+	}
+}
+
+func TestTrim(t *testing.T) {
+	dir := t.TempDir()
+	c := New(Options{Dir: dir, Budget: 2500})
+	var uses []*Use
+	for i, m := range []string{"a", "b", "c"} {
+		u := take(t, c, Key{Model: m})
+		put(t, u, map[string]string{"x": strings.Repeat("x", 1000)})
+		when := time.Now().Add(time.Duration(i-10) * time.Minute)
+		if err := os.Chtimes(u.lease.Name(), when, when); err != nil {
+			t.Fatal(err)
+		}
+		uses = append(uses, u)
+	}
+	uses[1].Release()
+	if err := c.Trim(); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, false, true} { // b: the oldest that nobody uses
+		if _, err := os.Stat(uses[i].Path()); (err == nil) != want {
+			t.Errorf("%s: %v", uses[i].key.Model, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, uses[0].key.String(), keyName), []byte(`{"model":"other"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Take(uses[0].key, "", nil); err == nil {
+		t.Error("took what is of something else")
+	}
+}
+
+func TestNotAllowed(t *testing.T) {
+	u := take(t, New(Options{Dir: t.TempDir(), Most: 10}), key)
+	put(t, u, map[string]string{"x": "1"})
+	if _, err := u.Publish(t.Context(), &shelf{deny: true}, at); source.KindOf(err) != source.Denied {
+		t.Error(err)
+	}
+	put(t, u, map[string]string{"y": "12345678901"})
+	if _, err := u.Publish(t.Context(), &shelf{files: map[string][]byte{}}, at); err == nil || !strings.Contains(err.Error(), "larger") {
+		t.Error(err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	m := manifest{Format: 1, Key: key, Pack: strings.Repeat("a", 64), Size: 9, Bytes: 1, Files: []File{{"x", 1, strings.Repeat("b", 64)}}}
+	b, _ := json.Marshal(m)
+	f.Add(b)
+	f.Add([]byte(`{"format":1,"files":[{"name":"../x"}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parse(b, key, 1<<20)
+		if err != nil {
+			return
+		}
+		var sum int64
+		for _, x := range m.Files {
+			if !filepath.IsLocal(filepath.FromSlash(x.Name)) || x.Size < 0 {
+				t.Fatalf("%+v", x)
+			}
+			sum += x.Size
+		}
+		if m.Key != key || sum > 1<<20 || m.Size > 1<<20 {
+			t.Fatalf("%+v", m)
+		}
+	})
+}

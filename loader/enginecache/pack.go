@@ -1,0 +1,450 @@
+package enginecache
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// Folder is where a source keeps the caches of the checkpoint in the folder
+// above. The loader stages nothing of it.
+const Folder = "_thaw/cache"
+
+const (
+	maxFiles    = 20_000
+	maxManifest = 8 << 20
+	// read is how much of a pack is asked for at once.
+	read = 8 << 20
+)
+
+// File is one file of a pack.
+type File struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// manifest says what is in a pack, and for what it is.
+type manifest struct {
+	Format int `json:"format"` // 1
+	Key    Key `json:"key"`
+	// Model is the digest of the checkpoint, also where the key names it
+	// otherwise.
+	Model string `json:"model"`
+	Pack  string `json:"pack"` // sha256 of the tar file
+	Size  int64  `json:"size"`
+	Bytes int64  `json:"bytes"` // of the files
+	Files []File `json:"files"`
+}
+
+// Remote is a source of caches; loader.Source is one.
+type Remote interface {
+	Plan(ctx context.Context, location string) (source.Plan, error)
+	Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error)
+}
+
+// Writer is a Remote that may be written to. Write stores size bytes of body as
+// name below location, whole or not at all, in place of what was there. It may
+// be called again after a failure. Where the source does not let us the error
+// is of kind source.Denied.
+type Writer interface {
+	Remote
+	Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error
+}
+
+// ErrNone says that the source has no such cache.
+var ErrNone = errors.New("the source has no such cache")
+
+// scan lists the regular files of a folder, in order; links and all else are
+// left out.
+func scan(dir string, most int64) ([]File, error) {
+	var files []File
+	var sum int64
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		rel, err := filepath.Rel(dir, p)
+		if err != nil {
+			return err
+		}
+		name := filepath.ToSlash(rel)
+		if checkName(name) != nil || strings.HasSuffix(name, ".lock") {
+			return nil // nothing an engine compiles is called so
+		}
+		fi, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		sum += fi.Size()
+		files = append(files, File{Name: name, Size: fi.Size()})
+		if len(files) > maxFiles || sum > most {
+			return fmt.Errorf("the cache is larger than %d files or %d bytes", maxFiles, most)
+		}
+		return nil
+	})
+	return files, err
+}
+
+// checkName refuses names that leave the folder. Compiled code has stranger
+// names than checkpoints, so source.CheckName would refuse too many.
+func checkName(name string) error {
+	switch {
+	case name == "" || len(name) > 1024 || strings.Count(name, "/") > 16:
+	case strings.ContainsAny(name, "\\\x00") || name != path.Clean(name) || !filepath.IsLocal(name):
+	default:
+		return nil
+	}
+	return fmt.Errorf("the name %.80q leaves the cache", name)
+}
+
+// Publish writes the cache to the source, under its own key and those of also
+// (other names of the same model). It returns how many bytes went out. A key
+// that is there already is left as it is.
+func (u *Use) Publish(ctx context.Context, to Writer, location string, also ...Key) (int64, error) {
+	if u.dir == "" {
+		return 0, errors.New("a cache is published after it was settled")
+	}
+	at := location + "/" + Folder
+	have, err := names(ctx, to, at)
+	if err != nil {
+		return 0, err
+	}
+	if _, ok := have[u.key.String()+".json"]; ok {
+		return 0, nil
+	}
+	files, err := scan(filepath.Join(u.dir, cacheName), u.c.o.Most)
+	if err != nil {
+		return 0, err
+	}
+	if len(files) == 0 {
+		return 0, nil
+	}
+	tmp, err := os.CreateTemp(u.c.o.Dir, newPrefix)
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(tmp.Name())
+	defer tmp.Close()
+	m := manifest{Format: 1, Model: u.key.Model}
+	sum := sha256.New()
+	if m.Files, m.Bytes, err = pack(ctx, io.MultiWriter(tmp, sum), filepath.Join(u.dir, cacheName), files); err != nil {
+		return 0, err
+	}
+	m.Pack = hex.EncodeToString(sum.Sum(nil))
+	if m.Size, err = tmp.Seek(0, io.SeekEnd); err != nil {
+		return 0, err
+	}
+	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
+		return 0, err
+	}
+	if err := to.Write(ctx, at, m.Pack+".tar", tmp, m.Size); err != nil {
+		return 0, err
+	}
+	// Only now: a manifest promises its pack.
+	for _, k := range append([]Key{u.key}, also...) {
+		m.Key = k
+		b, err := json.MarshalIndent(m, "", " ")
+		if err != nil {
+			return m.Size, err
+		}
+		if err := to.Write(ctx, at, k.String()+".json", bytes.NewReader(b), int64(len(b))); err != nil {
+			return m.Size, err
+		}
+	}
+	return m.Size, nil
+}
+
+// pack writes files as a tar that is the same for the same files.
+func pack(ctx context.Context, w io.Writer, dir string, files []File) (out []File, sum int64, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer root.Close()
+	t := tar.NewWriter(w)
+	for _, f := range files {
+		if ctx.Err() != nil {
+			return nil, 0, context.Cause(ctx)
+		}
+		if f, err = packFile(t, root, f); err != nil {
+			return nil, 0, err
+		}
+		out = append(out, f)
+		sum += f.Size
+	}
+	return out, sum, t.Close()
+}
+
+func packFile(t *tar.Writer, root *os.Root, f File) (File, error) {
+	in, err := root.Open(filepath.FromSlash(f.Name))
+	if err != nil {
+		return f, err
+	}
+	defer in.Close()
+	// Triton maps shared objects that it compiled: who runs matters.
+	fi, err := in.Stat()
+	if err != nil {
+		return f, err
+	}
+	mode := int64(0o600)
+	if fi.Mode()&0o100 != 0 {
+		mode = 0o700
+	}
+	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Size: f.Size, Mode: mode, Format: tar.FormatPAX}); err != nil {
+		return f, err
+	}
+	h := sha256.New()
+	if _, err := io.CopyN(io.MultiWriter(t, h), in, f.Size); err != nil {
+		return f, fmt.Errorf("%s changes while it is packed: %w", f.Name, err)
+	}
+	f.SHA256 = hex.EncodeToString(h.Sum(nil))
+	return f, nil
+}
+
+// Fetch brings the cache of a key from a source into an empty one, and returns
+// the digest of the model that it was made for. ErrNone: it has none. Nothing
+// gets into the cache before all of it held its digests.
+func (u *Use) Fetch(ctx context.Context, from Remote, location string, key Key) (model string, bytes int64, err error) {
+	have, err := names(ctx, from, location+"/"+Folder)
+	if err != nil {
+		return "", 0, err
+	}
+	f, ok := have[key.String()+".json"]
+	if !ok {
+		return "", 0, ErrNone
+	}
+	m, err := u.c.manifest(ctx, from, f, key)
+	if err != nil {
+		return "", 0, err
+	}
+	p, ok := have[m.Pack+".tar"]
+	if !ok || p.Size != m.Size {
+		return "", 0, fmt.Errorf("the pack of the cache %s is not there, or not whole", key)
+	}
+	tmp, err := os.MkdirTemp(u.c.o.Dir, newPrefix)
+	if err != nil {
+		return "", 0, err
+	}
+	defer os.RemoveAll(tmp)
+	if err := unpack(ctx, from, p, m, tmp); err != nil {
+		return "", 0, err
+	}
+	// Shared links stay; everything else of the pack is moved in.
+	list, err := os.ReadDir(tmp)
+	if err != nil {
+		return "", 0, err
+	}
+	for _, e := range list {
+		if err := os.Rename(filepath.Join(tmp, e.Name()), filepath.Join(u.Path(), e.Name())); err != nil {
+			// A folder that an engine of the same key made meanwhile, or a
+			// shared one: what is there is good as well.
+			if errors.Is(err, fs.ErrExist) {
+				continue
+			}
+			return "", 0, err
+		}
+	}
+	u.Fresh = false
+	return m.Model, m.Size, nil
+}
+
+// names lists what is at a location; nothing is no error.
+func names(ctx context.Context, from Remote, at string) (map[string]source.File, error) {
+	plan, err := from.Plan(ctx, at)
+	if k := source.KindOf(err); k == source.NotFound || k == source.Missing {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]source.File, len(plan.Files))
+	for _, f := range plan.Files {
+		out[f.Name] = f
+	}
+	return out, nil
+}
+
+func (c *Caches) manifest(ctx context.Context, from Remote, f source.File, key Key) (m manifest, err error) {
+	if f.Size > maxManifest {
+		return m, fmt.Errorf("%s: %d bytes are too many for a manifest", f.Name, f.Size)
+	}
+	body, err := from.Read(ctx, f, 0, f.Size)
+	if err != nil {
+		return m, err
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, f.Size))
+	if err != nil {
+		return m, err
+	}
+	return parse(b, key, c.o.Most)
+}
+
+// parse reads a manifest and checks all that can be checked without the pack.
+func parse(b []byte, key Key, most int64) (m manifest, err error) {
+	if err := json.Unmarshal(b, &m); err != nil {
+		return m, fmt.Errorf("the manifest of the cache: %w", err)
+	}
+	switch {
+	case m.Format != 1:
+		return m, fmt.Errorf("the manifest of the cache has the format %d, not 1", m.Format)
+	case m.Key != key:
+		return m, errors.New("the manifest of the cache is of something else")
+	case !isHex(m.Pack) || m.Size < 0 || m.Size > most || m.Bytes < 0 || m.Bytes > most || len(m.Files) > maxFiles:
+		return m, errors.New("the manifest of the cache makes no sense")
+	}
+	var sum int64
+	seen := make(map[string]bool, len(m.Files))
+	for _, f := range m.Files {
+		if err := checkName(f.Name); err != nil {
+			return m, err
+		}
+		if f.Size < 0 || f.Size > m.Bytes || !isHex(f.SHA256) || seen[f.Name] {
+			return m, fmt.Errorf("the manifest of the cache: file %.80q makes no sense", f.Name)
+		}
+		seen[f.Name] = true
+		sum += f.Size
+	}
+	if sum != m.Bytes {
+		return m, fmt.Errorf("the manifest of the cache: files of %d bytes, %d promised", sum, m.Bytes)
+	}
+	return m, nil
+}
+
+func isHex(s string) bool {
+	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// unpack extracts a pack into an empty folder, checking every digest on the way.
+func unpack(ctx context.Context, from Remote, p source.File, m manifest, into string) error {
+	root, err := os.OpenRoot(into)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	want := make(map[string]File, len(m.Files))
+	for _, f := range m.Files {
+		want[f.Name] = f
+	}
+	whole := sha256.New()
+	r := &ranges{ctx: ctx, from: from, file: p, hash: whole}
+	defer r.close()
+	t := tar.NewReader(r)
+	for {
+		h, err := t.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("the pack of the cache: %w", err)
+		}
+		f, ok := want[h.Name]
+		if !ok || h.Typeflag != tar.TypeReg || h.Size != f.Size {
+			return fmt.Errorf("the pack of the cache: %.80q is not what its manifest promises", h.Name)
+		}
+		delete(want, h.Name)
+		if err := extract(root, t, f, h.Mode&0o100 != 0); err != nil {
+			return err
+		}
+	}
+	if len(want) > 0 {
+		return fmt.Errorf("the pack of the cache lacks %d files", len(want))
+	}
+	// The tail, which tar does not read.
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(whole.Sum(nil)); got != m.Pack {
+		return fmt.Errorf("the pack of the cache has the digest %s, %s is promised", got, m.Pack)
+	}
+	return nil
+}
+
+func extract(root *os.Root, t io.Reader, f File, runs bool) error {
+	name := filepath.FromSlash(f.Name)
+	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o600)
+	if runs {
+		mode = 0o700
+	}
+	out, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	h := sha256.New()
+	_, err = io.CopyN(io.MultiWriter(out, h), t, f.Size)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != f.SHA256 {
+		return fmt.Errorf("the pack of the cache: %.80q has the digest %s, %s is promised", f.Name, got, f.SHA256)
+	}
+	return nil
+}
+
+// ranges reads a file of a source from its beginning to its end.
+type ranges struct {
+	ctx  context.Context
+	from Remote
+	file source.File
+	hash hash.Hash
+	at   int64
+	body io.ReadCloser
+	left int64 // of body
+}
+
+func (r *ranges) Read(b []byte) (int, error) {
+	if r.left == 0 {
+		r.close()
+		if r.at >= r.file.Size {
+			return 0, io.EOF
+		}
+		n := min(read, r.file.Size-r.at)
+		body, err := r.from.Read(r.ctx, r.file, r.at, n)
+		if err != nil {
+			return 0, err
+		}
+		r.body, r.left = body, n
+	}
+	n, err := r.body.Read(b[:min(int64(len(b)), r.left)])
+	r.hash.Write(b[:n])
+	r.at += int64(n)
+	r.left -= int64(n)
+	if err == io.EOF {
+		err = nil
+		if r.left > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	return n, err
+}
+
+func (r *ranges) close() {
+	if r.body != nil {
+		r.body.Close()
+		r.body = nil
+	}
+}
