@@ -95,3 +95,25 @@ const (
 	CodeUnreachable = "node_unreachable"
 	CodeNoNode      = "node_not_found"
 )
+
+// LoaderStats are what a node's loader and store have done since its agent
+// began.
+type LoaderStats struct {
+	Bytes        map[string]Bytes `json:"bytes"` // brought and kept, by the source's scheme; "peer" from other nodes
+	Rate         float64          `json:"bytes_per_second"`
+	Wasted       Bytes            `json:"wasted"`  // came twice or in vain
+	Resumed      Bytes            `json:"resumed"` // were here when a staging began
+	Reused       Bytes            `json:"reused"`  // were another checkpoint's
+	Lent         Bytes            `json:"lent"`    // given to other nodes
+	Requests     int64            `json:"requests"`
+	Retries      int64            `json:"retries"`
+	Hedges       int64            `json:"hedges"`    // second requests for what a slow one had not brought
+	Throttles    int64            `json:"throttles"` // answers that asked to be left alone
+	Staged       int64            `json:"staged"`
+	Failed       int64            `json:"failed"`
+	InFlight     int64            `json:"in_flight"` // ranges, now
+	Stagings     int64            `json:"stagings"`  // now
+	Evictions    int64            `json:"evictions"`
+	EvictedBytes Bytes            `json:"evicted_bytes"`
+	Quarantined  int64            `json:"quarantined"` // files that were not what they were
+}

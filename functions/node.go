@@ -1,6 +1,9 @@
 package functions
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // ErrStaleEpoch refuses a command from an orchestrator that has been superseded.
 var ErrStaleEpoch = errors.New("stale epoch: a newer orchestrator has spoken")
@@ -74,6 +77,22 @@ type Heartbeat struct {
 	Store   StoreUse        `json:"store"`
 	Models  []ReplicaStatus `json:"models"`
 	Cached  []CachedModel   `json:"cached,omitempty"` // checkpoints here with no replica
+	Warm    []WarmParent    `json:"warm,omitempty"`   // warm interpreters; their memory is in Memory
+}
+
+// WarmParent is a warm interpreter of a node: a process that has imported what
+// an engine imports, from which engines are forked.
+type WarmParent struct {
+	Engine  string    `json:"engine"`
+	Program string    `json:"program,omitempty"`
+	State   string    `json:"state"` // starting, ready, ending, failed
+	Note    string    `json:"note,omitempty"`
+	Version string    `json:"version,omitempty"` // of the engine
+	Python  string    `json:"python,omitempty"`
+	Memory  Bytes     `json:"memory,omitempty"`
+	Forks   int       `json:"forks,omitempty"`
+	Imports float64   `json:"imports,omitempty"` // seconds they took
+	Since   time.Time `json:"since"`
 }
 
 // GPU is one GPU as NVML sees it. Sizes in bytes, utilisation in percent.
@@ -95,8 +114,9 @@ type Capacity struct {
 
 // StoreUse is the byte budget of the store and what it holds.
 type StoreUse struct {
-	Bytes Bytes `json:"bytes"`
-	Used  Bytes `json:"used"`
+	Bytes  Bytes        `json:"bytes"`
+	Used   Bytes        `json:"used"`
+	Loader *LoaderStats `json:"loader,omitempty"`
 }
 
 // CachedModel is a checkpoint on a node.

@@ -15,10 +15,14 @@ import (
 type Ledger struct {
 	facts  *gpu.Facts
 	store  *store.Store
-	count  int             // GPUs to offer; negative: all there are
-	memory functions.Bytes // of each GPU to offer; 0: all of it
+	count  int                          // GPUs to offer; negative: all there are
+	memory functions.Bytes              // of each GPU to offer; 0: all of it
+	loads  func() functions.LoaderStats // nil: nothing is said of a loader
 
 	mu     sync.Mutex
+	rate   float64 // bytes a second that came between the last two looks
+	loaded functions.Bytes
+	looked time.Time
 	gpus   []functions.GPU
 	use    functions.StoreUse
 	cached []functions.CachedModel
@@ -74,9 +78,25 @@ func (l *Ledger) look(store bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gpus = gpus
+	l.measure(time.Now())
 	if store {
 		l.use, l.cached = use, cached
 	}
+}
+
+// measure takes the rate of the loader since the last look.
+func (l *Ledger) measure(now time.Time) {
+	if l.loads == nil {
+		return
+	}
+	var sum functions.Bytes
+	for _, b := range l.loads().Bytes {
+		sum += b
+	}
+	if d := now.Sub(l.looked).Seconds(); !l.looked.IsZero() && d > 0 {
+		l.rate = float64(sum-l.loaded) / d
+	}
+	l.loaded, l.looked = sum, now
 }
 
 // offer is what of the GPUs found is offered.
@@ -108,5 +128,11 @@ func (l *Ledger) GPUs() []functions.GPU {
 func (l *Ledger) Store() (functions.StoreUse, []functions.CachedModel) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.use, l.cached
+	use := l.use
+	if l.loads != nil {
+		s := l.loads()
+		s.Rate = l.rate
+		use.Loader = &s
+	}
+	return use, l.cached
 }

@@ -32,6 +32,7 @@ type Config struct {
 	Memory     functions.Bytes // for replicas together; 0: 80 % of the machine's
 	Store      functions.Bytes // of checkpoints; 0: all the disk has but keepFree
 	Leave      bool
+	Warm       WarmMode
 	Environ    func() []string
 	Push       func(functions.Heartbeat)
 	InFlight   func(name functions.Name, replica string) int
@@ -86,6 +87,7 @@ func Open(c Config) (*Node, error) {
 	n.ledger = NewLedger(facts, st, c.GPUs, c.GPUMemory)
 	n.loader = loader.New(loader.Options{Store: st, Sources: from, Log: c.Log})
 	n.shelf = &Shelf{node: c.Name, store: st, loader: n.loader}
+	n.ledger.loads = n.shelf.Stats
 	arriving := filepath.Join(c.Data, "agent", "arriving")
 	if err := mount.Sweep(arriving); err != nil {
 		c.Log.Warn("what an earlier agent mounted stays", "error", err)
@@ -93,7 +95,7 @@ func Open(c Config) (*Node, error) {
 	n.stager = NewStager(n.loader, StagerOptions{Arriving: arriving, Early: earlyFrom, Log: c.Log})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, Environ: c.Environ, Leave: c.Leave,
+		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
 		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.free, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil

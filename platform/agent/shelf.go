@@ -156,6 +156,22 @@ func (s *Shelf) progress(p loader.Progress) functions.StoreProgress {
 	return out
 }
 
+// Stats is what loader and store have done so far.
+func (s *Shelf) Stats() functions.LoaderStats {
+	l, st := s.loader.Stats(), s.store.Stats()
+	out := functions.LoaderStats{
+		Bytes:  make(map[string]functions.Bytes, len(l.Bytes)),
+		Wasted: functions.Bytes(l.Wasted), Resumed: functions.Bytes(l.Resumed), Reused: functions.Bytes(l.Reused), Lent: functions.Bytes(l.Lent),
+		Requests: l.Requests, Retries: l.Retries, Hedges: l.Hedges, Throttles: l.Throttles,
+		Staged: l.Staged, Failed: l.Failed, InFlight: l.InFlight, Stagings: l.Stagings,
+		Evictions: st.Evictions, EvictedBytes: functions.Bytes(st.EvictedBytes), Quarantined: st.Quarantined,
+	}
+	for scheme, n := range l.Bytes {
+		out.Bytes[scheme] = functions.Bytes(n)
+	}
+	return out
+}
+
 func failed(p functions.StoreProgress, err error) functions.StoreProgress {
 	p.State, p.Error, p.Path, p.ETA, p.Rate = "failed", storeError(err), "", nil, 0
 	return p

@@ -71,6 +71,7 @@ type Node struct {
 	Store    functions.StoreUse      `json:"store"`
 	Replicas int                     `json:"replicas"`
 	Cached   []functions.CachedModel `json:"cached,omitempty"`
+	Warm     []functions.WarmParent  `json:"warm,omitempty"` // warm interpreters, whose memory is in Memory
 }
 
 // Team is a namespace, its bounds and what it has of them.

@@ -603,6 +603,7 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
 						l.clear()
 						fmt.Fprintln(c.out, plain(where), "FAILED")
 					default:
+						p.Node = "" // where says it
 						l.say(d, describeStore(where, p))
 					}
 				})

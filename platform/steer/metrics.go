@@ -47,6 +47,7 @@ func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.sleeps.Describe(ch)
 	s.counts.rises.Describe(ch)
 	s.counts.staged.Describe(ch)
+	describeLoaders(ch)
 	for _, d := range []*prometheus.Desc{stateDesc, gpuDesc, nodeDesc, storeDesc, ckptDesc} {
 		ch <- d
 	}
@@ -83,6 +84,7 @@ func (s *Steer) Collect(ch chan<- prometheus.Metric) {
 		gauge(nodeDesc, n.Memory.Used, n.ID, "used")
 		gauge(storeDesc, n.Store.Bytes, n.ID, "total")
 		gauge(storeDesc, n.Store.Used, n.ID, "used")
+		collectLoader(ch, n.ID, n.Store.Loader)
 		for _, c := range n.Cached {
 			// Enough of the digest to tell the checkpoints of a store apart.
 			digest := strings.TrimPrefix(c.Digest, "sha256:")
