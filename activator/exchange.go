@@ -549,6 +549,11 @@ func converse(ctx context.Context, engines *upstream.Client, out *upstream.Reque
 	if stream && res.Status == 200 && isEvents(res) {
 		buf := bufs.get()
 		n, err := res.Read(buf)
+		for err == nil && n < len(buf) && !begun(buf[:n]) { // comments alone
+			var m int
+			m, err = res.Read(buf[n:])
+			n += m
+		}
 		if n == 0 && err != nil {
 			bufs.put(buf)
 			res.Close()
@@ -583,6 +588,21 @@ func converse(ctx context.Context, engines *upstream.Client, out *upstream.Reque
 			return reply{res: res, begin: buf}
 		}
 	}
+}
+
+// begun reports whether a stream has said something: a whole line of data.
+func begun(p []byte) bool {
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			return false
+		}
+		if bytes.HasPrefix(p, []byte("data:")) {
+			return true
+		}
+		p = p[i+1:]
+	}
+	return false
 }
 
 // buffers are those of streams, used again.

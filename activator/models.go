@@ -49,7 +49,7 @@ func (a *Activator) models(id who.Identity, one string, res *door.Response) *ope
 		}
 		it := describeModel(e, spelled(name, id), now)
 		if name.Adapter != "" {
-			it = it.adapted(e.Now(), it.ID, spelled(name.Base(), id), name.Adapter)
+			it = a.adapted(it, e.Now(), it.ID, spelled(name.Base(), id), name.Adapter)
 		}
 		out = it
 	} else {
@@ -68,7 +68,7 @@ func (a *Activator) models(id who.Identity, one string, res *door.Response) *ope
 			if m := e.Now().Model; m != nil {
 				for i := range m.Spec.Adapters {
 					adapter := m.Spec.Adapters[i].Name
-					list.Data = append(list.Data, it.adapted(e.Now(), parent+":"+adapter, parent, adapter))
+					list.Data = append(list.Data, a.adapted(it, e.Now(), parent+":"+adapter, parent, adapter))
 				}
 			}
 		}
@@ -114,9 +114,9 @@ func describeModel(e *entry, id string, now time.Time) item {
 
 // adapted is the item of an adapter of it: loaded where a replica has it,
 // otherwise to be loaded when it is asked for.
-func (it item) adapted(f *route.Function, id, parent, adapter string) item {
+func (a *Activator) adapted(it item, f *route.Function, id, parent, adapter string) item {
 	it.ID, it.Parent = id, parent
-	if it.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.HasAdapter(adapter) {
+	if a.o.Adapters != nil && it.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.HasAdapter(adapter) {
 		it.Status.Value, it.Status.State = "unloaded", functions.Unloaded.Word()
 	}
 	return it

@@ -1,0 +1,254 @@
+package activator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// shop loads adapters into replicas in its own time, as a platform does.
+type shop struct {
+	w     *world
+	mu    sync.Mutex
+	takes time.Duration
+	fails error
+	loads []string
+	uses  []string
+	then  func(replica, adapter string)
+}
+
+func (s *shop) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
+	s.mu.Lock()
+	s.loads = append(s.loads, replica+":"+name.Adapter)
+	takes, fails, then := s.takes, s.fails, s.then
+	s.mu.Unlock()
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if fails == nil && then != nil {
+		then(replica, name.Adapter)
+	}
+	return fails
+}
+
+func (s *shop) UseAdapter(name functions.Name, replica string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uses = append(s.uses, replica+":"+name.Adapter)
+}
+
+func (s *shop) did() (loads, uses []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.loads), slices.Clone(s.uses)
+}
+
+func newShop(t *testing.T) (*shop, *world) {
+	s := &shop{}
+	s.w = newWorld(t, func(o *Options) { o.Adapters = s })
+	return s, s.w
+}
+
+// lora makes f a model with two adapters, of which each replica has those given.
+func lora(f route.Function, has ...[]string) route.Function {
+	m := *f.Model
+	m.Spec.Adapters = []functions.Adapter{{Name: "pirate", Source: "./p"}, {Name: "poet", Source: "./q"}}
+	f.Model = &m
+	f.Replicas = slices.Clone(f.Replicas)
+	for i := range has {
+		f.Replicas[i].Adapters = has[i]
+	}
+	return f
+}
+
+const askPirate = `{"model":"tiny:pirate","messages":[{"role":"user","content":"hello"}]}`
+
+// served answers for what it has loaded, and as vLLM does for what it has not.
+func served(loaded func() []string) func(net.Conn, *http.Request, string) bool {
+	return func(c net.Conn, r *http.Request, body string) bool {
+		for _, name := range append(loaded(), "tiny") {
+			if strings.Contains(body, fmt.Sprintf(`"model":%q`, name)) {
+				return good(c, r, body)
+			}
+		}
+		b := `{"error":{"message":"The model does not exist.","type":"NotFoundError","param":"model","code":404}}`
+		return send(c, fmt.Sprintf("HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
+	}
+}
+
+func TestAdapterLoadedOnFirstUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newShop(t)
+		var mu sync.Mutex
+		var have []string
+		e := w.engineAt("10.0.0.1:1", served(func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(have) }))
+		s.takes = 20 * time.Second
+		f := lora(at(fn("tiny"), 8, "10.0.0.1:1"))
+		s.then = func(_, adapter string) {
+			mu.Lock()
+			have = append(have, adapter)
+			mu.Unlock()
+			w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1"), []string{adapter}))
+		}
+		w.act.Publish(f)
+		// Not declared: unknown, whatever the engine has.
+		if r := w.post("/v1/chat/completions", strings.Replace(askPirate, "pirate", "cook", 1)); r.status != 404 || r.code() != "model_not_found" {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+		// Listed with its parent, not loaded.
+		if r := w.do(t.Context(), "GET", "/v1/models/tiny:pirate", ""); !strings.Contains(r.body, `"parent":"tiny"`) || !strings.Contains(r.body, `"value":"unloaded"`) {
+			t.Errorf("%s", r.body)
+		}
+		// A stream that waits for it is told so.
+		r := w.post("/v1/chat/completions", strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1))
+		if r.status != 200 || plainEvents(r.body) != streamed || !strings.Contains(r.body, ": thaw state=loading\n") || r.took < 20*time.Second {
+			t.Errorf("%d after %v: %s", r.status, r.took, r.body)
+		}
+		wireRules(t, r.body)
+		if got := e.requests(); len(got) != 1 || !strings.Contains(got[0].body, `"model":"pirate"`) {
+			t.Errorf("the engine saw %+v", got)
+		}
+		// From now on it costs nothing, and its use is told now and then.
+		for range 5 {
+			if r := w.post("/v1/chat/completions", askPirate); r.status != 200 || r.took > time.Second {
+				t.Errorf("%d after %v: %s", r.status, r.took, r.body)
+			}
+		}
+		if loads, uses := s.did(); len(loads) != 1 || len(uses) != 1 {
+			t.Errorf("loads %v, uses %v", loads, uses)
+		}
+		time.Sleep(useEvery)
+		w.post("/v1/chat/completions", askPirate)
+		if _, uses := s.did(); len(uses) != 2 {
+			t.Errorf("uses %v", uses)
+		}
+		if r := w.do(t.Context(), "GET", "/v1/models", ""); !strings.Contains(r.body, `"id":"tiny:pirate","object":"model","created":1767225600,"owned_by":"default","parent":"tiny","status":{"value":"loaded"`) ||
+			!strings.Contains(r.body, `"id":"tiny:poet","object":"model","created":1767225600,"owned_by":"default","parent":"tiny","status":{"value":"unloaded"`) {
+			t.Errorf("%s", r.body)
+		}
+	})
+}
+
+func TestAdapterPrefersItsReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newShop(t)
+		both := func() []string { return []string{"pirate", "poet"} }
+		a, b := w.engineAt("10.0.0.1:1", served(both)), w.engineAt("10.0.0.2:1", served(both))
+		w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1", "10.0.0.2:1"), []string{"poet"}, []string{"pirate"}))
+		for range 10 {
+			if r := w.post("/v1/chat/completions", askPirate); r.status != 200 {
+				t.Fatalf("%d %s", r.status, r.body)
+			}
+		}
+		if len(a.requests()) != 0 || len(b.requests()) != 10 {
+			t.Errorf("%d and %d", len(a.requests()), len(b.requests()))
+		}
+		if loads, _ := s.did(); len(loads) != 0 {
+			t.Errorf("loads %v", loads)
+		}
+	})
+}
+
+// TestAdapterDropped: the engine gave its place to another since we were told.
+func TestAdapterDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newShop(t)
+		var mu sync.Mutex
+		var have []string
+		w.engineAt("10.0.0.1:1", served(func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(have) }))
+		s.then = func(_, adapter string) { mu.Lock(); defer mu.Unlock(); have = append(have, adapter) }
+		w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1"), []string{"pirate"}))
+		for _, body := range []string{askPirate, strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1)} {
+			mu.Lock()
+			have = nil
+			mu.Unlock()
+			if r := w.post("/v1/chat/completions", body); r.status != 200 {
+				t.Errorf("%d %s", r.status, r.body)
+			}
+		}
+		if loads, _ := s.did(); len(loads) != 2 {
+			t.Errorf("loads %v", loads)
+		}
+	})
+}
+
+func TestAdapterErrors(t *testing.T) {
+	for _, x := range []struct {
+		name   string
+		fails  error
+		status int
+		code   string
+		loads  int
+	}{
+		{"no source", &functions.AdapterError{Code: "adapter_not_found", Message: "nothing there"}, 404, "adapter_not_found", 1},
+		{"rank too large", &functions.AdapterError{Code: "adapter_invalid", Message: "its rank is 64, the model file allows 16"}, 400, "adapter_invalid", 1},
+		{"not now, twice", &functions.AdapterError{Code: "adapter_unavailable", Message: "the replica is not ready"}, 503, "adapter_unavailable", 2},
+		{"its node is gone", errors.New("agent: no route to host"), 503, "adapter_unavailable", 2},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, w := newShop(t)
+				s.fails = x.fails
+				e := w.engineAt("10.0.0.1:1", good)
+				w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1")))
+				for _, body := range []string{askPirate, strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1)} {
+					r := w.post("/v1/chat/completions", body)
+					if r.status != x.status || r.code() != x.code {
+						t.Errorf("%d %s", r.status, r.body)
+					}
+				}
+				if loads, _ := s.did(); len(loads) != 2*x.loads || len(e.requests()) != 0 {
+					t.Errorf("loads %v, %d requests", loads, len(e.requests()))
+				}
+				if m := metric(t, w, "thaw_engine_errors_total"); m != "" {
+					t.Errorf("no engine broke: %s", m)
+				}
+				// The base model is not touched by it.
+				if r := w.post("/v1/chat/completions", askPlain); r.status != 200 {
+					t.Errorf("%d %s", r.status, r.body)
+				}
+			})
+		})
+	}
+}
+
+// TestAdapterTooSlow: nobody waits for it longer than a request may.
+func TestAdapterTooSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newShop(t)
+		s.takes = time.Hour
+		w.engineAt("10.0.0.1:1", good)
+		w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1")))
+		r := w.post("/v1/chat/completions", askPirate)
+		if r.status != 503 || r.code() != "model_loading" || r.took > 291*time.Second || r.took < 280*time.Second {
+			t.Errorf("%d after %v: %s", r.status, r.took, r.body)
+		}
+		r = w.post("/v1/chat/completions", askPirate, "thaw-max-wait", "7")
+		if r.status != 503 || r.took > 8*time.Second {
+			t.Errorf("%d after %v: %s", r.status, r.took, r.body)
+		}
+		// A client that leaves is gone.
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if r := w.do(ctx, "POST", "/v1/chat/completions", askPirate); r.err == nil {
+			t.Errorf("%d", r.status)
+		}
+		synctest.Wait()
+		if l := w.act.table.All()[0].Own.gate.Load(); l.Active != 0 {
+			t.Errorf("%+v", l)
+		}
+	})
+}
