@@ -1,0 +1,60 @@
+package azure
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// uploadBlock and uploads bound the memory of one Write.
+const (
+	uploadBlock = 8 << 20
+	uploads     = 2
+)
+
+// Write stores body as the blob name below location, in place of what was
+// there. A blob is seen when its last byte has arrived, never before. It is what
+// engines' compile caches are published with; nothing else writes to an account.
+func (s *Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
+	p, err := parse(location)
+	if err != nil {
+		return err
+	}
+	a, err := s.access(p)
+	if err != nil {
+		return err
+	}
+	blob := name
+	if p.prefix != "" {
+		blob = p.prefix + "/" + name
+	}
+	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, &exactly{body, size}, &blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
+	}
+	if err != nil {
+		return fail(ctx, p, a, name, err)
+	}
+	return nil
+}
+
+// exactly is left bytes of r; fewer are an error, so that no half is stored.
+type exactly struct {
+	r    io.Reader
+	left int64
+}
+
+func (e *exactly) Read(b []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := e.r.Read(b[:min(int64(len(b)), e.left)])
+	if e.left -= int64(n); err == io.EOF && e.left > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
