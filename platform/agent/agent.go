@@ -17,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/keeper"
 	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
 // Books are what the node has beside its replicas. Both methods answer at once
@@ -47,6 +48,7 @@ type Options struct {
 	Books   Books
 	Environ func() []string // of engines; nil is os.Environ
 	Leave   bool            // engines stay when the agent ends
+	Warm    WarmMode        // warm interpreters; "" is off
 
 	// Push is handed every heartbeat, in order. It must not block.
 	Push func(functions.Heartbeat)
@@ -90,6 +92,7 @@ type Agent struct {
 	running sync.WaitGroup
 
 	proxied *counts
+	hearth  *hearth
 }
 
 // held is a replica and what the agent knows of it.
@@ -112,6 +115,9 @@ func New(o Options) *Agent {
 	if a.o.InFlight == nil {
 		a.o.InFlight = a.proxied.of
 	}
+	a.hearth = newHearth(hearthOptions{
+		Mode: o.Warm, Dir: filepath.Join(o.Dir, "warm"), Memory: o.Memory, Used: a.reserved, Keeper: (*spawner)(a).client, Changed: a.push, Log: a.log,
+	})
 	return a
 }
 
@@ -137,6 +143,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		k.Close()
 		return fmt.Errorf("agent: %w", err)
 	}
+	a.running.Go(func() { a.hearth.Run(rctx) })
 	t := time.NewTicker(beatEvery)
 	defer t.Stop()
 	lost := k.Done()
@@ -200,6 +207,10 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *keeper.Client) error {
 	for _, p := range list {
 		if p.Exit != nil {
 			k.Forget(look, p.ID)
+			continue
+		}
+		if isWarm(p.ID) {
+			a.hearth.adopt(rctx, k, p)
 			continue
 		}
 		var r *replica.Replica
@@ -271,6 +282,7 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 			}
 		}
 	}
+	o.Warm, o.Coming = a.hearth.Via, a.hearth.Await
 	if a.o.Books != nil {
 		for _, g := range a.o.Books.GPUs() {
 			if slices.Contains(req.GPUs, g.Index) && (o.GPUMemory == 0 || g.MemoryTotal < o.GPUMemory) {
@@ -319,7 +331,11 @@ func (s *spawner) Spawn(ctx context.Context, p keeper.Process) (*keeper.Child, e
 	if err != nil {
 		return nil, err
 	}
-	return k.Spawn(ctx, p)
+	child, err := k.Spawn(ctx, p)
+	if errors.Is(err, keeper.ErrNoParent) {
+		s.hearth.Suspect(p.Via)
+	}
+	return child, err
 }
 
 func (s *spawner) Signal(ctx context.Context, id string, sig syscall.Signal) error {
@@ -372,6 +388,7 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 	a.reps[req.ID] = h
 	a.running.Add(1)
 	a.mu.Unlock()
+	a.Prewarm(req.Spec) // while it is staged
 	go func() {
 		defer a.running.Done()
 		err := r.Run(rctx)
@@ -383,6 +400,22 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 		}
 	}()
 	return functions.LoadReply{ID: req.ID, State: r.Status().State}, nil
+}
+
+// Prewarm begins a warm interpreter for a model that is known and may be asked
+// for, where its engine has one.
+func (a *Agent) Prewarm(spec functions.ModelSpec) {
+	if warm.Row(string(spec.Engine)) == "" {
+		return
+	}
+	// What the engine is told of this start matters to no parent.
+	spec.Args, spec.Adapters = nil, nil
+	cmd, err := engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ}.Prepare(engine.Request{
+		Spec: spec, Name: "any", Path: "/", Port: 1, Key: "any", Scratch: a.o.Dir,
+	})
+	if err == nil {
+		a.hearth.Prepare(cmd)
+	}
 }
 
 // ErrBadRequest is a command that makes no sense.
@@ -544,6 +577,9 @@ func (a *Agent) document() functions.Heartbeat {
 		}
 		return 1
 	})
+	parents, bytes := a.hearth.Parents()
+	hb.Warm = parents
+	hb.Memory.Used += bytes
 	if a.o.Books != nil {
 		hb.GPUs = append(hb.GPUs, a.o.Books.GPUs()...)
 		hb.Store, hb.Cached = a.o.Books.Store()
@@ -565,6 +601,18 @@ func (a *Agent) Quiet() bool {
 		}
 	}
 	return true
+}
+
+// reserved is the host memory that replicas have reserved.
+func (a *Agent) reserved() (sum functions.Bytes) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, h := range a.reps {
+		if !h.Status().State.Over() {
+			sum += h.take
+		}
+	}
+	return sum
 }
 
 // find a replica.

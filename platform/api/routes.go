@@ -391,7 +391,7 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 	items := slices.Clone(a.o.World.Nodes())
 	for i := range items {
 		if x.team() != "" {
-			items[i].Cached = nil
+			items[i].Cached, items[i].Warm = nil, nil
 		}
 		if items[i].GPUs == nil {
 			items[i].GPUs = []functions.GPU{}

@@ -84,9 +84,23 @@ func (c *command) nodeKind() kind[api.Node] {
 		{"STORE", false, func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }},
 		{"REPLICAS", false, func(n api.Node) string { return strconv.Itoa(n.Replicas) }},
 		{"SEEN", false, func(n api.Node) string { return c.since(n.Seen) + " ago" }},
+		{"WARM", true, func(n api.Node) string { return warmth(n.Warm) }},
 		{"VERSION", true, func(n api.Node) string { return n.Version }},
 		{"URL", true, func(n api.Node) string { return n.URL }},
 	}, func(n api.Node) string { return n.ID }}
+}
+
+// warmth is a word on each warm interpreter of a node.
+func warmth(parents []functions.WarmParent) string {
+	var words []string
+	for _, p := range parents {
+		w := p.Engine + " " + p.State
+		if p.State == "ready" {
+			w = fmt.Sprintf("%s %s (%s, %d forks)", p.Engine, p.Version, p.Memory.Human(), p.Forks)
+		}
+		words = append(words, w)
+	}
+	return strings.Join(words, ", ")
 }
 
 func left(n *int, limit int) string {

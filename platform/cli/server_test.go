@@ -67,6 +67,7 @@ func (s *stage) Replicas() []api.Replica {
 func (s *stage) Nodes() []api.Node {
 	return []api.Node{
 		{ID: "here", State: functions.NodeInferring, Seen: noon, Memory: functions.Capacity{Total: 8 << 30, Used: 1 << 30}, Store: functions.StoreUse{Bytes: 100 << 30, Used: 3 << 30}, Replicas: 2, Version: "v1",
+			Warm: []functions.WarmParent{{Engine: "vllm", State: "ready", Version: "0.32.0", Memory: 612 << 20, Forks: 3}},
 			GPUs: []functions.GPU{{Index: 0, Name: "H200", MemoryTotal: 139 << 30, MemoryFree: 100 << 30, Health: "ok"}}},
 		{ID: "there", Lost: true, Seen: began, URL: "http://10.0.0.2:8090"},
 	}

@@ -37,6 +37,7 @@ type Options struct {
 	Memory     functions.Bytes // 0: 80 % of the machine's
 	Store      functions.Bytes // 0: all the disk has but a little
 	Leave      bool            // engines stay when the server ends
+	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
 	Environ    func() []string
 
 	Log *slog.Logger
@@ -91,7 +92,7 @@ func open(o Options) (*Local, error) {
 	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, ready: make(chan struct{})}
 	l.node, err = agent.Open(agent.Config{
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
-		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Environ: o.Environ, Log: o.Log,
+		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Warm: o.Warm, Environ: o.Environ, Log: o.Log,
 		Push: func(hb functions.Heartbeat) {
 			l.Steer.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })
@@ -113,6 +114,19 @@ func (l *Local) Attach(path steer.DataPath) {
 	l.path = path
 	l.Steer.Attach(path)
 }
+
+// Changed is told that the catalogue has changed.
+func (l *Local) Changed() {
+	l.Steer.Changed()
+	// What a model that is known will need can be had before it is asked for.
+	models := l.o.Catalog.Models()
+	for _, m := range models[:min(len(models), prewarmMost)] {
+		l.node.Prewarm(m.Spec)
+	}
+}
+
+// prewarmMost models are looked at: environments are few, models may be many.
+const prewarmMost = 256
 
 // Ready is closed when the agent here has found out what runs and takes loads.
 func (l *Local) Ready() <-chan struct{} { return l.ready }

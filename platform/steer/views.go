@@ -45,6 +45,7 @@ type NodeView struct {
 	Store    functions.StoreUse
 	Replicas int
 	Cached   []functions.CachedModel
+	Warm     []functions.WarmParent
 }
 
 // ColdStart finds a cold start by its id; the last 1,000 are kept.
@@ -113,7 +114,7 @@ func (s *Steer) Nodes() []NodeView {
 		hb := &n.hb
 		out = append(out, NodeView{
 			ID: n.id, State: hb.State, Lost: !n.Here && s.now()-n.Seen > s.policy.Lease/2, Seen: n.at, Version: hb.Version, URL: hb.URL,
-			GPUs: hb.GPUs, Memory: hb.Memory, Store: hb.Store, Replicas: len(hb.Models), Cached: hb.Cached,
+			GPUs: hb.GPUs, Memory: hb.Memory, Store: hb.Store, Replicas: len(hb.Models), Cached: hb.Cached, Warm: hb.Warm,
 		})
 	}
 	slices.SortFunc(out, func(a, b NodeView) int { return cmp.Compare(a.ID, b.ID) })

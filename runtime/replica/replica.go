@@ -125,6 +125,9 @@ type Options struct {
 	// that can fork this command, or "" and why there is none now ("" also for
 	// an engine that none is meant for). It must not wait.
 	Warm func(cmd engine.Command) (via, note string)
+	// Coming is closed when a parent for this command that is on its way is
+	// ready, or will not be; nil where there is nothing to wait for.
+	Coming func(cmd engine.Command) <-chan struct{}
 	// Cache is the key of the engine's compile caches, for the Stager; "" none.
 	Cache string
 	// Scratch is a folder under which engines that leave files behind get one of
@@ -388,7 +391,7 @@ func (r *Replica) enter(s functions.State) {
 		if r.ckpt.Path != "" {
 			r.now.Tier = functions.TierNVMe
 		}
-		r.now.InFlight, r.now.QueueLength, r.now.SleepLevel = 0, 0, 0
+		r.now.InFlight, r.now.QueueLength, r.now.SleepLevel, r.now.Key = 0, 0, 0, ""
 	}
 	r.since.Store(time.Now().UnixNano())
 	r.tell()
@@ -406,7 +409,7 @@ func (r *Replica) tell() {
 func (r *Replica) publish() {
 	s := r.now
 	s.Phases = slices.Clone(r.phases)
-	s.Adapters = r.shelf.names()
+	s.Adapters, s.AdapterNotes = r.shelf.names(), r.shelf.said()
 	r.status.Store(&s)
 }
 

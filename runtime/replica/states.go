@@ -39,6 +39,8 @@ const (
 	// probeTries: an engine that answers the probe with errors while its
 	// /health is good is given up after so many in a row.
 	probeTries = 3
+	// warmWait bounds the wait for a warm interpreter that is on its way.
+	warmWait = 45 * time.Second
 	// spawnWait bounds the keeper's answer.
 	spawnWait = 10 * time.Second
 	// cutWait is for requests that we ended to be gone from the engine.
@@ -244,6 +246,9 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		began = time.Now()
 		meta.Started = began
 	}
+	if next, ended := r.warming(ctx, cmd); ended {
+		return next, false
+	}
 	r.logFrom = 0
 	if st, err := os.Stat(r.LogPath()); err == nil { // of the try before
 		r.logFrom = st.Size()
@@ -288,6 +293,37 @@ func (r *Replica) vacant(ctx context.Context) (next state, ended bool) {
 		case <-limit.C:
 			// The figure of the model file may be too high; the engine knows.
 			r.log.Warn("starting all the same", "why", short)
+			return nil, false
+		case <-r.wake:
+			switch w := r.take(); {
+			case w.unload:
+				return r.unloaded(w.reason), true
+			case w.callOff:
+				return r.unloaded(ErrCalledOff.Error()), true
+			}
+		case <-ctx.Done():
+			return nil, true
+		}
+	}
+}
+
+// warming waits for a warm interpreter that is on its way: what it imports a
+// plain start imports twice. The wait is bounded by what two imports may take.
+func (r *Replica) warming(ctx context.Context, cmd engine.Command) (next state, ended bool) {
+	if r.o.Coming == nil {
+		return nil, false
+	}
+	coming := r.o.Coming(cmd)
+	if coming == nil {
+		return nil, false
+	}
+	limit := time.NewTimer(warmWait)
+	defer limit.Stop()
+	for {
+		select {
+		case <-coming:
+			return nil, false
+		case <-limit.C:
 			return nil, false
 		case <-r.wake:
 			switch w := r.take(); {

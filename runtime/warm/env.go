@@ -15,18 +15,19 @@ var late = []string{
 	"CUDA_VISIBLE_DEVICES",    // asked for to count GPUs; CUDA itself reads it when it is initialised
 	"VLLM_SERVER_DEV_MODE",    // a default of the command line, set right in the fork
 	"TORCHINDUCTOR_CACHE_DIR", // read again by whoever compiles
+	"TMPDIR", "TEMP", "TMP",   // what was made of them is forgotten in the fork
 }
 
 // Variables that are one engine's own: no parent gets them.
 var own = []string{"CUDA_VISIBLE_DEVICES", "NOTIFY_SOCKET", "VLLM_API_KEY", "VLLM_PORT", "VLLM_CACHE_ROOT", "TMPDIR", "VLLM_RPC_BASE_PATH"}
 
 // Scrub is the environment of a parent of engines with this one: less what is
-// an engine's own, and less every variable that secret says is one.
-func Scrub(env []string, secret func(name, value string) bool) []string {
+// an engine's own. What is secret is the caller's to leave out before.
+func Scrub(env []string) []string {
 	var out []string
 	for _, kv := range env {
-		k, v, ok := strings.Cut(kv, "=")
-		if !ok || slices.Contains(own, k) || secret(k, v) {
+		k, _, ok := strings.Cut(kv, "=")
+		if !ok || slices.Contains(own, k) {
 			continue
 		}
 		out = append(out, kv)

@@ -392,6 +392,8 @@ def become(job, before, wrote, program):
     if p := sys.modules.get("multiprocessing.process"):
         p.ORIGINAL_DIR = os.getcwd()
         p.current_process().authkey = os.urandom(32)
+    if t := sys.modules.get("tempfile"):
+        t.tempdir = None
     if r := sys.modules.get("numpy.random"):
         r.seed()  # Python's own is seeded anew by os.fork
     if t := sys.modules.get("setproctitle"):
