@@ -268,9 +268,19 @@ func (e *Engine) Sleep(ctx context.Context, level int, mode SleepMode) error {
 	return e.nap(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d&mode=%s", level, mode), nil)
 }
 
-// Wake ends a sleep of that level.
+// Wake ends a sleep of that level. What level 2 dropped is read again, between
+// the room for weights and that for the KV cache.
 func (e *Engine) Wake(ctx context.Context, level int) error {
-	return e.nap(ctx, http.MethodPost, "/wake_up", nil)
+	if level < 2 {
+		return e.nap(ctx, http.MethodPost, "/wake_up", nil)
+	}
+	if err := e.nap(ctx, http.MethodPost, "/wake_up?tags=weights", nil); err != nil {
+		return err
+	}
+	if _, err := e.do(ctx, http.MethodPost, "/collective_rpc", []byte(`{"method":"reload_weights"}`), 64<<10); err != nil {
+		return err
+	}
+	return e.nap(ctx, http.MethodPost, "/wake_up?tags=kv_cache", nil)
 }
 
 // Sleeping asks whether it sleeps.

@@ -270,7 +270,7 @@ func TestMetricsAndCalls(t *testing.T) {
 	}
 	e := server(t, functions.EngineVLLM, map[string]http.HandlerFunc{
 		"/metrics": say(200, vllmMetrics), "/v1/load_lora_adapter": note(200, "Success"), "/v1/unload_lora_adapter": note(404, `{"error":{"message":"no such adapter"}}`),
-		"/sleep": note(200, ""), "/wake_up": note(200, ""), "/is_sleeping": note(200, `{"is_sleeping":true}`),
+		"/sleep": note(200, ""), "/wake_up": note(200, ""), "/collective_rpc": note(200, `{"results":[null]}`), "/is_sleeping": note(200, `{"is_sleeping":true}`),
 	})
 	ctx := t.Context()
 	if m, err := e.Metrics(ctx); err != nil || m.Running != 3 {
@@ -283,14 +283,15 @@ func TestMetricsAndCalls(t *testing.T) {
 	if err := e.UnloadAdapter(ctx, "pirate"); !errors.As(err, &se) || se.Error() != "HTTP 404: no such adapter" {
 		t.Error(err)
 	}
-	if err := errors.Join(e.Sleep(ctx, 1, SleepWait), e.Wake(ctx, 1)); err != nil {
+	if err := errors.Join(e.Sleep(ctx, 1, SleepWait), e.Wake(ctx, 1), e.Sleep(ctx, 2, SleepAbort), e.Wake(ctx, 2)); err != nil {
 		t.Error(err)
 	}
 	if s, err := e.Sleeping(ctx); err != nil || !s {
 		t.Error(s, err)
 	}
 	want := []string{`POST /v1/load_lora_adapter {"lora_name":"pirate","lora_path":"/a"}`, `POST /v1/unload_lora_adapter {"lora_name":"pirate"}`,
-		"POST /sleep?level=1&mode=wait ", "POST /wake_up ", "GET /is_sleeping "}
+		"POST /sleep?level=1&mode=wait ", "POST /wake_up ", "POST /sleep?level=2&mode=abort ",
+		"POST /wake_up?tags=weights ", `POST /collective_rpc {"method":"reload_weights"}`, "POST /wake_up?tags=kv_cache ", "GET /is_sleeping "}
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked %q", asked)
 	}

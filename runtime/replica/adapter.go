@@ -2,12 +2,10 @@ package replica
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 
@@ -47,6 +45,7 @@ type shelf struct {
 	loaded []string        // least recently asked for first
 	leases map[string]func()
 	busy   map[string]chan struct{} // closed when that load is over
+	notes  map[string]string        // what is to be known of those looked at
 	all    sync.WaitGroup
 }
 
@@ -54,7 +53,7 @@ func (s *shelf) open(life context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.life = life
-	s.leases, s.busy = map[string]func(){}, map[string]chan struct{}{}
+	s.leases, s.busy, s.notes = map[string]func(){}, map[string]chan struct{}{}, map[string]string{}
 }
 
 // serve gives the engine that adapters go to, nil for none now.
@@ -86,6 +85,27 @@ func (s *shelf) names() []string {
 	return out
 }
 
+// said is what is to be known of adapters, by name; nil for nothing.
+func (s *shelf) said() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.notes) == 0 {
+		return nil
+	}
+	return maps.Clone(s.notes)
+}
+
+// emptied: the engine has forgotten its adapters.
+func (s *shelf) emptied() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, release := range s.leases {
+		release()
+	}
+	clear(s.leases)
+	s.loaded = nil
+}
+
 // LoadAdapter has one of the model's adapters in the engine: staged, checked,
 // loaded. Again is cheap, and says that it is in use: where all slots are taken
 // the one asked for longest ago goes. Only a READY replica loads. Errors are
@@ -94,6 +114,9 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 	i := slices.IndexFunc(r.o.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name })
 	if i < 0 {
 		return &AdapterError{Code: AdapterNotFound, Message: fmt.Sprintf("model %s has no adapter %q", r.o.Model, name)}
+	}
+	if can, _ := engine.Supports(r.o.Spec.Engine); !can {
+		return &AdapterError{Code: AdapterInvalid, Message: fmt.Sprintf("adapter %s: engine %s loads no adapters", name, r.o.Spec.Engine)}
 	}
 	s := &r.shelf
 	for {
@@ -153,9 +176,13 @@ func (r *Replica) load(ctx, life context.Context, eng adapters, a functions.Adap
 	if release == nil {
 		release = func() {}
 	}
-	if err := checkAdapter(c.Path, a.Rank); err != nil {
+	note, err := inspect(c.Path, a.Rank, engine.MaxRank(r.o.Spec))
+	if err != nil {
 		release()
 		return fail(AdapterInvalid, err)
+	}
+	if note != "" {
+		r.log.Warn("adapter", "adapter", a.Name, "note", note)
 	}
 	if err := r.room(ctx, eng); err != nil {
 		release()
@@ -173,6 +200,9 @@ func (r *Replica) load(ctx, life context.Context, eng adapters, a functions.Adap
 	defer s.mu.Unlock()
 	s.loaded = append(s.loaded, a.Name)
 	s.leases[a.Name] = release
+	if note != "" {
+		s.notes[a.Name] = note
+	}
 	return nil
 }
 
@@ -212,22 +242,4 @@ func (r *Replica) room(ctx context.Context, eng adapters) error {
 			return fmt.Errorf("no slot: %s is not unloaded: %w", old, err)
 		}
 	}
-}
-
-// checkAdapter looks at what is to be loaded before the engine does.
-func checkAdapter(dir string, rank int) error {
-	b, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
-	if err != nil {
-		return fmt.Errorf("no adapter_config.json in it: %w", errors.Unwrap(err))
-	}
-	var c struct {
-		Rank int `json:"r"`
-	}
-	if err := json.Unmarshal(b, &c); err != nil {
-		return fmt.Errorf("adapter_config.json: %w", err)
-	}
-	if rank > 0 && c.Rank > rank {
-		return fmt.Errorf("its rank is %d, the model file allows %d", c.Rank, rank)
-	}
-	return nil
 }

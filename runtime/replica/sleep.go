@@ -230,6 +230,15 @@ func (r *Replica) rouse(ctx context.Context, s sleeper, level int, awake chan<- 
 		}
 		return fmt.Errorf("wake failed: %w", err)
 	}
+	if a, ok := r.eng.(adapters); ok && level > 1 {
+		// Dropped with the weights: they are loaded again when asked for.
+		for _, name := range r.shelf.names() {
+			if err := a.UnloadAdapter(wctx, name); err != nil {
+				r.log.Warn("adapter not unloaded after a deep sleep", "adapter", name, "error", err)
+			}
+		}
+		r.shelf.emptied()
+	}
 	awake <- time.Now()
 	tctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()

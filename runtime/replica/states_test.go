@@ -40,9 +40,19 @@ type stand struct {
 	tokens   atomic.Int64        // asked for
 	metrics  func() (engine.Metrics, error)
 
-	mu   sync.Mutex
-	exit func(keeper.Exit)
-	gone bool
+	// of engines that sleep, and load adapters
+	dozeTime, wakeTime time.Duration
+	wakeErr            error
+	refuse             error        // of the next adapter
+	asleep             atomic.Int64 // level
+
+	noParent bool // whoever is to be forked cannot be
+
+	mu     sync.Mutex
+	exit   func(keeper.Exit)
+	gone   bool
+	spawns []keeper.Process
+	calls  []string // of sleep and adapters
 }
 
 func (s *stand) Stage(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
@@ -66,6 +76,12 @@ func (s *stand) Stage(ctx context.Context, w Want, progress func(have, whole fun
 func (s *stand) Spawn(_ context.Context, p keeper.Process) (*keeper.Child, error) {
 	if s.spawnErr != nil {
 		return nil, s.spawnErr
+	}
+	s.mu.Lock()
+	s.spawns = append(s.spawns, p)
+	s.mu.Unlock()
+	if p.Via != "" && s.noParent {
+		return nil, fmt.Errorf("spawn r1: %w: it is dead", keeper.ErrNoParent)
 	}
 	s.spawned.Add(1)
 	c, exit := keeper.NewChild(p.ID, 42, "/log/"+p.ID)

