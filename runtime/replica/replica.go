@@ -277,6 +277,7 @@ func Adopt(o Options, p keeper.Running, child *keeper.Child) (*Replica, error) {
 func (r *Replica) Status() functions.ReplicaStatus {
 	s := *r.status.Load()
 	s.Since = time.Since(time.Unix(0, r.since.Load())).Milliseconds()
+	s.Adapters, s.AdapterNotes = r.shelf.names(), r.shelf.said()
 	return s
 }
 
@@ -409,7 +410,6 @@ func (r *Replica) tell() {
 func (r *Replica) publish() {
 	s := r.now
 	s.Phases = slices.Clone(r.phases)
-	s.Adapters, s.AdapterNotes = r.shelf.names(), r.shelf.said()
 	r.status.Store(&s)
 }
 
