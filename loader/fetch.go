@@ -49,6 +49,7 @@ func newGeneration(l *link, location string, files []source.File, parts []*store
 func (g *generation) meet(c Company) {
 	if g.company = c; c != nil {
 		g.queue.peer = func(j job) bool { return !c.Mine(blockOf(j)) }
+		g.queue.take = func(j job) { c.Take(blockOf(j)) }
 	}
 }
 
@@ -173,12 +174,26 @@ func (f *flight) dispatch(ctx context.Context, c *crowd, gen *generation) error 
 			}
 			gen.link.release()
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := f.turn(ctx, gen, changed); err != nil {
+			return err
 		}
 	}
+}
+
+// turn waits for a change of the queue; with other nodes about, what is left
+// may have become ours without one.
+func (f *flight) turn(ctx context.Context, gen *generation, changed <-chan struct{}) error {
+	var again <-chan time.Time
+	if gen.company != nil {
+		again = time.After(searchEvery)
+	}
+	select {
+	case <-changed:
+	case <-again:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // rush starts ranges for blocks that readers wait for, beyond the limit of
@@ -224,7 +239,7 @@ func (f *flight) stretch(gen *generation) int {
 }
 
 // watchEvery is how often the ranges in flight are looked at.
-const watchEvery = 100 * time.Millisecond
+const watchEvery = 50 * time.Millisecond
 
 // watch measures, tells the progress, and sends a second request after what
 // moves too slowly.
@@ -316,13 +331,19 @@ func early(j job, names []string) error {
 // peerLanes is how many blocks are asked of other nodes at once.
 const peerLanes = 8
 
-// borrowAll brings blocks from other nodes until none is left that another has
-// to bring.
+// borrowAll brings blocks from other nodes until none is missing.
 func (f *flight) borrowAll(ctx context.Context, gen *generation) error {
 	for {
+		changed := gen.queue.wait()
 		j, ok := gen.queue.nextPeer()
 		if !ok {
-			return nil
+			if gen.queue.over() {
+				return nil
+			}
+			if err := f.turn(ctx, gen, changed); err != nil {
+				return err
+			}
+			continue
 		}
 		brought, err := f.borrow(ctx, gen, j)
 		if err == nil && brought {

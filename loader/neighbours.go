@@ -15,8 +15,8 @@ import (
 type Neighbours interface {
 	// Meet is called when a staging has its plan. key names the plan: equal on
 	// all nodes for the same location and the same versions of the same files.
-	// It returns at once; nil where there is nobody to meet. ctx is the
-	// staging's.
+	// It waits for the others' answers a quarter of a second at most; nil where
+	// there is nobody to meet. ctx is the staging's.
 	Meet(ctx context.Context, key string, files []source.File) Company
 }
 
@@ -24,9 +24,11 @@ type Neighbours interface {
 // concurrently.
 type Company interface {
 	// Mine reports whether this node is the one to bring a block from the
-	// source. It is asked again whenever a block is taken up, because nodes
+	// source. It is asked again whenever a block is looked for, because nodes
 	// come and go, and must not wait for anything.
 	Mine(b Block) bool
+	// Take is called when this node begins to bring a block from the source.
+	Take(b Block)
 	// Fetch brings a block from another node: a body of exactly b.Length bytes
 	// and their checksum (store.Sum). It may wait for a block that another node is fetching at
 	// this moment, as long as it thinks that pays. ok is false when the source
@@ -119,6 +121,12 @@ func (l *Loader) lend(ctx context.Context, plan, name string, off, n int64) (*Lo
 		return nil, errors.Join(err, r.Close())
 	}
 	return &Loan{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}, nil
+}
+
+// Holds reports whether a plan is published here. plan is the key that
+// Neighbours.Meet was told.
+func (l *Loader) Holds(plan string) bool {
+	return l.o.Store != nil && l.o.Store.Planned(plan) != ""
 }
 
 // arriving is the flight that brings a plan.

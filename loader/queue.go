@@ -3,6 +3,7 @@ package loader
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -25,11 +26,12 @@ type run struct {
 // taken by nextPeer.
 type queue struct {
 	peer func(job) bool // the block is another node's to bring; nil for none
+	take func(job)      // this node brings it from the source; nil with peer
 
 	mu      sync.Mutex // guards all below
 	order   []job
-	source  int          // order before it has nothing for the source
-	others  int          // order before it has nothing for nextPeer
+	low     int          // order before it is all taken
+	barren  time.Time    // when nothing in order was the source's
 	urgent  []job        // readers wait for these
 	again   []job        // given back: before all others, from the source
 	open    map[job]bool // not taken
@@ -45,7 +47,7 @@ func newQueue() *queue { return &queue{open: make(map[job]bool), changed: make(c
 func (q *queue) fill(parts []*store.Part) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.order, q.source, q.others = nil, 0, 0
+	q.order, q.low, q.barren = nil, 0, time.Time{}
 	add := func(p *store.Part, i int) {
 		if j := (job{p, i}); !p.Has(i) {
 			q.open[j] = true
@@ -161,11 +163,7 @@ func (q *queue) next(most int) *run {
 	if r := q.pop(&q.again, most); r != nil {
 		return r
 	}
-	for ; q.source < len(q.order); q.source++ {
-		j := q.order[q.source]
-		if !q.open[j] || q.peer != nil && q.peer(j) {
-			continue
-		}
+	if j, ok := q.find(false); ok {
 		return q.start(j, most)
 	}
 	var long *run
@@ -195,14 +193,40 @@ func (q *queue) nextPeer() (job, bool) {
 	if q.peer == nil {
 		return job{}, false
 	}
-	for ; q.others < len(q.order); q.others++ {
-		j := q.order[q.others]
-		if !q.open[j] || !q.peer(j) {
-			continue
-		}
+	j, ok := q.find(true)
+	if ok {
 		delete(q.open, j)
 		q.lent++
-		return j, true
+	}
+	return j, ok
+}
+
+// searchEvery is how often all that is left is looked through for a block of the
+// source's when there was none: whose a block is changes as nodes come and go.
+const searchEvery = 50 * time.Millisecond
+
+// find is the first block left in order that is another node's, or is not; the
+// caller holds mu.
+func (q *queue) find(others bool) (job, bool) {
+	for q.low < len(q.order) && !q.open[q.order[q.low]] {
+		q.low++
+	}
+	if q.peer == nil {
+		if q.low < len(q.order) {
+			return q.order[q.low], true
+		}
+		return job{}, false
+	}
+	if !others && time.Since(q.barren) < searchEvery {
+		return job{}, false
+	}
+	for _, j := range q.order[q.low:] {
+		if q.open[j] && q.peer(j) == others {
+			return j, true
+		}
+	}
+	if !others {
+		q.barren = time.Now()
 	}
 	return job{}, false
 }
@@ -239,6 +263,9 @@ func (q *queue) start(j job, most int) *run {
 			break
 		}
 		delete(q.open, k)
+		if q.take != nil {
+			q.take(k)
+		}
 		r.end++
 		if k.block == 0 {
 			break // looked into before more of the file is asked for

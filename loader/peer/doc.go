@@ -1,0 +1,31 @@
+// Package peer lets nodes bring the same bytes together: a node that has them,
+// or brings them, lends them to those that lack them, so that k cold nodes ask
+// the source for each block once between them.
+//
+//	meet     nodes that stage one plan tell each other what they have and what
+//	         they are at (a bit per block), a few times a second
+//	owner    a block that nobody has or is at belongs to one of those that
+//	         stage: the highest of the hashes of node and block, so all agree
+//	         without asking; its owner brings it from the source
+//	borrow   all others ask a node that has it or is at it, and wait there for
+//	         it; who is asked brings it before what nobody waits for
+//	fall     a node that does not answer, or not in time, is left out: its
+//	         blocks find other owners, at worst the node that needs them
+//
+// # What is believed
+//
+// Everything between nodes carries the join token, and an answer without it is
+// refused on both sides. A block comes with its checksum, which only shows that
+// it came as it was sent. Whether it is the source's is decided by the digest
+// of the whole file, where the source keeps one: a file that fails it is
+// brought again, from the source alone, and every node that lent a block of it
+// is out of this staging. Where the source keeps no digest, joined nodes are
+// believed, as they are in everything else.
+//
+// # Bounds
+//
+// Nobody waits for a node longer than a block may take (Options.Patience), nor
+// for one that has missed two tellings. Meeting waits for answers at most a
+// quarter of a second before the first block is asked for: without it, nodes
+// that start in the same moment would all begin alone.
+package peer
