@@ -18,6 +18,9 @@ type Arrival struct {
 	f   *flight
 	gen *generation // nil when all was here when it was asked for
 
+	// Plan names the plan: the same files in the same versions have the same
+	// name everywhere. "" when all was here.
+	Plan  string
 	Files []File
 	// Missing bytes when it was asked for; 0 says that all is here.
 	Missing int64
@@ -49,6 +52,7 @@ func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 	f.mu.Lock()
 	a.gen = f.gen
 	f.mu.Unlock()
+	a.Plan = a.gen.key
 	for name, p := range a.gen.parts {
 		a.Files = append(a.Files, File{Name: name, Size: p.File.Size})
 		have, _ := p.Bytes()

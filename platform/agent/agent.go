@@ -286,7 +286,7 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 	if a.o.Books != nil {
 		for _, g := range a.o.Books.GPUs() {
 			if slices.Contains(req.GPUs, g.Index) && (o.GPUMemory == 0 || g.MemoryTotal < o.GPUMemory) {
-				o.GPUMemory = g.MemoryTotal
+				o.GPUMemory, o.GPUName = g.MemoryTotal, g.Name
 			}
 		}
 	}

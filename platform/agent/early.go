@@ -63,22 +63,26 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.Want, progress func(h
 		a.Close()
 		return replica.Arriving{Here: true, Rest: func(ctx context.Context) (replica.Checkpoint, error) {
 			defer stop()
-			return s.whole(ctx, st, nil)
+			return s.whole(ctx, w, st)
 		}}, nil
 	}
+	k := s.cacheComing(ctx, w, a)
 	return replica.Arriving{
-		Path: view.link,
+		Path: view.link, Cache: k.path(),
 		Rest: func(ctx context.Context) (replica.Checkpoint, error) {
 			defer stop()
-			c, err := s.whole(ctx, st, func() error { return a.Whole(ctx) })
+			c, err := s.wait(ctx, st, func() error { return a.Whole(ctx) })
 			if err != nil {
+				k.release()
 				view.end()
-				return c, err
+				return replica.Checkpoint{}, err
 			}
+			st.Release() // the lease stays
 			view.whole(c.Path)
-			lease := c.Release
-			c.Release = func() { view.end(); lease() }
-			return c, nil
+			out := staged(c, k)
+			release := out.Release
+			out.Release = func() { view.end(); release() }
+			return out, nil
 		},
 		Settled: view.settle,
 	}, nil

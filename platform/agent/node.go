@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/mount"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/runtime/engine"
@@ -38,6 +39,9 @@ type Config struct {
 	InFlight   func(name functions.Name, replica string) int
 	Cut        func(url string) // ends our requests to an engine
 	Log        *slog.Logger
+
+	// EngineCaches says what becomes of what engines compile; "" is CachesLocal.
+	EngineCaches CacheMode
 }
 
 // Node is an agent with everything it needs on a machine: loader and store,
@@ -92,13 +96,23 @@ func Open(c Config) (*Node, error) {
 	if err := mount.Sweep(arriving); err != nil {
 		c.Log.Warn("what an earlier agent mounted stays", "error", err)
 	}
-	n.stager = NewStager(n.loader, StagerOptions{Arriving: arriving, Early: earlyFrom, Log: c.Log})
+	n.stager = NewStager(n.loader, StagerOptions{
+		Arriving: arriving, Early: earlyFrom, Caches: caches(c), Trust: c.EngineCaches == CachesTrust, Sources: from, Log: c.Log,
+	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
 		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
 		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.free, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
+}
+
+// caches of what engines compile.
+func caches(c Config) *enginecache.Caches {
+	if c.EngineCaches == CachesOff {
+		return nil
+	}
+	return enginecache.New(enginecache.Options{Dir: filepath.Join(c.Data, "engine-caches"), Log: c.Log})
 }
 
 // keepFree is left on the disk for logs and everything else.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -31,7 +32,13 @@ type StagerOptions struct {
 	// Early is how many bytes must be missing for a start before the last of
 	// them: below, a mount costs more than it saves.
 	Early functions.Bytes
-	Log   *slog.Logger // may be nil
+	// Caches of what engines compile; nil keeps none. Trust has them fetched
+	// from and published to the models' sources, too.
+	Caches *enginecache.Caches
+	Trust  bool
+	// Sources by scheme, the loader's own; for Trust.
+	Sources map[string]loader.Source
+	Log     *slog.Logger // may be nil
 }
 
 // afterFor bounds a staging whose model was called off.
@@ -60,7 +67,7 @@ func (s *Stager) Stage(ctx context.Context, w replica.Want, progress func(have, 
 		return replica.Checkpoint{}, err
 	}
 	defer tell(st, progress)()
-	return s.whole(ctx, st, nil)
+	return s.whole(ctx, w, st)
 }
 
 func (s *Stager) begin(ctx context.Context, w replica.Want) (*loader.Staging, error) {
@@ -80,9 +87,9 @@ func tell(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop 
 	return func() { unsubscribe(); <-told }
 }
 
-// whole waits for all of a staging and lets go of it. check has the last word
-// where the bytes were read while they came.
-func (s *Stager) whole(ctx context.Context, st *loader.Staging, check func() error) (replica.Checkpoint, error) {
+// wait waits for all of a staging, and lets go of it where there is none. check,
+// which may be nil, has the last word.
+func (s *Stager) wait(ctx context.Context, st *loader.Staging, check func() error) (*loader.Checkpoint, error) {
 	c, err := st.Wait(ctx)
 	if err == nil && check != nil {
 		if err = check(); err != nil {
@@ -91,16 +98,32 @@ func (s *Stager) whole(ctx context.Context, st *loader.Staging, check func() err
 	}
 	if err != nil {
 		s.drop(ctx, st)
+		return nil, err
+	}
+	return c, nil
+}
+
+// whole is a checkpoint of which every byte is here before its engine starts.
+func (s *Stager) whole(ctx context.Context, w replica.Want, st *loader.Staging) (replica.Checkpoint, error) {
+	c, err := s.wait(ctx, st, nil)
+	if err != nil {
 		return replica.Checkpoint{}, err
 	}
 	st.Release() // the lease stays
-	out := replica.Checkpoint{Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Release: c.Lease.Release}
-	if check == nil {
-		// Its engine boots now, and will read it then.
-		stop := s.readAhead(c)
-		out.Release = func() { stop(); c.Lease.Release() }
-	}
+	stop := s.readAhead(c)
+	k := s.cacheOf(ctx, w, c)
+	out := staged(c, k)
+	release := out.Release
+	out.Release = func() { stop(); release() }
 	return out, nil
+}
+
+// staged is a checkpoint as a replica knows it.
+func staged(c *loader.Checkpoint, k *compiled) replica.Checkpoint {
+	return replica.Checkpoint{
+		Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Cache: k.path(), Filled: k.filled(c),
+		Release: func() { k.release(); c.Lease.Release() },
+	}
 }
 
 // drop lets go of a staging that has not ended well, or not yet.

@@ -29,7 +29,8 @@ type Want struct {
 	Dir    string // folder of the model file, for relative sources
 	Digest string // expected, or ""
 	// Cache is the key of the engine's compile caches, opaque; "" for none.
-	Cache string
+	Cache  string
+	Engine functions.Engine
 }
 
 // Checkpoint is a staged source. Release is called once, when the replica has
@@ -105,6 +106,7 @@ type Options struct {
 	Digest          string
 	GPUs            []int
 	GPUMemory       functions.Bytes // of each of them, 0 unknown
+	GPUName         string          // of the first; compile caches are for it
 
 	Stager   Stager
 	Spawner  Spawner

@@ -130,7 +130,11 @@ type staged struct {
 }
 
 func (r *Replica) want() Want {
-	return Want{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Cache: r.o.Cache}
+	key := r.o.Cache
+	if key == "" {
+		key = r.o.Programs.CacheKey(r.o.Spec, r.o.GPUName, len(r.o.GPUs))
+	}
+	return Want{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Cache: key, Engine: r.o.Spec.Engine}
 }
 
 func (r *Replica) stage(ctx context.Context) staged {

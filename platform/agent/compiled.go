@@ -1,0 +1,199 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/enginecache"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// CacheMode says what becomes of what engines compile. It is code that they run
+// again, so where it may come from is the operator's to say.
+type CacheMode string
+
+// The modes.
+const (
+	CachesLocal CacheMode = "local"        // kept and taken up on the node; "" is the same
+	CachesTrust CacheMode = "trust-source" // and fetched from and published to the model's source
+	CachesOff   CacheMode = "off"          // every engine has its own way
+)
+
+const (
+	// fetchWait bounds the fetching of a cache: a source that is so slow has an
+	// engine wait longer for it than it compiles.
+	fetchWait = 2 * time.Minute
+	// publishWait bounds the publishing.
+	publishWait = 30 * time.Minute
+)
+
+// compiled is one start's hold on a compile cache. nil is none.
+type compiled struct {
+	s      *Stager
+	use    *enginecache.Use
+	engine string // the key's part
+	also   []enginecache.Key
+	model  string // digest that a fetched cache was made for; "" for one of our own
+	fresh  bool
+
+	from     loader.Source // nil: not asked, not told
+	location string
+}
+
+// compiledFor is the cache for what w wants, without a model yet.
+func (s *Stager) compiledFor(w replica.Want) *compiled {
+	if s.o.Caches == nil || w.Cache == "" {
+		return nil
+	}
+	k := &compiled{s: s, engine: w.Cache}
+	if s.o.Trust {
+		scheme, location, err := loader.Locate(w.Source, w.Dir)
+		if err == nil && !source.Weights(location) {
+			k.from, k.location = s.o.Sources[scheme], location
+		}
+	}
+	return k
+}
+
+// cacheOf takes the cache of a checkpoint that is here.
+func (s *Stager) cacheOf(ctx context.Context, w replica.Want, c *loader.Checkpoint) *compiled {
+	k := s.compiledFor(w)
+	if k == nil {
+		return nil
+	}
+	model, err := modelOf(c)
+	key := enginecache.Key{Model: model, Engine: k.engine}
+	if err == nil {
+		k.use, err = s.o.Caches.Take(key, engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine))
+	}
+	if err != nil {
+		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
+		return nil
+	}
+	k.fresh = k.use.Fresh
+	k.fetch(ctx, key)
+	return k
+}
+
+// cacheComing takes a cache for a checkpoint that is still arriving: its digest
+// is known when the last byte is here.
+func (s *Stager) cacheComing(ctx context.Context, w replica.Want, a *loader.Arrival) *compiled {
+	k := s.compiledFor(w)
+	if k == nil {
+		return nil
+	}
+	var err error
+	if k.use, err = s.o.Caches.Scratch(engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine)); err != nil {
+		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
+		return nil
+	}
+	k.fresh = true
+	plan := enginecache.Key{Model: "plan:" + a.Plan, Engine: k.engine}
+	k.also = append(k.also, plan)
+	k.fetch(ctx, plan)
+	return k
+}
+
+// fetch fills a fresh cache from the source, where that is asked. Whatever goes
+// wrong, the engine compiles.
+func (k *compiled) fetch(ctx context.Context, key enginecache.Key) {
+	if !k.fresh || k.from == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchWait)
+	defer cancel()
+	began := time.Now()
+	model, n, err := k.use.Fetch(ctx, k.from, k.location, key)
+	switch {
+	case errors.Is(err, enginecache.ErrNone):
+	case err != nil:
+		k.s.o.Log.Warn("the source's compile cache is not used", "source", k.location, "error", err)
+	default:
+		k.model, k.fresh = model, false
+		k.s.o.Log.Info("compile cache from the source", "source", k.location, "bytes", n, "took", time.Since(began))
+	}
+}
+
+// path is what the engine is given.
+func (k *compiled) path() string {
+	if k == nil {
+		return ""
+	}
+	return k.use.Path()
+}
+
+func (k *compiled) release() {
+	if k != nil {
+		k.use.Release()
+	}
+}
+
+// filled is a Checkpoint's: the engine has warmed up, and what it compiled is
+// kept under the checkpoint's own key, and published where it is new and the
+// operator said so.
+func (k *compiled) filled(c *loader.Checkpoint) func(ctx context.Context) error {
+	if k == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		model, err := modelOf(c)
+		if err != nil {
+			return err
+		}
+		if k.model != "" && k.model != model {
+			// Its own manifest says so: somebody put it where it does not belong.
+			return fmt.Errorf("the source's compile cache was made for %s, not for %s: it is not kept", k.model, model)
+		}
+		if err := k.use.Settle(ctx, enginecache.Key{Model: model, Engine: k.engine}); err != nil {
+			return err
+		}
+		if err := k.s.o.Caches.Trim(); err != nil {
+			return err
+		}
+		if to, ok := k.from.(enginecache.Writer); ok && k.fresh {
+			return k.publish(ctx, to)
+		}
+		return nil
+	}
+}
+
+func (k *compiled) publish(ctx context.Context, to enginecache.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, publishWait)
+	defer cancel()
+	began := time.Now()
+	n, err := k.use.Publish(ctx, to, k.location, k.also...)
+	if source.KindOf(err) == source.Denied {
+		k.s.o.Log.Info("the source takes no compile cache, it is kept on this node", "source", k.location, "why", err)
+		return nil
+	}
+	if err == nil && n > 0 {
+		k.s.o.Log.Info("compile cache published", "source", k.location, "bytes", n, "took", time.Since(began))
+	}
+	return err
+}
+
+// modelOf names exactly the bytes of a checkpoint: its digest or, for a folder
+// used in place whose bytes nobody hashes, its files as they are now.
+func modelOf(c *loader.Checkpoint) (string, error) {
+	if c.Digest != "" {
+		return c.Digest, nil
+	}
+	h := sha256.New()
+	for _, f := range c.Files {
+		fi, err := os.Stat(filepath.Join(c.Path, filepath.FromSlash(f.Name)))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%q %d %d\n", f.Name, fi.Size(), fi.ModTime().UnixNano())
+	}
+	return fmt.Sprintf("folder:%s %s", c.Path, hex.EncodeToString(h.Sum(nil)[:16])), nil
+}
