@@ -29,6 +29,7 @@ type ServeConfig struct {
 	Hold      string             `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 	Host      []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
 	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
+	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive a server that died"`
 	Drain     functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
@@ -49,6 +50,7 @@ type AgentConfig struct {
 	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
 	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
+	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive an agent that died"`
 	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`

@@ -38,6 +38,7 @@ type Options struct {
 	Store      functions.Bytes // 0: all the disk has but a little
 	Leave      bool            // engines stay when the server ends
 	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
+	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
 	Environ    func() []string
 
 	Log *slog.Logger
@@ -92,7 +93,7 @@ func open(o Options) (*Local, error) {
 	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, ready: make(chan struct{})}
 	l.node, err = agent.Open(agent.Config{
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
-		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Warm: o.Warm, Environ: o.Environ, Log: o.Log,
+		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Warm: o.Warm, EngineCaches: o.Caches, Environ: o.Environ, Log: o.Log,
 		Push: func(hb functions.Heartbeat) {
 			l.Steer.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })
