@@ -31,12 +31,21 @@ const (
 )
 
 func (c *command) doctor() *cobra.Command {
-	return &cobra.Command{
+	var folder string
+	cmd := &cobra.Command{
 		Use: "doctor", Short: "Say what this machine has, and what is in the way", GroupID: "run", Args: exact(),
+		Long: `Look at what models need on this machine: each engine with its version and what
+is known of it, bytecode, GPUs, memory, disk, ports, the data folder, and the
+server if one runs.
+
+An engine that is not there is no fault, unless a model of the catalogue needs
+it: of the folder given with --functions, deployed to the data folder, or served
+by a server on this machine. Exit code 1 if any check failed; a warning is none.`,
 		Example: `  thaw doctor
+  thaw doctor --functions ./functions
   thaw doctor --data /var/lib/thaw -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			findings := c.examine(cmd.Context())
+			findings := c.examine(cmd.Context(), folder)
 			k := kind[finding]{"Finding", "", []column[finding]{
 				{"", false, func(f finding) string { return f.Status }},
 				{"CHECK", false, func(f finding) string { return f.Check }},
@@ -60,6 +69,8 @@ func (c *command) doctor() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&folder, "functions", "", "folder of model files whose engines must be here [THAW_FUNCTIONS]")
+	return cmd
 }
 
 // Sizes under which something is worth a word.
@@ -70,7 +81,7 @@ const (
 	skewed       = 5 * time.Second
 )
 
-func (c *command) examine(ctx context.Context) []finding {
+func (c *command) examine(ctx context.Context, folder string) []finding {
 	var list []finding
 	add := func(check, status, hint, format string, args ...any) {
 		list = append(list, finding{check, status, fmt.Sprintf(format, args...), hint})
@@ -96,25 +107,9 @@ func (c *command) examine(ctx context.Context) []finding {
 	}
 
 	c.examineGPUs(add)
-	for _, e := range []struct{ engine, program, variable string }{
-		{"vllm", "vllm", "THAW_ENGINE_VLLM"}, {"sglang", "sglang", "THAW_ENGINE_SGLANG"}, {"llamacpp", "llama-server", "THAW_ENGINE_LLAMACPP"},
-	} {
-		path, named := c.Getenv(e.variable), true
-		if path == "" {
-			path, named = e.program, false
-		}
-		switch found, err := exec.LookPath(path); {
-		case err == nil:
-			add("engine "+e.engine, good, "", "%s", found)
-		case named:
-			add("engine "+e.engine, bad, "mend "+e.variable, "%s: %v", path, rootCause(err))
-		default:
-			add("engine "+e.engine, good, "", "not installed; models of it cannot be served here")
-		}
-	}
-	if c.Engines["ember"] != nil {
-		add("engine ember", good, "", "in this program")
-	}
+	w := c.wants(ctx, folder, add)
+	c.examineEngines(ctx, w, add)
+	c.examineStart(w, add)
 	c.examineData(add)
 	c.examineServer(ctx, add)
 	return list

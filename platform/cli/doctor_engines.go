@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/warm"
+)
+
+// wanted are the models that a machine is to serve, by engine. What none of them
+// needs may be absent.
+type wanted struct {
+	by    map[functions.Engine][]string // names of models
+	specs map[string]functions.ModelSpec
+	dirs  map[string]string
+}
+
+// wants reads the catalogue from the folder of functions, if one is named, and
+// from those deployed to the data folder; and what a server on this machine has.
+func (c *command) wants(ctx context.Context, folder string, add adder) wanted {
+	w := wanted{map[functions.Engine][]string{}, map[string]functions.ModelSpec{}, map[string]string{}}
+	note := func(name string, e functions.Engine) {
+		if !slices.Contains(w.by[e], name) {
+			w.by[e] = append(w.by[e], name)
+		}
+	}
+	if folder == "" {
+		folder = c.Getenv("THAW_FUNCTIONS")
+	}
+	deployed := ""
+	if dirs, err := c.dataFolders(); err == nil {
+		for _, d := range slices.Backward(dirs) {
+			if info, err := os.Stat(filepath.Join(d, "functions")); err == nil && info.IsDir() {
+				deployed = filepath.Join(d, "functions")
+			}
+		}
+	}
+	if folder != "" || deployed != "" {
+		cat, err := catalog.Open(catalog.Options{Folder: folder, Deployed: deployed})
+		if err != nil {
+			add("functions", bad, "", "%v", err)
+		} else {
+			for _, p := range cat.Problems() {
+				add("functions", bad, "thaw check names the line", "%s", p.Error())
+			}
+			for _, m := range cat.Models() {
+				name := m.FullName().String()
+				note(name, m.Spec.Engine)
+				w.specs[name], w.dirs[name] = m.Spec, m.Dir
+			}
+		}
+	}
+	cl, err := c.client()
+	if err != nil {
+		return w
+	}
+	defer cl.Close()
+	if !isLocal(cl.Server()) {
+		return w // what it serves, it serves elsewhere
+	}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	if list, err := cl.Functions(ctx); err == nil {
+		for _, f := range list {
+			note(f.Name, f.Engine)
+		}
+	}
+	return w
+}
+
+// who says who needs an engine.
+func (w wanted) who(e functions.Engine) string {
+	names := w.by[e]
+	if len(names) > 3 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)
+	}
+	return strings.Join(names, ", ")
+}
+
+// examineEngines says of each engine whether it is there, which version it is,
+// and what is known of that. What a model needs and is not there is a failure.
+func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
+	exe, _ := os.Executable()
+	programs := engine.Programs{Thaw: exe, Environ: func() []string {
+		env := os.Environ()
+		for _, name := range []string{"EMBER", "VLLM", "SGLANG", "LLAMACPP"} {
+			env = append(env, "THAW_ENGINE_"+name+"="+c.Getenv("THAW_ENGINE_"+name))
+		}
+		return env
+	}}
+	for _, s := range engine.Table() {
+		check := "engine " + string(s.Engine)
+		needed := w.who(s.Engine)
+		broken := warn
+		if needed != "" {
+			broken = bad
+		}
+		switch s.Engine {
+		case functions.EngineEmber:
+			if c.Engines["ember"] != nil {
+				add(check, good, "", "in this program")
+				continue
+			}
+		case functions.EngineCommand:
+			c.examineCommands(w, add)
+			continue
+		}
+		in, err := programs.Find(ctx, s.Engine)
+		switch {
+		case errors.Is(err, engine.ErrNotInstalled) && needed == "":
+			add(check, good, "", "not installed; models of it cannot be served here")
+			continue
+		case errors.Is(err, engine.ErrNotInstalled):
+			add(check, bad, fmt.Sprintf("install it, or set THAW_ENGINE_%s to its program", strings.ToUpper(string(s.Engine))), "not installed, and needed by %s", needed)
+			continue
+		case err != nil:
+			// Whoever names a program wants it.
+			variable := "THAW_ENGINE_" + strings.ToUpper(string(s.Engine))
+			add(check, bad, "mend "+variable, "%v", err)
+			continue
+		}
+		version := in.Version
+		if version == "" {
+			version = "of unknown version"
+		}
+		switch {
+		case s.Within(in.Version):
+			add(check, good, "", "%s, %s, a version that was tested", in.Program, version)
+		case s.Tested == "":
+			add(check, warn, "", "%s, %s; %s", in.Program, version, s.Note)
+		default:
+			add(check, warn, "", "%s, %s; tested was %s", in.Program, version, s.Tested)
+		}
+		for _, h := range s.Open(in) {
+			what, hint := "its version", "no version of it is without"
+			if h.Package != "" {
+				what = h.Package + " " + in.Others[h.Package]
+			}
+			if h.Below != "" {
+				hint = "upgrade to " + h.Below + " or later"
+			}
+			add(check, warn, hint, "%s has a known hole: %s", what, h.What)
+		}
+		c.examinePython(check, broken, s.Engine, in.Program, add)
+	}
+}
+
+// examinePython looks at what makes the start of a Python engine long or
+// impossible.
+func (c *command) examinePython(check, broken string, e functions.Engine, program string, add adder) {
+	env, err := warm.Look(program)
+	if errors.Is(err, warm.ErrNoScript) {
+		return
+	}
+	if err != nil {
+		add(check, broken, "install it anew", "%v", err)
+		return
+	}
+	row := warm.Row(string(e))
+	if row == "" {
+		return
+	}
+	if have, of := env.Bytecode(warm.Sample(row)...); of > 0 && have < of {
+		hint := strings.Join(env.Compile(), " ")
+		if !env.Writable() {
+			hint = "as the owner of that folder: " + hint
+		}
+		add(check, warn, hint, "of %d modules looked at, %d have no bytecode: each start compiles them anew, which takes a minute or more", of, of-have)
+	} else if of > 0 {
+		add(check, good, "", "its bytecode is there")
+	}
+}
+
+// examineCommands looks for the programs of models that bring their own.
+func (c *command) examineCommands(w wanted, add adder) {
+	for _, name := range w.by[functions.EngineCommand] {
+		spec, ok := w.specs[name]
+		if !ok || len(spec.Args) == 0 {
+			continue
+		}
+		program := spec.Args[0]
+		if strings.ContainsRune(program, '/') && !filepath.IsAbs(program) {
+			program = filepath.Join(w.dirs[name], program)
+		}
+		if found, err := exec.LookPath(program); err != nil {
+			add("engine command", bad, "", "%s, of %s: %v", program, name, rootCause(err))
+		} else {
+			add("engine command", good, "", "%s, of %s", found, name)
+		}
+	}
+}
+
+// examineStart looks at what a start needs beside its engine.
+func (c *command) examineStart(w wanted, add adder) {
+	if l, err := net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		add("ports", bad, "engines listen on loopback", "%v", err)
+	} else {
+		add("ports", good, "", "loopback gives them")
+		l.Close()
+	}
+	if err := fuse(); err != nil {
+		add("fuse", good, "", "not to be had (%v): engines start when their checkpoints are whole", err)
+	} else {
+		add("fuse", good, "", "engines start while their checkpoints arrive")
+	}
+	gpus := 0
+	if c.GPUs != nil {
+		if list, _, err := c.GPUs(); err == nil {
+			gpus = len(list)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.specs)) {
+		spec := w.specs[name]
+		if spec.Resources.GPUs > gpus {
+			add("GPUs", warn, "it needs another node, or thaw serve --gpus N where the driver cannot be asked", "%s wants %d, and here are %d", name, spec.Resources.GPUs, gpus)
+		}
+	}
+}
