@@ -30,6 +30,8 @@ type generation struct {
 	done    atomic.Int64  // bytes that are here
 	// spoiled: blocks were dropped again after a reader may have seen them.
 	spoiled atomic.Bool
+	// borrowed are the parts with blocks of other nodes.
+	borrowed sync.Map
 
 	mu      sync.Mutex // guards streams
 	streams map[*stream]bool
@@ -347,7 +349,15 @@ func (f *flight) borrowAll(ctx context.Context, gen *generation) error {
 		}
 		brought, err := f.borrow(ctx, gen, j)
 		if err == nil && brought {
-			err = f.arrived(gen, j)
+			if err = f.arrived(gen, j); err != nil && source.KindOf(err) != source.Broken {
+				// What another node says is no reason to fail: the source is asked.
+				f.l.o.Log.Warn("a block of another node is not sound, the source is asked", "source", f.location, "file", j.part.File.Name, "err", err)
+				gen.spoiled.Store(true)
+				j.part.Forget(j.block)
+				_, n := j.part.Range(j.block)
+				gen.done.Add(-n)
+				brought, err = false, nil
+			}
 		}
 		gen.queue.donePeer(j, brought)
 		if err != nil {
@@ -401,6 +411,7 @@ func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, erro
 	}
 	if whole {
 		f.l.counts.of(fromPeers).Add(b.Length)
+		gen.borrowed.Store(j.part, true)
 		return true, nil
 	}
 	w.Reset()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,21 +13,22 @@ import (
 // ranges have been. First come, first served, those in a hurry before those
 // that are not.
 type link struct {
-	mu       sync.Mutex // guards all below
-	pace     pace
-	out      int             // ranges in flight
-	waiting  [2][]chan error // by Priority
-	until    time.Time       // nobody asks before
-	noes     int             // answers that asked for less, in a row
-	wake     *time.Timer     // at until
-	counted  int64           // bytes since looked
-	looked   time.Time
-	starved  bool // somebody waited since looked, or all were out
-	refused  bool // since looked
-	firsts   ring // seconds to the first byte
-	rates    ring // bytes a second after it
-	spreads  ring // of what they usually take, what ranges took
-	spending budget
+	mu      sync.Mutex // guards all below
+	pace    pace
+	out     int             // ranges in flight
+	waiting [2][]chan error // by Priority
+	until   time.Time       // nobody asks before
+	noes    int             // answers that asked for less, in a row
+	wake    *time.Timer     // at until
+	looked  time.Time
+	starved bool  // somebody waited since looked, or all were out
+	refused bool  // since looked
+	firsts  ring  // seconds to the first byte
+	rates   ring  // bytes a second after it
+	spreads ring  // of what they usually take, what ranges took
+	spare   int64 // bytes that came, less hedgePart times those asked for twice
+
+	counted atomic.Int64 // bytes since looked
 }
 
 // extra ranges may be in flight for bytes that a reader waits for and for
@@ -134,13 +136,8 @@ func (l *link) release() {
 	l.admit(time.Now())
 }
 
-// got counts bytes.
-func (l *link) got(n int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.counted += n
-	l.spending.earn(n)
-}
+// got counts bytes as they leave the socket.
+func (l *link) got(n int64) { l.counted.Add(n) }
 
 // throttle says that the source asked for less, and for how long it wants to be
 // left alone. All ranges were told the same: that counts once.
@@ -161,15 +158,18 @@ func (l *link) look(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.looked.IsZero() || now.Sub(l.looked) > 20*lookEvery {
-		l.looked, l.counted, l.starved, l.refused = now, 0, false, false
+		l.spare += l.counted.Swap(0)
+		l.looked, l.starved, l.refused = now, false, false
 		return
 	}
 	d := now.Sub(l.looked)
 	if d < lookEvery {
 		return
 	}
-	l.pace.step(measure{at: now, rate: float64(l.counted) / d.Seconds(), busy: l.starved, throttled: l.refused})
-	l.looked, l.counted, l.starved, l.refused = now, 0, l.out >= l.pace.limit, false
+	n := l.counted.Swap(0)
+	l.spare += n
+	l.pace.step(measure{at: now, rate: float64(n) / d.Seconds(), busy: l.starved, throttled: l.refused})
+	l.looked, l.starved, l.refused = now, l.out >= l.pace.limit, false
 	l.admit(now)
 }
 
@@ -212,29 +212,28 @@ func (l *link) limit() int {
 	return l.pace.limit
 }
 
+// A part of all bytes may be asked for twice, and a little at any time.
+const (
+	hedgePart  = 25 // one in so many
+	hedgeFirst = 32 << 20
+)
+
 // spend takes n bytes out of what may be asked for twice.
 func (l *link) spend(n int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.spending.spend(n)
-}
-
-// budget of bytes that are asked for twice: a part of all that came.
-type budget struct{ have int64 }
-
-const (
-	hedgePart  = 25 // one in so many bytes
-	hedgeFirst = 32 << 20
-)
-
-func (b *budget) earn(n int64) { b.have += n }
-
-func (b *budget) spend(n int64) bool {
-	if (b.have/hedgePart)+hedgeFirst < n {
+	if n > l.spare/hedgePart+hedgeFirst {
 		return false
 	}
-	b.have -= n * hedgePart
+	l.spare -= n * hedgePart
 	return true
+}
+
+// refund gives back what of it did not come twice.
+func (l *link) refund(n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.spare += n * hedgePart
 }
 
 // ring holds the last few samples.

@@ -17,6 +17,7 @@ type pace struct {
 	skip  int       // samples to pass over: they tell of another limit
 	until time.Time // the end of a rest
 	down  bool      // the next try is one with fewer
+	doubt bool      // the last look spoke against the try
 }
 
 type level struct {
@@ -97,14 +98,14 @@ func (p *pace) step(m measure) {
 			p.try(p.limit * 2)
 			return
 		}
-		p.back(m.at)
+		p.against(m.at)
 	case p.limit < p.base.streams:
 		if m.rate >= p.base.rate*sameRate {
 			p.base, p.tries = now, 0
 			p.try(p.limit * 3 / 4)
 			return
 		}
-		p.back(m.at)
+		p.against(m.at)
 	default:
 		p.back(m.at)
 	}
@@ -113,7 +114,17 @@ func (p *pace) step(m measure) {
 // try sets a limit to be measured; one that is none rests.
 func (p *pace) try(limit int) {
 	p.limit = max(p.min, min(limit, p.max))
-	p.skip = 1
+	p.skip, p.doubt = 1, false
+}
+
+// against ends a try that two looks in a row speak against: ranges that begin
+// together also end together, and one look may fall between.
+func (p *pace) against(now time.Time) {
+	if p.doubt {
+		p.back(now)
+		return
+	}
+	p.doubt = true
 }
 
 // back ends a try: to the limit before it, and the other way next time.

@@ -90,6 +90,10 @@ func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (ve
 		}
 	}
 	if err := inspect(p.File.Name, p, p.File.Size, gen.names); err != nil {
+		// The source shall say it too.
+		if _, others := gen.borrowed.LoadAndDelete(p); others {
+			return wrong, nil
+		}
 		return good, named(p.File.Name, err)
 	}
 	return good, p.Seal(got)

@@ -1,0 +1,210 @@
+package loader_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// far is a source with the manners of a real account, in time that costs
+// nothing: a rate per connection and one for all, a delay to the first byte, a
+// part of the connections that crawl, and moments in which it is too busy.
+type far struct {
+	body  []byte
+	each  float64 // bytes a second of one connection
+	all   float64 // of all together
+	first time.Duration
+	crawl float64 // part of the requests that get a tenth of each
+	busy  func(since time.Duration) bool
+	dead  func(n int) bool // the nth request (from 1) brings half of its bytes and then nothing
+
+	mu    sync.Mutex
+	rnd   *rand.Rand
+	begun time.Time
+	next  time.Time // when the line for all is free again
+	asked int
+	out   int
+	most  int
+	sent  int64
+}
+
+func (s *far) Plan(context.Context, string) (source.Plan, error) {
+	s.begun = time.Now()
+	return source.Plan{Files: []source.File{{Name: "model.safetensors", Size: int64(len(s.body)), Version: "1"}}}, nil
+}
+
+func (s *far) Read(ctx context.Context, _ source.File, off, n int64) (io.ReadCloser, error) {
+	s.mu.Lock()
+	s.asked++
+	b := &farBody{s: s, ctx: ctx, left: s.body[off : off+n], rate: s.each}
+	if s.rnd.Float64() < s.crawl {
+		b.rate /= 10
+	}
+	if s.dead != nil && s.dead(s.asked) {
+		b.dies = int(n / 2)
+	}
+	busy := s.busy != nil && s.busy(time.Since(s.begun))
+	s.out++
+	s.most = max(s.most, s.out)
+	s.mu.Unlock()
+	if err := sleep(ctx, s.first); err != nil || busy {
+		b.Close()
+		if err == nil {
+			err = &source.Error{Kind: source.Unavailable, What: "503", Busy: true, RetryAfter: 100 * time.Millisecond}
+		}
+		return nil, err
+	}
+	return b, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+type farBody struct {
+	s    *far
+	ctx  context.Context
+	left []byte
+	rate float64
+	dies int
+	own  time.Time
+	once sync.Once
+}
+
+func (b *farBody) Read(p []byte) (int, error) {
+	if len(b.left) == 0 {
+		return 0, io.EOF
+	}
+	p = p[:min(len(p), len(b.left), 8<<10)]
+	if b.dies > 0 && len(b.left) <= b.dies {
+		<-b.ctx.Done()
+		return 0, b.ctx.Err()
+	}
+	now := time.Now()
+	if b.own.Before(now) {
+		b.own = now
+	}
+	b.own = b.own.Add(time.Duration(float64(len(p)) / b.rate * float64(time.Second)))
+	b.s.mu.Lock()
+	if b.s.next.Before(now) {
+		b.s.next = now
+	}
+	b.s.next = b.s.next.Add(time.Duration(float64(len(p)) / b.s.all * float64(time.Second)))
+	at := b.s.next
+	b.s.sent += int64(len(p))
+	b.s.mu.Unlock()
+	if b.own.After(at) {
+		at = b.own
+	}
+	if err := sleep(b.ctx, time.Until(at)); err != nil {
+		return 0, err
+	}
+	copy(p, b.left)
+	b.left = b.left[len(p):]
+	return len(p), nil
+}
+
+func (b *farBody) Close() error {
+	b.once.Do(func() {
+		b.s.mu.Lock()
+		defer b.s.mu.Unlock()
+		b.s.out--
+	})
+	return nil
+}
+
+// The shaped account of the goals, everything but time a hundred and
+// twenty-eighth: 57 MiB/s a connection, 30 ms to the first byte, 1.5 GB/s in
+// all, blocks of 8 MiB.
+const scale = 128
+
+func shaped(seed uint64, size int) *far {
+	return &far{body: weights(size, byte(seed)), each: 57 << 20 / scale, all: 1.5e9 / scale, first: 30 * time.Millisecond,
+		rnd: rand.New(rand.NewPCG(seed, 7))}
+}
+
+// bringFar stages all of it and returns how long that took until the last block
+// had landed.
+func bringFar(t *testing.T, s *far) (time.Duration, loader.Stats) {
+	t.Helper()
+	l := loader.New(loader.Options{Store: open(t, store.Options{Dir: t.TempDir()}), Sources: map[string]loader.Source{"far": s}, Block: 8 << 20 / scale})
+	defer l.Close()
+	begun := time.Now()
+	st, err := l.Stage(t.Context(), "far://account/weights", loader.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Release()
+	c, err := st.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Lease.Release()
+	took := time.Since(begun)
+	r, err := st.Open(t.Context(), "model.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, s.body) {
+		t.Errorf("%d bytes that are not those of the source, %v", len(got), err)
+	}
+	return took, l.Stats()
+}
+
+func TestLinkIsFilled(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(s *far)
+		size   int
+		part   float64 // of the best there is, at least
+	}{
+		{name: "even", size: 32 << 20, part: 0.88},
+		{name: "one in a hundred crawls", size: 32 << 20, part: 0.85, change: func(s *far) { s.crawl = 0.01 }},
+		{name: "a tenth crawls", size: 32 << 20, part: 0.75, change: func(s *far) { s.crawl = 0.1 }},
+		{name: "connections that go dead", size: 32 << 20, part: 0.75, change: func(s *far) { s.dead = func(n int) bool { return n%40 == 20 } }},
+		{name: "busy now and then", size: 32 << 20, part: 0.55, change: func(s *far) {
+			s.busy = func(since time.Duration) bool { return since%(2*time.Second) > 1850*time.Millisecond }
+		}},
+		{name: "one connection fills it", size: 16 << 20, part: 0.9, change: func(s *far) { s.each = s.all }},
+		{name: "a far away account", size: 32 << 20, part: 0.6, change: func(s *far) { s.first = 200 * time.Millisecond }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			worst := 1.0
+			for seed := range uint64(2) {
+				synctest.Test(t, func(t *testing.T) {
+					s := shaped(seed, tc.size)
+					if tc.change != nil {
+						tc.change(s)
+					}
+					took, stats := bringFar(t, s)
+					part := float64(len(s.body)) / s.all / took.Seconds()
+					worst = min(worst, part)
+					t.Logf("%.2f of the link in %v, %d in flight at most, %d requests, %d second ones, %d retries, %.1f %% sent twice",
+						part, took.Round(time.Millisecond), s.most, stats.Requests, stats.Hedges, stats.Retries, 100*float64(s.sent-int64(len(s.body)))/float64(len(s.body)))
+					if over := float64(s.sent)/float64(len(s.body)) - 1; over > 0.06 {
+						t.Errorf("%.1f %% of the bytes were sent twice", 100*over)
+					}
+				})
+			}
+			if worst < tc.part {
+				t.Errorf("%.2f of the link, want %.2f", worst, tc.part)
+			}
+		})
+	}
+}
