@@ -1,0 +1,201 @@
+//go:build linux
+
+package agent
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/dir"
+	"github.com/thaw-dev/thaw/loader/enginecache"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// faraway is a folder that is staged like a bucket, and may be written to.
+type faraway struct{ d dir.Source }
+
+func (f faraway) Plan(ctx context.Context, location string) (source.Plan, error) {
+	return f.d.Plan(ctx, location)
+}
+func (f faraway) Read(ctx context.Context, file source.File, off, n int64) (io.ReadCloser, error) {
+	return f.d.Read(ctx, file, off, n)
+}
+func (f faraway) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
+	return f.d.Write(ctx, location, name, body, size)
+}
+
+// aNode is a stager with a store and caches of its own.
+func aNode(t *testing.T, from loader.Source, trust bool) *Stager {
+	t.Helper()
+	root := t.TempDir()
+	st, err := store.Open(store.Options{Dir: filepath.Join(root, "store")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]loader.Source{"file": from}
+	l := loader.New(loader.Options{Store: st, Sources: all})
+	t.Cleanup(l.Close)
+	s := NewStager(l, StagerOptions{
+		Arriving: filepath.Join(root, "arriving"), Early: 1, Caches: enginecache.New(enginecache.Options{Dir: filepath.Join(root, "caches")}),
+		Trust: trust, Sources: all, Log: slog.New(slog.DiscardHandler),
+	})
+	t.Cleanup(s.Close)
+	return s
+}
+
+func aModel(t *testing.T, fill byte) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	const n = 5 << 20
+	head := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, n, n)
+	b := append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...)
+	b = append(b, make([]byte, n)...)
+	b[len(b)-1] = fill
+	for name, body := range map[string][]byte{"config.json": []byte("{}"), "model.safetensors": b} {
+		if err := os.WriteFile(filepath.Join(folder, name), body, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+func wanted(folder string) replica.Want {
+	return replica.Want{Team: "default", Source: folder, Engine: functions.EngineVLLM, Cache: "vllm torch-2 vllm-0.32; linux/amd64 H200 x1; flags 00"}
+}
+
+func quietly(functions.Bytes, functions.Bytes) {}
+
+// started stages, plays an engine that compiles, and ends. It returns what the
+// engine found in its cache.
+func started(t *testing.T, s *Stager, w replica.Want, early bool) (found string, digest string) {
+	t.Helper()
+	var c replica.Checkpoint
+	var err error
+	cache, settled := "", func() {}
+	if early {
+		a, aerr := s.StageEarly(t.Context(), w, quietly)
+		if aerr != nil {
+			t.Fatal(aerr)
+		}
+		if !a.Here {
+			if b, err := os.ReadFile(filepath.Join(a.Path, "model.safetensors")); err != nil || len(b) < 5<<20 {
+				t.Errorf("arriving: %d bytes, %v", len(b), err)
+			}
+			cache, settled = a.Cache, a.Settled
+		}
+		c, err = a.Rest(t.Context())
+	} else {
+		c, err = s.Stage(t.Context(), w, quietly)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Release()
+	if cache == "" {
+		cache = c.Cache
+	}
+	if cache == "" {
+		return "", c.Digest
+	}
+	name := filepath.Join(cache, "graph.py")
+	b, _ := os.ReadFile(name)
+	if err := os.WriteFile(name, []byte("compiled"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	settled()
+	if err := c.Filled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return string(b), c.Digest
+}
+
+// What was compiled on a node is found by its next start, of the same model
+// only, whether the checkpoint was arriving or here.
+func TestCompiledStays(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		folder := aModel(t, 1)
+		s := aNode(t, faraway{}, false)
+		w := wanted(folder)
+		if found, _ := started(t, s, w, early); found != "" {
+			t.Errorf("early %v: first start found %q", early, found)
+		}
+		if found, _ := started(t, s, w, false); found != "compiled" {
+			t.Errorf("early %v: second start found %q", early, found)
+		}
+		other := w
+		other.Cache += "1"
+		if found, _ := started(t, s, other, false); found != "" {
+			t.Errorf("early %v: other flags found %q", early, found)
+		}
+		if found, _ := started(t, s, wanted(aModel(t, 2)), false); found != "" {
+			t.Errorf("early %v: another model found %q", early, found)
+		}
+		if _, err := os.Stat(filepath.Join(folder, "_thaw")); err == nil {
+			t.Error("published, and nobody said so")
+		}
+		w.Cache = ""
+		if found, _ := started(t, s, w, false); found != "" {
+			t.Error("an engine without caches got one")
+		}
+	}
+}
+
+// A folder used in place has no digest, and its caches are its own all the same.
+func TestCompiledInPlace(t *testing.T) {
+	s := aNode(t, dir.Source{}, false)
+	folder := aModel(t, 1)
+	for i, want := range []string{"", "compiled"} {
+		if found, _ := started(t, s, wanted(folder), true); found != want {
+			t.Errorf("start %d found %q", i, found)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte("{ }"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := started(t, s, wanted(folder), true); found != "" {
+		t.Errorf("changed, it found %q", found)
+	}
+}
+
+// A trusted source carries them from node to node, and is the same checkpoint as
+// before.
+func TestCompiledTravels(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		folder := aModel(t, 1)
+		w := wanted(folder)
+		_, first := started(t, aNode(t, faraway{}, true), w, true)
+		list, err := os.ReadDir(filepath.Join(folder, "_thaw", "cache"))
+		if err != nil || len(list) < 2 {
+			t.Fatal(list, err)
+		}
+		found, second := started(t, aNode(t, faraway{}, true), w, early)
+		if found != "compiled" || first != second {
+			t.Errorf("early %v: found %q, digests %s and %s", early, found, first, second)
+		}
+		if found, _ := started(t, aNode(t, faraway{}, false), w, early); found != "" {
+			t.Errorf("early %v: fetched, and nobody said so", early)
+		}
+		// One that lies about what it is for is not used.
+		for _, e := range list {
+			if strings.HasSuffix(e.Name(), ".json") {
+				if err := os.WriteFile(filepath.Join(folder, "_thaw", "cache", e.Name()), []byte(`{"format":1,"key":{"model":"x"}}`), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if found, _ := started(t, aNode(t, faraway{}, true), w, early); found != "" {
+			t.Errorf("early %v: a lie was believed", early)
+		}
+	}
+}
