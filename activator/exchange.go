@@ -661,7 +661,7 @@ func (e *engineError) Error() string { return e.message }
 // begins with an error frame, or an answer after the death of what computes. An
 // error that is the caller's comes as the refusal it would have been without a
 // stream.
-func brokenReply(r *reply, stream bool) (failure error, refusal *openai.Error) {
+func brokenReply(r *reply, stream bool) (refusal *openai.Error, failure error) {
 	switch {
 	case stream && r.res.Status == 200 && isEvents(r.res):
 		status, message, ok := openai.Failure(r.begin)
@@ -671,11 +671,11 @@ func brokenReply(r *reply, stream bool) (failure error, refusal *openai.Error) {
 		if status < 500 {
 			e := openai.New(openai.InvalidRequest, message)
 			e.Status = status
-			return nil, e
+			return e, nil
 		}
-		return &engineError{message, coreDied([]byte(message))}, nil
+		return nil, &engineError{message, coreDied([]byte(message))}
 	case r.res.Status >= 500 && r.end && coreDied(r.begin):
-		return &engineError{"", true}, nil
+		return nil, &engineError{"", true}
 	}
 	return nil, nil
 }
@@ -708,7 +708,7 @@ func (x *exchange) heard(r reply, async bool) {
 		}
 	}
 	if r.err == nil {
-		failure, refusal := brokenReply(&r, x.stream)
+		refusal, failure := brokenReply(&r, x.stream)
 		switch {
 		case failure != nil:
 			r.res.Close()
