@@ -24,7 +24,9 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "keep", "engine", "serve", "agent", "bench", "fake":
+		case "fake-vllm":
+			os.Exit(fakeVLLM(os.Args[2:]))
+		case "keep", "engine", "serve", "agent", "bench", "fake", "pull":
 			if os.Args[1] == "fake" {
 				os.Exit(fakeEngine(os.Args[2:]))
 			}

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+)
+
+// shelved is a blob server with the tiny model in it, and the environment in
+// which the program finds it.
+func shelved(t *testing.T) *azuretest.Server {
+	t.Helper()
+	blobs := azuretest.New(t)
+	files := os.DirFS(tinyDir(t))
+	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var b []byte
+			b, err = fs.ReadFile(files, path)
+			blobs.Put("tiny/"+path, b)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
+	return blobs
+}
+
+// verb runs the program here.
+func verb(t *testing.T, args ...string) (out, errs string, code int) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = run(t.Context(), args, strings.NewReader(""), &o, &e)
+	return o.String(), e.String(), code
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
+// TestPullWithoutServer is an init container's life: a folder comes, with its
+// files under their own names; killed, it goes on; what is wrong has a code.
+func TestPullWithoutServer(t *testing.T) {
+	blobs := shelved(t)
+	data := filepath.Join(t.TempDir(), "data")
+	source := azuretest.Location("tiny")
+
+	// Killed while its biggest file is on the way.
+	stuck := make(chan struct{})
+	defer close(stuck)
+	reached := make(chan struct{}, 100)
+	blobs.Fault(func(w http.ResponseWriter, r *http.Request, n int) bool {
+		if n == 0 || !strings.HasSuffix(r.URL.Path, ".safetensors") {
+			return false
+		}
+		reached <- struct{}{}
+		select {
+		case <-stuck:
+		case <-r.Context().Done():
+		}
+		return true
+	})
+	c := exec.Command(os.Args[0], "pull", source, "--data", data)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-reached:
+	case <-time.After(20 * time.Second):
+		t.Error("it asks for nothing")
+	}
+	c.Process.Kill()
+	c.Wait()
+	if list, _ := os.ReadDir(filepath.Join(data, "store", "checkpoints")); len(list) != 0 {
+		t.Fatalf("killed in the middle, and %d checkpoints are there", len(list))
+	}
+	blobs.Fault(nil)
+
+	out, errs, code := verb(t, "pull", source, "--data", data)
+	folder := lastLine(out)
+	if code != 0 {
+		t.Fatalf("%d %s%s", code, out, errs)
+	}
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		got, err := os.ReadFile(filepath.Join(folder, name))
+		want, _ := os.ReadFile(filepath.Join(tinyDir(t), name))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %v, or other bytes", name, err)
+		}
+	}
+
+	// Again: it is here, the source is listed and nothing is read.
+	before := len(blobs.Gets())
+	out, _, code = verb(t, "pull", source, "--data", data, "-o", "json", "--pin")
+	var last struct{ State, Path string }
+	if err := json.Unmarshal([]byte(lastLine(out)), &last); err != nil || code != 0 || last.State != "ready" || last.Path != folder || len(blobs.Gets()) != before {
+		t.Errorf("%d %s (%d ranges were read)", code, out, len(blobs.Gets())-before)
+	}
+
+	if out, _, _ = verb(t, "cache", "ls", "--data", data); !strings.Contains(out, "pinned") || !strings.Contains(out, source) {
+		t.Errorf("cache ls says %s", out)
+	}
+	for _, tt := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"pull " + azuretest.Location("none") + " --data " + data, 3, "nothing below"},
+		{"pull az://otheraccount1/weights/x --timeout 1ms --data " + data, 5, "not done within"},
+		{"pull nosuch --data " + data, 3, "--functions DIR"},
+		{"pull nosuch://x --data " + data, 2, "is not known here"},
+		{"pull az://X/y --data " + data, 2, ""},
+		{"pull " + source + "?sig=secret --data " + data, 2, "a query"},
+		{"pull " + source + " --digest sha256:" + strings.Repeat("0", 64) + " --data " + filepath.Join(t.TempDir(), "d"), 1, "is demanded"},
+		{"pull " + source + " --digest md5:1 --data " + data, 2, "is not a digest"},
+		{"pull " + source + " --store 1Ki --data " + filepath.Join(t.TempDir(), "d"), 1, "no room"},
+		{"pull " + source + " --data /dev/null/x", 1, "store"},
+		{"cache rm none --data " + data, 3, "no checkpoint"},
+	} {
+		out, errs, code := verb(t, strings.Fields(tt.args)...)
+		if code != tt.code || !strings.Contains(errs, tt.says) || out != "" || strings.Contains(errs, "secret") {
+			t.Errorf("thaw %s: exit %d\n%s%s", tt.args, code, out, errs)
+		}
+	}
+
+	// Rot is found, and mended by the next pull.
+	weights := filepath.Join(folder, "model.safetensors")
+	if err := os.Chmod(weights, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(weights, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("rot"), 100_000); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if _, errs, code := verb(t, "cache", "verify", "--all", "--data", data); code != 1 || !strings.Contains(errs, "model.safetensors") {
+		t.Errorf("rot: exit %d %s", code, errs)
+	}
+	if out, errs, code := verb(t, "pull", source, "--data", data); code != 0 || lastLine(out) != folder {
+		t.Errorf("after the rot: %d %s%s", code, out, errs)
+	}
+	if out, _, code := verb(t, "cache", "rm", "tiny", "--data", data); code != 0 || !strings.Contains(out, "removed") {
+		t.Errorf("%d %s", code, out)
+	}
+	if _, err := os.Stat(folder); err == nil {
+		t.Error("removed, and its folder is there")
+	}
+}
+
+// TestPrefetch: weights come to the node that is meant, over the agent's own
+// door; the cache verbs see all nodes; what runs is not removed.
+func TestPrefetch(t *testing.T) {
+	shelved(t)
+	p := start(t, map[string]string{"m.yaml": modelFile("m", "  source: "+azuretest.Location("tiny")+"\n  engine: ember\n"), "here.yaml": tiny(t, "here", "")})
+	p.agent("second")
+	p.eventually(20*time.Second, "both nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	thaw := func(args ...string) (string, string, int) {
+		return verb(t, append(args, "--server", p.url, "--key", strings.TrimPrefix(p.admin(), "Bearer "))...)
+	}
+	out, errs, code := thaw("prefetch", "m", "--node", "second")
+	folder := lastLine(out)
+	if code != 0 || !strings.Contains(folder, p.data+"-second") {
+		t.Fatalf("prefetch: %d %s%s", code, out, errs)
+	}
+	if _, err := os.Stat(filepath.Join(folder, "config.json")); err != nil {
+		t.Error(err)
+	}
+	if out, errs, code = thaw("pull", "here"); code != 0 || lastLine(out) != tinyDir(t) {
+		t.Errorf("a folder of this machine: %d %s%s", code, out, errs)
+	}
+	if out, errs, code = thaw("cache", "ls"); code != 0 || !strings.Contains(out, "second") || strings.Count(out, "\n") != 2 {
+		t.Errorf("cache ls: %d %s%s", code, out, errs)
+	}
+	if out, errs, code = thaw("cache", "pin", "tiny"); code != 0 || !strings.Contains(out, "pinned on second") {
+		t.Errorf("cache pin: %d %s%s", code, out, errs)
+	}
+	if out, errs, code = thaw("cache", "verify", "tiny", "--node", "second"); code != 0 || !strings.Contains(out, "as they came") {
+		t.Errorf("cache verify: %d %s%s", code, out, errs)
+	}
+	// While it is served, it stays; then it may go.
+	if out, errs, code = thaw("prefetch", "m"); code != 0 {
+		t.Errorf("prefetch here: %d %s%s", code, out, errs)
+	}
+	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	if _, errs, code = thaw("cache", "rm", "tiny"); code != 1 || !strings.Contains(errs, "in use") {
+		t.Errorf("cache rm of what runs: %d %s", code, errs)
+	}
+	p.eventually(20*time.Second, "what the loaders did in /metrics", func() bool {
+		m := p.do("GET", "/metrics", "").body
+		return strings.Contains(m, `thaw_loader_bytes_total{node="second",source="az"}`) && strings.Contains(m, `thaw_loader_stagings_total{node="second",result="ready"} 1`)
+	})
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+		code               string
+	}{
+		{"POST", "/api/v1/prefetch", `{"model":"m","node":"third"}`, 404, "node_not_found"},
+		{"POST", "/api/v1/prefetch", `{"source":"nosuch://x","node":"second"}`, 400, "bad_source"},
+		{"POST", "/api/v1/prefetch", `{"source":"./tiny","node":"second"}`, 400, "bad_source"},
+		{"DELETE", "/api/v1/cache/" + strings.Repeat("0", 64), "", 404, "not_cached"},
+		{"POST", "/api/v1/cache/" + strings.Repeat("0", 64) + "/verify?node=second", "", 404, "not_cached"},
+	} {
+		if r := p.do(tt.method, tt.path, tt.body, "Authorization", p.admin()); r.status != tt.status || r.failure().Code != tt.code {
+			t.Errorf("%s %s: %d %s", tt.method, tt.path, r.status, r.body)
+		}
+	}
+}
+
+// TestAgentShelfWantsToken: the new doors of an agent are shut like its others.
+func TestAgentShelfWantsToken(t *testing.T) {
+	p := start(t, nil)
+	p.agent("second")
+	var url string
+	p.eventually(20*time.Second, "the node", func() bool {
+		for _, n := range p.items("/api/v1/nodes") {
+			if n["id"] == "second" {
+				url = fmt.Sprint(n["url"])
+			}
+		}
+		return url != ""
+	})
+	join := "Bearer " + p.secret("join-token")
+	for _, tt := range []struct {
+		method, path, body, auth string
+		status                   int
+	}{
+		{"GET", "/cache", "", "", 401},
+		{"GET", "/cache", "", p.admin(), 401},
+		{"POST", "/cache/x/remove", "", "", 401},
+		{"POST", "/prefetch", `{"source":"az://a/b/c"}`, "", 401},
+		{"GET", "/cachex", "", join, 404},
+		{"GET", "/cache", "", join, 200},
+		{"POST", "/cache", "", join, 405},
+		{"GET", "/prefetch", "", join, 405},
+		{"POST", "/prefetch", `{"source":`, join, 400},
+		{"POST", "/prefetch", `{"source":"nosuch://x"}`, join, 400},
+		{"POST", "/cache/" + strings.Repeat("0", 64) + "/pin", "", join, 404},
+		{"POST", "/cache/" + strings.Repeat("0", 64) + "/eat", "", join, 400},
+		{"POST", "/cache/../../etc/pin", "", join, 400},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		req, err := http.NewRequestWithContext(ctx, tt.method, url+tt.path, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.auth != "" {
+			req.Header.Set("Authorization", tt.auth)
+		}
+		res, err := web.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		cancel()
+		if res.StatusCode != tt.status {
+			t.Errorf("%s %s with %.12q: %d, want %d", tt.method, tt.path, tt.auth, res.StatusCode, tt.status)
+		}
+	}
+}
