@@ -385,10 +385,10 @@ func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, erro
 	idle := time.AfterFunc(f.l.o.Retry.Idle, func() { body.Close() })
 	defer idle.Stop()
 	w := j.part.Writer(j.block)
-	w.Reset()
+	gen.done.Add(-w.Reset())
 	w.Expect(sum)
 	at, end := w.At()
-	begin := at
+	var put int64
 	whole := false
 	for at < end && err == nil {
 		var n, used int
@@ -401,8 +401,8 @@ func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, erro
 		used, whole, werr = w.Write(at, piece[:n])
 		at += int64(n)
 		gen.done.Add(int64(used))
+		put += int64(used)
 		if werr != nil && !errors.Is(werr, store.ErrSum) {
-			w.Reset()
 			return false, werr
 		}
 		if werr != nil {
@@ -415,8 +415,8 @@ func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, erro
 		return true, nil
 	}
 	w.Reset()
-	gen.done.Add(begin - at)
-	f.l.counts.wasted.Add(at - begin)
+	gen.done.Add(-put)
+	f.l.counts.wasted.Add(put)
 	f.l.o.Log.Debug("a block of another node was not what it should be", "source", f.location, "file", b.File.Name, "block", b.Index, "err", err)
 	return false, nil
 }

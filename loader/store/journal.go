@@ -16,15 +16,19 @@ import (
 // A journal lies beside a part and says which of its blocks were written and
 // what their checksum was. Appended to, never rewritten:
 //
-//	head    "thawj2\n\x00" · identity of the file (32) · block size (8) · crc32c of the above (4)
-//	record  block number (4) · Sum of the block (8) · crc32c of the above (4)
+//	head    "thawj3\n\x00" · identity of the file (32) · block size (8) · crc32c of the above (4)
+//	record  block number (4) · bytes of it (4) · their Sum (8) · crc32c of the above (4)
+//
+// A block may have several records, the last one holds: what had come of it, in
+// order from its front, and at last the whole. So a crash costs a megabyte of
+// every range in flight, not a block.
 //
 // A record cut short by a crash fails its checksum, and it and what follows
 // count as not written.
 const (
-	journalMagic = "thawj2\n\x00"
+	journalMagic = "thawj3\n\x00"
 	headSize     = 8 + 32 + 8 + 4
-	recordSize   = 4 + 8 + 4
+	recordSize   = 4 + 4 + 8 + 4
 )
 
 func castagnoli(p []byte) uint32 { return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)) }
@@ -50,17 +54,24 @@ func journalHead(id [32]byte, block int64) []byte {
 	return binary.LittleEndian.AppendUint32(b, castagnoli(b))
 }
 
-func journalRecord(block int, sum uint64) []byte {
+// record says what came of a block.
+type record struct {
+	bytes int64
+	sum   uint64
+}
+
+func journalRecord(block int, r record) []byte {
 	b := make([]byte, 0, recordSize)
 	b = binary.LittleEndian.AppendUint32(b, uint32(block))
-	b = binary.LittleEndian.AppendUint64(b, sum)
+	b = binary.LittleEndian.AppendUint32(b, uint32(r.bytes))
+	b = binary.LittleEndian.AppendUint64(b, r.sum)
 	return binary.LittleEndian.AppendUint32(b, castagnoli(b))
 }
 
 // openJournal opens or makes the journal at path and returns the blocks it
 // knows. It is positioned after the last good record; what came after is cut
 // off. A journal of another file or block size starts empty.
-func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, map[int]uint64, error) {
+func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, map[int]record, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, nil, err
@@ -89,7 +100,7 @@ func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, m
 
 // readJournal returns what a journal says and where its good part ends; 0 when
 // its head is not the one asked for.
-func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]uint64, int64, error) {
+func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]record, int64, error) {
 	head := make([]byte, headSize)
 	if _, err := r.ReadAt(head, 0); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -100,7 +111,7 @@ func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]u
 	if string(head) != string(journalHead(id, block)) {
 		return nil, 0, nil
 	}
-	sums := make(map[int]uint64)
+	sums := make(map[int]record)
 	end := int64(headSize)
 	var rec [recordSize]byte
 	for {
@@ -112,10 +123,10 @@ func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]u
 			return nil, 0, err
 		}
 		n := int(binary.LittleEndian.Uint32(rec[:]))
-		if castagnoli(rec[:12]) != binary.LittleEndian.Uint32(rec[12:]) || n >= blocks {
+		if castagnoli(rec[:recordSize-4]) != binary.LittleEndian.Uint32(rec[recordSize-4:]) || n >= blocks {
 			return sums, end, nil
 		}
-		sums[n] = binary.LittleEndian.Uint64(rec[4:])
+		sums[n] = record{int64(binary.LittleEndian.Uint32(rec[4:])), binary.LittleEndian.Uint64(rec[8:])}
 		end += recordSize
 	}
 }

@@ -162,23 +162,33 @@ func (p *Part) resume(ctx context.Context) error {
 	defer p.mu.Unlock()
 	p.journal = journal
 	var buf []byte
-	if len(sums) > 0 {
-		buf = make([]byte, min(p.block, p.File.Size))
-	}
-	for i, sum := range sums {
+	for i, r := range sums {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		off, n := p.Range(i)
-		if _, err := p.f.ReadAt(buf[:n], off); err != nil {
-			continue // whatever the reason, the block is fetched again
-		}
-		if SumOf(buf[:n]) != sum {
+		if r.bytes <= 0 || r.bytes > n {
 			continue
 		}
-		p.have[i], p.sums[i] = true, sum
+		if buf == nil {
+			buf = make([]byte, min(p.block, p.File.Size, checkEvery))
+		}
+		var sum Sum
+		if !p.reread(&sum, buf, off, r.bytes) || sum.Sum64() != r.sum {
+			continue // whatever the reason, the block is fetched again
+		}
+		p.bytes += r.bytes
+		if r.bytes < n {
+			if p.writers == nil {
+				p.writers = make(map[int]*Writer)
+			}
+			w := &Writer{p: p, block: i, end: off + n, sum: sum, marked: r.bytes, kept: r.bytes}
+			w.at.Store(off + r.bytes)
+			p.writers[i] = w
+			continue
+		}
+		p.have[i], p.sums[i] = true, r.sum
 		p.count++
-		p.bytes += n
 	}
 	p.resumed = p.bytes
 	if fi, err := p.f.Stat(); err != nil {
@@ -188,6 +198,19 @@ func (p *Part) resume(ctx context.Context) error {
 		return p.replace()
 	}
 	return nil
+}
+
+// reread feeds n bytes from off to sum; false when they cannot be read.
+func (p *Part) reread(sum *Sum, buf []byte, off, n int64) bool {
+	for n > 0 {
+		b := buf[:min(int64(len(buf)), n)]
+		if _, err := p.f.ReadAt(b, off); err != nil {
+			return false
+		}
+		sum.Write(b)
+		off, n = off+int64(len(b)), n-int64(len(b))
+	}
+	return true
 }
 
 // replace starts the part anew on an inode of its own.
@@ -229,8 +252,8 @@ func (p *Part) Has(i int) bool {
 	return p.have[i]
 }
 
-// Bytes is how many bytes are here, and how many of them were when the staging
-// began.
+// Bytes is how many bytes are here, in whole blocks and of those an earlier try
+// left unfinished, and how many of them were here when the staging began.
 func (p *Part) Bytes() (have, resumed int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -279,7 +302,17 @@ type Writer struct {
 	sum    Sum
 	expect *uint64
 	whole  bool
+	marked int64 // bytes that the journal speaks of
+	kept   int64 // bytes that an earlier try left
 }
+
+// markEvery is how many bytes of a block the journal says that they came
+// before all have. A multiple of a leaf.
+const markEvery = 1 << 20
+
+// checkEvery is how much is read at once when the journal is compared with what
+// is there.
+const checkEvery = 1 << 20
 
 // At is the offset in the file of the first byte that is missing, and where the
 // block ends.
@@ -295,20 +328,25 @@ func (w *Writer) Expect(sum uint64) {
 	w.expect = &sum
 }
 
-// Reset drops what has come of an unfinished block, and what was expected.
-func (w *Writer) Reset() {
+// Reset drops what has come of an unfinished block, and what was expected. It
+// returns how many bytes that were.
+func (w *Writer) Reset() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.reset()
+	return w.reset()
 }
 
-func (w *Writer) reset() {
-	if !w.whole {
-		off, _ := w.p.Range(w.block)
-		w.at.Store(off)
-		w.sum.Reset()
-		w.expect = nil
+func (w *Writer) reset() int64 {
+	if w.whole {
+		return 0
 	}
+	off, _ := w.p.Range(w.block)
+	n := w.at.Load() - off
+	w.at.Store(off)
+	w.sum.Reset()
+	w.expect, w.marked = nil, 0
+	w.p.drop(&w.kept)
+	return n
 }
 
 // Write takes the bytes of the file from off on; b does not reach beyond the
@@ -334,19 +372,39 @@ func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
 		return 0, false, err
 	}
 	if w.at.Store(end); end < w.end {
-		return len(b), false, nil
+		return len(b), false, w.mark(end)
 	}
 	sum := w.sum.Sum64()
 	if w.expect != nil && *w.expect != sum {
 		w.reset()
 		return 0, false, ErrSum
 	}
-	if err := p.wrote(w.block, sum); err != nil {
+	if err := p.wrote(w, sum); err != nil {
 		w.reset()
 		return 0, false, err
 	}
 	w.whole = true
 	return len(b), true, nil
+}
+
+// mark tells the journal how far the block is. Not of bytes that have yet to
+// show that they are those that were promised.
+func (w *Writer) mark(at int64) error {
+	off, _ := w.p.Range(w.block)
+	n := (at - off) / leafSize * leafSize
+	if n < w.marked+markEvery || w.expect != nil || n != at-off {
+		return nil
+	}
+	if err := w.p.in.s.step("write journal"); err != nil {
+		return w.p.writeError(err)
+	}
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	if _, err := w.p.journal.Write(journalRecord(w.block, record{n, w.sum.Sum64()})); err != nil {
+		return w.p.writeError(err)
+	}
+	w.marked = n
+	return nil
 }
 
 // write puts bytes at their place. A disk that turns out to be full is made
@@ -376,23 +434,32 @@ func (p *Part) write(b []byte, at int64) error {
 	}
 }
 
+// drop takes bytes that an earlier try had left out of the count.
+func (p *Part) drop(kept *int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bytes -= *kept
+	*kept = 0
+}
+
 // wrote says in the journal that a block is here.
-func (p *Part) wrote(i int, sum uint64) error {
+func (p *Part) wrote(w *Writer, sum uint64) error {
+	i := w.block
+	_, n := p.Range(i)
 	if err := p.in.s.step("write journal"); err != nil {
 		return p.writeError(err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, err := p.journal.Write(journalRecord(i, sum)); err != nil {
+	if _, err := p.journal.Write(journalRecord(i, record{n, sum})); err != nil {
 		return p.writeError(err)
 	}
 	delete(p.writers, i)
 	p.sums[i] = sum
 	if !p.have[i] {
-		_, n := p.Range(i)
 		p.have[i] = true
 		p.count++
-		p.bytes += n
+		p.bytes += n - w.kept
 	}
 	p.tell()
 	return nil

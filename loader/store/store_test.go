@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -446,4 +447,153 @@ func TestAcquirePath(t *testing.T) {
 	if _, budget, err := s.Usage(); budget <= 4000 || err != nil {
 		t.Errorf("without a budget the disk's: %d, %v", budget, err)
 	}
+}
+
+// What came of a block before a crash is not asked for again, megabyte by
+// megabyte; nor is it believed where it is not what it was.
+func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
+	const mib = 1 << 20
+	want := body(10*mib, 5)
+	for name, tc := range map[string]struct {
+		wrote  int // bytes of block 1 that came
+		spoil  func(t *testing.T, part string)
+		at     int64 // of block 1, in it
+		expect bool
+	}{
+		"nothing":         {wrote: 0, at: 0},
+		"less than marks": {wrote: mib - 1, at: 0},
+		"two and a half":  {wrote: 5 * mib / 2, at: 2 * mib},
+		"spoiled":         {wrote: 3 * mib, at: 0, spoil: func(t *testing.T, part string) { patch(t, part, 4*mib+mib/2, 1) }},
+		"spoiled behind":  {wrote: 5 * mib / 2, at: 2 * mib, spoil: func(t *testing.T, part string) { patch(t, part, 4*mib+2*mib+100, 1) }},
+		"of a neighbour":  {wrote: 3 * mib, at: 0, expect: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := source.File{Name: "a.gguf", Size: int64(len(want)), Version: "1"}
+			claim := func() *store.Ingest {
+				in, err := open(t, store.Options{Dir: dir}).Claim(store.Key("one", ""))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := in.Prepare(t.Context(), "one", []source.File{file}, 4*mib); err != nil {
+					t.Fatal(err)
+				}
+				return in
+			}
+			in := claim()
+			w := in.Parts()[0].Writer(1)
+			if tc.expect {
+				w.Expect(7)
+			}
+			for at := 0; at < tc.wrote; at += mib / 2 {
+				if _, _, err := w.Write(int64(4*mib+at), want[4*mib+at:4*mib+min(at+mib/2, tc.wrote)]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			in.Close()
+			if tc.spoil != nil {
+				journals, _ := filepath.Glob(filepath.Join(dir, "parts", "*", "*.journal"))
+				tc.spoil(t, strings.TrimSuffix(journals[0], ".journal"))
+			}
+			in = claim()
+			defer in.Close()
+			p := in.Parts()[0]
+			at, end := p.Writer(1).At()
+			have, resumed := p.Bytes()
+			if at != 4*mib+tc.at || end != 8*mib || have != tc.at || resumed != tc.at {
+				t.Fatalf("at %d of block 1, want %d; %d bytes here", at-4*mib, tc.at, have)
+			}
+			for i := range p.Blocks() {
+				w := p.Writer(i)
+				at, end := w.At()
+				if _, whole, err := w.Write(at, want[at:end]); !whole || err != nil {
+					t.Fatalf("block %d: %v", i, err)
+				}
+				if sum, ok := p.Block(i); !ok || sum != store.SumOf(want[end-min(end-4*mib*int64(i), 4*mib):end]) {
+					t.Errorf("block %d: another sum", i)
+				}
+			}
+			if have, _ := p.Bytes(); have != file.Size {
+				t.Errorf("%d bytes", have)
+			}
+			got := make([]byte, len(want))
+			if _, err := p.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("other bytes, %v", err)
+			}
+		})
+	}
+}
+
+// Two who bring the same block write each byte once, and neither gets ahead of
+// the bytes that are there.
+func TestWriterIsShared(t *testing.T) {
+	want := body(block, 3)
+	s := open(t, store.Options{})
+	in, err := begin(s, "one", map[string][]byte{"a.gguf": want})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	p := in.Parts()[0]
+	w := p.Writer(0)
+	if w != p.Writer(0) {
+		t.Error("two writers of one block")
+	}
+	lies := bytes.Repeat([]byte{9}, 300)
+	for _, put := range []struct {
+		off  int64
+		b    []byte
+		used int
+		bad  bool
+	}{
+		{0, want[:300], 300, false},
+		{0, lies, 0, false},              // what is here stays
+		{100, want[100:500], 200, false}, // only what is new
+		{501, want[501:600], 0, true},    // a gap
+		{900, want[:200], 0, true},       // beyond the block
+	} {
+		used, whole, err := w.Write(put.off, put.b)
+		if used != put.used || whole || (err != nil) != put.bad {
+			t.Errorf("at %d: %d used, %v, %v", put.off, used, whole, err)
+		}
+	}
+	w.Expect(1)
+	if _, whole, err := w.Write(500, want[500:]); whole || !errors.Is(err, store.ErrSum) {
+		t.Errorf("%v, %v", whole, err)
+	}
+	if at, _ := w.At(); at != 0 || p.Has(0) {
+		t.Errorf("at %d after bytes that were not those promised", at)
+	}
+	w.Expect(store.SumOf(want))
+	if _, whole, err := w.Write(0, want); !whole || err != nil || !p.Has(0) {
+		t.Errorf("%v, %v", whole, err)
+	}
+	if used, whole, err := w.Write(0, lies); used != 0 || !whole || err != nil {
+		t.Errorf("after the end: %d %v %v", used, whole, err)
+	}
+	p.Forget(0)
+	if have, _ := p.Bytes(); p.Has(0) || have != 0 {
+		t.Error("forgotten and here")
+	}
+}
+
+// A sum is the same however the bytes come.
+func FuzzSum(f *testing.F) {
+	f.Add(uint32(0), uint16(1), uint16(1))
+	f.Add(uint32(300_000), uint16(65_000), uint16(1000))
+	f.Fuzz(func(t *testing.T, n uint32, a, b uint16) {
+		want := body(int(n%500_000), byte(a))
+		var s store.Sum
+		for i, rest := 0, want; len(rest) > 0; i++ {
+			k := min(len(rest), int(a)+1)
+			if i%2 == 1 {
+				k = min(len(rest), int(b)+1)
+			}
+			s.Write(rest[:k])
+			rest = rest[k:]
+		}
+		if s.Sum64() != store.SumOf(want) {
+			t.Errorf("%d bytes in pieces of %d and %d", len(want), int(a)+1, int(b)+1)
+		}
+	})
 }
