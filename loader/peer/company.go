@@ -1,11 +1,14 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -25,22 +28,26 @@ type company struct {
 
 	mu      sync.Mutex // guards the fields below
 	members map[string]*member
-	own     bits           // this node has them or is at them
-	lent    map[int]string // who lent a block that came
-	view    int            // counts changes of who may own what
+	own     bits            // this node has them or is at them
+	lent    map[int]string  // who lent a block that came
+	waits   map[int]int     // blocks that are waited for at other nodes
+	telling map[string]bool // nodes that have not answered the last telling, by URL
+	view    int             // counts changes of who may own what
 	owners  []ownership
 }
 
 // member is another node of the company.
 type member struct {
-	node   Node
-	bits   bits
-	all    bool // it has everything
-	silent int  // tellings without an answer
-	out    bool // it lent what was not the source's
-	given  int  // blocks asked of it and not here yet
-	gone   context.CancelFunc
-	life   context.Context // ends when it is given up
+	node    Node
+	bits    bits
+	all     bool // it has everything
+	heard   time.Time
+	refused int  // tellings in a row that were not let in
+	gone    bool // it does not answer any more
+	out     bool // it lent what was not the source's
+	given   int  // blocks asked of it and not here yet
+	end     context.CancelFunc
+	life    context.Context // ends when it is given up
 }
 
 // ownership is an owner as of a view.
@@ -55,7 +62,10 @@ func (b bits) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 0 
 func (b bits) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
 func newCompany(c *Circle, key string, files []source.File, cancel context.CancelCauseFunc) *company {
-	m := &company{c: c, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), lent: make(map[int]string), view: 1}
+	m := &company{c: c, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), lent: make(map[int]string), waits: make(map[int]int), telling: make(map[string]bool), view: 1}
+	// By name: listings may come in any order, and numbers mean the same on all
+	// nodes.
+	files = slices.SortedFunc(slices.Values(files), func(a, b source.File) int { return cmp.Compare(a.Name, b.Name) })
 	for _, f := range files {
 		m.first[f.Name] = m.blocks
 		m.blocks += int((f.Size + c.o.Block - 1) / c.o.Block)
@@ -74,10 +84,7 @@ func (m *company) number(name string, index int) int {
 	return -1
 }
 
-// silence is how many tellings a node may miss.
-const silence = 2
-
-func (p *member) here() bool           { return !p.out && p.silent < silence && p.node.URL != "" }
+func (p *member) here() bool           { return !p.out && !p.gone && p.node.URL != "" }
 func (p *member) hasOrIsAt(i int) bool { return p.all || p.bits.has(i) }
 
 // Mine reports whether this node is to bring a block from the source: nobody
@@ -133,22 +140,25 @@ func weigh(id, key string, i int) uint64 {
 	return xxh3.HashStringSeed(id+"\x00"+key, uint64(i))
 }
 
-// asked makes a block this node's: another waits for it here.
-func (m *company) asked(name string, off int64) {
+// asked reports whether another node may wait here for a block: this node has
+// it, is at it, or will be because it is its turn. A node that itself waits for
+// another says no: two that wait for each other would wait long.
+func (m *company) asked(name string, off int64) bool {
 	i := m.number(name, int(off/m.c.o.Block))
 	if i < 0 {
-		return
+		return true // the loader says what is wrong with it
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.own.has(i) {
+		return true
+	}
 	for _, p := range m.members {
 		if p.here() && p.hasOrIsAt(i) {
-			return
+			return false
 		}
 	}
-	if m.owner(i) == m.c.o.ID {
-		m.own.set(i)
-	}
+	return m.owner(i) == m.c.o.ID && m.waits[i] == 0
 }
 
 // mine is what this node has or is at.
@@ -173,7 +183,7 @@ func (m *company) hear(n Node, w word) {
 	}
 	if p == nil {
 		p = &member{node: n}
-		p.life, p.gone = context.WithCancel(context.Background()) // drop and Leave end it
+		p.life, p.end = context.WithCancel(context.Background()) // drop and Leave end it
 		m.members[n.ID] = p
 		m.view++
 	}
@@ -181,32 +191,40 @@ func (m *company) hear(n Node, w word) {
 		p.node.URL = n.URL
 		m.view++
 	}
-	if p.silent >= silence {
-		p.life, p.gone = context.WithCancel(context.Background())
+	if p.gone {
+		p.gone = false
+		p.life, p.end = context.WithCancel(context.Background())
 		m.view++
 	}
 	if all := w.State == statePublished; all != p.all {
 		p.all = all
 		m.view++
 	}
-	p.silent, p.bits = 0, w.Bits
+	p.heard, p.refused, p.bits = time.Now(), 0, w.Bits
 }
 
-// missed notes that a node did not answer.
-func (m *company) missed(id string) {
+// missed notes that a node did not answer. One that refuses twice is gone; one
+// that is only slow has until Silence.
+func (m *company) missed(id string, refused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.members[id]; p != nil {
-		if p.silent++; p.silent == silence {
-			m.c.o.Log.Info("a node does not answer, its blocks are brought by others", "node", id)
-			m.drop(p)
-		}
+	p := m.members[id]
+	if p == nil || p.gone {
+		return
+	}
+	if p.refused++; !refused {
+		p.refused = 0
+	}
+	if p.refused >= 2 || time.Since(p.heard) > m.c.o.Silence {
+		m.c.o.Log.Info("a node does not answer, its blocks are brought by others", "node", id)
+		p.gone = true
+		m.drop(p)
 	}
 }
 
 // drop ends what is waited for at a node; the caller holds mu.
 func (m *company) drop(p *member) {
-	p.gone()
+	p.end()
 	m.view++
 }
 
@@ -224,9 +242,10 @@ func (m *company) run(ctx context.Context) {
 	}
 }
 
-// tell tells every node that is known what is here, and hears its answer. It
-// waits for all, each within a bound.
-func (m *company) tell(ctx context.Context) {
+// tell tells every node that is known what is here, and hears its answer. A
+// node that has not answered the last telling yet is not told again. The
+// result is closed when all have answered or failed.
+func (m *company) tell(ctx context.Context) <-chan struct{} {
 	nodes := make(map[string]Node) // by URL
 	for _, n := range m.c.o.Nodes() {
 		if n.ID != m.c.o.ID && n.URL != "" && n.URL != m.c.o.URL {
@@ -235,27 +254,41 @@ func (m *company) tell(ctx context.Context) {
 	}
 	m.mu.Lock()
 	for id, p := range m.members {
-		if n, known := nodes[p.node.URL]; p.node.URL != "" && (!known || n.ID == "") {
+		if p.node.URL != "" {
 			nodes[p.node.URL] = Node{ID: id, URL: p.node.URL}
 		}
 	}
+	for at := range nodes {
+		if m.telling[at] {
+			delete(nodes, at)
+		}
+		m.telling[at] = true
+	}
 	m.mu.Unlock()
 	say := word{ID: m.c.o.ID, URL: m.c.o.URL, State: stateArriving, Block: m.c.o.Block, Bits: m.mine()}
-	ctx, cancel := context.WithTimeout(ctx, max(m.c.o.Tell, time.Second))
-	defer cancel()
 	var all sync.WaitGroup
 	for _, n := range nodes {
 		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, m.c.o.Silence)
+			defer cancel()
 			w, err := m.c.send(ctx, n, m.key, say)
 			switch {
 			case err != nil && n.ID != "":
-				m.missed(n.ID)
+				m.missed(n.ID, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET))
 			case err == nil && w.ID != "" && w.ID != m.c.o.ID:
 				m.hear(Node{ID: w.ID, URL: n.URL}, w)
 			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.telling, n.URL)
 		})
 	}
-	all.Wait()
+	done := make(chan struct{})
+	m.wg.Go(func() {
+		defer close(done)
+		all.Wait()
+	})
+	return done
 }
 
 // tries is how many nodes are asked for a block before the source is.
@@ -267,14 +300,23 @@ func (m *company) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uin
 	if i < 0 {
 		return nil, 0, false
 	}
+	m.mu.Lock()
+	m.waits[i]++
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.waits[i]--; m.waits[i] == 0 {
+			delete(m.waits, i)
+		}
+	}()
 	asked := make(map[string]bool)
 	until := time.Now().Add(m.c.o.Patience)
-	for range tries {
+	for len(asked) < tries {
 		p, node := m.pick(i, asked)
 		if p == nil {
 			break
 		}
-		asked[node.ID] = true
 		body, sum, err := m.try(ctx, p, node, b, time.Until(until))
 		if err == nil {
 			return &borrowed{ReadCloser: body, m: m, i: i, p: p, left: b.Length}, sum, true
@@ -282,6 +324,15 @@ func (m *company) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uin
 		if ctx.Err() != nil {
 			break
 		}
+		if errors.Is(err, errNotAtIt) && time.Until(until) > m.c.o.Tell {
+			// It sees the company otherwise than this node; that passes.
+			select {
+			case <-time.After(m.c.o.Tell):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		asked[node.ID] = true
 		m.c.o.Log.Debug("a node does not lend a block", "node", node.ID, "file", b.File.Name, "block", b.Index, "err", err)
 	}
 	m.mu.Lock()
@@ -334,7 +385,10 @@ func (m *company) pick(i int, asked map[string]bool) (*member, Node) {
 	return best, best.node
 }
 
-var errGone = errors.New("the node is gone")
+var (
+	errGone    = errors.New("the node is gone")
+	errNotAtIt = errors.New("another node is at it")
+)
 
 // try asks one node, until it answers, is given up, or patience ends.
 func (m *company) try(ctx context.Context, p *member, node Node, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
@@ -401,6 +455,6 @@ func (m *company) Leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.members {
-		p.gone()
+		p.end()
 	}
 }

@@ -45,6 +45,9 @@ type Options struct {
 	Tell time.Duration
 	// Patience is how long a block is waited for at another node; 20 s when 0.
 	Patience time.Duration
+	// Silence is how long a node may say nothing before it is left out; 5 s when
+	// 0. One whose port is closed is left out at once.
+	Silence time.Duration
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -79,6 +82,9 @@ func New(o Options) *Circle {
 	}
 	if o.Tell == 0 {
 		o.Tell = 200 * time.Millisecond
+	}
+	if o.Silence == 0 {
+		o.Silence = 5 * time.Second
 	}
 	if o.Patience == 0 {
 		o.Patience = 20 * time.Second
@@ -115,9 +121,11 @@ func (c *Circle) Meet(ctx context.Context, key string, files []source.File) load
 	}
 	c.companies[key] = m
 	c.mu.Unlock()
-	first, stop := context.WithTimeout(life, meetWait)
-	m.tell(first)
-	stop()
+	select {
+	case <-m.tell(life):
+	case <-time.After(meetWait):
+	case <-life.Done():
+	}
 	m.wg.Go(func() { m.run(life) })
 	return m
 }
@@ -236,9 +244,10 @@ func (c *Circle) lend(lender Lender, w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(wait)*time.Millisecond, c.o.Patience))
 	defer cancel()
 	plan, name := q.Get("plan"), q.Get("file")
-	if m := c.company(plan); m != nil {
-		// Asked for, it is this node's to bring.
-		m.asked(name, off)
+	if m := c.company(plan); m != nil && !m.asked(name, off) {
+		// Two nodes that each wait for the other to bring it would wait long.
+		http.Error(w, "another node is at it", http.StatusConflict)
+		return
 	}
 	loan, err := lender.Lend(ctx, plan, name, off, n)
 	switch {
@@ -307,6 +316,9 @@ func (c *Circle) borrow(ctx context.Context, at Node, plan string, b loader.Bloc
 	var sum uint64
 	if _, serr := fmt.Sscanf(r.Header.Get(sumField), "%x", &sum); r.StatusCode != http.StatusOK || serr != nil || r.ContentLength != b.Length {
 		wire.Drain(r)
+		if r.StatusCode == http.StatusConflict {
+			return nil, 0, errNotAtIt
+		}
 		return nil, 0, fmt.Errorf("status %d, %d bytes", r.StatusCode, r.ContentLength)
 	}
 	return r.Body, sum, nil
