@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -25,6 +26,8 @@ Parts (--only): unshaped  a server that is as quick as it goes
                 stormy    that, with storms of 503
                 memory    the highest memory at 1 and 4 GiB (--big: 16 GiB too)
                 resume    kill -9 in the middle, begun again
+                peers     8 cold nodes and one source of 200 MB/s
+                stream    first token of ember while its bytes come
 
 Examples:
   thaw bench loader --out bench/results
@@ -32,7 +35,7 @@ Examples:
   thaw bench loader --quick
 `
 
-var loaderParts = []string{"unshaped", "md5", "shaped", "stormy", "memory", "resume"}
+var loaderParts = []string{"unshaped", "md5", "shaped", "stormy", "memory", "resume", "peers", "stream"}
 
 func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	f := flags("loader", aboutLoader, stderr)
@@ -43,6 +46,7 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	f.TextVar(&size, "size", size, "bytes of one download")
 	big := f.Bool("big", false, "measure memory at 16 GiB too; wants that much disk")
 	where := f.String("dir", "", "folder on the disk to measure (the system's for temporary files)")
+	ram := f.String("ram", inMemory(), "folder in memory, for the stores of many nodes")
 	curl := f.String("curl", "", "curl to measure (found on PATH)")
 	aria2 := f.String("aria2c", "", "aria2c to measure (found on PATH)")
 	thaw := f.String("thaw", "", "thaw to measure (this program)")
@@ -59,13 +63,16 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 		return usageError(stderr, "--size: 8Mi to 1Ti")
 	}
 	o := loader.Options{Rounds: *rounds, Curl: *curl, Aria2: *aria2, Memory: []functions.Bytes{1 << 30, 4 << 30}}
+	o.Nodes, o.Peers, o.Stream, o.Boot = 8, 1<<30, 64<<20, 3*time.Second
 	if *big {
 		o.Memory = append(o.Memory, 16<<30)
 	}
 	if *quick {
 		size, o.Rounds, o.Noise = 64<<20, 1, 32<<20
 		o.Memory = []functions.Bytes{64 << 20}
+		o.Nodes, o.Peers, o.Stream, o.Boot = 3, 32<<20, 16<<20, 200*time.Millisecond
 	}
+	o.RAM = *ram
 	parts := map[string]bool{}
 	for part := range strings.SplitSeq(*only, ",") {
 		part = strings.TrimSpace(part)
@@ -92,6 +99,12 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	}
 	if parts["resume"] {
 		o.Resume = size
+	}
+	if !parts["peers"] {
+		o.Peers = 0
+	}
+	if !parts["stream"] {
+		o.Stream = 0
 	}
 	if o.Self, err = program(*thaw); err != nil {
 		return err
@@ -131,11 +144,21 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	return nil
 }
 
+// inMemory is a folder of a file system that is in memory; "" where there is
+// none that is known.
+func inMemory() string {
+	if fi, err := os.Stat("/dev/shm"); err == nil && fi.IsDir() {
+		return "/dev/shm"
+	}
+	return ""
+}
+
 func runBlobs(ctx context.Context, args []string, _, stderr io.Writer) error {
 	f := flags("blobs", "A blob server of noise, as quick as it goes or shaped (for the benches).\n", stderr)
 	addr := f.String("addr", "127.0.0.1:10000", "address to listen on")
 	noise := f.String("noise", "", "file that contents are made of; --make makes it")
 	make := f.Bool("make", false, "make that file first")
+	files := f.String("files", "", "folder to serve beside it, as the folder files of the container")
 	var shape loader.Shape
 	shape.Register(f)
 	if err := parse(f, args); err != nil {
@@ -149,7 +172,7 @@ func runBlobs(ctx context.Context, args []string, _, stderr io.Writer) error {
 			return err
 		}
 	}
-	return loader.ServeBlobs(ctx, *addr, *noise, shape)
+	return loader.ServeBlobs(ctx, *addr, *noise, *files, shape)
 }
 
 func runCeilings(_ context.Context, args []string, stdout, stderr io.Writer) error {
@@ -176,6 +199,9 @@ func runDownload(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	f.TextVar(&size, "size", size, "bytes of the weights")
 	f.BoolVar(&d.MD5, "md5", false, "with a digest of the whole at the source")
 	f.StringVar(&d.Into, "into", "", "folder")
+	f.StringVar(&d.Folder, "folder", "", "another folder of the container than that of --size")
+	f.StringVar(&d.Listen, "listen", "", "address to lend to other nodes on; then it stays until it is told to end")
+	peers := f.String("peers", "", "addresses of other nodes, with commas between")
 	f.StringVar(&d.Profile, "profile", "", "write a processor profile into this file")
 	if err := parse(f, args); err != nil {
 		return err
@@ -184,5 +210,8 @@ func runDownload(ctx context.Context, args []string, stdout, stderr io.Writer) e
 		return usageError(stderr, "--into DIR is needed")
 	}
 	d.Size = int64(size)
+	if *peers != "" {
+		d.Peers = strings.Split(*peers, ",")
+	}
 	return d.Run(ctx, stdout)
 }

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -70,6 +72,7 @@ type Stats struct {
 // server is the blob server.
 type server struct {
 	noise *noise
+	files string // a folder that is served beside the noise; empty: none
 	shape Shape
 	began time.Time
 	all   bucket // of Total
@@ -77,8 +80,9 @@ type server struct {
 	bytes, gets, heads, lists, refused atomic.Int64
 }
 
-// ServeBlobs serves contents made of the noise at path until ctx ends.
-func ServeBlobs(ctx context.Context, addr, path string, shape Shape) error {
+// ServeBlobs serves contents made of the noise at path, and the files of a
+// folder (empty: none), until ctx ends.
+func ServeBlobs(ctx context.Context, addr, path, files string, shape Shape) error {
 	n, err := openNoise(path)
 	if err != nil {
 		return err
@@ -87,11 +91,11 @@ func ServeBlobs(ctx context.Context, addr, path string, shape Shape) error {
 	if err != nil {
 		return err
 	}
-	return newServer(n, shape).run(ctx, ln)
+	return newServer(n, files, shape).run(ctx, ln)
 }
 
-func newServer(n *noise, shape Shape) *server {
-	return &server{noise: n, shape: shape, began: time.Now(), all: bucket{rate: float64(shape.Total)}}
+func newServer(n *noise, files string, shape Shape) *server {
+	return &server{noise: n, files: files, shape: shape, began: time.Now(), all: bucket{rate: float64(shape.Total)}}
 }
 
 // ofConnection is the key of a connection's own bucket.
@@ -179,17 +183,57 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	dir, name, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
-	size, sum, err := parseFolder(dir)
-	if err != nil || name != weights && name != config {
-		refuse(w, http.StatusNotFound, "BlobNotFound")
-		return
-	}
 	if r.Method == http.MethodHead {
 		s.heads.Add(1)
 	} else {
 		s.gets.Add(1)
 	}
+	if dir == filesFolder && s.files != "" {
+		s.file(w, r, name)
+		return
+	}
+	size, sum, err := parseFolder(dir)
+	if err != nil || name != weights && name != config {
+		refuse(w, http.StatusNotFound, "BlobNotFound")
+		return
+	}
 	s.blob(w, r, dir, name, size, sum)
+}
+
+// filesFolder is the folder of the container in which files are.
+const filesFolder = "files"
+
+// file serves one file of the folder.
+func (s *server) file(w http.ResponseWriter, r *http.Request, name string) {
+	root, err := os.OpenRoot(s.files)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, "InternalError")
+		return
+	}
+	defer root.Close()
+	f, err := root.Open(name)
+	if err != nil {
+		refuse(w, http.StatusNotFound, "BlobNotFound")
+		return
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() {
+		refuse(w, http.StatusNotFound, "BlobNotFound")
+		return
+	}
+	from, to, ok := s.head(w, r, tag(filesFolder, name), fi.Size(), nil)
+	if !ok {
+		return
+	}
+	_ = s.paced(r.Context(), w, f, func(most int64, yield func(section) error) error {
+		for at := from; at < to; at += most {
+			if err := yield(section{at: at, len: min(most, to-at)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func refuse(w http.ResponseWriter, status int, code string) {
@@ -200,21 +244,34 @@ func refuse(w http.ResponseWriter, status int, code string) {
 }
 
 // tag is the one version of a blob.
-func tag(dir, name string) string { return "0x8DBE7C4" + dir + name[:1] }
+func tag(dir, name string) string {
+	return fmt.Sprintf("0x8D%013X", xxh3.HashString(dir+"/"+name)&(1<<52-1))
+}
 
 func (s *server) list(w http.ResponseWriter, prefix string) {
 	dir := strings.TrimSuffix(prefix, "/")
 	size, sum, err := parseFolder(dir)
 	var b strings.Builder
 	b.WriteString(`<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>`)
-	if err == nil {
-		item := func(name string, size int64, md5 []byte) {
-			fmt.Fprintf(&b, "<Blob><Name>%s/%s</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length>", dir, name, tag(dir, name), size)
-			if md5 != nil {
-				fmt.Fprintf(&b, "<Content-MD5>%s</Content-MD5>", base64.StdEncoding.EncodeToString(md5))
-			}
-			b.WriteString("<BlobType>BlockBlob</BlobType></Properties></Blob>")
+	item := func(name string, size int64, md5 []byte) {
+		fmt.Fprintf(&b, "<Blob><Name>%s/%s</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length>", dir, name, tag(dir, name), size)
+		if md5 != nil {
+			fmt.Fprintf(&b, "<Content-MD5>%s</Content-MD5>", base64.StdEncoding.EncodeToString(md5))
 		}
+		b.WriteString("<BlobType>BlockBlob</BlobType></Properties></Blob>")
+	}
+	if dir == filesFolder && s.files != "" {
+		list, err := os.ReadDir(s.files)
+		if err != nil {
+			refuse(w, http.StatusInternalServerError, "InternalError")
+			return
+		}
+		for _, e := range list {
+			if fi, err := e.Info(); err == nil && fi.Mode().IsRegular() {
+				item(e.Name(), fi.Size(), nil)
+			}
+		}
+	} else if err == nil {
 		var digest []byte
 		if sum {
 			if digest, err = s.noise.md5(size); err != nil {
@@ -230,14 +287,13 @@ func (s *server) list(w http.ResponseWriter, prefix string) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, size int64, sum bool) {
-	etag := `"` + tag(dir, name) + `"`
+// head answers the head of a blob, or what is wrong with the request. ok is
+// false where no body follows.
+func (s *server) head(w http.ResponseWriter, r *http.Request, version string, size int64, md5 []byte) (from, to int64, ok bool) {
+	etag := `"` + version + `"`
 	if m := r.Header.Get("If-Match"); m != "" && m != etag && m != "*" {
 		refuse(w, http.StatusPreconditionFailed, "ConditionNotMet")
-		return
-	}
-	if name == config {
-		size = int64(len(configJSON))
+		return 0, 0, false
 	}
 	h := w.Header()
 	h.Set("ETag", etag)
@@ -251,26 +307,36 @@ func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, 
 	}
 	from, to, status := int64(0), size, http.StatusOK
 	if rng != "" {
-		var ok bool
 		if from, to, ok = parseRange(rng, size); !ok {
 			h.Set("Content-Range", fmt.Sprintf("bytes */%d", size))
 			refuse(w, http.StatusRequestedRangeNotSatisfiable, "InvalidRange")
-			return
+			return 0, 0, false
 		}
 		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to-1, size))
 		status = http.StatusPartialContent
 	}
-	if sum && name == weights && (status == http.StatusOK || r.Method == http.MethodHead) {
-		digest, err := s.noise.md5(size)
-		if err != nil {
-			refuse(w, http.StatusInternalServerError, "InternalError")
-			return
-		}
-		h.Set("Content-MD5", base64.StdEncoding.EncodeToString(digest))
+	if md5 != nil && (status == http.StatusOK || r.Method == http.MethodHead) {
+		h.Set("Content-MD5", base64.StdEncoding.EncodeToString(md5))
 	}
 	h.Set("Content-Length", strconv.FormatInt(to-from, 10))
 	w.WriteHeader(status)
-	if r.Method == http.MethodHead {
+	return from, to, r.Method != http.MethodHead
+}
+
+// blob serves made-up contents.
+func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, size int64, sum bool) {
+	var digest []byte
+	if name == config {
+		size = int64(len(configJSON))
+	} else if sum {
+		var err error
+		if digest, err = s.noise.md5(size); err != nil {
+			refuse(w, http.StatusInternalServerError, "InternalError")
+			return
+		}
+	}
+	from, to, ok := s.head(w, r, tag(dir, name), size, digest)
+	if !ok {
 		return
 	}
 	if name == config {
@@ -278,16 +344,19 @@ func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, 
 		s.bytes.Add(int64(n))
 		return
 	}
-	_ = s.send(r.Context(), w, size, from, to) // the client went away; it knows
-}
-
-// send sends weights, out of the page cache where that can be.
-func (s *server) send(ctx context.Context, w http.ResponseWriter, size, from, to int64) error {
 	f, err := os.Open(s.noise.path)
 	if err != nil {
-		return err
+		return
 	}
 	defer f.Close()
+	_ = s.paced(r.Context(), w, f, func(most int64, yield func(section) error) error {
+		return s.noise.sections(size, from, to, most, yield)
+	})
+}
+
+// paced sends sections as the shape has it, out of the page cache where that
+// can be. An error is of a client that went away; it knows.
+func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File, sections func(most int64, yield func(section) error) error) error {
 	own, slower, most := (*bucket)(nil), 1.0, s.noise.period
 	if s.shape.Rate > 0 || s.shape.Total > 0 {
 		own, _ = ctx.Value(ofConnection{}).(*bucket)
@@ -296,7 +365,7 @@ func (s *server) send(ctx context.Context, w http.ResponseWriter, size, from, to
 			slower = s.shape.Slower
 		}
 	}
-	return s.noise.sections(size, from, to, most, func(p section) error {
+	return sections(most, func(p section) error {
 		if own != nil {
 			now := time.Now()
 			if err := rest(ctx, max(own.take(now, p.len, slower), s.all.take(now, p.len, 1))); err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/azure"
+	"github.com/thaw-dev/thaw/loader/peer"
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
@@ -42,8 +43,11 @@ type Download struct {
 	Server  string // http://HOST:PORT
 	Size    int64
 	MD5     bool
-	Into    string // a folder: the store of thaw, or where the file goes
-	Profile string // file for a processor profile; may be empty
+	Folder  string   // of the container; empty: that of Size and MD5
+	Into    string   // a folder: the store of thaw, or where the file goes
+	Listen  string   // thaw lends to others on it, and stays until it is told to end
+	Peers   []string // addresses of other nodes
+	Profile string   // file for a processor profile; may be empty
 }
 
 // connection is the connection string of the server.
@@ -68,7 +72,7 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 	var err error
 	switch d.With {
 	case Thaw:
-		path, err = d.thaw(ctx)
+		return d.thaw(ctx, stdout)
 	case Azblob:
 		err = d.azblob(ctx, path, nil, nil)
 	case AzblobTuned:
@@ -105,10 +109,10 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 }
 
 // thaw stages as a node does.
-func (d Download) thaw(ctx context.Context) (string, error) {
+func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	st, err := store.Open(store.Options{Dir: d.Into})
 	if err != nil {
-		return "", err
+		return err
 	}
 	src := azure.New(azure.Options{Getenv: func(name string) string {
 		if name == "AZURE_STORAGE_CONNECTION_STRING" {
@@ -117,19 +121,51 @@ func (d Download) thaw(ctx context.Context) (string, error) {
 		return ""
 	}})
 	defer src.Close()
-	l := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}})
+	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}}
+	var circle *peer.Circle
+	var ln net.Listener
+	if d.Listen != "" {
+		if ln, err = net.Listen("tcp", d.Listen); err != nil {
+			return err
+		}
+		circle = peer.New(peer.Options{ID: d.Listen, URL: "http://" + d.Listen, Token: "of the bench", Nodes: func() []peer.Node {
+			var out []peer.Node
+			for _, p := range d.Peers {
+				out = append(out, peer.Node{ID: p, URL: "http://" + p})
+			}
+			return out
+		}})
+		defer circle.Close()
+		o.Neighbours = circle
+	}
+	l := loader.New(o)
 	defer l.Close()
-	s, err := l.Stage(ctx, location(d.Size, d.MD5), loader.StageOptions{})
+	var lending sync.WaitGroup
+	defer lending.Wait()
+	if circle != nil {
+		lend, stop := context.WithCancel(ctx)
+		defer stop()
+		lending.Go(func() { _ = circle.Serve(lend, ln, l) })
+	}
+	from := location(d.Size, d.MD5)
+	if d.Folder != "" {
+		from = "az://" + account + "/" + container + "/" + d.Folder
+	}
+	s, err := l.Stage(ctx, from, loader.StageOptions{})
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer s.Release()
 	c, err := s.Wait(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer c.Lease.Release()
-	return filepath.Join(c.Path, weights), nil
+	fmt.Fprintln(stdout, filepath.Join(c.Path, weights))
+	if circle != nil {
+		<-ctx.Done()
+	}
+	return nil
 }
 
 func location(size int64, md5 bool) string {

@@ -32,8 +32,13 @@ type Options struct {
 	Stormy   functions.Bytes
 	Memory   []functions.Bytes
 	Resume   functions.Bytes
-	Each     time.Duration // bound of one download
-	Noise    int64         // bytes of the server's noise; 0 is the usual
+	Peers    functions.Bytes // of one model, on every node
+	Nodes    int
+	RAM      string          // folder in memory for the stores of many nodes; empty: Dir
+	Stream   functions.Bytes // of a model for ember, about
+	Boot     time.Duration   // of that ember, before it looks at its checkpoint
+	Each     time.Duration   // bound of one download
+	Noise    int64           // bytes of the server's noise; 0 is the usual
 	Say      func(string)
 }
 
@@ -58,7 +63,7 @@ func Run(ctx context.Context, o Options, r Result) (Result, error) {
 		return r, err
 	}
 	b.noise = n
-	for _, part := range []func(context.Context) error{b.unshaped, b.shaped, b.stormy, b.memory, b.resume} {
+	for _, part := range []func(context.Context) error{b.unshaped, b.shaped, b.stormy, b.memory, b.resume, b.peers, b.stream} {
 		if err := part(ctx); err != nil {
 			return r, err
 		}
@@ -67,13 +72,13 @@ func Run(ctx context.Context, o Options, r Result) (Result, error) {
 	return r, nil
 }
 
-// serve starts a server of this shape; end ends it.
-func (b *bench) serve(ctx context.Context, shape Shape) (url string, end func(), err error) {
+// serve starts a server of this shape; end ends it. more are words of its.
+func (b *bench) serve(ctx context.Context, shape Shape, more ...string) (url string, end func(), err error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
 		return "", nil, err
 	}
-	p, err := process.Begin("blobs", b.Dir, nil, append([]string{b.Self, "bench", "blobs", "--addr", addr, "--noise", b.noise.path}, shape.flags()...)...)
+	p, err := process.Begin("blobs", b.Dir, nil, slices.Concat([]string{b.Self, "bench", "blobs", "--addr", addr, "--noise", b.noise.path}, shape.flags(), more)...)
 	if err != nil {
 		return "", nil, err
 	}

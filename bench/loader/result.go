@@ -73,6 +73,36 @@ type Resumed struct {
 	Seconds float64 `json:"seconds_of_the_second"`
 }
 
+// Peers is what many cold nodes do with one source; times in seconds, one a round.
+type Peers struct {
+	Bytes  int64     `json:"bytes"` // of the model
+	Nodes  int       `json:"nodes"`
+	Total  int64     `json:"source_bytes_per_second"`
+	Alone  []float64 `json:"one_alone_seconds"`
+	Last   []float64 `json:"last_done_seconds"`
+	Egress []float64 `json:"egress_models"` // what the source sent, in models
+}
+
+// Streamed is a model that is woken while its bytes come; times in seconds, one
+// a round.
+type Streamed struct {
+	Bytes     int64     `json:"bytes"`
+	Total     int64     `json:"source_bytes_per_second"`
+	BootDelay float64   `json:"boot_delay_seconds"`
+	Download  []float64 `json:"download_alone_seconds"`
+	Boot      []float64 `json:"first_token_with_local_bytes_seconds"`
+	First     []float64 `json:"first_token_streamed_seconds"`
+}
+
+// ratio is the median, over the rounds, of what f says of each.
+func ratio(n int, f func(i int) float64) float64 {
+	v := make([]float64, n)
+	for i := range v {
+		v[i] = f(i)
+	}
+	return report.Quantile(v, 0.5)
+}
+
 // Goal is a number to reach and what was reached.
 type Goal struct {
 	What string `json:"what"`
@@ -88,6 +118,8 @@ type Result struct {
 	Comparisons []*Comparison `json:"comparisons,omitempty"`
 	Memory      []Memory      `json:"memory,omitempty"`
 	Resumed     *Resumed      `json:"resumed,omitempty"`
+	Peers       *Peers        `json:"peers,omitempty"`
+	Streamed    *Streamed     `json:"streamed,omitempty"`
 	Goals       []Goal        `json:"goals"`
 }
 
@@ -171,6 +203,16 @@ func judge(r Result) []Goal {
 	if x := r.Resumed; x != nil {
 		add(x.Again < 0.02, "bytes read twice after kill -9 in the middle", "under 2 %", fmt.Sprintf("%.2f %%", 100*x.Again))
 	}
+	if x := r.Streamed; x != nil {
+		over := ratio(len(x.First), func(i int) float64 { return x.First[i] / max(x.Download[i], x.Boot[i]) })
+		add(over < 1.15, "first token while the bytes come, beside max(download, boot)", "under 1.15x", fmt.Sprintf("%.2fx", over))
+	}
+	if x := r.Peers; x != nil {
+		egress := report.Quantile(x.Egress, 0.5)
+		late := ratio(len(x.Last), func(i int) float64 { return x.Last[i] / x.Alone[i] })
+		add(egress <= 1.1, fmt.Sprintf("%d cold nodes, what the source sends", x.Nodes), "at most 1.1 models", fmt.Sprintf("%.2f models", egress))
+		add(late <= 1.5, fmt.Sprintf("%d cold nodes, the last beside one alone", x.Nodes), "within 1.5x", fmt.Sprintf("%.2fx", late))
+	}
 	return goals
 }
 
@@ -231,6 +273,24 @@ func (r Result) Tables() []Part {
 		t.Add("read after", functions.Bytes(x.After).Human())
 		t.Add("read twice", fmt.Sprintf("%.2f %%", 100*x.Again))
 		out = append(out, Part{"Killed and begun again", t})
+	}
+	row := func(t *report.Table, what string, v []float64, form string) {
+		t.Add(what, fmt.Sprintf(form, report.Quantile(v, 0.5)), fmt.Sprintf(form, report.Quantile(v, 0)), fmt.Sprintf(form, report.Quantile(v, 1)))
+	}
+	if x := r.Streamed; x != nil {
+		t := &report.Table{Head: []string{fmt.Sprintf("%s of ember at %s/s, boot %.1f s", functions.Bytes(x.Bytes).Human(), functions.Bytes(x.Total).Human(), x.BootDelay), "median", "lowest", "highest"}}
+		row(t, "the bytes alone", x.Download, "%.2f s")
+		row(t, "first token, bytes here", x.Boot, "%.2f s")
+		row(t, "first token, while they come", x.First, "%.2f s")
+		t.Add("staged first it would be", fmt.Sprintf("%.2f s", ratio(len(x.First), func(i int) float64 { return x.Download[i] + x.Boot[i] })), "", "")
+		out = append(out, Part{"A start while the bytes come", t})
+	}
+	if x := r.Peers; x != nil {
+		t := &report.Table{Head: []string{fmt.Sprintf("%s, one source of %d MB/s", functions.Bytes(x.Bytes).Human(), x.Total/1e6), "median", "lowest", "highest"}}
+		row(t, "one node alone", x.Alone, "%.2f s")
+		row(t, fmt.Sprintf("the last of %d", x.Nodes), x.Last, "%.2f s")
+		row(t, "what the source sent, in models", x.Egress, "%.2f")
+		out = append(out, Part{"Cold nodes and their peers", t})
 	}
 	if len(r.Goals) > 0 {
 		t := &report.Table{Head: []string{"goal", "want", "got", "met"}}

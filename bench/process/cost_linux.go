@@ -60,6 +60,22 @@ func RSS(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
+// PSS is the memory that a process has of its own, and its share of what it
+// shares with others, in bytes.
+func PSS(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(b) {
+		if f := bytes.Fields(line); len(f) == 3 && string(f[0]) == "Pss:" {
+			n, err := strconv.ParseInt(string(f[1]), 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, fmt.Errorf("/proc/%d/smaps_rollup has no Pss", pid)
+}
+
 // Tree is a process and all that descend from it.
 func Tree(pid int) ([]int, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")

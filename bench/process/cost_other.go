@@ -10,5 +10,8 @@ func CPU(...int) (time.Duration, error) { return 0, ErrNoProc }
 // RSS is known on Linux only.
 func RSS(int) (int64, error) { return 0, ErrNoProc }
 
+// PSS is known on Linux only.
+func PSS(int) (int64, error) { return 0, ErrNoProc }
+
 // Tree is known on Linux only.
 func Tree(int) ([]int, error) { return nil, ErrNoProc }

@@ -82,6 +82,10 @@ func TestCost(t *testing.T) {
 	if err != nil || rss < 1<<20 {
 		t.Errorf("RSS %d %v", rss, err)
 	}
+	pss, err := PSS(os.Getpid())
+	if err != nil || pss <= 0 || pss > rss {
+		t.Errorf("PSS %d of %d, %v", pss, rss, err)
+	}
 	tree, err := Tree(os.Getppid())
 	if err != nil || len(tree) < 2 {
 		t.Errorf("Tree %v %v", tree, err)

@@ -136,6 +136,26 @@ func (p *Platform) Replicas(ctx context.Context, of functions.Name) ([]Replica, 
 	return out, nil
 }
 
+// HasWarm reports whether a node of the platform has a warm interpreter ready.
+func (p *Platform) HasWarm(ctx context.Context) (bool, error) {
+	var list struct {
+		Items []struct {
+			Warm []functions.WarmParent `json:"warm"`
+		} `json:"items"`
+	}
+	if err := p.call(ctx, http.MethodGet, "/api/v1/nodes", nil, &list); err != nil {
+		return false, err
+	}
+	for _, n := range list.Items {
+		for _, w := range n.Warm {
+			if w.State == "ready" {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // Stop brings a function to zero replicas and returns when none is left.
 func (p *Platform) Stop(ctx context.Context, of functions.Name) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopWithin, fmt.Errorf("%s still has replicas after %s", of, stopWithin))

@@ -1,0 +1,605 @@
+package coldstart
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/load"
+	"github.com/thaw-dev/thaw/bench/process"
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/served"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/warm"
+)
+
+// The ways to a first token that are measured beside each other.
+const (
+	ByHand = "vllm serve by hand"
+	Off    = "thaw, --warm off"
+	Warm   = "thaw, warm interpreter"
+	Forked = "fork alone, without thaw"
+)
+
+// EngineOptions of RunVLLM.
+type EngineOptions struct {
+	Thaw   string   // the program to measure
+	VLLM   string   // the engine's command
+	Model  string   // folder of the checkpoint
+	Args   []string // of the engine
+	Env    []string // of the engine, K=V
+	Rounds int
+	Memory bool          // also measure the memory of three engines
+	Each   time.Duration // bound of one start
+	Dir    string        // for data and logs
+	Say    func(string)
+}
+
+// Take is one start: seconds from asking to the first text, and the processor
+// seconds that all processes used for it.
+type Take struct {
+	Way        string              `json:"way"`
+	FirstToken float64             `json:"first_token"`
+	CPU        float64             `json:"cpu"`
+	Start      string              `json:"start,omitempty"` // as thaw tells it
+	Note       string              `json:"note,omitempty"`
+	Timeline   *functions.Timeline `json:"timeline,omitempty"`
+}
+
+// Way is all takes of one way.
+type Way struct {
+	Way        string         `json:"way"`
+	FirstToken report.Summary `json:"first_token"`
+	CPU        report.Summary `json:"cpu"`
+	Ratio      float64        `json:"ratio"`     // of the medians, to the start by hand
+	CPURatio   float64        `json:"cpu_ratio"` // likewise
+}
+
+// Shared is the memory of three engines, in bytes: what they have of their own
+// and their share of what is shared (PSS).
+type Shared struct {
+	Plain  int64   `json:"plain"`
+	Warm   int64   `json:"warm"`   // engines and their parent
+	Parent int64   `json:"parent"` // alone, before it has forked
+	Ratio  float64 `json:"ratio"`
+}
+
+// Goal is a number to reach and what was reached.
+type Goal struct {
+	What string `json:"what"`
+	Want string `json:"want"`
+	Got  string `json:"got"`
+	Met  bool   `json:"met"`
+}
+
+// EngineResult is the document of `thaw bench coldstart --engine vllm`.
+type EngineResult struct {
+	report.Provenance
+	Version string         `json:"version"` // of the engine
+	Imports float64        `json:"import_seconds"`
+	Ways    []Way          `json:"ways"`
+	Adds    report.Summary `json:"thaw_adds"` // seconds: a warm start through thaw, less the fork alone in the same round
+	Memory  *Shared        `json:"memory,omitempty"`
+	Goals   []Goal         `json:"goals"`
+	Takes   []Take         `json:"takes"`
+}
+
+// EngineKind of the document.
+const EngineKind = "EngineColdStartBench"
+
+const served3 = 3 // engines whose memory is compared
+
+// rig is what the ways need, started once.
+type rig struct {
+	o         EngineOptions
+	off, warm *served.Platform
+	keep      *keeper.Client
+	socket    string // of the parent that the bench has of its own
+	facts     warm.Facts
+	n         int
+}
+
+// RunVLLM measures round after round, each with every way once.
+func RunVLLM(ctx context.Context, o EngineOptions, r EngineResult) (EngineResult, error) {
+	g := &rig{o: o}
+	defer g.end()
+	if err := g.begin(ctx); err != nil {
+		return r, err
+	}
+	r.Version, r.Imports = g.facts.Version, g.facts.Imports
+	ways := []struct {
+		name string
+		run  func(context.Context) (Take, error)
+	}{
+		{ByHand, g.byHand},
+		{Off, func(ctx context.Context) (Take, error) { return g.through(ctx, g.off) }},
+		{Warm, func(ctx context.Context) (Take, error) { return g.through(ctx, g.warm) }},
+		{Forked, g.forked},
+	}
+	for i := range o.Rounds {
+		// Not always the same way after the same other.
+		for j := range ways {
+			w := ways[(i+j)%len(ways)]
+			wctx, cancel := context.WithTimeoutCause(ctx, o.Each, fmt.Errorf("not over within %s", o.Each))
+			take, err := w.run(wctx)
+			cancel()
+			if err != nil {
+				return r, fmt.Errorf("round %d, %s: %w", i+1, w.name, err)
+			}
+			take.Way = w.name
+			r.Takes = append(r.Takes, take)
+			o.Say(fmt.Sprintf("round %d of %d: %s: first token after %.2f s, %.2f s of processor %s", i+1, o.Rounds, w.name, take.FirstToken, take.CPU, take.Start))
+		}
+	}
+	if o.Memory {
+		m, err := g.memory(ctx)
+		if err != nil {
+			return r, fmt.Errorf("memory: %w", err)
+		}
+		r.Memory = &m
+	}
+	r.reduce()
+	return r, nil
+}
+
+// begin starts two platforms, one of each mind, and a keeper with a parent.
+func (g *rig) begin(ctx context.Context) error {
+	models := filepath.Join(g.o.Dir, "models")
+	if err := os.MkdirAll(models, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(models, "bench.yaml"), []byte(g.modelFile()), 0o600); err != nil {
+		return err
+	}
+	start := func(mode string) (*served.Platform, error) {
+		dir := filepath.Join(g.o.Dir, mode)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		return served.Start(ctx, served.Options{
+			Exe: g.o.Thaw, Dir: dir, Functions: models, Args: []string{"--warm", mode, "--gpus", "0"}, Env: []string{"THAW_ENGINE_VLLM=" + g.o.VLLM},
+		})
+	}
+	var err error
+	if g.off, err = start("off"); err != nil {
+		return err
+	}
+	if g.warm, err = start("on"); err != nil {
+		return err
+	}
+	dir := filepath.Join(g.o.Dir, "keeper")
+	kctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	if g.keep, err = keeper.Ensure(kctx, keeper.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "keeper.sock"), Dir: dir}); err != nil {
+		return err
+	}
+	env, err := warm.Look(g.o.VLLM)
+	if err != nil {
+		return err
+	}
+	script, err := warm.Install(dir)
+	if err != nil {
+		return err
+	}
+	g.socket = filepath.Join(dir, "warm.sock")
+	parent, err := g.keep.Spawn(ctx, keeper.Process{ID: "warm", Argv: env.Argv(script, g.socket, warm.Row("vllm")), Env: warm.Scrub(g.environ())})
+	if err != nil {
+		return err
+	}
+	g.o.Say("two platforms and a warm interpreter are starting")
+	return g.until(ctx, func() (bool, error) {
+		select {
+		case e := <-parent.Exited:
+			return false, fmt.Errorf("the warm interpreter ended: %v: %s", e, e.Tail)
+		default:
+		}
+		if g.facts.PID == 0 {
+			if f, err := warm.Ask(ctx, g.socket); err == nil {
+				g.facts = f
+			}
+		}
+		ready, err := g.warm.HasWarm(ctx)
+		return err == nil && ready && g.facts.PID != 0, nil
+	})
+}
+
+func (g *rig) modelFile() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: %s\nkind: Model\nmetadata: {name: bench}\nspec:\n  source: %q\n  engine: vllm\n  args:\n", functions.APIVersion, "file://"+g.o.Model)
+	for _, a := range g.o.Args {
+		fmt.Fprintf(&b, "    - %q\n", a)
+	}
+	if len(g.o.Env) > 0 {
+		b.WriteString("  env:\n")
+	}
+	for _, kv := range g.o.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		fmt.Fprintf(&b, "    %s: %q\n", k, v)
+	}
+	return b.String()
+}
+
+func (g *rig) end() {
+	for _, p := range []*served.Platform{g.off, g.warm} {
+		if p != nil {
+			p.End()
+		}
+	}
+	if g.keep != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		g.keep.End(ctx, time.Second)
+	}
+}
+
+func (g *rig) until(ctx context.Context, ok func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not within %s", g.o.Each))
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		done, err := ok()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// environ of engines started without thaw, which is what thaw's have.
+func (g *rig) environ() []string {
+	return append(append(os.Environ(), "HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "CUDA_VISIBLE_DEVICES="), g.o.Env...)
+}
+
+func (g *rig) argv(port string) []string {
+	return append([]string{g.o.VLLM, "serve", g.o.Model, "--served-model-name", "bench", "--host", "127.0.0.1", "--port", port}, g.o.Args...)
+}
+
+// byHand is `vllm serve` as one would type it.
+func (g *rig) byHand(ctx context.Context) (Take, error) {
+	p, addr, began, err := g.plain()
+	if err != nil {
+		return Take{}, err
+	}
+	defer p.End(0)
+	first, err := firstToken(ctx, addr, func() error {
+		select {
+		case <-p.Exited():
+			return fmt.Errorf("vllm ended: %s", p.Tail())
+		default:
+			return nil
+		}
+	})
+	if err != nil {
+		return Take{}, err
+	}
+	return Take{FirstToken: first.Sub(began).Seconds(), CPU: used(p.PID)}, nil
+}
+
+func (g *rig) plain() (p *process.Process, addr string, began time.Time, err error) {
+	if addr, err = process.FreeAddr(); err != nil {
+		return nil, "", began, err
+	}
+	_, port, _ := net.SplitHostPort(addr)
+	g.n++
+	began = time.Now()
+	p, err = process.Begin("plain-"+strconv.Itoa(g.n), g.o.Dir, g.environ()[len(os.Environ()):], g.argv(port)...)
+	return p, addr, began, err
+}
+
+// forked is the engine's own time: asked of the parent, and asked directly.
+func (g *rig) forked(ctx context.Context) (Take, error) {
+	c, addr, began, err := g.fork(ctx)
+	if err != nil {
+		return Take{}, err
+	}
+	defer g.kill(c)
+	first, err := firstToken(ctx, addr, func() error {
+		select {
+		case e := <-c.Exited:
+			return fmt.Errorf("the fork ended: %v: %s", e, e.Tail)
+		default:
+			return nil
+		}
+	})
+	if err != nil {
+		return Take{}, err
+	}
+	return Take{FirstToken: first.Sub(began).Seconds(), CPU: used(c.PID)}, nil
+}
+
+func (g *rig) fork(ctx context.Context) (c *keeper.Child, addr string, began time.Time, err error) {
+	if addr, err = process.FreeAddr(); err != nil {
+		return nil, "", began, err
+	}
+	_, port, _ := net.SplitHostPort(addr)
+	g.n++
+	began = time.Now()
+	c, err = g.keep.Spawn(ctx, keeper.Process{ID: "e" + strconv.Itoa(g.n), Via: g.socket, Argv: g.argv(port), Env: g.environ()})
+	return c, addr, began, err
+}
+
+func (g *rig) kill(c *keeper.Child) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	g.keep.Kill(ctx, c.ID)
+	select {
+	case <-c.Exited:
+	case <-ctx.Done():
+	}
+}
+
+// firstToken asks an engine until it serves, and then for a stream.
+func firstToken(ctx context.Context, addr string, alive func() error) (time.Time, error) {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for {
+		if err := alive(); err != nil {
+			return time.Time{}, err
+		}
+		res, err := client.Get("http://" + addr + "/health")
+		if err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				break
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return time.Time{}, context.Cause(ctx)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	a, err := stream(ctx, addr, "")
+	return a.First, err
+}
+
+// stream asks for a short chat as a stream.
+func stream(ctx context.Context, addr, key string) (load.Answer, error) {
+	k, err := load.Dial(ctx, addr)
+	if err != nil {
+		return load.Answer{}, err
+	}
+	defer func() { k.Close() }()
+	req := load.Ask{Model: "bench", Key: key, Stream: true, Words: "What is thaw?", Extra: `,"max_completion_tokens":4,"ignore_eos":true`}.Bytes()
+	a, err := k.Do(ctx, req)
+	switch {
+	case err != nil:
+		return a, errors.Join(err, context.Cause(ctx))
+	case a.Status != http.StatusOK || a.First.IsZero() || !bytes.HasSuffix(bytes.TrimSpace(a.Body), []byte("data: [DONE]")):
+		return a, fmt.Errorf("no whole stream: status %d: %.300s", a.Status, a.Body)
+	}
+	return a, nil
+}
+
+// through is a cold start as a client of thaw sees it.
+func (g *rig) through(ctx context.Context, p *served.Platform) (Take, error) {
+	name := functions.Name{Team: functions.DefaultTeam, Name: "bench"}
+	if err := p.Stop(ctx, name); err != nil {
+		return Take{}, err
+	}
+	before := used(p.Process.PID)
+	began := time.Now()
+	a, err := stream(ctx, p.Addr, p.Token)
+	if err != nil {
+		return Take{}, err
+	}
+	t := Take{FirstToken: a.First.Sub(began).Seconds(), CPU: used(p.Process.PID) - before}
+	id := a.ColdStart
+	if id == "" || id == "1" {
+		id = a.RequestID
+	}
+	line, err := p.ColdStart(ctx, id)
+	if err != nil {
+		return Take{}, fmt.Errorf("timeline: %w", err)
+	}
+	t.Timeline, t.Start, t.Note = &line, line.Start, line.StartNote
+	return t, p.Stop(ctx, name)
+}
+
+// used is the processor time of a process and all that descends from it.
+func used(pid int) float64 {
+	tree, err := process.Tree(pid)
+	if err != nil {
+		return 0
+	}
+	var sum time.Duration
+	for _, p := range tree {
+		if d, err := process.CPU(p); err == nil { // else it has ended
+			sum += d
+		}
+	}
+	return sum.Seconds()
+}
+
+// memory compares three engines from one parent with three plain ones.
+func (g *rig) memory(ctx context.Context) (Shared, error) {
+	m := Shared{}
+	alive := func() error { return nil }
+	var pids []int
+	parent, err := pss(g.facts.PID)
+	if err != nil {
+		return m, err
+	}
+	m.Parent = parent
+	for range served3 {
+		fctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not over within %s", g.o.Each))
+		defer cancel()
+		c, addr, _, err := g.fork(fctx)
+		if err != nil {
+			return m, err
+		}
+		defer g.kill(c)
+		if _, err := firstToken(fctx, addr, alive); err != nil {
+			return m, err
+		}
+		pids = append(pids, c.PID)
+	}
+	if m.Warm, err = pss(append(pids, g.facts.PID)...); err != nil {
+		return m, err
+	}
+	pids = nil
+	for range served3 {
+		fctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not over within %s", g.o.Each))
+		defer cancel()
+		p, addr, _, err := g.plain()
+		if err != nil {
+			return m, err
+		}
+		defer p.End(0)
+		if _, err := firstToken(fctx, addr, alive); err != nil {
+			return m, err
+		}
+		pids = append(pids, p.PID)
+	}
+	if m.Plain, err = pss(pids...); err != nil {
+		return m, err
+	}
+	m.Ratio = float64(m.Warm) / float64(m.Plain)
+	g.o.Say(fmt.Sprintf("memory of %d engines: %d MiB from one parent, %d MiB plain", served3, m.Warm>>20, m.Plain>>20))
+	return m, nil
+}
+
+// pss is the memory of processes and all that descend from them.
+func pss(pids ...int) (sum int64, err error) {
+	seen := map[int]bool{}
+	for _, pid := range pids {
+		tree, err := process.Tree(pid)
+		if err != nil {
+			return 0, err
+		}
+		for _, p := range tree {
+			if seen[p] {
+				continue
+			}
+			seen[p] = true
+			n, err := process.PSS(p)
+			if err != nil {
+				continue // it has ended
+			}
+			sum += n
+		}
+	}
+	return sum, nil
+}
+
+// reduce makes the rows and judges them.
+func (r *EngineResult) reduce() {
+	by := func(way string, of func(Take) float64) (v []float64) {
+		for _, t := range r.Takes {
+			if t.Way == way {
+				v = append(v, of(t))
+			}
+		}
+		return v
+	}
+	first := func(t Take) float64 { return t.FirstToken }
+	cpu := func(t Take) float64 { return t.CPU }
+	r.Ways = nil
+	for _, name := range []string{ByHand, Off, Warm, Forked} {
+		w := Way{Way: name, FirstToken: report.Summarize(by(name, first)), CPU: report.Summarize(by(name, cpu))}
+		if hand := report.Quantile(by(ByHand, first), 0.5); hand > 0 {
+			w.Ratio = w.FirstToken.P50 / hand
+		}
+		if hand := report.Quantile(by(ByHand, cpu), 0.5); hand > 0 {
+			w.CPURatio = w.CPU.P50 / hand
+		}
+		r.Ways = append(r.Ways, w)
+	}
+	through, alone := by(Warm, first), by(Forked, first)
+	var adds []float64
+	for i := range min(len(through), len(alone)) {
+		adds = append(adds, through[i]-alone[i])
+	}
+	r.Adds = report.Summarize(adds)
+	goal := func(met bool, what, want, got string) { r.Goals = append(r.Goals, Goal{what, want, got, met}) }
+	r.Goals = nil
+	goal(r.Ways[2].Ratio <= 0.10, "zero to first token, warm interpreter, against vllm serve by hand (p50)", "at most 0.10x", fmt.Sprintf("%.3fx", r.Ways[2].Ratio))
+	goal(r.Ways[1].Ratio <= 1.02, "the same without a warm interpreter", "at most 1.02x", fmt.Sprintf("%.3fx", r.Ways[1].Ratio))
+	goal(r.Adds.P50 < 0.050, "what thaw adds to the engine's own time after the fork (p50)", "under 50 ms", fmt.Sprintf("%.0f ms", r.Adds.P50*1e3))
+	if r.Memory != nil {
+		goal(r.Memory.Ratio <= 0.5, fmt.Sprintf("memory of %d engines from one parent against as many plain", served3), "at most 0.5x", fmt.Sprintf("%.2fx", r.Memory.Ratio))
+	}
+	if slices.ContainsFunc(r.Takes, func(t Take) bool { return t.Way == Warm && t.Start != functions.StartWarm }) {
+		goal(false, "every warm start was one", "all", "some were plain, see their notes")
+	}
+}
+
+// Table is what people read.
+func (r EngineResult) Table() *report.Table {
+	t := &report.Table{Head: []string{"way", "first token p50", "p90", "to by hand", "processor p50", "to by hand"}}
+	for _, w := range r.Ways {
+		t.Add(w.Way, fmt.Sprintf("%.2f s", w.FirstToken.P50), fmt.Sprintf("%.2f s", w.FirstToken.P90), fmt.Sprintf("%.3fx", w.Ratio),
+			fmt.Sprintf("%.2f s", w.CPU.P50), fmt.Sprintf("%.3fx", w.CPURatio))
+	}
+	return t
+}
+
+// Judged is the goals as a table.
+func (r EngineResult) Judged() *report.Table {
+	t := &report.Table{Head: []string{"goal", "want", "got", "met"}}
+	for _, g := range r.Goals {
+		met := "yes"
+		if !g.Met {
+			met = "NO"
+		}
+		t.Add(g.What, g.Want, g.Got, met)
+	}
+	return t
+}
+
+// Parts is where the time of the median start of a way went, as thaw tells it.
+func (r EngineResult) Parts(way string) *report.Table {
+	t := &report.Table{Head: []string{"phase or part", "begins", "takes"}}
+	var takes []Take
+	for _, x := range r.Takes {
+		if x.Way == way && x.Timeline != nil {
+			takes = append(takes, x)
+		}
+	}
+	if len(takes) == 0 {
+		return t
+	}
+	slices.SortFunc(takes, func(a, b Take) int {
+		if a.FirstToken < b.FirstToken {
+			return -1
+		}
+		return 1
+	})
+	for _, s := range takes[(len(takes)-1)/2].Timeline.Phases {
+		t.Add(string(s.Phase), report.Millis(s.Start), report.Millis(s.Duration))
+		for _, p := range s.Parts {
+			t.Add("- "+p.Name, report.Millis(p.Start), report.Millis(p.Duration))
+		}
+	}
+	return t
+}
+
+// Write writes coldstart-vllm.json and coldstart-vllm.md.
+func (r EngineResult) Write(dir string) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Cold starts of vLLM %s\n\n%s · commit %s · %s\n\n`%s`\n\n", r.Version, r.At.Format("2006-01-02 15:04 UTC"), r.Commit, r.Machine, r.Command)
+	b.WriteString(r.Table().Markdown() + "\n" + r.Judged().Markdown() + "\n")
+	fmt.Fprintf(&b, "The imports that a warm interpreter does once took it %.1f s.", r.Imports)
+	if m := r.Memory; m != nil {
+		fmt.Fprintf(&b, " Alone it has %d MiB; with %d engines all have %d MiB, %d plain ones %d MiB (PSS).", m.Parent>>20, served3, m.Warm>>20, served3, m.Plain>>20)
+	}
+	b.WriteString("\n\nEach round takes every way once; first token is from asking to the first text, by the client's clock. Processor time is that of all processes of the way until then.\n")
+	for _, way := range []string{Warm, Off} {
+		fmt.Fprintf(&b, "\n## Where the time goes: %s, median start\n\n%s", way, r.Parts(way).Markdown())
+	}
+	return errors.Join(report.WriteJSON(dir, "coldstart-vllm.json", r), report.WriteFile(dir, "coldstart-vllm.md", []byte(b.String())))
+}
