@@ -9,6 +9,7 @@
 // | vllm | vllm | serve DIR --served-model-name NAME --host 127.0.0.1 --port N |
 // | sglang | sglang | serve --model-path DIR --served-model-name NAME --host 127.0.0.1 --port N --enable-metrics |
 // | llamacpp | llama-server | --model FILE.gguf --alias NAME --host 127.0.0.1 --port N --metrics |
+// | llamacpp | a Python named by THAW_ENGINE_LLAMACPP | -m llama_cpp.server --model FILE.gguf --model_alias NAME --host 127.0.0.1 --port N |
 // | command | args[0] | args with {port}, {model} and {name} filled in |
 //
 // A program is found on PATH, or where THAW_ENGINE_EMBER, THAW_ENGINE_VLLM,
@@ -28,8 +29,8 @@
 // installed engine takes (Manual, from its own --help): one it does not know is
 // an error that names the nearest it does. A vLLM without a GPU gets what suits
 // a CPU where the model file leaves it open: float32 where the CPU has no
-// bfloat16, eager, a KV cache of resources.memory less weights and 1 GiB (else a
-// quarter of what is free, 4 GiB at most), and no worker process of its own on a
+// bfloat16, eager, a KV cache of resources.memory less weights and 1 GiB (else as
+// large as the weights, 256 MiB to 4 GiB), and no worker process of its own on a
 // machine with one NUMA node. On GPUs resources.gpuMemory becomes
 // --gpu-memory-utilization. What the model file says wins.
 //

@@ -234,6 +234,9 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		if err != nil {
 			return Command{}, err
 		}
+		if alt, ok := moduleRow(r.Spec.Engine, program); ok {
+			row, c.Health = alt, alt.health
+		}
 		if p.Manual != nil {
 			if err := p.Manual.Check(r.Spec.Engine, program, r.Spec.Args); err != nil {
 				return Command{}, err

@@ -164,6 +164,7 @@ type Meta struct {
 	Start   string              `json:"start,omitempty"` // functions.StartWarm or StartPlain
 	Note    string              `json:"start_note,omitempty"`
 	Key     string              `json:"key,omitempty"` // what the engine wants from whoever asks it
+	Health  string              `json:"health,omitempty"`
 }
 
 // ParseMeta reads the notes of a process of the keeper.

@@ -241,7 +241,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	meta := Meta{
 		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
 		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
-		Key: cmd.Key,
+		Key: cmd.Key, Health: cmd.Health,
 	}
 	switch next, ended := r.vacant(ctx); {
 	case ended:
@@ -620,6 +620,9 @@ func (r *Replica) adopting(ctx context.Context) state {
 	}
 	cmd := engine.Adopted(m.Spec, m.Model, m.Port)
 	cmd.Key = m.Key
+	if m.Health != "" {
+		cmd.Health = m.Health
+	}
 	r.eng = r.o.Dial(cmd)
 	r.now.Endpoint, r.now.Key = cmd.URL, cmd.Key
 	next, _ := r.booting(ctx, m.Started, m.Started.Add(m.Spec.Deadlines.Start.Std()+probeWait), nil, false)
