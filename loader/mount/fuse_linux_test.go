@@ -2,17 +2,14 @@ package mount
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,68 +26,6 @@ func TestMain(m *testing.M) {
 		return
 	}
 	goleak.VerifyTestMain(m)
-}
-
-// tap lets bytes through up to a mark of each file.
-type tap struct {
-	files map[string][]byte
-	mu    sync.Mutex
-	here  map[string]int64
-	asked []string
-	next  chan struct{}
-	err   error
-}
-
-func newTap(files map[string][]byte) *tap {
-	return &tap{files: files, here: map[string]int64{}, next: make(chan struct{})}
-}
-
-func (t *tap) open(name string, upTo int64, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.here[name], t.err = upTo, err
-	close(t.next)
-	t.next = make(chan struct{})
-}
-
-func (t *tap) all() {
-	for name, b := range t.files {
-		t.open(name, int64(len(b)), nil)
-	}
-}
-
-func (t *tap) ReadAt(ctx context.Context, name string, b []byte, off int64) (int, error) {
-	for {
-		t.mu.Lock()
-		here, next, err := t.here[name], t.next, t.err
-		t.asked = append(t.asked, fmt.Sprint(name, off))
-		t.mu.Unlock()
-		if err != nil {
-			return 0, err
-		}
-		if here >= off+int64(len(b)) {
-			return copy(b, t.files[name][off:]), nil
-		}
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-	}
-}
-
-func (t *tap) list() (out []File) {
-	for name, b := range t.files {
-		out = append(out, File{name, int64(len(b))})
-	}
-	return out
-}
-
-func random(n int) []byte {
-	b := make([]byte, n)
-	r := rand.NewChaCha8([32]byte{1})
-	r.Read(b)
-	return b
 }
 
 // mounted makes a mount, or skips where there can be none.
@@ -242,17 +177,6 @@ func TestInterrupted(t *testing.T) {
 	cmd.Wait()
 	if d := time.Since(began); d > 2*time.Second {
 		t.Errorf("took %s to die", d)
-	}
-}
-
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatal("never")
-		}
 	}
 }
 

@@ -50,8 +50,11 @@ func load(ctx context.Context, o *Options, percent func(int)) (*checkpoint, erro
 		percent(int(done * 100 / total))
 		return ctx.Err() == nil
 	}
-	if o.Copy {
-		c.model, err = llama.Copy(o.Model, cfg, o.Threads, report)
+	copies := o.Copy || o.WeightsFrom != ""
+	if copies {
+		from, end := o.weights(ctx)
+		c.model, err = llama.Copy(o.Model, cfg, o.Threads, from, report)
+		end()
 	} else {
 		c.model, err = llama.Open(o.Model, cfg, o.Threads)
 	}
@@ -59,7 +62,7 @@ func load(ctx context.Context, o *Options, percent func(int)) (*checkpoint, erro
 		<-tokenizer
 		return nil, err
 	}
-	if !o.Copy {
+	if !copies {
 		c.model.Touch(report)
 	}
 	p := <-tokenizer

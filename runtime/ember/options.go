@@ -32,6 +32,10 @@ type Options struct {
 	// Copy reads the weights into memory, in the order of the files, instead of
 	// mapping them: for files that are still arriving, or that will not stay.
 	Copy bool
+	// WeightsFrom is a server that has the files of weights, which the folder may
+	// then lack: unix: and the path of a socket, on which GET /NAME answers with
+	// a whole file. They are copied into memory as they come.
+	WeightsFrom string
 
 	ChatTemplate    string        // names a family where the checkpoint's is unknown
 	ShutdownTimeout time.Duration // how long running sequences may go on after the context ends
@@ -39,6 +43,9 @@ type Options struct {
 	// Testing aids, for platforms that want a slow model: a pause before it is ready,
 	// and one after each pass that made a token.
 	ReadyDelay, TokenDelay time.Duration
+	// BootDelay is one more: a pause before the checkpoint is looked at, as an
+	// interpreter makes.
+	BootDelay time.Duration
 
 	// NotifySocket is where progress and readiness are pushed (sd_notify): the path
 	// of a unix datagram socket, or @name. Main takes it from NOTIFY_SOCKET.
@@ -80,6 +87,9 @@ func (o *Options) defaults() error {
 	if o.MaxLen < 0 {
 		return fmt.Errorf("--max-model-len %d is negative", o.MaxLen)
 	}
+	if o.WeightsFrom != "" && !strings.HasPrefix(o.WeightsFrom, unixScheme) {
+		return fmt.Errorf("--weights-from %q: want unix:PATH", o.WeightsFrom)
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -103,8 +113,10 @@ func parse(args []string, stderr io.Writer) (Options, error) {
 	f.IntVar(&o.MaxQueued, "max-num-queued-reqs", 1024, "requests that may wait; beyond them 503")
 	f.IntVar(&o.Threads, "threads", 0, "threads that share a pass; default all processors")
 	f.BoolVar(&o.Copy, "copy", false, "read the weights into memory instead of mapping them: for files that are still arriving, or that will not stay")
+	f.StringVar(&o.WeightsFrom, "weights-from", "", "`server` of the files of weights, where they are not in the folder: unix: and the path of a socket; implies --copy")
 	f.StringVar(&o.ChatTemplate, "chat-template", "", "`family` of the chat template, where the checkpoint's is unknown: plain, chatml, llama3, llama2, mistral")
 	f.Float64Var(&shutdown, "shutdown-timeout", 0, "`seconds` that running sequences may go on after SIGTERM")
+	f.DurationVar(&o.BootDelay, "boot-delay", 0, "testing aid: wait so long before looking at the checkpoint")
 	f.DurationVar(&o.ReadyDelay, "ready-delay", 0, "testing aid: wait so long before being ready")
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "testing aid: wait so long after each token")
 	if err := f.Parse(args); err != nil {

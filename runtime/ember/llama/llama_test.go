@@ -213,7 +213,7 @@ func TestCopyAgrees(t *testing.T) {
 		for i, open := range []func() (*llama.Model, error){
 			func() (*llama.Model, error) { return llama.Open(dir, c, 1) },
 			func() (*llama.Model, error) {
-				return llama.Copy(dir, c, 1, func(int64, int64) bool { return true })
+				return llama.Copy(dir, c, 1, nil, func(int64, int64) bool { return true })
 			},
 		} {
 			m, err := open()

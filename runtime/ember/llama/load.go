@@ -44,9 +44,10 @@ func Open(dir string, c Config, threads int) (*Model, error) {
 }
 
 // Copy is Open for files that are still arriving or will not stay: the weights
-// are read into memory; see [safetensors.CopyFolder].
-func Copy(dir string, c Config, threads int, report func(done, total int64) bool) (*Model, error) {
-	set, err := safetensors.CopyFolder(dir, report)
+// are read into memory, from the folder or from where from has them; see
+// [safetensors.CopyFolder].
+func Copy(dir string, c Config, threads int, from safetensors.From, report func(done, total int64) bool) (*Model, error) {
+	set, err := safetensors.CopyFolder(dir, from, report)
 	if err != nil {
 		return nil, err
 	}

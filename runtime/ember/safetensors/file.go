@@ -40,32 +40,47 @@ const maxIndex = 64 << 20
 // model.safetensors.index.json names, of a checkpoint's folder.
 func OpenFolder(dir string) (*Set, error) { return openFolder(dir, Open) }
 
+// From opens a file of weights for reading from its beginning, and tells its
+// size in bytes.
+type From func(name string) (io.ReadCloser, int64, error)
+
 // CopyFolder is OpenFolder for files that will not stay, or are still arriving:
 // they are read into memory of the process's own, each once and from its
-// beginning to its end, the files in the order of their names. report hears how
-// far it is after each piece and ends the reading when it returns false.
-func CopyFolder(dir string, report func(done, total int64) bool) (*Set, error) {
-	return openFolder(dir, func(paths ...string) (*Set, error) {
-		c := copying{report: report}
-		for _, p := range paths {
-			st, err := os.Stat(p)
+// beginning to its end, the files in the order of their names. Weights that from
+// has need not be in the folder; nil is the folder itself. report hears how far
+// it is after each piece and ends the reading when it returns false.
+func CopyFolder(dir string, from From, report func(done, total int64) bool) (*Set, error) {
+	c := copying{from: from, report: report}
+	if from == nil {
+		c.from = func(name string) (io.ReadCloser, int64, error) {
+			f, size, err := regular(filepath.Join(dir, name))
 			if err != nil {
-				return nil, err
+				return nil, 0, err // never a typed nil
 			}
-			c.total += st.Size()
+			return f, int64(size), nil
 		}
-		return open(c.file, paths...)
-	})
+	}
+	if from != nil {
+		if _, err := os.Stat(filepath.Join(dir, indexName)); errors.Is(err, fs.ErrNotExist) {
+			return c.open(filepath.Join(dir, oneName))
+		}
+	}
+	return openFolder(dir, c.open)
 }
 
+const (
+	oneName   = "model.safetensors"
+	indexName = "model.safetensors.index.json"
+)
+
 func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, error) {
-	one := filepath.Join(dir, "model.safetensors")
+	one := filepath.Join(dir, oneName)
 	if _, err := os.Stat(one); err == nil {
 		return open(one)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	index := filepath.Join(dir, "model.safetensors.index.json")
+	index := filepath.Join(dir, indexName)
 	st, err := os.Stat(index)
 	if err != nil {
 		return nil, fmt.Errorf("%s has neither model.safetensors nor model.safetensors.index.json", dir)
@@ -161,19 +176,46 @@ var ErrStopped = errors.New("stopped")
 
 // copying reads files into memory.
 type copying struct {
+	from        From
 	done, total int64
 	report      func(done, total int64) bool
+	next        []opened
+}
+
+type opened struct {
+	io.ReadCloser
+	size int64
+}
+
+// open opens all files before the first is read: the total is known then, and
+// one that is missing is told at once.
+func (c *copying) open(paths ...string) (*Set, error) {
+	defer func() {
+		for _, f := range c.next {
+			f.Close()
+		}
+	}()
+	for _, p := range paths {
+		r, size, err := c.from(filepath.Base(p))
+		if err != nil {
+			return nil, err
+		}
+		c.next = append(c.next, opened{r, size})
+		if size <= 0 || int64(int(size)) != size {
+			return nil, fmt.Errorf("%s: %d bytes are too few or too many for a safetensors file", p, size)
+		}
+		c.total += size
+	}
+	return open(c.file, paths...)
 }
 
 func (c *copying) file(path string) ([]byte, error) {
-	f, size, err := regular(path)
-	if err != nil {
-		return nil, err
-	}
+	f := c.next[0]
+	c.next = c.next[1:]
 	defer f.Close()
-	all, err := memory(size)
+	all, err := memory(int(f.size))
 	if err != nil {
-		return nil, fmt.Errorf("%s: no memory for %d bytes: %w", path, size, err)
+		return nil, fmt.Errorf("%s: no memory for %d bytes: %w", path, f.size, err)
 	}
 	for at := 0; at < len(all); {
 		b := all[at:min(at+piece, len(all))]

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -205,7 +206,7 @@ func TestFolder(t *testing.T) {
 			}
 		}
 		open := map[string]func(string) (*Set, error){"mapped": OpenFolder, "copied": func(dir string) (*Set, error) {
-			return CopyFolder(dir, func(int64, int64) bool { return true })
+			return CopyFolder(dir, nil, func(int64, int64) bool { return true })
 		}}
 		for how, open := range open {
 			s, err := open(dir)
@@ -251,7 +252,7 @@ func TestCopy(t *testing.T) {
 	}
 	defer mapped.Close()
 	var last int64
-	copied, err := CopyFolder(dir, func(done, total int64) bool {
+	copied, err := CopyFolder(dir, nil, func(done, total int64) bool {
 		if done <= last || total != mapped.Size() {
 			t.Errorf("%d of %d after %d", done, total, last)
 		}
@@ -267,14 +268,37 @@ func TestCopy(t *testing.T) {
 			t.Error(n)
 		}
 	}
+	away := filepath.Join(t.TempDir(), "away")
+	if err := os.Mkdir(away, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "model.safetensors.index.json"), filepath.Join(away, "model.safetensors.index.json")); err != nil {
+		t.Fatal(err)
+	}
+	// The weights from elsewhere, the index from the folder.
+	from := func(name string) (io.ReadCloser, int64, error) {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		return io.NopCloser(bytes.NewReader(b)), int64(len(b)), err
+	}
+	elsewhere, err := CopyFolder(away, from, func(int64, int64) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(elsewhere.Bytes("b"), mapped.Bytes("b")) {
+		t.Error("other bytes")
+	}
+	elsewhere.Close()
+	if err := os.Rename(filepath.Join(away, "model.safetensors.index.json"), filepath.Join(dir, "model.safetensors.index.json")); err != nil {
+		t.Fatal(err)
+	}
 	n := 0
-	if _, err := CopyFolder(dir, func(int64, int64) bool { n++; return n < 2 }); !errors.Is(err, ErrStopped) || n != 2 {
+	if _, err := CopyFolder(dir, nil, func(int64, int64) bool { n++; return n < 2 }); !errors.Is(err, ErrStopped) || n != 2 {
 		t.Error(n, err)
 	}
 	if err := os.Truncate(filepath.Join(dir, "b.safetensors"), 100); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := CopyFolder(dir, func(int64, int64) bool { return true }); err == nil || !strings.Contains(err.Error(), "b.safetensors") {
+	if _, err := CopyFolder(dir, nil, func(int64, int64) bool { return true }); err == nil || !strings.Contains(err.Error(), "b.safetensors") {
 		t.Error(err)
 	}
 }
