@@ -309,7 +309,7 @@ func (h *hearth) Suspect(socket string) {
 	h.mu.Lock()
 	for _, p := range h.parents {
 		if p.socket == socket {
-			p.deaf++
+			p.deaf = max(p.deaf, warmDeaf-1) // if it does not answer now either, it goes
 		}
 	}
 	h.mu.Unlock()

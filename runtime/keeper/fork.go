@@ -12,7 +12,7 @@ import (
 
 // forkWait bounds the conversation with a parent: one that hangs costs a start
 // this much, and the keeper nothing.
-const forkWait = 3 * time.Second
+const forkWait = 5 * time.Second
 
 // maxForks bounds the conversations under way.
 const maxForks = 16

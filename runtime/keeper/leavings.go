@@ -28,17 +28,17 @@ func (l leaving) due() time.Time { return l.born.Add(claimAfter[l.tries]) }
 
 // claim looks for the owners of what was created, and says when to look again.
 func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
-	var names []string
+	due := map[uint64]bool{}
 	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool {
 		return l.inode == 0 || shmInode(l.name) != l.inode
 	})
 	for i := range k.unclaimed {
 		if l := &k.unclaimed[i]; !l.due().After(now) {
-			names = append(names, l.name)
+			due[l.inode] = true
 			l.tries++
 		}
 	}
-	if len(names) > 0 && len(k.byPID) > 0 {
+	if len(due) > 0 && len(k.byPID) > 0 {
 		for _, c := range kindred() {
 			p := k.byPID[c.group]
 			if p == nil {
@@ -47,16 +47,17 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 			if p == nil || c.zombie {
 				continue
 			}
-			for _, name := range uses(c.pid, names) {
-				i := slices.IndexFunc(k.unclaimed, func(l leaving) bool { return l.name == name })
-				if i < 0 {
-					continue // another one of the group was first
+			for _, inode := range uses(c.pid, due) {
+				// A semaphore has two names for a moment; both are its own.
+				for _, l := range k.unclaimed {
+					if l.inode == inode {
+						if p.shared == nil {
+							p.shared = map[string]uint64{}
+						}
+						p.shared[l.name] = inode
+					}
 				}
-				if p.shared == nil {
-					p.shared = map[string]uint64{}
-				}
-				p.shared[name] = k.unclaimed[i].inode
-				k.unclaimed = slices.Delete(k.unclaimed, i, i+1)
+				k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool { return l.inode == inode })
 			}
 		}
 	}
@@ -79,18 +80,17 @@ func (p *proc) clear(orphans []leaving) {
 	// Killed between the creation of something and our look at it: if nobody at
 	// all uses it, it was this one's.
 	if len(orphans) > 0 {
-		var names []string
+		free := map[uint64]bool{}
 		for _, l := range orphans {
-			names = append(names, l.name)
+			free[l.inode] = l.inode != 0
 		}
-		used := map[string]bool{}
 		for _, c := range kindred() {
-			for _, name := range uses(c.pid, names) {
-				used[name] = true
+			for _, inode := range uses(c.pid, free) {
+				delete(free, inode)
 			}
 		}
 		for _, l := range orphans {
-			if !used[l.name] && l.inode != 0 && shmInode(l.name) == l.inode {
+			if free[l.inode] && shmInode(l.name) == l.inode {
 				removeShm(l.name)
 			}
 		}

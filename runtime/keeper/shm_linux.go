@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -79,30 +80,43 @@ func shmInode(name string) uint64 {
 
 func removeShm(name string) { syscall.Unlink(filepath.Join(shmDir, name)) }
 
-// uses tells which of the names a process has mapped or open.
-func uses(pid int, names []string) (found []string) {
+// uses tells which of these files of shared memory a process has mapped or open.
+// A semaphore is mapped under the name it had before it got its own, so it is
+// the inode that tells.
+func uses(pid int, inodes map[uint64]bool) (found []uint64) {
 	proc := "/proc/" + strconv.Itoa(pid)
-	have := map[string]bool{}
+	note := func(ino uint64) {
+		if inodes[ino] && !slices.Contains(found, ino) {
+			found = append(found, ino)
+		}
+	}
 	if maps, err := os.ReadFile(proc + "/maps"); err == nil {
 		for line := range bytes.Lines(maps) {
-			if i := bytes.Index(line, []byte(shmDir+"/")); i >= 0 {
-				have[strings.TrimSpace(string(line[i+len(shmDir)+1:]))] = true
+			if bytes.Contains(line, []byte(shmDir+"/")) {
+				note(mapped(line))
 			}
 		}
 	}
 	if fds, err := os.ReadDir(proc + "/fd"); err == nil {
 		for _, fd := range fds {
-			if to, err := os.Readlink(proc + "/fd/" + fd.Name()); err == nil {
-				if name, ok := strings.CutPrefix(to, shmDir+"/"); ok {
-					have[name] = true
+			if to, err := os.Readlink(proc + "/fd/" + fd.Name()); err == nil && strings.HasPrefix(to, shmDir+"/") {
+				var st unix.Stat_t
+				if unix.Stat(proc+"/fd/"+fd.Name(), &st) == nil {
+					note(st.Ino)
 				}
 			}
 		}
 	}
-	for _, name := range names {
-		if have[name] {
-			found = append(found, name)
-		}
-	}
 	return found
+}
+
+// mapped is the inode of a line of /proc/PID/maps:
+// 7f2c00000000-7f2c10000000 rw-s 00000000 00:18 42       /dev/shm/psm_1
+func mapped(line []byte) uint64 {
+	f := bytes.Fields(line)
+	if len(f) < 6 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(string(f[4]), 10, 64)
+	return n
 }

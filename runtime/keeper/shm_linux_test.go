@@ -19,3 +19,16 @@ func FuzzParseInotify(f *testing.F) {
 		f.Error(got)
 	}
 }
+
+func TestMapped(t *testing.T) {
+	for line, want := range map[string]uint64{
+		"7f2c00000000-7f2c10000000 rw-s 00000000 00:18 42       /dev/shm/psm_1":            42,
+		"7f2c00000000-7f2c10000000 rw-s 00000000 00:18 43   /dev/shm/sem.Ot0lnK (deleted)": 43,
+		"7f2c00000000-7f2c10000000 rw-p 00000000 00:00 0":                                  0,
+		"": 0,
+	} {
+		if got := mapped([]byte(line)); got != want {
+			t.Errorf("%s: %d", line, got)
+		}
+	}
+}

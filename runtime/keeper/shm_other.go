@@ -9,4 +9,4 @@ func shmInode(string) uint64 { return 0 }
 
 func removeShm(string) {}
 
-func uses(int, []string) []string { return nil }
+func uses(int, map[uint64]bool) []uint64 { return nil }

@@ -31,7 +31,7 @@ import time
 import types
 
 MAX_LINE = 4 << 20
-TURN = 2.0  # seconds that one who connected may take
+TURN = 4.0  # seconds that one who connected may take
 BURST, WITHIN = 16, 10.0  # so many forks in so many seconds, then no more
 PR_SET_PDEATHSIG = 1
 
@@ -92,7 +92,9 @@ def main():
     began = time.monotonic()
     # Imports look where the program's own would, and not in our folder.
     sys.path[0] = os.path.dirname(os.path.realpath(program))
-    before = dict(os.environb)
+    # As it was given: Python itself adds to it (LC_CTYPE), for engines as well.
+    with open("/proc/self/environ", "rb") as f:
+        before = dict(kv.partition(b"=")[::2] for kv in f.read().split(b"\0") if kv)
     plain = os.environ._data
     os.environ._data = os.environb._data = watched = Watched(plain)
     # What is compiled here no engine compiles again.
