@@ -164,7 +164,7 @@ func (b *bench) stream(ctx context.Context) error {
 
 // makeModel mints a checkpoint of about so many bytes.
 func makeModel(dir string, want int64) (size int64, err error) {
-	s := mint.Shape{Hidden: 512, Inter: 1408, Layers: 1, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 8192, MaxPos: 256}
+	s := mint.Shape{Hidden: 512, Inter: 1408, Layers: 1, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 8192, MaxPos: 1024}
 	layer := int64(2 * (s.Hidden*s.Hidden*3 + 3*s.Hidden*s.Inter)) // BF16
 	s.Layers = int(max(1, (want-int64(2*s.Vocab*s.Hidden))/layer))
 	if _, err := mint.Folder(dir, s, "What is thaw? It is what ice does in spring.", 5); err != nil {

@@ -64,9 +64,27 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
+// pause waits for d; false when ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
 // work loads and runs the loop; it returns when ctx has ended and all is drained.
 func (s *server) work(ctx context.Context, n notifier, began time.Time, served chan error) error {
 	n.loading(0)
+	if !pause(ctx, s.o.BootDelay) {
+		return nil
+	}
 	c, err := load(ctx, s.o, n.loading)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -75,14 +93,8 @@ func (s *server) work(ctx context.Context, n notifier, began time.Time, served c
 		return err
 	}
 	defer c.model.Close()
-	if s.o.ReadyDelay > 0 {
-		t := time.NewTimer(s.o.ReadyDelay)
-		defer t.Stop()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
+	if !pause(ctx, s.o.ReadyDelay) {
+		return nil
 	}
 	l := &loop{c: c, maxSeqs: s.o.MaxSeqs, maxBatch: s.o.MaxBatch, maxQueued: s.o.MaxQueued,
 		tokenDelay: s.o.TokenDelay, metrics: s.metrics, wake: make(chan struct{}, 1)}
