@@ -58,7 +58,7 @@ func TestPrepare(t *testing.T) {
 		{name: "ember elsewhere", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineEmber}, Path: "/m"}, environ: []string{"THAW_ENGINE_EMBER=/x/thaw"},
 			argv: "/x/thaw engine ember --model /m --served-model-name tiny --host 127.0.0.1 --port 7001", without: []string{"THAW_ENGINE_EMBER=/x/thaw"}},
 		{name: "vllm", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Env: map[string]string{"HF_TOKEN": "mine", "HF_HUB_OFFLINE": "0"}}, Path: "/m", Notify: "@n"},
-			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --shutdown-timeout 1 --dtype float32 --enforce-eager --kv-cache-memory-bytes 2147483648 --distributed-executor-backend uni",
+			argv: "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --shutdown-timeout 1 --dtype float32 --enforce-eager --kv-cache-memory-bytes 268435456 --distributed-executor-backend uni",
 			env:  []string{"HF_TOKEN=mine", "HF_HUB_OFFLINE=0", "TORCHDYNAMO_DISABLE=1", "VLLM_ENABLE_V1_MULTIPROCESSING=0"}, without: []string{"HF_HUB_OFFLINE=1", "NOTIFY_SOCKET=@n"}},
 		{name: "vllm on GPUs", r: Request{Spec: gpus, Path: "/m", GPUs: []int{1, 3}, GPUMemory: 80 << 30},
 			argv:    "/bin/vllm serve /m --served-model-name tiny --host 127.0.0.1 --port 7001 --tensor-parallel-size 2 --gpu-memory-utilization 0.500 --shutdown-timeout 1 --enable-lora --max-loras 2 --max-lora-rank 64 --max-model-len=4096",

@@ -74,17 +74,21 @@ func vllmOnCPU(r Request, h Host) (args, env []string) {
 const (
 	// kvProgram is what a vLLM takes besides weights and KV cache.
 	kvProgram = 1 << 30
-	// kvMost and kvShare bound the cache of a model that does not say what
-	// memory it takes: a part of what is free.
-	kvMost, kvShare = 4 << 30, 4
+	// The cache of a model that does not say what memory it takes is as large as
+	// its weights, within these, and at most a part of what is free: it is all
+	// written at the start.
+	kvLeast, kvMost, kvShare = 256 << 20, 4 << 30, 4
 )
 
 // kvBytes sizes the KV cache of a vLLM on a CPU: what its memory leaves when
 // weights and program have theirs, at least an eighth of it. Whole MiB.
 func kvBytes(r Request, float32 bool, h Host) int64 {
-	size := min(int64(h.Available)/kvShare, kvMost)
+	w := weights(r.Path, float32)
+	size := max(w, kvLeast)
 	if want := int64(r.Spec.Resources.Memory); want > 0 {
-		size = max(want-weights(r.Path, float32)-kvProgram, want/8)
+		size = max(want-w-kvProgram, want/8)
+	} else {
+		size = min(size, kvMost, max(int64(h.Available)/kvShare, 16<<20))
 	}
 	return max(size>>20, 16) << 20
 }

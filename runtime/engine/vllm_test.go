@@ -43,7 +43,7 @@ func TestOnCPU(t *testing.T) {
 		{name: "memory too small for them", spec: functions.ModelSpec{Resources: functions.Resources{Memory: 2 << 30}}, host: plain,
 			args: "--dtype float32 --enforce-eager --kv-cache-memory-bytes 268435456 --distributed-executor-backend uni", env: "TORCHDYNAMO_DISABLE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0"},
 		{name: "nothing is known of the machine", args: "--dtype float32 --enforce-eager --kv-cache-memory-bytes 16777216", env: "TORCHDYNAMO_DISABLE=1"},
-		{name: "two nodes", host: Host{Available: 64 << 30, Nodes: 2, BF16: true}, args: "--enforce-eager --kv-cache-memory-bytes 4294967296", env: "TORCHDYNAMO_DISABLE=1"},
+		{name: "two nodes", host: Host{Available: 64 << 30, Nodes: 2, BF16: true}, args: "--enforce-eager --kv-cache-memory-bytes 2147483648", env: "TORCHDYNAMO_DISABLE=1"},
 		{name: "everything said", host: plain, spec: functions.ModelSpec{Args: []string{"--dtype", "auto", "-O1", "--kv_cache_memory_bytes=1000", "--distributed-executor-backend", "mp"}}},
 		{name: "said by environment", host: plain, spec: functions.ModelSpec{Args: []string{"--dtype", "auto", "--compilation-config.mode=0", "--compilation-config", "0"},
 			Env: map[string]string{"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0"}}},

@@ -113,6 +113,7 @@ type keep struct {
 	ooms    int64 // the kernel's count, as last read
 	// unclaimed is what was just created in shared memory.
 	unclaimed []leaving
+	ended     time.Time // of a process, the last
 
 	forks map[string]*forking        // conversations with parents, by id
 	early map[int]syscall.WaitStatus // ends of processes that a parent may be about to name
@@ -192,7 +193,7 @@ func (k *keep) run(ctx context.Context) error {
 		case name, ok := <-created:
 			if !ok {
 				created = nil
-			} else if len(k.byPID) > 0 && len(k.unclaimed) < 1024 {
+			} else if (len(k.byPID) > 0 || time.Since(k.ended) < time.Second) && len(k.unclaimed) < 1024 {
 				k.unclaimed = append(k.unclaimed, leaving{name: name, inode: shmInode(name), born: time.Now()})
 				claim.Reset(claimAfter[0])
 			}
@@ -442,10 +443,10 @@ func (k *keep) over(pid int, ws syscall.WaitStatus) {
 		e.Code = ws.ExitStatus()
 	}
 	p.Exit = e
-	orphans := slices.Clone(k.unclaimed)
+	k.ended = e.At
 	go func() {
 		p.journal.finish(drainLog)
-		p.clear(orphans)
+		p.clear()
 		select {
 		case k.drained <- p:
 		case <-k.stop:

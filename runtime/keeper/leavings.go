@@ -61,7 +61,20 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 			}
 		}
 	}
-	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool { return l.tries >= len(claimAfter) })
+	free := map[uint64]bool{}
+	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool {
+		if l.tries < len(claimAfter) {
+			return false
+		}
+		// Killed between the creation of something and our look at it.
+		if k.ended.After(l.born.Add(-endedLate)) {
+			free[l.inode] = true
+		}
+		return true
+	})
+	if len(free) > 0 {
+		k.orphaned(free)
+	}
 	for _, l := range k.unclaimed {
 		if d := max(l.due().Sub(now), time.Millisecond); !more || d < again {
 			again, more = d, true
@@ -70,29 +83,30 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 	return again, more
 }
 
-// clear removes what a process has left. Its group is gone.
-func (p *proc) clear(orphans []leaving) {
-	for name, inode := range p.shared {
-		if shmInode(name) == inode {
+// endedLate: the end of a process and what it created before are told on two
+// ways, in any order.
+const endedLate = 100 * time.Millisecond
+
+// orphaned removes files of shared memory that nobody at all uses, which were
+// made while a process of ours was about to end.
+func (k *keep) orphaned(free map[uint64]bool) {
+	for _, c := range kindred() {
+		for _, inode := range uses(c.pid, free) {
+			delete(free, inode)
+		}
+	}
+	for _, name := range shmNames() {
+		if inode := shmInode(name); free[inode] {
 			removeShm(name)
 		}
 	}
-	// Killed between the creation of something and our look at it: if nobody at
-	// all uses it, it was this one's.
-	if len(orphans) > 0 {
-		free := map[uint64]bool{}
-		for _, l := range orphans {
-			free[l.inode] = l.inode != 0
-		}
-		for _, c := range kindred() {
-			for _, inode := range uses(c.pid, free) {
-				delete(free, inode)
-			}
-		}
-		for _, l := range orphans {
-			if free[l.inode] && shmInode(l.name) == l.inode {
-				removeShm(l.name)
-			}
+}
+
+// clear removes what a process has left. Its group is gone.
+func (p *proc) clear() {
+	for name, inode := range p.shared {
+		if shmInode(name) == inode {
+			removeShm(name)
 		}
 	}
 	if p.scratch != "" {

@@ -78,6 +78,14 @@ func shmInode(name string) uint64 {
 	return st.Ino
 }
 
+func shmNames() (names []string) {
+	entries, _ := os.ReadDir(shmDir)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
 func removeShm(name string) { syscall.Unlink(filepath.Join(shmDir, name)) }
 
 // uses tells which of these files of shared memory a process has mapped or open.

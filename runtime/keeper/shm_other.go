@@ -7,6 +7,8 @@ func watchShm(<-chan struct{}) <-chan string { return nil }
 
 func shmInode(string) uint64 { return 0 }
 
+func shmNames() []string { return nil }
+
 func removeShm(string) {}
 
 func uses(int, map[uint64]bool) []uint64 { return nil }

@@ -2,10 +2,17 @@ package replica
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
-	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,147 +20,714 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
-// A real vLLM, where one is installed: THAW_ENGINE_VLLM is its program,
-// THAW_VLLM_MODEL a checkpoint that it can serve without a GPU.
-func TestVLLM(t *testing.T) {
-	model := os.Getenv("THAW_VLLM_MODEL")
-	if os.Getenv("THAW_ENGINE_VLLM") == "" || model == "" {
+// grove is a real vLLM, where one is installed: THAW_ENGINE_VLLM is its
+// program, THAW_VLLM_MODEL a checkpoint that it can serve without a GPU. One
+// plain server is shared by what does it no harm; faults have servers of their
+// own, forked from a warm interpreter.
+type grove struct {
+	*workbench
+	model   string
+	parent  string          // socket; "" before there is one
+	shared  map[string]bool // names in shared memory when it began
+	scratch string
+	warm    func(cmd engine.Command) (string, string)
+}
+
+func newGrove(t *testing.T) *grove {
+	t.Helper()
+	g := &grove{model: os.Getenv("THAW_VLLM_MODEL"), shared: map[string]bool{}}
+	if os.Getenv("THAW_ENGINE_VLLM") == "" || g.model == "" {
 		const why = "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set"
 		if os.Getenv("THAW_REQUIRE") == "all" {
 			t.Fatal(why)
 		}
 		t.Skip(why)
 	}
-	b := newBench(t)
-	options := func(id string) Options {
-		o := b.options(id)
-		o.Stager = inPlace{}
-		o.Dir = ""
-		o.Spec = functions.ModelSpec{
-			Source: model, Engine: functions.EngineVLLM,
-			Args: []string{"--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "33554432"},
-			Env:  map[string]string{"TORCHDYNAMO_DISABLE": "1", "VLLM_TARGET_DEVICE": "cpu"},
-			Deadlines: functions.Deadlines{Stage: functions.Duration(time.Minute), Start: functions.Duration(5 * time.Minute),
-				FirstToken: functions.Duration(time.Minute), Hang: functions.Duration(3 * time.Second), Drain: functions.Duration(30 * time.Second)},
-		}
-		return o
+	for _, n := range sharedMemory() {
+		g.shared[n] = true
 	}
-	start := func(t *testing.T, id string) *life {
-		l := live(t, options(id), New)
-		st := l.wait(functions.Ready, 5*time.Minute)
-		t.Logf("READY: %v", st.Phases)
-		return l
+	g.workbench = newBench(t)
+	g.scratch = keeper.ScratchRoot(g.dir)
+	return g
+}
+
+// options of a replica of the model; deadlines are the defaults but for start.
+func (g *grove) options(id string, change ...func(*Options)) Options {
+	o := g.workbench.options(id)
+	o.Stager, o.Dir, o.Scratch, o.Warm = beside{g.dir}, g.dir, g.scratch, g.warm
+	o.Spec = functions.ModelSpec{
+		Source: g.model, Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "256", "--max-num-seqs", "8"},
+		Env:       map[string]string{"VLLM_SERVER_DEV_MODE": "1"},
+		Resources: functions.Resources{Memory: 1 << 30}, Deadlines: functions.Defaults().Deadlines,
 	}
-	// core is the process of the group that is not its leader.
-	core := func(t *testing.T, pid int) int {
-		out, err := exec.Command("ps", "-eo", "pid=,pgid=,args=").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(out)) {
-			f := strings.Fields(line)
-			if len(f) > 2 && f[1] == strconv.Itoa(pid) && strings.Contains(line, "EngineCore") {
-				n, _ := strconv.Atoi(f[0])
-				return n
+	for _, f := range change {
+		f(&o)
+	}
+	return o
+}
+
+// ready starts a replica and waits for it.
+func (g *grove) ready(t *testing.T, id string, change ...func(*Options)) *life {
+	t.Helper()
+	began := time.Now()
+	l := live(t, g.options(id, change...), New)
+	st := l.wait(functions.Ready, 5*time.Minute)
+	t.Logf("%s READY after %v, %s %s", id, time.Since(began).Round(10*time.Millisecond), st.Start, st.StartNote)
+	return l
+}
+
+// kindle starts a warm interpreter for engines like this one. It is ready some
+// seconds later.
+func (g *grove) kindle(t *testing.T) (ready func()) {
+	t.Helper()
+	cmd, err := engine.Programs{}.Prepare(engine.Request{Spec: g.options("x").Spec, Name: "m", Path: g.model, Port: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := warm.Look(cmd.Argv[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := warm.Install(g.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(g.dir, "warm.sock")
+	_, err = g.client.Spawn(t.Context(), keeper.Process{ID: "warm-1", Argv: env.Argv(script, socket, warm.Row("vllm")), Env: warm.Scrub(cmd.Env)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		began := time.Now()
+		var facts warm.Facts
+		for end := time.Now().Add(3 * time.Minute); ; pause() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			facts, err = warm.Ask(ctx, socket)
+			cancel()
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("no warm interpreter: %v", err)
 			}
 		}
-		t.Fatal("no EngineCore")
-		return 0
-	}
-	gonePIDs := func(t *testing.T, pids ...int) {
-		for _, p := range pids {
-			eventually(t, "no process of it is left", func() bool { return gone(p) })
+		t.Logf("warm interpreter: waited %v, %.1f s of imports, %d MiB", time.Since(began).Round(time.Millisecond), facts.Imports, facts.Bytes>>20)
+		if why := facts.Unfit(); why != "" {
+			t.Fatal(why)
+		}
+		g.warm = func(cmd engine.Command) (string, string) {
+			if what := facts.Differs(cmd.Env); what != "" {
+				return "", what + " differs"
+			}
+			return socket, ""
 		}
 	}
-	// stream holds a request open and returns once the first token came.
-	stream := func(t *testing.T, l *life) {
-		ctx, cancel := context.WithCancel(context.Background())
-		req, _ := http.NewRequestWithContext(ctx, "POST", l.Status().Endpoint+"/v1/completions",
-			strings.NewReader(`{"model":"m","prompt":"Hello","stream":true,"max_tokens":500,"ignore_eos":true}`))
-		req.Header.Set("Content-Type", "application/json")
-		res, err := http.DefaultClient.Do(req)
+}
+
+// core is the process of a replica's group that computes.
+func (g *grove) core(t *testing.T, id string) int {
+	t.Helper()
+	leader := g.pid(id)
+	for _, p := range group(leader) {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p))
+		if p != leader && bytes.Contains(name, []byte("EngineCore")) {
+			return p
+		}
+	}
+	t.Fatal("no EngineCore")
+	return 0
+}
+
+// group lists the processes of a group that are alive.
+func group(pgid int) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range all {
+		b, err := os.ReadFile(path)
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		t.Cleanup(func() { cancel(); res.Body.Close(); http.DefaultClient.CloseIdleConnections() })
-		if _, err := bufio.NewReader(res.Body).ReadString('\n'); err != nil {
-			t.Fatal(err)
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if f := strings.Fields(rest); len(f) > 3 && f[0] != "Z" && (f[2] == strconv.Itoa(pgid) || f[3] == strconv.Itoa(pgid)) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			pids = append(pids, pid)
 		}
 	}
-	t.Run("unloaded, and metrics", func(t *testing.T) {
-		l := start(t, "v1")
-		pid := b.pid("v1")
-		c := core(t, pid)
-		m := l.read(t.Context(), 5*time.Second)
-		if m.err != nil || !m.Load || !m.Flow || !m.Counted || m.Tokens == 0 {
+	return pids
+}
+
+func sharedMemory() (names []string) {
+	entries, _ := os.ReadDir("/dev/shm")
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// left is what replicas have left: processes of a group, files of a scratch
+// folder, and names in shared memory that nobody uses.
+func (g *grove) left(leaders ...int) (what []string) {
+	for _, p := range leaders {
+		for _, pid := range group(p) {
+			what = append(what, fmt.Sprintf("process %d of group %d", pid, p))
+		}
+	}
+	entries, _ := os.ReadDir(g.scratch)
+	for _, e := range entries {
+		what = append(what, "scratch folder "+e.Name())
+	}
+	var fresh []string
+	for _, n := range sharedMemory() {
+		if !g.shared[n] {
+			fresh = append(fresh, n)
+		}
+	}
+	if len(fresh) == 0 {
+		return what
+	}
+	// By inode: a semaphore is mapped under the name it had before.
+	used := map[string]bool{}
+	maps, _ := filepath.Glob("/proc/[0-9]*/maps")
+	for _, m := range maps {
+		b, _ := os.ReadFile(m)
+		for line := range bytes.Lines(b) {
+			if f := bytes.Fields(line); len(f) > 5 && bytes.HasPrefix(f[5], []byte("/dev/shm/")) {
+				used[string(f[4])] = true
+			}
+		}
+	}
+	for _, n := range fresh {
+		if st, err := os.Stat("/dev/shm/" + n); err == nil && !used[fmt.Sprint(st.Sys().(*syscall.Stat_t).Ino)] {
+			what = append(what, "shared memory "+n)
+		}
+	}
+	return what
+}
+
+// clean waits until nothing of the groups is left.
+func (g *grove) clean(t *testing.T, leaders ...int) {
+	t.Helper()
+	var what []string
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); pause() {
+		if what = g.left(leaders...); len(what) == 0 {
+			return
+		}
+	}
+	t.Errorf("left: %s", strings.Join(what, ", "))
+}
+
+// post asks the engine as its agent would.
+func post(ctx context.Context, l *life, path string, body any) (*http.Response, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	st := l.Status()
+	req, err := http.NewRequestWithContext(ctx, "POST", st.Endpoint+path, bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+st.Key)
+	return fresh.Do(req)
+}
+
+// fresh keeps no connection: nothing of one test is left to another.
+var fresh = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// answer is the status and body of one request.
+func answer(t *testing.T, l *life, path string, body any) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	res, err := post(ctx, l, path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
+
+// stream holds a request open. It returns once the first token came; end gives
+// what came until the end of the connection, and when.
+func stream(t *testing.T, l *life, tokens int) (end func() (text string, at time.Time)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	res, err := post(ctx, l, "/v1/completions", map[string]any{"model": "m", "prompt": "Hello", "stream": true, "max_tokens": tokens, "ignore_eos": true})
+	if err != nil || res.StatusCode != 200 {
+		t.Fatal(res, err)
+	}
+	in := bufio.NewReader(res.Body)
+	first, err := in.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	type over struct {
+		text string
+		at   time.Time
+	}
+	done := make(chan over, 1)
+	go func() {
+		b, err := io.ReadAll(in)
+		done <- over{first + string(b) + fmt.Sprint(" ", err), time.Now()}
+	}()
+	t.Cleanup(func() { cancel(); res.Body.Close() })
+	return func() (string, time.Time) {
+		t.Helper()
+		select {
+		case o := <-done:
+			return o.text, o.at
+		case <-time.After(time.Minute):
+			t.Fatal("the stream does not end")
+			return "", time.Time{}
+		}
+	}
+}
+
+// slow makes the model's tokens come slowly enough that one can act between them.
+func slow(o *Options) {
+	o.Spec.Args = append(slices.Clone(o.Spec.Args), "--stream-interval", "1")
+}
+
+func TestVLLM(t *testing.T) {
+	g := newGrove(t)
+	t.Run("plain", func(t *testing.T) { g.plain(t, g.kindle(t)) })
+	if g.warm == nil {
+		t.Fatal("no warm interpreter")
+	}
+	t.Run("EngineCore killed while it streams", g.coreKilled)
+	t.Run("ends", g.ends)
+	t.Run("bad input", g.badInput)
+	t.Run("starts and ends", g.startsAndEnds)
+	g.clean(t)
+}
+
+// plain is a server started plainly, with adapters, that sleeps and wakes, and
+// hangs at last. The warm interpreter is imported beside its start.
+func (g *grove) plain(t *testing.T, kindled func()) {
+	dims := shape(t, g.model)
+	for name, rank := range map[string]int{"a": 8, "b": 8, "c": 8, "large": 32} {
+		fullLora(t, filepath.Join(g.dir, name), dims, rank)
+	}
+	l := g.ready(t, "plain", func(o *Options) {
+		o.Spec.Args = append(o.Spec.Args, "--max-loras", "2")
+		for _, n := range []string{"a", "b", "c", "large"} {
+			o.Spec.Adapters = append(o.Spec.Adapters, functions.Adapter{Name: n, Source: "./" + n})
+		}
+	})
+	pid, c := g.pid("plain"), g.core(t, "plain")
+	t.Run("phases", func(t *testing.T) {
+		st := l.Status()
+		var names []string
+		var sum float64
+		for _, p := range st.Phases {
+			sum += p.Duration
+			for _, q := range p.Parts {
+				names = append(names, string(p.Phase)+"/"+q.Name)
+				t.Logf("%-8s %-8s %6.2f s, %2.0f %%", p.Phase, q.Name, q.Duration, 100*q.Duration/st.Phases[len(st.Phases)-1].Start)
+			}
+		}
+		want := []string{"spawn/imports", "spawn/engine", "load/weights", "warmup/warm-up", "warmup/app", "warmup/token"}
+		if !slices.Equal(names, want) {
+			t.Errorf("%v", names)
+		}
+		if st.Start != functions.StartPlain {
+			t.Error(st.Start)
+		}
+		last := st.Phases[len(st.Phases)-1]
+		if total := last.Start + last.Duration; sum < total*0.99 {
+			t.Errorf("phases are %.2f s of %.2f", sum, total)
+		}
+	})
+	t.Run("metrics", func(t *testing.T) {
+		if m := l.read(t.Context(), 5*time.Second); m.err != nil || !m.Load || !m.Flow || !m.Counted || m.Tokens == 0 {
 			t.Errorf("%+v", m)
 		}
-		began := time.Now()
-		l.Unload(time.Second, "idle")
-		if st := l.over(5 * time.Second); st.State != functions.Unloaded {
-			t.Error(st.State, st.Error)
-		}
-		t.Logf("unloaded after %v", time.Since(began))
-		gonePIDs(t, pid, c)
 	})
-	t.Run("EngineCore killed, then API server killed", func(t *testing.T) {
-		l := start(t, "v2")
-		pid := b.pid("v2")
-		c := core(t, pid)
-		stream(t, l)
-		began := time.Now()
-		syscall.Kill(c, syscall.SIGKILL)
-		st := l.over(10 * time.Second)
-		t.Logf("FAILED after %v: %s", time.Since(began), st.Error)
-		if st.State != functions.Failed {
-			t.Error(st.State)
+	t.Run("adapters", func(t *testing.T) {
+		for _, n := range []string{"a", "b", "a", "c"} {
+			if err := l.LoadAdapter(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+			if code, body := answer(t, l, "/v1/completions", map[string]any{"model": n, "prompt": "Hello", "max_tokens": 1}); code != 200 {
+				t.Errorf("%s: %d %s", n, code, body)
+			}
 		}
-		gonePIDs(t, pid, c)
-
-		l = start(t, "v3")
-		pid = b.pid("v3")
-		c = core(t, pid)
-		began = time.Now()
-		syscall.Kill(pid, syscall.SIGKILL)
-		st = l.over(2 * time.Second)
-		t.Logf("FAILED after %v: %s", time.Since(began), st.Error)
-		gonePIDs(t, pid, c)
+		if st := l.Status(); !slices.Equal(st.Adapters, []string{"a", "c"}) || st.AdapterNotes["a"] == "" {
+			t.Error(st.Adapters, st.AdapterNotes)
+		}
+		if code, _ := answer(t, l, "/v1/completions", map[string]any{"model": "b", "prompt": "Hello", "max_tokens": 1}); code != 404 {
+			t.Errorf("one that gave up its slot answers %d", code)
+		}
+		var ae *AdapterError
+		if err := l.LoadAdapter(t.Context(), "large"); !errors.As(err, &ae) || ae.Code != AdapterInvalid {
+			t.Error(err)
+		}
+		// What the engine itself says, if we had not looked.
+		e := l.eng.(adapters)
+		for _, c := range []struct {
+			name, path, code string
+			status           int
+		}{
+			{"large", filepath.Join(g.dir, "large"), AdapterInvalid, 500},
+			{"nowhere", filepath.Join(g.dir, "nowhere"), AdapterNotFound, 404},
+			{"m", filepath.Join(g.dir, "a"), AdapterInvalid, 400},
+			{"a", filepath.Join(g.dir, "a"), AdapterInvalid, 400},
+		} {
+			var se *engine.StatusError
+			err := e.LoadAdapter(t.Context(), c.name, c.path)
+			if !errors.As(err, &se) || se.Status != c.status || codeOf(err) != c.code || engine.AdapterThere(se) != (c.name == "a") {
+				t.Errorf("%s: %v is %s", c.name, err, codeOf(err))
+			}
+		}
 	})
+	t.Run("sleep", func(t *testing.T) {
+		for level := 1; level <= 2; level++ {
+			end := stream(t, l, 40)
+			l.Sleep(level, "test")
+			if text, _ := end(); !strings.Contains(text, "[DONE]") || strings.Contains(text, `"abort"`) {
+				t.Errorf("in flight, it ended with %q", text[max(0, len(text)-300):])
+			}
+			eventually(t, "it sleeps", func() bool { return l.Status().SleepLevel == level })
+			if asleep, err := l.eng.(*engine.Engine).Sleeping(t.Context()); err != nil || !asleep {
+				t.Error(asleep, err)
+			}
+			began := time.Now()
+			l.Rise("test")
+			eventually(t, "it is awake", func() bool { return l.Status().State == functions.Ready })
+			t.Logf("awake from level %d after %v", level, time.Since(began))
+		}
+		if n := l.Status().Adapters; len(n) != 0 {
+			t.Errorf("after a deep sleep: %v", n)
+		}
+		if err := l.LoadAdapter(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+	})
+	kindled()
 	t.Run("EngineCore stopped while it streams", func(t *testing.T) {
-		l := start(t, "v4")
-		pid := b.pid("v4")
-		c := core(t, pid)
-		stream(t, l)
+		end := stream(t, l, 250)
 		syscall.Kill(c, syscall.SIGSTOP)
 		began := time.Now()
-		st := l.over(20 * time.Second)
-		t.Logf("FAILED after %v: %s", time.Since(began), st.Error)
-		if st.State != functions.Failed || !strings.Contains(st.Error, "hung") {
-			t.Error(st.State)
+		st := l.over(30 * time.Second)
+		told := time.Since(began)
+		_, at := end()
+		t.Logf("FAILED after %v: %s; the client knew after %v", told, st.Error, at.Sub(began))
+		if st.State != functions.Failed || !strings.Contains(st.Error, "hung") || told > 17*time.Second || at.Sub(began) > 17*time.Second {
+			t.Error(st.State, told)
 		}
-		gonePIDs(t, pid, c)
+		g.clean(t, pid)
 	})
-	t.Run("ended while loading", func(t *testing.T) {
-		l := live(t, options("v5"), New)
-		eventually(t, "it is spawned", func() bool { return l.LogPath() != "" })
-		pid := b.pid("v5")
+}
+
+// coreKilled: the process that computes dies under a stream; its front then
+// ends with code 0, which is a crash all the same.
+func (g *grove) coreKilled(t *testing.T) {
+	l := g.ready(t, "killed", slow)
+	if st := l.Status(); st.Start != functions.StartWarm {
+		t.Errorf("%s: %s", st.Start, st.StartNote)
+	}
+	pid, c := g.pid("killed"), g.core(t, "killed")
+	end := stream(t, l, 250)
+	began := time.Now()
+	syscall.Kill(c, syscall.SIGKILL)
+	text, at := end()
+	st := l.over(10 * time.Second)
+	t.Logf("client told after %v, FAILED after %v: %s", at.Sub(began), time.Since(began), st.Error)
+	if st.State != functions.Failed || !strings.Contains(st.Error, "EngineCore died unexpectedly") {
+		t.Error(st.State, st.Error)
+	}
+	if d := at.Sub(began); d > time.Second || !strings.Contains(text, `"error"`) {
+		t.Errorf("after %v: %q", d, text[max(0, len(text)-300):])
+	}
+	g.clean(t, pid)
+}
+
+// ends are the ways in which a vLLM does not want to end.
+func (g *grove) ends(t *testing.T) {
+	within := func(t *testing.T, l *life, limit time.Duration, want functions.State) functions.ReplicaStatus {
+		t.Helper()
 		began := time.Now()
-		l.Unload(0, "stopped")
-		if st := l.over(4 * time.Second); st.State != functions.Unloaded {
-			t.Error(st.State)
+		st := l.over(limit + 5*time.Second)
+		d := time.Since(began)
+		t.Logf("%s after %v: %s", st.State, d, st.Error)
+		if st.State != want || d > limit {
+			t.Errorf("%s %s after %v, want %s within %v", st.State, st.Error, d, want, limit)
 		}
-		t.Logf("after %v", time.Since(began))
-		gonePIDs(t, pid)
+		return st
+	}
+	t.Run("idle", func(t *testing.T) {
+		l := g.ready(t, "e1")
+		pid := g.pid("e1")
+		l.Unload(30*time.Second, "idle")
+		within(t, l, 4*time.Second, functions.Unloaded)
+		g.clean(t, pid)
 	})
-	t.Run("bad flag", func(t *testing.T) {
-		o := options("v6")
-		o.Spec.Args = append(o.Spec.Args, "--no-such-flag")
-		st := live(t, o, New).over(2 * time.Minute)
-		t.Log(st.Error)
-		if !strings.Contains(st.Error, "unrecognized arguments: --no-such-flag") {
+	t.Run("a stream that outlasts the drain", func(t *testing.T) {
+		l := g.ready(t, "e2", slow)
+		pid, c := g.pid("e2"), g.core(t, "e2")
+		end := stream(t, l, 250)
+		syscall.Kill(c, syscall.SIGSTOP) // or it would be over too soon
+		l.Unload(time.Second, "stopped")
+		within(t, l, 3*time.Second, functions.Unloaded)
+		end()
+		g.clean(t, pid)
+	})
+	t.Run("a stream that does not", func(t *testing.T) {
+		l := g.ready(t, "e3", slow)
+		pid := g.pid("e3")
+		end := stream(t, l, 40)
+		l.Unload(30*time.Second, "stopped")
+		if text, _ := end(); !strings.Contains(text, "[DONE]") || strings.Contains(text, "abort") {
+			t.Errorf("%q", text[max(0, len(text)-300):])
+		}
+		within(t, l, 4*time.Second, functions.Unloaded)
+		g.clean(t, pid)
+	})
+	t.Run("API server hangs", func(t *testing.T) {
+		l := g.ready(t, "e4")
+		pid := g.pid("e4")
+		syscall.Kill(pid, syscall.SIGSTOP)
+		l.Unload(time.Second, "stopped")
+		within(t, l, 3*time.Second, functions.Unloaded)
+		g.clean(t, pid)
+	})
+	t.Run("API server killed, EngineCore orphaned", func(t *testing.T) {
+		l := g.ready(t, "e5")
+		pid := g.pid("e5")
+		syscall.Kill(pid, syscall.SIGKILL)
+		st := within(t, l, 2*time.Second, functions.Failed)
+		if !strings.Contains(st.Error, "ended by signal 9") {
 			t.Error(st.Error)
 		}
+		g.clean(t, pid)
 	})
+	t.Run("SIGTERM swallowed during the start", func(t *testing.T) {
+		l := live(t, g.options("e6"), New)
+		eventually(t, "it waits for its EngineCore", func() bool {
+			b, _ := os.ReadFile(l.LogPath())
+			return bytes.Contains(b, []byte("non-default args"))
+		})
+		pid := g.pid("e6")
+		l.Unload(30*time.Second, "stopped")
+		within(t, l, 2*time.Second+500*time.Millisecond, functions.Unloaded)
+		g.clean(t, pid)
+	})
+}
+
+// badInput is told with the engine's own first cause, soon after it knows.
+func (g *grove) badInput(t *testing.T) {
+	// variant is the model with other files.
+	variant := func(t *testing.T, name string, change func(dir string)) func(*Options) {
+		dir := filepath.Join(g.dir, name)
+		if err := os.CopyFS(dir, os.DirFS(g.model)); err != nil {
+			t.Fatal(err)
+		}
+		change(dir)
+		return func(o *Options) { o.Spec.Source = dir }
+	}
+	edit := func(t *testing.T, path, old, new string) {
+		b, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(b, []byte(old)) {
+			t.Fatal(path, err)
+		}
+		if err := os.WriteFile(path, bytes.ReplaceAll(b, []byte(old), []byte(new)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name, id string
+		change   func(t *testing.T) func(*Options)
+		knows    string // what its log says when it knows
+		why      string
+	}{
+		{"a wrong flag", "b1", func(*testing.T) func(*Options) {
+			return func(o *Options) { o.Spec.Args = append(o.Spec.Args, "--no-such-flag") }
+		}, "unrecognized arguments", "vllm ended while loading: bad args: unrecognized arguments: --no-such-flag"},
+		{"a model it does not know", "b2", func(t *testing.T) func(*Options) {
+			return variant(t, "unknown", func(dir string) {
+				edit(t, filepath.Join(dir, "config.json"), `"llama"`, `"nosuch"`)
+			})
+		}, "Transformers does not recognize", "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch`"},
+		{"a shard is missing", "b3", func(t *testing.T) func(*Options) {
+			return variant(t, "shards", func(dir string) { halve(t, dir) })
+		}, "EngineCore failed to start", "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing"},
+		{"memory does not suffice", "b4", func(*testing.T) func(*Options) {
+			return func(o *Options) { o.Spec.Args = append(o.Spec.Args, "--kv-cache-memory-bytes", "9000000000000") }
+		}, "EngineCore failed to start", "vllm ended while loading: out of memory: Available memory on node 0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := live(t, g.options(c.id, c.change(t)), New)
+			knew := make(chan time.Time, 1)
+			go func() {
+				for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); pause() {
+					if b, _ := os.ReadFile(l.LogPath()); bytes.Contains(b, []byte(c.knows)) {
+						break
+					}
+				}
+				knew <- time.Now()
+			}()
+			st := l.over(2 * time.Minute)
+			now := time.Now()
+			late := now.Sub(<-knew)
+			t.Logf("%v after the engine knew: %s", late.Round(time.Millisecond), st.Error)
+			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
+				t.Errorf("%s %s", st.State, st.Error)
+			}
+			if late > time.Second {
+				t.Errorf("told %v after the engine knew", late)
+			}
+			g.clean(t)
+		})
+	}
+	t.Run("a chat template that fails", func(t *testing.T) {
+		l := g.ready(t, "b5", variant(t, "template", func(dir string) {
+			if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{ raise_exception('no such role here') }}"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}))
+		// The engine serves completions; chat is answered with its own cause.
+		code, body := answer(t, l, "/v1/chat/completions", map[string]any{"model": "m", "max_tokens": 1, "messages": []any{map[string]string{"role": "user", "content": "Hi"}}})
+		t.Log(code, body)
+		if code != 400 || !strings.Contains(body, "no such role here") {
+			t.Error(code, body)
+		}
+		l.Unload(0, "done")
+		l.over(5 * time.Second)
+	})
+}
+
+// startsAndEnds: many starts, half of them killed at a random point, leave
+// nothing. THAW_VLLM_STARTS is how many.
+func (g *grove) startsAndEnds(t *testing.T) {
+	n := 6
+	if v, err := strconv.Atoi(os.Getenv("THAW_VLLM_STARTS")); err == nil {
+		n = v
+	}
+	took := 3 * time.Second
+	var killed, before int
+	for i := range n {
+		id := fmt.Sprintf("s%d", i)
+		began := time.Now()
+		l := live(t, g.options(id), New)
+		if i%2 == 0 {
+			l.wait(functions.Ready, time.Minute)
+			took = (took + time.Since(began)) / 2
+			pid := g.pid(id)
+			l.Unload(30*time.Second, "done")
+			if st := l.over(10 * time.Second); st.State != functions.Unloaded {
+				t.Errorf("%s: %s %s", id, st.State, st.Error)
+			}
+			g.clean(t, pid)
+			continue
+		}
+		// Who is killed changes too: the front, the one that computes, all.
+		<-time.After(rand.N(took))
+		eventually(t, "it is spawned", func() bool { return l.LogPath() != "" })
+		pid := g.pid(id)
+		victims := group(pid)
+		switch i / 2 % 3 {
+		case 0:
+			syscall.Kill(pid, syscall.SIGKILL)
+		case 1:
+			syscall.Kill(victims[len(victims)-1], syscall.SIGKILL)
+		case 2:
+			syscall.Kill(-pid, syscall.SIGKILL)
+		}
+		killed++
+		if l.Status().State != functions.Ready {
+			before++
+		}
+		if st := l.over(time.Minute); st.State != functions.Failed {
+			t.Errorf("%s: %s", id, st.State)
+		}
+		g.clean(t, pid)
+	}
+	t.Logf("%d starts, %d killed, %d of them before they were ready; one takes %v", n, killed, before, took.Round(10*time.Millisecond))
+}
+
+// beside stages models in place, and what is relative from a folder.
+type beside struct{ dir string }
+
+func (b beside) Stage(_ context.Context, w Want, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
+	if filepath.IsAbs(w.Source) {
+		return Checkpoint{Path: w.Source}, nil
+	}
+	return Checkpoint{Path: filepath.Join(b.dir, w.Source)}, nil
+}
+
+// dims of the attention of a Llama.
+type dims struct {
+	Layers int `json:"num_hidden_layers"`
+	Hidden int `json:"hidden_size"`
+	Heads  int `json:"num_attention_heads"`
+	KV     int `json:"num_key_value_heads"`
+	Dim    int `json:"head_dim"`
+}
+
+func shape(t *testing.T, model string) (d dims) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(model, "config.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &d)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Dim == 0 {
+		d.Dim = d.Hidden / d.Heads
+	}
+	return d
+}
+
+// fullLora writes an adapter that fits the model: queries and values, small weights.
+func fullLora(t *testing.T, dir string, d dims, rank int) {
+	t.Helper()
+	fill := func(n int) []float32 {
+		w := make([]float32, n)
+		for i := range w {
+			w[i] = float32(i%7) * 0.01
+		}
+		return w
+	}
+	var ts []safetensors.Source
+	for i := range d.Layers {
+		for name, out := range map[string]int{"q_proj": d.Heads * d.Dim, "v_proj": d.KV * d.Dim} {
+			p := fmt.Sprintf("base_model.model.model.layers.%d.self_attn.%s.", i, name)
+			ts = append(ts, safetensors.Source{Name: p + "lora_A.weight", Shape: []int{rank, d.Hidden}, Data: fill(rank * d.Hidden)},
+				safetensors.Source{Name: p + "lora_B.weight", Shape: []int{out, rank}, Data: fill(out * rank)})
+		}
+	}
+	write(t, filepath.Join(dir, "adapter_model.safetensors"), func(w io.Writer) error { return safetensors.Write(w, "F32", ts) })
+	config := fmt.Sprintf(`{"peft_type":"LORA","task_type":"CAUSAL_LM","r":%d,"lora_alpha":16,"target_modules":["q_proj","v_proj"],"lora_dropout":0,"bias":"none","fan_in_fan_out":false,"inference_mode":true,"modules_to_save":null}`, rank)
+	write(t, filepath.Join(dir, "adapter_config.json"), func(w io.Writer) error { _, err := io.WriteString(w, config); return err })
+}
+
+// halve makes two shards of a checkpoint by its index, and one of them missing.
+func halve(t *testing.T, dir string) {
+	t.Helper()
+	ts, err := header(filepath.Join(dir, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := struct {
+		Map map[string]string `json:"weight_map"`
+	}{map[string]string{}}
+	for i, x := range ts {
+		index.Map[x.Name] = "model-00001-of-00002.safetensors"
+		if i >= len(ts)/2 {
+			index.Map[x.Name] = "model-00002-of-00002.safetensors"
+		}
+	}
+	if err := os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "model-00001-of-00002.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "model.safetensors.index.json"), func(w io.Writer) error { return json.NewEncoder(w).Encode(index) })
 }
