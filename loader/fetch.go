@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -120,6 +121,16 @@ const tornRounds = 3
 // and returns what each part turned out to be.
 func (f *flight) round(ctx context.Context, in *store.Ingest, gen *generation, left []*store.Part) ([]verdict, error) {
 	gen.queue.fill(left)
+	// Behind all others: who digests a file must not wait for another staging
+	// that waits for this one.
+	slices.SortStableFunc(left, func(a, b *store.Part) int { return compare(a.Elsewhere(), b.Elsewhere()) })
+	waits := 0
+	for _, p := range left {
+		if p.Elsewhere() {
+			waits++
+		}
+	}
+	gen.queue.await(waits)
 	gen.landed, gen.flush = make(chan struct{}), make(chan job, 64)
 	verdicts := make([]verdict, len(left))
 	var turn atomic.Int64
@@ -128,6 +139,9 @@ func (f *flight) round(ctx context.Context, in *store.Ingest, gen *generation, l
 		c.Go(func() error { return f.rush(ctx, c, gen) })
 		c.Go(func() error { return f.watch(ctx, c, in, gen) })
 		c.Go(func() error { return flush(ctx, gen) })
+		for _, p := range left[len(left)-waits:] {
+			c.Go(func() error { return f.settle(ctx, in, gen, p) })
+		}
 		if gen.company != nil {
 			for range peerLanes {
 				c.Go(func() error { return f.borrowAll(ctx, gen) })
@@ -150,6 +164,40 @@ func (f *flight) round(ctx context.Context, in *store.Ingest, gen *generation, l
 	})
 	f.tell(in, gen)
 	return verdicts, err
+}
+
+func compare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// settle waits for a part that another staging brings, or brings it after all.
+func (f *flight) settle(ctx context.Context, in *store.Ingest, gen *generation, p *store.Part) error {
+	for {
+		select {
+		case <-time.After(claimEvery):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		ok, err := in.Settle(ctx, p)
+		if err != nil {
+			return named(p.File.Name, err)
+		}
+		if ok {
+			have, _ := p.Bytes()
+			gen.done.Add(have)
+			if p.Linked() {
+				f.l.counts.reused.Add(have)
+			}
+			gen.queue.settled(p)
+			return nil
+		}
+	}
 }
 
 // hashers is how many files are digested at once. Half of the cores, so that

@@ -37,6 +37,7 @@ type queue struct {
 	open    map[job]bool // not taken
 	runs    []*run       // under way
 	lent    int          // taken by nextPeer and not back yet
+	pending int          // parts that another staging brings
 	changed chan struct{}
 }
 
@@ -67,6 +68,28 @@ func (q *queue) fill(parts []*store.Part) {
 	q.tell()
 }
 
+// await says that n parts are another staging's to bring.
+func (q *queue) await(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending += n
+}
+
+// settled says that one of them is here, or to be brought from the source
+// after all.
+func (q *queue) settled(p *store.Part) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending--
+	for i := range p.Blocks() {
+		if j := (job{p, i}); !p.Has(i) {
+			q.open[j] = true
+			q.again = append(q.again, j)
+		}
+	}
+	q.tell()
+}
+
 // tell wakes who waits for a change; the caller holds mu.
 func (q *queue) tell() {
 	close(q.changed)
@@ -84,7 +107,7 @@ func (q *queue) wait() <-chan struct{} {
 func (q *queue) over() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.open) == 0 && len(q.runs) == 0 && q.lent == 0
+	return len(q.open) == 0 && len(q.runs) == 0 && q.lent == 0 && q.pending == 0
 }
 
 // hurry puts a block in front; where a run under way has it before it, the run

@@ -222,6 +222,9 @@ func (in *Ingest) Prepare(ctx context.Context, location string, files []source.F
 	err := in.s.locked(func() error { return in.allocate(names) })
 	if err == nil {
 		for _, p := range in.parts {
+			if p.elsewhere {
+				continue
+			}
 			if err = p.resume(ctx); err != nil {
 				break
 			}
@@ -275,6 +278,12 @@ func (in *Ingest) allocate(names map[string]bool) error {
 		if p.linked {
 			continue
 		}
+		if err := p.claim(); err != nil {
+			return err
+		}
+		if p.elsewhere {
+			continue
+		}
 		if fi, err := os.Stat(p.path); err == nil {
 			need += max(p.File.Size-fi.Size(), 0)
 		} else {
@@ -288,7 +297,7 @@ func (in *Ingest) allocate(names map[string]bool) error {
 		return err
 	}
 	for i, p := range in.parts {
-		if p.linked {
+		if p.linked || p.elsewhere {
 			continue
 		}
 		if err := p.create(); err != nil {
@@ -328,16 +337,7 @@ func (in *Ingest) Commit() (Entry, *Lease, error) {
 func (in *Ingest) commit(e Entry) error {
 	s := in.s
 	for _, p := range in.parts {
-		if p.linked {
-			continue
-		}
-		if err := s.step("fsync part"); err != nil {
-			return err
-		}
-		if err := p.f.Sync(); err != nil {
-			return err
-		}
-		if err := p.f.Chmod(0o444); err != nil {
+		if err := p.harden(); err != nil {
 			return err
 		}
 	}
@@ -361,25 +361,44 @@ func (in *Ingest) commit(e Entry) error {
 }
 
 func (in *Ingest) linkBlobs() error {
-	s := in.s
 	for _, p := range in.parts {
-		blob := s.blob(p.Sum())
-		dir := filepath.Dir(blob)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		if err := s.step("link blob"); err != nil {
-			return err
-		}
-		if err := os.Link(p.path, blob); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
-		if err := syncDir(dir); err != nil {
+		if err := p.linkBlob(p.Sum()); err != nil {
 			return err
 		}
 	}
 	// The folders made above are names too.
-	return syncDir(s.path("blobs", "sha256"))
+	return syncDir(in.s.path("blobs", "sha256"))
+}
+
+// Settle looks again after a part that another staging brings (Elsewhere): its
+// bytes are taken over when they are published, and the part becomes this
+// staging's to bring when nobody does any more. It reports whether one of the
+// two has happened.
+func (in *Ingest) Settle(ctx context.Context, p *Part) (bool, error) {
+	s := in.s
+	err := s.locked(func() error {
+		if err := p.adopt(); err != nil || p.linked {
+			return err
+		}
+		if err := p.claim(); err != nil || p.elsewhere {
+			return err
+		}
+		if err := s.reserve(p.File.Size, in.key); err != nil {
+			return err
+		}
+		if err := p.create(); err != nil {
+			p.dropEmpty()
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return false, broken(p.File.Name, err)
+	}
+	if p.elsewhere {
+		return false, nil
+	}
+	return true, broken(p.File.Name, p.resume(ctx))
 }
 
 // publish makes the folder of links and renames it into sight.
@@ -516,6 +535,13 @@ func (s *Store) discard(dir string) error {
 // Close lets go of the claim. What has arrived stays and is taken up by the
 // next claim; a staging that holds nothing leaves nothing.
 func (in *Ingest) Close() {
+	for _, p := range in.parts {
+		// A reservation alone is not worth its room.
+		if fi, err := os.Stat(p.path + ".journal"); err == nil && fi.Size() <= headSize && p.File.Size > 0 {
+			_ = os.Remove(p.path)
+			_ = os.Remove(p.path + ".journal")
+		}
+	}
 	in.closeParts()
 	if list, err := os.ReadDir(in.dir); err == nil && len(list) <= 2 {
 		_ = in.remove()

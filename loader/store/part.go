@@ -23,6 +23,11 @@ type Part struct {
 	known string // sha256 of bytes the store may have
 	// linked: the bytes are a blob's already, nothing is written.
 	linked bool
+	// elsewhere: another staging, here or in another process, brings a file of
+	// these very bytes. Changed by Prepare and Settle only.
+	elsewhere bool
+	coming    *os.File // the lock that says that this staging brings it
+	hard      bool     // synced and read-only
 
 	f, journal *os.File
 
@@ -68,9 +73,39 @@ func (p *Part) adopt() error {
 	if err := os.Link(p.in.s.blob(p.known), p.path); err != nil {
 		return err
 	}
-	p.linked = true
+	p.linked, p.elsewhere = true, false
 	return nil
 }
+
+// claim takes the right to bring the file, where its digest is known before:
+// the same bytes may be wanted under another name, or from elsewhere.
+func (p *Part) claim() error {
+	p.elsewhere = false
+	if p.known == "" || p.File.Size == 0 || p.coming != nil {
+		return nil
+	}
+	lock, err := lockFile(p.in.s.path("coming", p.known), true, false)
+	if errors.Is(err, errBusy) {
+		p.elsewhere = true
+		return nil
+	}
+	p.coming = lock
+	return err
+}
+
+// unclaim ends a claim.
+func (p *Part) unclaim() {
+	if p.coming != nil {
+		// The name goes while it is locked: who opened it before finds that out.
+		_ = os.Remove(p.coming.Name())
+		p.coming.Close()
+		p.coming = nil
+	}
+}
+
+// Elsewhere reports whether another staging brings a file of the same bytes;
+// Ingest.Settle looks after it. For the goroutine that calls Settle.
+func (p *Part) Elsewhere() bool { return p.elsewhere }
 
 // create opens the part and makes sure its bytes fit on the disk.
 func (p *Part) create() error {
@@ -149,6 +184,7 @@ func (p *Part) resume(ctx context.Context) error {
 			p.have[i] = true
 		}
 		p.count, p.bytes, p.resumed = len(p.have), p.File.Size, p.File.Size
+		p.tell()
 		return nil
 	}
 	if err := p.in.s.step("open journal"); err != nil {
@@ -540,15 +576,61 @@ func (p *Part) writeError(err error) error {
 // ReadAt reads what was put; the caller asks Has first.
 func (p *Part) ReadAt(b []byte, off int64) (int, error) { return p.f.ReadAt(b, off) }
 
-// Seal says that the whole was read, and what its sha256 is.
+// Seal says that the whole was read, and what its sha256 is. Where that was
+// known before, others may wait for the file: it goes among the blobs at once.
 func (p *Part) Seal(sum string) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.count != len(p.have) || !isHex(sum, 64) {
+	whole := p.count == len(p.have)
+	p.mu.Unlock()
+	if !whole || !isHex(sum, 64) {
 		return broken(p.File.Name, errors.New("sealed before it is complete"))
 	}
+	if p.coming != nil && sum == p.known {
+		err := p.harden()
+		if err == nil {
+			err = p.in.s.locked(func() error { return p.linkBlob(sum) })
+		}
+		if err != nil {
+			return broken(p.File.Name, err)
+		}
+		p.unclaim()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.sum = sum
 	return nil
+}
+
+// harden brings every byte to the disk and lets nobody write any more.
+func (p *Part) harden() error {
+	if p.linked || p.hard {
+		return nil
+	}
+	if err := p.in.s.step("fsync part"); err != nil {
+		return err
+	}
+	if err := p.f.Sync(); err != nil {
+		return err
+	}
+	p.hard = true
+	return p.f.Chmod(0o444)
+}
+
+// linkBlob gives the part its name among the blobs; under the store's lock.
+func (p *Part) linkBlob(sum string) error {
+	s := p.in.s
+	blob := s.blob(sum)
+	dir := filepath.Dir(blob)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := s.step("link blob"); err != nil {
+		return err
+	}
+	if err := os.Link(p.path, blob); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return syncDir(dir)
 }
 
 // Sum is the hex sha256 of a sealed part, and "" before.
@@ -572,4 +654,5 @@ func (p *Part) close() {
 		}
 	}
 	p.f, p.journal = nil, nil
+	p.unclaim()
 }

@@ -25,6 +25,12 @@ type Options struct {
 	// Budget is the most bytes the store may take; 0 means as much as the disk
 	// has.
 	Budget int64
+	// High and Low are parts of the budget, or of what the disk has for the
+	// store: when more than High would be taken, checkpoints go until no more
+	// than Low is, so that not every staging evicts a little; 0.95 and 0.85 when
+	// 0. The budget itself is the bound: a model that needs more than High
+	// and fits is let in.
+	High, Low float64
 	// KeepFree is left free on the disk for everything else (logs first of
 	// all).
 	KeepFree int64
@@ -153,8 +159,14 @@ func Open(o Options) (*Store, error) {
 		return nil, broken("", err)
 	}
 	o.Dir = abs
+	if o.High == 0 {
+		o.High = 0.95
+	}
+	if o.Low == 0 {
+		o.Low = 0.85
+	}
 	s := &Store{o: o}
-	for _, d := range []string{"blobs/sha256", "checkpoints", "sources", "parts", "trash"} {
+	for _, d := range []string{"blobs/sha256", "checkpoints", "sources", "parts", "coming", "trash"} {
 		if err := os.MkdirAll(s.path(d), 0o755); err != nil {
 			return nil, broken("", err)
 		}
@@ -194,6 +206,15 @@ func (s *Store) sweep() error {
 			if err := os.RemoveAll(s.path("checkpoints", e.Name())); err != nil {
 				return err
 			}
+		}
+	}
+	if list, err = os.ReadDir(s.path("coming")); err != nil {
+		return err
+	}
+	for _, e := range list {
+		if f, err := lockFile(s.path("coming", e.Name()), true, false); err == nil {
+			_ = os.Remove(f.Name())
+			f.Close()
 		}
 	}
 	_, err = s.dropBlobs()
@@ -480,10 +501,11 @@ func (s *Store) dropBlobs() (int64, error) {
 }
 
 // reserve makes room for need more bytes in the budget and on the disk, by
-// evicting what was used longest ago and is not leased, then parts that nobody
-// is staging. The caller holds the store's lock.
+// evicting what was used longest ago and is not pinned, then parts that nobody
+// is staging. Nothing is evicted for what cannot fit. The caller holds the
+// store's lock.
 func (s *Store) reserve(need int64, keepPart string) error {
-	for {
+	for evicted := false; ; evicted = true {
 		used, err := s.used()
 		if err != nil {
 			return err
@@ -492,18 +514,65 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		if err != nil {
 			return err
 		}
-		avail -= s.o.KeepFree
-		if need <= avail && (s.o.Budget == 0 || used+need <= s.o.Budget) {
+		avail = max(avail-s.o.KeepFree, 0)
+		whole := used + avail
+		if s.o.Budget > 0 {
+			whole = min(s.o.Budget, whole)
+		}
+		fits := used+need <= whole && need <= avail
+		mark := s.o.High
+		if evicted {
+			mark = s.o.Low
+		}
+		if need == 0 || fits && used+need <= int64(mark*float64(whole)) {
 			return nil
+		}
+		if !evicted && !fits {
+			can, err := s.evictable()
+			if err != nil {
+				return err
+			}
+			if used-can+need > whole {
+				return s.full(need, avail, used)
+			}
 		}
 		ok, err := s.evictOldest(keepPart)
 		if err != nil {
 			return err
 		}
-		if !ok {
-			return s.full(need, max(avail, 0), used)
+		switch {
+		case ok:
+		case fits:
+			return nil
+		default:
+			return s.full(need, avail, used)
 		}
 	}
+}
+
+// evictable is at most how many bytes would come free if everything went that
+// may.
+func (s *Store) evictable() (int64, error) {
+	used, err := s.used()
+	if err != nil {
+		return 0, err
+	}
+	list, err := s.list()
+	if err != nil {
+		return 0, err
+	}
+	kept := make(map[string]int64)
+	for _, e := range list {
+		for _, f := range e.Files {
+			if e.Pinned {
+				kept[f.SHA256] = f.Size
+			}
+		}
+	}
+	for _, n := range kept {
+		used -= n
+	}
+	return used, nil
 }
 
 func (s *Store) full(need, avail, used int64) error {

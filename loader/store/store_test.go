@@ -597,3 +597,170 @@ func FuzzSum(f *testing.F) {
 		}
 	})
 }
+
+func TestWatermarks(t *testing.T) {
+	s := open(t, store.Options{Budget: 10_000, High: 0.9, Low: 0.5})
+	for i, name := range []string{"one", "two", "three", "four"} {
+		e := must(t, s, name, map[string][]byte{"a.gguf": body(2000, byte(i))})
+		age(t, e, time.Hour-time.Duration(i)*time.Minute)
+	}
+	// 8000 and 1000 are no more than 9000; 2000 are more: down to 5000.
+	must(t, s, "small", map[string][]byte{"a.gguf": body(1000, 9)})
+	if got := digests(t, s); len(strings.Fields(got)) != 5 {
+		t.Fatalf("evicted below the mark: %s", got)
+	}
+	must(t, s, "more", map[string][]byte{"a.gguf": body(2000, 10)})
+	if got := digests(t, s); got != "more small four" {
+		t.Errorf("left are %s", got)
+	}
+	if st := s.Stats(); st.Evictions != 3 || st.EvictedBytes != 6000 {
+		t.Errorf("%+v", st)
+	}
+	// More than the mark, and less than the budget: let in.
+	must(t, s, "large", map[string][]byte{"a.gguf": body(9900, 11)})
+	if got := digests(t, s); got != "large" {
+		t.Errorf("left are %s", got)
+	}
+	// What cannot fit evicts nothing.
+	if _, _, err := stage(s, "giant", map[string][]byte{"a.gguf": body(10_001, 12)}); source.KindOf(err) != source.NoSpace {
+		t.Errorf("error %v", err)
+	}
+	if got := digests(t, s); got != "large" {
+		t.Errorf("evicted in vain, left are %s", got)
+	}
+}
+
+func TestPins(t *testing.T) {
+	data := t.TempDir()
+	s := open(t, store.Options{Dir: data, Budget: 10_000})
+	one := must(t, s, "one", map[string][]byte{"a.gguf": body(6000, 1)})
+	if err := s.Pin(one.Digest); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, store.Options{Dir: data, Budget: 10_000})
+	if _, _, err := stage(s, "two", map[string][]byte{"a.gguf": body(6000, 2)}); source.KindOf(err) != source.NoSpace {
+		t.Errorf("error %v", err)
+	}
+	if e := lease0(t, s); !e.Kept || !e.Pinned || e.Leased {
+		t.Errorf("%+v", e)
+	}
+	if err := errors.Join(s.Unpin(one.Digest), s.Unpin(one.Digest)); err != nil {
+		t.Error(err)
+	}
+	must(t, s, "two", map[string][]byte{"a.gguf": body(6000, 2)})
+	if got := digests(t, s); got != "two" {
+		t.Errorf("left are %s", got)
+	}
+	if err := s.Pin(one.Digest); source.KindOf(err) != source.Missing {
+		t.Errorf("error %v", err)
+	}
+	// Who says remove means it.
+	two := lease0(t, s)
+	if err := errors.Join(s.Pin(two.Digest), s.Remove(two.Digest)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two stagings want the same bytes, from different places: one brings them.
+func TestOneBringsAFile(t *testing.T) {
+	s := open(t, store.Options{})
+	shared := body(5000, 1)
+	sum := sha256.Sum256(shared)
+	known := func(name string) source.File {
+		return source.File{Name: name, Size: int64(len(shared)), Version: name, SHA256: hex.EncodeToString(sum[:])}
+	}
+	prepare := func(location string) (*store.Ingest, *store.Part) {
+		in, err := s.Claim(store.Key(location, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := in.Prepare(t.Context(), location, []source.File{known(location + ".gguf")}, block); err != nil {
+			t.Fatal(err)
+		}
+		return in, in.Parts()[0]
+	}
+	commit := func(in *store.Ingest) {
+		t.Helper()
+		_, lease, err := in.Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.Release()
+		in.Close()
+	}
+	put := func(p *store.Part) {
+		t.Helper()
+		for i := range p.Blocks() {
+			off, n := p.Range(i)
+			if err := p.Put(i, shared[off:off+n]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Seal(hex.EncodeToString(sum[:])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, p1 := prepare("one")
+	two, p2 := prepare("two")
+	three, p3 := prepare("three")
+	if p1.Elsewhere() || !p2.Elsewhere() || !p3.Elsewhere() {
+		t.Fatal("who brings it")
+	}
+	if ok, err := two.Settle(t.Context(), p2); ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	// The one that brings it gives up: the next one does.
+	one.Close()
+	if ok, err := two.Settle(t.Context(), p2); !ok || err != nil || p2.Linked() {
+		t.Fatal(ok, err)
+	}
+	if ok, err := three.Settle(t.Context(), p3); ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	put(p2)
+	// Before the other's checkpoint is published.
+	if ok, err := three.Settle(t.Context(), p3); !ok || err != nil || !p3.Linked() || p3.Sum() == "" {
+		t.Fatal(ok, err)
+	}
+	commit(three)
+	commit(two)
+	if used, _, _ := s.Usage(); used != 5000 {
+		t.Errorf("%d bytes used", used)
+	}
+	for _, e := range []string{"one", "two", "three"} {
+		if left, _ := filepath.Glob(filepath.Join(filepath.Dir(lease0(t, s).Path), "..", "..", "coming", "*")); len(left) != 0 {
+			t.Errorf("%s: locks left: %v", e, left)
+		}
+	}
+	list, err := s.List()
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, e := range list {
+		if err := s.Verify(e.Digest); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A folder that may not be written is an answer.
+func TestReadOnlyFolder(t *testing.T) {
+	data := t.TempDir()
+	open(t, store.Options{Dir: data})
+	for _, dir := range []string{filepath.Join(data, "parts"), data} {
+		if err := os.Chmod(dir, 0o500); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Chmod(dir, 0o700) })
+	}
+	s, err := store.Open(store.Options{Dir: data})
+	if err == nil {
+		_, _, err = stage(s, "one", map[string][]byte{"a.gguf": body(10, 1)})
+	}
+	if os.Getuid() == 0 {
+		t.Skip("root may write everywhere")
+	}
+	if source.KindOf(err) != source.Broken {
+		t.Errorf("error %v", err)
+	}
+}
