@@ -237,6 +237,9 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		if alt, ok := moduleRow(r.Spec.Engine, program); ok {
 			row, c.Health = alt, alt.health
 		}
+		if err := interpreted(r.Spec.Engine, program); err != nil {
+			return Command{}, err
+		}
 		if p.Manual != nil {
 			if err := p.Manual.Check(r.Spec.Engine, program, r.Spec.Args); err != nil {
 				return Command{}, err
@@ -379,6 +382,29 @@ func (p Programs) program(e functions.Engine, row row, environ []string) (string
 		return "", fmt.Errorf("engine %s: program %q not found on PATH; install it or set %s to its path", e, row.program, row.override)
 	}
 	return path, nil
+}
+
+// interpreted is an error for a script whose interpreter is gone: the kernel
+// would say that the script itself is not there. So it is with a virtual
+// environment that was moved.
+func interpreted(e functions.Engine, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil // starting it will tell
+	}
+	defer f.Close()
+	head := make([]byte, 256)
+	n, _ := f.Read(head)
+	line, _, _ := strings.Cut(string(head[:n]), "\n")
+	line, script := strings.CutPrefix(line, "#!")
+	words := strings.Fields(line)
+	if !script || len(words) == 0 || !filepath.IsAbs(words[0]) {
+		return nil
+	}
+	if _, err := os.Stat(words[0]); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("engine %s: %s wants the interpreter %s, which is not there; was its environment moved?", e, path, words[0])
+	}
+	return nil
 }
 
 func (p Programs) look(name string) (string, error) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/ember/gguf"
 	"github.com/thaw-dev/thaw/runtime/ember/mint"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
@@ -69,7 +70,7 @@ func subjects() []subject {
 			o.Spec.Health = "/health"
 			return o
 		}},
-		{name: "vllm", metrics: true, keyed: true, cancels: true, start: 3 * time.Minute, options: func(t *testing.T, b *workbench) Options {
+		{name: "vllm", metrics: true, keyed: true, cancels: true, start: 5 * time.Minute, options: func(t *testing.T, b *workbench) Options {
 			have := need(t, "THAW_ENGINE_VLLM", "THAW_VLLM_MODEL")
 			o := b.options("c")
 			o.Stager, o.Dir = inPlace{}, ""
@@ -78,13 +79,21 @@ func subjects() []subject {
 			o.Spec.Env = map[string]string{"TORCHDYNAMO_DISABLE": "1", "VLLM_TARGET_DEVICE": "cpu"}
 			return o
 		}},
-		// A Python with llama-cpp-python's server, or a llama-server; the model is a
-		// folder with a .gguf file. Its compile takes minutes, so CI has none.
+		// A Python with llama-cpp-python's server, or a llama-server. Its compile
+		// takes minutes, so CI has none: make test-llamacpp.
 		{name: "llamacpp", keyed: true, start: 2 * time.Minute, options: func(t *testing.T, b *workbench) Options {
-			have := need(t, "THAW_ENGINE_LLAMACPP", "THAW_LLAMACPP_MODEL")
+			need(t, "THAW_ENGINE_LLAMACPP")
+			emberCheckpoint(t, b)
+			file := filepath.Join(b.dir, "gguf", "tiny.gguf")
+			if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := gguf.Write(file, filepath.Join(b.dir, "tiny"), "gpt-2"); err != nil {
+				t.Fatal(err)
+			}
 			o := b.options("c")
-			o.Stager, o.Dir = anything{}, ""
-			o.Spec.Engine, o.Spec.Source, o.Spec.Args, o.Spec.Env = functions.EngineLlamaCpp, have[1], nil, nil
+			o.Stager = anything{}
+			o.Spec.Engine, o.Spec.Source, o.Spec.Args, o.Spec.Env = functions.EngineLlamaCpp, filepath.Dir(file), nil, nil
 			return o
 		}},
 	}

@@ -468,7 +468,7 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 				booted = true // but nothing is served from bytes that are not verified
 			}
 		case l := <-lines:
-			if healthy.IsZero() && listening.IsZero() && steps.Line(l.text, l.at) {
+			if healthy.IsZero() && steps.Line(l.text, l.at) {
 				told = true
 				now, _ := steps.Present()
 				r.stepped(steps.Done(), now.Phase)

@@ -1,0 +1,151 @@
+package replica
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+// recorded is a replica whose vLLM is a script: it writes a kept log of a real
+// one, and then does what the real one did.
+func (b *workbench) recorded(t *testing.T, id, script string) Options {
+	t.Helper()
+	exe := filepath.Join(b.dir, id+"-vllm")
+	if err := os.WriteFile(exe, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := b.options(id)
+	o.Stager = beside{b.dir}
+	o.Spec.Engine, o.Spec.Args, o.Spec.Source = functions.EngineVLLM, nil, "model"
+	o.Programs = engine.Programs{
+		Environ: func() []string { return []string{"THAW_ENGINE_VLLM=" + exe, "PATH=" + os.Getenv("PATH")} },
+		Host:    func() engine.Host { return engine.Host{Nodes: 1, BF16: true} },
+	}
+	return o
+}
+
+// Whatever is wrong with an engine or what it is given: one clear line, with
+// the engine's own first cause, within a second of its knowing.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	logs, err := filepath.Abs("../engine/testdata/logs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := func(log string, then string) string {
+		return "#!/bin/sh\ncat " + filepath.Join(logs, log+".log") + " >&2\n" + then + "\n"
+	}
+	for i, c := range []struct{ name, script, why string }{
+		{"a wrong flag", says("vllm-bad-flag", "exit 2"), "vllm ended while loading: bad args: unrecognized arguments: --no-such-flag"},
+		{"a wrong value", says("vllm-bad-value", "exit 2"), "vllm ended while loading: bad args: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'"},
+		{"a model it does not know", says("vllm-unknown-model", "exit 1"), "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch` but"},
+		{"a shard is missing", says("vllm-missing-shard", "exit 1"), "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing: {'m-shard/model-00002-of-00002.safetensors'}"},
+		{"memory does not suffice", says("vllm-no-memory", "exit 1"), "vllm ended while loading: out of memory: Available memory on node 0 (17.09/19.96 GiB) on kv cache allocation is less than requested"},
+		{"memory for the KV cache does not suffice", says("vllm-kv-too-small", "exit 1"), "vllm ended while loading: too little memory for the KV cache: To serve at least one request"},
+		{"out of GPU memory", says("vllm-oom-load", "exit 1"), "vllm ended while loading: out of GPU memory: CUDA out of memory."},
+		{"it knows, and does not end", says("vllm-no-memory", "sleep 60"), "vllm ended while loading: out of memory: Available memory on node 0"},
+		{"it knows, and ignores SIGTERM too", says("vllm-missing-shard", "trap '' TERM; sleep 60 & sleep 60"), "vllm ended while loading: FileNotFoundError: Weight files"},
+		{"an environment that is broken", "#!/bin/sh\necho 'Traceback (most recent call last):\n  File \"/opt/vllm/bin/vllm\", line 5, in <module>\n    from vllm.entrypoints.cli.main import main\nImportError: libcudart.so.12: cannot open shared object file: No such file or directory' >&2; exit 1\n",
+			"vllm ended while loading: ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"},
+		{"an environment without vLLM", "#!/usr/bin/env python3\nimport sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\nfrom vllm.entrypoints.cli.main import main\n", "vllm ended while loading: ModuleNotFoundError: No module named 'vllm'"},
+		{"an interpreter that is gone", "#!/opt/gone/bin/python\n", "engine vllm: "},
+		{"no program", "", "engine vllm: THAW_ENGINE_VLLM="},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			id := fmt.Sprintf("bad-%d", i)
+			o := b.recorded(t, id, c.script)
+			if c.script == "" {
+				os.Remove(filepath.Join(b.dir, id+"-vllm"))
+			}
+			if strings.HasPrefix(c.script, "#!/usr/bin/env python3") {
+				if _, err := os.Stat("/usr/bin/env"); err != nil {
+					t.Skip(err)
+				}
+			}
+			began := time.Now()
+			l := live(t, o, New)
+			st := l.over(20 * time.Second)
+			t.Logf("after %v: %s", time.Since(began).Round(time.Millisecond), st.Error)
+			if strings.Contains(st.Error, "python3") && strings.Contains(c.script, "env python3") {
+				t.Skip("no python3: " + st.Error)
+			}
+			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
+				t.Errorf("%s %s\nwant %s", st.State, st.Error, c.why)
+			}
+			if d := time.Since(began); d > 3*time.Second {
+				t.Errorf("after %v", d)
+			}
+		})
+	}
+}
+
+// A traceback of many processes is longer than what comes with an exit: the
+// first cause is looked for in all that this start wrote, and in nothing else.
+func TestFirstCauseOfALongLog(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	o := b.recorded(t, "long", `#!/bin/sh
+echo 'ValueError: the root of it'
+i=0; while [ $i -lt 400 ]; do echo "(Worker_TP$i pid=$i) ERROR 11-21 17:37:57 [core.py:1510]   File \"/opt/vllm/lib/python3.11/site-packages/vllm/v1/executor.py\", line $i, in run"; i=$((i+1)); done
+echo 'RuntimeError: Engine core initialization failed. See root cause above.'
+exit 1
+`)
+	for range 2 { // the log is that of the id: the second time it is there already
+		st := live(t, o, New).over(20 * time.Second)
+		if want := "vllm ended while loading: ValueError: the root of it"; st.Error != want {
+			t.Errorf("%s\nwant %s", st.Error, want)
+		}
+	}
+}
+
+// The log of a start is read while it is written: phases and parts are known
+// before the engine answers.
+func TestPhasesFromTheLog(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := filepath.Abs("../engine/testdata/starts/vllm-start-eager.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// serve PATH --served-model-name NAME --host H --port N: the lines up to
+	// where weights begin, a pause, the rest.
+	o := b.recorded(t, "log", fmt.Sprintf("#!/bin/sh\nhead -n 45 %[1]s; sleep 0.5; printf 'Loading safetensors checkpoint shards:  50%%%% Completed | 1/2\\r'; sleep 0.3; tail -n +46 %[1]s\nexport GORACE=atexit_sleep_ms=0\nexec %[2]s test-engine \"$8\" \"$4\" slow=100ms\n", log, exe))
+	l := live(t, o, New)
+	eventually(t, "it loads weights", func() bool {
+		st := l.Status()
+		return st.State == functions.Loading && len(st.Phases) == 2 && st.Phases[1].Phase == functions.PhaseSpawn && len(st.Phases[1].Parts) == 2 && st.Percent == 50
+	})
+	st := l.wait(functions.Ready, 20*time.Second)
+	var got []string
+	for _, p := range st.Phases {
+		var parts []string
+		var sum float64
+		for _, q := range p.Parts {
+			parts = append(parts, q.Name)
+			sum += q.Duration
+		}
+		if d := p.Duration - sum; len(parts) > 0 && (d > 1e-6 || d < -1e-6) {
+			t.Errorf("%s takes %f, its parts %f", p.Phase, p.Duration, sum)
+		}
+		got = append(got, string(p.Phase)+"("+strings.Join(parts, " ")+")")
+	}
+	if want := "stage() spawn(imports engine) load(weights) warmup(warm-up app token)"; strings.Join(got, " ") != want {
+		t.Errorf("%s\nwant %s", strings.Join(got, " "), want)
+	}
+	if load := st.Phases[2].Duration; load < 0.3 || load > 5 {
+		t.Errorf("weights took %f s", load)
+	}
+	l.Unload(0, "done")
+	l.over(5 * time.Second)
+}
