@@ -219,7 +219,9 @@ func (h *host) to(id string, st functions.State) {
 		r.Bytes = r.TotalBytes
 		r.Phases = []functions.Span{
 			{Phase: functions.PhaseStage, Start: 0, Duration: h.stage.Seconds()},
-			{Phase: functions.PhaseSpawn, Start: h.stage.Seconds(), Duration: 0.1}}
+			{Phase: functions.PhaseSpawn, Start: h.stage.Seconds(), Duration: 0.1,
+				Parts: []functions.Part{{Name: "imports", Start: h.stage.Seconds(), Duration: 0.1}}}}
+		r.Start, r.StartNote = functions.StartPlain, "no warm interpreter yet"
 		if cause := h.fail[r.Model]; cause != "" {
 			h.timers[id] = time.AfterFunc(h.boot, func() { h.die(id, cause) })
 			break
@@ -427,6 +429,16 @@ func TestColdToReady(t *testing.T) {
 		line, ok := r.s.ColdStart(id)
 		if !ok || line.State != functions.Ready || line.Total < 5 || line.Total > 5.1 || len(line.Phases) < 5 {
 			t.Fatalf("timeline %+v", line)
+		}
+		if line.Start != functions.StartPlain || line.StartNote == "" {
+			t.Errorf("started %q, %q", line.Start, line.StartNote)
+		}
+		for _, p := range line.Phases {
+			for _, part := range p.Parts {
+				if part.Start < p.Start || part.Start > p.Start+p.Duration {
+					t.Errorf("a part at %v of %+v", part.Start, p)
+				}
+			}
 		}
 		// The next one finds the bytes here: it takes what this one did beyond staging.
 		if f := r.d.picture(fname("x")).Forecast; len(r.cold) != 1 || f.P50 < 3*time.Second || f.P50 > 3200*time.Millisecond {

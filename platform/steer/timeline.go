@@ -136,6 +136,7 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 	}
 	if r := c.rep; r != nil {
 		t.Replica, t.Node = r.id, r.node
+		t.Start, t.StartNote = r.status.Start, r.status.StartNote
 		t.Bytes = max(t.Bytes, r.status.TotalBytes)
 		if r.status.State != "" {
 			t.State = r.status.State
@@ -147,6 +148,10 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 				break // they are of the start before
 			}
 			p.Start += (from - c.began).Seconds()
+			p.Parts = slices.Clone(p.Parts) // the replica's own stay as they are
+			for i := range p.Parts {
+				p.Parts[i].Start += (from - c.began).Seconds()
+			}
 			t.Phases = append(t.Phases, p)
 		}
 		t.Progress = functions.Progress{State: t.State, Percent: r.status.Percent, Bytes: r.status.Bytes, Total: r.status.TotalBytes}
