@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -198,4 +200,87 @@ func TestCompiledTravels(t *testing.T) {
 			t.Errorf("early %v: a lie was believed", early)
 		}
 	}
+}
+
+// Where nothing can be mounted, an engine that can ask is served the weights,
+// and any other waits.
+func TestServedWhereNothingIsMounted(t *testing.T) {
+	folder := aModel(t, 1)
+	for e, asks := range map[functions.Engine]bool{functions.EngineEmber: true, functions.EngineVLLM: false} {
+		s := aNode(t, &slow{gate: make(chan struct{})}, false)
+		s.o.NoMount = true
+		w := wanted(folder)
+		w.Engine, w.Cache = e, ""
+		gate := s.o.Sources["file"].(*slow).gate
+		if !asks {
+			close(gate)
+		}
+		a, err := s.StageEarly(t.Context(), w, quietly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Here == asks || (a.Weights != "") != asks {
+			t.Errorf("%s: %+v", e, a)
+		}
+		if !asks {
+			c, err := a.Rest(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Release()
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(a.Path, "config.json")); err != nil || string(b) != "{}" {
+			t.Error(string(b), err)
+		}
+		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(a.Weights, "unix:"))
+		}}
+		got := make(chan int)
+		go func() {
+			defer tr.CloseIdleConnections()
+			res, err := (&http.Client{Transport: tr}).Get("http://weights/model.safetensors")
+			if err != nil {
+				t.Error(err)
+				got <- 0
+				return
+			}
+			defer res.Body.Close()
+			b, _ := io.ReadAll(res.Body)
+			got <- len(b)
+		}()
+		close(gate)
+		if n := <-got; n < 5<<20 {
+			t.Errorf("%d bytes", n)
+		}
+		c, err := a.Rest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Settled()
+		if b, err := os.ReadFile(filepath.Join(a.Path, "model.safetensors")); err != nil || len(b) < 5<<20 {
+			t.Errorf("what is opened late: %d bytes, %v", len(b), err)
+		}
+		c.Release()
+		if left, err := os.ReadDir(s.o.Arriving); err != nil || len(left) != 0 {
+			t.Error("left:", left, err)
+		}
+	}
+}
+
+// slow lets only the beginning of weights through before gate is closed.
+type slow struct {
+	faraway
+	gate chan struct{}
+}
+
+func (s *slow) Read(ctx context.Context, file source.File, off, n int64) (io.ReadCloser, error) {
+	if source.Weights(file.Name) {
+		select {
+		case <-s.gate:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return s.faraway.Read(ctx, file, off, n)
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/mount"
+	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -18,6 +20,8 @@ import (
 //
 //	NAME/files    the mount, whose reads wait for their bytes
 //	NAME/model    a link, which is what the engine is given
+//	NAME/socket   where nothing can be mounted: the weights, for an engine that
+//	              asks for them (ember); files are the small ones then
 //
 // While bytes come the link leads to the mount. When the engine is READY it is
 // turned, in one rename, to the checkpoint's own files, so that what is opened
@@ -26,6 +30,7 @@ import (
 const (
 	arrivingFiles = "files"
 	arrivingModel = "model"
+	arrivingBytes = "socket"
 )
 
 // early is what of a stager is about checkpoints that are still arriving.
@@ -54,7 +59,7 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.Want, progress func(h
 	}
 	var view *shown
 	if a.Missing > 0 && a.Missing >= int64(s.o.Early) && s.o.Arriving != "" {
-		view, err = s.show(a)
+		view, err = s.show(ctx, w, a)
 		if err != nil {
 			s.unseen(err)
 		}
@@ -68,7 +73,7 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.Want, progress func(h
 	}
 	k := s.cacheComing(ctx, w, a)
 	return replica.Arriving{
-		Path: view.link, Cache: k.path(),
+		Path: view.link, Weights: view.weights, Cache: k.path(),
 		Rest: func(ctx context.Context) (replica.Checkpoint, error) {
 			defer stop()
 			c, err := s.wait(ctx, st, func() error { return a.Whole(ctx) })
@@ -100,8 +105,8 @@ func (s *Stager) unseen(err error) {
 	}
 }
 
-// show mounts what arrives.
-func (s *Stager) show(a *loader.Arrival) (*shown, error) {
+// show makes what arrives readable.
+func (s *Stager) show(ctx context.Context, w replica.Want, a *loader.Arrival) (*shown, error) {
 	if err := s.sweep(); err != nil {
 		return nil, err
 	}
@@ -114,21 +119,84 @@ func (s *Stager) show(a *loader.Arrival) (*shown, error) {
 		err = os.Symlink(arrivingFiles, v.link)
 	}
 	if err == nil {
-		files := make([]mount.File, 0, len(a.Files))
-		for _, f := range a.Files {
-			files = append(files, mount.File{Name: f.Name, Size: f.Size})
-		}
-		v.mount, err = mount.New(v.at, files, a, mount.Options{Log: s.o.Log})
+		err = s.face(ctx, w, v)
 	}
 	if err == nil && !s.early.add(v) {
 		err = context.Canceled
-		v.mount.Close()
+		v.face.Close()
 	}
 	if err != nil {
 		os.RemoveAll(dir)
 		return nil, err
 	}
 	return v, nil
+}
+
+// face mounts the files or, where that cannot be and the engine can ask, serves
+// them.
+func (s *Stager) face(ctx context.Context, w replica.Want, v *shown) error {
+	files := make([]mount.File, 0, len(v.arrival.Files))
+	for _, f := range v.arrival.Files {
+		files = append(files, mount.File{Name: f.Name, Size: f.Size})
+	}
+	o := mount.Options{Log: s.o.Log}
+	var m *mount.Mount
+	err := fmt.Errorf("%w: it is not wanted", mount.ErrUnavailable)
+	if !s.o.NoMount {
+		m, err = mount.New(v.at, files, v.arrival, o)
+	}
+	if err == nil {
+		v.face = m
+		return nil
+	}
+	if w.Engine != functions.EngineEmber || !errors.Is(err, mount.ErrUnavailable) {
+		return err
+	}
+	// Everything but the weights is small and comes first.
+	for _, f := range v.arrival.Files {
+		if source.Weights(f.Name) {
+			continue
+		}
+		if f.Size > maxBeside {
+			return err
+		}
+		b := make([]byte, f.Size)
+		if _, err := v.arrival.ReadAt(ctx, f.Name, b, 0); err != nil {
+			return err
+		}
+		name := filepath.Join(v.at, filepath.FromSlash(f.Name))
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, b, 0o444); err != nil {
+			return err
+		}
+	}
+	e, serr := mount.Serve(filepath.Join(v.dir, arrivingBytes), files, v.arrival, o)
+	if serr != nil {
+		return serr // such as a path that is too long for a socket
+	}
+	v.face, v.weights = served{e, v.at}, "unix:"+e.Path()
+	return nil
+}
+
+// maxBeside is the most bytes of a file beside weights.
+const maxBeside = 64 << 20
+
+// served is the face of an endpoint: an engine that is READY has read it all.
+type served struct {
+	*mount.Endpoint
+	small string
+}
+
+func (s served) Leave() bool {
+	s.Close()
+	return true
+}
+
+func (s served) Close() {
+	s.Endpoint.Close()
+	os.RemoveAll(s.small)
 }
 
 // sweep makes the folder and, once, clears away what earlier agents left there
@@ -219,7 +287,11 @@ type shown struct {
 	of            *early
 	dir, link, at string
 	arrival       *loader.Arrival
-	mount         *mount.Mount
+	weights       string // where they are asked for; "" in the folder
+	face          interface {
+		Leave() bool // goes, unless it is in use
+		Close()
+	}
 
 	mu     sync.Mutex // guards the fields below
 	path   string     // of the checkpoint, once it is whole
@@ -249,7 +321,7 @@ func (v *shown) settle() {
 		return // the mount stays and does as well
 	}
 	v.turned = true
-	if v.mount.Leave() {
+	if v.face.Leave() {
 		v.unmounted()
 		// For who resolved the link at its start.
 		_ = os.Symlink(v.path, v.at)
@@ -268,7 +340,7 @@ func (v *shown) leave() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.gone {
-		v.mount.Close()
+		v.face.Close()
 		v.unmounted()
 	}
 }

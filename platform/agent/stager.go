@@ -32,6 +32,8 @@ type StagerOptions struct {
 	// Early is how many bytes must be missing for a start before the last of
 	// them: below, a mount costs more than it saves.
 	Early functions.Bytes
+	// NoMount: nothing is mounted, as where there is no FUSE.
+	NoMount bool
 	// Caches of what engines compile; nil keeps none. Trust has them fetched
 	// from and published to the models' sources, too.
 	Caches *enginecache.Caches

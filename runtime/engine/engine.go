@@ -44,6 +44,9 @@ type Request struct {
 	// Streamed: the files at Path are still arriving and reads wait for their
 	// bytes. The engine must have read all it wants when it is READY.
 	Streamed bool
+	// Weights is a server of the files of weights, which the folder lacks: unix:
+	// and the path of a socket. Ember alone can ask; "" for none.
+	Weights string
 	// Cache is a folder for the engine's compile caches; "" is its own choice.
 	Cache string
 	// Scratch is a folder of this one process, for what it leaves behind.
@@ -131,8 +134,12 @@ func rowOf(e functions.Engine) (row, bool) {
 			streams:  []string{"--copy"},
 			reserved: []string{"--model", "--served-model-name", "--host", "--port"},
 			args: func(r Request) ([]string, error) {
-				return []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
-					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}, nil
+				a := []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
+					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
+				if r.Weights != "" {
+					a = append(a, "--weights-from", r.Weights)
+				}
+				return a, nil
 			},
 		}, true
 	case functions.EngineVLLM:

@@ -67,6 +67,10 @@ type Early interface {
 // Arriving is a checkpoint whose files can be opened and not all read yet.
 type Arriving struct {
 	Path string
+	// Weights, where not "", is where the engine is to ask for the files of
+	// weights, which the folder lacks; see engine.Request. Only for an engine
+	// that can (Want.Engine).
+	Weights string
 	// Cache and Filled are as those of a Checkpoint.
 	Cache  string
 	Filled func(ctx context.Context) error

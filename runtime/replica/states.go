@@ -218,7 +218,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	r.port = port
 	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache}
 	if r.coming != nil {
-		req.Path, req.Cache, req.Streamed = r.coming.Path, r.coming.Cache, true
+		req.Path, req.Weights, req.Cache, req.Streamed = r.coming.Path, r.coming.Weights, r.coming.Cache, true
 	}
 	req.Key = engine.NewKey()
 	if r.o.Scratch != "" {
