@@ -64,8 +64,9 @@ type shown struct {
 	RequestID string `json:"request_id"`
 }
 
-// official is a client: it does a case.
-type official func(t *testing.T, name string) seen
+// official is a client: it does a case. The error is that of the client's
+// program, not one that the case is to show.
+type official func(ctx context.Context, name string) (seen, error)
 
 // kind is one client of the matrix.
 type kind struct {
@@ -156,7 +157,15 @@ func serveClients(t *testing.T) *served.Platform {
 	return p
 }
 
-func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, do official) {
+func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, client official) {
+	do := func(t *testing.T, name string) seen {
+		t.Helper()
+		s, err := client(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
 	cold := func(t *testing.T) {
 		t.Helper()
 		if err := p.Stop(t.Context(), tinyFunction); err != nil {
@@ -298,23 +307,22 @@ func scriptClient(t *testing.T, program, file string, env ...string) official {
 		cancel()
 	})
 	lines := bufio.NewReader(out)
-	return func(t *testing.T, name string) seen {
-		t.Helper()
+	return func(_ context.Context, name string) (seen, error) {
+		var s seen
 		if _, err := io.WriteString(in, name+"\n"); err != nil {
-			t.Fatal(err)
+			return s, err
 		}
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			return s, fmt.Errorf("%s: %w", name, err)
 		}
-		var s seen
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
-			t.Fatalf("%s: %v: %s", name, err, line)
+			return s, fmt.Errorf("%s: %w: %s", name, err, line)
 		}
 		if s.Failed != "" {
-			t.Fatalf("%s: %s", name, s.Failed)
+			return s, fmt.Errorf("%s: %s", name, s.Failed)
 		}
-		return s
+		return s, nil
 	}
 }
 
@@ -324,57 +332,55 @@ func goClient(base, key, model, fake string) official {
 	ask := func(model, words string) openai.ChatCompletionNewParams {
 		return openai.ChatCompletionNewParams{Model: model, Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage(words)}}
 	}
-	return func(t *testing.T, name string) seen {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	return func(ctx context.Context, name string) (seen, error) {
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 		defer cancel()
 		switch name {
 		case "cold_stream":
 			q := ask(model, "What is thaw?")
 			q.MaxTokens, q.Temperature = openai.Int(12), openai.Float(0)
 			q.StreamOptions.IncludeUsage = openai.Bool(true)
-			return goStream(ctx, c, q, 0)
+			return goStream(ctx, c, q, 0), nil
 		case "cold_plain":
 			q := ask(model, "What is thaw?")
 			q.MaxTokens, q.Temperature = openai.Int(12), openai.Float(0)
-			return goPlain(t, ctx, c, q)
+			return goPlain(ctx, c, q)
 		case "tools":
 			q := ask(fake, "Weather in Köln?")
 			b, err := os.ReadFile(filepath.Join("..", "..", "deploy", "clients", "tools.json"))
 			if err != nil {
-				t.Fatal(err)
+				return seen{}, err
 			}
 			if err := json.Unmarshal(b, &q.Tools); err != nil {
-				t.Fatal(err)
+				return seen{}, err
 			}
 			q.ToolChoice.OfAuto = openai.String("auto")
 			q.ParallelToolCalls = openai.Bool(false)
-			plain, streamed := goPlain(t, ctx, c, q), goStream(ctx, c, q, 0)
-			return seen{Plain: &plain, Streamed: &streamed}
+			plain, err := goPlain(ctx, c, q)
+			streamed := goStream(ctx, c, q, 0)
+			return seen{Plain: &plain, Streamed: &streamed}, err
 		case "unknown_model":
 			_, err := c.Chat.Completions.New(ctx, ask("tinny", "hi"))
-			return seen{Error: goError(err)}
+			return seen{Error: goError(err)}, nil
 		case "dies":
-			return goStream(ctx, c, ask(fake, "@fake tokens=50 delay=20ms die=5"), 0)
+			return goStream(ctx, c, ask(fake, "@fake tokens=50 delay=20ms die=5"), 0), nil
 		case "cancel":
-			return goStream(ctx, c, ask(fake, "@fake tokens=3000 delay=20ms"), 1)
+			return goStream(ctx, c, ask(fake, "@fake tokens=3000 delay=20ms"), 1), nil
 		}
-		t.Fatalf("no case %s", name)
-		return seen{}
+		return seen{}, fmt.Errorf("no case %s", name)
 	}
 }
 
-func goPlain(t *testing.T, ctx context.Context, c openai.Client, q openai.ChatCompletionNewParams) seen {
-	t.Helper()
+func goPlain(ctx context.Context, c openai.Client, q openai.ChatCompletionNewParams) (seen, error) {
 	a, err := c.Chat.Completions.New(ctx, q)
 	if err != nil {
-		t.Fatal(err)
+		return seen{}, err
 	}
 	s := seen{Text: a.Choices[0].Message.Content, Finish: a.Choices[0].FinishReason, Usage: a.Usage.TotalTokens}
 	for _, call := range a.Choices[0].Message.ToolCalls {
 		s.Tool, s.Arguments = call.Function.Name, call.Function.Arguments
 	}
-	return s
+	return s, nil
 }
 
 // goStream reads a stream to its end, or leaves after so many chunks.

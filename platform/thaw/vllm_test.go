@@ -1,0 +1,484 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// The journeys with a real vLLM: THAW_ENGINE_VLLM is its program, THAW_VLLM_MODEL
+// a checkpoint that it can serve without a GPU (deploy/vllm). One platform, and
+// as few starts as tell everything.
+
+// realVLLM is the checkpoint to serve; without a vLLM the test is skipped, or
+// fails where everything is required.
+func realVLLM(t *testing.T) (checkpoint string) {
+	t.Helper()
+	checkpoint = os.Getenv("THAW_VLLM_MODEL")
+	if os.Getenv("THAW_ENGINE_VLLM") != "" && checkpoint != "" {
+		return checkpoint
+	}
+	const why = `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`
+	if os.Getenv("THAW_REQUIRE") == "all" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+	return ""
+}
+
+// vllmModel is a model file for a machine without a GPU; more is YAML below spec.
+func vllmModel(name, checkpoint, more string) string {
+	return modelFile(name, "  source: "+checkpoint+`
+  engine: vllm
+  args: [--dtype, float32, --enforce-eager, --max-model-len, "2048", --max-num-seqs, "16", --kv-cache-memory-bytes, "33554432"]
+  env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
+`+indent(more))
+}
+
+func TestVLLMJourneys(t *testing.T) {
+	checkpoint := realVLLM(t)
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("processes are found in /proc")
+	}
+	// What a process inherited tells that it came from here, whatever it calls
+	// itself.
+	mark := t.Name() + "-" + strconv.Itoa(os.Getpid())
+	t.Setenv("JOURNEY", mark)
+	const v = "resources: {memory: 1000Mi}\n"
+	p := start(t, map[string]string{
+		"v.yaml":     vllmModel("v", checkpoint, v),
+		"other.yaml": vllmModel("other", tinyDir(t), "resources: {memory: 1800Mi}\n"),
+		"ember.yaml": modelFile("v-ember", "  source: "+checkpoint+"\n  engine: ember\n  resources: {memory: 64Mi}\n") +
+			"---\n" + tiny(t, "other-ember", "resources: {memory: 64Mi}\n"),
+	}, "--memory", "3Gi", "--warm", "on")
+	t.Cleanup(func() {
+		p.t = t
+		p.stop()
+		p.eventually(10*time.Second, "every process that vLLM started gone", func() bool { return len(inheritors(mark)) == 0 })
+	})
+	j := &vllmJourney{p: p, v: v, checkpoint: checkpoint}
+	for _, step := range []struct {
+		name string
+		do   func(t *testing.T)
+	}{
+		{"a warm interpreter", j.warm},
+		{"cold, all clients at once", j.cold},
+		{"the client leaves", j.leaves},
+		{"the same tokens as ember", func(t *testing.T) { j.sameTokens(t, "v", "v-ember") }},
+		{"EngineCore killed", j.killed},
+		{"from one to two to none", j.scales},
+		{"another model makes way", j.evicts},
+		{"EngineCore stopped", j.hangs},
+	} {
+		began := time.Now()
+		t.Run(step.name, func(t *testing.T) { p.t = t; step.do(t) })
+		t.Logf("%6.1f s  %s", time.Since(began).Seconds(), step.name)
+	}
+	p.t = t
+}
+
+type vllmJourney struct {
+	p          *platform
+	v          string // spec of the model v
+	checkpoint string
+	first      time.Duration // its first start took
+}
+
+// warm: an interpreter that has imported vLLM, without which each of these starts
+// would take twenty seconds. (How the start without one goes: runtime/replica.)
+func (j *vllmJourney) warm(t *testing.T) {
+	j.p.eventually(2*time.Minute, "a warm interpreter", func() bool {
+		for _, n := range j.p.items("/api/v1/nodes") {
+			parents, _ := n["warm"].([]any)
+			for _, x := range parents {
+				if w, _ := x.(map[string]any); w["state"] == "ready" {
+					t.Logf("it takes %v MiB", int(w["memory"].(float64))>>20)
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+// cold: every client asks while the model is at rest, half of them for a stream.
+// All wait for one start, and all see the same answer.
+func (j *vllmJourney) cold(t *testing.T) {
+	var clients []official
+	for _, k := range kinds {
+		clients = append(clients, k.open(t, j.p.url+"/v1", "none", "v", "v"))
+	}
+	// Answered at once: then the client is up.
+	for i, do := range clients {
+		s, err := do(t.Context(), "unknown_model")
+		if e := s.Error; err != nil || e == nil || !e.Known || e.Status != 404 {
+			t.Fatalf("%s, unknown_model: %v %+v", kinds[i].name, err, e)
+		}
+	}
+	began := time.Now()
+	var mu sync.Mutex
+	texts := map[string][]string{}
+	var wg sync.WaitGroup
+	for i, do := range clients {
+		wg.Go(func() {
+			for n := range 2 {
+				c := []string{"cold_stream", "cold_plain"}[(i+n)%2]
+				s, err := do(t.Context(), c)
+				if err != nil || s.Error != nil || s.Text == "" || s.Usage == 0 || s.Finish != "length" {
+					t.Errorf("%s, %s: %v %+v %+v", kinds[i].name, c, err, s, s.Error)
+				}
+				mu.Lock()
+				texts[s.Text] = append(texts[s.Text], kinds[i].name+" "+c)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	j.first = time.Since(began)
+	if len(texts) != 1 {
+		t.Errorf("the same question has different answers: %q", texts)
+	}
+	all := j.p.items("/api/v1/coldstarts")
+	if len(all) != 1 {
+		t.Fatalf("%d cold starts, want one: %v", len(all), all)
+	}
+	j.timeline(t, fmt.Sprint(all[0]["id"]))
+}
+
+// timeline: the phases follow one another and fill the time; the engine's own
+// steps lie inside theirs.
+func (j *vllmJourney) timeline(t *testing.T, id string) {
+	var tl functions.Timeline
+	r := j.p.do("GET", "/api/v1/coldstarts/"+id, "")
+	if err := json.Unmarshal([]byte(r.body), &tl); err != nil || tl.State != functions.Ready {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	var names []string
+	var sum float64
+	for i, ph := range tl.Phases {
+		names = append(names, string(ph.Phase))
+		t.Logf("%-12s %7.3f s for %7.3f s", ph.Phase, ph.Start, ph.Duration)
+		sum += ph.Duration
+		if i > 0 && ph.Start < tl.Phases[i-1].Start {
+			t.Errorf("%s begins before the phase in front of it: %+v", ph.Phase, tl.Phases)
+		}
+		for _, part := range ph.Parts {
+			t.Logf("    %-10s %7.3f s for %7.3f s", part.Name, part.Start, part.Duration)
+			// The log of vLLM has whole milliseconds, and its steps may reach a
+			// little beyond what is seen from outside.
+			if part.Duration < 0 || part.Start < ph.Start-0.5 || part.Start+part.Duration > ph.Start+ph.Duration+0.5 {
+				t.Errorf("the step %s %+v lies outside of %s %.3f+%.3f", part.Name, part, ph.Phase, ph.Start, ph.Duration)
+			}
+		}
+	}
+	if tl.Start != functions.StartWarm {
+		t.Errorf("started %s: %s", tl.Start, tl.StartNote)
+	}
+	if want := "queue place stage spawn load warmup first_token"; strings.Join(names, " ") != want {
+		t.Errorf("phases %v, want %s", names, want)
+	}
+	if sum < 0.9*tl.Total || sum > tl.Total+1 {
+		t.Errorf("the phases take %.3f s of %.3f s", sum, tl.Total)
+	}
+}
+
+// leaves: a client that goes away in the middle has its request aborted. (vLLM
+// counts such a request nowhere; that it made no more tokens tells.)
+func (j *vllmJourney) leaves(t *testing.T) {
+	p := j.p
+	const tokens = 1900
+	made := func() float64 { return p.engineMetric("v", "vllm:generation_tokens_total", "") }
+	before := made()
+	ctx, cancel := context.WithCancel(t.Context())
+	res, _ := p.open(ctx, "v", tokens)
+	cancel()
+	res.Body.Close()
+	p.eventually(5*time.Second, "nothing running", func() bool { return p.engineMetric("v", "vllm:num_requests_running", "") == 0 })
+	if n := made() - before; n == 0 || n > tokens/2 {
+		t.Errorf("%v tokens were made for a client that left after the first of %d", n, tokens)
+	}
+}
+
+// sameTokens: greedy, in float32, what vLLM says is what ember says.
+func (j *vllmJourney) sameTokens(t *testing.T, model, ember string) {
+	for _, prompt := range []string{
+		"<|im_start|>user\nWhat is thaw?<|im_end|>\n<|im_start|>assistant\n",
+		"the quick brown fox",
+		"Grüße, 東京! 1234567890\n\n\t",
+		strings.Repeat("a model at rest, a request, an answer. ", 12),
+	} {
+		var got, want completion
+		for _, x := range []struct {
+			model string
+			into  *completion
+		}{{model, &got}, {ember, &want}} {
+			body, _ := json.Marshal(map[string]any{"model": x.model, "prompt": prompt, "max_tokens": 48, "temperature": 0, "logprobs": 0, "ignore_eos": true})
+			r := j.p.do("POST", "/v1/completions", string(body))
+			if err := json.Unmarshal([]byte(r.body), x.into); err != nil || len(x.into.Choices) != 1 {
+				t.Fatalf("%s: %d %v %s", x.model, r.status, r.err, r.body)
+			}
+		}
+		g, w := got.Choices[0], want.Choices[0]
+		// A token that is part of a character is � to the one, nothing to the other;
+		// so is one that the answer ends with.
+		g.Text, w.Text = strings.TrimRight(g.Text, "\ufffd"), strings.TrimRight(w.Text, "\ufffd")
+		for i, token := range w.Logprobs.Tokens {
+			w.Logprobs.Tokens[i] = strings.ReplaceAll(token, "\ufffd", "")
+		}
+		if g.Text != w.Text || len(w.Logprobs.Tokens) != 48 || !slices.Equal(g.Logprobs.Tokens, w.Logprobs.Tokens) || got.Usage != want.Usage {
+			t.Errorf("%q:\n vllm says %q %q, %+v\nember says %q %q, %+v", prompt, g.Text, g.Logprobs.Tokens, got.Usage, w.Text, w.Logprobs.Tokens, want.Usage)
+		}
+	}
+}
+
+type completion struct {
+	Choices []struct {
+		Text     string
+		Logprobs struct{ Tokens []string }
+	}
+	Usage struct {
+		Prompt     int `json:"prompt_tokens"`
+		Completion int `json:"completion_tokens"`
+	}
+}
+
+// killed: EngineCore dies while it streams. The client is told within a second,
+// and the next request is answered within one start.
+func (j *vllmJourney) killed(t *testing.T) {
+	p := j.p
+	api, core := p.vllm("v")
+	res, rest := p.open(t.Context(), "v", 1900)
+	defer res.Body.Close()
+	began := time.Now()
+	signalPID(t, core, syscall.SIGKILL)
+	tail := untilEnd(rest)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the client was told after %s", took)
+	}
+	// vLLM's own words, if it still had the time, or ours.
+	if e := (reply{body: tail}).failure(); e.Code != "engine_crashed" && e.Type != "InternalServerError" {
+		t.Errorf("the stream ended with %q", last(tail, 400))
+	}
+	if m := p.do("GET", "/metrics", "", "Authorization", p.admin()); !regexp.MustCompile(`(?m)^thaw_engine_errors_total\{[^}]*model="v"[^}]*\} 1$`).MatchString(m.body) {
+		t.Errorf("no failed request was counted: %s", strings.Join(regexp.MustCompile(`(?m)^thaw_engine_errors_total.*$`).FindAllString(m.body, -1), "\n"))
+	}
+	began = time.Now()
+	if r := p.chat("v", `"max_tokens":2`); r.status != 200 {
+		t.Errorf("the next request: %d %v %s", r.status, r.err, r.body)
+	}
+	took := time.Since(began)
+	t.Logf("answered after %s, the first start took %s", took, j.first)
+	if bound := 2*j.first + 5*time.Second; took > bound {
+		t.Errorf("the next request was answered after %s, the first start took %s", took, j.first)
+	}
+	if alive(api) || alive(core) {
+		t.Errorf("of the engine that died lives: API server %t, EngineCore %t", alive(api), alive(core))
+	}
+}
+
+// scales: a second replica, and then none.
+func (j *vllmJourney) scales(t *testing.T) {
+	p := j.p
+	ready := func() (n int) {
+		for _, r := range p.items("/api/v1/replicas") {
+			if r["function"] == "default/v" && r["state"] == "READY" {
+				n++
+			}
+		}
+		return n
+	}
+	p.file("v.yaml", vllmModel("v", j.checkpoint, j.v+"scale: {min: 2, max: 2}\n"))
+	p.eventually(3*time.Minute, "two replicas", func() bool { return ready() == 2 })
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if r := p.chat("v", `"max_tokens":4`); r.status != 200 {
+				t.Errorf("%d %v %s", r.status, r.err, r.body)
+			}
+		})
+	}
+	wg.Wait()
+	p.file("v.yaml", vllmModel("v", j.checkpoint, j.v+"scale: {idle: 300ms}\n"))
+	p.eventually(20*time.Second, "no replica", func() bool { return p.state("default/v") == "" })
+	p.file("v.yaml", vllmModel("v", j.checkpoint, j.v))
+}
+
+// evicts: there is memory for one of two models; whoever is asked runs.
+func (j *vllmJourney) evicts(t *testing.T) {
+	p := j.p
+	for i, m := range []string{"v", "other", "v"} {
+		if r := p.chat(m, `"max_tokens":2`); r.status != 200 {
+			t.Fatalf("%d: %s: %d %v %s", i, m, r.status, r.err, r.body)
+		}
+		other := map[string]string{"v": "other", "other": "v"}[m]
+		if s := p.state("default/" + other); s != "" {
+			t.Errorf("%s is %s beside %s", other, s, m)
+		}
+		if m == "other" {
+			j.sameTokens(t, "other", "other-ember")
+		}
+	}
+	evicted := map[any]int{}
+	for _, e := range p.items("/api/v1/events") {
+		if e["reason"] == "evicted" {
+			evicted[e["function"]]++
+		}
+	}
+	if evicted["default/v"] == 0 || evicted["default/other"] == 0 {
+		t.Errorf("evicted: %v of %v", evicted, p.items("/api/v1/events"))
+	}
+}
+
+// hangs: EngineCore is stopped, and health says all is well. Whoever streams and
+// whoever waits is told within 16 seconds, and nothing of the engine is left.
+func (j *vllmJourney) hangs(t *testing.T) {
+	p := j.p
+	api, core := p.vllm("v")
+	res, rest := p.open(t.Context(), "v", 1900)
+	defer res.Body.Close()
+	began := time.Now()
+	signalPID(t, core, syscall.SIGSTOP)
+	waits := make(chan reply, 1)
+	go func() { waits <- p.chat("v", `"max_tokens":4`) }()
+	tail := untilEnd(rest)
+	if took := time.Since(began); took > 16*time.Second {
+		t.Errorf("who streams was told after %s", took)
+	}
+	if e := (reply{body: tail}).failure(); e.Code != "engine_hung" && e.Code != "engine_crashed" || strings.Contains(tail, "[DONE]") {
+		t.Errorf("the stream ended with %q", last(tail, 400))
+	}
+	// Nothing of its answer had come: it is told, or asked again of a new engine.
+	r := <-waits
+	t.Logf("who waited: %d %s after %s", r.status, r.failure().Code, time.Since(began))
+	if r.status != 200 && (!strings.Contains(r.body, "hung") || time.Since(began) > 17*time.Second) {
+		t.Errorf("who waited: %d %v %s after %s", r.status, r.err, r.body, time.Since(began))
+	}
+	p.eventually(5*time.Second, "the engine gone", func() bool { return !alive(api) && !alive(core) })
+}
+
+// untilEnd reads what is left of a stream.
+func untilEnd(r *bufio.Reader) string {
+	b, _ := io.ReadAll(r)
+	return string(b)
+}
+
+func last(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// engineMetric is the sum of an engine's samples whose labels hold some text.
+func (p *platform) engineMetric(name, metric, label string) (sum float64) {
+	p.t.Helper()
+	r, err := web.Get(p.endpoint(name) + "/metrics")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	s := bufio.NewScanner(r.Body)
+	for s.Scan() {
+		if rest, ok := strings.CutPrefix(s.Text(), metric+"{"); ok && strings.Contains(rest, label) {
+			f, _ := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
+			sum += f
+		}
+	}
+	return sum
+}
+
+func (p *platform) endpoint(name string) string {
+	p.t.Helper()
+	for _, r := range p.items("/api/v1/replicas") {
+		if r["function"] == "default/"+name && r["state"] == "READY" {
+			return fmt.Sprint(r["endpoint"])
+		}
+	}
+	p.t.Fatalf("%s has no replica that is ready", name)
+	return ""
+}
+
+// vllm finds the API server and the EngineCore of a function's replica: the
+// process that listens at its endpoint, and its child of that name. What they
+// call themselves depends on how they were started.
+func (p *platform) vllm(name string) (api, core int) {
+	p.t.Helper()
+	_, port, _ := strings.Cut(strings.TrimPrefix(p.endpoint(name), "http://"), ":")
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	api = listener(n)
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		line, _ := os.ReadFile(filepath.Join(d, "cmdline"))
+		stat, _ := os.ReadFile(filepath.Join(d, "stat"))
+		var state string
+		var parent int
+		fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)
+		if parent == api && api != 0 && bytes.Contains(line, []byte("EngineCore")) {
+			core, _ = strconv.Atoi(filepath.Base(d))
+		}
+	}
+	if api == 0 || core == 0 {
+		p.t.Fatalf("the engine of %s at port %d: API server %d, EngineCore %d", name, n, api, core)
+	}
+	return api, core
+}
+
+// listener is the process that listens on a loopback port, 0 for none.
+func listener(port int) int {
+	b, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		return 0
+	}
+	at := fmt.Sprintf("0100007F:%04X", port)
+	var socket string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 9 && f[1] == at && f[3] == "0A" {
+			socket = "socket:[" + f[9] + "]"
+		}
+	}
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	pid := 0
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && to == socket {
+			n, _ := strconv.Atoi(strings.Split(fd, "/")[2])
+			// A child may have it too, or a warm interpreter's: the eldest is asked.
+			if pid == 0 || n < pid {
+				pid = n
+			}
+		}
+	}
+	return pid
+}
+
+// inheritors are the processes with the mark in their environment.
+func inheritors(mark string) (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(d))
+		env, _ := os.ReadFile(filepath.Join(d, "environ"))
+		if pid != os.Getpid() && bytes.Contains(env, []byte("JOURNEY="+mark+"\x00")) && alive(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// alive reports whether a process runs; one that only waits to be reaped does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	at := bytes.LastIndexByte(stat, ')')
+	return err == nil && at > 0 && at+2 < len(stat) && stat[at+2] != 'Z' && stat[at+2] != 'X'
+}
