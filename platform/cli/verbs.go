@@ -307,14 +307,27 @@ func (c *command) waterfall(t api.ColdStart) {
 		end = max(end, p.Start+p.Duration)
 	}
 	fmt.Fprintf(c.out, "%s: %s, %s, %s\n", plain(t.ID), t.State.Word(), spanOf(&t.Total), c.since(t.Began)+" ago")
-	for _, p := range t.Phases {
+	if t.Start != "" {
+		fmt.Fprintf(c.out, "  the engine was started %s", plain(t.Start))
+		if t.StartNote != "" {
+			fmt.Fprintf(c.out, ": %s", plain(t.StartNote))
+		}
+		fmt.Fprintln(c.out)
+	}
+	line := func(name, mark string, start, duration float64, share string) {
 		from, to := 0, 0
 		if end > 0 {
-			from = min(int(p.Start/end*wide), wide-1)
-			to = min(max(int((p.Start+p.Duration)/end*wide+0.5), from+1), wide)
+			from = min(max(int(start/end*wide), 0), wide-1)
+			to = min(max(int((start+duration)/end*wide+0.5), from+1), wide)
 		}
-		bar := strings.Repeat(" ", from) + strings.Repeat("=", to-from)
-		fmt.Fprintf(c.out, "  %-12s |%-*s| %s\n", plain(string(p.Phase)), wide, bar, spanOf(&p.Duration))
+		bar := strings.Repeat(" ", from) + strings.Repeat(mark, to-from)
+		fmt.Fprintf(c.out, "  %-12s |%-*s| %s%s\n", plain(name), wide, bar, spanOf(&duration), share)
+	}
+	for _, p := range t.Phases {
+		line(string(p.Phase), "=", p.Start, p.Duration, "")
+		for _, q := range p.Parts { // as the engine's own log tells them
+			line("  "+q.Name, "-", q.Start, q.Duration, fmt.Sprintf(", %.0f %%", 100*q.Duration/max(end, 1e-9)))
+		}
 	}
 	if t.Error != "" {
 		fmt.Fprintf(c.out, "  failed: %s\n", plain(t.Error))
