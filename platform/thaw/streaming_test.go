@@ -28,7 +28,7 @@ type arriving struct {
 func newArriving(t *testing.T) *arriving {
 	t.Helper()
 	dir := t.TempDir()
-	shape := mint.Shape{Hidden: 256, Inter: 704, Layers: 4, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 24576, MaxPos: 256}
+	shape := mint.Shape{Hidden: 256, Inter: 704, Layers: 4, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 24576, MaxPos: 2048}
 	if _, err := mint.Folder(dir, shape, "What is thaw? It is what ice does in spring.", 5); err != nil {
 		t.Fatal(err)
 	}
@@ -206,4 +206,61 @@ func TestStreamingKilled(t *testing.T) {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
 	p.eventually(10*time.Second, "nothing mounted", func() bool { return mounts(p.data) == 0 })
+}
+
+// An unmodified vLLM starts while its weights are still arriving.
+func TestStreamingVLLM(t *testing.T) {
+	linuxOnly(t)
+	realVLLM(t)
+	src := newArriving(t)
+	p := start(t, map[string]string{"big.yaml": vllmModel("big", azuretest.Location("m"), "resources: {memory: 900Mi}\ndeadlines: {start: 5m}\n")}, "--warm", "off")
+	p.do("POST", "/api/v1/functions/default/big/wake", "", "Authorization", p.admin())
+	program := func() bool {
+		for _, pid := range p.processes() {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if strings.Contains(string(line), "/arriving/") {
+				return true
+			}
+		}
+		return false
+	}
+	p.eventually(20*time.Second, "vLLM before its bytes", func() bool {
+		return program() || strings.Contains(p.log.String(), "engines start when all their bytes are here")
+	})
+	if !program() {
+		t.Skip("nothing can be mounted here")
+	}
+	p.eventually(4*time.Minute, "it reads its weights", func() bool {
+		logs, _ := filepath.Glob(filepath.Join(p.data, "agent", "keeper", "logs", "big-*.log"))
+		for _, l := range logs {
+			if b, _ := os.ReadFile(l); strings.Contains(string(b), "Starting to load model") {
+				return true
+			}
+		}
+		return p.state("default/big") == "FAILED"
+	})
+	if n := mounts(p.data); n != 1 {
+		t.Errorf("%d mounts", n)
+	}
+	src.open()
+	p.eventually(5*time.Minute, "READY", func() bool { return p.state("default/big") == "READY" || p.state("default/big") == "FAILED" })
+	r := p.chat("big", `"max_tokens":4`)
+	if r.status != 200 {
+		t.Fatalf("%d %v %s", r.status, r.err, r.body)
+	}
+	p.eventually(5*time.Second, "its files are the store's", func() bool {
+		links, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
+		if len(links) != 1 {
+			return false
+		}
+		to, err := os.Readlink(links[0])
+		return err == nil && strings.Contains(to, "/store/checkpoints/")
+	})
+	// Its boot and the download were side by side.
+	for _, c := range p.items("/api/v1/coldstarts") {
+		spans := p.spans(fmt.Sprint(c["id"]))
+		if spans["stage"].end() < spans["spawn"].end() || spans["spawn"].Start > spans["stage"].end() {
+			t.Errorf("%+v", spans)
+		}
+	}
 }
