@@ -38,7 +38,6 @@ var (
 	errIdle = errors.New("no byte came for too long")
 	// errOvertaken ends a request for a block that another one has brought.
 	errOvertaken = errors.New("another request was faster")
-	errDone      = errors.New("all that was wanted came")
 )
 
 // maxRetryAfter is the longest a source may ask to be left alone.

@@ -602,6 +602,11 @@ func (e *NoSpace) Error() string {
 
 // evictOldest evicts one thing; false when nothing can go.
 func (s *Store) evictOldest(keepPart string) (bool, error) {
+	// First what no checkpoint and no staging holds any more: a file that was
+	// published by itself, and whose staging was given up.
+	if freed, err := s.dropBlobs(); err != nil || freed > 0 {
+		return freed > 0, err
+	}
 	list, err := s.list()
 	if err != nil {
 		return false, err

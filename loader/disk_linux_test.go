@@ -1,0 +1,70 @@
+package loader_test
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/dir"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// A disk of its own that is too small, and one that may not be written.
+func TestSmallDisk(t *testing.T) {
+	small := t.TempDir()
+	if err := syscallMount(small, "size=256k"); err != nil {
+		t.Skip("no file system can be mounted here:", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(small, syscall.MNT_DETACH) })
+	one, two, giant := model(t), t.TempDir(), t.TempDir()
+	write(t, two, "model.safetensors", weights(110_000, 2))
+	write(t, giant, "model.safetensors", weights(400_000, 3))
+	st := open(t, store.Options{Dir: filepath.Join(small, "store")})
+	l := loader.New(loader.Options{Store: st, Block: 8 * block, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
+	defer l.Close()
+	stageFolder(t, l, one).Lease.Release()
+	fails := func(folder string, kind source.Kind) {
+		t.Helper()
+		s, err := l.Stage(t.Context(), folder, loader.StageOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Release()
+		_, err = s.Wait(t.Context())
+		if source.KindOf(err) != kind {
+			t.Errorf("error %v", err)
+		}
+	}
+	fails(giant, source.NoSpace)
+	if list, _ := st.List(); len(list) != 1 {
+		t.Error("evicted for what cannot fit")
+	}
+	left, _ := filepath.Glob(filepath.Join(small, "store", "parts", "*", "*"))
+	if len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	// Two at once do not fit: the first goes.
+	write(t, two, "more.safetensors", weights(60_000, 3))
+	c := stageFolder(t, l, two)
+	if list, _ := st.List(); len(list) != 1 {
+		t.Errorf("%+v", list)
+	}
+	// It is in use: nothing may go now.
+	fails(one, source.NoSpace)
+	c.Lease.Release()
+	if err := syscallMount(small, "remount,ro"); err != nil {
+		t.Skip(err)
+	}
+	fails(one, source.Broken)
+}
+
+func syscallMount(dir, o string) error {
+	flags := uintptr(0)
+	if rest, ok := strings.CutPrefix(o, "remount,ro"); ok {
+		flags, o = syscall.MS_REMOUNT|syscall.MS_RDONLY, rest
+	}
+	return syscall.Mount("tmpfs", dir, "tmpfs", flags, o)
+}

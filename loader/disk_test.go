@@ -1,0 +1,260 @@
+package loader_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/dir"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// The disk says no at every step, in turn, once or from then on. The answer is
+// an error by its name or a staging that got round it; nothing that is not
+// whole is listed, and with a disk that is well again the next try succeeds.
+func TestDiskFailsAtEveryStep(t *testing.T) {
+	folder := model(t)
+	for name, tc := range map[string]struct {
+		err  error
+		kind source.Kind
+		ever bool
+	}{
+		"full once":     {syscall.ENOSPC, source.NoSpace, false},
+		"full for good": {syscall.ENOSPC, source.NoSpace, true},
+		"quota":         {syscall.EDQUOT, source.NoSpace, true},
+		"broken":        {syscall.EIO, source.Broken, true},
+		"read-only":     {syscall.EROFS, source.Broken, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for at := 1; ; at++ {
+				var mu sync.Mutex
+				n, off := 0, false
+				failed := ""
+				o := store.Options{Dir: t.TempDir(), Step: func(step string) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if n++; off || n < at || n > at && !tc.ever {
+						return nil
+					}
+					failed = step
+					return tc.err
+				}}
+				st := open(t, o)
+				l := loader.New(loader.Options{Store: st, Block: 8 * block, Sources: map[string]loader.Source{"file": copied{known{dir.Source{}}}}})
+				stage := func() error {
+					s, err := l.Stage(t.Context(), folder, loader.StageOptions{})
+					if err != nil {
+						return err
+					}
+					defer s.Release()
+					c, err := s.Wait(t.Context())
+					if err == nil {
+						c.Lease.Release()
+						err = st.Verify(c.Digest)
+					}
+					return err
+				}
+				err := stage()
+				mu.Lock()
+				off = true
+				step := failed
+				mu.Unlock()
+				if step == "" {
+					if err != nil || at < 15 {
+						t.Errorf("after %d steps: %v", at-1, err)
+					}
+					l.Close()
+					return
+				}
+				if err != nil && source.KindOf(err) != tc.kind {
+					t.Errorf("%s: %v", step, err)
+				}
+				list, lerr := st.List()
+				if lerr != nil {
+					t.Fatal(lerr)
+				}
+				for _, e := range list {
+					if verr := st.Verify(e.Digest); verr != nil {
+						t.Errorf("%s: listed and not whole: %v", step, verr)
+					}
+				}
+				if err := stage(); err != nil {
+					t.Errorf("%s: with a disk that is well: %v", step, err)
+				}
+				l.Close()
+			}
+		})
+	}
+}
+
+// While a model comes in, another one that needs its room does not get it.
+func TestNotEvictedWhileStaging(t *testing.T) {
+	r := newRemote(t, store.Options{Budget: 50_000})
+	gate, half := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
+		if n == 8 {
+			once.Do(func() { close(half) })
+			hold(req, gate)
+		}
+		return false
+	})
+	s, err := r.l.Stage(t.Context(), azuretest.Location("m"), loader.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-half
+	other := t.TempDir()
+	write(t, other, "model.safetensors", weights(30_000, 9))
+	l := loader.New(loader.Options{Store: r.store, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}, Block: block})
+	defer l.Close()
+	o, err := l.Stage(t.Context(), other, loader.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Wait(t.Context()); source.KindOf(err) != source.NoSpace {
+		t.Errorf("error %v", err)
+	}
+	o.Release()
+	close(gate)
+	c, err := s.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.check(t, c)
+	c.Lease.Release()
+	s.Release()
+	// Now it may go.
+	stageFolder(t, l, other).Lease.Release()
+}
+
+// A disk gives back what was not written: the block comes anew.
+func TestTornBlock(t *testing.T) {
+	for _, ever := range []bool{false, true} {
+		t.Run(fmt.Sprint(ever), func(t *testing.T) {
+			data := t.TempDir()
+			r := newRemote(t, store.Options{Dir: data})
+			var spoiled atomic.Int32
+			r.l = r.loader(t, open(t, store.Options{Dir: data, Step: func(step string) error {
+				parts, _ := filepath.Glob(filepath.Join(data, "parts", "*", "*.journal"))
+				for _, p := range parts {
+					p = strings.TrimSuffix(p, ".journal")
+					// The last block is written last, so that the others are here.
+					if fi, err := os.Stat(p); step == "write journal" && err == nil && fi.Size() > 10*block && (ever || spoiled.Load() == 0) {
+						f, err := os.OpenFile(p, os.O_RDWR, 0)
+						if err != nil {
+							return err
+						}
+						var b [1]byte
+						if _, err = f.ReadAt(b[:], fi.Size()-1); err == nil && b[0] != 0 {
+							b[0] ^= 1
+							_, err = f.WriteAt(b[:], fi.Size()-1)
+							spoiled.Add(1)
+						}
+						if err := errors.Join(err, f.Close()); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			}}))
+			c, err := r.stage(t, loader.StageOptions{})
+			if ever {
+				if source.KindOf(err) != source.Broken && source.KindOf(err) != source.Digest {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.check(t, c)
+			if spoiled.Load() == 0 {
+				t.Error("nothing was spoiled")
+			}
+		})
+	}
+}
+
+// A stored file rots: verify takes it out, and the next staging brings it anew.
+func TestRotIsFetchedAgain(t *testing.T) {
+	r := newRemote(t, store.Options{})
+	c, err := r.stage(t, loader.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(c.Path, "model.safetensors")
+	b := bytes.Clone(r.want["model.safetensors"])
+	b[20_000] ^= 2
+	if err := errors.Join(os.Chmod(name, 0o600), os.WriteFile(name, b, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.Verify(c.Digest); source.KindOf(err) != source.Digest {
+		t.Errorf("error %v", err)
+	}
+	r.srv.Fault(nil)
+	again, err := r.stage(t, loader.StageOptions{})
+	if err != nil || again.Digest != c.Digest {
+		t.Fatal(again, err)
+	}
+	r.check(t, again)
+	if n := len(r.srv.Gets()); n < 10 {
+		t.Errorf("%d ranges", n)
+	}
+}
+
+// denied is a source whose credentials run out in the middle.
+type denied struct {
+	*far
+	fresh   atomic.Bool
+	renewed atomic.Int32
+	useless bool
+}
+
+func (d *denied) Read(ctx context.Context, f source.File, off, n int64) (io.ReadCloser, error) {
+	if off > int64(len(d.body))/2 && !d.fresh.Load() {
+		return nil, &source.Error{Kind: source.Denied, What: "403"}
+	}
+	return d.far.Read(ctx, f, off, n)
+}
+
+func (d *denied) Refresh(context.Context, string) error {
+	d.renewed.Add(1)
+	d.fresh.Store(!d.useless)
+	return nil
+}
+
+func TestCredentialsAreRenewedOnce(t *testing.T) {
+	for _, useless := range []bool{false, true} {
+		d := &denied{far: shaped(1, 1<<20), useless: useless}
+		d.far.first, d.far.each, d.far.all = 0, 1e12, 1e12
+		l := loader.New(loader.Options{Store: open(t, store.Options{}), Sources: map[string]loader.Source{"far": d}, Block: 64 << 10})
+		s, err := l.Stage(t.Context(), "far://account/weights", loader.StageOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Wait(t.Context())
+		if useless && source.KindOf(err) != source.Denied || !useless && err != nil || d.renewed.Load() != 1 {
+			t.Errorf("%d renewals, %v", d.renewed.Load(), err)
+		}
+		if c != nil {
+			c.Lease.Release()
+		}
+		s.Release()
+		l.Close()
+	}
+}
