@@ -23,8 +23,10 @@
 // # For engines
 //
 // View keeps DATA/hf/hub as huggingface_hub lays out its cache: refs, blobs and
-// snapshots, with hard links to the store's files, so that
-// HF_HUB_OFFLINE=1 HF_HOME=DATA/hf vllm serve ORG/REPO finds a model that was
-// staged from hf://, at no cost in bytes. Where the disk has no hard links, or
-// the view lies on another one, symbolic links stand in.
+// snapshots, so that HF_HUB_OFFLINE=1 HF_HOME=DATA/hf vllm serve ORG/REPO finds a
+// model that was staged from hf://. What would be files there are relative
+// links into the store: hard links would hold the bytes of a checkpoint that
+// the store has evicted, and then the disk is full with nothing left to evict.
+// An engine that is started by hand on the view should pin the checkpoint
+// (thaw cache pin), or it may be evicted under it.
 package hub

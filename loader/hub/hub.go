@@ -38,7 +38,13 @@ type Source struct {
 
 	mu      sync.Mutex         // guards the fields below
 	cdn     map[string]address // by file
-	commits map[string]string  // the last one planned, by location
+	planned map[string]planned // the last one, by location
+}
+
+// planned is what a plan was of.
+type planned struct {
+	commit  string
+	objects map[string]string // by name of the file
 }
 
 // address is where a large file is, until it is not.
@@ -52,7 +58,7 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]address), commits: make(map[string]string)}
+	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]address), planned: make(map[string]planned)}
 	named := o.Getenv("HF_ENDPOINT")
 	if named != "" {
 		s.endpoint = strings.TrimRight(named, "/")
@@ -67,12 +73,14 @@ func New(o Options) *Source {
 // Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections() }
 
-// Commit is the commit that the last plan of a location was of; empty where
-// there was none.
-func (s *Source) Commit(location string) string {
+// Planned is the commit that the last plan of a location was of, and the ids of
+// its files' objects by name; empty where there was none. The map is not
+// changed any more.
+func (s *Source) Planned(location string) (commit string, objects map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.commits[location]
+	p := s.planned[location]
+	return p.commit, p.objects
 }
 
 const (
@@ -188,9 +196,13 @@ func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error)
 	if len(plan.Files) == 0 {
 		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), What: "has no files at commit " + commit[:8], Fix: "check the name; they are case-sensitive"}
 	}
+	objects := make(map[string]string, len(plan.Files))
+	for _, f := range plan.Files {
+		objects[f.Name] = f.Version
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.commits[location] = commit
+	s.planned[location] = planned{commit, objects}
 	return plan, nil
 }
 
@@ -303,7 +315,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	ask := wire.Ask{Source: p.String(), File: f, Offset: offset, Length: length, Whole: 1 << 20}
 	for try := 0; ; try++ {
 		known := s.known(f.Ref)
-		if known == "" {
+		fresh := known == ""
+		if fresh {
 			body, to, err := s.resolve(ctx, p, f, part[3], ask)
 			if err != nil || body != nil {
 				return body, err
@@ -316,9 +329,13 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		}
 		body, r, err := wire.Range(s.http, req, ask)
 		if err == nil {
+			if fresh {
+				s.remember(f.Ref, known)
+			}
 			return body, nil
 		}
 		if r == nil {
+			s.forget(f.Ref)
 			return nil, err
 		}
 		switch r.StatusCode {
@@ -363,13 +380,17 @@ func (s *Source) resolve(ctx context.Context, p place, f source.File, full strin
 	if err != nil || to.User != nil || to.Scheme != "https" && !strings.HasPrefix(s.endpoint, "http://") {
 		return nil, "", malformed(p, f.Name, "the hub redirects to something that is not https")
 	}
+	return nil, to.String(), nil
+}
+
+// remember keeps an address that worked.
+func (s *Source) remember(ref, at string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.cdn) > maxFiles {
 		clear(s.cdn)
 	}
-	s.cdn[f.Ref] = address{to.String(), time.Now().Add(keep)}
-	return nil, to.String(), nil
+	s.cdn[ref] = address{at, time.Now().Add(keep)}
 }
 
 func (s *Source) known(ref string) string {

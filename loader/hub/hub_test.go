@@ -77,7 +77,7 @@ func TestRevisions(t *testing.T) {
 			t.Errorf("%s: %q, %v", location, got, err)
 		}
 	}
-	if got := s.Commit(repo); got != second {
+	if got, _ := s.Planned(repo); got != second {
 		t.Errorf("commit %s, want %s", got, second)
 	}
 	// What a commit did not touch is of the same version in the next.

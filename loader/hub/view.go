@@ -1,0 +1,226 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// View is a folder in the layout of huggingface_hub's cache (HF_HOME), over
+// checkpoints that lie elsewhere on the same machine. Its links hold no bytes:
+// a checkpoint that is evicted is gone from it, at the latest at the next Sync.
+// Its methods may be called concurrently.
+type View struct {
+	dir string
+	// from knows what the last plan of a location was of; nil where nobody does.
+	from interface {
+		Planned(location string) (commit string, objects map[string]string)
+	}
+	mu sync.Mutex // one Sync at a time
+}
+
+// Checkpoint is a published checkpoint.
+type Checkpoint struct {
+	Source string   // hf://…; others are passed over
+	Path   string   // the folder with its files under their own names
+	Files  []string // their names
+}
+
+// NewView returns the view at dir, an HF_HOME. from is the source that planned
+// what will be seen here; nil shows only what an earlier one left. Nothing is
+// made before the first Sync that has something to show.
+func NewView(dir string, from *Source) *View {
+	v := &View{dir: dir}
+	if from != nil {
+		v.from = from
+	}
+	return v
+}
+
+// Sync makes the view show these checkpoints and no others. A checkpoint of a
+// folder of a repository, or of one file, is not shown: the cache knows whole
+// commits only.
+func (v *View) Sync(all []Checkpoint) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var first error
+	for _, c := range all {
+		p, err := parse(c.Source)
+		if err != nil || p.sub != "" || v.from == nil {
+			continue
+		}
+		commit, objects := v.from.Planned(c.Source)
+		if commit == "" {
+			continue // planned by an earlier process, which showed it
+		}
+		if err := v.show(p, commit, objects, c); err != nil && first == nil {
+			first = err
+		}
+	}
+	if err := v.prune(); err != nil && first == nil {
+		first = err
+	}
+	return first
+}
+
+func (v *View) repo(p place) string {
+	return filepath.Join(v.dir, "hub", "models--"+p.org+"--"+p.repo)
+}
+
+// show makes blobs, a snapshot and the revision that names it, in that order:
+// whoever reads meanwhile finds nothing, or all.
+func (v *View) show(p place, commit string, objects map[string]string, c Checkpoint) error {
+	repo := v.repo(p)
+	snapshot := filepath.Join(repo, "snapshots", commit)
+	for _, name := range c.Files {
+		object := objects[name]
+		if object == "" || strings.Trim(object, "0123456789abcdefABCDEF") != "" {
+			return fmt.Errorf("hub: %s of %s is not of the plan", name, p)
+		}
+		file := filepath.Join(c.Path, filepath.FromSlash(name))
+		blob := filepath.Join(repo, "blobs", object)
+		if err := relink(file, blob); err != nil {
+			return err
+		}
+		if err := relink(blob, filepath.Join(snapshot, filepath.FromSlash(name))); err != nil {
+			return err
+		}
+	}
+	if commitID.MatchString(p.rev) {
+		return nil
+	}
+	ref := filepath.Join(repo, "refs", filepath.FromSlash(p.rev))
+	if had, err := os.ReadFile(ref); err == nil && string(had) == commit {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(ref), 0o755); err != nil {
+		return err
+	}
+	// Without a newline, as huggingface_hub writes it.
+	return replace(ref, func(tmp string) error { return os.WriteFile(tmp, []byte(commit), 0o644) })
+}
+
+// relink makes link lead to file, relative, so that the whole data folder may
+// be mounted elsewhere.
+func relink(file, link string) error {
+	to, err := filepath.Rel(filepath.Dir(link), file)
+	if err != nil {
+		to = file
+	}
+	if had, err := os.Readlink(link); err == nil && had == to {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+		return err
+	}
+	return replace(link, func(tmp string) error { return os.Symlink(to, tmp) })
+}
+
+// replace puts what write makes in the place of path, in one step.
+func replace(path string, write func(tmp string) error) error {
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := write(tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// prune removes what leads nowhere: snapshots that lack a file, revisions of no
+// snapshot, blobs without bytes, repositories without snapshots.
+func (v *View) prune() error {
+	repos, err := os.ReadDir(filepath.Join(v.dir, "hub"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range repos {
+		if !strings.HasPrefix(r.Name(), "models--") {
+			continue
+		}
+		repo := filepath.Join(v.dir, "hub", r.Name())
+		live, err := pruneSnapshots(filepath.Join(repo, "snapshots"))
+		if err != nil {
+			return err
+		}
+		if len(live) == 0 {
+			if err := os.RemoveAll(repo); err != nil {
+				return err
+			}
+			continue
+		}
+		err = filepath.WalkDir(filepath.Join(repo, "refs"), func(p string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return ignoreMissing(err)
+			}
+			commit, err := os.ReadFile(p)
+			if err == nil && !live[string(commit)] {
+				err = os.Remove(p)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		blobs, err := os.ReadDir(filepath.Join(repo, "blobs"))
+		if ignoreMissing(err) != nil {
+			return err
+		}
+		for _, b := range blobs {
+			// Never a file: those are no work of ours.
+			if at := filepath.Join(repo, "blobs", b.Name()); b.Type()&fs.ModeSymlink != 0 && dangles(at) {
+				if err := os.Remove(at); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func pruneSnapshots(dir string) (live map[string]bool, err error) {
+	list, err := os.ReadDir(dir)
+	if ignoreMissing(err) != nil {
+		return nil, err
+	}
+	live = make(map[string]bool)
+	for _, s := range list {
+		whole := true
+		err := filepath.WalkDir(filepath.Join(dir, s.Name()), func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type()&fs.ModeSymlink != 0 && dangles(p) {
+				whole = false
+				return fs.SkipAll
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if whole {
+			live[s.Name()] = true
+		} else if err := os.RemoveAll(filepath.Join(dir, s.Name())); err != nil {
+			return nil, err
+		}
+	}
+	return live, nil
+}
+
+func dangles(link string) bool {
+	_, err := os.Stat(link)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
