@@ -94,6 +94,7 @@ type kindling struct {
 	env     warm.Environment
 	environ []string
 	up      chan struct{} // closed when it is ready, or will not be
+	lit     bool          // it is being started
 }
 
 // parent is one that runs.
@@ -207,7 +208,13 @@ func (h *hearth) pick(k *kindling, env []string) (p *parent, note string) {
 		note = b.why
 	}
 	for _, p := range h.parents {
-		if p.row != k.row || p.env.Program != k.env.Program || p.ending != "" {
+		if p.row != k.row || p.env.Program != k.env.Program {
+			continue
+		}
+		if p.ending != "" {
+			if p.id == k.id {
+				note = p.ending
+			}
 			continue
 		}
 		if !p.ready {
@@ -384,18 +391,23 @@ func (h *hearth) light(ctx context.Context) (again time.Duration) {
 		}
 	}
 	for id, k := range h.wanted {
+		if k.lit {
+			continue
+		}
 		if wait := time.Until(h.backoff[id].until); wait > 0 {
 			if again == 0 || wait < again {
 				again = wait
 			}
 			continue
 		}
-		delete(h.wanted, id)
 		if why := h.room(k, used); why != "" {
+			delete(h.wanted, id)
 			h.backoff[id] = pause{until: time.Now().Add(warmLook), why: why}
 			close(k.up)
 			continue
 		}
+		// It stays among the wanted until it is among the parents.
+		k.lit = true
 		now = append(now, k)
 		if _, known := h.seen[k.env.Program]; !known {
 			h.seen[k.env.Program] = nil
@@ -407,7 +419,11 @@ func (h *hearth) light(ctx context.Context) (again time.Duration) {
 		h.look(ctx, k)
 	}
 	for _, k := range now {
-		if err := h.start(ctx, k); err != nil {
+		err := h.start(ctx, k)
+		h.mu.Lock()
+		delete(h.wanted, k.id)
+		h.mu.Unlock()
+		if err != nil {
 			close(k.up)
 			if ctx.Err() == nil {
 				h.log.Warn("no warm interpreter", "program", k.env.Program, "error", err)
@@ -616,7 +632,7 @@ func (h *hearth) gone(ctx context.Context, p *parent, e keeper.Exit) {
 	h.failed(p.id, why)
 	if again && why != "another one wants its place" {
 		k := p.kindling
-		k.up = make(chan struct{})
+		k.up, k.lit = make(chan struct{}), false
 		h.want(&k)
 	}
 	h.o.Changed()

@@ -37,13 +37,12 @@ PR_SET_PDEATHSIG = 1
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
-# What an engine's command imports before it has read its arguments, and what it
-# imports afterwards, found by looking at sys.modules of a running engine. What
-# this installation does not have is skipped.
+# What an engine's command imports before it has read its arguments. A name that
+# a version has not is skipped; one that fails would fail in engines as well.
 ROWS = {
     "vllm": [
-        "setproctitle",
         "vllm",
+        "setproctitle",
         "vllm.entrypoints.cli.main",
         "vllm.entrypoints.cli.serve",
         "vllm.entrypoints.cli.benchmark.main",
@@ -57,11 +56,72 @@ ROWS = {
         "vllm.entrypoints.openai.api_server",
         "vllm.v1.engine.core",
         "vllm.v1.engine.async_llm",
-        "vllm.v1.worker.worker_base",
-        "vllm.model_executor.models.llama",
     ],
-    # A row for tests of the mechanism: nothing is imported.
+    # For tests of the mechanism: nothing is imported.
     "bare": [],
+}
+
+# What is imported afterwards, in the midst of a start, by either process: found
+# by an audit hook in running engines. Any of these may fail, then it is left to
+# the engine. {device} is the platform's: cpu or gpu.
+LATER = {
+    "vllm": [
+        "vllm.v1.worker.{device}_worker",
+        "vllm.v1.worker.{device}_model_runner",
+        "vllm.v1.worker.gpu_model_runner",
+        "vllm.v1.executor.uniproc_executor",
+        "vllm.v1.executor.multiproc_executor",
+        "vllm.triton_utils.dispatcher",
+        "vllm.utils.cpu_triton_utils",
+        "vllm.lora.worker_manager",
+        "vllm.model_executor.model_loader.default_loader",
+        "vllm.model_executor.model_loader.weight_checksum",
+        "vllm.model_executor.warmup.kernel_warmup",
+        "vllm.v1.attention.backends.cpu_attn",
+        "vllm.v1.core.sched.scheduler",
+        "vllm.v1.pool.flash_maxsim",
+        "vllm.distributed.elastic_ep.elastic_execute",
+        "vllm.model_executor.layers.quantization.compressed_tensors.utils",
+        "vllm.model_executor.layers.quantization.online.base",
+        "vllm.entrypoints.launchers.run_batch",
+        "vllm.entrypoints.anthropic.api_router",
+        "vllm.entrypoints.cohere.api_router",
+        "vllm.entrypoints.generate.api_router",
+        "vllm.entrypoints.generate.generative_scoring.api_router",
+        "vllm.entrypoints.generate.structured_decisions.api_router",
+        "vllm.entrypoints.openai.chat_completion.api_router",
+        "vllm.entrypoints.openai.completion.api_router",
+        "vllm.entrypoints.openai.models.api_router",
+        "vllm.entrypoints.openai.responses.api_router",
+        "vllm.entrypoints.scale_out.derender.api_router",
+        "vllm.entrypoints.scale_out.render.api_router",
+        "vllm.entrypoints.scale_out.token_in_token_out.api_router",
+        "vllm.entrypoints.serve.elastic_ep.api_router",
+        "vllm.entrypoints.serve.instrumentator.metrics",
+        "vllm.entrypoints.serve.instrumentator.offline_docs",
+        "vllm.entrypoints.serve.lora.api_router",
+        "vllm.entrypoints.serve.profile.api_router",
+        "vllm.entrypoints.serve.tokenize.api_router",
+        "vllm.entrypoints.serve.utils.fingerprint",
+        "vllm.transformers_utils.chat_templates",
+        "uvicorn.lifespan.on",
+        "uvicorn.protocols.http.httptools_impl",
+        "uvicorn.protocols.websockets.websockets_sansio_impl",
+        # The usual models; others are imported when they are asked for.
+        "vllm.model_executor.models.llama",
+        "vllm.model_executor.models.qwen2",
+        "vllm.model_executor.models.qwen3",
+        "vllm.model_executor.models.qwen3_moe",
+        "vllm.model_executor.models.gemma3",
+        "vllm.model_executor.models.mixtral",
+        "vllm.model_executor.models.phi3",
+        "vllm.model_executor.models.deepseek_v2",
+        "vllm.model_executor.models.gpt_oss",
+        "transformers.models.llama.configuration_llama",
+        "transformers.models.qwen2.configuration_qwen2",
+        "transformers.models.qwen3.configuration_qwen3",
+        "transformers.tokenization_utils_tokenizers",
+    ],
 }
 
 
@@ -156,6 +216,14 @@ def load(row):
             # A module that is there and fails is: engines would fail as well.
             if name == row or e.name is None or not (name + ".").startswith(e.name + "."):
                 raise
+            missing.append(name)
+    platform = getattr(sys.modules.get(row + ".platforms"), "current_platform", None)
+    device = "cpu" if platform is not None and platform.is_cpu() else "gpu"
+    for name in LATER.get(row, []):
+        name = name.format(device=device)
+        try:
+            importlib.import_module(name)
+        except Exception:
             missing.append(name)
     return missing
 
@@ -413,7 +481,15 @@ def become(job, before, wrote, program):
 
 
 def ahead_vllm():
-    """What a start does before it has looked at a model."""
+    """What a start does before it has looked at a model: the parser of some
+    hundred flags is made from the source of their classes, and kept."""
+    try:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        make_arg_parser(FlexibleArgumentParser())
+    except Exception as e:
+        print(f"thaw: no parser ahead: {e!r}", flush=True)
 
 
 def late_vllm(env):
@@ -432,12 +508,59 @@ def late_vllm(env):
                 os.environ[how] = "fork"
 
             cpu.CpuPlatform.check_and_update_config = classmethod(checked)
-    # A default of the command line that is read with the module.
-    args = sys.modules.get("vllm.entrypoints.launchers.cli_args")
-    for name in ("BaseFrontendArgs", "FrontendArgs"):
-        field = getattr(getattr(args, name, None), "__dataclass_fields__", {}).get("log_error_stack")
-        if field is not None:
-            field.default = env.get("VLLM_SERVER_DEV_MODE", "0") == "1"
+    # A default of the command line that was read with the module.
+    if env.get("VLLM_SERVER_DEV_MODE", "0") == "1":
+        args = sys.modules.get("vllm.entrypoints.launchers.cli_args")
+        for name in ("BaseFrontendArgs", "FrontendArgs"):
+            field = getattr(getattr(args, name, None), "__dataclass_fields__", {}).get("log_error_stack")
+            if field is not None:
+                field.default = True
+        made = getattr(sys.modules.get("vllm.engine.arg_utils"), "_compute_kwargs", None)
+        if hasattr(made, "cache_clear"):
+            made.cache_clear()
+    # A model that is new here is looked at in a process of its own, which
+    # imports everything for it; one that is forked has everything.
+    registry = sys.modules.get("vllm.model_executor.models.registry")
+    if hasattr(registry, "_run_in_subprocess"):
+        registry._run_in_subprocess = inspected(registry._run_in_subprocess)
+
+
+def inspected(executed):
+    """Runs a function in a forked process; if that fails or takes long, in one
+    that is executed, which also says what is wrong."""
+
+    def run(fn):
+        import pickle
+        import select
+
+        r, w = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(r)
+                from vllm.plugins import load_general_plugins
+
+                load_general_plugins()
+                with os.fdopen(w, "wb") as f:
+                    f.write(pickle.dumps(fn()))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(w)
+        data, end = b"", time.monotonic() + 20
+        with os.fdopen(r, "rb", buffering=0) as f:
+            while (left := end - time.monotonic()) > 0 and select.select([f], [], [], left)[0]:
+                part = f.read(1 << 16)
+                if not part:
+                    break
+                data += part
+            else:
+                os.kill(pid, signal.SIGKILL)
+        if os.waitpid(pid, 0)[1] == 0:
+            return pickle.loads(data)
+        return executed(fn)
+
+    return run
 
 
 AHEAD = {"vllm": ahead_vllm}
