@@ -268,3 +268,28 @@ func TestMountPoint(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkRead is what the way through the kernel costs when the bytes are here.
+func BenchmarkRead(b *testing.B) {
+	src := newTap(map[string][]byte{"w": random(256 << 20)})
+	src.all()
+	buf := make([]byte, 4<<20)
+	b.SetBytes(256 << 20)
+	for b.Loop() {
+		m, err := New(b.TempDir(), src.list(), src, Options{})
+		if err != nil {
+			b.Skip(err)
+		}
+		f, err := os.Open(filepath.Join(m.Path(), "w"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for {
+			if _, err := f.Read(buf); err != nil {
+				break
+			}
+		}
+		f.Close()
+		m.Close()
+	}
+}

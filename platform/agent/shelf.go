@@ -52,10 +52,14 @@ func (s *Shelf) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	}
 	out := make([]functions.CacheEntry, 0, len(list))
 	for _, e := range list {
-		out = append(out, functions.CacheEntry{
+		entry := functions.CacheEntry{
 			Node: s.node, Digest: e.Digest, Source: e.Source, Path: e.Path, Files: len(e.Files), Bytes: functions.Bytes(e.Bytes),
 			Created: e.Created, LastUsed: e.LastUsed, InUse: e.Leased, Pinned: e.Kept,
-		})
+		}
+		if _, memory, known := nearness(e); known {
+			entry.Memory = &memory
+		}
+		out = append(out, entry)
 	}
 	return out, nil
 }
