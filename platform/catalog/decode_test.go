@@ -270,3 +270,54 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestEncodeYAML(t *testing.T) {
+	type inner struct {
+		List  []any          `json:"list"`
+		Empty []string       `json:"empty"`
+		Map   map[string]any `json:"map"`
+	}
+	got, err := EncodeYAML(map[string]any{
+		"a": inner{List: []any{"x", "5m", "64Mi", "1e3", "no", "", " a", "a ", "a: b", "a:b", "az://a/b", "- x", "\n", "a\nb", "\x1b[31m\u0085\ufeff", "é☃ 🙂", 1.5, true, nil, []any{1, []any{}}, map[string]any{"k": 1, "l": []any{2}}},
+			Empty: []string{}, Map: map[string]any{}},
+		"yes": "<<",
+	})
+	const want = `a:
+  list:
+  - x
+  - 5m
+  - 64Mi
+  - "1e3"
+  - "no"
+  - ""
+  - " a"
+  - "a "
+  - "a: b"
+  - a:b
+  - az://a/b
+  - "- x"
+  - "\n"
+  - "a\nb"
+  - "\x1b[31m\u0085\ufeff"
+  - "é☃ 🙂"
+  - 1.5
+  - true
+  - null
+  - - 1
+    - []
+  - k: 1
+    l:
+    - 2
+  empty: []
+  map: {}
+"yes": "<<"
+`
+	if err != nil || string(got) != want {
+		t.Errorf("%v\n%s", err, got)
+	}
+	for v, want := range map[string]string{"text": "text\n", "": "\"\"\n"} {
+		if got, err := EncodeYAML(v); err != nil || string(got) != want {
+			t.Errorf("%q: %q %v", v, got, err)
+		}
+	}
+}
