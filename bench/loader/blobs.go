@@ -32,6 +32,7 @@ type Shape struct {
 	Total      functions.Bytes // a second, of all connections together
 	Storm      time.Duration   // of every Every, the time in which all is answered with 503
 	Every      time.Duration
+	Buffer     functions.Bytes // of each connection, in the kernel: what is in it was not sent yet
 }
 
 // Account is what one real account looks like from one machine.
@@ -46,6 +47,7 @@ func (s *Shape) Register(f *flag.FlagSet) {
 	f.TextVar(&s.Total, "total", s.Total, "bytes a second of all connections together")
 	f.DurationVar(&s.Storm, "storm", s.Storm, "how long, of every --every, all is answered with 503")
 	f.DurationVar(&s.Every, "every", 5*time.Second, "see --storm")
+	f.TextVar(&s.Buffer, "buffer", s.Buffer, "bytes of each connection's send buffer; 0 is the system's")
 }
 
 // flags are the words that make a server of this shape.
@@ -56,7 +58,7 @@ func (s Shape) flags() []string {
 	return []string{
 		"--rate", s.Rate.String(), "--first", s.First.String(),
 		"--stragglers", fmt.Sprint(s.Stragglers), "--slower", fmt.Sprint(s.Slower),
-		"--total", s.Total.String(), "--storm", s.Storm.String(), "--every", s.Every.String(),
+		"--total", s.Total.String(), "--storm", s.Storm.String(), "--every", s.Every.String(), "--buffer", s.Buffer.String(),
 	}
 }
 
@@ -104,7 +106,10 @@ type ofConnection struct{}
 func (s *server) run(ctx context.Context, ln net.Listener) error {
 	h := &http.Server{
 		Handler: s, ReadHeaderTimeout: 10 * time.Second,
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if t, ok := c.(*net.TCPConn); ok && s.shape.Buffer > 0 {
+				_ = t.SetWriteBuffer(int(s.shape.Buffer)) // the kernel may know better
+			}
 			return context.WithValue(ctx, ofConnection{}, &bucket{rate: float64(s.shape.Rate)})
 		},
 	}
