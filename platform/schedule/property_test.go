@@ -215,8 +215,9 @@ func (y *toy) act(p Plan) {
 			if r == nil || r.Stopping || !r.asleep() {
 				y.fail("%s cannot rise: %+v", a.Replica, r)
 			}
+			serves := slices.ContainsFunc(f.Replicas, func(x Replica) bool { return x.State == functions.Ready && !x.Stopping && !x.Sinking })
 			for _, x := range f.Replicas {
-				if x.ID != r.ID && !x.Stopping && !x.CalledOff && !x.Stale && x.State != functions.Ready && !x.asleep() {
+				if !serves && x.ID != r.ID && !x.Stopping && !x.CalledOff && !x.Stale && x.State != functions.Ready && !x.asleep() {
 					y.fail("%s rises while %s starts", a.Replica, x.ID)
 				}
 			}
@@ -228,6 +229,7 @@ func (y *toy) act(p Plan) {
 			if r.Spawned || f.Queued > 0 && len(f.Replicas) == 1 {
 				y.fail("%s called off too late or while somebody waits", a.Replica)
 			}
+			held[f.Name.Team] -= r.Take.GPUs
 			r.CalledOff = true
 		case Lose:
 			for _, f := range y.w.Functions {
@@ -240,11 +242,13 @@ func (y *toy) act(p Plan) {
 
 // evicted checks that nobody's guarantee is broken for one who borrows.
 func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
+	if !r.Sinking {
+		held[f.Name.Team] -= r.Take.GPUs
+	}
 	if a.Reason != "evicted" && a.Reason != "turn" || r.Take.GPUs == 0 {
 		return
 	}
 	by, _ := functions.ParseName(a.For, "")
-	held[f.Name.Team] -= r.Take.GPUs
 	need := 0
 	for _, g := range y.w.Functions {
 		if g.Name == by {
