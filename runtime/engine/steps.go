@@ -42,6 +42,8 @@ type Steps struct {
 	at    int // of marks
 	began time.Time
 	done  []Done
+	// uncaught: a traceback goes on that began with the command
+	uncaught bool
 	// serving: what goes on is the first token, which no mark tells
 	serving bool
 }
@@ -128,11 +130,29 @@ func Percent(line string) (n int, ok bool) {
 	return n, err == nil && n <= 100
 }
 
-// doomed is what a vLLM says when the process that computes has failed; its
-// front takes its time to end after that.
-var doomed = regexp.MustCompile(`\] (?:EngineCore failed to start\.|WorkerProc failed to start\.)|^RuntimeError: Engine core initialization failed`)
+// What a vLLM says when its start has failed: the process that computes could
+// not start (its front takes its time to end after that), the arguments are
+// wrong (the interpreter takes seconds to end after that), or nobody caught an
+// exception: such a traceback begins with the command itself.
+var (
+	doomed    = regexp.MustCompile(`\] (?:EngineCore|WorkerProc) failed to start\.|^RuntimeError: Engine core initialization failed|^vllm(?: [a-z-]+)?: error: `)
+	outermost = regexp.MustCompile(`^  File "[^"]*/vllm", line \d+, in <module>`)
+	raised    = regexp.MustCompile(`^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)(?:: |$)`)
+)
 
-// Doomed reports whether a line of the log says that this start has failed.
-func Doomed(e functions.Engine, line string) bool {
-	return e == functions.EngineVLLM && doomed.MatchString(line)
+// Doomed takes a line of the log and reports whether it says that this start
+// has failed, so that there is nothing to be waited for.
+func (s *Steps) Doomed(line string) bool {
+	switch {
+	case len(s.marks) == 0:
+		return false
+	case doomed.MatchString(line):
+		return true
+	case outermost.MatchString(line):
+		s.uncaught = true
+	case s.uncaught && raised.MatchString(line):
+		s.uncaught = false
+		return true
+	}
+	return false
 }

@@ -72,3 +72,39 @@ func FuzzSteps(f *testing.F) {
 		}
 	})
 }
+
+// A start that has failed is known by its log before the process has ended, and
+// no other is taken for one.
+func TestDoomed(t *testing.T) {
+	for name, want := range map[string]string{
+		"logs/vllm-bad-flag":         "vllm serve: error: unrecognized arguments: --no-such-flag",
+		"logs/vllm-bad-value":        "vllm serve: error: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'",
+		"logs/vllm-unknown-model":    "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+		"logs/vllm-missing-shard":    "RuntimeError: Engine core initialization failed",
+		"logs/vllm-no-memory":        "EngineCore failed to start.",
+		"logs/vllm-core-killed":      "",
+		"logs/vllm-port-taken":       "",
+		"starts/vllm-start-eager":    "",
+		"starts/vllm-start-compiled": "",
+		"starts/vllm-start-gpu":      "",
+		"logs/shell":                 "",
+	} {
+		b, err := os.ReadFile("testdata/" + name + ".log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, got := NewSteps(functions.EngineVLLM, time.Now()), ""
+		for l := range strings.SplitSeq(string(b), "\n") {
+			if s.Doomed(l) {
+				got = l
+				break
+			}
+		}
+		if !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+		if NewSteps(functions.EngineCommand, time.Now()).Doomed(got) {
+			t.Error("another engine's log")
+		}
+	}
+}

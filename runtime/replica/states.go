@@ -28,7 +28,7 @@ const (
 	pollEvery, drainEvery = time.Second, 100 * time.Millisecond
 	// busyEvery is how often those of one with requests are: a hang is told
 	// within hang + busyEvery + probeWait of the last token.
-	busyEvery = 400 * time.Millisecond
+	busyEvery = 250 * time.Millisecond
 	// pollWait bounds one reading, lookWait one before and after a
 	// probe, and one of /health.
 	pollWait, lookWait = 2 * time.Second, 500 * time.Millisecond
@@ -476,13 +476,17 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 				r.tell()
 			} else if p, ok := engine.Percent(l.text); ok && healthy.IsZero() {
 				r.progress(p)
-			} else if doomed == nil && engine.Doomed(r.o.Spec.Engine, l.text) {
+			} else if doomed == nil && steps.Doomed(l.text) {
 				doomed = time.After(doomedWait)
 			}
 		case <-doomed:
 			// It knows its cause, but not how to end.
 			x := r.kill(ctx)
-			return r.failed(fmt.Sprintf("%s ended while loading: %s", r.o.Spec.Engine, engine.RootCause(r.tail(x), "it failed to start"))), false
+			cause := engine.RootCause(r.tail(x), "it failed to start")
+			if mayRetry && engine.PortTaken(cause) {
+				return nil, true
+			}
+			return r.failed(fmt.Sprintf("%s ended while loading: %s", r.o.Spec.Engine, cause)), false
 		case s := <-rest:
 			rest, tick, r.coming.over = nil, nil, true
 			if s.err != nil {
@@ -683,7 +687,7 @@ func (r *Replica) ready(ctx context.Context) state {
 			if m.err == nil {
 				r.measure(m.Metrics)
 			}
-			if why := w.observe(time.Now(), m.Metrics, m.err); why != "" {
+			if why := w.observe(m.at, time.Now(), m.Metrics, m.err); why != "" {
 				probe(why)
 			} else if m.ill != "" {
 				probe(m.ill)
@@ -746,6 +750,7 @@ var errNoAnswer = fmt.Errorf("no answer to a one-token request within %s", probe
 
 type reading struct {
 	engine.Metrics
+	at  time.Time // when it was asked for
 	err error
 	ill string // what /health says, if it is bad
 }
@@ -753,8 +758,9 @@ type reading struct {
 func (r *Replica) read(ctx context.Context, within time.Duration) reading {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	at := time.Now()
 	m, err := r.eng.Metrics(ctx)
-	return reading{Metrics: m, err: err}
+	return reading{Metrics: m, at: at, err: err}
 }
 
 // look is a reading with what /health says, which is no verdict (it is 200 of

@@ -29,8 +29,9 @@ func newWatch(hang, first time.Duration, now time.Time) *watch {
 	return &watch{hang: hang, first: first, moved: now, heard: now}
 }
 
-// observe takes one reading; what it returns, if not "", is the suspicion.
-func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
+// observe takes one reading, asked for at one time and had at another: what it
+// shows of tokens it shows of the first; what it returns, if not "", is the suspicion.
+func (w *watch) observe(asked, now time.Time, m engine.Metrics, err error) string {
 	w.due = time.Time{}
 	switch {
 	case errors.Is(err, engine.ErrNoMetrics):
@@ -48,18 +49,18 @@ func (w *watch) observe(now time.Time, m engine.Metrics, err error) string {
 	w.seen = true
 	open := m.FirstTokens - m.Finished
 	if m.Running+m.Waiting == 0 {
-		w.busy, w.flowed, w.moved, w.tokens = false, false, now, m.Tokens
+		w.busy, w.flowed, w.moved, w.tokens = false, false, asked, m.Tokens
 		w.calm, w.settled = true, open
 		return ""
 	}
-	w.due = now.Add(w.hang)
+	w.due = asked.Add(w.hang)
 	if !w.busy {
 		// Tokens may have come, and stopped, since the last look.
-		w.busy, w.flowed, w.moved, w.tokens = true, !first && m.Tokens != w.tokens, now, m.Tokens
+		w.busy, w.flowed, w.moved, w.tokens = true, !first && m.Tokens != w.tokens, asked, m.Tokens
 		return ""
 	}
 	if m.Tokens != w.tokens { // less: it was restarted behind our back
-		w.flowed, w.moved, w.tokens = true, now, m.Tokens
+		w.flowed, w.moved, w.tokens = true, asked, m.Tokens
 		return ""
 	}
 	if !m.Flow {

@@ -56,13 +56,13 @@ func TestWatch(t *testing.T) {
 			w := newWatch(10*time.Second, 2*time.Minute, zero)
 			for _, s := range test.steps {
 				now := zero.Add(time.Duration(s.at) * time.Second)
-				got := w.observe(now, s.m, s.err)
+				got := w.observe(now, now, s.m, s.err)
 				if (got != "") != s.suspect {
 					t.Errorf("at %ds: %q", s.at, got)
 				}
 				if got != "" {
 					w.cleared(now)
-					if again := w.observe(now.Add(time.Second), s.m, s.err); again != "" {
+					if again := w.observe(now.Add(time.Second), now.Add(time.Second), s.m, s.err); again != "" {
 						t.Errorf("suspected again at once: %s", again)
 					}
 				}
@@ -83,8 +83,8 @@ func TestWatchOfAFreshEngine(t *testing.T) {
 		w := newWatch(10*time.Second, 2*time.Minute, zero)
 		w.calm = true
 		m := engine.Metrics{Running: 1, Tokens: 70, Flow: true, Load: true, FirstTokens: c.first, Finished: 1, Counted: true}
-		w.observe(zero.Add(time.Second), m, nil)
-		if got := w.observe(zero.Add(12*time.Second), m, nil); (got != "") != c.suspect {
+		w.observe(zero.Add(time.Second), zero.Add(time.Second), m, nil)
+		if got := w.observe(zero.Add(12*time.Second), zero.Add(12*time.Second), m, nil); (got != "") != c.suspect {
 			t.Errorf("%s: %q", c.name, got)
 		}
 	}
