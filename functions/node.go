@@ -76,8 +76,22 @@ type Heartbeat struct {
 	Memory  Capacity        `json:"memory"`
 	Store   StoreUse        `json:"store"`
 	Models  []ReplicaStatus `json:"models"`
-	Cached  []CachedModel   `json:"cached,omitempty"` // checkpoints here with no replica
-	Warm    []WarmParent    `json:"warm,omitempty"`   // warm interpreters; their memory is in Memory
+	Cached  []CachedModel   `json:"cached,omitempty"`   // checkpoints here with no replica
+	Warm    []WarmParent    `json:"warm,omitempty"`     // warm interpreters; their memory is in Memory
+	PeerURL string          `json:"peer_url,omitempty"` // where other nodes borrow blocks of checkpoints
+}
+
+// HeartbeatReply is the server's answer to a heartbeat.
+type HeartbeatReply struct {
+	// Peers are the other nodes that lend blocks of checkpoints.
+	Peers []Peer `json:"peers"`
+}
+
+// Peer is a node that lends blocks of checkpoints to those that show the join
+// token.
+type Peer struct {
+	ID  string `json:"id"`
+	URL string `json:"url"`
 }
 
 // WarmParent is a warm interpreter of a node: a process that has imported what

@@ -50,6 +50,8 @@ type Options struct {
 	Leave   bool            // engines stay when the agent ends
 	Warm    WarmMode        // warm interpreters; "" is off
 
+	PeerURL string   // where other nodes borrow from this one; "" where they do not
+
 	// Push is handed every heartbeat, in order. It must not block.
 	Push func(functions.Heartbeat)
 	// InFlight is how many requests of ours are on a replica, for its drain;
@@ -548,7 +550,7 @@ func (a *Agent) Reach(url string, shares bool) {
 
 func (a *Agent) document() functions.Heartbeat {
 	hb := functions.Heartbeat{
-		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine,
+		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL,
 		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Models: make([]functions.ReplicaStatus, 0, len(a.reps)),
 	}
 	for _, h := range a.reps {

@@ -21,6 +21,7 @@ type Join struct {
 	server, token string
 	log           *slog.Logger
 	news          chan functions.Heartbeat // at most one, the newest
+	met           func([]functions.Peer)   // is told which other nodes there are; may be nil
 	http          *http.Client
 }
 
@@ -119,6 +120,13 @@ func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 		_, what := said(res)
 		return fmt.Errorf("%d %s", res.StatusCode, what)
 	}
-	io.Copy(io.Discard, io.LimitReader(res.Body, 1<<16))
+	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil || j.met == nil {
+		return nil // it was heard; what it says of others can wait
+	}
+	var reply functions.HeartbeatReply
+	if len(raw) == 0 || json.Unmarshal(raw, &reply) == nil {
+		j.met(reply.Peers)
+	}
 	return nil
 }

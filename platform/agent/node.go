@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/mount"
+	"github.com/thaw-dev/thaw/loader/peer"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/gpu"
@@ -42,6 +44,10 @@ type Config struct {
 
 	// EngineCaches says what becomes of what engines compile; "" is CachesLocal.
 	EngineCaches CacheMode
+
+	// Peering is how bytes are brought together with other nodes; nil: they are
+	// not.
+	Peering *Peering
 }
 
 // Node is an agent with everything it needs on a machine: loader and store,
@@ -55,6 +61,9 @@ type Node struct {
 	shelf  *Shelf
 	manual *engine.Manual
 	end    func() // of the sources
+	circle *peer.Circle // nil without peering, as are the two below
+	others *others
+	lends  net.Listener
 }
 
 // Open makes a node. It makes its folders and looks at the machine once, and
@@ -89,7 +98,14 @@ func Open(c Config) (*Node, error) {
 		Environ: c.Environ, Quiet: func() bool { return n.Agent.Quiet() }, Log: c.Log,
 	})
 	n.ledger = NewLedger(facts, st, c.GPUs, c.GPUMemory)
-	n.loader = loader.New(loader.Options{Store: st, Sources: from, Log: c.Log})
+	o := loader.Options{Store: st, Sources: from, Log: c.Log}
+	var peerURL string
+	if p := c.Peering; p != nil {
+		peerURL, n.others, n.lends = p.URL, newOthers(p.Nodes), p.Listener
+		n.circle = peer.New(peer.Options{ID: c.Name, URL: p.URL, Token: p.Token, Nodes: n.others.list, Log: c.Log})
+		o.Neighbours = n.circle
+	}
+	n.loader = loader.New(o)
 	n.shelf = &Shelf{node: c.Name, store: st, loader: n.loader}
 	n.ledger.loads = n.shelf.Stats
 	arriving := filepath.Join(c.Data, "agent", "arriving")
@@ -101,7 +117,7 @@ func Open(c Config) (*Node, error) {
 	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
+		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, PeerURL: peerURL, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
 		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.free, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
@@ -148,11 +164,22 @@ func (n *Node) Run(ctx context.Context) error {
 		n.facts.Watch(look, func(uuid, what string) { n.log.Error("GPU", "uuid", uuid, "what", what); n.push() })
 	})
 	side.Go(func() { n.manual.Run(look) })
+	if n.lends != nil {
+		side.Go(func() {
+			// Without it this node is alone, and serves as before.
+			if err := n.circle.Serve(look, n.lends, n.loader); err != nil {
+				n.log.Error("blocks are not lent any more", "error", err)
+			}
+		})
+	}
 	err := n.Agent.Run(ctx)
 	stop()
 	side.Wait()
 	n.stager.Close()
 	n.loader.Close()
+	if n.circle != nil {
+		n.circle.Close()
+	}
 	n.end()
 	n.facts.Close()
 	return err

@@ -28,6 +28,7 @@ func (n *Node) Serve(ctx context.Context, f Face) error {
 	if f.Drain == 0 {
 		f.Drain = 10 * time.Second
 	}
+	f.Join.met = n.Met
 	n.Reach(f.URL, n.sameMachine(f.Join.server))
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()

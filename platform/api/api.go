@@ -65,6 +65,8 @@ type Options struct {
 	Demand func(name functions.Name) (active, queued int)
 	// Heartbeat takes what an agent says of itself.
 	Heartbeat func(functions.Heartbeat) error
+	// Peers are the nodes other than the one named that lend blocks; may be nil.
+	Peers func(agent string) []functions.Peer
 	// Logs opens the log of a replica from its last tail lines on; with follow
 	// it goes on until ctx ends. The error is ErrNotFound where there is none.
 	Logs func(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error)

@@ -222,7 +222,7 @@ func (c *Client) Remove(ctx context.Context, name functions.Name) error {
 // least a minute).
 func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Duration) (Woken, error) {
 	var w Woken
-	err := c.call(ctx, "POST", functionPath(name)+"/wake", WakeRequest{Lease: functions.Duration(lease)}, &w)
+	err := c.call(ctx, "POST", functionPath(name)+"/wake", WakeRequest{Lease: functions.Duration(lease), Adapter: name.Adapter}, &w)
 	return w, err
 }
 

@@ -75,7 +75,7 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/cache/{digest}/unpin", right: admin, query: []string{"node"}, summary: "Take a pin back.", answer: Kept{}, do: a.keep(functions.StoreUnpin)},
 		{method: "POST", path: "/api/v1/cache/{digest}/verify", right: admin, query: []string{"node"}, summary: "Read a checkpoint again and take out what is not what it was: lines of JSON until one is ready or failed, for every node.", answer: functions.StoreProgress{}, do: a.reread},
 		{method: "POST", path: "/api/v1/prefetch", right: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: a.prefetch},
-		{method: "POST", path: "/api/v1/heartbeat", right: join, summary: "What an agent says of itself.", body: functions.Heartbeat{}, status: 204, do: a.heartbeat},
+		{method: "POST", path: "/api/v1/heartbeat", right: join, summary: "What an agent says of itself. The answer names the other nodes that lend blocks.", body: functions.Heartbeat{}, answer: functions.HeartbeatReply{}, do: a.heartbeat},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: a.metrics},
 		{method: "GET", path: "/healthz", right: probe, summary: "200 while the process lives.", do: a.healthz},
 		{method: "GET", path: "/readyz", right: probe, summary: "200 when requests are taken, else 503.", answer: Readiness{}, do: a.readyz},
@@ -298,7 +298,11 @@ func (a *API) wake(x *exchange, res *door.Response) *openai.Error {
 	if lease == 0 {
 		lease = max(m.Spec.Scale.Idle.Std(), leastLease)
 	}
-	id := a.o.Hand.WakeFor(m.FullName(), lease)
+	name := m.FullName()
+	if name.Adapter = w.Adapter; w.Adapter != "" && !slices.ContainsFunc(m.Spec.Adapters, func(x functions.Adapter) bool { return x.Name == w.Adapter }) {
+		return openai.New(openai.AdapterNotFound, "The model "+m.FullName().String()+" has no adapter "+clip(w.Adapter)+".").With("adapter")
+	}
+	id := a.o.Hand.WakeFor(name, lease)
 	f := a.view(m)
 	if f.State == functions.Ready {
 		id = ""
@@ -596,8 +600,11 @@ func (a *API) heartbeat(x *exchange, res *door.Response) *openai.Error {
 	case err != nil:
 		return openai.New(openai.InvalidValue, "The heartbeat is refused: "+err.Error())
 	}
-	res.Status = 204
-	return nil
+	reply := functions.HeartbeatReply{Peers: []functions.Peer{}}
+	if a.o.Peers != nil {
+		reply.Peers = append(reply.Peers, a.o.Peers(hb.AgentID)...)
+	}
+	return say(res, http.StatusOK, reply)
 }
 
 func (a *API) metrics(x *exchange, res *door.Response) *openai.Error {

@@ -140,6 +140,8 @@ type KeyRequest struct {
 type WakeRequest struct {
 	Lease functions.Duration `json:"lease,omitempty"`
 	Until time.Time          `json:"until,omitzero"`
+	// Adapter, one of the model's, is loaded ahead of any request for it.
+	Adapter string `json:"adapter,omitempty"`
 }
 
 // Readiness answers /readyz.

@@ -30,6 +30,8 @@ type ServeConfig struct {
 	Host      []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
 	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
 	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	PeerAddr  string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
+	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive a server that died"`
 	Drain     functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
@@ -51,6 +53,8 @@ type AgentConfig struct {
 	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
 	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	PeerAddr  string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the join token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
+	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive an agent that died"`
 	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +42,7 @@ type Options struct {
 	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
 	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
 	Environ    func() []string
+	Peering    *agent.Peering // how the node here brings bytes together with agents; nil: it does not
 
 	Log *slog.Logger
 }
@@ -54,10 +57,11 @@ type Local struct {
 	lock *flock.Flock
 	path steer.DataPath
 
-	mu     sync.Mutex
-	remote map[string]*agent.Client // by agent id
-	first  sync.Once
-	ready  chan struct{}
+	mu      sync.Mutex
+	remote  map[string]*agent.Client // by agent id
+	lenders map[string]lender        // by agent id
+	first   sync.Once
+	ready   chan struct{}
 }
 
 // ErrInUse says that another server has the folder.
@@ -90,10 +94,10 @@ func open(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, ready: make(chan struct{})}
+	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, lenders: map[string]lender{}, ready: make(chan struct{})}
 	l.node, err = agent.Open(agent.Config{
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
-		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Warm: o.Warm, EngineCaches: o.Caches, Environ: o.Environ, Log: o.Log,
+		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Warm: o.Warm, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
 		Push: func(hb functions.Heartbeat) {
 			l.Steer.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })
@@ -171,8 +175,10 @@ func (l *Local) Heard(hb functions.Heartbeat) error {
 	if hb.AgentID == l.node.ID() {
 		return fmt.Errorf("agent_id %s is the server's own: give the agent another --name", hb.AgentID)
 	}
-	u, err := url.Parse(hb.URL)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.Port() == "0" || u.User != nil || u.RawQuery != "" {
+	if hb.PeerURL != "" && !httpURL(hb.PeerURL) {
+		return fmt.Errorf("peer_url %.200q is not where an agent answers: want http://HOST:PORT", hb.PeerURL)
+	}
+	if !httpURL(hb.URL) {
 		return fmt.Errorf("url %.200q is not where an agent answers: want http://HOST:PORT", hb.URL)
 	}
 	l.mu.Lock()
@@ -188,9 +194,52 @@ func (l *Local) Heard(hb functions.Heartbeat) error {
 		c = agent.NewClient(hb.URL, l.o.JoinToken)
 		l.remote[hb.AgentID] = c
 	}
+	if hb.PeerURL == "" {
+		delete(l.lenders, hb.AgentID)
+	} else {
+		l.lenders[hb.AgentID] = lender{hb.PeerURL, time.Now()}
+	}
 	l.mu.Unlock()
+	l.node.Met(l.Peers(l.node.ID()))
 	l.Steer.Heartbeat(hb, c)
 	return nil
+}
+
+// lender is a node that lends blocks, and when it last said so.
+type lender struct {
+	url  string
+	seen time.Time
+}
+
+// lendersStay is how long a node is named to others after its last heartbeat.
+// One that is gone costs them a refused connection.
+const lendersStay = 15 * time.Second
+
+// Peers are the nodes other than the one named that lend blocks of
+// checkpoints.
+func (l *Local) Peers(agent string) []functions.Peer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []functions.Peer
+	if at := l.node.PeerURL(); at != "" && agent != l.node.ID() {
+		out = append(out, functions.Peer{ID: l.node.ID(), URL: at})
+	}
+	for id, p := range l.lenders {
+		switch {
+		case time.Since(p.seen) > lendersStay:
+			delete(l.lenders, id)
+		case id != agent:
+			out = append(out, functions.Peer{ID: id, URL: p.url})
+		}
+	}
+	slices.SortFunc(out, func(a, b functions.Peer) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// httpURL reports whether s is the address of a server.
+func httpURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.Port() != "0" && u.User == nil && u.RawQuery == ""
 }
 
 // maxAgents bounds what a loop of joins under new names can take.

@@ -26,11 +26,15 @@ func join(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) erro
 	if c.Data, err = filepath.Abs(c.Data); err != nil {
 		return err
 	}
+	lending, err := peering(c.PeerAddr, c.Addr, c.Advertise, token, c.Peer)
+	if err != nil {
+		return err
+	}
 	server := agent.NewJoin(c.Server, token, log)
 	node, err := agent.Open(agent.Config{
 		Name: c.Name, Version: cli.Version, Data: c.Data, Exe: exe, Orphan: c.Orphan.Std(),
 		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Store: c.Store, Leave: c.Leave, Warm: agent.WarmMode(c.Warm), EngineCaches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Push: server.Push, Log: log,
+		Peering: lending, Environ: os.Environ, Push: server.Push, Log: log,
 	})
 	if err != nil {
 		return err

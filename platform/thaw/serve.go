@@ -63,12 +63,20 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	}
 	keys.Trust(admin)
 
+	where := c.PeerAddr
+	if where == "auto" && loopback {
+		where = "off" // one open port is enough for one machine
+	}
+	lending, err := peering(where, c.Addr, "", joins, c.Peer)
+	if err != nil {
+		return err
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backend, err := local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.Orphan.Std(),
 		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Store: c.Store, Leave: c.Leave, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Log: log,
+		Environ: os.Environ, Peering: lending, Log: log,
 	})
 	if err != nil {
 		return err
@@ -88,7 +96,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	control := api.New(api.Options{
 		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend,
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
-		Heartbeat: backend.Heard, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
+		Heartbeat: backend.Heard, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
 	})
 	front := door.NewFiber(door.Options{

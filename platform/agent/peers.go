@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"net"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/peer"
+)
+
+// Peering is how a node brings bytes together with others. Everything between
+// nodes carries the join token.
+type Peering struct {
+	// Listener is where others borrow; nil: this node lends to nobody.
+	Listener net.Listener
+	// URL under which others reach the listener.
+	URL   string
+	Token string
+	// Nodes are URLs of others that are known from the start; the server names
+	// more.
+	Nodes []string
+}
+
+// others are the nodes to bring bytes together with, as they are known now.
+type others struct {
+	fixed []peer.Node
+
+	mu   sync.Mutex // guards told
+	told []peer.Node
+}
+
+func newOthers(urls []string) *others {
+	o := &others{}
+	for _, u := range urls {
+		o.fixed = append(o.fixed, peer.Node{URL: u})
+	}
+	return o
+}
+
+// list may be kept and not changed.
+func (o *others) list() []peer.Node {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return append(o.told[:len(o.told):len(o.told)], o.fixed...)
+}
+
+func (o *others) tell(list []functions.Peer) {
+	told := make([]peer.Node, 0, len(list))
+	for _, p := range list {
+		told = append(told, peer.Node{ID: p.ID, URL: p.URL})
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.told = told
+}
+
+// Met tells the node which others there are now.
+func (n *Node) Met(list []functions.Peer) {
+	if n.others != nil {
+		n.others.tell(list)
+	}
+}
+
+// PeerURL is where others borrow from this node; empty where they do not.
+func (n *Node) PeerURL() string { return n.Agent.o.PeerURL }

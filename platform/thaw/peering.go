@@ -1,0 +1,52 @@
+package main
+
+import (
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/platform/cli"
+)
+
+// peering opens where this node lends blocks of checkpoints to others: with
+// auto at a free port of the host it listens on. With off it lends to nobody, and
+// borrows all the same.
+func peering(where, addr, advertise, token string, others []string) (*agent.Peering, error) {
+	for _, o := range others {
+		if u, err := url.Parse(o); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
+			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--peer " + o + " is not where a node lends", Hint: "http://HOST:PORT, as its --peer-addr says"}
+		}
+	}
+	p := &agent.Peering{Token: token, Nodes: others}
+	if where == "off" {
+		return p, nil
+	}
+	host := ""
+	if where == "auto" {
+		h, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--addr " + addr + " is not HOST:PORT", Err: err}
+		}
+		where = net.JoinHostPort(h, "0")
+	}
+	if u, err := url.Parse(advertise); err == nil {
+		host = u.Hostname()
+	}
+	l, err := net.Listen("tcp", where)
+	if err != nil {
+		return nil, &cli.Error{What: "cannot listen on " + where + " for other nodes", Err: err, Hint: "another address, or none: --peer-addr HOST:PORT or --peer-addr off"}
+	}
+	at := l.Addr().(*net.TCPAddr)
+	if host == "" && at.IP.IsUnspecified() {
+		// Others cannot be told where: this node borrows only.
+		l.Close()
+		return p, nil
+	}
+	if host == "" {
+		host = at.IP.String()
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	p.Listener, p.URL = l, "http://"+net.JoinHostPort(host, port)
+	return p, nil
+}

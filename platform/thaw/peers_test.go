@@ -1,0 +1,43 @@
+package main
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+)
+
+// TestNodesBringOnce: two cold agents are told of each other by the server and
+// bring a model once between them; a third that comes later asks the source
+// for nothing but its list.
+func TestNodesBringOnce(t *testing.T) {
+	blobs := shelved(t)
+	p := start(t, nil)
+	for _, name := range []string{"one", "two"} {
+		defer p.agent(name)()
+	}
+	known := func(n int) {
+		p.eventually(20*time.Second, "the agents are known", func() bool { return len(p.items("/api/v1/nodes")) == n })
+	}
+	known(3)
+	blobs.Fault(nil) // forgets what was asked
+	var all sync.WaitGroup
+	bring := func(node string) {
+		if out, errs, code := verb(t, "prefetch", azuretest.Location("tiny"), "--node", node, "--server", p.url, "--key", strings.TrimPrefix(p.admin(), "Bearer ")); code != 0 {
+			t.Errorf("%s: %d\n%s%s", node, code, out, errs)
+		}
+	}
+	for _, node := range []string{"one", "two"} {
+		all.Go(func() { bring(node) })
+	}
+	all.Wait()
+	defer p.agent("three")()
+	known(4)
+	before := len(blobs.Gets())
+	bring("three")
+	if n := len(blobs.Gets()) - before; n != 0 {
+		t.Errorf("the source was asked for %d ranges where two nodes had them", n)
+	}
+}
