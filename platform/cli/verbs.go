@@ -360,7 +360,8 @@ func (c *command) wake() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "wake NAME", Short: "Start a model before anybody asks for it", GroupID: "use", Args: exact("the name of a model"),
 		Example: `  thaw wake tiny --wait
-  thaw wake ml/llama --lease 2h`,
+  thaw wake ml/llama --lease 2h
+  thaw wake ml/llama:pirate     # its adapter too`,
 		ValidArgsFunction: c.completeNames,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 			name, err := c.name(ctx, cl, args[0])
