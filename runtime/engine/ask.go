@@ -292,6 +292,28 @@ func (e *Engine) Sleeping(ctx context.Context) (bool, error) {
 	return a.Sleeping, err
 }
 
+// Slept is the level at which it sleeps, 0 for awake; for an engine that an
+// earlier agent sent to sleep.
+func (e *Engine) Slept(ctx context.Context) (level int, err error) {
+	asleep, err := e.Sleeping(ctx)
+	if err != nil || !asleep {
+		return 0, err
+	}
+	b, err := e.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
+	if err != nil {
+		return 0, err
+	}
+	level = 1
+	for line := range bytes.Lines(b) {
+		if bytes.HasPrefix(line, []byte("vllm:engine_sleep_state{")) && bytes.Contains(line, []byte(`sleep_state="discard_all"`)) {
+			if _, v, ok := sample(line); ok && v > 0 {
+				level = 2
+			}
+		}
+	}
+	return level, nil
+}
+
 func (e *Engine) nap(ctx context.Context, method, path string, into any) error {
 	if !e.row.sleep {
 		return ErrUnsupported

@@ -295,6 +295,14 @@ func TestMetricsAndCalls(t *testing.T) {
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked %q", asked)
 	}
+	if level, err := e.Slept(ctx); err != nil || level != 1 {
+		t.Error(level, err)
+	}
+	deep := server(t, functions.EngineVLLM, map[string]http.HandlerFunc{"/is_sleeping": say(200, `{"is_sleeping":true}`),
+		"/metrics": say(200, "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"weights_offloaded\"} 0.0\nvllm:engine_sleep_state{engine=\"0\",sleep_state=\"discard_all\"} 1.0\n")})
+	if level, err := deep.Slept(ctx); err != nil || level != 2 {
+		t.Error(level, err)
+	}
 	l := server(t, functions.EngineLlamaCpp, nil)
 	if _, err := l.Metrics(ctx); !errors.Is(err, ErrNoMetrics) {
 		t.Error(err)

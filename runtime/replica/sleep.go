@@ -23,12 +23,15 @@ const (
 type sleeper interface {
 	Sleep(ctx context.Context, level int, mode engine.SleepMode) error
 	Wake(ctx context.Context, level int) error
+	// Slept is the level at which it sleeps, 0 for awake.
+	Slept(ctx context.Context) (level int, err error)
 }
 
 // nap is a wish to sleep, or with level 0 to wake.
 type nap struct {
 	level int
 	why   string
+	there bool // it sleeps already
 }
 
 // SLEEPING: first the engine finishes what is in flight and falls asleep, then
@@ -44,7 +47,13 @@ func (r *Replica) sleeping(n nap) state {
 		sctx, cancel := context.WithCancel(ctx)
 		asleep := make(chan error, 1)
 		falling := true
-		go func() { asleep <- r.doze(sctx, s, n.level) }()
+		go func() {
+			if n.there {
+				asleep <- nil
+				return
+			}
+			asleep <- r.doze(sctx, s, n.level)
+		}()
 		readings, reading := make(chan reading, 1), false
 		defer func() {
 			cancel()
@@ -219,11 +228,27 @@ func (r *Replica) waking(s sleeper, level int, why string) state {
 // rouse wakes the engine and asks it for a token.
 func (r *Replica) rouse(ctx context.Context, s sleeper, level int, awake chan<- time.Time) error {
 	limit := wakeWait
+	if r.o.FreeGPU != nil {
+		limit += freeWait
+	}
 	if level > 1 { // the weights are read again
 		limit = max(limit, r.o.Spec.Deadlines.Start.Std())
 	}
 	wctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	for end := time.Now().Add(freeWait); ; { // somebody else may just be giving it back
+		short := r.short()
+		if short == "" {
+			break
+		}
+		if !time.Now().Before(end) {
+			r.log.Warn("waking all the same", "why", short)
+			break
+		}
+		if err := rest(wctx, freeEvery); err != nil {
+			return err
+		}
+	}
 	if err := s.Wake(wctx, level); err != nil {
 		if wctx.Err() != nil {
 			return fmt.Errorf("%w: no answer to /wake_up within %s", errWakeHung, limit)

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -50,6 +51,8 @@ func (s *stand) Wake(ctx context.Context, level int) error {
 		return ctx.Err()
 	}
 }
+
+func (s *stand) Slept(context.Context) (int, error) { return int(s.asleep.Load()), nil }
 
 func (s *stand) LoadAdapter(_ context.Context, name, path string) error {
 	s.call("load %s", name)
@@ -262,6 +265,43 @@ func TestSleep(t *testing.T) {
 	})
 }
 
+// An engine that an earlier agent sent to sleep is adopted asleep.
+func TestAdoptAsleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stand{}
+		s.asleep.Store(2)
+		o := s.options()
+		o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
+		meta, err := json.Marshal(Meta{ID: "r1", Team: o.Team, Model: o.Model, Spec: o.Spec, Port: 7001, Path: "/store/m", Began: time.Now(), Started: time.Now()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		child, err := s.Spawn(t.Context(), keeper.Process{ID: "r1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := live(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
+			r, err := Adopt(o, keeper.Running{ID: "r1", PID: 42, Meta: meta}, child)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		})
+		time.Sleep(time.Minute)
+		if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 2 || s.tokens.Load() != 0 {
+			t.Errorf("%+v", st)
+		}
+		l.Rise("asked for")
+		time.Sleep(time.Second)
+		is(t, l, functions.Ready)
+		if s.called() != "wake 2" {
+			t.Error(s.called())
+		}
+		l.Unload(0, "done")
+		l.ended(t, functions.Unloaded, "")
+	})
+}
+
 // arriving is a stager whose checkpoints can be opened before they are whole.
 type arriving struct {
 	*stand
@@ -467,6 +507,34 @@ func TestGPUSeenFree(t *testing.T) {
 			})
 		})
 	}
+}
+
+// So does a wake.
+func TestWakeSeesGPUFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stand{}
+		var free atomic.Int64
+		free.Store(80 << 30)
+		o := s.options()
+		o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
+		o.GPUs, o.GPUMemory, o.Spec.Resources = []int{0}, 80<<30, functions.Resources{GPUs: 1, GPUMemory: 40 << 30}
+		o.FreeGPU = func(int) (functions.Bytes, bool) { return functions.Bytes(free.Load()), true }
+		l := live(t, o, New)
+		time.Sleep(time.Second)
+		l.Sleep(1, "evicted")
+		time.Sleep(time.Second)
+		free.Store(1 << 30)
+		l.Rise("asked for")
+		time.Sleep(3 * time.Second)
+		if s.called() != "sleep 1 wait" {
+			t.Errorf("woken on a full GPU: %s", s.called())
+		}
+		free.Store(80 << 30)
+		time.Sleep(time.Second)
+		is(t, l, functions.Ready)
+		l.Unload(0, "done")
+		l.ended(t, functions.Unloaded, "")
+	})
 }
 
 // What outlasts a drain is ended by us before the engine is told to end.

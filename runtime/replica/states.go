@@ -271,11 +271,25 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	return r.booting(ctx, began, deadline, notices, mayRetry)
 }
 
+// short is what is missing on the GPUs for the model to be on them; "" for
+// nothing that is known.
+func (r *Replica) short() string {
+	want := r.o.Spec.Resources.GPUMemory
+	if r.o.FreeGPU == nil || want <= 0 {
+		return ""
+	}
+	for _, g := range r.o.GPUs {
+		if free, ok := r.o.FreeGPU(g); ok && free < want {
+			return fmt.Sprintf("GPU %d has %s free, the model wants %s", g, free, want)
+		}
+	}
+	return ""
+}
+
 // vacant waits until the GPUs have what the model says it takes; ended says
 // that nothing is to be started any more, and what comes instead.
 func (r *Replica) vacant(ctx context.Context) (next state, ended bool) {
-	want := r.o.Spec.Resources.GPUMemory
-	if r.o.FreeGPU == nil || want <= 0 || len(r.o.GPUs) == 0 {
+	if r.short() == "" {
 		return nil, false
 	}
 	poll := time.NewTicker(freeEvery)
@@ -283,20 +297,14 @@ func (r *Replica) vacant(ctx context.Context) (next state, ended bool) {
 	limit := time.NewTimer(freeWait)
 	defer limit.Stop()
 	for {
-		short := ""
-		for _, g := range r.o.GPUs {
-			if free, ok := r.o.FreeGPU(g); ok && free < want {
-				short = fmt.Sprintf("GPU %d has %s free, the model wants %s", g, free, want)
-			}
-		}
-		if short == "" {
-			return nil, false
-		}
 		select {
 		case <-poll.C:
+			if r.short() == "" {
+				return nil, false
+			}
 		case <-limit.C:
 			// The figure of the model file may be too high; the engine knows.
-			r.log.Warn("starting all the same", "why", short)
+			r.log.Warn("starting all the same", "why", r.short())
 			return nil, false
 		case <-r.wake:
 			switch w := r.take(); {
@@ -629,6 +637,14 @@ func (r *Replica) adopting(ctx context.Context) state {
 	}
 	r.eng = r.o.Dial(cmd)
 	r.now.Endpoint, r.now.Key = cmd.URL, cmd.Key
+	if s, ok := r.eng.(sleeper); ok && engine.Sleeps(m.Spec) {
+		sctx, cancel := context.WithTimeout(ctx, pollWait)
+		level, err := s.Slept(sctx)
+		cancel()
+		if err == nil && level > 0 {
+			return r.sleeping(nap{level: level, why: "an earlier agent sent it to sleep", there: true})
+		}
+	}
 	next, _ := r.booting(ctx, m.Started, m.Started.Add(m.Spec.Deadlines.Start.Std()+probeWait), nil, false)
 	return next
 }

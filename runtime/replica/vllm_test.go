@@ -301,10 +301,9 @@ func slow(o *Options) {
 
 func TestVLLM(t *testing.T) {
 	g := newGrove(t)
-	t.Run("plain", func(t *testing.T) { g.plain(t, g.kindle(t)) })
-	if g.warm == nil {
-		t.Fatal("no warm interpreter")
-	}
+	kindled := g.kindle(t)
+	t.Run("plain", g.plain)
+	kindled()
 	t.Run("EngineCore killed while it streams", g.coreKilled)
 	t.Run("ends", g.ends)
 	t.Run("bad input", g.badInput)
@@ -314,7 +313,7 @@ func TestVLLM(t *testing.T) {
 
 // plain is a server started plainly, with adapters, that sleeps and wakes, and
 // hangs at last. The warm interpreter is imported beside its start.
-func (g *grove) plain(t *testing.T, kindled func()) {
+func (g *grove) plain(t *testing.T) {
 	dims := shape(t, g.model)
 	for name, rank := range map[string]int{"a": 8, "b": 8, "c": 8, "large": 32} {
 		fullLora(t, filepath.Join(g.dir, name), dims, rank)
@@ -414,7 +413,6 @@ func (g *grove) plain(t *testing.T, kindled func()) {
 			t.Error(err)
 		}
 	})
-	kindled()
 	t.Run("EngineCore stopped while it streams", func(t *testing.T) {
 		end := stream(t, l, 250)
 		syscall.Kill(c, syscall.SIGSTOP)
