@@ -19,6 +19,21 @@
 // engines, unless told to leave them. If the keeper dies, its engines die with
 // it, their replicas fail, and a new keeper is started.
 //
+// # It keeps interpreters warm
+//
+// One process per engine environment (the program and the variables that its
+// imports read) has the engine imported, and engines are forked from it: see
+// package runtime/warm for the mechanism and hearth for the care. It begins when
+// a model that would use it is known or loaded; a start that finds it coming up
+// waits, since a plain start imports everything twice. Its memory is in the
+// heartbeat's. It is replaced when it has died, hangs, has forked often, or when
+// files of the installation change; engines it has forked live on. What cannot be
+// forked is started plainly, and the replica says why. WarmAuto keeps one only
+// where it is a small part of the node's memory.
+//
+// An environment that is first seen is looked at for bytecode: without it each
+// start takes minutes. What is missing is made, or the command is named.
+//
 // # Who may command
 //
 // Every command carries the epoch of its orchestrator. The highest seen wins

@@ -17,6 +17,12 @@
 //     most LogBytes each: PATH and PATH.1.
 //   - When a leader dies, what is left of its group is killed at once (vLLM's
 //     EngineCore lives on after its API server), then the exit is told.
+//   - A process may be forked by a warm parent instead of executed (Process.Via,
+//     package runtime/warm). It is an orphan at once, so it becomes the keeper's
+//     child, and goes on only when the keeper has entered it: from there it is
+//     waited for, logged and killed as any other, whatever becomes of the parent.
+//     The conversation is bounded and beside; ErrNoParent tells the caller to
+//     have the process executed. Linux only.
 //   - What an engine leaves goes with it: its folder for temporary files
 //     (Process.Scratch), and on Linux the files in /dev/shm that its group was
 //     seen to use. Python's resource tracker, which would unlink them, dies with
@@ -39,6 +45,8 @@
 //	<- {"hello":{"protocol":1,"pid":41,"dir":"/data/keeper"}}
 //	-> {"seq":1,"op":"spawn","process":{"id":"r1","argv":["/bin/x"],"env":["A=b"],"meta":{…}}}
 //	<- {"seq":1,"pid":77}
+//	-> {"seq":7,"op":"spawn","process":{"id":"r2","argv":["/bin/x"],"via":"/data/warm/x.sock"}}
+//	<- {"seq":7,"error":"no answer within 5s","no_parent":true}
 //	-> {"seq":2,"op":"list"}
 //	<- {"seq":2,"items":[{"id":"r1","pid":77,"log":"…","started":"…","meta":{…}}]}
 //	-> {"seq":3,"op":"signal","id":"r1","signal":15}      to the whole group

@@ -40,7 +40,8 @@ const (
 	// /health is good is given up after so many in a row.
 	probeTries = 3
 	// warmWait bounds the wait for a warm interpreter that is on its way.
-	warmWait = 45 * time.Second
+	// No more than a quarter of the model's deadline for its start goes into it.
+	warmWait = 2 * time.Minute
 	// spawnWait bounds the keeper's answer.
 	spawnWait = 10 * time.Second
 	// cutWait is for requests that we ended to be gone from the engine.
@@ -329,7 +330,7 @@ func (r *Replica) warming(ctx context.Context, cmd engine.Command) (next state, 
 	if coming == nil {
 		return nil, false
 	}
-	limit := time.NewTimer(warmWait)
+	limit := time.NewTimer(min(warmWait, r.o.Spec.Deadlines.Start.Std()/4))
 	defer limit.Stop()
 	for {
 		select {
