@@ -131,8 +131,8 @@ func TestViewLeavesFilesAlone(t *testing.T) {
 	}
 }
 
-// The hub's own library finds the model without a network.
-func TestViewWithTheHubsLibrary(t *testing.T) {
+// The library of the hub that vLLM has finds the model without a network.
+func TestViewForVLLM(t *testing.T) {
 	vllm := os.Getenv("THAW_ENGINE_VLLM")
 	python := filepath.Join(filepath.Dir(vllm), "python")
 	if vllm == "" || !exists(python) {
