@@ -50,7 +50,7 @@ type Options struct {
 	Leave   bool            // engines stay when the agent ends
 	Warm    WarmMode        // warm interpreters; "" is off
 
-	PeerURL string   // where other nodes borrow from this one; "" where they do not
+	PeerURL string // where other nodes borrow from this one; "" where they do not
 
 	// Push is handed every heartbeat, in order. It must not block.
 	Push func(functions.Heartbeat)

@@ -60,10 +60,11 @@ type Node struct {
 	facts  *gpu.Facts
 	shelf  *Shelf
 	manual *engine.Manual
-	end    func() // of the sources
+	end    func()       // of the sources
 	circle *peer.Circle // nil without peering, as are the two below
 	others *others
 	lends  net.Listener
+	seen   *hubView
 }
 
 // Open makes a node. It makes its folders and looks at the machine once, and
@@ -107,6 +108,7 @@ func Open(c Config) (*Node, error) {
 	}
 	n.loader = loader.New(o)
 	n.shelf = &Shelf{node: c.Name, store: st, loader: n.loader}
+	n.seen = newHubView(c.Data, st, from, c.Log)
 	n.ledger.loads = n.shelf.Stats
 	arriving := filepath.Join(c.Data, "agent", "arriving")
 	if err := mount.Sweep(arriving); err != nil {
@@ -164,6 +166,7 @@ func (n *Node) Run(ctx context.Context) error {
 		n.facts.Watch(look, func(uuid, what string) { n.log.Error("GPU", "uuid", uuid, "what", what); n.push() })
 	})
 	side.Go(func() { n.manual.Run(look) })
+	side.Go(func() { n.seen.run(look, func() int64 { return n.loader.Stats().Staged }) })
 	if n.lends != nil {
 		side.Go(func() {
 			// Without it this node is alone, and serves as before.

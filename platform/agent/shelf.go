@@ -34,7 +34,8 @@ func OpenShelf(data string, budget functions.Bytes, log *slog.Logger) (*Shelf, e
 	}
 	from, end := sources()
 	l := loader.New(loader.Options{Store: st, Sources: from, Log: log})
-	return &Shelf{store: st, loader: l, end: func() { l.Close(); end() }}, nil
+	seen := newHubView(data, st, from, log)
+	return &Shelf{store: st, loader: l, end: func() { l.Close(); seen.sync(); end() }}, nil
 }
 
 // Close ends what is under way; what has arrived stays for the next.

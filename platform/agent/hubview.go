@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/hub"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// hubView shows what was staged from the hub at DATA/hf, in the layout of the
+// hub's own cache: for engines and tools that are started by hand.
+type hubView struct {
+	view  *hub.View
+	store *store.Store
+	log   *slog.Logger
+}
+
+func newHubView(data string, st *store.Store, from map[string]loader.Source, log *slog.Logger) *hubView {
+	planned, _ := from["hf"].(*hub.Source)
+	return &hubView{view: hub.NewView(filepath.Join(data, "hf"), planned), store: st, log: log}
+}
+
+// sync makes it show what is in the store now. Nothing else hangs on it, so an
+// error is told and no more.
+func (v *hubView) sync() {
+	list, err := v.store.List()
+	if err == nil {
+		all := make([]hub.Checkpoint, 0, len(list))
+		for _, e := range list {
+			c := hub.Checkpoint{Source: e.Source, Path: e.Path}
+			for _, f := range e.Files {
+				c.Files = append(c.Files, f.Name)
+			}
+			all = append(all, c)
+		}
+		err = v.view.Sync(all)
+	}
+	if err != nil {
+		v.log.Warn("the view of what came from the hub is not up to date", "error", err)
+	}
+}
+
+const (
+	viewLook = time.Second // how often is looked whether something was staged
+	viewAll  = time.Minute // how often evictions are looked for without that
+)
+
+// run keeps it in step until ctx ends.
+func (v *hubView) run(ctx context.Context, staged func() int64) {
+	t := time.NewTicker(viewLook)
+	defer t.Stop()
+	had, last := int64(-1), time.Time{}
+	for {
+		if now := staged(); now != had || time.Since(last) > viewAll {
+			v.sync()
+			had, last = now, time.Now()
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/hub/hubtest"
+)
+
+// A model that was brought from the hub is found in DATA/hf as the hub's own
+// library lays it out, and is gone from there with its checkpoint.
+func TestHubView(t *testing.T) {
+	srv := hubtest.New(t)
+	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "THAW_SOURCE_HOSTS"} {
+		t.Setenv(name, srv.Getenv(name))
+	}
+	head := `{"w":{"dtype":"U8","shape":[4000],"data_offsets":[0,4000]}}`
+	weights := append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...)
+	commit := srv.Commit("main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": append(weights, bytes.Repeat([]byte{7}, 4000)...)})
+	data := t.TempDir()
+	source := fmt.Sprintf("hf://%s/%s", hubtest.Org, hubtest.Repo)
+	shelf, err := OpenShelf(data, 0, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := shelf.loader.Stage(t.Context(), source, loader.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := st.Wait(t.Context())
+	st.Release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Lease.Release()
+	shelf.Close()
+	repo := filepath.Join(data, "hf", "hub", "models--"+hubtest.Org+"--"+hubtest.Repo)
+	if got, err := os.ReadFile(filepath.Join(repo, "snapshots", commit, "config.json")); err != nil || string(got) != "{}" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if shelf, err = OpenShelf(data, 0, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	if err := shelf.store.Remove(c.Digest); err != nil {
+		t.Fatal(err)
+	}
+	shelf.Close()
+	if _, err := os.Lstat(repo); err == nil {
+		t.Error("still shown")
+	}
+}
