@@ -18,7 +18,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build test test-llamacpp lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build test test-real test-vllm test-llamacpp lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -47,6 +47,12 @@ test: ## every test that needs nothing but Go
 test-llamacpp: ## the engines' contract on llama.cpp: THAW_ENGINE_LLAMACPP is a Python with llama-cpp-python[server], or a llama-server
 	@[ -n "$$THAW_ENGINE_LLAMACPP" ] || { echo "set THAW_ENGINE_LLAMACPP: python3 -m venv V && V/bin/pip install 'llama-cpp-python[server]==0.3.36' (six minutes), then V/bin/python"; exit 1; }
 	$(GO) test $(RACE) -count 1 -v -run 'TestConformance/llamacpp' ./runtime/replica
+
+test-real: ## tests with real components, which it installs (node, npm, python3 are needed)
+	.ci/run components real vllm
+
+test-vllm: ## of these, the ones with a real vLLM
+	.ci/run components vllm
 
 vet:
 	$(GO) vet ./...
