@@ -1,0 +1,59 @@
+package coldstart
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func takes(way string, start string, first ...float64) (out []Take) {
+	for _, f := range first {
+		out = append(out, Take{Way: way, FirstToken: f, CPU: f * 2, Start: start, Timeline: &functions.Timeline{Phases: []functions.Span{
+			{Phase: functions.PhaseLoad, Start: 0.1, Duration: f, Parts: []functions.Part{{Name: "weights", Start: 0.2, Duration: 0.3}}},
+		}}})
+	}
+	return out
+}
+
+func TestReduceEngine(t *testing.T) {
+	r := EngineResult{Provenance: report.Made(EngineKind, nil, time.Now()), Version: "0.32.0", Memory: &Shared{Plain: 2200 << 20, Warm: 700 << 20, Ratio: 0.32}}
+	for _, l := range [][]Take{
+		takes(ByHand, "", 20, 18, 22), takes(Off, functions.StartPlain, 20.2, 19, 21), takes(Warm, functions.StartWarm, 1.5, 1.6, 1.4), takes(Forked, "", 1.48, 1.57, 1.39),
+	} {
+		r.Takes = append(r.Takes, l...)
+	}
+	r.reduce()
+	if len(r.Ways) != 4 || r.Ways[0].Ratio != 1 || r.Ways[2].Ratio != 0.075 || r.Adds.P50 < 0.0199 || r.Adds.P50 > 0.0201 {
+		t.Errorf("%+v, adds %+v", r.Ways, r.Adds)
+	}
+	for _, g := range r.Goals {
+		if !g.Met {
+			t.Errorf("missed: %+v", g)
+		}
+	}
+	if len(r.Goals) != 4 {
+		t.Errorf("%d goals", len(r.Goals))
+	}
+	dir := t.TempDir()
+	if err := r.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "coldstart-vllm.md"))
+	for _, want := range []string{"| thaw, warm interpreter |", "0.075x", "- weights", "700 MiB"} {
+		if err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("no %q in the page: %v", want, err)
+		}
+	}
+	// A start that was to be warm and was not is said, not averaged away.
+	r.Takes[6].Start = functions.StartPlain
+	r.reduce()
+	if last := r.Goals[len(r.Goals)-1]; last.Met || len(r.Goals) != 5 {
+		t.Errorf("%+v", last)
+	}
+	(&EngineResult{}).reduce() // nothing measured: no panic
+}

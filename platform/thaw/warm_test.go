@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestWarmParentDies: a warm interpreter that is killed takes no engine with it,
+// an engine's group that is killed takes no interpreter with it, and the same
+// words come whether an engine was forked or executed.
+func TestWarmParentDies(t *testing.T) {
+	checkpoint := realVLLM(t)
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("processes are found in /proc")
+	}
+	p := start(t, map[string]string{"v.yaml": vllmModel("v", checkpoint, "resources: {memory: 1000Mi}\n")}, "--memory", "8Gi", "--warm", "on")
+	greedy := func() string {
+		p.t.Helper()
+		r := p.chat("v", `"temperature":0,"max_tokens":12,"ignore_eos":true`)
+		if r.status != 200 || r.text() == "" {
+			p.t.Fatalf("%d %s", r.status, r.body)
+		}
+		return r.text()
+	}
+	how := func() string {
+		for _, r := range p.items("/api/v1/replicas") {
+			if r["state"] == "READY" {
+				return fmt.Sprint(r["start"], " ", r["start_note"])
+			}
+		}
+		return ""
+	}
+	words := greedy() // it waits for the interpreter, and is forked
+	if s := how(); !strings.HasPrefix(s, "warm") {
+		t.Fatalf("the first start: %q", s)
+	}
+	parent := p.titled("thaw: warm vllm")
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	res, lines := p.open(ctx, "v", 300)
+	signalPID(t, parent, syscall.SIGKILL)
+	rest, err := io.ReadAll(lines)
+	res.Body.Close()
+	if err != nil || !strings.Contains(string(rest), "data: [DONE]") {
+		t.Errorf("a stream while the interpreter dies: %v: %.300s", err, rest)
+	}
+	if again := greedy(); again != words {
+		t.Errorf("afterwards it says %q, before %q", again, words)
+	}
+
+	p.eventually(3*time.Minute, "another interpreter", func() bool { now := p.titled("thaw: warm vllm"); return now != 0 && now != parent })
+	parent = p.titled("thaw: warm vllm")
+	signalPID(t, -p.leader("v"), syscall.SIGKILL)
+	p.eventually(20*time.Second, "the engine is gone", func() bool { return p.state("default/v") != "READY" })
+	if again := greedy(); again != words || !strings.HasPrefix(how(), "warm") {
+		t.Errorf("started anew (%s) it says %q, before %q", how(), again, words)
+	}
+	if now := p.titled("thaw: warm vllm"); now != parent {
+		t.Errorf("the interpreter was %d and is %d", parent, now)
+	}
+}
+
+// titled is the process of the platform that calls itself so, 0 for none.
+func (p *platform) titled(name string) int {
+	for _, pid := range p.processes() {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.HasPrefix(line, []byte(name)) {
+			return pid
+		}
+	}
+	return 0
+}
+
+// leader of the group that serves a model with vLLM.
+func (p *platform) leader(name string) int {
+	p.t.Helper()
+	for _, pid := range p.processes() {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if bytes.Contains(line, []byte("serve")) && bytes.Contains(line, []byte("--served-model-name "+name+" ")) {
+			return pid
+		}
+	}
+	p.t.Fatal("no engine of " + name)
+	return 0
+}
