@@ -124,7 +124,7 @@ func TestSleep(t *testing.T) {
 			}
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
 		{name: "in flight finish first", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
-			s.metrics = inflight(10 * second)
+			s.says(inflight(10 * second))
 			l.Sleep(2, "evicted")
 			time.Sleep(9 * second)
 			if st := l.Status(); st.SleepLevel != 0 || s.called() != "" {
@@ -136,17 +136,17 @@ func TestSleep(t *testing.T) {
 			}
 		}, calls: "sleep 2 wait", said: "SLEEPING"},
 		{name: "until the drain is over", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
-			s.metrics = inflight(time.Hour)
+			s.says(inflight(time.Hour))
 			l.Sleep(1, "evicted")
 			time.Sleep(29 * second)
 			if s.called() != "" {
 				t.Error(s.called())
 			}
-			s.metrics = inflight(0)
+			s.says(inflight(0))
 			time.Sleep(3 * second)
 		}, calls: "sleep 1 wait", said: "SLEEPING"},
 		{name: "what does not finish is aborted", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
-			s.metrics = inflight(30*second + 50*time.Millisecond)
+			s.says(inflight(30*second + 50*time.Millisecond))
 			l.Sleep(1, "evicted")
 			time.Sleep(32 * second)
 			if st := l.Status(); st.SleepLevel != 1 {
@@ -165,7 +165,7 @@ func TestSleep(t *testing.T) {
 		{name: "somebody stands before it", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
-			s.metrics = inflight(10 * second)
+			s.says(inflight(10 * second))
 			time.Sleep(3 * second)
 			is(t, l, functions.Ready)
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},

@@ -153,9 +153,19 @@ func (s *stand) Health(ctx context.Context) error {
 	return nil
 }
 
+// says replaces the metrics of an engine that runs.
+func (s *stand) says(f func() (engine.Metrics, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.metrics = f
+}
+
 func (s *stand) Metrics(context.Context) (engine.Metrics, error) {
-	if s.metrics != nil {
-		return s.metrics()
+	s.mu.Lock()
+	f := s.metrics
+	s.mu.Unlock()
+	if f != nil {
+		return f()
 	}
 	return engine.Metrics{Load: true, Flow: true}, nil
 }

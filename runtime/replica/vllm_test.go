@@ -33,7 +33,6 @@ import (
 type grove struct {
 	*workbench
 	model   string
-	parent  string          // socket; "" before there is one
 	shared  map[string]bool // names in shared memory when it began
 	scratch string
 	warm    func(cmd engine.Command) (string, string)
@@ -162,10 +161,13 @@ func group(pgid int) (pids []int) {
 	return pids
 }
 
+// sharedMemory lists what Python makes there.
 func sharedMemory() (names []string) {
 	entries, _ := os.ReadDir("/dev/shm")
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if n := e.Name(); strings.HasPrefix(n, "psm_") || strings.HasPrefix(n, "sem.") {
+			names = append(names, n)
+		}
 	}
 	return names
 }
