@@ -35,7 +35,7 @@ func vllmArgs(r Request) ([]string, error) {
 // it open: its own defaults are a GPU's.
 //
 //   - float32 where the CPU has no instructions for bfloat16, which is six
-//     times slower then.
+//     times slower then, and the weights are not quantized.
 //   - Eager: compiling takes longer than what a CPU serves. With it goes
 //     TORCHDYNAMO_DISABLE=1, or the first logprobs take 10 s.
 //   - A KV cache of a size. vLLM's own is 90 % of the machine, and a refusal
@@ -51,7 +51,8 @@ func vllmOnCPU(r Request, h Host) (args, env []string) {
 		return slices.ContainsFunc(names, func(n string) bool { _, ok := r.Spec.Env[n]; return ok })
 	}
 	dtype := flagValue(r.Spec.Args, "--dtype")
-	if dtype == "" && !h.BF16 {
+	config := readConfig(r.Path)
+	if dtype == "" && !h.BF16 && config.Quantization == nil { // which has its own idea
 		dtype = "float32"
 		args = append(args, "--dtype", dtype)
 	}
@@ -107,17 +108,24 @@ func weights(dir string, wide bool) (size int64) {
 			}
 		}
 	}
-	if wide {
-		var c struct {
-			Dtype string `json:"torch_dtype"`
-			New   string `json:"dtype"`
-		}
-		b, err := os.ReadFile(filepath.Join(dir, "config.json"))
-		if err == nil && json.Unmarshal(b, &c) == nil && (strings.HasSuffix(c.Dtype+c.New, "float16")) {
-			size *= 2
-		}
+	if c := readConfig(dir); wide && strings.HasSuffix(c.Dtype+c.New, "float16") {
+		size *= 2
 	}
 	return size
+}
+
+// config is what matters here of a checkpoint's config.json.
+type config struct {
+	Dtype        string         `json:"torch_dtype"`
+	New          string         `json:"dtype"`
+	Quantization map[string]any `json:"quantization_config"`
+}
+
+func readConfig(dir string) (c config) {
+	if b, err := os.ReadFile(filepath.Join(dir, "config.json")); err == nil {
+		json.Unmarshal(b, &c) // what cannot be read says nothing; the engine will
+	}
+	return c
 }
 
 // ranks that vLLM takes for --max-lora-rank.

@@ -62,6 +62,17 @@ func TestOnCPU(t *testing.T) {
 	}
 }
 
+// Quantized weights have a type of their own.
+func TestOnCPUQuantized(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"torch_dtype":"float16","quantization_config":{"quant_method":"awq"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if args, _ := vllmOnCPU(Request{Path: dir}, Host{Available: 64 << 30, Nodes: 1}); slices.Contains(args, "--dtype") {
+		t.Error(args)
+	}
+}
+
 func TestAdapterArgs(t *testing.T) {
 	two := []functions.Adapter{{Name: "a", Rank: 9}, {Name: "b"}}
 	many := slices.Repeat([]functions.Adapter{{Name: "x", Rank: 64}}, 20)
