@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/keeper"
 	"github.com/thaw-dev/thaw/runtime/warm"
 )
@@ -191,8 +192,12 @@ func (g *rig) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cmd, _, err := g.command()
+	if err != nil {
+		return err
+	}
 	g.socket = filepath.Join(dir, "warm.sock")
-	parent, err := g.keep.Spawn(ctx, keeper.Process{ID: "warm", Argv: env.Argv(script, g.socket, warm.Row("vllm")), Env: warm.Scrub(g.environ())})
+	parent, err := g.keep.Spawn(ctx, keeper.Process{ID: "warm", Argv: env.Argv(script, g.socket, warm.Row("vllm")), Env: warm.Scrub(engine.Environ(cmd.Env))})
 	if err != nil {
 		return err
 	}
@@ -260,23 +265,45 @@ func (g *rig) until(ctx context.Context, ok func() (bool, error)) error {
 	}
 }
 
-// environ of engines started without thaw, which is what thaw's have.
-func (g *rig) environ() []string {
-	return append(append(os.Environ(), "HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "CUDA_VISIBLE_DEVICES="), g.o.Env...)
-}
-
-func (g *rig) argv(port string) []string {
-	return append([]string{g.o.VLLM, "serve", g.o.Model, "--served-model-name", "bench", "--host", "127.0.0.1", "--port", port}, g.o.Args...)
+// command is what thaw would start, for the ways that leave thaw itself out.
+func (g *rig) command() (engine.Command, string, error) {
+	addr, err := process.FreeAddr()
+	if err != nil {
+		return engine.Command{}, "", err
+	}
+	_, port, _ := net.SplitHostPort(addr)
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return engine.Command{}, "", err
+	}
+	env := map[string]string{}
+	for _, kv := range g.o.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	have := append(os.Environ(), "THAW_ENGINE_VLLM="+g.o.VLLM)
+	cmd, err := engine.Programs{Environ: func() []string { return have }}.Prepare(engine.Request{
+		Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Args: g.o.Args, Env: env}, Name: "bench", Path: g.o.Model, Port: n, Key: engine.NewKey(),
+	})
+	return cmd, addr, err
 }
 
 // byHand is `vllm serve` as one would type it.
 func (g *rig) byHand(ctx context.Context) (Take, error) {
-	p, addr, began, err := g.plain()
+	addr, err := process.FreeAddr()
+	if err != nil {
+		return Take{}, err
+	}
+	_, port, _ := net.SplitHostPort(addr)
+	g.n++
+	began := time.Now()
+	p, err := process.Begin("hand-"+strconv.Itoa(g.n), g.o.Dir, append([]string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"}, g.o.Env...),
+		append([]string{g.o.VLLM, "serve", g.o.Model, "--served-model-name", "bench", "--host", "127.0.0.1", "--port", port}, g.o.Args...)...)
 	if err != nil {
 		return Take{}, err
 	}
 	defer p.End(0)
-	first, err := firstToken(ctx, addr, func() error {
+	first, err := firstToken(ctx, addr, "", func() error {
 		select {
 		case <-p.Exited():
 			return fmt.Errorf("vllm ended: %s", p.Tail())
@@ -290,25 +317,14 @@ func (g *rig) byHand(ctx context.Context) (Take, error) {
 	return Take{FirstToken: first.Sub(began).Seconds(), CPU: used(p.PID)}, nil
 }
 
-func (g *rig) plain() (p *process.Process, addr string, began time.Time, err error) {
-	if addr, err = process.FreeAddr(); err != nil {
-		return nil, "", began, err
-	}
-	_, port, _ := net.SplitHostPort(addr)
-	g.n++
-	began = time.Now()
-	p, err = process.Begin("plain-"+strconv.Itoa(g.n), g.o.Dir, g.environ()[len(os.Environ()):], g.argv(port)...)
-	return p, addr, began, err
-}
-
 // forked is the engine's own time: asked of the parent, and asked directly.
 func (g *rig) forked(ctx context.Context) (Take, error) {
-	c, addr, began, err := g.fork(ctx)
+	c, cmd, addr, err := g.spawn(ctx, g.socket)
 	if err != nil {
 		return Take{}, err
 	}
 	defer g.kill(c)
-	first, err := firstToken(ctx, addr, func() error {
+	first, err := firstToken(ctx, addr, cmd.Key, func() error {
 		select {
 		case e := <-c.Exited:
 			return fmt.Errorf("the fork ended: %v: %s", e, e.Tail)
@@ -319,18 +335,25 @@ func (g *rig) forked(ctx context.Context) (Take, error) {
 	if err != nil {
 		return Take{}, err
 	}
-	return Take{FirstToken: first.Sub(began).Seconds(), CPU: used(c.PID)}, nil
+	return Take{FirstToken: first.Sub(cmd.began).Seconds(), CPU: used(c.PID)}, nil
 }
 
-func (g *rig) fork(ctx context.Context) (c *keeper.Child, addr string, began time.Time, err error) {
-	if addr, err = process.FreeAddr(); err != nil {
-		return nil, "", began, err
+// asked is a command and when it was asked for.
+type asked struct {
+	engine.Command
+	began time.Time
+}
+
+// spawn starts an engine of the bench's own keeper, forked where via is a parent.
+func (g *rig) spawn(ctx context.Context, via string) (c *keeper.Child, a asked, addr string, err error) {
+	cmd, addr, err := g.command()
+	if err != nil {
+		return nil, a, "", err
 	}
-	_, port, _ := net.SplitHostPort(addr)
 	g.n++
-	began = time.Now()
-	c, err = g.keep.Spawn(ctx, keeper.Process{ID: "e" + strconv.Itoa(g.n), Via: g.socket, Argv: g.argv(port), Env: g.environ()})
-	return c, addr, began, err
+	a = asked{cmd, time.Now()}
+	c, err = g.keep.Spawn(ctx, keeper.Process{ID: "e" + strconv.Itoa(g.n), Via: via, Argv: cmd.Argv, Env: cmd.Env})
+	return c, a, addr, err
 }
 
 func (g *rig) kill(c *keeper.Child) {
@@ -344,7 +367,7 @@ func (g *rig) kill(c *keeper.Child) {
 }
 
 // firstToken asks an engine until it serves, and then for a stream.
-func firstToken(ctx context.Context, addr string, alive func() error) (time.Time, error) {
+func firstToken(ctx context.Context, addr, key string, alive func() error) (time.Time, error) {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
 		if err := alive(); err != nil {
@@ -363,7 +386,7 @@ func firstToken(ctx context.Context, addr string, alive func() error) (time.Time
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-	a, err := stream(ctx, addr, "")
+	a, err := stream(ctx, addr, key)
 	return a.First, err
 }
 
@@ -429,43 +452,36 @@ func used(pid int) float64 {
 func (g *rig) memory(ctx context.Context) (Shared, error) {
 	m := Shared{}
 	alive := func() error { return nil }
-	var pids []int
 	parent, err := pss(g.facts.PID)
 	if err != nil {
 		return m, err
 	}
 	m.Parent = parent
-	for range served3 {
-		fctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not over within %s", g.o.Each))
-		defer cancel()
-		c, addr, _, err := g.fork(fctx)
-		if err != nil {
-			return m, err
+	// three engines, one way; their memory when all have answered.
+	three := func(via string) (int64, error) {
+		pids := []int{}
+		if via != "" {
+			pids = append(pids, g.facts.PID)
 		}
-		defer g.kill(c)
-		if _, err := firstToken(fctx, addr, alive); err != nil {
-			return m, err
+		for range served3 {
+			fctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not over within %s", g.o.Each))
+			defer cancel()
+			c, cmd, addr, err := g.spawn(fctx, via)
+			if err != nil {
+				return 0, err
+			}
+			defer g.kill(c)
+			if _, err := firstToken(fctx, addr, cmd.Key, alive); err != nil {
+				return 0, err
+			}
+			pids = append(pids, c.PID)
 		}
-		pids = append(pids, c.PID)
+		return pss(pids...)
 	}
-	if m.Warm, err = pss(append(pids, g.facts.PID)...); err != nil {
+	if m.Warm, err = three(g.socket); err != nil {
 		return m, err
 	}
-	pids = nil
-	for range served3 {
-		fctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not over within %s", g.o.Each))
-		defer cancel()
-		p, addr, _, err := g.plain()
-		if err != nil {
-			return m, err
-		}
-		defer p.End(0)
-		if _, err := firstToken(fctx, addr, alive); err != nil {
-			return m, err
-		}
-		pids = append(pids, p.PID)
-	}
-	if m.Plain, err = pss(pids...); err != nil {
+	if m.Plain, err = three(""); err != nil {
 		return m, err
 	}
 	m.Ratio = float64(m.Warm) / float64(m.Plain)
