@@ -129,7 +129,7 @@ func New(o Options) *Loader {
 // ranges, from however many sources.
 const (
 	maxStreams = 64
-	pieceSize  = 256 << 10
+	pieceSize  = 1 << 20
 )
 
 // link is the way to a location, by whoever serves it.

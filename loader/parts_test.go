@@ -151,3 +151,100 @@ func TestNews(t *testing.T) {
 		}
 	})
 }
+
+func TestPace(t *testing.T) {
+	const mb = 1e6
+	at := time.Unix(1000, 0)
+	// line is what so many streams bring.
+	for _, tc := range []struct {
+		name     string
+		start    int
+		line     func(streams int) float64
+		settles  [2]int // between these, after a minute
+		mostEver int
+	}{
+		{"every stream adds", 16, func(n int) float64 { return float64(n) * 60 * mb }, [2]int{64, 64}, 64},
+		{"a line that 25 fill", 16, func(n int) float64 { return min(float64(n)*60*mb, 1500*mb) }, [2]int{24, 32}, 64},
+		{"one fills it", 16, func(n int) float64 { return 500 * mb }, [2]int{2, 8}, 32},
+		{"more bring less", 16, func(n int) float64 { return 800*mb - float64(n)*10*mb }, [2]int{2, 8}, 32},
+		{"begins low", 4, func(n int) float64 { return min(float64(n)*60*mb, 1500*mb) }, [2]int{24, 48}, 64},
+	} {
+		p := newPace(tc.start, 2, 64)
+		most := 0
+		for i := range 1200 {
+			p.step(measure{at: at.Add(time.Duration(i) * lookEvery), rate: tc.line(p.limit), busy: true})
+			most = max(most, p.limit)
+			if p.limit < 2 || p.limit > 64 {
+				t.Fatalf("%s: limit %d", tc.name, p.limit)
+			}
+		}
+		if base := p.base.streams; base < tc.settles[0] || base > tc.settles[1] || most > tc.mostEver {
+			t.Errorf("%s: settles at %d, %d at most", tc.name, base, most)
+		}
+	}
+	p := newPace(16, 2, 64)
+	for i := range 4 {
+		p.step(measure{at: at.Add(time.Duration(i) * time.Second), rate: 100 * mb, busy: false})
+	}
+	if p.limit != 16 {
+		t.Errorf("learnt from an idle link: %d", p.limit)
+	}
+	for i := range 20 {
+		p.step(measure{at: at.Add(time.Duration(i) * time.Second), rate: 100 * mb, busy: true, throttled: true})
+	}
+	if p.limit != 2 {
+		t.Errorf("asked for less twenty times: %d", p.limit)
+	}
+	// And up again when that has been a while.
+	for i := range 400 {
+		p.step(measure{at: at.Add(time.Minute + time.Duration(i)*lookEvery), rate: float64(p.limit) * mb, busy: true})
+	}
+	if p.limit < 32 {
+		t.Errorf("a minute after that: %d", p.limit)
+	}
+}
+
+func TestStretch(t *testing.T) {
+	const mib = 1 << 20
+	for _, tc := range []struct {
+		first time.Duration
+		rate  float64
+		want  int64
+	}{
+		{0, 1e9, 8 * mib},
+		{30 * time.Millisecond, 57 * mib, 32 * mib},
+		{5 * time.Millisecond, 57 * mib, 8 * mib},
+		{time.Second, 1e9, 64 * mib},
+	} {
+		if got := stretch(tc.first, tc.rate, 8*mib, maxRange); got != tc.want {
+			t.Errorf("stretch(%v, %v) = %d MiB", tc.first, tc.rate, got/mib)
+		}
+	}
+}
+
+func TestTooSlow(t *testing.T) {
+	const mib = 1 << 20
+	usual := habit{first: 30 * time.Millisecond, rate: 57 * mib, spread: 1.2}
+	for _, tc := range []struct {
+		name  string
+		age   time.Duration
+		speed float64
+		got   int64
+		left  int64
+		known bool
+		want  bool
+	}{
+		{"as usual", 100 * time.Millisecond, 57 * mib, 4 * mib, 4 * mib, true, false},
+		{"a tenth as fast", 400 * time.Millisecond, 5.7 * mib, 2 * mib, 6 * mib, true, true},
+		{"a tenth, but hardly begun", 100 * time.Millisecond, 5.7 * mib, 1 * mib, 7 * mib, true, false},
+		{"a tenth, but nearly done", 1400 * time.Millisecond, 5.7 * mib, 8*mib - 1000, 1000, true, false},
+		{"half as fast", 300 * time.Millisecond, 28 * mib, 4 * mib, 4 * mib, true, false},
+		{"dead", 400 * time.Millisecond, 0, 4 * mib, 4 * mib, true, true},
+		{"nothing is known yet", time.Second, 1 * mib, 4 * mib, 4 * mib, false, false},
+		{"dead, and nothing is known", 3 * time.Second, 0, 0, 8 * mib, false, true},
+	} {
+		if got := tooSlow(tc.age, tc.speed, tc.got, tc.left, usual, tc.known); got != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package loader
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// partsOf makes parts of so many blocks of four bytes each.
+func partsOf(t *testing.T, blocks ...int) []*store.Part {
+	t.Helper()
+	st, err := store.Open(store.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := st.Claim(store.Key("x", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(in.Close)
+	var files []source.File
+	for i, n := range blocks {
+		files = append(files, source.File{Name: string(rune('a'+i)) + ".gguf", Size: int64(4 * n), Version: "1"})
+	}
+	if err := in.Prepare(t.Context(), "x", files, 4); err != nil {
+		t.Fatal(err)
+	}
+	return in.Parts()
+}
+
+func bringRun(t *testing.T, q *queue, r *run, n int) {
+	t.Helper()
+	for range n {
+		i, _, ok := q.at(r)
+		if !ok {
+			return
+		}
+		if err := r.part.Put(i, []byte("1234")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestQueueOrder(t *testing.T) {
+	parts := partsOf(t, 20, 3)
+	q := newQueue()
+	q.fill(parts)
+	is := func(r *run, part, next, end int) {
+		t.Helper()
+		if r == nil || r.part != parts[part] || r.next != next || r.end != end {
+			t.Fatalf("run %+v, want blocks %d to %d of %d", r, next, end, part)
+		}
+	}
+	// The first block of each file comes first, alone.
+	a, b := q.next(8), q.next(8)
+	is(a, 0, 0, 1)
+	is(b, 1, 0, 1)
+	long := q.next(8)
+	is(long, 0, 1, 9)
+	// A reader waits for a block in the middle of a run: the run ends there.
+	q.hurry(job{parts[0], 5})
+	if !q.hasUrgent() || long.end != 5 {
+		t.Errorf("run ends at %d", long.end)
+	}
+	now := q.nextUrgent()
+	is(now, 0, 5, 6)
+	// What the run lost goes before what is new; so does what a failure left.
+	bringRun(t, q, long, 2)
+	q.done(long)
+	rest := q.next(8)
+	is(rest, 0, 6, 14)
+	is(q.next(8), 0, 3, 5)
+	is(q.next(2), 0, 14, 16)
+	is(q.next(100), 0, 16, 20)
+	is(q.next(100), 1, 1, 3)
+	// Nothing is left: half of the longest is taken over.
+	is(q.next(100), 0, 10, 14)
+	if block, ok := q.cut(rest); !ok || block != 6 || rest.end != 7 {
+		t.Errorf("cut at %d %v", block, ok)
+	}
+	is(q.next(100), 0, 7, 10)
+	if q.over() {
+		t.Error("over with runs under way")
+	}
+}
+
+// Whatever is taken, given back, cut and hurried: every block comes exactly as
+// often as it has to, and the queue ends.
+func TestQueueLosesNothing(t *testing.T) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		parts := partsOf(t, 1+rnd.IntN(60), rnd.IntN(5), 1+rnd.IntN(30))
+		q := newQueue()
+		others := rnd.IntN(2) == 0
+		if others {
+			q.peer = func(j job) bool { return j.block%3 == 1 }
+		}
+		q.fill(parts)
+		var runs []*run
+		var lent []job
+		for step := 0; !q.over(); step++ {
+			if step > 10_000 {
+				t.Fatalf("seed %d: no end, %d blocks left", seed, q.left())
+			}
+			switch k := rnd.IntN(8); {
+			case k < 2:
+				if r := q.next(1 + rnd.IntN(9)); r != nil {
+					runs = append(runs, r)
+				}
+			case k == 2:
+				p := parts[rnd.IntN(len(parts))]
+				if p.Blocks() > 0 {
+					q.hurry(job{p, rnd.IntN(p.Blocks())})
+				}
+				if r := q.nextUrgent(); r != nil {
+					runs = append(runs, r)
+				}
+			case k == 3:
+				if j, ok := q.nextPeer(); ok {
+					lent = append(lent, j)
+				}
+			case k == 4 && len(lent) > 0:
+				j := lent[0]
+				lent = lent[1:]
+				brought := rnd.IntN(2) == 0
+				if brought {
+					if err := j.part.Put(j.block, []byte("1234")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				q.donePeer(j, brought)
+			case k == 5 && len(runs) > 0:
+				q.cut(runs[rnd.IntN(len(runs))])
+			case len(runs) > 0:
+				i := rnd.IntN(len(runs))
+				r := runs[i]
+				bringRun(t, q, r, rnd.IntN(6))
+				if _, _, more := q.at(r); !more || rnd.IntN(4) == 0 {
+					q.done(r)
+					runs = append(runs[:i], runs[i+1:]...)
+				}
+			}
+		}
+		for _, p := range parts {
+			for i := range p.Blocks() {
+				if !p.Has(i) {
+					t.Fatalf("seed %d: block %d of %s did not come", seed, i, p.File.Name)
+				}
+			}
+		}
+		if len(runs)+len(lent)+q.left() != 0 {
+			t.Errorf("seed %d: over with %d runs, %d lent, %d left", seed, len(runs), len(lent), q.left())
+		}
+	}
+}
