@@ -174,6 +174,19 @@ func TestDoor(t *testing.T) {
 	if err := c.Verify(t.Context(), "r1", "refused"); err != nil {
 		t.Error(err)
 	}
+	var ae *functions.AdapterError
+	if err := c.LoadAdapter(t.Context(), functions.AdapterRequest{ID: "r1", Epoch: 5, Name: "pirate"}); !errors.As(err, &ae) || ae.Code != "adapter_not_found" {
+		t.Errorf("an adapter the model has not: %v", err)
+	}
+	if err := c.LoadAdapter(t.Context(), functions.AdapterRequest{ID: "r1", Epoch: 4, Name: "pirate"}); !errors.Is(err, functions.ErrStaleEpoch) {
+		t.Errorf("a lower epoch: %v", err)
+	}
+	if err := c.Sleep(t.Context(), functions.SleepRequest{ID: "r9", Epoch: 5, Level: 1}); !errors.Is(err, ErrNoReplica) {
+		t.Errorf("nobody put to sleep: %v", err)
+	}
+	if err := c.Sleep(t.Context(), functions.SleepRequest{ID: "r1", Epoch: 5, Level: 7}); !errors.Is(err, ErrBadRequest) {
+		t.Errorf("a level there is none of: %v", err)
+	}
 	log, err := c.Logs(t.Context(), "r1", 5, false)
 	if err != nil {
 		t.Fatal(err)

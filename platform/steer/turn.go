@@ -78,7 +78,6 @@ func (s *Steer) turn(ctx context.Context) time.Duration {
 	for name := range in.wanted {
 		put(&s.wanted, name, struct{}{})
 	}
-	s.ahead(ctx)
 	for id, o := range in.awake {
 		if r := s.reps[id]; r != nil && !r.stopping {
 			s.sleepless(r, o.err.Error())
@@ -90,6 +89,7 @@ func (s *Steer) turn(ctx context.Context) time.Duration {
 	for name, w := range in.wakes {
 		s.onWake(name, w, now)
 	}
+	s.ahead(ctx)
 	s.demand(now)
 	for name := range in.nudges {
 		if f := s.fns[name]; f != nil && f.Active+f.Queued == 0 {
@@ -311,6 +311,9 @@ func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatu
 // update takes the status of a replica in.
 func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, now schedule.Instant) {
 	f, before := r.fn, r.status.State
+	if !slices.Equal(r.status.Adapters, st.Adapters) {
+		s.dirty[f] = struct{}{}
+	}
 	r.status, r.seen = st, true
 	if r.accepted == 0 {
 		r.accepted = now
