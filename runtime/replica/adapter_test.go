@@ -116,8 +116,8 @@ func FuzzInspect(f *testing.F) {
 	good, _ := os.ReadFile(filepath.Join(dir, "adapter_model.safetensors"))
 	f.Add([]byte(`{"r":8}`), good)
 	f.Add([]byte(`{"r":8,"target_modules":"all-linear"}`), good[:20])
+	d := f.TempDir()
 	f.Fuzz(func(t *testing.T, config, weights []byte) {
-		d := t.TempDir()
 		os.WriteFile(filepath.Join(d, "adapter_config.json"), config, 0o600)
 		os.WriteFile(filepath.Join(d, "adapter_model.safetensors"), weights, 0o600)
 		inspect(d, 16, 16)
