@@ -747,7 +747,7 @@ func (h *hearth) compile(ctx context.Context, client *keeper.Client, k *kindling
 	defer cancel()
 	id := warmPrefix + "bytecode-" + strings.TrimPrefix(k.id, warmPrefix)
 	began := time.Now()
-	child, err := client.Spawn(ctx, keeper.Process{ID: id, Argv: k.env.Compile(), Env: k.environ, Dir: h.o.Dir})
+	child, err := client.Spawn(ctx, keeper.Process{ID: id, Argv: k.env.Compile(), Env: k.environ})
 	if err != nil {
 		h.log.Warn("bytecode", "error", err)
 		return

@@ -248,3 +248,37 @@ func TestWarmNot(t *testing.T) {
 		})
 	}
 }
+
+// TestBytecodeIsMade: an environment without bytecode is given some when it is
+// first seen, whether or not interpreters are kept warm.
+func TestBytecodeIsMade(t *testing.T) {
+	t.Parallel()
+	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable, 'python%d.%d' % sys.version_info[:2], sys.implementation.cache_tag)").Output()
+	if err != nil {
+		t.Skip("no python3")
+	}
+	f := strings.Fields(string(b))
+	dir := t.TempDir()
+	bin, site := filepath.Join(dir, "bin"), filepath.Join(dir, "lib", f[1], "site-packages")
+	for _, d := range []string{bin, filepath.Join(site, "vllm")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(f[0], filepath.Join(bin, "python3")); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(bin, "serve-vllm")
+	for path, text := range map[string]string{
+		program:                             "#!" + filepath.Join(bin, "python3") + "\n" + pyEngine,
+		filepath.Join(site, "vllm", "x.py"): "x = 1\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := warmLab(t, t.TempDir(), program, func(o *Options) { o.Warm = WarmOff })
+	l.wake("a", nil)
+	made := filepath.Join(site, "vllm", "__pycache__", "x."+f[2]+".pyc")
+	l.until("bytecode is made", func() bool { _, err := os.Stat(made); return err == nil })
+}
