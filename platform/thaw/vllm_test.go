@@ -62,7 +62,7 @@ func TestVLLMJourneys(t *testing.T) {
 	const v = "resources: {memory: 1000Mi}\n"
 	p := start(t, map[string]string{
 		"v.yaml":     vllmModel("v", checkpoint, v),
-		"other.yaml": vllmModel("other", tinyDir(t), "resources: {memory: 1800Mi}\n"),
+		"other.yaml": vllmModel("other", tinyDir(t), "resources: {memory: 2300Mi}\n"),
 		"ember.yaml": modelFile("v-ember", "  source: "+checkpoint+"\n  engine: ember\n  resources: {memory: 64Mi}\n") +
 			"---\n" + tiny(t, "other-ember", "resources: {memory: 64Mi}\n"),
 	}, "--memory", "3Gi", "--warm", "on")
