@@ -16,6 +16,10 @@
 // staging outlives the request that caused it and ends when the last of its
 // holders releases it; what had arrived by then is taken up by the next.
 //
+// A checkpoint may be read while it arrives: an Arrival belongs to one plan, a
+// read waits for its blocks, which go before the rest, and Whole says whether the
+// staging led to the very bytes that were read.
+//
 // # Decisions at this door
 //
 // A source is listed again at every Stage, because a folder in a bucket may

@@ -34,6 +34,22 @@
 // An environment that is first seen is looked at for bytecode: without it each
 // start takes minutes. What is missing is made, or the command is named.
 //
+// # Checkpoints that are still arriving
+//
+// An engine that reads its files once starts before they are here: it is given
+// a mount whose reads wait for their bytes (loader/mount) or, where nothing can
+// be mounted and the engine can ask, a socket. It is READY when every byte was
+// verified and the staging led to the very bytes that it read; then the link it
+// was given is turned to the files themselves. Below 8 MiB of missing bytes, and
+// where neither way is open, staging comes first.
+//
+// # What engines compile
+//
+// is kept per model, engine, version, GPU and flags, on the node. It is code: off
+// the node only where the operator trusts the sources (loader/enginecache,
+// --engine-caches). A start on an arriving checkpoint compiles into a scratch,
+// which becomes the cache when the digest is known.
+//
 // # Who may command
 //
 // Every command carries the epoch of its orchestrator. The highest seen wins
