@@ -88,6 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	scratch := ScratchRoot(o.Dir)
 	os.RemoveAll(scratch)
 	defer os.RemoveAll(scratch)
+	clearPredecessor(o.Dir)
 	k := &keep{
 		o: o, byID: map[string]*proc{}, byPID: map[int]*proc{}, clients: map[*client]bool{},
 		forks: map[string]*forking{}, early: map[int]syscall.WaitStatus{}, ooms: oomKills(),

@@ -1,8 +1,12 @@
 package keeper
 
 import (
+	"encoding/json"
+	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -38,6 +42,7 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 			l.tries++
 		}
 	}
+	claimed := false
 	if len(due) > 0 && len(k.byPID) > 0 {
 		for _, c := range kindred() {
 			p := k.byPID[c.group]
@@ -54,12 +59,15 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 						if p.shared == nil {
 							p.shared = map[string]uint64{}
 						}
-						p.shared[l.name] = inode
+						p.shared[l.name], claimed = inode, true
 					}
 				}
 				k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool { return l.inode == inode })
 			}
 		}
+	}
+	if claimed {
+		k.noteShared()
 	}
 	free := map[uint64]bool{}
 	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool {
@@ -67,7 +75,8 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 			return false
 		}
 		// Killed between the creation of something and our look at it.
-		if k.ended.After(l.born.Add(-endedLate)) {
+		// Only what Python makes so: others may keep files there.
+		if (strings.HasPrefix(l.name, "psm_") || strings.HasPrefix(l.name, "sem.")) && k.ended.After(l.born.Add(-endedLate)) {
 			free[l.inode] = true
 		}
 		return true
@@ -97,6 +106,54 @@ func (k *keep) orphaned(free map[uint64]bool) {
 	}
 	for _, name := range shmNames() {
 		if inode := shmInode(name); free[inode] {
+			removeShm(name)
+		}
+	}
+}
+
+// sharedNote is what the engines of a keeper use of shared memory, for the
+// keeper after one that was killed: names with their inodes.
+const sharedNote = "shared.json"
+
+func (k *keep) noteShared() {
+	all := map[string]uint64{}
+	for _, p := range k.byPID {
+		maps.Copy(all, p.shared)
+	}
+	if b, err := json.Marshal(all); err == nil {
+		os.WriteFile(filepath.Join(k.o.Dir, sharedNote), b, 0o600) // torn, it says nothing
+	}
+}
+
+// clearPredecessor removes what the engines of a keeper that was killed left in
+// shared memory. They are gone.
+func clearPredecessor(dir string) {
+	path := filepath.Join(dir, sharedNote)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return
+	}
+	os.Remove(path)
+	var all map[string]uint64
+	if json.Unmarshal(b, &all) != nil {
+		return
+	}
+	free := map[uint64]bool{}
+	for name, inode := range all {
+		if inode != 0 && shmInode(name) == inode {
+			free[inode] = true
+		}
+	}
+	if len(free) == 0 {
+		return
+	}
+	for _, c := range kindred() {
+		for _, inode := range uses(c.pid, free) {
+			delete(free, inode) // not ours any more
+		}
+	}
+	for name, inode := range all {
+		if free[inode] && shmInode(name) == inode {
 			removeShm(name)
 		}
 	}

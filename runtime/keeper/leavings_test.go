@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -121,9 +122,44 @@ func TestSharedMemory(t *testing.T) {
 	eventually(t, "the other's is gone", func() bool { return !there(other) })
 
 	// Killed right after it was made: nobody uses it, so it goes soon after.
-	quickly := name("d")
+	quickly := "psm_" + name("d")
 	t.Cleanup(func() { os.Remove(path(quickly)) })
 	c = sh("r3", "echo x > "+path(quickly)+"; kill -9 $$")
 	exit(t, c)
 	eventually(t, "it is gone", func() bool { return !there(quickly) })
+}
+
+// The keeper after one that was killed removes what its engines left.
+func TestSharedMemoryOfAPredecessor(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no /dev/shm")
+	}
+	dir := t.TempDir()
+	name := func(s string) string { return "thaw-test-" + s + time.Now().Format("150405.000000000") }
+	left, used, other := name("left"), name("used"), name("other")
+	note := map[string]uint64{}
+	for _, n := range []string{left, used, other} {
+		if err := os.WriteFile("/dev/shm/"+n, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove("/dev/shm/" + n) })
+		note[n] = shmInode(n)
+	}
+	note[other]++ // another file of that name by now
+	f, err := os.Open("/dev/shm/" + used)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b, _ := json.Marshal(note)
+	for _, content := range [][]byte{[]byte("{"), b} {
+		if err := os.WriteFile(filepath.Join(dir, sharedNote), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		clearPredecessor(dir)
+	}
+	clearPredecessor(dir)
+	if shmInode(left) != 0 || shmInode(used) == 0 || shmInode(other) == 0 {
+		t.Errorf("left %d, used %d, other %d", shmInode(left), shmInode(used), shmInode(other))
+	}
 }
