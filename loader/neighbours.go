@@ -55,7 +55,8 @@ type Loan struct {
 	// Sum is the checksum of the range (store.Sum).
 	Sum uint64
 
-	lease *store.Lease
+	summed bool // Sum is known already
+	lease  *store.Lease
 }
 
 // Close gives it back.
@@ -73,6 +74,9 @@ func (l *Loader) Lend(ctx context.Context, plan, name string, off, n int64) (*Lo
 	if err != nil {
 		return nil, err
 	}
+	if loan.summed {
+		return loan, nil
+	}
 	if loan.Sum, err = sumOf(loan.SectionReader); err != nil {
 		return nil, errors.Join(err, loan.Close())
 	}
@@ -85,6 +89,35 @@ func (l *Loader) lend(ctx context.Context, plan, name string, off, n int64) (*Lo
 	if n <= 0 || off < 0 || l.o.Store == nil {
 		return nil, missing
 	}
+	f := l.arriving(plan)
+	if f == nil {
+		return l.lendPublished(plan, name, off, n, missing)
+	}
+	r, err := f.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if off+n > r.size {
+		return nil, errors.Join(missing, r.Close())
+	}
+	stop := context.AfterFunc(ctx, func() { r.end() })
+	err = r.wait(off, n)
+	stop()
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	loan := &Loan{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}
+	if r.part != nil {
+		// Of a whole block the checksum is known since it came.
+		i := int(off / l.o.Block)
+		if from, whole := r.part.Range(i); from == off && whole == n {
+			loan.Sum, loan.summed = r.part.Block(i)
+		}
+	}
+	return loan, nil
+}
+
+func (l *Loader) lendPublished(plan, name string, off, n int64, missing error) (*Loan, error) {
 	if d := l.o.Store.Planned(plan); d != "" {
 		e, lease, err := l.o.Store.Acquire(d)
 		if err == nil {
@@ -100,27 +133,9 @@ func (l *Loader) lend(ctx context.Context, plan, name string, off, n int64) (*Lo
 				return &Loan{SectionReader: io.NewSectionReader(file, off, n), File: file, Offset: off, lease: lease}, nil
 			}
 			lease.Release()
-			return nil, missing
 		}
 	}
-	f := l.arriving(plan)
-	if f == nil {
-		return nil, missing
-	}
-	r, err := f.open(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if off+n > r.size {
-		return nil, errors.Join(missing, r.Close())
-	}
-	stop := context.AfterFunc(ctx, func() { r.end() })
-	err = r.wait(off, n)
-	stop()
-	if err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return &Loan{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}, nil
+	return nil, missing
 }
 
 // Holds reports whether a plan is published here. plan is the key that

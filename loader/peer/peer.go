@@ -41,11 +41,13 @@ type Options struct {
 	Nodes func() []Node
 	// Block is the loader's, 8 MiB when 0. Nodes with other blocks are strangers.
 	Block int64
-	// Tell is how often nodes tell each other what they have; 200 ms when 0.
+	// Tell is how often nodes tell each other what they have; 250 ms when 0.
 	Tell time.Duration
-	// Patience is how long a block is waited for at another node; 20 s when 0.
+	// Patience is how long a block is waited for at a node that is at it and
+	// answers; 60 s when 0. The source is the same for both: asking it too would
+	// make it slower for all.
 	Patience time.Duration
-	// Silence is how long a node may say nothing before it is left out; 5 s when
+	// Silence is how long a node may say nothing before it is left out; 10 s when
 	// 0. One whose port is closed is left out at once.
 	Silence time.Duration
 	// Log may be nil.
@@ -81,13 +83,13 @@ func New(o Options) *Circle {
 		o.Block = 8 << 20
 	}
 	if o.Tell == 0 {
-		o.Tell = 200 * time.Millisecond
+		o.Tell = 250 * time.Millisecond
 	}
 	if o.Silence == 0 {
-		o.Silence = 5 * time.Second
+		o.Silence = 10 * time.Second
 	}
 	if o.Patience == 0 {
-		o.Patience = 20 * time.Second
+		o.Patience = time.Minute
 	}
 	c := &Circle{o: o, http: wire.Client(wire.Options{}), token: sha256.Sum256([]byte(o.Token)), companies: make(map[string]*company)}
 	// A block is waited for at its lender, before the head of the answer.
