@@ -109,9 +109,10 @@ func (c *Caches) open() error {
 }
 
 // Take is the cache of a key, made empty if there is none. shared are names in
-// it that lead to a folder which all caches of the same engine have in common.
-// The caller releases it.
-func (c *Caches) Take(key Key, engine string, shared []string) (*Use, error) {
+// it that lead to a folder which caches have in common: one elsewhere or, where
+// none is named, one of all caches of the same engine here. The caller releases
+// it.
+func (c *Caches) Take(key Key, engine string, shared map[string]string) (*Use, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
@@ -151,7 +152,7 @@ func (c *Caches) Take(key Key, engine string, shared []string) (*Use, error) {
 }
 
 // Scratch is an empty cache whose model is not known yet; see Settle.
-func (c *Caches) Scratch(engine string, shared []string) (*Use, error) {
+func (c *Caches) Scratch(engine string, shared map[string]string) (*Use, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
@@ -168,13 +169,13 @@ func (c *Caches) Scratch(engine string, shared []string) (*Use, error) {
 }
 
 // share makes the links.
-func (c *Caches) share(dir, engine string, names []string) error {
-	if engine == "" {
-		return nil
-	}
+func (c *Caches) share(dir, engine string, names map[string]string) error {
 	sum := sha256.Sum256([]byte(engine))
-	for _, n := range names {
-		to := filepath.Join(c.o.Dir, "shared", hex.EncodeToString(sum[:8]), n)
+	for n, to := range names {
+		own := filepath.Join(c.o.Dir, "shared", hex.EncodeToString(sum[:8]), n)
+		if to == "" || os.MkdirAll(to, 0o700) != nil {
+			to = own // a home that may not be written to is no reason to do without
+		}
 		if err := os.MkdirAll(to, 0o700); err != nil {
 			return err
 		}

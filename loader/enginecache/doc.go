@@ -7,7 +7,7 @@
 //	    key.json          what it is for, in plain words
 //	    lease             shared lock = in use; exclusive lock = being evicted
 //	    cache/            what the engine is given
-//	DIR/shared/<engine>/  what depends on no model (names of classes, no code)
+//	DIR/shared/<engine>/  what depends on no model, where it has no other place
 //	DIR/.new-…            half made; cleared at the next Open
 //
 // Beside the weights, at the source:

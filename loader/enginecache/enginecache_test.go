@@ -102,7 +102,7 @@ func contents(t *testing.T, u *Use) map[string]string {
 
 func take(t *testing.T, c *Caches, k Key) *Use {
 	t.Helper()
-	u, err := c.Take(k, "vllm", []string{"modelinfos"})
+	u, err := c.Take(k, "vllm", map[string]string{"modelinfos": ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestRefused(t *testing.T) {
 // A scratch becomes the cache of the model once that is known.
 func TestSettle(t *testing.T) {
 	c := New(Options{Dir: t.TempDir()})
-	u, err := c.Scratch("vllm", []string{"modelinfos"})
+	u, err := c.Scratch("vllm", map[string]string{"modelinfos": ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,6 +307,15 @@ func TestTrim(t *testing.T) {
 	}
 	if err := os.WriteFile(filepath.Join(dir, uses[0].key.String(), keyName), []byte(`{"model":"other"}`), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "a", "b")
+	w, err := c.Take(Key{Model: "d"}, "vllm", map[string]string{"modelinfos": elsewhere})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Release()
+	if to, err := filepath.EvalSymlinks(filepath.Join(w.Path(), "modelinfos")); err != nil || to != elsewhere {
+		t.Error(to, err)
 	}
 	if _, err := c.Take(uses[0].key, "", nil); err == nil {
 		t.Error("took what is of something else")

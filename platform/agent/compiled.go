@@ -73,7 +73,7 @@ func (s *Stager) cacheOf(ctx context.Context, w replica.Want, c *loader.Checkpoi
 	model, err := modelOf(c)
 	key := enginecache.Key{Model: model, Engine: k.engine}
 	if err == nil {
-		k.use, err = s.o.Caches.Take(key, engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine))
+		k.use, err = s.o.Caches.Take(key, engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine, os.Environ()))
 	}
 	if err != nil {
 		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
@@ -92,7 +92,7 @@ func (s *Stager) cacheComing(ctx context.Context, w replica.Want, a *loader.Arri
 		return nil
 	}
 	var err error
-	if k.use, err = s.o.Caches.Scratch(engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine)); err != nil {
+	if k.use, err = s.o.Caches.Scratch(engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine, os.Environ())); err != nil {
 		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
 		return nil
 	}

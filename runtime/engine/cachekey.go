@@ -14,13 +14,25 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// CacheShared names what lies in an engine's cache and depends on no model: it
-// is no code, and looking it up again costs each model's first start seconds.
-func CacheShared(e functions.Engine) []string {
-	if e == functions.EngineVLLM {
-		return []string{"modelinfos"}
+// CacheShared names what lies in an engine's cache and depends on no model, and
+// the folder where it lies when nobody says otherwise ("" unknown): what vLLM
+// found out about its own classes. It is no code, and finding it out again costs
+// the first start of each model nine seconds.
+func CacheShared(e functions.Engine, environ []string) map[string]string {
+	if e != functions.EngineVLLM {
+		return nil
 	}
-	return nil
+	root := lookup(environ, "VLLM_CACHE_ROOT")
+	if d := lookup(environ, "XDG_CACHE_HOME"); root == "" && d != "" {
+		root = filepath.Join(d, "vllm")
+	}
+	if d := lookup(environ, "HOME"); root == "" && d != "" {
+		root = filepath.Join(d, ".cache", "vllm")
+	}
+	if !filepath.IsAbs(root) {
+		return map[string]string{"modelinfos": ""}
+	}
+	return map[string]string{"modelinfos": filepath.Join(root, "modelinfos")}
 }
 
 // CacheEnvironment is the part of a CacheKey that is the same for all models of

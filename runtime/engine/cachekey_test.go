@@ -87,3 +87,23 @@ func TestCacheKey(t *testing.T) {
 		}
 	}
 }
+
+func TestCacheShared(t *testing.T) {
+	for _, c := range []struct {
+		environ []string
+		want    string
+	}{
+		{[]string{"HOME=/h", "XDG_CACHE_HOME=/x", "VLLM_CACHE_ROOT=/v"}, "/v/modelinfos"},
+		{[]string{"HOME=/h", "XDG_CACHE_HOME=/x"}, "/x/vllm/modelinfos"},
+		{[]string{"HOME=/h"}, "/h/.cache/vllm/modelinfos"},
+		{[]string{"HOME=."}, ""},
+		{nil, ""},
+	} {
+		if got := CacheShared(functions.EngineVLLM, c.environ); len(got) != 1 || got["modelinfos"] != c.want {
+			t.Errorf("%v: %v", c.environ, got)
+		}
+	}
+	if got := CacheShared(functions.EngineEmber, nil); got != nil {
+		t.Error(got)
+	}
+}
