@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -213,7 +214,9 @@ func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, row.help...)
 	cmd.Env = lastWins(append(append(Environ(m.o.Environ()), row.env...), "CUDA_VISIBLE_DEVICES=", "COLUMNS=80"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = aside()
+	runtime.LockOSThread() // its death signal is that of this thread
+	defer runtime.UnlockOSThread()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
