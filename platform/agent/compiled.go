@@ -159,10 +159,15 @@ func (k *compiled) filled(c *loader.Checkpoint) func(ctx context.Context) error 
 		if err := k.s.o.Caches.Trim(); err != nil {
 			return err
 		}
-		if to, ok := k.from.(enginecache.Writer); ok && k.fresh {
-			return k.publish(ctx, to)
+		if !k.fresh || k.from == nil {
+			return nil
 		}
-		return nil
+		to, ok := k.from.(enginecache.Writer)
+		if !ok {
+			k.s.o.Log.Info("this kind of source takes no compile cache, it is kept on this node", "source", k.location)
+			return nil
+		}
+		return k.publish(ctx, to)
 	}
 }
 
