@@ -20,7 +20,40 @@
 // read waits for its blocks, which go before the rest, and Whole says whether the
 // staging led to the very bytes that were read.
 //
+// # How bytes move
+//
+//	pace      how many ranges are in flight: grows while that pays, tries fewer
+//	          where as many bytes come with fewer, fewer at once after 429 and 503
+//	link      the lanes to one source, shared by all stagings from it; nobody asks
+//	          before the time a busy source named
+//	queue     which block is next: what readers wait for, what was given back, the
+//	          rest in order; a run of blocks is one request, long enough that the
+//	          wait for its first byte does not count
+//	stream    socket, piece, checksum, disk: a megabyte at a time, one copy from
+//	          the socket, so that memory does not grow with block or model
+//	watch     a request that is slow beyond what is usual on its link gets a second
+//	          one, from the byte it is at; what it has not begun is given back
+//	verify    the digests of whole files, in order, behind the front, on other cores
+//
+// Two requests for one block share its store.Writer, which takes every byte
+// once, from whoever is first with it: what the checksum speaks of is what is on
+// the disk, and a slow request's work is not lost. What comes twice that way is
+// bounded to one byte in twenty-five.
+//
+// A broken range goes on from the byte where it broke; bytes that came count as
+// progress, and the tries begin anew.
+//
 // # Decisions at this door
+//
+// Bytes go through the page cache, not past it: past it they cost less, but the
+// digest would have to read them from the disk, and so would the engine, which
+// maps them next. Writing to the disk begins while they come, so that the fsync
+// at the end finds little left.
+//
+// The sha256 of every file is taken also where the source promises none: it is
+// the file's name in the store, and what two nodes or two sources agree on. It
+// runs beside the link and never in its way.
+//
 //
 // A source is listed again at every Stage, because a folder in a bucket may
 // have changed; if the listing says the same versions, nothing is fetched. If

@@ -6,9 +6,11 @@
 //	  checkpoints/<digest>/       published in one rename
 //	      manifest.json           what it is and where it came from
 //	      lease                   shared lock = in use; exclusive lock = being evicted
+//	      pin                     there: not evicted (Pin)
 //	      files/…                 hard links to blobs under the files' own names
 //	  sources/<key>.json          which checkpoint a source's plan led to
 //	  parts/<key>/                one staging: lock, plan, and per file a part and its journal
+//	  coming/<sha256>             lock of the staging that brings this very file
 //	  trash/                      what an eviction has taken out and not yet deleted
 //
 // A checkpoint exists when its folder does, and its folder appears complete or
@@ -25,6 +27,24 @@
 // Leases and stagings are file locks (flock), so that a process that dies lets
 // go of them, whatever killed it, and so that several processes on a node
 // share one store without a daemon.
+//
+// A file whose digest is known before it comes is brought by one staging, and
+// published as a blob as soon as it is whole; other stagings that want it,
+// under another name or from another place, wait for that and link it.
+//
+// # Room
+//
+// What a staging will take is reserved (fallocate) before its first byte is
+// asked for. More than the high mark of the budget, and the checkpoints used
+// longest ago go until the low mark, except those that are leased or pinned;
+// then unfinished stagings that nobody is at work on. Nothing goes for a
+// staging that cannot fit even then.
+//
+// # The journal
+//
+// It says of every block what came of it, megabyte by megabyte, and its
+// checksum. After a kill a staging reads back what the journal speaks of and
+// goes on in the middle of its blocks.
 //
 // # What a commit asks of the disk
 //
