@@ -49,6 +49,12 @@ func TestReduceEngine(t *testing.T) {
 			t.Errorf("no %q in the page: %v", want, err)
 		}
 	}
+	// One round, or rounds far apart, are no measurement of a small difference.
+	one := EngineResult{Takes: append(append(takes(ByHand, "", 140), takes(Warm, functions.StartWarm, 10.5)...), takes(Forked, "", 14.6)...)}
+	one.reduce()
+	if g := one.Goals[2]; g.Met || !strings.Contains(g.Got, "cannot tell") {
+		t.Errorf("%+v", g)
+	}
 	// A start that was to be warm and was not is said, not averaged away.
 	r.Takes[6].Start = functions.StartPlain
 	r.reduce()
