@@ -54,7 +54,6 @@
 // the file's name in the store, and what two nodes or two sources agree on. It
 // runs beside the link and never in its way.
 //
-//
 // A source is listed again at every Stage, because a folder in a bucket may
 // have changed; if the listing says the same versions, nothing is fetched. If
 // the source cannot be reached, and only then, a checkpoint that came from it
