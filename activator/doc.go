@@ -16,9 +16,18 @@
 // an error frame, an abort, or the client's leaving; end is the one place that
 // gives back what it held.
 //
+// An engine that fails before the first byte has failed nobody yet: the request
+// goes to another replica, once. That is so for a connection that dies, for
+// silence, and for an error that the engine puts into its stream first, with
+// status 200 and an end mark behind it. Later it is told, and counted as what it
+// is: [DONE] is no success.
+//
+// An adapter is asked for as NAME:ADAPTER and goes to a replica that has it. Where
+// none has, the request, and nobody else, waits while one loads it.
+//
 // The activator never asks the platform: pictures of functions (route) and
 // forecasts are pushed to it. What it asks of the platform is three calls that
-// do not block (Waker).
+// do not block (Waker), and for an adapter one that does (Adapters).
 //
 // The rules of holding, the error rows and the header fields were measured
 // against real clients; where a number looks odd (one newline after a comment,

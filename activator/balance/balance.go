@@ -1,7 +1,8 @@
 // Package balance picks the READY replica that serves a request.
 //
 // The rule, in order: replicas that broke a moment ago or have no free slot are
-// out; of the rest a request with an affinity key (its session, or how its
+// out; a request for an adapter goes among those that have it loaded, while one
+// of them has a slot; a second try goes elsewhere if it can; of the rest a request with an affinity key (its session, or how its
 // first message begins) goes where that key hashes to, so that an engine's
 // prefix cache is met again, unless that replica is clearly busier than the
 // least loaded; everything else goes to the least loaded.

@@ -19,4 +19,9 @@
 // two "model" keys where ours took the first, and then a caller reaches a model
 // that policy denied. So a body is accepted only if every strict parser reads
 // it alike: the fuzz tests hold Peek against encoding/json/v2.
+//
+// Beyond it, an engine is shared: what one request asks of it, all pay for. So
+// [Peek] also refuses what multiplies an engine's work or reaches out of it (the
+// bounds stand in one place, with what each is there for), and [Public] names
+// the endpoints that anybody may reach. Neither changes a byte of what passes.
 package openai

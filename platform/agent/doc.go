@@ -11,6 +11,14 @@
 // documents are made and handed over under one lock, so they cannot overtake
 // each other.
 //
+// # Two ways to an engine
+//
+// Where the activator is on this machine it asks engines itself, with the key
+// that each replica's engine wants; the heartbeat tells it. Everybody else goes
+// through Handler, which knows the keys and passes on what clients may reach and
+// nothing else: the join token may start, stop, put to sleep and load adapters,
+// but not have an engine load code.
+//
 // # It may be killed at any time
 //
 // Engines are children of the keeper, not ours. An agent that starts asks its
