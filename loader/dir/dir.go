@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/source"
@@ -143,7 +144,9 @@ func (s Source) Open(file source.File) (*os.File, error) {
 	if _, err := p.look(full); err != nil {
 		return nil, at(folder, file.Name, err)
 	}
-	f, err := p.root.Open(full)
+	// A pipe that was put in its place meanwhile is opened without waiting for
+	// somebody to write, and refused below.
+	f, err := p.root.OpenFile(full, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		kind := source.Broken
 		if errors.Is(err, fs.ErrPermission) {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/dir"
@@ -73,6 +74,29 @@ func TestWhatIsRefused(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+// What is no plain file is refused by name, and never waited for.
+func TestDevices(t *testing.T) {
+	folder := t.TempDir()
+	put(t, folder, "model.gguf", []byte("GGUF"))
+	plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(folder, "model.gguf")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(folder, "model.gguf"), 0o600); err != nil {
+		t.Skip("no pipes here:", err)
+	}
+	if _, err := (dir.Source{}).Plan(t.Context(), "file://"+folder); source.KindOf(err) != source.Refused {
+		t.Errorf("a pipe: %v", err)
+	}
+	if f, err := (dir.Source{}).Open(plan.Files[0]); err == nil {
+		f.Close()
+		t.Error("a pipe was opened")
+	}
 }
 
 func TestLinkPutInAfterThePlan(t *testing.T) {
