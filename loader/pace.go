@@ -4,8 +4,8 @@ import "time"
 
 // pace finds how many ranges in flight bring the most bytes a second from one
 // source. It is a value that is told what came and says how many: growing as
-// long as that pays, fewer where as much comes with fewer, fewer at once when
-// the source asks for it. What it found is kept for a while before it tries
+// long as that pays, fewer where as much comes with fewer, fewer soon when the
+// source goes on asking for it. What it found is kept for a while before it tries
 // again, and for longer each time a try was in vain.
 type pace struct {
 	min, max int
@@ -18,6 +18,7 @@ type pace struct {
 	until time.Time // the end of a rest
 	down  bool      // the next try is one with fewer
 	doubt bool      // the last look spoke against the try
+	noes  float64   // looks at which the source had asked for less; old ones fade
 }
 
 type level struct {
@@ -45,7 +46,8 @@ type measure struct {
 const (
 	restMin     = 4 * time.Second
 	restMax     = time.Minute
-	throttleFor = 5 * time.Second // nothing is tried that soon after a no
+	throttleFor = 5 * time.Second // nothing is tried that soon after a cut
+	noesCut     = 3               // a burst is waited out; a source that goes on refusing gets fewer
 	gainPart    = 0.25            // of what more streams could have brought at best
 	sameRate    = 0.98            // this much is as much
 )
@@ -58,12 +60,18 @@ func newPace(start, least, most int) pace {
 // step takes one look into account.
 func (p *pace) step(m measure) {
 	if m.throttled {
+		p.noes++
+	} else {
+		p.noes = max(0, p.noes-0.25)
+	}
+	if p.noes >= noesCut {
+		p.noes = 0
 		p.limit = max(p.min, p.limit*2/3)
 		p.rest(m.at, throttleFor)
 		p.base, p.down = level{}, false
 		return
 	}
-	if !m.busy {
+	if m.throttled || !m.busy {
 		// What came was not bounded by the limit: nothing is learnt.
 		p.skip = max(p.skip, 1)
 		return

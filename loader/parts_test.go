@@ -90,8 +90,14 @@ func TestLinkThrottled(t *testing.T) {
 		for range 3 {
 			l.throttle(time.Now(), 5*time.Second)
 		}
-		time.Sleep(time.Second)
-		l.look(time.Now())
+		for range 3 {
+			if got := l.limit(); got != startStreams {
+				t.Errorf("limit %d", got)
+			}
+			time.Sleep(lookEvery)
+			l.throttle(time.Now(), time.Second)
+			l.look(time.Now())
+		}
 		if got := l.limit(); got != startStreams*2/3 {
 			t.Errorf("limit %d", got)
 		}
@@ -189,11 +195,11 @@ func TestPace(t *testing.T) {
 	if p.limit != 16 {
 		t.Errorf("learnt from an idle link: %d", p.limit)
 	}
-	for i := range 20 {
+	for i := range 60 {
 		p.step(measure{at: at.Add(time.Duration(i) * time.Second), rate: 100 * mb, busy: true, throttled: true})
 	}
 	if p.limit != 2 {
-		t.Errorf("asked for less twenty times: %d", p.limit)
+		t.Errorf("asked for less all the time: %d", p.limit)
 	}
 	// And up again when that has been a while.
 	for i := range 400 {

@@ -177,7 +177,7 @@ func TestLinkIsFilled(t *testing.T) {
 		{name: "one in a hundred crawls", size: 32 << 20, part: 0.85, change: func(s *far) { s.crawl = 0.01 }},
 		{name: "a tenth crawls", size: 32 << 20, part: 0.75, change: func(s *far) { s.crawl = 0.1 }},
 		{name: "connections that go dead", size: 32 << 20, part: 0.75, change: func(s *far) { s.dead = func(n int) bool { return n%40 == 20 } }},
-		{name: "busy now and then", size: 32 << 20, part: 0.55, change: func(s *far) {
+		{name: "busy now and then", size: 64 << 20, part: 0.7, change: func(s *far) {
 			s.busy = func(since time.Duration) bool { return since%(2*time.Second) > 1850*time.Millisecond }
 		}},
 		{name: "one connection fills it", size: 16 << 20, part: 0.9, change: func(s *far) { s.each = s.all }},
