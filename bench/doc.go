@@ -1,10 +1,11 @@
 // Package bench measures thaw from outside, beside its peers, and writes down
-// what it found: `thaw bench coldstart` and `thaw bench gateway`.
+// what it found: `thaw bench coldstart`, `thaw bench gateway` and `thaw bench
+// loader`.
 //
 // A number is worth something beside another from the same run, so everything
 // is a ratio to a peer or a comparison with a baseline; rounds are interleaved
 // and medians count. The rooms: fake is the engine that generates nothing, load
 // asks and checks every answer, process starts programs and ends them, served is
 // the platform as seen from outside, report writes tables and pictures, and
-// coldstart and gateway are the two benches.
+// coldstart, gateway and loader are the benches.
 package bench

@@ -220,6 +220,9 @@ func bound(size, i int64) int64 {
 }
 
 func (d Download) piece(ctx context.Context, addr string, f *os.File, from, to int64) error {
+	if from >= to {
+		return nil
+	}
 	var dialer net.Dialer
 	c, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -234,8 +237,11 @@ func (d Download) piece(ctx context.Context, addr string, f *os.File, from, to i
 	}
 	in := bufio.NewReaderSize(c, 4096)
 	status, err := in.ReadString('\n')
-	if err != nil || !strings.Contains(status, " 206 ") {
-		return fmt.Errorf("the server says %.60q: %w", status, err)
+	if err == nil && !strings.Contains(status, " 206 ") {
+		err = fmt.Errorf("the server says %.60q", status)
+	}
+	if err != nil {
+		return err
 	}
 	for line := status; strings.TrimSpace(line) != ""; {
 		if line, err = in.ReadString('\n'); err != nil {

@@ -49,11 +49,11 @@ func (stores) Reread(_ context.Context, node, digest string, tell func(functions
 	return nil
 }
 
-func (stores) Prefetch(_ context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+func (stores) Prefetch(_ context.Context, _ string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
 	if strings.HasPrefix(r.Source, "nosuch:") {
 		return &functions.StoreError{Code: "bad_source", Message: "the scheme \"nosuch\" is not known here"}
 	}
-	node = "here"
+	const node = "here"
 	tell(functions.StoreProgress{Node: node, State: "fetching", Percent: 25, Done: 1 << 20, Total: 4 << 20, Rate: 1 << 20})
 	if strings.HasSuffix(r.Source, "/gone") {
 		tell(functions.StoreProgress{Node: node, State: "failed", Error: &functions.StoreError{Code: "source_denied", Message: "403"}})

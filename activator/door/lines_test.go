@@ -1,0 +1,74 @@
+package door
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestLines: what is said comes out as lines; what never began is an error; who
+// closes ends the work.
+func TestLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body, err := Lines(t.Context(), func(_ context.Context, say func(any)) error {
+			say(map[string]int{"a": 1})
+			time.Sleep(40 * time.Second) // two empty lines say that it lives
+			say("last")
+			return errors.New("said before it ended")
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(body)
+		if want := "{\"a\":1}\n\n\n\"last\"\n"; err != nil || string(b) != want {
+			t.Errorf("%q %v, want %q", b, err, want)
+		}
+		body.Close()
+
+		broken := errors.New("no such thing")
+		if body, err = Lines(t.Context(), func(context.Context, func(any)) error { return broken }, nil); body != nil || err != broken {
+			t.Errorf("%v %v", body, err)
+		}
+		if body, err = Lines(t.Context(), func(context.Context, func(any)) error { return nil }, nil); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(body); len(b) != 0 || err != nil {
+			t.Errorf("%q %v", b, err)
+		}
+		body.Close()
+
+		var ended atomic.Bool
+		work := func(ctx context.Context, say func(any)) error {
+			say(1)
+			<-ctx.Done()
+			ended.Store(true)
+			return ctx.Err()
+		}
+		if body, err = Lines(t.Context(), work, nil); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(body).ReadString('\n'); line != "1\n" || err != nil {
+			t.Errorf("%q %v", line, err)
+		}
+		if body.Close(); !ended.Load() {
+			t.Error("closed, and the work goes on")
+		}
+
+		ended.Store(false)
+		var draining atomic.Bool
+		time.AfterFunc(5*time.Second, func() { draining.Store(true) })
+		if body, err = Lines(t.Context(), work, draining.Load); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := io.ReadAll(body); err != nil || !ended.Load() || time.Since(began) > 7*time.Second {
+			t.Errorf("a server that ends waits %v for it (%v)", time.Since(began), err)
+		}
+		body.Close()
+	})
+}
