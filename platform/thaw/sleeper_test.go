@@ -70,7 +70,7 @@ func fakeVLLM(args []string) int {
 	guarded := func(f http.HandlerFunc) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			if key == "" || r.Header.Get("Authorization") != "Bearer "+key {
-				http.Error(w, `{"error":"Unauthorized"}`, 401)
+				http.Error(w, `{"error":"Unauthorized"}`, http.StatusUnauthorized)
 				return
 			}
 			f(w, r)
