@@ -18,7 +18,7 @@ const (
 	// termGrace between SIGTERM and SIGKILL of an engine that was drained or
 	// is still loading (vLLM swallows SIGTERM while it waits for its core).
 	// With it nothing is left 2 s after any deadline.
-	termGrace = 1500 * time.Millisecond
+	termGrace = 1200 * time.Millisecond
 	// killWait bounds the wait for the exit of a killed group.
 	killWait = 2 * time.Second
 	// probeWait bounds the request for one token of a suspected engine.

@@ -558,7 +558,7 @@ func (g *grove) badInput(t *testing.T) {
 			return variant(t, "unknown", func(dir string) {
 				edit(t, filepath.Join(dir, "config.json"), `"llama"`, `"nosuch"`)
 			})
-		}, "Transformers does not recognize", "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch`"},
+		}, "1 validation error for ModelConfig", "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch`"},
 		{"a shard is missing", "b3", func(t *testing.T) func(*Options) {
 			return variant(t, "shards", func(dir string) { halve(t, dir) })
 		}, "EngineCore failed to start", "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing"},
