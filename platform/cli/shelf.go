@@ -74,7 +74,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 					if err := c.named(ctx, cl, args[0], &ask); err != nil {
 						return err
 					}
-					return c.show(ctx, clip(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
+					return c.show(ctx, called(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
 				})(cmd, args)
 			}
 			if ask.Node != "" {
@@ -86,7 +86,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 					return err
 				}
 				r.Digest, r.Pin = ask.Digest, ask.Pin
-				return c.show(ctx, clip(args[0]), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
+				return c.show(ctx, called(args[0]), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
 			})
 		},
 	}
@@ -120,7 +120,7 @@ arrived stays.`,
 			if err := c.named(ctx, cl, args[0], &ask); err != nil {
 				return err
 			}
-			return c.show(ctx, clip(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
+			return c.show(ctx, called(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
 		}),
 	}
 	prefetchFlags(cmd, &ask)
@@ -138,6 +138,16 @@ func (c *command) forms(known ...string) error {
 // isSource tells a source from a name: it has a scheme, or is written as a path.
 func isSource(word string) bool {
 	return strings.Contains(word, "://") || strings.HasPrefix(word, "file:") || strings.HasPrefix(word, ".") || strings.HasPrefix(word, "~") || filepath.IsAbs(word)
+}
+
+// called is a source or a name where the line has to hold its progress too.
+func called(word string) string {
+	if isSource(word) {
+		if base := path.Base(strings.TrimRight(word, "/")); base != "." && base != "/" {
+			return clip(base)
+		}
+	}
+	return clip(word)
 }
 
 // named fills in what a word asks a server for.
