@@ -18,7 +18,6 @@ type link struct {
 	out     int             // ranges in flight
 	waiting [2][]chan error // by Priority
 	until   time.Time       // nobody asks before
-	noes    int             // answers that asked for less, in a row
 	wake    *time.Timer     // at until
 	looked  time.Time
 	starved bool  // somebody waited since looked, or all were out
@@ -215,7 +214,7 @@ func (l *link) limit() int {
 // A part of all bytes may be asked for twice, and a little at any time.
 const (
 	hedgePart  = 25 // one in so many
-	hedgeFirst = 32 << 20
+	hedgeFirst = 16 << 20
 )
 
 // spend takes n bytes out of what may be asked for twice.

@@ -25,13 +25,15 @@ type stream struct {
 	block  atomic.Int64
 	first  atomic.Int64 // nanoseconds to the first byte; 0 before it
 	bytes  atomic.Int64
-	doubly atomic.Bool // a second one was sent
+	doubly atomic.Bool  // a second one was sent
+	asking atomic.Int64 // nanoseconds spent waiting for the source
+	since  atomic.Int64 // when the wait under way began; 0 while the disk is written
 
 	// watch's own:
-	seen   int64
-	seenAt time.Time
-	looks  int
-	speed  float64
+	seen  int64
+	asked time.Duration
+	looks int
+	speed float64
 }
 
 var (
@@ -209,7 +211,9 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 		}
 		return nil
 	}
+	begun := s.wait()
 	body, err := f.from.Read(ctx, file, at, n)
+	s.waited(begun)
 	if err != nil {
 		return stalled(ctx, err)
 	}
@@ -240,7 +244,9 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 func (f *flight) fill(ctx context.Context, gen *generation, s *stream, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
 	got := 0
 	for got < len(b) {
+		begun := s.wait()
 		n, err := body.Read(b[got:])
+		s.waited(begun)
 		got += n
 		if n > 0 {
 			s.bytes.Add(int64(n))
@@ -321,17 +327,14 @@ func (f *flight) slow(gen *generation, now time.Time) []*stream {
 	defer gen.mu.Unlock()
 	var out []*stream
 	for s := range gen.streams {
-		n := s.bytes.Load()
-		if s.seenAt.IsZero() {
-			s.seenAt = s.began
-		}
-		if d := now.Sub(s.seenAt).Seconds(); d > 0 {
+		n, asked := s.bytes.Load(), s.waitedFor(now)
+		if d := (asked - s.asked).Seconds(); d > watchEvery.Seconds()/2 {
 			speed := float64(n-s.seen) / d
 			if s.looks++; s.looks == 1 {
 				s.speed = speed
 			}
 			s.speed += (speed - s.speed) / 2
-			s.seen, s.seenAt = n, now
+			s.seen, s.asked = n, asked
 		}
 		block := int(s.block.Load())
 		if s.doubly.Load() || block < 0 || s.looks < 2 {
@@ -339,15 +342,47 @@ func (f *flight) slow(gen *generation, now time.Time) []*stream {
 		}
 		off, size := s.part.Range(block)
 		left := off + size - s.part.Came(block)
-		if tooSlow(now.Sub(s.began), s.speed, n, left, usual, known) {
-			s.doubly.Store(true)
+		if tooSlow(asked, s.speed, n, left, usual, known) {
 			out = append(out, s)
 		}
+	}
+	if len(gen.streams) >= manyStreams && len(out) > len(gen.streams)/4 {
+		// That is not the streams, that is all of it: the source as a whole, or
+		// this machine, which has no time to read what has come.
+		return nil
+	}
+	for _, s := range out {
+		s.doubly.Store(true)
 	}
 	return out
 }
 
-// tooSlow says whether a request under way for age, which brought got bytes and
+// manyStreams is how many must be under way to tell one that is slow from all
+// that are.
+const manyStreams = 8
+
+// wait and waited measure the time a stream waits for the source: one that is
+// held up by the disk is not slow.
+func (s *stream) wait() time.Time {
+	now := time.Now()
+	s.since.Store(now.UnixNano())
+	return now
+}
+
+func (s *stream) waited(begun time.Time) {
+	s.since.Store(0)
+	s.asking.Add(int64(time.Since(begun)))
+}
+
+func (s *stream) waitedFor(now time.Time) time.Duration {
+	d := time.Duration(s.asking.Load())
+	if since := s.since.Load(); since > 0 {
+		d += max(0, time.Duration(now.UnixNano()-since))
+	}
+	return d
+}
+
+// tooSlow says whether a request that has waited for age, which brought got bytes and
 // goes at speed, would be overtaken with the left bytes of its block by a new
 // one: by a good deal, for those bytes are paid for twice, and only where it
 // takes longer than such requests do anyhow. known is false where nobody can
