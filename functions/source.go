@@ -31,11 +31,13 @@ var aliases = map[string]string{
 	"dir": "file", "local": "file", "pvc": "file",
 }
 
+// Without counts: each would be spelled out at every start of the program. How
+// long a name may be is said by who reads it.
 var (
-	hubRepo   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}(@[^/@\s][^@\s]{0,200})?(/.*)?$`)
-	bucket    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$`)
+	hubRepo   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[^/@\s][^@\s]*)?(/.*)?$`)
+	bucket    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 	bareHost  = regexp.MustCompile(`^[a-z0-9.-]+\.(com|co|net|org|io|dev)/`)
-	schemeish = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]{1,14}):/{0,2}[^/\\]`)
+	schemeish = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):/?/?[^/\\]`)
 )
 
 // CheckSource says what is wrong with the spelling of a source and how it is

@@ -21,11 +21,11 @@ func (p place) String() string {
 }
 
 var (
-	accountName   = regexp.MustCompile(`^[a-z0-9]{3,24}$`)
-	containerName = regexp.MustCompile(`^(\$root|\$web|[a-z0-9](-?[a-z0-9]){2,62})$`)
+	accountName   = regexp.MustCompile(`^[a-z0-9]+$`)
+	containerName = regexp.MustCompile(`^(\$root|\$web|[a-z0-9](-?[a-z0-9])+)$`)
 	// Hosts of blob endpoints in Azure's clouds. Any other host is refused: a
 	// source must not be a way to make this machine call an address.
-	blobHost = regexp.MustCompile(`^([a-z0-9]{3,24})\.(z[0-9]{1,2}\.)?blob\.(core\.windows\.net|core\.usgovcloudapi\.net|core\.chinacloudapi\.cn|storage\.azure\.net)$`)
+	blobHost = regexp.MustCompile(`^([a-z0-9]+)\.(z[0-9]+\.)?blob\.(core\.windows\.net|core\.usgovcloudapi\.net|core\.chinacloudapi\.cn|storage\.azure\.net)$`)
 )
 
 // parse reads az://ACCOUNT/CONTAINER/PREFIX and
@@ -61,11 +61,11 @@ func parse(location string) (place, error) {
 	p.container, p.prefix, _ = strings.Cut(rest, "/")
 	p.prefix = strings.Trim(p.prefix, "/")
 	switch {
-	case !accountName.MatchString(p.account):
+	case len(p.account) < 3 || len(p.account) > 24 || !accountName.MatchString(p.account):
 		return bad(fmt.Sprintf("%q is not the name of a storage account", p.account))
 	case p.container == "":
 		return bad("names no container")
-	case !containerName.MatchString(p.container):
+	case len(p.container) < 3 || len(p.container) > 63 || !containerName.MatchString(p.container):
 		return bad(fmt.Sprintf("%q is not the name of a container", p.container))
 	case strings.ContainsFunc(p.prefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }):
 		return bad("holds a backslash or a control character")

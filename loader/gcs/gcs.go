@@ -68,7 +68,7 @@ type place struct{ bucket, prefix string }
 
 func (p place) String() string { return strings.TrimSuffix("gs://"+p.bucket+"/"+p.prefix, "/") }
 
-var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$`)
+var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 
 func parse(location string) (place, error) {
 	bad := func(what string) (place, error) {
@@ -84,7 +84,7 @@ func parse(location string) (place, error) {
 	var p place
 	p.bucket, p.prefix, _ = strings.Cut(rest, "/")
 	p.prefix = strings.Trim(p.prefix, "/")
-	if !bucketName.MatchString(p.bucket) || strings.Contains(p.bucket, "..") {
+	if len(p.bucket) > 222 || !bucketName.MatchString(p.bucket) || strings.Contains(p.bucket, "..") {
 		return bad(fmt.Sprintf("%.80q is not the name of a bucket", p.bucket))
 	}
 	if strings.ContainsFunc(p.prefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {

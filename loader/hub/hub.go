@@ -146,14 +146,14 @@ func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error)
 	token := s.token()
 	api := s.endpoint + "/api/models/" + p.org + "/" + p.repo
 	commit := p.rev
-	if !commitID.MatchString(p.rev) {
+	if !isCommit(p.rev) {
 		var info struct {
 			SHA string `json:"sha"`
 		}
 		if _, err := s.ask(ctx, p, api+"/revision/"+url.PathEscape(p.rev), token, &info); err != nil {
 			return source.Plan{}, err
 		}
-		if commit = info.SHA; !commitID.MatchString(commit) {
+		if commit = info.SHA; !isCommit(commit) {
 			return source.Plan{}, malformed(p, "", "the hub names no commit for the revision")
 		}
 	}

@@ -27,10 +27,14 @@ func (p place) String() string {
 }
 
 var (
-	repoName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
-	revision = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}$`)
-	commitID = regexp.MustCompile(`^[0-9a-f]{40}$`)
+	repoName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	revision = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]*$`)
 )
+
+const maxName, maxRevision = 96, 200
+
+// isCommit reports whether s is the id of a commit.
+func isCommit(s string) bool { return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == "" }
 
 // parse reads hf://ORG/REPO[@REV][/FOLDER].
 func parse(location string) (place, error) {
@@ -60,9 +64,9 @@ func parse(location string) (place, error) {
 	}
 	p.sub = strings.Join(parts, "/")
 	switch {
-	case !repoName.MatchString(p.org) || !repoName.MatchString(p.repo) || strings.Contains(p.org+p.repo, ".."):
+	case len(p.org) > maxName || len(p.repo) > maxName || !repoName.MatchString(p.org) || !repoName.MatchString(p.repo) || strings.Contains(p.org+p.repo, ".."):
 		return bad(fmt.Sprintf("%.80q is not the name of a repository", p.org+"/"+p.repo))
-	case !revision.MatchString(p.rev) || strings.Contains(p.rev, ".."):
+	case len(p.rev) > maxRevision || !revision.MatchString(p.rev) || strings.Contains(p.rev, "//") || strings.Contains(p.rev, ".."):
 		return bad(fmt.Sprintf("%.80q is not a revision", p.rev))
 	}
 	for _, part := range parts {

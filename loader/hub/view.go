@@ -90,7 +90,7 @@ func (v *View) show(p place, commit string, objects map[string]string, c Checkpo
 			return err
 		}
 	}
-	if commitID.MatchString(p.rev) {
+	if isCommit(p.rev) {
 		return nil
 	}
 	ref := filepath.Join(repo, "refs", filepath.FromSlash(p.rev))

@@ -87,8 +87,8 @@ type place struct{ bucket, prefix string }
 func (p place) String() string { return strings.TrimSuffix("s3://"+p.bucket+"/"+p.prefix, "/") }
 
 var (
-	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
-	hostPart   = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
+	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
+	hostPart   = regexp.MustCompile(`^[a-z0-9-]+$`)
 )
 
 func parse(location string) (place, error) {
@@ -105,7 +105,7 @@ func parse(location string) (place, error) {
 	var p place
 	p.bucket, p.prefix, _ = strings.Cut(rest, "/")
 	p.prefix = strings.Trim(p.prefix, "/")
-	if !bucketName.MatchString(p.bucket) || strings.Contains(p.bucket, "..") {
+	if len(p.bucket) > 63 || !bucketName.MatchString(p.bucket) || strings.Contains(p.bucket, "..") {
 		return bad(fmt.Sprintf("%.80q is not the name of a bucket", p.bucket))
 	}
 	if strings.ContainsFunc(p.prefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
