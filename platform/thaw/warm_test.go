@@ -23,7 +23,7 @@ func TestWarmParentDies(t *testing.T) {
 	p := start(t, map[string]string{"v.yaml": vllmModel("v", checkpoint, "resources: {memory: 1000Mi}\n")}, "--memory", "8Gi", "--warm", "on")
 	greedy := func() string {
 		p.t.Helper()
-		r := p.chat("v", `"temperature":0,"max_tokens":12,"ignore_eos":true`)
+		r := p.chat("v", `"max_tokens":12,"ignore_eos":true`)
 		if r.status != 200 || r.text() == "" {
 			p.t.Fatalf("%d %s", r.status, r.body)
 		}
@@ -37,15 +37,29 @@ func TestWarmParentDies(t *testing.T) {
 		}
 		return ""
 	}
-	words := greedy() // it waits for the interpreter, and is forked
+	ready := func(but int) (pid int) {
+		p.eventually(5*time.Minute, "a warm interpreter", func() bool {
+			for _, n := range p.items("/api/v1/nodes") {
+				parents, _ := n["warm"].([]any)
+				for _, x := range parents {
+					if w, _ := x.(map[string]any); w["state"] == "ready" {
+						pid = p.titled("thaw: warm vllm")
+					}
+				}
+			}
+			return pid != 0 && pid != but
+		})
+		return pid
+	}
+	parent := ready(0)
+	words := greedy()
 	if s := how(); !strings.HasPrefix(s, "warm") {
 		t.Fatalf("the first start: %q", s)
 	}
-	parent := p.titled("thaw: warm vllm")
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	res, lines := p.open(ctx, "v", 300)
+	res, lines := p.open(ctx, "v", 60)
 	signalPID(t, parent, syscall.SIGKILL)
 	rest, err := io.ReadAll(lines)
 	res.Body.Close()
@@ -56,8 +70,7 @@ func TestWarmParentDies(t *testing.T) {
 		t.Errorf("afterwards it says %q, before %q", again, words)
 	}
 
-	p.eventually(3*time.Minute, "another interpreter", func() bool { now := p.titled("thaw: warm vllm"); return now != 0 && now != parent })
-	parent = p.titled("thaw: warm vllm")
+	parent = ready(parent)
 	signalPID(t, -p.leader("v"), syscall.SIGKILL)
 	p.eventually(20*time.Second, "the engine is gone", func() bool { return p.state("default/v") != "READY" })
 	if again := greedy(); again != words || !strings.HasPrefix(how(), "warm") {
