@@ -347,7 +347,8 @@ func (j *vllmJourney) evicts(t *testing.T) {
 }
 
 // hangs: EngineCore is stopped, and health says all is well. Whoever streams and
-// whoever waits is told within 16 seconds, and nothing of the engine is left.
+// whoever waits is told within 16 seconds (and one for a busy machine), and
+// nothing of the engine is left.
 func (j *vllmJourney) hangs(t *testing.T) {
 	p := j.p
 	api, core := p.vllm("v")
@@ -358,8 +359,10 @@ func (j *vllmJourney) hangs(t *testing.T) {
 	waits := make(chan reply, 1)
 	go func() { waits <- p.chat("v", `"max_tokens":4`) }()
 	tail := untilEnd(rest)
-	if took := time.Since(began); took > 16*time.Second {
-		t.Errorf("who streams was told after %s", took)
+	took := time.Since(began)
+	t.Logf("who streams was told after %s", took)
+	if took > 17*time.Second {
+		t.Error("that is too late")
 	}
 	if e := (reply{body: tail}).failure(); e.Code != "engine_hung" && e.Code != "engine_crashed" || strings.Contains(tail, "[DONE]") {
 		t.Errorf("the stream ended with %q", last(tail, 400))
