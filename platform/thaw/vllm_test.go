@@ -318,6 +318,9 @@ func (j *vllmJourney) scales(t *testing.T) {
 	p.file("v.yaml", vllmModel("v", j.checkpoint, j.v+"scale: {idle: 300ms}\n"))
 	p.eventually(20*time.Second, "no replica", func() bool { return p.state("default/v") == "" })
 	p.file("v.yaml", vllmModel("v", j.checkpoint, j.v))
+	p.eventually(10*time.Second, "idle for five minutes again", func() bool {
+		return strings.Contains(p.do("GET", "/api/v1/functions/default/v", "").body, `"idle":"5m`)
+	})
 }
 
 // evicts: there is memory for one of two models; whoever is asked runs.
@@ -354,6 +357,11 @@ func (j *vllmJourney) hangs(t *testing.T) {
 	api, core := p.vllm("v")
 	res, rest := p.open(t.Context(), "v", 1900)
 	defer res.Body.Close()
+	for range 600 { // tokens flow, and the platform has seen them
+		if _, err := rest.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
 	began := time.Now()
 	signalPID(t, core, syscall.SIGSTOP)
 	waits := make(chan reply, 1)
