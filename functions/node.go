@@ -104,6 +104,7 @@ type WarmParent struct {
 	Version string    `json:"version,omitempty"` // of the engine
 	Python  string    `json:"python,omitempty"`
 	Memory  Bytes     `json:"memory,omitempty"`
+	Kept    bool      `json:"kept,omitempty"` // its memory is not for replicas; others make way for them
 	Forks   int       `json:"forks,omitempty"`
 	Imports float64   `json:"imports,omitempty"` // seconds they took
 	Since   time.Time `json:"since"`

@@ -323,12 +323,37 @@ func (h *hearth) Suspect(socket string) {
 	h.poke()
 }
 
+// makeWay ends the parent that forked longest ago if replicas have been given
+// the memory it takes. Those that are to be kept all the same are taken off what
+// the node offers (WarmParent.Kept).
+func (h *hearth) makeWay() {
+	if h.o.Mode != WarmAuto {
+		return
+	}
+	used := h.o.Used()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var oldest *parent
+	for _, p := range h.parents {
+		if p.ending != "" {
+			continue
+		}
+		used += p.bytes
+		if p.ready && (oldest == nil || p.used.Before(oldest.used)) {
+			oldest = p
+		}
+	}
+	if oldest != nil && used > h.o.Memory {
+		h.endLocked(oldest, "replicas have its memory")
+	}
+}
+
 // Memory that parents take, and what they are.
 func (h *hearth) Parents() (list []functions.WarmParent, bytes functions.Bytes) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, p := range h.parents {
-		w := functions.WarmParent{Engine: p.row, Program: p.env.Program, State: "starting", Memory: p.bytes, Since: p.since}
+		w := functions.WarmParent{Engine: p.row, Program: p.env.Program, State: "starting", Memory: p.bytes, Kept: h.o.Mode == WarmOn, Since: p.since}
 		switch {
 		case p.ending != "":
 			w.State, w.Note = "ending", p.ending
@@ -668,6 +693,7 @@ func (h *hearth) endLocked(p *parent, why string) {
 
 // tend looks after the parents that run.
 func (h *hearth) tend(ctx context.Context) {
+	h.makeWay()
 	h.mu.Lock()
 	list := make([]*parent, 0, len(h.parents))
 	for _, p := range h.parents {

@@ -145,6 +145,9 @@ func TestWarm(t *testing.T) {
 		t.Errorf("%s: %s", st.Start, st.StartNote)
 	}
 	w, pid := l.parent()
+	if !w.Kept {
+		t.Error("its memory is offered to replicas")
+	}
 	if d, _ := l.Document(); w.Version != "0.0.1" || w.Memory <= 0 || d.Memory.Used != w.Memory+64<<20 {
 		t.Errorf("%+v, memory %+v", w, d.Memory)
 	}
@@ -184,6 +187,30 @@ func TestWarm(t *testing.T) {
 			}
 		}
 		return false
+	})
+}
+
+// TestWarmMakesWay: one that is there because memory allowed it goes when
+// replicas are given that memory.
+func TestWarmMakesWay(t *testing.T) {
+	t.Parallel()
+	const node = 8 << 30
+	l := warmLab(t, t.TempDir(), pyVLLM(t), func(o *Options) { o.Warm, o.Memory = WarmAuto, node })
+	l.wake("a", nil)
+	if w, _ := l.parent(); w.Kept || w.Memory < 2<<20 {
+		t.Errorf("%+v", w)
+	}
+	m := functions.NewModel()
+	m.Spec.Engine, m.Spec.Source = functions.EngineVLLM, l.dir
+	m.Spec.Resources.Memory = node - 64<<20 - 1<<20 // all but a mebibyte, and a's
+	if _, err := l.Load(t.Context(), functions.LoadRequest{ID: "b", Team: "default", Model: "y", Spec: m.Spec, Epoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.ready("b")
+	l.hearth.poke()
+	l.until("no parent", func() bool {
+		d, err := l.Document()
+		return err == nil && d.Memory.Used == node-1<<20
 	})
 }
 

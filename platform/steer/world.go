@@ -190,6 +190,11 @@ func (n *node) set(b beat, now schedule.Instant) {
 	if n.Memory == 0 {
 		n.Memory = math.MaxInt64 / 4 // it does not say: not ours to limit
 	}
+	for _, w := range hb.Warm {
+		if w.Kept {
+			n.Memory = max(n.Memory-w.Memory, 0)
+		}
+	}
 	n.GPUs = n.GPUs[:0]
 	for _, g := range hb.GPUs {
 		n.GPUs = append(n.GPUs, schedule.GPU{Index: g.Index, Memory: g.MemoryTotal, Sick: g.Health != "" && g.Health != "ok"})

@@ -247,3 +247,20 @@ func TestRings(t *testing.T) {
 		}
 	})
 }
+
+// What a node keeps warm for good is not for replicas; what makes way is.
+func TestMemoryOfWarmParents(t *testing.T) {
+	hb := functions.Heartbeat{
+		Memory: functions.Capacity{Total: 100, Used: 70},
+		Warm:   []functions.WarmParent{{Memory: 30, Kept: true}, {Memory: 40}},
+	}
+	n := &node{Node: &schedule.Node{}}
+	n.set(beat{hb: hb}, 0)
+	if n.Memory != 70 {
+		t.Errorf("%d for replicas, want 70", n.Memory)
+	}
+	hb.Warm[0].Memory = 101
+	if n.set(beat{hb: hb}, 0); n.Memory != 0 {
+		t.Errorf("%d for replicas, want 0", n.Memory)
+	}
+}
