@@ -19,7 +19,7 @@ type Arrival struct {
 	gen *generation // nil when all was here when it was asked for
 
 	// Plan names the plan: the same files in the same versions have the same
-	// name everywhere. "" when all was here.
+	// name everywhere. "" where the source was not asked.
 	Plan  string
 	Files []File
 	// Missing bytes when it was asked for; 0 says that all is here.
@@ -45,7 +45,7 @@ func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 		if f.err != nil {
 			return nil, f.err
 		}
-		a.Files = f.result.Files
+		a.Files, a.Plan = f.result.Files, s.Plan()
 		return a, nil
 	default:
 	}

@@ -45,6 +45,7 @@ type flight struct {
 	wants   [2]int // holders by Priority
 	over    bool
 	gen     *generation
+	listed  string       // store.PlanKey of what was listed last
 	lease   *store.Lease // keeps the result while there are holders
 
 	result Checkpoint
@@ -233,6 +234,9 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 	if err != nil {
 		return nil, err
 	}
+	f.mu.Lock()
+	f.listed = store.PlanKey(f.location, files)
+	f.mu.Unlock()
 	if d := f.l.o.Store.Match(f.location, files); d != "" {
 		if err := f.checkDigest(d); err != nil {
 			return nil, err

@@ -112,6 +112,14 @@ func (s *Staging) Events() (events <-chan Progress, stop func()) { return s.f.ne
 // and sizes that Open takes. SHA256 is empty where the source does not say it.
 func (s *Staging) Files(ctx context.Context) ([]File, error) { return s.f.files(ctx) }
 
+// Plan names what the source has, as it was listed last: the same files in the
+// same versions have the same name everywhere. "" while it was not listed.
+func (s *Staging) Plan() string {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	return s.f.listed
+}
+
 // Wait returns the checkpoint with a lease of the caller's own, or why there
 // is none. ctx bounds the waiting only.
 func (s *Staging) Wait(ctx context.Context) (*Checkpoint, error) {

@@ -64,8 +64,17 @@ func (s *Stager) compiledFor(w replica.Want) *compiled {
 	return k
 }
 
-// cacheOf takes the cache of a checkpoint that is here.
-func (s *Stager) cacheOf(ctx context.Context, w replica.Want, c *loader.Checkpoint) *compiled {
+// planned is the key under which a node finds a cache whose checkpoint is still
+// arriving there: its digest is known when the last byte is.
+func (k *compiled) planned(plan string) enginecache.Key {
+	key := enginecache.Key{Model: "plan:" + plan, Engine: k.engine}
+	k.also = append(k.also, key)
+	return key
+}
+
+// cacheOf takes the cache of a checkpoint that is here; plan is what its source
+// listed, "" if it was not asked.
+func (s *Stager) cacheOf(ctx context.Context, w replica.Want, c *loader.Checkpoint, plan string) *compiled {
 	k := s.compiledFor(w)
 	if k == nil {
 		return nil
@@ -80,12 +89,14 @@ func (s *Stager) cacheOf(ctx context.Context, w replica.Want, c *loader.Checkpoi
 		return nil
 	}
 	k.fresh = k.use.Fresh
+	if plan != "" {
+		k.planned(plan)
+	}
 	k.fetch(ctx, key)
 	return k
 }
 
-// cacheComing takes a cache for a checkpoint that is still arriving: its digest
-// is known when the last byte is here.
+// cacheComing takes a cache for a checkpoint that is still arriving.
 func (s *Stager) cacheComing(ctx context.Context, w replica.Want, a *loader.Arrival) *compiled {
 	k := s.compiledFor(w)
 	if k == nil {
@@ -97,9 +108,7 @@ func (s *Stager) cacheComing(ctx context.Context, w replica.Want, a *loader.Arri
 		return nil
 	}
 	k.fresh = true
-	plan := enginecache.Key{Model: "plan:" + a.Plan, Engine: k.engine}
-	k.also = append(k.also, plan)
-	k.fetch(ctx, plan)
+	k.fetch(ctx, k.planned(a.Plan))
 	return k
 }
 

@@ -111,9 +111,10 @@ func (s *Stager) whole(ctx context.Context, w replica.Want, st *loader.Staging) 
 	if err != nil {
 		return replica.Checkpoint{}, err
 	}
+	plan := st.Plan()
 	st.Release() // the lease stays
 	stop := s.readAhead(c)
-	k := s.cacheOf(ctx, w, c)
+	k := s.cacheOf(ctx, w, c, plan)
 	out := staged(c, k)
 	release := out.Release
 	out.Release = func() { stop(); release() }
