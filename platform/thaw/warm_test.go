@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// TestWarmParentDies: a warm interpreter that is killed takes no engine with it,
+// TestVLLMWarmParentDies: a warm interpreter that is killed takes no engine with it,
 // an engine's group that is killed takes no interpreter with it, and the same
 // words come whether an engine was forked or executed.
-func TestWarmParentDies(t *testing.T) {
+func TestVLLMWarmParentDies(t *testing.T) {
 	checkpoint := realVLLM(t)
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("processes are found in /proc")
