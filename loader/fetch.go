@@ -439,14 +439,21 @@ func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, erro
 	var put int64
 	whole := false
 	for at < end && err == nil {
+		b := piece[at%int64(len(piece)):]
+		b = b[:min(int64(len(b)), end-at)]
 		var n, used int
-		n, err = body.Read(piece[:min(int64(len(piece)), end-at)])
+		for n < len(b) && err == nil {
+			var k int
+			if k, err = body.Read(b[n:]); k > 0 {
+				idle.Reset(f.l.o.Retry.Idle)
+			}
+			n += k
+		}
 		if n == 0 {
 			continue
 		}
-		idle.Reset(f.l.o.Retry.Idle)
 		var werr error
-		used, whole, werr = w.Write(at, piece[:n])
+		used, whole, werr = w.Write(at, b[:n])
 		at += int64(n)
 		gen.done.Add(int64(used))
 		put += int64(used)

@@ -3,6 +3,7 @@ package loader
 import (
 	"context"
 	"sync"
+	"unsafe"
 )
 
 // pieces are the buffers that bytes pass through on their way from the socket
@@ -34,7 +35,7 @@ func (p *pieces) get(ctx context.Context) ([]byte, error) {
 		p.free = p.free[:n-1]
 		return b, nil
 	}
-	return make([]byte, p.size), nil
+	return aligned(p.size), nil
 }
 
 func (p *pieces) put(b []byte) {
@@ -49,4 +50,13 @@ func (p *pieces) trim() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.free = nil
+}
+
+// aligned is memory that begins at a page, so that it can go past the page
+// cache.
+func aligned(size int) []byte {
+	const page = 4096
+	b := make([]byte, size+page-1)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (page - 1))
+	return b[skip : skip+size : skip+size]
 }

@@ -220,7 +220,10 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 	defer body.Close()
 	for at < stop {
 		_, end := w.At()
-		b := piece[:min(int64(len(piece)), end-at, stop-at)]
+		// At its place in the file it lies in memory too, so that whole pages
+		// can go to the disk as they are.
+		b := piece[at%int64(len(piece)):]
+		b = b[:min(int64(len(b)), end-at, stop-at)]
 		k, err := f.fill(ctx, gen, s, body, b, idle, at-off, n)
 		if k > 0 {
 			more, perr := f.put(gen, s, &w, at, b[:k])

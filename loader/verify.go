@@ -54,7 +54,7 @@ func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (ve
 	}
 	whole := sha256.New()
 	sums, want := promised(p.File)
-	buf := make([]byte, 256<<10)
+	buf := make([]byte, 1<<20)
 	for i := range p.Blocks() {
 		if err := await(ctx, p, i); err != nil {
 			return good, err
@@ -65,6 +65,7 @@ func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (ve
 		written, check := p.Block(i)
 		var block store.Sum
 		off, n := p.Range(i)
+		p.Ahead(i)
 		for at := off; at < off+n; {
 			if ctx.Err() != nil {
 				return good, context.Cause(ctx)

@@ -205,6 +205,16 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 	if c.name == Thaw { // it says where
 		lines := strings.Split(p.Tail(), "\n")
 		path = lines[len(lines)-1]
+		var at, disk, used int64
+		if len(lines) > 1 {
+			if _, err := fmt.Sscanf(lines[len(lines)-2]+"\n", landedLine, &at, &disk, &used); err != nil {
+				return Trial{}, fmt.Errorf("%s did not say when all had landed: %w: %s", c.name, err, p.Tail())
+			}
+			gib := float64(size) / (1 << 30)
+			t.Whole, t.WholeCPU = t.Durable, t.CPU
+			t.Seconds, t.Durable = time.Unix(0, at).Sub(began).Seconds(), time.Unix(0, disk).Sub(began).Seconds()
+			t.CPU = time.Duration(used).Seconds() / gib
+		}
 	}
 	if err := b.noise.check(path, size, uint64(b.n)); err != nil {
 		return Trial{}, fmt.Errorf("%s: what it brought is wrong: %w", c.name, err)
@@ -287,8 +297,12 @@ func (b *bench) compare(ctx context.Context, name string, who []contender, shape
 			}
 			cmp.Rows[i].Contender = who[i].name
 			cmp.Rows[i].Trials = append(cmp.Rows[i].Trials, t)
-			b.Say(fmt.Sprintf("%s, round %d of %d: %-14s %s, on the disk %s, %.2f CPU s/GiB, %s", name, round+1, b.Rounds, who[i].name,
-				gbs(float64(size)/t.Seconds), gbs(float64(size)/t.Durable), t.CPU, functions.Bytes(t.RSS).Human()))
+			line := fmt.Sprintf("%s, round %d of %d: %-14s %s, on the disk %s, %.2f CPU s/GiB, %s", name, round+1, b.Rounds, who[i].name,
+				gbs(float64(size)/t.Seconds), gbs(float64(size)/t.Durable), t.CPU, functions.Bytes(t.RSS).Human())
+			if t.Whole > 0 {
+				line += fmt.Sprintf("; digest of the whole and published: %s, %.2f CPU s/GiB", gbs(float64(size)/t.Whole), t.WholeCPU)
+			}
+			b.Say(line)
 		}
 	}
 	cmp.reduce()

@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -30,6 +33,10 @@ type Part struct {
 	hard      bool     // synced and read-only
 
 	f, journal *os.File
+	// past is the same file, written past the page cache; nil where that cannot
+	// be, or does not pay.
+	past   *os.File
+	pastNo atomic.Bool // the file system says no after all
 
 	mu      sync.Mutex // guards the fields below; journal appends run under it, they are one small write
 	have    []bool
@@ -132,6 +139,10 @@ func (p *Part) create() error {
 		return err
 	}
 	p.f = f
+	apart(f)
+	if p.File.Size >= pastFrom {
+		p.past = openPast(p.path)
+	}
 	for {
 		err := s.step("allocate part")
 		if err == nil {
@@ -162,10 +173,7 @@ func (p *Part) dropEmpty() {
 	if _, err := os.Stat(p.path + ".journal"); err == nil || p.linked {
 		return
 	}
-	if p.f != nil {
-		p.f.Close()
-		p.f = nil
-	}
+	p.shut()
 	_ = os.Remove(p.path)
 }
 
@@ -251,8 +259,7 @@ func (p *Part) reread(sum *Sum, buf []byte, off, n int64) bool {
 
 // replace starts the part anew on an inode of its own.
 func (p *Part) replace() error {
-	p.f.Close()
-	p.f = nil
+	p.shut()
 	if err := os.Remove(p.path); err != nil {
 		return err
 	}
@@ -449,7 +456,7 @@ func (p *Part) write(b []byte, at int64) error {
 	for again := false; ; again = true {
 		err := p.in.s.step("write block")
 		if err == nil {
-			_, err = p.f.WriteAt(b, at)
+			err = p.writeAt(b, at)
 		}
 		if err == nil {
 			return nil
@@ -469,6 +476,44 @@ func (p *Part) write(b []byte, at int64) error {
 		}
 	}
 }
+
+// pastFrom is the size of a file from which on it is written past the page
+// cache.
+const pastFrom = 32 << 20
+
+// page is what lies at whole multiples of itself, in the file and in memory,
+// may be written past the cache.
+const page = 4096
+
+// writeAt writes whole pages past the cache, and what is around them through
+// it. No page is written in both ways at once: a block has one writer, and
+// blocks end where pages do.
+func (p *Part) writeAt(b []byte, at int64) error {
+	if p.past != nil && !p.pastNo.Load() {
+		head := int(-at & (page - 1))
+		if whole := (len(b) - head) &^ (page - 1); whole > 0 && onPage(b[head:]) {
+			if head > 0 {
+				if _, err := p.f.WriteAt(b[:head], at); err != nil {
+					return err
+				}
+			}
+			n, err := p.past.WriteAt(b[head:head+whole], at+int64(head))
+			if err != nil && !errors.Is(err, unix.EINVAL) {
+				return err
+			}
+			if err != nil {
+				p.pastNo.Store(true)
+			}
+			if b, at = b[head+n:], at+int64(head+n); len(b) == 0 {
+				return nil
+			}
+		}
+	}
+	_, err := p.f.WriteAt(b, at)
+	return err
+}
+
+func onPage(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(page-1) == 0 }
 
 // drop takes bytes that an earlier try had left out of the count.
 func (p *Part) drop(kept *int64) {
@@ -561,6 +606,9 @@ func (p *Part) Forget(i int) {
 // Flush begins to bring a block to the disk, so that the fsync at the end finds
 // little left to do. It may wait for the disk.
 func (p *Part) Flush(i int) {
+	if p.past != nil && !p.pastNo.Load() {
+		return
+	}
 	off, n := p.Range(i)
 	flush(p.f, off, n)
 }
@@ -644,15 +692,34 @@ func (p *Part) Sum() string {
 // readable after the part's name is gone.
 func (p *Part) Open() (*os.File, error) {
 	f, err := os.Open(p.path)
+	if err == nil {
+		apart(f)
+	}
 	return f, broken(filepath.Base(p.path), err)
 }
 
+// Ahead begins to bring block i, which is here, into memory: somebody begins to
+// read it. The kernel does not do so by itself (apart).
+func (p *Part) Ahead(i int) {
+	off, n := p.Range(i)
+	ahead(p.f, off, n)
+}
+
 func (p *Part) close() {
-	for _, f := range []*os.File{p.f, p.journal} {
+	p.shut()
+	if p.journal != nil {
+		p.journal.Close()
+		p.journal = nil
+	}
+	p.unclaim()
+}
+
+// shut closes the file.
+func (p *Part) shut() {
+	for _, f := range []*os.File{p.f, p.past} {
 		if f != nil {
 			f.Close()
 		}
 	}
-	p.f, p.journal = nil, nil
-	p.unclaim()
+	p.f, p.past = nil, nil
 }
