@@ -116,6 +116,12 @@ func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) 
 	if err != nil {
 		return 0, err
 	}
+	if a.gen != nil {
+		block, size := a.f.l.o.Block, a.gen.parts[name].File.Size
+		if first := (off + block - 1) / block * block; first < off+int64(len(b)) {
+			store.ReadAhead(file, first, min(block, size-first))
+		}
+	}
 	n, err := file.ReadAt(b, off)
 	if n < len(b) {
 		return n, &source.Error{Kind: source.Broken, Source: a.f.location, File: name, What: "cannot be read back", Err: err}

@@ -29,7 +29,7 @@
 //	queue     which block is next: what readers wait for, what was given back, the
 //	          rest in order; a run of blocks is one request, long enough that the
 //	          wait for its first byte does not count
-//	stream    socket, piece, checksum, disk: a megabyte at a time, one copy from
+//	stream    socket, piece, checksum, disk: a megabyte at a time, one copy, from
 //	          the socket, so that memory does not grow with block or model
 //	watch     a request that is slow beyond what is usual on its link gets a second
 //	          one, from the byte it is at; what it has not begun is given back
@@ -45,10 +45,22 @@
 //
 // # Decisions at this door
 //
-// Bytes go through the page cache, not past it: past it they cost less, but the
-// digest would have to read them from the disk, and so would the engine, which
-// maps them next. Writing to the disk begins while they come, so that the fsync
-// at the end finds little left.
+// Large files go past the page cache (O_DIRECT), in pieces of a megabyte, as many
+// at once as there are ranges in flight: some are received while others are
+// written. Through it, a disk that takes 1.7 GB/s got 0.3 to 0.6, at three times
+// the processor time: the kernel copies every byte, makes a page for it, and then
+// holds up who writes until old ones are on the disk. The digest reads the bytes
+// back through the cache, behind the front, and so leaves them where the engine
+// that maps them next finds them, as far as memory goes. Where only the digest is
+// waited for (a disk that reads no faster than one core hashes) the model is ready
+// as soon as it was; its bytes are safe, and read by others, far sooner. Small
+// files (store.Options.Past), file systems without O_DIRECT, and what does not fill
+// a page take the cache; writing them to the disk begins while they come, so that
+// the fsync at the end finds little left.
+//
+// Who reads a part while it comes has no read-ahead of the kernel's: that would
+// fill the cache with what was there before the bytes. A block that is here is
+// asked for as a whole when its reading begins.
 //
 // The sha256 of every file is taken also where the source promises none: it is
 // the file's name in the store, and what two nodes or two sources agree on. It

@@ -8,10 +8,10 @@ import (
 
 // pieces are the buffers that bytes pass through on their way from the socket
 // to the disk, one for each range in flight; they bound the memory all stagings
-// take together. A piece is small enough to stay in the cache between the read,
-// the checksum and the write, and large enough for the kernel to take it in
-// large pages: in writes of a quarter of it, the same bytes cost up to half as
-// much again.
+// take together. A piece is small enough to stay in the processor's cache between
+// the read, the checksum and the write, and large enough for one write to the disk
+// to pay: in writes of a quarter of it, the same bytes cost up to half as much
+// again.
 type pieces struct {
 	size int
 	room chan struct{} // one entry per buffer that is out

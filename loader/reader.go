@@ -59,6 +59,9 @@ func (r *Reader) wait(off, n int64) error {
 		if err := r.await(int(i)); err != nil {
 			return err
 		}
+		if first := i * block; first >= off {
+			store.ReadAhead(r.file, first, min(block, r.size-first))
+		}
 	}
 	return nil
 }

@@ -40,6 +40,14 @@
 // then unfinished stagings that nobody is at work on. Nothing goes for a
 // staging that cannot fit even then.
 //
+// # Past the page cache
+//
+// Whole pages of a large file (Options.Past) are written by O_DIRECT into the
+// reserved room, the rest of it through the cache; a file system that does not
+// know it gets all through the cache. The two never meet in a page: a block has
+// one writer and ends where a page does. A reader of the part sees both, as it
+// reads blocks that are here only, and no more than those (ReadAhead).
+//
 // # The journal
 //
 // It says of every block what came of it, megabyte by megabyte, and its

@@ -140,7 +140,7 @@ func (p *Part) create() error {
 	}
 	p.f = f
 	apart(f)
-	if p.File.Size >= pastFrom {
+	if s.o.Past > 0 && p.File.Size >= s.o.Past && p.block%page == 0 {
 		p.past = openPast(p.path)
 	}
 	for {
@@ -477,8 +477,7 @@ func (p *Part) write(b []byte, at int64) error {
 	}
 }
 
-// pastFrom is the size of a file from which on it is written past the page
-// cache.
+// pastFrom is Options.Past of who says nothing.
 const pastFrom = 32 << 20
 
 // page is what lies at whole multiples of itself, in the file and in memory,
@@ -698,12 +697,16 @@ func (p *Part) Open() (*os.File, error) {
 	return f, broken(filepath.Base(p.path), err)
 }
 
-// Ahead begins to bring block i, which is here, into memory: somebody begins to
-// read it. The kernel does not do so by itself (apart).
+// Ahead begins to bring block i, which is here, into memory.
 func (p *Part) Ahead(i int) {
 	off, n := p.Range(i)
 	ahead(p.f, off, n)
 }
+
+// ReadAhead is Ahead for who reads a block with a file of Open: the kernel reads
+// nothing ahead of such a one by itself, because what is behind it may be on its
+// way past the page cache, which would hold what was there before.
+func ReadAhead(f *os.File, off, n int64) { ahead(f, off, n) }
 
 func (p *Part) close() {
 	p.shut()

@@ -34,6 +34,9 @@ type Options struct {
 	// KeepFree is left free on the disk for everything else (logs first of
 	// all).
 	KeepFree int64
+	// Past is the size of a file from which on it is written past the page
+	// cache; 32 MiB when 0, never when it is less.
+	Past int64
 	// Log may be nil.
 	Log *slog.Logger
 	// Step, when set, is called before each step that changes the disk, with
@@ -164,6 +167,9 @@ func Open(o Options) (*Store, error) {
 	}
 	if o.Low == 0 {
 		o.Low = 0.85
+	}
+	if o.Past == 0 {
+		o.Past = pastFrom
 	}
 	s := &Store{o: o}
 	for _, d := range []string{"blobs/sha256", "checkpoints", "sources", "parts", "coming", "trash"} {
