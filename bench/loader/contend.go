@@ -55,7 +55,8 @@ func connection(server string) string {
 	return fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;BlobEndpoint=%s/%s;", account, accessKey, server, account)
 }
 
-// Run downloads, and prints the path of the weights.
+// Run downloads, and prints the path of the weights; thaw before that, when all
+// of them were here (landed).
 func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 	if d.Profile != "" {
 		f, err := os.Create(d.Profile)
