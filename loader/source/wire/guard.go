@@ -115,12 +115,15 @@ func (t *Trust) check(a netip.Addr) error {
 // when it is used.
 func (t *Trust) dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	guarded := *d
-	guarded.Control = func(_, address string, _ syscall.RawConn) error {
+	guarded.Control = func(network, address string, c syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return refused{}
 		}
-		return t.check(ap.Addr())
+		if err := t.check(ap.Addr()); err != nil {
+			return err
+		}
+		return bound(network, address, c)
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(addr)

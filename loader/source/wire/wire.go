@@ -26,7 +26,7 @@ type Options struct {
 
 // Client is an http.Client for ranges.
 func Client(o Options) *http.Client {
-	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
+	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second, Control: bound}
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           d.DialContext,
