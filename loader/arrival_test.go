@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader"
@@ -142,12 +143,12 @@ func TestArrivalChanged(t *testing.T) {
 func TestArrivalSpoiled(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	s, a, open := arriving(t, r)
-	bad := true
+	var bad atomic.Bool
+	bad.Store(true)
 	r.srv.Fault(func(w http.ResponseWriter, q *http.Request, n int) bool {
-		if !strings.Contains(q.URL.Path, "safetensors") || !bad {
+		if !strings.Contains(q.URL.Path, "safetensors") || !bad.CompareAndSwap(true, false) {
 			return false
 		}
-		bad = false
 		answer(w, q, r.want["model.safetensors"], func(_ http.Header, b []byte) []byte {
 			b[len(b)-1] ^= 1
 			return b
@@ -160,7 +161,7 @@ func TestArrivalSpoiled(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Lease.Release()
-	if bad {
+	if bad.Load() {
 		t.Skip("nothing was left to spoil")
 	}
 	if err := a.Whole(t.Context()); source.KindOf(err) != source.Changed {
