@@ -147,7 +147,8 @@ func conform(t *testing.T, s subject) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("X-Request-Id", "conformance")
+		// As the activator's are: llama-cpp-python answers 400 where it is no UUID.
+		req.Header.Set("X-Request-Id", "9352e96d832b4554a2e4c742eaeb5434")
 		if key != "" {
 			req.Header.Set("Authorization", "Bearer "+key)
 		}
