@@ -25,7 +25,7 @@ const (
 	probeWait = 5 * time.Second
 	// pollEvery is how often metrics of a READY engine are read, drainEvery
 	// those of one that drains.
-	pollEvery, drainEvery = time.Second, 100 * time.Millisecond
+	pollEvery, drainEvery = 500 * time.Millisecond, 100 * time.Millisecond
 	// busyEvery is how often those of one with requests are: a hang is told
 	// within hang + busyEvery + probeWait of the last token.
 	busyEvery = 250 * time.Millisecond

@@ -423,7 +423,7 @@ func (g *grove) plain(t *testing.T) {
 		told := time.Since(began)
 		_, at := end()
 		t.Logf("FAILED after %v: %s; the client knew after %v", told, st.Error, at.Sub(began))
-		if st.State != functions.Failed || !strings.Contains(st.Error, "hung") || told > 17*time.Second || at.Sub(began) > 17*time.Second {
+		if st.State != functions.Failed || !strings.Contains(st.Error, "hung") || told > 16*time.Second || at.Sub(began) > 16*time.Second {
 			t.Error(st.State, told)
 		}
 		g.clean(t, pid)
@@ -567,12 +567,8 @@ func (g *grove) badInput(t *testing.T) {
 		}, "EngineCore failed to start", "vllm ended while loading: out of memory: Available memory on node 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// Other work on the machine may take a second by itself: one of three.
-			late := time.Hour
-			for try := 1; try <= 3 && late > time.Second; try++ {
-				late = g.told(t, fmt.Sprint(c.id, "-", try), c.change(t), c.knows, c.why)
-				t.Logf("told %v after the engine knew", late.Round(time.Millisecond))
-			}
+			late := g.told(t, c.id, c.change(t), c.knows, c.why)
+			t.Logf("told %v after the engine knew", late.Round(time.Millisecond))
 			if late > time.Second {
 				t.Errorf("told %v after the engine knew", late)
 			}
