@@ -1,0 +1,202 @@
+package schedule
+
+// Want is how many replicas a function should have.
+func (f *Function) Want(now Instant) int {
+	if f.Gone {
+		return 0
+	}
+	target := float64(max(f.Scale.Target, 1))
+	want := 0
+	if n := f.Active + f.Queued; n > 0 {
+		want = max(1, int(math.Ceil(f.Average/target)))
+		if f.Queued > 0 { // a queue is the panic: the average is too slow to see it
+			want = max(want, int(math.Ceil(float64(n)/target)))
+		}
+	}
+	if f.Lease > now {
+		want = max(want, 1)
+	}
+	return min(max(want, f.Scale.Min), max(f.Scale.Max, f.Scale.Min))
+}
+
+// function scales one function: what it has too many of is stopped here, what
+// it lacks is noted for placeAll.
+func (d *decision) function(f *Function) {
+	want := f.Want(d.now)
+	d.at(f.Lease)
+	var ready, starting, stale, freshReady int
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		if _, ok := d.index[r.Node]; !ok || r.Stopping || r.State.Over() {
+			continue
+		}
+		switch {
+		case f.Gone:
+			d.stop(f, r, "removed")
+		case d.sick(r):
+			d.stop(f, r, "gpu_unhealthy")
+		case r.Stale:
+			stale++
+		case r.Sinking, r.asleep():
+		case r.State == functions.Ready:
+			ready++
+			freshReady++
+		case r.CalledOff:
+		default:
+			starting++
+		}
+	}
+	if f.Gone {
+		return
+	}
+	if stale > 0 {
+		// The old recipe serves until the new one can, unless nobody asks.
+		for i := range f.Replicas {
+			r := &f.Replicas[i]
+			if r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
+				d.stop(f, r, "changed")
+			}
+		}
+	}
+	d.shrink(f, want, ready, starting)
+	d.unloadSleepers(f, want)
+
+	live := ready + starting
+	if live >= want {
+		return
+	}
+	if f.RetryAt > d.now {
+		d.at(f.RetryAt)
+		return
+	}
+	if ready == 0 && starting > 0 {
+		return // zero to one has one start at a time
+	}
+	n := want - live
+	if ready == 0 {
+		n = 1
+	}
+	reason, since := "min", Instant(math.MaxInt64)
+	switch {
+	case f.Queued > 0 && f.Oldest > 0:
+		reason, since = "demand", f.Oldest
+	case f.Queued > 0 || f.Active > 0:
+		reason, since = "demand", d.now
+	case f.Lease > d.now:
+		reason, since = "lease", math.MaxInt64-1
+	}
+	for range n {
+		d.needy = append(d.needy, need{f: f, reason: reason, since: since})
+	}
+}
+
+// unloadSleepers ends those that have slept for longer than the function's idle
+// time, and all but one where nobody wants any: one is enough to rise.
+func (d *decision) unloadSleepers(f *Function, want int) {
+	idle, kept := f.Scale.Idle.Std(), 0
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		if _, ok := d.index[r.Node]; !ok || !r.asleep() || r.Stopping || d.told(r) || want > 0 {
+			continue
+		}
+		due := max(f.LastEnd, r.SleptAt, min(f.Lease, d.now)) + idle
+		switch {
+		case kept > 0:
+			d.stop(f, r, "surplus")
+		case due > d.now:
+			kept++
+			d.at(due)
+		default:
+			d.stop(f, r, "idle")
+		}
+	}
+}
+
+// sleep sends r to sleep if its engine can and its node has the host memory for
+// it; false where it cannot.
+func (d *decision) sleep(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {
+	at, ok := d.index[r.Node]
+	if !ok || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 || min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < f.Asleep {
+		return false
+	}
+	if slices.ContainsFunc(d.actions, func(a Action) bool { return a.Kind == Sleep && a.Function == f.Name }) || f.sleepers() > 0 {
+		return false // one of a function is enough
+	}
+	d.do(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Reason: reason, For: whom})
+	d.leaving[f.Name.Team] += r.Take.GPUs
+	m := &d.rooms[at]
+	m.soon.give(m.node, functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory}, r.GPUs)
+	m.soon.memory -= f.Asleep
+	m.now.memory -= f.Asleep
+	m.waiting = true
+	return true
+}
+
+// shrink stops what is idle or too many, and calls off starts that nobody
+// waits for.
+func (d *decision) shrink(f *Function, want, ready, starting int) {
+	for i := len(f.Replicas) - 1; i >= 0 && ready+starting > want && starting > 0; i-- {
+		r := &f.Replicas[i]
+		if r.ReadyAt == 0 && !r.Spawned && !r.Stopping && !r.CalledOff && !r.Stale && !r.State.Over() && r.State != functions.Ready {
+			d.do(Action{Kind: CallOff, Function: f.Name, Node: r.Node, Replica: r.ID, Reason: "called_off"})
+			d.leaves(f, r)
+			starting--
+		}
+	}
+	if ready == 0 {
+		return
+	}
+	idle := f.Scale.Idle.Std()
+	keep := max(want, 1, int(math.Ceil(f.Average/float64(max(f.Scale.Target, 1)))))
+	for ready > want {
+		r := d.leastUsed(f)
+		if r == nil {
+			return
+		}
+		due := max(f.LastEnd, r.ReadyAt, min(f.Lease, d.now)) + idle
+		reason := "idle"
+		if ready > keep {
+			if s := r.ReadyAt + d.policy.Surplus; s < due {
+				due, reason = s, "surplus"
+			}
+		}
+		if due > d.now {
+			d.at(due)
+			return
+		}
+		if want > 0 && reason == "idle" {
+			return // the last of an active function stay while the average says so
+		}
+		// The first step down the ladder is sleep.
+		if reason != "idle" || ready > 1 || !d.sleep(f, r, f.Drain, reason, "") {
+			d.stop(f, r, reason)
+		}
+		ready--
+	}
+}
+
+// sleepers is how many replicas of f sleep, or are about to.
+func (f *Function) sleepers() (n int) {
+	for i := range f.Replicas {
+		if r := &f.Replicas[i]; (r.asleep() || r.Sinking) && !r.Stopping {
+			n++
+		}
+	}
+	return n
+}
+
+// leastUsed is the READY replica of f that has been so for longest and has
+// nothing in flight, nil if none.
+func (d *decision) leastUsed(f *Function) *Replica {
+	var best *Replica
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		if _, ok := d.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.Sinking || r.Stale || d.told(r) {
+			continue
+		}
+		if best == nil || r.ReadyAt < best.ReadyAt {
+			best = r
+		}
+	}
+	return best
+}
