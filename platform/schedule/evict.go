@@ -1,5 +1,12 @@
 package schedule
 
+import (
+	"cmp"
+	"slices"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
 // collect lists what may be evicted, and what has had its turn.
 func (d *decision) collect() {
 	if d.victims != nil {

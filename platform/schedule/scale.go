@@ -1,5 +1,13 @@
 package schedule
 
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
 // Want is how many replicas a function should have.
 func (f *Function) Want(now Instant) int {
 	if f.Gone {

@@ -23,7 +23,30 @@ type Policy struct {
 	// it has in flight may end within TurnDrain, what comes waits for its next
 	// turn. Turn 0: never.
 	Turn, Patience, TurnDrain time.Duration
+
+	Eviction  Eviction  // who goes first where room is short
+	KeepAlive KeepAlive // how long an idle replica stays
 }
+
+// Eviction orders idle replicas by who goes first.
+type Eviction uint8
+
+// The eviction policies.
+const (
+	LRU     Eviction = iota // the least recently used
+	LFU                     // the least often used, uses of long ago counting less
+	GDSF                    // Greedy-Dual-Size-Frequency: frequency times reload cost over size, aged (Cherkasova 1998)
+	NextUse                 // predicted next use, later first, weighed with the measured reload cost per byte
+)
+
+// KeepAlive says where a function's idle time comes from.
+type KeepAlive uint8
+
+// The keep-alive policies.
+const (
+	Fixed   KeepAlive = iota // Scale.Idle
+	Learned                  // Function.KeepFor where history knows it, never above the policy's bound
+)
 
 // DefaultPolicy: three heartbeats of 2 s, short stays that stop thrashing, and
 // turns long enough to be worth a cold start of a minute.
@@ -49,6 +72,11 @@ type Node struct {
 	GPUs    []GPU           // by index in the node's own numbering
 	Memory  functions.Bytes // host memory that replicas may reserve
 	Cached  map[string]bool // sources whose bytes are here
+
+	Tiers map[string]functions.Tier // of those, the nearest tier that holds all their bytes
+	Link  float64                   // bytes a second from sources, measured; 0 unknown
+	Disk  float64                   // bytes a second from its store, measured; 0 unknown
+	Store functions.StoreUse        // NVMe: what checkpoints may take and take; 0 unknown
 }
 
 // GPU is one GPU of a node. Memory 0 is unknown: such a GPU is given whole.
@@ -56,6 +84,7 @@ type GPU struct {
 	Index  int
 	Memory functions.Bytes
 	Sick   bool // falls out of placement, and what runs on it is moved
+	Group  int  // GPUs of one group reach each other fastest (NVLink, one socket)
 }
 
 // Function is one model with what is asked of it.
@@ -81,7 +110,21 @@ type Function struct {
 	Rise      time.Duration   // from asleep to READY; 0 unknown: taken for short
 	ColdStart time.Duration   // to READY on another node; 0 unknown: taken for long
 
+	Size    functions.Bytes // of its checkpoint; 0 unknown
+	Expect  Expect          // time to READY, measured
+	Uses    float64         // activations (an idle time ended by a request), decayed: what lfu and gdsf count
+	NextUse Instant         // when it is likely to be asked for next; 0 unknown
+	KeepFor time.Duration   // how long its replica should stay idle, from history; 0 unknown
+	Prewarm Instant         // somebody foresees a request until then: wanted READY where nobody who waits needs the room; 0 none
+
 	Replicas []Replica
+}
+
+// Expect is the median time from a decision to READY by where the bytes are, and
+// on nodes where that has been measured. Absent is unknown.
+type Expect struct {
+	Tier map[functions.Tier]time.Duration
+	Node map[string]map[functions.Tier]time.Duration
 }
 
 // Replica is one engine of a function, from the decision to start it until the
