@@ -85,10 +85,10 @@ func show(p Plan) string {
 
 func TestDecide(t *testing.T) {
 	const now = 1000 * time.Second
-	teams := map[string]functions.TeamGPUs{
-		"a": {Guaranteed: 1, Max: 2},
-		"b": {Guaranteed: 1},
-		"c": {Max: 1},
+	teams := map[string]Team{
+		"a": {TeamGPUs: functions.TeamGPUs{Guaranteed: 1, Max: 2}},
+		"b": {TeamGPUs: functions.TeamGPUs{Guaranteed: 1}},
+		"c": {TeamGPUs: functions.TeamGPUs{Max: 1}},
 	}
 	with := func(edit func(f *Function)) func(*Function) { return edit }
 	for _, c := range []struct {

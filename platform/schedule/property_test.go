@@ -54,8 +54,10 @@ func newToy(t *testing.T, seed uint64) *toy {
 		}
 		y.w.Nodes = append(y.w.Nodes, n)
 	}
-	y.w.Teams = map[string]functions.TeamGPUs{
-		"a": {Guaranteed: 1, Max: 2}, "b": {Guaranteed: 1}, "c": {Max: 1 + y.rnd.IntN(3)},
+	y.w.Teams = map[string]Team{
+		"a": {TeamGPUs: functions.TeamGPUs{Guaranteed: 1, Max: 2}},
+		"b": {TeamGPUs: functions.TeamGPUs{Guaranteed: 1}},
+		"c": {TeamGPUs: functions.TeamGPUs{Max: 1 + y.rnd.IntN(3)}},
 	}
 	for i := range 2 + y.rnd.IntN(8) {
 		f := model(fmt.Sprintf("%c/m%d", "abcd"[y.rnd.IntN(4)], i), y.rnd.IntN(3))
@@ -395,7 +397,7 @@ func TestNobodyStarves(t *testing.T) {
 }
 
 func large(models, nodes int) World {
-	w := World{Teams: map[string]functions.TeamGPUs{"a": {Guaranteed: nodes}}}
+	w := World{Teams: map[string]Team{"a": {TeamGPUs: functions.TeamGPUs{Guaranteed: nodes}}}}
 	for i := range nodes {
 		w.Nodes = append(w.Nodes, node(fmt.Sprint("n", i), 8))
 	}

@@ -59,7 +59,7 @@ var DefaultPolicy = Policy{
 type World struct {
 	Nodes     []*Node
 	Functions []*Function
-	Teams     map[string]functions.TeamGPUs
+	Teams     map[string]Team
 }
 
 // Node is a host that can hold replicas.

@@ -192,9 +192,9 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		s.path.Remove(name)
 		s.event("removed", name, "", "", "", "")
 	}
-	s.sched.Teams = map[string]functions.TeamGPUs{}
+	s.sched.Teams = map[string]schedule.Team{}
 	for _, t := range s.catalog.Teams() {
-		s.sched.Teams[t.Metadata.Name] = t.Spec.GPUs
+		s.sched.Teams[t.Metadata.Name] = schedule.Team{TeamGPUs: t.Spec.GPUs}
 	}
 }
 
