@@ -76,6 +76,18 @@ func Decode(file string, data []byte) ([]Document, error) {
 // for files other than models: the server's own settings. The error is
 // Problems.
 func DecodeInto(file string, data []byte, into any) error {
+	_, err := DecodePlaced(file, data, into)
+	return err
+}
+
+// Places says where a path such as nodes[1].gpus stands in a file, or the
+// nearest of its parents; 0, 0 where there is none.
+type Places func(path string) (line, column int)
+
+// DecodePlaced is DecodeInto for those who have more to say about the values:
+// it tells where each stands. An element of a list that has a method Default()
+// is given its defaults before what the file says.
+func DecodePlaced(file string, data []byte, into any) (Places, error) {
 	d := &decoder{file: file}
 	bodies := d.parse(data)
 	if len(bodies) > 1 {
@@ -86,9 +98,14 @@ func DecodeInto(file string, data []byte, into any) error {
 		d.value(bodies[0], reflect.ValueOf(into).Elem(), "")
 	}
 	if len(d.problems) > 0 {
-		return d.problems
+		return nil, d.problems
 	}
-	return nil
+	return func(path string) (int, int) {
+		if p := d.place(path); p != nil {
+			return p.Line, p.Column
+		}
+		return 0, 0
+	}, nil
 }
 
 // decoder reads one file. The places and anchors are of the present document.
@@ -452,6 +469,9 @@ func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	}
 	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))
 	for i, e := range s.Values {
+		if x, ok := out.Index(i).Addr().Interface().(interface{ Default() }); ok {
+			x.Default()
+		}
 		d.value(e, out.Index(i), path+"["+strconv.Itoa(i)+"]")
 	}
 	if out.Len() > 0 {
