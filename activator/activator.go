@@ -10,8 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
@@ -148,19 +146,9 @@ type entry = route.Entry[function]
 // function is what the data path keeps per function. Idle, it is a few hundred
 // bytes: there may be ten thousand.
 type function struct {
-	gate   gate.Gate
-	set    balance.Set
+	Lobby
 	series atomic.Pointer[series] // metrics, resolved at the first request
-	wake   wake
 	uses   uses
-	ready  atomic.Int64 // when a replica was last READY, in nanoseconds of the clock; 0 never
-}
-
-// wake is what is known of the wake under way.
-type wake struct {
-	mu    sync.Mutex
-	asked bool   // Wake was called and nothing has come of it yet
-	id    string // of the cold start, as Wake told
 }
 
 // New makes an activator; it starts nothing.
@@ -181,35 +169,12 @@ func (a *Activator) Publish(fs ...route.Function) {
 
 func (a *Activator) published(e *entry, before *route.Function) {
 	f, own := e.Now(), &e.Own
-	if m := f.Model; m != nil && (before == nil || before.Model != m) {
-		own.gate.Bound(gate.Bounds{Requests: m.Spec.Queue.Requests, Bytes: int64(m.Spec.Queue.Bytes)})
-	}
-	now := a.o.Now()
 	if before != nil || len(f.Replicas) > 0 {
-		var few [4]balance.Target
-		targets := few[:0]
-		for i := range f.Replicas {
-			targets = append(targets, balance.Target{ID: f.Replicas[i].ID, Slots: f.SlotsOf(&f.Replicas[i]), Adapters: f.Replicas[i].Adapters})
-		}
-		own.set.Update(targets)
 		a.rehome(e, before, f)
 	}
-	if len(f.Replicas) > 0 || before != nil && len(before.Replicas) > 0 {
-		own.ready.Store(now.UnixNano())
-	}
-	if len(f.Replicas) > 0 || f.Failure != nil || before != nil && before.Starting() && !f.Starting() {
-		own.wake.settle()
-	}
-	own.gate.Resize(own.set.Capacity(now))
+	own.Lobby.Publish(before, f, a.o.Now())
 	if before == nil {
 		return
-	}
-	switch {
-	case len(f.Replicas) > 0:
-	case broken(f, now):
-		own.gate.Turn(loadFailed(f))
-	case f.Blocked != nil && f.Blocked.Code == route.QuotaExceeded:
-		own.gate.Turn(overGPUQuota(f))
 	}
 	a.meters.published(e, before, f)
 	if before.State != f.State || len(before.Replicas) != len(f.Replicas) {
@@ -219,15 +184,13 @@ func (a *Activator) published(e *entry, before *route.Function) {
 
 // recap tells the gate what the replicas take, some of them broken maybe.
 func (a *Activator) recap(e *entry) {
-	e.Own.gate.Resize(e.Own.set.Capacity(a.o.Now()))
+	e.Own.Recap(a.o.Now())
 }
 
 // Remove takes functions out. Who waits for one is told that it is gone.
 func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Drop(func(e *entry) {
-		e.Own.gate.Bound(gate.Bounds{})
-		e.Own.gate.Resize(0)
-		e.Own.gate.Turn(openai.New(openai.ModelNotFound, "The model `"+e.Name.Short()+"` has been removed."))
+		e.Own.Close(e.Name)
 		a.rehome(e, e.Now(), &route.Function{})
 		a.meters.removed(e)
 	}, names...)
@@ -250,12 +213,7 @@ func (a *Activator) Demand(yield func(Demand) bool) {
 		if l.Idle() && l.LastEnd.IsZero() {
 			continue
 		}
-		d := Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}
-		if l.Queued > 0 {
-			d.Teams = map[string]int{}
-			e.Own.gate.Teams(func(team string, n int) { d.Teams[team] = n })
-		}
-		if !yield(d) {
+		if !yield(e.Own.Demand(e.Name)) {
 			return
 		}
 	}
@@ -367,11 +325,4 @@ func (a *Activator) Drain(ctx context.Context) {
 	case <-a.ledger.deserted():
 	case <-ctx.Done():
 	}
-}
-
-// settle forgets a wake that has come to something, or to nothing.
-func (w *wake) settle() {
-	w.mu.Lock()
-	w.asked = false
-	w.mu.Unlock()
 }

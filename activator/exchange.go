@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,13 +163,10 @@ func (x *exchange) enter(fresh bool) {
 		x.phase = asking
 		return
 	case gate.Full:
-		switch f := x.e.Now(); {
-		case x.e.Gone():
+		if x.e.Gone() {
 			x.refuse(openai.New(openai.ModelNotFound, ""))
-		case len(f.Replicas) == 0 && broken(f, now):
-			x.refuse(loadFailed(f))
-		default:
-			x.refuse(full())
+		} else {
+			x.refuse(own.Full(x.e.Now(), now))
 		}
 		return
 	}
@@ -197,8 +193,7 @@ func (x *exchange) enter(fresh bool) {
 		x.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	l := own.gate.Load()
-	switch d := Decide(f, l, x.patience, now); {
+	switch d, alone := own.Decide(f, x.patience, now); {
 	case d.Verdict == Refuse:
 		x.leave()
 		if d.Warm {
@@ -213,9 +208,7 @@ func (x *exchange) enter(fresh bool) {
 		a.o.Waker.Nudge(x.e.Name)
 	default:
 		x.cold = true
-		// Whoever finds the gate empty asks anew: an earlier wake may have been
-		// called off.
-		if e := x.wake(f, l.Queued == 1); e != nil {
+		if e := x.wake(f, alone); e != nil {
 			x.leave()
 			x.refuse(e)
 			return
@@ -231,10 +224,6 @@ func (x *exchange) enter(fresh bool) {
 	if x.stream {
 		x.changed = own.gate.Changed()
 	}
-}
-
-func full() *openai.Error {
-	return openai.New(openai.QueueFull, "").After(time.Second + time.Duration(rand.Int64N(int64(9*time.Second))))
 }
 
 // bound is when the wait is over.
@@ -253,37 +242,18 @@ func (x *exchange) bound() time.Time {
 }
 
 // wake asks the platform for a first replica, once however many wait. The
-// team whose request begins a cold start is charged for it; later requests
-// join it. again asks anew even so: a refused request's retry is the only
-// demand there is.
+// team whose request begins a cold start is charged for it.
 func (x *exchange) wake(f *route.Function, again bool) *openai.Error {
-	w := &x.e.Own.wake
-	w.mu.Lock()
-	first := !w.asked
-	if first && !f.Starting() {
+	id, e := x.e.Own.Wake(f, again, func() *openai.Error {
 		if r := x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
-			w.mu.Unlock()
 			return x.limited(r)
 		}
-	}
-	w.asked = true
-	if !first && !again {
-		x.coldStart = w.id
-		w.mu.Unlock()
 		return nil
+	}, func() string { return x.a.o.Waker.Wake(x.e.Name, x.team) })
+	if e == nil {
+		x.coldStart = id
 	}
-	if first {
-		w.id = "" // that of an earlier one; who asks meanwhile learns it later
-	}
-	w.mu.Unlock()
-	id := x.a.o.Waker.Wake(x.e.Name, x.team)
-	w.mu.Lock()
-	if id != "" {
-		w.id = id
-	}
-	w.mu.Unlock()
-	x.coldStart = id
-	return nil
+	return e
 }
 
 func (x *exchange) refuse(e *openai.Error) {
@@ -302,8 +272,7 @@ func (x *exchange) leave() {
 		return
 	}
 	x.inGate = false
-	if x.e.Own.gate.Leave(&x.place, x.a.o.Now()) {
-		x.e.Own.wake.settle()
+	if x.e.Own.Leave(&x.place, x.a.o.Now()) {
 		x.a.o.Waker.Nudge(x.e.Name)
 	}
 }
@@ -334,10 +303,7 @@ func (x *exchange) learn() {
 	if x.coldStart != "" {
 		return
 	}
-	w := &x.e.Own.wake
-	w.mu.Lock()
-	x.coldStart = w.id
-	w.mu.Unlock()
+	x.coldStart = x.e.Own.ColdStart()
 }
 
 // What advance returned for, while the exchange is still under way.
@@ -431,14 +397,9 @@ func (x *exchange) depart() {
 
 // expire ends a wait whose time is over.
 func (x *exchange) expire(now time.Time) {
-	f := x.e.Now()
-	ready := x.e.Own.ready.Load()
+	e := x.e.Own.Expired(x.e.Now(), x.waitFrom, now)
 	x.leave()
-	if len(f.Replicas) > 0 || ready >= x.waitFrom.UnixNano() {
-		x.refuse(openai.New(openai.QueueTimeout, ""))
-		return
-	}
-	x.refuse(loading(f, now))
+	x.refuse(e)
 }
 
 // launch gives the request, which is through the gate, to a replica. With

@@ -22,10 +22,18 @@ const (
 	Closed                // the gate was closed with a verdict; see Waiter.Verdict
 )
 
+// Listener hears what became of a waiter in the call that let it through or
+// turned it away, with the gate locked: it notes it and returns.
+type Listener interface{ Told() }
+
 // Waiter is one request at a gate, from Enter to Leave. The zero value is
-// ready; it may be used again after Leave. All but Verdict and Done are the
-// gate's.
+// ready; it may be used again after Leave. All but Listener, Verdict and Done
+// are the gate's.
 type Waiter struct {
+	// Listener, set before Enter, is told in place of Done, which then stays
+	// nil: for whoever has no goroutine to wait in.
+	Listener Listener
+
 	team    string
 	bytes   int64
 	since   time.Time
@@ -37,12 +45,21 @@ type Waiter struct {
 }
 
 // Done is closed when the waiter was let through or turned away. It is nil,
-// which blocks for ever, for a request that never waited.
+// which blocks for ever, for a request that never waited or has a Listener.
 func (w *Waiter) Done() <-chan struct{} { return w.done }
 
 // Verdict is nil once let through, and what Turn was given otherwise. It may
-// be read after Done is closed.
+// be read after Done is closed or the Listener was told.
 func (w *Waiter) Verdict() any { return w.verdict }
+
+// tell says that the wait is over.
+func (w *Waiter) tell() {
+	if w.Listener != nil {
+		w.Listener.Told()
+		return
+	}
+	close(w.done)
+}
 
 // Gate of one function. The zero value has no capacity and no room: Resize
 // and Bound tell it.
@@ -82,7 +99,7 @@ func (g *Gate) release() (n int) {
 		w.held = true
 		g.active++
 		n++
-		close(w.done)
+		w.tell()
 	}
 	return n
 }
@@ -94,7 +111,7 @@ func (g *Gate) Enter(w *Waiter, team string, bytes int64, now time.Time) Answer 
 	defer g.mu.Unlock()
 	if g.line == nil && g.active < g.capacity {
 		g.active++
-		*w = Waiter{team: team, held: true, since: now}
+		*w = Waiter{Listener: w.Listener, team: team, held: true, since: now}
 		return Through
 	}
 	n, b := 0, int64(0)
@@ -107,7 +124,10 @@ func (g *Gate) Enter(w *Waiter, team string, bytes int64, now time.Time) Answer 
 	if g.line == nil {
 		g.line = &line{}
 	}
-	*w = Waiter{team: team, bytes: bytes, since: now, done: make(chan struct{})}
+	*w = Waiter{Listener: w.Listener, team: team, bytes: bytes, since: now}
+	if w.Listener == nil {
+		w.done = make(chan struct{})
+	}
 	g.line.add(w)
 	return Waits
 }
@@ -145,7 +165,7 @@ func (g *Gate) Turn(verdict any) (n int) {
 		}
 		w.verdict = verdict
 		n++
-		close(w.done)
+		w.tell()
 	}
 	return n
 }

@@ -282,3 +282,40 @@ func BenchmarkEnterLeaveAmong10000(b *testing.B) {
 		i = (i + 7919) % len(ws)
 	}
 }
+
+type ear struct {
+	Waiter
+	told int
+}
+
+func (e *ear) Told() { e.told++ }
+
+// Who listens is told once, without a channel, let through or turned away.
+func TestListener(t *testing.T) {
+	var g Gate
+	g.Bound(Bounds{Requests: 10, Bytes: 1 << 20})
+	now := time.Unix(0, 0)
+	var es [4]ear
+	for i := range es {
+		es[i].Listener = &es[i]
+		if a := g.Enter(&es[i].Waiter, "a", 1, now); a != Waits || es[i].Done() != nil {
+			t.Fatalf("%d: %v, done %v", i, a, es[i].Done())
+		}
+	}
+	g.Resize(1)
+	if es[0].told != 1 || es[1].told != 0 || es[0].Verdict() != nil {
+		t.Fatalf("let through: %d %d %v", es[0].told, es[1].told, es[0].Verdict())
+	}
+	g.Leave(&es[0].Waiter, now)
+	if es[1].told != 1 {
+		t.Fatal("the next was not told")
+	}
+	g.Turn("no")
+	if es[2].told != 1 || es[3].told != 1 || es[3].Verdict() != "no" || es[0].told != 1 || es[1].told != 1 {
+		t.Fatalf("turned away: %+v", es)
+	}
+	g.Leave(&es[1].Waiter, now)
+	if a := g.Enter(&es[3].Waiter, "a", 1, now); a != Through || es[3].Listener == nil || es[3].Verdict() != nil {
+		t.Fatalf("again: %v %v", a, es[3].Verdict())
+	}
+}
