@@ -68,7 +68,7 @@ func (s *Steer) askAdapter(ctx context.Context, replica, adapter string) error {
 	if !ok {
 		return &functions.AdapterError{Code: "adapter_unavailable", Message: "the agent of this replica loads no adapters"}
 	}
-	began := time.Now()
+	began := s.clock()
 	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: s.epoch, Name: adapter})
 	if ctx.Err() == nil {
 		s.mu.Lock()
@@ -76,7 +76,7 @@ func (s *Steer) askAdapter(ctx context.Context, replica, adapter string) error {
 			if err != nil {
 				s.event("adapter_failed", r.fn.Name, replica, r.node, adapter, err.Error())
 			} else {
-				s.event("adapter_loaded", r.fn.Name, replica, r.node, adapter, time.Since(began).Round(time.Millisecond).String())
+				s.event("adapter_loaded", r.fn.Name, replica, r.node, adapter, s.clock().Sub(began).Round(time.Millisecond).String())
 			}
 		}
 		s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Steer) askAdapter(ctx context.Context, replica, adapter string) error {
 // makes way where there is no room for all.
 func (s *Steer) UseAdapter(name functions.Name, replica string) {
 	s.inboxMu.Lock()
-	put(&s.inbox.uses, fetch{replica, name.Adapter}, struct{}{})
+	s.inbox.uses.put(fetch{replica, name.Adapter}, struct{}{})
 	s.inboxMu.Unlock()
 	s.ring()
 }
@@ -96,21 +96,21 @@ func (s *Steer) UseAdapter(name functions.Name, replica string) {
 // ahead loads the adapters that somebody wants before a request does, into every
 // replica that is READY; where none is, later.
 func (s *Steer) ahead(ctx context.Context) {
-	for name := range s.wanted {
+	s.wanted.each(func(name functions.Name) {
 		f := s.fns[name.Base()]
 		if f == nil || f.Gone || f.cold != nil && f.cold.over && len(f.reps) == 0 {
-			delete(s.wanted, name)
-			continue
+			s.wanted.drop(name)
+			return
 		}
 		for _, r := range f.reps {
 			if r.readyAt == 0 || r.stopping {
 				continue
 			}
-			delete(s.wanted, name)
+			s.wanted.drop(name)
 			if slices.Contains(r.status.Adapters, name.Adapter) {
 				continue
 			}
 			s.within(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { s.LoadAdapter(ctx, name, r.id) })
 		}
-	}
+	})
 }

@@ -37,7 +37,7 @@ func (e *events) add(v Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.seq++
-	v.Seq, v.At = e.seq, time.Now()
+	v.Seq = e.seq
 	if len(e.ring) >= 2*keepEvents {
 		e.ring = append(e.ring[:0], e.ring[len(e.ring)-keepEvents:]...)
 	}
@@ -83,7 +83,7 @@ func (s *Steer) Follow(ctx context.Context) <-chan Event {
 }
 
 func (s *Steer) event(kind string, name functions.Name, replica, node, reason, message string) {
-	v := Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}
+	v := Event{At: s.clock(), Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}
 	if name.Name != "" {
 		v.Function = name.String()
 	}

@@ -50,7 +50,7 @@ func FuzzHeartbeat(f *testing.F) {
 				continue
 			}
 			s.Heartbeat(hb, h)
-			s.turn(ctx)
+			s.Turn(ctx)
 			for _, p := range []string{"x", "y"} {
 				check(d.picture(fname(p)))
 			}

@@ -39,23 +39,22 @@ type nap struct {
 func (s *Steer) sink(r *rep, a *schedule.Action, now schedule.Instant) {
 	r.nap = nap{sinking: true, sinkEnd: now + a.Drain, held: r.fn.Asleep}
 	r.reason = a.Reason
-	s.sinks[r] = struct{}{}
-	s.dirty[r.fn] = struct{}{}
+	s.sinks.add(r)
+	s.soil(r.fn)
 	s.event("sleep", r.fn.Name, r.id, r.node, a.Reason, a.For)
 	s.counts.sleeps.WithLabelValues(a.Reason).Inc()
 }
 
 // lull sends those to sleep that have nothing in flight. It reports whether it
 // must look again soon.
-func (s *Steer) lull(ctx context.Context) (again bool) {
-	now := s.now()
-	for r := range s.sinks {
+func (s *Steer) lull(ctx context.Context, now schedule.Instant) (again bool) {
+	s.sinks.each(func(r *rep) {
 		switch n := s.nodes[r.node]; {
 		case r.stopping || !r.nap.sinking || s.reps[r.id] != r:
-			delete(s.sinks, r)
+			s.sinks.drop(r)
 		case r.nap.sent:
 			if now > r.nap.sinkEnd+sinkGrace {
-				s.sleepless(r, "it does not fall asleep")
+				s.sleepless(r, "it does not fall asleep", now)
 			}
 		case s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.nap.sinkEnd:
 			again = true
@@ -63,26 +62,30 @@ func (s *Steer) lull(ctx context.Context) (again bool) {
 			r.nap.sent = true
 			s.bed(ctx, r, n, sleepLevel, r.reason)
 		}
-	}
-	for _, r := range s.reps {
-		if r.nap.rising && now > r.nap.riseAt+riseGrace && !r.stopping {
-			s.sleepless(r, "it does not wake")
+	})
+	s.rising.each(func(r *rep) {
+		switch {
+		case !r.nap.rising || r.stopping:
+			s.rising.drop(r)
+		case now > r.nap.riseAt+riseGrace:
+			s.sleepless(r, "it does not wake", now)
+			s.rising.drop(r)
 		}
-	}
+	})
 	return again
 }
 
 // sleepless ends a replica that does not do what its ladder says; what waits for
 // it gets a cold start.
-func (s *Steer) sleepless(r *rep, why string) {
-	delete(s.sinks, r)
+func (s *Steer) sleepless(r *rep, why string, now schedule.Instant) {
+	s.sinks.drop(r)
 	if r.nap.rising {
 		s.counts.rises.WithLabelValues("failed").Inc()
 	}
 	if c := r.cold; c != nil && !c.over {
 		c.rep, c.decided, c.placed, r.cold = nil, 0, 0, nil
 	}
-	s.stop(r, 0, "sleepless", why, s.now())
+	s.stop(r, 0, "sleepless", why, now)
 }
 
 // rise wakes a replica that sleeps: a cold start of the short kind.
@@ -93,18 +96,19 @@ func (s *Steer) rise(ctx context.Context, a *schedule.Action, now schedule.Insta
 	}
 	f := r.fn
 	r.nap.rising, r.nap.riseAt = true, now
+	s.rising.add(r)
 	c := f.cold
 	switch {
 	case c != nil && !c.over && c.rep == nil:
 	case !slices.ContainsFunc(f.reps, func(x *rep) bool { return x.readyAt > 0 && !x.stopping && !x.nap.sinking }):
-		c = s.begin(f, "", time.Now())
+		c = s.begin(f, "", s.clock())
 	default:
 		c = s.aside(f)
 	}
 	c.decided, c.placed, c.rep, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
 	r.cold = c
 	f.failure = nil
-	s.dirty[f] = struct{}{}
+	s.soil(f)
 	s.event("rise", f.Name, r.id, r.node, a.Reason, "")
 	s.bed(ctx, r, n, 0, a.Reason)
 }
@@ -121,7 +125,7 @@ func (s *Steer) bed(ctx context.Context, r *rep, n *node, level int, reason stri
 			return
 		}
 		s.inboxMu.Lock()
-		put(&s.inbox.awake, id, outcome{node, time.Now(), err})
+		s.inbox.awake.put(id, outcome{node, s.clock(), err})
 		s.inboxMu.Unlock()
 		s.ring()
 	})
@@ -139,7 +143,7 @@ func (s *Steer) slumber(r *rep, st functions.ReplicaStatus, now schedule.Instant
 			r.nap.held = r.fn.Asleep
 			r.nap.slept = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
-		delete(s.sinks, r)
+		s.sinks.drop(r)
 		s.event("asleep", r.fn.Name, r.id, r.node, r.reason, "")
 	case st.State == functions.Loading:
 		r.nap.slept, r.nap.sinking = 0, false // it wakes, asked or not

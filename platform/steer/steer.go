@@ -68,6 +68,21 @@ type Options struct {
 	Policy  schedule.Policy // zero: schedule.DefaultPolicy
 	Hooks   Hooks
 	Log     *slog.Logger
+
+	// Time, chance and concurrency come from outside where they are given: with
+	// the same of them, and the same news in the same order, the loop gives the
+	// same commands in the same order. A simulator rests on that.
+	Now   func() time.Time           // nil: time.Now
+	NewID func(prefix string) string // a new DNS label that begins as prefix does; nil: random
+
+	// Do carries out a command to a node: it returns at once, and f is called
+	// later, with a context that ends within limit. nil: a goroutine each, at most
+	// 64 at a time.
+	Do func(limit time.Duration, f func(context.Context))
+
+	// Ring says that there is news; whoever gives it calls Turn for it, though not
+	// from within Ring. nil: Run is woken.
+	Ring func()
 }
 
 // Steer is the loop. Its methods may be called from any goroutine.
@@ -81,6 +96,10 @@ type Steer struct {
 	policy  schedule.Policy
 	hooks   Hooks
 	log     *slog.Logger
+	clock   func() time.Time
+	newID   func(prefix string) string
+	carry   func(limit time.Duration, f func(context.Context)) // nil: goroutines
+	bell    func()
 	began   time.Time // Instants count from here
 	doing   sync.WaitGroup
 	lanes   chan struct{} // bounds commands under way
@@ -88,13 +107,14 @@ type Steer struct {
 	events  events
 	counts  counts
 
-	bell chan struct{}
+	rung chan struct{} // of Run, where it is the one to be woken
 
 	fetchMu sync.Mutex
 	fetches map[fetch]*fetching
 
 	inboxMu sync.Mutex
 	inbox   inbox
+	spare   inbox                     // the loop's: what a turn goes through, empty in between
 	cold    map[functions.Name]string // cold starts under way, by function: what Wake answers
 
 	watchMu  sync.Mutex
@@ -114,17 +134,31 @@ const (
 
 // inbox is news since the last turn, one entry per subject.
 type inbox struct {
-	wakes   map[functions.Name]wake
-	nudges  map[functions.Name]struct{}
-	beats   map[string]beat
-	asks    map[string]ask // by replica
-	loaded  map[string]outcome
-	ended   map[string]outcome
-	stops   map[functions.Name]struct{}
-	uses    map[fetch]struct{}
-	wanted  map[functions.Name]struct{} // adapters, ahead of any request
-	awake   map[string]outcome          // sleeps and rises refused
+	wakes   pile[functions.Name, wake]
+	nudges  pile[functions.Name, struct{}]
+	beats   pile[string, beat]
+	asks    pile[string, ask] // by replica
+	loaded  pile[string, outcome]
+	ended   pile[string, outcome]
+	stops   pile[functions.Name, struct{}]
+	uses    pile[fetch, struct{}]
+	wanted  pile[functions.Name, struct{}] // adapters, ahead of any request
+	awake   pile[string, outcome]          // sleeps and rises refused
 	changed bool
+}
+
+func (in *inbox) clear() {
+	in.wakes.clear()
+	in.nudges.clear()
+	in.beats.clear()
+	in.asks.clear()
+	in.loaded.clear()
+	in.ended.clear()
+	in.stops.clear()
+	in.uses.clear()
+	in.wanted.clear()
+	in.awake.clear()
+	in.changed = false
 }
 
 type wake struct {
@@ -156,9 +190,8 @@ type outcome struct {
 func New(o Options) *Steer {
 	s := &Steer{
 		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
-		policy: o.Policy, hooks: o.Hooks, log: o.Log,
-		began:  time.Now().Add(-time.Millisecond), // Instant 0 means never
-		bell:   make(chan struct{}, 1),
+		policy: o.Policy, hooks: o.Hooks, log: o.Log, clock: o.Now, newID: o.NewID, carry: o.Do, bell: o.Ring,
+		rung:   make(chan struct{}, 1),
 		cold:   map[functions.Name]string{},
 		lanes:  make(chan struct{}, lanesWide),
 		counts: newCounts(),
@@ -169,6 +202,16 @@ func New(o Options) *Steer {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	if s.newID == nil {
+		s.newID = randomID
+	}
+	if s.bell == nil {
+		s.bell = s.wakeRun
+	}
+	s.began = s.clock().Add(-time.Millisecond) // Instant 0 means never
 	s.world = newWorld()
 	return s
 }
@@ -199,17 +242,17 @@ func (s *Steer) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.bell:
+		case <-s.rung:
 		case <-t.C:
 		case <-timer.C:
 		}
-		if next := s.turn(commands); next > 0 {
+		if next := s.Turn(commands); next > 0 {
 			timer.Reset(next)
 		}
 	}
 }
 
-func (s *Steer) now() schedule.Instant { return time.Since(s.began) }
+func (s *Steer) now() schedule.Instant { return s.clock().Sub(s.began) }
 
 // instant of a moment another room noted. Both carry monotonic readings.
 func (s *Steer) instant(t time.Time) schedule.Instant {
@@ -219,9 +262,11 @@ func (s *Steer) instant(t time.Time) schedule.Instant {
 	return max(t.Sub(s.began), 1)
 }
 
-func (s *Steer) ring() {
+func (s *Steer) ring() { s.bell() }
+
+func (s *Steer) wakeRun() {
 	select {
-	case s.bell <- struct{}{}:
+	case s.rung <- struct{}{}:
 	default:
 	}
 }
@@ -254,7 +299,7 @@ func (s *Steer) WakeFor(name functions.Name, lease time.Duration) string {
 	s.mu.Unlock()
 	if name.Adapter != "" {
 		s.inboxMu.Lock()
-		put(&s.inbox.wanted, name, struct{}{})
+		s.inbox.wanted.put(name, struct{}{})
 		s.inboxMu.Unlock()
 	}
 	id := s.wake(name, 0, lease)
@@ -269,16 +314,16 @@ func (s *Steer) wake(name functions.Name, retry, held time.Duration) string {
 	s.inboxMu.Lock()
 	id, ok := s.cold[name]
 	if !ok {
-		id = newID("cs")
+		id = s.newID("cs")
 		s.cold[name] = id
 	}
-	w, asked := s.inbox.wakes[name]
+	w, asked := s.inbox.wakes.get(name)
 	if !asked {
-		w = wake{id: id, at: time.Now()}
+		w = wake{id: id, at: s.clock()}
 	}
 	w.retry, w.held = max(w.retry, retry), max(w.held, held)
 	w.once = w.once || retry == 0
-	put(&s.inbox.wakes, name, w)
+	s.inbox.wakes.put(name, w)
 	s.inboxMu.Unlock()
 	s.ring()
 	return id
@@ -288,7 +333,7 @@ func (s *Steer) wake(name functions.Name, retry, held time.Duration) string {
 // replicas, or nobody waits any more.
 func (s *Steer) Nudge(name functions.Name) {
 	s.inboxMu.Lock()
-	put(&s.inbox.nudges, name.Base(), struct{}{})
+	s.inbox.nudges.put(name.Base(), struct{}{})
 	s.inboxMu.Unlock()
 	s.ring()
 }
@@ -296,7 +341,7 @@ func (s *Steer) Nudge(name functions.Name) {
 // Ask says that a replica broke on the data path: its agent is told to look.
 func (s *Steer) Ask(name functions.Name, replica, problem string) {
 	s.inboxMu.Lock()
-	put(&s.inbox.asks, replica, ask{name.Base(), problem})
+	s.inbox.asks.put(replica, ask{name.Base(), problem})
 	s.inboxMu.Unlock()
 	s.ring()
 }
@@ -304,7 +349,7 @@ func (s *Steer) Ask(name functions.Name, replica, problem string) {
 // Heartbeat is what an agent says of itself, and how to command it.
 func (s *Steer) Heartbeat(hb functions.Heartbeat, node Node) {
 	s.inboxMu.Lock()
-	put(&s.inbox.beats, hb.AgentID, beat{hb, node, time.Now()})
+	s.inbox.beats.put(hb.AgentID, beat{hb, node, s.clock()})
 	s.inboxMu.Unlock()
 	s.ring()
 }
@@ -321,13 +366,13 @@ func (s *Steer) Changed() {
 // once where its minimum says so.
 func (s *Steer) Stop(name functions.Name) {
 	s.inboxMu.Lock()
-	put(&s.inbox.stops, name.Base(), struct{}{})
+	s.inbox.stops.put(name.Base(), struct{}{})
 	s.inboxMu.Unlock()
 	s.ring()
 }
 
-// newID is a DNS label that begins as prefix, which is one too.
-func newID(prefix string) string {
+// randomID is a DNS label that begins as prefix, which is one too.
+func randomID(prefix string) string {
 	var b [6]byte
 	rand.Read(b[:])
 	if len(prefix) > 50 {
@@ -342,6 +387,10 @@ func (s *Steer) command(ctx context.Context, f func(ctx context.Context)) {
 }
 
 func (s *Steer) within(ctx context.Context, limit time.Duration, f func(ctx context.Context)) {
+	if s.carry != nil {
+		s.carry(limit, f)
+		return
+	}
 	s.doing.Go(func() {
 		select {
 		case s.lanes <- struct{}{}:
@@ -356,11 +405,11 @@ func (s *Steer) within(ctx context.Context, limit time.Duration, f func(ctx cont
 }
 
 func (s *Steer) load(ctx context.Context, id string, n *node, req functions.LoadRequest) {
-	to := n.to
+	to, node := n.to, n.id
 	s.command(ctx, func(ctx context.Context) {
 		_, err := to.Load(ctx, req)
 		s.inboxMu.Lock()
-		put(&s.inbox.loaded, id, outcome{n.id, time.Now(), err})
+		s.inbox.loaded.put(id, outcome{node, s.clock(), err})
 		s.inboxMu.Unlock()
 		s.ring()
 	})
@@ -375,7 +424,7 @@ func (s *Steer) unload(ctx context.Context, n *node, req functions.UnloadRequest
 			s.log.Warn("unload refused", "replica", req.ID, "node", node, "error", err)
 		}
 		s.inboxMu.Lock()
-		put(&s.inbox.ended, req.ID, outcome{node, time.Now(), err})
+		s.inbox.ended.put(req.ID, outcome{node, s.clock(), err})
 		s.inboxMu.Unlock()
 		s.ring()
 	})

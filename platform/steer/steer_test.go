@@ -562,7 +562,7 @@ func TestRefusedByAll(t *testing.T) {
 		if told := r.d.failed[fname(long)]; !strings.Contains(told, "bad request") {
 			t.Fatalf("waiters were told %q", told)
 		}
-		if id := newID(long); !functions.IsLabel(id) || !functions.IsLabel(newID(strings.Repeat("x", 49)+"-y")) {
+		if id := randomID(long); !functions.IsLabel(id) || !functions.IsLabel(randomID(strings.Repeat("x", 49)+"-y")) {
 			t.Errorf("%s is no label", id)
 		}
 		bad.mu.Lock()

@@ -61,7 +61,7 @@ func (s *Steer) coldID(name functions.Name) string {
 	if id, ok := s.cold[name]; ok && s.colds.byID[id] == nil {
 		return id
 	}
-	id := newID("cs")
+	id := s.newID("cs")
 	s.cold[name] = id
 	return id
 }
@@ -237,9 +237,9 @@ func (s *Steer) eta(c *cold, now schedule.Instant) time.Duration {
 // aside is a cold start of a further replica: it is in the books, but Wake and
 // the function's picture do not tell of it.
 func (s *Steer) aside(f *fn) *cold {
-	at := time.Now()
+	at := s.clock()
 	c := &cold{fn: f, began: s.instant(at), Timeline: functions.Timeline{
-		ID: newID("cs"), Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
+		ID: s.newID("cs"), Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
 	}}
 	s.colds.add(c)
 	return c

@@ -24,19 +24,23 @@ const (
 	repeatFor   = 10 * time.Second // an unload that had no effect is sent again
 )
 
-// turn takes the news, publishes what changed, decides and acts. It returns
-// when it wants to be called again at the latest.
-func (s *Steer) turn(ctx context.Context) time.Duration {
+// Turn takes the news, publishes what changed, decides and acts, in the caller's
+// goroutine. It returns when it wants to be called again at the latest; 0: at the
+// next tick, of which there is one a second. Run calls it; only who has given
+// Options.Ring calls it himself, and then not Run. ctx is that of the commands it
+// gives, where Options.Do does not carry them out.
+func (s *Steer) Turn(ctx context.Context) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inboxMu.Lock()
-	in := s.inbox
-	s.inbox = inbox{}
+	s.inbox, s.spare = s.spare, s.inbox
 	s.inboxMu.Unlock()
+	in := &s.spare
+	defer in.clear()
 
-	now := s.now()
+	now := max(s.now(), s.last) // a clock that is set back stands still
 	if gap := now - s.last; s.last > 0 && gap > stoodStill {
-		for _, n := range s.nodes {
+		for _, n := range s.sched.Nodes {
 			n.Seen += gap - tick
 		}
 	}
@@ -46,53 +50,55 @@ func (s *Steer) turn(ctx context.Context) time.Duration {
 	if in.changed || s.shrunk > 0 {
 		s.readCatalog(now)
 	}
-	for _, b := range in.beats {
-		s.hear(ctx, b, now)
+	for i := range in.beats.list {
+		s.hear(ctx, in.beats.list[i].val, now)
 	}
 	// Whoever became READY or failed is told before anything else is done.
 	s.flush()
 
-	for id, o := range in.loaded {
-		s.onLoaded(ctx, id, o)
+	for _, x := range in.loaded.list {
+		s.onLoaded(ctx, x.key, x.val, now)
 	}
-	for id, o := range in.ended {
-		if r := s.reps[id]; r != nil {
-			s.again[r] = now + tick
-			if o.err == nil {
-				s.again[r] = now + repeatFor // it should be gone by then
+	for _, x := range in.ended.list {
+		if r := s.reps[x.key]; r != nil {
+			r.again = now + tick
+			if x.val.err == nil {
+				r.again = now + repeatFor // it should be gone by then
 			}
+			s.again.add(r)
 		}
 	}
-	for r, at := range s.again {
-		if now >= at || s.reps[r.id] != r {
+	s.again.each(func(r *rep) {
+		if now >= r.again || s.reps[r.id] != r {
 			r.unloading, r.calledOff = false, false
-			delete(s.again, r)
+			s.again.drop(r)
 		}
+	})
+	for _, x := range in.asks.list {
+		s.verify(ctx, x.key, x.val)
 	}
-	for id, a := range in.asks {
-		s.verify(ctx, id, a)
-	}
-	for u := range in.uses {
+	for _, x := range in.uses.list {
+		u := x.key
 		s.command(ctx, func(ctx context.Context) { s.askAdapter(ctx, u.replica, u.adapter) })
 	}
-	for name := range in.wanted {
-		put(&s.wanted, name, struct{}{})
+	for _, x := range in.wanted.list {
+		s.wanted.add(x.key)
 	}
-	for id, o := range in.awake {
-		if r := s.reps[id]; r != nil && !r.stopping {
-			s.sleepless(r, o.err.Error())
+	for _, x := range in.awake.list {
+		if r := s.reps[x.key]; r != nil && !r.stopping {
+			s.sleepless(r, x.val.err.Error(), now)
 		}
 	}
-	for name := range in.stops {
-		s.stopAll(name, now)
+	for _, x := range in.stops.list {
+		s.stopAll(x.key, now)
 	}
-	for name, w := range in.wakes {
-		s.onWake(name, w, now)
+	for _, x := range in.wakes.list {
+		s.onWake(x.key, x.val, now)
 	}
 	s.ahead(ctx)
 	s.demand(now)
-	for name := range in.nudges {
-		if f := s.fns[name]; f != nil && f.Active+f.Queued == 0 {
+	for _, x := range in.nudges.list {
+		if f := s.fns[x.key]; f != nil && f.Active+f.Queued == 0 {
 			f.retry = 0
 		}
 	}
@@ -101,16 +107,24 @@ func (s *Steer) turn(ctx context.Context) time.Duration {
 		s.showed = now
 		for _, f := range s.list {
 			if f.cold != nil && !f.cold.over {
-				s.dirty[f] = struct{}{}
+				s.soil(f)
 			}
 		}
 	}
 	s.flush()
-	again := s.lull(ctx)
-	if (s.drain(ctx) || again) && (next == 0 || next > drainLook) {
+	again := s.lull(ctx, now)
+	if (s.drain(ctx, now) || again) && (next == 0 || next > drainLook) {
 		next = drainLook
 	}
 	return next
+}
+
+// soil notes that the picture of f has changed.
+func (s *Steer) soil(f *fn) {
+	if !f.soiled {
+		f.soiled = true
+		s.dirty = append(s.dirty, f)
+	}
 }
 
 // flush publishes every function that changed.
@@ -125,12 +139,14 @@ func (s *Steer) flush() {
 		return
 	}
 	out := make([]route.Function, 0, len(s.dirty))
-	for f := range s.dirty {
+	for _, f := range s.dirty {
+		f.soiled = false
 		if !f.Gone {
 			out = append(out, s.picture(f))
 		}
-		delete(s.dirty, f)
 	}
+	clear(s.dirty)
+	s.dirty = s.dirty[:0]
 	if len(out) > 0 {
 		s.path.Publish(out...)
 		s.tellWatchers()
@@ -146,12 +162,12 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		next[m.FullName()] = m
 	}
 	missing, known := 0, 0
-	for name, f := range s.fns {
+	for _, f := range s.list {
 		if f.Gone {
 			continue
 		}
 		known++
-		if next[name] == nil {
+		if next[f.Name] == nil {
 			missing++
 		}
 	}
@@ -165,7 +181,11 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		}
 	}
 	s.shrunk, s.loaded = 0, true
-	for name, m := range next {
+	for _, m := range models {
+		name := m.FullName()
+		if next[name] != m {
+			continue // of two that are called alike the later
+		}
 		f := s.fns[name]
 		if f == nil {
 			f = &fn{}
@@ -181,16 +201,16 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 			f.failures, f.deaths, f.refused, f.failure, f.RetryAt, f.blocked = 0, 0, 0, nil, 0, nil
 			f.history.forget()
 		}
-		s.dirty[f] = struct{}{}
+		s.soil(f)
 	}
-	for name, f := range s.fns {
-		if next[name] != nil || f.Gone {
+	for _, f := range s.list {
+		if next[f.Name] != nil || f.Gone {
 			continue
 		}
 		f.Gone = true
 		f.retry, f.held, f.once = 0, 0, false
-		s.path.Remove(name)
-		s.event("removed", name, "", "", "", "")
+		s.path.Remove(f.Name)
+		s.event("removed", f.Name, "", "", "", "")
 	}
 	s.sched.Teams = map[string]schedule.Team{}
 	for _, t := range s.catalog.Teams() {
@@ -205,8 +225,7 @@ func (s *Steer) bury() {
 		if f.Gone && len(f.reps) == 0 {
 			s.finish(f.cold, functions.Unloaded, "removed")
 			delete(s.fns, f.Name)
-			delete(s.dirty, f)
-			delete(s.busy, f)
+			s.busy.drop(f)
 			gone = true
 		}
 	}
@@ -254,19 +273,19 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 	} else if n.Avoid == math.MaxInt64 {
 		n.Avoid = 0
 	}
-	listed := make(map[string]bool, len(hb.Models))
+	n.beats++
 	for i := range hb.Models {
 		st := hb.Models[i]
-		listed[st.ID] = true
 		if r := s.reps[st.ID]; r != nil && r.node == n.id {
+			r.listed = n.beats
 			s.update(ctx, r, st, now)
 			continue
 		}
 		s.stranger(ctx, n, st, now)
 	}
 	heard := s.instant(b.at)
-	for _, r := range s.reps {
-		if r.node == n.id && !listed[r.id] && (r.seen || r.accepted > 0 && heard-r.accepted > 2*time.Second) {
+	for i := len(n.reps) - 1; i >= 0; i-- { // gone takes the one it is at out
+		if r := n.reps[i]; r.listed != n.beats && (r.seen || r.accepted > 0 && heard-r.accepted > 2*time.Second) {
 			s.gone(r, "vanished")
 		}
 	}
@@ -302,8 +321,8 @@ func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatu
 		}
 		r.recipe = recipe(*st.Spec, dir)
 	}
-	s.reps[r.id] = r
-	f.reps = append(f.reps, r)
+	r.listed = n.beats
+	s.enlist(r, n)
 	s.event("adopted", name, r.id, n.id, string(st.State), "")
 	s.update(ctx, r, st, now)
 }
@@ -312,7 +331,7 @@ func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatu
 func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, now schedule.Instant) {
 	f, before := r.fn, r.status.State
 	if !slices.Equal(r.status.Adapters, st.Adapters) {
-		s.dirty[f] = struct{}{}
+		s.soil(f)
 	}
 	r.status, r.seen = st, true
 	if r.accepted == 0 {
@@ -334,7 +353,7 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 			}
 			f.failures, f.failure = 0, nil
 			f.retry, f.once = 0, false // from now on its idle time holds it
-			s.dirty[f] = struct{}{}
+			s.soil(f)
 			if r.cold != nil {
 				// Waiters first; the books are kept after.
 				s.path.Publish(s.picture(f))
@@ -354,19 +373,30 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 		r.readyAt = 0
 	}
 	if before != st.State || r.cold != nil && !r.cold.over {
-		s.dirty[f] = struct{}{}
+		s.soil(f)
 	}
+}
+
+// enlist enters a new replica in the books.
+func (s *Steer) enlist(r *rep, n *node) {
+	s.reps[r.id] = r
+	r.fn.reps = append(r.fn.reps, r)
+	n.reps = append(n.reps, r)
 }
 
 // gone forgets a replica whose room is free.
 func (s *Steer) gone(r *rep, why string) {
 	f := r.fn
 	delete(s.reps, r.id)
-	delete(s.drains, r)
-	delete(s.sinks, r)
-	delete(s.again, r)
+	s.drains.drop(r)
+	s.sinks.drop(r)
+	s.again.drop(r)
+	s.rising.drop(r)
+	if n := s.nodes[r.node]; n != nil {
+		n.reps = slices.DeleteFunc(n.reps, func(x *rep) bool { return x == r })
+	}
 	f.reps = slices.DeleteFunc(f.reps, func(x *rep) bool { return x == r })
-	s.dirty[f] = struct{}{}
+	s.soil(f)
 	s.event("ended", f.Name, r.id, r.node, why, "")
 	c := r.cold
 	if c == nil || c.over {
@@ -433,13 +463,13 @@ func (s *Steer) pause(f *fn, cause string, pause time.Duration, now schedule.Ins
 		return
 	}
 	f.RetryAt = now + pause
-	f.failure = &route.Failure{Reason: cause, At: time.Now(), Until: time.Now().Add(pause)}
+	f.failure = &route.Failure{Reason: cause, At: s.clock(), Until: s.clock().Add(pause)}
 	f.retry, f.once = 0, false
-	s.dirty[f] = struct{}{}
+	s.soil(f)
 }
 
 // onLoaded is the answer to a load.
-func (s *Steer) onLoaded(ctx context.Context, id string, o outcome) {
+func (s *Steer) onLoaded(ctx context.Context, id string, o outcome, now schedule.Instant) {
 	r := s.reps[id]
 	if r == nil || r.node != o.node {
 		return
@@ -460,7 +490,7 @@ func (s *Steer) onLoaded(ctx context.Context, id string, o outcome) {
 	}
 	s.event("load_refused", r.fn.Name, r.id, r.node, "", o.err.Error())
 	if n != nil {
-		n.Avoid = s.now() + nodePause
+		n.Avoid = now + nodePause
 		if errors.Is(o.err, functions.ErrStaleEpoch) {
 			n.stale, n.Avoid = true, math.MaxInt64
 		} else {
@@ -473,7 +503,7 @@ func (s *Steer) onLoaded(ctx context.Context, id string, o outcome) {
 	f := r.fn
 	if f.refused++; f.refused >= refusals {
 		f.failures++
-		s.pause(f, "no agent takes it: "+o.err.Error(), schedule.Backoff(f.failures), s.now())
+		s.pause(f, "no agent takes it: "+o.err.Error(), schedule.Backoff(f.failures), now)
 		s.finish(r.cold, functions.Failed, o.err.Error())
 	}
 	s.gone(r, "load_refused")
@@ -510,8 +540,8 @@ func (s *Steer) stopAll(name functions.Name, now schedule.Instant) {
 func (s *Steer) stop(r *rep, drain time.Duration, reason, whom string, now schedule.Instant) {
 	r.stopping, r.reason = true, reason
 	r.drainEnd = now + drain
-	s.drains[r] = struct{}{}
-	s.dirty[r.fn] = struct{}{}
+	s.drains.add(r)
+	s.soil(r.fn)
 	s.event("stop", r.fn.Name, r.id, r.node, reason, whom)
 	s.counts.evictions.WithLabelValues(reason).Inc()
 }
@@ -552,7 +582,7 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 			break
 		}
 	}
-	s.dirty[f] = struct{}{}
+	s.soil(f)
 }
 
 // demand reads what is asked of each function.
@@ -565,7 +595,7 @@ func (s *Steer) demand(now schedule.Instant) {
 		if f.turn != s.turns {
 			f.turn = s.turns
 			f.Active, f.Queued, f.Oldest = 0, 0, 0
-			s.busy[f] = struct{}{}
+			s.busy.add(f)
 		}
 		f.Active += d.Active
 		f.Queued += d.Queued
@@ -577,7 +607,7 @@ func (s *Steer) demand(now schedule.Instant) {
 		f.LastEnd = max(f.LastEnd, min(s.instant(d.LastEnd), now))
 		return true
 	})
-	for f := range s.busy {
+	s.busy.each(func(f *fn) {
 		if f.turn != s.turns {
 			if f.Active > 0 {
 				f.LastEnd = max(f.LastEnd, now)
@@ -586,9 +616,9 @@ func (s *Steer) demand(now schedule.Instant) {
 		}
 		f.Average = f.average.Observe(now, f.Active+f.Queued)
 		if f.Active+f.Queued == 0 && f.Average == 0 {
-			delete(s.busy, f)
+			s.busy.drop(f)
 		}
-	}
+	})
 }
 
 // decide asks the core and does what it says.
@@ -614,15 +644,15 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration 
 		case !ok && f.blocked == nil:
 		case !ok:
 			f.blocked = nil
-			s.dirty[f] = struct{}{}
+			s.soil(f)
 		case f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message:
 			f.blocked = &route.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA}
-			s.dirty[f] = struct{}{}
+			s.soil(f)
 			s.event("blocked", f.Name, "", "", v.Code, v.Message)
 		}
 		if c := f.cold; c != nil && !c.over && !slices.ContainsFunc(f.reps, func(r *rep) bool { return !r.asleep() }) && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
 			s.finish(c, functions.Unloaded, "called_off")
-			s.dirty[f] = struct{}{}
+			s.soil(f)
 		}
 	}
 	s.bury()
@@ -653,7 +683,7 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 			return
 		}
 		r.calledOff, r.reason = true, a.Reason
-		s.dirty[r.fn] = struct{}{}
+		s.soil(r.fn)
 		s.event("call_off", r.fn.Name, r.id, r.node, a.Reason, "")
 		s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: functions.ReasonCalledOff})
 	case schedule.Lose:
@@ -667,10 +697,8 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 		}
 		s.sched.Nodes = slices.DeleteFunc(s.sched.Nodes, func(x *schedule.Node) bool { return x == n.Node })
 		s.event("node_lost", functions.Name{}, "", a.Node, a.Reason, "")
-		for _, r := range s.reps {
-			if r.node == a.Node {
-				s.gone(r, "node_lost")
-			}
+		for _, r := range n.reps {
+			s.gone(r, "node_lost")
 		}
 	}
 }
@@ -680,12 +708,12 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 	if f == nil || n == nil {
 		return
 	}
-	r := &rep{id: newID(f.Name.Name), fn: f, node: n.id, recipe: f.recipe, take: f.Resources, gpus: a.GPUs, asked: now}
+	r := &rep{id: s.newID(f.Name.Name), fn: f, node: n.id, recipe: f.recipe, take: f.Resources, gpus: a.GPUs, asked: now}
 	r.status = functions.ReplicaStatus{ID: r.id, Team: f.Name.Team, Model: f.Name.Name, State: functions.Downloading, Percent: -1}
 	c := f.cold
 	if c == nil || c.over {
 		if zero := !slices.ContainsFunc(f.reps, func(r *rep) bool { return r.readyAt > 0 && !r.stopping }); zero {
-			c = s.begin(f, "", time.Now())
+			c = s.begin(f, "", s.clock())
 		} else { // one more beside those that serve: a cold start nobody asked by name
 			c = s.aside(f)
 		}
@@ -700,10 +728,9 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 		c.Tier = functions.TierNVMe
 	}
 	r.cold = c
-	s.reps[r.id] = r
-	f.reps = append(f.reps, r)
+	s.enlist(r, n)
 	f.failure = nil
-	s.dirty[f] = struct{}{}
+	s.soil(f)
 	s.event("start", f.Name, r.id, r.node, a.Reason, "")
 	s.load(ctx, r.id, n, functions.LoadRequest{
 		ID: r.id, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: f.model.Dir, Epoch: s.epoch, GPUs: a.GPUs,
@@ -712,9 +739,8 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 
 // drain unloads what has left the routes and has nothing in flight, or whose
 // time is over. It reports whether it must look again soon.
-func (s *Steer) drain(ctx context.Context) (again bool) {
-	now := s.now()
-	for r := range s.drains {
+func (s *Steer) drain(ctx context.Context, now schedule.Instant) (again bool) {
+	for _, r := range s.drains.list {
 		if r.unloading {
 			continue
 		}

@@ -22,12 +22,13 @@ type world struct {
 	nodes   map[string]*node
 	reps    map[string]*rep
 	orphans map[string]schedule.Instant // unknown replicas, since when
-	dirty   map[*fn]struct{}
-	busy    map[*fn]struct{} // functions that had demand in the last turn
-	drains  map[*rep]struct{}
-	again   map[*rep]schedule.Instant   // when to repeat an unload
-	wanted  map[functions.Name]struct{} // adapters to be loaded ahead
-	sinks   map[*rep]struct{}           // to be sent to sleep
+	dirty   []*fn                       // pictures that changed
+	busy    crowd[*fn]                  // functions that had demand in the last turn
+	drains  crowd[*rep]
+	again   crowd[*rep]           // an unload is to be repeated
+	wanted  crowd[functions.Name] // adapters to be loaded ahead
+	sinks   crowd[*rep]           // to be sent to sleep
+	rising  crowd[*rep]           // told to wake
 	colds   coldStarts
 
 	last   schedule.Instant // of the last turn
@@ -40,8 +41,7 @@ type world struct {
 func newWorld() world {
 	return world{
 		fns: map[functions.Name]*fn{}, nodes: map[string]*node{}, reps: map[string]*rep{},
-		orphans: map[string]schedule.Instant{}, dirty: map[*fn]struct{}{}, busy: map[*fn]struct{}{},
-		drains: map[*rep]struct{}{}, sinks: map[*rep]struct{}{}, again: map[*rep]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
+		orphans: map[string]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
 	}
 }
 
@@ -63,6 +63,7 @@ type fn struct {
 	retry    schedule.Instant // lease of wakes, until nobody waits
 	held     schedule.Instant // lease somebody took
 	once     bool             // somebody wants it READY once, waiting or not
+	soiled   bool             // its picture is to be published
 }
 
 // node is an agent in the loop.
@@ -74,6 +75,8 @@ type node struct {
 	at     time.Time
 	stale  bool // it refuses us: a newer server has spoken
 	source map[string]functions.Tier
+	reps   []*rep // that are, or are to be, on it
+	beats  uint64 // heard of it
 }
 
 // rep is a replica in the loop, from the decision to start it.
@@ -90,6 +93,7 @@ type rep struct {
 	asked    schedule.Instant // the load was sent
 	accepted schedule.Instant // the agent took it
 	seen     bool             // in a heartbeat
+	listed   uint64           // the last heartbeat of its node that told of it
 	readyAt  schedule.Instant
 
 	stopping  bool
@@ -97,6 +101,7 @@ type rep struct {
 	drainEnd  schedule.Instant
 	unloading bool
 	calledOff bool
+	again     schedule.Instant // when an unload that had no effect is repeated
 	nap       nap
 }
 
@@ -278,7 +283,7 @@ func (s *Steer) atHand(f *fn) bool {
 	if f.Machine != "" || f.Source == "" {
 		return true
 	}
-	for _, n := range s.nodes {
+	for _, n := range s.sched.Nodes {
 		if n.Cached[f.Source] {
 			return true
 		}

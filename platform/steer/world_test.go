@@ -176,15 +176,15 @@ func TestStoodStill(t *testing.T) {
 		h := newHost("a", 1)
 		s.Changed()
 		s.Heartbeat(functions.Heartbeat{AgentID: "a", URL: "http://a:1"}, h)
-		s.turn(context.Background())
+		s.Turn(context.Background())
 		time.Sleep(time.Hour) // nobody calls turn
-		s.turn(context.Background())
+		s.Turn(context.Background())
 		if len(s.Nodes()) != 1 || len(d.cut) != 0 {
 			t.Fatal("its agents were lost by its own sleep")
 		}
 		for range 10 {
 			time.Sleep(time.Second)
-			s.turn(context.Background())
+			s.Turn(context.Background())
 		}
 		if len(s.Nodes()) != 0 {
 			t.Fatal("a silent agent is not lost")
