@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"iter"
 	"math"
 	"slices"
 
@@ -49,8 +50,7 @@ type decision struct {
 	pledged map[string]int // of those, room that must still be freed: nobody holds it yet
 	claimed map[string]int // shares of a team's maximum that wait for one of its own to leave
 	needy   []need
-	victims []victim // idle ones, least recently used first
-	busy    []victim // those that have had their turn, longest first
+	offered bool // the rooms list what may make way
 	actions []Action
 	blocked map[functions.Name]Verdict
 	young   bool // something that may be evicted soon has not stayed its residency
@@ -68,7 +68,41 @@ type victim struct {
 	r    *Replica
 	room int
 	used Instant // last use
-	gone bool
+}
+
+// alive functions have replicas, or somebody wants some.
+func (d *decision) alive() iter.Seq[*Function] {
+	return func(yield func(*Function) bool) {
+		for _, f := range d.world.Functions {
+			if !f.resting(d.now) && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// collect has the rooms list what may make way.
+func (d *decision) collect() {
+	if d.offered {
+		return
+	}
+	d.offered = true
+	var idle, busy []victim
+	for f := range d.alive() {
+		idle, busy = d.offer(f, idle[:0], busy[:0])
+		for _, v := range idle {
+			m := &d.rooms[v.room]
+			m.idle = append(m.idle, v)
+		}
+		for _, v := range busy {
+			m := &d.rooms[v.room]
+			m.busy = append(m.busy, v)
+		}
+	}
+	for i := range d.rooms {
+		slices.SortStableFunc(d.rooms[i].idle, sooner)
+		slices.SortStableFunc(d.rooms[i].busy, sooner)
+	}
 }
 
 func (d *decision) at(t Instant) {

@@ -7,63 +7,66 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// collect lists what may be evicted, and what has had its turn.
-func (d *decision) collect() {
-	if d.victims != nil {
-		return
+// offer says what of f may make way: idle replicas and sleepers, and busy ones
+// that have had their turn. It is asked when f is new or changed, and when a
+// moment it named with d.at has come; so it looks at f, its nodes and the time,
+// and at nothing that the plan has promised or told so far (that is for may).
+func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) {
+	if len(f.Replicas) == 0 || f.Gone {
+		return idle, busy
 	}
-	d.victims = []victim{}
-	for _, f := range d.world.Functions {
-		if len(f.Replicas) == 0 || f.Gone || f.Lease > d.now {
+	if f.Lease > d.now {
+		d.at(f.Lease)
+		return idle, busy
+	}
+	ready := 0
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		if r.State == functions.Ready && !r.Stopping && !r.Sinking {
+			ready++
+		}
+		// A sleeper has host memory to give, and is never in use.
+		if at, ok := d.index[r.Node]; ok && r.asleep() && !r.Stopping && f.Queued == 0 {
+			idle = append(idle, victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)})
+		}
+	}
+	spare := ready - f.Scale.Min
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		at, ok := d.index[r.Node]
+		if !ok || r.State != functions.Ready || r.Stopping || r.Sinking || spare <= 0 {
 			continue
 		}
-		ready := 0
-		for i := range f.Replicas {
-			r := &f.Replicas[i]
-			if r.State == functions.Ready && !r.Stopping && !r.Sinking {
-				ready++
-			}
-			// A sleeper has host memory to give, and is never in use.
-			if at, ok := d.index[r.Node]; ok && r.asleep() && !r.Stopping && f.Queued == 0 && !d.told(r) {
-				d.victims = append(d.victims, victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)})
-			}
-		}
-		spare := ready - f.Scale.Min
-		for i := range f.Replicas {
-			r := &f.Replicas[i]
-			at, ok := d.index[r.Node]
-			if !ok || r.State != functions.Ready || r.Stopping || r.Sinking || spare <= 0 || d.told(r) {
+		v := victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)}
+		if r.InFlight > 0 || f.Queued > 0 {
+			if end := r.ReadyAt + d.policy.Turn; end > d.now {
+				d.at(end)
 				continue
 			}
-			v := victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)}
-			if r.InFlight > 0 || f.Queued > 0 {
-				if end := r.ReadyAt + d.policy.Turn; end > d.now {
-					d.at(end)
-					continue
-				}
-				v.used = r.ReadyAt
-				d.busy = append(d.busy, v)
-				spare--
-				continue
-			}
-			if stay := r.ReadyAt + d.policy.Residency; stay > d.now {
-				d.at(stay)
-				d.young = true
-				continue
-			}
-			d.victims = append(d.victims, v)
+			v.used = r.ReadyAt
+			busy = append(busy, v)
 			spare--
+			continue
 		}
+		if stay := r.ReadyAt + d.policy.Residency; stay > d.now {
+			d.at(stay)
+			d.young = true
+			continue
+		}
+		idle = append(idle, v)
+		spare--
 	}
-	byUse := func(a, b victim) int { return cmp.Compare(a.used, b.used) }
-	slices.SortStableFunc(d.victims, byUse)
-	slices.SortStableFunc(d.busy, byUse)
+	return idle, busy
 }
+
+// sooner orders victims: who goes first. Those that are alike stay in the order
+// of their functions.
+func sooner(a, b victim) int { return cmp.Compare(a.used, b.used) }
 
 // may reports whether v may make way for f, when taken GPUs of its team have
 // been chosen already.
 func (d *decision) may(v *victim, f *Function, taken int) bool {
-	if v.gone || v.f == f || v.r.asleep() && d.told(v.r) {
+	if v.f == f || d.told(v.r) {
 		return false
 	}
 	owner, borrower := v.f.Name.Team, f.Name.Team
@@ -76,20 +79,26 @@ func (d *decision) may(v *victim, f *Function, taken int) bool {
 	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Take.GPUs >= d.world.Teams[owner].Guaranteed
 }
 
-func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) *victim {
+func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *victim) {
 	d.collect()
-	for i := range d.victims {
-		if v := &d.victims[i]; ok(v) && d.may(v, f, 0) {
-			return v
+	for i := range d.rooms {
+		list := d.rooms[i].idle
+		for j := range list {
+			v := &list[j]
+			if first != nil && sooner(*v, *first) >= 0 {
+				break
+			}
+			if ok(v) && d.may(v, f, 0) {
+				first = v
+			}
 		}
 	}
-	return nil
+	return first
 }
 
 // evict has v leave for f: to sleep where only its GPUs are wanted and f, which
 // has not been given its room yet, still finds the host memory it needs.
 func (d *decision) evict(v *victim, f *Function, reason string, memory functions.Bytes) {
-	v.gone = true
 	drain := v.f.Drain
 	if reason == "turn" {
 		drain = d.policy.TurnDrain
@@ -103,39 +112,32 @@ func (d *decision) evict(v *victim, f *Function, reason string, memory functions
 	d.leaves(v.f, v.r)
 }
 
-// makeRoom takes from one node what f needs: from the node where the most
-// recently used of those who go is the longest unused.
-func (d *decision) makeRoom(f *Function, victims []victim, reason string) bool {
-	if len(victims) == 0 {
-		return false
-	}
+// makeRoom takes from one node what f needs, of the idle or of the busy there:
+// from the node where the most recently used of those who go is the longest
+// unused.
+func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
+	d.collect()
 	type choice struct {
 		room int
 		gone []int
-		last Instant
+		last victim
 	}
 	var best *choice
-	byRoom := map[int][]int{}
-	for i := range victims {
-		if !victims[i].gone {
-			byRoom[victims[i].room] = append(byRoom[victims[i].room], i)
-		}
-	}
 	for at := range d.rooms {
-		list := byRoom[at]
 		m := &d.rooms[at]
+		list := m.offers(busy)
 		if len(list) == 0 || !d.eligible(m, f) || !m.could(f.Resources) {
 			continue
 		}
-		if best != nil && victims[list[0]].used > best.last {
+		if best != nil && sooner(list[0], best.last) > 0 {
 			continue
 		}
 		trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
 		taken := map[string]int{}
 		var gone []int
 		fitted := false
-		for _, i := range list {
-			v := &victims[i]
+		for i := range list {
+			v := &list[i]
 			if !d.may(v, f, taken[v.f.Name.Team]) {
 				continue
 			}
@@ -153,7 +155,7 @@ func (d *decision) makeRoom(f *Function, victims []victim, reason string) bool {
 		// Those that turned out not to be in the way stay.
 		kept := gone[:0]
 		for j, i := range gone {
-			v := &victims[i]
+			v := &list[i]
 			res, gpus := v.r.takes()
 			trial.take(m.node, res, gpus)
 			if _, ok := trial.fit(m.node, f.Resources); ok && j < len(gone)-1 {
@@ -162,21 +164,19 @@ func (d *decision) makeRoom(f *Function, victims []victim, reason string) bool {
 			trial.give(m.node, res, gpus)
 			kept = append(kept, i)
 		}
-		c := &choice{room: at, gone: kept}
-		for _, i := range kept {
-			c.last = max(c.last, victims[i].used)
-		}
-		if best == nil || c.last < best.last || c.last == best.last && len(c.gone) < len(best.gone) {
+		c := &choice{room: at, gone: kept, last: list[kept[len(kept)-1]]}
+		if best == nil || sooner(c.last, best.last) < 0 || sooner(c.last, best.last) == 0 && len(c.gone) < len(best.gone) {
 			best = c
 		}
 	}
 	if best == nil {
 		return false
 	}
-	for _, i := range best.gone {
-		d.evict(&victims[i], f, reason, f.Resources.Memory)
-	}
 	m := &d.rooms[best.room]
+	list := m.offers(busy)
+	for _, i := range best.gone {
+		d.evict(&list[i], f, reason, f.Resources.Memory)
+	}
 	gpus, _ := m.soon.fit(m.node, f.Resources)
 	d.reserve(m, f, gpus)
 	return true

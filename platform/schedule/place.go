@@ -82,7 +82,7 @@ func (d *decision) place(n need) {
 		}
 	}
 	if z != nil && (!fits || f.ColdStart <= 0 || f.Rise+riseWait < f.ColdStart) {
-		if d.collect(); d.freeFor(f, z, d.victims, "evicted") {
+		if d.freeFor(f, z, false, "evicted") {
 			return // room is made; it rises when that has happened
 		}
 	}
@@ -109,14 +109,13 @@ func (d *decision) place(n need) {
 			return
 		}
 	}
-	d.collect()
-	if d.makeRoom(f, d.victims, "evicted") {
+	if d.makeRoom(f, false, "evicted") {
 		return
 	}
 	if d.policy.Turn > 0 && f.Queued > 0 && f.Oldest > 0 {
 		if due := f.Oldest + d.policy.Patience; due > d.now {
 			d.at(due)
-		} else if z != nil && d.freeFor(f, z, d.busy, "turn") || d.makeRoom(f, d.busy, "turn") {
+		} else if z != nil && d.freeFor(f, z, true, "turn") || d.makeRoom(f, true, "turn") {
 			return
 		}
 	}
@@ -171,7 +170,8 @@ func (d *decision) hold(f *Function, r *Replica) {
 
 // freeFor has victims leave that are on the GPUs of a sleeper. It reports
 // whether these GPUs will be free.
-func (d *decision) freeFor(f *Function, r *Replica, victims []victim, reason string) bool {
+func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bool {
+	d.collect()
 	m := &d.rooms[d.index[r.Node]]
 	if m.waiting && m.soon.holds(m.node, r.Take, r.GPUs) {
 		d.hold(f, r)
@@ -181,12 +181,13 @@ func (d *decision) freeFor(f *Function, r *Replica, victims []victim, reason str
 	trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
 	taken := map[string]int{}
 	var gone []int
-	for i := range victims {
-		v := &victims[i]
+	list := m.offers(busy)
+	for i := range list {
+		v := &list[i]
 		if trial.holds(m.node, r.Take, r.GPUs) {
 			break
 		}
-		if v.r.Node != r.Node || !d.may(v, f, taken[v.f.Name.Team]) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
+		if !d.may(v, f, taken[v.f.Name.Team]) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
 			continue
 		}
 		res, gpus := v.r.takes()
@@ -198,7 +199,7 @@ func (d *decision) freeFor(f *Function, r *Replica, victims []victim, reason str
 		return false
 	}
 	for _, i := range gone {
-		d.evict(&victims[i], f, reason, 0)
+		d.evict(&list[i], f, reason, 0)
 	}
 	d.hold(f, r)
 	d.pledged[f.Name.Team] += r.Take.GPUs

@@ -14,6 +14,15 @@ type room struct {
 	now     free
 	soon    free
 	waiting bool // something is stopping here
+
+	idle, busy []victim // what may make way, who goes first first; sleepers are among the idle
+}
+
+func (m *room) offers(busy bool) []victim {
+	if busy {
+		return m.busy
+	}
+	return m.idle
 }
 
 type free struct {
