@@ -31,10 +31,11 @@ const (
 
 // PrefetchRequest asks a node to bring a source into its store.
 type PrefetchRequest struct {
-	Source string `json:"source"`
-	Dir    string `json:"dir,omitempty"`    // folder of the model file, where the source is relative to it
-	Digest string `json:"digest,omitempty"` // that the checkpoint must have
-	Pin    bool   `json:"pin,omitempty"`
+	Source string   `json:"source"`
+	Dir    string   `json:"dir,omitempty"`    // folder of the model file, where the source is relative to it
+	Digest string   `json:"digest,omitempty"` // that the checkpoint must have
+	Files  []string `json:"files,omitempty"`  // patterns of files beside the list
+	Pin    bool     `json:"pin,omitempty"`
 }
 
 // StoreProgress is one line about something that takes a while in a store: a
@@ -52,6 +53,7 @@ type StoreProgress struct {
 	Digest  string      `json:"digest,omitempty"`
 	Path    string      `json:"path,omitempty"`     // of what is ready
 	InPlace bool        `json:"in_place,omitempty"` // a folder of this machine: nothing was copied
+	Note    string      `json:"note,omitempty"`     // for people: what of the source is not staged
 	Error   *StoreError `json:"error,omitempty"`    // of what failed
 }
 

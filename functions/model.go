@@ -48,9 +48,12 @@ const (
 // Engines in the order they are listed to people.
 var Engines = []Engine{EngineEmber, EngineVLLM, EngineSGLang, EngineLlamaCpp, EngineCommand}
 
-// ModelSpec is the spec of a model file. The defaults are those of Defaults.
+// ModelSpec is the spec of a model file. The defaults are those of Defaults. Files
+// are patterns of files of the source that are staged beside those that always
+// are (CheckPattern).
 type ModelSpec struct {
 	Source    string            `json:"source,omitempty"`
+	Files     []string          `json:"files,omitempty"`
 	Engine    Engine            `json:"engine,omitempty"`
 	Args      []string          `json:"args,omitempty"`
 	Env       map[string]string `json:"env,omitempty"`
@@ -62,11 +65,13 @@ type ModelSpec struct {
 	Deadlines Deadlines         `json:"deadlines"`
 }
 
-// Adapter is a LoRA adapter of a model, asked for as NAME:ADAPTER.
+// Adapter is a LoRA adapter of a model, asked for as NAME:ADAPTER. Files are, as
+// in ModelSpec, patterns of files that are staged beside those that always are.
 type Adapter struct {
-	Name   string `json:"name"`
-	Source string `json:"source"`
-	Rank   int    `json:"rank,omitempty"`
+	Name   string   `json:"name"`
+	Source string   `json:"source"`
+	Rank   int      `json:"rank,omitempty"`
+	Files  []string `json:"files,omitempty"`
 }
 
 // Resources a replica takes. GPUMemory is per GPU, Memory the host's.

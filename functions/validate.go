@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"path"
 	"slices"
 	"strings"
 	"unicode"
@@ -169,6 +170,10 @@ func (p *problems) engine(s *ModelSpec) {
 	default:
 		p.add("spec.source", spellings, "a source is needed")
 	}
+	*p = append(*p, CheckPatterns("spec.files", s.Files)...)
+	if len(s.Files) > 0 && s.Source == "" {
+		p.add("spec.files", "give a source, or leave files out", "there is no source they could be staged from")
+	}
 	for i, a := range s.Args {
 		if strings.ContainsRune(a, 0) || !utf8.ValidString(a) {
 			p.add(fmt.Sprintf("spec.args[%d]", i), "", "a program cannot be given this text: it holds a NUL or is not UTF-8")
@@ -199,6 +204,7 @@ func (p *problems) adapters(list []Adapter) {
 		} else {
 			p.source(at+".source", a.Source)
 		}
+		*p = append(*p, CheckPatterns(at+".files", a.Files)...)
 		p.count(at+".rank", a.Rank, 0)
 	}
 }
@@ -207,6 +213,67 @@ func (p *problems) source(path, s string) {
 	if message, hint := CheckSource(s); message != "" {
 		p.add(path, hint, "%s", message)
 	}
+}
+
+// Bounds of the patterns of one source.
+const (
+	maxPatterns = 64
+	maxPattern  = 256
+)
+
+// CheckPatterns says what is wrong with patterns of files, which are at path.
+func CheckPatterns(path string, patterns []string) []Problem {
+	var p problems
+	if len(patterns) > maxPatterns {
+		p.add(path, fmt.Sprintf("at most %d patterns", maxPatterns), "%d patterns are too many", len(patterns))
+		return p
+	}
+	for i, pattern := range patterns {
+		if message, hint := CheckPattern(pattern); message != "" {
+			p.add(fmt.Sprintf("%s[%d]", path, i), hint, "%s", message)
+		}
+	}
+	return p
+}
+
+// CheckPattern says what is wrong with a pattern of files to stage, and how it is
+// put right; nothing when it can be used. A pattern names files below the
+// source's folder, with slashes, as path.Match reads it.
+func CheckPattern(s string) (message, hint string) {
+	const like = "such as *.py or custom/*.py: names below the source's folder"
+	switch {
+	case s == "":
+		return "an empty pattern names nothing", like
+	case len(s) > maxPattern:
+		return fmt.Sprintf("%q is longer than %d bytes", clip(s), maxPattern), like
+	case !printable(s):
+		return "holds a control character or is not UTF-8", like
+	case strings.HasPrefix(s, "/"):
+		return fmt.Sprintf("%q is absolute", clip(s)), like
+	case strings.Contains(s, "\\"):
+		return fmt.Sprintf("%q holds a backslash", clip(s)), "folders are parted by /; a special character is meant itself in brackets, such as [*]"
+	case strings.Contains(s, "://"):
+		return fmt.Sprintf("%q is a URL", clip(s)), like
+	}
+	for part := range strings.SplitSeq(s, "/") {
+		switch {
+		case part == ".." || part == ".":
+			return fmt.Sprintf("%q leaves the source's folder, or could", clip(s)), like
+		case part == "":
+			return fmt.Sprintf("%q has an empty part", clip(s)), like
+		case strings.Contains(part, "**"):
+			return fmt.Sprintf("%q has a **, which is no pattern here", clip(s)), "* stays within one folder; name each folder: *.py, custom/*.py, custom/*/*.py"
+		case strings.HasPrefix(part, "."):
+			return fmt.Sprintf("%q names what is hidden, and that is never staged", clip(s)), like
+		}
+	}
+	if strings.HasPrefix(s, "_thaw/") {
+		return fmt.Sprintf("%q names what is thaw's own", clip(s)), like
+	}
+	if _, err := path.Match(s, ""); err != nil {
+		return fmt.Sprintf("%q is no pattern: a [ has no ]", clip(s)), like
+	}
+	return "", ""
 }
 
 func (p *problems) count(path string, n, least int) {

@@ -41,6 +41,27 @@ func TestValidate(t *testing.T) {
 		{"s3a", func(m *Model) { m.Spec.Source = "s3a://bucket/x" }, "spec.source", "did you mean s3://bucket/x"},
 		{"file", func(m *Model) { m.Spec.Source = "file://x" }, "spec.source", "absolute"},
 		{"escape", func(m *Model) { m.Spec.Source = "a\x1bb" }, "spec.source", "control"},
+		{"files", func(m *Model) { m.Spec.Files = []string{"*.py", "custom/*.py", "[a-c]?.bin", "vocab.pkl"} }, "", ""},
+		{"files absolute", func(m *Model) { m.Spec.Files = []string{"*.py", "/etc/passwd"} }, "spec.files[1]", "absolute"},
+		{"files above", func(m *Model) { m.Spec.Files = []string{"a/../../b"} }, "spec.files[0]", "leaves the source's folder"},
+		{"files dot", func(m *Model) { m.Spec.Files = []string{"./a.py"} }, "spec.files[0]", "leaves the source's folder"},
+		{"files empty", func(m *Model) { m.Spec.Files = []string{""} }, "spec.files[0]", "names nothing"},
+		{"files empty part", func(m *Model) { m.Spec.Files = []string{"a//b"} }, "spec.files[0]", "empty part"},
+		{"files syntax", func(m *Model) { m.Spec.Files = []string{"a[b.py"} }, "spec.files[0]", "a [ has no ]"},
+		{"files deep", func(m *Model) { m.Spec.Files = []string{"**/*.py"} }, "spec.files[0]", "name each folder"},
+		{"files hidden", func(m *Model) { m.Spec.Files = []string{".git/*"} }, "spec.files[0]", "hidden"},
+		{"files thaw", func(m *Model) { m.Spec.Files = []string{"_thaw/cache/*"} }, "spec.files[0]", "thaw's own"},
+		{"files backslash", func(m *Model) { m.Spec.Files = []string{`a\b`} }, "spec.files[0]", "backslash"},
+		{"files URL", func(m *Model) { m.Spec.Files = []string{"az://a/b"} }, "spec.files[0]", "URL"},
+		{"files control", func(m *Model) { m.Spec.Files = []string{"a\nb"} }, "spec.files[0]", "control"},
+		{"files long", func(m *Model) { m.Spec.Files = []string{strings.Repeat("a", 300)} }, "spec.files[0]", "longer"},
+		{"files many", func(m *Model) { m.Spec.Files = make([]string, 65) }, "spec.files", "at most 64"},
+		{"files without source", func(m *Model) {
+			m.Spec.Engine, m.Spec.Source, m.Spec.Args, m.Spec.Files = EngineCommand, "", []string{"srv"}, []string{"*.py"}
+		}, "spec.files", "no source"},
+		{"adapter files", func(m *Model) {
+			m.Spec.Adapters = []Adapter{{Name: "p", Source: "./p", Files: []string{"../x"}}}
+		}, "spec.adapters[0].files[0]", "leaves"},
 		{"command argv", func(m *Model) { m.Spec.Engine = EngineCommand }, "spec.args", "argv"},
 		{"command model", func(m *Model) {
 			m.Spec.Engine, m.Spec.Source, m.Spec.Args = EngineCommand, "", []string{"srv", "{model}"}

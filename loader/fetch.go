@@ -38,8 +38,8 @@ type generation struct {
 	streams map[*stream]bool
 }
 
-func newGeneration(l *link, location string, files []source.File, parts []*store.Part) *generation {
-	g := &generation{key: store.PlanKey(location, files), files: files, link: l, queue: newQueue(), stale: make(chan struct{}),
+func newGeneration(l *link, place string, files []source.File, parts []*store.Part) *generation {
+	g := &generation{key: store.PlanKey(place, files), files: files, link: l, queue: newQueue(), stale: make(chan struct{}),
 		parts: make(map[string]*store.Part), streams: make(map[*stream]bool)}
 	for _, p := range parts {
 		g.parts[p.File.Name] = p

@@ -32,6 +32,8 @@ type flight struct {
 	key      string
 	scheme   string
 	location string
+	place    string // location, and what is staged beside the list
+	also     source.Globs
 	digest   string
 	from     Source
 	cancel   context.CancelCauseFunc
@@ -224,7 +226,7 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 	f.news.update(func(p *Progress) { *p = Progress{State: Planning} })
 	files, err := f.plan(ctx)
 	if source.KindOf(err) == source.Unavailable && f.digest == "" {
-		if d := f.l.o.Store.Last(f.location); d != "" {
+		if d := f.l.o.Store.Last(f.place); d != "" {
 			if c, herr := f.have(d); c != nil && herr == nil {
 				f.l.o.Log.Warn("source cannot be reached, using what came from it before", "source", f.location, "digest", d, "err", err)
 				return c, nil
@@ -235,9 +237,9 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 		return nil, err
 	}
 	f.mu.Lock()
-	f.listed = store.PlanKey(f.location, files)
+	f.listed = store.PlanKey(f.place, files)
 	f.mu.Unlock()
-	if d := f.l.o.Store.Match(f.location, files); d != "" {
+	if d := f.l.o.Store.Match(f.place, files); d != "" {
 		if err := f.checkDigest(d); err != nil {
 			return nil, err
 		}
@@ -249,10 +251,10 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 			return c, err
 		}
 	}
-	if err := in.Prepare(ctx, f.location, files, f.l.o.Block); err != nil {
+	if err := in.Prepare(ctx, f.place, files, f.l.o.Block); err != nil {
 		return nil, f.locate(err)
 	}
-	gen := newGeneration(f.l.link(f.location), f.location, files, in.Parts())
+	gen := newGeneration(f.l.link(f.location), f.place, files, in.Parts())
 	var total, done int64
 	for _, p := range in.Parts() {
 		have, _ := p.Bytes()
@@ -265,7 +267,9 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 	}
 	gen.done.Store(done)
 	f.show(gen)
-	f.news.update(func(p *Progress) { *p = Progress{State: Fetching, Done: done, Total: total, Resumed: done} })
+	f.news.update(func(p *Progress) {
+		*p = Progress{State: Fetching, Done: done, Total: total, Resumed: done, Note: p.Note}
+	})
 	in.Tell(done, total)
 	if n := f.l.o.Neighbours; n != nil {
 		if c := n.Meet(ctx, gen.key, files); c != nil {
@@ -330,34 +334,79 @@ func (f *flight) plan(ctx context.Context) ([]source.File, error) {
 	// A listing that cannot be had is given up on sooner than a range: nothing
 	// has been paid for yet, and there may be a copy to fall back on.
 	err := f.retry(ctx, min(4, f.l.o.Retry.Attempts), func() (err error) {
-		plan, err = f.from.Plan(ctx, f.location)
+		plan, err = f.from.Plan(ctx, f.location, f.also)
 		return err
 	})
 	if err != nil {
 		return nil, f.locate(err)
 	}
-	return selectFiles(f.location, plan)
+	files, err := selectFiles(f.location, plan, f.also)
+	if _, here := f.from.(InPlace); err == nil && !here {
+		f.left(plan)
+	}
+	return files, err
 }
 
-func selectFiles(location string, plan source.Plan) ([]source.File, error) {
-	files, err := source.Select(location, plan.Files)
+// left tells once what of a place is not staged, and how it would be.
+func (f *flight) left(plan source.Plan) {
+	names := f.also.Left(plan.Files)
+	if len(names) == 0 {
+		return
+	}
+	note := notStaged(names)
+	f.news.update(func(p *Progress) { p.Note = note })
+	f.l.mu.Lock()
+	told := f.l.told[f.place] == note
+	if len(f.l.told) >= maxLinks {
+		clear(f.l.told)
+	}
+	f.l.told[f.place] = note
+	f.l.mu.Unlock()
+	if !told {
+		f.l.o.Log.Info(note, "source", f.location)
+	}
+}
+
+// notStaged is what people are told of files that stay where they are.
+func notStaged(names []string) string {
+	const most = 5
+	what, more := "files", ""
+	if len(names) == 1 {
+		what = "file"
+	}
+	if len(names) > most {
+		more = ", …"
+	}
+	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), what, strings.Join(names[:min(most, len(names))], ", "), more)
+}
+
+func selectFiles(location string, plan source.Plan, also source.Globs) ([]source.File, error) {
+	files, err := source.Select(location, plan.Files, also)
 	if err != nil {
 		return nil, err
 	}
 	for _, file := range files {
-		if source.Weights(file.Name) {
+		if source.Weights(file.Name) || also.Match(file.Name) && carriesCode(file.Name) {
 			return files, nil
 		}
 	}
 	for _, file := range plan.Files {
-		switch strings.ToLower(path.Ext(file.Name)) {
-		case ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack":
+		if carriesCode(file.Name) {
 			return nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name, What: "is the only kind of weights here, and a format that can carry code",
-				Fix: "convert it to safetensors"}
+				Fix: "convert it to safetensors; who trusts it names it in spec.files"}
 		}
 	}
 	return nil, &source.Error{Kind: source.Missing, Source: location, What: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(plan.Files)),
 		Fix: "point source at the folder that holds them"}
+}
+
+// carriesCode: weights in a format that runs what is in it when it is loaded.
+func carriesCode(name string) bool {
+	switch strings.ToLower(path.Ext(name)) {
+	case ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack":
+		return true
+	}
+	return false
 }
 
 // inPlace checks a folder that is used where it is.

@@ -22,8 +22,11 @@ import (
 // Unavailable and Malformed and gives up on all others.
 type Source interface {
 	// Plan lists what is at location, with the version of each file. A
-	// location with nothing at it is an error of kind NotFound.
-	Plan(ctx context.Context, location string) (source.Plan, error)
+	// location with nothing at it is an error of kind NotFound. It lists what
+	// will not be staged too, by name; what is on the list of source.Allowed, or
+	// named by also, it looks at: a link, a device or a body that cannot be read
+	// as it is are errors then.
+	Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error)
 	// Read returns exactly length bytes of file from offset, in the version
 	// the plan named, or fails: kind Changed when that version is no more. The
 	// caller closes the body; ctx bounds the reading of it too.
@@ -104,7 +107,8 @@ type Loader struct {
 
 	counts counters
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex        // guards the fields below
+	told    map[string]string // what of a place stays where it is, as it was told last
 	links   map[string]*link
 	flights map[string]*flight
 	closed  bool
@@ -122,7 +126,7 @@ func New(o Options) *Loader {
 	o.Retry.Base = or(o.Retry.Base, 200*time.Millisecond)
 	o.Retry.Max = or(o.Retry.Max, 15*time.Second)
 	o.Retry.Idle = or(o.Retry.Idle, 20*time.Second)
-	return &Loader{o: o, pieces: newPieces(max(o.Parallel, maxStreams)+extra+peerLanes, pieceSize), links: make(map[string]*link), flights: make(map[string]*flight)}
+	return &Loader{o: o, pieces: newPieces(max(o.Parallel, maxStreams)+extra+peerLanes, pieceSize), links: make(map[string]*link), flights: make(map[string]*flight), told: make(map[string]string)}
 }
 
 // What all stagings together hold in memory: a piece for each of this many
@@ -181,6 +185,8 @@ type StageOptions struct {
 	Digest string
 	// Need names files that must be there, such as config.json.
 	Need []string
+	// Files are patterns of files that are staged beside those that always are.
+	Files source.Globs
 	// Priority to begin with.
 	Priority Priority
 }
@@ -215,14 +221,15 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 	if l.closed {
 		return nil, errClosed
 	}
-	key := store.Key(location, o.Digest)
+	place := store.Place(location, o.Files)
+	key := store.Key(place, o.Digest)
 	f := l.flights[key]
 	if f == nil || !f.join() {
 		// Detached: who asked first may leave while others wait, and bytes that
 		// are on their way are wanted by the next request too. Release and
 		// Close end it.
 		run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		f = &flight{l: l, key: key, scheme: scheme, location: location, digest: o.Digest, from: from, cancel: cancel,
+		f = &flight{l: l, key: key, scheme: scheme, location: location, place: place, also: slices.Clone(o.Files), digest: o.Digest, from: from, cancel: cancel,
 			holders: 1, news: newNews(), planned: make(chan struct{}), done: make(chan struct{})}
 		l.flights[key] = f
 		l.wg.Go(func() {

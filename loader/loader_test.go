@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,6 +83,114 @@ func TestFolderInPlace(t *testing.T) {
 		t.Errorf("checkpoint %+v", c)
 	}
 	c.Lease.Release()
+}
+
+// What a model file names beside the list is staged, is part of what is staged
+// once, and what is left is told once.
+func TestFilesBesideTheList(t *testing.T) {
+	folder := model(t)
+	write(t, folder, "modeling.py", []byte("pass"))
+	write(t, folder, "custom/kernels.py", []byte("pass # 2"))
+	st := open(t, store.Options{})
+	var log strings.Builder
+	l := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	t.Cleanup(l.Close)
+	stage := func(files ...string) (*loader.Checkpoint, string) {
+		t.Helper()
+		s, err := l.Stage(t.Context(), folder, loader.StageOptions{Files: files})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Release()
+		c, err := s.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Lease.Release)
+		return c, s.Progress().Note
+	}
+	has := func(c *loader.Checkpoint, name string) bool {
+		_, err := os.Stat(filepath.Join(c.Path, filepath.FromSlash(name)))
+		return err == nil
+	}
+	plain, note := stage()
+	if len(plain.Files) != 2 || note != "3 files not staged: README.md, custom/kernels.py, modeling.py; spec.files stages them" {
+		t.Errorf("%+v, %q", plain.Files, note)
+	}
+	code, note := stage("*.py")
+	if len(code.Files) != 3 || !has(code, "modeling.py") || code.Digest == plain.Digest || note != "2 files not staged: README.md, custom/kernels.py; spec.files stages them" {
+		t.Errorf("%+v, %q", code.Files, note)
+	}
+	all, note := stage("*.py", "custom/*", "README.md")
+	if len(all.Files) != 5 || !has(all, "custom/kernels.py") || note != "" {
+		t.Errorf("%+v, %q", all.Files, note)
+	}
+	// Each finds its own again, also where the source cannot be reached.
+	again, _ := stage()
+	code2, _ := stage("*.py", "*.py")
+	if again.Digest != plain.Digest || code2.Digest != code.Digest || strings.Count(log.String(), "not staged") != 2 {
+		t.Errorf("%s and %s, want %s and %s\n%s", again.Digest, code2.Digest, plain.Digest, code.Digest, log.String())
+	}
+	far := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": copied{away{}}}})
+	t.Cleanup(far.Close)
+	for _, tc := range []struct {
+		files []string
+		want  string
+	}{{nil, plain.Digest}, {[]string{"*.py"}, code.Digest}, {[]string{"*.bin"}, ""}} {
+		s, err := far.Stage(t.Context(), folder, loader.StageOptions{Files: tc.files})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Wait(t.Context())
+		if tc.want == "" && source.KindOf(err) != source.Unavailable || tc.want != "" && (err != nil || c.Digest != tc.want) {
+			t.Errorf("%v without the source: %+v, %v", tc.files, c, err)
+		}
+		if c != nil {
+			c.Lease.Release()
+		}
+		s.Release()
+	}
+	list, err := st.List()
+	if err != nil || len(list) != 3 || list[0].Source != "file://"+folder {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// Weights that can carry code are staged for who names them, and only then.
+func TestPickleByName(t *testing.T) {
+	folder := t.TempDir()
+	write(t, folder, "config.json", []byte("{}"))
+	write(t, folder, "pytorch_model.bin", []byte("PK"))
+	l := loader.New(loader.Options{Store: open(t, store.Options{}), Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
+	t.Cleanup(l.Close)
+	for _, tc := range []struct {
+		files []string
+		kind  source.Kind
+	}{{nil, source.Refused}, {[]string{"*.txt"}, source.Refused}, {[]string{"*.bin"}, ""}} {
+		s, err := l.Stage(t.Context(), folder, loader.StageOptions{Files: tc.files})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Wait(t.Context())
+		if source.KindOf(err) != tc.kind || tc.kind == "" && len(c.Files) != 2 {
+			t.Errorf("%v: %+v, %v", tc.files, c, err)
+		}
+		if c != nil {
+			c.Lease.Release()
+		}
+		s.Release()
+	}
+}
+
+// away is a source that does not answer.
+type away struct{}
+
+func (away) Plan(context.Context, string, source.Globs) (source.Plan, error) {
+	return source.Plan{}, &source.Error{Kind: source.Unavailable, What: "does not answer"}
+}
+
+func (away) Read(context.Context, source.File, int64, int64) (io.ReadCloser, error) {
+	return nil, &source.Error{Kind: source.Unavailable, What: "does not answer"}
 }
 
 func TestStagedIntoStore(t *testing.T) {

@@ -99,8 +99,8 @@ func command(t *testing.T, mode string, env ...string) *exec.Cmd {
 // hub's does: those are published by themselves.
 type known struct{ dir.Source }
 
-func (k known) Plan(ctx context.Context, location string) (source.Plan, error) {
-	p, err := k.Source.Plan(ctx, location)
+func (k known) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	p, err := k.Source.Plan(ctx, location, also)
 	for i, f := range p.Files {
 		if f.Name == "model.safetensors" && err == nil {
 			b, rerr := os.ReadFile(f.Ref)

@@ -33,6 +33,8 @@ type Progress struct {
 	Resumed int64
 	// Rate in bytes a second, over the last seconds; 0 when unknown.
 	Rate float64
+	// Note is for people: what of the source is not staged. It may be empty.
+	Note string
 	// Err says why, when State is Failed.
 	Err error
 }

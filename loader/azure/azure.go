@@ -92,7 +92,7 @@ func (s *Source) access(p place) (*access, error) {
 
 // Plan lists the blobs below location; a location that ends in a file of
 // weights is that one file.
-func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	p, err := parse(location)
 	if err != nil {
 		return source.Plan{}, err

@@ -141,14 +141,14 @@ func TestAzurite(t *testing.T) {
 	t.Run("a key that is not the account's", func(t *testing.T) {
 		c, name := fresh(t)
 		p := place(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuretest.Key + ";BlobEndpoint=" + endpoint})
-		if _, err := p.Source.Plan(t.Context(), p.Location); source.KindOf(err) != source.Denied {
+		if _, err := p.Source.Plan(t.Context(), p.Location, nil); source.KindOf(err) != source.Denied {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("no such container", func(t *testing.T) {
 		c, _ := fresh(t)
 		p := place(t, c, "nosuchcontainer", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint})
-		_, err := p.Source.Plan(t.Context(), p.Location)
+		_, err := p.Source.Plan(t.Context(), p.Location, nil)
 		if source.KindOf(err) != source.NotFound || !strings.Contains(err.Error(), "nosuchcontainer") {
 			t.Errorf("error %v", err)
 		}
@@ -160,11 +160,11 @@ func TestSingleBlob(t *testing.T) {
 	s := azure.New(azure.Options{Getenv: srv.Getenv})
 	t.Cleanup(s.Close)
 	srv.Put("m/x.gguf", []byte("GGUF"))
-	plan, err := s.Plan(t.Context(), azuretest.Location("m/x.gguf"))
+	plan, err := s.Plan(t.Context(), azuretest.Location("m/x.gguf"), nil)
 	if err != nil || len(plan.Files) != 1 || plan.Files[0].Name != "x.gguf" || plan.Files[0].Size != 4 {
 		t.Fatalf("plan %+v, %v", plan, err)
 	}
-	if _, err := s.Plan(t.Context(), azuretest.Location("m/y.gguf")); source.KindOf(err) != source.NotFound {
+	if _, err := s.Plan(t.Context(), azuretest.Location("m/y.gguf"), nil); source.KindOf(err) != source.NotFound {
 		t.Errorf("error %v", err)
 	}
 }
@@ -211,7 +211,7 @@ func TestAnswers(t *testing.T) {
 				return ""
 			}})
 			t.Cleanup(s.Close)
-			_, err := s.Plan(t.Context(), azuretest.Location("m"))
+			_, err := s.Plan(t.Context(), azuretest.Location("m"), nil)
 			e, ok := err.(*source.Error)
 			if !ok || e.Kind != tc.kind || e.RetryAfter != tc.after {
 				t.Fatalf("error %#v, want kind %q after %v", err, tc.kind, tc.after)
@@ -243,7 +243,7 @@ func TestNobodyThere(t *testing.T) {
 		return ""
 	}})
 	t.Cleanup(s.Close)
-	_, err = s.Plan(t.Context(), "az://someaccount/weights/m")
+	_, err = s.Plan(t.Context(), "az://someaccount/weights/m", nil)
 	if source.KindOf(err) != source.Unavailable || strings.Contains(err.Error(), "CANARY") {
 		t.Errorf("error %v", err)
 	}
@@ -267,7 +267,7 @@ func TestCredentials(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := azure.New(azure.Options{Getenv: func(k string) string { return tc.env[k] }})
 			t.Cleanup(s.Close)
-			_, err := s.Plan(ctx, "az://account1/weights/m")
+			_, err := s.Plan(ctx, "az://account1/weights/m", nil)
 			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "CANARY") {
 				t.Errorf("error %v", err)
 			}

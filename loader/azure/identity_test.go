@@ -93,7 +93,7 @@ func TestWorkloadIdentity(t *testing.T) {
 		return os.Getenv(k)
 	}})
 	defer s.Close()
-	plan, err := s.Plan(t.Context(), "az://account/weights/m")
+	plan, err := s.Plan(t.Context(), "az://account/weights/m", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestRangeChecksum(t *testing.T) {
 	srv.Put("m/x.gguf", body)
 	s := azure.New(azure.Options{Getenv: srv.Getenv})
 	defer s.Close()
-	plan, err := s.Plan(t.Context(), azuretest.Location("m"))
+	plan, err := s.Plan(t.Context(), azuretest.Location("m"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

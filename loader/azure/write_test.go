@@ -41,7 +41,7 @@ func TestAzuriteWrite(t *testing.T) {
 		if err := s.Write(t.Context(), location, "x.tar", bytes.NewReader(body), int64(len(body))); err != nil {
 			t.Fatal(err)
 		}
-		plan, err := s.Plan(t.Context(), location)
+		plan, err := s.Plan(t.Context(), location, nil)
 		if err != nil || len(plan.Files) != 1 || plan.Files[0].Name != "x.tar" || plan.Files[0].Size != int64(len(body)) {
 			t.Fatalf("%+v, %v", plan, err)
 		}
@@ -61,7 +61,7 @@ func TestAzuriteWrite(t *testing.T) {
 	if err := s.Write(t.Context(), location, "short", bytes.NewReader([]byte("abc")), 9); source.KindOf(err) != source.Broken {
 		t.Error(err)
 	}
-	if plan, err := s.Plan(t.Context(), location); err != nil || len(plan.Files) != 1 {
+	if plan, err := s.Plan(t.Context(), location, nil); err != nil || len(plan.Files) != 1 {
 		t.Error("half a blob:", plan, err)
 	}
 	if err := with("c2VjcmV0LWtleS1vZi10aGUtYWNjb3VudA==").Write(t.Context(), location, "x", bytes.NewReader([]byte("abc")), 3); source.KindOf(err) != source.Denied {

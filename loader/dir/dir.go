@@ -60,7 +60,7 @@ func open(folder string) (place, error) {
 
 // Plan lists the folder, subfolders included. The version of a file is its
 // size and modification time.
-func (s Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+func (s Source) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	folder := s.Folder(location)
 	p, err := open(folder)
 	if err != nil {
@@ -70,9 +70,12 @@ func (s Source) Plan(ctx context.Context, location string) (source.Plan, error) 
 	var plan source.Plan
 	count := 0
 	err = fs.WalkDir(p.root.FS(), p.sub, func(full string, d fs.DirEntry, err error) error {
-		name := strings.TrimPrefix(strings.TrimPrefix(full, p.sub), "/")
-		if full == p.sub {
+		name := full
+		switch {
+		case full == p.sub:
 			name = ""
+		case p.sub != ".":
+			name = strings.TrimPrefix(full, p.sub+"/")
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -94,7 +97,7 @@ func (s Source) Plan(ctx context.Context, location string) (source.Plan, error) 
 		fi, err := p.look(full)
 		if err != nil {
 			// Only what would be used has to be sound.
-			if !source.Allowed(name) {
+			if !also.Wants(name) {
 				return nil
 			}
 			return at(location, name, err)

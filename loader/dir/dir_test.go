@@ -61,7 +61,7 @@ func TestWhatIsRefused(t *testing.T) {
 			if err := tc.make(t, folder); err != nil {
 				t.Fatal(err)
 			}
-			_, err := dir.Source{}.Plan(t.Context(), "file://"+folder)
+			_, err := dir.Source{}.Plan(t.Context(), "file://"+folder, nil)
 			if source.KindOf(err) != tc.kind || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("error %v, want kind %q", err, tc.kind)
 			}
@@ -70,7 +70,7 @@ func TestWhatIsRefused(t *testing.T) {
 	t.Run("a file for a folder", func(t *testing.T) {
 		folder := t.TempDir()
 		put(t, folder, "x.gguf", nil)
-		if _, err := (dir.Source{}).Plan(t.Context(), "file://"+filepath.Join(folder, "x.gguf")); source.KindOf(err) != source.BadSource {
+		if _, err := (dir.Source{}).Plan(t.Context(), "file://"+filepath.Join(folder, "x.gguf"), nil); source.KindOf(err) != source.BadSource {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -80,7 +80,7 @@ func TestWhatIsRefused(t *testing.T) {
 func TestDevices(t *testing.T) {
 	folder := t.TempDir()
 	put(t, folder, "model.gguf", []byte("GGUF"))
-	plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder)
+	plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,9 +88,9 @@ func TestDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := syscall.Mkfifo(filepath.Join(folder, "model.gguf"), 0o600); err != nil {
-		t.Skip("no pipes here:", err)
+		t.Fatal("no pipes here:", err)
 	}
-	if _, err := (dir.Source{}).Plan(t.Context(), "file://"+folder); source.KindOf(err) != source.Refused {
+	if _, err := (dir.Source{}).Plan(t.Context(), "file://"+folder, nil); source.KindOf(err) != source.Refused {
 		t.Errorf("a pipe: %v", err)
 	}
 	if f, err := (dir.Source{}).Open(plan.Files[0]); err == nil {
@@ -102,7 +102,7 @@ func TestDevices(t *testing.T) {
 func TestLinkPutInAfterThePlan(t *testing.T) {
 	folder := t.TempDir()
 	put(t, folder, "config.json", []byte("{}"))
-	plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder)
+	plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,6 +118,33 @@ func TestLinkPutInAfterThePlan(t *testing.T) {
 	}
 }
 
+// What spec.files names is looked at as what always is staged; the rest is not.
+func TestBesideTheList(t *testing.T) {
+	folder := t.TempDir()
+	put(t, folder, "model.gguf", []byte("GGUF"))
+	if err := os.Symlink("/etc/passwd", filepath.Join(folder, "code.py")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc", filepath.Join(folder, "etc")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		also source.Globs
+		kind source.Kind
+	}{{nil, ""}, {source.Globs{"*.txt"}, ""}, {source.Globs{"*.py"}, source.Refused}, {source.Globs{"*"}, source.Refused}, {source.Globs{"etc/passwd"}, ""}} {
+		plan, err := dir.Source{}.Plan(t.Context(), "file://"+folder, tc.also)
+		if source.KindOf(err) != tc.kind {
+			t.Errorf("%v: %v", tc.also, err)
+			continue
+		}
+		if err == nil {
+			if got, err := source.Select("s", plan.Files, tc.also); err != nil || len(got) != 1 {
+				t.Errorf("%v: %+v, %v", tc.also, got, err)
+			}
+		}
+	}
+}
+
 func TestHubCache(t *testing.T) {
 	repo := filepath.Join(t.TempDir(), "models--org--name")
 	put(t, repo, "blobs/abc", []byte("{}"))
@@ -126,7 +153,7 @@ func TestHubCache(t *testing.T) {
 	if err := os.Symlink("../../blobs/abc", filepath.Join(snapshot, "config.json")); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := dir.Source{}.Plan(t.Context(), "file://"+snapshot)
+	plan, err := dir.Source{}.Plan(t.Context(), "file://"+snapshot, nil)
 	if err != nil || len(plan.Files) != 2 {
 		t.Fatalf("plan %+v, %v", plan, err)
 	}
@@ -143,7 +170,7 @@ func TestHubCache(t *testing.T) {
 		if err := os.Symlink(link, name); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (dir.Source{}).Plan(t.Context(), "file://"+snapshot); source.KindOf(err) != kind {
+		if _, err := (dir.Source{}).Plan(t.Context(), "file://"+snapshot, nil); source.KindOf(err) != kind {
 			t.Errorf("link to %s: error %v, want kind %q", link, err, kind)
 		}
 	}

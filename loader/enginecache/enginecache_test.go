@@ -28,7 +28,7 @@ type shelf struct {
 	deny  bool
 }
 
-func (s *shelf) Plan(ctx context.Context, location string) (p source.Plan, err error) {
+func (s *shelf) Plan(ctx context.Context, location string, also source.Globs) (p source.Plan, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range slices.Sorted(maps.Keys(s.files)) {

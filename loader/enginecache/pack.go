@@ -53,7 +53,7 @@ type manifest struct {
 
 // Remote is a source of caches; loader.Source is one.
 type Remote interface {
-	Plan(ctx context.Context, location string) (source.Plan, error)
+	Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error)
 	Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error)
 }
 
@@ -271,7 +271,7 @@ func (u *Use) Fetch(ctx context.Context, from Remote, location string, key Key) 
 
 // names lists what is at a location; nothing is no error.
 func names(ctx context.Context, from Remote, at string) (map[string]source.File, error) {
-	plan, err := from.Plan(ctx, at)
+	plan, err := from.Plan(ctx, at, nil)
 	if k := source.KindOf(err); k == source.NotFound || k == source.Missing {
 		return nil, nil
 	}

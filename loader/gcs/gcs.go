@@ -166,7 +166,7 @@ func (s *Source) sign(req *http.Request, p place) error {
 
 // Plan lists the objects below location; a location that ends in a file of
 // weights is that one file.
-func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	p, err := parse(location)
 	if err != nil {
 		return source.Plan{}, err
@@ -176,7 +176,7 @@ func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error)
 		if err := s.ask(ctx, p, s.object(p, p.prefix), url.Values{"fields": {fields}}, &o); err != nil {
 			return source.Plan{}, err
 		}
-		f, err := file(p, path.Dir(p.prefix), o)
+		f, err := file(p, path.Dir(p.prefix), o, also)
 		return source.Plan{Files: []source.File{f}}, err
 	}
 	query := url.Values{"fields": {"nextPageToken,items(" + fields + ")"}, "maxResults": {"1000"}}
@@ -199,7 +199,7 @@ func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error)
 			if strings.HasSuffix(o.Name, "/") {
 				continue // stands for a folder
 			}
-			f, err := file(p, p.prefix, o)
+			f, err := file(p, p.prefix, o, also)
 			if err != nil {
 				return source.Plan{}, err
 			}
@@ -218,7 +218,7 @@ func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error)
 	return plan, nil
 }
 
-func file(p place, folder string, o object) (source.File, error) {
+func file(p place, folder string, o object, also source.Globs) (source.File, error) {
 	name := o.Name
 	if folder != "" && folder != "." {
 		below := false
@@ -231,7 +231,7 @@ func file(p place, folder string, o object) (source.File, error) {
 		return source.File{}, malformed(p, name, "the bucket gives no size or no generation for it")
 	}
 	f := source.File{Name: name, Size: size, Version: o.Generation, Ref: p.bucket + "|" + o.Name}
-	if o.ContentEncoding != "" && o.ContentEncoding != "identity" && source.Allowed(name) {
+	if o.ContentEncoding != "" && o.ContentEncoding != "identity" && also.Wants(name) {
 		return f, &source.Error{Kind: source.Corrupt, Source: p.String(), File: name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", o.ContentEncoding), Fix: "upload it uncompressed"}
 	}
 	// One digest is enough; the MD5 is the dear one.

@@ -47,7 +47,7 @@ func TestErrors(t *testing.T) {
 	srv.Put("m/model.safetensors", make([]byte, 100), "")
 	s := gcs.New(gcs.Options{Getenv: srv.Getenv})
 	defer s.Close()
-	plan, err := s.Plan(t.Context(), bucket+"/m")
+	plan, err := s.Plan(t.Context(), bucket+"/m", nil)
 	if err != nil || len(plan.Files[0].CRC32C) != 4 {
 		t.Fatalf("%+v, %v", plan, err)
 	}
@@ -64,7 +64,7 @@ func TestErrors(t *testing.T) {
 		{503, source.Unavailable, source.Unavailable, ""},
 	} {
 		srv.Fault(func(w http.ResponseWriter, r *http.Request) bool { gcstest.Fail(w, tc.status, "why"); return true })
-		_, perr := s.Plan(t.Context(), bucket+"/m")
+		_, perr := s.Plan(t.Context(), bucket+"/m", nil)
 		_, rerr := s.Read(t.Context(), plan.Files[0], 0, 10)
 		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.says) || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
 			t.Errorf("%d: %v; %v", tc.status, perr, rerr)
@@ -72,18 +72,18 @@ func TestErrors(t *testing.T) {
 	}
 	srv.Fault(nil)
 	srv.Put("z/config.json", []byte("{}"), "gzip")
-	if _, err := s.Plan(t.Context(), bucket+"/z"); source.KindOf(err) != source.Corrupt {
+	if _, err := s.Plan(t.Context(), bucket+"/z", nil); source.KindOf(err) != source.Corrupt {
 		t.Errorf("gzip: %v", err)
 	}
-	if _, err := s.Plan(t.Context(), "gs://no-such-bucket/z"); source.KindOf(err) != source.NotFound {
+	if _, err := s.Plan(t.Context(), "gs://no-such-bucket/z", nil); source.KindOf(err) != source.NotFound {
 		t.Errorf("no bucket: %v", err)
 	}
 	for _, bad := range []string{"gs://", "gs://B/x", "gs://a..b/x", "gs://weights/../x", "gs://weights/x?a=CANARY", "s3://weights/x"} {
-		if _, err := s.Plan(t.Context(), bad); source.KindOf(err) != source.BadSource || strings.Contains(err.Error(), "CANARY") {
+		if _, err := s.Plan(t.Context(), bad, nil); source.KindOf(err) != source.BadSource || strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	one, err := s.Plan(t.Context(), bucket+"/m/model.safetensors")
+	one, err := s.Plan(t.Context(), bucket+"/m/model.safetensors", nil)
 	if err != nil || len(one.Files) != 1 || one.Files[0].Name != "model.safetensors" {
 		t.Errorf("one file: %+v, %v", one, err)
 	}
@@ -118,7 +118,7 @@ func TestServiceAccount(t *testing.T) {
 	s := gcs.New(gcs.Options{Getenv: func(k string) string { return env[k] }})
 	defer s.Close()
 	for range 3 {
-		if _, err := s.Plan(t.Context(), bucket+"/m"); err != nil {
+		if _, err := s.Plan(t.Context(), bucket+"/m", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -127,13 +127,13 @@ func TestServiceAccount(t *testing.T) {
 	}
 	srv.Want("token-of-two")
 	write("two")
-	if _, err := s.Plan(t.Context(), bucket+"/m"); source.KindOf(err) != source.Denied {
+	if _, err := s.Plan(t.Context(), bucket+"/m", nil); source.KindOf(err) != source.Denied {
 		t.Errorf("with the old key: %v", err)
 	}
 	if err := s.Refresh(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Plan(t.Context(), bucket+"/m"); err != nil {
+	if _, err := s.Plan(t.Context(), bucket+"/m", nil); err != nil {
 		t.Errorf("with the new key: %v", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestMetadata(t *testing.T) {
 	env := map[string]string{"STORAGE_EMULATOR_HOST": srv.URL, "GCE_METADATA_HOST": strings.TrimPrefix(machine.URL, "http://")}
 	s := gcs.New(gcs.Options{Getenv: func(k string) string { return env[k] }, Identity: true})
 	defer s.Close()
-	if _, err := s.Plan(t.Context(), bucket+"/m"); err != nil {
+	if _, err := s.Plan(t.Context(), bucket+"/m", nil); err != nil {
 		t.Error(err)
 	}
 }

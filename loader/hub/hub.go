@@ -135,7 +135,7 @@ type entry struct {
 }
 
 // Plan resolves the revision to a commit and lists its files.
-func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	p, err := parse(location)
 	if err != nil {
 		return source.Plan{}, err

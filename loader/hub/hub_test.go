@@ -68,7 +68,7 @@ func TestRevisions(t *testing.T) {
 	s := hub.New(hub.Options{Getenv: srv.Getenv})
 	defer s.Close()
 	for location, want := range map[string]string{repo: "2", repo + "@main": "2", repo + "@" + first: "1", repo + "@refs/pr/7": "pr"} {
-		plan, err := s.Plan(t.Context(), location)
+		plan, err := s.Plan(t.Context(), location, nil)
 		if err != nil {
 			t.Fatal(location, err)
 		}
@@ -81,13 +81,13 @@ func TestRevisions(t *testing.T) {
 		t.Errorf("commit %s, want %s", got, second)
 	}
 	// What a commit did not touch is of the same version in the next.
-	a, _ := s.Plan(t.Context(), repo+"@"+first)
-	b, _ := s.Plan(t.Context(), repo)
+	a, _ := s.Plan(t.Context(), repo+"@"+first, nil)
+	b, _ := s.Plan(t.Context(), repo, nil)
 	if a.Files[1].Version != b.Files[1].Version || a.Files[0].Version == b.Files[0].Version || len(b.Files[1].SHA256) != 64 {
 		t.Errorf("%+v and %+v", a, b)
 	}
 	// One file of weights.
-	one, err := s.Plan(t.Context(), repo+"/model.safetensors")
+	one, err := s.Plan(t.Context(), repo+"/model.safetensors", nil)
 	if err != nil || len(one.Files) != 1 || one.Files[0].Name != "model.safetensors" {
 		t.Errorf("%+v, %v", one, err)
 	}
@@ -99,7 +99,7 @@ func TestSignaturesExpire(t *testing.T) {
 	srv.Commit("main", map[string][]byte{"model.safetensors": big})
 	s := hub.New(hub.Options{Getenv: srv.Getenv})
 	defer s.Close()
-	plan, err := s.Plan(t.Context(), repo)
+	plan, err := s.Plan(t.Context(), repo, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestTokens(t *testing.T) {
 	env := map[string]string{"HF_ENDPOINT": srv.URL, "HF_TOKEN_PATH": file}
 	s := hub.New(hub.Options{Getenv: func(k string) string { return env[k] }})
 	defer s.Close()
-	_, err := s.Plan(t.Context(), repo)
+	_, err := s.Plan(t.Context(), repo, nil)
 	if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "gated") || !strings.Contains(err.Error(), "HF_TOKEN") {
 		t.Errorf("without a token: %v", err)
 	}
@@ -136,7 +136,7 @@ func TestTokens(t *testing.T) {
 	if err := os.WriteFile(file, []byte(hubtest.Token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Plan(t.Context(), repo); err != nil {
+	if _, err := s.Plan(t.Context(), repo, nil); err != nil {
 		t.Errorf("with a token: %v", err)
 	}
 }
@@ -150,11 +150,11 @@ func TestWhatIsRefused(t *testing.T) {
 		"hf://org/none": source.NotFound, repo + "@nope": source.NotFound, repo + "/no/such": source.NotFound,
 		"hf://": source.BadSource, "hf://org": source.BadSource, "hf://../x": source.BadSource, "hf://a/b@../c": source.BadSource, "hf://a/b/../c": source.BadSource, "hf://a/b?x=CANARY": source.BadSource, "s3://a/b": source.BadSource, "hf://a/b@": source.BadSource,
 	} {
-		if _, err := s.Plan(t.Context(), location); source.KindOf(err) != kind || strings.Contains(err.Error(), "CANARY") {
+		if _, err := s.Plan(t.Context(), location, nil); source.KindOf(err) != kind || strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("%s: %v", location, err)
 		}
 	}
-	plan, err := s.Plan(t.Context(), repo)
+	plan, err := s.Plan(t.Context(), repo, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestWhatIsRefused(t *testing.T) {
 		_, _ = w.Write([]byte("[]"))
 		return true
 	})
-	if _, err := s.Plan(t.Context(), repo); source.KindOf(err) != source.Malformed {
+	if _, err := s.Plan(t.Context(), repo, nil); source.KindOf(err) != source.Malformed {
 		t.Errorf("a page elsewhere: %v", err)
 	}
 	if l := srv.Leaks(); len(l) > 0 {

@@ -38,7 +38,7 @@ func TestView(t *testing.T) {
 	commit := srv.Commit("main", files)
 	s := hub.New(hub.Options{Getenv: srv.Getenv})
 	defer s.Close()
-	if _, err := s.Plan(t.Context(), repo); err != nil {
+	if _, err := s.Plan(t.Context(), repo, nil); err != nil {
 		t.Fatal(err)
 	}
 	data := t.TempDir()
@@ -78,7 +78,7 @@ func TestView(t *testing.T) {
 	}
 	// A newer commit; the older checkpoint is still in the store.
 	second := srv.Commit("main", map[string][]byte{"config.json": []byte(`{"a":1}`)})
-	if _, err := s.Plan(t.Context(), repo); err != nil {
+	if _, err := s.Plan(t.Context(), repo, nil); err != nil {
 		t.Fatal(err)
 	}
 	newer := map[string][]byte{"config.json": []byte(`{"a":1}`), "sub/x.json": files["sub/x.json"], "model.safetensors": files["model.safetensors"]}
@@ -146,7 +146,7 @@ func TestViewForVLLM(t *testing.T) {
 	commit := srv.Commit("main", files)
 	s := hub.New(hub.Options{Getenv: srv.Getenv})
 	defer s.Close()
-	if _, err := s.Plan(t.Context(), repo); err != nil {
+	if _, err := s.Plan(t.Context(), repo, nil); err != nil {
 		t.Fatal(err)
 	}
 	data := t.TempDir()

@@ -44,7 +44,7 @@ type origin struct {
 	egress atomic.Int64
 }
 
-func (o *origin) Plan(ctx context.Context, location string) (source.Plan, error) {
+func (o *origin) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	var p source.Plan
 	for name, b := range o.files {
 		p.Files = append(p.Files, source.File{Name: name, Size: int64(len(b)), Version: "1", SHA256: o.sums[name]})

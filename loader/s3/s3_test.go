@@ -109,7 +109,7 @@ func TestErrors(t *testing.T) {
 	srv.put(t, "m/model.safetensors", make([]byte, 100))
 	s := s3.New(s3.Options{Getenv: srv.env()})
 	defer s.Close()
-	plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m")
+	plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,14 +132,14 @@ func TestErrors(t *testing.T) {
 		{301, "PermanentRedirect", source.Refused, source.Refused, "AWS_REGION"},
 	} {
 		srv.fault(func(w http.ResponseWriter, r *http.Request) bool { fail(w, tc.status, tc.code); return true })
-		_, perr := s.Plan(t.Context(), "s3://"+bucket+"/m")
+		_, perr := s.Plan(t.Context(), "s3://"+bucket+"/m", nil)
 		_, rerr := s.Read(t.Context(), plan.Files[0], 0, 10)
 		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.says) || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
 			t.Errorf("%s: %v; %v", tc.code, perr, rerr)
 		}
 	}
 	for _, bad := range []string{"s3://", "s3://B/x", "s3://a..b/x", "s3://weights/../x", "s3://weights/a//b", "s3://weights/x?X-Amz-Signature=CANARY", "gs://weights/x", "s3://u:CANARY@weights/x"} {
-		if _, err := s.Plan(t.Context(), bad); source.KindOf(err) != source.BadSource || strings.Contains(err.Error(), "CANARY") {
+		if _, err := s.Plan(t.Context(), bad, nil); source.KindOf(err) != source.BadSource || strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -162,7 +162,7 @@ func TestRegion(t *testing.T) {
 	s := s3.New(s3.Options{Getenv: srv.env()})
 	defer s.Close()
 	for range 2 {
-		plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m")
+		plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestDigests(t *testing.T) {
 			return false
 		})
 		s := s3.New(s3.Options{Getenv: srv.env()})
-		plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m")
+		plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil)
 		s.Close()
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func TestCredentials(t *testing.T) {
 		{"nothing", []string{"AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file + ".none", "AWS_EC2_METADATA_DISABLED", "true"}, ""},
 	} {
 		s := s3.New(s3.Options{Getenv: srv.env(tc.env...)})
-		_, err := s.Plan(t.Context(), "s3://"+bucket+"/m")
+		_, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil)
 		s.Close()
 		got, _ := header.Load().(string)
 		if err != nil || !strings.Contains(got, tc.want) || tc.want == "" && got != "" || strings.Contains(got, "CANARY") {
@@ -282,7 +282,7 @@ func TestWebIdentity(t *testing.T) {
 	s := s3.New(s3.Options{Getenv: srv.env("AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file+".none", "AWS_WEB_IDENTITY_TOKEN_FILE", file, "AWS_ROLE_ARN", "arn:aws:iam::1:role/r", "AWS_ENDPOINT_URL_STS", sts.URL)})
 	defer s.Close()
 	for range 2 {
-		if _, err := s.Plan(t.Context(), "s3://"+bucket+"/m"); err != nil || !strings.Contains(header.Load().(string), "Credential=KEYone/") {
+		if _, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil); err != nil || !strings.Contains(header.Load().(string), "Credential=KEYone/") {
 			t.Fatalf("%v with %v", err, header.Load())
 		}
 	}
@@ -290,7 +290,7 @@ func TestWebIdentity(t *testing.T) {
 	if err := s.Refresh(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Plan(t.Context(), "s3://"+bucket+"/m"); err != nil || !strings.Contains(header.Load().(string), "Credential=KEYtwo/") {
+	if _, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil); err != nil || !strings.Contains(header.Load().(string), "Credential=KEYtwo/") {
 		t.Fatalf("%v with %v", err, header.Load())
 	}
 	if got := tokens.Load(); got != "one two " {
@@ -304,7 +304,7 @@ func TestOneFile(t *testing.T) {
 	srv.put(t, "m/y.gguf", []byte("0123456789"))
 	s := s3.New(s3.Options{Getenv: srv.env()})
 	defer s.Close()
-	plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m/x.gguf")
+	plan, err := s.Plan(t.Context(), "s3://"+bucket+"/m/x.gguf", nil)
 	if err != nil || len(plan.Files) != 1 || plan.Files[0].Name != "x.gguf" || plan.Files[0].Size != 10 {
 		t.Fatalf("%+v, %v", plan, err)
 	}

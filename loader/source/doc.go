@@ -11,5 +11,6 @@
 // Names come from a listing that somebody else wrote: a name that would leave
 // the folder is an error, not something to clean up. And only formats that
 // cannot carry code are staged: a pickle beside the weights never reaches the
-// disk of a GPU host.
+// disk of a GPU host, unless the model file names it (Globs). Then who may write
+// the source may run code on the host; nothing else names it.
 package source

@@ -183,14 +183,8 @@ const Own = "_thaw/"
 // folders are left where they are, and so is what thaw itself keeps beside a
 // checkpoint.
 func Allowed(name string) bool {
-	if strings.HasPrefix(name, Own) {
+	if hidden(name) {
 		return false
-	}
-	for p := range strings.SplitSeq(name, "/") {
-		// "." and ".." are not hidden but hostile: CheckName says so.
-		if strings.HasPrefix(p, ".") && p != "." && p != ".." {
-			return false
-		}
 	}
 	base := strings.ToLower(path.Base(name))
 	switch path.Ext(base) {
@@ -223,14 +217,14 @@ const (
 )
 
 // Select checks a listing and returns what of it is staged, in the listing's
-// order. Names that leave the folder and names that would be one file on a
+// order: what is on the list, and what also names. Names that leave the folder and names that would be one file on a
 // system that folds case are errors: a listing with either is not a model.
-func Select(location string, files []File) ([]File, error) {
+func Select(location string, files []File, also Globs) ([]File, error) {
 	var out []File
 	var sum int64
 	seen := make(map[string]string, len(files))
 	for _, f := range files {
-		if !Allowed(f.Name) {
+		if !also.Wants(f.Name) {
 			continue
 		}
 		if err := CheckName(f.Name); err != nil {

@@ -61,7 +61,7 @@ func TestSelect(t *testing.T) {
 		}
 		return out
 	}
-	got, err := source.Select("s", f("a.json", "b.bin", "c.safetensors"))
+	got, err := source.Select("s", f("a.json", "b.bin", "c.safetensors"), nil)
 	if err != nil || len(got) != 2 {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -69,8 +69,32 @@ func TestSelect(t *testing.T) {
 		f("a.json", "../b.json"), f("a.json", "A.json"), f("a.json", "a.json/b.json"),
 		{{Name: "a.json", Size: -1}}, {{Name: "a.json", Size: 1 << 50}}, {{Name: "a.json", Size: 1 << 45}, {Name: "b.json", Size: 1 << 45}, {Name: "c.json", Size: 1}},
 	} {
-		if _, err := source.Select("s", bad); source.KindOf(err) != source.Refused {
+		if _, err := source.Select("s", bad, nil); source.KindOf(err) != source.Refused {
 			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
+func TestGlobs(t *testing.T) {
+	also := source.Globs{"*.py", "a/*.bin", "[", "x[*]"}
+	for name, want := range map[string]bool{
+		"m.py": true, "a/m.py": false, "a/m.bin": true, "a/b/m.bin": false, "m.bin": false, "x*": true, "xy": false, ".m.py": false, "a/.m.bin": false, "config.json": true,
+	} {
+		if also.Wants(name) != want {
+			t.Errorf("%q: %t", name, !want)
+		}
+	}
+	f := func(names ...string) (out []source.File) {
+		for _, n := range names {
+			out = append(out, source.File{Name: n, Size: 1})
+		}
+		return out
+	}
+	// What is named passes the same checks as what always is staged.
+	for _, bad := range [][]source.File{f("a\\b.py"), f("m.py", "M.py"), f("a.bin.", "a.bin"), f("../m.py"), f("a/../m.py"), f("nul.py")} {
+		all := source.Globs{"*", "*/*", "*/*/*"}
+		if got, err := source.Select("s", bad, all); source.KindOf(err) != source.Refused {
+			t.Errorf("%v: %v, %v", bad, got, err)
 		}
 	}
 }

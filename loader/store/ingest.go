@@ -33,14 +33,31 @@ type Ingest struct {
 	dir      string
 	lock     *os.File
 	progress *os.File
-	location string
+	place    string
 	parts    []*Part
 }
 
-// Key names a staging on the node: a source and the digest it must have, if
+// Place is a location together with what is staged of it beside the list: two
+// models that stage other files of one location share no plan. Without such it is
+// the location.
+func Place(location string, also source.Globs) string {
+	if len(also) == 0 {
+		return location
+	}
+	also = slices.Compact(slices.Sorted(slices.Values(also)))
+	return fmt.Sprintf("%s\n%q", location, also)
+}
+
+// locationOf is the location of a place. No location holds a control character.
+func locationOf(place string) string {
+	location, _, _ := strings.Cut(place, "\n")
+	return location
+}
+
+// Key names a staging on the node: a place and the digest it must have, if
 // one is demanded.
-func Key(location, digest string) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", location, digest))
+func Key(place, digest string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", place, digest))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -92,19 +109,19 @@ func (s *Store) Peek(key string) (done, total int64, ok bool) {
 	return int64(binary.LittleEndian.Uint64(b)), int64(binary.LittleEndian.Uint64(b[8:])), true
 }
 
-// PlanKey names what a location holds in these versions. It is the same on
+// PlanKey names what a place holds in these versions. It is the same on
 // every node.
-func PlanKey(location string, files []source.File) string {
+func PlanKey(place string, files []source.File) string {
 	lines := make([]string, 0, len(files))
 	for _, f := range files {
 		lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
 	}
-	return planKey(location, lines)
+	return planKey(place, lines)
 }
 
-func planKey(location string, lines []string) string {
+func planKey(place string, lines []string) string {
 	slices.Sort(lines)
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", location, strings.Join(lines, "")))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", place, strings.Join(lines, "")))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -125,7 +142,7 @@ func (s *Store) Planned(key string) string {
 		for _, f := range ix.Files {
 			lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
 		}
-		if planKey(ix.Location, lines) == key {
+		if planKey(ix.Place, lines) == key {
 			return s.present(ix.Digest)
 		}
 	}
@@ -134,9 +151,9 @@ func (s *Store) Planned(key string) string {
 
 // index is what sources/<key>.json holds: where a plan led to.
 type index struct {
-	Location string      `json:"location"`
-	Digest   string      `json:"digest"`
-	Files    []indexFile `json:"files"`
+	Place  string      `json:"location"` // with what is staged beside the list
+	Digest string      `json:"digest"`
+	Files  []indexFile `json:"files"`
 }
 
 type indexFile struct {
@@ -146,24 +163,24 @@ type indexFile struct {
 	SHA256  string `json:"sha256"`
 }
 
-func (s *Store) indexPath(location string) string {
-	sum := sha256.Sum256([]byte(location))
+func (s *Store) indexPath(place string) string {
+	sum := sha256.Sum256([]byte(place))
 	return s.path("sources", hex.EncodeToString(sum[:16])+".json")
 }
 
-func (s *Store) index(location string) (index, bool) {
-	raw, err := os.ReadFile(s.indexPath(location))
+func (s *Store) index(place string) (index, bool) {
+	raw, err := os.ReadFile(s.indexPath(place))
 	var ix index
-	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.Location != location {
+	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.Place != place {
 		return index{}, false
 	}
 	return ix, true
 }
 
-// Last is the digest of the checkpoint that location led to last; "" when it
+// Last is the digest of the checkpoint that a place led to last; "" when it
 // never did, or when that checkpoint is gone.
-func (s *Store) Last(location string) string {
-	ix, ok := s.index(location)
+func (s *Store) Last(place string) string {
+	ix, ok := s.index(place)
 	if !ok {
 		return ""
 	}
@@ -172,8 +189,8 @@ func (s *Store) Last(location string) string {
 
 // Match is the digest of the published checkpoint that these very files, in
 // these versions, became; "" when there is none.
-func (s *Store) Match(location string, files []source.File) string {
-	ix, ok := s.index(location)
+func (s *Store) Match(place string, files []source.File) string {
+	ix, ok := s.index(place)
 	if !ok || len(ix.Files) != len(files) {
 		return ""
 	}
@@ -204,11 +221,11 @@ func (s *Store) present(digest string) string {
 // earlier try left and still holds true, and what another checkpoint has. ctx
 // bounds the reading back. It is called once per plan; a second call, after
 // the source changed, drops the parts of versions that are no more.
-func (in *Ingest) Prepare(ctx context.Context, location string, files []source.File, block int64) error {
+func (in *Ingest) Prepare(ctx context.Context, place string, files []source.File, block int64) error {
 	in.closeParts()
-	in.location = location
+	in.place = place
 	names := map[string]bool{"lock": true, "progress": true}
-	known := in.s.knownSums(location, files)
+	known := in.s.knownSums(place, files)
 	for i, f := range files {
 		if err := source.CheckName(f.Name); err != nil {
 			return err
@@ -237,9 +254,9 @@ func (in *Ingest) Prepare(ctx context.Context, location string, files []source.F
 }
 
 // knownSums is, per file, the sha256 of bytes the store may have already.
-func (s *Store) knownSums(location string, files []source.File) []string {
+func (s *Store) knownSums(place string, files []source.File) []string {
 	out := make([]string, len(files))
-	ix, _ := s.index(location)
+	ix, _ := s.index(place)
 	for i, f := range files {
 		if f.SHA256 != "" {
 			if isHex(f.SHA256, 64) {
@@ -318,7 +335,7 @@ func (in *Ingest) Parts() []*Part { return in.parts }
 // Commit publishes: every part must be sealed. It returns the checkpoint with
 // a lease on it.
 func (in *Ingest) Commit() (Entry, *Lease, error) {
-	e := Entry{Source: in.location, Created: time.Now().UTC().Truncate(time.Second)}
+	e := Entry{Source: locationOf(in.place), Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range in.parts {
 		sum := p.Sum()
 		if sum == "" {
@@ -486,7 +503,7 @@ func writeSync(name string, body []byte) error {
 
 func (in *Ingest) writeIndex(e Entry) error {
 	s := in.s
-	ix := index{Location: in.location, Digest: e.Digest}
+	ix := index{Place: in.place, Digest: e.Digest}
 	for i, p := range in.parts {
 		ix.Files = append(ix.Files, indexFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, SHA256: e.Files[i].SHA256})
 	}
@@ -494,7 +511,7 @@ func (in *Ingest) writeIndex(e Entry) error {
 	if err != nil {
 		return err
 	}
-	name := s.indexPath(in.location)
+	name := s.indexPath(in.place)
 	if err := s.step("write index"); err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ func (s *Source) parse(location string) (*url.URL, error) {
 }
 
 // Plan finds the files of a folder.
-func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error) {
+func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	u, err := s.parse(location)
 	if err != nil {
 		return source.Plan{}, err
@@ -98,7 +98,7 @@ func (s *Source) Plan(ctx context.Context, location string) (source.Plan, error)
 	if len(files) == 0 {
 		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, What: "its page lists no files", Fix: "let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
 	}
-	return s.heads(ctx, location, u, files)
+	return s.heads(ctx, location, u, files, also)
 }
 
 // sums reads SHA256SUMS; nil without an error when there is none.
@@ -177,13 +177,13 @@ func (s *Source) index(ctx context.Context, location string, top *url.URL) ([]so
 
 // heads asks every file for its size and version. What would not be staged is
 // not asked; it stays in the plan, so that the loader can name it.
-func (s *Source) heads(ctx context.Context, location string, u *url.URL, files []source.File) (source.Plan, error) {
+func (s *Source) heads(ctx context.Context, location string, u *url.URL, files []source.File, also source.Globs) (source.Plan, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	slots := make(chan struct{}, heads)
 	var wg sync.WaitGroup
 	for i := range files {
-		if !source.Allowed(files[i].Name) {
+		if !also.Wants(files[i].Name) {
 			continue
 		}
 		if err := source.CheckName(files[i].Name); err != nil {

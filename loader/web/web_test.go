@@ -243,14 +243,14 @@ func TestWhatIsRefused(t *testing.T) {
 		{"busy", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }, source.Unavailable, "503"},
 	} {
 		s, at := serve(t, tc.h)
-		if _, err := s.Plan(t.Context(), at+"/m"); source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) {
+		if _, err := s.Plan(t.Context(), at+"/m", nil); source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
 	s := New(Options{Getenv: func(string) string { return "" }})
 	defer s.Close()
 	for _, bad := range []string{"https://127.0.0.1/x", "https://localhost/x", "https://169.254.169.254/x", "https://[::1]/x", "http://example.org/x", "https://u:CANARY@example.org/x", "https://example.org/x?sig=CANARY", "https://2130706433/"} {
-		if _, err := s.Plan(t.Context(), bad); err == nil || strings.Contains(err.Error(), "CANARY") {
+		if _, err := s.Plan(t.Context(), bad, nil); err == nil || strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -264,7 +264,7 @@ func TestNoRanges(t *testing.T) {
 		w.Header().Set("Content-Length", fmt.Sprint(int64(whole)+1))
 		w.Header().Set("Last-Modified", time.Unix(0, 0).UTC().Format(http.TimeFormat))
 	}))
-	plan, err := s.Plan(t.Context(), at+"/m/x.gguf")
+	plan, err := s.Plan(t.Context(), at+"/m/x.gguf", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

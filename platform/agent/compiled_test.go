@@ -27,8 +27,8 @@ import (
 // faraway is a folder that is staged like a bucket, and may be written to.
 type faraway struct{ d dir.Source }
 
-func (f faraway) Plan(ctx context.Context, location string) (source.Plan, error) {
-	return f.d.Plan(ctx, location)
+func (f faraway) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	return f.d.Plan(ctx, location, also)
 }
 func (f faraway) Read(ctx context.Context, file source.File, off, n int64) (io.ReadCloser, error) {
 	return f.d.Read(ctx, file, off, n)

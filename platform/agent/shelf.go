@@ -110,7 +110,7 @@ func (s *Shelf) Reread(ctx context.Context, digest string, tell func(functions.S
 // ended; an error is of one that never began. When ctx ends it is called off,
 // unless somebody else wants the same, and what has arrived stays.
 func (s *Shelf) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
-	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest})
+	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files})
 	if err != nil {
 		return storeError(err)
 	}
@@ -145,14 +145,14 @@ func (s *Shelf) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell 
 		}
 	}
 	b := functions.Bytes(c.Bytes)
-	tell(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace})
+	tell(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace, Note: last.Note})
 	return nil
 }
 
 func (s *Shelf) progress(p loader.Progress) functions.StoreProgress {
 	out := functions.StoreProgress{
 		Node: s.node, State: string(p.State), Percent: p.Percent(), Rate: p.Rate,
-		Done: functions.Bytes(p.Done), Total: functions.Bytes(p.Total), Resumed: functions.Bytes(p.Resumed),
+		Done: functions.Bytes(p.Done), Total: functions.Bytes(p.Total), Resumed: functions.Bytes(p.Resumed), Note: p.Note,
 	}
 	if eta, ok := p.ETA(); ok {
 		s := eta.Seconds()

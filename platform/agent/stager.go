@@ -73,7 +73,7 @@ func (s *Stager) Stage(ctx context.Context, w replica.Want, progress func(have, 
 }
 
 func (s *Stager) begin(ctx context.Context, w replica.Want) (*loader.Staging, error) {
-	return s.loader.Stage(ctx, w.Source, loader.StageOptions{Base: w.Dir, Digest: w.Digest})
+	return s.loader.Stage(ctx, w.Source, loader.StageOptions{Base: w.Dir, Digest: w.Digest, Files: w.Files})
 }
 
 // tell passes progress on until the function it returns was called.

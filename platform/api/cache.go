@@ -34,11 +34,12 @@ type Cache struct {
 
 // PrefetchRequest asks for a model's weights, or a source's files, on a node.
 type PrefetchRequest struct {
-	Model  string `json:"model,omitempty"` // NAME or TEAM/NAME
-	Source string `json:"source,omitempty"`
-	Node   string `json:"node,omitempty"` // "": the one with the most room
-	Digest string `json:"digest,omitempty"`
-	Pin    bool   `json:"pin,omitempty"`
+	Model  string   `json:"model,omitempty"` // NAME or TEAM/NAME
+	Source string   `json:"source,omitempty"`
+	Node   string   `json:"node,omitempty"` // "": the one with the most room
+	Digest string   `json:"digest,omitempty"`
+	Files  []string `json:"files,omitempty"` // of a source: patterns of files beside the list, as spec.files of a model
+	Pin    bool     `json:"pin,omitempty"`
 }
 
 // Kept answers what was done to a checkpoint.
@@ -128,7 +129,13 @@ func (a *API) prefetch(x *exchange, res *door.Response) *openai.Error {
 	if (ask.Model == "") == (ask.Source == "") {
 		return openai.New(openai.InvalidValue, "Give model or source, one of them.").With(cmp.Or(map[bool]string{true: "source"}[ask.Model != ""], "model"))
 	}
-	r := functions.PrefetchRequest{Source: ask.Source, Digest: ask.Digest, Pin: ask.Pin}
+	if ask.Model != "" && len(ask.Files) > 0 {
+		return openai.New(openai.InvalidValue, "A model file says itself which files are staged; files go with a source.").With("files")
+	}
+	if p := functions.CheckPatterns("files", ask.Files); len(p) > 0 {
+		return openai.New(openai.InvalidValue, p[0].String()).With("files")
+	}
+	r := functions.PrefetchRequest{Source: ask.Source, Digest: ask.Digest, Files: ask.Files, Pin: ask.Pin}
 	if ask.Model != "" {
 		name, err := functions.ParseName(ask.Model, functions.DefaultTeam)
 		if err != nil {
@@ -139,7 +146,7 @@ func (a *API) prefetch(x *exchange, res *door.Response) *openai.Error {
 		if bad != nil {
 			return bad
 		}
-		r.Source, r.Dir = m.Spec.Source, m.Dir
+		r.Source, r.Dir, r.Files = m.Spec.Source, m.Dir, m.Spec.Files
 	}
 	return lines(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
 		return a.o.Stores.Prefetch(ctx, ask.Node, r, tell)

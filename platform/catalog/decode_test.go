@@ -29,7 +29,8 @@ spec:
   engine: vllm
   args: [--max-model-len, "4096"]
   env: {A: &x "1", B: *x}
-  adapters: [{name: pirate, source: ./pirate, rank: 16}]
+  files: ["*.py", vocab/*.bin]
+  adapters: [{name: pirate, source: ./pirate, rank: 16, files: ["*.py"]}]
   resources: {gpus: 2, gpuMemory: 40Gi, memory: 1.5G}
   scale: {min: 0, max: 2, target: 8, idle: 1m30s}
   queue: {requests: 10, bytes: 65536}
@@ -54,14 +55,15 @@ spec: {gpus: {guaranteed: 1, max: 4}, limits: {concurrent: 3, storeBytes: 10Gi}}
 	want.Spec.Source, want.Spec.Engine = "az://acct/models/big", functions.EngineVLLM
 	want.Spec.Args = []string{"--max-model-len", "4096"}
 	want.Spec.Env = map[string]string{"A": "1", "B": "1"}
-	want.Spec.Adapters = []functions.Adapter{{Name: "pirate", Source: "./pirate", Rank: 16}}
+	want.Spec.Adapters = []functions.Adapter{{Name: "pirate", Source: "./pirate", Rank: 16, Files: []string{"*.py"}}}
+	want.Spec.Files = []string{"*.py", "vocab/*.bin"}
 	want.Spec.Resources = functions.Resources{GPUs: 2, GPUMemory: 40 << 30, Memory: 1.5e9}
 	want.Spec.Scale.Max, want.Spec.Scale.Idle = 2, functions.Duration(90*time.Second)
 	want.Spec.Queue.Requests, want.Spec.Queue.Bytes = 10, 65536
 	if !reflect.DeepEqual(m, want) {
 		t.Errorf("got  %+v\nwant %+v", m, want)
 	}
-	if tm := docs[1].Team; tm == nil || tm.Spec.GPUs.Max != 4 || tm.Spec.Limits.StoreBytes != 10<<30 || tm.Origin != "dir/m.yaml:15" {
+	if tm := docs[1].Team; tm == nil || tm.Spec.GPUs.Max != 4 || tm.Spec.Limits.StoreBytes != 10<<30 || tm.Origin != "dir/m.yaml:16" {
 		t.Errorf("got %+v", docs[1])
 	}
 }

@@ -55,9 +55,14 @@ SOURCE is az://ACCOUNT/CONTAINER/PREFIX or another URL, or a path that begins
 with / or a dot. NAME is a function of the server; with --data it is one of the
 folder --functions names, or of what was deployed into DIR.
 
+Weights (safetensors, GGUF), configs, tokenizers and chat templates are brought;
+what else is there is named once and left, unless spec.files of the model file or
+--files names it. Code that a model brings with it runs on this machine.
+
 Interrupted or killed, the same command goes on from where it was.`,
 		Example: `  thaw pull az://acct/models/llama --data /var/lib/thaw
   thaw pull ml/llama --data /var/lib/thaw --functions functions
+  thaw pull hf://org/model --files '*.py' --data /var/lib/thaw
   thaw pull az://acct/models/llama --data /w -o json | tee progress.ndjson
   vllm serve "$(thaw pull -q az://acct/models/llama --data /w)"
   thaw pull ml/llama`,
@@ -85,7 +90,13 @@ Interrupted or killed, the same command goes on from where it was.`,
 				if err != nil {
 					return err
 				}
-				r.Digest, r.Pin = ask.Digest, ask.Pin
+				if len(ask.Files) > 0 && !isSource(args[0]) {
+					return usage("spec.files of its model file", "--files goes with a SOURCE; a model says itself which files it needs")
+				}
+				if p := functions.CheckPatterns("--files", ask.Files); len(p) > 0 {
+					return usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
+				}
+				r.Digest, r.Pin, r.Files = ask.Digest, ask.Pin, append(r.Files, ask.Files...)
 				return c.show(ctx, called(args[0]), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
 			})
 		},
@@ -99,6 +110,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
 	cmd.Flags().StringVar(&ask.Node, "node", "", "node of the server; the one with the most room when not given")
 	cmd.Flags().StringVar(&ask.Digest, "digest", "", "sha256:… that it must have")
+	cmd.Flags().StringArrayVar(&ask.Files, "files", nil, "of a SOURCE: pattern of files to bring beside weights, configs and tokenizers, such as 'custom/*.py'; may be repeated")
 	cmd.Flags().BoolVar(&ask.Pin, "pin", false, "keep it from being evicted (thaw cache unpin)")
 }
 
@@ -225,7 +237,7 @@ func (c *command) local(ctx context.Context, word, folder string) (functions.Pre
 			return r, &Error{Exit: ExitUsage, What: "the model files", Err: err, Hint: "--functions DIR"}
 		}
 		if m := cat.Model(name); m != nil {
-			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir}, nil
+			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.Files}, nil
 		}
 		for _, p := range cat.Problems() {
 			c.remark("%v", p)
@@ -247,11 +259,18 @@ func (c *command) show(ctx context.Context, what string, run func(tell func(func
 	l := c.line()
 	defer l.clear()
 	var last, bad functions.StoreProgress
+	note := ""
 	enc := json.NewEncoder(c.out)
 	err := run(func(p functions.StoreProgress) {
 		last = p
 		if p.Error != nil && bad.Error == nil {
 			bad = p
+		}
+		if p.Note != "" && p.Note != note {
+			if note = p.Note; !c.lined() {
+				l.clear()
+				c.remark("%s", plain(note))
+			}
 		}
 		if c.lined() {
 			_ = enc.Encode(p) // a reader that went away is told at the end, by the shell

@@ -168,7 +168,7 @@ func (r *Replica) load(ctx, life context.Context, eng adapters, a functions.Adap
 	}
 	sctx, stop := context.WithTimeoutCause(ctx, r.o.Spec.Deadlines.Stage.Std(), fmt.Errorf("not staged within %s", r.o.Spec.Deadlines.Stage))
 	defer stop()
-	c, err := r.o.Stager.Stage(sctx, Want{Team: r.o.Team, Source: a.Source, Dir: r.o.Dir}, func(_, _ functions.Bytes) {})
+	c, err := r.o.Stager.Stage(sctx, Want{Team: r.o.Team, Source: a.Source, Dir: r.o.Dir, Files: a.Files}, func(_, _ functions.Bytes) {})
 	if err != nil {
 		return fail(AdapterUnavailable, fmt.Errorf("stage: %w", err))
 	}

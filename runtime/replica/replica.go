@@ -28,6 +28,8 @@ type Want struct {
 	Source string // as the model file says it
 	Dir    string // folder of the model file, for relative sources
 	Digest string // expected, or ""
+	// Files are patterns of files that are staged beside those that always are.
+	Files []string
 	// Cache is the key of the engine's compile caches, opaque; "" for none.
 	Cache  string
 	Engine functions.Engine

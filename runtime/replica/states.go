@@ -135,7 +135,7 @@ func (r *Replica) want() Want {
 	if key == "" {
 		key = r.o.Programs.CacheKey(r.o.Spec, r.o.GPUName, len(r.o.GPUs))
 	}
-	return Want{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Cache: key, Engine: r.o.Spec.Engine}
+	return Want{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Files: r.o.Spec.Files, Cache: key, Engine: r.o.Spec.Engine}
 }
 
 func (r *Replica) stage(ctx context.Context) staged {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -14,7 +16,7 @@ import (
 
 // Source is what the loader asks of a source (loader.Source).
 type Source interface {
-	Plan(ctx context.Context, location string) (source.Plan, error)
+	Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error)
 	Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error)
 }
 
@@ -41,7 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 	}
 	plan := func(t *testing.T, p Place) map[string]source.File {
 		t.Helper()
-		got, err := p.Source.Plan(t.Context(), p.Location)
+		got, err := p.Source.Plan(t.Context(), p.Location, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,9 +90,48 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 			}
 		}
 	})
+	t.Run("files beside the list", func(t *testing.T) {
+		p := open(t)
+		all := body(300)
+		for _, name := range []string{"config.json", "model.safetensors", "modeling.py", "custom/code.py", "custom/deep/code.py", "vocab.pkl", "README.md", ".hidden.py", "_thaw/own.py"} {
+			p.Put(t, name, all)
+		}
+		for _, tc := range []struct {
+			also source.Globs
+			want string
+		}{
+			{nil, "config.json model.safetensors"},
+			{source.Globs{"*.py"}, "config.json model.safetensors modeling.py"},
+			{source.Globs{"custom/*", "vocab.pkl", "*/*.py", "*"}, "README.md config.json custom/code.py model.safetensors modeling.py vocab.pkl"},
+			{source.Globs{".*", "_thaw/*", "../*"}, "config.json model.safetensors"},
+		} {
+			got, err := p.Source.Plan(t.Context(), p.Location, tc.also)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files, err := source.Select(p.Location, got.Files, tc.also)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, f := range files {
+				names = append(names, f.Name)
+				if b, err := read(t.Context(), p, f, 0, f.Size); err != nil || f.Version == "" || !bytes.Equal(b, all) {
+					t.Errorf("%v: %+v: %d bytes, %v", tc.also, f, len(b), err)
+				}
+			}
+			slices.Sort(names)
+			if s := strings.Join(names, " "); s != tc.want {
+				t.Errorf("%v: %s, want %s", tc.also, s, tc.want)
+			}
+			if left := tc.also.Left(got.Files); len(tc.also) == 0 && !slices.Contains(left, "modeling.py") || slices.ContainsFunc(left, tc.also.Wants) {
+				t.Errorf("%v: left are %v", tc.also, left)
+			}
+		}
+	})
 	t.Run("nothing there", func(t *testing.T) {
 		p := open(t)
-		if _, err := p.Source.Plan(t.Context(), p.Nowhere); source.KindOf(err) != source.NotFound {
+		if _, err := p.Source.Plan(t.Context(), p.Nowhere, nil); source.KindOf(err) != source.NotFound {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -152,7 +193,7 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 		if _, err := read(ctx, p, f, 0, 10); err == nil {
 			t.Error("read after its caller left")
 		}
-		if _, err := p.Source.Plan(ctx, p.Location); err == nil {
+		if _, err := p.Source.Plan(ctx, p.Location, nil); err == nil {
 			t.Error("planned after its caller left")
 		}
 	})

@@ -47,7 +47,7 @@ func (m *Memory) Delete(location, name string) {
 }
 
 // Plan lists the files of a location by name.
-func (m *Memory) Plan(ctx context.Context, location string) (source.Plan, error) {
+func (m *Memory) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	if err := m.ask(ctx, "", 0, 0); err != nil {
 		return source.Plan{}, err
 	}
