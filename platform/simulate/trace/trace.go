@@ -1,7 +1,17 @@
 package trace
 
 import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
 	"iter"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -11,7 +21,7 @@ import (
 // of At; an error ends it.
 type Request struct {
 	At       time.Duration  // since the trace's begin
-	Function functions.Name // as the trace names it
+	Function functions.Name // as the trace names it; zero where it names none
 	Team     string         // who asks; empty: the function's own team
 	Input    int            // tokens of the prompt; 0 unknown
 	Output   int            // tokens of the answer; 0 unknown
@@ -20,3 +30,364 @@ type Request struct {
 
 // Requests is a trace: in time order, ended by its first error.
 type Requests = iter.Seq2[Request, error]
+
+// The formats.
+const (
+	Thaw           = "thaw"
+	AzureFunctions = "azure-functions"
+	Mooncake       = "mooncake"
+	AzureLLM       = "azure-llm"
+	Gen            = "gen"
+)
+
+// Formats are their names, as people choose them.
+var Formats = []string{Thaw, AzureFunctions, Mooncake, AzureLLM, Gen}
+
+// Error is what is wrong with a trace, and where. Line counts from 1; 0 is the
+// whole file.
+type Error struct {
+	File    string
+	Line    int
+	Message string
+}
+
+func (e *Error) Error() string {
+	if e.Line > 0 {
+		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
+	}
+	return e.File + ": " + e.Message
+}
+
+// Options of Open.
+type Options struct {
+	Format    string // one of Formats; empty: by how the file begins
+	Seed      uint64 // of all chance
+	PerMinute int    // azure-functions: at most so many calls of a function in a minute; 0 all
+}
+
+// Use is how often a trace asks for a function.
+type Use struct {
+	Name     functions.Name
+	Requests int64
+}
+
+// Trace is one that was opened. It can be read many times, also at once.
+type Trace struct {
+	Format   string
+	Requests int64         // how many; of Gen about
+	Span     time.Duration // from its begin to its last request; of Gen to its end
+	Uses     []Use         // in the order of their first appearance; none where the trace names no function
+	read     Requests
+}
+
+// Read is the trace from its begin.
+func (t *Trace) Read() Requests { return t.read }
+
+// Open opens a trace: a file, also compressed with gzip, or "gen:" and a Spec.
+func Open(file string, o Options) (*Trace, error) {
+	if text, ok := strings.CutPrefix(file, Gen+":"); ok {
+		if o.Format != "" && o.Format != Gen {
+			return nil, fmt.Errorf("%s: is of format %s, not %s", clip(file), Gen, o.Format)
+		}
+		s, err := ParseSpec(text)
+		if err != nil {
+			return nil, err
+		}
+		return generated(s, o.Seed), nil
+	}
+	return open(file, func() (io.ReadCloser, error) { return os.Open(file) }, o)
+}
+
+// open is Open of what from gives, each time from its begin.
+func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, error) {
+	if o.Format != "" && !slices.Contains(Formats, o.Format) {
+		hint := ""
+		if near := functions.Nearest(o.Format, Formats, 1); len(near) > 0 {
+			hint = "; did you mean " + near[0] + "?"
+		}
+		return nil, fmt.Errorf("%q is no format of a trace%s (%s)", clip(o.Format), hint, strings.Join(Formats, ", "))
+	}
+	s := &source{file: file, from: from}
+	if o.Format == "" {
+		err := s.lines(func(_ int, line []byte) error {
+			if len(bytes.TrimSpace(line)) == 0 || line[0] == '#' {
+				return nil
+			}
+			o.Format = detect(line)
+			return errStop
+		})
+		if err != nil {
+			return nil, err
+		}
+		if o.Format == "" {
+			return nil, &Error{File: file, Message: "its begin is of no format thaw knows; --format says which it is: " + strings.Join(Formats, ", ")}
+		}
+	}
+	switch o.Format {
+	case AzureFunctions:
+		return openMinutes(s, o)
+	case Gen:
+		return openSpec(s, o)
+	}
+	parse := map[string]parser{Thaw: parseThaw, Mooncake: parseMooncake, AzureLLM: parseLLM}[o.Format]
+	return openLines(s, o.Format, parse)
+}
+
+// detect knows a format by the first line that says something.
+func detect(line []byte) string {
+	text := string(bytes.TrimPrefix(line, []byte("\xef\xbb\xbf")))
+	switch {
+	case strings.HasPrefix(text, "{") && strings.Contains(text, `"timestamp"`) && strings.Contains(text, `_length"`):
+		return Mooncake
+	case strings.HasPrefix(text, "{") && strings.Contains(text, `"msg"`), strings.HasPrefix(text, "time=") && strings.Contains(text, " msg="):
+		return Thaw
+	case strings.HasPrefix(strings.ToUpper(text), "TIMESTAMP,"):
+		return AzureLLM
+	case strings.HasPrefix(text, "Hash") && strings.Contains(text, ","):
+		return AzureFunctions
+	}
+	if key, _, ok := strings.Cut(text, ":"); ok && slices.Contains(specKeys(), key) {
+		return Gen
+	}
+	return ""
+}
+
+// source is a file that is read more than once.
+type source struct {
+	file string
+	from func() (io.ReadCloser, error)
+}
+
+func (s *source) fail(line int, format string, args ...any) error {
+	return &Error{File: s.file, Line: line, Message: plain(fmt.Sprintf(format, args...))}
+}
+
+// errStop ends lines without being an error.
+var errStop = errors.New("stop")
+
+// maxLine bounds a line.
+const maxLine = 1 << 20
+
+// reader opens the file, unpacked.
+func (s *source) reader() (*bufio.Reader, io.Closer, error) {
+	f, err := s.from()
+	if err != nil {
+		return nil, nil, err
+	}
+	r := bufio.NewReaderSize(f, 64<<10)
+	if head, _ := r.Peek(2); len(head) == 2 && head[0] == 0x1f && head[1] == 0x8b {
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			f.Close()
+			return nil, nil, s.fail(0, "%v", err)
+		}
+		r = bufio.NewReaderSize(z, 64<<10)
+	}
+	return r, f, nil
+}
+
+// lines calls each with every line and its number; the line is only good until
+// each returns.
+func (s *source) lines(each func(n int, line []byte) error) error {
+	r, closer, err := s.reader()
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	var long []byte
+	for n := 1; ; n++ {
+		line, err := r.ReadSlice('\n')
+		if err == bufio.ErrBufferFull {
+			long = long[:0]
+			for err == bufio.ErrBufferFull && len(long) <= maxLine {
+				long = append(long, line...)
+				line, err = r.ReadSlice('\n')
+			}
+			long = append(long, line...)
+			line = long
+		}
+		if len(line) > maxLine {
+			return s.fail(n, "a line of more than %d bytes", maxLine)
+		}
+		if err != nil && err != io.EOF {
+			return s.fail(n, "%v", err)
+		}
+		if len(line) > 0 {
+			if e := each(n, bytes.TrimRight(line, "\r\n")); e == errStop {
+				return nil
+			} else if e != nil {
+				return e
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+	}
+}
+
+// parser reads one line into a request at a wall-clock time. ok is false for a
+// line that is right and tells of no request.
+type parser func(line []byte) (at time.Time, r Request, ok bool, err error)
+
+// openLines reads a trace of one request a line once, to find what is wrong and
+// how far the lines are out of order.
+func openLines(s *source, format string, parse parser) (*Trace, error) {
+	t := &Trace{Format: format}
+	var first, last time.Time // the earliest arrival, and the latest so far
+	var behind time.Duration  // how far a line is at most before one that stood earlier
+	index := map[functions.Name]int{}
+	err := s.lines(func(n int, line []byte) error {
+		at, r, ok, err := parse(line)
+		if err != nil {
+			return s.fail(n, "%v", err)
+		}
+		if !ok {
+			return nil
+		}
+		if t.Requests == 0 || at.Before(first) {
+			first = at
+		}
+		if t.Requests == 0 || at.After(last) {
+			last = at
+		}
+		behind = max(behind, last.Sub(at))
+		t.Requests++
+		if r.Function != (functions.Name{}) {
+			i, ok := index[r.Function]
+			if !ok {
+				i = len(t.Uses)
+				index[r.Function] = i
+				t.Uses = append(t.Uses, Use{Name: r.Function})
+			}
+			t.Uses[i].Requests++
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if t.Requests == 0 {
+		return nil, s.fail(0, "there is no request in it")
+	}
+	t.Span = last.Sub(first)
+	t.read = func(yield func(Request, error) bool) {
+		var held heap[Request]
+		var newest time.Duration
+		err := s.lines(func(n int, line []byte) error {
+			at, r, ok, err := parse(line)
+			if err != nil {
+				return s.fail(n, "%v", err)
+			}
+			if !ok {
+				return nil
+			}
+			r.At = max(0, at.Sub(first))
+			newest = max(newest, r.At)
+			held.push(int64(r.At), int32(n), r)
+			for len(held) > 0 && held[0].at <= int64(newest-behind) {
+				if !yield(held.pop(), nil) {
+					return errStopped
+				}
+			}
+			return nil
+		})
+		if err == errStopped {
+			return
+		}
+		if err != nil {
+			yield(Request{}, err)
+			return
+		}
+		for len(held) > 0 {
+			if !yield(held.pop(), nil) {
+				return
+			}
+		}
+	}
+	return t, nil
+}
+
+// errStopped: who reads wants no more.
+var errStopped = errors.New("stopped")
+
+// heap is a binary heap by time; of two at the same time the lesser tie first.
+type heap[T any] []item[T]
+
+type item[T any] struct {
+	at  int64
+	tie int32
+	v   T
+}
+
+func (a *item[T]) before(b *item[T]) bool {
+	if a.at != b.at {
+		return a.at < b.at
+	}
+	return a.tie < b.tie
+}
+
+func (h *heap[T]) push(at int64, tie int32, v T) {
+	*h = append(*h, item[T]{at, tie, v})
+	s := *h
+	for i := len(s) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !s[i].before(&s[up]) {
+			break
+		}
+		s[i], s[up] = s[up], s[i]
+		i = up
+	}
+}
+
+func (h *heap[T]) pop() T {
+	s := *h
+	v := s[0].v
+	s[0] = s[len(s)-1]
+	var none item[T]
+	s[len(s)-1] = none
+	*h = s[:len(s)-1]
+	h.sink()
+	return v
+}
+
+// sink puts the first in its place.
+func (h *heap[T]) sink() {
+	s := *h
+	for i := 0; ; {
+		least := i
+		for c := 2*i + 1; c <= 2*i+2 && c < len(s); c++ {
+			if s[c].before(&s[least]) {
+				least = c
+			}
+		}
+		if least == i {
+			return
+		}
+		s[i], s[least] = s[least], s[i]
+		i = least
+	}
+}
+
+// ByUse is the uses with the most asked for first, by name where they are alike.
+func ByUse(uses []Use) []Use {
+	return slices.SortedFunc(slices.Values(uses), func(a, b Use) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name.String(), b.Name.String()))
+	})
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
+
+// plain keeps a file from commanding the terminal its error is shown on.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return '\ufffd'
+		}
+		return r
+	}, s)
+}

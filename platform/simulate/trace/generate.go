@@ -1,0 +1,265 @@
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// Spec says how to make a trace up. On a command line it is
+// gen:models=100,requests=100000,burst=8; in a file it is YAML of the same keys.
+type Spec struct {
+	Models   int                `json:"models"`   // how many; m1 is asked for most
+	Requests int                `json:"requests"` // about so many, in all
+	Hours    Number             `json:"hours"`    // for how long
+	Zipf     Number             `json:"zipf"`     // the n-th model's share goes with 1/n^zipf
+	Burst    Number             `json:"burst"`    // half of a model's requests come in bursts, so many times as dense as the rest; 1: none
+	BurstFor functions.Duration `json:"burstFor"` // how long a burst lasts, in the mean
+	Diurnal  Number             `json:"diurnal"`  // 0 to 1: how far the day swings about its mean; the peak is at 14 h
+	Teams    int                `json:"teams"`    // the models are dealt among so many
+	Input    int                `json:"input"`    // tokens of a prompt, the median
+	Output   int                `json:"output"`   // tokens of an answer, the median
+	Seed     int                `json:"seed"`     // 0: the one of the run
+}
+
+// Number is a number with a fraction, as a file has it.
+type Number float64
+
+// UnmarshalText reads a number that is finite.
+func (n *Number) UnmarshalText(b []byte) error {
+	f, err := strconv.ParseFloat(string(b), 64)
+	if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Errorf("%q is no number", clip(string(b)))
+	}
+	*n = Number(f)
+	return nil
+}
+
+// DefaultSpec is a day of a hundred models.
+var DefaultSpec = Spec{
+	Models: 100, Requests: 100_000, Hours: 24, Zipf: 1.1, Burst: 1, BurstFor: functions.Duration(time.Minute),
+	Teams: 1, Input: 500, Output: 150,
+}
+
+func specKeys() (keys []string) {
+	for f := range reflect.TypeFor[Spec]().Fields() {
+		keys = append(keys, f.Tag.Get("json"))
+	}
+	return keys
+}
+
+// ParseSpec reads models=100,requests=100000,…; what is left out is DefaultSpec's.
+func ParseSpec(text string) (Spec, error) {
+	s := DefaultSpec
+	var yaml strings.Builder
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(part, "=")
+		if !ok || value == "" || strings.Trim(key+value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-") != "" {
+			return s, fmt.Errorf("%s: %q where KEY=NUMBER is wanted; keys are %s", Gen, clip(part), strings.Join(specKeys(), ", "))
+		}
+		fmt.Fprintf(&yaml, "%s: %s\n", key, value)
+	}
+	err := catalog.DecodeInto("", []byte(yaml.String()), &s)
+	if err == nil {
+		err = s.check(func(string) (int, int) { return 0, 0 }, "")
+	}
+	if p, ok := errors.AsType[catalog.Problems](err); ok {
+		for i := range p {
+			p[i].Line, p[i].Column, p[i].Path = 0, 0, Gen+": "+p[i].Path
+		}
+	}
+	return s, err
+}
+
+// openSpec reads a spec from a file.
+func openSpec(s *source, o Options) (*Trace, error) {
+	f, closer, err := s.reader()
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	b, err := io.ReadAll(io.LimitReader(f, catalog.MaxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	spec := DefaultSpec
+	places, err := catalog.DecodePlaced(s.file, b, &spec)
+	if err == nil {
+		err = spec.check(places, s.file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return generated(spec, o.Seed), nil
+}
+
+func (s *Spec) check(places catalog.Places, file string) error {
+	var out catalog.Problems
+	bound := func(path string, v, least, most float64) {
+		if !(v >= least && v <= most) {
+			line, column := places(path)
+			out = append(out, catalog.Problem{File: file, Line: line, Column: column, Path: path, Message: fmt.Sprintf("%v is not within %s to %s", v, short(least), short(most))})
+		}
+	}
+	bound("models", float64(s.Models), 1, 1e6)
+	bound("requests", float64(s.Requests), 1, 1e10)
+	bound("hours", float64(s.Hours), 0.001, 24*366)
+	bound("zipf", float64(s.Zipf), 0, 10)
+	bound("burst", float64(s.Burst), 1, 1e4)
+	bound("burstFor", s.BurstFor.Std().Seconds(), 0.001, 86400)
+	bound("diurnal", float64(s.Diurnal), 0, 1)
+	bound("teams", float64(s.Teams), 1, 10000)
+	bound("input", float64(s.Input), 0, maxTokens)
+	bound("output", float64(s.Output), 0, maxTokens)
+	if len(out) > 0 {
+		return out
+	}
+	return nil
+}
+
+func short(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+
+// generated is the trace of a spec.
+func generated(s Spec, seed uint64) *Trace {
+	if s.Seed != 0 {
+		seed = uint64(s.Seed)
+	}
+	t := &Trace{Format: Gen, Requests: int64(s.Requests), Span: time.Duration(float64(s.Hours) * float64(time.Hour))}
+	share := s.shares()
+	width := len(strconv.Itoa(s.Models))
+	for i := range s.Models {
+		team := functions.DefaultTeam
+		if s.Teams > 1 {
+			team = "team-" + strconv.Itoa(i%s.Teams+1)
+		}
+		t.Uses = append(t.Uses, Use{
+			Name:     functions.Name{Team: team, Name: fmt.Sprintf("m%0*d", width, i+1)},
+			Requests: int64(math.Round(share[i] * float64(s.Requests))),
+		})
+	}
+	uses := t.Uses
+	t.read = func(yield func(Request, error) bool) { s.generate(uses, share, t.Span, seed, yield) }
+	return t
+}
+
+// shares is each model's part of all requests.
+func (s *Spec) shares() []float64 {
+	out := make([]float64, s.Models)
+	sum := 0.0
+	for i := range out {
+		out[i] = math.Pow(float64(i+1), -float64(s.Zipf))
+		sum += out[i]
+	}
+	for i := range out {
+		out[i] /= sum
+	}
+	return out
+}
+
+// peakHour is when the day is at its height.
+const peakHour = 14
+
+// lively is one model's state: a Poisson process whose rate switches between
+// quiet and burst (a Markov-modulated one), thinned by the hour of the day.
+type lively struct {
+	quiet, burst float64 // requests a nanosecond
+	until        int64   // of the present phase
+	bursting     bool
+	model        int32
+}
+
+// generate merges the models' processes in time order. It holds a word or six
+// for each model and nothing for a request.
+func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed uint64, yield func(Request, error) bool) {
+	draw := rand.New(rand.NewPCG(seed, 0x7468_6177))
+	end := int64(span)
+	swing := float64(s.Diurnal)
+	// In quiet the rate is q, in a burst b*q. A burst takes 1/(1+b) of the time,
+	// so that half of the requests come in bursts and the mean is 2qb/(1+b).
+	b := float64(s.Burst)
+	inBurst := float64(s.BurstFor)
+	inQuiet := inBurst * b
+	next := func(l *lively, at int64) int64 {
+		for {
+			rate := l.quiet
+			if l.bursting {
+				rate = l.burst
+			}
+			wait := draw.ExpFloat64() / rate
+			if b > 1 && (wait > float64(math.MaxInt64/4) || at+int64(wait) >= l.until) {
+				if at = l.until; at >= end {
+					return end
+				}
+				l.bursting = !l.bursting
+				stay := inQuiet
+				if l.bursting {
+					stay = inBurst
+				}
+				l.until = at + 1 + int64(min(draw.ExpFloat64()*stay, float64(end)))
+				continue
+			}
+			if wait > float64(end-at) {
+				return end
+			}
+			at += int64(wait)
+			if swing == 0 {
+				return at
+			}
+			hour := float64(at)/float64(time.Hour) - peakHour
+			if draw.Float64()*(1+swing) < 1+swing*math.Cos(hour*2*math.Pi/24) {
+				return at
+			}
+		}
+	}
+	var h heap[lively]
+	h = make(heap[lively], 0, len(uses))
+	for i := range uses {
+		mean := share[i] * float64(s.Requests) / float64(span) * (1 + swing)
+		l := lively{quiet: mean, burst: mean, model: int32(i)}
+		if b > 1 {
+			l.quiet = mean * (1 + b) / (2 * b)
+			l.burst = l.quiet * b
+			l.bursting = draw.Float64()*(1+b) < 1
+			stay := inQuiet
+			if l.bursting {
+				stay = inBurst
+			}
+			l.until = int64(min(draw.ExpFloat64()*stay, float64(end)))
+		}
+		if at := next(&l, 0); at < end {
+			h.push(at, int32(i), l)
+		}
+	}
+	for len(h) > 0 {
+		it := &h[0]
+		r := Request{At: time.Duration(it.at), Function: uses[it.v.model].Name, Input: scatter(draw, s.Input), Output: scatter(draw, s.Output)}
+		if !yield(r, nil) {
+			return
+		}
+		if it.at = next(&it.v, it.at); it.at >= end {
+			h.pop()
+		} else {
+			h.sink()
+		}
+	}
+}
+
+// scatter draws a number of tokens about a median: lognormal, as prompts are.
+func scatter(draw *rand.Rand, median int) int {
+	if median <= 0 {
+		return 0
+	}
+	return int(min(max(1, float64(median)*math.Exp(draw.NormFloat64())), 20*float64(median)))
+}
