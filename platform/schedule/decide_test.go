@@ -126,7 +126,7 @@ func TestDecide(t *testing.T) {
 			fs: []*Function{model("x", 1, ready("n", now-time.Hour, 1, 0), with(func(f *Function) { f.LastEnd = now - time.Hour }))}},
 		{what: "two are too many", nodes: []*Node{node("n", 2)},
 			fs: []*Function{model("x", 1, ready("n", now-time.Hour, 1, 0), ready("n", now-time.Minute, 0, 1),
-				with(func(f *Function) { f.Scale.Max, f.Average, f.LastEnd = 2, 1, now-1 }))},
+				with(func(f *Function) { f.Scale.Max, f.Needed, f.Desired, f.LastEnd = 2, 1, 1, now-1 }))},
 			want: "stop default/x-1 (surplus)"},
 		{what: "nobody waits: called off", nodes: []*Node{node("n", 1)},
 			fs: []*Function{model("x", 1, starting("n", false, 0))}, want: "call off default/x-0 (called_off)"},
@@ -245,19 +245,5 @@ func TestBackoff(t *testing.T) {
 		if got := Backoff(n); got != w*time.Second {
 			t.Errorf("Backoff(%d) = %v, want %v", n, got, w*time.Second)
 		}
-	}
-}
-
-func TestAverage(t *testing.T) {
-	var a Average
-	a.Observe(time.Second, 4)
-	if m := a.Observe(200*time.Second, 0); m < 3.99 || m > 4 {
-		t.Errorf("after a long while at 4 the mean is %v", m)
-	}
-	if m := a.Observe(220*time.Second, 0); m > 4*0.4 {
-		t.Errorf("a window after the end the mean is %v", m)
-	}
-	if m := a.Observe(600*time.Second, 0); m != 0 {
-		t.Errorf("long after the end the mean is %v", m)
 	}
 }

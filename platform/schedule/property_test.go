@@ -20,6 +20,8 @@ type toy struct {
 	next int
 	seed uint64
 
+	loads map[*Function]*Load
+
 	sleeps, rises int
 	// wantAt and idleFrom are what invariant 11 is checked against.
 	idleFrom map[string]Instant
@@ -46,7 +48,7 @@ func (y *toy) drop(f *Function, id string) {
 }
 
 func newToy(t *testing.T, seed uint64) *toy {
-	y := &toy{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}}
+	y := &toy{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*Load{}}
 	for i := range 1 + y.rnd.IntN(3) {
 		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
 		for g := range y.rnd.IntN(5) {
@@ -315,7 +317,13 @@ func (y *toy) live() {
 		} else if f.Oldest == 0 {
 			f.Oldest = y.now
 		}
-		f.Average = float64(f.Active + f.Queued)
+		l := y.loads[f]
+		if l == nil {
+			l = NewLoad(DefaultPolicy.Autoscale)
+			y.loads[f] = l
+		}
+		l.Observe(y.now, f.Active+f.Queued)
+		f.Needed, f.Desired = l.Scale(y.now, f.ready(), f.Scale.Target)
 	}
 }
 

@@ -8,17 +8,23 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Want is how many replicas a function should have.
-func (f *Function) Want(now Instant) int {
+// Want is how many replicas f should have, and lacks where it has fewer. Held
+// requests count at once, in full: the windows behind Needed are too slow for
+// somebody who waits.
+func (p Policy) Want(f *Function, now Instant) int {
 	if f.Gone {
 		return 0
 	}
-	target := float64(max(f.Scale.Target, 1))
 	want := 0
-	if n := f.Active + f.Queued; n > 0 {
-		want = max(1, int(math.Ceil(f.Average/target)))
-		if f.Queued > 0 { // a queue is the panic: the average is too slow to see it
-			want = max(want, int(math.Ceil(float64(n)/target)))
+	switch n := f.Active + f.Queued; {
+	case p.Autoscale.Patient:
+		want = f.Desired
+	case n > 0:
+		want = max(1, f.Needed)
+		if f.Queued > 0 {
+			a := p.Autoscale.or()
+			up := math.Ceil(a.MaxUp * float64(max(f.ready(), 1)))
+			want = max(want, int(min(math.Ceil(float64(n)/float64(max(f.Scale.Target, 1))), up)))
 		}
 	}
 	if f.Lease > now {
@@ -27,10 +33,20 @@ func (f *Function) Want(now Instant) int {
 	return min(max(want, f.Scale.Min), max(f.Scale.Max, f.Scale.Min))
 }
 
+// ready replicas are those that serve.
+func (f *Function) ready() (n int) {
+	for i := range f.Replicas {
+		if r := &f.Replicas[i]; r.State == functions.Ready && !r.Stopping && !r.Sinking {
+			n++
+		}
+	}
+	return n
+}
+
 // function scales one function: what it has too many of is stopped here, what
 // it lacks is noted for placeAll.
 func (d *decision) function(f *Function) {
-	want := f.Want(d.now)
+	want := d.policy.Want(f, d.now)
 	d.at(f.Lease)
 	var ready, starting, stale, freshReady int
 	for i := range f.Replicas {
@@ -155,7 +171,7 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 		return
 	}
 	idle := f.Scale.Idle.Std()
-	keep := max(want, 1, int(math.Ceil(f.Average/float64(max(f.Scale.Target, 1)))))
+	keep := max(want, 1, f.Desired)
 	for ready > want {
 		r := d.leastUsed(f)
 		if r == nil {

@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"math"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -24,6 +23,7 @@ type Policy struct {
 	// turn. Turn 0: never.
 	Turn, Patience, TurnDrain time.Duration
 
+	Autoscale Autoscale // how many replicas a load asks for; zero: its defaults
 	Eviction  Eviction  // who goes first where room is short
 	KeepAlive KeepAlive // how long an idle replica stays
 }
@@ -98,7 +98,8 @@ type Function struct {
 
 	Active  int     // requests at engines
 	Queued  int     // requests held
-	Average float64 // concurrency over the stable window
+	Needed  int     // replicas that its load asks for (Load.Scale)
+	Desired int     // replicas that are not to be scaled down (Load.Scale)
 	Oldest  Instant // since when the oldest held request waits; 0 none
 	LastEnd Instant // end of the last request; 0 never
 	Lease   Instant // wanted until then though nobody waits; 0 none
@@ -228,29 +229,4 @@ func Backoff(n int) time.Duration {
 		return time.Minute
 	}
 	return min(time.Second<<(n-1), time.Minute)
-}
-
-// Average is the concurrency of a function over a stable window: an
-// exponentially weighted mean, which needs two words where a ring of buckets
-// needs hundreds.
-type Average struct {
-	mean float64
-	last float64
-	at   Instant
-}
-
-// window is the time constant of Average.
-const window = 20 * time.Second
-
-// Observe notes that from now on n requests are under way, and returns the mean.
-func (a *Average) Observe(now Instant, n int) float64 {
-	if a.at != 0 && now > a.at {
-		keep := math.Exp(-float64(now-a.at) / float64(window))
-		a.mean = a.last + (a.mean-a.last)*keep
-	}
-	if a.mean < 0.01 && n == 0 {
-		a.mean = 0
-	}
-	a.at, a.last = now, float64(n)
-	return a.mean
 }

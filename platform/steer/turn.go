@@ -350,6 +350,7 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 			r.readyAt = now
 			if before == "" && r.cold == nil { // adopted: it has been ready for a while
 				r.readyAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
+				s.adopted(f, now)
 			}
 			f.failures, f.failure = 0, nil
 			f.retry, f.once = 0, false // from now on its idle time holds it
@@ -614,8 +615,7 @@ func (s *Steer) demand(now schedule.Instant) {
 			}
 			f.Active, f.Queued, f.Oldest = 0, 0, 0
 		}
-		f.Average = f.average.Observe(now, f.Active+f.Queued)
-		if f.Active+f.Queued == 0 && f.Average == 0 {
+		if !s.weigh(f, now) {
 			s.busy.drop(f)
 		}
 	})

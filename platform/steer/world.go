@@ -50,7 +50,7 @@ type fn struct {
 	schedule.Function
 	model    *functions.Model
 	recipe   uint64
-	average  schedule.Average
+	load     *schedule.Load // its windows; nil at rest
 	reps     []*rep
 	failures int            // starts in a row that failed
 	refused  int            // loads in a row that no agent took
