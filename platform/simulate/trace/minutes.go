@@ -45,12 +45,15 @@ func openMinutes(s *source, o Options) (*Trace, error) {
 	if err != nil {
 		return nil, s.fail(1, "%v", csvError(err))
 	}
-	column, name, whole := make([]int, len(head)), -1, 0
+	column, name, whole, seen := make([]int, len(head)), -1, 0, map[int]bool{}
 	for i, h := range head {
 		h = strings.TrimPrefix(strings.TrimSpace(h), "\ufeff")
 		column[i] = -1
 		if n, err := strconv.Atoi(strings.TrimPrefix(h, "minute_")); err == nil && n >= 1 && n <= maxMinutes {
-			column[i] = n - 1
+			if seen[n] {
+				return nil, s.fail(1, "two columns are minute %d", n)
+			}
+			column[i], seen[n] = n-1, true
 			whole = max(whole, n)
 		} else if name < 0 && strings.EqualFold(h, "HashFunction") {
 			name = i
@@ -71,9 +74,8 @@ func openMinutes(s *source, o Options) (*Trace, error) {
 		if err == io.EOF {
 			break
 		}
-		line, _ := in.FieldPos(0)
 		if err != nil {
-			return nil, s.fail(csvLine(err, line), "%v", csvError(err))
+			return nil, s.fail(csvLine(err), "%v", csvError(err))
 		}
 		m := minutes{name: functions.Name{Team: functions.DefaultTeam, Name: hashed(row[name], len(rows), taken)}}
 		total := int64(0)
@@ -175,9 +177,9 @@ func csvError(err error) error {
 	return err
 }
 
-func csvLine(err error, line int) int {
+func csvLine(err error) int {
 	if e, ok := errors.AsType[*csv.ParseError](err); ok {
 		return e.Line
 	}
-	return line
+	return 0
 }

@@ -175,6 +175,7 @@ func TestBadTraces(t *testing.T) {
 		{"", functionsCSV + "a,b,c,1,2,-3\n", `f:5: minute 3: "-3" is no number of calls`},
 		{"", "HashFunction,HashApp\na,b\n", "f:1: no columns of minutes"},
 		{"azure-functions", "minute_1\n3\n", "f:1: no column HashFunction"},
+		{"azure-functions", "HashFunction,1,minute_1\na,0,0\n", "f:1: two columns are minute 1"},
 		{"azure-functions", "HashFunction,1\na,0\n", "f: there is no request in it"},
 		{"azure-functions", "", "f:1: the file is empty"},
 		{"mooncake", strings.Repeat("x", 2<<20), "f:1: a line of more than 1048576 bytes"},
