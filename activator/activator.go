@@ -132,6 +132,7 @@ func (o Options) withDefaults() Options {
 type Activator struct {
 	o        Options
 	table    *route.Table[function]
+	stir     stir
 	meters   *meters
 	ledger   ledger
 	buffers  buffers
@@ -147,6 +148,8 @@ type entry = route.Entry[function]
 // bytes: there may be ten thousand.
 type function struct {
 	Lobby
+	self   *entry
+	stir   *stir
 	series atomic.Pointer[series] // metrics, resolved at the first request
 	uses   uses
 }
@@ -154,7 +157,9 @@ type function struct {
 // New makes an activator; it starts nothing.
 func New(o Options) *Activator {
 	a := &Activator{o: o.withDefaults()}
-	a.table = route.NewTable(func(e *entry) {})
+	a.table = route.NewTable(func(e *entry) {
+		e.Own.self, e.Own.stir, e.Own.News = e, &a.stir, &e.Own
+	})
 	a.ledger.init()
 	a.meters = newMeters(a)
 	return a
@@ -194,29 +199,6 @@ func (a *Activator) Remove(names ...functions.Name) {
 		a.rehome(e, e.Now(), &route.Function{})
 		a.meters.removed(e)
 	}, names...)
-}
-
-// Demand is the interest in one function now.
-type Demand struct {
-	Name    functions.Name
-	Active  int
-	Queued  int
-	Oldest  time.Time      // arrival of who waits longest; zero if nobody does
-	LastEnd time.Time      // of the last request; zero if there was none
-	Teams   map[string]int // who waits, per team; nil if nobody does
-}
-
-// Demand yields the functions that anyone has or had interest in.
-func (a *Activator) Demand(yield func(Demand) bool) {
-	for _, e := range a.table.All() {
-		l := e.Own.gate.Load()
-		if l.Idle() && l.LastEnd.IsZero() {
-			continue
-		}
-		if !yield(e.Own.Demand(e.Name)) {
-			return
-		}
-	}
 }
 
 // DemandOf is Demand of one function; false where there is no such function.
@@ -319,7 +301,7 @@ func (a *Activator) Position(id string) (position int, name functions.Name, ok b
 func (a *Activator) Drain(ctx context.Context) {
 	a.draining.Store(true)
 	for _, e := range a.table.All() {
-		e.Own.gate.Turn(openai.New(openai.ShuttingDown, ""))
+		e.Own.Turn(openai.New(openai.ShuttingDown, ""))
 	}
 	select {
 	case <-a.ledger.deserted():

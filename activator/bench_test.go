@@ -69,18 +69,18 @@ func BenchmarkDecide(b *testing.B) {
 		e := a.table.Lookup(name)
 		lease, _ := book.Admit(id.Team, began)
 		var w gate.Waiter
-		if e.Own.gate.Enter(&w, id.Team, int64(len(bodies[0])), began) != gate.Through {
+		if e.Own.Enter(&w, id.Team, int64(len(bodies[0])), began) != gate.Through {
 			b.Fatal("not through")
 		}
-		r, ok := e.Own.set.Pick(balance.Ask{Key: balance.Key(openingOf(bodies[i%len(bodies)]))}, began)
+		r, ok := e.Own.Pick(balance.Ask{Key: balance.Key(openingOf(bodies[i%len(bodies)]))}, began)
 		if !ok {
 			b.Fatal("no replica")
 		}
 		if len(took) < cap(took) {
 			took = append(took, time.Since(began))
 		}
-		e.Own.set.Done(r)
-		e.Own.gate.Leave(&w, began)
+		e.Own.Done(r)
+		e.Own.Leave(&w, began)
 		lease.End(0, began)
 		i++
 	}

@@ -157,7 +157,7 @@ func (x *exchange) enter(fresh bool) {
 	a, own := x.a, &x.e.Own
 	now := a.o.Now()
 	size := int64(len(x.req.Body))
-	switch own.gate.Enter(&x.place, x.team, size, now) {
+	switch own.Enter(&x.place, x.team, size, now) {
 	case gate.Through:
 		x.inGate = true
 		x.phase = asking
@@ -264,7 +264,7 @@ func (x *exchange) refuse(e *openai.Error) {
 // the replica.
 func (x *exchange) leave() {
 	if x.replica != "" {
-		x.e.Own.set.Done(x.replica)
+		x.e.Own.Done(x.replica)
 		x.replica = ""
 	}
 	x.unwait()
@@ -410,7 +410,7 @@ func (x *exchange) launch(async bool) {
 	for range 4 {
 		now := x.a.o.Now()
 		f := x.e.Now()
-		id, ok := own.set.Pick(balance.Ask{Key: x.affinity(len(f.Replicas)), Adapter: x.adapter, Not: x.failed}, now)
+		id, ok := own.Pick(balance.Ask{Key: x.affinity(len(f.Replicas)), Adapter: x.adapter, Not: x.failed}, now)
 		if ok {
 			x.replica = id
 			for i := range f.Replicas {
@@ -716,7 +716,7 @@ func (x *exchange) heard(r reply, async bool) {
 		x.a.meters.of(x.e).failed(kind)
 		broken := !errors.As(r.err, &frame) || frame.dead
 		if broken { // it may have failed over this request alone
-			x.e.Own.set.Break(x.failed, now)
+			x.e.Own.Break(x.failed, now)
 		}
 		x.leave()
 		if broken {

@@ -20,10 +20,23 @@ import (
 // zero value is that of a function nobody has published; its methods may be
 // called concurrently.
 type Lobby struct {
+	// News, set before anything else, is told that the demand has changed: once,
+	// and again only after Demand was asked for. It may be told with locks held;
+	// it notes it and returns.
+	News gate.Listener
+
 	gate  gate.Gate
 	set   balance.Set
 	wake  wake
 	ready atomic.Int64 // when a replica was last READY, in nanoseconds of the clock; 0 never
+	told  atomic.Bool  // News was
+}
+
+// mark comes after every change of the demand. Nearly always it is one load.
+func (l *Lobby) mark() {
+	if !l.told.Load() && l.News != nil && !l.told.Swap(true) {
+		l.News.Told()
+	}
 }
 
 // wake is what is known of the wake under way.
@@ -68,9 +81,9 @@ func (l *Lobby) Publish(before, f *route.Function, now time.Time) {
 	switch {
 	case len(f.Replicas) > 0:
 	case broken(f, now):
-		l.gate.Turn(loadFailed(f))
+		l.Turn(loadFailed(f))
 	case f.Blocked != nil && f.Blocked.Code == route.QuotaExceeded:
-		l.gate.Turn(overGPUQuota(f))
+		l.Turn(overGPUQuota(f))
 	}
 }
 
@@ -78,15 +91,30 @@ func (l *Lobby) Publish(before, f *route.Function, now time.Time) {
 func (l *Lobby) Close(name functions.Name) {
 	l.gate.Bound(gate.Bounds{})
 	l.gate.Resize(0)
-	l.gate.Turn(openai.New(openai.ModelNotFound, "The model `"+name.Short()+"` has been removed."))
+	l.Turn(openai.New(openai.ModelNotFound, "The model `"+name.Short()+"` has been removed."))
 }
 
 // Recap tells the gate what the replicas take, some of them broken maybe.
-func (l *Lobby) Recap(now time.Time) { l.gate.Resize(l.set.Capacity(now)) }
+func (l *Lobby) Recap(now time.Time) {
+	if l.gate.Resize(l.set.Capacity(now)) > 0 {
+		l.mark()
+	}
+}
+
+// Turn turns everyone who waits away.
+func (l *Lobby) Turn(why *openai.Error) {
+	if l.gate.Turn(why) > 0 {
+		l.mark()
+	}
+}
 
 // Enter asks for a slot; see gate.Gate. Whoever waits is decided about next.
 func (l *Lobby) Enter(w *gate.Waiter, team string, bytes int64, now time.Time) gate.Answer {
-	return l.gate.Enter(w, team, bytes, now)
+	a := l.gate.Enter(w, team, bytes, now)
+	if a == gate.Waits { // who is through picks a replica next, or leaves
+		l.mark()
+	}
+	return a
 }
 
 // Full is the answer to whom the gate had no place for.
@@ -148,7 +176,11 @@ func (l *Lobby) ColdStart() string {
 }
 
 // Pick takes a slot on a replica; see balance.Set. Done gives it back.
-func (l *Lobby) Pick(a balance.Ask, now time.Time) (id string, ok bool) { return l.set.Pick(a, now) }
+func (l *Lobby) Pick(a balance.Ask, now time.Time) (id string, ok bool) {
+	id, ok = l.set.Pick(a, now)
+	l.mark()
+	return id, ok
+}
 
 // Done gives back the slot of a pick, before Leave.
 func (l *Lobby) Done(id string) { l.set.Done(id) }
@@ -156,7 +188,9 @@ func (l *Lobby) Done(id string) { l.set.Done(id) }
 // Leave ends a stay, waiting or through. It reports whether the platform is to
 // be nudged: nobody waits any more, nobody having been let through.
 func (l *Lobby) Leave(w *gate.Waiter, now time.Time) (deserted bool) {
-	if !l.gate.Leave(w, now) {
+	deserted = l.gate.Leave(w, now)
+	l.mark()
+	if !deserted {
 		return false
 	}
 	l.wake.settle()
@@ -179,8 +213,10 @@ func (l *Lobby) Expired(f *route.Function, since, now time.Time) *openai.Error {
 // Load is what the gate holds now.
 func (l *Lobby) Load() gate.Load { return l.gate.Load() }
 
-// Demand is the interest in the function now.
+// Demand is the interest in the function now. What changes after it is told to
+// News again.
 func (l *Lobby) Demand(name functions.Name) Demand {
+	l.told.Store(false) // before the look: what it does not see is told
 	g := l.gate.Load()
 	d := Demand{Name: name, Active: g.Active, Queued: g.Queued, Oldest: g.Oldest, LastEnd: g.LastEnd}
 	if g.Queued > 0 {

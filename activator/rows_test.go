@@ -283,9 +283,7 @@ func TestQueueFull(t *testing.T) {
 			}
 		}
 		var d Demand
-		for x := range w.act.Demand {
-			d = x
-		}
+		w.act.Demand(false, func(x Demand) bool { d = x; return true })
 		if d.Queued != 3 || d.Teams["default"] != 3 || d.Oldest.IsZero() {
 			t.Errorf("%+v", d)
 		}

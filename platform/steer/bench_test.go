@@ -26,7 +26,7 @@ func (m *mark) Publish(fs ...route.Function) {
 	}
 }
 func (m *mark) Remove(...functions.Name) {}
-func (m *mark) Demand(yield func(Demand) bool) {
+func (m *mark) Demand(all bool, yield func(Demand) bool) {
 	yield(Demand{Name: fname("m0"), Queued: 1, Oldest: time.Now()})
 }
 func (m *mark) InFlightOf(functions.Name, string) int { return 0 }

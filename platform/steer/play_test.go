@@ -264,7 +264,7 @@ func (d *desk) Remove(names ...functions.Name) {
 	}
 }
 
-func (d *desk) Demand(yield func(Demand) bool) {
+func (d *desk) Demand(all bool, yield func(Demand) bool) {
 	for _, l := range d.list {
 		x := Demand{Name: l.name, Queued: l.queued, Oldest: l.since, LastEnd: l.last}
 		for _, a := range l.active {

@@ -39,7 +39,10 @@ type Demand = activator.Demand
 type DataPath interface {
 	Publish(fs ...route.Function)
 	Remove(names ...functions.Name)
-	Demand(yield func(Demand) bool)
+	// Demand yields the functions whose demand, or the requests in flight at one
+	// of their replicas, may have changed since the last call, also to nothing;
+	// with all also every other one that has requests.
+	Demand(all bool, yield func(Demand) bool)
 	InFlightOf(name functions.Name, replica string) int
 	// Cut ends what is in flight through the agent at this URL, which is lost.
 	Cut(agent string)

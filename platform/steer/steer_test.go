@@ -77,7 +77,7 @@ func (d *door) Remove(names ...functions.Name) {
 	}
 }
 
-func (d *door) Demand(yield func(Demand) bool) {
+func (d *door) Demand(all bool, yield func(Demand) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for n := range d.pics {

@@ -588,7 +588,7 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 
 // demand reads what is asked of each function.
 func (s *Steer) demand(now schedule.Instant) {
-	s.path.Demand(func(d Demand) bool {
+	s.path.Demand(true, func(d Demand) bool {
 		f := s.fns[d.Name.Base()]
 		if f == nil {
 			return true

@@ -88,7 +88,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		Waker: backend, Adapters: backend, Who: keys, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
 		Metrics: registry, Log: logger(requests, c.LogFormat, c.Level()),
 	})
-	backend.Attach(dataPath{data})
+	backend.Attach(data)
 
 	registry.MustRegister(backend.Steer, about())
 

@@ -17,15 +17,6 @@ import (
 // The rooms speak of the same things in words of their own; here one is said in
 // the other's. Fields are equal, so the compiler checks the translation.
 
-// dataPath is the activator as the loop needs it.
-type dataPath struct{ *activator.Activator }
-
-func (d dataPath) Demand(yield func(steer.Demand) bool) {
-	d.Activator.Demand(func(x activator.Demand) bool {
-		return yield(steer.Demand{Name: x.Name, Active: x.Active, Queued: x.Queued, Oldest: x.Oldest, LastEnd: x.LastEnd})
-	})
-}
-
 // world and history are the backend as the control API needs it.
 type world struct{ *local.Local }
 

@@ -1,0 +1,65 @@
+package activator
+
+import (
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Demand is the interest in one function now.
+type Demand struct {
+	Name    functions.Name
+	Active  int
+	Queued  int
+	Oldest  time.Time      // arrival of who waits longest; zero if nobody does
+	LastEnd time.Time      // of the last request; zero if there was none
+	Teams   map[string]int // who waits, per team; nil if nobody does
+}
+
+// stir is the list of the functions whose demand has changed since somebody
+// looked. A function is on it once however often it changes, so a request costs
+// a look at a flag.
+type stir struct {
+	mu    sync.Mutex
+	list  []*function
+	spare []*function
+}
+
+// Told is News of a function's lobby.
+func (f *function) Told() {
+	f.stir.mu.Lock()
+	f.stir.list = append(f.stir.list, f)
+	f.stir.mu.Unlock()
+}
+
+// Demand yields the functions whose demand, or the requests in flight at one of
+// their replicas, may have changed since the last call, also to nothing; with all
+// also every other one that has requests. One at a time calls it.
+func (a *Activator) Demand(all bool, yield func(Demand) bool) {
+	s := &a.stir
+	s.mu.Lock()
+	changed := s.list
+	s.list, s.spare = s.spare, nil
+	s.mu.Unlock()
+	for i, f := range changed {
+		if d := f.Demand(f.self.Name); !f.self.Gone() && !yield(d) { // the others are for the next call
+			s.mu.Lock()
+			s.list = append(s.list, changed[i+1:]...)
+			s.mu.Unlock()
+			return
+		}
+	}
+	clear(changed)
+	s.mu.Lock()
+	s.spare = changed[:0]
+	s.mu.Unlock()
+	if !all {
+		return
+	}
+	for _, e := range a.table.All() {
+		if l := e.Own.Load(); !l.Idle() && !yield(e.Own.Demand(e.Name)) {
+			return
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package activator
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/balance"
+	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// asked is what Demand yields, by name.
+func asked(a *Activator, all bool) map[string]Demand {
+	out := map[string]Demand{}
+	a.Demand(all, func(d Demand) bool {
+		out[d.Name.Name] = d
+		return true
+	})
+	return out
+}
+
+// TestDemandOfWhatChanged: a function is yielded when something about it has
+// changed, once, also when the last request has left; with all, also who has
+// requests and nothing new.
+func TestDemandOfWhatChanged(t *testing.T) {
+	now := time.Unix(1000, 0)
+	a := New(Options{Now: func() time.Time { return now }})
+	a.Publish(at(fn("x"), 1, "r1"), fn("y"), fn("z"))
+	if got := asked(a, true); len(got) != 0 {
+		t.Fatalf("of nothing: %v", got)
+	}
+	x, y := &a.table.Lookup(fn("x").Name).Own, &a.table.Lookup(fn("y").Name).Own
+	var one, two, far gate.Waiter
+	x.Enter(&one, "red", 1, now)
+	id, _ := x.Pick(balance.Ask{}, now)
+	x.Enter(&two, "blue", 1, now)
+	y.Enter(&far, "red", 1, now)
+	got := asked(a, false)
+	if len(got) != 2 || got["x"].Active != 1 || got["x"].Queued != 1 || got["x"].Teams["blue"] != 1 || got["y"].Queued != 1 {
+		t.Fatalf("%+v", got)
+	}
+	if got := asked(a, false); len(got) != 0 {
+		t.Fatalf("told twice: %+v", got)
+	}
+	if got := asked(a, true); len(got) != 2 {
+		t.Fatalf("all: %+v", got)
+	}
+	x.Done(id)
+	x.Leave(&one, now) // the second is through by it
+	if got := asked(a, false); len(got) != 1 || got["x"].Active != 1 || got["x"].Queued != 0 || !got["x"].LastEnd.Equal(now) {
+		t.Fatalf("%+v", got)
+	}
+	x.Pick(balance.Ask{}, now) // after the look: in flight changed
+	if got := asked(a, false); len(got) != 1 || a.InFlightOf(fn("x").Name, id) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	x.Done(id)
+	x.Leave(&two, now)
+	y.Leave(&far, now)
+	if got := asked(a, true); len(got) != 2 || got["x"].Active+got["y"].Queued != 0 {
+		t.Fatalf("back to nothing: %+v", got)
+	}
+	if got := asked(a, true); len(got) != 0 {
+		t.Fatalf("%+v", got)
+	}
+	// A picture with room lets waiters through, a failure turns them away: both
+	// are news.
+	y.Enter(&far, "red", 1, now)
+	asked(a, false)
+	f := fn("y")
+	f.Failure = &route.Failure{Reason: "no", Until: now.Add(time.Minute)}
+	a.Publish(f)
+	if got := asked(a, false); len(got) != 1 || got["y"].Queued != 0 {
+		t.Fatalf("turned away: %+v", got)
+	}
+	// Who stops early finds the others the next time; who is gone is not told of.
+	x.Enter(&one, "red", 1, now)
+	x.Pick(balance.Ask{}, now)
+	y.Enter(&far, "red", 1, now)
+	a.Demand(false, func(Demand) bool { return false })
+	if got := asked(a, false); len(got) != 1 || got["y"].Queued != 1 {
+		t.Fatalf("the rest: %+v", got)
+	}
+	x.Leave(&one, now)
+	a.Remove(fn("x").Name)
+	if got := asked(a, true); len(got) != 1 {
+		t.Fatalf("one is gone: %+v", got)
+	}
+}
+
+// TestDemandMissesNothing: whatever happens meanwhile, the last that was yielded
+// of a function is how it is.
+func TestDemandMissesNothing(t *testing.T) {
+	now := time.Unix(1000, 0)
+	a := New(Options{Now: func() time.Time { return now }})
+	var fs []route.Function
+	for i := range 8 {
+		fs = append(fs, at(fn(fmt.Sprint("m", i)), 2, fmt.Sprint("r", i)))
+	}
+	a.Publish(fs...)
+	last := map[functions.Name]Demand{}
+	flight := map[functions.Name]int{}
+	look := func() {
+		a.Demand(false, func(d Demand) bool {
+			last[d.Name] = d
+			flight[d.Name] = a.InFlightOf(d.Name, "r"+d.Name.Name[1:])
+			return true
+		})
+	}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(1, uint64(w)))
+			for range 2000 {
+				own := &a.table.Lookup(fs[rnd.IntN(len(fs))].Name).Own
+				var g gate.Waiter
+				if own.Enter(&g, "t", 1, now) == gate.Full {
+					continue
+				}
+				if g.Done() != nil {
+					if rnd.IntN(2) == 0 { // it waits no longer
+						own.Leave(&g, now)
+						continue
+					}
+					<-g.Done()
+				}
+				id, ok := own.Pick(balance.Ask{}, now)
+				if ok {
+					own.Done(id)
+				}
+				own.Leave(&g, now)
+				if rnd.IntN(20) == 0 { // some stay
+					own.Enter(&g, "t", 1, now)
+					if g.Done() == nil {
+						own.Pick(balance.Ask{}, now)
+					}
+					return
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	for over := false; !over; {
+		select {
+		case <-done:
+			over = true
+		default:
+		}
+		look()
+	}
+	for _, f := range fs {
+		is, _ := a.DemandOf(f.Name)
+		if was := last[f.Name]; was.Active != is.Active || was.Queued != is.Queued {
+			t.Errorf("%s has %d at engines and %d held, %d and %d were yielded last", f.Name, is.Active, is.Queued, was.Active, was.Queued)
+		}
+		if n := a.InFlightOf(f.Name, "r"+f.Name.Name[1:]); n != flight[f.Name] {
+			t.Errorf("%s has %d in flight, %d when it was yielded last", f.Name, n, flight[f.Name])
+		}
+	}
+}
