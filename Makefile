@@ -41,8 +41,11 @@ run: build ## the platform with the shipped model on ADDR, at zero replicas
 	@echo
 	@exec bin/thaw serve --addr $(ADDR) --data $(DATA) --functions $(FUNCTIONS)
 
+# What Knative brings is built once, without the race detector: that is 50
+# seconds of processor time cold, and would be twice that again with it.
 test: ## every test that needs nothing but Go
 	$(GO) test $(RACE) $(TESTFLAGS) -timeout 9m ./...
+	$(if $(RACE),$(GO) test $(TESTFLAGS) -timeout 9m ./platform/knative)
 
 test-llamacpp: ## the engines' contract on llama.cpp: THAW_ENGINE_LLAMACPP is a Python with llama-cpp-python[server], or a llama-server
 	@[ -n "$$THAW_ENGINE_LLAMACPP" ] || { echo "set THAW_ENGINE_LLAMACPP: python3 -m venv V && V/bin/pip install 'llama-cpp-python[server]==0.3.36' (six minutes), then V/bin/python"; exit 1; }

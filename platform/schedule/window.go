@@ -276,7 +276,7 @@ func (l *Load) Scale(now Instant, ready, target int) (needed, desired int) {
 	l.needed = int(min(long, up))
 	if l.panicked > 0 {
 		l.needed = max(l.needed, int(min(rise, up)))
-		l.most = max(l.most, held, int(min(max(rise, down), up)))
+		l.most = max(l.most, held, int(min(rise, up)))
 		held = l.most
 	}
 	l.desired = l.delayed(held)

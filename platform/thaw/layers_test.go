@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -53,6 +54,7 @@ var layers = map[string]int{
 	"platform/simulate/trace": 4,
 	"platform/simulate/fleet": 4,
 	"platform/agent":          4,
+	"platform/knative":        5,
 	"platform/local":          5,
 	"platform/api":            5,
 	"bench":                   6,
@@ -74,6 +76,8 @@ var only = map[string]string{
 	"github.com/hanwen/go-fuse":         "loader/mount",
 	"k8s.io/":                           "platform/knative",
 	"knative.dev/":                      "platform/knative",
+	"go.opentelemetry.io/":              "platform/knative",
+	"go.uber.org/zap":                   "platform/knative",
 }
 
 // TestImportsGoDown walks every Go file of the module, tests included, and
@@ -133,6 +137,30 @@ func TestImportsGoDown(t *testing.T) {
 	}
 	if seen < 20 {
 		t.Fatalf("saw %d files: the walk is broken", seen)
+	}
+}
+
+// TestNoKubernetesInThaw: who runs thaw on one machine carries no cluster.
+func TestNoKubernetesInThaw(t *testing.T) {
+	tool, err := exec.LookPath("go")
+	if err != nil {
+		t.Skip("no go command here to list what the program is made of")
+	}
+	out, err := exec.Command(tool, "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for dep := range strings.Lines(string(out)) {
+		n++
+		for _, heavy := range []string{"k8s.io/", "knative.dev/", module + "platform/knative"} {
+			if strings.HasPrefix(dep, heavy) {
+				t.Errorf("the program has %s in it", strings.TrimSpace(dep))
+			}
+		}
+	}
+	if n < 100 {
+		t.Errorf("the program is made of %d packages: the list is broken", n)
 	}
 }
 

@@ -1,0 +1,341 @@
+// Some 400 packages come in with the oracle. With the race detector they would
+// be built a second time, to find races in code that runs in one goroutine.
+//go:build !race
+
+package knative
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/serving/pkg/autoscaler/aggregation"
+	"knative.dev/serving/pkg/autoscaler/metrics"
+	"knative.dev/serving/pkg/autoscaler/scaling"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// kpa is Knative's autoscaler of one revision, with its own windows.
+type kpa struct {
+	stable, short *aggregation.TimedFloat64Buckets
+	ready         int
+	scaler        scaling.UniScaler
+}
+
+func (k *kpa) ReadyCount() (int, error)    { return k.ready, nil }
+func (k *kpa) NotReadyCount() (int, error) { return 0, nil }
+
+func (k *kpa) record(at time.Time, x float64) {
+	k.stable.Record(at, x)
+	k.short.Record(at, x)
+}
+
+// StableAndPanicConcurrency is what Knative's collector answers from its windows.
+func (k *kpa) StableAndPanicConcurrency(_ types.NamespacedName, now time.Time) (float64, float64, error) {
+	if k.stable.IsEmpty(now) {
+		return 0, 0, metrics.ErrNoData
+	}
+	return k.stable.WindowAverage(now), k.short.WindowAverage(now), nil
+}
+
+func (k *kpa) StableAndPanicRPS(types.NamespacedName, time.Time) (float64, float64, error) {
+	return 0, 0, metrics.ErrNoData
+}
+
+func newKPA(a schedule.Autoscale, target, ready int) *kpa {
+	k := &kpa{
+		stable: aggregation.NewTimedFloat64Buckets(a.Stable, time.Second),
+		short:  aggregation.NewTimedFloat64Buckets(a.Panic, time.Second),
+		ready:  ready,
+	}
+	k.scaler = scaling.New(*attribute.EmptySet(), noop.NewMeterProvider(), "team", "model", k, k, &scaling.DeciderSpec{
+		MaxScaleUpRate: a.MaxUp, MaxScaleDownRate: a.MaxDown, ScalingMetric: "concurrency",
+		TargetValue: float64(target) * a.Utilisation, TotalValue: float64(target), TargetBurstCapacity: 200,
+		PanicThreshold: a.Threshold, StableWindow: a.Stable, ScaleDownDelay: a.Delay, Reachable: true,
+	})
+	return k
+}
+
+func settings(r *rand.Rand) schedule.Autoscale {
+	pick := func(xs ...float64) float64 { return xs[r.IntN(len(xs))] }
+	a := schedule.Autoscale{
+		Stable:      time.Duration(pick(6, 20, 60, 60, 60, 120)) * time.Second,
+		Bucket:      time.Second,
+		Every:       2 * time.Second,
+		Utilisation: pick(0.7, 0.7, 0.5, 1),
+		Threshold:   pick(2, 2, 1.1, 1.5, 10),
+		MaxUp:       pick(1000, 1000, 1.1, 2, 10),
+		MaxDown:     pick(2, 2, 1.1, 5, 1000),
+		Delay:       time.Duration(pick(0, 0, 7, 30, 120)) * time.Second,
+		Patient:     true,
+	}
+	a.Panic = max(time.Duration(float64(a.Stable)*pick(0.1, 0.1, 0.01, 0.37, 1)), time.Second)
+	return a
+}
+
+// load is a random walk of the requests under way, told in milliseconds.
+type load struct {
+	r     *rand.Rand
+	shape int
+	until int // of the shape, in ms
+	base  int
+	n     int
+}
+
+// next is for how long the load stays as it is, and what it is then.
+func (l *load) next(ms int) (stay, n int) {
+	if ms >= l.until {
+		l.shape, l.until, l.base = l.r.IntN(6), ms+1000*(5+l.r.IntN(200)), 1+l.r.IntN(100)
+	}
+	switch l.shape {
+	case 0: // nothing for a while
+		return 500 + l.r.IntN(30_000), 0
+	case 1: // steady
+		return 200 + l.r.IntN(5_000), l.base
+	case 2: // a ramp up
+		return 100 + l.r.IntN(3_000), l.n + 1 + l.r.IntN(4)
+	case 3: // a ramp down
+		return 100 + l.r.IntN(3_000), max(0, l.n-1-l.r.IntN(4))
+	case 4: // bursts
+		if l.n > 0 {
+			return 3_000 + l.r.IntN(20_000), 0
+		}
+		return 1 + l.r.IntN(4_000), l.base * (1 + l.r.IntN(10))
+	}
+	return 1 + l.r.IntN(800), l.r.IntN(l.base + 1) // noise
+}
+
+// pods become ready late and end at once.
+type pods struct {
+	r   *rand.Rand
+	lag int      // at most, in seconds
+	at  []uint64 // when each is ready, in ms
+}
+
+func (p *pods) scale(ms, want int) {
+	for len(p.at) < want {
+		p.at = append(p.at, uint64(ms+p.r.IntN(p.lag*1000+1)))
+	}
+	p.at = p.at[:want]
+}
+
+func (p *pods) ready(ms int) (n int) {
+	for _, at := range p.at {
+		if at <= uint64(ms) {
+			n++
+		}
+	}
+	return n
+}
+
+// seen counts what the loads led to: a comparison in which nothing happens proves
+// nothing.
+type seen struct{ decisions, ups, downs, zeros, panics int }
+
+func (s *seen) note(before, after, needed int) {
+	s.decisions++
+	switch {
+	case after > before:
+		s.ups++
+	case after < before:
+		s.downs++
+	}
+	if after == 0 && before > 0 {
+		s.zeros++
+	}
+	if after > needed {
+		s.panics++ // or the delay, or the rate: more than the load asks for
+	}
+}
+
+func (s *seen) enough(t *testing.T) {
+	t.Helper()
+	t.Logf("%d decisions the same: %d up, %d down, of them to zero %d, held above the load %d", s.decisions, s.ups, s.downs, s.zeros, s.panics)
+	if s.decisions < 100_000 || s.ups < 3_000 || s.downs < 3_000 || s.zeros < 300 || s.panics < 10_000 {
+		t.Error("too little happened")
+	}
+}
+
+// TestDecidesAsKPA feeds a step function to ours as the steering loop does, and
+// to KPA as it would have been scraped: the mean of each second, as it ends.
+func TestDecidesAsKPA(t *testing.T) {
+	var s seen
+	for seed := range uint64(400) {
+		synctest.Test(t, func(t *testing.T) { steps(t, seed, &s) })
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	s.enough(t)
+}
+
+func steps(t *testing.T, seed uint64, s *seen) {
+	r := rand.New(rand.NewPCG(seed, 6))
+	set := settings(r)
+	target, most := 1+r.IntN(10), 1+r.IntN(40)
+	policy := schedule.Policy{Autoscale: set}
+	f := &schedule.Function{Scale: functions.Scale{Max: most, Target: target}}
+	run := &pods{r: r, lag: r.IntN(60)}
+	run.scale(0, r.IntN(4))
+
+	const begin = 1000 // ms; Instants are above 0
+	base := time.Now() // of the bubble: a whole number of seconds, and even
+	time.Sleep(begin * time.Millisecond)
+	instant := func(ms int) schedule.Instant { return time.Duration(ms) * time.Millisecond }
+	for i := range run.at {
+		run.at[i] = 0
+	}
+	theirs := newKPA(set, target, len(run.at))
+	ours := schedule.NewLoad(set)
+	ours.Adopt(instant(begin), len(run.at))
+
+	walk := &load{r: r}
+	phase := 1 + r.IntN(1999) // of the evaluations
+	changes, area := begin, 0 // area: request-milliseconds of this second
+	known, last := len(run.at), len(run.at)
+	if known < 2 {
+		known, last = 0, 0
+	}
+	ours.Observe(instant(begin), 0)
+	for ms := begin; ms < 1_200_000; ms++ {
+		if ms%1000 == 0 && ms > begin {
+			theirs.record(base.Add(instant(ms)), float64(area)/1000)
+			area = 0
+		}
+		if ms == changes {
+			var stay int
+			stay, walk.n = walk.next(ms)
+			changes += stay
+			ours.Observe(instant(ms), walk.n)
+		}
+		if ms%2000 == phase {
+			theirs.ready = run.ready(ms)
+			if res := theirs.scaler.Scale(zap.NewNop().Sugar(), base.Add(instant(ms))); res.ScaleValid {
+				known = int(res.DesiredPodCount)
+			}
+			needed, desired := ours.Scale(instant(ms), theirs.ready, target)
+			if desired != known {
+				t.Fatalf("seed %d at %d ms, %d ready, %+v target %d: KPA wants %d, ours %d", seed, ms, theirs.ready, set, target, known, desired)
+			}
+			f.Needed, f.Desired = needed, desired
+			if want := policy.Want(f, instant(ms)); want != min(known, most) {
+				t.Fatalf("seed %d at %d ms: of %d at most %d are wanted: %d", seed, ms, known, most, want)
+			}
+			s.note(last, desired, needed)
+			last = desired
+			run.scale(ms, min(desired, most))
+		}
+		area += walk.n
+	}
+}
+
+// TestDecidesAsKPAOnReports feeds both the same reports: parts of a second's load
+// from several reporters, late ones, and none for a while.
+func TestDecidesAsKPAOnReports(t *testing.T) {
+	var s seen
+	for seed := range uint64(400) {
+		synctest.Test(t, func(t *testing.T) { reports(t, seed, &s) })
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	s.enough(t)
+}
+
+func reports(t *testing.T, seed uint64, s *seen) {
+	r := rand.New(rand.NewPCG(seed, 60))
+	set := settings(r)
+	target := 1 + r.IntN(10)
+	run := &pods{r: r, lag: r.IntN(60)}
+	base := time.Now()
+	theirs, ours := newKPA(set, target, 0), schedule.NewLoad(set)
+	walk := &load{r: r}
+	changes, known, last, silent := 0, 0, 0, 0
+	phase := 1 + r.IntN(1999)
+	for ms := 200_000; ms < 1_400_000; ms++ {
+		if ms >= changes {
+			var stay int
+			stay, walk.n = walk.next(ms)
+			changes = ms + stay
+			if r.IntN(60) == 0 {
+				silent = ms + r.IntN(150_000)
+			}
+		}
+		if ms%1000 == 7 && ms >= silent {
+			for part := range 1 + r.IntN(3) {
+				at := time.Duration(ms) * time.Millisecond
+				if r.IntN(20) == 0 {
+					at -= time.Duration(r.Int64N(int64(150 * time.Second)))
+				}
+				x := float64(walk.n*1000/(part+1)+r.IntN(1000)) / 1000
+				if walk.n == 0 {
+					x = 0
+				}
+				theirs.record(base.Add(at), x)
+				ours.Record(at, x)
+			}
+		}
+		if ms%2000 == phase {
+			now := time.Duration(ms) * time.Millisecond
+			theirs.ready = run.ready(ms)
+			if res := theirs.scaler.Scale(zap.NewNop().Sugar(), base.Add(now)); res.ScaleValid {
+				known = int(res.DesiredPodCount)
+			}
+			needed, desired := ours.Scale(now, theirs.ready, target)
+			if desired != known {
+				t.Fatalf("seed %d at %d ms, %d ready, %+v target %d: KPA wants %d, ours %d", seed, ms, theirs.ready, set, target, known, desired)
+			}
+			s.note(last, desired, needed)
+			last = desired
+			run.scale(ms, desired)
+		}
+	}
+}
+
+// TestWindowsAsKPA compares the windows themselves: any reports, any time.
+func TestWindowsAsKPA(t *testing.T) {
+	base := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	compared := 0
+	for seed := range uint64(1000) {
+		r := rand.New(rand.NewPCG(seed, 600))
+		set := settings(r)
+		theirs, ours := newKPA(set, 1, 0), schedule.NewLoad(set)
+		now := 10 * time.Minute
+		for range 300 {
+			switch r.IntN(40) {
+			case 0:
+				now += time.Duration(r.Int64N(int64(3 * set.Stable)))
+			default:
+				now += time.Duration(r.Int64N(int64(2 * time.Second)))
+			}
+			at := now
+			if r.IntN(10) == 0 {
+				at -= time.Duration(r.Int64N(int64(2 * set.Stable)))
+			}
+			x := float64(r.IntN(100_000)) / 1000
+			theirs.record(base.Add(at), x)
+			ours.Record(at, x)
+			ask := now + time.Duration(r.Int64N(int64(2*set.Stable)))*time.Duration(r.IntN(2))
+			stable, short, ok := ours.Means(ask)
+			kStable, kShort, err := theirs.StableAndPanicConcurrency(types.NamespacedName{}, base.Add(ask))
+			if ok != (err == nil) || !near(stable, kStable) || !near(short, kShort) {
+				t.Fatalf("seed %d at %v, %+v: KPA's means are %v and %v (%v), ours %v and %v (%v)", seed, ask, set, kStable, kShort, err, stable, short, ok)
+			}
+			compared++
+		}
+	}
+	if compared != 300_000 {
+		t.Error(fmt.Sprint(compared, " windows compared"))
+	}
+}
+
+// near: a mean that ends just between two of six digits may be told as either.
+func near(a, b float64) bool { return a-b < 2e-6 && b-a < 2e-6 }
