@@ -6,7 +6,9 @@ import "github.com/thaw-dev/thaw/functions"
 type Team struct {
 	functions.TeamGPUs
 
-	Used float64 // GPU-seconds its replicas held lately, decayed: whose use is lower is placed first
+	// What its replicas held lately, decayed: whose use is lower is placed first.
+	Used   float64 // GPU-seconds
+	Hosted float64 // seconds of replicas without GPUs
 
 	// Barred: none of its functions is given GPUs before this moment, with the
 	// verdict that says why. What it holds is not renewed: idle ones end as ever.

@@ -66,6 +66,7 @@ type World struct {
 type Node struct {
 	ID      string
 	Machine string          // identity of the host, for sources that live on it
+	Borrows bool            // it can stage folders of other machines, which lend them
 	Here    bool            // the agent in this process: it cannot be lost alone
 	Seen    Instant         // last heartbeat
 	Avoid   Instant         // nothing is placed here before
@@ -77,6 +78,7 @@ type Node struct {
 	Link  float64                   // bytes a second from sources, measured; 0 unknown
 	Disk  float64                   // bytes a second from its store, measured; 0 unknown
 	Store functions.StoreUse        // NVMe: what checkpoints may take and take; 0 unknown
+	Sleep functions.Bytes           // of Memory, what replicas may hold asleep; 0: all of it
 }
 
 // GPU is one GPU of a node. Memory 0 is unknown: such a GPU is given whole.
@@ -91,7 +93,7 @@ type GPU struct {
 type Function struct {
 	Name      functions.Name
 	Source    string // key of Node.Cached
-	Machine   string // where the source lives; empty: anywhere
+	Machine   string // where the source lies in place, others must borrow it; empty: anywhere
 	Resources functions.Resources
 	Scale     functions.Scale
 	Drain     time.Duration // bound of a drain
@@ -114,9 +116,14 @@ type Function struct {
 	Size    functions.Bytes // of its checkpoint; 0 unknown
 	Expect  Expect          // time to READY, measured
 	Uses    float64         // activations (an idle time ended by a request), decayed: what lfu and gdsf count
+	UsesAt  Instant         // when Uses was counted: it decays from then on (UsesDecay)
 	NextUse Instant         // when it is likely to be asked for next; 0 unknown
 	KeepFor time.Duration   // how long its replica should stay idle, from history; 0 unknown
 	Prewarm Instant         // somebody foresees a request until then: wanted READY where nobody who waits needs the room; 0 none
+
+	// Stay: it was evicted and missed soon after, so its replicas are left alone
+	// until then, unless somebody has waited for Patience; 0: they are not.
+	Stay Instant
 
 	Replicas []Replica
 }
@@ -208,7 +215,7 @@ const (
 type Verdict struct {
 	Code    string
 	Message string
-	ETA     time.Duration // until it may change; -1 unknown
+	ETA     time.Duration // until it may be READY, as of the plan that said it first; -1 unknown
 }
 
 // Plan is what Decide wants done, what it could not place, and when it wants to
@@ -216,6 +223,7 @@ type Verdict struct {
 type Plan struct {
 	Actions []Action
 	Blocked map[functions.Name]Verdict
+	Turned  []functions.Name // whose verdict came, changed or went since the planner's last plan
 	Next    Instant
 }
 
