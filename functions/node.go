@@ -79,6 +79,7 @@ type Heartbeat struct {
 	Cached  []CachedModel   `json:"cached,omitempty"`   // checkpoints here with no replica
 	Warm    []WarmParent    `json:"warm,omitempty"`     // warm interpreters; their memory is in Memory
 	PeerURL string          `json:"peer_url,omitempty"` // where other nodes borrow blocks of checkpoints
+	Borrows bool            `json:"borrows,omitempty"`  // it can stage folders that another node lends
 }
 
 // HeartbeatReply is the server's answer to a heartbeat.

@@ -31,6 +31,9 @@ func Locate(src, base string) (scheme, location string, err error) {
 		if err != nil || u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
 			return bad(fmt.Sprintf("%q is not a file URL", src), "file:///absolute/folder")
 		}
+		if node, _, ok := Lender(base); ok {
+			return LentScheme, Lent(node, filepath.Clean(u.Path)), nil
+		}
 		return "file", "file://" + filepath.Clean(u.Path), nil
 	}
 	if scheme, rest, ok := strings.Cut(src, "://"); ok {
@@ -57,6 +60,12 @@ func Locate(src, base string) (scheme, location string, err error) {
 		return bad(fmt.Sprintf("%q begins with ~, which only shells know", src), "write the whole path")
 	}
 	p := filepath.FromSlash(src)
+	if node, folder, ok := Lender(base); ok {
+		if !filepath.IsAbs(p) {
+			p = filepath.Join(folder, p)
+		}
+		return LentScheme, Lent(node, filepath.Clean(p)), nil
+	}
 	if !filepath.IsAbs(p) {
 		if !filepath.IsAbs(base) {
 			return bad(fmt.Sprintf("%q is relative and the folder of its model file is not known here", src), "write the whole path, or deploy from the file")
@@ -64,6 +73,28 @@ func Locate(src, base string) (scheme, location string, err error) {
 		p = filepath.Join(base, p)
 	}
 	return "file", "file://" + filepath.Clean(p), nil
+}
+
+// LentScheme is of folders on another node's disk, which it lends.
+const LentScheme = "peer"
+
+// Lent is the location of a folder that lies on another node's disk, by the
+// node's id and the folder's path there. As the base of Locate it is the folder of
+// a model file there: sources that are paths are then that node's too.
+func Lent(node, folder string) string {
+	return LentScheme + "://" + node + (&url.URL{Path: filepath.ToSlash(folder)}).EscapedPath()
+}
+
+// Lender takes a location of Lent apart.
+func Lender(location string) (node, folder string, ok bool) {
+	rest, ok := strings.CutPrefix(location, LentScheme+"://")
+	if !ok {
+		return "", "", false
+	}
+	node, _, _ = strings.Cut(rest, "/")
+	folder, err := url.PathUnescape(rest[len(node):])
+	folder = filepath.FromSlash(folder)
+	return node, folder, err == nil && node != "" && filepath.IsAbs(folder) && filepath.Clean(folder) == folder
 }
 
 // pages says who reads an https location: the cloud whose host it names, or

@@ -39,6 +39,29 @@ func TestLocate(t *testing.T) {
 	if _, _, err := loader.Locate("./x", ""); source.KindOf(err) != source.BadSource {
 		t.Errorf("relative without a base: %v", err)
 	}
+	// The folder of a model file on another node makes its paths that node's.
+	far := loader.Lent("gpu-1", "/models/a b")
+	for _, tc := range []struct{ src, scheme, location string }{
+		{"./tiny", "peer", "peer://gpu-1/models/a%20b/tiny"},
+		{"../x", "peer", "peer://gpu-1/models/x"},
+		{"/abs/100%", "peer", "peer://gpu-1/abs/100%25"},
+		{"file:///abs/x/", "peer", "peer://gpu-1/abs/x"},
+		{"az://acc/c/p/", "az", "az://acc/c/p"},
+		{"hf://org/repo", "hf", "hf://org/repo"},
+	} {
+		scheme, location, err := loader.Locate(tc.src, far)
+		if err != nil || scheme != tc.scheme || location != tc.location {
+			t.Errorf("%s: %s %s %v", tc.src, scheme, location, err)
+		}
+	}
+	if node, folder, ok := loader.Lender("peer://gpu-1/abs/100%25"); node != "gpu-1" || folder != "/abs/100%" || !ok {
+		t.Error(node, folder, ok)
+	}
+	for _, bad := range []string{"", "file:///x", "peer://", "peer://n", "peer:///x", "peer://n/%2e%2e/x", "peer://n/a/../b", "peer://n/%zz"} {
+		if node, folder, ok := loader.Lender(bad); ok {
+			t.Error(bad, node, folder)
+		}
+	}
 	if folder, ok, err := loader.Local("./x", "/m"); folder != "/m/x" || !ok || err != nil {
 		t.Errorf("%s %v %v", folder, ok, err)
 	}

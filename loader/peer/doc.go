@@ -22,6 +22,16 @@
 // is out of this staging. Where the source keeps no digest, joined nodes are
 // believed, as they are in everything else.
 //
+// # Folders
+//
+// A folder that models name as their source lies on one machine. The node there
+// lends it as it is (Folders), and others stage it like any source (Borrowed):
+// only folders of models, only files that are staged, each range in the version
+// that was listed. What changes while it is read breaks off, and is planned anew.
+// A write that leaves size and time as they were is not seen: through a mapping
+// that was made before, or within one tick of the clock where the file system
+// counts in ticks.
+//
 // # Bounds
 //
 // Nobody waits for a node longer than a block may take (Options.Patience), nor

@@ -50,6 +50,8 @@ type Options struct {
 	// Silence is how long a node may say nothing before it is left out; 10 s when
 	// 0. One whose port is closed is left out at once.
 	Silence time.Duration
+	// Folders of this machine that are lent as they are; nil lends none.
+	Folders *Folders
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -175,6 +177,8 @@ func (c *Circle) Handler(lender Lender) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+meetPath, func(w http.ResponseWriter, r *http.Request) { c.met(lender, w, r) })
 	mux.HandleFunc("GET "+lendPath, func(w http.ResponseWriter, r *http.Request) { c.lend(lender, w, r) })
+	mux.HandleFunc("GET "+listPath, c.o.Folders.list)
+	mux.HandleFunc("GET "+filePath, c.o.Folders.read)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		sum := sha256.Sum256([]byte(secret))

@@ -148,7 +148,7 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		change(&o)
 	}
 	n.circle = peer.New(o)
-	n.loader = loader.New(loader.Options{Store: st, Block: block, Parallel: 4, Neighbours: n.circle, Sources: map[string]loader.Source{"https": from},
+	n.loader = loader.New(loader.Options{Store: st, Block: block, Parallel: 4, Neighbours: n.circle, Sources: map[string]loader.Source{"https": from, "peer": n.circle.Borrowed()},
 		Retry: loader.Retry{Base: time.Millisecond, Max: 10 * time.Millisecond}})
 	inner := n.circle.Handler(n.loader)
 	closed := make(chan struct{})

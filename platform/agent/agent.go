@@ -51,6 +51,7 @@ type Options struct {
 	Warm    WarmMode        // warm interpreters; "" is off
 
 	PeerURL string // where other nodes borrow from this one; "" where they do not
+	Borrows bool   // folders of other nodes can be staged
 
 	// Push is handed every heartbeat, in order. It must not block.
 	Push func(functions.Heartbeat)
@@ -550,7 +551,7 @@ func (a *Agent) Reach(url string, shares bool) {
 
 func (a *Agent) document() functions.Heartbeat {
 	hb := functions.Heartbeat{
-		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL,
+		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.Borrows,
 		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Models: make([]functions.ReplicaStatus, 0, len(a.reps)),
 	}
 	for _, h := range a.reps {

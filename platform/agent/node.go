@@ -25,6 +25,7 @@ import (
 // Config of a whole node.
 type Config struct {
 	Name       string // of the node; "" is the host's name
+	Machine    string // whose paths this node reads; "" is Machine()
 	Version    string
 	Data       string // folder: store and agent live below it
 	Exe        string // the thaw program
@@ -83,6 +84,9 @@ func Open(c Config) (*Node, error) {
 	if c.Name == "" {
 		c.Name = nodeName()
 	}
+	if c.Machine == "" {
+		c.Machine = Machine()
+	}
 	st, err := openStore(c.Data, c.Store, c.Log)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -103,7 +107,8 @@ func Open(c Config) (*Node, error) {
 	var peerURL string
 	if p := c.Peering; p != nil {
 		peerURL, n.others, n.lends = p.URL, newOthers(p.Nodes), p.Listener
-		n.circle = peer.New(peer.Options{ID: c.Name, URL: p.URL, Token: p.Token, Nodes: n.others.list, Log: c.Log})
+		n.circle = peer.New(peer.Options{ID: c.Name, URL: p.URL, Token: p.Token, Nodes: n.others.list, Folders: p.folders(), Log: c.Log})
+		from[loader.LentScheme] = n.circle.Borrowed()
 		o.Neighbours = n.circle
 	}
 	n.loader = loader.New(o)
@@ -118,8 +123,8 @@ func Open(c Config) (*Node, error) {
 		Arriving: arriving, Early: earlyFrom, Caches: caches(c), Trust: c.EngineCaches == CachesTrust, Sources: from, Log: c.Log,
 	})
 	n.Agent = New(Options{
-		ID: c.Name, Version: c.Version, Machine: Machine(), Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, PeerURL: peerURL, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
+		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
+		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, PeerURL: peerURL, Borrows: n.circle != nil, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
 		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.free, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil

@@ -5,7 +5,9 @@ import (
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/peer"
+	"github.com/thaw-dev/thaw/loader/source"
 )
 
 // Peering is how a node brings bytes together with others. Everything between
@@ -19,6 +21,16 @@ type Peering struct {
 	// Nodes are URLs of others that are known from the start; the server names
 	// more.
 	Nodes []string
+	// Lent reports whether a folder of this machine is a model's, and which files
+	// beside the list are staged of it; nil: no folder is lent.
+	Lent func(folder string) (files []string, ok bool)
+}
+
+func (p *Peering) folders() *peer.Folders {
+	if p.Lent == nil {
+		return nil
+	}
+	return &peer.Folders{Disk: dir.Source{}, Lent: func(folder string) (source.Globs, bool) { return p.Lent(folder) }}
 }
 
 // others are the nodes to bring bytes together with, as they are known now.

@@ -54,6 +54,7 @@ type AgentConfig struct {
 	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
 	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
 	PeerAddr  string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the join token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
+	Machine   string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
 	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive an agent that died"`

@@ -56,12 +56,16 @@ type Local struct {
 	node *agent.Node
 	lock *flock.Flock
 	path steer.DataPath
+	lent *lent
 
-	mu      sync.Mutex
-	remote  map[string]*agent.Client // by agent id
-	lenders map[string]lender        // by agent id
-	first   sync.Once
-	ready   chan struct{}
+	machine string // whose paths the catalogue's local sources are
+
+	mu        sync.Mutex
+	remote    map[string]*agent.Client // by agent id
+	lenders   map[string]lender        // by agent id
+	borrowers map[string]bool          // agents that read this machine's folders from here
+	first     sync.Once
+	ready     chan struct{}
 }
 
 // ErrInUse says that another server has the folder.
@@ -94,7 +98,12 @@ func open(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, lenders: map[string]lender{}, ready: make(chan struct{})}
+	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, lenders: map[string]lender{}, borrowers: map[string]bool{}, ready: make(chan struct{}), lent: &lent{catalog: o.Catalog}, machine: agent.Machine()}
+	if o.Peering != nil {
+		lends := *o.Peering
+		lends.Lent = l.lent.folder
+		o.Peering = &lends
+	}
 	l.node, err = agent.Open(agent.Config{
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
 		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Warm: o.Warm, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
@@ -109,7 +118,7 @@ func open(o Options) (*Local, error) {
 		return nil, fmt.Errorf("local: %w", err)
 	}
 	l.Steer = steer.New(steer.Options{
-		Epoch: epoch, Catalog: o.Catalog, Machine: agent.Machine(), Here: l.node.ID(), Token: o.JoinToken, Hooks: o.Hooks, Log: o.Log,
+		Epoch: epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Hooks: o.Hooks, Log: o.Log,
 	})
 	return l, nil
 }
@@ -122,6 +131,7 @@ func (l *Local) Attach(path steer.DataPath) {
 
 // Changed is told that the catalogue has changed.
 func (l *Local) Changed() {
+	l.lent.changed()
 	l.Steer.Changed()
 	// What a model that is known will need can be had before it is asked for.
 	models := l.o.Catalog.Models()
@@ -198,6 +208,12 @@ func (l *Local) Heard(hb functions.Heartbeat) error {
 		delete(l.lenders, hb.AgentID)
 	} else {
 		l.lenders[hb.AgentID] = lender{hb.PeerURL, time.Now()}
+	}
+	l.borrowed(&hb)
+	if hb.Borrows {
+		l.borrowers[hb.AgentID] = true
+	} else {
+		delete(l.borrowers, hb.AgentID)
 	}
 	l.mu.Unlock()
 	l.node.Met(l.Peers(l.node.ID()))

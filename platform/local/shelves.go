@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/agent"
 )
 
@@ -167,6 +169,11 @@ func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchR
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
+	if l.borrowers[node] {
+		r.Dir = loader.Lent(l.node.ID(), cmp.Or(r.Dir, "/"))
+	}
+	l.mu.Unlock()
 	return all[node].Prefetch(ctx, r, func(p functions.StoreProgress) { p.Node = node; tell(p) })
 }
 

@@ -224,14 +224,23 @@ func (d *decision) eligible(m *room, f *Function) bool {
 		d.avoided = true
 		return false
 	}
-	return f.Machine == "" || f.Machine == m.node.Machine
+	return f.Machine == "" || m.node.reads(f)
+}
+
+// reads reports whether a source that lies on a machine can be had here: in
+// place, or from who lends it.
+func (n *Node) reads(f *Function) bool { return f.Machine == n.Machine || n.Borrows }
+
+// has reports whether the bytes of a source are here.
+func (n *Node) has(f *Function) bool {
+	return n.Cached[f.Source] || f.Machine != "" && f.Machine == n.Machine
 }
 
 // better prefers the node that has the bytes, then the fuller one (whole nodes
 // stay free for what is large), then the first.
 func (d *decision) better(a, b int, f *Function) bool {
 	x, y := &d.rooms[a], &d.rooms[b]
-	if cx, cy := x.node.Cached[f.Source], y.node.Cached[f.Source]; cx != cy {
+	if cx, cy := x.node.has(f), y.node.has(f); cx != cy {
 		return cx
 	}
 	if f.Resources.GPUs > 0 {
@@ -252,7 +261,7 @@ func (d *decision) never(f *Function) string {
 	if f.Machine != "" {
 		local := false
 		for i := range d.rooms {
-			local = local || d.rooms[i].node.Machine == f.Machine
+			local = local || d.rooms[i].node.reads(f)
 		}
 		if !local {
 			return fmt.Sprintf("the source of %s is a folder of a machine that no agent runs on", f.Name)

@@ -1,6 +1,7 @@
 package steer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/schedule"
 )
 
@@ -724,7 +726,7 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 	c.Tier = functions.TierRemote
 	if t, ok := n.source[f.Source]; ok {
 		c.Tier = t
-	} else if f.Machine != "" || f.Source == "" || n.Cached[f.Source] {
+	} else if f.Machine != "" && f.Machine == n.Machine || f.Source == "" || n.Cached[f.Source] {
 		c.Tier = functions.TierNVMe
 	}
 	r.cold = c
@@ -732,8 +734,13 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 	f.failure = nil
 	s.soil(f)
 	s.event("start", f.Name, r.id, r.node, a.Reason, "")
+	dir := f.model.Dir
+	if n.Borrows && n.Machine != s.machine {
+		// What is a path in the model file is one of this machine.
+		dir = loader.Lent(s.here, cmp.Or(dir, "/"))
+	}
 	s.load(ctx, r.id, n, functions.LoadRequest{
-		ID: r.id, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: f.model.Dir, Epoch: s.epoch, GPUs: a.GPUs,
+		ID: r.id, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: dir, Epoch: s.epoch, GPUs: a.GPUs,
 	})
 }
 

@@ -190,7 +190,7 @@ func (n *node) set(b beat, now schedule.Instant) {
 	hb := b.hb
 	n.to, n.hb, n.at = b.node, hb, b.at
 	n.Seen = now
-	n.Machine = hb.Machine
+	n.Machine, n.Borrows = hb.Machine, hb.Borrows
 	n.Memory = hb.Memory.Total
 	if n.Memory == 0 {
 		n.Memory = math.MaxInt64 / 4 // it does not say: not ours to limit

@@ -1,0 +1,315 @@
+package peer_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/dir"
+	"github.com/thaw-dev/thaw/loader/peer"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+)
+
+func put(t *testing.T, folder, name string, body []byte) {
+	t.Helper()
+	p := filepath.Join(folder, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p, body, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lending is a node that lends one folder, and whose answers pass through
+// between, if that is set.
+func lending(t *testing.T, folder string, also source.Globs, disk loader.InPlace) (c *cluster, at string) {
+	t.Helper()
+	c = &cluster{}
+	circle := peer.New(peer.Options{ID: "home", Token: token, Nodes: c.known, Folders: &peer.Folders{Disk: disk,
+		Lent: func(f string) (source.Globs, bool) { return also, f == folder }}})
+	srv := httptest.NewServer(circle.Handler(nobody{}))
+	t.Cleanup(func() { srv.Close(); circle.Close() })
+	c.nodes = append(c.nodes, peer.Node{ID: "home", URL: srv.URL})
+	return c, srv.URL
+}
+
+// nobody has no checkpoints.
+type nobody struct{}
+
+func (nobody) Lend(context.Context, string, string, int64, int64) (*loader.Loan, error) {
+	return nil, &source.Error{Kind: source.Missing}
+}
+func (nobody) Holds(string) bool { return false }
+
+func TestFolderConformance(t *testing.T) {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+		folder := filepath.Join(t.TempDir(), "a model, 100%")
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		c, _ := lending(t, folder, source.Globs{"*", "*/*", "*/*/*"}, dir.Source{})
+		circle := peer.New(peer.Options{ID: "other", Token: token, Nodes: c.known})
+		t.Cleanup(circle.Close)
+		return sourcetest.Place{
+			Source: circle.Borrowed(), Location: loader.Lent("home", folder), Nowhere: loader.Lent("home", folder+"/nowhere"),
+			Put: func(t *testing.T, name string, body []byte) { put(t, folder, name, body) },
+			Delete: func(t *testing.T, name string) {
+				if err := os.Remove(filepath.Join(folder, name)); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	})
+}
+
+// A folder of another node's disk comes whole, with what its model names beside
+// the list and nothing else; nodes that want it bring it once between them.
+func TestFolderIsBorrowed(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "tiny")
+	want := model(3*block + 7)
+	for name, b := range want {
+		put(t, folder, name, b)
+	}
+	put(t, folder, "modeling.py", []byte("pass"))
+	put(t, folder, ".env", []byte("CANARY"))
+	put(t, folder, "notes.md", []byte("CANARY"))
+	c, _ := lending(t, folder, source.Globs{"*.py"}, dir.Source{})
+	n := c.join(t, "one", nil, nil)
+	s, err := n.loader.Stage(t.Context(), "./tiny", loader.StageOptions{Base: loader.Lent("home", filepath.Dir(folder)), Files: source.Globs{"*.py"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	got, err := s.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Lease.Release()
+	want["modeling.py"] = []byte("pass")
+	check(t, got, want)
+	if len(got.Files) != 3 || got.InPlace {
+		t.Errorf("%+v", got)
+	}
+}
+
+// changing is a disk on which something happens before a file is opened.
+type changing struct {
+	dir.Source
+	before func(name string)
+}
+
+func (c changing) Open(file source.File) (*os.File, error) {
+	c.before(file.Name)
+	return c.Source.Open(file)
+}
+
+// A folder that changes while it is borrowed is one version or the other, and
+// one that goes on changing is an error: never a mixture.
+func TestFolderChanges(t *testing.T) {
+	for _, times := range []int64{1, 1000} {
+		folder := t.TempDir()
+		versions := func(seed byte) map[string][]byte {
+			m := model(6 * block)
+			w := bytes.Clone(m["model.safetensors"])
+			for i := len(w) - 6*block; i < len(w); i++ {
+				w[i] ^= seed
+			}
+			return map[string][]byte{"config.json": []byte("{}"), "model.safetensors": w}
+		}
+		write := func(seed byte) {
+			for name, b := range versions(seed) {
+				put(t, folder, name, b)
+				// As far apart as versions are told by.
+				at := time.Unix(1e9+int64(seed), 0)
+				if err := os.Chtimes(filepath.Join(folder, name), at, at); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		write(0)
+		var opened, changed atomic.Int64
+		disk := changing{before: func(name string) {
+			if name == "model.safetensors" && opened.Add(1)%5 == 4 && changed.Add(1) <= times {
+				write(byte(changed.Load()))
+			}
+		}}
+		c, _ := lending(t, folder, nil, disk)
+		n := c.join(t, "one", nil, nil)
+		s, err := n.loader.Stage(t.Context(), folder, loader.StageOptions{Base: loader.Lent("home", "/")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Wait(t.Context())
+		s.Release()
+		if times == 1 {
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, got, versions(1))
+			got.Lease.Release()
+			continue
+		}
+		if source.KindOf(err) != source.Changed {
+			t.Errorf("a folder that goes on changing: %v, %v", got, err)
+		}
+	}
+}
+
+// What changes between reading and sending is not sent.
+func TestFolderChangesWhileRead(t *testing.T) {
+	folder := t.TempDir()
+	put(t, folder, "model.gguf", bytes.Repeat([]byte{1}, 3<<20))
+	opens := 0
+	disk := changing{before: func(string) {
+		// The first opening is to read, the next ones are to look again.
+		if opens++; opens == 3 {
+			put(t, folder, "model.gguf", bytes.Repeat([]byte{2}, 3<<20))
+		}
+	}}
+	c, at := lending(t, folder, nil, disk)
+	circle := peer.New(peer.Options{ID: "other", Token: token, Nodes: c.known})
+	t.Cleanup(circle.Close)
+	b := circle.Borrowed()
+	plan, err := b.Plan(t.Context(), loader.Lent("home", folder), nil)
+	if err != nil || len(plan.Files) != 1 {
+		t.Fatal(plan, err, at)
+	}
+	body, err := b.Read(t.Context(), plan.Files[0], 0, 3<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(body)
+	body.Close()
+	if err == nil || len(got) != 1<<20 || bytes.Contains(got, []byte{2}) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if _, err := b.Read(t.Context(), plan.Files[0], 0, 1); source.KindOf(err) != source.Changed {
+		t.Errorf("the old version: %v", err)
+	}
+}
+
+// Nobody reads what is not lent.
+func TestFolderQuestions(t *testing.T) {
+	root := t.TempDir()
+	folder := filepath.Join(root, "m")
+	put(t, folder, "model.gguf", []byte("GGUF"))
+	put(t, folder, "secret.md", []byte("CANARY"))
+	put(t, folder, ".hidden.json", []byte("CANARY"))
+	put(t, root, "x.json", []byte("CANARY"))
+	if err := os.Symlink("../x.json", filepath.Join(folder, "link.txt")); err == nil {
+		defer os.Remove(filepath.Join(folder, "link.txt"))
+	}
+	_, at := lending(t, folder, nil, dir.Source{})
+	ask := func(at, path, auth, rng string, q url.Values) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), "GET", at+path+"?"+q.Encode(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if auth != "" {
+			req.Header.Set("Authorization", "Bearer "+auth)
+		}
+		if rng != "" {
+			req.Header.Set("Range", rng)
+		}
+		r, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, _ := io.ReadAll(r.Body)
+		if strings.Contains(string(b), "CANARY") {
+			t.Errorf("%s %v: %s", path, q, b)
+		}
+		return r.StatusCode, string(b)
+	}
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	for _, tc := range []struct {
+		path, auth, folder, file, rng string
+		status                        int
+	}{
+		{"/peers/folder", "", folder, "", "", 401},
+		{"/peers/folder", "other", folder, "", "", 401},
+		{"/peers/file", "", folder, "model.gguf", "bytes=0-1", 401},
+		{"/peers/folder", token, root, "", "", 404},
+		{"/peers/folder", token, folder + "/", "", "", 404},
+		{"/peers/folder", token, folder + "/../m", "", "", 404},
+		{"/peers/folder", token, "m", "", "", 404},
+		{"/peers/folder", token, "", "", "", 404},
+		{"/peers/folder", token, folder, "", "", 403}, // a link, named by the list
+		{"/peers/file", token, root, "x.json", "bytes=0-1", 404},
+		{"/peers/file", token, folder, "../x.json", "bytes=0-1", 403},
+		{"/peers/file", token, folder, "/etc/passwd", "bytes=0-1", 403},
+		{"/peers/file", token, folder, "secret.md", "bytes=0-1", 403},
+		{"/peers/file", token, folder, ".hidden.json", "bytes=0-1", 403},
+		{"/peers/file", token, folder, "link.txt", "bytes=0-1", 403},
+		{"/peers/file", token, folder, "gone.json", "bytes=0-1", 412},
+		{"/peers/file", token, folder, "model.gguf", "bytes=0-1", 412}, // no version
+	} {
+		if status, b := ask(at, tc.path, tc.auth, tc.rng, url.Values{"folder": {tc.folder}, "file": {tc.file}}); status != tc.status {
+			t.Errorf("%+v: %d %s", tc, status, b)
+		}
+	}
+	// A node that lends no folders says so.
+	c := &cluster{}
+	circle := peer.New(peer.Options{ID: "home", Token: token, Nodes: c.known})
+	srv := httptest.NewServer(circle.Handler(nobody{}))
+	defer srv.Close()
+	defer circle.Close()
+	if status, _ := ask(srv.URL, "/peers/folder", token, "", url.Values{"folder": {folder}}); status != 404 {
+		t.Errorf("status %d", status)
+	}
+	// A node that nobody knows, or that is gone, is not reached: no reason to
+	// believe that the folder is gone.
+	for _, known := range [][]peer.Node{nil, {{ID: "home", URL: "http://127.0.0.1:1"}}, {{ID: "home"}}} {
+		circle := peer.New(peer.Options{ID: "other", Token: token, Nodes: func() []peer.Node { return known }})
+		if _, err := circle.Borrowed().Plan(t.Context(), loader.Lent("home", folder), nil); source.KindOf(err) != source.Unavailable {
+			t.Errorf("%v: %v", known, err)
+		}
+		circle.Close()
+	}
+}
+
+func TestSpans(t *testing.T) {
+	folder := t.TempDir()
+	put(t, folder, "model.gguf", []byte("GGUF"))
+	c, at := lending(t, folder, nil, dir.Source{})
+	circle := peer.New(peer.Options{ID: "other", Token: token, Nodes: c.known})
+	defer circle.Close()
+	plan, err := circle.Borrowed().Plan(t.Context(), loader.Lent("home", folder), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rng, status := range map[string]int{"": 416, "bytes=0-3": 206, "bytes=3-3": 206, "bytes=0-4": 416, "bytes=4-4": 416, "bytes=2-1": 416, "bytes=-1-2": 416, "bytes=-2": 416, "bytes=0-9223372036854775807": 416, "bits=0-1": 416} {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", at+"/peers/file?"+url.Values{"folder": {folder}, "file": {"model.gguf"}}.Encode(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("If-Match", plan.Files[0].Version)
+		if rng != "" {
+			req.Header.Set("Range", rng)
+		}
+		r, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != status {
+			t.Errorf("%q: %d", rng, r.StatusCode)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
