@@ -51,6 +51,7 @@ var layers = map[string]int{
 	"platform/schedule":       1,
 	"platform/catalog":        1,
 	"platform/steer":          4,
+	"platform/simulate":       5,
 	"platform/simulate/trace": 4,
 	"platform/simulate/fleet": 4,
 	"platform/agent":          4,

@@ -1,0 +1,162 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/platform/simulate/trace"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// Request is one arrival of a trace.
+type Request = trace.Request
+
+// Config of a run. Fleet and Requests must be set; the zero value of everything
+// else is the default named.
+type Config struct {
+	Fleet     *fleet.Fleet
+	Functions []*functions.Model // as a catalogue reads them
+	Teams     []*functions.Team
+	Requests  trace.Requests
+
+	// Sizes are those of checkpoints. One that is not named is taken for four
+	// fifths of the GPU memory that its model takes, or else for 1 GiB.
+	Sizes map[functions.Name]functions.Bytes
+	// Engines are the times of engines that differ from the fleet's.
+	Engines map[functions.Engine]fleet.Engine
+	// Sources is how many bytes a second all nodes together get from where
+	// checkpoints come from; 0: as many as their links take.
+	Sources functions.Bytes
+	// Input and Output are the tokens of a request whose trace tells none; 512
+	// and 128.
+	Input, Output int
+	// Patience is what every client says of how long it waits.
+	Patience activator.Patience
+
+	Policy schedule.Policy // zero: schedule.DefaultPolicy
+	Name   string          // of the policy, for the result; "" is the eviction's word
+	Seed   uint64
+	// Start is the wall clock's time at the trace's begin; Monday, 5 January
+	// 2026, 0:00 UTC.
+	Start time.Time
+	// Until goes on for at least so long after the trace's begin; 0: to the end
+	// of the last request.
+	Until time.Duration
+	// Latency is how long a message between a node and the orchestrator takes;
+	// 1 ms. Negative is none.
+	Latency time.Duration
+	// Gather is how long news wait so that one turn of the loop takes several;
+	// 1 ms. Negative is none. Tens of milliseconds make large fleets cheap to
+	// simulate and every cold start as much longer.
+	Gather time.Duration
+
+	// Begin, if not nil, is called once before anything happens: it sets what is
+	// to go wrong (State.At), or drives the run without a trace.
+	Begin func(*State)
+	// Step, if not nil, is called after every event. An error ends the run.
+	Step func(*State) error
+	// Event, if not nil, is told what the loop tells of itself.
+	Event func(steer.Event)
+	// Progress, if not nil, is called now and then.
+	Progress func(Progress)
+}
+
+// Progress of a run.
+type Progress struct {
+	At       time.Duration // virtual
+	Requests int64
+	Cold     int64
+	Turns    int64 // of the loop
+	Events   int64
+}
+
+// Start of the virtual wall clock where a run names none: a Monday.
+var defaultStart = time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
+
+func (c Config) withDefaults() Config {
+	if c.Input <= 0 {
+		c.Input = 512
+	}
+	if c.Output <= 0 {
+		c.Output = 128
+	}
+	if c.Policy == (schedule.Policy{}) {
+		c.Policy = schedule.DefaultPolicy
+	}
+	if c.Name == "" {
+		c.Name = evictionWord(c.Policy.Eviction)
+	}
+	if c.Start.IsZero() {
+		c.Start = defaultStart
+	}
+	if c.Latency == 0 {
+		c.Latency = time.Millisecond
+	}
+	if c.Gather == 0 {
+		c.Gather = time.Millisecond
+	}
+	c.Latency, c.Gather = max(c.Latency, 0), max(c.Gather, 0)
+	return c
+}
+
+func evictionWord(e schedule.Eviction) string {
+	switch e {
+	case schedule.LFU:
+		return "lfu"
+	case schedule.GDSF:
+		return "gdsf"
+	case schedule.NextUse:
+		return "next-use"
+	}
+	return "lru"
+}
+
+// size of a model's checkpoint.
+func (c *Config) size(m *functions.Model) functions.Bytes {
+	if b, ok := c.Sizes[m.FullName()]; ok {
+		return b
+	}
+	r := m.Spec.Resources
+	per := r.GPUMemory
+	if r.GPUs > 0 && per == 0 {
+		for i := range c.Fleet.Nodes {
+			if g := c.Fleet.Nodes[i].GPUMemory; c.Fleet.Nodes[i].GPUs > 0 && (per == 0 || g < per) {
+				per = g
+			}
+		}
+	}
+	if r.GPUs == 0 || per == 0 {
+		return 1 << 30
+	}
+	return functions.Bytes(r.GPUs) * per * 4 / 5
+}
+
+// Impossible is a model that no node of the fleet can hold.
+type Impossible struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+// fits says why no node can hold a model; "" where one can.
+func (c *Config) fits(m *functions.Model) string {
+	why := "no node has that many GPUs"
+	r, size := m.Spec.Resources, c.size(m)
+	for i := range c.Fleet.Nodes {
+		n := &c.Fleet.Nodes[i]
+		switch {
+		case n.Count < 1 || n.GPUs < r.GPUs:
+		case r.GPUs > 0 && r.GPUMemory > n.GPUMemory:
+			why = "no node has GPUs with " + r.GPUMemory.String() + " of memory"
+		case r.Memory > n.Memory:
+			why = "no node has " + r.Memory.String() + " of host memory"
+		case n.Store > 0 && m.Spec.Source != "" && size > n.Store:
+			why = "no node's store takes its " + size.String()
+		default:
+			return ""
+		}
+	}
+	return why
+}

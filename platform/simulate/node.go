@@ -1,0 +1,278 @@
+package simulate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+)
+
+// node is a host as an agent shows it: it obeys the commands of the loop and
+// says in heartbeats what became of them.
+type node struct {
+	st   *State
+	id   string
+	kind *fleet.Node
+
+	gpus  []functions.GPU // never changed once a heartbeat has them
+	taken []float64       // share of each GPU that replicas hold
+	shelf shelf
+	reps  []*replica // by id
+	ended int        // of reps, those that are over
+
+	link, disk, copy *pipe
+
+	epoch   int64 // the highest that commanded it
+	dead    bool  // it lost its power
+	mute    bool  // nothing gets to it or from it
+	pushing bool  // a heartbeat is under way
+	changed bool  // since the last document
+	staging int   // replicas whose bytes are on the way
+	doc     functions.Heartbeat
+	gen     uint32
+}
+
+// What happens on a node.
+const nodePush uint8 = 0
+
+const (
+	beatEvery = 2 * time.Second
+	keepEnded = time.Minute // how long an ended replica is told of
+)
+
+func newNode(st *State, id string, kind *fleet.Node) *node {
+	n := &node{
+		st: st, id: id, kind: kind, taken: make([]float64, kind.GPUs), changed: true,
+		link: &pipe{rate: float64(kind.Link)}, disk: &pipe{rate: float64(kind.Disk)}, copy: &pipe{rate: float64(kind.Copy)},
+		shelf: shelf{budget: kind.Store, books: map[string]*book{}},
+	}
+	n.gpus = make([]functions.GPU, kind.GPUs)
+	for i := range n.gpus {
+		n.gpus[i] = functions.GPU{Index: i, UUID: fmt.Sprintf("GPU-%s-%d", id, i), Name: "simulated", MemoryTotal: kind.GPUMemory, MemoryFree: kind.GPUMemory, Health: "ok"}
+	}
+	return n
+}
+
+func (n *node) url() string { return "http://" + n.id }
+
+func (n *node) age() uint32 { return 0 }
+
+// act: what has changed is said.
+func (n *node) act(uint8) {
+	n.pushing = false
+	n.beat()
+}
+
+// push says soon what has changed: changes of one moment go in one heartbeat.
+func (n *node) push() {
+	n.changed = true
+	if !n.pushing && !n.dead {
+		n.pushing = true
+		n.st.clock.set(n.st.clock.now+n.st.c.Latency, n, nodePush, 0)
+	}
+}
+
+// beat hands a heartbeat over.
+func (n *node) beat() {
+	if n.dead || n.mute {
+		return
+	}
+	if n.changed || n.staging > 0 {
+		n.document()
+	}
+	n.st.heard(n)
+}
+
+// document is what a heartbeat says now. What an earlier one was made of is left
+// alone: who heard it has it still.
+func (n *node) document() {
+	n.changed = false
+	d := functions.Heartbeat{
+		AgentID: n.id, Epoch: n.epoch, State: functions.NodeIdle, Version: "simulated", URL: n.url(), Machine: n.id,
+		GPUs: n.gpus, Memory: functions.Capacity{Total: n.kind.Memory}, Store: functions.StoreUse{Bytes: n.kind.Store, Used: n.shelf.used},
+		Cached: n.shelf.cached(), Models: make([]functions.ReplicaStatus, len(n.reps)),
+	}
+	for i, r := range n.reps {
+		r.status(&d.Models[i])
+		d.Memory.Used += r.hostMemory()
+		switch r.state {
+		case functions.Downloading, functions.Loading:
+			d.State = functions.NodeLoading
+		case functions.Ready:
+			if r.inFlight > 0 && d.State == functions.NodeIdle {
+				d.State = functions.NodeInferring
+			}
+		}
+	}
+	for i := range n.gpus {
+		if n.gpus[i].Health != "ok" {
+			d.State = functions.NodeDegraded
+		}
+	}
+	n.doc = d
+}
+
+// free reports whether req's replica fits beside those that are here.
+func (n *node) free(req *functions.LoadRequest) error {
+	r := req.Spec.Resources
+	if len(req.GPUs) < r.GPUs {
+		return fmt.Errorf("%d GPUs are named, %d wanted", len(req.GPUs), r.GPUs)
+	}
+	for _, g := range req.GPUs {
+		if g < 0 || g >= len(n.taken) {
+			return fmt.Errorf("there is no GPU %d", g)
+		}
+		if n.taken[g]+n.share(r) > 1+1e-9 {
+			return fmt.Errorf("GPU %d is taken", g)
+		}
+	}
+	var used functions.Bytes
+	for _, x := range n.reps {
+		used += x.hostMemory()
+	}
+	if used+r.Memory > n.kind.Memory {
+		return errors.New("host memory is taken")
+	}
+	return nil
+}
+
+// share of one GPU that a replica takes.
+func (n *node) share(r functions.Resources) float64 {
+	if r.GPUMemory == 0 || n.kind.GPUMemory == 0 {
+		return 1
+	}
+	return min(1, float64(r.GPUMemory)/float64(n.kind.GPUMemory))
+}
+
+func (n *node) find(id string) *replica {
+	i, ok := slices.BinarySearchFunc(n.reps, id, func(r *replica, id string) int { return cmp.Compare(r.id, id) })
+	if !ok {
+		return nil
+	}
+	return n.reps[i]
+}
+
+func (n *node) list(r *replica) {
+	i, _ := slices.BinarySearchFunc(n.reps, r.id, func(r *replica, id string) int { return cmp.Compare(r.id, id) })
+	n.reps = slices.Insert(n.reps, i, r)
+}
+
+// forget a replica that is over.
+func (n *node) forget(r *replica) {
+	r.gen++
+	delete(n.st.reps, r.id)
+	n.reps = slices.DeleteFunc(n.reps, func(x *replica) bool { return x == r })
+}
+
+// Errors of a command that a node did not take.
+var (
+	errUnreachable = errors.New("no route to host")
+	errLost        = errors.New("the answer was lost")
+	errSleepless   = errors.New("no such replica here")
+)
+
+// reach is the way of a command to the node; an error says that it did not
+// arrive.
+func (n *node) reach(epoch int64) error {
+	if n.dead || n.mute {
+		return errUnreachable
+	}
+	if epoch < n.epoch {
+		return fmt.Errorf("epoch %d: %w (%d)", epoch, functions.ErrStaleEpoch, n.epoch)
+	}
+	if epoch > n.epoch {
+		n.epoch, n.changed = epoch, true
+	}
+	return nil
+}
+
+// back is the way of the answer.
+func (n *node) back() error {
+	if n.st.dropAnswer() {
+		return errLost
+	}
+	return nil
+}
+
+// Load takes a replica on. The same id again is the same replica.
+func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	if err := n.reach(req.Epoch); err != nil {
+		return functions.LoadReply{}, err
+	}
+	r := n.find(req.ID)
+	if r == nil {
+		if err := n.free(&req); err != nil {
+			n.st.crowded++
+			return functions.LoadReply{}, err
+		}
+		r = n.st.newReplica(n, req)
+		n.list(r)
+		r.begin()
+		n.push()
+	}
+	return functions.LoadReply{ID: req.ID, State: r.state}, n.back()
+}
+
+// Unload ends a replica, or forgets one that has ended. One that is not there is
+// gone.
+func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
+	if err := n.reach(req.Epoch); err != nil {
+		return err
+	}
+	r := n.find(req.ID)
+	switch {
+	case r == nil:
+	case r.state.Over():
+		n.forget(r)
+		n.push()
+	case req.Reason == functions.ReasonCalledOff:
+		if !r.process {
+			r.over(functions.Unloaded, "")
+		}
+	default:
+		r.unload(time.Duration(max(0, min(req.DrainSeconds, 86400)) * float64(time.Second)))
+	}
+	return n.back()
+}
+
+// Sleep sends a replica to sleep, or with level 0 wakes it.
+func (n *node) Sleep(_ context.Context, req functions.SleepRequest) error {
+	if err := n.reach(req.Epoch); err != nil {
+		return err
+	}
+	r := n.find(req.ID)
+	switch {
+	case r == nil:
+		return errSleepless
+	case req.Level == 0:
+		r.rise()
+	default:
+		r.lieDown(req.Level)
+	}
+	return n.back()
+}
+
+// Verify has a replica looked at that broke on the data path.
+func (n *node) Verify(_ context.Context, id, _ string) error {
+	if n.dead || n.mute {
+		return errUnreachable
+	}
+	if r := n.find(id); r != nil {
+		r.suspect()
+	}
+	return nil
+}
+
+// sources that the node's page cache may hold: what replicas leave of its memory.
+func (n *node) squeeze() {
+	room := n.kind.Memory
+	for _, r := range n.reps {
+		room -= r.hostMemory()
+	}
+	n.shelf.squeeze(max(room, 0))
+}

@@ -1,0 +1,547 @@
+package simulate
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/balance"
+	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// function is one model: its lobby, which the activator has just so, and what a
+// run must know of it.
+type function struct {
+	st     *State
+	name   functions.Name
+	team   *team
+	model  *functions.Model
+	source string // as stores list it; "" nothing is to be brought
+	size   functions.Bytes
+	salt   uint64 // of its draws
+	starts int
+
+	lobby   *activator.Lobby
+	pic     *route.Function // nil until it was published, and once it was removed
+	busy    bool            // it is on the list of those that may have requests
+	last    time.Duration   // when it was evicted
+	evicted bool
+}
+
+// request is one on its way. It is used again once it is over.
+type request struct {
+	gate.Waiter
+	st   *State
+	f    *function
+	who  *team
+	at   time.Duration
+	gen  uint32 // of its events
+	in   bool   // at the gate, waiting or through
+	wait bool   // it waits
+
+	input, output int
+	leaves        time.Duration // the client does, if nothing has come by then; 0 never
+	deadline      time.Duration // of its wait; 0 it has not waited
+	since         time.Duration // it waits
+	waited        time.Duration
+	cold, retried bool
+	failed        string // the replica that failed it
+	lease         who.Lease
+	leased        bool
+
+	rep         *replica
+	remote      string // id of its replica
+	to          *node  // that it was sent to and that does not answer
+	place       int    // in rep.here
+	lined       bool   // in rep.line
+	first, last time.Duration
+	stuck       bool // it has been answered, and the answer does not get through
+}
+
+// What happens to a request.
+const (
+	reqLimit uint8 = iota // its client leaves, or its wait is over
+	reqEnd
+	reqSilent // no token within the deadline for the first
+	reqFails  // its replica could not be reached
+)
+
+func (q *request) age() uint32 { return q.gen }
+
+// Told is heard under the gate's lock: it is noted, and looked at once the gate
+// is left.
+func (q *request) Told() { q.st.told = append(q.st.told, q) }
+
+// arrive takes a request of the trace.
+func (st *State) arrive(x *Request) {
+	f := st.fns[x.Function.Base()]
+	if f == nil && st.unfit[x.Function.Base()] {
+		st.tally.skipped++
+		return
+	}
+	st.tally.requests++
+	name := x.Team
+	if name == "" {
+		name = x.Function.Team
+	}
+	var m *team
+	if f != nil && f.team.name == name {
+		m = f.team
+	} else {
+		m = st.teamOf(name)
+	}
+	m.requests++
+	if f == nil || f.pic == nil {
+		m.refused++
+		st.tally.refused[string(openai.ModelNotFound)]++
+		return
+	}
+	q := st.fresh()
+	st.open++
+	q.f, q.who, q.at = f, m, st.clock.now
+	q.input, q.output = x.Input, x.Output
+	if q.input <= 0 {
+		q.input = st.c.Input
+	}
+	if q.output <= 0 {
+		q.output = st.c.Output
+	}
+	if x.Patience > 0 {
+		q.leaves = q.at + x.Patience
+	}
+	if st.limited {
+		lease, refused := st.limits.Admit(name, st.wall())
+		if refused != nil {
+			q.refuse(openai.New(openai.RateLimitExceeded, refused.Message))
+			return
+		}
+		q.lease, q.leased = lease, true
+	}
+	q.enter()
+	st.settle()
+}
+
+func (st *State) fresh() *request {
+	if n := len(st.pool); n > 0 {
+		q := st.pool[n-1]
+		st.pool = st.pool[:n-1]
+		gen := q.gen + 1
+		*q = request{st: st, gen: gen}
+		q.Listener = q
+		return q
+	}
+	q := &request{st: st, gen: 1}
+	q.Listener = q
+	return q
+}
+
+// settle goes on with those that a gate has let through or turned away.
+func (st *State) settle() {
+	if st.settling {
+		return
+	}
+	st.settling = true
+	for i := 0; i < len(st.told); i++ {
+		q := st.told[i]
+		st.told[i] = nil
+		if v := q.Verdict(); v != nil {
+			q.unwait()
+			q.in = false
+			q.refuse(v.(*openai.Error))
+			continue
+		}
+		q.unwait()
+		q.launch()
+	}
+	st.told = st.told[:0]
+	st.settling = false
+}
+
+// enter goes to the gate and decides, as an exchange of the activator does.
+func (q *request) enter() {
+	st, f := q.st, q.f
+	wall := st.wall()
+	const body = 2 << 10
+	switch f.lobby.Enter(&q.Waiter, q.who.name, body, wall) {
+	case gate.Through:
+		q.in = true
+		q.launch()
+		return
+	case gate.Full:
+		if f.pic == nil {
+			q.refuse(openai.New(openai.ModelNotFound, ""))
+		} else {
+			q.refuse(f.lobby.Full(f.pic, wall))
+		}
+		return
+	}
+	q.in, q.wait, q.since = true, true, st.clock.now
+	if q.deadline == 0 {
+		q.deadline = q.at + f.patience(&st.c.Patience)
+	}
+	if f.pic == nil {
+		q.leave()
+		q.refuse(openai.New(openai.ModelNotFound, ""))
+		return
+	}
+	switch d, alone := f.lobby.Decide(f.pic, st.c.Patience, wall); {
+	case d.Verdict == activator.Refuse:
+		q.leave()
+		if d.Warm {
+			if e := q.ask(true); e != nil {
+				q.refuse(e)
+				return
+			}
+		}
+		q.refuse(d.Error)
+		return
+	case len(f.pic.Replicas) > 0:
+		st.steer.Nudge(f.name)
+	default:
+		if !q.cold {
+			q.cold = true
+			st.tally.cold++
+			q.who.cold++
+		}
+		if e := q.ask(alone); e != nil {
+			q.leave()
+			q.refuse(e)
+			return
+		}
+	}
+	q.arm()
+}
+
+// patience is how long a request for f waits at the gate at most.
+func (f *function) patience(p *activator.Patience) time.Duration {
+	wait := 5 * time.Minute
+	if f.model != nil && f.model.Spec.Queue.Wait > 0 {
+		wait = f.model.Spec.Queue.Wait.Std()
+	}
+	if p.Wait > 0 {
+		wait = min(wait, p.Wait)
+	}
+	return wait
+}
+
+// ask has the platform asked for a first replica.
+func (q *request) ask(again bool) *openai.Error {
+	st, f := q.st, q.f
+	_, e := f.lobby.Wake(f.pic, again, func() *openai.Error {
+		if st.limited {
+			if r := st.limits.AdmitColdStart(q.who.name, st.wall()); r != nil {
+				return openai.New(openai.RateLimitExceeded, r.Message)
+			}
+		}
+		return nil
+	}, func() string { return st.steer.Wake(f.name, q.who.name) })
+	return e
+}
+
+// arm sets the time at which whatever q is at now is over at the latest.
+func (q *request) arm() {
+	at := time.Duration(0)
+	if q.wait {
+		at = q.deadline
+	}
+	if q.leaves > 0 && (q.first == 0 || q.first > q.leaves) && (at == 0 || q.leaves < at) {
+		at = q.leaves
+	}
+	if at > 0 {
+		q.st.clock.set(at, q, reqLimit, q.gen)
+	}
+}
+
+// unwait ends the waiting, not the stay.
+func (q *request) unwait() {
+	if q.wait {
+		q.wait = false
+		q.waited += q.st.clock.now - q.since
+		q.gen++
+	}
+}
+
+// leave gives back the slot at the replica and the place at the gate.
+func (q *request) leave() {
+	st, f := q.st, q.f
+	q.gen++
+	if q.rep != nil {
+		q.rep.part(q)
+	}
+	if q.remote != "" {
+		f.lobby.Done(q.remote)
+		q.remote = ""
+	}
+	if q.to != nil {
+		st.away = slices.DeleteFunc(st.away, func(x *request) bool { return x == q })
+		q.to = nil
+	}
+	q.unwait()
+	q.first, q.last, q.stuck = 0, 0, false
+	if !q.in {
+		return
+	}
+	q.in = false
+	if f.lobby.Leave(&q.Waiter, st.wall()) {
+		st.steer.Nudge(f.name)
+	}
+}
+
+// launch gives a request that is through the gate to a replica.
+func (q *request) launch() {
+	st, f := q.st, q.f
+	wall := st.wall()
+	id, ok := f.lobby.Pick(balance.Ask{Not: q.failed}, wall)
+	if ok {
+		q.remote = id
+		st.served(q, st.reps[id])
+		return
+	}
+	// A replica broke since the gate was told: tell it and stand in line again.
+	q.leave()
+	f.lobby.Recap(wall)
+	q.enter()
+}
+
+// served sends a request to its replica.
+func (st *State) served(q *request, r *replica) {
+	q.gen++
+	switch {
+	case r == nil || !r.n.dead && !r.n.mute && r.state != functions.Ready && r.state != functions.Draining && r.state != functions.Sleeping:
+		// Nobody listens there.
+		st.clock.set(st.clock.now+time.Millisecond, q, reqFails, q.gen)
+		return
+	case r.n.dead || r.n.mute:
+		q.to = r.n // it hangs until its connection is cut
+		st.away = append(st.away, q)
+	default:
+		r.accept(q)
+		if r.state == functions.Sleeping && r.level > 0 {
+			r.rise()
+		}
+	}
+	bound := 2 * time.Minute
+	if f := q.f; f.model != nil && f.model.Spec.Deadlines.FirstToken > 0 {
+		bound = f.model.Spec.Deadlines.FirstToken.Std()
+	}
+	if q.first == 0 || q.first > st.clock.now+bound {
+		st.clock.set(st.clock.now+bound, q, reqSilent, q.gen)
+	}
+	q.arm()
+}
+
+func (q *request) act(what uint8) {
+	st := q.st
+	switch what {
+	case reqLimit:
+		switch now := st.clock.now; {
+		case q.wait && now >= q.deadline:
+			e := q.f.lobby.Expired(q.f.pic, st.instant(q.since), st.wall())
+			q.leave()
+			q.refuse(e)
+		case q.first > 0 && q.first <= now: // it came in time
+		default:
+			q.leave()
+			st.tally.left++
+			q.end()
+		}
+	case reqEnd:
+		if q.rep.hung {
+			break
+		}
+		if q.rep.n.mute {
+			q.stuck = true
+			break
+		}
+		q.done()
+	case reqSilent:
+		if q.first == 0 || q.first > st.clock.now {
+			q.fail("it said nothing within the deadline for its first token")
+		}
+	case reqFails:
+		q.fail("it refuses connections")
+	}
+	st.settle()
+}
+
+// done: it was answered.
+func (q *request) done() {
+	t := &q.st.tally
+	t.answered++
+	ttft := q.first - q.at
+	t.ttft.add(ttft)
+	if q.cold {
+		t.chilly.add(ttft)
+	} else {
+		t.warm.add(ttft)
+	}
+	t.wait.add(q.waited)
+	q.who.wait.add(q.waited)
+	q.leave()
+	q.end()
+}
+
+// fail is a try that came to nothing: nothing is tried again after the first
+// token, and before it once.
+func (q *request) fail(problem string) {
+	st, f := q.st, q.f
+	begun := q.first > 0 && q.first <= st.clock.now
+	failed := q.remote
+	f.lobby.Break(failed, st.wall())
+	q.failed = failed
+	deadline := q.deadline
+	q.leave()
+	f.recap()
+	st.clock.set(st.clock.now+balance.CoolDown, f, 0, 0)
+	st.steer.Ask(f.name, failed, problem)
+	switch {
+	case begun:
+		st.tally.broken++
+		q.end()
+	case q.retried, deadline > 0 && st.clock.now >= deadline:
+		q.refuse(openai.New(openai.EngineCrashed, ""))
+	default:
+		q.retried = true
+		q.enter()
+	}
+}
+
+// refuse answers with an error; q is over.
+func (q *request) refuse(e *openai.Error) {
+	st := q.st
+	st.tally.refused[string(e.Code)]++
+	q.who.refused++
+	q.end()
+}
+
+func (q *request) end() {
+	st := q.st
+	if q.leased {
+		q.lease.End(q.input+q.output, st.wall())
+		q.leased = false
+	}
+	q.gen++
+	st.open--
+	if st.fate != nil {
+		st.fate(q)
+	}
+	st.pool = append(st.pool, q)
+}
+
+// act: a replica that broke has cooled down.
+func (f *function) act(uint8) {
+	f.recap()
+	f.st.settle()
+}
+
+func (f *function) age() uint32 { return 0 }
+
+func (f *function) recap() { f.lobby.Recap(f.st.wall()) }
+
+// Told is News of the lobby: the demand for f has changed.
+func (f *function) Told() {
+	f.st.stirred = append(f.st.stirred, f)
+	if !f.busy {
+		f.busy = true
+		f.st.busy = append(f.st.busy, f)
+	}
+}
+
+// path is the data path as the loop needs it.
+type path State
+
+var _ steer.DataPath = (*path)(nil)
+
+// Publish takes pictures in; who is let through by them is at an engine before
+// it returns.
+func (p *path) Publish(fs ...route.Function) {
+	st := (*State)(p)
+	wall := st.wall()
+	for i := range fs {
+		f := st.functionOf(fs[i].Name)
+		before := f.pic
+		pic := fs[i]
+		f.pic = &pic
+		if pic.Model != nil && pic.Model != f.model {
+			f.set(pic.Model)
+		}
+		f.lobby.Publish(before, f.pic, wall)
+	}
+	st.settle()
+}
+
+// Remove takes functions out.
+func (p *path) Remove(names ...functions.Name) {
+	st := (*State)(p)
+	for _, n := range names {
+		if f := st.fns[n]; f != nil && f.pic != nil {
+			f.pic = nil
+			f.lobby.Close(n)
+		}
+	}
+	st.settle()
+}
+
+// Demand yields the functions whose demand may have changed since the last call;
+// with all also every other one that has requests.
+func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
+	st := (*State)(p)
+	changed := st.stirred
+	st.stirred, st.spare = st.spare[:0], nil
+	for i, f := range changed {
+		if !yield(f.lobby.Demand(f.name)) {
+			st.stirred = append(st.stirred, changed[i+1:]...)
+			return
+		}
+	}
+	clear(changed)
+	st.spare = changed[:0]
+	if !all {
+		return
+	}
+	keep := st.busy[:0]
+	more := true
+	for _, f := range st.busy {
+		if l := f.lobby.Load(); l.Idle() {
+			f.busy = false
+			continue
+		}
+		keep = append(keep, f)
+		more = more && yield(f.lobby.Demand(f.name))
+	}
+	clear(st.busy[len(keep):])
+	st.busy = keep
+}
+
+// InFlightOf is how many requests a replica has.
+func (p *path) InFlightOf(name functions.Name, replica string) int {
+	f := p.fns[name.Base()]
+	if f == nil {
+		return 0
+	}
+	return f.lobby.InFlight(replica)
+}
+
+// Cut ends what is in flight through an agent that is given up.
+func (p *path) Cut(agent string) {
+	st := (*State)(p)
+	n := st.byID[strings.TrimPrefix(agent, "http://")]
+	if n == nil {
+		return
+	}
+	for _, q := range slices.Clone(st.away) {
+		if q.to == n {
+			q.fail("its agent is given up")
+		}
+	}
+	for _, r := range n.reps {
+		r.cut()
+	}
+	st.settle()
+}

@@ -1,0 +1,663 @@
+package simulate
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+)
+
+// replica is one engine on a node, from the load's arrival to its end.
+//
+//	READY = max(bytes arriving, engine booting) + load + warm-up
+type replica struct {
+	st   *State
+	n    *node
+	f    *function
+	id   string
+	spec *functions.ModelSpec
+	eng  *fleet.Engine
+	take functions.Resources
+	gpus []int
+	hold float64 // GPUs, parts of them counting as such
+	gen  uint32  // of its timers: whatever was set before is called off
+
+	state   functions.State
+	since   time.Duration
+	tier    functions.Tier // where its bytes were
+	err     string
+	process bool // there is one: too late to call it off
+	hung    bool
+	level   int // of its sleep
+	draws   draws
+
+	book  *book
+	flow  *flow // of its bytes, while they move
+	began time.Duration
+	// The phases of its start, as spans from began; an end below its start is
+	// under way.
+	spans [4]struct {
+		from, to time.Duration
+		set      bool
+	}
+	staged, booted bool
+
+	slots    int
+	running  int        // requests the engine works at
+	line     []*request // those it has not begun
+	here     []*request // all of them
+	inFlight int        // of here
+	drainEnd time.Duration
+	asleep   func() // what follows once nothing is in flight
+
+	held   held
+	last   time.Duration // until when held is counted
+	served int
+}
+
+// draws are the times of one start, drawn ahead: the nth start of a function has
+// the same in every run of a seed, whatever else is different, so that policies
+// are compared on equal luck.
+type draws struct{ plan, spawn, warmup, rise, exit time.Duration }
+
+const (
+	planTakes  = 200 * time.Millisecond // to list what a source has
+	execTakes  = 20 * time.Millisecond  // from the load to the process, with the bytes at hand
+	exitTakes  = 300 * time.Millisecond // from SIGTERM to the end of the process
+	hangLooks  = 5 * time.Second        // an engine that says nothing is asked for one token
+	sleepExtra = 500 * time.Millisecond // falling asleep, beside the copy
+)
+
+// Phases in their places in spans.
+const (
+	spanStage = iota
+	spanSpawn
+	spanLoad
+	spanWarmup
+)
+
+var spanPhases = [4]functions.Phase{functions.PhaseStage, functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup}
+
+// What happens to a replica.
+const (
+	repPlanned uint8 = iota // the source has been listed, or the bytes are at hand: the engine starts
+	repBooted
+	repWarm
+	repExited
+	repDrained // its drain is over
+	repHang    // is it noticed that it hangs?
+	repRisen
+	repLate // the deadline of a phase
+	repForget
+)
+
+func (st *State) newReplica(n *node, req functions.LoadRequest) *replica {
+	f := st.functionOf(functions.Name{Team: req.Team, Name: req.Model})
+	spec := &req.Spec
+	r := &replica{
+		st: st, n: n, f: f, id: req.ID, spec: spec, eng: st.engine(spec.Engine), take: spec.Resources, gpus: req.GPUs,
+		state: functions.Downloading, since: st.clock.now, began: st.clock.now, last: st.clock.now, tier: functions.TierRemote,
+		slots: max(spec.Scale.Target, 1), gen: 1,
+	}
+	for _, g := range r.gpus {
+		n.taken[g] += n.share(r.take)
+		r.hold += n.share(r.take)
+	}
+	st.reps[r.id] = r
+	f.starts++
+	r.draw(f.starts)
+	n.squeeze()
+	return r
+}
+
+func (r *replica) draw(nth int) {
+	e := r.eng
+	rng := rand.New(rand.NewPCG(r.st.c.Seed^r.f.salt, uint64(nth)))
+	scatter := func(median time.Duration) time.Duration {
+		if e.Spread == 0 {
+			return median
+		}
+		return time.Duration(float64(median) * math.Exp(float64(e.Spread)/100*rng.NormFloat64()))
+	}
+	r.draws = draws{
+		plan: scatter(planTakes), spawn: scatter(e.Spawn.Std()), warmup: scatter(e.Warmup.Std()), rise: scatter(e.Rise.Std()), exit: scatter(exitTakes),
+	}
+}
+
+func (r *replica) age() uint32 { return r.gen }
+
+func (r *replica) after(d time.Duration, what uint8) {
+	r.st.clock.set(r.st.clock.now+d, r, what, r.gen)
+}
+
+func (r *replica) mark(span int, end bool) {
+	s := &r.spans[span]
+	if now := r.st.clock.now - r.began; end {
+		s.to = now
+	} else {
+		s.from, s.to, s.set = now, -1, true
+	}
+}
+
+// enter a state and say so.
+func (r *replica) enter(s functions.State) {
+	r.account()
+	r.state, r.since = s, r.st.clock.now
+	r.n.push()
+}
+
+// begin brings the bytes and starts the engine.
+func (r *replica) begin() {
+	r.slow(r.spec.Deadlines.Stage)
+	f, n := r.f, r.n
+	if f.source == "" {
+		r.tier, r.staged = functions.TierNVMe, true
+		r.after(execTakes, repPlanned)
+		return
+	}
+	b := n.shelf.reserve(f.source, f.size)
+	if b == nil {
+		r.over(functions.Failed, "insufficient_disk: the store has no room for "+f.size.String())
+		return
+	}
+	r.book = b
+	if b.whole() {
+		r.tier, r.staged = functions.TierNVMe, true
+		if b.memory {
+			r.tier = functions.TierDRAM
+		}
+		r.after(execTakes, repPlanned)
+		return
+	}
+	r.after(r.draws.plan, repPlanned)
+}
+
+func (r *replica) act(what uint8) {
+	switch what {
+	case repPlanned:
+		r.process = true
+		r.mark(spanSpawn, false)
+		r.after(r.draws.spawn, repBooted)
+		if !r.staged {
+			r.fetch()
+		} else {
+			r.enter(functions.Loading)
+			r.slow(r.spec.Deadlines.Start)
+		}
+		r.n.push()
+	case repBooted:
+		r.mark(spanSpawn, true)
+		r.booted = true
+		if cause := r.st.failing(r); cause != "" {
+			r.over(functions.Failed, cause)
+			return
+		}
+		r.loads()
+	case repWarm:
+		r.mark(spanWarmup, true)
+		r.gen++ // its deadlines
+		r.st.tally.starts++
+		r.enter(functions.Ready)
+		if r.hung {
+			r.after(hangLooks, repHang)
+		}
+	case repRisen:
+		r.gen++
+		r.st.tally.starts++
+		r.st.tally.rises++
+		r.level = 0
+		r.enter(functions.Ready)
+	case repExited:
+		r.over(functions.Unloaded, "")
+	case repDrained:
+		r.cut()
+		r.exit()
+	case repHang:
+		if r.hung {
+			r.over(functions.Failed, "the engine hangs: it was asked for one token and gave none")
+		}
+	case repLate:
+		cause := "its bytes did not come within the deadline"
+		if r.staged {
+			cause = "the engine did not start within the deadline"
+		}
+		r.over(functions.Failed, cause)
+	case repForget:
+		r.n.forget(r)
+		r.n.push()
+	}
+}
+
+// slow sets the deadline of what follows; it is called off with everything else.
+func (r *replica) slow(d functions.Duration) {
+	if d > 0 {
+		r.after(d.Std(), repLate)
+	}
+}
+
+// fetch brings what the store does not have. Two that want the same bytes share
+// them: the second waits for the first.
+func (r *replica) fetch() {
+	if r.book.whole() {
+		r.arrived()
+		return
+	}
+	r.mark(spanStage, false)
+	r.n.staging++
+	for _, x := range r.n.reps {
+		if x != r && x.book == r.book && x.flow != nil && !x.staged {
+			return // see landed
+		}
+	}
+	r.pull()
+}
+
+// landed: bytes of a checkpoint have come, all or as many as were brought before
+// whoever brought them was ended. Those who wait for them go on.
+func (n *node) landed(b *book) {
+	for _, r := range slices.Clone(n.reps) {
+		if r.book != b || r.staged || r.flow != nil || !r.spans[spanStage].set {
+			continue
+		}
+		if !b.whole() {
+			r.pull()
+			return
+		}
+		r.arrived()
+	}
+}
+
+func (r *replica) pull() {
+	pipes := []*pipe{r.n.link}
+	if r.st.sources.rate > 0 {
+		pipes = append(pipes, &r.st.sources)
+	}
+	r.flow = r.st.flow(float64(r.book.total-r.book.bytes), func() {
+		r.flow = nil
+		r.st.tally.staged += float64(r.book.total - r.book.bytes)
+		r.book.bytes = r.book.total
+		r.n.shelf.version++
+		r.arrived()
+		r.n.landed(r.book)
+	}, pipes...)
+}
+
+// arrived: the bytes are in the store.
+func (r *replica) arrived() {
+	if !r.staged {
+		r.staged = true
+		if r.spans[spanStage].set {
+			r.mark(spanStage, true)
+			r.n.staging--
+		}
+	}
+	r.n.shelf.use(r.book)
+	r.gen++ // the deadline of staging; the engine that boots is set anew
+	if !r.booted {
+		left := r.spans[spanSpawn].from + r.draws.spawn - (r.st.clock.now - r.began)
+		r.after(max(left, 0), repBooted)
+	}
+	r.slow(r.spec.Deadlines.Start)
+	r.enter(functions.Loading)
+	r.loads()
+}
+
+// loads moves the weights to the GPUs once they are here and the engine is there.
+func (r *replica) loads() {
+	if !r.staged || !r.booted || r.flow != nil {
+		return
+	}
+	r.mark(spanLoad, false)
+	from := r.n.disk
+	if r.book == nil || r.book.memory {
+		from = r.n.copy
+	}
+	r.flow = r.st.flow(float64(r.f.size), func() {
+		r.flow = nil
+		r.mark(spanLoad, true)
+		if r.book != nil && !r.book.memory {
+			r.book.memory = true
+			r.n.shelf.use(r.book)
+			r.n.shelf.version++
+			r.n.squeeze()
+		}
+		r.mark(spanWarmup, false)
+		r.after(r.draws.warmup, repWarm)
+		r.n.push()
+	}, from)
+	r.n.push()
+}
+
+// unload drains and ends it.
+func (r *replica) unload(drain time.Duration) {
+	switch r.state {
+	case functions.Draining:
+		if end := r.st.clock.now + drain; end < r.drainEnd {
+			r.drainEnd = end
+			r.after(drain, repDrained)
+		}
+	case functions.Ready:
+		r.gen++
+		r.drainEnd = r.st.clock.now + drain
+		r.enter(functions.Draining)
+		r.asleep = r.exit
+		r.settled()
+		if r.inFlight > 0 {
+			r.after(drain, repDrained)
+		}
+	default:
+		r.gen++
+		if !r.process {
+			r.over(functions.Unloaded, "")
+			return
+		}
+		r.halt()
+		r.enter(functions.Draining)
+		r.cut()
+		r.exit()
+	}
+}
+
+// exit ends the process.
+func (r *replica) exit() {
+	r.gen++
+	r.asleep = nil
+	r.after(r.draws.exit, repExited)
+}
+
+// settled goes on with what waits for nothing to be in flight.
+func (r *replica) settled() {
+	if r.inFlight == 0 && r.asleep != nil {
+		next := r.asleep
+		r.asleep = nil
+		next()
+	}
+}
+
+// lieDown gives the GPUs back once nothing is in flight.
+func (r *replica) lieDown(level int) {
+	if r.state != functions.Ready {
+		return
+	}
+	r.gen++
+	r.enter(functions.Sleeping)
+	r.level = 0
+	r.asleep = func() {
+		r.flow = r.st.flow(float64(r.f.size), func() {
+			r.flow = nil
+			r.account()
+			r.level = level
+			r.tier = functions.TierSleeping
+			r.give()
+			r.n.squeeze()
+			r.n.push()
+		}, r.n.copy)
+	}
+	r.settled()
+}
+
+// rise copies the weights back.
+func (r *replica) rise() {
+	if r.state != functions.Sleeping {
+		return
+	}
+	if r.level == 0 { // it had not fallen asleep
+		r.halt()
+		r.asleep = nil
+		r.enter(functions.Ready)
+		return
+	}
+	for _, g := range r.gpus {
+		if r.n.taken[g]+r.n.share(r.take) > 1+1e-9 {
+			r.st.crowded++
+			r.over(functions.Failed, "its GPU is taken")
+			return
+		}
+	}
+	r.enter(functions.Loading)
+	r.regain()
+	r.began = r.st.clock.now
+	for i := range r.spans {
+		r.spans[i].set = false
+	}
+	r.mark(spanLoad, false)
+	r.flow = r.st.flow(float64(r.f.size), func() {
+		r.flow = nil
+		r.mark(spanLoad, true)
+		r.after(r.draws.rise, repRisen)
+	}, r.n.copy)
+}
+
+// regain holds its GPUs again.
+func (r *replica) regain() {
+	r.account()
+	r.hold = 0
+	for _, g := range r.gpus {
+		r.n.taken[g] += r.n.share(r.take)
+		r.hold += r.n.share(r.take)
+	}
+}
+
+// give frees its GPUs.
+func (r *replica) give() {
+	if r.hold == 0 {
+		return
+	}
+	r.account()
+	r.hold = 0
+	for _, g := range r.gpus {
+		if r.n.taken[g] -= r.n.share(r.take); r.n.taken[g] < 1e-9 {
+			r.n.taken[g] = 0
+		}
+	}
+}
+
+// halt stops bytes that move for it; what has come is kept.
+func (r *replica) halt() {
+	if r.flow == nil {
+		if r.spans[spanStage].set && !r.staged {
+			r.n.staging--
+			r.staged = true
+		}
+		return
+	}
+	left := r.flow.stop()
+	r.flow = nil
+	if !r.staged {
+		r.st.tally.staged += float64(r.book.total-r.book.bytes) - left
+		r.book.bytes = r.book.total - functions.Bytes(left)
+		r.n.staging--
+		r.staged = true
+		r.n.landed(r.book)
+	}
+}
+
+// over ends it, whatever it did; requests it had fail.
+func (r *replica) over(s functions.State, cause string) {
+	if r.state.Over() {
+		return
+	}
+	r.gen++
+	if r.state != functions.Ready && r.state != functions.Draining && r.state != functions.Sleeping {
+		r.st.tally.lost++
+	}
+	r.asleep = nil
+	r.halt()
+	r.cut()
+	r.give()
+	r.enter(s)
+	r.err = cause
+	r.process = false
+	if r.book != nil {
+		r.book.pins--
+		r.book = nil
+	}
+	r.settleHours()
+	r.after(keepEnded, repForget)
+}
+
+// suspect: it is asked for one token.
+func (r *replica) suspect() {
+	if r.hung && r.state == functions.Ready {
+		r.after(hangLooks, repHang)
+	}
+}
+
+// status is what a heartbeat says of it.
+func (r *replica) status(s *functions.ReplicaStatus) {
+	now := r.st.clock.now
+	*s = functions.ReplicaStatus{
+		ID: r.id, Team: r.f.name.Team, Model: r.f.name.Name, State: r.state, Tier: r.tier, Percent: -1,
+		Error: r.err, Spec: r.spec, GPUs: r.gpus, Start: functions.StartPlain, SleepLevel: r.level, InFlight: r.inFlight,
+		Since: (now - r.since).Milliseconds(),
+	}
+	if r.state == functions.Ready || r.state == functions.Sleeping || r.state == functions.Draining {
+		s.Endpoint = r.n.url() + "/replicas/" + r.id
+	}
+	if r.f.source != "" {
+		s.TotalBytes, s.Bytes = r.f.size, r.f.size
+		if !r.staged && r.book != nil {
+			s.Bytes = r.book.bytes
+			if f := r.flow; f != nil {
+				s.Bytes = r.book.total - functions.Bytes(max(0, f.left-f.rate*(now-f.last).Seconds()))
+			}
+			s.Percent = int(100 * float64(s.Bytes) / float64(max(s.TotalBytes, 1)))
+		}
+	}
+	for i := range r.spans {
+		if p := &r.spans[i]; p.set {
+			to := p.to
+			if to < 0 {
+				to = now - r.began
+			}
+			if s.Phases == nil {
+				s.Phases = make([]functions.Span, 0, 4)
+			}
+			s.Phases = append(s.Phases, functions.Span{Phase: spanPhases[i], Start: p.from.Seconds(), Duration: (to - p.from).Seconds()})
+		}
+	}
+}
+
+// hostMemory it holds now.
+func (r *replica) hostMemory() functions.Bytes {
+	if r.state.Over() {
+		return 0
+	}
+	m := r.take.Memory
+	if r.state == functions.Sleeping && r.take.GPUs > 0 {
+		m += r.f.size
+	}
+	return m
+}
+
+// account counts the hours of its GPUs until now.
+func (r *replica) account() {
+	now := r.st.clock.now
+	d := (now - r.last).Seconds() * r.hold
+	r.last = now
+	if d <= 0 {
+		return
+	}
+	switch {
+	case r.state == functions.Downloading || r.state == functions.Loading:
+		r.held.loading += d
+	case r.inFlight > 0:
+		r.held.busy += d
+	case r.state == functions.Ready:
+		r.held.idle += d
+	default:
+		r.held.wasted += d
+	}
+}
+
+// spent is what it held, seen from now: all in vain if it never served.
+func (r *replica) spent() held {
+	if r.served > 0 {
+		return r.held
+	}
+	return held{wasted: r.held.sum()}
+}
+
+// settleHours books them at its end.
+func (r *replica) settleHours() {
+	r.f.team.held = r.f.team.held.plus(r.spent())
+	r.held = held{}
+}
+
+// A request came to the engine.
+func (r *replica) accept(q *request) {
+	r.account()
+	q.rep, q.place = r, len(r.here)
+	r.here = append(r.here, q)
+	r.inFlight++
+	if r.served == 0 {
+		r.served = 1
+	}
+	if r.running < r.slots {
+		r.work(q)
+	} else {
+		r.line = append(r.line, q)
+		q.lined = true
+	}
+}
+
+// work begins a request.
+func (r *replica) work(q *request) {
+	r.running++
+	q.lined = false
+	if r.hung {
+		r.after(r.spec.Deadlines.Hang.Std()+hangLooks, repHang)
+		return
+	}
+	e := r.eng
+	now := r.st.clock.now
+	prefill := float64(q.input) / float64(e.Prefill)
+	token := 1 / float64(e.Decode)
+	q.first = now + span(prefill+token)
+	q.last = max(now+span(prefill+token*float64(max(q.output, 1))), q.first)
+	r.st.clock.set(q.last, q, reqEnd, q.gen)
+}
+
+// part: a request leaves the engine, done or not.
+func (r *replica) part(q *request) {
+	r.account()
+	last := len(r.here) - 1
+	if q.place != last {
+		r.here[q.place] = r.here[last]
+		r.here[q.place].place = q.place
+	}
+	r.here[last] = nil
+	r.here = r.here[:last]
+	r.inFlight--
+	if q.lined {
+		r.line = slices.DeleteFunc(r.line, func(x *request) bool { return x == q })
+		q.lined = false
+	} else {
+		r.running--
+		if len(r.line) > 0 && r.running < r.slots {
+			next := r.line[0]
+			r.line = slices.Delete(r.line, 0, 1)
+			next.gen++
+			r.work(next)
+			next.arm()
+		}
+	}
+	q.rep = nil
+	r.settled()
+}
+
+// cut fails the requests that it has.
+func (r *replica) cut() {
+	for len(r.here) > 0 {
+		r.line = r.line[:0:0] // none of them is begun for those that go
+		for _, q := range r.here {
+			q.lined = false
+		}
+		r.running = len(r.here)
+		r.here[len(r.here)-1].fail("it died before the first byte of an answer")
+	}
+	r.line, r.running = nil, 0
+}

@@ -1,0 +1,153 @@
+package simulate
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Result of a run: what happened, without any request of its own in it.
+type Result struct {
+	Policy    string    `json:"policy"`
+	GPUs      int       `json:"gpus"`
+	Requests  int64     `json:"requests"`
+	Cold      int64     `json:"cold"` // that found no READY replica and waited for one
+	ColdShare float64   `json:"cold_share"`
+	TTFT      Quantiles `json:"ttft_seconds"` // from the arrival to the first token, of those answered
+	GPUHours  GPUHours  `json:"gpu_hours"`
+	Evictions int64     `json:"evictions"` // that another function's wish caused
+	Teams     []Team    `json:"teams"`
+
+	TTFTWarm Quantiles `json:"ttft_warm_seconds"`
+	TTFTCold Quantiles `json:"ttft_cold_seconds"`
+	Wait     Quantiles `json:"wait_seconds"` // at the gate, of those answered
+	// Thrash counts starts of a function less than ThrashWithin after it was
+	// evicted.
+	Thrash int64 `json:"thrash"`
+	// Answered, Broken (after their first token), Left (the client), Refused, by
+	// code, and Unfinished (an hour after the last arrival) add up to Requests.
+	Answered   int64            `json:"answered"`
+	Broken     int64            `json:"broken"`
+	Left       int64            `json:"left"`
+	Refused    map[string]int64 `json:"refused"`
+	Unfinished int64            `json:"unfinished,omitempty"`
+	Starts     int64            `json:"starts"` // cold starts that came to READY, rises of sleepers among them
+	Rises      int64            `json:"rises"`
+	StartsLost int64            `json:"starts_lost"` // that failed or were called off
+	Staged     float64          `json:"staged_gib"`  // brought into stores
+	Seconds    float64          `json:"seconds"`     // simulated
+	Impossible []Impossible     `json:"impossible,omitempty"`
+	// Skipped counts requests for impossible models, which are not in Requests.
+	Skipped int64 `json:"skipped,omitempty"`
+	Turns   int64 `json:"turns"`  // of the loop
+	Events  int64 `json:"events"` // of the clock
+}
+
+// GPUHours are the hours of all GPUs: what is named here adds up to GPUs times
+// the time simulated. A model that takes a part of a GPU's memory holds that
+// part of its hours.
+//
+//   - busy: held by a READY or draining replica with a request in flight;
+//   - idle: held by a READY replica with none;
+//   - loading: held from the load's arrival at the node, or the rise of a
+//     sleeper, until READY;
+//   - wasted: everything that was held by a replica that never served a request,
+//     and the time others took to end or to fall asleep;
+//   - free: held by nobody.
+type GPUHours struct {
+	Busy    float64 `json:"busy"`
+	Idle    float64 `json:"idle"`
+	Loading float64 `json:"loading"`
+	Wasted  float64 `json:"wasted"`
+	Free    float64 `json:"free"`
+}
+
+// Team is what one team had of a run.
+type Team struct {
+	Name     string  `json:"team"`
+	Requests int64   `json:"requests"`
+	Cold     int64   `json:"cold"`
+	WaitP50  float64 `json:"wait_p50_seconds"`
+	WaitP99  float64 `json:"wait_p99_seconds"`
+	WaitMax  float64 `json:"wait_max_seconds"`
+	GPUHours float64 `json:"gpu_hours"` // held by its functions
+	Refused  int64   `json:"refused"`
+	// Evictions of other teams' functions for its own, and of its own for others'.
+	Inflicted int64 `json:"evictions_inflicted"`
+	Suffered  int64 `json:"evictions_suffered"`
+}
+
+// ThrashWithin is how soon after its eviction a start of a function is called
+// thrash.
+const ThrashWithin = time.Minute
+
+// tally is what is counted while a run goes on.
+type tally struct {
+	requests, cold, answered, broken, left, skipped int64
+	evictions, thrash                               int64
+	starts, rises, lost                             int64
+	staged                                          float64
+	ttft, warm, chilly, wait                        histogram
+	refused                                         map[string]int64
+	turns, events                                   int64
+}
+
+// held is GPU-seconds, by what they were spent on.
+type held struct{ busy, idle, loading, wasted float64 }
+
+func (h held) sum() float64 { return h.busy + h.idle + h.loading + h.wasted }
+
+type team struct {
+	name               string
+	requests, cold     int64
+	refused            int64
+	wait               histogram
+	held               held
+	inflicted, suffers int64
+}
+
+// result of the run so far.
+func (st *State) result() Result {
+	t := &st.tally
+	r := Result{
+		Policy: st.c.Name, GPUs: st.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
+		TTFT: t.ttft.quantiles(), TTFTWarm: t.warm.quantiles(), TTFTCold: t.chilly.quantiles(), Wait: t.wait.quantiles(),
+		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(st.open),
+		Starts: t.starts, Rises: t.rises, StartsLost: t.lost, Staged: round(t.staged / (1 << 30)),
+		Seconds: round(st.clock.now.Seconds()), Impossible: st.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
+		Teams: []Team{},
+	}
+	if t.requests > 0 {
+		r.ColdShare = round(float64(t.cold) / float64(t.requests))
+	}
+	live := map[*team]held{} // of replicas that have not ended
+	for _, n := range st.nodes {
+		for _, x := range n.reps {
+			x.account()
+			live[x.f.team] = live[x.f.team].plus(x.spent())
+		}
+	}
+	var sum held
+	for _, m := range st.teams {
+		h := m.held.plus(live[m])
+		sum = sum.plus(h)
+		hours := round(h.sum() / 3600)
+		if m.requests == 0 && hours == 0 && m.inflicted+m.suffers == 0 {
+			continue
+		}
+		sec := func(q float64) float64 { return round(m.wait.quantile(q).Seconds()) }
+		r.Teams = append(r.Teams, Team{
+			Name: m.name, Requests: m.requests, Cold: m.cold, WaitP50: sec(0.5), WaitP99: sec(0.99), WaitMax: round(m.wait.max.Seconds()),
+			GPUHours: hours, Refused: m.refused, Inflicted: m.inflicted, Suffered: m.suffers,
+		})
+	}
+	slices.SortFunc(r.Teams, func(a, b Team) int { return strings.Compare(a.Name, b.Name) })
+	hours := func(s float64) float64 { return round(s / 3600) }
+	r.GPUHours = GPUHours{Busy: hours(sum.busy), Idle: hours(sum.idle), Loading: hours(sum.loading), Wasted: hours(sum.wasted),
+		Free: hours(float64(st.gpus)*st.clock.now.Seconds() - sum.sum())}
+	return r
+}
+
+func (h held) plus(o held) held {
+	return held{h.busy + o.busy, h.idle + o.idle, h.loading + o.loading, h.wasted + o.wasted}
+}

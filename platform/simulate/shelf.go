@@ -1,0 +1,119 @@
+package simulate
+
+import (
+	"slices"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// shelf is the checkpoints of a node: those in its store, under a budget of
+// bytes, least recently used first to go, and how much of them is in host memory.
+type shelf struct {
+	budget  functions.Bytes // 0: as much as comes
+	used    functions.Bytes
+	books   map[string]*book
+	order   []*book // least recently used first
+	evicted int64
+	version uint64
+	listed  uint64
+	list    []functions.CachedModel // of version listed; never changed once made
+}
+
+// book is one checkpoint, or what has come of it.
+type book struct {
+	source string
+	bytes  functions.Bytes // here
+	total  functions.Bytes
+	memory bool // in the page cache, whole
+	pins   int  // replicas that live on it or wait for it
+}
+
+func (b *book) whole() bool { return b.bytes >= b.total }
+
+func (s *shelf) use(b *book) {
+	if n := len(s.order); n > 0 && s.order[n-1] == b {
+		return
+	}
+	if i := slices.Index(s.order, b); i >= 0 {
+		s.order = append(slices.Delete(s.order, i, i+1), b)
+	}
+}
+
+// reserve makes room for a checkpoint and pins it; nil where there is none.
+func (s *shelf) reserve(source string, total functions.Bytes) *book {
+	b := s.books[source]
+	have := functions.Bytes(0)
+	if b != nil {
+		have = b.total
+	}
+	if s.budget > 0 && s.used-have+total > s.budget {
+		for _, x := range slices.Clone(s.order) {
+			if x.pins == 0 && x != b {
+				s.drop(x)
+				s.evicted++
+			}
+			if s.used-have+total <= s.budget {
+				break
+			}
+		}
+		if s.used-have+total > s.budget {
+			return nil
+		}
+	}
+	if b == nil {
+		b = &book{source: source}
+		s.books[source] = b
+		s.order = append(s.order, b)
+	}
+	s.used += total - b.total
+	b.total = total
+	b.pins++
+	s.use(b)
+	s.version++
+	return b
+}
+
+func (s *shelf) drop(b *book) {
+	delete(s.books, b.source)
+	if i := slices.Index(s.order, b); i >= 0 {
+		s.order = slices.Delete(s.order, i, i+1)
+	}
+	s.used -= b.total
+	s.version++
+}
+
+// squeeze takes checkpoints out of host memory until they fit into it.
+func (s *shelf) squeeze(room functions.Bytes) {
+	var sum functions.Bytes
+	for i := len(s.order) - 1; i >= 0; i-- {
+		b := s.order[i]
+		if !b.memory {
+			continue
+		}
+		if sum += b.total; sum > room {
+			b.memory = false
+			sum -= b.total
+			s.version++
+		}
+	}
+}
+
+// cached is what a heartbeat says of the shelf.
+func (s *shelf) cached() []functions.CachedModel {
+	if s.listed == s.version && s.list != nil {
+		return s.list
+	}
+	list := make([]functions.CachedModel, 0, len(s.order))
+	for _, b := range s.order {
+		if !b.whole() {
+			continue
+		}
+		c := functions.CachedModel{Source: b.source, Digest: "sha256:" + b.source, Tier: functions.TierNVMe, Bytes: b.total}
+		if b.memory {
+			c.Tier, c.Memory = functions.TierDRAM, b.total
+		}
+		list = append(list, c)
+	}
+	s.list, s.listed = list, s.version
+	return list
+}

@@ -1,0 +1,434 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// State is a run. One goroutine has it; nothing in it runs beside.
+type State struct {
+	c     Config
+	clock clock
+	skew  time.Duration // of the wall clock
+	nodes []*node       // by id
+	byID  map[string]*node
+	reps  map[string]*replica // those that nodes know
+	fns   map[functions.Name]*function
+	list  []*function
+	unfit map[functions.Name]bool
+	teams []*team
+	named map[string]*team
+	gpus  int
+
+	models  []*functions.Model
+	sources pipe
+
+	limits  who.Limits
+	limited bool // some team has limits
+
+	*loop
+	epoch int64
+	ids   int
+
+	pool     []*request
+	told     []*request // let through or turned away, not looked at yet
+	settling bool
+	away     []*request  // at a node that does not answer
+	stirred  []*function // whose demand has changed since the loop looked
+	spare    []*function
+	busy     []*function // that may have requests
+	open     int         // requests under way
+
+	tally      tally
+	impossible []Impossible
+	crowded    int64 // commands that no room was left for: the loop believed otherwise
+	fate       func(*request)
+	faults
+}
+
+// loop is one life of the orchestrator.
+type loop struct {
+	st    *State
+	steer *steer.Steer
+	at    time.Duration // of its next turn; 0 none is set
+	gen   uint32
+	dead  bool // nothing that it does arrives any more
+	hears time.Duration
+}
+
+const beats uint8 = 0 // what happens to a State
+
+const tick = time.Second
+
+// Open makes a run at its begin.
+func Open(c Config) (*State, error) {
+	if c.Fleet == nil || c.Fleet.GPUs() == 0 {
+		return nil, errors.New("simulate: the fleet has no GPUs")
+	}
+	c = c.withDefaults()
+	st := &State{
+		c: c, byID: map[string]*node{}, reps: map[string]*replica{}, fns: map[functions.Name]*function{},
+		unfit: map[functions.Name]bool{}, named: map[string]*team{}, gpus: c.Fleet.GPUs(),
+		tally: tally{refused: map[string]int64{}}, sources: pipe{rate: float64(c.Sources)},
+	}
+	st.faults.init()
+	for id, kind := range c.Fleet.Hosts {
+		n := newNode(st, id, kind)
+		st.nodes = append(st.nodes, n)
+		st.byID[id] = n
+	}
+	slices.SortFunc(st.nodes, func(a, b *node) int { return strings.Compare(a.id, b.id) })
+	var teams []functions.Team
+	for _, t := range c.Teams {
+		st.teamOf(t.Metadata.Name)
+		teams = append(teams, *t)
+		st.limited = st.limited || t.Spec.Limits != (functions.Limits{})
+	}
+	st.limits.SetTeams(teams)
+	st.deploy(c.Functions)
+	st.clock.set(0, st, beats, 0)
+	st.begin()
+	return st, nil
+}
+
+// deploy replaces the catalogue.
+func (st *State) deploy(models []*functions.Model) {
+	st.models, st.impossible = nil, nil
+	clear(st.unfit)
+	for _, m := range models {
+		if why := st.c.fits(m); why != "" {
+			st.impossible = append(st.impossible, Impossible{m.FullName().String(), why})
+			st.unfit[m.FullName()] = true
+			continue
+		}
+		st.models = append(st.models, m)
+		st.functionOf(m.FullName()).set(m)
+	}
+	slices.SortFunc(st.impossible, func(a, b Impossible) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// begin another life of the orchestrator.
+func (st *State) begin() {
+	st.epoch++
+	l := &loop{st: st}
+	st.loop = l
+	l.steer = steer.New(steer.Options{
+		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
+		Hooks: steer.Hooks{Event: func(e steer.Event) { st.event(&e) }},
+		Now:   st.wall, NewID: st.newID, Do: l.do, Ring: func() { l.want(st.clock.now + st.c.Gather) },
+	})
+	l.steer.Attach((*path)(st))
+	l.steer.Changed()
+	l.want(st.clock.now)
+}
+
+// catalog is what the loop reads of the functions.
+type catalog State
+
+func (c *catalog) Models() []*functions.Model { return c.models }
+func (c *catalog) Teams() []*functions.Team   { return c.c.Teams }
+
+// wall is the virtual wall clock.
+func (st *State) wall() time.Time { return st.instant(st.clock.now) }
+
+func (st *State) instant(d time.Duration) time.Time { return st.c.Start.Add(d + st.skew) }
+
+func (st *State) newID(prefix string) string {
+	if len(prefix) > 50 {
+		prefix = strings.TrimRight(prefix[:50], "-")
+	}
+	st.ids++
+	return prefix + "-" + strconv.Itoa(st.ids)
+}
+
+func (st *State) engine(e functions.Engine) *fleet.Engine {
+	if x, ok := st.c.Engines[e]; ok {
+		return &x
+	}
+	return &st.c.Fleet.Engine
+}
+
+func (st *State) teamOf(name string) *team {
+	t := st.named[name]
+	if t == nil {
+		t = &team{name: name}
+		st.named[name] = t
+		st.teams = append(st.teams, t)
+	}
+	return t
+}
+
+func (st *State) functionOf(name functions.Name) *function {
+	f := st.fns[name]
+	if f == nil {
+		h := fnv.New64a()
+		h.Write([]byte(name.String()))
+		f = &function{st: st, name: name, team: st.teamOf(name.Team), salt: h.Sum64(), lobby: &activator.Lobby{}}
+		f.lobby.News = f
+		st.fns[name] = f
+		st.list = append(st.list, f)
+	}
+	return f
+}
+
+func (f *function) set(m *functions.Model) {
+	f.model = m
+	f.size = f.st.c.size(m)
+	f.source = ""
+	if m.Spec.Source != "" {
+		f.source = m.Spec.Source
+		if _, l, err := loader.Locate(m.Spec.Source, m.Dir); err == nil {
+			f.source = l
+		}
+	}
+}
+
+// want a turn at a time, or sooner.
+func (l *loop) want(at time.Duration) {
+	if l.dead || l.at != 0 && l.at <= at {
+		return
+	}
+	l.at = max(at, 1)
+	l.gen++
+	l.st.clock.set(l.at, l, 0, l.gen)
+}
+
+func (l *loop) age() uint32 { return l.gen }
+
+// act: a turn.
+func (l *loop) act(uint8) {
+	st := l.st
+	if l.dead {
+		return
+	}
+	if until := st.stalled; until > st.clock.now {
+		l.at = 0
+		l.want(until)
+		return
+	}
+	l.at = 0
+	st.tally.turns++
+	next := l.steer.Turn(context.Background())
+	if next <= 0 || next > tick {
+		next = tick
+	}
+	l.want(st.clock.now + next)
+}
+
+// do carries out a command: it is on its way for a while.
+func (l *loop) do(_ time.Duration, f func(context.Context)) {
+	st := l.st
+	d := st.c.Latency
+	if st.Late != nil {
+		d += st.Late()
+	}
+	st.clock.set(st.clock.now+d, &call{l, f}, 0, 0)
+}
+
+type call struct {
+	l *loop
+	f func(context.Context)
+}
+
+func (c *call) age() uint32 { return 0 }
+
+func (c *call) act(uint8) {
+	if !c.l.dead {
+		c.f(context.Background())
+	}
+}
+
+func (st *State) age() uint32 { return 0 }
+
+// act: all nodes say that they live.
+func (st *State) act(uint8) {
+	for _, n := range st.nodes {
+		n.beat()
+	}
+	st.clock.set(st.clock.now+beatEvery, st, beats, 0)
+}
+
+// heard brings a heartbeat to the loop.
+func (st *State) heard(n *node) {
+	if st.Heard == nil {
+		st.steer.Heartbeat(n.doc, n)
+		return
+	}
+	for _, d := range st.Heard(n.id) {
+		if d <= 0 {
+			st.steer.Heartbeat(n.doc, n)
+		} else {
+			st.clock.set(st.clock.now+d, &letter{n, n.doc}, 0, 0)
+		}
+	}
+}
+
+// letter is a heartbeat that is late.
+type letter struct {
+	n   *node
+	doc functions.Heartbeat
+}
+
+func (l *letter) age() uint32 { return 0 }
+func (l *letter) act(uint8)   { l.n.st.steer.Heartbeat(l.doc, l.n) }
+
+// event counts what the loop tells.
+func (st *State) event(e *steer.Event) {
+	switch e.Kind {
+	case "stop", "sleep":
+		if e.Message == "" || e.Reason != "evicted" && e.Reason != "turn" {
+			return
+		}
+		f := st.parsed(e.Function)
+		by := st.parsed(e.Message)
+		if f == nil {
+			return
+		}
+		st.tally.evictions++
+		f.evicted, f.last = true, st.clock.now
+		if by != nil && by.team != f.team {
+			by.team.inflicted++
+			f.team.suffers++
+		}
+	case "start", "rise":
+		f := st.parsed(e.Function)
+		if f != nil && f.evicted {
+			if st.clock.now-f.last < ThrashWithin {
+				st.tally.thrash++
+			}
+			f.evicted = false
+		}
+	}
+	if st.c.Event != nil {
+		st.c.Event(*e)
+	}
+}
+
+func (st *State) parsed(name string) *function {
+	team, short, ok := strings.Cut(name, "/")
+	if !ok {
+		return nil
+	}
+	return st.fns[functions.Name{Team: team, Name: short}]
+}
+
+// one event; false if none is due until then.
+func (st *State) one(until time.Duration) bool {
+	at, ok := st.clock.next()
+	if !ok || at > until {
+		return false
+	}
+	e := st.clock.pop()
+	st.clock.now = at
+	if e.gen != 0 && e.who.age() != e.gen {
+		return true
+	}
+	st.tally.events++
+	e.who.act(e.wha)
+	st.settle()
+	return true
+}
+
+// Pass lets time go by.
+func (st *State) Pass(ctx context.Context, d time.Duration) error {
+	return st.until(ctx, st.clock.now+d)
+}
+
+func (st *State) until(ctx context.Context, at time.Duration) error {
+	for st.one(at) {
+		if st.c.Step != nil {
+			if err := st.c.Step(st); err != nil {
+				return err
+			}
+		}
+		if st.tally.events&4095 == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			st.show()
+		}
+	}
+	st.clock.now = max(st.clock.now, at)
+	return nil
+}
+
+func (st *State) show() {
+	if st.c.Progress != nil {
+		t := &st.tally
+		st.c.Progress(Progress{At: st.clock.now, Requests: t.requests, Cold: t.cold, Turns: t.turns, Events: t.events})
+	}
+}
+
+// Ask has a request come now.
+func (st *State) Ask(r Request) {
+	r.At = st.clock.now
+	st.arrive(&r)
+}
+
+// Run simulates a trace to the end of its last request.
+func Run(ctx context.Context, c Config) (Result, error) {
+	if c.Requests == nil {
+		return Result{}, errors.New("simulate: there is no trace")
+	}
+	st, err := Open(c)
+	if err != nil {
+		return Result{}, err
+	}
+	if c.Begin != nil {
+		c.Begin(st)
+	}
+	n := 0
+	for r, err := range c.Requests {
+		if err != nil {
+			return Result{}, err
+		}
+		if r.At < st.clock.now {
+			return Result{}, fmt.Errorf("simulate: request %d of the trace comes at %v, after one at %v", n+1, r.At, st.clock.now)
+		}
+		if err := st.until(ctx, r.At); err != nil {
+			return Result{}, err
+		}
+		st.arrive(&r)
+		if st.c.Step != nil {
+			if err := st.c.Step(st); err != nil {
+				return Result{}, err
+			}
+		}
+		if n++; n&4095 == 0 {
+			if err := ctx.Err(); err != nil {
+				return Result{}, err
+			}
+			st.show()
+		}
+	}
+	last := st.clock.now
+	if err := st.until(ctx, max(c.Until, last)); err != nil {
+		return Result{}, err
+	}
+	// Every wait has a bound; an hour more is for whoever is generated for long.
+	for st.open > 0 && st.clock.now < max(c.Until, last)+lastHour {
+		if err := st.until(ctx, st.clock.now+tick); err != nil {
+			return Result{}, err
+		}
+	}
+	st.show()
+	return st.Result(), nil
+}
+
+const lastHour = time.Hour
+
+// Result of the run so far.
+func (st *State) Result() Result { return st.result() }
