@@ -16,14 +16,19 @@ import (
 )
 
 // arriving stages m with ranges behind the first block held until gate is
-// closed.
-func arriving(t *testing.T, r *remote) (s *loader.Staging, a *loader.Arrival, open func()) {
+// closed, and answered by then, if it likes, from then on.
+func arriving(t *testing.T, r *remote, then ...func(w http.ResponseWriter, q *http.Request) bool) (s *loader.Staging, a *loader.Arrival, open func()) {
 	t.Helper()
 	gate := make(chan struct{})
 	r.srv.Fault(func(w http.ResponseWriter, q *http.Request, n int) bool {
 		from, _, _ := azuretest.Range(q.Header.Get("x-ms-range")+q.Header.Get("Range"), 1<<40)
 		if strings.Contains(q.URL.Path, "safetensors") && from >= block {
 			hold(q, gate)
+			for _, f := range then {
+				if f(w, q) {
+					return true
+				}
+			}
 		}
 		return false
 	})
@@ -142,11 +147,10 @@ func TestArrivalChanged(t *testing.T) {
 // the staging gets better ones, and who read the others must not serve.
 func TestArrivalSpoiled(t *testing.T) {
 	r := newRemote(t, store.Options{})
-	s, a, open := arriving(t, r)
 	var bad atomic.Bool
 	bad.Store(true)
-	r.srv.Fault(func(w http.ResponseWriter, q *http.Request, n int) bool {
-		if !strings.Contains(q.URL.Path, "safetensors") || !bad.CompareAndSwap(true, false) {
+	s, a, open := arriving(t, r, func(w http.ResponseWriter, q *http.Request) bool {
+		if q.Context().Err() != nil || !bad.CompareAndSwap(true, false) {
 			return false
 		}
 		answer(w, q, r.want["model.safetensors"], func(_ http.Header, b []byte) []byte {
@@ -162,7 +166,7 @@ func TestArrivalSpoiled(t *testing.T) {
 	}
 	c.Lease.Release()
 	if bad.Load() {
-		t.Skip("nothing was left to spoil")
+		t.Fatal("nothing was left to spoil")
 	}
 	if err := a.Whole(t.Context()); source.KindOf(err) != source.Changed {
 		t.Error(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestSmallDisk(t *testing.T) {
 	small := t.TempDir()
 	if err := syscallMount(small, "size=256k"); err != nil {
-		t.Skip("no file system can be mounted here:", err)
+		sourcetest.Missing(t, "no file system can be mounted here:", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(small, syscall.MNT_DETACH) })
 	one, two, giant := model(t), t.TempDir(), t.TempDir()
@@ -56,7 +57,7 @@ func TestSmallDisk(t *testing.T) {
 	fails(one, source.NoSpace)
 	c.Lease.Release()
 	if err := syscallMount(small, "remount,ro"); err != nil {
-		t.Skip(err)
+		sourcetest.Missing(t, err)
 	}
 	fails(one, source.Broken)
 }

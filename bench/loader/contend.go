@@ -87,19 +87,25 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 	case Link:
 		err = d.plain(ctx, nil)
 	case LinkAndWrite, LinkAndDisk:
-		create := os.Create
+		var f, past *os.File
 		if d.With == LinkAndDisk {
-			create = createDirect
+			if past, err = createDirect(path); err != nil {
+				return err
+			}
+			defer past.Close()
 		}
-		var f *os.File
-		if f, err = create(path); err != nil {
-			return err
-		}
-		if err = allocate(f, d.Size); err != nil {
+		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 			return err
 		}
 		defer f.Close()
-		err = d.plain(ctx, f)
+		if err = allocate(f, d.Size); err != nil {
+			return err
+		}
+		var to io.WriterAt = f
+		if past != nil {
+			to = pages{past, f}
+		}
+		err = d.plain(ctx, to)
 	default:
 		return fmt.Errorf("there is no contender %q", d.With)
 	}
@@ -225,7 +231,7 @@ const (
 
 // plain receives with as little as a program can do: no HTTP library, one
 // buffer for each connection; and writes what came, when there is a file.
-func (d Download) plain(ctx context.Context, f *os.File) error {
+func (d Download) plain(ctx context.Context, f io.WriterAt) error {
 	addr := strings.TrimPrefix(d.Server, "http://")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -241,6 +247,20 @@ func (d Download) plain(ctx context.Context, f *os.File) error {
 	return context.Cause(ctx)
 }
 
+// pages is a file whose whole pages go past the cache, and what fills none, at its
+// end, through it.
+type pages struct{ past, through *os.File }
+
+func (p pages) WriteAt(b []byte, at int64) (int, error) {
+	whole := len(b) &^ (1<<12 - 1)
+	n, err := p.past.WriteAt(b[:whole], at)
+	if err != nil || whole == len(b) {
+		return n, err
+	}
+	k, err := p.through.WriteAt(b[whole:], at+int64(whole))
+	return n + k, err
+}
+
 // bound is where piece i of a file begins: at whole blocks.
 func bound(size, i int64) int64 {
 	if i == plainConns {
@@ -249,7 +269,7 @@ func bound(size, i int64) int64 {
 	return size * i / plainConns / plainBlock * plainBlock
 }
 
-func (d Download) piece(ctx context.Context, addr string, f *os.File, from, to int64) error {
+func (d Download) piece(ctx context.Context, addr string, f io.WriterAt, from, to int64) error {
 	if from >= to {
 		return nil
 	}

@@ -88,7 +88,7 @@ func TestDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := syscall.Mkfifo(filepath.Join(folder, "model.gguf"), 0o600); err != nil {
-		t.Fatal("no pipes here:", err)
+		sourcetest.Missing(t, "no pipes here:", err)
 	}
 	if _, err := (dir.Source{}).Plan(t.Context(), "file://"+folder, nil); source.KindOf(err) != source.Refused {
 		t.Errorf("a pipe: %v", err)

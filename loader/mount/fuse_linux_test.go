@@ -16,6 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // TestMain: the test binary is also the reader, in a process of its own.
@@ -33,7 +35,7 @@ func mounted(t *testing.T, from *tap) *Mount {
 	t.Helper()
 	m, err := New(t.TempDir(), from.list(), from, Options{})
 	if errors.Is(err, ErrUnavailable) {
-		t.Skip(err)
+		sourcetest.Missing(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +235,7 @@ func TestSweep(t *testing.T) {
 	}
 	fd, err := attach(at)
 	if err != nil {
-		t.Skip(err)
+		sourcetest.Missing(t, err)
 	}
 	unix.Close(fd)
 	if _, err := os.ReadDir(at); err == nil {
@@ -278,7 +280,7 @@ func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
 		m, err := New(b.TempDir(), src.list(), src, Options{})
 		if err != nil {
-			b.Skip(err)
+			sourcetest.Missing(b, err)
 		}
 		f, err := os.Open(filepath.Join(m.Path(), "w"))
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // file of n bytes whose pages are on the disk and, if the file system lets us,
@@ -49,7 +51,7 @@ func TestResident(t *testing.T) {
 		drop(t, open)
 		n, ok := Resident([]File{f})
 		if !ok || n != 0 {
-			t.Skipf("pages stay here (tmpfs): %d, %v", n, ok)
+			sourcetest.Missing(t, "pages stay here (tmpfs):", n, ok)
 		}
 	}
 	if n, ok := Resident(nil); !ok || n != 0 {
@@ -74,7 +76,7 @@ func TestLooksAgree(t *testing.T) {
 	}
 	a, err := look(open, 0, size)
 	if err != nil {
-		t.Skip(err)
+		sourcetest.Missing(t, err)
 	}
 	b, err := incore(open, 0, size)
 	if err != nil || a != b {
@@ -94,7 +96,7 @@ func TestSampled(t *testing.T) {
 	f, open := file(t, size)
 	drop(t, open)
 	if n, _ := Resident([]File{f}); n != 0 {
-		t.Skip("pages stay here (tmpfs)")
+		sourcetest.Missing(t, "pages stay here (tmpfs)")
 	}
 	if got := Ahead(t.Context(), []File{f}, size/2); got != size/2 {
 		t.Errorf("asked for %d", got)

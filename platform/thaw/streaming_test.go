@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/mint"
 )
 
@@ -92,7 +93,7 @@ func (p *platform) showing() {
 		return p.hasEngine("big") || strings.Contains(p.log.String(), "engines start when all their bytes are here")
 	})
 	if strings.Contains(p.log.String(), "engines start when all their bytes are here") {
-		p.t.Skip("nothing can be mounted here")
+		sourcetest.Missing(p.t, "nothing can be mounted here")
 	}
 }
 
@@ -228,7 +229,7 @@ func TestStreamingVLLM(t *testing.T) {
 		return program() || strings.Contains(p.log.String(), "engines start when all their bytes are here")
 	})
 	if !program() {
-		t.Skip("nothing can be mounted here")
+		sourcetest.Missing(t, "nothing can be mounted here")
 	}
 	p.eventually(4*time.Minute, "it reads its weights", func() bool {
 		logs, _ := filepath.Glob(filepath.Join(p.data, "agent", "keeper", "logs", "big-*.log"))
