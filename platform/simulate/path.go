@@ -38,6 +38,8 @@ type function struct {
 type request struct {
 	gate.Waiter
 	st   *State
+	id   uint64
+	slot int // in live
 	f    *function
 	who  *team
 	at   time.Duration
@@ -103,7 +105,9 @@ func (st *State) arrive(x *Request) {
 		return
 	}
 	q := st.fresh()
-	st.open++
+	q.id = uint64(st.tally.requests)
+	q.slot = len(st.live)
+	st.live = append(st.live, q)
 	q.f, q.who, q.at = f, m, st.clock.now
 	q.input, q.output = x.Input, x.Output
 	if q.input <= 0 {
@@ -326,14 +330,22 @@ func (st *State) served(q *request, r *replica) {
 			r.rise()
 		}
 	}
-	bound := 2 * time.Minute
-	if f := q.f; f.model != nil && f.model.Spec.Deadlines.FirstToken > 0 {
-		bound = f.model.Spec.Deadlines.FirstToken.Std()
-	}
+	bound := q.f.firstToken()
 	if q.first == 0 || q.first > st.clock.now+bound {
 		st.clock.set(st.clock.now+bound, q, reqSilent, q.gen)
 	}
 	q.arm()
+}
+
+// streamIdle bounds the silence after the first token.
+const streamIdle = 5 * time.Minute
+
+// firstToken bounds the time to it, from when an engine was asked.
+func (f *function) firstToken() time.Duration {
+	if f.model != nil && f.model.Spec.Deadlines.FirstToken > 0 {
+		return f.model.Spec.Deadlines.FirstToken.Std()
+	}
+	return 2 * time.Minute
 }
 
 func (q *request) act(what uint8) {
@@ -349,7 +361,7 @@ func (q *request) act(what uint8) {
 		default:
 			q.leave()
 			st.tally.left++
-			q.end()
+			q.end(Left, "")
 		}
 	case reqEnd:
 		if q.rep.hung {
@@ -374,6 +386,9 @@ func (q *request) act(what uint8) {
 func (q *request) done() {
 	t := &q.st.tally
 	t.answered++
+	if q.first == 0 {
+		q.first = q.st.clock.now
+	}
 	ttft := q.first - q.at
 	t.ttft.add(ttft)
 	if q.cold {
@@ -383,8 +398,10 @@ func (q *request) done() {
 	}
 	t.wait.add(q.waited)
 	q.who.wait.add(q.waited)
+	first := q.first
 	q.leave()
-	q.end()
+	q.first = first
+	q.end("", "")
 }
 
 // fail is a try that came to nothing: nothing is tried again after the first
@@ -403,7 +420,7 @@ func (q *request) fail(problem string) {
 	switch {
 	case begun:
 		st.tally.broken++
-		q.end()
+		q.end(Broke, problem)
 	case q.retried, deadline > 0 && st.clock.now >= deadline:
 		q.refuse(openai.New(openai.EngineCrashed, ""))
 	default:
@@ -417,19 +434,24 @@ func (q *request) refuse(e *openai.Error) {
 	st := q.st
 	st.tally.refused[string(e.Code)]++
 	q.who.refused++
-	q.end()
+	q.end(e.Code, e.Message)
 }
 
-func (q *request) end() {
+// end is the one end of a request.
+func (q *request) end(code openai.Code, message string) {
 	st := q.st
 	if q.leased {
 		q.lease.End(q.input+q.output, st.wall())
 		q.leased = false
 	}
 	q.gen++
-	st.open--
-	if st.fate != nil {
-		st.fate(q)
+	last := len(st.live) - 1
+	st.live[q.slot] = st.live[last]
+	st.live[q.slot].slot = q.slot
+	st.live[last] = nil
+	st.live = st.live[:last]
+	if st.Fated != nil {
+		st.Fated(Fate{ID: q.id, Function: q.f.name, Team: q.who.name, Came: q.at, Code: code, Message: message, Cold: q.cold, Retried: q.retried, First: q.first})
 	}
 	st.pool = append(st.pool, q)
 }
@@ -453,15 +475,25 @@ func (f *function) Told() {
 	}
 }
 
-// path is the data path as the loop needs it.
-type path State
+// path is the data path as a loop needs it. One that was replaced and does not
+// know it has none: its own was another process's.
+type path struct {
+	*State
+	of *loop
+}
 
 var _ steer.DataPath = (*path)(nil)
+
+// lame reports whether the loop has been replaced.
+func (p *path) lame() bool { return p.State.loop != p.of }
 
 // Publish takes pictures in; who is let through by them is at an engine before
 // it returns.
 func (p *path) Publish(fs ...route.Function) {
-	st := (*State)(p)
+	st := p.State
+	if p.lame() {
+		return
+	}
 	wall := st.wall()
 	for i := range fs {
 		f := st.functionOf(fs[i].Name)
@@ -478,7 +510,10 @@ func (p *path) Publish(fs ...route.Function) {
 
 // Remove takes functions out.
 func (p *path) Remove(names ...functions.Name) {
-	st := (*State)(p)
+	st := p.State
+	if p.lame() {
+		return
+	}
 	for _, n := range names {
 		if f := st.fns[n]; f != nil && f.pic != nil {
 			f.pic = nil
@@ -491,7 +526,10 @@ func (p *path) Remove(names ...functions.Name) {
 // Demand yields the functions whose demand may have changed since the last call;
 // with all also every other one that has requests.
 func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
-	st := (*State)(p)
+	st := p.State
+	if p.lame() {
+		return
+	}
 	changed := st.stirred
 	st.stirred, st.spare = st.spare[:0], nil
 	for i, f := range changed {
@@ -530,7 +568,10 @@ func (p *path) InFlightOf(name functions.Name, replica string) int {
 
 // Cut ends what is in flight through an agent that is given up.
 func (p *path) Cut(agent string) {
-	st := (*State)(p)
+	st := p.State
+	if p.lame() {
+		return
+	}
 	n := st.byID[strings.TrimPrefix(agent, "http://")]
 	if n == nil {
 		return

@@ -561,15 +561,20 @@ func (r *replica) account() {
 	if d <= 0 {
 		return
 	}
+	all := &r.st.series.sum
 	switch {
 	case r.state == functions.Downloading || r.state == functions.Loading:
 		r.held.loading += d
+		all.loading += d
 	case r.inFlight > 0:
 		r.held.busy += d
+		all.busy += d
 	case r.state == functions.Ready:
 		r.held.idle += d
+		all.idle += d
 	default:
 		r.held.wasted += d
+		all.wasted += d
 	}
 }
 

@@ -41,6 +41,9 @@ type Result struct {
 	Skipped int64 `json:"skipped,omitempty"`
 	Turns   int64 `json:"turns"`  // of the loop
 	Events  int64 `json:"events"` // of the clock
+
+	Over   []Sample `json:"-"` // how the GPUs were held, where Config.Sample asks for it
+	Spread []Step   `json:"-"` // the times to first token
 }
 
 // GPUHours are the hours of all GPUs: what is named here adds up to GPUs times
@@ -112,7 +115,7 @@ func (st *State) result() Result {
 	r := Result{
 		Policy: st.c.Name, GPUs: st.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
 		TTFT: t.ttft.quantiles(), TTFTWarm: t.warm.quantiles(), TTFTCold: t.chilly.quantiles(), Wait: t.wait.quantiles(),
-		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(st.open),
+		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(st.live)),
 		Starts: t.starts, Rises: t.rises, StartsLost: t.lost, Staged: round(t.staged / (1 << 30)),
 		Seconds: round(st.clock.now.Seconds()), Impossible: st.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
 		Teams: []Team{},
@@ -145,6 +148,7 @@ func (st *State) result() Result {
 	hours := func(s float64) float64 { return round(s / 3600) }
 	r.GPUHours = GPUHours{Busy: hours(sum.busy), Idle: hours(sum.idle), Loading: hours(sum.loading), Wasted: hours(sum.wasted),
 		Free: hours(float64(st.gpus)*st.clock.now.Seconds() - sum.sum())}
+	r.Over, r.Spread = st.series.out, t.ttft.steps()
 	return r
 }
 

@@ -50,12 +50,12 @@ type State struct {
 	stirred  []*function // whose demand has changed since the loop looked
 	spare    []*function
 	busy     []*function // that may have requests
-	open     int         // requests under way
+	live     []*request  // under way
 
 	tally      tally
+	series     series
 	impossible []Impossible
 	crowded    int64 // commands that no room was left for: the loop believed otherwise
-	fate       func(*request)
 	faults
 }
 
@@ -100,6 +100,9 @@ func Open(c Config) (*State, error) {
 	st.limits.SetTeams(teams)
 	st.deploy(c.Functions)
 	st.clock.set(0, st, beats, 0)
+	if st.series.every = c.Sample; c.Sample > 0 {
+		st.clock.set(c.Sample, (*sampler)(st), sampling, 0)
+	}
 	st.begin()
 	return st, nil
 }
@@ -130,7 +133,7 @@ func (st *State) begin() {
 		Hooks: steer.Hooks{Event: func(e steer.Event) { st.event(&e) }},
 		Now:   st.wall, NewID: st.newID, Do: l.do, Ring: func() { l.want(st.clock.now + st.c.Gather) },
 	})
-	l.steer.Attach((*path)(st))
+	l.steer.Attach(&path{st, l})
 	l.steer.Changed()
 	l.want(st.clock.now)
 }
@@ -419,7 +422,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return Result{}, err
 	}
 	// Every wait has a bound; an hour more is for whoever is generated for long.
-	for st.open > 0 && st.clock.now < max(c.Until, last)+lastHour {
+	for len(st.live) > 0 && st.clock.now < max(c.Until, last)+lastHour {
 		if err := st.until(ctx, st.clock.now+tick); err != nil {
 			return Result{}, err
 		}
