@@ -23,6 +23,15 @@
 //   - Whoever sleeps holds host memory and no GPU; it rises only onto GPUs that
 //     are free, and is the first to go where host memory is short.
 //
+// # How many
+//
+// A function's load is remembered in a Load, which the caller feeds: the mean of
+// the requests under way over a long window and a short one, by which replicas
+// follow it up and down (Autoscale: rates, a panic that keeps what a burst
+// needed, a delay). Nothing is kept for a function at rest. Held requests do not
+// wait for a window: they have replicas started at once. The last replica goes by
+// the model's idle time alone.
+//
 // # The ladder
 //
 // A replica whose engine can sleep goes down in two steps. Idle, or in the way
