@@ -115,7 +115,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	f.StringVarP(&c.output, "output", "o", "table", "form of output: "+strings.Join(outputs, ", "))
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
-	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.engine(), c.bench(), c.version(), c.config(), c.completion(), c.check()}
+	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.engine(), c.bench(), c.simulate(), c.version(), c.config(), c.completion(), c.check()}
 	for _, cmd := range own {
 		// They speak to no server, so they do not list how to find one.
 		cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))

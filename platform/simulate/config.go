@@ -62,6 +62,8 @@ type Config struct {
 	Event func(steer.Event)
 	// Progress, if not nil, is called now and then.
 	Progress func(Progress)
+	// Sample is how often Result.Over tells how the GPUs were held; 0 never.
+	Sample time.Duration
 }
 
 // Progress of a run.

@@ -1,0 +1,421 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/platform/simulate/study"
+	"github.com/thaw-dev/thaw/platform/simulate/trace"
+)
+
+// simulation is what `thaw simulate` was told.
+type simulation struct {
+	fleet, functions, trace, format string
+	policy, gpus, html, how         string
+	models, perMinute, parallel     int
+	seed                            uint64
+	goal                            time.Duration
+	example, exampleFleet           bool
+}
+
+// The example: forty models, more than fit at once, and an afternoon of bursts.
+const (
+	exampleTrace  = "gen:models=40,requests=40000,hours=8,zipf=1.1,burst=8,diurnal=0.4,teams=3"
+	exampleFleet  = "nodes:\n- {name: h100, count: 1, gpus: 4}\n"
+	examplePolicy = "lru,gdsf,next-use"
+)
+
+func (c *command) simulate() *cobra.Command {
+	var s simulation
+	cmd := &cobra.Command{
+		Use: "simulate --fleet FILE --trace FILE [--functions DIR]", Short: "Replay a trace on a fleet that need not be there", GroupID: "run",
+		Long: `Replay a trace on a fleet that need not be there: the platform's own decisions on
+a virtual clock, with nodes and engines as models. It tells how many requests
+would be cold, how long they would wait, and what the GPUs would be held for.
+
+Traces (--format, else known by how they begin; gzip is read too):
+  thaw             what thaw serve logged, text or JSON: replay last week
+  azure-functions  CSV of calls by function and minute; the seed spreads a
+                   minute's calls over the minute, --per-minute bounds them
+  mooncake         JSON lines of timestamp, input_length, output_length
+  azure-llm        CSV of TIMESTAMP, ContextTokens, GeneratedTokens
+  gen              made up: gen:KEY=NUMBER,… or a YAML file of the same keys:
+                   models, requests, hours, zipf (1.1), burst (1: none; 8: half of
+                   the requests come in bursts 8 times as dense), burstFor (1m),
+                   diurnal (0 to 1), teams, input and output (tokens), seed
+
+Models: those of --functions. Without it a model is made up for each function of
+the trace, or --models of them where it names none: checkpoints of 1, 3, 8, 16,
+28 or 64 GiB by the seed, and as much GPU memory.
+--map says how the trace's functions find their models: by name (name; known
+leaves out what is not there), the most asked for to the first (rank), in turn
+(round-robin), or each request by Zipf's law (zipf: what a trace without names
+gets).
+
+Policies: lru, lfu, gdsf, next-use, each with +learned (keep-alive from history),
++prewarm (starts ahead), +idle=10m (one idle time for all). Several are compared,
+with clairvoyant beside them: next-use told the truth, a bound nobody can run.
+
+--gpus 4..64 draws the curve and says how many GPUs the goal of --p99 needs.`,
+		Example: `  thaw simulate --example --html example.html
+  thaw simulate --example-fleet > fleet.yaml
+  thaw simulate --fleet fleet.yaml --functions /etc/thaw/functions --trace access.log
+  thaw simulate --fleet fleet.yaml --functions models --trace access.log --gpus 4..64 --p99 10s
+  thaw simulate --fleet fleet.yaml --trace gen:models=200,requests=100000 --policy lru,next-use+learned -o json`,
+		Args: exact(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.exampleFleet {
+				_, err := c.out.Write(fleet.Example)
+				return err
+			}
+			return c.simulated(cmd.Context(), &s, cmd.Flags())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.fleet, "fleet", "", "file that says what machines there are")
+	f.StringVar(&s.functions, "functions", "", "folder of model and team files")
+	f.StringVar(&s.trace, "trace", "", "file with requests, or gen:KEY=NUMBER,…")
+	f.StringVar(&s.format, "format", "", "format of the trace: "+strings.Join(trace.Formats, ", "))
+	f.StringVar(&s.how, "map", trace.MapAuto, "how the trace's functions find their models: "+strings.Join(trace.Maps, ", "))
+	f.IntVar(&s.models, "models", 10, "make up so many models for a trace that names none")
+	f.IntVar(&s.perMinute, "per-minute", 0, "azure-functions: at most so many calls of a function in a minute; 0: all")
+	f.StringVar(&s.policy, "policy", "lru", "policies to compare, with commas between them")
+	f.StringVar(&s.gpus, "gpus", "", "try the fleet with so many GPUs: N, or a range such as 4..64")
+	f.DurationVar(&s.goal, "p99", 10*time.Second, "with a range of GPUs: the goal for 99 of 100 times to the first token")
+	f.Uint64Var(&s.seed, "seed", 1, "of all chance: the same seed, the same result")
+	f.IntVar(&s.parallel, "parallel", 0, "runs at once; 0: one a core")
+	f.StringVar(&s.html, "html", "", "also write a page with pictures to this file")
+	f.StringVarP(&c.output, "output", "o", "table", "form of output: table, json, yaml")
+	f.BoolVar(&s.example, "example", false, "an example that needs no files")
+	f.BoolVar(&s.exampleFleet, "example-fleet", false, "print a commented fleet file and end")
+	return cmd
+}
+
+// simulations is what -o json prints.
+type simulations struct {
+	APIVersion string       `json:"apiVersion"`
+	Kind       string       `json:"kind"`
+	Items      []study.Run  `json:"items"`
+	Needs      []study.Need `json:"needs,omitempty"`
+}
+
+func (c *command) simulated(ctx context.Context, s *simulation, flags *flagSet) error {
+	if !slices.Contains([]string{"table", "wide", "json", "yaml"}, c.output) {
+		return usage("table, json or yaml", "-o %q is no form of output here", clip(c.output))
+	}
+	st, tr, err := c.study(s, flags)
+	if err != nil {
+		return err
+	}
+	l := c.line()
+	if c.errTTY {
+		began := c.now()
+		st.Progress = func(p study.Progress) {
+			if now := l.now(); now.Sub(l.last) < lookAt {
+				return
+			} else {
+				l.last = now
+			}
+			l.say("", simulating(p, l.now().Sub(began)))
+		}
+	}
+	out, err := st.Run(ctx)
+	l.clear()
+	if err != nil {
+		return badInput(err)
+	}
+	if s.html != "" {
+		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.now(), Version: Version, Sizing: st.Sizing}
+		if err := os.WriteFile(s.html, []byte(out.Page(a)), 0o644); err != nil {
+			return err
+		}
+		c.remark("wrote %s", s.html)
+	}
+	if c.output == "json" || c.output == "yaml" {
+		return c.encode(simulations{functions.APIVersion, "SimulationList", out.Runs, out.Needs})
+	}
+	table(c.out, simulationKind, out.Runs, c.output == "wide", nil)
+	c.after(out, st.Sizing)
+	return nil
+}
+
+// study reads everything that is needed, or says what is wrong with it. tr is the
+// trace in words.
+func (c *command) study(s *simulation, flags *flagSet) (st *study.Study, tr string, err error) {
+	st = &study.Study{Seed: s.seed, Parallel: s.parallel}
+	if s.example {
+		if st.Fleet, err = fleet.Decode("example", []byte(exampleFleet)); err != nil {
+			return nil, "", err
+		}
+		if s.trace == "" {
+			s.trace = exampleTrace
+		}
+		if !flags.Changed("policy") {
+			s.policy = examplePolicy
+		}
+	}
+	const hint = "thaw simulate --example needs no files; thaw simulate --help shows the rest"
+	switch {
+	case s.fleet == "" && st.Fleet == nil:
+		return nil, "", usage("thaw simulate --example-fleet prints one; "+hint, "--fleet is missing")
+	case s.trace == "":
+		return nil, "", usage(hint, "--trace is missing")
+	case s.models < 1 || s.models > 100_000:
+		return nil, "", usage("", "--models: 1 to 100000")
+	case s.perMinute < 0:
+		return nil, "", usage("", "--per-minute: 0 or more")
+	case s.parallel < 0:
+		return nil, "", usage("", "--parallel: 0 or more")
+	}
+	if st.Policies, err = study.ParsePolicies(s.policy); err != nil {
+		return nil, "", &Error{Exit: ExitUsage, What: "--policy", Err: err}
+	}
+	if s.gpus != "" {
+		if st.Sizing, err = study.ParseSizing(s.gpus); err != nil {
+			return nil, "", &Error{Exit: ExitUsage, What: "--gpus", Err: err}
+		}
+		if st.Sizing.High > st.Sizing.Low {
+			if st.Sizing.Goal = s.goal; s.goal <= 0 {
+				return nil, "", usage("such as 10s", "--p99 wants a time")
+			}
+		}
+	}
+	// Beside others stands what knowing the future would bring.
+	if len(st.Policies) > 1 && (st.Sizing == nil || st.Sizing.High == st.Sizing.Low) && !slices.ContainsFunc(st.Policies, func(p study.Policy) bool { return p.Future }) {
+		p, err := study.ParsePolicy(study.Clairvoyant)
+		if err != nil {
+			return nil, "", err
+		}
+		st.Policies = append(st.Policies, p)
+	}
+	if s.fleet != "" {
+		if st.Fleet, err = fleet.Read(s.fleet); err != nil {
+			return nil, "", badInput(err)
+		}
+	}
+	t, err := trace.Open(s.trace, trace.Options{Format: s.format, Seed: s.seed, PerMinute: s.perMinute})
+	if err != nil {
+		return nil, "", badInput(err)
+	}
+	st.Requests, st.Span = t.Requests, t.Span
+	if s.functions != "" {
+		cat, err := catalog.Open(catalog.Options{Folder: s.functions})
+		if err != nil {
+			return nil, "", badInput(err)
+		}
+		if p := cat.Problems(); len(p) > 0 {
+			return nil, "", p
+		}
+		st.Models, st.Teams = cat.Models(), cat.Teams()
+		if len(st.Models) == 0 {
+			return nil, "", &Error{Exit: ExitUsage, What: "there is no model in " + s.functions, Hint: "without --functions, models are made up"}
+		}
+	} else {
+		st.Models, st.Sizes = study.Invent(study.Names(t, s.models), st.Fleet, s.seed)
+	}
+	names := make([]functions.Name, len(st.Models))
+	for i, m := range st.Models {
+		names[i] = m.FullName()
+	}
+	m, err := t.Onto(names, s.how, s.seed)
+	if err != nil {
+		return nil, "", &Error{Exit: ExitUsage, What: "--trace " + clip(s.trace), Err: err}
+	}
+	st.Trace = m.Read
+	st.Requests -= m.Left
+	tr = traceWords(t, m, len(st.Models), s.functions == "")
+	c.remark("%s", tr)
+	c.remark("%s", fleetWords(st.Fleet))
+	return st, tr, nil
+}
+
+// badInput gives an error about a file or a line the exit code of wrong usage.
+func badInput(err error) error {
+	if _, ok := errors.AsType[*trace.Error](err); ok || os.IsNotExist(err) || os.IsPermission(err) {
+		return &Error{Exit: ExitUsage, Err: err}
+	}
+	if _, ok := errors.AsType[catalog.Problems](err); ok {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &Error{Exit: ExitUsage, Err: err}
+}
+
+// traceWords is a trace in a sentence.
+func traceWords(t *trace.Trace, m *trace.Mapped, models int, invented bool) string {
+	about := ""
+	if t.Format == trace.Gen {
+		about = "about "
+	}
+	text := fmt.Sprintf("trace (%s): %s%s requests in %s", t.Format, about, study.Count(t.Requests), study.Seconds(t.Span.Seconds()))
+	switch {
+	case m.How == trace.MapZipf:
+		text += fmt.Sprintf(" that name no models, dealt among %s by Zipf's law", several(models, "model"))
+	case len(t.Uses) == 0:
+		text += fmt.Sprintf(" that name no models, dealt among %s in turn", several(models, "model"))
+	case m.How == trace.MapRank || m.How == trace.MapRound:
+		text += fmt.Sprintf(" for %s, dealt among %s by %s", several(len(t.Uses), "function"), several(models, "model"), m.How)
+	default:
+		text += " for " + several(len(t.Uses), "function")
+	}
+	if m.Left > 0 {
+		text += fmt.Sprintf("; %s of %s that are no models here are left out", study.Count(m.Left), several(m.Names, "function"))
+	}
+	if invented {
+		text += "; the models are made up"
+	}
+	return text
+}
+
+func several(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return study.Count(int64(n)) + " " + word + "s"
+}
+
+func fleetWords(f *fleet.Fleet) string {
+	hosts := 0
+	for range f.Hosts {
+		hosts++
+	}
+	return fmt.Sprintf("fleet: %s on %s, %s of GPU memory", several(f.GPUs(), "GPU"), several(hosts, "host"), f.GPUMemory().Human())
+}
+
+// command is the command line again, for the page.
+func (s *simulation) command() string {
+	var b strings.Builder
+	b.WriteString("thaw simulate")
+	add := func(flag, value string) {
+		if value != "" {
+			if strings.ContainsAny(value, " '\"$") {
+				value = strconv.Quote(value)
+			}
+			b.WriteString(" --" + flag + " " + value)
+		}
+	}
+	if s.example {
+		b.WriteString(" --example")
+	}
+	add("fleet", s.fleet)
+	add("functions", s.functions)
+	add("trace", s.trace)
+	add("format", s.format)
+	if s.how != trace.MapAuto {
+		add("map", s.how)
+	}
+	if s.perMinute > 0 {
+		add("per-minute", strconv.Itoa(s.perMinute))
+	}
+	add("policy", s.policy)
+	add("gpus", s.gpus)
+	if strings.Contains(s.gpus, "..") {
+		add("p99", s.goal.String())
+	}
+	add("seed", strconv.FormatUint(s.seed, 10))
+	return b.String()
+}
+
+// simulating is the progress of a study in one line.
+func simulating(p study.Progress, took time.Duration) string {
+	text := fmt.Sprintf("simulating %s %d%%", bar(int(p.Share*100)), int(p.Share*100))
+	if p.Runs > 1 {
+		text += fmt.Sprintf(", %d of %d runs", p.Done, p.Runs)
+	}
+	if p.At > 0 && p.At < math.MaxInt64 {
+		text += ", at " + span(p.At)
+	}
+	if p.Share > 0.02 && p.Share < 1 {
+		text += ", eta " + span(time.Duration(float64(took)/p.Share*(1-p.Share)))
+	}
+	return text
+}
+
+// simulationKind is the table: what is looked at first, and more with -o wide.
+var simulationKind = kind[study.Run]{
+	word: "Simulation", name: func(r study.Run) string { return r.Policy.Word },
+	columns: []column[study.Run]{
+		{"POLICY", false, func(r study.Run) string { return r.Policy.Word }},
+		{"GPUS", false, func(r study.Run) string { return strconv.Itoa(r.GPUs) }},
+		{"REQUESTS", false, func(r study.Run) string { return study.Count(r.Requests) }},
+		{"COLD", false, func(r study.Run) string { return study.Count(r.Cold) }},
+		{"SHARE", false, func(r study.Run) string { return strconv.FormatFloat(r.ColdShare*100, 'f', 2, 64) + "%" }},
+		{"P50", false, func(r study.Run) string { return study.Seconds(r.TTFT.P50) }},
+		{"P90", false, func(r study.Run) string { return study.Seconds(r.TTFT.P90) }},
+		{"P99", false, func(r study.Run) string { return study.Seconds(r.TTFT.P99) }},
+		{"MAX", false, func(r study.Run) string { return study.Seconds(r.TTFT.Max) }},
+		{"WARM-P99", true, func(r study.Run) string { return study.Seconds(r.TTFTWarm.P99) }},
+		{"COLD-P50", false, func(r study.Run) string { return study.Seconds(r.TTFTCold.P50) }},
+		{"COLD-P99", true, func(r study.Run) string { return study.Seconds(r.TTFTCold.P99) }},
+		{"BUSY-H", false, func(r study.Run) string { return study.Hours(r.GPUHours.Busy) }},
+		{"IDLE-H", false, func(r study.Run) string { return study.Hours(r.GPUHours.Idle) }},
+		{"LOAD-H", false, func(r study.Run) string { return study.Hours(r.GPUHours.Loading) }},
+		{"WASTE-H", false, func(r study.Run) string { return study.Hours(r.GPUHours.Wasted) }},
+		{"EVICTED", false, func(r study.Run) string { return study.Count(r.Evictions) }},
+		{"THRASH", false, func(r study.Run) string { return study.Count(r.Thrash) }},
+		{"REFUSED", false, func(r study.Run) string {
+			n := int64(0)
+			for _, k := range r.Refused {
+				n += k
+			}
+			return study.Count(n)
+		}},
+		{"TOOK", true, func(r study.Run) string { return span(r.Took) }},
+	},
+}
+
+// after is what is said below the table.
+func (c *command) after(out *study.Outcome, z *study.Sizing) {
+	if c.output == "wide" {
+		c.teamsTable(out)
+	}
+	for _, n := range out.Needs {
+		fmt.Fprintln(c.out, n.Sentence(out.Goal, z))
+	}
+	told := map[string]bool{}
+	for _, r := range out.Runs {
+		for _, m := range r.Impossible {
+			if !told[m.Name] {
+				told[m.Name] = true
+				c.remark("%s fits no node: %s; its requests were left out", m.Name, m.Why)
+			}
+		}
+	}
+	if slices.ContainsFunc(out.Runs, func(r study.Run) bool { return r.Policy.Future }) {
+		c.remark("%s is told by the trace what comes: a bound that nothing can run", study.Clairvoyant)
+	}
+}
+
+// teamsTable is a table of the teams of each run.
+func (c *command) teamsTable(out *study.Outcome) {
+	for _, r := range out.Runs {
+		if len(r.Teams) < 2 {
+			continue
+		}
+		fmt.Fprintf(c.out, "\n%s, %d GPUs:\n", plain(r.Policy.Word), r.GPUs)
+		type row = [9]string
+		k := kind[row]{}
+		for i, head := range []string{"TEAM", "REQUESTS", "COLD", "WAIT-P50", "WAIT-P99", "WAIT-MAX", "GPU-H", "REFUSED", "EVICTED-OTHERS"} {
+			k.columns = append(k.columns, column[row]{head, false, func(r row) string { return r[i] }})
+		}
+		var rows []row
+		for _, t := range r.Teams {
+			rows = append(rows, row{t.Name, study.Count(t.Requests), study.Count(t.Cold), study.Seconds(t.WaitP50), study.Seconds(t.WaitP99), study.Seconds(t.WaitMax), study.Hours(t.GPUHours), study.Count(t.Refused), study.Count(t.Inflicted)})
+		}
+		table(c.out, k, rows, true, nil)
+	}
+}

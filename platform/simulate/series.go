@@ -1,0 +1,63 @@
+package simulate
+
+import "time"
+
+// Sample is how many GPUs were held, and for what, in the mean of the time since
+// the sample before it. What turns out to have been in vain only later is not
+// wasted here yet: it is what it looked like then.
+type Sample struct {
+	At   float64  // seconds since the begin
+	GPUs GPUHours // GPUs, not hours
+}
+
+// Step of a distribution: the share of requests that took so long or less.
+type Step struct{ Seconds, Share float64 }
+
+// series takes samples while a run goes on.
+type series struct {
+	every time.Duration
+	sum   held // of all replicas, since the begin
+	last  held // sum at the last sample
+	out   []Sample
+}
+
+const sampling uint8 = 0
+
+// sampler is the actor of a State's series.
+type sampler State
+
+func (s *sampler) age() uint32 { return 0 }
+
+// act: another sample.
+func (s *sampler) act(uint8) {
+	st := (*State)(s)
+	for _, n := range st.nodes {
+		for _, x := range n.reps {
+			x.account()
+		}
+	}
+	d := st.series.sum.less(st.series.last)
+	st.series.last = st.series.sum
+	sec := st.series.every.Seconds()
+	g := GPUHours{Busy: d.busy / sec, Idle: d.idle / sec, Loading: d.loading / sec, Wasted: d.wasted / sec}
+	g.Free = float64(st.gpus) - d.sum()/sec
+	st.series.out = append(st.series.out, Sample{At: st.clock.now.Seconds(), GPUs: g})
+	st.clock.set(st.clock.now+st.series.every, s, sampling, 0)
+}
+
+func (h held) less(o held) held {
+	return held{h.busy - o.busy, h.idle - o.idle, h.loading - o.loading, h.wasted - o.wasted}
+}
+
+// steps is the distribution of what was added.
+func (h *histogram) steps() (out []Step) {
+	var seen uint64
+	for i, c := range h.counts {
+		if c == 0 {
+			continue
+		}
+		seen += uint64(c)
+		out = append(out, Step{min(middle(i), h.max).Seconds(), float64(seen) / float64(h.n)})
+	}
+	return out
+}

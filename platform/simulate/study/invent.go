@@ -1,0 +1,77 @@
+package study
+
+import (
+	"hash/fnv"
+	"strconv"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/platform/simulate/trace"
+)
+
+// InventedSizes are those that made-up models are drawn from, evenly.
+var InventedSizes = []functions.Bytes{1 << 30, 3 << 30, 8 << 30, 16 << 30, 28 << 30, 64 << 30}
+
+// Invent makes up a model for each name: its checkpoint's size is drawn by the
+// name and the seed, it takes as much GPU memory, and two GPUs or more where the
+// largest GPU of the fleet is smaller than that. sizes are those of the
+// checkpoints.
+func Invent(names []functions.Name, on *fleet.Fleet, seed uint64) (models []*functions.Model, sizes map[functions.Name]functions.Bytes) {
+	largest := functions.Bytes(0)
+	for i := range on.Nodes {
+		if n := &on.Nodes[i]; n.GPUs > 0 {
+			largest = max(largest, n.GPUMemory)
+		}
+	}
+	sizes = make(map[functions.Name]functions.Bytes, len(names))
+	for _, n := range names {
+		m := functions.NewModel()
+		m.Metadata.Name, m.Metadata.Namespace = n.Name, n.Team
+		m.Spec.Engine = functions.EngineVLLM
+		m.Spec.Source = "https://example.invalid/" + n.Team + "/" + n.Name
+		size := draw(n, seed)
+		gpus := 1
+		for size > largest*functions.Bytes(gpus) && gpus < 64 {
+			gpus *= 2
+		}
+		m.Spec.Resources = functions.Resources{GPUs: gpus, GPUMemory: size / functions.Bytes(gpus), Memory: 4 << 30}
+		m.Spec.Scale.Max, m.Spec.Scale.Target = 8, 32
+		models, sizes[n] = append(models, m), size
+	}
+	return models, sizes
+}
+
+func draw(n functions.Name, seed uint64) functions.Bytes {
+	h := fnv.New64a()
+	h.Write([]byte(n.String() + " " + strconv.FormatUint(seed, 10)))
+	x := h.Sum64() // its low bits are poor in FNV: fold them
+	x ^= x >> 32
+	x *= 0x9e3779b97f4a7c15
+	return InventedSizes[x>>32%uint64(len(InventedSizes))]
+}
+
+// Names are those of a trace's functions; where it names none, n made up.
+func Names(t *trace.Trace, n int) (out []functions.Name) {
+	for _, u := range t.Uses {
+		out = append(out, u.Name.Base())
+	}
+	if len(out) == 0 {
+		width := len(strconv.Itoa(n))
+		for i := range n {
+			num := strconv.Itoa(i + 1)
+			for len(num) < width {
+				num = "0" + num
+			}
+			out = append(out, functions.Name{Team: functions.DefaultTeam, Name: "m" + num})
+		}
+	}
+	seen := map[functions.Name]bool{}
+	kept := out[:0]
+	for _, n := range out {
+		if !seen[n] {
+			seen[n] = true
+			kept = append(kept, n)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,117 @@
+package study
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// Policy is what a run is done under.
+type Policy struct {
+	Word     string // as it was said
+	Eviction schedule.Eviction
+	Learned  bool // keep-alive from history
+	Prewarm  bool // starts ahead of requests that history foresees
+	Idle     time.Duration
+	Future   bool // it is told what the trace holds
+}
+
+// Clairvoyant is the word of the bound.
+const Clairvoyant = "clairvoyant"
+
+var evictions = map[string]schedule.Eviction{
+	"lru": schedule.LRU, "lfu": schedule.LFU, "gdsf": schedule.GDSF, "next-use": schedule.NextUse, Clairvoyant: schedule.NextUse,
+}
+
+// Words are the policies there are; more of one stands behind a +.
+var (
+	Words = []string{"lru", "lfu", "gdsf", "next-use", Clairvoyant}
+	Parts = []string{"learned", "prewarm", "idle=TIME"}
+)
+
+// ParsePolicy reads a word such as next-use+learned+prewarm or lru+idle=10m.
+func ParsePolicy(word string) (Policy, error) {
+	p := Policy{Word: word}
+	parts := strings.Split(word, "+")
+	var ok bool
+	if p.Eviction, ok = evictions[parts[0]]; !ok {
+		return p, unknown(parts[0], "policy", Words)
+	}
+	p.Future = parts[0] == Clairvoyant
+	for _, part := range parts[1:] {
+		idle, isIdle := strings.CutPrefix(part, "idle=")
+		switch {
+		case part == "learned":
+			p.Learned = true
+		case part == "prewarm":
+			p.Prewarm = true
+		case isIdle:
+			d, err := functions.ParseDuration(idle)
+			if err != nil || d < 0 {
+				return p, fmt.Errorf("policy %s: idle: %q is no duration such as 10m", clip(word), clip(idle))
+			}
+			p.Idle = max(d.Std(), time.Nanosecond)
+		default:
+			return p, unknown(part, "part of a policy", Parts)
+		}
+	}
+	return p, nil
+}
+
+// ParsePolicies reads words with commas between them; none twice.
+func ParsePolicies(text string) (out []Policy, err error) {
+	for word := range strings.SplitSeq(text, ",") {
+		p, err := ParsePolicy(strings.TrimSpace(word))
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(out, func(q Policy) bool { return q.Word == p.Word }) {
+			return nil, fmt.Errorf("policy %s is asked for twice", clip(p.Word))
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func unknown(word, what string, choices []string) error {
+	hint := ""
+	if near := functions.Nearest(word, choices, 1); len(near) > 0 {
+		hint = "; did you mean " + near[0] + "?"
+	}
+	return fmt.Errorf("%q is no %s%s (%s)", clip(word), what, hint, strings.Join(choices, ", "))
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
+
+// schedule is the policy as the core takes it.
+func (p Policy) schedule() schedule.Policy {
+	s := schedule.DefaultPolicy
+	s.Eviction = p.Eviction
+	if p.Learned {
+		s.KeepAlive = schedule.Learned
+	}
+	return s
+}
+
+// models are those of the catalogue with what the policy changes of them.
+func (p Policy) models(all []*functions.Model) []*functions.Model {
+	if p.Idle == 0 {
+		return all
+	}
+	out := make([]*functions.Model, len(all))
+	for i, m := range all {
+		c := *m
+		c.Spec.Scale.Idle = functions.Duration(p.Idle)
+		out[i] = &c
+	}
+	return out
+}
