@@ -80,6 +80,14 @@ type Heartbeat struct {
 	Warm    []WarmParent    `json:"warm,omitempty"`     // warm interpreters; their memory is in Memory
 	PeerURL string          `json:"peer_url,omitempty"` // where other nodes borrow blocks of checkpoints
 	Borrows bool            `json:"borrows,omitempty"`  // it can stage folders that another node lends
+
+	// Heartbeats travel by more than one way, and so come late and twice. Seq
+	// grows with each of one life of the agent, which has a name of its own; 0: it
+	// is not told, and every one counts. Change, where it is not 0, stays the same
+	// while nothing has changed but times, rates and use.
+	Life   string `json:"life,omitempty"`
+	Seq    uint64 `json:"seq,omitempty"`
+	Change uint64 `json:"change,omitempty"`
 }
 
 // HeartbeatReply is the server's answer to a heartbeat.

@@ -17,6 +17,7 @@ type counts struct {
 	sleeps    *prometheus.CounterVec // replicas sent to sleep, by reason
 	rises     *prometheus.CounterVec // replicas woken, by result
 	staged    *prometheus.CounterVec // bytes brought from afar, by kind of source
+	late      prometheus.Counter     // heartbeats that were older than one before
 }
 
 func newCounts() counts {
@@ -28,6 +29,7 @@ func newCounts() counts {
 		restarts:  counter("thaw_engine_restarts_total", "Engines that broke; cause is start, died or hung.", "cause"),
 		sleeps:    counter("thaw_sleeps_total", "Replicas sent to sleep; reason is idle, evicted (for another function) or turn.", "reason"),
 		rises:     counter("thaw_rises_total", "Replicas woken from sleep; result is ready or failed.", "result"),
+		late:      prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_heartbeats_late_total", Help: "Heartbeats that came twice, or after a newer one, and were passed over."}),
 		staged:    counter("thaw_stage_bytes_total", "Bytes of checkpoints brought from their sources.", "source", "result"),
 	}
 }
@@ -47,6 +49,7 @@ func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.sleeps.Describe(ch)
 	s.counts.rises.Describe(ch)
 	s.counts.staged.Describe(ch)
+	s.counts.late.Describe(ch)
 	describeLoaders(ch)
 	for _, d := range []*prometheus.Desc{stateDesc, gpuDesc, nodeDesc, storeDesc, ckptDesc} {
 		ch <- d
@@ -60,6 +63,7 @@ func (s *Steer) Collect(ch chan<- prometheus.Metric) {
 	s.counts.sleeps.Collect(ch)
 	s.counts.rises.Collect(ch)
 	s.counts.staged.Collect(ch)
+	s.counts.late.Collect(ch)
 	gauge := func(d *prometheus.Desc, v functions.Bytes, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}

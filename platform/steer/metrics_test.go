@@ -38,7 +38,7 @@ func TestMetrics(t *testing.T) {
 	}
 	want := []string{
 		"thaw_engine_restarts_total died", "thaw_engine_restarts_total hung", "thaw_engine_restarts_total start",
-		"thaw_evictions_total idle", "thaw_model_state m cold red", "thaw_stage_bytes_total ready az",
+		"thaw_evictions_total idle", "thaw_heartbeats_late_total", "thaw_model_state m cold red", "thaw_stage_bytes_total ready az",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -299,6 +299,9 @@ type site struct {
 	breaks func(model string) string // why it does not start; "" it does
 	refuse error
 	mute   bool
+	life   int
+	seq    uint64
+	bent   func(*functions.Heartbeat) // what it says is changed by this
 	sent   []functions.Heartbeat
 	loads  []string
 	ends   []string
@@ -327,7 +330,23 @@ func (h *site) document() functions.Heartbeat {
 		c.Since = h.p.at.Sub(h.since[i]).Milliseconds()
 		hb.Models = append(hb.Models, c)
 	}
+	h.seq++
+	hb.Life, hb.Seq = fmt.Sprint("life", h.life), h.seq
+	if h.bent != nil {
+		h.bent(&hb)
+	}
 	return hb
+}
+
+// restart begins another life of the agent, with the replicas that survive.
+func (h *site) restart(keep func(*functions.ReplicaStatus) bool) {
+	h.life, h.seq = h.life+1, 0
+	for i := len(h.reps) - 1; i >= 0; i-- {
+		if !keep(h.reps[i]) {
+			h.forget(h.reps[i].ID)
+		}
+	}
+	h.push()
 }
 
 func (h *site) push() {

@@ -58,7 +58,7 @@ func (s *Steer) lull(ctx context.Context, now schedule.Instant) (again bool) {
 			}
 		case s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.nap.sinkEnd:
 			again = true
-		case n != nil && !n.stale:
+		case s.mine(n):
 			r.nap.sent = true
 			s.bed(ctx, r, n, sleepLevel, r.reason)
 		}

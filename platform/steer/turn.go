@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -40,13 +39,7 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 	in := &s.spare
 	defer in.clear()
 
-	now := max(s.now(), s.last) // a clock that is set back stands still
-	if gap := now - s.last; s.last > 0 && gap > stoodStill {
-		for _, n := range s.sched.Nodes {
-			n.Seen += gap - tick
-		}
-	}
-	s.last = now
+	now := s.advance()
 	s.turns++
 
 	if in.changed || s.shrunk > 0 {
@@ -63,6 +56,7 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 	}
 	for _, x := range in.ended.list {
 		if r := s.reps[x.key]; r != nil {
+			s.heeded(r, x.val)
 			r.again = now + tick
 			if x.val.err == nil {
 				r.again = now + repeatFor // it should be gone by then
@@ -88,6 +82,7 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 	}
 	for _, x := range in.awake.list {
 		if r := s.reps[x.key]; r != nil && !r.stopping {
+			s.heeded(r, x.val)
 			s.sleepless(r, x.val.err.Error(), now)
 		}
 	}
@@ -119,6 +114,24 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 		next = drainLook
 	}
 	return next
+}
+
+// advance reads the clock. Time in which we stood still (a suspended laptop, a
+// process that was stopped, a clock that was put forward) has not passed: nobody
+// was silent or idle in it, no lease ran out. On a clock that is put back time
+// goes on from where it was.
+func (s *Steer) advance() schedule.Instant {
+	if s.last > 0 {
+		switch gap := s.now() - s.last; {
+		case gap > stoodStill:
+			s.began = s.began.Add(gap - tick)
+			s.event("stood_still", functions.Name{}, "", "", "", fmt.Sprintf("the server stood still for %v; nobody's silence is counted for that time", gap.Round(time.Second)))
+		case gap < 0:
+			s.began = s.began.Add(gap)
+		}
+	}
+	s.last = s.now()
+	return s.last
 }
 
 // soil notes that the picture of f has changed.
@@ -241,94 +254,6 @@ func (s *Steer) bury() {
 	}
 }
 
-// hear takes a heartbeat in.
-func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
-	hb := &b.hb
-	n := s.nodes[hb.AgentID]
-	if n == nil {
-		n = &node{Node: &schedule.Node{ID: hb.AgentID, Here: hb.AgentID == s.here}, id: hb.AgentID}
-		s.nodes[hb.AgentID] = n
-		s.sched.Nodes = append(s.sched.Nodes, n.Node)
-		slices.SortFunc(s.sched.Nodes, func(a, b *schedule.Node) int {
-			if a.Here != b.Here {
-				if a.Here {
-					return -1
-				}
-				return 1
-			}
-			if a.ID < b.ID {
-				return -1
-			}
-			return 1
-		})
-		s.event("node_joined", functions.Name{}, "", n.id, "", "")
-	}
-	n.set(b, now)
-	if stale := hb.Epoch > s.epoch; stale != n.stale {
-		n.stale = stale
-		if stale {
-			s.event("superseded", functions.Name{}, "", n.id, "stale_epoch", fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, s.epoch))
-		}
-	}
-	if n.stale {
-		n.Avoid = math.MaxInt64
-	} else if n.Avoid == math.MaxInt64 {
-		n.Avoid = 0
-	}
-	n.beats++
-	for i := range hb.Models {
-		st := hb.Models[i]
-		if r := s.reps[st.ID]; r != nil && r.node == n.id {
-			r.listed = n.beats
-			s.update(ctx, r, st, now)
-			continue
-		}
-		s.stranger(ctx, n, st, now)
-	}
-	heard := s.instant(b.at)
-	for i := len(n.reps) - 1; i >= 0; i-- { // gone takes the one it is at out
-		if r := n.reps[i]; r.listed != n.beats && (r.seen || r.accepted > 0 && heard-r.accepted > 2*time.Second) {
-			s.gone(r, "vanished")
-		}
-	}
-}
-
-// stranger is a replica that we have not started in this life.
-func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatus, now schedule.Instant) {
-	name := functions.Name{Team: st.Team, Name: st.Model}
-	f := s.fns[name]
-	if st.State.Over() || st.State == functions.Draining || f == nil || f.Gone || s.reps[st.ID] != nil {
-		since, ok := s.orphans[st.ID]
-		if !ok {
-			s.orphans[st.ID], since = now, now
-		}
-		if st.State.Over() || now-since >= orphanFor {
-			s.orphans[st.ID] = now // and again, if it is still there then
-			if !n.stale {
-				s.unload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
-			}
-		}
-		if len(s.orphans) > 4096 {
-			clear(s.orphans)
-		}
-		return
-	}
-	delete(s.orphans, st.ID)
-	r := &rep{id: st.ID, fn: f, node: n.id, take: f.Resources, gpus: st.GPUs, recipe: f.recipe, accepted: now, asked: now}
-	if st.Spec != nil {
-		r.take = st.Spec.Resources
-		dir := ""
-		if f.model != nil {
-			dir = f.model.Dir
-		}
-		r.recipe = recipe(*st.Spec, dir)
-	}
-	r.listed = n.beats
-	s.enlist(r, n)
-	s.event("adopted", name, r.id, n.id, string(st.State), "")
-	s.update(ctx, r, st, now)
-}
-
 // update takes the status of a replica in.
 func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, now schedule.Instant) {
 	f, before := r.fn, r.status.State
@@ -368,7 +293,7 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 		s.failed(ctx, r, st.Error, now)
 	case functions.Unloaded:
 		s.gone(r, r.reason)
-		if n := s.nodes[r.node]; n != nil && !n.stale {
+		if n := s.nodes[r.node]; s.mine(n) {
 			s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "forget"})
 		}
 	case functions.Draining:
@@ -420,7 +345,7 @@ func (s *Steer) failed(ctx context.Context, r *rep, cause string, now schedule.I
 	if cause == "" {
 		cause = "the engine ended"
 	}
-	if n := s.nodes[r.node]; n != nil && !n.stale {
+	if n := s.nodes[r.node]; s.mine(n) {
 		s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "failed"})
 	}
 	if r.stopping || r.calledOff {
@@ -494,9 +419,7 @@ func (s *Steer) onLoaded(ctx context.Context, id string, o outcome, now schedule
 	s.event("load_refused", r.fn.Name, r.id, r.node, "", o.err.Error())
 	if n != nil {
 		n.Avoid = now + nodePause
-		if errors.Is(o.err, functions.ErrStaleEpoch) {
-			n.stale, n.Avoid = true, math.MaxInt64
-		} else {
+		if s.heeded(r, o); !n.stale {
 			// The load may have arrived though its answer did not.
 			s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
 		}
@@ -510,6 +433,13 @@ func (s *Steer) onLoaded(ctx context.Context, id string, o outcome, now schedule
 		s.finish(r.cold, functions.Failed, o.err.Error())
 	}
 	s.gone(r, "load_refused")
+}
+
+// heeded takes in what the outcome of a command says of who commands.
+func (s *Steer) heeded(r *rep, o outcome) {
+	if n := s.nodes[r.node]; n != nil && n.id == o.node && errors.Is(o.err, functions.ErrStaleEpoch) {
+		s.outrank(n, true, o.err.Error())
+	}
 }
 
 func (s *Steer) verify(ctx context.Context, id string, a ask) {
@@ -572,6 +502,11 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 		}
 	}
 	f.once = f.once || w.once
+	if s.superseded {
+		s.deny(f, now)
+		forget()
+		return
+	}
 	if w.retry > 0 {
 		f.retry = max(f.retry, s.instant(w.at)+w.retry)
 	}
@@ -635,6 +570,10 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration 
 			f.bedtime(s.atHand(f))
 		}
 	}
+	if s.superseded {
+		return 0
+	}
+	s.silence(now)
 	plan := s.policy.Decide(s.sched, now)
 	for i := range plan.Actions {
 		s.act(ctx, &plan.Actions[i], now)
@@ -756,7 +695,7 @@ func (s *Steer) drain(ctx context.Context, now schedule.Instant) (again bool) {
 			continue
 		}
 		n := s.nodes[r.node]
-		if n == nil || n.stale {
+		if !s.mine(n) {
 			continue
 		}
 		r.unloading = true

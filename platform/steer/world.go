@@ -34,8 +34,11 @@ type world struct {
 	last   schedule.Instant // of the last turn
 	turns  uint64
 	showed schedule.Instant // progress was published
+	silent schedule.Instant // when a node may be lost, at the earliest
 	shrunk schedule.Instant // since when the catalogue looks suspiciously small
 	loaded bool             // the catalogue was read once
+
+	superseded bool // a newer server commands the agents
 }
 
 func newWorld() world {
@@ -76,7 +79,15 @@ type node struct {
 	stale  bool // it refuses us: a newer server has spoken
 	source map[string]functions.Tier
 	reps   []*rep // that are, or are to be, on it
-	beats  uint64 // heard of it
+	beats  uint64 // taken in
+
+	life    string // of the agent, and the number of the last heartbeat of it
+	seq     uint64
+	before  []string // its earlier lives
+	change  uint64
+	settled int              // replicas on it when all was as both sides thought; -1 it was not
+	doubt   schedule.Instant // since when what it says is hard to believe; 0 it is not
+	doubted bool             // its silence was, and it was given more time
 }
 
 // rep is a replica in the loop, from the decision to start it.
