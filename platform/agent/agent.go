@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -94,6 +95,9 @@ type Agent struct {
 	knows   bool   // what runs has been found out: until then nothing is said
 	running sync.WaitGroup
 
+	life string // a name for this life, so that what an earlier one said late is known
+	said uint64 // heartbeats made
+
 	proxied *counts
 	hearth  *hearth
 }
@@ -114,7 +118,7 @@ func New(o Options) *Agent {
 	if o.Push == nil {
 		o.Push = func(functions.Heartbeat) {}
 	}
-	a := &Agent{o: o, log: o.Log, reps: map[string]*held{}, shares: true, proxied: newCounts()}
+	a := &Agent{o: o, log: o.Log, reps: map[string]*held{}, shares: true, life: rand.Text()[:12], proxied: newCounts()}
 	if a.o.InFlight == nil {
 		a.o.InFlight = a.proxied.of
 	}
@@ -550,7 +554,9 @@ func (a *Agent) Reach(url string, shares bool) {
 }
 
 func (a *Agent) document() functions.Heartbeat {
+	a.said++
 	hb := functions.Heartbeat{
+		Life: a.life, Seq: a.said,
 		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.Borrows,
 		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Models: make([]functions.ReplicaStatus, 0, len(a.reps)),
 	}
