@@ -70,8 +70,10 @@ type Kept struct {
 //     saves if the use falls into it; a byte kept for a gap g and one use saves
 //     back/(bytes·g), the rule that the greedy one who knows the future follows.
 //     The chance is taken from both sources there are, the decayed rate and the
-//     predicted gap: rate + 1/(20 s + gap). Where the prediction is good the gap
-//     decides, where it is not (or there is none) the rate does.
+//     predicted gap: rate + 1/(20 min + gap). On the same day the gap alone, a
+//     median, makes 0.5 cold, the two together 0.23, and the future, known, 0.18:
+//     who knows the moment of the next use no better than by tens of minutes does
+//     well to count.
 func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
 	if e == LRU {
 		return k.Used.Seconds(), 0
@@ -87,7 +89,7 @@ func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
 	chance := rate / UsesDecay.Seconds()
 	if k.Next > 0 {
 		gap, change := gapOf(k.Next, now)
-		chance += 1 / (shortGap + gap).Seconds()
+		chance += 1 / (blur + gap).Seconds()
 		if change > 0 && (until == 0 || change < until) {
 			until = change
 		}
@@ -118,8 +120,10 @@ func (k *Kept) rate(now Instant) (uses float64, until Instant) {
 	return uses * math.Exp(-float64(min(n, rateEnd))/32), until
 }
 
-// shortGap is below what the length of a gap makes no difference.
-const shortGap = 20 * time.Second
+const (
+	blur     = 20 * time.Minute // how far predictions of a next use are off
+	shortGap = time.Minute      // gaps below are alike
+)
 
 // gaps are where the length of a gap is taken to change: each a quarter longer.
 var gaps = func() (edges [64]time.Duration) {
