@@ -15,7 +15,7 @@ const (
 	chartHigh = 300
 	leftEdge  = 64
 	rightEdge = 20
-	topEdge   = 16
+	topEdge   = 26
 	lowEdge   = 46
 )
 
@@ -95,7 +95,7 @@ func newChart(label string, x, y axis, xName, yName string, xWord, yWord func(fl
 		fmt.Fprintf(&c.b, `<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%d"/><text class="dim" x="%.1f" y="%d" text-anchor="middle">%s</text>`,
 			x, topEdge, x, chartHigh-lowEdge, x, chartHigh-lowEdge+16, html.EscapeString(xWord(v)))
 	}
-	fmt.Fprintf(&c.b, `<text class="dim" x="%d" y="%d" text-anchor="end">%s</text><text class="dim" x="%d" y="11">%s</text>`,
+	fmt.Fprintf(&c.b, `<text class="dim" x="%d" y="%d" text-anchor="end">%s</text><text class="dim" x="%d" y="12">%s</text>`,
 		chartWide-rightEdge, chartHigh-8, html.EscapeString(xName), 4, html.EscapeString(yName))
 	return c
 }
@@ -108,7 +108,9 @@ func (c *chart) line(n int, name string, points []point, dots func(p point) stri
 	if len(points) == 0 {
 		return
 	}
-	fmt.Fprintf(&c.b, `<polyline class="l c%d" points="`, n%colours)
+	// Where lines lie on each other, the dashes of the later show the earlier.
+	dash := []string{"", ` stroke-dasharray="9 4"`, ` stroke-dasharray="3 3"`, ` stroke-dasharray="12 3 3 3"`}[n%4]
+	fmt.Fprintf(&c.b, `<polyline class="l c%d"%s points="`, n%colours, dash)
 	for _, p := range points {
 		fmt.Fprintf(&c.b, "%.1f,%.1f ", c.x.at(p.x), c.y.at(p.y))
 	}
@@ -168,7 +170,7 @@ func bars(label string, rows []bar, word func(float64) string) string {
 		widest = max(widest, len(r.label))
 	}
 	left := float64(min(widest*8+16, 260))
-	const right = 110
+	const right = 150
 	scale := (chartWide - left - right) / max(most, 1e-9)
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg role="img" aria-label="%s" viewBox="0 0 %d %d">`, html.EscapeString(label), chartWide, len(rows)*row+6)
@@ -199,6 +201,19 @@ func legend(pairs ...string) string {
 	}
 	b.WriteString("</p>")
 	return b.String()
+}
+
+// mark spells a number at an axis: whole where it is.
+func mark(v float64) string { return strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64) }
+
+func percent(v float64) string { return mark(v*100) + " %" }
+
+// tick spells a power of ten or three of seconds.
+func tick(v float64) string {
+	if v < 0.9995 {
+		return mark(v*1e3) + " ms"
+	}
+	return mark(v) + " s"
 }
 
 func share(v float64) string { return strconv.FormatFloat(v*100, 'f', precision(v*100), 64) + " %" }

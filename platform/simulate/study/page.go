@@ -34,16 +34,16 @@ const pageStyle = `
 --c0:#5aa2ec;--c1:#f0a94a;--c2:#41c4b0;--c3:#e26a9f;--c4:#a58bea;--c5:#cdbb4b;--c6:#ef7a6f;--c7:#a3b1be;
 --busy:#37b8a4;--idle:#3d6a98;--loading:#d79a3c;--wasted:#e0685e;--free:#26303a;--goal:#ef7a6f}}
 *{box-sizing:border-box}
-body{margin:0 auto;max-width:62rem;padding:2.5rem 1.25rem 4rem;background:var(--paper);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
+body{margin:0 auto;max-width:70rem;padding:2.5rem 1.25rem 4rem;background:var(--paper);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
 h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.1rem;margin:0 0 .2rem}
 p{margin:.3rem 0;color:var(--dim);overflow-wrap:anywhere}p.answer{color:var(--ink);font-size:1.05rem}
 code{font:13px ui-monospace,SFMono-Regular,Menlo,monospace}
 section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:1.1rem 1.3rem 1.2rem;margin-top:1.2rem}
 svg{display:block;width:100%;height:auto;margin-top:.7rem;font:12px system-ui,-apple-system,"Segoe UI",sans-serif}
 svg text{fill:var(--ink)}svg .dim{fill:var(--dim)}.grid{stroke:var(--line);stroke-width:1}.level{stroke:var(--goal);stroke-width:1.5;stroke-dasharray:5 4}
-.l{fill:none;stroke-width:2.2;stroke-linejoin:round}.scroll{overflow-x:auto;margin-top:.6rem}
+.paid polyline{stroke-dasharray:2 4}.l{fill:none;stroke-width:2.2;stroke-linejoin:round}.scroll{overflow-x:auto;margin-top:.6rem}
 .two{display:grid;grid-template-columns:repeat(auto-fit,minmax(22rem,1fr));gap:0 1.5rem}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;width:100%}th{font-weight:600;color:var(--dim)}
+table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;width:100%}th{font-weight:600;color:var(--dim)}
 th,td{padding:.32rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}
 tbody tr:last-child td{border-bottom:0}tbody tr.best td{background:var(--soft)}tr.bound td{color:var(--dim);font-style:italic}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:13px;margin-top:.5rem}.legend i{display:inline-block;width:.75rem;height:.75rem;border-radius:3px;margin-right:.4rem;vertical-align:-1px;border:0}
@@ -135,7 +135,8 @@ func (p *page) head() {
 <meta name="color-scheme" content="light dark"><title>thaw simulate</title>
 <style>%s%s</style></head><body>
 <h1>thaw simulate</h1>
-<p>%s on %s.</p>
+<p>%s</p>
+<p>%s</p>
 <p><code>%s</code></p>
 <p>%s, seed %d%s</p>
 `, pageStyle, colourRules(), esc(p.a.Trace), esc(p.a.Fleet), esc(p.a.Command), esc(p.a.Made.UTC().Format("2006-01-02 15:04 UTC")), p.a.Seed, esc(prefixed(", thaw ", p.a.Version)))
@@ -273,7 +274,7 @@ func (p *page) curve() {
 	}
 	x := axis{low: float64(p.a.Sizing.Low), high: float64(p.a.Sizing.High)}
 	whole := func(v float64) string { return strconv.Itoa(int(math.Round(v))) }
-	c := newChart("p99 of the time to first token by GPUs", x, axis{low: low / 1.3, high: high * 1.3, log: true}, "GPUs", "p99", whole, Seconds)
+	c := newChart("p99 of the time to first token by GPUs", x, axis{low: low / 1.3, high: high * 1.3, log: true}, "GPUs", "p99 of the time to first token", whole, tick)
 	if p.o.Goal > 0 {
 		c.level(p.o.Goal.Seconds(), "goal "+Seconds(p.o.Goal.Seconds()))
 	}
@@ -289,14 +290,14 @@ func (p *page) curve() {
 	for _, r := range p.o.Runs {
 		hours = max(hours, total(r.GPUHours))
 	}
-	c = newChart("GPU-hours by GPUs", x, axis{high: hours * 1.05}, "GPUs", "GPU-hours: held (solid), paid for (dashed)", whole, Hours)
+	c = newChart("GPU-hours by GPUs", x, axis{high: hours * 1.05}, "GPUs", "GPU-hours held by models, and all there are (dotted)", whole, mark)
 	for i, w := range words {
 		c.line(i, w, pick(runs[w], func(r *Run) float64 { return total(r.GPUHours) - r.GPUHours.Free }), func(q point) string {
 			return fmt.Sprintf("%s, %s GPUs: %s GPU-hours held by models", w, whole(q.x), Hours(q.y))
 		})
 	}
 	if len(words) > 0 {
-		c.b.WriteString(`<g stroke-dasharray="5 4">`)
+		c.b.WriteString(`<g class="paid">`)
 		c.line(7, "all GPU-hours", pick(runs[words[0]], func(r *Run) float64 { return total(r.GPUHours) }), nil)
 		c.b.WriteString(`</g>`)
 	}
@@ -325,7 +326,7 @@ func (p *page) firstTokens(runs []Run) {
 		high = max(high, r.TTFT.Max)
 	}
 	p.open("Time to first token", "How many of a hundred requests had their first token within a time; to the right of the knee are the cold ones.")
-	c := newChart("Distribution of the time to first token", axis{low: low, high: high * 1.05, log: true}, axis{high: 1}, "time to first token", "share of requests", Seconds, share)
+	c := newChart("Distribution of the time to first token", axis{low: low, high: high * 1.05, log: true}, axis{high: 1}, "time to first token", "share of requests", tick, percent)
 	var names []string
 	for i, r := range runs {
 		var ps []point
@@ -387,7 +388,7 @@ func (p *page) overTime(runs []Run) {
 		}
 		p.f("<p>%s</p>\n", esc(r.Policy.Word))
 		c := newChart("GPUs over time under "+r.Policy.Word, axis{high: end / unit}, axis{high: float64(max(r.GPUs, 1))}, word, "GPUs",
-			func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }, Hours)
+			mark, mark)
 		low := make([]point, len(r.Over))
 		for i, s := range r.Over {
 			low[i].x = s.At / unit

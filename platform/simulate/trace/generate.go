@@ -186,6 +186,12 @@ func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed ui
 	draw := rand.New(rand.NewPCG(seed, 0x7468_6177))
 	end := int64(span)
 	swing := float64(s.Diurnal)
+	// The mean over the span, which need not be whole days, is to be 1.
+	mid := 1.0
+	if days := span.Hours() / 24; swing > 0 {
+		turn := func(hour float64) float64 { return math.Sin((hour - peakHour) * 2 * math.Pi / 24) }
+		mid = 1 + swing*(turn(span.Hours())-turn(0))/(2*math.Pi*days)
+	}
 	// In quiet the rate is q, in a burst b*q. A burst takes 1/(1+b) of the time,
 	// so that half of the requests come in bursts and the mean is 2qb/(1+b).
 	b := float64(s.Burst)
@@ -226,7 +232,7 @@ func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed ui
 	var h heap[lively]
 	h = make(heap[lively], 0, len(uses))
 	for i := range uses {
-		mean := share[i] * float64(s.Requests) / float64(span) * (1 + swing)
+		mean := share[i] * float64(s.Requests) / float64(span) * (1 + swing) / mid
 		l := lively{quiet: mean, burst: mean, model: int32(i)}
 		if b > 1 {
 			l.quiet = mean * (1 + b) / (2 * b)

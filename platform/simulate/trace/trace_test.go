@@ -425,3 +425,21 @@ func BenchmarkGenerate(b *testing.B) {
 		}
 	}
 }
+
+// TestHalfADay: about as many requests as were asked for, also where a span
+// begins and ends at any hour.
+func TestHalfADay(t *testing.T) {
+	for _, spec := range []string{"gen:models=50,requests=20000,hours=6,diurnal=1", "gen:models=50,requests=20000,hours=13,diurnal=0.5,burst=4,burstFor=10s", "gen:models=5,requests=20000,hours=60,diurnal=1"} {
+		tr, err := Open(spec, Options{Seed: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for range tr.Read() {
+			n++
+		}
+		if n < 18500 || n > 21500 {
+			t.Errorf("%s: %d requests", spec, n)
+		}
+	}
+}
