@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"iter"
-	"math"
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -11,22 +10,18 @@ import (
 // Decide looks at the world at now and says what to do. The same world and the
 // same time give the same plan.
 func (p Policy) Decide(w World, now Instant) Plan {
-	d := decision{policy: p, world: w, now: now, next: math.MaxInt64}
-	d.nodes()
-	d.occupy()
-	d.pressure()
+	c := p.Planner()
+	c.slab = make([]entry, len(w.Functions))
+	for _, n := range w.Nodes {
+		c.Node(n)
+	}
+	c.Teams(w.Teams)
 	for _, f := range w.Functions {
-		if f.resting(now) {
-			continue
+		if !f.resting(now) {
+			c.Touch(f)
 		}
-		d.function(f)
 	}
-	d.placeAll()
-	plan := Plan{Actions: d.actions, Blocked: d.blocked}
-	if d.next != math.MaxInt64 {
-		plan.Next = d.next
-	}
-	return plan
+	return c.Plan(now)
 }
 
 // Decide with the default policy.
@@ -37,25 +32,38 @@ func (f *Function) resting(now Instant) bool {
 	return len(f.Replicas) == 0 && f.Queued == 0 && f.Active == 0 && (f.Scale.Min == 0 || f.Gone) && f.Lease <= now
 }
 
+// decision is one plan in the making, on rooms and counts that a Planner keeps.
 type decision struct {
 	policy Policy
-	world  World
+	world  struct{ Teams map[string]Team }
 	now    Instant
 	next   Instant
+	living []*entry // with replicas or wanted, in the order in which they came
+	help   uint64   // moves with everything that may let in who was blocked
 
 	rooms   []room
-	index   map[string]int // node id to room; lost nodes are absent
-	held    map[string]int // GPUs a team holds now, stopping ones included
-	leaving map[string]int // of those, on their way out
-	pledged map[string]int // of those, room that must still be freed: nobody holds it yet
-	claimed map[string]int // shares of a team's maximum that wait for one of its own to leave
+	index   map[string]int   // node id to room; lost nodes are absent
+	count   map[string]purse // of each team, as the world has it
+	held    map[string]int   // GPUs a team holds now, stopping ones included
+	leaving map[string]int   // of those, on their way out
+	pledged map[string]int   // of those, room that must still be freed: nobody holds it yet
+	claimed map[string]int   // shares of a team's maximum that wait for one of its own to leave
 	needy   []need
-	offered bool // the rooms list what may make way
 	actions []Action
 	blocked map[functions.Name]Verdict
-	young   bool // something that may be evicted soon has not stayed its residency
-	avoided bool // a node is left alone for a moment
+	acted   map[string]struct{}         // replicas that this plan has told something
+	sunk    map[functions.Name]struct{} // functions of which it has sent one to sleep
+	young   bool                        // something that may be evicted soon has not stayed its residency
+
+	// Of the need that is placed now.
+	verdict Verdict
+	sum     uint64 // of what it was promised
+	turn    bool   // those who had their turn were or will be asked
+	avoided bool   // a node is left alone for a moment
 }
+
+// purse is how many GPUs a team holds and how many of them are on their way out.
+type purse struct{ held, leaving int }
 
 type need struct {
 	f      *Function
@@ -68,40 +76,21 @@ type victim struct {
 	r    *Replica
 	room int
 	used Instant // last use
+	born uint64
+
+	key   float64         // who has less goes first
+	bytes functions.Bytes // that its leaving frees; 0: nobody asked the policy
+	ripe  bool            // of those not offered to everyone: it has had its turn
 }
 
 // alive functions have replicas, or somebody wants some.
 func (d *decision) alive() iter.Seq[*Function] {
 	return func(yield func(*Function) bool) {
-		for _, f := range d.world.Functions {
-			if !f.resting(d.now) && !yield(f) {
+		for _, e := range d.living {
+			if !yield(e.f) {
 				return
 			}
 		}
-	}
-}
-
-// collect has the rooms list what may make way.
-func (d *decision) collect() {
-	if d.offered {
-		return
-	}
-	d.offered = true
-	var idle, busy []victim
-	for f := range d.alive() {
-		idle, busy = d.offer(f, idle[:0], busy[:0])
-		for _, v := range idle {
-			m := &d.rooms[v.room]
-			m.idle = append(m.idle, v)
-		}
-		for _, v := range busy {
-			m := &d.rooms[v.room]
-			m.busy = append(m.busy, v)
-		}
-	}
-	for i := range d.rooms {
-		slices.SortStableFunc(d.rooms[i].idle, sooner)
-		slices.SortStableFunc(d.rooms[i].busy, sooner)
 	}
 }
 
@@ -111,7 +100,23 @@ func (d *decision) at(t Instant) {
 	}
 }
 
-func (d *decision) do(a Action) { d.actions = append(d.actions, a) }
+func (d *decision) do(a Action) {
+	d.actions = append(d.actions, a)
+	d.mix(a.Node)
+	d.mix(a.Replica)
+	switch a.Kind {
+	case Sleep:
+		d.sunk[a.Function] = struct{}{}
+		fallthrough
+	case Stop:
+		d.acted[a.Replica] = struct{}{}
+		d.help++
+	case Rise:
+		d.acted[a.Replica] = struct{}{}
+	case CallOff:
+		d.help++
+	}
+}
 
 // takes is what r holds of its node now.
 func (r *Replica) takes() (functions.Resources, []int) {
@@ -125,37 +130,10 @@ func (r *Replica) takes() (functions.Resources, []int) {
 	return res, gpus
 }
 
-// pressure ends sleepers of nodes that have promised more host memory than they
-// have: a budget has shrunk, or sleep takes more than was thought.
-func (d *decision) pressure() {
-	for i := range d.rooms {
-		m := &d.rooms[i]
-		for m.soon.memory < 0 {
-			var f *Function
-			var r *Replica
-			for _, g := range d.world.Functions {
-				for j := range g.Replicas {
-					if s := &g.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !d.told(s) && (r == nil || s.SleptAt < r.SleptAt) {
-						f, r = g, s
-					}
-				}
-			}
-			if r == nil {
-				break
-			}
-			d.stop(f, r, "pressure")
-		}
-	}
-}
-
 // told reports whether this plan has already said what becomes of r.
 func (d *decision) told(r *Replica) bool {
-	for i := range d.actions {
-		if a := &d.actions[i]; (a.Kind == Stop || a.Kind == Sleep || a.Kind == Rise) && a.Replica == r.ID {
-			return true
-		}
-	}
-	return false
+	_, ok := d.acted[r.ID]
+	return ok
 }
 
 func (d *decision) sick(r *Replica) bool {
@@ -178,6 +156,9 @@ func (d *decision) stop(f *Function, r *Replica, reason string) {
 
 // leaves notes that r's room will be free, but is not yet.
 func (d *decision) leaves(f *Function, r *Replica) {
+	if r.CalledOff {
+		return // that has been counted
+	}
 	res, gpus := r.takes()
 	if !r.Sinking {
 		d.leaving[f.Name.Team] += res.GPUs

@@ -2,14 +2,17 @@ package schedule
 
 import (
 	"cmp"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// offer says what of f may make way: idle replicas and sleepers, and busy ones
-// that have had their turn. It is asked when f is new or changed, and when a
-// moment it named with d.at has come; so it looks at f, its nodes and the time,
+// offer says what of f may make way: what is idle or asleep, and apart from that
+// what is in use or on its way, which leaves only for who has waited for long or
+// whose team is below its share. It is asked when f is new or changed, and when
+// a moment it named with d.at has come; so it looks at f, its nodes and the time,
 // and at nothing that the plan has promised or told so far (that is for may).
 func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) {
 	if len(f.Replicas) == 0 || f.Gone {
@@ -19,68 +22,164 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 		d.at(f.Lease)
 		return idle, busy
 	}
-	ready := 0
-	for i := range f.Replicas {
-		r := &f.Replicas[i]
-		if r.State == functions.Ready && !r.Stopping && !r.Sinking {
-			ready++
-		}
-		// A sleeper has host memory to give, and is never in use.
-		if at, ok := d.index[r.Node]; ok && r.asleep() && !r.Stopping && f.Queued == 0 {
-			idle = append(idle, victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)})
-		}
-	}
-	spare := ready - f.Scale.Min
+	spare := f.ready() - f.Scale.Min
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
 		at, ok := d.index[r.Node]
-		if !ok || r.State != functions.Ready || r.Stopping || r.Sinking || spare <= 0 {
+		if !ok || r.Stopping || r.CalledOff || r.Sinking || r.Rising || r.State.Over() {
 			continue
 		}
 		v := victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)}
-		if r.InFlight > 0 || f.Queued > 0 {
-			if end := r.ReadyAt + d.policy.Turn; end > d.now {
-				d.at(end)
-				continue
+		switch {
+		case r.asleep(): // it has host memory to give, and is never in use
+			if f.Queued == 0 {
+				d.weigh(&v)
+				idle = append(idle, v)
 			}
+		case r.State != functions.Ready:
+			if f.Scale.Min == 0 && !r.Stale {
+				v.used = math.MaxInt64 / 2 // a load that is lost is as dear as it gets
+				busy = append(busy, v)
+			}
+		case spare <= 0:
+		case r.InFlight > 0 || f.Queued > 0:
 			v.used = r.ReadyAt
+			v.key = v.used.Seconds()
+			if end := r.ReadyAt + d.policy.Turn; end > d.now || d.policy.Turn <= 0 {
+				d.at(end)
+			} else {
+				v.ripe = true
+			}
 			busy = append(busy, v)
 			spare--
-			continue
-		}
-		if stay := r.ReadyAt + d.policy.Residency; stay > d.now {
-			d.at(stay)
+		case r.ReadyAt+d.policy.Residency > d.now:
+			d.at(r.ReadyAt + d.policy.Residency)
 			d.young = true
-			continue
+		case f.Stay > d.now:
+			d.at(f.Stay)
+			v.key, v.ripe = v.used.Seconds(), true
+			busy = append(busy, v)
+			spare--
+		default:
+			d.weigh(&v)
+			idle = append(idle, v)
+			spare--
 		}
-		idle = append(idle, v)
-		spare--
 	}
 	return idle, busy
 }
 
+// weigh gives v its place among those that may go.
+func (d *decision) weigh(v *victim) {
+	k := v.f.kept(v.r)
+	v.bytes = k.Bytes
+	score, until := d.policy.Eviction.Score(k, d.now)
+	d.at(until)
+	v.key = score
+}
+
+// kept is what an eviction policy is told of r.
+func (f *Function) kept(r *Replica) Kept {
+	k := Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
+	if r.asleep() {
+		k.Bytes, k.Back = r.Take.Memory+r.Held, f.cold()
+		return k
+	}
+	k.Bytes, k.Back = frees(r.Take), f.cold()
+	if f.Sleeps && f.Rise > 0 && f.sleepers() == 0 {
+		k.Back = min(k.Back, f.Rise)
+	}
+	return k
+}
+
+// wholeGPU is what a GPU that is given whole counts for.
+const wholeGPU functions.Bytes = 80 << 30
+
+// frees is the room that res is: of GPUs where it has any, else of the host.
+func frees(res functions.Resources) functions.Bytes {
+	if res.GPUs == 0 {
+		return max(res.Memory, 1<<20)
+	}
+	if res.GPUMemory == 0 {
+		return wholeGPU * functions.Bytes(res.GPUs)
+	}
+	return res.GPUMemory * functions.Bytes(res.GPUs)
+}
+
+// cold is the way back from nothing but bytes in a store: as measured, else from
+// the size, as engines start on the disks of today.
+func (f *Function) cold() time.Duration {
+	if t := f.Expect.Tier[functions.TierNVMe]; t > 0 {
+		return t
+	}
+	if f.ColdStart > 0 {
+		return f.ColdStart
+	}
+	for _, tier := range []functions.Tier{functions.TierDRAM, functions.TierRemote} {
+		if t := f.Expect.Tier[tier]; t > 0 {
+			return t
+		}
+	}
+	size := f.Size
+	if size == 0 {
+		size = f.Resources.GPUMemory * functions.Bytes(f.Resources.GPUs)
+	}
+	return 8*time.Second + time.Duration(float64(size)/(2<<30)*float64(time.Second))
+}
+
 // sooner orders victims: who goes first. Those that are alike stay in the order
 // of their functions.
-func sooner(a, b victim) int { return cmp.Compare(a.used, b.used) }
+func sooner(a, b victim) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.used, b.used)) }
 
-// may reports whether v may make way for f, when taken GPUs of its team have
-// been chosen already.
-func (d *decision) may(v *victim, f *Function, taken int) bool {
+// loss is what it costs that v leaves, in a measure that can be added up. The
+// least recently used have none of their own: there it is the room given up,
+// over how long nobody wanted it.
+func (d *decision) loss(v *victim) float64 {
+	if v.bytes == 0 || d.policy.Eviction == LRU {
+		return gibs(frees(v.r.Take)) / (1 + max(d.now-v.used, 0).Seconds())
+	}
+	return gibs(v.bytes) * v.key
+}
+
+// Why a replica leaves for another function.
+const (
+	wasIdle  = "evicted" // it was idle
+	hadTurn  = "turn"    // it has had its turn, and somebody has waited for Patience
+	overUsed = "share"   // its team has had more than its share, and who waits less
+)
+
+// may reports whether v may make way for f for this reason, when taken GPUs of
+// its team have been chosen already.
+func (d *decision) may(v *victim, f *Function, taken int, reason string) bool {
 	if v.f == f || d.told(v.r) {
 		return false
 	}
-	owner, borrower := v.f.Name.Team, f.Name.Team
-	if owner == borrower || v.r.Take.GPUs == 0 || v.r.asleep() {
+	owner, asker := v.f.Name.Team, f.Name.Team
+	switch reason {
+	case hadTurn:
+		if !v.ripe || owner != asker && v.busy() && d.below(owner, asker, v.r.Take.GPUs > 0) {
+			return false
+		}
+	case overUsed:
+		if !d.over(v, f, taken) {
+			return false
+		}
+	}
+	if owner == asker || v.r.Take.GPUs == 0 || v.r.asleep() {
 		return true
 	}
-	if d.held[borrower]-d.leaving[borrower]+d.claimed[borrower]+f.Resources.GPUs <= d.world.Teams[borrower].Guaranteed {
+	if d.claims(f) {
 		return true // it claims what it is owed
 	}
 	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Take.GPUs >= d.world.Teams[owner].Guaranteed
 }
 
+// busy reports whether v is in use or on its way.
+func (v *victim) busy() bool {
+	return !v.r.asleep() && (v.r.State != functions.Ready || v.r.InFlight > 0 || v.f.Queued > 0)
+}
+
 func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *victim) {
-	d.collect()
 	for i := range d.rooms {
 		list := d.rooms[i].idle
 		for j := range list {
@@ -88,7 +187,7 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 			if first != nil && sooner(*v, *first) >= 0 {
 				break
 			}
-			if ok(v) && d.may(v, f, 0) {
+			if ok(v) && d.may(v, f, 0, wasIdle) {
 				first = v
 			}
 		}
@@ -100,10 +199,15 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 // has not been given its room yet, still finds the host memory it needs.
 func (d *decision) evict(v *victim, f *Function, reason string, memory functions.Bytes) {
 	drain := v.f.Drain
-	if reason == "turn" {
+	switch {
+	case !v.busy():
+		reason = wasIdle
+	case v.r.State != functions.Ready:
+		drain = 0 // nothing is in flight on one that is not there yet
+	default:
 		drain = d.policy.TurnDrain
 	}
-	if v.r.Take.GPUs > 0 && !v.r.asleep() {
+	if v.r.Take.GPUs > 0 && v.r.State == functions.Ready {
 		if m := &d.rooms[v.room]; m.soon.memory-v.f.Asleep >= memory && d.sleep(v.f, v.r, drain, reason, f.Name.String()) {
 			return
 		}
@@ -113,71 +217,227 @@ func (d *decision) evict(v *victim, f *Function, reason string, memory functions
 }
 
 // makeRoom takes from one node what f needs, of the idle or of the busy there:
-// from the node where the most recently used of those who go is the longest
-// unused.
+// from the node where that costs least.
 func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
-	d.collect()
-	type choice struct {
-		room int
-		gone []int
-		last victim
-	}
-	var best *choice
+	room, gone, least := -1, []int(nil), math.Inf(1)
+	var x exchange
 	for at := range d.rooms {
 		m := &d.rooms[at]
 		list := m.offers(busy)
 		if len(list) == 0 || !d.eligible(m, f) || !m.could(f.Resources) {
 			continue
 		}
-		if best != nil && sooner(list[0], best.last) > 0 {
+		x.begin(d, m, list, f, reason)
+		if x.cheapest >= least {
 			continue
 		}
-		trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
-		taken := map[string]int{}
-		var gone []int
-		fitted := false
-		for i := range list {
-			v := &list[i]
-			if !d.may(v, f, taken[v.f.Name.Team]) {
-				continue
-			}
-			res, gpus := v.r.takes()
-			trial.give(m.node, res, gpus)
-			taken[v.f.Name.Team] += res.GPUs
-			gone = append(gone, i)
-			if _, fitted = trial.fit(m.node, f.Resources); fitted {
-				break
-			}
-		}
-		if !fitted {
-			continue
-		}
-		// Those that turned out not to be in the way stay.
-		kept := gone[:0]
-		for j, i := range gone {
-			v := &list[i]
-			res, gpus := v.r.takes()
-			trial.take(m.node, res, gpus)
-			if _, ok := trial.fit(m.node, f.Resources); ok && j < len(gone)-1 {
-				continue
-			}
-			trial.give(m.node, res, gpus)
-			kept = append(kept, i)
-		}
-		c := &choice{room: at, gone: kept, last: list[kept[len(kept)-1]]}
-		if best == nil || sooner(c.last, best.last) < 0 || sooner(c.last, best.last) == 0 && len(c.gone) < len(best.gone) {
-			best = c
+		if set, loss := x.best(least); set != nil {
+			room, gone, least = at, append(gone[:0], set...), loss
 		}
 	}
-	if best == nil {
+	if room < 0 {
 		return false
 	}
-	m := &d.rooms[best.room]
+	m := &d.rooms[room]
 	list := m.offers(busy)
-	for _, i := range best.gone {
+	for _, i := range gone {
 		d.evict(&list[i], f, reason, f.Resources.Memory)
 	}
 	gpus, _ := m.soon.fit(m.node, f.Resources)
 	d.reserve(m, f, gpus)
 	return true
+}
+
+// exchange looks for those on one node who leave for f at the least loss.
+type exchange struct {
+	d        *decision
+	m        *room
+	list     []victim
+	f        *Function
+	reason   string
+	loss     []float64
+	cheapest float64 // no set of victims costs less
+
+	trial    free
+	set, out []int
+	per      []gpuSet
+	marks    []bool
+}
+
+// gpuSet is who must leave for one GPU to be free.
+type gpuSet struct {
+	set  []int
+	loss float64
+}
+
+func (x *exchange) begin(d *decision, m *room, list []victim, f *Function, reason string) {
+	x.d, x.m, x.list, x.f, x.reason = d, m, list, f, reason
+	x.loss, x.cheapest = x.loss[:0], math.Inf(1)
+	for i := range list {
+		l := d.loss(&list[i])
+		x.loss = append(x.loss, l)
+		x.cheapest = min(x.cheapest, l)
+	}
+}
+
+func (x *exchange) reset() {
+	x.trial.memory = x.m.soon.memory
+	x.trial.gpus = append(x.trial.gpus[:0], x.m.soon.gpus...)
+	x.set = x.set[:0]
+}
+
+// add has victim i leave, on trial, unless it may not.
+func (x *exchange) add(i int) bool {
+	v := &x.list[i]
+	res, gpus := v.r.takes()
+	taken := 0
+	for _, j := range x.set {
+		if w := &x.list[j]; w.f.Name.Team == v.f.Name.Team && !w.r.asleep() {
+			taken += w.r.Take.GPUs
+		}
+	}
+	if !x.d.may(v, x.f, taken, x.reason) {
+		return false
+	}
+	x.trial.give(x.m.node, res, gpus)
+	x.set = append(x.set, i)
+	return true
+}
+
+func (x *exchange) fits() bool { return x.trial.fits(x.m.node, x.f.Resources) }
+
+// best is the set of victims that costs least, nil if none costs less than
+// bound. It looks at three kinds of sets: those that go first one after the
+// other until there is room, less those that turn out not to be in the way; one
+// alone; and all that sit on the cheapest GPUs, which is what one large function
+// in the place of several small ones comes to.
+func (x *exchange) best(bound float64) ([]int, float64) {
+	least := bound
+	keep := func() {
+		if loss := x.total(); loss < least {
+			least = loss
+			x.out = append(x.out[:0], x.set...)
+		}
+	}
+	x.out = x.out[:0]
+	x.reset()
+	for i := range x.list {
+		if x.add(i) && x.fits() {
+			x.prune()
+			keep()
+			break
+		}
+	}
+	if len(x.set) == 0 || !x.fits() {
+		return nil, 0 // not even all of them together make room
+	}
+	if len(x.list) > 1 {
+		for i := range x.list {
+			if x.loss[i] >= least {
+				continue
+			}
+			if x.reset(); x.add(i) && x.fits() {
+				keep()
+			}
+		}
+	}
+	if x.f.Resources.GPUs > 0 && len(x.out) > 1 {
+		x.byGPU()
+		if x.fits() {
+			x.prune()
+			keep()
+		}
+	}
+	if len(x.out) == 0 {
+		return nil, 0
+	}
+	return x.out, least
+}
+
+func (x *exchange) total() (loss float64) {
+	for _, i := range x.set {
+		loss += x.loss[i]
+	}
+	return loss
+}
+
+// prune keeps those who turn out not to be in the way, the dearest first.
+func (x *exchange) prune() {
+	slices.SortFunc(x.set, func(a, b int) int { return cmp.Or(cmp.Compare(x.loss[b], x.loss[a]), cmp.Compare(a, b)) })
+	kept := x.set[:0]
+	for _, i := range x.set {
+		res, gpus := x.list[i].r.takes()
+		if x.trial.take(x.m.node, res, gpus); x.fits() {
+			continue
+		}
+		x.trial.give(x.m.node, res, gpus)
+		kept = append(kept, i)
+	}
+	x.set = kept
+	slices.Sort(x.set)
+}
+
+// byGPU has those leave who sit on the GPUs that are cheapest to free, as many
+// as are wanted.
+func (x *exchange) byGPU() {
+	x.per = x.per[:0]
+	one := x.f.Resources
+	one.GPUs, one.Memory = 1, 0
+	for g := range x.m.node.GPUs {
+		gpu := &x.m.node.GPUs[g]
+		x.reset()
+		only := free{memory: x.trial.memory, gpus: x.trial.gpus[g : g+1]}
+		alone := Node{GPUs: x.m.node.GPUs[g : g+1]}
+		ok := only.fits(&alone, one)
+		for i := 0; i < len(x.list) && !ok; i++ {
+			if slices.Contains(x.list[i].r.GPUs, gpu.Index) && !x.list[i].r.asleep() && x.add(i) {
+				ok = only.fits(&alone, one)
+			}
+		}
+		if ok {
+			x.per = append(x.per, gpuSet{slices.Clone(x.set), x.total()})
+		}
+	}
+	slices.SortStableFunc(x.per, func(a, b gpuSet) int { return cmp.Compare(a.loss, b.loss) })
+	x.reset()
+	x.marks = append(x.marks[:0], make([]bool, len(x.list))...)
+	for _, p := range x.per[:min(len(x.per), x.f.Resources.GPUs)] {
+		for _, i := range p.set {
+			if !x.marks[i] {
+				x.marks[i] = true
+				x.add(i)
+			}
+		}
+	}
+	// Host memory may be short all the same.
+	for i := 0; i < len(x.list) && !x.fits(); i++ {
+		if !x.marks[i] {
+			x.marks[i] = true
+			x.add(i)
+		}
+	}
+}
+
+// fits is fit without saying where.
+func (s *free) fits(n *Node, res functions.Resources) bool {
+	if res.Memory > 0 && s.memory < res.Memory {
+		return false
+	}
+	left := res.GPUs
+	for i := range n.GPUs {
+		if left == 0 {
+			break
+		}
+		g := &s.gpus[i]
+		switch {
+		case n.GPUs[i].Sick || g.whole > 0:
+		case res.GPUMemory == 0 || n.GPUs[i].Memory == 0:
+			if g.users == 0 {
+				left--
+			}
+		case g.left >= res.GPUMemory:
+			left--
+		}
+	}
+	return left == 0
 }

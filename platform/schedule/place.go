@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -9,36 +8,59 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// placeAll gives room to those who wait longest first; what one of them has
-// been promised, even if it must still be freed, nobody behind it can take.
-func (d *decision) placeAll() {
-	if len(d.needy) == 0 {
-		return
-	}
-	slices.SortStableFunc(d.needy, func(a, b need) int { return cmp.Compare(a.since, b.since) })
-	for _, n := range d.needy {
-		d.place(n)
-	}
+// rank of a need: who is less is placed first. What is asked for comes before
+// leases, and those before minimums. Between teams it is who has had less lately
+// and holds less now, so that a long queue of one does not put off another; and
+// then who waits longer.
+type rank struct {
+	urgency int
+	use     float64
+	since   Instant
+	born    uint64
 }
 
-// block says that f cannot be placed, unless that is about to change by itself.
-func (d *decision) block(f *Function, code, message string, eta time.Duration) {
-	if d.young || d.avoided {
-		return
-	}
-	if d.blocked == nil {
-		d.blocked = map[functions.Name]Verdict{}
-	}
-	d.blocked[f.Name] = Verdict{Code: code, Message: message, ETA: eta}
+func (d *decision) rank(e *entry) rank {
+	return rank{urgency(e.need.since), d.turnOf(e.f.Name.Team), e.need.since, e.born}
 }
 
-func (d *decision) place(n need) {
+func (a rank) before(b rank) bool {
+	switch {
+	case a.urgency != b.urgency:
+		return a.urgency < b.urgency
+	case a.use != b.use:
+		return a.use < b.use
+	case a.since != b.since:
+		return a.since < b.since
+	}
+	return a.born < b.born
+}
+
+// block says why f cannot be placed. It returns false, for place to return.
+//
+// It looks at what is held, not at what this plan has promised so far: what is
+// said of a function then does not depend on whose turn came before.
+func (d *decision) block(f *Function) bool {
+	team := f.Name.Team
+	switch quota, res := d.world.Teams[team], f.Resources; {
+	case d.young || d.avoided: // it is about to change by itself
+	case quota.Max > 0 && res.GPUs > quota.Max:
+		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %d GPUs and team %s may hold %d", res.GPUs, team, quota.Max), ETA: -1}
+	case quota.Max > 0 && res.GPUs > 0 && d.count[team].held+res.GPUs > quota.Max:
+		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %d GPUs, and those it holds are in use", team, quota.Max), ETA: -1}
+	default:
+		d.verdict = Verdict{Code: CodeCapacity, Message: d.short(f), ETA: -1}
+	}
+	return false
+}
+
+// place gives n room, now or once it is free. It reports whether n got any.
+func (d *decision) place(n need) bool {
+	d.avoided = false
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
 	quota := d.world.Teams[team]
 	if quota.Max > 0 && res.GPUs > 0 && d.held[team]+res.GPUs > quota.Max {
 		if res.GPUs > quota.Max {
-			d.block(f, CodeQuota, fmt.Sprintf("%s needs %d GPUs and team %s may hold %d", f.Name, res.GPUs, team, quota.Max), -1)
-			return
+			return d.block(f)
 		}
 		// Its own idle ones make way; nobody else's would help.
 		for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > quota.Max {
@@ -47,25 +69,25 @@ func (d *decision) place(n need) {
 				if d.dropStale(f) {
 					continue
 				}
-				d.block(f, CodeQuota, fmt.Sprintf("team %s holds %d of %d GPUs, all of them in use", team, d.held[team], quota.Max), -1)
-				return
+				return d.block(f)
 			}
-			d.evict(v, f, "evicted", res.Memory)
+			d.evict(v, f, wasIdle, res.Memory)
 		}
 		// Its share is freed first; it is placed when that has happened.
 		d.claimed[team] += res.GPUs
-		return
+		d.mix(team)
+		return true
 	}
 
 	// One that sleeps is preferred where its own GPUs are free; one that is about
 	// to is waited for.
 	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.Sinking && !r.Stopping && !r.Stale }) {
-		return
+		return true
 	}
 	z := d.sleeper(f)
 	if z != nil && d.free(z) {
 		d.rise(f, z, n.reason)
-		return
+		return true
 	}
 
 	fits, roomier := false, -1
@@ -82,8 +104,8 @@ func (d *decision) place(n need) {
 		}
 	}
 	if z != nil && (!fits || f.ColdStart <= 0 || f.Rise+riseWait < f.ColdStart) {
-		if d.freeFor(f, z, false, "evicted") {
-			return // room is made; it rises when that has happened
+		if d.freeFor(f, z, false, wasIdle) {
+			return true // room is made; it rises when that has happened
 		}
 	}
 	if fits {
@@ -92,11 +114,10 @@ func (d *decision) place(n need) {
 		m.soon.take(m.node, res, best)
 		d.held[team] += res.GPUs
 		d.do(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: best, Reason: n.reason})
-		return
+		return true
 	}
 	if !possible && z == nil {
-		d.block(f, CodeCapacity, d.never(f), -1)
-		return
+		return d.block(f)
 	}
 	// Room that is on its way is waited for; nobody else is evicted for it.
 	for i := range d.rooms {
@@ -106,27 +127,27 @@ func (d *decision) place(n need) {
 		}
 		if gpus, ok := m.soon.fit(m.node, res); ok {
 			d.reserve(m, f, gpus)
-			return
+			return true
 		}
 	}
-	if d.makeRoom(f, false, "evicted") {
-		return
+	if d.makeRoom(f, false, wasIdle) {
+		return true
+	}
+	if d.rivals(f) && (z != nil && d.freeFor(f, z, true, overUsed) || d.makeRoom(f, true, overUsed)) {
+		return true
 	}
 	if d.policy.Turn > 0 && f.Queued > 0 && f.Oldest > 0 {
-		if due := f.Oldest + d.policy.Patience; due > d.now {
-			d.at(due)
-		} else if z != nil && d.freeFor(f, z, true, "turn") || d.makeRoom(f, true, "turn") {
-			return
+		d.turn = true
+		if f.Oldest+d.policy.Patience > d.now {
+			// Who is next among its kin is tried again then.
+		} else if z != nil && d.freeFor(f, z, true, hadTurn) || d.makeRoom(f, true, hadTurn) {
+			return true
 		}
 	}
 	if d.dropStale(f) {
-		return
+		return true
 	}
-	what := "memory"
-	if res.GPUs > 0 {
-		what = "GPU"
-	}
-	d.block(f, CodeCapacity, fmt.Sprintf("no %s is free for %s and nothing that holds one is idle", what, f.Name), -1)
+	return d.block(f)
 }
 
 // riseWait is what freeing the GPUs of a sleeper is taken to cost.
@@ -165,13 +186,13 @@ func (d *decision) hold(f *Function, r *Replica) {
 	res := functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory}
 	m.now.take(m.node, res, r.GPUs)
 	m.soon.take(m.node, res, r.GPUs)
+	d.mix(r.ID)
 	d.held[f.Name.Team] += res.GPUs
 }
 
 // freeFor has victims leave that are on the GPUs of a sleeper. It reports
 // whether these GPUs will be free.
 func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bool {
-	d.collect()
 	m := &d.rooms[d.index[r.Node]]
 	if m.waiting && m.soon.holds(m.node, r.Take, r.GPUs) {
 		d.hold(f, r)
@@ -187,7 +208,7 @@ func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bo
 		if trial.holds(m.node, r.Take, r.GPUs) {
 			break
 		}
-		if !d.may(v, f, taken[v.f.Name.Team]) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
+		if !d.may(v, f, taken[v.f.Name.Team], reason) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
 			continue
 		}
 		res, gpus := v.r.takes()
@@ -210,7 +231,8 @@ func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bo
 func (d *decision) dropStale(f *Function) bool {
 	any := false
 	for i := range f.Replicas {
-		if r := &f.Replicas[i]; r.Stale && !r.Stopping && !d.told(r) {
+		r := &f.Replicas[i]
+		if _, ok := d.index[r.Node]; ok && r.Stale && !r.Stopping && !d.told(r) {
 			d.stop(f, r, "changed")
 			any = true
 		}
@@ -253,22 +275,29 @@ func (d *decision) better(a, b int, f *Function) bool {
 	return false
 }
 
-func (d *decision) never(f *Function) string {
+// short says what is short for f.
+func (d *decision) short(f *Function) string {
 	if len(d.rooms) == 0 {
 		return "no agent is connected"
 	}
 	res := f.Resources
-	if f.Machine != "" {
-		local := false
-		for i := range d.rooms {
-			local = local || d.rooms[i].node.reads(f)
-		}
-		if !local {
-			return fmt.Sprintf("the source of %s is a folder of a machine that no agent runs on", f.Name)
+	reads, could := false, false
+	for i := range d.rooms {
+		m := &d.rooms[i]
+		if m.node.reads(f) {
+			reads = true
+			could = could || m.could(res)
 		}
 	}
-	if res.GPUs > 0 {
-		return fmt.Sprintf("no node has %d healthy GPUs with %s each for %s", res.GPUs, res.GPUMemory.Human(), f.Name)
+	switch {
+	case !reads:
+		return "its source is a folder of a machine that no agent runs on"
+	case !could && res.GPUs > 0:
+		return fmt.Sprintf("no node has %d healthy GPUs with %s each", res.GPUs, res.GPUMemory.Human())
+	case !could:
+		return fmt.Sprintf("no node has %s of memory", res.Memory.Human())
+	case res.GPUs > 0:
+		return "no GPU is free and nothing that holds one is idle"
 	}
-	return fmt.Sprintf("no node has %s of memory for %s", res.Memory.Human(), f.Name)
+	return "no memory is free and nothing that holds some is idle"
 }

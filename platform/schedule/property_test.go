@@ -184,7 +184,7 @@ func (y *toy) act(p Plan) {
 			if r == nil || r.Stopping {
 				y.fail("stop of %s that is none", a.Replica)
 			}
-			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "turn" {
+			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "turn" && a.Reason != "share" {
 				y.fail("busy %s stopped: %s", a.Replica, a.Reason)
 			}
 			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt, r.SleptAt) < f.Scale.Idle.Std() {
@@ -205,7 +205,7 @@ func (y *toy) act(p Plan) {
 			if r == nil || r.Stopping || r.Sinking || r.State != functions.Ready || !f.Sleeps || r.Stale {
 				y.fail("%s cannot sleep: %+v", a.Replica, r)
 			}
-			if r.InFlight > 0 && a.Reason != "turn" {
+			if r.InFlight > 0 && a.Reason != "turn" && a.Reason != "share" {
 				y.fail("busy %s sent to sleep: %s", a.Replica, a.Reason)
 			}
 			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
@@ -249,7 +249,7 @@ func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
 	if !r.Sinking {
 		held[f.Name.Team] -= r.Take.GPUs
 	}
-	if a.Reason != "evicted" && a.Reason != "turn" || r.Take.GPUs == 0 {
+	if a.For == "" || r.Take.GPUs == 0 {
 		return
 	}
 	by, _ := functions.ParseName(a.For, "")

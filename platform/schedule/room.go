@@ -11,6 +11,10 @@ import (
 // that has been told to stop is gone.
 type room struct {
 	node    *Node
+	here    bool // of the node, as it was last seen
+	memory  functions.Bytes
+	gpus    []GPU
+	leaving int // replicas that are on their way out, in the world
 	now     free
 	soon    free
 	waiting bool // something is stopping here
@@ -35,63 +39,6 @@ type free struct {
 type slot struct {
 	users, whole int
 	left         functions.Bytes
-}
-
-func (d *decision) nodes() {
-	d.index = make(map[string]int, len(d.world.Nodes))
-	d.rooms = make([]room, 0, len(d.world.Nodes))
-	for _, n := range d.world.Nodes {
-		if !n.Here {
-			if end := n.Seen + d.policy.Lease; end <= d.now {
-				d.do(Action{Kind: Lose, Node: n.ID, Reason: "silent"})
-				continue
-			} else {
-				d.at(end)
-			}
-		}
-		gpus := make([]slot, 2*len(n.GPUs))
-		for i, g := range n.GPUs {
-			gpus[i].left = g.Memory
-			gpus[len(n.GPUs)+i].left = g.Memory
-		}
-		k := len(n.GPUs)
-		d.index[n.ID] = len(d.rooms)
-		d.rooms = append(d.rooms, room{node: n,
-			now:  free{memory: n.Memory, gpus: gpus[:k:k]},
-			soon: free{memory: n.Memory, gpus: gpus[k:]}})
-	}
-}
-
-// occupy takes the room of everything that runs or is on its way.
-func (d *decision) occupy() {
-	d.held, d.leaving, d.pledged, d.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	for _, f := range d.world.Functions {
-		for i := range f.Replicas {
-			r := &f.Replicas[i]
-			if !r.asleep() {
-				d.held[f.Name.Team] += r.Take.GPUs
-				if r.Stopping || r.CalledOff || r.Sinking {
-					d.leaving[f.Name.Team] += r.Take.GPUs
-				}
-			}
-			at, ok := d.index[r.Node]
-			if !ok {
-				continue
-			}
-			m := &d.rooms[at]
-			res, gpus := r.takes()
-			m.now.take(m.node, res, gpus)
-			switch {
-			case r.Stopping || r.CalledOff:
-				m.waiting = true
-			case r.Sinking:
-				m.waiting = true
-				m.soon.take(m.node, functions.Resources{Memory: res.Memory}, nil)
-			default:
-				m.soon.take(m.node, res, gpus)
-			}
-		}
-	}
 }
 
 func (s *free) take(n *Node, res functions.Resources, gpus []int) { s.move(n, res, gpus, 1) }
@@ -171,6 +118,7 @@ func (s *free) holds(n *Node, res functions.Resources, gpus []int) bool {
 }
 
 func (d *decision) reserve(m *room, f *Function, gpus []int) {
+	d.mix(m.node.ID)
 	m.now.take(m.node, f.Resources, gpus)
 	m.soon.take(m.node, f.Resources, gpus)
 	d.held[f.Name.Team] += f.Resources.GPUs

@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -105,7 +104,7 @@ func (d *decision) function(f *Function) {
 	case f.Queued > 0 && f.Oldest > 0:
 		reason, since = "demand", f.Oldest
 	case f.Queued > 0 || f.Active > 0:
-		reason, since = "demand", d.now
+		reason, since = "demand", math.MaxInt64-2
 	case f.Lease > d.now:
 		reason, since = "lease", math.MaxInt64-1
 	}
@@ -123,7 +122,7 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 		if _, ok := d.index[r.Node]; !ok || !r.asleep() || r.Stopping || d.told(r) || want > 0 {
 			continue
 		}
-		due := max(f.LastEnd, r.SleptAt, min(f.Lease, d.now)) + idle
+		due := max(f.LastEnd, r.SleptAt, f.Lease) + idle
 		switch {
 		case kept > 0:
 			d.stop(f, r, "surplus")
@@ -143,7 +142,7 @@ func (d *decision) sleep(f *Function, r *Replica, drain time.Duration, reason, w
 	if !ok || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 || min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < f.Asleep {
 		return false
 	}
-	if slices.ContainsFunc(d.actions, func(a Action) bool { return a.Kind == Sleep && a.Function == f.Name }) || f.sleepers() > 0 {
+	if _, ok := d.sunk[f.Name]; ok || f.sleepers() > 0 {
 		return false // one of a function is enough
 	}
 	d.do(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Reason: reason, For: whom})
@@ -177,7 +176,7 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 		if r == nil {
 			return
 		}
-		due := max(f.LastEnd, r.ReadyAt, min(f.Lease, d.now)) + idle
+		due := max(f.LastEnd, r.ReadyAt, f.Lease) + idle
 		reason := "idle"
 		if ready > keep {
 			if s := r.ReadyAt + d.policy.Surplus; s < due {
