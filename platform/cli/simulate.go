@@ -383,6 +383,9 @@ func (c *command) after(out *study.Outcome, z *study.Sizing) {
 	if c.output == "wide" {
 		c.teamsTable(out)
 	}
+	if len(out.Needs) > 0 {
+		fmt.Fprintln(c.out)
+	}
 	for _, n := range out.Needs {
 		fmt.Fprintln(c.out, n.Sentence(out.Goal, z))
 	}
@@ -406,7 +409,7 @@ func (c *command) teamsTable(out *study.Outcome) {
 		if len(r.Teams) < 2 {
 			continue
 		}
-		fmt.Fprintf(c.out, "\n%s, %d GPUs:\n", plain(r.Policy.Word), r.GPUs)
+		fmt.Fprintf(c.out, "\n%s, %s:\n", plain(r.Policy.Word), several(r.GPUs, "GPU"))
 		type row = [9]string
 		k := kind[row]{}
 		for i, head := range []string{"TEAM", "REQUESTS", "COLD", "WAIT-P50", "WAIT-P99", "WAIT-MAX", "GPU-H", "REFUSED", "EVICTED-OTHERS"} {
