@@ -1,0 +1,96 @@
+package predict
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	slots     = 96
+	slot      = 24 * time.Hour / slots
+	always    = 255 // a share of 1
+	enoughFor = 3   // days, to speak of a daily pattern
+	often     = 0.6 // of the days
+	fadesFrom = 64  // idle times
+	fadeEvery = 3   // days
+)
+
+// daily is at which quarters of an hour a function was used, on which share of
+// the last days: the last one counts a quarter of all.
+type daily struct {
+	share [slots]uint8
+	today [2]uint64 // the quarters of day
+	day   int32     // since 1970, by the clock on the wall; 0 none
+	seen  uint16    // days since the first
+}
+
+func dayOf(t time.Time) int32 {
+	_, zone := t.Zone()
+	return int32((t.Unix() + int64(zone)) / 86400)
+}
+
+func slotOf(t time.Time) int { return (t.Hour()*60 + t.Minute()) / (24 * 60 / slots) }
+
+// note says that the function is used at t; it reports whether what is known of
+// long ago should fade now.
+func (d *daily) note(t time.Time) (fade bool) {
+	fade = d.turn(dayOf(t))
+	s := slotOf(t)
+	d.today[s/64] |= 1 << (s % 64)
+	return fade
+}
+
+// turn makes day the present one.
+func (d *daily) turn(day int32) (fade bool) {
+	switch {
+	case d.day == 0:
+		d.day = day
+		return false
+	case day <= d.day:
+		return false
+	}
+	for n := 0; d.day < day && n < 2*slots; n++ { // after so many days without use nothing is left
+		for i := range d.share {
+			s := int(d.share[i])
+			if d.today[i/64]&(1<<(i%64)) != 0 {
+				s += (always - s + 3) / 4
+			} else {
+				s -= (s + 3) / 4
+			}
+			d.share[i] = uint8(s)
+		}
+		d.today = [2]uint64{}
+		d.day++
+		if d.seen < 1<<15 {
+			d.seen++
+		}
+		fade = fade || d.seen%fadeEvery == 0
+	}
+	d.day = day
+	return fade
+}
+
+// next is the begin of the next quarter of an hour, within a day, in which the
+// function is used on most days and was not in the quarter before.
+func (d *daily) next(now time.Time) (at time.Time, share float64, ok bool) {
+	if d.seen+1 < enoughFor || d.day == 0 {
+		return at, 0, false
+	}
+	c := *d
+	c.turn(dayOf(now))
+	if c.seen < enoughFor {
+		return at, 0, false
+	}
+	// A share starts at nothing: what it can have reached by now is its whole.
+	whole := (1 - math.Pow(0.75, float64(c.seen))) * always
+	now0 := slotOf(now)
+	for i := 1; i <= slots; i++ {
+		s := (now0 + i) % slots
+		have, before := float64(c.share[s])/whole, float64(c.share[(s+slots-1)%slots])/whole
+		if have >= often && before < often {
+			begin := now.Truncate(time.Minute).Add(-time.Duration(now.Minute()%(24*60/slots)) * time.Minute)
+			return begin.Add(time.Duration(i) * slot), min(have, 1), true
+		}
+	}
+	return at, 0, false
+}

@@ -1,0 +1,197 @@
+package predict
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// MaxFile bounds what Load reads.
+const MaxFile = 64 << 20
+
+const version = 1
+
+type file struct {
+	Version   int       `json:"version"`
+	Saved     time.Time `json:"saved"`
+	Functions []record  `json:"functions"`
+}
+
+type record struct {
+	Name   string     `json:"name"`
+	Begin  time.Time  `json:"begin"`
+	End    time.Time  `json:"end"`
+	Uses   float64    `json:"uses"`
+	Idle   []uint16   `json:"idle,omitempty"` // bin, count, bin, count, …
+	Day    int32      `json:"day,omitempty"`
+	Seen   uint16     `json:"seen,omitempty"`
+	Days   string     `json:"days,omitempty"` // base64
+	Today  [2]uint64  `json:"today"`
+	Starts uint16     `json:"starts,omitempty"`
+	After  []followed `json:"after,omitempty"`
+}
+
+type followed struct {
+	Name string        `json:"name"`
+	N    uint16        `json:"n"`
+	Lag  time.Duration `json:"lag"` // in nanoseconds
+}
+
+// Save writes the history down as JSON. A use under way ends for it now: what
+// comes later it has not seen.
+func (h *History) Save(w io.Writer, now time.Time) error {
+	f := file{Version: version, Saved: now.Round(0), Functions: make([]record, 0, len(h.all))}
+	for name, p := range h.all {
+		r := record{Name: name.String(), Begin: p.begin.Round(0), End: p.end.Round(0), Uses: p.usesAt(now), Day: p.days.day, Seen: p.days.seen, Today: p.days.today, Starts: p.starts}
+		if p.using {
+			r.End = f.Saved
+			if r.End.Before(r.Begin) {
+				r.End = r.Begin
+			}
+		}
+		for _, b := range p.idle.bins {
+			r.Idle = append(r.Idle, b.at, b.n)
+		}
+		if p.days.share != [slots]uint8{} {
+			r.Days = base64.StdEncoding.EncodeToString(p.days.share[:])
+		}
+		for i := range p.after {
+			if a := &p.after[i]; a.who != nil && a.n > 0 {
+				r.After = append(r.After, followed{a.who.name.String(), a.n, a.lag})
+			}
+		}
+		f.Functions = append(f.Functions, r)
+	}
+	slices.SortFunc(f.Functions, func(a, b record) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return json.NewEncoder(w).Encode(f)
+}
+
+// Load replaces the history by one that was saved. What does not read leaves it
+// as it was. Idle times that began before and end after are learned only where
+// nothing can have been missed: now is within five minutes of the saving.
+func (h *History) Load(r io.Reader, now time.Time) error {
+	b, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
+	if err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	if len(b) > MaxFile {
+		return fmt.Errorf("history: more than %d MiB", MaxFile>>20)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	var f file
+	if err := d.Decode(&f); err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("history: something follows it")
+	}
+	if f.Version != version {
+		return fmt.Errorf("history: version %d, want %d", f.Version, version)
+	}
+	if len(f.Functions) > h.max {
+		return fmt.Errorf("history: %d functions, at most %d", len(f.Functions), h.max)
+	}
+	torn := now.Sub(f.Saved) > longGap || now.Before(f.Saved)
+	all := make(map[functions.Name]*past, len(f.Functions))
+	for i := range f.Functions {
+		p, err := f.Functions[i].past(f.Saved)
+		if err != nil {
+			return fmt.Errorf("history: function %d: %w", i, err)
+		}
+		if all[p.name] != nil {
+			return fmt.Errorf("history: %s is there twice", p.name)
+		}
+		p.torn = torn
+		all[p.name] = p
+	}
+	for i := range f.Functions {
+		if err := f.Functions[i].link(all); err != nil {
+			return fmt.Errorf("history: function %d: %w", i, err)
+		}
+	}
+	h.all = all
+	h.recent = [recents]*past{}
+	h.due, h.fresh = nil, nil
+	for i := range f.Functions { // in their order: the same file gives the same future
+		name, _ := functions.ParseName(f.Functions[i].Name, "")
+		h.look(all[name])
+	}
+	return nil
+}
+
+func (r *record) past(saved time.Time) (*past, error) {
+	name, err := functions.ParseName(r.Name, "")
+	if err != nil || name.Team == "" || name.String() != r.Name {
+		return nil, fmt.Errorf("%.80q is no name of a function", r.Name)
+	}
+	p := &past{name: name, begin: r.Begin, end: r.End, uses: r.Uses, usedAt: saved, starts: r.Starts}
+	switch {
+	case r.Begin.IsZero() || r.End.Before(r.Begin):
+		return nil, errors.New("its last use ends before it begins")
+	case math.IsNaN(r.Uses) || r.Uses < 0 || r.Uses > 1e12:
+		return nil, errors.New("uses is out of bounds")
+	case r.Starts >= manyStarts:
+		return nil, errors.New("starts is out of bounds")
+	case len(r.Idle)%2 != 0 || len(r.Idle) > 2*maxBins:
+		return nil, errors.New("idle has not the form bin, count, …")
+	}
+	for i := 0; i < len(r.Idle); i += 2 {
+		b := bin{r.Idle[i], r.Idle[i+1]}
+		if b.at > topBin || b.n == 0 || b.n > maxCount || i > 0 && b.at <= r.Idle[i-2] {
+			return nil, errors.New("idle is out of bounds or order")
+		}
+		p.idle.bins = append(p.idle.bins, b)
+		p.idle.total += uint32(b.n)
+	}
+	if r.Day < 0 || r.Seen > 1<<15 || r.Today[1]>>(slots-64) != 0 {
+		return nil, errors.New("days are out of bounds")
+	}
+	p.days.day, p.days.seen, p.days.today = r.Day, r.Seen, r.Today
+	if r.Days != "" {
+		b, err := base64.StdEncoding.DecodeString(r.Days)
+		if err != nil || len(b) != slots {
+			return nil, errors.New("days are not 96 bytes in base64")
+		}
+		copy(p.days.share[:], b)
+	}
+	if len(r.After) > followers {
+		return nil, fmt.Errorf("after has more than %d", followers)
+	}
+	return p, nil
+}
+
+// link points from p to those that follow it; one that is gone is forgotten.
+func (r *record) link(all map[functions.Name]*past) error {
+	name, _ := functions.ParseName(r.Name, "")
+	p, k := all[name], 0
+	for _, a := range r.After {
+		if a.N == 0 || a.N >= manyStarts || a.Lag < 0 || a.Lag > soonAfter {
+			return errors.New("after is out of bounds")
+		}
+		by, err := functions.ParseName(a.Name, "")
+		if err != nil || by.String() != a.Name {
+			return fmt.Errorf("%.80q is no name of a function", a.Name)
+		}
+		who := all[by]
+		if who == nil || who == p || by.Team != name.Team || slices.ContainsFunc(p.after[:k], func(f follower) bool { return f.who == who }) {
+			continue
+		}
+		p.after[k] = follower{who: who, n: a.N, lag: a.Lag}
+		k++
+	}
+	return nil
+}
