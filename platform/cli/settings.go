@@ -30,6 +30,7 @@ type ServeConfig struct {
 	Host      []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
 	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
 	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	Eviction  string             `json:"eviction" default:"lru" help:"who leaves first where room is short: the least recently used, the least often used, use times reload cost over size, or who is expected back latest for what coming back costs" oneof:"lru,lfu,gdsf,next-use"`
 	PeerAddr  string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
 	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`

@@ -18,6 +18,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/platform/schedule"
 	"github.com/thaw-dev/thaw/platform/steer"
 )
 
@@ -42,7 +43,8 @@ type Options struct {
 	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
 	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
 	Environ    func() []string
-	Peering    *agent.Peering // how the node here brings bytes together with agents; nil: it does not
+	Policy     schedule.Policy // zero: schedule.DefaultPolicy
+	Peering    *agent.Peering  // how the node here brings bytes together with agents; nil: it does not
 
 	Log *slog.Logger
 }
@@ -118,7 +120,7 @@ func open(o Options) (*Local, error) {
 		return nil, fmt.Errorf("local: %w", err)
 	}
 	l.Steer = steer.New(steer.Options{
-		Epoch: epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Hooks: o.Hooks, Log: o.Log,
+		Epoch: epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
 	})
 	return l, nil
 }

@@ -10,10 +10,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
+// Future is the bound of a simulation, and no policy to run: the greedy rule that
+// knows the future. NextUse is true, one of 0 never comes, and what is kept is
+// worth the way back over bytes and the time until then.
+const Future Eviction = 255
+
 // evictions are the policies by their names.
 var evictions = [...]string{LRU: "lru", LFU: "lfu", GDSF: "gdsf", NextUse: "next-use"}
 
 func (e Eviction) String() string {
+	if e == Future {
+		return "future"
+	}
 	if int(e) < len(evictions) {
 		return evictions[e]
 	}
@@ -75,8 +83,14 @@ type Kept struct {
 //     who knows the moment of the next use no better than by tens of minutes does
 //     well to count.
 func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
-	if e == LRU {
+	switch {
+	case e == LRU:
 		return k.Used.Seconds(), 0
+	case e == Future && k.Next == 0:
+		return 0, 0
+	case e == Future:
+		gap, change := gapOf(k.Next, now)
+		return k.Back.Seconds() / gibs(k.Bytes) / gap.Seconds(), change
 	}
 	rate, until := k.rate(now)
 	if e == LFU {
@@ -122,7 +136,7 @@ func (k *Kept) rate(now Instant) (uses float64, until Instant) {
 
 const (
 	blur     = 20 * time.Minute // how far predictions of a next use are off
-	shortGap = time.Minute      // gaps below are alike
+	shortGap = 15 * time.Second // gaps below are alike
 )
 
 // gaps are where the length of a gap is taken to change: each a quarter longer.

@@ -80,7 +80,7 @@ func TestScore(t *testing.T) {
 // another (or says so again) from then on.
 func TestScoreHolds(t *testing.T) {
 	const born = 50 * time.Hour
-	for e := range Eviction(len(evictions)) {
+	for _, e := range []Eviction{LRU, LFU, GDSF, NextUse, Future} {
 		k := Kept{Used: born, Uses: 3, UsesAt: born, Next: born + 7*time.Hour, Back: 9 * time.Second, Bytes: 3 * gib}
 		steps := 0
 		for now := Instant(born); now < born+60*time.Hour; {

@@ -148,10 +148,12 @@ func TestOnATrace(t *testing.T) {
 		})
 	}
 	run("future", func(f, used int, k Kept, now Instant) float64 {
-		if used >= len(fs[f].minutes) {
-			return 0
+		k.Next = 0
+		if used < len(fs[f].minutes) {
+			k.Next = at(fs[f].minutes[used])
 		}
-		return k.Back.Seconds() / gibs(k.Bytes) / max(at(fs[f].minutes[used])-now, 30*time.Second).Seconds()
+		s, _ := Future.Score(k, now)
+		return s
 	})
 	run("latest", func(f, used int, k Kept, now Instant) float64 { // who is needed last goes first
 		if used >= len(fs[f].minutes) {

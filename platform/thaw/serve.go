@@ -27,6 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/local"
+	"github.com/thaw-dev/thaw/platform/schedule"
 )
 
 // serve is `thaw serve`: catalogue, backend, data path and control API behind
@@ -71,12 +72,16 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
+	policy := schedule.DefaultPolicy
+	if policy.Eviction, err = schedule.ParseEviction(c.Eviction); err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backend, err := local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.Orphan.Std(),
 		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Store: c.Store, Leave: c.Leave, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: lending, Log: log,
+		Environ: os.Environ, Peering: lending, Policy: policy, Log: log,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// TestEvictionChoices: the flag offers what the core knows, and says so.
+func TestEvictionChoices(t *testing.T) {
+	f, ok := reflect.TypeFor[cli.ServeConfig]().FieldByName("Eviction")
+	if !ok || f.Tag.Get("oneof") != strings.Join(schedule.Evictions(), ",") || f.Tag.Get("default") != schedule.LRU.String() {
+		t.Errorf("--eviction: %q, want %v", f.Tag, schedule.Evictions())
+	}
+	var out, errs strings.Builder
+	exit := run(context.Background(), []string{"serve", "--eviction", "fifo", "--data", t.TempDir()}, strings.NewReader(""), &out, &errs)
+	if exit != cli.ExitUsage || !strings.Contains(errs.String(), "fifo") || !strings.Contains(errs.String(), "lru, lfu, gdsf, next-use") {
+		t.Errorf("exit %d: %s", exit, errs.String())
+	}
+}
