@@ -147,8 +147,16 @@ func (f *flight) round(ctx context.Context, in *store.Ingest, gen *generation, l
 				c.Go(func() error { return f.borrowAll(ctx, gen) })
 			}
 		}
-		for range min(hashers(), len(left)) {
+		for i := range min(2*hashers(), len(left)) {
 			c.Go(func() error {
+				if i >= hashers() {
+					// The front takes what cores there are, until it is over.
+					select {
+					case <-gen.landed:
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				}
 				for {
 					i := int(turn.Add(1)) - 1
 					if i >= len(left) {

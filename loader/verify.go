@@ -54,38 +54,24 @@ func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (ve
 	}
 	whole := sha256.New()
 	sums, want := promised(p.File)
-	buf, next := make([]byte, 1<<20), 0
-	for i := range p.Blocks() {
-		if err := await(ctx, p, i); err != nil {
-			return good, err
-		}
-		if i == 0 && p.Sum() != "" {
-			return good, nil // another staging has brought and digested it
-		}
-		written, check := p.Block(i)
-		var block store.Sum
-		off, n := p.Range(i)
-		// The kernel reads the next blocks while this one is digested.
-		for ; next < p.Blocks() && next <= i+readAhead && p.Has(next); next++ {
-			p.Ahead(next)
-		}
-		for at := off; at < off+n; {
-			if ctx.Err() != nil {
-				return good, context.Cause(ctx)
-			}
-			b := buf[:min(int64(len(buf)), off+n-at)]
-			if _, err := p.ReadAt(b, at); err != nil {
-				return good, &source.Error{Kind: source.Broken, File: p.File.Name, What: "cannot be read back", Err: err}
-			}
-			block.Write(b)
-			all(whole, sums, b)
-			at += int64(len(b))
-		}
-		if check && block.Sum64() != written {
-			p.Forget(i)
-			gen.done.Add(-n)
-			return torn, nil
-		}
+	// One core reads and holds every block against its checksum, another digests.
+	read, used := make(chan []byte, readPieces), make(chan []byte, readPieces)
+	for range readPieces {
+		used <- nil
+	}
+	var v verdict
+	var sealed bool
+	var err error
+	go func() {
+		defer close(read)
+		v, sealed, err = readBack(ctx, gen, p, used, read)
+	}()
+	for b := range read { // to its end: whoever reads ends with ctx
+		all(whole, sums, b)
+		used <- b
+	}
+	if err != nil || v != good || sealed {
+		return v, err
 	}
 	got := hex.EncodeToString(whole.Sum(nil))
 	if p.File.SHA256 != "" && p.File.SHA256 != got {
@@ -105,6 +91,59 @@ func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (ve
 	}
 	return good, p.Seal(got)
 }
+
+// readBack reads a part, block by block as they come, into pieces that used gives
+// and read takes. sealed: there is nothing to read, for another staging has brought
+// and digested it.
+func readBack(ctx context.Context, gen *generation, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, sealed bool, err error) {
+	next := 0
+	for i := range p.Blocks() {
+		if err := await(ctx, p, i); err != nil {
+			return good, false, err
+		}
+		if i == 0 && p.Sum() != "" {
+			return good, true, nil
+		}
+		written, check := p.Block(i)
+		var block store.Sum
+		off, n := p.Range(i)
+		// The kernel reads the next blocks while this one is digested.
+		for ; next < p.Blocks() && next <= i+readAhead && p.Has(next); next++ {
+			p.Ahead(next)
+		}
+		for at := off; at < off+n; {
+			var b []byte
+			select {
+			case b = <-used:
+			case <-ctx.Done():
+				return good, false, context.Cause(ctx)
+			}
+			if b == nil {
+				b = make([]byte, readPiece)
+			}
+			b = b[:min(readPiece, off+n-at)]
+			if _, err := p.ReadAt(b, at); err != nil {
+				return good, false, &source.Error{Kind: source.Broken, File: p.File.Name, What: "cannot be read back", Err: err}
+			}
+			block.Write(b)
+			at += int64(len(b))
+			read <- b // never full: there are no more pieces than it holds
+		}
+		if check && block.Sum64() != written {
+			p.Forget(i)
+			gen.done.Add(-n)
+			return torn, false, nil
+		}
+	}
+	return good, false, nil
+}
+
+// Pieces that a part is read back in, and how many of them are on their way from
+// who reads to who digests.
+const (
+	readPiece  = 1 << 20
+	readPieces = 3
+)
 
 // readAhead is how many blocks are on their way from the disk while one is
 // digested.
