@@ -48,9 +48,10 @@ type Config struct {
 	// Latency is how long a message between a node and the orchestrator takes;
 	// 1 ms. Negative is none.
 	Latency time.Duration
-	// Gather is how long news wait so that one turn of the loop takes several;
-	// 1 ms. Negative is none. Tens of milliseconds make large fleets cheap to
-	// simulate and every cold start as much longer.
+	// Gather is how long news wait so that one turn of the loop takes several: so
+	// long a turn would take that is under way when they come. 1 ms, and for more
+	// than 50 GPUs a fiftieth of a millisecond each; negative is none. It makes
+	// every cold start as much longer.
 	Gather time.Duration
 
 	// Begin, if not nil, is called once before anything happens: it sets what is
@@ -98,7 +99,7 @@ func (c Config) withDefaults() Config {
 		c.Latency = time.Millisecond
 	}
 	if c.Gather == 0 {
-		c.Gather = time.Millisecond
+		c.Gather = max(time.Millisecond, time.Duration(c.Fleet.GPUs())*20*time.Microsecond)
 	}
 	c.Latency, c.Gather = max(c.Latency, 0), max(c.Gather, 0)
 	return c

@@ -134,6 +134,10 @@ func (st *State) Return(node string) {
 	if n == nil || !n.dead && !n.mute {
 		return
 	}
+	if n.dead {
+		n.life++
+		n.said, n.changes = 0, 0
+	}
 	n.dead, n.mute, n.changed = false, false, true
 	for _, q := range slices.Clone(st.away) { // their connections are reset
 		if q.to == n {

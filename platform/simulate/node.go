@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -34,7 +35,9 @@ type node struct {
 	changed bool  // since the last document
 	staging int   // replicas whose bytes are on the way
 	doc     functions.Heartbeat
-	gen     uint32
+	life    int    // how often it was started
+	said    uint64 // heartbeats in this life
+	changes uint64 // documents in this life
 }
 
 // What happens on a node.
@@ -85,6 +88,8 @@ func (n *node) beat() {
 	if n.changed || n.staging > 0 {
 		n.document()
 	}
+	n.said++
+	n.doc.Seq = n.said
 	n.st.heard(n)
 }
 
@@ -92,7 +97,9 @@ func (n *node) beat() {
 // alone: who heard it has it still.
 func (n *node) document() {
 	n.changed = false
+	n.changes++
 	d := functions.Heartbeat{
+		Life: strconv.Itoa(n.life), Change: n.changes,
 		AgentID: n.id, Epoch: n.epoch, State: functions.NodeIdle, Version: "simulated", URL: n.url(), Machine: n.id,
 		GPUs: n.gpus, Memory: functions.Capacity{Total: n.kind.Memory}, Store: functions.StoreUse{Bytes: n.kind.Store, Used: n.shelf.used},
 		Cached: n.shelf.cached(), Models: make([]functions.ReplicaStatus, len(n.reps)),
