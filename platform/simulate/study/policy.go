@@ -24,7 +24,7 @@ type Policy struct {
 const Clairvoyant = "clairvoyant"
 
 var evictions = map[string]schedule.Eviction{
-	"lru": schedule.LRU, "lfu": schedule.LFU, "gdsf": schedule.GDSF, "next-use": schedule.NextUse, Clairvoyant: schedule.NextUse,
+	"lru": schedule.LRU, "lfu": schedule.LFU, "gdsf": schedule.GDSF, "next-use": schedule.NextUse, Clairvoyant: schedule.Future,
 }
 
 // Words are the policies there are; more of one stands behind a +.

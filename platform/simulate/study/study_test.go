@@ -29,7 +29,7 @@ func TestParsePolicy(t *testing.T) {
 		{text: "lru", want: []Policy{{Word: "lru"}}},
 		{text: "gdsf, next-use+learned+prewarm", want: []Policy{{Word: "gdsf", Eviction: schedule.GDSF}, {Word: "next-use+learned+prewarm", Eviction: schedule.NextUse, Learned: true, Prewarm: true}}},
 		{text: "lru+idle=10m", want: []Policy{{Word: "lru+idle=10m", Idle: 10 * time.Minute}}},
-		{text: "clairvoyant", want: []Policy{{Word: "clairvoyant", Eviction: schedule.NextUse, Future: true}}},
+		{text: "clairvoyant", want: []Policy{{Word: "clairvoyant", Eviction: schedule.Future, Future: true}}},
 		{text: "lur", err: `"lur" is no policy; did you mean lru? (lru, lfu, gdsf, next-use, clairvoyant)`},
 		{text: "", err: `"" is no policy (lru,`},
 		{text: "lru,,gdsf", err: `"" is no policy`},
