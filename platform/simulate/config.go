@@ -90,7 +90,7 @@ func (c Config) withDefaults() Config {
 		c.Policy = schedule.DefaultPolicy
 	}
 	if c.Name == "" {
-		c.Name = evictionWord(c.Policy.Eviction)
+		c.Name = c.Policy.Eviction.String()
 	}
 	if c.Start.IsZero() {
 		c.Start = defaultStart
@@ -103,18 +103,6 @@ func (c Config) withDefaults() Config {
 	}
 	c.Latency, c.Gather = max(c.Latency, 0), max(c.Gather, 0)
 	return c
-}
-
-func evictionWord(e schedule.Eviction) string {
-	switch e {
-	case schedule.LFU:
-		return "lfu"
-	case schedule.GDSF:
-		return "gdsf"
-	case schedule.NextUse:
-		return "next-use"
-	}
-	return "lru"
 }
 
 // size of a model's checkpoint.
