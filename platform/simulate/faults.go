@@ -45,6 +45,7 @@ type Fate struct {
 	Cold    bool
 	Retried bool
 	First   time.Duration // its first token; 0 there was none
+	Replica string        // the last that failed it; "" none did
 }
 
 // Ends of a request that are no refusal.

@@ -393,6 +393,7 @@ func (q *request) done() {
 	t.ttft.add(ttft)
 	if q.cold {
 		t.chilly.add(ttft)
+		t.chillyWait.add(q.waited)
 	} else {
 		t.warm.add(ttft)
 	}
@@ -451,7 +452,7 @@ func (q *request) end(code openai.Code, message string) {
 	st.live[last] = nil
 	st.live = st.live[:last]
 	if st.Fated != nil {
-		st.Fated(Fate{ID: q.id, Function: q.f.name, Team: q.who.name, Came: q.at, Code: code, Message: message, Cold: q.cold, Retried: q.retried, First: q.first})
+		st.Fated(Fate{ID: q.id, Function: q.f.name, Team: q.who.name, Came: q.at, Code: code, Message: message, Cold: q.cold, Retried: q.retried, First: q.first, Replica: q.failed})
 	}
 	st.pool = append(st.pool, q)
 }

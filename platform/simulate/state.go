@@ -130,7 +130,11 @@ func (st *State) begin() {
 	st.loop = l
 	l.steer = steer.New(steer.Options{
 		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
-		Hooks: steer.Hooks{Event: func(e steer.Event) { st.event(&e) }},
+		Hooks: steer.Hooks{Event: func(e steer.Event) {
+			if st.loop == l { // one that was replaced tells what does not happen
+				st.event(&e)
+			}
+		}},
 		Now:   st.wall, NewID: st.newID, Do: l.do, Ring: func() { l.want(st.clock.now + st.c.Gather) },
 	})
 	l.steer.Attach(&path{st, l})
