@@ -136,6 +136,19 @@ func (p *Platform) Replicas(ctx context.Context, of functions.Name) ([]Replica, 
 	return out, nil
 }
 
+// Nodes waits until so many nodes are known.
+func (p *Platform) Nodes(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startWithin, fmt.Errorf("there are no %d nodes after %s", n, startWithin))
+	defer cancel()
+	return p.until(ctx, func() (bool, error) {
+		var list struct {
+			Items []json.RawMessage `json:"items"`
+		}
+		err := p.call(ctx, http.MethodGet, "/api/v1/nodes", nil, &list)
+		return len(list.Items) >= n, err
+	})
+}
+
 // HasWarm reports whether a node of the platform has a warm interpreter ready.
 func (p *Platform) HasWarm(ctx context.Context) (bool, error) {
 	var list struct {

@@ -21,6 +21,7 @@ type Result struct {
 	TTFTWarm Quantiles `json:"ttft_warm_seconds"`
 	TTFTCold Quantiles `json:"ttft_cold_seconds"`
 	Wait     Quantiles `json:"wait_seconds"` // at the gate, of those answered
+	WaitCold Quantiles `json:"wait_cold_seconds"`
 	// Thrash counts starts of a function less than ThrashWithin after it was
 	// evicted.
 	Thrash int64 `json:"thrash"`
@@ -90,7 +91,7 @@ type tally struct {
 	evictions, thrash                               int64
 	starts, rises, lost                             int64
 	staged                                          float64
-	ttft, warm, chilly, wait                        histogram
+	ttft, warm, chilly, wait, chillyWait            histogram
 	refused                                         map[string]int64
 	turns, events                                   int64
 }
@@ -114,7 +115,7 @@ func (st *State) result() Result {
 	t := &st.tally
 	r := Result{
 		Policy: st.c.Name, GPUs: st.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
-		TTFT: t.ttft.quantiles(), TTFTWarm: t.warm.quantiles(), TTFTCold: t.chilly.quantiles(), Wait: t.wait.quantiles(),
+		TTFT: t.ttft.quantiles(), TTFTWarm: t.warm.quantiles(), TTFTCold: t.chilly.quantiles(), Wait: t.wait.quantiles(), WaitCold: t.chillyWait.quantiles(),
 		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(st.live)),
 		Starts: t.starts, Rises: t.rises, StartsLost: t.lost, Staged: round(t.staged / (1 << 30)),
 		Seconds: round(st.clock.now.Seconds()), Impossible: st.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
