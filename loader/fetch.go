@@ -288,11 +288,11 @@ const maxRange = 64 << 20
 // stretch is how many blocks the next request asks for: more where the first
 // byte takes long, fewer towards the end so that all lanes end together.
 func (f *flight) stretch(gen *generation) int {
-	usual, ok := gen.link.usual()
+	first, rate, ok := gen.link.ranges()
 	if !ok {
 		return 1
 	}
-	n := int(stretch(usual.first, usual.rate, f.l.o.Block, maxRange) / f.l.o.Block)
+	n := int(stretch(first, rate, f.l.o.Block, maxRange) / f.l.o.Block)
 	return max(1, min(n, gen.queue.left()/(2*gen.link.limit())))
 }
 

@@ -277,6 +277,7 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 			gen.meet(c)
 		}
 	}
+	defer f.l.note(f.location, gen, done)
 	if err := f.fetchAll(ctx, in, gen); err != nil {
 		if source.KindOf(err) == source.Changed {
 			close(gen.stale)

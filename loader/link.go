@@ -26,6 +26,7 @@ type link struct {
 	rates   ring  // bytes a second after it
 	spreads ring  // of what they usually take, what ranges took
 	spare   int64 // bytes that came, less hedgePart times those asked for twice
+	was     past  // as it was in an earlier process; zero where nothing is known
 
 	counted atomic.Int64 // bytes since looked
 }
@@ -37,8 +38,30 @@ const extra = 4
 // lookEvery is how often a link's rate is measured.
 const lookEvery = 150 * time.Millisecond
 
-func newLink(most int) *link {
-	return &link{pace: newPace(startStreams, leastStreams, most)}
+func newLink(most int, was past) *link {
+	l := &link{pace: newPace(startStreams, leastStreams, most), was: was}
+	if was.Streams > 0 {
+		l.pace = foundPace(was.Streams, leastStreams, most)
+	}
+	return l
+}
+
+// past is what the link is like now, for the next process; ok is false where
+// too little is known.
+func (l *link) past() (p past, ok bool) {
+	usual, ok := l.usual()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return past{Streams: l.pace.found(), First: usual.first.Seconds(), Rate: usual.rate}, ok && l.pace.noes == 0
+}
+
+// ranges is how ranges are, as far as requests are planned by it: before enough
+// have gone, as they were in an earlier process.
+func (l *link) ranges() (first time.Duration, rate float64, ok bool) {
+	if usual, ok := l.usual(); ok {
+		return usual.first, usual.rate, true
+	}
+	return time.Duration(l.was.First * float64(time.Second)), l.was.Rate, l.was.Streams > 0
 }
 
 // Ranges in flight to begin with, and at least.

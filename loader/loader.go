@@ -82,6 +82,9 @@ type Options struct {
 	DigestLast bool
 	// Retry bounds what is done about a source that fails for a while.
 	Retry Retry
+	// Links is the file that keeps what was found out about the links to sources
+	// from one process to the next; "" keeps it as long as the loader.
+	Links string
 	// Neighbours may be nil: then every byte comes from the source.
 	Neighbours Neighbours
 }
@@ -104,6 +107,7 @@ type Loader struct {
 	o      Options
 	pieces *pieces
 	sums   sums
+	habits habits
 
 	counts counters
 
@@ -126,7 +130,7 @@ func New(o Options) *Loader {
 	o.Retry.Base = or(o.Retry.Base, 200*time.Millisecond)
 	o.Retry.Max = or(o.Retry.Max, 15*time.Second)
 	o.Retry.Idle = or(o.Retry.Idle, 20*time.Second)
-	return &Loader{o: o, pieces: newPieces(max(o.Parallel, maxStreams)+extra+peerLanes, pieceSize), links: make(map[string]*link), flights: make(map[string]*flight), told: make(map[string]string)}
+	return &Loader{o: o, pieces: newPieces(max(o.Parallel, maxStreams)+extra+peerLanes, pieceSize), habits: habits{file: o.Links, now: time.Now}, links: make(map[string]*link), flights: make(map[string]*flight), told: make(map[string]string)}
 }
 
 // What all stagings together hold in memory: a piece for each of this many
@@ -136,13 +140,20 @@ const (
 	pieceSize  = 1 << 20
 )
 
+// hostOf is whoever serves a location.
+func hostOf(location string) string {
+	scheme, rest, ok := strings.Cut(location, "://")
+	if !ok {
+		return location
+	}
+	name, _, _ := strings.Cut(rest, "/")
+	return scheme + "://" + name
+}
+
 // link is the way to a location, by whoever serves it.
 func (l *Loader) link(location string) *link {
-	host := location
-	if scheme, rest, ok := strings.Cut(location, "://"); ok {
-		name, _, _ := strings.Cut(rest, "/")
-		host = scheme + "://" + name
-	}
+	host := hostOf(location)
+	was, _ := l.habits.get(host)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := l.links[host]
@@ -150,7 +161,7 @@ func (l *Loader) link(location string) *link {
 		if len(l.links) >= maxLinks {
 			clear(l.links)
 		}
-		k = newLink(l.o.Parallel)
+		k = newLink(l.o.Parallel, was)
 		l.links[host] = k
 	}
 	return k

@@ -57,6 +57,22 @@ func newPace(start, least, most int) pace {
 	return pace{min: least, max: most, limit: max(least, min(start, most)), skip: 1}
 }
 
+// foundPace begins with what was found before, and looks at it for a while before
+// it tries another.
+func foundPace(start, least, most int) pace {
+	p := newPace(start, least, most)
+	p.state = resting
+	return p
+}
+
+// found is the number to begin with next time.
+func (p *pace) found() int {
+	if p.state == growing || p.base.streams == 0 {
+		return p.limit
+	}
+	return p.base.streams
+}
+
 // step takes one look into account.
 func (p *pace) step(m measure) {
 	if m.throttled {
@@ -83,8 +99,11 @@ func (p *pace) step(m measure) {
 	now := level{p.limit, m.rate}
 	if p.base.streams == 0 {
 		p.base = now
-		if p.state == growing {
+		switch {
+		case p.state == growing:
 			p.try(p.limit * 2)
+		case p.until.IsZero():
+			p.rest(m.at, restMin)
 		}
 		return
 	}

@@ -35,7 +35,7 @@ func TestPause(t *testing.T) {
 
 func TestLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLink(2)
+		l := newLink(2, past{})
 		for range 2 {
 			if err := l.acquire(t.Context(), Low, false); err != nil {
 				t.Fatal(err)
@@ -84,7 +84,7 @@ func TestLink(t *testing.T) {
 // A source that asks to be left alone is, by everybody, and by fewer after it.
 func TestLinkThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLink(64)
+		l := newLink(64, past{})
 		begun := time.Now()
 		l.look(begun)
 		for range 3 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -141,7 +142,12 @@ func shaped(seed uint64, size int) *far {
 // had landed.
 func bringFar(t *testing.T, s *far) (time.Duration, loader.Stats) {
 	t.Helper()
-	l := loader.New(loader.Options{Store: open(t, store.Options{Dir: t.TempDir()}), Sources: map[string]loader.Source{"far": s}, Block: 8 << 20 / scale})
+	return bringFarWith(t, s, "")
+}
+
+func bringFarWith(t *testing.T, s *far, links string) (time.Duration, loader.Stats) {
+	t.Helper()
+	l := loader.New(loader.Options{Links: links, Store: open(t, store.Options{Dir: t.TempDir()}), Sources: map[string]loader.Source{"far": s}, Block: 8 << 20 / scale})
 	defer l.Close()
 	begun := time.Now()
 	st, err := l.Stage(t.Context(), "far://account/weights", loader.StageOptions{})
@@ -164,6 +170,40 @@ func bringFar(t *testing.T, s *far) (time.Duration, loader.Stats) {
 		t.Errorf("%d bytes that are not those of the source, %v", len(got), err)
 	}
 	return took, l.Stats()
+}
+
+// A process that has what an earlier one found out about a link begins with it,
+// and loses little where that is not so any more.
+func TestLinkIsRemembered(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(s *far)
+		gains  float64 // of the link, at least, over one that knows nothing
+	}{
+		{"as it was", func(*far) {}, 0.05},
+		{"a tenth as fast now", func(s *far) { s.all /= 10; s.each /= 10 }, -0.05},
+		{"one connection fills it now", func(s *far) { s.each = s.all }, -0.05},
+		{"far away now", func(s *far) { s.first = 200 * time.Millisecond }, -0.05},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				links := filepath.Join(t.TempDir(), "links.json")
+				bring := func(change func(*far), links string) float64 {
+					s := shaped(1, 16<<20) // as 2 GiB
+					change(s)
+					took, _ := bringFarWith(t, s, links)
+					return float64(len(s.body)) / s.all / took.Seconds()
+				}
+				bring(func(*far) {}, links)
+				fresh, known := bring(tc.change, ""), bring(tc.change, links)
+				t.Logf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
+				if known < fresh+tc.gains {
+					t.Errorf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
+				}
+			})
+		})
+	}
 }
 
 func TestLinkIsFilled(t *testing.T) {

@@ -103,7 +103,7 @@ func Open(c Config) (*Node, error) {
 		Environ: c.Environ, Quiet: func() bool { return n.Agent.Quiet() }, Log: c.Log,
 	})
 	n.ledger = NewLedger(facts, st, c.GPUs, c.GPUMemory)
-	o := loader.Options{Store: st, Sources: from, Log: c.Log}
+	o := loader.Options{Store: st, Sources: from, Links: linksOf(c.Data), Log: c.Log}
 	var peerURL string
 	if p := c.Peering; p != nil {
 		peerURL, n.others, n.lends = p.URL, newOthers(p.Nodes), p.Listener

@@ -33,13 +33,16 @@ func OpenShelf(data string, budget functions.Bytes, log *slog.Logger) (*Shelf, e
 		return nil, storeError(err)
 	}
 	from, end := sources()
-	l := loader.New(loader.Options{Store: st, Sources: from, Log: log})
+	l := loader.New(loader.Options{Store: st, Sources: from, Links: linksOf(data), Log: log})
 	seen := newHubView(data, st, from, log)
 	return &Shelf{store: st, loader: l, end: func() { l.Close(); seen.sync(); end() }}, nil
 }
 
 // Close ends what is under way; what has arrived stays for the next.
 func (s *Shelf) Close() { s.end() }
+
+// linksOf is where a data folder keeps what was found out about links to sources.
+func linksOf(data string) string { return filepath.Join(data, "store", "links.json") }
 
 func openStore(data string, budget functions.Bytes, log *slog.Logger) (*store.Store, error) {
 	return store.Open(store.Options{Dir: filepath.Join(data, "store"), Budget: int64(budget), KeepFree: keepFree, Log: log})
