@@ -3,6 +3,7 @@ package steer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -66,7 +67,17 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 		hb.GPUs = n.hb.GPUs
 	}
 	n.change = hb.Change
-	n.set(b, now)
+	was := n.hb
+	changed := n.set(b, now)
+	if n.Tiers == nil || !sameShelf(&was, hb) {
+		if tiers := bytesAt(hb); n.Tiers == nil || !maps.Equal(tiers, n.Tiers) {
+			s.shelved(n, tiers)
+			changed = true
+		}
+	}
+	if changed {
+		s.plan.Node(n.Node)
+	}
 	s.obeys(n, hb.Epoch)
 	n.beats++
 	strangers := 0
@@ -186,6 +197,7 @@ func (s *Steer) outrank(n *node, stale bool, why string) {
 		return
 	}
 	n.stale, n.Avoid = stale, 0
+	defer s.plan.Node(n.Node)
 	if stale {
 		n.Avoid = math.MaxInt64
 		s.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -103,6 +105,56 @@ func (p *play) turn() {
 		n := p.next
 		p.after(next, func() { p.rang = p.rang || p.next == n })
 	}
+	p.consistent()
+}
+
+// consistent checks that the core was told of everything: of whom no news are
+// left to tell, it knows what there is to know.
+func (p *play) consistent() {
+	s := p.s
+	for _, f := range s.list {
+		l := p.desk.lane(f.Name)
+		if f.stirred || l.changed || l.removed || s.superseded || f.Gone {
+			continue
+		}
+		is := &fn{Function: f.Function, model: f.model, reps: f.reps, recipe: f.recipe, history: f.history}
+		is.Replicas = nil
+		is.sync(p.desk.InFlightOf)
+		is.Active, is.Queued = 0, l.queued
+		for _, n := range l.active {
+			is.Active += n
+		}
+		is.Lease = max(f.retry, f.held)
+		if f.once {
+			is.Lease = always
+		}
+		if f.Sleeps {
+			is.bedtime(s.atHand(f))
+		}
+		if len(is.Replicas) == 0 {
+			is.Replicas = f.Replicas[:0]
+		}
+		if !reflect.DeepEqual(is.Function, f.Function) {
+			p.t.Fatalf("%.3f: the core was not told of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function, is.Function)
+		}
+		if c := f.cold; c != nil && !c.over != s.starting.has(f) {
+			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.over, s.starting.has(f))
+		}
+	}
+	copies := map[string]int{}
+	for _, n := range s.sched.Nodes {
+		for source := range n.Cached {
+			copies[source]++
+		}
+		for _, r := range s.nodes[n.ID].reps {
+			if s.reps[r.id] != r {
+				p.t.Fatalf("%s is still on %s", r.id, n.ID)
+			}
+		}
+	}
+	if !maps.Equal(copies, s.copies) {
+		p.t.Fatalf("copies of sources: %v, counted %v", copies, s.copies)
+	}
 }
 
 // pass lets time go by.
@@ -176,6 +228,7 @@ type lane struct {
 	ids     []string
 	active  []int
 	changed bool
+	removed bool // what was in flight then is counted no more, as with the true one
 }
 
 func (d *desk) lane(n functions.Name) *lane {
@@ -236,6 +289,9 @@ func (d *desk) done(name string) {
 
 func (d *desk) ask(name string, n int) string {
 	l := d.lane(fname(name))
+	if l.pic.Name.Name == "" {
+		return "" // no such model
+	}
 	l.failed = ""
 	if l.queued == 0 {
 		l.since = d.p.at
@@ -260,19 +316,23 @@ func (d *desk) leave(name string) {
 func (d *desk) Remove(names ...functions.Name) {
 	for _, n := range names {
 		l := d.lane(n)
-		l.pic, l.queued, l.changed = route.Function{}, 0, true
+		l.pic, l.queued, l.changed, l.removed = route.Function{}, 0, true, true
 	}
 }
 
 func (d *desk) Demand(all bool, yield func(Demand) bool) {
 	for _, l := range d.list {
+		if !l.changed && !all {
+			continue
+		}
 		x := Demand{Name: l.name, Queued: l.queued, Oldest: l.since, LastEnd: l.last}
 		for _, a := range l.active {
 			x.Active += a
 		}
-		if (x.Active+x.Queued > 0 || !x.LastEnd.IsZero()) && !yield(x) {
+		if (l.changed || x.Active+x.Queued > 0) && !yield(x) {
 			return
 		}
+		l.changed = false
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/schedule"
-	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
 // Sleeper is a Node whose replicas can sleep. Sleep sends one to sleep, or with
@@ -162,11 +161,6 @@ func (r *rep) asleep() bool {
 
 // bedtime says what schedule must know to send replicas of f to sleep.
 func (f *fn) bedtime(atHand bool) {
-	if f.model == nil || !engine.Sleeps(f.model.Spec) {
-		f.Sleeps = false
-		return
-	}
-	f.Sleeps = true
 	f.Asleep = 0
 	if n := f.Resources.GPUs; n > 0 {
 		// Its weights go to host memory: as large as the checkpoint, and never

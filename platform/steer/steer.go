@@ -78,6 +78,10 @@ type Options struct {
 	Now   func() time.Time           // nil: time.Now
 	NewID func(prefix string) string // a new DNS label that begins as prefix does; nil: random
 
+	// Progress is how often the picture of a cold start under way is drawn anew.
+	// 0: 500 ms; negative: only when its state changes.
+	Progress time.Duration
+
 	// Do carries out a command to a node: it returns at once, and f is called
 	// later, with a context that ends within limit. nil: a goroutine each, at most
 	// 64 at a time.
@@ -101,14 +105,16 @@ type Steer struct {
 	log     *slog.Logger
 	clock   func() time.Time
 	newID   func(prefix string) string
-	carry   func(limit time.Duration, f func(context.Context)) // nil: goroutines
-	bell    func()
-	began   time.Time // Instants count from here
-	doing   sync.WaitGroup
-	lanes   chan struct{} // bounds commands under way
-	lost    []string      // URLs of agents given up, to be cut once that is published
-	events  events
-	counts  counts
+
+	progress time.Duration
+	carry    func(limit time.Duration, f func(context.Context)) // nil: goroutines
+	bell     func()
+	began    time.Time // Instants count from here
+	doing    sync.WaitGroup
+	lanes    chan struct{} // bounds commands under way
+	lost     []string      // URLs of agents given up, to be cut once that is published
+	events   events
+	counts   counts
 
 	rung chan struct{} // of Run, where it is the one to be woken
 
@@ -211,11 +217,14 @@ func New(o Options) *Steer {
 	if s.newID == nil {
 		s.newID = randomID
 	}
+	if s.progress = o.Progress; s.progress == 0 {
+		s.progress = progressFor
+	}
 	if s.bell == nil {
 		s.bell = s.wakeRun
 	}
 	s.began = s.clock().Add(-time.Millisecond) // Instant 0 means never
-	s.world = newWorld()
+	s.world = newWorld(s.policy)
 	return s
 }
 

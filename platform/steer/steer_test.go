@@ -87,10 +87,8 @@ func (d *door) Demand(all bool, yield func(Demand) bool) {
 				x.Active += a
 			}
 		}
-		if x.Active+x.Queued > 0 || !x.LastEnd.IsZero() {
-			if !yield(x) {
-				return
-			}
+		if !yield(x) { // what has not changed may be told again
+			return
 		}
 	}
 }

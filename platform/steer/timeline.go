@@ -50,6 +50,7 @@ func (s *Steer) begin(f *fn, id string, at time.Time) *cold {
 	}}
 	s.colds.add(c)
 	f.cold = c
+	s.starting.add(f)
 	return c
 }
 
@@ -77,6 +78,9 @@ func (s *Steer) finish(c *cold, st functions.State, cause string) {
 	}
 	t := s.timeline(c)
 	c.over = true
+	if c.fn.cold == c {
+		s.starting.drop(c.fn)
+	}
 	t.State, t.Error = st, cause
 	t.Progress = functions.Progress{State: st, Percent: t.Progress.Percent, Bytes: t.Progress.Bytes, Total: t.Progress.Total, ETA: -1}
 	if st == functions.Ready {

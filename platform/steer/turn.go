@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -67,6 +69,7 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 	s.again.each(func(r *rep) {
 		if now >= r.again || s.reps[r.id] != r {
 			r.unloading, r.calledOff = false, false
+			s.stir(r.fn)
 			s.again.drop(r)
 		}
 	})
@@ -93,18 +96,23 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 		s.onWake(x.key, x.val, now)
 	}
 	s.ahead(ctx)
-	s.demand(now)
+	all := s.ticked == 0 || now-s.ticked >= tick*9/10 // a tick that comes a little early is one
+	if all {
+		s.ticked = now
+	}
+	s.demand(now, all)
 	for _, x := range in.nudges.list {
-		if f := s.fns[x.key]; f != nil && f.Active+f.Queued == 0 {
+		if f := s.fns[x.key]; f != nil && f.Active+f.Queued == 0 && f.retry != 0 {
 			f.retry = 0
+			s.stir(f)
 		}
 	}
-	next := s.decide(ctx, now)
-	if now-s.showed >= progressFor {
+	next := s.decide(ctx, now, all)
+	if s.progress > 0 && now-s.showed >= s.progress {
 		s.showed = now
-		for _, f := range s.list {
-			if f.cold != nil && !f.cold.over {
-				s.soil(f)
+		for _, f := range s.starting.list {
+			if f.cold.rep != nil {
+				s.redraw(f)
 			}
 		}
 	}
@@ -134,8 +142,23 @@ func (s *Steer) advance() schedule.Instant {
 	return s.last
 }
 
-// soil notes that the picture of f has changed.
+// stir notes that there is news of f for the core.
+func (s *Steer) stir(f *fn) {
+	if !f.stirred {
+		f.stirred = true
+		s.stirred = append(s.stirred, f)
+	}
+}
+
+// soil notes that f has changed: for the core and for the data path.
 func (s *Steer) soil(f *fn) {
+	s.stir(f)
+	s.redraw(f)
+}
+
+// redraw notes that the picture of f has changed, and nothing of it that matters
+// to the core.
+func (s *Steer) redraw(f *fn) {
 	if !f.soiled {
 		f.soiled = true
 		s.dirty = append(s.dirty, f)
@@ -213,7 +236,7 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		was := f.recipe
 		f.set(m, s.machine)
 		if was != f.recipe {
-			f.failures, f.deaths, f.refused, f.failure, f.RetryAt, f.blocked = 0, 0, 0, nil, 0, nil
+			f.failures, f.deaths, f.refused, f.failure, f.RetryAt = 0, 0, 0, nil, 0
 			f.history.forget()
 		}
 		s.soil(f)
@@ -224,6 +247,8 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		}
 		f.Gone = true
 		f.retry, f.held, f.once = 0, 0, false
+		f.Active, f.Queued, f.Oldest = 0, 0, 0
+		s.stir(f)
 		s.path.Remove(f.Name)
 		s.event("removed", f.Name, "", "", "", "")
 	}
@@ -231,21 +256,17 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 	for _, t := range s.catalog.Teams() {
 		s.sched.Teams[t.Metadata.Name] = schedule.Team{TeamGPUs: t.Spec.GPUs}
 	}
+	s.plan.Teams(s.sched.Teams)
 }
 
-// bury drops functions that left the catalogue once nothing of them runs.
-func (s *Steer) bury() {
-	gone := false
-	for _, f := range s.list {
-		if f.Gone && len(f.reps) == 0 {
-			s.finish(f.cold, functions.Unloaded, "removed")
-			delete(s.fns, f.Name)
-			s.busy.drop(f)
-			gone = true
-		}
-	}
-	if !gone {
-		return
+// bury forgets functions that have left the catalogue and of which nothing runs.
+func (s *Steer) bury(dead []*fn) {
+	for _, f := range dead {
+		s.finish(f.cold, functions.Unloaded, "removed")
+		s.busy.drop(f)
+		s.starting.drop(f)
+		s.plan.Drop(f.Name)
+		delete(s.fns, f.Name)
 	}
 	s.list = slices.DeleteFunc(s.list, func(f *fn) bool { return s.fns[f.Name] != f })
 	s.sched.Functions = s.sched.Functions[:0]
@@ -257,8 +278,11 @@ func (s *Steer) bury() {
 // update takes the status of a replica in.
 func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, now schedule.Instant) {
 	f, before := r.fn, r.status.State
-	if !slices.Equal(r.status.Adapters, st.Adapters) {
-		s.soil(f)
+	if !slices.Equal(r.status.Adapters, st.Adapters) || r.status.Endpoint != st.Endpoint {
+		s.redraw(f)
+	}
+	if weighty(&r.status) != weighty(&st) || r.calledOff {
+		s.stir(f)
 	}
 	r.status, r.seen = st, true
 	if r.accepted == 0 {
@@ -300,9 +324,22 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 	default:
 		r.readyAt = 0
 	}
-	if before != st.State || r.cold != nil && !r.cold.over {
+	if before != st.State {
 		s.soil(f)
+	} else if r.cold != nil && !r.cold.over && s.progress > 0 {
+		s.redraw(f)
 	}
+}
+
+// weights are what the core sees of a status.
+type weights struct {
+	spawned bool
+	level   int
+	total   functions.Bytes
+}
+
+func weighty(st *functions.ReplicaStatus) weights {
+	return weights{spawned(*st), st.SleepLevel, st.TotalBytes}
 }
 
 // enlist enters a new replica in the books.
@@ -419,6 +456,7 @@ func (s *Steer) onLoaded(ctx context.Context, id string, o outcome, now schedule
 	s.event("load_refused", r.fn.Name, r.id, r.node, "", o.err.Error())
 	if n != nil {
 		n.Avoid = now + nodePause
+		s.plan.Node(n.Node)
 		if s.heeded(r, o); !n.stale {
 			// The load may have arrived though its answer did not.
 			s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
@@ -463,6 +501,7 @@ func (s *Steer) stopAll(name functions.Name, now schedule.Instant) {
 		return
 	}
 	f.retry, f.held, f.once = 0, 0, false
+	s.stir(f)
 	for _, r := range f.reps {
 		if !r.stopping {
 			s.stop(r, f.Drain, "asked", "", now)
@@ -492,6 +531,7 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 		forget()
 		return
 	}
+	s.stir(f)
 	if w.held > 0 {
 		f.held = max(f.held, s.instant(w.at)+w.held)
 	}
@@ -523,84 +563,140 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 	s.soil(f)
 }
 
-// demand reads what is asked of each function.
-func (s *Steer) demand(now schedule.Instant) {
-	s.path.Demand(true, func(d Demand) bool {
+// demand reads what is asked of the functions of which that has changed; with all
+// it makes sure of the others, and lets the windows of those that are busy move on.
+func (s *Steer) demand(now schedule.Instant, all bool) {
+	s.path.Demand(all, func(d Demand) bool {
 		f := s.fns[d.Name.Base()]
-		if f == nil {
+		if f == nil || f.Gone {
 			return true
 		}
-		if f.turn != s.turns {
-			f.turn = s.turns
-			f.Active, f.Queued, f.Oldest = 0, 0, 0
-			s.busy.add(f)
-		}
-		f.Active += d.Active
-		f.Queued += d.Queued
-		if d.Queued > 0 {
-			if o := s.instant(d.Oldest); o > 0 && (f.Oldest == 0 || o < f.Oldest) {
-				f.Oldest = o
-			}
+		f.turn = s.turns
+		f.Active, f.Queued, f.Oldest = d.Active, d.Queued, 0
+		if d.Queued > 0 && !d.Oldest.IsZero() {
+			f.Oldest = min(s.instant(d.Oldest), now)
 		}
 		f.LastEnd = max(f.LastEnd, min(s.instant(d.LastEnd), now))
+		if s.weigh(f, now) {
+			s.busy.add(f)
+		}
+		s.stir(f)
 		return true
 	})
+	if !all {
+		return
+	}
 	s.busy.each(func(f *fn) {
-		if f.turn != s.turns {
+		if f.turn != s.turns && f.Active+f.Queued > 0 {
 			if f.Active > 0 {
 				f.LastEnd = max(f.LastEnd, now)
 			}
 			f.Active, f.Queued, f.Oldest = 0, 0, 0
+			s.stir(f)
 		}
+		needed, desired := f.Needed, f.Desired
 		if !s.weigh(f, now) {
 			s.busy.drop(f)
+		}
+		if needed != f.Needed || desired != f.Desired {
+			s.stir(f)
 		}
 	})
 }
 
-// decide asks the core and does what it says.
-func (s *Steer) decide(ctx context.Context, now schedule.Instant) time.Duration {
-	for _, f := range s.list {
-		f.Lease = max(f.retry, f.held)
-		if f.once {
-			f.Lease = max(f.Lease, now+2*tick)
-		}
-		if len(f.reps) > 0 || len(f.Replicas) > 0 {
-			f.sync(s.path.InFlightOf)
-			f.bedtime(s.atHand(f))
-		}
-	}
+// always is longer than anything lasts, and can be added to.
+const always = schedule.Instant(math.MaxInt64 / 4)
+
+// decide tells the core the news, asks it, and does what it says. What it costs
+// is what has changed, not what there is.
+func (s *Steer) decide(ctx context.Context, now schedule.Instant, all bool) time.Duration {
 	if s.superseded {
 		return 0
 	}
 	s.silence(now)
-	plan := s.policy.Decide(s.sched, now)
+	news := s.stirred
+	s.stirred, s.settling = s.settling[:0], nil
+	var dead []*fn
+	for _, f := range news {
+		f.stirred = false
+		if f.Gone && len(f.reps) == 0 {
+			dead = append(dead, f)
+			continue
+		}
+		f.Lease = max(f.retry, f.held)
+		if f.once {
+			f.Lease = always
+		}
+		f.sync(s.path.InFlightOf)
+		if f.Sleeps {
+			f.bedtime(s.atHand(f))
+		}
+		s.plan.Touch(&f.Function)
+	}
+	if len(dead) > 0 {
+		s.bury(dead)
+	}
+	plan := s.plan.Plan(now)
 	for i := range plan.Actions {
 		s.act(ctx, &plan.Actions[i], now)
 	}
-	for _, f := range s.list {
-		v, ok := plan.Blocked[f.Name]
-		ok = ok && now > startGrace // agents that were there before have not all been heard
-		switch {
-		case !ok && f.blocked == nil:
-		case !ok:
-			f.blocked = nil
-			s.soil(f)
-		case f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message:
-			f.blocked = &route.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA}
-			s.soil(f)
-			s.event("blocked", f.Name, "", "", v.Code, v.Message)
+	if now > startGrace { // before it, agents that were there have not all been heard
+		turned := plan.Turned
+		if !s.graced {
+			s.graced = true
+			turned = slices.SortedFunc(maps.Keys(plan.Blocked), func(a, b functions.Name) int {
+				return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.Name, b.Name))
+			})
 		}
-		if c := f.cold; c != nil && !c.over && !slices.ContainsFunc(f.reps, func(r *rep) bool { return !r.asleep() }) && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
-			s.finish(c, functions.Unloaded, "called_off")
-			s.soil(f)
+		for _, name := range turned {
+			if f := s.fns[name]; f != nil {
+				v, ok := plan.Blocked[name]
+				s.verdict(f, v, ok)
+			}
 		}
 	}
-	s.bury()
+	for _, f := range news {
+		s.forgo(f, now)
+	}
+	if all {
+		s.starting.each(func(f *fn) { s.forgo(f, now) })
+	}
+	clear(news)
+	s.settling = news[:0]
 	if plan.Next == 0 {
 		return 0
 	}
 	return max(plan.Next-now, time.Millisecond)
+}
+
+// verdict takes in that f cannot be placed, or that nothing stands in its way any
+// more.
+func (s *Steer) verdict(f *fn, v schedule.Verdict, blocked bool) {
+	switch {
+	case !blocked && f.blocked == nil:
+	case !blocked:
+		f.blocked = nil
+		s.redraw(f)
+	default:
+		news := f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message
+		if !news && f.blocked.ETA == v.ETA {
+			return
+		}
+		f.blocked = &route.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA}
+		s.redraw(f)
+		if news {
+			s.event("blocked", f.Name, "", "", v.Code, v.Message)
+		}
+	}
+}
+
+// forgo ends a cold start that nobody wants any more and that has come to nothing.
+func (s *Steer) forgo(f *fn, now schedule.Instant) {
+	if c := f.cold; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
+		!slices.ContainsFunc(f.reps, func(r *rep) bool { return !r.asleep() }) {
+		s.finish(c, functions.Unloaded, "called_off")
+		s.redraw(f)
+	}
 }
 
 func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instant) {
@@ -637,6 +733,11 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 			s.lost = append(s.lost, n.hb.URL)
 		}
 		s.sched.Nodes = slices.DeleteFunc(s.sched.Nodes, func(x *schedule.Node) bool { return x == n.Node })
+		s.plan.DropNode(a.Node)
+		s.shelved(n, nil)
+		if s.superseded {
+			s.rank()
+		}
 		s.event("node_lost", functions.Name{}, "", a.Node, a.Reason, "")
 		for _, r := range n.reps {
 			s.gone(r, "node_lost")
@@ -663,7 +764,7 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 	}
 	c.decided, c.rep, c.Node = now, r, n.id
 	c.Tier = functions.TierRemote
-	if t, ok := n.source[f.Source]; ok {
+	if t, ok := n.Tiers[f.Source]; ok {
 		c.Tier = t
 	} else if f.Machine != "" && f.Machine == n.Machine || f.Source == "" || n.Cached[f.Source] {
 		c.Tier = functions.TierNVMe

@@ -12,16 +12,19 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
 // world is the loop's: everything it knows.
 type world struct {
-	sched   schedule.World
+	sched   schedule.World // as the core knows it
+	plan    *schedule.Planner
 	fns     map[functions.Name]*fn
 	list    []*fn // of sched.Functions, in the same order
 	nodes   map[string]*node
 	reps    map[string]*rep
 	orphans map[string]schedule.Instant // unknown replicas, since when
+	stirred []*fn                       // of which there is news for the core
 	dirty   []*fn                       // pictures that changed
 	busy    crowd[*fn]                  // functions that had demand in the last turn
 	drains  crowd[*rep]
@@ -29,20 +32,27 @@ type world struct {
 	wanted  crowd[functions.Name] // adapters to be loaded ahead
 	sinks   crowd[*rep]           // to be sent to sleep
 	rising  crowd[*rep]           // told to wake
-	colds   coldStarts
+
+	settling []*fn          // memory of stirred, used again
+	starting crowd[*fn]     // a cold start of it is under way
+	copies   map[string]int // nodes that have a source's bytes
+	colds    coldStarts
 
 	last   schedule.Instant // of the last turn
+	ticked schedule.Instant // of the last turn that looked at everybody who is busy
 	turns  uint64
 	showed schedule.Instant // progress was published
 	silent schedule.Instant // when a node may be lost, at the earliest
 	shrunk schedule.Instant // since when the catalogue looks suspiciously small
 	loaded bool             // the catalogue was read once
+	graced bool             // agents that were there before have had their time to be heard
 
 	superseded bool // a newer server commands the agents
 }
 
-func newWorld() world {
+func newWorld(p schedule.Policy) world {
 	return world{
+		plan: p.Planner(), copies: map[string]int{},
 		fns: map[functions.Name]*fn{}, nodes: map[string]*node{}, reps: map[string]*rep{},
 		orphans: map[string]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
 	}
@@ -67,19 +77,19 @@ type fn struct {
 	held     schedule.Instant // lease somebody took
 	once     bool             // somebody wants it READY once, waiting or not
 	soiled   bool             // its picture is to be published
+	stirred  bool             // the core is to be told of it
 }
 
 // node is an agent in the loop.
 type node struct {
 	*schedule.Node
-	id     string
-	to     Node
-	hb     functions.Heartbeat
-	at     time.Time
-	stale  bool // it refuses us: a newer server has spoken
-	source map[string]functions.Tier
-	reps   []*rep // that are, or are to be, on it
-	beats  uint64 // taken in
+	id    string
+	to    Node
+	hb    functions.Heartbeat
+	at    time.Time
+	stale bool   // it refuses us: a newer server has spoken
+	reps  []*rep // that are, or are to be, on it
+	beats uint64 // taken in
 
 	life    string // of the agent, and the number of the last heartbeat of it
 	seq     uint64
@@ -158,6 +168,7 @@ func (f *fn) set(m *functions.Model, machine string) {
 	f.Name = m.FullName()
 	f.Resources, f.Scale, f.Drain = m.Spec.Resources, m.Spec.Scale, m.Spec.Deadlines.Drain.Std()
 	f.Source = location(m.Spec.Source, m.Dir)
+	f.Sleeps = engine.Sleeps(m.Spec)
 	f.Machine = ""
 	if isLocal(m.Spec.Source) {
 		f.Machine = machine
@@ -197,32 +208,82 @@ func spawned(st functions.ReplicaStatus) bool {
 	return false
 }
 
-func (n *node) set(b beat, now schedule.Instant) {
-	hb := b.hb
-	n.to, n.hb, n.at = b.node, hb, b.at
-	n.Seen = now
-	n.Machine, n.Borrows = hb.Machine, hb.Borrows
-	n.Memory = hb.Memory.Total
-	if n.Memory == 0 {
-		n.Memory = math.MaxInt64 / 4 // it does not say: not ours to limit
+// set takes a heartbeat in. It reports whether anything of it matters to the core.
+func (n *node) set(b beat, now schedule.Instant) (changed bool) {
+	hb := &b.hb
+	n.to, n.at, n.Seen = b.node, b.at, now
+	note(&changed, &n.Machine, hb.Machine)
+	note(&changed, &n.Borrows, hb.Borrows)
+	memory := hb.Memory.Total
+	if memory == 0 {
+		memory = math.MaxInt64 / 4 // it does not say: not ours to limit
 	}
 	for _, w := range hb.Warm {
 		if w.Kept {
-			n.Memory = max(n.Memory-w.Memory, 0)
+			memory = max(memory-w.Memory, 0)
 		}
 	}
-	n.GPUs = n.GPUs[:0]
-	for _, g := range hb.GPUs {
-		n.GPUs = append(n.GPUs, schedule.GPU{Index: g.Index, Memory: g.MemoryTotal, Sick: g.Health != "" && g.Health != "ok"})
+	note(&changed, &n.Memory, memory)
+	same := len(n.GPUs) == len(hb.GPUs)
+	for i := 0; same && i < len(hb.GPUs); i++ {
+		same = n.GPUs[i] == gpu(hb.GPUs[i])
 	}
-	n.Cached, n.source = map[string]bool{}, map[string]functions.Tier{}
+	if !same {
+		gpus := make([]schedule.GPU, 0, len(hb.GPUs))
+		for _, g := range hb.GPUs {
+			gpus = append(gpus, gpu(g))
+		}
+		n.GPUs, changed = gpus, true
+	}
+	n.hb = *hb
+	return changed
+}
+
+func gpu(g functions.GPU) schedule.GPU {
+	return schedule.GPU{Index: g.Index, Memory: g.MemoryTotal, Sick: sick(g)}
+}
+
+// note writes v down where it was not known.
+func note[T comparable](changed *bool, to *T, v T) {
+	if *to != v {
+		*to, *changed = v, true
+	}
+}
+
+// bytesAt is which sources' bytes are on the node that says this, and how near.
+func bytesAt(hb *functions.Heartbeat) map[string]functions.Tier {
+	out := make(map[string]functions.Tier, len(hb.Cached))
 	for _, c := range hb.Cached {
-		n.Cached[c.Source], n.source[c.Source] = true, c.Tier
+		out[c.Source] = c.Tier
 	}
 	for i := range hb.Models {
 		if m := &hb.Models[i]; m.Spec != nil && m.State == functions.Ready {
-			n.Cached[location(m.Spec.Source, "")] = true
+			if at := location(m.Spec.Source, ""); out[at] == "" {
+				out[at] = functions.TierNVMe
+			}
 		}
+	}
+	return out
+}
+
+// sameShelf reports whether two heartbeats of a node say the same of its bytes.
+func sameShelf(a, b *functions.Heartbeat) bool {
+	return slices.Equal(a.Cached, b.Cached) && slices.EqualFunc(a.Models, b.Models, func(x, y functions.ReplicaStatus) bool {
+		return x.ID == y.ID && (x.State == functions.Ready) == (y.State == functions.Ready)
+	})
+}
+
+// shelved takes in which sources' bytes are on a node.
+func (s *Steer) shelved(n *node, now map[string]functions.Tier) {
+	for source := range n.Tiers {
+		if s.copies[source]--; s.copies[source] <= 0 {
+			delete(s.copies, source)
+		}
+	}
+	n.Tiers, n.Cached = now, make(map[string]bool, len(now))
+	for source := range now {
+		n.Cached[source] = true
+		s.copies[source]++
 	}
 }
 
@@ -294,12 +355,7 @@ func (s *Steer) atHand(f *fn) bool {
 	if f.Machine != "" || f.Source == "" {
 		return true
 	}
-	for _, n := range s.sched.Nodes {
-		if n.Cached[f.Source] {
-			return true
-		}
-	}
-	return false
+	return s.copies[f.Source] > 0
 }
 
 func order(st functions.State) int {
