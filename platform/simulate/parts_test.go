@@ -1,0 +1,163 @@
+package simulate
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+type noted struct {
+	got *[]int
+	n   int
+	gen uint32
+}
+
+func (n *noted) act(uint8)   { *n.got = append(*n.got, n.n) }
+func (n *noted) age() uint32 { return n.gen }
+
+// Events come in the order of their times, and of those of one time in the order
+// in which they were set.
+func TestClock(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var c clock
+	type due struct {
+		at time.Duration
+		n  int
+	}
+	var want []due
+	var got []int
+	for i := range 5000 {
+		at := time.Duration(rng.IntN(300))
+		want = append(want, due{at, i})
+		c.set(at, &noted{got: &got, n: i}, 0, 0)
+		if i%3 == 2 { // some are taken out in between
+			e := c.pop()
+			c.now = e.at
+			e.who.act(0)
+			k := slices.IndexFunc(want, func(d due) bool { return d.n == got[len(got)-1] })
+			for _, d := range want {
+				if d.at < want[k].at || d.at == want[k].at && d.n < want[k].n {
+					t.Fatalf("%v came before %v", want[k], d)
+				}
+			}
+			want = slices.Delete(want, k, k+1)
+			c.now = 0
+		}
+	}
+	got = nil
+	slices.SortStableFunc(want, func(a, b due) int { return int(a.at - b.at) })
+	for i := range want {
+		e := c.pop()
+		e.who.act(0)
+		if got[i] != want[i].n {
+			t.Fatalf("event %d is %d, want %d", i, got[i], want[i].n)
+		}
+	}
+	if _, ok := c.next(); ok {
+		t.Error("something is left")
+	}
+}
+
+// Quantiles are off by less than one in a hundred.
+func TestHistogram(t *testing.T) {
+	for i := range 40 * fine {
+		if m := middle(i); bucket(m) != i {
+			t.Fatalf("the middle of bucket %d is %v, which is in %d", i, m, bucket(m))
+		}
+	}
+	rng := rand.New(rand.NewPCG(2, 2))
+	var h histogram
+	var all []time.Duration
+	for range 20000 {
+		d := time.Duration(math.Exp(rng.Float64()*20)) * time.Microsecond // 1 µs to 8 min
+		h.add(d)
+		all = append(all, d)
+	}
+	slices.Sort(all)
+	for _, q := range []float64{0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1} {
+		want := all[max(int(math.Ceil(q*float64(len(all))))-1, 0)]
+		got := h.quantile(q)
+		if d := math.Abs(float64(got - want)); d > 0.01*float64(want) && d > 1000 {
+			t.Errorf("quantile %v is %v, want %v", q, got, want)
+		}
+	}
+	if h.max != all[len(all)-1] {
+		t.Error("the largest is lost")
+	}
+	if (&histogram{}).quantile(0.5) != 0 {
+		t.Error("nothing has a quantile")
+	}
+}
+
+// Flows share what they go through; nobody gets more than a pipe gives, and all
+// bytes come.
+func TestFlows(t *testing.T) {
+	st := &State{}
+	a, b, all := &pipe{rate: 100}, &pipe{rate: 100}, &pipe{rate: 150}
+	ends := map[string]time.Duration{}
+	put := func(name string, bytes float64, pipes ...*pipe) *flow {
+		return st.flow(bytes, func() { ends[name] = st.clock.now }, pipes...)
+	}
+	put("a1", 100, a, all)
+	put("a2", 50, a, all)
+	put("b", 100, b, all)
+	gone := put("gone", 1000, b, all)
+	st.clock.set(time.Second, deed(func() {
+		if left := gone.stop(); math.Abs(left-(1000-37.5)) > 1e-6 {
+			t.Errorf("%v of 1000 are left", left)
+		}
+	}), 0, 0)
+	st.clock.set(time.Second, deed(func() {
+		b.rate = 10
+		st.reflow([]*pipe{b})
+	}), 0, 0)
+	for st.one(time.Hour) {
+	}
+	// Four share 150: 37.5 each. After a second three do: 50 each, but b's own
+	// pipe has become narrow. a2 is through at 1.25 s, then a1 has 75 of 150, and
+	// is through at 1.25+(100-37.5-12.5)/75.
+	for name, want := range map[string]float64{"a2": 1.25, "a1": 1.25 + 50.0/75, "b": 1 + 62.5/10} {
+		if got := ends[name].Seconds(); math.Abs(got-want) > 1e-3 {
+			t.Errorf("%s ends at %v s, want %v", name, got, want)
+		}
+	}
+	if len(a.flows)+len(b.flows)+len(all.flows) != 0 {
+		t.Error("flows are left in pipes")
+	}
+}
+
+func TestShelf(t *testing.T) {
+	s := shelf{budget: 100, books: map[string]*book{}}
+	put := func(name string, n functions.Bytes) *book {
+		b := s.reserve(name, n)
+		if b != nil {
+			b.bytes = b.total
+		}
+		return b
+	}
+	x, y := put("x", 40), put("y", 40)
+	if z := put("z", 40); z != nil {
+		t.Fatal("both are in use, and there was room for a third")
+	}
+	x.pins, y.pins = 0, 0
+	s.use(x)
+	if put("z", 40) == nil || s.books["y"] != nil || s.books["x"] == nil {
+		t.Fatal("the least recently used does not make way")
+	}
+	if s.used != 80 || len(s.cached()) != 2 || put("w", 101) != nil || s.used > 100 {
+		t.Fatalf("%d bytes used, %v", s.used, s.cached())
+	}
+	x = put("x", 40)
+	x.memory = true
+	if c := s.cached(); c[len(c)-1].Tier != functions.TierDRAM {
+		t.Fatal(c)
+	}
+	s.squeeze(39)
+	if x.memory {
+		t.Fatal("what does not fit into host memory is there")
+	}
+}

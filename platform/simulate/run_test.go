@@ -1,0 +1,286 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/platform/simulate/trace"
+)
+
+// at is a trace of one model: a request at each of the times.
+func at(m *functions.Model, times ...time.Duration) trace.Requests {
+	return func(yield func(trace.Request, error) bool) {
+		for _, d := range times {
+			if !yield(trace.Request{At: d, Function: m.FullName(), Input: 800, Output: 60}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// exact is an engine whose times do not scatter.
+func exact() *fleet.Fleet {
+	f := hosts(1, 1)
+	f.Engine = fleet.Engine{
+		Spawn: functions.Duration(10 * time.Second), Warmup: functions.Duration(2 * time.Second), Rise: functions.Duration(time.Second),
+		Prefill: 8000, Decode: 60,
+	}
+	return f
+}
+
+// A start is max(bytes, engine) + load + warm-up, never their sum, and each
+// further one finds the bytes nearer.
+func TestStart(t *testing.T) {
+	m := model("m", func(s *functions.ModelSpec) { s.Scale.Idle = functions.Duration(time.Minute) })
+	const token, prompt = 1.0 / 60, 0.1
+	for _, c := range []struct {
+		size             functions.Bytes
+		first, disk, mem float64 // seconds to the first token
+	}{
+		// 4 GiB come in 2 s beside the engine's 10 s; 40 GiB in 20 s.
+		{4 << 30, 0.2 + 10 + 0.8 + 2, 0, 0.02 + 10 + 0.2 + 2},
+		{40 << 30, 0.2 + 20 + 8 + 2, 0, 0.02 + 10 + 2 + 2},
+	} {
+		r := run(t, Config{
+			Fleet: exact(), Functions: []*functions.Model{m}, Sizes: map[functions.Name]functions.Bytes{m.FullName(): c.size},
+			Requests: at(m, time.Second, 5*time.Minute), Seed: 1,
+		})
+		for _, x := range []struct {
+			what      string
+			got, want float64
+		}{{"first", r.TTFTCold.Max, c.first}, {"from memory", r.TTFTCold.P50, c.mem}} {
+			if x.want += token + prompt; x.got < x.want*0.98 || x.got > x.want*1.05+0.2 {
+				t.Errorf("%s of %v: %v s, want about %v", x.what, c.size, x.got, x.want)
+			}
+		}
+		if r.Cold != 2 || r.Starts != 2 || r.Answered != 2 {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestSleeper(t *testing.T) {
+	sleeps := func(name string) *functions.Model {
+		return model(name, func(s *functions.ModelSpec) {
+			s.Args = []string{"--enable-sleep-mode"}
+			s.Scale.Idle = functions.Duration(time.Minute)
+		})
+	}
+	m := sleeps("m")
+	r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, time.Second, 150*time.Second), Seed: 1})
+	if r.Rises != 1 || r.Starts != 2 || r.TTFTCold.P50 > 8 {
+		t.Errorf("idle it sleeps, and rises with a copy: %s", show(r))
+	}
+}
+
+func TestPatience(t *testing.T) {
+	m := model("m")
+	req := func(patience time.Duration) trace.Requests {
+		return func(yield func(trace.Request, error) bool) {
+			yield(trace.Request{At: time.Second, Function: m.FullName(), Patience: patience}, nil)
+		}
+	}
+	c := Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: req(3 * time.Second)}
+	if r := run(t, c); r.Left != 1 || r.Answered != 0 {
+		t.Errorf("a client left: %s", show(r))
+	}
+	c.Requests = req(5 * time.Minute)
+	if r := run(t, c); r.Answered != 1 {
+		t.Errorf("it had the time: %s", show(r))
+	}
+	c.Requests, c.Patience = req(0), activator.Patience{Wait: 3 * time.Second}
+	if r := run(t, c); r.Refused["model_loading"] != 1 {
+		t.Errorf("it said how long it waits: %s", show(r))
+	}
+}
+
+func TestBounds(t *testing.T) {
+	m := model("m", func(s *functions.ModelSpec) { s.Queue.Requests = 3 })
+	times := make([]time.Duration, 10)
+	for i := range times {
+		times[i] = time.Second + time.Duration(i)
+	}
+	if r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, times...)}); r.Refused["queue_full"] != 7 || r.Answered != 3 {
+		t.Errorf("three may wait: %s", show(r))
+	}
+	m = model("m", func(s *functions.ModelSpec) { s.Queue.Wait = functions.Duration(5 * time.Second) })
+	if r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, times...)}); r.Refused["model_loading"] != 10 {
+		t.Errorf("nobody waits for longer than 5 s: %s", show(r))
+	}
+}
+
+// An engine works at as many as its target says; the others stand in its line.
+func TestEngine(t *testing.T) {
+	m := model("m", func(s *functions.ModelSpec) { s.Scale.Target, s.Scale.Min = 2, 1 })
+	times := make([]time.Duration, 5)
+	for i := range times {
+		times[i] = 5*time.Minute + time.Duration(i)
+	}
+	// A request takes 1.1 s: two at once, two in the engine's line, and one at the
+	// gate.
+	r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, times...)})
+	if r.TTFT.P50 < 1.1 || r.TTFT.P50 > 1.3 || r.TTFT.Max < 2.2 || r.TTFT.Max > 2.5 || r.Cold != 0 || r.Wait.Max < 1 {
+		t.Errorf("%s", show(r))
+	}
+}
+
+func TestImpossible(t *testing.T) {
+	small := model("small")
+	wide := model("wide", func(s *functions.ModelSpec) { s.Resources.GPUs = 9 })
+	large := model("large", func(s *functions.ModelSpec) { s.Resources.GPUMemory = 200 << 30 })
+	r := run(t, Config{Fleet: hosts(2, 8), Functions: []*functions.Model{wide, small, large}, Requests: func(yield func(trace.Request, error) bool) {
+		for i, n := range []string{"small", "wide", "large", "nobody"} {
+			if !yield(trace.Request{At: time.Duration(i), Function: functions.Name{Team: "default", Name: n}}, nil) {
+				return
+			}
+		}
+	}})
+	if len(r.Impossible) != 2 || r.Impossible[0].Name != "default/large" || r.Impossible[1].Name != "default/wide" || r.Skipped != 2 {
+		t.Errorf("%+v", r.Impossible)
+	}
+	if r.Requests != 2 || r.Answered != 1 || r.Refused["model_not_found"] != 1 {
+		t.Errorf("the rest does not run: %s", show(r))
+	}
+}
+
+func TestBadRuns(t *testing.T) {
+	m := model("m")
+	good := Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, 1)}
+	for name, edit := range map[string]func(*Config){
+		"no fleet":  func(c *Config) { c.Fleet = nil },
+		"no GPUs":   func(c *Config) { c.Fleet = &fleet.Fleet{} },
+		"no trace":  func(c *Config) { c.Requests = nil },
+		"goes back": func(c *Config) { c.Requests = at(m, 2*time.Second, time.Second) },
+		"breaks off": func(c *Config) {
+			c.Requests = func(yield func(trace.Request, error) bool) { yield(trace.Request{}, errors.New("line 7")) }
+		},
+		"stopped": func(c *Config) { c.Step = func(*State) error { return errors.New("enough") } },
+	} {
+		c := good
+		edit(&c)
+		if _, err := Run(t.Context(), c); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ms := models(4)
+	if _, err := Run(ctx, Config{Fleet: hosts(1, 2), Functions: ms, Requests: poisson(ms, 100000, time.Hour, 1)}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// Whatever breaks, every request has one end.
+func TestFaults(t *testing.T) {
+	ms := models(6, func(s *functions.ModelSpec) { s.Scale.Max = 2 })
+	for seed := range uint64(12) {
+		ends := map[uint64]int{}
+		c := Config{Fleet: hosts(3, 2), Functions: ms, Requests: poisson(ms, 2000, time.Hour, seed), Seed: seed, Begin: func(st *State) {
+			st.Fated = func(f Fate) { ends[f.ID]++ }
+			at := func(minutes float64, f func()) { st.At(time.Duration(minutes*float64(time.Minute)), f) }
+			at(5, func() { st.Kill("node-1") })
+			at(8, func() { st.Return("node-1") })
+			at(12, func() { st.Partition("node-2") })
+			at(13, func() { st.Return("node-2") })
+			at(16, func() { st.Slow("node-3", 20) })
+			at(20, func() { st.Slow("node-3", 1) })
+			at(22, func() { st.FailStarts(ms[1].FullName(), "out of memory") })
+			at(24, func() { st.FailStarts(ms[1].FullName(), "") })
+			at(26, func() { st.Replace(3 * time.Second) })
+			at(30, func() { st.Restart() })
+			at(34, func() { st.Stall(20 * time.Second) })
+			at(36, func() { st.Jump(time.Hour) })
+			at(38, func() { st.Jump(-2 * time.Hour) })
+			at(40, func() { st.Sicken("node-1", 0, true) })
+			at(43, func() { st.Sicken("node-1", 0, false) })
+			each := func(f func(string) bool) func() {
+				return func() {
+					for _, r := range st.Loop().Replicas() {
+						f(r.ID)
+					}
+				}
+			}
+			at(45, each(func(id string) bool { return st.Crash(id, "CUDA error") }))
+			at(48, each(st.Hang))
+			at(52, func() {
+				st.Heard = func(string) []time.Duration { return []time.Duration{0, 3 * time.Second} }
+				st.Late = func() time.Duration { return 2 * time.Second }
+				n := 0
+				st.Unanswered = func() bool { n++; return n%3 == 0 }
+			})
+			at(56, func() { st.Heard, st.Late, st.Unanswered = nil, nil, nil })
+		}}
+		r := run(t, c)
+		if r.Unfinished != 0 {
+			t.Errorf("seed %d: %d requests have no end", seed, r.Unfinished)
+		}
+		for id, n := range ends {
+			if n != 1 {
+				t.Errorf("seed %d: request %d has %d ends", seed, id, n)
+			}
+		}
+		if int64(len(ends)) != r.Requests || r.Answered < r.Requests/2 {
+			t.Errorf("seed %d: %d ends of %d requests, %d answered: %v", seed, len(ends), r.Requests, r.Answered, r.Refused)
+		}
+		if seed == 0 {
+			if again := run(t, c); show(again) != show(r) {
+				t.Errorf("the same run gave %s after %s", show(again), show(r))
+			}
+		}
+	}
+}
+
+// What the views tell adds up.
+func TestViews(t *testing.T) {
+	ms := models(6)
+	st, err := Open(Config{Fleet: hosts(2, 2), Functions: ms, Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := range poisson(ms, 300, 10*time.Minute, 3) {
+		if err := st.Pass(t.Context(), r.At-st.Now()); err != nil {
+			t.Fatal(err)
+		}
+		st.Ask(r)
+		under, waits := 0, 0
+		for q := range st.Requests {
+			under++
+			if q.Waits {
+				waits++
+			}
+		}
+		active, queued := 0, 0
+		for f := range st.Functions {
+			active += f.Active
+			queued += f.Queued
+		}
+		if under != active+queued || waits != queued {
+			t.Fatalf("%d requests, %d of them wait; gates know of %d and %d", under, waits, active+queued, queued)
+		}
+		inFlight := 0
+		for _, id := range st.Nodes() {
+			n, _ := st.Node(id)
+			taken := make([]float64, len(n.Taken))
+			for _, r := range n.Replicas {
+				inFlight += r.InFlight
+				if r.Share > 0 {
+					for _, g := range r.GPUs {
+						taken[g]++
+					}
+				}
+			}
+			if !slices.Equal(taken, n.Taken) || slices.Max(taken) > 1 || n.Memory.Used > n.Memory.Total || n.Store.Used > n.Store.Bytes {
+				t.Fatalf("%s: %+v", id, n)
+			}
+		}
+		if inFlight != active {
+			t.Fatalf("engines have %d requests, gates let %d through", inFlight, active)
+		}
+	}
+}
