@@ -330,6 +330,9 @@ func (c *Planner) gather() {
 	for _, e := range c.touched {
 		add(e)
 	}
+	if len(c.open) > 0 {
+		c.help++ // what they were told and is not repeated leaves a team with more than it seemed to keep
+	}
 	for _, e := range c.open {
 		e.open = false
 		add(e)

@@ -21,7 +21,7 @@ type twin struct {
 }
 
 func newTwin(y *toy) *twin {
-	return &twin{toy: y, c: DefaultPolicy.Planner(), fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
+	return &twin{toy: y, c: y.policy.Planner(), fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
 }
 
 func copyOf(f *Function) Function {
@@ -74,7 +74,7 @@ func (w *twin) tell() {
 func (w *twin) plan(log *[]string) Plan {
 	w.t.Helper()
 	w.tell()
-	got, want := w.c.Plan(w.now), Decide(w.w, w.now)
+	got, want := w.c.Plan(w.now), w.policy.Decide(w.w, w.now)
 	if len(got.Actions)+len(want.Actions) > 0 && !reflect.DeepEqual(got.Actions, want.Actions) {
 		w.fail("the planner says\n%s\nfrom scratch it is\n%s\nworld\n%s\nlast\n%v", show(got), show(want), w.picture(), *log)
 	}

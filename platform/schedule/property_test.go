@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -19,6 +20,8 @@ type toy struct {
 	now  Instant
 	next int
 	seed uint64
+
+	policy Policy // each seed has its own eviction
 
 	loads map[*Function]*Load
 
@@ -48,7 +51,8 @@ func (y *toy) drop(f *Function, id string) {
 }
 
 func newToy(t *testing.T, seed uint64) *toy {
-	y := &toy{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*Load{}}
+	y := &toy{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*Load{}}
+	y.policy.Eviction = Eviction(seed % uint64(len(evictions)))
 	for i := range 1 + y.rnd.IntN(3) {
 		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
 		for g := range y.rnd.IntN(5) {
@@ -67,6 +71,7 @@ func newToy(t *testing.T, seed uint64) *toy {
 			f.Resources.GPUMemory = functions.Bytes(1+y.rnd.IntN(50)) * gib
 		}
 		f.Resources.Memory = functions.Bytes(y.rnd.IntN(8)) * gib
+		f.Expect.Tier = map[functions.Tier]time.Duration{functions.TierNVMe: time.Duration(1+y.rnd.IntN(60)) * time.Second}
 		f.Scale.Max = 1 + y.rnd.IntN(3)
 		f.Scale.Min = y.rnd.IntN(8) / 7
 		f.Scale.Target = 1 + y.rnd.IntN(4)
@@ -265,6 +270,16 @@ func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
 }
 
 func (y *toy) live() {
+	if y.rnd.IntN(4) == 0 { // the accounts of the teams
+		teams := map[string]Team{}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			t := y.w.Teams[name]
+			t.Used = max(0, t.Used*0.9+float64(y.rnd.IntN(40)))
+			t.Hosted = max(0, t.Hosted*0.9+float64(y.rnd.IntN(20)))
+			teams[name] = t
+		}
+		y.w.Teams = teams
+	}
 	for _, n := range y.w.Nodes {
 		if y.rnd.IntN(40) > 0 {
 			n.Seen = y.now
@@ -308,6 +323,10 @@ func (y *toy) live() {
 		}
 		if y.rnd.IntN(10) == 0 {
 			f.Queued += y.rnd.IntN(5)
+			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(y.now-f.UsesAt)/float64(UsesDecay))+1, y.now, y.now+time.Duration(y.rnd.IntN(200))*time.Second
+		}
+		if y.rnd.IntN(40) == 0 {
+			f.Stay = y.now + time.Duration(y.rnd.IntN(60))*time.Second
 		}
 		if y.rnd.IntN(20) == 0 {
 			f.Queued = 0 // all leave
@@ -340,7 +359,7 @@ func TestInvariants(t *testing.T) {
 		for range 200 {
 			y.now += time.Duration(y.rnd.IntN(4000)) * time.Millisecond
 			y.live()
-			p := Decide(y.w, y.now)
+			p := y.policy.Decide(y.w, y.now)
 			y.act(p)
 			y.check()
 			// Again with nothing having happened: it comes to rest.
@@ -349,7 +368,7 @@ func TestInvariants(t *testing.T) {
 				if rounds > 20 {
 					y.fail("not settled: %s", show(p))
 				}
-				p = Decide(y.w, y.now)
+				p = y.policy.Decide(y.w, y.now)
 				y.act(p)
 				y.check()
 			}
@@ -375,7 +394,7 @@ func TestNobodyStarves(t *testing.T) {
 	served := map[string]int{}
 	for range 200 {
 		y.now += 600 * time.Millisecond
-		y.act(Decide(y.w, y.now))
+		y.act(y.policy.Decide(y.w, y.now))
 		y.check()
 		for _, f := range y.w.Functions {
 			for i := len(f.Replicas) - 1; i >= 0; i-- {
