@@ -397,9 +397,7 @@ func runGateway(ctx context.Context, args []string, stdout, stderr io.Writer) (e
 	nginx := f.String("nginx", "", "nginx to measure (found on PATH)")
 	router := f.String("vllm-router", "", "vllm-router to measure (found on PATH)")
 	thaw := f.String("thaw", "", "thaw to measure (this program)")
-	out := f.String("out", "bench-results", "folder for the report")
-	asJSON := f.Bool("json", false, "print the result as JSON instead of tables")
-	strict := f.Bool("strict", false, "exit with 1 when a goal is missed")
+	told := reportFlags(f)
 	if err := parse(f, args); err != nil {
 		return err
 	}
@@ -445,28 +443,7 @@ func runGateway(ctx context.Context, args []string, stdout, stderr io.Writer) (e
 	if r, err = gateway.Run(ctx, o, r); err != nil {
 		return err
 	}
-	if err := r.Write(*out); err != nil {
-		return err
-	}
-	if *asJSON {
-		return show(stdout, true, r)
-	}
-	for _, p := range r.Tables() {
-		fmt.Fprintf(stdout, "%s\n\n", p.Heading)
-		if err := p.Table.Text(stdout); err != nil {
-			return err
-		}
-		fmt.Fprintln(stdout)
-	}
-	fmt.Fprintf(stderr, "wrote %s\n", filepath.Join(*out, "gateway.{json,md}"))
-	if *strict {
-		for _, g := range r.Goals {
-			if !g.Met {
-				return fmt.Errorf("goal missed: %s is %s, want %s", g.What, g.Got, g.Want)
-			}
-		}
-	}
-	return nil
+	return told.tell("gateway", r, r.Goals, stdout, stderr)
 }
 
 func runEngine(ctx context.Context, args []string, _, stderr io.Writer) error {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -22,7 +21,8 @@ and loader.md. Needs Linux, and room for two downloads in --dir.
 Parts (--only): unshaped  a server that is as quick as it goes
                 md5       the same where the source keeps an MD5 of the whole
                 shaped    a server shaped like an account: a rate per connection,
-                          a delay to the first byte, stragglers
+                          a delay to the first byte, stragglers; from there
+                          for the first time, and not
                 stormy    that, with storms of 503
                 memory    the highest memory at 1 and 4 GiB (--big: 16 GiB too)
                 resume    kill -9 in the middle, begun again
@@ -50,9 +50,7 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	curl := f.String("curl", "", "curl to measure (found on PATH)")
 	aria2 := f.String("aria2c", "", "aria2c to measure (found on PATH)")
 	thaw := f.String("thaw", "", "thaw to measure (this program)")
-	out := f.String("out", "bench-results", "folder for the report")
-	asJSON := f.Bool("json", false, "print the result as JSON instead of tables")
-	strict := f.Bool("strict", false, "exit with 1 when a goal is missed")
+	told := reportFlags(f)
 	if err := parse(f, args); err != nil {
 		return err
 	}
@@ -120,28 +118,7 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	if r, err = loader.Run(ctx, o, r); err != nil {
 		return err
 	}
-	if err := r.Write(*out); err != nil {
-		return err
-	}
-	if *asJSON {
-		return show(stdout, true, r)
-	}
-	for _, p := range r.Tables() {
-		fmt.Fprintf(stdout, "%s\n\n", p.Heading)
-		if err := p.Table.Text(stdout); err != nil {
-			return err
-		}
-		fmt.Fprintln(stdout)
-	}
-	fmt.Fprintf(stderr, "wrote %s\n", filepath.Join(*out, "loader.{json,md}"))
-	if *strict {
-		for _, g := range r.Goals {
-			if !g.Met {
-				return fmt.Errorf("goal missed: %s is %s, want %s", g.What, g.Got, g.Want)
-			}
-		}
-	}
-	return nil
+	return told.tell("loader", r, r.Goals, stdout, stderr)
 }
 
 // inMemory is a folder of a file system that is in memory; "" where there is
@@ -202,6 +179,7 @@ func runDownload(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	f.StringVar(&d.Folder, "folder", "", "another folder of the container than that of --size")
 	f.StringVar(&d.Listen, "listen", "", "address to lend to other nodes on; then it stays until it is told to end")
 	peers := f.String("peers", "", "addresses of other nodes, with commas between")
+	f.StringVar(&d.Links, "links", "", "file that keeps what was found out about the link; none when not given")
 	f.StringVar(&d.Profile, "profile", "", "write a processor profile into this file")
 	if err := parse(f, args); err != nil {
 		return err

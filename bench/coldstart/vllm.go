@@ -75,14 +75,6 @@ type Shared struct {
 	Ratio  float64 `json:"ratio"`
 }
 
-// Goal is a number to reach and what was reached.
-type Goal struct {
-	What string `json:"what"`
-	Want string `json:"want"`
-	Got  string `json:"got"`
-	Met  bool   `json:"met"`
-}
-
 // EngineResult is the document of `thaw bench coldstart --engine vllm`.
 type EngineResult struct {
 	report.Provenance
@@ -91,7 +83,7 @@ type EngineResult struct {
 	Ways    []Way          `json:"ways"`
 	Adds    report.Summary `json:"thaw_adds"` // seconds: a warm start through thaw, less the fork alone in the same round
 	Memory  *Shared        `json:"memory,omitempty"`
-	Goals   []Goal         `json:"goals"`
+	Goals   report.Goals   `json:"goals"`
 	Takes   []Take         `json:"takes"`
 }
 
@@ -548,8 +540,8 @@ func (r *EngineResult) reduce() {
 		adds = append(adds, through[i]-alone[i])
 	}
 	r.Adds = report.Summarize(adds)
-	goal := func(met bool, what, want, got string) { r.Goals = append(r.Goals, Goal{what, want, got, met}) }
 	r.Goals = nil
+	goal := r.Goals.Add
 	goal(r.Ways[2].Ratio <= 0.10, "zero to first token, warm interpreter, against vllm serve by hand (p50)", "at most 0.10x", fmt.Sprintf("%.3fx", r.Ways[2].Ratio))
 	goal(r.Ways[1].Ratio <= 1.02, "the same without a warm interpreter", "at most 1.02x", fmt.Sprintf("%.3fx", r.Ways[1].Ratio))
 	// A difference of two starts says nothing where starts differ by more.
@@ -578,15 +570,7 @@ func (r EngineResult) Table() *report.Table {
 
 // Judged is the goals as a table.
 func (r EngineResult) Judged() *report.Table {
-	t := &report.Table{Head: []string{"goal", "want", "got", "met"}}
-	for _, g := range r.Goals {
-		met := "yes"
-		if !g.Met {
-			met = "NO"
-		}
-		t.Add(g.What, g.Want, g.Got, met)
-	}
-	return t
+	return r.Goals.Table()
 }
 
 // Parts is where the time of the median start of a way went, as thaw tells it.

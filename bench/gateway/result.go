@@ -1,9 +1,7 @@
 package gateway
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/thaw-dev/thaw/bench/report"
 )
@@ -48,24 +46,16 @@ type ZeroToOne struct {
 	Added float64        `json:"added_seconds"` // difference of the medians
 }
 
-// Goal is a number to reach and what was reached.
-type Goal struct {
-	What string `json:"what"`
-	Want string `json:"want"`
-	Got  string `json:"got"`
-	Met  bool   `json:"met"`
-}
-
 // Result is the bench's document. Parts that were not asked for are nil.
 type Result struct {
 	report.Provenance
-	Engine    string     `json:"engine"`
-	Missing   []string   `json:"peers_not_found,omitempty"`
-	CPU       []Cost     `json:"cpu,omitempty"`
-	Held      []Held     `json:"held,omitempty"`
-	Release   *Release   `json:"release,omitempty"`
-	ZeroToOne *ZeroToOne `json:"zero_to_one,omitempty"`
-	Goals     []Goal     `json:"goals"`
+	Engine    string       `json:"engine"`
+	Missing   []string     `json:"peers_not_found,omitempty"`
+	CPU       []Cost       `json:"cpu,omitempty"`
+	Held      []Held       `json:"held,omitempty"`
+	Release   *Release     `json:"release,omitempty"`
+	ZeroToOne *ZeroToOne   `json:"zero_to_one,omitempty"`
+	Goals     report.Goals `json:"goals"`
 }
 
 // ratios fills in each gateway's ratio to nginx under the same load.
@@ -85,9 +75,9 @@ func ratios(costs []Cost) {
 }
 
 // judge compares with the numbers to reach.
-func judge(r Result) []Goal {
-	var goals []Goal
-	add := func(met bool, what, want, got string) { goals = append(goals, Goal{what, want, got, met}) }
+func judge(r Result) report.Goals {
+	var goals report.Goals
+	add := goals.Add
 	for _, c := range r.CPU {
 		if c.Gateway == Thaw && c.Ratio > 0 {
 			add(c.Ratio <= 1.5, "CPU per request, "+c.Load, "at most 1.5x nginx", fmt.Sprintf("%.2fx", c.Ratio))
@@ -106,15 +96,8 @@ func judge(r Result) []Goal {
 }
 
 // Tables are what people read, each under its heading.
-func (r Result) Tables() []struct {
-	Heading string
-	Table   *report.Table
-} {
-	type part = struct {
-		Heading string
-		Table   *report.Table
-	}
-	var out []part
+func (r Result) Tables() []report.Part {
+	var out []report.Part
 	if len(r.CPU) > 0 {
 		t := &report.Table{Head: []string{"load", "gateway", "CPU µs a request, median", "lowest", "highest", "ratio to nginx", "answers checked", "wrong"}}
 		for _, c := range r.CPU {
@@ -124,7 +107,7 @@ func (r Result) Tables() []struct {
 			}
 			t.Add(c.Load, c.Gateway, fmt.Sprintf("%.1f", c.Median), fmt.Sprintf("%.1f", report.Quantile(c.Micros, 0)), fmt.Sprintf("%.1f", report.Quantile(c.Micros, 1)), ratio, c.Checked, c.Wrong)
 		}
-		out = append(out, part{"CPU of the gateway's processes", t})
+		out = append(out, report.Part{Heading: "CPU of the gateway's processes", Table: t})
 	}
 	if len(r.Held) > 0 {
 		t := &report.Table{Head: []string{"held requests", "count", "memory each", "resident before", "with all held", "all noticed to have left after"}}
@@ -136,7 +119,7 @@ func (r Result) Tables() []struct {
 			mib := func(b int64) string { return fmt.Sprintf("%.1f MiB", float64(b)/(1<<20)) }
 			t.Add(kind, h.Requests, fmt.Sprintf("%.1f KiB", h.PerRequest/1024), mib(h.Before), mib(h.After), report.Millis(h.Left))
 		}
-		out = append(out, part{"Memory of held requests", t})
+		out = append(out, report.Part{Heading: "Memory of held requests", Table: t})
 	}
 	summary := func(t *report.Table, what string, s report.Summary) {
 		t.Add(what, s.N, report.Millis(s.P50), report.Millis(s.P90), report.Millis(s.P99), report.Millis(s.Max))
@@ -148,43 +131,21 @@ func (r Result) Tables() []struct {
 		if x.Waiters > 0 {
 			summary(t, fmt.Sprintf("last of %d waiters, %d at once", x.Waiters, heldTarget), x.Last)
 		}
-		out = append(out, part{"From the engine's readiness (its own clock) to held requests arriving", t})
+		out = append(out, report.Part{Heading: "From the engine's readiness (its own clock) to held requests arriving", Table: t})
 	}
 	if x := r.ZeroToOne; x != nil {
 		t := &report.Table{Head: head}
 		summary(t, "request to answer, from zero replicas", x.Total)
 		summary(t, "the engine alone, exec to answer", x.Own)
-		out = append(out, part{"A local 0→1 of an engine that is up at once", t})
+		out = append(out, report.Part{Heading: "A local 0→1 of an engine that is up at once", Table: t})
 	}
-	if len(r.Goals) > 0 {
-		t := &report.Table{Head: []string{"goal", "want", "got", "met"}}
-		for _, g := range r.Goals {
-			met := "yes"
-			if !g.Met {
-				met = "NO"
-			}
-			t.Add(g.What, g.Want, g.Got, met)
-		}
-		out = append(out, part{"Goals", t})
-	}
-	return out
+	return append(out, r.Goals.Parts()...)
 }
 
 // Markdown is the report as a page.
 func (r Result) Markdown() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# What a request through thaw costs\n\n`%s`, commit %s, %s\n\n%s. Engine: %s. Interleaved rounds, medians; every answer compared byte for byte with what the engine sent.\n",
-		r.Command, r.Commit, r.At.Format("2006-01-02 15:04 UTC"), r.Machine, r.Engine)
-	if len(r.Missing) > 0 {
-		fmt.Fprintf(&b, "\nNot found on this machine, so not measured: %s.\n", strings.Join(r.Missing, ", "))
-	}
-	for _, p := range r.Tables() {
-		fmt.Fprintf(&b, "\n## %s\n\n%s", p.Heading, p.Table.Markdown())
-	}
-	return b.String()
+	return r.Page("What a request through thaw costs", "Engine: "+r.Engine+". Interleaved rounds, medians; every answer compared byte for byte with what the engine sent.", r.Missing, r.Tables())
 }
 
 // Write writes gateway.json and gateway.md.
-func (r Result) Write(dir string) error {
-	return errors.Join(report.WriteJSON(dir, "gateway.json", r), report.WriteFile(dir, "gateway.md", []byte(r.Markdown())))
-}
+func (r Result) Write(dir string) error { return report.Write(dir, "gateway", r, r.Markdown()) }

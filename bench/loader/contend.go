@@ -35,6 +35,9 @@ const (
 	Link         = "link"           // received and dropped
 	LinkAndWrite = "link and cache" // received and written into the page cache
 	LinkAndDisk  = "link and disk"  // received and written past it
+
+	// ThawFirst is thaw that has staged nothing from the source before.
+	ThawFirst = "thaw, the first time"
 )
 
 // Download is one download of one contender, in the process that is it.
@@ -47,6 +50,7 @@ type Download struct {
 	Into    string   // a folder: the store of thaw, or where the file goes
 	Listen  string   // thaw lends to others on it, and stays until it is told to end
 	Peers   []string // addresses of other nodes
+	Links   string   // file of what is known about the link; may be empty
 	Profile string   // file for a processor profile; may be empty
 }
 
@@ -130,7 +134,7 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	defer src.Close()
 	// The digest of the whole after the last block, so that its cost can be told
 	// from theirs; a node runs it beside them.
-	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}, DigestLast: d.Listen == ""}
+	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}, DigestLast: d.Listen == "", Links: d.Links}
 	var circle *peer.Circle
 	var ln net.Listener
 	if d.Listen != "" {

@@ -202,7 +202,7 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 		return t, nil
 	}
 	path := filepath.Join(into, weights)
-	if c.name == Thaw { // it says where
+	if c.name == Thaw || c.name == ThawFirst { // it says where
 		lines := strings.Split(p.Tail(), "\n")
 		path = lines[len(lines)-1]
 		var at, disk, used int64
@@ -281,6 +281,11 @@ func (b *bench) compare(ctx context.Context, name string, who []contender, shape
 		return nil, err
 	}
 	defer end2()
+	if name == Shaped {
+		if _, err := b.download(ctx, who[0], server, size, md5); err != nil {
+			return nil, err
+		}
+	}
 	cmp := &Comparison{Name: name, Bytes: size, Shape: shape, Rows: make([]Row, len(who))}
 	for round := range b.Rounds {
 		c, err := b.ceilings(ctx, free, size)
@@ -339,6 +344,12 @@ func (b *bench) shaped(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// A node stages from the same account again and again; what it knows of the
+	// link comes from a download that is not counted.
+	links := filepath.Join(b.Dir, "links.json")
+	who[0] = b.self(Thaw, "--links", links)
+	first := b.self(Thaw)
+	who = slices.Insert(who, 1, contender{ThawFirst, first.argv})
 	c, err := b.compare(ctx, Shaped, who, Account, int64(b.Shaped), false)
 	if err == nil {
 		b.result.Comparisons = append(b.result.Comparisons, c)

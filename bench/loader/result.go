@@ -1,9 +1,7 @@
 package loader
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
@@ -114,14 +112,6 @@ func ratio(n int, f func(i int) float64) float64 {
 	return report.Quantile(v, 0.5)
 }
 
-// Goal is a number to reach and what was reached.
-type Goal struct {
-	What string `json:"what"`
-	Want string `json:"want"`
-	Got  string `json:"got"`
-	Met  bool   `json:"met"`
-}
-
 // Result is the bench's document. Parts that were not asked for are left out.
 type Result struct {
 	report.Provenance
@@ -131,7 +121,7 @@ type Result struct {
 	Resumed     *Resumed      `json:"resumed,omitempty"`
 	Peers       *Peers        `json:"peers,omitempty"`
 	Streamed    *Streamed     `json:"streamed,omitempty"`
-	Goals       []Goal        `json:"goals"`
+	Goals       report.Goals  `json:"goals"`
 }
 
 // lower is the least ceiling of link and disk, in one round; the disk counts
@@ -195,9 +185,9 @@ func (c *Comparison) row(name string) *Row {
 }
 
 // judge compares with the numbers to reach.
-func judge(r Result) []Goal {
-	var goals []Goal
-	add := func(met bool, what, want, got string) { goals = append(goals, Goal{what, want, got, met}) }
+func judge(r Result) report.Goals {
+	var goals report.Goals
+	add := goals.Add
 	for _, c := range r.Comparisons {
 		size := functions.Bytes(c.Bytes).Human()
 		switch c.Name {
@@ -233,15 +223,9 @@ func judge(r Result) []Goal {
 	return goals
 }
 
-// Part is one table under its heading.
-type Part struct {
-	Heading string
-	Table   *report.Table
-}
-
 // Tables are what people read.
-func (r Result) Tables() []Part {
-	var out []Part
+func (r Result) Tables() []report.Part {
+	var out []report.Part
 	for _, c := range r.Comparisons {
 		t := &report.Table{Head: []string{"contender", "GB/s", "on the disk", "CPU s/GiB", "peak memory", "thaw: rate", "on the disk", "CPU", "with the digest: rate", "CPU"}}
 		times := func(f float64) string {
@@ -256,7 +240,7 @@ func (r Result) Tables() []Part {
 			}
 			t.Add(x.Contender, fmt.Sprintf("%.2f", x.Rate/1e9), fmt.Sprintf("%.2f", x.OnDisk/1e9), fmt.Sprintf("%.2f", x.CPU), functions.Bytes(x.RSS).Human(), times(x.ThawRate), times(x.ThawOnDisk), times(x.ThawCPU), times(x.ThawWhole), times(x.ThawWholeCPU))
 		}
-		out = append(out, Part{fmt.Sprintf("%s, %s", functions.Bytes(c.Bytes).Human(), c.Name), t})
+		out = append(out, report.Part{Heading: fmt.Sprintf("%s, %s", functions.Bytes(c.Bytes).Human(), c.Name), Table: t})
 		t = &report.Table{Head: []string{"ceiling", "GB/s, median", "lowest", "highest", "CPU s/GiB"}}
 		row := func(name string, f func(Ceilings) float64, cpu string) {
 			var v []float64
@@ -274,14 +258,14 @@ func (r Result) Tables() []Part {
 		row("xxh3, of a core's time", func(x Ceilings) float64 { return x.XXH3 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.XXH3 })))
 		row("sha256, of a core's time", func(x Ceilings) float64 { return x.SHA256 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.SHA256 })))
 		row("MD5, of a core's time", func(x Ceilings) float64 { return x.MD5 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.MD5 })))
-		out = append(out, Part{fmt.Sprintf("Ceilings of the same minutes; thaw reaches %.2f of %.2f GB/s", c.Share, c.Ceiling/1e9), t})
+		out = append(out, report.Part{Heading: fmt.Sprintf("Ceilings of the same minutes; thaw reaches %.2f of %.2f GB/s", c.Share, c.Ceiling/1e9), Table: t})
 	}
 	if len(r.Memory) > 0 {
 		t := &report.Table{Head: []string{"weights", "peak memory of thaw", "GB/s"}}
 		for _, m := range r.Memory {
 			t.Add(functions.Bytes(m.Bytes).Human(), functions.Bytes(m.RSS).Human(), fmt.Sprintf("%.2f", float64(m.Bytes)/m.Seconds/1e9))
 		}
-		out = append(out, Part{"Memory", t})
+		out = append(out, report.Part{Heading: "Memory", Table: t})
 	}
 	if x := r.Resumed; x != nil {
 		t := &report.Table{Head: []string{"kill -9 at 50 %", ""}}
@@ -291,7 +275,7 @@ func (r Result) Tables() []Part {
 		t.Add("read after", functions.Bytes(x.After).Human())
 		t.Add("lost by the kill and read again", fmt.Sprintf("%.2f %%", 100*x.Again))
 		t.Add("read twice by the second itself", fmt.Sprintf("%.2f %%", 100*x.Vain))
-		out = append(out, Part{"Killed and begun again", t})
+		out = append(out, report.Part{Heading: "Killed and begun again", Table: t})
 	}
 	row := func(t *report.Table, what string, v []float64, form string) {
 		t.Add(what, fmt.Sprintf(form, report.Quantile(v, 0.5)), fmt.Sprintf(form, report.Quantile(v, 0)), fmt.Sprintf(form, report.Quantile(v, 1)))
@@ -302,44 +286,22 @@ func (r Result) Tables() []Part {
 		row(t, "first token, bytes here", x.Boot, "%.2f s")
 		row(t, "first token, while they come", x.First, "%.2f s")
 		t.Add("staged first it would be", fmt.Sprintf("%.2f s", ratio(len(x.First), func(i int) float64 { return x.Download[i] + x.Boot[i] })), "", "")
-		out = append(out, Part{"A start while the bytes come", t})
+		out = append(out, report.Part{Heading: "A start while the bytes come", Table: t})
 	}
 	if x := r.Peers; x != nil {
 		t := &report.Table{Head: []string{fmt.Sprintf("%s, one source of %d MB/s", functions.Bytes(x.Bytes).Human(), x.Total/1e6), "median", "lowest", "highest"}}
 		row(t, "one node alone", x.Alone, "%.2f s")
 		row(t, fmt.Sprintf("the last of %d", x.Nodes), x.Last, "%.2f s")
 		row(t, "what the source sent, in models", x.Egress, "%.2f")
-		out = append(out, Part{"Cold nodes and their peers", t})
+		out = append(out, report.Part{Heading: "Cold nodes and their peers", Table: t})
 	}
-	if len(r.Goals) > 0 {
-		t := &report.Table{Head: []string{"goal", "want", "got", "met"}}
-		for _, g := range r.Goals {
-			met := "yes"
-			if !g.Met {
-				met = "NO"
-			}
-			t.Add(g.What, g.Want, g.Got, met)
-		}
-		out = append(out, Part{"Goals", t})
-	}
-	return out
+	return append(out, r.Goals.Parts()...)
 }
 
 // Markdown is the report as a page.
 func (r Result) Markdown() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# How bytes come to the disk\n\n`%s`, commit %s, %s\n\n%s. Server and contenders are processes of their own on this machine; interleaved rounds, medians; every download compared with what the server sent. “On the disk” counts until the bytes would survive a loss of power; the ratios are thaw's to that contender, round by round.\n",
-		r.Command, r.Commit, r.At.Format("2006-01-02 15:04 UTC"), r.Machine)
-	if len(r.Missing) > 0 {
-		fmt.Fprintf(&b, "\nNot found on this machine, so not measured: %s.\n", strings.Join(r.Missing, ", "))
-	}
-	for _, p := range r.Tables() {
-		fmt.Fprintf(&b, "\n## %s\n\n%s", p.Heading, p.Table.Markdown())
-	}
-	return b.String()
+	return r.Page("How bytes come to the disk", "Server and contenders are processes of their own on this machine; interleaved rounds, medians; every download compared with what the server sent. “On the disk” counts until the bytes would survive a loss of power; the ratios are thaw's to that contender, round by round. A shaped source is one that thaw has staged from before, as a node has; what it brings the first time is a row of its own.", r.Missing, r.Tables())
 }
 
 // Write writes loader.json and loader.md.
-func (r Result) Write(dir string) error {
-	return errors.Join(report.WriteJSON(dir, "loader.json", r), report.WriteFile(dir, "loader.md", []byte(r.Markdown())))
-}
+func (r Result) Write(dir string) error { return report.Write(dir, "loader", r, r.Markdown()) }

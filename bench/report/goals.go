@@ -1,0 +1,78 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Goal is a number to reach and what was reached.
+type Goal struct {
+	What string `json:"what"`
+	Want string `json:"want"`
+	Got  string `json:"got"`
+	Met  bool   `json:"met"`
+}
+
+// Goals are a bench's, in the order they are told.
+type Goals []Goal
+
+// Add appends one.
+func (g *Goals) Add(met bool, what, want, got string) { *g = append(*g, Goal{what, want, got, met}) }
+
+// Missed is an error that names the first that was not reached.
+func (g Goals) Missed() error {
+	for _, x := range g {
+		if !x.Met {
+			return fmt.Errorf("goal missed: %s is %s, want %s", x.What, x.Got, x.Want)
+		}
+	}
+	return nil
+}
+
+// Part is one table of a report under its heading.
+type Part struct {
+	Heading string
+	Table   *Table
+}
+
+// Parts is the table of the goals under its heading, or nothing where there are
+// none.
+func (g Goals) Parts() []Part {
+	if len(g) == 0 {
+		return nil
+	}
+	return []Part{{"Goals", g.Table()}}
+}
+
+// Table of the goals.
+func (g Goals) Table() *Table {
+	t := &Table{Head: []string{"goal", "want", "got", "met"}}
+	for _, x := range g {
+		met := "yes"
+		if !x.Met {
+			met = "NO"
+		}
+		t.Add(x.What, x.Want, x.Got, met)
+	}
+	return t
+}
+
+// Page is a report as people read it: title, how it was made, about in a few
+// sentences, what could not be measured, and the tables.
+func (p Provenance) Page(title, about string, missing []string, parts []Part) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n`%s`, commit %s, %s\n\n%s. %s\n", title, p.Command, p.Commit, p.At.Format("2006-01-02 15:04 UTC"), p.Machine, about)
+	if len(missing) > 0 {
+		fmt.Fprintf(&b, "\nNot found on this machine, so not measured: %s.\n", strings.Join(missing, ", "))
+	}
+	for _, x := range parts {
+		fmt.Fprintf(&b, "\n## %s\n\n%s", x.Heading, x.Table.Markdown())
+	}
+	return b.String()
+}
+
+// Write writes a result as NAME.json and its page as NAME.md.
+func Write(dir, name string, result any, page string) error {
+	return errors.Join(WriteJSON(dir, name+".json", result), WriteFile(dir, name+".md", []byte(page)))
+}
