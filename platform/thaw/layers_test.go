@@ -57,6 +57,7 @@ var layers = map[string]int{
 	"platform/simulate/trace": 4,
 	"platform/simulate/fleet": 4,
 	"platform/simulate/study": 6,
+	"platform/simulate/chaos": 6,
 	"platform/agent":          4,
 	"platform/knative":        5,
 	"platform/local":          5,

@@ -1,0 +1,264 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/simulate"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+)
+
+// Report of a scene.
+type Report struct {
+	Broken   error // the first promise that was broken, nil if all were kept
+	At       time.Duration
+	Steps    int
+	Requests int
+	Answered int
+	States   map[uint64]struct{} // distinct ones that were seen, see watch.look
+}
+
+// play is a scene while it is played.
+type play struct {
+	scene *Scene
+	st    *simulate.State
+	rng   *rand.Rand
+	watch *watch
+
+	until struct{ late, doubled, lost, unheard time.Duration }
+	n     struct{ late, lost, unheard int }
+}
+
+// Play runs a scene to its end, or to the first promise that is broken.
+func Play(ctx context.Context, s Scene) (Report, error) {
+	p := &play{scene: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
+	p.watch = newWatch(p)
+	policy := schedule.DefaultPolicy
+	e, err := schedule.ParseEviction(s.Policy)
+	if err != nil {
+		return Report{}, err
+	}
+	policy.Eviction = e
+	f := &fleet.Fleet{Engine: fleet.Engine{
+		Spawn: functions.Duration(3 * time.Second), Warmup: functions.Duration(500 * time.Millisecond),
+		Rise: functions.Duration(200 * time.Millisecond), Spread: 30, Prefill: 8000, Decode: 60,
+	}}
+	for i, h := range s.Hosts {
+		var n fleet.Node
+		n.Default()
+		n.Name, n.GPUs = host(i), h.GPUs
+		n.Memory, n.Store = functions.Bytes(h.Memory)<<30, functions.Bytes(h.Store)<<30
+		f.Nodes = append(f.Nodes, n)
+	}
+	sizes := map[functions.Name]functions.Bytes{}
+	var models []*functions.Model
+	for i := range s.Models {
+		models = append(models, s.model(i))
+		sizes[s.name(i)] = functions.Bytes(s.Models[i].Size) << 30
+	}
+	var teams []*functions.Team
+	for _, t := range s.Teams {
+		teams = append(teams, &functions.Team{Metadata: functions.Metadata{Name: t.Name}, Spec: functions.TeamSpec{
+			GPUs: functions.TeamGPUs{Guaranteed: t.Guaranteed, Max: t.Max},
+		}})
+	}
+	st, err := simulate.Open(simulate.Config{
+		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: s.Seed,
+		Step: func(*simulate.State) error { return p.watch.step() }, Event: p.watch.event,
+	})
+	if err != nil {
+		return Report{}, err
+	}
+	p.st = st
+	st.Fated = p.watch.fated
+	st.Late = func() time.Duration {
+		if st.Now() >= p.until.late {
+			return 0
+		}
+		return time.Duration(p.rng.IntN(p.n.late+1)) * time.Millisecond
+	}
+	st.Heard = func(string) []time.Duration {
+		now := st.Now()
+		if now < p.until.lost && p.rng.IntN(p.n.lost) == 0 {
+			return nil
+		}
+		if now < p.until.doubled {
+			return []time.Duration{0, time.Duration(p.rng.IntN(3000)) * time.Millisecond}
+		}
+		return []time.Duration{0}
+	}
+	st.Unanswered = func() bool { return st.Now() < p.until.unheard && p.rng.IntN(p.n.unheard) == 0 }
+	for i := range s.Deeds {
+		d := s.Deeds[i]
+		st.At(d.At.Std(), func() { p.do(&d) })
+	}
+	// The calm: everything has ended by itself, and each model is asked once more.
+	at := s.Calm.Std() + calm
+	for i, m := range models {
+		if why := p.watch.hopeless(i); why != "" {
+			continue
+		}
+		st.At(at, func() { p.watch.expect(m.FullName()); p.ask(i, 1) })
+		at += 90 * time.Second // a start, a drain and a start again
+	}
+	st.At(s.Calm.Std(), func() { p.mend() })
+	err = st.Pass(ctx, at+5*time.Minute)
+	w := p.watch
+	if err == nil {
+		err = w.end()
+	}
+	r := Report{Broken: w.broken, At: st.Now(), Steps: w.steps, Requests: w.asked, Answered: w.answered, States: w.states}
+	if w.broken != nil {
+		return r, nil
+	}
+	return r, err
+}
+
+func host(i int) string { return fmt.Sprint("n", i) }
+
+func (p *play) host(i int) string { return host(i % len(p.scene.Hosts)) }
+
+func (p *play) ask(model, n int) {
+	for range n {
+		p.watch.asked++
+		p.st.Ask(simulate.Request{Function: p.scene.name(model), Input: 100 + p.rng.IntN(400), Output: 1 + p.rng.IntN(200)})
+	}
+}
+
+// models of the catalogue without one.
+func (p *play) without(i int) (out []*functions.Model) {
+	for k := range p.scene.Models {
+		if k != i {
+			out = append(out, p.scene.model(k))
+		}
+	}
+	return out
+}
+
+// running replicas, by id.
+func (p *play) running() (out []simulate.ReplicaView) {
+	for _, id := range p.st.Nodes() {
+		n, _ := p.st.Node(id)
+		for _, r := range n.Replicas {
+			if !r.State.Over() {
+				out = append(out, r)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b simulate.ReplicaView) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// do a deed. What it breaks for a while is mended when that is over.
+func (p *play) do(d *Deed) {
+	st, w := p.st, p.watch
+	node, model := p.host(d.Node), d.Model%len(p.scene.Models)
+	end := st.Now() + d.For.Std()
+	w.deeds++
+	switch d.Do {
+	case ask:
+		p.ask(model, max(d.N, 1))
+	case kill, partition:
+		w.nodeBroken(node)
+		if d.Do == kill {
+			st.Kill(node)
+		} else {
+			st.Partition(node)
+		}
+		st.At(end, func() { w.nodeBroken(node); st.Return(node) })
+	case slow:
+		st.Slow(node, float64(max(d.N, 1)))
+		st.At(end, func() { st.Slow(node, 1) })
+	case broken:
+		name := p.scene.name(model)
+		st.FailStarts(name, "out of luck")
+		st.At(end, func() { st.FailStarts(name, "") })
+	case crash, memory, hang:
+		rs := p.running()
+		if len(rs) == 0 {
+			return
+		}
+		r := rs[d.N%len(rs)]
+		w.touched[r.ID] = true
+		switch d.Do {
+		case crash:
+			st.Crash(r.ID, "signal: segmentation fault")
+		case memory:
+			st.Crash(r.ID, "CUDA out of memory")
+		default:
+			st.Hang(r.ID)
+		}
+	case sick:
+		gpu := d.N % p.scene.Hosts[d.Node%len(p.scene.Hosts)].GPUs
+		st.Sicken(node, gpu, true)
+		st.At(end, func() { st.Sicken(node, gpu, false) })
+	case stall:
+		w.loopBroken(end)
+		st.Stall(d.For.Std())
+	case jump:
+		w.loopBroken(st.Now() + 10*time.Second)
+		st.Jump(time.Duration(d.N) * time.Second)
+	case replace:
+		w.anew()
+		w.loopBroken(end + 5*time.Second)
+		st.Replace(d.For.Std())
+	case restart:
+		w.anew()
+		w.loopBroken(st.Now() + 10*time.Second)
+		st.Restart()
+	case late:
+		p.n.late, p.until.late = max(d.N, 1), end
+		w.loopBroken(end + 10*time.Second)
+	case doubled:
+		p.until.doubled = end
+		w.loopBroken(end + 5*time.Second)
+	case lost:
+		p.n.lost, p.until.lost = max(d.N, 2), end
+		for _, id := range st.Nodes() { // it may look dead
+			w.nodeBroken(id)
+		}
+		w.loopBroken(end + 10*time.Second)
+		w.lostBeats = end + 10*time.Second
+	case unheard:
+		p.n.unheard, p.until.unheard = max(d.N, 2), end
+		w.loopBroken(end + 15*time.Second)
+	case empty:
+		st.Deploy()
+		st.At(end, func() { st.Deploy(p.without(-1)...) })
+	case removed:
+		name := p.scene.name(model)
+		w.removed[name] = true
+		st.Deploy(p.without(model)...)
+		st.At(end, func() { delete(w.removed, name); w.touchedFunction[name] = end; st.Deploy(p.without(-1)...) })
+	}
+}
+
+// mend ends whatever is broken still.
+func (p *play) mend() {
+	for i := range p.scene.Hosts {
+		p.watch.nodeBroken(host(i))
+		p.st.Return(host(i))
+		p.st.Slow(host(i), 1)
+		for g := range p.scene.Hosts[i].GPUs {
+			p.st.Sicken(host(i), g, false)
+		}
+	}
+	for i := range p.scene.Models {
+		p.st.FailStarts(p.scene.name(i), "")
+	}
+	now := p.st.Now()
+	p.until.late, p.until.doubled, p.until.lost, p.until.unheard = now, now, now, now
+	clear(p.watch.removed)
+	p.st.Deploy(p.without(-1)...)
+	p.watch.loopBroken(now + 15*time.Second)
+}

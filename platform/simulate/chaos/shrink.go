@@ -1,0 +1,62 @@
+package chaos
+
+import "slices"
+
+// Shrink makes a scene smaller as long as it still fails: it leaves out deeds in
+// ever smaller pieces (Zeller's ddmin), then models, teams and hosts, and what
+// is left of each deed is made less. fails is asked at most tries times.
+func Shrink(s Scene, tries int, fails func(Scene) bool) Scene {
+	try := func(next Scene) bool {
+		if tries <= 0 {
+			return false
+		}
+		tries--
+		if !fails(next) {
+			return false
+		}
+		s = next
+		return true
+	}
+	for more := true; more && tries > 0; {
+		more = false
+		for size := (len(s.Deeds) + 1) / 2; size > 0; size /= 2 {
+			for at := 0; at < len(s.Deeds); {
+				next := s
+				next.Deeds = slices.Delete(slices.Clone(s.Deeds), at, min(at+size, len(s.Deeds)))
+				if try(next) {
+					more = true
+				} else {
+					at += size
+				}
+			}
+		}
+		for i := len(s.Models) - 1; i >= 0 && len(s.Models) > 1; i-- {
+			// The last model is the one whose number changes nothing else.
+			if i == len(s.Models)-1 {
+				next := s
+				next.Models = slices.Clone(s.Models[:i])
+				more = try(next) || more
+			}
+		}
+		for i := len(s.Hosts) - 1; i > 0 && i == len(s.Hosts)-1; i-- {
+			next := s
+			next.Hosts = slices.Clone(s.Hosts[:i])
+			more = try(next) || more
+		}
+		for i := len(s.Teams) - 1; i >= 0; i-- {
+			next := s
+			next.Teams = slices.Delete(slices.Clone(s.Teams), i, i+1)
+			more = try(next) || more
+		}
+		for i := range s.Deeds {
+			if s.Deeds[i].N <= 1 || s.Deeds[i].Do != ask {
+				continue
+			}
+			next := s
+			next.Deeds = slices.Clone(s.Deeds)
+			next.Deeds[i].N = 1
+			more = try(next) || more
+		}
+	}
+	return s
+}

@@ -1,0 +1,468 @@
+package chaos
+
+import (
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/simulate"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// watch checks the promises.
+type watch struct {
+	p       *play
+	broken  error
+	steps   int
+	deeds   int
+	looked  time.Duration
+	states  map[uint64]struct{}
+	started bool
+
+	asked, answered int
+	ends            map[uint64]int
+	lastEnd         map[functions.Name]time.Duration
+	expected        map[functions.Name]bool // asked in the calm, and not answered yet
+	final           bool
+
+	// What the loop believes, from what it tells of itself.
+	reps    map[string]*belief
+	blocked map[functions.Name]bool
+
+	// What is broken: who fails on it is not held against anybody.
+	touched         map[string]bool          // replicas
+	nodes           map[string]time.Duration // when a node was broken or came back last
+	touchedFunction map[functions.Name]time.Duration
+	loop            time.Duration // the loop is, or was, misled until then
+	lostBeats       time.Duration
+	removed         map[functions.Name]bool
+
+	since map[string]time.Duration // of what may last only so long
+}
+
+// belief is a replica as the loop has it.
+type belief struct {
+	id, node string
+	f        functions.Name
+	gpus     int
+	ready    bool
+	readyAt  time.Duration
+	leaving  bool
+	asleep   bool
+	adopted  bool
+}
+
+func newWatch(p *play) *watch {
+	return &watch{
+		p: p, states: map[uint64]struct{}{}, ends: map[uint64]int{}, lastEnd: map[functions.Name]time.Duration{}, expected: map[functions.Name]bool{},
+		reps: map[string]*belief{}, blocked: map[functions.Name]bool{}, touched: map[string]bool{}, nodes: map[string]time.Duration{},
+		touchedFunction: map[functions.Name]time.Duration{}, removed: map[functions.Name]bool{}, since: map[string]time.Duration{},
+	}
+}
+
+func (w *watch) fail(invariant int, format string, args ...any) {
+	if w.broken == nil {
+		w.broken = fmt.Errorf("seed %d at %v: invariant %d: %s", w.p.scene.Seed, w.now(), invariant, fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *watch) now() time.Duration {
+	if w.p.st == nil {
+		return 0
+	}
+	return w.p.st.Now()
+}
+
+// misled reports whether the loop may believe what is not so.
+func (w *watch) misled() bool { return w.now() < w.loop }
+
+func (w *watch) loopBroken(until time.Duration) { w.loop = max(w.loop, until) }
+
+func (w *watch) nodeBroken(node string) { w.nodes[node] = w.now() }
+
+// shaky reports whether a node is broken, or was a short while ago.
+func (w *watch) shaky(node string, within time.Duration) bool {
+	n, ok := w.p.st.Node(node)
+	at, was := w.nodes[node]
+	return !ok || n.Dead || n.Mute || was && w.now()-at < within || w.now() < w.lostBeats
+}
+
+// anew: another life of the loop knows nothing.
+func (w *watch) anew() {
+	clear(w.reps)
+	clear(w.blocked)
+	clear(w.since)
+	clear(w.lastEnd)
+}
+
+// hopeless says why a model may not be able to run, "" where it must.
+func (w *watch) hopeless(i int) string {
+	m := &w.p.scene.Models[i]
+	for k := range w.p.scene.Models {
+		if k != i && w.p.scene.Models[k].Min > 0 {
+			return "one that never leaves may have its room"
+		}
+	}
+	if t := w.p.scene.team(m.Team); t.Max > 0 && m.GPUs > t.Max {
+		return "quota"
+	}
+	for _, h := range w.p.scene.Hosts {
+		if h.GPUs >= m.GPUs && h.Store >= m.Size {
+			return ""
+		}
+	}
+	return "size"
+}
+
+// expect that a request that comes now is answered.
+func (w *watch) expect(f functions.Name) {
+	w.final = true
+	w.expected[f] = true
+}
+
+func (w *watch) index(f functions.Name) int {
+	for i := range w.p.scene.Models {
+		if w.p.scene.name(i) == f {
+			return i
+		}
+	}
+	return -1
+}
+
+// fated: a request has its end.
+func (w *watch) fated(f simulate.Fate) {
+	if w.ends[f.ID]++; w.ends[f.ID] > 1 {
+		w.fail(1, "request %d of %s has ended twice, now as %q", f.ID, f.Function, f.Code)
+	}
+	w.lastEnd[f.Function] = w.now()
+	if f.Code == "" {
+		w.answered++
+		delete(w.expected, f.Function)
+		return
+	}
+	if w.expected[f.Function] {
+		w.fail(6, "request %d of %s, when nothing was broken any more, ended as %s: %s", f.ID, f.Function, f.Code, f.Message)
+	}
+	switch f.Code {
+	case simulate.Broke, "engine_crashed":
+		r := f.Replica
+		if w.touched[r] || w.misled() {
+			return
+		}
+		if b := w.reps[r]; b != nil && w.shaky(b.node, time.Minute) {
+			return
+		}
+		if v, ok := w.p.st.Replica(r); ok && w.shaky(v.Node, time.Minute) {
+			return
+		}
+		if b := w.reps[r]; b == nil { // what is forgotten was somewhere
+			for _, n := range w.p.st.Nodes() {
+				if w.shaky(n, time.Minute) {
+					return
+				}
+			}
+		}
+		w.fail(5, "request %d of %s failed on %s, which nothing had broken: %s %s", f.ID, f.Function, r, f.Code, f.Message)
+	}
+}
+
+// event is what the loop tells of itself, in its turn.
+func (w *watch) event(e steer.Event) {
+	if w.broken != nil || w.p.st == nil {
+		return
+	}
+	name, _ := functions.ParseName(e.Function, "")
+	b := w.reps[e.Replica]
+	switch e.Kind {
+	case "start":
+		w.onStart(name, e)
+	case "adopted":
+		if i := w.index(name); i >= 0 {
+			w.reps[e.Replica] = &belief{id: e.Replica, node: e.Node, f: name, gpus: w.p.scene.Models[i].GPUs, adopted: true, asleep: e.Reason == string(functions.Sleeping)}
+		}
+	case "ready":
+		delete(w.blocked, name)
+		if b != nil {
+			b.ready, b.readyAt, b.asleep, b.leaving = true, w.now(), false, false
+		}
+	case "stop", "sleep":
+		w.onStop(name, b, e)
+		if b != nil {
+			b.leaving = true
+		}
+	case "asleep":
+		if b != nil {
+			b.asleep, b.leaving, b.ready = true, false, false
+		}
+	case "rise":
+		if b != nil {
+			b.asleep = false
+		}
+		w.quota(name, "rise")
+	case "call_off":
+		if b != nil {
+			b.leaving = true
+		}
+	case "ended", "failed", "load_refused":
+		if e.Kind == "ended" || e.Replica != "" {
+			delete(w.reps, e.Replica)
+		}
+	case "blocked":
+		w.blocked[name] = true
+	}
+}
+
+func (w *watch) onStart(name functions.Name, e steer.Event) {
+	i := w.index(name)
+	if i < 0 {
+		return
+	}
+	starting, ready := 0, 0
+	for _, b := range w.reps {
+		switch {
+		case b.f != name || b.leaving || b.asleep:
+		case b.ready || b.adopted:
+			ready++
+		default:
+			starting++
+		}
+	}
+	if ready == 0 && starting > 0 {
+		w.fail(4, "%s has a second start from zero, %s", name, e.Replica)
+	}
+	w.reps[e.Replica] = &belief{id: e.Replica, node: e.Node, f: name, gpus: w.p.scene.Models[i].GPUs}
+	w.quota(name, "start")
+	if w.removed[name] {
+		w.fail(12, "%s was started and is not in the catalogue", name)
+	}
+}
+
+// quota: what the loop holds for a team, those that leave included, is at most
+// its maximum.
+func (w *watch) quota(name functions.Name, what string) {
+	most := w.p.scene.team(name.Team).Max
+	if most == 0 {
+		return
+	}
+	if n := w.held(name.Team, true); n > most {
+		w.fail(3, "a %s of %s gives team %s %d GPUs of at most %d", what, name, name.Team, n, most)
+	}
+}
+
+// held is how many GPUs a team has, with or without those that are leaving.
+func (w *watch) held(team string, all bool) (n int) {
+	for _, b := range w.reps {
+		if b.f.Team == team && !b.asleep && (all || !b.leaving) {
+			n += b.gpus
+		}
+	}
+	return n
+}
+
+// idleReasons are those that only who is idle is stopped for.
+var idleReasons = []string{"evicted", "idle", "surplus"}
+
+func (w *watch) onStop(name functions.Name, b *belief, e steer.Event) {
+	if b == nil {
+		return
+	}
+	if slices.Contains(idleReasons, e.Reason) {
+		w.p.st.Functions(func(f simulate.FunctionView) bool {
+			if f.Name != name {
+				return true
+			}
+			if n := f.InFlight[b.id]; n > 0 {
+				w.fail(5, "%s of %s has %d requests in flight and is told to %s: %s", b.id, name, n, e.Kind, e.Reason)
+			}
+			if e.Reason == "idle" && !w.misled() && b.ready {
+				i := w.index(name)
+				last := max(w.lastEnd[name], b.readyAt)
+				if idle := w.p.scene.Models[i].Idle.Std(); i >= 0 && w.now()-last < idle-10*time.Millisecond {
+					w.fail(11, "%s is idle since %v and ends at %v, its time is %v", name, last, w.now(), idle)
+				}
+			}
+			return false
+		})
+	}
+	if e.Reason != "evicted" && e.Reason != "turn" || e.Message == "" || b.asleep {
+		return
+	}
+	whom, err := functions.ParseName(e.Message, "")
+	if err != nil || whom.Team == name.Team {
+		return
+	}
+	i := w.index(whom)
+	if i < 0 {
+		return
+	}
+	owner, borrower := w.p.scene.team(name.Team), w.p.scene.team(whom.Team)
+	if w.held(name.Team, false)-b.gpus < owner.Guaranteed && w.held(whom.Team, false)+w.p.scene.Models[i].GPUs > borrower.Guaranteed {
+		w.fail(3, "%s of %s is taken for %s, which borrows: team %s is owed %d GPUs and keeps %d", b.id, name, whom, name.Team, owner.Guaranteed, w.held(name.Team, false)-b.gpus)
+	}
+}
+
+// step is called after every event.
+func (w *watch) step() error {
+	w.steps++
+	if w.broken != nil {
+		return w.broken
+	}
+	now := w.now()
+	w.p.st.Requests(func(q simulate.RequestView) bool {
+		if q.Waits && q.Deadline > 0 && now > q.Deadline+time.Millisecond {
+			w.fail(2, "request %d of %s waits at %v, its deadline was %v", q.ID, q.Function, now, q.Deadline)
+		}
+		return w.broken == nil
+	})
+	for _, id := range w.p.st.Nodes() {
+		n, _ := w.p.st.Node(id)
+		for g, x := range n.Taken {
+			if x > 1+1e-6 {
+				w.fail(3, "GPU %d of %s is held %v times", g, id, x)
+			}
+		}
+		if n.Memory.Used > n.Memory.Total {
+			w.fail(3, "%s of host memory of %s are held, it has %s", n.Memory.Used, id, n.Memory.Total)
+		}
+	}
+	if now-w.looked >= 250*time.Millisecond {
+		w.looked = now
+		w.look()
+	}
+	return w.broken
+}
+
+// lasts reports whether what is named key has been so for longer than d.
+func (w *watch) lasts(key string, so bool, d time.Duration) bool {
+	if !so {
+		delete(w.since, key)
+		return false
+	}
+	at, ok := w.since[key]
+	if !ok {
+		w.since[key] = w.now()
+		return false
+	}
+	return w.now()-at > d
+}
+
+// look at what may last for a while but not for long, and note the state.
+func (w *watch) look() {
+	st := w.p.st
+	var h maphash.Hash
+	h.SetSeed(hashSeed)
+	put := func(n int) { h.WriteByte(byte(min(n, 255))) }
+	for _, id := range st.Nodes() {
+		n, _ := st.Node(id)
+		put(btoi(n.Dead)*2 + btoi(n.Mute))
+		for _, r := range n.Replicas {
+			h.WriteString(string(r.State))
+			put(w.index(r.Function))
+			put(btoi(r.Hung))
+			put(bucket(r.InFlight))
+		}
+	}
+	st.Functions(func(f simulate.FunctionView) bool {
+		put(bucket(f.Queued))
+		put(bucket(f.Active))
+		put(f.Ready)
+		i := w.index(f.Name)
+		if i < 0 {
+			return true
+		}
+		m := &w.p.scene.Models[i]
+		if f.Queued > m.Queue {
+			w.fail(2, "%d wait for %s, its queue takes %d", f.Queued, f.Name, m.Queue)
+		}
+		if w.lasts("known "+f.Name.String(), !f.Known && !w.removed[f.Name] && w.now() > time.Second, 5*time.Second) && !w.misled() {
+			w.fail(12, "%s is in the catalogue and nobody knows it", f.Name)
+		}
+		for id := range f.InFlight {
+			r, ok := st.Replica(id)
+			gone := !ok || r.State.Over()
+			node := ""
+			if b := w.reps[id]; b != nil {
+				node = b.node
+			}
+			if w.lasts("gone "+id, gone && !w.misled() && (node == "" || !w.shaky(node, 15*time.Second)), 8*time.Second) {
+				w.fail(10, "%s of %s is gone and still in the routes", id, f.Name)
+			}
+		}
+		w.waiters(f, m)
+		return w.broken == nil
+	})
+	w.states[h.Sum64()] = struct{}{}
+}
+
+// waiters of a function are worked for, or told why not.
+func (w *watch) waiters(f simulate.FunctionView, m *Model) {
+	key := f.Name.String()
+	room := f.Queued > 0 && f.Active < m.Target && f.Ready > 0
+	if room {
+		room = false
+		for id := range f.InFlight {
+			if b := w.reps[id]; b != nil && !w.touched[id] && !w.shaky(b.node, 20*time.Second) {
+				room = true
+			}
+		}
+	}
+	if w.lasts("room "+key, room && !w.misled(), 15*time.Second) {
+		w.fail(6, "%d wait for %s with %d at its %d replicas, which take %d each", f.Queued, f.Name, f.Active, f.Ready, m.Target)
+	}
+	alone := f.Queued > 0 && f.Ready == 0 && !w.misled()
+	if alone {
+		for _, b := range w.reps {
+			if b.f == f.Name && !b.leaving {
+				alone = false // somebody comes
+			}
+		}
+	}
+	if alone {
+		pic, ok := w.p.st.Loop().Function(f.Name)
+		alone = ok && pic.Blocked == nil && pic.Failure == nil
+	}
+	if w.lasts("alone "+key, alone, 20*time.Second) {
+		w.fail(6, "%d wait for %s, nothing is done for them and nothing is said", f.Queued, f.Name)
+	}
+}
+
+// end of the scene: nobody is left.
+func (w *watch) end() error {
+	if w.broken == nil {
+		n := 0
+		w.p.st.Requests(func(q simulate.RequestView) bool {
+			if n++; n == 1 {
+				w.fail(1, "request %d of %s, which came at %v, has no end at %v", q.ID, q.Function, q.Came, w.now())
+			}
+			return false
+		})
+	}
+	if w.broken == nil {
+		for f := range w.expected {
+			w.fail(1, "the last request of %s was never answered", f)
+		}
+	}
+	return w.broken
+}
+
+var hashSeed = maphash.MakeSeed()
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// bucket of a count: 0, 1, some, many.
+func bucket(n int) int {
+	switch {
+	case n <= 1:
+		return n
+	case n < 8:
+		return 2
+	}
+	return 3
+}
