@@ -33,6 +33,7 @@ type replica struct {
 	hung    bool
 	level   int // of its sleep
 	draws   draws
+	exec    time.Duration // from the load to the process, with the bytes at hand
 
 	book  *book
 	flow  *flow // of its bytes, while they move
@@ -122,8 +123,15 @@ func (r *replica) draw(nth int) {
 		}
 		return time.Duration(float64(median) * math.Exp(float64(e.Spread)/100*rng.NormFloat64()))
 	}
+	or := func(d functions.Duration, def time.Duration) time.Duration {
+		if d > 0 {
+			return d.Std()
+		}
+		return def
+	}
+	r.exec = or(e.Exec, execTakes)
 	r.draws = draws{
-		plan: scatter(planTakes), spawn: scatter(e.Spawn.Std()), warmup: scatter(e.Warmup.Std()), rise: scatter(e.Rise.Std()), exit: scatter(exitTakes),
+		plan: scatter(or(e.Plan, planTakes)), spawn: scatter(e.Spawn.Std()), warmup: scatter(e.Warmup.Std()), rise: scatter(e.Rise.Std()), exit: scatter(or(e.Exit, exitTakes)),
 	}
 }
 
@@ -155,7 +163,7 @@ func (r *replica) begin() {
 	f, n := r.f, r.n
 	if f.source == "" {
 		r.tier, r.staged = functions.TierNVMe, true
-		r.after(execTakes, repPlanned)
+		r.after(r.exec, repPlanned)
 		return
 	}
 	b := n.shelf.reserve(f.source, f.size)
@@ -169,7 +177,7 @@ func (r *replica) begin() {
 		if b.memory {
 			r.tier = functions.TierDRAM
 		}
-		r.after(execTakes, repPlanned)
+		r.after(r.exec, repPlanned)
 		return
 	}
 	r.after(r.draws.plan, repPlanned)

@@ -36,6 +36,9 @@ type Engine struct {
 	Spawn   functions.Duration `json:"spawn"`   // from nothing to a process that wants weights
 	Warmup  functions.Duration `json:"warmup"`  // from weights to a first token
 	Rise    functions.Duration `json:"rise"`    // of a sleeper, beside the copy of its weights
+	Plan    functions.Duration `json:"plan"`    // to list what a source has; 0: 200 ms
+	Exec    functions.Duration `json:"exec"`    // from the order to the process, with the bytes at hand; 0: 20 ms
+	Exit    functions.Duration `json:"exit"`    // from the end's order to the end of the process; 0: 300 ms
 	Spread  int                `json:"spread"`  // percent: the scatter of these times, a lognormal's sigma
 	Prefill int                `json:"prefill"` // tokens a second of one request's prompt
 	Decode  int                `json:"decode"`  // tokens a second of one request's answer
@@ -52,6 +55,7 @@ func (n *Node) Default() {
 // DefaultEngine is a vLLM with its compile cache at hand.
 var DefaultEngine = Engine{
 	Spawn: functions.Duration(6 * time.Second), Warmup: functions.Duration(2 * time.Second), Rise: functions.Duration(time.Second),
+	Plan: functions.Duration(200 * time.Millisecond), Exec: functions.Duration(20 * time.Millisecond), Exit: functions.Duration(300 * time.Millisecond),
 	Spread: 15, Prefill: 8000, Decode: 60,
 }
 
