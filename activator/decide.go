@@ -51,9 +51,9 @@ func Decide(f *route.Function, l gate.Load, p Patience, now time.Time) Decision 
 	if broken(f, now) {
 		return Decision{Verdict: Refuse, Error: loadFailed(f)}
 	}
-	if f.Blocked != nil && f.Blocked.Code == route.QuotaExceeded {
-		// The platform looks again when it is asked again.
-		return Decision{Verdict: Refuse, Error: overGPUQuota(f), Warm: !p.NoWarm}
+	if e := overQuota(f); e != nil {
+		// The platform looks again when it is asked again; a budget lasts.
+		return Decision{Verdict: Refuse, Error: e, Warm: !p.NoWarm && e.Code != openai.InsufficientQuota}
 	}
 	if p.Instant || p.Wait > 0 && forecast(f, now) > p.Wait {
 		return Decision{Verdict: Refuse, Error: loading(f, now), Warm: !p.NoWarm}
@@ -100,7 +100,15 @@ func loadFailed(f *route.Function) *openai.Error {
 	return openai.New(openai.ModelLoadFailed, "The model `"+f.Name.Short()+"` could not be loaded: "+f.Failure.Reason)
 }
 
-func overGPUQuota(f *route.Function) *openai.Error {
+// overQuota is the error of a function whose team holds or has used all that it
+// may; nil for others.
+func overQuota(f *route.Function) *openai.Error {
+	switch {
+	case f.Blocked != nil && f.Blocked.Code == route.BudgetSpent:
+		return openai.New(openai.InsufficientQuota, f.Blocked.Message)
+	case f.Blocked == nil || f.Blocked.Code != route.QuotaExceeded:
+		return nil
+	}
 	e := openai.New(openai.GPUQuotaExceeded, f.Blocked.Message)
 	if f.Blocked.ETA > 0 {
 		e.RetryAfter = jitter(min(f.Blocked.ETA, openai.MaxRetryAfter))

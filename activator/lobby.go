@@ -82,8 +82,10 @@ func (l *Lobby) Publish(before, f *route.Function, now time.Time) {
 	case len(f.Replicas) > 0:
 	case broken(f, now):
 		l.Turn(loadFailed(f))
-	case f.Blocked != nil && f.Blocked.Code == route.QuotaExceeded:
-		l.Turn(overGPUQuota(f))
+	default:
+		if e := overQuota(f); e != nil {
+			l.Turn(e)
+		}
 	}
 }
 

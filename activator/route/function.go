@@ -43,6 +43,7 @@ type Failure struct {
 // Reasons why a function cannot be placed.
 const (
 	QuotaExceeded = "gpu_quota_exceeded" // its team holds all the GPUs it may
+	BudgetSpent   = "insufficient_quota" // its team has used up what it may use
 	NoCapacity    = "no_capacity"        // nothing can be evicted for it now
 )
 
