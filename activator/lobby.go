@@ -93,6 +93,7 @@ func (l *Lobby) Publish(before, f *route.Function, now time.Time) {
 func (l *Lobby) Close(name functions.Name) {
 	l.gate.Bound(gate.Bounds{})
 	l.gate.Resize(0)
+	l.set.Update(nil)
 	l.Turn(openai.New(openai.ModelNotFound, "The model `"+name.Short()+"` has been removed."))
 }
 

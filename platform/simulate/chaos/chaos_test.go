@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 var (
 	seeds = flag.Int("seeds", 40, "how many seeds TestSeeds plays")
 	first = flag.Uint64("first", 1, "the first of them")
+	scene = flag.String("scene", "", "a scene's file, or a seed, whose story TestTell tells")
 	keep  = flag.Bool("keep", false, "write the small form of a failing scene to testdata")
 )
 
@@ -150,4 +152,21 @@ func TestShrink(t *testing.T) {
 	if len(got.Deeds) != 1 || len(got.Models) != 1 || len(got.Hosts) != 1 || len(got.Teams) != 0 {
 		t.Errorf("%d deeds, %d models, %d hosts, %d teams are left", len(got.Deeds), len(got.Models), len(got.Hosts), len(got.Teams))
 	}
+}
+
+// TestTell tells the story of one scene: -scene testdata/x.json or -scene 17.
+func TestTell(t *testing.T) {
+	if *scene == "" {
+		t.SkipNow()
+	}
+	var s Scene
+	if seed, err := strconv.ParseUint(*scene, 10, 64); err == nil {
+		s = Make(seed)
+	} else if b, err := os.ReadFile(*scene); err != nil {
+		t.Fatal(err)
+	} else if err := json.Unmarshal(b, &s); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Tell(t.Context(), s, func(at time.Duration, what string) { t.Logf("%12v %s", at.Round(time.Millisecond), what) })
+	t.Log(r.Broken, err, r.Steps)
 }

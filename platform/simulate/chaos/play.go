@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/schedule"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // Report of a scene.
@@ -35,7 +36,11 @@ type play struct {
 }
 
 // Play runs a scene to its end, or to the first promise that is broken.
-func Play(ctx context.Context, s Scene) (Report, error) {
+func Play(ctx context.Context, s Scene) (Report, error) { return Tell(ctx, s, nil) }
+
+// Tell is Play that says what happens: deeds, what the loop tells of itself, and
+// the ends of requests.
+func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)) (Report, error) {
 	p := &play{scene: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
 	p.watch = newWatch(p)
 	policy := schedule.DefaultPolicy
@@ -69,13 +74,24 @@ func Play(ctx context.Context, s Scene) (Report, error) {
 	}
 	st, err := simulate.Open(simulate.Config{
 		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: s.Seed,
-		Step: func(*simulate.State) error { return p.watch.step() }, Event: p.watch.event,
+		Step: func(*simulate.State) error { return p.watch.step() },
+		Event: func(e steer.Event) {
+			if tell != nil && p.st != nil {
+				tell(p.st.Now(), fmt.Sprintf("  %s %s %s %s %s %s", e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message))
+			}
+			p.watch.event(e)
+		},
 	})
 	if err != nil {
 		return Report{}, err
 	}
 	p.st = st
-	st.Fated = p.watch.fated
+	st.Fated = func(f simulate.Fate) {
+		if tell != nil {
+			tell(st.Now(), fmt.Sprintf("    request %d of %s: %s %s", f.ID, f.Function, f.Code, f.Message))
+		}
+		p.watch.fated(f)
+	}
 	st.Late = func() time.Duration {
 		if st.Now() >= p.until.late {
 			return 0
@@ -95,7 +111,12 @@ func Play(ctx context.Context, s Scene) (Report, error) {
 	st.Unanswered = func() bool { return st.Now() < p.until.unheard && p.rng.IntN(p.n.unheard) == 0 }
 	for i := range s.Deeds {
 		d := s.Deeds[i]
-		st.At(d.At.Std(), func() { p.do(&d) })
+		st.At(d.At.Std(), func() {
+			if tell != nil {
+				tell(st.Now(), fmt.Sprintf("%s node %d model %d n %d for %v", d.Do, d.Node%len(s.Hosts), d.Model%len(s.Models), d.N, d.For))
+			}
+			p.do(&d)
+		})
 	}
 	// The calm: everything has ended by itself, and each model is asked once more.
 	at := s.Calm.Std() + calm
