@@ -29,7 +29,7 @@ func Decide(w World, now Instant) Plan { return DefaultPolicy.Decide(w, now) }
 
 // resting functions are most of them: they must cost next to nothing.
 func (f *Function) resting(now Instant) bool {
-	return len(f.Replicas) == 0 && f.Queued == 0 && f.Active == 0 && (f.Scale.Min == 0 || f.Gone) && f.Lease <= now && f.Desired == 0
+	return len(f.Replicas) == 0 && f.Queued == 0 && f.Active == 0 && (f.Scale.Min == 0 || f.Gone) && f.Lease <= now && f.Desired == 0 && f.Prewarm <= now
 }
 
 // decision is one plan in the making, on rooms and counts that a Planner keeps.

@@ -37,7 +37,11 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 				idle = append(idle, v)
 			}
 		case r.State != functions.Ready:
-			if f.Scale.Min == 0 && !r.Stale {
+			if f.ahead(d.now) { // nobody has asked for it yet
+				d.at(f.Prewarm)
+				d.weigh(&v)
+				idle = append(idle, v)
+			} else if f.Scale.Min == 0 && !r.Stale {
 				v.used = math.MaxInt64 / 2 // a load that is lost is as dear as it gets
 				busy = append(busy, v)
 			}
@@ -156,6 +160,10 @@ func (d *decision) may(v *victim, f *Function, taken int, reason string) bool {
 	}
 	owner, asker := v.f.Name.Team, f.Name.Team
 	switch reason {
+	case foreseen:
+		if !d.lessWorth(v, f) {
+			return false
+		}
 	case hadTurn:
 		if !v.ripe || owner != asker && v.busy() && d.below(owner, asker, v.r.Take.GPUs > 0) {
 			return false

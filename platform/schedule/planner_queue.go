@@ -64,7 +64,7 @@ func (c *Planner) needs(e *entry) {
 	}
 	n, lacks := c.needy[0], len(c.needy)
 	key := kinship{team: n.f.Name.Team, machine: n.f.Machine, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
-	if len(n.f.Replicas) > 0 {
+	if len(n.f.Replicas) > 0 || n.reason == foreseen { // that looks at what f itself is worth
 		key.own = e
 	}
 	if e.kin != nil && e.kin.kinship == key && e.need == n && e.lacks == lacks {
@@ -135,10 +135,18 @@ func (c *Planner) placeAll() {
 		help, order, outer, acts := d.help, c.order, d.next, len(d.actions)
 		d.next, d.sum, d.verdict, d.turn = math.MaxInt64, 0, Verdict{}, false
 		c.placed = true
-		ok := d.place(e.need)
+		ok := false
+		switch {
+		case e.need.reason != foreseen:
+			ok = d.place(e.need)
+		case !c.waitsInVain():
+			ok = d.placeAhead(e.need)
+		}
 		due := d.next
 		d.next = outer
-		k.acted = k.acted || !ok && len(d.actions) > acts
+		// What is only foreseen is looked at anew in every plan: what others are
+		// worth changes, and there is little of it.
+		k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == foreseen)
 		if !ok {
 			if k.left == e.lacks {
 				e.sums = 0

@@ -160,6 +160,9 @@ func (y *toy) act(p Plan) {
 					f = g
 				}
 			}
+			if a.Reason == "prewarm" && (f.Prewarm <= y.now || f.Queued > 0) {
+				y.fail("%s is started ahead of nothing", f.Name)
+			}
 			live, readyN := 0, 0
 			for _, r := range f.Replicas {
 				if r.Sinking && !r.Stopping {
@@ -194,6 +197,9 @@ func (y *toy) act(p Plan) {
 			}
 			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt, r.SleptAt) < f.Scale.Idle.Std() {
 				y.fail("%s stopped before its idle time", a.Replica)
+			}
+			if a.Reason == "unused" && (f.Prewarm > y.now || r.ReadyAt <= f.LastEnd) {
+				y.fail("%s stopped as unused: %+v", a.Replica, r)
 			}
 			if a.Reason == "pressure" && !r.asleep() {
 				y.fail("%s ended for memory while awake", a.Replica)
@@ -324,6 +330,12 @@ func (y *toy) live() {
 		if y.rnd.IntN(10) == 0 {
 			f.Queued += y.rnd.IntN(5)
 			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(y.now-f.UsesAt)/float64(UsesDecay))+1, y.now, y.now+time.Duration(y.rnd.IntN(200))*time.Second
+		}
+		if y.rnd.IntN(60) == 0 {
+			f.Prewarm = y.now + time.Duration(y.rnd.IntN(60))*time.Second
+		}
+		if y.rnd.IntN(40) == 0 {
+			f.KeepFor = time.Duration(y.rnd.IntN(120)) * time.Second
 		}
 		if y.rnd.IntN(40) == 0 {
 			f.Stay = y.now + time.Duration(y.rnd.IntN(60))*time.Second

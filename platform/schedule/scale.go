@@ -47,6 +47,10 @@ func (f *Function) ready() (n int) {
 func (d *decision) function(f *Function) {
 	want := d.policy.Want(f, d.now)
 	d.at(f.Lease)
+	if f.ahead(d.now) {
+		d.at(f.Prewarm)
+		want = max(want, 1)
+	}
 	var ready, starting, stale, freshReady int
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
@@ -107,6 +111,8 @@ func (d *decision) function(f *Function) {
 		reason, since = "demand", math.MaxInt64-2
 	case f.Lease > d.now:
 		reason, since = "lease", math.MaxInt64-1
+	case f.ahead(d.now):
+		reason, since = foreseen, sinceForeseen
 	}
 	for range n {
 		d.needy = append(d.needy, need{f: f, reason: reason, since: since})
@@ -169,7 +175,7 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 	if ready == 0 {
 		return
 	}
-	idle := f.Scale.Idle.Std()
+	idle := d.policy.idle(f)
 	keep := max(want, 1, f.Desired)
 	for ready > want {
 		r := d.leastUsed(f)
@@ -178,6 +184,9 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 		}
 		due := max(f.LastEnd, r.ReadyAt, f.Lease) + idle
 		reason := "idle"
+		if f.unasked(r) {
+			due, reason = max(f.Prewarm, f.Lease), "unused"
+		}
 		if ready > keep {
 			if s := r.ReadyAt + d.policy.Surplus; s < due {
 				due, reason = s, "surplus"

@@ -96,13 +96,16 @@ func (d *decision) rivals(f *Function) bool {
 	return false
 }
 
-// urgency of a need: demand first, then leases, then minimums.
+// urgency of a need: demand first, then leases, then minimums, and last what is
+// only foreseen.
 func urgency(since Instant) int {
 	switch since {
 	case math.MaxInt64:
 		return 2
 	case math.MaxInt64 - 1:
 		return 1
+	case sinceForeseen:
+		return 3
 	}
 	return 0
 }
