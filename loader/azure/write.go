@@ -8,6 +8,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
 
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/wire"
 )
 
 // uploadBlock and uploads bound the memory of one Write.
@@ -32,7 +33,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	if p.prefix != "" {
 		blob = p.prefix + "/" + name
 	}
-	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, &exactly{body, size}, &blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
+	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, wire.Exactly(body, size), &blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
 	}
@@ -40,21 +41,4 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		return fail(ctx, p, a, name, err)
 	}
 	return nil
-}
-
-// exactly is left bytes of r; fewer are an error, so that no half is stored.
-type exactly struct {
-	r    io.Reader
-	left int64
-}
-
-func (e *exactly) Read(b []byte) (int, error) {
-	if e.left == 0 {
-		return 0, io.EOF
-	}
-	n, err := e.r.Read(b[:min(int64(len(b)), e.left)])
-	if e.left -= int64(n); err == io.EOF && e.left > 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
 }

@@ -16,6 +16,12 @@
 //
 // A file is read again when its token is refused: keys are rotated.
 //
+// # Writing
+//
+// Engines' compile caches are published beside the weights they are for, where
+// an operator said so. Only then is a token asked for that may write (the scope
+// devstorage.read_write); it takes Storage Object User on PREFIX/_thaw/.
+//
 // # Versions and digests
 //
 // The generation of the listing is demanded of every range

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -32,6 +31,7 @@ type Source struct {
 	bad      error
 	http     *http.Client
 	tokens   *tokens
+	writes   *tokens // for Write alone
 }
 
 // New returns a source; nothing is read or dialled before it is used.
@@ -50,59 +50,27 @@ func New(o Options) *Source {
 			s.bad = &source.Error{Kind: source.BadSource, What: "STORAGE_EMULATOR_HOST is not a host or an http URL", Fix: "such as http://127.0.0.1:4443"}
 		}
 	}
-	s.tokens = newTokens(o.Getenv, emulator != "" && o.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" && !o.Identity)
+	none := emulator != "" && o.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" && !o.Identity
+	s.tokens, s.writes = newTokens(o.Getenv, none, scopeRead), newTokens(o.Getenv, none, scopeWrite)
 	return s
 }
 
 // Close closes idle connections.
-func (s *Source) Close() { s.http.CloseIdleConnections(); s.tokens.close() }
+func (s *Source) Close() { s.http.CloseIdleConnections(); s.tokens.close(); s.writes.close() }
 
 // Refresh forgets the credentials, so that the next request looks for them.
 func (s *Source) Refresh(ctx context.Context, location string) error {
 	s.tokens.forget()
+	s.writes.forget()
 	return nil
 }
 
 // place is a location taken apart.
-type place struct{ bucket, prefix string }
+type place = wire.Bucket
 
-func (p place) String() string { return strings.TrimSuffix("gs://"+p.bucket+"/"+p.prefix, "/") }
+func parse(location string) (place, error) { return wire.ParseBucket("gs", location, 222) }
 
-var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
-
-func parse(location string) (place, error) {
-	bad := func(what string) (place, error) {
-		return place{}, &source.Error{Kind: source.BadSource, Source: location, What: what, Fix: "gs://BUCKET/PREFIX"}
-	}
-	rest, ok := strings.CutPrefix(location, "gs://")
-	if !ok {
-		return bad("is not a folder of a bucket")
-	}
-	if strings.ContainsAny(rest, "?#@") {
-		return place{}, &source.Error{Kind: source.BadSource, What: "the source holds a query, a fragment or a user name", Fix: "leave it out; credentials come from the environment"}
-	}
-	var p place
-	p.bucket, p.prefix, _ = strings.Cut(rest, "/")
-	p.prefix = strings.Trim(p.prefix, "/")
-	if len(p.bucket) > 222 || !bucketName.MatchString(p.bucket) || strings.Contains(p.bucket, "..") {
-		return bad(fmt.Sprintf("%.80q is not the name of a bucket", p.bucket))
-	}
-	if strings.ContainsFunc(p.prefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
-		return bad("holds a backslash or a control character")
-	}
-	for part := range strings.SplitSeq(p.prefix, "/") {
-		if part == "." || part == ".." || part == "" && p.prefix != "" {
-			return bad("holds an empty part, . or ..")
-		}
-	}
-	return p, nil
-}
-
-const (
-	maxFiles  = 20_000
-	maxPages  = 100
-	maxAnswer = 16 << 20
-)
+const maxAnswer = 16 << 20
 
 // object is what the API says of one; numbers of 64 bits are strings there.
 type object struct {
@@ -117,7 +85,7 @@ type object struct {
 const fields = "name,size,generation,md5Hash,crc32c,contentEncoding"
 
 func (s *Source) object(p place, key string) string {
-	return s.endpoint + "/storage/v1/b/" + p.bucket + "/o/" + url.PathEscape(key)
+	return s.endpoint + "/storage/v1/b/" + p.Name + "/o/" + url.PathEscape(key)
 }
 
 // ask gets a document of the API.
@@ -145,18 +113,20 @@ func (s *Source) ask(ctx context.Context, p place, at string, query url.Values, 
 		return err
 	}
 	if json.Unmarshal(raw, into) != nil {
-		return malformed(p, "", "the answer is not what the API gives")
+		return p.Malformed("", "the answer is not what the API gives")
 	}
 	return nil
 }
 
-func (s *Source) sign(req *http.Request, p place) error {
-	token, err := s.tokens.get(req.Context())
+func (s *Source) sign(req *http.Request, p place) error { return s.show(req, p, s.tokens) }
+
+func (s *Source) show(req *http.Request, p place, tokens *tokens) error {
+	token, err := tokens.get(req.Context())
 	if err != nil {
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no token can be had with " + s.tokens.how(), Fix: howTo}
+		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no token can be had with " + tokens.how(), Fix: howTo}
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -171,66 +141,50 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if err != nil {
 		return source.Plan{}, err
 	}
-	if source.Weights(p.prefix) {
+	if source.Weights(p.Prefix) {
 		var o object
-		if err := s.ask(ctx, p, s.object(p, p.prefix), url.Values{"fields": {fields}}, &o); err != nil {
+		if err := s.ask(ctx, p, s.object(p, p.Prefix), url.Values{"fields": {fields}}, &o); err != nil {
 			return source.Plan{}, err
 		}
-		f, err := file(p, path.Dir(p.prefix), o, also)
+		f, err := file(p, o, also)
+		f.Name, f.Ref = path.Base(p.Prefix), p.Ref(o.Name)
 		return source.Plan{Files: []source.File{f}}, err
 	}
-	query := url.Values{"fields": {"nextPageToken,items(" + fields + ")"}, "maxResults": {"1000"}}
-	if p.prefix != "" {
-		query.Set("prefix", p.prefix+"/")
-	}
-	var plan source.Plan
-	for page := 0; ; page++ {
-		if page == maxPages {
-			return source.Plan{}, malformed(p, "", "the listing has no end")
+	return p.List(func(from string) ([]source.File, string, error) {
+		query := url.Values{"fields": {"nextPageToken,items(" + fields + ")"}, "maxResults": {"1000"}, "prefix": {p.Key("")}}
+		if from != "" {
+			query.Set("pageToken", from)
 		}
 		var list struct {
 			Items []object `json:"items"`
 			Next  string   `json:"nextPageToken"`
 		}
-		if err := s.ask(ctx, p, s.endpoint+"/storage/v1/b/"+p.bucket+"/o", query, &list); err != nil {
-			return source.Plan{}, err
+		if err := s.ask(ctx, p, s.endpoint+"/storage/v1/b/"+p.Name+"/o", query, &list); err != nil {
+			return nil, "", err
 		}
+		files := make([]source.File, 0, len(list.Items))
 		for _, o := range list.Items {
-			if strings.HasSuffix(o.Name, "/") {
-				continue // stands for a folder
-			}
-			f, err := file(p, p.prefix, o, also)
+			f, err := file(p, o, also)
 			if err != nil {
-				return source.Plan{}, err
+				return nil, "", err
 			}
-			if plan.Files = append(plan.Files, f); len(plan.Files) > maxFiles {
-				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), What: fmt.Sprintf("holds more than %d objects", maxFiles), Fix: "point source at the model's own folder"}
-			}
+			files = append(files, f)
 		}
-		if list.Next == "" {
-			break
-		}
-		query.Set("pageToken", list.Next)
-	}
-	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), What: fmt.Sprintf("bucket %s has nothing below %q", p.bucket, p.prefix), Fix: "check the prefix; names are case-sensitive"}
-	}
-	return plan, nil
+		return files, list.Next, nil
+	})
 }
 
-func file(p place, folder string, o object, also source.Globs) (source.File, error) {
-	name := o.Name
-	if folder != "" && folder != "." {
-		below := false
-		if name, below = strings.CutPrefix(o.Name, folder+"/"); !below {
-			return source.File{}, malformed(p, "", "the listing has an object that was not asked for")
-		}
-	}
+// file is an object by its whole key.
+func file(p place, o object, also source.Globs) (source.File, error) {
+	name := strings.TrimPrefix(o.Name, p.Key(""))
 	size, err := strconv.ParseInt(o.Size, 10, 64)
-	if err != nil || size < 0 || o.Generation == "" || strings.Trim(o.Generation, "0123456789") != "" {
-		return source.File{}, malformed(p, name, "the bucket gives no size or no generation for it")
+	if strings.HasSuffix(name, "/") {
+		return source.File{Name: o.Name}, nil // stands for a folder
 	}
-	f := source.File{Name: name, Size: size, Version: o.Generation, Ref: p.bucket + "|" + o.Name}
+	if err != nil || size < 0 || o.Generation == "" || strings.Trim(o.Generation, "0123456789") != "" {
+		return source.File{}, p.Malformed(name, "the bucket gives no size or no generation for it")
+	}
+	f := source.File{Name: o.Name, Size: size, Version: o.Generation}
 	if o.ContentEncoding != "" && o.ContentEncoding != "identity" && also.Wants(name) {
 		return f, &source.Error{Kind: source.Corrupt, Source: p.String(), File: name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", o.ContentEncoding), Fix: "upload it uncompressed"}
 	}
@@ -245,11 +199,13 @@ func file(p place, folder string, o object, also source.Globs) (source.File, err
 
 // Read returns a range of an object in the generation of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	bucket, key, ok := strings.Cut(f.Ref, "|")
-	if !ok || s.bad != nil {
-		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+	p, key, err := wire.OfRef("gs", f)
+	if err == nil {
+		err = s.bad
 	}
-	p := place{bucket, strings.TrimSuffix(strings.TrimSuffix(key, f.Name), "/")}
+	if err != nil {
+		return nil, err
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.object(p, key)+"?alt=media&ifGenerationMatch="+f.Version, nil)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
@@ -275,7 +231,7 @@ func (s *Source) refused(r *http.Response, p place, name string) error {
 	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil {
 		_ = json.Unmarshal(raw, &body)
 	}
-	e.What = fmt.Sprintf("bucket %s: %d", p.bucket, r.StatusCode)
+	e.What = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	if len(body.Error.Errors) > 0 && len(body.Error.Errors[0].Reason) < 60 {
 		e.What += fmt.Sprintf(" %q", body.Error.Errors[0].Reason)
 	}
@@ -291,8 +247,4 @@ func (s *Source) refused(r *http.Response, p place, name string) error {
 		e.Kind = source.Changed
 	}
 	return e
-}
-
-func malformed(p place, name, what string) error {
-	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
 }

@@ -21,12 +21,17 @@ import (
 
 const howTo = "set GOOGLE_APPLICATION_CREDENTIALS, run gcloud auth application-default login, give this machine an identity, or set THAW_GCS_ANONYMOUS=true for a public bucket"
 
-const scope = "https://www.googleapis.com/auth/devstorage.read_only"
+// Scopes: what a token lets its bearer do.
+const (
+	scopeRead  = "https://www.googleapis.com/auth/devstorage.read_only"
+	scopeWrite = "https://www.googleapis.com/auth/devstorage.read_write"
+)
 
-// tokens is where the right to read comes from.
+// tokens is where the right to do what scope says comes from.
 type tokens struct {
-	env  func(string) string
-	http *http.Client
+	env   func(string) string
+	scope string
+	http  *http.Client
 
 	mu    sync.Mutex // held while a token is fetched: all wait for the one
 	none  bool       // nothing is shown
@@ -36,8 +41,8 @@ type tokens struct {
 	until time.Time
 }
 
-func newTokens(env func(string) string, emulated bool) *tokens {
-	t := &tokens{env: env, http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+func newTokens(env func(string) string, emulated bool, scope string) *tokens {
+	t := &tokens{env: env, scope: scope, http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second,
 	}}}
 	if v := env("THAW_GCS_ANONYMOUS"); emulated || strings.EqualFold(v, "true") || v == "1" {
@@ -116,7 +121,7 @@ func (t *tokens) find() error {
 	if json.Unmarshal(raw, &kind) != nil || !slices.Contains(kinds, kind.Type) {
 		return errors.New("not a credentials file")
 	}
-	cred, err := google.CredentialsFromJSONWithType(life, raw, kind.Type, scope)
+	cred, err := google.CredentialsFromJSONWithType(life, raw, kind.Type, t.scope)
 	if err != nil {
 		return errors.New("not a credentials file")
 	}
@@ -133,7 +138,7 @@ func (t *tokens) machine(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/computeMetadata/v1/instance/service-accounts/default/token?scopes="+scope, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/computeMetadata/v1/instance/service-accounts/default/token?scopes="+t.scope, nil)
 	if err != nil {
 		return "", errors.New("GCE_METADATA_HOST is no host")
 	}

@@ -23,6 +23,12 @@
 // host's name). AWS_REGION or AWS_DEFAULT_REGION is the region to begin with;
 // where a bucket is elsewhere the answer says so, and that is believed once.
 //
+// # Writing
+//
+// Engines' compile caches are published beside the weights they are for, where
+// an operator said so; that takes s3:PutObject on PREFIX/_thaw/*. Nothing else is
+// written.
+//
 // # Versions and digests
 //
 // The ETag of the listing is pinned with If-Match on every range, and compared

@@ -82,42 +82,11 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 }
 
 // place is a location taken apart.
-type place struct{ bucket, prefix string }
+type place = wire.Bucket
 
-func (p place) String() string { return strings.TrimSuffix("s3://"+p.bucket+"/"+p.prefix, "/") }
+var hostPart = regexp.MustCompile(`^[a-z0-9-]+$`)
 
-var (
-	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
-	hostPart   = regexp.MustCompile(`^[a-z0-9-]+$`)
-)
-
-func parse(location string) (place, error) {
-	bad := func(what string) (place, error) {
-		return place{}, &source.Error{Kind: source.BadSource, Source: location, What: what, Fix: "s3://BUCKET/PREFIX"}
-	}
-	rest, ok := strings.CutPrefix(location, "s3://")
-	if !ok {
-		return bad("is not a folder of a bucket")
-	}
-	if strings.ContainsAny(rest, "?#@") {
-		return place{}, &source.Error{Kind: source.BadSource, What: "the source holds a query, a fragment or a user name", Fix: "leave it out; credentials come from the environment"}
-	}
-	var p place
-	p.bucket, p.prefix, _ = strings.Cut(rest, "/")
-	p.prefix = strings.Trim(p.prefix, "/")
-	if len(p.bucket) > 63 || !bucketName.MatchString(p.bucket) || strings.Contains(p.bucket, "..") {
-		return bad(fmt.Sprintf("%.80q is not the name of a bucket", p.bucket))
-	}
-	if strings.ContainsFunc(p.prefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
-		return bad("holds a backslash or a control character")
-	}
-	for part := range strings.SplitSeq(p.prefix, "/") {
-		if part == "." || part == ".." || part == "" && p.prefix != "" {
-			return bad("holds an empty part, . or ..")
-		}
-	}
-	return p, nil
-}
+func parse(location string) (place, error) { return wire.ParseBucket("s3", location, 63) }
 
 // address is the URL of a key, or of the bucket when key is empty.
 func (s *Source) address(p place, key, region string) *url.URL {
@@ -132,12 +101,12 @@ func (s *Source) address(p place, key, region string) *url.URL {
 		}
 		// A certificate covers one part, so a bucket with a dot stands in the
 		// path.
-		virtual = !strings.Contains(p.bucket, ".")
+		virtual = !strings.Contains(p.Name, ".")
 	}
 	if virtual {
-		u.Host = p.bucket + "." + u.Host
+		u.Host = p.Name + "." + u.Host
 	} else {
-		u.Path += "/" + p.bucket
+		u.Path += "/" + p.Name
 	}
 	u.Path += "/" + key
 	// Signed and sent in the same spelling.
@@ -190,7 +159,7 @@ func (s *Source) do(ctx context.Context, p place, method, key string, query url.
 		return nil, s.bad
 	}
 	for try := 0; ; try++ {
-		region := s.regionOf(p.bucket)
+		region := s.regionOf(p.Name)
 		u := s.address(p, key, region)
 		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 		req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
@@ -207,7 +176,7 @@ func (s *Source) do(ctx context.Context, p place, method, key string, query url.
 		if err != nil {
 			return nil, wire.Network(ctx, p.String(), "", err)
 		}
-		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.moved(p.bucket, region, r) {
+		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.moved(p.Name, region, r) {
 			wire.Drain(r)
 			continue
 		}
@@ -216,8 +185,6 @@ func (s *Source) do(ctx context.Context, p place, method, key string, query url.
 }
 
 const (
-	maxFiles  = 20_000
-	maxPages  = 100
 	maxAnswer = 16 << 20
 	// heads is how many files are asked for their digests at once, maxHeads how
 	// many at all.
@@ -243,51 +210,41 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if err != nil {
 		return source.Plan{}, err
 	}
-	if source.Weights(p.prefix) {
+	if source.Weights(p.Prefix) {
 		return s.single(ctx, p)
 	}
-	below := p.prefix
-	if below != "" {
-		below += "/"
-	}
-	var plan source.Plan
-	query := url.Values{"list-type": {"2"}, "prefix": {below}, "encoding-type": {"url"}}
-	for page := 0; ; page++ {
-		if page == maxPages {
-			return source.Plan{}, malformed(p, "", "the listing has no end")
+	plan, err := p.List(func(from string) ([]source.File, string, error) {
+		query := url.Values{"list-type": {"2"}, "prefix": {p.Key("")}, "encoding-type": {"url"}}
+		if from != "" {
+			query.Set("continuation-token", from)
 		}
 		var list listing
 		if err := s.list(ctx, p, query, &list); err != nil {
-			return source.Plan{}, err
+			return nil, "", err
 		}
+		files := make([]source.File, 0, len(list.Contents))
 		for _, o := range list.Contents {
 			key := o.Key
 			if list.EncodingType == "url" {
 				if key, err = url.QueryUnescape(o.Key); err != nil {
-					return source.Plan{}, malformed(p, "", "the listing has a key that cannot be read")
+					return nil, "", p.Malformed("", "the listing has a key that cannot be read")
 				}
 			}
-			name, ok := strings.CutPrefix(key, below)
-			if !ok || o.ETag == "" {
-				return source.Plan{}, malformed(p, "", "the listing has an object that was not asked for, or without ETag")
+			if o.ETag == "" {
+				return nil, "", p.Malformed("", "the listing has an object without ETag")
 			}
-			if name == "" || strings.HasSuffix(name, "/") {
-				continue // stands for a folder
-			}
-			if plan.Files = append(plan.Files, source.File{Name: name, Size: o.Size, Version: wire.Tag(o.ETag), Ref: p.bucket + "|" + key}); len(plan.Files) > maxFiles {
-				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), What: fmt.Sprintf("holds more than %d objects", maxFiles), Fix: "point source at the model's own folder"}
-			}
+			files = append(files, source.File{Name: key, Size: o.Size, Version: wire.Tag(o.ETag)})
+		}
+		if list.Truncated && list.Next == "" {
+			return nil, "", p.Malformed("", "the listing goes on and does not say where")
 		}
 		if !list.Truncated {
-			break
+			list.Next = ""
 		}
-		if list.Next == "" {
-			return source.Plan{}, malformed(p, "", "the listing goes on and does not say where")
-		}
-		query.Set("continuation-token", list.Next)
-	}
-	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), What: fmt.Sprintf("bucket %s has nothing below %q", p.bucket, below), Fix: "check the prefix; names are case-sensitive"}
+		return files, list.Next, nil
+	})
+	if err != nil {
+		return source.Plan{}, err
 	}
 	return plan, s.digests(ctx, p, plan.Files)
 }
@@ -306,15 +263,15 @@ func (s *Source) list(ctx context.Context, p place, query url.Values, into *list
 		return err
 	}
 	if xml.Unmarshal(raw, into) != nil {
-		return malformed(p, "", "the listing is not what S3 gives")
+		return p.Malformed("", "the listing is not what S3 gives")
 	}
 	return nil
 }
 
 // single plans one object.
 func (s *Source) single(ctx context.Context, p place) (source.Plan, error) {
-	f := source.File{Name: path.Base(p.prefix), Ref: p.bucket + "|" + p.prefix}
-	r, err := s.head(ctx, p, p.prefix)
+	f := source.File{Name: path.Base(p.Prefix), Ref: p.Ref(p.Prefix)}
+	r, err := s.head(ctx, p, p.Prefix)
 	if err != nil {
 		return source.Plan{}, err
 	}
@@ -322,7 +279,7 @@ func (s *Source) single(ctx context.Context, p place) (source.Plan, error) {
 		return source.Plan{}, s.refused(r, p, "")
 	}
 	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
-		return source.Plan{}, malformed(p, "", "the object has no size or no ETag")
+		return source.Plan{}, p.Malformed("", "the object has no size or no ETag")
 	}
 	f.Size, f.Version = r.ContentLength, wire.Tag(r.Header.Get("ETag"))
 	s.digest(&f, r.Header)
@@ -394,12 +351,14 @@ func (s *Source) digest(f *source.File, h http.Header) {
 
 // Read returns a range of an object in the version of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	bucket, key, ok := strings.Cut(f.Ref, "|")
-	if !ok || s.bad != nil {
-		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+	p, key, err := wire.OfRef("s3", f)
+	if err == nil {
+		err = s.bad
 	}
-	p := place{bucket, strings.TrimSuffix(strings.TrimSuffix(key, f.Name), "/")}
-	region := s.regionOf(bucket)
+	if err != nil {
+		return nil, err
+	}
+	region := s.regionOf(p.Name)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.address(p, key, region).String(), nil)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
@@ -421,7 +380,7 @@ func (s *Source) refused(r *http.Response, p place, name string) error {
 		_ = xml.Unmarshal(raw, &body)
 	}
 	code := body.Code
-	e.What = fmt.Sprintf("bucket %s: %d", p.bucket, r.StatusCode)
+	e.What = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	if code != "" && len(code) < 60 {
 		e.What += fmt.Sprintf(" %q", code)
 	}
@@ -447,8 +406,4 @@ func (s *Source) refused(r *http.Response, p place, name string) error {
 		e.What += ": it was overwritten while it was read"
 	}
 	return e
-}
-
-func malformed(p place, name, what string) error {
-	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
 }

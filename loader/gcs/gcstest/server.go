@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -94,6 +95,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	case fault != nil && fault(w, r):
 	case token != "" && r.Header.Get("Authorization") != "Bearer "+token:
 		Fail(w, http.StatusUnauthorized, "authError")
+	case r.Method == http.MethodPost && r.URL.Path == "/upload/storage/v1/b/"+Bucket+"/o":
+		s.upload(w, r)
 	case !ok:
 		Fail(w, http.StatusNotFound, "notFound")
 	case rest == "":
@@ -101,6 +104,17 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.get(w, r, rest[1:])
 	}
+}
+
+// upload stores a whole object, or nothing.
+func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || r.URL.Query().Get("uploadType") != "media" || int64(len(body)) != r.ContentLength {
+		Fail(w, http.StatusBadRequest, "invalid")
+		return
+	}
+	s.Put(r.URL.Query().Get("name"), body, "")
+	_, _ = io.WriteString(w, "{}")
 }
 
 func describe(name string, o object) map[string]string {
@@ -144,6 +158,8 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, name string) {
 	s.mu.Unlock()
 	q := r.URL.Query()
 	switch {
+	case r.Method == http.MethodPost && r.URL.Path == "/upload/storage/v1/b/"+Bucket+"/o":
+		s.upload(w, r)
 	case !ok:
 		Fail(w, http.StatusNotFound, "notFound")
 	case q.Get("ifGenerationMatch") != "" && q.Get("ifGenerationMatch") != o.generation:

@@ -1,0 +1,27 @@
+package gcs_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader/enginecache"
+	"github.com/thaw-dev/thaw/loader/gcs"
+	"github.com/thaw-dev/thaw/loader/gcs/gcstest"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+)
+
+var _ enginecache.Writer = (*gcs.Source)(nil)
+
+func TestWrite(t *testing.T) {
+	open := func(srv *gcstest.Server) *gcs.Source {
+		s := gcs.New(gcs.Options{Getenv: srv.Getenv})
+		t.Cleanup(s.Close)
+		return s
+	}
+	srv, closed := gcstest.New(t), gcstest.New(t)
+	closed.Fault(func(w http.ResponseWriter, r *http.Request) bool {
+		gcstest.Fail(w, http.StatusForbidden, "forbidden")
+		return true
+	})
+	sourcetest.RunWrites(t, open(srv), bucket+"/m/_thaw/cache", open(closed))
+}

@@ -1,0 +1,66 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/wire"
+)
+
+// Write stores body as the object name below location, in place of what was
+// there. An object is seen when its last byte has arrived, never before. It is
+// what engines' compile caches are published with; nothing else writes to a
+// bucket.
+func (s *Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
+	p, err := parse(location)
+	if err == nil {
+		err = s.bad
+	}
+	if err != nil {
+		return err
+	}
+	begin, err := body.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "cannot be read", Err: err}
+	}
+	for try := 0; ; try++ {
+		region := s.regionOf(p.Name)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, s.address(p, p.Key(name), region).String(), io.NopCloser(wire.Exactly(body, size)))
+		if err != nil {
+			return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "cannot be asked for"}
+		}
+		if req.ContentLength = size; size == 0 {
+			req.Body = http.NoBody
+		}
+		req.Header.Set("Content-Type", "application/octet-stream")
+		// A bucket that will not have it says so before the bytes go.
+		req.Header.Set("Expect", "100-continue")
+		if err := s.sign(req, p, region); err != nil {
+			return err
+		}
+		r, err := s.http.Do(req)
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
+		}
+		if err != nil {
+			return wire.Network(ctx, p.String(), name, err)
+		}
+		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.moved(p.Name, region, r) {
+			wire.Drain(r)
+			if _, err := body.Seek(begin, io.SeekStart); err != nil {
+				return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "cannot be read", Err: err}
+			}
+			continue
+		}
+		if r.StatusCode/100 == 2 {
+			wire.Drain(r)
+			return nil
+		}
+		err = s.refused(r, p, name)
+		wire.Drain(r)
+		return err
+	}
+}

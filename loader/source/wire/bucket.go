@@ -1,0 +1,136 @@
+package wire
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// Bucket is a folder of a bucket, as s3:// and gs:// name one.
+type Bucket struct{ Scheme, Name, Prefix string }
+
+func (b Bucket) String() string {
+	return strings.TrimSuffix(b.Scheme+"://"+b.Name+"/"+b.Prefix, "/")
+}
+
+var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
+
+// ParseBucket takes a location apart. longest is how long a name may be.
+func ParseBucket(scheme, location string, longest int) (Bucket, error) {
+	bad := func(what string) (Bucket, error) {
+		return Bucket{}, &source.Error{Kind: source.BadSource, Source: location, What: what, Fix: scheme + "://BUCKET/PREFIX"}
+	}
+	rest, ok := strings.CutPrefix(location, scheme+"://")
+	if !ok {
+		return bad("is not a folder of a bucket")
+	}
+	if strings.ContainsAny(rest, "?#@") {
+		return Bucket{}, &source.Error{Kind: source.BadSource, What: "the source holds a query, a fragment or a user name", Fix: "leave it out; credentials come from the environment"}
+	}
+	b := Bucket{Scheme: scheme}
+	b.Name, b.Prefix, _ = strings.Cut(rest, "/")
+	b.Prefix = strings.Trim(b.Prefix, "/")
+	if len(b.Name) > longest || !bucketName.MatchString(b.Name) || strings.Contains(b.Name, "..") {
+		return bad(fmt.Sprintf("%.80q is not the name of a bucket", b.Name))
+	}
+	if strings.ContainsFunc(b.Prefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
+		return bad("holds a backslash or a control character")
+	}
+	for part := range strings.SplitSeq(b.Prefix, "/") {
+		if part == "." || part == ".." || part == "" && b.Prefix != "" {
+			return bad("holds an empty part, . or ..")
+		}
+	}
+	return b, nil
+}
+
+// Key is the key of a name below the prefix.
+func (b Bucket) Key(name string) string {
+	if b.Prefix == "" {
+		return name
+	}
+	return b.Prefix + "/" + name
+}
+
+// Ref is a file's Ref: where in which bucket it is.
+func (b Bucket) Ref(key string) string { return b.Name + "|" + key }
+
+// OfRef is the bucket and key of a file with such a Ref.
+func OfRef(scheme string, f source.File) (b Bucket, key string, err error) {
+	name, key, ok := strings.Cut(f.Ref, "|")
+	if !ok {
+		return b, "", &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+	}
+	return Bucket{scheme, name, strings.TrimSuffix(strings.TrimSuffix(key, f.Name), "/")}, key, nil
+}
+
+// Malformed is an answer that makes no sense.
+func (b Bucket) Malformed(name, what string) error {
+	return &source.Error{Kind: source.Malformed, Source: b.String(), File: name, What: what}
+}
+
+// Bounds of a listing that is not of a model.
+const (
+	listFiles = 20_000
+	listPages = 100
+)
+
+// List collects what pages of a listing hold below the prefix. page gets one:
+// files whose Name is their whole key, and where the listing goes on; "" at its
+// end.
+func (b Bucket) List(page func(from string) (files []source.File, next string, err error)) (source.Plan, error) {
+	var plan source.Plan
+	for n, from := 0, ""; ; n++ {
+		if n == listPages {
+			return source.Plan{}, b.Malformed("", "the listing has no end")
+		}
+		files, next, err := page(from)
+		if err != nil {
+			return source.Plan{}, err
+		}
+		for _, f := range files {
+			key := f.Name
+			name, below := strings.CutPrefix(key, b.Key(""))
+			if !below {
+				return source.Plan{}, b.Malformed("", "the listing has an object that was not asked for")
+			}
+			if name == "" || strings.HasSuffix(name, "/") {
+				continue // stands for a folder
+			}
+			f.Name, f.Ref = name, b.Ref(key)
+			if plan.Files = append(plan.Files, f); len(plan.Files) > listFiles {
+				return source.Plan{}, &source.Error{Kind: source.Refused, Source: b.String(), What: fmt.Sprintf("holds more than %d objects", listFiles), Fix: "point source at the model's own folder"}
+			}
+		}
+		if from = next; from == "" {
+			break
+		}
+	}
+	if len(plan.Files) == 0 {
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: b.String(), What: fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix), Fix: "check the prefix; names are case-sensitive"}
+	}
+	return plan, nil
+}
+
+// Exactly is size bytes of r to be stored: fewer are an error, so that no half
+// is.
+func Exactly(r io.Reader, size int64) io.Reader { return &exactly{r, size} }
+
+type exactly struct {
+	r    io.Reader
+	left int64
+}
+
+func (e *exactly) Read(b []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := e.r.Read(b[:min(int64(len(b)), e.left)])
+	if e.left -= int64(n); err == io.EOF && e.left > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
