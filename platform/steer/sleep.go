@@ -139,7 +139,7 @@ func (s *Steer) slumber(r *rep, st functions.ReplicaStatus, now schedule.Instant
 		}
 		r.nap.sinking, r.nap.slept = false, now
 		if r.nap.held == 0 { // it slept before we came
-			r.nap.held = r.fn.Asleep
+			r.nap.held = r.fn.bulk() // what schedule was told is from before it was known
 			r.nap.slept = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
 		s.sinks.drop(r)
@@ -161,22 +161,27 @@ func (r *rep) asleep() bool {
 
 // bedtime says what schedule must know to send replicas of f to sleep.
 func (f *fn) bedtime(atHand bool) {
-	f.Asleep = 0
-	if n := f.Resources.GPUs; n > 0 {
-		// Its weights go to host memory: as large as the checkpoint, and never
-		// larger than the GPUs' share.
-		most := f.Resources.GPUMemory * functions.Bytes(n)
-		if most <= 0 {
-			most = math.MaxInt64
-		}
-		var size functions.Bytes
-		for _, r := range f.reps {
-			size = max(size, r.status.TotalBytes)
-		}
-		if size == 0 && most < math.MaxInt64 {
-			size = most
-		}
-		f.Asleep = min(size, most)
-	}
+	f.Asleep = f.bulk()
 	f.Rise, f.ColdStart = max(f.history.rise(50), 0), max(f.history.forecast(atHand).P50, 0)
+}
+
+// bulk is the host memory that a sleeper of f takes: its weights go there, as
+// large as the checkpoint and never larger than the GPUs' share.
+func (f *fn) bulk() functions.Bytes {
+	n := f.Resources.GPUs
+	if n == 0 {
+		return 0
+	}
+	most := f.Resources.GPUMemory * functions.Bytes(n)
+	if most <= 0 {
+		most = math.MaxInt64
+	}
+	var size functions.Bytes
+	for _, r := range f.reps {
+		size = max(size, r.status.TotalBytes)
+	}
+	if size == 0 && most < math.MaxInt64 {
+		size = most
+	}
+	return min(size, most)
 }
