@@ -57,6 +57,9 @@ func (d *decision) block(f *Function) bool {
 func (d *decision) place(n need) bool {
 	d.avoided = false
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
+	if d.barred(f) {
+		return false
+	}
 	quota := d.world.Teams[team]
 	if quota.Max > 0 && res.GPUs > 0 && d.held[team]+res.GPUs > quota.Max {
 		if res.GPUs > quota.Max {
@@ -90,45 +93,32 @@ func (d *decision) place(n need) bool {
 		return true
 	}
 
-	fits, roomier := false, -1
-	var best []int
-	var possible bool
-	for i := range d.rooms {
-		m := &d.rooms[i]
-		if !d.eligible(m, f) {
-			continue
-		}
-		possible = possible || m.could(res)
-		if gpus, ok := m.now.fit(m.node, res); ok && (!fits || d.better(i, roomier, f)) {
-			fits, roomier, best = true, i, gpus
-		}
-	}
+	at, best, possible := d.choose(f, false)
+	_ = best
+	fits := at >= 0
 	if z != nil && (!fits || f.ColdStart <= 0 || f.Rise+riseWait < f.ColdStart) {
 		if d.freeFor(f, z, false, wasIdle) {
 			return true // room is made; it rises when that has happened
 		}
 	}
 	if fits {
-		m := &d.rooms[roomier]
-		m.now.take(m.node, res, best)
-		m.soon.take(m.node, res, best)
+		m := &d.rooms[at]
+		gpus, _ := m.now.fit(m.node, res)
+		m.now.take(m.node, res, gpus)
+		m.soon.take(m.node, res, gpus)
 		d.held[team] += res.GPUs
-		d.do(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: best, Reason: n.reason})
+		d.do(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: n.reason})
 		return true
 	}
 	if !possible && z == nil {
 		return d.block(f)
 	}
 	// Room that is on its way is waited for; nobody else is evicted for it.
-	for i := range d.rooms {
-		m := &d.rooms[i]
-		if !m.waiting || !d.eligible(m, f) {
-			continue
-		}
-		if gpus, ok := m.soon.fit(m.node, res); ok {
-			d.reserve(m, f, gpus)
-			return true
-		}
+	if at, _, _ := d.choose(f, true); at >= 0 {
+		m := &d.rooms[at]
+		gpus, _ := m.soon.fit(m.node, res)
+		d.reserve(m, f, gpus)
+		return true
 	}
 	if d.makeRoom(f, false, wasIdle) {
 		return true
@@ -148,6 +138,32 @@ func (d *decision) place(n need) bool {
 		return true
 	}
 	return d.block(f)
+}
+
+// choose finds the node for f at the least cost, of those that have room now, or
+// with soon of those that will once who is leaving is gone; -1 for none. possible
+// is whether f fits some node that is empty.
+func (d *decision) choose(f *Function, soon bool) (at int, least score, possible bool) {
+	at = -1
+	for i := range d.rooms {
+		m := &d.rooms[i]
+		if soon && !m.waiting || !d.eligible(m, f) {
+			continue
+		}
+		s := &m.now
+		if soon {
+			s = &m.soon
+		}
+		if !s.fits(m.node, f.Resources) {
+			possible = possible || !soon && m.could(f.Resources)
+			continue
+		}
+		possible = true
+		if x := d.score(m, s, f); at < 0 || x.total() < least.total() {
+			at, least = i, x
+		}
+	}
+	return at, least, possible
 }
 
 // riseWait is what freeing the GPUs of a sleeper is taken to cost.
@@ -246,33 +262,7 @@ func (d *decision) eligible(m *room, f *Function) bool {
 		d.avoided = true
 		return false
 	}
-	return f.Machine == "" || m.node.reads(f)
-}
-
-// reads reports whether a source that lies on a machine can be had here: in
-// place, or from who lends it.
-func (n *Node) reads(f *Function) bool { return f.Machine == n.Machine || n.Borrows }
-
-// has reports whether the bytes of a source are here.
-func (n *Node) has(f *Function) bool {
-	return n.Cached[f.Source] || f.Machine != "" && f.Machine == n.Machine
-}
-
-// better prefers the node that has the bytes, then the fuller one (whole nodes
-// stay free for what is large), then the first.
-func (d *decision) better(a, b int, f *Function) bool {
-	x, y := &d.rooms[a], &d.rooms[b]
-	if cx, cy := x.node.has(f), y.node.has(f); cx != cy {
-		return cx
-	}
-	if f.Resources.GPUs > 0 {
-		if fx, fy := x.now.unused(), y.now.unused(); fx != fy {
-			return fx < fy
-		}
-	} else if x.now.memory != y.now.memory {
-		return x.now.memory > y.now.memory // host memory is spread, not packed
-	}
-	return false
+	return m.node.reads(f) && m.node.stores(f)
 }
 
 // short says what is short for f.

@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -61,35 +60,142 @@ func (s *free) move(n *Node, res functions.Resources, gpus []int, sign int) {
 	}
 }
 
-// fit finds GPUs for res, nil and true where none are needed. Shared GPUs are
-// filled best fit first, so that whole ones stay whole.
+// maxGPUs of a node that are looked at, parts of GPUs counted each.
+const maxGPUs = 64
+
+// picked is what fit chose, and what that leaves.
+type picked struct {
+	gpus       [maxGPUs]uint8 // positions
+	n          int
+	groups     int  // how many groups they are of
+	unused     int  // healthy GPUs that nobody uses, when they are taken
+	healthy    int  // GPUs of the node
+	whole      bool // nobody used any GPU of the node
+	wholeGroup bool // they break into a group that nobody used
+}
+
+// takes reports whether GPU i has room for res.
+func (s *free) takes(n *Node, i int, res functions.Resources) bool {
+	g := &s.gpus[i]
+	switch {
+	case n.GPUs[i].Sick || g.whole > 0:
+		return false
+	case res.GPUMemory == 0 || n.GPUs[i].Memory == 0:
+		return g.users == 0
+	}
+	return g.left >= res.GPUMemory
+}
+
+// pick chooses GPUs for res, which must fit. All of one group where one has
+// enough: the group with the fewest to spare, so that whole groups stay whole;
+// else of the largest, so that they are of few. In a group GPUs that are shared
+// are filled best fit first, so that whole ones stay whole.
+func (s *free) pick(n *Node, res functions.Resources) (p picked) {
+	p.whole = true
+	for i := range n.GPUs {
+		if n.GPUs[i].Sick {
+			continue
+		}
+		p.healthy++
+		if s.gpus[i].users == 0 {
+			p.unused++
+		} else {
+			p.whole = false
+		}
+	}
+	var taken [maxGPUs]bool
+	for p.n < min(res.GPUs, len(p.gpus)) {
+		// The group that gives all that are left with the least over, else the most.
+		group, gives, opens, spare, used := 0, 0, 0, 0, true
+		left := res.GPUs - p.n
+		for i := range n.GPUs {
+			g := n.GPUs[i].Group
+			if s.seen(n, i) || i >= len(taken) {
+				continue
+			}
+			have, shared, idle, busy := 0, 0, 0, false
+			for j := i; j < len(n.GPUs) && j < len(taken); j++ {
+				if n.GPUs[j].Group != g || n.GPUs[j].Sick {
+					continue
+				}
+				if s.gpus[j].users == 0 {
+					idle++
+				} else {
+					busy = true
+				}
+				if !taken[j] && s.takes(n, j, res) {
+					have++
+					if s.gpus[j].users > 0 {
+						shared++
+					}
+				}
+			}
+			open, better := max(0, min(left, have)-shared), false // of GPUs that nobody uses
+			switch {
+			case have == 0:
+			case gives == 0:
+				better = true
+			case (have >= left) != (gives >= left):
+				better = have >= left
+			case have < left:
+				better = have > gives
+			default:
+				better = open < opens || open == opens && idle < spare
+			}
+			if better {
+				group, gives, opens, spare, used = g, have, open, idle, busy
+			}
+		}
+		if gives == 0 {
+			return p
+		}
+		p.groups++
+		if !used && gives > left {
+			p.wholeGroup = true
+		}
+		for range min(left, gives) {
+			at := -1
+			for i := range n.GPUs {
+				if i < len(taken) && n.GPUs[i].Group == group && !taken[i] && s.takes(n, i, res) && (at < 0 || s.gpus[i].left < s.gpus[at].left) {
+					at = i
+				}
+			}
+			taken[at] = true
+			if s.gpus[at].users == 0 {
+				p.unused--
+			}
+			p.gpus[p.n] = uint8(at)
+			p.n++
+		}
+	}
+	return p
+}
+
+// seen reports whether a GPU before i is of its group.
+func (s *free) seen(n *Node, i int) bool {
+	for j := range i {
+		if n.GPUs[j].Group == n.GPUs[i].Group {
+			return true
+		}
+	}
+	return false
+}
+
+// fit finds GPUs for res, nil and true where none are needed.
 func (s *free) fit(n *Node, res functions.Resources) ([]int, bool) {
-	if res.Memory > 0 && s.memory < res.Memory {
+	if !s.fits(n, res) {
 		return nil, false
 	}
 	if res.GPUs == 0 {
 		return nil, true
 	}
-	at := make([]int, 0, len(n.GPUs))
-	for i := range n.GPUs {
-		g := &s.gpus[i]
-		switch {
-		case n.GPUs[i].Sick || g.whole > 0:
-		case res.GPUMemory == 0 || n.GPUs[i].Memory == 0:
-			if g.users == 0 {
-				at = append(at, i)
-			}
-		case g.left >= res.GPUMemory:
-			at = append(at, i)
-		}
-	}
-	if len(at) < res.GPUs {
+	p := s.pick(n, res)
+	if p.n < res.GPUs {
 		return nil, false
 	}
-	slices.SortStableFunc(at, func(a, b int) int { return cmp.Compare(s.gpus[a].left, s.gpus[b].left) })
 	out := make([]int, res.GPUs)
 	for i := range out {
-		out[i] = n.GPUs[at[i]].Index
+		out[i] = n.GPUs[p.gpus[i]].Index
 	}
 	slices.Sort(out)
 	return out, true
@@ -137,14 +243,4 @@ func (m *room) could(res functions.Resources) bool {
 		}
 	}
 	return n >= res.GPUs
-}
-
-func (s *free) unused() int {
-	n := 0
-	for i := range s.gpus {
-		if s.gpus[i].users == 0 {
-			n++
-		}
-	}
-	return n
 }
