@@ -128,6 +128,10 @@ type GPU struct {
 	MemoryFree  Bytes  `json:"memory_free"`
 	Utilization int    `json:"utilization"`
 	Health      string `json:"health"` // "ok", or what is wrong
+
+	// Group: GPUs of one group reach each other fastest (NVLink, or one memory
+	// node of the host); 0 unknown.
+	Group int `json:"group,omitempty"`
 }
 
 // Capacity of a resource in bytes: what may be used, and what is.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
 )
 
 // history is what the last cold starts of a function took. It is what a
@@ -14,12 +15,16 @@ type history struct {
 	known   functions.Forecast
 	fresh   bool // known holds, for atHand
 	atHand  bool
+
+	times    schedule.Expect
+	expected bool // times holds
 }
 
 type sample struct {
 	node   string
 	tier   functions.Tier
-	total  time.Duration
+	total  time.Duration // from the wake
+	start  time.Duration // from the decision where
 	phases map[functions.Phase]time.Duration
 }
 
@@ -34,7 +39,11 @@ func (s sample) staged() sample {
 			phases[p], total = d, total+d
 		}
 	}
-	return sample{node: s.node, tier: functions.TierNVMe, total: min(total, s.total), phases: phases}
+	start := s.start - s.phases[functions.PhaseStage]
+	for _, p := range []functions.Phase{functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup} {
+		start = max(start, phases[p]) // the engine came up meanwhile: it cannot have taken less
+	}
+	return sample{node: s.node, tier: functions.TierNVMe, total: min(total, s.total), start: min(start, s.start), phases: phases}
 }
 
 func (h *history) add(s sample) {
@@ -43,7 +52,7 @@ func (h *history) add(s sample) {
 		h.samples = h.samples[:keepSamples-1]
 	}
 	h.samples = append(h.samples, s)
-	h.fresh = false
+	h.fresh, h.expected = false, false
 }
 
 func (h *history) forget() { *h = history{} }

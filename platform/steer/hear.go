@@ -74,6 +74,9 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 			s.shelved(n, tiers)
 			changed = true
 		}
+		for _, c := range hb.Cached {
+			s.sized(c.Source, c.Bytes)
+		}
 	}
 	if changed {
 		s.plan.Node(n.Node)

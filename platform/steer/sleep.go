@@ -176,7 +176,7 @@ func (f *fn) bulk() functions.Bytes {
 	if most <= 0 {
 		most = math.MaxInt64
 	}
-	var size functions.Bytes
+	size := f.Size
 	for _, r := range f.reps {
 		size = max(size, r.status.TotalBytes)
 	}

@@ -100,7 +100,8 @@ func (s *Steer) finish(c *cold, st functions.State, cause string) {
 		for _, p := range t.Phases {
 			phases[p.Phase] += seconds(p.Duration)
 		}
-		c.fn.history.add(sample{node: t.Node, tier: t.Tier, total: c.end - c.began, phases: phases})
+		c.fn.history.add(sample{node: t.Node, tier: t.Tier, total: c.end - c.began, start: c.end - c.decided, phases: phases})
+		s.measure(s.nodes[t.Node], t.Tier, t.Bytes, phases)
 	}
 	if s.hooks.ColdStart != nil {
 		s.hooks.ColdStart(t)

@@ -285,6 +285,7 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 		s.stir(f)
 	}
 	r.status, r.seen = st, true
+	s.sized(f.Source, st.TotalBytes)
 	if r.accepted == 0 {
 		r.accepted = now
 		if r.cold != nil {
@@ -623,6 +624,7 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant, all bool) time
 			dead = append(dead, f)
 			continue
 		}
+		f.Size, f.Expect = s.sizes[f.Source], f.history.expect()
 		f.Lease = max(f.retry, f.held)
 		if f.once {
 			f.Lease = always

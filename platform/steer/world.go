@@ -33,9 +33,10 @@ type world struct {
 	sinks   crowd[*rep]           // to be sent to sleep
 	rising  crowd[*rep]           // told to wake
 
-	settling []*fn          // memory of stirred, used again
-	starting crowd[*fn]     // a cold start of it is under way
-	copies   map[string]int // nodes that have a source's bytes
+	settling []*fn                      // memory of stirred, used again
+	starting crowd[*fn]                 // a cold start of it is under way
+	copies   map[string]int             // nodes that have a source's bytes
+	sizes    map[string]functions.Bytes // of checkpoints, by source
 	colds    coldStarts
 
 	last   schedule.Instant // of the last turn
@@ -98,6 +99,8 @@ type node struct {
 	settled int              // replicas on it when all was as both sides thought; -1 it was not
 	doubt   schedule.Instant // since when what it says is hard to believe; 0 it is not
 	doubted bool             // its silence was, and it was given more time
+
+	link, disk gauge
 }
 
 // rep is a replica in the loop, from the decision to start it.
@@ -235,12 +238,13 @@ func (n *node) set(b beat, now schedule.Instant) (changed bool) {
 		}
 		n.GPUs, changed = gpus, true
 	}
+	changed = n.stored(hb.Store) || changed
 	n.hb = *hb
 	return changed
 }
 
 func gpu(g functions.GPU) schedule.GPU {
-	return schedule.GPU{Index: g.Index, Memory: g.MemoryTotal, Sick: sick(g)}
+	return schedule.GPU{Index: g.Index, Memory: g.MemoryTotal, Sick: sick(g), Group: g.Group}
 }
 
 // note writes v down where it was not known.

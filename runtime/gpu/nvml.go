@@ -16,7 +16,7 @@ func openDriver() (driver, string, error) { return openNVML(nvml.New()) }
 func openNVML(lib nvml.Interface) (driver, string, error) {
 	switch ret := lib.Init(); ret {
 	case nvml.SUCCESS:
-		return nvmlDriver{lib}, "", nil
+		return &nvmlDriver{lib: lib}, "", nil
 	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED:
 		return nil, "no GPUs: no driver", nil
 	default:
@@ -25,30 +25,92 @@ func openNVML(lib nvml.Interface) (driver, string, error) {
 	}
 }
 
-type nvmlDriver struct{ lib nvml.Interface }
+type nvmlDriver struct {
+	lib    nvml.Interface
+	groups []int // by index: how the GPUs are wired does not change while a driver runs
+}
 
-func (n nvmlDriver) close() { n.lib.Shutdown() }
+func (n *nvmlDriver) close() { n.lib.Shutdown() }
 
 // list never fails as a whole: what cannot be read of a GPU is its health.
-func (n nvmlDriver) list() []functions.GPU {
+func (n *nvmlDriver) list() []functions.GPU {
 	count, ret := n.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil
 	}
 	gpus := make([]functions.GPU, 0, count)
+	devices := make([]nvml.Device, 0, count)
 	for i := range count {
 		g := functions.GPU{Index: i, Health: Healthy}
 		if d, ret := n.lib.DeviceGetHandleByIndex(i); ret == nvml.SUCCESS {
 			n.describe(d, &g)
+			devices = append(devices, d)
 		} else {
 			g.Health = n.lib.ErrorString(ret)
 		}
 		gpus = append(gpus, g)
 	}
+	if len(n.groups) != count && len(devices) == count {
+		n.groups = wiring(devices)
+	}
+	if len(n.groups) == count {
+		for i := range gpus {
+			gpus[i].Group = n.groups[i]
+		}
+	}
 	return gpus
 }
 
-func (n nvmlDriver) describe(d nvml.Device, g *functions.GPU) {
+// wiring puts GPUs that reach each other fastest into groups, numbered from 1:
+// those that NVLink joins, or where there is none those of one memory node. 0:
+// there is one GPU, or the driver does not say.
+func wiring(devices []nvml.Device) []int {
+	groups := make([]int, len(devices))
+	if len(devices) < 2 {
+		return groups
+	}
+	linked := func(a, b nvml.Device) bool {
+		status, ret := a.GetP2PStatus(b, nvml.P2P_CAPS_INDEX_NVLINK)
+		return ret == nvml.SUCCESS && status == nvml.P2P_STATUS_OK
+	}
+	said, any := false, false
+	near := func(a, b nvml.Device) bool {
+		level, ret := a.GetTopologyCommonAncestor(b)
+		said = said || ret == nvml.SUCCESS
+		return ret == nvml.SUCCESS && level <= nvml.TOPOLOGY_NODE
+	}
+	join := func(joined func(a, b nvml.Device) bool) {
+		next := 0
+		for i := range devices {
+			groups[i] = 0
+		}
+		var spread func(i int)
+		spread = func(i int) {
+			groups[i] = next
+			for j := range devices {
+				if groups[j] == 0 && joined(devices[i], devices[j]) {
+					any = true
+					spread(j)
+				}
+			}
+		}
+		for i := range devices {
+			if groups[i] == 0 {
+				next++
+				spread(i)
+			}
+		}
+	}
+	if join(linked); any {
+		return groups
+	}
+	if join(near); !said {
+		clear(groups)
+	}
+	return groups
+}
+
+func (n *nvmlDriver) describe(d nvml.Device, g *functions.GPU) {
 	ill := func(ret nvml.Return, what string) {
 		if ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_SUPPORTED && g.Health == Healthy {
 			g.Health = what + ": " + n.lib.ErrorString(ret)
@@ -77,7 +139,7 @@ const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
 // between two of them.
 const waitMillis = 500
 
-func (n nvmlDriver) watch(ctx context.Context, bad func(uuid, what string)) error {
+func (n *nvmlDriver) watch(ctx context.Context, bad func(uuid, what string)) error {
 	count, ret := n.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("NVML: %s", n.lib.ErrorString(ret))

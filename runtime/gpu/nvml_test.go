@@ -5,7 +5,9 @@ package gpu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +30,72 @@ func card(uuid string) *mock.Device {
 		},
 		GetSupportedEventTypesFunc: func() (uint64, nvml.Return) { return wanted, nvml.SUCCESS },
 		RegisterEventsFunc:         func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS },
+		GetP2PStatusFunc: func(nvml.Device, nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
+			return nvml.P2P_STATUS_NOT_SUPPORTED, nvml.SUCCESS
+		},
+		GetTopologyCommonAncestorFunc: func(nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		},
+	}
+}
+
+// TestWiring: groups come from NVLink, or else from the memory node; what the
+// driver does not say is no group.
+func TestWiring(t *testing.T) {
+	wired := func(n int, link, node func(i, j int) bool, asked *int) []*mock.Device {
+		cards := make([]*mock.Device, n)
+		at := func(d nvml.Device) int { return slices.Index(cards, d.(*mock.Device)) }
+		for i := range cards {
+			cards[i] = card(fmt.Sprint("GPU-", i))
+			if link != nil {
+				cards[i].GetP2PStatusFunc = func(d nvml.Device, _ nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
+					*asked++
+					if link(i, at(d)) {
+						return nvml.P2P_STATUS_OK, nvml.SUCCESS
+					}
+					return nvml.P2P_STATUS_NOT_SUPPORTED, nvml.SUCCESS
+				}
+			}
+			if node != nil {
+				cards[i].GetTopologyCommonAncestorFunc = func(d nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
+					if node(i, at(d)) {
+						return nvml.TOPOLOGY_HOSTBRIDGE, nvml.SUCCESS
+					}
+					return nvml.TOPOLOGY_SYSTEM, nvml.SUCCESS
+				}
+			}
+		}
+		return cards
+	}
+	half := func(i, j int) bool { return i/2 == j/2 }
+	for _, c := range []struct {
+		name       string
+		n          int
+		link, node func(i, j int) bool
+		want       string
+	}{
+		{"one GPU", 1, half, half, "[0]"},
+		{"NVLink in pairs", 4, half, func(i, j int) bool { return true }, "[1 1 2 2]"},
+		{"a chain of NVLink", 4, func(i, j int) bool { return i-j == 1 || j-i == 1 }, nil, "[1 1 1 1]"},
+		{"two memory nodes", 4, nil, half, "[1 1 2 2]"},
+		{"each its own node", 2, nil, func(i, j int) bool { return false }, "[1 2]"},
+		{"nothing is said", 3, nil, nil, "[0 0 0]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			asked := 0
+			f := facts(t, machine(wired(c.n, c.link, c.node, &asked)...))
+			var got []int
+			for _, g := range f.List() {
+				got = append(got, g.Group)
+			}
+			if fmt.Sprint(got) != c.want {
+				t.Errorf("%v, want %s", got, c.want)
+			}
+			was := asked
+			if f.List(); asked != was {
+				t.Error("the wiring is read every time")
+			}
+		})
 	}
 }
 
