@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,17 +26,21 @@ import (
 
 // Agreement is one scripted load, run live and simulated.
 type Agreement struct {
-	Requests  int     `json:"requests"`
-	LiveCold  int64   `json:"live_cold"`
-	SimCold   int64   `json:"simulated_cold"`
-	LiveP50   float64 `json:"live_cold_wait_p50_seconds"`
-	SimP50    float64 `json:"simulated_cold_wait_p50_seconds"`
-	Ratio     float64 `json:"ratio"` // simulated to live
-	LiveEvict int     `json:"live_evictions"`
-	SimEvict  int64   `json:"simulated_evictions"`
-	// Phases are the medians of the live run's cold starts, in seconds, which the
-	// simulation was given.
-	Phases map[functions.Phase]float64 `json:"phases_seconds"`
+	Requests int     `json:"requests"`
+	LiveCold int64   `json:"live_cold"`
+	SimCold  int64   `json:"simulated_cold"`
+	LiveP50  float64 `json:"live_cold_wait_p50_seconds"`
+	SimP50   float64 `json:"simulated_cold_wait_p50_seconds"`
+	Ratio    float64 `json:"ratio"` // simulated to live
+	SimEvict int64   `json:"simulated_evictions"`
+	// Medians of what the live run measured, in seconds, which the simulation was
+	// given: from the wake to the order at the node, from there to the process,
+	// from there to the load, from there to READY; and of an end.
+	Order  float64 `json:"order_seconds"`
+	Exec   float64 `json:"exec_seconds"`
+	Spawn  float64 `json:"spawn_seconds"`
+	Warmup float64 `json:"load_and_warmup_seconds"`
+	Exit   float64 `json:"exit_seconds"`
 	// Told is each cold start of both, for whoever has to find a difference.
 	Live []string `json:"-"`
 	Sim  []string `json:"-"`
@@ -52,14 +55,14 @@ type AgreeOptions struct {
 	Seed     uint64
 }
 
-// The load: six models of which four fit, so that some must make way, with
+// The load: six models of which three fit, so that some must make way, with
 // pauses long enough for others to go to rest. Moments at which a few
 // milliseconds would decide are left out (clear).
 const (
 	agreeModels = 6
-	agreeIdle   = 3 * time.Second
-	agreeSlot   = 64 << 20 // host memory of a replica; a node has room for two
-	agreeMargin = 350 * time.Millisecond
+	agreeIdle   = 2500 * time.Millisecond
+	agreeSlot   = 64 << 20 // host memory of a replica; one node has room for two, the other for one
+	agreeMargin = 150 * time.Millisecond
 	agreeTokens = 8
 )
 
@@ -69,19 +72,19 @@ type ask struct {
 	model int
 }
 
-// script draws the load: bursts of one to three requests to one model, half a
-// second to a second apart, Zipf over the models.
+// script draws the load: bursts of one to three requests to one model, a third
+// of a second or two apart, Zipf over the models.
 func script(n int, seed uint64) (out []ask) {
 	draw := rand.New(rand.NewPCG(seed, 6))
 	last := map[int]time.Duration{} // of each model's last request
 	at := time.Duration(0)
 	for len(out) < n {
-		at += 500*time.Millisecond + time.Duration(draw.IntN(500))*time.Millisecond
-		if draw.IntN(8) == 0 {
+		at += 300*time.Millisecond + time.Duration(draw.IntN(300))*time.Millisecond
+		if draw.IntN(12) == 0 {
 			at += agreeIdle + agreeIdle/2 // long enough for everybody to rest
 		}
 		model := 0
-		for model = 0; model < agreeModels-1 && draw.IntN(3) != 0; model++ {
+		for model = 0; model < agreeModels-1 && draw.IntN(2) != 0; model++ {
 		}
 		// Whether one is still up may hang on milliseconds: not here.
 		if since, ok := last[model]; ok {
@@ -116,15 +119,15 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 			return a, err
 		}
 	}
-	memory := fmt.Sprint(2*agreeSlot + agreeSlot/2)
-	p, err := served.Start(ctx, served.Options{Exe: o.Exe, Dir: o.Dir, Functions: files, Args: []string{"--memory", memory, "--gpus", "0", "--warm", "off", "--log-format", "json"}})
+	two, one := fmt.Sprint(2*agreeSlot+agreeSlot/2), fmt.Sprint(agreeSlot+agreeSlot/2)
+	p, err := served.Start(ctx, served.Options{Exe: o.Exe, Dir: o.Dir, Functions: files, Args: []string{"--memory", two, "--gpus", "0", "--warm", "off", "--log-format", "json"}})
 	if err != nil {
 		return a, err
 	}
 	ended := sync.OnceFunc(p.End)
 	defer ended()
 	second, err := process.Begin("agent", o.Dir, nil, o.Exe, "agent", "--server", p.URL, "--token-file", filepath.Join(o.Dir, "data", "join-token"),
-		"--data", filepath.Join(o.Dir, "second"), "--name", "second", "--memory", memory, "--gpus", "0", "--warm", "off", "--orphan", "2s")
+		"--data", filepath.Join(o.Dir, "second"), "--name", "second", "--memory", one, "--gpus", "0", "--warm", "off", "--orphan", "2s")
 	if err != nil {
 		return a, err
 	}
@@ -133,23 +136,27 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 		return a, err
 	}
 	// The first start of each is left out: it pays for the page cache.
+	var exits []float64
 	for i := range agreeModels {
 		name := functions.Name{Team: functions.DefaultTeam, Name: agreeName(i)}
 		if err := put(ctx, p, name.Name); err != nil {
 			return a, err
 		}
+		began := time.Now()
 		if err := p.Stop(ctx, name); err != nil {
 			return a, err
 		}
+		exits = append(exits, time.Since(began).Seconds())
 	}
-	before, err := logged(p.Process.Log())
+	a.Exit = report.Quantile(exits, 0.5)
+	before, err := lines(p.Process.Log(), agreeModels)
 	if err != nil {
 		return a, err
 	}
 	if err := play(ctx, p, script(o.Requests, o.Seed)); err != nil {
 		return a, err
 	}
-	ids, err := a.live(p.Process.Log(), len(before))
+	ids, err := a.live(p.Process.Log(), len(before), o.Requests)
 	if err != nil {
 		return a, err
 	}
@@ -251,9 +258,9 @@ func lines(file string, n int) (out []line, err error) {
 	}
 }
 
-// live counts what happened, and lists the cold starts there were.
-func (a *Agreement) live(file string, before int) (ids []string, err error) {
-	all, err := lines(file, before+1)
+// live counts what happened, and lists the cold start of each cold request.
+func (a *Agreement) live(file string, before, n int) (ids []string, err error) {
+	all, err := lines(file, before+n)
 	if err != nil {
 		return nil, err
 	}
@@ -265,34 +272,43 @@ func (a *Agreement) live(file string, before int) (ids []string, err error) {
 		}
 		a.LiveCold++
 		waits = append(waits, l.Waited.Seconds())
-		if !slices.Contains(ids, l.Cold) {
-			ids = append(ids, l.Cold)
-		}
+		ids = append(ids, l.Cold)
 		a.Live = append(a.Live, fmt.Sprintf("%s %s waited %v", l.Time.Add(-l.Took).Format("15:04:05.000"), l.Model, l.Waited.Round(time.Millisecond)))
 	}
 	a.LiveP50 = report.Quantile(waits, 0.5)
 	return ids, nil
 }
 
-// measured takes the medians of the phases of the cold starts.
+// measured takes the medians of the phases, over the requests that waited for
+// them.
 func (a *Agreement) measured(ctx context.Context, p *served.Platform, ids []string) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("no request of the live run was cold")
 	}
-	spans := map[functions.Phase][]float64{}
+	var order, exec, spawn, warmup []float64
+	known := map[string]functions.Timeline{}
 	for _, id := range ids {
-		t, err := p.ColdStart(ctx, id)
-		if err != nil {
-			return err
+		t, ok := known[id]
+		if !ok {
+			var err error
+			if t, err = p.ColdStart(ctx, id); err != nil {
+				return err
+			}
+			known[id] = t
 		}
+		at := map[functions.Phase]functions.Span{}
 		for _, s := range t.Phases {
-			spans[s.Phase] = append(spans[s.Phase], s.Duration)
+			at[s.Phase] = s
 		}
+		placed := at[functions.PhasePlace].Start + at[functions.PhasePlace].Duration
+		process, load := at[functions.PhaseSpawn].Start, at[functions.PhaseLoad].Start
+		order = append(order, placed)
+		exec = append(exec, process-placed)
+		spawn = append(spawn, load-process)
+		warmup = append(warmup, at[functions.PhaseWarmup].Start+at[functions.PhaseWarmup].Duration-load)
 	}
-	a.Phases = map[functions.Phase]float64{}
-	for ph, d := range spans {
-		a.Phases[ph] = report.Quantile(d, 0.5)
-	}
+	a.Order, a.Exec = report.Quantile(order, 0.5), report.Quantile(exec, 0.5)
+	a.Spawn, a.Warmup = report.Quantile(spawn, 0.5), report.Quantile(warmup, 0.5)
 	return nil
 }
 
@@ -323,18 +339,24 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, file
 		m.Spec.Scale.Idle, m.Spec.Scale.Target = functions.Duration(agreeIdle), 8
 		models = append(models, m)
 	}
-	seconds := func(ph functions.Phase) functions.Duration {
-		return functions.Duration(a.Phases[ph] * float64(time.Second))
+	seconds := func(v float64) functions.Duration {
+		return functions.Duration(max(v, 1e-9) * float64(time.Second)) // 0 would be the default
 	}
 	// A GPU stands there because a fleet needs one; nobody here wants it.
-	var node fleet.Node
-	node.Default()
-	node.Name, node.Count, node.GPUs, node.Memory = "node", 2, 1, 2*agreeSlot+agreeSlot/2
-	f := &fleet.Fleet{Nodes: []fleet.Node{node}, Engine: fleet.Engine{
-		Spawn: seconds(functions.PhaseSpawn), Warmup: seconds(functions.PhaseLoad) + seconds(functions.PhaseWarmup),
+	var first, second fleet.Node
+	first.Default()
+	first.Name, first.GPUs, first.Memory = "first", 1, 2*agreeSlot+agreeSlot/2
+	second.Default()
+	second.Name, second.GPUs, second.Memory = "second", 1, agreeSlot+agreeSlot/2
+	f := &fleet.Fleet{Nodes: []fleet.Node{first, second}, Engine: fleet.Engine{
+		Exec: seconds(a.Exec), Spawn: seconds(a.Spawn), Warmup: seconds(a.Warmup), Exit: seconds(a.Exit),
 		Prefill: 100_000, Decode: 2000,
 	}}
-	r, err := simulate.Run(ctx, simulate.Config{Fleet: f, Functions: models, Requests: tr.Read(), Name: "lru", Seed: o.Seed})
+	sizes := map[functions.Name]functions.Bytes{} // loading is in the warm-up, as it was measured
+	for _, m := range models {
+		sizes[m.FullName()] = 1
+	}
+	r, err := simulate.Run(ctx, simulate.Config{Fleet: f, Functions: models, Sizes: sizes, Requests: tr.Read(), Latency: seconds(a.Order).Std(), Gather: -1, Name: "lru", Seed: o.Seed})
 	if err != nil {
 		return err
 	}
