@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/peer"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -24,16 +26,34 @@ type Shelf struct {
 	end    func() // of what the shelf opened itself
 }
 
+// ShelfOptions are how a store is opened without an agent.
+type ShelfOptions struct {
+	Data   string
+	Budget functions.Bytes // 0: all the disk has but keepFree
+	// Peers are URLs of nodes that lend blocks to who shows the token.
+	Peers []string
+	Token string
+	Log   *slog.Logger
+}
+
 // OpenShelf is the store below a data folder with a loader of its own, and no
-// agent. A server or agent may run on the same folder meanwhile. The caller
-// closes it.
-func OpenShelf(data string, budget functions.Bytes, log *slog.Logger) (*Shelf, error) {
+// agent. A server or agent may run on the same folder meanwhile. It borrows from
+// other nodes, and lends nothing. The caller closes it.
+func OpenShelf(o ShelfOptions) (*Shelf, error) {
+	data, budget, log := o.Data, o.Budget, o.Log
 	st, err := openStore(data, budget, log)
 	if err != nil {
 		return nil, storeError(err)
 	}
 	from, end := sources()
-	l := loader.New(loader.Options{Store: st, Sources: from, Links: linksOf(data), Log: log})
+	lo := loader.Options{Store: st, Sources: from, Links: linksOf(data), Log: log}
+	if len(o.Peers) > 0 {
+		circle := peer.New(peer.Options{ID: "pull-" + rand.Text(), Token: o.Token, Nodes: newOthers(o.Peers).list, Log: log})
+		lo.Neighbours = circle
+		close := end
+		end = func() { circle.Close(); close() }
+	}
+	l := loader.New(lo)
 	seen := newHubView(data, st, from, log)
 	return &Shelf{store: st, loader: l, end: func() { l.Close(); seen.sync(); end() }}, nil
 }

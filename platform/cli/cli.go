@@ -30,8 +30,8 @@ type Programs struct {
 	Engines map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	// Bench measures; args are all after the verb.
 	Bench func(ctx context.Context, args []string, stdout, stderr io.Writer) error
-	// Shelf opens the store below a data folder; log is for its remarks.
-	Shelf func(data string, budget functions.Bytes, log io.Writer) (Shelf, error)
+	// Shelf opens the store below a data folder.
+	Shelf func(ShelfOptions) (Shelf, error)
 	// GPUs lists what the driver sees. driver says which it is, or why there
 	// is none.
 	GPUs func() (gpus []functions.GPU, driver string, err error)

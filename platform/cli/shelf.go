@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -31,6 +33,17 @@ type Shelf interface {
 	Close()
 }
 
+// ShelfOptions are how a store below a data folder is opened.
+type ShelfOptions struct {
+	Data   string
+	Budget functions.Bytes // 0: all the disk has
+	// Peers are URLs of nodes that lend blocks, to who shows the join token of
+	// this file.
+	Peers     []string
+	TokenFile string
+	Log       io.Writer // for remarks
+}
+
 // staysHint is what a pull that did not end leaves its reader with.
 const staysHint = "what has arrived stays; the same command goes on from there"
 
@@ -40,7 +53,7 @@ func (c *command) lined() bool { return c.output == "json" }
 func (c *command) pull() *cobra.Command {
 	var ask api.PrefetchRequest
 	var folder string
-	store := functions.Bytes(0)
+	var o ShelfOptions
 	cmd := &cobra.Command{
 		Use: "pull SOURCE|NAME", Short: "Bring a model's weights here, or to a server's node", GroupID: "use", Args: exact("a source or the name of a model"),
 		Long: `Bring a model's weights into a store: verified, resumable, published whole or not
@@ -64,6 +77,7 @@ Interrupted or killed, the same command goes on from where it was.`,
   thaw pull ml/llama --data /var/lib/thaw --functions functions
   thaw pull hf://org/model --files '*.py' --data /var/lib/thaw
   thaw pull az://acct/models/llama --data /w -o json | tee progress.ndjson
+  thaw pull az://acct/models/llama --data /w --peer http://gpu-1:9000 --token-file join-token
   vllm serve "$(thaw pull -q az://acct/models/llama --data /w)"
   thaw pull ml/llama`,
 		ValidArgsFunction: c.completeNames,
@@ -72,8 +86,8 @@ Interrupted or killed, the same command goes on from where it was.`,
 				return err
 			}
 			if !cmd.Flags().Changed("data") {
-				if store != 0 || folder != "" {
-					return usage("thaw pull "+clip(args[0])+" --data DIR", "--store and --functions are for a pull with --data")
+				if o.Budget != 0 || folder != "" || len(o.Peers) > 0 || o.TokenFile != "" {
+					return usage("thaw pull "+clip(args[0])+" --data DIR", "--store, --functions, --peer and --token-file are for a pull with --data")
 				}
 				return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 					if err := c.named(ctx, cl, args[0], &ask); err != nil {
@@ -85,7 +99,20 @@ Interrupted or killed, the same command goes on from where it was.`,
 			if ask.Node != "" {
 				return usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 			}
-			return c.here(cmd.Context(), store, func(ctx context.Context, s Shelf) error {
+			if o.TokenFile == "" {
+				o.TokenFile = c.Getenv("THAW_TOKEN_FILE")
+			}
+			switch {
+			case len(o.Peers) == 0:
+			case o.TokenFile == "":
+				return usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
+			}
+			for _, u := range o.Peers {
+				if at, err := url.Parse(u); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || strings.Trim(at.Path, "/") != "" {
+					return usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", clip(u))
+				}
+			}
+			return c.here(cmd.Context(), o, func(ctx context.Context, s Shelf) error {
 				r, err := c.local(ctx, args[0], folder)
 				if err != nil {
 					return err
@@ -103,7 +130,9 @@ Interrupted or killed, the same command goes on from where it was.`,
 	}
 	prefetchFlags(cmd, &ask)
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
-	cmd.Flags().Var(bytesFlag{&store}, "store", "with --data: the most the store may take; 0 is all the disk has")
+	cmd.Flags().Var(bytesFlag{&o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
+	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that lends what it has, http://HOST:PORT; may be repeated; the source is asked for the rest")
+	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the join token [THAW_TOKEN_FILE]")
 	return cmd
 }
 
@@ -180,7 +209,7 @@ func (c *command) named(ctx context.Context, cl *api.Client, word string, ask *a
 }
 
 // here does something with the store below --data.
-func (c *command) here(ctx context.Context, budget functions.Bytes, do func(context.Context, Shelf) error) error {
+func (c *command) here(ctx context.Context, o ShelfOptions, do func(context.Context, Shelf) error) error {
 	if c.Shelf == nil {
 		return c.missing("store")
 	}
@@ -196,7 +225,8 @@ func (c *command) here(ctx context.Context, budget functions.Bytes, do func(cont
 	if err != nil {
 		return err
 	}
-	s, err := c.Shelf(data, budget, c.err)
+	o.Data, o.Log = data, c.err
+	s, err := c.Shelf(o)
 	if err != nil {
 		return stored(err)
 	}
@@ -462,7 +492,7 @@ func (c *command) onShelves(node *string, do func(ctx context.Context, s shelves
 		if err := c.forms(outputs...); err != nil {
 			return err
 		}
-		return c.here(cmd.Context(), 0, func(ctx context.Context, s Shelf) error { return do(ctx, nearShelf{s}, args) })
+		return c.here(cmd.Context(), ShelfOptions{}, func(ctx context.Context, s Shelf) error { return do(ctx, nearShelf{s}, args) })
 	}
 }
 

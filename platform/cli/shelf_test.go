@@ -116,6 +116,7 @@ func TestShelves(t *testing.T) {
 type here struct {
 	stores
 	asked  functions.PrefetchRequest
+	opened ShelfOptions
 	closed int
 	hang   bool
 }
@@ -154,10 +155,11 @@ func near(ctx context.Context, h *here, env map[string]string, args ...string) (
 	var o, e strings.Builder
 	exit = Main(ctx, args, strings.NewReader(""), &o, &e, Programs{
 		Getenv: func(k string) string { return env[k] }, Now: func() time.Time { return noon },
-		Shelf: func(data string, budget functions.Bytes, _ io.Writer) (Shelf, error) {
-			if strings.HasSuffix(data, "broken") {
+		Shelf: func(o ShelfOptions) (Shelf, error) {
+			if strings.HasSuffix(o.Data, "broken") {
 				return nil, &functions.StoreError{Code: "store_failed", Message: "the store's disk: read-only"}
 			}
+			h.opened = o
 			return h, nil
 		},
 	})
@@ -195,6 +197,14 @@ func TestPullHere(t *testing.T) {
 		{"pull az://acct/models/gone --data " + data, ExitDenied, "403", "", ""},
 		{"pull az://acct/x --data " + filepath.Join(dir, "broken"), ExitFailed, "read-only", "", ""},
 		{"pull az://acct/x --node n --data " + data, ExitUsage, "--node is a server's", "", ""},
+		{"pull az://acct/models/x --peer http://n:1 --peer https://m:2/ --token-file t --data " + data, ExitOK, "", "/store/x", "az://acct/models/x"},
+		{"pull az://acct/x --peer http://n:1 --data " + data, ExitUsage, "join token", "", ""},
+		{"pull az://acct/x --peer n:1 --token-file t --data " + data, ExitUsage, "is not where a node lends", "", ""},
+		{"pull az://acct/x --peer http://u:p@n:1 --token-file t --data " + data, ExitUsage, "is not where a node lends", "", ""},
+		{"pull az://acct/x --peer http://n:1", ExitUsage, "with --data", "", ""},
+		{"pull hf://o/r --files *.py --files a/*.bin --data " + data, ExitOK, "", "/store/x", "hf://o/r"},
+		{"pull hf://o/r --files ../x --data " + data, ExitUsage, "leaves the source's folder", "", ""},
+		{"pull tiny --files *.py --functions " + folder + " --data " + data, ExitUsage, "--files goes with a SOURCE", "", ""},
 		{"pull az://acct/x --store 1x --data " + data, ExitUsage, "is no size", "", ""},
 		{"pull az://acct/x --data=", ExitUsage, "--data is empty", "", ""},
 		{"pull az://acct/x -o wide --data " + data, ExitUsage, "no form of output", "", ""},
@@ -209,6 +219,12 @@ func TestPullHere(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		if exit != tt.exit || !strings.Contains(errs, tt.says) || lines[len(lines)-1] != tt.last || tt.source != "" && h.asked.Source != tt.source {
 			t.Errorf("thaw %s: exit %d\n%s--- stderr\n%sasked for %+v", tt.line, exit, out, errs, h.asked)
+		}
+		if h.asked.Source == "hf://o/r" && strings.Join(h.asked.Files, " ") != "*.py a/*.bin" {
+			t.Errorf("thaw %s: files %q", tt.line, h.asked.Files)
+		}
+		if n := strings.Count(tt.line, "--peer http"); exit == ExitOK && (len(h.opened.Peers) != n || n > 0 && h.opened.TokenFile != "t") {
+			t.Errorf("thaw %s: opened with %+v", tt.line, h.opened)
 		}
 		if h.asked.Source == "./tiny" && h.asked.Dir != folder {
 			t.Errorf("a source beside its model file is looked for in %q", h.asked.Dir)

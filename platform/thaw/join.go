@@ -51,7 +51,7 @@ func join(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) erro
 		}
 		address = "http://" + listener.Addr().String()
 	}
-	log.Info("agent", "name", node.ID(), "url", address, "server", c.Server)
+	log.Info("agent", "name", node.ID(), "url", address, "server", c.Server, "lends", lending.URL)
 	fmt.Fprintf(stdout, "agent %s answers on %s\n", node.ID(), address)
 	return node.Serve(ctx, agent.Face{Listener: listener, URL: address, Token: token, Join: server})
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -9,9 +11,12 @@ import (
 	"github.com/thaw-dev/thaw/loader/azure/azuretest"
 )
 
+var lends = regexp.MustCompile(`msg=agent .*lends=(http://\S+)`)
+
 // TestNodesBringOnce: two cold agents are told of each other by the server and
 // bring a model once between them; a third that comes later asks the source
-// for nothing but its list.
+// for nothing but its list, and neither does a pull without a server that names a
+// node.
 func TestNodesBringOnce(t *testing.T) {
 	blobs := shelved(t)
 	p := start(t, nil)
@@ -39,5 +44,22 @@ func TestNodesBringOnce(t *testing.T) {
 	bring("three")
 	if n := len(blobs.Gets()) - before; n != 0 {
 		t.Errorf("the source was asked for %d ranges where two nodes had them", n)
+	}
+	at := lends.FindStringSubmatch(p.log.String())
+	if at == nil {
+		t.Fatal("no node says where it lends")
+	}
+	before = len(blobs.Gets())
+	data := t.TempDir()
+	pull := []string{"pull", azuretest.Location("tiny"), "--data", data, "--peer", at[1], "--token-file", filepath.Join(p.data, "join-token")}
+	if out, errs, code := verb(t, pull...); code != 0 {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+	if n := len(blobs.Gets()) - before; n != 0 {
+		t.Errorf("a pull asked the source for %d ranges that a node had", n)
+	}
+	pull[len(pull)-1] = filepath.Join(data, "none")
+	if out, errs, code := verb(t, pull...); code != 2 || !strings.Contains(errs, "--token-file") {
+		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 }

@@ -51,8 +51,15 @@ func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) e
 
 // shelf is the store below a data folder, without a server or an agent. What
 // goes wrong on the way is in its errors; a log is for those who stay.
-func shelf(data string, budget functions.Bytes, stderr io.Writer) (cli.Shelf, error) {
-	s, err := agent.OpenShelf(data, budget, logger(stderr, "text", slog.LevelError))
+func shelf(o cli.ShelfOptions) (cli.Shelf, error) {
+	token := ""
+	if len(o.Peers) > 0 {
+		var err error
+		if token, err = agent.ReadToken(o.TokenFile); err != nil {
+			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/join-token"}
+		}
+	}
+	s, err := agent.OpenShelf(agent.ShelfOptions{Data: o.Data, Budget: o.Budget, Peers: o.Peers, Token: token, Log: logger(o.Log, "text", slog.LevelError)})
 	if err != nil {
 		return nil, err
 	}
