@@ -174,6 +174,11 @@ func (x *exchange) enter(fresh bool) {
 	a.meters.of(x.e) // a function's first request is seen while it waits, not only after
 	x.phase = waiting
 	x.waitFrom = now
+	if r := a.o.Who.Hold(x.team); r != nil {
+		x.leave()
+		x.refuse(x.limited(r))
+		return
+	}
 	x.counted = true
 	if a.buffered.Add(size) > a.o.BufferBytes {
 		x.leave()
@@ -282,6 +287,7 @@ func (x *exchange) unwait() {
 	if x.counted {
 		x.counted = false
 		x.a.buffered.Add(-int64(len(x.req.Body)))
+		x.a.o.Who.Unhold(x.team)
 	}
 	if !x.inLedger {
 		return

@@ -426,7 +426,27 @@ func TestTeamLimits(t *testing.T) {
 		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold2", 1)); r.status != 429 || !strings.Contains(r.body, "cold starts") || w.count(&w.wakes) != wakes {
 			t.Fatalf("%+v", r)
 		}
-		for reason, n := range map[string]string{"tokens": "1", "requests": "1", "concurrent": "1", "cold_starts": "1"} {
+		// Held requests: one waits, the next is told, and who does not wait passes.
+		limits = functions.Limits{HeldRequests: 1}
+		set()
+		wg.Go(func() {
+			w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold", 1), "thaw-max-wait", "10")
+		})
+		time.Sleep(time.Second)
+		if u := w.book.Usage("default", time.Now()); u.Held != 1 {
+			t.Fatalf("%d are held", u.Held)
+		}
+		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold2", 1)); r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "may have 1 requests held") || r.head.Get("Retry-After") != "5" {
+			t.Fatalf("%+v", r)
+		}
+		if r := w.post("/v1/chat/completions", askPlain); r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+		wg.Wait()
+		if u := w.book.Usage("default", time.Now()); u.Held != 0 {
+			t.Fatalf("%d are held, and nobody waits", u.Held)
+		}
+		for reason, n := range map[string]string{"tokens": "1", "requests": "1", "concurrent": "1", "cold_starts": "1", "held": "1"} {
 			if m := metric(t, w, "thaw_quota_rejections_total"); !strings.Contains(m, `reason="`+reason+`" team="default" `+n) {
 				t.Errorf("%s: %s", reason, m)
 			}

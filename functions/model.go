@@ -133,6 +133,7 @@ type TeamGPUs struct {
 // Limits of a team; absent or 0 means no limit.
 type Limits struct {
 	Concurrent        int   `json:"concurrent,omitempty"`
+	HeldRequests      int   `json:"heldRequests,omitempty"`
 	RequestsPerMinute int   `json:"requestsPerMinute,omitempty"`
 	TokensPerMinute   int   `json:"tokensPerMinute,omitempty"`
 	ColdStartsPerHour int   `json:"coldStartsPerHour,omitempty"`

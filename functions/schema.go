@@ -64,6 +64,7 @@ var described = map[string]string{
 	"Team.spec.gpus.max":                 "GPUs the team may hold at most; 0 means no limit.",
 	"Team.spec.limits":                   "Limits of the team; absent or 0 means no limit.",
 	"Team.spec.limits.concurrent":        "Requests at once.",
+	"Team.spec.limits.heldRequests":      "Requests held at once, for models that are cold or busy.",
 	"Team.spec.limits.requestsPerMinute": "Requests a minute.",
 	"Team.spec.limits.tokensPerMinute":   "Tokens a minute.",
 	"Team.spec.limits.coldStartsPerHour": "Cold starts an hour.",

@@ -127,7 +127,7 @@ func ValidateTeam(t *Team) []Problem {
 		key   string
 		value int
 	}{
-		{"concurrent", l.Concurrent}, {"requestsPerMinute", l.RequestsPerMinute}, {"tokensPerMinute", l.TokensPerMinute},
+		{"concurrent", l.Concurrent}, {"heldRequests", l.HeldRequests}, {"requestsPerMinute", l.RequestsPerMinute}, {"tokensPerMinute", l.TokensPerMinute},
 		{"coldStartsPerHour", l.ColdStartsPerHour}, {"gpuSecondsPerDay", l.GPUSecondsPerDay},
 	} {
 		if x.value < 0 {

@@ -121,6 +121,7 @@ func TestValidateTeam(t *testing.T) {
 		{"name", func(m *Team) { m.Metadata.Name = "a b" }, "metadata.name"},
 		{"gpus", func(m *Team) { m.Spec.GPUs = TeamGPUs{Guaranteed: 3, Max: 2} }, "spec.gpus.guaranteed"},
 		{"limit", func(m *Team) { m.Spec.Limits.Concurrent = -1 }, "spec.limits.concurrent"},
+		{"held", func(m *Team) { m.Spec.Limits.HeldRequests = -1 }, "spec.limits.heldRequests"},
 		{"store", func(m *Team) { m.Spec.Limits.StoreBytes = -1 }, "spec.limits.storeBytes"},
 	}
 	for _, tt := range tests {

@@ -8,9 +8,9 @@
 // cannot steer what is compared, so the time tells nothing; the compare itself
 // is constant-time all the same.
 //
-// Limits is what teams may use: requests at once, requests and tokens a minute,
-// cold starts an hour. Requests and cold starts are counted before the fact and
-// never exceeded, however many ask at once. Tokens are known only afterwards:
+// Limits is what teams may use: requests at once, requests held at once, requests
+// and tokens a minute, cold starts an hour. All but tokens are counted before the
+// fact and never exceeded, however many ask at once. Tokens are known only afterwards:
 // they are charged from the engine's usage, and a team in debt waits until its
 // debt is paid off, so the overshoot is what was in flight.
 //

@@ -13,6 +13,7 @@ import (
 // What a Refusal was about; also the label of the metric.
 const (
 	LimitConcurrent = "concurrent"
+	LimitHeld       = "held"
 	LimitRequests   = "requests"
 	LimitTokens     = "tokens"
 	LimitColdStarts = "cold_starts"
@@ -37,6 +38,7 @@ type account struct {
 	mu         sync.Mutex
 	limits     functions.Limits
 	active     int
+	held       int
 	requests   bucket
 	tokens     bucket
 	coldStarts bucket
@@ -183,6 +185,32 @@ func (l Lease) End(tokens int, now time.Time) {
 	}
 }
 
+// Hold counts a request of a team in that begins to wait, or says why not: the
+// team has as many waiting as it may. Where the refusal is nil, Unhold is called
+// exactly once when the waiting ends.
+func (l *Limits) Hold(team string) *Refusal {
+	a := l.account(team)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := a.limits.HeldRequests; n > 0 && a.held >= n {
+		return &Refusal{LimitHeld, fmt.Sprintf("Rate limit reached: team %s may have %d requests held.", team, n), heldRetry}
+	}
+	a.held++
+	return nil
+}
+
+// heldRetry is when to come again where requests are held: some of them will
+// have been let through.
+const heldRetry = 5 * time.Second
+
+// Unhold ends what Hold began.
+func (l *Limits) Unhold(team string) {
+	a := l.account(team)
+	a.mu.Lock()
+	a.held--
+	a.mu.Unlock()
+}
+
 // NeedsUsage reports whether the team's tokens are limited, so that a stream
 // must be asked for its usage.
 func (l Lease) NeedsUsage() bool {
@@ -215,6 +243,7 @@ func (l *Limits) AdmitColdStart(team string, now time.Time) *Refusal {
 type Usage struct {
 	Limits     functions.Limits
 	Active     int
+	Held       int // requests that wait
 	Requests   int // that remain this minute
 	Tokens     int // that remain this minute; 0 in debt
 	ColdStarts int // that remain this hour
@@ -253,6 +282,7 @@ func (a *account) usage(now time.Time) Usage {
 	return Usage{
 		Limits:        a.limits,
 		Active:        a.active,
+		Held:          a.held,
 		Requests:      whole(a.requests.level),
 		Tokens:        whole(a.tokens.level),
 		ColdStarts:    whole(a.coldStarts.level),

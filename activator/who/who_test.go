@@ -228,6 +228,45 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+func TestHeld(t *testing.T) {
+	var l Limits
+	if r := l.Hold("red"); r != nil {
+		t.Fatal("no limit:", r)
+	}
+	l.SetTeams(team("red", functions.Limits{HeldRequests: 2}))
+	if r := l.Hold("red"); r != nil {
+		t.Fatal(r)
+	}
+	r := l.Hold("red")
+	if r == nil || r.Limit != LimitHeld || r.RetryAfter != 5*time.Second || !strings.Contains(r.Message, "team red may have 2 requests held") {
+		t.Fatalf("%+v", r)
+	}
+	if l.Hold("blue") != nil {
+		t.Fatal("another team's")
+	}
+	l.Unhold("red")
+	if r := l.Hold("red"); r != nil {
+		t.Fatal("there is a place again:", r)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				if l.Hold("red") == nil {
+					if n := l.Usage("red", t0).Held; n > 2 {
+						t.Error("held:", n)
+					}
+					l.Unhold("red")
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := l.Usage("red", t0).Held; n != 2 {
+		t.Fatal("held in the end:", n)
+	}
+}
+
 // Exact under concurrency: with the clock standing still, exactly the limit is
 // admitted, and never more than Concurrent are in at once.
 func TestExactUnderConcurrency(t *testing.T) {
