@@ -56,10 +56,14 @@ type decision struct {
 	young   bool                        // something that may be evicted soon has not stayed its residency
 
 	// Of the need that is placed now.
-	verdict Verdict
-	sum     uint64 // of what it was promised
-	turn    bool   // those who had their turn were or will be asked
-	avoided bool   // a node is left alone for a moment
+	placing  bool                // one is
+	freed    functions.Resources // what those give up who leave for it; GPUMemory is that of all
+	freeing  []string            // their teams
+	reserved bool                // what it needs of that is kept for it
+	verdict  Verdict
+	sum      uint64 // of what it was promised
+	turn     bool   // those who had their turn were or will be asked
+	avoided  bool   // a node is left alone for a moment
 }
 
 // purse is how many GPUs a team holds and how many of them are on their way out.
@@ -110,7 +114,9 @@ func (d *decision) do(a Action) {
 		fallthrough
 	case Stop:
 		d.acted[a.Replica] = struct{}{}
-		d.help++
+		if !d.placing {
+			d.help++
+		}
 	case Rise:
 		d.acted[a.Replica] = struct{}{}
 	case CallOff:
@@ -154,12 +160,28 @@ func (d *decision) stop(f *Function, r *Replica, reason string) {
 	d.leaves(f, r)
 }
 
+// frees notes what f's replica gives up for the need that is placed now.
+func (d *decision) frees(f *Function, res functions.Resources) {
+	d.freed.GPUs += res.GPUs
+	d.freed.GPUMemory += res.GPUMemory * functions.Bytes(res.GPUs)
+	d.freed.Memory += res.Memory
+	d.freeing = append(d.freeing, f.Name.Team)
+}
+
+// leftOver reports whether those who left for f gave up more than it takes.
+func (d *decision) leftOver(f *Function) bool {
+	res, g := f.Resources, d.freed
+	shared := res.GPUMemory > 0 && (g.GPUMemory == 0 || g.GPUMemory > res.GPUMemory*functions.Bytes(res.GPUs))
+	return !d.reserved || g.GPUs > res.GPUs || g.Memory > res.Memory || g.GPUs > 0 && shared
+}
+
 // leaves notes that r's room will be free, but is not yet.
 func (d *decision) leaves(f *Function, r *Replica) {
 	if r.CalledOff {
 		return // that has been counted
 	}
 	res, gpus := r.takes()
+	d.frees(f, res)
 	if !r.Sinking {
 		d.leaving[f.Name.Team] += res.GPUs
 	}

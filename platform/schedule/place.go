@@ -203,6 +203,7 @@ func (d *decision) hold(f *Function, r *Replica) {
 	m.now.take(m.node, res, r.GPUs)
 	m.soon.take(m.node, res, r.GPUs)
 	d.mix(r.ID)
+	d.reserved = true
 	d.held[f.Name.Team] += res.GPUs
 }
 

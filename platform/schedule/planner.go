@@ -146,10 +146,17 @@ func (c *Planner) DropNode(id string) {
 
 // Teams says what each team is owed and may take.
 func (c *Planner) Teams(teams map[string]Team) {
-	if !maps.Equal(c.world.Teams, teams) {
-		c.help++
+	if maps.Equal(c.world.Teams, teams) {
+		return
 	}
-	c.world.Teams = teams
+	c.help++
+	for _, e := range c.living { // who is barred, or is no longer, scales otherwise
+		if t := e.f.Name.Team; c.world.Teams[t].Barred != teams[t].Barred && !e.dirty {
+			e.dirty = true
+			c.touched = append(c.touched, e)
+		}
+	}
+	c.world.Teams = maps.Clone(teams)
 }
 
 // Touch says that f or its replicas are new or have changed.

@@ -134,6 +134,7 @@ func (c *Planner) placeAll() {
 		e := k.items[k.cursor]
 		help, order, outer, acts := d.help, c.order, d.next, len(d.actions)
 		d.next, d.sum, d.verdict, d.turn = math.MaxInt64, 0, Verdict{}, false
+		d.placing, d.reserved, d.freed, d.freeing = true, false, functions.Resources{}, d.freeing[:0]
 		c.placed = true
 		ok := false
 		switch {
@@ -141,6 +142,13 @@ func (c *Planner) placeAll() {
 			ok = d.place(e.need)
 		case !c.waitsInVain():
 			ok = d.placeAhead(e.need)
+		}
+		d.placing = false
+		if len(d.freeing) > 0 {
+			if d.leftOver(e.f) {
+				d.help++
+			}
+			c.claimants()
 		}
 		due := d.next
 		d.next = outer
@@ -196,6 +204,17 @@ func (c *Planner) promised(e *entry, sum uint64) {
 	if e.sum != sum {
 		e.sum = sum
 		c.order++
+	}
+}
+
+// claimants has those tried again whose team has just lost a replica: they may
+// claim now what it is owed.
+func (c *Planner) claimants() {
+	for _, k := range c.list {
+		if k.cursor < len(k.items) && k.memo.set && slices.Contains(c.freeing, k.team) {
+			k.memo.set = false
+			c.wake(k)
+		}
 	}
 }
 

@@ -225,6 +225,7 @@ func (s *free) holds(n *Node, res functions.Resources, gpus []int) bool {
 
 func (d *decision) reserve(m *room, f *Function, gpus []int) {
 	d.mix(m.node.ID)
+	d.reserved = true
 	m.now.take(m.node, f.Resources, gpus)
 	m.soon.take(m.node, f.Resources, gpus)
 	d.held[f.Name.Team] += f.Resources.GPUs

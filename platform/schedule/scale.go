@@ -51,10 +51,11 @@ func (d *decision) function(f *Function) {
 		d.at(f.Prewarm)
 		want = max(want, 1)
 	}
+	d.spent(f)
 	var ready, starting, stale, freshReady int
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || r.Stopping || r.State.Over() {
+		if _, ok := d.index[r.Node]; !ok || r.Stopping || r.State.Over() || d.told(r) {
 			continue
 		}
 		switch {
@@ -153,6 +154,7 @@ func (d *decision) sleep(f *Function, r *Replica, drain time.Duration, reason, w
 	}
 	d.do(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Reason: reason, For: whom})
 	d.leaving[f.Name.Team] += r.Take.GPUs
+	d.frees(f, functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory})
 	m := &d.rooms[at]
 	m.soon.give(m.node, functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory}, r.GPUs)
 	m.soon.memory -= f.Asleep

@@ -96,6 +96,37 @@ func (d *decision) rivals(f *Function) bool {
 	return false
 }
 
+// CodeBudget is the code of a team that has used up what it may use.
+const CodeBudget = "insufficient_quota"
+
+// barred reports whether f may not be given GPUs now, and says why.
+func (d *decision) barred(f *Function) bool {
+	t := d.world.Teams[f.Name.Team]
+	if t.Barred <= d.now || f.Resources.GPUs == 0 {
+		return false
+	}
+	d.at(t.Barred)
+	d.verdict = t.Verdict
+	return true
+}
+
+// spent drains what a barred team holds: a budget that is used up is not used
+// any further than the requests in flight take.
+func (d *decision) spent(f *Function) {
+	t := d.world.Teams[f.Name.Team]
+	if t.Barred <= d.now {
+		return
+	}
+	d.at(t.Barred)
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		if _, ok := d.index[r.Node]; !ok || r.Take.GPUs == 0 || r.asleep() || r.Sinking || r.Stopping || r.CalledOff || r.State.Over() {
+			continue
+		}
+		d.stop(f, r, "budget")
+	}
+}
+
 // urgency of a need: demand first, then leases, then minimums, and last what is
 // only foreseen.
 func urgency(since Instant) int {
