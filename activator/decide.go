@@ -51,7 +51,7 @@ func Decide(f *route.Function, l gate.Load, p Patience, now time.Time) Decision 
 	if broken(f, now) {
 		return Decision{Verdict: Refuse, Error: loadFailed(f)}
 	}
-	if e := overQuota(f); e != nil {
+	if e := overQuota(f, now); e != nil {
 		// The platform looks again when it is asked again; a budget lasts.
 		return Decision{Verdict: Refuse, Error: e, Warm: !p.NoWarm && e.Code != openai.InsufficientQuota}
 	}
@@ -71,8 +71,8 @@ func broken(f *route.Function, now time.Time) bool {
 
 // forecast is the time to READY that one in ten starts exceeds; -1 unknown.
 func forecast(f *route.Function, now time.Time) time.Duration {
-	if f.Blocked != nil && f.Blocked.ETA > 0 {
-		return f.Blocked.ETA
+	if left := f.Blocked.Left(now); left > 0 {
+		return left
 	}
 	if !f.Starting() {
 		return f.Forecast.P90
@@ -88,8 +88,8 @@ func eta(f *route.Function, now time.Time) time.Duration {
 	switch {
 	case f.Starting() && f.Progress.ETA >= 0:
 		return f.Progress.ETA
-	case f.Blocked != nil && f.Blocked.ETA > 0:
-		return f.Blocked.ETA
+	case f.Blocked != nil:
+		return f.Blocked.Left(now) // a start alone would take less, and cannot begin
 	case f.Starting() && f.Forecast.P50 >= 0 && f.ColdStart != nil:
 		return max(f.Forecast.P50-now.Sub(f.ColdStart.Began), 0)
 	}
@@ -102,7 +102,7 @@ func loadFailed(f *route.Function) *openai.Error {
 
 // overQuota is the error of a function whose team holds or has used all that it
 // may; nil for others.
-func overQuota(f *route.Function) *openai.Error {
+func overQuota(f *route.Function, now time.Time) *openai.Error {
 	switch {
 	case f.Blocked != nil && f.Blocked.Code == route.BudgetSpent:
 		return openai.New(openai.InsufficientQuota, f.Blocked.Message)
@@ -110,8 +110,8 @@ func overQuota(f *route.Function) *openai.Error {
 		return nil
 	}
 	e := openai.New(openai.GPUQuotaExceeded, f.Blocked.Message)
-	if f.Blocked.ETA > 0 {
-		e.RetryAfter = jitter(min(f.Blocked.ETA, openai.MaxRetryAfter))
+	if left := f.Blocked.Left(now); left > 0 {
+		e.RetryAfter = jitter(min(left, openai.MaxRetryAfter))
 	}
 	return e
 }

@@ -83,7 +83,7 @@ func (l *Lobby) Publish(before, f *route.Function, now time.Time) {
 	case broken(f, now):
 		l.Turn(loadFailed(f))
 	default:
-		if e := overQuota(f); e != nil {
+		if e := overQuota(f, now); e != nil {
 			l.Turn(e)
 		}
 	}

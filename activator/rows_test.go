@@ -321,9 +321,36 @@ func TestBlocked(t *testing.T) {
 		if r := w.post("/v1/chat/completions", askStream); r.status != 429 || r.took != 0 || w.count(&w.wakes) != 2 {
 			t.Fatalf("%+v", r)
 		}
-		f.Blocked = &route.Blocked{Code: route.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second}
+		f.Forecast = functions.Forecast{P50: 3 * time.Second, P90: 5 * time.Second}
+		f.Blocked = &route.Blocked{Code: route.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
-		if r := w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "10"); r.code() != "model_loading" || r.took != 0 || !strings.Contains(r.body, "all GPUs are busy") {
+		refused := func(least, most int, says string) {
+			t.Helper()
+			r := w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "4")
+			after, _ := strconv.Atoi(r.head.Get("Retry-After"))
+			if r.code() != "model_loading" || r.took != 0 || !strings.Contains(r.body, "all GPUs are busy") || !strings.Contains(r.body, says) || after < least || after > most {
+				t.Fatalf("Retry-After %d: %+v", after, r)
+			}
+		}
+		// The time that it takes for room to come, which runs; never that of a start
+		// alone, which cannot begin.
+		refused(36, 44, "in about 40 s")
+		time.Sleep(30 * time.Second)
+		refused(9, 11, "in about 10 s")
+		time.Sleep(70 * time.Second) // overdue: it is not about to happen
+		refused(9, 11, "in about 10 s")
+		// Who waits is told the same, and where nothing is known nothing is said.
+		f.Blocked = &route.Blocked{Code: route.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
+		w.act.Publish(f)
+		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "15"); r.status != 503 || r.took != 0 {
+			t.Fatalf("%+v", r)
+		}
+		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "45"); !strings.Contains(r.body, "eta_s=") || strings.Contains(r.body, "eta_s=3 ") {
+			t.Fatalf("%+v", r)
+		}
+		f.Blocked = &route.Blocked{Code: route.NoCapacity, Message: "all GPUs are busy", ETA: -1, At: time.Now()}
+		w.act.Publish(f)
+		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "20"); strings.Contains(r.body, "eta_s=") {
 			t.Fatalf("%+v", r)
 		}
 	})

@@ -47,12 +47,27 @@ const (
 	NoCapacity    = "no_capacity"        // nothing can be evicted for it now
 )
 
-// Blocked says why a function cannot be placed now. ETA is negative where
-// nothing is known.
+// Blocked says why a function cannot be placed now. ETA is until it may be READY
+// all the same, as it was at the moment At; negative where nothing is known.
 type Blocked struct {
 	Code    string
 	Message string
 	ETA     time.Duration
+	At      time.Time
+}
+
+// Left is what is left of ETA: never nothing, because the function is still
+// blocked; negative where nothing is known. A nil Blocked knows nothing.
+func (b *Blocked) Left(now time.Time) time.Duration {
+	switch {
+	case b == nil || b.ETA <= 0:
+		return -1
+	case b.At.IsZero():
+		return b.ETA
+	}
+	// What is overdue is not about to happen: the later it is, the later it may be.
+	late := now.Sub(b.At)
+	return max(b.ETA-late, late/10, time.Second)
 }
 
 // Unknown slots are taken as twice the model's target: target is where the

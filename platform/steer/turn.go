@@ -681,10 +681,14 @@ func (s *Steer) verdict(f *fn, v schedule.Verdict, blocked bool) {
 		s.redraw(f)
 	default:
 		news := f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message
-		if !news && f.blocked.ETA == v.ETA {
-			return
+		at := s.clock()
+		if !news { // an ETA that only comes nearer is known
+			left := f.blocked.Left(at)
+			if d := left - v.ETA; (left < 0) == (v.ETA <= 0) && max(d, -d) <= max(time.Second, left/8) {
+				return
+			}
 		}
-		f.blocked = &route.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA}
+		f.blocked = &route.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at}
 		s.redraw(f)
 		if news {
 			s.event("blocked", f.Name, "", "", v.Code, v.Message)
