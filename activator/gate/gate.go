@@ -224,22 +224,27 @@ func (g *Gate) Load() Load {
 		return l
 	}
 	l.Queued, l.Bytes = g.line.count, g.line.bytes
-	for _, a := range g.line.lanes {
+	for a := g.line.turn; ; {
 		if t := a.first().since; l.Oldest.IsZero() || t.Before(l.Oldest) {
 			l.Oldest = t
 		}
+		if a = a.next; a == g.line.turn {
+			return l
+		}
 	}
-	return l
 }
 
-// Teams calls yield with how many wait per team.
+// Teams calls yield with how many wait per team, whose turn is next first.
 func (g *Gate) Teams(yield func(team string, queued int)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.line == nil {
 		return
 	}
-	for t, a := range g.line.lanes {
-		yield(t, a.count)
+	for a := g.line.turn; ; {
+		yield(a.team, a.count)
+		if a = a.next; a == g.line.turn {
+			return
+		}
 	}
 }

@@ -8,11 +8,15 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// BenchmarkDay is a day of 10,000 models on 1,000 GPUs. THAW_DAY_REQUESTS is how
-// many requests it has, in thousands; 100 unless said, and 10000 for the figure.
+// BenchmarkDay is a day of 10,000 models on 1,000 GPUs: popularity as 1/n^1.1,
+// half as busy by night, checkpoints of 1 to 64 GiB, idle times of five minutes.
+// THAW_DAY_REQUESTS is how many thousand requests of its ten million are
+// simulated, from the day's begin; 100 unless said.
 func BenchmarkDay(b *testing.B) {
+	const day = 10_000_000
 	n := 100
 	if s := os.Getenv("THAW_DAY_REQUESTS"); s != "" {
 		var err error
@@ -21,21 +25,41 @@ func BenchmarkDay(b *testing.B) {
 		}
 	}
 	n *= 1000
-	over := time.Duration(float64(24*time.Hour) * float64(n) / 10e6)
-	if os.Getenv("THAW_DAY_WHOLE") != "" {
-		over = 24 * time.Hour
+	t, err := trace.Open("gen:models=10000,requests=10000000,diurnal=0.5,teams=20", trace.Options{Seed: 1})
+	if err != nil {
+		b.Fatal(err)
 	}
-	ms := models(10_000, func(s *functions.ModelSpec) { s.Resources.GPUMemory = 40 << 30 })
+	drawn := []functions.Bytes{1 << 30, 3 << 30, 8 << 30, 16 << 30, 28 << 30, 64 << 30}
+	var ms []*functions.Model
+	sizes := map[functions.Name]functions.Bytes{}
+	for i, u := range t.Uses {
+		size := drawn[uint64(i)*0x9e3779b97f4a7c15>>40%uint64(len(drawn))]
+		ms = append(ms, model(u.Name.String(), func(s *functions.ModelSpec) {
+			s.Resources.GPUMemory = size
+			s.Scale.Max, s.Scale.Target = 8, 32
+		}))
+		sizes[u.Name] = size
+	}
+	some := func(yield func(trace.Request, error) bool) {
+		left := n
+		for r, err := range t.Read() {
+			if left == 0 || !yield(r, err) {
+				return
+			}
+			left--
+		}
+	}
 	for b.Loop() {
 		before := cpu(b)
 		began := time.Now()
-		r := run(b, Config{Fleet: hosts(125, 8), Functions: ms, Requests: poisson(ms, n, over, 1), Seed: 1})
+		r := run(b, Config{Fleet: hosts(125, 8), Functions: ms, Sizes: sizes, Requests: some, Seed: 1})
 		took := time.Since(began)
 		b.ReportMetric(float64(r.Requests)/took.Seconds(), "requests/s")
 		b.ReportMetric((cpu(b)-before).Seconds()/float64(r.Requests)*1e6, "cpu-us/request")
 		b.ReportMetric(float64(peak(b))/(1<<20), "peak-MiB")
-		b.ReportMetric(took.Seconds()/float64(r.Turns)*1e6, "us/turn")
-		b.Logf("%v for %v; cold %d (%.3f), starts %d, evictions %d, turns %d, events %d, refused %v, unfinished %d, ttft %+v", took, over, r.Cold, r.ColdShare, r.Starts, r.Evictions, r.Turns, r.Events, r.Refused, r.Unfinished, r.TTFT)
+		b.ReportMetric((cpu(b)-before).Seconds()/float64(r.Turns)*1e6, "cpu-us/turn")
+		b.Logf("%.1f %% of the day, %.0f s, in %v, %v CPU; cold %d (%.3f), starts %d, evictions %d, thrash %d, turns %d, events %d, refused %v, unfinished %d, warm %+v cold %+v, hours %+v", 100*float64(n)/day,
+			r.Seconds, took, cpu(b)-before, r.Cold, r.ColdShare, r.Starts, r.Evictions, r.Thrash, r.Turns, r.Events, r.Refused, r.Unfinished, r.TTFTWarm, r.TTFTCold, r.GPUHours)
 	}
 }
 

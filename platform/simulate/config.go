@@ -50,8 +50,8 @@ type Config struct {
 	Latency time.Duration
 	// Gather is how long news wait so that one turn of the loop takes several: so
 	// long a turn would take that is under way when they come. 1 ms, and for more
-	// than 50 GPUs a fiftieth of a millisecond each; negative is none. It makes
-	// every cold start as much longer.
+	// than 20 GPUs a twentieth of a millisecond each; negative is none. It makes
+	// every cold start about as much longer.
 	Gather time.Duration
 
 	// Begin, if not nil, is called once before anything happens: it sets what is
@@ -99,7 +99,7 @@ func (c Config) withDefaults() Config {
 		c.Latency = time.Millisecond
 	}
 	if c.Gather == 0 {
-		c.Gather = max(time.Millisecond, time.Duration(c.Fleet.GPUs())*20*time.Microsecond)
+		c.Gather = max(time.Millisecond, time.Duration(c.Fleet.GPUs())*50*time.Microsecond)
 	}
 	c.Latency, c.Gather = max(c.Latency, 0), max(c.Gather, 0)
 	return c

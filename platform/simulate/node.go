@@ -24,7 +24,6 @@ type node struct {
 	taken []float64       // share of each GPU that replicas hold
 	shelf shelf
 	reps  []*replica // by id
-	ended int        // of reps, those that are over
 
 	link, disk, copy *pipe
 
@@ -85,7 +84,7 @@ func (n *node) beat() {
 	if n.dead || n.mute {
 		return
 	}
-	if n.changed || n.staging > 0 {
+	if n.changed || n.staging > 0 && n.st.watched() {
 		n.document()
 	}
 	n.said++

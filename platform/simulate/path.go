@@ -547,12 +547,13 @@ func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
 	keep := st.busy[:0]
 	more := true
 	for _, f := range st.busy {
-		if l := f.lobby.Load(); l.Idle() {
+		d := f.lobby.Demand(f.name)
+		if d.Active+d.Queued == 0 {
 			f.busy = false
 			continue
 		}
 		keep = append(keep, f)
-		more = more && yield(f.lobby.Demand(f.name))
+		more = more && yield(d)
 	}
 	clear(st.busy[len(keep):])
 	st.busy = keep

@@ -54,6 +54,8 @@ type replica struct {
 	drainEnd time.Duration
 	asleep   func() // what follows once nothing is in flight
 
+	said functions.ReplicaStatus // last, and when nothing moved since still true
+
 	held   held
 	last   time.Duration // until when held is counted
 	served int
@@ -514,9 +516,16 @@ func (r *replica) suspect() {
 	}
 }
 
-// status is what a heartbeat says of it.
+// status is what a heartbeat says of it. Where nothing moves, most of it is what
+// was said last.
 func (r *replica) status(s *functions.ReplicaStatus) {
 	now := r.st.clock.now
+	if r.said.State == r.state && (r.state == functions.Ready || r.state.Over()) {
+		*s = r.said
+		s.InFlight, s.Since = r.inFlight, (now - r.since).Milliseconds()
+		return
+	}
+	defer func() { r.said = *s }()
 	*s = functions.ReplicaStatus{
 		ID: r.id, Team: r.f.name.Team, Model: r.f.name.Name, State: r.state, Tier: r.tier, Percent: -1,
 		Error: r.err, Spec: r.spec, GPUs: r.gpus, Start: functions.StartPlain, SleepLevel: r.level, InFlight: r.inFlight,

@@ -179,9 +179,9 @@ func TestBadRuns(t *testing.T) {
 // Whatever breaks, every request has one end.
 func TestFaults(t *testing.T) {
 	ms := models(6, func(s *functions.ModelSpec) { s.Scale.Max = 2 })
-	for seed := range uint64(12) {
+	for seed := range uint64(4) {
 		ends := map[uint64]int{}
-		c := Config{Fleet: hosts(3, 2), Functions: ms, Requests: poisson(ms, 2000, time.Hour, seed), Seed: seed, Begin: func(st *State) {
+		c := Config{Fleet: hosts(3, 2), Functions: ms, Requests: poisson(ms, 1200, time.Hour, seed), Seed: seed, Begin: func(st *State) {
 			st.Fated = func(f Fate) { ends[f.ID]++ }
 			at := func(minutes float64, f func()) { st.At(time.Duration(minutes*float64(time.Minute)), f) }
 			at(5, func() { st.Kill("node-1") })

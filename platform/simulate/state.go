@@ -66,7 +66,6 @@ type loop struct {
 	at    time.Duration // of its next turn; 0 none is set
 	gen   uint32
 	dead  bool // nothing that it does arrives any more
-	hears time.Duration
 }
 
 const beats uint8 = 0 // what happens to a State
@@ -130,16 +129,29 @@ func (st *State) begin() {
 	st.loop = l
 	l.steer = steer.New(steer.Options{
 		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
+		Progress: st.progress(),
 		Hooks: steer.Hooks{Event: func(e steer.Event) {
 			if st.loop == l { // one that was replaced tells what does not happen
 				st.event(&e)
 			}
 		}},
-		Now:   st.wall, NewID: st.newID, Do: l.do, Ring: func() { l.want(st.clock.now + st.c.Gather) },
+		Now: st.wall, NewID: st.newID, Do: l.do, Ring: func() { l.want(st.clock.now + st.c.Gather) },
 	})
 	l.steer.Attach(&path{st, l})
 	l.steer.Changed()
 	l.want(st.clock.now)
+}
+
+// watched reports whether anybody looks at how far a start is: clients that say
+// how long they wait are told at once whether it will do.
+func (st *State) watched() bool { return st.c.Patience.Wait > 0 }
+
+// progress is how often pictures of starts under way are drawn anew.
+func (st *State) progress() time.Duration {
+	if st.watched() {
+		return 0
+	}
+	return -1
 }
 
 // catalog is what the loop reads of the functions.

@@ -22,7 +22,7 @@
 //	2   no queue is longer than its bound, nobody waits beyond the deadline
 //	3   no GPU and no host memory is held twice; no team is given more than its
 //	    maximum; what a team is guaranteed is not evicted for a borrower
-//	4   one start at a time from zero
+//	4   one start at a time from zero, and no function started over and over
 //	5   only idle replicas are evicted or scaled down
 //	6   who waits is served where there is room, or told why there is none
 //	10  a replica that is gone leaves the routes within seconds

@@ -151,11 +151,11 @@ func (p *play) ask(model, n int) {
 	}
 }
 
-// models of the catalogue without one.
-func (p *play) without(i int) (out []*functions.Model) {
-	for k := range p.scene.Models {
-		if k != i {
-			out = append(out, p.scene.model(k))
+// models that are in the catalogue now.
+func (p *play) models() (out []*functions.Model) {
+	for i := range p.scene.Models {
+		if !p.watch.removed[p.scene.name(i)] {
+			out = append(out, p.scene.model(i))
 		}
 	}
 	return out
@@ -255,12 +255,12 @@ func (p *play) do(d *Deed) {
 		w.loopBroken(end + 15*time.Second)
 	case empty:
 		st.Deploy()
-		st.At(end, func() { st.Deploy(p.without(-1)...) })
+		st.At(end, func() { st.Deploy(p.models()...) })
 	case removed:
 		name := p.scene.name(model)
 		w.removed[name] = true
-		st.Deploy(p.without(model)...)
-		st.At(end, func() { delete(w.removed, name); w.touchedFunction[name] = end; st.Deploy(p.without(-1)...) })
+		st.Deploy(p.models()...)
+		st.At(end, func() { delete(w.removed, name); w.touchedFunction[name] = end; st.Deploy(p.models()...) })
 	}
 }
 
@@ -280,6 +280,6 @@ func (p *play) mend() {
 	now := p.st.Now()
 	p.until.late, p.until.doubled, p.until.lost, p.until.unheard = now, now, now, now
 	clear(p.watch.removed)
-	p.st.Deploy(p.without(-1)...)
+	p.st.Deploy(p.models()...)
 	p.watch.loopBroken(now + 15*time.Second)
 }

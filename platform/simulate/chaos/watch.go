@@ -30,6 +30,7 @@ type watch struct {
 	// What the loop believes, from what it tells of itself.
 	reps    map[string]*belief
 	blocked map[functions.Name]bool
+	churn   map[functions.Name]churn
 
 	// What is broken: who fails on it is not held against anybody.
 	touched         map[string]bool          // replicas
@@ -40,6 +41,12 @@ type watch struct {
 	removed         map[functions.Name]bool
 
 	since map[string]time.Duration // of what may last only so long
+}
+
+// churn counts the starts of a function since a moment.
+type churn struct {
+	since  time.Duration
+	starts int
 }
 
 // belief is a replica as the loop has it.
@@ -57,7 +64,7 @@ type belief struct {
 func newWatch(p *play) *watch {
 	return &watch{
 		p: p, states: map[uint64]struct{}{}, ends: map[uint64]int{}, lastEnd: map[functions.Name]time.Duration{}, expected: map[functions.Name]bool{},
-		reps: map[string]*belief{}, blocked: map[functions.Name]bool{}, touched: map[string]bool{}, nodes: map[string]time.Duration{},
+		reps: map[string]*belief{}, blocked: map[functions.Name]bool{}, churn: map[functions.Name]churn{}, touched: map[string]bool{}, nodes: map[string]time.Duration{},
 		touchedFunction: map[functions.Name]time.Duration{}, removed: map[functions.Name]bool{}, since: map[string]time.Duration{},
 	}
 }
@@ -229,11 +236,16 @@ func (w *watch) onStart(name functions.Name, e steer.Event) {
 			starting++
 		}
 	}
-	if ready == 0 && starting > 0 {
+	if ready == 0 && starting > 0 && !w.misled() {
 		w.fail(4, "%s has a second start from zero, %s", name, e.Replica)
 	}
 	w.reps[e.Replica] = &belief{id: e.Replica, node: e.Node, f: name, gpus: w.p.scene.Models[i].GPUs}
 	w.quota(name, "start")
+	if at := w.now(); at-w.churn[name].since > 10*time.Second {
+		w.churn[name] = churn{at, 1}
+	} else if w.churn[name] = (churn{w.churn[name].since, w.churn[name].starts + 1}); w.churn[name].starts > 20 {
+		w.fail(4, "%s is started %d times in %v", name, w.churn[name].starts, at-w.churn[name].since)
+	}
 	if w.removed[name] {
 		w.fail(12, "%s was started and is not in the catalogue", name)
 	}
@@ -376,7 +388,7 @@ func (w *watch) look() {
 		if f.Queued > m.Queue {
 			w.fail(2, "%d wait for %s, its queue takes %d", f.Queued, f.Name, m.Queue)
 		}
-		if w.lasts("known "+f.Name.String(), !f.Known && !w.removed[f.Name] && w.now() > time.Second, 5*time.Second) && !w.misled() {
+		if w.lasts("known "+f.Name.String(), !f.Known && !w.removed[f.Name] && w.now() > time.Second && !w.misled(), 5*time.Second) {
 			w.fail(12, "%s is in the catalogue and nobody knows it", f.Name)
 		}
 		for id := range f.InFlight {
