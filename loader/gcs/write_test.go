@@ -4,13 +4,10 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/gcs"
 	"github.com/thaw-dev/thaw/loader/gcs/gcstest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
-
-var _ enginecache.Writer = (*gcs.Source)(nil)
 
 func TestWrite(t *testing.T) {
 	open := func(srv *gcstest.Server) *gcs.Source {

@@ -5,12 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/s3"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
-
-var _ enginecache.Writer = (*s3.Source)(nil)
 
 func TestWrite(t *testing.T) {
 	srv := start(t)

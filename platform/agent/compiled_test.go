@@ -17,12 +17,18 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/azure"
 	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/enginecache"
+	"github.com/thaw-dev/thaw/loader/gcs"
+	"github.com/thaw-dev/thaw/loader/s3"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
+
+// These can be published to.
+var _ = []enginecache.Writer{(*azure.Source)(nil), (*s3.Source)(nil), (*gcs.Source)(nil)}
 
 // faraway is a folder that is staged like a bucket, and may be written to.
 type faraway struct{ d dir.Source }
