@@ -48,7 +48,7 @@ type past struct {
 
 const (
 	manyFunctions = 20_000
-	halfLife      = 6 * time.Hour // of a use in Uses
+	fades         = 3 * time.Hour // the time constant with which uses of long ago count less
 	longGap       = 5 * time.Minute
 )
 
@@ -132,10 +132,11 @@ func (p *past) usesAt(now time.Time) float64 {
 	if p.uses == 0 {
 		return 0
 	}
-	return p.uses * math.Exp2(-max(0, now.Sub(p.usedAt).Seconds())/halfLife.Seconds())
+	return p.uses * math.Exp(-max(0, now.Sub(p.usedAt).Seconds())/fades.Seconds())
 }
 
-// Uses is how often a function was used, a use of six hours ago counting half.
+// Uses is how often a function was used; what is three hours older counts for a
+// third.
 func (h *History) Uses(name functions.Name, now time.Time) float64 {
 	if p := h.all[name]; p != nil {
 		return p.usesAt(now)

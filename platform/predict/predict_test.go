@@ -220,8 +220,8 @@ func TestUsesFade(t *testing.T) {
 	if n := h.Uses(f, epoch.Add(8*min1)); n < 7.5 || n > 8 {
 		t.Errorf("uses %v, want 8", n)
 	}
-	if n := h.Uses(f, epoch.Add(halfLife+4*min1)); n < 3.9 || n > 4.1 {
-		t.Errorf("uses after a half-life %v, want 4", n)
+	if n := h.Uses(f, epoch.Add(fades+4*min1)); n < 2.8 || n > 3.1 {
+		t.Errorf("uses three hours later %v, want 8/e", n)
 	}
 }
 

@@ -45,9 +45,21 @@ type followed struct {
 	Lag  time.Duration `json:"lag"` // in nanoseconds
 }
 
-// Save writes the history down as JSON. A use under way ends for it now: what
-// comes later it has not seen.
+// Snapshot is a history as it was at a moment, to be written down as JSON by
+// whoever has the time.
+type Snapshot struct{ file file }
+
+// MarshalJSON writes what Load reads.
+func (s Snapshot) MarshalJSON() ([]byte, error) { return json.Marshal(s.file) }
+
+// Save writes the history down as JSON, for Load.
 func (h *History) Save(w io.Writer, now time.Time) error {
+	return json.NewEncoder(w).Encode(h.Snapshot(now))
+}
+
+// Snapshot copies the history. A use under way ends for it now: what comes later
+// it has not seen.
+func (h *History) Snapshot(now time.Time) Snapshot {
 	f := file{Version: version, Saved: now.Round(0), Functions: make([]record, 0, len(h.all))}
 	for name, p := range h.all {
 		r := record{Name: name.String(), Begin: p.begin.Round(0), End: p.end.Round(0), Uses: p.usesAt(now), Day: p.days.day, Seen: p.days.seen, Today: p.days.today, Starts: p.starts}
@@ -76,7 +88,7 @@ func (h *History) Save(w io.Writer, now time.Time) error {
 		}
 		return 1
 	})
-	return json.NewEncoder(w).Encode(f)
+	return Snapshot{f}
 }
 
 // Load replaces the history by one that was saved. What does not read leaves it

@@ -309,7 +309,9 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 			s.soil(f)
 			if r.cold != nil {
 				// Waiters first; the books are kept after.
-				s.path.Publish(s.picture(f))
+				if !f.Gone { // it left the catalogue just now
+					s.path.Publish(s.picture(f))
+				}
 				s.finish(r.cold, functions.Ready, "")
 			}
 			s.event("ready", f.Name, r.id, r.node, "", "")

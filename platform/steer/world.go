@@ -73,6 +73,7 @@ type fn struct {
 	blocked  *route.Blocked
 	cold     *cold // the newest cold start
 	history  history
+	prospect prospect
 	turn     uint64           // last turn that saw demand
 	retry    schedule.Instant // lease of wakes, until nobody waits
 	held     schedule.Instant // lease somebody took
