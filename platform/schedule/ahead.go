@@ -71,24 +71,11 @@ func (d *decision) placeAhead(n need) bool {
 	return d.makeRoom(f, false, foreseen)
 }
 
-// vacant is a room with room for f, now or with soon once who leaves is gone,
-// one that has its bytes before others; -1 for none.
+// vacant is the best room for f, now or with soon once who leaves is gone; -1
+// for none.
 func (d *decision) vacant(f *Function, soon bool) int {
-	best := -1
-	for i := range d.rooms {
-		m := &d.rooms[i]
-		if soon && !m.waiting || !d.eligible(m, f) {
-			continue
-		}
-		s := &m.now
-		if soon {
-			s = &m.soon
-		}
-		if s.fits(m.node, f.Resources) && (best < 0 || !d.rooms[best].node.Cached[f.Source] && m.node.Cached[f.Source]) {
-			best = i
-		}
-	}
-	return best
+	at, _ := d.choose(f, soon, d.book.begin(d.now, f.Name, KindPlace, foreseen))
+	return at
 }
 
 // lessWorth reports whether the eviction policy values v less than f would be.

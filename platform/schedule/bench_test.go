@@ -193,6 +193,11 @@ func BenchmarkBlocked(b *testing.B) {
 		b.Run(fmt.Sprintf("models=%d/gpus=%d", s.models, s.nodes*8), func(b *testing.B) {
 			w := newFleet(s.models, s.nodes)
 			waiting := 0
+			for name, t := range w.Teams { // nobody has had more than others
+				t.Used = 0
+				t.Guaranteed = s.nodes * 8
+				w.Teams[name] = t
+			}
 			for i, f := range w.Functions {
 				if len(f.Replicas) > 0 {
 					f.Active, f.Replicas[0].InFlight = 2, 2

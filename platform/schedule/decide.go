@@ -11,6 +11,7 @@ import (
 // same time give the same plan.
 func (p Policy) Decide(w World, now Instant) Plan {
 	c := p.Planner()
+	c.book = nil
 	c.slab = make([]entry, len(w.Functions))
 	for _, n := range w.Nodes {
 		c.Node(n)
@@ -35,6 +36,7 @@ func (f *Function) resting(now Instant) bool {
 // decision is one plan in the making, on rooms and counts that a Planner keeps.
 type decision struct {
 	policy Policy
+	book   *book // what Explain tells; nil: nothing is kept
 	world  struct{ Teams map[string]Team }
 	now    Instant
 	next   Instant
@@ -108,6 +110,11 @@ func (d *decision) do(a Action) {
 	d.actions = append(d.actions, a)
 	d.mix(a.Node)
 	d.mix(a.Replica)
+	if a.Kind == Stop || a.Kind == Sleep {
+		if p := d.book.begin(d.now, a.Function, KindCold, a.Reason); p != nil {
+			p.chosen, p.whom = a.Replica, a.For
+		}
+	}
 	switch a.Kind {
 	case Sleep:
 		d.sunk[a.Function] = struct{}{}

@@ -229,6 +229,7 @@ func (d *decision) evict(v *victim, f *Function, reason string, memory functions
 func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	var x exchange
+	page := d.book.begin(d.now, f.Name, KindEvict, reason)
 	for at := range d.rooms {
 		m := &d.rooms[at]
 		list := m.offers(busy)
@@ -241,6 +242,9 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 		}
 		if set, loss := x.best(least); set != nil {
 			room, gone, least = at, append(gone[:0], set...), loss
+			v := &list[set[0]]
+			page.add(line{node: m.node.ID, replica: v.r.ID, function: v.f.Name, score: loss, names: &evictParts, parts: [4]float64{loss}})
+			page.choose(v.r.ID)
 		}
 	}
 	if room < 0 {

@@ -93,8 +93,8 @@ func (d *decision) place(n need) bool {
 		return true
 	}
 
-	at, best, possible := d.choose(f, false)
-	_ = best
+	page := d.book.begin(d.now, f.Name, KindPlace, n.reason)
+	at, possible := d.choose(f, false, page)
 	fits := at >= 0
 	if z != nil && (!fits || f.ColdStart <= 0 || f.Rise+riseWait < f.ColdStart) {
 		if d.freeFor(f, z, false, wasIdle) {
@@ -114,7 +114,7 @@ func (d *decision) place(n need) bool {
 		return d.block(f)
 	}
 	// Room that is on its way is waited for; nobody else is evicted for it.
-	if at, _, _ := d.choose(f, true); at >= 0 {
+	if at, _ := d.choose(f, true, page); at >= 0 {
 		m := &d.rooms[at]
 		gpus, _ := m.soon.fit(m.node, res)
 		d.reserve(m, f, gpus)
@@ -143,11 +143,16 @@ func (d *decision) place(n need) bool {
 // choose finds the node for f at the least cost, of those that have room now, or
 // with soon of those that will once who is leaving is gone; -1 for none. possible
 // is whether f fits some node that is empty.
-func (d *decision) choose(f *Function, soon bool) (at int, least score, possible bool) {
+func (d *decision) choose(f *Function, soon bool, page *page) (at int, possible bool) {
 	at = -1
+	least := 0.0
 	for i := range d.rooms {
 		m := &d.rooms[i]
-		if soon && !m.waiting || !d.eligible(m, f) {
+		if soon && !m.waiting {
+			continue
+		}
+		if !d.eligible(m, f) {
+			page.unfit(m.node.ID, "its bytes cannot come here, or not now")
 			continue
 		}
 		s := &m.now
@@ -155,15 +160,26 @@ func (d *decision) choose(f *Function, soon bool) (at int, least score, possible
 			s = &m.soon
 		}
 		if !s.fits(m.node, f.Resources) {
-			possible = possible || !soon && m.could(f.Resources)
+			if could := !soon && m.could(f.Resources); could {
+				possible = true
+				page.unfit(m.node.ID, "no room")
+			} else {
+				page.unfit(m.node.ID, "too small")
+			}
 			continue
 		}
 		possible = true
-		if x := d.score(m, s, f); at < 0 || x.total() < least.total() {
-			at, least = i, x
+		x := d.score(m, s, f)
+		total := x.total()
+		page.add(line{node: m.node.ID, score: total, names: &placeParts, parts: [4]float64{x.ready, x.packing, x.topology, x.store}, why: string(x.tier)})
+		if at < 0 || total < least {
+			at, least = i, total
 		}
 	}
-	return at, least, possible
+	if at >= 0 {
+		page.choose(d.rooms[at].node.ID)
+	}
+	return at, possible
 }
 
 // riseWait is what freeing the GPUs of a sleeper is taken to cost.
@@ -192,6 +208,7 @@ func (d *decision) free(r *Replica) bool {
 
 // rise wakes r.
 func (d *decision) rise(f *Function, r *Replica, reason string) {
+	d.book.begin(d.now, f.Name, KindPlace, "it sleeps there").choose(r.ID)
 	d.hold(f, r)
 	d.do(Action{Kind: Rise, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
 }

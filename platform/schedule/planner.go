@@ -101,7 +101,7 @@ type holding struct {
 // Planner of the policy, with nothing in its world yet.
 func (p Policy) Planner() *Planner {
 	c := &Planner{fns: map[functions.Name]*entry{}, nodes: map[string]*Node{}}
-	c.policy = p
+	c.policy, c.book = p, newBook()
 	c.held, c.leaving, c.pledged, c.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	c.acted, c.sunk = map[string]struct{}{}, map[functions.Name]struct{}{}
 	c.count = map[string]purse{}
@@ -393,7 +393,7 @@ func (c *Planner) account(e *entry) {
 	}
 	c.release(e)
 	for i := range now {
-		c.book(&now[i], 1)
+		c.enter(&now[i], 1)
 	}
 	e.holdings, c.spare = now, was[:0]
 }
@@ -406,13 +406,13 @@ func (h holding) equal(o holding) bool {
 // release gives back what e was taken to hold.
 func (c *Planner) release(e *entry) {
 	for i := range e.holdings {
-		c.book(&e.holdings[i], -1)
+		c.enter(&e.holdings[i], -1)
 	}
 	e.holdings = e.holdings[:0]
 }
 
-// book enters h, or with a sign of -1 takes it out again.
-func (c *Planner) book(h *holding, sign int) {
+// enter books h, or with a sign of -1 takes it out again.
+func (c *Planner) enter(h *holding, sign int) {
 	c.help++ // some room or some share has become free, or may have
 	p := c.count[h.team]
 	p.held += sign * h.purse.held

@@ -86,6 +86,9 @@ func (c *Planner) needs(e *entry) {
 	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *entry) int { return a.before(b.need.since, b.born) })
 	k.items = slices.Insert(k.items, at, e)
 	k.fresh = append(k.fresh, e)
+	if p := c.book.begin(c.now, n.f.Name, KindScale, n.reason); p != nil {
+		p.add(line{names: &demandParts, parts: [4]float64{float64(c.policy.Want(n.f, c.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
+	}
 }
 
 // unneed takes e from those that lack something.
