@@ -19,6 +19,7 @@ func TestMetrics(t *testing.T) {
 	s.counts.brought("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
 	s.counts.brought("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // nothing was brought
 	s.fns[functions.Name{Team: "red", Name: "m"}] = &fn{}
+	s.teamOf("red")
 
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(s)
@@ -39,6 +40,7 @@ func TestMetrics(t *testing.T) {
 	want := []string{
 		"thaw_engine_restarts_total died", "thaw_engine_restarts_total hung", "thaw_engine_restarts_total start",
 		"thaw_evictions_total idle", "thaw_heartbeats_late_total", "thaw_model_state m cold red", "thaw_stage_bytes_total ready az",
+		"thaw_team_evictions_total inflicted red", "thaw_team_evictions_total suffered red", "thaw_team_gpu_seconds_total red", "thaw_thrash_total",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -17,6 +17,12 @@ import (
 
 // world is the loop's: everything it knows.
 type world struct {
+	teams     map[string]*account
+	payers    []*account // of teams, in the order in which they came
+	accounted schedule.Instant
+	rebar     bool // a team's budget is used up, or is there again
+	ghosts    schedule.Ghosts
+
 	sched   schedule.World // as the core knows it
 	plan    *schedule.Planner
 	fns     map[functions.Name]*fn
@@ -53,7 +59,7 @@ type world struct {
 
 func newWorld(p schedule.Policy) world {
 	return world{
-		plan: p.Planner(), copies: map[string]int{},
+		plan: p.Planner(), teams: map[string]*account{}, copies: map[string]int{},
 		fns: map[functions.Name]*fn{}, nodes: map[string]*node{}, reps: map[string]*rep{},
 		orphans: map[string]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
 	}
@@ -62,6 +68,8 @@ func newWorld(p schedule.Policy) world {
 // fn is a function in the loop.
 type fn struct {
 	schedule.Function
+	held0, hosted0 int // what its team is charged for: GPUs, and replicas without
+
 	model    *functions.Model
 	recipe   uint64
 	load     *schedule.Load // its windows; nil at rest
@@ -73,7 +81,6 @@ type fn struct {
 	blocked  *route.Blocked
 	cold     *cold // the newest cold start
 	history  history
-	prospect prospect
 	turn     uint64           // last turn that saw demand
 	retry    schedule.Instant // lease of wakes, until nobody waits
 	held     schedule.Instant // lease somebody took
