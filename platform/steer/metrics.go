@@ -18,6 +18,8 @@ type counts struct {
 	rises     *prometheus.CounterVec // replicas woken, by result
 	thrash    prometheus.Counter     // evicted and missed soon after
 	staged    *prometheus.CounterVec // bytes brought from afar, by kind of source
+	prewarms  *prometheus.CounterVec // what became of starts ahead
+	wasted    *prometheus.CounterVec // GPU time they held for nothing
 	late      prometheus.Counter     // heartbeats that were older than one before
 }
 
@@ -33,6 +35,8 @@ func newCounts() counts {
 		late:      prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_heartbeats_late_total", Help: "Heartbeats that came twice, or after a newer one, and were passed over."}),
 		thrash:    prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_thrash_total", Help: "Functions that were evicted and missed soon after."}),
 		staged:    counter("thaw_stage_bytes_total", "Bytes of checkpoints brought from their sources.", "source", "result"),
+		prewarms:  counter("thaw_prewarms_total", "Starts ahead; result is hit (READY when it was asked for), late (on its way), unused, evicted, no_room, over_budget, called_off, fetched or fetch_failed.", "result"),
+		wasted:    counter("thaw_prewarm_wasted_gpu_seconds_total", "GPU time held ahead of requests that did not come; by is history, or whose hint it was.", "team", "by"),
 	}
 }
 
@@ -51,6 +55,8 @@ func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.sleeps.Describe(ch)
 	s.counts.rises.Describe(ch)
 	s.counts.staged.Describe(ch)
+	s.counts.prewarms.Describe(ch)
+	s.counts.wasted.Describe(ch)
 	s.counts.thrash.Describe(ch)
 	ch <- teamGPUDesc
 	ch <- teamEvictDesc
@@ -68,6 +74,8 @@ func (s *Steer) Collect(ch chan<- prometheus.Metric) {
 	s.counts.sleeps.Collect(ch)
 	s.counts.rises.Collect(ch)
 	s.counts.staged.Collect(ch)
+	s.counts.prewarms.Collect(ch)
+	s.counts.wasted.Collect(ch)
 	s.counts.thrash.Collect(ch)
 	s.collectTeams(ch)
 	s.counts.late.Collect(ch)

@@ -70,7 +70,8 @@ type Options struct {
 	Token   string          // bearer for replicas behind remote agents
 	Policy  schedule.Policy // zero: schedule.DefaultPolicy
 	Hooks   Hooks
-	Ledger  *Ledger // where the accounts of teams outlive this life; nil: they do not
+	Foresee *Foresee // looks ahead; nil: nothing is learned of when functions are used
+	Ledger  *Ledger  // where the accounts of teams outlive this life; nil: they do not
 	Log     *slog.Logger
 
 	// Time, chance and concurrency come from outside where they are given: with
@@ -103,6 +104,7 @@ type Steer struct {
 	token   string
 	policy  schedule.Policy
 	hooks   Hooks
+	seer    *seer // nil: none
 	ledger  *Ledger
 	log     *slog.Logger
 	clock   func() time.Time
@@ -201,7 +203,7 @@ type outcome struct {
 func New(o Options) *Steer {
 	s := &Steer{
 		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
-		policy: o.Policy, hooks: o.Hooks, ledger: o.Ledger, log: o.Log, clock: o.Now, newID: o.NewID, carry: o.Do, bell: o.Ring,
+		policy: o.Policy, hooks: o.Hooks, seer: newSeer(o.Foresee), ledger: o.Ledger, log: o.Log, clock: o.Now, newID: o.NewID, carry: o.Do, bell: o.Ring,
 		rung:   make(chan struct{}, 1),
 		cold:   map[functions.Name]string{},
 		lanes:  make(chan struct{}, lanesWide),
@@ -252,6 +254,7 @@ func (s *Steer) Run(ctx context.Context) error {
 	defer t.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	defer s.remember(true)
 	defer s.keep(true)
 	for {
 		select {
@@ -264,6 +267,7 @@ func (s *Steer) Run(ctx context.Context) error {
 		if next := s.Turn(commands); next > 0 {
 			timer.Reset(next)
 		}
+		s.remember(false)
 		s.keep(false)
 	}
 }

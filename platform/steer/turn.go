@@ -101,6 +101,9 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 		s.ticked = now
 	}
 	s.demand(now, all)
+	if all {
+		s.foresee(ctx, now)
+	}
 	for _, x := range in.nudges.list {
 		if f := s.fns[x.key]; f != nil && f.Active+f.Queued == 0 && f.retry != 0 {
 			f.retry = 0
@@ -238,6 +241,7 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		if was != f.recipe {
 			f.failures, f.deaths, f.refused, f.failure, f.RetryAt = 0, 0, 0, nil, 0
 			f.history.forget()
+			s.recall(f)
 		}
 		s.soil(f)
 	}
@@ -272,6 +276,7 @@ func (s *Steer) bury(dead []*fn) {
 		s.starting.drop(f)
 		s.plan.Drop(f.Name)
 		delete(s.fns, f.Name)
+		s.unlearn(f)
 	}
 	s.list = slices.DeleteFunc(s.list, func(f *fn) bool { return s.fns[f.Name] != f })
 	s.sched.Functions = s.sched.Functions[:0]
@@ -314,7 +319,9 @@ func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, 
 			s.soil(f)
 			if r.cold != nil {
 				// Waiters first; the books are kept after.
-				s.path.Publish(s.picture(f))
+				if !f.Gone { // it left the catalogue just now
+					s.path.Publish(s.picture(f))
+				}
 				s.finish(r.cold, functions.Ready, "")
 			}
 			s.event("ready", f.Name, r.id, r.node, "", "")
@@ -633,6 +640,7 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant, all bool) time
 			continue
 		}
 		f.Size, f.Expect = s.sizes[f.Source], f.history.expect()
+		s.noticed(f, now)
 		f.Lease = max(f.retry, f.held)
 		if f.once {
 			f.Lease = always
