@@ -44,16 +44,6 @@
 // what became of each is counted. What was learned, and what starts took, is kept
 // in a file and outlives the process.
 //
-// # Ahead
-//
-// With Options.Foresee the loop tells predict when functions are used, and the
-// core what predict says of each: how often it is used, when next, how long it is
-// worth being kept idle. What is foreseen, or hinted at by a caller, is a lease: a
-// start that the core places last, over nobody who waits, that makes way for
-// whoever asks, and ends with the lease. It takes of a budget of GPU time an hour;
-// what became of each is counted. What was learned, and what starts took, is kept
-// in a file and outlives the process.
-//
 // # Two steps to the end
 //
 // A replica that is to be stopped first leaves the routes, then is waited for
