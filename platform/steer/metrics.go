@@ -16,6 +16,7 @@ type counts struct {
 	restarts  *prometheus.CounterVec // engines that broke, by cause
 	sleeps    *prometheus.CounterVec // replicas sent to sleep, by reason
 	rises     *prometheus.CounterVec // replicas woken, by result
+	thrash    prometheus.Counter     // evicted and missed soon after
 	staged    *prometheus.CounterVec // bytes brought from afar, by kind of source
 	prewarms  *prometheus.CounterVec // what became of starts ahead
 	wasted    *prometheus.CounterVec // GPU time they held for nothing
@@ -32,6 +33,7 @@ func newCounts() counts {
 		sleeps:    counter("thaw_sleeps_total", "Replicas sent to sleep; reason is idle, evicted (for another function) or turn.", "reason"),
 		rises:     counter("thaw_rises_total", "Replicas woken from sleep; result is ready or failed.", "result"),
 		late:      prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_heartbeats_late_total", Help: "Heartbeats that came twice, or after a newer one, and were passed over."}),
+		thrash:    prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_thrash_total", Help: "Functions that were evicted and missed soon after."}),
 		staged:    counter("thaw_stage_bytes_total", "Bytes of checkpoints brought from their sources.", "source", "result"),
 		prewarms:  counter("thaw_prewarms_total", "Starts ahead; result is hit (READY when it was asked for), late (on its way), unused, evicted, no_room, over_budget, called_off, fetched or fetch_failed.", "result"),
 		wasted:    counter("thaw_prewarm_wasted_gpu_seconds_total", "GPU time held ahead of requests that did not come; by is history, or whose hint it was.", "team", "by"),
@@ -55,6 +57,9 @@ func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.staged.Describe(ch)
 	s.counts.prewarms.Describe(ch)
 	s.counts.wasted.Describe(ch)
+	s.counts.thrash.Describe(ch)
+	ch <- teamGPUDesc
+	ch <- teamEvictDesc
 	s.counts.late.Describe(ch)
 	describeLoaders(ch)
 	for _, d := range []*prometheus.Desc{stateDesc, gpuDesc, nodeDesc, storeDesc, ckptDesc} {
@@ -71,6 +76,8 @@ func (s *Steer) Collect(ch chan<- prometheus.Metric) {
 	s.counts.staged.Collect(ch)
 	s.counts.prewarms.Collect(ch)
 	s.counts.wasted.Collect(ch)
+	s.counts.thrash.Collect(ch)
+	s.collectTeams(ch)
 	s.counts.late.Collect(ch)
 	gauge := func(d *prometheus.Desc, v functions.Bytes, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)

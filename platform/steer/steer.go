@@ -71,6 +71,7 @@ type Options struct {
 	Policy  schedule.Policy // zero: schedule.DefaultPolicy
 	Hooks   Hooks
 	Foresee *Foresee // looks ahead; nil: nothing is learned of when functions are used
+	Ledger  *Ledger  // where the accounts of teams outlive this life; nil: they do not
 	Log     *slog.Logger
 
 	// Time, chance and concurrency come from outside where they are given: with
@@ -104,6 +105,7 @@ type Steer struct {
 	policy  schedule.Policy
 	hooks   Hooks
 	seer    *seer // nil: none
+	ledger  *Ledger
 	log     *slog.Logger
 	clock   func() time.Time
 	newID   func(prefix string) string
@@ -201,7 +203,7 @@ type outcome struct {
 func New(o Options) *Steer {
 	s := &Steer{
 		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
-		policy: o.Policy, hooks: o.Hooks, seer: newSeer(o.Foresee), log: o.Log, clock: o.Now, newID: o.NewID, carry: o.Do, bell: o.Ring,
+		policy: o.Policy, hooks: o.Hooks, seer: newSeer(o.Foresee), ledger: o.Ledger, log: o.Log, clock: o.Now, newID: o.NewID, carry: o.Do, bell: o.Ring,
 		rung:   make(chan struct{}, 1),
 		cold:   map[functions.Name]string{},
 		lanes:  make(chan struct{}, lanesWide),
@@ -253,6 +255,7 @@ func (s *Steer) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	defer s.remember(true)
+	defer s.keep(true)
 	for {
 		select {
 		case <-ctx.Done():
@@ -265,6 +268,7 @@ func (s *Steer) Run(ctx context.Context) error {
 			timer.Reset(next)
 		}
 		s.remember(false)
+		s.keep(false)
 	}
 }
 

@@ -101,6 +101,9 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 		s.ticked = now
 	}
 	s.demand(now, all)
+	if all {
+		s.foresee(ctx, now)
+	}
 	for _, x := range in.nudges.list {
 		if f := s.fns[x.key]; f != nil && f.Active+f.Queued == 0 && f.retry != 0 {
 			f.retry = 0
@@ -238,6 +241,7 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		if was != f.recipe {
 			f.failures, f.deaths, f.refused, f.failure, f.RetryAt = 0, 0, 0, nil, 0
 			f.history.forget()
+			s.recall(f)
 		}
 		s.soil(f)
 	}
@@ -252,11 +256,16 @@ func (s *Steer) readCatalog(now schedule.Instant) {
 		s.path.Remove(f.Name)
 		s.event("removed", f.Name, "", "", "", "")
 	}
-	s.sched.Teams = map[string]schedule.Team{}
-	for _, t := range s.catalog.Teams() {
-		s.sched.Teams[t.Metadata.Name] = schedule.Team{TeamGPUs: t.Spec.GPUs}
+	for _, t := range s.payers {
+		t.spec = functions.TeamSpec{}
 	}
-	s.plan.Teams(s.sched.Teams)
+	for _, m := range models {
+		s.teamOf(m.FullName().Team)
+	}
+	for _, t := range s.catalog.Teams() {
+		s.teamOf(t.Metadata.Name).spec = t.Spec
+	}
+	s.account(now, true)
 }
 
 // bury forgets functions that have left the catalogue and of which nothing runs.
@@ -267,6 +276,7 @@ func (s *Steer) bury(dead []*fn) {
 		s.starting.drop(f)
 		s.plan.Drop(f.Name)
 		delete(s.fns, f.Name)
+		s.unlearn(f)
 	}
 	s.list = slices.DeleteFunc(s.list, func(f *fn) bool { return s.fns[f.Name] != f })
 	s.sched.Functions = s.sched.Functions[:0]
@@ -617,21 +627,26 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant, all bool) time
 		return 0
 	}
 	s.silence(now)
+	s.account(now, false)
 	news := s.stirred
 	s.stirred, s.settling = s.settling[:0], nil
 	var dead []*fn
 	for _, f := range news {
 		f.stirred = false
 		if f.Gone && len(f.reps) == 0 {
+			f.sync(s.path.InFlightOf)
+			s.charge(f, now)
 			dead = append(dead, f)
 			continue
 		}
 		f.Size, f.Expect = s.sizes[f.Source], f.history.expect()
+		s.noticed(f, now)
 		f.Lease = max(f.retry, f.held)
 		if f.once {
 			f.Lease = always
 		}
 		f.sync(s.path.InFlightOf)
+		s.charge(f, now)
 		if f.Sleeps {
 			f.bedtime(s.atHand(f))
 		}
@@ -711,16 +726,24 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 	switch a.Kind {
 	case schedule.Start:
 		s.start(ctx, a, now)
+		if f := s.fns[a.Function]; f != nil {
+			s.returned(f, now)
+		}
 	case schedule.Stop:
 		if r := s.reps[a.Replica]; r != nil && !r.stopping {
+			s.ousted(a, now)
 			s.stop(r, a.Drain, a.Reason, a.For, now)
 		}
 	case schedule.Sleep:
 		if r := s.reps[a.Replica]; r != nil && !r.stopping {
+			s.ousted(a, now)
 			s.sink(r, a, now)
 		}
 	case schedule.Rise:
 		s.rise(ctx, a, now)
+		if f := s.fns[a.Function]; f != nil {
+			s.returned(f, now)
+		}
 	case schedule.CallOff:
 		r := s.reps[a.Replica]
 		n := s.nodes[a.Node]

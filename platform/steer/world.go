@@ -17,6 +17,12 @@ import (
 
 // world is the loop's: everything it knows.
 type world struct {
+	teams     map[string]*account
+	payers    []*account // of teams, in the order in which they came
+	accounted schedule.Instant
+	rebar     bool // a team's budget is used up, or is there again
+	ghosts    schedule.Ghosts
+
 	sched   schedule.World // as the core knows it
 	plan    *schedule.Planner
 	fns     map[functions.Name]*fn
@@ -53,7 +59,7 @@ type world struct {
 
 func newWorld(p schedule.Policy) world {
 	return world{
-		plan: p.Planner(), copies: map[string]int{},
+		plan: p.Planner(), teams: map[string]*account{}, copies: map[string]int{},
 		fns: map[functions.Name]*fn{}, nodes: map[string]*node{}, reps: map[string]*rep{},
 		orphans: map[string]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
 	}
@@ -62,24 +68,25 @@ func newWorld(p schedule.Policy) world {
 // fn is a function in the loop.
 type fn struct {
 	schedule.Function
-	model    *functions.Model
-	recipe   uint64
-	load     *schedule.Load // its windows; nil at rest
-	reps     []*rep
-	failures int            // starts in a row that failed
-	refused  int            // loads in a row that no agent took
-	deaths   int            // deaths in a row soon after READY
-	failure  *route.Failure // told to waiters until its back-off is over
-	blocked  *route.Blocked
-	cold     *cold // the newest cold start
-	history  history
-	prospect prospect
-	turn     uint64           // last turn that saw demand
-	retry    schedule.Instant // lease of wakes, until nobody waits
-	held     schedule.Instant // lease somebody took
-	once     bool             // somebody wants it READY once, waiting or not
-	soiled   bool             // its picture is to be published
-	stirred  bool             // the core is to be told of it
+	held0, hosted0 int // what its team is charged for: GPUs, and replicas without
+	model          *functions.Model
+	recipe         uint64
+	load           *schedule.Load // its windows; nil at rest
+	reps           []*rep
+	failures       int            // starts in a row that failed
+	refused        int            // loads in a row that no agent took
+	deaths         int            // deaths in a row soon after READY
+	failure        *route.Failure // told to waiters until its back-off is over
+	blocked        *route.Blocked
+	cold           *cold // the newest cold start
+	history        history
+	prospect       prospect
+	turn           uint64           // last turn that saw demand
+	retry          schedule.Instant // lease of wakes, until nobody waits
+	held           schedule.Instant // lease somebody took
+	once           bool             // somebody wants it READY once, waiting or not
+	soiled         bool             // its picture is to be published
+	stirred        bool             // the core is to be told of it
 }
 
 // node is an agent in the loop.
