@@ -38,11 +38,13 @@ Examples:
   thaw bench gateway --out bench/results
   thaw bench gateway --quick --only cpu
   thaw bench loader --out bench/results
+  thaw bench schedule --out bench/results
 
 Benches:
   coldstart   from zero replicas to the first token, phase by phase
   gateway     CPU, memory and latency of the data path beside nginx and others
   loader      bytes from a blob store to the disk beside azblob, curl and aria2c
+  schedule    who gets the GPUs: cold shares, decisions, fairness, the simulator
 
   thaw bench BENCH --help says more.
 `
@@ -57,6 +59,7 @@ var verbs = map[string]verb{
 	"coldstart": {run: runColdstart},
 	"gateway":   {run: runGateway},
 	"loader":    {run: runLoader},
+	"schedule":  {run: runSchedule},
 	"blobs":     {run: runBlobs, hidden: true},
 	"ceilings":  {run: runCeilings, hidden: true},
 	"download":  {run: runDownload, hidden: true},

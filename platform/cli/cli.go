@@ -334,7 +334,7 @@ func (c *command) engine() *cobra.Command {
 
 func (c *command) bench() *cobra.Command {
 	return &cobra.Command{
-		Use: "bench WHAT [flags]", Short: "Measure cold starts, the gateway and the loader", GroupID: "run", DisableFlagParsing: true,
+		Use: "bench WHAT [flags]", Short: "Measure cold starts, the gateway, the loader and the core", GroupID: "run", DisableFlagParsing: true,
 		Example: `  thaw bench coldstart --model tiny -n 20
   thaw bench coldstart --model tiny -n 20 --baseline before.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -54,6 +54,14 @@ type Config struct {
 	// every cold start about as much longer.
 	Gather time.Duration
 
+	// Learn has the loop learn when functions are used, as the platform does; Ahead
+	// also has it start what it foresees, within its budget.
+	Learn, Ahead bool
+	// Next, if not nil, is believed instead about when a function is used next
+	// after a time of the trace; 0 never. With schedule.Future that is the rule
+	// that knows the future.
+	Next func(name functions.Name, at time.Duration) time.Duration
+
 	// Begin, if not nil, is called once before anything happens: it sets what is
 	// to go wrong (State.At), or drives the run without a trace.
 	Begin func(*State)

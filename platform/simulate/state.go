@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/platform/predict"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/steer"
 )
@@ -129,7 +130,7 @@ func (st *State) begin() {
 	st.loop = l
 	l.steer = steer.New(steer.Options{
 		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
-		Progress: st.progress(),
+		Progress: st.progress(), Foresee: st.foresee(),
 		Hooks: steer.Hooks{Event: func(e steer.Event) {
 			if st.loop == l { // one that was replaced tells what does not happen
 				st.event(&e)
@@ -145,6 +146,25 @@ func (st *State) begin() {
 // watched reports whether anybody looks at how far a start is: clients that say
 // how long they wait are told at once whether it will do.
 func (st *State) watched() bool { return st.c.Patience.Wait > 0 }
+
+// foresee is what one life of the loop looks ahead with; nil where it does not.
+func (st *State) foresee() *steer.Foresee {
+	c := &st.c
+	if !c.Learn && !c.Ahead && c.Next == nil {
+		return nil
+	}
+	f := &steer.Foresee{History: predict.New(predict.Options{}), Ahead: c.Ahead}
+	if c.Next != nil {
+		f.Next = func(name functions.Name, now time.Time) time.Time {
+			at := now.Sub(st.instant(0))
+			if next := c.Next(name, at); next > 0 {
+				return now.Add(next - at)
+			}
+			return time.Time{}
+		}
+	}
+	return f
+}
 
 // progress is how often pictures of starts under way are drawn anew.
 func (st *State) progress() time.Duration {

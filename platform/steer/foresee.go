@@ -29,6 +29,10 @@ type Foresee struct {
 	// empty: nowhere.
 	File string
 
+	// Next, if not nil, is believed instead of History about when a function is
+	// used next after now; zero never. It is for a simulator, which knows.
+	Next func(name functions.Name, now time.Time) time.Time
+
 	starts map[functions.Name]recollection
 
 	// Prefetch brings the bytes of a model near: to a disk, or with memory also
@@ -210,7 +214,11 @@ func decayed(f *fn, now schedule.Instant) float64 {
 func (s *Steer) known(f *fn, now schedule.Instant) {
 	h := s.seer.History
 	f.NextUse = 0
-	if at, _ := h.NextUse(f.Name, s.wall(now)); !at.IsZero() {
+	at, _ := h.NextUse(f.Name, s.wall(now))
+	if s.seer.Next != nil {
+		at = s.seer.Next(f.Name, s.wall(now))
+	}
+	if !at.IsZero() {
 		f.NextUse = max(s.instant(at), 1)
 	}
 	f.KeepFor = 0

@@ -117,6 +117,12 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 		}
 	}
 	w := &work{s: s, done: map[job]Run{}, at: map[job]simulate.Progress{}}
+	if slices.ContainsFunc(s.Policies, func(p Policy) bool { return p.Future }) {
+		var err error
+		if w.future, err = foretell(s.Trace); err != nil {
+			return nil, err
+		}
+	}
 	if err := w.all(ctx, jobs); err != nil {
 		return nil, err
 	}
@@ -138,12 +144,13 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 
 // work is the runs of a study.
 type work struct {
-	s    *Study
-	mu   sync.Mutex // the rest
-	done map[job]Run
-	at   map[job]simulate.Progress
-	runs int
-	err  error
+	s      *Study
+	future future     // where a policy is told it
+	mu     sync.Mutex // the rest
+	done   map[job]Run
+	at     map[job]simulate.Progress
+	runs   int
+	err    error
 }
 
 // all does the jobs, so many at once.
@@ -197,7 +204,12 @@ func (w *work) one(ctx context.Context, j job) error {
 	c := simulate.Config{
 		Fleet: on, Functions: p.models(s.Models), Teams: s.Teams, Sizes: s.Sizes, Requests: s.Trace,
 		Policy: p.schedule(), Name: p.Word, Seed: s.Seed,
+		// What is learned changes nothing under a policy that does not look at it.
+		Learn: true, Ahead: p.Prewarm,
 		Sample: s.sample(), Progress: func(now simulate.Progress) { w.progress(j, now) },
+	}
+	if p.Future {
+		c.Next = w.future.next
 	}
 	began := time.Now()
 	r, err := simulate.Run(ctx, c)

@@ -1,0 +1,80 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/schedule"
+)
+
+const aboutSchedule = `Measures the core: who gets the GPUs. Writes schedule.json and schedule.md.
+
+Parts (--only): decision  a wake decision and a full tick at 10,000 models
+                cold      cold share of a public day under each policy, beside
+                          a rule that knows the future
+                keep      a fixed 10 min of keep-alive against what was learned
+                fair      what 10,000 requests of one team cost another
+                agree     the same load live, on two agents, and simulated
+                day       a simulated day of ten million requests
+
+cold and keep need the folder of the public traces (--traces or THAW_TRACES).
+
+Examples:
+  thaw bench schedule --out bench/results
+  thaw bench schedule --only decision,agree
+  thaw bench schedule --only day --requests 1000000
+  thaw bench schedule --quick
+`
+
+func runSchedule(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	f := flags("schedule", aboutSchedule, stderr)
+	quick := f.Bool("quick", false, "little of everything: shows that it works, its numbers mean nothing")
+	only := f.String("only", strings.Join(schedule.Parts, ","), "parts to run")
+	traces := f.String("traces", os.Getenv("THAW_TRACES"), "folder of the public traces (or THAW_TRACES)")
+	requests := f.Int("requests", 10_000_000, "requests of the day")
+	source := f.String("model", filepath.Join("functions", "shipped", "tiny"), "folder of a small checkpoint, for agree")
+	thaw := f.String("thaw", "", "thaw to measure (this program)")
+	told := reportFlags(f)
+	if err := parse(f, args); err != nil {
+		return err
+	}
+	if *requests < 1 || *requests > 1_000_000_000 {
+		return usageError(stderr, "--requests: 1 to 1000000000")
+	}
+	o := schedule.Options{Parts: map[string]bool{}, Traces: *traces, Day: *requests, Rounds: 4000, Asks: 80, Models: 10_000}
+	if *quick {
+		o.Day, o.Rounds, o.Asks, o.Models, o.Minutes = min(*requests, 2000), 50, 12, 400, 20
+	}
+	for part := range strings.SplitSeq(*only, ",") {
+		part = strings.TrimSpace(part)
+		if !slices.Contains(schedule.Parts, part) {
+			return usageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(schedule.Parts, ", "))
+		}
+		o.Parts[part] = true
+	}
+	if o.Source, err = filepath.Abs(*source); err != nil {
+		return err
+	}
+	if o.Exe, err = program(*thaw); err != nil {
+		return err
+	}
+	dir, done, err := scratch(stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { done(err) }()
+	o.Dir = dir
+	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
+	r := schedule.Result{Provenance: report.Made(schedule.Kind, shown("schedule", args), time.Now())}
+	if r, err = schedule.Run(ctx, o, r); err != nil {
+		return err
+	}
+	return told.tell("schedule", r, r.Goals, stdout, stderr)
+}

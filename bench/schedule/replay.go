@@ -1,0 +1,201 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/platform/simulate/study"
+	"github.com/thaw-dev/thaw/platform/simulate/trace"
+)
+
+// publicDay is the name of a real day of 990 functions, in its folder.
+const publicDay = "azure-functions-990x1440min.csv"
+
+// Cold is how cold the public day is under each policy.
+type Cold struct {
+	About    string    `json:"about"`
+	GPUs     int       `json:"gpus"`
+	Capacity float64   `json:"capacity"` // GPU memory to all models' bytes
+	Rows     []ColdRow `json:"policies"`
+	Best     string    `json:"best"`
+	ToLRU    float64   `json:"best_to_lru"`
+	ToFuture float64   `json:"best_to_clairvoyant"`
+}
+
+// ColdRow is one policy.
+type ColdRow struct {
+	Policy    string  `json:"policy"`
+	Requests  int64   `json:"requests"`
+	Cold      int64   `json:"cold"`
+	Share     float64 `json:"cold_share"`
+	ToLRU     float64 `json:"to_lru"`
+	ToFuture  float64 `json:"to_clairvoyant"`
+	Evictions int64   `json:"evictions"`
+	P99       float64 `json:"ttft_p99_seconds"`
+}
+
+// openDay opens the public day, one request of a function in each minute in
+// which it was called: what is counted is who is used, not how often.
+func openDay(o Options) (*trace.Trace, trace.Requests, error) {
+	if o.Traces == "" {
+		return nil, nil, errMissing
+	}
+	file := filepath.Join(o.Traces, publicDay)
+	if _, err := os.Stat(file); err != nil {
+		return nil, nil, errMissing
+	}
+	t, err := trace.Open(file, trace.Options{Seed: 1, PerMinute: 1})
+	if err != nil {
+		return nil, nil, err
+	}
+	return t, upTo(t.Read(), time.Duration(o.Minutes)*time.Minute), nil
+}
+
+// upTo is a trace's begin; 0: all of it.
+func upTo(read trace.Requests, end time.Duration) trace.Requests {
+	if end <= 0 {
+		return read
+	}
+	return func(yield func(trace.Request, error) bool) {
+		next, stop := iter.Pull2(read)
+		defer stop()
+		for {
+			r, err, ok := next()
+			if !ok || err == nil && r.At >= end || !yield(r, err) {
+				return
+			}
+		}
+	}
+}
+
+// small engines: eight seconds and then the bytes at 2 GiB/s, the costs of the
+// traces' README; nothing is to be staged, and nobody sleeps.
+const boot = 8 * time.Second
+
+func dayFleet(gpus int) *fleet.Fleet {
+	// A host for each GPU, so that 2 GiB/s are a GPU's own.
+	var n fleet.Node
+	n.Default()
+	n.Name, n.Count, n.GPUs, n.Memory = "node", gpus, 1, 1<<44
+	n.Copy, n.Disk = 2<<30, 2<<30
+	return &fleet.Fleet{Nodes: []fleet.Node{n}, Engine: fleet.Engine{
+		Spawn: functions.Duration(boot), Warmup: 1, Exec: 1, Exit: 1, Prefill: 100_000, Decode: 1000,
+	}}
+}
+
+func dayModels(t *trace.Trace, f *fleet.Fleet, each functions.Bytes) (models []*functions.Model, sizes map[functions.Name]functions.Bytes, total functions.Bytes) {
+	models, sizes = study.Invent(study.Names(t, 0), f, 1)
+	for _, m := range models {
+		s := &m.Spec
+		s.Source, s.Engine = "", functions.EngineLlamaCpp
+		s.Scale.Max, s.Resources.Memory = 1, 0
+		if each > 0 {
+			sizes[m.FullName()], s.Resources.GPUMemory = each, each
+		}
+		total += sizes[m.FullName()]
+	}
+	return models, sizes, total
+}
+
+// cold replays the day with GPU memory for 13 % of all models.
+func cold(ctx context.Context, o Options) (*Cold, error) {
+	t, read, err := openDay(o)
+	if err != nil {
+		return nil, err
+	}
+	const part = 0.13
+	_, _, total := dayModels(t, dayFleet(1), 0)
+	gpus := int(float64(total)*part/float64(80*gib) + 0.5)
+	f := dayFleet(gpus)
+	models, sizes, _ := dayModels(t, f, 0)
+	s := &study.Study{Fleet: f, Models: models, Sizes: sizes, Trace: read, Requests: t.Requests, Span: t.Span, Seed: 1}
+	const words = "lru+idle=48h,lfu+idle=48h,gdsf+idle=48h,next-use+idle=48h,clairvoyant+idle=48h"
+	if s.Policies, err = study.ParsePolicies(words); err != nil {
+		return nil, err
+	}
+	out, err := s.Run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cold{GPUs: gpus, Capacity: float64(f.GPUMemory()) / float64(total)}
+	c.About = fmt.Sprintf("Cold share on a day of 990 functions (azure-functions, once for each minute in use), models of 1 to 64 GiB drawn by the seed, %s of %s as capacity, a start %v and the bytes at 2 GiB/s, no idle time",
+		f.GPUMemory().Human(), total.Human(), boot)
+	byName := map[string]int64{}
+	for _, r := range out.Runs {
+		name, _, _ := strings.Cut(r.Result.Policy, "+")
+		byName[name] = r.Cold
+		c.Rows = append(c.Rows, ColdRow{Policy: name, Requests: r.Requests, Cold: r.Cold, Share: r.ColdShare, Evictions: r.Evictions, P99: r.TTFT.P99})
+	}
+	best := int64(-1)
+	for i := range c.Rows {
+		x := &c.Rows[i]
+		x.ToLRU = float64(x.Cold) / float64(max(byName["lru"], 1))
+		x.ToFuture = float64(x.Cold) / float64(max(byName[study.Clairvoyant], 1))
+		if x.Policy != study.Clairvoyant && (best < 0 || x.Cold < best) {
+			best, c.Best, c.ToLRU, c.ToFuture = x.Cold, x.Policy, x.ToLRU, x.ToFuture
+		}
+	}
+	return c, nil
+}
+
+// Keep is how long replicas stay idle: fixed against learned.
+type Keep struct {
+	About string    `json:"about"`
+	Rows  []KeepRow `json:"policies"`
+	Colds float64   `json:"learned_to_fixed_colds"`
+	Idle  float64   `json:"learned_to_fixed_idle"`
+}
+
+// KeepRow is one way to keep.
+type KeepRow struct {
+	Policy   string  `json:"policy"`
+	Requests int64   `json:"requests"`
+	Cold     int64   `json:"cold"`
+	Minutes  float64 `json:"idle_minutes"` // of replicas READY with nothing to do, those that never served too
+	Colds    float64 `json:"colds_to_fixed"`
+	Idle     float64 `json:"idle_to_fixed"`
+}
+
+// keep replays the day with room for everybody: only idle times end a replica.
+// All models are alike, four to a GPU, so that GPU-hours count minutes.
+func keep(ctx context.Context, o Options) (*Keep, error) {
+	t, read, err := openDay(o)
+	if err != nil {
+		return nil, err
+	}
+	f := dayFleet(len(t.Uses)/4 + 8)
+	models, sizes, _ := dayModels(t, f, 20*gib)
+	s := &study.Study{Fleet: f, Models: models, Sizes: sizes, Trace: read, Requests: t.Requests, Span: t.Span, Seed: 1}
+	if s.Policies, err = study.ParsePolicies("lru+idle=10m,lru+idle=10m+learned,lru+idle=10m+learned+prewarm"); err != nil {
+		return nil, err
+	}
+	out, err := s.Run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k := &Keep{About: "Keep-alive on the same day, with room for all: a fixed 10 min against what was learned"}
+	for i, r := range out.Runs {
+		x := KeepRow{Policy: []string{"fixed 10 min", "learned", "learned, and started ahead"}[i], Requests: r.Requests, Cold: r.Cold}
+		x.Minutes = (r.GPUHours.Idle + r.GPUHours.Wasted) * 60 * 4
+		k.Rows = append(k.Rows, x)
+	}
+	fixed := k.Rows[0]
+	best := -1
+	for i := range k.Rows {
+		x := &k.Rows[i]
+		x.Colds, x.Idle = float64(x.Cold)/float64(max(fixed.Cold, 1)), x.Minutes/max(fixed.Minutes, 1e-9)
+		// The best of those that cost no more.
+		if i > 0 && (best < 0 || x.Idle <= 1.03 && (k.Rows[best].Idle > 1.03 || x.Colds < k.Rows[best].Colds)) {
+			best = i
+		}
+	}
+	k.Colds, k.Idle = k.Rows[best].Colds, k.Rows[best].Idle
+	return k, nil
+}
