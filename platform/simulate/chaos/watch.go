@@ -40,7 +40,8 @@ type watch struct {
 	lostBeats       time.Duration
 	removed         map[functions.Name]bool
 
-	since map[string]time.Duration // of what may last only so long
+	crowded int64
+	since   map[string]time.Duration // of what may last only so long
 }
 
 // churn counts the starts of a function since a moment.
@@ -218,6 +219,10 @@ func (w *watch) event(e steer.Event) {
 		}
 	case "blocked":
 		w.blocked[name] = true
+	case "removed":
+		if !w.removed[name] && !w.misled() {
+			w.fail(12, "%s is taken for removed, and was only not seen for a moment", name)
+		}
 	}
 }
 
@@ -337,6 +342,16 @@ func (w *watch) step() error {
 		}
 		if n.Memory.Used > n.Memory.Total {
 			w.fail(3, "%s of host memory of %s are held, it has %s", n.Memory.Used, id, n.Memory.Total)
+		}
+	}
+	if n := w.p.st.Crowded(); n > w.crowded {
+		w.crowded = n
+		steady := !w.misled()
+		for _, id := range w.p.st.Nodes() {
+			steady = steady && !w.shaky(id, time.Minute)
+		}
+		if steady {
+			w.fail(3, "a node was told to start or wake something where no room is left")
 		}
 	}
 	if now-w.looked >= 250*time.Millisecond {

@@ -1,0 +1,129 @@
+package chaos
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+var mutants = flag.Bool("mutants", false, "put the list of small bugs into the sources, one at a time: some seed must find each")
+
+// edit of a source file: old, which is there just once, becomes new.
+type edit struct{ file, old, new string }
+
+// bugs that anybody could make. Each must be found by a seed. One whose text is
+// no longer there must be looked for anew: the list follows the sources.
+var bugs = []struct {
+	name  string
+	edits []edit
+}{
+	{"drop the drain", []edit{
+		{"platform/steer/turn.go", `if s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
+		{"platform/steer/turn.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
+	}},
+	{"send requests to who is stopping", []edit{
+		{"platform/steer/world.go", "\t\tif r.stopping || r.calledOff {\n\t\t\tcontinue", "\t\tif r.calledOff {\n\t\t\tcontinue"},
+		{"platform/steer/world.go", `r.status.State == functions.Ready && !r.stopping && !r.calledOff`, `r.status.State == functions.Ready && !r.calledOff`},
+	}},
+	{"lose the waiters of a slot that is new", []edit{
+		{"activator/gate/gate.go", "\tg.capacity = n\n\treturn g.release()", "\tg.capacity = n\n\treturn 0"},
+	}},
+	{"take more into the queue than its bound", []edit{
+		{"activator/gate/gate.go", `n >= g.bounds.Requests`, `n >= 2*g.bounds.Requests`},
+	}},
+	{"keep the replicas of a node that is lost", []edit{
+		{"platform/steer/turn.go", `s.gone(r, "node_lost")`, `_ = r`},
+	}},
+	{"believe an empty catalogue at once", []edit{
+		{"platform/steer/turn.go", `if now-s.shrunk < secondLook {`, `if false {`},
+	}},
+	{"forget what sleepers hold", []edit{
+		{"platform/steer/sleep.go", `r.nap.held = r.fn.bulk()`, `r.nap.held = 0`},
+	}},
+	{"forget the quota", []edit{
+		{"platform/schedule/place.go", `if quota.Max > 0 && res.GPUs > 0 && d.held[team]+res.GPUs > quota.Max {`, `if false {`},
+	}},
+	{"wake twice", []edit{
+		{"platform/schedule/scale.go", "\t\tdefault:\n\t\t\tstarting++", "\t\tdefault:\n\t\t\tstarting--"},
+	}},
+	{"count idle from the start", []edit{
+		{"platform/schedule/scale.go", `due := max(f.LastEnd, r.ReadyAt, min(f.Lease, d.now)) + idle`, `due := min(f.Lease, d.now) + idle`},
+	}},
+	{"give a GPU twice", []edit{
+		{"platform/schedule/room.go", `g.users += sign`, `g.users += 0`},
+		{"platform/schedule/room.go", `g.whole += sign`, `g.whole += 0`},
+	}},
+	{"evict the busy", []edit{
+		{"platform/schedule/evict.go", `if r.InFlight > 0 || f.Queued > 0 {`, `if false {`},
+	}},
+	{"take from the owed for a borrower", []edit{
+		{"platform/schedule/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},
+	}},
+}
+
+var found = regexp.MustCompile(`seed (\d+) at \S+: invariant \d+: [^\n]*`)
+
+// TestMutants shows that the checks can fail: each bug, alone in the sources, is
+// found within the seeds of a run (-seeds).
+func TestMutants(t *testing.T) {
+	if !*mutants {
+		return // builds everything anew for each; say -mutants
+	}
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := strings.TrimSpace(string(out))
+	for _, b := range bugs {
+		t.Run(strings.ReplaceAll(b.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			overlay := struct{ Replace map[string]string }{map[string]string{}}
+			for _, e := range b.edits {
+				file := filepath.Join(root, e.file)
+				from := file
+				if changed, ok := overlay.Replace[file]; ok {
+					from = changed
+				}
+				text, err := os.ReadFile(from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n := strings.Count(string(text), e.old); n != 1 {
+					t.Fatalf("%s has %d times what is to be changed:\n%s", e.file, n, e.old)
+				}
+				to := filepath.Join(dir, fmt.Sprint(len(overlay.Replace), "-", filepath.Base(file)))
+				if err := os.WriteFile(to, []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				overlay.Replace[file] = to
+			}
+			list, err := json.Marshal(overlay)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			program := filepath.Join(dir, "mutant.test")
+			build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, "-overlay", filepath.Join(dir, "overlay.json"), ".")
+			if text, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, text)
+			}
+			began := time.Now()
+			text, err := exec.CommandContext(t.Context(), program, "-test.run", "^TestSeeds$", "-seeds", fmt.Sprint(*seeds), "-tries", "0").CombinedOutput()
+			first := found.FindString(string(text))
+			if err == nil || first == "" {
+				t.Fatalf("not found in %d seeds, %v:\n%s", *seeds, time.Since(began), text)
+			}
+			t.Logf("%v: %s", time.Since(began).Round(time.Millisecond), first)
+		})
+	}
+}
