@@ -55,7 +55,9 @@ type decision struct {
 	blocked map[functions.Name]Verdict
 	acted   map[string]struct{}         // replicas that this plan has told something
 	sunk    map[functions.Name]struct{} // functions of which it has sent one to sleep
-	young   bool                        // something that may be evicted soon has not stayed its residency
+
+	waits map[crowd]reckoned
+	trial free
 
 	// Of the need that is placed now.
 	placing  bool                // one is
@@ -65,7 +67,6 @@ type decision struct {
 	verdict  Verdict
 	sum      uint64 // of what it was promised
 	turn     bool   // those who had their turn were or will be asked
-	avoided  bool   // a node is left alone for a moment
 }
 
 // purse is how many GPUs a team holds and how many of them are on their way out.
@@ -78,11 +79,12 @@ type need struct {
 }
 
 type victim struct {
-	f    *Function
-	r    *Replica
-	room int
-	used Instant // last use
-	born uint64
+	f     *Function
+	r     *Replica
+	room  int
+	used  Instant // last use
+	young bool    // it has not stayed its residency: it may not go, but soon
+	born  uint64
 
 	key   float64         // who has less goes first
 	bytes functions.Bytes // that its leaving frees; 0: nobody asked the policy

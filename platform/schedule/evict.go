@@ -58,7 +58,8 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 			spare--
 		case r.ReadyAt+d.policy.Residency > d.now:
 			d.at(r.ReadyAt + d.policy.Residency)
-			d.young = true
+			v.young = true
+			busy = append(busy, v)
 		case f.Stay > d.now:
 			d.at(f.Stay)
 			v.key, v.ripe = v.used.Seconds(), true
@@ -155,7 +156,7 @@ const (
 // may reports whether v may make way for f for this reason, when taken GPUs of
 // its team have been chosen already.
 func (d *decision) may(v *victim, f *Function, taken int, reason string) bool {
-	if v.f == f || d.told(v.r) {
+	if v.f == f || v.young || d.told(v.r) {
 		return false
 	}
 	owner, asker := v.f.Name.Team, f.Name.Team

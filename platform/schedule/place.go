@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -35,27 +34,8 @@ func (a rank) before(b rank) bool {
 	return a.born < b.born
 }
 
-// block says why f cannot be placed. It returns false, for place to return.
-//
-// It looks at what is held, not at what this plan has promised so far: what is
-// said of a function then does not depend on whose turn came before.
-func (d *decision) block(f *Function) bool {
-	team := f.Name.Team
-	switch quota, res := d.world.Teams[team], f.Resources; {
-	case d.young || d.avoided: // it is about to change by itself
-	case quota.Max > 0 && res.GPUs > quota.Max:
-		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %d GPUs and team %s may hold %d", res.GPUs, team, quota.Max), ETA: -1}
-	case quota.Max > 0 && res.GPUs > 0 && d.count[team].held+res.GPUs > quota.Max:
-		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %d GPUs, and those it holds are in use", team, quota.Max), ETA: -1}
-	default:
-		d.verdict = Verdict{Code: CodeCapacity, Message: d.short(f), ETA: -1}
-	}
-	return false
-}
-
 // place gives n room, now or once it is free. It reports whether n got any.
 func (d *decision) place(n need) bool {
-	d.avoided = false
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
 	if d.barred(f) {
 		return false
@@ -277,35 +257,7 @@ func (d *decision) dropStale(f *Function) bool {
 func (d *decision) eligible(m *room, f *Function) bool {
 	if m.node.Avoid > d.now {
 		d.at(m.node.Avoid)
-		d.avoided = true
 		return false
 	}
 	return m.node.reads(f) && m.node.stores(f)
-}
-
-// short says what is short for f.
-func (d *decision) short(f *Function) string {
-	if len(d.rooms) == 0 {
-		return "no agent is connected"
-	}
-	res := f.Resources
-	reads, could := false, false
-	for i := range d.rooms {
-		m := &d.rooms[i]
-		if m.node.reads(f) {
-			reads = true
-			could = could || m.could(res)
-		}
-	}
-	switch {
-	case !reads:
-		return "its source is a folder of a machine that no agent runs on"
-	case !could && res.GPUs > 0:
-		return fmt.Sprintf("no node has %d healthy GPUs with %s each", res.GPUs, res.GPUMemory.Human())
-	case !could:
-		return fmt.Sprintf("no node has %s of memory", res.Memory.Human())
-	case res.GPUs > 0:
-		return "no GPU is free and nothing that holds one is idle"
-	}
-	return "no memory is free and nothing that holds some is idle"
 }

@@ -37,7 +37,6 @@ type Planner struct {
 	holds    []free // of each room, as the world has it: now and soon
 	slots    []slot // behind the rooms' GPUs
 	kept     []slot // the same as the world has it, behind holds
-	youngs   int
 	turned   []functions.Name
 	placed   bool // somebody was given something in this plan
 
@@ -66,7 +65,6 @@ type entry struct {
 	offersDue Instant // when its offers change by themselves
 
 	dirty, look, open, alive bool
-	young                    bool // a replica has not stayed its residency
 	holdings                 []holding
 	offers                   []offered
 
@@ -86,6 +84,7 @@ type offered struct {
 	room    int
 	busy    bool
 	ripe    bool
+	young   bool
 }
 
 // holding is what one replica takes of its node and of its team's count.
@@ -105,6 +104,7 @@ func (p Policy) Planner() *Planner {
 	c.held, c.leaving, c.pledged, c.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	c.acted, c.sunk = map[string]struct{}{}, map[functions.Name]struct{}{}
 	c.count = map[string]purse{}
+	c.waits = map[crowd]reckoned{}
 	c.index = map[string]int{}
 	c.kins = map[kinship]*kin{}
 	c.blocked = map[functions.Name]Verdict{}
@@ -190,10 +190,6 @@ func (c *Planner) Drop(name functions.Name) {
 	c.unneed(e)
 	c.setAlive(e, false)
 	c.dues.set(e, math.MaxInt64)
-	if e.young {
-		c.youngs--
-		c.help++
-	}
 	e.f, e.dirty, e.open = nil, false, false // whoever still lists it passes over it
 }
 
@@ -218,7 +214,6 @@ func (c *Planner) Plan(now Instant) Plan {
 		c.setAlive(e, !e.f.resting(now))
 		c.offerOf(e)
 	}
-	d.young = c.youngs > 0
 	c.pressure()
 	for _, e := range c.looks {
 		e.look = false
@@ -442,10 +437,10 @@ func (c *Planner) offerOf(e *entry) {
 		}
 		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
-	was, young := append(c.was[:0], e.offers...), e.young
+	was := append(c.was[:0], e.offers...)
 	e.offers = e.offers[:0]
 	outer := c.next
-	c.next, c.young = math.MaxInt64, false
+	c.next = math.MaxInt64
 	c.idle, c.busy = c.offer(e.f, c.idle[:0], c.busy[:0])
 	e.offersDue, c.next = c.next, outer
 	for _, busy := range []bool{false, true} {
@@ -458,22 +453,19 @@ func (c *Planner) offerOf(e *entry) {
 			}
 			at, _ := slices.BinarySearchFunc(*list, v, func(a, b victim) int { return cmp.Or(sooner(a, b), cmp.Compare(a.born, b.born), -1) })
 			*list = slices.Insert(*list, at, v)
-			o := offered{replica: v.r.ID, room: v.room, busy: busy, ripe: v.ripe}
+			o := offered{replica: v.r.ID, room: v.room, busy: busy, ripe: v.ripe, young: v.young}
 			e.offers = append(e.offers, o)
 			if !slices.Contains(was, o) {
 				c.help++
 			}
 		}
 	}
-	c.was = was
-	if e.young = c.young; e.young != young {
-		c.help++
-		if e.young {
-			c.youngs++
-		} else {
-			c.youngs--
+	for _, o := range was { // that something would soon make way kept others from being told
+		if o.young && !slices.Contains(e.offers, o) {
+			c.help++
 		}
 	}
+	c.was = was
 }
 
 func (c *Planner) offering(busy bool) []victim {

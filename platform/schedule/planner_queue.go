@@ -323,6 +323,9 @@ func (c *Planner) say(e *entry, v Verdict) {
 	}
 	if old := c.blocked[name]; !e.told || old.Code != v.Code || old.Message != v.Message {
 		e.told = true
+		if v.ETA >= 0 {
+			v.ETA += e.f.cold()
+		}
 		c.blocked[name] = v
 		c.verdictTurned(e)
 	}
