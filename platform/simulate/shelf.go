@@ -16,12 +16,14 @@ type shelf struct {
 	evicted int64
 	version uint64
 	listed  uint64
+	rows    []*book                 // in the order in which they came
 	list    []functions.CachedModel // of version listed; never changed once made
 }
 
 // book is one checkpoint, or what has come of it.
 type book struct {
 	source string
+	digest string
 	bytes  functions.Bytes // here
 	total  functions.Bytes
 	memory bool // in the page cache, whole
@@ -61,8 +63,9 @@ func (s *shelf) reserve(source string, total functions.Bytes) *book {
 		}
 	}
 	if b == nil {
-		b = &book{source: source}
+		b = &book{source: source, digest: "sha256:" + source}
 		s.books[source] = b
+		s.rows = append(s.rows, b)
 		s.order = append(s.order, b)
 	}
 	s.used += total - b.total
@@ -75,9 +78,8 @@ func (s *shelf) reserve(source string, total functions.Bytes) *book {
 
 func (s *shelf) drop(b *book) {
 	delete(s.books, b.source)
-	if i := slices.Index(s.order, b); i >= 0 {
-		s.order = slices.Delete(s.order, i, i+1)
-	}
+	s.order = slices.DeleteFunc(s.order, func(x *book) bool { return x == b })
+	s.rows = slices.DeleteFunc(s.rows, func(x *book) bool { return x == b })
 	s.used -= b.total
 	s.version++
 }
@@ -98,17 +100,17 @@ func (s *shelf) squeeze(room functions.Bytes) {
 	}
 }
 
-// cached is what a heartbeat says of the shelf.
+// cached is what a heartbeat says of the shelf: in an order in which little moves.
 func (s *shelf) cached() []functions.CachedModel {
 	if s.listed == s.version && s.list != nil {
 		return s.list
 	}
-	list := make([]functions.CachedModel, 0, len(s.order))
-	for _, b := range s.order {
+	list := make([]functions.CachedModel, 0, len(s.rows))
+	for _, b := range s.rows {
 		if !b.whole() {
 			continue
 		}
-		c := functions.CachedModel{Source: b.source, Digest: "sha256:" + b.source, Tier: functions.TierNVMe, Bytes: b.total}
+		c := functions.CachedModel{Source: b.source, Digest: b.digest, Tier: functions.TierNVMe, Bytes: b.total}
 		if b.memory {
 			c.Tier, c.Memory = functions.TierDRAM, b.total
 		}

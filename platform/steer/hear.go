@@ -3,7 +3,6 @@ package steer
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -55,6 +54,12 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 		n.to, n.hb, n.at, n.Seen = b.node, *hb, b.at, now
 		return
 	}
+	n.looks++
+	for i := range hb.Models {
+		if r := s.reps[hb.Models[i].ID]; r != nil && r.node == n.id {
+			r.looked = n.looks
+		}
+	}
 	why := n.implausible(hb)
 	if why == "" {
 		n.doubt = 0
@@ -69,29 +74,24 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 	n.change = hb.Change
 	was := n.hb
 	changed := n.set(b, now)
-	if n.Tiers == nil || !sameShelf(&was, hb) {
-		if tiers := bytesAt(hb); n.Tiers == nil || !maps.Equal(tiers, n.Tiers) {
-			s.shelved(n, tiers)
-			changed = true
-		}
-		for _, c := range hb.Cached {
-			s.sized(c.Source, c.Bytes)
-		}
-	}
-	if changed {
+	if s.shelve(n, &was, hb) || changed {
 		s.plan.Node(n.Node)
 	}
 	s.obeys(n, hb.Epoch)
 	n.beats++
 	strangers := 0
 	for i := range hb.Models {
-		st := hb.Models[i]
+		st := &hb.Models[i]
 		if r := s.reps[st.ID]; r != nil && r.node == n.id {
 			r.listed = n.beats
-			s.update(ctx, r, st, now)
+			if r.steady(st) {
+				r.status = *st
+			} else {
+				s.update(ctx, r, *st, now)
+			}
 			continue
 		}
-		if s.stranger(ctx, n, st, now); s.reps[st.ID] == nil || s.reps[st.ID].node != n.id {
+		if s.stranger(ctx, n, *st, now); s.reps[st.ID] == nil || s.reps[st.ID].node != n.id {
 			strangers++
 		}
 	}
@@ -114,6 +114,15 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 	if strangers == 0 && !missing {
 		n.settled = len(n.reps)
 	}
+}
+
+// steady reports whether a status says of a READY replica what the last one said:
+// most do.
+func (r *rep) steady(st *functions.ReplicaStatus) bool {
+	was := &r.status
+	return r.seen && r.readyAt > 0 && !r.calledOff && (r.cold == nil || r.cold.over) &&
+		st.State == functions.Ready && was.State == functions.Ready && st.SleepLevel == was.SleepLevel &&
+		st.Endpoint == was.Endpoint && st.Key == was.Key && st.TotalBytes == was.TotalBytes && slices.Equal(st.Adapters, was.Adapters)
 }
 
 // join enters a new node in the books.
@@ -146,7 +155,8 @@ const (
 	nodeLook = 1500 * time.Millisecond
 )
 
-// implausible says what is hard to believe of a heartbeat: that most replicas of
+// implausible says what is hard to believe of a heartbeat, whose replicas have
+// been looked up: that most replicas of
 // a node, all its GPUs, or the health of several have gone at once. It is a
 // reason to look again, not to refuse.
 func (n *node) implausible(hb *functions.Heartbeat) string {
@@ -156,7 +166,7 @@ func (n *node) implausible(hb *functions.Heartbeat) string {
 			continue
 		}
 		known++
-		if !slices.ContainsFunc(hb.Models, func(m functions.ReplicaStatus) bool { return m.ID == r.id }) {
+		if r.looked != n.looks {
 			missing++
 		}
 	}

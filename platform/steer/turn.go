@@ -765,7 +765,7 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 		}
 		s.sched.Nodes = slices.DeleteFunc(s.sched.Nodes, func(x *schedule.Node) bool { return x == n.Node })
 		s.plan.DropNode(a.Node)
-		s.shelved(n, nil)
+		s.bare(n)
 		if s.superseded {
 			s.rank()
 		}

@@ -96,9 +96,11 @@ type node struct {
 	to    Node
 	hb    functions.Heartbeat
 	at    time.Time
-	stale bool   // it refuses us: a newer server has spoken
-	reps  []*rep // that are, or are to be, on it
-	beats uint64 // taken in
+	stale bool            // it refuses us: a newer server has spoken
+	reps  []*rep          // that are, or are to be, on it
+	beats uint64          // taken in
+	looks uint64          // looked at
+	extra map[string]bool // sources that are here because a READY replica is, and in no list
 
 	life    string // of the agent, and the number of the last heartbeat of it
 	seq     uint64
@@ -126,6 +128,7 @@ type rep struct {
 	accepted schedule.Instant // the agent took it
 	seen     bool             // in a heartbeat
 	listed   uint64           // the last heartbeat of its node that told of it
+	looked   uint64           // that named it, believed or not
 	readyAt  schedule.Instant
 
 	stopping  bool
@@ -259,43 +262,6 @@ func gpu(g functions.GPU) schedule.GPU {
 func note[T comparable](changed *bool, to *T, v T) {
 	if *to != v {
 		*to, *changed = v, true
-	}
-}
-
-// bytesAt is which sources' bytes are on the node that says this, and how near.
-func bytesAt(hb *functions.Heartbeat) map[string]functions.Tier {
-	out := make(map[string]functions.Tier, len(hb.Cached))
-	for _, c := range hb.Cached {
-		out[c.Source] = c.Tier
-	}
-	for i := range hb.Models {
-		if m := &hb.Models[i]; m.Spec != nil && m.State == functions.Ready {
-			if at := location(m.Spec.Source, ""); out[at] == "" {
-				out[at] = functions.TierNVMe
-			}
-		}
-	}
-	return out
-}
-
-// sameShelf reports whether two heartbeats of a node say the same of its bytes.
-func sameShelf(a, b *functions.Heartbeat) bool {
-	return slices.Equal(a.Cached, b.Cached) && slices.EqualFunc(a.Models, b.Models, func(x, y functions.ReplicaStatus) bool {
-		return x.ID == y.ID && (x.State == functions.Ready) == (y.State == functions.Ready)
-	})
-}
-
-// shelved takes in which sources' bytes are on a node.
-func (s *Steer) shelved(n *node, now map[string]functions.Tier) {
-	for source := range n.Tiers {
-		if s.copies[source]--; s.copies[source] <= 0 {
-			delete(s.copies, source)
-		}
-	}
-	n.Tiers, n.Cached = now, make(map[string]bool, len(now))
-	for source := range now {
-		n.Cached[source] = true
-		s.copies[source]++
 	}
 }
 
