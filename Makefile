@@ -18,7 +18,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build test test-real test-vllm test-llamacpp lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build test test-real test-vllm test-llamacpp cluster cluster-down cluster-test lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -56,6 +56,16 @@ test-real: ## tests with real components, which it installs (node, npm, python3 
 
 test-vllm: ## of these, the ones with a real vLLM
 	.ci/run components vllm
+
+cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, root; deploy/cluster/README.md)
+	@deploy/cluster/build
+	@deploy/cluster/up
+
+cluster-down: ## the end of it, and of everything it had
+	@deploy/cluster/down
+
+cluster-test: ## the tests of what the cluster is made of
+	cd deploy/cluster && CGO_ENABLED=0 $(GO) vet -trimpath ./... && CGO_ENABLED=0 $(GO) test -trimpath ./...
 
 vet:
 	$(GO) vet ./...
