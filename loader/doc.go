@@ -9,7 +9,12 @@
 //	commit   all files at once, into the store (loader/store)
 //
 // A folder on this machine is used where it is: it is checked in the same way
-// and copied nowhere.
+// and copied nowhere. One on another node's disk is a source like any, which that
+// node lends (Lent, loader/peer).
+//
+// Weights, configs, tokenizers and chat templates are staged, and what a model
+// file names beside them (StageOptions.Files); what is left is told once. Other
+// names make another plan, so no model gets the files of another.
 //
 // One staging runs per source and digest on a node. Who asks while it runs
 // joins it; in another process, waits for its end and finds the result. A
@@ -26,6 +31,8 @@
 //	          where as many bytes come with fewer, fewer at once after 429 and 503
 //	link      the lanes to one source, shared by all stagings from it; nobody asks
 //	          before the time a busy source named
+//	habits    what links were like, from one process to the next, for a day: a
+//	          download begins with the ranges that the last one ended with
 //	queue     which block is next: what readers wait for, what was given back, the
 //	          rest in order; a run of blocks is one request, long enough that the
 //	          wait for its first byte does not count

@@ -12,6 +12,7 @@
 //	  parts/<key>/                one staging: lock, plan, and per file a part and its journal
 //	  coming/<sha256>             lock of the staging that brings this very file
 //	  trash/                      what an eviction has taken out and not yet deleted
+//	  links.json                  the loader's: what links to sources were like
 //
 // A checkpoint exists when its folder does, and its folder appears complete or
 // not at all. Until then everything lives under parts, and a crash at any
