@@ -34,7 +34,7 @@ type Agreement struct {
 	Ratio    float64 `json:"ratio"` // simulated to live
 	SimEvict int64   `json:"simulated_evictions"`
 	// Medians of what the live run measured, in seconds, which the simulation was
-	// given: from the wake to the order at the node, from there to the process,
+	// given: from the wake to the order at the node where there is room, from there to the process,
 	// from there to the load, from there to READY; and of an end.
 	Order  float64 `json:"order_seconds"`
 	Exec   float64 `json:"exec_seconds"`
@@ -64,6 +64,9 @@ const (
 	agreeSlot   = 64 << 20 // host memory of a replica; one node has room for two, the other for one
 	agreeMargin = 150 * time.Millisecond
 	agreeTokens = 8
+	// An ember of a small checkpoint is up in ten milliseconds: that would compare
+	// how busy the machine is. Longer than a turn of the loop, shorter than a test.
+	agreeBoot = 120 * time.Millisecond
 )
 
 // ask is one scripted request.
@@ -103,8 +106,8 @@ func script(n int, seed uint64) (out []ask) {
 func agreeName(i int) string { return fmt.Sprintf("m%d", i+1) }
 
 func agreeModel(source string, i int) string {
-	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  source: %s\n  engine: ember\n  resources: {memory: %d}\n  scale: {idle: %s, target: 8}\n",
-		agreeName(i), source, agreeSlot, agreeIdle)
+	return fmt.Sprintf("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  source: %s\n  engine: ember\n  args: [--boot-delay, %s]\n  resources: {memory: %d}\n  scale: {idle: %s, target: 8}\n",
+		agreeName(i), source, agreeBoot, agreeSlot, agreeIdle)
 }
 
 // Agree runs the load on a live platform of two agents, and then simulates what
@@ -302,12 +305,14 @@ func (a *Agreement) measured(ctx context.Context, p *served.Platform, ids []stri
 		}
 		placed := at[functions.PhasePlace].Start + at[functions.PhasePlace].Duration
 		process, load := at[functions.PhaseSpawn].Start, at[functions.PhaseLoad].Start
+		placed = min(placed, process) // it may be told a moment after
 		order = append(order, placed)
 		exec = append(exec, process-placed)
 		spawn = append(spawn, load-process)
 		warmup = append(warmup, at[functions.PhaseWarmup].Start+at[functions.PhaseWarmup].Duration-load)
 	}
-	a.Order, a.Exec = report.Quantile(order, 0.5), report.Quantile(exec, 0.5)
+	// Some had to wait for room, which the simulation does too; the quickest did not.
+	a.Order, a.Exec = report.Quantile(order, 0.1), report.Quantile(exec, 0.5)
 	a.Spawn, a.Warmup = report.Quantile(spawn, 0.5), report.Quantile(warmup, 0.5)
 	return nil
 }
