@@ -73,6 +73,9 @@ type Options struct {
 	// Changed is a channel that gets something, or is closed, after the world has
 	// changed; watchers look again then, and every second. May be nil.
 	Changed func(ctx context.Context) <-chan struct{}
+	// Explain says why a function is as it is, without events; false where it
+	// knows none of that name. May be nil.
+	Explain func(kind string, name functions.Name) (Explanation, bool)
 	// Ready says why requests are not taken; nothing when they are.
 	Ready func() []string
 

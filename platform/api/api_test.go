@@ -59,7 +59,7 @@ func codeOf(body string) string {
 // real fills a pattern with things that exist; every call of it does what it
 // says and may be repeated.
 func real(e endpoint) (path, body string) {
-	path = strings.NewReplacer("{team}", "a", "{name}", "one", "{digest}", idle).Replace(e.path)
+	path = strings.NewReplacer("{team}", "a", "{name}", "one", "{digest}", idle, "{kind}", "place").Replace(e.path)
 	switch {
 	case strings.Contains(path, "replicas/{id}"):
 		path = strings.Replace(path, "{id}", "r-1", 1)
@@ -152,6 +152,41 @@ func TestATeamSeesItsOwn(t *testing.T) {
 	}
 	if _, _, body := r.ask(t, "GET", "/api/v1/functions/a/oen", r.keyA, ""); !strings.Contains(body, "a/one") {
 		t.Error(body)
+	}
+}
+
+// TestExplain: a decision is told with its candidates; those of another team as
+// something, without a name.
+func TestExplain(t *testing.T) {
+	r := start(t, nil)
+	r.keys(t)
+	ask := func(key string) (e Explanation) {
+		t.Helper()
+		status, _, body := r.ask(t, "GET", "/api/v1/explain/evict/a/one", key, "")
+		if status != 200 || json.Unmarshal([]byte(body), &e) != nil {
+			t.Fatalf("%d %s", status, body)
+		}
+		return e
+	}
+	e := ask(r.admin)
+	if e.Kind != "evict" || e.Chosen != "two-1" || e.For != "b/two" || len(e.Candidates) != 2 || *e.Candidates[0].Score != 1.5 || e.Candidates[0].Parts[0].Name != "idle" || e.Candidates[1].Score != nil || e.Others != 1 {
+		t.Errorf("%+v", e)
+	}
+	if len(e.Events) != 1 || e.Events[0].Kind != "stop" || e.Events[0].For != "b/two" {
+		t.Errorf("its events: %+v", e.Events)
+	}
+	e = ask(r.keyA)
+	if c := e.Candidates[0]; e.Chosen != "" || e.For != "" || c.Function != "" || c.Replica != "" || c.Node != "here" || e.Candidates[1].Function != "a/one" || e.Events[0].For != "" {
+		t.Errorf("another team is named: %+v", e)
+	}
+	if status, _, body := r.ask(t, "GET", "/api/v1/explain/weather/a/one", r.admin, ""); status != 404 || !strings.Contains(body, "place, evict, cold, scale") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := r.ask(t, "GET", "/api/v1/events?function=a/one&kind=stop", r.admin, ""); status != 200 || !strings.Contains(body, `"seq":2`) || strings.Contains(body, `"seq":3`) || strings.Contains(body, `"seq":1,`) {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := r.ask(t, "GET", "/api/v1/events?kind=start", r.admin, ""); status != 200 || strings.TrimSpace(body) != `{"items":[]}` {
+		t.Errorf("%d %s", status, body)
 	}
 }
 
@@ -385,6 +420,12 @@ func TestClient(t *testing.T) {
 	}
 	if cs, err := c.ColdStarts(ctx, 1); err != nil || len(cs) != 1 || cs[0].ID != "cs-2" {
 		t.Errorf("%+v %v", cs, err)
+	}
+	if ev, err := c.EventsOf(ctx, 0, "b/two", "ready"); err != nil || len(ev) != 1 || ev[0].Seq != 3 {
+		t.Errorf("%+v %v", ev, err)
+	}
+	if e, err := c.Explain(ctx, "place", functions.Name{Team: "a", Name: "one"}); err != nil || e.Kind != "place" || e.Now == "" {
+		t.Errorf("%+v %v", e, err)
 	}
 	if ev, err := c.Events(ctx, 1); err != nil || len(ev) != 2 || ev[0].Seq != 2 {
 		t.Errorf("%+v %v", ev, err)

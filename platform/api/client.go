@@ -188,6 +188,27 @@ func (c *Client) Events(ctx context.Context, since uint64) ([]Event, error) {
 	return items[Event](ctx, c, "/api/v1/events?since="+strconv.FormatUint(since, 10))
 }
 
+// EventsOf are those of one function (TEAM/NAME; "": all) and of one kind ("":
+// any), after one's seq, oldest first.
+func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind string) ([]Event, error) {
+	q := url.Values{"since": {strconv.FormatUint(since, 10)}}
+	if function != "" {
+		q.Set("function", function)
+	}
+	if kind != "" {
+		q.Set("kind", kind)
+	}
+	return items[Event](ctx, c, "/api/v1/events?"+q.Encode())
+}
+
+// Explain says why a function is as it is; kind is one of ExplainKinds.
+func (c *Client) Explain(ctx context.Context, kind string, name functions.Name) (Explanation, error) {
+	var e Explanation
+	path := "/api/v1/explain/" + url.PathEscape(kind) + "/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
+	err := c.call(ctx, "GET", path, nil, &e)
+	return e, err
+}
+
 func functionPath(name functions.Name) string {
 	return "/api/v1/functions/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
 }

@@ -146,7 +146,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 			{ID: "cs-2", Function: "b/two", Began: began, State: functions.Ready, Total: 1.5, Phases: []functions.Span{{Phase: functions.PhaseLoad, Duration: 1.5}}},
 			{ID: "cs-1", Function: "a/one", Began: began, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second}},
 		},
-		events: []Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "stop", Function: "a/one", Reason: "evicted", Message: "b/two"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
+		events: []Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "stop", Function: "a/one", Reason: "evicted", For: "b/two"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
 		woken:  map[functions.Name]time.Duration{}, changed: make(chan struct{}, 1),
 	}
 	reg := prometheus.NewRegistry()
@@ -164,7 +164,12 @@ func start(t *testing.T, edit func(*Options)) *rig {
 			}
 			return io.NopCloser(strings.NewReader("line of " + id + "\n")), nil
 		},
-		Changed:   func(context.Context) <-chan struct{} { return r.world.changed },
+		Changed: func(context.Context) <-chan struct{} { return r.world.changed },
+		Explain: func(kind string, n functions.Name) (Explanation, bool) {
+			score := 1.5
+			return Explanation{Kind: kind, Function: n.String(), State: functions.Unloaded, Now: "It is cold.", Decided: began, Chosen: "two-1", Reason: "demand", For: "b/two", Others: 1,
+				Candidates: []Candidate{{Node: "here", Replica: "two-1", Function: "b/two", Score: &score, Parts: []Part{{"idle", 1.5}}}, {Node: "there", Replica: "one-1", Function: "a/one", Why: "it is in use"}}}, n.Name != "new"
+		},
 		Ready:     func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },
 		JoinToken: r.join, Open: true, Hosts: []string{"thaw.example"}, Metrics: reg, Version: "test",
 	}

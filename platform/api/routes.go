@@ -64,7 +64,8 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/teams/{team}", summary: "One team.", answer: Team{}, do: a.team},
 		{method: "GET", path: "/api/v1/coldstarts", query: []string{"watch", "limit"}, summary: "The newest cold starts, newest first.", answer: List[ColdStart]{}, do: list(a, a.coldStarts, func(c ColdStart) string { return c.ID })},
 		{method: "GET", path: "/api/v1/coldstarts/{id}", summary: "One cold start, by its id, a request's id or the client's X-Client-Request-Id.", answer: ColdStart{}, do: a.coldStart},
-		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since"}, summary: "What happened, oldest first; since is the last seq already known.", answer: List[Event]{}, do: list(a, a.events, func(e Event) string { return "" })},
+		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (who made way for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: Explanation{}, do: a.explain},
+		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[Event]{}, do: list(a, a.events, func(e Event) string { return "" })},
 		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of model and team files.", answer: map[string]any{}, do: a.schema},
 		{method: "GET", path: "/api/v1/keys", right: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[who.Key]{}, do: a.keys},
 		{method: "POST", path: "/api/v1/keys", right: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
@@ -524,16 +525,64 @@ func (a *API) events(x *exchange) ([]Event, *openai.Error) {
 		return nil, openai.New(openai.InvalidValue, "since is the seq of an event.").With("since")
 	}
 	items := []Event{}
+	function, kind := x.query["function"], x.query["kind"]
 	for _, e := range a.o.History.Events(uint64(since)) {
+		if function != "" && e.Function != function || kind != "" && e.Kind != kind {
+			continue
+		}
 		// What names no function is about the machines, which everybody sees.
 		if e.Function == "" || x.sees(teamOf(e.Function)) {
-			if name, err := functions.ParseName(e.Message, ""); err == nil && !x.sees(name.Team) {
-				e.Message = "" // whom it made way for is another team's
+			if e.For != "" && !x.sees(teamOf(e.For)) {
+				e.For = "" // whom it made way for is another team's
 			}
 			items = append(items, e)
 		}
 	}
 	return items, nil
+}
+
+// explainedEvents is how many events an explanation ends with.
+const explainedEvents = 10
+
+func (a *API) explain(x *exchange, res *door.Response) *openai.Error {
+	kind := x.args[0]
+	if !slices.Contains(explainKinds, kind) {
+		return openai.New(openai.NotFound, "What can be explained is "+strings.Join(explainKinds, ", ")+".")
+	}
+	x.args = x.args[1:]
+	m, err := a.find(x)
+	if err != nil {
+		return err
+	}
+	v := Explanation{Kind: kind, Function: m.FullName().String(), State: functions.Unloaded, Now: "Nothing is known of it yet."}
+	if a.o.Explain != nil {
+		if e, ok := a.o.Explain(kind, m.FullName()); ok {
+			v = e
+		}
+	}
+	if v.Candidates == nil {
+		v.Candidates = []Candidate{}
+	}
+	// What is another team's is told of as something, not by its name.
+	if v.For != "" && !x.sees(teamOf(v.For)) {
+		v.For = ""
+	}
+	for i := range v.Candidates {
+		c := &v.Candidates[i]
+		if c.Function == "" || x.sees(teamOf(c.Function)) {
+			continue
+		}
+		if c.Replica != "" && c.Replica == v.Chosen {
+			v.Chosen = ""
+		}
+		c.Function, c.Replica = "", ""
+	}
+	events, err := a.events(&exchange{Request: x.Request, caller: x.caller, query: query{"function": v.Function}})
+	if err != nil {
+		return err
+	}
+	v.Events = events[max(0, len(events)-explainedEvents):]
+	return say(res, 200, v)
 }
 
 func (a *API) schema(_ *exchange, res *door.Response) *openai.Error {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/who"
@@ -104,7 +105,49 @@ type Event struct {
 	Node     string    `json:"node,omitempty"`
 	Reason   string    `json:"reason,omitempty"`
 	Message  string    `json:"message,omitempty"`
+	For      string    `json:"for,omitempty"`
 }
+
+// Explanation is why a function is as it is, and how the last decision of a kind
+// about it came to be.
+type Explanation struct {
+	Kind     string          `json:"explains"` // place, evict, cold or scale
+	Function string          `json:"function"`
+	State    functions.State `json:"state"`
+	Now      string          `json:"now"` // what it does now and why, in a sentence
+
+	// The last decision of this kind; absent where none is remembered.
+	Decided    time.Time   `json:"decided_at,omitzero"`
+	Chosen     string      `json:"chosen,omitempty"` // a node or a replica; absent: none
+	Reason     string      `json:"reason,omitempty"`
+	For        string      `json:"for,omitempty"` // the function that got the room
+	Candidates []Candidate `json:"candidates"`    // the best first
+	Others     int         `json:"others"`        // candidates that are not listed
+
+	Events []Event `json:"events"` // the last ones about the function, oldest first
+}
+
+// Candidate is one choice of a decision. The least score was taken; one that
+// could not be taken has none and says why.
+type Candidate struct {
+	Node     string   `json:"node,omitempty"`
+	Replica  string   `json:"replica,omitempty"`
+	Function string   `json:"function,omitempty"`
+	Score    *float64 `json:"score,omitempty"`
+	Parts    []Part   `json:"parts,omitempty"`
+	Why      string   `json:"why,omitempty"`
+}
+
+// Part of a score; they add up to it.
+type Part struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+}
+
+var explainKinds = []string{"place", "evict", "cold", "scale"}
+
+// ExplainKinds are what can be explained of a function.
+func ExplainKinds() []string { return slices.Clone(explainKinds) }
 
 // Woken answers a wake.
 type Woken struct {

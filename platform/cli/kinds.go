@@ -158,6 +158,7 @@ func (c *command) eventKind() kind[api.Event] {
 		{"NAME", false, func(e api.Event) string { return spelled(e.Function) }},
 		{"NODE", false, func(e api.Event) string { return e.Node }},
 		{"WHY", false, func(e api.Event) string { return e.Reason }},
+		{"FOR", false, func(e api.Event) string { return spelled(e.For) }},
 		{"MESSAGE", false, func(e api.Event) string { return e.Message }},
 		{"REPLICA", true, func(e api.Event) string { return e.Replica }},
 	}, func(e api.Event) string { return strconv.FormatUint(e.Seq, 10) }}

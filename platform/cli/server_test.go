@@ -205,6 +205,19 @@ func start(t *testing.T) *server {
 			return 0, 0
 		},
 		Heartbeat: func(functions.Heartbeat) error { return nil },
+		Explain: func(kind string, n functions.Name) (api.Explanation, bool) {
+			e := api.Explanation{Kind: kind, Function: n.String(), State: functions.Ready, Now: "It serves 2 requests with 1 replica."}
+			if kind == "place" {
+				few, many := 12.5, 31.0
+				e.Decided, e.Chosen, e.Reason, e.Others = began, "here", "somebody waits for it", 3
+				e.Candidates = []api.Candidate{
+					{Node: "here", Score: &few, Parts: []api.Part{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
+					{Node: "there", Score: &many, Parts: []api.Part{{Name: "ready", Value: 31}, {Name: "packing"}}},
+					{Node: "small", Why: "it has no GPU"},
+				}
+			}
+			return e, true
+		},
 		Logs: func(_ context.Context, id string, _ int, _ bool) (io.ReadCloser, error) {
 			if id == "r-2" || id == "r-9" {
 				return io.NopCloser(strings.NewReader("hello from " + id + "\n")), nil
@@ -275,6 +288,7 @@ var unsafeName = regexp.MustCompile(`[^a-z0-9]+`)
 func TestGolden(t *testing.T) {
 	s := start(t)
 	for _, line := range []string{
+		"explain place llama", "explain place llama -o json", "explain evict tiny", "events llama", "events --kind ready -o name",
 		"models", "models -o wide", "models -o json", "models -o yaml", "models -o name",
 		"ps", "ps -o wide", "ps -o json", "ps -o name",
 		"get functions tiny", "get function ml/llama -o yaml", "get nodes", "get nodes -o wide", "get nodes -o json", "get teams", "get coldstarts", "get coldstarts cs-2 -o json", "get events", "get events -o json",
@@ -320,6 +334,10 @@ func TestExitCodes(t *testing.T) {
 		{"get keys --watch", ExitUsage, "keys cannot be watched"},
 		{"models -o jsn", ExitUsage, "table, wide, json, yaml, name"},
 		{"explain none", ExitNotFound, "The cold start none does not exist"},
+		{"explain place", ExitUsage, "the name of a model is missing"},
+		{"explain plaice llama", ExitUsage, "did you mean place?"},
+		{"explain place lama", ExitNotFound, "did you mean llama?"},
+		{"events lama", ExitNotFound, "did you mean llama?"},
 		{"rm tiny", ExitFailed, "belongs to you and is never written"},
 		{"logs broken", ExitNotFound, "has no replica"},
 		{"keys create", ExitUsage, "--team is missing"},

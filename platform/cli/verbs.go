@@ -334,26 +334,6 @@ func (c *command) waterfall(t api.ColdStart) {
 	}
 }
 
-func (c *command) explainVerb() *cobra.Command {
-	return &cobra.Command{
-		Use: "explain ID", Short: "Where the time of a cold start went", GroupID: "own", Args: exact("the id of a cold start or a request"),
-		Example: `  thaw explain cs-5f0c9a
-  thaw explain req_8c1f     # of a request: the x-request-id of its answer`,
-		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
-			t, err := cl.ColdStart(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			if c.output != "table" && c.output != "wide" {
-				return single(c, c.coldStartKind(), t)
-			}
-			fmt.Fprintln(c.out, plain(t.Function))
-			c.waterfall(t)
-			return nil
-		}),
-	}
-}
-
 func (c *command) wake() *cobra.Command {
 	var lease time.Duration
 	var wait bool

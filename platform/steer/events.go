@@ -17,7 +17,8 @@ type Event struct {
 	Replica  string    `json:"replica,omitempty"`
 	Node     string    `json:"node,omitempty"`
 	Reason   string    `json:"reason,omitempty"`  // a word: demand, idle, evicted, …
-	Message  string    `json:"message,omitempty"` // a sentence, where there is more to say
+	Message  string    `json:"message,omitempty"` // what that means, in a sentence
+	For      string    `json:"for,omitempty"`     // the function that gets the room
 }
 
 const (
@@ -83,18 +84,30 @@ func (s *Steer) Follow(ctx context.Context) <-chan Event {
 }
 
 func (s *Steer) event(kind string, name functions.Name, replica, node, reason, message string) {
-	v := Event{At: s.clock(), Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}
+	s.say(Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
+}
+
+// happens is an event of a replica, done for the sake of whom ("": nobody).
+func (s *Steer) happens(kind string, r *rep, reason, whom string) {
+	s.say(Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.fn.Name)
+}
+
+func (s *Steer) say(v Event, name functions.Name) {
+	v.At = s.clock()
+	if v.Message == "" {
+		v.Message = sentence(v.Kind, v.Reason)
+	}
 	if name.Name != "" {
 		v.Function = name.String()
 	}
 	s.events.add(v)
-	said := make([]any, 0, 10)
-	for _, w := range [...][2]string{{"function", v.Function}, {"replica", replica}, {"node", node}, {"reason", reason}, {"message", message}} {
+	said := make([]any, 0, 12)
+	for _, w := range [...][2]string{{"function", v.Function}, {"replica", v.Replica}, {"node", v.Node}, {"reason", v.Reason}, {"for", v.For}, {"message", v.Message}} {
 		if w[1] != "" {
 			said = append(said, w[0], w[1])
 		}
 	}
-	s.log.Info(kind, said...)
+	s.log.Info(v.Kind, said...)
 	if s.hooks.Event != nil {
 		s.hooks.Event(v)
 	}

@@ -40,7 +40,7 @@ func (s *Steer) sink(r *rep, a *schedule.Action, now schedule.Instant) {
 	r.reason = a.Reason
 	s.sinks.add(r)
 	s.soil(r.fn)
-	s.event("sleep", r.fn.Name, r.id, r.node, a.Reason, a.For)
+	s.happens("sleep", r, a.Reason, a.For)
 	s.counts.sleeps.WithLabelValues(a.Reason).Inc()
 }
 
@@ -84,7 +84,8 @@ func (s *Steer) sleepless(r *rep, why string, now schedule.Instant) {
 	if c := r.cold; c != nil && !c.over {
 		c.rep, c.decided, c.placed, r.cold = nil, 0, 0, nil
 	}
-	s.stop(r, 0, "sleepless", why, now)
+	s.event("sleepless", r.fn.Name, r.id, r.node, "", why)
+	s.stop(r, 0, "sleepless", "", now)
 }
 
 // rise wakes a replica that sleeps: a cold start of the short kind.
@@ -94,7 +95,7 @@ func (s *Steer) rise(ctx context.Context, a *schedule.Action, now schedule.Insta
 		return
 	}
 	f := r.fn
-	r.nap.rising, r.nap.riseAt = true, now
+	r.nap.rising, r.nap.riseAt, r.cause = true, now, a.Reason
 	s.rising.add(r)
 	c := f.cold
 	switch {

@@ -376,6 +376,10 @@ func (s *Steer) gone(r *rep, why string) {
 	f.reps = slices.DeleteFunc(f.reps, func(x *rep) bool { return x == r })
 	s.soil(f)
 	s.event("ended", f.Name, r.id, r.node, why, "")
+	f.past.at, f.past.reason = s.last, why
+	if why == "vanished" && r.reason != "" {
+		f.past.reason = r.reason // it has gone because it was told to
+	}
 	c := r.cold
 	if c == nil || c.over {
 		return
@@ -527,7 +531,7 @@ func (s *Steer) stop(r *rep, drain time.Duration, reason, whom string, now sched
 	r.drainEnd = now + drain
 	s.drains.add(r)
 	s.soil(r.fn)
-	s.event("stop", r.fn.Name, r.id, r.node, reason, whom)
+	s.happens("stop", r, reason, whom)
 	s.counts.evictions.WithLabelValues(reason).Inc()
 }
 
@@ -781,7 +785,7 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 	if f == nil || n == nil {
 		return
 	}
-	r := &rep{id: s.newID(f.Name.Name), fn: f, node: n.id, recipe: f.recipe, take: f.Resources, gpus: a.GPUs, asked: now}
+	r := &rep{id: s.newID(f.Name.Name), fn: f, node: n.id, cause: a.Reason, recipe: f.recipe, take: f.Resources, gpus: a.GPUs, asked: now}
 	r.status = functions.ReplicaStatus{ID: r.id, Team: f.Name.Team, Model: f.Name.Name, State: functions.Downloading, Percent: -1}
 	c := f.cold
 	if c == nil || c.over {

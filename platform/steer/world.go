@@ -87,6 +87,11 @@ type fn struct {
 	once           bool             // somebody wants it READY once, waiting or not
 	soiled         bool             // its picture is to be published
 	stirred        bool             // the core is to be told of it
+
+	past struct { // of its last replica that ended
+		at     schedule.Instant
+		reason string
+	}
 }
 
 // node is an agent in the loop.
@@ -131,6 +136,7 @@ type rep struct {
 	looked   uint64           // that named it, believed or not
 	readyAt  schedule.Instant
 
+	cause     string // why it was started
 	stopping  bool
 	reason    string
 	drainEnd  schedule.Instant

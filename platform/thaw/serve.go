@@ -98,7 +98,9 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	registry.MustRegister(backend.Steer, about())
 
 	var state readiness
+	state.superseded = backend.Superseded
 	control := api.New(api.Options{
+		Explain: explained(backend),
 		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend,
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
 		Heartbeat: backend.Heard, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
@@ -199,10 +201,15 @@ func about() prometheus.Collector {
 }
 
 // readiness is why requests are not taken.
-type readiness struct{ serving, draining atomic.Bool }
+type readiness struct {
+	serving, draining atomic.Bool
+	superseded        func() bool
+}
 
 func (r *readiness) missing() []string {
 	switch {
+	case r.superseded():
+		return []string{"a newer server commands the agents, this one starts nothing any more"}
 	case r.draining.Load():
 		return []string{"shutting down"}
 	case !r.serving.Load():

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+func (c *command) explainVerb() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "explain ID | place|evict|cold|scale NAME", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: some("the id of a cold start or a request, or what to explain of which model", 2),
+		Long: `With an id: where the time of that cold start went, phase by phase.
+
+With a word and the name of a model: what the model does now and why, and the
+last decision of that kind about it, with what else could have been chosen.
+
+  place   where it was placed and what every other node would have cost, or why
+          it could be placed nowhere
+  evict   who made way for it, and who else could have
+  cold    why it lost its last replica and has to start again
+  scale   why it wants more replicas than it has
+
+A score is what a choice costs, most of it seconds; the least was taken. Its
+parts add up to it.`,
+		Example: `  thaw explain cs-5f0c9a
+  thaw explain req_8c1f     # of a request: the x-request-id of its answer
+  thaw explain place llama
+  thaw explain evict ml/llama -o json`,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return api.ExplainKinds(), cobra.ShellCompDirectiveNoFileComp
+			}
+			return c.completeNames(cmd, args[1:], word)
+		},
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+			if len(args) == 2 {
+				return c.why(ctx, cl, args[0], args[1])
+			}
+			if slices.Contains(api.ExplainKinds(), args[0]) {
+				return usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
+			}
+			t, err := cl.ColdStart(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if c.output != "table" && c.output != "wide" {
+				return single(c, c.coldStartKind(), t)
+			}
+			fmt.Fprintln(c.out, plain(t.Function))
+			c.waterfall(t)
+			return nil
+		}),
+	}
+	return cmd
+}
+
+// why explains a decision about a model.
+func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) error {
+	if kinds := api.ExplainKinds(); !slices.Contains(kinds, kind) {
+		hint := "one of " + strings.Join(kinds, ", ")
+		if near := functions.Nearest(kind, kinds, 1); len(near) > 0 {
+			hint = "did you mean " + near[0] + "?"
+		}
+		return usage(hint, "%q cannot be explained", clip(kind))
+	}
+	name, err := c.name(ctx, cl, word)
+	if err != nil {
+		return err
+	}
+	e, err := cl.Explain(ctx, kind, name)
+	if err != nil {
+		return err
+	}
+	switch c.output {
+	case "json", "yaml":
+		m, err := one("Explanation", e)
+		if err != nil {
+			return err
+		}
+		return c.encode(m)
+	case "name":
+		fmt.Fprintln(c.out, plain(e.Function))
+		return nil
+	}
+	fmt.Fprintf(c.out, "%s\n%s\n", plain(spelled(e.Function)), plain(e.Now))
+	if e.Decided.IsZero() {
+		fmt.Fprintf(c.out, "\nNo decision of this kind about it is remembered.\n")
+	} else {
+		c.decision(e)
+	}
+	if len(e.Events) > 0 {
+		fmt.Fprintln(c.out, "\nEvents")
+		table(c.out, c.eventKind(), e.Events, c.output == "wide", nil)
+	}
+	return nil
+}
+
+// decided is what a decision of each kind was about.
+var decided = map[string]string{"place": "Placed", "evict": "Made way for it", "cold": "Lost a replica", "scale": "Wants more"}
+
+func (c *command) decision(e api.Explanation) {
+	chosen := e.Chosen
+	if chosen == "" {
+		chosen = "nothing was chosen"
+	}
+	fmt.Fprintf(c.out, "\n%s %s ago: %s", decided[e.Kind], c.since(e.Decided), plain(chosen))
+	if e.Reason != "" {
+		fmt.Fprintf(c.out, ", because %s", plain(e.Reason))
+	}
+	if e.For != "" {
+		fmt.Fprintf(c.out, " (for %s)", plain(spelled(e.For)))
+	}
+	fmt.Fprintln(c.out)
+	if len(e.Candidates) == 0 {
+		return
+	}
+	fmt.Fprintln(c.out)
+	table(c.out, candidateKind(e), e.Candidates, c.output == "wide", nil)
+	if e.Others > 0 {
+		fmt.Fprintf(c.out, "and %d more\n", e.Others)
+	}
+}
+
+func candidateKind(e api.Explanation) kind[api.Candidate] {
+	number := func(x float64) string { return strconv.FormatFloat(x, 'g', 4, 64) }
+	k := kind[api.Candidate]{"Candidate", "", nil, func(v api.Candidate) string { return v.Node }}
+	add := func(head string, cell func(api.Candidate) string) {
+		for _, v := range e.Candidates {
+			if cell(v) != "" { // a column that says nothing of anybody is left out
+				k.columns = append(k.columns, column[api.Candidate]{head, false, cell})
+				return
+			}
+		}
+	}
+	add("", func(v api.Candidate) string {
+		if e.Chosen != "" && (v.Replica == e.Chosen || v.Replica == "" && v.Node == e.Chosen) {
+			return "*"
+		}
+		return " "
+	})
+	add("NODE", func(v api.Candidate) string { return v.Node })
+	add("MODEL", func(v api.Candidate) string { return spelled(v.Function) })
+	add("REPLICA", func(v api.Candidate) string { return v.Replica })
+	add("SCORE", func(v api.Candidate) string {
+		if v.Score == nil {
+			return ""
+		}
+		return number(*v.Score)
+	})
+	add("PARTS", func(v api.Candidate) string {
+		var parts []string
+		for _, p := range v.Parts {
+			if p.Value != 0 {
+				parts = append(parts, p.Name+" "+number(p.Value))
+			}
+		}
+		return strings.Join(parts, ", ")
+	})
+	add("WHY NOT", func(v api.Candidate) string { return v.Why })
+	return k
+}
+
+func (c *command) events() *cobra.Command {
+	var follow bool
+	var what string
+	cmd := &cobra.Command{
+		Use: "events [NAME]", Short: "What happened, of one model or of all, and why", GroupID: "own", Args: some("", 1),
+		Long: `What happened, oldest first: starts, stops, evictions, cold starts, nodes that
+came and went, each with its reason. The last thousand are kept.`,
+		Example: `  thaw events
+  thaw events llama --follow
+  thaw events --kind stop -o json`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			of := ""
+			if len(args) == 1 {
+				name, err := c.name(ctx, cl, args[0])
+				if err != nil {
+					return err
+				}
+				of = name.Base().String()
+			}
+			if follow {
+				return watch(ctx, c, cl, c.eventKind(), func(e api.Event) bool {
+					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
+				})
+			}
+			ctx, cancel := context.WithTimeout(ctx, askFor)
+			defer cancel()
+			items, err := cl.EventsOf(ctx, 0, of, what)
+			if err != nil {
+				return err
+			}
+			return list(c, c.eventKind(), items)
+		}),
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")
+	cmd.Flags().StringVar(&what, "kind", "", "only what is called so: start, ready, stop, failed, blocked, node_lost, …")
+	return cmd
+}
