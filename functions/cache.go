@@ -36,6 +36,7 @@ type PrefetchRequest struct {
 	Digest string   `json:"digest,omitempty"` // that the checkpoint must have
 	Files  []string `json:"files,omitempty"`  // patterns of files beside the list
 	Pin    bool     `json:"pin,omitempty"`
+	Memory bool     `json:"memory,omitempty"` // read it into the page cache too, as far as there is room
 }
 
 // StoreProgress is one line about something that takes a while in a store: a

@@ -39,6 +39,7 @@ const (
 	RateLimitExceeded        Code = "rate_limit_exceeded"
 	InsufficientQuota        Code = "insufficient_quota"
 	GPUQuotaExceeded         Code = "gpu_quota_exceeded"
+	PrewarmBudgetExceeded    Code = "prewarm_budget_exceeded"
 	QueueFull                Code = "queue_full"
 	ModelLoading             Code = "model_loading"
 	ModelLoadFailed          Code = "model_load_failed"
@@ -120,6 +121,8 @@ func lookup(c Code) row {
 		return row{429, "insufficient_quota", "", 0, false, "The team's budget is used up."}
 	case GPUQuotaExceeded:
 		return row{429, typeRate, "", 30 * time.Second, true, "The team's GPU quota is in use."}
+	case PrewarmBudgetExceeded:
+		return row{429, typeRate, "", time.Minute, true, "The budget of prewarms is used up."}
 	case QueueFull:
 		return row{503, typeServer, "", 5 * time.Second, true, "The queue for this model is full."}
 	case ModelLoading:

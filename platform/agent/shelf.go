@@ -167,6 +167,9 @@ func (s *Shelf) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell 
 			return nil
 		}
 	}
+	if r.Memory {
+		intoMemory(ctx, c)
+	}
 	b := functions.Bytes(c.Bytes)
 	tell(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace, Note: last.Note})
 	return nil

@@ -36,6 +36,16 @@ const aheadFor = 10 * time.Minute
 // readAhead has the kernel read a checkpoint that is on the disk while its
 // engine's process boots. stop ends it; it ends by itself, too.
 func (s *Stager) readAhead(c *loader.Checkpoint) (stop func()) {
+	ctx, cancel := context.WithTimeout(s.ctx, aheadFor)
+	s.after.Go(func() {
+		defer cancel()
+		intoMemory(ctx, c)
+	})
+	return cancel
+}
+
+// intoMemory has the kernel read a checkpoint, as much as there is room for.
+func intoMemory(ctx context.Context, c *loader.Checkpoint) {
 	limit := tier.Spare()
 	// What is read for us counts as ours.
 	if group := groupMemory(); group > 0 {
@@ -45,10 +55,5 @@ func (s *Stager) readAhead(c *loader.Checkpoint) (stop func()) {
 	for _, f := range c.Files {
 		files = append(files, tier.File{Path: filepath.Join(c.Path, filepath.FromSlash(f.Name)), Size: f.Size})
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, aheadFor)
-	s.after.Go(func() {
-		defer cancel()
-		tier.Ahead(ctx, files, limit)
-	})
-	return cancel
+	tier.Ahead(ctx, files, limit)
 }
