@@ -56,8 +56,11 @@ type decision struct {
 	acted   map[string]struct{}         // replicas that this plan has told something
 	sunk    map[functions.Name]struct{} // functions of which it has sent one to sleep
 
-	waits map[crowd]reckoned
-	trial free
+	plan   uint64 // the number of this one
+	before bool   // replicas were told something before anybody was placed
+	claim  claim
+	waits  map[crowd]reckoned
+	trial  free
 
 	// Of the need that is placed now.
 	placing  bool                // one is
@@ -78,11 +81,20 @@ type need struct {
 	since  Instant // of its oldest waiter; later is less urgent
 }
 
+// claim remembers whether a function's team asks for no more than it is owed,
+// while one need is placed and nobody has been told to leave.
+type claim struct {
+	f    *Function
+	acts int
+	is   bool
+}
+
 type victim struct {
 	f     *Function
 	r     *Replica
 	room  int
 	used  Instant // last use
+	goes  uint64  // the plan that evicts it
 	young bool    // it has not stayed its residency: it may not go, but soon
 	born  uint64
 
@@ -149,6 +161,13 @@ func (r *Replica) takes() (functions.Resources, []int) {
 func (d *decision) told(r *Replica) bool {
 	_, ok := d.acted[r.ID]
 	return ok
+}
+
+// gone reports whether this plan has already said what becomes of v. Of those in
+// the rooms' lists only sleepers and stale ones are told something without being
+// evicted, once placing has begun.
+func (d *decision) gone(v *victim) bool {
+	return v.goes == d.plan || (d.before || v.r.Stale || v.r.asleep()) && d.told(v.r)
 }
 
 func (d *decision) sick(r *Replica) bool {

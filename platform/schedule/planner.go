@@ -204,6 +204,7 @@ func (c *Planner) Plan(now Instant) Plan {
 	clear(d.sunk)
 	c.turned = c.turned[:0]
 	c.plans++
+	d.plan = c.plans
 	c.hosts()
 	c.gather()
 	for _, e := range c.looks {

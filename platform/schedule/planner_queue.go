@@ -29,6 +29,8 @@ type kin struct {
 	active bool
 	acted  bool // blocked, it told others to leave all the same
 	memo   memo
+	rank   rank     // of who is next
+	ranked bool     // that is known
 	fresh  []*entry // came since the last plan
 
 	// What was said last: everyone from this one on has this verdict.
@@ -124,19 +126,24 @@ func (c *Planner) placeAll() {
 	d := &c.decision
 	c.active = c.active[:0]
 	for _, k := range c.list {
-		k.cursor, k.left, k.active = 0, k.items[0].lacks, false
+		k.cursor, k.left, k.active, k.ranked = 0, k.items[0].lacks, false, false
 		c.wake(k)
 	}
+	d.before = len(d.acted) > 0
 	for len(c.active) > 0 {
-		k, first := (*kin)(nil), rank{}
+		k := c.active[0]
 		for _, o := range c.active {
-			if t := d.rank(o.items[o.cursor]); k == nil || t.before(first) {
-				k, first = o, t
+			if !o.ranked {
+				o.ranked, o.rank = true, d.rank(o.items[o.cursor])
+			}
+			if o.rank.before(k.rank) {
+				k = o
 			}
 		}
-		e := k.items[k.cursor]
+		first, e := k.rank, k.items[k.cursor]
 		help, order, outer, acts := d.help, c.order, d.next, len(d.actions)
 		d.next, d.sum, d.verdict, d.turn = math.MaxInt64, 0, Verdict{}, false
+		d.claim = claim{}
 		d.placing, d.reserved, d.freed, d.freeing = true, false, functions.Resources{}, d.freeing[:0]
 		c.placed = true
 		ok := false
@@ -147,6 +154,11 @@ func (c *Planner) placeAll() {
 			ok = d.placeAhead(e.need)
 		}
 		d.placing = false
+		for _, o := range c.list { // what a team holds weighs in its rank
+			if o.team == e.f.Name.Team || slices.Contains(d.freeing, o.team) {
+				o.ranked = false
+			}
+		}
 		if len(d.freeing) > 0 {
 			if d.leftOver(e.f) {
 				d.help++

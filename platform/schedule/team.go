@@ -44,6 +44,13 @@ func (d *decision) below(a, b string, gpus bool) bool {
 
 // claims reports whether f's team asks for no more than it is guaranteed.
 func (d *decision) claims(f *Function) bool {
+	if c := &d.claim; c.f != f || c.acts != len(d.actions) {
+		*c = claim{f, len(d.actions), d.claimsNow(f)}
+	}
+	return d.claim.is
+}
+
+func (d *decision) claimsNow(f *Function) bool {
 	team := f.Name.Team
 	return d.held[team]-d.leaving[team]+d.claimed[team]+f.Resources.GPUs <= d.world.Teams[team].Guaranteed
 }
