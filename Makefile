@@ -58,6 +58,7 @@ test-vllm: ## of these, the ones with a real vLLM
 	.ci/run components vllm
 
 cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, root; deploy/cluster/README.md)
+	@deploy/cluster/up --check
 	@deploy/cluster/build
 	@deploy/cluster/up
 
