@@ -75,6 +75,9 @@ func show(p Plan) string {
 		default:
 			s += a.Replica
 		}
+		if a.Level == 2 {
+			s += " deep"
+		}
 		out = append(out, s+" ("+a.Reason+")")
 	}
 	for n, v := range p.Blocked {

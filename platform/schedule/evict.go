@@ -97,6 +97,53 @@ func (f *Function) kept(r *Replica) Kept {
 	return k
 }
 
+// rises is how long a sleeper of f takes to READY; 0 unknown.
+func (f *Function) rises(r *Replica) time.Duration {
+	if r.Deep {
+		return f.Deep
+	}
+	return f.Rise
+}
+
+// sinksDeep reports whether a replica of f is worth keeping without its weights:
+// its process alone, which reads them again. Where that is not known it is.
+func (f *Function) sinksDeep() bool {
+	return f.Deep <= 0 || f.ColdStart <= 0 || f.Deep < f.ColdStart*9/10
+}
+
+// mayHold reports whether those asleep on m may hold so many bytes more: the
+// budget of that rung, where the node has one.
+func (d *decision) mayHold(m *room, more functions.Bytes) bool {
+	if m.node.Sleep <= 0 {
+		return true
+	}
+	for f := range d.alive() {
+		for i := range f.Replicas {
+			if r := &f.Replicas[i]; r.Node == m.node.ID && (r.State == functions.Sleeping || r.Sinking) && !r.Stopping && !d.told(r) {
+				more += r.Held
+			}
+		}
+	}
+	for i := range d.actions {
+		if a := &d.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
+			if f := d.fnOf(a.Function); f != nil {
+				more += f.Asleep
+			}
+		}
+	}
+	return more <= m.node.Sleep
+}
+
+// fnOf finds a function that has replicas.
+func (d *decision) fnOf(name functions.Name) *Function {
+	for f := range d.alive() {
+		if f.Name == name {
+			return f
+		}
+	}
+	return nil
+}
+
 // wholeGPU is what a GPU that is given whole counts for.
 const wholeGPU functions.Bytes = 80 << 30
 
@@ -156,7 +203,7 @@ const (
 // may reports whether v may make way for f for this reason, when taken GPUs of
 // its team have been chosen already.
 func (d *decision) may(v *victim, f *Function, taken int, reason string) bool {
-	if v.f == f || v.young || d.told(v.r) {
+	if v.f == f || v.young || d.gone(v) {
 		return false
 	}
 	owner, asker := v.f.Name.Team, f.Name.Team
@@ -207,6 +254,7 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 // evict has v leave for f: to sleep where only its GPUs are wanted and f, which
 // has not been given its room yet, still finds the host memory it needs.
 func (d *decision) evict(v *victim, f *Function, reason string, memory functions.Bytes) {
+	v.goes = d.plan
 	drain := v.f.Drain
 	switch {
 	case !v.busy():
@@ -217,7 +265,12 @@ func (d *decision) evict(v *victim, f *Function, reason string, memory functions
 		drain = d.policy.TurnDrain
 	}
 	if v.r.Take.GPUs > 0 && v.r.State == functions.Ready {
-		if m := &d.rooms[v.room]; m.soon.memory-v.f.Asleep >= memory && d.sleep(v.f, v.r, drain, reason, f.Name.String()) {
+		// What it would hold asleep must not be what f needs: then it drops it.
+		m := &d.rooms[v.room]
+		m.soon.memory -= memory
+		slept := d.sleep(v.f, v.r, drain, reason, f.Name.String())
+		m.soon.memory += memory
+		if slept {
 			return
 		}
 	}

@@ -76,7 +76,7 @@ func (d *decision) place(n need) bool {
 	page := d.book.begin(d.now, f.Name, KindPlace, n.reason)
 	at, possible := d.choose(f, false, page)
 	fits := at >= 0
-	if z != nil && (!fits || f.ColdStart <= 0 || f.Rise+riseWait < f.ColdStart) {
+	if z != nil && (!fits || f.ColdStart <= 0 || f.rises(z)+riseWait < f.ColdStart) {
 		if d.freeFor(f, z, false, wasIdle) {
 			return true // room is made; it rises when that has happened
 		}

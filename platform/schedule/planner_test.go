@@ -253,7 +253,10 @@ func lenient(y *toy, p Plan) {
 		case Stop:
 			r.Stopping = true
 		case Sleep:
-			r.Sinking, r.Held = true, f.Asleep
+			r.Sinking, r.Deep, r.Held = true, a.Level == 2, f.Asleep
+			if r.Deep {
+				r.Held = 0
+			}
 		case Rise:
 			r.Rising = true
 		case CallOff:

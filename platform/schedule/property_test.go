@@ -223,7 +223,10 @@ func (y *toy) act(p Plan) {
 				y.fail("%s sent to sleep before its idle time", a.Replica)
 			}
 			y.evicted(a, f, r, held)
-			r.Sinking, r.Held = true, f.Asleep
+			r.Sinking, r.Deep, r.Held = true, a.Level == 2, f.Asleep
+			if r.Deep {
+				r.Held = 0
+			}
 			y.sleeps++
 		case Rise:
 			f, r := y.replica(a.Replica)

@@ -142,23 +142,31 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 	}
 }
 
-// sleep sends r to sleep if its engine can and its node has the host memory for
-// it; false where it cannot.
+// sleep sends r to sleep if its engine can: with its weights in host memory
+// where there is room for them, else without, if that is still a shorter way back
+// than a cold start. It returns false where it cannot.
 func (d *decision) sleep(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {
 	at, ok := d.index[r.Node]
-	if !ok || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 || min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < f.Asleep {
+	if !ok || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 {
 		return false
 	}
 	if _, ok := d.sunk[f.Name]; ok || f.sleepers() > 0 {
 		return false // one of a function is enough
 	}
-	d.do(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Reason: reason, For: whom})
+	level, held := 1, f.Asleep
+	if min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < held || !d.mayHold(&d.rooms[at], held) {
+		if !f.sinksDeep() || d.rooms[at].soon.memory < 0 {
+			return false
+		}
+		level, held = 2, 0
+	}
+	d.do(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Level: level, Reason: reason, For: whom})
 	d.leaving[f.Name.Team] += r.Take.GPUs
 	d.frees(f, functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory})
 	m := &d.rooms[at]
 	m.soon.give(m.node, functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory}, r.GPUs)
-	m.soon.memory -= f.Asleep
-	m.now.memory -= f.Asleep
+	m.soon.memory -= held
+	m.now.memory -= held
 	m.waiting = true
 	return true
 }

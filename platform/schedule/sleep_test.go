@@ -33,18 +33,35 @@ func TestSleep(t *testing.T) {
 		{"idle goes to sleep", World{Nodes: []*Node{node("n", 1)}, Functions: []*Function{model("a", 1, sleeps(gib), ready("n", 1, 0, 0))}},
 			"sleep default/a-0 (idle)", nil},
 		{"not where host memory is short", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{model("a", 1, sleeps(4*gib), ready("n", 1, 0, 0))}},
+			"sleep default/a-0 deep (idle)", nil},
+		{"where it is short and a cold start takes no longer, it ends", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{model("a", 1, sleeps(4*gib), ready("n", 1, 0, 0), func(f *Function) { f.Deep, f.ColdStart = 19*time.Second, 20*time.Second })}},
 			"stop default/a-0 (idle)", nil},
+		{"nor where the sleepers' budget is used up", World{Nodes: []*Node{func() *Node { n := node("n", 2); n.Sleep = 3 * gib; return n }()}, Functions: []*Function{
+			model("a", 1, sleeps(2*gib), ready("n", 1, 0, 0)), model("b", 1, sleeps(2*gib), asleepOn("n", 990*time.Second, 1))}},
+			"sleep default/a-0 deep (idle)", nil},
+		{"within the sleepers' budget", World{Nodes: []*Node{func() *Node { n := node("n", 2); n.Sleep = 4 * gib; return n }()}, Functions: []*Function{
+			model("a", 1, sleeps(2*gib), ready("n", 1, 0, 0)), model("b", 1, sleeps(2*gib), asleepOn("n", 990*time.Second, 1))}},
+			"sleep default/a-0 (idle)", nil},
+		{"two at once share the sleepers' budget", World{Nodes: []*Node{func() *Node { n := node("n", 2); n.Sleep = 3 * gib; return n }()}, Functions: []*Function{
+			model("a", 1, sleeps(2*gib), ready("n", 1, 0, 0)), model("b", 1, sleeps(2*gib), ready("n", 1, 0, 1))}},
+			"sleep default/a-0 (idle); sleep default/b-0 deep (idle)", nil},
 		{"in the way, to sleep", World{Nodes: []*Node{node("n", 1)}, Functions: []*Function{
 			model("a", 1, sleeps(gib), ready("n", 999*time.Second-time.Minute, 0, 0)), model("b", 1, waiting(1, now))}},
 			"sleep default/a-0 (evicted)", []string{"start"}},
 		{"in the way, and the newcomer needs the memory", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{
 			model("a", 1, sleeps(gib+1), ready("n", 999*time.Second-time.Minute, 0, 0)), model("b", 1, waiting(1, now))}},
-			"stop default/a-0 (evicted)", nil},
+			"sleep default/a-0 deep (evicted)", nil},
 		{"asked for, it rises", World{Nodes: []*Node{node("n", 2)}, Functions: []*Function{model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 1), waiting(1, now))}},
 			"rise default/a-z (demand)", []string{"start"}},
 		{"its GPU is taken by one who is idle", World{Nodes: []*Node{node("n", 1)}, Functions: []*Function{
 			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now)), model("b", 1, ready("n", 990*time.Second, 0, 0))}},
 			"stop default/b-0 (evicted)", []string{"rise", "start"}},
+		{"asleep without its weights, a cold start elsewhere may be sooner", World{Nodes: []*Node{node("n", 2)}, Functions: []*Function{
+			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now), func(f *Function) {
+				f.Replicas[0].Deep, f.Rise, f.Deep, f.ColdStart = true, time.Second, 20*time.Second, 10*time.Second
+			}),
+			model("b", 1, ready("n", 990*time.Second, 0, 0))}},
+			"start default/a on n[1] (demand)", []string{"rise", "stop"}},
 		{"its GPU is taken by one who is busy, another is free", World{Nodes: []*Node{node("n", 2)}, Functions: []*Function{
 			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now)), model("b", 1, ready("n", 990*time.Second, 3, 0))}},
 			"start default/a on n[1] (demand)", []string{"rise", "stop"}},

@@ -111,6 +111,7 @@ type Function struct {
 	Sleeps    bool            // its engine can give its GPUs back and keep its weights in host memory
 	Asleep    functions.Bytes // host memory a replica holds asleep, beside what it reserved awake
 	Rise      time.Duration   // from asleep to READY; 0 unknown: taken for short
+	Deep      time.Duration   // the same from level 2, where its weights are read again; 0 unknown: taken for shorter than a cold start
 	ColdStart time.Duration   // to READY on another node; 0 unknown: taken for long
 
 	Size    functions.Bytes // of its checkpoint; 0 unknown
@@ -156,6 +157,7 @@ type Replica struct {
 	SleptAt Instant // 0 until SLEEPING
 	Sinking bool
 	Rising  bool
+	Deep    bool            // it sleeps, or is about to, at level 2: no weights in host memory, and the way back is longer
 	Held    functions.Bytes // host memory for its sleep, counted while it sinks, sleeps and rises
 }
 
@@ -201,6 +203,7 @@ type Action struct {
 	Replica  string
 	GPUs     []int
 	Drain    time.Duration
+	Level    int    // of a Sleep: 1 keeps the weights in host memory, 2 drops them
 	Reason   string // a word for metrics: demand, min, lease, idle, surplus, evicted, pressure, …
 	For      string // of an eviction: the function that gets the room
 }

@@ -25,6 +25,7 @@ type sample struct {
 	tier   functions.Tier
 	total  time.Duration // from the wake
 	start  time.Duration // from the decision where
+	deep   bool          // it rose from a sleep without its weights
 	phases map[functions.Phase]time.Duration
 }
 
@@ -102,9 +103,16 @@ func (h *history) forecast(atHand bool) functions.Forecast {
 // rise is how long waking a replica that slept takes, at a percentile; -1 where
 // nothing is known.
 func (h *history) rise(percent int) time.Duration {
+	return h.rises(false, percent)
+}
+
+// deep is the same from a sleep without weights.
+func (h *history) deep(percent int) time.Duration { return h.rises(true, percent) }
+
+func (h *history) rises(deep bool, percent int) time.Duration {
 	var totals []time.Duration
 	for _, s := range h.samples {
-		if s.tier == functions.TierSleeping {
+		if s.tier == functions.TierSleeping && s.deep == deep {
 			totals = append(totals, s.total)
 		}
 	}

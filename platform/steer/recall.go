@@ -184,6 +184,9 @@ func (s *Steer) memory(now schedule.Instant) written {
 		}
 		x := recollection{Recipe: f.recipe}
 		for _, h := range f.history.samples {
+			if h.deep {
+				continue // few, and short of a word for them in the file
+			}
 			x.Samples = append(x.Samples, recollects{h.node, h.tier, min(max(h.total, 0), longestStart), h.phases})
 		}
 		w.Starts[f.Name.String()] = x

@@ -18,15 +18,16 @@ type Sleeper interface {
 }
 
 const (
-	sleepLevel = 1                // weights stay in host memory: a rise is a copy
-	sinkGrace  = 90 * time.Second // beyond its drain, until a replica told to sleep is given up
-	riseGrace  = 2 * time.Minute  // until one told to rise is given up
+	deepLevel = 2                // weights are dropped, and read again by a rise; level 1 keeps them in host memory
+	sinkGrace = 90 * time.Second // beyond its drain, until a replica told to sleep is given up
+	riseGrace = 2 * time.Minute  // until one told to rise is given up; one that reads its weights again may take as long as a start
 )
 
 // nap is where a replica stands on the ladder between READY and its end.
 type nap struct {
 	sinking bool             // out of the routes, to be sent to sleep once nothing is in flight
 	sent    bool             // it was told
+	level   int              // how deep it sleeps, or is to; 0 it does not
 	sinkEnd schedule.Instant // in flight or not, it is told then
 	rising  bool             // told to wake
 	riseAt  schedule.Instant
@@ -36,7 +37,10 @@ type nap struct {
 
 // sink takes a replica out of the routes, to be sent to sleep.
 func (s *Steer) sink(r *rep, a *schedule.Action, now schedule.Instant) {
-	r.nap = nap{sinking: true, sinkEnd: now + a.Drain, held: r.fn.Asleep}
+	r.nap = nap{sinking: true, sinkEnd: now + a.Drain, level: max(a.Level, 1), held: r.fn.Asleep}
+	if r.nap.level == deepLevel {
+		r.nap.held = 0
+	}
 	r.reason = a.Reason
 	s.sinks.add(r)
 	s.soil(r.fn)
@@ -59,14 +63,14 @@ func (s *Steer) lull(ctx context.Context, now schedule.Instant) (again bool) {
 			again = true
 		case s.mine(n):
 			r.nap.sent = true
-			s.bed(ctx, r, n, sleepLevel, r.reason)
+			s.bed(ctx, r, n, r.nap.level, r.reason)
 		}
 	})
 	s.rising.each(func(r *rep) {
 		switch {
 		case !r.nap.rising || r.stopping:
 			s.rising.drop(r)
-		case now > r.nap.riseAt+riseGrace:
+		case now > r.nap.riseAt+r.riseFor():
 			s.sleepless(r, "it does not wake", now)
 			s.rising.drop(r)
 		}
@@ -106,6 +110,7 @@ func (s *Steer) rise(ctx context.Context, a *schedule.Action, now schedule.Insta
 		c = s.aside(f)
 	}
 	c.decided, c.placed, c.rep, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
+	c.deep = r.nap.level == deepLevel
 	r.cold = c
 	f.failure = nil
 	s.soil(f)
@@ -139,10 +144,13 @@ func (s *Steer) slumber(r *rep, st functions.ReplicaStatus, now schedule.Instant
 			return
 		}
 		r.nap.sinking, r.nap.slept = false, now
-		if r.nap.held == 0 { // it slept before we came
-			r.nap.held = r.fn.bulk() // what schedule was told is from before it was known
+		if r.nap.level == 0 { // it slept before we came
+			if st.SleepLevel < deepLevel {
+				r.nap.held = r.fn.bulk() // what schedule was told is from before it was known
+			}
 			r.nap.slept = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
+		r.nap.level = st.SleepLevel
 		s.sinks.drop(r)
 		s.event("asleep", r.fn.Name, r.id, r.node, r.reason, "")
 	case st.State == functions.Loading:
@@ -160,9 +168,18 @@ func (r *rep) asleep() bool {
 	return r.nap.sinking || r.status.State == functions.Sleeping && !r.nap.rising
 }
 
+// riseFor is how long a rise may take.
+func (r *rep) riseFor() time.Duration {
+	if r.nap.level == deepLevel && r.fn.model != nil {
+		return max(riseGrace, r.fn.model.Spec.Deadlines.Start.Std())
+	}
+	return riseGrace
+}
+
 // bedtime says what schedule must know to send replicas of f to sleep.
 func (f *fn) bedtime(atHand bool) {
 	f.Asleep = f.bulk()
+	f.Deep = max(f.history.deep(50), 0)
 	f.Rise, f.ColdStart = max(f.history.rise(50), 0), max(f.history.forecast(atHand).P50, 0)
 }
 

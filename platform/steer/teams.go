@@ -43,19 +43,16 @@ type ledgerEntry struct {
 // TeamUse is what a team has had and has of the fleet, as the control API and
 // simulations tell it.
 type TeamUse struct {
-	GPUs       int     // held now, by what starts, serves and stops
-	Today      float64 // GPU-seconds since midnight UTC
-	Total      float64 // GPU-seconds ever
-	Lately     float64 // GPUs held on average lately
-	Inflicted  uint64  // evictions of other teams' replicas for its own
-	Suffered   uint64  // evictions of its replicas for other teams'
-	Thrash     uint64  // of its functions, that were evicted and missed soon after
-	Barred     bool    // its GPU-seconds of today are used up
-	ResetsAt   time.Time
-	Limited    bool // it has a limit of GPU-seconds
-	LeftOfDay  float64
-	Guaranteed int
-	Max        int
+	GPUs      int        // held now, by what starts, serves and stops
+	Lately    float64    // GPUs held on average lately
+	Today     float64    // GPU-seconds since midnight UTC
+	Total     float64    // GPU-seconds ever
+	Left      *float64   // GPU-seconds of today; nil: it has no limit
+	Resets    *time.Time // when the day ends; nil likewise
+	Barred    bool       // its GPU-seconds of today are used up
+	Inflicted uint64     // evictions of other teams' replicas for its own
+	Suffered  uint64     // evictions of its replicas for other teams'
+	Thrash    uint64     // its functions that were evicted and missed soon after
 }
 
 const (
@@ -234,15 +231,13 @@ func (s *Steer) TeamUse(team string) TeamUse {
 		return TeamUse{}
 	}
 	s.settle(t, max(s.last, t.at))
-	wall := s.clock().UTC()
 	u := TeamUse{
 		GPUs: t.held, Today: t.Today, Total: t.Total, Lately: t.Used / schedule.UseDecay.Seconds(),
 		Inflicted: t.Inflicted, Suffered: t.Suffered, Thrash: t.Thrash, Barred: t.barred > 0,
-		ResetsAt:   time.Unix((dayOf(wall)+1)*aDay, 0).UTC(),
-		Guaranteed: t.spec.GPUs.Guaranteed, Max: t.spec.GPUs.Max,
 	}
 	if l := t.spec.Limits.GPUSecondsPerDay; l > 0 {
-		u.Limited, u.LeftOfDay = true, max(0, float64(l)-t.Today)
+		left, resets := max(0, float64(l)-t.Today), time.Unix((dayOf(s.clock())+1)*aDay, 0).UTC()
+		u.Left, u.Resets = &left, &resets
 	}
 	return u
 }

@@ -113,7 +113,7 @@ func TestGPUBudget(t *testing.T) {
 	p.desk.asks("red", "x")
 	p.desk.asks("blue", "y")
 	p.pass(40 * time.Second)
-	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.Barred || !u.Limited || u.LeftOfDay > 22 || u.LeftOfDay < 18 {
+	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.Barred || u.Left == nil || *u.Left > 22 || *u.Left < 18 {
 		t.Fatalf("before: %+v", u)
 	}
 	p.desk.ends("red", "x")
@@ -150,7 +150,7 @@ func TestGPUBudget(t *testing.T) {
 	}
 	// The next day begins.
 	p.desk.asks("red", "x")
-	day := u.ResetsAt.Sub(p.at)
+	day := u.Resets.Sub(p.at)
 	if day <= 0 || day > 24*time.Hour {
 		t.Fatalf("resets in %v", day)
 	}

@@ -18,6 +18,7 @@ type cold struct {
 	placed  schedule.Instant // the agent took the load
 	end     schedule.Instant
 	over    bool
+	deep    bool // a rise whose weights had been dropped
 	rep     *rep
 	fn      *fn
 	percent int // never falls
@@ -100,7 +101,7 @@ func (s *Steer) finish(c *cold, st functions.State, cause string) {
 		for _, p := range t.Phases {
 			phases[p.Phase] += seconds(p.Duration)
 		}
-		c.fn.history.add(sample{node: t.Node, tier: t.Tier, total: c.end - c.began, start: c.end - c.decided, phases: phases})
+		c.fn.history.add(sample{node: t.Node, tier: t.Tier, total: c.end - c.began, start: c.end - c.decided, deep: c.deep, phases: phases})
 		s.measure(s.nodes[t.Node], t.Tier, t.Bytes, phases)
 	}
 	if s.hooks.ColdStart != nil {
@@ -182,7 +183,7 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 func (s *Steer) eta(c *cold, now schedule.Instant) time.Duration {
 	f := c.fn
 	if c.Tier == functions.TierSleeping {
-		if usual := f.history.rise(50); usual >= 0 {
+		if usual := f.history.rises(c.deep, 50); usual >= 0 {
 			return max(0, usual-(now-c.began))
 		}
 		return -1

@@ -203,7 +203,7 @@ func (f *fn) sync(inFlight func(functions.Name, string) int) {
 		s := schedule.Replica{
 			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Take: r.take, ReadyAt: r.readyAt,
 			Spawned: spawned(r.status), Stopping: r.stopping, CalledOff: r.calledOff, Stale: r.recipe != f.recipe,
-			SleptAt: r.nap.slept, Rising: r.nap.rising, Held: r.nap.held,
+			SleptAt: r.nap.slept, Rising: r.nap.rising, Deep: r.nap.level == deepLevel, Held: r.nap.held,
 			// Until it has said that the memory is free, it is not.
 			Sinking: r.nap.sinking || r.status.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.nap.rising,
 		}
@@ -328,8 +328,9 @@ func (s *Steer) state(f *fn) functions.State {
 
 // forecast of the next start of f: a rise, where one of it sleeps.
 func (s *Steer) forecast(f *fn) functions.Forecast {
-	if slices.ContainsFunc(f.reps, func(r *rep) bool { return r.asleep() && !r.stopping }) {
-		return functions.Forecast{P50: f.history.rise(50), P90: f.history.rise(90)}
+	if i := slices.IndexFunc(f.reps, func(r *rep) bool { return r.asleep() && !r.stopping }); i >= 0 {
+		deep := f.reps[i].nap.level == deepLevel
+		return functions.Forecast{P50: f.history.rises(deep, 50), P90: f.history.rises(deep, 90)}
 	}
 	return f.history.forecast(s.atHand(f))
 }
