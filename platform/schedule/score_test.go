@@ -39,15 +39,15 @@ func TestScore(t *testing.T) {
 		others string // base goes first
 	}{
 		{"used longer ago", with(func(k *Kept) { k.Used -= time.Hour }), "lru", ""},
-		{"used less often", with(func(k *Kept) { k.Uses = 3 }), "lfu gdsf next-use", ""},
-		{"used as often, but long ago", with(func(k *Kept) { k.UsesAt -= 10 * time.Hour }), "lfu gdsf next-use", ""},
+		{"used less often", with(func(k *Kept) { k.Uses = 3 }), "lfu gdsf", ""},
+		{"used as often, but long ago", with(func(k *Kept) { k.UsesAt -= 10 * time.Hour }), "lfu gdsf", ""},
 		{"sooner back", with(func(k *Kept) { k.Back = time.Second }), "gdsf next-use", ""},
 		{"as costly, and larger", with(func(k *Kept) { k.Bytes *= 2 }), "gdsf next-use", ""},
 		{"larger, and as much longer back", with(func(k *Kept) { k.Bytes *= 2; k.Back *= 2 }), "", ""},
 		{"needed later", with(func(k *Kept) { k.Next += 5 * time.Hour }), "next-use", ""},
 		{"overdue for long", with(func(k *Kept) { k.Next = now - 20*time.Hour }), "next-use", ""},
-		{"nobody knows when it is needed", with(func(k *Kept) { k.Next = 0 }), "next-use", ""},
-		{"older but twice as popular", with(func(k *Kept) { k.Used -= time.Hour; k.Uses *= 2 }), "lru", "lfu gdsf next-use"},
+		{"nobody knows when it is needed, and it was used once", with(func(k *Kept) { k.Next, k.Uses = 0, 1 }), "lfu gdsf next-use", ""},
+		{"older but twice as popular", with(func(k *Kept) { k.Used -= time.Hour; k.Uses *= 2 }), "lru", "lfu gdsf"},
 		{"less popular but twelve times as long back", with(func(k *Kept) { k.Uses /= 3; k.Back *= 12 }), "lfu", "gdsf next-use"},
 	} {
 		for e := range Eviction(len(evictions)) {

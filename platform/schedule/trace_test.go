@@ -54,6 +54,18 @@ func readDay(t *testing.T) []day {
 	return out
 }
 
+// priced is what waiting for the next use is worth, from its rate and from the
+// gap that is predicted: who knows no more than a median does well to count, too.
+func priced(k Kept, next, now Instant) Instant {
+	rate, _ := k.rate(now)
+	chance := rate / UsesDecay.Seconds()
+	if next > 0 {
+		gap, _ := gapOf(next, now)
+		chance += 1 / (20*time.Minute + gap).Seconds()
+	}
+	return now + time.Duration(float64(time.Second)/chance)
+}
+
 // predict is a function's next use from the median of its last gaps; where it is
 // overdue, from those that were longer than it has been idle.
 func predict(used []int, minute int) Instant {
@@ -141,7 +153,7 @@ func TestOnATrace(t *testing.T) {
 				if g := &guesses[f]; g.now != now || k.Used == now {
 					*g = guess{now, predict(fs[f].minutes[:used], int((now-time.Hour)/time.Minute))}
 				}
-				k.Next = guesses[f].next
+				k.Next = priced(k, guesses[f].next, now)
 			}
 			s, _ := e.Score(k, now)
 			return s
