@@ -205,6 +205,32 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// TestETAIsToldAnew: a span that was told once is not told for ever.
+func TestETAIsToldAnew(t *testing.T) {
+	const now = 1000 * time.Second
+	c := DefaultPolicy.Planner()
+	c.Node(node("a", 1))
+	x := model("x", 1, waiting(1, now), expects(functions.TierNVMe, 20*time.Second))
+	c.Touch(using("u", "a", now, 0))
+	c.Touch(x)
+	first := c.Plan(now)
+	if v := first.Blocked[x.Name]; v.ETA != 80*time.Second || len(first.Turned) != 1 {
+		t.Fatalf("%+v %v", v, first.Turned)
+	}
+	if p := c.Plan(now + time.Second); len(p.Turned) != 0 {
+		t.Errorf("told again after a second: %v", p.Turned)
+	}
+	p := c.Plan(now + 12*time.Second)
+	if v := p.Blocked[x.Name]; v.ETA != 68*time.Second || len(p.Turned) != 1 {
+		t.Errorf("after 12 s: %+v %v", v, p.Turned)
+	}
+	x.Queued, x.Oldest = 0, 0
+	c.Touch(x)
+	if p := c.Plan(now + 13*time.Second); len(p.Turned) != 1 || len(p.Blocked) != 0 {
+		t.Errorf("nobody waits any more: %v %v", p.Turned, p.Blocked)
+	}
+}
+
 // TestExplain: the last decision about a function, with what it was chosen from.
 func TestExplain(t *testing.T) {
 	const now = 1000 * time.Second

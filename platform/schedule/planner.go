@@ -150,7 +150,18 @@ func (c *Planner) Teams(teams map[string]Team) {
 		return
 	}
 	c.help++
-	for _, e := range c.living { // who is barred, or is no longer, scales otherwise
+	barred := false
+	for t, x := range teams {
+		barred = barred || c.world.Teams[t].Barred != x.Barred
+	}
+	for t, x := range c.world.Teams {
+		barred = barred || teams[t].Barred != x.Barred
+	}
+	living := c.living
+	if !barred {
+		living = nil
+	}
+	for _, e := range living { // who is barred, or is no longer, scales otherwise
 		if t := e.f.Name.Team; c.world.Teams[t].Barred != teams[t].Barred && !e.dirty {
 			e.dirty = true
 			c.touched = append(c.touched, e)
@@ -204,7 +215,7 @@ func (c *Planner) Plan(now Instant) Plan {
 	clear(d.sunk)
 	c.turned = c.turned[:0]
 	c.plans++
-	d.plan = c.plans
+	d.plan, d.claim = c.plans, claim{}
 	c.hosts()
 	c.gather()
 	for _, e := range c.looks {

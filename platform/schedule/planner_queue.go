@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -34,8 +35,9 @@ type kin struct {
 	fresh  []*entry // came since the last plan
 
 	// What was said last: everyone from this one on has this verdict.
-	from *entry
-	said Verdict
+	from   *entry
+	said   Verdict
+	saidAt Instant
 }
 
 // memo says who was blocked, and for how long that is known to hold.
@@ -111,7 +113,7 @@ func (c *Planner) unneed(e *entry) {
 	if e.sum != 0 {
 		c.order++ // what it was promised is there for others
 	}
-	c.say(e, Verdict{})
+	c.say(e, Verdict{}, false)
 	if len(k.items) == 0 {
 		delete(c.kins, k.kinship)
 		c.list = slices.Delete(c.list, slices.Index(c.list, k), slices.Index(c.list, k)+1)
@@ -303,9 +305,13 @@ func (c *Planner) settle(k *kin) {
 		k.acted, k.memo.set = false, false // it is to ask for the same again, should that get lost
 	}
 	all := k.from != from || k.said.Code != v.Code || k.said.Message != v.Message
+	again := !all && v.Code != "" && c.now-k.saidAt >= sayAgain
 	list := k.fresh
-	if all {
-		list = k.items
+	if all || again {
+		list, k.saidAt = k.items, c.now
+	}
+	if (again || len(list) > 0) && v.ETA >= 0 && v.Code != "" && v.Code != CodeBudget {
+		v.ETA = c.wait(from.f, v.Code == CodeQuota)
 	}
 	for _, e := range list {
 		if from != nil && e.before(from.need.since, from.born) >= 0 {
@@ -313,17 +319,21 @@ func (c *Planner) settle(k *kin) {
 				e.sum = 0
 				c.changed = true
 			}
-			c.say(e, v)
+			c.say(e, v, again)
 		} else {
-			c.say(e, Verdict{})
+			c.say(e, Verdict{}, false)
 		}
 	}
 	clear(k.fresh)
 	k.fresh, k.from, k.said = k.fresh[:0], from, v
 }
 
-// say gives e a verdict, or none.
-func (c *Planner) say(e *entry, v Verdict) {
+// sayAgain is after how long the ETA of a verdict is told anew: it is a span, and
+// time has passed.
+const sayAgain = 10 * time.Second
+
+// say gives e a verdict, or none. With again it is the old one with another ETA.
+func (c *Planner) say(e *entry, v Verdict, again bool) {
 	name := e.f.Name
 	if v.Code == "" {
 		if e.told {
@@ -333,7 +343,7 @@ func (c *Planner) say(e *entry, v Verdict) {
 		}
 		return
 	}
-	if old := c.blocked[name]; !e.told || old.Code != v.Code || old.Message != v.Message {
+	if old := c.blocked[name]; again || !e.told || old.Code != v.Code || old.Message != v.Message {
 		e.told = true
 		if v.ETA >= 0 {
 			v.ETA += e.f.cold()
