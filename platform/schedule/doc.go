@@ -45,6 +45,15 @@
 // (Planner.help) and nobody was promised something else (Planner.order). That is
 // why thousands who wait cost a plan next to nothing.
 //
+// # How many
+//
+// A function's load is remembered in a Load, which the caller feeds: the mean of
+// the requests under way over a long window and a short one, by which replicas
+// follow it up and down (Autoscale: rates, a panic that keeps what a burst
+// needed, a delay). Nothing is kept for a function at rest. Held requests do not
+// wait for a window: they have replicas started at once. The last replica goes by
+// the model's idle time alone.
+//
 // # Where it is placed
 //
 // Where it costs least, in seconds: the expected time to READY there, measured
