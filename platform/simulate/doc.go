@@ -35,7 +35,9 @@
 // with a copy. Times of the engine scatter about the fleet's medians (lognormal).
 //
 // Statuses are the heartbeats a real agent sends: every 2 s, and at once when
-// something changes.
+// something changes. Steps of a start that change no state are said at once only
+// where clients tell how long they wait, for then they are decided about by what
+// is left of it.
 //
 // # An engine
 //

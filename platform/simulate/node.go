@@ -79,6 +79,14 @@ func (n *node) push() {
 	}
 }
 
+// note has the next heartbeat say what has changed: nobody waits for it.
+func (n *node) note() {
+	n.changed = true
+	if n.st.watched() {
+		n.push()
+	}
+}
+
 // beat hands a heartbeat over.
 func (n *node) beat() {
 	if n.dead || n.mute {
@@ -219,7 +227,7 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 		r = n.st.newReplica(n, req)
 		n.list(r)
 		r.begin()
-		n.push()
+		n.note()
 	}
 	return functions.LoadReply{ID: req.ID, State: r.state}, n.back()
 }
@@ -235,7 +243,7 @@ func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
 	case r == nil:
 	case r.state.Over():
 		n.forget(r)
-		n.push()
+		n.note()
 	case req.Reason == functions.ReasonCalledOff:
 		if !r.process {
 			r.over(functions.Unloaded, "")

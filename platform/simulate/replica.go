@@ -237,7 +237,7 @@ func (r *replica) act(what uint8) {
 		r.over(functions.Failed, cause)
 	case repForget:
 		r.n.forget(r)
-		r.n.push()
+		r.n.note()
 	}
 }
 
@@ -336,9 +336,9 @@ func (r *replica) loads() {
 		}
 		r.mark(spanWarmup, false)
 		r.after(r.draws.warmup, repWarm)
-		r.n.push()
+		r.n.note()
 	}, from)
-	r.n.push()
+	r.n.note()
 }
 
 // unload drains and ends it.

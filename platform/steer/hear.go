@@ -55,11 +55,7 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 		return
 	}
 	n.looks++
-	for i := range hb.Models {
-		if r := s.reps[hb.Models[i].ID]; r != nil && r.node == n.id {
-			r.looked = n.looks
-		}
-	}
+	ours := s.looked(n, hb)
 	why := n.implausible(hb)
 	if why == "" {
 		n.doubt = 0
@@ -74,7 +70,7 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 	n.change = hb.Change
 	was := n.hb
 	changed := n.set(b, now)
-	if s.shelve(n, &was, hb) || changed {
+	if s.shelve(n, &was, hb, ours) || changed {
 		s.plan.Node(n.Node)
 	}
 	s.obeys(n, hb.Epoch)
@@ -82,10 +78,13 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 	strangers := 0
 	for i := range hb.Models {
 		st := &hb.Models[i]
-		if r := s.reps[st.ID]; r != nil && r.node == n.id {
+		if r := ours[i]; r != nil {
+			if r.listed == n.beats {
+				continue // it is named twice
+			}
 			r.listed = n.beats
 			if r.steady(st) {
-				r.status = *st
+				r.stay(st)
 			} else {
 				s.update(ctx, r, *st, now)
 			}
@@ -116,6 +115,24 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 	}
 }
 
+// looked finds the replicas that a heartbeat names, nil for one that is not known
+// to be on that node. They are good until the next heartbeat.
+func (s *Steer) looked(n *node, hb *functions.Heartbeat) []*rep {
+	ours := s.named[:0]
+	for i := range hb.Models {
+		r := s.reps[hb.Models[i].ID]
+		if r != nil && r.node != n.id {
+			r = nil
+		}
+		if r != nil {
+			r.looked = n.looks
+		}
+		ours = append(ours, r)
+	}
+	s.named = ours
+	return ours
+}
+
 // steady reports whether a status says of a READY replica what the last one said:
 // most do.
 func (r *rep) steady(st *functions.ReplicaStatus) bool {
@@ -123,6 +140,14 @@ func (r *rep) steady(st *functions.ReplicaStatus) bool {
 	return r.seen && r.readyAt > 0 && !r.calledOff && (r.cold == nil || r.cold.over) &&
 		st.State == functions.Ready && was.State == functions.Ready && st.SleepLevel == was.SleepLevel &&
 		st.Endpoint == was.Endpoint && st.Key == was.Key && st.TotalBytes == was.TotalBytes && slices.Equal(st.Adapters, was.Adapters)
+}
+
+// stay takes in what a steady status may say anew.
+func (r *rep) stay(st *functions.ReplicaStatus) {
+	was := &r.status
+	was.Tier, was.Bytes, was.Percent, was.InFlight, was.QueueLength, was.KVCacheHitRate = st.Tier, st.Bytes, st.Percent, st.InFlight, st.QueueLength, st.KVCacheHitRate
+	was.Phases, was.Error, was.Spec, was.GPUs, was.Start, was.StartNote = st.Phases, st.Error, st.Spec, st.GPUs, st.Start, st.StartNote
+	was.AdapterNotes, was.Since = st.AdapterNotes, st.Since
 }
 
 // join enters a new node in the books.

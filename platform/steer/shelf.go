@@ -8,12 +8,14 @@ import (
 
 // shelve takes in which sources' bytes a node says it has: of a list that may be
 // long what differs from the last one. A READY replica's are there too, listed or
-// not. It reports whether anything differs.
-func (s *Steer) shelve(n *node, was, now *functions.Heartbeat) (changed bool) {
+// not. ours are the replicas it names, where they are known. It reports whether
+// anything differs.
+func (s *Steer) shelve(n *node, was, now *functions.Heartbeat, ours []*rep) (changed bool) {
+	all := len(n.extra) > 0 // look at all replicas, not only at those with news
 	old, list := was.Cached, now.Cached
 	if n.Tiers == nil {
 		n.Tiers, n.Cached, n.extra = map[string]functions.Tier{}, map[string]bool{}, map[string]bool{}
-		old, changed = nil, true
+		old, changed, all = nil, true, true
 	}
 	if len(old) != len(list) || len(old) > 0 && &old[0] != &list[0] {
 		for len(old) > 0 && len(list) > 0 && old[0] == list[0] {
@@ -30,7 +32,7 @@ func (s *Steer) shelve(n *node, was, now *functions.Heartbeat) (changed bool) {
 			for i := range old {
 				if c := &old[i]; !stays[c.Source] && n.Tiers[c.Source] != "" {
 					s.unshelve(n, c.Source)
-					changed = true
+					changed, all = true, true
 				}
 			}
 		}
@@ -47,8 +49,12 @@ func (s *Steer) shelve(n *node, was, now *functions.Heartbeat) (changed bool) {
 		if m.Spec == nil || m.State != functions.Ready {
 			continue
 		}
+		r := ours[i]
+		if r != nil && !all && r.steady(m) {
+			continue
+		}
 		at := ""
-		if r := s.reps[m.ID]; r != nil && r.recipe == r.fn.recipe && !isLocal(m.Spec.Source) {
+		if r != nil && r.recipe == r.fn.recipe && !isLocal(m.Spec.Source) {
 			at = r.fn.Source
 		} else {
 			at = location(m.Spec.Source, "")

@@ -53,7 +53,7 @@ func TestShelve(t *testing.T) {
 			hb.Models = append(hb.Models, m)
 		}
 		before := maps.Clone(n.Tiers)
-		changed := s.shelve(n, &was[k], &hb)
+		changed := s.shelve(n, &was[k], &hb, s.looked(n, &hb))
 		was[k] = hb
 		want := map[string]functions.Tier{}
 		for _, c := range hb.Cached {

@@ -42,6 +42,7 @@ type world struct {
 	settling []*fn                      // memory of stirred, used again
 	starting crowd[*fn]                 // a cold start of it is under way
 	copies   map[string]int             // nodes that have a source's bytes
+	named    []*rep                     // by the heartbeat that is looked at
 	sizes    map[string]functions.Bytes // of checkpoints, by source
 	colds    coldStarts
 
