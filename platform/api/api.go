@@ -60,9 +60,12 @@ type Options struct {
 	Hand     Hand
 	Requests Requests
 	Stores   Stores
+	Ahead    Ahead // may be nil: no hints are taken
 
 	// Demand is how many requests of a function are at engines and held.
 	Demand func(name functions.Name) (active, queued int)
+	// TeamUse is what a team has had and has of the fleet; may be nil.
+	TeamUse func(team string) TeamUse
 	// Heartbeat takes what an agent says of itself.
 	Heartbeat func(functions.Heartbeat) error
 	// Peers are the nodes other than the one named that lend blocks; may be nil.
@@ -223,6 +226,8 @@ func (a *API) identify(req *door.Request, r right) (caller, *openai.Error) {
 	case auth != "" && !ok:
 		// Also where none is needed: a wrong key that works would hide that it is wrong.
 		return caller{}, openai.New(openai.InvalidAPIKey, "")
+	case r == own && !ok:
+		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: this is done for somebody; it wants a key of the model's team or of an admin. Send Authorization: Bearer KEY.")
 	case r == read && !ok && !a.open():
 		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: a key is needed here. Send Authorization: Bearer KEY.")
 	case r == admin && !ok:

@@ -80,6 +80,8 @@ func real(e endpoint) (path, body string) {
 		body = `{"team":"a"}`
 	case "POST /api/v1/heartbeat":
 		body = `{"agent_id":"x"}`
+	case "POST /api/v1/prewarm":
+		body = `{"model":"a/one"}`
 	case "POST /api/v1/prefetch":
 		body = `{"model":"a/one"}`
 	}
@@ -98,18 +100,18 @@ func TestRights(t *testing.T) {
 			who  string
 			rig  *rig
 			key  string
-			want [4]string // by right: read, admin, join, probe; "" is let in
+			want [5]string // by right: read, admin, join, probe, own; "" is let in
 		}{
-			{"nobody, on loopback without keys", open, "", [4]string{"", "invalid_api_key", "invalid_api_key", ""}},
-			{"nobody, with keys", shut, "", [4]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", ""}},
-			{"nobody, not on loopback", public, "", [4]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", ""}},
-			{"a wrong key, on loopback without keys", open, wrong, [4]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", ""}},
-			{"a wrong key", shut, wrong, [4]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", ""}},
-			{"a team's key", shut, shut.keyA, [4]string{"", "permission_denied", "invalid_api_key", ""}},
-			{"an admin key", shut, shut.keyAdm, [4]string{"", "", "invalid_api_key", ""}},
-			{"the admin token", shut, shut.admin, [4]string{"", "", "invalid_api_key", ""}},
-			{"the admin token, not on loopback", public, public.admin, [4]string{"", "", "invalid_api_key", ""}},
-			{"the join token", shut, shut.join, [4]string{"invalid_api_key", "invalid_api_key", "", ""}},
+			{"nobody, on loopback without keys", open, "", [5]string{"", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"nobody, with keys", shut, "", [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"nobody, not on loopback", public, "", [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"a wrong key, on loopback without keys", open, wrong, [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"a wrong key", shut, wrong, [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"a team's key", shut, shut.keyA, [5]string{"", "permission_denied", "invalid_api_key", "", ""}},
+			{"an admin key", shut, shut.keyAdm, [5]string{"", "", "invalid_api_key", "", ""}},
+			{"the admin token", shut, shut.admin, [5]string{"", "", "invalid_api_key", "", ""}},
+			{"the admin token, not on loopback", public, public.admin, [5]string{"", "", "invalid_api_key", "", ""}},
+			{"the join token", shut, shut.join, [5]string{"invalid_api_key", "invalid_api_key", "", "", "invalid_api_key"}},
 		} {
 			status, head, answer := tt.rig.ask(t, e.method, path, tt.key, body)
 			want := tt.want[e.right]
@@ -410,7 +412,7 @@ func TestClient(t *testing.T) {
 	if ns, err := c.Nodes(ctx); err != nil || len(ns) != 1 || ns[0].ID != "here" {
 		t.Errorf("%+v %v", ns, err)
 	}
-	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 {
+	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 || ts[0].TeamUse.GPUs != 1 || ts[0].Inflicted != 7 {
 		t.Errorf("%+v %v", ts, err)
 	}
 	for id, position := range map[string]int{"cs-1": 0, "req-1": 3} {

@@ -247,6 +247,21 @@ func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Durat
 	return w, err
 }
 
+// Prewarm says that a model will be asked for until then (the zero time: within
+// ten minutes); tier is gpu ("" too), memory or nvme.
+func (c *Client) Prewarm(ctx context.Context, name functions.Name, until time.Time, tier string) (Prewarmed, error) {
+	var p Prewarmed
+	err := c.call(ctx, "POST", "/api/v1/prewarm", PrewarmRequest{Model: name.String(), Until: until, Tier: tier}, &p)
+	return p, err
+}
+
+// Prewarms are those that hold.
+func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
+	var p Prewarms
+	err := c.call(ctx, "GET", "/api/v1/prewarm", nil, &p)
+	return p, err
+}
+
 // Stop drains the replicas of a function.
 func (c *Client) Stop(ctx context.Context, name functions.Name) (Woken, error) {
 	var w Woken

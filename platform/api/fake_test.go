@@ -155,8 +155,9 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	count.WithLabelValues("a", "one").Inc()
 	count.WithLabelValues("b", "two").Inc()
 	o := Options{
-		Catalog: cat, Keys: book, World: r.world, History: r.world, Hand: r.world, Requests: r.world, Stores: &stores{},
+		Catalog: cat, Keys: book, World: r.world, History: r.world, Hand: r.world, Requests: r.world, Stores: &stores{}, Ahead: &soon{},
 		Demand:    func(n functions.Name) (int, int) { return 1, 2 },
+		TeamUse:   func(team string) TeamUse { return TeamUse{GPUs: 1, Inflicted: 7} },
 		Heartbeat: r.world.beat,
 		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
 			if id != "r-1" && id != "r-2" && id != "r-old" {

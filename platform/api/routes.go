@@ -30,9 +30,10 @@ const (
 	admin              // the admin token or an admin key
 	join               // the join token
 	probe              // anybody
+	own                // a key: a team's for what is the team's, an admin's for all
 )
 
-func (r right) String() string { return [...]string{"read", "admin", "join", "probe"}[r] }
+func (r right) String() string { return [...]string{"read", "admin", "join", "probe", "own"}[r] }
 
 // endpoint is one row of the table.
 type endpoint struct {
@@ -76,6 +77,8 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/cache/{digest}/unpin", right: admin, query: []string{"node"}, summary: "Take a pin back.", answer: Kept{}, do: a.keep(functions.StoreUnpin)},
 		{method: "POST", path: "/api/v1/cache/{digest}/verify", right: admin, query: []string{"node"}, summary: "Read a checkpoint again and take out what is not what it was: lines of JSON until one is ready or failed, for every node.", answer: functions.StoreProgress{}, do: a.reread},
 		{method: "POST", path: "/api/v1/prefetch", right: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: a.prefetch},
+		{method: "POST", path: "/api/v1/prewarm", right: own, summary: "Say that a model will be asked for, with a key of its team or of an admin. It is started where nobody who waits needs the room, or its bytes are brought near; it is a lease until then, on a budget of GPU time. Once more renews it.", body: PrewarmRequest{}, status: 202, answer: Prewarmed{}, do: a.prewarm},
+		{method: "GET", path: "/api/v1/prewarm", summary: "The prewarms that hold, those of history among them.", answer: Prewarms{}, do: a.prewarms},
 		{method: "POST", path: "/api/v1/heartbeat", right: join, summary: "What an agent says of itself. The answer names the other nodes that lend blocks.", body: functions.Heartbeat{}, answer: functions.HeartbeatReply{}, do: a.heartbeat},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: a.metrics},
 		{method: "GET", path: "/healthz", right: probe, summary: "200 while the process lives.", do: a.healthz},
@@ -460,6 +463,10 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 		}
 		if t.Limits.ColdStartsPerHour > 0 {
 			t.ColdStarts = &u.ColdStarts
+		}
+		t.Held = u.Held
+		if a.o.TeamUse != nil {
+			t.TeamUse = a.o.TeamUse(name)
 		}
 		items = append(items, *t)
 	}

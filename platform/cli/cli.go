@@ -121,7 +121,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 		cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))
 	}
 	root.AddCommand(own...)
-	root.AddCommand(c.run(), c.models(), c.ps(), c.wake(), c.stop(), c.pull(), c.prefetch(), c.cache(), c.deploy(), c.get(), c.describe(), c.rm(), c.logs(), c.keysVerb(), c.explainVerb(), c.events(), c.doctor())
+	root.AddCommand(c.run(), c.models(), c.ps(), c.wake(), c.prewarm(), c.stop(), c.pull(), c.prefetch(), c.cache(), c.deploy(), c.get(), c.describe(), c.rm(), c.logs(), c.keysVerb(), c.explainVerb(), c.events(), c.doctor())
 	root.SetHelpCommand(&cobra.Command{Use: "help [VERB]", Short: "Help about a verb", Hidden: true, RunE: func(cmd *cobra.Command, args []string) error {
 		target, rest, err := cmd.Root().Find(args)
 		if err != nil || len(rest) > 0 {

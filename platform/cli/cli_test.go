@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // runCLI runs the program as main would.
@@ -34,7 +37,7 @@ func TestServeSettings(t *testing.T) {
 		t.Fatal(errs)
 	}
 	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: Count{N: 2}, Memory: Size{Bytes: 2 << 30},
-		Store: 1 << 40, MaxBody: 32 << 20, Hold: "hold", Host: []string{"a.example", "b.example"}, Leave: true, Warm: "auto", Caches: "local", Eviction: "lru", PeerAddr: "auto",
+		Store: 1 << 40, MaxBody: 32 << 20, Hold: "hold", Host: []string{"a.example", "b.example"}, Leave: true, Warm: "auto", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", Ahead: functions.Duration(time.Hour), PeerAddr: "auto",
 		Orphan: 60e9, Drain: 30e9, LogLevel: "info", LogFormat: "text"}
 	if !equal(got, want) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)

@@ -31,6 +31,9 @@ type ServeConfig struct {
 	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
 	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
 	Eviction  string             `json:"eviction" default:"lru" help:"who leaves first where room is short: the least recently used, the least often used, use times reload cost over size, or who is expected back latest for what coming back costs" oneof:"lru,lfu,gdsf,next-use"`
+	KeepAlive string             `json:"keep-alive" default:"fixed" help:"how long an idle model stays: fixed is its scale.idle; learned is what its past uses are worth, at most six times that (with --prewarm on it also lets go of those that are not due for long)" oneof:"fixed,learned"`
+	Prewarm   string             `json:"prewarm" default:"off" help:"start models ahead of requests that their history foresees, where nobody who waits needs the room; hints of callers (thaw prewarm) are followed in any case" oneof:"off,on"`
+	Ahead     functions.Duration `json:"prewarm-budget" default:"1h" help:"GPU time that starts ahead may take in an hour, for each team; all together four times that"`
 	PeerAddr  string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
 	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
@@ -150,6 +153,9 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	}
 	if c.Orphan <= 0 || c.Drain <= 0 {
 		return errors.New("orphan and drain must be more than 0")
+	}
+	if c.Ahead <= 0 {
+		return errors.New("prewarm-budget must be more than 0; --prewarm off starts nothing ahead")
 	}
 	if c.Data == "" {
 		dir, err := dataDir("thaw")

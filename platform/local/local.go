@@ -44,6 +44,7 @@ type Options struct {
 	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
 	Environ    func() []string
 	Policy     schedule.Policy // zero: schedule.DefaultPolicy
+	Foresee    *steer.Foresee  // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
 	Peering    *agent.Peering  // how the node here brings bytes together with agents; nil: it does not
 
 	Log *slog.Logger
@@ -119,8 +120,19 @@ func open(o Options) (*Local, error) {
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}
+	ledger, err := steer.OpenLedger(filepath.Join(o.Data, "teams.json"))
+	if err != nil {
+		o.Log.Error("what teams have used is not known", "error", err)
+	}
+	if o.Foresee != nil {
+		ahead := *o.Foresee
+		ahead.Prefetch = l.bring
+		o.Foresee = &ahead
+	}
 	l.Steer = steer.New(steer.Options{
-		Epoch: epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
+		Foresee: o.Foresee,
+		Ledger:  ledger,
+		Epoch:   epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
 	})
 	return l, nil
 }

@@ -177,6 +177,35 @@ func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchR
 	return all[node].Prefetch(ctx, r, func(p functions.StoreProgress) { p.Node = node; tell(p) })
 }
 
+// bring has the bytes of a model on a disk, and with memory in the memory, of a
+// node: of one that has them already, else of the one with the most room.
+func (l *Local) bring(ctx context.Context, m *functions.Model, memory bool) error {
+	if m.Spec.Source == "" {
+		return nil // there is nothing to bring
+	}
+	node := ""
+	if _, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil {
+		for _, n := range l.Nodes() {
+			if !n.Lost && slices.ContainsFunc(n.Cached, func(c functions.CachedModel) bool { return c.Source == at }) {
+				node = n.ID
+				break
+			}
+		}
+	}
+	var last functions.StoreProgress
+	r := functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.Files, Memory: memory}
+	if err := l.Prefetch(ctx, node, r, func(p functions.StoreProgress) { last = p }); err != nil {
+		return err
+	}
+	if last.State != "ready" {
+		if last.Error != nil {
+			return last.Error
+		}
+		return errors.New("it ended before all had come")
+	}
+	return nil
+}
+
 // roomiest is the node with the most room; the one in this process where that
 // is not known.
 func (l *Local) roomiest() string {

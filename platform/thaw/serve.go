@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -28,6 +29,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // serve is `thaw serve`: catalogue, backend, data path and control API behind
@@ -76,12 +78,17 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	if policy.Eviction, err = schedule.ParseEviction(c.Eviction); err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
 	}
+	if c.KeepAlive == "learned" {
+		policy.KeepAlive = schedule.Learned
+	}
+	foresee := steer.OpenForesee(c.Data, time.Now(), log)
+	foresee.Ahead, foresee.Budget = c.Prewarm == "on", c.Ahead.Std()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backend, err := local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.Orphan.Std(),
 		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Store: c.Store, Leave: c.Leave, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: lending, Policy: policy, Log: log,
+		Environ: os.Environ, Peering: lending, Policy: policy, Foresee: foresee, Log: log,
 	})
 	if err != nil {
 		return err
@@ -101,8 +108,9 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	state.superseded = backend.Superseded
 	control := api.New(api.Options{
 		Explain: explained(backend),
-		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend,
+		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend, Ahead: ahead{backend},
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
+		TeamUse:   func(team string) api.TeamUse { return api.TeamUse(backend.TeamUse(team)) },
 		Heartbeat: backend.Heard, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
 	})

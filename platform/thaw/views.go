@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
@@ -44,6 +45,31 @@ func (h history) ColdStart(id string) (functions.Timeline, bool) {
 
 func (h history) ColdStarts(limit int) []functions.Timeline {
 	return each(h.Local.ColdStarts(limit), h.data.Complete)
+}
+
+// ahead is the look ahead as the control API needs it.
+type ahead struct{ *local.Local }
+
+func (a ahead) Prewarm(name functions.Name, until time.Time, tier, by string) (api.Prewarm, error) {
+	p, _, err := a.Local.Prewarm(steer.Hint{Name: name, Until: until, Tier: tier, By: by})
+	if over, ok := errors.AsType[*steer.BudgetError](err); ok {
+		err = &api.OverBudget{Message: over.Error(), In: over.In}
+	}
+	switch {
+	case errors.Is(err, steer.ErrNoFunction):
+		err = api.ErrNotFound
+	case errors.Is(err, steer.ErrNoPrefetch):
+		err = api.ErrTier
+	case errors.Is(err, steer.ErrHints):
+		err = api.ErrHints
+	}
+	return prewarm(p), err
+}
+
+func (a ahead) Prewarms() []api.Prewarm { return each(a.Local.Prewarms(), prewarm) }
+
+func prewarm(p steer.Prewarm) api.Prewarm {
+	return api.Prewarm{ID: p.ID, Function: p.Function.String(), Tier: p.Tier, State: p.State, By: p.By, Why: p.Why, Until: p.Until, Held: p.Held.Seconds()}
 }
 
 func each[A, B any](in []A, f func(A) B) []B {

@@ -1,0 +1,169 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Ahead takes hints: word that a model will be asked for.
+type Ahead interface {
+	// Prewarm holds until then, or says why not: ErrNotFound, ErrTier where no
+	// node brings bytes to that tier, ErrHints where too many hold, *OverBudget.
+	Prewarm(name functions.Name, until time.Time, tier, by string) (Prewarm, error)
+	Prewarms() []Prewarm
+	// PrewarmLeft is the GPU time that a team may still have started ahead.
+	PrewarmLeft(team string) time.Duration
+}
+
+// Why a hint is not followed.
+var (
+	ErrTier  = errors.New("no node brings bytes to this tier")
+	ErrHints = errors.New("too many prewarms hold")
+)
+
+// OverBudget refuses a prewarm; In says when it may suffice, 0 never.
+type OverBudget struct {
+	Message string
+	In      time.Duration
+}
+
+func (e *OverBudget) Error() string { return e.Message }
+
+// PrewarmRequest says that a model will be asked for.
+type PrewarmRequest struct {
+	Model string    `json:"model"`          // NAME, in the key's own team, or TEAM/NAME
+	Until time.Time `json:"until,omitzero"` // the lease; ten minutes from now where none is given
+	Tier  string    `json:"tier,omitempty"` // gpu (READY, the default), memory or nvme (its bytes there)
+}
+
+// Prewarm is a lease on what is foreseen.
+type Prewarm struct {
+	ID       string    `json:"id"`
+	Function string    `json:"function"`
+	Tier     string    `json:"tier"`
+	State    string    `json:"state"`         // planned, starting, ready, fetching, fetched or failed
+	By       string    `json:"by"`            // the key whose hint it is, admin, or history
+	Why      string    `json:"why,omitempty"` // of history: rhythm, daily or follows
+	Until    time.Time `json:"until"`
+	Held     float64   `json:"gpu_seconds"` // that it has held so far
+}
+
+// Prewarmed answers a hint.
+type Prewarmed struct {
+	Prewarm
+	Will string  `json:"will"`                // what is done now
+	Left float64 `json:"budget_left_seconds"` // GPU time of its team for further prewarms
+}
+
+// Prewarms lists what holds.
+type Prewarms struct {
+	Items []Prewarm `json:"items"`
+	Left  *float64  `json:"budget_left_seconds,omitempty"` // of the key's team
+}
+
+const (
+	usualPrewarm = 10 * time.Minute
+	maxPrewarm   = 24 * time.Hour
+)
+
+// tiers a hint may name, and what is done for each.
+var tiers = []struct{ name, will string }{
+	{"gpu", "a replica is started where nobody who waits needs the room, and kept until then"},
+	{"memory", "its bytes are brought to a node's disk and read into its memory"},
+	{"nvme", "its bytes are brought to a node's disk"},
+}
+
+func (a *API) prewarm(x *exchange, res *door.Response) *openai.Error {
+	var w PrewarmRequest
+	if err := take(x, &w); err != nil {
+		return err
+	}
+	team := functions.DefaultTeam
+	if !x.id.Admin {
+		team = x.id.Team
+	}
+	name, bad := functions.ParseName(w.Model, team)
+	if bad != nil {
+		return openai.New(openai.InvalidValue, "model: "+bad.Error()).With("model")
+	}
+	x.args = []string{name.Team, name.Name}
+	m, err := a.find(x)
+	if err != nil {
+		return err.With("model")
+	}
+	if w.Tier == "" {
+		w.Tier = tiers[0].name
+	}
+	tier := slices.IndexFunc(tiers, func(t struct{ name, will string }) bool { return t.name == w.Tier })
+	if tier < 0 {
+		return openai.New(openai.InvalidValue, "tier is gpu, memory or nvme.").With("tier")
+	}
+	now := time.Now()
+	switch {
+	case w.Until.IsZero():
+		w.Until = now.Add(usualPrewarm)
+	case !w.Until.After(now):
+		return openai.New(openai.InvalidValue, "until is in the past.").With("until")
+	case w.Until.Sub(now) > maxPrewarm:
+		return openai.New(openai.InvalidValue, "A prewarm holds for at most a day; scale.min keeps a replica for good.").With("until")
+	}
+	by := x.id.KeyID
+	if by == "" {
+		by = "admin"
+	}
+	if a.o.Ahead == nil {
+		return openai.New(openai.UnknownEndpoint, "This platform starts nothing ahead.")
+	}
+	p, no := a.o.Ahead.Prewarm(m.FullName(), w.Until, w.Tier, by)
+	if over, ok := errors.AsType[*OverBudget](no); ok {
+		if over.In > 0 {
+			return openai.New(openai.PrewarmBudgetExceeded, upper(over.Message)+".").With("until").After(over.In)
+		}
+		return openai.New(openai.PrewarmBudgetExceeded, upper(over.Message)+"; ask for less.").With("until").Final()
+	}
+	switch {
+	case errors.Is(no, ErrNotFound):
+		return notFound("The function " + name.String())
+	case errors.Is(no, ErrTier):
+		return openai.New(openai.InvalidValue, "No node here brings bytes to the tier "+w.Tier+".").With("tier")
+	case errors.Is(no, ErrHints):
+		return openai.New(openai.RateLimitExceeded, "Too many prewarms hold.").After(time.Minute)
+	case no != nil:
+		return openai.New(openai.InternalError, "The prewarm was not taken: "+no.Error())
+	}
+	out := Prewarmed{Prewarm: p, Will: tiers[tier].will, Left: a.o.Ahead.PrewarmLeft(name.Team).Seconds()}
+	if p.State == "ready" {
+		out.Will = "it is ready, and kept until then"
+	}
+	return say(res, http.StatusAccepted, out)
+}
+
+func upper(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+func (a *API) prewarms(x *exchange, res *door.Response) *openai.Error {
+	out := Prewarms{Items: []Prewarm{}}
+	if a.o.Ahead != nil {
+		for _, p := range a.o.Ahead.Prewarms() {
+			if x.sees(teamOf(p.Function)) {
+				out.Items = append(out.Items, p)
+			}
+		}
+		if team := x.team(); team != "" {
+			left := a.o.Ahead.PrewarmLeft(team).Seconds()
+			out.Left = &left
+		}
+	}
+	return say(res, http.StatusOK, out)
+}

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+func (c *command) prewarm() *cobra.Command {
+	var lasts time.Duration
+	var tier string
+	cmd := &cobra.Command{
+		Use: "prewarm [NAME]", Short: "Say that a model will be asked for; without a name, what holds", GroupID: "use", Args: some("", 1),
+		Long: `Say that a model will be asked for. It is started where nobody who waits needs
+the room, and kept until the time is over or somebody uses it; whoever asks for
+another model meanwhile comes first. Each team has a budget of GPU time for this
+(thaw serve --prewarm-budget). Without a name it lists what holds.
+
+Where it must run whatever others need, thaw wake --lease.`,
+		Example: `  thaw prewarm tiny
+  thaw prewarm ml/llama --for 30m
+  thaw prewarm llama --tier nvme      # only its bytes, on the disk of a node
+  thaw prewarm llama --tier memory    # and in the memory of the node
+  thaw prewarm -o json`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+			if len(args) == 0 {
+				all, err := cl.Prewarms(ctx)
+				if err != nil {
+					return err
+				}
+				return list(c, c.prewarmKind(), all.Items)
+			}
+			if lasts <= 0 {
+				return usage("thaw prewarm NAME --for 10m", "--for %v is no time to come", lasts)
+			}
+			name, err := c.name(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			p, err := cl.Prewarm(ctx, name, c.now().Add(lasts), tier)
+			if err != nil {
+				return err
+			}
+			switch c.output {
+			case "json", "yaml":
+				m, err := one("Prewarmed", p)
+				if err != nil {
+					return err
+				}
+				return c.encode(m)
+			case "name":
+				fmt.Fprintln(c.out, plain(p.ID))
+			default:
+				fmt.Fprintln(c.out, plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", spelled(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().DurationVar(&lasts, "for", 10*time.Minute, "how long it is foreseen, at most 24h")
+	cmd.Flags().StringVar(&tier, "tier", "gpu", "how near: gpu (ready), memory or nvme (its bytes there)")
+	return cmd
+}
+
+func (c *command) prewarmKind() kind[api.Prewarm] {
+	return kind[api.Prewarm]{"Prewarm", "", []column[api.Prewarm]{
+		{"ID", true, func(p api.Prewarm) string { return p.ID }},
+		{"MODEL", false, func(p api.Prewarm) string { return spelled(p.Function) }},
+		{"TIER", false, func(p api.Prewarm) string { return p.Tier }},
+		{"STATE", false, func(p api.Prewarm) string { return p.State }},
+		{"BY", false, func(p api.Prewarm) string { return p.By }},
+		{"WHY", false, func(p api.Prewarm) string { return p.Why }},
+		{"FOR", false, func(p api.Prewarm) string { return span(max(0, p.Until.Sub(c.now()).Truncate(time.Second))) }},
+	}, func(p api.Prewarm) string { return p.ID }}
+}
