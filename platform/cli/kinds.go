@@ -110,6 +110,19 @@ func left(n *int, limit int) string {
 	return fmt.Sprintf("%d of %d", *n, limit)
 }
 
+// gpuTime is what a team has used of today's GPU-seconds.
+func gpuTime(t api.Team) string {
+	used := strconv.FormatFloat(t.Today, 'f', 0, 64) + " s"
+	if t.Left == nil {
+		return used
+	}
+	used += fmt.Sprintf(" of %d", t.Limits.GPUSecondsPerDay)
+	if t.Barred {
+		used += ", used up"
+	}
+	return used
+}
+
 func (c *command) teamKind() kind[api.Team] {
 	return kind[api.Team]{"TeamStatus", "/api/v1/teams", []column[api.Team]{
 		{"NAME", false, func(t api.Team) string { return t.Name }},
@@ -121,8 +134,12 @@ func (c *command) teamKind() kind[api.Team] {
 			}
 			return fmt.Sprintf("%d to %d", t.GPUs.Guaranteed, t.GPUs.Max)
 		}},
+		{"HELD", false, func(t api.Team) string { return strconv.Itoa(t.TeamUse.GPUs) }},
+		{"GPU TIME TODAY", false, func(t api.Team) string { return gpuTime(t) }},
 		{"REQUESTS LEFT", false, func(t api.Team) string { return left(t.Requests, t.Limits.RequestsPerMinute) }},
 		{"TOKENS LEFT", false, func(t api.Team) string { return left(t.Tokens, t.Limits.TokensPerMinute) }},
+		{"EVICTED OTHERS", true, func(t api.Team) string { return strconv.FormatUint(t.Inflicted, 10) }},
+		{"EVICTED BY OTHERS", true, func(t api.Team) string { return strconv.FormatUint(t.Suffered, 10) }},
 		{"COLD STARTS LEFT", true, func(t api.Team) string { return left(t.ColdStarts, t.Limits.ColdStartsPerHour) }},
 	}, func(t api.Team) string { return t.Name }}
 }

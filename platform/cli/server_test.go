@@ -160,7 +160,7 @@ spec: {source: /w/broken, engine: ember}
 apiVersion: thaw.dev/v1
 kind: Team
 metadata: {name: ml}
-spec: {gpus: {guaranteed: 1, max: 4}, limits: {requestsPerMinute: 60}}
+spec: {gpus: {guaranteed: 1, max: 4}, limits: {requestsPerMinute: 60, gpuSecondsPerDay: 3600, heldRequests: 100}}
 `
 
 func start(t *testing.T) *server {
@@ -203,6 +203,13 @@ func start(t *testing.T) *server {
 				return 0, 3
 			}
 			return 0, 0
+		},
+		TeamUse: func(team string) api.TeamUse {
+			if team != "ml" {
+				return api.TeamUse{}
+			}
+			left, resets := 1800.0, noon.Add(12*time.Hour)
+			return api.TeamUse{GPUs: 2, Lately: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, Inflicted: 3, Suffered: 4, Thrash: 1}
 		},
 		Heartbeat: func(functions.Heartbeat) error { return nil },
 		Explain: func(kind string, n functions.Name) (api.Explanation, bool) {
@@ -292,7 +299,7 @@ func TestGolden(t *testing.T) {
 		"models", "models -o wide", "models -o json", "models -o yaml", "models -o name",
 		"ps", "ps -o wide", "ps -o json", "ps -o name",
 		"get functions tiny", "get function ml/llama -o yaml", "get nodes", "get nodes -o wide", "get nodes -o json", "get teams", "get coldstarts", "get coldstarts cs-2 -o json", "get events", "get events -o json",
-		"describe llama", "describe llama -o json", "describe tiny", "explain req-1", "explain cs-2 -o yaml",
+		"get teams -o json", "describe team ml", "describe team ml -o json", "describe llama", "describe llama -o json", "describe tiny", "explain req-1", "explain cs-2 -o yaml",
 	} {
 		out, errs, exit := s.thaw(t, "", strings.Fields(line)...)
 		if exit != 0 {

@@ -194,10 +194,11 @@ type description struct {
 const describedEvents = 10
 
 func (c *command) describe() *cobra.Command {
-	return &cobra.Command{
-		Use: "describe NAME", Short: "Everything about one model, with its last cold start", GroupID: "own", Args: exact("the name of a model"),
+	v := &cobra.Command{
+		Use: "describe NAME", Short: "Everything about one model, with its last cold start, or about one team", GroupID: "own", Args: exact("the name of a model"),
 		Example: `  thaw describe tiny
-  thaw describe ml/llama -o json`,
+  thaw describe ml/llama -o json
+  thaw describe team ml`,
 		ValidArgsFunction: c.completeNames,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
 			name, err := c.name(ctx, cl, args[0])
@@ -247,6 +248,8 @@ func (c *command) describe() *cobra.Command {
 			return nil
 		}),
 	}
+	v.AddCommand(c.describeTeam())
+	return v
 }
 
 // tell writes a description for people.

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+// describeTeam is `thaw describe team`.
+func (c *command) describeTeam() *cobra.Command {
+	return &cobra.Command{
+		Use: "team NAME", Short: "What one team may take of the fleet, and has taken", Args: exact("the name of a team"),
+		Example: `  thaw describe team ml
+  thaw describe team ml -o json`,
+		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+			teams, err := cl.Teams(ctx)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(teams, func(t api.Team) bool { return t.Name == args[0] })
+			if i < 0 {
+				var names []string
+				for _, t := range teams {
+					names = append(names, t.Name)
+				}
+				e := &Error{Exit: ExitNotFound, What: "there is no team " + clip(args[0])}
+				if len(names) > 0 {
+					e.Hint = "there is " + plain(strings.Join(names[:min(len(names), 10)], ", "))
+				}
+				return e
+			}
+			switch c.output {
+			case "json", "yaml":
+				m, err := one("TeamStatus", teams[i])
+				if err != nil {
+					return err
+				}
+				return c.encode(m)
+			case "name":
+				fmt.Fprintln(c.out, plain(teams[i].Name))
+				return nil
+			}
+			c.tellTeam(teams[i])
+			return nil
+		}),
+	}
+}
+
+func (c *command) tellTeam(t api.Team) {
+	row := func(key, format string, args ...any) {
+		if key != "" {
+			key += ":"
+		}
+		fmt.Fprintf(c.out, "%-15s %s\n", key, plain(fmt.Sprintf(format, args...)))
+	}
+	bound := func(n int) string {
+		if n <= 0 {
+			return "unlimited"
+		}
+		return fmt.Sprint(n)
+	}
+	row("Name", "%s", t.Name)
+	row("Functions", "%d", t.Functions)
+	row("Requests", "%d, %d of them held", t.Active, t.Held)
+	row("GPUs", "%d held, %.2f lately; %d guaranteed, at most %s", t.TeamUse.GPUs, t.Lately, t.GPUs.Guaranteed, bound(t.GPUs.Max))
+	row("GPU time today", "%s", gpuTime(t))
+	if t.Resets != nil {
+		row("Begins anew", "in %s", span(t.Resets.Sub(c.now())))
+	}
+	row("GPU time", "%.0f s in all", t.Total)
+	row("Evictions", "%d of others for this team, %d of this team's for others", t.Inflicted, t.Suffered)
+	row("Thrash", "%d evicted and missed soon after", t.Thrash)
+	l := t.Limits
+	row("May have", "%s requests at once, %s held, %s a minute", bound(l.Concurrent), bound(l.HeldRequests), bound(l.RequestsPerMinute))
+	row("", "%s tokens a minute", bound(l.TokensPerMinute))
+	row("", "%s cold starts an hour", bound(l.ColdStartsPerHour))
+	store := "unlimited bytes"
+	if l.StoreBytes > 0 {
+		store = l.StoreBytes.Human()
+	}
+	row("", "%s of the store", store)
+}
