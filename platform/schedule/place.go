@@ -8,24 +8,30 @@ import (
 )
 
 // rank of a need: who is less is placed first. What is asked for comes before
-// leases, and those before minimums. Between teams it is who has had less lately
-// and holds less now, so that a long queue of one does not put off another; and
-// then who waits longer.
+// leases, and those before minimums. Between teams it is first who asks for what
+// it is guaranteed, then who has had less lately and holds less now, so that a
+// long queue of one does not put off another; and then who waits longer. It is
+// the order in which over takes room away: what is freed for one is not given
+// back to whom it was taken from.
 type rank struct {
 	urgency int
+	borrows bool
 	use     float64
 	since   Instant
 	born    uint64
 }
 
 func (d *decision) rank(e *entry) rank {
-	return rank{urgency(e.need.since), d.turnOf(e.f.Name.Team), e.need.since, e.born}
+	owed := e.f.Resources.GPUs > 0 && d.claimsNow(e.f)
+	return rank{urgency(e.need.since), !owed, d.turnOf(e.f.Name.Team, 0), e.need.since, e.born}
 }
 
 func (a rank) before(b rank) bool {
 	switch {
 	case a.urgency != b.urgency:
 		return a.urgency < b.urgency
+	case a.borrows != b.borrows:
+		return b.borrows
 	case a.use != b.use:
 		return a.use < b.use
 	case a.since != b.since:
@@ -43,6 +49,9 @@ func (d *decision) place(n need) bool {
 	quota := d.world.Teams[team]
 	if quota.Max > 0 && res.GPUs > 0 && d.held[team]+res.GPUs > quota.Max {
 		if res.GPUs > quota.Max {
+			return d.block(f)
+		}
+		if !d.possible(f) {
 			return d.block(f)
 		}
 		// Its own idle ones make way; nobody else's would help.
@@ -118,6 +127,16 @@ func (d *decision) place(n need) bool {
 		return true
 	}
 	return d.block(f)
+}
+
+// possible reports whether f fits some node that is empty.
+func (d *decision) possible(f *Function) bool {
+	for i := range d.rooms {
+		if m := &d.rooms[i]; m.node.reads(f) && m.node.stores(f) && m.could(f.Resources) {
+			return true
+		}
+	}
+	return false
 }
 
 // choose finds the node for f at the least cost, of those that have room now, or

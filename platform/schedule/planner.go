@@ -34,6 +34,8 @@ type Planner struct {
 	first    *Node
 	firstDue Instant
 	lost     []*Node
+	stored   bool // store is the smallest of the nodes
+	store    functions.Bytes
 	holds    []free // of each room, as the world has it: now and soon
 	slots    []slot // behind the rooms' GPUs
 	kept     []slot // the same as the world has it, behind holds
@@ -116,7 +118,7 @@ func (c *Planner) Node(n *Node) {
 	old := c.nodes[n.ID]
 	c.nodes[n.ID] = n
 	c.help++
-	c.scanned = false
+	c.scanned, c.stored = false, false
 	at, ok := c.index[n.ID]
 	if !ok || old != n || c.stale {
 		c.stale = true
@@ -140,7 +142,7 @@ func (c *Planner) Node(n *Node) {
 func (c *Planner) DropNode(id string) {
 	if _, ok := c.nodes[id]; ok {
 		delete(c.nodes, id)
-		c.stale, c.scanned = true, false
+		c.stale, c.scanned, c.stored = true, false, false
 	}
 }
 
@@ -264,11 +266,38 @@ func (c *Planner) hosts() {
 	if c.first != nil {
 		c.at(c.firstDue)
 	}
+	c.stores()
 	if c.stale {
 		c.rebuild()
 	}
 	for _, n := range c.lost {
 		c.do(Action{Kind: Lose, Node: n.ID, Reason: "silent"})
+	}
+}
+
+// stores finds the smallest store of a node. Whoever's checkpoint is larger is
+// like nobody else: which nodes are no place for it depends on its size, and on
+// who holds it.
+func (c *Planner) stores() {
+	if c.stored {
+		return
+	}
+	c.stored = true
+	least := functions.Bytes(math.MaxInt64)
+	for _, n := range c.nodes {
+		if n.Store.Bytes > 0 {
+			least = min(least, n.Store.Bytes)
+		}
+	}
+	if least == c.store {
+		return
+	}
+	c.store = least
+	for _, e := range c.living {
+		if e.kin != nil && e.f.Size > 0 && !e.dirty {
+			e.dirty = true
+			c.touched = append(c.touched, e)
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ type kinship struct {
 	team, machine, reason string
 	resources             functions.Resources
 	waits                 bool   // somebody is held for it
-	own                   *entry // who has replicas of its own is like nobody else
+	own                   *entry // who has replicas of its own, or may be too large for some store, is like nobody else
 }
 
 // kin are the functions of one kind that lack replicas.
@@ -68,7 +68,7 @@ func (c *Planner) needs(e *entry) {
 	}
 	n, lacks := c.needy[0], len(c.needy)
 	key := kinship{team: n.f.Name.Team, machine: n.f.Machine, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
-	if len(n.f.Replicas) > 0 || n.reason == foreseen { // that looks at what f itself is worth
+	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.reason == foreseen { // that looks at what f itself is worth
 		key.own = e
 	}
 	if e.kin != nil && e.kin.kinship == key && e.need == n && e.lacks == lacks {
@@ -135,16 +135,18 @@ func (c *Planner) placeAll() {
 	for len(c.active) > 0 {
 		k := c.active[0]
 		for _, o := range c.active {
-			if !o.ranked {
-				o.ranked, o.rank = true, d.rank(o.items[o.cursor])
-			}
-			if o.rank.before(k.rank) {
+			if c.rankOf(o).before(c.rankOf(k)) {
 				k = o
 			}
 		}
 		first, e := k.rank, k.items[k.cursor]
 		help, order, outer, acts := d.help, c.order, d.next, len(d.actions)
 		d.next, d.sum, d.verdict, d.turn = math.MaxInt64, 0, Verdict{}, false
+		for _, o := range c.list {
+			if o.team == e.f.Name.Team && c.skipped(o) {
+				c.rankOf(o) // before what e is promised changes it
+			}
+		}
 		d.claim = claim{}
 		d.placing, d.reserved, d.freed, d.freeing = true, false, functions.Resources{}, d.freeing[:0]
 		c.placed = true
@@ -156,11 +158,6 @@ func (c *Planner) placeAll() {
 			ok = d.placeAhead(e.need)
 		}
 		d.placing = false
-		for _, o := range c.list { // what a team holds weighs in its rank
-			if o.team == e.f.Name.Team || slices.Contains(d.freeing, o.team) {
-				o.ranked = false
-			}
-		}
 		if len(d.freeing) > 0 {
 			if d.leftOver(e.f) {
 				d.help++
@@ -198,7 +195,12 @@ func (c *Planner) placeAll() {
 			}
 		}
 		if c.order != order {
-			c.passed(first, e)
+			c.passed(first)
+		}
+		for _, o := range c.list { // what a team holds weighs in its rank
+			if o.team == e.f.Name.Team || slices.Contains(d.freeing, o.team) {
+				o.ranked = false
+			}
 		}
 		if d.help != help || c.order != order {
 			for _, k := range c.list {
@@ -237,20 +239,26 @@ func (c *Planner) claimants() {
 
 // passed: e, whose rank was first, got what it did not get the last time. That
 // changes who is next; those known to be blocked who ranked before e are so still.
-func (c *Planner) passed(first rank, e *entry) {
+func (c *Planner) passed(first rank) {
 	for _, k := range c.list {
-		if k.active || k.cursor >= len(k.items) || !k.memo.set || k.memo.plan == c.plans {
-			continue
-		}
-		head := k.items[k.cursor]
-		t := c.rank(head)
-		if k.team == e.f.Name.Team {
-			t.use = first.use
-		}
-		if t.before(first) {
+		if c.skipped(k) && c.rankOf(k).before(first) {
 			k.memo.plan = c.plans
 		}
 	}
+}
+
+// skipped reports whether k is not tried because of what an earlier plan found.
+func (c *Planner) skipped(k *kin) bool {
+	return !k.active && k.cursor < len(k.items) && k.memo.set && k.memo.plan != c.plans
+}
+
+// rankOf is the rank of who is next in k, as it was when that was last asked and
+// nothing of its team had changed.
+func (c *Planner) rankOf(k *kin) rank {
+	if !k.ranked {
+		k.ranked, k.rank = true, c.rank(k.items[k.cursor])
+	}
+	return k.rank
 }
 
 // impatient reports whether e's oldest waiter has not waited long enough for

@@ -150,7 +150,9 @@ func (w *twin) stir() {
 	}
 	if len(w.w.Nodes) > 0 && r.IntN(10) == 0 {
 		n := w.w.Nodes[r.IntN(len(w.w.Nodes))]
-		switch r.IntN(5) {
+		switch r.IntN(6) {
+		case 5:
+			n.Store = functions.StoreUse{Bytes: functions.Bytes(r.IntN(3)) * 20 * gib, Used: functions.Bytes(r.IntN(60)) * gib}
 		case 0:
 			n.Avoid = w.now + time.Duration(r.IntN(5000))*time.Millisecond
 		case 1:
@@ -169,10 +171,23 @@ func (w *twin) stir() {
 	}
 	if r.IntN(30) == 0 {
 		w.w.Teams = maps.Clone(w.w.Teams)
+		w.w.Teams["a"] = Team{TeamGPUs: w.w.Teams["a"].TeamGPUs, Used: 100 * r.Float64(), Hosted: 100 * r.Float64()}
 		w.w.Teams["c"] = Team{TeamGPUs: functions.TeamGPUs{Guaranteed: r.IntN(2), Max: r.IntN(4)}}
 	}
 	for _, f := range w.w.Functions {
 		switch r.IntN(80) {
+		case 4:
+			f.Uses, f.UsesAt = r.Float64()*20, w.now
+		case 5:
+			f.NextUse = w.now + time.Duration(r.IntN(300)-60)*time.Second
+		case 6:
+			f.Prewarm = w.now + time.Duration(r.IntN(60))*time.Second
+		case 7:
+			f.Stay = w.now + time.Duration(r.IntN(60))*time.Second
+		case 8:
+			f.Size, f.Source = functions.Bytes(r.IntN(60))*gib, "s"
+		case 9:
+			f.KeepFor = time.Duration(r.IntN(60)) * time.Second
 		case 0:
 			f.Lease = w.now + time.Duration(r.IntN(20))*time.Second
 		case 1:
@@ -209,6 +224,7 @@ func TestPlannerIsDecide(t *testing.T) {
 	actions, blocked := 0, 0
 	for seed := range seeds {
 		y := newToy(t, seed)
+		y.policy.KeepAlive = KeepAlive(seed / 4 % 2)
 		w := newTwin(y)
 		for range 4 { // crowds of the same kind
 			for i := range y.rnd.IntN(6) {

@@ -81,7 +81,7 @@ func (d *decision) function(f *Function) {
 		// The old recipe serves until the new one can, unless nobody asks.
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
-			if r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
+			if _, ok := d.index[r.Node]; ok && r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
 				d.stop(f, r, "changed")
 			}
 		}

@@ -80,6 +80,13 @@ func (d *decision) over(v *victim, f *Function, taken int) bool {
 			return false // its share is what it holds already
 		}
 	}
+	gives := 0
+	if gpus {
+		gives = taken + v.r.Take.GPUs
+	}
+	if d.turnOf(asker, 0) >= d.turnOf(owner, gives) {
+		return false // it would be given back
+	}
 	mine, theirs := a.use(gpus), o.use(gpus)
 	return mine < theirs/2 || v.ripe && mine < theirs
 }
@@ -150,8 +157,8 @@ func urgency(since Instant) int {
 
 // turnOf is what the next GPU of a team is weighed by against those of others:
 // the average it held lately and what it holds now, over its weight. Who starves
-// sinks by the decay, so everyone's turn comes.
-func (d *decision) turnOf(team string) float64 {
+// sinks by the decay, so everyone's turn comes. gives is what it would hold less.
+func (d *decision) turnOf(team string, gives int) float64 {
 	t := d.world.Teams[team]
-	return (t.use(true)+t.use(false))/UseDecay.Seconds() + float64(d.held[team]-d.leaving[team]+d.claimed[team])/t.weight()
+	return (t.use(true)+t.use(false))/UseDecay.Seconds() + float64(d.held[team]-d.leaving[team]+d.claimed[team]-gives)/t.weight()
 }
