@@ -10,8 +10,24 @@
 // costs one turn, and the inbox is bounded by the number of subjects. In a turn
 // the loop takes the whole inbox, publishes at once what has become READY or
 // has failed (a waiter is released before anything else is thought about), and
-// only then asks schedule.Decide and carries out its plan. Commands to agents
-// run in goroutines of their own and come back as news.
+// only then asks the core and carries out its plan. Commands to agents run in
+// goroutines of their own and come back as news.
+//
+// # What a turn costs
+//
+// What has changed, not what there is. The core (schedule.Planner) keeps what it
+// worked out and is told of functions and nodes of which there is news; the data
+// path tells whose demand has changed; a heartbeat that says nothing new is not
+// looked through. Once a second, at a tick, those that are busy are looked at
+// whether there is news of them or not, so what was lost costs a tick. Forgetting
+// to stir a function is a bug that a test finds: it compares, in random worlds,
+// what the core was told with what is.
+//
+// # The same news, the same commands
+//
+// Clock, chance and the carrying out of commands can be given (Options). Nothing
+// that a turn does hangs on the order of a map, so a simulator that gives the same
+// news in the same order gets the same commands, and a seed is a story.
 //
 // # Agents are the truth
 //
@@ -22,8 +38,25 @@
 // does not know it can do no harm.
 //
 // A heartbeat that is missed three times makes a node lost: its replicas leave
-// the routes and are placed elsewhere. If this process itself stood still (a
-// suspended laptop, SIGSTOP), nobody's silence is counted for that time.
+// the routes and are placed elsewhere. One that comes late or twice, by its number
+// in its agent's life, is passed over.
+//
+// # Stale truth
+//
+// What would cost much if it were believed and wrong is looked at twice: a
+// catalogue that has lost most of itself, a node most of whose replicas or all of
+// whose GPUs are gone at once, most nodes silent together. What is late is not
+// believed: heartbeats are numbered in each life of an agent, and commands carry
+// the epoch of their server. Once most agents obey a newer server this one gives no
+// commands any more, says so, and refuses whom it would have to start something
+// for. Time in which the loop stood still (a suspended laptop, SIGSTOP), or by
+// which its clock was set, has not passed: nobody was silent or idle in it.
+//
+// # Why
+//
+// Every action has a reason, a word for programs and a sentence for people. Events
+// keep the last thousand, and Explain tells what a function does now, why, and how
+// the last decision about it came to be.
 //
 // # Asleep
 //

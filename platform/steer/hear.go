@@ -18,6 +18,9 @@ const lives = 8
 // newer reports whether a heartbeat is newer than what n has said so far, and
 // notes that it was heard. A new life is newer than the one before it.
 func (n *node) newer(hb *functions.Heartbeat) bool {
+	if hb.Life != n.life {
+		n.change = 0 // a new life counts anew
+	}
 	switch {
 	case hb.Seq == 0:
 	case hb.Life == n.life:
@@ -31,7 +34,6 @@ func (n *node) newer(hb *functions.Heartbeat) bool {
 			n.before = append(n.before, n.life)
 			n.before = n.before[max(0, len(n.before)-lives):]
 		}
-		n.change = 0
 	}
 	n.life, n.seq = hb.Life, hb.Seq
 	return true
@@ -181,9 +183,8 @@ const (
 )
 
 // implausible says what is hard to believe of a heartbeat, whose replicas have
-// been looked up: that most replicas of
-// a node, all its GPUs, or the health of several have gone at once. It is a
-// reason to look again, not to refuse.
+// been looked up: that most replicas of a node, all its GPUs, or the health of
+// several have gone at once. It is a reason to look again, not to refuse.
 func (n *node) implausible(hb *functions.Heartbeat) string {
 	known, missing := 0, 0
 	for _, r := range n.reps {

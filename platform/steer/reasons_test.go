@@ -124,3 +124,39 @@ func TestReasonsAreSentences(t *testing.T) {
 		}
 	}
 }
+
+// TestETAReachesTheDataPath: what the core foresees for who is blocked is
+// published, counted from when it was said, and again only when it changes.
+func TestETAReachesTheDataPath(t *testing.T) {
+	p := newPlay(t, 1, model("x"), model("y"))
+	p.site("n", 1)
+	p.pass(8 * time.Second)
+	p.desk.ask("x", 1)
+	p.pass(10 * time.Second)
+	p.desk.ask("y", 1)
+	p.pass(time.Second)
+	b := p.desk.lane(fname("y")).pic.Blocked
+	if b == nil || b.ETA <= 0 || b.At.IsZero() || b.Left(p.at) <= 0 || b.Left(p.at) > b.ETA {
+		t.Fatalf("%+v", b)
+	}
+	// It is x's turn that y waits for: what was foretold is what happens, or nearly.
+	foretold := b.At.Add(b.ETA)
+	for range 600 {
+		p.pass(time.Second)
+		if p.desk.lane(fname("y")).queued == 0 {
+			break
+		}
+		if n := p.desk.lane(fname("y")).pic.Blocked; n != nil && n != b {
+			foretold, b = n.At.Add(n.ETA), n
+		}
+		if p.at.Sub(p.began) > 150*time.Second {
+			p.desk.done("x") // it left the routes, and its last request ends
+		}
+	}
+	if got := p.desk.lane(fname("y")).queued; got != 0 {
+		t.Fatalf("y still waits: %s", p.now("y"))
+	}
+	if d := p.at.Sub(foretold); max(d, -d) > 45*time.Second {
+		t.Errorf("foretold %v, served %v", foretold.Sub(p.began), p.at.Sub(p.began))
+	}
+}
