@@ -563,7 +563,13 @@ func (c *Planner) pressure() {
 				break
 			}
 			c.stop(in.f, r, "pressure")
-			c.reopen(in) // its own look, below, was made with this told
+			// Its own look is made with this told, now and the next time.
+			c.reopen(in)
+			if !in.look {
+				in.look = true
+				at, _ := slices.BinarySearchFunc(c.looks, in, func(a, b *entry) int { return cmp.Compare(a.born, b.born) })
+				c.looks = slices.Insert(c.looks, at, in)
+			}
 		}
 	}
 }
