@@ -31,7 +31,8 @@ type replica struct {
 	err     string
 	process bool // there is one: too late to call it off
 	hung    bool
-	level   int // of its sleep
+	level   int  // of its sleep
+	deep    bool // it sleeps, or lies down, without its weights
 	draws   draws
 	exec    time.Duration // from the load to the process, with the bytes at hand
 
@@ -71,6 +72,7 @@ const (
 	execTakes  = 20 * time.Millisecond  // from the load to the process, with the bytes at hand
 	exitTakes  = 300 * time.Millisecond // from SIGTERM to the end of the process
 	hangLooks  = 5 * time.Second        // an engine that says nothing is asked for one token
+	deepLevel  = 2                      // a sleep that keeps the process and drops the weights
 	sleepExtra = 500 * time.Millisecond // falling asleep, beside the copy
 )
 
@@ -394,9 +396,13 @@ func (r *replica) lieDown(level int) {
 	}
 	r.gen++
 	r.enter(functions.Sleeping)
-	r.level = 0
+	r.level, r.deep = 0, level >= deepLevel
+	size := float64(r.f.size)
+	if r.deep {
+		size = 0 // they are dropped
+	}
 	r.asleep = func() {
-		r.flow = r.st.flow(float64(r.f.size), func() {
+		r.flow = r.st.flow(size, func() {
 			r.flow = nil
 			r.account()
 			r.level = level
@@ -434,11 +440,16 @@ func (r *replica) rise() {
 		r.spans[i].set = false
 	}
 	r.mark(spanLoad, false)
+	from := r.n.copy
+	if r.deep && r.book != nil && !r.book.memory {
+		from = r.n.disk
+	}
+	r.deep = false
 	r.flow = r.st.flow(float64(r.f.size), func() {
 		r.flow = nil
 		r.mark(spanLoad, true)
 		r.after(r.draws.rise, repRisen)
-	}, r.n.copy)
+	}, from)
 }
 
 // regain holds its GPUs again.
@@ -564,7 +575,7 @@ func (r *replica) hostMemory() functions.Bytes {
 		return 0
 	}
 	m := r.take.Memory
-	if r.state == functions.Sleeping && r.take.GPUs > 0 {
+	if r.state == functions.Sleeping && r.take.GPUs > 0 && !r.deep {
 		m += r.f.size
 	}
 	return m
