@@ -108,6 +108,9 @@ func (n *Node) has(f *Function) bool {
 
 // stores reports whether n's store can take f's checkpoint at all.
 func (n *Node) stores(f *Function) bool {
+	if f.Fence != "" && !n.has(f) {
+		return false
+	}
 	return n.Store.Bytes == 0 || f.Size <= n.Store.Bytes || n.has(f)
 }
 

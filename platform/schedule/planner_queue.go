@@ -68,7 +68,7 @@ func (c *Planner) needs(e *entry) {
 	}
 	n, lacks := c.needy[0], len(c.needy)
 	key := kinship{team: n.f.Name.Team, machine: n.f.Machine, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
-	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.reason == foreseen { // that looks at what f itself is worth
+	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.Fence != "" || n.reason == foreseen { // that looks at what f itself is worth
 		key.own = e
 	}
 	if e.kin != nil && e.kin.kinship == key && e.need == n && e.lacks == lacks {
@@ -169,6 +169,9 @@ func (c *Planner) placeAll() {
 		// What is only foreseen is looked at anew in every plan: what others are
 		// worth changes, and there is little of it.
 		k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == foreseen)
+		if !ok && len(d.actions) > acts {
+			c.changed = true // whoever is not told so the next time is there for others
+		}
 		if !ok {
 			if k.left == e.lacks {
 				e.sums = 0

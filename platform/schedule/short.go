@@ -42,6 +42,8 @@ func (d *decision) block(f *Function) bool {
 		}
 	}
 	switch {
+	case !possible && f.Fence != "":
+		d.verdict = Verdict{Code: CodeBudget, Message: f.Fence, ETA: -1}
 	case !possible:
 		d.verdict = Verdict{Code: CodeCapacity, Message: d.short(f), ETA: -1}
 	case soon:

@@ -115,6 +115,7 @@ type Function struct {
 	ColdStart time.Duration   // to READY on another node; 0 unknown: taken for long
 
 	Size    functions.Bytes // of its checkpoint; 0 unknown
+	Fence   string          // why its bytes may not be brought to one more node: its team's share of the stores is used up; "": they may
 	Expect  Expect          // time to READY, measured
 	Uses    float64         // activations (an idle time ended by a request), decayed: what lfu and gdsf count
 	UsesAt  Instant         // when Uses was counted: it decays from then on (UsesDecay)

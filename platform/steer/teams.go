@@ -22,6 +22,7 @@ type account struct {
 	spec functions.TeamSpec
 
 	held, hosted int              // GPUs its replicas hold now; its replicas that hold none
+	stored       functions.Bytes  // of its checkpoints, on all nodes; where it has a share
 	at           schedule.Instant // until when what follows is counted
 	day          int64            // which day Today is of, UTC
 
@@ -142,6 +143,7 @@ func (s *Steer) account(now schedule.Instant, changed bool) {
 		s.settle(t, now)
 		s.bar(t, now)
 	}
+	s.fence()
 	// One team alone competes with nobody, and the core looks at everyone who
 	// waits again when it hears of teams.
 	if len(s.payers) < 2 && !changed && !s.rebar {
@@ -180,6 +182,46 @@ func (s *Steer) bar(t *account, now schedule.Instant) {
 	}
 	for _, f := range s.list {
 		if f.Name.Team == t.name {
+			s.stir(f)
+		}
+	}
+}
+
+// fence keeps the checkpoints of a team that has a share of the stores within
+// it: what would go beyond is brought to no node that lacks it.
+func (s *Steer) fence() {
+	limited := false
+	for _, t := range s.payers {
+		t.stored = 0
+		limited = limited || t.spec.Limits.StoreBytes > 0
+	}
+	if !limited && !s.fenced {
+		return
+	}
+	s.fenced = limited
+	seen := map[[2]string]bool{} // team and source: a checkpoint of two functions is kept once
+	for _, f := range s.list {
+		if f.Gone || f.Source == "" || f.Machine != "" { // folders are used in place
+			continue
+		}
+		t := s.teamOf(f.Name.Team)
+		for _, r := range f.reps { // what is on its way is as good as kept
+			if n := s.nodes[r.node]; r.status.State == functions.Downloading && n != nil && !n.Cached[f.Source] {
+				t.stored += s.sizes[f.Source]
+			}
+		}
+		if key := [2]string{t.name, f.Source}; t.spec.Limits.StoreBytes > 0 && !seen[key] {
+			seen[key] = true
+			t.stored += s.sizes[f.Source] * functions.Bytes(s.copies[f.Source])
+		}
+	}
+	for _, f := range s.list {
+		t, size, why := s.teamOf(f.Name.Team), s.sizes[f.Source], ""
+		if limit := t.spec.Limits.StoreBytes; limit > 0 && size > 0 && f.Machine == "" && t.stored+size > limit {
+			why = fmt.Sprintf("team %s may keep %s of checkpoints, %s are kept, and this one has %s; thaw cache shows them", t.name, limit.Human(), t.stored.Human(), size.Human())
+		}
+		if why != f.Fence && !f.Gone {
+			f.Fence = why
 			s.stir(f)
 		}
 	}

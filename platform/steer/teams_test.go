@@ -160,6 +160,54 @@ func TestGPUBudget(t *testing.T) {
 	}
 }
 
+// TestStoreShare: the checkpoints of a team stay within its share of the stores;
+// what would go beyond is brought nowhere, and its waiters are told.
+func TestStoreShare(t *testing.T) {
+	p := newPlay(t, 1, of("red", model("x")), of("red", model("y")), of("blue", model("z")))
+	red := file("red", func(s *functions.TeamSpec) { s.Limits.StoreBytes = 10 << 30 })
+	p.shelf.teams = []*functions.Team{red}
+	p.s.Changed()
+	p.site("n0", 2).bent = func(hb *functions.Heartbeat) {
+		hb.Cached = []functions.CachedModel{{Source: "az://a/c/x", Digest: "sha256:1", Tier: functions.TierNVMe, Bytes: 8 << 30}, {Source: "az://a/c/z", Digest: "sha256:2", Tier: functions.TierNVMe, Bytes: 80 << 30}}
+	}
+	here := true
+	p.site("n1", 1).bent = func(hb *functions.Heartbeat) {
+		for i := range hb.Models {
+			hb.Models[i].TotalBytes = 4 << 30
+		}
+		if here {
+			hb.Cached = []functions.CachedModel{{Source: "az://a/c/y", Digest: "sha256:3", Tier: functions.TierNVMe, Bytes: 4 << 30}}
+		}
+	}
+	p.pass(9 * time.Second)
+	y := functions.Name{Team: "red", Name: "y"}
+	p.desk.asks("red", "y")
+	p.pass(10 * time.Second)
+	if reps := p.s.fns[y].reps; len(reps) != 1 || reps[0].node != "n1" {
+		t.Fatalf("where its bytes are it runs: %v", reps)
+	}
+	p.desk.ends("red", "y")
+	p.s.Stop(y)
+	here = false
+	p.pass(20 * time.Second)
+	p.desk.asks("red", "y")
+	p.desk.asks("blue", "z")
+	p.pass(10 * time.Second)
+	pic := p.desk.lane(y).pic
+	if pic.Blocked == nil || pic.Blocked.Code != route.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") || len(p.s.fns[y].reps) != 0 {
+		t.Fatalf("told %+v, %d replicas", pic.Blocked, len(p.s.fns[y].reps))
+	}
+	if z := p.desk.lane(functions.Name{Team: "blue", Name: "z"}).pic; len(z.Replicas) != 1 {
+		t.Fatalf("blue has no share to keep to: %+v", z.Blocked)
+	}
+	red.Spec.Limits.StoreBytes = 12 << 30
+	p.s.Changed()
+	p.pass(10 * time.Second)
+	if pic := p.desk.lane(y).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
+		t.Fatalf("with a larger share: %+v", pic.Blocked)
+	}
+}
+
 // TestLedger: accounts outlive the server; a budget is none the larger for a
 // restart, and the day's share of it ends with the day.
 func TestLedger(t *testing.T) {

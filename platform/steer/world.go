@@ -20,6 +20,7 @@ type world struct {
 	teams     map[string]*account
 	payers    []*account // of teams, in the order in which they came
 	accounted schedule.Instant
+	fenced    bool // some team has a share of the stores
 	rebar     bool // a team's budget is used up, or is there again
 	ghosts    schedule.Ghosts
 
