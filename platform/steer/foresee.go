@@ -373,7 +373,7 @@ func (s *Steer) hold(ctx context.Context, p *prewarm, now schedule.Instant) {
 			alive, ready = true, ready || r.serves()
 		}
 	}
-	if alive && p.started {
+	if p.started { // to a tick: what is missed at its begin is counted at its end
 		p.Held += time.Duration(p.gpus) * max(now-p.charged, 0)
 	}
 	p.charged = now
