@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -47,6 +48,11 @@ parts add up to it.`,
 				return usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
 			}
 			t, err := cl.ColdStart(ctx, args[0])
+			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
+				if name, none := c.name(ctx, cl, args[0]); none == nil {
+					return &Error{Exit: ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", spelled(name.String()), spelled(name.String()))}
+				}
+			}
 			if err != nil {
 				return err
 			}

@@ -341,6 +341,7 @@ func TestExitCodes(t *testing.T) {
 		{"get keys --watch", ExitUsage, "keys cannot be watched"},
 		{"models -o jsn", ExitUsage, "table, wide, json, yaml, name"},
 		{"explain none", ExitNotFound, "The cold start none does not exist"},
+		{"explain llama", ExitNotFound, "ml/llama is a model: thaw explain place ml/llama"},
 		{"explain place", ExitUsage, "the name of a model is missing"},
 		{"explain plaice llama", ExitUsage, "did you mean place?"},
 		{"explain place lama", ExitNotFound, "did you mean llama?"},

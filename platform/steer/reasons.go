@@ -25,6 +25,8 @@ var reasons = map[string]string{
 	"surplus":        "fewer replicas are enough",
 	"evicted":        "it was idle, and another function needs the room",
 	"turn":           "it has had its turn, and another function has waited for long",
+	"share":          "its team has had more than its share, and another team waits",
+	"unused":         "it was started ahead of requests that did not come",
 	"pressure":       "its node is short of host memory",
 	"budget":         "its team has used up its budget",
 	"changed":        "its model file has changed",

@@ -110,7 +110,7 @@ func TestExplain(t *testing.T) {
 func TestReasonsAreSentences(t *testing.T) {
 	for _, x := range [][2]string{
 		{"start", "demand"}, {"start", "min"}, {"start", "lease"}, {"start", "prewarm"}, {"rise", "demand"}, {"rise", "lease"},
-		{"stop", "idle"}, {"stop", "surplus"}, {"stop", "evicted"}, {"stop", "turn"}, {"stop", "pressure"}, {"stop", "budget"}, {"stop", "changed"},
+		{"stop", "idle"}, {"stop", "surplus"}, {"stop", "evicted"}, {"stop", "turn"}, {"stop", "pressure"}, {"stop", "share"}, {"stop", "unused"}, {"sleep", "share"}, {"stop", "budget"}, {"stop", "changed"},
 		{"stop", "removed"}, {"stop", "gpu_unhealthy"}, {"stop", "asked"}, {"stop", "sleepless"}, {"sleep", "idle"}, {"sleep", "evicted"}, {"sleep", "turn"},
 		{"call_off", "called_off"}, {"ended", "vanished"}, {"ended", "node_lost"}, {"ended", "load_refused"}, {"ended", "failed"}, {"node_lost", "silent"},
 	} {
