@@ -589,6 +589,7 @@ func (s *Steer) demand(now schedule.Instant, all bool) {
 			return true
 		}
 		f.turn = s.turns
+		was := [...]int64{int64(f.Active), int64(f.Queued), int64(f.Oldest), int64(f.LastEnd), int64(f.Needed), int64(f.Desired)}
 		f.Active, f.Queued, f.Oldest = d.Active, d.Queued, 0
 		if d.Queued > 0 && !d.Oldest.IsZero() {
 			f.Oldest = min(s.instant(d.Oldest), now)
@@ -596,8 +597,13 @@ func (s *Steer) demand(now schedule.Instant, all bool) {
 		f.LastEnd = max(f.LastEnd, min(s.instant(d.LastEnd), now))
 		if s.weigh(f, now) {
 			s.busy.add(f)
+		} else {
+			s.busy.drop(f)
 		}
-		s.stir(f)
+		// As many as before, and none has ended: they are where they were.
+		if was != [...]int64{int64(f.Active), int64(f.Queued), int64(f.Oldest), int64(f.LastEnd), int64(f.Needed), int64(f.Desired)} || !all {
+			s.stir(f)
+		}
 		return true
 	})
 	if !all {
@@ -610,6 +616,9 @@ func (s *Steer) demand(now schedule.Instant, all bool) {
 			}
 			f.Active, f.Queued, f.Oldest = 0, 0, 0
 			s.stir(f)
+		}
+		if f.turn == s.turns {
+			return // it was weighed just now
 		}
 		needed, desired := f.Needed, f.Desired
 		if !s.weigh(f, now) {
