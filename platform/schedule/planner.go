@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -34,7 +35,8 @@ type Planner struct {
 	first    *Node
 	firstDue Instant
 	lost     []*Node
-	stored   bool // store is the smallest of the nodes
+	trust    time.Duration // memoFor; a test believes for ever
+	stored   bool          // store is the smallest of the nodes
 	store    functions.Bytes
 	holds    []free // of each room, as the world has it: now and soon
 	slots    []slot // behind the rooms' GPUs
@@ -102,7 +104,7 @@ type holding struct {
 // Planner of the policy, with nothing in its world yet.
 func (p Policy) Planner() *Planner {
 	c := &Planner{fns: map[functions.Name]*entry{}, nodes: map[string]*Node{}}
-	c.policy, c.book = p, newBook()
+	c.policy, c.book, c.trust = p, newBook(), memoFor
 	c.held, c.leaving, c.pledged, c.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	c.acted, c.sunk = map[string]struct{}{}, map[functions.Name]struct{}{}
 	c.count = map[string]purse{}

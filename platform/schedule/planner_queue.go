@@ -9,6 +9,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
+// memoFor bounds how long it is believed that who was blocked still is. What
+// helps is noticed when it happens; this is for what nobody has thought of.
+const memoFor = 5 * time.Second
+
 // kinship is all that the answer to "is there room for it" depends on, of the
 // function that asks. Functions of one kind are tried in the order of their
 // need, and when one is blocked, so are those behind it, untried, until
@@ -43,9 +47,10 @@ type kin struct {
 // memo says who was blocked, and for how long that is known to hold.
 type memo struct {
 	set     bool
-	help    uint64 // holds while this has not moved
-	plan    uint64 // when that was found
-	order   uint64 // holds after that plan while this has not moved
+	help    uint64  // holds while this has not moved
+	at      Instant // when that was found
+	plan    uint64  // and in which plan
+	order   uint64  // holds after that plan while this has not moved
 	since   Instant
 	born    uint64
 	left    int     // of its replicas, how many were not placed
@@ -177,7 +182,7 @@ func (c *Planner) placeAll() {
 				e.sums = 0
 			}
 			c.promised(e, e.sums)
-			k.memo = memo{set: true, plan: c.plans, help: d.help, since: e.need.since, born: e.born, left: k.left, turn: d.turn, patient: d.turn && !c.impatient(e), verdict: d.verdict}
+			k.memo = memo{set: true, at: c.now, plan: c.plans, help: d.help, since: e.need.since, born: e.born, left: k.left, turn: d.turn, patient: d.turn && !c.impatient(e), verdict: d.verdict}
 			if due != math.MaxInt64 {
 				k.memo.due = due
 			}
@@ -289,7 +294,7 @@ func (c *Planner) rest(k *kin) {
 // known reports whether who is next in k is known to be blocked.
 func (c *Planner) known(k *kin) bool {
 	m, e := &k.memo, k.items[k.cursor]
-	if !m.set || m.plan != c.plans && m.order != c.order || m.help != c.help || m.due != 0 && m.due <= c.now {
+	if !m.set || c.now-m.at >= c.trust && m.plan != c.plans || m.plan != c.plans && m.order != c.order || m.help != c.help || m.due != 0 && m.due <= c.now {
 		return false
 	}
 	if order := e.before(m.since, m.born); order < 0 || order == 0 && k.left > m.left {

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -21,7 +22,9 @@ type twin struct {
 }
 
 func newTwin(y *toy) *twin {
-	return &twin{toy: y, c: y.policy.Planner(), fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
+	c := y.policy.Planner()
+	c.trust = math.MaxInt64
+	return &twin{toy: y, c: c, fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
 }
 
 func copyOf(f *Function) Function {
