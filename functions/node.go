@@ -74,6 +74,7 @@ type Heartbeat struct {
 	Machine string          `json:"machine,omitempty"` // identity of the host: sources that are folders of it are at hand here only
 	GPUs    []GPU           `json:"gpus"`
 	Memory  Capacity        `json:"memory"`
+	Sleep   Bytes           `json:"sleep_memory,omitempty"` // of Memory, what engines may hold asleep; 0: all of it
 	Store   StoreUse        `json:"store"`
 	Models  []ReplicaStatus `json:"models"`
 	Cached  []CachedModel   `json:"cached,omitempty"`   // checkpoints here with no replica

@@ -39,6 +39,7 @@ type Options struct {
 	KeeperArgs []string
 	Orphan     time.Duration   // how long engines outlive the agent; 0 is the keeper's default
 	Memory     functions.Bytes // host memory that replicas may reserve
+	Sleep      functions.Bytes // of Memory, what may be held asleep; 0: all of it
 	Stager     replica.Stager
 	// Hold keeps the checkpoint at a path while an adopted engine lives on it:
 	// the lease of who staged it ended with that agent. nil holds nothing.
@@ -558,7 +559,7 @@ func (a *Agent) document() functions.Heartbeat {
 	hb := functions.Heartbeat{
 		Life: a.life, Seq: a.said,
 		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.Borrows,
-		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Models: make([]functions.ReplicaStatus, 0, len(a.reps)),
+		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep, Models: make([]functions.ReplicaStatus, 0, len(a.reps)),
 	}
 	for _, h := range a.reps {
 		st := h.Status()

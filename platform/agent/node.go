@@ -34,6 +34,7 @@ type Config struct {
 	GPUs       int             // negative: all there are
 	GPUMemory  functions.Bytes // of each; 0: all of it
 	Memory     functions.Bytes // for replicas together; 0: 80 % of the machine's
+	Sleep      functions.Bytes // of that, what they may hold asleep; 0: all of it
 	Store      functions.Bytes // of checkpoints; 0: all the disk has but keepFree
 	Leave      bool
 	Warm       WarmMode
@@ -124,7 +125,7 @@ func Open(c Config) (*Node, error) {
 	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, PeerURL: peerURL, Borrows: n.circle != nil, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
+		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, PeerURL: peerURL, Borrows: n.circle != nil, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
 		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.free, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil

@@ -24,6 +24,7 @@ type ServeConfig struct {
 	GPUs      Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
 	GPUMemory functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
 	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	Sleep     functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
 	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	MaxBody   functions.Bytes    `json:"max-body" default:"32Mi" help:"largest request body"`
 	Hold      string             `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
@@ -54,6 +55,7 @@ type AgentConfig struct {
 	GPUs      Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
 	GPUMemory functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
 	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	Sleep     functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
 	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
 	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`

@@ -38,6 +38,7 @@ type Options struct {
 	GPUs       int // negative: all there are
 	GPUMemory  functions.Bytes
 	Memory     functions.Bytes // 0: 80 % of the machine's
+	Sleep      functions.Bytes // of Memory, what engines may hold asleep; 0: all of it
 	Store      functions.Bytes // 0: all the disk has but a little
 	Leave      bool            // engines stay when the server ends
 	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
@@ -109,7 +110,7 @@ func open(o Options) (*Local, error) {
 	}
 	l.node, err = agent.Open(agent.Config{
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
-		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Store: o.Store, Leave: o.Leave, Warm: o.Warm, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
+		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, Leave: o.Leave, Warm: o.Warm, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
 		Push: func(hb functions.Heartbeat) {
 			l.Steer.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })

@@ -246,6 +246,7 @@ func (n *node) set(b beat, now schedule.Instant) (changed bool) {
 		}
 	}
 	note(&changed, &n.Memory, memory)
+	note(&changed, &n.Sleep, hb.Sleep)
 	same := len(n.GPUs) == len(hb.GPUs)
 	for i := 0; same && i < len(hb.GPUs); i++ {
 		same = n.GPUs[i] == gpu(hb.GPUs[i])

@@ -87,7 +87,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backend, err := local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.Orphan.Std(),
-		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Store: c.Store, Leave: c.Leave, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
+		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Sleep: c.Sleep, Store: c.Store, Leave: c.Leave, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
 		Environ: os.Environ, Peering: lending, Policy: policy, Foresee: foresee, Log: log,
 	})
 	if err != nil {
