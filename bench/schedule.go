@@ -39,6 +39,7 @@ func runSchedule(ctx context.Context, args []string, stdout, stderr io.Writer) (
 	only := f.String("only", strings.Join(schedule.Parts, ","), "parts to run")
 	traces := f.String("traces", os.Getenv("THAW_TRACES"), "folder of the public traces (or THAW_TRACES)")
 	requests := f.Int("requests", 10_000_000, "requests of the day")
+	minutes := f.Int("minutes", 0, "minutes of the public day to replay; 0: all")
 	source := f.String("model", filepath.Join("functions", "shipped", "tiny"), "folder of a small checkpoint, for agree")
 	thaw := f.String("thaw", "", "thaw to measure (this program)")
 	told := reportFlags(f)
@@ -48,7 +49,7 @@ func runSchedule(ctx context.Context, args []string, stdout, stderr io.Writer) (
 	if *requests < 1 || *requests > 1_000_000_000 {
 		return usageError(stderr, "--requests: 1 to 1000000000")
 	}
-	o := schedule.Options{Parts: map[string]bool{}, Traces: *traces, Day: *requests, Rounds: 4000, Asks: 80, Models: 10_000}
+	o := schedule.Options{Parts: map[string]bool{}, Traces: *traces, Day: *requests, Rounds: 4000, Asks: 80, Models: 10_000, Minutes: *minutes}
 	if *quick {
 		o.Day, o.Rounds, o.Asks, o.Models, o.Minutes = min(*requests, 2000), 50, 12, 400, 20
 	}

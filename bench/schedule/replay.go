@@ -75,33 +75,39 @@ func upTo(read trace.Requests, end time.Duration) trace.Requests {
 	}
 }
 
-// small engines: eight seconds and then the bytes at 2 GiB/s, the costs of the
-// traces' README; nothing is to be staged, and nobody sleeps.
-const boot = 8 * time.Second
+// The costs of the traces' README: a start takes eight seconds and the bytes at
+// 2 GiB/s, whoever else starts. So each size is an engine of its own, whose boot
+// is all of that; nothing is to be staged, and nobody sleeps.
+const (
+	boot = 8 * time.Second
+	rate = 2 * gib // a second
+)
 
 func dayFleet(gpus int) *fleet.Fleet {
-	// A host for each GPU, so that 2 GiB/s are a GPU's own.
 	var n fleet.Node
 	n.Default()
-	n.Name, n.Count, n.GPUs, n.Memory = "node", gpus, 1, 1<<44
-	n.Copy, n.Disk = 2<<30, 2<<30
-	return &fleet.Fleet{Nodes: []fleet.Node{n}, Engine: fleet.Engine{
-		Spawn: functions.Duration(boot), Warmup: 1, Exec: 1, Exit: 1, Prefill: 100_000, Decode: 1000,
-	}}
+	n.Name, n.GPUs, n.Memory, n.Copy, n.Disk = "node", gpus, 1<<44, 1<<50, 1<<50
+	return &fleet.Fleet{Nodes: []fleet.Node{n}, Engine: fleet.Engine{Warmup: 1, Exec: 1, Exit: 1, Prefill: 100_000, Decode: 1000}}
 }
 
-func dayModels(t *trace.Trace, f *fleet.Fleet, each functions.Bytes) (models []*functions.Model, sizes map[functions.Name]functions.Bytes, total functions.Bytes) {
-	models, sizes = study.Invent(study.Names(t, 0), f, 1)
-	for _, m := range models {
-		s := &m.Spec
-		s.Source, s.Engine = "", functions.EngineLlamaCpp
-		s.Scale.Max, s.Resources.Memory = 1, 0
+// dayStudy is a study of the day; each, if not 0, is the size of every model.
+func dayStudy(t *trace.Trace, read trace.Requests, f *fleet.Fleet, each functions.Bytes) (s *study.Study, total functions.Bytes) {
+	s = &study.Study{Fleet: f, Trace: read, Requests: t.Requests, Span: t.Span, Seed: 1, Engines: map[functions.Engine]fleet.Engine{}}
+	s.Models, s.Sizes = study.Invent(study.Names(t, 0), f, 1)
+	for _, m := range s.Models {
+		size := s.Sizes[m.FullName()]
 		if each > 0 {
-			sizes[m.FullName()], s.Resources.GPUMemory = each, each
+			size = each
+			s.Sizes[m.FullName()], m.Spec.Resources.GPUMemory = each, each
 		}
-		total += sizes[m.FullName()]
+		m.Spec.Source, m.Spec.Engine = "", functions.Engine("of-"+size.String())
+		m.Spec.Scale.Max, m.Spec.Resources.Memory = 1, 0
+		e := f.Engine
+		e.Spawn = functions.Duration(boot + time.Duration(float64(size)/float64(rate)*float64(time.Second)))
+		s.Engines[m.Spec.Engine] = e
+		total += size
 	}
-	return models, sizes, total
+	return s, total
 }
 
 // cold replays the day with GPU memory for 13 % of all models.
@@ -111,11 +117,10 @@ func cold(ctx context.Context, o Options) (*Cold, error) {
 		return nil, err
 	}
 	const part = 0.13
-	_, _, total := dayModels(t, dayFleet(1), 0)
+	_, total := dayStudy(t, read, dayFleet(1), 0)
 	gpus := int(float64(total)*part/float64(80*gib) + 0.5)
 	f := dayFleet(gpus)
-	models, sizes, _ := dayModels(t, f, 0)
-	s := &study.Study{Fleet: f, Models: models, Sizes: sizes, Trace: read, Requests: t.Requests, Span: t.Span, Seed: 1}
+	s, _ := dayStudy(t, read, f, 0)
 	const words = "lru+idle=48h,lfu+idle=48h,gdsf+idle=48h,next-use+idle=48h,clairvoyant+idle=48h"
 	if s.Policies, err = study.ParsePolicies(words); err != nil {
 		return nil, err
@@ -171,8 +176,7 @@ func keep(ctx context.Context, o Options) (*Keep, error) {
 		return nil, err
 	}
 	f := dayFleet(len(t.Uses)/4 + 8)
-	models, sizes, _ := dayModels(t, f, 20*gib)
-	s := &study.Study{Fleet: f, Models: models, Sizes: sizes, Trace: read, Requests: t.Requests, Span: t.Span, Seed: 1}
+	s, _ := dayStudy(t, read, f, 20*gib)
 	if s.Policies, err = study.ParsePolicies("lru+idle=10m,lru+idle=10m+learned,lru+idle=10m+learned+prewarm"); err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ type Study struct {
 	Models   []*functions.Model
 	Teams    []*functions.Team
 	Sizes    map[functions.Name]functions.Bytes // of checkpoints, where they are known
+	Engines  map[functions.Engine]fleet.Engine  // times of engines that differ from the fleet's
 	Trace    trace.Requests
 	Requests int64         // about how many, for progress
 	Span     time.Duration // about how long, for the pictures
@@ -202,7 +203,7 @@ func (w *work) one(ctx context.Context, j job) error {
 		on = on.WithGPUs(j.gpus)
 	}
 	c := simulate.Config{
-		Fleet: on, Functions: p.models(s.Models), Teams: s.Teams, Sizes: s.Sizes, Requests: s.Trace,
+		Fleet: on, Functions: p.models(s.Models), Teams: s.Teams, Sizes: s.Sizes, Engines: s.Engines, Requests: s.Trace,
 		Policy: p.schedule(), Name: p.Word, Seed: s.Seed,
 		// What is learned changes nothing under a policy that does not look at it.
 		Learn: true, Ahead: p.Prewarm,
