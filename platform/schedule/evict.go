@@ -387,15 +387,20 @@ func (x *exchange) best(bound float64) ([]int, float64) {
 	}
 	x.out = x.out[:0]
 	x.reset()
+	stays := false
 	for i := range x.list {
-		if x.add(i) && x.fits() {
+		if !x.add(i) {
+			stays = true
+		} else if x.fits() {
 			x.prune()
 			keep()
 			break
 		}
 	}
-	if len(x.set) == 0 || !x.fits() {
-		return nil, 0 // not even all of them together make room
+	// Not even all of them together make room; unless one may not go because
+	// another of its team was to, who is not in the way.
+	if !x.fits() && (!stays || len(x.set) == 0) {
+		return nil, 0
 	}
 	if len(x.list) > 1 {
 		for i := range x.list {

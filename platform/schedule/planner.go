@@ -89,6 +89,7 @@ type offered struct {
 	busy    bool
 	ripe    bool
 	young   bool
+	ready   bool
 }
 
 // holding is what one replica takes of its node and of its team's count.
@@ -496,7 +497,7 @@ func (c *Planner) offerOf(e *entry) {
 			}
 			at, _ := slices.BinarySearchFunc(*list, v, func(a, b victim) int { return cmp.Or(sooner(a, b), cmp.Compare(a.born, b.born), -1) })
 			*list = slices.Insert(*list, at, v)
-			o := offered{replica: v.r.ID, room: v.room, busy: busy, ripe: v.ripe, young: v.young}
+			o := offered{replica: v.r.ID, room: v.room, busy: busy, ripe: v.ripe, young: v.young, ready: v.r.State == functions.Ready}
 			e.offers = append(e.offers, o)
 			if !slices.Contains(was, o) {
 				c.help++
