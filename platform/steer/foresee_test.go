@@ -24,7 +24,7 @@ import (
 func seeing(t *testing.T, o *Foresee, p schedule.Policy, ms ...*functions.Model) *rig {
 	r := &rig{t: t, d: newDoor(), c: &shelf{models: ms}}
 	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresee: o, Policy: p,
-		Hooks: Hooks{ColdStart: func(t functions.Timeline) { r.cold = append(r.cold, t) }}})
+		Hooks: Hooks{ColdStart: r.ended}})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.s.Run(ctx) }()
@@ -59,9 +59,9 @@ func TestARhythmIsMetAhead(t *testing.T) {
 		}
 		for _, c := range []string{"one", "another"} {
 			r.want("before "+c+" use", r.states("x"), "[READY@here]")
-			starts := len(r.cold)
+			starts := r.colds()
 			r.use("x")
-			if len(r.cold) != starts {
+			if r.colds() != starts {
 				t.Fatalf("%s use was a cold start", c)
 			}
 			r.pass(30*time.Minute - 17*time.Second)
@@ -204,13 +204,13 @@ func TestLearnedKeepAlive(t *testing.T) {
 			r.use("x")
 			r.pass(103 * time.Second)
 		}
-		cold := len(r.cold)
+		cold := r.colds()
 		for range 3 {
 			r.use("x")
 			r.pass(103 * time.Second)
 		}
-		if len(r.cold) != cold {
-			t.Errorf("%d more cold starts though its habit is known", len(r.cold)-cold)
+		if r.colds() != cold {
+			t.Errorf("%d more cold starts though its habit is known", r.colds()-cold)
 		}
 		r.use("z")
 		r.pass(70 * time.Second)
