@@ -339,10 +339,25 @@ type gpuSet struct {
 func (x *exchange) begin(d *decision, m *room, list []victim, f *Function, reason string) {
 	x.d, x.m, x.list, x.f, x.reason = d, m, list, f, reason
 	x.loss, x.cheapest = x.loss[:0], math.Inf(1)
+	perGPU := math.Inf(1)
 	for i := range list {
 		l := d.loss(&list[i])
 		x.loss = append(x.loss, l)
 		x.cheapest = min(x.cheapest, l)
+		if n := list[i].r.Take.GPUs; n > 0 && !list[i].r.asleep() {
+			perGPU = min(perGPU, l/float64(n))
+		}
+	}
+	// As many GPUs as are missing must be freed, and none for less than the
+	// cheapest.
+	missing := f.Resources.GPUs
+	for i := range m.node.GPUs {
+		if missing > 0 && m.soon.takes(m.node, i, f.Resources) {
+			missing--
+		}
+	}
+	if missing > 0 {
+		x.cheapest = max(x.cheapest, float64(missing)*perGPU)
 	}
 }
 
