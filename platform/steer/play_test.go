@@ -62,7 +62,7 @@ func (h *plays) Pop() any {
 }
 
 func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
-	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	began := time.Date(2026, 1, 2, 22, 4, 5, 0, time.UTC)
 	p := &play{t: t, at: began, began: began, rnd: rand.New(rand.NewPCG(seed, 7)), shelf: &shelf{models: ms}}
 	p.delay = func() time.Duration { return 2 * time.Millisecond }
 	p.desk = &desk{p: p, by: map[functions.Name]*lane{}, slots: 8}
