@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -118,6 +119,8 @@ type seer struct {
 	recalled map[functions.Name]recollection // starts measured in an earlier life, until their function comes
 	saved    schedule.Instant
 	saving   bool
+	writing  sync.Mutex
+	written  schedule.Instant // of what is in the file; under writing
 }
 
 // prospect is what is kept of one function for the look ahead.
@@ -210,7 +213,7 @@ func decayed(f *fn, now schedule.Instant) float64 {
 	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(schedule.UsesDecay))
 }
 
-// known tells the core what history says of f, which is idle.
+// known notes for the core what history says of f, which is idle.
 func (s *Steer) known(f *fn, now schedule.Instant) {
 	h := s.seer.History
 	f.NextUse = 0
@@ -230,7 +233,6 @@ func (s *Steer) known(f *fn, now schedule.Instant) {
 	}
 	// A price grows with the time waited in vain: by an eighth of it is soon enough.
 	f.prospect.look = now + max(lookEvery, (now-f.prospect.end)/8)
-	s.stir(f)
 }
 
 // worth of holding f idle; false where it is never held or never leaves.
@@ -259,6 +261,7 @@ func (s *Steer) foresee(ctx context.Context, now schedule.Instant) {
 			a.idle.drop(f)
 		case f.prospect.look <= now:
 			s.known(f, now)
+			s.stir(f)
 		}
 	})
 	wall := s.wall(now)

@@ -154,7 +154,14 @@ func (s *Steer) remember(last bool) {
 	m := s.memory(now)
 	s.mu.Unlock()
 	write := func() {
-		err := m.write(a.File)
+		a.writing.Lock()
+		defer a.writing.Unlock()
+		var err error
+		if now >= a.written { // else somebody was faster, with what is newer
+			if err = m.write(a.File); err == nil {
+				a.written = now
+			}
+		}
 		if err != nil {
 			s.log.Warn("what was learned of the functions is not written down", "file", a.File, "error", err)
 		}
