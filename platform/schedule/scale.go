@@ -107,7 +107,9 @@ func (d *decision) function(f *Function) {
 	reason, since := "min", Instant(math.MaxInt64)
 	switch {
 	case f.Queued > 0 && f.Oldest > 0:
-		reason, since = "demand", f.Oldest
+		// Who was just served waits from then on: a queue without end would take
+		// back what it made way with.
+		reason, since = "demand", max(f.Oldest, f.LastEnd)
 	case f.Queued > 0 || f.Active > 0:
 		reason, since = "demand", math.MaxInt64-2
 	case f.Lease > d.now:
