@@ -18,7 +18,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build test test-real test-vllm test-llamacpp cluster cluster-down cluster-test lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -56,6 +56,12 @@ test-real: ## tests with real components, which it installs (node, npm, python3 
 
 test-vllm: ## of these, the ones with a real vLLM
 	.ci/run components vllm
+
+# How many seeds are played.
+SEEDS ?= 1000
+
+simulate-faults: ## SEEDS=1000 scenes of faults in the simulator, and a list of bugs that they must find
+	$(GO) test $(TESTFLAGS) -count 1 -timeout 15m -v -run 'TestSeeds|TestScenes|TestMutants' ./platform/simulate/chaos -seeds $(SEEDS) -mutants
 
 cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, root; deploy/cluster/README.md)
 	@deploy/cluster/up --check

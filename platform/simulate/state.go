@@ -326,19 +326,18 @@ func (l *letter) act(uint8)   { l.n.st.steer.Heartbeat(l.doc, l.n) }
 
 // event counts what the loop tells.
 func (st *State) event(e *steer.Event) {
+	if st.c.Event != nil {
+		st.c.Event(*e)
+	}
 	switch e.Kind {
 	case "stop", "sleep":
-		if e.Message == "" || e.Reason != "evicted" && e.Reason != "turn" {
-			return
-		}
 		f := st.parsed(e.Function)
-		by := st.parsed(e.Message)
-		if f == nil {
-			return
+		if e.For == "" || f == nil {
+			return // it makes way for nobody
 		}
 		st.tally.evictions++
 		f.evicted, f.last = true, st.clock.now
-		if by != nil && by.team != f.team {
+		if by := st.parsed(e.For); by != nil && by.team != f.team {
 			by.team.inflicted++
 			f.team.suffers++
 		}
@@ -350,9 +349,6 @@ func (st *State) event(e *steer.Event) {
 			}
 			f.evicted = false
 		}
-	}
-	if st.c.Event != nil {
-		st.c.Event(*e)
 	}
 }
 

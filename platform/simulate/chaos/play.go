@@ -228,6 +228,7 @@ func (p *play) do(d *Deed) {
 		st.Stall(d.For.Std())
 	case jump:
 		w.loopBroken(st.Now() + 10*time.Second)
+		w.jumped = st.Now() + 2*time.Minute
 		st.Jump(time.Duration(d.N) * time.Second)
 	case replace:
 		w.anew()
@@ -242,7 +243,6 @@ func (p *play) do(d *Deed) {
 		w.loopBroken(end + 10*time.Second)
 	case doubled:
 		p.until.doubled = end
-		w.loopBroken(end + 5*time.Second)
 	case lost:
 		p.n.lost, p.until.lost = max(d.N, 2), end
 		for _, id := range st.Nodes() { // it may look dead

@@ -171,6 +171,8 @@ func Make(seed uint64) Scene {
 		switch do {
 		case jump:
 			d.N = []int{-86400, -60, -5, 5, 60, 86400}[rng.IntN(6)]
+		case kill, partition:
+			d.For *= 1 + functions.Duration(rng.IntN(3))
 		case late:
 			d.N = 50 * (1 + rng.IntN(60))
 		case empty:

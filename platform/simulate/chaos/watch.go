@@ -38,6 +38,7 @@ type watch struct {
 	touchedFunction map[functions.Name]time.Duration
 	loop            time.Duration // the loop is, or was, misled until then
 	lostBeats       time.Duration
+	jumped          time.Duration // spans that the loop has measured may be wrong until then
 	removed         map[functions.Name]bool
 
 	crowded int64
@@ -194,6 +195,9 @@ func (w *watch) event(e steer.Event) {
 		delete(w.blocked, name)
 		if b != nil {
 			b.ready, b.readyAt, b.asleep, b.leaving = true, w.now(), false, false
+			if v, ok := w.p.st.Replica(b.id); ok && b.adopted {
+				b.readyAt = v.Since // it was READY before this loop came
+			}
 		}
 	case "stop", "sleep":
 		w.onStop(name, b, e)
@@ -293,7 +297,7 @@ func (w *watch) onStop(name functions.Name, b *belief, e steer.Event) {
 			if n := f.InFlight[b.id]; n > 0 {
 				w.fail(5, "%s of %s has %d requests in flight and is told to %s: %s", b.id, name, n, e.Kind, e.Reason)
 			}
-			if e.Reason == "idle" && !w.misled() && b.ready {
+			if e.Reason == "idle" && !w.misled() && b.ready && w.now() > w.jumped {
 				i := w.index(name)
 				last := max(w.lastEnd[name], b.readyAt)
 				if idle := w.p.scene.Models[i].Idle.Std(); i >= 0 && w.now()-last < idle-10*time.Millisecond {
@@ -303,10 +307,10 @@ func (w *watch) onStop(name functions.Name, b *belief, e steer.Event) {
 			return false
 		})
 	}
-	if e.Reason != "evicted" && e.Reason != "turn" || e.Message == "" || b.asleep {
+	if e.For == "" || b.asleep {
 		return
 	}
-	whom, err := functions.ParseName(e.Message, "")
+	whom, err := functions.ParseName(e.For, "")
 	if err != nil || whom.Team == name.Team {
 		return
 	}
@@ -375,6 +379,10 @@ func (w *watch) lasts(key string, so bool, d time.Duration) bool {
 	return w.now()-at > d
 }
 
+// silence is after what a node is given up at the latest: its lease, and a second
+// look where all are silent at once.
+const silence = 20 * time.Second
+
 // look at what may last for a while but not for long, and note the state.
 func (w *watch) look() {
 	st := w.p.st
@@ -407,6 +415,12 @@ func (w *watch) look() {
 			w.fail(12, "%s is in the catalogue and nobody knows it", f.Name)
 		}
 		for id := range f.InFlight {
+			if b := w.reps[id]; b != nil && !w.misled() {
+				n, _ := st.Node(b.node)
+				if w.lasts("dark "+id, n.Dead || n.Mute, silence) {
+					w.fail(10, "%s of %s is in the routes, its node %s has been silent for more than %v", id, f.Name, b.node, silence)
+				}
+			}
 			r, ok := st.Replica(id)
 			gone := !ok || r.State.Over()
 			node := ""
