@@ -67,12 +67,47 @@
 // Who cannot be placed gets a Verdict: what is short on which kind of node, and
 // how long it may take, reckoned from when those who are in the way may leave.
 //
+// # Who makes way
+//
+// Where there is no room, those who are idle leave, by the policy's score of what
+// keeping them is worth (Eviction.Score: lru, lfu, gdsf, next-use). Of the sets of
+// them that make enough room on some node the one is taken whose loss is least,
+// added up: one large one, several small ones, or all that share a GPU. Where the
+// way back is measured, to a sleeper, to a store, it is in the score.
+//
+// Who is in use leaves for three reasons only, and then only the routes: it has
+// had its Turn and somebody has waited for Patience; its team has had more than
+// its share and who waits had less; its team borrows what who waits is
+// guaranteed. Within a team a model so serves what is held for it before another
+// takes its GPU, for as long as its turn lasts.
+//
+// Who comes back soon after it was evicted was missed. The caller's Ghosts notice
+// that, and such a function is left alone (Function.Stay), the longer the more
+// often it bounces, but not from somebody who has waited for Patience.
+//
+// # Teams
+//
+// Between teams nobody waits in one line with all. Who is placed first is whose
+// team has had less lately, over what it is guaranteed, and holds less now. A
+// team that has had less than half of what the holder's team had, and holds less
+// of its share, does not wait for a turn: the holder leaves the routes at once,
+// so that a queue of ten thousand raises the wait of another team by the requests
+// in flight and one switch. One that had merely less waits for the holder's turn
+// to end, which is what keeps two teams that always ask from moving each other
+// faster than a switch is worth.
+//
+// A team that has used up its budget of the day (Team.Barred) is given no GPUs
+// and drains those it holds; one whose checkpoints fill its share of the stores
+// (Function.Fence) runs where the bytes are and nowhere else.
+//
 // # The ladder
 //
 // A replica whose engine can sleep goes down in steps. Idle, or in the way of
 // another function, it gives its GPUs back and keeps its weights in host memory,
-// where there is room for them; idle once more, or where that memory is wanted,
-// it ends. Asked for, it rises, which takes a copy from host memory where a cold
+// where there is room for them, within what the node lets sleepers take
+// (Node.Sleep); where there is not, it drops them and keeps its process, if that
+// is a shorter way back than a start. Idle once more, or where host memory is
+// wanted, it ends; its bytes stay in the store. Asked for, it rises, which takes a copy from host memory where a cold
 // start takes minutes: unless its own GPUs are taken by somebody busy, or another
 // node would have it READY sooner than they could be freed.
 //

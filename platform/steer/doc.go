@@ -77,6 +77,14 @@
 // what became of each is counted. What was learned, and what starts took, is kept
 // in a file and outlives the process.
 //
+// # Teams
+//
+// Every team has an account: the GPU-seconds its replicas held, charged when what
+// it holds changes; what it used lately, which the core places and evicts by; and
+// the evictions it inflicted on others and suffered from them. A team whose
+// GPU-seconds of the day are used up is barred until midnight UTC. The accounts
+// are kept in a small file (Ledger) and so outlive the server.
+//
 // # Two steps to the end
 //
 // A replica that is to be stopped first leaves the routes, then is waited for

@@ -160,6 +160,38 @@ func TestGPUBudget(t *testing.T) {
 	}
 }
 
+// TestFairTeams: through the whole loop, a team with a thousand requests waiting
+// raises the wait of another by one service time and one switch.
+func TestFairTeams(t *testing.T) {
+	p := newPlay(t, 1, of("heavy", model("x")), of("light", model("y")))
+	p.site("n", 1)
+	p.pass(7 * time.Second)
+	const service, load = 6 * time.Second, 5 * time.Second // the site's times
+	p.desk.span = func() time.Duration { return service }
+	heavy, light := p.desk.lane(functions.Name{Team: "heavy", Name: "x"}), p.desk.lane(functions.Name{Team: "light", Name: "y"})
+	heavy.queued, heavy.since = 100000, p.at
+	p.desk.asks("heavy", "x")
+	for i, after := range []time.Duration{20 * time.Second, 3 * time.Minute, 90 * time.Second, 10 * time.Second, 31 * time.Second} {
+		p.pass(after)
+		p.desk.asks("light", "y")
+		from := p.at
+		for light.queued > 0 && p.at.Sub(from) < 5*time.Minute {
+			p.pass(100 * time.Millisecond)
+		}
+		if wait := p.at.Sub(from); wait > service+load+2*time.Second {
+			t.Errorf("the %d. time the light team waited %v: one service is %v, one load %v", i+1, wait, service, load)
+		}
+		p.pass(service)
+	}
+	p.pass(time.Minute)
+	if len(heavy.pic.Replicas) != 1 {
+		t.Error("the heavy team does not get the GPU back")
+	}
+	if u := p.s.TeamUse("heavy"); u.Suffered == 0 || u.Inflicted == 0 {
+		t.Errorf("%+v", u)
+	}
+}
+
 // TestStoreShare: the checkpoints of a team stay within its share of the stores;
 // what would go beyond is brought nowhere, and its waiters are told.
 func TestStoreShare(t *testing.T) {
