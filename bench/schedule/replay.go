@@ -121,7 +121,7 @@ func cold(ctx context.Context, o Options) (*Cold, error) {
 	gpus := int(float64(total)*part/float64(80*gib) + 0.5)
 	f := dayFleet(gpus)
 	s, _ := dayStudy(t, read, f, 0)
-	const words = "lru+idle=48h,lfu+idle=48h,gdsf+idle=48h,next-use+idle=48h,clairvoyant+idle=48h"
+	const words = "lru+bare+idle=48h,lru+idle=48h,lfu+idle=48h,gdsf+idle=48h,next-use+idle=48h,clairvoyant+idle=48h"
 	if s.Policies, err = study.ParsePolicies(words); err != nil {
 		return nil, err
 	}
@@ -135,6 +135,9 @@ func cold(ctx context.Context, o Options) (*Cold, error) {
 	byName := map[string]int64{}
 	for _, r := range out.Runs {
 		name, _, _ := strings.Cut(r.Result.Policy, "+")
+		if name == "lru" && !r.Policy.Bare { // lru by itself is what all are compared with
+			name = "lru, the missed left alone"
+		}
 		byName[name] = r.Cold
 		c.Rows = append(c.Rows, ColdRow{Policy: name, Requests: r.Requests, Cold: r.Cold, Share: r.ColdShare, Evictions: r.Evictions, P99: r.TTFT.P99})
 	}

@@ -65,8 +65,9 @@ leaves out what is not there), the most asked for to the first (rank), in turn
 gets).
 
 Policies: lru, lfu, gdsf, next-use, each with +learned (keep-alive from history),
-+prewarm (starts ahead), +idle=10m (one idle time for all). Several are compared,
-with clairvoyant beside them: next-use told the truth, a bound nobody can run.
++prewarm (starts ahead), +idle=10m (one idle time for all), +bare (nobody is left
+alone for having been missed). Several are compared, with clairvoyant beside
+them: the greedy rule told the truth, a bound nobody can run.
 
 --gpus 4..64 draws the curve and says how many GPUs the goal of --p99 needs.`,
 		Example: `  thaw simulate --example --html example.html

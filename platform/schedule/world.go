@@ -26,7 +26,18 @@ type Policy struct {
 	Autoscale Autoscale // how many replicas a load asks for; zero: its defaults
 	Eviction  Eviction  // who goes first where room is short
 	KeepAlive KeepAlive // how long an idle replica stays
+
+	// Bare: nobody is left alone for having been missed (Function.Stay), so that
+	// what an eviction policy does by itself can be measured.
+	Bare bool
 }
+
+// Stays reports whether one that was evicted and missed soon after is left alone
+// for a while. Recency and frequency alone go round in circles without it. A
+// policy that weighs how soon it is used with what the way back costs does not,
+// and is kept from its choice: on the first hours of a public day of 990
+// functions that made 0.42 cold where next-use alone made 0.28.
+func (p *Policy) Stays() bool { return !p.Bare && (p.Eviction == LRU || p.Eviction == LFU) }
 
 // Eviction orders idle replicas by who goes first.
 type Eviction uint8

@@ -256,11 +256,15 @@ func (s *Steer) returned(f *fn, now schedule.Instant) {
 	if !missed {
 		return
 	}
-	f.Stay = now + stay
-	s.stir(f)
 	s.counts.thrash.Inc()
 	s.teamOf(f.Name.Team).Thrash++
-	s.event("missed", f.Name, "", "", "thrash", fmt.Sprintf("it was evicted and is back so soon that it stays for %v", stay.Round(time.Second)))
+	text := "it was evicted and is back soon after"
+	if s.policy.Stays() {
+		f.Stay = now + stay
+		s.stir(f)
+		text = fmt.Sprintf("it was evicted and is back so soon that it stays for %v", stay.Round(time.Second))
+	}
+	s.event("missed", f.Name, "", "", "thrash", text)
 }
 
 // TeamUse is the account of a team now; that of one that never held anything is

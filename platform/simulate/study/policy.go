@@ -18,6 +18,7 @@ type Policy struct {
 	Prewarm  bool // starts ahead of requests that history foresees
 	Idle     time.Duration
 	Future   bool // it is told what the trace holds
+	Bare     bool // nobody is left alone for having been missed
 }
 
 // Clairvoyant is the word of the bound.
@@ -30,7 +31,7 @@ var evictions = map[string]schedule.Eviction{
 // Words are the policies there are; more of one stands behind a +.
 var (
 	Words = []string{"lru", "lfu", "gdsf", "next-use", Clairvoyant}
-	Parts = []string{"learned", "prewarm", "idle=TIME"}
+	Parts = []string{"learned", "prewarm", "idle=TIME", "bare"}
 )
 
 // ParsePolicy reads a word such as next-use+learned+prewarm or lru+idle=10m.
@@ -49,6 +50,8 @@ func ParsePolicy(word string) (Policy, error) {
 			p.Learned = true
 		case part == "prewarm":
 			p.Prewarm = true
+		case part == "bare":
+			p.Bare = true
 		case isIdle:
 			d, err := functions.ParseDuration(idle)
 			if err != nil || d < 0 {
@@ -95,7 +98,7 @@ func clip(s string) string {
 // schedule is the policy as the core takes it.
 func (p Policy) schedule() schedule.Policy {
 	s := schedule.DefaultPolicy
-	s.Eviction = p.Eviction
+	s.Eviction, s.Bare = p.Eviction, p.Bare
 	if p.Learned {
 		s.KeepAlive = schedule.Learned
 	}

@@ -33,7 +33,7 @@ func TestParsePolicy(t *testing.T) {
 		{text: "lur", err: `"lur" is no policy; did you mean lru? (lru, lfu, gdsf, next-use, clairvoyant)`},
 		{text: "", err: `"" is no policy (lru,`},
 		{text: "lru,,gdsf", err: `"" is no policy`},
-		{text: "lru+learnt", err: `"learnt" is no part of a policy; did you mean learned? (learned, prewarm, idle=TIME)`},
+		{text: "lru+learnt", err: `"learnt" is no part of a policy; did you mean learned? (learned, prewarm, idle=TIME, bare)`},
 		{text: "lru+idle=long", err: `"long" is no duration`},
 		{text: "lru,gdsf,lru", err: "policy lru is asked for twice"},
 	} {
