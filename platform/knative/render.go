@@ -1,0 +1,472 @@
+package knative
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+// What makes a Knative Service a model of ours. One that is written by hand needs
+// the two classes and a container that reads THAW_MODEL.
+const (
+	AutoscalerClass = "thaw.dev"
+	IngressClass    = "thaw.ingress.networking.knative.dev"
+
+	ClassAnnotation   = "autoscaling.knative.dev/class"
+	IngressAnnotation = "networking.knative.dev/ingress.class"
+	ModelAnnotation   = "thaw.dev/model" // on the Service: the whole model file, as JSON
+	ModelLabel        = "thaw.dev/model" // on Service and pods: the model's name
+
+	minAnnotation       = "autoscaling.knative.dev/min-scale"
+	maxAnnotation       = "autoscaling.knative.dev/max-scale"
+	targetAnnotation    = "autoscaling.knative.dev/target"
+	initialAnnotation   = "autoscaling.knative.dev/initial-scale"
+	retentionAnnotation = "autoscaling.knative.dev/scale-to-zero-pod-retention-period"
+	progressAnnotation  = "serving.knative.dev/progress-deadline"
+
+	nameLabel    = "app.kubernetes.io/name"
+	managedLabel = "app.kubernetes.io/managed-by"
+)
+
+// GPU is the extended resource that a GPU is asked for as.
+const GPU corev1.ResourceName = "nvidia.com/gpu"
+
+const (
+	// DefaultStore is where a node's loader keeps checkpoints and its socket.
+	DefaultStore = "/var/lib/thaw"
+
+	// DefaultTimeout is the longest a request may take unless Settings say
+	// otherwise; Knative refuses more than its max-revision-timeout-seconds,
+	// which is this.
+	DefaultTimeout = 10 * time.Minute
+
+	// shimMemory is what the shim takes beside its engine.
+	shimMemory = 64 << 20
+
+	// maxDocument bounds the model file in bytes. It stands in an annotation, in
+	// what kubectl apply remembers of that, and in a variable of the pod: 256 KiB
+	// for all annotations and 128 KiB for the variable are Kubernetes' and
+	// Linux's limits.
+	maxDocument = 48 << 10
+
+	nobody     = 65532 // uid and gid of the container
+	port       = 8080
+	program    = "/opt/thaw/thaw" // the shim, where the init container puts it
+	scratch    = "/tmp"           // the only place that can be written
+	maxIdle    = time.Hour        // Knative's bound of a retention
+	maxReplica = math.MaxInt32
+)
+
+// defaultImages holds the images of engines that are used unless Settings name
+// others. Ember needs none: it is part of thaw. A command's is its author's.
+var defaultImages = map[functions.Engine]string{
+	functions.EngineVLLM:     "vllm/vllm-openai:v0.32.0",
+	functions.EngineSGLang:   "lmsysorg/sglang:latest",
+	functions.EngineLlamaCpp: "ghcr.io/ggml-org/llama.cpp:server",
+}
+
+// DefaultImage is the image that an engine runs from unless Settings name
+// another, or empty where there is none.
+func DefaultImage(e functions.Engine) string { return defaultImages[e] }
+
+// Settings say what a model file does not.
+type Settings struct {
+	Thaw      string                      // the image with thaw; its entry point is the program
+	Images    map[functions.Engine]string // instead of DefaultImage
+	Namespace string                      // for models whose file names none; "" leaves them in default
+	Store     string                      // the loader's folder on each node; DefaultStore when empty
+	Timeout   time.Duration               // of one request, whole seconds; DefaultTimeout when 0
+}
+
+// Render turns a model into the Knative Service that serves it, as Knative's
+// webhook takes it. The error is catalog.Problems: everything of the model that
+// cannot be had on Kubernetes, each with the way out.
+//
+// What only the controller and the activator read (queue, scale.idle) stands in
+// annotations of the Service, so that a change of it makes no new revision. All
+// else is the revision's: replicas that run keep what they were started with.
+func Render(m *functions.Model, s Settings) (*servingv1.Service, error) {
+	r := rendering{m: m, s: s}
+	if r.s.Store == "" {
+		r.s.Store = DefaultStore
+	}
+	if r.s.Timeout == 0 {
+		r.s.Timeout = DefaultTimeout
+	}
+	r.check()
+	service := r.service()
+	if len(r.problems) > 0 {
+		return nil, r.problems
+	}
+	return service, nil
+}
+
+// YAML is what kubectl apply takes: one document each, keys in the order of
+// the alphabet, nothing that only a server sets.
+func YAML(services ...*servingv1.Service) ([]byte, error) {
+	var out bytes.Buffer
+	for i, s := range services {
+		doc, err := document(s)
+		if err != nil {
+			return nil, err
+		}
+		b, err := yaml.Marshal(doc)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			out.WriteString("---\n")
+		}
+		out.Write(b)
+	}
+	return out.Bytes(), nil
+}
+
+// document is a Service as JSON has it, less what a client has no say in.
+func document(s *servingv1.Service) (map[string]any, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	var doc map[string]any
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return nil, err
+	}
+	delete(doc, "status")
+	bare(doc)
+	return doc, nil
+}
+
+// bare takes out what is null or an empty object, but not an empty volume.
+func bare(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, x := range v {
+			bare(x)
+			if m, object := x.(map[string]any); x == nil || object && len(m) == 0 && k != "emptyDir" {
+				delete(v, k)
+			}
+		}
+	case []any:
+		for _, x := range v {
+			bare(x)
+		}
+	}
+}
+
+// rendering is one model on its way.
+type rendering struct {
+	m        *functions.Model
+	s        Settings
+	problems catalog.Problems
+}
+
+func (r *rendering) wrong(path, hint, format string, args ...any) {
+	file, line := r.m.Origin, 0
+	if i := strings.LastIndexByte(file, ':'); i >= 0 {
+		if n, err := strconv.Atoi(file[i+1:]); err == nil {
+			file, line = file[:i], n
+		}
+	}
+	r.problems = append(r.problems, catalog.Problem{File: file, Line: line, Path: path, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// check finds what thaw takes and Kubernetes does not.
+func (r *rendering) check() {
+	m := r.m
+	if bad := validation.IsDNS1035Label(m.Metadata.Name); len(bad) > 0 {
+		r.wrong("metadata.name", "take one that begins with a letter", "%q cannot be the name of a service of Kubernetes", m.Metadata.Name)
+	}
+	if ns := m.Metadata.Namespace; r.s.Namespace != "" && ns != functions.DefaultTeam && ns != r.s.Namespace {
+		r.wrong("metadata.namespace", "leave one of the two out", "the file says %q, --namespace %q", ns, r.s.Namespace)
+	}
+	if ns := r.namespace(); len(validation.IsDNS1123Label(ns)) > 0 {
+		r.wrong("metadata.namespace", "lower-case letters, digits and '-'", "%q cannot be a namespace", ns)
+	} else if ns == "knative-serving" || strings.HasPrefix(ns, "kube-") {
+		r.wrong("metadata.namespace", "a team's own", "%q belongs to the cluster itself", ns)
+	}
+	for _, k := range slices.Sorted(maps.Keys(m.Metadata.Labels)) {
+		v := m.Metadata.Labels[k]
+		switch {
+		case len(validation.IsQualifiedName(k)) > 0:
+			r.wrong("metadata.labels", "such as tier or example.com/tier: at most 63 letters, digits, '-', '_' and '.' after the '/'", "%q cannot be the key of a label of Kubernetes", k)
+		case strings.HasPrefix(k, "thaw.dev/") || k == nameLabel || k == managedLabel:
+			r.wrong("metadata.labels", "leave it out", "%s is set by thaw", k)
+		case len(validation.IsValidLabelValue(v)) > 0:
+			r.wrong("metadata.labels", "at most 63 letters, digits, '-', '_' and '.'", "%s: %q cannot be the value of a label of Kubernetes", k, v)
+		}
+	}
+	r.source("spec.source", m.Spec.Source)
+	for i, a := range m.Spec.Adapters {
+		r.source(fmt.Sprintf("spec.adapters[%d].source", i), a.Source)
+	}
+	for _, k := range slices.Sorted(maps.Keys(m.Spec.Env)) {
+		if k == "PORT" || strings.HasPrefix(k, "K_") {
+			r.wrong("spec.env."+k, "take another name", "Knative sets this variable itself")
+		}
+	}
+	for _, n := range []struct {
+		path  string
+		value int
+	}{{"spec.scale.max", m.Spec.Scale.Max}, {"spec.scale.target", m.Spec.Scale.Target}} {
+		if n.value > maxReplica {
+			r.wrong(n.path, "", "%d is more than Knative counts", n.value)
+		}
+	}
+	if r.s.Thaw == "" {
+		r.wrong("", "--thaw-image IMAGE", "no image of thaw is named, and every model's pod needs it")
+	}
+	if r.image() == "" {
+		r.wrong("spec.engine", fmt.Sprintf("--image %s=IMAGE names the one that holds the program", m.Spec.Engine), "there is no image to run engine %s from", m.Spec.Engine)
+	}
+	if !path.IsAbs(r.s.Store) || path.Clean(r.s.Store) != r.s.Store || r.s.Store == "/" {
+		r.wrong("", "such as "+DefaultStore, "the store %q is no absolute path of a folder of its own", r.s.Store)
+	}
+	if r.s.Timeout < time.Second || r.s.Timeout%time.Second != 0 {
+		r.wrong("", "such as 10m", "%s is no time for a request: Knative counts whole seconds", r.s.Timeout)
+	}
+}
+
+// source refuses what only this machine has.
+func (r *rendering) source(path, source string) {
+	if source == "" || strings.Contains(source, "://") && !strings.HasPrefix(source, "file://") {
+		return
+	}
+	r.wrong(path, "upload it and name it as az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO or https://…",
+		"%s is a folder of this machine, and no pod can read it", source)
+}
+
+func (r *rendering) namespace() string {
+	if r.s.Namespace != "" {
+		return r.s.Namespace
+	}
+	return r.m.Metadata.Namespace
+}
+
+// image is what the engine runs from; for ember that is thaw itself.
+func (r *rendering) image() string {
+	if own := r.s.Images[r.m.Spec.Engine]; own != "" {
+		return own
+	}
+	if r.m.Spec.Engine == functions.EngineEmber {
+		return r.s.Thaw
+	}
+	return defaultImages[r.m.Spec.Engine]
+}
+
+// within says whether thaw is in the engine's image, and no init container has
+// to bring it.
+func (r *rendering) within() bool {
+	return r.m.Spec.Engine == functions.EngineEmber && r.image() == r.s.Thaw
+}
+
+func (r *rendering) service() *servingv1.Service {
+	m := r.m
+	labels := map[string]string{nameLabel: m.Metadata.Name, managedLabel: "thaw", ModelLabel: m.Metadata.Name}
+	maps.Copy(labels, m.Metadata.Labels)
+	seconds := func(d time.Duration) *int64 { return new(int64(math.Ceil(d.Seconds()))) }
+	answer := min(r.s.Timeout, m.Spec.Queue.Wait.Std()+m.Spec.Deadlines.FirstToken.Std())
+	return &servingv1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "serving.knative.dev/v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: m.Metadata.Name, Namespace: r.namespace(), Labels: labels,
+			Annotations: map[string]string{IngressAnnotation: IngressClass, ModelAnnotation: r.whole()},
+		},
+		Spec: servingv1.ServiceSpec{ConfigurationSpec: servingv1.ConfigurationSpec{Template: servingv1.RevisionTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{
+				Labels:      map[string]string{nameLabel: m.Metadata.Name, managedLabel: "thaw", ModelLabel: m.Metadata.Name},
+				Annotations: r.scaling(),
+			},
+			Spec: servingv1.RevisionSpec{
+				PodSpec: r.pod(),
+				// How many at a time is decided by who balances, not by the pod.
+				ContainerConcurrency: new(int64(0)),
+				TimeoutSeconds:       seconds(r.s.Timeout),
+				// Where Knative's activator holds the request, the start counts.
+				ResponseStartTimeoutSeconds: seconds(answer),
+			},
+		}}},
+	}
+}
+
+// scaling is what autoscalers read of a revision. Its first pod starts when
+// somebody asks, not when it is deployed.
+func (r *rendering) scaling() map[string]string {
+	s, d := r.m.Spec.Scale, r.m.Spec.Deadlines
+	a := map[string]string{
+		ClassAnnotation:   AutoscalerClass,
+		minAnnotation:     strconv.Itoa(s.Min),
+		maxAnnotation:     strconv.Itoa(s.Max),
+		targetAnnotation:  strconv.Itoa(s.Target),
+		initialAnnotation: "0",
+		// A Deployment that has not come up by then has failed.
+		progressAnnotation: fmt.Sprintf("%ds", int64(math.Ceil((d.Stage.Std() + d.Start.Std()).Seconds()))),
+	}
+	if s.Idle.Std() <= maxIdle {
+		a[retentionAnnotation] = s.Idle.Std().String()
+	}
+	return a
+}
+
+func (r *rendering) pod() corev1.PodSpec {
+	res := r.m.Spec.Resources
+	pod := corev1.PodSpec{
+		AutomountServiceAccountToken: new(false), // an engine has nothing to say to Kubernetes
+		EnableServiceLinks:           new(false),
+		Volumes: []corev1.Volume{
+			// Not made where it is missing: a node without a loader cannot serve.
+			{Name: "store", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: r.s.Store, Type: new(corev1.HostPathDirectory)}}},
+			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		},
+	}
+	c := corev1.Container{
+		Name: "model", Image: r.image(), ImagePullPolicy: corev1.PullIfNotPresent,
+		Args:  []string{"runtime"},
+		Env:   r.environment(),
+		Ports: []corev1.ContainerPort{{Name: "http1", ContainerPort: port}},
+		// The shim says ready after the engine has made a token. A start takes as
+		// long as it takes: until then nothing is restarted.
+		ReadinessProbe: &corev1.Probe{
+			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(port)}},
+			PeriodSeconds: 1, TimeoutSeconds: 1, FailureThreshold: 3, SuccessThreshold: 1,
+		},
+		Resources:       resources(res),
+		SecurityContext: locked(),
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: "store", MountPath: r.s.Store, ReadOnly: true},
+			{Name: "scratch", MountPath: scratch},
+		},
+	}
+	if !r.within() {
+		c.Command = []string{program}
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "thaw", MountPath: path.Dir(program), ReadOnly: true})
+		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "thaw", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		pod.InitContainers = []corev1.Container{{
+			Name: "thaw", Image: r.s.Thaw, ImagePullPolicy: corev1.PullIfNotPresent,
+			Args:            []string{"runtime", "--install", program},
+			Resources:       memory(shimMemory),
+			SecurityContext: locked(),
+			VolumeMounts:    []corev1.VolumeMount{{Name: "thaw", MountPath: path.Dir(program)}},
+		}}
+	}
+	if e := r.m.Spec.Engine; e == functions.EngineVLLM || e == functions.EngineSGLang {
+		// Their workers speak through shared memory, of which a container has 64 MiB.
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shared", MountPath: "/dev/shm"})
+		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "shared", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
+	}
+	pod.Containers = []corev1.Container{c}
+	return pod
+}
+
+// environment is what the shim reads. The engine's own env and args are in
+// THAW_MODEL.
+func (r *rendering) environment() []corev1.EnvVar {
+	env := []corev1.EnvVar{
+		{Name: "THAW_MODEL", Value: verbatim(r.started())},
+		{Name: "THAW_STORE", Value: verbatim(r.s.Store)},
+		{Name: "HOME", Value: scratch},
+		{Name: "USER", Value: "thaw"}, // libraries look a uid without a name up, and fail
+	}
+	if r.m.Spec.Resources.GPUs == 0 {
+		// NVIDIA's container runtime gives all GPUs to images that say "all", and
+		// those of engines do.
+		env = append(env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"})
+	}
+	return env
+}
+
+// verbatim keeps Kubernetes from reading $(NAME) in a value: $$ is a $ to it.
+func verbatim(s string) string { return strings.ReplaceAll(s, "$", "$$") }
+
+// started is the model file as the shim gets it: what is settled when a replica
+// starts.
+func (r *rendering) started() string {
+	s := r.m.Spec
+	doc, err := catalog.EncodeYAML(struct {
+		APIVersion string             `json:"apiVersion"`
+		Kind       string             `json:"kind"`
+		Metadata   functions.Metadata `json:"metadata"`
+		Spec       any                `json:"spec"`
+	}{functions.APIVersion, functions.KindModel, functions.Metadata{Name: r.m.Metadata.Name, Namespace: r.namespace()}, struct {
+		Source    string              `json:"source,omitempty"`
+		Files     []string            `json:"files,omitempty"`
+		Engine    functions.Engine    `json:"engine,omitempty"`
+		Args      []string            `json:"args,omitempty"`
+		Env       map[string]string   `json:"env,omitempty"`
+		Health    string              `json:"health,omitempty"`
+		Adapters  []functions.Adapter `json:"adapters,omitempty"`
+		Resources functions.Resources `json:"resources"`
+		Deadlines functions.Deadlines `json:"deadlines"`
+	}{s.Source, s.Files, s.Engine, s.Args, s.Env, s.Health, s.Adapters, s.Resources, s.Deadlines}})
+	if err != nil {
+		r.wrong("", "", "cannot be written down: %v", err)
+	}
+	return string(doc)
+}
+
+// whole is the model file as the controller and the activator get it.
+func (r *rendering) whole() string {
+	m := *r.m
+	m.Metadata.Namespace = r.namespace()
+	doc, err := json.Marshal(&m)
+	if err != nil {
+		r.wrong("", "", "cannot be written down: %v", err)
+	} else if len(doc) > maxDocument {
+		r.wrong("", "keep long args and env in the image", "the model file takes %d bytes, and Kubernetes carries at most %d with a service", len(doc), maxDocument)
+	}
+	return string(doc)
+}
+
+// resources of a model: GPUs are whole and never shared, memory is a promise and
+// a bound.
+func resources(r functions.Resources) corev1.ResourceRequirements {
+	var list corev1.ResourceRequirements
+	if r.Memory > 0 {
+		list = memory(int64(r.Memory) + shimMemory)
+	}
+	if r.GPUs > 0 {
+		for _, l := range []*corev1.ResourceList{&list.Requests, &list.Limits} {
+			if *l == nil {
+				*l = corev1.ResourceList{}
+			}
+			(*l)[GPU] = *resource.NewQuantity(int64(r.GPUs), resource.DecimalSI)
+		}
+	}
+	return list
+}
+
+func memory(bytes int64) corev1.ResourceRequirements {
+	list := func() corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(bytes, resource.BinarySI)}
+	}
+	return corev1.ResourceRequirements{Requests: list(), Limits: list()}
+}
+
+// locked is a container that can do nothing but compute. What stands at the pod
+// instead of the container wants a flag of Knative.
+func locked() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)),
+		ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
+		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+}

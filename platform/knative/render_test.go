@@ -1,0 +1,278 @@
+package knative
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"knative.dev/serving/pkg/apis/autoscaling"
+	"knative.dev/serving/pkg/apis/config"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	asconfig "knative.dev/serving/pkg/autoscaler/config/autoscalerconfig"
+	"sigs.k8s.io/yaml"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+var update = flag.Bool("update", false, "write what is rendered as what is wanted")
+
+const thawImage = "example.com/thaw:test"
+
+// models reads the models of a text.
+func models(t *testing.T, file, text string) []*functions.Model {
+	t.Helper()
+	docs, err := catalog.Decode(file, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []*functions.Model
+	for _, d := range docs {
+		list = append(list, d.Model)
+	}
+	return list
+}
+
+// asked is a cluster whose operator has turned on what Features asks for.
+func asked() context.Context {
+	c := &config.Config{}
+	c.Defaults, _ = config.NewDefaultsConfigFromMap(nil)
+	on := map[string]string{}
+	for _, f := range Features {
+		on[f.Key] = f.Value
+	}
+	c.Features, _ = config.NewFeaturesConfigFromMap(on)
+	c.Autoscaler = &asconfig.Config{AllowZeroInitialScale: on["allow-zero-initial-scale"] == "true"}
+	return config.ToContext(context.Background(), c)
+}
+
+// TestRender holds what is rendered to files, and has Knative's own rules look
+// at it.
+func TestRender(t *testing.T) {
+	files, err := filepath.Glob("testdata/render/*.model.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d models to render, %v", len(files), err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".model.yaml")
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var services []*servingv1.Service
+			for _, m := range models(t, file, string(text)) {
+				s, err := Render(m, Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "example.com/own:1"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				services = append(services, s)
+			}
+			got, err := YAML(services...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := strings.TrimSuffix(file, ".model.yaml") + ".service.yaml"
+			if *update {
+				if err := os.WriteFile(want, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if golden, _ := os.ReadFile(want); string(golden) != string(got) {
+				t.Errorf("%s is not what is rendered (-update writes it):\n%s", want, got)
+			}
+			for i, s := range services {
+				ctx := asked()
+				s = s.DeepCopy()
+				s.SetDefaults(ctx)
+				if err := s.Validate(ctx); err != nil {
+					t.Errorf("Knative refuses it: %v", err)
+				}
+				roundTrip(t, models(t, file, string(text))[i], s)
+			}
+		})
+	}
+}
+
+// roundTrip reads what the shim and the controller will read, as Kubernetes hands
+// it to them: both must find the model that was written down.
+func roundTrip(t *testing.T, m *functions.Model, s *servingv1.Service) {
+	t.Helper()
+	var whole functions.Model
+	if err := yaml.Unmarshal([]byte(s.Annotations[ModelAnnotation]), &whole); err != nil {
+		t.Fatal(err)
+	}
+	same := func(what string, got, want *functions.Model) {
+		t.Helper()
+		a, _ := catalog.EncodeYAML(got)
+		b, _ := catalog.EncodeYAML(want)
+		if string(a) != string(b) {
+			t.Errorf("%s:\n%s\nwant\n%s", what, a, b)
+		}
+	}
+	same("the annotation", &whole, m)
+	var text string
+	for _, e := range s.Spec.Template.Spec.Containers[0].Env {
+		if e.Name == "THAW_MODEL" {
+			text = expand(e.Value)
+		}
+	}
+	started := models(t, "THAW_MODEL", text)[0]
+	want := *m
+	want.Metadata.Labels = nil
+	want.Spec.Scale, want.Spec.Queue = functions.Defaults().Scale, functions.Defaults().Queue
+	same("THAW_MODEL", started, &want)
+}
+
+// expand reads a value as a kubelet does: $(NAME) is a variable, $$ is a $.
+func expand(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '$' && i+1 < len(s) {
+			switch s[i+1] {
+			case '$':
+				i++
+			case '(':
+				return "(a variable of the pod)"
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
+
+// TestRevisionOnlyWhereItMatters: what the controller alone reads starts no new
+// revision, which would start new pods.
+func TestRevisionOnlyWhereItMatters(t *testing.T) {
+	const base = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm%s}\n"
+	render := func(more string) *servingv1.Service {
+		s, err := Render(models(t, "a.yaml", strings.Replace(base, "%s", more, 1))[0], Settings{Thaw: thawImage})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	text := func(s *servingv1.Service) string {
+		b, _ := yaml.Marshal(s.Spec.Template)
+		return string(b)
+	}
+	for _, x := range []struct {
+		more string
+		same bool
+	}{
+		{", queue: {requests: 7, bytes: 1Mi}", true},
+		{", scale: {idle: 2h}", false}, // Knative's retention stands in the revision
+		{", scale: {max: 3}", false},
+		{", args: [--seed, '1']", false},
+		{", env: {A: b}", false},
+		{", resources: {gpus: 1}", false},
+	} {
+		if got := text(render("")) == text(render(x.more)); got != x.same {
+			t.Errorf("%s: the revision stays is %v, want %v", x.more, got, x.same)
+		}
+	}
+}
+
+// TestRefused: what a cluster cannot have is told at once, with the way out.
+func TestRefused(t *testing.T) {
+	for _, x := range []struct {
+		name, meta, spec string
+		settings         Settings
+		want             []string
+	}{
+		{name: "a folder", spec: "source: ./tiny, engine: ember", want: []string{"m.yaml:1: spec.source: ./tiny is a folder of this machine, and no pod can read it (upload it and name it as az://"}},
+		{name: "an absolute folder", spec: "source: /w, engine: vllm", want: []string{"spec.source: /w is a folder"}},
+		{name: "a file URL", spec: "source: 'file:///w', engine: vllm", want: []string{"spec.source: file:///w is a folder"}},
+		{name: "an adapter's folder", spec: "source: 'hf://a/b', engine: vllm, adapters: [{name: x, source: 'hf://a/c'}, {name: y, source: ./y}]", want: []string{"spec.adapters[1].source: ./y is a folder"}},
+		{name: "a command without an image", spec: "engine: command, args: [serve]", want: []string{"spec.engine: there is no image to run engine command from (--image command=IMAGE"}},
+		{name: "no thaw", spec: "source: 'hf://a/b', engine: vllm", want: []string{"no image of thaw is named, and every model's pod needs it (--thaw-image IMAGE)"}},
+		{name: "a digit first", meta: "name: 7b", spec: "source: 'hf://a/b', engine: vllm", want: []string{`metadata.name: "7b" cannot be the name of a service of Kubernetes (take one that begins with a letter)`}},
+		{name: "the cluster's namespace", meta: "name: a, namespace: kube-system", spec: "source: 'hf://a/b', engine: vllm", want: []string{`"kube-system" belongs to the cluster itself`}},
+		{name: "two namespaces", meta: "name: a, namespace: ml", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Namespace: "other"}, want: []string{`the file says "ml", --namespace "other"`}},
+		{name: "no namespace", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Namespace: "No"}, want: []string{`"No" cannot be a namespace`}},
+		{name: "a label's key", meta: "name: a, labels: {'a b': c}", spec: "source: 'hf://a/b', engine: vllm", want: []string{`metadata.labels: "a b" cannot be the key`}},
+		{name: "a label's value", meta: "name: a, labels: {a: b c}", spec: "source: 'hf://a/b', engine: vllm", want: []string{`metadata.labels: a: "b c" cannot be the value`}},
+		{name: "a label of ours", meta: "name: a, labels: {thaw.dev/model: b}", spec: "source: 'hf://a/b', engine: vllm", want: []string{"metadata.labels: thaw.dev/model is set by thaw"}},
+		{name: "Knative's variable", spec: "source: 'hf://a/b', engine: vllm, env: {PORT: '1', K_SERVICE: a}", want: []string{"spec.env.K_SERVICE: Knative sets this variable itself", "spec.env.PORT:"}},
+		{name: "too long", spec: "source: 'hf://a/b', engine: vllm, env: {A: " + strings.Repeat("a", maxDocument) + "}", want: []string{"Kubernetes carries at most 49152"}},
+		{name: "a relative store", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Store: "store"}, want: []string{`the store "store" is no absolute path`}},
+		{name: "the whole disk", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Store: "/"}, want: []string{`the store "/" is no absolute path`}},
+		{name: "a way up", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Store: "/a/../etc"}, want: []string{`the store "/a/../etc"`}},
+		{name: "half a second", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Timeout: 1500 * time.Millisecond}, want: []string{"1.5s is no time for a request"}},
+		{name: "all at once", meta: "name: 7b", spec: "source: ./a, engine: vllm", want: []string{"metadata.name:", "spec.source:"}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			if x.meta == "" {
+				x.meta = "name: a"
+			}
+			if x.settings.Thaw == "" && x.name != "no thaw" {
+				x.settings.Thaw = thawImage
+			}
+			m := models(t, "m.yaml", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {"+x.meta+"}\nspec: {"+x.spec+"}\n")[0]
+			s, err := Render(m, x.settings)
+			if err == nil || s != nil {
+				t.Fatal("it was rendered")
+			}
+			for _, w := range x.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q is not in: %v", w, err)
+				}
+			}
+			if n := len(strings.Split(err.Error(), "\n")); n != len(x.want) {
+				t.Errorf("%d problems told, want %d: %v", n, len(x.want), err)
+			}
+		})
+	}
+}
+
+// TestLocked: no container of any model can do more than compute.
+func TestLocked(t *testing.T) {
+	for _, e := range functions.Engines {
+		m := functions.NewModel()
+		m.Metadata.Name, m.Spec.Engine, m.Spec.Source, m.Spec.Args = "a", e, "hf://a/b", []string{"x"}
+		s, err := Render(m, Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "example.com/own:1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := s.Spec.Template.Spec.PodSpec
+		if (len(pod.InitContainers) == 0) != (e == functions.EngineEmber) {
+			t.Errorf("%s: %d containers bring the shim", e, len(pod.InitContainers))
+		}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			x := c.SecurityContext
+			if x == nil || !*x.RunAsNonRoot || *x.RunAsUser == 0 || !*x.ReadOnlyRootFilesystem || *x.AllowPrivilegeEscalation || x.Privileged != nil ||
+				!slices.Equal(x.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(x.Capabilities.Add) > 0 || x.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("%s, %s: %+v", e, c.Name, x)
+			}
+			for _, v := range c.VolumeMounts {
+				if v.Name == "store" && !v.ReadOnly {
+					t.Errorf("%s, %s may write to the node's store", e, c.Name)
+				}
+			}
+		}
+		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+			t.Errorf("%s: the engine gets a token of Kubernetes", e)
+		}
+	}
+}
+
+// TestWords holds our spelling of annotations to Knative's.
+func TestWords(t *testing.T) {
+	for ours, theirs := range map[string]string{
+		ClassAnnotation: autoscaling.ClassAnnotationKey, minAnnotation: autoscaling.MinScaleAnnotationKey, maxAnnotation: autoscaling.MaxScaleAnnotationKey,
+		targetAnnotation: autoscaling.TargetAnnotationKey, initialAnnotation: autoscaling.InitialScaleAnnotationKey, retentionAnnotation: autoscaling.ScaleToZeroPodRetentionPeriodKey,
+	} {
+		if ours != theirs {
+			t.Errorf("%s, Knative says %s", ours, theirs)
+		}
+	}
+	if maxIdle != autoscaling.WindowMax {
+		t.Errorf("Knative keeps a pod for at most %s", autoscaling.WindowMax)
+	}
+}
