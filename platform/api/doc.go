@@ -18,6 +18,8 @@
 //     what belongs to another team does not exist (404).
 //   - admin: the admin token or an admin key, always.
 //   - join: the join token, always; nothing else, the admin token neither.
+//   - own: a key, always: a team's for what is its own, an admin's for all. What
+//     is done under it is on somebody's account.
 //   - probe: anybody. /healthz and /readyz say yes or no to whoever asks,
 //     because a load balancer holds no key; why not is told to readers only.
 //     This replaces, for these two paths, the contracts' "open where /v1 is".
