@@ -118,12 +118,19 @@ func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
 }
 
 // looked finds the replicas that a heartbeat names, nil for one that is not known
-// to be on that node. They are good until the next heartbeat.
+// to be on that node. They are good until the next heartbeat. Most are those that
+// the last one named, in the same order: agents sort them.
 func (s *Steer) looked(n *node, hb *functions.Heartbeat) []*rep {
-	ours := s.named[:0]
+	last, ours := n.named, n.spare[:0]
 	for i := range hb.Models {
-		r := s.reps[hb.Models[i].ID]
-		if r != nil && r.node != n.id {
+		id := hb.Models[i].ID
+		for len(last) > 0 && (last[0] == nil || last[0].id < id) {
+			last = last[1:]
+		}
+		var r *rep
+		if len(last) > 0 && last[0].id == id && !last[0].forgotten {
+			r = last[0]
+		} else if r = s.reps[id]; r != nil && r.node != n.id {
 			r = nil
 		}
 		if r != nil {
@@ -131,7 +138,7 @@ func (s *Steer) looked(n *node, hb *functions.Heartbeat) []*rep {
 		}
 		ours = append(ours, r)
 	}
-	s.named = ours
+	n.named, n.spare = ours, n.named
 	return ours
 }
 

@@ -366,6 +366,7 @@ func (s *Steer) enlist(r *rep, n *node) {
 func (s *Steer) gone(r *rep, why string) {
 	f := r.fn
 	delete(s.reps, r.id)
+	r.forgotten = true
 	s.drains.drop(r)
 	s.sinks.drop(r)
 	s.again.drop(r)

@@ -43,7 +43,6 @@ type world struct {
 	settling []*fn                      // memory of stirred, used again
 	starting crowd[*fn]                 // a cold start of it is under way
 	copies   map[string]int             // nodes that have a source's bytes
-	named    []*rep                     // by the heartbeat that is looked at
 	sizes    map[string]functions.Bytes // of checkpoints, by source
 	colds    coldStarts
 
@@ -103,10 +102,12 @@ type node struct {
 	to    Node
 	hb    functions.Heartbeat
 	at    time.Time
-	stale bool            // it refuses us: a newer server has spoken
-	reps  []*rep          // that are, or are to be, on it
-	beats uint64          // taken in
-	looks uint64          // looked at
+	stale bool   // it refuses us: a newer server has spoken
+	reps  []*rep // that are, or are to be, on it
+	beats uint64 // taken in
+	looks uint64 // looked at
+	named []*rep // by the last of them, nil where unknown
+	spare []*rep
 	extra map[string]bool // sources that are here because a READY replica is, and in no list
 
 	life    string // of the agent, and the number of the last heartbeat of it
@@ -131,12 +132,13 @@ type rep struct {
 	status functions.ReplicaStatus
 	cold   *cold // the cold start it is, nil for an adopted one
 
-	asked    schedule.Instant // the load was sent
-	accepted schedule.Instant // the agent took it
-	seen     bool             // in a heartbeat
-	listed   uint64           // the last heartbeat of its node that told of it
-	looked   uint64           // that named it, believed or not
-	readyAt  schedule.Instant
+	asked     schedule.Instant // the load was sent
+	accepted  schedule.Instant // the agent took it
+	seen      bool             // in a heartbeat
+	listed    uint64           // the last heartbeat of its node that told of it
+	looked    uint64           // that named it, believed or not
+	forgotten bool             // it is in no book any more
+	readyAt   schedule.Instant
 
 	cause     string // why it was started
 	stopping  bool
