@@ -40,8 +40,7 @@ func (f *Function) unasked(r *Replica) bool {
 // placeAhead gives n room ahead of any request, if there is some to give.
 func (d *decision) placeAhead(n need) bool {
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
-	quota := d.world.Teams[team]
-	if res.GPUs > 0 && (quota.Max > 0 && d.held[team]+res.GPUs > quota.Max || quota.Barred > d.now) {
+	if d.full(team, res.GPUs) || res.GPUs > 0 && d.world.Teams[team].Barred > d.now {
 		return false
 	}
 	for i := range f.Replicas {

@@ -47,7 +47,7 @@ func (d *decision) place(n need) bool {
 		return false
 	}
 	quota := d.world.Teams[team]
-	if quota.Max > 0 && res.GPUs > 0 && d.held[team]+res.GPUs > quota.Max {
+	if d.full(team, res.GPUs) {
 		if res.GPUs > quota.Max {
 			return d.block(f)
 		}

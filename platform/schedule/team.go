@@ -42,6 +42,17 @@ func (d *decision) below(a, b string, gpus bool) bool {
 	return d.world.Teams[a].use(gpus) < d.world.Teams[b].use(gpus)
 }
 
+// full reports whether a team may not be given so many GPUs more: it would hold
+// more than its maximum, or take what one of its own waits for.
+func (d *decision) full(team string, gpus int) bool {
+	most := d.world.Teams[team].Max
+	if most <= 0 || gpus == 0 {
+		return false
+	}
+	held := d.held[team]
+	return held+gpus > most || held-d.leaving[team]+d.claimed[team]+gpus > most
+}
+
 // claims reports whether f's team asks for no more than it is guaranteed.
 func (d *decision) claims(f *Function) bool {
 	if c := &d.claim; c.f != f || c.acts != len(d.actions) {

@@ -49,6 +49,9 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 		return Report{}, err
 	}
 	policy.Eviction = e
+	if s.Learn {
+		policy.KeepAlive = schedule.Learned
+	}
 	f := &fleet.Fleet{Engine: fleet.Engine{
 		Spawn: functions.Duration(3 * time.Second), Warmup: functions.Duration(500 * time.Millisecond),
 		Rise: functions.Duration(200 * time.Millisecond), Spread: 30, Prefill: 8000, Decode: 60,
@@ -73,7 +76,7 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 		}})
 	}
 	st, err := simulate.Open(simulate.Config{
-		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: s.Seed,
+		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: s.Seed, Learn: s.Learn, Ahead: s.Ahead,
 		Step: func(*simulate.State) error { return p.watch.step() },
 		Event: func(e steer.Event) {
 			if tell != nil && p.st != nil {

@@ -14,6 +14,8 @@ import (
 type Scene struct {
 	Seed   uint64             `json:"seed"` // of everything that is drawn while it is played
 	Policy string             `json:"policy"`
+	Learn  bool               `json:"learn,omitempty"` // idle times come from history
+	Ahead  bool               `json:"ahead,omitempty"` // and starts ahead of requests
 	Hosts  []Host             `json:"hosts"`
 	Models []Model            `json:"models"`
 	Teams  []Team             `json:"teams,omitempty"`
@@ -181,6 +183,9 @@ func Make(seed uint64) Scene {
 			d.For = min(d.For, functions.Duration(20*time.Second))
 		}
 		s.Deeds = append(s.Deeds, d)
+	}
+	if s.Learn = rng.IntN(3) == 0; s.Learn {
+		s.Ahead = rng.IntN(2) == 0
 	}
 	slices.SortStableFunc(s.Deeds, func(a, b Deed) int { return int(a.At - b.At) })
 	return s

@@ -297,7 +297,7 @@ func (w *watch) onStop(name functions.Name, b *belief, e steer.Event) {
 			if n := f.InFlight[b.id]; n > 0 {
 				w.fail(5, "%s of %s has %d requests in flight and is told to %s: %s", b.id, name, n, e.Kind, e.Reason)
 			}
-			if e.Reason == "idle" && !w.misled() && b.ready && w.now() > w.jumped {
+			if e.Reason == "idle" && !w.misled() && b.ready && w.now() > w.jumped && !w.p.scene.Learn {
 				i := w.index(name)
 				last := max(w.lastEnd[name], b.readyAt)
 				if idle := w.p.scene.Models[i].Idle.Std(); i >= 0 && w.now()-last < idle-10*time.Millisecond {
