@@ -46,6 +46,21 @@
 // engine. A request takes its prompt's tokens over the prefill rate and its
 // answer's over the decode rate, however many are worked at.
 //
+// # Breaking it
+//
+// State is a run with handles: nodes are killed, cut off, slowed and returned,
+// engines crash and hang, starts fail, GPUs fall ill, messages come late, twice or
+// not at all, the orchestrator stands still, is replaced or dies. Views tell what
+// is so, whatever the loop believes, and Fated the one end of every request.
+// Config.Step looks after every event.
+//
+// # Cost
+//
+// A request that finds its model READY costs an event and a microsecond; what a
+// day takes is the loop's turns, for which only what changed is told. The result
+// keeps histograms, never requests: memory goes with models and nodes.
+// BenchmarkDay measures it.
+//
 // # What is not modelled
 //
 // Blocks of checkpoints borrowed from other nodes, adapters, warm interpreters,
