@@ -297,7 +297,7 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 		if set, loss := x.best(least); set != nil {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
-			page.add(line{node: m.node.ID, replica: v.r.ID, function: v.f.Name, score: loss, names: &evictParts, parts: [4]float64{loss}})
+			page.add(d.outgoing(m, v, loss, ""))
 			page.choose(v.r.ID)
 		}
 	}
@@ -306,12 +306,25 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	}
 	m := &d.rooms[room]
 	list := m.offers(busy)
-	for _, i := range gone {
+	for j, i := range gone {
+		if j > 0 {
+			page.add(d.outgoing(m, &list[i], d.loss(&list[i]), "leaves with it"))
+		}
 		d.evict(&list[i], f, reason, f.Resources.Memory)
 	}
 	gpus, _ := m.soon.fit(m.node, f.Resources)
 	d.reserve(m, f, gpus)
 	return true
+}
+
+// outgoing is what is kept of a candidate: the loss of its set, the room it gives,
+// since when it is idle and how long its way back is.
+func (d *decision) outgoing(m *room, v *victim, loss float64, why string) line {
+	k := v.f.kept(v.r)
+	return line{
+		node: m.node.ID, replica: v.r.ID, function: v.f.Name, score: loss, names: &evictParts, why: why,
+		parts: [4]float64{loss, gibs(k.Bytes), max(d.now-v.used, 0).Seconds(), k.Back.Seconds()},
+	}
 }
 
 // exchange looks for those on one node who leave for f at the least loss.

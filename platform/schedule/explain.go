@@ -177,7 +177,7 @@ func (p *page) add(l line) {
 
 var (
 	noParts     = [4]string{}
-	evictParts  = [4]string{"loss"}
+	evictParts  = [4]string{"loss", "gib", "idle_seconds", "back_seconds"}
 	placeParts  = [4]string{"ready", "packing", "topology", "store"}
 	demandParts = [4]string{"wanted", "lacks", "queued", "active"}
 )
