@@ -54,6 +54,9 @@ func (d *decision) place(n need) bool {
 		if !d.possible(f) {
 			return d.block(f)
 		}
+		if !d.reachable(f) {
+			return d.block(f) // none of its own makes way in vain
+		}
 		// Its own idle ones make way; nobody else's would help.
 		for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > quota.Max {
 			v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Take.GPUs > 0 && !v.r.asleep() })
@@ -133,6 +136,35 @@ func (d *decision) place(n need) bool {
 func (d *decision) possible(f *Function) bool {
 	for i := range d.rooms {
 		if m := &d.rooms[i]; m.node.reads(f) && m.node.stores(f) && m.could(f.Resources) {
+			return true
+		}
+	}
+	return false
+}
+
+// reachable reports whether f would find room if everything left that may.
+func (d *decision) reachable(f *Function) bool {
+	if d.sleeper(f) != nil {
+		return true
+	}
+	late := d.policy.Turn > 0 && f.Queued > 0 && f.Oldest > 0 && f.Oldest+d.policy.Patience <= d.now
+	for at := range d.rooms {
+		m := &d.rooms[at]
+		if !d.eligible(m, f) || !m.could(f.Resources) {
+			continue
+		}
+		trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
+		for _, busy := range [...]bool{false, true} {
+			list := m.offers(busy)
+			for i := range list {
+				v := &list[i]
+				if !busy && d.may(v, f, 0, wasIdle) || busy && (d.may(v, f, 0, overUsed) || late && d.may(v, f, 0, hadTurn)) {
+					res, gpus := v.r.takes()
+					trial.give(m.node, res, gpus)
+				}
+			}
+		}
+		if _, ok := trial.fit(m.node, f.Resources); ok {
 			return true
 		}
 	}
