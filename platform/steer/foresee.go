@@ -107,14 +107,13 @@ const (
 // seer is the loop's look ahead.
 type seer struct {
 	Foresee
-	idle   crowd[*fn]      // idle with replicas: their next use is told anew now and then
-	live   crowd[*prewarm] // in the order in which they came
-	teams  map[string]*pot
-	all    pot
-	due    time.Time // when history wants to be asked; zero: when there is news
-	asked  bool      // it was asked since there was news
-	looked schedule.Instant
-	fetch  int // prefetches under way
+	idle  crowd[*fn]      // idle with replicas: their next use is told anew now and then
+	live  crowd[*prewarm] // in the order in which they came
+	teams map[string]*pot
+	all   pot
+	due   time.Time // when history wants to be asked; zero: when there is news
+	asked bool      // it was asked since there was news
+	fetch int       // prefetches under way
 
 	recalled map[functions.Name]recollection // starts measured in an earlier life, until their function comes
 	saved    schedule.Instant
