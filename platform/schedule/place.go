@@ -54,16 +54,16 @@ func (d *decision) place(n need) bool {
 		if !d.possible(f) {
 			return d.block(f)
 		}
-		if !d.reachable(f) {
+		if !d.reachable(f) || !d.affords(f, quota.Max) {
+			if d.dropStale(f) {
+				return true
+			}
 			return d.block(f) // none of its own makes way in vain
 		}
 		// Its own idle ones make way; nobody else's would help.
 		for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > quota.Max {
 			v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Take.GPUs > 0 && !v.r.asleep() })
 			if v == nil {
-				if d.dropStale(f) {
-					continue
-				}
 				return d.block(f)
 			}
 			d.evict(v, f, wasIdle, res.Memory)
@@ -140,6 +140,25 @@ func (d *decision) possible(f *Function) bool {
 		}
 	}
 	return false
+}
+
+// affords reports whether f's team would keep within its maximum with f, if its
+// own idle ones left.
+func (d *decision) affords(f *Function, most int) bool {
+	team := f.Name.Team
+	over := d.held[team] - d.leaving[team] + d.claimed[team] + f.Resources.GPUs - most
+	for i := range d.rooms {
+		list := d.rooms[i].idle
+		for j := range list {
+			if over <= 0 {
+				return true
+			}
+			if v := &list[j]; v.f.Name.Team == team && v.r.Take.GPUs > 0 && !v.r.asleep() && d.may(v, f, 0, wasIdle) {
+				over -= v.r.Take.GPUs
+			}
+		}
+	}
+	return over <= 0
 }
 
 // reachable reports whether f would find room if everything left that may.
