@@ -180,6 +180,7 @@ func keep(ctx context.Context, o Options) (*Keep, error) {
 	}
 	f := dayFleet(len(t.Uses)/4 + 8)
 	s, _ := dayStudy(t, read, f, 20*gib)
+	s.Budget = 10_000 * time.Hour // what is asked is what it brings, not what it may cost
 	if s.Policies, err = study.ParsePolicies("lru+idle=10m,lru+idle=10m+learned,lru+idle=10m+learned+prewarm"); err != nil {
 		return nil, err
 	}

@@ -57,6 +57,10 @@ type Config struct {
 	// Learn has the loop learn when functions are used, as the platform does; Ahead
 	// also has it start what it foresees, within its budget.
 	Learn, Ahead bool
+	// AheadBudget is the GPU time in an hour that starts ahead may take for a team,
+	// and AheadTeams how many times as much for all; 0: the platform's own.
+	AheadBudget time.Duration
+	AheadTeams  int
 	// Next, if not nil, is believed instead about when a function is used next
 	// after a time of the trace; 0 never. With schedule.Future that is the rule
 	// that knows the future.

@@ -153,7 +153,7 @@ func (st *State) foresee() *steer.Foresee {
 	if !c.Learn && !c.Ahead && c.Next == nil {
 		return nil
 	}
-	f := &steer.Foresee{History: predict.New(predict.Options{}), Ahead: c.Ahead}
+	f := &steer.Foresee{History: predict.New(predict.Options{}), Ahead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
 	if c.Next != nil {
 		f.Next = func(name functions.Name, now time.Time) time.Time {
 			at := now.Sub(st.instant(0))

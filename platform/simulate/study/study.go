@@ -28,7 +28,8 @@ type Study struct {
 	Requests int64         // about how many, for progress
 	Span     time.Duration // about how long, for the pictures
 	Policies []Policy
-	Sizing   *Sizing // several sizes of the fleet; nil: as it is
+	Budget   time.Duration // of GPU time in an hour for starts ahead, of a team and of all; 0: the platform's own
+	Sizing   *Sizing       // several sizes of the fleet; nil: as it is
 	Seed     uint64
 	Parallel int // runs at once; 0: a core each
 	// Progress, if not nil, is called now and then, never twice at a time.
@@ -206,7 +207,7 @@ func (w *work) one(ctx context.Context, j job) error {
 		Fleet: on, Functions: p.models(s.Models), Teams: s.Teams, Sizes: s.Sizes, Engines: s.Engines, Requests: s.Trace,
 		Policy: p.schedule(), Name: p.Word, Seed: s.Seed,
 		// What is learned changes nothing under a policy that does not look at it.
-		Learn: true, Ahead: p.Prewarm,
+		Learn: true, Ahead: p.Prewarm, AheadBudget: s.Budget, AheadTeams: min(1, int(s.Budget)),
 		Sample: s.sample(), Progress: func(now simulate.Progress) { w.progress(j, now) },
 	}
 	if p.Future {
