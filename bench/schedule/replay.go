@@ -26,7 +26,10 @@ type Cold struct {
 	Rows     []ColdRow `json:"policies"`
 	Best     string    `json:"best"`
 	ToLRU    float64   `json:"best_to_lru"`
-	ToFuture float64   `json:"best_to_clairvoyant"`
+	// Two rules know the future: one weighs it with the cost of the way back for
+	// each byte, the other evicts whoever is used last (the traces' README).
+	ToFuture   float64 `json:"best_to_clairvoyant"`
+	ToFurthest float64 `json:"best_to_furthest"`
 }
 
 // ColdRow is one policy.
@@ -121,7 +124,7 @@ func cold(ctx context.Context, o Options) (*Cold, error) {
 	gpus := int(float64(total)*part/float64(80*gib) + 0.5)
 	f := dayFleet(gpus)
 	s, _ := dayStudy(t, read, f, 0)
-	const words = "lru+bare+idle=48h,lru+idle=48h,lfu+idle=48h,gdsf+idle=48h,next-use+idle=48h,clairvoyant+idle=48h"
+	const words = "lru+bare+idle=48h,lru+idle=48h,lfu+idle=48h,gdsf+idle=48h,next-use+idle=48h,furthest+idle=48h,clairvoyant+idle=48h"
 	if s.Policies, err = study.ParsePolicies(words); err != nil {
 		return nil, err
 	}
@@ -146,8 +149,9 @@ func cold(ctx context.Context, o Options) (*Cold, error) {
 		x := &c.Rows[i]
 		x.ToLRU = float64(x.Cold) / float64(max(byName["lru"], 1))
 		x.ToFuture = float64(x.Cold) / float64(max(byName[study.Clairvoyant], 1))
-		if x.Policy != study.Clairvoyant && (best < 0 || x.Cold < best) {
+		if x.Policy != study.Clairvoyant && x.Policy != study.Furthest && (best < 0 || x.Cold < best) {
 			best, c.Best, c.ToLRU, c.ToFuture = x.Cold, x.Policy, x.ToLRU, x.ToFuture
+			c.ToFurthest = float64(x.Cold) / float64(max(byName[study.Furthest], 1))
 		}
 	}
 	return c, nil

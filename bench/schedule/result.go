@@ -92,7 +92,8 @@ func (r *Result) judge() {
 	}
 	if c := r.Cold; c != nil {
 		g.Add(c.ToLRU <= 0.40, "cold share of "+c.Best+" to lru's", "at most 0.40x", times(c.ToLRU))
-		g.Add(c.ToFuture <= 1.1, "cold share of "+c.Best+" to the greedy rule's that knows the future", "at most 1.1x", times(c.ToFuture))
+		g.Add(c.ToFuture <= 1.1, "cold share of "+c.Best+" to the greedy rule's that knows the future, weighed with costs", "at most 1.1x", times(c.ToFuture))
+		g.Add(c.ToFurthest <= 1.1, "cold share of "+c.Best+" to the greedy rule's that knows the future, furthest first", "at most 1.1x", times(c.ToFurthest))
 	}
 	if k := r.Keep; k != nil {
 		g.Add(k.Colds <= 0.5, "cold starts, learned to fixed 10 min", "at most 0.5x", times(k.Colds))

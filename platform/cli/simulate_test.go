@@ -130,7 +130,7 @@ func TestSimulateBadInput(t *testing.T) {
 	}{
 		{"", "--fleet is missing"},
 		{"--fleet " + file, "--trace is missing"},
-		{"--fleet " + file + " --trace gen: --policy lfru", `"lfru" is no policy; did you mean lfu? (lru, lfu, gdsf, next-use, clairvoyant)`},
+		{"--fleet " + file + " --trace gen: --policy lfru", `"lfru" is no policy; did you mean lfu? (lru, lfu, gdsf, next-use, clairvoyant, furthest)`},
 		{"--fleet " + file + " --trace gen: --gpus 9..3", "want such as 4..64"},
 		{"--fleet " + file + " --trace gen: --gpus 3..9 --p99 0s", "--p99 wants a time"},
 		{"--fleet " + file + " --trace gen: -o picture", "table, json or yaml"},

@@ -15,12 +15,19 @@ import (
 // worth the way back over bytes and the time until then.
 const Future Eviction = 255
 
+// Furthest is told the future too, and looks at nothing else: whoever is used
+// last goes first, whatever it weighs and costs. Also a bound and no policy.
+const Furthest Eviction = 254
+
 // evictions are the policies by their names.
 var evictions = [...]string{LRU: "lru", LFU: "lfu", GDSF: "gdsf", NextUse: "next-use"}
 
 func (e Eviction) String() string {
-	if e == Future {
+	switch e {
+	case Future:
 		return "future"
+	case Furthest:
+		return "furthest"
 	}
 	if int(e) < len(evictions) {
 		return evictions[e]
@@ -86,8 +93,11 @@ func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
 	switch {
 	case e == LRU:
 		return k.Used.Seconds(), 0
-	case e == Future && k.Next == 0:
+	case (e == Future || e == Furthest) && k.Next == 0:
 		return 0, 0
+	case e == Furthest:
+		gap, change := gapOf(k.Next, now)
+		return 1 / gap.Seconds(), change
 	case e == Future:
 		gap, change := gapOf(k.Next, now)
 		return k.Back.Seconds() / gibs(k.Bytes) / gap.Seconds(), change

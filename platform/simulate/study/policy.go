@@ -21,16 +21,21 @@ type Policy struct {
 	Bare     bool // nobody is left alone for having been missed
 }
 
-// Clairvoyant is the word of the bound.
-const Clairvoyant = "clairvoyant"
+// Clairvoyant and Furthest are the words of the bounds: both are told the future;
+// the one weighs it with what the way back costs for each byte, the other lets
+// whoever is used last go first.
+const (
+	Clairvoyant = "clairvoyant"
+	Furthest    = "furthest"
+)
 
 var evictions = map[string]schedule.Eviction{
-	"lru": schedule.LRU, "lfu": schedule.LFU, "gdsf": schedule.GDSF, "next-use": schedule.NextUse, Clairvoyant: schedule.Future,
+	"lru": schedule.LRU, "lfu": schedule.LFU, "gdsf": schedule.GDSF, "next-use": schedule.NextUse, Clairvoyant: schedule.Future, Furthest: schedule.Furthest,
 }
 
 // Words are the policies there are; more of one stands behind a +.
 var (
-	Words = []string{"lru", "lfu", "gdsf", "next-use", Clairvoyant}
+	Words = []string{"lru", "lfu", "gdsf", "next-use", Clairvoyant, Furthest}
 	Parts = []string{"learned", "prewarm", "idle=TIME", "bare"}
 )
 
@@ -42,7 +47,7 @@ func ParsePolicy(word string) (Policy, error) {
 	if p.Eviction, ok = evictions[parts[0]]; !ok {
 		return p, unknown(parts[0], "policy", Words)
 	}
-	p.Future = parts[0] == Clairvoyant
+	p.Future = parts[0] == Clairvoyant || parts[0] == Furthest
 	for _, part := range parts[1:] {
 		idle, isIdle := strings.CutPrefix(part, "idle=")
 		switch {

@@ -30,7 +30,7 @@ func TestParsePolicy(t *testing.T) {
 		{text: "gdsf, next-use+learned+prewarm", want: []Policy{{Word: "gdsf", Eviction: schedule.GDSF}, {Word: "next-use+learned+prewarm", Eviction: schedule.NextUse, Learned: true, Prewarm: true}}},
 		{text: "lru+idle=10m", want: []Policy{{Word: "lru+idle=10m", Idle: 10 * time.Minute}}},
 		{text: "clairvoyant", want: []Policy{{Word: "clairvoyant", Eviction: schedule.Future, Future: true}}},
-		{text: "lur", err: `"lur" is no policy; did you mean lru? (lru, lfu, gdsf, next-use, clairvoyant)`},
+		{text: "lur", err: `"lur" is no policy; did you mean lru? (lru, lfu, gdsf, next-use, clairvoyant, furthest)`},
 		{text: "", err: `"" is no policy (lru,`},
 		{text: "lru,,gdsf", err: `"" is no policy`},
 		{text: "lru+learnt", err: `"learnt" is no part of a policy; did you mean learned? (learned, prewarm, idle=TIME, bare)`},
