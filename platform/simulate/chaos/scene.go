@@ -123,7 +123,7 @@ func Make(seed uint64) Scene {
 		case 0:
 			m.GPUs = 1 + rng.IntN(gpus)
 		case 1:
-			m.Share = 20 + 10*rng.IntN(4)
+			m.Share = max(20+10*rng.IntN(4), m.Size+2)
 		}
 		if rng.IntN(8) == 0 {
 			m.Min = 1
@@ -172,7 +172,9 @@ func Make(seed uint64) Scene {
 		d := Deed{At: after(stormy), Do: do, Node: rng.IntN(len(s.Hosts)), Model: rng.IntN(len(s.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
 		switch do {
 		case jump:
-			d.N = []int{-86400, -60, -5, 5, 60, 86400}[rng.IntN(6)]
+			// Back by a minute at most: real clocks are monotonic, and what a
+			// failure's pause is told as would last for as long as this one went back.
+			d.N = []int{-60, -20, -5, 5, 60, 86400}[rng.IntN(6)]
 		case kill, partition:
 			d.For *= 1 + functions.Duration(rng.IntN(3))
 		case late:
