@@ -229,8 +229,7 @@ func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed ui
 			}
 		}
 	}
-	var h heap[lively]
-	h = make(heap[lively], 0, len(uses))
+	h := make(heap[lively], 0, len(uses))
 	for i := range uses {
 		mean := share[i] * float64(s.Requests) / float64(span) * (1 + swing) / mid
 		l := lively{quiet: mean, burst: mean, model: int32(i)}
