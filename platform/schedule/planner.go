@@ -410,8 +410,8 @@ func (c *Planner) account(e *entry) {
 		h := holding{node: r.Node, team: e.f.Name.Team}
 		if !r.asleep() {
 			h.purse.held = r.Take.GPUs
-			if r.Stopping || r.CalledOff || r.Sinking {
-				h.purse.leaving = r.Take.GPUs
+			if _, ok := c.index[r.Node]; !ok || r.Stopping || r.CalledOff || r.Sinking {
+				h.purse.leaving = r.Take.GPUs // on a lost node it is as good as gone
 			}
 		}
 		h.now, h.nowGPUs = r.takes()
