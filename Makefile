@@ -18,7 +18,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build thaw thaw-knative test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -26,11 +26,17 @@ all: fmt-check vet lint test build ## format check, vet, lint, test, build
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
-build: ## bin/thaw, with Go alone
+build: thaw thaw-knative ## bin/thaw and bin/thaw-knative, with Go alone
+
+thaw: ## bin/thaw
 	@mkdir -p bin
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/thaw ./platform/thaw
 
-run: build ## the platform with the shipped model on ADDR, at zero replicas
+thaw-knative: ## bin/thaw-knative, for Kubernetes: a minute of processor time the first time
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/thaw-knative ./platform/thaw-knative
+
+run: thaw ## the platform with the shipped model on ADDR, at zero replicas
 	@echo
 	@echo "  thaw serves on http://$(ADDR); the model \"tiny\" is at rest. In another terminal:"
 	@echo
@@ -44,8 +50,8 @@ run: build ## the platform with the shipped model on ADDR, at zero replicas
 # What Knative brings is built once, without the race detector: that is 50
 # seconds of processor time cold, and would be twice that again with it.
 test: ## every test that needs nothing but Go
-	$(GO) test $(RACE) $(TESTFLAGS) -timeout 9m ./...
-	$(if $(RACE),$(GO) test $(TESTFLAGS) -timeout 9m ./platform/knative)
+	$(GO) test $(RACE) $(TESTFLAGS) -timeout 9m $$($(GO) list ./... | grep -vE '/platform/(thaw-)?knative(/|$$)')
+	$(GO) test $(TESTFLAGS) -timeout 9m ./platform/knative/... ./platform/thaw-knative
 
 test-llamacpp: ## the engines' contract on llama.cpp: THAW_ENGINE_LLAMACPP is a Python with llama-cpp-python[server], or a llama-server
 	@[ -n "$$THAW_ENGINE_LLAMACPP" ] || { echo "set THAW_ENGINE_LLAMACPP: python3 -m venv V && V/bin/pip install 'llama-cpp-python[server]==0.3.36' (six minutes), then V/bin/python"; exit 1; }
@@ -88,7 +94,8 @@ fmt-check:
 
 cross: ## builds for every system we ship to
 	@for os in linux darwin; do for arch in amd64 arm64; do \
-	  echo "build $$os/$$arch"; CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./platform/thaw || exit 1; done; done
+	  echo "build $$os/$$arch"; for program in thaw thaw-knative; do \
+	  CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./platform/$$program || exit 1; done; done; done
 
 schema: ## functions/schema.json from the types
 	$(GO) generate ./functions

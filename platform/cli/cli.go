@@ -30,6 +30,9 @@ type Programs struct {
 	Engines map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	// Bench measures; args are all after the verb.
 	Bench func(ctx context.Context, args []string, stdout, stderr io.Writer) error
+	// Knative is the program for clusters; args are all after its name. It has
+	// said itself what went wrong when it returns an Error without words.
+	Knative func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error
 	// Shelf opens the store below a data folder.
 	Shelf func(ShelfOptions) (Shelf, error)
 	// GPUs lists what the driver sees. driver says which it is, or why there

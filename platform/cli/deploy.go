@@ -150,10 +150,17 @@ func (c *command) deploy() *cobra.Command {
 		Use: "deploy -f FILE|DIR", Short: "Add or change models", GroupID: "own", Args: exact(),
 		Long: `Add or change models. What is given is checked whole before anything is sent, and
 kept by the server under DATA/functions. A relative source counts from its file
-and is made absolute, so it must be a folder of the server's machine.`,
+and is made absolute, so it must be a folder of the server's machine.
+
+With --to knative each model becomes a Knative Service on a Kubernetes cluster. The
+program thaw-knative, beside this one, does that; with --dry-run -o yaml it prints
+what kubectl apply takes, and needs no cluster. Such a model stays at zero so far:
+what wakes it there (the controller of the class thaw.dev) is not part of thaw yet.`,
 		Example: `  thaw deploy -f model.yaml
   thaw deploy -f model.yaml --wait
-  thaw deploy -f models/ --dry-run`,
+  thaw deploy -f models/ --dry-run
+  thaw deploy -f model.yaml --to knative --namespace team-a
+  thaw deploy -f model.yaml --to knative --dry-run -o yaml`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if len(files) == 0 {
 				return usage("thaw deploy -f model.yaml", "-f FILE is missing")
@@ -198,6 +205,7 @@ and is made absolute, so it must be a folder of the server's machine.`,
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder; may be repeated")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "let the server check it and change nothing")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake it and wait until it is ready")
+	c.toKnative(cmd)
 	return cmd
 }
 

@@ -58,6 +58,9 @@ func (t *term) report(ctx context.Context, err error) int {
 	}
 	exit, hint := ExitFailed, ""
 	if e, ok := errors.AsType[*Error](err); ok {
+		if err.Error() == "" { // who returns it has said why
+			return e.Exit
+		}
 		exit, hint = e.Exit, e.Hint
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		exit, hint = ExitTimeout, "give it longer with --timeout"

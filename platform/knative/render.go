@@ -3,6 +3,7 @@ package knative
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -119,6 +120,52 @@ func Render(m *functions.Model, s Settings) (*servingv1.Service, error) {
 	return service, nil
 }
 
+// RenderAll renders all of them or none; everything wrong with any is told.
+func RenderAll(models []*functions.Model, s Settings) ([]*servingv1.Service, error) {
+	var services []*servingv1.Service
+	var problems catalog.Problems
+	for _, m := range models {
+		service, err := Render(m, s)
+		if p, bad := errors.AsType[catalog.Problems](err); bad {
+			for _, x := range p {
+				// What is wrong with the settings is wrong with each.
+				if x.Path != "" || !slices.ContainsFunc(problems, func(y catalog.Problem) bool { return y.Message == x.Message }) {
+					problems = append(problems, x)
+				}
+			}
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		services = append(services, service)
+	}
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return services, nil
+}
+
+// Print is services as yaml, or json: one object, or a list of them.
+func Print(form string, services ...*servingv1.Service) ([]byte, error) {
+	if form == "yaml" {
+		return YAML(services...)
+	}
+	var docs []map[string]any
+	for _, s := range services {
+		doc, err := document(s)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, doc)
+	}
+	var v any = map[string]any{"apiVersion": "v1", "kind": "List", "items": docs}
+	if len(docs) == 1 {
+		v = docs[0]
+	}
+	b, err := json.MarshalIndent(v, "", "  ")
+	return append(b, '\n'), err
+}
+
 // YAML is what kubectl apply takes: one document each, keys in the order of
 // the alphabet, nothing that only a server sets.
 func YAML(services ...*servingv1.Service) ([]byte, error) {
@@ -181,6 +228,9 @@ type rendering struct {
 
 func (r *rendering) wrong(path, hint, format string, args ...any) {
 	file, line := r.m.Origin, 0
+	if path == "" {
+		file = ""
+	}
 	if i := strings.LastIndexByte(file, ':'); i >= 0 {
 		if n, err := strconv.Atoi(file[i+1:]); err == nil {
 			file, line = file[:i], n

@@ -65,6 +65,7 @@ var layers = map[string]int{
 	"bench":                   7,
 	"platform/cli":            7,
 	"platform/thaw":           8,
+	"platform/thaw-knative":   8,
 }
 
 // only names the one room that may import a heavy dependency. A bench may

@@ -23,6 +23,7 @@ func programs() cli.Programs {
 		Keep:    keep,
 		Engines: map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
 		Bench:   measure,
+		Knative: besides("thaw-knative"),
 		Shelf:   shelf,
 		GPUs:    gpus,
 	}

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// What the second program, thaw-knative, has in common with this one: it reads
+// the same files and speaks the same way.
+
+// ReadModels decodes the models of files and folders. All problems of all files
+// are told at once; a team among them is refused, as is an empty list.
+func ReadModels(paths []string) ([]*functions.Model, error) {
+	docs, err := readFiles(paths)
+	if err != nil {
+		return nil, err
+	}
+	var models []*functions.Model
+	for _, d := range docs {
+		if d.Team != nil {
+			return nil, usage("a team is a namespace there; its GPUs are the namespace's ResourceQuota", "%s:%d: a team cannot be deployed", d.File, d.Line)
+		}
+		models = append(models, d.Model)
+	}
+	if len(models) == 0 {
+		return nil, usage("", "there is no model in %s", paths)
+	}
+	return models, nil
+}
+
+// Encode prints v as -o json or yaml.
+func Encode(w io.Writer, form string, v any) error {
+	c := &command{term: &term{out: w}, output: form}
+	return c.encode(v)
+}
+
+// Plain spells the control characters of s out.
+func Plain(s string) string { return plain(s) }
+
+// Report prints err, if there is one, and says the exit code it deserves.
+func Report(ctx context.Context, stderr io.Writer, err error) int {
+	return newTerm(nil, io.Discard, stderr, os.Getenv).report(ctx, err)
+}

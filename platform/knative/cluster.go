@@ -1,0 +1,372 @@
+package knative
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"knative.dev/pkg/apis"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	servingclient "knative.dev/serving/pkg/client/clientset/versioned/typed/serving/v1"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Kind says which sort of failure an Error is.
+type Kind int
+
+// Kinds of failures.
+const (
+	Failed   Kind = iota // the cluster could not
+	Refused              // what was asked for is not right
+	NotFound             // it is not there
+	Denied               // not allowed, or over a quota
+	Late                 // no answer in time
+	Away                 // no API server answers; another try may work
+)
+
+// Error is a failure of the cluster: what, and what to do.
+type Error struct {
+	Kind Kind
+	What string
+	Hint string
+	Err  error // what the cluster said; may be nil
+}
+
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.What
+	}
+	return e.What + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Access says which cluster, and as whom.
+type Access struct {
+	Kubeconfig string // a file; "" is KUBECONFIG, ~/.kube/config or the pod's own account
+	Context    string // of it; "" is the current one
+	Warn       func(string)
+}
+
+// requestFor bounds one request; Knative's webhook has 10 s of it.
+const requestFor = 30 * time.Second
+
+// pageOf is how many services one request lists.
+const pageOf = 500
+
+// Cluster is Knative Services that are models, on a cluster. It is safe for
+// concurrent use and holds nothing open that must be closed.
+type Cluster struct {
+	serving   servingclient.ServingV1Interface
+	core      corev1.CoreV1Interface
+	namespace string
+	host      string
+}
+
+// Open finds the way to a cluster and asks it nothing.
+func Open(a Access) (*Cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = a.Kubeconfig
+	rules.WarnIfAllMissing = false
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context})
+	const hint = "--kubeconfig FILE, or set KUBECONFIG"
+	config, err := loader.ClientConfig()
+	if err != nil {
+		if clientcmd.IsEmptyConfig(err) {
+			return nil, &Error{Kind: Refused, What: "there is no kubeconfig to find a cluster with", Hint: hint}
+		}
+		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Hint: hint, Err: err}
+	}
+	config.Timeout = requestFor
+	config.QPS, config.Burst = -1, 0 // one person, and the server has its own bounds
+	config.UserAgent = "thaw-knative"
+	config.WarningHandler = warner(a.Warn)
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, &Error{Kind: Refused, What: "the kubeconfig names no namespace", Err: err}
+	}
+	c := &Cluster{namespace: cmp.Or(namespace, functions.DefaultTeam), host: config.Host}
+	if c.serving, err = servingclient.NewForConfig(config); err == nil {
+		c.core, err = corev1.NewForConfig(config)
+	}
+	if err != nil {
+		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Hint: hint, Err: err}
+	}
+	return c, nil
+}
+
+type warner func(string)
+
+func (w warner) HandleWarningHeader(code int, _, text string) {
+	if w != nil && code == 299 && text != "" {
+		w(text)
+	}
+}
+
+// Namespace is the one of the kubeconfig's context.
+func (c *Cluster) Namespace() string { return c.namespace }
+
+// Outcome of Apply.
+type Outcome string
+
+// Outcomes.
+const (
+	Created   Outcome = "created"
+	Changed   Outcome = "changed"
+	Unchanged Outcome = "unchanged"
+)
+
+// Apply makes the cluster have s: what thaw rendered once and no longer does is
+// taken away, what others set beside it stays. A Service of that name that is no
+// model is not touched. With dry the server checks all and changes nothing.
+func (c *Cluster) Apply(ctx context.Context, s *servingv1.Service, dry bool) (Outcome, error) {
+	name := s.Namespace + "/" + s.Name
+	services := c.serving.Services(s.Namespace)
+	old, err := services.Get(ctx, s.Name, metav1.GetOptions{})
+	there := err == nil
+	if err != nil && !absent(err) {
+		return "", c.explain(err, name)
+	}
+	if there && !ours(old) {
+		return "", taken(name)
+	}
+	doc, err := document(s)
+	if err != nil {
+		return "", err
+	}
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return "", err
+	}
+	o := metav1.PatchOptions{FieldManager: "thaw", Force: new(true)}
+	if dry {
+		o.DryRun = []string{metav1.DryRunAll}
+	}
+	now, err := services.Patch(ctx, s.Name, types.ApplyPatchType, body, o)
+	switch {
+	case err != nil:
+		return "", c.explain(err, name)
+	case !there:
+		return Created, nil
+	case equality.Semantic.DeepEqual(old.Spec, now.Spec) && equality.Semantic.DeepEqual(old.Labels, now.Labels) && equality.Semantic.DeepEqual(old.Annotations, now.Annotations):
+		return Unchanged, nil
+	}
+	return Changed, nil
+}
+
+// Delete takes a model away, with its revisions and pods. A Service that is no
+// model is not touched.
+func (c *Cluster) Delete(ctx context.Context, namespace, name string) error {
+	s, err := c.service(ctx, namespace, name)
+	if err != nil {
+		return err
+	}
+	// Not another one that has taken the name since.
+	o := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}, PropagationPolicy: new(metav1.DeletePropagationBackground)}
+	if err := c.serving.Services(namespace).Delete(ctx, name, o); err != nil {
+		return c.explain(err, namespace+"/"+name)
+	}
+	return nil
+}
+
+// Model is what a cluster says of one.
+type Model struct {
+	Namespace string           `json:"namespace"`
+	Name      string           `json:"name"`
+	Engine    functions.Engine `json:"engine,omitempty"` // unknown where it was written by hand
+	GPUs      int64            `json:"gpus"`
+	Min       string           `json:"min,omitempty"`
+	Max       string           `json:"max,omitempty"`
+	Ready     string           `json:"ready"` // True, False or Unknown
+	Reason    string           `json:"reason,omitempty"`
+	Message   string           `json:"message,omitempty"`
+	Revision  string           `json:"revision,omitempty"` // the latest
+	URL       string           `json:"url,omitempty"`
+	Created   time.Time        `json:"created"`
+}
+
+// List gives the models of a namespace, or of all for "", by name.
+func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
+	models := []Model{}
+	o := metav1.ListOptions{Limit: pageOf}
+	for {
+		page, err := c.serving.Services(namespace).List(ctx, o)
+		if err != nil {
+			return nil, c.explain(err, "the services of "+cmp.Or(namespace, "all namespaces"))
+		}
+		for i := range page.Items {
+			if s := &page.Items[i]; ours(s) {
+				models = append(models, told(s))
+			}
+		}
+		if o.Continue = page.Continue; o.Continue == "" {
+			break
+		}
+	}
+	slices.SortFunc(models, func(a, b Model) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return models, nil
+}
+
+// Get is one of them.
+func (c *Cluster) Get(ctx context.Context, namespace, name string) (Model, error) {
+	s, err := c.service(ctx, namespace, name)
+	if err != nil {
+		return Model{}, err
+	}
+	return told(s), nil
+}
+
+func (c *Cluster) service(ctx context.Context, namespace, name string) (*servingv1.Service, error) {
+	s, err := c.serving.Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, c.explain(err, namespace+"/"+name)
+	}
+	if !ours(s) {
+		return nil, taken(namespace + "/" + name)
+	}
+	return s, nil
+}
+
+// ours are the Services of our class, whoever wrote them.
+func ours(s *servingv1.Service) bool {
+	return s.Spec.Template.Annotations[ClassAnnotation] == AutoscalerClass
+}
+
+func taken(name string) error {
+	return &Error{Kind: Refused, What: fmt.Sprintf("%s is a Knative Service, but no model: its template has not the annotation %s: %s", name, ClassAnnotation, AutoscalerClass), Hint: "take another name, or kubectl delete ksvc"}
+}
+
+func told(s *servingv1.Service) Model {
+	t := s.Spec.Template
+	m := Model{
+		Namespace: s.Namespace, Name: s.Name, Ready: "Unknown", Created: s.CreationTimestamp.Time,
+		Min: t.Annotations[minAnnotation], Max: t.Annotations[maxAnnotation], Revision: s.Status.LatestCreatedRevisionName,
+	}
+	for _, container := range t.Spec.Containers {
+		m.GPUs += container.Resources.Limits.Name(GPU, "").Value()
+	}
+	if ready := s.Status.GetCondition(apis.ConditionReady); ready != nil {
+		m.Ready, m.Reason, m.Message = string(ready.Status), ready.Reason, ready.Message
+	}
+	if s.Status.URL != nil {
+		m.URL = s.Status.URL.String()
+	}
+	var file functions.Model
+	if json.Unmarshal([]byte(s.Annotations[ModelAnnotation]), &file) == nil { // else it is somebody's own
+		m.Engine = file.Spec.Engine
+	}
+	return m
+}
+
+// Finding is one thing that doctor looked at.
+type Finding struct {
+	What string `json:"what"`
+	Good bool   `json:"good"`
+	Hint string `json:"hint,omitempty"`
+}
+
+// serving is where Knative keeps its settings.
+const servingNamespace = "knative-serving"
+
+// Doctor looks whether the cluster takes what Render makes: Knative Serving, and
+// the settings of it that are off unless somebody turns them on.
+func (c *Cluster) Doctor(ctx context.Context) ([]Finding, error) {
+	var found []Finding
+	if _, err := c.serving.Services(c.namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+		return nil, c.explain(err, "Knative Services")
+	}
+	found = append(found, Finding{What: "Knative Serving answers on " + c.host, Good: true})
+	maps := map[string]map[string]string{}
+	for _, f := range Features {
+		data, seen := maps[f.Map]
+		if !seen {
+			m, err := c.core.ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
+			if err != nil && !status.IsNotFound(err) {
+				return found, c.explain(err, servingNamespace+"/"+f.Map)
+			}
+			if err == nil {
+				data = m.Data
+			}
+			maps[f.Map] = data
+		}
+		has, set := data[f.Key]
+		if !set {
+			has = f.Unset
+		}
+		finding := Finding{What: fmt.Sprintf("%s: %s is %s", f.Map, f.Key, has), Good: strings.EqualFold(strings.TrimSpace(has), f.Value)}
+		if !finding.Good {
+			patch, _ := json.Marshal(map[string]any{"data": map[string]string{f.Key: f.Value}})
+			finding.Hint = fmt.Sprintf("%s; kubectl patch configmap %s -n %s --type merge -p '%s'", f.Why, f.Map, servingNamespace, patch)
+		}
+		found = append(found, finding)
+	}
+	return found, nil
+}
+
+// absent tells "no such Service" from "no such kind of thing".
+func absent(err error) bool {
+	s, ok := errors.AsType[*status.StatusError](err)
+	return ok && status.IsNotFound(err) && s.Status().Details != nil && s.Status().Details.Name != ""
+}
+
+// explain turns what a cluster said into what a person can act on.
+func (c *Cluster) explain(err error, what string) error {
+	e := &Error{Kind: Failed, What: what, Err: err}
+	_, answered := errors.AsType[*status.StatusError](err)
+	said := err.Error()
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case absent(err) && strings.Contains(said, "namespaces "):
+		namespace, _, _ := strings.Cut(what, "/")
+		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace), "a team is a namespace: kubectl create namespace "+namespace, nil
+	case absent(err):
+		e.Kind, e.What, e.Err = NotFound, what+" is not on the cluster", nil
+	case status.IsNotFound(err):
+		e.Kind, e.What, e.Hint, e.Err = NotFound, "the cluster at "+c.host+" has no Knative Serving", "its kinds are installed with it: https://knative.dev/docs/install", nil
+	case status.IsUnauthorized(err), status.IsForbidden(err):
+		e.Kind = Denied
+	case status.IsInvalid(err), status.IsBadRequest(err):
+		e.Kind = Refused
+		for _, off := range []string{"support is disabled", "support for init-containers is off", "not allowed by cluster"} {
+			if strings.Contains(said, off) {
+				e.Hint = "thaw-knative doctor says what Knative has to allow"
+			}
+		}
+		if strings.Contains(said, "timeoutSeconds") {
+			e.Hint = "lower --request-timeout, or raise max-revision-timeout-seconds in config-defaults of " + servingNamespace
+		}
+	case status.IsConflict(err):
+		e.What, e.Hint = what+" was changed by somebody else at this moment", "try again"
+	case errors.Is(err, context.DeadlineExceeded), status.IsTimeout(err), status.IsServerTimeout(err), late(err):
+		e.Kind = Late
+	case !answered, status.IsServiceUnavailable(err), status.IsTooManyRequests(err):
+		e.Kind, e.What, e.Hint = Away, "no API server answers at "+c.host, "kubectl cluster-info asks the same one"
+	case strings.Contains(said, "failed calling webhook"):
+		e.Kind, e.Hint = Away, "Knative's webhook is not there yet: kubectl get pods -n "+servingNamespace
+	}
+	return e
+}
+
+func late(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout()
+}
+
+var _ rest.WarningHandler = warner(nil)

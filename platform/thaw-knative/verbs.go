@@ -1,0 +1,376 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/knative"
+)
+
+// command is one run of the program.
+type command struct {
+	getenv   func(string) string
+	out, err io.Writer
+
+	access    knative.Access
+	namespace string
+	output    string
+	timeout   time.Duration
+	all       bool
+	files     []string
+	dry       bool
+	thaw      string
+	images    []string
+	store     string
+	request   time.Duration
+}
+
+// verb is one word that the program knows.
+type verb struct {
+	use, short, examples string
+	flags                func(*command, *pflag.FlagSet)
+	run                  func(*command, context.Context, []string) error
+}
+
+func verbs() map[string]verb {
+	return map[string]verb{
+		"deploy": {"deploy -f FILE|DIR", "Render models as Knative Services and apply them", `  thaw-knative deploy -f model.yaml
+  thaw-knative deploy -f model.yaml --dry-run            let the cluster check it, change nothing
+  thaw-knative deploy -f model.yaml --dry-run -o yaml    print it, without a cluster; kubectl apply takes it`, deployFlags, (*command).deploy},
+		"get": {"get [NAME...]", "List the models of a cluster", `  thaw-knative get
+  thaw-knative get -A -o json`, func(c *command, f *pflag.FlagSet) {
+			f.BoolVarP(&c.all, "all-namespaces", "A", false, "of all namespaces")
+		}, (*command).get},
+		"rm":      {"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
+		"doctor":  {"doctor", "Say what of Knative has to be turned on", "  thaw-knative doctor", nil, (*command).doctor},
+		"version": {"version", "Print the version", "", nil, (*command).version},
+	}
+}
+
+func deployFlags(c *command, f *pflag.FlagSet) {
+	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files; may be repeated")
+	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied")
+	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "ghcr.io/thaw-dev/thaw:"+tag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
+	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
+	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
+	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
+}
+
+// tag makes a version the tag of an image.
+func tag(version string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
+			return r
+		}
+		return '-'
+	}, version)
+}
+
+func usage(hint, format string, args ...any) error {
+	return &cli.Error{Exit: cli.ExitUsage, What: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+func (c *command) main(ctx context.Context, args []string) int {
+	err := c.verb(ctx, args)
+	return cli.Report(ctx, c.err, told(err))
+}
+
+// told gives an error of the cluster the exit code that thaw's have.
+func told(err error) error {
+	e, ok := errors.AsType[*knative.Error](err)
+	if !ok {
+		return err
+	}
+	exit := map[knative.Kind]int{knative.Refused: cli.ExitUsage, knative.NotFound: cli.ExitNotFound, knative.Denied: cli.ExitDenied, knative.Late: cli.ExitTimeout, knative.Away: cli.ExitUnavailable}[e.Kind]
+	return &cli.Error{Exit: cmp.Or(exit, cli.ExitFailed), Hint: e.Hint, Err: err}
+}
+
+func (c *command) verb(ctx context.Context, args []string) error {
+	if len(args) == 0 || args[0] == "help" && len(args) == 1 || args[0] == "--help" || args[0] == "-h" {
+		c.help()
+		return nil
+	}
+	word := args[0]
+	args = args[1:]
+	if word == "help" {
+		word, args = args[0], []string{"--help"}
+	}
+	v, known := verbs()[word]
+	if !known {
+		hint := "thaw-knative --help lists the verbs"
+		if near := functions.Nearest(word, slices.Collect(maps.Keys(verbs())), 1); len(near) > 0 {
+			hint = "did you mean " + near[0] + "?"
+		}
+		return usage(hint, "%q is no verb of thaw-knative", word)
+	}
+	f := pflag.NewFlagSet(word, pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
+	f.StringVar(&c.access.Context, "context", "", "context of it")
+	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace, which is the team")
+	f.StringVarP(&c.output, "output", "o", "table", "form of output: table, json, yaml, name")
+	f.DurationVar(&c.timeout, "timeout", time.Minute, "give up after so long")
+	if v.flags != nil {
+		v.flags(c, f)
+	}
+	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		fmt.Fprintf(c.out, "%s\n\nUsage:\n  thaw-knative %s\n", v.short, v.use)
+		if v.examples != "" {
+			fmt.Fprintf(c.out, "\nExamples:\n%s\n", v.examples)
+		}
+		fmt.Fprintf(c.out, "\nFlags:\n%s", f.FlagUsages())
+		return nil
+	} else if err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw-knative " + word + " --help lists the flags"}
+	}
+	if !slices.Contains([]string{"table", "json", "yaml", "name"}, c.output) {
+		return usage("one of table, json, yaml, name", "%q is no form of output", c.output)
+	}
+	if c.timeout <= 0 {
+		return usage("such as 1m", "%s is no time to wait", c.timeout)
+	}
+	c.access.Warn = func(text string) { fmt.Fprintln(c.err, "warning:", cli.Plain(text)) }
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return v.run(c, ctx, f.Args())
+}
+
+func (c *command) help() {
+	fmt.Fprintf(c.out, "Models as Knative Services on Kubernetes.\n\nUsage:\n  thaw-knative VERB\n\nVerbs:\n")
+	all := verbs()
+	for _, word := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(c.out, "  %-22s %s\n", all[word].use, all[word].short)
+	}
+	fmt.Fprintln(c.out, "\nthaw-knative VERB --help tells more about one.")
+}
+
+// settings are what the flags say of every model.
+func (c *command) settings() (s knative.Settings, err error) {
+	if len(c.files) == 0 {
+		return s, usage("thaw-knative deploy -f model.yaml", "-f FILE is missing")
+	}
+	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{}}
+	for _, word := range c.images {
+		engine, image, ok := strings.Cut(word, "=")
+		if !ok || image == "" || !slices.Contains(functions.Engines, functions.Engine(engine)) {
+			return s, usage("such as vllm="+knative.DefaultImage(functions.EngineVLLM), "%q does not name an engine and its image", word)
+		}
+		s.Images[functions.Engine(engine)] = image
+	}
+	return s, nil
+}
+
+func (c *command) deploy(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		return usage("thaw-knative deploy -f "+args[0], "%q is more than deploy takes", args[0])
+	}
+	settings, err := c.settings()
+	if err != nil {
+		return err
+	}
+	models, err := cli.ReadModels(c.files)
+	if err != nil {
+		return err
+	}
+	services, err := knative.RenderAll(models, settings)
+	if err != nil {
+		return err
+	}
+	if c.dry && (c.output == "yaml" || c.output == "json") {
+		b, err := knative.Print(c.output, services...)
+		if err != nil {
+			return err
+		}
+		_, err = c.out.Write(b)
+		return err
+	}
+	cluster, err := knative.Open(c.access)
+	if err != nil {
+		return err
+	}
+	type deployed struct {
+		Name    string          `json:"name"`
+		Outcome knative.Outcome `json:"outcome"`
+	}
+	done := []deployed{}
+	for _, s := range services {
+		outcome, err := cluster.Apply(ctx, s, c.dry)
+		if err != nil {
+			return err
+		}
+		d := deployed{s.Namespace + "/" + s.Name, outcome}
+		done = append(done, d)
+		switch c.output { // as it happens: what was done is done, whatever the next one says
+		case "name":
+			fmt.Fprintln(c.out, d.Name)
+		case "table":
+			word := string(outcome)
+			if c.dry {
+				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is"}[outcome]
+			}
+			fmt.Fprintln(c.out, d.Name, word)
+		}
+	}
+	if c.output == "json" || c.output == "yaml" {
+		return cli.Encode(c.out, c.output, listOf("DeployedList", done))
+	}
+	return nil
+}
+
+// list is what -o json and yaml print.
+type list struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Items      any    `json:"items"`
+}
+
+func listOf(kind string, items any) list { return list{functions.APIVersion, kind, items} }
+
+// named reads NAME or NAMESPACE/NAME.
+func (c *command) named(cluster *knative.Cluster, word string) (functions.Name, error) {
+	n, err := functions.ParseName(word, cmp.Or(c.namespace, cluster.Namespace()))
+	if err != nil || n.Adapter != "" {
+		return n, usage("NAME or NAMESPACE/NAME", "%q names no model", cli.Plain(word))
+	}
+	return n, nil
+}
+
+func (c *command) get(ctx context.Context, args []string) error {
+	if c.all && (c.namespace != "" || len(args) > 0) {
+		return usage("leave -A out", "all namespaces are asked for, and one of them")
+	}
+	cluster, err := knative.Open(c.access)
+	if err != nil {
+		return err
+	}
+	models := []knative.Model{}
+	if len(args) == 0 {
+		namespace := cmp.Or(c.namespace, cluster.Namespace())
+		if c.all {
+			namespace = ""
+		}
+		if models, err = cluster.List(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	for _, word := range args {
+		n, err := c.named(cluster, word)
+		if err != nil {
+			return err
+		}
+		m, err := cluster.Get(ctx, n.Team, n.Name)
+		if err != nil {
+			return err
+		}
+		models = append(models, m)
+	}
+	switch c.output {
+	case "json", "yaml":
+		return cli.Encode(c.out, c.output, listOf("ModelList", models))
+	case "name":
+		for _, m := range models {
+			fmt.Fprintln(c.out, m.Namespace+"/"+m.Name)
+		}
+		return nil
+	}
+	if len(models) == 0 {
+		fmt.Fprintln(c.err, "no models")
+		return nil
+	}
+	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tENGINE\tGPUS\tREPLICAS\tREADY\tWHY\tURL")
+	for _, m := range models {
+		why := m.Reason
+		if m.Message != "" {
+			why = strings.TrimPrefix(why+": "+m.Message, ": ")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s..%s\t%s\t%s\t%s\n", cli.Plain(m.Namespace+"/"+m.Name), cmp.Or(cli.Plain(string(m.Engine)), "-"), m.GPUs,
+			cmp.Or(cli.Plain(m.Min), "0"), cmp.Or(cli.Plain(m.Max), "∞"), m.Ready, cmp.Or(cli.Plain(why), "-"), cmp.Or(cli.Plain(m.URL), "-"))
+	}
+	return w.Flush()
+}
+
+func (c *command) rm(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return usage("thaw-knative rm NAME", "NAME is missing")
+	}
+	cluster, err := knative.Open(c.access)
+	if err != nil {
+		return err
+	}
+	var names []functions.Name
+	for _, word := range args {
+		n, err := c.named(cluster, word)
+		if err != nil {
+			return err
+		}
+		names = append(names, n)
+	}
+	var failed []error
+	for _, n := range names { // one that is gone already keeps no other
+		if err := cluster.Delete(ctx, n.Team, n.Name); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		fmt.Fprintln(c.out, n.String()+" removed")
+	}
+	if len(failed) == 1 {
+		return failed[0]
+	}
+	return errors.Join(failed...)
+}
+
+func (c *command) doctor(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		return usage("", "%q is more than doctor takes", args[0])
+	}
+	cluster, err := knative.Open(c.access)
+	if err != nil {
+		return err
+	}
+	findings, err := cluster.Doctor(ctx)
+	if err != nil {
+		return err
+	}
+	bad := 0
+	for _, f := range findings {
+		word := "ok"
+		if !f.Good {
+			word = "BAD"
+			bad++
+		}
+		if c.output == "table" || c.output == "name" {
+			fmt.Fprintf(c.out, "%-4s %s\n", word, cli.Plain(f.What))
+			if f.Hint != "" {
+				fmt.Fprintf(c.out, "     %s\n", cli.Plain(f.Hint))
+			}
+		}
+	}
+	if c.output == "json" || c.output == "yaml" {
+		if err := cli.Encode(c.out, c.output, listOf("FindingList", findings)); err != nil {
+			return err
+		}
+	}
+	if bad > 0 {
+		return &cli.Error{Exit: cli.ExitFailed, What: fmt.Sprintf("%d settings of Knative keep models from being deployed", bad)}
+	}
+	return nil
+}
+
+func (c *command) version(context.Context, []string) error {
+	_, err := fmt.Fprintf(c.out, "thaw-knative %s %s %s/%s\n", cli.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
+}
