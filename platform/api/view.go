@@ -94,7 +94,7 @@ type Team struct {
 // TeamUse is what a team has had and has of the fleet.
 type TeamUse struct {
 	GPUs      int        `json:"gpus_held"`   // by what starts, serves and stops
-	Lately    float64    `json:"gpus_lately"` // on average, what is longer ago counting less
+	Lately    float64    `json:"gpus_lately"` // in use on average, what is longer ago counting less
 	Today     float64    `json:"gpu_seconds_today"`
 	Total     float64    `json:"gpu_seconds"`
 	Left      *float64   `json:"gpu_seconds_left,omitempty"` // of today, where there is a limit

@@ -11,7 +11,8 @@ import (
 type Team struct {
 	functions.TeamGPUs
 
-	// What its replicas held lately, decayed: whose use is lower is placed first.
+	// What its replicas held lately and did not stand idle with, decayed: whose use
+	// is lower is placed first.
 	Used   float64 // GPU-seconds
 	Hosted float64 // seconds of replicas without GPUs
 
@@ -167,7 +168,7 @@ func urgency(since Instant) int {
 }
 
 // turnOf is what the next GPU of a team is weighed by against those of others:
-// the average it held lately and what it holds now, over its weight. Who starves
+// the average it used lately and what it holds now, over its weight. Who starves
 // sinks by the decay, so everyone's turn comes. gives is what it would hold less.
 func (d *decision) turnOf(team string, gives int) float64 {
 	t := d.world.Teams[team]

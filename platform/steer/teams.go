@@ -21,10 +21,12 @@ type account struct {
 	name string
 	spec functions.TeamSpec
 
-	held, hosted int              // GPUs its replicas hold now; its replicas that hold none
-	stored       functions.Bytes  // of its checkpoints, on all nodes; where it has a share
-	at           schedule.Instant // until when what follows is counted
-	day          int64            // which day Today is of, UTC
+	held   int              // GPUs its replicas hold now
+	using  int              // of those, what is not idle: whoever asks for an idle one has it
+	hosted int              // its replicas without GPUs that are not idle
+	stored functions.Bytes  // of its checkpoints, on all nodes; where it has a share
+	at     schedule.Instant // until when what follows is counted
+	day    int64            // which day Today is of, UTC
 
 	ledgerEntry                  // what outlives the server
 	barred      schedule.Instant // it has used up its GPU-seconds of the day
@@ -33,8 +35,8 @@ type account struct {
 type ledgerEntry struct {
 	Today  float64 `json:"gpu_seconds_today"`
 	Total  float64 `json:"gpu_seconds"`
-	Used   float64 `json:"used"`   // GPU-seconds, decayed
-	Hosted float64 `json:"hosted"` // seconds of replicas without GPUs, decayed
+	Used   float64 `json:"used"`   // GPU-seconds in use, decayed
+	Hosted float64 `json:"hosted"` // seconds of replicas without GPUs in use, decayed
 
 	Inflicted uint64 `json:"evictions_inflicted"` // on other teams
 	Suffered  uint64 `json:"evictions_suffered"`  // from other teams
@@ -45,7 +47,7 @@ type ledgerEntry struct {
 // simulations tell it.
 type TeamUse struct {
 	GPUs      int        // held now, by what starts, serves and stops
-	Lately    float64    // GPUs held on average lately
+	Lately    float64    // GPUs in use on average lately
 	Today     float64    // GPU-seconds since midnight UTC
 	Total     float64    // GPU-seconds ever
 	Left      *float64   // GPU-seconds of today; nil: it has no limit
@@ -92,11 +94,11 @@ func (s *Steer) settle(t *account, now schedule.Instant) {
 		tau := schedule.UseDecay.Seconds()
 		keep := math.Exp(-span / tau)
 		gain := tau * (1 - keep)
-		t.Used = t.Used*keep + float64(t.held)*gain
+		t.Used = t.Used*keep + float64(t.using)*gain
 		t.Hosted = t.Hosted*keep + float64(t.hosted)*gain
 		t.Total += float64(t.held) * span
 		t.Today += float64(t.held) * span
-		if t.Used < 1e-3 && t.held == 0 {
+		if t.Used < 1e-3 && t.using == 0 {
 			t.Used = 0
 		}
 		if t.Hosted < 1e-3 && t.hosted == 0 {
@@ -109,27 +111,38 @@ func (s *Steer) settle(t *account, now schedule.Instant) {
 	}
 }
 
-// charge takes in what f holds now.
+// charged is what a team is charged for a function.
+type charged struct{ held, using, hosted int }
+
+// charge takes in what f holds now. A share of the fleet is what is in use: idle
+// replicas keep nobody from anything, they leave for whoever asks.
 func (s *Steer) charge(f *fn, now schedule.Instant) {
-	held, hosted := 0, 0
+	var c charged
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
+		if r.State == functions.Sleeping && !r.Sinking && !r.Rising {
+			continue
+		}
+		idle := r.State == functions.Ready && r.InFlight == 0 && f.Queued == 0 && !r.Stopping && !r.Sinking
 		switch {
-		case r.State == functions.Sleeping && !r.Sinking && !r.Rising:
+		case r.Take.GPUs > 0 && !idle:
+			c.using += r.Take.GPUs
+			fallthrough
 		case r.Take.GPUs > 0:
-			held += r.Take.GPUs
-		default:
-			hosted++
+			c.held += r.Take.GPUs
+		case !idle:
+			c.hosted++
 		}
 	}
-	if held == f.held0 && hosted == f.hosted0 {
+	if c == f.charged {
 		return
 	}
 	t := s.teamOf(f.Name.Team)
 	s.settle(t, now)
-	t.held += held - f.held0
-	t.hosted += hosted - f.hosted0
-	f.held0, f.hosted0 = held, hosted
+	t.held += c.held - f.charged.held
+	t.using += c.using - f.charged.using
+	t.hosted += c.hosted - f.charged.hosted
+	f.charged = c
 }
 
 // account settles all teams and tells the core, once in a while or because the

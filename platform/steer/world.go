@@ -69,25 +69,25 @@ func newWorld(p schedule.Policy) world {
 // fn is a function in the loop.
 type fn struct {
 	schedule.Function
-	held0, hosted0 int // what its team is charged for: GPUs, and replicas without
-	model          *functions.Model
-	recipe         uint64
-	load           *schedule.Load // its windows; nil at rest
-	reps           []*rep
-	failures       int            // starts in a row that failed
-	refused        int            // loads in a row that no agent took
-	deaths         int            // deaths in a row soon after READY
-	failure        *route.Failure // told to waiters until its back-off is over
-	blocked        *route.Blocked
-	cold           *cold // the newest cold start
-	history        history
-	prospect       prospect
-	turn           uint64           // last turn that saw demand
-	retry          schedule.Instant // lease of wakes, until nobody waits
-	held           schedule.Instant // lease somebody took
-	once           bool             // somebody wants it READY once, waiting or not
-	soiled         bool             // its picture is to be published
-	stirred        bool             // the core is to be told of it
+	charged  charged
+	model    *functions.Model
+	recipe   uint64
+	load     *schedule.Load // its windows; nil at rest
+	reps     []*rep
+	failures int            // starts in a row that failed
+	refused  int            // loads in a row that no agent took
+	deaths   int            // deaths in a row soon after READY
+	failure  *route.Failure // told to waiters until its back-off is over
+	blocked  *route.Blocked
+	cold     *cold // the newest cold start
+	history  history
+	prospect prospect
+	turn     uint64           // last turn that saw demand
+	retry    schedule.Instant // lease of wakes, until nobody waits
+	held     schedule.Instant // lease somebody took
+	once     bool             // somebody wants it READY once, waiting or not
+	soiled   bool             // its picture is to be published
+	stirred  bool             // the core is to be told of it
 
 	past struct { // of its last replica that ended
 		at     schedule.Instant

@@ -114,6 +114,13 @@ func (w *watch) hopeless(i int) string {
 			return "one that never leaves may have its room"
 		}
 	}
+	if w.p.scene.Learn {
+		for _, t := range w.p.scene.Teams {
+			if t.Name != m.Team && t.Guaranteed > 0 {
+				return "another team may keep what it is guaranteed for longer than anybody waits"
+			}
+		}
+	}
 	if t := w.p.scene.team(m.Team); t.Max > 0 && m.GPUs > t.Max {
 		return "quota"
 	}
@@ -151,7 +158,7 @@ func (w *watch) fated(f simulate.Fate) {
 		delete(w.expected, f.Function)
 		return
 	}
-	if w.expected[f.Function] {
+	if w.expected[f.Function] && f.Came >= w.p.scene.Calm.Std()+calm {
 		w.fail(6, "request %d of %s, when nothing was broken any more, ended as %s: %s", f.ID, f.Function, f.Code, f.Message)
 	}
 	switch f.Code {
@@ -224,7 +231,8 @@ func (w *watch) event(e steer.Event) {
 	case "blocked":
 		w.blocked[name] = true
 	case "removed":
-		if !w.removed[name] && !w.misled() {
+		// One alone may be removed at once: it is no list that was lost.
+		if !w.removed[name] && !w.misled() && len(w.p.scene.Models)-len(w.removed) > 1 {
 			w.fail(12, "%s is taken for removed, and was only not seen for a moment", name)
 		}
 	}
