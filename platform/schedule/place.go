@@ -163,13 +163,12 @@ func (d *decision) affords(f *Function, most int) bool {
 
 // reachable reports whether f would find room if everything left that may.
 func (d *decision) reachable(f *Function) bool {
-	if d.sleeper(f) != nil {
-		return true
-	}
+	z := d.sleeper(f)
 	late := d.policy.Turn > 0 && f.Queued > 0 && f.Oldest > 0 && f.Oldest+d.policy.Patience <= d.now
 	for at := range d.rooms {
 		m := &d.rooms[at]
-		if !d.eligible(m, f) || !m.could(f.Resources) {
+		here := z != nil && z.Node == m.node.ID
+		if !here && (!d.eligible(m, f) || !m.could(f.Resources)) {
 			continue
 		}
 		trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
@@ -183,7 +182,10 @@ func (d *decision) reachable(f *Function) bool {
 				}
 			}
 		}
-		if _, ok := trial.fit(m.node, f.Resources); ok {
+		if here && trial.holds(m.node, z.Take, z.GPUs) {
+			return true
+		}
+		if _, ok := trial.fit(m.node, f.Resources); ok && d.eligible(m, f) {
 			return true
 		}
 	}

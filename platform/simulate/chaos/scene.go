@@ -142,7 +142,7 @@ func Make(seed uint64) Scene {
 				}
 			}
 			if t.Max > 0 {
-				t.Max += rng.IntN(2)
+				t.Max = max(t.Max+rng.IntN(2), t.Guaranteed)
 			}
 		}
 		s.Teams = append(s.Teams, t)
