@@ -18,13 +18,13 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build thaw thaw-knative test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build thaw thaw-knative test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test e2e lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
 build: thaw thaw-knative ## bin/thaw and bin/thaw-knative, with Go alone
 
@@ -76,6 +76,12 @@ cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, 
 
 cluster-down: ## the end of it, and of everything it had
 	@deploy/cluster/down
+
+# On the cluster's own network, where the API server is.
+e2e: build ## what there is of the suite for clusters, on the one that make cluster made
+	@mkdir -p bin/e2e
+	$(GO) test -c -o bin/e2e/thaw-knative.test ./platform/thaw-knative
+	cd platform/thaw-knative && ../../deploy/cluster/in sh -c 'THAW_CLUSTER_KUBECONFIG=$$KUBECONFIG THAW_PROGRAMS=$(CURDIR)/bin exec $(CURDIR)/bin/e2e/thaw-knative.test -test.v -test.run TestCluster'
 
 cluster-test: ## the tests of what the cluster is made of
 	cd deploy/cluster && CGO_ENABLED=0 $(GO) vet -trimpath ./... && CGO_ENABLED=0 $(GO) test -trimpath ./...
