@@ -59,6 +59,7 @@ type belief struct {
 	ready    bool
 	readyAt  time.Duration
 	leaving  bool
+	called   bool // off; it may be too late for that, and then it goes on
 	asleep   bool
 	adopted  bool
 }
@@ -201,7 +202,7 @@ func (w *watch) event(e steer.Event) {
 	case "ready":
 		delete(w.blocked, name)
 		if b != nil {
-			b.ready, b.readyAt, b.asleep, b.leaving = true, w.now(), false, false
+			b.ready, b.readyAt, b.asleep, b.leaving, b.called = true, w.now(), false, false, false
 			if v, ok := w.p.st.Replica(b.id); ok && b.adopted {
 				b.readyAt = v.Since // it was READY before this loop came
 			}
@@ -222,7 +223,7 @@ func (w *watch) event(e steer.Event) {
 		w.quota(name, "rise")
 	case "call_off":
 		if b != nil {
-			b.leaving = true
+			b.called = true
 		}
 	case "ended", "failed", "load_refused":
 		if e.Kind == "ended" || e.Replica != "" {
@@ -246,7 +247,7 @@ func (w *watch) onStart(name functions.Name, e steer.Event) {
 	starting, ready := 0, 0
 	for _, b := range w.reps {
 		switch {
-		case b.f != name || b.leaving || b.asleep:
+		case b.f != name || b.leaving || b.called || b.asleep:
 		case b.ready || b.adopted:
 			ready++
 		default:
@@ -463,7 +464,7 @@ func (w *watch) waiters(f simulate.FunctionView, m *Model) {
 	alone := f.Queued > 0 && f.Ready == 0 && !w.misled()
 	if alone {
 		for _, b := range w.reps {
-			if b.f == f.Name && !b.leaving {
+			if b.f == f.Name && !b.leaving && !b.called {
 				alone = false // somebody comes
 			}
 		}
