@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestToKnative: what is said of a cluster goes to the program for clusters,
+// word by word, and what makes no sense there goes nowhere.
+func TestToKnative(t *testing.T) {
+	var got []string
+	p := Programs{Knative: func(_ context.Context, args []string, _ io.Reader, stdout, _ io.Writer) error {
+		got = args
+		io.WriteString(stdout, "printed\n")
+		return &Error{Exit: 4}
+	}}
+	for _, x := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"-f", "a.yaml"}, []string{"--filename=a.yaml"}},
+		{[]string{"-f", "a b.yaml", "-f", "x,y"}, []string{"--filename=a b.yaml", "--filename=x,y"}},
+		{[]string{"-f", "a", "--dry-run", "-o", "yaml"}, []string{"--filename=a", "--dry-run=true", "--output=yaml"}},
+		{[]string{"-f", "a", "--namespace", "ml", "--kubeconfig", "k", "--context", "c", "--thaw-image", "i", "--image", "vllm=a", "--image", "command=b,c", "--store", "/s", "--request-timeout", "90s", "--timeout", "5s"},
+			[]string{"--filename=a", "--timeout=5s", "--namespace=ml", "--kubeconfig=k", "--context=c", "--thaw-image=i", "--image=vllm=a", "--image=command=b,c", "--store=/s", "--request-timeout=1m30s"}},
+	} {
+		got = nil
+		out, errs, exit := runCLI(t, p, nil, append([]string{"deploy", "--to", "knative"}, x.args...)...)
+		if want := append([]string{"deploy"}, x.want...); !slices.Equal(got, want) {
+			t.Errorf("got  %q\nwant %q", got, want)
+		}
+		// Who has said why is not spoken over.
+		if exit != 4 || out != "printed\n" || errs != "" {
+			t.Errorf("exit %d %q %q", exit, out, errs)
+		}
+	}
+	for _, x := range []struct{ args, want string }{
+		{"--to knativ -f a", `"knativ" is no place to deploy to`},
+		{"--to knative -f a --wait", "--wait is for servers"},
+		{"--to knative -f a --server http://x", "--server is for servers"},
+		{"--to knative -f a --key x", "--key is for servers"},
+		{"--to knative -f a --data x", "--data is for servers"},
+		{"-f a --namespace ml", "--namespace is for clusters"},
+		{"-f a --image vllm=a", "--image is for clusters"},
+		{"--to knative -f a b", `"b" is more than`},
+	} {
+		got = nil
+		_, errs, exit := runCLI(t, p, nil, append([]string{"deploy"}, strings.Fields(x.args)...)...)
+		if exit != ExitUsage || !strings.Contains(errs, x.want) || !strings.Contains(errs, "hint: ") || got != nil {
+			t.Errorf("%s: exit %d, want %q:\n%s", x.args, exit, x.want, errs)
+		}
+	}
+	if _, errs, exit := runCLI(t, Programs{}, nil, "deploy", "--to", "knative", "-f", "a"); exit != ExitFailed || !strings.Contains(errs, "this build knows no clusters") {
+		t.Errorf("exit %d %s", exit, errs)
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+)
+
+// TestBeside: the program for clusters is run from beside this one, or its
+// absence is told.
+func TestBeside(t *testing.T) {
+	var out, errs bytes.Buffer
+	file := filepath.Join(t.TempDir(), "m.yaml")
+	// The test's binary lies alone, and one on PATH is not taken for it.
+	script := func(text string) string {
+		path := filepath.Join(t.TempDir(), "thaw-knative")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	t.Setenv("PATH", filepath.Dir(script("echo wrong"))+":"+os.Getenv("PATH"))
+	exit := run(t.Context(), []string{"deploy", "--to", "knative", "-f", file}, strings.NewReader(""), &out, &errs)
+	if exit != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "there is no ") || !strings.Contains(errs.String(), "hint: make build makes both") {
+		t.Errorf("exit %d %s%s", exit, out.String(), errs.String())
+	}
+
+	out.Reset()
+	errs.Reset()
+	err := spawned(t.Context(), script(`cat; echo "$@"; echo no >&2; exit 3`), []string{"deploy", "--filename=a b"}, strings.NewReader("in\n"), &out, &errs)
+	if e, ok := errors.AsType[*cli.Error](err); !ok || e.Exit != 3 || e.Error() != "" || out.String() != "in\ndeploy --filename=a b\n" || errs.String() != "no\n" {
+		t.Errorf("%v %q %q", err, out.String(), errs.String())
+	}
+	if err := spawned(t.Context(), script("exit 0"), nil, nil, &out, &errs); err != nil {
+		t.Error(err)
+	}
+	if err := spawned(t.Context(), script("kill -9 $$"), nil, nil, &out, &errs); err == nil || !strings.Contains(err.Error(), "thaw-knative: signal: killed") {
+		t.Error(err)
+	}
+
+	// Told to end, it ends it.
+	ctx, stop := context.WithCancel(t.Context())
+	path := script("trap 'echo drained; exit 0' TERM\necho ready\nwhile :; do sleep 0.05; done")
+	from, to := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		done <- spawned(ctx, path, nil, nil, to, &errs)
+		to.Close()
+	}()
+	said := bufio.NewReader(from)
+	if line, err := said.ReadString('\n'); line != "ready\n" {
+		t.Fatal(line, err)
+	}
+	stop()
+	rest, _ := io.ReadAll(said)
+	if err := <-done; !errors.Is(err, context.Canceled) || string(rest) != "drained\n" {
+		t.Errorf("%v %q", err, rest)
+	}
+}
