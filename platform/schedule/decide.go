@@ -148,7 +148,7 @@ func (d *decision) do(a Action) {
 // takes is what r holds of its node now.
 func (r *Replica) takes() (functions.Resources, []int) {
 	res, gpus := r.Take, r.GPUs
-	if r.Sinking || r.Rising || r.State == functions.Sleeping {
+	if r.Sinking || r.Rising || r.State == functions.Sleeping || r.asleep() {
 		res.Memory += r.Held
 	}
 	if r.asleep() {

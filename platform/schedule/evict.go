@@ -60,7 +60,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 			d.at(r.ReadyAt + d.policy.Residency)
 			v.young = true
 			busy = append(busy, v)
-		case f.Stay > d.now:
+		case f.Stay > d.now && !f.unasked(r): // one ahead of requests makes way for whoever asks
 			d.at(f.Stay)
 			v.key, v.ripe = v.used.Seconds(), true
 			busy = append(busy, v)

@@ -174,7 +174,10 @@ type Replica struct {
 }
 
 // asleep reports whether r holds no GPU.
-func (r *Replica) asleep() bool { return r.State == functions.Sleeping && !r.Sinking && !r.Rising }
+func (r *Replica) asleep() bool {
+	down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0 // told to end in its sleep
+	return down && !r.Sinking && !r.Rising
+}
 
 // Kind of an Action.
 type Kind uint8

@@ -120,7 +120,7 @@ func (s *Steer) charge(f *fn, now schedule.Instant) {
 	var c charged
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if r.State == functions.Sleeping && !r.Sinking && !r.Rising {
+		if down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0; down && !r.Sinking && !r.Rising {
 			continue
 		}
 		idle := r.State == functions.Ready && r.InFlight == 0 && f.Queued == 0 && !r.Stopping && !r.Sinking

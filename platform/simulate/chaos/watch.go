@@ -362,6 +362,12 @@ func (w *watch) step() error {
 		steady := !w.misled()
 		for _, id := range w.p.st.Nodes() {
 			steady = steady && !w.shaky(id, time.Minute)
+			n, _ := w.p.st.Node(id)
+			for _, r := range n.Replicas {
+				// One of a function that left the catalogue while the loop was
+				// replaced is a stranger to the new one, until it has it ended.
+				steady = steady && (r.State.Over() || w.reps[r.ID] != nil)
+			}
 		}
 		if steady {
 			w.fail(3, "a node was told to start or wake something where no room is left")
