@@ -1,5 +1,64 @@
 // Package knative is where thaw meets Knative Serving. It is the only room that
-// may import knative.dev or k8s.io; nothing of it is in the thaw program.
+// may import knative.dev or k8s.io; nothing of it is in the thaw program, but in
+// thaw-knative, which lies beside it.
+//
+// # A model is a Knative Service
+//
+// Render turns a model file into one, Cluster applies, lists and removes them;
+// kubectl does all of that as well. No kind of our own is added to a cluster.
+//
+//	metadata.name, namespace    name and team: a team is a namespace
+//	metadata.annotations        networking.knative.dev/ingress.class: thaw.ingress.networking.knative.dev
+//	                            thaw.dev/model: the whole model file, for controller and activator
+//	template annotations        autoscaling.knative.dev/class: thaw.dev; min-scale, max-scale, target
+//	                            from spec.scale; initial-scale 0; retention is scale.idle (up to 1h);
+//	                            progress-deadline is deadlines.stage + deadlines.start
+//	timeoutSeconds              10m unless said otherwise: Knative's own bound
+//	responseStartTimeoutSeconds queue.wait + deadlines.firstToken, within that
+//	container                   the engine's image, run by thaw's shim
+//	limits = requests           nvidia.com/gpu; memory (and 64 MiB for the shim) where the file says it
+//
+// Any Service whose template names the class is a model, also one written by hand;
+// any other is never changed or removed. Who deploys owns what is rendered (server
+// side apply, by force), and leaves what others add.
+//
+// A change of spec.queue makes no new revision: it stands in the Service's
+// annotation alone. A new revision starts new pods, so what is in the template is
+// what a running replica was started with. Knative's own annotations of scaling
+// are of that sort.
+//
+// # What the shim finds
+//
+//	argv         runtime; and in the init container: runtime --install PATH, which copies the program to PATH
+//	PORT         where it answers: /readyz with 200 after a real token, and the engine's API
+//	THAW_MODEL   the model file, as YAML, less scale and queue
+//	THAW_STORE   the loader's folder on the node, read-only: checkpoints, and the loader's socket
+//	/tmp         the only place on a disk that can be written, and HOME
+//	/dev/shm     memory, for vllm and sglang
+//
+// It is uid 65532 with a read-only root, no capability, no way to a privilege,
+// RuntimeDefault seccomp and no token of Kubernetes. The engine's args and env are
+// in THAW_MODEL and not the container's: one document, one decoder. Where the
+// engine is ember, its image is thaw's and nothing is brought in.
+//
+// The store is one folder for all teams of a node, and readable by each pod: who
+// may run a pod on a node can read the weights that lie there.
+//
+// # What Knative has to allow
+//
+// Features lists it, and thaw-knative doctor checks it: init containers and host
+// paths are off in Knative unless turned on, as is a first scale of zero. The
+// security context stands at the containers, because at the pod it wants a flag.
+// Empty folders as volumes are on unless turned off.
+//
+// # Not there yet
+//
+// The controller of the autoscaler class, the ingress class and its activator,
+// the loader's DaemonSet, and the shim itself (thaw runtime). Until they are, a
+// model that is deployed stays at zero: Knative says Unknown of it. What of the
+// pod's shape can be tested without them is, on a real cluster (make e2e).
+// Tolerations, node selectors and runtime classes of GPU nodes, and pull secrets,
+// are not rendered.
 //
 // # Scaling as Knative scales
 //
