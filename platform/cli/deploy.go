@@ -205,7 +205,17 @@ what wakes it there (the controller of the class thaw.dev) is not part of thaw y
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder; may be repeated")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "let the server check it and change nothing")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake it and wait until it is ready")
-	c.toKnative(cmd)
+	c.toKnative(cmd, cluster{
+		flags: func(f *flagSet) {
+			f.String("namespace", "", "for models whose file names none")
+			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
+			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
+			f.String("store", "", "folder of the loader on each node")
+			f.Duration("request-timeout", 0, "the longest a request may take")
+		},
+		passed: []string{"filename", "dry-run"},
+		never:  []string{"wait"},
+	})
 	return cmd
 }
 

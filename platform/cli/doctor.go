@@ -40,8 +40,12 @@ server if one runs.
 
 An engine that is not there is no fault, unless a model of the catalogue needs
 it: of the folder given with --functions, deployed to the data folder, or served
-by a server on this machine. Exit code 1 if any check failed; a warning is none.`,
+by a server on this machine. Exit code 1 if any check failed; a warning is none.
+
+With --to knative it looks at a cluster instead: Knative Serving, and the settings
+of it that models need and that somebody has to turn on.`,
 		Example: `  thaw doctor
+  thaw doctor --to knative
   thaw doctor --functions ./functions
   thaw doctor --data /var/lib/thaw -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,6 +74,7 @@ by a server on this machine. Exit code 1 if any check failed; a warning is none.
 		},
 	}
 	cmd.Flags().StringVar(&folder, "functions", "", "folder of model files whose engines must be here [THAW_FUNCTIONS]")
+	c.toKnative(cmd, cluster{never: []string{"functions"}})
 	return cmd
 }
 

@@ -13,6 +13,8 @@ type (
 	flagSet = pflag.FlagSet
 )
 
+func newFlagSet() *flagSet { return pflag.NewFlagSet("", pflag.ContinueOnError) }
+
 // quoted is a setting's value as it would stand in the file.
 func quoted(s setting) string {
 	switch s.value.Kind() {

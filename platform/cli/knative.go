@@ -1,54 +1,65 @@
 package cli
 
-import (
-	"github.com/spf13/cobra"
-)
+import "github.com/spf13/cobra"
 
-// forKnative are the flags of deploy that only a cluster understands.
-var forKnative = []string{"namespace", "kubeconfig", "context", "thaw-image", "image", "store", "request-timeout"}
+// cluster is how a verb is carried out on a cluster instead of a server.
+type cluster struct {
+	flags  func(*flagSet) // that only a cluster understands, beside those that lead to it
+	passed []string       // flags of the verb that mean the same there
+	never  []string       // flags that make no sense there
+}
 
-// toKnative gives deploy its other way: --to knative hands everything to the
-// program for clusters, which reads the files itself.
-func (c *command) toKnative(cmd *cobra.Command) {
+// toKnative gives a verb its other way: --to knative hands everything to the
+// program for clusters, which has a verb of the same name.
+func (c *command) toKnative(cmd *cobra.Command, way cluster) {
+	own := cmd.Flags()
+	only := newFlagSet()
+	only.String("kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
+	only.String("context", "", "context of it")
+	if way.flags != nil {
+		way.flags(only)
+	}
 	var to string
-	f := cmd.Flags()
-	f.StringVar(&to, "to", "", "knative: a cluster instead of a server; with it:")
-	f.String("namespace", "", "for models whose file names none")
-	f.String("kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
-	f.String("context", "", "context of it")
-	f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
-	f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
-	f.String("store", "", "folder of the loader on each node (default /var/lib/thaw)")
-	f.Duration("request-timeout", 0, "the longest a request may take (default 10m)")
+	own.StringVar(&to, "to", "", "knative: a cluster instead of a server")
+	pass := append([]string{"output", "timeout"}, way.passed...)
+	only.VisitAll(func(flag *flagT) {
+		flag.Usage += "; with --to knative"
+		pass = append(pass, flag.Name)
+	})
+	own.AddFlagSet(only)
 	server := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch to {
 		case "":
-			for _, name := range forKnative {
-				if f.Changed(name) {
-					return usage("add --to knative, or leave it out", "--%s is for clusters", name)
+			var wrong error
+			only.VisitAll(func(flag *flagT) {
+				if flag.Changed && wrong == nil {
+					wrong = usage("add --to knative, or leave it out", "--%s is for clusters", flag.Name)
 				}
+			})
+			if wrong != nil {
+				return wrong
 			}
 			return server(cmd, args)
 		case "knative":
 		default:
-			return usage("--to knative, or leave it out", "%q is no place to deploy to", clip(to))
+			return usage("--to knative, or leave it out", "%q is no place that thaw knows", clip(to))
 		}
-		for _, name := range []string{"wait", "server", "key", "data"} {
+		for _, name := range append([]string{"server", "key", "data"}, way.never...) {
 			if cmd.Flag(name).Changed {
-				return usage("leave it out", "--%s is for servers, and the model goes to a cluster", name)
+				return usage("leave it out", "--%s is for servers, and --to knative means a cluster", name)
 			}
 		}
 		if c.Knative == nil {
 			return &Error{Exit: ExitFailed, What: "this build knows no clusters"}
 		}
-		return c.Knative(cmd.Context(), passed(cmd, append([]string{"filename", "dry-run", "output", "timeout"}, forKnative...)), c.in, c.out, c.err)
+		return c.Knative(cmd.Context(), passed(cmd, pass), c.in, c.out, c.err)
 	}
 }
 
-// passed spells the named flags of deploy as they were given.
+// passed spells the verb and the named flags as they were given.
 func passed(cmd *cobra.Command, names []string) []string {
-	args := []string{"deploy"}
+	args := []string{cmd.Name()}
 	for _, name := range names {
 		flag := cmd.Flag(name)
 		if !flag.Changed {

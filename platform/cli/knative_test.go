@@ -23,9 +23,9 @@ func TestToKnative(t *testing.T) {
 	}{
 		{[]string{"-f", "a.yaml"}, []string{"--filename=a.yaml"}},
 		{[]string{"-f", "a b.yaml", "-f", "x,y"}, []string{"--filename=a b.yaml", "--filename=x,y"}},
-		{[]string{"-f", "a", "--dry-run", "-o", "yaml"}, []string{"--filename=a", "--dry-run=true", "--output=yaml"}},
+		{[]string{"-f", "a", "--dry-run", "-o", "yaml"}, []string{"--output=yaml", "--filename=a", "--dry-run=true"}},
 		{[]string{"-f", "a", "--namespace", "ml", "--kubeconfig", "k", "--context", "c", "--thaw-image", "i", "--image", "vllm=a", "--image", "command=b,c", "--store", "/s", "--request-timeout", "90s", "--timeout", "5s"},
-			[]string{"--filename=a", "--timeout=5s", "--namespace=ml", "--kubeconfig=k", "--context=c", "--thaw-image=i", "--image=vllm=a", "--image=command=b,c", "--store=/s", "--request-timeout=1m30s"}},
+			[]string{"--timeout=5s", "--filename=a", "--context=c", "--image=vllm=a", "--image=command=b,c", "--kubeconfig=k", "--namespace=ml", "--request-timeout=1m30s", "--store=/s", "--thaw-image=i"}},
 	} {
 		got = nil
 		out, errs, exit := runCLI(t, p, nil, append([]string{"deploy", "--to", "knative"}, x.args...)...)
@@ -38,7 +38,7 @@ func TestToKnative(t *testing.T) {
 		}
 	}
 	for _, x := range []struct{ args, want string }{
-		{"--to knativ -f a", `"knativ" is no place to deploy to`},
+		{"--to knativ -f a", `"knativ" is no place that thaw knows`},
 		{"--to knative -f a --wait", "--wait is for servers"},
 		{"--to knative -f a --server http://x", "--server is for servers"},
 		{"--to knative -f a --key x", "--key is for servers"},
@@ -52,6 +52,13 @@ func TestToKnative(t *testing.T) {
 		if exit != ExitUsage || !strings.Contains(errs, x.want) || !strings.Contains(errs, "hint: ") || got != nil {
 			t.Errorf("%s: exit %d, want %q:\n%s", x.args, exit, x.want, errs)
 		}
+	}
+	got = nil
+	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "-o", "json", "--context", "c"); exit != 4 || !slices.Equal(got, []string{"doctor", "--output=json", "--context=c"}) {
+		t.Errorf("exit %d %s %q", exit, errs, got)
+	}
+	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "--functions", "f"); exit != ExitUsage || !strings.Contains(errs, "--functions is for servers") {
+		t.Errorf("exit %d %s", exit, errs)
 	}
 	if _, errs, exit := runCLI(t, Programs{}, nil, "deploy", "--to", "knative", "-f", "a"); exit != ExitFailed || !strings.Contains(errs, "this build knows no clusters") {
 		t.Errorf("exit %d %s", exit, errs)

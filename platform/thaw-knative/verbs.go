@@ -206,10 +206,12 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 		Outcome knative.Outcome `json:"outcome"`
 	}
 	done := []deployed{}
+	var failed error
 	for _, s := range services {
 		outcome, err := cluster.Apply(ctx, s, c.dry)
 		if err != nil {
-			return err
+			failed = err
+			break
 		}
 		d := deployed{s.Namespace + "/" + s.Name, outcome}
 		done = append(done, d)
@@ -225,9 +227,11 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 		}
 	}
 	if c.output == "json" || c.output == "yaml" {
-		return cli.Encode(c.out, c.output, listOf("DeployedList", done))
+		if err := cli.Encode(c.out, c.output, listOf("DeployedList", done)); err != nil {
+			return err
+		}
 	}
-	return nil
+	return failed
 }
 
 // list is what -o json and yaml print.

@@ -168,3 +168,34 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("interrupted: exit %d", code)
 	}
 }
+
+// TestSome: what was done before a failure is told, in every form.
+func TestSome(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+		switch {
+		case r.Method == "PATCH" && name == "qwen":
+			if q := r.URL.Query(); q.Get("fieldManager") != "thaw" || q.Get("force") != "true" || r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
+				t.Errorf("%s %s", r.URL, r.Header)
+			}
+			w.Header().Set("Warning", `299 - "mind \u001b[31m this"`)
+			w.WriteHeader(201)
+			w.Write([]byte(`{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "qwen"}}`))
+		case r.Method == "PATCH":
+			w.WriteHeader(403)
+			w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "exceeded quota"}`))
+		default:
+			w.WriteHeader(404)
+			w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "details": {"name": "` + name + `"}}`))
+		}
+	}))
+	defer server.Close()
+	file := write(t, "two.yaml", model+"---\n"+strings.Replace(model, "qwen", "other", 1))
+	for form, want := range map[string]string{"table": "default/qwen created\n", "name": "default/qwen\n", "yaml": "- name: default/qwen\n  outcome: created\n", "json": `"outcome": "created"`} {
+		out, errs, exit := thaw(t, nil, "deploy", "-f", file, "-o", form, "--kubeconfig", kubeconfig(t, server.URL))
+		if exit != cli.ExitDenied || !strings.Contains(out, want) || strings.Contains(out, "other") || !strings.Contains(errs, "default/other: exceeded quota") || !strings.Contains(errs, "warning: mind") || strings.Contains(errs, "\x1b") {
+			t.Errorf("%s: exit %d\n%s%s", form, exit, out, errs)
+		}
+	}
+}
