@@ -42,8 +42,8 @@ An engine that is not there is no fault, unless a model of the catalogue needs
 it: of the folder given with --functions, deployed to the data folder, or served
 by a server on this machine. Exit code 1 if any check failed; a warning is none.
 
-With --to knative it looks at a cluster instead: Knative Serving, and the settings
-of it that models need and that somebody has to turn on.`,
+With --to knative it looks at a cluster instead: Knative Serving, the settings of
+it that models need and that somebody has to turn on, and the namespace.`,
 		Example: `  thaw doctor
   thaw doctor --to knative
   thaw doctor --functions ./functions
@@ -74,7 +74,10 @@ of it that models need and that somebody has to turn on.`,
 		},
 	}
 	cmd.Flags().StringVar(&folder, "functions", "", "folder of model files whose engines must be here [THAW_FUNCTIONS]")
-	c.toKnative(cmd, cluster{never: []string{"functions"}})
+	c.toKnative(cmd, cluster{
+		flags: func(f *flagSet) { f.String("namespace", "", "whose pods are meant") },
+		never: []string{"functions"},
+	})
 	return cmd
 }
 

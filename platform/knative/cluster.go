@@ -281,12 +281,15 @@ type Finding struct {
 	Hint string `json:"hint,omitempty"`
 }
 
-// serving is where Knative keeps its settings.
-const servingNamespace = "knative-serving"
+const (
+	servingNamespace = "knative-serving" // where Knative keeps its settings
+	podSecurity      = "pod-security.kubernetes.io/enforce"
+)
 
-// Doctor looks whether the cluster takes what Render makes: Knative Serving, and
-// the settings of it that are off unless somebody turns them on.
-func (c *Cluster) Doctor(ctx context.Context) ([]Finding, error) {
+// Doctor looks whether the cluster takes what Render makes: Knative Serving, the
+// settings of it that are off unless somebody turns them on, and what pods of the
+// namespace may be.
+func (c *Cluster) Doctor(ctx context.Context, namespace string) ([]Finding, error) {
 	var found []Finding
 	if _, err := c.serving.Services(c.namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 		return nil, c.explain(err, "Knative Services")
@@ -316,7 +319,20 @@ func (c *Cluster) Doctor(ctx context.Context) ([]Finding, error) {
 		}
 		found = append(found, finding)
 	}
-	return found, nil
+	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	switch {
+	case status.IsForbidden(err): // a team need not see its namespace to deploy into it
+		return found, nil
+	case err != nil:
+		return found, c.explain(err, namespace+"/")
+	}
+	// Knative takes the Service then, and no pod of it is ever made.
+	level := cmp.Or(n.Labels[podSecurity], "privileged")
+	finding := Finding{What: fmt.Sprintf("namespace %s: %s is %s", namespace, podSecurity, level), Good: level == "privileged"}
+	if !finding.Good {
+		finding.Hint = fmt.Sprintf("it forbids the host path that the store is; kubectl label namespace %s %s=privileged --overwrite", namespace, podSecurity)
+	}
+	return append(found, finding), nil
 }
 
 // absent tells "no such Service" from "no such kind of thing".
@@ -333,7 +349,7 @@ func (c *Cluster) explain(err error, what string) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
-	case absent(err) && strings.Contains(said, "namespaces "):
+	case absent(err) && strings.HasPrefix(said, "namespaces "):
 		namespace, _, _ := strings.Cut(what, "/")
 		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace), "a team is a namespace: kubectl create namespace "+namespace, nil
 	case absent(err):

@@ -46,10 +46,13 @@
 //
 // # What Knative has to allow
 //
-// Features lists it, and thaw-knative doctor checks it: init containers and host
+// Features lists it, and thaw doctor --to knative checks it: init containers and host
 // paths are off in Knative unless turned on, as is a first scale of zero. The
 // security context stands at the containers, because at the pod it wants a flag.
 // Empty folders as volumes are on unless turned off.
+// A namespace that enforces Kubernetes' baseline or restricted pods has no host
+// path either: there a model is taken and its pods are not, so doctor looks at the
+// namespace as well.
 //
 // # Not there yet
 //

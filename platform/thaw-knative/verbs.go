@@ -345,7 +345,7 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	findings, err := cluster.Doctor(ctx)
+	findings, err := cluster.Doctor(ctx, cmp.Or(c.namespace, cluster.Namespace()))
 	if err != nil {
 		return err
 	}
@@ -369,7 +369,7 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 		}
 	}
 	if bad > 0 {
-		return &cli.Error{Exit: cli.ExitFailed, What: fmt.Sprintf("%d settings of Knative keep models from being deployed", bad)}
+		return &cli.Error{Exit: cli.ExitFailed, What: fmt.Sprintf("%d settings keep models from running there", bad)}
 	}
 	return nil
 }
