@@ -264,6 +264,10 @@ func told(s *servingv1.Service) Model {
 	if ready := s.Status.GetCondition(apis.ConditionReady); ready != nil {
 		m.Ready, m.Reason, m.Message = string(ready.Status), ready.Reason, ready.Message
 	}
+	// The route says no more than that there is no revision; this says why.
+	if c := s.Status.GetCondition(servingv1.ServiceConditionConfigurationsReady); c.IsFalse() {
+		m.Reason, m.Message = c.Reason, c.Message
+	}
 	if s.Status.URL != nil {
 		m.URL = s.Status.URL.String()
 	}

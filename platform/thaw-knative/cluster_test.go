@@ -207,6 +207,19 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("get: exit %d\n%s%s", exit, out, errs)
 	}
 
+	// A registry that does not answer is told by its image.
+	bad := write(t, "bad.yaml", strings.Replace(model, "qwen", "bad", 1))
+	if _, errs, exit := c.knative("deploy", "-f", bad, "--image", "vllm=registry.invalid/vllm:1", "--thaw-image", "dev.local/thaw:test"); exit != 0 {
+		t.Fatal(errs)
+	}
+	c.eventually("the reason", func() (bool, string) {
+		out, _, _ := c.knative("get", "bad")
+		return strings.Contains(out, "registry.invalid/vllm:1"), out
+	})
+	if _, errs, exit := c.knative("rm", "bad"); exit != 0 {
+		t.Fatal(errs)
+	}
+
 	// Somebody else's Knative Service is not ours to change, list or remove.
 	c.kubectl(`{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "theirs"}, "spec": {"template": {"spec": {"containers": [{"image": "dev.local/hello:test", "imagePullPolicy": "IfNotPresent"}]}}}}`, "apply", "-f", "-")
 	other := write(t, "theirs.yaml", strings.Replace(model, "qwen", "theirs", 1))
