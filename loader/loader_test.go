@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader"
@@ -85,6 +86,24 @@ func TestFolderInPlace(t *testing.T) {
 	c.Lease.Release()
 }
 
+// page is a text that several write to, and one reads meanwhile.
+type page struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (p *page) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+func (p *page) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
 // What a model file names beside the list is staged, is part of what is staged
 // once, and what is left is told once.
 func TestFilesBesideTheList(t *testing.T) {
@@ -92,7 +111,7 @@ func TestFilesBesideTheList(t *testing.T) {
 	write(t, folder, "modeling.py", []byte("pass"))
 	write(t, folder, "custom/kernels.py", []byte("pass # 2"))
 	st := open(t, store.Options{})
-	var log strings.Builder
+	var log page
 	l := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	t.Cleanup(l.Close)
 	stage := func(files ...string) (*loader.Checkpoint, string) {

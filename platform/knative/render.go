@@ -77,11 +77,11 @@ const (
 )
 
 // defaultImages holds the images of engines that are used unless Settings name
-// others. Ember needs none: it is part of thaw. A command's is its author's.
+// others. Ember needs none: it is part of thaw. A command's is its author's, and
+// llama.cpp has none where images without a registry's name come from.
 var defaultImages = map[functions.Engine]string{
-	functions.EngineVLLM:     "vllm/vllm-openai:v0.32.0",
-	functions.EngineSGLang:   "lmsysorg/sglang:latest",
-	functions.EngineLlamaCpp: "ghcr.io/ggml-org/llama.cpp:server",
+	functions.EngineVLLM:   "vllm/vllm-openai:v0.32.0",
+	functions.EngineSGLang: "lmsysorg/sglang:latest",
 }
 
 // DefaultImage is the image that an engine runs from unless Settings name

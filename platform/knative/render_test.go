@@ -68,7 +68,7 @@ func TestRender(t *testing.T) {
 			}
 			var services []*servingv1.Service
 			for _, m := range models(t, file, string(text)) {
-				s, err := Render(m, Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "example.com/own:1"}})
+				s, err := Render(m, Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "example.com/own:1", functions.EngineLlamaCpp: "example.com/llama:1"}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -236,7 +236,7 @@ func TestLocked(t *testing.T) {
 	for _, e := range functions.Engines {
 		m := functions.NewModel()
 		m.Metadata.Name, m.Spec.Engine, m.Spec.Source, m.Spec.Args = "a", e, "hf://a/b", []string{"x"}
-		s, err := Render(m, Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "example.com/own:1"}})
+		s, err := Render(m, Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "example.com/own:1", functions.EngineLlamaCpp: "example.com/llama:1"}})
 		if err != nil {
 			t.Fatal(err)
 		}

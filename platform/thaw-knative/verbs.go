@@ -63,7 +63,7 @@ func verbs() map[string]verb {
 func deployFlags(c *command, f *pflag.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files; may be repeated")
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied")
-	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "ghcr.io/thaw-dev/thaw:"+tag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
+	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+tag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")

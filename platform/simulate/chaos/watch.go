@@ -13,13 +13,12 @@ import (
 
 // watch checks the promises.
 type watch struct {
-	p       *play
-	broken  error
-	steps   int
-	deeds   int
-	looked  time.Duration
-	states  map[uint64]struct{}
-	started bool
+	p      *play
+	broken error
+	steps  int
+	deeds  int
+	looked time.Duration
+	states map[uint64]struct{}
 
 	asked, answered int
 	ends            map[uint64]int
