@@ -59,7 +59,7 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 	for i, h := range s.Hosts {
 		var n fleet.Node
 		n.Default()
-		n.Name, n.GPUs = host(i), h.GPUs
+		n.Name, n.GPUs = kind(i), h.GPUs
 		n.Memory, n.Store = functions.Bytes(h.Memory)<<30, functions.Bytes(h.Store)<<30
 		f.Nodes = append(f.Nodes, n)
 	}
@@ -89,6 +89,11 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 		return Report{}, err
 	}
 	p.st = st
+	for i := range s.Hosts {
+		if _, ok := st.Node(host(i)); !ok {
+			return Report{}, fmt.Errorf("there is no node %s: nothing could be done to it", host(i))
+		}
+	}
 	st.Fated = func(f simulate.Fate) {
 		if tell != nil {
 			tell(st.Now(), fmt.Sprintf("    request %d of %s: %s %s", f.ID, f.Function, f.Code, f.Message))
@@ -143,7 +148,9 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 	return r, err
 }
 
-func host(i int) string { return fmt.Sprint("n", i) }
+// Each host is the only one of its kind.
+func kind(i int) string { return fmt.Sprint("n", i) }
+func host(i int) string { return kind(i) + "-1" }
 
 func (p *play) host(i int) string { return host(i % len(p.scene.Hosts)) }
 
@@ -227,7 +234,7 @@ func (p *play) do(d *Deed) {
 		st.Sicken(node, gpu, true)
 		st.At(end, func() { st.Sicken(node, gpu, false) })
 	case stall:
-		w.loopBroken(end)
+		w.loopBroken(end + time.Second)
 		st.Stall(d.For.Std())
 	case jump:
 		w.loopBroken(st.Now() + 10*time.Second)

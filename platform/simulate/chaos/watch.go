@@ -152,7 +152,9 @@ func (w *watch) fated(f simulate.Fate) {
 	if w.ends[f.ID]++; w.ends[f.ID] > 1 {
 		w.fail(1, "request %d of %s has ended twice, now as %q", f.ID, f.Function, f.Code)
 	}
-	w.lastEnd[f.Function] = w.now()
+	if f.First > 0 { // one that only waited was no use of it
+		w.lastEnd[f.Function] = w.now()
+	}
 	if f.Code == "" {
 		w.answered++
 		delete(w.expected, f.Function)
@@ -429,9 +431,9 @@ func (w *watch) look() {
 			w.fail(12, "%s is in the catalogue and nobody knows it", f.Name)
 		}
 		for id := range f.InFlight {
-			if b := w.reps[id]; b != nil && !w.misled() {
+			if b := w.reps[id]; b != nil {
 				n, _ := st.Node(b.node)
-				if w.lasts("dark "+id, n.Dead || n.Mute, silence) {
+				if w.lasts(fmt.Sprint("dark ", id, w.nodes[b.node]), (n.Dead || n.Mute) && !w.misled(), silence) {
 					w.fail(10, "%s of %s is in the routes, its node %s has been silent for more than %v", id, f.Name, b.node, silence)
 				}
 			}
