@@ -3,6 +3,7 @@ package hub
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/loader/source"
@@ -66,7 +67,7 @@ func parse(location string) (place, error) {
 	switch {
 	case len(p.org) > maxName || len(p.repo) > maxName || !repoName.MatchString(p.org) || !repoName.MatchString(p.repo) || strings.Contains(p.org+p.repo, ".."):
 		return bad(fmt.Sprintf("%.80q is not the name of a repository", p.org+"/"+p.repo))
-	case len(p.rev) > maxRevision || !revision.MatchString(p.rev) || strings.Contains(p.rev, "//") || strings.Contains(p.rev, ".."):
+	case len(p.rev) > maxRevision || !revision.MatchString(p.rev) || strings.Contains(p.rev, "..") || slices.ContainsFunc(strings.Split(p.rev, "/"), func(part string) bool { return part == "" || part == "." }):
 		return bad(fmt.Sprintf("%.80q is not a revision", p.rev))
 	}
 	for _, part := range parts {
