@@ -31,7 +31,7 @@ func readDay(t *testing.T) []day {
 	}
 	file, err := os.Open(filepath.Join(dir, "azure-functions-990x1440min.csv"))
 	if err != nil {
-		t.Skip("the trace is not there: ", err)
+		t.Fatal("the trace is not there: ", err)
 	}
 	defer file.Close()
 	rows, err := csv.NewReader(file).ReadAll()
