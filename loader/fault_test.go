@@ -268,6 +268,22 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%d listings", r.srv.Lists())
 		}
 	})
+	t.Run("listed while it was written", func(t *testing.T) {
+		r := newRemote(t, store.Options{})
+		r.srv.Put("m/config.json", nil) // truncated, and about to be filled
+		r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
+			if n == 0 { // it is listed already
+				r.srv.Put("m/config.json", r.want["config.json"])
+			}
+			return false
+		})
+		c, err := r.stage(t, loader.StageOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.check(t, c)
+		c.Lease.Release()
+	})
 	t.Run("overwritten again and again", func(t *testing.T) {
 		r := newRemote(t, store.Options{})
 		var seed atomic.Int32

@@ -173,7 +173,7 @@ func (f *flight) stage(ctx context.Context) (*Checkpoint, error) {
 	}
 	for try := 0; ; try++ {
 		c, err := f.bring(ctx, in)
-		if source.KindOf(err) != source.Changed {
+		if kind := source.KindOf(err); kind != source.Changed && (kind != source.Corrupt && kind != source.Truncated || !f.moved(ctx)) {
 			return c, err
 		}
 		if try == 1 {
@@ -181,6 +181,16 @@ func (f *flight) stage(ctx context.Context) (*Checkpoint, error) {
 		}
 		f.l.o.Log.Info("source changed while it was read, planning again", "source", f.location)
 	}
+}
+
+// moved reports whether the source lists other bytes than those that were just
+// found to be bad: a file that is being written is short for a moment, and is
+// then no spoiled model but a change.
+func (f *flight) moved(ctx context.Context) bool {
+	files, err := f.plan(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return err == nil && store.PlanKey(f.place, files) != f.listed
 }
 
 // have takes a checkpoint that is in the store; nil without an error when it
