@@ -147,6 +147,7 @@ type Split struct {
 	Percent  int
 	Function functions.Name    // a revision of class thaw.dev: held while it is cold; else the zero Name
 	Address  string            // otherwise: host:port of a service of Kubernetes
+	H2C      bool              // what is at Address speaks HTTP/2 without TLS, as its port says
 	Append   map[string]string // header fields that are set
 }
 
