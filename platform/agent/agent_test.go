@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -412,29 +411,6 @@ func (r refusing) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("connection refused")
 }
 
-func TestMemory(t *testing.T) {
-	for text, want := range map[string]int64{
-		"MemTotal:       16384 kB\nMemFree: 1 kB\n": 16384 << 10,
-		"MemFree: 1 kB\nMemTotal: 1 kB\n":           1 << 10,
-		"":                                          0, "MemTotal: x kB\n": 0, "MemTotal: 5\n": 0, "MemTotal: -5 kB\n": 0, "MemTotal: 99999999999999999999 kB\n": 0,
-	} {
-		if n, err := parseMeminfo(text); n != want || (err != nil) != (want == 0) {
-			t.Errorf("%q: %d %v", text, n, err)
-		}
-	}
-	for text, want := range map[string]int64{"max\n": 0, "1073741824\n": 1 << 30, "9223372036854771712": 0, "": 0, "-1": 0} {
-		if n := parseLimit(text); n != want {
-			t.Errorf("%q: %d", text, n)
-		}
-	}
-	if m, err := Memory(); err != nil || m <= 0 {
-		t.Errorf("this machine: %v %v", m, err)
-	}
-	if !strings.Contains(Machine(), "/") {
-		t.Errorf("machine %q", Machine())
-	}
-}
-
 func TestOffer(t *testing.T) {
 	found := []functions.GPU{{Index: 0, MemoryTotal: 80 << 30, MemoryFree: 70 << 30, Health: "ok"}, {Index: 1, MemoryTotal: 24 << 30, Health: "ok"}}
 	for _, x := range []struct {
@@ -454,22 +430,5 @@ func TestOffer(t *testing.T) {
 	}
 	if found[0].MemoryTotal != 80<<30 {
 		t.Error("what was found was changed")
-	}
-}
-
-func TestReadToken(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "token")
-	for text, want := range map[string]string{"abc\n": "abc", " abc ": "abc", "": "", "a b": "", "a\x00b": "", strings.Repeat("x", 600): ""} {
-		os.WriteFile(path, []byte(text), 0o600)
-		got, err := ReadToken(path)
-		if got != want || (err != nil) != (want == "") {
-			t.Errorf("%q: %q %v", text, got, err)
-		}
-		if err != nil && text != "" && bytes.Contains([]byte(err.Error()), []byte(text)) {
-			t.Errorf("the token is in the error: %v", err)
-		}
-	}
-	if _, err := ReadToken(path + "x"); err == nil {
-		t.Error("no file, no error")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/platform/shelf"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
 
@@ -14,25 +14,19 @@ import (
 // every so often, so that a heartbeat never waits for either.
 type Ledger struct {
 	facts  *gpu.Facts
-	store  *store.Store
-	count  int                          // GPUs to offer; negative: all there are
-	memory functions.Bytes              // of each GPU to offer; 0: all of it
-	loads  func() functions.LoaderStats // nil: nothing is said of a loader
+	shelf  *shelf.Shelf
+	count  int             // GPUs to offer; negative: all there are
+	memory functions.Bytes // of each GPU to offer; 0: all of it
 
-	mu     sync.Mutex
-	rate   float64 // bytes a second that came between the last two looks
-	loaded functions.Bytes
-	looked time.Time
-	gpus   []functions.GPU
-	use    functions.StoreUse
-	cached []functions.CachedModel
+	mu   sync.Mutex
+	gpus []functions.GPU
 }
 
-// NewLedger looks once. facts and st may be nil. count and memory are what the
-// operator wants offered: count negative is all that there are; where he names
-// more than the driver shows, his word holds (a driver this build cannot ask).
-func NewLedger(facts *gpu.Facts, st *store.Store, count int, memory functions.Bytes) *Ledger {
-	l := &Ledger{facts: facts, store: st, count: count, memory: memory}
+// NewLedger looks once. facts may be nil. count and memory are what the operator
+// wants offered: count negative is all that there are; where he names more than
+// the driver shows, his word holds (a driver this build cannot ask).
+func NewLedger(facts *gpu.Facts, s *shelf.Shelf, count int, memory functions.Bytes) *Ledger {
+	l := &Ledger{facts: facts, shelf: s, count: count, memory: memory}
 	l.look(true)
 	return l
 }
@@ -62,41 +56,13 @@ func (l *Ledger) look(store bool) {
 		gpus = l.facts.List()
 	}
 	gpus = offer(gpus, l.count, l.memory)
-	var use functions.StoreUse
-	var cached []functions.CachedModel
-	if store && l.store != nil {
-		_, budget, _ := l.store.Usage()
-		use.Bytes = functions.Bytes(budget)
-		entries, err := l.store.List()
-		for _, e := range entries {
-			use.Used += functions.Bytes(e.Bytes)
-			t, memory, _ := nearness(e)
-			cached = append(cached, functions.CachedModel{Source: e.Source, Digest: e.Digest, Tier: t, Bytes: functions.Bytes(e.Bytes), Memory: memory})
-		}
-		store = err == nil
+	l.shelf.Measure(time.Now())
+	if store {
+		_ = l.shelf.Look() // what was seen before is not far from it
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gpus = gpus
-	l.measure(time.Now())
-	if store {
-		l.use, l.cached = use, cached
-	}
-}
-
-// measure takes the rate of the loader since the last look.
-func (l *Ledger) measure(now time.Time) {
-	if l.loads == nil {
-		return
-	}
-	var sum functions.Bytes
-	for _, b := range l.loads().Bytes {
-		sum += b
-	}
-	if d := now.Sub(l.looked).Seconds(); !l.looked.IsZero() && d > 0 {
-		l.rate = float64(sum-l.loaded) / d
-	}
-	l.loaded, l.looked = sum, now
 }
 
 // offer is what of the GPUs found is offered.
@@ -125,14 +91,4 @@ func (l *Ledger) GPUs() []functions.GPU {
 }
 
 // Store as it was last seen.
-func (l *Ledger) Store() (functions.StoreUse, []functions.CachedModel) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	use := l.use
-	if l.loads != nil {
-		s := l.loads()
-		s.Rate = l.rate
-		use.Loader = &s
-	}
-	return use, l.cached
-}
+func (l *Ledger) Store() (functions.StoreUse, []functions.CachedModel) { return l.shelf.Use() }

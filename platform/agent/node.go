@@ -2,10 +2,8 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,11 +11,10 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/mount"
-	"github.com/thaw-dev/thaw/loader/peer"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/platform/shelf"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
@@ -25,7 +22,7 @@ import (
 // Config of a whole node.
 type Config struct {
 	Name       string // of the node; "" is the host's name
-	Machine    string // whose paths this node reads; "" is Machine()
+	Machine    string // whose paths this node reads; "" is shelf.Machine()
 	Version    string
 	Data       string // folder: store and agent live below it
 	Exe        string // the thaw program
@@ -49,24 +46,18 @@ type Config struct {
 
 	// Peering is how bytes are brought together with other nodes; nil: they are
 	// not.
-	Peering *Peering
+	Peering *shelf.Peering
 }
 
 // Node is an agent with everything it needs on a machine: loader and store,
 // GPU facts, books.
 type Node struct {
 	*Agent
-	loader *loader.Loader
+	shelf  *shelf.Shelf
 	stager *Stager
 	ledger *Ledger
 	facts  *gpu.Facts
-	shelf  *Shelf
 	manual *engine.Manual
-	end    func()       // of the sources
-	circle *peer.Circle // nil without peering, as are the two below
-	others *others
-	lends  net.Listener
-	seen   *hubView
 }
 
 // Open makes a node. It makes its folders and looks at the machine once, and
@@ -76,7 +67,7 @@ func Open(c Config) (*Node, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Memory == 0 {
-		m, err := Memory()
+		m, err := shelf.Memory()
 		if err != nil {
 			return nil, fmt.Errorf("memory: %w", err)
 		}
@@ -86,9 +77,9 @@ func Open(c Config) (*Node, error) {
 		c.Name = nodeName()
 	}
 	if c.Machine == "" {
-		c.Machine = Machine()
+		c.Machine = shelf.Machine()
 	}
-	st, err := openStore(c.Data, c.Store, c.Log)
+	sh, err := shelf.Open(shelf.Options{Node: c.Name, Data: c.Data, Budget: c.Store, Peering: c.Peering, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
@@ -98,34 +89,25 @@ func Open(c Config) (*Node, error) {
 	} else if why := facts.Why(); why != "" {
 		c.Log.Info("no GPUs", "why", why)
 	}
-	from, end := sources()
-	n := &Node{facts: facts, end: end}
+	n := &Node{facts: facts, shelf: sh}
 	n.manual = engine.NewManual(filepath.Join(c.Data, "agent", "flags"), engine.ManualOptions{
 		Environ: c.Environ, Quiet: func() bool { return n.Agent.Quiet() }, Log: c.Log,
 	})
-	n.ledger = NewLedger(facts, st, c.GPUs, c.GPUMemory)
-	o := loader.Options{Store: st, Sources: from, Links: linksOf(c.Data), Log: c.Log}
+	n.ledger = NewLedger(facts, sh, c.GPUs, c.GPUMemory)
 	var peerURL string
-	if p := c.Peering; p != nil {
-		peerURL, n.others, n.lends = p.URL, newOthers(p.Nodes), p.Listener
-		n.circle = peer.New(peer.Options{ID: c.Name, URL: p.URL, Token: p.Token, Nodes: n.others.list, Folders: p.folders(), Log: c.Log})
-		from[loader.LentScheme] = n.circle.Borrowed()
-		o.Neighbours = n.circle
+	if c.Peering != nil {
+		peerURL = c.Peering.URL
 	}
-	n.loader = loader.New(o)
-	n.shelf = &Shelf{node: c.Name, store: st, loader: n.loader}
-	n.seen = newHubView(c.Data, st, from, c.Log)
-	n.ledger.loads = n.shelf.Stats
 	arriving := filepath.Join(c.Data, "agent", "arriving")
 	if err := mount.Sweep(arriving); err != nil {
 		c.Log.Warn("what an earlier agent mounted stays", "error", err)
 	}
-	n.stager = NewStager(n.loader, StagerOptions{
-		Arriving: arriving, Early: earlyFrom, Caches: caches(c), Trust: c.EngineCaches == CachesTrust, Sources: from, Log: c.Log,
+	n.stager = NewStager(sh.Loader(), StagerOptions{
+		Arriving: arriving, Early: earlyFrom, Caches: caches(c), Trust: c.EngineCaches == CachesTrust, Sources: sh.Sources(), Log: c.Log,
 	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Books: n.ledger, Hold: hold(st, n.stager, c.Log), Lost: n.stager.Lost, PeerURL: peerURL, Borrows: n.circle != nil, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
+		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Books: n.ledger, Hold: hold(sh.Store(), n.stager, c.Log), Lost: n.stager.Lost, PeerURL: peerURL, Borrows: c.Peering != nil, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
 		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.free, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
@@ -138,9 +120,6 @@ func caches(c Config) *enginecache.Caches {
 	}
 	return enginecache.New(enginecache.Options{Dir: filepath.Join(c.Data, "engine-caches"), Log: c.Log})
 }
-
-// keepFree is left on the disk for logs and everything else.
-const keepFree = 256 << 20
 
 // earlyFrom is how many missing bytes make an engine start before they are
 // here: less than that comes while a process is started.
@@ -159,8 +138,14 @@ func hold(st *store.Store, stager *Stager, log *slog.Logger) func(path string) f
 	}
 }
 
+// Met tells the node which others there are now.
+func (n *Node) Met(list []functions.Peer) { n.shelf.Met(list) }
+
+// PeerURL is where others borrow from this node; empty where they do not.
+func (n *Node) PeerURL() string { return n.Agent.o.PeerURL }
+
 // Shelf is the node's store.
-func (n *Node) Shelf() *Shelf { return n.shelf }
+func (n *Node) Shelf() *shelf.Shelf { return n.shelf }
 
 // Run is the agent's life, and then everything below it is closed. It is
 // called once.
@@ -172,24 +157,12 @@ func (n *Node) Run(ctx context.Context) error {
 		n.facts.Watch(look, func(uuid, what string) { n.log.Error("GPU", "uuid", uuid, "what", what); n.push() })
 	})
 	side.Go(func() { n.manual.Run(look) })
-	side.Go(func() { n.seen.run(look, func() int64 { return n.loader.Stats().Staged }) })
-	if n.lends != nil {
-		side.Go(func() {
-			// Without it this node is alone, and serves as before.
-			if err := n.circle.Serve(look, n.lends, n.loader); err != nil {
-				n.log.Error("blocks are not lent any more", "error", err)
-			}
-		})
-	}
+	side.Go(func() { n.shelf.Run(look) })
 	err := n.Agent.Run(ctx)
 	stop()
 	side.Wait()
 	n.stager.Close()
-	n.loader.Close()
-	if n.circle != nil {
-		n.circle.Close()
-	}
-	n.end()
+	n.shelf.Close()
 	n.facts.Close()
 	return err
 }
@@ -221,17 +194,4 @@ func nodeName() string {
 		return s
 	}
 	return "node"
-}
-
-// ReadToken reads a file with a token in it.
-func ReadToken(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("join token: %w", err)
-	}
-	t := strings.TrimSpace(string(b))
-	if t == "" || len(t) > 512 || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", errors.New("join token: " + path + " holds no token")
-	}
-	return t, nil
 }

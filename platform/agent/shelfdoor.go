@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/shelf"
 )
 
 // With serves the shelf beside the agent, under the same token:
@@ -22,7 +23,7 @@ import (
 //	POST /prefetch             functions.PrefetchRequest; a stream
 //
 // A stream is lines of functions.StoreProgress, until one is over.
-func (d *Door) With(s *Shelf) door.Handler {
+func (d *Door) With(s *shelf.Shelf) door.Handler {
 	return func(req *door.Request, res *door.Response) {
 		path, under := strings.CutPrefix(req.Path, "/cache")
 		if req.Path != "/prefetch" && (!under || path != "" && path[0] != '/') || !d.knows(req.Header("Authorization")) {
@@ -32,11 +33,11 @@ func (d *Door) With(s *Shelf) door.Handler {
 		var err error
 		switch {
 		case req.Path == "/prefetch":
-			err = s.servePrefetch(req, res)
+			err = servePrefetch(s, req, res)
 		case path == "":
-			err = s.serveList(req, res)
+			err = serveList(s, req, res)
 		default:
-			err = s.serveAct(strings.TrimPrefix(path, "/"), req, res)
+			err = serveAct(s, strings.TrimPrefix(path, "/"), req, res)
 		}
 		if e, ok := errors.AsType[*functions.StoreError](err); ok {
 			fail(res, e.Status(), e.Code, e.Message)
@@ -46,7 +47,7 @@ func (d *Door) With(s *Shelf) door.Handler {
 	}
 }
 
-func (s *Shelf) serveList(req *door.Request, res *door.Response) error {
+func serveList(s *shelf.Shelf, req *door.Request, res *door.Response) error {
 	if req.Method != "GET" {
 		res.Set("Allow", "GET")
 		fail(res, 405, "method_not_allowed", "/cache wants GET")
@@ -59,7 +60,7 @@ func (s *Shelf) serveList(req *door.Request, res *door.Response) error {
 	return err
 }
 
-func (s *Shelf) serveAct(rest string, req *door.Request, res *door.Response) error {
+func serveAct(s *shelf.Shelf, rest string, req *door.Request, res *door.Response) error {
 	if !post(req, res) {
 		return nil
 	}
@@ -77,7 +78,7 @@ func (s *Shelf) serveAct(rest string, req *door.Request, res *door.Response) err
 	return nil
 }
 
-func (s *Shelf) servePrefetch(req *door.Request, res *door.Response) error {
+func servePrefetch(s *shelf.Shelf, req *door.Request, res *door.Response) error {
 	var r functions.PrefetchRequest
 	if !post(req, res) || !decode(req, res, &r) {
 		return nil

@@ -2,32 +2,11 @@ package agent
 
 import (
 	"context"
-	"path/filepath"
 	"time"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/store"
-	"github.com/thaw-dev/thaw/loader/tier"
+	"github.com/thaw-dev/thaw/platform/shelf"
 )
-
-// inMemory is the share of a checkpoint's bytes in the page cache from which on
-// it counts as being there: an engine maps it without waiting for the disk.
-const inMemory = 0.9
-
-// nearness is how near a checkpoint's bytes are, and how many of them are in
-// memory; known is false where the system does not say.
-func nearness(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool) {
-	files := make([]tier.File, 0, len(e.Files))
-	for _, f := range e.Files {
-		files = append(files, tier.File{Path: filepath.Join(e.Path, filepath.FromSlash(f.Name)), Size: f.Size})
-	}
-	have, known := tier.Resident(files)
-	if known && e.Bytes > 0 && float64(have) >= inMemory*float64(e.Bytes) {
-		return functions.TierDRAM, functions.Bytes(have), true
-	}
-	return functions.TierNVMe, functions.Bytes(have), known
-}
 
 // aheadFor bounds the reading ahead of one start; an engine that boots for
 // longer reads for itself.
@@ -39,21 +18,7 @@ func (s *Stager) readAhead(c *loader.Checkpoint) (stop func()) {
 	ctx, cancel := context.WithTimeout(s.ctx, aheadFor)
 	s.after.Go(func() {
 		defer cancel()
-		intoMemory(ctx, c)
+		shelf.IntoMemory(ctx, c)
 	})
 	return cancel
-}
-
-// intoMemory has the kernel read a checkpoint, as much as there is room for.
-func intoMemory(ctx context.Context, c *loader.Checkpoint) {
-	limit := tier.Spare()
-	// What is read for us counts as ours.
-	if group := groupMemory(); group > 0 {
-		limit = min(limit, group/2)
-	}
-	files := make([]tier.File, 0, len(c.Files))
-	for _, f := range c.Files {
-		files = append(files, tier.File{Path: filepath.Join(c.Path, filepath.FromSlash(f.Name)), Size: f.Size})
-	}
-	tier.Ahead(ctx, files, limit)
 }

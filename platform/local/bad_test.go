@@ -89,7 +89,7 @@ func TestBadStarts(t *testing.T) {
 // has not raised its epoch.
 func TestInUse(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{Data: dir, Catalog: &shelf{}, Memory: 1 << 30, Name: "here"}
+	o := Options{Data: dir, Catalog: &menu{}, Memory: 1 << 30, Name: "here"}
 	first, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestInUse(t *testing.T) {
 }
 
 func TestHeard(t *testing.T) {
-	l, err := New(Options{Data: t.TempDir(), Catalog: &shelf{}, Memory: 1 << 30, Name: "here", JoinToken: "t"})
+	l, err := New(Options{Data: t.TempDir(), Catalog: &menu{}, Memory: 1 << 30, Name: "here", JoinToken: "t"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/shelf"
 	"github.com/thaw-dev/thaw/platform/steer"
 )
 
@@ -46,7 +47,7 @@ type Options struct {
 	Environ    func() []string
 	Policy     schedule.Policy // zero: schedule.DefaultPolicy
 	Foresee    *steer.Foresee  // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
-	Peering    *agent.Peering  // how the node here brings bytes together with agents; nil: it does not
+	Peering    *shelf.Peering  // how the node here brings bytes together with agents; nil: it does not
 
 	Log *slog.Logger
 }
@@ -102,7 +103,7 @@ func open(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, lenders: map[string]lender{}, borrowers: map[string]bool{}, ready: make(chan struct{}), lent: &lent{catalog: o.Catalog}, machine: agent.Machine()}
+	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, lenders: map[string]lender{}, borrowers: map[string]bool{}, ready: make(chan struct{}), lent: &lent{catalog: o.Catalog}, machine: shelf.Machine()}
 	if o.Peering != nil {
 		lends := *o.Peering
 		lends.Lent = l.lent.folder

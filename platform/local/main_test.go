@@ -205,7 +205,7 @@ func serveServer(config string) error {
 	if err != nil {
 		return err
 	}
-	b, err := newServer(c, exe, testLog(os.Stderr), &shelf{models: c.Models})
+	b, err := newServer(c, exe, testLog(os.Stderr), &menu{models: c.Models})
 	if err != nil {
 		return err
 	}
@@ -234,19 +234,19 @@ type server struct {
 	tok string
 }
 
-type shelf struct {
+type menu struct {
 	mu     sync.Mutex
 	models []*functions.Model
 }
 
-func (s *shelf) Models() []*functions.Model {
+func (s *menu) Models() []*functions.Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.models
 }
-func (s *shelf) Teams() []*functions.Team { return nil }
+func (s *menu) Teams() []*functions.Team { return nil }
 
-func newServer(c serverConfig, exe string, log *slog.Logger, models *shelf) (*server, error) {
+func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*server, error) {
 	l, err := New(Options{
 		Data: c.Data, Catalog: models, JoinToken: c.Token, Name: "here", Exe: exe, Orphan: c.Orphan,
 		GPUs: c.GPUs, Memory: c.Memory, Leave: c.Leave, Log: log,

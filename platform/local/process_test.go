@@ -202,7 +202,7 @@ func TestThinPath(t *testing.T) {
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Models: []*functions.Model{model(t, "x", nil)}}
 	ctx, stop := context.WithCancel(context.Background())
 	exe, _ := os.Executable()
-	s, err := newServer(c, exe, testLog(io.Discard), &shelf{models: c.Models})
+	s, err := newServer(c, exe, testLog(io.Discard), &menu{models: c.Models})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ type stage struct {
 	t      *testing.T
 	c      serverConfig
 	dir    string // gates and breaks, by model
-	shelf  *shelf
+	menu   *menu
 	srv    *server
 	stop   func()
 	agents map[string]*process
@@ -46,7 +46,7 @@ func newStage(t *testing.T) *stage {
 	s := &stage{t: t, dir: t.TempDir(), agents: map[string]*process{}, before: map[string]int{}, told: map[string]string{},
 		cancels: map[string][]context.CancelFunc{}, over: map[string]int{}, asked: map[string]int{}}
 	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second}
-	s.shelf = &shelf{}
+	s.menu = &menu{}
 	s.begin()
 	for _, name := range []string{"a", "b"} {
 		s.agents[name] = begin(t, "test-agent", agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + s.c.Addr,
@@ -61,7 +61,7 @@ func (s *stage) begin() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if s.srv, err = newServer(s.c, exe, testLog(io.Discard), s.shelf); err != nil {
+	if s.srv, err = newServer(s.c, exe, testLog(io.Discard), s.menu); err != nil {
 		s.t.Fatal(err)
 	}
 	ln, err := net.Listen("tcp", s.c.Addr)
@@ -103,9 +103,9 @@ func (s *stage) end() {
 func named(m string) functions.Name { return functions.Name{Team: functions.DefaultTeam, Name: m} }
 
 func (s *stage) Deploy(ms ...*functions.Model) {
-	s.shelf.mu.Lock()
-	s.shelf.models = ms
-	s.shelf.mu.Unlock()
+	s.menu.mu.Lock()
+	s.menu.models = ms
+	s.menu.mu.Unlock()
 	s.srv.Changed()
 	s.Pass(20 * time.Millisecond)
 }

@@ -8,8 +8,8 @@ import (
 	"os"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/shelf"
 	"github.com/thaw-dev/thaw/runtime/ember"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 	"github.com/thaw-dev/thaw/runtime/keeper"
@@ -24,7 +24,7 @@ func programs() cli.Programs {
 		Engines: map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
 		Bench:   measure,
 		Knative: besides("thaw-knative"),
-		Shelf:   shelf,
+		Shelf:   stored,
 		GPUs:    gpus,
 	}
 }
@@ -50,17 +50,18 @@ func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	return nil
 }
 
-// shelf is the store below a data folder, without a server or an agent. What
+// stored is the store below a data folder, without a server or an agent. What
 // goes wrong on the way is in its errors; a log is for those who stay.
-func shelf(o cli.ShelfOptions) (cli.Shelf, error) {
-	token := ""
+func stored(o cli.ShelfOptions) (cli.Shelf, error) {
+	so := shelf.Options{Data: o.Data, Budget: o.Budget, Log: logger(o.Log, "text", slog.LevelError)}
 	if len(o.Peers) > 0 {
-		var err error
-		if token, err = agent.ReadToken(o.TokenFile); err != nil {
+		token, err := shelf.ReadToken(o.TokenFile)
+		if err != nil {
 			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/join-token"}
 		}
+		so.Peering = &shelf.Peering{Nodes: o.Peers, Token: token}
 	}
-	s, err := agent.OpenShelf(agent.ShelfOptions{Data: o.Data, Budget: o.Budget, Peers: o.Peers, Token: token, Log: logger(o.Log, "text", slog.LevelError)})
+	s, err := shelf.Open(so)
 	if err != nil {
 		return nil, err
 	}

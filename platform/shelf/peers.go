@@ -1,4 +1,4 @@
-package agent
+package shelf
 
 import (
 	"net"
@@ -65,13 +65,3 @@ func (o *others) tell(list []functions.Peer) {
 	defer o.mu.Unlock()
 	o.told = told
 }
-
-// Met tells the node which others there are now.
-func (n *Node) Met(list []functions.Peer) {
-	if n.others != nil {
-		n.others.tell(list)
-	}
-}
-
-// PeerURL is where others borrow from this node; empty where they do not.
-func (n *Node) PeerURL() string { return n.Agent.o.PeerURL }

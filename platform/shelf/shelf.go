@@ -1,4 +1,4 @@
-package agent
+package shelf
 
 import (
 	"context"
@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
@@ -23,49 +26,154 @@ type Shelf struct {
 	node   string
 	store  *store.Store
 	loader *loader.Loader
-	end    func() // of what the shelf opened itself
+	from   map[string]loader.Source
+	end    func() // lets the sources' connections go
+	seen   *hubView
+	circle *peer.Circle // nil without peering, as are the two below
+	others *others
+	lends  net.Listener
+	log    *slog.Logger
+
+	mu     sync.Mutex // guards the fields below
+	rate   float64    // bytes a second that came between the last two measurements
+	loaded functions.Bytes
+	looked time.Time
+	use    functions.StoreUse
+	cached []functions.CachedModel
 }
 
-// ShelfOptions are how a store is opened without an agent.
-type ShelfOptions struct {
-	Data   string
+// Options of a shelf.
+type Options struct {
+	Node   string          // its name; "" is a visitor's, who lends nothing
+	Data   string          // folder; the store lies below it
 	Budget functions.Bytes // 0: all the disk has but keepFree
-	// Peers are URLs of nodes that lend blocks to who shows the token.
-	Peers []string
-	Token string
-	Log   *slog.Logger
+	// Peering is how bytes are brought together with other nodes; nil: they are
+	// not.
+	Peering *Peering
+	Log     *slog.Logger // may be nil
 }
 
-// OpenShelf is the store below a data folder with a loader of its own, and no
-// agent. A server or agent may run on the same folder meanwhile. It borrows from
-// other nodes, and lends nothing. The caller closes it.
-func OpenShelf(o ShelfOptions) (*Shelf, error) {
-	data, budget, log := o.Data, o.Budget, o.Log
-	st, err := openStore(data, budget, log)
+// Open is the store below a data folder with a loader of its own. Others may have
+// opened the same folder. It makes its folders and starts nothing; the caller
+// closes it.
+func Open(o Options) (*Shelf, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Log: o.Log})
 	if err != nil {
 		return nil, storeError(err)
 	}
 	from, end := sources()
-	lo := loader.Options{Store: st, Sources: from, Links: linksOf(data), Log: log}
-	if len(o.Peers) > 0 {
-		circle := peer.New(peer.Options{ID: "pull-" + rand.Text(), Token: o.Token, Nodes: newOthers(o.Peers).list, Log: log})
-		lo.Neighbours = circle
-		close := end
-		end = func() { circle.Close(); close() }
+	s := &Shelf{node: o.Node, store: st, from: from, end: end, log: o.Log}
+	lo := loader.Options{Store: st, Sources: from, Links: filepath.Join(o.Data, "store", "links.json"), Log: o.Log}
+	if p := o.Peering; p != nil {
+		id := o.Node
+		if id == "" {
+			id = "pull-" + rand.Text()
+		}
+		s.others, s.lends = newOthers(p.Nodes), p.Listener
+		s.circle = peer.New(peer.Options{ID: id, URL: p.URL, Token: p.Token, Nodes: s.others.list, Folders: p.folders(), Log: o.Log})
+		from[loader.LentScheme] = s.circle.Borrowed()
+		lo.Neighbours = s.circle
 	}
-	l := loader.New(lo)
-	seen := newHubView(data, st, from, log)
-	return &Shelf{store: st, loader: l, end: func() { l.Close(); seen.sync(); end() }}, nil
+	s.loader = loader.New(lo)
+	s.seen = newHubView(o.Data, st, from, o.Log)
+	return s, nil
+}
+
+// keepFree is left on the disk for logs and everything else.
+const keepFree = 256 << 20
+
+// Run lends to other nodes, where there is peering, and keeps the view of what
+// came from the hub in step, until ctx ends.
+func (s *Shelf) Run(ctx context.Context) error {
+	var side sync.WaitGroup
+	if s.lends != nil {
+		side.Go(func() {
+			// Without it this node is alone, and serves as before.
+			if err := s.circle.Serve(ctx, s.lends, s.loader); err != nil {
+				s.log.Error("blocks are not lent any more", "error", err)
+			}
+		})
+	}
+	s.seen.run(ctx, func() int64 { return s.loader.Stats().Staged })
+	side.Wait()
+	return nil
 }
 
 // Close ends what is under way; what has arrived stays for the next.
-func (s *Shelf) Close() { s.end() }
+func (s *Shelf) Close() {
+	s.loader.Close()
+	s.seen.sync()
+	if s.circle != nil {
+		s.circle.Close()
+	}
+	s.end()
+}
 
-// linksOf is where a data folder keeps what was found out about links to sources.
-func linksOf(data string) string { return filepath.Join(data, "store", "links.json") }
+// Store is the store itself.
+func (s *Shelf) Store() *store.Store { return s.store }
 
-func openStore(data string, budget functions.Bytes, log *slog.Logger) (*store.Store, error) {
-	return store.Open(store.Options{Dir: filepath.Join(data, "store"), Budget: int64(budget), KeepFree: keepFree, Log: log})
+// Loader fills the store.
+func (s *Shelf) Loader() *loader.Loader { return s.loader }
+
+// Sources are all the loader brings from, by scheme.
+func (s *Shelf) Sources() map[string]loader.Source { return s.from }
+
+// Met tells which other nodes there are now.
+func (s *Shelf) Met(list []functions.Peer) {
+	if s.others != nil {
+		s.others.tell(list)
+	}
+}
+
+// Look looks at what is in the store, for Use. It takes as long as a listing of
+// the store does.
+func (s *Shelf) Look() error {
+	var use functions.StoreUse
+	var cached []functions.CachedModel
+	_, budget, _ := s.store.Usage()
+	use.Bytes = functions.Bytes(budget)
+	entries, err := s.store.List()
+	if err != nil {
+		return storeError(err)
+	}
+	for _, e := range entries {
+		use.Used += functions.Bytes(e.Bytes)
+		t, memory, _ := nearness(e)
+		cached = append(cached, functions.CachedModel{Source: e.Source, Digest: e.Digest, Tier: t, Bytes: functions.Bytes(e.Bytes), Memory: memory})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.use, s.cached = use, cached
+	return nil
+}
+
+// Measure takes the rate at which bytes came since it was called last.
+func (s *Shelf) Measure(now time.Time) {
+	var sum functions.Bytes
+	for _, b := range s.Stats().Bytes {
+		sum += b
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := now.Sub(s.looked).Seconds(); !s.looked.IsZero() && d > 0 {
+		s.rate = float64(sum-s.loaded) / d
+	}
+	s.loaded, s.looked = sum, now
+}
+
+// Use is what the last Look saw, with what the loader has done by now. It waits
+// for nothing.
+func (s *Shelf) Use() (functions.StoreUse, []functions.CachedModel) {
+	stats := s.Stats()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats.Rate = s.rate
+	use := s.use
+	use.Loader = &stats
+	return use, s.cached
 }
 
 // Cached lists the published checkpoints, last used first.
@@ -168,7 +276,7 @@ func (s *Shelf) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell 
 		}
 	}
 	if r.Memory {
-		intoMemory(ctx, c)
+		IntoMemory(ctx, c)
 	}
 	b := functions.Bytes(c.Bytes)
 	tell(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace, Note: last.Note})

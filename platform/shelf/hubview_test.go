@@ -1,10 +1,9 @@
-package agent
+package shelf
 
 import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,7 +24,7 @@ func TestHubView(t *testing.T) {
 	commit := srv.Commit("main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": append(weights, bytes.Repeat([]byte{7}, 4000)...)})
 	data := t.TempDir()
 	source := fmt.Sprintf("hf://%s/%s", hubtest.Org, hubtest.Repo)
-	shelf, err := OpenShelf(ShelfOptions{Data: data, Log: slog.New(slog.DiscardHandler)})
+	shelf, err := Open(Options{Data: data})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +43,7 @@ func TestHubView(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(repo, "snapshots", commit, "config.json")); err != nil || string(got) != "{}" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if shelf, err = OpenShelf(ShelfOptions{Data: data, Log: slog.New(slog.DiscardHandler)}); err != nil {
+	if shelf, err = Open(Options{Data: data}); err != nil {
 		t.Fatal(err)
 	}
 	if err := shelf.store.Remove(c.Digest); err != nil {

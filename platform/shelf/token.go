@@ -1,0 +1,21 @@
+package shelf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// ReadToken reads a file with a token in it.
+func ReadToken(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("join token: %w", err)
+	}
+	t := strings.TrimSpace(string(b))
+	if t == "" || len(t) > 512 || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("join token: " + path + " holds no token")
+	}
+	return t, nil
+}
