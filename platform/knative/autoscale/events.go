@@ -1,0 +1,132 @@
+package autoscale
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
+	"knative.dev/serving/pkg/apis/serving"
+)
+
+// again is how long the same reason is not told anew of a revision that it has not
+// left, though its words have changed.
+const again = 5 * time.Minute
+
+// events tells the Knative Service what happens to its revisions. What is told
+// twice is counted up, not written anew, and nobody is told more than a handful a
+// minute: both are the recorder's doing.
+type events struct {
+	recorder record.EventRecorder
+	now      func() time.Time
+
+	mu   sync.Mutex
+	last map[types.NamespacedName]memory
+}
+
+// memory is what was told last of a revision.
+type memory struct {
+	desired int32
+	reason  string
+	message string
+	at      time.Time
+}
+
+// scale tells what has changed since the last time. The first time nothing is told:
+// a controller that has just started has seen nothing happen.
+func (e *events) scale(pa *v1alpha1.PodAutoscaler, s Scale) {
+	key := types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
+	e.mu.Lock()
+	before, known := e.last[key]
+	next, lines := changed(before, known, s, e.now())
+	e.last[key] = next
+	e.mu.Unlock()
+	for _, l := range lines {
+		e.recorder.Event(about(pa), l.sort, l.reason, "revision "+pa.Name+": "+l.text)
+	}
+}
+
+// note tells one thing of a revision.
+func (e *events) note(pa *v1alpha1.PodAutoscaler, n Note) {
+	sort := corev1.EventTypeNormal
+	if n.Warning {
+		sort = corev1.EventTypeWarning
+	}
+	e.recorder.Event(about(pa), sort, n.Reason, "revision "+pa.Name+": "+n.Message)
+}
+
+func (e *events) forget(key types.NamespacedName) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.last, key)
+}
+
+// calm are the reasons that are the usual course of things.
+var calm = []string{"", ReasonNoTraffic, ReasonQueued, ReasonStarting, ReasonStopping}
+
+// line is one Event to be.
+type line struct{ sort, reason, text string }
+
+// changed is what there is to tell of a step from what was told to s.
+func changed(before memory, known bool, s Scale, now time.Time) (memory, []line) {
+	next := memory{desired: s.Desired, reason: s.Reason, message: s.Message, at: before.at}
+	if !known {
+		next.at = now
+		return next, nil
+	}
+	var lines []line
+	usual := slices.Contains(calm, s.Reason)
+	if s.Desired != before.desired {
+		text := fmt.Sprintf("from %d to %d replicas", before.desired, s.Desired)
+		if usual && s.Message != "" {
+			text += ": " + s.Message
+		}
+		lines = append(lines, line{corev1.EventTypeNormal, "Scaled", text})
+	}
+	if usual {
+		return next, lines
+	}
+	// A message with a number that grows is the same message.
+	if s.Reason == before.reason && (wordless(s.Message) == wordless(before.message) || now.Sub(before.at) < again) {
+		next.message = before.message
+		return next, lines
+	}
+	next.at = now
+	sort := corev1.EventTypeWarning
+	if s.Reason == ReasonEvicted || s.Active == corev1.ConditionTrue {
+		sort = corev1.EventTypeNormal
+	}
+	return next, append(lines, line{sort, s.Reason, cmp.Or(s.Message, s.Reason)})
+}
+
+// wordless is a message without its numbers.
+func wordless(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r == '.' {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// about is what an Event of a revision is about: its Service, or itself where it
+// has none.
+func about(pa *v1alpha1.PodAutoscaler) *corev1.ObjectReference {
+	ref := &corev1.ObjectReference{APIVersion: "serving.knative.dev/v1", Namespace: pa.Namespace}
+	if name := pa.Labels[serving.ServiceLabelKey]; name != "" {
+		ref.Kind, ref.Name, ref.UID = "Service", name, types.UID(pa.Labels[serving.ServiceUIDLabelKey])
+		return ref
+	}
+	ref.Kind, ref.Name = "Revision", pa.Name
+	if owner := metav1.GetControllerOf(pa); owner != nil {
+		ref.UID = owner.UID
+	}
+	return ref
+}

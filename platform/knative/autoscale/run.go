@@ -1,0 +1,268 @@
+package autoscale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	kube "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelist "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	networking "knative.dev/networking/pkg/client/clientset/versioned"
+	netinformers "knative.dev/networking/pkg/client/informers/externalversions"
+	"knative.dev/pkg/controller"
+	"knative.dev/pkg/logging"
+	"knative.dev/pkg/reconciler"
+	classes "knative.dev/serving/pkg/apis/autoscaling"
+	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
+	asconfig "knative.dev/serving/pkg/autoscaler/config"
+	"knative.dev/serving/pkg/autoscaler/config/autoscalerconfig"
+	serving "knative.dev/serving/pkg/client/clientset/versioned"
+	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
+	servingclient "knative.dev/serving/pkg/client/injection/client"
+	painformer "knative.dev/serving/pkg/client/injection/informers/autoscaling/v1alpha1/podautoscaler"
+	podautoscaler "knative.dev/serving/pkg/client/injection/reconciler/autoscaling/v1alpha1/podautoscaler"
+	palist "knative.dev/serving/pkg/client/listers/autoscaling/v1alpha1"
+	scaling "knative.dev/serving/pkg/reconciler/autoscaling"
+
+	"github.com/thaw-dev/thaw/platform/knative"
+)
+
+const (
+	requestFor = 20 * time.Second // bounds the requests of one reconcile
+	syncFor    = 5 * time.Second  // how long Knative's settings are waited for
+	workers    = 8
+	resync     = 10 * time.Minute // what was missed, if ever anything is
+	component  = "thaw"           // who tells Events
+)
+
+// Options of New.
+type Options struct {
+	Config   *rest.Config // of the API server; it is copied
+	Pictures Pictures
+	Log      *slog.Logger
+	System   string // Knative's namespace; "" is knative-serving
+}
+
+// clients are the ways to the API server.
+type clients struct {
+	kube       kubernetes.Interface
+	serving    serving.Interface
+	networking networking.Interface
+}
+
+// Note is one thing that happened to a revision and that no Scale says.
+type Note struct {
+	Reason  string // one word in CamelCase
+	Message string
+	Warning bool
+}
+
+// Reconciler keeps what Kubernetes says of revisions of class thaw.dev up to what
+// the controller does. All of it may be called at any time, from any goroutine.
+type Reconciler struct {
+	o Options
+
+	mu  sync.Mutex
+	now *running // while Run runs
+}
+
+// running is what there is of one Run.
+type running struct {
+	queue  *controller.Impl
+	list   palist.PodAutoscalerLister
+	events *events
+}
+
+// New checks the options and starts nothing.
+func New(o Options) (*Reconciler, error) {
+	if o.Config == nil || o.Pictures == nil || o.Log == nil {
+		return nil, errors.New("autoscale: Config, Pictures and Log are needed")
+	}
+	if o.System == "" {
+		o.System = "knative-serving"
+	}
+	return &Reconciler{o: o}, nil
+}
+
+// Changed says that Pictures has something new of a revision.
+func (r *Reconciler) Changed(namespace, revision string) {
+	if now := r.running(); now != nil {
+		now.queue.EnqueueKey(types.NamespacedName{Namespace: namespace, Name: revision})
+	}
+}
+
+// Tell makes an Event of the Knative Service that a revision is of. It does not
+// wait, and is lost while Run does not run.
+func (r *Reconciler) Tell(namespace, revision string, n Note) {
+	now := r.running()
+	if now == nil {
+		return
+	}
+	if pa, err := now.list.PodAutoscalers(namespace).Get(revision); err == nil {
+		now.events.note(pa, n)
+	}
+}
+
+func (r *Reconciler) running() *running {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+// Run reconciles until ctx ends; after that nothing is written any more. It may be
+// called again, but only one runs at a time: who leads runs it.
+func (r *Reconciler) Run(ctx context.Context) error {
+	config := rest.CopyConfig(r.o.Config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leading{ctx, next} })
+	if config.QPS == 0 && config.RateLimiter == nil {
+		config.QPS, config.Burst = 100, 200
+	}
+	var c clients
+	var err error
+	if c.kube, err = kubernetes.NewForConfig(config); err == nil {
+		if c.serving, err = serving.NewForConfig(config); err == nil {
+			c.networking, err = networking.NewForConfig(config)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("autoscale: %w", err)
+	}
+	return r.run(ctx, c)
+}
+
+// leading lets nothing out once its context has ended. The reconciler of Knative's
+// finishes what it has in hand after its own has, and somebody else may lead then.
+type leading struct {
+	ctx  context.Context
+	next http.RoundTripper
+}
+
+func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := l.ctx.Err(); err != nil {
+		return nil, err
+	}
+	return l.next.RoundTrip(r)
+}
+
+func (r *Reconciler) run(ctx context.Context, c clients) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	log := logging.WithLogger(ctx, quiet(r.o.Log))
+
+	broadcaster := record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 20, QPS: 1. / 15})
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
+	told := &events{
+		recorder: broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component}),
+		now:      time.Now, last: map[types.NamespacedName]memory{},
+	}
+
+	ours := reconciler.AnnotationFilterFunc(classes.ClassAnnotationKey, knative.AutoscalerClass, false)
+	servings := servinginformers.NewSharedInformerFactoryWithOptions(c.serving, resync, servinginformers.WithTransform(slim))
+	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, resync, netinformers.WithTransform(slim))
+	systems := informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithNamespace(r.o.System),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, asconfig.ConfigName).String()
+		}))
+	pas, skss, maps := servings.Autoscaling().V1alpha1().PodAutoscalers(), nets.Networking().V1alpha1().ServerlessServices(), systems.Core().V1().ConfigMaps()
+
+	k := &kind{
+		base: &scaling.Base{
+			Client: c.serving, NetworkingClient: c.networking, SKSLister: skss.Lister(),
+		},
+		pictures: r.o.Pictures,
+		settings: r.settings(maps.Lister()),
+		foreign:  func(string, string) bool { return false },
+		events:   told,
+	}
+	// What Knative's generated code looks for in its context.
+	inject := context.WithValue(context.WithValue(log, painformer.Key{}, pas), servingclient.Key{}, c.serving)
+	inject = controller.WithEventRecorder(inject, told.recorder)
+	impl := podautoscaler.NewImpl(inject, k, knative.AutoscalerClass)
+	impl.Concurrency = workers
+
+	owned := controller.FilterController(&v1alpha1.PodAutoscaler{})
+	again := func(any) { impl.FilteredGlobalResync(ours, pas.Informer()) }
+	for _, w := range []struct {
+		informer cache.SharedIndexInformer
+		handler  cache.ResourceEventHandler
+	}{
+		{pas.Informer(), cache.FilteringResourceEventHandler{FilterFunc: ours, Handler: controller.HandleAll(impl.Enqueue)}},
+		{skss.Informer(), cache.FilteringResourceEventHandler{FilterFunc: reconciler.ChainFilterFuncs(ours, owned), Handler: controller.HandleAll(impl.EnqueueControllerOf)}},
+		{maps.Informer(), controller.HandleAll(again)},
+	} {
+		if _, err := w.informer.AddEventHandler(w.handler); err != nil {
+			return fmt.Errorf("autoscale: %w", err)
+		}
+	}
+
+	servings.Start(ctx.Done())
+	nets.Start(ctx.Done())
+	systems.Start(ctx.Done())
+	defer func() {
+		cancel() // Shutdown waits for the informers
+		servings.Shutdown()
+		nets.Shutdown()
+		systems.Shutdown()
+	}()
+	if !cache.WaitForCacheSync(ctx.Done(), pas.Informer().HasSynced, skss.Informer().HasSynced) {
+		return nil
+	}
+	limit, stop := context.WithTimeout(ctx, syncFor)
+	seen := cache.WaitForCacheSync(limit.Done(), maps.Informer().HasSynced)
+	stop()
+	if !seen && ctx.Err() == nil {
+		r.o.Log.Warn("Knative's settings of scaling cannot be read yet: its defaults hold", "configmap", r.o.System+"/"+asconfig.ConfigName)
+	}
+
+	r.mu.Lock()
+	r.now = &running{queue: impl, list: pas.Lister(), events: told}
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.now = nil
+		r.mu.Unlock()
+	}()
+	return impl.Run(log)
+}
+
+// settings reads Knative's config-autoscaler, or its defaults where it is not there.
+func (r *Reconciler) settings(list corelist.ConfigMapLister) func() *autoscalerconfig.Config {
+	defaults, err := asconfig.NewConfigFromMap(map[string]string{"allow-zero-initial-scale": "true"})
+	if err != nil {
+		panic(err) // a constant
+	}
+	return func() *autoscalerconfig.Config {
+		m, err := list.ConfigMaps(r.o.System).Get(asconfig.ConfigName)
+		if err != nil {
+			return defaults
+		}
+		c, err := asconfig.NewConfigFromConfigMap(m)
+		if err != nil {
+			return defaults // Knative's webhook lets none such in
+		}
+		return c
+	}
+}
+
+// slim drops what nobody here reads: who wrote which field is half of an object.
+func slim(x any) (any, error) {
+	if o, ok := x.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	return x, nil
+}

@@ -1,0 +1,132 @@
+package autoscale
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Pictures is what the controller knows of revisions. It is asked from several
+// goroutines at once and must answer from memory.
+type Pictures interface {
+	// Scale is how a revision stands. Not ok: the controller has not looked yet,
+	// and what was said of the revision stays.
+	Scale(namespace, revision string) (s Scale, ok bool)
+}
+
+// Scale is how a revision stands.
+type Scale struct {
+	Desired int32 // replicas that are wanted
+	Actual  int32 // pods that there are, ready or not
+	Ready   int32 // of them, those that take requests
+
+	// Active is True, Unknown (on the way up) or False (at zero, or given up);
+	// empty: it follows from the numbers. Reason is one word in CamelCase, Message
+	// a sentence for a person, such as "waiting for 2 GPUs; evicting team-b/llama,
+	// idle 14 min"; either may be empty.
+	Active  corev1.ConditionStatus
+	Reason  string
+	Message string
+}
+
+// Reasons that are the usual course of things: no Event tells of them. Any other
+// reason is told, as a warning but for ReasonEvicted.
+const (
+	ReasonNoTraffic = "NoTraffic" // nobody asks: Active is False
+	ReasonQueued    = "Queued"    // requests wait for a replica: Active is Unknown
+	ReasonStarting  = "Starting"  // a replica is on its way
+	ReasonStopping  = "Stopping"  // its replicas drain
+	ReasonEvicted   = "Evicted"   // it made way for another model
+)
+
+const (
+	noTraffic = "The target is not receiving traffic."
+	queued    = "Requests to the target are being buffered as resources are provisioned."
+	unseen    = "The controller has not looked at it yet."
+)
+
+// told is what a PodAutoscaler said before.
+type told struct {
+	desired     *int32
+	active      corev1.ConditionStatus // "" not yet
+	reason      string
+	message     string
+	initialized bool
+}
+
+// bounds are what its annotations and Knative's settings ask of it.
+type bounds struct {
+	min, initial int32
+	unreachable  bool // no route leads to it
+	named        bool // its Service is there
+}
+
+// verdict is what it is to say.
+type verdict struct {
+	desired     *int32
+	ready       int32
+	active      corev1.ConditionStatus
+	reason      string
+	message     string
+	initialized bool
+}
+
+// judge makes a PodAutoscaler's word of the controller's. It is Knative's own table,
+// with the controller's reasons.
+func judge(s Scale, known bool, b bounds, before told) verdict {
+	v := verdict{desired: before.desired, active: before.active, reason: before.reason, message: before.message, initialized: before.initialized}
+	first := max(b.min, b.initial)
+	if !known {
+		if !v.initialized && first == 0 && b.named {
+			v.initialized = true
+		}
+		switch {
+		case v.active == "" && first == 0:
+			v.active, v.reason, v.message = corev1.ConditionFalse, ReasonNoTraffic, noTraffic
+		case v.active == "":
+			v.active, v.reason, v.message = corev1.ConditionUnknown, ReasonQueued, unseen
+		}
+		return v
+	}
+	v.desired, v.ready = &s.Desired, s.Ready
+	if s.Ready >= first && b.named {
+		v.initialized = true
+	}
+	v.active, v.reason, v.message = s.Active, s.Reason, plain(s.Message)
+	if v.active == "" {
+		switch {
+		case s.Desired == 0:
+			v.active = corev1.ConditionFalse
+		case s.Ready < max(b.min, 1):
+			v.active = corev1.ConditionUnknown
+		default:
+			v.active = corev1.ConditionTrue
+		}
+	}
+	// Knative fails a revision that says False before it was ever up. Before the
+	// controller has wanted anything of it, it has not failed.
+	if v.active == corev1.ConditionFalse && !v.initialized && first > 0 && !b.unreachable && (v.reason == "" || v.reason == ReasonNoTraffic) {
+		v.active, v.reason, v.message = corev1.ConditionUnknown, "", ""
+	}
+	switch v.active {
+	case corev1.ConditionFalse:
+		if v.reason == "" {
+			v.reason = ReasonNoTraffic
+		}
+		if v.message == "" && v.reason == ReasonNoTraffic {
+			v.message = noTraffic
+		}
+	case corev1.ConditionUnknown:
+		if v.reason == "" {
+			v.reason = ReasonQueued
+		}
+		if v.message == "" && v.reason == ReasonQueued {
+			v.message = queued
+		}
+	}
+	return v
+}
+
+// plain is a message that Knative can carry: it takes messages for formats on the
+// way from a PodAutoscaler to a revision.
+func plain(message string) string { return strings.ReplaceAll(message, "%", " percent") }
