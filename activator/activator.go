@@ -3,6 +3,7 @@ package activator
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -95,6 +96,9 @@ type Options struct {
 	// FirstToken, which may be nil, is told once per cold start how long its
 	// first request took from a READY replica to the engine's first byte.
 	FirstToken func(name functions.Name, coldStartID string, took time.Duration)
+	// Draw is a number from 0 to below n, by which a request for an alias goes to
+	// one of its functions; that of math/rand/v2.
+	Draw func(n int) int
 	// Now is the clock; time.Now.
 	Now func() time.Time
 }
@@ -122,6 +126,9 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Draw == nil {
+		o.Draw = rand.IntN
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -132,6 +139,7 @@ func (o Options) withDefaults() Options {
 type Activator struct {
 	o        Options
 	table    *route.Table[function]
+	aliases  atomic.Pointer[aliases] // nil: there are none
 	stir     stir
 	meters   *meters
 	ledger   ledger
@@ -195,7 +203,7 @@ func (a *Activator) recap(e *entry) {
 // Remove takes functions out. Who waits for one is told that it is gone.
 func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Drop(func(e *entry) {
-		e.Own.Close(e.Name)
+		e.Own.Close(e.Now().Known())
 		a.rehome(e, e.Now(), &route.Function{})
 		a.meters.removed(e)
 	}, names...)

@@ -65,7 +65,7 @@ func (x *exchange) fetches(r *route.Replica) func(context.Context) error {
 	// Longer than anybody would have waited at the gate nobody waits here.
 	until := x.deadline
 	if until.IsZero() {
-		x.patience = patience(x.req.Header, x.stream)
+		x.patience = patience(x.header, x.stream)
 		until = x.bound()
 	}
 	x.fetching.Store(true)

@@ -97,7 +97,7 @@ func eta(f *route.Function, now time.Time) time.Duration {
 }
 
 func loadFailed(f *route.Function) *openai.Error {
-	return openai.New(openai.ModelLoadFailed, "The model `"+f.Name.Short()+"` could not be loaded: "+f.Failure.Reason)
+	return openai.New(openai.ModelLoadFailed, "The model `"+f.Known().Short()+"` could not be loaded: "+f.Failure.Reason)
 }
 
 // overQuota is the error of a function whose team holds or has used all that it
@@ -120,9 +120,10 @@ func overQuota(f *route.Function, now time.Time) *openai.Error {
 func loading(f *route.Function, now time.Time) *openai.Error {
 	state := f.State
 	left := eta(f, now)
-	text := "The model `" + f.Name.Short() + "` is not loaded yet (" + state.Word() + ")."
+	name := f.Known().Short()
+	text := "The model `" + name + "` is not loaded yet (" + state.Word() + ")."
 	if f.Blocked != nil && f.Blocked.Message != "" {
-		text = "The model `" + f.Name.Short() + "` cannot be loaded at present: " + f.Blocked.Message + "."
+		text = "The model `" + name + "` cannot be loaded at present: " + f.Blocked.Message + "."
 	}
 	if left > 0 {
 		text += " It should be ready in about " + strconv.Itoa(seconds(left)) + " s."

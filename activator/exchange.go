@@ -16,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -24,7 +25,8 @@ import (
 // goroutine that asks the engine touches only what it is given.
 type exchange struct {
 	a     *Activator
-	req   *door.Request
+	req   *door.Request // nil: stay
+	stay  *Stay         // nil: req
 	began time.Time
 
 	id, clientID string
@@ -32,8 +34,9 @@ type exchange struct {
 	route        string // label where there is no endpoint
 	team         string
 	env          openai.Envelope
-	engineName   string // what the engine calls the model
-	adapter      string // that is asked for, "" for the base model
+	forced       functions.Name // what is asked, where the body does not say it; else the zero Name
+	engineName   string         // what the engine calls the model
+	adapter      string         // that is asked for, "" for the base model
 	stream       bool
 	lease        who.Lease
 	e            *entry // nil until the function is found
@@ -80,6 +83,7 @@ const (
 	waiting  phase = iota // at the gate
 	asking                // the engine has it and has said nothing
 	answered              // the engine's head and first bytes are in reply
+	placed                // a stay has its replica
 	refused               // fail is the answer
 	left                  // the client is gone
 )
@@ -115,7 +119,7 @@ func (x *exchange) run(res *door.Response) {
 		switch {
 		case x.stream:
 			if x.phase == asking { // not read yet: it did not have to wait
-				x.patience = patience(x.req.Header, true)
+				x.patience = patience(x.header, true)
 			}
 			limit = x.began.Add(x.silent())
 		case async:
@@ -156,7 +160,7 @@ func (x *exchange) silent() time.Duration {
 func (x *exchange) enter(fresh bool) {
 	a, own := x.a, &x.e.Own
 	now := a.o.Now()
-	size := int64(len(x.req.Body))
+	size := x.size()
 	switch own.Enter(&x.place, x.team, size, now) {
 	case gate.Through:
 		x.inGate = true
@@ -186,7 +190,7 @@ func (x *exchange) enter(fresh bool) {
 		return
 	}
 	if fresh || x.deadline.IsZero() {
-		x.patience = patience(x.req.Header, x.stream)
+		x.patience = patience(x.header, x.stream)
 		x.patience.Instant = !x.stream && a.o.Hold == Hold503
 		x.deadline = x.bound()
 	}
@@ -221,7 +225,7 @@ func (x *exchange) enter(fresh bool) {
 	}
 	a.ledger.enter(x)
 	x.inLedger = true
-	if a.draining.Load() || x.req.Draining() {
+	if a.draining.Load() || x.leaving() {
 		x.leave()
 		x.refuse(openai.New(openai.ShuttingDown, ""))
 		return
@@ -230,6 +234,33 @@ func (x *exchange) enter(fresh bool) {
 		x.changed = own.gate.Changed()
 	}
 }
+
+// header is a field of the request's head.
+func (x *exchange) header(name string) string {
+	if x.stay != nil {
+		return x.stay.header(name)
+	}
+	return x.req.Header(name)
+}
+
+// context is the request's.
+func (x *exchange) context() context.Context {
+	if x.stay != nil {
+		return x.stay.ctx
+	}
+	return x.req.Context()
+}
+
+// size is how much of the request's body is in memory while it waits.
+func (x *exchange) size() int64 {
+	if x.stay != nil {
+		return x.stay.bytes
+	}
+	return int64(len(x.req.Body))
+}
+
+// leaving reports whether the server that has the request shuts down.
+func (x *exchange) leaving() bool { return x.stay == nil && x.req.Draining() }
 
 // bound is when the wait is over.
 func (x *exchange) bound() time.Time {
@@ -240,7 +271,7 @@ func (x *exchange) bound() time.Time {
 	if x.patience.Wait > 0 {
 		wait = min(wait, x.patience.Wait)
 	}
-	if !x.stream {
+	if !x.stream && x.stay == nil {
 		wait = min(wait, x.a.o.PlainWait)
 	}
 	return x.began.Add(wait)
@@ -286,7 +317,7 @@ func (x *exchange) leave() {
 func (x *exchange) unwait() {
 	if x.counted {
 		x.counted = false
-		x.a.buffered.Add(-int64(len(x.req.Body)))
+		x.a.buffered.Add(-x.size())
 		x.a.o.Who.Unhold(x.team)
 	}
 	if !x.inLedger {
@@ -325,7 +356,7 @@ const (
 // (zero is none), or until there is news.
 func (x *exchange) advance(limit time.Time, async bool) step {
 	if x.gone == nil {
-		x.gone = x.req.Context().Done()
+		x.gone = x.context().Done()
 	}
 	for {
 		switch x.phase {
@@ -390,7 +421,7 @@ func (x *exchange) alarm(until time.Time) {
 // depart ends an exchange whose context has ended: the client left, or the
 // server's drain is over.
 func (x *exchange) depart() {
-	if errors.Is(context.Cause(x.req.Context()), door.ErrDraining) {
+	if errors.Is(context.Cause(x.context()), door.ErrDraining) {
 		x.stop()
 		x.leave()
 		x.refuse(openai.New(openai.ShuttingDown, ""))
@@ -420,10 +451,15 @@ func (x *exchange) launch(async bool) {
 		if ok {
 			x.replica = id
 			for i := range f.Replicas {
-				if f.Replicas[i].ID == id {
-					x.ask(f, &f.Replicas[i], async)
-					return
+				if f.Replicas[i].ID != id {
+					continue
 				}
+				if x.stay != nil {
+					x.stay.at(&f.Replicas[i])
+				} else {
+					x.ask(f, &f.Replicas[i], async)
+				}
+				return
 			}
 		}
 		// The picture changed under us, or a replica broke since the gate was
@@ -449,13 +485,13 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 		accept = "*/*"
 	}
 	if x.ep.form {
-		kind = x.req.Header("Content-Type")
+		kind = x.header("Content-Type")
 	}
 	out := &upstream.Request{Addr: addr, Prefix: prefix, Method: "POST", Path: x.ep.path}
 	out.Fields = make([]upstream.Field, 0, 5)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})
-	if t := x.req.Header("traceparent"); validTrace(t) {
+	if t := x.header("traceparent"); validTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
 	if x.remote = r.Token != ""; x.remote {
@@ -473,7 +509,7 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 		}
 	}
 	x.asked = x.a.o.Now()
-	ctx := x.req.Context()
+	ctx := x.context()
 	fetch := x.fetches(r)
 	if !async {
 		x.heard(converse(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
@@ -699,14 +735,12 @@ func (x *exchange) heard(r reply, async bool) {
 		return
 	}
 	var unfetched *fetchError
-	if (errors.Is(r.err, upstream.ErrCancelled) || errors.As(r.err, &unfetched)) && context.Cause(x.req.Context()) != nil {
+	if (errors.Is(r.err, upstream.ErrCancelled) || errors.As(r.err, &unfetched)) && context.Cause(x.context()) != nil {
 		x.depart()
 		return
 	}
-	hung := errors.Is(r.err, upstream.ErrSilent)
 	x.stop()
 	x.failed = x.replica
-	var frame *engineError
 	var e *openai.Error
 	if unfetched != nil {
 		e = x.unfetched(unfetched.err)
@@ -717,26 +751,40 @@ func (x *exchange) heard(r reply, async bool) {
 		}
 		e = openai.New(openai.AdapterUnavailable, "")
 	} else {
-		var problem, kind string
-		problem, kind, e = describeFailure(r.err, hung)
-		x.a.meters.of(x.e).failed(kind)
-		broken := !errors.As(r.err, &frame) || frame.dead
-		if broken { // it may have failed over this request alone
-			x.e.Own.Break(x.failed, now)
-		}
-		x.leave()
-		if broken {
-			x.a.recap(x.e)
-			time.AfterFunc(coolDown, func() { x.a.recap(x.e) })
-		}
-		x.a.o.Waker.Ask(x.e.Name, x.failed, problem)
+		e = x.blame(r.err, now)
 	}
+	x.again(e, len(r.begin) > 0, now, async)
+}
+
+// blame leaves a replica that failed the request before its first byte, and has
+// others leave it alone for a while. The error is for the client, where no other
+// replica can help.
+func (x *exchange) blame(err error, now time.Time) *openai.Error {
+	problem, kind, e := describeFailure(err, errors.Is(err, upstream.ErrSilent))
+	x.a.meters.of(x.e).failed(kind)
+	var frame *engineError
+	broken := !errors.As(err, &frame) || frame.dead
+	if broken { // it may have failed over this request alone
+		x.e.Own.Break(x.failed, now)
+	}
+	x.leave()
+	if broken {
+		x.a.recap(x.e)
+		time.AfterFunc(coolDown, func() { x.a.recap(x.e) })
+	}
+	x.a.o.Waker.Ask(x.e.Name, x.failed, problem)
+	return e
+}
+
+// again takes a request to another replica, once; otherwise e is its answer.
+// begun: the engine had begun one, though not the body.
+func (x *exchange) again(e *openai.Error, begun bool, now time.Time, async bool) {
 	switch {
 	case x.retried:
 		x.refuse(e.Final())
 		return
-	case len(r.begin) > 0: // the engine had begun: only the client may try again, once
-		if n := x.req.Header("X-Stainless-Retry-Count"); n != "" && n != "0" {
+	case begun: // only the client may try again, once
+		if n := x.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
 			e = e.Final()
 		}
 		x.refuse(e)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -79,21 +80,29 @@ func (m *meters) Describe(c chan<- *prometheus.Desc) {
 
 // Collect yields gauges of functions that have been asked for at least once.
 func (m *meters) Collect(c chan<- prometheus.Metric) {
+	loads := map[functions.Name]gate.Load{} // several functions may go by one name
 	for _, e := range m.a.table.All() {
-		if e.Own.series.Load() == nil {
+		s := e.Own.series.Load()
+		if s == nil {
 			continue
 		}
-		l := e.Own.gate.Load()
+		l, sum := e.Own.gate.Load(), loads[s.name]
+		sum.Queued += l.Queued
+		sum.Bytes += l.Bytes
+		sum.Active += l.Active
+		loads[s.name] = sum
+	}
+	for name, l := range loads {
 		for _, g := range [...]struct {
 			d *prometheus.Desc
 			v float64
 		}{{m.buffered, float64(l.Queued)}, {m.bufferBytes, float64(l.Bytes)}, {m.active, float64(l.Active)}} {
-			c <- prometheus.MustNewConstMetric(g.d, prometheus.GaugeValue, g.v, e.Name.Name, e.Name.Team)
+			c <- prometheus.MustNewConstMetric(g.d, prometheus.GaugeValue, g.v, name.Name, name.Team)
 		}
 	}
 }
 
-// series are the metrics of one function.
+// series are the metrics of one function, under the name that it goes by.
 type series struct {
 	m          *meters
 	name       functions.Name
@@ -127,11 +136,12 @@ func (m *meters) of(e *entry) *series {
 	if s := e.Own.series.Load(); s != nil {
 		return s
 	}
-	n, t := e.Name.Name, e.Name.Team
+	known := e.Now().Known()
+	n, t := known.Name, known.Team
 	s := &series{
 		m:          m,
-		name:       e.Name,
-		full:       e.Name.String(),
+		name:       known,
+		full:       known.String(),
 		duration:   [2]prometheus.Observer{m.duration.WithLabelValues(n, t, "false"), m.duration.WithLabelValues(n, t, "true")},
 		ttft:       [2]prometheus.Observer{m.ttft.WithLabelValues(n, t, "false"), m.ttft.WithLabelValues(n, t, "true")},
 		queueWait:  m.queueWait.WithLabelValues(n, t),
@@ -193,23 +203,34 @@ func (m *meters) published(e *entry, before, f *route.Function) {
 	if source == "" {
 		source = "unknown"
 	}
-	m.coldStart.WithLabelValues(e.Name.Name, e.Name.Team, result).Observe(t.Total)
+	name := f.Known()
+	m.coldStart.WithLabelValues(name.Name, name.Team, result).Observe(t.Total)
 	for _, p := range t.Phases {
-		m.phase.WithLabelValues(e.Name.Name, e.Name.Team, string(p.Phase), source, result).Observe(p.Duration)
+		m.phase.WithLabelValues(name.Name, name.Team, string(p.Phase), source, result).Observe(p.Duration)
 	}
 }
 
 func (m *meters) firstToken(e *entry, took time.Duration) {
 	source := "unknown"
+	name := e.Now().Known()
 	if t := e.Now().ColdStart; t != nil && t.Tier != "" {
 		source = string(t.Tier)
 	}
-	m.phase.WithLabelValues(e.Name.Name, e.Name.Team, string(functions.PhaseFirstToken), source, "ready").Observe(took.Seconds())
+	m.phase.WithLabelValues(name.Name, name.Team, string(functions.PhaseFirstToken), source, "ready").Observe(took.Seconds())
 }
 
-// removed forgets a function's series, or they would stay for ever.
+// removed forgets a function's series, or they would stay for ever. They stay
+// while another function goes by the same name.
 func (m *meters) removed(e *entry) {
-	by := prometheus.Labels{"model": e.Name.Name, "team": e.Name.Team}
+	name := e.Now().Known()
+	if name != e.Name {
+		for _, other := range m.a.table.List(name.Team) {
+			if other != e && other.Now().Known() == name {
+				return
+			}
+		}
+	}
+	by := prometheus.Labels{"model": name.Name, "team": name.Team}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.tokens, m.failures, m.retries} {
 		v.DeletePartialMatch(by)
 	}

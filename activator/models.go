@@ -43,11 +43,11 @@ func (a *Activator) models(id who.Identity, one string, res *door.Response) *ope
 	var out any
 	if one != "" {
 		name, err := functions.ParseName(one, id.Team)
-		e := a.table.Lookup(name.Base())
-		if err != nil || e == nil || !sees(id, name.Team) || name.Adapter != "" && !e.Now().Adapter(name.Adapter) {
+		e, alias := a.main(name.Base())
+		if err != nil || e == nil && !alias || !sees(id, name.Team) || name.Adapter != "" && (e == nil || !e.Now().Adapter(name.Adapter)) {
 			return a.unknown(one, name, id)
 		}
-		it := describeModel(e, spelled(name, id), now)
+		it := describeModel(e, name, spelled(name, id), now)
 		if name.Adapter != "" {
 			it = a.adapted(it, e.Now(), it.ID, spelled(name.Base(), id), name.Adapter)
 		}
@@ -57,14 +57,13 @@ func (a *Activator) models(id who.Identity, one string, res *door.Response) *ope
 			Object string `json:"object"`
 			Data   []item `json:"data"`
 		}{"list", []item{}}
-		entries := a.table.List(id.Team)
-		if id.Admin {
-			entries = a.table.All()
-		}
-		for _, e := range entries {
-			parent := spelled(e.Name, id)
-			it := describeModel(e, parent, now)
+		for name, e := range a.listed(id) {
+			parent := spelled(name, id)
+			it := describeModel(e, name, parent, now)
 			list.Data = append(list.Data, it)
+			if e == nil {
+				continue
+			}
 			if m := e.Now().Model; m != nil {
 				for i := range m.Spec.Adapters {
 					adapter := m.Spec.Adapters[i].Name
@@ -91,9 +90,16 @@ func spelled(n functions.Name, id who.Identity) string {
 	return n.String()
 }
 
-func describeModel(e *entry, id string, now time.Time) item {
+// describeModel is the item of e; nil: of an alias whose functions are not
+// published yet.
+func describeModel(e *entry, name functions.Name, id string, now time.Time) item {
+	it := item{ID: id, Object: "model", Created: epoch, OwnedBy: name.Team, Status: status{Value: "unloaded", State: functions.Unloaded.Word()}}
+	if e == nil {
+		return it
+	}
 	f := e.Now()
-	s := status{Value: "unloaded", State: f.State.Word()}
+	s := &it.Status
+	s.State = f.State.Word()
 	switch {
 	case len(f.Replicas) > 0:
 		s.Value, s.State = "loaded", functions.Ready.Word()
@@ -109,7 +115,7 @@ func describeModel(e *entry, id string, now time.Time) item {
 	case broken(f, now):
 		s.Failed, s.State, s.Reason = true, functions.Failed.Word(), f.Failure.Reason
 	}
-	return item{ID: id, Object: "model", Created: epoch, OwnedBy: e.Name.Team, Status: s}
+	return it
 }
 
 // adapted is the item of an adapter of it: loaded where a replica has it,
@@ -140,7 +146,7 @@ func (a *Activator) unknown(asked string, name functions.Name, id who.Identity) 
 	if look == "" {
 		look = strings.ToLower(asked)
 	}
-	near := a.table.Nearest(team, look, 3)
+	near := a.table.Nearest(team, look, 3, a.aliases.Load().of(team)...)
 	for i, n := range near {
 		if team != id.Team {
 			n = team + "/" + n

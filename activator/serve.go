@@ -73,12 +73,24 @@ func Serves(path string) bool {
 
 // Serve answers one request. It is a [door.Handler].
 func (a *Activator) Serve(req *door.Request, res *door.Response) {
+	a.serve(req, res, functions.Name{})
+}
+
+// ServeAs answers a request of which it is known by other means, such as the host
+// it was sent to, which function it is for: what its body calls the model is
+// nothing to anybody, but for an adapter. The caller must be one who may name the
+// function, as with Serve. Only the paths of the allow-list are for it.
+func (a *Activator) ServeAs(name functions.Name, req *door.Request, res *door.Response) {
+	a.serve(req, res, name)
+}
+
+func (a *Activator) serve(req *door.Request, res *door.Response, forced functions.Name) {
 	began := a.o.Now()
 	if req.Path == modelsPath || strings.HasPrefix(req.Path, modelsPath+"/") {
 		a.serveModels(req, res, began)
 		return
 	}
-	x := &exchange{a: a, req: req, id: openai.NewID(), began: began, ep: find(req.Path)}
+	x := &exchange{a: a, req: req, id: openai.NewID(), began: began, ep: find(req.Path), forced: forced}
 	if id := req.Header("X-Client-Request-Id"); validID(id) {
 		x.clientID = id
 	} else if id := req.Header("X-Request-Id"); validID(id) {
@@ -114,10 +126,16 @@ func (x *exchange) open() *openai.Error {
 		return e
 	}
 	x.team = id.Team
+	forced := x.forced != functions.Name{}
 	var err error
-	if x.ep.form {
+	switch {
+	case x.ep.form && forced:
+		x.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
+	case x.ep.form:
 		x.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
-	} else {
+	case forced:
+		x.env, err = openai.PeekUnnamed(req.Body)
+	default:
 		x.env, err = openai.Peek(req.Body)
 	}
 	if err != nil {
@@ -127,18 +145,35 @@ func (x *exchange) open() *openai.Error {
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
 	x.stream = x.env.Stream && x.ep.streams
-	name, err := functions.ParseName(x.env.Model, id.Team)
-	if err != nil || !sees(id, name.Team) {
-		return a.unknown(x.env.Model, functions.Name{Name: name.Name}, id)
+	asked, name := x.env.Model, x.forced
+	if forced {
+		asked = a.known(name).Short()
+		if _, adapter, ok := strings.Cut(x.env.Model, ":"); ok && functions.IsLabel(adapter) {
+			name.Adapter = adapter
+		}
+	} else if name, err = functions.ParseName(asked, id.Team); err != nil {
+		return a.unknown(asked, functions.Name{Name: name.Name}, id)
 	}
-	en := a.table.Lookup(name.Base())
+	if !sees(id, name.Team) {
+		return a.unknown(asked, functions.Name{Name: name.Name}, id)
+	}
+	en, alias := a.lookup(name.Base())
 	if en == nil {
-		return a.unknown(x.env.Model, name, id)
+		if alias {
+			return unpublished(name)
+		}
+		return a.unknown(asked, name, id)
 	}
-	x.engineName = name.Name
+	f := en.Now()
+	if forced && !f.Adapter(name.Adapter) {
+		name.Adapter = "" // a colon in whatever it is that the body names
+	}
+	if x.engineName = f.Serves; x.engineName == "" {
+		x.engineName = name.Name
+	}
 	if name.Adapter != "" {
-		if !en.Now().Adapter(name.Adapter) {
-			return a.unknown(x.env.Model, name, id)
+		if !f.Adapter(name.Adapter) {
+			return a.unknown(asked, name, id)
 		}
 		x.engineName, x.adapter = name.Adapter, name.Adapter
 	}
@@ -159,9 +194,15 @@ func (x *exchange) limited(r *who.Refusal) *openai.Error {
 // caller is who asks. A key that is sent must be right, but for the dummy keys
 // that clients insist on sending to a server that has none yet.
 func (a *Activator) caller(req *door.Request) (who.Identity, *openai.Error) {
-	secret := who.Bearer(req.Header("Authorization"))
+	return a.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
+}
+
+// Caller is who sends these two fields of a head; the second is where Anthropic's
+// clients put the key. The error is the answer to one who may nothing.
+func (a *Activator) Caller(authorization, apiKey string) (who.Identity, *openai.Error) {
+	secret := who.Bearer(authorization)
 	if secret == "" {
-		secret = req.Header("X-Api-Key") // as Anthropic's clients send it
+		secret = apiKey
 	}
 	if secret != "" {
 		if id, ok := a.o.Who.Lookup(secret); ok {
@@ -342,6 +383,9 @@ func (x *exchange) finish(code int) {
 	attrs = append(attrs, slog.String("id", x.id), slog.Int("code", code))
 	if x.e != nil {
 		attrs = append(attrs, slog.String("route", x.ep.path), slog.String("model", a.meters.of(x.e).full), slog.String("team", x.team), slog.Bool("stream", x.stream))
+		if x.e.Now().Serves != "" {
+			attrs = append(attrs, slog.String("revision", x.e.Name.Name))
+		}
 	} else {
 		attrs = append(attrs, slog.String("route", x.route))
 	}
@@ -372,8 +416,11 @@ func (x *exchange) affinity(replicas int) uint64 {
 	if replicas < 2 {
 		return 0
 	}
-	if s := x.req.Header("thaw-session"); s != "" && len(s) <= 256 {
+	if s := x.header("thaw-session"); s != "" && len(s) <= 256 {
 		return balance.Key([]byte(s))
+	}
+	if x.stay != nil {
+		return 0
 	}
 	if x.env.User != "" {
 		return balance.Key([]byte(x.env.User))

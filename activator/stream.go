@@ -338,11 +338,11 @@ func (v *events) finished(err error) {
 			v.failed()
 		}
 		x.finish(code)
-	case errors.Is(context.Cause(x.req.Context()), door.ErrGone):
+	case errors.Is(context.Cause(x.context()), door.ErrGone):
 		x.reason = "client_left"
 		v.end = errAbort
 		x.finish(499)
-	case errors.Is(context.Cause(x.req.Context()), door.ErrDraining):
+	case errors.Is(context.Cause(x.context()), door.ErrDraining):
 		v.frame(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	case v.seen.Failed && err == io.EOF: // the engine has told it already
 		v.end = io.EOF
@@ -423,7 +423,7 @@ func (r *rest) Read(p []byte) (n int, err error) {
 		x.usage = r.tail.Usage()
 		x.finish(r.status)
 	case err != nil:
-		if context.Cause(x.req.Context()) == nil {
+		if context.Cause(x.context()) == nil {
 			x.reason = string(openai.EngineCrashed)
 			x.a.meters.of(x.e).failed("died")
 			x.a.o.Waker.Ask(x.e.Name, x.replica, "it died in the middle of an answer")

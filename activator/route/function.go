@@ -20,6 +20,26 @@ type Function struct {
 	Failure   *Failure // the breaker is open: refuse at once, until Until
 	Blocked   *Blocked // cannot be placed now
 	Sleeping  bool
+
+	// Serves is what its engines call the model where that is not the function's own
+	// name: a revision of a service goes by the service's, to its engine as to those
+	// who ask. "" is the name.
+	Serves string
+	// Hidden keeps it out of lists and suggestions: it is asked for by an alias. Its
+	// own name works all the same.
+	Hidden bool
+	// Plain says that its replicas run a program that is no engine of ours. A request
+	// that came by host goes to it as it is, whatever its path, and with whom it is
+	// from is the program's affair.
+	Plain bool
+}
+
+// Known is the name that people ask for it by, and that they are to read.
+func (f *Function) Known() functions.Name {
+	if f.Serves == "" {
+		return f.Name
+	}
+	return functions.Name{Team: f.Name.Team, Name: f.Serves}
 }
 
 // Replica is one place where a READY engine answers.

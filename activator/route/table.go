@@ -152,10 +152,10 @@ func (t *Table[S]) All() []*Entry[S] { return t.index.Load().all }
 // List is a team's functions by name. The slice must not be changed.
 func (t *Table[S]) List(team string) []*Entry[S] { return t.index.Load().byTeam[team] }
 
-// Nearest are at most n names of the team that look like name, nearest first.
-// It looks at letters before it compares, so ten thousand names cost
+// Nearest are at most n names of the team that look like name, nearest first:
+// those of functions that are not hidden, and of also. It looks at letters before it compares, so ten thousand names cost
 // microseconds: anyone can ask for an unknown model.
-func (t *Table[S]) Nearest(team, name string, n int) []string {
+func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 	const far = 3
 	if len(name) > 63 {
 		return nil
@@ -166,22 +166,34 @@ func (t *Table[S]) Nearest(team, name string, n int) []string {
 	}
 	var found []near
 	want := letters(name)
-	for _, e := range t.List(team) {
-		if d := len(e.Name.Name) - len(name); d > far && !strings.HasPrefix(e.Name.Name, name) || d < -far {
-			continue
+	look := func(this string, letter uint64) {
+		begins := strings.HasPrefix(this, name)
+		d := len(this) - len(name) // of one that begins alike
+		if d > far && !begins || d < -far {
+			return
 		}
-		d := len(e.Name.Name) - len(name) // of one that begins alike
-		if !strings.HasPrefix(e.Name.Name, name) || name == "" {
-			if bits.OnesCount64(want^e.letter) > 2*far {
-				continue
+		if !begins || name == "" {
+			if bits.OnesCount64(want^letter) > 2*far {
+				return
 			}
-			if d = distance(name, e.Name.Name, far); d > far || d >= len(name) {
-				continue
+			if d = distance(name, this, far); d > far || d >= len(name) {
+				return
 			}
 		}
-		found = append(found, near{e.Name.Name, d})
-		if len(found) > 64 {
+		found = append(found, near{this, d})
+	}
+	const enough = 64
+	for _, this := range also {
+		if look(this, letters(this)); len(found) > enough {
 			break
+		}
+	}
+	for _, e := range t.List(team) {
+		if len(found) > enough {
+			break
+		}
+		if !e.Now().Hidden {
+			look(e.Name.Name, e.letter)
 		}
 	}
 	slices.SortStableFunc(found, func(a, b near) int { return a.d - b.d })

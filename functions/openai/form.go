@@ -18,6 +18,16 @@ const (
 // no preamble, no epilogue, no part whose name could be read in two ways, and
 // one model. The error is an *[Error].
 func PeekMultipart(contentType string, body []byte) (Envelope, error) {
+	return peekForm(contentType, body, false)
+}
+
+// PeekMultipartUnnamed is [PeekMultipart] where the model is known without the
+// body: it may name any, or none.
+func PeekMultipartUnnamed(contentType string, body []byte) (Envelope, error) {
+	return peekForm(contentType, body, true)
+}
+
+func peekForm(contentType string, body []byte, unnamed bool) (Envelope, error) {
 	fail := func(what string) (Envelope, error) {
 		return Envelope{}, New(InvalidRequest, "The form is not well formed: "+what)
 	}
@@ -98,7 +108,11 @@ func PeekMultipart(contentType string, body []byte) (Envelope, error) {
 			return Envelope{}, New(MissingRequiredParameter, "You must provide a model parameter: names are case-sensitive, use model.")
 		}
 	}
-	if env.Model == "" {
+	if env.model == (span{}) && unnamed {
+		env.none, env.part = true, "--"+boundary+"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n"
+		return env, nil
+	}
+	if env.Model == "" && !unnamed {
 		return Envelope{}, New(MissingRequiredParameter, "")
 	}
 	return env, nil

@@ -23,7 +23,7 @@ const (
 // Envelope is what a gateway must know of a request's body. The strings are
 // copies; the offsets inside it refer to the body it was peeked from.
 type Envelope struct {
-	Model        string // unescaped, never empty
+	Model        string // unescaped; empty only where the body need not name one
 	User         string // unescaped, "" when absent or longer than MaxName
 	Stream       bool
 	IncludeUsage bool  // stream_options.include_usage
@@ -32,11 +32,14 @@ type Envelope struct {
 	Messages     int   // elements of messages, input or prompt when that is an array, else 1; 0: none of them
 	PromptBytes  int   // bytes of that value as it stands in the body
 
-	model   span // the value, quotes included
-	options span // the value of stream_options
-	usage   span // the value of include_usage in it
-	bare    bool // stream_options is {} : nothing to separate from
-	form    bool // multipart: the model stands unquoted
+	model   span   // the value, quotes included
+	options span   // the value of stream_options
+	usage   span   // the value of include_usage in it
+	bare    bool   // stream_options is {} : nothing to separate from
+	form    bool   // multipart: the model stands unquoted
+	none    bool   // there is no model: Splice puts one at model.at
+	empty   bool   // and nothing else either
+	part    string // of a form without a model: how the part that names it begins
 }
 
 // span is body[at:end]; the zero span is absent (no value starts a body).
@@ -48,8 +51,14 @@ type span struct{ at, end int }
 // keys and numbers within the bounds above, nothing behind it. Otherwise the
 // error is an *[Error] ready to be answered: 400 with a JSON pointer as its
 // param.
-func Peek(body []byte) (Envelope, error) {
-	p := peeker{b: body}
+func Peek(body []byte) (Envelope, error) { return peek(body, false) }
+
+// PeekUnnamed is [Peek] where the model is known without the body: it may name
+// any, or none.
+func PeekUnnamed(body []byte) (Envelope, error) { return peek(body, true) }
+
+func peek(body []byte, unnamed bool) (Envelope, error) {
+	p := peeker{b: body, unnamed: unnamed}
 	p.env.N = 1
 	if err := p.run(); err != nil {
 		return Envelope{}, err
@@ -58,11 +67,12 @@ func Peek(body []byte) (Envelope, error) {
 }
 
 type peeker struct {
-	b    []byte
-	keys [16][]byte // top-level keys so far, unescaped; more go to over
-	over [][]byte
-	n    int
-	env  Envelope
+	b       []byte
+	unnamed bool
+	keys    [16][]byte // top-level keys so far, unescaped; more go to over
+	over    [][]byte
+	n       int
+	env     Envelope
 
 	miscased string
 	sawMax   int // rank of the max_tokens spelling seen
@@ -87,8 +97,10 @@ func (p *peeker) run() error {
 	if b[i] != '{' {
 		return bad("", "an object is expected.")
 	}
-	i = skip(b, i+1)
+	opened := i + 1
+	i = skip(b, opened)
 	if i < len(b) && b[i] == '}' {
+		p.env.empty = true
 		i++
 	} else {
 		for {
@@ -113,13 +125,17 @@ func (p *peeker) run() error {
 	if i = skip(b, i); i != len(b) {
 		return bad("", "data follows the object at byte %d.", i)
 	}
+	if p.unnamed && p.env.model == (span{}) {
+		p.env.model, p.env.none = span{opened, opened}, true
+		return nil
+	}
 	if p.miscased != "" {
 		if p.env.model != (span{}) {
 			return New(InvalidJSON, "The body is ambiguous: it has both model and "+p.miscased+".").With("/model")
 		}
 		return New(MissingRequiredParameter, "You must provide a model parameter: names are case-sensitive, use model and not "+p.miscased+".")
 	}
-	if p.env.Model == "" {
+	if p.env.Model == "" && !p.unnamed {
 		return New(MissingRequiredParameter, "")
 	}
 	return nil
@@ -179,6 +195,9 @@ func (p *peeker) member(i int) (int, error) {
 			p.env.Model = text(v)
 			p.env.model = span{at, end}
 		case string(v) == "null":
+			if p.unnamed {
+				p.env.model = span{at, end}
+			}
 		default:
 			return 0, bad("/model", "model must be a string.")
 		}

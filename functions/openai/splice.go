@@ -12,7 +12,20 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 	}
 	var cuts [2]cut
 	n := 0
-	if name != e.Model {
+	switch {
+	case e.none && e.form:
+		cuts[n], n = cut{e.model, []byte(e.part + name + "\r\n")}, n+1
+	case e.none:
+		with := quote(append(make([]byte, 0, len(name)+64), `"model":`...), name)
+		if usage && e.options == (span{}) {
+			with = append(with, `,"stream_options":{"include_usage":true}`...)
+			usage = false
+		}
+		if !e.empty {
+			with = append(with, ',')
+		}
+		cuts[n], n = cut{e.model, with}, n+1
+	case name != e.Model || e.Model == "":
 		with := []byte(name)
 		if !e.form {
 			with = quote(make([]byte, 0, len(name)+2), name)

@@ -1,0 +1,179 @@
+package activator
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Alias is a name that stands for functions: that of a service for its revisions.
+// Where a function has the same name, the alias is meant.
+type Alias struct {
+	Name   functions.Name
+	Shares []Share
+}
+
+// Share is the part of an alias's requests that one function gets.
+type Share struct {
+	Function functions.Name
+	Percent  int // weight among the shares; of a single share it does not matter
+}
+
+// SetAliases replaces all aliases. A request under way keeps the function it was
+// given; each later one is drawn anew, by weight.
+func (a *Activator) SetAliases(all []Alias) {
+	if len(all) == 0 {
+		a.aliases.Store(nil)
+		return
+	}
+	t := &aliases{byName: make(map[functions.Name]*alias, len(all)), byTeam: map[string][]string{}}
+	for _, one := range all {
+		l := &alias{name: one.Name}
+		for _, s := range one.Shares {
+			if s.Percent > 0 || len(one.Shares) == 1 {
+				s.Percent = max(s.Percent, 1)
+				l.shares = append(l.shares, s)
+				l.sum += s.Percent
+			}
+		}
+		slices.SortStableFunc(l.shares, func(a, b Share) int { return cmp.Compare(b.Percent, a.Percent) })
+		if t.byName[one.Name] == nil {
+			t.names = append(t.names, one.Name)
+		}
+		t.byName[one.Name] = l
+	}
+	slices.SortFunc(t.names, func(a, b functions.Name) int {
+		return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.Name, b.Name))
+	})
+	for _, n := range t.names {
+		t.byTeam[n.Team] = append(t.byTeam[n.Team], n.Name)
+	}
+	a.aliases.Store(t)
+}
+
+// aliases are all of them, compiled. A nil one is empty.
+type aliases struct {
+	byName map[functions.Name]*alias
+	byTeam map[string][]string // sorted
+	names  []functions.Name    // sorted by team and name
+}
+
+type alias struct {
+	name   functions.Name
+	shares []Share // the largest first, each more than nothing
+	sum    int
+}
+
+func (t *aliases) find(name functions.Name) *alias {
+	if t == nil {
+		return nil
+	}
+	return t.byName[name]
+}
+
+// of is the names of a team's aliases.
+func (t *aliases) of(team string) []string {
+	if t == nil {
+		return nil
+	}
+	return t.byTeam[team]
+}
+
+// lookup is the function that a name without an adapter stands for this time;
+// nil with alias set is an alias none of whose functions is published.
+func (a *Activator) lookup(name functions.Name) (e *entry, alias bool) {
+	l := a.aliases.Load().find(name)
+	if l == nil {
+		return a.table.Lookup(name), false
+	}
+	if len(l.shares) > 1 {
+		n := a.o.Draw(l.sum)
+		for i := range l.shares {
+			if n -= l.shares[i].Percent; n < 0 {
+				if e := a.table.Lookup(l.shares[i].Function); e != nil {
+					return e, true
+				}
+				break
+			}
+		}
+	}
+	return a.largest(l), true
+}
+
+// main is the function that a name is shown by: of an alias that which gets most.
+func (a *Activator) main(name functions.Name) (e *entry, alias bool) {
+	if l := a.aliases.Load().find(name); l != nil {
+		return a.largest(l), true
+	}
+	return a.table.Lookup(name), false
+}
+
+func (a *Activator) largest(l *alias) *entry {
+	for i := range l.shares {
+		if e := a.table.Lookup(l.shares[i].Function); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// known is the name that people call a function by.
+func (a *Activator) known(name functions.Name) functions.Name {
+	if e := a.table.Lookup(name); e != nil {
+		return e.Now().Known()
+	}
+	return name
+}
+
+// listed yields what the caller may name, by team and name: the functions that
+// are not hidden, and the aliases, each with the function it is shown by or nil.
+func (a *Activator) listed(id who.Identity) iter.Seq2[functions.Name, *entry] {
+	entries := a.table.List(id.Team)
+	if id.Admin {
+		entries = a.table.All()
+	}
+	t := a.aliases.Load()
+	return func(yield func(functions.Name, *entry) bool) {
+		var names []functions.Name
+		if t != nil {
+			names = t.names
+		}
+		next := func(before *functions.Name) bool { // the aliases that come before a name
+			for len(names) > 0 {
+				n := names[0]
+				if before != nil && cmp.Or(cmp.Compare(n.Team, before.Team), cmp.Compare(n.Name, before.Name)) > 0 {
+					return true
+				}
+				names = names[1:]
+				if !sees(id, n.Team) {
+					continue
+				}
+				if !yield(n, a.largest(t.byName[n])) {
+					return false
+				}
+			}
+			return true
+		}
+		for _, e := range entries {
+			if !next(&e.Name) {
+				return
+			}
+			if e.Now().Hidden || t.find(e.Name) != nil {
+				continue
+			}
+			if !yield(e.Name, e) {
+				return
+			}
+		}
+		next(nil)
+	}
+}
+
+// unpublished is the answer where an alias stands and its functions do not yet.
+func unpublished(name functions.Name) *openai.Error {
+	return openai.New(openai.ModelLoading, "The model `"+name.Short()+"` is being set up: none of its revisions is known yet.")
+}

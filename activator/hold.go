@@ -1,0 +1,198 @@
+package activator
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Want is a request that somebody else carries, and that is to have a place at a
+// replica: any method, any path, a body of any kind.
+type Want struct {
+	Name functions.Name // of the function; an alias is drawn for
+	Team string         // whose request it is: for its limits, and its turn among those who wait
+	// Bytes of the body that are kept in memory while it waits.
+	Bytes int64
+	// Header gives a field of the request's head, "" where there is none; nil is a
+	// head without fields. It is used until the stay is over.
+	Header func(name string) string
+	// Wait, if not nil, is called each time the request is about to wait.
+	Wait func()
+}
+
+// Stay is the place of a request at a replica. One goroutine at a time has it.
+// Between Hold and Done the request counts as demand, as every other does.
+type Stay struct {
+	ID       string // of the request: for its log line, and X-Request-Id
+	Endpoint string // URL of the replica, without a slash at its end
+	Token    string // bearer token of an agent before it, "" none
+	Key      string // what the engine itself wants, "" nothing
+	Plain    bool   // the replica runs no engine of ours
+
+	x      exchange
+	ctx    context.Context
+	want   Want
+	bytes  int64
+	header func(string) string
+}
+
+// elsewhere is the endpoint of what the allow-list does not have.
+var elsewhere = endpoint{path: other}
+
+// Hold finds a request a place at a replica of the function: at once where one has
+// a free slot, otherwise it stands in line with all others, the function is woken,
+// and it waits as long as the function lets requests wait, or the client said it
+// would (see Patience), or until ctx ends. A replica whose request is not to begin
+// is left with Failed, and the stay ends with Done. The error, of which nothing
+// must be given back, is the answer.
+func (a *Activator) Hold(ctx context.Context, w Want) (*Stay, *openai.Error) {
+	s := &Stay{ID: openai.NewID(), ctx: ctx, want: w, bytes: w.Bytes, header: w.Header}
+	if s.header == nil {
+		s.header = func(string) string { return "" }
+	}
+	x := &s.x
+	*x = exchange{a: a, stay: s, id: s.ID, began: a.o.Now(), ep: &elsewhere, team: w.Team}
+	if id := s.header("X-Request-Id"); validID(id) {
+		x.clientID = id
+	}
+	held := false
+	defer func() {
+		if !held { // also on a panic
+			x.finish(x.code())
+		}
+	}()
+	e, alias := a.lookup(w.Name)
+	if e == nil {
+		if alias {
+			x.refuse(unpublished(w.Name))
+		} else {
+			x.refuse(openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."))
+		}
+		return nil, x.fail
+	}
+	x.e = e
+	lease, refused := a.o.Who.Admit(w.Team, x.began)
+	if refused != nil {
+		x.refuse(x.limited(refused))
+		return nil, x.fail
+	}
+	x.lease = lease
+	x.enter(true)
+	if err := s.settle(); err != nil {
+		return nil, err
+	}
+	held = true
+	return s, nil
+}
+
+// at is where the request goes.
+func (s *Stay) at(r *route.Replica) {
+	s.Endpoint, s.Token, s.Key = r.Endpoint, r.Token, r.Key
+	s.Plain = s.x.e.Now().Plain
+	s.x.asked = s.x.a.o.Now()
+	s.x.phase = placed
+}
+
+// settle waits until the stay has a place, or until there is an answer without.
+func (s *Stay) settle() *openai.Error {
+	x := &s.x
+	if x.phase == asking {
+		x.launch(false)
+	}
+	if x.phase == waiting && s.want.Wait != nil {
+		s.want.Wait()
+	}
+	for x.phase == waiting {
+		x.advance(time.Time{}, false)
+	}
+	switch x.phase {
+	case placed:
+		return nil
+	case left:
+		x.refuse(openai.New(openai.RequestTimeout, "The client left."))
+		x.fail.Status = 499
+		x.reason = "client_left"
+	default:
+		x.reason = string(x.fail.Code)
+	}
+	return x.fail
+}
+
+func (x *exchange) code() int {
+	if x.fail == nil {
+		return 500
+	}
+	return x.fail.Status
+}
+
+// ColdStart is the id of the cold start that the request took part in; "" where
+// it found a replica READY, or nothing is known.
+func (s *Stay) ColdStart() string {
+	if s.x.cold {
+		s.x.learn()
+	}
+	return s.x.coldStart
+}
+
+// Failed says that the replica broke on the request before a byte of its answer
+// came. It is left alone for a moment and the platform told. The first time the
+// stay moves to another replica, waiting for one where it must; else the error is
+// the answer, and only Done is left to call. why is the cause of the failure; that
+// the client left is none.
+func (s *Stay) Failed(why error) *openai.Error {
+	x := &s.x
+	if context.Cause(s.ctx) != nil {
+		x.depart()
+		return s.settle()
+	}
+	var op *net.OpError
+	if errors.As(why, &op) && op.Op == "dial" {
+		why = &upstream.Error{Addr: s.Endpoint, Kind: upstream.ErrDial, Err: why}
+	}
+	now := x.a.o.Now()
+	x.failed = x.replica
+	x.again(x.blame(why, now), false, now, false)
+	return s.settle()
+}
+
+// GiveUp says the same where the request cannot be sent a second time. The error
+// is the answer, and only Done is left to call.
+func (s *Stay) GiveUp(why error) *openai.Error {
+	s.x.retried = true
+	return s.Failed(why)
+}
+
+// First says that the first byte of the answer has come.
+func (s *Stay) First() {
+	x := &s.x
+	now := x.a.o.Now()
+	x.first = max(1, now.Sub(x.asked))
+	x.firstByte(now)
+}
+
+// Broke says that the replica broke in the middle of its answer, of which it has
+// sent a part: nobody can try again but the client.
+func (s *Stay) Broke() {
+	x := &s.x
+	if context.Cause(s.ctx) != nil || x.replica == "" {
+		return
+	}
+	x.reason = string(openai.EngineCrashed)
+	x.a.meters.of(x.e).failed("died")
+	x.a.o.Waker.Ask(x.e.Name, x.replica, "it died in the middle of an answer")
+}
+
+// Done ends the stay. code is the status that the client was answered with, 499
+// where it left. Done again does nothing.
+func (s *Stay) Done(code int) {
+	if code == 499 && s.x.reason == "" {
+		s.x.reason = "client_left"
+	}
+	s.x.finish(code)
+}
