@@ -51,9 +51,23 @@ type Requests interface {
 	Position(id string) (position int, name functions.Name, ok bool)
 }
 
+// Catalog is which functions exist. *catalog.Catalog is one; its errors are those
+// that are told apart here.
+type Catalog interface {
+	Model(name functions.Name) *functions.Model
+	Models() []*functions.Model
+	Teams() []*functions.Team
+	// Check reads a model file as Put would keep it.
+	Check(name functions.Name, doc []byte) (m *functions.Model, created bool, err error)
+	Put(name functions.Name, doc []byte) (created bool, err error)
+	Delete(name functions.Name) error
+}
+
+var _ Catalog = (*catalog.Catalog)(nil)
+
 // Options of an API. Those without "may be nil" must be set.
 type Options struct {
-	Catalog  *catalog.Catalog
+	Catalog  Catalog
 	Keys     *who.Book
 	World    World
 	History  History
