@@ -1,0 +1,390 @@
+package ingress
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	netapi "knative.dev/networking/pkg/apis/networking"
+	"knative.dev/networking/pkg/apis/networking/v1alpha1"
+	"knative.dev/networking/pkg/ingress"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// Class is the ingress class; objects of others are not looked at.
+const Class = "thaw.ingress.networking.knative.dev"
+
+// Known is what Compile asks of the cluster.
+type Known struct {
+	Revision func(namespace, name string) bool            // is it one of class thaw.dev
+	Service  func(namespace, name string) *corev1.Service // nil: there is none
+	Self     []string                                     // names of our own listeners, as Services have them
+}
+
+// Problem is why an object is not served, or not wholly.
+type Problem struct {
+	Reason  string // of the condition
+	Message string
+	Wait    bool // it may pass by itself: something is not there yet
+}
+
+func (p *Problem) Error() string { return p.Message }
+
+// The reasons.
+const (
+	reasonInvalid = "Invalid"
+	reasonTaken   = "HostTaken"
+	reasonCircle  = "Circle"
+	reasonService = "ServiceMissing"
+	reasonPort    = "PortMissing"
+	reasonTLS     = "InternalTLS"
+)
+
+// Compile makes the objects of our class into a table, whose Version is 0. It
+// says which of them are not served as they ask for, and why.
+func Compile(objects []*v1alpha1.Ingress, known Known) (link.Table, map[types.NamespacedName]*Problem) {
+	c := compiler{known: known, hosts: map[string]*host{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
+	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !ours(in) || in.DeletionTimestamp != nil })
+	slices.SortFunc(objects, func(a, b *v1alpha1.Ingress) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, in := range objects {
+		c.add(in)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
+		c.finish(c.hosts[name])
+	}
+	slices.SortFunc(c.table.Hosts, func(a, b link.Host) int { return cmp.Compare(a.Name, b.Name) })
+	return c.table, c.problems
+}
+
+func ours(in *v1alpha1.Ingress) bool {
+	return in.Annotations[netapi.IngressClassAnnotationKey] == Class
+}
+
+type compiler struct {
+	known    Known
+	hosts    map[string]*host
+	models   map[functions.Name]bool
+	table    link.Table
+	problems map[types.NamespacedName]*Problem
+}
+
+// host is one in the making.
+type host struct {
+	link.Host
+	owner types.NamespacedName
+	made  bool // its paths are in order, and lead to no other host
+	open  bool // its paths are being made
+}
+
+// blame keeps the first that is said of an object, but a lasting problem goes
+// before one that may pass.
+func (c *compiler) blame(name types.NamespacedName, p *Problem) {
+	if old := c.problems[name]; old == nil || (old.Wait && !p.Wait) {
+		c.problems[name] = p
+	}
+}
+
+func (c *compiler) add(in *v1alpha1.Ingress) {
+	name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
+	if err := check(in); err != nil {
+		c.blame(name, &Problem{Reason: reasonInvalid, Message: err.Error()})
+		return
+	}
+	probed := in.DeepCopy()
+	if _, err := ingress.InsertProbe(probed); err != nil { // also asks for the hash of what is routed
+		c.blame(name, &Problem{Reason: reasonInvalid, Message: err.Error()})
+		return
+	}
+	for i, rule := range probed.Spec.Rules {
+		var paths []link.Path
+		for _, p := range rule.HTTP.Paths {
+			paths = append(paths, c.path(name, &p))
+		}
+		internal := rule.Visibility == v1alpha1.IngressVisibilityClusterLocal
+		for _, h := range rule.Hosts {
+			h = strings.ToLower(h)
+			at := c.hosts[h]
+			if at == nil {
+				at = &host{owner: name, Host: link.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
+				c.hosts[h] = at
+			}
+			if at.owner != name {
+				c.blame(name, &Problem{Reason: reasonTaken, Message: fmt.Sprintf("the host %s belongs to the ingress %s, which is older", h, at.owner)})
+				continue
+			}
+			at.Paths = append(at.Paths, paths...)
+		}
+		c.model(in, &in.Spec.Rules[i])
+	}
+}
+
+// check says what is wrong with an object beyond what depends on others.
+func check(in *v1alpha1.Ingress) error {
+	if err := in.Validate(context.Background()); err != nil {
+		return err
+	}
+	inside := map[string]bool{}
+	for i, rule := range in.Spec.Rules {
+		at := fmt.Sprintf("spec.rules[%d]", i)
+		if len(rule.Hosts) == 0 {
+			return fmt.Errorf("%s names no host: a rule for all hosts is not served", at)
+		}
+		switch rule.Visibility {
+		case "", v1alpha1.IngressVisibilityExternalIP, v1alpha1.IngressVisibilityClusterLocal:
+		default:
+			return fmt.Errorf("%s: there is no visibility %q", at, rule.Visibility)
+		}
+		internal := rule.Visibility == v1alpha1.IngressVisibilityClusterLocal
+		for _, h := range rule.Hosts {
+			if h = strings.ToLower(h); h == "" || strings.ContainsAny(h, "*:/ ") || !httpguts.ValidHostHeader(h) {
+				return fmt.Errorf("%s: %q is no name of a host", at, h)
+			}
+			if was, ok := inside[h]; ok && was != internal {
+				return fmt.Errorf("%s: the host %s is for the cluster alone in one rule and for all in another", at, h)
+			}
+			inside[h] = internal
+		}
+		for j, p := range rule.HTTP.Paths {
+			at := fmt.Sprintf("%s.http.paths[%d]", at, j)
+			if p.Path != "" && p.Path[0] != '/' {
+				return fmt.Errorf("%s: the path %q does not begin with /", at, p.Path)
+			}
+			if p.RewriteHost != "" && !httpguts.ValidHostHeader(p.RewriteHost) {
+				return fmt.Errorf("%s: %q is no name of a host", at, p.RewriteHost)
+			}
+			fields := []map[string]string{exact(p.Headers), p.AppendHeaders}
+			for _, s := range p.Splits {
+				fields = append(fields, s.AppendHeaders)
+			}
+			for _, f := range fields {
+				for k, v := range f {
+					if !httpguts.ValidHeaderFieldName(k) || !httpguts.ValidHeaderFieldValue(v) {
+						return fmt.Errorf("%s: %q: %q is no header field", at, k, v)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func exact(in map[string]v1alpha1.HeaderMatch) map[string]string {
+	out := make(map[string]string, len(in))
+	for k, m := range in {
+		out[k] = m.Exact
+	}
+	return out
+}
+
+// fields is a map with names as HTTP spells them; nil if it is empty.
+func fields(in map[string]string) map[string]string {
+	if len(in) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(in))
+	for k, v := range in {
+		out[http.CanonicalHeaderKey(k)] = v
+	}
+	return out
+}
+
+func (c *compiler) path(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath) link.Path {
+	out := link.Path{Prefix: p.Path, Headers: fields(exact(p.Headers)), Rewrite: p.RewriteHost, Append: fields(p.AppendHeaders)}
+	for _, s := range p.Splits {
+		percent := s.Percent
+		if len(p.Splits) == 1 {
+			percent = 100
+		}
+		if percent == 0 {
+			continue
+		}
+		to := link.Split{Percent: percent, Append: fields(s.AppendHeaders)}
+		if c.known.Revision(s.ServiceNamespace, s.ServiceName) {
+			to.Function = functions.Name{Team: s.ServiceNamespace, Name: s.ServiceName}
+		} else {
+			var problem *Problem
+			if to.Address, to.H2C, problem = c.address(&s.IngressBackend); problem != nil {
+				c.blame(owner, problem)
+			}
+		}
+		out.Splits = append(out.Splits, to)
+	}
+	return out
+}
+
+// address is where a Service answers. With a problem it is where nothing does.
+func (c *compiler) address(b *v1alpha1.IngressBackend) (address string, h2c bool, _ *Problem) {
+	name := b.ServiceName + "." + b.ServiceNamespace + ".svc"
+	nowhere := name + ":0" // refused by every machine
+	s := c.known.Service(b.ServiceNamespace, b.ServiceName)
+	if s == nil {
+		return nowhere, false, &Problem{Reason: reasonService, Message: fmt.Sprintf("there is no Service %s/%s", b.ServiceNamespace, b.ServiceName), Wait: true}
+	}
+	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+		return p.Name == b.ServicePort.StrVal && b.ServicePort.Type == intstr.String || p.Port == b.ServicePort.IntVal && b.ServicePort.Type == intstr.Int
+	})
+	external := s.Spec.Type == corev1.ServiceTypeExternalName
+	port := corev1.ServicePort{Port: b.ServicePort.IntVal}
+	switch {
+	case i >= 0:
+		port = s.Spec.Ports[i]
+	case external && port.Port > 0: // it need not list its ports
+	default:
+		return nowhere, false, &Problem{Reason: reasonPort, Message: fmt.Sprintf("the Service %s/%s has no port %s", s.Namespace, s.Name, b.ServicePort.String()), Wait: true}
+	}
+	if port.Name == netapi.ServicePortNameHTTPS {
+		return nowhere, false, &Problem{Reason: reasonTLS, Message: fmt.Sprintf("port %s of the Service %s/%s speaks TLS: system-internal-tls is not supported", b.ServicePort.String(), s.Namespace, s.Name)}
+	}
+	h2c = port.Name == netapi.ServicePortNameH2C || port.Name == "h2c"
+	if port.AppProtocol != nil {
+		h2c = *port.AppProtocol == netapi.AppProtocolH2C
+	}
+	number := strconv.Itoa(int(port.Port))
+	switch {
+	case external:
+		to := strings.TrimSuffix(strings.ToLower(s.Spec.ExternalName), ".")
+		if net.ParseIP(to) != nil || to == "localhost" || strings.HasSuffix(to, ".localhost") {
+			// An ExternalName is a name of DNS. Addresses would be a way past whatever
+			// rules there are for names, to our own side of the machine.
+			return nowhere, false, &Problem{Reason: reasonInvalid, Message: fmt.Sprintf("the Service %s/%s leads to %s, which is no name of DNS", s.Namespace, s.Name, to)}
+		}
+		return net.JoinHostPort(to, number), h2c, nil
+	case s.Spec.ClusterIP == corev1.ClusterIPNone:
+		// The pods answer themselves, on their own port.
+		if n := port.TargetPort.IntVal; n > 0 {
+			number = strconv.Itoa(int(n))
+		}
+		return net.JoinHostPort(name, number), h2c, nil
+	case s.Spec.ClusterIP == "":
+		return nowhere, false, &Problem{Reason: reasonService, Message: fmt.Sprintf("the Service %s/%s has no address yet", s.Namespace, s.Name), Wait: true}
+	}
+	return net.JoinHostPort(s.Spec.ClusterIP, number), h2c, nil
+}
+
+// model makes a Route's main rule, which is known by its name in the cluster,
+// into a model: by what is taken of it where nothing else is asked for.
+func (c *compiler) model(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
+	route := in.Labels[serving.RouteLabelKey]
+	name := functions.Name{Team: in.Namespace, Name: route}
+	if route == "" || in.Labels[serving.RouteNamespaceLabelKey] != in.Namespace || c.models[name] || !slices.Contains(rule.Hosts, route+"."+in.Namespace) {
+		return
+	}
+	for _, p := range rule.HTTP.Paths {
+		if len(p.Headers) > 0 || p.Path != "" {
+			continue
+		}
+		var splits []link.Split
+		for _, s := range c.path(types.NamespacedName{Namespace: in.Namespace, Name: in.Name}, &p).Splits {
+			if s.Function == (functions.Name{}) {
+				return
+			}
+			splits = append(splits, s)
+		}
+		c.models[name] = true
+		c.table.Models = append(c.table.Models, link.Model{Name: name, Splits: splits})
+		return
+	}
+}
+
+// finish puts a host's paths in order and in the table, after those of hosts that
+// it leads to. It is false within a circle.
+func (c *compiler) finish(h *host) bool {
+	if h.made || h.open {
+		return h.made
+	}
+	h.open = true
+	slices.SortStableFunc(h.Paths, func(a, b link.Path) int {
+		return cmp.Or(cmp.Compare(len(b.Prefix), len(a.Prefix)), cmp.Compare(len(b.Headers), len(a.Headers)))
+	})
+	var paths []link.Path
+	for _, p := range h.Paths {
+		if !slices.ContainsFunc(p.Splits, c.self) {
+			paths = append(paths, p)
+			continue
+		}
+		to := c.hosts[strings.ToLower(p.Rewrite)]
+		switch {
+		case p.Rewrite == "" || len(p.Splits) > 1:
+			c.blame(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads back to the ingress: only one whole path with rewriteHost can", h.Name)})
+		case to == nil:
+			c.blame(h.owner, &Problem{Reason: reasonService, Message: fmt.Sprintf("the host %s leads to %s, which no ingress has", h.Name, p.Rewrite), Wait: true})
+		case !c.finish(to):
+			c.blame(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads to %s and back", h.Name, to.Name)})
+		default:
+			paths = append(paths, through(p, to)...)
+		}
+	}
+	h.Paths, h.open, h.made = paths, false, true
+	c.table.Hosts = append(c.table.Hosts, h.Host)
+	return true
+}
+
+// self is whether a share leads back to us.
+func (c *compiler) self(s link.Split) bool {
+	to, _, _ := net.SplitHostPort(s.Address)
+	return to != "" && slices.Contains(c.known.Self, to)
+}
+
+// through is the paths of another host, for the requests that p takes and as they
+// are when p has let them through.
+func through(p link.Path, to *host) []link.Path {
+	given := merge(p.Append, p.Splits[0].Append)
+	var out []link.Path
+next:
+	for _, x := range to.Paths {
+		switch {
+		case strings.HasPrefix(x.Prefix, p.Prefix):
+		case strings.HasPrefix(p.Prefix, x.Prefix):
+			x.Prefix = p.Prefix
+		default:
+			continue
+		}
+		want := merge(p.Headers)
+		for k, v := range x.Headers {
+			if has, ok := given[k]; ok {
+				if has != v {
+					continue next
+				}
+				continue
+			}
+			if has, ok := p.Headers[k]; ok && has != v {
+				continue next
+			}
+			want = merge(want, map[string]string{k: v})
+		}
+		x.Headers = want
+		x.Append = merge(given, x.Append)
+		x.Rewrite = cmp.Or(x.Rewrite, p.Rewrite)
+		out = append(out, x)
+	}
+	return out
+}
+
+// merge is the fields of all maps, later ones before earlier; nil if there are none.
+func merge(all ...map[string]string) map[string]string {
+	var out map[string]string
+	for _, m := range all {
+		for k, v := range m {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[k] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,321 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"knative.dev/networking/pkg/apis/networking/v1alpha1"
+	networking "knative.dev/networking/pkg/client/clientset/versioned"
+	netinformers "knative.dev/networking/pkg/client/informers/externalversions/networking/v1alpha1"
+
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// Options are what a Controller works with. All are wanted.
+type Options struct {
+	Client    networking.Interface
+	Ingresses netinformers.IngressInformer  // started by who made it
+	Services  coreinformers.ServiceInformer // likewise
+
+	// Revision is whether a name is that of a revision of class thaw.dev. It must
+	// know all of them when Run is called; Changed says that its answer may be
+	// another one.
+	Revision func(namespace, name string) bool
+
+	Push    func(*link.Table)                       // hands a table to the activators; it is not changed any more
+	Applied func() (version uint64, activators int) // see link.Hub
+
+	// Names of the Services before the activators, such as
+	// thaw.thaw-system.svc.cluster.local: for all, and for the cluster alone.
+	Public, Private string
+
+	Log *slog.Logger
+}
+
+// Controller makes KIngresses of Class into tables, and says when they hold. One
+// may run in a cluster at a time: whoever leads.
+type Controller struct {
+	o    Options
+	bell chan struct{}
+
+	// Of Run's goroutine.
+	objects  []*v1alpha1.Ingress // as they were compiled
+	problems map[types.NamespacedName]*Problem
+	table    *link.Table
+	seen     map[types.NamespacedName]seen
+}
+
+// seen is where an object stands in the tables that were pushed.
+type seen struct {
+	uid        types.UID
+	generation int64
+	version    uint64    // the first table that it was in as it is
+	since      time.Time // of that
+	written    string    // the ResourceVersion whose status was written already
+}
+
+// How long activators may take for a table before that stands in the status, how
+// often they are looked at while somebody waits, the pause after a refusal, and
+// how often all is done anew though nothing was heard.
+const (
+	patience = time.Second
+	glance   = 10 * time.Millisecond
+	pause    = time.Second
+	round    = time.Minute
+)
+
+// writers is how many objects' status is written at a time.
+const writers = 8
+
+// New makes a Controller. Run starts it.
+func New(o Options) *Controller {
+	return &Controller{o: o, bell: make(chan struct{}, 1), seen: map[types.NamespacedName]seen{}}
+}
+
+// Changed says that an answer of Revision or of Applied may be another one. It
+// never blocks, and may be called at any time.
+func (c *Controller) Changed() {
+	select {
+	case c.bell <- struct{}{}:
+	default: // it rings already
+	}
+}
+
+// Run works until ctx ends, and then returns nil.
+func (c *Controller) Run(ctx context.Context) error {
+	for _, informer := range []cache.SharedIndexInformer{c.o.Ingresses.Informer(), c.o.Services.Informer()} {
+		handle, err := informer.AddEventHandler(cache.FilteringResourceEventHandler{
+			FilterFunc: mine,
+			Handler: cache.ResourceEventHandlerFuncs{
+				AddFunc:    func(any) { c.Changed() },
+				DeleteFunc: func(any) { c.Changed() },
+				UpdateFunc: func(old, new any) {
+					if matters(old, new) {
+						c.Changed()
+					}
+				},
+			},
+		})
+		if err != nil {
+			return err
+		}
+		defer informer.RemoveEventHandler(handle)
+		if !cache.WaitForCacheSync(ctx.Done(), handle.HasSynced) {
+			return nil
+		}
+	}
+	var compiled time.Time
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		rang := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.bell:
+			rang = true
+		case <-wait.C:
+		}
+		now := time.Now()
+		if rang || now.Sub(compiled) >= round {
+			compiled = now
+			if err := c.compile(now); err != nil {
+				c.o.Log.Error("no list of ingresses", "err", err)
+			}
+		}
+		next, err := c.tell(ctx, now)
+		if err != nil && ctx.Err() == nil {
+			c.o.Log.Warn("the status of ingresses was not written", "err", err)
+		}
+		wait.Reset(min(next, round-now.Sub(compiled)))
+	}
+}
+
+// mine keeps away the news of other classes' ingresses. Of Services it is any.
+func mine(x any) bool {
+	if gone, ok := x.(cache.DeletedFinalStateUnknown); ok {
+		x = gone.Obj
+	}
+	in, ok := x.(*v1alpha1.Ingress)
+	return !ok || ours(in)
+}
+
+// matters is whether an update is of what is compiled. Most are of status: ours,
+// and of a Service none of its doing.
+func matters(old, new any) bool {
+	switch b := new.(type) {
+	case *v1alpha1.Ingress:
+		a, ok := old.(*v1alpha1.Ingress)
+		return !ok || a.UID != b.UID || a.Generation != b.Generation || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+			!maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations)
+	case *corev1.Service:
+		a, ok := old.(*corev1.Service)
+		return !ok || !equality.Semantic.DeepEqual(a.Spec, b.Spec)
+	}
+	return true
+}
+
+// compile makes the table of what there is, and hands it out if it is new.
+func (c *Controller) compile(now time.Time) error {
+	all, err := c.o.Ingresses.Lister().List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(in *v1alpha1.Ingress) bool { return !ours(in) || in.DeletionTimestamp != nil })
+	services := c.o.Services.Lister()
+	table, problems := Compile(all, Known{
+		Revision: c.o.Revision,
+		Service: func(namespace, name string) *corev1.Service {
+			s, err := services.Services(namespace).Get(name)
+			if err != nil {
+				return nil // a lister has no other error than that there is none
+			}
+			return s
+		},
+		Self: []string{c.o.Private, c.o.Public},
+	})
+	c.objects, c.problems = all, problems
+	c.push(&table, now)
+	was := c.seen
+	c.seen = make(map[types.NamespacedName]seen, len(all))
+	for _, in := range all {
+		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
+		s := was[name]
+		if problems[name] != nil {
+			s.version = 0 // when it passes, what is then pushed counts
+		} else if s.uid != in.UID || s.generation != in.Generation || s.version == 0 {
+			s.version, s.since = c.table.Version, now
+		}
+		s.uid, s.generation = in.UID, in.Generation
+		c.seen[name] = s
+	}
+	return nil
+}
+
+// tell writes the status of all objects that are to have another one. It returns
+// when to look again though nothing rings.
+func (c *Controller) tell(ctx context.Context, now time.Time) (time.Duration, error) {
+	applied, activators := c.o.Applied()
+	next := round
+	var changed []*v1alpha1.Ingress
+	for _, in := range c.objects {
+		// The newest: its status may have moved on since it was compiled.
+		in, err := c.o.Ingresses.Lister().Ingresses(in.Namespace).Get(in.Name)
+		if err != nil || !ours(in) {
+			continue // gone: it rings
+		}
+		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
+		s := c.seen[name]
+		if s.uid != in.UID || s.generation != in.Generation || s.written == in.ResourceVersion {
+			continue // not compiled yet, or written and on its way back to us
+		}
+		out, wait := c.judge(in, c.problems[name], s, applied, activators, now)
+		if wait > 0 {
+			next = min(next, wait)
+		}
+		if out != nil && !equality.Semantic.DeepEqual(in.Status, out.Status) {
+			changed = append(changed, out)
+			s.written = in.ResourceVersion
+			c.seen[name] = s
+		}
+	}
+	failed := c.write(ctx, changed)
+	var errs []error
+	for in, err := range failed {
+		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
+		s := c.seen[name]
+		s.written = ""
+		c.seen[name] = s
+		next = min(next, pause)
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // of these a newer one is on its way
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return next, errors.Join(errs...)
+}
+
+// push hands out a table that differs from the last one. Versions grow from one
+// controller to the next, since activators outlive them: they count microseconds.
+func (c *Controller) push(table *link.Table, now time.Time) {
+	if c.table != nil {
+		if table.Version = c.table.Version; reflect.DeepEqual(table, c.table) {
+			return
+		}
+		table.Version++
+	}
+	table.Version = max(table.Version, uint64(now.UnixMicro()))
+	c.table = table
+	c.o.Push(table)
+	c.o.Log.Debug("a new table of routes", "version", table.Version, "hosts", len(table.Hosts), "models", len(table.Models))
+}
+
+// judge is in with the status that it is to have, nil if that is not known yet,
+// and how soon it might be another one by itself, or 0.
+func (c *Controller) judge(in *v1alpha1.Ingress, problem *Problem, s seen, applied uint64, activators int, now time.Time) (*v1alpha1.Ingress, time.Duration) {
+	pending := !in.IsReady() && (activators == 0 || applied < s.version)
+	if problem == nil && pending && now.Sub(s.since) < patience {
+		return nil, glance // most are ready before it is worth a word
+	}
+	in = in.DeepCopy()
+	in.Status.InitializeConditions()
+	in.Status.ObservedGeneration = in.Generation
+	conditions := in.GetConditionSet().Manage(&in.Status)
+	if problem != nil {
+		mark := conditions.MarkFalse
+		if problem.Wait {
+			mark = conditions.MarkUnknown
+		}
+		mark(v1alpha1.IngressConditionNetworkConfigured, problem.Reason, "%s", problem.Message)
+		return in, 0
+	}
+	in.Status.MarkNetworkConfigured()
+	if pending {
+		message := fmt.Sprintf("not all of the %d activators have taken its routes yet", activators)
+		if activators == 0 {
+			message = "no activator is connected to the controller"
+		}
+		conditions.MarkUnknown(v1alpha1.IngressConditionLoadBalancerReady, "Activators", "%s", message)
+		return in, patience / 10
+	}
+	in.Status.MarkLoadBalancerReady(
+		[]v1alpha1.LoadBalancerIngressStatus{{DomainInternal: c.o.Public}},
+		[]v1alpha1.LoadBalancerIngressStatus{{DomainInternal: c.o.Private}})
+	return in, 0
+}
+
+// write puts the status of objects, a few at a time, and returns those that were
+// not taken.
+func (c *Controller) write(ctx context.Context, changed []*v1alpha1.Ingress) map[*v1alpha1.Ingress]error {
+	var mu sync.Mutex
+	failed := map[*v1alpha1.Ingress]error{}
+	var group sync.WaitGroup
+	slots := make(chan struct{}, writers)
+	for _, in := range changed {
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			if _, err := c.o.Client.NetworkingV1alpha1().Ingresses(in.Namespace).UpdateStatus(ctx, in, metav1.UpdateOptions{}); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed[in] = err
+			}
+		})
+	}
+	group.Wait()
+	return failed
+}
