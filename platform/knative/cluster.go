@@ -73,6 +73,7 @@ const pageOf = 500
 type Cluster struct {
 	serving   servingclient.ServingV1Interface
 	core      corev1.CoreV1Interface
+	config    *rest.Config
 	namespace string
 	host      string
 }
@@ -99,7 +100,7 @@ func Open(a Access) (*Cluster, error) {
 	if err != nil {
 		return nil, &Error{Kind: Refused, What: "the kubeconfig names no namespace", Err: err}
 	}
-	c := &Cluster{namespace: cmp.Or(namespace, functions.DefaultTeam), host: config.Host}
+	c := &Cluster{config: config, namespace: cmp.Or(namespace, functions.DefaultTeam), host: config.Host}
 	if c.serving, err = servingclient.NewForConfig(config); err == nil {
 		c.core, err = corev1.NewForConfig(config)
 	}
@@ -116,6 +117,13 @@ func (w warner) HandleWarningHeader(code int, _, text string) {
 		w(text)
 	}
 }
+
+// Config is the way there, for clients of other kinds.
+func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
+
+// Explain turns what a cluster said of something into an Error that a person can
+// act on.
+func (c *Cluster) Explain(err error, what string) error { return c.explain(err, what) }
 
 // Namespace is the one of the kubeconfig's context.
 func (c *Cluster) Namespace() string { return c.namespace }

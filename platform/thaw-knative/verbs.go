@@ -18,6 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/install"
 )
 
 // command is one run of the program.
@@ -36,6 +37,10 @@ type command struct {
 	images    []string
 	store     string
 	request   time.Duration
+
+	installation           install.Options
+	loaders, file          string
+	wait, uninstall, force bool
 }
 
 // verb is one word that the program knows.
@@ -54,9 +59,12 @@ func verbs() map[string]verb {
   thaw-knative get -A -o json`, func(c *command, f *pflag.FlagSet) {
 			f.BoolVarP(&c.all, "all-namespaces", "A", false, "of all namespaces")
 		}, (*command).get},
-		"rm":      {"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
-		"doctor":  {"doctor", "Say what of Knative has to be turned on", "  thaw-knative doctor", nil, (*command).doctor},
-		"version": {"version", "Print the version", "", nil, (*command).version},
+		"rm":         {"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
+		"doctor":     {"doctor", "Say what of Knative has to be turned on", "  thaw-knative doctor", nil, (*command).doctor},
+		"install":    installVerb(),
+		"link-token": tokenVerb(),
+		"own":        ownVerb(),
+		"version":    {"version", "Print the version", "", nil, (*command).version},
 	}
 }
 

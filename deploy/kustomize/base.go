@@ -1,0 +1,10 @@
+// Package kustomize holds the objects that thaw is on a cluster, for those who
+// install it without kustomize. The files in base are the only source of them.
+package kustomize
+
+import "embed"
+
+// Base holds base/*.yaml. The image is named "thaw" there, as a place to put one.
+//
+//go:embed base/*.yaml
+var Base embed.FS

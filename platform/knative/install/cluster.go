@@ -1,0 +1,242 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	status "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/thaw-dev/thaw/platform/knative"
+)
+
+// Cluster is where thaw is installed. It is safe for concurrent use.
+type Cluster struct {
+	of     *knative.Cluster
+	client dynamic.Interface
+}
+
+// Open finds the way to a cluster and asks it nothing.
+func Open(of *knative.Cluster) (*Cluster, error) {
+	client, err := dynamic.NewForConfig(of.Config())
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{of, client}, nil
+}
+
+// Name is KIND NAME of an object, with the namespace of one that is not in thaw's own.
+func Name(x *unstructured.Unstructured) string {
+	kind := strings.ToLower(x.GetKind())
+	if ns := x.GetNamespace(); ns != "" && ns != Namespace {
+		return kind + " " + ns + "/" + x.GetName()
+	}
+	return kind + " " + x.GetName()
+}
+
+func (c *Cluster) resource(x *unstructured.Unstructured) dynamic.ResourceInterface {
+	plural, _ := meta.UnsafeGuessKindToResource(x.GroupVersionKind()) // right for all kinds there are in the files
+	if x.GetNamespace() == "" {
+		return c.client.Resource(plural)
+	}
+	return c.client.Resource(plural).Namespace(x.GetNamespace())
+}
+
+// Apply makes the cluster have the objects and tells of each. With dry the server
+// checks all that it can without the namespace being there, and changes nothing.
+func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructured, dry bool, told func(name string, o knative.Outcome)) error {
+	o := metav1.PatchOptions{FieldManager: "thaw", Force: new(true)}
+	if dry {
+		o.DryRun = []string{metav1.DryRunAll}
+	}
+	for _, x := range objects {
+		old, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
+		if err != nil && !status.IsNotFound(err) {
+			return c.explain(err, x)
+		}
+		there := err == nil
+		body, err := json.Marshal(x.Object)
+		if err != nil {
+			return err
+		}
+		now, err := c.resource(x).Patch(ctx, x.GetName(), types.ApplyPatchType, body, o)
+		switch {
+		case err != nil && dry && status.IsNotFound(err) && x.GetNamespace() == Namespace:
+			told(Name(x), knative.Created) // into a namespace that would be made as well
+		case err != nil:
+			return c.explain(err, x)
+		case !there:
+			told(Name(x), knative.Created)
+		case now.GetGeneration() == old.GetGeneration() && now.GetResourceVersion() == old.GetResourceVersion():
+			told(Name(x), knative.Unchanged)
+		default:
+			told(Name(x), knative.Changed)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
+	if status.IsNotFound(err) && x.GetNamespace() != "" && x.GetNamespace() != Namespace {
+		return &knative.Error{Kind: knative.NotFound, What: "the cluster has no namespace " + x.GetNamespace(), Hint: "Knative Serving is installed first: https://knative.dev/docs/install"}
+	}
+	return c.of.Explain(err, Name(x))
+}
+
+const every = 500 * time.Millisecond
+
+// Wait returns when all of it runs. The error says what does not.
+func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	missing := "nothing was seen"
+	for {
+		var still []string
+		for _, x := range objects {
+			if x.GetKind() != "Deployment" && x.GetKind() != "DaemonSet" {
+				continue
+			}
+			now, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
+			if ctx.Err() != nil {
+				break
+			}
+			if err != nil {
+				return c.explain(err, x)
+			}
+			if what := lacks(now); what != "" {
+				still = append(still, x.GetName()+": "+what)
+			}
+		}
+		if ctx.Err() == nil {
+			if len(still) == 0 {
+				return nil
+			}
+			missing = strings.Join(still, "; ")
+		}
+		select {
+		case <-ctx.Done():
+			return &knative.Error{Kind: knative.Late, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
+		case <-tick.C:
+		}
+	}
+}
+
+// lacks says what a workload is waiting for, "" for nothing.
+func lacks(x *unstructured.Unstructured) string {
+	number := func(at ...string) int64 {
+		n, _, _ := unstructured.NestedInt64(x.Object, at...)
+		return n
+	}
+	want, ready, new := number("spec", "replicas"), number("status", "availableReplicas"), number("status", "updatedReplicas")
+	if x.GetKind() == "DaemonSet" {
+		want, ready, new = number("status", "desiredNumberScheduled"), number("status", "numberAvailable"), number("status", "updatedNumberScheduled")
+	}
+	switch {
+	case number("status", "observedGeneration") < x.GetGeneration():
+		return "not looked at yet"
+	case new < want:
+		return fmt.Sprintf("%d of %d are new", new, want)
+	case ready < want:
+		return fmt.Sprintf("%d of %d are ready", ready, want)
+	}
+	return ""
+}
+
+// Remove takes all of it away and returns when it is gone. While there are models
+// it does nothing but say so, unless forced.
+func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructured, force bool, told func(name string)) error {
+	if !force {
+		models, err := c.of.List(ctx, "")
+		if e, is := err.(*knative.Error); is && e.Kind == knative.NotFound {
+			err = nil // without Knative there is no model
+		}
+		if err != nil {
+			return err
+		}
+		if len(models) > 0 {
+			return &knative.Error{Kind: knative.Refused, What: fmt.Sprintf("there are models, such as %s/%s (%d in all), which nothing would scale any more", models[0].Namespace, models[0].Name, len(models)),
+				Hint: "remove them first (thaw-knative rm NAMESPACE/NAME), or --force"}
+		}
+	}
+	gone := []*unstructured.Unstructured{}
+	for _, x := range slices.Backward(objects) {
+		err := c.resource(x).Delete(ctx, x.GetName(), metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)})
+		if status.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return c.explain(err, x)
+		}
+		gone = append(gone, x)
+	}
+	for _, x := range gone {
+		if err := c.absent(ctx, x); err != nil {
+			return err
+		}
+		told(Name(x))
+	}
+	return c.bareNodes(ctx, told)
+}
+
+func (c *Cluster) absent(ctx context.Context, x *unstructured.Unstructured) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		_, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
+		if status.IsNotFound(err) {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil {
+			return c.explain(err, x)
+		}
+		select {
+		case <-ctx.Done():
+			return &knative.Error{Kind: knative.Late, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
+		case <-tick.C:
+		}
+	}
+}
+
+// bareNodes takes away what the controller has written on nodes.
+func (c *Cluster) bareNodes(ctx context.Context, told func(string)) error {
+	nodes := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
+	list, err := nodes.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return c.of.Explain(err, "the nodes")
+	}
+	for _, n := range list.Items {
+		m := map[string]any{}
+		for part, has := range map[string]map[string]string{"labels": n.GetLabels(), "annotations": n.GetAnnotations()} {
+			out := map[string]any{}
+			for k := range has {
+				if strings.HasPrefix(k, "thaw.dev/") {
+					out[k] = nil
+				}
+			}
+			if len(out) > 0 {
+				m[part] = out
+			}
+		}
+		if len(m) == 0 {
+			continue
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": m})
+		if err != nil {
+			return err
+		}
+		if _, err := nodes.Patch(ctx, n.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !status.IsNotFound(err) {
+			return c.of.Explain(err, "node "+n.GetName())
+		}
+		told("what was written on node " + n.GetName())
+	}
+	return nil
+}

@@ -1,0 +1,291 @@
+package install
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func objects(t *testing.T, o Options) []*unstructured.Unstructured {
+	t.Helper()
+	o.Image = cmp.Or(o.Image, "example.com/thaw:1")
+	all, err := Objects(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// as reads an object strictly: a field that Kubernetes does not know is an error.
+func as[T any](t *testing.T, x *unstructured.Unstructured) *T {
+	t.Helper()
+	into := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(x.Object, into, true); err != nil {
+		t.Fatalf("%s: %v", Name(x), err)
+	}
+	return into
+}
+
+// TestKinds: every object is one that Kubernetes knows, with fields it knows, and
+// none of them is a Secret.
+func TestKinds(t *testing.T) {
+	for _, x := range objects(t, Options{}) {
+		switch x.GetKind() {
+		case "Namespace":
+			as[corev1.Namespace](t, x)
+		case "ServiceAccount":
+			if s := as[corev1.ServiceAccount](t, x); s.AutomountServiceAccountToken == nil || *s.AutomountServiceAccountToken {
+				t.Errorf("%s: its token goes into every pod", Name(x))
+			}
+		case "Service":
+			as[corev1.Service](t, x)
+		case "Deployment":
+			as[appsv1.Deployment](t, x)
+		case "DaemonSet":
+			as[appsv1.DaemonSet](t, x)
+		case "PodDisruptionBudget":
+			as[policyv1.PodDisruptionBudget](t, x)
+		case "NetworkPolicy":
+			as[networkingv1.NetworkPolicy](t, x)
+		case "ClusterRole":
+			as[rbacv1.ClusterRole](t, x)
+		case "ClusterRoleBinding":
+			as[rbacv1.ClusterRoleBinding](t, x)
+		case "Role":
+			as[rbacv1.Role](t, x)
+		case "RoleBinding":
+			as[rbacv1.RoleBinding](t, x)
+		default:
+			t.Errorf("%s is of a kind that nobody expects here", Name(x))
+		}
+		if x.GetLabels()["app.kubernetes.io/part-of"] != "thaw" {
+			t.Errorf("%s does not say that it is part of thaw", Name(x))
+		}
+	}
+}
+
+// TestRights: what the files grant is the list, to whom it says, and nothing else.
+func TestRights(t *testing.T) {
+	roles := map[string][]rbacv1.PolicyRule{}
+	all := objects(t, Options{})
+	for _, x := range all {
+		switch x.GetKind() {
+		case "ClusterRole":
+			r := as[rbacv1.ClusterRole](t, x)
+			if r.AggregationRule != nil {
+				t.Errorf("%s takes rules from others", r.Name)
+			}
+			roles["*/"+r.Name] = r.Rules
+		case "Role":
+			roles[x.GetNamespace()+"/"+x.GetName()] = as[rbacv1.Role](t, x).Rules
+		}
+	}
+	granted := map[Right]bool{}
+	bound := func(where string, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
+		if len(subjects) != 1 || subjects[0] != (rbacv1.Subject{Kind: "ServiceAccount", Name: "thaw-controller", Namespace: Namespace}) {
+			t.Errorf("%s is bound to %v: it is the controller's alone", ref.Name, subjects)
+		}
+		key := where + "/" + ref.Name
+		rules, ok := roles[key]
+		if !ok {
+			t.Errorf("%s %s is bound, and is not there or bound already", ref.Kind, key)
+		}
+		delete(roles, key)
+		for _, r := range rules {
+			if len(r.NonResourceURLs) > 0 {
+				t.Errorf("%s grants %v", key, r.NonResourceURLs)
+			}
+			names := r.ResourceNames
+			if len(names) == 0 {
+				names = []string{""}
+			}
+			for _, group := range r.APIGroups {
+				for _, resource := range r.Resources {
+					for _, name := range names {
+						for _, verb := range r.Verbs {
+							granted[Right{Where: where, Group: group, Resource: resource, Name: name, Verb: verb}] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	for _, x := range all {
+		switch x.GetKind() {
+		case "ClusterRoleBinding":
+			b := as[rbacv1.ClusterRoleBinding](t, x)
+			bound("*", b.RoleRef, b.Subjects)
+		case "RoleBinding":
+			b := as[rbacv1.RoleBinding](t, x)
+			if b.RoleRef.Kind != "Role" {
+				t.Errorf("%s/%s binds a %s", b.Namespace, b.Name, b.RoleRef.Kind)
+			}
+			bound(b.Namespace, b.RoleRef, b.Subjects)
+		}
+	}
+	for key := range roles {
+		t.Errorf("role %s is nobody's", key)
+	}
+	for _, r := range Rights {
+		if r.Why == "" {
+			t.Errorf("%+v has no reason", r)
+		}
+		for _, s := range []string{r.Verb, r.Resource, r.Group} {
+			if strings.Contains(s, "*") {
+				t.Errorf("%+v is anything", r)
+			}
+		}
+		r.Why = ""
+		if !granted[r] {
+			t.Errorf("%+v is listed, and not granted (or listed twice)", r)
+		}
+		delete(granted, r)
+	}
+	for r := range granted {
+		t.Errorf("%+v is granted, and has no reason in Rights", r)
+	}
+	// Whatever is added, these stay away.
+	for _, r := range Rights {
+		if r.Where == "*" && r.Resource == "secrets" && r.Name == "" {
+			t.Errorf("%+v: all Secrets of the cluster", r)
+		}
+		if slices.Contains([]string{"impersonate", "escalate", "bind"}, r.Verb) || r.Group == "rbac.authorization.k8s.io" || r.Resource == "pods/exec" || r.Verb == "create" && r.Resource == "pods" {
+			t.Errorf("%+v makes the controller anybody", r)
+		}
+	}
+}
+
+// TestLocked: no container can do more than it must.
+func TestLocked(t *testing.T) {
+	for _, x := range objects(t, Options{}) {
+		var pod corev1.PodSpec
+		switch x.GetKind() {
+		case "Deployment":
+			pod = as[appsv1.Deployment](t, x).Spec.Template.Spec
+		case "DaemonSet":
+			pod = as[appsv1.DaemonSet](t, x).Spec.Template.Spec
+		default:
+			continue
+		}
+		s := pod.SecurityContext
+		if s == nil || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.RunAsUser == nil || *s.RunAsUser == 0 || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s: the pod is %+v", Name(x), s)
+		}
+		loader := x.GetName() == "thaw-loader"
+		if pod.HostNetwork || pod.HostIPC || pod.HostPID != loader {
+			t.Errorf("%s is in the host's namespaces", Name(x))
+		}
+		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken != (x.GetName() == "thaw-controller") {
+			t.Errorf("%s: token of Kubernetes: %v", Name(x), pod.AutomountServiceAccountToken)
+		}
+		for _, v := range pod.Volumes {
+			if v.HostPath != nil && !(loader && v.HostPath.Path == "/var/lib/thaw") {
+				t.Errorf("%s has %s of the host", Name(x), v.HostPath.Path)
+			}
+		}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			s := c.SecurityContext
+			if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation ||
+				s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || s.Privileged != nil {
+				t.Errorf("%s: container %s is %+v", Name(x), c.Name, s)
+				continue
+			}
+			root := s.RunAsUser != nil && *s.RunAsUser == 0
+			if root != (c.Name == "own") || (len(s.Capabilities.Add) > 0) != root || root && !slices.Equal(s.Capabilities.Add, []corev1.Capability{"CHOWN"}) {
+				t.Errorf("%s: container %s is root: %v, with %v", Name(x), c.Name, root, s.Capabilities.Add)
+			}
+			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+				t.Errorf("%s: container %s says not what it takes: %+v", Name(x), c.Name, c.Resources)
+			}
+			if c.Image != "example.com/thaw:1" {
+				t.Errorf("%s: container %s runs %s", Name(x), c.Name, c.Image)
+			}
+		}
+	}
+}
+
+// TestOptions: each option changes what it says, and nothing else.
+func TestOptions(t *testing.T) {
+	lines := func(o Options) []string {
+		b, err := YAML(objects(t, o))
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Decode(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, _ := YAML(again); string(c) != string(b) {
+			t.Errorf("%+v: read and written, it is another", o)
+		}
+		return strings.Split(string(b), "\n")
+	}
+	plain := lines(Options{})
+	for _, x := range []struct {
+		name string
+		o    Options
+		want string // what is gone, and what has come, in order
+	}{
+		{"image", Options{Image: "dev.local/thaw:test"}, strings.Repeat("-image: example.com/thaw:1 +image: dev.local/thaw:test ", 5)},
+		{"controllers", Options{Controllers: 1}, "-replicas: 2 +replicas: 1 "},
+		{"activators", Options{Activators: 3}, "-replicas: 2 +replicas: 3 "},
+		{"all nodes", Options{Loaders: map[string]string{}}, `-nodeSelector: -nvidia.com/gpu.present: "true" `},
+		{"a pool", Options{Loaders: map[string]string{"agentpool": "gpu"}}, `-nvidia.com/gpu.present: "true" +agentpool: gpu `},
+		{"store", Options{Store: "/mnt/thaw"}, "-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -path: /var/lib/thaw +path: /mnt/thaw "},
+		{"expose", Options{Expose: true}, "-type: ClusterIP +type: LoadBalancer "},
+	} {
+		if got := changes(plain, lines(x.o)); got != x.want {
+			t.Errorf("%s: it changes\n%s\nand should\n%s", x.name, got, x.want)
+		}
+	}
+	for _, o := range []Options{{}, {Image: "x", Store: "a"}, {Image: "x", Store: "/"}, {Image: "x", Store: "/a/../b"}} {
+		if _, err := Objects(o); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+}
+
+// changes is what differs between two texts of lines that differ little.
+func changes(old, now []string) string {
+	var out strings.Builder
+	for len(old) > 0 || len(now) > 0 {
+		switch {
+		case len(old) > 0 && len(now) > 0 && old[0] == now[0]:
+			old, now = old[1:], now[1:]
+			continue
+		case len(old) > 0 && (len(now) == 0 || len(old) >= len(now)):
+			fmt.Fprintf(&out, "-%s ", strings.TrimSpace(old[0]))
+			old = old[1:]
+		default:
+			fmt.Fprintf(&out, "+%s ", strings.TrimSpace(now[0]))
+			now = now[1:]
+		}
+	}
+	return out.String()
+}
+
+func TestDecode(t *testing.T) {
+	for text, want := range map[string]int{
+		"":                      0,
+		"# nothing\n---\n---\n": 0,
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: b}\n": 2,
+		"apiVersion: v1\nkind: Secret\n": -1,
+		"kind: Secret\nkind: Secret\n":   -1,
+		"a: [":                           -1,
+	} {
+		got, err := Decode([]byte(text))
+		if (err != nil) != (want < 0) || err == nil && len(got) != want {
+			t.Errorf("%q: %d objects, %v", text, len(got), err)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/install"
+)
+
+func installVerb() verb {
+	return verb{"install", "Put thaw on a cluster, or take it away", `  thaw-knative install --image example.com/thaw:1 --wait --timeout 3m
+  thaw-knative install --dry-run -o yaml | kubectl apply --server-side -f -
+  thaw-knative install --loaders all           loaders on all nodes, not on those with GPUs alone
+  thaw-knative install --uninstall             refused while there are models`, installFlags, (*command).install}
+}
+
+func installFlags(c *command, f *pflag.FlagSet) {
+	i := &c.installation
+	f.StringVar(&i.Image, "image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+tag(cli.Version)), "image with thaw and thaw-knative [THAW_IMAGE]")
+	f.IntVar(&i.Controllers, "controllers", 0, "controllers, of which one leads (2 unless said)")
+	f.IntVar(&i.Activators, "activators", 0, "activators (2 unless said)")
+	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (nvidia.com/gpu.present=true unless said)")
+	f.StringVar(&i.Store, "store", "", "folder of the loader on each node ("+knative.DefaultStore+" unless said)")
+	f.BoolVar(&i.Expose, "expose", false, "make the Service thaw a load balancer's")
+	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
+	f.BoolVar(&c.wait, "wait", false, "until all of it runs, within --timeout")
+	f.BoolVar(&c.uninstall, "uninstall", false, "take it away; weights stay on the nodes' disks")
+	f.BoolVar(&c.force, "force", false, "with --uninstall: also while there are models")
+}
+
+func (c *command) install(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		return usage("", "%q is more than install takes", cli.Plain(args[0]))
+	}
+	switch {
+	case c.uninstall && (c.wait || c.dry):
+		return usage("leave one out", "--uninstall goes with neither --wait nor --dry-run")
+	case c.force && !c.uninstall:
+		return usage("leave it out", "--force is for --uninstall")
+	case c.wait && c.dry:
+		return usage("leave one out", "nothing runs after --dry-run, so --wait cannot end")
+	case c.namespace != "" && c.namespace != install.Namespace:
+		return usage("leave it out", "thaw's own namespace is %s", install.Namespace)
+	case c.installation.Controllers < 0 || c.installation.Activators < 0:
+		return usage("such as 2", "there cannot be less than none of them")
+	}
+	switch label, value, ok := strings.Cut(c.loaders, "="); {
+	case c.loaders == "all":
+		c.installation.Loaders = map[string]string{}
+	case ok && label != "":
+		c.installation.Loaders = map[string]string{label: value}
+	case c.loaders != "":
+		return usage("LABEL=VALUE, or all", "%q names no nodes", cli.Plain(c.loaders))
+	}
+	objects, err := install.Objects(c.installation)
+	if err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, Err: err}
+	}
+	if c.dry && (c.output == "yaml" || c.output == "json") {
+		if c.output == "yaml" {
+			b, err := install.YAML(objects)
+			if err != nil {
+				return err
+			}
+			_, err = c.out.Write(b)
+			return err
+		}
+		return cli.Encode(c.out, c.output, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+	}
+	models, err := knative.Open(c.access)
+	if err != nil {
+		return err
+	}
+	cluster, err := install.Open(models)
+	if err != nil {
+		return err
+	}
+	type done struct {
+		Name    string          `json:"name"`
+		Outcome knative.Outcome `json:"outcome"`
+	}
+	all := []done{}
+	told := func(name string, o knative.Outcome) {
+		all = append(all, done{name, o})
+		switch c.output {
+		case "name":
+			fmt.Fprintln(c.out, cli.Plain(name))
+		case "table":
+			word := string(o)
+			if c.dry {
+				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is"}[o]
+			}
+			fmt.Fprintln(c.out, cli.Plain(name), word)
+		}
+	}
+	if c.uninstall {
+		err = cluster.Remove(ctx, objects, c.force, func(name string) { told(name, "removed") })
+	} else if err = cluster.Apply(ctx, objects, c.dry, told); err == nil && c.wait {
+		err = cluster.Wait(ctx, objects)
+	}
+	if c.output == "json" || c.output == "yaml" {
+		if err := cli.Encode(c.out, c.output, listOf("InstalledList", all)); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func tokenVerb() verb {
+	return verb{"link-token --file FILE", "In the controller's pod: the Secret thaw-link, made where there is none, as a file", "", func(c *command, f *pflag.FlagSet) {
+		f.StringVar(&c.file, "file", "", "where the token goes")
+	}, (*command).linkToken}
+}
+
+// linkToken is what the controller's init container runs.
+func (c *command) linkToken(ctx context.Context, args []string) error {
+	if c.file == "" || len(args) > 0 {
+		return usage("thaw-knative link-token --file /run/thaw/token", "--file FILE is all it takes")
+	}
+	cluster, err := knative.Open(c.access)
+	if err != nil {
+		return err
+	}
+	token, err := install.Token(ctx, cluster, cmp.Or(c.namespace, c.getenv("POD_NAMESPACE"), install.Namespace))
+	if err != nil {
+		return err
+	}
+	return install.WriteToken(c.file, token)
+}
+
+func ownVerb() verb {
+	return verb{"own FOLDER ID", "In the loader's pod: give the node's folder to who keeps it", "", nil, (*command).own}
+}
+
+// own is what the loader's init container runs, as root with CAP_CHOWN alone.
+func (c *command) own(_ context.Context, args []string) error {
+	if len(args) != 2 {
+		return usage("thaw-knative own "+knative.DefaultStore+" 65532", "a folder and an id are what it takes")
+	}
+	id, err := strconv.Atoi(args[1])
+	if err != nil || id < 1 || id > 1<<31-2 {
+		return usage("such as 65532", "%q is no id", cli.Plain(args[1]))
+	}
+	if err := install.Own(args[0], id); err != nil {
+		exit := cli.ExitFailed
+		if os.IsNotExist(err) {
+			exit = cli.ExitNotFound
+		}
+		return &cli.Error{Exit: exit, Err: err}
+	}
+	return nil
+}
