@@ -1,0 +1,369 @@
+package link
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// How long until the next try to reach the controller: at first, and at most.
+const (
+	redialFirst = 50 * time.Millisecond
+	redialMost  = time.Second
+)
+
+// ClientOptions of a Client. What is called must not block for long: what comes
+// meanwhile waits.
+type ClientOptions struct {
+	Addr  string // HOST:PORT of the controller; all addresses of HOST are tried
+	Token string
+	Hello Hello
+	Log   *slog.Logger // nil is silence
+
+	First func() Up  // all there is to say, at the beginning of a connection; may be nil
+	Down  func(Down) // hears the controller, one message after the other; may be nil
+
+	// Dial and Lookup are a dialler's and a resolver's; nil: TCP, and the system's.
+	Dial   func(ctx context.Context, addr string) (net.Conn, error)
+	Lookup func(ctx context.Context, host string) ([]string, error)
+}
+
+// Client is a peer's end of its link to the controller that leads.
+type Client struct {
+	o ClientOptions
+
+	// Of an activator: its demand is looked at when it is written, not when it is
+	// told. Set before Run.
+	demand func(all, first bool, to *Up) (whole bool, heard uint64)
+	hears  func(d Down, seq uint64)
+
+	ring  chan struct{} // capacity 1: there is something to write, now
+	stir  chan struct{} // capacity 1: demand has changed
+	state atomic.Pointer[connection]
+
+	mu  sync.Mutex
+	out outbox // under mu
+}
+
+type connection struct{ addr string }
+
+// NewClient makes a client; it starts nothing.
+func NewClient(o ClientOptions) *Client {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Dial == nil {
+		d := net.Dialer{Timeout: shakeFor}
+		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
+	}
+	if o.Lookup == nil {
+		o.Lookup = net.DefaultResolver.LookupHost
+	}
+	return &Client{o: o, ring: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
+}
+
+// Connected reports whether there is a link now.
+func (c *Client) Connected() bool { return c.state.Load() != nil }
+
+// Leader is the HOST:PORT of the controller at the other end, "" while there is
+// none.
+func (c *Client) Leader() string {
+	if s := c.state.Load(); s != nil {
+		return s.addr
+	}
+	return ""
+}
+
+// Send says news. It does not block: what is said of a subject before it could be
+// written is overtaken by what is said of it later, and without a link it waits
+// for the next one, unless First says it anyway.
+func (c *Client) Send(u Up) {
+	c.mu.Lock()
+	c.out.put(u)
+	c.mu.Unlock()
+	knock(c.ring)
+}
+
+func knock(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the link until ctx ends; then it returns nil.
+func (c *Client) Run(ctx context.Context) error {
+	wait := redialFirst
+	said := ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		linked, err := c.once(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if linked && time.Since(began) > redialMost {
+			wait = redialFirst
+		}
+		if linked || err.Error() != said { // not the same line with every try
+			c.o.Log.Warn("no link to the controller", "controller", c.o.Addr, "error", err)
+			said = err.Error()
+		}
+		if linked {
+			said = ""
+		}
+		t := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(wait)))
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+		wait = min(2*wait, redialMost)
+	}
+	return nil
+}
+
+// once finds the controller that leads and keeps the link to it until it breaks.
+func (c *Client) once(ctx context.Context) (linked bool, err error) {
+	host, port, err := net.SplitHostPort(c.o.Addr)
+	if err != nil {
+		return false, err
+	}
+	addrs := []string{host}
+	if net.ParseIP(host) == nil {
+		looking, cancel := context.WithTimeout(ctx, shakeFor)
+		addrs, err = c.o.Lookup(looking, host)
+		cancel()
+		if err != nil {
+			return false, err
+		}
+	}
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	var todo []string
+	for _, a := range addrs {
+		todo = append(todo, net.JoinHostPort(a, port))
+	}
+	tried := map[string]bool{}
+	var failed []error
+	for len(todo) > 0 && ctx.Err() == nil {
+		addr := todo[0]
+		todo = todo[1:]
+		if tried[addr] {
+			continue
+		}
+		tried[addr] = true
+		p, err := c.dial(ctx, addr)
+		if err == nil {
+			return true, c.keep(ctx, p, addr)
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", addr, err))
+		if r, ok := errors.AsType[*refusal](err); ok && r.status == http.StatusMisdirectedRequest && r.leader != "" && len(tried) < 8 {
+			todo = append([]string{r.leader}, todo...)
+		}
+	}
+	return false, cmp.Or(errors.Join(failed...), ctx.Err(), errors.New("the name has no address"))
+}
+
+func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
+	ctx, cancel := context.WithTimeout(ctx, shakeFor)
+	defer cancel()
+	conn, err := c.o.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	p, err := shake(ctx, conn, addr, c.o.Token)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// keep speaks and listens until the link breaks.
+func (c *Client) keep(ctx context.Context, p *pipe, addr string) error {
+	defer c.state.Store(nil)
+	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
+	defer stop()
+	gone := make(chan struct{})
+	var writer sync.WaitGroup
+	var wrote error
+	writer.Go(func() {
+		wrote = c.writes(p, gone, addr)
+		p.conn.Close()
+	})
+	read := c.reads(p)
+	close(gone)
+	p.conn.Close()
+	writer.Wait()
+	if wrote != nil && !ended(wrote) {
+		return wrote
+	}
+	return read
+}
+
+func (c *Client) reads(p *pipe) error {
+	known := models{}
+	for {
+		var f downFrame
+		if err := p.read(&f); err != nil {
+			return err
+		}
+		d := f.unpack(known, time.Now())
+		if c.hears != nil {
+			c.hears(d, f.Seq)
+		} else if c.o.Down != nil {
+			c.o.Down(d)
+		}
+	}
+}
+
+// demandPace is how soon after one frame for a change of demand alone the next may
+// follow: every request through a warm function changes its demand.
+const demandPace = 50 * time.Millisecond
+
+// writes says all there is, and then what is new, until the link ends.
+func (c *Client) writes(p *pipe, gone <-chan struct{}, addr string) error {
+	if err := p.write(c.first()); err != nil {
+		return err
+	}
+	c.state.Store(&connection{addr})
+	c.o.Log.Info("linked to the controller", "controller", addr)
+	all := time.NewTicker(pingEvery)
+	defer all.Stop()
+	pace := time.NewTimer(demandPace)
+	defer pace.Stop()
+	stir := (<-chan struct{})(nil) // not before the pace allows it
+	for {
+		var err error
+		select {
+		case <-gone:
+			return nil
+		case <-c.ring:
+			err = c.say(p, false)
+		case <-stir:
+			err = c.say(p, false)
+		case <-pace.C:
+			stir = c.stir
+			continue
+		case <-all.C:
+			err = c.say(p, true)
+		}
+		if err != nil {
+			return err
+		}
+		stir = nil
+		pace.Reset(demandPace)
+	}
+}
+
+// first is the first message. What is sent while it is put together is news.
+func (c *Client) first() *upFrame {
+	var u, left Up
+	c.mu.Lock()
+	c.out.take(&left)
+	c.mu.Unlock()
+	if c.o.First != nil {
+		u = c.o.First()
+	}
+	hello := c.o.Hello
+	u.Hello = &hello
+	u.Wakes, u.Nudges = append(u.Wakes, left.Wakes...), append(u.Nudges, left.Nudges...)
+	u.Asks, u.Firsts = append(u.Asks, left.Asks...), append(u.Firsts, left.Firsts...)
+	u.Applied = max(u.Applied, left.Applied)
+	var heard uint64
+	if c.demand != nil {
+		_, heard = c.demand(true, true, &u)
+	}
+	return u.pack(true, heard, time.Now())
+}
+
+// say writes what there is, or that we live.
+func (c *Client) say(p *pipe, all bool) error {
+	var u Up
+	c.mu.Lock()
+	some := c.out.take(&u)
+	c.mu.Unlock()
+	whole, heard := false, uint64(0)
+	if c.demand != nil {
+		whole, heard = c.demand(all, false, &u)
+		some = some || whole || heard > 0 || len(u.Demand) > 0
+	}
+	if !some {
+		if !all {
+			return nil
+		}
+		return p.write(nil)
+	}
+	return p.write(u.pack(whole, heard, time.Now()))
+}
+
+// outbox is news that is still to be written, one entry per subject. It is bounded
+// by the number of subjects, and by outboxMost for those that have none.
+type outbox struct {
+	wakes   []Wake
+	nudges  []functions.Name
+	asks    []Ask
+	firsts  []First
+	demand  []Demand
+	applied uint64
+	node    *functions.Heartbeat
+	pods    []Pod
+}
+
+const outboxMost = 1 << 14
+
+func set[T any](list []T, v T, same func(T) bool) []T {
+	if i := slices.IndexFunc(list, same); i >= 0 {
+		list[i] = v
+		return list
+	}
+	if len(list) >= outboxMost {
+		return list
+	}
+	return append(list, v)
+}
+
+func (o *outbox) put(u Up) {
+	for _, w := range u.Wakes {
+		o.wakes = set(o.wakes, w, func(x Wake) bool { return x.Name == w.Name })
+	}
+	for _, n := range u.Nudges {
+		o.nudges = set(o.nudges, n, func(x functions.Name) bool { return x == n })
+	}
+	for _, a := range u.Asks {
+		o.asks = set(o.asks, a, func(x Ask) bool { return x.Replica == a.Replica })
+	}
+	for _, f := range u.Firsts {
+		o.firsts = set(o.firsts, f, func(x First) bool { return x.ColdStart == f.ColdStart && x.Name == f.Name })
+	}
+	for _, d := range u.Demand {
+		o.demand = set(o.demand, d, func(x Demand) bool { return x.Name == d.Name })
+	}
+	for _, p := range u.Pods {
+		o.pods = set(o.pods, p, func(x Pod) bool { return x.UID == p.UID })
+	}
+	if u.Applied > 0 {
+		o.applied = u.Applied
+	}
+	if u.Node != nil {
+		o.node = u.Node
+	}
+}
+
+// take moves all of it to u, which is empty. It reports whether there was something.
+func (o *outbox) take(u *Up) bool {
+	some := len(o.wakes)+len(o.nudges)+len(o.asks)+len(o.firsts)+len(o.demand)+len(o.pods) > 0 || o.applied > 0 || o.node != nil
+	*u = Up{Wakes: o.wakes, Nudges: o.nudges, Asks: o.asks, Firsts: o.firsts, Demand: o.demand, Applied: o.applied, Node: o.node, Pods: o.pods}
+	*o = outbox{}
+	return some
+}

@@ -1,0 +1,277 @@
+package link
+
+import (
+	"context"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const secret = "a-token-of-the-cluster"
+
+// listen serves a hub on loopback and returns its address.
+func listen(t testing.TB, h *Hub) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		h.Close()
+		s.Close()
+	})
+	return s.Listener.Addr().String()
+}
+
+// start runs f until the test ends.
+func start(t testing.TB, f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := f(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); done.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// eventually waits for what must happen, however slow the machine is.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	end := time.After(30 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+func name(s string) functions.Name { return functions.Name{Team: "a", Name: s} }
+
+// feed is a data path that keeps what it is told.
+type feed struct {
+	mu       sync.Mutex
+	pictures map[functions.Name]route.Function
+	demand   map[functions.Name]activator.Demand
+	flights  map[string]int
+	changed  map[functions.Name]bool
+	cuts     []string
+	news     chan struct{} // capacity 1: something was told
+}
+
+func newFeed() *feed {
+	return &feed{pictures: map[functions.Name]route.Function{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: make(chan struct{}, 1)}
+}
+
+func (f *feed) Publish(fs ...route.Function) {
+	f.mu.Lock()
+	for _, x := range fs {
+		f.pictures[x.Name] = x
+	}
+	f.mu.Unlock()
+	knock(f.news)
+}
+
+func (f *feed) Remove(names ...functions.Name) {
+	f.mu.Lock()
+	for _, n := range names {
+		delete(f.pictures, n)
+	}
+	f.mu.Unlock()
+	knock(f.news)
+}
+
+func (f *feed) Cut(agent string) {
+	f.mu.Lock()
+	f.cuts = append(f.cuts, agent)
+	f.mu.Unlock()
+	knock(f.news)
+}
+
+func (f *feed) Demand(all bool, yield func(activator.Demand) bool) {
+	f.mu.Lock()
+	var out []activator.Demand
+	for n, d := range f.demand {
+		if f.changed[n] || all && d.Active+d.Queued > 0 {
+			out = append(out, d)
+		}
+	}
+	clear(f.changed)
+	f.mu.Unlock()
+	for _, d := range out {
+		yield(d)
+	}
+}
+
+func (f *feed) DemandOf(n functions.Name) (activator.Demand, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d, ok := f.demand[n]
+	return d, ok
+}
+
+func (f *feed) InFlightOf(_ functions.Name, replica string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flights[replica]
+}
+
+func (f *feed) want(d activator.Demand) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.demand[d.Name], f.changed[d.Name] = d, true
+}
+
+func (f *feed) fly(replica string, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.flights[replica] = n
+}
+
+func (f *feed) has(n functions.Name) (route.Function, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, ok := f.pictures[n]
+	return p, ok
+}
+
+// wakes is a Waker that keeps what it is asked.
+type wakes struct {
+	mu  sync.Mutex
+	of  map[functions.Name]string
+	got chan struct{}
+}
+
+func (w *wakes) Wake(n functions.Name, team string) string {
+	w.mu.Lock()
+	if w.of == nil {
+		w.of = map[functions.Name]string{}
+	}
+	w.of[n] = team
+	w.mu.Unlock()
+	return ""
+}
+func (w *wakes) Nudge(functions.Name)               {}
+func (w *wakes) Ask(functions.Name, string, string) {}
+
+func (w *wakes) asked(n functions.Name) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.of[n]
+}
+
+// join dials an activator at addr and attaches f.
+func join(t testing.TB, addr, id string, f Feed) (*Activator, func()) {
+	t.Helper()
+	a := NewActivator(ActivatorOptions{Addr: addr, Token: secret, ID: id})
+	a.Attach(f)
+	return a, start(t, a.Run)
+}
+
+func ready(n functions.Name, replicas ...string) route.Function {
+	f := route.Function{Name: n, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+	for _, id := range replicas {
+		f.State = functions.Ready
+		f.Replicas = append(f.Replicas, route.Replica{ID: id, Endpoint: "http://10.0.0.1:8080"})
+	}
+	return f
+}
+
+func gather(h *Hub, all bool) map[functions.Name]activator.Demand {
+	out := map[functions.Name]activator.Demand{}
+	h.Demand(all, func(d activator.Demand) bool {
+		out[d.Name] = d
+		return true
+	})
+	return out
+}
+
+// TestOneHub: what the hub is told reaches an activator, and what that holds
+// reaches the hub.
+func TestOneHub(t *testing.T) {
+	w := &wakes{}
+	h := NewHub(HubOptions{Token: secret, Waker: w})
+	h.Publish(ready(name("m")), ready(name("n")))
+	h.SetTable(&Table{Version: 7, Hosts: []Host{{Name: "m.example"}}})
+	f := newFeed()
+	a, _ := join(t, listen(t, h), "one", f)
+	<-a.Heard()
+	if p, ok := f.has(name("m")); !ok || p.State != functions.Unloaded {
+		t.Fatalf("the activator has %+v, %v", p, ok)
+	}
+	f.want(activator.Demand{Name: name("m"), Queued: 3, Oldest: time.Now().Add(-time.Minute), Teams: map[string]int{"b": 3}})
+	a.Stirred()
+	a.Wake(name("m"), "b")
+	eventually(t, "the wake comes", func() bool { return w.asked(name("m")) == "b" })
+	d := gather(h, false)[name("m")]
+	if age := time.Since(d.Oldest); d.Queued != 3 || d.Teams["b"] != 3 || age < time.Minute || age > 2*time.Minute {
+		t.Fatalf("demand %+v", d)
+	}
+	eventually(t, "the table is applied", func() bool { v, n := h.Applied(); return v == 7 && n == 1 })
+
+	h.Publish(ready(name("m"), "r1"))
+	eventually(t, "READY is told", func() bool { p, _ := f.has(name("m")); return len(p.Replicas) == 1 })
+	f.fly("r1", 2)
+	f.want(activator.Demand{Name: name("m"), Active: 2})
+	a.Stirred()
+	eventually(t, "its requests are counted", func() bool { return h.InFlightOf(name("m"), "r1") == 2 })
+
+	h.Remove(name("n"))
+	eventually(t, "n is gone", func() bool { _, ok := f.has(name("n")); return !ok })
+	h.Cut("http://10.0.0.9:1")
+	eventually(t, "cut", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.cuts) == 1 })
+}
+
+// TestNodes: a loader's link carries its heartbeat and its pods, and back what it
+// is told.
+func TestNodes(t *testing.T) {
+	var mu sync.Mutex
+	var beats []string
+	var pods []Pod
+	h := NewHub(HubOptions{
+		Token: secret,
+		Node: func(id string, hb functions.Heartbeat) {
+			mu.Lock()
+			defer mu.Unlock()
+			beats = append(beats, id+hb.Version)
+		},
+		Pods: func(_ string, _ bool, ps []Pod) { mu.Lock(); defer mu.Unlock(); pods = append(pods, ps...) },
+	})
+	addr := listen(t, h)
+	if h.Tell("node", Down{}) {
+		t.Fatal("a node that is not there was told something")
+	}
+	told := make(chan Down, 16)
+	c := NewClient(ClientOptions{
+		Addr: addr, Token: secret, Hello: Hello{Kind: KindNode, ID: "node"},
+		First: func() Up { return Up{Node: &functions.Heartbeat{Version: "v1"}, Pods: []Pod{{UID: "p"}}} },
+		Down:  func(d Down) { told <- d },
+	})
+	start(t, c.Run)
+	if d := <-told; !d.Whole {
+		t.Fatalf("the first message is %+v", d)
+	}
+	c.Send(Up{Pods: []Pod{{UID: "q", Status: functions.ReplicaStatus{State: functions.Ready}}}})
+	eventually(t, "both pods", func() bool { mu.Lock(); defer mu.Unlock(); return len(pods) == 2 && len(beats) == 1 })
+	if !h.Tell("node", Down{Peers: &[]functions.Peer{}, Stop: []Stop{{UID: "p", Seconds: 3}}}) {
+		t.Fatal("the node is there")
+	}
+	if d := <-told; d.Peers == nil || len(*d.Peers) != 0 || len(d.Stop) != 1 || d.Stop[0].Seconds != 3 {
+		t.Fatalf("told %+v", d)
+	}
+	if c.Leader() != addr {
+		t.Fatalf("the leader is %q, want %q", c.Leader(), addr)
+	}
+}

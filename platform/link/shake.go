@@ -1,0 +1,101 @@
+package link
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Endpoint is the path at which the controller is dialled.
+const Endpoint = "/link"
+
+// leaderField of a 421 names the address of the controller that leads.
+const leaderField = "Thaw-Leader"
+
+// shakeFor bounds a dial, and the exchange of heads after it.
+const shakeFor = 3 * time.Second
+
+// sameSecret compares in a time that tells nothing of where they differ.
+func sameSecret(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// welcome takes the connection of a peer over, or answers why not; then it is nil.
+func welcome(w http.ResponseWriter, r *http.Request, token string) *pipe {
+	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if token == "" || !ok || !sameSecret(secret, token) {
+		http.Error(w, "the token is not the one of this cluster", http.StatusUnauthorized)
+		return nil
+	}
+	if r.Method != http.MethodGet || !strings.EqualFold(r.Header.Get("Upgrade"), protocol) {
+		w.Header().Set("Upgrade", protocol)
+		http.Error(w, "this speaks "+protocol, http.StatusUpgradeRequired)
+		return nil
+	}
+	h, ok := w.(http.Hijacker)
+	if !ok {
+		http.Error(w, "this connection cannot be upgraded", http.StatusHTTPVersionNotSupported)
+		return nil
+	}
+	conn, rw, err := h.Hijack()
+	if err != nil {
+		http.Error(w, "this connection cannot be upgraded", http.StatusInternalServerError)
+		return nil
+	}
+	_ = conn.SetDeadline(time.Now().Add(shakeFor)) // the server's own may be set
+	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol); err != nil {
+		conn.Close()
+		return nil
+	}
+	return newPipe(conn, rw.Reader, maxUp)
+}
+
+// refusal is an answer to a dial that is no upgrade.
+type refusal struct {
+	status int
+	leader string // where the one that leads is, if it is known
+}
+
+func (e *refusal) Error() string {
+	switch e.status {
+	case http.StatusUnauthorized:
+		return "the controller does not take our token"
+	case http.StatusMisdirectedRequest:
+		return "that controller does not lead"
+	case http.StatusUpgradeRequired:
+		return "the controller speaks another version of the protocol"
+	}
+	return fmt.Sprintf("the controller answers %d", e.status)
+}
+
+// shake asks the controller at the other end of conn for a link.
+func shake(ctx context.Context, conn net.Conn, host, token string) (*pipe, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := conn.SetDeadline(time.Now().Add(shakeFor)); err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\nAuthorization: Bearer %s\r\n\r\n", Endpoint, host, protocol, token); err != nil {
+		return nil, err
+	}
+	in := bufio.NewReader(conn)
+	res, err := http.ReadResponse(in, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		return nil, &refusal{res.StatusCode, res.Header.Get(leaderField)}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return newPipe(conn, in, maxDown), nil
+}

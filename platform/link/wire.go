@@ -1,0 +1,300 @@
+package link
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// What a connection carries after its upgrade: frames of a length (4 bytes, high
+// byte first) and so many bytes of gob. Each direction is one gob stream, which
+// tells its types once, so a picture takes a few hundred bytes. A frame of length
+// zero says that its sender lives.
+//
+// Clocks of two machines are never compared: a moment travels as how long ago it
+// was when the frame was made, and becomes one of the receiver's clock there.
+
+const (
+	protocol = "thaw-link/1" // of the Upgrade field; another one is refused
+
+	pingEvery = time.Second     // somebody who lives says something at least so often
+	deadAfter = 5 * time.Second // who says nothing, or takes nothing, for so long is gone
+
+	maxUp   = 16 << 20 // bytes of one frame of a peer
+	maxDown = 64 << 20 // and of one of the controller
+)
+
+// upFrame is an Up as it travels.
+type upFrame struct {
+	News   Up // without its demand, which is
+	Demand []demandFrame
+	Whole  bool   // what Demand does not name has no requests
+	Heard  uint64 // Seq of the last downFrame that was carried out before Demand was looked at
+}
+
+type demandFrame struct {
+	Name            functions.Name
+	Active, Queued  int
+	Oldest, LastEnd time.Duration // ago; negative: there is none
+	Teams           map[string]int
+	InFlight        map[string]int
+}
+
+// downFrame is a Down as it travels.
+type downFrame struct {
+	News      Down // without Functions and Peers, which are
+	Functions []functionFrame
+	Peers     []functions.Peer
+	Lent      bool   // Peers is told
+	Seq       uint64 // of the newest change of a picture that is in this or an earlier frame
+}
+
+// functionFrame is a picture. One whose model has not changed on this connection
+// goes without it.
+type functionFrame struct {
+	Picture   route.Function
+	SameModel bool
+	// How long until these moments.
+	Until, Failed, Blocked, Began time.Duration
+}
+
+// pipe is one end of a connection. One goroutine at a time reads and one writes.
+type pipe struct {
+	conn net.Conn
+	in   *bufio.Reader
+	most int // bytes of a frame that is read
+
+	out bytes.Buffer
+	enc *gob.Encoder
+	got bytes.Buffer
+	dec *gob.Decoder
+}
+
+func newPipe(conn net.Conn, in *bufio.Reader, most int) *pipe {
+	p := &pipe{conn: conn, in: in, most: most}
+	p.enc, p.dec = gob.NewEncoder(&p.out), gob.NewDecoder(&p.got)
+	return p
+}
+
+// keptBuffer is the largest buffer that is kept from one frame to the next.
+const keptBuffer = 1 << 20
+
+// write sends one frame; nil is the one that says no more than that we live.
+func (p *pipe) write(frame any) error {
+	if p.out.Cap() > keptBuffer {
+		p.out = bytes.Buffer{}
+	}
+	p.out.Reset()
+	p.out.Write(make([]byte, 4))
+	if frame != nil {
+		if err := p.enc.Encode(frame); err != nil {
+			return fmt.Errorf("a message cannot be put into bytes: %w", err)
+		}
+	}
+	b := p.out.Bytes()
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
+	if err := p.conn.SetWriteDeadline(time.Now().Add(deadAfter)); err != nil {
+		return err
+	}
+	_, err := p.conn.Write(b)
+	return err
+}
+
+var (
+	errTooLong = errors.New("a message is longer than any may be")
+	errTrailer = errors.New("a message has more bytes than it needs")
+)
+
+// read fills frame with the next one that says something.
+func (p *pipe) read(frame any) error {
+	for {
+		if err := p.conn.SetReadDeadline(time.Now().Add(deadAfter)); err != nil {
+			return err
+		}
+		n, err := p.length()
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			return p.decode(n, frame)
+		}
+	}
+}
+
+func (p *pipe) length() (int, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(p.in, head[:]); err != nil {
+		return 0, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if uint64(n) > uint64(p.most) {
+		return 0, errTooLong
+	}
+	return int(n), nil
+}
+
+// decode reads a frame of n bytes. Memory is taken as bytes come, not as they
+// are promised.
+func (p *pipe) decode(n int, frame any) error {
+	if p.got.Cap() > keptBuffer {
+		p.got = bytes.Buffer{}
+	}
+	p.got.Reset()
+	if _, err := io.CopyN(&p.got, p.in, int64(n)); err != nil {
+		return err
+	}
+	if err := p.dec.Decode(frame); err != nil {
+		return fmt.Errorf("a message does not read: %w", err)
+	}
+	if p.got.Len() > 0 {
+		return errTrailer
+	}
+	return nil
+}
+
+// never is how a moment that has not been travels.
+const never = time.Duration(-1)
+
+func ago(t, now time.Time) time.Duration {
+	if t.IsZero() {
+		return never
+	}
+	return max(0, now.Sub(t))
+}
+
+func since(d time.Duration, now time.Time) time.Time {
+	if d < 0 {
+		return time.Time{}
+	}
+	return now.Add(-d)
+}
+
+// pack makes the frame of an Up.
+func (u Up) pack(whole bool, heard uint64, now time.Time) *upFrame {
+	f := &upFrame{News: u, Whole: whole, Heard: heard}
+	f.News.Demand = nil
+	for _, d := range u.Demand {
+		f.Demand = append(f.Demand, demandFrame{
+			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: ago(d.Oldest, now), LastEnd: ago(d.LastEnd, now), Teams: d.Teams, InFlight: d.InFlight,
+		})
+	}
+	return f
+}
+
+var errDemand = errors.New("a demand is less than nothing")
+
+// unpack is the Up of a frame.
+func (f *upFrame) unpack(now time.Time) (Up, error) {
+	u := f.News
+	u.Demand = nil
+	for _, d := range f.Demand {
+		if d.Active < 0 || d.Queued < 0 {
+			return Up{}, errDemand
+		}
+		for _, n := range d.Teams {
+			if n < 0 {
+				return Up{}, errDemand
+			}
+		}
+		for _, n := range d.InFlight {
+			if n < 0 {
+				return Up{}, errDemand
+			}
+		}
+		u.Demand = append(u.Demand, Demand{
+			Demand:   activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: since(d.Oldest, now), LastEnd: since(d.LastEnd, now), Teams: d.Teams},
+			InFlight: d.InFlight,
+		})
+	}
+	return u, nil
+}
+
+// models is what one end of a connection knows of the other's: the model in the
+// last picture of each function. Its owner is whoever reads, or writes, there.
+type models map[functions.Name]*functions.Model
+
+// pack makes the frame of a Down.
+func (d Down) pack(seq uint64, known models, now time.Time) *downFrame {
+	f := &downFrame{News: d, Seq: seq}
+	f.News.Functions, f.News.Peers = nil, nil
+	if d.Peers != nil {
+		f.Lent, f.Peers = true, *d.Peers
+	}
+	if d.Whole {
+		clear(known)
+	}
+	for _, name := range d.Removed {
+		delete(known, name)
+	}
+	for _, p := range d.Functions {
+		w := functionFrame{Picture: p}
+		if m, ok := known[p.Name]; ok && m == p.Model {
+			w.SameModel, w.Picture.Model = true, nil
+		} else {
+			known[p.Name] = p.Model
+		}
+		if p.Failure != nil {
+			w.Until, w.Failed = p.Failure.Until.Sub(now), p.Failure.At.Sub(now)
+		}
+		if p.Blocked != nil {
+			w.Blocked = p.Blocked.At.Sub(now)
+		}
+		if p.ColdStart != nil {
+			w.Began = p.ColdStart.Began.Sub(now)
+		}
+		f.Functions = append(f.Functions, w)
+	}
+	return f
+}
+
+// unpack is the Down of a frame.
+func (f *downFrame) unpack(known models, now time.Time) Down {
+	d := f.News
+	d.Functions, d.Peers = nil, nil
+	if f.Lent {
+		peers := append([]functions.Peer{}, f.Peers...)
+		d.Peers = &peers
+	}
+	if d.Whole {
+		clear(known)
+	}
+	for _, name := range d.Removed {
+		delete(known, name)
+	}
+	move := func(t *time.Time, d time.Duration) {
+		if !t.IsZero() {
+			*t = now.Add(d)
+		}
+	}
+	for i := range f.Functions {
+		w := &f.Functions[i]
+		p := w.Picture
+		if w.SameModel {
+			p.Model = known[p.Name]
+		} else {
+			known[p.Name] = p.Model
+		}
+		if p.Failure != nil {
+			move(&p.Failure.Until, w.Until)
+			move(&p.Failure.At, w.Failed)
+		}
+		if p.Blocked != nil {
+			move(&p.Blocked.At, w.Blocked)
+		}
+		if p.ColdStart != nil {
+			move(&p.ColdStart.Began, w.Began)
+		}
+		d.Functions = append(d.Functions, p)
+	}
+	return d
+}
