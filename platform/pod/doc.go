@@ -1,0 +1,59 @@
+// Package pod is the shim in a model's pod (thaw runtime): the container's first
+// process, which has the node's loader bring the weights, keeps the engine, and
+// stands in front of it.
+//
+// # What it has
+//
+// The model file in THAW_MODEL, a port, the loader's folder on the node (read-only,
+// with the loader's socket in it), and /tmp. It has no access to Kubernetes, no
+// token and no secret but the engine's key, which it makes itself; it is uid 65532
+// on a read-only root. All that it writes lies below one folder in /tmp.
+//
+// # One replica
+//
+// The replica is that of every other node (runtime/replica): its phases, its token
+// before READY, its hang detection, its adapters, its drain. What differs is who
+// decides: the wish for it is the pod, and its end is SIGTERM or the loader's word.
+// The processes of the engine are the shim's own children: the keeper runs in this
+// process (a second one would cost its memory in each pod, and 20 ms of each
+// start), so as the pod's first process it reaps whatever ends there. If it is
+// killed the kernel ends all that is in the pod.
+//
+// A replica that fails ends the shim with exit code 1 and the cause in one line, in
+// the container's log and in its termination message. Starting it again, and how
+// soon, is Kubernetes' business.
+//
+// # The loader
+//
+// One connection to the socket, see platform/link. The weights are held for as long
+// as it lives. Without a loader a start waits, and gives up after a bound that is
+// logged; an engine without weights starts at once. A shim that has its weights
+// serves on without a loader, dials again, and says everything anew.
+//
+// Control words come over that socket alone. Who reaches the port can ask the model
+// and see how its start went, and nothing else: an engine's own way to load code or
+// to sleep stays on the pod's loopback.
+//
+//	/readyz    200 after a real token, until the drain begins
+//	/livez     200 while the replica lives
+//	/timeline  the phases so far, functions.Timeline
+//	/infer     a chat or a completion, by its body
+//	/v1/…      what openai.Public names, and GET /v1/models
+//
+// An adapter that a request names is loaded when it is first asked for.
+//
+// # The end
+//
+// SIGTERM comes when queue-proxy has drained: Kubernetes waits for it (preStop)
+// before it signals. Still the shim drains by itself, for those who come past
+// queue-proxy, as our activators do: not ready at once, what is in flight ends
+// within deadlines.drain, what comes all the same is still passed on, then the
+// engine ends, and the shim with exit code 0. The loader's stop is the same with
+// its own bound; after it the shim stays for a moment, without an engine, for
+// Kubernetes would start it again where the pod is not yet to go.
+//
+// # Warm starts
+//
+// are off here: Options.Warm is where an interpreter would be offered. What is
+// missing is in runtime/warm/pods.md.
+package pod

@@ -1,0 +1,249 @@
+package pod
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// serve answers one request; it is a door.Handler.
+func (s *Shim) serve(req *door.Request, res *door.Response) {
+	switch path := req.Path; {
+	case openai.Public(path):
+		if post(req, res) {
+			s.pass(req, res, "POST", path)
+		}
+	case path == "/readyz":
+		s.ready(req, res)
+	case path == "/livez":
+		st := s.rep.Status()
+		if st.State.Over() {
+			res.Status = 503
+		}
+		text(res, st.State.Word())
+	case path == "/timeline":
+		if get(req, res) {
+			document(res, s.timeline())
+		}
+	case path == "/infer":
+		if post(req, res) {
+			s.pass(req, res, "POST", kind(req.Body))
+		}
+	case path == "/v1/models":
+		if get(req, res) {
+			s.pass(req, res, "GET", path)
+		}
+	default:
+		refuse(res, openai.New(openai.UnknownEndpoint, "The pod of a model has no "+clip(path)+"."))
+	}
+}
+
+// ready says so after a real token, and no longer once a drain has begun.
+func (s *Shim) ready(_ *door.Request, res *door.Response) {
+	st := s.rep.Status()
+	switch {
+	case st.State == functions.Ready && !s.draining.Load():
+		text(res, "ready")
+		return
+	case st.State == functions.Ready:
+		st.State = functions.Draining
+	}
+	res.Status = 503
+	say := st.State.Word()
+	if st.Percent >= 0 {
+		say = fmt.Sprintf("%s, %d %%", say, st.Percent)
+	}
+	if st.Error != "" {
+		say += ": " + st.Error
+	}
+	text(res, say)
+}
+
+// timeline is the start so far.
+func (s *Shim) timeline() functions.Timeline {
+	st := s.rep.Status()
+	t := functions.Timeline{
+		Function: s.o.Model.FullName().String(), Start: st.Start, StartNote: st.StartNote, Node: s.loader.Node(),
+		Began: s.began, State: st.State, Tier: st.Tier, Bytes: st.Bytes, Phases: st.Phases, Error: st.Error,
+		Total:    time.Since(s.began).Seconds(),
+		Progress: functions.Progress{State: st.State, Percent: st.Percent, Bytes: st.Bytes, Total: st.TotalBytes},
+	}
+	if at := s.readyAt.Load(); at != 0 {
+		t.Total = time.Unix(0, at).Sub(s.began).Seconds()
+	}
+	if t.Phases == nil {
+		t.Phases = []functions.Span{}
+	}
+	return t
+}
+
+// kind is where a body of /infer belongs: a chat where it has messages.
+func kind(body []byte) string {
+	var asks struct {
+		Messages json.RawMessage `json:"messages"`
+	}
+	if json.Unmarshal(body, &asks) == nil && asks.Messages == nil {
+		return "/v1/completions"
+	}
+	return "/v1/chat/completions"
+}
+
+// passed are the fields that go to the engine; all else stays here.
+var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
+
+// pass streams a request to the engine and its answer back.
+func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) {
+	// Before the state is looked at: a drain that sees none begins nobody's end.
+	s.inFlight.Add(1)
+	passing := false
+	defer func() {
+		if !passing {
+			s.inFlight.Add(-1)
+		}
+	}()
+	st := s.rep.Status()
+	if st.State != functions.Ready && st.State != functions.Draining || st.Endpoint == "" {
+		s.away(res, st)
+		return
+	}
+	if len(s.o.Model.Spec.Adapters) > 0 {
+		if e := s.adapter(req); e != nil {
+			refuse(res, e)
+			return
+		}
+	}
+	up := &upstream.Request{Addr: address(st.Endpoint), Method: method, Path: path, Fields: make([]upstream.Field, 0, len(passed)+1)}
+	for _, name := range passed {
+		if v := req.Header(name); v != "" {
+			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})
+		}
+	}
+	if st.Key != "" {
+		up.Fields = append(up.Fields, upstream.Field{Name: "Authorization", Value: "Bearer " + st.Key})
+	}
+	if len(req.Body) > 0 {
+		up.Body = [][]byte{req.Body}
+	}
+	from, err := s.engines.Do(req.Context(), up)
+	if err != nil {
+		if errors.Is(err, upstream.ErrCancelled) {
+			res.Close = true // nobody is there to read it
+			return
+		}
+		s.rep.Suspect("the pod's door: " + err.Error())
+		refuse(res, openai.New(openai.EngineCrashed, "The engine did not answer."))
+		return
+	}
+	passing = true
+	res.Status, res.Length = from.Status, from.Length
+	for _, f := range from.Fields {
+		res.Set(f.Name, f.Value)
+	}
+	res.Stream = &relay{from: from, shim: s}
+}
+
+// away is the answer while there is no engine to ask.
+func (s *Shim) away(res *door.Response, st functions.ReplicaStatus) {
+	switch {
+	case st.State == functions.Failed:
+		refuse(res, openai.New(openai.ModelLoadFailed, "The model could not be loaded: "+st.Error))
+	case st.State.Over() || s.draining.Load():
+		refuse(res, openai.New(openai.ShuttingDown, "This pod of the model ends."))
+	default:
+		refuse(res, openai.New(openai.ModelLoading, "The model is "+st.State.Word()+"."))
+	}
+}
+
+// adapter has the adapter that a request names loaded; nil where it names none.
+func (s *Shim) adapter(req *door.Request) *openai.Error {
+	if len(req.Body) == 0 {
+		return nil
+	}
+	e, err := openai.Peek(req.Body)
+	if err != nil {
+		return nil // the engine says what is wrong with it
+	}
+	for _, a := range s.o.Model.Spec.Adapters {
+		if a.Name != e.Model {
+			continue
+		}
+		err := s.rep.LoadAdapter(req.Context(), a.Name)
+		if x, ok := errors.AsType[*replica.AdapterError](err); ok {
+			return openai.New(openai.Code(x.Code), "The adapter `"+a.Name+"` cannot be used: "+x.Message)
+		}
+		if err != nil {
+			return openai.New(openai.AdapterUnavailable, err.Error())
+		}
+	}
+	return nil
+}
+
+// relay is the engine's answer on its way through.
+type relay struct {
+	from *upstream.Response
+	shim *Shim
+}
+
+func (r *relay) Read(p []byte) (int, error) { return r.from.Read(p) }
+
+func (r *relay) Close() error {
+	err := r.from.Close()
+	r.shim.inFlight.Add(-1)
+	return err
+}
+
+func post(req *door.Request, res *door.Response) bool { return only("POST", req, res) }
+func get(req *door.Request, res *door.Response) bool  { return only("GET", req, res) }
+
+func only(method string, req *door.Request, res *door.Response) bool {
+	if req.Method == method {
+		return true
+	}
+	e := openai.New(openai.MethodNotAllowed, "Use "+method+" here.")
+	e.Allow = method
+	refuse(res, e)
+	return false
+}
+
+func refuse(res *door.Response, e *openai.Error) {
+	res.Status = e.Status
+	for name, value := range e.Header {
+		res.Set(name, value)
+	}
+	res.Body = e.Body()
+}
+
+func document(res *door.Response, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		refuse(res, openai.New(openai.InternalError, err.Error()))
+		return
+	}
+	res.Set("Content-Type", "application/json")
+	res.Body = append(b, '\n')
+}
+
+func text(res *door.Response, s string) {
+	res.Set("Content-Type", "text/plain; charset=utf-8")
+	res.Body = []byte(s + "\n")
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		s = s[:80]
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,402 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+const (
+	// SocketName of the loader, in its store.
+	SocketName = "loader.sock"
+	// DefaultPatience is how long a staging waits for a loader that does not
+	// answer: longer than a DaemonSet takes to put a new one in its place.
+	DefaultPatience = 2 * time.Minute
+
+	helloWait   = 10 * time.Second       // for the loader's welcome
+	sayWait     = 5 * time.Second        // for a line of ours to go out
+	dialFirst   = 50 * time.Millisecond  // between two dials, at first
+	dialMost    = 2 * time.Second        // and at most
+	statusEvery = 2 * time.Second        // a status is said again
+	lastWait    = 500 * time.Millisecond // for the last one to go out
+)
+
+// ErrNoLoader: the node's loader does not answer.
+var ErrNoLoader = errors.New("the node's loader does not answer")
+
+// loader is the shim's end of the loader's socket. It is the replica's Stager.
+type loader struct {
+	socket   string
+	store    string // where the pod has the loader's folder
+	hello    link.Shim
+	patience time.Duration
+	stop     func(link.Drain) // must not block
+	log      *slog.Logger
+	kick     chan struct{} // there is something to say
+
+	mu     sync.Mutex
+	asks   map[int]*ask // whose checkpoints are wanted, or held
+	last   int          // id of the newest
+	status *functions.ReplicaStatus
+	made   uint64        // counts statuses
+	said   uint64        // of those, up to which they went out
+	heard  chan struct{} // closed and replaced when said grows
+	node   string
+	down   time.Time // since when there is no loader; zero while there is
+	why    error     // the last dial's
+	weary  bool      // what the replica wants was not waited for any longer
+}
+
+// ask is one staging, from the wish until its checkpoint is let go.
+type ask struct {
+	link.Stage
+	sent     bool // over this connection
+	progress func(have, whole functions.Bytes)
+	answer   chan answer // gets one
+	held     bool        // it has got it
+}
+
+type answer struct {
+	link.Staged
+	err error
+}
+
+func newLoader(o Options, stop func(link.Drain)) *loader {
+	return &loader{
+		socket: filepath.Join(o.Store, SocketName), store: o.Store, patience: o.Patience, stop: stop, log: o.Log,
+		hello: link.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version},
+		kick:  make(chan struct{}, 1), asks: map[int]*ask{}, heard: make(chan struct{}), down: time.Now(),
+	}
+}
+
+// Run keeps a connection to the loader until ctx ends.
+func (l *loader) Run(ctx context.Context) error {
+	wait := dialFirst
+	for ctx.Err() == nil {
+		err := l.converse(ctx, func() { wait = dialFirst })
+		if ctx.Err() != nil {
+			break
+		}
+		l.lost(err)
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		wait = min(2*wait, dialMost)
+	}
+	return nil
+}
+
+// lost notes that there is no loader, and says so once. Whoever waits for a
+// checkpoint has waited long enough after the bound.
+func (l *loader) lost(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pending := false
+	for _, a := range l.asks {
+		pending = pending || !a.held
+	}
+	if first := l.down.IsZero(); first || l.why == nil {
+		if first {
+			l.down = time.Now()
+		}
+		if pending {
+			l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", err, "giving up after", l.patience)
+		} else {
+			l.log.Warn("the node's loader does not answer; dialling again", "socket", l.socket, "error", err)
+		}
+	}
+	l.why = err
+	if time.Since(l.down) < l.patience {
+		return
+	}
+	for _, a := range l.asks {
+		if !a.held {
+			l.weary = true
+			a.end(answer{err: fmt.Errorf("%w on %s for %s: %w", ErrNoLoader, l.socket, l.patience, err)})
+		}
+	}
+}
+
+// end answers; the lock is held.
+func (a *ask) end(x answer) {
+	select {
+	case a.answer <- x:
+	default:
+	}
+}
+
+// converse is one connection, from the hello to its end.
+func (l *loader) converse(ctx context.Context, welcomed func()) error {
+	var d net.Dialer
+	dctx, cancel := context.WithTimeout(ctx, helloWait)
+	defer cancel()
+	conn, err := d.DialContext(dctx, "unix", l.socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	in := link.NewLines(conn)
+	conn.SetDeadline(time.Now().Add(helloWait))
+	if err := link.WriteLine(conn, link.FromPod{Hello: &l.hello}); err != nil {
+		return err
+	}
+	var first link.ToPod
+	if err := in.Read(&first); err != nil {
+		return fmt.Errorf("its welcome: %w", err)
+	}
+	if first.Welcome == nil {
+		return errors.New("it does not begin with a welcome")
+	}
+	conn.SetDeadline(time.Time{})
+	welcomed()
+	l.met(*first.Welcome)
+
+	over := make(chan struct{})
+	var speaking sync.WaitGroup
+	speaking.Go(func() {
+		defer conn.Close()
+		l.speak(conn, over)
+	})
+	defer speaking.Wait()
+	defer close(over)
+	for {
+		var m link.ToPod
+		if err := in.Read(&m); err != nil {
+			return err
+		}
+		l.hear(m, first.Welcome.Store)
+	}
+}
+
+// met begins a connection: everything is said anew.
+func (l *loader) met(w link.Welcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.log.Info("the node's loader answers", "node", w.Node, "pod", w.UID, "after", time.Since(l.down).Round(time.Millisecond))
+	l.node, l.down, l.why = w.Node, time.Time{}, nil
+	for _, a := range l.asks {
+		a.sent = false
+	}
+	l.said = 0
+	l.wakeLocked()
+}
+
+func (l *loader) wakeLocked() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// speak says what there is to say until the connection is over.
+func (l *loader) speak(conn net.Conn, over <-chan struct{}) {
+	tick := time.NewTicker(statusEvery)
+	defer tick.Stop()
+	for again := false; ; {
+		lines, made := l.news(again)
+		for _, m := range lines {
+			conn.SetWriteDeadline(time.Now().Add(sayWait))
+			if err := link.WriteLine(conn, m); err != nil {
+				return
+			}
+		}
+		l.spoken(made)
+		again = false
+		select {
+		case <-l.kick:
+		case <-tick.C:
+			again = true
+		case <-over:
+			return
+		}
+	}
+}
+
+// news is what has not been said; again says the status also where it has been.
+func (l *loader) news(again bool) (lines []link.FromPod, made uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(l.asks)) {
+		if a := l.asks[id]; !a.sent {
+			a.sent = true
+			s := a.Stage
+			lines = append(lines, link.FromPod{Stage: &s})
+		}
+	}
+	if l.status != nil && (again || l.said < l.made) {
+		s := *l.status
+		lines = append(lines, link.FromPod{Status: &s})
+	}
+	return lines, l.made
+}
+
+func (l *loader) spoken(made uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.said < made {
+		l.said = made
+		close(l.heard)
+		l.heard = make(chan struct{})
+	}
+}
+
+// hear takes one line. store is what the loader calls its folder.
+func (l *loader) hear(m link.ToPod, store string) {
+	if m.Stop != nil {
+		l.stop(*m.Stop)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case m.Staging != nil:
+		if a := l.asks[m.Staging.ID]; a != nil && !a.held && a.progress != nil {
+			a.progress(functions.Bytes(m.Staging.Done), functions.Bytes(m.Staging.Total))
+		}
+	case m.Staged != nil:
+		a := l.asks[m.Staged.ID]
+		if a == nil {
+			return // let go meanwhile
+		}
+		path, err := l.within(m.Staged.Path, store)
+		if a.held {
+			if err != nil || m.Staged.Digest != a.Digest {
+				l.log.Warn("the loader holds other weights than those in use", "source", a.Source, "digest", m.Staged.Digest, "error", err)
+			}
+			return
+		}
+		a.held = err == nil
+		// From now on these very bytes.
+		if a.Digest == "" {
+			a.Digest = m.Staged.Digest
+		}
+		m.Staged.Path = path
+		a.end(answer{Staged: *m.Staged, err: err})
+	case m.Failed != nil:
+		a := l.asks[m.Failed.ID]
+		switch f := m.Failed; {
+		case a == nil:
+		case a.held:
+			// Its files are open; what the loader removes is gone when we are.
+			l.log.Warn("the loader does not hold the weights in use", "source", a.Source, "kind", f.Kind, "error", f.Message)
+		case f.Kind == link.KindEnding:
+			l.log.Warn("the loader ends; asking the next one", "source", a.Source)
+		default:
+			a.end(answer{err: &StageError{Kind: f.Kind, Message: f.Message, Fix: f.Fix}})
+		}
+	}
+}
+
+// within is where the pod finds a path of the loader's.
+func (l *loader) within(path, store string) (string, error) {
+	rel, err := filepath.Rel(store, path)
+	if err != nil || !filepath.IsLocal(rel) {
+		return "", fmt.Errorf("the loader says that the weights are in %s, which is not in its store %s", path, store)
+	}
+	return filepath.Join(l.store, rel), nil
+}
+
+// StageError is why the loader does not bring a checkpoint.
+type StageError struct{ Kind, Message, Fix string }
+
+func (e *StageError) Error() string {
+	if e.Fix == "" {
+		return e.Message
+	}
+	return e.Message + "; " + e.Fix
+}
+
+// Stage is the replica's Stager.
+func (l *loader) Stage(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+	a := &ask{Stage: link.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress, answer: make(chan answer, 1)}
+	l.mu.Lock()
+	l.last++
+	a.ID = l.last
+	if err := a.Check(); err != nil {
+		l.mu.Unlock()
+		return replica.Checkpoint{}, err
+	}
+	l.asks[a.ID] = a
+	if !l.down.IsZero() && l.why != nil {
+		l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", l.why, "giving up after", l.patience)
+	}
+	l.wakeLocked()
+	l.mu.Unlock()
+	release := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.asks, a.ID)
+	}
+	select {
+	case x := <-a.answer:
+		if x.err != nil {
+			release()
+			return replica.Checkpoint{}, x.err
+		}
+		return replica.Checkpoint{Path: x.Path, Bytes: functions.Bytes(x.Bytes), Digest: x.Digest, Release: release}, nil
+	case <-ctx.Done():
+		release()
+		return replica.Checkpoint{}, context.Cause(ctx)
+	}
+}
+
+// Tell has a status said, the newest where there are several.
+func (l *loader) Tell(s functions.ReplicaStatus) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status = &s
+	l.made++
+	l.wakeLocked()
+}
+
+// Last waits until the newest status has gone out, for a moment at most.
+func (l *loader) Last(ctx context.Context) {
+	t := time.NewTimer(lastWait)
+	defer t.Stop()
+	for {
+		l.mu.Lock()
+		done, heard := l.said >= l.made || !l.down.IsZero(), l.heard
+		l.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-heard:
+		case <-t.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Node is the name of the node, "" while no loader has said it.
+func (l *loader) Node() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.node
+}
+
+// missing is ErrNoLoader where a staging was given up for want of a loader.
+func (l *loader) missing() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.weary {
+		return ErrNoLoader
+	}
+	return nil
+}

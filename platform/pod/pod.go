@@ -1,0 +1,294 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// Options of a Shim.
+type Options struct {
+	Model    *functions.Model
+	Listener net.Listener // where it answers; Run closes it
+	IP       string       // of the pod, see Address
+	Port     int          // of the listener, as others reach it
+	Store    string       // the loader's folder, as the pod has it
+	Dir      string       // a folder of the shim's own; Run empties it, and removes it
+	Exe      string       // the thaw program, which is ember
+	Version  string
+	Environ  []string      // of the container; engines inherit what is no secret of it and not the shim's
+	Patience time.Duration // with a loader that does not answer; 0 is DefaultPatience
+	Linger   time.Duration // after the loader's stop; 0 is DefaultLinger
+	Out      io.Writer     // what the engine says
+	Log      *slog.Logger
+
+	// Warm, where a node offers warm interpreters to its pods, names the socket of
+	// one; see replica.Options. Nothing offers one yet.
+	Warm func(engine.Command) (via, note string)
+}
+
+const (
+	// DefaultLinger is how long a shim that was told to stop waits for the end of
+	// its container.
+	DefaultLinger = time.Minute
+
+	keeperWait = 10 * time.Second
+	endGrace   = 2 * time.Second // between SIGTERM and SIGKILL of what is left
+	doorGrace  = 2 * time.Second // for answers to be written out at the end
+)
+
+// Failed is the end of a replica that failed, with its first cause, one line for
+// people.
+type Failed struct {
+	Cause string
+	err   error // ErrNoLoader, or nil
+}
+
+func (e *Failed) Error() string { return e.Cause }
+func (e *Failed) Unwrap() error { return e.err }
+
+// Decode reads a model file as a pod has it: one model. The error names the
+// variable.
+func Decode(text string) (*functions.Model, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, errors.New("THAW_MODEL is empty: it is the model file, as YAML")
+	}
+	docs, err := catalog.Decode("THAW_MODEL", []byte(text))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(docs) != 1 || docs[0].Model == nil:
+		return nil, errors.New("THAW_MODEL: one document of kind Model is wanted")
+	}
+	m := docs[0].Model
+	m.Dir, m.Origin = "", ""
+	return m, nil
+}
+
+// Shim is what a model's pod runs.
+type Shim struct {
+	o       Options
+	log     *slog.Logger
+	began   time.Time
+	rep     *replica.Replica
+	loader  *loader
+	engines *upstream.Client
+
+	inFlight atomic.Int64
+	draining atomic.Bool  // no new requests are wanted
+	readyAt  atomic.Int64 // unix nanoseconds, 0 not yet
+	stopped  chan link.Drain
+}
+
+// New makes a shim; nothing happens before Run.
+func New(o Options) *Shim {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Out == nil {
+		o.Out = io.Discard
+	}
+	if o.Patience <= 0 {
+		o.Patience = DefaultPatience
+	}
+	if o.Linger <= 0 {
+		o.Linger = DefaultLinger
+	}
+	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan link.Drain, 1)}
+	s.loader = newLoader(o, func(d link.Drain) {
+		select {
+		case s.stopped <- d:
+		default: // one is on its way
+		}
+	})
+	return s
+}
+
+// Run is the shim's life. ctx ending is SIGTERM: what is in flight may finish, the
+// engine ends, and Run returns nil. So it does after the loader's stop. The error
+// is *Failed where the replica failed, with ErrNoLoader in it where that was why.
+// It must have the process to itself: see keeper.Run. It is called once.
+func (s *Shim) Run(ctx context.Context) error {
+	// What runs beside the replica ends after it.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer end()
+	if err := os.RemoveAll(s.o.Dir); err != nil { // of a container before this one
+		return err
+	}
+	defer os.RemoveAll(s.o.Dir)
+	kept, err := s.keep(life, &beside)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperWait)
+		defer cancel()
+		if err := kept.End(last, endGrace); err != nil && !errors.Is(err, keeper.ErrLost) {
+			s.log.Error("what the engine left", "error", err)
+		}
+		kept.Close()
+	}()
+	s.rep = replica.New(s.options(kept))
+
+	srv := door.NewFiber(door.Options{Handler: s.serve, Logger: s.log})
+	served := make(chan error, 1)
+	beside.Go(func() { served <- srv.Serve(s.o.Listener) })
+	defer s.engines.Close()
+	defer func() {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), doorGrace)
+		defer cancel()
+		srv.Shutdown(grace)
+	}()
+	beside.Go(func() { s.loader.Run(life) })
+	ended := make(chan struct{})
+	beside.Go(func() {
+		defer close(ended)
+		s.rep.Run(life)
+	})
+	logged := make(chan struct{})
+	beside.Go(func() {
+		defer close(logged)
+		follow(ended, s.rep.LogPath, s.o.Out)
+	})
+	drain := s.o.Model.Spec.Deadlines.Drain.Std()
+	stopped := false
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			ctx = context.WithoutCancel(ctx)
+			s.log.Info("told to end by its container", "in flight", s.inFlight.Load(), "drain", drain)
+			s.drain(drain, "the pod ends")
+		case d := <-s.stopped:
+			stopped = true
+			within := time.Duration(max(0, min(d.Seconds, 86400)) * float64(time.Second))
+			s.log.Info("told to stop by the node's loader", "why", d.Reason, "in flight", s.inFlight.Load(), "drain", within)
+			s.drain(within, d.Reason)
+		case err := <-served:
+			if err == nil {
+				err = net.ErrClosed
+			}
+			s.drain(0, "nobody reaches it")
+			<-ended
+			return fmt.Errorf("port %d: %w", s.o.Port, err)
+		case <-ended:
+			over = true
+		}
+	}
+	<-logged
+	st := s.rep.Status()
+	s.loader.Last(ctx)
+	if st.State == functions.Failed {
+		return &Failed{st.Error, s.loader.missing()}
+	}
+	if stopped && ctx.Done() != nil {
+		t := time.NewTimer(s.o.Linger)
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+	}
+	return nil
+}
+
+// drain has nothing new sent here and the replica end.
+func (s *Shim) drain(within time.Duration, why string) {
+	s.draining.Store(true)
+	s.rep.Unload(within, why)
+}
+
+// keep runs the keeper in this process.
+func (s *Shim) keep(life context.Context, beside *sync.WaitGroup) (*keeper.Client, error) {
+	dir := filepath.Join(s.o.Dir, "keeper")
+	socket := filepath.Join(dir, "keeper.sock")
+	failed := make(chan error, 1)
+	beside.Go(func() {
+		failed <- keeper.Run(life, keeper.Options{Socket: socket, Dir: dir, Orphan: keeperWait, Log: s.log})
+	})
+	ctx, cancel := context.WithTimeout(life, keeperWait)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		c, err := keeper.Connect(ctx, socket)
+		if err == nil {
+			return c, nil
+		}
+		select {
+		case err := <-failed:
+			return nil, err
+		case <-ctx.Done():
+			return nil, err
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Shim) options(kept *keeper.Client) replica.Options {
+	m := s.o.Model
+	environ := inherited(s.o.Environ)
+	o := replica.Options{
+		// There is one, and Kubernetes has the name of the pod.
+		ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec,
+		Stager: s.loader, Spawner: kept, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }},
+		Began: s.began, OnChange: s.changed, Log: s.log, Warm: s.o.Warm,
+		InFlight: func() int { return int(s.inFlight.Load()) },
+		Scratch:  keeper.ScratchRoot(filepath.Join(s.o.Dir, "keeper")),
+	}
+	// The container has the GPUs it was given and no others.
+	for i := range m.Spec.Resources.GPUs {
+		o.GPUs = append(o.GPUs, i)
+	}
+	o.Cut = func(string) { s.engines.Cut(address(s.rep.Status().Endpoint)) }
+	return o
+}
+
+// inherited is the container's environment less what is the shim's.
+func inherited(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		k, _, _ := strings.Cut(kv, "=")
+		return k == "PORT" || strings.HasPrefix(k, "K_")
+	})
+}
+
+// changed passes on what the replica says.
+func (s *Shim) changed(st functions.ReplicaStatus) {
+	if st.State == functions.Ready && s.readyAt.CompareAndSwap(0, time.Now().UnixNano()) {
+		s.log.Info("ready", "after", time.Since(s.began).Round(time.Millisecond))
+	}
+	s.loader.Tell(s.told(st))
+}
+
+// told is a status as those outside the pod are to know it: the engine is reached
+// through the shim, which needs no key of them.
+func (s *Shim) told(st functions.ReplicaStatus) functions.ReplicaStatus {
+	st.ID, st.Key = "", ""
+	if st.Endpoint != "" {
+		st.Endpoint = fmt.Sprintf("http://%s", net.JoinHostPort(s.o.IP, fmt.Sprint(s.o.Port)))
+	}
+	return st
+}
+
+// address is the host and port of an engine.
+func address(endpoint string) string { return strings.TrimPrefix(endpoint, "http://") }

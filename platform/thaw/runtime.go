@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/pod"
+)
+
+// lastWords bounds the termination message in bytes; Kubernetes keeps 4096.
+const lastWords = 2048
+
+// inPod is `thaw runtime`: the shim in a model's pod. What ended it is told to
+// Kubernetes as well.
+func inPod(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
+	err := shim(ctx, c, stdout, stderr)
+	if err != nil {
+		say := strings.Join(strings.Fields(err.Error()), " ")
+		// The file is there where Kubernetes wants to know.
+		if f, e := os.OpenFile(c.Message, os.O_WRONLY|os.O_TRUNC, 0); e == nil {
+			io.WriteString(f, say[:min(len(say), lastWords)])
+			f.Close()
+		}
+	}
+	return err
+}
+
+func shim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if c.Install != "" {
+		return pod.Install(exe, c.Install)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil || c.LogFormat != "text" && c.LogFormat != "json" {
+		return &cli.Error{Exit: cli.ExitUsage, What: "--log-level is debug, info, warn or error, --log-format text or json"}
+	}
+	m, err := pod.Decode(c.Model)
+	if err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw deploy --to knative --dry-run -o yaml prints a pod with a right one"}
+	}
+	ip, err := pod.Address()
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", c.Port))
+	if err != nil {
+		return &cli.Error{What: fmt.Sprintf("cannot listen on port %d", c.Port), Err: err}
+	}
+	if c.Port == 0 {
+		c.Port = listener.Addr().(*net.TCPAddr).Port
+	}
+	if c.Dir == "" {
+		c.Dir = filepath.Join(os.TempDir(), fmt.Sprintf("thaw-%d", c.Port))
+	}
+	log := logger(stderr, c.LogFormat, level)
+	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "store", c.Store)
+	few, enough := context.WithCancel(ctx)
+	defer enough()
+	go newCores().Run(few)
+	err = pod.New(pod.Options{
+		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Exe: exe, Version: cli.Version,
+		Environ: os.Environ(), Patience: c.Patience, Out: stdout, Log: log,
+	}).Run(ctx)
+	switch {
+	case errors.Is(err, pod.ErrNoLoader):
+		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "kubectl get pods -n thaw-system -l app.kubernetes.io/component=loader -o wide says whether this node has one"}
+	case err != nil:
+		return &cli.Error{Exit: cli.ExitFailed, Err: err}
+	}
+	log.Info("drained")
+	return nil
+}
