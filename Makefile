@@ -77,13 +77,26 @@ cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, 
 cluster-down: ## the end of it, and of everything it had
 	@deploy/cluster/down
 
-# On the cluster's own network, where the API server is.
-e2e: build ## what there is of the suite for clusters, on the one that make cluster made
+# On the cluster's own network, where the API server is. The image is of static
+# programs, and so are those that the tests run.
+RUN ?= ^TestCluster
+# What test2json prints is what the tests print, for whoever counts them.
+ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$(GO) tool test2json -t -p $(1)) sh -c 'exec env THAW_CLUSTER_KUBECONFIG="$$KUBECONFIG" \
+	THAW_CLUSTER_INGRESS=http://10.88.0.1/ THAW_CLUSTER_DOMAIN=example.com THAW_PROGRAMS=$(CURDIR)/bin/e2e "$$0" "$$@"' \
+	$(CURDIR)/bin/e2e/$(1).test -test.v$(if $(findstring -json,$(TESTFLAGS)),=test2json) -test.timeout 20m -test.run '$(RUN)'
+
+e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCluster/Name for one of it
+	cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)
+	cd platform/knative/e2e && $(call ON_CLUSTER,e2e)
+
+.PHONY: e2e-programs
+e2e-programs:
 	@mkdir -p bin/e2e
-	$(GO) test -c -o bin/e2e/thaw-knative.test ./platform/thaw-knative
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/e2e/ ./platform/thaw ./platform/thaw-knative
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/e2e/shim ./platform/thaw-knative/testdata/shim
+	$(GO) test -c -o bin/e2e/ ./platform/thaw-knative ./platform/knative/e2e
 	deploy/cluster/image dev.local/shim:test bin/e2e/shim
-	cd platform/thaw-knative && ../../deploy/cluster/in sh -c 'exec env THAW_CLUSTER_KUBECONFIG="$$KUBECONFIG" THAW_CLUSTER_INGRESS=http://10.88.0.1/ THAW_CLUSTER_DOMAIN=example.com THAW_PROGRAMS=$(CURDIR)/bin $(CURDIR)/bin/e2e/thaw-knative.test -test.v -test.run "^TestCluster"'
+	deploy/cluster/image dev.local/thaw:test bin/e2e/thaw=/thaw bin/e2e/thaw-knative=/thaw-knative
 
 cluster-test: ## the tests of what the cluster is made of
 	cd deploy/cluster && CGO_ENABLED=0 $(GO) vet -trimpath ./... && CGO_ENABLED=0 $(GO) test -trimpath ./...

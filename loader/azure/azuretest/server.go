@@ -46,12 +46,15 @@ type blob struct {
 
 // New starts a server; the test ends it.
 func New(t testing.TB) *Server {
-	s := &Server{blobs: make(map[string]blob)}
-	h := httptest.NewServer(http.HandlerFunc(s.serve))
+	s := Of("")
+	h := httptest.NewServer(s)
 	s.URL = h.URL
 	t.Cleanup(h.Close)
 	return s
 }
+
+// Of returns a server for whoever listens by himself, on url.
+func Of(url string) *Server { return &Server{URL: url, blobs: make(map[string]blob)} }
 
 // Getenv is the environment in which a source finds this server.
 func (s *Server) Getenv(name string) string {
@@ -116,7 +119,7 @@ func Fail(w http.ResponseWriter, status int, code string) {
 	fmt.Fprintf(w, `<?xml version="1.0" encoding="utf-8"?><Error><Code>%s</Code><Message>no</Message></Error>`, code)
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/"+Account+"/"+Container)
 	list := r.URL.Query().Get("comp") == "list"
 	name := strings.TrimPrefix(rest, "/")
