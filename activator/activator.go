@@ -96,6 +96,10 @@ type Options struct {
 	// FirstToken, which may be nil, is told once per cold start how long its
 	// first request took from a READY replica to the engine's first byte.
 	FirstToken func(name functions.Name, coldStartID string, took time.Duration)
+	// Stirred, which may be nil, is told that Demand has something to yield: once,
+	// and again only after Demand was called. It may be told with locks held; it
+	// notes it and returns.
+	Stirred func()
 	// Draw is a number from 0 to below n, by which a request for an alias goes to
 	// one of its functions; that of math/rand/v2.
 	Draw func(n int) int
@@ -165,6 +169,7 @@ type function struct {
 // New makes an activator; it starts nothing.
 func New(o Options) *Activator {
 	a := &Activator{o: o.withDefaults()}
+	a.stir.told = a.o.Stirred
 	a.table = route.NewTable(func(e *entry) {
 		e.Own.self, e.Own.stir, e.Own.News = e, &a.stir, &e.Own
 	})

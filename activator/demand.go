@@ -21,6 +21,7 @@ type Demand struct {
 // looked. A function is on it once however often it changes, so a request costs
 // a look at a flag.
 type stir struct {
+	told  func() // Options.Stirred
 	mu    sync.Mutex
 	list  []*function
 	spare []*function
@@ -30,7 +31,11 @@ type stir struct {
 func (f *function) Told() {
 	f.stir.mu.Lock()
 	f.stir.list = append(f.stir.list, f)
+	first := len(f.stir.list) == 1
 	f.stir.mu.Unlock()
+	if first && f.stir.told != nil {
+		f.stir.told()
+	}
 }
 
 // Demand yields the functions whose demand, or the requests in flight at one of

@@ -341,6 +341,15 @@ func (x *exchange) learn() {
 		return
 	}
 	x.coldStart = x.e.Own.ColdStart()
+	if x.coldStart != "" {
+		return
+	}
+	// A platform that is not in this process tells it by its pictures only. One that
+	// was over when we came is an earlier one.
+	t := x.e.Now().ColdStart
+	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(x.began)) {
+		x.coldStart = t.ID
+	}
 }
 
 // What advance returned for, while the exchange is still under way.

@@ -1,0 +1,84 @@
+package activator
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/balance"
+	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// silent is a Waker that is not in this process: it tells no id.
+type silent struct{ *world }
+
+func (s silent) Wake(name functions.Name, team string) string {
+	s.world.Wake(name, team)
+	return ""
+}
+
+// TestColdStartByPicture: a platform that is elsewhere tells by its pictures which
+// cold start a request takes part in.
+func TestColdStartByPicture(t *testing.T) {
+	for _, c := range []struct{ what, old, want string }{
+		{"the one under way", "", "cs-9"},
+		{"not one that was over before", "cs-8", "cs-9"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				w.act.o.Waker = silent{w}
+				w.engineAt("e:1", good)
+				f := fn("tiny")
+				if c.old != "" {
+					f.ColdStart = &functions.Timeline{ID: c.old, State: functions.Unloaded, Began: time.Now().Add(-time.Hour), Total: 3}
+				}
+				w.act.Publish(f)
+				w.onWake = func() {
+					time.Sleep(time.Second)
+					f := loadingAt(fn("tiny"), functions.Loading, -1, -1)
+					f.ColdStart = &functions.Timeline{ID: "cs-9", State: functions.Loading, Began: time.Now().Add(-time.Second), Total: 1}
+					w.act.Publish(f)
+					time.Sleep(time.Second)
+					f = at(fn("tiny"), 2, "e:1")
+					f.ColdStart = &functions.Timeline{ID: "cs-9", State: functions.Ready, Began: time.Now().Add(-2 * time.Second), Total: 2}
+					w.act.Publish(f)
+				}
+				r := w.post("/v1/chat/completions", askPlain)
+				if got := r.head.Get("thaw-cold-start"); r.status != 200 || got != c.want || w.count(&w.firsts) != 1 {
+					t.Fatalf("status %d, cold start %q, want %q, %d first tokens", r.status, got, c.want, w.count(&w.firsts))
+				}
+			})
+		})
+	}
+}
+
+// TestStirred: it is told once until somebody looks, and with each later change.
+func TestStirred(t *testing.T) {
+	told := 0
+	a := New(Options{Stirred: func() { told++ }})
+	a.Publish(at(fn("x"), 8, "r"), at(fn("y"), 8, "s"))
+	a.Demand(false, func(Demand) bool { return true })
+	told = 0
+	now := time.Unix(1000, 0)
+	var one, two, far gate.Waiter
+	x, y := &a.table.Lookup(fn("x").Name).Own, &a.table.Lookup(fn("y").Name).Own
+	x.Enter(&one, "red", 1, now)
+	x.Pick(balance.Ask{}, now)
+	x.Enter(&two, "red", 1, now)
+	x.Pick(balance.Ask{}, now)
+	y.Enter(&far, "red", 1, now)
+	y.Pick(balance.Ask{}, now)
+	if told != 1 {
+		t.Fatalf("three changes were told %d times", told)
+	}
+	if got := asked(a, false); len(got) != 2 {
+		t.Fatalf("%+v", got)
+	}
+	x.Done("r")
+	x.Leave(&one, now)
+	if told != 2 {
+		t.Fatalf("a change after a look was told %d times", told-1)
+	}
+}
