@@ -60,6 +60,7 @@ type file struct {
 type Book struct {
 	Limits
 
+	fed    bool // kept elsewhere
 	path   string
 	macs   sync.Pool // of hash.Hash, keyed
 	mu     sync.Mutex
@@ -199,6 +200,9 @@ func (b *Book) List(team string) []Key {
 
 // save writes first and believes afterwards; under mu.
 func (b *Book) save(keys []stored) error {
+	if b.fed {
+		return ErrFed
+	}
 	data, err := json.MarshalIndent(file{Keys: keys}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
