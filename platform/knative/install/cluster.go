@@ -58,7 +58,15 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 	if dry {
 		o.DryRun = []string{metav1.DryRunAll}
 	}
+	linked := dry
 	for _, x := range objects {
+		if !linked && order(x) == workloads {
+			// Their kubelets would look for it again after a while only.
+			if _, err := Token(ctx, c.of, Namespace); err != nil {
+				return c.of.Explain(err, "secret "+LinkSecret)
+			}
+			linked = true
+		}
 		old, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
 		if err != nil && !status.IsNotFound(err) {
 			return c.explain(err, x)

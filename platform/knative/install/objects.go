@@ -74,6 +74,8 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
+const workloads = 4
+
 // order has what others need made first.
 func order(x *unstructured.Unstructured) int {
 	switch x.GetKind() {
@@ -84,7 +86,7 @@ func order(x *unstructured.Unstructured) int {
 	case "ClusterRoleBinding", "RoleBinding", "NetworkPolicy":
 		return 2
 	case "Deployment", "DaemonSet":
-		return 4
+		return workloads
 	}
 	return 3
 }
