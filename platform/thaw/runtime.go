@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/pod"
+	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
 // lastWords bounds the termination message in bytes; Kubernetes keeps 4096.
@@ -67,7 +68,7 @@ func shim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) er
 	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "store", c.Store)
 	few, enough := context.WithCancel(ctx)
 	defer enough()
-	go newCores().Run(few)
+	go thrift.NewCores().Run(few)
 	err = pod.New(pod.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Exe: exe, Version: cli.Version,
 		Environ: os.Environ(), Patience: c.Patience, Out: stdout, Log: log,

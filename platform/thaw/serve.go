@@ -30,6 +30,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/schedule"
 	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
 // serve is `thaw serve`: catalogue, backend, data path and control API behind
@@ -95,7 +96,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	requests := newLines(stderr) // one line a request, not one write
+	requests := thrift.NewLines(stderr) // one line a request, not one write
 	data := activator.New(activator.Options{
 		Waker: backend, Adapters: backend, Who: keys, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
 		Metrics: registry, Log: logger(requests, c.LogFormat, c.Level()),
@@ -141,7 +142,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		})
 	}
 	part(requests.Run)
-	part(newCores().Run)
+	part(thrift.NewCores().Run)
 	part(backend.Run)
 	part(func(ctx context.Context) error { return ended(cat.Watch(ctx, told)) })
 	part(func(context.Context) error { return front.Serve(listener) })

@@ -1,11 +1,11 @@
-package main
+package thrift
 
 import "testing"
 
 // As few as the load needs: more after a moment, fewer after a while, and not
 // again soon where fewer did not do.
 func TestCores(t *testing.T) {
-	c := &cores{least: 1, most: 4, now: 1, patience: coresCalm, lowered: coresRest}
+	c := &Cores{least: 1, most: 4, now: 1, patience: coresCalm, lowered: coresRest}
 	for i, step := range []struct {
 		looks int
 		load  float64

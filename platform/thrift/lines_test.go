@@ -1,8 +1,9 @@
-package main
+package thrift
 
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +13,7 @@ import (
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &journal{}
-		l := newLines(out)
+		l := NewLines(out)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- l.Run(ctx) }()
@@ -36,4 +37,22 @@ func TestLines(t *testing.T) {
 			t.Errorf("at the end: %d bytes, want %d", len(out.String()), len(want))
 		}
 	})
+}
+
+// journal is written by one goroutine and read by another.
+type journal struct {
+	mu  sync.Mutex
+	buf strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.String()
 }

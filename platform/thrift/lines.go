@@ -1,4 +1,4 @@
-package main
+package thrift
 
 import (
 	"context"
@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// lines gathers what is logged and writes it in few calls: a write for each
+// Lines gathers what is logged and writes it in few calls: a write for each
 // request is a tenth of what the request costs. What was logged in the last
 // moment before a kill -9 is lost with it; everything else that logs writes
 // through.
-type lines struct {
+type Lines struct {
 	w io.Writer
 
 	mu  sync.Mutex
@@ -25,10 +25,10 @@ const (
 	linesMost = 64 << 10              // bytes gathered before a writer writes itself
 )
 
-func newLines(w io.Writer) *lines { return &lines{w: w, news: make(chan struct{}, 1)} }
+func NewLines(w io.Writer) *Lines { return &Lines{w: w, news: make(chan struct{}, 1)} }
 
 // Write keeps p for later.
-func (l *lines) Write(p []byte) (int, error) {
+func (l *Lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.buf = append(l.buf, p...)
@@ -45,7 +45,7 @@ func (l *lines) Write(p []byte) (int, error) {
 
 // flush writes what is kept; the lock is held. An error is nobody's to hear: a
 // log that cannot be written must not fail a request.
-func (l *lines) flush() {
+func (l *Lines) flush() {
 	if len(l.buf) > 0 {
 		l.w.Write(l.buf)
 		l.buf = l.buf[:0]
@@ -53,7 +53,7 @@ func (l *lines) flush() {
 }
 
 // Run writes until ctx ends, and then the rest.
-func (l *lines) Run(ctx context.Context) error {
+func (l *Lines) Run(ctx context.Context) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	defer func() {

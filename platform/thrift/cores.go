@@ -1,4 +1,4 @@
-package main
+package thrift
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// cores keeps Go on as few processors as the load needs. Go wakes an idle
+// Cores keeps Go on as few processors as the load needs. Go wakes an idle
 // processor for each goroutine that becomes ready, and lets it spin for a while
 // in case there is more: on a proxy, whose goroutines each run for microseconds,
 // that is up to a third of all it uses, taken from the engines beside it.
 // Whoever sets GOMAXPROCS knows better, and is left alone.
-type cores struct {
+type Cores struct {
 	least, most int
 	now         int
 	full, calm  int // looks in a row that say more, or fewer
@@ -27,11 +27,11 @@ const (
 	coresRest  = 600 // and at most, where giving up proved wrong
 )
 
-func newCores() *cores {
+func NewCores() *Cores {
 	n := runtime.GOMAXPROCS(0)
 	// Of many cores one more is kept: a disk that stalls holds up the processor
 	// that asked it.
-	c := &cores{least: min(n, max(1, n/4)), most: n, patience: coresCalm, lowered: coresRest}
+	c := &Cores{least: min(n, max(1, n/4)), most: n, patience: coresCalm, lowered: coresRest}
 	c.now = c.least
 	return c
 }
@@ -41,7 +41,7 @@ func newCores() *cores {
 // which that might have done. What is measured on many is more than it would be
 // on fewer, so the only way to know is to try; after a try that failed the next
 // one waits twice as long.
-func (c *cores) look(load float64) int {
+func (c *Cores) look(load float64) int {
 	c.lowered++
 	switch {
 	case load > 0.95*float64(c.now) && c.now < c.most:
@@ -67,7 +67,7 @@ func (c *cores) look(load float64) int {
 }
 
 // Run looks until ctx ends, and then gives back what there was.
-func (c *cores) Run(ctx context.Context) error {
+func (c *Cores) Run(ctx context.Context) error {
 	if os.Getenv("GOMAXPROCS") != "" || c.most == 1 {
 		return nil
 	}
