@@ -131,6 +131,16 @@ func (x *exchange) code() int {
 	return x.fail.Status
 }
 
+// Plain reports whether a function's replicas run a program that is no engine of
+// ours; ok is false where there is no such function.
+func (a *Activator) Plain(name functions.Name) (plain, ok bool) {
+	e := a.table.Lookup(name)
+	if e == nil {
+		return false, false
+	}
+	return e.Now().Plain, true
+}
+
 // ColdStart is the id of the cold start that the request took part in; "" where
 // it found a replica READY, or nothing is known.
 func (s *Stay) ColdStart() string {

@@ -28,6 +28,11 @@
 //     its deadline has passed.
 //   - Every write has a deadline: a reader that stops is ended.
 //
+// [NewGuest] is a third body without the front: a handler inside a net/http server
+// that somebody else runs, for requests that come beside others over HTTP/2 or on
+// connections that also carry WebSockets. Heads are net/http's to read there, and
+// departure is its context's to tell; bodies have the same bounds.
+//
 // # Departure
 //
 // A client that leaves (closes, resets, or shuts down its sending side) is

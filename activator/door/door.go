@@ -39,12 +39,16 @@ type Request struct {
 	// Arrived is when the whole request was there.
 	Arrived time.Time
 
-	w *wire
+	w *wire  // of the bodies behind the front
+	v *visit // of the guest, nil elsewhere
 }
 
 // Header returns the first value of the named field as it came, in whatever
 // case; "" if there is none.
 func (r *Request) Header(name string) string {
+	if r.v != nil {
+		return r.v.header(name)
+	}
 	w := r.w
 	head := w.headText()
 	for _, f := range w.fields {
@@ -57,6 +61,10 @@ func (r *Request) Header(name string) string {
 
 // Fields yields the head's fields in their order and spelling.
 func (r *Request) Fields(yield func(Field) bool) {
+	if r.v != nil {
+		r.v.fields(yield)
+		return
+	}
 	w := r.w
 	head := w.headText()
 	for _, f := range w.fields {
@@ -69,11 +77,21 @@ func (r *Request) Fields(yield func(Field) bool) {
 // Context ends with [ErrGone] when the client left, with [ErrDraining] when the
 // drain deadline passed, and after the request has been answered. The first
 // call arms the watch for departure; a handler that never calls it pays nothing.
-func (r *Request) Context() context.Context { return r.w.context() }
+func (r *Request) Context() context.Context {
+	if r.v != nil {
+		return r.v.context()
+	}
+	return r.w.context()
+}
 
 // Draining tells whether the server has begun to shut down, so that a request
 // that would wait can be refused.
-func (r *Request) Draining() bool { return r.w.s.draining.Load() }
+func (r *Request) Draining() bool {
+	if r.v != nil {
+		return r.v.g.draining.Load()
+	}
+	return r.w.s.draining.Load()
+}
 
 // Response is what a handler leaves: zero means an empty 200.
 type Response struct {

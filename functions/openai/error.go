@@ -47,6 +47,7 @@ const (
 	EngineCrashed            Code = "engine_crashed"
 	EngineHung               Code = "engine_hung"
 	QueueTimeout             Code = "queue_timeout"
+	ServiceUnavailable       Code = "service_unavailable" // what a host leads to cannot be reached
 	InternalError            Code = "internal_error"
 )
 
@@ -129,6 +130,8 @@ func lookup(c Code) row {
 		return row{503, typeServer, "", 10 * time.Second, true, "The model is loading."}
 	case ModelLoadFailed:
 		return row{503, typeServer, "", 0, false, "The model could not be loaded."}
+	case ServiceUnavailable:
+		return row{503, typeServer, "", 5 * time.Second, true, "The service cannot be reached now."}
 	case ShuttingDown:
 		return row{503, typeServer, "", time.Second, true, "The server is shutting down."}
 	case EngineCrashed:

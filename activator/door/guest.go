@@ -1,0 +1,351 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Guest is the door as a handler in somebody else's net/http server. Its Options
+// count as elsewhere, but for those of heads, idle connections and writes, which
+// are that server's.
+//
+// The server's connections tell of a client that left, and their contexts must
+// end with [ErrDraining] where the server gives requests up. A response writer
+// that has a method Last() is told by it to end its connection with the answer.
+type Guest struct {
+	o        Options
+	bodies   atomic.Int64
+	draining atomic.Bool
+	visits   sync.Pool
+	buffers  sync.Pool
+}
+
+// NewGuest makes a guest; it starts nothing.
+func NewGuest(o Options) *Guest { return &Guest{o: o.withDefaults()} }
+
+// Drain lets requests find Draining true from now on.
+func (g *Guest) Drain() { g.draining.Store(true) }
+
+// visit is one request of a guest.
+type visit struct {
+	g    *Guest
+	r    *http.Request
+	req  Request
+	res  Response
+	body []byte // kept for the next visit where it is small
+
+	mu   sync.Mutex
+	life *life
+	stop func() bool // unhooks life from the request's context
+	over bool
+}
+
+func (v *visit) header(name string) string {
+	if f := v.r.Header[name]; len(f) > 0 { // as most are spelled
+		return f[0]
+	}
+	return v.r.Header.Get(name)
+}
+
+func (v *visit) fields(yield func(Field) bool) {
+	for name, values := range v.r.Header {
+		for _, x := range values {
+			if !yield(Field{name, x}) {
+				return
+			}
+		}
+	}
+}
+
+// context is the visit's, made when it is first asked for.
+func (v *visit) context() context.Context {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.life != nil {
+		return v.life
+	}
+	l := &life{}
+	v.life = l
+	if v.over {
+		l.end(errAnswered)
+		return l
+	}
+	outer := v.r.Context()
+	v.stop = context.AfterFunc(outer, func() {
+		why := context.Cause(outer)
+		if !errors.Is(why, ErrDraining) {
+			why = ErrGone
+		}
+		l.end(why)
+	})
+	return l
+}
+
+// finish ends the context. Nothing of this visit fires any more.
+func (v *visit) finish() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.over = true; v.life != nil {
+		v.stop()
+		v.life.end(errAnswered)
+	}
+}
+
+// ServeHTTP answers one request by the Handler of the Options.
+func (g *Guest) ServeHTTP(rw http.ResponseWriter, r *http.Request) { g.Serve(rw, r, g.o.Handler) }
+
+// Serve answers one request by a handler of its own.
+func (g *Guest) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
+	v, ok := g.visits.Get().(*visit)
+	if !ok {
+		v = &visit{}
+	}
+	v.g, v.r = g, r
+	defer g.leave(v)
+	q := &v.req
+	*q = Request{Method: r.Method, Host: r.Host, v: v}
+	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
+	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		q.Remote = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	}
+	charged := int64(0)
+	body, refusal, err := g.read(v, rw, r, &charged)
+	defer func() { g.bodies.Add(-charged) }()
+	if err != nil {
+		panic(http.ErrAbortHandler) // nobody is there
+	}
+	q.Body, q.Arrived = body, time.Now()
+	v.res = Response{Fields: v.res.Fields[:0]}
+	if refusal != nil {
+		refuseGuest(&v.res, refusal)
+		v.res.Close = true // part of the body is still to come
+	} else {
+		g.call(v, by)
+	}
+	g.write(v, rw)
+}
+
+// leave gives back what is kept for the next visit.
+func (g *Guest) leave(v *visit) {
+	v.finish()
+	fields, body := v.res.Fields, v.body
+	clear(fields)
+	if cap(body) > keepBody {
+		body = nil
+	}
+	*v = visit{body: body, res: Response{Fields: fields[:0]}}
+	g.visits.Put(v)
+}
+
+func refuseGuest(res *Response, e *openai.Error) {
+	res.Status, res.Body = e.Status, e.Body()
+	res.Set("x-request-id", openai.NewID())
+	for name, value := range e.Header {
+		res.Set(name, value)
+	}
+}
+
+func (g *Guest) call(v *visit, by Handler) {
+	res := &v.res
+	defer func() {
+		if p := recover(); p != nil {
+			g.o.Logger.Error("handler panicked", "panic", p, "path", v.req.Path, "stack", string(debug.Stack()))
+			if res.Stream != nil {
+				g.shut(res.Stream)
+			}
+			*res = Response{Close: true}
+			refuseGuest(res, openai.New(openai.InternalError, ""))
+		}
+	}()
+	by(&v.req, res)
+}
+
+// shut closes a stream.
+func (g *Guest) shut(s io.Closer) {
+	defer func() {
+		if p := recover(); p != nil {
+			g.o.Logger.Error("stream panicked in Close", "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	s.Close()
+}
+
+// read reads the body. An error means that there is nobody to answer.
+func (g *Guest) read(v *visit, rw http.ResponseWriter, r *http.Request, charged *int64) (body []byte, refusal *openai.Error, err error) {
+	if c := r.Header.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
+		return nil, openai.New(openai.UnsupportedEncoding, ""), nil
+	}
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return nil, nil, nil
+	}
+	if r.ContentLength > g.o.MaxBody {
+		return nil, tooLarge(g.o.MaxBody), nil
+	}
+	length := int(r.ContentLength) // -1: not said
+	b := v.body[:0]
+	grow := func(to int) bool {
+		if to <= cap(b) {
+			return true
+		}
+		if to > keepBody { // smaller ones are a connection's own
+			more := int64(to) - *charged
+			if g.bodies.Add(more) > g.o.Bodies {
+				g.bodies.Add(-more)
+				return false
+			}
+			*charged += more
+		}
+		n := make([]byte, len(b), to)
+		copy(n, b)
+		b = n
+		return true
+	}
+	first := firstBuffer
+	if length >= 0 {
+		first = min(length, firstBody)
+	}
+	// One more than was said, so that the last read finds the end as well: only
+	// then does the server look out for a client that leaves.
+	control := http.NewResponseController(rw)
+	from := time.Now()
+	var until time.Time
+	full := openai.New(openai.QueueFull, "The server holds as many bodies as it may.").After(5 * time.Second)
+	if !grow(first + 1) {
+		return nil, full, nil
+	}
+	for {
+		if len(b) == cap(b) {
+			to := 2 * cap(b)
+			if length >= 0 {
+				to = min(to, length+1)
+			}
+			if !grow(to) {
+				return nil, full, nil
+			}
+		}
+		by := from.Add(g.o.BodyGrace + time.Duration(int64(len(b))*int64(time.Second)/g.o.BodyRate))
+		if by.Sub(until) > time.Second {
+			until = by
+			control.SetReadDeadline(by)
+		}
+		n, err := r.Body.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if int64(len(b)) > g.o.MaxBody {
+			return nil, tooLarge(g.o.MaxBody), nil
+		}
+		switch {
+		case err == io.EOF:
+			control.SetReadDeadline(time.Time{})
+			if v.body = b; len(b) == 0 {
+				b = nil
+			}
+			return b, nil, nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, openai.New(openai.RequestTimeout, ""), nil
+		case err != nil:
+			var large *http.MaxBytesError
+			if errors.As(err, &large) {
+				return nil, tooLarge(large.Limit), nil
+			}
+			if context.Cause(r.Context()) == nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+				return nil, openai.New(openai.InvalidRequest, "The request's body is not well formed."), nil
+			}
+			return nil, nil, err
+		}
+	}
+}
+
+// write writes what the handler left.
+func (g *Guest) write(v *visit, rw http.ResponseWriter) {
+	res := &v.res
+	if res.Status == 0 {
+		res.Status = http.StatusOK
+	}
+	h := rw.Header()
+	h["Content-Type"] = nil // what the handler does not say is not guessed
+	for _, x := range res.Fields {
+		if !ownField(x.Name) {
+			h.Add(x.Name, clean(x.Value))
+		}
+	}
+	if res.Close || g.draining.Load() {
+		h.Set("Connection", "close")
+	}
+	if res.Stream == nil {
+		if v.r.Method != http.MethodHead || len(res.Body) > 0 {
+			h.Set("Content-Length", strconv.Itoa(len(res.Body)))
+		}
+		v.finish()
+		rw.WriteHeader(res.Status)
+		rw.Write(res.Body)
+		return
+	}
+	defer v.finish() // after the stream: the other way round the end would look like a cancel
+	defer g.shut(res.Stream)
+	if res.Length > 0 {
+		h.Set("Content-Length", strconv.FormatInt(res.Length, 10))
+	}
+	if v.r.Method == http.MethodHead {
+		rw.WriteHeader(res.Status)
+		return
+	}
+	control := http.NewResponseController(rw)
+	buf, ok := g.buffers.Get().(*[firstBuffer]byte)
+	if !ok {
+		buf = new([firstBuffer]byte)
+	}
+	defer g.buffers.Put(buf)
+	for wrote := false; ; {
+		n, err := g.next(res.Stream, buf[:])
+		last := errors.Is(err, ErrLast)
+		if last {
+			err = io.EOF
+			if c, ok := rw.(interface{ Last() }); ok {
+				c.Last()
+			}
+		}
+		if !wrote && (n > 0 || err == io.EOF) {
+			wrote = true
+			rw.WriteHeader(res.Status)
+		}
+		if n > 0 {
+			if _, werr := rw.Write(buf[:n]); werr != nil {
+				panic(http.ErrAbortHandler)
+			}
+			if err == nil { // else the end goes out with it
+				control.Flush()
+			}
+		}
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			if n > 0 {
+				control.Flush()
+			}
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+func (g *Guest) next(s io.Reader, p []byte) (n int, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			g.o.Logger.Error("stream panicked", "panic", v, "stack", string(debug.Stack()))
+			n, err = 0, errors.New("door: the stream panicked")
+		}
+	}()
+	return s.Read(p)
+}
