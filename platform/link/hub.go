@@ -363,6 +363,13 @@ func (h *Hub) sum(name functions.Name) activator.Demand {
 	return out
 }
 
+// DemandOf is what is asked of one function.
+func (h *Hub) DemandOf(name functions.Name) activator.Demand {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sum(name)
+}
+
 // Demand yields what is asked of the functions of which that, or the requests in
 // flight at one of their replicas, may have changed since the last call; with all
 // also of every other one that has requests. One at a time calls it.
