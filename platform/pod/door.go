@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,13 +115,19 @@ func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) 
 		s.away(res, st)
 		return
 	}
-	if len(s.o.Model.Spec.Adapters) > 0 {
-		if e := s.adapter(req); e != nil {
+	var body [][]byte
+	if len(req.Body) > 0 {
+		body = [][]byte{req.Body}
+	}
+	if len(s.o.Model.Spec.Adapters) > 0 && body != nil {
+		b, e := s.adapter(req, body)
+		if e != nil {
 			refuse(res, e)
 			return
 		}
+		body = b
 	}
-	up := &upstream.Request{Addr: address(st.Endpoint), Method: method, Path: path, Fields: make([]upstream.Field, 0, len(passed)+1)}
+	up := &upstream.Request{Addr: address(st.Endpoint), Method: method, Path: path, Body: body, Fields: make([]upstream.Field, 0, len(passed)+1)}
 	for _, name := range passed {
 		if v := req.Header(name); v != "" {
 			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})
@@ -128,9 +135,6 @@ func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) 
 	}
 	if st.Key != "" {
 		up.Fields = append(up.Fields, upstream.Field{Name: "Authorization", Value: "Bearer " + st.Key})
-	}
-	if len(req.Body) > 0 {
-		up.Body = [][]byte{req.Body}
 	}
 	from, err := s.engines.Do(req.Context(), up)
 	if err != nil {
@@ -162,28 +166,29 @@ func (s *Shim) away(res *door.Response, st functions.ReplicaStatus) {
 	}
 }
 
-// adapter has the adapter that a request names loaded; nil where it names none.
-func (s *Shim) adapter(req *door.Request) *openai.Error {
-	if len(req.Body) == 0 {
-		return nil
-	}
+// adapter has the adapter that a request names loaded, and its body name it as
+// the engine knows it: both NAME:ADAPTER, as clients say, and ADAPTER, as our
+// activators pass it on, are taken.
+func (s *Shim) adapter(req *door.Request, body [][]byte) ([][]byte, *openai.Error) {
 	e, err := openai.Peek(req.Body)
 	if err != nil {
-		return nil // the engine says what is wrong with it
+		return body, nil // the engine says what is wrong with it
 	}
-	for _, a := range s.o.Model.Spec.Adapters {
-		if a.Name != e.Model {
-			continue
-		}
-		err := s.rep.LoadAdapter(req.Context(), a.Name)
-		if x, ok := errors.AsType[*replica.AdapterError](err); ok {
-			return openai.New(openai.Code(x.Code), "The adapter `"+a.Name+"` cannot be used: "+x.Message)
-		}
-		if err != nil {
-			return openai.New(openai.AdapterUnavailable, err.Error())
-		}
+	name, whole := strings.CutPrefix(e.Model, s.o.Model.Metadata.Name+":")
+	if !slices.ContainsFunc(s.o.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name }) {
+		return body, nil
 	}
-	return nil
+	err = s.rep.LoadAdapter(req.Context(), name)
+	if x, ok := errors.AsType[*replica.AdapterError](err); ok {
+		return nil, openai.New(openai.Code(x.Code), "The adapter `"+name+"` cannot be used: "+x.Message)
+	}
+	if err != nil {
+		return nil, openai.New(openai.AdapterUnavailable, "The adapter `"+name+"` cannot be used: "+err.Error())
+	}
+	if whole {
+		body = e.Splice(make([][]byte, 0, 4), req.Body, name, false)
+	}
+	return body, nil
 }
 
 // relay is the engine's answer on its way through.

@@ -19,6 +19,7 @@ func fakeEngine(args []string) int {
 	name := f.String("name", "", "")
 	port := f.Int("port", 0, "")
 	dies := f.String("dies", "", "file: exit while loading, with its text as the last words, as long as it exists")
+	holds := f.String("holds", "", "file: a stream goes on after its first word when it is gone")
 	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than anybody reads")
 	f.Parse(args)
 	if *dies != "" {
@@ -56,6 +57,12 @@ func fakeEngine(args []string) int {
 			w.(http.Flusher).Flush()
 		}
 		say(`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}`)
+		for *holds != "" && r.Context().Err() == nil {
+			if _, err := os.Stat(*holds); err != nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
 		switch *mode {
 		case "cut":
 			panic(http.ErrAbortHandler)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/link"
 )
 
@@ -321,5 +323,234 @@ func TestRuntime(t *testing.T) {
 	}
 	if !strings.Contains(p.out.String(), "listening on") {
 		t.Errorf("what the engine says is not in the container's log: %q", p.out)
+	}
+}
+
+// commandInPod is a model of the fake engine, which needs no weights.
+func commandInPod(flags, more string) string {
+	return faked("ml/tiny", flags, more)
+}
+
+// What is in flight at the end may finish, however late it comes to be told.
+func TestRuntimeDrains(t *testing.T) {
+	l := newNodeLoader(t)
+	l.open()
+	hold := filepath.Join(t.TempDir(), "hold")
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func(p *podded){
+		"by its container": func(p *podded) { p.proc.Process.Signal(syscall.SIGTERM) },
+		"by the loader":    func(p *podded) { l.tell(link.ToPod{Stop: &link.Drain{Seconds: 60, Reason: "makes way for ml/other"}}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			os.WriteFile(hold, nil, 0o600)
+			p := runtimeOf(t, l.store, commandInPod("--holds "+hold, ""))
+			p.ready()
+			p.eventually(10*time.Second, "a word to the loader", func() bool { return l.last().State == functions.Ready })
+			res, rest := p.open(t.Context(), "tiny", 1)
+			defer res.Body.Close()
+			end(p)
+			p.eventually(10*time.Second, "not ready", func() bool {
+				r := p.do("GET", "/readyz", "")
+				return r.status == 503 && strings.Contains(r.body, "draining")
+			})
+			if p.over() {
+				t.Fatal("it ended with a stream open")
+			}
+			os.Remove(hold)
+			if b, err := io.ReadAll(rest); err != nil || !strings.Contains(string(b), "[DONE]") {
+				t.Errorf("the stream ended with %q, %v", b, err)
+			}
+			p.eventually(10*time.Second, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
+			if name == "by the loader" {
+				// Kubernetes would start a container again that ends before its pod
+				// is to go.
+				if r := p.chat("tiny", ""); p.over() || r.status != 503 || r.failure().Code != "shutting_down" {
+					t.Errorf("after the stop: %d %s", r.status, r.body)
+				}
+				p.proc.Process.Signal(syscall.SIGTERM)
+			}
+			p.ends(0)
+		})
+	}
+}
+
+// A stream that outlasts the drain is cut, and the shim ends all the same.
+func TestRuntimeDrainsNoLonger(t *testing.T) {
+	p := runtimeOf(t, t.TempDir(), commandInPod("--mode flood", "deadlines: {drain: 300ms}\n"))
+	p.ready()
+	res, rest := p.open(t.Context(), "tiny", 1)
+	defer res.Body.Close()
+	p.proc.Process.Signal(syscall.SIGTERM)
+	if _, err := io.Copy(io.Discard, rest); err == nil {
+		t.Error("the stream ended as if it were whole")
+	}
+	p.ends(0)
+}
+
+// The loader may come late, go, and come again.
+func TestRuntimeLoaderComesAndGoes(t *testing.T) {
+	l := newNodeLoader(t)
+	l.has(tinySource, tinyDir(t))
+	l.mute = true
+	p := runtimeOf(t, l.store, inPodOf(tinySource, "ember", ""))
+	p.eventually(10*time.Second, "a word in the log", func() bool {
+		return strings.Contains(p.log.String(), "the weights come from it") && strings.Contains(p.log.String(), `"giving up after"=2m0s`)
+	})
+	if r := p.do("GET", "/readyz", ""); r.status != 503 || !strings.Contains(r.body, "staging") {
+		t.Errorf("without a loader: %d %s", r.status, r.body)
+	}
+	if r := p.chat("tiny", ""); r.status != 503 || r.failure().Code != "model_loading" {
+		t.Errorf("without a loader: %d %s", r.status, r.body)
+	}
+	l.open()
+	asked := func(n int) func() bool { return func() bool { return len(l.stages()) >= n } }
+	p.eventually(10*time.Second, "a wish for the weights", asked(1))
+	// It dies before it has them, and the next one has.
+	l.close()
+	l.mute = false
+	l.open()
+	p.ready()
+	p.eventually(10*time.Second, "that it is ready", func() bool { return l.last().State == functions.Ready })
+	// It dies while they are in use.
+	l.close()
+	p.eventually(10*time.Second, "a word in the log", func() bool { return strings.Contains(p.log.String(), "dialling again") })
+	if r := p.chat("tiny", ""); r.status != 200 {
+		t.Errorf("without a loader: %d %s", r.status, r.body)
+	}
+	n := len(l.stages())
+	l.mu.Lock()
+	l.said = nil
+	l.mu.Unlock()
+	l.open()
+	p.eventually(10*time.Second, "all of it again", func() bool { return asked(n+1)() && l.last().State == functions.Ready })
+	if s := l.stages()[n]; s.Digest != "sha256:checkpoint-0" || s.Source != tinySource {
+		t.Errorf("it asked again for %+v, and not for what it has", s)
+	}
+	// What the loader says now changes nothing.
+	l.tell(link.ToPod{Failed: &link.Failed{ID: 1, Kind: "source_not_found", Message: "gone"}})
+	if r := p.chat("tiny", ""); r.status != 200 {
+		t.Errorf("after a failure that concerns nobody: %d %s", r.status, r.body)
+	}
+	p.proc.Process.Signal(syscall.SIGTERM)
+	p.ends(0)
+}
+
+// What goes wrong ends the container with a code and one line that says what.
+func TestRuntimeFails(t *testing.T) {
+	known := newNodeLoader(t)
+	known.fails = link.Failed{Kind: "source_not_found", Message: "no such container: models", Fix: "look at the account"}
+	known.open()
+	dies := filepath.Join(t.TempDir(), "dies")
+	if err := os.WriteFile(dies, []byte("RuntimeError: the weights are of another shape"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		store, model string
+		args         []string
+		exit         int
+		words        []string
+	}{
+		"no model":           {model: "  ", exit: cli.ExitUsage, words: []string{"THAW_MODEL is empty"}},
+		"no YAML":            {model: "{{", exit: cli.ExitUsage, words: []string{"THAW_MODEL"}},
+		"an unknown key":     {model: inPodOf("az://a/b", "ember", "sacle: {}\n"), exit: cli.ExitUsage, words: []string{"THAW_MODEL", "sacle"}},
+		"a team":             {model: "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: a}\n", exit: cli.ExitUsage, words: []string{"one document of kind Model"}},
+		"two models":         {model: inPodOf("az://a/b", "ember", "") + "---\n" + inPodOf("az://a/c", "ember", ""), exit: cli.ExitUsage, words: []string{"THAW_MODEL"}},
+		"no loader":          {model: inPodOf(tinySource, "ember", ""), args: []string{"--loader-wait", "300ms"}, exit: cli.ExitUnavailable, words: []string{"loader does not answer", "300ms"}},
+		"no source":          {store: known.store, model: inPodOf("az://acct/none", "ember", ""), exit: cli.ExitFailed, words: []string{"no such container", "look at the account"}},
+		"no program":         {model: modelFile("ml/tiny", "  engine: command\n  args: [/nowhere/engine, \"{port}\"]\n"), exit: cli.ExitFailed, words: []string{"/nowhere/engine"}},
+		"the engine's fault": {model: commandInPod("--dies "+dies, ""), exit: cli.ExitFailed, words: []string{"the weights are of another shape"}},
+		"never ready":        {model: modelFile("ml/tiny", "  engine: command\n  args: [sleep, \"60\"]\n  env: {P: \"{port}\"}\n  deadlines: {start: 1s}\n"), exit: cli.ExitFailed, words: []string{"not ready within 1s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.store == "" {
+				c.store = t.TempDir()
+			}
+			p := runtimeOf(t, c.store, c.model, c.args...)
+			p.ends(c.exit, c.words...)
+		})
+	}
+	if st := known.last(); st.State != functions.Failed || !strings.Contains(st.Error, "no such container") {
+		t.Errorf("the loader was told %+v", st)
+	}
+}
+
+// An engine that dies is no longer ready, and its end is the container's.
+func TestRuntimeEngineDies(t *testing.T) {
+	l := newNodeLoader(t)
+	l.open()
+	p := runtimeOf(t, l.store, commandInPod("", ""))
+	p.ready()
+	var engine int
+	for _, pid := range inheritors(p.scratch) {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.Contains(string(line), "\x00fake\x00") {
+			engine = pid
+		}
+	}
+	signalPID(t, engine, syscall.SIGKILL)
+	p.ends(cli.ExitFailed, "ended while ready", "killed")
+	if st := l.last(); st.State != functions.Failed || st.Endpoint != "" {
+		t.Errorf("the loader was told %+v", st)
+	}
+}
+
+// A vLLM's adapters are brought by the loader when they are first asked for.
+func TestRuntimeAdapters(t *testing.T) {
+	asVLLM(t)
+	l := newNodeLoader(t)
+	dir := t.TempDir()
+	lora(t, filepath.Join(dir, "pirate"), "v_proj", `{"r":8}`)
+	lora(t, filepath.Join(dir, "wide"), "q_proj", `{"r":64}`)
+	l.has(tinySource, tinyDir(t))
+	l.has("az://a/pirate", filepath.Join(dir, "pirate"))
+	l.has("az://a/wide", filepath.Join(dir, "wide"))
+	l.open()
+	p := runtimeOf(t, l.store, inPodOf(tinySource, "vllm", "adapters: [{name: pirate, source: az://a/pirate}, {name: wide, source: az://a/wide}, {name: lost, source: az://a/lost}]\n"))
+	p.ready()
+	for model, want := range map[string]struct {
+		status int
+		starts string
+	}{
+		"tiny": {200, "tiny of "}, "tiny:pirate": {200, "pirate of "}, "pirate": {200, "pirate of "},
+		"tiny:wide": {400, "adapter_invalid"}, "lost": {503, "adapter_unavailable"}, "tiny:cook": {404, ""},
+	} {
+		r := p.chat(model, "")
+		said := r.text()
+		if r.status != 200 {
+			said = r.failure().Code
+		}
+		if r.status != want.status || !strings.HasPrefix(said, want.starts) {
+			t.Errorf("%s: %d %s", model, r.status, r.body)
+		}
+	}
+	p.eventually(10*time.Second, "a word of it", func() bool { return fmt.Sprint(l.last().Adapters) == "[pirate]" })
+	p.proc.Process.Signal(syscall.SIGTERM)
+	p.ends(0)
+}
+
+func TestRuntimeInstall(t *testing.T) {
+	dir := t.TempDir()
+	to := filepath.Join(dir, "thaw")
+	for range 2 { // over what is there as well
+		var out, errs strings.Builder
+		if exit := run(t.Context(), []string{"runtime", "--install", to}, strings.NewReader(""), &out, &errs); exit != 0 || out.String()+errs.String() != "" {
+			t.Fatalf("%d %s%s", exit, out.String(), errs.String())
+		}
+		st, err := os.Stat(to)
+		own, err2 := os.Stat(os.Args[0])
+		if err != nil || err2 != nil || st.Size() != own.Size() || st.Mode().Perm() != 0o755 {
+			t.Fatalf("%v %v %v", st, err, err2)
+		}
+	}
+	for _, bad := range []string{dir, filepath.Join(dir, "none", "thaw")} {
+		var errs strings.Builder
+		if exit := run(t.Context(), []string{"runtime", "--install", bad}, strings.NewReader(""), io.Discard, &errs); exit != 1 || errs.Len() == 0 {
+			t.Errorf("%s: %d %s", bad, exit, errs.String())
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }
