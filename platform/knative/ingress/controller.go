@@ -29,8 +29,8 @@ import (
 // Options are what a Controller works with. All are wanted.
 type Options struct {
 	Client    networking.Interface
-	Ingresses netinformers.IngressInformer  // started by who made it
-	Services  coreinformers.ServiceInformer // likewise
+	Ingresses netinformers.IngressInformer // of all namespaces, started by who made it
+	Services  coreinformers.ServiceInformer
 
 	// Revision is whether a name is that of a revision of class thaw.dev. It must
 	// know all of them when Run is called; Changed says that its answer may be
@@ -82,8 +82,11 @@ const (
 // writers is how many objects' status is written at a time.
 const writers = 8
 
-// New makes a Controller. Run starts it.
+// New makes a Controller, and makes its informers known to their factories: these
+// are started after New. Run starts the Controller.
 func New(o Options) *Controller {
+	o.Ingresses.Informer()
+	o.Services.Informer()
 	return &Controller{o: o, bell: make(chan struct{}, 1), seen: map[types.NamespacedName]seen{}}
 }
 
@@ -221,7 +224,7 @@ func (c *Controller) tell(ctx context.Context, now time.Time) (time.Duration, er
 		}
 		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
 		s := c.seen[name]
-		if s.uid != in.UID || s.generation != in.Generation || s.written == in.ResourceVersion {
+		if s.uid != in.UID || s.generation != in.Generation || (s.written != "" && s.written == in.ResourceVersion) {
 			continue // not compiled yet, or written and on its way back to us
 		}
 		out, wait := c.judge(in, c.problems[name], s, applied, activators, now)

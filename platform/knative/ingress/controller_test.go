@@ -1,0 +1,375 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	corefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	netapi "knative.dev/networking/pkg/apis/networking"
+	"knative.dev/networking/pkg/apis/networking/v1alpha1"
+	netfake "knative.dev/networking/pkg/client/clientset/versioned/fake"
+	netinformers "knative.dev/networking/pkg/client/informers/externalversions"
+
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// play is a Controller with a cluster in memory, in a bubble of synctest: what it
+// shares with the Controller is looked at only when all are at rest.
+type play struct {
+	*testing.T
+	net  *netfake.Clientset
+	core *corefake.Clientset
+	c    *Controller
+
+	tables     []*link.Table
+	applied    uint64
+	activators int
+	revisions  []string
+}
+
+// start makes one with these objects already there.
+func start(t *testing.T, services []runtime.Object, objects ...runtime.Object) *play {
+	p := &play{T: t, net: netfake.NewSimpleClientset(objects...), core: corefake.NewClientset(services...)}
+	p.net.PrependReactor("*", "ingresses", versions(p.net.Tracker()))
+	ingresses := netinformers.NewSharedInformerFactory(p.net, 0)
+	others := informers.NewSharedInformerFactory(p.core, 0)
+	p.c = New(Options{
+		Client:    p.net,
+		Ingresses: ingresses.Networking().V1alpha1().Ingresses(),
+		Services:  others.Core().V1().Services(),
+		Revision:  func(namespace, name string) bool { return slices.Contains(p.revisions, namespace+"/"+name) },
+		Push:      func(table *link.Table) { p.tables = append(p.tables, table) },
+		Applied:   func() (uint64, int) { return p.applied, p.activators },
+		Public:    public, Private: private,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.c.Run(ctx) }()
+	ingresses.Start(ctx.Done())
+	others.Start(ctx.Done())
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		ingresses.Shutdown()
+		others.Shutdown()
+	})
+	p.rest(patience / 2) // caches are looked at every 100 ms
+	return p
+}
+
+// versions gives ingresses what the fake of client-go does not: each write makes a
+// new version, and is refused if it is of an old one.
+func versions(tracker clienttesting.ObjectTracker) clienttesting.ReactionFunc {
+	last := 0
+	return func(a clienttesting.Action) (bool, runtime.Object, error) {
+		kind := a.GetResource()
+		switch a := a.(type) {
+		case clienttesting.UpdateAction: // also a CreateAction
+			in := a.GetObject().(*v1alpha1.Ingress).DeepCopy()
+			last++
+			version := strconv.Itoa(last)
+			if a.GetVerb() == "create" {
+				in.ResourceVersion = version
+				return true, in, tracker.Create(kind, in, in.Namespace)
+			}
+			was, err := tracker.Get(kind, in.Namespace, in.Name)
+			if err != nil {
+				return true, nil, err
+			}
+			if old := was.(*v1alpha1.Ingress).ResourceVersion; old != in.ResourceVersion {
+				return true, nil, apierrors.NewConflict(kind.GroupResource(), in.Name, fmt.Errorf("%s is not %s", in.ResourceVersion, old))
+			}
+			in.ResourceVersion = version
+			return true, in, tracker.Update(kind, in, in.Namespace)
+		}
+		return false, nil, nil
+	}
+}
+
+// rest lets all run for a while of the bubble's time, and ends when they are still.
+func (p *play) rest(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (p *play) table() *link.Table { return p.tables[len(p.tables)-1] }
+
+// apply is all activators taking over the newest table.
+func (p *play) apply() {
+	p.applied = p.table().Version
+	p.rest(2 * glance)
+}
+
+// status is what is written of an object, in one line.
+func (p *play) status(name string) string {
+	p.Helper()
+	in, err := p.net.NetworkingV1alpha1().Ingresses("a").Get(p.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		p.Fatal(err)
+	}
+	if len(in.Status.Conditions) == 0 {
+		return "nothing"
+	}
+	if in.Status.ObservedGeneration != in.Generation {
+		return "of an older one"
+	}
+	ready := in.Status.GetCondition(v1alpha1.IngressConditionReady)
+	return strings.TrimSpace(string(ready.Status) + " " + ready.Reason + " " + ready.Message)
+}
+
+func (p *play) want(name, status string) {
+	p.Helper()
+	if got := p.status(name); got != status {
+		p.Errorf("%s is %q, want %q", name, got, status)
+	}
+}
+
+// writes is how often a status was written.
+func (p *play) writes() (n int) {
+	for _, a := range p.net.Actions() {
+		if a.GetVerb() == "update" {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *play) create(in *v1alpha1.Ingress) {
+	p.Helper()
+	if _, err := p.net.NetworkingV1alpha1().Ingresses(in.Namespace).Create(p.Context(), in, metav1.CreateOptions{}); err != nil {
+		p.Fatal(err)
+	}
+	p.rest(2 * glance)
+}
+
+// change gives an object another spec, as the API server does.
+func (p *play) change(name, spec string) {
+	p.Helper()
+	in, err := p.net.NetworkingV1alpha1().Ingresses("a").Get(p.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		p.Fatal(err)
+	}
+	next := object(p.T, name, spec)
+	in.Spec, in.Generation = next.Spec, in.Generation+1
+	if _, err := p.net.NetworkingV1alpha1().Ingresses("a").Update(p.Context(), in, metav1.UpdateOptions{}); err != nil {
+		p.Fatal(err)
+	}
+	p.net.ClearActions()
+	p.rest(2 * glance)
+}
+
+func service(name string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: *world().Service("a", "web").Spec.DeepCopy()}
+}
+
+// TestController is the life of an object: it is ready when every activator has
+// it, and stays so.
+func TestController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		web := one("x", "{splits: ["+split("web", 100)+"]}")
+		other := object(t, "other", web)
+		other.Annotations[netapi.IngressClassAnnotationKey] = "edge.ingress.networking.knative.dev"
+		p := start(t, []runtime.Object{service("web")}, object(t, "o", web), other)
+		p.want("o", "nothing") // for no longer than patience
+		p.rest(patience)
+		p.want("o", "Unknown Activators no activator is connected to the controller")
+		p.activators = 2
+		p.rest(patience)
+		p.want("o", "Unknown Activators not all of the 2 activators have taken its routes yet")
+		p.apply()
+		p.rest(patience)
+		p.want("o", "True")
+		p.want("other", "nothing")
+		in, _ := p.net.NetworkingV1alpha1().Ingresses("a").Get(t.Context(), "o", metav1.GetOptions{})
+		if a, b := in.Status.PublicLoadBalancer, in.Status.PrivateLoadBalancer; a == nil || b == nil || len(a.Ingress) != 1 || len(b.Ingress) != 1 ||
+			a.Ingress[0].DomainInternal != public || b.Ingress[0].DomainInternal != private {
+			t.Errorf("the load balancers are %v and %v", a, b)
+		}
+		if got := shown(*p.table(), false); got != "x [] {} 100%>10.96.0.7:80\n" || len(p.tables) != 1 {
+			t.Errorf("of %d tables the last is %s", len(p.tables), got)
+		}
+
+		// Nothing happens: nothing is written or handed out.
+		p.net.ClearActions()
+		p.rest(5 * round)
+		if p.writes() != 0 || len(p.tables) != 1 {
+			t.Errorf("%d writes, %d tables", p.writes(), len(p.tables))
+		}
+		// An activator that joins, or is gone, changes nothing about what is ready.
+		p.applied, p.activators = 0, 3
+		p.c.Changed()
+		p.rest(2 * patience)
+		p.want("o", "True")
+
+		// Another spec is ready only with another table, and one write does.
+		version := p.table().Version
+		p.applied = version
+		p.change("o", one("x", "{appendHeaders: {a: b}, splits: ["+split("web", 100)+"]}"))
+		p.want("o", "of an older one")
+		if p.table().Version <= version {
+			t.Fatalf("version %d follows %d", p.table().Version, version)
+		}
+		p.apply()
+		p.want("o", "True")
+		if p.writes() != 1 {
+			t.Errorf("%d writes for one change", p.writes())
+		}
+
+		// A spec that is wrong takes its routes away, and comes back.
+		p.change("o", one(`"*"`, "{splits: ["+split("web", 100)+"]}"))
+		p.want("o", `False Invalid spec.rules[0]: "*" is no name of a host`)
+		if len(p.table().Hosts) != 0 {
+			t.Errorf("it has routes: %v", p.table().Hosts)
+		}
+		p.change("o", web)
+		p.want("o", "of an older one")
+		p.apply()
+		p.want("o", "True")
+
+		// It goes, and so do its routes.
+		if err := p.net.NetworkingV1alpha1().Ingresses("a").Delete(t.Context(), "o", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.rest(2 * glance)
+		if len(p.table().Hosts) != 0 {
+			t.Errorf("it has routes: %v", p.table().Hosts)
+		}
+	})
+}
+
+// TestControllerServices: what an object points to comes, changes and goes.
+func TestControllerServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, nil, object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))
+		p.activators = 1
+		p.apply()
+		p.want("o", "Unknown ServiceMissing there is no Service a/web")
+		services := p.core.CoreV1().Services("a")
+		web, err := services.Create(t.Context(), service("web"), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.rest(2 * glance)
+		p.want("o", "Unknown ServiceMissing there is no Service a/web") // until it is true at the activators
+		p.apply()
+		p.want("o", "True")
+
+		web = web.DeepCopy()
+		web.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+		if web, err = services.Update(t.Context(), web, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		n := len(p.tables)
+		p.rest(glance)
+		web = web.DeepCopy()
+		web.Spec.ClusterIP = "10.96.0.99"
+		if _, err = services.Update(t.Context(), web, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.rest(glance)
+		if got := shown(*p.table(), false); got != "x [] {} 100%>10.96.0.99:80\n" || len(p.tables) != n+1 {
+			t.Errorf("after %d tables more, the last is %s", len(p.tables)-n, got)
+		}
+		p.want("o", "True")
+
+		if err := services.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.rest(glance)
+		p.want("o", "Unknown ServiceMissing there is no Service a/web")
+
+		// It was a revision of ours all along: no Service is needed.
+		p.revisions = []string{"a/web"}
+		p.c.Changed()
+		p.rest(glance)
+		if got := shown(*p.table(), false); got != "x [] {} 100%>a/web\n" {
+			t.Errorf("the last table is %s", got)
+		}
+		p.apply()
+		p.want("o", "True")
+	})
+}
+
+// TestControllerRefused: the API server says no for a while, and then yes.
+func TestControllerRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, []runtime.Object{service("web")})
+		p.activators, p.applied = 1, 1<<63
+		refuse := true
+		p.net.PrependReactor("update", "ingresses", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			return refuse && a.GetSubresource() == "status", nil, errors.New("not now")
+		})
+		p.create(object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))
+		p.create(object(t, "p", one("z", "{splits: ["+split("web", 100)+"]}")))
+		p.net.ClearActions()
+		p.rest(10 * pause)
+		p.want("o", "nothing")
+		if n := p.writes(); n < 10 || n > 30 {
+			t.Errorf("%d writes in ten pauses, of two objects", n)
+		}
+		refuse = false
+		p.rest(pause)
+		p.want("o", "True")
+		p.want("p", "True")
+	})
+}
+
+// TestControllerAgain: one that takes over where another was writes nothing that
+// is there, and its tables are newer than the other's.
+func TestControllerAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}"))
+		p := start(t, []runtime.Object{service("web")}, in)
+		p.activators = 1
+		p.apply()
+		p.want("o", "True")
+		in, err := p.net.NetworkingV1alpha1().Ingresses("a").Get(t.Context(), "o", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := start(t, []runtime.Object{service("web")}, in)
+		next.rest(2 * round)
+		next.want("o", "True")
+		if next.writes() != 0 || len(next.tables) != 1 || next.table().Version <= p.table().Version {
+			t.Errorf("%d writes, %d tables, version %d after %d", next.writes(), len(next.tables), next.table().Version, p.table().Version)
+		}
+	})
+}
+
+// TestControllerMany: a burst costs each object one write.
+func TestControllerMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 100
+		p := start(t, []runtime.Object{service("web")})
+		p.activators, p.applied = 1, 1<<63
+		p.net.ClearActions()
+		for i := range many {
+			name := "o" + string(rune('a'+i/26)) + string(rune('a'+i%26))
+			in := object(t, name, one(name, "{splits: ["+split("web", 100)+"]}"))
+			if _, err := p.net.NetworkingV1alpha1().Ingresses("a").Create(t.Context(), in, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.rest(time.Second)
+		if len(p.table().Hosts) != many || p.writes() != many {
+			t.Errorf("%d hosts, %d writes", len(p.table().Hosts), p.writes())
+		}
+	})
+}
