@@ -1,0 +1,291 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// The control API speaks of models, which are Knative Services; the controller of
+// revisions. Here one is said in the other's words: what is asked of a Service is
+// answered by the revision that serves it, and a replica names its revision in its
+// id.
+
+// control is the API of a reign.
+func (r *reign) control() (http.Handler, error) {
+	a := api.New(api.Options{
+		Catalog: shop{r}, Keys: r.teams.keys, World: r, History: r, Hand: hand{r}, Requests: nowhere{}, Stores: nowhere{},
+		Explain: r.explain, Demand: r.demand, TeamUse: func(team string) api.TeamUse { return api.TeamUse(r.steer.TeamUse(team)) },
+		Heartbeat: func(functions.Heartbeat) error {
+			return errors.New("nodes of a cluster speak through their loader, not here")
+		},
+		Logs: r.logs, Changed: r.steer.Changes, Ready: r.missing,
+		Metrics: r.c.registry, Version: r.c.o.Version, Log: r.c.o.Log,
+	})
+	return door.NewGuest(door.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
+}
+
+func (r *reign) missing() []string {
+	if !r.settled.Load() {
+		return []string{"finding out what runs"}
+	}
+	return nil
+}
+
+// current is the revision that answers for a Service: the newest that has a
+// replica, else the newest. A name that is a revision's is itself.
+func (r *reign) current(name functions.Name) functions.Name {
+	if r.books.get(name.Base()) != nil {
+		return name.Base()
+	}
+	of := r.books.of(name.Base())
+	for i := len(of) - 1; i >= 0; i-- {
+		if f, ok := r.steer.Function(of[i]); ok && (len(f.Replicas) > 0 || f.Starting()) {
+			return of[i]
+		}
+	}
+	if len(of) > 0 {
+		return of[len(of)-1]
+	}
+	return functions.Name{}
+}
+
+// public is a function's name as people know it.
+func (r *reign) public(function string) string {
+	name, err := functions.ParseName(function, functions.DefaultTeam)
+	if err != nil {
+		return function
+	}
+	if s := r.books.serves(name); s != "" {
+		return functions.Name{Team: name.Team, Name: s}.String()
+	}
+	return function
+}
+
+// shop is the catalogue: one model for each Service.
+type shop struct{ r *reign }
+
+func (s shop) Model(name functions.Name) *functions.Model {
+	v := s.r.books.get(s.r.current(name))
+	if v == nil {
+		return nil
+	}
+	m := *v.model
+	if v.service != "" {
+		m.Metadata.Name = v.service
+	}
+	return &m
+}
+
+func (s shop) Models() []*functions.Model {
+	var out []*functions.Model
+	seen := map[functions.Name]bool{}
+	for _, m := range s.r.books.Models() {
+		name := m.FullName()
+		if service := s.r.books.serves(name); service != "" {
+			name.Name = service
+		}
+		if !seen[name] {
+			seen[name] = true
+			if m := s.Model(name); m != nil {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+func (s shop) Teams() []*functions.Team { return s.r.books.Teams() }
+
+var errDeploy = fmt.Errorf("%w: on Kubernetes a model is a Knative Service: thaw deploy --to knative, thaw rm --to knative, or kubectl", catalog.ErrReadOnly)
+
+func (s shop) Check(functions.Name, []byte) (*functions.Model, bool, error) {
+	return nil, false, errDeploy
+}
+func (s shop) Put(functions.Name, []byte) (bool, error) { return false, errDeploy }
+func (s shop) Delete(functions.Name) error              { return errDeploy }
+
+// Function is the picture of a Service: that of its current revision, and the
+// replicas of all.
+func (r *reign) Function(name functions.Name) (route.Function, bool) {
+	current := r.current(name)
+	f, ok := r.steer.Function(current)
+	if !ok {
+		return f, false
+	}
+	for _, other := range r.books.of(name) {
+		if o, ok := r.steer.Function(other); ok && other != current {
+			f.Replicas = append(f.Replicas, o.Replicas...)
+		}
+	}
+	return f, true
+}
+
+// Replicas are all there are.
+func (r *reign) Replicas() []api.Replica {
+	list := r.steer.Replicas()
+	out := make([]api.Replica, len(list))
+	for i := range list {
+		out[i] = api.Replica(list[i])
+		out[i].Function = r.public(out[i].Function)
+	}
+	return out
+}
+
+// Nodes are all there are. GPUs of which nobody knows the memory say 0.
+func (r *reign) Nodes() []api.Node {
+	list := r.steer.Nodes()
+	out := make([]api.Node, len(list))
+	for i := range list {
+		out[i] = api.Node(list[i])
+		out[i].GPUs = slices.Clone(out[i].GPUs)
+		for j := range out[i].GPUs {
+			if g := &out[i].GPUs[j]; g.MemoryTotal == unknownMemory {
+				g.MemoryTotal, g.MemoryFree = 0, 0
+			}
+		}
+	}
+	return out
+}
+
+// ColdStart finds a cold start.
+func (r *reign) ColdStart(id string) (functions.Timeline, bool) {
+	t, ok := r.steer.ColdStart(id)
+	t.Function = r.public(t.Function)
+	return t, ok
+}
+
+// ColdStarts are the newest first.
+func (r *reign) ColdStarts(limit int) []functions.Timeline {
+	list := r.steer.ColdStarts(limit)
+	for i := range list {
+		list[i].Function = r.public(list[i].Function)
+	}
+	return list
+}
+
+// Events are those after a number.
+func (r *reign) Events(after uint64) []api.Event {
+	list := r.steer.Events(after)
+	out := make([]api.Event, len(list))
+	for i := range list {
+		out[i] = api.Event(list[i])
+		out[i].Function, out[i].For = r.public(out[i].Function), r.public(out[i].For)
+	}
+	return out
+}
+
+// hand wakes and stops.
+type hand struct{ r *reign }
+
+func (h hand) WakeFor(name functions.Name, lease time.Duration) string {
+	of := h.r.current(name)
+	of.Adapter = name.Adapter
+	return h.r.steer.WakeFor(of, lease)
+}
+
+func (h hand) Stop(name functions.Name) {
+	for _, of := range h.r.books.of(name.Base()) {
+		h.r.steer.Stop(of)
+	}
+}
+
+// demand of a Service is that of its revisions.
+func (r *reign) demand(name functions.Name) (active, queued int) {
+	for _, of := range append(r.books.of(name), name) {
+		d := r.hub.DemandOf(of)
+		active, queued = active+d.Active, queued+d.Queued
+	}
+	return active, queued
+}
+
+func (r *reign) explain(kind string, name functions.Name) (api.Explanation, bool) {
+	e, ok := r.steer.Explain(kind, r.current(name))
+	if !ok {
+		return api.Explanation{}, false
+	}
+	out := api.Explanation{
+		Kind: e.Kind, Function: name.String(), State: e.State, Now: e.Now, Decided: e.Decided,
+		Chosen: e.Chosen, Reason: e.Reason, For: r.public(e.For), Others: e.Others,
+	}
+	for _, c := range e.Candidates {
+		out.Candidates = append(out.Candidates, candidate(c, r.public))
+	}
+	return out, true
+}
+
+func candidate(c schedule.Candidate, public func(string) string) api.Candidate {
+	v := api.Candidate{Node: c.Node, Replica: c.Replica, Function: public(c.Function), Why: c.Why}
+	for _, p := range c.Parts {
+		v.Parts = append(v.Parts, api.Part(p))
+	}
+	if len(c.Parts) > 0 {
+		v.Score = &c.Score
+	}
+	return v
+}
+
+// logs is the log of the container of a replica's pod.
+func (r *reign) logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
+	namespace, name, ok := r.fleet.Pod(replica)
+	if !ok {
+		return nil, fmt.Errorf("%w: replica %.80q has no pod", api.ErrNotFound, replica)
+	}
+	container := "user-container"
+	if p, err := r.c.core.Core().V1().Pods().Lister().Pods(namespace).Get(name); err == nil {
+		for _, c := range p.Spec.Containers {
+			if c.Name != "queue-proxy" {
+				container = c.Name
+				break
+			}
+		}
+	}
+	o := &corev1.PodLogOptions{Container: container, Follow: follow}
+	if tail > 0 {
+		o.TailLines = new(int64(min(tail, math.MaxInt32)))
+	}
+	body, err := r.c.kube.CoreV1().Pods(namespace).GetLogs(name, o).Stream(ctx)
+	if status.IsNotFound(err) {
+		err = fmt.Errorf("%w: %w", api.ErrNotFound, err)
+	}
+	return body, err
+}
+
+// nowhere is what a controller does not know: requests are the activators'.
+type nowhere struct{}
+
+func (nowhere) ColdStartOf(string) (string, bool)           { return "", false }
+func (nowhere) Position(string) (int, functions.Name, bool) { return 0, functions.Name{}, false }
+
+var errStores = errors.New("on a cluster the store of a node is its loader's: kubectl exec into its pod, then thaw cache ls")
+
+func (nowhere) Cached(context.Context, string) ([]functions.CacheEntry, []string, error) {
+	return nil, nil, errStores
+}
+func (nowhere) Keep(context.Context, string, string, functions.StoreAct) ([]string, error) {
+	return nil, errStores
+}
+func (nowhere) Reread(context.Context, string, string, func(functions.StoreProgress)) error {
+	return errStores
+}
+func (nowhere) Prefetch(context.Context, string, functions.PrefetchRequest, func(functions.StoreProgress)) error {
+	return errStores
+}
+
+var _ steer.Node = (*node)(nil)

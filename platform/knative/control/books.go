@@ -1,0 +1,183 @@
+package control
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	palisters "knative.dev/serving/pkg/client/listers/autoscaling/v1alpha1"
+	servinglisters "knative.dev/serving/pkg/client/listers/serving/v1"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// books are the functions and teams of the cluster: steer's catalogue.
+type books struct {
+	pas      palisters.PodAutoscalerLister
+	revs     servinglisters.RevisionLister
+	services servinglisters.ServiceLister
+	fleet    *fleet
+	log      *slog.Logger
+	changed  func() // something of it did
+	named    func() // which revisions there are has changed
+
+	mu    sync.Mutex
+	known map[functions.Name]*revision
+	teams []*functions.Team
+}
+
+// all reads everything anew.
+func (b *books) all() error {
+	list, err := b.pas.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, pa := range list {
+		b.autoscaler(pa.Namespace, pa.Name)
+	}
+	return nil
+}
+
+// autoscaler looks at one revision again.
+func (b *books) autoscaler(namespace, name string) {
+	key := functions.Name{Team: namespace, Name: name}
+	pa, err := b.pas.PodAutoscalers(namespace).Get(name)
+	if err != nil || !ours(pa) || pa.DeletionTimestamp != nil {
+		b.drop(key)
+		return
+	}
+	rev, err := b.revs.Revisions(namespace).Get(name)
+	if err != nil {
+		return // it was made before its PodAutoscaler, so it is heard of in a moment
+	}
+	var service *servingv1.Service
+	if s := pa.Labels[serving.ServiceLabelKey]; s != "" {
+		if service, err = b.services.Services(namespace).Get(s); err != nil {
+			service = nil
+		}
+	}
+	b.put(key, read(pa, rev, service))
+}
+
+func (b *books) put(key functions.Name, r revision) {
+	b.mu.Lock()
+	was := b.known[key]
+	if was != nil && was.equal(&r) {
+		b.mu.Unlock()
+		return
+	}
+	b.known[key] = &r
+	b.mu.Unlock()
+	if r.problem != "" {
+		b.log.Warn("a model does not read", "revision", key.String(), "problem", r.problem)
+	}
+	b.fleet.SetRevision(key, r.target, r.shim)
+	if was == nil {
+		b.named()
+	}
+	b.changed()
+}
+
+func (b *books) drop(key functions.Name) {
+	b.mu.Lock()
+	_, known := b.known[key]
+	delete(b.known, key)
+	b.mu.Unlock()
+	if known {
+		b.fleet.DropRevision(key)
+		b.named()
+		b.changed()
+	}
+}
+
+// service looks at the revisions of a Service again.
+func (b *books) service(namespace, name string) {
+	b.mu.Lock()
+	var of []functions.Name
+	for key, r := range b.known {
+		if key.Team == namespace && r.service == name {
+			of = append(of, key)
+		}
+	}
+	b.mu.Unlock()
+	for _, key := range of {
+		b.autoscaler(key.Team, key.Name)
+	}
+}
+
+// get is one revision; nil where it is none of ours.
+func (b *books) get(key functions.Name) *revision {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.known[key]
+}
+
+// is reports whether a name is that of a revision of ours.
+func (b *books) is(namespace, name string) bool {
+	return b.get(functions.Name{Team: namespace, Name: name}) != nil
+}
+
+// serves is the Service that a revision is of.
+func (b *books) serves(key functions.Name) string {
+	if r := b.get(key); r != nil {
+		return r.service
+	}
+	return ""
+}
+
+// of are the revisions of a Service, the newest last.
+func (b *books) of(service functions.Name) []functions.Name {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []functions.Name
+	for key, r := range b.known {
+		if key.Team == service.Team && r.service == service.Name {
+			out = append(out, key)
+		}
+	}
+	// Revisions are numbered, and a number of more digits is a later one.
+	slices.SortFunc(out, func(a, c functions.Name) int {
+		if len(a.Name) != len(c.Name) {
+			return len(a.Name) - len(c.Name)
+		}
+		return strings.Compare(a.Name, c.Name)
+	})
+	return out
+}
+
+// setTeams takes over the teams.
+func (b *books) setTeams(teams []*functions.Team) {
+	b.mu.Lock()
+	same := slices.EqualFunc(b.teams, teams, func(x, y *functions.Team) bool { return fmt.Sprint(*x) == fmt.Sprint(*y) })
+	b.teams = teams
+	b.mu.Unlock()
+	if !same {
+		b.changed()
+	}
+}
+
+// Models is steer's: each revision is a function.
+func (b *books) Models() []*functions.Model {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]*functions.Model, 0, len(b.known))
+	for _, key := range slices.SortedFunc(maps.Keys(b.known), func(a, c functions.Name) int {
+		return strings.Compare(a.String(), c.String())
+	}) {
+		out = append(out, b.known[key].model)
+	}
+	return out
+}
+
+// Teams is steer's.
+func (b *books) Teams() []*functions.Team {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.teams)
+}

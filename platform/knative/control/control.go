@@ -1,0 +1,466 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	networking "knative.dev/networking/pkg/client/clientset/versioned"
+	netinformers "knative.dev/networking/pkg/client/informers/externalversions"
+	"knative.dev/serving/pkg/apis/serving"
+	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
+	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/knative/ingress"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// Options of a controller.
+type Options struct {
+	Config    *rest.Config
+	Namespace string // of thaw itself: its lease
+	Name      string // of this controller, for people
+	Advertise string // HOST:PORT at which peers reach it
+	Listener  net.Listener
+	Token     string          // that peers show; it opens the control API as well
+	Policy    schedule.Policy // zero: schedule.DefaultPolicy
+	Public    string          // name of the Service before the activators, in the status of ingresses
+	Private   string          // the same for the cluster alone
+	Foresee   *steer.Foresee  // may be nil
+	Data      string          // folder in which accounts of teams outlive a reign; "" nowhere
+	Version   string
+	Log       *slog.Logger
+	// Settle bounds how long a new leader listens to loaders before it tells
+	// activators what runs. 0: 3 s.
+	Settle time.Duration
+}
+
+// control is one controller process, leading or not.
+type control struct {
+	o        Options
+	kube     kubernetes.Interface
+	serving  servingclient.Interface
+	nets     networking.Interface
+	core     informers.SharedInformerFactory
+	deploys  informers.SharedInformerFactory
+	knative  servinginformers.SharedInformerFactory
+	ingress  netinformers.SharedInformerFactory
+	election *election
+	registry *prometheus.Registry
+
+	reign atomic.Pointer[reign] // nil: another one leads
+}
+
+// Run is the controller until ctx ends. It returns nil then, or why it could not
+// go on.
+func Run(ctx context.Context, o Options) error {
+	if o.Token == "" {
+		return errors.New("control: a token that peers show is needed")
+	}
+	if o.Policy == (schedule.Policy{}) {
+		o.Policy = schedule.DefaultPolicy
+	}
+	if o.Settle == 0 {
+		o.Settle = 3 * time.Second
+	}
+	c := &control{o: o}
+	if err := c.open(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	server := &http.Server{Handler: c.routes(), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug)}
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	parts.Go(func() {
+		if err := server.Serve(o.Listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			stop(err)
+		}
+	})
+	defer server.Close()
+
+	c.core.Start(ctx.Done())
+	c.deploys.Start(ctx.Done())
+	c.knative.Start(ctx.Done())
+	c.ingress.Start(ctx.Done())
+	defer func() {
+		stop(nil)
+		c.core.Shutdown()
+		c.deploys.Shutdown()
+		c.knative.Shutdown()
+		c.ingress.Shutdown()
+	}()
+	if err := c.synced(ctx); err != nil {
+		return err
+	}
+	err := c.election.Run(ctx, c.lead)
+	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	return err
+}
+
+// open makes clients and informers.
+func (c *control) open() error {
+	config := rest.CopyConfig(c.o.Config)
+	if config.QPS == 0 {
+		// A burst of wakes is a burst of writes.
+		config.QPS, config.Burst = 200, 400
+	}
+	var err error
+	if c.kube, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	if c.serving, err = servingclient.NewForConfig(config); err != nil {
+		return err
+	}
+	if c.nets, err = networking.NewForConfig(config); err != nil {
+		return err
+	}
+	lean := informers.WithTransform(slim)
+	c.core = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean)
+	c.deploys = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = serving.RevisionLabelKey }))
+	c.knative = servinginformers.NewSharedInformerFactoryWithOptions(c.serving, 0, servinginformers.WithTransform(slim))
+	c.ingress = netinformers.NewSharedInformerFactory(c.nets, 0)
+	for _, i := range []cache.SharedIndexInformer{
+		c.core.Core().V1().Pods().Informer(), c.core.Core().V1().Nodes().Informer(), c.core.Core().V1().Services().Informer(),
+		c.core.Core().V1().Namespaces().Informer(), c.core.Core().V1().ResourceQuotas().Informer(),
+		c.deploys.Apps().V1().Deployments().Informer(),
+		c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), c.knative.Serving().V1().Revisions().Informer(), c.knative.Serving().V1().Services().Informer(),
+		c.ingress.Networking().V1alpha1().Ingresses().Informer(),
+	} {
+		if err := i.SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
+			c.o.Log.Warn("the API server cannot be watched", "error", err)
+		}); err != nil {
+			return err
+		}
+	}
+	c.election = newElection(c.kube, c.o.Namespace, c.o.Name, c.o.Advertise, c.o.Log)
+	c.registry = prometheus.NewRegistry()
+	c.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return nil
+}
+
+// synced waits until everything has been listed once.
+func (c *control) synced(ctx context.Context) error {
+	for _, got := range []map[any]bool{str(c.core.WaitForCacheSync(ctx.Done())), str(c.deploys.WaitForCacheSync(ctx.Done())), str(c.knative.WaitForCacheSync(ctx.Done())), str(c.ingress.WaitForCacheSync(ctx.Done()))} {
+		for kind, ok := range got {
+			if !ok && ctx.Err() == nil {
+				return fmt.Errorf("control: %v cannot be listed", kind)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+func str[K comparable](m map[K]bool) map[any]bool {
+	out := map[any]bool{}
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+// slim takes out of objects what nobody here reads: caches of a large cluster are
+// mostly that.
+func slim(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+		if a := o.GetAnnotations(); a[lastApplied] != "" {
+			delete(a, lastApplied)
+		}
+	}
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		spec := corev1.PodSpec{NodeName: o.Spec.NodeName}
+		for _, c := range o.Spec.Containers {
+			spec.Containers = append(spec.Containers, corev1.Container{Name: c.Name, Resources: c.Resources})
+		}
+		o.Spec = spec
+		o.Annotations = nil
+	case *corev1.Node:
+		o.Status.Images, o.Status.VolumesInUse, o.Status.VolumesAttached = nil, nil, nil
+	case *appsv1.Deployment:
+		o.Spec = appsv1.DeploymentSpec{Replicas: o.Spec.Replicas}
+	}
+	return obj, nil
+}
+
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// reign is what there is while this controller leads.
+type reign struct {
+	c         *control
+	epoch     int64
+	hub       *link.Hub
+	steer     *steer.Steer
+	fleet     *fleet
+	books     *books
+	path      *path
+	autoscale *autoscale.Reconciler
+	ingress   *ingress.Controller
+	teams     *teams
+	api       http.Handler
+	metrics   http.Handler
+	settled   atomic.Bool
+	unheard   sync.Map // node → true: loaders that are to be heard before it is settled
+	end       context.CancelCauseFunc
+	doing     sync.WaitGroup
+	hurries   chan func(context.Context)
+	probes    *prober
+	watches   []watching
+}
+
+// lead is one reign. It returns when ctx ends, and has then written its last word.
+func (c *control) lead(ctx context.Context, epoch int64) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	r := &reign{c: c, epoch: epoch, end: end, hurries: make(chan func(context.Context), 1024)}
+	log := c.o.Log.With("epoch", epoch)
+	r.probes = newProber(r.probed, func(uid types.UID) bool { return r.fleet.Alive(uid) })
+	r.fleet = newFleet(fleetOptions{
+		epoch: epoch, life: fmt.Sprintf("%s-%d", c.election.identity, epoch), log: log, now: time.Now,
+		beat:  func(hb functions.Heartbeat, n steer.Node) { r.steer.Heartbeat(hb, n) },
+		tell:  func(node string, d link.Down) bool { return r.hub.Tell(node, d) },
+		hands: &hands{kube: c.kube, deployments: c.deploys.Apps().V1().Deployments().Lister(), epoch: epoch, leading: c.election.sure, superseded: func() { end(errLost) }},
+		probe: r.probes.add, moved: r.moved, hurry: r.hurry,
+	})
+	r.books = &books{
+		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(), services: c.knative.Serving().V1().Services().Lister(),
+		fleet: r.fleet, log: log, known: map[functions.Name]*revision{},
+		changed: func() { r.steer.Changed() }, named: func() { r.ingress.Changed() },
+	}
+	var ledger *steer.Ledger
+	if c.o.Data != "" {
+		var err error
+		if ledger, err = steer.OpenLedger(c.o.Data + "/teams.json"); err != nil {
+			log.Error("what teams have used is not known", "error", err)
+		}
+	}
+	r.steer = steer.New(steer.Options{
+		Epoch: epoch, Catalog: r.books, Policy: c.o.Policy, Foresee: c.o.Foresee, Ledger: ledger, Log: log,
+		Hooks: steer.Hooks{Event: r.event},
+	})
+	r.hub = link.NewHub(link.HubOptions{
+		Token: c.o.Token, Quiet: true, Waker: r.steer, Log: log,
+		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left,
+	})
+	defer r.hub.Close()
+	r.path = &path{DataPath: r.hub, service: r.books.serves, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
+	r.path.published = r.moved
+	var err error
+	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Log: log}); err != nil {
+		return err
+	}
+	r.ingress = ingress.New(ingress.Options{
+		Client: c.nets, Ingresses: c.ingress.Networking().V1alpha1().Ingresses(), Services: c.core.Core().V1().Services(),
+		Revision: r.books.is, Push: r.hub.SetTable, Applied: r.hub.Applied, Public: c.o.Public, Private: c.o.Private, Log: log,
+	})
+	r.teams = newTeams(c, r)
+
+	if err := r.watch(ctx); err != nil {
+		return err
+	}
+	defer r.unwatch()
+	if err := r.books.all(); err != nil {
+		return err
+	}
+	r.steer.Attach(r.path)
+	if r.api, err = r.control(); err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(r.steer)
+	r.metrics = promhttp.HandlerFor(prometheus.Gatherers{c.registry, registry}, promhttp.HandlerOpts{})
+	c.reign.Store(r)
+	defer c.reign.Store(nil)
+
+	part := func(f func(context.Context) error) {
+		r.doing.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				end(err)
+			}
+		})
+	}
+	part(r.steer.Run)
+	part(r.fleet.Run)
+	part(r.probes.Run)
+	part(r.autoscale.Run)
+	part(r.ingress.Run)
+	part(r.teams.Run)
+	part(r.hurrying)
+	part(r.settle)
+	<-ctx.Done()
+	r.doing.Wait()
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// settle waits until the loaders of all nodes with pods of ours have been heard,
+// for a bounded time, and then lets activators know what runs. Before, it would
+// look as if nothing did.
+func (r *reign) settle(ctx context.Context) error {
+	late := time.NewTimer(r.c.o.Settle)
+	defer late.Stop()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-late.C:
+			over = true
+		case <-look.C:
+			over = r.fleet.Complete()
+		}
+	}
+	r.fleet.push(true)
+	// One turn takes all of it in before the first picture goes out.
+	r.steer.Changed()
+	select {
+	case <-ctx.Done():
+	case <-time.After(50 * time.Millisecond):
+	}
+	r.settled.Store(true)
+	r.hub.Open()
+	r.c.o.Log.Info("settled", "revisions", len(r.books.Models()))
+	return nil
+}
+
+// heard is a node's loader speaking of its node.
+func (r *reign) heard(node string, hb functions.Heartbeat) {
+	changed := r.fleet.Heard(node, hb)
+	if changed {
+		for _, n := range r.fleet.linked() {
+			peers := r.fleet.Peers(n)
+			r.hub.Tell(n, link.Down{Peers: &peers})
+		}
+	}
+}
+
+func (r *reign) said(node string, whole bool, pods []link.Pod) { r.fleet.Said(node, whole, pods) }
+
+func (r *reign) joined(kind link.Kind, id string) {
+	r.c.o.Log.Info("joined", "kind", string(kind), "id", id)
+	if kind == link.KindNode {
+		peers := r.fleet.Peers(id)
+		r.hub.Tell(id, link.Down{Peers: &peers})
+	}
+	r.ingress.Changed()
+}
+
+func (r *reign) left(kind link.Kind, id string) {
+	r.c.o.Log.Warn("left", "kind", string(kind), "id", id)
+	if kind == link.KindNode {
+		r.fleet.Linked(id, false)
+	}
+	r.ingress.Changed()
+}
+
+// moved is told that a revision stands otherwise than it did.
+func (r *reign) moved(name functions.Name) {
+	if r.autoscale != nil {
+		r.autoscale.Changed(name.Team, name.Name)
+	}
+}
+
+// hurry has a pod that is terminating end soon.
+func (r *reign) hurry(namespace, pod string, uid types.UID) {
+	select {
+	case r.hurries <- func(ctx context.Context) {
+		if err := r.fleet.o.hands.Hurry(ctx, namespace, pod, uid); err != nil {
+			r.c.o.Log.Warn("a pod takes its time to end", "pod", namespace+"/"+pod, "error", err)
+		}
+	}:
+	default: // it ends by itself, later
+	}
+}
+
+func (r *reign) hurrying(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	lanes := make(chan struct{}, 16)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case f := <-r.hurries:
+			lanes <- struct{}{}
+			all.Go(func() {
+				defer func() { <-lanes }()
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
+				f(ctx)
+			})
+		}
+	}
+}
+
+func (r *reign) probed(uid types.UID) { r.fleet.Probed(uid) }
+
+// routes is what the controller's port answers.
+func (c *control) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		r := c.reign.Load()
+		switch {
+		case r == nil && c.election.Leader() == "":
+			http.Error(w, "nobody leads", http.StatusServiceUnavailable)
+		case r != nil && !r.settled.Load():
+			http.Error(w, "finding out what runs", http.StatusServiceUnavailable)
+		default:
+			json.NewEncoder(w).Encode(map[string]any{"leads": r != nil, "leader": c.election.Leader()})
+		}
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, req *http.Request) {
+		if r := c.reign.Load(); r != nil {
+			r.metrics.ServeHTTP(w, req)
+			return
+		}
+		promhttp.HandlerFor(c.registry, promhttp.HandlerOpts{}).ServeHTTP(w, req)
+	})
+	idle := link.NewHub(link.HubOptions{Token: c.o.Token, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
+	mux.HandleFunc("/link", func(w http.ResponseWriter, req *http.Request) {
+		if r := c.reign.Load(); r != nil {
+			r.hub.ServeHTTP(w, req)
+			return
+		}
+		idle.ServeHTTP(w, req)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+		if r := c.reign.Load(); r != nil {
+			r.api.ServeHTTP(w, req)
+			return
+		}
+		w.Header().Set("Thaw-Leader", c.election.Leader())
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, `{"error":{"message":"This controller does not lead; another one does.","type":"server_error","code":"not_leading"}}`, http.StatusMisdirectedRequest)
+	})
+	return mux
+}

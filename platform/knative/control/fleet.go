@@ -1,0 +1,709 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// Hands are what the fleet does to the cluster. Calls are bounded by ctx and may
+// be made concurrently.
+type Hands interface {
+	// Scale sets how many pods the Deployment that a revision scales by has.
+	Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error
+	// Least makes a pod the first to go when its Deployment is scaled down.
+	Least(ctx context.Context, namespace, pod string) error
+	// Hurry ends a pod that is terminating within a few seconds.
+	Hurry(ctx context.Context, namespace, pod string, uid types.UID) error
+}
+
+// fleet is the nodes of the cluster as steer commands them, and the pods as its
+// replicas. It is told what informers and loaders see, and turns that into
+// heartbeats; it is told by steer to load and unload, and turns that into scales
+// of Deployments. One mutex holds all of it; nothing is called under it.
+//
+// Steer counts replicas, Kubernetes pods. A replica that is wanted is one more
+// pod of its revision, whichever that will be; the first pod that comes and is
+// nobody's is bound to it. A pod that nobody wanted (one that was there before
+// this controller, or that replaces one that was evicted) becomes a replica of
+// its own name, which steer adopts.
+type fleet struct {
+	o fleetOptions
+
+	mu    sync.Mutex
+	nodes map[string]*node
+	pods  map[types.UID]*pod
+	revs  map[functions.Name]*rev
+	wants map[string]*want
+	dirty map[string]bool // nodes of which there is news
+	due   map[functions.Name]bool
+	ring  chan struct{} // there is something for Run
+}
+
+type fleetOptions struct {
+	epoch int64
+	life  string // of this controller, unlike any other's
+	beat  func(functions.Heartbeat, steer.Node)
+	tell  func(node string, d link.Down) bool
+	hands Hands
+	log   *slog.Logger
+	now   func() time.Time
+	probe func(p probe) // asks a pod without the shim whether it answers, until it does or is gone
+	moved func(functions.Name)
+	hurry func(namespace, pod string, uid types.UID) // has Hands.Hurry done, and returns at once
+}
+
+// probe is a pod that is to be asked whether it answers.
+type probe struct {
+	uid types.UID
+	ip  string
+}
+
+// node is one node of Kubernetes.
+type node struct {
+	f    *fleet
+	name string
+	*facts
+	heard  *functions.Heartbeat // from its loader; nil: there is none
+	linked bool
+	seq    uint64
+	change uint64
+	last   functions.Heartbeat
+	sent   time.Time
+}
+
+// rev is one revision of our class.
+type rev struct {
+	name    functions.Name
+	target  string
+	shim    bool
+	asked   int // replicas that were last written; -1 nothing was
+	askedAt time.Time
+	seen    int // spec.replicas as last seen; -1 it was not
+	// Pods that went without our doing: they are replaced by their Deployment, or
+	// their room is given back after a moment.
+	gone   []time.Time
+	refuse string // why its Deployment makes no pods
+	since  time.Time
+	mu     sync.Mutex // held while its scale is written
+}
+
+// want is one replica that steer asked for or adopted.
+type want struct {
+	id     string
+	rev    *rev
+	node   string
+	gpus   []int
+	pod    *pod
+	since  time.Time
+	ending bool
+	said   functions.ReplicaStatus // as last told, for how long its state holds
+	at     time.Time               // since when
+}
+
+// replacement is how long a pod that was taken away may take to come back under
+// another name before its replica is given up.
+const replacement = 2 * time.Second
+
+// newFleet makes a fleet that knows nothing.
+func newFleet(o fleetOptions) *fleet {
+	return &fleet{
+		o: o, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, revs: map[functions.Name]*rev{}, wants: map[string]*want{},
+		dirty: map[string]bool{}, due: map[functions.Name]bool{}, ring: make(chan struct{}, 1),
+	}
+}
+
+// Run sends heartbeats and writes scales until ctx ends.
+func (f *fleet) Run(ctx context.Context) error {
+	t := time.NewTicker(500 * time.Millisecond)
+	defer t.Stop()
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	for {
+		all := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.ring:
+		case <-t.C:
+			all = true
+		}
+		f.push(all)
+		for _, r := range f.behind(all) {
+			writing.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+				defer cancel()
+				if err := f.write(ctx, r); err != nil && ctx.Err() == nil {
+					f.o.log.Warn("a scale was not written", "revision", r.name.String(), "error", err)
+				}
+			})
+		}
+	}
+}
+
+func (f *fleet) wake() {
+	select {
+	case f.ring <- struct{}{}:
+	default:
+	}
+}
+
+// touch notes that there is news of a node. Under mu.
+func (f *fleet) touch(node string) {
+	if node != "" {
+		f.dirty[node] = true
+	}
+	f.wake()
+}
+
+// push sends the heartbeats that are due.
+func (f *fleet) push(all bool) {
+	type beat struct {
+		hb functions.Heartbeat
+		n  *node
+	}
+	var beats []beat
+	now := f.o.now()
+	f.mu.Lock()
+	if all {
+		f.settle(now)
+	}
+	for name, n := range f.nodes {
+		if n.facts == nil || !n.ready || !f.dirty[name] && now.Sub(n.sent) < 2*time.Second {
+			continue
+		}
+		beats = append(beats, beat{f.heartbeat(n, now), n})
+	}
+	clear(f.dirty)
+	f.mu.Unlock()
+	for _, b := range beats {
+		f.o.beat(b.hb, b.n)
+	}
+}
+
+// settle gives up what did not come back in time. Under mu.
+func (f *fleet) settle(now time.Time) {
+	for _, r := range f.revs {
+		before := len(r.gone)
+		r.gone = slices.DeleteFunc(r.gone, func(t time.Time) bool { return now.Sub(t) >= replacement })
+		if len(r.gone) != before {
+			f.due[r.name] = true
+		}
+	}
+	for _, w := range f.wants {
+		if w.pod == nil || w.pod.late(now) {
+			f.dirty[w.node] = true
+		}
+	}
+}
+
+// heartbeat is what a node says of itself. Under mu.
+func (f *fleet) heartbeat(n *node, now time.Time) functions.Heartbeat {
+	hb := functions.Heartbeat{
+		AgentID: n.name, Epoch: f.o.epoch, State: functions.NodeIdle, Version: n.version, Life: f.o.life,
+		Memory: functions.Capacity{Total: n.memory},
+	}
+	if n.heard != nil {
+		hb.Store, hb.Cached, hb.PeerURL, hb.Borrows = n.heard.Store, n.heard.Cached, n.heard.PeerURL, n.heard.Borrows
+	}
+	held := map[int]bool{}
+	used, ours := functions.Bytes(0), 0
+	for _, id := range slices.Sorted(maps.Keys(f.wants)) {
+		w := f.wants[id]
+		if w.node != n.name {
+			continue
+		}
+		st := f.status(w, now)
+		if st.State == functions.Downloading || st.State == functions.Loading {
+			hb.State = functions.NodeLoading
+		}
+		for _, g := range w.gpus {
+			held[g] = true
+		}
+		ours += len(w.gpus)
+		hb.Models = append(hb.Models, st)
+	}
+	for _, p := range f.pods {
+		if p.node != n.name || p.over {
+			continue
+		}
+		if p.rev == nil {
+			used += p.memory
+		}
+	}
+	hb.Memory.Total = max(hb.Memory.Total-used, 0)
+	hb.GPUs = n.gpuList(held, f.strangers(n.name))
+	if n.closed {
+		// Nothing new is to come here: what is held is all there is.
+		hb.GPUs = slices.DeleteFunc(hb.GPUs, func(g functions.GPU) bool { return !held[g.Index] })
+		hb.Memory.Total = 1
+	}
+	if !sameBeat(&n.last, &hb) {
+		n.change++
+	}
+	n.seq++
+	n.sent, n.last = now, hb
+	hb.Seq, hb.Change = n.seq, n.change
+	return hb
+}
+
+// strangers is how many GPUs of a node pods hold that are none of ours. Under mu.
+func (f *fleet) strangers(node string) int {
+	k := 0
+	for _, p := range f.pods {
+		if p.node == node && !p.over && p.rev == nil {
+			k += p.gpus
+		}
+	}
+	return k
+}
+
+// SetRevision adds a revision, or takes over what changed of it.
+func (f *fleet) SetRevision(name functions.Name, target string, shim bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.revs[name]
+	if r == nil {
+		r = &rev{name: name, asked: -1, seen: -1}
+		f.revs[name] = r
+		for _, p := range f.pods {
+			if p.of == name && p.rev == nil {
+				p.rev = r
+				f.bind(p)
+			}
+		}
+	}
+	r.target, r.shim = target, shim
+}
+
+// DropRevision forgets one. Its pods are the garbage collector's; until they are
+// gone they are somebody's on their node.
+func (f *fleet) DropRevision(name functions.Name) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.revs[name]
+	if r == nil {
+		return
+	}
+	delete(f.revs, name)
+	for id, w := range f.wants {
+		if w.rev == r && w.pod == nil {
+			delete(f.wants, id)
+			f.touch(w.node)
+		}
+	}
+}
+
+// SetDeployment takes in how many pods a revision's Deployment is to have, and why
+// it cannot make them.
+func (f *fleet) SetDeployment(name functions.Name, replicas int, refuse string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.revs[name]
+	if r == nil {
+		return
+	}
+	if refuse != r.refuse {
+		r.refuse, r.since = refuse, f.o.now()
+		for _, w := range f.wants {
+			if w.rev == r {
+				f.touch(w.node)
+			}
+		}
+	}
+	if r.seen != replicas {
+		r.seen = replicas
+		f.due[name] = true
+		f.wake()
+	}
+}
+
+// SetNode takes in what the API server says of a node.
+func (f *fleet) SetNode(k *corev1.Node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nodes[k.Name]
+	if n == nil {
+		n = &node{f: f, name: k.Name}
+		f.nodes[k.Name] = n
+	}
+	was := n.facts
+	n.facts = nodeFacts(k)
+	if was == nil || *was != *n.facts {
+		f.touch(k.Name)
+	}
+}
+
+// DropNode forgets one. Steer hears nothing of it any more, which says enough.
+func (f *fleet) DropNode(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.nodes, name)
+}
+
+// Heard takes in what a node's loader says of the node. It reports whether who
+// lends blocks has changed by it.
+func (f *fleet) Heard(name string, hb functions.Heartbeat) (lends bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nodes[name]
+	if n == nil {
+		return false
+	}
+	was := ""
+	if n.heard != nil && n.linked {
+		was = n.heard.PeerURL
+	}
+	n.heard, n.linked = &hb, true
+	f.touch(name)
+	return was != hb.PeerURL
+}
+
+// linked are the nodes whose loaders are there.
+func (f *fleet) linked() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []string
+	for name, n := range f.nodes {
+		if n.linked {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Complete reports whether every pod of ours that runs with the shim has been heard
+// of.
+func (f *fleet) Complete() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pods {
+		if p.rev != nil && p.rev.shim && p.running && !p.terminating && !p.over && p.said == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Linked takes in that a node's loader has come or gone.
+func (f *fleet) Linked(name string, is bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := f.nodes[name]; n != nil {
+		n.linked = is
+		f.touch(name)
+	}
+}
+
+// Peers are the addresses at which the loaders of other nodes lend.
+func (f *fleet) Peers(but string) []functions.Peer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []functions.Peer
+	for _, n := range f.nodes {
+		if n.name != but && n.linked && n.heard != nil && n.heard.PeerURL != "" {
+			out = append(out, functions.Peer{ID: n.name, URL: n.heard.PeerURL})
+		}
+	}
+	slices.SortFunc(out, func(a, b functions.Peer) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Hint is the node that the next pod of a revision was placed on.
+func (f *fleet) Hint(name functions.Name) (string, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var next *want
+	for _, w := range f.wants {
+		if w.rev.name == name && w.pod == nil && !w.ending && (next == nil || w.since.Before(next.since)) {
+			next = w
+		}
+	}
+	if next == nil {
+		return "", false
+	}
+	return next.node, true
+}
+
+// Load is one more replica on this node. It is steer's.
+func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	f := n.f
+	name := functions.Name{Team: req.Team, Name: req.Model}
+	f.mu.Lock()
+	r := f.revs[name]
+	if r == nil {
+		f.mu.Unlock()
+		return functions.LoadReply{}, fmt.Errorf("revision %s is gone", name)
+	}
+	w := f.wants[req.ID]
+	if w == nil {
+		w = &want{id: req.ID, rev: r, node: n.name, gpus: req.GPUs, since: f.o.now()}
+		f.wants[req.ID] = w
+		f.bindFree(w)
+	}
+	f.touch(w.node)
+	f.mu.Unlock()
+	// The bytes can come while the pod is still looking for its node.
+	if req.Spec.Source != "" {
+		f.o.tell(n.name, link.Down{Prefetch: []functions.LoadRequest{req}})
+	}
+	if err := f.write(ctx, r); err != nil {
+		f.mu.Lock()
+		if w.pod == nil {
+			delete(f.wants, req.ID)
+		}
+		f.mu.Unlock()
+		return functions.LoadReply{}, err
+	}
+	return functions.LoadReply{ID: req.ID, State: functions.Downloading}, nil
+}
+
+// Unload is the end of a replica, which has been drained. It is steer's.
+func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
+	f := n.f
+	f.mu.Lock()
+	w := f.wants[req.ID]
+	if w == nil {
+		f.mu.Unlock()
+		return nil
+	}
+	if req.Reason == functions.ReasonCalledOff && w.pod != nil && w.pod.spawned() {
+		f.mu.Unlock()
+		return nil // it has its process: it goes on
+	}
+	r, p := w.rev, w.pod
+	first := !w.ending
+	w.ending = true
+	if p == nil {
+		delete(f.wants, req.ID)
+	} else if p.over {
+		f.unbind(p)
+	}
+	others := 0
+	for _, x := range f.pods {
+		if x.rev == r && x != p && !x.terminating && !x.over {
+			others++
+		}
+	}
+	f.touch(w.node)
+	var at, pod, namespace string
+	if p != nil {
+		at, pod, namespace = p.node, p.name, p.namespace
+	}
+	f.mu.Unlock()
+	if p != nil && first {
+		if r.shim {
+			f.o.tell(at, link.Down{Stop: []link.Stop{{UID: string(p.uid), Seconds: req.DrainSeconds, Reason: req.Reason}}})
+		}
+		if others > 0 {
+			if err := f.o.hands.Least(ctx, namespace, pod); err != nil {
+				f.o.log.Warn("a pod was not made the first to go", "pod", namespace+"/"+pod, "error", err)
+			}
+		}
+	}
+	return f.write(ctx, r)
+}
+
+// desired is how many pods a revision is to have. Under mu.
+func (f *fleet) desired(r *rev) int {
+	k := len(r.gone)
+	for _, w := range f.wants {
+		if w.rev == r && !w.ending && (w.pod == nil || !w.pod.terminating) {
+			k++
+		}
+	}
+	return k
+}
+
+// behind are the revisions whose Deployment is not as it should be.
+func (f *fleet) behind(all bool) []*rev {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []*rev
+	now := f.o.now()
+	look := func(r *rev) {
+		if r != nil && r.target != "" && r.seen >= 0 && f.desired(r) != r.seen && (r.asked != f.desired(r) || now.Sub(r.askedAt) > repeat) {
+			out = append(out, r)
+		}
+	}
+	if all {
+		for _, r := range f.revs {
+			look(r)
+		}
+	} else {
+		for name := range f.due {
+			look(f.revs[name])
+		}
+	}
+	clear(f.due)
+	return out
+}
+
+// write brings a revision's Deployment to what it should be.
+func (f *fleet) write(ctx context.Context, r *rev) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f.mu.Lock()
+	want, target := f.desired(r), r.target
+	fresh := r.asked == want && f.o.now().Sub(r.askedAt) <= repeat
+	if target == "" || fresh || r.seen == want && (r.asked == want || r.asked < 0) {
+		f.mu.Unlock()
+		return nil
+	}
+	f.mu.Unlock()
+	if err := f.o.hands.Scale(ctx, r.name, target, want); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	r.asked, r.askedAt = want, f.o.now()
+	f.mu.Unlock()
+	return nil
+}
+
+// repeat is when a scale that was written and is not seen is written again.
+const repeat = 3 * time.Second
+
+// Scale is how a revision stands.
+func (f *fleet) Scale(name functions.Name) (desired, actual, ready int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.revs[name]
+	if r == nil {
+		return 0, 0, 0
+	}
+	now := f.o.now()
+	for _, w := range f.wants {
+		if w.rev != r {
+			continue
+		}
+		if !w.ending {
+			desired++
+		}
+		if w.pod == nil || w.pod.terminating {
+			continue
+		}
+		actual++
+		if f.status(w, now).State == functions.Ready {
+			ready++
+		}
+	}
+	return desired, actual, ready
+}
+
+// Pod is where a replica runs, for its log; false where there is no such pod.
+func (f *fleet) Pod(replica string) (namespace, name string, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.wants[replica]; w != nil && w.pod != nil {
+		return w.pod.namespace, w.pod.name, true
+	}
+	return "", "", false
+}
+
+// bind gives a pod to the replica that it is to be. Under mu.
+func (f *fleet) bind(p *pod) {
+	if p.rev == nil || p.want != nil || p.terminating || p.over {
+		return
+	}
+	var to *want
+	for _, w := range f.wants {
+		if w.rev != p.rev || w.pod != nil || w.ending {
+			continue
+		}
+		// One that was placed where the pod is; else the oldest.
+		better := to == nil || w.node == p.node && to.node != p.node
+		if !better && (w.node == p.node) == (to.node == p.node) {
+			better = w.since.Before(to.since) || w.since.Equal(to.since) && w.id < to.id
+		}
+		if better {
+			to = w
+		}
+	}
+	if to == nil {
+		if p.node == "" {
+			return // nobody's yet: it is looked at again when it has a node
+		}
+		to = &want{id: label(p.name), rev: p.rev, node: p.node, since: f.o.now()}
+		if f.wants[to.id] != nil {
+			return
+		}
+		to.gpus = f.freeGPUs(p.node, p.gpus)
+		f.wants[to.id] = to
+		if len(p.rev.gone) > 0 {
+			p.rev.gone = p.rev.gone[1:] // it came in the place of one that went
+		}
+		f.due[p.rev.name] = true
+	}
+	to.pod, p.want = p, to
+	f.place(to)
+	f.touch(to.node)
+}
+
+// bindFree gives a new want a pod that is there and nobody's. Under mu.
+func (f *fleet) bindFree(w *want) {
+	for _, p := range f.pods {
+		if p.rev == w.rev && p.want == nil && !p.terminating && !p.over {
+			w.pod, p.want = p, w
+			f.place(w)
+			return
+		}
+	}
+}
+
+// place moves a replica to the node on which its pod has come to be. Under mu.
+// To steer it is another one: what it placed has vanished, and one that it finds
+// there it adopts.
+func (f *fleet) place(w *want) {
+	if w.pod.node == "" || w.pod.node == w.node {
+		return
+	}
+	delete(f.wants, w.id)
+	f.touch(w.node)
+	moved := *w
+	moved.id, moved.node = label(w.pod.name), w.pod.node
+	moved.gpus = f.freeGPUs(moved.node, max(len(w.gpus), w.pod.gpus))
+	f.wants[moved.id] = &moved
+	w.pod.want = &moved
+	f.touch(moved.node)
+}
+
+// freeGPUs are k indices of a node that no replica has. Under mu.
+func (f *fleet) freeGPUs(name string, k int) []int {
+	held := map[int]bool{}
+	for _, w := range f.wants {
+		if w.node == name {
+			for _, g := range w.gpus {
+				held[g] = true
+			}
+		}
+	}
+	var out []int
+	for i := 0; len(out) < k && i < 4096; i++ {
+		if !held[i] {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// label makes a pod's name a DNS label, as ids of replicas are.
+func label(name string) string {
+	if len(name) > 63 {
+		name = name[len(name)-63:]
+	}
+	return strings.TrimLeft(strings.ReplaceAll(name, ".", "-"), "-")
+}

@@ -1,0 +1,101 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	status "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// epochAnnotation on a Deployment is the epoch of the controller that scaled it
+// last. Every scale is written on the condition that it is what the writer believes:
+// a controller that lost its lease without knowing it writes nothing.
+const epochAnnotation = "thaw.dev/epoch"
+
+const costAnnotation = "controller.kubernetes.io/pod-deletion-cost"
+
+// soon is the grace that is left to a pod whose replica has been drained.
+const soon = 2
+
+// hands are Hands on a real cluster.
+type hands struct {
+	kube        kubernetes.Interface
+	deployments appslisters.DeploymentLister
+	epoch       int64
+	leading     func() bool // the lease is surely still ours
+	superseded  func()      // somebody else's epoch was seen
+}
+
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// Scale writes the number of pods of a Deployment. functions.ErrStaleEpoch says
+// that a newer controller has written it.
+func (h *hands) Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error {
+	const path = "/metadata/annotations/thaw.dev~1epoch"
+	d, err := h.deployments.Deployments(revision.Team).Get(deployment)
+	for try := 0; ; try++ {
+		if err != nil {
+			if status.IsNotFound(err) && replicas == 0 {
+				return nil
+			}
+			return fmt.Errorf("deployment %s/%s: %w", revision.Team, deployment, err)
+		}
+		if !h.leading() {
+			return functions.ErrStaleEpoch
+		}
+		var ops []operation
+		was, set := d.Annotations[epochAnnotation]
+		if set {
+			if n, err := strconv.ParseInt(was, 10, 64); err == nil && n > h.epoch {
+				h.superseded()
+				return functions.ErrStaleEpoch
+			}
+			ops = append(ops, operation{"test", path, was})
+		} else if d.Annotations == nil {
+			ops = append(ops, operation{"add", "/metadata/annotations", map[string]string{}})
+		}
+		ops = append(ops, operation{"add", path, strconv.FormatInt(h.epoch, 10)}, operation{"replace", "/spec/replicas", replicas})
+		var b []byte
+		if b, err = json.Marshal(ops); err != nil {
+			return err
+		}
+		_, err = h.kube.AppsV1().Deployments(revision.Team).Patch(ctx, deployment, types.JSONPatchType, b, metav1.PatchOptions{FieldManager: "thaw"})
+		if err == nil || try == 4 || !status.IsInvalid(err) && !status.IsConflict(err) && !status.IsBadRequest(err) {
+			return err
+		}
+		// Somebody wrote since: what is there now decides.
+		d, err = h.kube.AppsV1().Deployments(revision.Team).Get(ctx, deployment, metav1.GetOptions{})
+	}
+}
+
+// Least makes a pod the first to go.
+func (h *hands) Least(ctx context.Context, namespace, pod string) error {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"-1000"}}}`, costAnnotation)
+	_, err := h.kube.CoreV1().Pods(namespace).Patch(ctx, pod, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "thaw"})
+	if status.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// Hurry ends a pod that is terminating.
+func (h *hands) Hurry(ctx context.Context, namespace, pod string, uid types.UID) error {
+	grace := int64(soon)
+	err := h.kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
+	if status.IsNotFound(err) || status.IsConflict(err) {
+		return nil
+	}
+	return err
+}

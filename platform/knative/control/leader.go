@@ -1,0 +1,158 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// The times of the lease: who does not renew it for renewFor gives it up, and after
+// leaseFor somebody else may take it. A controller that ends gives it back.
+const (
+	leaseFor  = 15 * time.Second
+	renewFor  = 10 * time.Second
+	retryLead = time.Second
+)
+
+// Lease is the name of the lease, and of the controller's Service.
+const Lease = "thaw-controller"
+
+// election is who leads, as one controller sees it.
+type election struct {
+	kube      kubernetes.Interface
+	namespace string
+	identity  string // NAME_RANDOM@HOST:PORT
+	log       *slog.Logger
+	renewed   atomic.Int64 // nanoseconds since start
+	start     time.Time
+	leader    atomic.Pointer[string] // its address; nil or "" nobody is known to
+	leads     atomic.Bool
+}
+
+func newElection(kube kubernetes.Interface, namespace, name, advertise string, log *slog.Logger) *election {
+	var b [4]byte
+	rand.Read(b[:])
+	return &election{
+		kube: kube, namespace: namespace, log: log, start: time.Now(),
+		identity: fmt.Sprintf("%s_%s@%s", name, hex.EncodeToString(b[:]), advertise),
+	}
+}
+
+// Leader is the address of who leads, "" where nobody is known to.
+func (e *election) Leader() string {
+	if p := e.leader.Load(); p != nil {
+		return *p
+	}
+	return ""
+}
+
+// sure reports whether the lease is surely still ours: it was renewed less than
+// renewFor ago, by a clock that runs on while the process does not.
+func (e *election) sure() bool {
+	return e.leads.Load() && time.Since(e.start)-time.Duration(e.renewed.Load()) < renewFor
+}
+
+// renewing is a lock that notes when it was last held.
+type renewing struct {
+	resourcelock.Interface
+	e *election
+}
+
+func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	at := time.Since(r.e.start) // before: what the API server writes counts from its own moment
+	err := r.Interface.Update(ctx, record)
+	if err == nil && record.HolderIdentity == r.e.identity {
+		r.e.renewed.Store(int64(at))
+	}
+	return err
+}
+
+func (r renewing) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	at := time.Since(r.e.start)
+	err := r.Interface.Create(ctx, record)
+	if err == nil {
+		r.e.renewed.Store(int64(at))
+	}
+	return err
+}
+
+// errLost says that the lease went to somebody else, or could not be renewed.
+var errLost = errors.New("the lease is lost")
+
+// Run waits for the lease and calls lead with the epoch of this reign, again and
+// again until ctx ends. lead's ctx ends when the lease is lost, and the lease is
+// given back when lead returns.
+func (e *election) Run(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
+	for {
+		err := e.once(ctx, lead)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !errors.Is(err, errLost) {
+			return err
+		}
+		e.log.Warn("not leading any more", "error", err)
+	}
+}
+
+func (e *election) once(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Name: Lease, Namespace: e.namespace},
+		Client:     e.kube.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
+	}
+	reign, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	done := make(chan error, 1)
+	led := make(chan struct{})
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: renewing{lock, e}, LeaseDuration: leaseFor, RenewDeadline: renewFor, RetryPeriod: retryLead, ReleaseOnCancel: true, Name: Lease,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				close(led)
+				e.leads.Store(true)
+				defer e.leads.Store(false)
+				record, _, err := lock.Get(ctx)
+				if err != nil {
+					done <- fmt.Errorf("the lease: %w", err)
+					end(err)
+					return
+				}
+				epoch := int64(record.LeaderTransitions) + 1
+				e.log.Info("leading", "epoch", epoch, "as", e.identity)
+				err = lead(ctx, epoch)
+				e.leads.Store(false)
+				done <- err
+				end(err)
+			},
+			OnStoppedLeading: func() { e.leads.Store(false) },
+			OnNewLeader: func(identity string) {
+				_, address, _ := strings.Cut(identity, "@")
+				e.leader.Store(&address)
+			},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	elector.Run(reign) // returns when the lease is lost or reign ends; lead's ctx has ended then
+	select {
+	case <-led:
+		if err := <-done; err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+	default:
+	}
+	return errLost
+}

@@ -1,0 +1,140 @@
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	autoscaling "knative.dev/serving/pkg/apis/autoscaling"
+	autoscalingv1alpha1 "knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/knative"
+)
+
+// most is how many replicas a revision may have whose max-scale is 0: no bound but
+// the cluster's.
+const most = 1000
+
+// revision is one revision of our class as a function.
+type revision struct {
+	model   *functions.Model // Metadata.Name is the revision's
+	service string           // the Knative Service it is of; "" none
+	target  string           // name of the Deployment that is scaled
+	shim    bool             // its container reads THAW_MODEL, so a loader hears of it
+	problem string           // what of it does not read
+}
+
+// ours reports whether a PodAutoscaler is of our class.
+func ours(pa *autoscalingv1alpha1.PodAutoscaler) bool {
+	return pa.Annotations[autoscaling.ClassAnnotationKey] == knative.AutoscalerClass
+}
+
+// read makes a function of a revision. What its pods are started with is in the
+// container (THAW_MODEL), how they are scaled in the annotations of the
+// PodAutoscaler, as Knative has it, and how long requests are held in the model
+// file that the Service carries. Service and revision may be nil: a Service written
+// by hand need not be a model of ours.
+func read(pa *autoscalingv1alpha1.PodAutoscaler, rev *servingv1.Revision, service *servingv1.Service) revision {
+	m := functions.NewModel()
+	m.Spec.Engine = functions.EngineCommand
+	m.Spec.Scale.Max = most
+	r := revision{model: m, service: pa.Labels[serving.ServiceLabelKey], target: pa.Spec.ScaleTargetRef.Name}
+	if rev != nil {
+		r.container(m, rev)
+	}
+	if service != nil {
+		r.file(m, service)
+	}
+	r.scaling(m, pa)
+	m.Metadata = functions.Metadata{Name: pa.Name, Namespace: pa.Namespace, Labels: maps.Clone(m.Metadata.Labels)}
+	return r
+}
+
+// container takes over what the pods of a revision are started with.
+func (r *revision) container(m *functions.Model, rev *servingv1.Revision) {
+	c := rev.Spec.GetContainer()
+	for _, e := range c.Env {
+		if e.Name != "THAW_MODEL" || e.Value == "" {
+			continue
+		}
+		r.shim = true
+		docs, err := catalog.Decode(rev.Name, []byte(strings.ReplaceAll(e.Value, "$$", "$")))
+		if err != nil || len(docs) != 1 || docs[0].Model == nil {
+			r.problem = fmt.Sprintf("THAW_MODEL of revision %s does not read: %v", rev.Name, err)
+			continue
+		}
+		max := m.Spec.Scale.Max
+		*m = *docs[0].Model
+		m.Spec.Scale.Max = max
+	}
+	if q := c.Resources.Limits[knative.GPU]; !q.IsZero() {
+		m.Spec.Resources.GPUs = int(q.Value())
+	}
+	if q := c.Resources.Requests[corev1.ResourceMemory]; m.Spec.Resources.Memory == 0 && !q.IsZero() {
+		m.Spec.Resources.Memory = functions.Bytes(q.Value())
+	}
+	if rev.Spec.ContainerConcurrency != nil && *rev.Spec.ContainerConcurrency > 0 {
+		m.Spec.Scale.Target = int(min(*rev.Spec.ContainerConcurrency, math.MaxInt32))
+	}
+}
+
+// file takes over what of the model file makes no new revision.
+func (r *revision) file(m *functions.Model, service *servingv1.Service) {
+	doc := service.Annotations[knative.ModelAnnotation]
+	if doc == "" {
+		return
+	}
+	var whole functions.Model
+	if err := json.Unmarshal([]byte(doc), &whole); err != nil {
+		r.problem = fmt.Sprintf("the annotation %s of service %s does not read: %v", knative.ModelAnnotation, service.Name, err)
+		return
+	}
+	whole.SetDefaults()
+	m.Spec.Queue, m.Spec.Scale.Idle = whole.Spec.Queue, whole.Spec.Scale.Idle
+	m.Metadata.Labels = whole.Metadata.Labels
+}
+
+// scaling takes over Knative's own annotations.
+func (r *revision) scaling(m *functions.Model, pa *autoscalingv1alpha1.PodAutoscaler) {
+	number := func(key string, into *int) {
+		if s, set := pa.Annotations[key]; set {
+			if f, err := strconv.ParseFloat(s, 64); err == nil && f >= 0 && f <= math.MaxInt32 {
+				*into = int(math.Ceil(f))
+			}
+		}
+	}
+	s := &m.Spec.Scale
+	number(autoscaling.MaxScaleAnnotationKey, &s.Max)
+	if s.Max == 0 {
+		s.Max = most
+	}
+	number(autoscaling.TargetAnnotationKey, &s.Target)
+	s.Target = max(s.Target, 1)
+	s.Min = 0
+	if pa.Spec.Reachability != autoscalingv1alpha1.ReachabilityUnreachable {
+		// What no route leads to keeps nothing running.
+		number(autoscaling.MinScaleAnnotationKey, &s.Min)
+	}
+	s.Max = max(s.Max, s.Min)
+	if d, err := time.ParseDuration(pa.Annotations[autoscaling.ScaleToZeroPodRetentionPeriodKey]); err == nil && d > 0 {
+		s.Idle = functions.Duration(d)
+	}
+}
+
+// equal reports whether two readings are the same, so that the function that is
+// known need not change.
+func (r *revision) equal(o *revision) bool {
+	a, _ := json.Marshal(r.model)
+	b, _ := json.Marshal(o.model)
+	return r.service == o.service && r.target == o.target && r.shim == o.shim && r.problem == o.problem && slices.Equal(a, b)
+}

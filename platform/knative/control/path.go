@@ -1,0 +1,120 @@
+package control
+
+import (
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// path is the activators as steer needs them: what it publishes goes out with the
+// name that the engines know, and who asks for a revision past our activators is
+// added to their demand.
+type path struct {
+	steer.DataPath
+	service   func(functions.Name) string // the Knative Service a revision is of
+	published func(functions.Name)
+
+	mu      sync.Mutex
+	outside map[functions.Name]outside
+	stirred map[functions.Name]bool
+	ring    func(functions.Name)
+	now     func() time.Time
+}
+
+// outside is the demand for one revision that does not pass our activators.
+type outside struct {
+	active, queued int
+	since          time.Time // that somebody waits
+	end            time.Time // that nobody was there any more
+}
+
+// Publish gives pictures of revisions to the activators.
+func (p *path) Publish(fs ...route.Function) {
+	for i := range fs {
+		fs[i].Hidden = true
+		if s := p.service(fs[i].Name); s != "" {
+			fs[i].Serves = s
+		}
+	}
+	p.DataPath.Publish(fs...)
+	for i := range fs {
+		p.published(fs[i].Name)
+	}
+}
+
+// Outside takes in how many requests for a revision are at Knative's own activator
+// (queued, where none of its replicas is ready) or were sent on by it.
+func (p *path) Outside(name functions.Name, active, queued int) {
+	now := p.now()
+	p.mu.Lock()
+	was, known := p.outside[name]
+	next := outside{active: active, queued: queued, since: was.since, end: was.end}
+	if queued > 0 && was.queued == 0 {
+		next.since = now
+	} else if queued == 0 {
+		next.since = time.Time{}
+	}
+	if active+queued == 0 && was.active+was.queued > 0 {
+		next.end = now
+	}
+	p.outside[name] = next
+	changed := !known && active+queued > 0 || known && (was.active != active || was.queued != queued)
+	if changed {
+		p.stirred[name] = true
+	}
+	p.mu.Unlock()
+	if changed {
+		p.ring(name)
+	}
+}
+
+// Demand yields what the activators say, with what is asked past them.
+func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
+	p.mu.Lock()
+	stirred := p.stirred
+	p.stirred = map[functions.Name]bool{}
+	add := make(map[functions.Name]outside, len(p.outside))
+	for n, o := range p.outside {
+		add[n] = o
+		if all && o.active+o.queued > 0 {
+			stirred[n] = true
+		}
+	}
+	p.mu.Unlock()
+	stopped := false
+	p.DataPath.Demand(all, func(d steer.Demand) bool {
+		delete(stirred, d.Name)
+		stopped = !yield(add[d.Name].join(d))
+		return !stopped
+	})
+	for n := range stirred {
+		if stopped || !yield(add[n].join(steer.Demand{Name: n})) {
+			p.mu.Lock()
+			p.stirred[n] = true
+			p.mu.Unlock()
+			stopped = true
+		}
+	}
+}
+
+func (o outside) join(d steer.Demand) steer.Demand {
+	d.Active += o.active
+	d.Queued += o.queued
+	if o.queued > 0 && (d.Oldest.IsZero() || o.since.Before(d.Oldest)) {
+		d.Oldest = o.since
+	}
+	if o.end.After(d.LastEnd) {
+		d.LastEnd = o.end
+	}
+	if o.queued > 0 {
+		teams := map[string]int{d.Name.Team: o.queued}
+		for t, n := range d.Teams {
+			teams[t] += n
+		}
+		d.Teams = teams
+	}
+	return d
+}

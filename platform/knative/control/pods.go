@@ -1,0 +1,437 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// pod is a pod on its way to being, or being, a replica; or somebody else's, which
+// takes room.
+type pod struct {
+	uid             types.UID
+	namespace, name string
+	of              functions.Name // the revision its label names
+	rev             *rev           // nil: none of ours
+	want            *want          // the replica that it is
+	node, ip        string
+	gpus            int
+	memory          functions.Bytes
+	created         time.Time
+	terminating     bool
+	over            bool // its containers have ended for good: its room is free
+	running, ready  bool // its container; the pod as Kubernetes sees it
+	unscheduled     string
+	unscheduledAt   time.Time
+	problem         string // why it will not come up
+	hurried         bool
+	probing, probed bool // of one without the shim
+	said            *functions.ReplicaStatus
+	saidAt          time.Time
+	silent          bool // its shim has hung up
+}
+
+// unschedulable is how long a pod may find no node before its replica has failed.
+// What was counted as free a moment ago may be in the act of being freed.
+const unschedulable = 15 * time.Second
+
+// unheard is how long the shim of a pod that Kubernetes calls ready may say nothing
+// before it is believed without: the loader of its node may be away.
+const unheard = 3 * time.Second
+
+// late reports whether time alone may have changed what a pod's replica is.
+func (p *pod) late(now time.Time) bool {
+	return p.unscheduled != "" && now.Sub(p.unscheduledAt) >= unschedulable || p.ready && p.said == nil
+}
+
+// spawned reports whether its engine has a process.
+func (p *pod) spawned() bool {
+	if p.said != nil {
+		return p.said.State != functions.Downloading || slices.ContainsFunc(p.said.Phases, func(s functions.Span) bool { return s.Phase == functions.PhaseSpawn })
+	}
+	return p.running && !p.rev.shim
+}
+
+// SetPod takes in what the API server says of a pod.
+func (f *fleet) SetPod(k *corev1.Pod) {
+	var hurry, ask bool
+	f.mu.Lock()
+	p := f.pods[k.UID]
+	if p == nil {
+		p = &pod{uid: k.UID, namespace: k.Namespace, name: k.Name, created: k.CreationTimestamp.Time}
+		if r := k.Labels[serving.RevisionLabelKey]; r != "" {
+			p.of = functions.Name{Team: k.Namespace, Name: r}
+		}
+		f.pods[k.UID] = p
+	}
+	p.rev = f.revs[p.of]
+	before := p.node
+	was := *p
+	p.see(k, f.o.now())
+	if p.terminating && !was.terminating && p.want != nil && !p.want.ending {
+		// Somebody else has ended it: its Deployment makes another.
+		p.rev.gone = append(p.rev.gone, f.o.now())
+	}
+	switch {
+	case p.over && p.want != nil && (p.terminating || p.want.ending):
+		f.unbind(p)
+	case p.want != nil && p.node != before:
+		f.place(p.want)
+	default:
+		f.bind(p)
+	}
+	if w := p.want; w != nil {
+		f.touch(w.node)
+		if w.ending && p.terminating && !p.hurried && !p.over {
+			p.hurried, hurry = true, true
+		}
+	} else {
+		f.touch(p.node)
+	}
+	if p.rev != nil && !p.rev.shim && p.running && p.ip != "" && !p.probing && !p.terminating {
+		p.probing, ask = true, true
+	}
+	f.mu.Unlock()
+	if ask {
+		f.o.probe(probe{uid: p.uid, ip: p.ip})
+	}
+	if hurry {
+		f.hurry(p)
+	}
+	f.moved(p)
+}
+
+// DropPod takes in that a pod is gone.
+func (f *fleet) DropPod(uid types.UID) {
+	f.mu.Lock()
+	p := f.pods[uid]
+	if p == nil {
+		f.mu.Unlock()
+		return
+	}
+	if p.want != nil && !p.want.ending && !p.terminating {
+		p.rev.gone = append(p.rev.gone, f.o.now())
+	}
+	delete(f.pods, uid)
+	f.unbind(p)
+	f.touch(p.node)
+	f.mu.Unlock()
+	f.moved(p)
+}
+
+// unbind ends the replica that a pod was. Under mu.
+func (f *fleet) unbind(p *pod) {
+	w := p.want
+	if w == nil {
+		return
+	}
+	p.want = nil
+	delete(f.wants, w.id)
+	f.due[w.rev.name] = true
+	f.touch(w.node)
+}
+
+func (f *fleet) moved(p *pod) {
+	if p.of.Name != "" && f.o.moved != nil {
+		f.o.moved(p.of)
+	}
+}
+
+// Probed takes in that a pod without the shim answers.
+func (f *fleet) Probed(uid types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.pods[uid]; p != nil {
+		p.probed = true
+		if p.want != nil {
+			f.touch(p.want.node)
+		}
+	}
+}
+
+// Alive reports whether a pod is still worth being asked.
+func (f *fleet) Alive(uid types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.pods[uid]
+	return p != nil && !p.terminating && !p.over && !p.probed
+}
+
+// Said takes in what shims say by way of their node's loader; whole: that is all
+// there are on it.
+func (f *fleet) Said(node string, whole bool, pods []link.Pod) {
+	now := f.o.now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range pods {
+		said := &pods[i]
+		p := f.pods[types.UID(said.UID)]
+		if p == nil || p.node != "" && p.node != node {
+			continue // not seen yet: it says it again in 2 s
+		}
+		if said.Gone {
+			p.silent = true
+		} else {
+			p.said, p.saidAt, p.silent = &said.Status, now, false
+			if p.node == "" { // its loader knows it before the API server tells
+				p.node = node
+				if p.want != nil {
+					f.place(p.want)
+				}
+			}
+			f.bind(p)
+		}
+		if p.want != nil {
+			f.touch(p.want.node)
+		}
+	}
+	if n := f.nodes[node]; n != nil {
+		n.linked = true
+	}
+}
+
+// see takes over what matters of a pod.
+func (p *pod) see(k *corev1.Pod, now time.Time) {
+	p.node = cmp.Or(k.Spec.NodeName, p.node)
+	p.ip = cmp.Or(k.Status.PodIP, p.ip)
+	p.terminating = k.DeletionTimestamp != nil
+	p.over = k.Status.Phase == corev1.PodSucceeded || k.Status.Phase == corev1.PodFailed
+	p.gpus, p.memory = 0, 0
+	for _, c := range k.Spec.Containers {
+		if q, ok := c.Resources.Limits[knative.GPU]; ok {
+			p.gpus += int(q.Value())
+		}
+		if q, ok := c.Resources.Requests[corev1.ResourceMemory]; ok {
+			p.memory += functions.Bytes(q.Value())
+		}
+	}
+	p.ready, p.running, p.problem = false, false, ""
+	unscheduled := ""
+	for _, c := range k.Status.Conditions {
+		switch {
+		case c.Type == corev1.PodReady:
+			p.ready = c.Status == corev1.ConditionTrue
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable:
+			unscheduled = c.Message
+		}
+	}
+	if unscheduled != "" && p.unscheduled == "" {
+		p.unscheduledAt = now
+	}
+	p.unscheduled = unscheduled
+	for _, c := range k.Status.InitContainerStatuses {
+		p.container(&c)
+	}
+	for _, c := range k.Status.ContainerStatuses {
+		p.container(&c)
+		if c.Name != "queue-proxy" && c.State.Running != nil {
+			p.running = true
+		}
+	}
+	if p.over && p.problem == "" && k.Status.Phase == corev1.PodFailed {
+		p.problem = cmp.Or(k.Status.Message, k.Status.Reason, "the pod failed")
+	}
+}
+
+// stuck are reasons of a waiting container that do not pass by themselves.
+var stuck = map[string]string{
+	"ErrImagePull":               "its image cannot be pulled",
+	"ImagePullBackOff":           "its image cannot be pulled",
+	"InvalidImageName":           "its image has no valid name",
+	"ErrImageNeverPull":          "its image is not on the node",
+	"CreateContainerConfigError": "its container cannot be made",
+	"CreateContainerError":       "its container cannot be made",
+	"RunContainerError":          "its container cannot be started",
+	"CrashLoopBackOff":           "its container ends again and again",
+}
+
+func (p *pod) container(c *corev1.ContainerStatus) {
+	if p.problem != "" {
+		return
+	}
+	w, t := c.State.Waiting, c.State.Terminated
+	if w != nil {
+		if what := stuck[w.Reason]; what != "" {
+			p.problem = what
+			if last := c.LastTerminationState.Terminated; w.Reason == "CrashLoopBackOff" && last != nil {
+				p.problem = ended(last)
+			} else if w.Message != "" {
+				p.problem += ": " + line(w.Message)
+			}
+		}
+		return
+	}
+	if t != nil && t.ExitCode != 0 {
+		p.problem = ended(t)
+	}
+}
+
+func ended(t *corev1.ContainerStateTerminated) string {
+	if t.Message != "" {
+		return line(t.Message)
+	}
+	if t.Reason == "OOMKilled" {
+		return "its container ran out of memory"
+	}
+	return fmt.Sprintf("its container ended with exit code %d", t.ExitCode)
+}
+
+// line is the last line of a message, bounded.
+func line(s string) string {
+	s = strings.TrimSpace(s)
+	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
+		s = s[i+1:]
+	}
+	if len(s) > 500 {
+		s = s[:500] + "…"
+	}
+	return s
+}
+
+// status is a replica as steer hears of it. Under mu.
+func (f *fleet) status(w *want, now time.Time) functions.ReplicaStatus {
+	st := f.state(w, now)
+	st.ID, st.Team, st.Model, st.GPUs = w.id, w.rev.name.Team, w.rev.name.Name, w.gpus
+	if w.said.State != st.State {
+		w.at = now
+	}
+	w.said = st
+	st.Since = now.Sub(w.at).Milliseconds()
+	return st
+}
+
+// state puts together what is known of a replica's pod: what its shim says counts
+// most, and what Kubernetes says where there is none, or where it says that the
+// pod is no more.
+func (f *fleet) state(w *want, now time.Time) functions.ReplicaStatus {
+	p := w.pod
+	st := functions.ReplicaStatus{State: functions.Downloading, Percent: -1}
+	failed := func(why string) functions.ReplicaStatus {
+		st.State, st.Error = functions.Failed, why
+		return st
+	}
+	switch {
+	case w.ending || p != nil && p.terminating:
+		if p != nil && p.said != nil {
+			st = *p.said
+		}
+		st.State, st.Error = functions.Draining, ""
+		return st
+	case p == nil && w.rev.refuse != "" && now.Sub(w.rev.since) > time.Second:
+		return failed(w.rev.refuse)
+	case p == nil:
+		return st
+	case p.problem != "":
+		if p.said != nil && p.said.State == functions.Failed && p.said.Error != "" {
+			return failed(p.said.Error)
+		}
+		return failed(p.problem)
+	case p.over:
+		return failed("the pod has ended")
+	case p.unscheduled != "" && p.node == "" && now.Sub(p.unscheduledAt) >= unschedulable:
+		return failed("Kubernetes finds no node for it: " + line(p.unscheduled))
+	case p.said != nil && !p.silent:
+		st = *p.said
+		if st.State == functions.Unloaded { // Kubernetes has not said so yet
+			st.State = functions.Draining
+		}
+		return st
+	case !w.rev.shim && (p.probed || p.ready) && p.ip != "":
+		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
+		return st
+	case w.rev.shim && p.ready && p.ip != "" && now.Sub(w.since) > unheard:
+		// No loader tells of it, and Kubernetes has asked it.
+		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
+		return st
+	case p.running:
+		st.State = functions.Loading
+		return st
+	}
+	return st
+}
+
+// queueProxy is the port at which Knative's proxy of a pod takes requests.
+const queueProxy = 8012
+
+// facts are what a node has, in a form that can be compared.
+type facts struct {
+	ready, closed bool
+	gpus          int
+	gpuName       string
+	gpuMemory     functions.Bytes
+	memory        functions.Bytes
+	version       string
+}
+
+// unknownMemory is that of a GPU of which nobody says how much it has: not ours to
+// limit.
+const unknownMemory functions.Bytes = math.MaxInt64 / 4
+
+func nodeFacts(k *corev1.Node) *facts {
+	n := &facts{closed: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, gpuMemory: unknownMemory}
+	for _, c := range k.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			n.ready = c.Status == corev1.ConditionTrue
+		}
+	}
+	for _, t := range k.Spec.Taints {
+		if t.Key != string(knative.GPU) && (t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute) {
+			n.closed = true
+		}
+	}
+	if q, ok := k.Status.Allocatable[knative.GPU]; ok {
+		n.gpus = int(min(max(q.Value(), 0), 1024))
+	}
+	if q, ok := k.Status.Allocatable[corev1.ResourceMemory]; ok {
+		n.memory = functions.Bytes(q.Value())
+	}
+	// As NVIDIA's GPU feature discovery labels nodes: MiB, and the product's name.
+	n.gpuName = k.Labels["nvidia.com/gpu.product"]
+	if m, err := strconv.ParseInt(k.Labels["nvidia.com/gpu.memory"], 10, 64); err == nil && m > 0 && m < 1<<30 {
+		n.gpuMemory = functions.Bytes(m << 20)
+	}
+	return n
+}
+
+// gpuList is the GPUs of a node that replicas may have: all but as many as
+// strangers hold, of those that no replica holds.
+func (n *facts) gpuList(held map[int]bool, strangers int) []functions.GPU {
+	var out []functions.GPU
+	for i := n.gpus - 1; i >= 0; i-- {
+		if strangers > 0 && !held[i] {
+			strangers--
+			continue
+		}
+		out = append(out, functions.GPU{Index: i, Name: n.gpuName, MemoryTotal: n.gpuMemory, MemoryFree: n.gpuMemory, Health: "ok"})
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// sameBeat reports whether b says of a node what a said, but for times and use.
+func sameBeat(a, b *functions.Heartbeat) bool {
+	return a.State == b.State && a.Memory.Total == b.Memory.Total && a.PeerURL == b.PeerURL &&
+		slices.Equal(a.GPUs, b.GPUs) && slices.Equal(a.Cached, b.Cached) && a.Store.Bytes == b.Store.Bytes &&
+		slices.EqualFunc(a.Models, b.Models, func(x, y functions.ReplicaStatus) bool {
+			return x.ID == y.ID && x.State == y.State && x.Endpoint == y.Endpoint && x.Percent == y.Percent && x.Bytes == y.Bytes && x.TotalBytes == y.TotalBytes && x.Error == y.Error && slices.Equal(x.Adapters, y.Adapters) && len(x.Phases) == len(y.Phases)
+		})
+}
+
+// hurry ends a pod that is to end anyway and has nothing in flight: Knative's proxy
+// would hold its GPUs for half a minute more.
+func (f *fleet) hurry(p *pod) {
+	f.o.hurry(p.namespace, p.name, p.uid)
+}

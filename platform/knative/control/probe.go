@@ -1,0 +1,88 @@
+package control
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// prober asks pods that have no shim to speak for them whether they take requests:
+// their queue-proxy answers a probe once the container does. Kubernetes would tell
+// later, by a second or two.
+type prober struct {
+	client *http.Client
+	ready  func(types.UID)
+	alive  func(types.UID) bool
+	asked  chan probe
+	every  time.Duration
+	url    func(ip string) string
+}
+
+func newProber(ready func(types.UID), alive func(types.UID) bool) *prober {
+	return &prober{
+		ready: ready, alive: alive, asked: make(chan probe, 4096), every: 20 * time.Millisecond,
+		client: &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+		url:    func(ip string) string { return "http://" + net.JoinHostPort(ip, strconv.Itoa(queueProxy)) + "/" },
+	}
+}
+
+// add has a pod asked until it answers or is gone. It does not block.
+func (p *prober) add(x probe) {
+	select {
+	case p.asked <- x:
+	default: // thousands at once: Kubernetes will tell of it
+	}
+}
+
+// Run asks until ctx ends.
+func (p *prober) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case x := <-p.asked:
+			all.Go(func() { p.ask(ctx, x) })
+		}
+	}
+}
+
+// ask asks one pod, at first often and then less so: a container that is not there
+// after a while takes its time.
+func (p *prober) ask(ctx context.Context, x probe) {
+	wait := p.every
+	for p.alive(x.uid) {
+		if p.once(ctx, x.ip) {
+			p.ready(x.uid)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(wait*21/20, time.Second)
+	}
+}
+
+func (p *prober) once(ctx context.Context, ip string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url(ip), nil)
+	if err != nil {
+		return false
+	}
+	// As Knative's own activator asks (knative.dev/networking/pkg/http/header).
+	req.Header.Set("K-Network-Probe", "queue")
+	req.Header.Set("User-Agent", "Knative-Activator-Probe")
+	res, err := p.client.Do(req)
+	if err != nil {
+		return false
+	}
+	res.Body.Close()
+	return res.StatusCode == http.StatusOK
+}

@@ -1,0 +1,147 @@
+package control
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/team"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// teams reads namespaces as teams, with their quotas and keys, and tells steer and
+// the activators of them.
+type teams struct {
+	namespaces corelisters.NamespaceLister
+	quotas     corelisters.ResourceQuotaLister
+	factory    informers.SharedInformerFactory // of the Secrets that hold keys, and no others
+	secrets    corelisters.SecretLister
+	tell       func(link.Keys)
+	books      *books
+	keys       *who.Book // of the control API
+	log        *slog.Logger
+	ring       chan struct{}
+	told       map[string]string // problems that were logged, by namespace
+
+	mu sync.Mutex
+}
+
+func newTeams(c *control, r *reign) *teams {
+	t := &teams{
+		namespaces: c.core.Core().V1().Namespaces().Lister(), quotas: c.core.Core().V1().ResourceQuotas().Lister(),
+		tell: r.hub.SetKeys, books: r.books, keys: who.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), told: map[string]string{},
+	}
+	t.keys.Trust(c.o.Token)
+	// Only Secrets of this one name may be read, so only they are asked for.
+	t.factory = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slim), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector("metadata.name", team.SecretName).String()
+	}))
+	t.secrets = t.factory.Core().V1().Secrets().Lister()
+	return t
+}
+
+// changed says that something of a team is otherwise.
+func (t *teams) changed() {
+	select {
+	case t.ring <- struct{}{}:
+	default:
+	}
+}
+
+// Run tells until ctx ends.
+func (t *teams) Run(ctx context.Context) error {
+	informer := t.factory.Core().V1().Secrets().Informer()
+	ring := func(any) { t.changed() }
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: ring, UpdateFunc: func(_, o any) { ring(o) }, DeleteFunc: ring}); err != nil {
+		return err
+	}
+	t.factory.Start(ctx.Done())
+	defer t.factory.Shutdown()
+	// Keys are heard of in a moment; until they are nobody is let in by one.
+	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
+	t.changed()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.ring:
+		}
+		t.read()
+		// Namespaces come and go in crowds.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// read takes over what is, and tells it.
+func (t *teams) read() {
+	spaces, err := t.namespaces.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	all, err := t.quotas.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	of := map[string][]*corev1.ResourceQuota{}
+	for _, q := range all {
+		of[q.Namespace] = append(of[q.Namespace], q)
+	}
+	slices.SortFunc(spaces, func(a, b *corev1.Namespace) int { return strings.Compare(a.Name, b.Name) })
+	var list []*functions.Team
+	keys := link.Keys{}
+	for _, ns := range spaces {
+		x, problems := team.Of(ns, of[ns.Name])
+		t.complain(ns.Name, problems)
+		list = append(list, &x)
+		keys.Teams = append(keys.Teams, x)
+	}
+	secrets, err := t.secrets.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	slices.SortFunc(secrets, func(a, b *corev1.Secret) int { return strings.Compare(a.Namespace, b.Namespace) })
+	found, problems := team.Keys(secrets)
+	t.complain("", problems)
+	keys.Keys = found.Keys
+	fed := make([]who.FedKey, 0, len(keys.Keys))
+	for _, k := range keys.Keys {
+		fed = append(fed, who.FedKey{Key: who.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
+	}
+	if err := t.keys.Set(fed); err != nil {
+		t.complain(" ", []string{err.Error()})
+	}
+	t.keys.SetTeams(keys.Teams)
+	t.books.setTeams(list)
+	t.tell(keys)
+}
+
+// complain logs what does not read, once.
+func (t *teams) complain(of string, problems []string) {
+	text := strings.Join(problems, "; ")
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told[of] == text {
+		return
+	}
+	t.told[of] = text
+	if text != "" {
+		t.log.Warn("a team's settings do not read", "namespace", of, "problems", text)
+	}
+}
