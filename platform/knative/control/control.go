@@ -45,12 +45,12 @@ type Options struct {
 	Name      string // of this controller, for people
 	Advertise string // HOST:PORT at which peers reach it
 	Listener  net.Listener
-	Token     string          // that peers show; it opens the control API as well
-	Policy    schedule.Policy // zero: schedule.DefaultPolicy
-	Public    string          // name of the Service before the activators, in the status of ingresses
-	Private   string          // the same for the cluster alone
-	Foresee   *steer.Foresee  // may be nil
-	Data      string          // folder in which accounts of teams outlive a reign; "" nowhere
+	Token     string                // that peers show; it opens the control API as well
+	Policy    schedule.Policy       // zero: schedule.DefaultPolicy
+	Public    string                // name of the Service before the activators, in the status of ingresses
+	Private   string                // the same for the cluster alone
+	Foresee   func() *steer.Foresee // of a reign; may be nil
+	Data      string                // folder in which accounts of teams outlive a reign; "" nowhere
 	Version   string
 	Log       *slog.Logger
 	// Settle bounds how long a new leader listens to loaders before it tells
@@ -260,8 +260,12 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 			log.Error("what teams have used is not known", "error", err)
 		}
 	}
+	var foresee *steer.Foresee
+	if c.o.Foresee != nil {
+		foresee = c.o.Foresee()
+	}
 	r.steer = steer.New(steer.Options{
-		Epoch: epoch, Catalog: r.books, Policy: c.o.Policy, Foresee: c.o.Foresee, Ledger: ledger, Log: log,
+		Epoch: epoch, Catalog: r.books, Policy: c.o.Policy, Foresee: foresee, Ledger: ledger, Log: log,
 		Hooks: steer.Hooks{Event: r.event},
 	})
 	r.hub = link.NewHub(link.HubOptions{

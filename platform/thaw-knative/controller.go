@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/control"
+	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// controlling is the flags of a controller.
+type controlling struct {
+	access                   knative.Access
+	addr, advertise          string
+	namespace, id, token     string
+	public, private, cluster string
+	data                     string
+	eviction, keepAlive      string
+	prewarm                  string
+	budget                   time.Duration
+	log                      logging
+}
+
+func controllerPart(c *command) part {
+	var o controlling
+	return part{
+		use: "controller", short: "Decide which models run, on which nodes, and tell Kubernetes and the activators",
+		examples: `  thaw-knative controller --token-file /run/thaw/token
+  thaw-knative controller --addr 127.0.0.1:8090 --advertise 127.0.0.1:8090 --token-file token --kubeconfig ~/.kube/config --log-format text`,
+		flags: func(f *pflag.FlagSet) {
+			host, _ := os.Hostname()
+			f.StringVar(&o.access.Kubeconfig, "kubeconfig", "", "file that leads to the cluster [KUBECONFIG, or the pod's own account]")
+			f.StringVar(&o.access.Context, "context", "", "context of it")
+			f.StringVar(&o.addr, "addr", ":8090", "where activators, loaders and the control API come in")
+			f.StringVar(&o.advertise, "advertise", "", "HOST:PORT at which they reach this controller [POD_IP and the port of --addr]")
+			f.StringVar(&o.namespace, "namespace", cmp.Or(c.getenv("POD_NAMESPACE"), "thaw-system"), "namespace of thaw itself [POD_NAMESPACE]")
+			f.StringVar(&o.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this controller [POD_NAME]")
+			f.StringVar(&o.token, "token-file", "", "file with the token of the cluster's links")
+			f.StringVar(&o.public, "public-service", "thaw", "Service before the activators, for all")
+			f.StringVar(&o.private, "private-service", "thaw-local", "the same for the cluster alone")
+			f.StringVar(&o.cluster, "cluster-domain", "cluster.local", "DNS domain of the cluster")
+			f.StringVar(&o.data, "data", "", "folder in which accounts and history outlive this process; empty keeps them in memory")
+			f.StringVar(&o.eviction, "eviction", "lru", "who makes room: lru, lfu, gdsf or next-use")
+			f.StringVar(&o.keepAlive, "keep-alive", "fixed", "how long an idle replica stays: fixed (scale.idle), or learned from history")
+			f.StringVar(&o.prewarm, "prewarm", "off", "start ahead of requests that history foretells: on or off")
+			f.DurationVar(&o.budget, "prewarm-budget", time.Hour, "GPU time that starts ahead may take in an hour, for one team")
+			o.log.flags(f)
+		},
+		run: func(ctx context.Context, c *command) error { return o.run(ctx, c) },
+	}
+}
+
+// run is the controller until ctx ends.
+func (o *controlling) run(ctx context.Context, c *command) error {
+	token, err := readToken(o.token)
+	if err != nil {
+		return err
+	}
+	logs, err := o.log.handler()
+	if err != nil {
+		return err
+	}
+	policy := schedule.DefaultPolicy
+	if policy.Eviction, err = schedule.ParseEviction(o.eviction); err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
+	}
+	switch o.keepAlive {
+	case "learned":
+		policy.KeepAlive = schedule.Learned
+	case "fixed":
+	default:
+		return usage("fixed or learned", "--keep-alive %s", cli.Plain(o.keepAlive))
+	}
+	if o.prewarm != "on" && o.prewarm != "off" {
+		return usage("on or off", "--prewarm %s", cli.Plain(o.prewarm))
+	}
+	cluster, err := knative.Open(o.access)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", o.addr)
+	if err != nil {
+		return &cli.Error{What: "cannot listen on " + o.addr, Err: err, Hint: "another address: --addr 127.0.0.1:8091"}
+	}
+	defer listener.Close()
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	if o.advertise == "" {
+		o.advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
+	}
+	log := logs(c.err)
+	var foresee func() *steer.Foresee
+	if o.data != "" || o.prewarm == "on" || o.keepAlive == "learned" {
+		dir := cmp.Or(o.data, os.TempDir())
+		foresee = func() *steer.Foresee {
+			f := steer.OpenForesee(dir, time.Now(), log)
+			f.Ahead, f.Budget = o.prewarm == "on", o.budget
+			return f
+		}
+	}
+	name := func(service string) string { return service + "." + o.namespace + ".svc." + o.cluster }
+	return control.Run(ctx, control.Options{
+		Config: cluster.Config(), Namespace: o.namespace, Name: o.id, Advertise: o.advertise, Listener: listener, Token: token,
+		Policy: policy, Public: name(o.public), Private: name(o.private), Foresee: foresee, Data: o.data, Version: cli.Version, Log: log,
+	})
+}
