@@ -2,8 +2,8 @@
 // the libraries of Kubernetes would cost every start of thaw 18 ms and 21 MiB;
 // thaw deploy --to knative runs it from beside itself.
 //
-// It has the verbs of models on a cluster so far. What runs in the cluster
-// (controller, activator) is not in it yet: see platform/knative.
+// It has the verbs for models on a cluster, and the parts of thaw that run there
+// (see parts): this package is their wiring.
 package main
 
 import (

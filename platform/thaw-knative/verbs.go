@@ -116,10 +116,13 @@ func (c *command) verb(ctx context.Context, args []string) error {
 	if word == "help" {
 		word, args = args[0], []string{"--help"}
 	}
+	if p, known := parts()[word]; known {
+		return c.part(ctx, word, p(c), args)
+	}
 	v, known := verbs()[word]
 	if !known {
 		hint := "thaw-knative --help lists the verbs"
-		if near := functions.Nearest(word, slices.Collect(maps.Keys(verbs())), 1); len(near) > 0 {
+		if near := functions.Nearest(word, words(), 1); len(near) > 0 {
 			hint = "did you mean " + near[0] + "?"
 		}
 		return usage(hint, "%q is no verb of thaw-knative", word)
@@ -161,6 +164,12 @@ func (c *command) help() {
 	all := verbs()
 	for _, word := range slices.Sorted(maps.Keys(all)) {
 		fmt.Fprintf(c.out, "  %-22s %s\n", all[word].use, all[word].short)
+	}
+	fmt.Fprintf(c.out, "\nParts of a cluster, which install starts there:\n")
+	runs := parts()
+	for _, word := range slices.Sorted(maps.Keys(runs)) {
+		p := runs[word](c)
+		fmt.Fprintf(c.out, "  %-22s %s\n", p.use, p.short)
 	}
 	fmt.Fprintln(c.out, "\nthaw-knative VERB --help tells more about one.")
 }

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/pflag"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/thrift"
+)
+
+// activation is the flags of an activator.
+type activation struct {
+	addr, private, metrics string
+	controller, token, id  string
+	hold                   string
+	linger, drain          time.Duration
+	maxBody                string
+	log                    logging
+}
+
+func activatorPart(c *command) part {
+	var a activation
+	return part{
+		use: "activator", short: "Serve requests in a cluster, and hold those whose model is cold",
+		examples: `  thaw-knative activator --controller thaw-controller.thaw-system:8090 --token-file /run/thaw/token
+  thaw-knative activator --addr 127.0.0.1:8080 --private-addr 127.0.0.1:8081 --metrics-addr 127.0.0.1:9090 \
+      --controller 127.0.0.1:8090 --token-file token --log-format text`,
+		flags: func(f *pflag.FlagSet) {
+			host, _ := os.Hostname()
+			f.StringVar(&a.addr, "addr", ":8080", "where requests from outside come in")
+			f.StringVar(&a.private, "private-addr", ":8081", "where requests from inside the cluster come in")
+			f.StringVar(&a.metrics, "metrics-addr", ":9090", "where /metrics, /healthz and /readyz are")
+			f.StringVar(&a.controller, "controller", "", "HOST:PORT of the controller; all addresses of HOST are tried")
+			f.StringVar(&a.token, "token-file", "", "file with the token of the cluster's links")
+			f.StringVar(&a.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this activator, no other's [POD_NAME]")
+			f.StringVar(&a.hold, "hold", string(activator.HoldSilent), "what a plain request gets while it waits: hold, pad or 503")
+			f.StringVar(&a.maxBody, "max-body", "32Mi", "the longest body of an API request")
+			f.DurationVar(&a.linger, "linger", 3*time.Second, "when told to end, how long to take requests still: others do not know yet")
+			f.DurationVar(&a.drain, "drain", 100*time.Second, "when told to end, how long answers under way have")
+			a.log.flags(f)
+		},
+		run: func(ctx context.Context, c *command) error { return a.run(ctx, c) },
+	}
+}
+
+// run is the in-cluster activator: a front, the data path behind it, and the link
+// that feeds it. It ends in the order of the data: first nobody is sent here any
+// more, then who is held is told, then the streams are out.
+func (o *activation) run(ctx context.Context, c *command) error {
+	token, err := o.check()
+	if err != nil {
+		return err
+	}
+	logs, err := o.log.handler()
+	if err != nil {
+		return err
+	}
+	var most functions.Bytes
+	if err := most.UnmarshalText([]byte(o.maxBody)); err != nil || most <= 0 {
+		return usage("such as 32Mi", "--max-body %s", cli.Plain(o.maxBody))
+	}
+	log := logs(c.err)
+	requests := thrift.NewLines(c.err)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build())
+
+	keys := &keys{book: who.Fed(), log: log}
+	engines := upstream.New(upstream.Options{})
+	defer engines.Close()
+	var gate *front // made before the link runs
+	platform := link.NewActivator(link.ActivatorOptions{
+		Addr: o.controller, Token: token, ID: o.id, Version: cli.Version, Log: log,
+		Keys:  keys.set,
+		Table: func(t *link.Table) { gate.route(t) },
+	})
+	data := activator.New(activator.Options{
+		Waker: platform, Who: keys.book, Engines: engines, Hold: activator.HoldMode(o.hold),
+		Stirred: platform.Stirred, FirstToken: platform.FirstToken,
+		Metrics: registry, Log: logs(requests),
+	})
+	platform.Attach(data)
+	registry.MustRegister(linked(platform))
+	gate = newFront(data, platform, int64(most), log)
+
+	public, err := listen(ctx, "--addr", o.addr)
+	if err != nil {
+		return err
+	}
+	defer public.Close()
+	private, err := listen(ctx, "--private-addr", o.private)
+	if err != nil {
+		return err
+	}
+	defer private.Close()
+	metrics, err := listen(ctx, "--metrics-addr", o.metrics)
+	if err != nil {
+		return err
+	}
+	state := &readiness{platform: platform}
+	side := &http.Server{Handler: beside(registry, state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+
+	// Each part lives until the parts that need it have ended: life is the link's,
+	// ctx the operator's wish.
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	var parts sync.WaitGroup
+	part := func(f func(context.Context) error) {
+		parts.Go(func() {
+			if err := f(life); err != nil && !errors.Is(err, http.ErrServerClosed) {
+				end(err)
+			}
+		})
+	}
+	part(requests.Run)
+	part(thrift.NewCores().Run)
+	part(platform.Run)
+	part(func(context.Context) error { return side.Serve(metrics) })
+	part(func(context.Context) error { return gate.serve(public, private) })
+	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", o.id)
+	select {
+	case <-ctx.Done():
+		log.Info("draining", "for", o.drain.String())
+	case <-life.Done():
+	}
+	state.draining.Store(true)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.drain)
+	defer cancel()
+	select {
+	case <-time.After(min(o.linger, o.drain)):
+	case <-life.Done():
+	}
+	data.Drain(drain)
+	if err := gate.shutdown(drain); err != nil {
+		log.Warn("requests were cut at the drain deadline", "error", err)
+	}
+	cause := context.Cause(life)
+	side.Close()
+	end(nil)
+	parts.Wait()
+	if cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// check looks at the flags, and reads the token.
+func (o *activation) check() (token string, err error) {
+	switch {
+	case o.controller == "":
+		return "", usage("such as thaw-controller.thaw-system:8090", "--controller is missing")
+	case o.id == "":
+		return "", usage("the name of the pod", "--id is missing")
+	case o.hold != string(activator.HoldSilent) && o.hold != string(activator.HoldPad) && o.hold != string(activator.Hold503):
+		return "", usage("hold, pad or 503", "--hold %s", cli.Plain(o.hold))
+	case o.linger < 0 || o.drain <= 0:
+		return "", usage("such as 3s and 100s", "--linger and --drain cannot be less than nothing")
+	}
+	if _, _, err := net.SplitHostPort(o.controller); err != nil {
+		return "", usage("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", cli.Plain(o.controller))
+	}
+	return readToken(o.token)
+}
+
+func listen(ctx context.Context, flag, addr string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, &cli.Error{What: "cannot listen on " + addr, Err: err, Hint: "another address: " + flag}
+	}
+	return l, nil
+}
+
+// beside is what stands beside the requests: metrics, and whether there are any to
+// be taken.
+func beside(registry *prometheus.Registry, missing func() []string) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		why := missing()
+		if len(why) == 0 {
+			w.Write([]byte("ok\n"))
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		for _, line := range why {
+			w.Write([]byte(line + "\n"))
+		}
+	})
+	return mux
+}
+
+// readiness is why requests are not taken. An activator whose controller is away
+// serves on with what it knows.
+type readiness struct {
+	platform *link.Activator
+	draining atomic.Bool
+}
+
+func (r *readiness) missing() []string {
+	if r.draining.Load() {
+		return []string{"shutting down"}
+	}
+	select {
+	case <-r.platform.Heard():
+		return nil
+	default:
+		return []string{"the controller has not told yet which models there are"}
+	}
+}
+
+// build is which build this is.
+func build() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "thaw_build_info", Help: "1; the labels tell the build.",
+		ConstLabels: prometheus.Labels{"version": cli.Version, "go": runtime.Version()},
+	}, func() float64 { return 1 })
+}
+
+// linked is whether the controller is there.
+func linked(platform *link.Activator) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "thaw_controller_linked", Help: "1 while there is a link to the controller, else 0.",
+	}, func() float64 {
+		if platform.Connected() {
+			return 1
+		}
+		return 0
+	})
+}
+
+// keys are those of the cluster, as the controller tells them.
+type keys struct {
+	book *who.Book
+	log  *slog.Logger
+}
+
+func (k *keys) set(all link.Keys) {
+	fed := make([]who.FedKey, len(all.Keys))
+	for i, one := range all.Keys {
+		fed[i] = who.FedKey{Key: who.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
+	}
+	if err := k.book.Set(fed); err != nil {
+		k.log.Warn("some keys do not count", "error", err)
+	}
+	k.book.SetTeams(all.Teams)
+}

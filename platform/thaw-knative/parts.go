@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+)
+
+// part is what runs in the cluster for as long as it is not told to end. It has
+// flags of its own and none of those of verbs.
+type part struct {
+	use, short, examples string
+	flags                func(*pflag.FlagSet)
+	run                  func(ctx context.Context, c *command) error
+}
+
+// parts of a cluster, by the word that starts them.
+func parts() map[string]func(*command) part {
+	return map[string]func(*command) part{
+		"activator":  activatorPart,
+		"controller": controllerPart,
+	}
+}
+
+// words are all that the program knows.
+func words() []string {
+	return slices.Sorted(maps.Keys(merged(verbs(), parts())))
+}
+
+func merged[A, B any](a map[string]A, b map[string]B) map[string]bool {
+	out := map[string]bool{}
+	for word := range a {
+		out[word] = true
+	}
+	for word := range b {
+		out[word] = true
+	}
+	return out
+}
+
+// part runs one until ctx ends.
+func (c *command) part(ctx context.Context, word string, p part, args []string) error {
+	f := pflag.NewFlagSet(word, pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	p.flags(f)
+	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		fmt.Fprintf(c.out, "%s\n\nUsage:\n  thaw-knative %s\n\nExamples:\n%s\n\nFlags:\n%s", p.short, p.use, p.examples, f.FlagUsages())
+		return nil
+	} else if err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw-knative " + word + " --help lists the flags"}
+	}
+	if f.NArg() > 0 {
+		return usage("", "%q is more than %s takes", cli.Plain(f.Arg(0)), word)
+	}
+	return p.run(ctx, c)
+}
+
+// logging is the flags of a part's log.
+type logging struct{ format, level string }
+
+func (l *logging) flags(f *pflag.FlagSet) {
+	f.StringVar(&l.format, "log-format", "json", "text or json")
+	f.StringVar(&l.level, "log-level", "info", "debug, info, warn or error")
+}
+
+// handler makes loggers of that format and level.
+func (l *logging) handler() (func(io.Writer) *slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.level)); err != nil {
+		return nil, usage("debug, info, warn or error", "--log-level %s", cli.Plain(l.level))
+	}
+	o := &slog.HandlerOptions{Level: level}
+	switch l.format {
+	case "json":
+		return func(w io.Writer) *slog.Logger { return slog.New(slog.NewJSONHandler(w, o)) }, nil
+	case "text":
+		return func(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, o)) }, nil
+	}
+	return nil, usage("text or json", "--log-format %s", cli.Plain(l.format))
+}
+
+// readToken reads the token of the cluster's links.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", usage("the file of the Secret thaw-link", "--token-file is missing")
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", &cli.Error{What: "the token of the links", Err: err}
+	}
+	token := strings.TrimSpace(string(b))
+	if len(token) < 16 || strings.ContainsAny(token, " \r\n\t") {
+		return "", &cli.Error{What: "the token of the links", Err: fmt.Errorf("%s holds none", file), Hint: "one word of at least 16 letters"}
+	}
+	return token, nil
+}
