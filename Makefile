@@ -18,7 +18,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build thaw thaw-knative test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test e2e lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build thaw thaw-knative test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -97,6 +97,11 @@ e2e-programs:
 	$(GO) test -c -o bin/e2e/ ./platform/thaw-knative ./platform/knative/e2e
 	deploy/cluster/image dev.local/shim:test bin/e2e/shim
 	deploy/cluster/image dev.local/thaw:test bin/e2e/thaw=/thaw bin/e2e/thaw-knative=/thaw-knative
+
+# Each figure by itself: RUN=TestBench/wake, warm, evict or many.
+bench-knative: e2e-programs ## thaw beside Knative's own classes on the cluster that make cluster made, into bench/results
+	@mkdir -p bench/results
+	cd platform/knative/e2e && $(call ON_CLUSTER,e2e) -test.run '$(if $(filter ^TestCluster,$(RUN)),^TestBench$$,$(RUN))' -test.timeout 60m -bench-out $(CURDIR)/bench/results
 
 cluster-test: ## the tests of what the cluster is made of
 	cd deploy/cluster && CGO_ENABLED=0 $(GO) vet -trimpath ./... && CGO_ENABLED=0 $(GO) test -trimpath ./...

@@ -64,7 +64,7 @@ var layers = map[string]int{
 	"platform/knative/control": 6,
 	"platform/knative/install": 6,
 	"platform/knative/team":    5,
-	"platform/knative/e2e":     7,
+	"platform/knative/e2e":     8,
 	"platform/link":            3,
 	"platform/thrift":          1,
 	"platform/gateway":         4,

@@ -1,0 +1,757 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/install"
+)
+
+var (
+	benchOut    = flag.String("bench-out", "", "folder for the report of TestBench; without it nothing is measured")
+	benchStarts = flag.Int("bench-starts", 20, "starts of each kind that are measured")
+)
+
+// measured is what TestBench writes down.
+type measured struct {
+	report.Provenance
+	Wake     *wakes       `json:"wake,omitempty"`
+	Warm     *warmCost    `json:"warm,omitempty"`
+	Eviction []evicting   `json:"eviction,omitempty"`
+	Many     *manyWoken   `json:"many,omitempty"`
+	Goals    report.Goals `json:"goals,omitempty"`
+	parts    []report.Part
+}
+
+// bench is one figure's way: a space, what is asked beside thaw, and where the
+// result goes.
+type bench struct {
+	*space
+	theirs string // http://ADDRESS of the cluster's own ingress
+	into   *measured
+}
+
+const aboutBench = "A real cluster of deploy/cluster on this machine alone: Kubernetes, Knative Serving and thaw share its cores with what asks. " +
+	"\"Knative's\" is the same pod, with the same engine and thaw's shim, under Knative's own autoscaler class and activator, behind the ingress class edge of deploy/cluster. Rounds are interleaved"
+
+// TestBench measures on the cluster that thaw is installed on for it. Its parts
+// are asked for one by one: make bench-knative RUN=TestBench/wake.
+func TestBench(t *testing.T) {
+	if *benchOut == "" {
+		t.Skip("-bench-out names no folder: make bench-knative")
+	}
+	s := open(t)
+	theirs := os.Getenv("THAW_CLUSTER_INGRESS")
+	if theirs == "" {
+		t.Fatal("THAW_CLUSTER_INGRESS is not set: make bench-knative")
+	}
+	s.install(t)
+	m := &measured{Provenance: report.Made("KnativeBench", nil, time.Now())}
+	m.Command = "make bench-knative"
+	if f := flag.Lookup("test.run"); f != nil && f.Value.String() != "^TestBench$" {
+		m.Command += " RUN='" + f.Value.String() + "'"
+	}
+	for _, part := range []struct {
+		name string
+		run  func(*bench)
+	}{
+		{"wake", benchWake},
+		{"warm", benchWarm},
+		{"evict", benchEvict},
+		{"many", benchMany},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(&bench{s.space(t), strings.TrimSuffix(theirs, "/"), m}) })
+	}
+	if len(m.parts) > 0 {
+		if err := report.Write(*benchOut, "knative", m, m.Page("Models as Knative Services", aboutBench, nil, append(m.Goals.Parts(), m.parts...))); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range append(m.Goals.Parts(), m.parts...) {
+			fmt.Printf("%s\n\n", p.Heading)
+			p.Table.Text(os.Stdout)
+			fmt.Println()
+		}
+	}
+	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
+}
+
+// apart deploys the same model under Knative's own classes, as NAME-knative.
+func (b *bench) apart(name, file string) string {
+	b.Helper()
+	at := filepath.Join(b.TempDir(), "m.yaml")
+	theirs := name + "-knative"
+	file = strings.Replace(file, "metadata: {name: "+name+"}", "metadata: {name: "+theirs+"}", 1)
+	if err := os.WriteFile(at, []byte(file), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	out, errs, code := b.program(b.Context(), "thaw-knative", "deploy", "-f", at, "--namespace", b.ns, "--thaw-image", image, "--dry-run", "-o", "json")
+	if code != 0 {
+		b.Fatal(errs)
+	}
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(out), &doc); err != nil {
+		b.Fatal(err)
+	}
+	meta := doc["metadata"].(map[string]any)
+	meta["annotations"] = map[string]any{knative.IngressAnnotation: "edge.ingress.networking.knative.dev"}
+	template := doc["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)
+	class := template["annotations"].(map[string]any)
+	class[knative.ClassAnnotation] = "kpa.autoscaling.knative.dev"
+	delete(class, "autoscaling.knative.dev/scale-to-zero-pod-retention-period") // its windows are the cluster's: short
+	text, err := json.Marshal(doc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := b.core.Discovery().RESTClient().Post().AbsPath("/apis/serving.knative.dev/v1/namespaces", b.ns, "services").
+		SetHeader("Content-Type", "application/json").Body(text).DoRaw(b.Context()); err != nil {
+		b.Fatalf("%s: %v", theirs, err)
+	}
+	b.ready(theirs)
+	return theirs
+}
+
+// at asks a service by its host name at an ingress, over connections that are kept.
+func (b *bench) at(kept *http.Client, ingress, name, body string) answer {
+	began := time.Now()
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, ingress+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	r.Host = b.host(name)
+	r.Header.Set("Content-Type", "application/json")
+	if b.key != "" && ingress == b.gateway {
+		r.Header.Set("Authorization", "Bearer "+b.key)
+	}
+	res, err := kept.Do(r)
+	if err != nil {
+		return answer{err: err, took: time.Since(began)}
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return answer{status: res.StatusCode, header: res.Header, body: string(text), took: time.Since(began), err: err}
+}
+
+// wakes are cold requests.
+type wakes struct {
+	Thaw      report.Summary `json:"thaw"`
+	Knative   report.Summary `json:"knative"`
+	P50       float64        `json:"p50_ratio"`
+	Worst     float64        `json:"worst_ratio"`
+	ThawAll   []float64      `json:"thaw_seconds"`
+	TheirsAll []float64      `json:"knative_seconds"`
+	FirstByte report.Summary `json:"ready_to_first_byte"`
+	FirstAll  []float64      `json:"ready_to_first_byte_seconds"`
+}
+
+// benchWake is zero to one, and from READY to the first held byte.
+func benchWake(b *bench) {
+	file := b.tiny("tiny", "scale: {idle: 2s}")
+	b.deployed(file)
+	theirs := b.apart("tiny", file)
+	ours, other := b.revision("tiny"), b.revision(theirs)
+	body := chat("tiny", 1, true)
+	w := &wakes{}
+	// The first of each is not counted: weights come to the node, and images are
+	// unpacked.
+	for i := range *benchStarts + 1 {
+		for _, who := range []int{i % 2, 1 - i%2} {
+			b.empty(ours)
+			b.empty(other)
+			var a answer
+			if who == 0 {
+				a = b.must("a cold call by thaw", b.at(client, b.gateway, "tiny", body))
+			} else {
+				a = b.must("a cold call by Knative", b.at(client, b.theirs, theirs, chat(theirs, 1, true)))
+			}
+			b.Logf("start %d of %s: %s", i, []string{"thaw", "Knative"}[who], a.took)
+			if i == 0 {
+				continue
+			}
+			if who == 0 {
+				w.ThawAll = append(w.ThawAll, a.took.Seconds())
+				if took, ok := b.firstByte(); ok {
+					w.FirstAll = append(w.FirstAll, took)
+				}
+			} else {
+				w.TheirsAll = append(w.TheirsAll, a.took.Seconds())
+			}
+		}
+	}
+	w.Thaw, w.Knative, w.FirstByte = report.Summarize(w.ThawAll), report.Summarize(w.TheirsAll), report.Summarize(w.FirstAll)
+	w.P50, w.Worst = w.Thaw.P50/w.Knative.P50, w.Thaw.Max/w.Knative.Max
+	b.into.Wake = w
+	t := &report.Table{Head: []string{fmt.Sprintf("zero to one, %d starts each", *benchStarts), "p50", "p90", "worst"}}
+	for _, x := range []struct {
+		name string
+		s    report.Summary
+	}{{"thaw's classes", w.Thaw}, {"Knative's", w.Knative}} {
+		t.Add(x.name, report.Millis(x.s.P50), report.Millis(x.s.P90), report.Millis(x.s.Max))
+	}
+	t.Add("ratio", ratio(w.P50), ratio(w.Thaw.P90/w.Knative.P90), ratio(w.Worst))
+	b.into.parts = append(b.into.parts, report.Part{Heading: "Zero to one", Table: t})
+	b.into.Goals.Add(w.P50 <= 0.8, "zero to one, p50 to Knative's", "at most 0.8x", ratio(w.P50))
+	b.into.Goals.Add(w.Worst <= 1, "zero to one, worst to Knative's", "at most 1.0x", ratio(w.Worst))
+	if len(w.FirstAll) == 0 {
+		b.Error("no start told of its first byte")
+		return
+	}
+	t = &report.Table{Head: []string{"from READY to the first held byte", "p50", "p90", "worst"}}
+	t.Add(fmt.Sprintf("%d starts", w.FirstByte.N), report.Millis(w.FirstByte.P50), report.Millis(w.FirstByte.P90), report.Millis(w.FirstByte.Max))
+	b.into.parts = append(b.into.parts, report.Part{Heading: "READY to first byte", Table: t})
+	b.into.Goals.Add(w.FirstByte.P90 < 0.005, "READY to the first held byte, p90", "under 5 ms", report.Millis(w.FirstByte.P90))
+}
+
+func ratio(x float64) string { return fmt.Sprintf("%.2fx", x) }
+
+// empty waits until a revision has no pod at all: those that drain take time of
+// the same cores.
+func (b *bench) empty(revision string) {
+	b.Helper()
+	until(b.T, 3*time.Minute, revision+" has no pods", func() (bool, string) {
+		want, _, saw := b.scale(revision)
+		pods, err := b.core.CoreV1().Pods(b.ns).List(b.Context(), metav1.ListOptions{LabelSelector: "serving.knative.dev/revision=" + revision})
+		if err != nil {
+			return false, err.Error()
+		}
+		return want == 0 && len(pods.Items) == 0, fmt.Sprintf("%d pods, %s", len(pods.Items), saw)
+	})
+}
+
+// leader is where the API of the controller that leads is.
+func (s *suite) leader(ctx context.Context) (pod, url string, err error) {
+	lease, err := s.of("lease", install.Namespace).Get(ctx, "thaw-controller", metav1.GetOptions{})
+	if err != nil {
+		return "", "", err
+	}
+	pod, address, ok := strings.Cut(fmt.Sprint(field(lease, "spec.holderIdentity")), "@")
+	if !ok {
+		return "", "", fmt.Errorf("the lease is held by %q", pod)
+	}
+	return pod, "http://" + address, nil
+}
+
+// firstByte is the phase from READY to the first byte of the newest cold start.
+func (b *bench) firstByte() (seconds float64, ok bool) {
+	b.Helper()
+	until(b.T, 20*time.Second, "the cold start is told", func() (bool, string) {
+		a := b.do(b.Context(), "", "/api/v1/coldstarts?limit=1", "")
+		if a.err != nil || a.status != http.StatusOK {
+			return false, a.String()
+		}
+		var list struct {
+			Items []struct {
+				Model  string
+				Phases []struct {
+					Name    string
+					Seconds float64
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(a.body), &list); err != nil || len(list.Items) == 0 {
+			return false, a.String()
+		}
+		for _, p := range list.Items[0].Phases {
+			if p.Name == "first_token" {
+				seconds, ok = p.Seconds, true
+			}
+		}
+		return ok, a.String()
+	})
+	return seconds, ok
+}
+
+// warmCost is processor time of warm requests.
+type warmCost struct {
+	Requests int                `json:"requests"` // of each kind and way
+	Rows     []warmRow          `json:"rows"`
+	Ratio    map[string]float64 `json:"ratio"` // thaw's to Knative's
+}
+
+type warmRow struct {
+	Kind    string             `json:"kind"`
+	Way     string             `json:"way"`
+	Micros  map[string]float64 `json:"cpu_us_per_request"` // by process
+	Sum     float64            `json:"cpu_us_per_request_sum"`
+	Latency report.Summary     `json:"latency_seconds"`
+}
+
+// benchWarm is the processor time between client and engine, per request. What is
+// counted: on thaw's side the activators; on Knative's the ingress edge and
+// Knative's activator; on both sides the queue-proxy of the pod, whether requests
+// go through it or not. The engine, the shim, the controllers and the kernel's
+// share of the client are not.
+func benchWarm(b *bench) {
+	file := b.tiny("tiny", "scale: {idle: 10m, max: 1}", "args: [--max-num-seqs, \"32\"]")
+	b.deployed(file)
+	theirs := b.apart("tiny", file)
+	kept := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
+	defer kept.CloseIdleConnections()
+	b.must("a call by thaw", b.at(kept, b.gateway, "tiny", chat("tiny", 1, true)))
+	b.must("a call by Knative", b.at(kept, b.theirs, theirs, chat(theirs, 1, true)))
+
+	const rounds, each, clients = 6, 300, 4
+	c := &warmCost{Requests: rounds * each, Ratio: map[string]float64{}}
+	t := &report.Table{Head: []string{"processor time per warm request", "thaw", "Knative's", "ratio", "of thaw's", "of Knative's"}}
+	for _, kind := range []struct {
+		name   string
+		tokens int
+		stream bool
+	}{{"one token", 1, false}, {"stream of 16 tokens", 16, true}} {
+		rows := [2]warmRow{{Kind: kind.name, Way: "thaw", Micros: map[string]float64{}}, {Kind: kind.name, Way: "knative", Micros: map[string]float64{}}}
+		var took [2][]float64
+		for round := range rounds {
+			for _, who := range []int{round % 2, 1 - round%2} {
+				ingress, name := b.gateway, "tiny"
+				if who == 1 {
+					ingress, name = b.theirs, theirs
+				}
+				meters := b.meters(who == 0, name)
+				before := read(b, meters)
+				var mu sync.Mutex
+				for _, a := range many(clients, func(int) answer {
+					for range each / clients {
+						a := b.at(kept, ingress, name, chat(name, kind.tokens, kind.stream))
+						if !a.whole() {
+							return a
+						}
+						mu.Lock()
+						took[who] = append(took[who], a.took.Seconds())
+						mu.Unlock()
+					}
+					return answer{}
+				}) {
+					if a.err != nil || a.status != 0 {
+						b.Fatalf("a warm call of %s: %s", rows[who].Way, a)
+					}
+				}
+				for name, now := range read(b, meters) {
+					rows[who].Micros[name] += float64(now-before[name]) / 1e3 / float64(c.Requests)
+				}
+			}
+		}
+		detail := [2]string{}
+		for i := range rows {
+			for _, name := range slices.Sorted(mapKeys(rows[i].Micros)) {
+				rows[i].Sum += rows[i].Micros[name]
+				detail[i] += fmt.Sprintf("%s %.0f µs, ", name, rows[i].Micros[name])
+			}
+			rows[i].Latency = report.Summarize(took[i])
+			c.Rows = append(c.Rows, rows[i])
+		}
+		r := rows[0].Sum / rows[1].Sum
+		c.Ratio[kind.name] = r
+		t.Add(kind.name, fmt.Sprintf("%.0f µs", rows[0].Sum), fmt.Sprintf("%.0f µs", rows[1].Sum), ratio(r), strings.TrimSuffix(detail[0], ", "), strings.TrimSuffix(detail[1], ", "))
+		b.into.Goals.Add(r <= 0.7, "processor time of a warm request, "+kind.name+", to Knative's", "at most 0.7x", ratio(r))
+	}
+	b.into.Warm = c
+	b.into.parts = append(b.into.parts, report.Part{Heading: "Warm requests", Table: t})
+}
+
+func mapKeys[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// meter reads processor time in nanoseconds.
+type meter struct {
+	name string
+	read func() (int64, error)
+}
+
+// meters are those between the client and a service's engine.
+func (b *bench) meters(ours bool, name string) []meter {
+	b.Helper()
+	var list []meter
+	add := func(what, ns, pod, uid, container string, statuses []corev1.ContainerStatus) {
+		for _, st := range statuses {
+			if st.Name == container {
+				id := st.ContainerID[strings.LastIndexByte(st.ContainerID, '/')+1:]
+				list = append(list, meter{what, func() (int64, error) { return groupTime(uid, id) }})
+				return
+			}
+		}
+		b.Fatalf("%s/%s has no container %s", ns, pod, container)
+	}
+	if ours {
+		for _, p := range b.thawPods("activator") {
+			add("activator", p.Namespace, p.Name, string(p.UID), p.Spec.Containers[0].Name, p.Status.ContainerStatuses)
+		}
+	} else {
+		edge := processNamed(b.space, "edge")
+		list = append(list, meter{"edge", func() (int64, error) { return processTime(edge) }})
+		pods, err := b.core.CoreV1().Pods("knative-serving").List(b.Context(), metav1.ListOptions{LabelSelector: "app=activator"})
+		if err != nil || len(pods.Items) == 0 {
+			b.Fatalf("Knative's activator: %v", err)
+		}
+		for _, p := range pods.Items {
+			add("activator", p.Namespace, p.Name, string(p.UID), "activator", p.Status.ContainerStatuses)
+		}
+	}
+	pods := b.pods(name)
+	if len(pods) != 1 {
+		b.Fatalf("%d pods of %s", len(pods), name)
+	}
+	add("queue-proxy", b.ns, pods[0].Name, string(pods[0].UID), "queue-proxy", pods[0].Status.ContainerStatuses)
+	return list
+}
+
+func read(b *bench, meters []meter) map[string]int64 {
+	b.Helper()
+	sum := map[string]int64{}
+	for _, m := range meters {
+		ns, err := m.read()
+		if err != nil {
+			b.Fatalf("%s: %v", m.name, err)
+		}
+		sum[m.name] += ns
+	}
+	return sum
+}
+
+// group is a container's control group, of either version.
+func group(controller, uid, id string) (string, error) {
+	for _, top := range []string{"/sys/fs/cgroup/" + controller, "/sys/fs/cgroup"} {
+		found, _ := filepath.Glob(top + "/thaw-cluster*/kubepods*/*/*" + uid + "*/" + id)
+		more, _ := filepath.Glob(top + "/thaw-cluster*/kubepods*/*" + uid + "*/" + id)
+		if found = append(found, more...); len(found) > 0 {
+			return found[0], nil
+		}
+	}
+	return "", fmt.Errorf("no control group of container %s", id)
+}
+
+// groupTime is the processor time of a container.
+func groupTime(uid, id string) (int64, error) {
+	dir, err := group("cpuacct", uid, id)
+	if err != nil {
+		return 0, err
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "cpuacct.usage")); err == nil {
+		return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	}
+	micros, err := groupField(dir, "cpu.stat", "usage_usec")
+	return micros * 1000, err
+}
+
+func groupField(dir, file, name string) (int64, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", file, name)
+}
+
+// processTime is the processor time of a process: what the scheduler has counted
+// for its threads.
+func processTime(pid int) (int64, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(tasks) == 0 {
+		return 0, fmt.Errorf("process %d has gone", pid)
+	}
+	var sum int64
+	for _, f := range tasks {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // a thread that has just ended
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(b), &ns); err != nil {
+			return 0, err
+		}
+		sum += ns
+	}
+	return sum, nil
+}
+
+func processNamed(s *space, name string) int {
+	s.Helper()
+	all, _ := filepath.Glob("/proc/[0-9]*/comm")
+	for _, f := range all {
+		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == name {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			return pid
+		}
+	}
+	s.Fatalf("no process %s", name)
+	return 0
+}
+
+// evicting is one call that needed another's GPU.
+type evicting struct {
+	Model     string  `json:"model"`
+	Evicted   string  `json:"evicted"`
+	Scheduled float64 `json:"decision_to_scheduled_seconds"`
+	Drain     float64 `json:"drain_seconds"`
+	Beyond    float64 `json:"beyond_drain_seconds"`
+	Answered  float64 `json:"answered_seconds"`
+}
+
+// benchEvict is two GPUs and three models called in turn. The decision is taken to
+// be when the old pod is told to go, as the API server has it; what counts is how
+// long after the old pod's end the new one is scheduled.
+func benchEvict(b *bench) {
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		b.deployed(b.tiny(name, gpu(1), "scale: {idle: 10m}", "deadlines: {drain: 5s}"))
+	}
+	w, err := b.core.CoreV1().Pods(b.ns).Watch(b.Context(), metav1.ListOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	type life struct{ model, phase string }
+	seen := map[life]time.Time{} // the newest
+	starved := 0
+	var mu sync.Mutex
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range w.ResultChan() {
+			p, ok := e.Object.(*corev1.Pod)
+			if !ok {
+				continue
+			}
+			mu.Lock()
+			model := p.Labels[knative.ModelLabel]
+			mark := func(phase string) {
+				if k := (life{model + " " + p.Name, phase}); seen[k].IsZero() {
+					seen[k] = time.Now()
+				}
+			}
+			if p.DeletionTimestamp != nil {
+				mark("told")
+			}
+			if e.Type == "DELETED" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+				mark("gone")
+			}
+			if p.Spec.NodeName != "" {
+				mark("scheduled")
+			}
+			mu.Unlock()
+		}
+	}()
+	ended := b.pending()
+	newest := func(model, phase string) (at time.Time, pod string) {
+		mu.Lock()
+		defer mu.Unlock()
+		for k, t := range seen {
+			if strings.HasPrefix(k.model, model+" ") && k.phase == phase && t.After(at) {
+				at, pod = t, k.model
+			}
+		}
+		return at, pod
+	}
+	warm := []string{}
+	for i := range *benchStarts {
+		name := names[i%3]
+		began := time.Now()
+		a := b.must("a call of "+name, b.byModel(name, 1, false))
+		if warm = append(warm, name); len(warm) <= gpus {
+			continue
+		}
+		old := warm[0]
+		warm = warm[1:]
+		b.atZero(b.revision(old))
+		var told, free time.Time
+		until(b.T, time.Minute, "the end of "+old, func() (bool, string) {
+			told, _ = newest(old, "told")
+			free, _ = newest(old, "gone")
+			return told.After(began) && free.After(began), fmt.Sprintf("told to go %s, gone %s", told, free)
+		})
+		scheduled, _ := newest(name, "scheduled")
+		x := evicting{Model: name, Evicted: old, Scheduled: scheduled.Sub(told).Seconds(), Drain: free.Sub(told).Seconds(), Answered: a.took.Seconds()}
+		x.Beyond = math.Max(0, x.Scheduled-x.Drain)
+		b.into.Eviction = append(b.into.Eviction, x)
+		b.Logf("%+v", x)
+	}
+	for _, bad := range ended() {
+		starved++
+		b.Logf("a pod waits for a GPU that nobody gives up: %s", bad)
+	}
+	w.Stop()
+	<-done
+	var beyond, drain, answered []float64
+	for _, x := range b.into.Eviction {
+		beyond, drain, answered = append(beyond, x.Beyond), append(drain, x.Drain), append(answered, x.Answered)
+	}
+	t := &report.Table{Head: []string{fmt.Sprintf("%d evictions", len(beyond)), "p50", "worst"}}
+	for _, row := range []struct {
+		name string
+		of   []float64
+	}{{"the old pod's drain", drain}, {"from its end to the new pod scheduled", beyond}, {"call to answer", answered}} {
+		s := report.Summarize(row.of)
+		t.Add(row.name, report.Millis(s.P50), report.Millis(s.Max))
+	}
+	b.into.parts = append(b.into.parts, report.Part{Heading: "Eviction: two GPUs, three models, called in turn", Table: t})
+	worst := report.Summarize(beyond).Max
+	b.into.Goals.Add(worst < 2, "eviction to the new pod scheduled, beyond the old one's drain, worst", "under 2 s", report.Millis(worst))
+	b.into.Goals.Add(starved == 0, "pods that waited for a GPU nobody gives up", "none", fmt.Sprint(starved))
+}
+
+// manyWoken is many services at rest, some of which are wanted at once.
+type manyWoken struct {
+	Services    int     `json:"services"`
+	Woken       int     `json:"woken"`
+	Deployed    float64 `json:"deployed_seconds"` // until the last was ready
+	Answered    int     `json:"answered"`
+	AllAnswered float64 `json:"all_answered_seconds"` // since the first was asked for
+	QueueEmpty  float64 `json:"queue_empty_seconds"`  // since the last was asked for
+	Memory      int64   `json:"controller_peak_bytes"`
+}
+
+// benchMany is 200 services at zero, of which 50 are woken within one second.
+func benchMany(b *bench) {
+	const services, woken = 200, 50
+	source := b.weights("tiny")
+	var files strings.Builder
+	for i := range services {
+		if i > 0 {
+			files.WriteString("---\n")
+		}
+		files.WriteString(b.model(fmt.Sprintf("m%d", i), "source: "+source, "engine: ember", "scale: {idle: 1m}", "resources: {memory: 64Mi}"))
+	}
+	m := &manyWoken{Services: services, Woken: woken}
+	began := time.Now()
+	b.deploy(files.String())
+	until(b.T, 10*time.Minute, "all are ready", func() (bool, string) {
+		list, err := b.of("ksvc", b.ns).List(b.Context(), metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		n := 0
+		for i := range list.Items {
+			if status, _ := condition(&list.Items[i], "Ready"); status == "True" {
+				n++
+			}
+		}
+		return n == services, fmt.Sprintf("%d of %d", n, len(list.Items))
+	})
+	m.Deployed = time.Since(began).Seconds()
+	pod, url, err := b.leader(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	peak := func() {
+		p, err := b.core.CoreV1().Pods(install.Namespace).Get(b.Context(), pod, metav1.GetOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		used, err := memory(p)
+		if err != nil {
+			b.Fatal(err)
+		}
+		m.Memory = max(m.Memory, used)
+	}
+	peak()
+	began = time.Now()
+	tick := time.NewTicker(time.Second / woken)
+	defer tick.Stop()
+	answers := make(chan answer, woken)
+	for i := range woken {
+		go func() { answers <- b.byModel(fmt.Sprintf("m%d", i), 1, false) }()
+		<-tick.C
+	}
+	asked := time.Now()
+	until(b.T, time.Minute, "an empty queue", func() (bool, string) {
+		peak()
+		depth, saw := queued(b, url)
+		return depth == 0, saw
+	})
+	m.QueueEmpty = time.Since(asked).Seconds()
+	for range woken {
+		if a := <-answers; a.whole() {
+			m.Answered++
+		} else {
+			b.Logf("not answered: %s", a)
+		}
+	}
+	m.AllAnswered = time.Since(began).Seconds()
+	peak()
+	b.into.Many = m
+	t := &report.Table{Head: []string{fmt.Sprintf("%d services at zero, %d woken in one second", services, woken), ""}}
+	t.Add("deployed, until the last was ready", report.Millis(m.Deployed))
+	t.Add("answered", fmt.Sprintf("%d of %d", m.Answered, woken))
+	t.Add("the last answer, after the first request", report.Millis(m.AllAnswered))
+	t.Add("reconcile queue empty, after the last request", report.Millis(m.QueueEmpty))
+	t.Add("controller's memory, at most", fmt.Sprintf("%d MiB", m.Memory>>20))
+	b.into.parts = append(b.into.parts, report.Part{Heading: "Many at once", Table: t})
+	b.into.Goals.Add(m.Answered == woken, "answered of 50 woken in one second", "all", fmt.Sprint(m.Answered))
+	b.into.Goals.Add(m.QueueEmpty < 10, "reconcile queue empty again", "within 10 s", report.Millis(m.QueueEmpty))
+	b.into.Goals.Add(m.Memory < 200<<20, "controller's memory with 200 services", "under 200 MiB", fmt.Sprintf("%d MiB", m.Memory>>20))
+}
+
+// memory is what a pod's first container holds that is not cache.
+func memory(p *corev1.Pod) (int64, error) {
+	for _, st := range p.Status.ContainerStatuses {
+		if st.Name != p.Spec.Containers[0].Name {
+			continue
+		}
+		dir, err := group("memory", string(p.UID), st.ContainerID[strings.LastIndexByte(st.ContainerID, '/')+1:])
+		if err != nil {
+			return 0, err
+		}
+		if n, err := groupField(dir, "memory.stat", "total_rss"); err == nil {
+			return n, nil
+		}
+		return groupField(dir, "memory.stat", "anon")
+	}
+	return 0, fmt.Errorf("%s has no running container", p.Name)
+}
+
+// queued is how many objects wait for the controller.
+func queued(b *bench, url string) (depth int, saw string) {
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, url+"/metrics", nil)
+	if err != nil {
+		return -1, err.Error()
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		return -1, err.Error()
+	}
+	defer res.Body.Close()
+	text, _ := io.ReadAll(res.Body)
+	found := false
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "thaw_reconcile_queue") {
+			continue
+		}
+		fields := strings.Fields(line)
+		n, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+		if err == nil {
+			found = true
+			depth += int(n)
+			saw += line
+		}
+	}
+	if !found {
+		return -1, "no thaw_reconcile_queue among the metrics"
+	}
+	return depth, saw
+}
