@@ -1,0 +1,325 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// Options of a Gateway. Activator must be set; the zero value of everything else
+// is the default named.
+type Options struct {
+	Activator *activator.Activator
+	// Leader is the HOST:PORT of the controller that leads, "" while there is none;
+	// what is asked of its API here goes to it. nil: its API is not served here.
+	Leader func() string
+	// Linger is how long new connections are still taken when Run's context has
+	// ended, until all who route to us have heard of it; 0.
+	Linger time.Duration
+	// DrainTimeout bounds what requests in flight get after that; 30 s. Who is held
+	// is told at once.
+	DrainTimeout time.Duration
+	// CutGrace is what streams then get to write their error frame; 500 ms.
+	CutGrace time.Duration
+	// MaxBody bounds the body of a call of OpenAI's API; 32 MiB. Others have none:
+	// they are not kept.
+	MaxBody int64
+	// HeadTimeout bounds a head from its first byte to its last; 10 s.
+	HeadTimeout time.Duration
+	// IdleTimeout ends a connection without a request; 200 s.
+	IdleTimeout time.Duration
+	// Dial opens a connection to what is behind us; nil dials TCP, for 5 s at most.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Draw is a number from 0 to below n, by which shares of traffic are kept; that
+	// of math/rand/v2.
+	Draw func(n int) int
+	// Metrics is where the metrics are registered; nil is nowhere.
+	Metrics prometheus.Registerer
+	// Log gets what goes wrong; nil is silence. Requests to functions are logged by
+	// the activator.
+	Log *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&o.DrainTimeout, 30*time.Second)
+	def(&o.CutGrace, 500*time.Millisecond)
+	def(&o.HeadTimeout, 10*time.Second)
+	def(&o.IdleTimeout, 200*time.Second)
+	if o.Draw == nil {
+		o.Draw = rand.IntN
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Gateway answers HTTP for a cluster. Its methods may be called concurrently.
+type Gateway struct {
+	o       Options
+	act     *activator.Activator
+	table   atomic.Pointer[table]
+	guest   *door.Guest
+	byModel door.Handler
+	h1, h2  *http.Transport
+	wires   wires
+	pool    sync.Pool // of passages
+	buffers sync.Pool
+	meters  *meters
+	quiet   *log.Logger
+
+	swap sync.Mutex // orders calls of SetTable
+
+	mu     sync.Mutex
+	flight int           // requests under way
+	landed chan struct{} // made by a drain; closed when there are none
+}
+
+// New makes a gateway without routes; it starts nothing.
+func New(o Options) *Gateway {
+	o = o.withDefaults()
+	g := &Gateway{o: o, act: o.Activator, wires: wires{open: map[string]map[*wire]struct{}{}}}
+	g.byModel = activator.Browser(false, nil, g.act.Serve)
+	g.guest = door.NewGuest(door.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
+	g.h1, g.h2 = g.transport(false), g.transport(true)
+	g.meters = newMeters(o.Metrics)
+	g.quiet = log.New(quiet{o.Log}, "", 0)
+	g.table.Store(compile(nil, g.serves))
+	return g
+}
+
+// transport is the client for what speaks HTTP/1.1, or HTTP/2 without TLS.
+func (g *Gateway) transport(h2 bool) *http.Transport {
+	dial := g.o.Dial
+	if dial == nil {
+		d := net.Dialer{Timeout: 5 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
+		dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
+	}
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			c, err := dial(ctx, addr)
+			if err != nil {
+				var op *net.OpError
+				if !errors.As(err, &op) {
+					err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
+				}
+				return nil, err
+			}
+			return g.wires.add(addr, c), nil
+		},
+		DisableCompression:     true, // bodies go through as they are
+		MaxIdleConns:           0,
+		MaxIdleConnsPerHost:    256,
+		IdleConnTimeout:        60 * time.Second,
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+		Protocols:              new(http.Protocols),
+	}
+	if h2 {
+		t.Protocols.SetUnencryptedHTTP2(true)
+		t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
+	} else {
+		t.Protocols.SetHTTP1(true)
+	}
+	return t
+}
+
+// serves is what answers a call of OpenAI's API that came for a function by host.
+func (g *Gateway) serves(name functions.Name) door.Handler {
+	return activator.Browser(false, nil, func(req *door.Request, res *door.Response) { g.act.ServeAs(name, req, res) })
+}
+
+// SetTable routes by t from now on; when it returns, every later request is.
+// Requests under way keep what they were given. nil is no routes.
+func (g *Gateway) SetTable(t *link.Table) {
+	g.swap.Lock()
+	defer g.swap.Unlock()
+	g.act.SetAliases(aliases(t))
+	g.table.Store(compile(t, g.serves))
+}
+
+// Version of the table that requests are routed by.
+func (g *Gateway) Version() uint64 { return g.table.Load().version }
+
+// Feed is the activator as a controller feeds it: what it says of replicas that
+// are to be cut off holds for the connections of both.
+func (g *Gateway) Feed() Feed { return Feed{g.act, g} }
+
+// Feed is an activator.Activator beside a gateway.
+type Feed struct {
+	*activator.Activator
+	g *Gateway
+}
+
+// Cut is that of the activator, for requests of every kind.
+func (f Feed) Cut(agent string) {
+	f.Activator.Cut(agent)
+	if addr, _, _ := strings.Cut(strings.TrimPrefix(agent, "http://"), "/"); addr != "" {
+		f.g.wires.cut(addr)
+	}
+}
+
+// Public answers requests from outside the cluster.
+func (g *Gateway) Public() http.Handler { return &side{g, false} }
+
+// Private answers those from inside, also for hosts that are internal.
+func (g *Gateway) Private() http.Handler { return &side{g, true} }
+
+// Run serves both listeners, which it owns, until ctx ends, and drains: who is
+// held is turned away with an error that says to come again, the others go on for
+// a while. private may be nil. Run is called once.
+func (g *Gateway) Run(ctx context.Context, public, private net.Listener) error {
+	base, cut := context.WithCancelCause(context.Background()) // requests outlive ctx: that is what a drain is
+	defer cut(door.ErrDraining)
+	type face struct {
+		srv *http.Server
+		ln  net.Listener
+	}
+	faces := []face{{g.server(base, g.Public()), public}}
+	if private != nil {
+		faces = append(faces, face{g.server(base, g.Private()), private})
+	}
+	ended := make(chan error, len(faces))
+	for _, f := range faces {
+		go func() { ended <- f.srv.Serve(listener{f.ln}) }()
+	}
+	var failed error
+	left := len(faces)
+	select {
+	case failed = <-ended:
+		left--
+	case <-ctx.Done():
+		if g.o.Linger > 0 {
+			t := time.NewTimer(g.o.Linger)
+			select {
+			case failed = <-ended:
+				left--
+			case <-t.C:
+			}
+			t.Stop()
+		}
+	}
+	g.guest.Drain()
+	drain, stop := context.WithTimeout(context.Background(), g.o.DrainTimeout)
+	defer stop()
+	var over sync.WaitGroup
+	over.Go(func() { g.act.Drain(drain) })
+	for _, f := range faces {
+		over.Go(func() {
+			if f.srv.Shutdown(drain) != nil {
+				cut(door.ErrDraining)
+				g.land(g.o.CutGrace)
+				f.srv.Close()
+			}
+		})
+	}
+	over.Wait()
+	// WebSockets are not the servers' any more.
+	if until, ok := drain.Deadline(); ok {
+		g.land(time.Until(until))
+	}
+	cut(door.ErrDraining)
+	g.land(g.o.CutGrace)
+	g.h1.CloseIdleConnections()
+	g.h2.CloseIdleConnections()
+	for ; left > 0; left-- {
+		if err := <-ended; failed == nil {
+			failed = err
+		}
+	}
+	if errors.Is(failed, http.ErrServerClosed) {
+		failed = nil
+	}
+	return failed
+}
+
+// land waits, not for long, until no request is under way.
+func (g *Gateway) land(most time.Duration) {
+	g.mu.Lock()
+	if g.flight == 0 {
+		g.mu.Unlock()
+		return
+	}
+	if g.landed == nil {
+		g.landed = make(chan struct{})
+	}
+	landed := g.landed
+	g.mu.Unlock()
+	t := time.NewTimer(max(0, most))
+	defer t.Stop()
+	select {
+	case <-landed:
+	case <-t.C:
+	}
+}
+
+func (g *Gateway) begin() {
+	g.mu.Lock()
+	g.flight++
+	g.mu.Unlock()
+}
+
+func (g *Gateway) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.flight--; g.flight == 0 && g.landed != nil {
+		close(g.landed)
+		g.landed = nil
+	}
+}
+
+func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:                      h,
+		DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout:            g.o.HeadTimeout,
+		IdleTimeout:                  g.o.IdleTimeout,
+		MaxHeaderBytes:               maxHead,
+		Protocols:                    p,
+		HTTP2:                        &http.HTTP2Config{SendPingTimeout: time.Minute, PingTimeout: 15 * time.Second},
+		ErrorLog:                     g.quiet,
+		BaseContext:                  func(net.Listener) context.Context { return base },
+		ConnContext:                  func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+	}
+}
+
+// quiet is where net/http tells of clients that do not keep to HTTP.
+type quiet struct{ log *slog.Logger }
+
+func (q quiet) Write(p []byte) (int, error) {
+	q.log.Debug(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// fail answers with a typed error.
+func fail(w http.ResponseWriter, e *openai.Error) {
+	h := w.Header()
+	h.Set("X-Request-Id", openai.NewID())
+	e.Header(func(name, value string) bool { h.Set(name, value); return true })
+	w.WriteHeader(e.Status)
+	w.Write(e.Body())
+}

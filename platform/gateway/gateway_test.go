@@ -1,0 +1,309 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a gateway on loopback, with a platform that does what the test says.
+type world struct {
+	t       testing.TB
+	g       *Gateway
+	act     *activator.Activator
+	book    *who.Book
+	reg     *prometheus.Registry
+	public  string
+	private string
+	client  *http.Client // HTTP/1.1
+	stop    func()
+	moved   chan struct{} // something has happened
+
+	mu     sync.Mutex
+	wakes  []functions.Name
+	asks   []string
+	onWake func(functions.Name)
+}
+
+func (w *world) move() {
+	select {
+	case w.moved <- struct{}{}:
+	default:
+	}
+}
+
+func (w *world) Wake(name functions.Name, _ string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wakes = append(w.wakes, name)
+	w.move()
+	if w.onWake != nil {
+		go w.onWake(name)
+	}
+	return ""
+}
+func (w *world) Nudge(functions.Name) {}
+func (w *world) Ask(_ functions.Name, replica, problem string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asks = append(w.asks, replica+": "+problem)
+	w.move()
+}
+
+func (w *world) woken() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.wakes)
+}
+
+func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
+	w := &world{t: t, reg: prometheus.NewRegistry(), moved: make(chan struct{}, 1)}
+	book, err := who.Open(t.TempDir() + "/keys.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.book = book
+	engines := upstream.New(upstream.Options{})
+	level := slog.Level(100)
+	if testing.Verbose() && os.Getenv("GATEWAY_LOG") != "" {
+		level = slog.LevelDebug
+	}
+	logs := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	ao := activator.Options{Waker: w, Who: book, Engines: engines, Open: true, Metrics: w.reg, Log: logs, Stirred: w.move}
+	o := Options{DrainTimeout: 10 * time.Second, Metrics: w.reg, Log: logs}
+	if change != nil {
+		change(&o, &ao)
+	}
+	w.act = activator.New(ao)
+	o.Activator = w.act
+	w.g = New(o)
+	listen := func() (net.Listener, string) {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ln, ln.Addr().String()
+	}
+	public, at := listen()
+	private, inside := listen()
+	w.public, w.private = at, inside
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.g.Run(ctx, public, private) }()
+	w.client = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	stopped := false
+	w.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		w.client.CloseIdleConnections()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		engines.Close()
+		for _, d := range demands(w.act) {
+			if d.Active != 0 || d.Queued != 0 {
+				t.Errorf("still held: %+v", d)
+			}
+		}
+	}
+	t.Cleanup(w.stop)
+	return w
+}
+
+func demands(a *activator.Activator) (out []activator.Demand) {
+	a.Demand(true, func(d activator.Demand) bool { out = append(out, d); return true })
+	return out
+}
+
+// backend is a server behind the gateway.
+func backend(t testing.TB, h http.HandlerFunc) string {
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+func name(s string) functions.Name {
+	n, err := functions.ParseName(s, functions.DefaultTeam)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// fn is a function with READY replicas at these addresses.
+func fn(n string, serves string, plain bool, addrs ...string) route.Function {
+	f := route.Function{Name: name(n), Serves: serves, Hidden: serves != "", Plain: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
+	f.Model.Spec.Queue = functions.Queue{Wait: functions.Duration(time.Minute), Requests: 1000, Bytes: 64 << 20}
+	for i, a := range addrs {
+		f.State = functions.Ready
+		f.Replicas = append(f.Replicas, route.Replica{ID: fmt.Sprintf("%s-%d", f.Name.Name, i), Endpoint: "http://" + a, Slots: 100})
+	}
+	return f
+}
+
+func hostTo(name string, splits ...link.Split) link.Host {
+	return link.Host{Name: name, Paths: []link.Path{{Splits: splits}}}
+}
+
+// get asks the public side for a host.
+func (w *world) get(host, path string, change ...func(*http.Request)) (*http.Response, string) {
+	return w.do(w.public, host, path, change...)
+}
+
+func (w *world) do(at, host, path string, change ...func(*http.Request)) (*http.Response, string) {
+	w.t.Helper()
+	r, _ := http.NewRequest("GET", "http://"+at+path, nil)
+	r.Host = host
+	for _, c := range change {
+		c(r)
+	}
+	res, err := w.client.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return res, string(b)
+}
+
+func with(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+func post(body string) func(*http.Request) {
+	return func(r *http.Request) {
+		r.Method, r.Body, r.ContentLength = "POST", io.NopCloser(strings.NewReader(body)), int64(len(body))
+	}
+}
+
+// say answers with a word and what it was asked.
+func say(word string) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(rw, "%s %s %s %s %s", word, r.Method, r.Host, r.RequestURI, b)
+	}
+}
+
+func TestByHost(t *testing.T) {
+	w := newWorld(t, nil)
+	addr := backend(t, say("svc"))
+	w.act.Publish(fn("rev-1", "mine", true, backend(t, say("rev"))))
+	w.g.SetTable(&link.Table{Version: 3, Hosts: []link.Host{
+		hostTo("svc.example.com", link.Split{Percent: 100, Address: addr}),
+		hostTo("mine.example.com", link.Split{Percent: 100, Function: name("rev-1")}),
+		{Name: "inside.ns.svc", Internal: true, Paths: []link.Path{{Splits: []link.Split{{Address: addr}}}}},
+		{Name: "safe.example.com", Secure: true, Paths: []link.Path{{Splits: []link.Split{{Address: addr}}}}},
+	}})
+	if w.g.Version() != 3 {
+		t.Error(w.g.Version())
+	}
+	for _, c := range []struct {
+		at, host, path string
+		status         int
+		want           string
+	}{
+		{w.public, "svc.example.com", "/a%2Fb?x=1;y", 200, "svc GET svc.example.com /a%2Fb?x=1;y "},
+		{w.public, "SVC.example.com.:8080", "/", 200, "svc GET SVC.example.com.:8080 / "},
+		{w.public, "mine.example.com", "/any", 200, "rev GET mine.example.com /any "},
+		{w.private, "mine.example.com", "/v1/chat/completions", 200, "rev GET mine.example.com /v1/chat/completions "},
+		{w.public, "inside.ns.svc", "/", 404, "not_found"},
+		{w.private, "inside.ns.svc", "/", 200, "svc GET"},
+		{w.public, "nobody.example.com", "/", 404, "No service answers for the host nobody.example.com"},
+		{w.public, "nobody.example.com", "/v1/models", 200, `"object":"list"`},
+		{w.public, "safe.example.com", "/x?y", 301, ""},
+		{w.private, "safe.example.com", "/x?y", 200, "svc GET"},
+	} {
+		res, body := w.do(c.at, c.host, c.path)
+		if res.StatusCode != c.status || !strings.Contains(body, c.want) {
+			t.Errorf("%s%s: %d %s", c.host, c.path, res.StatusCode, body)
+		}
+		if c.status == 301 && res.Header.Get("Location") != "https://safe.example.com/x?y" {
+			t.Error(res.Header)
+		}
+	}
+}
+
+// A cold function is woken once, by any method and path, and the bodies arrive.
+func TestHeld(t *testing.T) {
+	w := newWorld(t, nil)
+	addr := backend(t, say("rev"))
+	w.act.Publish(fn("rev-1", "mine", true))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("mine.example.com", link.Split{Percent: 100, Function: name("rev-1")})}})
+	var over sync.WaitGroup
+	for i := range 20 {
+		over.Go(func() {
+			body := strings.Repeat("x", i*10_000)
+			res, got := w.get("mine.example.com", "/p", post(body))
+			if res.StatusCode != 200 || !strings.HasSuffix(got, " "+body) {
+				t.Errorf("%d: %d bytes", res.StatusCode, len(got))
+			}
+		})
+	}
+	w.await(func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == 20 })
+	w.act.Publish(fn("rev-1", "mine", true, addr))
+	over.Wait()
+	if w.woken() < 1 {
+		t.Error("nobody asked for a replica")
+	}
+}
+
+// await waits for what happens elsewhere.
+func (w *world) await(f func() bool) {
+	w.t.Helper()
+	late := time.After(30 * time.Second)
+	for {
+		demands(w.act) // so that the next change is told
+		if f() {
+			return
+		}
+		select {
+		case <-w.moved:
+		case <-late:
+			w.t.Fatal("it did not come to that")
+		}
+	}
+}
+
+// raw sends bytes and gives what comes back.
+func raw(t *testing.T, addr, send string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	io.WriteString(c, send)
+	b, _ := io.ReadAll(bufio.NewReader(c))
+	return string(b)
+}

@@ -1,0 +1,167 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// maxHead bounds the head of a request in bytes.
+const maxHead = 8 << 10
+
+// side is one listener's handler.
+type side struct {
+	g       *Gateway
+	private bool
+}
+
+// ServeHTTP answers one request.
+func (s *side) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	g := s.g
+	g.begin()
+	defer g.end()
+	w := &writer{ResponseWriter: rw, r: r, to: toNothing}
+	defer func() { g.meters.count(w.to, w.status) }() // a panic, which breaks an answer off, goes on to the server
+	g.route(s, w, r)
+}
+
+// What a request went to, for the metrics.
+const (
+	toNothing  = "nothing"  // refused here
+	toModel    = "model"    // OpenAI's API, by the name of a model
+	toHost     = "function" // a function, by host
+	toService  = "service"  // a service that is none of ours
+	toLeader   = "controller"
+	toRedirect = "https"
+	toProbe    = "probe"
+)
+
+func (g *Gateway) route(s *side, w *writer, r *http.Request) {
+	if e := check(r); e != nil {
+		w.Header().Set("Connection", "close")
+		fail(w, e)
+		return
+	}
+	t := g.table.Load()
+	h := t.find(hostname(r.Host), s.private)
+	if h == nil {
+		g.unhosted(s, w, r)
+		return
+	}
+	if h.secure && !s.private && !strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
+		status := http.StatusMovedPermanently
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			status = http.StatusPermanentRedirect // 301 would make a GET of it
+		}
+		w.Header().Set("Location", "https://"+hostname(r.Host)+r.URL.RequestURI())
+		w.to = toRedirect
+		w.WriteHeader(status)
+		return
+	}
+	to := h.match(r.URL.Path, r.Header)
+	if to == nil {
+		fail(w, openai.New(openai.NotFound, "No route of the host "+clip(h.name)+" leads there."))
+		return
+	}
+	split := to.draw(g.o.Draw)
+	if split == nil {
+		fail(w, openai.New(openai.ServiceUnavailable, "The route of the host "+clip(h.name)+" leads to nothing at present."))
+		return
+	}
+	if r.Header.Get(probeField) == "probe" {
+		w.to = toProbe
+		probe(w, r, split)
+		return
+	}
+	clean(r, s.private)
+	if split.function == (functions.Name{}) {
+		w.to = toService
+		g.pass(w, r, to, split)
+		return
+	}
+	w.to = toHost
+	g.function(w, r, to, split)
+}
+
+const probeField = "K-Network-Probe"
+
+// probe answers the probes of Knative's networking: that the request's route is
+// the one with this hash. It tells of our table, so nobody else is asked, and
+// nothing is woken.
+func probe(w *writer, r *http.Request, to *split) {
+	hash := r.Header.Get(hashField)
+	if hash == "" {
+		fail(w, openai.New(openai.InvalidRequest, "A probe has the field "+hashField+"."))
+		return
+	}
+	if to.hash != "" && hash == "override" {
+		hash = to.hash
+	}
+	w.Header().Set(hashField, hash)
+	w.WriteHeader(http.StatusOK)
+}
+
+// unhosted answers a request for a host that no route has: by its path.
+func (g *Gateway) unhosted(s *side, w *writer, r *http.Request) {
+	path := r.URL.Path
+	switch {
+	case activator.Serves(path):
+		w.to = toModel
+		g.guest.ServeHTTP(w, r)
+		return
+	case g.o.Leader != nil && (strings.HasPrefix(path, "/api/v1/") || path == "/metrics" && s.private):
+		w.to = toLeader
+		g.leader(w, r)
+		return
+	}
+	fail(w, openai.New(openai.NotFound, "No service answers for the host "+clip(r.Host)+" here, and the path is none of OpenAI's API."))
+}
+
+// check refuses what is not to be served, or could be read in two ways.
+func check(r *http.Request) *openai.Error {
+	switch {
+	case r.Method == http.MethodConnect:
+		e := openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
+		return e
+	case r.URL.Scheme != "" || r.URL.Opaque != "" || !strings.HasPrefix(r.RequestURI, "/"):
+		return openai.New(openai.InvalidRequest, "The request's head is not well formed: the target is not a path.")
+	case r.Host == "":
+		return openai.New(openai.InvalidRequest, "The request's head is not well formed: exactly one Host is expected.")
+	}
+	size := len(r.Method) + len(r.RequestURI) + len(r.Host) + 32
+	for name, values := range r.Header {
+		for _, v := range values {
+			size += len(name) + len(v) + 4
+		}
+	}
+	if size > maxHead {
+		return openai.New(openai.HeadTooLarge, "")
+	}
+	return nil
+}
+
+// clean takes out of a head what only the network itself says, and upgrades to
+// anything but a WebSocket: h2c, which some clients offer on every connection,
+// would open a way around us.
+func clean(r *http.Request, private bool) {
+	for name := range r.Header {
+		switch {
+		case strings.HasPrefix(name, "K-Network-"), name == "K-Proxy-Request", name == "K-Kubelet-Probe", name == "Http2-Settings":
+			delete(r.Header, name)
+		case name == "K-Original-Host" && !private: // of a route that led to itself from within it is kept
+			delete(r.Header, name)
+		case name == "Upgrade" && !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
+			delete(r.Header, name)
+		}
+	}
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		s = s[:80] + "…"
+	}
+	return s
+}
