@@ -38,6 +38,7 @@ var ErrNoLoader = errors.New("the node's loader does not answer")
 // loader is the shim's end of the loader's socket. It is the replica's Stager.
 type loader struct {
 	socket   string
+	dial     func(ctx context.Context) (net.Conn, error)
 	store    string // where the pod has the loader's folder
 	hello    link.Shim
 	patience time.Duration
@@ -73,8 +74,12 @@ type answer struct {
 }
 
 func newLoader(o Options, stop func(link.Drain)) *loader {
+	socket := filepath.Join(o.Store, SocketName)
 	return &loader{
-		socket: filepath.Join(o.Store, SocketName), store: o.Store, patience: o.Patience, stop: stop, log: o.Log,
+		socket: socket, dial: func(ctx context.Context) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		}, store: o.Store, patience: o.Patience, stop: stop, log: o.Log,
 		hello: link.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version},
 		kick:  make(chan struct{}, 1), asks: map[int]*ask{}, heard: make(chan struct{}), down: time.Now(),
 	}
@@ -141,10 +146,9 @@ func (a *ask) end(x answer) {
 
 // converse is one connection, from the hello to its end.
 func (l *loader) converse(ctx context.Context, welcomed func()) error {
-	var d net.Dialer
 	dctx, cancel := context.WithTimeout(ctx, helloWait)
 	defer cancel()
-	conn, err := d.DialContext(dctx, "unix", l.socket)
+	conn, err := l.dial(dctx)
 	if err != nil {
 		return err
 	}
@@ -159,7 +163,10 @@ func (l *loader) converse(ctx context.Context, welcomed func()) error {
 	if err := in.Read(&first); err != nil {
 		return fmt.Errorf("its welcome: %w", err)
 	}
-	if first.Welcome == nil {
+	switch {
+	case first.Failed != nil:
+		return fmt.Errorf("it refuses this pod: %s", first.Failed.Message)
+	case first.Welcome == nil:
 		return errors.New("it does not begin with a welcome")
 	}
 	conn.SetDeadline(time.Time{})

@@ -1,0 +1,376 @@
+package pod
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// far is the loader's end: each dial is one connection of a script.
+type far struct {
+	here atomic.Bool
+	mu   sync.Mutex
+	open []net.Conn
+	said []link.FromPod
+	at   []time.Duration // when, since the beginning
+	from time.Time
+}
+
+func (f *far) dial(context.Context) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.here.Load() {
+		return nil, errors.New("no such file")
+	}
+	near, end := net.Pipe()
+	f.open = append(f.open, end)
+	go f.listen(end)
+	return near, nil
+}
+
+func (f *far) listen(c net.Conn) {
+	in := link.NewLines(c)
+	for {
+		var m link.FromPod
+		if in.Read(&m) != nil {
+			return
+		}
+		f.mu.Lock()
+		f.said, f.at = append(f.said, m), append(f.at, time.Since(f.from))
+		f.mu.Unlock()
+		if m.Hello != nil {
+			f.say(link.ToPod{Welcome: &link.Welcome{Node: "n", UID: "u", Store: "/node/thaw"}})
+		}
+	}
+}
+
+func (f *far) say(m link.ToPod) {
+	f.mu.Lock()
+	c := f.open[len(f.open)-1]
+	f.mu.Unlock()
+	link.WriteLine(c, m)
+}
+
+func (f *far) hangUp() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.open {
+		c.Close()
+	}
+	f.open = nil
+}
+
+// heard is all that was said since the last call, as words.
+func (f *far) heard() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var w []string
+	for i, m := range f.said {
+		at := f.at[i].Round(10 * time.Millisecond)
+		switch {
+		case m.Hello != nil:
+			w = append(w, fmt.Sprintf("%v hello", at))
+		case m.Stage != nil:
+			w = append(w, fmt.Sprintf("%v stage %d %s %s", at, m.Stage.ID, m.Stage.Source, m.Stage.Digest))
+		case m.Status != nil:
+			w = append(w, fmt.Sprintf("%v %s", at, m.Status.State))
+		}
+	}
+	f.said, f.at = nil, nil
+	return strings.Join(w, "; ")
+}
+
+// between a shim's end and a loader's, in a bubble.
+func between(t *testing.T, here bool, do func(t *testing.T, l *loader, f *far, log *bytes.Buffer)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		log := new(bytes.Buffer)
+		f := &far{from: time.Now()}
+		f.here.Store(here)
+		l := newLoader(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Port: 8080, IP: "10.0.0.7"}, func(link.Drain) {})
+		l.dial = f.dial
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() { defer close(over); l.Run(ctx) }()
+		synctest.Wait()
+		do(t, l, f, log)
+		cancel()
+		f.hangUp()
+		<-over
+		synctest.Wait()
+	})
+}
+
+// staging is a Stage under way.
+func staging(l *loader, ctx context.Context, source string) chan error {
+	out := make(chan error, 1)
+	go func() {
+		c, err := l.Stage(ctx, replica.Want{Source: source}, func(_, _ functions.Bytes) {})
+		if err == nil {
+			err = fmt.Errorf("has %s %s", c.Path, c.Digest)
+		}
+		out <- err
+	}()
+	synctest.Wait()
+	return out
+}
+
+func TestLoaderSaysAllAnew(t *testing.T) {
+	between(t, true, func(t *testing.T, l *loader, f *far, log *bytes.Buffer) {
+		got := staging(l, t.Context(), "az://a/b")
+		l.Tell(functions.ReplicaStatus{State: functions.Downloading})
+		synctest.Wait()
+		f.say(link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1", Bytes: 5}})
+		if err := <-got; err.Error() != "has /pod/thaw/c/1 sha256:1" {
+			t.Error(err)
+		}
+		l.Tell(functions.ReplicaStatus{State: functions.Ready})
+		time.Sleep(5 * time.Second)
+		if h := f.heard(); h != "0s hello; 0s stage 1 az://a/b ; 0s DOWNLOADING; 0s READY; 2s READY; 4s READY" {
+			t.Error(h)
+		}
+		// It goes, and comes again after a while. What is held is asked for as it is.
+		f.here.Store(false)
+		f.hangUp()
+		time.Sleep(10 * time.Second)
+		f.here.Store(true)
+		time.Sleep(3 * time.Second)
+		if h := f.heard(); !strings.HasSuffix(h, " hello; 16.15s stage 1 az://a/b sha256:1; 16.15s READY") {
+			t.Error(h)
+		}
+		if n := strings.Count(log.String(), "does not answer"); n != 1 {
+			t.Errorf("its absence is told %d times:\n%s", n, log)
+		}
+		// An answer is taken for what it is.
+		f.say(link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw/c/2", Digest: "sha256:2"}})
+		f.say(link.ToPod{Failed: &link.Failed{ID: 1, Kind: "x", Message: "gone"}})
+		f.say(link.ToPod{Failed: &link.Failed{ID: 7, Kind: "x", Message: "gone"}})
+		synctest.Wait()
+		if s := log.String(); !strings.Contains(s, "other weights than those in use") || !strings.Contains(s, "does not hold the weights in use") {
+			t.Error(s)
+		}
+	})
+}
+
+func TestLoaderIsWaitedFor(t *testing.T) {
+	between(t, false, func(t *testing.T, l *loader, f *far, log *bytes.Buffer) {
+		began := time.Now()
+		err := <-staging(l, t.Context(), "az://a/b")
+		if d := time.Since(began); !errors.Is(err, ErrNoLoader) || !strings.Contains(err.Error(), "1m0s") || d < time.Minute || d > time.Minute+dialMost {
+			t.Errorf("after %v: %v", d, err)
+		}
+		if err := l.missing(); err != ErrNoLoader {
+			t.Error(err)
+		}
+		if s := log.String(); !strings.Contains(s, `"giving up after"=1m0s`) || strings.Count(s, "level=ERROR") != 1 {
+			t.Errorf("said:\n%s", s)
+		}
+	})
+	// It comes within the bound.
+	between(t, false, func(t *testing.T, l *loader, f *far, log *bytes.Buffer) {
+		got := staging(l, t.Context(), "az://a/b")
+		time.Sleep(50 * time.Second)
+		f.here.Store(true)
+		time.Sleep(3 * time.Second)
+		f.say(link.ToPod{Failed: &link.Failed{ID: 1, Kind: link.KindEnding, Message: "I end"}}) // no answer
+		f.hangUp()
+		time.Sleep(time.Second)
+		f.say(link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1"}})
+		if err := <-got; err.Error() != "has /pod/thaw/c/1 sha256:1" {
+			t.Error(err)
+		}
+		if l.missing() != nil {
+			t.Error("it came")
+		}
+	})
+}
+
+func TestLoaderAnswers(t *testing.T) {
+	for name, c := range map[string]struct {
+		say  link.ToPod
+		want string
+	}{
+		"a failure":        {link.ToPod{Failed: &link.Failed{ID: 1, Kind: "k", Message: "no such thing", Fix: "look"}}, "no such thing; look"},
+		"another's folder": {link.ToPod{Staged: &link.Staged{ID: 1, Path: "/etc/thaw", Digest: "sha256:1"}}, "not in its store"},
+		"above the folder": {link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw/../x", Digest: "sha256:1"}}, "not in its store"},
+		"no folder":        {link.ToPod{Staged: &link.Staged{ID: 1, Path: "c", Digest: "sha256:1"}}, "not in its store"},
+		"the folder":       {link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw", Digest: "sha256:1"}}, "has /pod/thaw sha256:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			between(t, true, func(t *testing.T, l *loader, f *far, log *bytes.Buffer) {
+				got := staging(l, t.Context(), "az://a/b")
+				f.say(link.ToPod{Staging: &link.Staging{ID: 1, Done: 1, Total: 2}})
+				f.say(link.ToPod{Staging: &link.Staging{ID: 9, Done: 1, Total: 2}})
+				f.say(c.say)
+				if err := <-got; !strings.Contains(err.Error(), c.want) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+	between(t, true, func(t *testing.T, l *loader, f *far, log *bytes.Buffer) {
+		if err := <-staging(l, t.Context(), ""); err == nil || !strings.Contains(err.Error(), "source is missing") {
+			t.Error(err)
+		}
+		// Called off: nobody asks for it any more.
+		ctx, cancel := context.WithCancelCause(t.Context())
+		got := staging(l, ctx, "az://a/b")
+		cancel(replica.ErrCalledOff)
+		if err := <-got; !errors.Is(err, replica.ErrCalledOff) {
+			t.Error(err)
+		}
+		f.heard()
+		f.hangUp()
+		time.Sleep(time.Second)
+		if h := f.heard(); strings.Contains(h, "stage") || !strings.Contains(h, "hello") {
+			t.Error(h)
+		}
+	})
+}
+
+// A loader that is no loader is as good as none, and is dialled with patience.
+func TestLoaderThatIsNone(t *testing.T) {
+	for name, say := range map[string]string{
+		"silence":      "",
+		"no JSON":      "hello\n",
+		"another line": `{"stop":{"seconds":1}}` + "\n",
+		"a refusal":    `{"failed":{"id":0,"kind":"refused_by_loader","message":"who dials is no pod"}}` + "\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dials := 0
+				var ends []net.Conn
+				log := new(bytes.Buffer)
+				l := newLoader(Options{Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil))}, func(link.Drain) {})
+				l.dial = func(context.Context) (net.Conn, error) {
+					dials++
+					near, end := net.Pipe()
+					ends = append(ends, end)
+					go func() {
+						link.NewLines(end).Read(new(link.FromPod))
+						io.WriteString(end, say)
+					}()
+					return near, nil
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				over := make(chan struct{})
+				go func() { defer close(over); l.Run(ctx) }()
+				err := <-staging(l, ctx, "az://a/b")
+				if !errors.Is(err, ErrNoLoader) || name == "a refusal" && !strings.Contains(err.Error(), "who dials is no pod") {
+					t.Error(err)
+				}
+				if most := int(time.Minute/dialMost) + 10; dials > most {
+					t.Errorf("dialled %d times in a minute", dials)
+				}
+				cancel()
+				<-over
+				for _, c := range ends {
+					c.Close()
+				}
+			})
+		})
+	}
+}
+
+// FuzzHear: whatever a loader says, weights come from its folder alone.
+func FuzzHear(f *testing.F) {
+	for _, s := range []string{
+		`{"staged":{"id":1,"path":"/node/thaw/c/1","digest":"sha256:1","bytes":5}}`,
+		`{"staged":{"id":1,"path":"/node/thaw/../../etc","digest":"sha256:1"}}`,
+		`{"staged":{"id":1,"path":"/node/thaw/c/../../x"}}`,
+		`{"failed":{"id":1,"kind":"loader_ending","message":"m"}}`,
+		`{"staging":{"id":1,"done":-1,"total":-2}}`,
+		`{"stop":{"seconds":-1e308,"reason":""}}`,
+	} {
+		f.Add([]byte(s + "\n" + s + "\n"))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l := newLoader(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(link.Drain) {})
+		a := &ask{Stage: link.Stage{ID: 1, Source: "az://a/b"}, answer: make(chan answer, 1), progress: func(_, _ functions.Bytes) {}}
+		l.asks[1], l.last = a, 1
+		in := link.NewLines(bytes.NewReader(b))
+		for {
+			var m link.ToPod
+			if in.Read(&m) != nil {
+				break
+			}
+			l.hear(m, "/node/thaw")
+		}
+		select {
+		case x := <-a.answer:
+			if x.err == nil && x.Path != "/pod/thaw" && !strings.HasPrefix(x.Path, "/pod/thaw/") {
+				t.Errorf("weights in %q", x.Path)
+			}
+		default:
+		}
+	})
+}
+
+func TestInherited(t *testing.T) {
+	got := inherited([]string{"PORT=8080", "K_SERVICE=a", "PATH=/bin", "PORTAL=x", "HOME=/tmp"})
+	if !slices.Equal(got, []string{"PATH=/bin", "PORTAL=x", "HOME=/tmp"}) {
+		t.Error(got)
+	}
+}
+
+// The log is copied whole though it is turned over under its reader.
+func TestFollow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	ended, read := make(chan struct{}), make(chan struct{})
+	r, w := io.Pipe()
+	go func() {
+		defer close(read)
+		defer w.Close()
+		follow(ended, func() string { return path }, w)
+	}()
+	buf := make([]byte, 5)
+	for i, line := range []string{"one..", "two..", "three"} {
+		if i > 0 {
+			os.Rename(path, path+".1")
+		}
+		if err := os.WriteFile(path, []byte(line), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if i == 2 {
+			close(ended)
+		}
+		if _, err := io.ReadFull(r, buf); err != nil || string(buf) != line {
+			t.Fatalf("%q, %v", buf, err)
+		}
+	}
+	io.Copy(io.Discard, r)
+	<-read
+	// Nothing was ever written.
+	follow(ended, func() string { return "" }, io.Discard)
+}
+
+func TestAddress(t *testing.T) {
+	ip, err := Address()
+	if err != nil {
+		t.Skip(err)
+	}
+	if a := net.ParseIP(ip); a == nil || a.IsLoopback() {
+		t.Error(ip)
+	}
+}
