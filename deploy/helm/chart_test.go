@@ -1,0 +1,201 @@
+// Package helm_test renders the chart as helm does, and holds it to the objects of
+// kustomize. It is a module of its own: Helm is no dependency of thaw.
+package helm_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// objects are, under KIND NAMESPACE/NAME, what each is.
+type objects map[string]map[string]any
+
+func (o objects) add(t *testing.T, from string, text []byte) {
+	t.Helper()
+	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for {
+		doc, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", from, err)
+		}
+		var m map[string]any
+		if err := yaml.UnmarshalStrict(doc, &m); err != nil {
+			t.Fatalf("%s: %v\n%s", from, err, doc)
+		}
+		if m == nil {
+			continue
+		}
+		x := unstructured.Unstructured{Object: m}
+		key := fmt.Sprintf("%s %s/%s", x.GetKind(), x.GetNamespace(), x.GetName())
+		if o[key] != nil {
+			t.Errorf("%s: %s is there twice", from, key)
+		}
+		o[key] = m
+	}
+}
+
+func load(t *testing.T) *chart.Chart {
+	t.Helper()
+	c, err := loader.Load("thaw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// render is helm template with a file of values.
+func render(t *testing.T, values string) (objects, error) {
+	t.Helper()
+	return rendered(t, engine.Engine{}, values)
+}
+
+func rendered(t *testing.T, e engine.Engine, values string) (objects, error) {
+	t.Helper()
+	c := load(t)
+	given, err := chartutil.ReadValues([]byte(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := chartutil.ToRenderValues(c, given, chartutil.ReleaseOptions{Name: "thaw", Namespace: "thaw-system", Revision: 1, IsInstall: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	files, err := e.Render(c, all)
+	if err != nil {
+		return nil, err
+	}
+	got := objects{}
+	for name, text := range files {
+		if strings.HasSuffix(name, ".yaml") {
+			got.add(t, name, []byte(text))
+		}
+	}
+	return got, nil
+}
+
+// base is what kustomize has, with an image in its place.
+func base(t *testing.T, image string) objects {
+	t.Helper()
+	files, err := filepath.Glob("../kustomize/base/*.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	want := objects{}
+	for _, f := range files {
+		if filepath.Base(f) == "kustomization.yaml" || filepath.Base(f) == "namespace.yaml" { // helm --create-namespace
+			continue
+		}
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.add(t, f, bytes.ReplaceAll(text, []byte("image: thaw\n"), []byte("image: "+image+"\n")))
+	}
+	return want
+}
+
+// TestSame: with the values it comes with, the chart is deploy/kustomize/base.
+func TestSame(t *testing.T) {
+	got, err := rendered(t, engine.Engine{Strict: true}, "") // a value that is not there is an error
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := base(t, "thaw-dev/thaw:dev")
+	for key := range want {
+		a, _ := yaml.Marshal(want[key])
+		b, _ := yaml.Marshal(got[key])
+		if !bytes.Equal(a, b) {
+			t.Errorf("%s: kustomize has\n%s\nand the chart\n%s", key, a, b)
+		}
+	}
+	for key := range got {
+		if want[key] == nil {
+			t.Errorf("%s is in the chart alone", key)
+		}
+	}
+}
+
+// TestValues: what each value changes.
+func TestValues(t *testing.T) {
+	for _, x := range []struct {
+		name, values string
+		object       string
+		want         []string // in it
+		not          []string
+	}{
+		{"image", "image: {repository: example.com/thaw, tag: '2'}", "DaemonSet thaw-system/thaw-loader", []string{"image: example.com/thaw:2"}, []string{"thaw-dev"}},
+		{"digest", "image: {digest: 'sha256:" + strings.Repeat("a", 64) + "', pullPolicy: Always, pullSecrets: [{name: mine}]}", "Deployment thaw-system/thaw-controller", []string{"image: thaw-dev/thaw@sha256:" + strings.Repeat("a", 64), "imagePullPolicy: Always", "- name: mine"}, nil},
+		{"all nodes", "loader: {nodeSelector: null}", "DaemonSet thaw-system/thaw-loader", nil, []string{"nodeSelector"}},
+		{"a pool", "loader: {nodeSelector: {nvidia.com/gpu.present: null, agentpool: gpu}, store: /mnt/thaw, priorityClassName: system-node-critical, podLabels: {a: b}, env: [{name: X, value: z}]}", "DaemonSet thaw-system/thaw-loader",
+			[]string{"agentpool: gpu", "path: /mnt/thaw", "--store=/mnt/thaw", "- /mnt/thaw\n", "system-node-critical", "a: b", "name: X"}, []string{"gpu.present", "/var/lib/thaw"}},
+		{"identity", "loader: {serviceAccount: {annotations: {azure.workload.identity/client-id: abc}}}", "ServiceAccount thaw-system/thaw-loader", []string{"azure.workload.identity/client-id: abc"}, nil},
+		{"outside", "activator: {service: {type: LoadBalancer, annotations: {a: b}}, replicas: 3}", "Service thaw-system/thaw", []string{"type: LoadBalancer", "a: b"}, nil},
+		{"more", "activator: {replicas: 3}", "Deployment thaw-system/thaw-activator", []string{"replicas: 3"}, nil},
+		{"elsewhere", "knative: {namespace: other}", "Role other/thaw-controller", []string{"config-network"}, nil},
+		{"monitor", "serviceMonitor: {enabled: true, labels: {release: prometheus}}", "ServiceMonitor thaw-system/thaw-controller", []string{"release: prometheus", "interval: 30s"}, nil},
+		{"pods' monitor", "serviceMonitor: {enabled: true}", "PodMonitor thaw-system/thaw", []string{"port: metrics"}, nil},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			all, err := render(t, x.values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := yaml.Marshal(all[x.object])
+			for _, want := range x.want {
+				if !strings.Contains(string(text), want) {
+					t.Errorf("%s has no %q:\n%s", x.object, want, text)
+				}
+			}
+			for _, not := range x.not {
+				if strings.Contains(string(text), not) {
+					t.Errorf("%s has %q:\n%s", x.object, not, text)
+				}
+			}
+		})
+	}
+	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range all {
+		if kind, _, _ := strings.Cut(key, " "); slices.Contains([]string{"NetworkPolicy", "PodDisruptionBudget", "Secret"}, kind) {
+			t.Errorf("%s is there all the same", key)
+		}
+	}
+}
+
+// TestSchema: a value that means nothing is refused, and every value is in the schema.
+func TestSchema(t *testing.T) {
+	for _, values := range []string{
+		"imge: {}", "image: {tag: 'a b'}", "image: {digest: md5:1}", "image: {pullPolicy: Sometimes}", "controller: {replicas: 0}", "controller: {replicas: two}",
+		"activator: {service: {type: ExternalName}}", "activator: {secret: x}", "loader: {store: relative}", "loader: {store: /}", "loader: {tolerations: [{effect: Never}]}",
+		"networkPolicies: {enabled: 'yes'}", "networkPolicies: {apiServer: []}", "networkPolicies: {monitoring: [{}]}", "serviceMonitor: {interval: soon}", "token: secret",
+		"loader: {resources: {requests: {gpu: 1}}}",
+	} {
+		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), "schema") {
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+}
