@@ -18,7 +18,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build thaw thaw-knative test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build thaw thaw-knative test test-real test-vllm test-llamacpp simulate-faults cluster cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -105,6 +105,9 @@ bench-knative: e2e-programs ## thaw beside Knative's own classes on the cluster 
 
 cluster-test: ## the tests of what the cluster is made of
 	cd deploy/cluster && CGO_ENABLED=0 $(GO) vet -trimpath ./... && CGO_ENABLED=0 $(GO) test -trimpath ./...
+
+chart-test: ## the Helm chart is what kustomize has
+	cd deploy/helm && CGO_ENABLED=0 $(GO) vet ./... && CGO_ENABLED=0 $(GO) test ./...
 
 vet:
 	$(GO) vet ./...
