@@ -46,9 +46,8 @@ type Activator struct {
 	client *Client
 	feed   Feed // set by Attach, before Run
 
-	heard   chan struct{} // closed when all pictures have been told once
-	told    atomic.Bool
-	applied atomic.Uint64
+	heard chan struct{} // closed when all pictures have been told once
+	told  atomic.Bool
 
 	mu      sync.Mutex
 	seq     uint64 // Seq of the pictures that are published
@@ -67,8 +66,7 @@ func NewActivator(o ActivatorOptions) *Activator {
 	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*fed{}, removed: map[functions.Name]*fed{}}
 	a.client = NewClient(ClientOptions{
 		Addr: o.Addr, Token: o.Token, Hello: Hello{Kind: KindActivator, ID: o.ID, Version: o.Version}, Log: o.Log,
-		First: func() Up { return Up{Applied: a.applied.Load()} },
-		Dial:  o.Dial, Lookup: o.Lookup,
+		Dial: o.Dial, Lookup: o.Lookup,
 	})
 	a.client.hears, a.client.demand = a.hear, a.demand
 	return a
@@ -136,7 +134,6 @@ func (a *Activator) hear(d Down, seq uint64) {
 		if a.o.Table != nil {
 			a.o.Table(d.Table)
 		}
-		a.applied.Store(d.Table.Version)
 		a.client.Send(Up{Applied: d.Table.Version})
 	}
 	if len(d.Functions)+len(gone) > 0 {

@@ -149,29 +149,78 @@ func (c *Client) once(ctx context.Context) (linked bool, err error) {
 		}
 	}
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
-	var todo []string
-	for _, a := range addrs {
-		todo = append(todo, net.JoinHostPort(a, port))
+	for i := range addrs {
+		addrs[i] = net.JoinHostPort(addrs[i], port)
 	}
+	p, addr, err := c.find(ctx, addrs)
+	if err != nil {
+		return false, err
+	}
+	return true, c.keep(ctx, p, addr)
+}
+
+const (
+	headStart = 50 * time.Millisecond // of one address before the next: most answer at once
+	mostTried = 16                    // addresses in one go
+)
+
+// find asks at all addresses, and where those that do not lead send us, and takes
+// the one that leads. One that does not answer holds the others up but a moment.
+func (c *Client) find(ctx context.Context, addrs []string) (*pipe, string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		addr string
+		pipe *pipe
+		err  error
+	}
+	answers := make(chan answer, mostTried)
 	tried := map[string]bool{}
-	var failed []error
-	for len(todo) > 0 && ctx.Err() == nil {
-		addr := todo[0]
-		todo = todo[1:]
-		if tried[addr] {
-			continue
+	open := 0
+	ask := func(addr string, after time.Duration) {
+		if tried[addr] || len(tried) == mostTried {
+			return
 		}
 		tried[addr] = true
-		p, err := c.dial(ctx, addr)
-		if err == nil {
-			return true, c.keep(ctx, p, addr)
-		}
-		failed = append(failed, fmt.Errorf("%s: %w", addr, err))
-		if r, ok := errors.AsType[*refusal](err); ok && r.status == http.StatusMisdirectedRequest && r.leader != "" && len(tried) < 8 {
-			todo = append([]string{r.leader}, todo...)
+		open++
+		go func() {
+			t := time.NewTimer(after)
+			defer t.Stop()
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				answers <- answer{addr, nil, ctx.Err()}
+				return
+			}
+			p, err := c.dial(ctx, addr)
+			answers <- answer{addr, p, err}
+		}()
+	}
+	for i, addr := range addrs {
+		ask(addr, time.Duration(i)*headStart)
+	}
+	var found answer
+	var failed []error
+	for ; open > 0; open-- { // also for those that have lost: they end with ctx
+		a := <-answers
+		switch {
+		case a.err == nil && found.pipe == nil:
+			found = a
+			cancel()
+		case a.err == nil:
+			a.pipe.conn.Close()
+		case found.pipe == nil:
+			failed = append(failed, fmt.Errorf("%s: %w", a.addr, a.err))
+			if r, ok := errors.AsType[*refusal](a.err); ok && r.status == http.StatusMisdirectedRequest && r.leader != "" {
+				ask(r.leader, 0)
+			}
 		}
 	}
-	return false, cmp.Or(errors.Join(failed...), ctx.Err(), errors.New("the name has no address"))
+	if found.pipe != nil {
+		return found.pipe, found.addr, nil
+	}
+	slices.SortFunc(failed, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) }) // the same line for the same trouble
+	return nil, "", cmp.Or(errors.Join(failed...), errors.New("the name has no address"))
 }
 
 func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
@@ -266,7 +315,9 @@ func (c *Client) writes(p *pipe, gone <-chan struct{}, addr string) error {
 	}
 }
 
-// first is the first message. What is sent while it is put together is news.
+// first is the first message. What is sent while it is put together is news. What
+// was left over is said again, but for what First says better and what was about
+// the other controller's table.
 func (c *Client) first() *upFrame {
 	var u, left Up
 	c.mu.Lock()
@@ -279,7 +330,6 @@ func (c *Client) first() *upFrame {
 	u.Hello = &hello
 	u.Wakes, u.Nudges = append(u.Wakes, left.Wakes...), append(u.Nudges, left.Nudges...)
 	u.Asks, u.Firsts = append(u.Asks, left.Asks...), append(u.Firsts, left.Firsts...)
-	u.Applied = max(u.Applied, left.Applied)
 	var heard uint64
 	if c.demand != nil {
 		_, heard = c.demand(true, true, &u)
@@ -307,50 +357,36 @@ func (c *Client) say(p *pipe, all bool) error {
 	return p.write(u.pack(whole, heard, time.Now()))
 }
 
-// outbox is news that is still to be written, one entry per subject. It is bounded
-// by the number of subjects, and by outboxMost for those that have none.
+// outbox is news that is still to be written, one entry per subject.
 type outbox struct {
-	wakes   []Wake
-	nudges  []functions.Name
-	asks    []Ask
-	firsts  []First
-	demand  []Demand
+	wakes   pile[functions.Name, Wake]
+	nudges  pile[functions.Name, functions.Name]
+	asks    pile[string, Ask]
+	firsts  pile[string, First]
+	demand  pile[functions.Name, Demand]
+	pods    pile[string, Pod]
 	applied uint64
 	node    *functions.Heartbeat
-	pods    []Pod
-}
-
-const outboxMost = 1 << 14
-
-func set[T any](list []T, v T, same func(T) bool) []T {
-	if i := slices.IndexFunc(list, same); i >= 0 {
-		list[i] = v
-		return list
-	}
-	if len(list) >= outboxMost {
-		return list
-	}
-	return append(list, v)
 }
 
 func (o *outbox) put(u Up) {
 	for _, w := range u.Wakes {
-		o.wakes = set(o.wakes, w, func(x Wake) bool { return x.Name == w.Name })
+		o.wakes.put(w.Name, w)
 	}
 	for _, n := range u.Nudges {
-		o.nudges = set(o.nudges, n, func(x functions.Name) bool { return x == n })
+		o.nudges.put(n, n)
 	}
 	for _, a := range u.Asks {
-		o.asks = set(o.asks, a, func(x Ask) bool { return x.Replica == a.Replica })
+		o.asks.put(a.Replica, a)
 	}
 	for _, f := range u.Firsts {
-		o.firsts = set(o.firsts, f, func(x First) bool { return x.ColdStart == f.ColdStart && x.Name == f.Name })
+		o.firsts.put(f.ColdStart, f)
 	}
 	for _, d := range u.Demand {
-		o.demand = set(o.demand, d, func(x Demand) bool { return x.Name == d.Name })
+		o.demand.put(d.Name, d)
 	}
 	for _, p := range u.Pods {
-		o.pods = set(o.pods, p, func(x Pod) bool { return x.UID == p.UID })
+		o.pods.put(p.UID, p)
 	}
 	if u.Applied > 0 {
 		o.applied = u.Applied
@@ -362,8 +398,34 @@ func (o *outbox) put(u Up) {
 
 // take moves all of it to u, which is empty. It reports whether there was something.
 func (o *outbox) take(u *Up) bool {
-	some := len(o.wakes)+len(o.nudges)+len(o.asks)+len(o.firsts)+len(o.demand)+len(o.pods) > 0 || o.applied > 0 || o.node != nil
-	*u = Up{Wakes: o.wakes, Nudges: o.nudges, Asks: o.asks, Firsts: o.firsts, Demand: o.demand, Applied: o.applied, Node: o.node, Pods: o.pods}
+	*u = Up{
+		Wakes: o.wakes.list, Nudges: o.nudges.list, Asks: o.asks.list, Firsts: o.firsts.list,
+		Demand: o.demand.list, Pods: o.pods.list, Applied: o.applied, Node: o.node,
+	}
 	*o = outbox{}
-	return some
+	return len(u.Wakes)+len(u.Nudges)+len(u.Asks)+len(u.Firsts)+len(u.Demand)+len(u.Pods) > 0 || u.Applied > 0 || u.Node != nil
+}
+
+// pile is the newest of each subject, in the order in which they were first heard
+// of. What has no room, because its subjects are without end, is left out.
+type pile[K comparable, V any] struct {
+	at   map[K]int
+	list []V
+}
+
+const pileMost = 1 << 16
+
+func (p *pile[K, V]) put(k K, v V) {
+	if i, ok := p.at[k]; ok {
+		p.list[i] = v
+		return
+	}
+	if len(p.list) == pileMost {
+		return
+	}
+	if p.at == nil {
+		p.at = map[K]int{}
+	}
+	p.at[k] = len(p.list)
+	p.list = append(p.list, v)
 }

@@ -62,7 +62,8 @@ type Hub struct {
 	isStir   map[functions.Name]bool
 	ends     map[functions.Name]time.Time // of the last request of each function, whoever had it
 	left     map[functions.Name][]leaver  // replicas that have left the routes
-	links    sync.WaitGroup
+	conns    map[net.Conn]bool
+	links    sync.WaitGroup // the goroutines of conns
 }
 
 type peerKey struct {
@@ -115,6 +116,7 @@ func NewHub(o HubOptions) *Hub {
 		o: o, open: !o.Quiet,
 		pictures: map[functions.Name]*route.Function{},
 		peers:    map[peerKey]*peer{},
+		conns:    map[net.Conn]bool{},
 		isStir:   map[functions.Name]bool{},
 		ends:     map[functions.Name]time.Time{},
 		left:     map[functions.Name][]leaver{},
@@ -139,10 +141,8 @@ func (h *Hub) Open() {
 func (h *Hub) Close() {
 	h.mu.Lock()
 	h.closed = true
-	for _, p := range h.peers {
-		if p.lost.IsZero() {
-			p.pipe.conn.Close()
-		}
+	for conn := range h.conns {
+		conn.Close()
 	}
 	h.mu.Unlock()
 	h.links.Wait()
@@ -459,6 +459,9 @@ func (h *Hub) InFlightOf(name functions.Name, replica string) (n int) {
 
 // ServeHTTP takes links at Endpoint.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !admit(w, r, h.o.Token) {
+		return
+	}
 	if h.o.Leads != nil {
 		if leads, leader := h.o.Leads(); !leads {
 			if leader != "" {
@@ -469,20 +472,41 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	h.mu.Lock()
-	if h.closed {
-		h.mu.Unlock()
+	closed := h.closed
+	if !closed {
+		h.links.Add(1)
+	}
+	h.mu.Unlock()
+	if closed {
 		http.Error(w, "this controller does not lead any more", http.StatusServiceUnavailable)
 		return
 	}
-	h.links.Add(1)
-	h.mu.Unlock()
 	defer h.links.Done()
-	p := welcome(w, r, h.o.Token)
+	p := welcome(w)
 	if p == nil {
 		return
 	}
 	defer p.conn.Close()
-	h.serve(p, p.conn.RemoteAddr())
+	if h.keep(p.conn) {
+		defer h.lose(p.conn)
+		h.serve(p, p.conn.RemoteAddr())
+	}
+}
+
+// keep notes a connection, for Close; false: that has come first.
+func (h *Hub) keep(conn net.Conn) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.conns[conn] = true
+	}
+	return !h.closed
+}
+
+func (h *Hub) lose(conn net.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.conns, conn)
 }
 
 var errNoHello = errors.New("its first message does not say who it is")

@@ -27,18 +27,24 @@ func sameSecret(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// welcome takes the connection of a peer over, or answers why not; then it is nil.
-func welcome(w http.ResponseWriter, r *http.Request, token string) *pipe {
+// admit reports whether a request asks for a link and may; else it answers why not.
+func admit(w http.ResponseWriter, r *http.Request, token string) bool {
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if token == "" || !ok || !sameSecret(secret, token) {
 		http.Error(w, "the token is not the one of this cluster", http.StatusUnauthorized)
-		return nil
+		return false
 	}
 	if r.Method != http.MethodGet || !strings.EqualFold(r.Header.Get("Upgrade"), protocol) {
 		w.Header().Set("Upgrade", protocol)
 		http.Error(w, "this speaks "+protocol, http.StatusUpgradeRequired)
-		return nil
+		return false
 	}
+	return true
+}
+
+// welcome takes the connection of a peer over; nil, and an answer, where that
+// cannot be.
+func welcome(w http.ResponseWriter) *pipe {
 	h, ok := w.(http.Hijacker)
 	if !ok {
 		http.Error(w, "this connection cannot be upgraded", http.StatusHTTPVersionNotSupported)

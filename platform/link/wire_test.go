@@ -1,0 +1,285 @@
+package link
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// tape is a connection that plays bytes and keeps what is written.
+type tape struct {
+	net.Conn
+	io.Reader
+	wrote bytes.Buffer
+}
+
+func (t *tape) Read(b []byte) (int, error)       { return t.Reader.Read(b) }
+func (t *tape) Write(b []byte) (int, error)      { return t.wrote.Write(b) }
+func (t *tape) SetReadDeadline(time.Time) error  { return nil }
+func (t *tape) SetWriteDeadline(time.Time) error { return nil }
+
+func played(b []byte, most int) *pipe {
+	t := &tape{Reader: bytes.NewReader(b)}
+	return newPipe(t, bufio.NewReader(t), most)
+}
+
+func recorded(t testing.TB, frames ...any) []byte {
+	t.Helper()
+	p := played(nil, 0)
+	for _, f := range frames {
+		if err := p.write(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p.conn.(*tape).wrote.Bytes()
+}
+
+var moment = time.Date(2026, 11, 22, 1, 2, 3, 4, time.UTC)
+
+// fill sets every exported field, however deep, to something that is not zero.
+func fill(v reflect.Value, r *rand.Rand) {
+	if v.Type() == reflect.TypeFor[time.Time]() {
+		v.Set(reflect.ValueOf(moment.Add(-time.Duration(r.IntN(1e9)))))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), r)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				fill(v.Field(i), r)
+			}
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range 2 {
+			fill(v.Index(i), r)
+		}
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		for range 2 {
+			key, val := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			fill(key, r)
+			fill(val, r)
+			v.SetMapIndex(key, val)
+		}
+	case reflect.String:
+		v.SetString(string(rune('a'+r.IntN(26))) + string(rune('a'+r.IntN(26))) + "\xff") // not even UTF-8
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Float64, reflect.Float32:
+		v.SetFloat(1 + r.Float64())
+	case reflect.Uint, reflect.Uint64, reflect.Uint32, reflect.Uint16, reflect.Uint8:
+		v.SetUint(1 + r.Uint64N(200))
+	case reflect.Int, reflect.Int64, reflect.Int32, reflect.Int16, reflect.Int8:
+		v.SetInt(1 + r.Int64N(100))
+	default:
+		panic("the test cannot make a " + v.Type().String())
+	}
+}
+
+// TestNothingIsLost: whatever field a message has, now or later, arrives.
+func TestNothingIsLost(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var up, up2 Up
+	var down, down2 Down
+	for _, x := range []any{&up, &up2, &down, &down2} {
+		fill(reflect.ValueOf(x).Elem(), r)
+	}
+	p := played(recorded(t, up.pack(true, 7, moment), nil, up2.pack(false, 8, moment)), maxUp)
+	for i, want := range []Up{up, up2} {
+		var f upFrame
+		if err := p.read(&f); err != nil {
+			t.Fatal(err)
+		}
+		got, err := f.unpack(moment)
+		if err != nil || f.Whole != (i == 0) || f.Heard != uint64(7+i) {
+			t.Fatal(f, err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("message %d of a peer:\n%s", i, d)
+		}
+	}
+	sent, got := models{}, models{}
+	p = played(recorded(t, down.pack(1, sent, moment), down2.pack(2, sent, moment)), maxDown)
+	for i, want := range []Down{down, down2} {
+		var f downFrame
+		if err := p.read(&f); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, f.unpack(got, moment)); d != "" {
+			t.Errorf("message %d of the controller:\n%s", i, d)
+		}
+	}
+}
+
+// TestAbsentIsAbsent: nothing, and no more of it, are not the same.
+func TestAbsentIsAbsent(t *testing.T) {
+	for _, want := range []Down{{}, {Peers: &[]functions.Peer{}}, {Keys: &Keys{}}, {Table: &Table{}}, {Whole: true}} {
+		var f downFrame
+		if err := played(recorded(t, want.pack(0, models{}, moment)), maxDown).read(&f); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, f.unpack(models{}, moment)); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+// TestClocksOfTwo: moments arrive by the receiver's clock, whatever that says.
+func TestClocksOfTwo(t *testing.T) {
+	there := moment.Add(-240 * time.Hour)
+	u := Up{Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: 1, Oldest: moment.Add(-time.Second)}}}}
+	got, err := u.pack(true, 0, moment).unpack(there)
+	if err != nil || !got.Demand[0].Oldest.Equal(there.Add(-time.Second)) || !got.Demand[0].LastEnd.IsZero() {
+		t.Errorf("%+v, %v", got, err)
+	}
+	d := Down{Functions: []route.Function{{
+		Name:      name("m"),
+		Failure:   &route.Failure{Reason: "no", Until: moment.Add(time.Minute)},
+		Blocked:   &route.Blocked{At: moment.Add(-time.Second)},
+		ColdStart: &functions.Timeline{Began: moment.Add(-2 * time.Second)},
+	}}}
+	f := d.pack(0, models{}, moment).unpack(models{}, there).Functions[0]
+	if !f.Failure.Until.Equal(there.Add(time.Minute)) || !f.Failure.At.IsZero() || !f.Blocked.At.Equal(there.Add(-time.Second)) || !f.ColdStart.Began.Equal(there.Add(-2*time.Second)) {
+		t.Errorf("%+v %+v %+v", f.Failure, f.Blocked, f.ColdStart)
+	}
+}
+
+// TestModelsGoOnce: a picture whose model is known goes without it, and arrives
+// with the one that was told.
+func TestModelsGoOnce(t *testing.T) {
+	m := &functions.Model{Metadata: functions.Metadata{Name: "m", Namespace: "a"}, Dir: "/models"}
+	f := ready(name("m"), "r")
+	f.Model = m
+	sent, got := models{}, models{}
+	var sizes []int
+	p := played(nil, maxDown)
+	tape := p.conn.(*tape)
+	var last Down
+	for i, d := range []Down{
+		{Whole: true, Functions: []route.Function{f}},
+		{Functions: []route.Function{f}},
+		{Functions: []route.Function{f}},
+		{Removed: []functions.Name{f.Name}},
+		{Functions: []route.Function{f}}, // it was forgotten
+		{Whole: true, Functions: []route.Function{f}},
+	} {
+		tape.wrote.Reset()
+		if err := p.write(d.pack(uint64(i), sent, moment)); err != nil {
+			t.Fatal(err)
+		}
+		sizes = append(sizes, tape.wrote.Len())
+		tape.Reader = bytes.NewReader(slices.Clone(tape.wrote.Bytes()))
+		p.in.Reset(tape)
+		var w downFrame
+		if err := p.read(&w); err != nil {
+			t.Fatal(err)
+		}
+		last = w.unpack(got, moment)
+		if len(last.Functions) == 1 && (last.Functions[0].Model == nil || last.Functions[0].Model.Dir != "/models") {
+			t.Fatalf("message %d: the model is %+v", i, last.Functions[0].Model)
+		}
+	}
+	if sizes[1] != sizes[2] || sizes[1] >= sizes[4] || sizes[4] >= sizes[0] {
+		t.Errorf("sizes %v", sizes)
+	}
+}
+
+// What is wrong ends the connection, and takes no more memory than there are bytes.
+func TestBadFrames(t *testing.T) {
+	good := recorded(t, (Up{Hello: &Hello{Kind: KindActivator, ID: "x"}}).pack(true, 0, moment))
+	long := binary.BigEndian.AppendUint32(nil, maxUp+1)
+	trailing := slices.Clone(good)
+	trailing = append(trailing, trailing[len(trailing)-3:]...)
+	binary.BigEndian.PutUint32(trailing, uint32(len(trailing)-4))
+	for what, c := range map[string]struct {
+		bytes []byte
+		want  error
+	}{
+		"nothing":                  {nil, io.EOF},
+		"half a length":            {good[:2], io.ErrUnexpectedEOF},
+		"half a message":           {good[:len(good)-5], io.EOF},
+		"a length without bytes":   {binary.BigEndian.AppendUint32(nil, maxUp), io.EOF},
+		"longer than any may be":   {long, errTooLong},
+		"more than it needs":       {trailing, nil},
+		"another protocol":         {[]byte("GET / HTTP/1.1\r\n\r\n"), errTooLong},
+		"bytes that mean nothing":  {append(binary.BigEndian.AppendUint32(nil, 8), "abcdefgh"...), nil},
+		"pings and then the end":   {make([]byte, 400), io.EOF},
+		"a message of another one": {recorded(t, &struct{ News int }{4}), nil},
+	} {
+		var f upFrame
+		err := played(c.bytes, maxUp).read(&f)
+		if err == nil || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", what, err, c.want)
+		}
+	}
+	for what, d := range map[string]Demand{
+		"active":  {Demand: activator.Demand{Active: -1}},
+		"queued":  {Demand: activator.Demand{Queued: -1}},
+		"teams":   {Demand: activator.Demand{Teams: map[string]int{"a": -1}}},
+		"flights": {InFlight: map[string]int{"a": -1}},
+	} {
+		if _, err := (Up{Demand: []Demand{d}}).pack(true, 0, moment).unpack(moment); !errors.Is(err, errDemand) {
+			t.Errorf("%s below nothing: %v", what, err)
+		}
+	}
+}
+
+func FuzzUp(f *testing.F) {
+	seed(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p := played(b, 1<<16)
+		for {
+			var u upFrame
+			if p.read(&u) != nil {
+				return
+			}
+			_, _ = u.unpack(moment)
+		}
+	})
+}
+
+func FuzzDown(f *testing.F) {
+	seed(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p := played(b, 1<<16)
+		known := models{}
+		for {
+			var d downFrame
+			if p.read(&d) != nil {
+				return
+			}
+			d.unpack(known, moment)
+		}
+	})
+}
+
+func seed(f *testing.F) {
+	r := rand.New(rand.NewPCG(3, 4))
+	var up Up
+	var down Down
+	fill(reflect.ValueOf(&up).Elem(), r)
+	fill(reflect.ValueOf(&down).Elem(), r)
+	f.Add(recorded(f, up.pack(true, 1, moment), (Up{}).pack(false, 1, moment), nil))
+	f.Add(recorded(f, down.pack(1, models{}, moment), nil, (Down{}).pack(2, models{}, moment)))
+	f.Add([]byte{})
+	f.Add([]byte{0, 0, 0, 1, 0})
+	f.Add([]byte{0, 0, 0, 3, 2, 255, 130})
+}
