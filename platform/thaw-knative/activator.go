@@ -23,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/gateway"
 	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/platform/thrift"
 )
@@ -86,20 +87,20 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	keys := &keys{book: who.Fed(), log: log}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	var gate *front // made before the link runs
+	var gate *gateway.Gateway // made before the link runs
 	platform := link.NewActivator(link.ActivatorOptions{
 		Addr: o.controller, Token: token, ID: o.id, Version: cli.Version, Log: log,
 		Keys:  keys.set,
-		Table: func(t *link.Table) { gate.route(t) },
+		Table: func(t *link.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
 		Waker: platform, Who: keys.book, Engines: engines, Hold: activator.HoldMode(o.hold),
 		Stirred: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: logs(requests),
 	})
-	platform.Attach(data)
+	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(most), Metrics: registry, Log: log})
+	platform.Attach(gate.Feed())
 	registry.MustRegister(linked(platform))
-	gate = newFront(data, platform, int64(most), log)
 
 	public, err := listen(ctx, "--addr", o.addr)
 	if err != nil {
@@ -134,7 +135,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	part(thrift.NewCores().Run)
 	part(platform.Run)
 	part(func(context.Context) error { return side.Serve(metrics) })
-	part(func(context.Context) error { return gate.serve(public, private) })
+	part(func(context.Context) error { return gate.Serve(public, private) })
 	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", o.id)
 	select {
 	case <-ctx.Done():
@@ -148,8 +149,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	case <-time.After(min(o.linger, o.drain)):
 	case <-life.Done():
 	}
-	data.Drain(drain)
-	if err := gate.shutdown(drain); err != nil {
+	if err := gate.Shutdown(drain); err != nil {
 		log.Warn("requests were cut at the drain deadline", "error", err)
 	}
 	cause := context.Cause(life)
