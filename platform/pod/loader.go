@@ -42,6 +42,7 @@ type loader struct {
 	store    string // where the pod has the loader's folder
 	hello    link.Shim
 	patience time.Duration
+	cache    string           // the engine's, for each checkpoint
 	stop     func(link.Drain) // must not block
 	log      *slog.Logger
 	kick     chan struct{} // there is something to say
@@ -354,7 +355,7 @@ func (l *loader) Stage(ctx context.Context, w replica.Want, progress func(have, 
 			release()
 			return replica.Checkpoint{}, x.err
 		}
-		return replica.Checkpoint{Path: x.Path, Bytes: functions.Bytes(x.Bytes), Digest: x.Digest, Release: release}, nil
+		return replica.Checkpoint{Path: x.Path, Bytes: functions.Bytes(x.Bytes), Digest: x.Digest, Cache: l.cache, Release: release}, nil
 	case <-ctx.Done():
 		release()
 		return replica.Checkpoint{}, context.Cause(ctx)

@@ -33,6 +33,7 @@ type Options struct {
 	Port     int          // of the listener, as others reach it
 	Store    string       // the loader's folder, as the pod has it
 	Dir      string       // a folder of the shim's own; Run empties it, and removes it
+	Caches   string       // a folder for what engines compile, which is left; "" is the engine's own choice
 	Exe      string       // the thaw program, which is ember
 	Version  string
 	Environ  []string      // of the container; engines inherit what is no secret of it and not the shim's
@@ -248,6 +249,11 @@ func (s *Shim) keep(life context.Context, beside *sync.WaitGroup) (*keeper.Clien
 func (s *Shim) options(kept *keeper.Client) replica.Options {
 	m := s.o.Model
 	environ := inherited(s.o.Environ)
+	cache, err := seed(s.o.Caches, m.Spec.Engine, environ)
+	if err != nil {
+		s.log.Warn("what the image knows of its engine is not taken over", "error", err)
+	}
+	s.loader.cache = cache
 	o := replica.Options{
 		// There is one, and Kubernetes has the name of the pod.
 		ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec,

@@ -374,3 +374,36 @@ func TestAddress(t *testing.T) {
 		t.Error(ip)
 	}
 }
+
+func TestSeed(t *testing.T) {
+	root := t.TempDir()
+	image, dir := filepath.Join(root, "image"), filepath.Join(root, "tmp")
+	for name, text := range map[string]string{"modelinfos/a.json": "A", "modelinfos/large.json": strings.Repeat("x", seedBytes+1), "torch_compile_cache/k.so": "code"} {
+		os.MkdirAll(filepath.Dir(filepath.Join(image, name)), 0o755)
+		if err := os.WriteFile(filepath.Join(image, name), []byte(text), 0o444); err != nil {
+			t.Fatal(err)
+		}
+	}
+	os.Symlink("/etc/passwd", filepath.Join(image, "modelinfos", "link.json"))
+	for range 2 { // again, as after a container that failed
+		got, err := seed(dir, functions.EngineVLLM, []string{"VLLM_CACHE_ROOT=" + image})
+		if err != nil || got != filepath.Join(dir, "vllm") {
+			t.Fatal(got, err)
+		}
+		var have []string
+		for _, e := range []string{"modelinfos/*", "*"} {
+			m, _ := filepath.Glob(filepath.Join(got, e))
+			have = append(have, m...)
+		}
+		if !slices.Equal(have, []string{filepath.Join(got, "modelinfos/a.json"), filepath.Join(got, "modelinfos")}) {
+			t.Error(have)
+		}
+	}
+	// Nothing to take over, and nothing that takes any.
+	if got, err := seed(dir, functions.EngineVLLM, []string{"HOME=" + root}); err != nil || got == "" {
+		t.Error(got, err)
+	}
+	if got, err := seed(dir, functions.EngineEmber, nil); err != nil || got != "" {
+		t.Error(got, err)
+	}
+}

@@ -70,7 +70,7 @@ func shim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) er
 	defer enough()
 	go thrift.NewCores().Run(few)
 	err = pod.New(pod.Options{
-		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Exe: exe, Version: cli.Version,
+		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
 		Environ: os.Environ(), Patience: c.Patience, Out: stdout, Log: log,
 	}).Run(ctx)
 	switch {

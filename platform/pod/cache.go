@@ -1,0 +1,80 @@
+package pod
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+// Bounds of what is taken over from an image: files of a KiB or two each.
+const (
+	seedFiles = 4096
+	seedBytes = 1 << 20 // of each
+)
+
+// seed makes the folder for what an engine finds out and compiles, and copies into
+// it what the image holds of that, which is read-only: nine seconds of the first
+// start of a vLLM go into what it asks itself about the class of its model. It is
+// "" for an engine that has no such folder. The folder outlives the container, as
+// the pod's folder for temporary files does: a start that failed is not all lost.
+//
+// Nothing of it leaves the pod: it is code, which other pods would run.
+func seed(dir string, e functions.Engine, environ []string) (string, error) {
+	shared := engine.CacheShared(e, environ)
+	if shared == nil || dir == "" {
+		return "", nil
+	}
+	dir = filepath.Join(dir, string(e))
+	for name, from := range shared {
+		to := filepath.Join(dir, name)
+		if err := os.MkdirAll(to, 0o700); err != nil {
+			return "", err
+		}
+		if from == "" || from == to {
+			continue
+		}
+		if err := copyFlat(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return dir, err
+		}
+	}
+	return dir, nil
+}
+
+// copyFlat copies the files of a folder that are small and not there yet.
+func copyFlat(from, to string) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(seedFiles)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() || info.Size() > seedBytes {
+			continue
+		}
+		path := filepath.Join(to, e.Name())
+		if _, err := os.Lstat(path); err == nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(from, e.Name()))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(path+".part", b, 0o600); err != nil {
+			return err
+		}
+		if err := os.Rename(path+".part", path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
