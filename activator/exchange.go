@@ -61,7 +61,6 @@ type exchange struct {
 
 	// Asking.
 	replica string
-	remote  bool // behind an agent
 	retried bool
 	failed  string // the replica that failed the first try
 	asked   time.Time
@@ -503,7 +502,7 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 	if t := x.header("traceparent"); validTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
-	if x.remote = r.Token != ""; x.remote {
+	if r.Token != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Token})
 	} else if r.Key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
@@ -641,11 +640,13 @@ func isJSON(r *upstream.Response) bool {
 	return strings.HasPrefix(r.Header("content-type"), "application/json")
 }
 
-// agentSays is what an agent, not the engine behind it, answers where it has no
-// such replica (any more), or its engine did not answer. Engines have no such
-// codes.
-func agentSays(body []byte) error {
+// agentSays is what an agent or the shim in a pod, not the engine behind it,
+// answers where it has no such replica (any more), or its engine did not answer.
+// Engines have no such codes.
+func agentSays(status int, body []byte) error {
 	switch {
+	case status == 503 && (bytes.Contains(body, []byte(`"code":"shutting_down"`)) || bytes.Contains(body, []byte(`"code":"model_loading"`)) || bytes.Contains(body, []byte(`"code":"model_load_failed"`))):
+		return upstream.ErrDial
 	case bytes.Contains(body, []byte(`"code":"replica_not_found"`)), bytes.Contains(body, []byte(`"code":"replica_not_ready"`)):
 		return upstream.ErrDial
 	case bytes.Contains(body, []byte(`"code":"engine_crashed"`)):
@@ -700,8 +701,8 @@ func coreDied(b []byte) bool {
 // heard takes the engine's first word, or that it has none.
 func (x *exchange) heard(r reply, async bool) {
 	now := x.a.o.Now()
-	if r.err == nil && x.remote && r.res.Status >= 400 && r.end {
-		if err := agentSays(r.begin); err != nil {
+	if r.err == nil && r.res.Status >= 400 && r.end {
+		if err := agentSays(r.res.Status, r.begin); err != nil {
 			r.res.Close()
 			r = reply{err: err}
 		}

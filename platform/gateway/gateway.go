@@ -29,13 +29,8 @@ type Options struct {
 	// Leader is the HOST:PORT of the controller that leads, "" while there is none;
 	// what is asked of its API here goes to it. nil: its API is not served here.
 	Leader func() string
-	// Linger is how long new connections are still taken when Run's context has
-	// ended, until all who route to us have heard of it; 0.
-	Linger time.Duration
-	// DrainTimeout bounds what requests in flight get after that; 30 s. Who is held
-	// is told at once.
-	DrainTimeout time.Duration
-	// CutGrace is what streams then get to write their error frame; 500 ms.
+	// CutGrace is what streams get after the drain deadline to write their error
+	// frame; 500 ms.
 	CutGrace time.Duration
 	// MaxBody bounds the body of a call of OpenAI's API; 32 MiB. Others have none:
 	// they are not kept.
@@ -62,7 +57,6 @@ func (o Options) withDefaults() Options {
 			*d = v
 		}
 	}
-	def(&o.DrainTimeout, 30*time.Second)
 	def(&o.CutGrace, 500*time.Millisecond)
 	def(&o.HeadTimeout, 10*time.Second)
 	def(&o.IdleTimeout, 200*time.Second)
@@ -88,6 +82,8 @@ type Gateway struct {
 	buffers sync.Pool
 	meters  *meters
 	quiet   *log.Logger
+	servers [2]*http.Server         // public and private
+	cut     context.CancelCauseFunc // ends the contexts of all requests
 
 	swap sync.Mutex // orders calls of SetTable
 
@@ -106,6 +102,9 @@ func New(o Options) *Gateway {
 	g.meters = newMeters(o.Metrics)
 	g.quiet = log.New(quiet{o.Log}, "", 0)
 	g.table.Store(compile(nil, g.serves))
+	base, cut := context.WithCancelCause(context.Background()) // requests outlive the wish to end: that is what a drain is
+	g.cut = cut
+	g.servers = [2]*http.Server{g.server(base, g.Public()), g.server(base, g.Private())}
 	return g
 }
 
@@ -186,72 +185,67 @@ func (g *Gateway) Public() http.Handler { return &side{g, false} }
 // Private answers those from inside, also for hosts that are internal.
 func (g *Gateway) Private() http.Handler { return &side{g, true} }
 
-// Run serves both listeners, which it owns, until ctx ends, and drains: who is
-// held is turned away with an error that says to come again, the others go on for
-// a while. private may be nil. Run is called once.
-func (g *Gateway) Run(ctx context.Context, public, private net.Listener) error {
-	base, cut := context.WithCancelCause(context.Background()) // requests outlive ctx: that is what a drain is
-	defer cut(door.ErrDraining)
-	type face struct {
-		srv *http.Server
-		ln  net.Listener
+// Serve takes requests from both listeners, which it owns, until Shutdown or until
+// one of them fails. private may be nil. It is called once.
+func (g *Gateway) Serve(public, private net.Listener) error {
+	lns := []net.Listener{public, private}
+	if private == nil {
+		lns = lns[:1]
 	}
-	faces := []face{{g.server(base, g.Public()), public}}
-	if private != nil {
-		faces = append(faces, face{g.server(base, g.Private()), private})
-	}
-	ended := make(chan error, len(faces))
-	for _, f := range faces {
-		go func() { ended <- f.srv.Serve(listener{f.ln}) }()
+	ended := make(chan error, len(lns))
+	for i, ln := range lns {
+		go func() {
+			err := g.servers[i].Serve(listener{ln})
+			if errors.Is(err, http.ErrServerClosed) {
+				err = nil
+			}
+			ended <- err
+		}()
 	}
 	var failed error
-	left := len(faces)
-	select {
-	case failed = <-ended:
-		left--
-	case <-ctx.Done():
-		if g.o.Linger > 0 {
-			t := time.NewTimer(g.o.Linger)
-			select {
-			case failed = <-ended:
-				left--
-			case <-t.C:
+	for range lns {
+		if err := <-ended; err != nil && failed == nil {
+			failed = err
+			for _, s := range g.servers {
+				s.Close()
 			}
-			t.Stop()
 		}
 	}
+	return failed
+}
+
+// Shutdown drains: who is held is turned away with an error that says to come
+// again; what is in flight goes on until it has ended or ctx has. Then streams get
+// a moment for their error frame, and connections are closed. It returns nil if
+// nothing was cut, else ctx's error. It is called once.
+func (g *Gateway) Shutdown(ctx context.Context) error {
 	g.guest.Drain()
-	drain, stop := context.WithTimeout(context.Background(), g.o.DrainTimeout)
-	defer stop()
 	var over sync.WaitGroup
-	over.Go(func() { g.act.Drain(drain) })
-	for _, f := range faces {
+	over.Go(func() { g.act.Drain(ctx) })
+	for _, s := range g.servers {
 		over.Go(func() {
-			if f.srv.Shutdown(drain) != nil {
-				cut(door.ErrDraining)
+			if s.Shutdown(ctx) != nil {
+				g.cut(door.ErrDraining)
 				g.land(g.o.CutGrace)
-				f.srv.Close()
+				s.Close()
 			}
 		})
 	}
 	over.Wait()
-	// WebSockets are not the servers' any more.
-	if until, ok := drain.Deadline(); ok {
-		g.land(time.Until(until))
+	if t, ok := ctx.Deadline(); ok { // WebSockets are not the servers' any more
+		g.land(time.Until(t))
 	}
-	cut(door.ErrDraining)
+	err := ctx.Err()
+	g.mu.Lock()
+	if g.flight > 0 && err == nil {
+		err = context.DeadlineExceeded
+	}
+	g.mu.Unlock()
+	g.cut(door.ErrDraining)
 	g.land(g.o.CutGrace)
 	g.h1.CloseIdleConnections()
 	g.h2.CloseIdleConnections()
-	for ; left > 0; left-- {
-		if err := <-ended; failed == nil {
-			failed = err
-		}
-	}
-	if errors.Is(failed, http.ErrServerClosed) {
-		failed = nil
-	}
-	return failed
+	return err
 }
 
 // land waits, not for long, until no request is under way.

@@ -93,7 +93,7 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 	}
 	logs := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ao := activator.Options{Waker: w, Who: book, Engines: engines, Open: true, Metrics: w.reg, Log: logs, Stirred: w.move}
-	o := Options{DrainTimeout: 10 * time.Second, Metrics: w.reg, Log: logs}
+	o := Options{Metrics: w.reg, Log: logs}
 	if change != nil {
 		change(&o, &ao)
 	}
@@ -110,9 +110,8 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 	public, at := listen()
 	private, inside := listen()
 	w.public, w.private = at, inside
-	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.g.Run(ctx, public, private) }()
+	go func() { done <- w.g.Serve(public, private) }()
 	w.client = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	stopped := false
@@ -122,9 +121,13 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 		}
 		stopped = true
 		w.client.CloseIdleConnections()
-		cancel()
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		defer cancel()
+		if err := w.g.Shutdown(ctx); err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Serve: %v", err)
 		}
 		engines.Close()
 		for _, d := range demands(w.act) {
