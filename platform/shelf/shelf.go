@@ -50,7 +50,10 @@ type Options struct {
 	// Peering is how bytes are brought together with other nodes; nil: they are
 	// not.
 	Peering *Peering
-	Log     *slog.Logger // may be nil
+	// Copies: folders of this machine are staged like any other source, and not used
+	// where they are. Who uses a checkpoint then needs nothing but the store.
+	Copies bool
+	Log    *slog.Logger // may be nil
 }
 
 // Open is the store below a data folder with a loader of its own. Others may have
@@ -65,6 +68,9 @@ func Open(o Options) (*Shelf, error) {
 		return nil, storeError(err)
 	}
 	from, end := sources()
+	if o.Copies {
+		from["file"] = copied{from["file"]}
+	}
 	s := &Shelf{node: o.Node, store: st, from: from, end: end, log: o.Log}
 	lo := loader.Options{Store: st, Sources: from, Links: filepath.Join(o.Data, "store", "links.json"), Log: o.Log}
 	if p := o.Peering; p != nil {
@@ -81,6 +87,9 @@ func Open(o Options) (*Shelf, error) {
 	s.seen = newHubView(o.Data, st, from, o.Log)
 	return s, nil
 }
+
+// copied is a source of folders that says nothing of being at hand.
+type copied struct{ loader.Source }
 
 // keepFree is left on the disk for logs and everything else.
 const keepFree = 256 << 20

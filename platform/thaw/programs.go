@@ -21,6 +21,7 @@ func programs() cli.Programs {
 		Serve:   serve,
 		Agent:   join,
 		Keep:    keep,
+		Loader:  loadForPods,
 		Runtime: inPod,
 		Engines: map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
 		Bench:   measure,

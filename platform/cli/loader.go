@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// LoaderConfig is everything thaw loader can be told.
+type LoaderConfig struct {
+	Store      string             `json:"store" default:"/var/lib/thaw" help:"folder of the node that holds the checkpoints and the socket loader.sock; pods mount it read-only"`
+	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Beyond 95 % of it, those used longest ago go until 85 % are left"`
+	Node       string             `json:"node" help:"name of the node, as Kubernetes has it" shown:"the host's name"`
+	Controller string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried. None: pods are served and nothing else"`
+	TokenFile  string             `json:"token-file" help:"file with the token of the cluster's links"`
+	Addr       string             `json:"addr" default:":9091" help:"where to answer /healthz, /readyz and /metrics, or off"`
+	PeerAddr   string             `json:"peer-addr" default:"off" help:"where loaders of other nodes borrow blocks of checkpoints: HOST:PORT, or off. They show a token that is made of the links'"`
+	Advertise  string             `json:"advertise" help:"host under which they reach it, such as the pod's address" shown:"the host of --peer-addr"`
+	Peer       []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; the controller names all of them"`
+	Allow      []string           `json:"allow-source" help:"beginning of sources that pods may have staged, such as az://acct/models; may be repeated. None: all that the credentials here can read"`
+	Folder     []string           `json:"folder" help:"folder of the node, such as a share that is mounted there, that pods may have staged from; may be repeated"`
+	PodBytes   functions.Bytes    `json:"pod-bytes" default:"0" help:"bytes of checkpoints that one pod may hold; 0 is what the store has"`
+	AheadFor   functions.Duration `json:"ahead-for" default:"5m" help:"how long what was staged ahead of a pod is kept at when no pod comes for it"`
+	AllowLocal bool               `json:"allow-local" default:"false" help:"let processes in that are in no pod; for tests"`
+	LogLevel   string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
+	LogFormat  string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+}
+
+// Level is LogLevel for slog.
+func (c LoaderConfig) Level() slog.Level { return level(c.LogLevel) }
+
+func (c *LoaderConfig) check() error {
+	if c.Store == "" {
+		return errors.New("store: the folder for checkpoints is needed: --store /var/lib/thaw")
+	}
+	if c.Controller != "" {
+		if host, _, err := net.SplitHostPort(c.Controller); err != nil || host == "" {
+			return fmt.Errorf("controller: %q is no address: want HOST:PORT, such as thaw-controller.thaw-system:8090", clip(c.Controller))
+		}
+	}
+	if c.TokenFile == "" && (c.Controller != "" || c.PeerAddr != "off" || len(c.Peer) > 0) {
+		return errors.New("token-file: a file with the token of the cluster's links is needed: --token-file F")
+	}
+	for name, addr := range map[string]string{"addr": c.Addr, "peer-addr": c.PeerAddr} {
+		if _, _, err := net.SplitHostPort(addr); err != nil && addr != "off" {
+			return fmt.Errorf("%s: %q is no address: want HOST:PORT, or off", name, clip(addr))
+		}
+	}
+	if c.AheadFor <= 0 {
+		return errors.New("ahead-for must be more than 0")
+	}
+	for _, f := range c.Folder {
+		if !filepath.IsAbs(f) {
+			return fmt.Errorf("folder: %q is no absolute path", clip(f))
+		}
+	}
+	for _, a := range c.Allow {
+		if scheme, _, ok := strings.Cut(a, "://"); !ok || scheme == "file" {
+			return fmt.Errorf("allow-source: %q is no beginning of a source such as az://acct/models; folders are named with --folder", clip(a))
+		}
+	}
+	if c.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("node: this host has no name: %w", err)
+		}
+		c.Node = strings.ToLower(host)
+	}
+	return absolute(&c.Store, &c.TokenFile)
+}
+
+func (c *command) loader() *cobra.Command {
+	var file string
+	cfg := new(LoaderConfig)
+	cmd := &cobra.Command{
+		Use: "loader", Short: "Load models for the pods of a node", GroupID: "run", Args: exact(),
+		Example: `  thaw loader --controller thaw-controller.thaw-system:8090 --token-file /etc/thaw/token \
+      --node "$NODE" --peer-addr :8091 --advertise "$POD_IP"      as the DaemonSet has it
+  thaw loader --store /mnt/nvme/thaw --store-bytes 800Gi --allow-source az://acct/models
+  thaw loader --store /tmp/thaw --allow-local --addr off          on a desk, without a cluster
+  thaw cache ls --data /var/lib/thaw                              what the node has`,
+		Long: `The loader of a node in a cluster: it brings checkpoints into the node's store for
+the pods there, once for all of them, and tells the controller what the node has
+and how its pods are.
+
+Pods dial the socket loader.sock in the store's folder; which pod it is the kernel
+says, so it has to see the host's processes (hostPID). Credentials of sources come
+from its own environment, as for every thaw: workload identity, AZURE_, AWS_,
+GOOGLE_ and HF_ variables. It has no access to Kubernetes.
+
+Without a controller pods are served all the same. SIGTERM ends it within seconds:
+what was under way is taken up by the next, and pods that have their weights go on.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				file = c.Getenv("THAW_LOADER_CONFIG")
+			}
+			_, err := load(cmd.Flags(), cfg, file, c.Getenv)
+			if err == nil {
+				err = cfg.check()
+			}
+			if err != nil {
+				return &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: "thaw loader --help shows every setting"}
+			}
+			if c.Loader == nil {
+				return c.missing("loader")
+			}
+			return c.Loader(cmd.Context(), *cfg, c.out, c.err)
+		},
+	}
+	register(cmd.Flags(), cfg)
+	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_LOADER_CONFIG]")
+	return cmd
+}

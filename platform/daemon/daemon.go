@@ -1,0 +1,316 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+// SocketName is the socket's in Options.Dir.
+const SocketName = "loader.sock"
+
+// Options of a Daemon. Zero values of bounds are their defaults.
+type Options struct {
+	Node    string          // name of the node, as Kubernetes has it
+	Version string          // of the program
+	Dir     string          // the store's folder, which pods mount: an absolute path
+	Shelf   *shelf.Shelf    // what is in it
+	PeerURL string          // where other nodes borrow; "" where they do not
+	Memory  functions.Bytes // of the machine
+
+	// Who says which pod dialled; nil is Pod.
+	Who func(*net.UnixConn) (uid string, err error)
+	// Say says news to the controller and does not block; nil: there is none.
+	// Linked reports whether it is heard; nil: it is not.
+	Say    func(link.Up)
+	Linked func() bool
+
+	// Allow are beginnings of sources that may be staged, such as
+	// az://acct/models; none: all may. Folders of the node are staged where they
+	// lie in one of Folders, and only there.
+	Allow   []string
+	Folders []string
+
+	Pods      int             // connections at once; 512
+	PodStages int             // running stagings of one pod; 16
+	Stages    int             // and of all; more wait their turn; 64
+	PodBytes  functions.Bytes // of what one pod has staged or wants; 0: what the store has
+	AheadFor  time.Duration   // how long what nobody has come for is kept at; 5 minutes
+	LockWait  time.Duration   // for another daemon to leave the folder; 30 s
+
+	Log *slog.Logger // nil is silence
+}
+
+// Daemon is the loader of a node. Its methods may be called from any goroutine.
+type Daemon struct {
+	o    Options
+	log  *slog.Logger
+	life string // names this process among those of the node, in heartbeats
+
+	kick  chan struct{} // capacity 1: what the node has may have changed
+	turns chan struct{} // one per running staging of a pod
+	up    atomic.Bool   // pods are answered
+	first chan struct{} // closed when they are for the first time
+
+	counts counters
+	aheads sync.WaitGroup // the goroutines of ahead
+	noting sync.Mutex     // held while it is written down what is held
+
+	mu      sync.Mutex // of all that follows; never held over I/O
+	ctx     context.Context
+	ending  bool
+	conns   int
+	shims   map[string]*shim    // by uid of the pod
+	ahead   map[string]*ahead   // by what is staged
+	stops   map[string]stopping // for pods that are not connected, by uid
+	leased  map[string]int      // holds on checkpoints, by digest
+	seq     uint64              // of heartbeats
+	changes uint64              // of what the node has
+	seen    string              // what it had, for comparison
+}
+
+// stopping is a Drain for a pod whose shim is away for a moment.
+type stopping struct {
+	link.Drain
+	at time.Time
+}
+
+const (
+	helloWait = 10 * time.Second // for a shim's first line
+	sayWait   = 10 * time.Second // for a line to be taken
+	stopWait  = 2 * time.Minute  // that a Drain waits for its pod
+	maxStops  = 256
+)
+
+// New makes a daemon. It starts nothing.
+func New(o Options) *Daemon {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Who == nil {
+		o.Who = Pod
+	}
+	if o.Say == nil {
+		o.Say = func(link.Up) {}
+	}
+	if o.Linked == nil {
+		o.Linked = func() bool { return false }
+	}
+	o.Pods, o.PodStages, o.Stages = or(o.Pods, 512), or(o.PodStages, 16), or(o.Stages, 64)
+	o.AheadFor, o.LockWait = or(o.AheadFor, 5*time.Minute), or(o.LockWait, 30*time.Second)
+	return &Daemon{
+		o: o, log: o.Log, life: strconv.FormatInt(time.Now().UnixNano(), 36),
+		kick: make(chan struct{}, 1), turns: make(chan struct{}, o.Stages), first: make(chan struct{}),
+		shims: map[string]*shim{}, ahead: map[string]*ahead{}, stops: map[string]stopping{}, leased: map[string]int{},
+	}
+}
+
+func or[T int | time.Duration](v, def T) T {
+	if v == 0 {
+		return def
+	}
+	return v
+}
+
+// ErrInUse says that another daemon has the folder.
+var ErrInUse = errors.New("another loader uses this folder")
+
+// Run serves until ctx ends, which is no error. What is being staged then stays, to
+// be taken up by the next. It is called once.
+func (d *Daemon) Run(ctx context.Context) error {
+	lock, err := d.lock(ctx)
+	if err != nil || lock == nil {
+		return err
+	}
+	defer lock.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.mu.Lock()
+	d.ctx = ctx
+	d.mu.Unlock()
+	forget := d.adopt()
+	defer forget()
+	l, err := d.listen()
+	if err != nil {
+		return err
+	}
+	d.up.Store(true)
+	close(d.first)
+	d.log.Info("loading for pods", "node", d.o.Node, "socket", filepath.Join(d.o.Dir, SocketName), "lends", d.o.PeerURL)
+
+	var parts sync.WaitGroup
+	parts.Go(func() { d.o.Shelf.Run(ctx) })
+	parts.Go(func() { d.beat(ctx, forget) })
+	stop := context.AfterFunc(ctx, func() {
+		d.end()
+		l.Close()
+	})
+	defer stop()
+	err = d.accept(ctx, l, &parts)
+	d.end()
+	cancel()
+	parts.Wait()
+	d.aheads.Wait()
+	_ = os.Remove(filepath.Join(d.o.Dir, SocketName)) // it is ours while the lock is
+	return err
+}
+
+// Serving is closed when pods are answered.
+func (d *Daemon) Serving() <-chan struct{} { return d.first }
+
+// end has nothing begin any more.
+func (d *Daemon) end() {
+	d.up.Store(false)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ending = true
+}
+
+// lock takes the folder: two daemons would answer for one socket.
+func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
+	if err := os.MkdirAll(d.o.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	// Not for pods to open: who can open a file can lock it.
+	lock := flock.New(filepath.Join(d.o.Dir, "loader.lock"), flock.SetPermissions(0o600))
+	waiting, cancel := context.WithTimeout(ctx, d.o.LockWait)
+	defer cancel()
+	if ok, err := lock.TryLock(); err != nil {
+		return nil, fmt.Errorf("%s: %w", lock.Path(), err)
+	} else if ok {
+		return lock, nil
+	}
+	d.log.Info("another loader uses this folder; waiting for its end", "dir", d.o.Dir, "for", d.o.LockWait.String())
+	ok, err := lock.TryLockContext(waiting, 50*time.Millisecond)
+	switch {
+	case ok:
+		return lock, nil
+	case ctx.Err() != nil:
+		return nil, nil
+	case waiting.Err() != nil:
+		return nil, fmt.Errorf("%s: %w", d.o.Dir, ErrInUse)
+	}
+	return nil, fmt.Errorf("%s: %w", lock.Path(), err)
+}
+
+// listen puts the socket in its place in one step: a shim dials the old one, which
+// nobody answers, or this one.
+func (d *Daemon) listen() (*net.UnixListener, error) {
+	// The name that is listened on is short: a path of a socket is 107 bytes at most.
+	path := filepath.Join(d.o.Dir, SocketName)
+	made := path + "~"
+	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	// Pods have users of their own; who they are the kernel says.
+	if err = os.Chmod(made, 0o666); err == nil {
+		err = os.Rename(made, path)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// accept takes shims in until the listener is closed.
+func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.WaitGroup) error {
+	for {
+		conn, err := l.AcceptUnix()
+		if ctx.Err() != nil {
+			if err == nil {
+				conn.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			// No file descriptors left, or the like: it passes.
+			d.log.Error("a pod cannot be answered", "error", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+				return nil
+			}
+			continue
+		}
+		if !d.enter() {
+			d.counts.refused.Add(1)
+			d.log.Warn("too many connections", "most", d.o.Pods)
+			conn.Close()
+			continue
+		}
+		parts.Go(func() {
+			defer d.leave()
+			d.serve(ctx, conn)
+		})
+	}
+}
+
+func (d *Daemon) enter() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conns >= d.o.Pods {
+		return false
+	}
+	d.conns++
+	return true
+}
+
+func (d *Daemon) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.conns--
+}
+
+// Hear takes what the controller says.
+func (d *Daemon) Hear(m link.Down) {
+	if m.Peers != nil {
+		// A controller that has just begun says nothing of them, and they are there
+		// all the same.
+		d.o.Shelf.Met(*m.Peers)
+	}
+	for _, r := range m.Prefetch {
+		d.prefetch(r)
+	}
+	for _, s := range m.Stop {
+		d.stop(s)
+	}
+}
+
+// stop passes the controller's word on to a pod, or keeps it until the pod comes.
+func (d *Daemon) stop(s link.Stop) {
+	say := link.Drain{Seconds: s.Seconds, Reason: s.Reason}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if at := d.shims[s.UID]; at != nil {
+		at.out.put(link.ToPod{Stop: &say})
+		return
+	}
+	for uid, old := range d.stops {
+		if time.Since(old.at) > stopWait {
+			delete(d.stops, uid)
+		}
+	}
+	if len(d.stops) < maxStops {
+		d.stops[s.UID] = stopping{say, time.Now()}
+	}
+}

@@ -1,0 +1,102 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+const (
+	beatEvery = 2 * time.Second
+	lookEvery = 5 // heartbeats for one look at the store, where nothing was staged
+)
+
+// counters are what the daemon has done.
+type counters struct {
+	staged, failed, refused, used, vain atomic.Int64
+}
+
+// changed says that what the node has may have changed.
+func (d *Daemon) changed() {
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+}
+
+// beat tells the controller what the node has, again and again.
+func (d *Daemon) beat(ctx context.Context, forget func()) {
+	t := time.NewTicker(beatEvery)
+	defer t.Stop()
+	adopted := time.NewTimer(heldFor)
+	defer adopted.Stop()
+	evictions := int64(-1)
+	for n := 0; ; n++ {
+		// What another process evicts or removes is seen with the next look.
+		if gone := d.o.Shelf.Store().Stats().Evictions; n%lookEvery == 0 || gone != evictions {
+			evictions = gone
+			if err := d.o.Shelf.Look(); err != nil {
+				d.log.Warn("the store cannot be looked at", "error", err)
+			}
+		}
+		hb := d.heartbeat()
+		d.o.Say(link.Up{Node: &hb})
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			d.o.Shelf.Measure(now)
+		case <-d.kick:
+			n = -1
+		case <-adopted.C:
+			forget()
+		}
+	}
+}
+
+// heartbeat is what the node has now.
+func (d *Daemon) heartbeat() functions.Heartbeat {
+	use, cached := d.o.Shelf.Use()
+	hb := functions.Heartbeat{
+		Life: d.life, AgentID: d.o.Node, State: functions.NodeIdle, Version: d.o.Version, Machine: shelf.Machine(),
+		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: d.o.Memory}, Store: use, Cached: cached,
+		Models: []functions.ReplicaStatus{}, PeerURL: d.o.PeerURL,
+	}
+	if use.Loader != nil && use.Loader.Stagings > 0 {
+		hb.State = functions.NodeLoading
+	}
+	var seen strings.Builder
+	fmt.Fprintln(&seen, use.Bytes, d.o.PeerURL)
+	for _, c := range cached {
+		fmt.Fprintln(&seen, c.Source, c.Digest, c.Tier)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.seen != seen.String() {
+		d.seen = seen.String()
+		d.changes++
+	}
+	d.seq++
+	hb.Seq, hb.Change = d.seq, d.changes
+	return hb
+}
+
+// First is all there is to say to a controller that has not heard anything.
+func (d *Daemon) First() link.Up {
+	hb := d.heartbeat()
+	up := link.Up{Node: &hb}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for uid, s := range d.shims {
+		if s.status != nil {
+			up.Pods = append(up.Pods, link.Pod{UID: uid, Status: *s.status})
+		}
+	}
+	return up
+}

@@ -1,0 +1,277 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// shim is a pod's end, for one connection.
+type shim struct {
+	d    *Daemon
+	uid  string
+	conn *net.UnixConn
+	out  *outbox
+
+	status *functions.ReplicaStatus // the last; under the daemon's mu
+	told   functions.ReplicaStatus  // the last without its times; of the goroutine that reads
+
+	mu     sync.Mutex // of all that follows
+	stages map[int]*stage
+	leases map[string]*store.Lease // by digest
+	bytes  map[string]int64        // of each checkpoint that is held or wanted, by what is staged
+}
+
+// serve is one connection.
+func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
+	s := &shim{d: d, conn: conn, out: newOutbox(), stages: map[int]*stage{}, leases: map[string]*store.Lease{}, bytes: map[string]int64{}}
+	uid, err := d.o.Who(conn)
+	if err != nil {
+		d.refuse(conn, "who dials is no pod: "+err.Error())
+		return
+	}
+	s.uid = uid
+	log := d.log.With("pod", uid)
+	conn.SetReadDeadline(time.Now().Add(helloWait))
+	in := link.NewLines(conn)
+	var first link.FromPod
+	if err := in.Read(&first); err != nil || first.Hello == nil {
+		if ctx.Err() == nil && !errors.Is(err, io.EOF) {
+			d.refuse(conn, "the first line is no hello")
+		}
+		return
+	}
+	conn.SetReadDeadline(time.Time{})
+	if ctx.Err() != nil {
+		return
+	}
+	old := d.welcome(s)
+	if old != nil {
+		log.Warn("the pod has dialled again; its older connection ends")
+		old.conn.Close()
+	}
+	log.Info("a pod has come", "address", first.Hello.PodIP, "port", first.Hello.Port, "version", first.Hello.Version)
+	var writing, staging sync.WaitGroup
+	writing.Go(func() {
+		if err := s.out.run(conn); err != nil && ctx.Err() == nil {
+			log.Warn("what is said to the pod is not taken", "error", err)
+		}
+		conn.Close() // ends the reading
+	})
+	err = s.listen(ctx, in, &staging)
+	ending := ctx.Err() != nil
+	cancel()
+	staging.Wait()
+	s.out.close()
+	writing.Wait()
+	s.release()
+	d.farewell(s, ending)
+	if ending {
+		return
+	}
+	if errors.Is(err, link.ErrLine) {
+		d.counts.refused.Add(1)
+		log.Warn("the pod says nothing sensible", "error", err)
+	} else {
+		log.Info("the pod has hung up")
+	}
+}
+
+// refuse says why and no more.
+func (d *Daemon) refuse(conn net.Conn, why string) {
+	d.counts.refused.Add(1)
+	d.log.Warn("refused", "why", why)
+	conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_ = link.WriteLine(conn, link.ToPod{Failed: &link.Failed{Kind: link.KindRefused, Message: why}})
+}
+
+// welcome makes a connection its pod's, and returns the one that was.
+func (d *Daemon) welcome(s *shim) (old *shim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old = d.shims[s.uid]
+	d.shims[s.uid] = s
+	s.out.put(link.ToPod{Welcome: &link.Welcome{Node: d.o.Node, UID: s.uid, Store: d.o.Dir}})
+	if stop, ok := d.stops[s.uid]; ok {
+		delete(d.stops, s.uid)
+		if time.Since(stop.at) <= stopWait {
+			s.out.put(link.ToPod{Stop: &stop.Drain})
+		}
+	}
+	return old
+}
+
+// farewell forgets a connection, and says that its pod has hung up, unless it is
+// this loader that ends.
+func (d *Daemon) farewell(s *shim, ending bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shims[s.uid] != s {
+		return
+	}
+	delete(d.shims, s.uid)
+	if !ending {
+		d.o.Say(link.Up{Pods: []link.Pod{{UID: s.uid, Gone: true}}})
+	}
+}
+
+// listen hears the shim until the connection ends.
+func (s *shim) listen(ctx context.Context, in *link.Lines, staging *sync.WaitGroup) error {
+	for {
+		var m link.FromPod
+		if err := in.Read(&m); err != nil {
+			return err
+		}
+		if m.Status != nil {
+			s.hear(*m.Status)
+		}
+		if m.Stage != nil {
+			s.want(ctx, *m.Stage, staging)
+		}
+	}
+}
+
+// hear passes a status on at once. What is not the pod's to say goes.
+func (s *shim) hear(st functions.ReplicaStatus) {
+	// Which replica of what it is the controller knows; its engine's key is for
+	// nobody: who asks the pod asks the shim.
+	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
+	again := st
+	again.Since = 0
+	if s.status != nil && reflect.DeepEqual(again, s.told) {
+		return
+	}
+	s.told = again
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.status = &st
+	if s.d.shims[s.uid] == s {
+		// Under the lock: what an older connection says does not come after this.
+		s.d.o.Say(link.Up{Pods: []link.Pod{{UID: s.uid, Status: st}}})
+	}
+}
+
+// release lets go of all that the pod held.
+func (s *shim) release() {
+	s.mu.Lock()
+	held := s.leases
+	s.leases = nil
+	s.mu.Unlock()
+	for digest, lease := range held {
+		lease.Release()
+		s.d.unhold(digest)
+	}
+}
+
+// outbox is what is still to be said to a shim. Progress of one staging overtakes
+// older progress of it; everything else is kept, up to a bound, after which the
+// connection is of no use.
+type outbox struct {
+	ring chan struct{}
+
+	mu       sync.Mutex // of all that follows
+	lines    []link.ToPod
+	progress []link.Staging
+	full     bool
+	closed   bool
+}
+
+const maxOut = 256
+
+var errNotTaken = errors.New("too much is waiting to be read")
+
+func newOutbox() *outbox { return &outbox{ring: make(chan struct{}, 1)} }
+
+func (o *outbox) put(m link.ToPod) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return
+	case m.Staging != nil:
+		for i := range o.progress {
+			if o.progress[i].ID == m.Staging.ID {
+				o.progress[i] = *m.Staging
+				return
+			}
+		}
+		o.progress = append(o.progress, *m.Staging)
+	default:
+		if m.Staged != nil {
+			o.drop(m.Staged.ID)
+		} else if m.Failed != nil {
+			o.drop(m.Failed.ID)
+		}
+		o.lines = append(o.lines, m)
+	}
+	o.full = o.full || len(o.lines)+len(o.progress) > maxOut
+	select {
+	case o.ring <- struct{}{}:
+	default:
+	}
+}
+
+// drop forgets the progress of a staging that has ended; the lock is held.
+func (o *outbox) drop(id int) {
+	for i := range o.progress {
+		if o.progress[i].ID == id {
+			o.progress = append(o.progress[:i], o.progress[i+1:]...)
+			return
+		}
+	}
+}
+
+func (o *outbox) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.closed = true
+		close(o.ring)
+	}
+}
+
+func (o *outbox) take() (lines []link.ToPod, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.full {
+		return nil, errNotTaken
+	}
+	lines = o.lines
+	for i := range o.progress {
+		lines = append(lines, link.ToPod{Staging: &o.progress[i]})
+	}
+	o.lines, o.progress = nil, nil
+	return lines, nil
+}
+
+// run writes until the outbox is closed and empty.
+func (o *outbox) run(conn net.Conn) error {
+	for open := true; open; {
+		_, open = <-o.ring
+		lines, err := o.take()
+		if err != nil {
+			return err
+		}
+		for _, m := range lines {
+			if err := conn.SetWriteDeadline(time.Now().Add(sayWait)); err != nil {
+				return err
+			}
+			if err := link.WriteLine(conn, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

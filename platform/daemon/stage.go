@@ -1,0 +1,269 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+// maxHeld is how many checkpoints one pod holds at most: a model, and its adapters.
+const maxHeld = 256
+
+// stage is one that runs for a pod.
+type stage struct {
+	link.Stage
+	cancel context.CancelFunc
+}
+
+// want begins what a pod wants, or goes on with it.
+func (s *shim) want(ctx context.Context, a link.Stage, staging *sync.WaitGroup) {
+	if err := a.Check(); err != nil {
+		s.d.counts.refused.Add(1)
+		s.failed(a.ID, refusal(err.Error(), ""))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.stages[a.ID]; old != nil {
+		if reflect.DeepEqual(old.Stage, a) {
+			return // it is under way
+		}
+		old.cancel()
+		delete(s.stages, a.ID)
+	}
+	if len(s.stages) >= s.d.o.PodStages {
+		s.d.counts.refused.Add(1)
+		s.failed(a.ID, refusal(fmt.Sprintf("a pod may want %d checkpoints at once", s.d.o.PodStages), ""))
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	st := &stage{a, cancel}
+	s.stages[a.ID] = st
+	staging.Go(func() {
+		defer cancel()
+		c := s.bring(ctx, st)
+		s.mu.Lock()
+		if s.stages[a.ID] == st {
+			delete(s.stages, a.ID)
+		}
+		s.mu.Unlock()
+		if c != nil {
+			shelf.IntoMemory(ctx, c) // while the engine boots
+		}
+	})
+}
+
+// refusal is an error of this loader's own.
+func refusal(why, fix string) *link.Failed {
+	return &link.Failed{Kind: link.KindRefused, Message: why, Fix: fix}
+}
+
+// failure is an error as a pod hears it.
+func failure(err error) *link.Failed {
+	e, ok := errors.AsType[*source.Error](err)
+	if !ok {
+		return &link.Failed{Kind: string(source.Broken), Message: err.Error()}
+	}
+	bare := *e
+	bare.Fix = ""
+	return &link.Failed{Kind: string(e.Kind), Message: bare.Error(), Fix: e.Fix}
+}
+
+func (s *shim) failed(id int, f *link.Failed) {
+	f.ID = id
+	s.out.put(link.ToPod{Failed: f})
+}
+
+// bring stages for a pod and tells it all along; nil where it came to nothing.
+func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
+	d := s.d
+	begun := d.log.With("pod", s.uid, "source", a.Source)
+	if !s.turn(ctx, a.ID) {
+		s.calledOff(a.ID)
+		return nil
+	}
+	defer func() { <-d.turns }()
+	place, f := d.place(a.Source, a.Files)
+	if f == nil && !s.room(place, 0) {
+		f = refusal(fmt.Sprintf("a pod may hold %d checkpoints", maxHeld), "")
+	}
+	if f != nil {
+		d.counts.refused.Add(1)
+		begun.Warn("a pod wants what is not staged", "kind", f.Kind, "error", f.Message)
+		s.failed(a.ID, f)
+		return nil
+	}
+	t, err := d.o.Shelf.Loader().Stage(ctx, a.Source, loader.StageOptions{Digest: a.Digest, Files: a.Files})
+	if err != nil {
+		if ctx.Err() != nil {
+			s.calledOff(a.ID)
+			return nil
+		}
+		s.failed(a.ID, failure(err))
+		return nil
+	}
+	if f := s.follow(ctx, a.ID, place, t); f != nil {
+		t.Release()
+		d.counts.refused.Add(1)
+		s.failed(a.ID, f)
+		return nil
+	}
+	c, err := t.Wait(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		if !s.calledOff(a.ID) {
+			// It may come again: pods are started anew.
+			d.keep(place, t, "the pod that wanted it is gone")
+			return nil
+		}
+		t.Release()
+		return nil
+	case err != nil:
+		t.Release()
+		d.counts.failed.Add(1)
+		s.failed(a.ID, failure(err))
+		return nil
+	}
+	t.Release() // the lease stays
+	s.hold(c)
+	d.came(place)
+	d.counts.staged.Add(1)
+	d.changed()
+	names := make([]string, 0, len(c.Files))
+	for _, f := range c.Files {
+		names = append(names, f.Name)
+	}
+	s.out.put(link.ToPod{Staged: &link.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names}})
+	return c
+}
+
+// turn waits until fewer than all may run do.
+func (s *shim) turn(ctx context.Context, id int) bool {
+	select {
+	case s.d.turns <- struct{}{}:
+		return true
+	default:
+	}
+	s.out.put(link.ToPod{Staging: &link.Staging{ID: id, State: string(loader.Waiting), Note: "others are staged first"}})
+	select {
+	case s.d.turns <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// calledOff tells the pod where the end is this loader's, and reports that.
+func (s *shim) calledOff(id int) (ending bool) {
+	s.d.mu.Lock()
+	ending = s.d.ending
+	s.d.mu.Unlock()
+	if ending {
+		s.failed(id, &link.Failed{Kind: link.KindEnding, Message: "the node's loader ends; what has arrived stays"})
+	}
+	return ending
+}
+
+// follow passes progress on until the staging is over or called off; it returns
+// why it must not go on.
+func (s *shim) follow(ctx context.Context, id int, place string, t *loader.Staging) *link.Failed {
+	events, stop := t.Events()
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case p, ok := <-events:
+			if !ok || p.State == loader.Ready || p.State == loader.Failed {
+				return nil
+			}
+			if !s.room(place, p.Total) {
+				return refusal(fmt.Sprintf("with the %d bytes of this the pod would have more staged than the %s it may", p.Total, s.d.o.PodBytes), "--pod-bytes of the node's loader is the bound")
+			}
+			s.out.put(link.ToPod{Staging: &link.Staging{ID: id, Done: p.Done, Total: p.Total, State: string(p.State), Note: p.Note}})
+		}
+	}
+}
+
+// room takes note of what a pod wants, and reports whether it may.
+func (s *shim) room(place string, bytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.bytes[place]; !ok && len(s.bytes) >= maxHeld {
+		return false
+	}
+	s.bytes[place] = max(s.bytes[place], bytes)
+	if s.d.o.PodBytes <= 0 {
+		return true
+	}
+	var sum int64
+	for _, n := range s.bytes {
+		sum += n
+	}
+	if sum > int64(s.d.o.PodBytes) {
+		delete(s.bytes, place)
+		return false
+	}
+	return true
+}
+
+// hold keeps a checkpoint for as long as the connection lives.
+func (s *shim) hold(c *loader.Checkpoint) {
+	s.mu.Lock()
+	_, twice := s.leases[c.Digest]
+	if !twice {
+		s.leases[c.Digest] = c.Lease
+	}
+	s.mu.Unlock()
+	if twice {
+		c.Lease.Release()
+		return
+	}
+	s.d.hold(c.Digest)
+}
+
+// place is what a source and its patterns are called in the store, or why they are
+// not staged.
+func (d *Daemon) place(src string, files source.Globs) (string, *link.Failed) {
+	scheme, location, err := loader.Locate(src, "")
+	if err != nil {
+		return "", failure(err)
+	}
+	switch scheme {
+	case loader.LentScheme:
+		return "", refusal("folders of other nodes are no source of a pod", "")
+	case "file":
+		folder := strings.TrimPrefix(location, "file://")
+		for _, f := range d.o.Folders {
+			if within(folder, filepath.Clean(f)) {
+				return store.Place(location, files), nil
+			}
+		}
+		return "", refusal(fmt.Sprintf("%s is a folder of the node, and not one of those that are staged", location), "--folder of the node's loader names them; or upload it and name it as az://, s3://, gs:// or hf://")
+	}
+	for _, a := range d.o.Allow {
+		if within(location, strings.TrimRight(a, "/")) {
+			return store.Place(location, files), nil
+		}
+	}
+	if len(d.o.Allow) > 0 {
+		return "", refusal(fmt.Sprintf("%s is not among the sources that are staged here", location), "--allow-source of the node's loader names them")
+	}
+	return store.Place(location, files), nil
+}
+
+// within: name is at or below root.
+func within(name, root string) bool {
+	rest, ok := strings.CutPrefix(name, root)
+	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(root, "/"))
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/daemon"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+// loadForPods is `thaw loader`: the loader of a node in a cluster.
+func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writer) error {
+	log := logger(stderr, c.LogFormat, c.Level())
+	token := ""
+	if c.TokenFile != "" {
+		var err error
+		if token, err = shelf.ReadToken(c.TokenFile); err != nil {
+			return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "key token of the Secret thaw-link"}
+		}
+	}
+	advertise := ""
+	if c.Advertise != "" {
+		advertise = "http://" + net.JoinHostPort(c.Advertise, "0")
+	}
+	lending, err := peering(c.PeerAddr, "", advertise, daemon.PeerToken(token), c.Peer)
+	if err != nil {
+		return err
+	}
+	if token == "" {
+		lending = nil
+	}
+	store, err := shelf.Open(shelf.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: lending, Copies: true, Log: log})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	memory, err := shelf.Memory()
+	if err != nil {
+		log.Warn("how much memory the node has is not known", "error", err)
+	}
+
+	o := daemon.Options{
+		Node: c.Node, Version: cli.Version, Dir: c.Store, Shelf: store, Memory: memory, Who: daemon.Pod,
+		Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, AheadFor: c.AheadFor.Std(), Log: log,
+	}
+	if c.AllowLocal {
+		o.Who = daemon.Anyone
+	}
+	if lending != nil {
+		o.PeerURL = lending.URL
+	}
+	var d *daemon.Daemon
+	var client *link.Client
+	if c.Controller != "" {
+		client = link.NewClient(link.ClientOptions{
+			Addr: c.Controller, Token: token, Hello: link.Hello{Kind: link.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
+			First: func() link.Up { return d.First() }, Down: func(m link.Down) { d.Hear(m) },
+		})
+		o.Say, o.Linked = client.Send, client.Connected
+	}
+	d = daemon.New(o)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), d, about())
+
+	var listener net.Listener
+	if c.Addr != "off" {
+		if listener, err = net.Listen("tcp", c.Addr); err != nil {
+			return &cli.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var parts sync.WaitGroup
+	if listener != nil {
+		parts.Go(func() { face(ctx, listener, d.Handler(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})), log) })
+	}
+	if client != nil {
+		parts.Go(func() {
+			select { // what the controller says then is followed
+			case <-d.Serving():
+				client.Run(ctx)
+			case <-ctx.Done():
+			}
+		})
+	}
+	fmt.Fprintf(stdout, "loader of %s, store %s\n", c.Node, c.Store)
+	err = d.Run(ctx)
+	cancel()
+	parts.Wait()
+	if errors.Is(err, daemon.ErrInUse) {
+		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "one loader per node: look for another DaemonSet, or a pod that does not end"}
+	}
+	return err
+}
+
+// face answers probes and Prometheus until ctx ends.
+func face(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		log.Error("probes are not answered any more", "error", err)
+	}
+}
