@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	"knative.dev/serving/pkg/apis/serving"
+
+	"github.com/thaw-dev/thaw/platform/knative"
 )
 
 // again is how long the same reason is not told anew of a revision that it has not
@@ -37,6 +39,7 @@ type memory struct {
 	reason  string
 	message string
 	at      time.Time
+	blind   bool // it was told that its demand is not seen
 }
 
 // scale tells what has changed since the last time. The first time nothing is told:
@@ -46,6 +49,7 @@ func (e *events) scale(pa *v1alpha1.PodAutoscaler, s Scale) {
 	e.mu.Lock()
 	before, known := e.last[key]
 	next, lines := changed(before, known, s, e.now())
+	next.blind = before.blind
 	e.last[key] = next
 	e.mu.Unlock()
 	for _, l := range lines {
@@ -60,6 +64,23 @@ func (e *events) note(pa *v1alpha1.PodAutoscaler, n Note) {
 		sort = corev1.EventTypeWarning
 	}
 	e.recorder.Event(about(pa), sort, n.Reason, "revision "+pa.Name+": "+n.Message)
+}
+
+// blind tells once that the demand for a revision is not seen, until it is again.
+// It is called after scale.
+func (e *events) blind(pa *v1alpha1.PodAutoscaler, is bool, class string) {
+	key := types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
+	e.mu.Lock()
+	m := e.last[key]
+	was := m.blind
+	if m.blind = is; is || was {
+		e.last[key] = m
+	}
+	e.mu.Unlock()
+	if is && !was {
+		e.note(pa, Note{Reason: "DemandUnseen", Warning: true, Message: fmt.Sprintf(
+			"ingress class %s leads to it, and its requests cannot be seen, so they do not wake it: set metrics-protocol: prometheus in config-observability of Knative, or use ingress class %s", class, knative.IngressClass)})
+	}
 }
 
 func (e *events) forget(key types.NamespacedName) {

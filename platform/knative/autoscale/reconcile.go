@@ -28,7 +28,7 @@ type kind struct {
 	base     *scaling.Base
 	pictures Pictures
 	settings func() *autoscalerconfig.Config
-	foreign  func(namespace, revision string) bool // an ingress of another class leads to it
+	outside  *outside
 	events   *events
 }
 
@@ -61,6 +61,8 @@ func (k *kind) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) re
 	if known {
 		k.events.scale(pa, s)
 	}
+	class, foreign := k.outside.class(pa.Namespace, pa.Name)
+	k.events.blind(pa, foreign && k.outside.silent.Load(), class)
 	return nil
 }
 
@@ -76,8 +78,10 @@ func (k *kind) service(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale,
 		if err == nil {
 			mode = old.Spec.Mode
 		}
-	case s.Desired > 0 && s.Ready > 0 && !k.foreign(pa.Namespace, pa.Name):
-		mode = netv1alpha1.SKSOperationModeServe
+	case s.Desired > 0 && s.Ready > 0:
+		if _, foreign := k.outside.class(pa.Namespace, pa.Name); !foreign {
+			mode = netv1alpha1.SKSOperationModeServe
+		}
 	}
 	sks, err := k.base.ReconcileSKS(ctx, pa, mode, activators)
 	if err != nil {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -55,6 +57,11 @@ type Options struct {
 	Pictures Pictures
 	Log      *slog.Logger
 	System   string // Knative's namespace; "" is knative-serving
+
+	// Demand is told of requests for a revision that are in Knative's own
+	// activators: sent on to a replica, and waiting for one. It is told when they
+	// change, also to none, and must return at once. nil: nobody looks.
+	Demand func(namespace, revision string, active, queued int)
 }
 
 // clients are the ways to the API server.
@@ -74,7 +81,8 @@ type Note struct {
 // Reconciler keeps what Kubernetes says of revisions of class thaw.dev up to what
 // the controller does. All of it may be called at any time, from any goroutine.
 type Reconciler struct {
-	o Options
+	o     Options
+	class string
 
 	mu  sync.Mutex
 	now *running // while Run runs
@@ -95,7 +103,7 @@ func New(o Options) (*Reconciler, error) {
 	if o.System == "" {
 		o.System = "knative-serving"
 	}
-	return &Reconciler{o: o}, nil
+	return &Reconciler{o: o, class: knative.AutoscalerClass}, nil
 }
 
 // Changed says that Pictures has something new of a revision.
@@ -171,7 +179,7 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		now:      time.Now, last: map[types.NamespacedName]memory{},
 	}
 
-	ours := reconciler.AnnotationFilterFunc(classes.ClassAnnotationKey, knative.AutoscalerClass, false)
+	ours := reconciler.AnnotationFilterFunc(classes.ClassAnnotationKey, r.class, false)
 	servings := servinginformers.NewSharedInformerFactoryWithOptions(c.serving, resync, servinginformers.WithTransform(slim))
 	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, resync, netinformers.WithTransform(slim))
 	systems := informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithNamespace(r.o.System),
@@ -180,19 +188,45 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		}))
 	pas, skss, maps := servings.Autoscaling().V1alpha1().PodAutoscalers(), nets.Networking().V1alpha1().ServerlessServices(), systems.Core().V1().ConfigMaps()
 
+	var impl *controller.Impl
+	routes := nets.Networking().V1alpha1().Ingresses()
+	slices := informers.NewSharedInformerFactoryWithOptions(c.kube, resync, informers.WithNamespace(r.o.System), informers.WithTransform(slim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = discoveryv1.LabelServiceName + "=" + activatorService
+		}))
+	out := &outside{
+		log: r.o.Log, system: r.o.System,
+		slices: slices.Discovery().V1().EndpointSlices().Lister(), ingresses: routes.Lister(),
+		ours: func(key types.NamespacedName) bool {
+			pa, err := pas.Lister().PodAutoscalers(key.Namespace).Get(key.Name)
+			return err == nil && ours(pa)
+		},
+		any: func() bool {
+			for _, x := range pas.Informer().GetStore().List() {
+				if ours(x) {
+					return true
+				}
+			}
+			return false
+		},
+		demand:  r.o.Demand,
+		reached: func(key types.NamespacedName) { impl.EnqueueKey(key) },
+		now:     time.Now,
+		seen:    map[string]look{}, given: map[types.NamespacedName]held{},
+	}
 	k := &kind{
 		base: &scaling.Base{
 			Client: c.serving, NetworkingClient: c.networking, SKSLister: skss.Lister(),
 		},
 		pictures: r.o.Pictures,
 		settings: r.settings(maps.Lister()),
-		foreign:  func(string, string) bool { return false },
+		outside:  out,
 		events:   told,
 	}
 	// What Knative's generated code looks for in its context.
 	inject := context.WithValue(context.WithValue(log, painformer.Key{}, pas), servingclient.Key{}, c.serving)
 	inject = controller.WithEventRecorder(inject, told.recorder)
-	impl := podautoscaler.NewImpl(inject, k, knative.AutoscalerClass)
+	impl = podautoscaler.NewImpl(inject, k, r.class)
 	impl.Concurrency = workers
 
 	owned := controller.FilterController(&v1alpha1.PodAutoscaler{})
@@ -210,16 +244,29 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		}
 	}
 
+	synced := []cache.InformerSynced{pas.Informer().HasSynced, skss.Informer().HasSynced}
+	if r.o.Demand != nil {
+		look := controller.HandleAll(func(any) { out.routes() })
+		if _, err := routes.Informer().AddEventHandler(look); err != nil {
+			return fmt.Errorf("autoscale: %w", err)
+		}
+		synced = append(synced, routes.Informer().HasSynced)
+	}
+
 	servings.Start(ctx.Done())
 	nets.Start(ctx.Done())
 	systems.Start(ctx.Done())
+	slices.Start(ctx.Done())
+	var wg sync.WaitGroup
 	defer func() {
 		cancel() // Shutdown waits for the informers
+		wg.Wait()
 		servings.Shutdown()
 		nets.Shutdown()
 		systems.Shutdown()
+		slices.Shutdown()
 	}()
-	if !cache.WaitForCacheSync(ctx.Done(), pas.Informer().HasSynced, skss.Informer().HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
 	}
 	limit, stop := context.WithTimeout(ctx, syncFor)
@@ -237,6 +284,12 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		r.now = nil
 		r.mu.Unlock()
 	}()
+	if r.o.Demand != nil {
+		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageFor}).DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
+		defer transport.CloseIdleConnections()
+		out.page = pages(&http.Client{Transport: transport})
+		wg.Go(func() { out.run(ctx) })
+	}
 	return impl.Run(log)
 }
 
