@@ -1,13 +1,14 @@
-// Package team reads namespaces as teams: their GPUs from ResourceQuotas, their
-// limits from annotations, their API keys from one Secret each.
 package team
 
 import (
+	"cmp"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,79 +16,167 @@ import (
 	"github.com/thaw-dev/thaw/platform/link"
 )
 
-// SecretName is the Secret in a team's namespace that holds its API keys: one entry
-// each, named by the key's id, with an Entry as JSON.
-const SecretName = "thaw-keys"
+// Prefix of the annotations of a namespace that are ours.
+const Prefix = "thaw.dev/"
 
-// Entry is one API key in its Secret.
-type Entry struct {
-	Name    string `json:"name,omitempty"`
-	Hash    string `json:"hash"` // hex of the SHA-256 of the secret
-	Created string `json:"created,omitempty"`
+// most is what a limit may at most say.
+const most = 1 << 50
+
+// Limit is one annotation of a namespace.
+type Limit struct {
+	Key  string // without Prefix
+	What string
+	set  func(*functions.TeamSpec, int64)
+	get  func(*functions.TeamSpec) int64
 }
 
-// prefix of the annotations on a namespace.
-const prefix = "thaw.dev/"
+func limit[N ~int | ~int64](key, what string, of func(*functions.TeamSpec) *N) Limit {
+	return Limit{key, what,
+		func(t *functions.TeamSpec, n int64) { *of(t) = N(n) },
+		func(t *functions.TeamSpec) int64 { return int64(*of(t)) }}
+}
+
+// Limits are all annotations that a namespace may have, in the order of a team
+// file's.
+var Limits = []Limit{
+	limit("gpus-guaranteed", "GPUs that the team is owed", func(t *functions.TeamSpec) *int { return &t.GPUs.Guaranteed }),
+	limit("concurrent", "requests at once", func(t *functions.TeamSpec) *int { return &t.Limits.Concurrent }),
+	limit("held-requests", "requests that wait at once", func(t *functions.TeamSpec) *int { return &t.Limits.HeldRequests }),
+	limit("requests-per-minute", "requests a minute", func(t *functions.TeamSpec) *int { return &t.Limits.RequestsPerMinute }),
+	limit("tokens-per-minute", "tokens a minute", func(t *functions.TeamSpec) *int { return &t.Limits.TokensPerMinute }),
+	limit("cold-starts-per-hour", "cold starts an hour", func(t *functions.TeamSpec) *int { return &t.Limits.ColdStartsPerHour }),
+	limit("gpu-seconds-per-day", "GPU seconds a day: what the team may spend", func(t *functions.TeamSpec) *int { return &t.Limits.GPUSecondsPerDay }),
+	limit(storeBytes, "bytes of the stores, such as 200Gi", func(t *functions.TeamSpec) *functions.Bytes { return &t.Limits.StoreBytes }),
+}
+
+const storeBytes = "store-bytes"
+
+// Is reports whether a namespace can be a team's: those of the cluster itself and
+// of thaw are nobody's.
+func Is(namespace string) bool {
+	return !strings.HasPrefix(namespace, "kube-") && !strings.HasPrefix(namespace, "knative-") && namespace != "thaw-system"
+}
 
 // Of is a namespace as a team, and what of it does not read, a sentence each. A
 // limit that does not read is none, and told.
 func Of(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functions.Team, []string) {
 	t := functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: ns.Name}}
 	var problems []string
-	number := func(key string, into *int) {
-		s, set := ns.Annotations[prefix+key]
+	var known []string
+	for _, l := range Limits {
+		known = append(known, Prefix+l.Key)
+		s, set := ns.Annotations[Prefix+l.Key]
 		if !set {
-			return
+			continue
 		}
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 0 {
-			problems = append(problems, fmt.Sprintf("annotation %s%s: %q is no number from 0", prefix, key, s))
-			return
+		n, err := l.read(s)
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("annotation %s%s: %v", Prefix, l.Key, err))
+			continue
 		}
-		*into = n
+		l.set(&t.Spec, n)
 	}
-	l := &t.Spec.Limits
-	number("concurrent", &l.Concurrent)
-	number("held-requests", &l.HeldRequests)
-	number("requests-per-minute", &l.RequestsPerMinute)
-	number("tokens-per-minute", &l.TokensPerMinute)
-	number("cold-starts-per-hour", &l.ColdStartsPerHour)
-	number("gpu-seconds-per-day", &l.GPUSecondsPerDay)
-	number("gpus-guaranteed", &t.Spec.GPUs.Guaranteed)
-	if s, set := ns.Annotations[prefix+"store-bytes"]; set {
-		if err := l.StoreBytes.UnmarshalText([]byte(s)); err != nil {
-			problems = append(problems, fmt.Sprintf("annotation %sstore-bytes: %v", prefix, err))
+	for _, key := range slices.Sorted(maps.Keys(ns.Annotations)) {
+		if strings.HasPrefix(key, Prefix) && !slices.Contains(known, key) {
+			problem := fmt.Sprintf("annotation %.80q means nothing", key)
+			if near := functions.Nearest(key, known, 1); len(near) > 0 {
+				problem += "; did you mean " + near[0] + "?"
+			}
+			problems = append(problems, problem)
 		}
 	}
-	for _, q := range quotas {
+	for _, q := range slices.SortedFunc(slices.Values(quotas), func(a, b *corev1.ResourceQuota) int { return cmp.Compare(a.Name, b.Name) }) {
+		if len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil {
+			continue // of some pods only: Kubernetes says which when it refuses one
+		}
 		for _, name := range []corev1.ResourceName{"requests.nvidia.com/gpu", "limits.nvidia.com/gpu"} {
-			if n, set := q.Spec.Hard[name]; set && (t.Spec.GPUs.Max == 0 || int(n.Value()) < t.Spec.GPUs.Max) {
-				t.Spec.GPUs.Max = int(n.Value())
-				if n.IsZero() {
-					problems = append(problems, fmt.Sprintf("ResourceQuota %s allows no GPU; thaw takes 0 for no limit, Kubernetes will refuse the pods", q.Name))
-				}
+			n, set := q.Spec.Hard[name]
+			if !set {
+				continue
+			}
+			if n.Sign() <= 0 {
+				problems = append(problems, fmt.Sprintf("ResourceQuota %s allows no GPU: thaw takes 0 for no limit, and Kubernetes refuses the pods", q.Name))
+				continue
+			}
+			if v := int(min(n.Value(), most)); t.Spec.GPUs.Max == 0 || v < t.Spec.GPUs.Max {
+				t.Spec.GPUs.Max = v
 			}
 		}
+	}
+	if g := t.Spec.GPUs; g.Max > 0 && g.Guaranteed > g.Max {
+		problems = append(problems, fmt.Sprintf("annotation %sgpus-guaranteed: %d GPUs are more than the %d that a ResourceQuota allows", Prefix, g.Guaranteed, g.Max))
+		t.Spec.GPUs.Guaranteed = g.Max
 	}
 	return t, problems
 }
 
-// Keys are the API keys that Secrets hold, and what of them does not read.
+// read is the number that an annotation says.
+func (l Limit) read(s string) (int64, error) {
+	if l.Key == storeBytes {
+		var b functions.Bytes
+		if err := b.UnmarshalText([]byte(s)); err != nil {
+			return 0, err
+		}
+		return int64(b), nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > most {
+		return 0, fmt.Errorf("%.40q is no number from 0 (which is no limit)", s)
+	}
+	return n, nil
+}
+
+// Annotations are those of a namespace that is the team: what Of reads.
+func Annotations(t *functions.Team) map[string]string {
+	out := map[string]string{}
+	for _, l := range Limits {
+		if n := l.get(&t.Spec); n != 0 {
+			out[Prefix+l.Key] = strconv.FormatInt(n, 10)
+		}
+	}
+	return out
+}
+
+// Keys are the API keys that Secrets hold, and what of them does not read. A key is
+// of the namespace that its Secret is in, whatever it says itself.
 func Keys(secrets []*corev1.Secret) (link.Keys, []string) {
 	var keys link.Keys
 	var problems []string
+	of := map[string]string{}
 	for _, s := range secrets {
 		if s.Name != SecretName {
 			continue
 		}
-		for _, id := range slices.Sorted(maps.Keys(s.Data)) {
-			var e Entry
-			if err := json.Unmarshal(s.Data[id], &e); err != nil {
-				problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s does not read", s.Namespace, s.Name, id))
+		found, bad := entries(s)
+		problems = append(problems, bad...)
+		for _, k := range found {
+			if first, twice := of[k.hash]; twice {
+				problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s is also one of %s, and stays that", s.Namespace, s.Name, k.ID, first))
 				continue
 			}
-			keys.Keys = append(keys.Keys, link.Key{ID: id, Name: e.Name, Team: s.Namespace, Hash: e.Hash})
+			of[k.hash] = s.Namespace
+			keys.Keys = append(keys.Keys, link.Key{ID: k.ID, Name: k.Name, Team: s.Namespace, Hash: k.hash})
 		}
+	}
+	return keys, problems
+}
+
+// entries are the keys of one Secret.
+func entries(s *corev1.Secret) ([]Key, []string) {
+	var keys []Key
+	var problems []string
+	for _, id := range slices.Sorted(maps.Keys(s.Data)) {
+		var e Entry
+		if err := json.Unmarshal(s.Data[id], &e); err != nil {
+			problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s does not read", s.Namespace, s.Name, id))
+			continue
+		}
+		hash := strings.ToLower(e.Hash)
+		if h, err := hex.DecodeString(hash); err != nil || len(h) != 32 {
+			problems = append(problems, fmt.Sprintf("Secret %s/%s: the hash of key %s is none of SHA-256", s.Namespace, s.Name, id))
+			continue
+		}
+		keys = append(keys, Key{ID: id, Name: e.Name, Team: s.Namespace, Created: e.Created, hash: hash})
 	}
 	return keys, problems
 }

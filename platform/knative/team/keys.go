@@ -1,0 +1,140 @@
+package team
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	kube "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/thaw-dev/thaw/activator/who"
+)
+
+// SecretName is the Secret in a team's namespace that holds its API keys: one entry
+// each, named by the key's id, with an Entry as JSON.
+const SecretName = "thaw-keys"
+
+// Entry is one API key in its Secret.
+type Entry struct {
+	Name    string `json:"name,omitempty"`
+	Hash    string `json:"hash"`              // hex of the SHA-256 of the secret, which is 256 random bits
+	Created string `json:"created,omitempty"` // RFC 3339
+}
+
+// Key is one as it may be shown.
+type Key struct {
+	ID      string `json:"id"`
+	Name    string `json:"name,omitempty"`
+	Team    string `json:"team"`
+	Created string `json:"created,omitempty"`
+	hash    string
+}
+
+// ErrNoKey says that there is no such key.
+var ErrNoKey = errors.New("no such key")
+
+// Create makes a key of a team and returns its secret, which is shown this once:
+// the cluster has the hash alone. A new key is known to activators in a moment.
+func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, now time.Time) (secret string, k Key, err error) {
+	if len(name) > 128 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", Key{}, errors.New("the name of a key is at most 128 printable characters")
+	}
+	var b [32]byte
+	rand.Read(b[:]) // never fails: the runtime ends the program instead
+	secret = who.Prefix + base64.RawURLEncoding.EncodeToString(b[:])
+	var id [6]byte
+	rand.Read(id[:])
+	sum := sha256.Sum256([]byte(secret))
+	k = Key{ID: hex.EncodeToString(id[:]), Name: name, Team: team, Created: now.UTC().Format(time.RFC3339)}
+	entry, err := json.Marshal(Entry{Name: name, Hash: hex.EncodeToString(sum[:]), Created: k.Created})
+	if err != nil {
+		return "", Key{}, err
+	}
+	// By a patch of one entry, so that two who make a key at once both do.
+	patch, err := json.Marshal(map[string]any{"data": map[string][]byte{k.ID: entry}})
+	if err != nil {
+		return "", Key{}, err
+	}
+	for range 3 {
+		if _, err = secrets.Secrets(team).Patch(ctx, SecretName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "thaw"}); err == nil {
+			return secret, k, nil
+		}
+		if !status.IsNotFound(err) {
+			return "", Key{}, err
+		}
+		s := empty(team)
+		s.Data = map[string][]byte{k.ID: entry}
+		if _, err = secrets.Secrets(team).Create(ctx, s, metav1.CreateOptions{FieldManager: "thaw"}); err == nil {
+			return secret, k, nil
+		}
+		if !status.IsAlreadyExists(err) { // else somebody else made it meanwhile
+			return "", Key{}, err
+		}
+	}
+	return "", Key{}, err
+}
+
+// empty is the Secret of a team that has no key.
+func empty(team string) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: team, Labels: labels()},
+		Type:       corev1.SecretTypeOpaque,
+	}
+}
+
+func labels() map[string]string { return map[string]string{"app.kubernetes.io/part-of": "thaw"} }
+
+// Delete ends a key; activators know it in a moment. ErrNoKey says that the team has
+// none of that id.
+func Delete(ctx context.Context, secrets kube.SecretsGetter, team, id string) error {
+	s, err := secrets.Secrets(team).Get(ctx, SecretName, metav1.GetOptions{})
+	if status.IsNotFound(err) {
+		return ErrNoKey
+	}
+	if err != nil {
+		return err
+	}
+	if _, there := s.Data[id]; !there {
+		return ErrNoKey
+	}
+	patch, err := json.Marshal(map[string]any{"data": map[string]any{id: nil}})
+	if err != nil {
+		return err
+	}
+	_, err = secrets.Secrets(team).Patch(ctx, SecretName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "thaw"})
+	return err
+}
+
+// List is the keys of a team, or of all for "", by team and age, and what of them
+// does not read.
+func List(ctx context.Context, secrets kube.SecretsGetter, team string) ([]Key, []string, error) {
+	list, err := secrets.Secrets(team).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", SecretName).String()})
+	if err != nil {
+		return nil, nil, fmt.Errorf("keys: %w", err)
+	}
+	keys := []Key{}
+	var problems []string
+	for i := range list.Items {
+		found, bad := entries(&list.Items[i])
+		keys, problems = append(keys, found...), append(problems, bad...)
+	}
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.Created, b.Created), cmp.Compare(a.ID, b.ID))
+	})
+	return keys, problems, nil
+}

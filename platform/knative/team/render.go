@@ -1,0 +1,189 @@
+package team
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Label marks the namespace of a team. What its pods may have of the node is bounded
+// there (deploy/kustomize/base/admission.yaml).
+const Label = "thaw.dev/team"
+
+const objectName = "thaw-team" // of what a team's namespace has
+
+// Settings of Render.
+type Settings struct {
+	Groups  []string // who the team is, as the API server knows them; may be empty
+	Users   []string
+	System  string // thaw's own namespace; "" is thaw-system
+	Knative string // "": nobody but thaw reaches the engines; else Knative's namespace, whose activator does as well
+}
+
+// Render is what makes a namespace a team's, in an order in which it can be made.
+// Objects of a kind that says nothing here are left out: a quota without a number
+// of GPUs, a binding without anybody.
+func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
+	name := t.Metadata.Name
+	if bad := validation.IsDNS1123Label(name); len(bad) > 0 {
+		return nil, fmt.Errorf("%.80q cannot be a namespace: lower-case letters, digits and '-'", name)
+	}
+	if !Is(name) {
+		return nil, fmt.Errorf("%q belongs to the cluster itself", name)
+	}
+	if g := t.Spec.GPUs; g.Max < 0 || g.Guaranteed < 0 || g.Max > 0 && g.Guaranteed > g.Max {
+		return nil, fmt.Errorf("%d GPUs cannot be guaranteed of %d", g.Guaranteed, g.Max)
+	}
+	for _, l := range Limits {
+		if n := l.get(&t.Spec); n < 0 || n > most {
+			return nil, fmt.Errorf("%s: %d is no limit", l.Key, n)
+		}
+	}
+	if s.System == "" {
+		s.System = "thaw-system"
+	}
+	meta := func(object string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: object, Namespace: name, Labels: labels()}
+	}
+	space := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{Label: name}, Annotations: Annotations(t)}}
+	objects := []runtime.Object{space}
+	if n := t.Spec.GPUs.Max; n > 0 {
+		objects = append(objects, &corev1.ResourceQuota{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, ObjectMeta: meta(objectName),
+			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": *resource.NewQuantity(int64(n), resource.DecimalSI)}},
+		})
+	}
+	objects = append(objects, empty(name), &rbacv1.Role{
+		TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"}, ObjectMeta: meta(objectName),
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"serving.knative.dev"}, Resources: []string{"services"}, Verbs: []string{"get", "list", "watch", "create", "update", "patch", "delete"}},
+			{APIGroups: []string{"serving.knative.dev"}, Resources: []string{"configurations", "revisions", "routes"}, Verbs: []string{"get", "list", "watch"}},
+			{APIGroups: []string{""}, Resources: []string{"events", "pods", "resourcequotas"}, Verbs: []string{"get", "list", "watch"}},
+			{APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}},
+			{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{name}, Verbs: []string{"get"}},
+			// The Secret is there, so that nobody needs the right to make others.
+			{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{SecretName}, Verbs: []string{"get", "list", "patch"}},
+		},
+	})
+	if len(s.Groups)+len(s.Users) > 0 {
+		b := &rbacv1.RoleBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"}, ObjectMeta: meta(objectName),
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: objectName},
+		}
+		for _, who := range []struct {
+			kind  string
+			names []string
+		}{{rbacv1.GroupKind, s.Groups}, {rbacv1.UserKind, s.Users}} {
+			for _, n := range who.names {
+				if n == "" {
+					return nil, errors.New("a group or user has no name")
+				}
+				b.Subjects = append(b.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: who.kind, Name: n})
+			}
+		}
+		objects = append(objects, b)
+	}
+	return append(objects, policy(meta(objectName), s)), nil
+}
+
+// policy lets nobody but thaw's own and the team reach the pods of the namespace's
+// Knative Services.
+func policy(meta metav1.ObjectMeta, s Settings) *networkingv1.NetworkPolicy {
+	of := func(namespace string, pods *metav1.LabelSelector) networkingv1.NetworkPolicyPeer {
+		return networkingv1.NetworkPolicyPeer{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}, PodSelector: pods,
+		}
+	}
+	part := func(component string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/part-of": "thaw", "app.kubernetes.io/component": component}}
+	}
+	from := []networkingv1.NetworkPolicyPeer{
+		{PodSelector: &metav1.LabelSelector{}}, // the team
+		of(s.System, part("activator")),
+		of(s.System, part("controller")), // which asks queue-proxy whether it is ready
+	}
+	if s.Knative != "" {
+		from = append(from, of(s.Knative, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "activator"}}))
+	}
+	return &networkingv1.NetworkPolicy{
+		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"}, ObjectMeta: meta,
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "serving.knative.dev/revision", Operator: metav1.LabelSelectorOpExists}}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: from}},
+		},
+	}
+}
+
+// Document is an object as kubectl apply takes it: nothing that only a server sets.
+func Document(o runtime.Object) (map[string]any, error) {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, err
+	}
+	delete(m, "status")
+	if m["kind"] == "Namespace" {
+		delete(m, "spec")
+	}
+	if meta, ok := m["metadata"].(map[string]any); ok {
+		delete(meta, "creationTimestamp")
+	}
+	return m, nil
+}
+
+// YAML is all of them.
+func YAML(objects []runtime.Object) ([]byte, error) {
+	var out bytes.Buffer
+	for i, o := range objects {
+		m, err := Document(o)
+		if err != nil {
+			return nil, err
+		}
+		b, err := yaml.Marshal(m)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			out.WriteString("---\n")
+		}
+		out.Write(b)
+	}
+	return out.Bytes(), nil
+}
+
+// Read sets a limit of a team as an annotation would.
+func Read(t *functions.Team, key, value string) error {
+	var known []string
+	for _, l := range Limits {
+		known = append(known, l.Key)
+		if l.Key != key {
+			continue
+		}
+		n, err := l.read(value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		l.set(&t.Spec, n)
+		return nil
+	}
+	if near := functions.Nearest(key, known, 1); len(near) > 0 {
+		return fmt.Errorf("%.80q is no limit; did you mean %s?", key, near[0])
+	}
+	return fmt.Errorf("%.80q is no limit", key)
+}

@@ -1,0 +1,308 @@
+package team
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func quota(name, key, value string) *corev1.ResourceQuota {
+	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceName(key): resource.MustParse(value)}}}
+}
+
+func TestOf(t *testing.T) {
+	all := map[string]string{
+		"thaw.dev/gpus-guaranteed": "1", "thaw.dev/concurrent": "2", "thaw.dev/held-requests": "3", "thaw.dev/requests-per-minute": "4",
+		"thaw.dev/tokens-per-minute": "5", "thaw.dev/cold-starts-per-hour": "6", "thaw.dev/gpu-seconds-per-day": "7", "thaw.dev/store-bytes": "2Gi", "other.dev/x": "y",
+	}
+	full := functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4}, Limits: functions.Limits{
+		Concurrent: 2, HeldRequests: 3, RequestsPerMinute: 4, TokensPerMinute: 5, ColdStartsPerHour: 6, GPUSecondsPerDay: 7, StoreBytes: 2 << 30}}
+	scoped := quota("scoped", "requests.nvidia.com/gpu", "1")
+	scoped.Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}
+	for _, x := range []struct {
+		name        string
+		annotations map[string]string
+		quotas      []*corev1.ResourceQuota
+		want        functions.TeamSpec
+		problems    []string // parts of them
+	}{
+		{name: "nothing"},
+		{name: "everything", annotations: all, quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "4")}, want: full},
+		{name: "the least of several", quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "4"), quota("b", "limits.nvidia.com/gpu", "2"), quota("c", "requests.cpu", "1")}, want: functions.TeamSpec{GPUs: functions.TeamGPUs{Max: 2}}},
+		{name: "of some pods only", quotas: []*corev1.ResourceQuota{scoped}},
+		{name: "no GPU at all", quotas: []*corev1.ResourceQuota{quota("none", "requests.nvidia.com/gpu", "0")}, problems: []string{"ResourceQuota none allows no GPU"}},
+		{name: "no numbers", annotations: map[string]string{"thaw.dev/concurrent": "many", "thaw.dev/requests-per-minute": "-1", "thaw.dev/store-bytes": "big", "thaw.dev/tokens-per-minute": "1e3", "thaw.dev/held-requests": "99999999999999999999", "thaw.dev/gpu-seconds-per-day": ""},
+			problems: []string{"concurrent: \"many\" is no number", "held-requests", "requests-per-minute", "tokens-per-minute", "gpu-seconds-per-day", "store-bytes"}},
+		{name: "a slip", annotations: map[string]string{"thaw.dev/request-per-minute": "4"}, problems: []string{"did you mean thaw.dev/requests-per-minute?"}},
+		{name: "more than there may be", annotations: map[string]string{"thaw.dev/gpus-guaranteed": "3"}, quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "2")},
+			want: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 2, Max: 2}}, problems: []string{"3 GPUs are more than the 2"}},
+	} {
+		got, problems := Of(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml", Annotations: x.annotations}}, x.quotas)
+		if got.Metadata.Name != "ml" || got.Kind != functions.KindTeam || !reflect.DeepEqual(got.Spec, x.want) {
+			t.Errorf("%s: %+v", x.name, got)
+		}
+		if len(problems) != len(x.problems) {
+			t.Errorf("%s: problems %q", x.name, problems)
+			continue
+		}
+		for _, want := range x.problems {
+			if !slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, want) }) {
+				t.Errorf("%s: %q says not %q", x.name, problems, want)
+			}
+		}
+	}
+}
+
+// TestWhole: every field of a team file can be said of a namespace, and is read as
+// it was rendered.
+func TestWhole(t *testing.T) {
+	var team functions.Team
+	team.Metadata.Name = "ml"
+	v := reflect.ValueOf(&team.Spec).Elem()
+	n := int64(1)
+	var fill func(reflect.Value)
+	fill = func(v reflect.Value) {
+		for i := range v.NumField() {
+			if f := v.Field(i); f.Kind() == reflect.Struct {
+				fill(f)
+			} else {
+				f.SetInt(n)
+				n++
+			}
+		}
+	}
+	fill(v)
+	objects, err := Render(&team, Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, problems := Of(objects[0].(*corev1.Namespace), []*corev1.ResourceQuota{objects[1].(*corev1.ResourceQuota)})
+	if len(problems) > 0 || !reflect.DeepEqual(got.Spec, team.Spec) {
+		t.Errorf("%+v came back as %+v %q", team.Spec, got.Spec, problems)
+	}
+}
+
+func TestRender(t *testing.T) {
+	full := functions.Team{Metadata: functions.Metadata{Name: "ml"}, Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4}, Limits: functions.Limits{RequestsPerMinute: 60, StoreBytes: 200 << 30}}}
+	for name, x := range map[string]struct {
+		team functions.Team
+		s    Settings
+	}{
+		"full":  {full, Settings{Groups: []string{"oidc:ml"}, Users: []string{"ann", "bob"}, System: "thaw-system", Knative: "knative-serving"}},
+		"least": {functions.Team{Metadata: functions.Metadata{Name: "a"}}, Settings{}},
+	} {
+		objects, err := Render(&x.team, x.s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := YAML(objects)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join("testdata", name+".yaml")
+		if *update {
+			if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(file, got, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil || string(got) != string(want) {
+			t.Errorf("%s: it is not %s any more (-update writes it) %v:\n%s", name, file, err, got)
+		}
+	}
+	for _, bad := range []functions.Team{
+		{}, {Metadata: functions.Metadata{Name: "A_"}}, {Metadata: functions.Metadata{Name: "kube-system"}}, {Metadata: functions.Metadata{Name: "knative-serving"}}, {Metadata: functions.Metadata{Name: "thaw-system"}},
+		{Metadata: functions.Metadata{Name: "a"}, Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 2, Max: 1}}},
+		{Metadata: functions.Metadata{Name: "a"}, Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Max: -1}}},
+		{Metadata: functions.Metadata{Name: "a"}, Spec: functions.TeamSpec{Limits: functions.Limits{Concurrent: -1}}},
+	} {
+		if objects, err := Render(&bad, Settings{}); err == nil {
+			t.Errorf("%+v is rendered: %v", bad, objects)
+		}
+	}
+	if _, err := Render(&full, Settings{Groups: []string{""}}); err == nil {
+		t.Error("a group without a name is bound")
+	}
+}
+
+func TestRead(t *testing.T) {
+	for _, x := range []struct{ key, value, problem string }{
+		{"concurrent", "3", ""}, {"store-bytes", "1Ti", ""}, {"concurrent", "-3", "no number"}, {"concurent", "3", "did you mean concurrent?"}, {"wages", "1", "is no limit"}, {"store-bytes", "x", "store-bytes: "},
+	} {
+		var team functions.Team
+		err := Read(&team, x.key, x.value)
+		if (err == nil) != (x.problem == "") || err != nil && !strings.Contains(err.Error(), x.problem) {
+			t.Errorf("%s=%s: %v", x.key, x.value, err)
+		}
+		if err == nil && team.Spec == (functions.TeamSpec{}) {
+			t.Errorf("%s=%s sets nothing", x.key, x.value)
+		}
+	}
+}
+
+func secret(namespace string, entries map[string]string) *corev1.Secret {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: namespace}, Data: map[string][]byte{}}
+	for id, e := range entries {
+		s.Data[id] = []byte(e)
+	}
+	return s
+}
+
+func TestKeys(t *testing.T) {
+	hash := func(c string) string { return strings.Repeat(c, 64) }
+	other := secret("a", map[string]string{"x": `{"hash": "` + hash("9") + `"}`})
+	other.Name = "mine"
+	keys, problems := Keys([]*corev1.Secret{
+		secret("a", map[string]string{"k1": `{"name": "n", "hash": "` + hash("A") + `"}`, "k2": `{`, "k3": `{"hash": "ab"}`, "k4": `{"hash": "` + hash("g") + `"}`}),
+		secret("b", map[string]string{"k5": `{"hash": "` + hash("a") + `"}`, "k6": `{"hash": "` + hash("b") + `", "team": "a", "admin": true}`}),
+		other,
+	})
+	if got := fmt.Sprint(keys.Keys); got != "[{k1 n a false "+hash("a")+"} {k6  b false "+hash("b")+"}]" {
+		t.Error(got)
+	}
+	if len(problems) != 4 || !strings.Contains(problems[3], "b/thaw-keys: key k5 is also one of a") {
+		t.Errorf("%q", problems)
+	}
+}
+
+// TestLife of a key on an API server in memory.
+func TestLife(t *testing.T) {
+	c := fake.NewClientset()
+	core := c.CoreV1()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	if err := Delete(t.Context(), core, "a", "x"); !errors.Is(err, ErrNoKey) {
+		t.Errorf("no Secret: %v", err)
+	}
+	s1, k1, err := Create(t.Context(), core, "a", "laptop", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s2, k2, err := Create(t.Context(), core, "a", "", now.Add(time.Second))
+	if err != nil || s1 == s2 || k1.ID == k2.ID {
+		t.Fatal(s1, s2, err)
+	}
+	if _, _, err := Create(t.Context(), core, "b", "", now); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Create(t.Context(), core, "a", "a\nb", now); err == nil {
+		t.Error("a name of two lines is taken")
+	}
+	if !strings.HasPrefix(s1, who.Prefix) || len(s1) != len(who.Prefix)+43 {
+		t.Errorf("a key is %q", s1)
+	}
+	// At rest there is the hash alone.
+	have, _ := core.Secrets("a").Get(t.Context(), SecretName, metav1.GetOptions{})
+	raw, _ := json.Marshal(have)
+	for _, entry := range have.Data {
+		raw = append(raw, entry...)
+	}
+	sum := sha256.Sum256([]byte(s1))
+	if strings.Contains(string(raw), s1) || !strings.Contains(string(raw), hex.EncodeToString(sum[:])) {
+		t.Errorf("at rest: %s", raw)
+	}
+	// And an activator's book that is fed with it knows the key.
+	keys, problems := Keys([]*corev1.Secret{have})
+	if len(keys.Keys) != 2 || len(problems) > 0 {
+		t.Fatal(keys, problems)
+	}
+	book := who.Fed()
+	var fed []who.FedKey
+	for _, k := range keys.Keys {
+		fed = append(fed, who.FedKey{Key: who.Key{ID: k.ID, Name: k.Name, Team: k.Team}, Hash: k.Hash})
+	}
+	if err := book.Set(fed); err != nil {
+		t.Fatal(err)
+	}
+	if id, ok := book.Lookup(s1); !ok || id.Team != "a" || id.KeyID != k1.ID || id.Admin {
+		t.Errorf("%+v %v", id, ok)
+	}
+	list, problems, err := List(t.Context(), core, "a")
+	if err != nil || len(problems) > 0 || len(list) != 2 || list[0].ID != k1.ID || list[0].Name != "laptop" || list[0].Created != "2026-01-02T03:04:05Z" || list[1].ID != k2.ID {
+		t.Errorf("%+v %v %v", list, problems, err)
+	}
+	if all, _, err := List(t.Context(), core, ""); err != nil || len(all) != 3 {
+		t.Errorf("%+v %v", all, err)
+	}
+	if err := Delete(t.Context(), core, "b", k1.ID); !errors.Is(err, ErrNoKey) {
+		t.Errorf("another team's: %v", err)
+	}
+	if err := Delete(t.Context(), core, "a", k1.ID); err != nil {
+		t.Error(err)
+	}
+	if list, _, _ := List(t.Context(), core, "a"); len(list) != 1 || list[0].ID != k2.ID {
+		t.Errorf("%+v", list)
+	}
+}
+
+// TestRace: whoever makes the Secret first, both keys are there.
+func TestRace(t *testing.T) {
+	c := fake.NewClientset()
+	first := true
+	c.PrependReactor("create", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
+		if !first {
+			return false, nil, nil
+		}
+		first = false
+		if err := c.Tracker().Add(secret("a", map[string]string{"theirs": `{"hash": "` + strings.Repeat("a", 64) + `"}`})); err != nil {
+			t.Error(err)
+		}
+		return true, nil, status.NewAlreadyExists(schema.GroupResource{Resource: "secrets"}, SecretName)
+	})
+	if _, _, err := Create(context.Background(), c.CoreV1(), "a", "", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if list, _, err := List(t.Context(), c.CoreV1(), "a"); err != nil || len(list) != 2 {
+		t.Errorf("%+v %v", list, err)
+	}
+	// An API server that refuses is told.
+	c = fake.NewClientset()
+	c.PrependReactor("patch", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, status.NewForbidden(schema.GroupResource{Resource: "secrets"}, SecretName, errors.New("no"))
+	})
+	if s, _, err := Create(t.Context(), c.CoreV1(), "a", "", time.Now()); !status.IsForbidden(err) || s != "" {
+		t.Errorf("%q %v", s, err)
+	}
+}
+
+// FuzzKeys: whatever lies in a Secret, nothing but whole hashes come out.
+func FuzzKeys(f *testing.F) {
+	f.Add("id", []byte(`{"hash": "`+strings.Repeat("a", 64)+`"}`))
+	f.Add("", []byte(`{"hash": 1}`))
+	f.Add("x", []byte("null"))
+	f.Fuzz(func(t *testing.T, id string, entry []byte) {
+		keys, problems := Keys([]*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: "a"}, Data: map[string][]byte{id: entry}}})
+		if len(keys.Keys)+len(problems) != 1 {
+			t.Errorf("%v %v", keys, problems)
+		}
+		for _, k := range keys.Keys {
+			if h, err := hex.DecodeString(k.Hash); err != nil || len(h) != 32 || k.Team != "a" || k.Admin {
+				t.Errorf("%+v", k)
+			}
+		}
+	})
+}
