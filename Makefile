@@ -86,8 +86,7 @@ ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$
 	$(CURDIR)/bin/e2e/$(1).test -test.v$(if $(findstring -json,$(TESTFLAGS)),=test2json) -test.timeout 20m -test.run '$(RUN)'
 
 e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCluster/Name for one of it
-	cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)
-	cd platform/knative/e2e && $(call ON_CLUSTER,e2e)
+	@code=0; (cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)) || code=1; (cd platform/knative/e2e && $(call ON_CLUSTER,e2e)) || code=1; exit $$code
 
 .PHONY: e2e-programs
 e2e-programs:

@@ -137,7 +137,7 @@ func TestCluster(t *testing.T) {
 		for _, f := range files {
 			text, _ := os.ReadFile(f)
 			f = write(t, filepath.Base(f), strings.ReplaceAll(string(text), ", namespace: ml", ""))
-			out, errs, exit := c.knative("deploy", "-f", f, "--dry-run", "-o", "yaml", "--image", "command=example.com/own:1")
+			out, errs, exit := c.knative("deploy", "-f", f, "--dry-run", "-o", "yaml", "--image", "command=example.com/own:1", "--image", "llamacpp=example.com/llama:1")
 			if exit != 0 {
 				t.Fatal(errs)
 			}

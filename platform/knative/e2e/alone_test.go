@@ -171,9 +171,7 @@ func activatorKilled(s *space) {
 	calls := make([]chan answer, 2)
 	for i := range calls {
 		calls[i] = make(chan answer, 1)
-		direct := *s
-		direct.suite = new(*s.suite)
-		direct.gateway = "http://" + pods[i].Status.PodIP + ":8080"
+		direct := s.through(pods[i])
 		go func() { calls[i] <- direct.byModel("tiny", 8, false) }()
 	}
 	s.until("a start", func() (bool, string) {

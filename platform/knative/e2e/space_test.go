@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/loader/azure/azuretest"
 )
 
@@ -61,7 +64,38 @@ func (s *suite) team(t *testing.T, name string) *space {
 		s.core.CoreV1().Namespaces().Delete(ctx, sp.ns, metav1.DeleteOptions{})
 		s.core.CoreV1().Pods(sp.ns).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{})
 	})
+	sp.withKey()
 	return sp
+}
+
+// withKey gives the team an API key, and waits until it is known.
+func (s *space) withKey() {
+	s.Helper()
+	secret := who.Prefix + rand.Text() + rand.Text()
+	sum := sha256.Sum256([]byte(secret))
+	if _, err := s.core.CoreV1().Secrets(s.ns).Create(s.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "thaw-keys", Namespace: s.ns},
+		StringData: map[string]string{"e2e": fmt.Sprintf(`{"name": "e2e", "hash": "%x"}`, sum)},
+	}, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.key = secret
+	// Each activator has to know it.
+	for _, p := range s.thawPods("activator") {
+		direct := s.through(p)
+		s.until("the key is known to "+p.Name, func() (bool, string) {
+			a := direct.do(s.Context(), "", "/v1/models", "")
+			return a.status == http.StatusOK, a.String()
+		})
+	}
+}
+
+// through is the same space, which asks one activator.
+func (s *space) through(p corev1.Pod) *space {
+	one, all := *s, *s.suite
+	all.gateway = "http://" + p.Status.PodIP + ":8080"
+	one.suite = &all
+	return &one
 }
 
 // told prints what is in the namespace of a test that failed.
