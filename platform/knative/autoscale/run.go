@@ -13,13 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	kube "k8s.io/client-go/kubernetes/typed/core/v1"
-	corelist "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -30,8 +28,6 @@ import (
 	"knative.dev/pkg/reconciler"
 	classes "knative.dev/serving/pkg/apis/autoscaling"
 	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
-	asconfig "knative.dev/serving/pkg/autoscaler/config"
-	"knative.dev/serving/pkg/autoscaler/config/autoscalerconfig"
 	serving "knative.dev/serving/pkg/client/clientset/versioned"
 	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
 	servingclient "knative.dev/serving/pkg/client/injection/client"
@@ -45,7 +41,6 @@ import (
 
 const (
 	requestFor = 20 * time.Second // bounds the requests of one reconcile
-	syncFor    = 5 * time.Second  // how long Knative's settings are waited for
 	workers    = 8
 	resync     = 10 * time.Minute // what was missed, if ever anything is
 	component  = "thaw"           // who tells Events
@@ -166,6 +161,9 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	return l.next.RoundTrip(r)
 }
 
+// WrappedRoundTripper lets client-go cancel requests.
+func (l leading) WrappedRoundTripper() http.RoundTripper { return l.next }
+
 func (r *Reconciler) run(ctx context.Context, c clients) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -182,11 +180,7 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	ours := reconciler.AnnotationFilterFunc(classes.ClassAnnotationKey, r.class, false)
 	servings := servinginformers.NewSharedInformerFactoryWithOptions(c.serving, resync, servinginformers.WithTransform(slim))
 	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, resync, netinformers.WithTransform(slim))
-	systems := informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithNamespace(r.o.System),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, asconfig.ConfigName).String()
-		}))
-	pas, skss, maps := servings.Autoscaling().V1alpha1().PodAutoscalers(), nets.Networking().V1alpha1().ServerlessServices(), systems.Core().V1().ConfigMaps()
+	pas, skss := servings.Autoscaling().V1alpha1().PodAutoscalers(), nets.Networking().V1alpha1().ServerlessServices()
 
 	var impl *controller.Impl
 	routes := nets.Networking().V1alpha1().Ingresses()
@@ -219,7 +213,6 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 			Client: c.serving, NetworkingClient: c.networking, SKSLister: skss.Lister(),
 		},
 		pictures: r.o.Pictures,
-		settings: r.settings(maps.Lister()),
 		outside:  out,
 		events:   told,
 	}
@@ -230,14 +223,12 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	impl.Concurrency = workers
 
 	owned := controller.FilterController(&v1alpha1.PodAutoscaler{})
-	again := func(any) { impl.FilteredGlobalResync(ours, pas.Informer()) }
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
 		{pas.Informer(), cache.FilteringResourceEventHandler{FilterFunc: ours, Handler: controller.HandleAll(impl.Enqueue)}},
 		{skss.Informer(), cache.FilteringResourceEventHandler{FilterFunc: reconciler.ChainFilterFuncs(ours, owned), Handler: controller.HandleAll(impl.EnqueueControllerOf)}},
-		{maps.Informer(), controller.HandleAll(again)},
 	} {
 		if _, err := w.informer.AddEventHandler(w.handler); err != nil {
 			return fmt.Errorf("autoscale: %w", err)
@@ -255,7 +246,6 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 
 	servings.Start(ctx.Done())
 	nets.Start(ctx.Done())
-	systems.Start(ctx.Done())
 	slices.Start(ctx.Done())
 	var wg sync.WaitGroup
 	defer func() {
@@ -263,19 +253,11 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		wg.Wait()
 		servings.Shutdown()
 		nets.Shutdown()
-		systems.Shutdown()
 		slices.Shutdown()
 	}()
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
 	}
-	limit, stop := context.WithTimeout(ctx, syncFor)
-	seen := cache.WaitForCacheSync(limit.Done(), maps.Informer().HasSynced)
-	stop()
-	if !seen && ctx.Err() == nil {
-		r.o.Log.Warn("Knative's settings of scaling cannot be read yet: its defaults hold", "configmap", r.o.System+"/"+asconfig.ConfigName)
-	}
-
 	r.mu.Lock()
 	r.now = &running{queue: impl, list: pas.Lister(), events: told}
 	r.mu.Unlock()
@@ -291,25 +273,6 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		wg.Go(func() { out.run(ctx) })
 	}
 	return impl.Run(log)
-}
-
-// settings reads Knative's config-autoscaler, or its defaults where it is not there.
-func (r *Reconciler) settings(list corelist.ConfigMapLister) func() *autoscalerconfig.Config {
-	defaults, err := asconfig.NewConfigFromMap(map[string]string{"allow-zero-initial-scale": "true"})
-	if err != nil {
-		panic(err) // a constant
-	}
-	return func() *autoscalerconfig.Config {
-		m, err := list.ConfigMaps(r.o.System).Get(asconfig.ConfigName)
-		if err != nil {
-			return defaults
-		}
-		c, err := asconfig.NewConfigFromConfigMap(m)
-		if err != nil {
-			return defaults // Knative's webhook lets none such in
-		}
-		return c
-	}
 }
 
 // slim drops what nobody here reads: who wrote which field is half of an object.
