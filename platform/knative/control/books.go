@@ -131,6 +131,12 @@ func (b *books) serves(key functions.Name) string {
 	return ""
 }
 
+// serving is who a revision is to its clients, and whether it runs no engine of ours.
+func (b *books) serving(key functions.Name) (service string, plain bool) {
+	r := b.get(key)
+	return b.serves(key), r != nil && !r.shim
+}
+
 // of are the revisions of a Service, the newest last.
 func (b *books) of(service functions.Name) []functions.Name {
 	b.mu.Lock()

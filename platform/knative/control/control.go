@@ -273,10 +273,10 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left,
 	})
 	defer r.hub.Close()
-	r.path = &path{DataPath: r.hub, service: r.books.serves, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
+	r.path = &path{DataPath: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
 	r.path.published = r.moved
 	var err error
-	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Log: log}); err != nil {
+	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Demand: r.outside, Log: log}); err != nil {
 		return err
 	}
 	r.ingress = ingress.New(ingress.Options{
@@ -391,6 +391,11 @@ func (r *reign) moved(name functions.Name) {
 	if r.autoscale != nil {
 		r.autoscale.Changed(name.Team, name.Name)
 	}
+}
+
+// outside is told of requests for a revision that are at Knative's own activators.
+func (r *reign) outside(namespace, revision string, active, queued int) {
+	r.path.Outside(functions.Name{Team: namespace, Name: revision}, active, queued)
 }
 
 // hurry has a pod that is terminating end soon.

@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 )
 
 // most is how many replicas a revision may have whose max-scale is 0: no bound but
@@ -124,6 +125,10 @@ func (r *revision) scaling(m *functions.Model, pa *autoscalingv1alpha1.PodAutosc
 	if pa.Spec.Reachability != autoscalingv1alpha1.ReachabilityUnreachable {
 		// What no route leads to keeps nothing running.
 		number(autoscaling.MinScaleAnnotationKey, &s.Min)
+		if !pa.Status.IsScaleTargetInitialized() {
+			// A new revision is ready once it has had as many.
+			s.Min = max(s.Min, int(autoscale.Initial(pa)))
+		}
 	}
 	s.Max = max(s.Max, s.Min)
 	if d, err := time.ParseDuration(pa.Annotations[autoscaling.ScaleToZeroPodRetentionPeriodKey]); err == nil && d > 0 {

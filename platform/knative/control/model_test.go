@@ -77,8 +77,13 @@ func TestReadByHand(t *testing.T) {
 	r := read(pa, rev, nil)
 	s := r.model.Spec
 	if r.shim || r.problem != "" || s.Engine != functions.EngineCommand || s.Resources.GPUs != 1 || s.Resources.Memory != 1<<30 ||
-		s.Scale != (functions.Scale{Min: 0, Max: most, Target: 3, Idle: functions.Duration(40 * time.Second)}) {
+		s.Scale != (functions.Scale{Min: 1, Max: most, Target: 3, Idle: functions.Duration(40 * time.Second)}) {
 		t.Errorf("%+v %+v", r, s)
+	}
+	// It says no initial scale, so it is to have run once, as with Knative's own class.
+	pa.Status.MarkScaleTargetInitialized()
+	if r := read(pa, rev, nil); r.model.Spec.Scale.Min != 0 {
+		t.Errorf("a revision that has run once keeps %d replicas", r.model.Spec.Scale.Min)
 	}
 	if !ours(pa) || ours(&autoscalingv1alpha1.PodAutoscaler{}) {
 		t.Error("class")

@@ -14,7 +14,7 @@ import (
 // added to their demand.
 type path struct {
 	steer.DataPath
-	service   func(functions.Name) string // the Knative Service a revision is of
+	service   func(functions.Name) (name string, plain bool) // the Knative Service a revision is of; plain: it runs no engine of ours
 	published func(functions.Name)
 
 	mu      sync.Mutex
@@ -35,9 +35,11 @@ type outside struct {
 func (p *path) Publish(fs ...route.Function) {
 	for i := range fs {
 		fs[i].Hidden = true
-		if s := p.service(fs[i].Name); s != "" {
-			fs[i].Serves = s
+		service, plain := p.service(fs[i].Name)
+		if service != "" {
+			fs[i].Serves = service
 		}
+		fs[i].Plain = plain
 	}
 	p.DataPath.Publish(fs...)
 	for i := range fs {

@@ -1,0 +1,394 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// stage is a fleet, and a cluster that only notes what is done to it.
+type stage struct {
+	*testing.T
+	*fleet
+	clock time.Time
+
+	mu     sync.Mutex
+	scales []string
+	least  []string
+	hurry  []string
+	tells  []link.Down
+	probes []probe
+	beats  map[string]functions.Heartbeat
+	refuse error
+}
+
+func (s *stage) Scale(_ context.Context, r functions.Name, d string, n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuse != nil {
+		return s.refuse
+	}
+	s.scales = append(s.scales, fmt.Sprintf("%s %s %d", r, d, n))
+	return nil
+}
+
+func (s *stage) Least(_ context.Context, ns, pod string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.least = append(s.least, ns+"/"+pod)
+	return nil
+}
+
+func (s *stage) Hurry(context.Context, string, string, types.UID) error { return nil }
+
+var web = functions.Name{Team: "a", Name: "web-00001"}
+
+func newStage(t *testing.T, shim bool) *stage {
+	s := &stage{T: t, clock: time.Unix(1e9, 0), beats: map[string]functions.Heartbeat{}}
+	s.fleet = newFleet(fleetOptions{
+		epoch: 7, life: "x", log: slog.New(slog.DiscardHandler), hands: s,
+		beat:  func(hb functions.Heartbeat, _ steer.Node) { s.beats[hb.AgentID] = hb },
+		tell:  func(_ string, d link.Down) bool { s.tells = append(s.tells, d); return true },
+		probe: func(p probe) { s.probes = append(s.probes, p) },
+		now:   func() time.Time { return s.clock },
+		hurry: func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },
+	})
+	for _, n := range []string{"n1", "n2"} {
+		s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}, Status: corev1.NodeStatus{
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Allocatable: corev1.ResourceList{knative.GPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi")},
+		}})
+	}
+	s.SetRevision(web, "web-00001-deployment", shim)
+	s.SetDeployment(web, 0, "")
+	return s
+}
+
+// pod is one of web's, as the API server has it.
+func aPod(uid, node string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-00001-deployment-" + uid, Namespace: "a", UID: types.UID(uid), Labels: map[string]string{serving.RevisionLabelKey: "web-00001"}}}
+	p.Spec.NodeName = node
+	p.Spec.Containers = []corev1.Container{{Name: "model", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{knative.GPU: resource.MustParse("1")}}}}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+func runs(p *corev1.Pod) {
+	p.Status.PodIP = "10.0.0.9"
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+}
+
+func ends(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)} }
+
+func waits(reason, message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+	}
+}
+
+// states are the replicas of a node as its next heartbeat tells them.
+func (s *stage) states(node string) map[string]functions.ReplicaStatus {
+	s.Helper()
+	s.fleet.mu.Lock()
+	s.dirty[node] = true
+	s.fleet.mu.Unlock()
+	s.push(false)
+	out := map[string]functions.ReplicaStatus{}
+	for _, m := range s.beats[node].Models {
+		out[m.ID] = m
+	}
+	return out
+}
+
+func (s *stage) load(node, id string) {
+	s.Helper()
+	if _, err := s.nodes[node].Load(s.Context(), functions.LoadRequest{ID: id, Team: "a", Model: "web-00001", GPUs: []int{0}, Spec: functions.ModelSpec{Source: "https://x/y"}}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *stage) want(node, id string, state functions.State) functions.ReplicaStatus {
+	s.Helper()
+	st, ok := s.states(node)[id]
+	if !ok || st.State != state {
+		s.Errorf("replica %s on %s: %v %q %q, want %q", id, node, ok, st.State, st.Error, state)
+	}
+	return st
+}
+
+func TestReplicaOfAPod(t *testing.T) {
+	s := newStage(t, true)
+	s.load("n1", "r1")
+	s.load("n1", "r1") // again is the same
+	if len(s.scales) != 1 || s.scales[0] != "a/web-00001 web-00001-deployment 1" {
+		t.Errorf("scales %q", s.scales)
+	}
+	if len(s.tells) == 0 || len(s.tells[0].Prefetch) != 1 {
+		t.Error("the bytes are not asked for ahead of the pod")
+	}
+	if node, ok := s.Hint(web); !ok || node != "n1" {
+		t.Errorf("hint %q", node)
+	}
+	s.SetDeployment(web, 1, "")
+	s.want("n1", "r1", functions.Downloading)
+	s.SetPod(aPod("p1", ""))
+	if _, ok := s.Hint(web); ok {
+		t.Error("a hint for a pod that is there")
+	}
+	s.SetPod(aPod("p1", "n1", runs))
+	s.want("n1", "r1", functions.Loading)
+	s.Said("n1", false, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
+	if st := s.want("n1", "r1", functions.Ready); st.Endpoint != "http://10.0.0.9:8080" || st.Team != "a" || st.Model != "web-00001" || len(st.GPUs) != 1 {
+		t.Errorf("%+v", st)
+	}
+	if d, a, r := s.fleet.Scale(web); d != 1 || a != 1 || r != 1 {
+		t.Errorf("scale %d %d %d", d, a, r)
+	}
+	// Drained: its shim is told, the Deployment is smaller, and the pod hurries.
+	if err := s.nodes["n1"].Unload(t.Context(), functions.UnloadRequest{ID: "r1", Reason: "idle"}); err != nil {
+		t.Fatal(err)
+	}
+	s.want("n1", "r1", functions.Draining)
+	if s.scales[len(s.scales)-1] != "a/web-00001 web-00001-deployment 0" || len(s.least) != 0 {
+		t.Errorf("scales %q, first to go %q", s.scales, s.least)
+	}
+	if last := s.tells[len(s.tells)-1]; len(last.Stop) != 1 || last.Stop[0].UID != "p1" {
+		t.Errorf("%+v", last)
+	}
+	s.SetPod(aPod("p1", "n1", runs, ends))
+	s.SetPod(aPod("p1", "n1", runs, ends))
+	if len(s.hurry) != 1 {
+		t.Errorf("hurried %q", s.hurry)
+	}
+	s.want("n1", "r1", functions.Draining) // its room is taken until it is gone
+	s.DropPod("p1")
+	if st := s.states("n1"); len(st) != 0 {
+		t.Errorf("left: %v", st)
+	}
+}
+
+func TestPodElsewhere(t *testing.T) {
+	s := newStage(t, true)
+	s.load("n1", "r1")
+	s.SetPod(aPod("p1", "n2", runs))
+	if st := s.states("n1"); len(st) != 0 {
+		t.Errorf("still on n1: %v", st)
+	}
+	s.want("n2", "web-00001-deployment-p1", functions.Loading)
+	if d, _, _ := s.fleet.Scale(web); d != 1 {
+		t.Errorf("%d are wanted", d)
+	}
+}
+
+func TestTheRightPodOfTwo(t *testing.T) {
+	s := newStage(t, true)
+	s.load("n1", "r1")
+	s.load("n2", "r2")
+	s.SetPod(aPod("p2", "n2", runs))
+	s.SetPod(aPod("p1", "n1", runs))
+	s.want("n1", "r1", functions.Loading)
+	s.want("n2", "r2", functions.Loading)
+	if err := s.nodes["n2"].Unload(t.Context(), functions.UnloadRequest{ID: "r2"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.least) != 1 || s.least[0] != "a/web-00001-deployment-p2" {
+		t.Errorf("first to go: %q", s.least)
+	}
+}
+
+// A pod that somebody evicts comes back under another name: the replica is another
+// one, and the Deployment keeps its size for the moment that takes.
+func TestEvictedPod(t *testing.T) {
+	s := newStage(t, true)
+	s.load("n1", "r1")
+	s.SetDeployment(web, 1, "")
+	s.SetPod(aPod("p1", "n1", runs))
+	s.SetPod(aPod("p1", "n1", runs, ends))
+	s.want("n1", "r1", functions.Draining)
+	if r := s.behind(true); len(r) != 0 {
+		t.Error("the Deployment is made smaller at once")
+	}
+	s.SetPod(aPod("p2", "n1", runs))
+	s.want("n1", "web-00001-deployment-p2", functions.Loading)
+	s.DropPod("p1")
+	s.clock = s.clock.Add(time.Minute)
+	s.push(true)
+	if r := s.behind(true); len(r) != 0 {
+		t.Error("the replacement is taken back")
+	}
+
+	// One that nothing replaces is given up after a moment.
+	s.SetPod(aPod("p2", "n1", runs, ends))
+	s.DropPod("p2")
+	s.clock = s.clock.Add(time.Minute)
+	s.push(true)
+	if r := s.behind(true); len(r) != 1 {
+		t.Error("a pod that went is kept for")
+	}
+}
+
+func TestAdoptedPods(t *testing.T) {
+	s := newStage(t, false)
+	s.SetDeployment(web, 2, "")
+	s.SetPod(aPod("p1", "n1", runs))
+	s.SetPod(aPod("p2", "n2", runs))
+	st := s.want("n1", "web-00001-deployment-p1", functions.Loading)
+	if len(st.GPUs) != 1 {
+		t.Errorf("%+v", st)
+	}
+	if len(s.probes) != 2 || s.probes[0] != (probe{"p1", "10.0.0.9"}) {
+		t.Errorf("probes %+v", s.probes)
+	}
+	if !s.Alive("p1") {
+		t.Error("not worth asking")
+	}
+	s.Probed("p1")
+	if st := s.want("n1", "web-00001-deployment-p1", functions.Ready); st.Endpoint != "http://10.0.0.9:8012" {
+		t.Errorf("%+v", st)
+	}
+	if s.Alive("p1") || s.Alive("gone") {
+		t.Error("asked for ever")
+	}
+	if r := s.behind(true); len(r) != 0 {
+		t.Error("what runs is not as it should be")
+	}
+}
+
+func TestPodsThatDoNotComeUp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"image":  {aPod("p", "n1", waits("ImagePullBackOff", "no such image")), "its image cannot be pulled: no such image"},
+		"config": {aPod("p", "n1", waits("CreateContainerConfigError", "")), "its container cannot be made"},
+		"crash": {aPod("p", "n1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "a\nno weights at all\n"}}}}
+		}), "no weights at all"},
+		"memory": {aPod("p", "n1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}
+		}), "its container ran out of memory"},
+		"evicted": {aPod("p", "n1", func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Message = corev1.PodFailed, "The node was low on resource: memory."
+		}), "The node was low on resource: memory."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, true)
+			s.load("n1", "r1")
+			s.SetPod(tc.pod)
+			if tc.pod.Status.Phase == corev1.PodFailed {
+				// It is over before it was anybody's: its replica waits for the next.
+				s.want("n1", "r1", functions.Downloading)
+				return
+			}
+			if st := s.want("n1", "r1", functions.Failed); st.Error != tc.want {
+				t.Errorf("%q", st.Error)
+			}
+		})
+	}
+	s := newStage(t, true)
+	s.load("n1", "r1")
+	lost := aPod("p", "", func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes: 2 Insufficient cpu."}}
+	})
+	s.SetPod(lost)
+	s.want("n1", "r1", functions.Downloading) // what was free a moment ago may be in the act of it
+	s.clock = s.clock.Add(unschedulable)
+	if st := s.want("n1", "r1", functions.Failed); st.Error != "Kubernetes finds no node for it: 0/2 nodes: 2 Insufficient cpu." {
+		t.Errorf("%q", st.Error)
+	}
+
+	s = newStage(t, true)
+	s.load("n1", "r1")
+	s.SetDeployment(web, 1, "Kubernetes takes no pod of it: exceeded quota")
+	s.want("n1", "r1", functions.Downloading)
+	s.clock = s.clock.Add(2 * time.Second)
+	if st := s.want("n1", "r1", functions.Failed); st.Error != "Kubernetes takes no pod of it: exceeded quota" {
+		t.Errorf("%q", st.Error)
+	}
+}
+
+// What others hold on a node is not ours to give.
+func TestStrangers(t *testing.T) {
+	s := newStage(t, true)
+	s.load("n1", "r1")
+	foreign := aPod("f", "n1", func(p *corev1.Pod) {
+		p.Labels = nil
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3Gi")}
+	})
+	s.SetPod(foreign)
+	s.states("n1")
+	hb := s.beats["n1"]
+	if len(hb.GPUs) != 1 || hb.GPUs[0].Index != 0 || hb.Memory.Total != 5<<30 || hb.Epoch != 7 {
+		t.Errorf("%+v", hb)
+	}
+	change, seq := hb.Change, hb.Seq
+	s.states("n1")
+	if hb := s.beats["n1"]; hb.Change != change || hb.Seq <= seq {
+		t.Errorf("nothing has changed, and yet %d, %d", hb.Change, hb.Seq)
+	}
+	s.DropPod("f")
+	s.states("n1")
+	if hb := s.beats["n1"]; len(hb.GPUs) != 2 || hb.Change == change {
+		t.Errorf("%+v", hb)
+	}
+	// A node that is cordoned takes nothing new and keeps what it has.
+	s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Unschedulable: true}, Status: corev1.NodeStatus{
+		Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		Allocatable: corev1.ResourceList{knative.GPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi")},
+	}})
+	s.states("n1")
+	if hb := s.beats["n1"]; len(hb.GPUs) != 1 || hb.Memory.Total > 1 || len(hb.Models) != 1 {
+		t.Errorf("%+v", hb)
+	}
+}
+
+func TestScaleRefused(t *testing.T) {
+	s := newStage(t, true)
+	s.refuse = errors.New("forbidden")
+	_, err := s.nodes["n1"].Load(t.Context(), functions.LoadRequest{ID: "r1", Team: "a", Model: "web-00001"})
+	if err == nil || len(s.states("n1")) != 0 {
+		t.Errorf("%v %v", err, s.states("n1"))
+	}
+	if _, err := s.nodes["n1"].Load(t.Context(), functions.LoadRequest{ID: "r2", Team: "a", Model: "gone"}); err == nil {
+		t.Error("a revision that is not there")
+	}
+	if err := s.nodes["n1"].Unload(t.Context(), functions.UnloadRequest{ID: "never"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A shim whose loader is away is believed by way of Kubernetes.
+func TestLoaderAway(t *testing.T) {
+	s := newStage(t, true)
+	s.SetPod(aPod("p1", "n1", runs, func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}))
+	if s.Complete() {
+		t.Error("nothing is known of it, and that is called complete")
+	}
+	s.clock = s.clock.Add(unheard + time.Second)
+	if st := s.want("n1", "web-00001-deployment-p1", functions.Ready); st.Endpoint != "http://10.0.0.9:8012" {
+		t.Errorf("%+v", st)
+	}
+	s.Said("n1", true, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
+	if !s.Complete() {
+		t.Error("all has been heard")
+	}
+}
