@@ -16,7 +16,9 @@
 // initial and min scale, ScaleTargetInitialized is true, for ever. For both being zero
 // that is at once, so a model that is deployed is Ready at zero, with Active False and
 // reason NoTraffic. A revision that never came so far and is given up (Active False with
-// a reason of its own) is failed by Knative, with that reason.
+// a reason of its own) is failed by Knative, with that reason. Only annotations count:
+// the scales in config-autoscaler, which hold where a revision says nothing, are for
+// Knative's own classes.
 //
 // Broken images, crashes and pods that fit nowhere are found by Knative's revision
 // reconciler, which reads the Deployment and its pods while its scale is above zero. It

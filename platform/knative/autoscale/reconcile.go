@@ -27,7 +27,6 @@ const noPrivate = "No Private Service Name"
 type kind struct {
 	base     *scaling.Base
 	pictures Pictures
-	settings func() *autoscalerconfig.Config
 	outside  *outside
 	events   *events
 }
@@ -93,10 +92,9 @@ func (k *kind) service(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale,
 // say writes the verdict into the status.
 func (k *kind) say(pa *v1alpha1.PodAutoscaler, s Scale, known bool) {
 	st := &pa.Status
-	settings := k.settings()
-	least, _ := pa.ScaleBounds(settings)
+	least, _ := pa.ScaleBounds(&autoscalerconfig.Config{})
 	b := bounds{
-		min: least, initial: initial(pa, settings),
+		min: least, initial: Initial(pa),
 		unreachable: pa.Spec.Reachability == v1alpha1.ReachabilityUnreachable,
 		named:       st.ServiceName != "",
 	}
@@ -132,12 +130,13 @@ func (k *kind) ObserveDeletion(_ context.Context, key types.NamespacedName) erro
 	return nil
 }
 
-// initial is the scale that makes a new revision ready: its own word, or the
-// cluster's.
-func initial(pa *v1alpha1.PodAutoscaler, settings *autoscalerconfig.Config) int32 {
-	n, ok := pa.InitialScale()
-	if !ok || n == 0 && !settings.AllowZeroInitialScale {
-		return settings.InitialScale
+// Initial is how many replicas a new revision must have had at once before it is
+// ready, when its min scale asks for no more: what its annotation says, else one, as
+// with Knative's own class. Whoever scales starts as many until
+// ScaleTargetInitialized is true.
+func Initial(pa *v1alpha1.PodAutoscaler) int32 {
+	if n, ok := pa.InitialScale(); ok {
+		return n
 	}
-	return n
+	return 1
 }

@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,10 +104,15 @@ func judge(s Scale, known bool, b bounds, before told) verdict {
 			v.active = corev1.ConditionTrue
 		}
 	}
-	// Knative fails a revision that says False before it was ever up. Before the
-	// controller has wanted anything of it, it has not failed.
-	if v.active == corev1.ConditionFalse && !v.initialized && first > 0 && !b.unreachable && (v.reason == "" || v.reason == ReasonNoTraffic) {
-		v.active, v.reason, v.message = corev1.ConditionUnknown, "", ""
+	// Knative fails a revision that says False before it was ever up. One that nobody
+	// has tried to start, or that made way, has not failed.
+	if v.active == corev1.ConditionFalse && !v.initialized && first > 0 && !b.unreachable {
+		switch {
+		case v.reason == ReasonEvicted:
+			v.active = corev1.ConditionUnknown
+		case slices.Contains(calm, v.reason):
+			v.active, v.reason, v.message = corev1.ConditionUnknown, "", ""
+		}
 	}
 	switch v.active {
 	case corev1.ConditionFalse:

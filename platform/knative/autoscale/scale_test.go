@@ -50,6 +50,8 @@ func TestJudge(t *testing.T) {
 		},
 		"a percent sign is a format to Knative":    {scale: Scale{Desired: 1, Active: unknown, Reason: "Staging", Message: "40% of it"}, bounds: bounds{named: true}, active: unknown, reason: "Staging", message: "40 percent of it", initialized: true, desired: 1},
 		"not looked at is not failed":              {scale: Scale{Active: no, Reason: ReasonNoTraffic}, bounds: bounds{named: true, initial: 1}, active: unknown, reason: "Queued", message: queued},
+		"Knative's first pod is stopped":           {scale: Scale{Actual: 1, Active: no, Reason: ReasonStopping}, bounds: bounds{named: true, initial: 1}, active: unknown, reason: "Queued", message: queued},
+		"made way before it was up":                {scale: Scale{Active: no, Reason: ReasonEvicted, Message: "for team-a/big"}, bounds: bounds{named: true, initial: 1}, active: unknown, reason: "Evicted", message: "for team-a/big"},
 		"given up before it was up":                {scale: Scale{Active: no, Reason: "StartFailed", Message: "exit code 3"}, bounds: bounds{named: true, initial: 1}, active: no, reason: "StartFailed", message: "exit code 3"},
 		"nobody's any more before it was up":       {scale: Scale{}, bounds: bounds{named: true, initial: 1, unreachable: true}, active: no, reason: "NoTraffic", message: noTraffic},
 		"True keeps a message":                     {scale: Scale{Desired: 3, Ready: 1, Active: yes, Reason: "QuotaReached", Message: "no GPU for 2 more"}, bounds: bounds{named: true}, active: yes, reason: "QuotaReached", message: "no GPU for 2 more", initialized: true, desired: 3},
