@@ -464,10 +464,12 @@ func (s *Store) publish(e Entry) error {
 	if err := s.step("write manifest"); err != nil {
 		return err
 	}
-	for name, body := range map[string][]byte{"manifest.json": append(raw, '\n'), "lease": nil} {
-		if err := writeSync(s.path(tmp, name), body); err != nil {
-			return err
-		}
+	if err := writeSync(s.path(tmp, "manifest.json"), append(raw, '\n'), 0o644); err != nil {
+		return err
+	}
+	// Who can open a file can lock it, and pods have the store mounted.
+	if err := writeSync(s.path(tmp, "lease"), nil, 0o600); err != nil {
+		return err
 	}
 	for d := range dirs {
 		if err := syncDir(s.path(d)); err != nil {
@@ -489,8 +491,8 @@ func (s *Store) publish(e Entry) error {
 	return syncDir(s.path("checkpoints"))
 }
 
-func writeSync(name string, body []byte) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+func writeSync(name string, body []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}
@@ -515,7 +517,7 @@ func (in *Ingest) writeIndex(e Entry) error {
 	if err := s.step("write index"); err != nil {
 		return err
 	}
-	if err := writeSync(name+".new", raw); err != nil {
+	if err := writeSync(name+".new", raw, 0o644); err != nil {
 		return err
 	}
 	if err := s.step("rename index"); err != nil {

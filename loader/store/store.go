@@ -118,7 +118,7 @@ func (s *Store) keep(digest string, keep bool) error {
 	if !keep {
 		return broken("", gone(os.Remove(mark)))
 	}
-	if err := writeSync(mark, nil); err != nil {
+	if err := writeSync(mark, nil, 0o644); err != nil {
 		return broken("", err)
 	}
 	return broken("", syncDir(filepath.Dir(mark)))
