@@ -88,7 +88,13 @@ ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$
 e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCluster/Name for one of it
 	@code=0; (cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)) || code=1; (cd platform/knative/e2e && $(call ON_CLUSTER,e2e)) || code=1; exit $$code
 
-.PHONY: e2e-programs
+# It brings a controller of its own, beside which no other may serve the class.
+conformance: RUN = ^TestConformance$$
+conformance: e2e-programs ## Knative's own tests of ingress classes, on a cluster that make cluster made and thaw is not installed on
+	deploy/cluster/conformance
+	cd platform/thaw-knative && THAW_CONFORMANCE=$(CURDIR)/bin/cluster/conformance/ingress.test $(call ON_CLUSTER,thaw-knative)
+
+.PHONY: e2e-programs conformance
 e2e-programs:
 	@mkdir -p bin/e2e
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/e2e/ ./platform/thaw ./platform/thaw-knative

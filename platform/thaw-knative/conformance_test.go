@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// conforming are the tests of Knative's conformance suite for ingress classes
+// (knative.dev/networking/test/conformance/ingress) that thaw's class must pass,
+// stable, beta and alpha.
+var conforming = []string{
+	"basics", "basics/http2", "grpc", "grpc/split", "headers/pre-split", "headers/post-split", "headers/probe",
+	"hosts/multiple", "dispatch/path", "dispatch/percentage", "dispatch/path_and_percentage", "dispatch/rule",
+	"retry", "timeout", "update", "visibility", "visibility/split", "visibility/path", "ingressclass",
+	"websocket", "websocket/split",
+	"host-rewrite", "headers/tags", // beta
+}
+
+// outside are those that are not its matter, and why.
+var outside = map[string]string{
+	"tls": "spec.tls: certificates are Secrets, and thaw's controller may read no Secret but its own keys, nor do activators " +
+		"speak to the API server. TLS ends before the activators, at a load balancer or gateway.",
+	"httpoption": "asks over https first, with a certificate of spec.tls. That plain HTTP is redirected, and to what, " +
+		"is tested in platform/gateway.",
+}
+
+// TestConformance runs Knative's suite against the controller and two activators,
+// as programs beside a cluster: make conformance.
+func TestConformance(t *testing.T) {
+	suite := os.Getenv("THAW_CONFORMANCE")
+	if suite == "" {
+		t.Skip("THAW_CONFORMANCE does not name Knative's suite: make cluster conformance")
+	}
+	c := open(t)
+	front := serveBeside(c)
+	// The suite has a namespace of its own, by that name. One that was left by a run
+	// before is emptied, so that nothing of it is routed.
+	const space = "serving-tests"
+	if out, err := c.try("", "create", "namespace", space); err != nil && !strings.Contains(out, "AlreadyExists") {
+		t.Fatal(err, out)
+	}
+	c.kubectl("", "delete", "--namespace", space, "kingress,services,pods,secrets", "--all", "--wait=false")
+
+	skip := make([]string, 0, len(outside))
+	for name, why := range outside {
+		t.Logf("not run: %s: %s", name, why)
+		skip = append(skip, name)
+	}
+	// In Go's own form: its tests have / in their names.
+	args := []string{"-test.v=true", "-test.timeout", "15m", "-test.parallel", "8", "-enable-beta", "-enable-alpha", "-skip-tests", strings.Join(skip, ","),
+		"-ingressClass", "thaw.ingress.networking.knative.dev", "-kubeconfig", c.kubeconfig, "-dockerrepo", "dev.local", "-tag", "test"}
+	if only := os.Getenv("THAW_CONFORMANCE_RUN"); only != "" {
+		args = append(args, "-test.run", "TestIngressConformance/"+only)
+	}
+	cmd := exec.CommandContext(t.Context(), suite, args...)
+	cmd.Env = append(os.Environ(), "SYSTEM_NAMESPACE=knative-serving")
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	failed := cmd.Run()
+	if file := os.Getenv("THAW_CONFORMANCE_LOG"); file != "" {
+		if err := os.WriteFile(file, log.Bytes(), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+	results := map[string]string{}
+	for line := range strings.Lines(log.String()) {
+		what, rest, ok := strings.Cut(strings.TrimSpace(line), ": TestIngressConformance/")
+		if name, _, timed := strings.Cut(rest, " ("); ok && timed && strings.HasPrefix(what, "--- ") {
+			results[name] = strings.TrimPrefix(what, "--- ")
+		}
+	}
+	if os.Getenv("THAW_CONFORMANCE_RUN") != "" {
+		t.Logf("a part of it: %v, %v\n%s", failed, results, log.String())
+		if failed != nil {
+			t.Fail()
+		}
+		return
+	}
+	passed := 0
+	for _, name := range conforming {
+		if results[name] != "PASS" {
+			t.Errorf("%s: %q", name, results[name])
+			continue
+		}
+		passed++
+	}
+	for name := range outside {
+		if results[name] != "SKIP" {
+			t.Errorf("%s: %q, though it is left out", name, results[name])
+		}
+	}
+	for name, result := range results {
+		known := func(k string) bool { return name == k || strings.HasPrefix(name, k+"/") }
+		if _, out := outside[name]; !out && !slices.ContainsFunc(conforming, known) {
+			t.Errorf("%s: %s, and nobody has said yet whether it is to pass", name, result)
+		}
+	}
+	if failed != nil || t.Failed() {
+		front.logs()
+		t.Fatalf("the suite: %v\n%s", failed, tail(log.Bytes(), 200<<10))
+	}
+	t.Logf("%d of %d tests passed, %d are outside of what the class does", passed, len(conforming)+len(outside), len(outside))
+}
+
+func tail(b []byte, most int) []byte { return b[max(0, len(b)-most):] }
+
+// front is thaw's controller and two activators as programs on the node, behind
+// Services of the test's namespace.
+type front struct {
+	*cluster
+	programs []*program
+}
+
+// program is one that runs until the test ends.
+type program struct {
+	name string
+	log  string
+}
+
+// serveBeside starts them, and returns when both activators know their routes.
+func serveBeside(c *cluster) *front {
+	f := &front{cluster: c}
+	node := strings.TrimSpace(c.kubectl("", "get", "nodes", "-o", `jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}`))
+	token := write(c.T, "token", strings.Repeat("conformance-", 3)+"\n")
+	at := func() string { return free(c.T, node) }
+	controller := at()
+	f.start("controller", "controller", "--kubeconfig", c.kubeconfig, "--namespace", c.namespace, "--id", "controller", "--addr", controller,
+		"--advertise", controller, "--token-file", token, "--log-format", "text", "--log-level", "debug")
+	var public, private []string
+	for _, id := range []string{"activator-1", "activator-2"} {
+		a, b, metrics := at(), at(), at()
+		f.start(id, "activator", "--addr", a, "--private-addr", b, "--metrics-addr", metrics, "--controller", controller, "--token-file", token,
+			"--id", id, "--log-format", "text", "--drain", "5s", "--linger", "0s")
+		public, private = append(public, a), append(private, b)
+		c.eventually(id+" to be ready", func() (bool, string) {
+			res, err := http.Get("http://" + metrics + "/readyz")
+			if err != nil {
+				return false, err.Error()
+			}
+			defer res.Body.Close()
+			said, _ := io.ReadAll(res.Body)
+			return res.StatusCode == http.StatusOK, string(said)
+		})
+	}
+	c.apply(balancer("thaw", "LoadBalancer", public))
+	c.apply(balancer("thaw-local", "ClusterIP", private))
+	// A cluster without a cloud gives a load balancer no address. That of the Service
+	// leads to the same.
+	ip := strings.TrimSpace(c.kubectl("", "get", "service", "thaw", "-o", "jsonpath={.spec.clusterIP}"))
+	c.kubectl("", "patch", "service", "thaw", "--subresource=status", "--type", "merge", "-p", `{"status": {"loadBalancer": {"ingress": [{"ip": "`+ip+`"}]}}}`)
+	return f
+}
+
+// free is an address that nobody listens at.
+func free(t *testing.T, host string) string {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// apply makes objects.
+func (c *cluster) apply(objects []map[string]any) {
+	for _, o := range objects {
+		text, err := json.Marshal(o)
+		if err != nil {
+			c.Fatal(err)
+		}
+		c.kubectl(string(text), "apply", "-f", "-")
+	}
+}
+
+// balancer is a Service before programs on the node.
+func balancer(name, kind string, addrs []string) []map[string]any {
+	objects := []map[string]any{{"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"type": kind, "ports": []any{map[string]any{"name": "http", "port": 80}}}}}
+	for i, addr := range addrs {
+		host, port, _ := net.SplitHostPort(addr)
+		objects = append(objects, map[string]any{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+			"metadata":  map[string]any{"name": fmt.Sprintf("%s-%d", name, i), "labels": map[string]string{"kubernetes.io/service-name": name}},
+			"endpoints": []any{map[string]any{"addresses": []string{host}, "conditions": map[string]bool{"ready": true}}},
+			"ports":     []any{map[string]any{"name": "http", "port": json.Number(port)}}})
+	}
+	return objects
+}
+
+// start runs thaw-knative until the test ends; it must end well then.
+func (f *front) start(name string, args ...string) {
+	path := filepath.Join(f.TempDir(), name+".log")
+	log, err := os.Create(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	cmd := exec.CommandContext(f.Context(), filepath.Join(os.Getenv("THAW_PROGRAMS"), "thaw-knative"), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	if err := cmd.Start(); err != nil {
+		f.Fatal(err)
+	}
+	f.programs = append(f.programs, &program{name, path})
+	f.Cleanup(func() { // the test's context has ended
+		cmd.Wait()
+		log.Close()
+		if !cmd.ProcessState.Success() {
+			text, _ := os.ReadFile(path)
+			f.Errorf("%s: %v\n%s", name, cmd.ProcessState, tail(text, 4<<10))
+		}
+	})
+}
+
+// logs tells what the programs said.
+func (f *front) logs() {
+	for _, p := range f.programs {
+		text, _ := os.ReadFile(p.log)
+		f.Logf("%s:\n%s", p.name, tail(text, 16<<10))
+	}
+}
