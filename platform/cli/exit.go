@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ func (t *term) report(ctx context.Context, err error) int {
 		if err.Error() == "" { // who returns it has said why
 			return e.Exit
 		}
-		exit, hint = e.Exit, e.Hint
+		exit, hint = cmp.Or(e.Exit, ExitFailed), e.Hint // one that names no code has failed all the same
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		exit, hint = ExitTimeout, "give it longer with --timeout"
 	} else if _, ok := errors.AsType[catalog.Problems](err); ok {

@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"testing"
+)
+
+// TestFailureIsNoSuccess: whoever returns an Error without a code has failed.
+func TestFailureIsNoSuccess(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, ExitOK},
+		{errors.New("x"), ExitFailed},
+		{&Error{What: "x"}, ExitFailed},
+		{&Error{Err: errors.New("x")}, ExitFailed},
+		{&Error{Exit: ExitDenied, What: "x"}, ExitDenied},
+		{&Error{Exit: ExitUsage}, ExitUsage}, // has said why
+	} {
+		if got := newTerm(nil, io.Discard, io.Discard, func(string) string { return "" }).report(t.Context(), c.err); got != c.want {
+			t.Errorf("%v: %d, want %d", c.err, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,568 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// TestMain lets the test be the program it tests, in a process of its own that can
+// be killed.
+func TestMain(m *testing.M) {
+	if os.Getenv("THAW_KNATIVE_TEST_PROGRAM") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+const linkToken = "a-token-of-the-cluster-0123456789"
+
+// realm is a controller without a Kubernetes: the true hub and the true loop, and a
+// node whose replicas are READY when the test says so.
+type realm struct {
+	t     *testing.T
+	addr  string
+	key   string
+	token string // file
+	once  sync.Once
+	stop  func()
+	steer *steer.Steer
+	hub   *link.Hub
+	node  *node
+	fault chan error
+}
+
+// node is a small true agent.
+type node struct {
+	engine string // URL of the engine that all replicas are
+
+	mu    sync.Mutex
+	steer *steer.Steer
+	reps  map[string]*functions.ReplicaStatus
+	loads []string
+	ended []string
+	auto  bool // a replica is READY as soon as it was asked for
+}
+
+func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.reps[req.ID] == nil {
+		n.loads = append(n.loads, req.Model)
+		st := &functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, State: functions.Loading, Spec: &req.Spec, GPUs: req.GPUs, Percent: -1}
+		n.reps[req.ID] = st
+		if n.auto {
+			st.State, st.Endpoint = functions.Ready, n.engine
+		}
+		n.push()
+	}
+	return functions.LoadReply{ID: req.ID, State: n.reps[req.ID].State}, nil
+}
+
+func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.reps[req.ID] != nil {
+		n.ended = append(n.ended, req.ID)
+		delete(n.reps, req.ID)
+		n.push()
+	}
+	return nil
+}
+
+// push sends a heartbeat; the lock is held.
+func (n *node) push() {
+	hb := functions.Heartbeat{AgentID: "node", State: functions.NodeIdle, GPUs: []functions.GPU{{MemoryTotal: 80 << 30, Health: "ok"}}}
+	hb.Memory.Total = 64 << 30
+	for _, r := range n.reps {
+		hb.Models = append(hb.Models, *r)
+	}
+	n.steer.Heartbeat(hb, n)
+}
+
+// ready makes all replicas READY.
+func (n *node) ready() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range n.reps {
+		r.State, r.Endpoint = functions.Ready, n.engine
+	}
+	n.push()
+}
+
+func (n *node) did() (loads, ended int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.loads), len(n.ended)
+}
+
+func (n *node) replica() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id := range n.reps {
+		return id
+	}
+	return ""
+}
+
+func (n *node) beat(ctx context.Context) {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		n.mu.Lock()
+		n.push()
+		n.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+type shelf struct{ models []*functions.Model }
+
+func (s shelf) Models() []*functions.Model { return s.models }
+func (s shelf) Teams() []*functions.Team   { return nil }
+
+var revision = functions.Name{Team: "ml", Name: "qwen-00001"}
+
+// newRealm starts a controller, and an engine behind its node.
+func newRealm(t *testing.T, engine http.Handler) *realm {
+	t.Helper()
+	secret := "sk-thaw-" + strings.Repeat("x", 43)
+	sum := sha256.Sum256([]byte(secret))
+	r := &realm{t: t, key: secret, token: write(t, "token", linkToken+"\n")}
+	e := httptest.NewServer(engine)
+	t.Cleanup(e.Close)
+	r.node = &node{engine: e.URL, reps: map[string]*functions.ReplicaStatus{}}
+	r.reign(1, "127.0.0.1:0", hex.EncodeToString(sum[:]))
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// reign is one life of the controller.
+func (r *realm) reign(epoch int64, addr, hash string) {
+	r.t.Helper()
+	m := functions.NewModel()
+	m.Metadata.Namespace, m.Metadata.Name = revision.Team, revision.Name
+	m.Spec.Engine, m.Spec.Source = functions.EngineVLLM, "hf://a/b"
+	m.Spec.Resources.GPUs = 1
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	r.steer = steer.New(steer.Options{Epoch: epoch, Catalog: shelf{[]*functions.Model{m}}, Log: log})
+	r.hub = link.NewHub(link.HubOptions{Token: linkToken, Waker: r.steer, Log: log, Quiet: true})
+	r.steer.Attach(r.hub)
+	r.hub.SetKeys(link.Keys{Keys: []link.Key{{ID: "k", Team: "ml", Hash: hash}}})
+	splits := []link.Split{{Percent: 100, Function: revision}}
+	r.hub.SetTable(&link.Table{
+		Version: uint64(epoch),
+		Hosts:   []link.Host{{Name: "qwen.ml.example", Paths: []link.Path{{Splits: splits}}}},
+		Models:  []link.Model{{Name: functions.Name{Team: "ml", Name: "qwen"}, Splits: splits}},
+	})
+	r.node.mu.Lock()
+	r.node.steer = r.steer
+	r.node.mu.Unlock()
+	mux := http.NewServeMux()
+	mux.Handle(link.Endpoint, r.hub)
+	mux.HandleFunc("/api/v1/", func(w http.ResponseWriter, q *http.Request) {
+		fmt.Fprint(w, q.URL.Path, " ", q.Header.Get("Authorization"))
+	})
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.addr = l.Addr().String()
+	server := &http.Server{Handler: mux}
+	ctx, cancel := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	parts.Go(func() { server.Serve(l) })
+	parts.Go(func() { r.steer.Run(ctx) })
+	parts.Go(func() { r.node.beat(ctx) })
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		server.Close()
+		r.hub.Close()
+		parts.Wait()
+	})
+	r.hub.Open()
+}
+
+// again ends the controller and begins another life of it at the same address.
+func (r *realm) again(epoch int64, away time.Duration) {
+	r.t.Helper()
+	sum := sha256.Sum256([]byte(r.key))
+	r.stop()
+	if away > 0 {
+		<-time.After(away)
+	}
+	r.reign(epoch, r.addr, hex.EncodeToString(sum[:]))
+}
+
+// gate is one activator, a process of its own.
+type gate struct {
+	t                        *testing.T
+	cmd                      *exec.Cmd
+	public, private, metrics string
+	ended                    chan error
+	mu                       sync.Mutex
+	log                      bytes.Buffer
+}
+
+func (r *realm) gate(id string) *gate {
+	r.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	g := &gate{t: r.t, ended: make(chan error, 1)}
+	g.cmd = exec.Command(exe, "activator", "--addr", "127.0.0.1:0", "--private-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0",
+		"--controller", r.addr, "--token-file", r.token, "--id", id, "--linger", "100ms")
+	g.cmd.Env = append(os.Environ(), "THAW_KNATIVE_TEST_PROGRAM=1")
+	out, err := g.cmd.StderrPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := g.cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	said := make(chan struct{})
+	go func() {
+		in := bufio.NewScanner(out)
+		for in.Scan() {
+			var line struct{ Msg, Addr, Private, Metrics string }
+			g.mu.Lock()
+			g.log.Write(append(in.Bytes(), '\n'))
+			g.mu.Unlock()
+			if json.Unmarshal(in.Bytes(), &line) == nil && line.Msg == "serving" {
+				g.public, g.private, g.metrics = line.Addr, line.Private, line.Metrics
+				close(said)
+			}
+		}
+		g.ended <- g.cmd.Wait()
+	}()
+	r.t.Cleanup(func() {
+		g.cmd.Process.Kill()
+		<-g.ended
+		if r.t.Failed() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			r.t.Logf("the activator %s said:\n%s", id, g.log.String())
+		}
+	})
+	select {
+	case <-said:
+	case <-time.After(60 * time.Second):
+		r.t.Fatal("the activator does not begin")
+	}
+	eventually(r.t, "the activator is ready", func() bool { return g.get("/readyz") == http.StatusOK })
+	return g
+}
+
+func (g *gate) get(path string) int {
+	res, err := http.Get("http://" + g.metrics + path)
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	io.Copy(io.Discard, res.Body)
+	return res.StatusCode
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	end := time.After(60 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+// answer is what a client got.
+type answer struct {
+	status int
+	body   string
+	err    error
+}
+
+// chat asks for a model at an activator, streaming or not; what comes meanwhile is
+// told to lines.
+func (r *realm) chat(g *gate, stream bool, lines func(string)) answer {
+	body := fmt.Sprintf(`{"model":"qwen","stream":%v,"messages":[{"role":"user","content":"hello"}]}`, stream)
+	req, _ := http.NewRequest("POST", "http://"+g.public+"/v1/chat/completions", strings.NewReader(body))
+	req.Header.Set("Authorization", "Bearer "+r.key)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer res.Body.Close()
+	var all strings.Builder
+	in := bufio.NewScanner(res.Body)
+	for in.Scan() {
+		all.WriteString(in.Text() + "\n")
+		if lines != nil {
+			lines(in.Text())
+		}
+	}
+	return answer{res.StatusCode, all.String(), in.Err()}
+}
+
+// asking is chat in the background.
+func (r *realm) asking(g *gate, stream bool, lines func(string)) <-chan answer {
+	out := make(chan answer, 1)
+	go func() { out <- r.chat(g, stream, lines) }()
+	return out
+}
+
+func await[T any](t *testing.T, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(60 * time.Second):
+		t.Fatal("never: " + what)
+	}
+	return v
+}
+
+// talker is an engine whose streams say a word and wait for the test to let go.
+type talker struct{ goOn chan struct{} }
+
+func (e *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b, _ := io.ReadAll(r.Body)
+	if !bytes.Contains(b, []byte(`"stream":true`)) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	io.WriteString(w, `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"first"},"finish_reason":null}]}`+"\n\n")
+	w.(http.Flusher).Flush()
+	select {
+	case <-e.goOn:
+	case <-r.Context().Done():
+		return
+	}
+	io.WriteString(w, `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"last"},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
+}
+
+// TestTwoActivators: requests for one cold model are held at both, one replica is
+// started for all of them, what is in flight at both counts, and the one that is
+// killed with requests held takes nobody with it: its clients may ask again.
+func TestTwoActivators(t *testing.T) {
+	t.Parallel()
+	e := &talker{make(chan struct{})}
+	r := newRealm(t, e)
+	one, two := r.gate("one"), r.gate("two")
+
+	first := make(chan struct{}, 2)
+	heard := func(line string) {
+		if strings.Contains(line, "first") {
+			first <- struct{}{}
+		}
+	}
+	a, b := r.asking(one, true, heard), r.asking(two, true, heard)
+	doomed := r.asking(one, false, nil)
+	eventually(t, "three wait", func() bool { return r.hub.DemandOf(revision).Queued == 3 })
+	if d := r.hub.DemandOf(revision); d.Teams["ml"] != 3 || d.Oldest.IsZero() {
+		t.Errorf("demand %+v", d)
+	}
+	eventually(t, "a replica is asked for", func() bool { n, _ := r.node.did(); return n > 0 })
+
+	// kill -9 with requests held: they break off at once, and the other's go on.
+	one.cmd.Process.Kill()
+	if x := await(t, "the held request of the dead breaks off", doomed); x.err == nil {
+		t.Errorf("a plain request of the dead was answered: %+v", x)
+	}
+	if x := await(t, "the held stream of the dead breaks off", a); x.err == nil && strings.Contains(x.body, "[DONE]") {
+		t.Errorf("a stream of the dead ended well: %+v", x)
+	}
+	eventually(t, "its demand is gone", func() bool { r.steerLook(); return r.hub.DemandOf(revision).Queued == 1 })
+
+	three := r.gate("one") // as a Deployment would: the same work, another process
+	c := r.asking(three, true, heard)
+	eventually(t, "two wait", func() bool { return r.hub.DemandOf(revision).Queued == 2 })
+	r.node.ready()
+	await(t, "the first word", first)
+	await(t, "the first word of the other", first)
+	id := r.node.replica()
+	eventually(t, "both are in flight", func() bool { return r.hub.InFlightOf(revision, id) == 2 })
+	close(e.goOn)
+	for _, x := range []answer{await(t, "the end", b), await(t, "the end", c)} {
+		if x.status != 200 || x.err != nil || !strings.Contains(x.body, "[DONE]") {
+			t.Errorf("%+v", x)
+		}
+	}
+	eventually(t, "nothing is in flight", func() bool {
+		d := r.hub.DemandOf(revision)
+		return r.hub.InFlightOf(revision, id) == 0 && d.Active == 0 && !d.LastEnd.IsZero()
+	})
+	if n, _ := r.node.did(); n != 1 {
+		t.Errorf("%d replicas were started for one model", n)
+	}
+	if x := r.chat(two, false, nil); x.status != 200 {
+		t.Errorf("warm: %+v", x)
+	}
+}
+
+// steerLook has the hub find out whose grace is over: the loop does it each second.
+func (r *realm) steerLook() { r.steer.Nudge(revision) }
+
+// TestControllerAway: streams go on and warm requests are served without a
+// controller; the next one, of a later epoch, adopts what runs and is told at once
+// who waits.
+func TestControllerAway(t *testing.T) {
+	t.Parallel()
+	e := &talker{make(chan struct{})}
+	r := newRealm(t, e)
+	r.node.auto = true
+	g := r.gate("one")
+	first := make(chan struct{}, 1)
+	stream := r.asking(g, true, func(line string) {
+		if strings.Contains(line, "first") {
+			first <- struct{}{}
+		}
+	})
+	await(t, "the first word", first)
+	id := r.node.replica()
+	r.stop()
+	for range 3 {
+		if x := r.chat(g, false, nil); x.status != 200 {
+			t.Errorf("warm, with no controller: %+v", x)
+		}
+	}
+	if code := g.get("/readyz"); code != 200 {
+		t.Errorf("not ready without a controller: %d", code)
+	}
+	r.again(2, 0)
+	eventually(t, "the stream is known to the next controller", func() bool { return r.hub.InFlightOf(revision, id) == 1 })
+	if d := r.hub.DemandOf(revision); d.Active != 1 {
+		t.Errorf("demand %+v", d)
+	}
+	close(e.goOn)
+	if x := await(t, "the stream ends", stream); x.err != nil || !strings.Contains(x.body, "[DONE]") {
+		t.Errorf("%+v", x)
+	}
+	if n, ended := r.node.did(); n != 1 || ended != 0 {
+		t.Errorf("%d replicas started, %d ended", n, ended)
+	}
+	// What is asked while it is away is asked again.
+	r.node.mu.Lock()
+	r.node.auto = false
+	r.node.mu.Unlock()
+	r.steer.Stop(revision)
+	eventually(t, "the replica is gone", func() bool { _, ended := r.node.did(); return ended == 1 })
+	r.stop()
+	cold := r.asking(g, false, nil)
+	r.again(3, 0)
+	eventually(t, "it is woken", func() bool { n, _ := r.node.did(); return n > 1 })
+	r.node.ready()
+	if x := await(t, "an answer", cold); x.status != 200 {
+		t.Errorf("%+v", x)
+	}
+}
+
+// TestActivatorEnds: told to end, it tells who is held, lets streams end, and says
+// meanwhile that it is not to be sent anybody.
+func TestActivatorEnds(t *testing.T) {
+	t.Parallel()
+	e := &talker{make(chan struct{})}
+	r := newRealm(t, e)
+	r.node.auto = true
+	g := r.gate("one")
+	first := make(chan struct{}, 1)
+	stream := r.asking(g, true, func(line string) {
+		if strings.Contains(line, "first") {
+			first <- struct{}{}
+		}
+	})
+	await(t, "the first word", first)
+
+	res, err := http.Get("http://" + g.private + "/api/v1/functions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if string(b) != "/api/v1/functions " {
+		t.Errorf("the controller's API answers %q", b)
+	}
+
+	g.cmd.Process.Signal(syscall.SIGTERM)
+	eventually(t, "it is not ready", func() bool { return g.get("/readyz") == http.StatusServiceUnavailable })
+	close(e.goOn)
+	if x := await(t, "the stream ends", stream); x.err != nil || !strings.Contains(x.body, "[DONE]") {
+		t.Errorf("%+v", x)
+	}
+	err = await(t, "it ends", g.ended)
+	g.ended <- err
+	if err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// TestActivatorWrong: every way to start it wrong has its exit code and a way out.
+func TestActivatorWrong(t *testing.T) {
+	token := write(t, "token", linkToken)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, x := range []struct {
+		args string
+		exit int
+		want string
+	}{
+		{"", 2, "--controller is missing"},
+		{"--controller x", 2, "no HOST:PORT"},
+		{"--controller x:1", 2, "--token-file is missing"},
+		{"--controller x:1 --token-file /nowhere", 1, "no such file"},
+		{"--controller x:1 --token-file " + write(t, "short", "abc"), 1, "holds none"},
+		{"--controller x:1 --hold maybe --token-file " + token, 2, "--hold maybe"},
+		{"--controller x:1 --max-body -1 --token-file " + token, 2, "--max-body -1"},
+		{"--controller x:1 --drain 0s --token-file " + token, 2, "--drain"},
+		{"--controller x:1 --log-format xml --token-file " + token, 2, "--log-format xml"},
+		{"--controller x:1 --log-level loud --token-file " + token, 2, "--log-level loud"},
+		{"--controller x:1 --token-file " + token + " x", 2, "more than activator takes"},
+		{"--timeout 1m", 2, "unknown flag: --timeout"},
+		{"--controller x:1 --addr " + taken.Addr().String() + " --token-file " + token, 1, "cannot listen on"},
+	} {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 30*time.Second, errors.New("it runs"))
+		var out, errs bytes.Buffer
+		exit := run(ctx, append([]string{"activator"}, strings.Fields(x.args)...), func(string) string { return "" }, &out, &errs)
+		cancel()
+		if exit != x.exit || !strings.Contains(errs.String(), x.want) {
+			t.Errorf("activator %s: exit %d, %s", x.args, exit, errs.String())
+		}
+	}
+	out, _, exit := thaw(t, nil, "activator", "--help")
+	if exit != 0 || !strings.Contains(out, "--token-file") || !strings.Contains(out, "Examples:") || strings.Contains(out, "--timeout") {
+		t.Errorf("help: %d\n%s", exit, out)
+	}
+}
