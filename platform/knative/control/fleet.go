@@ -96,7 +96,8 @@ type rev struct {
 	// Pods that went without our doing: they are replaced by their Deployment, or
 	// their room is given back after a moment.
 	gone   []time.Time
-	refuse string // why its Deployment makes no pods
+	first  time.Time // when its Deployment was first seen
+	refuse string    // why its Deployment makes no pods
 	since  time.Time
 	mu     sync.Mutex // held while its scale is written
 }
@@ -181,11 +182,15 @@ func (f *fleet) push(all bool) {
 	if all {
 		f.settle(now)
 	}
+	var on *index
 	for name, n := range f.nodes {
 		if n.facts == nil || !n.ready || !f.dirty[name] && now.Sub(n.sent) < 2*time.Second {
 			continue
 		}
-		beats = append(beats, beat{f.heartbeat(n, now), n})
+		if on == nil {
+			on = f.index()
+		}
+		beats = append(beats, beat{f.heartbeat(n, on, now), n})
 	}
 	clear(f.dirty)
 	f.mu.Unlock()
@@ -210,8 +215,37 @@ func (f *fleet) settle(now time.Time) {
 	}
 }
 
+// index is what is on each node, gathered once for all that are asked about.
+type index struct {
+	wants     map[string][]*want // by id
+	strangers map[string]burden
+}
+
+// burden is what pods that are none of ours take of a node.
+type burden struct {
+	memory functions.Bytes
+	gpus   int
+}
+
+// index of all there is. Under mu.
+func (f *fleet) index() *index {
+	x := &index{wants: map[string][]*want{}, strangers: map[string]burden{}}
+	for _, id := range slices.Sorted(maps.Keys(f.wants)) {
+		w := f.wants[id]
+		x.wants[w.node] = append(x.wants[w.node], w)
+	}
+	for _, p := range f.pods {
+		if p.rev == nil && p.node != "" && !p.over {
+			b := x.strangers[p.node]
+			b.memory, b.gpus = b.memory+p.memory, b.gpus+p.gpus
+			x.strangers[p.node] = b
+		}
+	}
+	return x
+}
+
 // heartbeat is what a node says of itself. Under mu.
-func (f *fleet) heartbeat(n *node, now time.Time) functions.Heartbeat {
+func (f *fleet) heartbeat(n *node, on *index, now time.Time) functions.Heartbeat {
 	hb := functions.Heartbeat{
 		AgentID: n.name, Epoch: f.o.epoch, State: functions.NodeIdle, Version: n.version, Life: f.o.life,
 		Memory: functions.Capacity{Total: n.memory},
@@ -220,12 +254,7 @@ func (f *fleet) heartbeat(n *node, now time.Time) functions.Heartbeat {
 		hb.Store, hb.Cached, hb.PeerURL, hb.Borrows = n.heard.Store, n.heard.Cached, n.heard.PeerURL, n.heard.Borrows
 	}
 	held := map[int]bool{}
-	used, ours := functions.Bytes(0), 0
-	for _, id := range slices.Sorted(maps.Keys(f.wants)) {
-		w := f.wants[id]
-		if w.node != n.name {
-			continue
-		}
+	for _, w := range on.wants[n.name] {
 		st := f.status(w, now)
 		if st.State == functions.Downloading || st.State == functions.Loading {
 			hb.State = functions.NodeLoading
@@ -233,19 +262,11 @@ func (f *fleet) heartbeat(n *node, now time.Time) functions.Heartbeat {
 		for _, g := range w.gpus {
 			held[g] = true
 		}
-		ours += len(w.gpus)
 		hb.Models = append(hb.Models, st)
 	}
-	for _, p := range f.pods {
-		if p.node != n.name || p.over {
-			continue
-		}
-		if p.rev == nil {
-			used += p.memory
-		}
-	}
-	hb.Memory.Total = max(hb.Memory.Total-used, 0)
-	hb.GPUs = n.gpuList(held, f.strangers(n.name))
+	strangers := on.strangers[n.name]
+	hb.Memory.Total = max(hb.Memory.Total-strangers.memory, 0)
+	hb.GPUs = n.gpuList(held, strangers.gpus)
 	if n.closed {
 		// Nothing new is to come here: what is held is all there is.
 		hb.GPUs = slices.DeleteFunc(hb.GPUs, func(g functions.GPU) bool { return !held[g.Index] })
@@ -258,17 +279,6 @@ func (f *fleet) heartbeat(n *node, now time.Time) functions.Heartbeat {
 	n.sent, n.last = now, hb
 	hb.Seq, hb.Change = n.seq, n.change
 	return hb
-}
-
-// strangers is how many GPUs of a node pods hold that are none of ours. Under mu.
-func (f *fleet) strangers(node string) int {
-	k := 0
-	for _, p := range f.pods {
-		if p.node == node && !p.over && p.rev == nil {
-			k += p.gpus
-		}
-	}
-	return k
 }
 
 // SetRevision adds a revision, or takes over what changed of it.
@@ -323,6 +333,9 @@ func (f *fleet) SetDeployment(name functions.Name, replicas int, refuse string) 
 				f.touch(w.node)
 			}
 		}
+	}
+	if r.first.IsZero() {
+		r.first = f.o.now()
 	}
 	if r.seen != replicas {
 		r.seen = replicas
@@ -526,6 +539,14 @@ func (f *fleet) desired(r *rev) int {
 			k++
 		}
 	}
+	now := f.o.now()
+	for _, p := range f.pods {
+		// One that nobody asked for here and that looks for its node: it is somebody's
+		// once it has found one.
+		if p.rev == r && p.want == nil && p.node == "" && !p.terminating && !p.over && now.Sub(p.created) < unschedulable {
+			k++
+		}
+	}
 	return k
 }
 
@@ -536,6 +557,9 @@ func (f *fleet) behind(all bool) []*rev {
 	var out []*rev
 	now := f.o.now()
 	look := func(r *rev) {
+		if r != nil && r.asked < 0 && f.desired(r) < r.seen && now.Sub(r.first) < found {
+			return // its pods may not have been made yet: somebody else has scaled it
+		}
 		if r != nil && r.target != "" && r.seen >= 0 && f.desired(r) != r.seen && (r.asked != f.desired(r) || now.Sub(r.askedAt) > repeat) {
 			out = append(out, r)
 		}
@@ -573,6 +597,11 @@ func (f *fleet) write(ctx context.Context, r *rev) error {
 	f.mu.Unlock()
 	return nil
 }
+
+// found is how long the size of a Deployment that somebody else gave it stands
+// though its pods are not seen: a new revision's, or that of a controller that has
+// just ended.
+const found = 5 * time.Second
 
 // repeat is when a scale that was written and is not seen is written again.
 const repeat = 3 * time.Second

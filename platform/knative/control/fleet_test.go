@@ -392,3 +392,30 @@ func TestLoaderAway(t *testing.T) {
 		t.Error("all has been heard")
 	}
 }
+
+// A controller that has just begun finds what another one was about to do, and
+// leaves it that way.
+func TestFoundOnTheWay(t *testing.T) {
+	s := newStage(t, true)
+	s.SetDeployment(web, 1, "")
+	if r := s.behind(true); len(r) != 0 {
+		t.Error("a size that somebody gave it is taken back at once")
+	}
+	s.clock = s.clock.Add(found)
+	s.SetPod(aPod("p1", "", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(s.clock) }))
+	if r := s.behind(true); len(r) != 0 {
+		t.Error("a pod that looks for its node is taken back")
+	}
+	s.SetPod(aPod("p1", "n2", runs))
+	s.want("n2", "web-00001-deployment-p1", functions.Loading)
+	if r := s.behind(true); len(r) != 0 {
+		t.Error("a pod that was adopted is taken back")
+	}
+
+	s = newStage(t, true)
+	s.SetDeployment(web, 1, "")
+	s.clock = s.clock.Add(found)
+	if r := s.behind(true); len(r) != 1 {
+		t.Error("what nobody wants stays")
+	}
+}

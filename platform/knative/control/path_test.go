@@ -1,0 +1,77 @@
+package control
+
+import (
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// inside is the activators as far as a path needs them.
+type inside struct {
+	steer.DataPath
+	demand []steer.Demand
+	got    []route.Function
+}
+
+func (i *inside) Publish(fs ...route.Function) { i.got = append(i.got, fs...) }
+
+func (i *inside) Demand(_ bool, yield func(steer.Demand) bool) {
+	for _, d := range i.demand {
+		if !yield(d) {
+			return
+		}
+	}
+}
+
+func TestDemandFromOutside(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	in := &inside{}
+	rang := 0
+	p := &path{
+		DataPath: in, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{},
+		service: func(functions.Name) (string, bool) { return "web", true }, published: func(functions.Name) {},
+		ring: func(functions.Name) { rang++ }, now: func() time.Time { return now },
+	}
+	all := func(all bool) map[string]steer.Demand {
+		out := map[string]steer.Demand{}
+		p.Demand(all, func(d steer.Demand) bool { out[d.Name.Name] = d; return true })
+		return out
+	}
+	p.Outside(web, 1, 2)
+	p.Outside(web, 1, 2) // the same is no news
+	if rang != 1 {
+		t.Errorf("rang %d times", rang)
+	}
+	d := all(false)[web.Name]
+	if d.Active != 1 || d.Queued != 2 || !d.Oldest.Equal(now) || d.Teams["a"] != 2 {
+		t.Errorf("%+v", d)
+	}
+	if len(all(false)) != 0 || len(all(true)) != 1 {
+		t.Error("what did not change is told again, or what is there is not")
+	}
+	// Beside what our activators have.
+	in.demand = []steer.Demand{{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second), Teams: map[string]int{"b": 1}}}
+	d = all(true)[web.Name]
+	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) || d.Teams["a"] != 2 || d.Teams["b"] != 1 || len(in.demand[0].Teams) != 1 {
+		t.Errorf("%+v", d)
+	}
+	in.demand = nil
+	now = now.Add(time.Minute)
+	p.Outside(web, 0, 0)
+	if d := all(false)[web.Name]; d.Active+d.Queued != 0 || !d.LastEnd.Equal(now) || d.Teams != nil {
+		t.Errorf("%+v", d)
+	}
+	// Whoever stops listening hears the rest later.
+	p.Outside(web, 1, 0)
+	p.Demand(false, func(steer.Demand) bool { return false })
+	if len(all(false)) != 1 {
+		t.Error("lost")
+	}
+	p.Publish(route.Function{Name: web})
+	if f := in.got[0]; !f.Hidden || !f.Plain || f.Serves != "web" {
+		t.Errorf("%+v", f)
+	}
+}
