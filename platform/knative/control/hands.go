@@ -72,7 +72,7 @@ func (h *hands) Scale(ctx context.Context, revision functions.Name, deployment s
 			return err
 		}
 		_, err = h.kube.AppsV1().Deployments(revision.Team).Patch(ctx, deployment, types.JSONPatchType, b, metav1.PatchOptions{FieldManager: "thaw"})
-		if err == nil || try == 4 || !status.IsInvalid(err) && !status.IsConflict(err) && !status.IsBadRequest(err) {
+		if err == nil || try == 4 || ctx.Err() != nil || status.IsForbidden(err) {
 			return err
 		}
 		// Somebody wrote since: what is there now decides.
