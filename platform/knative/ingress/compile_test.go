@@ -28,7 +28,7 @@ const (
 )
 
 // object is an ingress of namespace a whose spec is read from text.
-func object(t *testing.T, name, spec string) *v1alpha1.Ingress {
+func object(t testing.TB, name, spec string) *v1alpha1.Ingress {
 	t.Helper()
 	in := &v1alpha1.Ingress{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "a", Name: name, UID: types.UID("uid-" + name), Generation: 1,

@@ -122,11 +122,11 @@ func (c *Controller) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-	var compiled time.Time
+	var compiled, free time.Time
+	rang := false
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for {
-		rang := false
 		select {
 		case <-ctx.Done():
 			return nil
@@ -135,11 +135,17 @@ func (c *Controller) Run(ctx context.Context) error {
 		case <-wait.C:
 		}
 		now := time.Now()
+		if rang && now.Before(free) {
+			wait.Reset(free.Sub(now))
+			continue
+		}
 		if rang || now.Sub(compiled) >= round {
-			compiled = now
+			rang, compiled = false, now
 			if err := c.compile(now); err != nil {
 				c.o.Log.Error("no list of ingresses", "err", err)
 			}
+			// A burst of changes to many objects may take half a core, not a whole one.
+			free = now.Add(2 * time.Since(now))
 		}
 		next, err := c.tell(ctx, now)
 		if err != nil && ctx.Err() == nil {
@@ -253,15 +259,16 @@ func (c *Controller) tell(ctx context.Context, now time.Time) (time.Duration, er
 }
 
 // push hands out a table that differs from the last one. Versions grow from one
-// controller to the next, since activators outlive them: they count microseconds.
+// controller to the next, since activators outlive them: they count microseconds,
+// and go on from what activators have where another's clock was ahead.
 func (c *Controller) push(table *link.Table, now time.Time) {
 	if c.table != nil {
 		if table.Version = c.table.Version; reflect.DeepEqual(table, c.table) {
 			return
 		}
-		table.Version++
 	}
-	table.Version = max(table.Version, uint64(now.UnixMicro()))
+	applied, _ := c.o.Applied()
+	table.Version = max(table.Version+1, applied+1, uint64(now.UnixMicro()))
 	c.table = table
 	c.o.Push(table)
 	c.o.Log.Debug("a new table of routes", "version", table.Version, "hosts", len(table.Hosts), "models", len(table.Models))

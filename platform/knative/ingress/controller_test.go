@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,15 +37,23 @@ type play struct {
 	core *corefake.Clientset
 	c    *Controller
 
+	mu         sync.Mutex // of what follows
 	tables     []*link.Table
 	applied    uint64
+	follow     bool // activators take each table over at once
 	activators int
 	revisions  []string
 }
 
 // start makes one with these objects already there.
 func start(t *testing.T, services []runtime.Object, objects ...runtime.Object) *play {
-	p := &play{T: t, net: netfake.NewSimpleClientset(objects...), core: corefake.NewClientset(services...)}
+	p := &play{T: t}
+	p.start(services, objects...)
+	return p
+}
+
+func (p *play) start(services []runtime.Object, objects ...runtime.Object) {
+	p.net, p.core = netfake.NewSimpleClientset(objects...), corefake.NewClientset(services...)
 	p.net.PrependReactor("*", "ingresses", versions(p.net.Tracker()))
 	ingresses := netinformers.NewSharedInformerFactory(p.net, 0)
 	others := informers.NewSharedInformerFactory(p.core, 0)
@@ -51,10 +61,25 @@ func start(t *testing.T, services []runtime.Object, objects ...runtime.Object) *
 		Client:    p.net,
 		Ingresses: ingresses.Networking().V1alpha1().Ingresses(),
 		Services:  others.Core().V1().Services(),
-		Revision:  func(namespace, name string) bool { return slices.Contains(p.revisions, namespace+"/"+name) },
-		Push:      func(table *link.Table) { p.tables = append(p.tables, table) },
-		Applied:   func() (uint64, int) { return p.applied, p.activators },
-		Public:    public, Private: private,
+		Revision: func(namespace, name string) bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return slices.Contains(p.revisions, namespace+"/"+name)
+		},
+		Push: func(table *link.Table) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.tables = append(p.tables, table)
+			if p.follow {
+				p.applied = table.Version
+			}
+		},
+		Applied: func() (uint64, int) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.applied, p.activators
+		},
+		Public: public, Private: private,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -62,16 +87,15 @@ func start(t *testing.T, services []runtime.Object, objects ...runtime.Object) *
 	go func() { done <- p.c.Run(ctx) }()
 	ingresses.Start(ctx.Done())
 	others.Start(ctx.Done())
-	t.Cleanup(func() {
+	p.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
-			t.Error(err)
+			p.Error(err)
 		}
 		ingresses.Shutdown()
 		others.Shutdown()
 	})
 	p.rest(patience / 2) // caches are looked at every 100 ms
-	return p
 }
 
 // versions gives ingresses what the fake of client-go does not: each write makes a
@@ -109,11 +133,29 @@ func (p *play) rest(d time.Duration) {
 	synctest.Wait()
 }
 
-func (p *play) table() *link.Table { return p.tables[len(p.tables)-1] }
+// set changes what the Controller is told.
+func (p *play) set(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+func (p *play) pushed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.tables)
+}
+
+func (p *play) table() *link.Table {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.tables[len(p.tables)-1]
+}
 
 // apply is all activators taking over the newest table.
 func (p *play) apply() {
-	p.applied = p.table().Version
+	version := p.table().Version
+	p.set(func() { p.applied = version })
 	p.rest(2 * glance)
 }
 
@@ -190,7 +232,7 @@ func TestController(t *testing.T) {
 		p.want("o", "nothing") // for no longer than patience
 		p.rest(patience)
 		p.want("o", "Unknown Activators no activator is connected to the controller")
-		p.activators = 2
+		p.set(func() { p.activators = 2 })
 		p.rest(patience)
 		p.want("o", "Unknown Activators not all of the 2 activators have taken its routes yet")
 		p.apply()
@@ -202,25 +244,25 @@ func TestController(t *testing.T) {
 			a.Ingress[0].DomainInternal != public || b.Ingress[0].DomainInternal != private {
 			t.Errorf("the load balancers are %v and %v", a, b)
 		}
-		if got := shown(*p.table(), false); got != "x [] {} 100%>10.96.0.7:80\n" || len(p.tables) != 1 {
-			t.Errorf("of %d tables the last is %s", len(p.tables), got)
+		if got := shown(*p.table(), false); got != "x [] {} 100%>10.96.0.7:80\n" || p.pushed() != 1 {
+			t.Errorf("of %d tables the last is %s", p.pushed(), got)
 		}
 
 		// Nothing happens: nothing is written or handed out.
 		p.net.ClearActions()
 		p.rest(5 * round)
-		if p.writes() != 0 || len(p.tables) != 1 {
-			t.Errorf("%d writes, %d tables", p.writes(), len(p.tables))
+		if p.writes() != 0 || p.pushed() != 1 {
+			t.Errorf("%d writes, %d tables", p.writes(), p.pushed())
 		}
 		// An activator that joins, or is gone, changes nothing about what is ready.
-		p.applied, p.activators = 0, 3
+		p.set(func() { p.applied, p.activators = 0, 3 })
 		p.c.Changed()
 		p.rest(2 * patience)
 		p.want("o", "True")
 
 		// Another spec is ready only with another table, and one write does.
 		version := p.table().Version
-		p.applied = version
+		p.set(func() { p.applied = version })
 		p.change("o", one("x", "{appendHeaders: {a: b}, splits: ["+split("web", 100)+"]}"))
 		p.want("o", "of an older one")
 		if p.table().Version <= version {
@@ -258,7 +300,7 @@ func TestController(t *testing.T) {
 func TestControllerServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, nil, object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))
-		p.activators = 1
+		p.set(func() { p.activators = 1 })
 		p.apply()
 		p.want("o", "Unknown ServiceMissing there is no Service a/web")
 		services := p.core.CoreV1().Services("a")
@@ -276,7 +318,7 @@ func TestControllerServices(t *testing.T) {
 		if web, err = services.Update(t.Context(), web, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		n := len(p.tables)
+		n := p.pushed()
 		p.rest(glance)
 		web = web.DeepCopy()
 		web.Spec.ClusterIP = "10.96.0.99"
@@ -284,8 +326,8 @@ func TestControllerServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.rest(glance)
-		if got := shown(*p.table(), false); got != "x [] {} 100%>10.96.0.99:80\n" || len(p.tables) != n+1 {
-			t.Errorf("after %d tables more, the last is %s", len(p.tables)-n, got)
+		if got := shown(*p.table(), false); got != "x [] {} 100%>10.96.0.99:80\n" || p.pushed() != n+1 {
+			t.Errorf("after %d tables more, the last is %s", p.pushed()-n, got)
 		}
 		p.want("o", "True")
 
@@ -296,7 +338,7 @@ func TestControllerServices(t *testing.T) {
 		p.want("o", "Unknown ServiceMissing there is no Service a/web")
 
 		// It was a revision of ours all along: no Service is needed.
-		p.revisions = []string{"a/web"}
+		p.set(func() { p.revisions = []string{"a/web"} })
 		p.c.Changed()
 		p.rest(glance)
 		if got := shown(*p.table(), false); got != "x [] {} 100%>a/web\n" {
@@ -311,10 +353,11 @@ func TestControllerServices(t *testing.T) {
 func TestControllerRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, []runtime.Object{service("web")})
-		p.activators, p.applied = 1, 1<<63
-		refuse := true
+		p.set(func() { p.activators, p.follow = 1, true })
+		var refuse atomic.Bool
+		refuse.Store(true)
 		p.net.PrependReactor("update", "ingresses", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			return refuse && a.GetSubresource() == "status", nil, errors.New("not now")
+			return refuse.Load() && a.GetSubresource() == "status", nil, errors.New("not now")
 		})
 		p.create(object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))
 		p.create(object(t, "p", one("z", "{splits: ["+split("web", 100)+"]}")))
@@ -324,7 +367,7 @@ func TestControllerRefused(t *testing.T) {
 		if n := p.writes(); n < 10 || n > 30 {
 			t.Errorf("%d writes in ten pauses, of two objects", n)
 		}
-		refuse = false
+		refuse.Store(false)
 		p.rest(pause)
 		p.want("o", "True")
 		p.want("p", "True")
@@ -337,18 +380,20 @@ func TestControllerAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}"))
 		p := start(t, []runtime.Object{service("web")}, in)
-		p.activators = 1
+		p.set(func() { p.activators = 1 })
 		p.apply()
 		p.want("o", "True")
 		in, err := p.net.NetworkingV1alpha1().Ingresses("a").Get(t.Context(), "o", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		next := start(t, []runtime.Object{service("web")}, in)
+		ahead := p.table().Version + 1e12 // by its clock
+		next := play{T: t, applied: ahead, activators: 1}
+		next.start([]runtime.Object{service("web")}, in)
 		next.rest(2 * round)
 		next.want("o", "True")
-		if next.writes() != 0 || len(next.tables) != 1 || next.table().Version <= p.table().Version {
-			t.Errorf("%d writes, %d tables, version %d after %d", next.writes(), len(next.tables), next.table().Version, p.table().Version)
+		if next.writes() != 0 || next.pushed() != 1 || next.table().Version <= ahead {
+			t.Errorf("%d writes, %d tables, version %d after %d", next.writes(), next.pushed(), next.table().Version, ahead)
 		}
 	})
 }
@@ -358,7 +403,7 @@ func TestControllerMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 100
 		p := start(t, []runtime.Object{service("web")})
-		p.activators, p.applied = 1, 1<<63
+		p.set(func() { p.activators, p.follow = 1, true })
 		p.net.ClearActions()
 		for i := range many {
 			name := "o" + string(rune('a'+i/26)) + string(rune('a'+i%26))
