@@ -80,7 +80,7 @@ func (d *Daemon) awaited(place string) bool {
 func (d *Daemon) keep(place string, t *loader.Staging, why string) bool {
 	t.SetPriority(loader.Low)
 	d.mu.Lock()
-	if d.ending || d.ctx == nil || d.ahead[place] != nil || len(d.ahead) >= maxAhead {
+	if d.over() || d.ahead[place] != nil || len(d.ahead) >= maxAhead {
 		d.mu.Unlock()
 		t.Release()
 		return false
@@ -100,7 +100,7 @@ func (d *Daemon) keep(place string, t *loader.Staging, why string) bool {
 		if !came {
 			delete(d.ahead, place)
 		}
-		ending := d.ending
+		ending := d.over()
 		d.mu.Unlock()
 		lease.Release()
 		switch {

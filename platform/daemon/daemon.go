@@ -180,6 +180,9 @@ func (d *Daemon) end() {
 	d.ending = true
 }
 
+// over reports whether this loader ends, or has not begun; the lock is held.
+func (d *Daemon) over() bool { return d.ending || d.ctx == nil || d.ctx.Err() != nil }
+
 // lock takes the folder: two daemons would answer for one socket.
 func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	if err := os.MkdirAll(d.o.Dir, 0o755); err != nil {

@@ -41,7 +41,7 @@ func (d *Daemon) unhold(digest string) {
 	if last {
 		delete(d.leased, digest)
 	}
-	ending := d.ending
+	ending := d.over()
 	d.mu.Unlock()
 	if last && !ending { // pods hold on to it
 		d.note()
@@ -54,9 +54,10 @@ func (d *Daemon) note() {
 	d.noting.Lock()
 	defer d.noting.Unlock()
 	d.mu.Lock()
-	held := slices.Sorted(maps.Keys(d.leased))
+	held := slices.AppendSeq([]string{}, maps.Keys(d.leased))
 	d.mu.Unlock()
 	path := filepath.Join(d.o.Dir, heldName)
+	slices.Sort(held)
 	b, err := json.Marshal(held)
 	if err == nil {
 		if err = os.WriteFile(path+"~", b, 0o600); err == nil {

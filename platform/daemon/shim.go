@@ -36,7 +36,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
-	s := &shim{d: d, conn: conn, out: newOutbox(), stages: map[int]*stage{}, leases: map[string]*store.Lease{}, bytes: map[string]int64{}}
+	s := &shim{d: d, conn: conn, out: newOutbox(func() { conn.Close() }), stages: map[int]*stage{}, leases: map[string]*store.Lease{}, bytes: map[string]int64{}}
 	uid, err := d.o.Who(conn)
 	if err != nil {
 		d.refuse(conn, "who dials is no pod: "+err.Error())
@@ -179,7 +179,8 @@ func (s *shim) release() {
 // older progress of it; everything else is kept, up to a bound, after which the
 // connection is of no use.
 type outbox struct {
-	ring chan struct{}
+	ring   chan struct{}
+	hangUp func()
 
 	mu       sync.Mutex // of all that follows
 	lines    []link.ToPod
@@ -192,7 +193,7 @@ const maxOut = 256
 
 var errNotTaken = errors.New("too much is waiting to be read")
 
-func newOutbox() *outbox { return &outbox{ring: make(chan struct{}, 1)} }
+func newOutbox(hangUp func()) *outbox { return &outbox{ring: make(chan struct{}, 1), hangUp: hangUp} }
 
 func (o *outbox) put(m link.ToPod) {
 	o.mu.Lock()
@@ -216,7 +217,10 @@ func (o *outbox) put(m link.ToPod) {
 		}
 		o.lines = append(o.lines, m)
 	}
-	o.full = o.full || len(o.lines)+len(o.progress) > maxOut
+	if len(o.lines)+len(o.progress) > maxOut && !o.full {
+		o.full = true
+		o.hangUp() // now: who writes is waiting for the shim to read
+	}
 	select {
 	case o.ring <- struct{}{}:
 	default:

@@ -166,7 +166,7 @@ func (s *shim) turn(ctx context.Context, id int) bool {
 // calledOff tells the pod where the end is this loader's, and reports that.
 func (s *shim) calledOff(id int) (ending bool) {
 	s.d.mu.Lock()
-	ending = s.d.ending
+	ending = s.d.over()
 	s.d.mu.Unlock()
 	if ending {
 		s.failed(id, &link.Failed{Kind: link.KindEnding, Message: "the node's loader ends; what has arrived stays"})

@@ -14,20 +14,20 @@ import (
 
 // Pod is the uid of the pod that dialled.
 func Pod(conn *net.UnixConn) (uid string, err error) {
-	_, uid, err = pod(conn)
+	_, uid, err = podOn(conn)
 	return uid, err
 }
 
 // Anyone is the uid of a pod, or a name for a process outside any.
 func Anyone(conn *net.UnixConn) (uid string, err error) {
-	pid, uid, err := pod(conn)
+	pid, uid, err := podOn(conn)
 	if errors.Is(err, errNoPod) {
 		return "local-" + strconv.Itoa(pid), nil
 	}
 	return uid, err
 }
 
-func pod(conn *net.UnixConn) (pid int, uid string, err error) {
+func podOn(conn *net.UnixConn) (pid int, uid string, err error) {
 	p, err := dialler(conn)
 	if err != nil {
 		return 0, "", err

@@ -1,0 +1,665 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+func TestPodIsServed(t *testing.T) {
+	l := newLab(t, nil)
+	p := l.pod("u1")
+	p.want(1, place)
+	m, states := p.answer(1)
+	if m.Staged == nil || !slices.IsSorted([]string{m.Staged.Files[0], m.Staged.Files[1]}) || len(m.Staged.Files) != 2 || m.Staged.Bytes < 100_000 {
+		t.Fatalf("%+v, %+v", m.Staged, m.Failed)
+	}
+	if len(states) == 0 || states[0] != "planning" && states[0] != "fetching" && states[0] != "verifying" && states[0] != "publishing" {
+		t.Errorf("on the way: %v", states)
+	}
+	rel, err := filepath.Rel(l.dir, m.Staged.Path)
+	if err != nil || !filepath.IsLocal(rel) {
+		t.Errorf("%s is not in the store %s", m.Staged.Path, l.dir)
+	}
+	if b, err := os.ReadFile(filepath.Join(m.Staged.Path, "config.json")); err != nil || string(b) != `{"model_type":"llama"}` {
+		t.Errorf("%q, %v", b, err)
+	}
+	if !l.inUse(m.Staged.Digest) {
+		t.Error("it is not held")
+	}
+	// The node says what it has.
+	l.until("the checkpoint", func(u link.Up) bool {
+		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Digest == m.Staged.Digest && u.Node.AgentID == "node-a" && u.Node.Memory.Total == 1<<30
+	})
+	// Once more, as after a fault: it is there.
+	p.want(2, place)
+	if again := p.staged(2); again.Digest != m.Staged.Digest || again.Path != m.Staged.Path {
+		t.Errorf("%+v", again)
+	}
+	p.say(link.FromPod{Status: new(isReady())})
+	l.until("READY", func(u link.Up) bool {
+		return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Status.State == functions.Ready
+	})
+	if first := l.First(); len(first.Pods) != 1 || first.Pods[0].UID != "u1" || first.Pods[0].Status.Endpoint != "http://10.0.0.7:8080" || first.Node == nil {
+		t.Errorf("to a new controller: %+v", first)
+	}
+	p.Close()
+	l.until("that it is gone", func(u link.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Gone })
+	if first := l.First(); len(first.Pods) != 0 {
+		t.Errorf("after its end: %+v", first.Pods)
+	}
+	l.eventually("the checkpoint is let go", func() bool { return !l.inUse(m.Staged.Digest) })
+}
+
+// TestWordOfAPod: what it says is of its own replica and no other.
+func TestWordOfAPod(t *testing.T) {
+	l := newLab(t, nil)
+	p := l.pod("u1")
+	st := isReady()
+	st.ID, st.Team, st.Model, st.Key, st.GPUs, st.Spec = "other", "victim", "llama", "secret", []int{1}, &functions.ModelSpec{Source: "az://x/y"}
+	st.InFlight, st.Since = 3, 100
+	p.say(link.FromPod{Status: &st})
+	u := l.until("a status", func(u link.Up) bool { return len(u.Pods) > 0 })
+	got := u.Pods[0].Status
+	if u.Pods[0].UID != "u1" || got.ID != "" || got.Team != "" || got.Model != "" || got.Key != "" || got.Spec != nil || got.GPUs != nil || got.InFlight != 3 {
+		t.Errorf("%+v", u.Pods[0])
+	}
+	// The same again, later, is no news.
+	st.Since = 5000
+	p.say(link.FromPod{Status: &st})
+	st.InFlight = 4
+	p.say(link.FromPod{Status: &st})
+	l.until("the next status", func(u link.Up) bool { return len(u.Pods) > 0 && u.Pods[0].Status.InFlight == 4 })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, u := range l.said {
+		n += len(u.Pods)
+	}
+	if n != 2 {
+		t.Errorf("%d statuses were said, want 2", n)
+	}
+}
+
+// TestOneFlight: who wants the same joins; its bytes come once.
+func TestOneFlight(t *testing.T) {
+	var reads atomic.Int64
+	open := make(chan struct{})
+	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+		mem.Before = func(ctx context.Context, name string, _, _ int64) error {
+			if name == "" {
+				return nil
+			}
+			reads.Add(1)
+			select {
+			case <-open:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	})
+	var pods []*caller
+	for i := range 3 {
+		p := l.pod(fmt.Sprintf("u%d", i))
+		p.want(1, place)
+		pods = append(pods, p)
+	}
+	for _, p := range pods {
+		for p.hear().Staging.State != "fetching" {
+		}
+	}
+	close(open)
+	paths := map[string]bool{}
+	for _, p := range pods {
+		paths[p.staged(1).Path] = true
+	}
+	if n := reads.Load(); len(paths) != 1 || n != 2 {
+		t.Errorf("%d reads of 2 files, paths %v", n, paths)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	outside, inside := folder(t), folder(t)
+	for name, body := range map[string][]byte{"config.json": []byte("{}"), "model.safetensors": weights(1000, 9)} {
+		if err := os.WriteFile(filepath.Join(inside, name), body, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := newLab(t, func(o *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+		o.Folders, o.Allow, o.PodBytes = []string{inside}, []string{"mem://models/", "mem://other/one"}, 200_000
+		aModel(mem, "mem://models/big", 150_000, 2)
+		aModel(mem, "mem://models/small", 10_000, 4)
+		aModel(mem, "mem://other/one", 1000, 3)
+		aModel(mem, "mem://other/onemore", 1000, 3)
+		mem.Put("mem://models/bad", "model.safetensors", []byte("no weights"))
+	})
+	p := l.pod("u1")
+	id := 0
+	for _, x := range []struct{ name, source, digest, kind, says string }{
+		{"nothing there", "mem://models/none", "", "source_not_found", "nothing here"},
+		{"a scheme nobody knows", "gopher://models/x", "", "refused_by_loader", "not among"},
+		{"what is not let through", "mem://hidden/x", "", "refused_by_loader", "not among"},
+		{"a name that only begins so", "mem://other/onemore", "", "refused_by_loader", "not among"},
+		{"what is let through", "mem://other/one", "", "", ""},
+		{"a credential in it", "mem://models/x?sig=secret", "", "bad_source", "query"},
+		{"a relative folder", "models/x", "", "bad_source", ""},
+		{"a folder of the node", "file://" + outside, "", "refused_by_loader", "folder of the node"},
+		{"one that begins like it", "file://" + inside + "x", "", "refused_by_loader", "folder of the node"},
+		{"one above", "file://" + inside + "/..", "", "refused_by_loader", "folder of the node"},
+		{"one that is let in", "file://" + inside, "", "", ""},
+		{"a folder of another node", "peer://node-b/models", "", "refused_by_loader", "other nodes"},
+		{"another digest", "mem://models/llama", "sha256:" + strings.Repeat("0", 64), "digest_mismatch", ""},
+		{"no digest", "mem://models/llama", "sha256:short", "bad_source", ""},
+		{"no weights", "mem://models/bad", "", "weights_corrupt", ""},
+		{"a model", "mem://models/llama", "", "", ""},
+		{"more than a pod may hold", "mem://models/big", "", "refused_by_loader", "more staged"},
+		{"the same as before", "mem://models/llama", "", "", ""},
+		{"what still fits", "mem://models/small", "", "", ""},
+	} {
+		id++
+		p.say(link.FromPod{Stage: &link.Stage{ID: id, Source: x.source, Digest: x.digest}})
+		m, _ := p.answer(id)
+		if x.kind == "" {
+			if m.Staged == nil {
+				t.Errorf("%s: %+v", x.name, m.Failed)
+			} else if rel, err := filepath.Rel(l.dir, m.Staged.Path); err != nil || !filepath.IsLocal(rel) {
+				t.Errorf("%s: %s is not in the store", x.name, m.Staged.Path)
+			}
+			continue
+		}
+		if m.Failed == nil || m.Failed.Kind != x.kind || !strings.Contains(m.Failed.Message, x.says) || m.Failed.Message == "" || strings.Contains(m.Failed.Message, "secret") {
+			t.Errorf("%s: %+v, %+v", x.name, m.Staged, m.Failed)
+		}
+	}
+	// What makes no sense is said to make none, and the connection lives.
+	p.say(link.FromPod{Stage: &link.Stage{ID: 0, Source: place}})
+	if m, _ := p.answer(0); m.Failed == nil || m.Failed.Kind != link.KindRefused {
+		t.Errorf("no id: %+v", m)
+	}
+}
+
+func TestFirstLine(t *testing.T) {
+	l := newLab(t, nil)
+	for name, x := range map[string]struct{ uid, line, says string }{
+		"no pod":         {"", `{"hello":{}}` + "\n", "no pod"},
+		"no hello":       {"u1", `{"status":{}}` + "\n", "no hello"},
+		"no JSON":        {"u1", "GET / HTTP/1.1\r\n\r\n", "no hello"},
+		"a line too far": {"u1", strings.Repeat("{", link.MaxLine+1), "no hello"},
+	} {
+		p := l.dial(x.uid)
+		io.WriteString(p, x.line) // it may be hung up on before the end
+		all := p.over()
+		if len(all) == 0 && name == "a line too far" {
+			continue // what was not read resets the connection
+		}
+		if len(all) != 1 || all[0].Failed == nil || all[0].Failed.Kind != link.KindRefused || !strings.Contains(all[0].Failed.Message, x.says) {
+			t.Errorf("%s: %+v", name, all)
+		}
+	}
+	// Nonsense later ends the connection, and the pod is gone.
+	p := l.pod("u2")
+	io.WriteString(p, "{]\n")
+	p.over()
+	l.until("that it is gone", func(u link.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u2" && u.Pods[0].Gone })
+	if h := l.Health(); h.Pods != 0 || !h.Ready {
+		t.Errorf("%+v", h)
+	}
+}
+
+// TestSecondConnection: a pod has one; its newest.
+func TestSecondConnection(t *testing.T) {
+	l := newLab(t, nil)
+	old := l.pod("u1")
+	old.want(1, place)
+	digest := old.staged(1).Digest
+	p := l.pod("u1")
+	old.over()
+	p.want(1, place)
+	p.staged(1)
+	p.say(link.FromPod{Status: new(isReady())})
+	l.until("READY", func(u link.Up) bool { return len(u.Pods) == 1 && u.Pods[0].Status.State == functions.Ready })
+	if !l.inUse(digest) {
+		t.Error("it is not held")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, u := range l.said {
+		if len(u.Pods) > 0 && u.Pods[0].Gone {
+			t.Errorf("a pod that dialled again was said to be gone")
+		}
+	}
+}
+
+func TestTooMany(t *testing.T) {
+	open := make(chan struct{})
+	l := newLab(t, func(o *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+		o.Pods, o.PodStages, o.Stages = 2, 2, 1
+		mem.Before = func(ctx context.Context, name string, _, _ int64) error {
+			select {
+			case <-open:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		for i := range 3 {
+			aModel(mem, fmt.Sprintf("mem://models/%d", i), 1000, byte(i))
+		}
+	})
+	p := l.pod("u1")
+	p.want(1, "mem://models/0")
+	for p.hear().Staging.State != "planning" {
+	}
+	p.want(2, "mem://models/1") // waits its turn
+	for m := p.hear(); m.Staging.ID != 2; m = p.hear() {
+		if m.Staging == nil {
+			t.Fatalf("%+v", m)
+		}
+	}
+	p.want(3, "mem://models/2")
+	if m, _ := p.answer(3); m.Failed == nil || m.Failed.Kind != link.KindRefused {
+		t.Errorf("%+v", m)
+	}
+	p.want(2, "mem://models/1") // the same is the same
+	l.pod("u2")
+	third, err := net.Dial("unix", filepath.Join(l.dir, SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.Close()
+	third.SetReadDeadline(time.Now().Add(soon))
+	if _, err := third.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a third is let in: %v", err)
+	}
+	close(open)
+	for _, id := range []int{1, 2} {
+		p.staged(id)
+	}
+}
+
+func TestStop(t *testing.T) {
+	l := newLab(t, nil)
+	p := l.pod("u1")
+	l.Hear(link.Down{Stop: []link.Stop{{UID: "u1", Seconds: 30, Reason: "evicted"}, {UID: "u2", Seconds: 5, Reason: "later"}}})
+	if m := p.hear(); m.Stop == nil || *m.Stop != (link.Drain{Seconds: 30, Reason: "evicted"}) {
+		t.Errorf("%+v", m)
+	}
+	// One whose shim is away for a moment hears it when it is back.
+	if m := l.pod("u2").hear(); m.Stop == nil || *m.Stop != (link.Drain{Seconds: 5, Reason: "later"}) {
+		t.Errorf("%+v", m)
+	}
+	for i := range maxStops + 10 {
+		l.Hear(link.Down{Stop: []link.Stop{{UID: fmt.Sprint("x", i)}}})
+	}
+	l.Daemon.mu.Lock()
+	defer l.Daemon.mu.Unlock()
+	if n := len(l.stops); n > maxStops {
+		t.Errorf("%d are kept for pods that do not come", n)
+	}
+}
+
+func toFetch(source string) link.Down {
+	return link.Down{Prefetch: []functions.LoadRequest{{ID: "r1", Team: "a", Model: "llama", Spec: functions.ModelSpec{Source: source}}}}
+}
+
+// TestAheadOfThePod: what the controller names is being staged when the pod comes,
+// which joins.
+func TestAheadOfThePod(t *testing.T) {
+	var plans atomic.Int64
+	open := make(chan struct{})
+	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+		mem.Before = func(ctx context.Context, name string, _, _ int64) error {
+			if name == "" {
+				plans.Add(1)
+				return nil
+			}
+			select {
+			case <-open:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	})
+	l.Hear(toFetch(place))
+	l.eventually("it is listed", func() bool { return plans.Load() == 1 })
+	l.Hear(toFetch(place)) // said again
+	l.Hear(toFetch("file:///etc"))
+	l.Hear(toFetch(""))
+	p := l.pod("u1")
+	p.want(1, place)
+	for p.hear().Staging.State != "fetching" {
+	}
+	close(open)
+	c := p.staged(1)
+	if n := plans.Load(); n != 1 {
+		t.Errorf("listed %d times: the pod did not join", n)
+	}
+	l.eventually("it was used", func() bool { return l.counts.used.Load() == 1 })
+	if h := l.Health(); h.Ahead != 0 || !l.inUse(c.Digest) {
+		t.Errorf("%+v, held: %v", h, l.inUse(c.Digest))
+	}
+	// Now that a pod has it there is nothing to do.
+	l.Hear(toFetch(place))
+	if h := l.Health(); h.Ahead != 0 {
+		t.Errorf("%+v", h)
+	}
+}
+
+// TestAheadInVain: nobody comes.
+func TestAheadInVain(t *testing.T) {
+	for _, arrives := range []bool{true, false} {
+		l := newLab(t, func(o *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+			o.AheadFor = time.Second
+			mem.Before = func(ctx context.Context, name string, _, _ int64) error {
+				if name == "" || arrives {
+					return nil
+				}
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+		})
+		l.Hear(toFetch(place))
+		l.eventually("it was given up", func() bool { return l.counts.vain.Load() == 1 })
+		list, err := l.shelf.Store().List()
+		if err != nil || (len(list) == 1) != arrives || arrives && list[0].Leased {
+			t.Errorf("arrives %v: %+v, %v", arrives, list, err)
+		}
+		l.eventually("nothing is under way", func() bool { return l.shelf.Stats().Stagings == 0 })
+		if err := l.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPodGoesWhileItIsStaged: pods are started again, so it goes on for a while.
+func TestPodGoesWhileItIsStaged(t *testing.T) {
+	var reads atomic.Int64
+	open := make(chan struct{})
+	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+		mem.Before = func(ctx context.Context, name string, _, _ int64) error {
+			if name == "" {
+				return nil
+			}
+			reads.Add(1)
+			select {
+			case <-open:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	})
+	p := l.pod("u1")
+	p.want(1, place)
+	for p.hear().Staging.State != "fetching" {
+	}
+	p.Close()
+	l.eventually("it is kept at", func() bool { return l.Health().Ahead == 1 })
+	close(open)
+	p = l.pod("u2")
+	p.want(1, place)
+	p.staged(1)
+	if n := reads.Load(); n != 2 {
+		t.Errorf("%d reads of 2 files", n)
+	}
+}
+
+// TestEndWhileStaging: what has arrived is taken up by the next, and the pod is told
+// to ask that.
+func TestEndWhileStaging(t *testing.T) {
+	const big = 20 << 20 // three blocks
+	dir := folder(t)
+	l := restart(t, dir, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+		aModel(mem, place, big, 5)
+		mem.Before = func(ctx context.Context, name string, offset, _ int64) error {
+			if offset < 16<<20 {
+				return nil
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+	})
+	p := l.pod("u1")
+	p.want(1, place)
+	for {
+		if m := p.hear(); m.Staging != nil && m.Staging.Done >= 16<<20 {
+			break
+		}
+	}
+	if err := l.stop(); err != nil {
+		t.Fatal(err)
+	}
+	told := p.over()
+	if len(told) == 0 || told[len(told)-1].Failed == nil || told[len(told)-1].Failed.Kind != link.KindEnding {
+		t.Errorf("it was told %+v", told)
+	}
+	for _, u := range l.said {
+		if len(u.Pods) > 0 && u.Pods[0].Gone {
+			t.Error("a pod is said to be gone by a loader that goes")
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, SocketName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket stays: %v", err)
+	}
+	next := restart(t, dir, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) { aModel(mem, place, big, 5) })
+	p = next.pod("u1")
+	p.want(1, place)
+	p.staged(1)
+	if s := next.shelf.Stats(); s.Resumed < 16<<20 || s.Bytes["mem"] > big-16<<20+1<<20 {
+		t.Errorf("%d bytes were taken up, %d came", s.Resumed, s.Bytes["mem"])
+	}
+}
+
+// TestHeldOverARestart: what pods hold is not evicted before they have come back.
+func TestHeldOverARestart(t *testing.T) {
+	dir := folder(t)
+	l := restart(t, dir, nil)
+	p := l.pod("u1")
+	p.want(1, place)
+	digest := p.staged(1).Digest
+	if err := l.stop(); err != nil {
+		t.Fatal(err)
+	}
+	next := restart(t, dir, nil)
+	if !next.inUse(digest) {
+		t.Error("it is not held")
+	}
+	next.stop()
+	// What is written there may be anything.
+	for _, text := range []string{"", "{", "[1]", `["sha256:no","../../etc","sha256:` + strings.Repeat("0", 64) + `"]`, `["` + digest + `","` + digest + `"]`} {
+		if err := os.WriteFile(filepath.Join(dir, heldName), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		again := restart(t, dir, nil)
+		if got, want := again.inUse(digest), strings.Contains(text, digest); got != want {
+			t.Errorf("%q: held %v", text, got)
+		}
+		again.stop()
+	}
+}
+
+func TestOneDaemonPerFolder(t *testing.T) {
+	l := newLab(t, nil)
+	second := New(Options{Node: "b", Dir: l.dir, Shelf: l.shelf, LockWait: time.Millisecond})
+	if err := second.Run(t.Context()); !errors.Is(err, ErrInUse) {
+		t.Errorf("%v", err)
+	}
+	// One that waits takes its place.
+	third := New(Options{Node: "c", Dir: l.dir, Shelf: l.shelf, LockWait: soon})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- third.Run(ctx) }()
+	l.Daemon.end() // the shelf is shared here: only the daemon goes
+	select {
+	case <-third.Serving():
+		t.Fatal("two at once")
+	default:
+	}
+	l.stop()
+	<-third.Serving()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSocket: all may dial it, and it takes the old one's place at once.
+func TestSocket(t *testing.T) {
+	dir := folder(t)
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, SocketName), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	stale.Close()
+	l := restart(t, dir, nil)
+	fi, err := os.Stat(filepath.Join(dir, SocketName))
+	if err != nil || fi.Mode().Perm() != 0o666 {
+		t.Errorf("%v, %v", fi, err)
+	}
+	l.pod("u1")
+	err = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if fi, err := e.Info(); err == nil && fi.Mode()&0o022 != 0 && fi.Mode()&os.ModeSocket == 0 {
+			t.Errorf("%s is %s", path, fi.Mode())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOutbox(t *testing.T) {
+	hung := 0
+	o := newOutbox(func() { hung++ })
+	say := func(id int, done int64) { o.put(link.ToPod{Staging: &link.Staging{ID: id, Done: done}}) }
+	for i := range 1000 {
+		say(1, int64(i))
+		say(2, int64(i))
+	}
+	o.put(link.ToPod{Staged: &link.Staged{ID: 1}})
+	lines, err := o.take()
+	if err != nil || len(lines) != 2 || lines[0].Staged == nil || lines[1].Staging.ID != 2 || lines[1].Staging.Done != 999 {
+		t.Errorf("%+v, %v", lines, err)
+	}
+	for range maxOut + 1 {
+		o.put(link.ToPod{Failed: &link.Failed{}})
+	}
+	if _, err := o.take(); err == nil || hung != 1 {
+		t.Errorf("no bound: %v, %d", err, hung)
+	}
+	o.close()
+	o.close()
+	o.put(link.ToPod{Failed: &link.Failed{}})
+}
+
+// TestPodThatReadsNothing is hung up on when too much waits for it.
+func TestPodThatReadsNothing(t *testing.T) {
+	l := newLab(t, nil)
+	p := l.pod("u1")
+	go func() {
+		for i := 0; ; i++ {
+			if link.WriteLine(p, link.FromPod{Stage: &link.Stage{ID: -1, Source: strings.Repeat("x", 1000)}}) != nil {
+				return
+			}
+		}
+	}()
+	l.until("that it is gone", func(u link.Up) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
+}
+
+// TestPeers: a second node brings from the first.
+func TestPeers(t *testing.T) {
+	const size = 20 << 20
+	var mu sync.Mutex
+	urls := map[string]string{}
+	node := func(name string) *lab {
+		return newLab(t, func(o *Options, so *shelf.Options, mem *sourcetest.Memory) {
+			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			mu.Lock()
+			urls[name] = "http://" + lis.Addr().String()
+			mu.Unlock()
+			o.PeerURL = urls[name]
+			so.Node, so.Peering = name, &shelf.Peering{Listener: lis, URL: urls[name], Token: PeerToken("t")}
+			aModel(mem, place, size, 5)
+		})
+	}
+	a, b := node("node-a"), node("node-b")
+	p := a.pod("u1")
+	p.want(1, place)
+	digest := p.staged(1).Digest
+	hb := a.until("where it lends", func(u link.Up) bool { return u.Node != nil && u.Node.PeerURL != "" }).Node
+	b.Hear(link.Down{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
+	p = b.pod("u2")
+	p.want(1, place)
+	if got := p.staged(1); got.Digest != digest {
+		t.Errorf("%+v", got)
+	}
+	if s := b.shelf.Stats(); s.Bytes["peer"] < size {
+		t.Errorf("from the other node came %v", s.Bytes)
+	}
+}
+
+func TestPeerToken(t *testing.T) {
+	a, b := PeerToken("t"), PeerToken("u")
+	if a == b || a == "t" || len(a) != 64 || PeerToken("") != "" {
+		t.Errorf("%q %q", a, b)
+	}
+}
+
+func TestHeartbeat(t *testing.T) {
+	l := newLab(t, func(o *Options, _ *shelf.Options, _ *sourcetest.Memory) { o.PeerURL = "http://10.0.0.1:8091" })
+	a, b := l.heartbeat(), l.heartbeat()
+	if b.Seq <= a.Seq || a.Life == "" || a.Life != b.Life || a.Change == 0 || a.Change != b.Change || a.PeerURL != "http://10.0.0.1:8091" || len(a.Models) != 0 {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	p := l.pod("u1")
+	p.want(1, place)
+	p.staged(1)
+	l.until("a change", func(u link.Up) bool { return u.Node != nil && u.Node.Change > a.Change && len(u.Node.Cached) == 1 })
+}
+
+func TestHealth(t *testing.T) {
+	l := newLab(t, nil)
+	h := l.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "numbers") }))
+	ask := func(path string) (int, string) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		return w.Code, w.Body.String()
+	}
+	l.pod("u1")
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": `"pods":1`, "/metrics": "numbers"} {
+		if code, body := ask(path); code != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	l.stop()
+	if code, _ := ask("/readyz"); code != 503 {
+		t.Errorf("after its end: %d", code)
+	}
+}

@@ -1,0 +1,311 @@
+package daemon
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(dialEnv); path != "" {
+		os.Exit(dialAndEnd(path))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// soon is how long is waited for what must come: long, since nothing is measured.
+const soon = 30 * time.Second
+
+// folder with a short name: a socket's path is.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// weights is a safetensors file with one tensor of n bytes.
+func weights(n int, seed byte) []byte {
+	head := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, n, n)
+	b := append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...)
+	for i := range n {
+		b = append(b, byte(i*7)^byte(i>>8)^seed)
+	}
+	return b
+}
+
+// lab is one daemon, its source in memory, and what it said to the controller.
+type lab struct {
+	*Daemon
+	t     *testing.T
+	dir   string
+	mem   *sourcetest.Memory
+	shelf *shelf.Shelf
+	who   chan string
+	log   *page
+	stop  func() error // once
+
+	mu   sync.Mutex
+	said []link.Up
+	news chan struct{} // closed and replaced with each
+}
+
+type page struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (p *page) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+func (p *page) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+const place = "mem://models/llama"
+
+// aModel puts a model at a location.
+func aModel(mem *sourcetest.Memory, location string, n int, seed byte) {
+	mem.Put(location, "config.json", []byte(`{"model_type":"llama"}`))
+	mem.Put(location, "model.safetensors", weights(n, seed))
+}
+
+func newLab(t *testing.T, edit func(*Options, *shelf.Options, *sourcetest.Memory)) *lab {
+	t.Helper()
+	return restart(t, folder(t), edit)
+}
+
+func restart(t *testing.T, dir string, edit func(*Options, *shelf.Options, *sourcetest.Memory)) *lab {
+	t.Helper()
+	l := &lab{t: t, dir: dir, mem: &sourcetest.Memory{}, who: make(chan string, 16), log: &page{}, news: make(chan struct{})}
+	aModel(l.mem, place, 100_000, 1)
+	log := slog.New(slog.NewTextHandler(l.log, nil))
+	so := shelf.Options{Node: "node-a", Data: dir, Copies: true, Log: log}
+	o := Options{
+		Node: "node-a", Version: "v1", Dir: dir, Memory: 1 << 30, Log: log,
+		Who: func(*net.UnixConn) (string, error) {
+			uid := <-l.who
+			if uid == "" {
+				return "", errNoPod
+			}
+			return uid, nil
+		},
+		Say: l.hear,
+	}
+	if edit != nil {
+		edit(&o, &so, l.mem)
+	}
+	sh, err := shelf.Open(so)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh.Sources()["mem"] = l.mem // before anything is staged
+	o.Shelf, l.shelf = sh, sh
+	l.Daemon = New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	l.stop = sync.OnceValue(func() error {
+		cancel()
+		err := <-ended
+		sh.Close()
+		return err
+	})
+	t.Cleanup(func() {
+		if err := l.stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(l.log.String())
+		}
+	})
+	select {
+	case <-l.Serving():
+	case err := <-ended:
+		t.Fatal("ended: ", err)
+	case <-time.After(soon):
+		t.Fatal("does not serve")
+	}
+	return l
+}
+
+func (l *lab) hear(u link.Up) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.said = append(l.said, u)
+	close(l.news)
+	l.news = make(chan struct{})
+}
+
+// until waits for something that the controller hears.
+func (l *lab) until(what string, is func(link.Up) bool) link.Up {
+	l.t.Helper()
+	deadline := time.After(soon)
+	for {
+		l.mu.Lock()
+		said, news := l.said, l.news
+		l.mu.Unlock()
+		for _, u := range said {
+			if is(u) {
+				return u
+			}
+		}
+		select {
+		case <-news:
+		case <-deadline:
+			l.t.Fatalf("the controller does not hear %s; it heard %+v\n%s", what, said, l.log)
+		}
+	}
+}
+
+// eventually waits for a condition that nothing tells of.
+func (l *lab) eventually(what string, is func() bool) {
+	l.t.Helper()
+	for deadline := time.Now().Add(soon); !is(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			l.t.Fatalf("not within %s: %s\n%s", soon, what, l.log)
+		}
+	}
+}
+
+// caller is a shim's end of a connection.
+type caller struct {
+	net.Conn
+	t  *testing.T
+	in *link.Lines
+}
+
+// dial is a connection of a pod, before its hello.
+func (l *lab) dial(uid string) *caller {
+	l.t.Helper()
+	l.who <- uid
+	conn, err := net.Dial("unix", filepath.Join(l.dir, SocketName))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { conn.Close() })
+	conn.SetReadDeadline(time.Now().Add(soon))
+	return &caller{conn, l.t, link.NewLines(conn)}
+}
+
+// pod is one that has been welcomed.
+func (l *lab) pod(uid string) *caller {
+	l.t.Helper()
+	p := l.dial(uid)
+	p.say(link.FromPod{Hello: &link.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1"}})
+	m := p.hear()
+	if m.Welcome == nil || *m.Welcome != (link.Welcome{Node: "node-a", UID: uid, Store: l.dir}) {
+		l.t.Fatalf("welcome: %+v", m)
+	}
+	return p
+}
+
+func (p *caller) say(m link.FromPod) {
+	p.t.Helper()
+	if err := link.WriteLine(p, m); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *caller) hear() (m link.ToPod) {
+	p.t.Helper()
+	if err := p.in.Read(&m); err != nil {
+		p.t.Fatalf("nothing is heard: %v", err)
+	}
+	return m
+}
+
+// want asks for a source.
+func (p *caller) want(id int, source string, files ...string) {
+	p.t.Helper()
+	p.say(link.FromPod{Stage: &link.Stage{ID: id, Source: source, Files: files}})
+}
+
+// answer is how a staging ended; states are those on the way.
+func (p *caller) answer(id int) (m link.ToPod, states []string) {
+	p.t.Helper()
+	for {
+		m = p.hear()
+		switch {
+		case m.Staging != nil && m.Staging.ID == id:
+			states = append(states, m.Staging.State)
+		case m.Staged != nil && m.Staged.ID == id, m.Failed != nil && m.Failed.ID == id:
+			return m, states
+		}
+	}
+}
+
+// staged is what came of it when that went well.
+func (p *caller) staged(id int) link.Staged {
+	p.t.Helper()
+	m, _ := p.answer(id)
+	if m.Staged == nil {
+		p.t.Fatalf("failed: %+v", m.Failed)
+	}
+	return *m.Staged
+}
+
+// over reports that the daemon has hung up, and what it said before.
+func (p *caller) over() (all []link.ToPod) {
+	p.t.Helper()
+	for {
+		var m link.ToPod
+		err := p.in.Read(&m)
+		if err == nil {
+			all = append(all, m)
+			continue
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			p.t.Fatal("it has not hung up")
+		}
+		if err != io.EOF && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
+			p.t.Fatal(err)
+		}
+		return all
+	}
+}
+
+// inUse reports whether a checkpoint is held.
+func (l *lab) inUse(digest string) bool {
+	l.t.Helper()
+	list, err := l.shelf.Store().List()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, e := range list {
+		if e.Digest == digest {
+			return e.Leased
+		}
+	}
+	return false
+}
+
+func isReady() functions.ReplicaStatus {
+	return functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.7:8080"}
+}
