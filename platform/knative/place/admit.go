@@ -1,0 +1,105 @@
+package place
+
+import (
+	"encoding/json"
+	"io"
+	"mime"
+	"net/http"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/serving/pkg/apis/serving"
+)
+
+// maxReview is what of a request is read, in bytes: an object is at most 1.5 MiB,
+// and an update holds two.
+const maxReview = 4 << 20
+
+// weight is the most that a preference can weigh.
+const weight = 100
+
+// admit answers the API server. Whatever is asked is allowed.
+type admit struct {
+	hint func(namespace, revision string) (node string, ok bool)
+}
+
+func (a admit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != path {
+		http.NotFound(w, r)
+		return
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "POST only", http.StatusMethodNotAllowed)
+		return
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		http.Error(w, "application/json only", http.StatusUnsupportedMediaType)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
+	if err != nil {
+		http.Error(w, "the request is too large, or broke off", http.StatusRequestEntityTooLarge)
+		return
+	}
+	var in admissionv1.AdmissionReview
+	if err := json.Unmarshal(body, &in); err != nil || in.Request == nil {
+		http.Error(w, "this is no AdmissionReview", http.StatusBadRequest)
+		return
+	}
+	out := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Response: a.review(in.Request)}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out) // who asked has gone
+}
+
+// review is the answer for one pod: a patch, or none.
+func (a admit) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	yes := &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}
+	if r.Operation != admissionv1.Create || r.Resource.Resource != "pods" || r.SubResource != "" {
+		return yes
+	}
+	var pod corev1.Pod
+	if json.Unmarshal(r.Object.Raw, &pod) != nil {
+		return yes
+	}
+	revision := pod.Labels[serving.RevisionLabelKey]
+	if revision == "" || pod.Spec.NodeName != "" {
+		return yes
+	}
+	node, ok := a.hint(r.Namespace, revision)
+	if !ok || node == "" {
+		return yes
+	}
+	patch, err := json.Marshal([]operation{prefer(&pod, node)})
+	if err != nil {
+		return yes
+	}
+	kind := admissionv1.PatchTypeJSONPatch
+	yes.Patch, yes.PatchType = patch, &kind
+	return yes
+}
+
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// prefer has a pod prefer a node, beside whatever it prefers already.
+func prefer(pod *corev1.Pod, node string) operation {
+	term := corev1.PreferredSchedulingTerm{Weight: weight, Preference: corev1.NodeSelectorTerm{
+		MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+	}}
+	list := []corev1.PreferredSchedulingTerm{term}
+	switch a := pod.Spec.Affinity; {
+	case a == nil:
+		return operation{"add", "/spec/affinity", corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: list}}}
+	case a.NodeAffinity == nil:
+		return operation{"add", "/spec/affinity/nodeAffinity", corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: list}}
+	case len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) == 0:
+		return operation{"add", "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution", list}
+	}
+	return operation{"add", "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution/-", term}
+}

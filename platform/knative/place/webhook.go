@@ -1,0 +1,227 @@
+package place
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	// Name of the webhook's registration, its Service and that one's EndpointSlice.
+	Name = "thaw-place"
+
+	path       = "/place"
+	every      = time.Minute      // how often the objects are looked after
+	soon       = 5 * time.Second  // after a failure
+	requestFor = 10 * time.Second // bounds one look
+	believe    = time.Minute      // how long API servers have to hear of a new authority
+	answerFor  = 5 * time.Second  // bounds a question
+)
+
+// Options of New.
+type Options struct {
+	Client    kubernetes.Interface
+	Namespace string // of the Service
+	Name      string // of the objects; "" is Name
+	Address   string // HOST:PORT to listen at, such as :8443
+	Advertise string // the IP at which API servers reach this process
+
+	// Hint is the node that the next pod of a revision is to go to. It is asked
+	// from several goroutines and must answer from memory.
+	Hint func(namespace, revision string) (node string, ok bool)
+	Log  *slog.Logger
+}
+
+// Webhook answers for the controller that leads.
+type Webhook struct {
+	o    Options
+	cert atomic.Pointer[tls.Certificate]
+	now  func() time.Time
+
+	// Of Run alone.
+	own, next *authority
+	since     time.Time // that next is believed
+	said      string    // the last failure
+}
+
+// New checks the options and starts nothing.
+func New(o Options) (*Webhook, error) {
+	if o.Client == nil || o.Hint == nil || o.Log == nil || o.Namespace == "" {
+		return nil, errors.New("place: Client, Namespace, Hint and Log are needed")
+	}
+	if net.ParseIP(o.Advertise) == nil {
+		return nil, fmt.Errorf("place: %q is no IP at which API servers reach this process", o.Advertise)
+	}
+	if o.Name == "" {
+		o.Name = Name
+	}
+	return &Webhook{o: o, now: time.Now}, nil
+}
+
+// Run answers until ctx ends. That it cannot is told in the log, and is no error: pods
+// are made without it.
+func (w *Webhook) Run(ctx context.Context) error {
+	var err error
+	if w.own, err = issue(w.host(), w.now()); err != nil {
+		w.o.Log.Error("no hints for the scheduler: there is no certificate", "error", err)
+		return nil
+	}
+	w.cert.Store(&w.own.cert)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w.o.Address)
+	if err != nil {
+		w.o.Log.Error("no hints for the scheduler", "error", err)
+		return nil
+	}
+	server := &http.Server{
+		Handler: admit{w.o.Hint}, ReadHeaderTimeout: answerFor, ReadTimeout: answerFor, WriteTimeout: answerFor, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(w.o.Log.Handler(), slog.LevelDebug),
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return w.cert.Load(), nil
+		}},
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.ServeTLS(listener, "", "") }()
+	defer func() {
+		server.Close()
+		<-served
+	}()
+	port := int32(listener.Addr().(*net.TCPAddr).Port)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-served:
+			w.o.Log.Error("no hints for the scheduler any more", "error", err)
+			served <- err
+			<-ctx.Done()
+			return nil
+		case <-timer.C:
+		}
+		timer.Reset(w.look(ctx, port))
+	}
+}
+
+// host is the name by which API servers know it.
+func (w *Webhook) host() string { return w.o.Name + "." + w.o.Namespace + ".svc" }
+
+// look brings the objects up to date, and says when to look again.
+func (w *Webhook) look(ctx context.Context, port int32) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, requestFor)
+	defer cancel()
+	now := w.now()
+	if w.next == nil && w.own.old(now) {
+		next, err := issue(w.host(), now)
+		if err == nil {
+			w.next, w.since = next, time.Time{}
+		}
+	}
+	err := w.slice(ctx, port)
+	if err == nil {
+		err = w.register(ctx, bundle(w.next, w.own))
+	}
+	if err != nil {
+		if said := err.Error(); said != w.said && ctx.Err() == nil {
+			w.said = said
+			w.o.Log.Warn("no hints for the scheduler yet", "error", err)
+		}
+		return soon
+	}
+	w.said = ""
+	if w.next != nil {
+		switch {
+		case w.since.IsZero():
+			w.since = now
+		case now.Sub(w.since) >= believe:
+			w.own, w.next = w.next, nil
+			w.cert.Store(&w.own.cert)
+		}
+	}
+	return every
+}
+
+// slice has the Service lead here.
+func (w *Webhook) slice(ctx context.Context, port int32) error {
+	service, err := w.o.Client.CoreV1().Services(w.o.Namespace).Get(ctx, w.o.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	kind := discoveryv1.AddressTypeIPv4
+	if net.ParseIP(w.o.Advertise).To4() == nil {
+		kind = discoveryv1.AddressTypeIPv6
+	}
+	// A port of a slice is that of the Service with the same name.
+	var name string
+	if len(service.Spec.Ports) > 0 {
+		name = service.Spec.Ports[0].Name
+	}
+	want := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: w.o.Name, Namespace: w.o.Namespace,
+			Labels:          map[string]string{discoveryv1.LabelServiceName: w.o.Name, discoveryv1.LabelManagedBy: "thaw.dev"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}},
+		},
+		AddressType: kind,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{w.o.Advertise}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: new(corev1.ProtocolTCP)}},
+	}
+	slices := w.o.Client.DiscoveryV1().EndpointSlices(w.o.Namespace)
+	have, err := slices.Get(ctx, w.o.Name, metav1.GetOptions{})
+	switch {
+	case status.IsNotFound(err):
+		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
+		return err
+	case err != nil:
+		return err
+	case have.AddressType != want.AddressType: // which cannot be changed
+		if err := slices.Delete(ctx, w.o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}); err != nil {
+			return err
+		}
+		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
+		return err
+	case equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences):
+		return nil
+	}
+	want.ResourceVersion = have.ResourceVersion
+	_, err = slices.Update(ctx, want, metav1.UpdateOptions{})
+	return err
+}
+
+// register has API servers believe the certificate.
+func (w *Webhook) register(ctx context.Context, authorities []byte) error {
+	all := w.o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	have, err := all.Get(ctx, w.o.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	changed := false
+	for i := range have.Webhooks {
+		c := &have.Webhooks[i].ClientConfig
+		if s := c.Service; s == nil || s.Name != w.o.Name || s.Namespace != w.o.Namespace {
+			return fmt.Errorf("the registration %s leads to another Service than %s", w.o.Name, w.host())
+		}
+		if !bytes.Equal(c.CABundle, authorities) {
+			c.CABundle, changed = authorities, true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
+	return err
+}
