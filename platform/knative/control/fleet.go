@@ -26,7 +26,7 @@ type Hands interface {
 	Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error
 	// Least makes a pod the first to go when its Deployment is scaled down.
 	Least(ctx context.Context, namespace, pod string) error
-	// Hurry ends a pod that is terminating within a few seconds.
+	// Hurry has a pod that is terminating, and whose engine has ended, forgotten.
 	Hurry(ctx context.Context, namespace, pod string, uid types.UID) error
 }
 

@@ -173,7 +173,13 @@ func TestReplicaOfAPod(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 	s.SetPod(aPod("p1", "n1", runs, ends))
-	s.SetPod(aPod("p1", "n1", runs, ends))
+	if len(s.hurry) != 0 {
+		t.Error("a pod is forgotten whose engine is there")
+	}
+	for range 2 {
+		s.Said("n1", false, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
+		s.SetPod(aPod("p1", "n1", runs, ends))
+	}
 	if len(s.hurry) != 1 {
 		t.Errorf("hurried %q", s.hurry)
 	}

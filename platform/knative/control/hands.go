@@ -22,9 +22,6 @@ const epochAnnotation = "thaw.dev/epoch"
 
 const costAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
-// soon is the grace that is left to a pod whose replica has been drained.
-const soon = 2
-
 // hands are Hands on a real cluster.
 type hands struct {
 	kube        kubernetes.Interface
@@ -90,9 +87,9 @@ func (h *hands) Least(ctx context.Context, namespace, pod string) error {
 	return err
 }
 
-// Hurry ends a pod that is terminating.
+// Hurry has a pod that is terminating forgotten.
 func (h *hands) Hurry(ctx context.Context, namespace, pod string, uid types.UID) error {
-	grace := int64(soon)
+	grace := int64(0)
 	err := h.kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
 	if status.IsNotFound(err) || status.IsConflict(err) {
 		return nil

@@ -95,9 +95,7 @@ func (f *fleet) SetPod(k *corev1.Pod) {
 	}
 	if w := p.want; w != nil {
 		f.touch(w.node)
-		if w.ending && p.terminating && !p.hurried && !p.over {
-			p.hurried, hurry = true, true
-		}
+		hurry = f.finished(p)
 	} else {
 		f.touch(p.node)
 	}
@@ -112,6 +110,18 @@ func (f *fleet) SetPod(k *corev1.Pod) {
 		f.hurry(p)
 	}
 	f.moved(p)
+}
+
+// finished reports, once, that a pod is to be taken out of the books of Kubernetes
+// though its proxy will be there for half a minute more: its replica was to end, and
+// its shim has said that the engine has. Under mu.
+func (f *fleet) finished(p *pod) bool {
+	w := p.want
+	if w == nil || !w.ending || !p.terminating || p.hurried || p.over || !p.rev.shim {
+		return false
+	}
+	p.hurried = p.silent || p.said != nil && p.said.State == functions.Unloaded
+	return p.hurried
 }
 
 // DropPod takes in that a pod is gone.
@@ -174,6 +184,12 @@ func (f *fleet) Alive(uid types.UID) bool {
 // there are on it.
 func (f *fleet) Said(node string, whole bool, pods []link.Pod) {
 	now := f.o.now()
+	var over []*pod
+	defer func() {
+		for _, p := range over {
+			f.hurry(p)
+		}
+	}()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range pods {
@@ -196,6 +212,9 @@ func (f *fleet) Said(node string, whole bool, pods []link.Pod) {
 		}
 		if p.want != nil {
 			f.touch(p.want.node)
+		}
+		if f.finished(p) {
+			over = append(over, p)
 		}
 	}
 	if n := f.nodes[node]; n != nil {
@@ -430,8 +449,7 @@ func sameBeat(a, b *functions.Heartbeat) bool {
 		})
 }
 
-// hurry ends a pod that is to end anyway and has nothing in flight: Knative's proxy
-// would hold its GPUs for half a minute more.
-func (f *fleet) hurry(p *pod) {
-	f.o.hurry(p.namespace, p.name, p.uid)
-}
+// hurry has a pod whose engine has ended forgotten. Knative's proxy in it waits half
+// a minute for requests that will not come, and until then the pod's GPUs would be
+// taken; the kubelet ends what is left of it in its own time.
+func (f *fleet) hurry(p *pod) { f.o.hurry(p.namespace, p.name, p.uid) }
