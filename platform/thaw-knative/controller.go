@@ -19,7 +19,7 @@ import (
 // controlling is the flags of a controller.
 type controlling struct {
 	access                   knative.Access
-	addr, advertise          string
+	addr, advertise, place   string
 	namespace, id, token     string
 	public, private, cluster string
 	data                     string
@@ -41,6 +41,7 @@ func controllerPart(c *command) part {
 			f.StringVar(&o.access.Context, "context", "", "context of it")
 			f.StringVar(&o.addr, "addr", ":8090", "where activators, loaders and the control API come in")
 			f.StringVar(&o.advertise, "advertise", "", "HOST:PORT at which they reach this controller [POD_IP and the port of --addr]")
+			f.StringVar(&o.place, "place-addr", "", "where API servers ask on which node a new pod is wanted (the webhook thaw-place), such as :8443; empty answers nobody")
 			f.StringVar(&o.namespace, "namespace", cmp.Or(c.getenv("POD_NAMESPACE"), "thaw-system"), "namespace of thaw itself [POD_NAMESPACE]")
 			f.StringVar(&o.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this controller [POD_NAME]")
 			f.StringVar(&o.token, "token-file", "", "file with the token of the cluster's links")
@@ -108,6 +109,6 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 	name := func(service string) string { return service + "." + o.namespace + ".svc." + o.cluster }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: o.namespace, Name: o.id, Advertise: o.advertise, Listener: listener, Token: token,
-		Policy: policy, Public: name(o.public), Private: name(o.private), Foresee: foresee, Data: o.data, Version: cli.Version, Log: log,
+		Policy: policy, Public: name(o.public), Private: name(o.private), Foresee: foresee, Data: o.data, Place: o.place, Version: cli.Version, Log: log,
 	})
 }

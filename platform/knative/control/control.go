@@ -33,6 +33,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
+	"github.com/thaw-dev/thaw/platform/knative/place"
 	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/platform/schedule"
 	"github.com/thaw-dev/thaw/platform/steer"
@@ -51,6 +52,7 @@ type Options struct {
 	Private   string                // the same for the cluster alone
 	Foresee   func() *steer.Foresee // of a reign; may be nil
 	Data      string                // folder in which accounts of teams outlive a reign; "" nowhere
+	Place     string                // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
 	Version   string
 	Log       *slog.Logger
 	// Settle bounds how long a new leader listens to loaders before it tells
@@ -284,6 +286,18 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		Revision: r.books.is, Push: r.hub.SetTable, Applied: r.hub.Applied, Public: c.o.Public, Private: c.o.Private, Log: log,
 	})
 	r.teams = newTeams(c, r)
+	var hints *place.Webhook
+	if c.o.Place != "" {
+		at, _, _ := net.SplitHostPort(c.o.Advertise)
+		if hints, err = place.New(place.Options{
+			Client: c.kube, Namespace: c.o.Namespace, Address: c.o.Place, Advertise: at, Log: log,
+			Hint: func(namespace, revision string) (string, bool) {
+				return r.fleet.Hint(functions.Name{Team: namespace, Name: revision})
+			},
+		}); err != nil {
+			return err
+		}
+	}
 
 	if err := r.watch(ctx); err != nil {
 		return err
@@ -315,6 +329,9 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	part(r.autoscale.Run)
 	part(r.ingress.Run)
 	part(r.teams.Run)
+	if hints != nil {
+		part(hints.Run)
+	}
 	part(r.hurrying)
 	part(r.settle)
 	<-ctx.Done()
