@@ -31,6 +31,21 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// dialEnv makes the test binary another process that dials a socket and ends.
+const dialEnv = "THAW_DAEMON_TEST_DIAL"
+
+func dialAndEnd(path string) int {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return 1
+	}
+	conn.Write([]byte("x"))
+	if len(os.Args) > 1 && os.Args[1] == "stay" {
+		conn.Read(make([]byte, 1))
+	}
+	return 0
+}
+
 // soon is how long is waited for what must come: long, since nothing is measured.
 const soon = 30 * time.Second
 

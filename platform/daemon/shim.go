@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"reflect"
 	"sync"
 	"time"
 
@@ -22,7 +21,6 @@ type shim struct {
 	out  *outbox
 
 	status *functions.ReplicaStatus // the last; under the daemon's mu
-	told   functions.ReplicaStatus  // the last without its times; of the goroutine that reads
 
 	mu     sync.Mutex // of all that follows
 	stages map[int]*stage
@@ -148,12 +146,8 @@ func (s *shim) hear(st functions.ReplicaStatus) {
 	// Which replica of what it is the controller knows; its engine's key is for
 	// nobody: who asks the pod asks the shim.
 	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
-	again := st
-	again.Since = 0
-	if s.status != nil && reflect.DeepEqual(again, s.told) {
-		return
-	}
-	s.told = again
+	// Said again, it goes on all the same: the controller may not have known the pod
+	// when it was said first.
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	s.status = &st

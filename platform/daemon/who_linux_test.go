@@ -13,21 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialEnv makes the test binary another process that dials a socket and ends.
-const dialEnv = "THAW_DAEMON_TEST_DIAL"
-
-func dialAndEnd(path string) int {
-	conn, err := net.Dial("unix", path)
-	if err != nil {
-		return 1
-	}
-	conn.Write([]byte("x"))
-	if len(os.Args) > 1 && os.Args[1] == "stay" {
-		conn.Read(make([]byte, 1))
-	}
-	return 0
-}
-
 func listener(t *testing.T) (*net.UnixListener, string) {
 	path := filepath.Join(folder(t), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

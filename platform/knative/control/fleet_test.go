@@ -79,6 +79,32 @@ func newStage(t *testing.T, shim bool) *stage {
 	return s
 }
 
+// A pod says at which port it answers, and no more about where.
+func TestEndpoint(t *testing.T) {
+	f := &fleet{pods: map[types.UID]*pod{"victim": {ip: "10.0.0.7"}, "gone": {ip: "10.0.0.8", over: true}}}
+	for _, x := range []struct{ ip, said, want string }{
+		{"10.0.0.9", "http://10.0.0.9:8080", "http://10.0.0.9:8080"},
+		{"10.0.0.9", "http://10.0.0.7:8080", "http://10.0.0.9:8080"},
+		{"fd00::9", "http://10.0.0.9:8080", "http://[fd00::9]:8080"},
+		{"", "http://10.0.0.9:8080", "http://10.0.0.9:8080"},
+		{"", "http://10.0.0.8:8080", "http://10.0.0.8:8080"},
+		{"", "http://10.0.0.7:8080", ""},
+		{"", "http://[::ffff:10.0.0.7]:8080", ""},
+		{"", "http://127.0.0.1:8080", ""},
+		{"", "http://169.254.169.254:80", ""},
+		{"", "http://0.0.0.0:80", ""},
+		{"", "http://victim.a.svc:80", ""},
+		{"", "http://10.0.0.9:8080/admin?x", "http://10.0.0.9:8080"},
+		{"10.0.0.9", "https://10.0.0.9:8080", ""},
+		{"10.0.0.9", "http://10.0.0.9", ""},
+		{"10.0.0.9", "://", ""},
+	} {
+		if got := f.endpoint(&pod{ip: x.ip}, x.said); got != x.want {
+			t.Errorf("%q says %q: %q, want %q", x.ip, x.said, got, x.want)
+		}
+	}
+}
+
 // pod is one of web's, as the API server has it.
 func aPod(uid, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-00001-deployment-" + uid, Namespace: "a", UID: types.UID(uid), Labels: map[string]string{serving.RevisionLabelKey: "web-00001"}}}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -367,6 +368,11 @@ func (f *fleet) state(w *want, now time.Time) functions.ReplicaStatus {
 		if st.State == functions.Unloaded { // Kubernetes has not said so yet
 			st.State = functions.Draining
 		}
+		if st.Endpoint != "" {
+			if st.Endpoint = f.endpoint(p, st.Endpoint); st.Endpoint == "" && st.State == functions.Ready {
+				st.State = functions.Loading
+			}
+		}
 		return st
 	case !w.rev.shim && (p.probed || p.ready) && p.ip != "":
 		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
@@ -380,6 +386,29 @@ func (f *fleet) state(w *want, now time.Time) functions.ReplicaStatus {
 		return st
 	}
 	return st
+}
+
+// endpoint is where requests for a pod go. It says the port. Its address is what
+// Kubernetes says; before that has, what it says itself, unless it is another
+// pod's: a pod could have the activators ask engines that only they may ask. Under mu.
+func (f *fleet) endpoint(p *pod, said string) string {
+	u, err := url.Parse(said)
+	if err != nil || u.Scheme != "http" || u.Port() == "" {
+		return ""
+	}
+	if p.ip != "" {
+		return "http://" + net.JoinHostPort(p.ip, u.Port())
+	}
+	ip := net.ParseIP(u.Hostname())
+	if ip == nil || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() {
+		return ""
+	}
+	for _, other := range f.pods {
+		if other != p && other.ip != "" && ip.Equal(net.ParseIP(other.ip)) && !other.over {
+			return ""
+		}
+	}
+	return "http://" + net.JoinHostPort(ip.String(), u.Port())
 }
 
 // queueProxy is the port at which Knative's proxy of a pod takes requests.
