@@ -54,14 +54,24 @@
 // path either: there a model is taken and its pods are not, so doctor looks at the
 // namespace as well.
 //
+// # Who does the rest
+//
+//	control    the controller: who runs, where, and who makes room (platform/steer)
+//	autoscale  what Kubernetes is told of it: PodAutoscalers of class thaw.dev
+//	ingress    Ingresses of our class, as routes for the activators
+//	place      the scheduler is told where a pod is wanted
+//	team       namespaces as teams: quotas, limits, keys
+//	install    the objects of an installation, and every right with its reason
+//	e2e        the suite on a real cluster
+//
+// The activator, the loader and the shim need nothing of Kubernetes and lie outside:
+// platform/link, gateway, daemon and pod.
+//
 // # Not there yet
 //
-// The controller of the autoscaler class, the ingress class and its activator,
-// the loader's DaemonSet, and the shim itself (thaw runtime). Until they are, a
-// model that is deployed stays at zero: Knative says Unknown of it. What of the
-// pod's shape can be tested without them is, on a real cluster (make e2e).
-// Tolerations, node selectors and runtime classes of GPU nodes, and pull secrets,
-// are not rendered.
+// Warm interpreters inside pods. Tolerations, node selectors and runtime classes of
+// GPU nodes, and pull secrets, are not rendered: ExtendedResourceToleration and the
+// namespace's default account give the most common of them.
 //
 // # Scaling as Knative scales
 //
