@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/thaw-dev/thaw/activator/door"
 )
 
 // writeWait bounds each write to a client: a reader that stops is ended.
@@ -76,36 +74,6 @@ func (l listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	return &conn{Conn: c}, nil
-}
-
-// watchEvery is how often a connection is looked at whose request waits with a
-// body that nobody reads.
-const watchEvery = time.Second
-
-// watch calls leave when the client of a waiting request has left, which net/http
-// notices only once it has read the body. It ends with ctx or stop.
-func watch(ctx context.Context, c *conn, leave context.CancelCauseFunc) (stop func()) {
-	if c == nil || !canWatch {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var over sync.WaitGroup
-	over.Go(func() {
-		t := time.NewTicker(watchEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-				if departed(c.Conn) {
-					leave(door.ErrGone)
-					return
-				}
-			}
-		}
-	})
-	return func() { cancel(); over.Wait() }
 }
 
 // wires are the connections to what is behind us, by address, so that those to a

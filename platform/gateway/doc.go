@@ -18,10 +18,10 @@
 // (route.Function.Plain) is asked by anybody, as Knative would have it.
 //
 // A replica that breaks before the head of its answer has failed nobody yet: the
-// request goes to another one, once, where its body is small enough to have been
-// kept (64 KiB) or has not been begun. A client that leaves while it is held frees
-// its place at once; one that has a large body unread, which net/http would not
-// notice, within a second.
+// request goes to another one, once, where what it has read of the body is kept
+// still (64 KiB; what was read while it was held). A client that leaves while it is
+// held frees its place at once: its body is read meanwhile, because net/http looks
+// out for departures only then, up to 32 MiB.
 //
 // A head is read by net/http's strict reader and written anew, so there is nothing
 // to smuggle past it; targets that are no path, CONNECT, and upgrades to anything

@@ -32,9 +32,12 @@ type Options struct {
 	// CutGrace is what streams get after the drain deadline to write their error
 	// frame; 500 ms.
 	CutGrace time.Duration
-	// MaxBody bounds the body of a call of OpenAI's API; 32 MiB. Others have none:
-	// they are not kept.
+	// MaxBody bounds the body of a call of OpenAI's API; 32 MiB. Others have none; as
+	// much of one is read while its request is held.
 	MaxBody int64
+	// Bodies bounds what is read of all bodies while their requests are held; 1 GiB.
+	// What is beyond it is not read before it can be sent on.
+	Bodies int64
 	// HeadTimeout bounds a head from its first byte to its last; 10 s.
 	HeadTimeout time.Duration
 	// IdleTimeout ends a connection without a request; 200 s.
@@ -60,6 +63,12 @@ func (o Options) withDefaults() Options {
 	def(&o.CutGrace, 500*time.Millisecond)
 	def(&o.HeadTimeout, 10*time.Second)
 	def(&o.IdleTimeout, 200*time.Second)
+	if o.MaxBody <= 0 {
+		o.MaxBody = 32 << 20
+	}
+	if o.Bodies <= 0 {
+		o.Bodies = 1 << 30
+	}
 	if o.Draw == nil {
 		o.Draw = rand.IntN
 	}
@@ -80,6 +89,7 @@ type Gateway struct {
 	wires   wires
 	pool    sync.Pool // of passages
 	buffers sync.Pool
+	bodies  atomic.Int64 // bytes that are read ahead
 	meters  *meters
 	quiet   *log.Logger
 	servers [2]*http.Server         // public and private

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -177,12 +178,18 @@ func (g *Gateway) pass(w *writer, r *http.Request, to *rule, by *split) {
 	p := g.passage(w, to, by)
 	defer p.free()
 	p.to(by.address, by.h2c)
-	b := newBody(w, r)
+	g.once(w, r, p)
+}
+
+// once sends a request that is not sent again.
+func (g *Gateway) once(w *writer, r *http.Request, p *passage) {
+	b := bodyOf(w, r)
 	if b != nil {
-		r.Body = b
+		b.once = true
+		r.Body, _ = b.send()
 	}
 	if err := p.send(r); err != nil {
-		g.unreached(w, r, p, err)
+		g.unreached(w, r, p, b, err)
 	}
 }
 
@@ -197,23 +204,18 @@ func (g *Gateway) leader(w *writer, r *http.Request) {
 	p := g.passage(w, nil, nil)
 	defer p.free()
 	p.to(addr, false)
-	if b := newBody(w, r); b != nil {
-		r.Body = b
-	}
-	if err := p.send(r); err != nil {
-		g.unreached(w, r, p, err)
-	}
+	g.once(w, r, p)
 }
 
 // unreached answers where no answer came.
-func (g *Gateway) unreached(w *writer, r *http.Request, p *passage, err error) {
+func (g *Gateway) unreached(w *writer, r *http.Request, p *passage, b *body, err error) {
 	if w.hijacked || w.status != 0 {
 		return
 	}
 	var large *http.MaxBytesError
 	var op *net.OpError
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded) && p.bodyLate(r):
+	case b != nil && b.late.Load():
 		fail(w, openai.New(openai.RequestTimeout, ""))
 		return
 	case context.Cause(r.Context()) != nil:
@@ -231,13 +233,9 @@ func (g *Gateway) unreached(w *writer, r *http.Request, p *passage, err error) {
 	fail(w, openai.New(openai.EngineCrashed, "The service behind "+clip(hostname(r.Host))+" broke off before it answered."))
 }
 
-func (p *passage) bodyLate(r *http.Request) bool {
-	b, ok := r.Body.(*body)
-	return ok && b.late.Load()
-}
-
-// keepBody is up to where a body is read whole before the request goes on, so that
-// it can be sent a second time and a client that leaves is noticed.
+// keepBody is how much of a body is kept to be sent a second time. One whose length
+// is said to be no more is read whole before the request goes on: then a client
+// that leaves is noticed.
 const keepBody = 64 << 10
 
 // function takes a request that came by host to a function of ours.
@@ -269,9 +267,8 @@ func (g *Gateway) function(w *writer, r *http.Request, to *rule, by *split) {
 }
 
 func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team string) {
-	b := newBody(w, r)
+	b := bodyOf(w, r)
 	if b != nil {
-		r.Body = b
 		if err := b.keep(r.ContentLength); err != nil {
 			if b.late.Load() {
 				fail(w, openai.New(openai.RequestTimeout, ""))
@@ -285,21 +282,20 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 	if b != nil {
 		want.Bytes = int64(len(b.kept))
 	}
-	stop := func() {}
-	if b != nil && !b.whole && r.ProtoMajor == 1 {
+	if b != nil && !b.whole() && r.ProtoMajor == 1 {
+		// net/http looks out for a client that leaves once it has read the body.
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
-		want.Wait = func() {
-			stop()
-			stop = watch(ctx, connOf(r.Context()), cancel)
-		}
+		want.Wait = func() { b.ahead(g, func() { cancel(door.ErrGone) }) }
+		defer b.stop(g)
 	}
 	stay, e := g.act.Hold(ctx, want)
-	stop()
-	stop = func() {}
+	if b != nil {
+		b.waits.Store(false)
+	}
 	if e != nil {
-		g.refuse(w, e)
+		g.refuse(w, b, e)
 		return
 	}
 	p := g.passage(w, to, by)
@@ -318,6 +314,9 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 		stay.Done(code)
 		p.free()
 	}()
+	if b != nil {
+		r.Body, _ = b.send()
+	}
 	for {
 		p.to(stay.Endpoint, false)
 		err := p.send(r)
@@ -337,53 +336,79 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 			panic(http.ErrAbortHandler)
 		}
 		var e *openai.Error
-		if b != nil && !b.again() {
-			e = stay.GiveUp(err)
-		} else {
-			e = stay.Failed(err)
+		again := true
+		if b != nil {
+			r.Body, again = b.send()
 		}
-		stop()
-		stop = func() {}
+		if again {
+			e = stay.Failed(err)
+		} else {
+			e = stay.GiveUp(err)
+		}
+		if b != nil {
+			b.waits.Store(false)
+		}
 		if e != nil {
 			code = e.Status
-			g.refuse(w, e)
+			g.refuse(w, b, e)
 			return
 		}
 	}
 }
 
 // refuse answers a request that was not let to a replica.
-func (g *Gateway) refuse(w *writer, e *openai.Error) {
-	if e.Status == 499 {
+func (g *Gateway) refuse(w *writer, b *body, e *openai.Error) {
+	switch {
+	case b != nil && b.late.Load():
+		e = openai.New(openai.RequestTimeout, "")
+	case e.Status == 499:
 		panic(http.ErrAbortHandler) // nobody is there
 	}
 	fail(w, e)
 }
 
-// body is that of a request that goes on. Of a small one all is kept.
+// body is that of a request that goes on. What is read of it first is kept, up to
+// keepBody, so that it can be sent again.
 type body struct {
 	in      io.ReadCloser
 	control *http.ResponseController
-	sized   bool // its length was said: it is to come at some pace
-	until   time.Time
+	sized   bool        // its length was said: it is to come at some pace
+	once    bool        // nothing is kept
+	late    atomic.Bool // it did not come in time
 
-	kept  []byte // of a small one
-	whole bool   // kept is all of it
-	at    int    // how much of kept was read
+	reads   chan struct{} // holds a token while somebody reads: the lock of what follows
+	until   time.Time     // the deadline for reads
+	kept    []byte
+	spilled bool  // more was read than is kept
+	end     error // of in, once it has been met
+	now     *sending
 
-	read   atomic.Bool // some of it was, and was not kept
+	// Reading ahead, while the request waits.
+	waits   atomic.Bool
+	reader  chan struct{} // closed when it has ended; nil: there was none
+	charged int64         // what the gateway counts for it; the reader's, then stop's
+}
+
+// readsOn is how long an earlier sending may take to end its reading of what has
+// come already.
+const readsOn = 100 * time.Millisecond
+
+// sending is the body as it is sent once.
+type sending struct {
+	b      *body
+	at     int         // how much of what is kept has been sent
 	closed atomic.Bool // by whoever sends it; the server closes in
-	late   atomic.Bool // it did not come in time
 }
 
 // bodyIdle is how long a body whose length was said may not come on.
 const bodyIdle = 60 * time.Second
 
-func newBody(w *writer, r *http.Request) *body {
+// bodyOf is the body of a request; nil where it has none.
+func bodyOf(w *writer, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
 	}
-	return &body{in: r.Body, control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
+	return &body{reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
 }
 
 // keep reads a small body whole.
@@ -391,21 +416,85 @@ func (b *body) keep(length int64) error {
 	if length < 0 || length > keepBody {
 		return nil
 	}
-	b.kept = make([]byte, length+1) // one more, to find its end
-	n, err := io.ReadFull(reader(b.fill), b.kept)
-	b.kept = b.kept[:n]
-	if !errors.Is(err, io.ErrUnexpectedEOF) || int64(n) != length {
+	b.reads <- struct{}{}
+	defer func() { <-b.reads }()
+	b.kept = make([]byte, 0, length+1) // one more, to find its end
+	for b.end == nil && len(b.kept) < cap(b.kept) {
+		n, err := b.fill(b.kept[len(b.kept):cap(b.kept)])
+		b.kept, b.end = b.kept[:len(b.kept)+n], err
+	}
+	if b.end != io.EOF {
 		return io.ErrUnexpectedEOF
 	}
-	b.whole = true
 	return nil
 }
 
-type reader func([]byte) (int, error)
+// ahead reads while the request waits, in the background: also to see whether its
+// client leaves, which is told once.
+func (b *body) ahead(g *Gateway, leave func()) {
+	b.waits.Store(true)
+	if b.reader != nil {
+		return // it waits again: what is read by now is enough
+	}
+	b.reader = make(chan struct{})
+	go func() { // ends with the waiting, at the latest by stop
+		defer close(b.reader)
+		buf := g.Get()
+		defer g.Put(buf)
+		for b.waits.Load() && b.more(g, buf) {
+		}
+		b.reads <- struct{}{}
+		gone := b.end != nil && b.end != io.EOF
+		<-b.reads
+		if gone {
+			leave()
+		}
+	}()
+}
 
-func (f reader) Read(p []byte) (int, error) { return f(p) }
+// more reads a piece ahead; false where there is none, or no room.
+func (b *body) more(g *Gateway, buf []byte) bool {
+	b.reads <- struct{}{}
+	defer func() { <-b.reads }()
+	if b.end != nil || b.spilled || int64(len(b.kept)) >= g.o.MaxBody {
+		return false
+	}
+	if b.charged += int64(len(buf)); g.bodies.Add(int64(len(buf))) > g.o.Bodies {
+		return false
+	}
+	n, err := b.fill(buf)
+	b.kept = append(b.kept, buf[:n]...)
+	unused := int64(len(buf) - n)
+	b.charged -= unused
+	g.bodies.Add(-unused)
+	b.end = err
+	return err == nil
+}
 
-// fill reads from the client.
+// stop ends the reading ahead.
+func (b *body) stop(g *Gateway) {
+	if b.reader == nil {
+		return
+	}
+	b.waits.Store(false)
+	select {
+	case <-b.reader:
+	default: // the client says nothing, and nobody wants to know any more
+		b.control.SetReadDeadline(time.Unix(1, 0))
+		<-b.reader
+		b.control.SetReadDeadline(time.Time{})
+	}
+	g.bodies.Add(-b.charged)
+}
+
+// whole reports whether all of it is in memory.
+func (b *body) whole() bool {
+	b.reads <- struct{}{}
+	defer func() { <-b.reads }()
+	return b.end == io.EOF && !b.spilled
+}
+
+// fill reads from the client, for who holds the lock.
 func (b *body) fill(p []byte) (int, error) {
 	if b.sized {
 		if now := time.Now(); b.until.Sub(now) < bodyIdle {
@@ -424,34 +513,57 @@ func (b *body) fill(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *body) Read(p []byte) (int, error) {
-	if b.closed.Load() {
+// send begins to send it, from its first byte; false where that is gone, or
+// somebody still reads on behalf of an earlier sending.
+func (b *body) send() (io.ReadCloser, bool) {
+	if b.now != nil {
+		b.now.closed.Store(true)
+	}
+	select {
+	case b.reads <- struct{}{}:
+	case <-time.After(readsOn):
+		return nil, false
+	}
+	defer func() { <-b.reads }()
+	if b.spilled {
+		return nil, false
+	}
+	b.now = &sending{b: b}
+	return b.now, true
+}
+
+func (s *sending) Read(p []byte) (int, error) {
+	b := s.b
+	b.reads <- struct{}{}
+	defer func() { <-b.reads }()
+	if s.closed.Load() {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	if b.whole {
-		n := copy(p, b.kept[b.at:])
-		b.at += n
-		if b.at == len(b.kept) {
-			return n, io.EOF
+	if s.at < len(b.kept) {
+		n := copy(p, b.kept[s.at:])
+		if s.at += n; s.at == len(b.kept) {
+			return n, b.end
 		}
 		return n, nil
 	}
-	b.read.Store(true)
-	return b.fill(p)
-}
-
-// Close ends its reading by the one who sends it.
-func (b *body) Close() error {
-	b.closed.Store(true)
-	return nil
-}
-
-// again makes it ready to be sent once more; false where that cannot be.
-func (b *body) again() bool {
-	if !b.whole && b.read.Load() {
-		return false
+	if b.end != nil {
+		return 0, b.end
 	}
-	b.at = 0
-	b.closed.Store(false)
-	return true
+	n, err := b.fill(p)
+	b.end = err
+	switch {
+	case b.spilled || n == 0:
+	case b.once || len(b.kept)+n > keepBody:
+		b.kept, b.spilled, s.at = nil, true, 0
+	default:
+		b.kept = append(b.kept, p[:n]...)
+		s.at = len(b.kept)
+	}
+	return n, err
+}
+
+// Close ends this sending.
+func (s *sending) Close() error {
+	s.closed.Store(true)
+	return nil
 }

@@ -1,0 +1,768 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// h2c is a client that speaks HTTP/2 without TLS and nothing else.
+func h2c(t testing.TB) *http.Client {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	tr := &http.Transport{Protocols: p, DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+// h2cBackend speaks both.
+func h2cBackend(t testing.TB, h http.HandlerFunc) string {
+	s := httptest.NewUnstartedServer(h)
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+func TestHeads(t *testing.T) {
+	w := newWorld(t, nil)
+	var seen http.Header
+	var host string
+	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		seen, host = r.Header.Clone(), r.Host
+		rw.Header().Set("Connection", "X-Secret")
+		rw.Header().Set("X-Secret", "hop")
+		rw.Header().Set("Keep-Alive", "timeout=5")
+		rw.Header().Set("X-Kept", "yes")
+	})
+	w.g.SetTable(&link.Table{Hosts: []link.Host{
+		{Name: "a.example.com", Paths: []link.Path{{Append: map[string]string{"X-Set": "ours"}, Splits: []link.Split{{Address: addr, Append: map[string]string{"X-Split": "s"}}}}}},
+		{Name: "b.example.com", Paths: []link.Path{{Rewrite: "real.example.com", Append: map[string]string{"K-Original-Host": "b.example.com"}, Splits: to(addr)}}},
+	}})
+	send := func(r *http.Request) {
+		for k, v := range map[string]string{
+			"X-Set": "theirs", "Connection": "X-Hop, keep-alive", "X-Hop": "1", "Proxy-Authorization": "p", "TE": "trailers, deflate",
+			"K-Network-Probe": "queue", "K-Network-Hash": "h", "K-Proxy-Request": "activator", "K-Kubelet-Probe": "k", "K-Original-Host": "evil",
+			"X-Forwarded-For": "1.2.3.4", "X-Forwarded-Proto": "https", "Forwarded": "for=1.2.3.4", "X-Mine": "m", "Authorization": "Bearer theirs",
+			"Upgrade": "h2c", "Http2-Settings": "AAMAAABkAARAAAAAAAIAAAAA",
+		} {
+			r.Header.Set(k, v)
+		}
+	}
+	res, _ := w.get("a.example.com", "/", send)
+	for k, want := range map[string]string{
+		"X-Set": "ours", "X-Split": "s", "X-Hop": "", "Proxy-Authorization": "", "Te": "trailers", "K-Network-Probe": "", "K-Network-Hash": "",
+		"K-Proxy-Request": "", "K-Kubelet-Probe": "", "K-Original-Host": "", "X-Forwarded-For": "1.2.3.4, 127.0.0.1", "X-Forwarded-Proto": "https",
+		"X-Forwarded-Host": "a.example.com", "Forwarded": "for=1.2.3.4", "X-Mine": "m", "Authorization": "Bearer theirs", "Upgrade": "", "Connection": "", "Http2-Settings": "",
+	} {
+		if got := strings.Join(seen[http.CanonicalHeaderKey(k)], "|"); got != want {
+			t.Errorf("%s: %q, want %q", k, got, want)
+		}
+	}
+	if host != "a.example.com" || res.Header.Get("X-Secret") != "" || res.Header.Get("Keep-Alive") != "" || res.Header.Get("X-Kept") != "yes" {
+		t.Error(host, res.Header)
+	}
+	w.get("b.example.com", "/")
+	if host != "real.example.com" || seen.Get("K-Original-Host") != "b.example.com" || seen.Get("X-Forwarded-Host") != "b.example.com" || seen.Get("X-Forwarded-Proto") != "http" {
+		t.Error(host, seen)
+	}
+	// Inside, it is of a route that led here: Knative's domain mappings.
+	w.do(w.private, "a.example.com", "/", with("K-Original-Host", "vanity.example.com"))
+	if seen.Get("K-Original-Host") != "vanity.example.com" {
+		t.Error(seen)
+	}
+}
+
+// What Knative's networking asks of the data plane, and what asks nobody else.
+func TestProbe(t *testing.T) {
+	w := newWorld(t, nil)
+	w.act.Publish(fn("rev-1", "mine", true))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{{Name: "a.example.com", Paths: []link.Path{
+		{Splits: []link.Split{{Function: name("rev-1")}}},
+		{Headers: map[string]string{"K-Network-Hash": "override"}, Append: map[string]string{"K-Network-Hash": "abc"}, Splits: []link.Split{{Function: name("rev-1")}}},
+	}}}})
+	for _, c := range []struct {
+		hash   string
+		status int
+		want   string
+	}{{"override", 200, "abc"}, {"other", 200, "other"}, {"", 400, ""}} {
+		res, _ := w.get("a.example.com", "/", with("K-Network-Probe", "probe"), func(r *http.Request) {
+			if c.hash != "" {
+				r.Header.Set("K-Network-Hash", c.hash)
+			}
+		})
+		if res.StatusCode != c.status || res.Header.Get("K-Network-Hash") != c.want {
+			t.Errorf("%q: %d %v", c.hash, res.StatusCode, res.Header)
+		}
+	}
+	if n := w.woken(); n != 0 {
+		t.Errorf("probes woke %d", n)
+	}
+}
+
+// Bytes that could be read in two ways, or not at all.
+func TestRefused(t *testing.T) {
+	w := newWorld(t, func(o *Options, _ *activator.Options) { o.HeadTimeout = 300 * time.Millisecond })
+	var asked atomic.Int32
+	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(rw, "%s %q %v", r.RequestURI, b, r.TransferEncoding)
+	})
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Address: addr})}})
+	for _, c := range []struct {
+		name, send string
+		want       string // how the first answer begins
+		asked      int32  // requests that the service saw
+	}{
+		{"two lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "HTTP/1.1 400", 0},
+		{"strange coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 501", 0},
+		{"two codings", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", "HTTP/1.1 501", 0},
+		{"no host", "GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 400", 0},
+		{"two hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "HTTP/1.1 400", 0},
+		{"bad host", "GET / HTTP/1.1\r\nHost: a b\r\n\r\n", "HTTP/1.1 400", 0},
+		{"space before colon", "GET / HTTP/1.1\r\nHost: a\r\nContent-Length : 3\r\n\r\nabc", "HTTP/1.1 400", 0},
+		{"NUL in a value", "GET / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n", "HTTP/1.1 400", 0},
+		{"whole URL", "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 400", 0},
+		{"CONNECT", "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 405", 0},
+		{"asterisk", "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 400", 0},
+		{"large head", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 8<<10) + "\r\n\r\n", "HTTP/1.1 431", 0},
+		{"very large head", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n", "HTTP/1.1 431", 0},
+		{"slow head", "GET / HTTP/1.1\r\nHost: a\r\nX", "HTTP/1.1 400", 0},
+		// Both: the length is not believed, and does not go on.
+		{"both", "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200", 1},
+		// A request in the body of another stays there.
+		{"inside", "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n\r\n", "HTTP/1.1 200", 1},
+		{"fits", "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: " + strings.Repeat("x", 7<<10) + "\r\n\r\n", "HTTP/1.1 200", 1},
+		{"bad chunk", "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "HTTP/1.1 502", -1},
+	} {
+		asked.Store(0)
+		if got := raw(t, w.public, c.send); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %.200q", c.name, got)
+		}
+		if n := asked.Load(); c.asked >= 0 && n != c.asked {
+			t.Errorf("%s: the service was asked %d times", c.name, n)
+		}
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	ln, _ := net.Listen("tcp", "127.0.0.1:0")
+	gone := ln.Addr().String()
+	ln.Close()
+	w := newWorld(t, nil)
+	breaks := backend(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	w.act.Publish(fn("rev-1", "mine", true, gone))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{
+		hostTo("gone", link.Split{Address: gone}), hostTo("breaks", link.Split{Address: breaks}),
+		hostTo("nowhere"), hostTo("unknown", link.Split{Function: name("rev-9")}), hostTo("dead", link.Split{Function: name("rev-1")}),
+	}})
+	for _, c := range []struct {
+		host   string
+		status int
+		code   string
+	}{
+		{"gone", 503, "service_unavailable"}, {"breaks", 502, "engine_crashed"}, {"nowhere", 503, "service_unavailable"},
+		{"unknown", 503, "model_loading"}, {"dead", 502, "engine_crashed"},
+	} {
+		res, body := w.get(c.host, "/x")
+		var e struct {
+			Error struct{ Code, Message string }
+		}
+		if res.StatusCode != c.status || json.Unmarshal([]byte(body), &e) != nil || e.Error.Code != c.code || res.Header.Get("x-should-retry") == "" {
+			t.Errorf("%s: %d %s %v", c.host, res.StatusCode, body, res.Header)
+		}
+	}
+}
+
+func TestHTTP2AndTrailers(t *testing.T) {
+	w := newWorld(t, nil)
+	h := func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Trailer", "X-Sum")
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(rw, "%s %s", r.Proto, b)
+		rw.(http.Flusher).Flush()
+		rw.Header().Set("X-Sum", fmt.Sprint(len(b), " ", r.Trailer.Get("X-Client")))
+		rw.Header().Set(http.TrailerPrefix+"X-Late", "late")
+	}
+	one, two := backend(t, h), h2cBackend(t, h)
+	w.act.Publish(fn("rev-1", "mine", true, one), fn("rev-2", "mine", true))
+	f := fn("rev-2", "mine", true, "x")
+	f.Replicas[0].Endpoint = "h2c://" + two
+	w.act.Publish(f)
+	w.g.SetTable(&link.Table{Hosts: []link.Host{
+		hostTo("one", link.Split{Address: one}), hostTo("two", link.Split{Address: two, H2C: true}),
+		hostTo("rev1", link.Split{Function: name("rev-1")}), hostTo("rev2", link.Split{Function: name("rev-2")}),
+	}})
+	clients := map[string]*http.Client{"HTTP/1.1": w.client, "HTTP/2": h2c(t)}
+	for proto, client := range clients {
+		for host, want := range map[string]string{"one": "HTTP/1.1", "two": "HTTP/2.0", "rev1": "HTTP/1.1", "rev2": "HTTP/2.0"} {
+			r, _ := http.NewRequest("POST", "http://"+w.public+"/", struct{ io.Reader }{strings.NewReader("hello")}) // no length
+			r.Host = host
+			r.Trailer = http.Header{"X-Client": {"mine"}}
+			res, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err != nil || string(b) != want+" hello" || res.Trailer.Get("X-Sum") != "5 mine" || res.Trailer.Get("X-Late") != "late" {
+				t.Errorf("%s to %s: %q %v %v", proto, host, b, res.Trailer, err)
+			}
+		}
+	}
+}
+
+// Bodies stream both ways at once: each side waits for what the other says.
+func TestBothWays(t *testing.T) {
+	w := newWorld(t, nil)
+	h := func(rw http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(rw)
+		c.EnableFullDuplex()
+		c.Flush()
+		br := bufio.NewReader(r.Body)
+		for {
+			l, err := br.ReadString('\n')
+			if err != nil {
+				return
+			}
+			io.WriteString(rw, "echo "+l)
+			c.Flush()
+		}
+	}
+	two := h2cBackend(t, h)
+	f := fn("rev-1", "mine", true, "x")
+	f.Replicas[0].Endpoint = "h2c://" + two
+	w.act.Publish(f)
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("two", link.Split{Address: two, H2C: true}), hostTo("rev", link.Split{Function: name("rev-1")})}})
+	for _, host := range []string{"two", "rev"} {
+		pr, pw := io.Pipe()
+		r, _ := http.NewRequest("POST", "http://"+w.public+"/", pr)
+		r.Host = host
+		res, err := h2c(t).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		br := bufio.NewReader(res.Body)
+		for i := range 5 {
+			fmt.Fprintf(pw, "%d\n", i)
+			if l, err := br.ReadString('\n'); err != nil || l != fmt.Sprintf("echo %d\n", i) {
+				t.Fatalf("%q %v", l, err)
+			}
+		}
+		pw.Close()
+		if _, err := br.ReadByte(); err != io.EOF {
+			t.Error(err)
+		}
+		res.Body.Close()
+	}
+}
+
+// pattern is bytes that tell where they belong.
+type pattern struct{ at, size int }
+
+func (p *pattern) Read(b []byte) (int, error) {
+	if p.at == p.size {
+		return 0, io.EOF
+	}
+	n := min(len(b), p.size-p.at)
+	for i := range b[:n] {
+		b[i] = byte((p.at + i) * 131 >> 3)
+	}
+	p.at += n
+	return n, nil
+}
+
+// 10 MiB up and 10 MiB down, held first, of which next to nothing is kept.
+func TestLarge(t *testing.T) {
+	const size = 10 << 20
+	same := func(in io.Reader) error {
+		want, got := make([]byte, 32<<10), make([]byte, 32<<10)
+		p := &pattern{size: size}
+		for {
+			n, err := io.ReadFull(p, want)
+			if m, _ := io.ReadFull(in, got[:n]); m != n || !bytes.Equal(want[:n], got[:m]) {
+				return errors.New("not the same bytes")
+			}
+			if err != nil {
+				if m, err := in.Read(got); m != 0 || err != io.EOF {
+					return fmt.Errorf("%d more bytes, %v", m, err)
+				}
+				return nil
+			}
+		}
+	}
+	w := newWorld(t, func(o *Options, _ *activator.Options) { o.MaxBody = 256 << 10 })
+	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		if err := same(r.Body); err != nil {
+			http.Error(rw, err.Error(), 500)
+			return
+		}
+		io.Copy(rw, &pattern{size: size})
+	})
+	w.act.Publish(fn("rev-1", "mine", true))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	for _, sized := range []bool{true, false} {
+		w.act.Publish(fn("rev-1", "mine", true))
+		r, _ := http.NewRequest("POST", "http://"+w.public+"/", &pattern{size: size})
+		r.Host = "a"
+		if sized {
+			r.ContentLength = size
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		done := make(chan error, 1)
+		go func() {
+			res, err := w.client.Do(r)
+			if err == nil {
+				defer res.Body.Close()
+				if res.StatusCode != 200 {
+					err = errors.New(res.Status)
+				} else {
+					err = same(res.Body)
+				}
+			}
+			done <- err
+		}()
+		w.await(func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == 1 })
+		w.act.Publish(fn("rev-1", "mine", true, addr))
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		// While it was held as much was read as there is room for; nothing of the rest.
+		if got := after.TotalAlloc - before.TotalAlloc; got > 4<<20 {
+			t.Errorf("%d bytes were allocated for 20 MiB on their way", got)
+		}
+	}
+}
+
+// upgrade does the handshake of a WebSocket by hand; afterwards both sides speak
+// bytes.
+func upgrade(t *testing.T, addr, host string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	fmt.Fprintf(c, "GET /ws HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n", host)
+	br := bufio.NewReader(c)
+	res, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != 101 || res.Header.Get("Upgrade") != "websocket" {
+		t.Fatalf("%d %v", res.StatusCode, res.Header)
+	}
+	return c, br
+}
+
+func echo(rw http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Upgrade") != "websocket" || r.Header.Get("Sec-Websocket-Key") == "" {
+		http.Error(rw, "no", 400)
+		return
+	}
+	c, b, err := http.NewResponseController(rw).Hijack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	io.Copy(c, b)
+}
+
+func TestWebSockets(t *testing.T) {
+	w := newWorld(t, nil)
+	addr := backend(t, echo)
+	w.act.Publish(fn("rev-1", "mine", true))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("svc", link.Split{Address: addr}), hostTo("rev", link.Split{Function: name("rev-1")})}})
+	for _, host := range []string{"svc", "rev"} {
+		if host == "rev" {
+			go func() {
+				w.await(func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == 1 })
+				w.act.Publish(fn("rev-1", "mine", true, addr))
+			}()
+		}
+		c, br := upgrade(t, w.public, host)
+		for i := range 3 {
+			fmt.Fprintf(c, "frame %d\n", i)
+			if l, err := br.ReadString('\n'); err != nil || l != fmt.Sprintf("frame %d\n", i) {
+				t.Fatalf("%q %v", l, err)
+			}
+		}
+		if d, _ := w.act.DemandOf(name("rev-1")); host == "rev" && d.Active != 1 {
+			t.Errorf("a WebSocket counts as a request: %+v", d)
+		}
+		c.Close()
+	}
+	w.await(func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Active == 0 })
+	// One that is open when the drain is over is cut.
+	c, br := upgrade(t, w.public, "rev")
+	defer c.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if w.g.Shutdown(ctx) == nil {
+		t.Error("something was cut")
+	}
+	if _, err := br.ReadByte(); err == nil {
+		t.Error("it lives on")
+	}
+}
+
+// Who leaves while held frees its place, whatever it speaks and however much of
+// its body nobody has read.
+func TestLeave(t *testing.T) {
+	w := newWorld(t, nil)
+	w.act.Publish(fn("rev-1", "mine", true))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	queued := func(n int) func() bool {
+		return func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == n }
+	}
+	for _, c := range []struct {
+		name   string
+		client *http.Client
+		body   func() io.Reader
+		length int64
+	}{
+		{"no body", w.client, func() io.Reader { return nil }, 0},
+		{"small", w.client, func() io.Reader { return strings.NewReader("hello") }, 5},
+		{"large", w.client, func() io.Reader { return &pattern{size: 10 << 20} }, 10 << 20},
+		{"slow", w.client, func() io.Reader { r, _ := io.Pipe(); return io.MultiReader(&pattern{size: 100 << 10}, r) }, 1 << 20},
+		{"endless", w.client, func() io.Reader { r, _ := io.Pipe(); return io.MultiReader(&pattern{size: 100 << 10}, r) }, -1},
+		{"HTTP/2", h2c(t), func() io.Reader { return &pattern{size: 10 << 20} }, -1},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.public+"/", c.body())
+		r.Host, r.ContentLength = "a", c.length
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.client.Do(r)
+			done <- err
+		}()
+		w.await(queued(1))
+		cancel()
+		if err := <-done; err == nil {
+			t.Errorf("%s: an answer", c.name)
+		}
+		w.await(queued(0))
+	}
+	w.stop()
+	if n := w.g.bodies.Load(); n != 0 {
+		t.Errorf("%d bytes are still counted as read ahead", n)
+	}
+}
+
+// A replica that dies before the head of its answer is replaced, once, where the
+// body can be sent again.
+func TestRetry(t *testing.T) {
+	w := newWorld(t, nil)
+	var died, served atomic.Int32
+	var read atomic.Bool
+	dies := backend(t, func(_ http.ResponseWriter, r *http.Request) {
+		died.Add(1)
+		if read.Load() {
+			io.CopyN(io.Discard, r.Body, 2*keepBody)
+		}
+		panic(http.ErrAbortHandler)
+	})
+	lives := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		served.Add(1)
+		say("alive")(rw, r)
+	})
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	tries := func(addrs ...string) {
+		f := fn("rev-1", "mine", true, addrs...)
+		w.act.Remove(f.Name)
+		w.act.Publish(f)
+	}
+	tries(dies, lives)
+	asks := func() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.asks) }
+	for i, body := range []string{"", "hello", strings.Repeat("x", 20<<10)} {
+		died.Store(0)
+		for died.Load() == 0 { // until it is the one that is asked first
+			tries(dies, lives)
+			before := asks()
+			res, got := w.get("a", "/", post(body), func(r *http.Request) {
+				if i == 2 {
+					r.ContentLength = -1 // in chunks
+				}
+			})
+			if res.StatusCode != 200 || !strings.HasSuffix(got, " "+body) {
+				t.Errorf("%d: %d %s", i, res.StatusCode, got)
+			}
+			if int32(asks()-before) != died.Load() {
+				t.Error("the platform is told of each")
+			}
+		}
+	}
+	tries(dies, dies)
+	died.Store(0)
+	res, body := w.get("a", "/", post("x"))
+	if res.StatusCode != 502 || died.Load() != 2 || res.Header.Get("x-should-retry") != "false" {
+		t.Errorf("both die: %d %s after %d tries, %v", res.StatusCode, body, died.Load(), res.Header)
+	}
+	tries(dies, dies)
+	died.Store(0)
+	read.Store(true)
+	r, _ := http.NewRequest("POST", "http://"+w.public+"/", &pattern{size: 1 << 20})
+	r.Host, r.ContentLength = "a", 1<<20
+	if res, err := w.client.Do(r); err == nil { // the write may fail first
+		if res.StatusCode != 502 {
+			t.Error(res.Status)
+		}
+		res.Body.Close()
+	}
+	if n := died.Load(); n != 1 {
+		t.Errorf("a large body was sent %d times", n)
+	}
+}
+
+// An answer that breaks in the middle breaks for the client too.
+func TestBroken(t *testing.T) {
+	w := newWorld(t, nil)
+	addr := backend(t, func(rw http.ResponseWriter, _ *http.Request) {
+		io.WriteString(rw, "half")
+		rw.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	w.act.Publish(fn("rev-1", "mine", true, addr))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("svc", link.Split{Address: addr}), hostTo("rev", link.Split{Function: name("rev-1")})}})
+	for _, client := range []*http.Client{w.client, h2c(t)} {
+		for _, host := range []string{"svc", "rev"} {
+			r, _ := http.NewRequest("GET", "http://"+w.public+"/", nil)
+			r.Host = host
+			res, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err == nil || string(b) != "half" {
+				t.Errorf("%s: %q %v", host, b, err)
+			}
+		}
+	}
+	w.await(func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.asks) == 2 })
+}
+
+// 80/20 by host and by model, with a fixed source of numbers.
+func TestCanary(t *testing.T) {
+	var mu sync.Mutex
+	random := rand.New(rand.NewPCG(3, 4))
+	draw := func(n int) int { mu.Lock(); defer mu.Unlock(); return random.IntN(n) }
+	w := newWorld(t, func(o *Options, a *activator.Options) { o.Draw, a.Draw = draw, draw })
+	var got [2]atomic.Int32
+	serve := func(i int) string {
+		return backend(t, func(rw http.ResponseWriter, r *http.Request) {
+			got[i].Add(1)
+			b, _ := io.ReadAll(r.Body)
+			rw.Header().Set("Content-Type", "application/json")
+			rw.Write(b)
+		})
+	}
+	w.act.Publish(fn("rev-1", "mine", false, serve(0)), fn("rev-2", "mine", false, serve(1)))
+	splits := []link.Split{{Percent: 80, Function: name("rev-1")}, {Percent: 20, Function: name("rev-2")}}
+	w.g.SetTable(&link.Table{Hosts: []link.Host{{Name: "mine", Paths: []link.Path{{Splits: splits}}}}, Models: []link.Model{{Name: name("mine"), Splits: splits}}})
+	for _, host := range []string{"mine", "elsewhere"} {
+		got[0].Store(0)
+		got[1].Store(0)
+		const n = 500
+		for range n {
+			model := "mine"
+			if host == "mine" {
+				model = "whatever"
+			}
+			res, body := w.get(host, "/v1/chat/completions", post(`{"model":"`+model+`","messages":[]}`))
+			if res.StatusCode != 200 || body != `{"model":"mine","messages":[]}` { // as the engine knows it
+				t.Fatal(res.StatusCode, body)
+			}
+		}
+		if d := float64(got[1].Load()) - n*.2; d*d > 16*n*.2*.8 || got[0].Load()+got[1].Load() != n {
+			t.Errorf("%s: %d and %d", host, got[0].Load(), got[1].Load())
+		}
+	}
+}
+
+// A table that is replaced under load loses nothing.
+func TestSwap(t *testing.T) {
+	w := newWorld(t, nil)
+	a, b := backend(t, say("a")), backend(t, say("b"))
+	tables := [2]*link.Table{}
+	for i, addr := range []string{a, b} {
+		tables[i] = &link.Table{Version: uint64(i), Hosts: []link.Host{hostTo("x", link.Split{Address: addr})}, Models: []link.Model{{Name: name("m"), Splits: []link.Split{{Function: name("rev-1")}}}}}
+	}
+	w.g.SetTable(tables[0])
+	stop := make(chan struct{})
+	var swaps sync.WaitGroup
+	swaps.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				w.g.SetTable(tables[i%2])
+				runtime.Gosched()
+			}
+		}
+	})
+	var over sync.WaitGroup
+	for range 4 {
+		over.Go(func() {
+			for range 100 {
+				if res, body := w.get("x", "/"); res.StatusCode != 200 {
+					t.Error(res.StatusCode, body)
+					return
+				}
+			}
+		})
+	}
+	over.Wait()
+	close(stop)
+	swaps.Wait()
+	w.g.SetTable(tables[1]) // and the newest holds at once
+	if _, body := w.get("x", "/"); !strings.HasPrefix(body, "b ") {
+		t.Error(body)
+	}
+}
+
+// Who is held when the gateway ends is told to come again; who is answered is
+// answered to the end.
+func TestDrain(t *testing.T) {
+	w := newWorld(t, nil)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	addr := backend(t, func(rw http.ResponseWriter, _ *http.Request) {
+		io.WriteString(rw, "first ")
+		rw.(http.Flusher).Flush()
+		close(begun)
+		<-goOn
+		io.WriteString(rw, "last")
+	})
+	w.act.Publish(fn("cold", "mine", true), fn("warm", "warm", true, addr), fn("ours", "ours", false))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("cold", link.Split{Function: name("cold")}), hostTo("warm", link.Split{Function: name("warm")}), hostTo("ours", link.Split{Function: name("ours")})}})
+	type answer struct {
+		status int
+		body   string
+	}
+	answers := map[string]chan answer{}
+	for _, host := range []string{"cold", "warm", "ours"} {
+		c := make(chan answer, 1)
+		answers[host] = c
+		go func() {
+			res, body := w.get(host, "/v1/chat/completions", post(`{"messages":[]}`))
+			c <- answer{res.StatusCode, body}
+		}()
+	}
+	<-begun
+	w.await(func() bool {
+		a, _ := w.act.DemandOf(name("cold"))
+		b, _ := w.act.DemandOf(name("ours"))
+		return a.Queued == 1 && b.Queued == 1
+	})
+	stopped := make(chan struct{})
+	go func() { w.stop(); close(stopped) }()
+	for _, host := range []string{"cold", "ours"} {
+		if a := <-answers[host]; a.status != 503 || !strings.Contains(a.body, "shutting_down") {
+			t.Errorf("%s: %+v", host, a)
+		}
+	}
+	close(goOn)
+	if a := <-answers["warm"]; a.status != 200 || a.body != "first last" {
+		t.Errorf("%+v", a)
+	}
+	<-stopped
+}
+
+func TestLeader(t *testing.T) {
+	var leader atomic.Pointer[string]
+	none := ""
+	leader.Store(&none)
+	w := newWorld(t, func(o *Options, _ *activator.Options) { o.Leader = func() string { return *leader.Load() } })
+	if res, body := w.get("x", "/api/v1/functions"); res.StatusCode != 503 || !strings.Contains(body, "No controller leads") {
+		t.Error(res.StatusCode, body)
+	}
+	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		io.WriteString(rw, r.URL.Path+r.Header.Get("Authorization"))
+	})
+	leader.Store(&addr)
+	if res, body := w.get("x", "/api/v1/functions", with("Authorization", "Bearer k")); res.StatusCode != 200 || body != "/api/v1/functionsBearer k" {
+		t.Error(res.StatusCode, body)
+	}
+	for at, want := range map[string]int{w.public: 404, w.private: 200} {
+		if res, _ := w.do(at, "x", "/metrics"); res.StatusCode != want {
+			t.Error(at, res.StatusCode)
+		}
+	}
+}
+
+// An engine of ours is asked by who has a key, whatever the path; whom a program
+// of somebody's own answers is its affair.
+func TestKeys(t *testing.T) {
+	w := newWorld(t, func(_ *Options, a *activator.Options) { a.Open = false })
+	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		io.WriteString(rw, r.Header.Get("Authorization")+"|"+r.Header.Get("X-Api-Key"))
+	})
+	red, _, _ := w.book.Create("red", "", false)
+	blue, _, _ := w.book.Create("blue", "", false)
+	w.act.Publish(fn("red/ours", "", false, addr), fn("red/plain", "", true, addr))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("ours", link.Split{Function: name("red/ours")}), hostTo("plain", link.Split{Function: name("red/plain")})}})
+	for _, c := range []struct {
+		host, path, field, key string
+		status                 int
+		want                   string
+	}{
+		{"ours", "/infer", "", "", 401, "invalid_api_key"},
+		{"ours", "/infer", "Authorization", "Bearer " + blue, 403, "permission_denied"},
+		{"ours", "/infer", "Authorization", "Bearer " + red, 200, "|"}, // the key stays here
+		{"ours", "/infer", "X-Api-Key", red, 200, "|"},
+		{"ours", "/v1/chat/completions", "", "", 401, "invalid_api_key"},
+		{"ours", "/v1/chat/completions", "Authorization", "Bearer " + blue, 404, "model_not_found"},
+		{"ours", "/v1/load_lora_adapter", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
+		{"plain", "/v1/chat/completions", "", "", 200, "|"},
+		{"plain", "/x", "Authorization", "Bearer " + blue, 200, "Bearer " + blue + "|"},
+		{"plain", "/x", "X-Api-Key", "own", 200, "|own"},
+	} {
+		res, body := w.get(c.host, c.path, post(`{"messages":[]}`), func(r *http.Request) {
+			if c.field != "" {
+				r.Header.Set(c.field, c.key)
+			}
+		})
+		if res.StatusCode != c.status || !strings.Contains(body, c.want) || c.status == 200 && body != c.want {
+			t.Errorf("%s%s: %d %s", c.host, c.path, res.StatusCode, body)
+		}
+	}
+}
+
+// A team's limits hold for what comes by host too.
+func TestLimits(t *testing.T) {
+	w := newWorld(t, nil)
+	addr := backend(t, say("x"))
+	w.act.Publish(fn("red/p", "", true, addr))
+	w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "red"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 2}}}})
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("p", link.Split{Function: name("red/p")})}})
+	for i, want := range []int{200, 200, 429} {
+		if res, body := w.get("p", "/"); res.StatusCode != want {
+			t.Errorf("%d: %d %s", i, res.StatusCode, body)
+		}
+	}
+}

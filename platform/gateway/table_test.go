@@ -1,0 +1,170 @@
+package gateway
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+func compiled(hosts ...link.Host) *table {
+	return compile(&link.Table{Version: 7, Hosts: hosts}, func(functions.Name) door.Handler { return func(*door.Request, *door.Response) {} })
+}
+
+func to(addr string) []link.Split { return []link.Split{{Percent: 100, Address: addr}} }
+
+func TestRules(t *testing.T) {
+	tab := compiled(
+		link.Host{Name: "a.example.com", Paths: []link.Path{
+			{Splits: to("all")},
+			{Prefix: "/foo", Splits: to("foo")},
+			{Prefix: "/foo/bar", Splits: to("bar")},
+			{Prefix: "/foo", Headers: map[string]string{"x-tag": "t"}, Splits: to("tagged")},
+			{Prefix: "/foo", Headers: map[string]string{"X-Tag": "t", "x-more": "m"}, Splits: to("more")},
+		}},
+		link.Host{Name: "only.example.com", Paths: []link.Path{{Prefix: "/x", Splits: to("x")}}},
+		link.Host{Name: "in.ns.svc", Internal: true, Paths: []link.Path{{Splits: to("in")}}},
+	)
+	if tab.version != 7 {
+		t.Error(tab.version)
+	}
+	head := func(kv ...string) http.Header {
+		h := http.Header{}
+		for i := 0; i < len(kv); i += 2 {
+			h.Add(kv[i], kv[i+1])
+		}
+		return h
+	}
+	for _, c := range []struct {
+		host, path string
+		head       http.Header
+		private    bool
+		want       string // "": no host; "-": no rule
+	}{
+		{"a.example.com", "/", nil, false, "all"},
+		{"a.example.com", "/fo", nil, false, "all"},
+		{"a.example.com", "/foo", nil, false, "foo"},
+		{"a.example.com", "/foobar", nil, false, "foo"}, // a literal prefix, as Knative has it
+		{"a.example.com", "/foo/bar/x", nil, false, "bar"},
+		{"a.example.com", "/foo/bar", head("X-Tag", "t"), false, "bar"}, // the longer prefix comes first
+		{"a.example.com", "/foo", head("X-Tag", "t"), false, "tagged"},
+		{"a.example.com", "/foo", head("X-Tag", "T"), false, "foo"},
+		{"a.example.com", "/foo", head("X-Tag", ""), false, "foo"},
+		{"a.example.com", "/foo", head("X-Tag", "t", "X-More", "m"), false, "more"},
+		{"only.example.com", "/", nil, false, "-"},
+		{"only.example.com", "/xy", nil, true, "x"},
+		{"in.ns.svc", "/", nil, false, ""},
+		{"in.ns.svc", "/", nil, true, "in"},
+		{"nobody", "/", nil, true, ""},
+	} {
+		got := ""
+		if h := tab.find(c.host, c.private); h != nil {
+			got = "-"
+			if r := h.match(c.path, c.head); r != nil {
+				got = r.draw(nil).address
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s%s %v: %q, want %q", c.host, c.path, c.head, got, c.want)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	tab := compiled(link.Host{Name: "A.Example.com", Paths: []link.Path{{
+		Rewrite: "b.example.com",
+		Append:  map[string]string{"x-one": "path", "X-Two": "path", "k-network-hash": "abc"},
+		Splits:  []link.Split{{Address: "x", Append: map[string]string{"X-One": "split"}}, {Percent: 0, Address: "never"}, {Percent: 100, Address: "y"}},
+	}}})
+	r := tab.find("a.example.com", false).match("/", nil)
+	if len(r.splits) != 1 || r.splits[0].address != "y" || r.rewrite != "b.example.com" {
+		t.Fatalf("%+v", r)
+	}
+	tab = compiled(link.Host{Name: "a", Paths: []link.Path{{
+		Append: map[string]string{"x-one": "path", "X-Two": "path", "k-network-hash": "abc"},
+		Splits: []link.Split{{Address: "x", Append: map[string]string{"X-One": "split"}}},
+	}, {Prefix: "/none"}}})
+	s := tab.find("a", false).match("/", nil).draw(nil)
+	got := map[string]string{}
+	for _, f := range s.set {
+		got[f.name] = f.value
+	}
+	if fmt.Sprint(got) != "map[X-One:split X-Two:path]" || s.hash != "abc" {
+		t.Errorf("%v %q", got, s.hash)
+	}
+	if tab.find("a", false).match("/none", nil).draw(nil) != nil {
+		t.Error("a rule without splits leads nowhere")
+	}
+}
+
+// Shares are kept: 20,000 draws of 80/15/5 are within four standard deviations.
+func TestShares(t *testing.T) {
+	tab := compiled(link.Host{Name: "a", Paths: []link.Path{{Splits: []link.Split{
+		{Percent: 80, Address: "x"}, {Percent: 15, Address: "y"}, {Percent: 5, Address: "z"},
+	}}}})
+	rule := tab.find("a", false).match("/", nil)
+	random := rand.New(rand.NewPCG(1, 2))
+	const n = 20000
+	got := map[string]int{}
+	for range n {
+		got[rule.draw(random.IntN).address]++
+	}
+	for addr, p := range map[string]float64{"x": .80, "y": .15, "z": .05} {
+		if d := float64(got[addr]) - n*p; d*d > 16*n*p*(1-p) {
+			t.Errorf("%s: %d of %d", addr, got[addr], n)
+		}
+	}
+}
+
+func TestHostname(t *testing.T) {
+	for in, want := range map[string]string{
+		"a.b": "a.b", "A.b:80": "a.b", "a.b.": "a.b", "a.b.:80": "a.b", "": "", "[::1]": "[::1]", "[::1]:80": "[::1]", "a:": "a", ":80": "",
+	} {
+		if got := hostname(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestAliases(t *testing.T) {
+	got := aliases(&link.Table{Models: []link.Model{{Name: name("a/m"), Splits: []link.Split{
+		{Percent: 80, Function: name("a/m-1")}, {Percent: 20, Function: name("a/m-2")}, {Percent: 5, Address: "no function"},
+	}}}})
+	want := []activator.Alias{{Name: name("a/m"), Shares: []activator.Share{{Function: name("a/m-1"), Percent: 80}, {Function: name("a/m-2"), Percent: 20}}}}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v", got)
+	}
+}
+
+func FuzzHost(f *testing.F) {
+	tab := compiled(link.Host{Name: "a.example.com", Paths: []link.Path{{Prefix: "/x", Splits: to("x")}}})
+	f.Add("a.example.com:80", "/x", "v")
+	f.Add("[::1", "", "")
+	f.Fuzz(func(t *testing.T, host, path, value string) {
+		if h := tab.find(hostname(host), false); h != nil {
+			if r := h.match(path, http.Header{"X": {value}}); r != nil && r.draw(nil).address != "x" {
+				t.Error("another rule")
+			}
+		}
+	})
+}
+
+func BenchmarkRoute(b *testing.B) {
+	var hosts []link.Host
+	for i := range 1000 {
+		hosts = append(hosts, link.Host{Name: fmt.Sprintf("m%d.ns.example.com", i), Paths: []link.Path{{Splits: []link.Split{{Percent: 80, Address: "x"}, {Percent: 20, Address: "y"}}}}})
+	}
+	tab := compiled(hosts...)
+	head := http.Header{"X-Tag": {"t"}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if tab.find(hostname("m777.ns.example.com:8080"), false).match("/v1/x", head).draw(rand.IntN) == nil {
+			b.Fatal()
+		}
+	}
+}
