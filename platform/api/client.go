@@ -68,6 +68,17 @@ func NewClient(server, key string) (*Client, error) {
 	return &Client{server: strings.TrimRight(u.String(), "/"), key: key, http: h}, nil
 }
 
+// NewClientOver makes a client whose requests go another way than to a server's own
+// address: server is what it is called.
+func NewClientOver(way http.RoundTripper, server, key string) (*Client, error) {
+	c, err := NewClient(server, key)
+	if err != nil {
+		return nil, err
+	}
+	c.http.Transport = way
+	return c, nil
+}
+
 // Server is the URL it speaks to.
 func (c *Client) Server() string { return c.server }
 

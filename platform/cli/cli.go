@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
 )
 
 // Version is set by the linker.
@@ -37,6 +38,9 @@ type Programs struct {
 	// Knative is the program for clusters; args are all after its name. It has
 	// said itself what went wrong when it returns an Error without words.
 	Knative func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error
+	// Client is what verbs ask instead of a server; key is what --key or THAW_KEY
+	// says. nil: they ask the server at --server.
+	Client func(key string) (*api.Client, error)
 	// Shelf opens the store below a data folder.
 	Shelf func(ShelfOptions) (Shelf, error)
 	// GPUs lists what the driver sees. driver says which it is, or why there

@@ -154,8 +154,8 @@ and is made absolute, so it must be a folder of the server's machine.
 
 With --to knative each model becomes a Knative Service on a Kubernetes cluster. The
 program thaw-knative, beside this one, does that; with --dry-run -o yaml it prints
-what kubectl apply takes, and needs no cluster. Such a model stays at zero so far:
-what wakes it there (the controller of the class thaw.dev) is not part of thaw yet.`,
+what kubectl apply takes, and needs no cluster. What wakes and scales it there is what
+thaw-knative install puts on the cluster.`,
 		Example: `  thaw deploy -f model.yaml
   thaw deploy -f model.yaml --wait
   thaw deploy -f models/ --dry-run

@@ -64,7 +64,7 @@ parts add up to it.`,
 			return nil
 		}),
 	}
-	return cmd
+	return c.asksKnative(cmd)
 }
 
 // why explains a decision about a model.
@@ -209,5 +209,5 @@ came and went, each with its reason. The last thousand are kept.`,
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")
 	cmd.Flags().StringVar(&what, "kind", "", "only what is called so: start, ready, stop, failed, blocked, node_lost, …")
-	return cmd
+	return c.asksKnative(cmd)
 }

@@ -1,12 +1,17 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
 
 // cluster is how a verb is carried out on a cluster instead of a server.
 type cluster struct {
 	flags  func(*flagSet) // that only a cluster understands, beside those that lead to it
 	passed []string       // flags of the verb that mean the same there
 	never  []string       // flags that make no sense there
+	asks   bool           // it means the same there, flag by flag: the controller of the cluster is asked as a server is
 }
 
 // toKnative gives a verb its other way: --to knative hands everything to the
@@ -45,7 +50,11 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 		default:
 			return usage("--to knative, or leave it out", "%q is no place that thaw knows", clip(to))
 		}
-		for _, name := range append([]string{"server", "key", "data"}, way.never...) {
+		never := append([]string{"server", "data"}, way.never...)
+		if !way.asks {
+			never = append(never, "key")
+		}
+		for _, name := range never {
 			if cmd.Flag(name).Changed {
 				return usage("leave it out", "--%s is for servers, and --to knative means a cluster", name)
 			}
@@ -53,13 +62,22 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 		if c.Knative == nil {
 			return &Error{Exit: ExitFailed, What: "this build knows no clusters"}
 		}
-		return c.Knative(cmd.Context(), passed(cmd, pass), c.in, c.out, c.err)
+		names := pass
+		if way.asks {
+			names = nil
+			cmd.Flags().Visit(func(flag *flagT) {
+				if flag.Name != "to" {
+					names = append(names, flag.Name)
+				}
+			})
+		}
+		return c.Knative(cmd.Context(), passed(cmd, args, names), c.in, c.out, c.err)
 	}
 }
 
-// passed spells the verb and the named flags as they were given.
-func passed(cmd *cobra.Command, names []string) []string {
-	args := []string{cmd.Name()}
+// passed spells the verb, what it is about and the named flags as they were given.
+func passed(cmd *cobra.Command, words, names []string) []string {
+	args := append(strings.Fields(cmd.CommandPath())[1:], words...)
 	for _, name := range names {
 		flag := cmd.Flag(name)
 		if !flag.Changed {
@@ -74,4 +92,11 @@ func passed(cmd *cobra.Command, names []string) []string {
 		}
 	}
 	return args
+}
+
+// asksKnative gives a verb that only asks or tells a server its other way: the same
+// question to the controller of a cluster.
+func (c *command) asksKnative(cmd *cobra.Command) *cobra.Command {
+	c.toKnative(cmd, cluster{asks: true})
+	return cmd
 }

@@ -29,6 +29,16 @@ const askFor = 30 * time.Second
 
 // client is how to reach the server, and where its key came from.
 func (c *command) client() (*api.Client, error) {
+	if c.Client != nil {
+		key := c.key
+		if c.keyFrom = "--key"; key == "" {
+			key, c.keyFrom = c.Getenv("THAW_KEY"), "THAW_KEY"
+		}
+		if key == "" {
+			c.keyFrom = ""
+		}
+		return c.Client(key)
+	}
 	server := c.server
 	if server == "" {
 		server = c.Getenv("THAW_SERVER")
@@ -115,8 +125,8 @@ func (c *command) explain(cl *api.Client, err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ours := errors.AsType[*Error](err); ours {
-		return err
+	if e, ours := errors.AsType[*Error](err); ours {
+		return e
 	}
 	if s, ok := errors.AsType[*api.StatusError](err); ok {
 		e := &Error{Exit: ExitFailed, Err: err}

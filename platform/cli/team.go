@@ -16,6 +16,7 @@ func (c *command) describeTeam() *cobra.Command {
 	return &cobra.Command{
 		Use: "team NAME", Short: "What one team may take of the fleet, and has taken", Args: exact("the name of a team"),
 		Example: `  thaw describe team ml
+  thaw describe team ml --to knative     where a team is a namespace
   thaw describe team ml -o json`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
 			teams, err := cl.Teams(ctx)

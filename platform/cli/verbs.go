@@ -80,7 +80,7 @@ func (c *command) get() *cobra.Command {
 		}),
 	}
 	watchFlag(cmd, &follow)
-	return cmd
+	return c.asksKnative(cmd)
 }
 
 func watchFlag(cmd *cobra.Command, follow *bool) {
@@ -134,6 +134,7 @@ func (c *command) ps() *cobra.Command {
 		Use: "ps", Short: "What runs: replicas, and functions somebody waits for", GroupID: "use", Args: exact(),
 		Example: `  thaw ps
   thaw ps --watch
+  thaw ps --to knative          of a cluster, by way of its API server
   thaw ps -o json`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if follow {
@@ -165,7 +166,7 @@ func (c *command) ps() *cobra.Command {
 		}),
 	}
 	watchFlag(cmd, &follow)
-	return cmd
+	return c.asksKnative(cmd)
 }
 
 func (c *command) models() *cobra.Command {
@@ -180,7 +181,7 @@ func (c *command) models() *cobra.Command {
 		}),
 	}
 	watchFlag(cmd, &follow)
-	return cmd
+	return c.asksKnative(cmd)
 }
 
 // description is all there is to say of one function.
@@ -248,7 +249,8 @@ func (c *command) describe() *cobra.Command {
 			return nil
 		}),
 	}
-	v.AddCommand(c.describeTeam())
+	c.asksKnative(v)
+	v.AddCommand(c.asksKnative(c.describeTeam()))
 	return v
 }
 
@@ -366,7 +368,7 @@ func (c *command) wake() *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&lease, "lease", 0, "keep it for so long though nobody asks; 0 is its own idle time")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is ready")
-	return cmd
+	return c.asksKnative(cmd)
 }
 
 func (c *command) woken(w api.Woken) error {
@@ -418,7 +420,7 @@ func (c *command) stop() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no replica is left")
-	return cmd
+	return c.asksKnative(cmd)
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -433,9 +435,10 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 func (c *command) rm() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: some("the name of a model", 0),
-		Example: `  thaw rm ml/llama`,
+		Example: `  thaw rm ml/llama
+  thaw rm ml/llama --to knative`,
 		Long: `Forget deployed models and drain their replicas. Models of the --functions folder
 belong to you: remove their files there.`,
 		ValidArgsFunction: c.completeNames,
@@ -457,6 +460,8 @@ belong to you: remove their files there.`,
 			return nil
 		}),
 	}
+	c.toKnative(cmd, cluster{flags: func(f *flagSet) { f.String("namespace", "", "of names that say none") }})
+	return cmd
 }
 
 func (c *command) logs() *cobra.Command {
@@ -482,7 +487,7 @@ func (c *command) logs() *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as more comes")
 	cmd.Flags().IntVar(&tail, "tail", 200, "begin so many lines before the end")
-	return cmd
+	return c.asksKnative(cmd)
 }
 
 // replicaOf is the newest replica of a function, or the one of that id.
@@ -575,6 +580,7 @@ func (c *command) keysVerb() *cobra.Command {
 	create := &cobra.Command{
 		Use: "create --team T", Short: "Make a key and print it, this once", Args: exact(),
 		Example: `  thaw keys create --team ml --name laptop
+  thaw keys create --team ml --to knative
   export THAW_KEY=$(thaw keys create --team ml)`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if k.Team == "" {
@@ -626,6 +632,10 @@ func (c *command) keysVerb() *cobra.Command {
 			return nil
 		}),
 	}
+	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
+	c.toKnative(create, cluster{passed: []string{"team", "name"}, never: []string{"admin"}})
+	c.toKnative(ls, cluster{passed: []string{"team"}})
+	c.toKnative(rm, cluster{flags: func(f *flagSet) { f.String("team", "", "whose keys they are; all are looked at where none is said") }})
 	cmd.AddCommand(create, ls, rm)
 	return cmd
 }

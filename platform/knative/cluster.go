@@ -344,7 +344,9 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string) ([]Finding, erro
 	if !finding.Good {
 		finding.Hint = fmt.Sprintf("it forbids the host path that the store is; kubectl label namespace %s %s=privileged --overwrite", namespace, podSecurity)
 	}
-	return append(found, finding), nil
+	found = append(found, finding)
+	limits, err := c.limits(ctx, n)
+	return append(found, limits...), err
 }
 
 // absent tells "no such Service" from "no such kind of thing".

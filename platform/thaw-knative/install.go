@@ -75,6 +75,12 @@ func (c *command) install(ctx context.Context, args []string) error {
 		}
 		return cli.Encode(c.out, c.output, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
 	}
+	return c.apply(ctx, objects)
+}
+
+// apply makes the cluster have objects, or with --uninstall not have them, and tells
+// of each.
+func (c *command) apply(ctx context.Context, objects []*install.Object) error {
 	models, err := knative.Open(c.access)
 	if err != nil {
 		return err

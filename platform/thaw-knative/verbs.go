@@ -41,6 +41,11 @@ type command struct {
 	installation           install.Options
 	loaders, file          string
 	wait, uninstall, force bool
+
+	team, keyName         string
+	gpus, guaranteed      int
+	limits, groups, users []string
+	open                  bool
 }
 
 // verb is one word that the program knows.
@@ -62,7 +67,9 @@ func verbs() map[string]verb {
 		"rm":         {"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
 		"doctor":     {"doctor", "Say what of Knative has to be turned on", "  thaw-knative doctor", nil, (*command).doctor},
 		"install":    installVerb(),
+		"keys":       keysVerb(),
 		"link-token": tokenVerb(),
+		"team":       teamVerb(),
 		"own":        ownVerb(),
 		"version":    {"version", "Print the version", "", nil, (*command).version},
 	}
@@ -119,10 +126,13 @@ func (c *command) verb(ctx context.Context, args []string) error {
 	if p, known := parts()[word]; known {
 		return c.part(ctx, word, p(c), args)
 	}
+	if asks(word, args) {
+		return c.ask(ctx, word, args)
+	}
 	v, known := verbs()[word]
 	if !known {
 		hint := "thaw-knative --help lists the verbs"
-		if near := functions.Nearest(word, words(), 1); len(near) > 0 {
+		if near := functions.Nearest(word, append(words(), slices.Collect(maps.Keys(asking))...), 1); len(near) > 0 {
 			hint = "did you mean " + near[0] + "?"
 		}
 		return usage(hint, "%q is no verb of thaw-knative", word)
@@ -164,6 +174,10 @@ func (c *command) help() {
 	all := verbs()
 	for _, word := range slices.Sorted(maps.Keys(all)) {
 		fmt.Fprintf(c.out, "  %-22s %s\n", all[word].use, all[word].short)
+	}
+	fmt.Fprintf(c.out, "\nAsked of the controller, with the flags that thaw has for a server:\n")
+	for _, word := range slices.Sorted(maps.Keys(asking)) {
+		fmt.Fprintf(c.out, "  %-22s %s\n", word, asking[word])
 	}
 	fmt.Fprintf(c.out, "\nParts of a cluster, which install starts there:\n")
 	runs := parts()

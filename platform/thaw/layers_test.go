@@ -63,7 +63,7 @@ var layers = map[string]int{
 	"platform/knative":         5,
 	"platform/knative/control": 6,
 	"platform/knative/install": 6,
-	"platform/knative/team":    5,
+	"platform/knative/team":    4,
 	"platform/knative/e2e":     8,
 	"platform/link":            3,
 	"platform/thrift":          1,

@@ -63,7 +63,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		if !linked && order(x) == workloads {
 			// Their kubelets would look for it again after a while only.
 			if _, err := Token(ctx, c.of, Namespace); err != nil {
-				return c.of.Explain(err, "secret "+LinkSecret)
+				return c.of.Explain(err, "secret "+knative.LinkSecret)
 			}
 			linked = true
 		}

@@ -20,12 +20,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// The Secret by which thaw's own processes know each other, and its key.
-const (
-	LinkSecret = "thaw-link"
-	LinkKey    = "token"
-)
-
 // Token gives the token of the Secret thaw-link of a namespace, which it makes where
 // there is none: of several that try, one does, and all get the same. An API server
 // that does not answer is tried again until ctx ends.
@@ -40,21 +34,21 @@ func Token(ctx context.Context, c *knative.Cluster, namespace string) (string, e
 func token(ctx context.Context, secrets v1.SecretInterface) (string, error) {
 	var last error
 	for {
-		s, err := secrets.Get(ctx, LinkSecret, metav1.GetOptions{})
+		s, err := secrets.Get(ctx, knative.LinkSecret, metav1.GetOptions{})
 		if status.IsNotFound(err) {
 			s, err = secrets.Create(ctx, &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Name: LinkSecret, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}},
+				ObjectMeta: metav1.ObjectMeta{Name: knative.LinkSecret, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}},
 				Type:       corev1.SecretTypeOpaque,
-				Data:       map[string][]byte{LinkKey: []byte(random())},
+				Data:       map[string][]byte{knative.LinkKey: []byte(random())},
 			}, metav1.CreateOptions{})
 			if status.IsAlreadyExists(err) {
 				continue
 			}
 		}
 		if err == nil {
-			token := strings.TrimSpace(string(s.Data[LinkKey]))
+			token := strings.TrimSpace(string(s.Data[knative.LinkKey]))
 			if len(token) < 32 {
-				return "", fmt.Errorf("the Secret %s holds no token of 32 characters or more under %q", LinkSecret, LinkKey)
+				return "", fmt.Errorf("the Secret %s holds no token of 32 characters or more under %q", knative.LinkSecret, knative.LinkKey)
 			}
 			return token, nil
 		}
@@ -66,7 +60,7 @@ func token(ctx context.Context, secrets v1.SecretInterface) (string, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("the Secret %s: %w", LinkSecret, last)
+			return "", fmt.Errorf("the Secret %s: %w", knative.LinkSecret, last)
 		case <-time.After(time.Second):
 		}
 	}

@@ -16,10 +16,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/thaw-dev/thaw/deploy/kustomize"
+	"github.com/thaw-dev/thaw/platform/knative"
 )
 
 // Namespace is thaw's own on a cluster.
-const Namespace = "thaw-system"
+const Namespace = knative.System
+
+// Object is anything that a cluster has.
+type Object = unstructured.Unstructured
 
 // placeholder is the image of every container in the files.
 const placeholder = "thaw"

@@ -1,6 +1,10 @@
 package install
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/thaw-dev/thaw/platform/knative"
+)
 
 // Right is one thing that an installation allows its controller, with the reason.
 type Right struct {
@@ -38,7 +42,7 @@ var Rights = rights(
 	row{Namespace, "coordination.k8s.io", "leases", "", "create", "who leads; a name cannot be granted before it is there"},
 	row{Namespace, "coordination.k8s.io", "leases", "thaw-controller", "get update", "who leads"},
 	row{Namespace, "", "secrets", "", "create", "the token by which thaw's processes know each other, where there is none"},
-	row{Namespace, "", "secrets", LinkSecret, "get", "that token"},
+	row{Namespace, "", "secrets", knative.LinkSecret, "get", "that token"},
 	row{"knative-serving", "", "configmaps", "config-autoscaler", "list watch", "Knative's own settings of scaling hold for us too"},
 	row{"knative-serving", "discovery.k8s.io", "endpointslices", "", "list watch", "where Knative's own activators are, which are asked for the requests that came to them and not to ours"},
 )

@@ -1,0 +1,237 @@
+package knative
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/thaw-dev/thaw/platform/knative/team"
+)
+
+// What is asked of the controller goes through the API server, which asks it on
+// behalf of whoever may get services/proxy in thaw's namespace: no port need be
+// open, and the kubeconfig is all that is needed.
+
+const (
+	// System is thaw's own namespace.
+	System = "thaw-system"
+
+	controllerService = "thaw-controller:8090"
+
+	// LinkSecret holds the token of thaw's own processes under LinkKey, which is
+	// that of an admin to the control API as well.
+	LinkSecret = "thaw-link"
+	LinkKey    = "token"
+)
+
+// tries bounds how often one of several controllers is asked until it is the one
+// that leads: the API server picks one at random.
+const tries = 24
+
+// Controller is the way to the controller's API that lies behind the kubeconfig's
+// server. A request's Authorization goes as X-Api-Key, since the API server wants
+// that header for itself.
+func (c *Cluster) Controller() (http.RoundTripper, error) {
+	config := rest.CopyConfig(c.config)
+	config.Timeout = 0 // logs are followed
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Err: err}
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Err: err}
+	}
+	way := client.Transport
+	if way == nil {
+		way = http.DefaultTransport
+	}
+	base.Path = "/" + strings.Trim(base.Path, "/") // or what is joined has no slash before it
+	return &controller{c, way, base.JoinPath("api/v1/namespaces", System, "services", controllerService, "proxy")}, nil
+}
+
+// controller is a RoundTripper.
+type controller struct {
+	c    *Cluster
+	way  http.RoundTripper
+	base *url.URL
+}
+
+// RoundTrip asks until the one that leads has answered.
+func (t *controller) RoundTrip(req *http.Request) (*http.Response, error) {
+	var body []byte
+	if req.Body != nil {
+		var err error
+		body, err = io.ReadAll(req.Body)
+		req.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	for try := 1; ; try++ {
+		out := req.Clone(req.Context())
+		out.URL = t.base.JoinPath(req.URL.EscapedPath())
+		out.URL.RawQuery, out.Host, out.RequestURI = req.URL.RawQuery, "", ""
+		if req.Body != nil {
+			out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		}
+		out.Header.Del("Authorization")
+		if key, is := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer "); is {
+			out.Header.Set("X-Api-Key", key)
+		}
+		res, err := t.way.RoundTrip(out)
+		if err != nil {
+			return nil, t.c.explain(err, "the controller")
+		}
+		if res.StatusCode == http.StatusMisdirectedRequest && try < tries {
+			res.Body.Close()
+			if try > 4 { // several in a row: it may be that nobody leads at this moment
+				select {
+				case <-req.Context().Done():
+					return nil, req.Context().Err()
+				case <-time.After(250 * time.Millisecond):
+				}
+			}
+			continue
+		}
+		if err := t.refused(res); err != nil {
+			return nil, err
+		}
+		return res, nil
+	}
+}
+
+// refused is what the API server said instead of the controller, nil where it was
+// the controller that answered.
+func (t *controller) refused(res *http.Response) error {
+	if res.StatusCode < 400 || !strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		res.Body.Close()
+		return err
+	}
+	var s metav1.Status
+	if json.Unmarshal(text, &s) != nil || s.Kind != "Status" {
+		res.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(text), res.Body), res.Body}
+		return nil
+	}
+	res.Body.Close()
+	const hint = "kubectl get pods -n " + System
+	switch said := errors.New(s.Message); {
+	case s.Reason == metav1.StatusReasonNotFound:
+		return &Error{Kind: NotFound, What: "thaw is not installed at " + t.c.host, Hint: "thaw-knative install", Err: said}
+	case s.Reason == metav1.StatusReasonServiceUnavailable:
+		return &Error{Kind: Away, What: "no controller of thaw runs at " + t.c.host, Hint: hint, Err: said}
+	case s.Reason == metav1.StatusReasonForbidden, s.Reason == metav1.StatusReasonUnauthorized:
+		return &Error{Kind: Denied, What: "the controller cannot be asked through the API server", Hint: "a team asks the address of the Service thaw: --server URL and a key", Err: said}
+	default:
+		return t.c.explain(&status.StatusError{ErrStatus: s}, "the controller")
+	}
+}
+
+// Admin is the token that is an admin's to the controller.
+func (c *Cluster) Admin(ctx context.Context) (string, error) {
+	s, err := c.core.Secrets(System).Get(ctx, LinkSecret, metav1.GetOptions{})
+	switch {
+	case status.IsForbidden(err):
+		return "", &Error{Kind: Denied, What: "the token of the controller cannot be read", Hint: "--key KEY or THAW_KEY, a key of the team", Err: err}
+	case absent(err):
+		return "", &Error{Kind: NotFound, What: "thaw is not installed at " + c.host, Hint: "thaw-knative install", Err: err}
+	case err != nil:
+		return "", c.explain(err, "secret "+LinkSecret)
+	}
+	return string(bytes.TrimSpace(s.Data[LinkKey])), nil
+}
+
+// CreateKey makes a key of a team and returns its secret, which is shown this once.
+func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.Key, error) {
+	if !team.Is(of) {
+		return "", team.Key{}, &Error{Kind: Refused, What: fmt.Sprintf("%s belongs to the cluster itself", of), Hint: "a team's own namespace"}
+	}
+	secret, k, err := team.Create(ctx, c.core, of, name, time.Now())
+	if err != nil {
+		if _, answered := errors.AsType[*status.StatusError](err); !answered && ctx.Err() == nil && strings.HasPrefix(err.Error(), "the name") {
+			return "", k, &Error{Kind: Refused, What: err.Error()}
+		}
+		return "", k, c.explain(err, of+"/"+team.SecretName)
+	}
+	return secret, k, nil
+}
+
+// DeleteKey ends a key, of a team or of whichever has it.
+func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
+	gone := &Error{Kind: NotFound, What: fmt.Sprintf("there is no key %.80s", id), Hint: "thaw-knative keys list"}
+	if of == "" {
+		all, _, err := c.Keys(ctx, "")
+		if err != nil {
+			return err
+		}
+		for _, k := range all {
+			if k.ID == id {
+				of = k.Team
+			}
+		}
+		if of == "" {
+			return gone
+		}
+	}
+	err := team.Delete(ctx, c.core, of, id)
+	if errors.Is(err, team.ErrNoKey) {
+		return gone
+	}
+	if err != nil {
+		return c.explain(err, of+"/"+team.SecretName)
+	}
+	return nil
+}
+
+// Keys are those of a team, or of all for "", and what of them does not read.
+func (c *Cluster) Keys(ctx context.Context, of string) ([]team.Key, []string, error) {
+	keys, problems, err := team.List(ctx, c.core, of)
+	if err != nil {
+		return nil, nil, c.explain(err, "the keys of "+cmp.Or(of, "all namespaces"))
+	}
+	return keys, problems, nil
+}
+
+// limits looks at what a namespace says of its team.
+func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, error) {
+	list, err := c.core.ResourceQuotas(n.Name).List(ctx, metav1.ListOptions{})
+	if status.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, c.explain(err, n.Name+"/")
+	}
+	quotas := make([]*corev1.ResourceQuota, len(list.Items))
+	for i := range list.Items {
+		quotas[i] = &list.Items[i]
+	}
+	_, problems := team.Of(n, quotas)
+	if len(problems) == 0 {
+		return []Finding{{What: fmt.Sprintf("namespace %s: its limits read", n.Name), Good: true}}, nil
+	}
+	var found []Finding
+	for _, p := range problems {
+		found = append(found, Finding{What: fmt.Sprintf("namespace %s: %s", n.Name, p), Hint: "until then it is no limit"})
+	}
+	return found, nil
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/knative"
+)
+
+// asking are the verbs that mean on a cluster what they mean on one machine: the
+// controller is asked as a server is, by the same code, through the API server. A
+// key is the kubeconfig's right to read thaw's token, unless one is given.
+var asking = map[string]string{
+	"describe": "Everything about one model, or about one team: describe team NAME",
+	"events":   "What happened, of one model or of all, and why",
+	"explain":  "Where the time of a cold start went, and why a model is where it is",
+	"logs":     "What a model's engine says",
+	"models":   "Which models there are, cold ones too",
+	"ps":       "What runs: replicas, and models somebody waits for",
+	"stop":     "Drain a model's replicas; demand brings it back",
+	"wake":     "Start a model before anybody asks for it",
+}
+
+// kinds are what get lists of a controller; of anything else it lists models as
+// Kubernetes has them.
+var kinds = []string{"functions", "replicas", "nodes", "teams", "coldstarts", "events"}
+
+// asks says whether a verb is a question for the controller.
+func asks(word string, args []string) bool {
+	if word == "get" && len(args) > 0 {
+		return slices.Contains(kinds, args[0]) || slices.Contains(kinds, args[0]+"s")
+	}
+	return asking[word] != ""
+}
+
+// ask runs a verb of thaw with the controller for its server.
+func (c *command) ask(ctx context.Context, word string, args []string) error {
+	rest := []string{word}
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		name, value, has := strings.Cut(arg, "=")
+		into := map[string]*string{"--kubeconfig": &c.access.Kubeconfig, "--context": &c.access.Context}[name]
+		switch {
+		case into == nil:
+			rest = append(rest, arg)
+		case has:
+			*into = value
+		case len(args) == 0:
+			return usage("such as "+name+" NAME", "%s wants a value", name)
+		default:
+			*into, args = args[0], args[1:]
+		}
+	}
+	c.access.Warn = func(string) {} // of a proxy there is nothing to warn
+	exit := cli.Main(ctx, rest, strings.NewReader(""), c.out, c.err, cli.Programs{
+		Getenv: c.getenv,
+		Client: func(key string) (*api.Client, error) { return c.controller(ctx, key) },
+	})
+	if exit != 0 {
+		return &cli.Error{Exit: exit} // it has said why
+	}
+	return nil
+}
+
+// controller is a client of it.
+func (c *command) controller(ctx context.Context, key string) (*api.Client, error) {
+	cluster, err := knative.Open(c.access)
+	if err != nil {
+		return nil, told(err)
+	}
+	way, err := cluster.Controller()
+	if err != nil {
+		return nil, told(err)
+	}
+	if key == "" {
+		if key, err = cluster.Admin(ctx); err != nil {
+			return nil, told(err)
+		}
+	}
+	return api.NewClientOver(explained{way}, "http://thaw-controller."+knative.System, key)
+}
+
+// explained gives what breaks on the way the exit codes of the program.
+type explained struct{ http.RoundTripper }
+
+func (e explained) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := e.RoundTripper.RoundTrip(r)
+	return res, told(err)
+}

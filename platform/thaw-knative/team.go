@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/install"
+	"github.com/thaw-dev/thaw/platform/knative/team"
+)
+
+func keysVerb() verb {
+	return verb{"keys create|list|rm", "Make, list and end the API keys of teams", `  thaw-knative keys create --team ml --name laptop     printed this once; the cluster has its hash
+  thaw-knative keys list
+  thaw-knative keys rm 0f3a9c --team ml`, func(c *command, f *pflag.FlagSet) {
+		f.StringVar(&c.team, "team", "", "the team, which is a namespace")
+		f.StringVar(&c.keyName, "name", "", "with create: a word to know it by")
+	}, (*command).keys}
+}
+
+func (c *command) keys(ctx context.Context, args []string) error {
+	word := ""
+	if len(args) > 0 {
+		word, args = args[0], args[1:]
+	}
+	switch {
+	case !slices.Contains([]string{"create", "list", "ls", "rm"}, word):
+		return usage("keys create, keys list or keys rm", "%q is nothing that is done with keys", cli.Plain(word))
+	case word == "rm" && len(args) == 0:
+		return usage("thaw-knative keys rm ID", "ID is missing")
+	case word != "rm" && len(args) > 0:
+		return usage("", "%q is more than keys %s takes", cli.Plain(args[0]), word)
+	case c.keyName != "" && word != "create":
+		return usage("leave it out", "--name is for keys create")
+	}
+	if c.team == "" {
+		c.team = c.namespace
+	}
+	if word == "create" && c.team == "" {
+		return usage("thaw-knative keys create --team NAME", "--team is missing")
+	}
+	if c.team != "" && !functions.IsLabel(c.team) {
+		return usage("the name of a namespace", "%q is no team", cli.Plain(c.team))
+	}
+	cluster, err := knative.Open(c.access)
+	if err != nil {
+		return err
+	}
+	switch word {
+	case "create":
+		secret, k, err := cluster.CreateKey(ctx, c.team, c.keyName)
+		if err != nil {
+			return err
+		}
+		if c.output == "json" || c.output == "yaml" {
+			return cli.Encode(c.out, c.output, struct {
+				APIVersion string `json:"apiVersion"`
+				Kind       string `json:"kind"`
+				team.Key
+				Secret string `json:"secret"`
+			}{functions.APIVersion, "Key", k, secret})
+		}
+		fmt.Fprintln(c.out, secret)
+		fmt.Fprintf(c.err, "key %s of team %s; it is not shown again\n", k.ID, k.Team)
+		return nil
+	case "rm":
+		for _, id := range args {
+			if err := cluster.DeleteKey(ctx, c.team, id); err != nil {
+				return err
+			}
+			fmt.Fprintln(c.out, cli.Plain(id), "ended")
+		}
+		return nil
+	}
+	keys, problems, err := cluster.Keys(ctx, c.team)
+	if err != nil {
+		return err
+	}
+	for _, p := range problems {
+		fmt.Fprintln(c.err, "warning:", cli.Plain(p))
+	}
+	switch c.output {
+	case "json", "yaml":
+		return cli.Encode(c.out, c.output, listOf("KeyList", keys))
+	case "name":
+		for _, k := range keys {
+			fmt.Fprintln(c.out, cli.Plain(k.ID))
+		}
+		return nil
+	}
+	if len(keys) == 0 {
+		fmt.Fprintln(c.err, "no keys")
+		return nil
+	}
+	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tTEAM\tNAME\tCREATED")
+	for _, k := range keys {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cli.Plain(k.ID), cli.Plain(k.Team), dash(k.Name), dash(k.Created))
+	}
+	return w.Flush()
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return cli.Plain(s)
+}
+
+func teamVerb() verb {
+	return verb{"team create NAME", "Make a namespace a team's: GPUs, limits, rights, a policy of who reaches its engines", `  thaw-knative team create ml --gpus 4 --group oidc:ml --limit requests-per-minute=600
+  thaw-knative team create ml --gpus 4 --dry-run -o yaml
+  thaw-knative describe team ml`, func(c *command, f *pflag.FlagSet) {
+		var limits []string
+		for _, l := range team.Limits {
+			if l.Key != "gpus-guaranteed" {
+				limits = append(limits, l.Key+" ("+l.What+")")
+			}
+		}
+		f.IntVar(&c.gpus, "gpus", 0, "GPUs it may hold at most, as a ResourceQuota; 0 is no limit")
+		f.IntVar(&c.guaranteed, "guaranteed", 0, "GPUs it is owed")
+		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=NUMBER; may be repeated: "+strings.Join(limits, ", "))
+		f.StringArrayVar(&c.groups, "group", nil, "group that is the team, as the API server knows it; may be repeated")
+		f.StringArrayVar(&c.users, "user", nil, "the same of a user")
+		f.BoolVar(&c.open, "knative-activator", false, "let Knative's own activator reach its engines: whoever in the cluster can send it a request then calls them without a key")
+		f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
+	}, (*command).makeTeam}
+}
+
+func (c *command) makeTeam(ctx context.Context, args []string) error {
+	if len(args) != 2 || args[0] != "create" {
+		return usage("thaw-knative team create NAME; describe team NAME shows one", "create and a name are what it takes")
+	}
+	if c.namespace != "" {
+		return usage("leave it out", "the namespace is the team itself")
+	}
+	t := &functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: args[1]}}
+	t.Spec.GPUs = functions.TeamGPUs{Guaranteed: c.guaranteed, Max: c.gpus}
+	for _, word := range c.limits {
+		key, value, _ := strings.Cut(word, "=")
+		if err := team.Read(t, key, value); err != nil {
+			return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "such as --limit requests-per-minute=600"}
+		}
+	}
+	s := team.Settings{Groups: c.groups, Users: c.users, System: install.Namespace}
+	if c.open {
+		s.Knative = "knative-serving"
+	}
+	objects, err := team.Render(t, s)
+	if err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, Err: err}
+	}
+	text, err := team.YAML(objects)
+	if err != nil {
+		return err
+	}
+	if c.dry && c.output == "yaml" {
+		_, err := c.out.Write(text)
+		return err
+	}
+	docs, err := install.Decode(text)
+	if err != nil {
+		return err
+	}
+	if c.dry && c.output == "json" {
+		return cli.Encode(c.out, "json", map[string]any{"apiVersion": "v1", "kind": "List", "items": docs})
+	}
+	return c.apply(ctx, docs)
+}
