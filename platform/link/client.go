@@ -240,14 +240,16 @@ func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
 
 // keep speaks and listens until the link breaks.
 func (c *Client) keep(ctx context.Context, p *pipe, addr string) error {
+	c.state.Store(&connection{addr}) // before anything comes back
 	defer c.state.Store(nil)
+	c.o.Log.Info("linked to the controller", "controller", addr)
 	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
 	defer stop()
 	gone := make(chan struct{})
 	var writer sync.WaitGroup
 	var wrote error
 	writer.Go(func() {
-		wrote = c.writes(p, gone, addr)
+		wrote = c.writes(p, gone)
 		p.conn.Close()
 	})
 	read := c.reads(p)
@@ -281,12 +283,10 @@ func (c *Client) reads(p *pipe) error {
 const demandPace = 50 * time.Millisecond
 
 // writes says all there is, and then what is new, until the link ends.
-func (c *Client) writes(p *pipe, gone <-chan struct{}, addr string) error {
+func (c *Client) writes(p *pipe, gone <-chan struct{}) error {
 	if err := p.write(c.first()); err != nil {
 		return err
 	}
-	c.state.Store(&connection{addr})
-	c.o.Log.Info("linked to the controller", "controller", addr)
 	all := time.NewTicker(pingEvery)
 	defer all.Stop()
 	pace := time.NewTimer(demandPace)

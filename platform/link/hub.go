@@ -76,6 +76,7 @@ type peerKey struct {
 type leaver struct {
 	id  string
 	seq uint64
+	at  time.Time
 }
 
 // peer is one link. All but its pipe is under the hub's mu.
@@ -204,7 +205,7 @@ func (h *Hub) depart(name functions.Name, before, f *route.Function) {
 	if before != nil {
 		for i := range before.Replicas {
 			if id := before.Replicas[i].ID; !f.Has(id) {
-				list = append(list, leaver{id, h.seq})
+				list = append(list, leaver{id, h.seq, h.o.Now()})
 			}
 		}
 	}
@@ -407,34 +408,27 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 	}
 }
 
-// slowest is the oldest state of the pictures that a connected activator may still
-// route by; under mu.
-func (h *Hub) slowest() uint64 {
-	least := h.seq
-	h.activators(func(p *peer) { least = min(least, p.heard) })
-	return least
-}
+// forgetAfter is how long a hub remembers what somebody who was cut off may not
+// have heard: that a replica left the routes, and the end of the last request of a
+// function that nobody here knows.
+const forgetAfter = time.Hour
 
-// prune forgets the replicas that everybody knows to have left; under mu.
+// prune forgets that; under mu.
 func (h *Hub) prune() {
-	least := h.slowest()
+	now := h.o.Now()
 	for name, list := range h.left {
-		if list = slices.DeleteFunc(list, func(l leaver) bool { return l.seq <= least }); len(list) == 0 {
+		if list = slices.DeleteFunc(list, func(l leaver) bool { return now.Sub(l.at) > forgetAfter }); len(list) == 0 {
 			delete(h.left, name)
 		} else {
 			h.left[name] = list
 		}
 	}
 	for name, at := range h.ends {
-		if h.pictures[name] == nil && h.o.Now().Sub(at) > forgetEnds {
+		if h.pictures[name] == nil && now.Sub(at) > forgetAfter {
 			delete(h.ends, name)
 		}
 	}
 }
-
-// forgetEnds is how long the end of the last request of a function is kept that
-// nobody here knows.
-const forgetEnds = time.Hour
 
 // InFlightOf is how many requests a replica has from all activators. One that has
 // not said yet that it has heard of the replica's leaving the routes counts as
@@ -529,7 +523,11 @@ func (h *Hub) serve(c *pipe, from net.Addr) {
 		demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, whole: true,
 	}
 	first.Whole = true
-	if err := h.join(p, &first); err != nil {
+	u, err := first.unpack(h.o.Now())
+	if err == nil {
+		err = h.join(p, &first, u)
+	}
+	if err != nil {
 		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", err)
 		return
 	}
@@ -542,7 +540,7 @@ func (h *Hub) serve(c *pipe, from net.Addr) {
 		}
 		c.conn.Close()
 	})
-	err := p.reads(&first)
+	err = p.reads()
 	close(p.gone)
 	c.conn.Close()
 	writer.Wait()
@@ -561,7 +559,7 @@ func ended(err error) bool {
 
 // join makes p the link of its peer. A former one is its former self: it ends, and
 // what it asked for is what p asks for now.
-func (h *Hub) join(p *peer, first *upFrame) error {
+func (h *Hub) join(p *peer, first *upFrame, u Up) error {
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
@@ -583,7 +581,8 @@ func (h *Hub) join(p *peer, first *upFrame) error {
 	if h.o.Joined != nil {
 		h.o.Joined(p.kind, p.id)
 	}
-	return h.hear(p, first)
+	h.absorb(p, first, u)
+	return nil
 }
 
 func (h *Hub) leave(p *peer) {
@@ -601,7 +600,7 @@ func (h *Hub) leave(p *peer) {
 	}
 }
 
-func (p *peer) reads(first *upFrame) error {
+func (p *peer) reads() error {
 	for {
 		var f upFrame
 		if err := p.pipe.read(&f); err != nil {
@@ -616,9 +615,13 @@ func (p *peer) reads(first *upFrame) error {
 // hear takes in what a peer says.
 func (h *Hub) hear(p *peer, f *upFrame) error {
 	u, err := f.unpack(h.o.Now())
-	if err != nil {
-		return err
+	if err == nil {
+		h.absorb(p, f, u)
 	}
+	return err
+}
+
+func (h *Hub) absorb(p *peer, f *upFrame, u Up) {
 	if p.kind == KindNode {
 		if u.Node != nil && h.o.Node != nil {
 			h.o.Node(p.id, *u.Node)
@@ -626,7 +629,7 @@ func (h *Hub) hear(p *peer, f *upFrame) error {
 		if (f.Whole || len(u.Pods) > 0) && h.o.Pods != nil {
 			h.o.Pods(p.id, f.Whole, u.Pods)
 		}
-		return nil
+		return
 	}
 	h.mu.Lock()
 	if h.peers[p.peerKey] == p {
@@ -649,7 +652,6 @@ func (h *Hub) hear(p *peer, f *upFrame) error {
 			h.o.FirstToken(x.Name, x.ColdStart, time.Duration(x.Seconds*float64(time.Second)))
 		}
 	}
-	return nil
 }
 
 // take notes the demand of an activator; under mu.
@@ -667,9 +669,12 @@ func (h *Hub) take(p *peer, f *upFrame, u Up) {
 		}
 	}
 	for _, d := range u.Demand {
+		maps.DeleteFunc(d.InFlight, func(_ string, n int) bool { return n == 0 })
+		if before, ok := p.demand[d.Name]; ok && f.Whole && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].Add(jitter)) {
+			continue // that all is as it was is no news
+		}
 		h.ended(d.Name, d.LastEnd)
 		h.stir(d.Name)
-		maps.DeleteFunc(d.InFlight, func(_ string, n int) bool { return n == 0 })
 		if d.Active+d.Queued+len(d.InFlight) == 0 {
 			delete(p.demand, d.Name)
 		} else {
@@ -680,6 +685,16 @@ func (h *Hub) take(p *peer, f *upFrame, u Up) {
 	if u.Applied > 0 {
 		p.applied = u.Applied
 	}
+}
+
+// jitter is by how much a moment may seem to move though it has not: what its
+// message took to come.
+const jitter = 20 * time.Millisecond
+
+// like reports whether as much is asked as in another demand for the same.
+func (d *Demand) like(o *Demand) bool {
+	return d.Active == o.Active && d.Queued == o.Queued && d.Oldest.IsZero() == o.Oldest.IsZero() &&
+		d.Oldest.Sub(o.Oldest).Abs() <= jitter && maps.Equal(d.InFlight, o.InFlight) && maps.Equal(d.Teams, o.Teams)
 }
 
 // writes tells the peer what there is to tell, as it comes, until its link ends.

@@ -219,6 +219,9 @@ func TestOneHub(t *testing.T) {
 	if age := time.Since(d.Oldest); d.Queued != 3 || d.Teams["b"] != 3 || age < time.Minute || age > 2*time.Minute {
 		t.Fatalf("demand %+v", d)
 	}
+	if d := gather(h, true)[name("m")]; d.Queued != 3 {
+		t.Fatalf("it is not among all: %+v", d)
+	}
 	eventually(t, "the table is applied", func() bool { v, n := h.Applied(); return v == 7 && n == 1 })
 
 	h.Publish(ready(name("m"), "r1"))

@@ -1,0 +1,706 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// town is a network in memory: hosts by address, connections that can be cut, or
+// frozen as those of a stopped process or a lost cable are.
+type town struct {
+	t     *testing.T
+	mu    sync.Mutex
+	hosts map[string]*host
+	names map[string][]string
+	dials []time.Time
+	log   bytes.Buffer
+}
+
+type host struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	server *http.Server
+	done   chan struct{}
+	mute   bool // takes no connection and says nothing
+	mu     sync.Mutex
+	open   []*cable
+}
+
+// cable is a connection between two; frozen it takes what is written and gives
+// nothing, like a socket whose other end is stopped.
+type cable struct {
+	net.Conn
+	frozen chan struct{} // closed: it is
+	mu     sync.Mutex
+	limit  time.Time
+}
+
+func (c *cable) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	c.limit = t
+	c.mu.Unlock()
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *cable) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	select {
+	case <-c.frozen:
+		if err == nil || err == io.EOF { // it never came
+			c.mu.Lock()
+			limit := c.limit
+			c.mu.Unlock()
+			time.Sleep(time.Until(limit))
+			return 0, os.ErrDeadlineExceeded
+		}
+	default:
+	}
+	return n, err
+}
+
+func (c *cable) Write(b []byte) (int, error) {
+	select {
+	case <-c.frozen:
+		return len(b), nil
+	default:
+		return c.Conn.Write(b)
+	}
+}
+
+func newTown(t *testing.T) *town {
+	return &town{t: t, hosts: map[string]*host{}, names: map[string][]string{}}
+}
+
+func (w *town) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(b)
+}
+
+func (w *town) logged() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.String()
+}
+
+func (w *town) logger() *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+// serve puts a server at an address.
+func (w *town) serve(addr string, h http.Handler) *host {
+	s := &host{conns: make(chan net.Conn), closed: make(chan struct{}), server: &http.Server{Handler: h}, done: make(chan struct{})}
+	w.mu.Lock()
+	w.hosts[addr] = s
+	w.mu.Unlock()
+	go func() {
+		defer close(s.done)
+		s.server.Serve(s)
+	}()
+	return s
+}
+
+func (s *host) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.conns:
+		return c, nil
+	case <-s.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (s *host) Close() error   { close(s.closed); return nil }
+func (s *host) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 8090} }
+
+// end stops a server; links that were taken over are their hub's to end.
+func (s *host) end() { s.server.Close(); <-s.done }
+
+// freeze stops all traffic over the connections there are.
+func (s *host) freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.open {
+		close(c.frozen)
+	}
+	s.open = nil
+}
+
+func (w *town) dial(ctx context.Context, addr string) (net.Conn, error) {
+	w.mu.Lock()
+	w.dials = append(w.dials, time.Now())
+	s := w.hosts[addr]
+	w.mu.Unlock()
+	if s == nil {
+		return nil, errors.New("connection refused")
+	}
+	if s.mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	a, b := net.Pipe()
+	frozen := make(chan struct{})
+	near, far := &cable{Conn: a, frozen: frozen}, &cable{Conn: b, frozen: frozen}
+	select {
+	case s.conns <- far:
+	case <-s.closed:
+		return nil, errors.New("connection refused")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.mu.Lock()
+	s.open = append(s.open, near)
+	s.mu.Unlock()
+	return near, nil
+}
+
+func (w *town) lookup(_ context.Context, name string) ([]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if a := w.names[name]; a != nil {
+		return append([]string(nil), a...), nil
+	}
+	return nil, errors.New("no such host")
+}
+
+// activator joins the town.
+func (w *town) activator(id string, f Feed) (*Activator, func()) {
+	a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: id, Dial: w.dial, Lookup: w.lookup, Log: w.logger()})
+	a.Attach(f)
+	return a, w.run(a.Run)
+}
+
+// run is start in a bubble: it must be stopped before the bubble ends.
+func (w *town) run(f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := f(ctx); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	return sync.OnceFunc(func() { cancel(); <-done })
+}
+
+func at(ip int) string { return fmt.Sprintf("10.0.0.%d", ip) }
+
+// TestTheOneThatLeads: all addresses of the name are asked at once; one that does
+// not lead sends us on, and one that does not answer holds nobody up.
+func TestTheOneThatLeads(t *testing.T) {
+	for what, c := range map[string]struct {
+		names []int // of the name
+		lead  int
+		told  bool // those that do not lead know who does
+		mute  int
+	}{
+		"one of three":               {[]int{1, 2, 3}, 2, false, 0},
+		"not of the name, but told":  {[]int{1, 2}, 9, true, 0},
+		"beside one that is silent":  {[]int{1, 2}, 2, false, 1},
+		"told beside a silent one":   {[]int{1, 2}, 9, true, 1},
+		"the name has an old one":    {[]int{1, 5}, 1, false, 0},
+		"the only one, which leads":  {[]int{1}, 1, false, 0},
+		"told who leads by all":      {[]int{1, 2, 3}, 3, true, 0},
+		"told by one, silent others": {[]int{1, 2, 3}, 3, true, 2},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTown(t)
+				var ends []func()
+				for _, ip := range append([]int{c.lead}, c.names...) {
+					addr := at(ip) + ":8090"
+					if w.hosts[addr] != nil || ip == 5 {
+						continue
+					}
+					h := NewHub(HubOptions{Token: secret, Leads: func() (bool, string) {
+						if !c.told {
+							return ip == c.lead, ""
+						}
+						return ip == c.lead, at(c.lead) + ":8090"
+					}})
+					s := w.serve(addr, h)
+					s.mute = ip == c.mute
+					ends = append(ends, s.end, h.Close)
+				}
+				for _, ip := range c.names {
+					w.names["control"] = append(w.names["control"], at(ip))
+				}
+				began := time.Now()
+				a, stop := w.activator("a", newFeed())
+				<-a.Heard()
+				if took := time.Since(began); a.Leader() != at(c.lead)+":8090" || took > time.Second {
+					t.Errorf("linked to %q after %v\n%s", a.Leader(), took, w.logged())
+				}
+				stop()
+				for _, end := range ends {
+					end()
+				}
+			})
+		})
+	}
+}
+
+// TestRedial: whoever finds no controller asks again soon, then less often, for
+// ever, and says so once.
+func TestRedial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		began := time.Now()
+		a, stop := w.activator("a", newFeed())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.mu.Lock()
+		second, n := w.dials[1].Sub(began), len(w.dials)
+		w.mu.Unlock()
+		if second > 80*time.Millisecond || n < 40 || n > 150 || a.Connected() {
+			t.Errorf("the second try after %v, %d in a minute", second, n)
+		}
+		if n := strings.Count(w.logged(), "connection refused"); n != 1 {
+			t.Errorf("it was told %d times\n%s", n, w.logged())
+		}
+		h := NewHub(HubOptions{Token: secret})
+		s := w.serve(at(1)+":8090", h)
+		began = time.Now()
+		<-a.Heard()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("linked %v after it was there", took)
+		}
+		s.end()
+		h.Close()
+		time.Sleep(time.Second)
+		if a.Connected() || a.Leader() != "" {
+			t.Error("linked to a hub that is closed")
+		}
+		stop()
+	})
+}
+
+// TestWrongToken: nobody is let in without the token, and told nothing.
+func TestWrongToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		joined := false
+		h := NewHub(HubOptions{Token: "another-one", Joined: func(Kind, string) { joined = true }, Leads: func() (bool, string) { return false, "10.9.9.9:1" }})
+		s := w.serve(at(1)+":8090", h)
+		a, stop := w.activator("a", newFeed())
+		time.Sleep(10 * time.Second)
+		if a.Connected() || joined || !strings.Contains(w.logged(), "does not take our token") || strings.Contains(w.logged(), "10.9.9.9") {
+			t.Errorf("linked %v\n%s", a.Connected(), w.logged())
+		}
+		stop()
+		s.end()
+		h.Close()
+		none := NewHub(HubOptions{}) // nor where the hub has none
+		s = w.serve(at(1)+":8090", none)
+		b := NewActivator(ActivatorOptions{Addr: "control:8090", ID: "b", Dial: w.dial, Lookup: w.lookup})
+		b.Attach(newFeed())
+		stop = w.run(b.Run)
+		time.Sleep(10 * time.Second)
+		if b.Connected() {
+			t.Error("linked without any token")
+		}
+		stop()
+		s.end()
+		none.Close()
+	})
+}
+
+// TestFrozen: an end that is stopped, or cut off without a word, is found out by the
+// other within seconds: the activator looks for another controller, the hub takes
+// its demand for gone.
+func TestFrozen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		left := make(chan string, 4)
+		h := NewHub(HubOptions{Token: secret, Left: func(_ Kind, id string) { left <- id }})
+		h.Publish(ready(name("m"), "r"))
+		s := w.serve(at(1)+":8090", h)
+		f := newFeed()
+		f.want(activator.Demand{Name: name("m"), Active: 2, Queued: 1})
+		f.fly("r", 2)
+		a, stop := w.activator("a", f)
+		<-a.Heard()
+		time.Sleep(time.Minute) // nothing happens for long, and the link stays
+		select {
+		case id := <-left:
+			t.Fatalf("%s left\n%s", id, w.logged())
+		default:
+		}
+		if d := gather(h, true)[name("m")]; d.Active != 2 || d.Queued != 1 || h.InFlightOf(name("m"), "r") != 2 {
+			t.Fatalf("demand %+v", d)
+		}
+		time.Sleep(10 * pingEvery)
+		if d := gather(h, false); len(d) != 0 {
+			t.Errorf("what has not changed is news: %+v", d)
+		}
+		w.mu.Lock()
+		dials := len(w.dials)
+		w.mu.Unlock()
+		began := time.Now()
+		stop2 := w.freezeAll(s)
+		<-left
+		if took := time.Since(began); took > deadAfter+pingEvery {
+			t.Errorf("the hub noticed after %v", took)
+		}
+		if d := gather(h, true)[name("m")]; d.Active != 2 {
+			t.Errorf("it is not believed for a moment: %+v", d)
+		}
+		time.Sleep(grace)
+		w.mu.Lock()
+		again := len(w.dials) > dials
+		w.mu.Unlock()
+		if !again {
+			t.Error("the activator did not look for another controller")
+		}
+		d := gather(h, false)[name("m")]
+		if d.Active != 0 || d.Queued != 0 || h.InFlightOf(name("m"), "r") != 0 || d.LastEnd.Before(began) {
+			t.Errorf("after its grace: %+v", d)
+		}
+		stop2()
+		stop()
+		s.end()
+		h.Close()
+	})
+}
+
+// freezeAll freezes the connections of a host and refuses new ones.
+func (w *town) freezeAll(s *host) (thaw func()) {
+	s.freeze()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hosts := w.hosts
+	w.hosts = map[string]*host{}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.hosts = hosts
+	}
+}
+
+// TestBelieved: an activator that is away for less than its grace keeps its demand;
+// one that comes back is its former self, and says everything anew.
+func TestBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		h := NewHub(HubOptions{Token: secret})
+		h.Publish(ready(name("m")), ready(name("n")))
+		s := w.serve(at(1)+":8090", h)
+		f := newFeed()
+		f.want(activator.Demand{Name: name("m"), Queued: 1})
+		a, stop := w.activator("a", f)
+		<-a.Heard()
+		synctest.Wait()
+		if d := gather(h, false); d[name("m")].Queued != 1 {
+			t.Fatalf("%+v", d)
+		}
+		stop()
+		time.Sleep(grace / 2)
+		synctest.Wait()
+		if d := gather(h, true); d[name("m")].Queued != 1 {
+			t.Errorf("it is not believed: %+v", d)
+		}
+		f2 := newFeed()
+		f2.want(activator.Demand{Name: name("n"), Queued: 4})
+		b, stop := w.activator("a", f2)
+		<-b.Heard()
+		synctest.Wait()
+		if d := gather(h, false); d[name("m")].Queued != 0 || d[name("n")].Queued != 4 {
+			t.Errorf("it has not replaced its former self: %+v", d)
+		}
+		if got := h.Activators(); len(got) != 1 {
+			t.Errorf("%v", got)
+		}
+		// A second one of that name takes its place; the first, which lives, takes it
+		// back, and they are never counted twice.
+		f3 := newFeed()
+		f3.want(activator.Demand{Name: name("n"), Queued: 4})
+		_, stop3 := w.activator("a", f3)
+		for range 50 {
+			time.Sleep(37 * time.Millisecond)
+			synctest.Wait()
+			if d := h.DemandOf(name("n")); d.Queued != 4 {
+				t.Fatalf("%+v", d)
+			}
+		}
+		stop3()
+		stop()
+		time.Sleep(2 * grace)
+		if d := gather(h, true); d[name("n")].Queued != 0 {
+			t.Errorf("%+v", d)
+		}
+		s.end()
+		h.Close()
+	})
+}
+
+// TestNodeReplaced: a loader that comes back before its end was noticed is linked,
+// not gone.
+func TestNodeReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		var mu sync.Mutex
+		var log []string
+		note := func(what string) func(Kind, string) {
+			return func(k Kind, id string) { mu.Lock(); defer mu.Unlock(); log = append(log, what+" "+string(k)+" "+id) }
+		}
+		var heard []string
+		h := NewHub(HubOptions{Token: secret, Joined: note("joined"), Left: note("left"), Pods: func(node string, whole bool, pods []Pod) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard = append(heard, fmt.Sprint(node, whole, len(pods)))
+		}})
+		s := w.serve(at(1)+":8090", h)
+		node := func(pods ...Pod) (*Client, func()) {
+			c := NewClient(ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{Kind: KindNode, ID: "n"}, First: func() Up { return Up{Pods: pods} }, Dial: w.dial, Lookup: w.lookup})
+			return c, w.run(c.Run)
+		}
+		_, stop := node(Pod{UID: "1"}, Pod{UID: "2"})
+		synctest.Wait()
+		s.freeze()
+		_, stop2 := node(Pod{UID: "1"})
+		time.Sleep(time.Second)
+		stop()
+		time.Sleep(2 * deadAfter)
+		if !h.Tell("n", Down{Stop: []Stop{{UID: "1"}}}) {
+			t.Error("the node is there")
+		}
+		mu.Lock()
+		if fmt.Sprint(log) != "[joined node n joined node n]" || fmt.Sprint(heard) != "[ntrue 2 ntrue 1]" {
+			t.Errorf("%v, %v", log, heard)
+		}
+		mu.Unlock()
+		stop2()
+		synctest.Wait()
+		mu.Lock()
+		if fmt.Sprint(log) != "[joined node n joined node n left node n]" {
+			t.Errorf("%v", log)
+		}
+		mu.Unlock()
+		if h.Tell("n", Down{}) {
+			t.Error("it is told though it is gone")
+		}
+		s.end()
+		h.Close()
+	})
+}
+
+// TestQuiet: a hub that does not know yet what runs takes nothing from anybody; what
+// it says then is all there is, and what it does not name is no more.
+func TestQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		first := NewHub(HubOptions{Token: secret})
+		first.Publish(ready(name("m"), "r"), ready(name("old"), "o"))
+		first.SetTable(&Table{Version: 900})
+		s := w.serve(at(1)+":8090", first)
+		f := newFeed()
+		a, stop := w.activator("a", f)
+		<-a.Heard()
+		f.want(activator.Demand{Name: name("m"), LastEnd: time.Now()})
+		f.fly("o", 1)
+		synctest.Wait()
+		if v, n := first.Applied(); v != 900 || n != 1 {
+			t.Errorf("applied %d by %d", v, n)
+		}
+		end := time.Now()
+		s.end()
+		first.Close()
+
+		next := NewHub(HubOptions{Token: secret, Quiet: true})
+		next.Publish(ready(name("m")), ready(name("new")))
+		s = w.serve(at(1)+":8090", next)
+		time.Sleep(20 * time.Second)
+		if p, _ := f.has(name("m")); !a.Connected() || len(p.Replicas) != 1 {
+			t.Errorf("linked %v, %+v", a.Connected(), p)
+		}
+		if v, n := next.Applied(); v != 0 || n != 1 {
+			t.Errorf("another one's table was applied: %d by %d", v, n)
+		}
+		if d := gather(next, false)[name("m")]; !d.LastEnd.Equal(end) {
+			t.Errorf("m was used last at %v, want %v", d.LastEnd, end)
+		}
+		next.Publish(ready(name("m"), "r"), ready(name("new")))
+		next.Open()
+		synctest.Wait()
+		p, _ := f.has(name("m"))
+		_, old := f.has(name("old"))
+		_, fresh := f.has(name("new"))
+		if len(p.Replicas) != 1 || old || !fresh {
+			t.Errorf("%+v, old %v, new %v", p, old, fresh)
+		}
+		if n := next.InFlightOf(name("old"), "o"); n != 1 {
+			t.Errorf("%d are in flight at a replica of one that was taken out", n)
+		}
+		f.fly("o", 0)
+		time.Sleep(2 * pingEvery)
+		if n := next.InFlightOf(name("old"), "o"); n != 0 {
+			t.Errorf("%d are in flight at a replica of one that was taken out", n)
+		}
+		stop()
+		s.end()
+		next.Close()
+	})
+}
+
+// slow is a feed that takes its time over a picture.
+type slow struct {
+	*feed
+	wait chan struct{}
+}
+
+func (s slow) Publish(fs ...route.Function) { <-s.wait; s.feed.Publish(fs...) }
+
+// TestNotHeardYet: a replica that has left the routes counts as in use until every
+// activator has heard of it, and has said what it gave it in that moment.
+func TestNotHeardYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		h := NewHub(HubOptions{Token: secret})
+		h.Publish(ready(name("m"), "r"))
+		s := w.serve(at(1)+":8090", h)
+		f := slow{newFeed(), make(chan struct{})}
+		_, stop := w.activator("a", f)
+		f.wait <- struct{}{}
+		_, stop2 := w.activator("b", newFeed())
+		synctest.Wait()
+		if n := h.InFlightOf(name("m"), "r"); n != 0 {
+			t.Fatalf("%d", n)
+		}
+		h.Publish(ready(name("m")))
+		synctest.Wait()
+		if n := h.InFlightOf(name("m"), "r"); n != 1 {
+			t.Errorf("%d, while one has not heard", n)
+		}
+		f.fly("r", 2) // it gave it two just then
+		f.want(activator.Demand{Name: name("m"), Active: 2})
+		f.wait <- struct{}{}
+		synctest.Wait()
+		if n := h.InFlightOf(name("m"), "r"); n != 2 {
+			t.Errorf("%d, of the two it was given", n)
+		}
+		f.fly("r", 0)
+		f.want(activator.Demand{Name: name("m")})
+		time.Sleep(pingEvery)
+		synctest.Wait()
+		if n := h.InFlightOf(name("m"), "r"); n != 0 {
+			t.Errorf("%d, of none", n)
+		}
+		stop2()
+		stop()
+		s.end()
+		h.Close()
+	})
+}
+
+// TestBadPeer: what makes no sense ends its own connection and no other.
+func TestBadPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		h := NewHub(HubOptions{Token: secret})
+		s := w.serve(at(1)+":8090", h)
+		a, stop := w.activator("good", newFeed())
+		<-a.Heard()
+		for what, say := range map[string]func(*pipe) error{
+			"nothing":  func(*pipe) error { return nil },
+			"no hello": func(p *pipe) error { return p.write((Up{}).pack(true, 0, time.Now())) },
+			"no name":  func(p *pipe) error { return p.write((Up{Hello: &Hello{Kind: KindNode}}).pack(true, 0, time.Now())) },
+			"another kind": func(p *pipe) error {
+				return p.write((Up{Hello: &Hello{Kind: "spy", ID: "x"}}).pack(true, 0, time.Now()))
+			},
+			"garbage":  func(p *pipe) error { _, err := p.conn.Write([]byte{0, 0, 0, 4, 1, 2, 3, 4}); return err },
+			"a length": func(p *pipe) error { _, err := p.conn.Write([]byte{255, 255, 255, 255}); return err },
+			"less than nothing": func(p *pipe) error {
+				return p.write((Up{Hello: &Hello{Kind: KindActivator, ID: "bad"}, Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: -4}}}}).pack(true, 0, time.Now()))
+			},
+		} {
+			conn, err := w.dial(t.Context(), at(1)+":8090")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := shake(t.Context(), conn, "control", secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := say(p); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			began := time.Now()
+			var f downFrame
+			for {
+				if err = p.read(&f); err != nil {
+					break
+				}
+			}
+			if took := time.Since(began); took > 2*deadAfter {
+				t.Errorf("%s: it was let in for %v", what, took)
+			}
+			conn.Close()
+		}
+		synctest.Wait()
+		if got := h.Activators(); len(got) != 1 || got[0] != "good" {
+			t.Errorf("%v", got)
+		}
+		if d := h.DemandOf(name("m")); d.Queued != 0 {
+			t.Errorf("%+v", d)
+		}
+		stop()
+		s.end()
+		h.Close()
+	})
+}
+
+// TestStorm: news of one subject overwrite each other while the other end does not
+// take them; what is left is the newest of each.
+func TestStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		h := NewHub(HubOptions{Token: secret})
+		h.Publish(ready(name("m")))
+		s := w.serve(at(1)+":8090", h)
+		f := slow{newFeed(), make(chan struct{})}
+		a, stop := w.activator("a", f)
+		f.wait <- struct{}{}
+		<-a.Heard()
+		for i := range 10000 {
+			p := ready(name("m"))
+			p.Progress = functions.Progress{Percent: i % 100, ETA: time.Duration(i)}
+			h.Publish(p)
+			if i == 0 {
+				synctest.Wait() // it is being told the first
+			}
+		}
+		told := 0
+		for p := (route.Function{}); p.Progress.ETA != 9999; p, _ = f.has(name("m")) {
+			f.wait <- struct{}{}
+			told++
+			synctest.Wait()
+		}
+		if told > 4 {
+			t.Errorf("it was told %d of 10000 pictures", told)
+		}
+		stop()
+		s.end()
+		h.Close()
+	})
+}

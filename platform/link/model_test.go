@@ -1,0 +1,217 @@
+package link
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// naive is what a hub must say of demand, worked out anew each time from all that
+// was ever said.
+type naive struct {
+	now   time.Time
+	peers map[string]*said
+	ends  map[functions.Name]time.Time
+	seq   uint64
+	left  map[string]uint64 // by replica, since when it is in no picture
+}
+
+type said struct {
+	demand map[functions.Name]Demand
+	lost   time.Time
+	heard  uint64
+}
+
+func (n *naive) expire() {
+	for id, p := range n.peers {
+		if !p.lost.IsZero() && n.now.Sub(p.lost) >= grace {
+			for name, d := range p.demand {
+				if d.Active > 0 && p.lost.After(n.ends[name]) {
+					n.ends[name] = p.lost
+				}
+			}
+			delete(n.peers, id)
+		}
+	}
+}
+
+func (n *naive) of(name functions.Name) activator.Demand {
+	out := activator.Demand{Name: name, LastEnd: n.ends[name]}
+	for _, p := range n.peers {
+		d := p.demand[name]
+		out.Active, out.Queued = out.Active+d.Active, out.Queued+d.Queued
+		if !d.Oldest.IsZero() && (out.Oldest.IsZero() || d.Oldest.Before(out.Oldest)) {
+			out.Oldest = d.Oldest
+		}
+		for team, k := range d.Teams {
+			if out.Teams == nil {
+				out.Teams = map[string]int{}
+			}
+			out.Teams[team] += k
+		}
+	}
+	return out
+}
+
+func (n *naive) inFlight(name functions.Name, replica string) (k int) {
+	for _, p := range n.peers {
+		k += p.demand[name].InFlight[replica]
+		if since, ok := n.left[replica]; ok && p.lost.IsZero() && p.heard < since {
+			k++
+		}
+	}
+	return k
+}
+
+// TestHubIsNaive: whatever activators say, in whatever order they come, go and come
+// back, steer hears of each function what the naive sum says, once it has changed.
+func TestHubIsNaive(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		n := &naive{now: moment, peers: map[string]*said{}, ends: map[functions.Name]time.Time{}, left: map[string]uint64{}}
+		h := NewHub(HubOptions{Token: secret, Now: func() time.Time { return n.now }})
+		links := map[string]*peer{}
+		names := []functions.Name{name("a"), name("b"), name("c")}
+		replicas := []string{"r1", "r2"}
+		routed := map[functions.Name][]string{}
+		mirror := map[functions.Name]activator.Demand{} // what steer would believe
+		var log []string
+		demand := func(of functions.Name) Demand {
+			d := Demand{Demand: activator.Demand{Name: of}}
+			if r.IntN(3) > 0 {
+				d.Active = r.IntN(3)
+			}
+			if d.Queued = r.IntN(3); d.Queued > 0 {
+				d.Oldest = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)
+				d.Teams = map[string]int{fmt.Sprint("t", r.IntN(2)): d.Queued}
+			}
+			if r.IntN(2) == 0 {
+				d.LastEnd = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)
+			}
+			if d.Active > 0 {
+				d.InFlight = map[string]int{of.Name + replicas[r.IntN(2)]: d.Active}
+			}
+			return d
+		}
+		say := func(id string, whole bool) {
+			p, l := n.peers[id], links[id]
+			var u Up
+			if whole {
+				p.demand = map[functions.Name]Demand{}
+			}
+			for _, of := range names {
+				if r.IntN(2) == 0 {
+					d := demand(of)
+					u.Demand = append(u.Demand, d)
+					p.demand[of] = d
+					if d.LastEnd.After(n.ends[of]) {
+						n.ends[of] = d.LastEnd
+					}
+				}
+			}
+			heard := p.heard
+			if r.IntN(2) == 0 {
+				heard = n.seq
+			}
+			p.heard = heard
+			if err := h.hear(l, u.pack(whole, heard, n.now)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		look := func(all bool) {
+			n.expire()
+			h.Demand(all, func(d activator.Demand) bool {
+				mirror[d.Name] = d
+				return r.IntN(8) > 0 // sometimes it stops early
+			})
+			h.Demand(false, func(d activator.Demand) bool { mirror[d.Name] = d; return true })
+			for _, of := range names {
+				want := n.of(of)
+				got, ok := mirror[of]
+				if !ok {
+					got = activator.Demand{Name: of}
+				}
+				if d := cmp.Diff(want, got); d != "" {
+					t.Fatalf("seed %d: %s\nafter %q", seed, d, log)
+				}
+			}
+		}
+		for range 300 {
+			id := fmt.Sprint("act", r.IntN(3))
+			op := r.IntN(10)
+			log = append(log, fmt.Sprint(op, " ", id))
+			switch {
+			case op < 2: // it links, maybe anew
+				l, far := net.Pipe()
+				defer far.Close()
+				p := &peer{
+					peerKey: peerKey{KindActivator, id}, hub: h, pipe: &pipe{conn: l}, ring: make(chan struct{}, 1), gone: make(chan struct{}),
+					demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, whole: true,
+				}
+				former := links[id]
+				n.peers[id] = &said{demand: map[functions.Name]Demand{}}
+				links[id] = p
+				if err := h.join(p, (Up{}).pack(true, 0, n.now), Up{}); err != nil {
+					t.Fatal(err)
+				}
+				if former != nil {
+					h.leave(former) // its reader ends later, and must not take the new one along
+				}
+				say(id, true)
+			case op < 6:
+				if p := n.peers[id]; p != nil && p.lost.IsZero() {
+					say(id, r.IntN(4) == 0)
+				}
+			case op == 6:
+				if p := n.peers[id]; p != nil && p.lost.IsZero() {
+					p.lost = n.now
+					h.leave(links[id])
+					delete(links, id)
+				}
+			case op == 7: // replicas come and go
+				of := names[r.IntN(3)]
+				var next []string
+				for _, x := range replicas {
+					if r.IntN(2) == 0 {
+						next = append(next, of.Name+x)
+					}
+				}
+				n.seq++
+				for _, x := range routed[of] {
+					n.left[x] = n.seq
+				}
+				for _, x := range next {
+					delete(n.left, x)
+				}
+				routed[of] = next
+				h.Publish(ready(of, next...))
+			default:
+				n.now = n.now.Add(time.Duration(r.IntN(15)) * 100 * time.Millisecond)
+				look(r.IntN(2) == 0)
+			}
+			if op != 6 && op < 8 {
+				for _, of := range names {
+					for _, x := range replicas {
+						if got, want := h.InFlightOf(of, of.Name+x), n.inFlight(of, of.Name+x); got != want {
+							t.Fatalf("seed %d: %d in flight at %s%s, want %d\nafter %q", seed, got, of.Name, x, want, log)
+						}
+					}
+				}
+			}
+		}
+		n.now = n.now.Add(time.Hour)
+		look(true)
+		for id := range n.peers {
+			if !n.peers[id].lost.IsZero() {
+				t.Fatal("the model forgot to forget")
+			}
+		}
+	}
+}
