@@ -224,7 +224,7 @@ func controllerKilled(s *space) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	holder, _, _ := strings.Cut(fmt.Sprint(field(lease, "spec.holderIdentity")), "@")
+	holder, _, _ := strings.Cut(fmt.Sprint(field(lease, "spec.holderIdentity")), "_") // POD_RANDOM@ADDRESS
 	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), holder, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		s.Fatal(err)
 	}

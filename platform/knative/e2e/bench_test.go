@@ -245,6 +245,7 @@ func (s *suite) leader(ctx context.Context) (pod, url string, err error) {
 	if !ok {
 		return "", "", fmt.Errorf("the lease is held by %q", pod)
 	}
+	pod, _, _ = strings.Cut(pod, "_")
 	return pod, "http://" + address, nil
 }
 

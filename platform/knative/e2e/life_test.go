@@ -30,7 +30,7 @@ func life(s *space) {
 		s.atZero(revision)
 		s.ready("tiny") // one at rest is ready all the same
 	}
-	if _, errs, code := s.program(s.Context(), "thaw", "rm", "--to", "knative", "--namespace", s.ns, "tiny"); code != 0 {
+	if _, errs, code := s.program(s.Context(), "thaw-knative", "rm", "--namespace", s.ns, "tiny"); code != 0 {
 		s.Fatalf("rm: %s", errs)
 	}
 	s.until("no such model", func() (bool, string) {
@@ -176,7 +176,7 @@ func badImage(s *space) {
 		return a.err == nil && a.status >= 500 && strings.Contains(a.body, "dev.local/missing:1"), a.String()
 	})
 	s.until("the reason is told", func() (bool, string) {
-		out, errs, _ := s.program(s.Context(), "thaw", "get", "--to", "knative", "--namespace", s.ns, "-o", "wide")
+		out, errs, _ := s.program(s.Context(), "thaw-knative", "get", "--namespace", s.ns)
 		return strings.Contains(out, "dev.local/missing:1"), out + errs
 	})
 	s.atZero(revision) // it is not tried for ever
