@@ -67,7 +67,6 @@ type outside struct {
 	// Of run alone.
 	seen  map[string]look // by the activator's address
 	given map[types.NamespacedName]held
-	said  bool
 }
 
 // look is what one activator said last.
@@ -208,12 +207,15 @@ func (o *outside) look(ctx context.Context) map[types.NamespacedName]held {
 	}
 	maps.DeleteFunc(o.seen, func(a string, l look) bool { return !there[a] || now.Sub(l.at) > believed })
 	blind := len(addresses) > 0 && good == 0 && len(o.seen) == 0
-	if o.silent.Swap(blind) != blind || !o.said && blind {
-		o.said = true
+	if o.silent.Swap(blind) != blind {
+		level := slog.LevelDebug
+		if o.reachedAny() {
+			level = slog.LevelWarn
+		}
 		if blind {
-			o.log.Warn("Knative's activators cannot be read, so requests that come through other ingresses wake nothing: set metrics-protocol: prometheus in config-observability of "+o.system+" and restart the activator", "err", errors.Join(errs...))
+			o.log.Log(ctx, level, "Knative's activators cannot be read, so requests that come through other ingresses wake nothing: set metrics-protocol: prometheus in config-observability of "+o.system+" and restart the activator", "err", errors.Join(errs...))
 		} else {
-			o.log.Info("Knative's activators are read again", "activators", good)
+			o.log.Log(ctx, level, "Knative's activators are read", "activators", good)
 		}
 		if p := o.foreign.Load(); p != nil {
 			for key := range *p {

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -29,6 +28,7 @@ import (
 	classes "knative.dev/serving/pkg/apis/autoscaling"
 	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	serving "knative.dev/serving/pkg/client/clientset/versioned"
+	kinds "knative.dev/serving/pkg/client/clientset/versioned/scheme"
 	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
 	servingclient "knative.dev/serving/pkg/client/injection/client"
 	painformer "knative.dev/serving/pkg/client/injection/informers/autoscaling/v1alpha1/podautoscaler"
@@ -173,7 +173,7 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	told := &events{
-		recorder: broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component}),
+		recorder: broadcaster.NewRecorder(kinds.Scheme, corev1.EventSource{Component: component}),
 		now:      time.Now, last: map[types.NamespacedName]memory{},
 	}
 

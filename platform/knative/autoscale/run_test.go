@@ -1,0 +1,285 @@
+package autoscale
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	acts "k8s.io/client-go/testing"
+	netv1alpha1 "knative.dev/networking/pkg/apis/networking/v1alpha1"
+	netfake "knative.dev/networking/pkg/client/clientset/versioned/fake"
+	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
+	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
+
+	"github.com/thaw-dev/thaw/platform/knative"
+)
+
+// said is a Pictures that says what a test wants.
+type said struct {
+	mu sync.Mutex
+	of map[string]Scale
+}
+
+func (s *said) Scale(namespace, revision string) (Scale, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, ok := s.of[namespace+"/"+revision]
+	return x, ok
+}
+
+func (s *said) say(key string, x Scale) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[key] = x
+}
+
+// fakes are an API server with what a reconcile needs, and what was written to it.
+type fakes struct {
+	kube     *fake.Clientset
+	serving  *servingfake.Clientset
+	nets     *netfake.Clientset
+	statuses chan *v1alpha1.PodAutoscaler
+	skss     chan *netv1alpha1.ServerlessService
+	events   chan *corev1.Event
+	late     <-chan struct{}
+}
+
+func autoscaler(name, class string, annotations map[string]string) *v1alpha1.PodAutoscaler {
+	a := map[string]string{knative.ClassAnnotation: class}
+	for k, v := range annotations {
+		a[k] = v
+	}
+	return &v1alpha1.PodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "a", Name: name, UID: "pa-1", Generation: 1, Annotations: a,
+			Labels: map[string]string{"serving.knative.dev/service": "llama", "serving.knative.dev/serviceUID": "ksvc-1"},
+		},
+		Spec: v1alpha1.PodAutoscalerSpec{ScaleTargetRef: corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name + "-deployment"}, ProtocolType: "http1"},
+	}
+}
+
+func faked(t *testing.T, pas ...runtime.Object) *fakes {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	f := &fakes{late: ctx.Done(),
+		kube: fake.NewClientset(), serving: servingfake.NewSimpleClientset(pas...), nets: netfake.NewSimpleClientset(),
+		statuses: make(chan *v1alpha1.PodAutoscaler, 64), skss: make(chan *netv1alpha1.ServerlessService, 64), events: make(chan *corev1.Event, 64),
+	}
+	f.serving.PrependReactor("update", "podautoscalers", func(a acts.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() != "status" {
+			t.Errorf("a PodAutoscaler is written: %v", a)
+		}
+		f.statuses <- a.(acts.UpdateAction).GetObject().(*v1alpha1.PodAutoscaler).DeepCopy()
+		return false, nil, nil
+	})
+	take := func(a acts.Action) (bool, runtime.Object, error) {
+		f.skss <- a.(acts.CreateAction).GetObject().(*netv1alpha1.ServerlessService).DeepCopy()
+		return false, nil, nil
+	}
+	f.nets.PrependReactor("create", "serverlessservices", take)
+	f.nets.PrependReactor("update", "serverlessservices", func(a acts.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() == "" {
+			f.skss <- a.(acts.UpdateAction).GetObject().(*netv1alpha1.ServerlessService).DeepCopy()
+		}
+		return false, nil, nil
+	})
+	f.kube.PrependReactor("create", "events", func(a acts.Action) (bool, runtime.Object, error) {
+		f.events <- a.(acts.CreateAction).GetObject().(*corev1.Event).DeepCopy()
+		return false, nil, nil
+	})
+	return f
+}
+
+// knative is Knative's own controller: the Service of a revision is there.
+func (f *fakes) knative(t *testing.T, s *netv1alpha1.ServerlessService, ready bool) {
+	t.Helper()
+	s = s.DeepCopy()
+	s.Status.InitializeConditions()
+	s.Status.ServiceName, s.Status.PrivateServiceName = s.Name, s.Name+"-private"
+	if ready {
+		s.Status.MarkEndpointsReady()
+	} else {
+		s.Status.MarkEndpointsNotReady("NoHealthyBackends")
+	}
+	if _, err := f.nets.NetworkingV1alpha1().ServerlessServices(s.Namespace).UpdateStatus(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until takes statuses until one is as wanted; writes between are nobody's promise.
+func (f *fakes) until(t *testing.T, what string, ok func(st *v1alpha1.PodAutoscalerStatus) bool) *v1alpha1.PodAutoscaler {
+	t.Helper()
+	for {
+		select {
+		case <-f.late:
+			t.Fatal(what)
+		case pa := <-f.statuses:
+			if ok(&pa.Status) {
+				return pa
+			}
+		}
+	}
+}
+
+func (f *fakes) event(t *testing.T) *corev1.Event {
+	t.Helper()
+	select {
+	case <-f.late:
+		t.Fatal("no Event")
+		return nil
+	case e := <-f.events:
+		return e
+	}
+}
+
+// mode takes what is written of a ServerlessService until its mode is as wanted: one
+// that was made may be made again before it is seen.
+func (f *fakes) mode(t *testing.T, want netv1alpha1.ServerlessServiceOperationMode) *netv1alpha1.ServerlessService {
+	t.Helper()
+	for {
+		select {
+		case <-f.late:
+			t.Fatal("no mode", want)
+		case s := <-f.skss:
+			if s.Spec.Mode == want {
+				return s
+			}
+		}
+	}
+}
+
+func start(t *testing.T, f *fakes, p Pictures) (*Reconciler, func()) {
+	t.Helper()
+	r, err := New(Options{Config: &rest.Config{}, Pictures: p, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := r.run(ctx, clients{f.kube, f.serving, f.nets}); err != nil {
+			t.Error(err)
+		}
+	})
+	return r, sync.OnceFunc(func() { cancel(); wg.Wait() })
+}
+
+func TestARevisionsLife(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	f := faked(t, autoscaler("llama-00001", knative.AutoscalerClass, map[string]string{"autoscaling.knative.dev/initial-scale": "0"}), autoscaler("other-00001", "kpa.autoscaling.knative.dev", nil))
+	p := &said{of: map[string]Scale{"a/llama-00001": {}}}
+	r, stop := start(t, f, p)
+	defer stop()
+
+	sks := f.mode(t, netv1alpha1.SKSOperationModeProxy)
+	owner := metav1.GetControllerOf(sks)
+	if sks.Name != "llama-00001" || sks.Spec.Mode != netv1alpha1.SKSOperationModeProxy || sks.Spec.NumActivators != activators || sks.Spec.ObjectRef.Name != "llama-00001-deployment" ||
+		owner == nil || owner.Kind != "PodAutoscaler" || owner.UID != "pa-1" || sks.Annotations[knative.ClassAnnotation] != knative.AutoscalerClass {
+		t.Fatalf("%+v", sks)
+	}
+	f.knative(t, sks, false)
+	pa := f.until(t, "ready at zero", func(st *v1alpha1.PodAutoscalerStatus) bool { return st.IsScaleTargetInitialized() })
+	if st := &pa.Status; !st.IsInactive() || st.ServiceName != "llama-00001" || st.MetricsServiceName != "llama-00001-private" || st.GetDesiredScale() != 0 || st.GetActualScale() != 0 ||
+		st.GetCondition(v1alpha1.PodAutoscalerConditionSKSReady).IsTrue() || st.GetCondition(v1alpha1.PodAutoscalerConditionActive).Reason != ReasonNoTraffic || st.ObservedGeneration != 1 {
+		t.Errorf("%+v", st)
+	}
+
+	const why = "waiting for 2 GPUs; evicting team-b/llama, idle 14 min"
+	p.say("a/llama-00001", Scale{Desired: 1, Active: corev1.ConditionUnknown, Reason: "WaitingForGPUs", Message: why})
+	r.Changed("a", "llama-00001")
+	f.until(t, "why it waits", func(st *v1alpha1.PodAutoscalerStatus) bool {
+		return st.IsActivating() && st.GetDesiredScale() == 1 && st.GetCondition(v1alpha1.PodAutoscalerConditionActive).Message == why
+	})
+	for _, want := range []string{"Normal Scaled revision llama-00001: from 0 to 1 replicas", "Warning WaitingForGPUs revision llama-00001: " + why} {
+		if e := f.event(t); e.Type+" "+e.Reason+" "+e.Message != want || e.InvolvedObject.Kind != "Service" || e.InvolvedObject.Name != "llama" || e.InvolvedObject.UID != "ksvc-1" || e.Source.Component != component {
+			t.Errorf("%+v, want %s", e, want)
+		}
+	}
+
+	p.say("a/llama-00001", Scale{Desired: 1, Actual: 1, Ready: 1})
+	r.Changed("a", "llama-00001")
+	sks = f.mode(t, netv1alpha1.SKSOperationModeServe)
+	f.knative(t, sks, true)
+	f.until(t, "warm", func(st *v1alpha1.PodAutoscalerStatus) bool {
+		return st.IsActive() && st.GetActualScale() == 1 && st.GetCondition(v1alpha1.PodAutoscalerConditionReady).IsTrue()
+	})
+
+	p.say("a/llama-00001", Scale{Actual: 1, Active: corev1.ConditionFalse, Reason: ReasonStopping})
+	r.Changed("a", "llama-00001")
+	f.mode(t, netv1alpha1.SKSOperationModeProxy)
+	f.until(t, "cold again", func(st *v1alpha1.PodAutoscalerStatus) bool {
+		return st.IsInactive() && st.GetActualScale() == 0 && st.GetCondition(v1alpha1.PodAutoscalerConditionReady).IsFalse() && st.IsScaleTargetInitialized()
+	})
+
+	r.Tell("a", "llama-00001", Note{Reason: ReasonEvicted, Message: "for team-a/big"})
+	r.Tell("a", "nobody", Note{Reason: ReasonEvicted})
+	for {
+		if e := f.event(t); e.Reason == ReasonEvicted {
+			if e.Message != "revision llama-00001: for team-a/big" || e.Type != "Normal" {
+				t.Errorf("%+v", e)
+			}
+			break
+		}
+	}
+
+	// Whoever leads next starts from what is written: nothing is told twice.
+	stop()
+	if r.Changed("a", "llama-00001"); r.running() != nil {
+		t.Error("it runs on")
+	}
+	f.kube.ClearActions()
+	_, again := start(t, f, p)
+	p.say("a/llama-00001", Scale{})
+	f.until(t, "the next one looked", func(st *v1alpha1.PodAutoscalerStatus) bool {
+		return st.GetCondition(v1alpha1.PodAutoscalerConditionActive).Reason == ReasonNoTraffic
+	})
+	again()
+	for _, a := range f.kube.Actions() {
+		if a.Matches("create", "events") {
+			t.Errorf("told again: %+v", a)
+		}
+	}
+	for _, a := range append(f.serving.Actions(), f.nets.Actions()...) {
+		if w, ok := a.(acts.UpdateAction); ok && strings.HasPrefix(w.GetObject().(metav1.Object).GetName(), "other") {
+			t.Errorf("another class's is written: %+v", a)
+		}
+	}
+}
+
+// TestWhatIsNotOursIsNotTaken: a ServerlessService of the name that somebody else owns
+// is left, and the PodAutoscaler says so.
+func TestWhatIsNotOursIsNotTaken(t *testing.T) {
+	f := faked(t, autoscaler("llama-00001", knative.AutoscalerClass, nil))
+	if err := f.nets.Tracker().Add(&netv1alpha1.ServerlessService{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "llama-00001"}}); err != nil {
+		t.Fatal(err)
+	}
+	_, stop := start(t, f, &said{of: map[string]Scale{"a/llama-00001": {Desired: 1}}})
+	defer stop()
+	f.until(t, "it says so", func(st *v1alpha1.PodAutoscalerStatus) bool {
+		c := st.GetCondition(v1alpha1.PodAutoscalerConditionActive)
+		return c.IsFalse() && c.Reason == "NotOwned"
+	})
+	if len(f.skss) != 0 {
+		t.Error("it was written")
+	}
+}
+
+func TestNewWants(t *testing.T) {
+	good := Options{Config: &rest.Config{}, Pictures: &said{}, Log: slog.New(slog.DiscardHandler)}
+	for _, spoil := range []func(*Options){func(o *Options) { o.Config = nil }, func(o *Options) { o.Pictures = nil }, func(o *Options) { o.Log = nil }} {
+		o := good
+		spoil(&o)
+		if _, err := New(o); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+}
