@@ -225,10 +225,50 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 			break
 		}
 	}
+	// What the autoscaler says of those that are on the cluster, and do not run as
+	// they should. Who may not see revisions is told the rest.
+	if revisions, err := c.serving.Revisions(namespace).List(ctx, metav1.ListOptions{}); err == nil {
+		by := map[string]*servingv1.Revision{}
+		for i := range revisions.Items {
+			by[revisions.Items[i].Namespace+"/"+revisions.Items[i].Name] = &revisions.Items[i]
+		}
+		for i := range models {
+			models[i].scaled(by[models[i].Namespace+"/"+models[i].Revision])
+		}
+	}
+	if len(models) > 0 {
+		// A model at rest is ready, also where its last start failed: its revision says
+		// so. Who may not read revisions misses that.
+		why := map[string]*apis.Condition{}
+		for o := (metav1.ListOptions{Limit: pageOf}); ; {
+			page, err := c.serving.Revisions(namespace).List(ctx, o)
+			if err != nil {
+				break
+			}
+			for i := range page.Items {
+				r := &page.Items[i]
+				why[r.Namespace+"/"+r.Name] = r.Status.GetCondition(servingv1.RevisionConditionActive)
+			}
+			if o.Continue = page.Continue; o.Continue == "" {
+				break
+			}
+		}
+		for i := range models {
+			models[i].active(why[models[i].Namespace+"/"+models[i].Revision])
+		}
+	}
 	slices.SortFunc(models, func(a, b Model) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return models, nil
+}
+
+// active takes over why the latest revision does not run, if that is worth a word:
+// it is not where nobody asks for it, or it is on its way.
+func (m *Model) active(c *apis.Condition) {
+	if c != nil && !c.IsTrue() && m.Reason == "" && c.Reason != "NoTraffic" && c.Reason != "Starting" && c.Reason != "Queued" && c.Reason != "Stopping" {
+		m.Reason, m.Message = c.Reason, c.Message
+	}
 }
 
 // Get is one of them.
@@ -237,7 +277,26 @@ func (c *Cluster) Get(ctx context.Context, namespace, name string) (Model, error
 	if err != nil {
 		return Model{}, err
 	}
-	return told(s), nil
+	m := told(s)
+	if m.Revision != "" {
+		if r, err := c.serving.Revisions(namespace).Get(ctx, m.Revision, metav1.GetOptions{}); err == nil {
+			m.scaled(r)
+		}
+	}
+	return m, nil
+}
+
+// scaled adds why a revision has not the replicas that are wanted: an image that
+// cannot be pulled, GPUs that are not there.
+func (m *Model) scaled(r *servingv1.Revision) {
+	if r == nil || m.Reason != "" {
+		return
+	}
+	switch c := r.Status.GetCondition(servingv1.RevisionConditionActive); {
+	case c == nil || c.IsTrue(), c.Reason == "" || c.Reason == "NoTraffic" || c.Reason == "Starting" || c.Reason == "Stopping":
+	default:
+		m.Reason, m.Message = c.Reason, c.Message
+	}
 }
 
 func (c *Cluster) service(ctx context.Context, namespace, name string) (*servingv1.Service, error) {

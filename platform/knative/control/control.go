@@ -275,7 +275,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left,
 	})
 	defer r.hub.Close()
-	r.path = &path{DataPath: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
+	r.path = &path{activators: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
 	r.path.published = r.moved
 	var err error
 	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Demand: r.outside, Log: log}); err != nil {

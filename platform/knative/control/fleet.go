@@ -235,7 +235,8 @@ func (f *fleet) index() *index {
 		x.wants[w.node] = append(x.wants[w.node], w)
 	}
 	for _, p := range f.pods {
-		if p.rev == nil && p.node != "" && !p.over {
+		// Also one of ours that is nobody's replica any more, and still there.
+		if p.want == nil && p.node != "" && !p.over {
 			b := x.strangers[p.node]
 			b.memory, b.gpus = b.memory+p.memory, b.gpus+p.gpus
 			x.strangers[p.node] = b

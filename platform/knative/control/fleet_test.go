@@ -451,3 +451,25 @@ func TestFoundOnTheWay(t *testing.T) {
 		t.Error("what nobody wants stays")
 	}
 }
+
+// A controller that begins while a pod ends, which another one told to, knows that
+// its GPU is not free yet.
+func TestFoundEnding(t *testing.T) {
+	s := newStage(t, true)
+	s.SetPod(aPod("p1", "n1", runs, ends))
+	if st := s.states("n1"); len(st) != 0 {
+		t.Errorf("adopted: %v", st)
+	}
+	if n := len(s.beats["n1"].GPUs); n != 1 {
+		t.Errorf("%d GPUs are free", n)
+	}
+	s.Said("n1", true, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
+	if len(s.hurry) != 1 {
+		t.Error("its proxy is waited for")
+	}
+	s.DropPod("p1")
+	s.states("n1")
+	if n := len(s.beats["n1"].GPUs); n != 2 {
+		t.Errorf("%d GPUs are free", n)
+	}
+}

@@ -13,7 +13,7 @@ import (
 // name that the engines know, and who asks for a revision past our activators is
 // added to their demand.
 type path struct {
-	steer.DataPath
+	activators
 	service   func(functions.Name) (name string, plain bool) // the Knative Service a revision is of; plain: it runs no engine of ours
 	published func(functions.Name)
 
@@ -22,6 +22,12 @@ type path struct {
 	stirred map[functions.Name]bool
 	ring    func(functions.Name)
 	now     func() time.Time
+}
+
+// activators are the link.Hub.
+type activators interface {
+	steer.DataPath
+	DemandOf(name functions.Name) steer.Demand
 }
 
 // outside is the demand for one revision that does not pass our activators.
@@ -41,7 +47,7 @@ func (p *path) Publish(fs ...route.Function) {
 		}
 		fs[i].Plain = plain
 	}
-	p.DataPath.Publish(fs...)
+	p.activators.Publish(fs...)
 	for i := range fs {
 		p.published(fs[i].Name)
 	}
@@ -87,13 +93,13 @@ func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
 	}
 	p.mu.Unlock()
 	stopped := false
-	p.DataPath.Demand(all, func(d steer.Demand) bool {
+	p.activators.Demand(all, func(d steer.Demand) bool {
 		delete(stirred, d.Name)
 		stopped = !yield(add[d.Name].join(d))
 		return !stopped
 	})
-	for n := range stirred {
-		if stopped || !yield(add[n].join(steer.Demand{Name: n})) {
+	for n := range stirred { // what our activators have of it has not changed, and counts
+		if stopped || !yield(add[n].join(p.activators.DemandOf(n))) {
 			p.mu.Lock()
 			p.stirred[n] = true
 			p.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 // inside is the activators as far as a path needs them.
 type inside struct {
 	steer.DataPath
-	demand []steer.Demand
+	demand []steer.Demand // that has changed
+	held   []steer.Demand // that has not
 	got    []route.Function
 }
 
@@ -26,12 +27,21 @@ func (i *inside) Demand(_ bool, yield func(steer.Demand) bool) {
 	}
 }
 
+func (i *inside) DemandOf(name functions.Name) steer.Demand {
+	for _, d := range i.held {
+		if d.Name == name {
+			return d
+		}
+	}
+	return steer.Demand{Name: name}
+}
+
 func TestDemandFromOutside(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	in := &inside{}
 	rang := 0
 	p := &path{
-		DataPath: in, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{},
+		activators: in, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{},
 		service: func(functions.Name) (string, bool) { return "web", true }, published: func(functions.Name) {},
 		ring: func(functions.Name) { rang++ }, now: func() time.Time { return now },
 	}
@@ -64,6 +74,15 @@ func TestDemandFromOutside(t *testing.T) {
 	if d := all(false)[web.Name]; d.Active+d.Queued != 0 || !d.LastEnd.Equal(now) || d.Teams != nil {
 		t.Errorf("%+v", d)
 	}
+	// What our activators have, of which there is no news, is not forgotten for it.
+	in.held = []steer.Demand{{Name: web, Active: 5}}
+	p.Outside(web, 2, 0)
+	if d := all(false)[web.Name]; d.Active != 7 {
+		t.Errorf("%+v", d)
+	}
+	in.held = nil
+	p.Outside(web, 0, 0)
+	all(false)
 	// Whoever stops listening hears the rest later.
 	p.Outside(web, 1, 0)
 	p.Demand(false, func(steer.Demand) bool { return false })

@@ -96,10 +96,10 @@ func (f *fleet) SetPod(k *corev1.Pod) {
 	}
 	if w := p.want; w != nil {
 		f.touch(w.node)
-		hurry = f.finished(p)
 	} else {
 		f.touch(p.node)
 	}
+	hurry = f.finished(p)
 	if p.rev != nil && !p.rev.shim && p.running && p.ip != "" && !p.probing && !p.terminating {
 		p.probing, ask = true, true
 	}
@@ -114,11 +114,10 @@ func (f *fleet) SetPod(k *corev1.Pod) {
 }
 
 // finished reports, once, that a pod is to be taken out of the books of Kubernetes
-// though its proxy will be there for half a minute more: its replica was to end, and
-// its shim has said that the engine has. Under mu.
+// though its proxy will be there for half a minute more: it is to end, and its shim
+// has said that the engine has. Under mu.
 func (f *fleet) finished(p *pod) bool {
-	w := p.want
-	if w == nil || !w.ending || !p.terminating || p.hurried || p.over || !p.rev.shim {
+	if p.rev == nil || !p.terminating || p.hurried || p.over || !p.rev.shim {
 		return false
 	}
 	p.hurried = p.silent || p.said != nil && p.said.State == functions.Unloaded
