@@ -89,10 +89,10 @@ e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCl
 	@code=0; (cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)) || code=1; (cd platform/knative/e2e && $(call ON_CLUSTER,e2e)) || code=1; exit $$code
 
 # It brings a controller of its own, beside which no other may serve the class.
-conformance: RUN = ^TestConformance$$
+conformance: RUN = ^TestConformance
 conformance: e2e-programs ## Knative's own tests of ingress classes, on a cluster that make cluster made and thaw is not installed on
 	deploy/cluster/conformance
-	cd platform/thaw-knative && THAW_CONFORMANCE=$(CURDIR)/bin/cluster/conformance/ingress.test $(call ON_CLUSTER,thaw-knative)
+	cd platform/thaw-knative && THAW_CONFORMANCE=$${CLUSTER_PROGRAMS:-$(CURDIR)/bin/cluster}/conformance/ingress.test $(call ON_CLUSTER,thaw-knative)
 
 .PHONY: e2e-programs conformance
 e2e-programs:

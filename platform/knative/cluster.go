@@ -225,17 +225,6 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 			break
 		}
 	}
-	// What the autoscaler says of those that are on the cluster, and do not run as
-	// they should. Who may not see revisions is told the rest.
-	if revisions, err := c.serving.Revisions(namespace).List(ctx, metav1.ListOptions{}); err == nil {
-		by := map[string]*servingv1.Revision{}
-		for i := range revisions.Items {
-			by[revisions.Items[i].Namespace+"/"+revisions.Items[i].Name] = &revisions.Items[i]
-		}
-		for i := range models {
-			models[i].scaled(by[models[i].Namespace+"/"+models[i].Revision])
-		}
-	}
 	if len(models) > 0 {
 		// A model at rest is ready, also where its last start failed: its revision says
 		// so. Who may not read revisions misses that.
@@ -280,23 +269,10 @@ func (c *Cluster) Get(ctx context.Context, namespace, name string) (Model, error
 	m := told(s)
 	if m.Revision != "" {
 		if r, err := c.serving.Revisions(namespace).Get(ctx, m.Revision, metav1.GetOptions{}); err == nil {
-			m.scaled(r)
+			m.active(r.Status.GetCondition(servingv1.RevisionConditionActive))
 		}
 	}
 	return m, nil
-}
-
-// scaled adds why a revision has not the replicas that are wanted: an image that
-// cannot be pulled, GPUs that are not there.
-func (m *Model) scaled(r *servingv1.Revision) {
-	if r == nil || m.Reason != "" {
-		return
-	}
-	switch c := r.Status.GetCondition(servingv1.RevisionConditionActive); {
-	case c == nil || c.IsTrue(), c.Reason == "" || c.Reason == "NoTraffic" || c.Reason == "Starting" || c.Reason == "Stopping":
-	default:
-		m.Reason, m.Message = c.Reason, c.Message
-	}
 }
 
 func (c *Cluster) service(ctx context.Context, namespace, name string) (*servingv1.Service, error) {
