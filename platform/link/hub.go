@@ -545,11 +545,11 @@ func (h *Hub) serve(c *pipe, from net.Addr) {
 	c.conn.Close()
 	writer.Wait()
 	h.leave(p)
-	if err != nil && !ended(err) {
-		log.Warn("a link has ended", "error", err)
+	if ended(err) {
+		log.Info("a link has ended")
 		return
 	}
-	log.Info("a link has ended")
+	log.Warn("a link has ended", "error", err)
 }
 
 // ended reports whether an error is only the end of a connection.

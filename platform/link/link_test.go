@@ -149,9 +149,8 @@ func (f *feed) has(n functions.Name) (route.Function, bool) {
 
 // wakes is a Waker that keeps what it is asked.
 type wakes struct {
-	mu  sync.Mutex
-	of  map[functions.Name]string
-	got chan struct{}
+	mu sync.Mutex
+	of map[functions.Name]string
 }
 
 func (w *wakes) Wake(n functions.Name, team string) string {
