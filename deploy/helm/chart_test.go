@@ -153,7 +153,7 @@ func TestValues(t *testing.T) {
 		{"identity", "loader: {serviceAccount: {annotations: {azure.workload.identity/client-id: abc}}}", "ServiceAccount thaw-system/thaw-loader", []string{"azure.workload.identity/client-id: abc"}, nil},
 		{"outside", "activator: {service: {type: LoadBalancer, annotations: {a: b}}, replicas: 3}", "Service thaw-system/thaw", []string{"type: LoadBalancer", "a: b"}, nil},
 		{"more", "activator: {replicas: 3}", "Deployment thaw-system/thaw-activator", []string{"replicas: 3"}, nil},
-		{"elsewhere", "knative: {namespace: other}", "Role other/thaw-controller", []string{"config-autoscaler"}, nil},
+		{"elsewhere", "knative: {namespace: other}", "Role other/thaw-controller", []string{"endpointslices"}, nil},
 		{"monitor", "serviceMonitor: {enabled: true, labels: {release: prometheus}}", "ServiceMonitor thaw-system/thaw-controller", []string{"release: prometheus", "interval: 30s"}, nil},
 		{"pods' monitor", "serviceMonitor: {enabled: true}", "PodMonitor thaw-system/thaw", []string{"port: metrics"}, nil},
 	} {

@@ -7,13 +7,18 @@ import (
 	"strings"
 	"testing"
 
+	registrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/place"
 )
 
 func objects(t *testing.T, o Options) []*unstructured.Unstructured {
@@ -65,6 +70,19 @@ func TestKinds(t *testing.T) {
 			as[rbacv1.Role](t, x)
 		case "RoleBinding":
 			as[rbacv1.RoleBinding](t, x)
+		case "MutatingWebhookConfiguration":
+			// It may help pods of models, and hinder nobody's.
+			for _, w := range as[registrationv1.MutatingWebhookConfiguration](t, x).Webhooks {
+				if w.FailurePolicy == nil || *w.FailurePolicy != registrationv1.Ignore || w.TimeoutSeconds == nil || *w.TimeoutSeconds > 2 ||
+					w.ObjectSelector == nil || !slices.ContainsFunc(w.ObjectSelector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
+					return e.Key == knative.ModelLabel && e.Operator == metav1.LabelSelectorOpExists
+				}) || len(w.Rules) != 1 || !slices.Equal(w.Rules[0].Resources, []string{"pods"}) || !slices.Equal(w.Rules[0].Operations, []registrationv1.OperationType{registrationv1.Create}) {
+					t.Errorf("%s stands in the way: %+v", Name(x), w)
+				}
+				if c := w.ClientConfig.Service; c == nil || c.Name != place.Name || x.GetName() != place.Name || c.Namespace != Namespace || len(w.ClientConfig.CABundle) > 0 {
+					t.Errorf("%s leads elsewhere: %+v", Name(x), w.ClientConfig)
+				}
+			}
 		default:
 			t.Errorf("%s is of a kind that nobody expects here", Name(x))
 		}

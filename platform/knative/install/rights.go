@@ -43,7 +43,10 @@ var Rights = rights(
 	row{Namespace, "coordination.k8s.io", "leases", "thaw-controller", "get update", "who leads"},
 	row{Namespace, "", "secrets", "", "create", "the token by which thaw's processes know each other, where there is none"},
 	row{Namespace, "", "secrets", knative.LinkSecret, "get", "that token"},
-	row{"knative-serving", "", "configmaps", "config-autoscaler", "list watch", "Knative's own settings of scaling hold for us too"},
+	row{Namespace, "", "services", "thaw-place", "get", "by which port API servers ask where a pod is wanted"},
+	row{Namespace, "discovery.k8s.io", "endpointslices", "", "create", "that who leads is asked; a name cannot be granted before it is there"},
+	row{Namespace, "discovery.k8s.io", "endpointslices", "thaw-place", "get update delete", "that who leads is asked"},
+	row{"*", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "thaw-place", "get update", "the authority of its certificate, which is new with each that leads"},
 	row{"knative-serving", "discovery.k8s.io", "endpointslices", "", "list watch", "where Knative's own activators are, which are asked for the requests that came to them and not to ours"},
 )
 
