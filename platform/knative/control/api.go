@@ -168,7 +168,7 @@ func (r *reign) Nodes() []api.Node {
 func (r *reign) ColdStart(id string) (functions.Timeline, bool) {
 	t, ok := r.steer.ColdStart(id)
 	t.Function = r.public(t.Function)
-	return t, ok
+	return r.firsts.complete(t), ok
 }
 
 // ColdStarts are the newest first.
@@ -176,6 +176,7 @@ func (r *reign) ColdStarts(limit int) []functions.Timeline {
 	list := r.steer.ColdStarts(limit)
 	for i := range list {
 		list[i].Function = r.public(list[i].Function)
+		list[i] = r.firsts.complete(list[i])
 	}
 	return list
 }

@@ -233,6 +233,7 @@ type reign struct {
 	doing     sync.WaitGroup
 	hurries   chan func(context.Context)
 	probes    *prober
+	firsts    firsts
 	watches   []watching
 }
 
@@ -272,7 +273,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	})
 	r.hub = link.NewHub(link.HubOptions{
 		Token: c.o.Token, Quiet: true, Waker: r.steer, Log: log,
-		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left,
+		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left, FirstToken: r.firsts.note,
 	})
 	defer r.hub.Close()
 	r.path = &path{activators: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}

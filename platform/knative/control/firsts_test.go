@@ -1,0 +1,32 @@
+package control
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func TestFirstToken(t *testing.T) {
+	var f firsts
+	f.note(functions.Name{}, "", time.Second)
+	f.note(functions.Name{}, "cs-1", 2*time.Second)
+	f.note(functions.Name{}, "cs-1", 9*time.Second) // another activator's
+	phases := []functions.Span{{Phase: functions.PhaseQueue}}
+	got := f.complete(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 3, Phases: phases})
+	if len(got.Phases) != 2 || got.Phases[1] != (functions.Span{Phase: functions.PhaseFirstToken, Start: 3, Duration: 2}) || len(phases) != 1 {
+		t.Errorf("%+v", got)
+	}
+	for _, x := range []functions.Timeline{{ID: "cs-2", State: functions.Ready}, {ID: "cs-1", State: functions.Loading}, {State: functions.Ready}} {
+		if got := f.complete(x); len(got.Phases) != 0 {
+			t.Errorf("%+v", got)
+		}
+	}
+	for i := range 3 * firstsMost {
+		f.note(functions.Name{}, fmt.Sprint(i), time.Second)
+	}
+	if len(f.of) != firstsMost || len(f.order) != firstsMost {
+		t.Errorf("%d are kept", len(f.of))
+	}
+}
