@@ -1,0 +1,238 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+)
+
+// TestWrongOnClusters: every way to say the verbs of a cluster wrong.
+func TestWrongOnClusters(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", "")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for _, x := range []struct {
+		args string
+		exit int
+		want string
+	}{
+		{"install x", cli.ExitUsage, "more than install takes"},
+		{"install --wait --dry-run", cli.ExitUsage, "--wait cannot end"},
+		{"install --uninstall --dry-run", cli.ExitUsage, "goes with neither"},
+		{"install --force", cli.ExitUsage, "--force is for --uninstall"},
+		{"install --loaders some", cli.ExitUsage, `"some" names no nodes`},
+		{"install --activators -1", cli.ExitUsage, "less than none"},
+		{"install -n other", cli.ExitUsage, "thaw's own namespace is thaw-system"},
+		{"install --store x", cli.ExitUsage, "no absolute path"},
+		{"install --image ", cli.ExitUsage, "no image of thaw is named"},
+		{"install --image x", cli.ExitUsage, "there is no kubeconfig"},
+		{"own", cli.ExitUsage, "a folder and an id"},
+		{"own /nowhere/at/all 65532", cli.ExitNotFound, "/nowhere/at/all"},
+		{"own / 0", cli.ExitUsage, `"0" is no id`},
+		{"link-token", cli.ExitUsage, "--file FILE"},
+		{"keys", cli.ExitUsage, "nothing that is done with keys"},
+		{"keys make", cli.ExitUsage, `"make" is nothing`},
+		{"keys create", cli.ExitUsage, "--team is missing"},
+		{"keys create --team A_", cli.ExitUsage, `"A_" is no team`},
+		{"keys create x --team a", cli.ExitUsage, "more than keys create takes"},
+		{"keys rm", cli.ExitUsage, "ID is missing"},
+		{"keys list --name x", cli.ExitUsage, "--name is for keys create"},
+		{"team", cli.ExitUsage, "create and a name"},
+		{"team create kube-system", cli.ExitUsage, "belongs to the cluster"},
+		{"team create ml --limit wages=1", cli.ExitUsage, "is no limit"},
+		{"team create ml --limit concurent=1", cli.ExitUsage, "did you mean concurrent?"},
+		{"team create ml --gpus 1 --guaranteed 2", cli.ExitUsage, "cannot be guaranteed"},
+		{"team create ml -n x", cli.ExitUsage, "the namespace is the team itself"},
+		{"team create ml", cli.ExitUsage, "there is no kubeconfig"},
+		{"ps", cli.ExitUsage, "there is no kubeconfig"},
+		{"ps --kubeconfig", cli.ExitUsage, "--kubeconfig wants a value"},
+		{"describ x", cli.ExitUsage, "did you mean describe?"},
+	} {
+		args := strings.Split(x.args, " ")
+		out, errs, exit := thaw(t, nil, args...)
+		if exit != x.exit || !strings.Contains(errs, x.want) || out != "" {
+			t.Errorf("%s: exit %d, want %d with %q:\n%s%s", x.args, exit, x.exit, x.want, out, errs)
+		}
+	}
+}
+
+// TestPrints need no cluster.
+func TestPrints(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "gone"))
+	out, errs, exit := thaw(t, nil, "install", "--image", "example.com/thaw:1", "--dry-run", "-o", "yaml")
+	if exit != 0 || errs != "" || strings.Count(out, "image: example.com/thaw:1") != 5 || strings.Contains(out, "kind: Secret") {
+		t.Errorf("exit %d %s\n%s", exit, errs, out)
+	}
+	var list struct{ Items []struct{ Kind string } }
+	out, errs, exit = thaw(t, map[string]string{"THAW_IMAGE": "x"}, "install", "--dry-run", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &list); err != nil || exit != 0 || len(list.Items) < 20 || list.Items[0].Kind != "Namespace" {
+		t.Errorf("exit %d %s %v\n%s", exit, errs, err, out)
+	}
+	out, errs, exit = thaw(t, nil, "team", "create", "ml", "--gpus", "2", "--limit", "concurrent=3", "--dry-run", "-o", "yaml")
+	if exit != 0 || errs != "" || !strings.Contains(out, `thaw.dev/concurrent: "3"`) || !strings.Contains(out, `requests.nvidia.com/gpu: "2"`) {
+		t.Errorf("exit %d %s\n%s", exit, errs, out)
+	}
+}
+
+// TestAsks: a question to the controller goes through the API server, with the token
+// that the kubeconfig's rights let it read, or with the key that is given.
+func TestAsks(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	token := true
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/thaw-system/")+" "+r.Header.Get("X-Api-Key"))
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-link") && token:
+			fmt.Fprint(w, `{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "thaw-link"}, "data": {"token": "YWRtaW4K"}}`)
+		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-link"):
+			w.WriteHeader(403)
+			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"}`)
+		case strings.HasSuffix(r.URL.Path, "/proxy/api/v1/teams"):
+			fmt.Fprint(w, `{"items": [{"name": "ml", "functions": 3}]}`)
+		default:
+			fmt.Fprint(w, `{"items": []}`)
+		}
+	}))
+	defer server.Close()
+	config := kubeconfig(t, server.URL)
+	const proxy = "GET services/thaw-controller:8090/proxy/api/v1/"
+	for _, x := range []struct {
+		args  string
+		env   map[string]string
+		may   bool
+		want  string
+		exit  int
+		asked []string
+	}{
+		{"ps", nil, true, "none", 0, []string{"GET secrets/thaw-link ", proxy + "replicas admin", proxy + "functions admin"}},
+		{"ps --key sk-1", nil, false, "none", 0, []string{proxy + "replicas sk-1", proxy + "functions sk-1"}},
+		{"get teams -o name", map[string]string{"THAW_KEY": "sk-2"}, false, "ml", 0, []string{proxy + "teams sk-2"}},
+		{"describe team ml", nil, true, "Functions:      3", 0, []string{"GET secrets/thaw-link ", proxy + "teams admin"}},
+		{"describe team b", nil, true, "there is no team b", cli.ExitNotFound, []string{"GET secrets/thaw-link ", proxy + "teams admin"}},
+		{"ps", nil, false, "the token of the controller cannot be read", cli.ExitDenied, []string{"GET secrets/thaw-link "}},
+	} {
+		asked, token = nil, x.may
+		out, errs, exit := thaw(t, x.env, append(strings.Fields(x.args), "--kubeconfig", config)...)
+		if exit != x.exit || !strings.Contains(out+errs, x.want) || strings.Join(asked, "\n") != strings.Join(x.asked, "\n") {
+			t.Errorf("%s: exit %d %s%s\nasked %q", x.args, exit, out, errs, asked)
+		}
+	}
+}
+
+// TestClusterInstall is an installation's life on a real cluster, but for its
+// programs, which have tests of their own: what the API server takes, what it then
+// lets the controller do, and that nothing is left.
+func TestClusterInstall(t *testing.T) {
+	c := open(t)
+	if out := c.kubectl("", "get", "namespaces", "thaw-system", "--ignore-not-found", "-o", "name"); out != "" {
+		t.Skip("thaw is installed there, for somebody else")
+	}
+	knative := func(args ...string) string {
+		t.Helper()
+		out, errs, exit := thaw(t, nil, append(args, "--kubeconfig", c.kubeconfig)...)
+		if exit != 0 {
+			t.Fatalf("%v: exit %d\n%s%s", args, exit, out, errs)
+		}
+		return out
+	}
+	// Labels on nodes that no node has: no pod starts.
+	image := []string{"--image", "dev.local/none:test", "--loaders", "thaw.dev/none=none"}
+	if out := knative(append([]string{"install", "--dry-run"}, image...)...); strings.Count(out, "would be created") < 20 {
+		t.Fatal(out)
+	}
+	t.Cleanup(func() { thaw(t, nil, "install", "--uninstall", "--force", "--kubeconfig", c.kubeconfig) })
+	if out := knative(append([]string{"install"}, image...)...); strings.Count(out, " created\n") < 20 {
+		t.Fatal(out)
+	}
+	if out := knative(append([]string{"install"}, image...)...); strings.Count(out, " unchanged\n") < 20 || strings.Contains(out, " created\n") {
+		t.Fatalf("a second time: %s", out)
+	}
+	before := c.kubectl("", "get", "secret", "thaw-link", "--namespace", "thaw-system", "-o", "jsonpath={.data.token}")
+	if len(before) < 40 {
+		t.Errorf("the token is %q", before)
+	}
+	// The API server's own words of what the account may.
+	can := func(want bool, args ...string) {
+		t.Helper()
+		out, _ := c.try("", append([]string{"auth", "can-i", "--as", "system:serviceaccount:thaw-system:thaw-controller"}, args...)...)
+		if got := strings.HasPrefix(out, "yes"); got != want {
+			t.Errorf("%v: %s", args, out)
+		}
+	}
+	can(true, "list", "pods", "-A")
+	can(true, "patch", "deployments.apps", "-n", c.namespace)
+	can(true, "update", "leases.coordination.k8s.io/thaw-controller", "-n", "thaw-system")
+	can(true, "get", "secrets/thaw-link", "-n", "thaw-system")
+	can(true, "list", "secrets/thaw-keys", "-n", c.namespace)
+	can(false, "get", "secrets", "-n", c.namespace)
+	can(false, "get", "secrets", "-n", "thaw-system")
+	can(false, "list", "secrets", "-A")
+	can(false, "create", "pods", "-n", c.namespace)
+	can(false, "create", "pods/exec", "-n", c.namespace)
+	can(false, "update", "namespaces")
+	can(false, "patch", "nodes")
+	can(false, "update", "services.serving.knative.dev", "-n", c.namespace)
+	for _, account := range []string{"thaw-activator", "thaw-loader"} {
+		if out, _ := c.try("", "auth", "can-i", "list", "pods", "--as", "system:serviceaccount:thaw-system:"+account); !strings.HasPrefix(out, "no") {
+			t.Errorf("%s may list pods: %s", account, out)
+		}
+	}
+
+	// A team sees its own.
+	team := c.namespace + "-t"
+	t.Cleanup(func() { c.try("", "delete", "namespace", team, "--wait=false") })
+	create := []string{"team", "create", team, "--gpus", "2", "--limit", "requests-per-minute=60", "--user", "ann"}
+	if out := knative(create...); strings.Count(out, " created\n") != 6 {
+		t.Errorf("team: %s", out)
+	}
+	secret := strings.TrimSpace(knative("keys", "create", "--team", team, "--name", "laptop"))
+	if out := knative(create...); strings.Count(out, " unchanged\n") != 6 {
+		t.Errorf("team, a second time: %s", out)
+	}
+	if out := knative("keys", "list", "--team", team); !strings.Contains(out, "laptop") || strings.Contains(out, secret) {
+		t.Errorf("keys: %s", out)
+	}
+	if raw := c.kubectl("", "get", "secret", "thaw-keys", "--namespace", team, "-o", "json"); strings.Contains(raw, secret) {
+		t.Error("the key itself is in the cluster")
+	}
+	ann := func(want bool, args ...string) {
+		t.Helper()
+		out, _ := c.try("", append([]string{"auth", "can-i", "--as", "ann"}, args...)...)
+		if got := strings.HasSuffix(strings.TrimSpace(out), "yes"); got != want { // before it there may be a warning
+			t.Errorf("ann: %v: %s", args, out)
+		}
+	}
+	ann(true, "create", "services.serving.knative.dev", "-n", team)
+	ann(true, "get", "pods/log", "-n", team)
+	ann(true, "get", "namespaces/"+team, "-n", team)
+	ann(true, "patch", "secrets/thaw-keys", "-n", team)
+	ann(false, "patch", "namespaces/"+team)
+	ann(false, "get", "secrets/other", "-n", team)
+	ann(false, "list", "pods", "-n", c.namespace)
+	ann(false, "patch", "resourcequotas", "-n", team)
+	if out := knative("doctor", "-n", team, "-o", "json"); !strings.Contains(out, "its limits read") {
+		t.Error(out)
+	}
+	c.kubectl("", "annotate", "namespace", team, "thaw.dev/tokens-per-minute=many")
+	if out, _, exit := thaw(t, nil, "doctor", "-n", team, "--kubeconfig", c.kubeconfig); exit == 0 || !strings.Contains(out, "tokens-per-minute") {
+		t.Errorf("exit %d %s", exit, out)
+	}
+
+	knative("install", "--uninstall", "--timeout", "3m")
+	for _, kind := range []string{"namespace", "clusterrole,clusterrolebinding", "role,rolebinding,networkpolicy,poddisruptionbudget"} {
+		if out := c.kubectl("", "get", kind, "-A", "-l", "app.kubernetes.io/part-of=thaw,app.kubernetes.io/component", "-o", "name"); strings.TrimSpace(out) != "" && !strings.HasPrefix(out, "No resources") {
+			t.Errorf("left: %s", out)
+		}
+	}
+}
