@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "fake-vllm":
 			os.Exit(fakeVLLM(os.Args[2:]))
-		case "keep", "runtime", "engine", "serve", "agent", "bench", "fake", "pull":
+		case "keep", "loader", "runtime", "engine", "serve", "agent", "bench", "fake", "pull":
 			if os.Args[1] == "fake" {
 				os.Exit(fakeEngine(os.Args[2:]))
 			}

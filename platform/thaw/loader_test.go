@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// stalling is a store of weights that, while stall is set, breaks off after so many
+// bytes of the weights, and then gives no more.
+type stalling struct {
+	*azuretest.Server
+	stall atomic.Bool
+	after int
+}
+
+func (s *stalling) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if from, _, ok := azuretest.Range(r.Header.Get("x-ms-range")+r.Header.Get("Range"), 1<<40); ok && s.stall.Load() && strings.HasSuffix(r.URL.Path, ".safetensors") {
+		w = &slow{ResponseWriter: w, left: s.after - from, gone: r.Context().Done()}
+	}
+	s.Server.ServeHTTP(w, r)
+}
+
+type slow struct {
+	http.ResponseWriter
+	left int
+	gone <-chan struct{}
+}
+
+func (w *slow) Write(b []byte) (int, error) {
+	n := min(len(b), max(w.left, 0))
+	w.left -= n
+	if n > 0 {
+		if _, err := w.ResponseWriter.Write(b[:n]); err != nil {
+			return 0, err
+		}
+	}
+	if n == len(b) {
+		return n, nil
+	}
+	w.ResponseWriter.(http.Flusher).Flush()
+	if n > 0 {
+		panic(http.ErrAbortHandler) // the connection breaks
+	}
+	<-w.gone
+	return n, io.ErrClosedPipe
+}
+
+// stallingTiny is the small model at a place of which the first life of a loader
+// gets a part.
+func stallingTiny(t *testing.T) *stalling {
+	t.Helper()
+	s := &stalling{after: 5 << 18}
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	t.Cleanup(srv.CloseClientConnections)
+	s.Server = azuretest.Of(srv.URL)
+	dir := os.DirFS(tinyDir(t))
+	if err := fs.WalkDir(dir, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := fs.ReadFile(dir, path)
+		s.Put("tiny/"+path, b)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", s.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
+	return s
+}
+
+// loaderOf starts a loader in a process of its own.
+func loaderOf(t *testing.T, store string, log io.Writer, args ...string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command(os.Args[0], append([]string{"loader", "--store", store, "--node", "n1", "--addr", "off", "--allow-local"}, args...)...)
+	c.Stderr = log
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.Contains(line, "loader of n1") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	return c
+}
+
+// pods are what a controller was told of them.
+type told struct {
+	mu     sync.Mutex
+	pods   map[string]functions.ReplicaStatus
+	gone   map[string]bool
+	node   functions.Heartbeat
+	joined int
+}
+
+func (h *told) at(f func()) { h.mu.Lock(); defer h.mu.Unlock(); f() }
+
+// states counts the pods in a state.
+func (h *told) states(s functions.State) (n int) {
+	h.at(func() {
+		for _, st := range h.pods {
+			if st.State == s {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// controllerOf is a controller's end of the links.
+func controllerOf(t *testing.T) (*link.Hub, *told, []string) {
+	t.Helper()
+	const token = "a-token-of-links"
+	h := &told{pods: map[string]functions.ReplicaStatus{}, gone: map[string]bool{}}
+	hub := link.NewHub(link.HubOptions{
+		Token: token,
+		Node:  func(_ string, hb functions.Heartbeat) { h.at(func() { h.node = hb }) },
+		Pods: func(node string, whole bool, pods []link.Pod) {
+			h.at(func() {
+				if whole {
+					clear(h.pods)
+				}
+				for _, p := range pods {
+					if h.pods[p.UID] = p.Status; p.Gone {
+						delete(h.pods, p.UID)
+						h.gone[p.UID] = true
+					}
+				}
+			})
+		},
+		Joined: func(link.Kind, string) { h.at(func() { h.joined++ }) },
+	})
+	srv := httptest.NewServer(hub)
+	t.Cleanup(srv.Close)
+	t.Cleanup(hub.Close)
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return hub, h, []string{"--controller", strings.TrimPrefix(srv.URL, "http://"), "--token-file", file}
+}
+
+// TestLoaderOfANode: two pods want one model; the loader is killed while it comes,
+// and the next goes on where it was. Both serve; the controller hears of them, and
+// one is told to stop.
+func TestLoaderOfANode(t *testing.T) {
+	source := stallingTiny(t)
+	source.stall.Store(true)
+	store, err := os.MkdirTemp("", "thaw-node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(store) })
+	hub, heard, args := controllerOf(t)
+	log := &journal{}
+	defer func() {
+		if t.Failed() {
+			t.Logf("the loader's log:\n%s", log)
+		}
+	}()
+	first := loaderOf(t, store, log, args...)
+	var pods []*podded
+	for range 2 {
+		pods = append(pods, runtimeOf(t, store, inPodOf(azuretest.Location("tiny"), "ember", "")))
+	}
+	for _, p := range pods {
+		p.eventually(60*time.Second, "more than half of it is here", func() bool {
+			var percent int
+			_, after, _ := strings.Cut(p.do("GET", "/readyz", "").body, ", ")
+			fmt.Sscanf(after, "%d", &percent)
+			return percent > 60
+		})
+	}
+	first.Process.Kill()
+	first.Wait()
+	source.stall.Store(false)
+	source.Fault(nil) // forgets what was asked
+	second := loaderOf(t, store, log, args...)
+	for _, p := range pods {
+		p.ready()
+		if r := p.chat("tiny", ""); r.status != 200 || r.text() == "" {
+			t.Errorf("a chat: %d %s", r.status, r.body)
+		}
+	}
+	weights := 0
+	for _, get := range source.Gets() {
+		if _, span, ok := strings.Cut(get, ".safetensors bytes="); ok {
+			weights++
+			from, _, _ := strings.Cut(span, "-")
+			if n, err := strconv.Atoi(from); err != nil || n < 1<<20 {
+				t.Errorf("brought again: %s", get)
+			}
+		}
+	}
+	if weights == 0 {
+		t.Errorf("nothing was left to bring: %v", source.Gets())
+	}
+	pods[0].eventually(60*time.Second, "the controller knows both", func() bool { return heard.states(functions.Ready) == 2 })
+	heard.at(func() {
+		for uid, st := range heard.pods {
+			if !strings.HasPrefix(uid, "local-") || !strings.HasPrefix(st.Endpoint, "http://") || st.Key != "" || st.Team != "" {
+				t.Errorf("%s: %+v", uid, st)
+			}
+		}
+	})
+	pods[0].eventually(60*time.Second, "the controller knows what the node has", func() bool {
+		found := false
+		heard.at(func() {
+			found = len(heard.node.Cached) == 1 && heard.node.AgentID == "n1" && len(heard.node.Models) == 0
+		})
+		return found
+	})
+	// What people see of it.
+	if out, errs, code := verb(t, "cache", "ls", "--data", store, "-o", "json"); code != 0 || !strings.Contains(out, `"in_use": true`) || !strings.Contains(out, azuretest.Location("tiny")) {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+	// The controller's word reaches the pod it names.
+	uid := "local-" + strconv.Itoa(pods[0].proc.Process.Pid)
+	if !hub.Tell("n1", link.Down{Stop: []link.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
+		t.Error("no loader to tell")
+	}
+	pods[0].eventually(60*time.Second, "it is told to stop", func() bool { return strings.Contains(pods[0].log.String(), "its room is needed") })
+	pods[0].proc.Process.Signal(syscall.SIGTERM)
+	pods[0].ends(0)
+	pods[1].eventually(60*time.Second, "it is gone", func() bool {
+		gone := false
+		heard.at(func() { gone = heard.gone[uid] && len(heard.pods) == 1 })
+		return gone
+	})
+	// The other serves on without a loader.
+	second.Process.Signal(syscall.SIGTERM)
+	if err := second.Wait(); err != nil {
+		t.Errorf("the loader ended with %v", err)
+	}
+	if r := pods[1].chat("tiny", ""); r.status != 200 {
+		t.Errorf("without a loader: %d %s", r.status, r.body)
+	}
+	if b, err := os.ReadFile(filepath.Join(store, "held.json")); err != nil || !bytes.Contains(b, []byte("sha256:")) {
+		t.Errorf("what it holds is not written down: %q, %v", b, err)
+	}
+}
+
+func TestLoaderSettings(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("t"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		args string
+		says string
+	}{
+		{"--controller c:1", "token-file"},
+		{"--controller c --token-file " + token, "no address"},
+		{"--controller c:1 --token-file /nowhere", "token"},
+		{"--peer-addr :1", "token-file"},
+		{"--peer-addr here --token-file " + token, "no address"},
+		{"--addr here", "no address"},
+		{"--folder models", "absolute"},
+		{"--allow-source models", "allow-source"},
+		{"--allow-source file:///models", "--folder"},
+		{"--ahead-for 0s", "ahead-for"},
+		{"--peer ftp://x --token-file " + token, "--peer"},
+		{"--store-bytes much", "store-bytes"},
+	} {
+		out, errs, code := verb(t, append([]string{"loader", "--store", t.TempDir()}, strings.Fields(x.args)...)...)
+		if code != 2 || !strings.Contains(errs, x.says) {
+			t.Errorf("%s: %d\n%s%s", x.args, code, out, errs)
+		}
+	}
+	out, _, code := verb(t, "loader", "--help")
+	if code != 0 || !strings.Contains(out, "--store-bytes") || !strings.Contains(out, "hostPID") {
+		t.Errorf("%d\n%s", code, out)
+	}
+}
