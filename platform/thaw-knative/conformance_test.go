@@ -230,3 +230,126 @@ func (f *front) logs() {
 		f.Logf("%s:\n%s", p.name, tail(text, 16<<10))
 	}
 }
+
+// TestConformanceServing is what Knative Serving makes of the class: routes, tags
+// and shares of a Service of Knative's own autoscaler, a domain mapped to it, and
+// the end of both.
+func TestConformanceServing(t *testing.T) {
+	if os.Getenv("THAW_CONFORMANCE") == "" {
+		t.Skip("THAW_CONFORMANCE does not name Knative's suite: make cluster conformance")
+	}
+	c := open(t)
+	domain := os.Getenv("THAW_CLUSTER_DOMAIN")
+	front := serveBeside(c)
+	defer func() {
+		if t.Failed() {
+			front.logs()
+		}
+	}()
+	address := func(service string) string {
+		return "http://" + strings.TrimSpace(c.kubectl("", "get", "service", service, "-o", "jsonpath={.spec.clusterIP}"))
+	}
+	public, private := address("thaw"), address("thaw-local")
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	defer client.CloseIdleConnections()
+	get := func(base, host string, fields ...string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		for i := 0; i+1 < len(fields); i += 2 {
+			req.Header.Set(fields[i], fields[i+1])
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer res.Body.Close()
+		said, err := io.ReadAll(res.Body)
+		if err != nil {
+			return 0, err.Error()
+		}
+		return res.StatusCode, string(said)
+	}
+	// from is which revision answered: its pod's name begins with that.
+	from := func(base, host string, fields ...string) string {
+		t.Helper()
+		status, said := get(base, host, fields...)
+		if status != http.StatusOK {
+			t.Fatalf("%s: %d %s", host, status, said)
+		}
+		revision, _, _ := strings.Cut(said, "-deployment-")
+		return revision
+	}
+	gone := func(base, host string) {
+		t.Helper()
+		c.eventually(host+" to be unknown", func() (bool, string) {
+			status, said := get(base, host)
+			return status == http.StatusNotFound, said
+		})
+	}
+	ready := func(kind, name string) {
+		t.Helper()
+		c.eventually(kind+" "+name+" to be ready", func() (bool, string) {
+			out, err := c.try("", "get", kind, name, "-o", `jsonpath={.metadata.generation} {.status.observedGeneration} {.status.conditions[?(@.type=="Ready")].status}`)
+			is := strings.Fields(out)
+			if err == nil && len(is) == 3 && is[0] == is[1] && is[2] == "True" {
+				return true, ""
+			}
+			out, _ = c.try("", "get", kind, name, "-o", "jsonpath={.status}")
+			return false, out
+		})
+	}
+	service := func(version string, traffic ...string) {
+		c.kubectl(fmt.Sprintf(`{"apiVersion": "serving.knative.dev/v1", "kind": "Service",
+			"metadata": {"name": "hello", "annotations": {"networking.knative.dev/ingress.class": "thaw.ingress.networking.knative.dev"}},
+			"spec": {"template": {"metadata": {"name": "hello-%s"}, "spec": {"containers": [{"image": "dev.local/hello:test"}]}}, "traffic": [%s]}}`,
+			version, strings.Join(traffic, ",")), "apply", "-f", "-")
+		ready("ksvc", "hello")
+	}
+	host := "hello." + c.namespace + "." + domain
+	inside := "hello." + c.namespace + ".svc.cluster.local"
+
+	service("one", `{"latestRevision": true, "percent": 100}`)
+	if got := from(public, host); got != "hello-one" {
+		t.Errorf("%s is answered by %s", host, got)
+	}
+	if got := from(private, inside); got != "hello-one" {
+		t.Errorf("%s is answered by %s", inside, got)
+	}
+	if status, _ := get(public, inside); status != http.StatusNotFound {
+		t.Errorf("%s is open to all: %d", inside, status)
+	}
+	service("two", `{"revisionName": "hello-one", "percent": 80}`, `{"revisionName": "hello-two", "percent": 20, "tag": "next"}`)
+	if got := from(public, "next-"+host); got != "hello-two" {
+		t.Errorf("the tag is answered by %s", got)
+	}
+	counts := map[string]int{}
+	for range 200 {
+		counts[from(public, host)]++
+	}
+	// Of 200 draws at 20 % fewer than 15 or more than 70 are seen once in ten million runs.
+	if n := counts["hello-two"]; n < 15 || n > 70 || n+counts["hello-one"] != 200 {
+		t.Errorf("80 to 20 became %v", counts)
+	}
+
+	vanity := "vanity-" + c.namespace + ".example.org"
+	c.kubectl(fmt.Sprintf(`{"apiVersion": "v1", "kind": "List", "items": [
+		{"apiVersion": "networking.internal.knative.dev/v1alpha1", "kind": "ClusterDomainClaim", "metadata": {"name": %[1]q}, "spec": {"namespace": %[2]q}},
+		{"apiVersion": "serving.knative.dev/v1beta1", "kind": "DomainMapping",
+			"metadata": {"name": %[1]q, "namespace": %[2]q, "annotations": {"networking.knative.dev/ingress.class": "thaw.ingress.networking.knative.dev"}},
+			"spec": {"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"}}}]}`, vanity, c.namespace), "apply", "-f", "-")
+	t.Cleanup(func() {
+		exec.Command("kubectl", "--kubeconfig", c.kubeconfig, "delete", "clusterdomainclaim", vanity, "--wait=false").Run()
+	})
+	ready("domainmapping", vanity)
+	if got := from(public, vanity); !strings.HasPrefix(got, "hello-") {
+		t.Errorf("the domain is answered by %s", got)
+	}
+	c.kubectl("", "delete", "domainmapping", vanity)
+	gone(public, vanity)
+	c.kubectl("", "delete", "ksvc", "hello")
+	gone(public, host)
+	gone(private, inside)
+}

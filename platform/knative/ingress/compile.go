@@ -157,6 +157,13 @@ func check(in *v1alpha1.Ingress) error {
 			if was, ok := inside[h]; ok && was != internal {
 				return fmt.Errorf("%s: the host %s is for the cluster alone in one rule and for all in another", at, h)
 			}
+			if parts := strings.Split(h, "."); len(parts) > 2 && parts[2] == "svc" || len(parts) == 2 && internal {
+				// Names of the cluster's own DNS belong to the namespace that is in them:
+				// nobody takes those of another team.
+				if parts[1] != in.Namespace {
+					return fmt.Errorf("%s: the host %s is one of the namespace %s", at, h, parts[1])
+				}
+			}
 			inside[h] = internal
 		}
 		for j, p := range rule.HTTP.Paths {

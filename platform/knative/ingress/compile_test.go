@@ -3,6 +3,8 @@ package ingress
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -199,6 +201,10 @@ func TestCompile(t *testing.T) {
 		"an empty host":        {[]string{one(`""`, whole("web"))}, "", "o0 Invalid: no name of a host"},
 		"in and out":           {[]string{"rules: [{hosts: [x], http: {paths: [" + whole("web") + "]}}, {hosts: [X], visibility: ClusterLocal, http: {paths: [" + whole("web") + "]}}]"}, "", "o0 Invalid: in one rule and for all in another"},
 		"another visibility":   {[]string{"rules: [{hosts: [x], visibility: Moon, http: {paths: [" + whole("web") + "]}}]"}, "", `o0 Invalid: no visibility "Moon"`},
+		"another's name":       {[]string{one("x.b.svc.cluster.local", whole("web"))}, "", "o0 Invalid: is one of the namespace b"},
+		"another's short name": {[]string{"rules: [{hosts: [x.a, x.b], visibility: ClusterLocal, http: {paths: [" + whole("web") + "]}}]"}, "", "o0 Invalid: is one of the namespace b"},
+		"a name of two for all": {[]string{one("x.b", whole("web"))},
+			"x.b [] {} 100%>10.96.0.7:80\n", ""},
 		"not 100":              {[]string{one("x", "{splits: ["+split("web", 80)+", "+split("two", 19)+"]}")}, "", "o0 Invalid: must total to 100"},
 		"another's namespace":  {[]string{one("x", "{splits: [{serviceNamespace: b, serviceName: web, servicePort: 80}]}")}, "", "o0 Invalid: service namespace must match"},
 		"a path without /":     {[]string{one("x", "{path: a, splits: ["+split("web", 100)+"]}")}, "", "o0 Invalid: does not begin with /"},
@@ -348,5 +354,71 @@ func TestCompileOthers(t *testing.T) {
 		if got := shown(table, false); got != "x [] {} 100%>a/rev\n" || problems[types.NamespacedName{Namespace: "a", Name: "a-young"}] == nil {
 			t.Errorf("got %s%v", got, problems)
 		}
+	}
+}
+
+// TestCompileHolds: whatever objects say, right or wrong and of each other, what
+// comes out can be routed by, and does not hang on the order they come in.
+func TestCompileHolds(t *testing.T) {
+	paths, wrong := 0, map[string]int{}
+	for seed := range uint64(300) {
+		dice := rand.New(rand.NewPCG(seed, 7))
+		pick := func(of ...string) string { return of[dice.IntN(len(of))] }
+		some := func(most int, f func() string) string {
+			var out []string
+			for range 1 + dice.IntN(most) {
+				out = append(out, f())
+			}
+			return strings.Join(out, ", ")
+		}
+		host := func() string { return pick("v", "w", "x", "z", "X", "x.a.svc", "x.b.svc", `"*"`) }
+		path := func() string {
+			a, b := pick("80", "50", "0"), pick("20", "50", "100")
+			splits := "{serviceNamespace: a, serviceName: " + pick("web", "rev", "rev-2", "two", "none", "out", "self", "front", "new") + ", servicePort: " + pick("80", "81", "http") + "}"
+			if dice.IntN(3) == 0 {
+				splits = fmt.Sprintf("{serviceNamespace: a, serviceName: web, servicePort: 80, percent: %s}, {serviceNamespace: a, serviceName: %s, servicePort: 80, percent: %s}", a, pick("rev", "self", "none"), b)
+			}
+			return "{" + pick("", "path: /a, ", "path: /a/b, ", "path: b, ") + pick("", "", "rewriteHost: v, ", "rewriteHost: w, ", "rewriteHost: x, ") +
+				pick("", "headers: {t: {exact: n}}, ", "headers: {t: {exact: m}}, ") + pick("", "appendHeaders: {t: n}, ") + "splits: [" + splits + "]}"
+		}
+		var all []*v1alpha1.Ingress
+		for i := range 6 {
+			all = append(all, object(t, fmt.Sprintf("o%d", i), "httpOption: "+pick("Enabled", "Redirected")+"\nrules: ["+some(2, func() string {
+				return "{hosts: [" + some(2, host) + "], visibility: " + pick("ExternalIP", "ClusterLocal") + ", http: {paths: [" + some(3, path) + "]}}"
+			})+"]"))
+		}
+		table, problems := Compile(all, world())
+		for i, h := range table.Hosts {
+			if h.Name == "" || h.Name != strings.ToLower(h.Name) || i > 0 && h.Name <= table.Hosts[i-1].Name {
+				t.Errorf("seed %d: host %d is called %q", seed, i, h.Name)
+			}
+			paths += len(h.Paths)
+			for _, p := range h.Paths {
+				sum := 0
+				for _, s := range p.Splits {
+					sum += s.Percent
+					if (s.Function == (functions.Name{})) == (s.Address == "") || s.Percent < 1 {
+						t.Errorf("seed %d: %s leads to %+v", seed, h.Name, s)
+					}
+					if at, _, err := net.SplitHostPort(s.Address); s.Address != "" && (err != nil || at == public || at == private) {
+						t.Errorf("seed %d: %s leads to %q: %v", seed, h.Name, s.Address, err)
+					}
+				}
+				if sum != 100 {
+					t.Errorf("seed %d: shares of %s add up to %d: %v", seed, h.Name, sum, problems)
+				}
+			}
+		}
+		for _, p := range problems {
+			wrong[p.Reason]++
+		}
+		dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		again, other := Compile(all, world())
+		if !reflect.DeepEqual(table, again) || !reflect.DeepEqual(problems, other) {
+			t.Errorf("seed %d: in another order it is\n%s%v\nand was\n%s%v", seed, shown(again, true), other, shown(table, true), problems)
+		}
+	}
+	if paths < 1000 || wrong[reasonInvalid] < 20 || wrong[reasonTaken] < 20 || wrong[reasonCircle] < 20 || wrong[reasonService] < 20 {
+		t.Errorf("the objects were not of all sorts: %d paths, %v", paths, wrong)
 	}
 }
