@@ -221,6 +221,24 @@ func TestClusterInstall(t *testing.T) {
 	ann(false, "get", "secrets/other", "-n", team)
 	ann(false, "list", "pods", "-n", c.namespace)
 	ann(false, "patch", "resourcequotas", "-n", team)
+	// A pod of a team has the store to read, and nothing else of its node.
+	pod := func(want bool, spec string) {
+		t.Helper()
+		c.eventually("verdict", func() (bool, string) { // a policy is known a moment after it was made
+			out, err := c.try(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": `+spec+`}`, "create", "--namespace", team, "--dry-run=server", "-f", "-")
+			return (err == nil) == want && (err == nil || strings.Contains(out, "a pod of a team")), out
+		})
+	}
+	with := func(path, mount string) string {
+		return `{"containers": [{"name": "m", "image": "dev.local/x:test", "volumeMounts": [{"name": "v", "mountPath": "/v"` + mount + `}]}], "volumes": [{"name": "v", "hostPath": {"path": "` + path + `"}}]}`
+	}
+	pod(false, with("/", `, "readOnly": true`))
+	pod(false, with("/var/lib/thaw", ""))
+	pod(true, with("/var/lib/thaw", `, "readOnly": true`))
+	pod(false, `{"hostPID": true, "containers": [{"name": "m", "image": "dev.local/x:test"}]}`)
+	pod(false, `{"containers": [{"name": "m", "image": "dev.local/x:test", "securityContext": {"privileged": true}}]}`)
+	pod(true, `{"containers": [{"name": "m", "image": "dev.local/x:test"}]}`)
+
 	if out := knative("doctor", "-n", team, "-o", "json"); !strings.Contains(out, "its limits read") {
 		t.Error(out)
 	}
@@ -230,7 +248,7 @@ func TestClusterInstall(t *testing.T) {
 	}
 
 	knative("install", "--uninstall", "--timeout", "3m")
-	for _, kind := range []string{"namespace", "clusterrole,clusterrolebinding", "role,rolebinding,networkpolicy,poddisruptionbudget"} {
+	for _, kind := range []string{"namespace", "clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding", "role,rolebinding,networkpolicy,poddisruptionbudget"} {
 		if out := c.kubectl("", "get", kind, "-A", "-l", "app.kubernetes.io/part-of=thaw,app.kubernetes.io/component", "-o", "name"); strings.TrimSpace(out) != "" && !strings.HasPrefix(out, "No resources") {
 			t.Errorf("left: %s", out)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	registrationv1 "k8s.io/api/admissionregistration/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -83,6 +84,10 @@ func TestKinds(t *testing.T) {
 					t.Errorf("%s leads elsewhere: %+v", Name(x), w.ClientConfig)
 				}
 			}
+		case "ValidatingAdmissionPolicy":
+			as[admissionv1.ValidatingAdmissionPolicy](t, x)
+		case "ValidatingAdmissionPolicyBinding":
+			as[admissionv1.ValidatingAdmissionPolicyBinding](t, x)
 		default:
 			t.Errorf("%s is of a kind that nobody expects here", Name(x))
 		}
@@ -260,7 +265,7 @@ func TestOptions(t *testing.T) {
 		{"activators", Options{Activators: 3}, "-replicas: 2 +replicas: 3 "},
 		{"all nodes", Options{Loaders: map[string]string{}}, `-nodeSelector: -nvidia.com/gpu.present: "true" `},
 		{"a pool", Options{Loaders: map[string]string{"agentpool": "gpu"}}, `-nvidia.com/gpu.present: "true" +agentpool: gpu `},
-		{"store", Options{Store: "/mnt/thaw"}, "-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -path: /var/lib/thaw +path: /mnt/thaw "},
+		{"store", Options{Store: "/mnt/thaw"}, `-|| v.hostPath.path == "/var/lib/thaw")' +|| v.hostPath.path == "/mnt/thaw")' ` + "-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -path: /var/lib/thaw +path: /mnt/thaw "},
 		{"expose", Options{Expose: true}, "-type: ClusterIP +type: LoadBalancer "},
 	} {
 		if got := changes(plain, lines(x.o)); got != x.want {
