@@ -440,3 +440,12 @@ func wireRules(t testing.TB, body string) {
 		t.Errorf("something follows the end mark: %q", body[i:])
 	}
 }
+
+func newBook(t testing.TB) *who.Book {
+	t.Helper()
+	book, err := who.Open(filepath.Join(t.TempDir(), "keys.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return book
+}

@@ -1,0 +1,365 @@
+package activator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// revision is a function that goes by a service's name.
+func revision(name, serves string) route.Function {
+	f := fn(name)
+	f.Serves, f.Hidden = serves, true
+	return f
+}
+
+func alias80(name string, revisions ...string) Alias {
+	a := Alias{Name: fn(name).Name}
+	for i, r := range revisions {
+		a.Shares = append(a.Shares, Share{fn(r).Name, []int{80, 20}[i]})
+	}
+	return a
+}
+
+// list is the models that a key may name, with their states.
+func (w *world) list(key string) string {
+	var doc struct {
+		Data []struct {
+			ID     string
+			Status struct{ Value string }
+		}
+	}
+	json.Unmarshal([]byte(w.do(context.Background(), "GET", "/v1/models", "", "Authorization", "Bearer "+key).body), &doc)
+	var out []string
+	for _, m := range doc.Data {
+		out = append(out, m.ID+" "+m.Status.Value)
+	}
+	return strings.Join(out, ", ")
+}
+
+// A service is known by its own name wherever a user reads it; its revisions are
+// what is woken, and what the engine is asked is the name it serves.
+func TestAliases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		drawn := 0
+		w := newWorld(t, func(o *Options) {
+			o.Open = false
+			o.Draw = func(int) int { return drawn }
+		})
+		red, _, _ := w.book.Create("red", "", false)
+		blue, _, _ := w.book.Create("blue", "", false)
+		admin, _, _ := w.book.Create("red", "", true)
+		first := w.engineAt("e:1", good)
+		one, two := revision("red/tiny-00001", "tiny"), revision("red/tiny-00002", "tiny")
+		one.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
+		w.act.Publish(at(one, 8, "e:1"), two, fn("red/plain"), fn("blue/own"), fn("red/zulu"))
+		w.act.SetAliases([]Alias{alias80("red/tiny", "red/tiny-00001", "red/tiny-00002"), alias80("red/early", "red/early-00001")})
+
+		if got := w.list(red); got != "early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu unloaded" {
+			t.Error(got)
+		}
+		if got := w.list(blue); got != "own unloaded" {
+			t.Error(got)
+		}
+		if got := w.list(admin); got != "blue/own unloaded, early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu unloaded" {
+			t.Error(got)
+		}
+		ask := func(model, key string) result {
+			return w.post("/v1/chat/completions", `{"model":"`+model+`","messages":[]}`, "Authorization", "Bearer "+key)
+		}
+		for _, c := range []struct {
+			model, key string
+			draw       int
+			status     int
+			want       string
+		}{
+			{"tiny", red, 79, 200, ""},
+			{"red/tiny", red, 0, 200, ""},
+			{"tiny-00001", red, 0, 200, ""}, // by its own name too
+			{"tiny:pirate", red, 0, 200, ""},
+			{"tiny", blue, 0, 404, "does not exist or you do not have access"},
+			{"red/tiny", blue, 0, 404, "does not exist or you do not have access"},
+			{"tin", red, 0, 404, "Nearest: `tiny`."},
+			{"tiny-0000", red, 0, 404, "access to it."}, // what is hidden is not suggested
+			{"early", red, 0, 503, "`early` is being set up"},
+			{"early:pirate", red, 0, 503, "being set up"},
+			{"tiny:ninja", red, 0, 404, "`tiny:ninja` does not exist"},
+		} {
+			drawn = c.draw
+			r := ask(c.model, c.key)
+			if r.status != c.status || !strings.Contains(r.body, c.want) {
+				t.Errorf("%s: %d %s", c.model, r.status, r.body)
+			}
+		}
+		var models []string
+		for _, s := range first.requests() {
+			_, m, _ := strings.Cut(s.body, `"model":"`)
+			m, _, _ = strings.Cut(m, `"`)
+			models = append(models, m)
+		}
+		if got := strings.Join(models, " "); got != "tiny tiny tiny pirate" {
+			t.Error("the engine was asked for", got)
+		}
+
+		// The smaller share is cold, and cannot be started.
+		drawn = 80
+		w.onWake = func() {
+			f := two
+			f.Failure = &route.Failure{Reason: "no such image", Until: time.Now().Add(time.Minute)}
+			w.act.Publish(f)
+		}
+		if r := ask("tiny", red); r.status != 503 || !strings.Contains(r.body, "The model `tiny` could not be loaded: no such image") {
+			t.Error(r.status, r.body)
+		}
+		if got := metric(t, w, "thaw_requests_total"); !strings.Contains(got, `model="tiny"`) || strings.Contains(got, "tiny-0000") {
+			t.Error(got)
+		}
+		if got := metric(t, w, "thaw_active_requests"); strings.Count(got, "\n") != 1 { // of both together
+			t.Error(got)
+		}
+		if got := w.logs.String(); !strings.Contains(got, "model=red/tiny ") || !strings.Contains(got, "revision=tiny-00002") {
+			t.Error(got)
+		}
+		w.act.Remove(two.Name) // what both are counted by stays
+		if got := metric(t, w, "thaw_requests_total"); !strings.Contains(got, `model="tiny"`) {
+			t.Error(got)
+		}
+		if r := ask("tiny", red); r.status != 200 { // a share whose function is gone goes to the other
+			t.Error(r.status, r.body)
+		}
+		w.act.SetAliases(nil)
+		if r := ask("tiny", red); r.status != 404 {
+			t.Error(r.status, r.body)
+		}
+	})
+}
+
+// What a request that came by host calls the model is nothing to anybody.
+func TestForced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		e := w.engineAt("e:1", good)
+		f := at(revision("tiny-00001", "tiny"), 8, "e:1")
+		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
+		w.act.Publish(f)
+		ln := newMemory()
+		srv := door.NewHTTP(door.Options{Handler: func(req *door.Request, res *door.Response) { w.act.ServeAs(f.Name, req, res) }})
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(ln) }()
+		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}
+		w2 := &world{t: t, client: &http.Client{Transport: tr}}
+		for body, want := range map[string]string{
+			`{"model":"gpt-4","messages":[]}`:          `{"model":"tiny","messages":[]}`,
+			`{"messages":[]}`:                          `{"model":"tiny","messages":[]}`,
+			`{}`:                                       `{"model":"tiny"}`,
+			`{"model":null,"messages":[]}`:             `{"model":"tiny","messages":[]}`,
+			`{"model":"","messages":[]}`:               `{"model":"tiny","messages":[]}`,
+			`{"model":"anything:pirate","n":1}`:        `{"model":"pirate","n":1}`,
+			`{"model":"hf.co/a/b:Q4_K_M","n":1}`:       `{"model":"tiny","n":1}`,
+			`{"model":"tiny:ninja","messages":[]}`:     `{"model":"tiny","messages":[]}`,
+			`{"model":"blue/secret-00001","input":""}`: `{"model":"tiny","input":""}`,
+		} {
+			before := len(e.requests())
+			r := w2.post("/v1/chat/completions", body)
+			if got := e.requests(); r.status != 200 || len(got) != before+1 || got[before].body != want {
+				t.Errorf("%s: %d %s, %+v", body, r.status, r.body, got[before:])
+			}
+		}
+		for body, code := range map[string]string{`{"model":1}`: "invalid_json", `x`: "invalid_json"} {
+			if r := w2.post("/v1/chat/completions", body); r.status != 400 || r.code() != code {
+				t.Error(body, r.status, r.body)
+			}
+		}
+		tr.CloseIdleConnections()
+		srv.Shutdown(context.Background())
+		<-served
+	})
+}
+
+// Places for what somebody else carries: the same line, wake, retry and account.
+func TestHold(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	for what, run := range map[string]func(t *testing.T, w *world){
+		"woken once, let through together": func(t *testing.T, w *world) {
+			w.act.Publish(fn("tiny"))
+			w.onWake = func() {
+				time.Sleep(time.Second)
+				w.act.Publish(at(fn("tiny"), 1, "e:1", "e:2"))
+			}
+			var over sync.WaitGroup
+			for range 2 {
+				over.Go(func() {
+					waited := 0
+					s, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default", Wait: func() { waited++ }})
+					if e != nil {
+						t.Error(e)
+						return
+					}
+					if waited != 1 || s.ColdStart() != "cs-1" || s.Endpoint == "" || s.ID == "" {
+						t.Errorf("waited %d, %+v", waited, s)
+					}
+					if d, _ := w.act.DemandOf(fn("tiny").Name); d.Active == 0 {
+						t.Errorf("%+v", d)
+					}
+					s.First()
+					s.Done(200)
+					s.Done(200)
+				})
+			}
+			over.Wait()
+			if w.count(&w.wakes) != 1 || w.count(&w.firsts) != 1 {
+				t.Error(w.wakes, w.firsts)
+			}
+			if got := metric(t, w, "thaw_requests_total"); !strings.Contains(got, `code="200"`) || !strings.Contains(got, `cold="true"`) {
+				t.Error(got)
+			}
+		},
+		"two tries": func(t *testing.T, w *world) {
+			w.act.Publish(at(fn("tiny"), 1, "e:1", "e:2"))
+			s, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"})
+			if e != nil {
+				t.Fatal(e)
+			}
+			before := s.Endpoint
+			if e := s.Failed(refused); e != nil || s.Endpoint == before {
+				t.Error(e, s.Endpoint)
+			}
+			e = s.Failed(errors.New("EOF"))
+			if e == nil || e.Code != openai.EngineCrashed || e.ShouldRetry() {
+				t.Error(e)
+			}
+			s.Done(e.Status)
+			if got := w.asked(); len(got) != 2 || !strings.Contains(got[0], "it refuses connections") {
+				t.Error(got)
+			}
+		},
+		"one that cannot be sent again": func(t *testing.T, w *world) {
+			w.act.Publish(at(fn("tiny"), 1, "e:1", "e:2"))
+			s, _ := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"})
+			if e := s.GiveUp(errors.New("EOF")); e == nil || e.Code != openai.EngineCrashed {
+				t.Error(e)
+			}
+			s.Done(502)
+		},
+		"the client leaves": func(t *testing.T, w *world) {
+			w.act.Publish(fn("tiny"))
+			ctx, cancel := context.WithCancelCause(t.Context())
+			go func() { time.Sleep(time.Second); cancel(door.ErrGone) }()
+			if s, e := w.act.Hold(ctx, Want{Name: fn("tiny").Name, Team: "default"}); s != nil || e == nil || e.Status != 499 {
+				t.Error(s, e)
+			}
+			if d, _ := w.act.DemandOf(fn("tiny").Name); d.Queued != 0 || w.count(&w.nudges) != 1 {
+				t.Errorf("%+v, %d nudges", d, w.nudges)
+			}
+			if got := metric(t, w, "thaw_requests_total"); !strings.Contains(got, `code="499"`) {
+				t.Error(got)
+			}
+		},
+		"the wait is over": func(t *testing.T, w *world) {
+			f := fn("tiny")
+			f.Model.Spec.Queue.Wait = functions.Duration(10 * time.Minute) // longer than a plain answer is waited for
+			w.act.Publish(f)
+			began := time.Now()
+			_, e := w.act.Hold(t.Context(), Want{Name: f.Name, Team: "default"})
+			if e == nil || e.Code != openai.ModelLoading || time.Since(began) != 10*time.Minute {
+				t.Error(e, time.Since(began))
+			}
+		},
+		"as long as the client said": func(t *testing.T, w *world) {
+			w.act.Publish(fn("tiny"))
+			began := time.Now()
+			_, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default", Header: http.Header{"Thaw-Max-Wait": {"7"}}.Get})
+			if e == nil || time.Since(began) != 7*time.Second {
+				t.Error(e, time.Since(began))
+			}
+		},
+		"drained": func(t *testing.T, w *world) {
+			w.act.Publish(fn("tiny"))
+			go func() { time.Sleep(time.Second); w.act.Drain(t.Context()) }()
+			if _, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"}); e == nil || e.Code != openai.ShuttingDown {
+				t.Error(e)
+			}
+		},
+		"no such function": func(t *testing.T, w *world) {
+			if _, e := w.act.Hold(t.Context(), Want{Name: fn("nothing").Name, Team: "default"}); e == nil || e.Status != 404 {
+				t.Error(e)
+			}
+		},
+		"over its team's limit": func(t *testing.T, w *world) {
+			w.act.Publish(at(fn("tiny"), 8, "e:1"))
+			w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{Concurrent: 1}}}})
+			s, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"})
+			if e != nil {
+				t.Fatal(e)
+			}
+			if _, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"}); e == nil || e.Status != 429 {
+				t.Error(e)
+			}
+			s.Done(200)
+			if s, e = w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"}); e != nil {
+				t.Fatal(e)
+			}
+			s.Broke()
+			s.Done(502)
+			if got := w.asked(); len(got) != 1 || !strings.Contains(got[0], "in the middle of an answer") {
+				t.Error(got)
+			}
+		},
+		"removed while it waits": func(t *testing.T, w *world) {
+			w.act.Publish(revision("tiny-1", "tiny"))
+			go func() { time.Sleep(time.Second); w.act.Remove(fn("tiny-1").Name) }()
+			if _, e := w.act.Hold(t.Context(), Want{Name: fn("tiny-1").Name, Team: "default"}); e == nil || e.Message != "The model `tiny` has been removed." {
+				t.Error(e)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { run(t, newWorld(t, nil)) })
+		})
+	}
+}
+
+func BenchmarkHold(b *testing.B) {
+	w := &world{}
+	book := newBook(b)
+	a := New(Options{Waker: w, Who: book})
+	f := at(fn("tiny"), 8, "e:1", "e:2")
+	a.Publish(f)
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		s, e := a.Hold(ctx, Want{Name: f.Name, Team: "default"})
+		if e != nil {
+			b.Fatal(e)
+		}
+		s.First()
+		s.Done(200)
+	}
+}
+
+// BenchmarkAlias is the choice of a function for a name that is split.
+func BenchmarkAlias(b *testing.B) {
+	a := New(Options{Waker: &world{}, Who: newBook(b)})
+	a.Publish(at(fn("tiny-1"), 8, "e:1"), at(fn("tiny-2"), 8, "e:2"))
+	a.SetAliases([]Alias{alias80("tiny", "tiny-1", "tiny-2")})
+	name := fn("tiny").Name
+	b.ReportAllocs()
+	for b.Loop() {
+		if e, _ := a.lookup(name); e == nil {
+			b.Fatal()
+		}
+	}
+}
