@@ -39,7 +39,9 @@
 // of the revision would be seen by that autoscaler alone, which keeps it to itself. So
 // no Metric is made. What others may read is the activator's own page of metrics
 // (metrics-protocol: prometheus in config-observability; Knative's default is none):
-// requests queued and active at this moment, per revision. Outside reads it from each
+// requests queued and active at this moment, per revision, and how many were answered
+// ever, by which those show that come and go between two looks. It is read from each
 // activator, four times a second while an ingress of another class leads to a revision
-// of ours, else once a second, and not at all while there is no such revision.
+// of ours, else once a second, and not at all while there is no revision of ours. Where
+// it cannot be read, the Service of a revision that another ingress leads to is told.
 package autoscale

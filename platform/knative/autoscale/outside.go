@@ -33,9 +33,11 @@ const (
 	metricsPort      = "9090"
 
 	// The counters of requests in an activator's hands, per revision: waiting for a
-	// replica, and sent on to one.
+	// replica, sent on to one, and answered ever since it started. The last tells of
+	// those that came and went between two looks.
 	queuedMetric = "kn_revision_request_queued"
 	activeMetric = "kn_revision_request_active"
+	doneMetric   = "http_server_request_duration_seconds_count"
 
 	pollReached = 250 * time.Millisecond // while an ingress of another class leads to a revision
 	pollIdle    = time.Second            // while one could be called by its own Service's name
@@ -45,8 +47,12 @@ const (
 	pageOf      = 16 << 20               // bytes of a page that are read
 )
 
-// held is the requests for one revision in Knative's activators.
+// held is the requests for one revision in Knative's activators. Where some came and
+// went since the look before, at least one is active.
 type held struct{ active, queued int }
+
+// count is what one activator's page says of a revision.
+type count struct{ active, queued, done int }
 
 // outside looks at the demand that does not pass our activators.
 type outside struct {
@@ -71,8 +77,22 @@ type outside struct {
 
 // look is what one activator said last.
 type look struct {
-	at   time.Time
-	held map[types.NamespacedName]held
+	at     time.Time
+	held   map[types.NamespacedName]held
+	counts map[types.NamespacedName]count
+}
+
+// since is a look after another; none may have been before it.
+func (l look) since(before look, known bool) look {
+	l.held = make(map[types.NamespacedName]held, len(l.counts))
+	for key, c := range l.counts {
+		h := held{c.active, c.queued}
+		if known && c.done > before.counts[key].done {
+			h.active = max(h.active, 1)
+		}
+		l.held[key] = h
+	}
+	return l
 }
 
 // routes takes in which revisions ingresses of other classes lead to. The handlers
@@ -190,7 +210,7 @@ func (o *outside) look(ctx context.Context) map[types.NamespacedName]held {
 				return
 			}
 			defer body.Close()
-			looks[i].held, errs[i] = read(io.LimitReader(body, pageOf), o.ours)
+			looks[i].counts, errs[i] = read(io.LimitReader(body, pageOf), o.ours)
 		})
 	}
 	wg.Wait()
@@ -201,7 +221,9 @@ func (o *outside) look(ctx context.Context) map[types.NamespacedName]held {
 	for i, a := range addresses {
 		there[a] = true
 		if errs[i] == nil {
-			o.seen[a] = look{now, looks[i].held}
+			before, known := o.seen[a]
+			looks[i].at = now
+			o.seen[a] = looks[i].since(before, known)
 			good++
 		}
 	}
@@ -293,33 +315,31 @@ func pages(client *http.Client) func(context.Context, string) (io.ReadCloser, er
 }
 
 // read takes the requests per revision out of a page of metrics, of the revisions
-// that are wanted. A page that is cut short is an error; of a line that it does not
-// understand nothing is said.
-func read(page io.Reader, want func(types.NamespacedName) bool) (map[types.NamespacedName]held, error) {
-	out := map[types.NamespacedName]held{}
+// that are wanted. A line that it does not understand it leaves.
+func read(page io.Reader, want func(types.NamespacedName) bool) (map[types.NamespacedName]count, error) {
+	out := map[types.NamespacedName]count{}
 	lines := bufio.NewScanner(page)
 	lines.Buffer(make([]byte, 0, 64<<10), 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
-		var queued bool
-		switch {
-		case strings.HasPrefix(line, queuedMetric+"{"):
-			queued = true
-		case strings.HasPrefix(line, activeMetric+"{"):
-		default:
+		name, _, _ := strings.Cut(line, "{")
+		if name != queuedMetric && name != activeMetric && name != doneMetric {
 			continue
 		}
 		key, n, ok := sample(line)
 		if !ok || n < 0 || !want(key) {
 			continue
 		}
-		h := out[key]
-		if queued {
-			h.queued += n
-		} else {
-			h.active += n
+		c := out[key]
+		switch name {
+		case queuedMetric:
+			c.queued += n
+		case activeMetric:
+			c.active += n
+		case doneMetric:
+			c.done += n
 		}
-		out[key] = h
+		out[key] = c
 	}
 	return out, lines.Err()
 }
@@ -353,7 +373,7 @@ func sample(line string) (types.NamespacedName, int, bool) {
 	}
 	number, _, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(rest, "}")), " ")
 	f, err := strconv.ParseFloat(number, 64)
-	if !ok || err != nil || f != f || f > 1e9 || f < -1e9 || key.Namespace == "" || key.Name == "" {
+	if !ok || err != nil || f != f || f > 1e15 || f < -1e15 || key.Namespace == "" || key.Name == "" {
 		return key, 0, false
 	}
 	return key, int(f), true

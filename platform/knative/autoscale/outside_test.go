@@ -37,13 +37,16 @@ kn_revision_request_active{k8s_namespace_name="b",kn_revision_name="web-00001",o
 # TYPE kn_revision_request_queued gauge
 kn_revision_request_queued{k8s_namespace_name="a",kn_revision_name="llama-00001",otel_scope_name="knative.dev/serving/pkg/activator"} 3
 kn_revision_request_queued{k8s_namespace_name="a",kn_revision_name="qwen-00007"} 1e+00
+http_server_request_duration_seconds_bucket{http_request_method="GET",http_response_status_code="200",k8s_namespace_name="a",kn_configuration_name="llama",kn_revision_name="llama-00001",kn_service_name="llama",server_address="llama.a.example.com",url_scheme="http",le="+Inf"} 16
+http_server_request_duration_seconds_count{http_request_method="GET",http_response_status_code="200",k8s_namespace_name="a",kn_configuration_name="llama",kn_revision_name="llama-00001",kn_service_name="llama",server_address="llama.a.example.com",url_scheme="http"} 16
+http_server_request_duration_seconds_count{http_request_method="POST",http_response_status_code="502",k8s_namespace_name="a",kn_configuration_name="llama",kn_revision_name="llama-00001",kn_service_name="llama",server_address="llama.a.example.com",url_scheme="http"} 4
 kn_revision_request_concurrency{k8s_namespace_name="a",kn_revision_name="llama-00001"} 77
 `
 
 func TestRead(t *testing.T) {
 	ours := func(key types.NamespacedName) bool { return key.Namespace == "a" }
 	got, err := read(strings.NewReader(page), ours)
-	want := map[types.NamespacedName]held{{Namespace: "a", Name: "llama-00001"}: {2, 3}, {Namespace: "a", Name: "qwen-00007"}: {0, 1}}
+	want := map[types.NamespacedName]count{{Namespace: "a", Name: "llama-00001"}: {2, 3, 20}, {Namespace: "a", Name: "qwen-00007"}: {0, 1, 0}}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v %v, want %v", got, err, want)
 	}
@@ -87,7 +90,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got, _ := read(strings.NewReader(text), func(types.NamespacedName) bool { return true })
 		for key, h := range got {
-			if key.Name == "" || key.Namespace == "" || h.active < 0 || h.queued < 0 {
+			if key.Name == "" || key.Namespace == "" || h.active < 0 || h.queued < 0 || h.done < 0 {
 				t.Fatalf("%v %+v", key, h)
 			}
 		}
@@ -266,6 +269,31 @@ func TestOutside(t *testing.T) {
 		k.say("10.0.0.1", line("llama-00001", 0, 3))
 		wait(pollReached)
 		expect("it went on", "a/llama-00001 3 1")
+
+		// Requests that come and go between two looks are seen all the same, but not
+		// those of before the first look.
+		done := func(n int) string {
+			return line("llama-00001", 0, 0) + fmt.Sprintf("%s{k8s_namespace_name=\"a\",kn_revision_name=\"llama-00001\"} %d\n", doneMetric, n)
+		}
+		k.pods(t, "10.0.0.1", "10.0.0.2", "10.0.0.3")
+		k.say("10.0.0.3", done(70))
+		wait(pollReached)
+		expect("before the first look", "")
+		k.say("10.0.0.1", done(0))
+		wait(pollReached)
+		expect("nobody is there", "a/llama-00001 0 1")
+		k.say("10.0.0.3", done(71))
+		wait(pollReached)
+		expect("one came and went", "a/llama-00001 1 1")
+		wait(pollReached)
+		expect("that was all", "a/llama-00001 0 1")
+		k.say("10.0.0.3", done(3))
+		wait(pollReached)
+		expect("it counts anew", "")
+		k.pods(t, "10.0.0.1", "10.0.0.2")
+		k.say("10.0.0.1", line("llama-00001", 0, 3))
+		wait(pollReached)
+		k.heard()
 
 		// One does not answer: it is believed for a moment.
 		k.say("10.0.0.1", "")
