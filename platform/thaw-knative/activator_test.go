@@ -63,6 +63,16 @@ type node struct {
 	loads []string
 	ended []string
 	auto  bool // a replica is READY as soon as it was asked for
+	paths bool // each replica has a path of its own
+	end   func(id string)
+}
+
+// endpoint of a replica.
+func (n *node) endpoint(id string) string {
+	if n.paths {
+		return n.engine + "/replicas/" + id
+	}
+	return n.engine
 }
 
 func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
@@ -73,7 +83,7 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 		st := &functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, State: functions.Loading, Spec: &req.Spec, GPUs: req.GPUs, Percent: -1}
 		n.reps[req.ID] = st
 		if n.auto {
-			st.State, st.Endpoint = functions.Ready, n.engine
+			st.State, st.Endpoint = functions.Ready, n.endpoint(st.ID)
 		}
 		n.push()
 	}
@@ -84,6 +94,9 @@ func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.reps[req.ID] != nil {
+		if n.end != nil {
+			n.end(req.ID)
+		}
 		n.ended = append(n.ended, req.ID)
 		delete(n.reps, req.ID)
 		n.push()
@@ -106,7 +119,7 @@ func (n *node) ready() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, r := range n.reps {
-		r.State, r.Endpoint = functions.Ready, n.engine
+		r.State, r.Endpoint = functions.Ready, n.endpoint(r.ID)
 	}
 	n.push()
 }

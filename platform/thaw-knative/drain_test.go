@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// strict is an engine that all replicas share, told apart by their paths. It knows
+// which have ended, and who is sent to one all the same, or was there when it did.
+type strict struct {
+	mu     sync.Mutex
+	flight map[string]int
+	ended  map[string]bool
+	served int
+	wrong  []string
+}
+
+func (s *strict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, id, _ := strings.Cut(r.URL.Path, "/replicas/")
+	id, _, _ = strings.Cut(id, "/")
+	io.Copy(io.Discard, r.Body)
+	s.mu.Lock()
+	if s.ended[id] {
+		s.wrong = append(s.wrong, "a request came to "+id+", which had ended")
+	}
+	s.flight[id]++
+	s.served++
+	n := s.served
+	s.mu.Unlock()
+	select {
+	case <-time.After(time.Duration(n%7) * 3 * time.Millisecond):
+	case <-r.Context().Done():
+	}
+	w.Header().Set("Content-Type", "application/json")
+	io.WriteString(w, `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}`)
+	s.mu.Lock()
+	s.flight[id]--
+	s.mu.Unlock()
+}
+
+func (s *strict) end(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended[id] = true
+	if n := s.flight[id]; n > 0 {
+		s.wrong = append(s.wrong, fmt.Sprint(id, " was ended with ", n, " requests in flight"))
+	}
+}
+
+// TestNobodyIsEndedByARace: replicas are stopped over and over under load from two
+// activators. None is ended before both have heard and its last request is out, and
+// every request is answered.
+func TestNobodyIsEndedByARace(t *testing.T) {
+	t.Parallel()
+	e := &strict{flight: map[string]int{}, ended: map[string]bool{}}
+	r := newRealm(t, e)
+	r.node.mu.Lock()
+	r.node.auto, r.node.paths, r.node.end = true, true, e.end
+	r.node.mu.Unlock()
+	gates := []*gate{r.gate("one"), r.gate("two")}
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	var mu sync.Mutex
+	var bad []answer
+	for i := range 8 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if x := r.chat(gates[i%2], false, nil); x.status != 200 {
+					mu.Lock()
+					bad = append(bad, x)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for i := range 12 {
+		eventually(t, "a replica is there", func() bool { n, ended := r.node.did(); return n > i && ended == i })
+		eventually(t, "it is used", func() bool { return r.hub.InFlightOf(revision, r.node.replica()) > 0 })
+		r.steer.Stop(revision)
+		eventually(t, "it is ended", func() bool { _, ended := r.node.did(); return ended > i })
+	}
+	close(stop)
+	clients.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.wrong) > 0 || len(bad) > 0 {
+		t.Errorf("%d wrong of %d: %.3q\n%d answers that are none: %.3v", len(e.wrong), e.served, e.wrong, len(bad), bad)
+	}
+}
