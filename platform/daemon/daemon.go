@@ -46,6 +46,7 @@ type Options struct {
 	Folders []string
 
 	Pods      int             // connections at once; 512
+	Lines     int             // of one pod, a second; 200
 	PodStages int             // running stagings of one pod; 16
 	Stages    int             // and of all; more wait their turn; 64
 	PodBytes  functions.Bytes // of what one pod has staged or wants; 0: what the store has
@@ -74,6 +75,8 @@ type Daemon struct {
 	ctx     context.Context
 	ending  bool
 	conns   int
+	dials   map[string]int      // connections by uid, also before their hello
+	silent  time.Time           // until when nothing more is said of refusals
 	shims   map[string]*shim    // by uid of the pod
 	ahead   map[string]*ahead   // by what is staged
 	stops   map[string]stopping // for pods that are not connected, by uid
@@ -94,6 +97,7 @@ const (
 	sayWait   = 10 * time.Second // for a line to be taken
 	stopWait  = 2 * time.Minute  // that a Drain waits for its pod
 	maxStops  = 256
+	maxDials  = 4 // connections of one pod, of which one is its own: the others are over, or say nothing
 )
 
 // New makes a daemon. It starts nothing.
@@ -110,12 +114,12 @@ func New(o Options) *Daemon {
 	if o.Linked == nil {
 		o.Linked = func() bool { return false }
 	}
-	o.Pods, o.PodStages, o.Stages = or(o.Pods, 512), or(o.PodStages, 16), or(o.Stages, 64)
+	o.Pods, o.Lines, o.PodStages, o.Stages = or(o.Pods, 512), or(o.Lines, 200), or(o.PodStages, 16), or(o.Stages, 64)
 	o.AheadFor, o.LockWait = or(o.AheadFor, 5*time.Minute), or(o.LockWait, 30*time.Second)
 	return &Daemon{
 		o: o, log: o.Log, life: strconv.FormatInt(time.Now().UnixNano(), 36),
 		kick: make(chan struct{}, 1), turns: make(chan struct{}, o.Stages), first: make(chan struct{}),
-		shims: map[string]*shim{}, ahead: map[string]*ahead{}, stops: map[string]stopping{}, leased: map[string]int{},
+		shims: map[string]*shim{}, dials: map[string]int{}, ahead: map[string]*ahead{}, stops: map[string]stopping{}, leased: map[string]int{},
 	}
 }
 
@@ -257,7 +261,7 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 		}
 		if !d.enter() {
 			d.counts.refused.Add(1)
-			d.log.Warn("too many connections", "most", d.o.Pods)
+			d.complain("too many connections", "most", d.o.Pods)
 			conn.Close()
 			continue
 		}
@@ -282,6 +286,33 @@ func (d *Daemon) leave() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.conns--
+}
+
+// known counts the connections of a pod; false where there are enough.
+func (d *Daemon) known(uid string, n int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n > 0 && d.dials[uid] >= maxDials {
+		return false
+	}
+	if d.dials[uid] += n; d.dials[uid] == 0 {
+		delete(d.dials, uid)
+	}
+	return true
+}
+
+// complain logs what who dials can bring about at will: once a second.
+func (d *Daemon) complain(what string, args ...any) {
+	d.mu.Lock()
+	now := time.Now()
+	quiet := now.Before(d.silent)
+	if !quiet {
+		d.silent = now.Add(time.Second)
+	}
+	d.mu.Unlock()
+	if !quiet {
+		d.log.Warn(what, args...)
+	}
 }
 
 // Hear takes what the controller says.

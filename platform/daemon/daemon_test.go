@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,11 +11,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -85,6 +88,73 @@ func TestWordOfAPod(t *testing.T) {
 	st.Since = 5000
 	p.say(link.FromPod{Status: &st})
 	l.until("the same again", func(u link.Up) bool { return len(u.Pods) > 0 && u.Pods[0].Status.Since == 5000 })
+}
+
+// TestBoundsOfAWord: a status of any size is a small one.
+func TestBoundsOfAWord(t *testing.T) {
+	long := strings.Repeat("x", 10_000)
+	st := functions.ReplicaStatus{State: functions.State(long), Error: long, Endpoint: long, AdapterNotes: map[string]string{long: "a", "b": long}}
+	for range 1000 {
+		st.Adapters = append(st.Adapters, long)
+		st.Phases = append(st.Phases, functions.Span{Phase: functions.Phase(long), Parts: []functions.Part{{Name: long}, {Name: "a"}}})
+	}
+	got := worded(st)
+	if b, err := json.Marshal(got); err != nil || len(b) > 300_000 || len(got.AdapterNotes) != 1 {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	many := map[string]string{}
+	for i := range 1000 {
+		many[fmt.Sprint(i)] = ""
+	}
+	if got := worded(functions.ReplicaStatus{AdapterNotes: many}); got.AdapterNotes != nil {
+		t.Errorf("%d notes", len(got.AdapterNotes))
+	}
+	whole := functions.ReplicaStatus{State: functions.Ready, Bytes: 5, Adapters: []string{"a"}, Phases: []functions.Span{{Phase: functions.PhaseLoad, Parts: []functions.Part{{Name: "p"}}}}, AdapterNotes: map[string]string{"a": "n"}}
+	if got := worded(whole); !reflect.DeepEqual(got, whole) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const maxLines = 200
+		p := pace{most: maxLines}
+		began := time.Now()
+		for range 10 * maxLines {
+			if !p.next(t.Context()) {
+				t.Fatal("over")
+			}
+		}
+		if took := time.Since(began); took < 8*time.Second || took > 11*time.Second {
+			t.Errorf("%s for %d lines", took, 10*maxLines)
+		}
+		time.Sleep(2 * time.Second)
+		began = time.Now()
+		if !p.next(t.Context()) || time.Since(began) != 0 {
+			t.Error("who is quiet waits")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 2 * maxLines {
+			if !p.next(ctx) {
+				return
+			}
+		}
+		t.Error("it waits though nobody does")
+	})
+}
+
+// TestDials: one pod cannot take the places of the others.
+func TestDials(t *testing.T) {
+	l := newLab(t, nil)
+	for range maxDials {
+		l.dial("u1") // and says nothing
+	}
+	l.eventually("they are known", func() bool { l.Daemon.mu.Lock(); defer l.Daemon.mu.Unlock(); return l.dials["u1"] == maxDials })
+	if all := l.dial("u1").over(); len(all) != 1 || all[0].Failed == nil || !strings.Contains(all[0].Failed.Message, "enough") {
+		t.Errorf("%+v", all)
+	}
+	l.pod("u2")
 }
 
 // TestOneFlight: who wants the same joins; its bytes come once.

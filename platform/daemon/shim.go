@@ -41,6 +41,11 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	s.uid = uid
+	if !d.known(uid, 1) {
+		d.refuse(conn, "the pod has enough connections")
+		return
+	}
+	defer d.known(uid, -1)
 	log := d.log.With("pod", uid)
 	conn.SetReadDeadline(time.Now().Add(helloWait))
 	in := link.NewLines(conn)
@@ -90,7 +95,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 // refuse says why and no more.
 func (d *Daemon) refuse(conn net.Conn, why string) {
 	d.counts.refused.Add(1)
-	d.log.Warn("refused", "why", why)
+	d.complain("refused", "why", why)
 	conn.SetWriteDeadline(time.Now().Add(time.Second))
 	_ = link.WriteLine(conn, link.ToPod{Failed: &link.Failed{Kind: link.KindRefused, Message: why}})
 }
@@ -127,10 +132,14 @@ func (d *Daemon) farewell(s *shim, ending bool) {
 
 // listen hears the shim until the connection ends.
 func (s *shim) listen(ctx context.Context, in *link.Lines, staging *sync.WaitGroup) error {
+	p := pace{most: s.d.o.Lines}
 	for {
 		var m link.FromPod
 		if err := in.Read(&m); err != nil {
 			return err
+		}
+		if !p.next(ctx) {
+			return ctx.Err()
 		}
 		if m.Status != nil {
 			s.hear(*m.Status)
@@ -141,11 +150,9 @@ func (s *shim) listen(ctx context.Context, in *link.Lines, staging *sync.WaitGro
 	}
 }
 
-// hear passes a status on at once. What is not the pod's to say goes.
-func (s *shim) hear(st functions.ReplicaStatus) {
-	// Which replica of what it is the controller knows; its engine's key is for
-	// nobody: who asks the pod asks the shim.
-	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
+// hear passes a status on at once.
+func (s *shim) hear(said functions.ReplicaStatus) {
+	st := worded(said)
 	// Said again, it goes on all the same: the controller may not have known the pod
 	// when it was said first.
 	s.d.mu.Lock()

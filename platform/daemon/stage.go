@@ -87,7 +87,6 @@ func (s *shim) failed(id int, f *link.Failed) {
 // bring stages for a pod and tells it all along; nil where it came to nothing.
 func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
 	d := s.d
-	begun := d.log.With("pod", s.uid, "source", a.Source)
 	if !s.turn(ctx, a.ID) {
 		s.calledOff(a.ID)
 		return nil
@@ -99,7 +98,7 @@ func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
 	}
 	if f != nil {
 		d.counts.refused.Add(1)
-		begun.Warn("a pod wants what is not staged", "kind", f.Kind, "error", f.Message)
+		d.complain("a pod wants what is not staged", "pod", s.uid, "source", a.Source, "kind", f.Kind, "error", f.Message)
 		s.failed(a.ID, f)
 		return nil
 	}

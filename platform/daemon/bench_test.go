@@ -1,0 +1,56 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+// BenchmarkReady is the way of a READY through the loader: from the shim's write on
+// the socket to the news for the controller.
+func BenchmarkReady(b *testing.B) {
+	dir := b.TempDir()
+	sh, err := shelf.Open(shelf.Options{Node: "n", Data: dir, Copies: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer sh.Close()
+	heard := make(chan struct{}, 1)
+	d := New(Options{Node: "n", Dir: dir, Shelf: sh, Lines: 1 << 30, Who: func(*net.UnixConn) (string, error) { return "u", nil }, Say: func(u link.Up) {
+		if len(u.Pods) > 0 && !u.Pods[0].Gone {
+			heard <- struct{}{}
+		}
+	}})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	<-d.Serving()
+	conn, err := net.Dial("unix", filepath.Join(dir, SocketName))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	say := link.FromPod{Hello: &link.Shim{PodIP: "10.0.0.7", Port: 8080}}
+	if err := link.WriteLine(conn, say); err != nil {
+		b.Fatal(err)
+	}
+	in := link.NewLines(conn)
+	var m link.ToPod
+	if err := in.Read(&m); err != nil || m.Welcome == nil {
+		b.Fatal(m, err)
+	}
+	st := functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.7:8080", Phases: []functions.Span{{Phase: functions.PhaseStage}, {Phase: functions.PhaseSpawn}, {Phase: functions.PhaseLoad}, {Phase: functions.PhaseWarmup}}}
+	b.ResetTimer()
+	for b.Loop() {
+		if err := link.WriteLine(conn, link.FromPod{Status: &st}); err != nil {
+			b.Fatal(err)
+		}
+		<-heard
+	}
+}
