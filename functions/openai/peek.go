@@ -125,7 +125,7 @@ func (p *peeker) run() error {
 	if i = skip(b, i); i != len(b) {
 		return bad("", "data follows the object at byte %d.", i)
 	}
-	if p.unnamed && p.env.model == (span{}) {
+	if p.unnamed && p.miscased == "" && p.env.model == (span{}) {
 		p.env.model, p.env.none = span{opened, opened}, true
 		return nil
 	}
