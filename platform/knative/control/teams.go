@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -35,6 +36,8 @@ type teams struct {
 	log        *slog.Logger
 	ring       chan struct{}
 	told       map[string]string // problems that were logged, by namespace
+	kube       kubernetes.Interface
+	events     chan *corev1.Event // that are to be made
 
 	mu sync.Mutex
 }
@@ -43,6 +46,7 @@ func newTeams(c *control, r *reign) *teams {
 	t := &teams{
 		namespaces: c.core.Core().V1().Namespaces().Lister(), quotas: c.core.Core().V1().ResourceQuotas().Lister(),
 		tell: r.hub.SetKeys, books: r.books, keys: who.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), told: map[string]string{},
+		kube: c.kube, events: make(chan *corev1.Event, 64),
 	}
 	t.keys.Trust(c.o.Token)
 	// Only Secrets of this one name may be read, so only they are asked for.
@@ -70,6 +74,9 @@ func (t *teams) Run(ctx context.Context) error {
 	}
 	t.factory.Start(ctx.Done())
 	defer t.factory.Shutdown()
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	telling.Go(func() { t.telling(ctx) })
 	// Keys are heard of in a moment; until they are nobody is let in by one.
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	t.changed()
@@ -107,6 +114,9 @@ func (t *teams) read() {
 	var list []*functions.Team
 	keys := link.Keys{}
 	for _, ns := range spaces {
+		if !team.Is(ns.Name) {
+			continue
+		}
 		x, problems := team.Of(ns, of[ns.Name])
 		t.complain(ns.Name, problems)
 		list = append(list, &x)
@@ -143,5 +153,39 @@ func (t *teams) complain(of string, problems []string) {
 	t.told[of] = text
 	if text != "" {
 		t.log.Warn("a team's settings do not read", "namespace", of, "problems", text)
+	}
+	if of = strings.TrimSpace(of); text == "" || of == "" {
+		return
+	}
+	select {
+	case t.events <- event(of, text):
+	default: // the log has it
+	}
+}
+
+// event says to a team, in its own namespace, what of its settings does not read.
+func event(namespace, text string) *corev1.Event {
+	now := metav1.Now()
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: "thaw-team-", Namespace: namespace},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: namespace, Namespace: namespace},
+		Type:           corev1.EventTypeWarning, Reason: "BadSettings", Message: line(text),
+		Source: corev1.EventSource{Component: "thaw"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+}
+
+// telling makes events until ctx ends. One that is not taken is lost: the log has it.
+func (t *teams) telling(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-t.events:
+			within, cancel := context.WithTimeout(ctx, 10*time.Second)
+			if _, err := t.kube.CoreV1().Events(e.Namespace).Create(within, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
+				t.log.Warn("an event is not told", "namespace", e.Namespace, "error", err)
+			}
+			cancel()
+		}
 	}
 }

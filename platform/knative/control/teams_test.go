@@ -1,0 +1,52 @@
+package control
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+)
+
+// TestComplain: what of a team's settings does not read is told to the team, once,
+// as an Event that the API server takes.
+func TestComplain(t *testing.T) {
+	kube := fake.NewClientset()
+	made := make(chan *corev1.Event, 8)
+	kube.PrependReactor("create", "events", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		e := a.(k8stesting.CreateAction).GetObject().(*corev1.Event)
+		made <- e
+		return true, e, nil
+	})
+	x := &teams{told: map[string]string{}, log: slog.New(slog.DiscardHandler), kube: kube, events: make(chan *corev1.Event, 8)}
+	x.complain("a", []string{"one", "two"})
+	x.complain("a", []string{"one", "two"}) // the same again
+	x.complain("b", nil)                    // nothing to say
+	x.complain("", []string{"of no team"})
+	x.complain("a", nil) // mended
+	x.complain("a", []string{"three"})
+	close(x.events)
+	var got []string
+	for e := range x.events {
+		got = append(got, e.Namespace+": "+e.Message)
+	}
+	if len(got) != 2 || got[0] != "a: one; two" || got[1] != "a: three" {
+		t.Fatalf("%q", got)
+	}
+
+	x.events = make(chan *corev1.Event, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); x.telling(ctx) }()
+	x.complain("c", []string{"four"})
+	e := <-made
+	// Kubernetes takes an event only in the namespace of what it is about.
+	if e.Namespace != "c" || e.InvolvedObject.Namespace != "c" || e.InvolvedObject.Name != "c" || e.InvolvedObject.Kind != "Namespace" || e.Type != corev1.EventTypeWarning || e.GenerateName == "" || e.Message != "four" {
+		t.Errorf("%+v", e)
+	}
+	cancel()
+	<-done
+}
