@@ -86,7 +86,8 @@ ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$
 	$(CURDIR)/bin/e2e/$(1).test -test.v$(if $(findstring -json,$(TESTFLAGS)),=test2json) -test.timeout 20m -test.run '$(RUN)'
 
 e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCluster/Name for one of it
-	@code=0; (cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)) || code=1; (cd platform/knative/e2e && $(call ON_CLUSTER,e2e)) || code=1; exit $$code
+	@code=0; (cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)) || code=1; (cd platform/knative/e2e && $(call ON_CLUSTER,e2e)) || code=1; \
+	(cd platform/knative/autoscale && $(call ON_CLUSTER,autoscale)) || code=1; (cd platform/knative/place && $(call ON_CLUSTER,place)) || code=1; exit $$code
 
 # It brings a controller of its own, beside which no other may serve the class.
 conformance: RUN = ^TestConformance
@@ -99,7 +100,7 @@ e2e-programs:
 	@mkdir -p bin/e2e
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/e2e/ ./platform/thaw ./platform/thaw-knative
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/e2e/shim ./platform/thaw-knative/testdata/shim
-	$(GO) test -c -o bin/e2e/ ./platform/thaw-knative ./platform/knative/e2e
+	$(GO) test -c -o bin/e2e/ ./platform/thaw-knative ./platform/knative/e2e ./platform/knative/autoscale ./platform/knative/place
 	deploy/cluster/image dev.local/shim:test bin/e2e/shim
 	deploy/cluster/image dev.local/thaw:test bin/e2e/thaw=/thaw bin/e2e/thaw-knative=/thaw-knative
 
