@@ -1,0 +1,161 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+const (
+	event = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}` + "\n\n"
+	final = `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+	done  = "data: [DONE]\n\n"
+)
+
+// Calls of OpenAI's API, by host and by model, over both protocols: a held stream
+// hears how things stand, then the engine's events as they come; who leaves frees
+// its place, and the engine hears of it; a stream that breaks says so.
+func TestStreams(t *testing.T) {
+	w := newWorld(t, func(_ *Options, a *activator.Options) {
+		a.Silent, a.Comment = 20*time.Millisecond, 50*time.Millisecond
+	})
+	say, left := make(chan string), make(chan struct{}, 1)
+	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		rw.Header().Set("Content-Type", "text/event-stream")
+		for {
+			select {
+			case s := <-say:
+				if s == "" {
+					return
+				}
+				io.WriteString(rw, s)
+				rw.(http.Flusher).Flush()
+			case <-r.Context().Done():
+				left <- struct{}{}
+				return
+			}
+		}
+	})
+	cold, warm := fn("rev-1", "mine", false), fn("rev-1", "mine", false, addr)
+	w.act.Publish(cold)
+	splits := []link.Split{{Percent: 100, Function: name("rev-1")}}
+	w.g.SetTable(&link.Table{Hosts: []link.Host{{Name: "mine", Paths: []link.Path{{Splits: splits}}}}, Models: []link.Model{{Name: name("mine"), Splits: splits}}})
+	demand := func(active, queued int) func() bool {
+		return func() bool {
+			d, _ := w.act.DemandOf(name("rev-1"))
+			return d.Active == active && d.Queued == queued
+		}
+	}
+	ask := func(ctx context.Context, c *http.Client, host string) (*http.Response, *bufio.Reader) {
+		r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.public+"/v1/chat/completions", strings.NewReader(`{"model":"mine","stream":true,"messages":[]}`))
+		r.Host = host
+		res, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
+			t.Fatal(res.Status, res.Header)
+		}
+		return res, bufio.NewReader(res.Body)
+	}
+	line := func(br *bufio.Reader) string {
+		for {
+			l, err := br.ReadString('\n')
+			if err != nil {
+				return err.Error()
+			}
+			if l != "\n" && !strings.HasPrefix(l, ": thaw") {
+				return l + "\n"
+			}
+		}
+	}
+	for proto, c := range map[string]*http.Client{"HTTP/1.1": w.client, "HTTP/2": h2c(t)} {
+		for _, host := range []string{"mine", "elsewhere"} {
+			res, br := ask(context.Background(), c, host)
+			for range 2 {
+				if l, err := br.ReadString('\n'); err != nil || !strings.HasPrefix(l, ": thaw state=") {
+					t.Fatalf("%s %s: %q %v", proto, host, l, err)
+				}
+			}
+			w.act.Publish(warm)
+			for _, e := range []string{event, event, final} {
+				say <- e
+				if l := line(br); l != e {
+					t.Errorf("%s %s: %q", proto, host, l)
+				}
+			}
+			say <- done
+			say <- ""
+			if a, b := line(br), line(br); a != done || b != "EOF" {
+				t.Errorf("%s %s: %q %q", proto, host, a, b)
+			}
+			res.Body.Close()
+			w.await(demand(0, 0))
+
+			// One leaves in the middle, and the engine hears of it.
+			ctx, cancel := context.WithCancel(context.Background())
+			go func() { say <- event }()
+			res, br = ask(ctx, c, host)
+			line(br)
+			cancel()
+			<-left
+			w.await(demand(0, 0))
+			res.Body.Close()
+
+			// One leaves while it is held.
+			w.act.Publish(cold)
+			ctx, cancel = context.WithCancel(context.Background())
+			res, _ = ask(ctx, c, host)
+			w.await(demand(0, 1))
+			cancel()
+			w.await(demand(0, 0))
+			res.Body.Close()
+
+			// One breaks: it says so, and ends without an end mark.
+			w.act.Publish(warm)
+			go func() { say <- event }()
+			res, br = ask(context.Background(), c, host)
+			if l := line(br); l != event {
+				t.Errorf("%q", l)
+			}
+			say <- ""
+			if a, b := line(br), line(br); !strings.Contains(a, `"code":"engine_crashed"`) || b != "EOF" {
+				t.Errorf("%s %s: %q %q", proto, host, a, b)
+			}
+			res.Body.Close()
+			w.act.Remove(cold.Name)
+			w.act.Publish(cold)
+		}
+	}
+	// Its connection ends with it.
+	w.act.Publish(warm)
+	c, err := net.Dial("tcp", w.public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	body := `{"stream":true,"messages":[]}`
+	fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: mine\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	say <- event
+	br := bufio.NewReader(c)
+	for l := ""; !strings.HasPrefix(l, "data:"); {
+		if l, err = br.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say <- ""
+	if b, err := io.ReadAll(br); err != nil || !strings.HasSuffix(string(b), "\r\n0\r\n\r\n") {
+		t.Errorf("%q %v", b, err)
+	}
+}
