@@ -1,15 +1,14 @@
 package link
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,123 +103,186 @@ func knock(c chan struct{}) {
 
 // Run keeps the link until ctx ends; then it returns nil.
 func (c *Client) Run(ctx context.Context) error {
-	wait := redialFirst
-	said := ""
-	for ctx.Err() == nil {
+	s := &search{c: c, answers: make(chan answer), asking: map[string]bool{}, failed: map[string]string{}}
+	for {
+		p, addr := s.find(ctx)
+		if p == nil {
+			return nil
+		}
 		began := time.Now()
-		linked, err := c.once(ctx)
+		err := c.keep(ctx, p, addr)
 		if ctx.Err() != nil {
-			break
+			return nil
 		}
-		if linked && time.Since(began) > redialMost {
-			wait = redialFirst
+		c.o.Log.Warn("the link to the controller has ended", "controller", addr, "error", err)
+		if time.Since(began) > redialMost { // else it may be that two have one name
+			s.wait = redialFirst
 		}
-		if linked || err.Error() != said { // not the same line with every try
-			c.o.Log.Warn("no link to the controller", "controller", c.o.Addr, "error", err)
-			said = err.Error()
+	}
+}
+
+// search looks for the controller that leads. Its owner is Run.
+type search struct {
+	c       *Client
+	wait    time.Duration // until the next round
+	answers chan answer
+	open    int             // goroutines that will answer
+	looking bool            // the name is being looked up
+	asking  map[string]bool // addresses that are being asked
+	failed  map[string]string
+	said    string
+	saidAt  time.Time
+}
+
+// answer is one of an address, or, without one, of the name.
+type answer struct {
+	addr  string
+	pipe  *pipe
+	addrs []string
+	err   error
+}
+
+// find asks all addresses of the name at once, and where those that do not lead
+// send us, again and again until one leads. One that does not answer is waited for
+// and holds no other up: after a node is lost its address is silent for long, and
+// the next controller leads before that. The pipe is nil when ctx has ended.
+func (s *search) find(ctx context.Context) (*pipe, string) {
+	asks, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		for ; s.open > 0; s.open-- { // they end with asks
+			if a := <-s.answers; a.pipe != nil {
+				a.pipe.conn.Close()
+			}
 		}
-		if linked {
-			said = ""
-		}
-		t := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(wait)))
+		s.looking = false
+		clear(s.asking)
+		clear(s.failed)
+		s.said, s.saidAt = "", time.Time{}
+	}()
+	next := time.NewTimer(s.pause())
+	defer next.Stop()
+	for {
 		select {
 		case <-ctx.Done():
-		case <-t.C:
+			return nil, ""
+		case <-next.C:
+			s.lookup(asks)
+			next.Reset(s.pause())
+		case a := <-s.answers:
+			s.open--
+			switch {
+			case a.pipe != nil:
+				return a.pipe, a.addr
+			case a.addr == "":
+				s.looking = false
+				s.told(a)
+				for _, addr := range a.addrs {
+					s.ask(asks, addr)
+				}
+			default:
+				delete(s.asking, a.addr)
+				s.told(a)
+				if r, ok := errors.AsType[*refusal](a.err); ok && r.status == http.StatusMisdirectedRequest && r.leader != "" && s.failed[r.leader] == "" {
+					s.ask(asks, r.leader)
+				}
+			}
 		}
-		t.Stop()
-		wait = min(2*wait, redialMost)
 	}
-	return nil
 }
 
-// once finds the controller that leads and keeps the link to it until it breaks.
-func (c *Client) once(ctx context.Context) (linked bool, err error) {
+// pause is how long until the next round: longer with each, after the first of all.
+func (s *search) pause() time.Duration {
+	if s.wait == 0 {
+		s.wait = redialFirst
+		return 0
+	}
+	d := time.Duration((0.5 + rand.Float64()) * float64(s.wait))
+	s.wait = min(2*s.wait, redialMost)
+	return d
+}
+
+// lookup begins a round.
+func (s *search) lookup(ctx context.Context) {
+	if s.looking {
+		return
+	}
+	s.looking = true
+	s.open++
+	go func() {
+		addrs, err := s.c.addresses(ctx)
+		s.answers <- answer{addrs: addrs, err: err}
+	}()
+}
+
+// mostAsked bounds the addresses that are asked at once.
+const mostAsked = 32
+
+func (s *search) ask(ctx context.Context, addr string) {
+	if s.asking[addr] || len(s.asking) == mostAsked {
+		return
+	}
+	s.asking[addr] = true
+	s.open++
+	go func() {
+		p, err := s.c.dial(ctx, addr)
+		s.answers <- answer{addr: addr, pipe: p, err: err}
+	}()
+}
+
+// sayEvery bounds the lines about a search.
+const sayEvery = 5 * time.Second
+
+// told keeps what is wrong with an address, or with the name, and says it where it
+// is something else than was said last.
+func (s *search) told(a answer) {
+	if a.addr == "" && a.err == nil {
+		s.failed = map[string]string{} // of a new round; the name may have other addresses now
+		return
+	}
+	s.failed[a.addr] = a.err.Error()
+	if len(s.asking) > 0 && a.addr != "" && s.said == "" {
+		return // the first line is about all of them
+	}
+	var lines []string
+	for addr, why := range s.failed {
+		if addr != "" {
+			why = addr + ": " + why
+		}
+		lines = append(lines, why)
+	}
+	slices.Sort(lines) // the same line for the same trouble
+	say := strings.Join(lines, "; ")
+	if say == s.said || !s.saidAt.IsZero() && time.Since(s.saidAt) < sayEvery {
+		return
+	}
+	s.said, s.saidAt = say, time.Now()
+	s.c.o.Log.Warn("no link to the controller", "controller", s.c.o.Addr, "error", say)
+}
+
+// addresses are all that the controller's name has.
+func (c *Client) addresses(ctx context.Context) ([]string, error) {
 	host, port, err := net.SplitHostPort(c.o.Addr)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	addrs := []string{host}
-	if net.ParseIP(host) == nil {
-		looking, cancel := context.WithTimeout(ctx, shakeFor)
-		addrs, err = c.o.Lookup(looking, host)
-		cancel()
-		if err != nil {
-			return false, err
-		}
+	if net.ParseIP(host) != nil {
+		return []string{c.o.Addr}, nil
 	}
-	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
-	for i := range addrs {
-		addrs[i] = net.JoinHostPort(addrs[i], port)
-	}
-	p, addr, err := c.find(ctx, addrs)
-	if err != nil {
-		return false, err
-	}
-	return true, c.keep(ctx, p, addr)
-}
-
-const (
-	headStart = 50 * time.Millisecond // of one address before the next: most answer at once
-	mostTried = 16                    // addresses in one go
-)
-
-// find asks at all addresses, and where those that do not lead send us, and takes
-// the one that leads. One that does not answer holds the others up but a moment.
-func (c *Client) find(ctx context.Context, addrs []string) (*pipe, string, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, shakeFor)
 	defer cancel()
-	type answer struct {
-		addr string
-		pipe *pipe
-		err  error
+	addrs, err := c.o.Lookup(ctx, host)
+	if err == nil && len(addrs) == 0 {
+		err = errors.New("the name has no address")
 	}
-	answers := make(chan answer, mostTried)
-	tried := map[string]bool{}
-	open := 0
-	ask := func(addr string, after time.Duration) {
-		if tried[addr] || len(tried) == mostTried {
-			return
-		}
-		tried[addr] = true
-		open++
-		go func() {
-			t := time.NewTimer(after)
-			defer t.Stop()
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-				answers <- answer{addr, nil, ctx.Err()}
-				return
-			}
-			p, err := c.dial(ctx, addr)
-			answers <- answer{addr, p, err}
-		}()
+	if err != nil {
+		return nil, err
 	}
-	for i, addr := range addrs {
-		ask(addr, time.Duration(i)*headStart)
+	out := make([]string, len(addrs))
+	for i, a := range addrs {
+		out[i] = net.JoinHostPort(a, port)
 	}
-	var found answer
-	var failed []error
-	for ; open > 0; open-- { // also for those that have lost: they end with ctx
-		a := <-answers
-		switch {
-		case a.err == nil && found.pipe == nil:
-			found = a
-			cancel()
-		case a.err == nil:
-			a.pipe.conn.Close()
-		case found.pipe == nil:
-			failed = append(failed, fmt.Errorf("%s: %w", a.addr, a.err))
-			if r, ok := errors.AsType[*refusal](a.err); ok && r.status == http.StatusMisdirectedRequest && r.leader != "" {
-				ask(r.leader, 0)
-			}
-		}
-	}
-	if found.pipe != nil {
-		return found.pipe, found.addr, nil
-	}
-	slices.SortFunc(failed, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) }) // the same line for the same trouble
-	return nil, "", cmp.Or(errors.Join(failed...), errors.New("the name has no address"))
+	return out, nil
 }
 
 func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {

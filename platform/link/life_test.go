@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -250,6 +251,46 @@ func TestTheOneThatLeads(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSilentAddress: where a lost node's address is silent, the next controller is
+// found as soon as it leads.
+func TestSilentAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1), at(2)}
+		var leads atomic.Bool
+		h := NewHub(HubOptions{Token: secret, Leads: func() (bool, string) { return leads.Load(), "" }})
+		s := w.serve(at(2)+":8090", h)
+		silent := w.serve(at(1)+":8090", nil)
+		silent.mute = true
+		a, stop := w.activator("a", newFeed())
+		for after := range 5 {
+			time.Sleep(time.Duration(3000+777*after) * time.Millisecond)
+			leads.Store(true)
+			began := time.Now()
+			for !a.Connected() {
+				time.Sleep(time.Millisecond)
+			}
+			if took := time.Since(began); took > 3*redialMost/2+10*time.Millisecond {
+				t.Errorf("found %v after it leads", took)
+			}
+			leads.Store(false)
+			s.freeze()
+			h.mu.Lock()
+			for c := range h.conns {
+				c.Close()
+			}
+			h.mu.Unlock()
+			for a.Connected() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		stop()
+		s.end()
+		silent.end()
+		h.Close()
+	})
 }
 
 // TestRedial: whoever finds no controller asks again soon, then less often, for
