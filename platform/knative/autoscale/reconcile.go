@@ -83,7 +83,11 @@ func (k *kind) service(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale,
 		}
 	}
 	sks, err := k.base.ReconcileSKS(ctx, pa, mode, activators)
-	if err != nil {
+	switch {
+	case status.IsAlreadyExists(err):
+		// It was made a moment ago, and will be seen in another.
+		return &netv1alpha1.ServerlessService{}, nil
+	case err != nil:
 		return nil, fmt.Errorf("ServerlessService %s/%s: %w", pa.Namespace, pa.Name, err)
 	}
 	return sks, nil

@@ -132,7 +132,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	config := rest.CopyConfig(r.o.Config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leading{ctx, next} })
 	if config.QPS == 0 && config.RateLimiter == nil {
-		config.QPS, config.Burst = 100, 200
+		config.QPS, config.Burst = 200, 400 // a burst of wakes is a burst of writes
 	}
 	var c clients
 	var err error

@@ -2,7 +2,9 @@ package autoscale
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -270,6 +272,29 @@ func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	})
 	if len(f.skss) != 0 {
 		t.Error("it was written")
+	}
+}
+
+type trip func(*http.Request) (*http.Response, error)
+
+func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+// TestNothingIsWrittenAfterwards: Knative's reconciler ends what it has begun under a
+// context of its own, and by then somebody else may lead.
+func TestNothingIsWrittenAfterwards(t *testing.T) {
+	out := 0
+	ctx, cancel := context.WithCancel(t.Context())
+	l := leading{ctx, trip(func(*http.Request) (*http.Response, error) { out++; return &http.Response{}, nil })}
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodPut, "http://127.0.0.1/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.RoundTrip(r); err != nil || out != 1 {
+		t.Errorf("while it leads: %v, %d", err, out)
+	}
+	cancel()
+	if _, err := l.RoundTrip(r); !errors.Is(err, context.Canceled) || out != 1 {
+		t.Errorf("after: %v, %d", err, out)
 	}
 }
 
