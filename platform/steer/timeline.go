@@ -154,6 +154,11 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 				break // they are of the start before
 			}
 			p.Start += (from - c.began).Seconds()
+			if last := &t.Phases[len(t.Phases)-1]; p.Phase == functions.PhasePlace && last.Phase == p.Phase {
+				// The agent goes on with what this loop began: a pod finds its node.
+				last.Duration = max(last.Duration, p.Start+p.Duration-last.Start)
+				continue
+			}
 			p.Parts = slices.Clone(p.Parts) // the replica's own stay as they are
 			for i := range p.Parts {
 				p.Parts[i].Start += (from - c.began).Seconds()
@@ -237,7 +242,8 @@ func (s *Steer) eta(c *cold, now schedule.Instant) time.Duration {
 			stage = left(functions.PhaseStage, known)
 		}
 	}
-	return max(stage, left(functions.PhaseSpawn, spawn)) + left(functions.PhaseLoad, load) + left(functions.PhaseWarmup, warm)
+	place := left(functions.PhasePlace, max(need(functions.PhasePlace), 0))
+	return place + max(stage, left(functions.PhaseSpawn, spawn)) + left(functions.PhaseLoad, load) + left(functions.PhaseWarmup, warm)
 }
 
 // aside is a cold start of a further replica: it is in the books, but Wake and

@@ -473,3 +473,37 @@ func TestFoundEnding(t *testing.T) {
 		t.Errorf("%d GPUs are free", n)
 	}
 }
+
+func TestPhases(t *testing.T) {
+	s := newStage(t, true)
+	s.load("n1", "r1")
+	s.clock = s.clock.Add(300 * time.Millisecond)
+	if st := s.want("n1", "r1", functions.Downloading); len(st.Phases) != 1 || st.Phases[0].Phase != functions.PhasePlace || st.Phases[0].Duration != 0.3 {
+		t.Errorf("%+v", st.Phases)
+	}
+	s.SetPod(aPod("p1", "n1", runs))
+	s.clock = s.clock.Add(700 * time.Millisecond)
+	status := functions.ReplicaStatus{State: functions.Loading, Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 0.5}, {Phase: functions.PhaseLoad, Start: 0.5, Duration: 0.1, Parts: []functions.Part{{Name: "weights", Start: 0.5}}}}}
+	s.Said("n1", false, []link.Pod{{UID: "p1", Status: status}})
+	s.clock = s.clock.Add(time.Hour)
+	st := s.want("n1", "r1", functions.Loading)
+	if p := st.Phases; len(p) != 3 || p[0].Duration != 1 || p[1].Start != 1 || p[2].Start != 1.5 || p[2].Parts[0].Start != 1.5 {
+		t.Errorf("%+v", p)
+	}
+	if status.Phases[1].Parts[0].Start != 0.5 {
+		t.Error("what the shim said is changed")
+	}
+
+	s = newStage(t, false)
+	s.load("n1", "r1")
+	s.clock = s.clock.Add(time.Second)
+	s.SetPod(aPod("p1", "n1", runs))
+	s.states("n1")
+	s.clock = s.clock.Add(time.Second)
+	s.Probed("p1")
+	s.states("n1")
+	s.clock = s.clock.Add(time.Hour)
+	if p := s.want("n1", "r1", functions.Ready).Phases; len(p) != 2 || p[0].Duration != 1 || p[1].Phase != functions.PhaseSpawn || p[1].Start != 1 || p[1].Duration != 1 {
+		t.Errorf("%+v", p)
+	}
+}

@@ -40,8 +40,8 @@ type pod struct {
 	problem         string // why it will not come up
 	hurried         bool
 	probing, probed bool // of one without the shim
+	came, up        time.Time // since when its shim speaks, or its container runs; and since when that takes requests
 	said            *functions.ReplicaStatus
-	saidAt          time.Time
 	silent          bool // its shim has hung up
 }
 
@@ -201,7 +201,10 @@ func (f *fleet) Said(node string, whole bool, pods []link.Pod) {
 		if said.Gone {
 			p.silent = true
 		} else {
-			p.said, p.saidAt, p.silent = &said.Status, now, false
+			p.said, p.silent = &said.Status, false
+			if p.came.IsZero() {
+				p.came = now
+			}
 			if p.node == "" { // its loader knows it before the API server tells
 				p.node = node
 				if p.want != nil {
@@ -327,9 +330,49 @@ func (f *fleet) status(w *want, now time.Time) functions.ReplicaStatus {
 	if w.said.State != st.State {
 		w.at = now
 	}
+	if p := w.pod; p != nil {
+		if p.came.IsZero() && p.running && !w.rev.shim {
+			p.came = now
+		}
+		if p.up.IsZero() && st.State == functions.Ready {
+			p.up = now
+		}
+	}
+	st.Phases = w.phases(st.Phases, now)
 	w.said = st
 	st.Since = now.Sub(w.at).Milliseconds()
 	return st
+}
+
+// phases are those of a start, counted from when the replica was asked for: first
+// its pod finds its place and comes up there, then its shim tells of the rest. A pod
+// without one has a process, and that is all that is known.
+func (w *want) phases(told []functions.Span, now time.Time) []functions.Span {
+	came := now
+	if w.pod != nil && !w.pod.came.IsZero() {
+		came = w.pod.came
+	}
+	place := max(0, came.Sub(w.since).Seconds())
+	out := []functions.Span{{Phase: functions.PhasePlace, Duration: place}}
+	if w.pod == nil || w.pod.came.IsZero() {
+		return out
+	}
+	if !w.rev.shim {
+		up := now
+		if !w.pod.up.IsZero() {
+			up = w.pod.up
+		}
+		return append(out, functions.Span{Phase: functions.PhaseSpawn, Start: place, Duration: max(0, up.Sub(came).Seconds())})
+	}
+	for _, p := range told {
+		p.Start += place
+		p.Parts = slices.Clone(p.Parts)
+		for i := range p.Parts {
+			p.Parts[i].Start += place
+		}
+		out = append(out, p)
+	}
+	return out
 }
 
 // state puts together what is known of a replica's pod: what its shim says counts
