@@ -39,7 +39,7 @@ type pod struct {
 	unscheduledAt   time.Time
 	problem         string // why it will not come up
 	hurried         bool
-	probing, probed bool // of one without the shim
+	probing, probed bool      // of one without the shim
 	came, up        time.Time // since when its shim speaks, or its container runs; and since when that takes requests
 	said            *functions.ReplicaStatus
 	silent          bool // its shim has hung up
