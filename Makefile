@@ -107,7 +107,7 @@ e2e-programs:
 # Each figure by itself: RUN=TestBench/wake, warm, evict or many.
 bench-knative: e2e-programs ## thaw beside Knative's own classes on the cluster that make cluster made, into bench/results
 	@mkdir -p bench/results
-	cd platform/knative/e2e && $(call ON_CLUSTER,e2e) -test.run '$(if $(filter ^TestCluster,$(RUN)),^TestBench$$,$(RUN))' -test.timeout 60m -bench-out $(CURDIR)/bench/results
+	cd platform/knative/e2e && $(call ON_CLUSTER,e2e) -test.run '$(if $(filter ^TestCluster,$(RUN)),^TestBench$$,$(RUN))' -test.timeout 60m -bench-out $(CURDIR)/bench/results -bench-commit $(shell git rev-parse --short=12 HEAD)
 
 cluster-test: ## the tests of what the cluster is made of
 	cd deploy/cluster && CGO_ENABLED=0 $(GO) vet -trimpath ./... && CGO_ENABLED=0 $(GO) test -trimpath ./...
