@@ -186,6 +186,35 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// TestAzure: with the values of deploy/azure, the loader is on the GPU pool, on the
+// NVMe disk, and has its identity.
+func TestAzure(t *testing.T) {
+	values, err := os.ReadFile("../azure/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := render(t, string(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object, want := range map[string][]string{
+		"DaemonSet thaw-system/thaw-loader":      {"kubernetes.azure.com/agentpool: gpu", "path: /mnt/thaw/store", "type: Directory\n", "--store=/mnt/thaw/store", `azure.workload.identity/use: "true"`, "serviceAccountName: thaw-loader"},
+		"ServiceAccount thaw-system/thaw-loader": {"azure.workload.identity/client-id: 00000000-0000-0000-0000-000000000000"},
+		"Service thaw-system/thaw":               {"type: LoadBalancer", "azure-load-balancer-internal"},
+		"ValidatingAdmissionPolicy /thaw-pods":   {`v.hostPath.path == "/mnt/thaw/store"`},
+	} {
+		text, _ := yaml.Marshal(got[object])
+		for _, w := range want {
+			if !strings.Contains(string(text), w) {
+				t.Errorf("%s has no %q:\n%s", object, w, text)
+			}
+		}
+	}
+	if text, _ := yaml.Marshal(got["DaemonSet thaw-system/thaw-loader"]); strings.Contains(string(text), "gpu.present") || strings.Contains(string(text), "/var/lib/thaw") {
+		t.Errorf("of the plain values there is left:\n%s", text)
+	}
+}
+
 // TestSchema: a value that means nothing is refused, and every value is in the schema.
 func TestSchema(t *testing.T) {
 	for _, values := range []string{

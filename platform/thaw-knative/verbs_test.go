@@ -199,3 +199,11 @@ func TestSome(t *testing.T) {
 		}
 	}
 }
+
+// TestAzureModel: the model of the worked example is one.
+func TestAzureModel(t *testing.T) {
+	out, errs, exit := thaw(t, nil, "deploy", "-f", "../../deploy/azure/model.yaml", "--dry-run", "-o", "yaml", "-n", "ml", "--store", "/mnt/thaw/store")
+	if exit != 0 || !strings.Contains(out, "path: /mnt/thaw/store") || !strings.Contains(out, "az://myaccount/models/qwen3-8b") || !strings.Contains(out, `nvidia.com/gpu: "1"`) {
+		t.Errorf("exit %d %s\n%s", exit, errs, out)
+	}
+}

@@ -3,12 +3,14 @@ package install
 import (
 	"cmp"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
-	registrationv1 "k8s.io/api/admissionregistration/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -311,5 +313,30 @@ func TestDecode(t *testing.T) {
 		if (err != nil) != (want < 0) || err == nil && len(got) != want {
 			t.Errorf("%q: %d objects, %v", text, len(got), err)
 		}
+	}
+}
+
+// TestAzure: the DaemonSet of deploy/azure has fields that Kubernetes knows, and its
+// script is one.
+func TestAzure(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/azure/disk.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := Decode(text)
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	set := as[appsv1.DaemonSet](t, all[0])
+	command := set.Spec.Template.Spec.InitContainers[0].Command
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip("there is no sh")
+	}
+	if out, err := exec.CommandContext(t.Context(), sh, "-n", "-c", command[len(command)-1]).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if set.Spec.Template.Spec.NodeSelector["kubernetes.azure.com/agentpool"] != "gpu" {
+		t.Error("it runs elsewhere than the loader")
 	}
 }
