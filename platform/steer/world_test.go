@@ -265,3 +265,31 @@ func TestMemoryOfWarmParents(t *testing.T) {
 		t.Errorf("%d for replicas, want 0", n.Memory)
 	}
 }
+
+// A pod is some time on its way to its node: that is told as one place, and
+// foretold.
+func TestPlaceThatTakesTime(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	s := New(Options{Now: func() time.Time { return at }})
+	began := s.now()
+	f := &fn{model: &functions.Model{}}
+	f.history.add(sample{node: "n", tier: functions.TierNVMe, total: 3 * time.Second, start: 3 * time.Second, phases: map[functions.Phase]time.Duration{
+		functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
+	}})
+	r := &rep{id: "r", node: "n", fn: f}
+	c := &cold{fn: f, began: began, decided: began, placed: began + time.Millisecond, rep: r}
+	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
+	at = at.Add(500 * time.Millisecond)
+	p := s.timeline(c)
+	if len(p.Phases) != 2 || p.Phases[1].Phase != functions.PhasePlace || p.Phases[1].Duration != 0.5 {
+		t.Errorf("%+v", p.Phases)
+	}
+	if p.Progress.ETA != 2500*time.Millisecond {
+		t.Errorf("ETA %v", p.Progress.ETA)
+	}
+	r.status.Phases = []functions.Span{{Phase: functions.PhasePlace, Duration: 1}, {Phase: functions.PhaseStage, Start: 1}, {Phase: functions.PhaseSpawn, Start: 1}}
+	r.status.State = functions.Loading
+	if p := s.timeline(c); len(p.Phases) != 4 || p.Phases[1].Duration != 1 || p.Progress.ETA != time.Second {
+		t.Errorf("%+v, ETA %v", p.Phases, p.Progress.ETA)
+	}
+}
