@@ -43,6 +43,7 @@ import (
 type Options struct {
 	Config    *rest.Config
 	Namespace string // of thaw itself: its lease
+	Knative   string // namespace of Knative Serving; "" is knative-serving
 	Name      string // of this controller, for people
 	Advertise string // HOST:PORT at which peers reach it
 	Listener  net.Listener
@@ -279,7 +280,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	r.path = &path{activators: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
 	r.path.published = r.moved
 	var err error
-	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Demand: r.outside, Log: log}); err != nil {
+	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Demand: r.outside, System: c.o.Knative, Log: log}); err != nil {
 		return err
 	}
 	r.ingress = ingress.New(ingress.Options{
@@ -367,6 +368,20 @@ func (r *reign) settle(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-time.After(50 * time.Millisecond):
+	}
+	// Whoever has just begun takes requests once it was told of models: it should
+	// know the hosts and the keys by then. No longer: with the API server away there
+	// would be nothing at all.
+	bounded, cancel := context.WithTimeout(ctx, r.c.o.Settle)
+	defer cancel()
+	for _, told := range []<-chan struct{}{r.ingress.Pushed(), r.teams.first} {
+		select {
+		case <-told:
+		case <-bounded.Done():
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
 	}
 	r.settled.Store(true)
 	r.hub.Open()

@@ -35,6 +35,7 @@ type teams struct {
 	keys       *who.Book // of the control API
 	log        *slog.Logger
 	ring       chan struct{}
+	first      chan struct{}     // closed when the keys were told once
 	told       map[string]string // problems that were logged, by namespace
 	kube       kubernetes.Interface
 	events     chan *corev1.Event // that are to be made
@@ -45,7 +46,7 @@ type teams struct {
 func newTeams(c *control, r *reign) *teams {
 	t := &teams{
 		namespaces: c.core.Core().V1().Namespaces().Lister(), quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		tell: r.hub.SetKeys, books: r.books, keys: who.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), told: map[string]string{},
+		tell: r.hub.SetKeys, books: r.books, keys: who.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), first: make(chan struct{}), told: map[string]string{},
 		kube: c.kube, events: make(chan *corev1.Event, 64),
 	}
 	t.keys.Trust(c.o.Token)
@@ -80,6 +81,7 @@ func (t *teams) Run(ctx context.Context) error {
 	// Keys are heard of in a moment; until they are nobody is let in by one.
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	t.changed()
+	var first sync.Once
 	for {
 		select {
 		case <-ctx.Done():
@@ -87,6 +89,7 @@ func (t *teams) Run(ctx context.Context) error {
 		case <-t.ring:
 		}
 		t.read()
+		first.Do(func() { close(t.first) })
 		// Namespaces come and go in crowds.
 		select {
 		case <-ctx.Done():

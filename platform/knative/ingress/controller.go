@@ -50,8 +50,9 @@ type Options struct {
 // Controller makes KIngresses of Class into tables, and says when they hold. One
 // may run in a cluster at a time: whoever leads.
 type Controller struct {
-	o    Options
-	bell chan struct{}
+	o      Options
+	bell   chan struct{}
+	pushed chan struct{} // closed with the first table
 
 	// Of Run's goroutine.
 	objects  []*v1alpha1.Ingress // as they were compiled
@@ -87,7 +88,7 @@ const writers = 8
 func New(o Options) *Controller {
 	o.Ingresses.Informer()
 	o.Services.Informer()
-	return &Controller{o: o, bell: make(chan struct{}, 1), seen: map[types.NamespacedName]seen{}}
+	return &Controller{o: o, bell: make(chan struct{}, 1), pushed: make(chan struct{}), seen: map[types.NamespacedName]seen{}}
 }
 
 // Changed says that an answer of Revision or of Applied may be another one. It
@@ -99,9 +100,14 @@ func (c *Controller) Changed() {
 	}
 }
 
+// Pushed is closed once there is a table, also one without routes: before, an
+// activator would answer for hosts that are there that they are not.
+func (c *Controller) Pushed() <-chan struct{} { return c.pushed }
+
 // Run works until ctx ends, and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
-	for _, informer := range []cache.SharedIndexInformer{c.o.Ingresses.Informer(), c.o.Services.Informer()} {
+	informers := []cache.SharedIndexInformer{c.o.Ingresses.Informer(), c.o.Services.Informer()}
+	for _, informer := range informers {
 		handle, err := informer.AddEventHandler(cache.FilteringResourceEventHandler{
 			FilterFunc: mine,
 			Handler: cache.ResourceEventHandlerFuncs{
@@ -118,9 +124,9 @@ func (c *Controller) Run(ctx context.Context) error {
 			return err
 		}
 		defer informer.RemoveEventHandler(handle)
-		if !cache.WaitForCacheSync(ctx.Done(), handle.HasSynced) {
-			return nil
-		}
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), informers[0].HasSynced, informers[1].HasSynced) {
+		return nil
 	}
 	var compiled, free time.Time
 	rang := false
@@ -269,8 +275,12 @@ func (c *Controller) push(table *link.Table, now time.Time) {
 	}
 	applied, _ := c.o.Applied()
 	table.Version = max(table.Version+1, applied+1, uint64(now.UnixMicro()))
+	first := c.table == nil
 	c.table = table
 	c.o.Push(table)
+	if first {
+		close(c.pushed)
+	}
 	c.o.Log.Debug("a new table of routes", "version", table.Version, "hosts", len(table.Hosts), "models", len(table.Models))
 }
 

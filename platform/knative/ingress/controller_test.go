@@ -300,6 +300,7 @@ func TestController(t *testing.T) {
 func TestControllerServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, nil, object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))
+		<-p.c.Pushed()
 		p.set(func() { p.activators = 1 })
 		p.apply()
 		p.want("o", "Unknown ServiceMissing there is no Service a/web")
