@@ -21,6 +21,7 @@ type controlling struct {
 	access                   knative.Access
 	addr, advertise, place   string
 	namespace, id, token     string
+	knative                  string
 	public, private, cluster string
 	data                     string
 	eviction, keepAlive      string
@@ -43,6 +44,7 @@ func controllerPart(c *command) part {
 			f.StringVar(&o.advertise, "advertise", "", "HOST:PORT at which they reach this controller [POD_IP and the port of --addr]")
 			f.StringVar(&o.place, "place-addr", "", "where API servers ask on which node a new pod is wanted (the webhook thaw-place), such as :8443; empty answers nobody")
 			f.StringVar(&o.namespace, "namespace", cmp.Or(c.getenv("POD_NAMESPACE"), "thaw-system"), "namespace of thaw itself [POD_NAMESPACE]")
+			f.StringVar(&o.knative, "knative-namespace", "knative-serving", "namespace of Knative Serving, whose activators are asked for requests that come by other ingresses")
 			f.StringVar(&o.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this controller [POD_NAME]")
 			f.StringVar(&o.token, "token-file", "", "file with the token of the cluster's links")
 			f.StringVar(&o.public, "public-service", "thaw", "Service before the activators, for all")
@@ -109,6 +111,6 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 	name := func(service string) string { return service + "." + o.namespace + ".svc." + o.cluster }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: o.namespace, Name: o.id, Advertise: o.advertise, Listener: listener, Token: token,
-		Policy: policy, Public: name(o.public), Private: name(o.private), Foresee: foresee, Data: o.data, Place: o.place, Version: cli.Version, Log: log,
+		Policy: policy, Public: name(o.public), Private: name(o.private), Foresee: foresee, Data: o.data, Place: o.place, Knative: o.knative, Version: cli.Version, Log: log,
 	})
 }
