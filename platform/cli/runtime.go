@@ -15,6 +15,7 @@ type RuntimeConfig struct {
 	Store     string
 	Dir       string
 	Patience  time.Duration
+	Ahead     bool   // the engine's imports begin with the pod
 	Message   string // file for the last words
 	LogLevel  string
 	LogFormat string
@@ -56,6 +57,13 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 			if v := c.Getenv("THAW_STORE"); v != "" && !fs.Changed("store") {
 				r.Store = v
 			}
+			if v := c.Getenv("THAW_IMPORTS_AHEAD"); v != "" && !fs.Changed("imports-ahead") {
+				on, err := strconv.ParseBool(v)
+				if err != nil {
+					return usage("true or false", "THAW_IMPORTS_AHEAD is %q", clip(v))
+				}
+				r.Ahead = on
+			}
 			r.Model = c.Getenv("THAW_MODEL")
 			return c.Runtime(cmd.Context(), r, c.out, c.err)
 		},
@@ -66,6 +74,7 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 	f.StringVar(&r.Store, "store", "/var/lib/thaw", "folder of the node's loader [THAW_STORE]")
 	f.StringVar(&r.Dir, "dir", "", "folder of its own, emptied at the start (default: thaw-PORT in the folder for temporary files)")
 	f.DurationVar(&r.Patience, "loader-wait", 2*time.Minute, "how long to wait for a loader that does not answer")
+	f.BoolVar(&r.Ahead, "imports-ahead", true, "have vLLM's imports done while the weights come, once for both of its processes [THAW_IMPORTS_AHEAD]")
 	f.StringVar(&r.Message, "termination-message", "/dev/termination-log", "file for the reason of the end, where it exists")
 	f.StringVar(&r.LogLevel, "log-level", "info", "what to log: debug, info, warn, error")
 	f.StringVar(&r.LogFormat, "log-format", "text", "how to log: text, json")

@@ -52,8 +52,15 @@
 // its own bound; after it the shim stays for a moment, without an engine, for
 // Kubernetes would start it again where the pod is not yet to go.
 //
-// # Warm starts
+// # Imports
 //
-// are off here: Options.Warm is where an interpreter would be offered. What is
-// missing is in runtime/warm/pods.md.
+// The seconds that a vLLM imports do not depend on its weights. So an interpreter
+// of the pod's own begins with the pod, and when the weights are there both of the
+// engine's processes are forked from it (runtime/warm): a start takes the longer of
+// the two. It is of no other container, has forked one engine when it ends, and its
+// starts are told as plain ones, with a note. Where it fails, or differs from what
+// the engine wants, the engine is executed.
+//
+// An interpreter that pods of a node share is off, and Options.Warm is where it
+// would be offered: runtime/warm/pods.md says what is missing.
 package pod

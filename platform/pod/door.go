@@ -70,7 +70,7 @@ func (s *Shim) ready(_ *door.Request, res *door.Response) {
 
 // timeline is the start so far.
 func (s *Shim) timeline() functions.Timeline {
-	st := s.rep.Status()
+	st := s.seen(s.rep.Status())
 	t := functions.Timeline{
 		Function: s.o.Model.FullName().String(), Start: st.Start, StartNote: st.StartNote, Node: s.loader.Node(),
 		Began: s.began, State: st.State, Tier: st.Tier, Bytes: st.Bytes, Phases: st.Phases, Error: st.Error,

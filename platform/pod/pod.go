@@ -42,6 +42,9 @@ type Options struct {
 	Out      io.Writer     // what the engine says
 	Log      *slog.Logger
 
+	// NoAhead has engines import by themselves, after their weights are there.
+	NoAhead bool
+
 	// Warm, where a node offers warm interpreters to its pods, names the socket of
 	// one; see replica.Options. Nothing offers one yet.
 	Warm func(engine.Command) (via, note string)
@@ -55,6 +58,10 @@ const (
 	keeperWait = 10 * time.Second
 	endGrace   = 2 * time.Second // between SIGTERM and SIGKILL of what is left
 	doorGrace  = 2 * time.Second // for answers to be written out at the end
+
+	// bodies bounds the memory of all requests that pass: the shim has 64 MiB
+	// beside its engine.
+	bodies = 32 << 20
 )
 
 // Failed is the end of a replica that failed, with its first cause, one line for
@@ -150,9 +157,13 @@ func (s *Shim) Run(ctx context.Context) error {
 		}
 		kept.Close()
 	}()
-	s.rep = replica.New(s.options(kept))
+	options, importing := s.options(kept)
+	s.rep = replica.New(options)
+	if importing != nil {
+		beside.Go(func() { importing(life) })
+	}
 
-	srv := door.NewFiber(door.Options{Handler: s.serve, Logger: s.log})
+	srv := door.NewFiber(door.Options{Handler: s.serve, Bodies: bodies, Logger: s.log})
 	served := make(chan error, 1)
 	beside.Go(func() { served <- srv.Serve(s.o.Listener) })
 	defer s.engines.Close()
@@ -246,7 +257,8 @@ func (s *Shim) keep(life context.Context, beside *sync.WaitGroup) (*keeper.Clien
 	}
 }
 
-func (s *Shim) options(kept *keeper.Client) replica.Options {
+// options of the replica, and what imports ahead of it, or nil.
+func (s *Shim) options(kept *keeper.Client) (replica.Options, func(context.Context)) {
 	m := s.o.Model
 	environ := inherited(s.o.Environ)
 	cache, err := seed(s.o.Caches, m.Spec.Engine, environ)
@@ -267,7 +279,15 @@ func (s *Shim) options(kept *keeper.Client) replica.Options {
 		o.GPUs = append(o.GPUs, i)
 	}
 	o.Cut = func(string) { s.engines.Cut(address(s.rep.Status().Endpoint)) }
-	return o
+	if o.Warm != nil {
+		return o, nil
+	}
+	a, run := importAhead(s.o, kept, o.Programs)
+	if a != nil {
+		o.Spawner, o.Warm = spawning{kept, a}, a.Via
+		o.Coming = func(engine.Command) <-chan struct{} { return a.up }
+	}
+	return o, run
 }
 
 // inherited is the container's environment less what is the shim's.
@@ -286,9 +306,18 @@ func (s *Shim) changed(st functions.ReplicaStatus) {
 	s.loader.Tell(s.told(st))
 }
 
+// seen is a status as it is of a pod.
+func (s *Shim) seen(st functions.ReplicaStatus) functions.ReplicaStatus {
+	if s.o.Warm == nil {
+		st = plainly(st)
+	}
+	return st
+}
+
 // told is a status as those outside the pod are to know it: the engine is reached
 // through the shim, which needs no key of them.
 func (s *Shim) told(st functions.ReplicaStatus) functions.ReplicaStatus {
+	st = s.seen(st)
 	st.ID, st.Key = "", ""
 	if st.Endpoint != "" {
 		st.Endpoint = fmt.Sprintf("http://%s", net.JoinHostPort(s.o.IP, fmt.Sprint(s.o.Port)))

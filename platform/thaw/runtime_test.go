@@ -296,9 +296,9 @@ func TestRuntime(t *testing.T) {
 	if r := p.do("GET", "/infer", ""); r.status != 405 {
 		t.Errorf("GET /infer: %d", r.status)
 	}
-	var line functions.Timeline
-	if err := json.Unmarshal([]byte(p.do("GET", "/timeline", "").body), &line); err != nil || line.State != functions.Ready || line.Function != "ml/tiny" || line.Node != "n1" {
-		t.Errorf("the timeline: %+v, %v", line, err)
+	line := p.timeline()
+	if line.State != functions.Ready || line.Function != "ml/tiny" || line.Node != "n1" || line.Start != functions.StartPlain {
+		t.Errorf("the timeline: %+v", line)
 	}
 	phases := map[functions.Phase]bool{}
 	for _, s := range line.Phases {
@@ -553,4 +553,85 @@ func TestRuntimeInstall(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// Where nothing can be imported ahead, the engine imports by itself, and the
+// timeline says why.
+func TestRuntimeImportsByItself(t *testing.T) {
+	dir := t.TempDir()
+	python, program := filepath.Join(dir, "python3-fake"), filepath.Join(dir, "vllm")
+	for path, text := range map[string]string{
+		python:  "#!/bin/sh\ncase \"$1\" in */parent-*.py) echo \"ModuleNotFoundError: No module named 'vllm'\" >&2; exit 1;; esac\nshift\nexec " + os.Args[0] + " fake-vllm \"$@\"\n",
+		program: "#!" + python + "\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("THAW_ENGINE_VLLM", program)
+	l := newNodeLoader(t)
+	l.has(tinySource, tinyDir(t))
+	l.open()
+	p := runtimeOf(t, l.store, inPodOf(tinySource, "vllm", ""))
+	p.ready()
+	line := p.timeline()
+	if line.Start != functions.StartPlain || !strings.Contains(line.StartNote, "No module named 'vllm'") {
+		t.Errorf("started %s: %s", line.Start, line.StartNote)
+	}
+	if r := p.chat("tiny", ""); r.status != 200 {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	p.proc.Process.Signal(syscall.SIGTERM)
+	p.ends(0)
+}
+
+func (p *podded) timeline() (line functions.Timeline) {
+	p.t.Helper()
+	if err := json.Unmarshal([]byte(p.do("GET", "/timeline", "").body), &line); err != nil {
+		p.t.Error(err)
+	}
+	return line
+}
+
+// A real vLLM imports once, for both of its processes, and what it was forked
+// from is gone when it serves.
+func TestVLLMRuntime(t *testing.T) {
+	checkpoint := realVLLM(t)
+	l := newNodeLoader(t)
+	l.has(tinySource, checkpoint)
+	l.open()
+	p := runtimeOf(t, l.store, inPodOf(tinySource, "vllm", `args: [--dtype, float32, --enforce-eager, --max-model-len, "512", --max-num-seqs, "8", --kv-cache-memory-bytes, "33554432"]
+env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
+`))
+	p.eventually(5*time.Minute, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.over() })
+	line := p.timeline()
+	if line.State != functions.Ready || line.Start != functions.StartPlain || !strings.Contains(line.StartNote, "imported the engine while its weights came") {
+		t.Fatalf("%+v", line)
+	}
+	t.Logf("READY after %.1f s: %+v", line.Total, line.Phases)
+	if r := p.chat("tiny", `"max_tokens":4`); r.status != 200 {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	p.eventually(10*time.Second, "one process of its own left", func() bool { return !strings.Contains(commands(inheritors(p.scratch)), "parent-") })
+	p.proc.Process.Signal(syscall.SIGTERM)
+	p.ends(0)
+}
+
+// commands of processes, for looking through them.
+func commands(pids []int) string {
+	var b strings.Builder
+	for _, pid := range pids {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		b.Write(line)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// Who is told to end before there is an engine ends.
+func TestRuntimeEndsEarly(t *testing.T) {
+	p := runtimeOf(t, t.TempDir(), inPodOf(tinySource, "ember", ""))
+	p.eventually(10*time.Second, "a word in the log", func() bool { return strings.Contains(p.log.String(), "the weights come from it") })
+	p.proc.Process.Signal(syscall.SIGTERM)
+	p.ends(0)
 }

@@ -1,0 +1,187 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/runtime/warm"
+)
+
+const (
+	aheadID   = "imports" // of its process
+	aheadPoll = 20 * time.Millisecond
+	aheadWait = 2 * time.Minute // for its imports
+	aheadAsk  = time.Second     // for an answer
+	aheadSays = "forked from an interpreter of this pod's own, which had imported the engine while its weights came"
+)
+
+// ahead is an interpreter of this pod alone that begins with the pod: it imports
+// the engine while the weights come, and the engine is forked from it, both its
+// processes. So a start takes the longer of the two and not their sum, and imports
+// once what a plain one imports twice. It has forked one engine when it ends.
+//
+// It is of the same container, user and model as what it forks: nothing is shared
+// with anybody.
+type ahead struct {
+	spawner replica.Spawner
+	socket  string
+	log     *slog.Logger
+	up      chan struct{} // closed when it is ready, or will not be
+	done    chan struct{} // closed by end
+	end     func()
+
+	mu    sync.Mutex
+	facts *warm.Facts // nil: it is not ready
+	why   string      // there is none
+}
+
+// importAhead makes the interpreter for a model's engine; nil where its start has
+// none. cmd is the engine's command, with a path that does not matter.
+func importAhead(o Options, spawner replica.Spawner, programs engine.Programs) (*ahead, func(ctx context.Context)) {
+	m := o.Model
+	row := warm.Row(string(m.Spec.Engine))
+	if row == "" || !warm.Works || o.NoAhead {
+		return nil, nil
+	}
+	dir := filepath.Join(o.Dir, "imports")
+	cmd, err := programs.Prepare(engine.Request{Spec: m.Spec, Name: m.Metadata.Name, Path: "/", Port: 1, Key: "any", Scratch: dir})
+	if err != nil {
+		return nil, nil // the replica will say so
+	}
+	a := &ahead{spawner: spawner, socket: filepath.Join(dir, "s"), log: o.Log, up: make(chan struct{}), done: make(chan struct{})}
+	a.end = sync.OnceFunc(func() { close(a.done) })
+	return a, func(ctx context.Context) {
+		if err := a.run(ctx, cmd, row, dir); err != nil && ctx.Err() == nil {
+			a.log.Warn("the engine imports by itself", "why", err)
+		}
+	}
+}
+
+// run has the interpreter import, and ends it when it has forked or is of no use.
+func (a *ahead) run(ctx context.Context, cmd engine.Command, row, dir string) (err error) {
+	began := time.Now()
+	var child *keeper.Child
+	defer func() {
+		a.mu.Lock()
+		a.facts = nil
+		if err != nil {
+			a.why = "no interpreter of its own: " + err.Error()
+		}
+		a.mu.Unlock()
+		select {
+		case <-a.up:
+		default:
+			close(a.up)
+		}
+		if child != nil {
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), aheadAsk)
+			defer cancel()
+			a.spawner.Signal(last, aheadID, syscall.SIGKILL)
+		}
+	}()
+	env, err := warm.Look(cmd.Argv[0])
+	if err != nil {
+		return err
+	}
+	script, err := warm.Install(dir)
+	if err != nil {
+		return err
+	}
+	child, err = a.spawner.Spawn(ctx, keeper.Process{ID: aheadID, Argv: env.Argv(script, a.socket, row), Env: warm.Scrub(engine.Environ(cmd.Env)), Dir: dir})
+	if err != nil {
+		return err
+	}
+	limit := time.NewTimer(aheadWait)
+	defer limit.Stop()
+	poll := time.NewTicker(aheadPoll)
+	defer poll.Stop()
+	for {
+		if _, err := os.Stat(a.socket); err == nil {
+			asked, cancel := context.WithTimeout(ctx, aheadAsk)
+			f, err := warm.Ask(asked, a.socket)
+			cancel()
+			if err == nil {
+				if why := f.Unfit(); why != "" {
+					return errors.New(why)
+				}
+				a.log.Info("the engine's imports are done", "after", time.Since(began).Round(time.Millisecond), "version", f.Version, "python", f.Python)
+				a.mu.Lock()
+				a.facts = &f
+				a.mu.Unlock()
+				close(a.up)
+				break
+			}
+		}
+		select {
+		case <-poll.C:
+			continue
+		case e := <-child.Exited:
+			child = nil
+			return fmt.Errorf("it ended: %s", engine.RootCause(e.Tail, e.String()))
+		case <-limit.C:
+			return fmt.Errorf("it has not imported within %s", aheadWait)
+		case <-a.done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	select {
+	case <-a.done:
+	case <-child.Exited:
+		child = nil
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// Via is where the engine is forked from, or why it is not.
+func (a *ahead) Via(cmd engine.Command) (via, note string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.facts == nil {
+		if a.why == "" {
+			return "", "the interpreter of its own was not ready"
+		}
+		return "", a.why
+	}
+	if name := a.facts.Differs(cmd.Env); name != "" {
+		return "", "the interpreter of its own was started with another " + name
+	}
+	return a.socket, ""
+}
+
+// spawning is a spawner that has the interpreter end once an engine was started,
+// from it or not: what it has imported is memory that the engine wants.
+type spawning struct {
+	replica.Spawner
+	a *ahead
+}
+
+func (s spawning) Spawn(ctx context.Context, p keeper.Process) (*keeper.Child, error) {
+	child, err := s.Spawner.Spawn(ctx, p)
+	if err == nil {
+		s.a.end()
+	}
+	return child, err
+}
+
+// plainly is a status of a start from an interpreter of the pod's own: nothing was
+// warm when the pod began.
+func plainly(st functions.ReplicaStatus) functions.ReplicaStatus {
+	if st.Start == functions.StartWarm {
+		st.Start, st.StartNote = functions.StartPlain, aheadSays
+	}
+	return st
+}
