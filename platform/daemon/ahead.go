@@ -13,11 +13,17 @@ import (
 // maxAhead bounds what is staged with no pod waiting.
 const maxAhead = 32
 
+// freshFor is how long what was staged ahead is what the source has: a pod that
+// comes within it does not wait until the source has been listed once more.
+const freshFor = time.Minute
+
 // ahead is a staging that no pod waits for, or no more, and then its checkpoint,
 // until a pod has come for it or its time is over.
 type ahead struct {
 	cancel context.CancelFunc
 	timer  *time.Timer
+	began  time.Time
+	got    *loader.Checkpoint // once it is here; under the daemon's mu
 }
 
 // prefetch stages what a pod will want that is still being scheduled. It is a word
@@ -86,7 +92,7 @@ func (d *Daemon) keep(place string, t *loader.Staging, why string) bool {
 		return false
 	}
 	ctx, cancel := context.WithCancel(d.ctx)
-	a := &ahead{cancel: cancel, timer: time.AfterFunc(d.o.AheadFor, cancel)}
+	a := &ahead{cancel: cancel, timer: time.AfterFunc(d.o.AheadFor, cancel), began: time.Now()}
 	d.ahead[place] = a
 	d.aheads.Add(1)
 	d.mu.Unlock()
@@ -94,7 +100,7 @@ func (d *Daemon) keep(place string, t *loader.Staging, why string) bool {
 		defer d.aheads.Done()
 		defer cancel()
 		defer a.timer.Stop()
-		lease, err := d.finish(ctx, t)
+		lease, err := d.finish(ctx, t, a)
 		d.mu.Lock()
 		came := d.ahead[place] != a
 		if !came {
@@ -118,16 +124,38 @@ func (d *Daemon) keep(place string, t *loader.Staging, why string) bool {
 }
 
 // finish waits for a staging, and then holds it until ctx ends.
-func (d *Daemon) finish(ctx context.Context, t *loader.Staging) (*store.Lease, error) {
+func (d *Daemon) finish(ctx context.Context, t *loader.Staging, a *ahead) (*store.Lease, error) {
 	c, err := t.Wait(ctx)
 	t.Release()
 	if err != nil {
 		return nil, err
 	}
+	d.mu.Lock()
+	a.got = c
+	d.mu.Unlock()
 	d.changed()
 	shelf.IntoMemory(ctx, c)
 	<-ctx.Done()
 	return c.Lease, nil
+}
+
+// fresh is what was staged ahead for the pod that wants it now, with a lease of its
+// own; nil where it has to be staged.
+func (d *Daemon) fresh(place, digest string) *loader.Checkpoint {
+	d.mu.Lock()
+	a := d.ahead[place]
+	if a == nil || a.got == nil || time.Since(a.began) > freshFor || digest != "" && digest != a.got.Digest {
+		d.mu.Unlock()
+		return nil
+	}
+	c := *a.got
+	d.mu.Unlock()
+	_, lease, err := d.o.Shelf.Store().Acquire(c.Digest)
+	if err != nil {
+		return nil
+	}
+	c.Lease = lease
+	return &c
 }
 
 // came ends what was kept for the pod that has it now.

@@ -423,6 +423,67 @@ func TestAheadOfThePod(t *testing.T) {
 	}
 }
 
+// TestAheadIsThere: a pod that comes when all is here waits for nothing.
+func TestAheadIsThere(t *testing.T) {
+	var plans atomic.Int64
+	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+		mem.Before = func(_ context.Context, name string, _, _ int64) error {
+			if name == "" {
+				plans.Add(1)
+			}
+			return nil
+		}
+	})
+	l.Hear(toFetch(place))
+	l.eventually("it is here", func() bool {
+		l.Daemon.mu.Lock()
+		defer l.Daemon.mu.Unlock()
+		for _, a := range l.Daemon.ahead {
+			return a.got != nil
+		}
+		return false
+	})
+	p := l.pod("u1")
+	p.want(1, place)
+	m, states := p.answer(1)
+	if m.Staged == nil || len(states) != 0 || plans.Load() != 1 || len(m.Staged.Files) != 2 {
+		t.Fatalf("%+v, %v, listed %d times", m, states, plans.Load())
+	}
+	l.eventually("it was used", func() bool { return l.counts.used.Load() == 1 })
+	if !l.inUse(m.Staged.Digest) {
+		t.Error("it is not held")
+	}
+	// Another digest is another wish.
+	l.Hear(toFetch("mem://models/none"))
+	p.say(link.FromPod{Stage: &link.Stage{ID: 2, Source: place, Digest: "sha256:" + strings.Repeat("0", 64)}})
+	if m, _ := p.answer(2); m.Failed == nil || m.Failed.Kind != "digest_mismatch" {
+		t.Errorf("%+v", m)
+	}
+}
+
+// TestRoom: what a pod holds does not make way; what nobody holds does.
+func TestRoom(t *testing.T) {
+	l := newLab(t, func(_ *Options, so *shelf.Options, mem *sourcetest.Memory) {
+		so.Budget = 250_000
+		aModel(mem, "mem://models/other", 200_000, 7)
+	})
+	p := l.pod("u1")
+	p.want(1, place)
+	digest := p.staged(1).Digest
+	other := l.pod("u2")
+	other.want(1, "mem://models/other")
+	if m, _ := other.answer(1); m.Failed == nil || m.Failed.Kind != "insufficient_disk" || !strings.Contains(m.Failed.Message, "bytes") && m.Failed.Fix == "" {
+		t.Fatalf("%+v", m)
+	}
+	p.Close()
+	l.eventually("it is let go", func() bool { return !l.inUse(digest) })
+	other.want(2, "mem://models/other")
+	other.staged(2)
+	l.until("what is there now", func(u link.Up) bool {
+		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Bytes > 200_000
+	})
+}
+
 // TestAheadInVain: nobody comes.
 func TestAheadInVain(t *testing.T) {
 	for _, arrives := range []bool{true, false} {

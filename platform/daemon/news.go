@@ -72,7 +72,7 @@ func (d *Daemon) heartbeat() functions.Heartbeat {
 		hb.State = functions.NodeLoading
 	}
 	var seen strings.Builder
-	fmt.Fprintln(&seen, use.Bytes, d.o.PeerURL)
+	fmt.Fprintln(&seen, d.o.PeerURL)
 	for _, c := range cached {
 		fmt.Fprintln(&seen, c.Source, c.Digest, c.Tier)
 	}

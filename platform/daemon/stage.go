@@ -102,6 +102,33 @@ func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
 		s.failed(a.ID, f)
 		return nil
 	}
+	c := d.fresh(place, a.Digest)
+	if c != nil && !s.room(place, c.Bytes) {
+		c.Lease.Release()
+		c = nil // it is refused below, in the words of any other
+	}
+	if c == nil {
+		c = s.stage(ctx, a, place)
+	}
+	if c == nil {
+		return nil
+	}
+	s.hold(c)
+	d.came(place)
+	d.counts.staged.Add(1)
+	d.changed()
+	names := make([]string, 0, len(c.Files))
+	for _, f := range c.Files {
+		names = append(names, f.Name)
+	}
+	s.out.put(link.ToPod{Staged: &link.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names}})
+	return c
+}
+
+// stage is what the source has now; nil where it came to nothing, of which the pod
+// was told.
+func (s *shim) stage(ctx context.Context, a *stage, place string) *loader.Checkpoint {
+	d := s.d
 	t, err := d.o.Shelf.Loader().Stage(ctx, a.Source, loader.StageOptions{Digest: a.Digest, Files: a.Files})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -134,15 +161,6 @@ func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
 		return nil
 	}
 	t.Release() // the lease stays
-	s.hold(c)
-	d.came(place)
-	d.counts.staged.Add(1)
-	d.changed()
-	names := make([]string, 0, len(c.Files))
-	for _, f := range c.Files {
-		names = append(names, f.Name)
-	}
-	s.out.put(link.ToPod{Staged: &link.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names}})
 	return c
 }
 
