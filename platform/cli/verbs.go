@@ -80,7 +80,12 @@ func (c *command) get() *cobra.Command {
 		}),
 	}
 	watchFlag(cmd, &follow)
-	return c.asksKnative(cmd)
+	// Without a kind a cluster lists its models as Kubernetes has them.
+	c.toKnative(cmd, cluster{asks: true, flags: func(f *flagSet) {
+		f.StringP("namespace", "n", "", "namespace, which is the team; of models, where no KIND is said")
+		f.BoolP("all-namespaces", "A", false, "of all namespaces; likewise")
+	}})
+	return cmd
 }
 
 func watchFlag(cmd *cobra.Command, follow *bool) {

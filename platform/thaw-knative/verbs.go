@@ -322,7 +322,11 @@ func (c *command) get(ctx context.Context, args []string) error {
 		return nil
 	}
 	if len(models) == 0 {
-		fmt.Fprintln(c.err, "no models")
+		where := " in any namespace"
+		if !c.all {
+			where = " in namespace " + cmp.Or(c.namespace, cluster.Namespace()) + " (--all-namespaces looks into all)"
+		}
+		fmt.Fprintln(c.err, "no models"+where)
 		return nil
 	}
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
