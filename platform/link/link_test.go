@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -276,4 +277,36 @@ func TestNodes(t *testing.T) {
 	if c.Leader() != addr {
 		t.Fatalf("the leader is %q, want %q", c.Leader(), addr)
 	}
+}
+
+// TestMetrics: who is linked can be watched.
+func TestMetrics(t *testing.T) {
+	h := NewHub(HubOptions{Token: secret})
+	addr := listen(t, h)
+	a, stop := join(t, addr, "one", newFeed())
+	<-a.Heard()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(h)
+	value := func(what, label string) float64 {
+		all, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range all {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == what && (label == "" || m.GetLabel()[0].GetValue() == label) {
+					return m.GetGauge().GetValue()
+				}
+			}
+		}
+		return -1
+	}
+	if n, m := value("thaw_links", "activator"), value("thaw_links", "node"); n != 1 || m != 0 {
+		t.Errorf("%v activators, %v nodes", n, m)
+	}
+	if got := h.Peers(); len(got) != 1 || got[0].ID != "one" || got[0].Kind != KindActivator {
+		t.Errorf("%+v", got)
+	}
+	stop()
+	eventually(t, "it is gone, and believed", func() bool { return value("thaw_links", "activator") == 0 && value("thaw_links_believed", "") == 1 })
 }

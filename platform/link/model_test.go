@@ -152,7 +152,7 @@ func TestHubIsNaive(t *testing.T) {
 				l, far := net.Pipe()
 				defer far.Close()
 				p := &peer{
-					peerKey: peerKey{KindActivator, id}, hub: h, pipe: &pipe{conn: l}, ring: make(chan struct{}, 1), gone: make(chan struct{}),
+					kind: KindActivator, id: id, hub: h, pipe: &pipe{conn: l}, ring: make(chan struct{}, 1), gone: make(chan struct{}),
 					demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, whole: true,
 				}
 				former := links[id]

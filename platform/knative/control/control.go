@@ -313,7 +313,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(r.steer)
+	registry.MustRegister(r.steer, r.hub)
 	r.metrics = promhttp.HandlerFor(prometheus.Gatherers{c.registry, registry}, promhttp.HandlerOpts{})
 	c.reign.Store(r)
 	defer c.reign.Store(nil)

@@ -1,0 +1,194 @@
+package link
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// stir notes that the demand for a function has changed; under mu.
+func (h *Hub) stir(name functions.Name) {
+	if !h.isStir[name] {
+		h.isStir[name] = true
+		h.stirred = append(h.stirred, name)
+	}
+}
+
+// expire forgets activators that have been away for too long: their requests were
+// on their own connections; under mu.
+func (h *Hub) expire(now time.Time) {
+	for id, p := range h.peers[KindActivator] {
+		if p.lost.IsZero() || now.Sub(p.lost) < grace {
+			continue
+		}
+		delete(h.peers[KindActivator], id)
+		for name, d := range p.demand {
+			if d.Active > 0 {
+				h.ended(name, p.lost)
+			}
+			h.stir(name)
+		}
+	}
+}
+
+func (h *Hub) ended(name functions.Name, at time.Time) {
+	if at.After(h.ends[name]) {
+		h.ends[name] = at
+	}
+}
+
+// sum is the demand for a function at all activators; under mu.
+func (h *Hub) sum(name functions.Name) activator.Demand {
+	out := activator.Demand{Name: name, LastEnd: h.ends[name]}
+	for _, p := range h.peers[KindActivator] {
+		d, ok := p.demand[name]
+		if !ok {
+			continue
+		}
+		out.Active += d.Active
+		out.Queued += d.Queued
+		if !d.Oldest.IsZero() && (out.Oldest.IsZero() || d.Oldest.Before(out.Oldest)) {
+			out.Oldest = d.Oldest
+		}
+		for team, n := range d.Teams {
+			if out.Teams == nil {
+				out.Teams = map[string]int{}
+			}
+			out.Teams[team] += n
+		}
+	}
+	return out
+}
+
+// DemandOf is what is asked of one function.
+func (h *Hub) DemandOf(name functions.Name) activator.Demand {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sum(name)
+}
+
+// Demand yields what is asked of the functions of which that, or the requests in
+// flight at one of their replicas, may have changed since the last call; with all
+// also of every other one that has requests. One at a time calls it.
+func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
+	h.mu.Lock()
+	h.expire(h.o.Now())
+	names := h.stirred
+	h.stirred = nil
+	if all {
+		for _, p := range h.peers[KindActivator] {
+			for name, d := range p.demand {
+				if d.Active+d.Queued > 0 && !h.isStir[name] {
+					h.isStir[name] = true // once, however many have some
+					names = append(names, name)
+				}
+			}
+		}
+		h.prune()
+	}
+	clear(h.isStir)
+	out := make([]activator.Demand, len(names))
+	for i, name := range names {
+		out[i] = h.sum(name)
+	}
+	h.mu.Unlock()
+	for i := range out {
+		if !yield(out[i]) { // the others are for the next call
+			h.mu.Lock()
+			for _, name := range names[i+1:] {
+				h.stir(name)
+			}
+			h.mu.Unlock()
+			return
+		}
+	}
+}
+
+// forgetAfter is how long a hub remembers what somebody who was cut off may not
+// have heard: that a replica left the routes, and the end of the last request of a
+// function that nobody here knows.
+const forgetAfter = time.Hour
+
+// prune forgets that; under mu.
+func (h *Hub) prune() {
+	now := h.o.Now()
+	for name, list := range h.left {
+		if list = slices.DeleteFunc(list, func(l leaver) bool { return now.Sub(l.at) > forgetAfter }); len(list) == 0 {
+			delete(h.left, name)
+		} else {
+			h.left[name] = list
+		}
+	}
+	for name, at := range h.ends {
+		if h.pictures[name] == nil && now.Sub(at) > forgetAfter {
+			delete(h.ends, name)
+		}
+	}
+}
+
+// InFlightOf is how many requests a replica has from all activators. One that has
+// not said yet that it has heard of the replica's leaving the routes counts as
+// one: it may be giving it a request just now.
+func (h *Hub) InFlightOf(name functions.Name, replica string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.peers[KindActivator] {
+		n += p.demand[name].InFlight[replica]
+	}
+	for _, l := range h.left[name] {
+		if l.id == replica {
+			h.activators(func(p *peer) {
+				if p.heard < l.seq {
+					n++
+				}
+			})
+		}
+	}
+	return n
+}
+
+// take notes the demand of an activator; under mu.
+func (h *Hub) take(p *peer, f *upFrame, u Up) {
+	if f.Whole {
+		named := make(map[functions.Name]bool, len(u.Demand))
+		for _, d := range u.Demand {
+			named[d.Name] = true
+		}
+		for name := range p.demand {
+			if !named[name] {
+				delete(p.demand, name)
+				h.stir(name)
+			}
+		}
+	}
+	for _, d := range u.Demand {
+		maps.DeleteFunc(d.InFlight, func(_ string, n int) bool { return n == 0 })
+		if before, ok := p.demand[d.Name]; ok && f.Whole && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].Add(jitter)) {
+			continue // that all is as it was is no news
+		}
+		h.ended(d.Name, d.LastEnd)
+		h.stir(d.Name)
+		if d.Active+d.Queued+len(d.InFlight) == 0 {
+			delete(p.demand, d.Name)
+		} else {
+			p.demand[d.Name] = d
+		}
+	}
+	p.heard = max(p.heard, min(f.Heard, h.seq))
+	if u.Applied > 0 {
+		p.applied = u.Applied
+	}
+}
+
+// jitter is by how much a moment may seem to move though it has not: what its
+// message took to come.
+const jitter = 20 * time.Millisecond
+
+// like reports whether as much is asked as in another demand for the same.
+func (d *Demand) like(o *Demand) bool {
+	return d.Active == o.Active && d.Queued == o.Queued && d.Oldest.IsZero() == o.Oldest.IsZero() &&
+		d.Oldest.Sub(o.Oldest).Abs() <= jitter && maps.Equal(d.InFlight, o.InFlight) && maps.Equal(d.Teams, o.Teams)
+}

@@ -1,0 +1,303 @@
+package link
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// ServeHTTP takes links at Endpoint.
+func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !admit(w, r, h.o.Token) {
+		return
+	}
+	if h.o.Leads != nil {
+		if leads, leader := h.o.Leads(); !leads {
+			if leader != "" {
+				w.Header().Set(leaderField, leader)
+			}
+			http.Error(w, "this controller does not lead", http.StatusMisdirectedRequest)
+			return
+		}
+	}
+	h.mu.Lock()
+	closed := h.closed
+	if !closed {
+		h.links.Add(1)
+	}
+	h.mu.Unlock()
+	if closed {
+		http.Error(w, "this controller does not lead any more", http.StatusServiceUnavailable)
+		return
+	}
+	defer h.links.Done()
+	p := welcome(w)
+	if p == nil {
+		return
+	}
+	defer p.conn.Close()
+	if h.keep(p.conn) {
+		defer h.lose(p.conn)
+		h.serve(p, p.conn.RemoteAddr())
+	}
+}
+
+// keep notes a connection, for Close; false: that has come first.
+func (h *Hub) keep(conn net.Conn) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.conns[conn] = true
+	}
+	return !h.closed
+}
+
+func (h *Hub) lose(conn net.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.conns, conn)
+}
+
+var errNoHello = errors.New("its first message does not say who it is")
+
+// serve is one link, from its first message to its end.
+func (h *Hub) serve(c *pipe, from net.Addr) {
+	var first upFrame
+	if err := c.read(&first); err != nil {
+		h.o.Log.Warn("a link ended before its peer said who it is", "from", from, "error", err)
+		return
+	}
+	hello := first.News.Hello
+	if hello == nil || hello.ID == "" || len(hello.ID) > 253 || hello.Kind != KindActivator && hello.Kind != KindNode {
+		h.o.Log.Warn("a link is refused", "from", from, "error", errNoHello)
+		return
+	}
+	p := &peer{
+		kind: hello.Kind, id: hello.ID, hub: h, pipe: c,
+		ring: make(chan struct{}, 1), gone: make(chan struct{}), since: h.o.Now(),
+		demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, whole: true,
+	}
+	first.Whole = true
+	u, err := first.unpack(h.o.Now())
+	if err == nil {
+		err = h.join(p, &first, u)
+	}
+	if err != nil {
+		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", err)
+		return
+	}
+	log := h.o.Log.With("kind", string(p.kind), "peer", p.id)
+	log.Info("linked", "from", from, "version", hello.Version)
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		if err := p.writes(); err != nil && !ended(err) {
+			log.Warn("a link does not take what it is told", "error", err)
+		}
+		c.conn.Close()
+	})
+	err = p.reads()
+	close(p.gone)
+	c.conn.Close()
+	writer.Wait()
+	h.leave(p)
+	if ended(err) {
+		log.Info("a link has ended")
+		return
+	}
+	log.Warn("a link has ended", "error", err)
+}
+
+// ended reports whether an error is only the end of a connection.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
+}
+
+// join makes p the link of its peer. A former one is its former self: it ends, and
+// what it asked for is what p asks for now.
+func (h *Hub) join(p *peer, first *upFrame, u Up) error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return net.ErrClosed
+	}
+	before := h.peers[p.kind][p.id]
+	h.peers[p.kind][p.id] = p
+	if before != nil {
+		for name := range before.demand {
+			h.stir(name)
+		}
+		if before.lost.IsZero() {
+			before.pipe.conn.Close()
+		}
+	}
+	p.table, p.keys = true, true
+	p.wake()
+	h.mu.Unlock()
+	if h.o.Joined != nil {
+		h.o.Joined(p.kind, p.id)
+	}
+	h.absorb(p, first, u)
+	return nil
+}
+
+func (h *Hub) leave(p *peer) {
+	h.mu.Lock()
+	mine := h.peers[p.kind][p.id] == p
+	if mine {
+		p.lost = h.o.Now()
+		if p.kind != KindActivator {
+			delete(h.peers[p.kind], p.id)
+		}
+	}
+	h.mu.Unlock()
+	if mine && h.o.Left != nil {
+		h.o.Left(p.kind, p.id)
+	}
+}
+
+func (p *peer) reads() error {
+	for {
+		var f upFrame
+		if err := p.pipe.read(&f); err != nil {
+			return err
+		}
+		if err := p.hub.hear(p, &f); err != nil {
+			return err
+		}
+	}
+}
+
+// hear takes in what a peer says.
+func (h *Hub) hear(p *peer, f *upFrame) error {
+	u, err := f.unpack(h.o.Now())
+	if err == nil {
+		h.absorb(p, f, u)
+	}
+	return err
+}
+
+func (h *Hub) absorb(p *peer, f *upFrame, u Up) {
+	if p.kind == KindNode {
+		if u.Node != nil && h.o.Node != nil {
+			h.o.Node(p.id, *u.Node)
+		}
+		if (f.Whole || len(u.Pods) > 0) && h.o.Pods != nil {
+			h.o.Pods(p.id, f.Whole, u.Pods)
+		}
+		return
+	}
+	h.mu.Lock()
+	if h.peers[p.kind][p.id] == p {
+		h.take(p, f, u)
+	}
+	h.mu.Unlock()
+	if w := h.o.Waker; w != nil { // after the demand: who is woken looks at it
+		for _, x := range u.Wakes {
+			w.Wake(x.Name, x.Team)
+		}
+		for _, name := range u.Nudges {
+			w.Nudge(name)
+		}
+		for _, a := range u.Asks {
+			w.Ask(a.Name, a.Replica, a.Problem)
+		}
+	}
+	if h.o.FirstToken != nil {
+		for _, x := range u.Firsts {
+			h.o.FirstToken(x.Name, x.ColdStart, time.Duration(x.Seconds*float64(time.Second)))
+		}
+	}
+}
+
+// writes tells the peer what there is to tell, as it comes, until its link ends.
+func (p *peer) writes() error {
+	ping := time.NewTicker(pingEvery)
+	defer ping.Stop()
+	known := models{}
+	for {
+		d, seq, any := p.next()
+		if any {
+			if err := p.pipe.write(d.pack(seq, known, p.hub.o.Now())); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-p.gone:
+			return nil
+		case <-p.ring:
+		case <-ping.C:
+			if err := p.pipe.write(nil); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// next is what is to be written now.
+func (p *peer) next() (d Down, seq uint64, any bool) {
+	h := p.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p.kind == KindActivator && !h.open {
+		return d, 0, false
+	}
+	d = Down{Whole: p.whole, Cut: p.cuts, Peers: p.nodePeers, Prefetch: p.prefetch, Stop: p.stops}
+	any = p.whole || len(p.dirty)+len(p.cuts)+len(p.prefetch)+len(p.stops) > 0 || p.nodePeers != nil
+	if p.kind == KindActivator {
+		if p.table && h.table != nil {
+			d.Table, any = h.table, true
+		}
+		if p.keys && h.keys != nil {
+			d.Keys, any = h.keys, true
+		}
+		if p.whole {
+			d.Functions = make([]route.Function, 0, len(h.pictures))
+			for _, f := range h.pictures {
+				d.Functions = append(d.Functions, *f)
+			}
+		}
+		for _, name := range p.dirty {
+			if f := h.pictures[name]; f != nil {
+				d.Functions = append(d.Functions, *f)
+			} else {
+				d.Removed = append(d.Removed, name)
+			}
+		}
+	}
+	p.whole, p.table, p.keys = false, false, false
+	p.dirty, p.cuts, p.nodePeers, p.prefetch, p.stops = nil, nil, nil, nil, nil
+	clear(p.isDirty)
+	return d, h.seq, any
+}
+
+// Peer is a link as it may be shown.
+type Peer struct {
+	Kind  Kind
+	ID    string
+	Since time.Time
+}
+
+// Peers are the links there are, in order.
+func (h *Hub) Peers() []Peer {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []Peer
+	for _, of := range h.peers {
+		for _, p := range of {
+			if p.lost.IsZero() {
+				out = append(out, Peer{p.kind, p.id, p.since})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Peer) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
+	return out
+}
