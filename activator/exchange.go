@@ -34,9 +34,9 @@ type exchange struct {
 	route        string // label where there is no endpoint
 	team         string
 	env          openai.Envelope
-	forced       functions.Name // what is asked, where the body does not say it; else the zero Name
-	engineName   string         // what the engine calls the model
-	adapter      string         // that is asked for, "" for the base model
+	forced       *functions.Name // what is asked, where the body does not say it; else nil
+	engineName   string          // what the engine calls the model
+	adapter      string          // that is asked for, "" for the base model
 	stream       bool
 	lease        who.Lease
 	e            *entry // nil until the function is found

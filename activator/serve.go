@@ -73,7 +73,7 @@ func Serves(path string) bool {
 
 // Serve answers one request. It is a [door.Handler].
 func (a *Activator) Serve(req *door.Request, res *door.Response) {
-	a.serve(req, res, functions.Name{})
+	a.serve(req, res, nil)
 }
 
 // ServeAs answers a request of which it is known by other means, such as the host
@@ -81,10 +81,10 @@ func (a *Activator) Serve(req *door.Request, res *door.Response) {
 // nothing to anybody, but for an adapter. The caller must be one who may name the
 // function, as with Serve. Only the paths of the allow-list are for it.
 func (a *Activator) ServeAs(name functions.Name, req *door.Request, res *door.Response) {
-	a.serve(req, res, name)
+	a.serve(req, res, &name)
 }
 
-func (a *Activator) serve(req *door.Request, res *door.Response, forced functions.Name) {
+func (a *Activator) serve(req *door.Request, res *door.Response, forced *functions.Name) {
 	began := a.o.Now()
 	if req.Path == modelsPath || strings.HasPrefix(req.Path, modelsPath+"/") {
 		a.serveModels(req, res, began)
@@ -126,7 +126,7 @@ func (x *exchange) open() *openai.Error {
 		return e
 	}
 	x.team = id.Team
-	forced := x.forced != functions.Name{}
+	forced := x.forced != nil
 	var err error
 	switch {
 	case x.ep.form && forced:
@@ -145,8 +145,9 @@ func (x *exchange) open() *openai.Error {
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
 	x.stream = x.env.Stream && x.ep.streams
-	asked, name := x.env.Model, x.forced
+	asked, name := x.env.Model, functions.Name{}
 	if forced {
+		name = *x.forced
 		asked = a.known(name).Short()
 		if _, adapter, ok := strings.Cut(x.env.Model, ":"); ok && functions.IsLabel(adapter) {
 			name.Adapter = adapter
