@@ -34,6 +34,7 @@ type HubOptions struct {
 	Pods       func(node string, whole bool, pods []Pod)                       // of a loader; whole: there are no others; may be nil
 	Joined     func(kind Kind, id string)                                      // before its first news; Tell reaches it; may be nil
 	Left       func(kind Kind, id string)                                      // its connection is gone and no other took its place; may be nil
+	Applied    func()                                                          // an activator routes by another table now; may be nil
 	Log        *slog.Logger                                                    // nil is silence
 	Now        func() time.Time                                                // time.Now
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,7 +203,8 @@ func gather(h *Hub, all bool) map[functions.Name]activator.Demand {
 // reaches the hub.
 func TestOneHub(t *testing.T) {
 	w := &wakes{}
-	h := NewHub(HubOptions{Token: secret, Waker: w})
+	var applied atomic.Int64
+	h := NewHub(HubOptions{Token: secret, Waker: w, Applied: func() { applied.Add(1) }})
 	h.Publish(ready(name("m")), ready(name("n")))
 	h.SetTable(&Table{Version: 7, Hosts: []Host{{Name: "m.example"}}})
 	f := newFeed()
@@ -222,7 +224,7 @@ func TestOneHub(t *testing.T) {
 	if d := gather(h, true)[name("m")]; d.Queued != 3 {
 		t.Fatalf("it is not among all: %+v", d)
 	}
-	eventually(t, "the table is applied", func() bool { v, n := h.Applied(); return v == 7 && n == 1 })
+	eventually(t, "the table is applied", func() bool { v, n := h.Applied(); return v == 7 && n == 1 && applied.Load() == 1 })
 
 	h.Publish(ready(name("m"), "r1"))
 	eventually(t, "READY is told", func() bool { p, _ := f.has(name("m")); return len(p.Replicas) == 1 })

@@ -196,10 +196,15 @@ func (h *Hub) absorb(p *peer, f *upFrame, u Up) {
 		return
 	}
 	h.mu.Lock()
+	applied := p.applied
 	if h.peers[p.kind][p.id] == p {
 		h.take(p, f, u)
 	}
+	changed := p.applied != applied
 	h.mu.Unlock()
+	if changed && h.o.Applied != nil {
+		h.o.Applied()
+	}
 	if w := h.o.Waker; w != nil { // after the demand: who is woken looks at it
 		for _, x := range u.Wakes {
 			w.Wake(x.Name, x.Team)

@@ -275,6 +275,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	r.hub = link.NewHub(link.HubOptions{
 		Token: c.o.Token, Quiet: true, Waker: r.steer, Log: log,
 		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left, FirstToken: r.firsts.note,
+		Applied: func() { r.ingress.Changed() },
 	})
 	defer r.hub.Close()
 	r.path = &path{activators: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
