@@ -37,6 +37,10 @@ type LoaderConfig struct {
 // Level is LogLevel for slog.
 func (c LoaderConfig) Level() slog.Level { return level(c.LogLevel) }
 
+// maxSocketDir is the longest path of a folder that has the loader's socket in it:
+// the kernel takes 107 bytes for the whole of it.
+const maxSocketDir = 107 - len("/loader.sock~")
+
 func (c *LoaderConfig) check() error {
 	if c.Store == "" {
 		return errors.New("store: the folder for checkpoints is needed: --store /var/lib/thaw")
@@ -74,7 +78,13 @@ func (c *LoaderConfig) check() error {
 		}
 		c.Node = strings.ToLower(host)
 	}
-	return absolute(&c.Store, &c.TokenFile)
+	if err := absolute(&c.Store, &c.TokenFile); err != nil {
+		return err
+	}
+	if len(c.Store) > maxSocketDir {
+		return fmt.Errorf("store: the path is %d bytes long; with a socket in it it may have %d", len(c.Store), maxSocketDir)
+	}
+	return nil
 }
 
 func (c *command) loader() *cobra.Command {

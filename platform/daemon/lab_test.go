@@ -64,8 +64,14 @@ func folder(t *testing.T) string {
 func weights(n int, seed byte) []byte {
 	head := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, n, n)
 	b := append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...)
-	for i := range n {
-		b = append(b, byte(i*7)^byte(i>>8)^seed)
+	row := make([]byte, 1<<16)
+	for i := range row {
+		row[i] = byte(i*7) ^ byte(i>>8) ^ seed
+	}
+	for i := byte(0); n > 0; i++ {
+		row[0] = i // no two alike
+		b = append(b, row[:min(n, len(row))]...)
+		n -= len(row)
 	}
 	return b
 }

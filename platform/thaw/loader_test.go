@@ -284,6 +284,7 @@ func TestLoaderSettings(t *testing.T) {
 		{"--ahead-for 0s", "ahead-for"},
 		{"--peer ftp://x --token-file " + token, "--peer"},
 		{"--store-bytes much", "store-bytes"},
+		{"--store /tmp/" + strings.Repeat("x", 100), "socket"},
 	} {
 		out, errs, code := verb(t, append([]string{"loader", "--store", t.TempDir()}, strings.Fields(x.args)...)...)
 		if code != 2 || !strings.Contains(errs, x.says) {
