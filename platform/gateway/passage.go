@@ -26,6 +26,7 @@ type passage struct {
 	rule    *rule
 	split   *split
 	stay    *activator.Stay
+	body    *body  // of a stay's request; nil: it has none
 	address string // host:port
 	prefix  string // of the path at the address
 	reached bool   // the head of an answer came
@@ -121,6 +122,13 @@ func (p *passage) rewrite(pr *httputil.ProxyRequest) {
 		out.Host = p.rule.rewrite
 	}
 	if s := p.stay; s != nil {
+		// A connection that was closed while it was idle has had no request: that is
+		// sent once more on another, by the transport, which does so for what it takes
+		// for idempotent. The field is empty, and not sent.
+		h["X-Idempotency-Key"] = append(make([]string, 0, 1), h["X-Idempotency-Key"]...)
+		if p.body != nil {
+			out.GetBody = p.body.again
+		}
 		if len(h["X-Request-Id"]) == 0 {
 			h["X-Request-Id"] = []string{s.ID}
 		}
@@ -299,7 +307,7 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 		return
 	}
 	p := g.passage(w, to, by)
-	p.stay = stay
+	p.stay, p.body = stay, b
 	code := 499
 	defer func() {
 		if v := recover(); v != nil {
@@ -530,6 +538,14 @@ func (b *body) send() (io.ReadCloser, bool) {
 	}
 	b.now = &sending{b: b}
 	return b.now, true
+}
+
+// again is send in the transport's words.
+func (b *body) again() (io.ReadCloser, error) {
+	if r, ok := b.send(); ok {
+		return r, nil
+	}
+	return nil, errors.New("gateway: the body is gone")
 }
 
 func (s *sending) Read(p []byte) (int, error) {

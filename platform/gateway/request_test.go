@@ -542,6 +542,72 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// A connection that the replica has closed while it was idle is nobody's failure:
+// also a POST is sent once more, to the same replica, and the platform hears nothing.
+func TestStale(t *testing.T) {
+	w := newWorld(t, nil)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	var dialled atomic.Int32
+	conns.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			dialled.Add(1)
+			conns.Go(func() { // answers once, and closes when it is asked again
+				defer c.Close()
+				br := bufio.NewReader(c)
+				if !skipRaw(br) {
+					return
+				}
+				io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+				br.ReadByte()
+			})
+		}
+	})
+	w.act.Publish(fn("rev-1", "mine", true, ln.Addr().String()))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	for i, body := range []string{"x", strings.Repeat("x", 10<<10), "", "y"} {
+		if res, got := w.get("a", "/", post(body)); res.StatusCode != 200 || got != "ok" {
+			t.Errorf("%d: %d %s", i, res.StatusCode, got)
+		}
+	}
+	if n := dialled.Load(); n != 4 {
+		t.Errorf("%d connections", n)
+	}
+	w.mu.Lock()
+	if len(w.asks) != 0 {
+		t.Error(w.asks)
+	}
+	w.mu.Unlock()
+	w.stop()
+	ln.Close()
+	conns.Wait()
+}
+
+// A replica that the platform gives up is cut off: its requests go to another.
+func TestCut(t *testing.T) {
+	w := newWorld(t, nil)
+	inside, leave := make(chan struct{}), make(chan struct{})
+	frozen := backend(t, func(http.ResponseWriter, *http.Request) { close(inside); <-leave })
+	t.Cleanup(func() { close(leave) })
+	w.act.Publish(fn("rev-1", "mine", true, frozen))
+	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	done := make(chan string, 1)
+	go func() { _, body := w.get("a", "/", post("x")); done <- body }()
+	<-inside
+	w.act.Publish(fn("rev-1", "mine", true, backend(t, say("other"))))
+	w.g.Feed().Cut("http://" + frozen)
+	if body := <-done; !strings.HasPrefix(body, "other POST") {
+		t.Error(body)
+	}
+}
+
 // An answer that breaks in the middle breaks for the client too.
 func TestBroken(t *testing.T) {
 	w := newWorld(t, nil)

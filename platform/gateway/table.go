@@ -33,7 +33,6 @@ type rule struct {
 	rewrite string
 	splits  []split
 	sum     int // of the weights
-	hash    string
 }
 
 type field struct{ name, value string }
