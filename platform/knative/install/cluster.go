@@ -3,15 +3,18 @@ package install
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -132,10 +135,44 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 		}
 		select {
 		case <-ctx.Done():
-			return &knative.Error{Kind: knative.Late, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
+			// The time is over, but why is worth a moment more.
+			moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			e := &knative.Error{Kind: knative.Late, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
+			if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment, metav1.ListOptions{}); err == nil {
+				if why := obstacle(pods.Items); why != "" {
+					e.Err = errors.New(why)
+				}
+			}
+			return e
 		case <-tick.C:
 		}
 	}
+}
+
+// obstacle is why the first of some pods does not run, as its node or the scheduler
+// says it; "" where none of them says anything.
+func obstacle(pods []unstructured.Unstructured) string {
+	for _, x := range pods {
+		var p corev1.Pod
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(x.Object, &p) != nil {
+			continue
+		}
+		for _, cond := range p.Status.Conditions {
+			if cond.Type == corev1.PodScheduled && cond.Status == corev1.ConditionFalse {
+				return fmt.Sprintf("pod %s: %s", p.Name, cond.Message)
+			}
+		}
+		for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+			if w := s.State.Waiting; w != nil && w.Message != "" {
+				return fmt.Sprintf("pod %s: %s: %s", p.Name, s.Name, w.Message)
+			}
+			if end := s.LastTerminationState.Terminated; end != nil && !s.Ready {
+				return fmt.Sprintf("pod %s: %s ended with exit code %d (%s)", p.Name, s.Name, end.ExitCode, end.Reason)
+			}
+		}
+	}
+	return ""
 }
 
 // lacks says what a workload is waiting for, "" for nothing.

@@ -340,3 +340,21 @@ func TestAzure(t *testing.T) {
 		t.Error("it runs elsewhere than the loader")
 	}
 }
+
+// TestObstacle: why it does not run is said in the words of who knows.
+func TestObstacle(t *testing.T) {
+	for want, status := range map[string]string{
+		"pod p: 1 Insufficient cpu":               `{"conditions": [{"type": "PodScheduled", "status": "False", "message": "1 Insufficient cpu"}]}`,
+		"pod p: own: no such image":               `{"initContainerStatuses": [{"name": "own", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]}`,
+		"pod p: c ended with exit code 2 (Error)": `{"containerStatuses": [{"name": "c", "ready": false, "state": {"waiting": {"reason": "x"}}, "lastState": {"terminated": {"exitCode": 2, "reason": "Error"}}}]}`,
+		"": `{"conditions": [{"type": "PodScheduled", "status": "True"}], "containerStatuses": [{"name": "c", "ready": true, "lastState": {"terminated": {"exitCode": 1}}}]}`,
+	} {
+		pod, err := Decode([]byte(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "status": ` + status + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := obstacle([]unstructured.Unstructured{*pod[0]}); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
