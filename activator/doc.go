@@ -25,6 +25,13 @@
 // An adapter is asked for as NAME:ADAPTER and goes to a replica that has it. Where
 // none has, the request, and nobody else, waits while one loads it.
 //
+// A name may be an alias, split over functions by weight: that of a Knative Service
+// over its revisions. Each request draws one; people read the service's name
+// everywhere, and the revision's in the log alone. A request whose function is known
+// by its host (ServeAs) may name any model. What is no call of OpenAI's API is
+// carried by somebody else and has its place here all the same (Hold): same line,
+// same wake, same second try, same accounts.
+//
 // The activator never asks the platform: pictures of functions (route) and
 // forecasts are pushed to it. What it asks of the platform is three calls that
 // do not block (Waker), and for an adapter one that does (Adapters).

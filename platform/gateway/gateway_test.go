@@ -12,6 +12,8 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -309,4 +311,41 @@ func raw(t *testing.T, addr, send string) string {
 	io.WriteString(c, send)
 	b, _ := io.ReadAll(bufio.NewReader(c))
 	return string(b)
+}
+
+// TestRefused: a service that refuses connections for a moment, as one does whose
+// pods have just come, is asked again; one that goes on to is unavailable, and what
+// was sent is never sent twice.
+func TestRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		refusals int
+		with     error
+		dials    int
+		status   int
+	}{
+		"for a moment":     {3, syscall.ECONNREFUSED, 4, 200},
+		"for good":         {100, syscall.ECONNREFUSED, 6, 503},
+		"not to be routed": {100, syscall.EHOSTUNREACH, 1, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var dials atomic.Int64
+			w := newWorld(t, func(o *Options, _ *activator.Options) {
+				o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+					if dials.Add(1) <= int64(c.refusals) {
+						return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", c.with)}
+					}
+					return new(net.Dialer).DialContext(ctx, "tcp", addr)
+				}
+			})
+			addr := backend(t, say("svc"))
+			w.g.SetTable(&link.Table{Version: 1, Hosts: []link.Host{hostTo("svc.example.com", link.Split{Percent: 100, Address: addr})}})
+			res, body := w.do(w.public, "svc.example.com", "/x", post("hello"))
+			if res.StatusCode != c.status || c.status == 200 && body != "svc POST svc.example.com /x hello" {
+				t.Errorf("%d %s", res.StatusCode, body)
+			}
+			if n := dials.Load(); n != int64(c.dials) {
+				t.Errorf("%d dials, want %d", n, c.dials)
+			}
+		})
+	}
 }

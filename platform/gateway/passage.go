@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -186,18 +187,47 @@ func (g *Gateway) pass(w *writer, r *http.Request, to *rule, by *split) {
 	p := g.passage(w, to, by)
 	defer p.free()
 	p.to(by.address, by.h2c)
-	g.once(w, r, p)
+	g.once(w, r, p, settling)
 }
 
-// once sends a request that is not sent again.
-func (g *Gateway) once(w *writer, r *http.Request, p *passage) {
+// A service whose pods have just come, or go, refuses connections until the nodes'
+// rules are up to date, which takes them some tenths of a second. Who is refused
+// has sent nothing yet: it tries again, after settling and each time after twice
+// as long, up to settled.
+const (
+	settling = 20 * time.Millisecond
+	settled  = 320 * time.Millisecond
+)
+
+// once sends a request that is not sent again, unless it was refused before
+// anything of it was sent: then after the pause, if that is one.
+func (g *Gateway) once(w *writer, r *http.Request, p *passage, pause time.Duration) {
 	b := bodyOf(w, r)
 	if b != nil {
 		b.once = true
-		r.Body, _ = b.send()
 	}
-	if err := p.send(r); err != nil {
-		g.unreached(w, r, p, b, err)
+	for ; ; pause *= 2 {
+		if b != nil {
+			r.Body, _ = b.send() // of what is untouched there is always one
+		}
+		err := p.send(r)
+		if err == nil {
+			return
+		}
+		again := pause > 0 && pause <= settled && errors.Is(err, syscall.ECONNREFUSED) && !w.hijacked && w.status == 0
+		if b != nil && !b.untouched() {
+			again = false
+		}
+		if !again {
+			g.unreached(w, r, p, b, err)
+			return
+		}
+		wait := time.NewTimer(pause)
+		select {
+		case <-r.Context().Done():
+		case <-wait.C:
+		}
+		wait.Stop()
 	}
 }
 
@@ -212,7 +242,7 @@ func (g *Gateway) leader(w *writer, r *http.Request) {
 	p := g.passage(w, nil, nil)
 	defer p.free()
 	p.to(addr, false)
-	g.once(w, r, p)
+	g.once(w, r, p, 0)
 }
 
 // unreached answers where no answer came.
@@ -500,6 +530,17 @@ func (b *body) whole() bool {
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
 	return b.end == io.EOF && !b.spilled
+}
+
+// untouched reports whether nothing was read of it, and nobody reads.
+func (b *body) untouched() bool {
+	select {
+	case b.reads <- struct{}{}:
+	default:
+		return false
+	}
+	defer func() { <-b.reads }()
+	return !b.spilled && len(b.kept) == 0 && b.end == nil
 }
 
 // fill reads from the client, for who holds the lock.

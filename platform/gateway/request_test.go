@@ -278,6 +278,16 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
+// block is a prime number of bytes, so that pieces of other lengths do not look
+// alike.
+var block = func() (b [65521]byte) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}()
+
 // pattern is bytes that tell where they belong.
 type pattern struct{ at, size int }
 
@@ -285,10 +295,8 @@ func (p *pattern) Read(b []byte) (int, error) {
 	if p.at == p.size {
 		return 0, io.EOF
 	}
-	n := min(len(b), p.size-p.at)
-	for i := range b[:n] {
-		b[i] = byte((p.at + i) * 131 >> 3)
-	}
+	i := p.at % len(block)
+	n := copy(b, block[i:min(len(block), i+p.size-p.at)])
 	p.at += n
 	return n, nil
 }
