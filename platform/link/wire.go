@@ -21,6 +21,10 @@ import (
 // tells its types once, so a picture takes a few hundred bytes. A frame of length
 // zero says that its sender lives.
 //
+// The two ends may be of different versions while a cluster is upgraded: a field
+// that one of them does not know is passed over. One that changes its type needs
+// another protocol.
+//
 // Clocks of two machines are never compared: a moment travels as how long ago it
 // was when the frame was made, and becomes one of the receiver's clock there.
 

@@ -202,6 +202,40 @@ func TestModelsGoOnce(t *testing.T) {
 	}
 }
 
+// TestOlderAndNewer: during an upgrade the ends know different fields.
+func TestOlderAndNewer(t *testing.T) {
+	type demand struct {
+		Name  functions.Name
+		Later map[string]int // a field of a version to come
+	}
+	type news struct {
+		Hello  *Hello
+		Nudges []functions.Name
+		Later  *struct{ X []string }
+	}
+	type other struct {
+		News   news
+		Demand []demand
+		Heard  uint64
+		Later  string
+	}
+	x := other{
+		News:   news{Hello: &Hello{ID: "x"}, Nudges: []functions.Name{name("m")}, Later: &struct{ X []string }{[]string{"y"}}},
+		Demand: []demand{{name("n"), map[string]int{"z": 1}}}, Heard: 5, Later: "l",
+	}
+	var f upFrame
+	p := played(recorded(t, &x, &x), maxUp)
+	for range 2 {
+		if err := p.read(&f); err != nil {
+			t.Fatal(err)
+		}
+		if f.Heard != 5 || f.News.Hello.ID != "x" || f.News.Nudges[0] != name("m") || f.Demand[0].Name != name("n") {
+			t.Errorf("%+v", f)
+		}
+		f = upFrame{}
+	}
+}
+
 // What is wrong ends the connection, and takes no more memory than there are bytes.
 func TestBadFrames(t *testing.T) {
 	good := recorded(t, (Up{Hello: &Hello{Kind: KindActivator, ID: "x"}}).pack(true, 0, moment))
