@@ -272,6 +272,7 @@ type answer struct {
 	header http.Header
 	body   string
 	took   time.Duration
+	first  time.Time // when its first data was there, where that is looked for
 	err    error
 }
 
