@@ -45,8 +45,9 @@ func seed(dir string, e functions.Engine, environ []string) (string, error) {
 	return dir, nil
 }
 
-// copyFlat copies the files of a folder that are small and not there yet.
-func copyFlat(from, to string) error {
+// copyFlat copies the files of a folder that are small, can be read and are not
+// there yet. The error is of the first that cannot be read.
+func copyFlat(from, to string) (first error) {
 	f, err := os.Open(from)
 	if err != nil {
 		return err
@@ -67,7 +68,10 @@ func copyFlat(from, to string) error {
 		}
 		b, err := os.ReadFile(filepath.Join(from, e.Name()))
 		if err != nil {
-			return err
+			if first == nil {
+				first = err
+			}
+			continue
 		}
 		if err := os.WriteFile(path+".part", b, 0o600); err != nil {
 			return err
@@ -76,5 +80,5 @@ func copyFlat(from, to string) error {
 			return err
 		}
 	}
-	return nil
+	return first
 }
