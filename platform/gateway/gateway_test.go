@@ -313,10 +313,10 @@ func raw(t *testing.T, addr, send string) string {
 	return string(b)
 }
 
-// TestRefused: a service that refuses connections for a moment, as one does whose
+// TestSettling: a service that refuses connections for a moment, as one does whose
 // pods have just come, is asked again; one that goes on to is unavailable, and what
 // was sent is never sent twice.
-func TestRefused(t *testing.T) {
+func TestSettling(t *testing.T) {
 	for name, c := range map[string]struct {
 		refusals int
 		with     error
