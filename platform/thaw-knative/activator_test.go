@@ -45,12 +45,10 @@ type realm struct {
 	addr  string
 	key   string
 	token string // file
-	once  sync.Once
 	stop  func()
 	steer *steer.Steer
 	hub   *link.Hub
 	node  *node
-	fault chan error
 }
 
 // node is a small true agent.
