@@ -23,7 +23,7 @@ import (
 // pending watches whether a pod ever waits for a GPU while nobody gives one up.
 // The returned function ends it and says what it saw.
 func (s *space) pending() (ended func() []string) {
-	w, err := s.core.CoreV1().Pods(s.ns).Watch(s.Context(), metav1.ListOptions{})
+	w, err := s.watching.CoreV1().Pods(s.ns).Watch(s.Context(), metav1.ListOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}

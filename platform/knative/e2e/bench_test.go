@@ -541,7 +541,7 @@ func benchEvict(b *bench) {
 	for _, name := range names {
 		b.deployed(b.tiny(name, gpu(1), "scale: {idle: 10m}", "deadlines: {drain: 5s}"))
 	}
-	w, err := b.core.CoreV1().Pods(b.ns).Watch(b.Context(), metav1.ListOptions{})
+	w, err := b.watching.CoreV1().Pods(b.ns).Watch(b.Context(), metav1.ListOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}

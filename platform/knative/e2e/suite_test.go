@@ -43,6 +43,7 @@ type suite struct {
 	config     *rest.Config
 	dynamic    dynamic.Interface
 	core       kubernetes.Interface
+	watching   kubernetes.Interface // without a bound of time
 	blobs      *azuretest.Server
 	stalls     *stalls
 	gateway    string // http://ADDRESS of the Service thaw
@@ -111,6 +112,11 @@ func open(t *testing.T) *suite {
 		t.Fatal(err)
 	}
 	if s.core, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	endless := rest.CopyConfig(config)
+	endless.Timeout = 0
+	if s.watching, err = kubernetes.NewForConfig(endless); err != nil {
 		t.Fatal(err)
 	}
 	return s
