@@ -96,7 +96,8 @@ type standIn struct {
 	want map[string]Scale // by revision; Ready is not read
 	last map[string]Scale
 	held map[string]held
-	wake bool // one replica for whoever asks past us
+	seen time.Time // that somebody asks past us, first
+	wake bool      // one replica for whoever asks past us
 }
 
 func (s *standIn) Scale(namespace, revision string) (Scale, bool) {
@@ -113,6 +114,9 @@ func (s *standIn) demanded(namespace, revision string, active, queued int) {
 		return
 	}
 	s.held[revision] = held{active, queued}
+	if s.seen.IsZero() && queued > 0 {
+		s.seen = time.Now()
+	}
 	if s.wake && active+queued > 0 {
 		s.want[revision] = Scale{Desired: 1}
 	}
@@ -268,6 +272,9 @@ func (c *cluster) ask(ctx context.Context, name string) (int, string) {
 	return answer.StatusCode, string(b)
 }
 
+// patience is for a machine that has other things to do.
+const patience = 5 * time.Minute
+
 const (
 	hello  = "dev.local/hello:test"
 	absent = "dev.local/absent:test"
@@ -344,7 +351,7 @@ func TestClusterFailures(t *testing.T) {
 	c.scale("ours-00001", Scale{Desired: 1})
 	// Knative's own class goes on to scale to zero, after which it says less.
 	var ours, theirs bool
-	c.eventually("a broken image", 2*time.Minute, func() (bool, string) {
+	c.eventually("a broken image", patience, func() (bool, string) {
 		s, r, _ := c.said("ours")
 		ks, kr, _ := c.said("theirs")
 		broken := func(s, r string) bool {
@@ -357,7 +364,7 @@ func TestClusterFailures(t *testing.T) {
 	s, r, p := c.said("ours")
 	t.Logf("a broken image:\n%s\n%s\n%s", s, r, p)
 	c.scale("ours-00001", Scale{Active: corev1.ConditionFalse, Reason: "ImagePullBackOff", Message: "no node can pull it"})
-	c.eventually("given up", time.Minute, func() (bool, string) {
+	c.eventually("given up", patience, func() (bool, string) {
 		_, r, _ := c.said("ours")
 		return strings.Contains(r, "Active=False ImagePullBackOff no node can pull it") && strings.Contains(r, "Ready=False"), r
 	})
@@ -381,7 +388,7 @@ func TestClusterOutside(t *testing.T) {
 	}
 	set(t.Context(), `"prometheus"`)
 	t.Cleanup(func() { set(context.Background(), "null") })
-	c.eventually("the activator with its metrics", 2*time.Minute, func() (bool, string) {
+	c.eventually("the activator with its metrics", patience, func() (bool, string) {
 		d, err := c.kube.AppsV1().Deployments("knative-serving").Get(t.Context(), "activator", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -393,18 +400,20 @@ func TestClusterOutside(t *testing.T) {
 	c.wake = true
 	c.mu.Unlock()
 	c.deploy("ours", class, hello, map[string]string{"autoscaling.knative.dev/initial-scale": "0"})
-	c.eventually("ready", 90*time.Second, func() (bool, string) { s, _, _ := c.said("ours"); return strings.Contains(s, "Ready=True"), s })
+	c.eventually("ready", patience, func() (bool, string) { s, _, _ := c.said("ours"); return strings.Contains(s, "Ready=True"), s })
 	began := time.Now()
-	c.eventually("a cold request by another ingress", 90*time.Second, func() (bool, string) {
+	c.eventually("a cold request by another ingress", patience, func() (bool, string) {
 		status, said := c.ask(t.Context(), "ours")
 		if status == http.StatusNotFound { // the ingress has not heard of it yet
 			began = time.Now()
 		}
 		return status == http.StatusOK, fmt.Sprintf("%d %s", status, said)
 	})
-	t.Logf("woken by another ingress in %v", time.Since(began))
-	c.eventually("its activator stays in the path", time.Minute, c.mode("ours", netv1alpha1.SKSOperationModeProxy))
-	c.eventually("nobody asks any more", time.Minute, func() (bool, string) {
+	c.mu.Lock()
+	t.Logf("woken by another ingress in %v; it was seen after %v", time.Since(began), c.seen.Sub(began))
+	c.mu.Unlock()
+	c.eventually("its activator stays in the path", patience, c.mode("ours", netv1alpha1.SKSOperationModeProxy))
+	c.eventually("nobody asks any more", patience, func() (bool, string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.held["ours-00001"] == held{}, fmt.Sprintf("%+v", c.held)

@@ -12,6 +12,9 @@ import (
 // again, and nothing else of it.
 func quiet(log *slog.Logger) *zap.SugaredLogger { return zap.New(core{log: log}).Sugar() }
 
+// twice is what Knative says of each error before it says it again with more to it.
+const twice = "Returned an error"
+
 type core struct{ log *slog.Logger }
 
 func (c core) Enabled(l zapcore.Level) bool { return l >= zapcore.ErrorLevel }
@@ -21,7 +24,7 @@ func (c core) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c core) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(e.Level) {
+	if c.Enabled(e.Level) && e.Message != twice {
 		return to.AddCore(e, c)
 	}
 	return to

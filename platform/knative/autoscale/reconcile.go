@@ -8,6 +8,7 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	netv1alpha1 "knative.dev/networking/pkg/apis/networking/v1alpha1"
+	"knative.dev/pkg/controller"
 	"knative.dev/pkg/reconciler"
 	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	"knative.dev/serving/pkg/autoscaler/config/autoscalerconfig"
@@ -87,6 +88,8 @@ func (k *kind) service(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale,
 	case status.IsAlreadyExists(err):
 		// It was made a moment ago, and will be seen in another.
 		return &netv1alpha1.ServerlessService{}, nil
+	case status.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil, controller.NewSkipKey(pa.Namespace + "/" + pa.Name) // so is the revision
 	case err != nil:
 		return nil, fmt.Errorf("ServerlessService %s/%s: %w", pa.Namespace, pa.Name, err)
 	}

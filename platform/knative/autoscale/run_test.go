@@ -12,15 +12,22 @@ import (
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	acts "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	netv1alpha1 "knative.dev/networking/pkg/apis/networking/v1alpha1"
 	netfake "knative.dev/networking/pkg/client/clientset/versioned/fake"
+	netlist "knative.dev/networking/pkg/client/listers/networking/v1alpha1"
+	"knative.dev/pkg/controller"
 	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
+	scaling "knative.dev/serving/pkg/reconciler/autoscaling"
 
 	"github.com/thaw-dev/thaw/platform/knative"
 )
@@ -272,6 +279,31 @@ func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	})
 	if len(f.skss) != 0 {
 		t.Error("it was written")
+	}
+}
+
+// TestANamespaceThatGoes: nothing can be made in it, and that is nobody's error.
+func TestANamespaceThatGoes(t *testing.T) {
+	f := faked(t)
+	going := status.NewForbidden(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001", errors.New("because it is being terminated"))
+	going.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	refusal := error(going)
+	f.nets.PrependReactor("create", "serverlessservices", func(acts.Action) (bool, runtime.Object, error) { return true, nil, refusal })
+	k := &kind{
+		base:     &scaling.Base{NetworkingClient: f.nets, SKSLister: netlist.NewServerlessServiceLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))},
+		pictures: &said{}, outside: &outside{}, events: &events{last: map[types.NamespacedName]memory{}},
+	}
+	pa := autoscaler("llama-00001", knative.AutoscalerClass, nil)
+	if err := k.ReconcileKind(t.Context(), pa); !controller.IsSkipKey(err) {
+		t.Errorf("a namespace that goes: %v", err)
+	}
+	refusal = status.NewAlreadyExists(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001")
+	if err := k.ReconcileKind(t.Context(), pa); err != nil || pa.Status.ServiceName != "" || !pa.Status.IsActivating() {
+		t.Errorf("made a moment ago: %v %+v", err, pa.Status)
+	}
+	refusal = errors.New("away")
+	if err := k.ReconcileKind(t.Context(), pa); err == nil || controller.IsSkipKey(err) {
+		t.Errorf("away: %v", err)
 	}
 }
 

@@ -1,0 +1,26 @@
+package autoscale
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+)
+
+// TestQuiet: Knative's log says an error once, with its object, and nothing else.
+func TestQuiet(t *testing.T) {
+	var out bytes.Buffer
+	log := quiet(slog.New(slog.NewTextHandler(&out, nil)))
+	log = log.With(zap.String("knative.dev/traceid", "x"), zap.String("knative.dev/key", "a/llama-00001"))
+	log.Info("Reconcile succeeded")
+	log.Warn("A warning")
+	log.Errorw("Returned an error", zap.Error(errors.New("away")))
+	log.Errorw("Reconcile error", zap.Duration("duration", 1), zap.Error(errors.New("away")))
+	got := out.String()
+	if strings.Count(got, "\n") != 1 || !strings.Contains(got, `level=WARN msg="knative: Reconcile error" knative.dev/key=a/llama-00001 error=away`) || strings.Contains(got, "traceid") {
+		t.Errorf("%s", got)
+	}
+}
