@@ -143,6 +143,7 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 		IdleConnTimeout:        60 * time.Second,
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
+		WriteBufferSize:        oneWrite + maxHead,
 		Protocols:              new(http.Protocols),
 	}
 	if h2 {

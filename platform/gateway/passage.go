@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -204,7 +205,9 @@ const (
 func (g *Gateway) once(w *writer, r *http.Request, p *passage, pause time.Duration) {
 	b := bodyOf(w, r)
 	if b != nil {
-		b.once = true
+		if b.once = r.ContentLength < 0 || r.ContentLength > oneWrite; !b.once && !g.read(w, r, b) {
+			return
+		}
 	}
 	for ; ; pause *= 2 {
 		if b != nil {
@@ -229,6 +232,22 @@ func (g *Gateway) once(w *writer, r *http.Request, p *passage, pause time.Durati
 		}
 		wait.Stop()
 	}
+}
+
+// oneWrite is up to where a body that is sent once is read whole first: it goes out
+// with its head then.
+const oneWrite = 8 << 10
+
+// read reads a small body whole; false where that was answered.
+func (g *Gateway) read(w *writer, r *http.Request, b *body) bool {
+	switch err := b.keep(r.ContentLength); {
+	case err == nil:
+		return true
+	case b.late.Load():
+		fail(w, openai.New(openai.RequestTimeout, ""))
+		return false
+	}
+	panic(http.ErrAbortHandler) // nobody is there
 }
 
 // leader takes a request to the API of the controller.
@@ -307,12 +326,8 @@ func (g *Gateway) function(w *writer, r *http.Request, to *rule, by *split) {
 func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team string) {
 	b := bodyOf(w, r)
 	if b != nil {
-		if err := b.keep(r.ContentLength); err != nil {
-			if b.late.Load() {
-				fail(w, openai.New(openai.RequestTimeout, ""))
-				return
-			}
-			panic(http.ErrAbortHandler)
+		if !g.read(w, r, b) {
+			return
 		}
 	}
 	ctx := r.Context()
@@ -540,7 +555,7 @@ func (b *body) untouched() bool {
 		return false
 	}
 	defer func() { <-b.reads }()
-	return !b.spilled && len(b.kept) == 0 && b.end == nil
+	return !b.spilled && (b.end == io.EOF || len(b.kept) == 0 && b.end == nil)
 }
 
 // fill reads from the client, for who holds the lock.
@@ -574,8 +589,11 @@ func (b *body) send() (io.ReadCloser, bool) {
 		return nil, false
 	}
 	defer func() { <-b.reads }()
-	if b.spilled {
+	switch {
+	case b.spilled:
 		return nil, false
+	case b.end == io.EOF: // all of it; of this type the transport writes head and body at once
+		return io.NopCloser(bytes.NewReader(b.kept)), true
 	}
 	b.now = &sending{b: b}
 	return b.now, true

@@ -580,7 +580,7 @@ func TestStale(t *testing.T) {
 	})
 	w.act.Publish(fn("rev-1", "mine", true, ln.Addr().String()))
 	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
-	for i, body := range []string{"x", strings.Repeat("x", 10<<10), "", "y"} {
+	for i, body := range []string{"x", strings.Repeat("x", 5<<10), "", "y"} {
 		if res, got := w.get("a", "/", post(body)); res.StatusCode != 200 || got != "ok" {
 			t.Errorf("%d: %d %s", i, res.StatusCode, got)
 		}
