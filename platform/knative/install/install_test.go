@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	registrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -75,11 +74,11 @@ func TestKinds(t *testing.T) {
 			as[rbacv1.RoleBinding](t, x)
 		case "MutatingWebhookConfiguration":
 			// It may help pods of models, and hinder nobody's.
-			for _, w := range as[registrationv1.MutatingWebhookConfiguration](t, x).Webhooks {
-				if w.FailurePolicy == nil || *w.FailurePolicy != registrationv1.Ignore || w.TimeoutSeconds == nil || *w.TimeoutSeconds > 2 ||
+			for _, w := range as[admissionv1.MutatingWebhookConfiguration](t, x).Webhooks {
+				if w.FailurePolicy == nil || *w.FailurePolicy != admissionv1.Ignore || w.TimeoutSeconds == nil || *w.TimeoutSeconds > 2 ||
 					w.ObjectSelector == nil || !slices.ContainsFunc(w.ObjectSelector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
 					return e.Key == knative.ModelLabel && e.Operator == metav1.LabelSelectorOpExists
-				}) || len(w.Rules) != 1 || !slices.Equal(w.Rules[0].Resources, []string{"pods"}) || !slices.Equal(w.Rules[0].Operations, []registrationv1.OperationType{registrationv1.Create}) {
+				}) || len(w.Rules) != 1 || !slices.Equal(w.Rules[0].Resources, []string{"pods"}) || !slices.Equal(w.Rules[0].Operations, []admissionv1.OperationType{admissionv1.Create}) {
 					t.Errorf("%s stands in the way: %+v", Name(x), w)
 				}
 				if c := w.ClientConfig.Service; c == nil || c.Name != place.Name || x.GetName() != place.Name || c.Namespace != Namespace || len(w.ClientConfig.CABundle) > 0 {
