@@ -34,7 +34,7 @@ func (b *Book) Set(keys []FedKey) error {
 			bad = errors.Join(bad, fmt.Errorf("keys: the hash of key %q is damaged", k.ID))
 			continue
 		}
-		next = append(next, stored{k.Key, k.Hash})
+		next = append(next, stored(k))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
