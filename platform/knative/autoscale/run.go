@@ -126,6 +126,14 @@ func (r *Reconciler) running() *running {
 	return r.now
 }
 
+// Queued is how many PodAutoscalers wait to be looked at; 0 while nothing runs.
+func (r *Reconciler) Queued() int {
+	if now := r.running(); now != nil {
+		return now.queue.WorkQueue().Len()
+	}
+	return 0
+}
+
 // Run reconciles until ctx ends; after that nothing is written any more. It may be
 // called again, but only one runs at a time: who leads runs it.
 func (r *Reconciler) Run(ctx context.Context) error {

@@ -314,7 +314,9 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(r.steer, r.hub)
+	registry.MustRegister(r.steer, r.hub, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "thaw_reconcile_queue", Help: "PodAutoscalers that wait to be looked at.",
+	}, func() float64 { return float64(r.autoscale.Queued()) }))
 	r.metrics = promhttp.HandlerFor(prometheus.Gatherers{c.registry, registry}, promhttp.HandlerOpts{})
 	c.reign.Store(r)
 	defer c.reign.Store(nil)

@@ -658,7 +658,7 @@ func benchMany(b *bench) {
 	}
 	m := &manyWoken{Services: services, Woken: woken}
 	began := time.Now()
-	b.deploy(files.String())
+	b.deploy(files.String(), "--timeout", "10m")
 	until(b.T, 10*time.Minute, "all are ready", func() (bool, string) {
 		list, err := b.of("ksvc", b.ns).List(b.Context(), metav1.ListOptions{})
 		if err != nil {
