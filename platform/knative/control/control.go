@@ -229,7 +229,6 @@ type reign struct {
 	api       http.Handler
 	metrics   http.Handler
 	settled   atomic.Bool
-	unheard   sync.Map // node → true: loaders that are to be heard before it is settled
 	end       context.CancelCauseFunc
 	doing     sync.WaitGroup
 	hurries   chan func(context.Context)
