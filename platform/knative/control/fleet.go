@@ -532,36 +532,49 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	return f.write(ctx, r)
 }
 
-// desired is how many pods a revision is to have. Under mu.
-func (f *fleet) desired(r *rev) int {
-	k := len(r.gone)
+// desired is how many pods each revision is to have; those that are absent none.
+// Under mu.
+func (f *fleet) desired() map[*rev]int {
+	out := map[*rev]int{}
 	for _, w := range f.wants {
-		if w.rev == r && !w.ending && (w.pod == nil || !w.pod.terminating) {
-			k++
+		if !w.ending && (w.pod == nil || !w.pod.terminating) {
+			out[w.rev]++
 		}
 	}
 	now := f.o.now()
 	for _, p := range f.pods {
 		// One that nobody asked for here and that looks for its node: it is somebody's
 		// once it has found one.
-		if p.rev == r && p.want == nil && p.node == "" && !p.terminating && !p.over && now.Sub(p.created) < unschedulable {
-			k++
+		if p.rev != nil && p.want == nil && p.node == "" && !p.terminating && !p.over && now.Sub(p.created) < unschedulable {
+			out[p.rev]++
 		}
 	}
-	return k
+	for _, r := range f.revs {
+		if k := len(r.gone); k > 0 {
+			out[r] += k
+		}
+	}
+	return out
 }
 
 // behind are the revisions whose Deployment is not as it should be.
 func (f *fleet) behind(all bool) []*rev {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if !all && len(f.due) == 0 {
+		return nil
+	}
 	var out []*rev
-	now := f.o.now()
+	now, desired := f.o.now(), f.desired()
 	look := func(r *rev) {
-		if r != nil && r.asked < 0 && f.desired(r) < r.seen && now.Sub(r.first) < found {
+		if r == nil || r.target == "" || r.seen < 0 {
+			return
+		}
+		want := desired[r]
+		if r.asked < 0 && want < r.seen && now.Sub(r.first) < found {
 			return // its pods may not have been made yet: somebody else has scaled it
 		}
-		if r != nil && r.target != "" && r.seen >= 0 && f.desired(r) != r.seen && (r.asked != f.desired(r) || now.Sub(r.askedAt) > repeat) {
+		if want != r.seen && (r.asked != want || now.Sub(r.askedAt) > repeat) {
 			out = append(out, r)
 		}
 	}
@@ -583,7 +596,7 @@ func (f *fleet) write(ctx context.Context, r *rev) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f.mu.Lock()
-	want, target := f.desired(r), r.target
+	want, target := f.desired()[r], r.target
 	fresh := r.asked == want && f.o.now().Sub(r.askedAt) <= repeat
 	if target == "" || fresh || r.seen == want && (r.asked == want || r.asked < 0) {
 		f.mu.Unlock()

@@ -1,0 +1,73 @@
+package control
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// crowd is a fleet of many nodes and revisions, and a pod of every fourth.
+func crowd(nodes, revisions int) *fleet {
+	f := newFleet(fleetOptions{
+		epoch: 1, life: "x", log: slog.New(slog.DiscardHandler), now: time.Now,
+		beat: func(functions.Heartbeat, steer.Node) {}, probe: func(probe) {},
+		hurry: func(string, string, types.UID) {},
+	})
+	for i := range nodes {
+		f.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}, Status: corev1.NodeStatus{
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Allocatable: corev1.ResourceList{knative.GPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("1Ti")},
+		}})
+	}
+	for i := range revisions {
+		name := functions.Name{Team: "a", Name: fmt.Sprintf("m%d-00001", i)}
+		f.SetRevision(name, name.Name+"-deployment", true)
+		pods := 0
+		if i%4 == 0 {
+			pods = 1
+			f.SetPod(aPod(fmt.Sprint("p", i), fmt.Sprint("n", i%nodes), runs, func(p *corev1.Pod) {
+				p.Name, p.Labels = fmt.Sprintf("%s-deployment-x", name.Name), map[string]string{serving.RevisionLabelKey: name.Name}
+			}))
+		}
+		f.SetDeployment(name, pods, "")
+	}
+	return f
+}
+
+// What the fleet does twice a second though nothing happens, and what one change
+// costs.
+func BenchmarkFleet(b *testing.B) {
+	for _, size := range []struct{ nodes, revisions int }{{1, 200}, {500, 2000}, {500, 10000}} {
+		f := crowd(size.nodes, size.revisions)
+		f.push(true)
+		f.behind(true)
+		name := fmt.Sprintf("nodes=%d/revisions=%d/", size.nodes, size.revisions)
+		b.Run(name+"tick", func(b *testing.B) {
+			for b.Loop() {
+				f.push(true)
+				f.behind(true)
+			}
+		})
+		b.Run(name+"change", func(b *testing.B) {
+			for b.Loop() {
+				f.mu.Lock()
+				f.touch("n0")
+				f.due[functions.Name{Team: "a", Name: "m0-00001"}] = true
+				f.mu.Unlock()
+				f.push(false)
+				f.behind(false)
+			}
+		})
+	}
+}
