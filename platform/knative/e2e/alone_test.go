@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -283,6 +284,35 @@ func serverAway(s *space) {
 	if want != 1 {
 		s.Errorf("a wrong scale after it: %s", saw)
 	}
+	// Kubernetes takes a node whose word could not reach it for lost, all its pods with
+	// it, and so the addresses behind every Service; a moment later it hears of them.
+	s.until("Kubernetes believes in the activators again", func() (bool, string) {
+		list, err := s.core.DiscoveryV1().EndpointSlices(install.Namespace).List(s.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=thaw"})
+		if err != nil {
+			return false, err.Error()
+		}
+		ready, node := 0, ""
+		for _, slice := range list.Items {
+			for _, e := range slice.Endpoints {
+				if e.Conditions.Ready != nil && *e.Conditions.Ready {
+					ready++
+				}
+			}
+		}
+		nodes, err := s.core.CoreV1().Nodes().List(s.Context(), metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		up := true
+		for _, n := range nodes.Items {
+			for _, c := range n.Status.Conditions {
+				if c.Type == corev1.NodeReady {
+					up, node = up && c.Status == corev1.ConditionTrue, node+n.Name+" "+string(c.Status)
+				}
+			}
+		}
+		return up && ready > 0, fmt.Sprintf("%d addresses; %s", ready, node)
+	})
 	s.deployed(s.tiny("after", "scale: {idle: 2s}"))
 	s.must("a model that is new after it", s.byModel("after", 8, false))
 	s.atZero(s.revision("after"))
