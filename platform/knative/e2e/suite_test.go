@@ -297,6 +297,20 @@ func (s *suite) serveBlobs(t *testing.T) {
 
 // uninstall takes thaw away, and looks for what is left of it.
 func (s *suite) uninstall(t *testing.T) {
+	// Each test deletes its namespace and does not wait for that.
+	until(t, 2*time.Minute, "the tests' own models are gone", func() (bool, string) {
+		list, err := s.dynamic.Resource(kinds["ksvc"]).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		var left []string
+		for _, m := range list.Items {
+			if strings.HasPrefix(m.GetNamespace(), "e2e-") {
+				left = append(left, m.GetNamespace()+"/"+m.GetName())
+			}
+		}
+		return len(left) == 0, strings.Join(left, " ")
+	})
 	if _, errs, code := s.program(t.Context(), "thaw-knative", "install", "--uninstall", "--image", image, "--loaders", "all", "--timeout", "2m"); code != 0 {
 		// What a test that failed left refuses it. The next suite is not to find thaw.
 		s.program(t.Context(), "thaw-knative", "install", "--uninstall", "--force", "--image", image, "--loaders", "all", "--timeout", "2m")
