@@ -297,8 +297,9 @@ func (s *suite) serveBlobs(t *testing.T) {
 
 // uninstall takes thaw away, and looks for what is left of it.
 func (s *suite) uninstall(t *testing.T) {
-	// Each test deletes its namespace and does not wait for that.
-	until(t, 2*time.Minute, "the tests' own models are gone", func() (bool, string) {
+	// Each test deletes its namespace and does not wait for that. Knative's controllers
+	// take a minute to come back from the one that the API server was away for.
+	until(t, 5*time.Minute, "the tests' own models are gone", func() (bool, string) {
 		list, err := s.dynamic.Resource(kinds["ksvc"]).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
