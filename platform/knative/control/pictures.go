@@ -30,7 +30,7 @@ func (r *reign) Scale(namespace, revision string) (autoscale.Scale, bool) {
 		s.Active, s.Reason, s.Message = corev1.ConditionUnknown, camel(f.Blocked.Code), f.Blocked.Message
 	case desired > 0:
 		s.Active, s.Reason = corev1.ConditionUnknown, autoscale.ReasonStarting
-		s.Message = starting(f.State, f.Progress)
+		s.Message = starting(f.State)
 	case actual > 0:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonStopping
 	default:
@@ -39,8 +39,8 @@ func (r *reign) Scale(namespace, revision string) (autoscale.Scale, bool) {
 	return s, true
 }
 
-// starting says how far a start is.
-func starting(state functions.State, p functions.Progress) string {
+// starting says how far a start is, in words: a percentage would be a write each.
+func starting(state functions.State) string {
 	what := "a replica is starting"
 	switch state {
 	case functions.Downloading:
@@ -48,7 +48,7 @@ func starting(state functions.State, p functions.Progress) string {
 	case functions.Loading:
 		what = "a replica is loading its model"
 	}
-	return what // no percentages: each would be a write
+	return what
 }
 
 // camel is a word of ours as reasons of conditions are written.
