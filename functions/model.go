@@ -63,6 +63,7 @@ type ModelSpec struct {
 	Scale     Scale             `json:"scale"`
 	Queue     Queue             `json:"queue"`
 	Deadlines Deadlines         `json:"deadlines"`
+	Pod       Pod               `json:"pod,omitzero"`
 }
 
 // Adapter is a LoRA adapter of a model, asked for as NAME:ADAPTER. Files are, as
@@ -74,11 +75,27 @@ type Adapter struct {
 	Files  []string `json:"files,omitempty"`
 }
 
-// Resources a replica takes. GPUMemory is per GPU, Memory the host's.
+// Resources a replica takes. GPUMemory is per GPU, Memory the host's. CPU is what
+// is set aside for it where nodes promise processors, as Kubernetes does; agents do
+// not, and it takes what it gets there. Pods is 1 where replicas are pods, of which
+// a node holds so many; no file says it.
 type Resources struct {
 	GPUs      int   `json:"gpus"`
 	GPUMemory Bytes `json:"gpuMemory"`
 	Memory    Bytes `json:"memory"`
+	CPU       CPU   `json:"cpu,omitempty"`
+	Pods      int   `json:"-"`
+}
+
+// OnGPUs is what res takes of GPUs, and nothing of the host.
+func (res Resources) OnGPUs() Resources {
+	return Resources{GPUs: res.GPUs, GPUMemory: res.GPUMemory}
+}
+
+// OffGPUs is what res takes of the host, and nothing of its GPUs.
+func (res Resources) OffGPUs() Resources {
+	res.GPUs, res.GPUMemory = 0, 0
+	return res
 }
 
 // Scale bounds the replicas of a model. Target is the number of concurrent

@@ -74,6 +74,9 @@ type Heartbeat struct {
 	Machine string          `json:"machine,omitempty"` // identity of the host: sources that are folders of it are at hand here only
 	GPUs    []GPU           `json:"gpus"`
 	Memory  Capacity        `json:"memory"`
+	CPU     CPU             `json:"cpu,omitempty"`          // that replicas may reserve; 0: nobody counts
+	Pods    int             `json:"pods,omitempty"`         // that it may hold; 0: nobody counts
+	Bars    []string        `json:"bars,omitempty"`         // models that require this of a node (Pod.Requires) may not come here
 	Sleep   Bytes           `json:"sleep_memory,omitempty"` // of Memory, what engines may hold asleep; 0: all of it
 	Store   StoreUse        `json:"store"`
 	Models  []ReplicaStatus `json:"models"`

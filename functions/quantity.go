@@ -73,6 +73,49 @@ func (b *Bytes) UnmarshalJSON(t []byte) error {
 	return b.UnmarshalText(bytes.Trim(t, `"`))
 }
 
+// CPU is processor time, in thousandths of a processor. In files it is a number of
+// processors, or of thousandths with an m, as Kubernetes writes it: 2, 0.5, 500m.
+type CPU int64
+
+// ParseCPU reads 2, 1.5 or 250m.
+func ParseCPU(s string) (CPU, error) {
+	num, factor := s, 1e3
+	if strings.HasSuffix(s, "m") {
+		num, factor = strings.TrimSuffix(s, "m"), 1
+	}
+	f, err := strconv.ParseFloat(num, 64)
+	if err != nil || f < 0 || math.IsNaN(f) || f*factor >= 1e12 || strings.ContainsAny(num, "eExX_nN ") {
+		return 0, fmt.Errorf("%q is no number of processors: want such as 2, 0.5 or 500m", clip(s))
+	}
+	return CPU(math.Ceil(f * factor)), nil
+}
+
+// String is as files have it: 2 or 500m.
+func (c CPU) String() string {
+	if c%1000 == 0 {
+		return strconv.FormatInt(int64(c/1000), 10)
+	}
+	return strconv.FormatInt(int64(c), 10) + "m"
+}
+
+// Human is for people: 0.025 processors, 1 processor.
+func (c CPU) Human() string {
+	if c == 1000 {
+		return "1 processor"
+	}
+	return strconv.FormatFloat(float64(c)/1000, 'f', -1, 64) + " processors"
+}
+
+func (c CPU) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalJSON reads a number of processors, or one in quotes as files have it.
+func (c *CPU) UnmarshalJSON(t []byte) error { return c.UnmarshalText(bytes.Trim(t, `"`)) }
+
+func (c *CPU) UnmarshalText(t []byte) (err error) {
+	*c, err = ParseCPU(string(t))
+	return err
+}
+
 // Duration is a time span; in files it is written as Go writes it: 30s, 5m, 1h30m.
 type Duration time.Duration
 

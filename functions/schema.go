@@ -36,6 +36,7 @@ var described = map[string]string{
 	"Model.spec.resources.gpus":          "How many GPUs.",
 	"Model.spec.resources.gpuMemory":     "Memory on each GPU, such as 40Gi.",
 	"Model.spec.resources.memory":        "The host's memory, such as 4Gi.",
+	"Model.spec.resources.cpu":           "Processors that are set aside for it on Kubernetes, such as 2 or 500m.",
 	"Model.spec.scale":                   "How many replicas.",
 	"Model.spec.scale.min":               "Replicas that stay, asked for or not.",
 	"Model.spec.scale.max":               "Replicas at most.",
@@ -70,6 +71,19 @@ var described = map[string]string{
 	"Team.spec.limits.coldStartsPerHour": "Cold starts an hour.",
 	"Team.spec.limits.gpuSecondsPerDay":  "Seconds of GPU a day.",
 	"Team.spec.limits.storeBytes":        "Bytes of checkpoints the team may keep in the store.",
+
+	"Model.spec.pod":                         "What the model's pod says to a Kubernetes cluster beside what it takes, spelled as in a pod; elsewhere it is not read.",
+	"Model.spec.pod.nodeSelector":            "Labels of the nodes it may have. Knative has to allow it: kubernetes.podspec-nodeselector.",
+	"Model.spec.pod.tolerations":             "Taints of nodes that it may have all the same. Knative has to allow it: kubernetes.podspec-tolerations.",
+	"Model.spec.pod.tolerations[].key":       "The taint's key; without one, and with operator Exists, every taint.",
+	"Model.spec.pod.tolerations[].operator":  "Equal, which is meant where it is left out, or Exists.",
+	"Model.spec.pod.tolerations[].value":     "The taint's value, with Equal.",
+	"Model.spec.pod.tolerations[].effect":    "The taint's effect; every one where it is left out.",
+	"Model.spec.pod.runtimeClassName":        "The runtime that makes its containers, such as nvidia. Knative has to allow it: kubernetes.podspec-runtimeclassname.",
+	"Model.spec.pod.imagePullSecrets":        "Secrets of the model's namespace with which its images are pulled.",
+	"Model.spec.pod.imagePullSecrets[].name": "The name of the Secret.",
+	"Model.spec.pod.serviceAccountName":      "The account of the model's namespace that it runs as. It gets no token of it.",
+	"Model.spec.pod.priorityClassName":       "The class that says which pods make way for it where nodes are full. Knative has to allow it: kubernetes.podspec-priorityclassname.",
 }
 
 // Schema is the JSON schema of the files, made from the types: indented, with
@@ -115,8 +129,15 @@ func constant(s map[string]any, name, value string) {
 
 const (
 	bytesPattern    = `^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$`
+	cpuPattern      = `^([0-9]+(\.[0-9]+)?|[0-9]+m)$`
 	durationPattern = `^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`
 )
+
+// oneOf are the words that a text may be.
+var oneOf = map[string][]string{
+	"Model.spec.pod.tolerations[].operator": {TolerationEqual, TolerationExists},
+	"Model.spec.pod.tolerations[].effect":   {TaintNoSchedule, TaintPreferNoSchedule, TaintNoExecute},
+}
 
 // schemaOf describes one type. def holds the defaults, where there are any.
 func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
@@ -130,6 +151,9 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 		if def.IsValid() && !def.IsZero() {
 			s["default"] = def.Interface().(Bytes).String() // as a person writes it
 		}
+		return s
+	case reflect.TypeFor[CPU]():
+		s["type"], s["pattern"], s["minimum"] = []string{"string", "number"}, cpuPattern, 0
 		return s
 	case reflect.TypeFor[Duration]():
 		s["type"], s["pattern"] = "string", durationPattern
@@ -154,8 +178,11 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 			props[name] = schemaOf(f.Type, path+"."+name, d)
 		}
 		s["properties"] = props
-		if strings.HasSuffix(path, "[]") {
+		switch path {
+		case "Model.spec.adapters[]":
 			require(s, "name", "source")
+		case "Model.spec.pod.imagePullSecrets[]":
+			require(s, "name")
 		}
 	case reflect.Slice:
 		s["type"] = "array"
@@ -165,7 +192,9 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 		s["additionalProperties"] = schemaOf(t.Elem(), path+"{}", reflect.Value{})
 	case reflect.String:
 		s["type"] = "string"
-		if slices.Contains([]string{".name", ".namespace"}, path[strings.LastIndexByte(path, '.'):]) {
+		if words := oneOf[path]; words != nil {
+			s["enum"] = words
+		} else if path != "Model.spec.pod.imagePullSecrets[].name" && slices.Contains([]string{".name", ".namespace"}, path[strings.LastIndexByte(path, '.'):]) {
 			s["pattern"] = `^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 		}
 		return withDefault(s, def)

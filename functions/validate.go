@@ -83,6 +83,9 @@ func Validate(m *Model) []Problem {
 	}
 	p.size("spec.resources.gpuMemory", s.Resources.GPUMemory)
 	p.size("spec.resources.memory", s.Resources.Memory)
+	if c := s.Resources.CPU; c < 0 || c > 1000*maxCount {
+		p.add("spec.resources.cpu", "such as 2 or 500m", "%s processors cannot be had", c)
+	}
 	if s.Resources.GPUMemory > 0 && s.Resources.GPUs == 0 {
 		p.add("spec.resources.gpuMemory", "add gpus: 1, or leave gpuMemory out", "GPU memory is asked for, but no GPU")
 	}
@@ -106,7 +109,7 @@ func Validate(m *Model) []Problem {
 	p.span("spec.deadlines.firstToken", s.Deadlines.FirstToken)
 	p.span("spec.deadlines.hang", s.Deadlines.Hang)
 	p.span("spec.deadlines.drain", s.Deadlines.Drain)
-	return p
+	return append(p, CheckPod("spec.pod", &s.Pod)...)
 }
 
 // ValidateTeam says what is wrong with t.

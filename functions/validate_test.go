@@ -82,6 +82,7 @@ func TestValidate(t *testing.T) {
 		{"gpus", func(m *Model) { m.Spec.Resources.GPUs = -1 }, "spec.resources.gpus", "GPUs"},
 		{"gpu memory", func(m *Model) { m.Spec.Resources.GPUMemory = 1 }, "spec.resources.gpuMemory", "no GPU"},
 		{"memory", func(m *Model) { m.Spec.Resources.Memory = -1 }, "spec.resources.memory", "size"},
+		{"processors", func(m *Model) { m.Spec.Resources.CPU = -1 }, "spec.resources.cpu", "processors"},
 		{"min", func(m *Model) { m.Spec.Scale.Min = 2 }, "spec.scale.min", "more than max 1"},
 		{"max", func(m *Model) { m.Spec.Scale.Max = 0 }, "spec.scale.max", "range"},
 		{"target", func(m *Model) { m.Spec.Scale.Target = 0 }, "spec.scale.target", "range"},

@@ -442,6 +442,11 @@ func (s *Store) publish(e Entry) error {
 	if err := root.MkdirAll(path.Join(tmp, "files"), 0o755); err != nil {
 		return err
 	}
+	if s.o.Private {
+		if err := root.Chmod(tmp, 0o700); err != nil {
+			return err
+		}
+	}
 	for _, f := range e.Files {
 		name := path.Join(tmp, "files", f.Name)
 		for d := path.Dir(name); !dirs[d]; d = path.Dir(d) {

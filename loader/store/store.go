@@ -37,6 +37,10 @@ type Options struct {
 	// Past is the size of a file from which on it is written past the page
 	// cache; 32 MiB when 0, never when it is less.
 	Past int64
+	// Private closes the store to other users, but for the files of a checkpoint
+	// to whoever is given its folder (Entry.Path) open: what is around it cannot be
+	// reached from there.
+	Private bool
 	// Log may be nil.
 	Log *slog.Logger
 	// Step, when set, is called before each step that changes the disk, with
@@ -177,6 +181,11 @@ func Open(o Options) (*Store, error) {
 			return nil, broken("", err)
 		}
 	}
+	if o.Private {
+		if err := s.close(); err != nil {
+			return nil, broken("", err)
+		}
+	}
 	// Another process that holds the lock does its own sweeping.
 	lock, err := lockFile(s.path("lock"), true, false)
 	if errors.Is(err, errBusy) {
@@ -190,6 +199,24 @@ func Open(o Options) (*Store, error) {
 		return nil, broken("", err)
 	}
 	return s, nil
+}
+
+// close takes the store away from other users; the folder of each checkpoint too,
+// for "files/.." of one that somebody was given is that.
+func (s *Store) close() error {
+	if err := os.Chmod(s.o.Dir, 0o700); err != nil {
+		return err
+	}
+	list, err := os.ReadDir(s.path("checkpoints"))
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if err := os.Chmod(s.path("checkpoints", e.Name()), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // sweep removes what no one can be using: the store's lock is held, so every

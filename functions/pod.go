@@ -1,0 +1,257 @@
+package functions
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Pod is what a replica's pod says to a Kubernetes cluster beside what it takes,
+// spelled as in a pod. Agents that are no cluster have no use for it. It is which
+// nodes it may have, and what a pod needs to be let in; what could give it more than
+// other pods (host namespaces, privileges, volumes) is not here.
+type Pod struct {
+	NodeSelector       map[string]string `json:"nodeSelector,omitempty"`
+	Tolerations        []Toleration      `json:"tolerations,omitempty"`
+	RuntimeClassName   string            `json:"runtimeClassName,omitempty"`
+	ImagePullSecrets   []Reference       `json:"imagePullSecrets,omitempty"`
+	ServiceAccountName string            `json:"serviceAccountName,omitempty"`
+	PriorityClassName  string            `json:"priorityClassName,omitempty"`
+}
+
+// Toleration lets a pod on nodes with a taint. Operator is Equal unless it says
+// Exists; an empty key with Exists is every taint; an empty effect every effect.
+type Toleration struct {
+	Key      string `json:"key,omitempty"`
+	Operator string `json:"operator,omitempty"`
+	Value    string `json:"value,omitempty"`
+	Effect   string `json:"effect,omitempty"`
+}
+
+// Reference names an object of the model's namespace.
+type Reference struct {
+	Name string `json:"name"`
+}
+
+// Taint keeps replicas that do not tolerate it off a node.
+type Taint struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Effect string `json:"effect"`
+}
+
+// The words of tolerations and taints.
+const (
+	TolerationEqual  = "Equal"
+	TolerationExists = "Exists"
+
+	TaintNoSchedule       = "NoSchedule"
+	TaintPreferNoSchedule = "PreferNoSchedule"
+	TaintNoExecute        = "NoExecute"
+)
+
+// IsZero reports whether p says nothing.
+func (p Pod) IsZero() bool {
+	return len(p.NodeSelector) == 0 && len(p.Tolerations) == 0 && len(p.ImagePullSecrets) == 0 &&
+		p.RuntimeClassName == "" && p.ServiceAccountName == "" && p.PriorityClassName == ""
+}
+
+// Tolerates reports whether one of p's tolerations is for t.
+func (p *Pod) Tolerates(t Taint) bool {
+	return slices.ContainsFunc(p.Tolerations, func(x Toleration) bool { return x.covers(t) })
+}
+
+func (x Toleration) covers(t Taint) bool {
+	if x.Effect != "" && x.Effect != t.Effect || x.Key != "" && x.Key != t.Key {
+		return false
+	}
+	if x.Operator == TolerationExists {
+		return true
+	}
+	return x.Key != "" && (x.Operator == "" || x.Operator == TolerationEqual) && x.Value == t.Value
+}
+
+// Refuses says why a node with these labels and taints is none for p: "" when it
+// may be one. A taint that only discourages keeps nobody off.
+func (p *Pod) Refuses(labels map[string]string, taints []Taint) string {
+	for _, k := range slices.Sorted(maps.Keys(p.NodeSelector)) {
+		if v, has := labels[k]; !has || v != p.NodeSelector[k] {
+			return fmt.Sprintf("its label is not %s=%s", k, p.NodeSelector[k])
+		}
+	}
+	for _, t := range taints {
+		if t.Effect != TaintPreferNoSchedule && !p.Tolerates(t) {
+			return fmt.Sprintf("its taint %s is not tolerated", t)
+		}
+	}
+	return ""
+}
+
+// Requires is what p asks of a node beside room, in one word for all that ask the
+// same; "" nothing. It is what a person would say of it.
+func (p *Pod) Requires() string {
+	var all []string
+	for k, v := range p.NodeSelector {
+		all = append(all, k+"="+v)
+	}
+	slices.Sort(all)
+	bears := make([]string, 0, len(p.Tolerations))
+	for _, t := range p.Tolerations {
+		word := cmp.Or(t.Key, "any taint")
+		if t.Operator != TolerationExists {
+			word += "=" + t.Value
+		}
+		if t.Effect != "" {
+			word += ":" + t.Effect
+		}
+		bears = append(bears, "tolerates "+word)
+	}
+	slices.Sort(bears)
+	return strings.Join(slices.Compact(append(all, bears...)), ", ")
+}
+
+// String is as kubectl writes it: KEY=VALUE:EFFECT.
+func (t Taint) String() string {
+	if t.Value == "" {
+		return t.Key + ":" + t.Effect
+	}
+	return t.Key + "=" + t.Value + ":" + t.Effect
+}
+
+// Over is p with what it leaves out taken from under: keys of the selector one by
+// one, tolerations and secrets added, each name where p has none.
+func (p Pod) Over(under Pod) Pod {
+	if len(under.NodeSelector) > 0 {
+		both := maps.Clone(under.NodeSelector)
+		maps.Copy(both, p.NodeSelector)
+		p.NodeSelector = both
+	}
+	p.Tolerations = union(p.Tolerations, under.Tolerations)
+	p.ImagePullSecrets = union(p.ImagePullSecrets, under.ImagePullSecrets)
+	set(&p.RuntimeClassName, under.RuntimeClassName)
+	set(&p.ServiceAccountName, under.ServiceAccountName)
+	set(&p.PriorityClassName, under.PriorityClassName)
+	return p
+}
+
+// union is a and what of b is not in it.
+func union[T comparable](a, b []T) []T {
+	out := slices.Clip(a)
+	for _, x := range b {
+		if !slices.Contains(out, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// maxPod bounds the lists of a pod.
+const maxPod = 64
+
+// CheckPod says what is wrong with what a pod says, which stands at path.
+func CheckPod(path string, pod *Pod) []Problem {
+	var p problems
+	p.few(path+".nodeSelector", len(pod.NodeSelector))
+	p.few(path+".tolerations", len(pod.Tolerations))
+	p.few(path+".imagePullSecrets", len(pod.ImagePullSecrets))
+	for _, k := range slices.Sorted(maps.Keys(pod.NodeSelector)) {
+		if !isLabelKey(k) {
+			p.add(path+".nodeSelector", labelKeyHint, "%q is no key of a label", clip(k))
+		} else if v := pod.NodeSelector[k]; !isLabelValue(v) {
+			p.add(path+".nodeSelector."+k, labelValueHint, "%q is no value of a label", clip(v))
+		}
+	}
+	for i, t := range pod.Tolerations {
+		p.toleration(fmt.Sprintf("%s.tolerations[%d]", path, i), t)
+	}
+	for i, s := range pod.ImagePullSecrets {
+		p.object(fmt.Sprintf("%s.imagePullSecrets[%d].name", path, i), s.Name, true)
+	}
+	p.object(path+".runtimeClassName", pod.RuntimeClassName, false)
+	p.object(path+".serviceAccountName", pod.ServiceAccountName, false)
+	p.object(path+".priorityClassName", pod.PriorityClassName, false)
+	if strings.HasPrefix(pod.PriorityClassName, "system-") {
+		p.add(path+".priorityClassName", "a class of your own", "%q is for parts of the cluster itself", clip(pod.PriorityClassName))
+	}
+	return p
+}
+
+const (
+	labelKeyHint   = "such as agentpool or kubernetes.azure.com/agentpool: at most 63 letters, digits, '-', '_' and '.' after the '/'"
+	labelValueHint = "at most 63 letters, digits, '-', '_' and '.'"
+)
+
+func (p *problems) few(path string, n int) {
+	if n > maxPod {
+		p.add(path, fmt.Sprintf("at most %d", maxPod), "%d are too many", n)
+	}
+}
+
+func (p *problems) toleration(at string, t Toleration) {
+	switch {
+	case t.Operator != "" && t.Operator != TolerationEqual && t.Operator != TolerationExists:
+		p.add(at+".operator", "Equal or Exists", "%q is no operator", clip(t.Operator))
+	case t.Operator == TolerationExists && t.Value != "":
+		p.add(at+".value", "leave it out, or write operator: Equal", "with Exists any value is tolerated")
+	case t.Key == "" && t.Operator != TolerationExists:
+		p.add(at+".key", "such as sku; operator: Exists without a key is for every taint", "a key is needed")
+	case t.Key != "" && !isLabelKey(t.Key):
+		p.add(at+".key", labelKeyHint, "%q is no key of a taint", clip(t.Key))
+	case !isLabelValue(t.Value):
+		p.add(at+".value", labelValueHint, "%q is no value of a taint", clip(t.Value))
+	}
+	if !slices.Contains([]string{"", TaintNoSchedule, TaintPreferNoSchedule, TaintNoExecute}, t.Effect) {
+		p.add(at+".effect", "NoSchedule, PreferNoSchedule or NoExecute; all of them where it is left out", "%q is no effect", clip(t.Effect))
+	}
+}
+
+// object checks the name of an object of Kubernetes: labels with dots between.
+func (p *problems) object(path, name string, needed bool) {
+	if name == "" && !needed {
+		return
+	}
+	if name == "" {
+		p.add(path, "the name of an object of the model's namespace", "a name is needed")
+	} else if !isSubdomain(name) {
+		p.add(path, "lower-case letters, digits, '-' and '.'", "%q is no name of an object of Kubernetes", clip(name))
+	}
+}
+
+func isSubdomain(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !IsLabel(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// isLabelKey reports whether s is NAME or DOMAIN/NAME.
+func isLabelKey(s string) bool {
+	if domain, name, ok := strings.Cut(s, "/"); ok {
+		return isSubdomain(domain) && name != "" && isLabelValue(name)
+	}
+	return s != "" && isLabelValue(s)
+}
+
+// isLabelValue reports whether s is empty, or at most 63 letters, digits, '-', '_'
+// and '.', with a letter or digit at both ends.
+func isLabelValue(s string) bool {
+	if len(s) > 63 {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case (c == '-' || c == '_' || c == '.') && i > 0 && i < len(s)-1:
+		default:
+			return false
+		}
+	}
+	return true
+}
