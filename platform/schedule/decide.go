@@ -152,7 +152,7 @@ func (r *Replica) takes() (functions.Resources, []int) {
 		res.Memory += r.Held
 	}
 	if r.asleep() {
-		res.GPUs, res.GPUMemory, gpus = 0, 0, nil
+		res, gpus = res.OffGPUs(), nil
 	}
 	return res, gpus
 }
@@ -193,6 +193,8 @@ func (d *decision) frees(f *Function, res functions.Resources) {
 	d.freed.GPUs += res.GPUs
 	d.freed.GPUMemory += res.GPUMemory * functions.Bytes(res.GPUs)
 	d.freed.Memory += res.Memory
+	d.freed.CPU += res.CPU
+	d.freed.Pods += res.Pods
 	d.freeing = append(d.freeing, f.Name.Team)
 }
 
@@ -200,7 +202,8 @@ func (d *decision) frees(f *Function, res functions.Resources) {
 func (d *decision) leftOver(f *Function) bool {
 	res, g := f.Resources, d.freed
 	shared := res.GPUMemory > 0 && (g.GPUMemory == 0 || g.GPUMemory > res.GPUMemory*functions.Bytes(res.GPUs))
-	return !d.reserved || g.GPUs > res.GPUs || g.Memory > res.Memory || g.GPUs > 0 && shared
+	more := g.GPUs > res.GPUs || g.Memory > res.Memory || g.CPU > res.CPU || g.Pods > res.Pods
+	return !d.reserved || more || g.GPUs > 0 && shared
 }
 
 // leaves notes that r's room will be free, but is not yet.
@@ -216,7 +219,7 @@ func (d *decision) leaves(f *Function, r *Replica) {
 	if at, ok := d.index[r.Node]; ok {
 		m := &d.rooms[at]
 		if r.Sinking { // its GPUs are as good as free already
-			res, gpus = functions.Resources{Memory: res.Memory}, nil
+			res, gpus = res.OffGPUs(), nil
 		}
 		m.soon.give(m.node, res, gpus)
 		m.waiting = true

@@ -231,6 +231,35 @@ func TestDecide(t *testing.T) {
 				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Take.Memory = 60 * gib })),
 				model("z", 0, waiting(1, now-1), with(func(f *Function) { f.Resources.Memory = 8 * gib }))},
 			want: "stop default/x-0 (evicted)", next: now + 4*time.Minute},
+		{what: "processors", nodes: []*Node{on(node("n", 0), func(n *Node) { n.CPU = 2000 })},
+			fs: []*Function{
+				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Take.CPU = 1500 })),
+				model("z", 0, waiting(1, now-1), with(func(f *Function) { f.Resources.CPU = 501 }))},
+			want: "stop default/x-0 (evicted)"},
+		{what: "processors that nobody counts", nodes: []*Node{node("n", 0)},
+			fs:   []*Function{model("z", 0, waiting(1, now-1), with(func(f *Function) { f.Resources.CPU, f.Resources.Pods = 64000, 1 }))},
+			want: "start default/z on n[] (demand)"},
+		{what: "one pod more than a node takes", nodes: []*Node{on(node("n", 0), func(n *Node) { n.Pods = 1 })},
+			fs: []*Function{
+				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Take.Pods = 1 })),
+				model("z", 0, waiting(1, now-1), with(func(f *Function) { f.Resources.Pods = 1 }))},
+			want: "stop default/x-0 (evicted)"},
+		{what: "a sleeper would keep its processors", nodes: []*Node{on(node("n", 1), func(n *Node) { n.CPU = 2000 })},
+			fs: []*Function{
+				model("x", 1, sleeps(gib), ready("n", now-time.Minute, 0, 0), with(func(f *Function) { f.Replicas[0].Take.CPU = 1500 })),
+				model("z", 1, waiting(1, now-1), with(func(f *Function) { f.Resources.CPU = 1000 }))},
+			want: "stop default/x-0 (evicted)"},
+		{what: "who has no claim on processors is not kept by those who have", nodes: []*Node{on(node("n", 1), func(n *Node) { n.CPU = 1 })},
+			fs:   []*Function{model("z", 1, waiting(1, now-1))},
+			want: "start default/z on n[0] (demand)"},
+		{what: "a node that does not suit it", nodes: []*Node{on(node("a", 1), func(n *Node) { n.Bars = map[string]bool{"zone=b": true} }), node("b", 1)},
+			fs:   []*Function{model("x", 1, waiting(1, now-1), with(func(f *Function) { f.Requires = "zone=b" }))},
+			want: "start default/x on b[0] (demand)"},
+		{what: "no eviction where it may not go", nodes: []*Node{on(node("a", 1), func(n *Node) { n.Bars = map[string]bool{"": true} })},
+			fs: []*Function{
+				model("x", 1, ready("a", now-time.Minute, 0, 0), with(func(f *Function) { f.Requires = "spot" })),
+				model("z", 1, waiting(1, now-1))},
+			want: "blocked default/z no_capacity"},
 	} {
 		p := Decide(World{Nodes: c.nodes, Functions: c.fs, Teams: teams}, now)
 		if got := show(p); got != c.want {

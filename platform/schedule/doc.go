@@ -10,8 +10,8 @@
 // What it promises, and what its property test checks after every step of
 // random worlds:
 //
-//   - GPUs and host memory are never promised twice, neither in count nor in
-//     bytes; room that a stopping replica still holds is not free.
+//   - GPUs, host memory, processors and pods are never promised twice, neither in
+//     count nor in bytes; room that a stopping replica still holds is not free.
 //   - A team never holds more than its maximum, and what a team is guaranteed is
 //     never taken from it for one who borrows.
 //   - A function at rest gets one start, however many ask.
@@ -22,7 +22,7 @@
 //     routes; what it has in flight is not cut.
 //   - Idle is counted from the last request's end and from ready.
 //   - Whoever sleeps holds host memory and no GPU; it rises only onto GPUs that
-//     are free, and is the first to go where host memory is short.
+//     are free, and is the first to go where the host is short of something.
 //
 // # Two ways to ask
 //

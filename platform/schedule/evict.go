@@ -253,7 +253,7 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 
 // evict has v leave for f: to sleep where only its GPUs are wanted and f, which
 // has not been given its room yet, still finds the host memory it needs.
-func (d *decision) evict(v *victim, f *Function, reason string, memory functions.Bytes) {
+func (d *decision) evict(v *victim, f *Function, reason string, needs functions.Resources) {
 	v.goes = d.plan
 	drain := v.f.Drain
 	switch {
@@ -267,9 +267,9 @@ func (d *decision) evict(v *victim, f *Function, reason string, memory functions
 	if v.r.Take.GPUs > 0 && v.r.State == functions.Ready {
 		// What it would hold asleep must not be what f needs: then it drops it.
 		m := &d.rooms[v.room]
-		m.soon.memory -= memory
+		m.soon.host.move(needs, 1)
 		slept := d.sleep(v.f, v.r, drain, reason, f.Name.String())
-		m.soon.memory += memory
+		m.soon.host.move(needs, -1)
 		if slept {
 			return
 		}
@@ -310,7 +310,7 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 		if j > 0 {
 			page.add(d.outgoing(m, &list[i], d.loss(&list[i]), "leaves with it"))
 		}
-		d.evict(&list[i], f, reason, f.Resources.Memory)
+		d.evict(&list[i], f, reason, f.Resources)
 	}
 	gpus, _ := m.soon.fit(m.node, f.Resources)
 	d.reserve(m, f, gpus)
@@ -375,7 +375,7 @@ func (x *exchange) begin(d *decision, m *room, list []victim, f *Function, reaso
 }
 
 func (x *exchange) reset() {
-	x.trial.memory = x.m.soon.memory
+	x.trial.host = x.m.soon.host
 	x.trial.gpus = append(x.trial.gpus[:0], x.m.soon.gpus...)
 	x.set = x.set[:0]
 }
@@ -481,11 +481,12 @@ func (x *exchange) prune() {
 func (x *exchange) byGPU() {
 	x.per = x.per[:0]
 	one := x.f.Resources
-	one.GPUs, one.Memory = 1, 0
+	one.GPUs = 1
+	one = one.OnGPUs()
 	for g := range x.m.node.GPUs {
 		gpu := &x.m.node.GPUs[g]
 		x.reset()
-		only := free{memory: x.trial.memory, gpus: x.trial.gpus[g : g+1]}
+		only := free{host: x.trial.host, gpus: x.trial.gpus[g : g+1]}
 		alone := Node{GPUs: x.m.node.GPUs[g : g+1]}
 		ok := only.fits(&alone, one)
 		for i := 0; i < len(x.list) && !ok; i++ {
@@ -508,7 +509,7 @@ func (x *exchange) byGPU() {
 			}
 		}
 	}
-	// Host memory may be short all the same.
+	// What it needs of the host may be short all the same.
 	for i := 0; i < len(x.list) && !x.fits(); i++ {
 		if !x.marks[i] {
 			x.marks[i] = true
@@ -519,7 +520,7 @@ func (x *exchange) byGPU() {
 
 // fits is fit without saying where.
 func (s *free) fits(n *Node, res functions.Resources) bool {
-	if res.Memory > 0 && s.memory < res.Memory {
+	if !s.has(res) {
 		return false
 	}
 	left := res.GPUs

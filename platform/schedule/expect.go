@@ -101,6 +101,9 @@ func (n *Node) tier(f *Function) functions.Tier {
 // place, or from who lends it.
 func (n *Node) reads(f *Function) bool { return f.Machine == "" || f.Machine == n.Machine || n.Borrows }
 
+// admits reports whether f may be here at all.
+func (n *Node) admits(f *Function) bool { return n.reads(f) && !n.Bars[f.Requires] }
+
 // has reports whether the bytes of a source are here.
 func (n *Node) has(f *Function) bool {
 	return n.Cached[f.Source] || f.Machine != "" && f.Machine == n.Machine

@@ -66,7 +66,7 @@ func (d *decision) place(n need) bool {
 			if v == nil {
 				return d.block(f)
 			}
-			d.evict(v, f, wasIdle, res.Memory)
+			d.evict(v, f, wasIdle, res)
 		}
 		// Its share is freed first; it is placed when that has happened.
 		d.claimed[team] += res.GPUs
@@ -135,7 +135,7 @@ func (d *decision) place(n need) bool {
 // possible reports whether f fits some node that is empty.
 func (d *decision) possible(f *Function) bool {
 	for i := range d.rooms {
-		if m := &d.rooms[i]; m.node.reads(f) && m.node.stores(f) && m.could(f.Resources) {
+		if m := &d.rooms[i]; m.node.admits(f) && m.node.stores(f) && m.could(f.Resources) {
 			return true
 		}
 	}
@@ -171,7 +171,7 @@ func (d *decision) reachable(f *Function) bool {
 		if !here && (!d.eligible(m, f) || !m.could(f.Resources)) {
 			continue
 		}
-		trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
+		trial := free{host: m.soon.host, gpus: slices.Clone(m.soon.gpus)}
 		for _, busy := range [...]bool{false, true} {
 			list := m.offers(busy)
 			for i := range list {
@@ -268,7 +268,7 @@ func (d *decision) rise(f *Function, r *Replica, reason string) {
 // hold keeps the GPUs of a sleeper for it.
 func (d *decision) hold(f *Function, r *Replica) {
 	m := &d.rooms[d.index[r.Node]]
-	res := functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory}
+	res := r.Take.OnGPUs()
 	m.now.take(m.node, res, r.GPUs)
 	m.soon.take(m.node, res, r.GPUs)
 	d.mix(r.ID)
@@ -285,7 +285,7 @@ func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bo
 		d.pledged[f.Name.Team] += r.Take.GPUs
 		return true
 	}
-	trial := free{memory: m.soon.memory, gpus: slices.Clone(m.soon.gpus)}
+	trial := free{host: m.soon.host, gpus: slices.Clone(m.soon.gpus)}
 	taken := map[string]int{}
 	var gone []int
 	list := m.offers(busy)
@@ -306,7 +306,7 @@ func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bo
 		return false
 	}
 	for _, i := range gone {
-		d.evict(&list[i], f, reason, 0)
+		d.evict(&list[i], f, reason, functions.Resources{})
 	}
 	d.hold(f, r)
 	d.pledged[f.Name.Team] += r.Take.GPUs
@@ -331,5 +331,5 @@ func (d *decision) eligible(m *room, f *Function) bool {
 		d.at(m.node.Avoid)
 		return false
 	}
-	return m.node.reads(f) && m.node.stores(f)
+	return m.node.admits(f) && m.node.stores(f)
 }

@@ -132,12 +132,11 @@ func (c *Planner) Node(n *Node) {
 		c.stale = true
 		return
 	}
-	if d := n.Memory - m.memory; d != 0 {
-		m.memory = n.Memory
-		m.now.memory += d
-		m.soon.memory += d
-		c.holds[2*at].memory += d
-		c.holds[2*at+1].memory += d
+	if is := n.host(); is != m.host {
+		for _, s := range []*free{&m.now, &m.soon, &c.holds[2*at], &c.holds[2*at+1]} {
+			s.grow(is, m.host)
+		}
+		m.host = is
 	}
 }
 
@@ -337,10 +336,11 @@ func (c *Planner) rebuild() {
 				s[at+i].left, s[at+k+i].left = g.Memory, g.Memory
 			}
 		}
-		cut := func(s []slot, from int) free { return free{memory: n.Memory, gpus: s[from : from+k : from+k]} }
+		cut := func(s []slot, from int) free { return free{host: n.host(), gpus: s[from : from+k : from+k]} }
 		c.index[n.ID] = len(c.rooms)
-		c.rooms = append(c.rooms, room{node: n, here: n.Here, memory: n.Memory, gpus: slices.Clone(n.GPUs), now: cut(c.slots, at), soon: cut(c.slots, at+k)})
+		c.rooms = append(c.rooms, room{node: n, here: n.Here, host: n.host(), gpus: slices.Clone(n.GPUs), now: cut(c.slots, at), soon: cut(c.slots, at+k)})
 		c.holds = append(c.holds, cut(c.kept, at), cut(c.kept, at+k))
+		c.rooms[len(c.rooms)-1].held = &c.holds[len(c.holds)-2]
 		at += 2 * k
 	}
 	for _, e := range c.fns { // gather sorts them
@@ -420,7 +420,7 @@ func (c *Planner) account(e *entry) {
 			h.waiting = 1
 		case r.Sinking:
 			h.waiting = 1
-			h.soon = functions.Resources{Memory: h.now.Memory}
+			h.soon = h.now.OffGPUs()
 		default:
 			h.soon, h.soonGPUs = h.now, h.nowGPUs
 		}
@@ -547,12 +547,12 @@ func (c *Planner) setAlive(e *entry, alive bool) {
 	}
 }
 
-// pressure ends sleepers of nodes that have promised more host memory than they
-// have: a budget has shrunk, or sleep takes more than was thought.
+// pressure ends sleepers of nodes that have promised more of the host than there
+// is: a budget has shrunk, others have come, or sleep takes more than was thought.
 func (c *Planner) pressure() {
 	for i := range c.rooms {
 		m := &c.rooms[i]
-		for m.soon.memory < 0 {
+		for m.soon.owes() {
 			var in *entry
 			var r *Replica
 			for _, e := range c.living {
@@ -606,7 +606,7 @@ func (c *Planner) undo() {
 	copy(c.slots, c.kept)
 	for i := range c.rooms {
 		m := &c.rooms[i]
-		m.now.memory, m.soon.memory = c.holds[2*i].memory, c.holds[2*i+1].memory
+		m.now.host, m.soon.host = c.holds[2*i].host, c.holds[2*i+1].host
 		m.waiting = m.leaving > 0
 	}
 	back := func(team string) {

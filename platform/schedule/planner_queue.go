@@ -19,10 +19,10 @@ const memoFor = 5 * time.Second
 // something changes that may help. A rule of placing or evicting that looks at
 // more of the asking function must enter it here.
 type kinship struct {
-	team, machine, reason string
-	resources             functions.Resources
-	waits                 bool   // somebody is held for it
-	own                   *entry // who has replicas of its own, or may be too large for some store, is like nobody else
+	team, machine, requires, reason string
+	resources                       functions.Resources
+	waits                           bool   // somebody is held for it
+	own                             *entry // who has replicas of its own, or may be too large for some store, is like nobody else
 }
 
 // kin are the functions of one kind that lack replicas.
@@ -72,7 +72,7 @@ func (c *Planner) needs(e *entry) {
 		return
 	}
 	n, lacks := c.needy[0], len(c.needy)
-	key := kinship{team: n.f.Name.Team, machine: n.f.Machine, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
+	key := kinship{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
 	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.Fence != "" || n.reason == foreseen { // that looks at what f itself is worth
 		key.own = e
 	}

@@ -134,6 +134,9 @@ func (w *twin) stir() {
 	r := w.rnd
 	if r.IntN(25) == 0 { // a node joins
 		n := &Node{ID: fmt.Sprint("j", r.IntN(4)), Machine: fmt.Sprint("m", r.IntN(3)), Seen: w.now, Memory: functions.Bytes(8+r.IntN(32)) * gib}
+		if r.IntN(3) == 0 {
+			n.CPU, n.Pods = functions.CPU(1000*(1+r.IntN(8))), 1+r.IntN(6)
+		}
 		for g := range r.IntN(5) {
 			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(r.IntN(3)) * 40 * gib})
 		}
@@ -162,6 +165,7 @@ func (w *twin) stir() {
 			n.Avoid = w.now + time.Duration(r.IntN(5000))*time.Millisecond
 		case 1:
 			n.Memory = functions.Bytes(8+r.IntN(32)) * gib
+			n.CPU, n.Pods = functions.CPU(1000*r.IntN(8)), r.IntN(6)
 		case 2:
 			if len(n.GPUs) > 0 {
 				n.GPUs = slices.Clone(n.GPUs)

@@ -55,6 +55,9 @@ func newToy(t *testing.T, seed uint64) *toy {
 	y.policy.Eviction = Eviction(seed % uint64(len(evictions)))
 	for i := range 1 + y.rnd.IntN(3) {
 		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
+		if y.rnd.IntN(2) == 0 {
+			n.CPU, n.Pods = functions.CPU(1000*(1+y.rnd.IntN(8))), 1+y.rnd.IntN(6)
+		}
 		for g := range y.rnd.IntN(5) {
 			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(y.rnd.IntN(3)) * 40 * gib})
 		}
@@ -71,6 +74,7 @@ func newToy(t *testing.T, seed uint64) *toy {
 			f.Resources.GPUMemory = functions.Bytes(1+y.rnd.IntN(50)) * gib
 		}
 		f.Resources.Memory = functions.Bytes(y.rnd.IntN(8)) * gib
+		f.Resources.CPU, f.Resources.Pods = functions.CPU(500*y.rnd.IntN(5)), y.rnd.IntN(2)
 		f.Expect.Tier = map[functions.Tier]time.Duration{functions.TierNVMe: time.Duration(1+y.rnd.IntN(60)) * time.Second}
 		f.Scale.Max = 1 + y.rnd.IntN(3)
 		f.Scale.Min = y.rnd.IntN(8) / 7
@@ -88,6 +92,8 @@ func (y *toy) check() {
 	teams := map[string]int{}
 	for _, n := range y.w.Nodes {
 		var memory functions.Bytes
+		var cpu functions.CPU
+		pods := 0
 		users, whole, bytes := map[int]int{}, map[int]int{}, map[int]functions.Bytes{}
 		for _, f := range y.w.Functions {
 			for _, r := range f.Replicas {
@@ -95,6 +101,8 @@ func (y *toy) check() {
 					continue
 				}
 				memory += r.Take.Memory
+				cpu += r.Take.CPU
+				pods += r.Take.Pods
 				if r.State == functions.Sleeping || r.Sinking || r.Rising {
 					memory += r.Held
 				}
@@ -115,6 +123,9 @@ func (y *toy) check() {
 		}
 		if memory > n.Memory {
 			y.fail("%s: %v of %v host memory promised", n.ID, memory, n.Memory)
+		}
+		if n.CPU > 0 && cpu > n.CPU || n.Pods > 0 && pods > n.Pods {
+			y.fail("%s: %s of %s processors promised, and %d of %d pods", n.ID, cpu, n.CPU, pods, n.Pods)
 		}
 		for g, u := range users {
 			if whole[g] > 0 && u > 1 || n.GPUs[g].Memory > 0 && bytes[g] > n.GPUs[g].Memory {

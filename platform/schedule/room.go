@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"math"
 	"slices"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -11,12 +12,13 @@ import (
 type room struct {
 	node    *Node
 	here    bool // of the node, as it was last seen
-	memory  functions.Bytes
+	host    host
 	gpus    []GPU
 	leaving int // replicas that are on their way out, in the world
 	now     free
 	soon    free
-	waiting bool // something is stopping here
+	held    *free // what is free of it in the world, whatever this plan has promised
+	waiting bool  // something is stopping here
 
 	idle, busy []victim // what may make way, who goes first first; sleepers are among the idle
 }
@@ -28,9 +30,52 @@ func (m *room) offers(busy bool) []victim {
 	return m.idle
 }
 
+// free is what is left of a node.
 type free struct {
+	host
+	gpus []slot
+}
+
+// host is what replicas take of a node beside its GPUs.
+type host struct {
 	memory functions.Bytes
-	gpus   []slot
+	cpu    functions.CPU
+	pods   int
+}
+
+// host of n; what nobody counts is there without end.
+func (n *Node) host() host {
+	h := host{n.Memory, n.CPU, n.Pods}
+	if h.cpu == 0 {
+		h.cpu = math.MaxInt64 / 4
+	}
+	if h.pods == 0 {
+		h.pods = math.MaxInt32
+	}
+	return h
+}
+
+// move takes res from h, or with a sign of -1 gives it back.
+func (h *host) move(res functions.Resources, sign int) {
+	h.memory -= functions.Bytes(sign) * res.Memory
+	h.cpu -= functions.CPU(sign) * res.CPU
+	h.pods -= sign * res.Pods
+}
+
+// has reports whether res finds what it needs of h. Who needs none of something
+// finds it, also where more has been promised than there is.
+func (h *host) has(res functions.Resources) bool {
+	return (res.Memory <= 0 || h.memory >= res.Memory) && (res.CPU <= 0 || h.cpu >= res.CPU) && (res.Pods <= 0 || h.pods >= res.Pods)
+}
+
+// owes reports whether more has been promised of h than there is.
+func (h *host) owes() bool { return h.memory < 0 || h.cpu < 0 || h.pods < 0 }
+
+// grow adds what a node has come to have more than it had.
+func (h *host) grow(is, was host) {
+	h.memory += is.memory - was.memory
+	h.cpu += is.cpu - was.cpu
+	h.pods += is.pods - was.pods
 }
 
 // slot is one GPU: how many replicas sit on it, and bytes left. whole counts
@@ -44,7 +89,7 @@ func (s *free) take(n *Node, res functions.Resources, gpus []int) { s.move(n, re
 func (s *free) give(n *Node, res functions.Resources, gpus []int) { s.move(n, res, gpus, -1) }
 
 func (s *free) move(n *Node, res functions.Resources, gpus []int, sign int) {
-	s.memory -= functions.Bytes(sign) * res.Memory
+	s.host.move(res, sign)
 	for _, index := range gpus {
 		for i := range n.GPUs {
 			if n.GPUs[i].Index != index {
@@ -234,7 +279,7 @@ func (d *decision) reserve(m *room, f *Function, gpus []int) {
 
 // could reports whether res fits an empty node.
 func (m *room) could(res functions.Resources) bool {
-	if res.Memory > m.node.Memory {
+	if empty := m.node.host(); !empty.has(res) {
 		return false
 	}
 	n := 0

@@ -15,7 +15,7 @@ func (p Policy) Want(f *Function, now Instant) int {
 		return 0
 	}
 	want := 0
-	switch n := f.Active + f.Queued; {
+	switch n := f.calling() + f.Queued; {
 	case p.Autoscale.Patient:
 		want = f.Desired
 	case n > 0:
@@ -30,6 +30,18 @@ func (p Policy) Want(f *Function, now Instant) int {
 		want = max(want, 1)
 	}
 	return min(max(want, f.Scale.Min), max(f.Scale.Max, f.Scale.Min))
+}
+
+// calling are the requests at engines that are to go on: those at a replica that
+// somebody stopped end with it, and would otherwise bring up the next one.
+func (f *Function) calling() int {
+	n := f.Active
+	for i := range f.Replicas {
+		if f.Replicas[i].Dismissed {
+			n -= f.Replicas[i].InFlight
+		}
+	}
+	return max(n, 0)
 }
 
 // ready replicas are those that serve.
@@ -162,11 +174,14 @@ func (d *decision) sleep(f *Function, r *Replica, drain time.Duration, reason, w
 		}
 		level, held = 2, 0
 	}
+	if s := &d.rooms[at].soon; s.cpu < 0 || s.pods < 0 {
+		return false // asleep it would hold on to them
+	}
 	d.do(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Level: level, Reason: reason, For: whom})
 	d.leaving[f.Name.Team] += r.Take.GPUs
-	d.frees(f, functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory})
+	d.frees(f, r.Take.OnGPUs())
 	m := &d.rooms[at]
-	m.soon.give(m.node, functions.Resources{GPUs: r.Take.GPUs, GPUMemory: r.Take.GPUMemory}, r.GPUs)
+	m.soon.give(m.node, r.Take.OnGPUs(), r.GPUs)
 	m.soon.memory -= held
 	m.now.memory -= held
 	m.waiting = true

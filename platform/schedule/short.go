@@ -28,7 +28,7 @@ func (d *decision) block(f *Function) bool {
 	possible, soon := false, false
 	for i := range d.rooms {
 		m := &d.rooms[i]
-		if !m.node.reads(f) || !m.node.stores(f) || !m.could(res) {
+		if !m.node.admits(f) || !m.node.stores(f) || !m.could(res) {
 			continue
 		}
 		possible = true
@@ -49,12 +49,57 @@ func (d *decision) block(f *Function) bool {
 	case soon:
 	case over:
 		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, gpus(quota.Max)), ETA: d.wait(f, true)}
-	case res.GPUs > 0:
-		d.verdict = Verdict{Code: CodeCapacity, Message: fmt.Sprintf("it needs %s on one node, and nothing that holds them is idle", each(res)), ETA: d.wait(f, false)}
 	default:
-		d.verdict = Verdict{Code: CodeCapacity, Message: fmt.Sprintf("it needs %s of host memory, and nothing that holds it is idle", res.Memory.Human()), ETA: d.wait(f, false)}
+		d.verdict = Verdict{Code: CodeCapacity, Message: "it needs " + d.lacks(f) + " is idle", ETA: d.wait(f, false)}
 	}
 	return false
+}
+
+// lacks is what is missing for f where the fewest things are, of a node that it
+// would fit if the node were empty, and who might have it.
+func (d *decision) lacks(f *Function) (what string) {
+	res, fewest := f.Resources, math.MaxInt
+	for i := range d.rooms {
+		m := &d.rooms[i]
+		if !m.node.admits(f) || !m.node.stores(f) || !m.could(res) {
+			continue
+		}
+		some, n := "", 0
+		for _, x := range [...]struct {
+			short bool
+			what  func() string
+		}{
+			{!(&free{host: m.node.host(), gpus: m.held.gpus}).fits(m.node, res), func() string { return onGPUs(res) }},
+			{res.Memory > 0 && m.held.memory < res.Memory, func() string { return ofMemory(res) }},
+			{res.CPU > 0 && m.held.cpu < res.CPU, func() string { return res.CPU.Human() + " of a node, and nothing that holds them" }},
+			{res.Pods > 0 && m.held.pods < res.Pods, func() string { return "a node that takes one more pod, and nothing on those it fits" }},
+		} {
+			switch {
+			case x.short && n == 0:
+				some, n = x.what(), 1
+			case x.short:
+				n++
+			}
+		}
+		if n > 0 && n < fewest {
+			what, fewest = some, n
+		}
+	}
+	switch { // what is missing is missing in this plan only
+	case what != "":
+		return what
+	case res.GPUs > 0:
+		return onGPUs(res)
+	}
+	return ofMemory(res)
+}
+
+func onGPUs(res functions.Resources) string {
+	return each(res) + " on one node, and nothing that holds them"
+}
+
+func ofMemory(res functions.Resources) string {
+	return res.Memory.Human() + " of host memory, and nothing that holds it"
 }
 
 // short says what no node has enough of for f.
@@ -63,8 +108,9 @@ func (d *decision) short(f *Function) string {
 		return "no agent is connected"
 	}
 	res := f.Resources
-	reads, stores := false, false
+	reads, admits, stores := false, false, false
 	var store, memory, gpuMemory functions.Bytes
+	var cpu functions.CPU
 	most, healthy, any := 0, 0, 0 // GPUs on one node: large enough, healthy, at all
 	for i := range d.rooms {
 		n := d.rooms[i].node
@@ -72,6 +118,10 @@ func (d *decision) short(f *Function) string {
 			continue
 		}
 		reads = true
+		if !n.admits(f) {
+			continue
+		}
+		admits = true
 		store = max(store, n.Store.Bytes)
 		if !n.stores(f) {
 			continue
@@ -90,13 +140,24 @@ func (d *decision) short(f *Function) string {
 		most, healthy, any = max(most, fit), max(healthy, well), max(any, len(n.GPUs))
 		if fit >= res.GPUs {
 			memory = max(memory, n.Memory)
+			if h := n.host(); res.Memory <= h.memory {
+				cpu = max(cpu, h.cpu)
+			}
 		}
 	}
 	switch {
 	case !reads:
 		return "its source is a folder of a machine that no agent runs on"
+	case !admits && f.Requires == "":
+		return "every node keeps out pods that do not say that they bear with its taints"
+	case !admits:
+		return "no node meets what its pods ask of one: " + f.Requires
 	case !stores:
 		return fmt.Sprintf("its checkpoint has %s, and the largest store takes %s", f.Size.Human(), store.Human())
+	case most >= res.GPUs && memory >= res.Memory && cpu < res.CPU:
+		return fmt.Sprintf("it needs %s on one node, and the largest that it fits otherwise has %s", res.CPU.Human(), cpu.Human())
+	case most >= res.GPUs && memory >= res.Memory:
+		return "no node that it fits takes one more pod"
 	case most >= res.GPUs && res.GPUs > 0:
 		return fmt.Sprintf("it needs %s of host memory beside its GPUs, and the largest node with so many has %s", res.Memory.Human(), memory.Human())
 	case most >= res.GPUs:
@@ -135,6 +196,7 @@ const etaFor = time.Second
 // crowd are functions that wait for the same room.
 type crowd struct {
 	machine   string
+	requires  string
 	team      string // where their own team's maximum is in the way
 	resources functions.Resources
 	claims    bool
@@ -149,7 +211,7 @@ type reckoned struct {
 // one that makes way for it may, on the node where enough of them do soonest.
 // Who must make way before is not weighed against who else waits.
 func (d *decision) wait(f *Function, over bool) time.Duration {
-	who := crowd{machine: f.Machine, resources: f.Resources, claims: d.claims(f)}
+	who := crowd{machine: f.Machine, requires: f.Requires, resources: f.Resources, claims: d.claims(f)}
 	if over {
 		who.team = f.Name.Team
 	}
@@ -178,7 +240,7 @@ func (d *decision) roomAt(f *Function, over bool) (when Instant) {
 	var exits []exit
 	for i := range d.rooms {
 		m := &d.rooms[i]
-		if !m.node.reads(f) || !m.node.stores(f) || !m.could(f.Resources) {
+		if !m.node.admits(f) || !m.node.stores(f) || !m.could(f.Resources) {
 			continue
 		}
 		exits = exits[:0]
@@ -198,7 +260,7 @@ func (d *decision) roomAt(f *Function, over bool) (when Instant) {
 			}
 			continue
 		}
-		d.trial.memory = m.soon.memory
+		d.trial.host = m.soon.host
 		d.trial.gpus = append(d.trial.gpus[:0], m.soon.gpus...)
 		for _, x := range exits {
 			res, gpus := x.v.r.takes()

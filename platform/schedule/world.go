@@ -83,7 +83,10 @@ type Node struct {
 	Avoid   Instant         // nothing is placed here before
 	GPUs    []GPU           // by index in the node's own numbering
 	Memory  functions.Bytes // host memory that replicas may reserve
+	CPU     functions.CPU   // processors that replicas may reserve; 0: nobody counts
+	Pods    int             // replicas that it may hold; 0: nobody counts
 	Cached  map[string]bool // sources whose bytes are here
+	Bars    map[string]bool // who requires this of a node (Function.Requires) may not come here
 
 	Tiers map[string]functions.Tier // of those, the nearest tier that holds all their bytes
 	Link  float64                   // bytes a second from sources, measured; 0 unknown
@@ -105,6 +108,7 @@ type Function struct {
 	Name      functions.Name
 	Source    string // key of Node.Cached
 	Machine   string // where the source lies in place, others must borrow it; empty: anywhere
+	Requires  string // what it asks of a node beside room, in words that nodes know (Node.Bars); "" nothing
 	Resources functions.Resources
 	Scale     functions.Scale
 	Drain     time.Duration // bound of a drain
@@ -160,6 +164,7 @@ type Replica struct {
 	InFlight  int
 	Spawned   bool // an engine process exists: too late to call it off
 	Stopping  bool // told to stop; its room is still taken
+	Dismissed bool // somebody told it to: what it still answers asks for no other in its place
 	CalledOff bool // told to call off; the node has not answered yet
 	Stale     bool // made from an older recipe of the function
 

@@ -372,5 +372,10 @@ func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatu
 	r.listed = n.beats
 	s.enlist(r, n)
 	s.event("adopted", name, r.id, n.id, string(st.State), "")
+	// Whoever waits for it may be at an activator that has not been heard yet.
+	if st.State == functions.Downloading || st.State == functions.Loading {
+		f.held = max(f.held, now+schedule.Instant(hearsay))
+		s.stir(f)
+	}
 	s.update(ctx, r, st, now)
 }

@@ -57,6 +57,38 @@ func TestHeldRequestsScaleAtOnce(t *testing.T) {
 
 // TestAdoptedAreKept: a new server that sees one request does not take away at
 // once what the one before it had running.
+// TestAdoptedStartGoesOn: who has just begun hears of a start before the activators
+// have said who waits for it; it is not called off meanwhile.
+func TestAdoptedStartGoesOn(t *testing.T) {
+	for asked, after := range []string{"[]", "[READY@here]"} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, 1, model("x"))
+			h := r.host(newHost("here", 1))
+			r.d.ask(r.s, fname("x"), 1)
+			r.pass(200 * time.Millisecond)
+			r.stop()
+			r.d.leave(r.s, fname("x"))
+			r.boot(2)
+			defer func() { r.stop() }()
+			r.host(h)
+			r.pass(500 * time.Millisecond)
+			if got := r.states("x"); got == "[]" {
+				t.Fatal("it was called off at once")
+			}
+			if asked > 0 {
+				r.d.ask(r.s, fname("x"), 1)
+			}
+			r.pass(10 * time.Second)
+			if loads, _ := h.did(); len(loads) != 1 {
+				t.Errorf("%d starts", len(loads))
+			}
+			if asked > 0 {
+				r.want("somebody waited", r.states("x"), after)
+			}
+		})
+	}
+}
+
 func TestAdoptedAreKept(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x", broad))

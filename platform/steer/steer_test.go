@@ -491,6 +491,36 @@ func TestCallOffBeforeSpawn(t *testing.T) {
 	})
 }
 
+// TestStoppedWhileBusy: what a replica still answers that somebody has stopped brings
+// up no other one, and whoever asks meanwhile does.
+func TestStoppedWhileBusy(t *testing.T) {
+	for again, loads := range []int{1, 2} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, 1, model("x"))
+			defer r.stop()
+			h := newHost("here", 2)
+			r.host(h)
+			r.d.ask(r.s, fname("x"), 1)
+			r.pass(6 * time.Second)
+			r.want("serves", r.states("x"), "[READY@here]")
+			r.s.Stop(fname("x"))
+			r.pass(2 * time.Second)
+			if again > 0 {
+				r.d.ask(r.s, fname("x"), again)
+			}
+			r.pass(4 * time.Second)
+			if got, _ := h.did(); len(got) != loads {
+				t.Errorf("%d asked while it drained: %d starts, want %d", again, len(got), loads)
+			}
+			if again == 0 {
+				r.d.done(fname("x"))
+				r.pass(3 * time.Second)
+				r.want("stopped", r.states("x"), "[]")
+			}
+		})
+	}
+}
+
 func TestFailureTellsWaitersAndBacksOff(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x"))

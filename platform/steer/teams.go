@@ -301,10 +301,10 @@ func (s *Steer) TeamUse(team string) TeamUse {
 	return u
 }
 
-// Ledger is the file in which the accounts of teams outlive the server. A
-// Ledger belongs to one Steer.
+// Ledger is where the accounts of teams outlive the server: a file, or what
+// NewLedger is told. A Ledger belongs to one Steer.
 type Ledger struct {
-	path    string
+	save    func(text []byte) error
 	day     int64
 	entries map[string]ledgerEntry
 	written schedule.Instant
@@ -322,7 +322,7 @@ const maxLedger = 16 << 20
 // be understood is moved aside, and the error says so; the Ledger is good in any
 // case, and empty then.
 func OpenLedger(path string) (*Ledger, error) {
-	l := &Ledger{path: path, entries: map[string]ledgerEntry{}}
+	l := &Ledger{save: func(text []byte) error { return replace(path, text) }, entries: map[string]ledgerEntry{}}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
@@ -341,6 +341,22 @@ func OpenLedger(path string) (*Ledger, error) {
 	if err != nil {
 		aside := path + ".damaged"
 		return l, fmt.Errorf("accounts of teams: %s is put aside as %s and begun anew: %w", path, filepath.Base(aside), errors.Join(err, os.Rename(path, aside)))
+	}
+	l.day, l.entries = f.Day, f.Teams
+	return l, nil
+}
+
+// NewLedger reads accounts that are kept elsewhere, as keep was given them; none is
+// no text. keep is called between turns and returns at once. The Ledger is good also
+// where the text cannot be understood, and empty then.
+func NewLedger(text []byte, keep func(text []byte)) (*Ledger, error) {
+	l := &Ledger{save: func(text []byte) error { keep(text); return nil }, entries: map[string]ledgerEntry{}}
+	if len(text) == 0 {
+		return l, nil
+	}
+	f, err := readLedger(text)
+	if err != nil {
+		return l, err
 	}
 	l.day, l.entries = f.Day, f.Teams
 	return l, nil
@@ -401,7 +417,7 @@ func (s *Steer) keep(last bool) {
 	s.mu.Unlock()
 	data, err := json.MarshalIndent(f, "", "  ")
 	if err == nil {
-		err = replace(s.ledger.path, append(data, '\n'))
+		err = s.ledger.save(append(data, '\n'))
 	}
 	if err != nil {
 		s.log.Error("the accounts of teams are not kept", "error", err)

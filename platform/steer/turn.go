@@ -20,6 +20,7 @@ const (
 	stoodStill  = 3 * time.Second // a turn this late means that we stood still, not they
 	secondLook  = 2 * time.Second // before a catalogue that lost half of itself is believed
 	orphanFor   = 5 * time.Second // before a replica of an unknown model is ended
+	hearsay     = 5 * time.Second // before a start that was found under way is one that nobody waits for
 	nodePause   = 2 * time.Second // no new load on a node that just failed one
 	progressFor = 500 * time.Millisecond
 	refusals    = 3 // loads refused in a row before it is called a failure
@@ -376,11 +377,11 @@ func (s *Steer) gone(r *rep, why string) {
 	}
 	f.reps = slices.DeleteFunc(f.reps, func(x *rep) bool { return x == r })
 	s.soil(f)
+	if why == "vanished" && r.reason != "" {
+		why = r.reason // it has gone because it was told to
+	}
 	s.event("ended", f.Name, r.id, r.node, why, "")
 	f.past.at, f.past.reason = s.last, why
-	if why == "vanished" && r.reason != "" {
-		f.past.reason = r.reason // it has gone because it was told to
-	}
 	c := r.cold
 	if c == nil || c.over {
 		return
@@ -513,6 +514,9 @@ func (s *Steer) verify(ctx context.Context, id string, a ask) {
 	}
 }
 
+// asked is why replicas stop that somebody has stopped.
+const asked = "asked"
+
 func (s *Steer) stopAll(name functions.Name, now schedule.Instant) {
 	f := s.fns[name]
 	if f == nil {
@@ -522,7 +526,7 @@ func (s *Steer) stopAll(name functions.Name, now schedule.Instant) {
 	s.stir(f)
 	for _, r := range f.reps {
 		if !r.stopping {
-			s.stop(r, f.Drain, "asked", "", now)
+			s.stop(r, f.Drain, asked, "", now)
 		}
 	}
 }

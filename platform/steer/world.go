@@ -161,6 +161,7 @@ const quickDeath = time.Minute // a replica that dies sooner after READY counts 
 // it: changing them restarts nothing.
 func recipe(spec functions.ModelSpec, dir string) uint64 {
 	spec.Scale, spec.Queue, spec.Deadlines = functions.Scale{}, functions.Queue{}, functions.Deadlines{}
+	spec.Resources.CPU, spec.Pod = 0, functions.Pod{} // how it is placed makes no other replica
 	h := fnv.New64a()
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -191,6 +192,7 @@ func (f *fn) set(m *functions.Model, machine string) {
 	f.recipe = recipe(m.Spec, m.Dir)
 	f.Name = m.FullName()
 	f.Resources, f.Scale, f.Drain = m.Spec.Resources, m.Spec.Scale, m.Spec.Deadlines.Drain.Std()
+	f.Requires = m.Spec.Pod.Requires()
 	f.Source = location(m.Spec.Source, m.Dir)
 	f.Sleeps = engine.Sleeps(m.Spec)
 	f.Machine = ""
@@ -206,7 +208,7 @@ func (f *fn) sync(inFlight func(functions.Name, string) int) {
 	for _, r := range f.reps {
 		s := schedule.Replica{
 			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Take: r.take, ReadyAt: r.readyAt,
-			Spawned: spawned(r.status), Stopping: r.stopping, CalledOff: r.calledOff, Stale: r.recipe != f.recipe,
+			Spawned: spawned(r.status), Stopping: r.stopping, Dismissed: r.stopping && r.reason == asked, CalledOff: r.calledOff, Stale: r.recipe != f.recipe,
 			SleptAt: r.nap.slept, Rising: r.nap.rising, Deep: r.nap.level == deepLevel, Held: r.nap.held,
 			// Until it has said that the memory is free, it is not.
 			Sinking: r.nap.sinking || r.status.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.nap.rising,
@@ -248,6 +250,14 @@ func (n *node) set(b beat, now schedule.Instant) (changed bool) {
 		}
 	}
 	note(&changed, &n.Memory, memory)
+	note(&changed, &n.CPU, hb.CPU)
+	note(&changed, &n.Pods, hb.Pods)
+	if len(n.Bars) != len(hb.Bars) || slices.ContainsFunc(hb.Bars, func(b string) bool { return !n.Bars[b] }) {
+		n.Bars, changed = make(map[string]bool, len(hb.Bars)), true
+		for _, b := range hb.Bars {
+			n.Bars[b] = true
+		}
+	}
 	note(&changed, &n.Sleep, hb.Sleep)
 	same := len(n.GPUs) == len(hb.GPUs)
 	for i := 0; same && i < len(hb.GPUs); i++ {
