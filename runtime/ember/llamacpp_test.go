@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/bpe"
 	"github.com/thaw-dev/thaw/runtime/ember/gguf"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
@@ -79,11 +80,7 @@ func needLlamaCpp(t *testing.T) {
 	if os.Getenv("THAW_NODE_LLAMA") != "" {
 		return
 	}
-	const why = "THAW_NODE_LLAMA is not set: no llama.cpp to compare with"
-	if os.Getenv("THAW_REQUIRE") == "all" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
+	sourcetest.Missing(t, "THAW_NODE_LLAMA is not set: no llama.cpp to compare with")
 }
 
 // greedy runs the model itself: the prompt in pieces, then one token at a time.

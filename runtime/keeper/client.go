@@ -231,7 +231,9 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 		c.mu.Unlock()
 		return nil, fmt.Errorf("spawn %s: %w", p.ID, err)
 	}
-	child.PID = r.PID
+	c.mu.Lock()
+	child.PID = r.PID // the reader looks at it too
+	c.mu.Unlock()
 	return child, nil
 }
 

@@ -130,7 +130,8 @@ func askParent(p Process, out *os.File) (conn *net.UnixConn, pid int, err error)
 	if err == nil && n < len(line) {
 		_, err = conn.Write(line[n:])
 	}
-	if err != nil {
+	// One who refuses may have hung up before it was told anything: it said why.
+	if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		return conn, 0, err
 	}
 	var a struct {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // warmParent runs the real parent with nothing imported, as a process of the
@@ -21,10 +23,7 @@ func (h *house) warmParent(program string) (socket string, parent *Child) {
 	h.t.Helper()
 	python, err := python3()
 	if err != nil {
-		if os.Getenv("THAW_REQUIRE") == "all" {
-			h.t.Fatal("no python3")
-		}
-		h.t.Skip("no python3: there is no parent without it")
+		sourcetest.Missing(h.t, "no python3: there is no parent without it")
 	}
 	script, err := filepath.Abs("../warm/parent.py")
 	if err != nil {
@@ -233,7 +232,7 @@ func TestForkRefused(t *testing.T) {
 	if err := <-answers; !errors.Is(err, ErrNoParent) || !strings.Contains(err.Error(), "no answer within") {
 		t.Errorf("stopped: %v", err)
 	}
-	if took := time.Since(began); took > forkWait+time.Second {
+	if took := time.Since(began); took > 4*forkWait {
 		t.Errorf("told after %v", took)
 	}
 	syscall.Kill(parent.PID, syscall.SIGCONT)
@@ -248,7 +247,7 @@ func TestForkRefused(t *testing.T) {
 		}
 	}
 	refused := 0
-	for i := range 20 {
+	for i := 0; i < 100 && refused < 5; i++ { // a slow machine forks less often than is enough
 		if c, err := h.fork("n"+strconv.Itoa(i), via, nil); err == nil {
 			exit(t, c)
 		} else if refused++; !errors.Is(err, ErrNoParent) || !strings.Contains(err.Error(), "are enough") {
@@ -256,7 +255,7 @@ func TestForkRefused(t *testing.T) {
 		}
 	}
 	if refused < 5 {
-		t.Errorf("%d of 20 forks at once were refused", refused)
+		t.Errorf("%d of 100 forks at once were refused", refused)
 	}
 	eventually(t, "nothing is left but the parent", func() bool {
 		n := 0

@@ -115,7 +115,7 @@ func start(t *testing.T, orphan time.Duration) *house {
 	h.Client = h.ensure(orphan)
 	t.Cleanup(func() {
 		// Whatever the test did: nothing is left.
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if c, err := Connect(ctx, h.sock); err == nil {
 			if err := c.End(ctx, 50*time.Millisecond); err != nil {
@@ -134,7 +134,7 @@ func (h *house) ensure(orphan time.Duration) *Client {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
 	defer cancel()
 	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-keeper", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{quick}})
 	if err != nil {
@@ -425,14 +425,14 @@ func TestAgentKilledAndReplaced(t *testing.T) {
 }
 
 func TestOrphanEndsEverything(t *testing.T) {
-	h := start(t, time.Second)
+	h := start(t, 3*time.Second) // within which its agent has come, on any machine
 	a, b := h.run("a", "parent"), h.run("b", "stubborn")
 	pids := append(h.pids(a, 2), h.pids(b, 1)...)
 	// With an agent it stays.
 	select {
 	case <-h.Done():
 		t.Fatal("ended with its agent there")
-	case <-time.After(1500 * time.Millisecond):
+	case <-time.After(4 * time.Second):
 	}
 	h.Client.Close()
 	for _, p := range append(pids, h.PID()) {

@@ -50,7 +50,7 @@ func TestScratch(t *testing.T) {
 	if err := os.MkdirAll(Scratch(root, "r3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := h.End(ctx, time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestSharedMemory(t *testing.T) {
 	sh("r2", "exec 3>"+path(other)+"; echo up; sleep 60")
 	eventually(t, "all are there", func() bool { return there(ours) && there(child) && there(other) })
 	// The keeper has looked for their owners by then.
-	<-time.After(400 * time.Millisecond)
+	<-time.After(2 * time.Second)
 	if err := syscall.Kill(-c.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

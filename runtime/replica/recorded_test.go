@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
@@ -74,7 +75,7 @@ func TestBadInput(t *testing.T) {
 			st := l.over(20 * time.Second)
 			t.Logf("after %v: %s", time.Since(began).Round(time.Millisecond), st.Error)
 			if strings.Contains(st.Error, "python3") && strings.Contains(c.script, "env python3") {
-				t.Skip("no python3: " + st.Error)
+				sourcetest.Missing(t, "no python3:", st.Error)
 			}
 			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
 				t.Errorf("%s %s\nwant %s", st.State, st.Error, c.why)

@@ -386,7 +386,7 @@ func (r *Replica) enter(s functions.State) {
 	if r.now.State == s {
 		return
 	}
-	r.log.Info("replica", "state", s, "was", r.now.State, "error", r.now.Error)
+	was := r.now.State
 	r.now.State, r.now.Percent = s, -1
 	switch s {
 	case functions.Loading:
@@ -404,7 +404,8 @@ func (r *Replica) enter(s functions.State) {
 		r.now.InFlight, r.now.QueueLength, r.now.SleepLevel, r.now.Key = 0, 0, 0, ""
 	}
 	r.since.Store(time.Now().UnixNano())
-	r.tell()
+	r.tell() // before it is logged: somebody waits for READY
+	r.log.Info("replica", "state", s, "was", was, "error", r.now.Error)
 }
 
 // tell publishes and calls OnChange.

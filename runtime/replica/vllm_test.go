@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/keeper"
@@ -42,11 +43,7 @@ func newGrove(t *testing.T) *grove {
 	t.Helper()
 	g := &grove{model: os.Getenv("THAW_VLLM_MODEL"), shared: map[string]bool{}}
 	if os.Getenv("THAW_ENGINE_VLLM") == "" || g.model == "" {
-		const why = "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set"
-		if os.Getenv("THAW_REQUIRE") == "all" {
-			t.Fatal(why)
-		}
-		t.Skip(why)
+		sourcetest.Missing(t, "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
 	}
 	for _, n := range sharedMemory() {
 		g.shared[n] = true

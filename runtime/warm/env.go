@@ -13,6 +13,7 @@ var early = []string{"LD_", "GLIBC_", "MALLOC_", "PYTHON", "OMP_", "GOMP_", "KMP
 // read is read again, or the parent's row sees to it.
 var late = []string{
 	"CUDA_VISIBLE_DEVICES",    // asked for to count GPUs; CUDA itself reads it when it is initialised
+	"HOSTNAME",                // of a container; each has its own
 	"VLLM_SERVER_DEV_MODE",    // a default of the command line, set right in the fork
 	"THAW_KEPT",               // the keeper's mark, each process has its own
 	"TORCHINDUCTOR_CACHE_DIR", // read again by whoever compiles
@@ -20,7 +21,7 @@ var late = []string{
 }
 
 // Variables that are one engine's own: no parent gets them.
-var own = []string{"CUDA_VISIBLE_DEVICES", "NOTIFY_SOCKET", "VLLM_API_KEY", "VLLM_PORT", "VLLM_CACHE_ROOT", "TMPDIR", "VLLM_RPC_BASE_PATH"}
+var own = []string{"CUDA_VISIBLE_DEVICES", "HOSTNAME", "NOTIFY_SOCKET", "VLLM_API_KEY", "VLLM_PORT", "VLLM_CACHE_ROOT", "TMPDIR", "VLLM_RPC_BASE_PATH"}
 
 // Scrub is the environment of a parent of engines with this one: less what is
 // an engine's own. What is secret is the caller's to leave out before.

@@ -14,10 +14,16 @@ for a fork. The engine to be is re-parented to it, leads its own process group,
 and then is what it would be had it been executed: PROGRAM as __main__, with its
 own arguments, environment, folder and descriptors, and nothing of ours but the
 modules. The parent starts no thread, opens no device and reads no model.
+
+    python parent.py fd:3 PROGRAM ROW
+
+is the interpreter of a node, for pods: it has no socket, and hears its owner alone,
+on that descriptor. See lend and confine, and pods.md.
 """
 
 import sys
 
+import base64
 import ctypes
 import gc
 import importlib
@@ -33,7 +39,8 @@ import types
 MAX_LINE = 4 << 20
 TURN = 4.0  # seconds that one who connected may take
 BURST, WITHIN = 16, 10.0  # so many forks in so many seconds, then no more
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 4, 24, 38, 47
+SYS_SECCOMP, SYS_KEYCTL = {"x86_64": (317, 250), "aarch64": (277, 219)}.get(os.uname().machine, (0, 0))
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -180,7 +187,14 @@ def main():
     gc.collect()
     gc.freeze()
 
-    listener = listen(path)
+    owner = None
+    if path.startswith("fd:"):
+        owner = socket.socket(fileno=int(path[3:]))
+        # Nobody but root looks into it, nor into its children before they are a pod's.
+        if LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+    else:
+        listener = listen(path)
     facts = {
         "protocol": 1,
         "pid": os.getpid(),
@@ -199,7 +213,7 @@ def main():
     }
     print(f"thaw: warm {row} {facts['version']} after {facts['import_seconds']:.1f} s: "
           f"{facts['modules']} modules, {len(threads())} thread, {facts['own_bytes'] >> 20} MiB", flush=True)
-    job = serve(listener, facts)
+    job = lend(owner, facts) if owner else serve(listener, facts)
     # Only an engine comes here.
     job["row"] = row
     become(job, before, wrote, program)
@@ -437,6 +451,178 @@ def engine(conn, req, keeper):
     finally:
         if code is not None:
             os._exit(code)
+
+
+class Filter(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def lend(owner, facts):
+    """The life of a node's interpreter. Its owner asks for a fork with one short
+    word and descriptors: the connection of the pod that asked, a gate to the owner,
+    the plan, and the pod's namespaces. Here nothing is read of the pod, and nothing
+    of the plan: that is the child's. Returns in the engine what was asked for."""
+    facts.update(threads=len(threads()), touched=touched())
+    owner.send(json.dumps({"facts": facts}).encode())
+    while True:
+        data, fds, _, _ = socket.recv_fds(owner, 16, 16)
+        try:
+            if not data:
+                os._exit(0)  # nobody owns it
+            if data == b"facts":
+                facts.update(threads=len(threads()), touched=touched(), own_bytes=memory())
+                owner.send(json.dumps({"facts": facts}).encode())
+                continue
+            if data != b"fork" or len(fds) < 4:
+                owner.send(b'{"error": "what?"}')
+                continue
+            if why := unfit(facts["forks"], []):
+                owner.send(json.dumps({"error": why}).encode())
+                continue
+            facts["forks"] += 1
+            sys.stdout.flush()
+            sys.stderr.flush()
+            between = os.fork()
+            if between == 0:
+                owner.close()
+                job = guest(fds, facts)
+                fds = []
+                return job
+            os.waitpid(between, 0)
+            owner.send(b"{}")
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+
+def guest(fds, facts):
+    """Runs in the first child, and returns in the third: the engine to be, which by
+    then is the pod's in all things, and has read its request. Everybody else ends
+    here."""
+    gate = None
+    try:
+        conn, gate = (socket.socket(fileno=fd) for fd in fds[:2])
+        gate.settimeout(TURN)
+        confine(gate, conn, fds[2], fds[3:])
+        gate.close()
+    except BaseException as e:
+        try:
+            gate.send(f"!{type(e).__name__}: {e}"[:300].encode())
+        finally:
+            os._exit(126)
+    # From here on what is read is the pod's, and so is who reads it.
+    code = 126
+    try:
+        conn.settimeout(TURN)
+        req, got = receive(conn)
+        if req.get("op") == "facts":
+            say(conn, {"facts": facts})
+            code = 0
+        elif why := "no such op" if req.get("op") != "fork" else wrong(req, got):
+            say(conn, {"error": why})
+        else:
+            os.chdir(req["dir"])
+            say(conn, {"pid": os.getpid()})
+            conn.settimeout(2 * TURN)
+            if conn.recv(1) == b"\n":
+                conn.close()
+                gc.enable()
+                req["fds"] = got
+                code = None
+                return req
+    except Exception as e:
+        try:
+            say(conn, {"error": f"{type(e).__name__}: {e}"[:500]})
+        except OSError:
+            pass
+    finally:
+        if code is not None:
+            os._exit(code)
+
+
+def must(result, what):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), what)
+
+
+def confine(gate, conn, plan, spaces):
+    """Makes this process what the pod's own is. The owner looks at it from outside
+    before it may go on. Between the mount namespace and the pod's user nothing is
+    imported and no path is looked at: they would be the pod's, and we still root."""
+    gc.disable()
+    with os.fdopen(plan, "rb") as f:
+        plan = json.loads(f.read())
+    filters = [base64.b64decode(f) for f in plan["filters"]]
+    buffers = [ctypes.create_string_buffer(f, len(f)) for f in filters]
+    programs = [Filter(len(f) // 8, ctypes.addressof(b)) for f, b in zip(filters, buffers)]
+    # struct __user_cap_header_struct of version 3, and no capability at all.
+    header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    drop = [c for c in range(64) if not plan["bounding"] >> c & 1]
+    null = os.open(os.devnull, os.O_RDWR)
+    *others, mount = spaces
+    # While it is out here the owner moves it into the pod's groups, and gives it its
+    # limits, priority and processors.
+    gate.send(b"out")
+    if gate.recv(16) != b"in":
+        raise PermissionError("told to end")
+    for fd in others:
+        must(LIBC.setns(fd, 0), "setns")
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        os._exit(0)
+    here = os.getpid()  # in the pod's namespace
+    if os.fork():
+        os._exit(0)
+    # An orphan of that namespace belongs to its first process, which is the one that
+    # asked.
+    end = time.monotonic() + TURN
+    while os.getppid() == here:
+        if time.monotonic() > end:
+            raise TimeoutError("the process between does not end")
+        time.sleep(0.0002)
+    if os.getppid() != 1:
+        raise PermissionError(f"orphans go to process {os.getppid()}")
+    os.setsid()
+    LIBC.syscall(SYS_KEYCTL, 1, None)  # a keyring of its own; no kernel need have them
+    for i in range(3):
+        os.dup2(null, i)
+    keep = sorted((conn.fileno(), gate.fileno(), mount))
+    last = 3
+    for fd in [*keep, 1 << 30]:
+        os.closerange(last, min(fd, 1 << 20))
+        last = fd + 1
+    labels = []
+    for name, text in plan["labels"].items():
+        labels.append((os.open("/proc/thread-self/attr/" + name, os.O_WRONLY), text.encode()))
+    groups, uid, gid, umask = plan["groups"], plan["uid"], plan["gid"], plan["umask"]
+
+    must(LIBC.setns(mount, 0), "setns")
+    os.close(mount)
+    for fd, text in labels:
+        os.write(fd, text)
+        os.close(fd)
+    os.umask(umask)
+    os.setgroups(groups)
+    for c in drop:
+        if LIBC.prctl(PR_CAPBSET_DROP, c, 0, 0, 0) != 0:
+            break  # the kernel knows no more
+    must(LIBC.prctl(PR_CAP_AMBIENT, 4, 0, 0, 0), "ambient capabilities")
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    must(LIBC.capset(header, none), "capset")
+    must(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    must(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    for program, flags in zip(programs, plan["flags"]):
+        must(LIBC.syscall(SYS_SECCOMP, 1, flags, ctypes.byref(program)), "seccomp")
+    # Said twice: the owner has to know that it is still us it looks at.
+    for _ in range(2):
+        gate.send(b"here")
+        if gate.recv(16) != b"go":
+            raise PermissionError("told to end")
+    must(LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")  # as what is executed is
 
 
 def become(job, before, wrote, program):

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // python runs a few lines beside parent.py, with a package vllm that has next to
@@ -16,10 +18,7 @@ func python(t *testing.T, lines string) {
 	}
 	program, err := exec.LookPath("python3")
 	if err != nil {
-		if os.Getenv("THAW_REQUIRE") == "all" {
-			t.Fatal("no python3")
-		}
-		t.Skip("no python3")
+		sourcetest.Missing(t, "no python3")
 	}
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "vllm", "plugins"), 0o700); err != nil {

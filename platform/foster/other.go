@@ -1,0 +1,27 @@
+//go:build !linux
+
+package foster
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+
+	"github.com/thaw-dev/thaw/runtime/warm"
+)
+
+var errLinux = errors.New("it takes Linux's namespaces")
+
+type parent struct {
+	facts warm.Facts
+	pid   int
+	over  chan struct{}
+}
+
+func able() error                                              { return errLinux }
+func own(string, string) (*os.File, error)                     { return nil, errLinux }
+func (h *Host) light(context.Context, string) (*parent, error) { return nil, errLinux }
+func (p *parent) end()                                         {}
+func (p *parent) look() (warm.Facts, error)                    { return warm.Facts{}, errLinux }
+func (p *parent) lend(*net.UnixConn) (int, error)              { return 0, errLinux }

@@ -1,0 +1,301 @@
+package foster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/runtime/warm"
+)
+
+// parent is the interpreter: a child of ours that hears one descriptor.
+type parent struct {
+	pid   int
+	facts warm.Facts
+	cmd   *exec.Cmd
+	over  chan struct{} // closed when it has ended
+
+	mu   sync.Mutex // of the conversation
+	conn *os.File   // a socket of whole messages
+	// libraries are what it has mapped, and its program: what has to be the pod's,
+	// too.
+	libraries []string
+}
+
+// maxSaid bounds what the interpreter says at once: its facts.
+const maxSaid = 1 << 20
+
+// able says why this process cannot look at pods, and enter them.
+func able() error {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	s := status(b)
+	if os.Geteuid() != 0 {
+		return errors.New("it takes root")
+	}
+	if s["Seccomp"] != "0" {
+		return errors.New("it is under a seccomp filter itself, so the kernel shows it no other's: seccompProfile Unconfined is what it takes")
+	}
+	caps, err := parseHex(s["CapEff"])
+	if err != nil {
+		return err
+	}
+	for name, c := range map[string]int{"SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYS_PTRACE": unix.CAP_SYS_PTRACE, "SYS_CHROOT": unix.CAP_SYS_CHROOT, "SETUID": unix.CAP_SETUID, "SETGID": unix.CAP_SETGID, "SETPCAP": unix.CAP_SETPCAP, "KILL": unix.CAP_KILL} {
+		if caps>>c&1 == 0 {
+			return fmt.Errorf("it lacks CAP_%s", name)
+		}
+	}
+	// The namespace of all users, where the kernel gives filters back.
+	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil || strings.Join(strings.Fields(string(m)), " ") != "0 0 4294967295" {
+		return errors.New("its users are not the machine's own")
+	}
+	return nil
+}
+
+// own opens a folder that root alone can change, and makes it where it is missing.
+func own(in, name string) (*os.File, error) {
+	dir, err := unix.Open(in, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: in, Err: err}
+	}
+	defer unix.Close(dir)
+	path := filepath.Join(in, name)
+	if err := unix.Mkdirat(dir, name, 0o755); err != nil && err != unix.EEXIST {
+		return nil, &os.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
+		f.Close()
+		return nil, fmt.Errorf("%s is another's than root's", path)
+	}
+	// Whatever umask this process was given.
+	if err := f.Chmod(0o755); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// light starts an interpreter and waits for its imports.
+func (h *Host) light(ctx context.Context, script string) (*parent, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, fd := range fds {
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, maxSaid)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "interpreter")
+	defer theirs.Close()
+	unix.SetNonblock(fds[0], true)
+	argv := append(slices.Clone(h.o.Argv), script, "fd:3", h.o.Program, h.o.Row)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env, cmd.Dir = h.o.Env, "/"
+	cmd.ExtraFiles = []*os.File{theirs}
+	said := &tail{log: h.log.Info}
+	cmd.Stdout, cmd.Stderr = said, said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	p := &parent{cmd: cmd, over: make(chan struct{}), conn: os.NewFile(uintptr(fds[0]), "owner")}
+	if err := cmd.Start(); err != nil {
+		p.conn.Close()
+		return nil, err
+	}
+	p.pid = cmd.Process.Pid
+	go func() {
+		cmd.Wait()
+		close(p.over)
+		p.conn.Close() // whoever waits for it
+	}()
+	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	p.facts, err = p.hear(riseWait)
+	if err == nil {
+		if why := p.facts.Unfit(); why != "" {
+			err = errors.New(why)
+		}
+	}
+	if err == nil {
+		err = p.inspect()
+	}
+	if err != nil {
+		p.end()
+		if t := said.last(); t != "" {
+			err = fmt.Errorf("%w: %s", err, t)
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// end kills it and waits for its end.
+func (p *parent) end() {
+	p.cmd.Process.Kill()
+	<-p.over
+}
+
+// hear is one message of the interpreter.
+func (p *parent) hear(within time.Duration) (warm.Facts, error) {
+	p.conn.SetReadDeadline(time.Now().Add(within))
+	b := make([]byte, maxSaid)
+	n, err := p.conn.Read(b)
+	if err != nil {
+		if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) {
+			err = errors.New("it ended")
+		}
+		return warm.Facts{}, err
+	}
+	var a struct {
+		Facts warm.Facts
+		Error string
+	}
+	if err := json.Unmarshal(b[:n], &a); err != nil {
+		return warm.Facts{}, err
+	}
+	if a.Error != "" {
+		return warm.Facts{}, errors.New(a.Error)
+	}
+	return a.Facts, nil
+}
+
+// look asks how it is.
+func (p *parent) look() (warm.Facts, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := p.conn.Write([]byte("facts")); err != nil {
+		return warm.Facts{}, err
+	}
+	return p.hear(lookWait)
+}
+
+// fork has it fork once, with these descriptors.
+func (p *parent) fork(fds []int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	raw, err := p.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Write(func(fd uintptr) bool {
+		failed = unix.Sendmsg(int(fd), []byte("fork"), unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+		return failed != unix.EAGAIN
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	_, err = p.hear(lookWait)
+	return err
+}
+
+// inspect looks at the interpreter from outside: nothing that it writes may be seen
+// by its children's pods, and its program is nobody's to change.
+func (p *parent) inspect() error {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.pid))
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(maps)) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		name := ""
+		if len(f) > 5 {
+			name = strings.Join(f[5:], " ")
+		}
+		if strings.HasPrefix(f[1], "rw") && strings.HasSuffix(f[1], "s") {
+			return fmt.Errorf("the interpreter shares memory with its children (%s)", name)
+		}
+		if strings.HasPrefix(name, "/") && strings.Contains(f[1], "x") {
+			seen[strings.TrimSuffix(name, " (deleted)")] = true
+		}
+	}
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.pid))
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/exe", p.pid), &st); err != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
+		return fmt.Errorf("%s is not root's alone to write: a pod could change it by its own /proc", exe)
+	}
+	for _, f := range append([]string{p.facts.Program, exe}, p.facts.Files...) {
+		seen[f] = true
+	}
+	for f := range seen {
+		if filepath.IsAbs(f) {
+			p.libraries = append(p.libraries, f)
+		}
+	}
+	slices.Sort(p.libraries)
+	return nil
+}
+
+// tail logs what the interpreter says, and keeps the last line.
+type tail struct {
+	log func(string, ...any)
+	mu  sync.Mutex
+	buf []byte
+	end string
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	for {
+		i := bytes.IndexByte(t.buf, '\n')
+		if i < 0 {
+			break
+		}
+		if line := strings.TrimSpace(string(t.buf[:i])); line != "" {
+			t.end = clip(line, 400)
+			t.log("interpreter", "says", t.end)
+		}
+		t.buf = t.buf[i+1:]
+	}
+	if len(t.buf) > 4096 {
+		t.buf = nil
+	}
+	return len(b), nil
+}
+
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.end
+}
+
+// own thread: what changes namespaces or traces must not be another goroutine's
+// after it.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this
+		done <- f()
+	}()
+	return <-done
+}
