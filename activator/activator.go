@@ -195,10 +195,12 @@ func (a *Activator) published(e *entry, before *route.Function) {
 		return
 	}
 	a.meters.published(e, before, f)
-	if before.State != f.State || len(before.Replicas) != len(f.Replicas) {
+	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.Coming, f.Coming, same) {
 		own.gate.Tell()
 	}
 }
+
+func same(a, b route.Replica) bool { return a.ID == b.ID && a.Endpoint == b.Endpoint }
 
 // recap tells the gate what the replicas take, some of them broken maybe.
 func (a *Activator) recap(e *entry) {

@@ -5,7 +5,11 @@
 // limits, its function found. Where a READY replica has a free slot it goes
 // through at once. Where none has, it stands in the function's gate; the first
 // to wait wakes the function, and when the platform publishes a READY replica
-// the waiters are let through in that very call. Meanwhile each is told what
+// the waiters are let through in that very call. Where a shim stands at the door of
+// a replica that is not READY yet, the first of the line are sent there ahead
+// (ahead.go), so that nothing lies between READY and the engine's first request: in a
+// pod the word READY comes by way of three processes, and each of them waits for a
+// processor at the very moment at which a pod comes up. Meanwhile each is told what
 // happens, in the forms that real clients bear: comments and no-op chunks on a
 // stream, silence (or padding, where the operator wants it) before a plain
 // answer.

@@ -59,6 +59,12 @@ type exchange struct {
 	timer     *time.Timer
 	gone      <-chan struct{}
 
+	// Before the replica is READY.
+	ahead    *ahead // what was sent to its door; nil: nothing
+	notAhead string // the replica that took nothing ahead
+	seen     bool   // an engine may have seen what was sent ahead
+	early    bool   // what is asked of the replica was sent ahead
+
 	// Asking.
 	replica string
 	retried bool
@@ -177,7 +183,7 @@ func (x *exchange) enter(fresh bool) {
 	a.meters.of(x.e) // a function's first request is seen while it waits, not only after
 	x.phase = waiting
 	x.waitFrom = now
-	if r := a.o.Who.Hold(x.team); r != nil {
+	if r := who.Patiently(x.context, func() *who.Refusal { return a.o.Who.Hold(x.team, now) }); r != nil {
 		x.leave()
 		x.refuse(x.limited(r))
 		return
@@ -229,8 +235,9 @@ func (x *exchange) enter(fresh bool) {
 		x.refuse(openai.New(openai.ShuttingDown, ""))
 		return
 	}
-	if x.stream {
+	if x.stay == nil {
 		x.changed = own.gate.Changed()
+		x.sendAhead()
 	}
 }
 
@@ -279,16 +286,35 @@ func (x *exchange) bound() time.Time {
 // wake asks the platform for a first replica, once however many wait. The
 // team whose request begins a cold start is charged for it.
 func (x *exchange) wake(f *route.Function, again bool) *openai.Error {
-	id, e := x.e.Own.Wake(f, again, func() *openai.Error {
-		if r := x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
-			return x.limited(r)
+	r := who.Patiently(x.context, func() (r *who.Refusal) {
+		id, e := x.e.Own.Wake(f, again, func() *openai.Error {
+			if r = x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
+				return openai.New(openai.RateLimitExceeded, r.Message)
+			}
+			return nil
+		}, func() string { return x.a.o.Waker.Wake(x.e.Name, x.team) })
+		if e == nil {
+			x.coldStart = id
 		}
-		return nil
-	}, func() string { return x.a.o.Waker.Wake(x.e.Name, x.team) })
-	if e == nil {
-		x.coldStart = id
+		return r
+	})
+	if r != nil {
+		return x.limited(r)
 	}
-	return e
+	return nil
+}
+
+// admit counts the request in. What of the team's limits is at another activator is
+// waited for, a moment.
+func (x *exchange) admit(team string) *openai.Error {
+	r := who.Patiently(x.context, func() (r *who.Refusal) {
+		x.lease, r = x.a.o.Who.Admit(team, x.began)
+		return r
+	})
+	if r != nil {
+		return x.limited(r)
+	}
+	return nil
 }
 
 func (x *exchange) refuse(e *openai.Error) {
@@ -298,6 +324,7 @@ func (x *exchange) refuse(e *openai.Error) {
 // leave gives back the place at the gate, waiting or through, and the slot at
 // the replica.
 func (x *exchange) leave() {
+	x.callBack()
 	if x.replica != "" {
 		x.e.Own.Done(x.replica)
 		x.replica = ""
@@ -317,7 +344,7 @@ func (x *exchange) unwait() {
 	if x.counted {
 		x.counted = false
 		x.a.buffered.Add(-x.size())
-		x.a.o.Who.Unhold(x.team)
+		x.a.o.Who.Unhold(x.team, x.a.o.Now())
 	}
 	if !x.inLedger {
 		return
@@ -379,6 +406,7 @@ func (x *exchange) advance(limit time.Time, async bool) step {
 				x.unwait()
 				if v := x.place.Verdict(); v != nil {
 					x.inGate = false
+					x.callBack()
 					x.refuse(v.(*openai.Error))
 					continue
 				}
@@ -388,7 +416,10 @@ func (x *exchange) advance(limit time.Time, async bool) step {
 				x.depart()
 			case <-x.changed:
 				x.changed = x.e.Own.gate.Changed()
+				x.sendAhead()
 				return news
+			case r := <-x.ahead.word():
+				x.heardAhead(r, async)
 			case <-x.timer.C:
 				if now := x.a.o.Now(); !now.Before(x.deadline) {
 					x.expire(now)
@@ -462,9 +493,10 @@ func (x *exchange) launch(async bool) {
 				if f.Replicas[i].ID != id {
 					continue
 				}
-				if x.stay != nil {
+				switch {
+				case x.stay != nil:
 					x.stay.at(&f.Replicas[i])
-				} else {
+				case !x.arrived(now, async):
 					x.ask(f, &f.Replicas[i], async)
 				}
 				return
@@ -483,8 +515,8 @@ func (x *exchange) launch(async bool) {
 	x.refuse(openai.New(openai.EngineCrashed, "No replica could take the request."))
 }
 
-// ask sends the request to a replica.
-func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
+// compose is the request as it goes to a replica.
+func (x *exchange) compose(f *route.Function, r *route.Replica) *upstream.Request {
 	addr, prefix := split(r.Endpoint)
 	accept, kind := "application/json", "application/json"
 	if x.stream {
@@ -496,7 +528,7 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 		kind = x.header("Content-Type")
 	}
 	out := &upstream.Request{Addr: addr, Prefix: prefix, Method: "POST", Path: x.ep.path}
-	out.Fields = make([]upstream.Field, 0, 5)
+	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})
 	if t := x.header("traceparent"); validTrace(t) {
@@ -516,6 +548,12 @@ func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
 			out.Bound = f.Model.Spec.Deadlines.FirstToken.Std()
 		}
 	}
+	return out
+}
+
+// ask sends the request to a replica.
+func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
+	out := x.compose(f, r)
 	x.asked = x.a.o.Now()
 	ctx := x.context()
 	fetch := x.fetches(r)
@@ -701,6 +739,19 @@ func coreDied(b []byte) bool {
 // heard takes the engine's first word, or that it has none.
 func (x *exchange) heard(r reply, async bool) {
 	now := x.a.o.Now()
+	if x.early {
+		x.early = false
+		f := x.e.Now()
+		if i := f.Index(x.replica); i >= 0 && turnedAway(&r) && context.Cause(x.context()) == nil {
+			// No engine has seen it, and by now there is one.
+			if r.res != nil {
+				r.res.Close()
+			}
+			x.stop()
+			x.ask(f, &f.Replicas[i], async)
+			return
+		}
+	}
 	if r.err == nil && r.res.Status >= 400 && r.end {
 		if err := agentSays(r.res.Status, r.begin); err != nil {
 			r.res.Close()

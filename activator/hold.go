@@ -77,12 +77,10 @@ func (a *Activator) Hold(ctx context.Context, w Want) (*Stay, *openai.Error) {
 		return nil, x.fail
 	}
 	x.e = e
-	lease, refused := a.o.Who.Admit(w.Team, x.began)
-	if refused != nil {
-		x.refuse(x.limited(refused))
+	if r := x.admit(w.Team); r != nil {
+		x.refuse(r)
 		return nil, x.fail
 	}
-	x.lease = lease
 	x.enter(true)
 	if err := s.settle(); err != nil {
 		return nil, err

@@ -185,7 +185,18 @@ func (l *Lobby) Pick(a balance.Ask, now time.Time) (id string, ok bool) {
 	return id, ok
 }
 
-// Done gives back the slot of a pick, before Leave.
+// Claim takes a waiter out of the line and a slot on a replica that has answered it
+// already. false: it does not wait any more.
+func (l *Lobby) Claim(w *gate.Waiter, id string) bool {
+	if !l.gate.Claim(w) {
+		return false
+	}
+	l.set.Take(id)
+	l.mark()
+	return true
+}
+
+// Done gives back the slot of a pick or a claim, before Leave.
 func (l *Lobby) Done(id string) { l.set.Done(id) }
 
 // Leave ends a stay, waiting or through. It reports whether the platform is to

@@ -179,12 +179,7 @@ func (x *exchange) open() *openai.Error {
 		x.engineName, x.adapter = name.Adapter, name.Adapter
 	}
 	x.e = en
-	lease, refused := a.o.Who.Admit(id.Team, x.began)
-	if refused != nil {
-		return x.limited(refused)
-	}
-	x.lease = lease
-	return nil
+	return x.admit(id.Team)
 }
 
 func (x *exchange) limited(r *who.Refusal) *openai.Error {

@@ -42,7 +42,7 @@ const CoolDown = time.Second
 type Set struct {
 	mu      sync.Mutex
 	members []member
-	gone    map[string]int // in flight on replicas that are not targets any more
+	gone    map[string]int // in flight on replicas that are not targets any more, or not yet
 }
 
 type member struct {
@@ -125,6 +125,22 @@ func (s *Set) Pick(a Ask, now time.Time) (id string, ok bool) {
 	}
 	s.members[i].inFlight++
 	return s.members[i].ID, true
+}
+
+// Take takes a slot on this very replica, a target or not yet; Done gives it back.
+func (s *Set) Take(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.members {
+		if s.members[i].ID == id {
+			s.members[i].inFlight++
+			return
+		}
+	}
+	if s.gone == nil {
+		s.gone = map[string]int{}
+	}
+	s.gone[id]++
 }
 
 // best is the index of the best replica with a free slot, -1 for none; having

@@ -178,3 +178,25 @@ func TestPickAdapter(t *testing.T) {
 		t.Error("an update of adapters alone is one")
 	}
 }
+
+// TestTake: a slot that was taken on a replica before it was a target is one of it
+// when it is.
+func TestTake(t *testing.T) {
+	var s Set
+	s.Take("a")
+	s.Take("a")
+	if s.InFlight("a") != 2 || s.Capacity(t0) != 0 {
+		t.Error("not in flight, or a target")
+	}
+	s.Done("a")
+	s.Update([]Target{{ID: "a", Slots: 2}})
+	s.Take("a")
+	if _, ok := s.Pick(Ask{}, t0); ok || s.InFlight("a") != 2 {
+		t.Error("its slots are not taken")
+	}
+	s.Done("a")
+	s.Done("a")
+	if s.InFlight("a") != 0 || len(s.gone) != 0 {
+		t.Error("not given back")
+	}
+}

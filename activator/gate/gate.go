@@ -132,6 +132,24 @@ func (g *Gate) Enter(w *Waiter, team string, bytes int64, now time.Time) Answer 
 	return Waits
 }
 
+// Claim gives a waiter a slot out of turn: what it waits for has come another way.
+// More may be through than there is capacity for a while. false: it does not wait any
+// more, let through or turned away.
+func (g *Gate) Claim(w *Waiter) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w.lane == nil {
+		return false
+	}
+	g.line.remove(w)
+	if g.line.count == 0 {
+		g.line = nil
+	}
+	w.held = true
+	g.active++
+	return true
+}
+
 // Leave ends a request's stay, waiting or through, and lets the next through.
 // It reports whether the line became empty by it, nobody having been let
 // through. Calling it again does nothing.

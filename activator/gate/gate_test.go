@@ -319,3 +319,46 @@ func TestListener(t *testing.T) {
 		t.Fatalf("again: %v %v", a, es[3].Verdict())
 	}
 }
+
+// TestClaim: who has its answer already leaves the line out of turn, though there is
+// no capacity, and counts as through.
+func TestClaim(t *testing.T) {
+	g := open(4, 100)
+	var a, b, c Waiter
+	for _, w := range []*Waiter{&a, &b, &c} {
+		if got := g.Enter(w, "t", 10, t0); got != Waits {
+			t.Fatal(got)
+		}
+	}
+	if !g.Claim(&b) || g.Claim(&b) {
+		t.Error("claimed other than once")
+	}
+	if l := g.Load(); l.Active != 1 || l.Queued != 2 || l.Bytes != 20 || g.Position(&c) != 2 {
+		t.Errorf("%+v", l)
+	}
+	if n := g.Resize(1); n != 0 {
+		t.Errorf("%d let through beside it", n)
+	}
+	g.Leave(&b, t0)
+	select {
+	case <-a.Done():
+	default:
+		t.Error("its slot is nobody's")
+	}
+	if g.Claim(&a) {
+		t.Error("claimed though let through")
+	}
+	g.Turn("no")
+	if g.Claim(&c) {
+		t.Error("claimed though turned away")
+	}
+	g.Leave(&a, t0)
+	g.Resize(0)
+	g.Enter(&a, "t", 10, t0)
+	if !g.Claim(&a) || g.line != nil {
+		t.Error("the last of the line leaves one behind")
+	}
+	if g.Leave(&a, t0); !g.Load().Idle() {
+		t.Errorf("%+v", g.Load())
+	}
+}

@@ -14,6 +14,7 @@ type Function struct {
 	Model     *functions.Model
 	State     functions.State     // of its best replica; Unloaded (or "") when at rest
 	Replicas  []Replica           // READY ones only; draining ones are absent
+	Coming    []Replica           // not READY, but the shim at their door takes requests ahead (see Ahead)
 	Progress  functions.Progress  // of the cold start under way
 	ColdStart *functions.Timeline // the newest cold start, under way or last; nil if there was none
 	Forecast  functions.Forecast
@@ -41,6 +42,13 @@ func (f *Function) Known() functions.Name {
 	}
 	return functions.Name{Team: f.Name.Team, Name: f.Serves}
 }
+
+// Ahead is the field of a request for a replica that may not be READY: the shim at
+// its door keeps the request until it is, or answers that it does not.
+const Ahead = "thaw-ahead"
+
+// Waited is the field of its answer: for how many microseconds it was kept.
+const Waited = "thaw-waited"
 
 // Replica is one place where a READY engine answers.
 type Replica struct {
@@ -116,13 +124,21 @@ func (f *Function) Capacity() int {
 }
 
 // Has reports whether the replica takes traffic.
-func (f *Function) Has(replica string) bool {
+func (f *Function) Has(replica string) bool { return f.Index(replica) >= 0 }
+
+// Comes reports whether the replica takes requests ahead.
+func (f *Function) Comes(replica string) bool {
+	return slices.ContainsFunc(f.Coming, func(r Replica) bool { return r.ID == replica })
+}
+
+// Index of a replica that takes traffic, -1 for any other.
+func (f *Function) Index(replica string) int {
 	for i := range f.Replicas {
 		if f.Replicas[i].ID == replica {
-			return true
+			return i
 		}
 	}
-	return false
+	return -1
 }
 
 // Starting reports whether a cold start is under way.

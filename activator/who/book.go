@@ -123,15 +123,17 @@ func (b *Book) hash(secret string) (d digest) {
 	return d
 }
 
-// Trust makes a fixed secret (the admin token) an admin of the default team.
-// It is no key: Any and List do not know it.
-func (b *Book) Trust(secret string) {
-	if secret == "" {
-		return
-	}
+// Trust makes fixed secrets (the admin token) admins of the default team, and no
+// others any more. They are no keys: Any and List do not know them.
+func (b *Book) Trust(secrets ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.admins = append(b.admins, b.hash(secret))
+	b.admins = nil
+	for _, s := range secrets {
+		if s != "" {
+			b.admins = append(b.admins, b.hash(s))
+		}
+	}
 	b.index()
 }
 

@@ -1,12 +1,13 @@
 package who
 
 import (
+	"context"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/share"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -24,65 +25,57 @@ type Refusal struct {
 	Limit      string
 	Message    string
 	RetryAfter time.Duration
+
+	// What Patiently waits for: another activator may have what is missing here.
+	account *account
+	kind    share.Kind
+	grants  uint64
 }
 
-// Limits of all teams. The zero value knows no team and refuses nothing. Its
-// methods may be called concurrently; now is an argument everywhere.
+// Limits of all teams. The zero value knows no team and refuses nothing, and what
+// teams may use is its alone; after Share others have some of it. Its methods may be
+// called concurrently; now is an argument everywhere.
 type Limits struct {
-	mu       sync.Mutex // serialises changes of the set of teams
+	mu       sync.Mutex // serialises changes of the set of teams, and of how purses are tied
 	accounts atomic.Pointer[map[string]*account]
+	tie      atomic.Pointer[share.Tie] // nil: there is no bank
+	needs    func()                    // set by Share: a claim is to be made now
 }
 
 // account is what one team may use and uses.
 type account struct {
-	mu         sync.Mutex
-	limits     functions.Limits
-	active     int
-	held       int
-	requests   bucket
-	tokens     bucket
-	coldStarts bucket
-	spent      int64 // tokens charged since the start
+	of     *Limits
+	mu     sync.Mutex
+	limits functions.Limits
+	purses [share.Kinds]share.Purse
+	grants uint64
+	spent  int64 // tokens charged since the start
 }
 
-// bucket holds at most size and fills up evenly in span. A size of 0 is no limit.
-type bucket struct {
-	size  float64
-	span  time.Duration
-	level float64
-	at    time.Time
-}
-
-func (b *bucket) resize(n int, span time.Duration) {
-	used := b.size - b.level
-	if b.size == 0 {
-		used = 0
+func (l *Limits) newAccount() *account {
+	a := &account{of: l}
+	for k := range a.purses {
+		a.purses[k] = share.NewPurse(share.Kind(k))
 	}
-	b.size, b.span = float64(n), span
-	b.level = b.size - used // what was used stays used
+	return a
 }
 
-func (b *bucket) fill(now time.Time) {
-	if b.at.IsZero() || b.size == 0 {
-		b.level, b.at = b.size, now
-		return
+var alone share.Tie
+
+func (l *Limits) tied() *share.Tie {
+	if t := l.tie.Load(); t != nil {
+		return t
 	}
-	if d := now.Sub(b.at); d > 0 {
-		b.level = min(b.size, b.level+b.size*float64(d)/float64(b.span))
-		b.at = now
+	return &alone
+}
+
+// Sizes are the limits by what they count.
+func Sizes(l functions.Limits) [share.Kinds]int {
+	return [share.Kinds]int{
+		share.Requests: l.RequestsPerMinute, share.Tokens: l.TokensPerMinute, share.ColdStarts: l.ColdStartsPerHour,
+		share.Concurrent: l.Concurrent, share.Held: l.HeldRequests,
 	}
 }
-
-// until is how long it takes to fill up to level.
-func (b *bucket) until(level float64) time.Duration {
-	if b.size == 0 || b.level >= level {
-		return 0
-	}
-	return time.Duration(math.Ceil((level - b.level) / b.size * float64(b.span)))
-}
-
-// epsilon forgives what adding up fractions of a unit loses.
-const epsilon = 1e-6
 
 // SetTeams tells the limits of the teams; a team that is not told has none.
 // What a team has used stays used.
@@ -101,7 +94,7 @@ func (l *Limits) SetTeams(teams []functions.Team) {
 	}
 	for name := range told {
 		if next[name] == nil {
-			next[name] = &account{}
+			next[name] = l.newAccount()
 		}
 	}
 	for name, a := range next {
@@ -114,9 +107,9 @@ func (a *account) set(lim functions.Limits) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.limits = lim
-	a.requests.resize(lim.RequestsPerMinute, time.Minute)
-	a.tokens.resize(lim.TokensPerMinute, time.Minute)
-	a.coldStarts.resize(lim.ColdStartsPerHour, time.Hour)
+	for k, n := range Sizes(lim) {
+		a.purses[k].Resize(n, a.of.tied())
+	}
 }
 
 func (l *Limits) account(team string) *account {
@@ -136,7 +129,7 @@ func (l *Limits) account(team string) *account {
 			next[name] = a
 		}
 	}
-	a := &account{}
+	a := l.newAccount()
 	next[team] = a
 	l.accounts.Store(&next)
 	return a
@@ -152,22 +145,108 @@ func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := a.limits.Concurrent; n > 0 && a.active >= n {
-		return Lease{}, &Refusal{LimitConcurrent, fmt.Sprintf("Rate limit reached: team %s may run %d requests at once.", team, n), time.Second}
+	if a.lacks(share.Concurrent, now) {
+		return Lease{}, a.refuse(share.Concurrent, now, LimitConcurrent, "team %s may run %d requests at once", team)
 	}
-	if b := &a.tokens; b.size > 0 {
-		if b.fill(now); b.level <= epsilon {
-			return Lease{}, &Refusal{LimitTokens, fmt.Sprintf("Rate limit reached: team %s may use %d tokens a minute.", team, a.limits.TokensPerMinute), b.until(1)}
-		}
+	if a.lacks(share.Tokens, now) {
+		return Lease{}, a.refuse(share.Tokens, now, LimitTokens, "team %s may use %d tokens a minute", team)
 	}
-	if b := &a.requests; b.size > 0 {
-		if b.fill(now); b.level < 1-epsilon {
-			return Lease{}, &Refusal{LimitRequests, fmt.Sprintf("Rate limit reached: team %s may send %d requests a minute.", team, a.limits.RequestsPerMinute), b.until(1)}
-		}
-		b.level--
+	if a.lacks(share.Requests, now) {
+		return Lease{}, a.refuse(share.Requests, now, LimitRequests, "team %s may send %d requests a minute", team)
 	}
-	a.active++
+	a.take(share.Requests, 1, now)
+	a.take(share.Concurrent, 1, now)
 	return Lease{a}, nil
+}
+
+// epsilon forgives what adding up fractions of a unit loses.
+const epsilon = 1e-6
+
+// lacks reports whether there is a limit of that kind, and nothing of it here; under
+// mu. Of tokens any will do: how many a request takes is known afterwards.
+func (a *account) lacks(k share.Kind, now time.Time) bool {
+	p := &a.purses[k]
+	if p.Size() == 0 {
+		return false
+	}
+	free := p.Free(a.of.tied(), now)
+	if k == share.Tokens {
+		return free <= epsilon
+	}
+	return free < 1-epsilon
+}
+
+// take takes n units; under mu.
+func (a *account) take(k share.Kind, n int64, now time.Time) {
+	p := &a.purses[k]
+	if p.Size() == 0 && k.Span() > 0 {
+		return
+	}
+	p.Take(n, now)
+	a.knock(p)
+}
+
+// knock has a claim made where the purse runs short; under mu.
+func (a *account) knock(p *share.Purse) {
+	if a.of.needs != nil && p.Short(a.of.tied()) {
+		a.of.needs()
+	}
+}
+
+// refuse is why not; under mu.
+func (a *account) refuse(k share.Kind, now time.Time, limit, what, team string) *Refusal {
+	p := &a.purses[k]
+	elsewhere, after := p.Lack(a.of.tied(), now)
+	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(what, team, p.Size()) + ".", RetryAfter: after}
+	if elsewhere {
+		r.account, r.kind, r.grants = a, k, a.grants
+	}
+	return r
+}
+
+// Patiently tries until there is no refusal, or one that is about the whole limit and
+// not about what of it is here: that comes in a moment. It waits share.Patience at
+// most, and not at all where there is no bank.
+func Patiently(ctx func() context.Context, try func() *Refusal) *Refusal {
+	r := try()
+	if r == nil || r.account == nil {
+		return r
+	}
+	late := time.NewTimer(share.Patience)
+	defer late.Stop()
+	for r != nil && r.account != nil {
+		if !r.await(ctx(), late.C) {
+			return r
+		}
+		r = try()
+	}
+	return r
+}
+
+// await waits for the next grant; false: there is none in time.
+func (r *Refusal) await(ctx context.Context, late <-chan time.Time) bool {
+	a := r.account
+	a.mu.Lock()
+	if a.grants != r.grants { // since
+		a.mu.Unlock()
+		return true
+	}
+	p := &a.purses[r.kind]
+	changed := p.Wait()
+	a.mu.Unlock()
+	a.of.needs()
+	defer func() {
+		a.mu.Lock()
+		p.Unwait()
+		a.mu.Unlock()
+	}()
+	select {
+	case <-changed:
+		return true
+	case <-late:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // End gives the request's place back and charges its tokens.
@@ -177,25 +256,26 @@ func (l Lease) End(tokens int, now time.Time) {
 	}
 	l.a.mu.Lock()
 	defer l.a.mu.Unlock()
-	l.a.active--
-	l.a.spent += int64(max(tokens, 0))
-	if b := &l.a.tokens; b.size > 0 {
-		b.fill(now)
-		b.level -= float64(max(tokens, 0))
-	}
+	tokens = max(tokens, 0)
+	l.a.spent += int64(tokens)
+	l.a.take(share.Concurrent, -1, now)
+	l.a.purses[share.Tokens].Free(l.a.of.tied(), now)
+	l.a.take(share.Tokens, int64(tokens), now)
 }
 
 // Hold counts a request of a team in that begins to wait, or says why not: the
 // team has as many waiting as it may. Where the refusal is nil, Unhold is called
 // exactly once when the waiting ends.
-func (l *Limits) Hold(team string) *Refusal {
+func (l *Limits) Hold(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := a.limits.HeldRequests; n > 0 && a.held >= n {
-		return &Refusal{LimitHeld, fmt.Sprintf("Rate limit reached: team %s may have %d requests held.", team, n), heldRetry}
+	if a.lacks(share.Held, now) {
+		r := a.refuse(share.Held, now, LimitHeld, "team %s may have %d requests held", team)
+		r.RetryAfter = heldRetry
+		return r
 	}
-	a.held++
+	a.take(share.Held, 1, now)
 	return nil
 }
 
@@ -204,10 +284,10 @@ func (l *Limits) Hold(team string) *Refusal {
 const heldRetry = 5 * time.Second
 
 // Unhold ends what Hold began.
-func (l *Limits) Unhold(team string) {
+func (l *Limits) Unhold(team string, now time.Time) {
 	a := l.account(team)
 	a.mu.Lock()
-	a.held--
+	a.take(share.Held, -1, now)
 	a.mu.Unlock()
 }
 
@@ -219,7 +299,7 @@ func (l Lease) NeedsUsage() bool {
 	}
 	l.a.mu.Lock()
 	defer l.a.mu.Unlock()
-	return l.a.tokens.size > 0
+	return l.a.purses[share.Tokens].Size() > 0
 }
 
 // AdmitColdStart counts a cold start of a team in, or says why not.
@@ -227,14 +307,10 @@ func (l *Limits) AdmitColdStart(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b := &a.coldStarts
-	if b.size == 0 {
-		return nil
+	if a.lacks(share.ColdStarts, now) {
+		return a.refuse(share.ColdStarts, now, LimitColdStarts, "team %s may cause %d cold starts an hour", team)
 	}
-	if b.fill(now); b.level < 1-epsilon {
-		return &Refusal{LimitColdStarts, fmt.Sprintf("Rate limit reached: team %s may cause %d cold starts an hour.", team, a.limits.ColdStartsPerHour), b.until(1)}
-	}
-	b.level--
+	a.take(share.ColdStarts, 1, now)
 	return nil
 }
 
@@ -276,20 +352,17 @@ func (l Lease) Usage(now time.Time) Usage {
 func (a *account) usage(now time.Time) Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, b := range []*bucket{&a.requests, &a.tokens, &a.coldStarts} {
-		b.fill(now)
-	}
+	t := a.of.tied()
+	requests, tokens := &a.purses[share.Requests], &a.purses[share.Tokens]
 	return Usage{
 		Limits:        a.limits,
-		Active:        a.active,
-		Held:          a.held,
-		Requests:      whole(a.requests.level),
-		Tokens:        whole(a.tokens.level),
-		ColdStarts:    whole(a.coldStarts.level),
+		Active:        a.purses[share.Concurrent].Used(),
+		Held:          a.purses[share.Held].Used(),
+		Requests:      requests.Left(t, now),
+		Tokens:        tokens.Left(t, now),
+		ColdStarts:    a.purses[share.ColdStarts].Left(t, now),
 		Spent:         a.spent,
-		RequestsReset: a.requests.until(a.requests.size),
-		TokensReset:   a.tokens.until(a.tokens.size),
+		RequestsReset: requests.Until(float64(requests.Size()), t, now),
+		TokensReset:   tokens.Until(float64(tokens.Size()), t, now),
 	}
 }
-
-func whole(f float64) int { return int(max(0, math.Floor(f+epsilon))) }

@@ -230,33 +230,33 @@ func TestLimits(t *testing.T) {
 
 func TestHeld(t *testing.T) {
 	var l Limits
-	if r := l.Hold("red"); r != nil {
+	if r := l.Hold("red", t0); r != nil {
 		t.Fatal("no limit:", r)
 	}
 	l.SetTeams(team("red", functions.Limits{HeldRequests: 2}))
-	if r := l.Hold("red"); r != nil {
+	if r := l.Hold("red", t0); r != nil {
 		t.Fatal(r)
 	}
-	r := l.Hold("red")
+	r := l.Hold("red", t0)
 	if r == nil || r.Limit != LimitHeld || r.RetryAfter != 5*time.Second || !strings.Contains(r.Message, "team red may have 2 requests held") {
 		t.Fatalf("%+v", r)
 	}
-	if l.Hold("blue") != nil {
+	if l.Hold("blue", t0) != nil {
 		t.Fatal("another team's")
 	}
-	l.Unhold("red")
-	if r := l.Hold("red"); r != nil {
+	l.Unhold("red", t0)
+	if r := l.Hold("red", t0); r != nil {
 		t.Fatal("there is a place again:", r)
 	}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 200 {
-				if l.Hold("red") == nil {
+				if l.Hold("red", t0) == nil {
 					if n := l.Usage("red", t0).Held; n > 2 {
 						t.Error("held:", n)
 					}
-					l.Unhold("red")
+					l.Unhold("red", t0)
 				}
 			}
 		})

@@ -1,0 +1,364 @@
+package activator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// porch is a replica behind a door that keeps requests until it is READY.
+type porch struct {
+	*engine
+	opened  chan struct{}
+	waiting atomic.Int64
+	left    atomic.Int64 // that were called back
+	refuses atomic.Bool
+}
+
+const notReady = `{"error":{"message":"The model is loading.","type":"server_error","code":"model_loading"}}`
+
+func (w *world) porchAt(addr string) *porch {
+	p := &porch{opened: make(chan struct{})}
+	p.engine = w.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
+		if r.Header.Get(route.Ahead) == "" || p.wait(c) {
+			return good(c, r, body)
+		}
+		return p.refuses.Load() && send(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(notReady), notReady))
+	})
+	return p
+}
+
+// wait reports whether the request is to be answered.
+func (p *porch) wait(c net.Conn) bool {
+	if p.refuses.Load() {
+		return false
+	}
+	p.waiting.Add(1)
+	defer p.waiting.Add(-1)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		c.Read(make([]byte, 1))
+	}()
+	select {
+	case <-p.opened:
+		c.SetReadDeadline(time.Unix(1, 0))
+		<-gone
+		c.SetReadDeadline(time.Time{})
+		return !p.refuses.Load()
+	case <-gone:
+		p.left.Add(1)
+		return false
+	}
+}
+
+// coming has a function start at an address that takes requests ahead.
+func coming(f route.Function, slots int, addrs ...string) route.Function {
+	f = at(f, slots, addrs...)
+	f.State, f.Coming, f.Replicas = functions.Loading, f.Replicas, nil
+	return f
+}
+
+// asking has n clients ask; what they got comes in any order.
+func (w *world) asking(ctx context.Context, n int, body string) chan result {
+	out := make(chan result, n)
+	for range n {
+		go func() { out <- w.do(ctx, "POST", "/v1/chat/completions", body) }()
+	}
+	synctest.Wait()
+	return out
+}
+
+func TestAhead(t *testing.T) {
+	for kind, body := range map[string]string{"plain": askPlain, "stream": askStream} {
+		whole := jsonAnswer
+		if kind == "stream" {
+			whole = streamed
+		}
+		ahead := func(name string, do func(t *testing.T, w *world, p *porch, got chan result)) {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, nil)
+					p := w.porchAt("p:1")
+					w.act.Publish(loadingAt(fn("tiny"), functions.Downloading, -1, -1))
+					got := w.asking(t.Context(), 1, body)
+					w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+					synctest.Wait()
+					if n := p.waiting.Load(); n != 1 {
+						t.Fatalf("%d requests are at the door", n)
+					}
+					// It waits in line all the same.
+					if d, _ := w.act.DemandOf(fn("tiny").Name); d.Queued != 1 || d.Active != 0 || w.act.InFlightOf(fn("tiny").Name, "p:1") != 0 {
+						t.Fatalf("%+v", d)
+					}
+					do(t, w, p, got)
+				})
+			})
+		}
+		served := func(t *testing.T, w *world, got chan result) {
+			t.Helper()
+			if r := <-got; r.err != nil || r.status != 200 || plainEvents(r.body) != whole {
+				t.Errorf("%+v", r)
+			}
+			if a := w.asked(); len(a) != 0 {
+				t.Errorf("blamed: %q", a)
+			}
+		}
+
+		ahead("READY at the door first", func(t *testing.T, w *world, p *porch, got chan result) {
+			close(p.opened)
+			served(t, w, got) // nobody else needs to say READY first
+			if d, _ := w.act.DemandOf(fn("tiny").Name); d.Queued != 0 || d.Active != 0 {
+				t.Errorf("%+v", d)
+			}
+			w.act.Publish(at(fn("tiny"), 4, "p:1"))
+			synctest.Wait()
+			if n := w.act.InFlightOf(fn("tiny").Name, "p:1"); n != 0 {
+				t.Errorf("%d are in flight", n)
+			}
+			if n := len(p.requests()); n != 1 {
+				t.Errorf("the replica has seen %d requests", n)
+			}
+		})
+		ahead("READY in the picture first", func(t *testing.T, w *world, p *porch, got chan result) {
+			w.act.Publish(at(fn("tiny"), 4, "p:1"))
+			synctest.Wait()
+			if n := w.act.InFlightOf(fn("tiny").Name, "p:1"); n != 1 {
+				t.Errorf("%d are in flight", n)
+			}
+			close(p.opened)
+			served(t, w, got)
+			if n := len(p.requests()); n != 1 {
+				t.Errorf("the replica has seen %d requests", n)
+			}
+		})
+		ahead("the start fails", func(t *testing.T, w *world, p *porch, got chan result) {
+			f := fn("tiny")
+			f.State, f.Failure = functions.Failed, &route.Failure{Reason: "out of memory", At: time.Now()}
+			w.act.Publish(f)
+			if r := <-got; r.status != 503 || r.code() != "model_load_failed" {
+				t.Errorf("%+v", r)
+			}
+			synctest.Wait()
+			if p.left.Load() != 1 || p.waiting.Load() != 0 {
+				t.Error("the request is at the door still")
+			}
+		})
+		ahead("its pod dies of it, maybe, and another comes", func(t *testing.T, w *world, p *porch, got chan result) {
+			p.kill()
+			synctest.Wait()
+			q := w.porchAt("q:1")
+			w.act.Publish(coming(fn("tiny"), 4, "q:1"))
+			synctest.Wait()
+			if n := len(q.requests()); n != 0 {
+				t.Fatalf("%d requests are at the other's door", n)
+			}
+			w.act.Publish(at(fn("tiny"), 4, "q:1"))
+			served(t, w, got)
+		})
+		ahead("another is READY first", func(t *testing.T, w *world, p *porch, got chan result) {
+			w.engineAt("e:1", good)
+			f := at(fn("tiny"), 4, "e:1")
+			f.Coming = coming(fn("tiny"), 4, "p:1").Coming
+			w.act.Publish(f)
+			served(t, w, got)
+			synctest.Wait()
+			if p.left.Load() != 1 || p.waiting.Load() != 0 {
+				t.Error("the copy was not called back")
+			}
+		})
+		ahead("turned away when it was let through", func(t *testing.T, w *world, p *porch, got chan result) {
+			w.act.Publish(at(fn("tiny"), 4, "p:1"))
+			synctest.Wait()
+			p.refuses.Store(true)
+			close(p.opened)
+			served(t, w, got) // asked again, by then as one that is READY
+			if n := len(p.requests()); n != 2 {
+				t.Errorf("the replica has seen %d requests", n)
+			}
+		})
+		ahead("dead when it was let through", func(t *testing.T, w *world, p *porch, got chan result) {
+			w.engineAt("e:1", good)
+			w.act.Publish(at(fn("tiny"), 4, "p:1"))
+			synctest.Wait()
+			w.act.Publish(at(fn("tiny"), 4, "p:1", "e:1"))
+			p.kill()
+			if r := <-got; r.status != 200 || plainEvents(r.body) != whole {
+				t.Errorf("%+v", r)
+			}
+			if a := w.asked(); len(a) != 1 {
+				t.Errorf("not looked at: %q", a)
+			}
+		})
+		t.Run(kind+"/the door takes none", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				p := w.porchAt("p:1")
+				p.refuses.Store(true)
+				w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+				got := w.asking(t.Context(), 1, body)
+				for range 3 { // news about it is no reason to try again
+					w.act.Publish(loadingAt(fn("tiny"), functions.Loading, -1, -1))
+					w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+					synctest.Wait()
+				}
+				if n := len(p.requests()); n != 1 {
+					t.Errorf("the door was tried %d times", n)
+				}
+				w.act.Publish(at(fn("tiny"), 4, "p:1"))
+				served(t, w, got)
+			})
+		})
+		t.Run(kind+"/its client leaves", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				p := w.porchAt("p:1")
+				w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+				ctx, cancel := context.WithCancel(t.Context())
+				got := w.asking(ctx, 1, body)
+				cancel()
+				if r := <-got; !errors.Is(r.err, context.Canceled) {
+					t.Errorf("%+v", r)
+				}
+				time.Sleep(time.Second)
+				if p.left.Load() != 1 || p.waiting.Load() != 0 {
+					t.Error("the copy is at the door still")
+				}
+			})
+		})
+	}
+}
+
+// TestAheadIsBounded: the first of the line alone are sent ahead, no more than the
+// replica has slots for, and over several replicas in turn.
+func TestAheadIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		slots, clients int
+		doors          []string
+		want           []int64
+	}{
+		{3, 20, []string{"p:1"}, []int64{3}},
+		{100, 20, []string{"p:1"}, []int64{aheadMost}},
+		{2, 20, []string{"p:1", "p:2"}, []int64{2, 2}},
+		{100, 3, []string{"p:1", "p:2"}, []int64{2, 1}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			var at1 []*porch
+			for _, addr := range c.doors {
+				at1 = append(at1, w.porchAt(addr))
+			}
+			w.act.Publish(coming(fn("tiny"), c.slots, c.doors...))
+			got := w.asking(t.Context(), c.clients, askPlain)
+			for i, p := range at1 {
+				if n := p.waiting.Load(); n != c.want[i] {
+					t.Errorf("%+v: %d at the door of %s", c, n, c.doors[i])
+				}
+				close(p.opened)
+			}
+			w.act.Publish(at(fn("tiny"), c.slots, c.doors...))
+			for range c.clients {
+				if r := <-got; r.status != 200 || !strings.Contains(r.body, "chatcmpl-1") {
+					t.Errorf("%+v", r)
+				}
+			}
+		})
+	}
+}
+
+// TestAheadInFlight: an answer that begins before the platform has said READY is in
+// flight at its replica from then on, and when READY is said it is still that one.
+func TestAheadInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		goOn := make(chan struct{})
+		w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
+			if !send(c, chunkHead) || !chunk(c, event1) {
+				return false
+			}
+			<-goOn
+			return chunk(c, event2) && chunk(c, event3) && chunk(c, eventDone) && send(c, "0\r\n\r\n")
+		})
+		f := coming(fn("tiny"), 1, "p:1")
+		w.act.Publish(f)
+		got := w.asking(t.Context(), 2, askStream)
+		counts := func(when string, active, queued int) {
+			t.Helper()
+			d, _ := w.act.DemandOf(f.Name)
+			if n := w.act.InFlightOf(f.Name, "p:1"); n != active || d.Active != active || d.Queued != queued {
+				t.Errorf("%s: %d in flight, %+v", when, n, d)
+			}
+		}
+		counts("before READY", 1, 1)
+		w.act.Publish(at(fn("tiny"), 1, "p:1"))
+		synctest.Wait()
+		counts("after READY", 1, 1) // its one slot is taken
+		close(goOn)
+		for range 2 {
+			if r := <-got; r.err != nil || r.status != 200 || plainEvents(r.body) != streamed {
+				t.Errorf("%+v", r)
+			}
+		}
+		counts("after all", 0, 0)
+	})
+}
+
+// TestAheadFails: what an engine fails on before the platform has said READY is
+// nobody's answer, and is not sent ahead to the next one.
+func TestAheadFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		p := w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
+			return send(c, "HTTP/1.1 500 X\r\nContent-Length: 16\r\n\r\nEngineCore: died")
+		})
+		w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+		got := w.asking(t.Context(), 1, askPlain)
+		q := w.porchAt("q:1")
+		w.act.Publish(coming(fn("tiny"), 4, "q:1"))
+		synctest.Wait()
+		if len(got) != 0 || len(p.requests()) != 1 || len(q.requests()) != 0 {
+			t.Errorf("%d answers, %d and %d requests", len(got), len(p.requests()), len(q.requests()))
+		}
+		w.act.Publish(at(fn("tiny"), 4, "q:1"))
+		if r := <-got; r.status != 200 || r.body != jsonAnswer {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestAheadIsTimed: the first token of a cold start counts from when the door let the
+// request through, which the door says, and not from when it came there. A door that
+// says nonsense says nothing.
+func TestAheadIsTimed(t *testing.T) {
+	for said, want := range map[string]time.Duration{"4000000": time.Second, "": 1, "-1": 1, "6000000": 1, "9223372036854775807": 1, "x": 1} {
+		synctest.Test(t, func(t *testing.T) {
+			var took []time.Duration
+			w := newWorld(t, func(o *Options) {
+				o.FirstToken = func(_ functions.Name, _ string, d time.Duration) { took = append(took, d) }
+			})
+			w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
+				time.Sleep(5 * time.Second)
+				return send(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nThaw-Waited: %s\r\nContent-Length: %d\r\n\r\n%s", said, len(jsonAnswer), jsonAnswer))
+			})
+			w.act.Publish(fn("tiny"))
+			got := w.asking(t.Context(), 1, askPlain)
+			w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+			if r := <-got; r.status != 200 || r.body != jsonAnswer || r.head.Get(route.Waited) != "" {
+				t.Errorf("%+v", r)
+			}
+			if len(took) != 1 || took[0] != want {
+				t.Errorf("%q: the first token took %v, want %v", said, took, want)
+			}
+		})
+	}
+}

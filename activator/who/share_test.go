@@ -1,0 +1,582 @@
+package who
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// realm is a bank and activators, with links between them that are slow and end, in
+// virtual time. It knows the law: a bucket of the whole limit, out of which every
+// admission takes, is never overdrawn.
+type realm struct {
+	t      testing.TB
+	now    time.Time
+	limits functions.Limits
+	bank   *share.Bank
+	epoch  int
+	acts   []*act
+	serial int
+
+	level    [3]float64
+	filledAt time.Time
+	admitted [3]int
+}
+
+// act is one activator.
+type act struct {
+	id     string
+	l      *Limits
+	leases []Lease
+	held   int
+	linked bool
+	up     []upward
+	down   []downward
+	ends   int  // ticks until the bank hears that the link has ended
+	cut    bool // it lives, and is not linked again
+	needs  bool
+}
+
+type upward struct {
+	first bool
+	c     *share.Claims
+}
+
+type downward struct{ g share.Grants }
+
+func newRealm(t testing.TB, l functions.Limits, n int) *realm {
+	r := &realm{t: t, now: t0, filledAt: t0, limits: l}
+	r.level = [3]float64{float64(l.RequestsPerMinute), 0, float64(l.ColdStartsPerHour)}
+	r.reign(nil)
+	for range n {
+		r.join()
+	}
+	for range 4 {
+		r.step(10 * time.Millisecond)
+	}
+	r.bank.Gathered(r.now)
+	r.step(10 * time.Millisecond)
+	return r
+}
+
+func (r *realm) reign(saved func(share.Key) (float64, time.Duration, bool)) {
+	r.epoch++
+	r.bank = share.NewBank(share.BankOptions{
+		Tell: func(id string, g share.Grants) {
+			for _, a := range r.acts {
+				if a.id == id && a.linked {
+					a.down = append(a.down, downward{g})
+				}
+			}
+		},
+		Saved: saved, Gathering: true,
+	})
+	r.bank.SetLimits(r.sizes(), r.now)
+}
+
+func (r *realm) sizes() map[share.Key]int64 {
+	out := map[share.Key]int64{}
+	for k, n := range Sizes(r.limits) {
+		if n > 0 {
+			out[share.Key{Team: "red", Kind: share.Kind(k)}] = int64(n)
+		}
+	}
+	return out
+}
+
+func (r *realm) join() *act {
+	r.serial++
+	a := &act{id: fmt.Sprint("act-", r.serial), l: &Limits{}}
+	a.l.Share(func() { a.needs = true })
+	a.l.SetTeams(team("red", r.limits))
+	r.acts = append(r.acts, a)
+	r.link(a)
+	return a
+}
+
+func (r *realm) link(a *act) {
+	if a.linked || a.ends > 0 {
+		return
+	}
+	a.linked, a.up, a.down = true, nil, nil
+	a.up = append(a.up, upward{true, a.l.Claims(true, true, r.now)})
+}
+
+// unlink ends a link; the bank hears of it a little later.
+func (r *realm) unlink(a *act, ticks int) {
+	if !a.linked {
+		return
+	}
+	a.linked, a.up, a.down = false, nil, nil
+	a.l.Unlinked(r.now)
+	a.ends = 1 + ticks
+}
+
+// step lets time go by: messages that were sent before arrive.
+func (r *realm) step(d time.Duration) {
+	r.now = r.now.Add(d)
+	for _, a := range r.acts {
+		if a.ends > 0 {
+			if a.ends--; a.ends == 0 {
+				r.bank.Left(a.id, r.now)
+			}
+			continue
+		}
+		up, down := a.up, a.down
+		a.up, a.down = nil, nil
+		for _, d := range down {
+			a.l.Granted(d.g, r.now)
+		}
+		for _, u := range up {
+			if err := r.bank.Hear(a.id, u.first, u.c, r.now); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+		if a.linked && a.needs {
+			a.needs = false
+			if c := a.l.Claims(false, false, r.now); c != nil {
+				a.up = append(a.up, upward{false, c})
+			}
+		}
+	}
+}
+
+func (r *realm) second() {
+	for _, a := range r.acts {
+		if a.linked {
+			a.up = append(a.up, upward{false, a.l.Claims(false, true, r.now)})
+		}
+	}
+	r.bank.Tick(r.now)
+}
+
+// spent checks an admission against the law.
+func (r *realm) spent(i int, kind string) {
+	sizes := [3]float64{float64(r.limits.RequestsPerMinute), 0, float64(r.limits.ColdStartsPerHour)}
+	spans := [3]time.Duration{time.Minute, time.Minute, time.Hour}
+	for j := range r.level {
+		r.level[j] = min(sizes[j], r.level[j]+sizes[j]*float64(r.now.Sub(r.filledAt))/float64(spans[j]))
+	}
+	r.filledAt = r.now
+	r.admitted[i]++
+	if r.level[i]--; sizes[i] > 0 && r.level[i] < -1e-3 {
+		r.t.Fatalf("%s: one more than the limit at %v, overdrawn by %v", kind, r.now.Sub(t0), -r.level[i])
+	}
+}
+
+func (r *realm) inUse() {
+	active, held := 0, 0
+	for _, a := range r.acts {
+		active += len(a.leases)
+		held += a.held
+	}
+	if n := r.limits.Concurrent; n > 0 && active > n {
+		r.t.Fatalf("%d at once, %d are allowed, at %v", active, n, r.now.Sub(t0))
+	}
+	if n := r.limits.HeldRequests; n > 0 && held > n {
+		r.t.Fatalf("%d held, %d are allowed", held, n)
+	}
+}
+
+// ask tries to have a request admitted, as Patiently does but for the waiting, which
+// is done all at once here.
+func (r *realm) ask(a *act) *Refusal {
+	lease, no := a.l.Admit("red", r.now)
+	if no == nil {
+		r.spent(0, "requests")
+		a.leases = append(a.leases, lease)
+		r.inUse()
+	}
+	return no
+}
+
+// patient asks until there is an answer that is one.
+func (r *realm) patient(a *act) *Refusal {
+	no := r.ask(a)
+	for i := 0; no != nil && no.account != nil && i < 25; i++ {
+		p := &no.account.purses[no.kind]
+		p.Wait()
+		a.needs = true
+		r.step(10 * time.Millisecond)
+		if i%10 == 9 {
+			r.bank.Tick(r.now)
+		}
+		p.Unwait()
+		no = r.ask(a)
+	}
+	return no
+}
+
+func (r *realm) end(a *act) {
+	if n := len(a.leases); n > 0 {
+		a.leases[n-1].End(1, r.now)
+		a.leases = a.leases[:n-1]
+	}
+}
+
+// TestShareSkewed: whoever is asked, the whole limit is admitted and no more, and a
+// refusal says when to come again.
+func TestShareSkewed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		acts  int
+		limit int
+		pick  func(i int) int
+	}{
+		{"one alone", 1, 60, func(int) int { return 0 }},
+		{"all to one of two", 2, 60, func(int) int { return 0 }},
+		{"by turns", 2, 60, func(i int) int { return i % 2 }},
+		{"nine of ten to one", 3, 200, func(i int) int { return max(0, i%10-8) }},
+		{"few among many", 8, 3, func(i int) int { return i % 8 }},
+		{"one, among many", 8, 1, func(i int) int { return 7 }},
+		{"many", 5, 5000, func(i int) int { return i * i % 5 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRealm(t, functions.Limits{RequestsPerMinute: c.limit}, c.acts)
+			began := r.now
+			var last *Refusal
+			for i := range c.limit + c.limit/2 + 20 {
+				if no := r.patient(r.acts[c.pick(i)]); no != nil {
+					last = no
+				}
+			}
+			// What has come in the time that it took is the limit's, too.
+			come := int(float64(c.limit) * r.now.Sub(began).Minutes())
+			if r.admitted[0] < c.limit || r.admitted[0] > c.limit+come+1 {
+				t.Errorf("%d admitted of %d and %d in %v", r.admitted[0], c.limit, come, r.now.Sub(began))
+			}
+			if c.limit < 1000 && (last == nil || last.RetryAfter <= 0 || last.RetryAfter > time.Minute/time.Duration(c.limit)+time.Second) {
+				t.Errorf("%+v", last)
+			}
+		})
+	}
+}
+
+// TestSharePlaces: places go to who needs them, and come back.
+func TestSharePlaces(t *testing.T) {
+	r := newRealm(t, functions.Limits{Concurrent: 4}, 2)
+	a, b := r.acts[0], r.acts[1]
+	for range 4 {
+		if no := r.patient(a); no != nil {
+			t.Fatal(no)
+		}
+	}
+	if no := r.patient(b); no == nil || no.Limit != LimitConcurrent || no.account != nil {
+		t.Fatalf("a fifth: %+v", no)
+	}
+	for range 4 {
+		r.end(a)
+	}
+	for range 20 { // the answer that there is none counts for a moment
+		r.step(10 * time.Millisecond)
+	}
+	for i := range 4 {
+		if no := r.patient(b); no != nil {
+			t.Fatal(i, no)
+		}
+	}
+	// Its places are its own until it is known to be gone.
+	r.unlink(b, 0)
+	b.cut = true
+	r.step(time.Second)
+	if no := r.patient(a); no == nil {
+		t.Fatal("the places of one that is away are given to another")
+	}
+	b.leases = nil // it died
+	for range 130 {
+		r.step(500 * time.Millisecond)
+		r.second()
+	}
+	if no := r.patient(a); no != nil {
+		t.Fatal("the places of the dead:", no)
+	}
+}
+
+// TestShareDebt: what a request took of tokens is known afterwards, so that a purse may
+// have less than nothing. The debt is paid with what comes, over the end of a link as
+// well, and all of the limit is had besides.
+func TestShareDebt(t *testing.T) {
+	const limit, each = 600, 50
+	r := newRealm(t, functions.Limits{TokensPerMinute: limit}, 2)
+	began, spent := r.now, 0
+	for tick := range 1800 {
+		for _, a := range r.acts {
+			if lease, no := a.l.Admit("red", r.now); no == nil {
+				lease.End(each, r.now)
+				spent += each
+			} else if no.account != nil {
+				a.needs = true
+			}
+		}
+		r.step(100 * time.Millisecond)
+		r.bank.Tick(r.now)
+		if tick%10 == 0 {
+			r.second()
+		}
+		switch a := r.acts[0]; tick {
+		case 600:
+			r.unlink(a, 1)
+		case 610:
+			r.link(a)
+		}
+	}
+	may := limit + int(limit*r.now.Sub(began).Minutes())
+	if spent > may+len(r.acts)*each || spent < may-2*len(r.acts)*each {
+		t.Errorf("%d tokens in %v, %d are allowed", spent, r.now.Sub(began), may)
+	}
+}
+
+// TestShareAlone: without a controller each has its part and no more.
+func TestShareAlone(t *testing.T) {
+	r := newRealm(t, functions.Limits{RequestsPerMinute: 600}, 2)
+	for range 10 {
+		r.step(100 * time.Millisecond)
+		r.second()
+	}
+	for _, a := range r.acts {
+		r.unlink(a, 0)
+	}
+	r.bank = share.NewBank(share.BankOptions{Tell: func(string, share.Grants) {}, Gathering: true})
+	for range 600 {
+		r.step(100 * time.Millisecond)
+		for range 3 {
+			for _, a := range r.acts {
+				if no := r.ask(a); no == nil {
+					r.end(a)
+				} else if no.account != nil || no.RetryAfter <= 0 {
+					t.Fatalf("%+v", no)
+				}
+			}
+		}
+	}
+	if n := r.admitted[0]; n < 560 || n > 1200 {
+		t.Errorf("%d in a minute without a controller, 600 and what was left are allowed", n)
+	}
+}
+
+// TestShareAway: what one has without a link the others do not have, from the moment
+// its link ends until it is known to be dead, and newcomers only what others gave up.
+func TestShareAway(t *testing.T) {
+	r := newRealm(t, functions.Limits{RequestsPerMinute: 600}, 2)
+	all := func(span time.Duration, also func(i int)) {
+		for i := range int(span / (100 * time.Millisecond)) {
+			r.step(50 * time.Millisecond)
+			r.step(50 * time.Millisecond)
+			if i%10 == 9 {
+				r.second()
+			}
+			for range 5 {
+				for _, a := range r.acts {
+					if r.ask(a) == nil {
+						r.end(a)
+					}
+				}
+			}
+			also(i)
+		}
+	}
+	all(5*time.Second, func(int) {})
+	r.unlink(r.acts[0], 1)
+	before := r.admitted[0]
+	all(30*time.Second, func(int) {})
+	if n := r.admitted[0] - before; n < 270 {
+		t.Errorf("%d in half a minute with one away, 300 are allowed", n)
+	}
+	all(time.Second, func(int) { // more come, while one is away, and have no link for long
+		if len(r.acts) < 6 {
+			r.join()
+		}
+	})
+	for _, a := range r.acts[2:] {
+		r.unlink(a, 0)
+	}
+	all(20*time.Second, func(int) {})
+	for _, a := range r.acts {
+		r.link(a)
+	}
+	before = r.admitted[0]
+	all(30*time.Second, func(int) {})
+	if n := r.admitted[0] - before; n < 270 {
+		t.Errorf("%d in half a minute with all back, 300 are allowed", n)
+	}
+}
+
+// TestShareNewcomer: who has never been told anything admits nothing of what is
+// limited.
+func TestShareNewcomer(t *testing.T) {
+	var l Limits
+	l.Share(func() {})
+	l.SetTeams(team("red", functions.Limits{RequestsPerMinute: 5, Concurrent: 5}))
+	if _, no := l.Admit("red", t0); no == nil || no.account != nil || no.RetryAfter <= 0 {
+		t.Errorf("%+v", no)
+	}
+	if _, no := l.Admit("blue", t0); no != nil {
+		t.Error("no limit:", no)
+	}
+}
+
+// TestShareReigns: what was spent before a controller ended is spent under the next.
+func TestShareReigns(t *testing.T) {
+	r := newRealm(t, functions.Limits{ColdStartsPerHour: 6}, 2)
+	wake := func(a *act) bool {
+		for range 30 {
+			no := a.l.AdmitColdStart("red", r.now)
+			if no == nil {
+				r.spent(2, "cold starts")
+				return true
+			}
+			if no.account == nil {
+				return false
+			}
+			p := &no.account.purses[no.kind]
+			p.Wait()
+			a.needs = true
+			r.step(10 * time.Millisecond)
+			p.Unwait()
+		}
+		return false
+	}
+	for range 4 {
+		if !wake(r.acts[0]) {
+			t.Fatal("refused")
+		}
+	}
+	r.second()
+	r.step(10 * time.Millisecond)
+	left := r.bank.Use(share.Key{Team: "red", Kind: share.ColdStarts}, r.now).Left
+	if math.Abs(left-2) > 0.01 {
+		t.Errorf("%v left of 6, 4 were spent", left)
+	}
+	for _, a := range r.acts {
+		r.unlink(a, 0)
+	}
+	r.step(time.Second)
+	r.reign(nil)
+	for _, a := range r.acts {
+		a.ends = 0
+		r.link(a)
+	}
+	r.step(10 * time.Millisecond)
+	r.bank.Gathered(r.now)
+	n := 0
+	for i := range 6 {
+		if wake(r.acts[i%2]) {
+			n++
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d more under the next controller, 2 are left", n)
+	}
+	// All die. What somebody wrote down counts.
+	saved := r.bank.Levels(share.ColdStarts, r.now)
+	r.acts = nil
+	r.reign(func(k share.Key) (float64, time.Duration, bool) {
+		v, ok := saved[k.Team]
+		return v, time.Minute, ok && k.Kind == share.ColdStarts
+	})
+	r.join()
+	r.step(10 * time.Millisecond)
+	r.bank.Gathered(r.now)
+	r.now = r.now.Add(time.Minute)
+	if wake(r.acts[0]) {
+		t.Error("all was forgotten")
+	}
+}
+
+// play does what bytes say to three activators and a controller.
+func play(t testing.TB, moves []byte) {
+	r := newRealm(t, functions.Limits{RequestsPerMinute: 40, ColdStartsPerHour: 9, Concurrent: 5, HeldRequests: 3}, 3)
+	for i, m := range moves {
+		a := r.acts[int(m>>4)%len(r.acts)]
+		switch m & 15 {
+		case 0, 1, 2:
+			r.ask(a)
+		case 3:
+			r.patient(a)
+		case 4, 5:
+			r.end(a)
+		case 6:
+			if a.l.AdmitColdStart("red", r.now) == nil {
+				r.spent(2, "cold starts")
+			}
+		case 7:
+			if a.l.Hold("red", r.now) == nil {
+				a.held++
+				r.inUse()
+			}
+		case 8:
+			if a.held > 0 {
+				a.held--
+				a.l.Unhold("red", r.now)
+			}
+		case 9:
+			r.step(time.Millisecond)
+		case 10:
+			r.step(100 * time.Millisecond)
+			r.bank.Tick(r.now)
+		case 11:
+			r.step(time.Second)
+			r.second()
+		case 12: // its link ends, and comes back with the next second
+			r.unlink(a, int(m>>6))
+		case 13: // it is linked again
+			for _, x := range r.acts {
+				r.link(x)
+			}
+		case 14: // it dies, its requests with it, and another one begins
+			if i%3 == 0 {
+				r.unlink(a, 0)
+				r.bank.Left(a.id, r.now)
+				for j := range r.acts {
+					if r.acts[j] == a {
+						r.acts = append(r.acts[:j], r.acts[j+1:]...)
+						break
+					}
+				}
+				r.join()
+			}
+		case 15: // another controller
+			if i%2 == 0 {
+				continue
+			}
+			for _, x := range r.acts {
+				r.unlink(x, 0)
+				x.ends = 0
+			}
+			r.step(time.Duration(m>>4) * 500 * time.Millisecond)
+			r.reign(nil)
+			for _, x := range r.acts {
+				r.link(x)
+			}
+			r.step(time.Millisecond)
+			r.bank.Gathered(r.now)
+		}
+	}
+}
+
+// TestShareModel plays at random.
+func TestShareModel(t *testing.T) {
+	for seed := range uint64(300) {
+		moves := make([]byte, 400)
+		g := rand.New(rand.NewPCG(seed, 5))
+		for i := range moves {
+			moves[i] = byte(g.Uint32())
+		}
+		play(t, moves)
+		if t.Failed() {
+			t.Fatal("seed", seed)
+		}
+	}
+}
+
+func FuzzShare(f *testing.F) {
+	f.Add([]byte{3, 19, 35, 11, 15, 3, 12, 3, 13, 14, 3})
+	f.Fuzz(func(t *testing.T, moves []byte) {
+		play(t, moves[:min(len(moves), 2000)])
+	})
+}
