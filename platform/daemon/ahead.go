@@ -34,6 +34,9 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 		return
 	}
 	place, f := d.place(r.Spec.Source, r.Spec.Files)
+	if f == nil {
+		f = d.allows(r.Team, r.Spec.Source)
+	}
 	if f != nil {
 		log.Warn("what the controller wants ahead is not staged", "error", f.Message)
 		return

@@ -39,6 +39,10 @@ type Options struct {
 	Say    func(link.Up)
 	Linked func() bool
 
+	// Private says that the shelf is: a pod gets the folders of its checkpoints open,
+	// over the socket, and sees nothing of the store otherwise.
+	Private bool
+
 	// Allow are beginnings of sources that may be staged, such as
 	// az://acct/models; none: all may. Folders of the node are staged where they
 	// lie in one of Folders, and only there.
@@ -81,6 +85,8 @@ type Daemon struct {
 	ahead   map[string]*ahead   // by what is staged
 	stops   map[string]stopping // for pods that are not connected, by uid
 	leased  map[string]int      // holds on checkpoints, by digest
+	owners  *link.Owners        // nil: nobody has said yet
+	heard   chan struct{}       // closed and replaced when that is said anew
 	seq     uint64              // of heartbeats
 	changes uint64              // of what the node has
 	seen    string              // what it had, for comparison
@@ -119,7 +125,7 @@ func New(o Options) *Daemon {
 	return &Daemon{
 		o: o, log: o.Log, life: strconv.FormatInt(time.Now().UnixNano(), 36),
 		kick: make(chan struct{}, 1), turns: make(chan struct{}, o.Stages), first: make(chan struct{}),
-		shims: map[string]*shim{}, dials: map[string]int{}, ahead: map[string]*ahead{}, stops: map[string]stopping{}, leased: map[string]int{},
+		shims: map[string]*shim{}, dials: map[string]int{}, ahead: map[string]*ahead{}, stops: map[string]stopping{}, leased: map[string]int{}, heard: make(chan struct{}),
 	}
 }
 
@@ -146,6 +152,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.ctx = ctx
 	d.mu.Unlock()
+	d.recall()
 	forget := d.adopt()
 	defer forget()
 	l, err := d.listen()
@@ -321,6 +328,9 @@ func (d *Daemon) Hear(m link.Down) {
 		// A controller that has just begun says nothing of them, and they are there
 		// all the same.
 		d.o.Shelf.Met(*m.Peers)
+	}
+	if m.Owners != nil {
+		d.own(m.Owners)
 	}
 	for _, r := range m.Prefetch {
 		d.prefetch(r)

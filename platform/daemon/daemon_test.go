@@ -159,22 +159,8 @@ func TestDials(t *testing.T) {
 
 // TestOneFlight: who wants the same joins; its bytes come once.
 func TestOneFlight(t *testing.T) {
-	var reads atomic.Int64
-	open := make(chan struct{})
-	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
-		mem.Before = func(ctx context.Context, name string, _, _ int64) error {
-			if name == "" {
-				return nil
-			}
-			reads.Add(1)
-			select {
-			case <-open:
-				return nil
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-	})
+	g := newGate()
+	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	var pods []*caller
 	for i := range 3 {
 		p := l.pod(fmt.Sprintf("u%d", i))
@@ -185,12 +171,12 @@ func TestOneFlight(t *testing.T) {
 		for p.hear().Staging.State != "fetching" {
 		}
 	}
-	close(open)
+	close(g.open)
 	paths := map[string]bool{}
 	for _, p := range pods {
 		paths[p.staged(1).Path] = true
 	}
-	if n := reads.Load(); len(paths) != 1 || n != 2 {
+	if n := g.reads.Load(); len(paths) != 1 || n != 2 {
 		t.Errorf("%d reads of 2 files, paths %v", n, paths)
 	}
 }
@@ -308,17 +294,10 @@ func TestSecondConnection(t *testing.T) {
 }
 
 func TestTooMany(t *testing.T) {
-	open := make(chan struct{})
+	g := newGate()
 	l := newLab(t, func(o *Options, _ *shelf.Options, mem *sourcetest.Memory) {
 		o.Pods, o.PodStages, o.Stages = 2, 2, 1
-		mem.Before = func(ctx context.Context, name string, _, _ int64) error {
-			select {
-			case <-open:
-				return nil
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
+		mem.Before = g.all
 		for i := range 3 {
 			aModel(mem, fmt.Sprintf("mem://models/%d", i), 1000, byte(i))
 		}
@@ -348,7 +327,7 @@ func TestTooMany(t *testing.T) {
 	if _, err := third.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a third is let in: %v", err)
 	}
-	close(open)
+	close(g.open)
 	for _, id := range []int{1, 2} {
 		p.staged(id)
 	}
@@ -382,24 +361,10 @@ func toFetch(source string) link.Down {
 // TestAheadOfThePod: what the controller names is being staged when the pod comes,
 // which joins.
 func TestAheadOfThePod(t *testing.T) {
-	var plans atomic.Int64
-	open := make(chan struct{})
-	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
-		mem.Before = func(ctx context.Context, name string, _, _ int64) error {
-			if name == "" {
-				plans.Add(1)
-				return nil
-			}
-			select {
-			case <-open:
-				return nil
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-	})
+	g := newGate()
+	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	l.Hear(toFetch(place))
-	l.eventually("it is listed", func() bool { return plans.Load() == 1 })
+	l.eventually("it is listed", func() bool { return g.plans.Load() == 1 })
 	l.Hear(toFetch(place)) // said again
 	l.Hear(toFetch("file:///etc"))
 	l.Hear(toFetch(""))
@@ -407,9 +372,9 @@ func TestAheadOfThePod(t *testing.T) {
 	p.want(1, place)
 	for p.hear().Staging.State != "fetching" {
 	}
-	close(open)
+	close(g.open)
 	c := p.staged(1)
-	if n := plans.Load(); n != 1 {
+	if n := g.plans.Load(); n != 1 {
 		t.Errorf("listed %d times: the pod did not join", n)
 	}
 	l.eventually("it was used", func() bool { return l.counts.used.Load() == 1 })
@@ -512,33 +477,19 @@ func TestAheadInVain(t *testing.T) {
 
 // TestPodGoesWhileItIsStaged: pods are started again, so it goes on for a while.
 func TestPodGoesWhileItIsStaged(t *testing.T) {
-	var reads atomic.Int64
-	open := make(chan struct{})
-	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
-		mem.Before = func(ctx context.Context, name string, _, _ int64) error {
-			if name == "" {
-				return nil
-			}
-			reads.Add(1)
-			select {
-			case <-open:
-				return nil
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-	})
+	g := newGate()
+	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	p := l.pod("u1")
 	p.want(1, place)
 	for p.hear().Staging.State != "fetching" {
 	}
 	p.Close()
 	l.eventually("it is kept at", func() bool { return l.Health().Ahead == 1 })
-	close(open)
+	close(g.open)
 	p = l.pod("u2")
 	p.want(1, place)
 	p.staged(1)
-	if n := reads.Load(); n != 2 {
+	if n := g.reads.Load(); n != 2 {
 		t.Errorf("%d reads of 2 files", n)
 	}
 }

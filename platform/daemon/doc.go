@@ -31,15 +31,46 @@
 // up to --pod-bytes. It can say what it likes of its own replica: the status of a
 // pod is its word for itself, and the controller takes no other pod's from it.
 //
-// It cannot speak for another pod, have anything removed, write to the store (it is
-// mounted read-only), learn what others staged other than by looking into the store
-// that it has mounted, or see a credential: errors carry none. What it says is
+// It cannot speak for another pod, have anything removed, write to the store, read or
+// list what others staged, or see a credential: errors carry none. What it says is
 // bounded: a line is a MiB at most, a shim that does not read what it is told is
 // hung up on, as is one that says nothing sensible. A pod's own address is its word
 // too; who routes by it compares it with what Kubernetes says.
 //
 // Folders of the node are no source, but those named with --folder, which are
 // copied into the store like any other.
+//
+// # Other teams' weights
+//
+// A pod has the store's folder mounted, for the socket, and of the store itself it can
+// see nothing: it is closed to all users but the loader's (Options.Private). What was
+// staged for it comes over the socket as the open folder of that checkpoint. Its
+// files can be read; what is around it cannot be reached from there, since the folder
+// above it is closed too ("files/.."), and nothing of it can be written: it is another
+// user's. The shim makes links to it for its engine (platform/pod). Nothing is mounted
+// anywhere for that, so there is nothing that kubelet could trip over.
+//
+// What a pod can have staged is bounded by --allow-source for all, and by the annotation
+// thaw.dev/allow-source of its namespace for one team. The controller says which
+// namespaces have a list and whose each pod of the node is (link.Owners); it is written
+// down, so that a loader that has just begun, or that has no controller, goes by what was
+// said last. A pod that nobody has spoken of waits a moment and is refused, while any
+// namespace has a list. A loader that no controller has ever spoken to knows of no list.
+//
+// That holds for users that are not the loader's (65533) and not root. In the
+// namespaces of teams the policy thaw-pods sees to it; elsewhere who may make pods that
+// run as they like and have folders of the node has the node in any case.
+//
+// # Engines start when all their bytes are here
+//
+// On one machine an engine boots from a mount while its weights come (loader/mount). In
+// pods it does not. Knative lets mounts propagate into pods
+// (kubernetes.podspec-volumes-mount-propagation), but a mount below the store would be
+// seen by all pods, and kubelet would meet it when it is dead. The folder of a mount
+// that is attached nowhere (fsmount) could go over the socket as checkpoints do, would
+// be one pod's alone, and would end with the last who has it open. What that takes is a
+// process with CAP_SYS_ADMIN and /dev/fuse, which is a privileged container, to make
+// the mount and hand it to the loader, which has no capability. It is not built.
 //
 // # Ahead of the pod
 //

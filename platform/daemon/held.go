@@ -1,12 +1,9 @@
 package daemon
 
 import (
-	"encoding/json"
 	"errors"
-	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -56,32 +53,19 @@ func (d *Daemon) note() {
 	d.mu.Lock()
 	held := slices.AppendSeq([]string{}, maps.Keys(d.leased))
 	d.mu.Unlock()
-	path := filepath.Join(d.o.Dir, heldName)
 	slices.Sort(held)
-	b, err := json.Marshal(held)
-	if err == nil {
-		if err = os.WriteFile(path+"~", b, 0o600); err == nil {
-			err = os.Rename(path+"~", path)
-		}
-	}
-	if err != nil {
+	if err := d.write(heldName, held); err != nil {
 		d.log.Warn("which checkpoints pods hold cannot be written down", "error", err)
 	}
 }
 
 // adopt holds what pods held of the loader before this one, until forget.
 func (d *Daemon) adopt() (forget func()) {
-	f, err := os.Open(filepath.Join(d.o.Dir, heldName))
-	if err != nil {
+	var held []string
+	if err := d.read(heldName, maxNote, &held); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			d.log.Warn("which checkpoints pods hold is not known", "error", err)
 		}
-		return func() {}
-	}
-	defer f.Close()
-	var held []string
-	if err := json.NewDecoder(io.LimitReader(f, maxNote)).Decode(&held); err != nil {
-		d.log.Warn("which checkpoints pods hold is not known", "error", err)
 		return func() {}
 	}
 	leases := map[string]*store.Lease{}

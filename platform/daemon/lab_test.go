@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,6 +49,38 @@ func dialAndEnd(path string) int {
 
 // soon is how long is waited for what must come: long, since nothing is measured.
 const soon = 30 * time.Second
+
+// gate holds what is asked of a source until it is open, and counts it.
+type gate struct {
+	open         chan struct{}
+	plans, reads atomic.Int64
+}
+
+func newGate() *gate { return &gate{open: make(chan struct{})} }
+
+// all holds everything.
+func (g *gate) all(ctx context.Context, name string, _, _ int64) error {
+	if name == "" {
+		g.plans.Add(1)
+	} else {
+		g.reads.Add(1)
+	}
+	select {
+	case <-g.open:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// files holds all but plans.
+func (g *gate) files(ctx context.Context, name string, from, n int64) error {
+	if name == "" {
+		g.plans.Add(1)
+		return nil
+	}
+	return g.all(ctx, name, from, n)
+}
 
 // folder with a short name: a socket's path is.
 func folder(t *testing.T) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ type shim struct {
 	uid  string
 	conn *net.UnixConn
 	out  *outbox
+
+	folders bool // it takes folders over the socket
 
 	status *functions.ReplicaStatus // the last; under the daemon's mu
 
@@ -60,6 +63,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	if ctx.Err() != nil {
 		return
 	}
+	s.folders = first.Hello.Folders
 	old := d.welcome(s)
 	if old != nil {
 		log.Warn("the pod has dialled again; its older connection ends")
@@ -79,6 +83,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	staging.Wait()
 	s.out.close()
 	writing.Wait()
+	s.out.empty()
 	s.release()
 	d.farewell(s, ending)
 	if ending {
@@ -184,10 +189,22 @@ type outbox struct {
 	hangUp func()
 
 	mu       sync.Mutex // of all that follows
-	lines    []link.ToPod
+	lines    []saying
 	progress []link.Staging
 	full     bool
 	closed   bool
+}
+
+// saying is a line, with what goes with it.
+type saying struct {
+	link.ToPod
+	folder *os.File // nil: nothing; it is closed when the line is said, or dropped
+}
+
+func (s saying) drop() {
+	if s.folder != nil {
+		s.folder.Close()
+	}
 }
 
 const maxOut = 256
@@ -196,11 +213,16 @@ var errNotTaken = errors.New("too much is waiting to be read")
 
 func newOutbox(hangUp func()) *outbox { return &outbox{ring: make(chan struct{}, 1), hangUp: hangUp} }
 
-func (o *outbox) put(m link.ToPod) {
+func (o *outbox) put(m link.ToPod) { o.putWith(m, nil) }
+
+// putWith has a folder go with a line. It takes the folder over.
+func (o *outbox) putWith(m link.ToPod, folder *os.File) {
+	say := saying{m, folder}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
+		say.drop()
 		return
 	case m.Staging != nil:
 		for i := range o.progress {
@@ -216,7 +238,7 @@ func (o *outbox) put(m link.ToPod) {
 		} else if m.Failed != nil {
 			o.drop(m.Failed.ID)
 		}
-		o.lines = append(o.lines, m)
+		o.lines = append(o.lines, say)
 	}
 	if len(o.lines)+len(o.progress) > maxOut && !o.full {
 		o.full = true
@@ -247,7 +269,17 @@ func (o *outbox) close() {
 	}
 }
 
-func (o *outbox) take() (lines []link.ToPod, err error) {
+// empty lets go of what is not said any more.
+func (o *outbox) empty() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, m := range o.lines {
+		m.drop()
+	}
+	o.lines = nil
+}
+
+func (o *outbox) take() (lines []saying, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.full {
@@ -255,28 +287,39 @@ func (o *outbox) take() (lines []link.ToPod, err error) {
 	}
 	lines = o.lines
 	for i := range o.progress {
-		lines = append(lines, link.ToPod{Staging: &o.progress[i]})
+		lines = append(lines, saying{ToPod: link.ToPod{Staging: &o.progress[i]}})
 	}
 	o.lines, o.progress = nil, nil
 	return lines, nil
 }
 
 // run writes until the outbox is closed and empty.
-func (o *outbox) run(conn net.Conn) error {
+func (o *outbox) run(conn *net.UnixConn) error {
 	for open := true; open; {
 		_, open = <-o.ring
 		lines, err := o.take()
 		if err != nil {
 			return err
 		}
-		for _, m := range lines {
-			if err := conn.SetWriteDeadline(time.Now().Add(sayWait)); err != nil {
-				return err
-			}
-			if err := link.WriteLine(conn, m); err != nil {
+		for i, m := range lines {
+			if err := say(conn, m); err != nil {
+				for _, m := range lines[i+1:] {
+					m.drop()
+				}
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+func say(conn *net.UnixConn, m saying) error {
+	defer m.drop()
+	if err := conn.SetWriteDeadline(time.Now().Add(sayWait)); err != nil {
+		return err
+	}
+	if m.folder != nil {
+		return link.WriteLineWith(conn, m.ToPod, m.folder)
+	}
+	return link.WriteLine(conn, m.ToPod)
 }

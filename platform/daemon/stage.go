@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -93,6 +94,12 @@ func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
 	}
 	defer func() { <-d.turns }()
 	place, f := d.place(a.Source, a.Files)
+	if f == nil && d.o.Private && !s.folders {
+		f = refusal("this thaw runtime does not take folders over the socket, and the node's store is closed to pods", "deploy the model with a thaw as new as the node's loader")
+	}
+	if f == nil {
+		f = d.may(ctx, s.uid, a.Source)
+	}
 	if f == nil && !s.room(place, 0) {
 		f = refusal(fmt.Sprintf("a pod may hold %d checkpoints", maxHeld), "")
 	}
@@ -113,6 +120,16 @@ func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
 	if c == nil {
 		return nil
 	}
+	var folder *os.File
+	if s.folders {
+		var err error
+		if folder, err = os.Open(c.Path); err != nil {
+			c.Lease.Release()
+			d.counts.failed.Add(1)
+			s.failed(a.ID, failure(err))
+			return nil
+		}
+	}
 	s.hold(c)
 	d.came(place)
 	d.counts.staged.Add(1)
@@ -121,7 +138,7 @@ func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
 	for _, f := range c.Files {
 		names = append(names, f.Name)
 	}
-	s.out.put(link.ToPod{Staged: &link.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names}})
+	s.out.putWith(link.ToPod{Staged: &link.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names, Folder: s.folders}}, folder)
 	return c
 }
 

@@ -324,10 +324,12 @@ func TestSettling(t *testing.T) {
 		status   int
 	}{
 		"for a moment":     {3, syscall.ECONNREFUSED, 4, 200},
-		"for good":         {100, syscall.ECONNREFUSED, 6, 503},
+		"for over 2 s":     {7, syscall.ECONNREFUSED, 8, 200},
+		"for good":         {100, syscall.ECONNREFUSED, 9, 503},
 		"not to be routed": {100, syscall.EHOSTUNREACH, 1, 503},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var dials atomic.Int64
 			w := newWorld(t, func(o *Options, _ *activator.Options) {
 				o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {

@@ -191,13 +191,15 @@ func (g *Gateway) pass(w *writer, r *http.Request, to *rule, by *split) {
 	g.once(w, r, p, settling)
 }
 
-// A service whose pods have just come, or go, refuses connections until the nodes'
-// rules are up to date, which takes them some tenths of a second. Who is refused
-// has sent nothing yet: it tries again, after settling and each time after twice
-// as long, up to settled.
+// A service whose pods have just come, or go, refuses connections until the node's
+// rules are up to date. That takes kube-proxy some tenths of a second at best, over a
+// second as it comes (its minSyncPeriod is one), and more where there is much to do.
+// Who is refused has sent nothing yet: it tries again, after settling and each time
+// after twice as long, up to settled: for 5 s in all, as long as a dial without any
+// answer may take.
 const (
 	settling = 20 * time.Millisecond
-	settled  = 320 * time.Millisecond
+	settled  = 2560 * time.Millisecond
 )
 
 // once sends a request that is not sent again, unless it was refused before

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/share"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -23,6 +25,13 @@ type Feed interface {
 	InFlightOf(name functions.Name, replica string) int
 }
 
+// Purses are what an activator has of the limits of teams: who.Limits.
+type Purses interface {
+	Claims(first, all bool, now time.Time) *share.Claims
+	Granted(g share.Grants, now time.Time)
+	Unlinked(now time.Time)
+}
+
 // ActivatorOptions of an Activator. Addr, Token, ID and, before Run, what Attach
 // is given must be set.
 type ActivatorOptions struct {
@@ -32,7 +41,11 @@ type ActivatorOptions struct {
 	Version string
 	Table   func(*Table) // takes the newest table over before it returns; may be nil
 	Keys    func(Keys)   // and the keys; may be nil
+	Purses  Purses       // may be nil: there are no limits
 	Log     *slog.Logger // nil is silence
+
+	TLS    func() (*tls.Config, error) // as in ClientOptions
+	Reread func() (string, error)      // as in ClientOptions
 
 	Dial   func(ctx context.Context, addr string) (net.Conn, error) // as in ClientOptions
 	Lookup func(ctx context.Context, host string) ([]string, error) // as in ClientOptions
@@ -66,9 +79,12 @@ func NewActivator(o ActivatorOptions) *Activator {
 	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*fed{}, removed: map[functions.Name]*fed{}}
 	a.client = NewClient(ClientOptions{
 		Addr: o.Addr, Token: o.Token, Hello: Hello{Kind: KindActivator, ID: o.ID, Version: o.Version}, Log: o.Log,
-		Dial: o.Dial, Lookup: o.Lookup,
+		TLS: o.TLS, Reread: o.Reread, Dial: o.Dial, Lookup: o.Lookup,
 	})
 	a.client.hears, a.client.demand = a.hear, a.demand
+	if o.Purses != nil {
+		a.client.ended = func() { o.Purses.Unlinked(time.Now()) }
+	}
 	return a
 }
 
@@ -90,6 +106,9 @@ func (a *Activator) Leader() string { return a.client.Leader() }
 
 // Stirred says that the demand has changed (activator.Options.Stirred).
 func (a *Activator) Stirred() { knock(a.client.stir) }
+
+// Claim says that there is a claim to be made now (who.Limits.Share).
+func (a *Activator) Claim() { knock(a.client.ring) }
 
 // Wake asks for a first replica. Which cold start that begins is told by the
 // pictures that follow.
@@ -119,6 +138,9 @@ func (a *Activator) hear(d Down, seq uint64) {
 	gone := a.before(&d)
 	if d.Keys != nil && a.o.Keys != nil {
 		a.o.Keys(*d.Keys)
+	}
+	if d.Shares != nil && a.o.Purses != nil {
+		a.o.Purses.Granted(*d.Shares, time.Now())
 	}
 	if len(gone) > 0 {
 		a.feed.Remove(gone...)
@@ -163,6 +185,9 @@ func (a *Activator) before(d *Down) (gone []functions.Name) {
 		}
 		for j := range f.Replicas {
 			n.add(f.Replicas[j].ID)
+		}
+		for j := range f.Coming { // what was sent there ahead is in flight as soon as it answers
+			n.add(f.Coming[j].ID)
 		}
 	}
 	if !d.Whole {
@@ -215,6 +240,9 @@ func (a *Activator) demand(all, first bool, u *Up) (whole bool, heard uint64) {
 	}
 	heard = a.seq
 	a.mu.Unlock()
+	if a.o.Purses != nil {
+		u.Shares = a.o.Purses.Claims(first, all, time.Now())
+	}
 	a.feed.Demand(all, func(d activator.Demand) bool {
 		a.mu.Lock()
 		flights := a.flights(a.fns[d.Name], d.Name)
@@ -278,7 +306,7 @@ func (a *Activator) flights(n *fed, name functions.Name) (out map[string]int) {
 			}
 			out[id] = k
 		}
-		if k > 0 || n.now != nil && n.now.Has(id) {
+		if k > 0 || n.now != nil && (n.now.Has(id) || n.now.Comes(id)) {
 			kept = append(kept, id)
 		}
 	}

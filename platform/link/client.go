@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/authority"
 )
 
 // How long until the next try to reach the controller: at first, and at most.
@@ -33,6 +35,12 @@ type ClientOptions struct {
 	First func() Up  // all there is to say, at the beginning of a connection; may be nil
 	Down  func(Down) // hears the controller, one message after the other; may be nil
 
+	// TLS is how a connection begins, asked for each; nil: plainly, which is for tests
+	// and for one machine.
+	TLS func() (*tls.Config, error)
+	// Reread is the token as it is now, asked for each connection; nil: Token stays.
+	Reread func() (string, error)
+
 	// Dial and Lookup are a dialler's and a resolver's; nil: TCP, and the system's.
 	Dial   func(ctx context.Context, addr string) (net.Conn, error)
 	Lookup func(ctx context.Context, host string) ([]string, error)
@@ -46,6 +54,7 @@ type Client struct {
 	// told. Set before Run.
 	demand func(all, first bool, to *Up) (whole bool, heard uint64)
 	hears  func(d Down, seq uint64)
+	ended  func() // the link has
 
 	ring  chan struct{} // capacity 1: there is something to write, now
 	stir  chan struct{} // capacity 1: demand has changed
@@ -292,18 +301,45 @@ func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := shake(ctx, conn, addr, c.o.Token)
+	p, err := c.greet(ctx, conn, addr)
 	if err != nil {
 		conn.Close()
-		return nil, err
+		return nil, authority.Explain(err)
 	}
 	return p, nil
+}
+
+// greet says who we are, by certificate and token.
+func (c *Client) greet(ctx context.Context, conn net.Conn, addr string) (*pipe, error) {
+	token := c.o.Token
+	if c.o.Reread != nil {
+		newest, err := c.o.Reread()
+		if err != nil {
+			return nil, err
+		}
+		token = newest
+	}
+	if c.o.TLS != nil {
+		config, err := c.o.TLS()
+		if err != nil {
+			return nil, err
+		}
+		secure := tls.Client(conn, config)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return nil, err
+		}
+		conn = secure
+	}
+	return shake(ctx, conn, addr, token)
 }
 
 // keep speaks and listens until the link breaks.
 func (c *Client) keep(ctx context.Context, p *pipe, addr string) error {
 	c.state.Store(&connection{addr}) // before anything comes back
 	defer c.state.Store(nil)
+	if c.ended != nil {
+		defer c.ended()
+	}
 	c.o.Log.Info("linked to the controller", "controller", addr)
 	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
 	defer stop()
@@ -408,7 +444,7 @@ func (c *Client) say(p *pipe, all bool) error {
 	whole, heard := false, uint64(0)
 	if c.demand != nil {
 		whole, heard = c.demand(all, false, &u)
-		some = some || whole || heard > 0 || len(u.Demand) > 0
+		some = some || whole || heard > 0 || len(u.Demand) > 0 || u.Shares != nil
 	}
 	if !some {
 		if !all {

@@ -19,8 +19,10 @@
 // ones, and no queue grows beyond the number of subjects. What is pending goes out
 // in one write. A picture goes without its model where that is the one told last,
 // so READY is about 300 bytes. Moments travel as how long ago they were: clocks of
-// two machines are never compared. There is no TLS: the token and what is said are
-// for the cluster's own network, and the rendered NetworkPolicy keeps others off.
+// two machines are never compared. In an installation a link is TLS with certificates
+// at both ends (platform/authority): an activator cannot say that it is a loader, and
+// the port is safe where no NetworkPolicy is enforced. Token and certificates are read
+// anew for each connection. Plain links are for tests and for one machine.
 //
 // Who lives says something each second. Who says nothing, or takes nothing, for
 // five is gone, stopped processes and lost cables included. Whoever is without a
@@ -39,6 +41,9 @@
 // they were on its connections. One that links again under its name replaces its
 // former self in one step. A controller that has just begun is Quiet until it knows
 // what runs, or warm models would look cold.
+//
+// The limits of teams hold over all activators by claims and grants that go along
+// (activator/share); the hub only carries them, and tells the bank who is away.
 //
 // # The other ends
 //

@@ -2,6 +2,7 @@ package link
 
 import (
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -9,17 +10,26 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/share"
 	"github.com/thaw-dev/thaw/functions"
 )
 
 // grace is how long the demand of an activator outlives its connection.
 const grace = 2 * time.Second
 
+// Bank has what is left of the limits of teams: share.Bank. An error ends the link.
+type Bank interface {
+	Hear(id string, first bool, c *share.Claims, now time.Time) error
+	Left(id string, now time.Time)
+}
+
 // HubOptions of a Hub. Token must be set: without one nobody is let in. What is
 // called is called in the order of one peer's messages, from any goroutine, and
 // must not block.
 type HubOptions struct {
 	Token string // that peers show
+	// Tokens are those that are taken now, in the place of Token; may be nil.
+	Tokens func() []string
 	// Leads, which may be nil (this one leads), says whether this controller leads,
 	// and else the HOST:PORT of the one that does, "" if it is not known. Who dials
 	// one that does not is sent there.
@@ -34,6 +44,7 @@ type HubOptions struct {
 	Pods       func(node string, whole bool, pods []Pod)                       // of a loader; whole: there are no others; may be nil
 	Joined     func(kind Kind, id string)                                      // before its first news; Tell reaches it; may be nil
 	Left       func(kind Kind, id string)                                      // its connection is gone and no other took its place; may be nil
+	Bank       Bank                                                            // of the limits of teams; may be nil
 	Applied    func()                                                          // an activator routes by another table now; may be nil
 	Log        *slog.Logger                                                    // nil is silence
 	Now        func() time.Time                                                // time.Now
@@ -44,6 +55,8 @@ type HubOptions struct {
 // goroutine but those of its connections, which end with them.
 type Hub struct {
 	o HubOptions
+
+	banking sync.Mutex // of what is said to Bank: a former link says nothing after the next has begun
 
 	mu       sync.Mutex // of all that follows; never held while something is called or written
 	open     bool
@@ -89,9 +102,11 @@ type peer struct {
 	dirty     []functions.Name
 	isDirty   map[functions.Name]bool
 	cuts      []string
+	shares    *share.Grants
 	table     bool
 	keys      bool
 	nodePeers *[]functions.Peer
+	owners    *Owners
 	prefetch  []functions.LoadRequest
 	stops     []Stop
 }
@@ -226,6 +241,25 @@ func (h *Hub) Cut(agent string) {
 	})
 }
 
+// Grant tells an activator what it has of the limits of teams. What is told and not
+// written yet is overtaken by what is told later of the same.
+func (h *Hub) Grant(id string, g share.Grants) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.peers[KindActivator][id]
+	if p == nil || !p.lost.IsZero() {
+		return
+	}
+	if p.shares == nil {
+		p.shares = &share.Grants{}
+	}
+	p.shares.Part = g.Part
+	for _, one := range g.List {
+		p.shares.List = replace(p.shares.List, one, func(x share.Grant) share.Key { return share.Key{Team: x.Team, Kind: x.Kind} })
+	}
+	p.wake()
+}
+
 // SetTable tells all activators a new table of routes, which is not changed any
 // more.
 func (h *Hub) SetTable(t *Table) {
@@ -243,18 +277,26 @@ func (h *Hub) SetKeys(k Keys) {
 	h.activators(func(p *peer) { p.keys = true; p.wake() })
 }
 
-// Applied is the oldest version of the table that a connected activator routes by,
-// and how many are connected: 0, 0 when none is.
+// Applied is the oldest version of the table that an activator routes by, and how
+// many are connected: 0, 0 when none is. One whose link has just ended routes on by
+// what it has, and will be linked again: it counts for as long as its demand does.
 func (h *Hub) Applied() (version uint64, activators int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.activators(func(p *peer) {
-		if activators == 0 || p.applied < version {
-			version = p.applied
+	now, oldest := h.o.Now(), uint64(math.MaxUint64)
+	for _, p := range h.peers[KindActivator] {
+		switch {
+		case p.lost.IsZero():
+			activators++
+		case now.Sub(p.lost) >= grace:
+			continue
 		}
-		activators++
-	})
-	return version, activators
+		oldest = min(oldest, p.applied)
+	}
+	if activators == 0 {
+		return 0, 0
+	}
+	return oldest, activators
 }
 
 // Activators are the names of those that are connected, in order.
@@ -279,6 +321,9 @@ func (h *Hub) Tell(node string, d Down) bool {
 	if d.Peers != nil {
 		p.nodePeers = d.Peers
 	}
+	if d.Owners != nil {
+		p.owners = d.Owners
+	}
 	for _, l := range d.Prefetch {
 		p.prefetch = replace(p.prefetch, l, func(x functions.LoadRequest) string { return x.ID })
 	}
@@ -290,7 +335,7 @@ func (h *Hub) Tell(node string, d Down) bool {
 }
 
 // replace puts v in the place of the one with its key, or at the end.
-func replace[T any](list []T, v T, key func(T) string) []T {
+func replace[T any, K comparable](list []T, v T, key func(T) K) []T {
 	k := key(v)
 	if i := slices.IndexFunc(list, func(x T) bool { return key(x) == k }); i >= 0 {
 		list[i] = v

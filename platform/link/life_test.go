@@ -490,6 +490,40 @@ func TestBelieved(t *testing.T) {
 	})
 }
 
+// TestAppliedByAll: an activator that has just lost its link still routes by the table
+// that it has, so a newer one is not taken by all of them yet.
+func TestAppliedByAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		h := NewHub(HubOptions{Token: secret})
+		h.SetTable(&Table{Version: 1})
+		s := w.serve(at(1)+":8090", h)
+		a, stopA := w.activator("a", newFeed())
+		b, stopB := w.activator("b", newFeed())
+		<-a.Heard()
+		<-b.Heard()
+		synctest.Wait()
+		stopB()
+		h.SetTable(&Table{Version: 2})
+		synctest.Wait()
+		if v, n := h.Applied(); v != 1 || n != 1 {
+			t.Errorf("%d is applied by %d, and one that was there a moment ago has 1", v, n)
+		}
+		time.Sleep(grace)
+		if v, n := h.Applied(); v != 2 || n != 1 {
+			t.Errorf("%d is applied by %d, and the other one has gone", v, n)
+		}
+		stopA()
+		synctest.Wait()
+		if v, n := h.Applied(); v != 0 || n != 0 {
+			t.Errorf("%d is applied by %d, and nobody is there", v, n)
+		}
+		s.end()
+		h.Close()
+	})
+}
+
 // TestNodeReplaced: a loader that comes back before its end was noticed is linked,
 // not gone.
 func TestNodeReplaced(t *testing.T) {

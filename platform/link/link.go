@@ -3,6 +3,7 @@ package link
 import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/share"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -14,6 +15,21 @@ const (
 	KindActivator Kind = "activator"
 	KindNode      Kind = "node"
 )
+
+// The names in the certificates of the ends of links.
+const (
+	NameController = "thaw-controller"
+	NameActivator  = "thaw-activator"
+	NameLoader     = "thaw-loader"
+)
+
+// NameOf is the name of a peer of a kind.
+func NameOf(k Kind) string {
+	if k == KindNode {
+		return NameLoader
+	}
+	return NameActivator
+}
 
 // Hello is the first thing that a peer says.
 type Hello struct {
@@ -33,7 +49,8 @@ type Up struct {
 	Nudges  []functions.Name
 	Asks    []Ask
 	Firsts  []First
-	Applied uint64 // version of the newest Table it routes by
+	Applied uint64        // version of the newest Table it routes by
+	Shares  *share.Claims // of the limits of teams
 
 	// Of a node's loader. In the first message Pods holds all pods of the node
 	// that speak to it; later those that have changed.
@@ -86,12 +103,14 @@ type Down struct {
 	Removed   []functions.Name
 	Table     *Table
 	Keys      *Keys
-	Cut       []string // see activator.Activator.Cut
+	Cut       []string      // see activator.Activator.Cut
+	Shares    *share.Grants // of the limits of teams
 
 	// Of nodes' loaders.
 	Peers    *[]functions.Peer // the other nodes that lend
 	Prefetch []functions.LoadRequest
 	Stop     []Stop
+	Owners   *Owners
 }
 
 // Stop tells the shim of a pod, by way of its node's loader, to drain: it is to

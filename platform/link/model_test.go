@@ -158,7 +158,7 @@ func TestHubIsNaive(t *testing.T) {
 				former := links[id]
 				n.peers[id] = &said{demand: map[functions.Name]Demand{}}
 				links[id] = p
-				if err := h.join(p, (Up{}).pack(true, 0, n.now), Up{}); err != nil {
+				if err := h.join(p); err != nil {
 					t.Fatal(err)
 				}
 				if former != nil {

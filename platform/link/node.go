@@ -54,6 +54,7 @@ type (
 		PodIP   string `json:"pod_ip"`
 		Port    int    `json:"port"` // where it answers
 		Version string `json:"version"`
+		Folders bool   `json:"folders,omitempty"` // it takes folders that come over the socket
 	}
 
 	// Stage asks for a checkpoint: a model's, or an adapter's.
@@ -88,6 +89,7 @@ type (
 		Digest string   `json:"digest"`
 		Bytes  int64    `json:"bytes"`
 		Files  []string `json:"files"`
+		Folder bool     `json:"folder,omitempty"` // it comes with this line, open
 	}
 
 	// Failed says that a Stage has come to nothing. It is over; the shim may ask
@@ -152,15 +154,22 @@ func text(s string) bool {
 
 // WriteLine writes v as one line, in one Write.
 func WriteLine(w io.Writer, v any) error {
+	b, err := line(v)
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	return err
+}
+
+func line(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("link: %w", err)
+		return nil, fmt.Errorf("link: %w", err)
 	}
 	if len(b) >= MaxLine {
-		return fmt.Errorf("link: a line of %d bytes: %w", len(b), ErrLine)
+		return nil, fmt.Errorf("link: a line of %d bytes: %w", len(b), ErrLine)
 	}
-	_, err = w.Write(append(b, '\n'))
-	return err
+	return append(b, '\n'), nil
 }
 
 // ErrLine: what came is no line of the protocol. The connection is of no use
@@ -168,13 +177,16 @@ func WriteLine(w io.Writer, v any) error {
 var ErrLine = errors.New("no line of JSON within the bounds")
 
 // Lines reads lines of JSON. It holds one line in memory.
-type Lines struct{ s *bufio.Scanner }
+type Lines struct {
+	s       *bufio.Scanner
+	folders *folders // nil where none come
+}
 
 // NewLines reads from r.
 func NewLines(r io.Reader) *Lines {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, MaxLine)
-	return &Lines{s}
+	return &Lines{s: s}
 }
 
 // Read reads the next line into v, which is a new FromPod or ToPod. Empty lines

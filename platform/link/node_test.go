@@ -51,13 +51,15 @@ func TestLinesComeAsTheyWereSaid(t *testing.T) {
 // The letter of the protocol: the two sides may be of different versions.
 func TestLinesToTheLetter(t *testing.T) {
 	for want, v := range map[string]any{
-		`{"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1"}}`:                        FromPod{Hello: &Shim{"10.0.0.7", 8080, "v1"}},
-		`{"stage":{"id":1,"source":"az://a/b","files":["*.py"],"digest":"sha256:1"}}`:       FromPod{Stage: &Stage{1, "az://a/b", []string{"*.py"}, "sha256:1"}},
-		`{"welcome":{"node":"n","uid":"u","store":"/s"}}`:                                   ToPod{Welcome: &Welcome{"n", "u", "/s"}},
-		`{"staging":{"id":1,"done":1,"total":2,"state":"fetching"}}`:                        ToPod{Staging: &Staging{ID: 1, Done: 1, Total: 2, State: "fetching"}},
-		`{"staged":{"id":1,"path":"/p","digest":"sha256:1","bytes":3,"files":["a","b/c"]}}`: ToPod{Staged: &Staged{1, "/p", "sha256:1", 3, []string{"a", "b/c"}}},
-		`{"failed":{"id":1,"kind":"k","message":"m","fix":"f"}}`:                            ToPod{Failed: &Failed{1, "k", "m", "f"}},
-		`{"stop":{"seconds":30,"reason":"r"}}`:                                              ToPod{Stop: &Drain{30, "r"}},
+		`{"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1"}}`:                                FromPod{Hello: &Shim{"10.0.0.7", 8080, "v1", false}},
+		`{"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1","folders":true}}`:                 FromPod{Hello: &Shim{"10.0.0.7", 8080, "v1", true}},
+		`{"stage":{"id":1,"source":"az://a/b","files":["*.py"],"digest":"sha256:1"}}`:               FromPod{Stage: &Stage{1, "az://a/b", []string{"*.py"}, "sha256:1"}},
+		`{"welcome":{"node":"n","uid":"u","store":"/s"}}`:                                           ToPod{Welcome: &Welcome{"n", "u", "/s"}},
+		`{"staging":{"id":1,"done":1,"total":2,"state":"fetching"}}`:                                ToPod{Staging: &Staging{ID: 1, Done: 1, Total: 2, State: "fetching"}},
+		`{"staged":{"id":1,"path":"/p","digest":"sha256:1","bytes":3,"files":["a","b/c"]}}`:         ToPod{Staged: &Staged{1, "/p", "sha256:1", 3, []string{"a", "b/c"}, false}},
+		`{"staged":{"id":1,"path":"/p","digest":"sha256:1","bytes":3,"files":["a"],"folder":true}}`: ToPod{Staged: &Staged{1, "/p", "sha256:1", 3, []string{"a"}, true}},
+		`{"failed":{"id":1,"kind":"k","message":"m","fix":"f"}}`:                                    ToPod{Failed: &Failed{1, "k", "m", "f"}},
+		`{"stop":{"seconds":30,"reason":"r"}}`:                                                      ToPod{Stop: &Drain{30, "r"}},
 	} {
 		var b bytes.Buffer
 		if err := WriteLine(&b, v); err != nil || b.String() != want+"\n" {

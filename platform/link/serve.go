@@ -3,7 +3,9 @@ package link
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,11 +15,16 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/authority"
 )
 
 // ServeHTTP takes links at Endpoint.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !admit(w, r, h.o.Token) {
+	tokens := []string{h.o.Token}
+	if h.o.Tokens != nil {
+		tokens = h.o.Tokens()
+	}
+	if !admit(w, r, tokens) {
 		return
 	}
 	if h.o.Leads != nil {
@@ -47,7 +54,7 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.conn.Close()
 	if h.keep(p.conn) {
 		defer h.lose(p.conn)
-		h.serve(p, p.conn.RemoteAddr())
+		h.serve(p, p.conn.RemoteAddr(), r.TLS)
 	}
 }
 
@@ -70,7 +77,7 @@ func (h *Hub) lose(conn net.Conn) {
 var errNoHello = errors.New("its first message does not say who it is")
 
 // serve is one link, from its first message to its end.
-func (h *Hub) serve(c *pipe, from net.Addr) {
+func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
 	var first upFrame
 	if err := c.read(&first); err != nil {
 		h.o.Log.Warn("a link ended before its peer said who it is", "from", from, "error", err)
@@ -81,6 +88,10 @@ func (h *Hub) serve(c *pipe, from net.Addr) {
 		h.o.Log.Warn("a link is refused", "from", from, "error", errNoHello)
 		return
 	}
+	if shown != nil && authority.Name(shown) != NameOf(hello.Kind) {
+		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", fmt.Sprintf("it says that it is one of kind %q, and its certificate is that of %q", hello.Kind, authority.Name(shown)))
+		return
+	}
 	p := &peer{
 		kind: hello.Kind, id: hello.ID, hub: h, pipe: c,
 		ring: make(chan struct{}, 1), gone: make(chan struct{}), since: h.o.Now(),
@@ -89,7 +100,12 @@ func (h *Hub) serve(c *pipe, from net.Addr) {
 	first.Whole = true
 	u, err := first.unpack(h.o.Now())
 	if err == nil {
-		err = h.join(p, &first, u)
+		err = h.join(p)
+	}
+	if err == nil {
+		if err = h.absorb(p, &first, u); err != nil {
+			h.leave(p)
+		}
 	}
 	if err != nil {
 		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", err)
@@ -123,7 +139,7 @@ func ended(err error) bool {
 
 // join makes p the link of its peer. A former one is its former self: it ends, and
 // what it asked for is what p asks for now.
-func (h *Hub) join(p *peer, first *upFrame, u Up) error {
+func (h *Hub) join(p *peer) error {
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
@@ -145,7 +161,6 @@ func (h *Hub) join(p *peer, first *upFrame, u Up) error {
 	if h.o.Joined != nil {
 		h.o.Joined(p.kind, p.id)
 	}
-	h.absorb(p, first, u)
 	return nil
 }
 
@@ -159,6 +174,13 @@ func (h *Hub) leave(p *peer) {
 		}
 	}
 	h.mu.Unlock()
+	if p.kind == KindActivator && h.o.Bank != nil {
+		h.banking.Lock()
+		if h.is(p) { // else it is its next self that is known there
+			h.o.Bank.Left(p.id, h.o.Now())
+		}
+		h.banking.Unlock()
+	}
 	if mine && h.o.Left != nil {
 		h.o.Left(p.kind, p.id)
 	}
@@ -179,13 +201,13 @@ func (p *peer) reads() error {
 // hear takes in what a peer says.
 func (h *Hub) hear(p *peer, f *upFrame) error {
 	u, err := f.unpack(h.o.Now())
-	if err == nil {
-		h.absorb(p, f, u)
+	if err != nil {
+		return err
 	}
-	return err
+	return h.absorb(p, f, u)
 }
 
-func (h *Hub) absorb(p *peer, f *upFrame, u Up) {
+func (h *Hub) absorb(p *peer, f *upFrame, u Up) error {
 	if p.kind == KindNode {
 		if u.Node != nil && h.o.Node != nil {
 			h.o.Node(p.id, *u.Node)
@@ -193,7 +215,7 @@ func (h *Hub) absorb(p *peer, f *upFrame, u Up) {
 		if (f.Whole || len(u.Pods) > 0) && h.o.Pods != nil {
 			h.o.Pods(p.id, f.Whole, u.Pods)
 		}
-		return
+		return nil
 	}
 	h.mu.Lock()
 	applied := p.applied
@@ -221,6 +243,22 @@ func (h *Hub) absorb(p *peer, f *upFrame, u Up) {
 			h.o.FirstToken(x.Name, x.ColdStart, time.Duration(x.Seconds*float64(time.Second)))
 		}
 	}
+	if h.o.Bank == nil || u.Shares == nil && u.Hello == nil {
+		return nil
+	}
+	h.banking.Lock()
+	defer h.banking.Unlock()
+	if !h.is(p) {
+		return nil
+	}
+	return h.o.Bank.Hear(p.id, u.Hello != nil, u.Shares, h.o.Now())
+}
+
+// is reports whether p is the link of its peer, and not a former one.
+func (h *Hub) is(p *peer) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.peers[p.kind][p.id] == p
 }
 
 // writes tells the peer what there is to tell, as it comes, until its link ends.
@@ -255,14 +293,17 @@ func (p *peer) next() (d Down, seq uint64, any bool) {
 	if p.kind == KindActivator && !h.open {
 		return d, 0, false
 	}
-	d = Down{Whole: p.whole, Cut: p.cuts, Peers: p.nodePeers, Prefetch: p.prefetch, Stop: p.stops}
-	any = p.whole || len(p.dirty)+len(p.cuts)+len(p.prefetch)+len(p.stops) > 0 || p.nodePeers != nil
+	d = Down{Whole: p.whole, Cut: p.cuts, Peers: p.nodePeers, Prefetch: p.prefetch, Stop: p.stops, Owners: p.owners}
+	any = p.whole || len(p.dirty)+len(p.cuts)+len(p.prefetch)+len(p.stops) > 0 || p.nodePeers != nil || p.owners != nil
 	if p.kind == KindActivator {
 		if p.table && h.table != nil {
 			d.Table, any = h.table, true
 		}
 		if p.keys && h.keys != nil {
 			d.Keys, any = h.keys, true
+		}
+		if p.shares != nil {
+			d.Shares, any = p.shares, true
 		}
 		if p.whole {
 			d.Functions = make([]route.Function, 0, len(h.pictures))
@@ -278,8 +319,8 @@ func (p *peer) next() (d Down, seq uint64, any bool) {
 			}
 		}
 	}
-	p.whole, p.table, p.keys = false, false, false
-	p.dirty, p.cuts, p.nodePeers, p.prefetch, p.stops = nil, nil, nil, nil, nil
+	p.whole, p.table, p.keys, p.shares = false, false, false, nil
+	p.dirty, p.cuts, p.nodePeers, p.prefetch, p.stops, p.owners = nil, nil, nil, nil, nil, nil
 	clear(p.isDirty)
 	return d, h.seq, any
 }

@@ -28,9 +28,15 @@ func sameSecret(a, b string) bool {
 }
 
 // admit reports whether a request asks for a link and may; else it answers why not.
-func admit(w http.ResponseWriter, r *http.Request, token string) bool {
+func admit(w http.ResponseWriter, r *http.Request, tokens []string) bool {
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if token == "" || !ok || !sameSecret(secret, token) {
+	known := false
+	for _, token := range tokens {
+		if token != "" && sameSecret(secret, token) {
+			known = true
+		}
+	}
+	if !ok || !known {
 		http.Error(w, "the token is not the one of this cluster", http.StatusUnauthorized)
 		return false
 	}
@@ -75,6 +81,8 @@ func (e *refusal) Error() string {
 		return "the controller does not take our token"
 	case http.StatusMisdirectedRequest:
 		return "that controller does not lead"
+	case http.StatusForbidden:
+		return "the controller takes links with a certificate only, and we dialled without TLS"
 	case http.StatusUpgradeRequired:
 		return "the controller speaks another version of the protocol"
 	}

@@ -48,20 +48,20 @@ type ahead struct {
 
 // importAhead makes the interpreter for a model's engine; nil where its start has
 // none. cmd is the engine's command, with a path that does not matter.
-func importAhead(o Options, spawner replica.Spawner, programs engine.Programs) (*ahead, func(ctx context.Context)) {
+func importAhead(o Options, spawner replica.Spawner, programs engine.Programs) (*ahead, engine.Command, func(ctx context.Context)) {
 	m := o.Model
 	row := warm.Row(string(m.Spec.Engine))
 	if row == "" || !warm.Works || o.NoAhead {
-		return nil, nil
+		return nil, engine.Command{}, nil
 	}
 	dir := filepath.Join(o.Dir, "imports")
 	cmd, err := programs.Prepare(engine.Request{Spec: m.Spec, Name: m.Metadata.Name, Path: "/", Port: 1, Key: "any", Scratch: dir})
 	if err != nil {
-		return nil, nil // the replica will say so
+		return nil, engine.Command{}, nil // the replica will say so
 	}
 	a := &ahead{spawner: spawner, socket: filepath.Join(dir, "s"), log: o.Log, up: make(chan struct{}), done: make(chan struct{})}
 	a.end = sync.OnceFunc(func() { close(a.done) })
-	return a, func(ctx context.Context) {
+	return a, cmd, func(ctx context.Context) {
 		if err := a.run(ctx, cmd, row, dir); err != nil && ctx.Err() == nil {
 			a.log.Warn("the engine imports by itself", "why", err)
 		}

@@ -20,8 +20,17 @@
 // killed the kernel ends all that is in the pod.
 //
 // A replica that fails ends the shim with exit code 1 and the cause in one line, in
-// the container's log and in its termination message. Starting it again, and how
-// soon, is Kubernetes' business.
+// the container's log and in its termination message. Where the loader has heard of
+// the failure, the shim first waits to be told to end: who decides takes the pod
+// away and starts another when it is due, and Kubernetes would start this one again
+// at once. With nobody to hear it, that is Kubernetes' business.
+//
+// # The weights
+//
+// They come as an open folder over the loader's socket, since the store is closed to
+// the pod's user, and the engine is given a folder of links that lead through /proc to
+// what this process has open (folder.go). A loader that sends none has its store open,
+// and the weights are read there.
 //
 // # The loader
 //
@@ -36,11 +45,22 @@
 //
 //	/readyz    200 after a real token, until the drain begins
 //	/livez     200 while the replica lives
-//	/timeline  the phases so far, functions.Timeline
+//	/timeline  the phases so far, functions.Timeline; the last, first_token, is the way of
+//	           the request that waited: until it was here, and the engine's own
 //	/infer     a chat or a completion, by its body
 //	/v1/…      what openai.Public names, and GET /v1/models
 //
 // An adapter that a request names is loaded when it is first asked for.
+//
+// # Requests that come ahead
+//
+// The shim answers at its port before there is an engine, and its first status says
+// where. Activators that are told of
+// it (control.Options.Ahead) send it the requests that they would let through first, with the
+// field thaw-ahead: they wait here, so many at most, and go on to the engine in the
+// moment it is READY, before anybody is told. Where the start fails or the pod ends
+// each is answered so, which gives it back: it never left its line at the activator.
+// Other requests are refused until READY.
 //
 // # The end
 //
@@ -61,6 +81,9 @@
 // starts are told as plain ones, with a note. Where it fails, or differs from what
 // the engine wants, the engine is executed.
 //
-// An interpreter that pods of a node share is off, and Options.Warm is where it
-// would be offered: runtime/warm/pods.md says what is missing.
+// Where the node lends an interpreter to its pods (platform/foster, off unless it is
+// installed), it is asked first, when the pod begins: both of the engine's processes
+// are forked from that one, and the start is told as warm. It is asked by a fork that
+// says what it was forked from, so it is known early whether this pod is one that it
+// forks into; where it is not, the pod has its own, and the timeline says why.
 package pod

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -80,10 +83,40 @@ func (s *Shim) timeline() functions.Timeline {
 	if at := s.readyAt.Load(); at != 0 {
 		t.Total = time.Unix(0, at).Sub(s.began).Seconds()
 	}
+	t.Phases = append(slices.Clone(t.Phases), s.first.span(s.readyAt.Load(), t.Total)...)
 	if t.Phases == nil {
 		t.Phases = []functions.Span{}
 	}
 	return t
+}
+
+// first is the first request that a READY engine got: when it went on to it, and when the
+// answer began, in unix nanoseconds. 0 is not yet.
+type first struct{ came, answered atomic.Int64 }
+
+// heldFor is how soon after READY a request comes that waited for it. A later one
+// tells of its client, not of the start.
+const heldFor = time.Second
+
+// come reports whether a request is the first.
+func (f *first) come() bool {
+	return f.came.Load() == 0 && f.came.CompareAndSwap(0, time.Now().UnixNano())
+}
+
+// span is the way of the first request, by this machine's clock alone: until it was
+// here after READY, or was let through where it had been sent ahead (release), and
+// until the engine's first bytes (engine). total is when READY was, in seconds of the
+// timeline. There is none where nobody waited.
+func (f *first) span(ready int64, total float64) []functions.Span {
+	came, answered := f.came.Load(), f.answered.Load()
+	if ready == 0 || came == 0 || answered == 0 || time.Duration(came-ready) > heldFor {
+		return nil
+	}
+	release, engine := max(0, time.Duration(came-ready).Seconds()), time.Duration(answered-came).Seconds()
+	return []functions.Span{{Phase: functions.PhaseFirstToken, Start: total, Duration: release + engine, Parts: []functions.Part{
+		{Name: "release", Start: total, Duration: release},
+		{Name: "engine", Start: total + release, Duration: engine},
+	}}}
 }
 
 // kind is where a body of /infer belongs: a chat where it has messages.
@@ -102,6 +135,11 @@ var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
 
 // pass streams a request to the engine and its answer back.
 func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) {
+	if req.Header(route.Ahead) != "" {
+		began := time.Now()
+		s.wait(req)
+		res.Set(route.Waited, strconv.FormatInt(time.Since(began).Microseconds(), 10))
+	}
 	// Before the state is looked at: a drain that sees none begins nobody's end.
 	s.inFlight.Add(1)
 	passing := false
@@ -114,6 +152,10 @@ func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) 
 	if st.State != functions.Ready && st.State != functions.Draining || st.Endpoint == "" {
 		s.away(res, st)
 		return
+	}
+	mark := (*first)(nil)
+	if openai.Public(path) && s.first.come() {
+		mark = &s.first
 	}
 	var body [][]byte
 	if len(req.Body) > 0 {
@@ -151,7 +193,26 @@ func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) 
 	for _, f := range from.Fields {
 		res.Set(f.Name, f.Value)
 	}
-	res.Stream = &relay{from: from, shim: s}
+	res.Stream = &relay{from: from, shim: s, first: mark}
+}
+
+// wait keeps a request that was sent ahead until the replica is READY or will not be,
+// or its client has left. What comes of it is the state's to say: one for which there
+// is no place finds the model loading.
+func (s *Shim) wait(req *door.Request) {
+	select {
+	case <-s.decided:
+		return
+	default:
+	}
+	defer s.ahead.Add(-1)
+	if s.ahead.Add(1) > mostAhead {
+		return
+	}
+	select {
+	case <-s.decided:
+	case <-req.Context().Done():
+	}
 }
 
 // away is the answer while there is no engine to ask.
@@ -193,11 +254,19 @@ func (s *Shim) adapter(req *door.Request, body [][]byte) ([][]byte, *openai.Erro
 
 // relay is the engine's answer on its way through.
 type relay struct {
-	from *upstream.Response
-	shim *Shim
+	from  *upstream.Response
+	shim  *Shim
+	first *first // nil: it is not the first
 }
 
-func (r *relay) Read(p []byte) (int, error) { return r.from.Read(p) }
+func (r *relay) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if n > 0 && r.first != nil {
+		r.first.answered.Store(time.Now().UnixNano())
+		r.first = nil
+	}
+	return n, err
+}
 
 func (r *relay) Close() error {
 	err := r.from.Close()

@@ -7,8 +7,11 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -40,6 +43,7 @@ type loader struct {
 	socket   string
 	dial     func(ctx context.Context) (net.Conn, error)
 	store    string // where the pod has the loader's folder
+	weights  string // folder of our own, for what comes open
 	hello    link.Shim
 	patience time.Duration
 	cache    string           // the engine's, for each checkpoint
@@ -67,6 +71,7 @@ type ask struct {
 	progress func(have, whole functions.Bytes)
 	answer   chan answer // gets one
 	held     bool        // it has got it
+	folder   *folder     // that it came as; nil: it is in the store, as the pod has it
 }
 
 type answer struct {
@@ -80,8 +85,8 @@ func newLoader(o Options, stop func(link.Drain)) *loader {
 		socket: socket, dial: func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)
-		}, store: o.Store, patience: o.Patience, stop: stop, log: o.Log,
-		hello: link.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version},
+		}, store: o.Store, weights: filepath.Join(o.Dir, "weights"), patience: o.Patience, stop: stop, log: o.Log,
+		hello: link.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version, Folders: runtime.GOOS == "linux"},
 		kick:  make(chan struct{}, 1), asks: map[int]*ask{}, heard: make(chan struct{}), down: time.Now(),
 	}
 }
@@ -156,8 +161,15 @@ func (l *loader) converse(ctx context.Context, welcomed func()) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	in := link.NewLines(conn)
+	hello := l.hello
+	if u, ok := conn.(*net.UnixConn); ok {
+		in = link.NewFolderLines(u)
+	} else {
+		hello.Folders = false
+	}
+	defer in.Close()
 	conn.SetDeadline(time.Now().Add(helloWait))
-	if err := link.WriteLine(conn, link.FromPod{Hello: &l.hello}); err != nil {
+	if err := link.WriteLine(conn, link.FromPod{Hello: &hello}); err != nil {
 		return err
 	}
 	var first link.ToPod
@@ -187,7 +199,13 @@ func (l *loader) converse(ctx context.Context, welcomed func()) error {
 		if err := in.Read(&m); err != nil {
 			return err
 		}
-		l.hear(m, first.Welcome.Store)
+		var open *os.File
+		if m.Staged != nil && m.Staged.Folder {
+			if open, err = in.Folder(); err != nil {
+				return err
+			}
+		}
+		l.hear(m, first.Welcome.Store, open)
 	}
 }
 
@@ -263,11 +281,17 @@ func (l *loader) spoken(made uint64) {
 	}
 }
 
-// hear takes one line. store is what the loader calls its folder.
-func (l *loader) hear(m link.ToPod, store string) {
+// hear takes one line. store is what the loader calls its folder; open, which it takes
+// over, what came with the line.
+func (l *loader) hear(m link.ToPod, store string, open *os.File) {
 	if m.Stop != nil {
 		l.stop(*m.Stop)
 	}
+	defer func() {
+		if open != nil {
+			open.Close()
+		}
+	}()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -280,12 +304,21 @@ func (l *loader) hear(m link.ToPod, store string) {
 		if a == nil {
 			return // let go meanwhile
 		}
-		path, err := l.within(m.Staged.Path, store)
 		if a.held {
-			if err != nil || m.Staged.Digest != a.Digest {
-				l.log.Warn("the loader holds other weights than those in use", "source", a.Source, "digest", m.Staged.Digest, "error", err)
+			if m.Staged.Digest != a.Digest {
+				l.log.Warn("the loader holds other weights than those in use", "source", a.Source, "digest", m.Staged.Digest)
 			}
 			return
+		}
+		var path string
+		var err error
+		if open != nil {
+			a.folder, err = newFolder(filepath.Join(l.weights, strconv.Itoa(a.ID)), open, m.Staged.Files)
+			if open = nil; err == nil {
+				path = a.folder.path()
+			}
+		} else {
+			path, err = l.within(m.Staged.Path, store)
 		}
 		a.held = err == nil
 		// From now on these very bytes.
@@ -348,6 +381,10 @@ func (l *loader) Stage(ctx context.Context, w replica.Want, progress func(have, 
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.asks, a.ID)
+		if a.folder != nil {
+			a.folder.close()
+			a.folder = nil
+		}
 	}
 	select {
 	case x := <-a.answer:
@@ -390,6 +427,13 @@ func (l *loader) Last(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// told reports whether a loader that is there has everything that the shim said.
+func (l *loader) told() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.down.IsZero() && l.said >= l.made
 }
 
 // Node is the name of the node, "" while no loader has said it.

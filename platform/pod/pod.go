@@ -38,16 +38,15 @@ type Options struct {
 	Version  string
 	Environ  []string      // of the container; engines inherit what is no secret of it and not the shim's
 	Patience time.Duration // with a loader that does not answer; 0 is DefaultPatience
-	Linger   time.Duration // after the loader's stop; 0 is DefaultLinger
+	Linger   time.Duration // after the loader's stop, and at most undecided after a failure that it knows of; 0 is DefaultLinger
 	Out      io.Writer     // what the engine says
 	Log      *slog.Logger
 
-	// NoAhead has engines import by themselves, after their weights are there.
+	// NoAhead has engines import by themselves, after their weights are there: no
+	// interpreter of the pod's own, and none of the node's.
 	NoAhead bool
-
-	// Warm, where a node offers warm interpreters to its pods, names the socket of
-	// one; see replica.Options. Nothing offers one yet.
-	Warm func(engine.Command) (via, note string)
+	// NoLent has them not forked from the node's.
+	NoLent bool
 }
 
 const (
@@ -55,9 +54,16 @@ const (
 	// its container.
 	DefaultLinger = time.Minute
 
+	// undecided is how long one that failed waits to be told what its loader has
+	// passed on: a controller answers in a second, one that has just begun in ten.
+	undecided = 15 * time.Second
+
 	keeperWait = 10 * time.Second
 	endGrace   = 2 * time.Second // between SIGTERM and SIGKILL of what is left
 	doorGrace  = 2 * time.Second // for answers to be written out at the end
+
+	// mostAhead bounds the requests that wait here for READY: two activators' first.
+	mostAhead = 16
 
 	// bodies bounds the memory of all requests that pass: the shim has 64 MiB
 	// beside its engine.
@@ -99,12 +105,18 @@ type Shim struct {
 	began   time.Time
 	rep     *replica.Replica
 	loader  *loader
+	lent    *lent // nil: the node lends none
 	engines *upstream.Client
 
 	inFlight atomic.Int64
 	draining atomic.Bool  // no new requests are wanted
 	readyAt  atomic.Int64 // unix nanoseconds, 0 not yet
+	first    first
 	stopped  chan link.Drain
+
+	ahead   atomic.Int64  // requests that wait here for READY
+	decided chan struct{} // closed once the replica is READY, or will not be
+	decide  func()
 }
 
 // New makes a shim; nothing happens before Run.
@@ -121,7 +133,8 @@ func New(o Options) *Shim {
 	if o.Linger <= 0 {
 		o.Linger = DefaultLinger
 	}
-	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan link.Drain, 1)}
+	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan link.Drain, 1), decided: make(chan struct{})}
+	s.decide = sync.OnceFunc(func() { close(s.decided) })
 	s.loader = newLoader(o, func(d link.Drain) {
 		select {
 		case s.stopped <- d:
@@ -210,16 +223,24 @@ func (s *Shim) Run(ctx context.Context) error {
 	<-logged
 	st := s.rep.Status()
 	s.loader.Last(ctx)
-	if st.State == functions.Failed {
-		return &Failed{st.Error, s.loader.missing()}
-	}
-	if stopped && ctx.Done() != nil {
-		t := time.NewTimer(s.o.Linger)
+	failed := st.State == functions.Failed
+	// Whoever decides knows by now, and takes the pod away. If this process ended
+	// first, Kubernetes would begin another start at once, which nobody asked for.
+	// Where nobody decides, that start is what there is to hope for.
+	if (stopped || failed && s.loader.told()) && ctx.Done() != nil {
+		linger := s.o.Linger
+		if !stopped {
+			linger = min(linger, undecided)
+		}
+		t := time.NewTimer(linger)
 		defer t.Stop()
 		select {
 		case <-ctx.Done():
 		case <-t.C:
 		}
+	}
+	if failed {
+		return &Failed{st.Error, s.loader.missing()}
 	}
 	return nil
 }
@@ -227,6 +248,7 @@ func (s *Shim) Run(ctx context.Context) error {
 // drain has nothing new sent here and the replica end.
 func (s *Shim) drain(within time.Duration, why string) {
 	s.draining.Store(true)
+	s.decide()
 	s.rep.Unload(within, why)
 }
 
@@ -260,7 +282,7 @@ func (s *Shim) keep(life context.Context, beside *sync.WaitGroup) (*keeper.Clien
 // options of the replica, and what imports ahead of it, or nil.
 func (s *Shim) options(kept *keeper.Client) (replica.Options, func(context.Context)) {
 	m := s.o.Model
-	environ := inherited(s.o.Environ)
+	environ := Inherited(s.o.Environ)
 	cache, err := seed(s.o.Caches, m.Spec.Engine, environ)
 	if err != nil {
 		s.log.Warn("what the image knows of its engine is not taken over", "error", err)
@@ -270,7 +292,7 @@ func (s *Shim) options(kept *keeper.Client) (replica.Options, func(context.Conte
 		// There is one, and Kubernetes has the name of the pod.
 		ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec,
 		Stager: s.loader, Spawner: kept, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }},
-		Began: s.began, OnChange: s.changed, Log: s.log, Warm: s.o.Warm,
+		Began: s.began, OnChange: s.changed, Log: s.log,
 		InFlight: func() int { return int(s.inFlight.Load()) },
 		Scratch:  keeper.ScratchRoot(filepath.Join(s.o.Dir, "keeper")),
 	}
@@ -279,19 +301,23 @@ func (s *Shim) options(kept *keeper.Client) (replica.Options, func(context.Conte
 		o.GPUs = append(o.GPUs, i)
 	}
 	o.Cut = func(string) { s.engines.Cut(address(s.rep.Status().Endpoint)) }
-	if o.Warm != nil {
-		return o, nil
-	}
-	a, run := importAhead(s.o, kept, o.Programs)
+	a, cmd, run := importAhead(s.o, kept, o.Programs)
 	if a != nil {
 		o.Spawner, o.Warm = spawning{kept, a}, a.Via
 		o.Coming = func(engine.Command) <-chan struct{} { return a.up }
+		if l := lender(s.o); l != nil {
+			s.lent, l.own = l, a
+			o.Warm = l.Via
+			o.Coming = func(engine.Command) <-chan struct{} { return l.up }
+			own := run
+			run = func(ctx context.Context) { l.run(ctx, s.o, cmd, own) }
+		}
 	}
 	return o, run
 }
 
-// inherited is the container's environment less what is the shim's.
-func inherited(environ []string) []string {
+// Inherited is the container's environment less what is the shim's.
+func Inherited(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		k, _, _ := strings.Cut(kv, "=")
 		return k == "PORT" || strings.HasPrefix(k, "K_")
@@ -300,26 +326,32 @@ func inherited(environ []string) []string {
 
 // changed passes on what the replica says.
 func (s *Shim) changed(st functions.ReplicaStatus) {
-	if st.State == functions.Ready && s.readyAt.CompareAndSwap(0, time.Now().UnixNano()) {
-		s.log.Info("ready", "after", time.Since(s.began).Round(time.Millisecond))
+	first := st.State == functions.Ready && s.readyAt.CompareAndSwap(0, time.Now().UnixNano())
+	ahead := s.ahead.Load()
+	if first || st.State.Over() { // who waits here is let through before anybody is told
+		s.decide()
 	}
 	s.loader.Tell(s.told(st))
+	if first { // told first: requests wait for it
+		s.log.Info("ready", "after", time.Since(s.began).Round(time.Millisecond), "waited here", ahead)
+	}
 }
 
 // seen is a status as it is of a pod.
 func (s *Shim) seen(st functions.ReplicaStatus) functions.ReplicaStatus {
-	if s.o.Warm == nil {
-		st = plainly(st)
+	if s.lent != nil {
+		return s.lent.seen(st)
 	}
-	return st
+	return plainly(st)
 }
 
 // told is a status as those outside the pod are to know it: the engine is reached
-// through the shim, which needs no key of them.
+// through the shim, which needs no key of them. Requests may come there before there
+// is an engine, so the shim says from the first where it answers.
 func (s *Shim) told(st functions.ReplicaStatus) functions.ReplicaStatus {
 	st = s.seen(st)
 	st.ID, st.Key = "", ""
-	if st.Endpoint != "" {
+	if !st.State.Over() {
 		st.Endpoint = fmt.Sprintf("http://%s", net.JoinHostPort(s.o.IP, fmt.Sprint(s.o.Port)))
 	}
 	return st

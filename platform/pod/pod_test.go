@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
@@ -173,6 +174,26 @@ func TestLoaderSaysAllAnew(t *testing.T) {
 	})
 }
 
+// TestFailureIsTold: a shim may wait to be told to end only if somebody knows that
+// its replica has failed.
+func TestFailureIsTold(t *testing.T) {
+	for _, here := range []bool{true, false} {
+		between(t, here, func(t *testing.T, l *loader, f *far, _ *bytes.Buffer) {
+			l.Tell(functions.ReplicaStatus{State: functions.Failed, Error: "out of memory"})
+			l.Last(t.Context())
+			if l.told() != here {
+				t.Errorf("with a loader %v: told %v", here, l.told())
+			}
+			f.here.Store(false)
+			f.hangUp()
+			synctest.Wait()
+			if l.told() {
+				t.Error("told to a loader that has hung up")
+			}
+		})
+	}
+}
+
 func TestLoaderIsWaitedFor(t *testing.T) {
 	between(t, false, func(t *testing.T, l *loader, f *far, log *bytes.Buffer) {
 		began := time.Now()
@@ -315,7 +336,7 @@ func FuzzHear(f *testing.F) {
 			if in.Read(&m) != nil {
 				break
 			}
-			l.hear(m, "/node/thaw")
+			l.hear(m, "/node/thaw", nil)
 		}
 		select {
 		case x := <-a.answer:
@@ -328,7 +349,7 @@ func FuzzHear(f *testing.F) {
 }
 
 func TestInherited(t *testing.T) {
-	got := inherited([]string{"PORT=8080", "K_SERVICE=a", "PATH=/bin", "PORTAL=x", "HOME=/tmp"})
+	got := Inherited([]string{"PORT=8080", "K_SERVICE=a", "PATH=/bin", "PORTAL=x", "HOME=/tmp"})
 	if !slices.Equal(got, []string{"PATH=/bin", "PORTAL=x", "HOME=/tmp"}) {
 		t.Error(got)
 	}
@@ -368,7 +389,7 @@ func TestFollow(t *testing.T) {
 func TestAddress(t *testing.T) {
 	ip, err := Address()
 	if err != nil {
-		t.Skip(err)
+		sourcetest.Missing(t, err)
 	}
 	if a := net.ParseIP(ip); a == nil || a.IsLoopback() {
 		t.Error(ip)

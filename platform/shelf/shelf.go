@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -53,7 +54,9 @@ type Options struct {
 	// Copies: folders of this machine are staged like any other source, and not used
 	// where they are. Who uses a checkpoint then needs nothing but the store.
 	Copies bool
-	Log    *slog.Logger // may be nil
+	// Private closes the store to other users; see store.Options.
+	Private bool
+	Log     *slog.Logger // may be nil
 }
 
 // Open is the store below a data folder with a loader of its own. Others may have
@@ -63,9 +66,16 @@ func Open(o Options) (*Shelf, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Log: o.Log})
+	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Private: o.Private, Log: o.Log})
 	if err != nil {
 		return nil, storeError(err)
+	}
+	if o.Private {
+		// Its links say what was staged.
+		hf := filepath.Join(o.Data, "hf")
+		if err := errors.Join(os.MkdirAll(hf, 0o700), os.Chmod(hf, 0o700)); err != nil {
+			return nil, storeError(err)
+		}
 	}
 	from, end := sources()
 	if o.Copies {

@@ -1,0 +1,169 @@
+package daemon
+
+import (
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+// closed is a lab whose store is closed to pods.
+func closed(o *Options, so *shelf.Options, mem *sourcetest.Memory) {
+	o.Private, so.Private = true, true
+	aModel(mem, "mem://models/theirs", 50_000, 2)
+}
+
+// comes is a pod that takes folders.
+func (l *lab) comes(uid string) *caller {
+	l.t.Helper()
+	p := l.dial(uid)
+	p.in = link.NewFolderLines(p.Conn.(*net.UnixConn))
+	l.t.Cleanup(p.in.Close)
+	p.say(link.FromPod{Hello: &link.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1", Folders: true}})
+	if m := p.hear(); m.Welcome == nil {
+		l.t.Fatalf("welcome: %+v", m)
+	}
+	return p
+}
+
+// TestClosedStore: another user than the loader's sees nothing of the store, and by
+// what it was given the files of that and nothing else.
+func TestClosedStore(t *testing.T) {
+	l := newLab(t, closed)
+	other := l.comes("11111111-1111-1111-1111-111111111111")
+	other.want(1, "mem://models/theirs")
+	theirs := other.staged(1)
+	if f, err := other.in.Folder(); err != nil {
+		t.Fatal(err)
+	} else {
+		defer f.Close()
+	}
+	p := l.comes("22222222-2222-2222-2222-222222222222")
+	p.want(1, place)
+	got := p.staged(1)
+	if !got.Folder || !slices.Contains(got.Files, "config.json") {
+		t.Fatalf("%+v", got)
+	}
+	f, err := p.in.Folder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+
+	// As the pod's user, with the folder at descriptor 3.
+	if os.Getuid() != 0 {
+		sourcetest.Missing(t, "to be another user takes root")
+	}
+	if err := os.Chmod(l.dir, 0o755); err != nil { // MkdirTemp's is not what a node's is
+		t.Fatal(err)
+	}
+	sh := func(script string) (string, error) {
+		c := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
+		c.ExtraFiles = []*os.File{f}
+		c.Dir = "/"
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
+		b, err := c.CombinedOutput()
+		return string(b), err
+	}
+	// What it is for.
+	if out, err := sh(`cat /proc/self/fd/3/config.json && cmp /proc/self/fd/3/model.safetensors /proc/self/fd/3/model.safetensors && test -S ` + filepath.Join(l.dir, SocketName)); err != nil || !strings.Contains(out, "llama") {
+		t.Fatalf("its own weights: %v\n%s", err, out)
+	}
+	digest, mine := filepath.Base(filepath.Dir(theirs.Path)), filepath.Base(filepath.Dir(got.Path))
+	for what, script := range map[string]string{
+		"the store's list":              "ls " + l.dir + "/store/checkpoints",
+		"the store":                     "ls " + l.dir + "/store",
+		"another's weights":             "cat " + theirs.Path + "/model.safetensors",
+		"its own by their path":         "cat " + got.Path + "/model.safetensors",
+		"what is around its own":        "ls /proc/self/fd/3/..",
+		"its manifest":                  "cat /proc/self/fd/3/../manifest.json",
+		"other checkpoints":             "ls /proc/self/fd/3/../..",
+		"another's by way of its own":   "cat /proc/self/fd/3/../../" + digest + "/files/model.safetensors",
+		"its own by way of itself":      "cat /proc/self/fd/3/../../" + mine + "/files/config.json",
+		"blobs":                         "ls /proc/self/fd/3/../../../blobs/sha256",
+		"what was staged from the hub":  "ls " + l.dir + "/hf",
+		"what is held":                  "cat " + l.dir + "/" + heldName,
+		"a file of its own, to write":   "echo >> /proc/self/fd/3/config.json",
+		"a file of its own, to replace": "echo > /proc/self/fd/3/config.json",
+		"a new file":                    "echo > /proc/self/fd/3/new",
+		"a file less":                   "rm -f /proc/self/fd/3/config.json",
+		"the modes":                     "chmod 777 /proc/self/fd/3",
+		"the lock of the folder":        "cat " + l.dir + "/loader.lock",
+	} {
+		if out, err := sh(script); err == nil {
+			t.Errorf("%s: it can: %s\n%s", what, script, out)
+		} else if !strings.Contains(strings.ToLower(out), "denied") && !strings.Contains(out, "not permitted") && !strings.Contains(out, "No such file") {
+			t.Errorf("%s: refused for another reason: %v %s", what, err, out)
+		}
+	}
+	// The held list is written by another goroutine: where it is not there, that is
+	// no proof.
+	if st, err := os.Stat(filepath.Join(l.dir, heldName)); err == nil && st.Mode().Perm()&0o077 != 0 {
+		t.Errorf("%s is %s", heldName, st.Mode())
+	}
+}
+
+// A store that an earlier loader left open is closed, and a shim that cannot take
+// folders is told what to do.
+func TestClosesWhatWasOpen(t *testing.T) {
+	dir := folder(t)
+	l := restart(t, dir, nil)
+	p := l.pod("11111111-1111-1111-1111-111111111111")
+	p.want(1, place)
+	path := p.staged(1).Path
+	if err := l.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]fs.FileMode{filepath.Join(dir, "store"): 0o755, filepath.Dir(path): 0o755} {
+		if st, err := os.Stat(at); err != nil || st.Mode().Perm() != want {
+			t.Fatalf("%s: %v %v", at, st, err)
+		}
+	}
+	l = restart(t, dir, closed)
+	for at, want := range map[string]fs.FileMode{filepath.Join(dir, "store"): 0o700, filepath.Dir(path): 0o700, path: 0o755} {
+		if st, err := os.Stat(at); err != nil || st.Mode().Perm() != want {
+			t.Errorf("%s: %v %v", at, st, err)
+		}
+	}
+	old := l.pod("11111111-1111-1111-1111-111111111111")
+	old.want(1, place)
+	if m, _ := old.answer(1); m.Failed == nil || m.Failed.Kind != link.KindRefused || m.Failed.Fix == "" {
+		t.Errorf("%+v", m)
+	}
+}
+
+// What is not taken is not kept open.
+func TestFoldersAreClosed(t *testing.T) {
+	l := newLab(t, closed)
+	count := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, e := range list {
+			if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasSuffix(to, "/files") {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range 20 {
+		p := l.comes(fmt.Sprintf("%08d-1111-1111-1111-111111111111", i))
+		p.want(1, place)
+		p.staged(1)
+		p.in.Close()
+		p.Close()
+	}
+	l.eventually("no folder is open", func() bool { return count() == 0 })
+}

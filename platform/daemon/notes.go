@@ -1,0 +1,32 @@
+package daemon
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// write leaves v in a file for the next loader, whole or as it was.
+func (d *Daemon) write(name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(d.o.Dir, name)
+	if err := os.WriteFile(path+"~", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+"~", path)
+}
+
+// read is what the loader before this one has left in a file, of which no more than
+// most is looked at. Where it has left none the error is os.ErrNotExist.
+func (d *Daemon) read(name string, most int64, v any) error {
+	f, err := os.Open(filepath.Join(d.o.Dir, name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return json.NewDecoder(io.LimitReader(f, most)).Decode(v)
+}

@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/shelf"
+)
+
+const (
+	podA = "aaaaaaaa-1111-1111-1111-111111111111"
+	podB = "bbbbbbbb-1111-1111-1111-111111111111"
+	podC = "cccccccc-1111-1111-1111-111111111111"
+)
+
+func ofTeams(pods ...string) link.Down {
+	o := &link.Owners{Said: true, Allow: map[string][]string{"b": {"mem://models/qwen/", "mem://else"}, "none": {}}, Pods: map[string]string{}}
+	for i := 0; i < len(pods); i += 2 {
+		o.Pods[pods[i]] = pods[i+1]
+	}
+	return link.Down{Owners: o}
+}
+
+func twoModels(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+	aModel(mem, "mem://models/qwen", 50_000, 2)
+	aModel(mem, "mem://models/qwen2", 50_000, 3)
+}
+
+// TestTeamsLists: a team with a list has what it names and nothing else, also by way
+// of what is there already, of what is staged ahead, and after the loader's end.
+func TestTeamsLists(t *testing.T) {
+	dir := folder(t)
+	l := restart(t, dir, twoModels)
+	ask := func(l *lab, uid, source string) *link.Failed {
+		t.Helper()
+		p := l.pod(uid)
+		defer p.Close()
+		p.want(1, source)
+		m, _ := p.answer(1)
+		return m.Failed
+	}
+	refused := func(l *lab, uid, source string) {
+		t.Helper()
+		if f := ask(l, uid, source); f == nil || f.Kind != link.KindRefused || !strings.Contains(f.Fix, "thaw.dev/allow-source") {
+			t.Errorf("%s has %s: %+v", uid, source, f)
+		}
+	}
+	given := func(l *lab, uid, source string) {
+		t.Helper()
+		if f := ask(l, uid, source); f != nil {
+			t.Errorf("%s has not %s: %+v", uid, source, f)
+		}
+	}
+	given(l, podB, place) // nobody has said anything
+	l.Hear(ofTeams(podA, "a", podB, "b", podC, "none"))
+	given(l, podA, place)
+	refused(l, podB, place) // though it is there
+	refused(l, podB, "mem://models/qwen2")
+	given(l, podB, "mem://models/qwen")
+	refused(l, podC, "mem://models/qwen")
+
+	// Nothing comes ahead that its pod could not have.
+	for want, team := range []string{"b", "a"} { // what a has had staged is there for the next to count
+		l.Hear(link.Down{Prefetch: []functions.LoadRequest{{ID: "r" + team, Team: team, Model: "m", Spec: functions.ModelSpec{Source: "mem://models/qwen2"}}}})
+		l.mu.Lock()
+		n := 0
+		l.Daemon.mu.Lock()
+		for place := range l.Daemon.ahead {
+			if place == "mem://models/qwen2" {
+				n++
+			}
+		}
+		l.Daemon.mu.Unlock()
+		l.mu.Unlock()
+		if n != want {
+			t.Errorf("team %s: %d stagings ahead, want %d", team, n, want)
+		}
+	}
+
+	// A pod that nobody has spoken of waits for the word.
+	const late = "dddddddd-1111-1111-1111-111111111111"
+	p := l.pod(late)
+	p.want(1, place)
+	l.Hear(ofTeams(podB, "b"))
+	l.Hear(ofTeams(podB, "b", late, "b"))
+	if m, _ := p.answer(1); m.Failed == nil {
+		t.Errorf("%+v", m)
+	}
+	if err := l.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(dir, ownersName)); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", st, err)
+	}
+
+	// The next loader goes by it.
+	l = restart(t, dir, twoModels)
+	refused(l, podB, place)
+	l.Hear(link.Down{Owners: &link.Owners{Said: true}})
+	given(l, podB, place)
+	if err := l.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	// What cannot be read allows nothing until the controller has spoken.
+	if err := os.WriteFile(filepath.Join(dir, ownersName), []byte(`{"Allow`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l = restart(t, dir, twoModels)
+	p = l.pod(podB)
+	p.want(1, place)
+	l.Hear(ofTeams(podA, "a"))
+	l.Hear(ofTeams(podB, "b"))
+	if m, _ := p.answer(1); m.Failed == nil || !strings.Contains(m.Failed.Fix, "allow-source") {
+		t.Errorf("%+v", m)
+	}
+}

@@ -1,0 +1,130 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// pair is a connection of Unix.
+func pair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "l")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if a, err = net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = l.AcceptUnix(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+// Folders come with their own lines, in their order, between lines without, also
+// where a line is longer than what is read at once.
+func TestFolders(t *testing.T) {
+	a, b := pair(t)
+	const n = 40
+	var dirs []string
+	for i := range n {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "who"), fmt.Append(nil, i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, dir)
+	}
+	long := strings.Repeat("x", 300_000)
+	said := make(chan error, 1)
+	go func() {
+		said <- func() error {
+			for i, dir := range dirs {
+				f, err := os.Open(dir)
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				m := ToPod{Staged: &Staged{ID: i, Folder: true}}
+				if i%7 == 0 {
+					m.Staged.Files = []string{long}
+				}
+				if err := WriteLine(a, ToPod{Staging: &Staging{ID: i}}); err != nil {
+					return err
+				}
+				if err := WriteLineWith(a, m, f); err != nil {
+					return err
+				}
+			}
+			return a.CloseWrite()
+		}()
+	}()
+	l := NewFolderLines(b)
+	defer l.Close()
+	for i := 0; i < n; {
+		var m ToPod
+		if err := l.Read(&m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Staged == nil {
+			continue
+		}
+		f, err := l.Folder()
+		if err != nil || m.Staged.ID != i {
+			t.Fatalf("%d of %d: %v", m.Staged.ID, i, err)
+		}
+		who, err := os.ReadFile(filepath.Join("/proc/self/fd", fmt.Sprint(f.Fd()), "who"))
+		if errors.Is(err, os.ErrNotExist) {
+			if _, none := os.Stat("/proc/self/fd"); none != nil {
+				who, err = fmt.Append(nil, i), nil // a system without /proc
+			}
+		}
+		if err != nil || string(who) != fmt.Sprint(i) {
+			t.Errorf("folder %d is %q's, %v", i, who, err)
+		}
+		f.Close()
+		i++
+	}
+	if err := <-said; err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Folder(); !errors.Is(err, ErrLine) {
+		t.Errorf("a folder that did not come: %v", err)
+	}
+}
+
+// More of them than lines speak of end the conversation.
+func TestFoldersUnasked(t *testing.T) {
+	a, b := pair(t)
+	f, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	l := NewFolderLines(b)
+	defer l.Close()
+	for i := range 10 * maxFolders {
+		if err := WriteLineWith(a, ToPod{Stop: &Drain{}}, f); err != nil {
+			break // it has hung up
+		}
+		var m ToPod
+		if err := l.Read(&m); err != nil {
+			if i < maxFolders {
+				t.Errorf("after %d: %v", i, err)
+			}
+			return
+		}
+	}
+	t.Error("they are all taken")
+}

@@ -1,0 +1,28 @@
+package link
+
+import (
+	"bytes"
+	"encoding/gob"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// That there is no list is said too: it ends one.
+func TestOwnersOverTheWire(t *testing.T) {
+	for _, want := range []*Owners{
+		nil, {Said: true}, {Said: true, Allow: map[string][]string{"a": {"az://x/y", "hf://z"}}, Pods: map[string]string{"u": "a"}},
+	} {
+		var b bytes.Buffer
+		var f downFrame
+		if err := gob.NewEncoder(&b).Encode((Down{Owners: want}).pack(1, models{}, time.Now())); err != nil {
+			t.Fatal(err)
+		}
+		if err := gob.NewDecoder(&b).Decode(&f); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.unpack(models{}, time.Now()).Owners; !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
