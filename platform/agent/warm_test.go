@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -54,10 +55,7 @@ func pyVLLM(t *testing.T) string {
 	t.Helper()
 	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
 	if err != nil {
-		if os.Getenv("THAW_REQUIRE") == "all" {
-			t.Fatal("no python3")
-		}
-		t.Skip("no python3: there is no warm interpreter without it")
+		sourcetest.Missing(t, "no python3: there is no warm interpreter without it")
 	}
 	// The program's folder is where its imports are looked for first.
 	bin := t.TempDir()
@@ -282,7 +280,7 @@ func TestBytecodeIsMade(t *testing.T) {
 	t.Parallel()
 	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable, 'python%d.%d' % sys.version_info[:2], sys.implementation.cache_tag)").Output()
 	if err != nil {
-		t.Skip("no python3")
+		sourcetest.Missing(t, "no python3")
 	}
 	f := strings.Fields(string(b))
 	dir := t.TempDir()

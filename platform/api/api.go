@@ -26,7 +26,7 @@ type World interface {
 	// Function is the picture of one, false where the platform has none yet.
 	Function(name functions.Name) (route.Function, bool)
 	Replicas() []Replica
-	Nodes() []Node
+	Nodes() []NodeReport
 }
 
 // History is what was. Lists are newest first, Events oldest first.
@@ -78,6 +78,9 @@ type Options struct {
 
 	// Demand is how many requests of a function are at engines and held.
 	Demand func(name functions.Name) (active, queued int)
+	// Usage is what a team has used of its limits, where requests are admitted
+	// elsewhere; nil: as Keys has it.
+	Usage func(team string) who.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.
 	TeamUse func(team string) TeamUse
 	// Heartbeat takes what an agent says of itself.

@@ -31,6 +31,7 @@ type world struct {
 	stopped  []functions.Name
 	beats    []functions.Heartbeat
 	reasons  []string
+	lost     bool // its node is
 	changed  chan struct{}
 }
 
@@ -49,8 +50,8 @@ func (w *world) Replicas() []Replica {
 	return append([]Replica(nil), w.replicas...)
 }
 
-func (w *world) Nodes() []Node {
-	return []Node{{ID: "here", State: functions.NodeIdle, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}}}}
+func (w *world) Nodes() []NodeReport {
+	return []NodeReport{{ID: "here", State: functions.NodeIdle, Lost: w.lost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
 }
 
 func (w *world) ColdStart(id string) (functions.Timeline, bool) {

@@ -396,19 +396,33 @@ func (a *API) logs(x *exchange, res *door.Response) *openai.Error {
 // nodes are seen by all readers: a team wants to know what its models run on.
 // What others keep there is not theirs to see.
 func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
-	items := slices.Clone(a.o.World.Nodes())
-	for i := range items {
+	sources := Sources{}
+	for _, m := range a.o.Catalog.Models() {
+		if x.sees(m.Metadata.Namespace) {
+			sources.Add(m.FullName().String(), m.Spec.Source, m.Dir)
+		}
+	}
+	serving := map[string][]string{}
+	for _, r := range a.o.World.Replicas() {
+		if r.State == functions.Ready && x.sees(teamOf(r.Function)) {
+			serving[r.Node] = append(serving[r.Node], r.Function)
+		}
+	}
+	items := []Node{}
+	for _, r := range a.o.World.Nodes() {
+		n := Node{NodeReport: r}
+		if !r.Lost {
+			n.Near = sources.Near(r.Cached, serving[r.ID])
+		}
 		if x.team() != "" {
-			items[i].Cached, items[i].Warm = nil, nil
+			n.Cached, n.Warm = nil, nil
 		}
-		if items[i].GPUs == nil {
-			items[i].GPUs = []functions.GPU{}
+		if n.GPUs == nil {
+			n.GPUs = []functions.GPU{}
 		}
+		items = append(items, n)
 	}
 	slices.SortFunc(items, func(p, q Node) int { return cmp.Compare(p.ID, q.ID) })
-	if items == nil {
-		items = []Node{}
-	}
 	return items, nil
 }
 
@@ -454,7 +468,12 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 		if !x.sees(name) {
 			continue
 		}
-		u := a.o.Keys.Usage(name, now)
+		var u who.Usage
+		if a.o.Usage != nil {
+			u = a.o.Usage(name)
+		} else {
+			u = a.o.Keys.Usage(name, now)
+		}
 		if t.Limits.RequestsPerMinute > 0 {
 			t.Requests = &u.Requests
 		}

@@ -61,6 +61,12 @@ type Replica struct {
 
 // Node is one machine with an agent.
 type Node struct {
+	NodeReport
+	Near []Near `json:"near,omitempty"` // of the models that who asks may see
+}
+
+// NodeReport is what is known of a node from itself.
+type NodeReport struct {
 	ID       string                  `json:"id"`
 	State    functions.NodeState     `json:"state"`
 	Lost     bool                    `json:"lost,omitempty"` // it has missed its heartbeats

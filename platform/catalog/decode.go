@@ -537,6 +537,8 @@ func wanted(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[functions.Bytes]():
 		return "a size such as 64Mi"
+	case reflect.TypeFor[functions.CPU]():
+		return "a number of processors such as 2 or 500m"
 	case reflect.TypeFor[functions.Duration]():
 		return "a duration such as 30s"
 	}

@@ -34,6 +34,13 @@ spec:
   resources: {gpus: 2, gpuMemory: 40Gi, memory: 1.5G}
   scale: {min: 0, max: 2, target: 8, idle: 1m30s}
   queue: {requests: 10, bytes: 65536}
+  pod:
+    nodeSelector: {kubernetes.azure.com/agentpool: gpu}
+    tolerations: [{key: sku, operator: Equal, value: gpu, effect: NoSchedule}, {operator: Exists}]
+    runtimeClassName: nvidia
+    imagePullSecrets: [{name: mine}]
+    serviceAccountName: models
+    priorityClassName: high
 ---
 apiVersion: thaw.dev/v1
 kind: Team
@@ -60,10 +67,14 @@ spec: {gpus: {guaranteed: 1, max: 4}, limits: {concurrent: 3, storeBytes: 10Gi}}
 	want.Spec.Resources = functions.Resources{GPUs: 2, GPUMemory: 40 << 30, Memory: 1.5e9}
 	want.Spec.Scale.Max, want.Spec.Scale.Idle = 2, functions.Duration(90*time.Second)
 	want.Spec.Queue.Requests, want.Spec.Queue.Bytes = 10, 65536
+	want.Spec.Pod = functions.Pod{
+		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": "gpu"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Equal", Value: "gpu", Effect: "NoSchedule"}, {Operator: "Exists"}},
+		RuntimeClassName: "nvidia", ImagePullSecrets: []functions.Reference{{Name: "mine"}}, ServiceAccountName: "models", PriorityClassName: "high",
+	}
 	if !reflect.DeepEqual(m, want) {
 		t.Errorf("got  %+v\nwant %+v", m, want)
 	}
-	if tm := docs[1].Team; tm == nil || tm.Spec.GPUs.Max != 4 || tm.Spec.Limits.StoreBytes != 10<<30 || tm.Origin != "dir/m.yaml:16" {
+	if tm := docs[1].Team; tm == nil || tm.Spec.GPUs.Max != 4 || tm.Spec.Limits.StoreBytes != 10<<30 || tm.Origin != "dir/m.yaml:23" {
 		t.Errorf("got %+v", docs[1])
 	}
 }
@@ -93,6 +104,11 @@ func TestDecodeRefuses(t *testing.T) {
 		{"list for a mapping", tiny + "  scale: [1]\n", `f.yaml:7:10: spec.scale: a list where keys and values are wanted`},
 		{"text for a list", tiny + "  args: a\n", `f.yaml:7:9: spec.args: the text "a" where a list is wanted`},
 		{"nothing for text", edit("source: ./tiny", "source:"), `f.yaml:5:10: spec.source: nothing where text is wanted`},
+		{"unknown key of a pod", tiny + "  pod: {tolerations: [{key: sku}], hostNetwork: true}\n", `f.yaml:7:36: spec.pod.hostNetwork: unknown key (one of imagePullSecrets, nodeSelector, priorityClassName, runtimeClassName, serviceAccountName, tolerations)`},
+		{"a secret that is no object", tiny + "  pod: {imagePullSecrets: [mine]}\n", `f.yaml:7:28: spec.pod.imagePullSecrets[0]: the text "mine" where keys and values are wanted`},
+		{"number in a selector", tiny + "  pod: {nodeSelector: {a: 1}}\n", `f.yaml:7:27: spec.pod.nodeSelector.a: the number 1 where text is wanted (put it in quotes: "1")`},
+		{"pod has its line", tiny + "  pod:\n    tolerations:\n    - {key: a}\n    - {value: b}\n", `f.yaml:10:7: spec.pod.tolerations[1].key: a key is needed`},
+		{"processors", tiny + "  resources: {cpu: lots}\n", `f.yaml:7:20: spec.resources.cpu: "lots" is no number of processors: want such as 2, 0.5 or 500m`},
 		{"size", tiny + "  resources: {memory: 64Mo}\n", `f.yaml:7:23: spec.resources.memory: "64Mo" is no size: want a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Mi`},
 		{"duration", tiny + "  scale:\n    idle: 5\n", `f.yaml:8:11: spec.scale.idle: "5" is no duration: want such as 30s, 5m or 1h`},
 		{"list for a duration", tiny + "  scale: {idle: []}\n", `f.yaml:7:17: spec.scale.idle: a list where a duration such as 30s is wanted`},

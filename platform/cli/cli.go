@@ -29,6 +29,8 @@ type Programs struct {
 	Keep func(ctx context.Context, c KeepConfig, stderr io.Writer) error
 	// Loader is the loader of a node in a cluster. It ends as Agent does.
 	Loader func(ctx context.Context, c LoaderConfig, stdout, stderr io.Writer) error
+	// Lend is the interpreter that a node lends to its pods.
+	Lend func(ctx context.Context, c LendConfig, stdout, stderr io.Writer) error
 	// Runtime is the shim in a model's pod.
 	Runtime func(ctx context.Context, c RuntimeConfig, stdout, stderr io.Writer) error
 	// Engines are the embedded ones, by name; args are all after the name.
@@ -110,7 +112,9 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return c.flagError(cmd, err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return FlagError(cmd.CommandPath(), err, cmd.Flags(), cmd.InheritedFlags())
+	})
 	root.SetHelpTemplate(helpTemplate)
 	root.SetUsageTemplate(usageTemplate)
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use models:"}, &cobra.Group{ID: "own", Title: "Own models:"}, &cobra.Group{ID: "run", Title: "Run the platform:"})
@@ -126,7 +130,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	f.StringVarP(&c.output, "output", "o", "table", "form of output: "+strings.Join(outputs, ", "))
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
-	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.runtime(), c.engine(), c.bench(), c.simulate(), c.version(), c.config(), c.completion(), c.check()}
+	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.lend(), c.runtime(), c.engine(), c.bench(), c.simulate(), c.version(), c.config(), c.completion(), c.check()}
 	for _, cmd := range own {
 		// They speak to no server, so they do not list how to find one.
 		cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))
@@ -185,12 +189,14 @@ func unknownVerb(cmd *cobra.Command, word string) error {
 	return usage(hint, "%q is no verb of %s", clip(word), cmd.CommandPath())
 }
 
-func (c *command) flagError(cmd *cobra.Command, err error) error {
-	hint := cmd.CommandPath() + " --help lists the flags"
+// FlagError is what is wrong with a flag of a verb, with the one that may be meant.
+func FlagError(verb string, err error, flags ...*flagSet) *Error {
+	hint := verb + " --help lists the flags"
 	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
 		var names []string
-		cmd.Flags().VisitAll(func(f *flagT) { names = append(names, f.Name) })
-		cmd.InheritedFlags().VisitAll(func(f *flagT) { names = append(names, f.Name) })
+		for _, f := range flags {
+			f.VisitAll(func(f *flagT) { names = append(names, f.Name) })
+		}
 		if near := functions.Nearest(word, names, 1); len(near) > 0 {
 			hint = "did you mean --" + near[0] + "?"
 		}

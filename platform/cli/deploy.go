@@ -155,7 +155,10 @@ and is made absolute, so it must be a folder of the server's machine.
 With --to knative each model becomes a Knative Service on a Kubernetes cluster. The
 program thaw-knative, beside this one, does that; with --dry-run -o yaml it prints
 what kubectl apply takes, and needs no cluster. What wakes and scales it there is what
-thaw-knative install puts on the cluster.`,
+thaw-knative install puts on the cluster. Before anything is applied it is looked
+whether the cluster could run it: settings of Knative, nodes, quotas, classes. What
+spec.pod says of nodes (nodeSelector, tolerations, runtimeClassName, …) is for clusters
+alone; --wait waits there until the model can be asked for, which wakes nothing.`,
 		Example: `  thaw deploy -f model.yaml
   thaw deploy -f model.yaml --wait
   thaw deploy -f models/ --dry-run
@@ -207,14 +210,15 @@ thaw-knative install puts on the cluster.`,
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake it and wait until it is ready")
 	c.toKnative(cmd, cluster{
 		flags: func(f *flagSet) {
-			f.String("namespace", "", "for models whose file names none")
+			f.StringP("namespace", "n", "", "for models whose file names none")
 			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
 			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 			f.String("store", "", "folder of the loader on each node")
 			f.Duration("request-timeout", 0, "the longest a request may take")
+			f.String("pod", "", "file with what pods of models with GPUs say where spec.pod does not")
+			f.Bool("unchecked", false, "do not look first whether the cluster could run them")
 		},
-		passed: []string{"filename", "dry-run"},
-		never:  []string{"wait"},
+		passed: []string{"filename", "dry-run", "wait"},
 	})
 	return cmd
 }

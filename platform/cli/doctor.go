@@ -43,9 +43,11 @@ it: of the folder given with --functions, deployed to the data folder, or served
 by a server on this machine. Exit code 1 if any check failed; a warning is none.
 
 With --to knative it looks at a cluster instead: Knative Serving, the settings of
-it that models need and that somebody has to turn on, and the namespace.`,
+it that models need and that somebody has to turn on, whether thaw's parts run and
+answer, the nodes' GPUs, and the namespace; with -f also what those models need.`,
 		Example: `  thaw doctor
   thaw doctor --to knative
+  thaw doctor --to knative -f model.yaml
   thaw doctor --functions ./functions
   thaw doctor --data /var/lib/thaw -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -75,7 +77,13 @@ it that models need and that somebody has to turn on, and the namespace.`,
 	}
 	cmd.Flags().StringVar(&folder, "functions", "", "folder of model files whose engines must be here [THAW_FUNCTIONS]")
 	c.toKnative(cmd, cluster{
-		flags: func(f *flagSet) { f.String("namespace", "", "whose pods are meant") },
+		flags: func(f *flagSet) {
+			f.StringP("namespace", "n", "", "whose pods are meant")
+			f.StringArrayP("filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
+			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
+			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
+			f.String("pod", "", "file with what pods of models with GPUs say where spec.pod does not")
+		},
 		never: []string{"functions"},
 	})
 	return cmd

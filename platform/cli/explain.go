@@ -47,6 +47,9 @@ parts add up to it.`,
 			if slices.Contains(api.ExplainKinds(), args[0]) {
 				return usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
 			}
+			if strings.Contains(args[0], "/") { // no id has one
+				return usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", clip(args[0]))
+			}
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
 				if name, none := c.name(ctx, cl, args[0]); none == nil {

@@ -83,11 +83,30 @@ func (c *command) nodeKind() kind[api.Node] {
 		{"MEMORY", false, func(n api.Node) string { return n.Memory.Used.Human() + " of " + n.Memory.Total.Human() }},
 		{"STORE", false, func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }},
 		{"REPLICAS", false, func(n api.Node) string { return strconv.Itoa(n.Replicas) }},
+		{"NEAR", false, func(n api.Node) string { return nearby(n.Near, c.output == "wide") }},
 		{"SEEN", false, func(n api.Node) string { return c.since(n.Seen) + " ago" }},
 		{"WARM", true, func(n api.Node) string { return warmth(n.Warm) }},
 		{"VERSION", true, func(n api.Node) string { return n.Version }},
 		{"URL", true, func(n api.Node) string { return n.URL }},
 	}, func(n api.Node) string { return n.ID }}
+}
+
+// nearby names the models whose weights are on a node, the nearest first; not all of
+// many, unless all are asked for.
+func nearby(near []api.Near, all bool) string {
+	const most = 3
+	var words []string
+	for _, where := range []string{"memory", "disk"} {
+		for _, n := range near {
+			if n.Where() == where {
+				words = append(words, spelled(n.Model)+" ("+where+")")
+			}
+		}
+	}
+	if more := len(words) - most; more > 0 && !all {
+		words = append(words[:most], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(words, ", ")
 }
 
 // warmth is a word on each warm interpreter of a node.
@@ -121,6 +140,14 @@ func gpuTime(t api.Team) string {
 		used += ", used up"
 	}
 	return used
+}
+
+// gpuLeft is what is left of them.
+func gpuLeft(t api.Team) string {
+	if t.Left == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %.0f left", *t.Left)
 }
 
 func (c *command) teamKind() kind[api.Team] {

@@ -24,6 +24,8 @@ func TestToKnative(t *testing.T) {
 		{[]string{"-f", "a.yaml"}, []string{"--filename=a.yaml"}},
 		{[]string{"-f", "a b.yaml", "-f", "x,y"}, []string{"--filename=a b.yaml", "--filename=x,y"}},
 		{[]string{"-f", "a", "--dry-run", "-o", "yaml"}, []string{"--output=yaml", "--filename=a", "--dry-run=true"}},
+		{[]string{"-f", "a", "-n", "ml"}, []string{"--filename=a", "--namespace=ml"}},
+		{[]string{"-f", "a", "--wait", "--unchecked", "--pod", "p.yaml"}, []string{"--filename=a", "--wait=true", "--pod=p.yaml", "--unchecked=true"}},
 		{[]string{"-f", "a", "--namespace", "ml", "--kubeconfig", "k", "--context", "c", "--thaw-image", "i", "--image", "vllm=a", "--image", "command=b,c", "--store", "/s", "--request-timeout", "90s", "--timeout", "5s"},
 			[]string{"--timeout=5s", "--filename=a", "--context=c", "--image=vllm=a", "--image=command=b,c", "--kubeconfig=k", "--namespace=ml", "--request-timeout=1m30s", "--store=/s", "--thaw-image=i"}},
 	} {
@@ -39,7 +41,7 @@ func TestToKnative(t *testing.T) {
 	}
 	for _, x := range []struct{ args, want string }{
 		{"--to knativ -f a", `"knativ" is no place that thaw knows`},
-		{"--to knative -f a --wait", "--wait is for servers"},
+		{"-f a --unchecked", "--unchecked is for clusters"},
 		{"--to knative -f a --server http://x", "--server is for servers"},
 		{"--to knative -f a --key x", "--key is for servers"},
 		{"--to knative -f a --data x", "--data is for servers"},
@@ -56,6 +58,12 @@ func TestToKnative(t *testing.T) {
 	got = nil
 	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "-o", "json", "--context", "c"); exit != 4 || !slices.Equal(got, []string{"doctor", "--output=json", "--context=c"}) {
 		t.Errorf("exit %d %s %q", exit, errs, got)
+	}
+	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "-f", "m.yaml"); exit != 4 || !slices.Equal(got, []string{"doctor", "--filename=m.yaml"}) {
+		t.Errorf("exit %d %s %q", exit, errs, got)
+	}
+	if _, errs, exit := runCLI(t, p, nil, "doctor", "-f", "m.yaml"); exit != ExitUsage || !strings.Contains(errs, "--filename is for clusters") {
+		t.Errorf("exit %d %s", exit, errs)
 	}
 	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "--functions", "f"); exit != ExitUsage || !strings.Contains(errs, "--functions is for servers") {
 		t.Errorf("exit %d %s", exit, errs)

@@ -21,6 +21,7 @@ type LoaderConfig struct {
 	Node       string             `json:"node" help:"name of the node, as Kubernetes has it" shown:"the host's name"`
 	Controller string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried. None: pods are served and nothing else"`
 	TokenFile  string             `json:"token-file" help:"file with the token of the cluster's links"`
+	Certs      string             `json:"certs" help:"folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change. None: the controller is dialled plainly"`
 	Addr       string             `json:"addr" default:":9091" help:"where to answer /healthz, /readyz and /metrics, or off"`
 	PeerAddr   string             `json:"peer-addr" default:"off" help:"where loaders of other nodes borrow blocks of checkpoints: HOST:PORT, or off. They show a token that is made of the links'"`
 	Advertise  string             `json:"advertise" help:"host under which they reach it, such as the pod's address" shown:"the host of --peer-addr"`
@@ -102,7 +103,8 @@ the pods there, once for all of them, and tells the controller what the node has
 and how its pods are.
 
 Pods dial the socket loader.sock in the store's folder; which pod it is the kernel
-says, so it has to see the host's processes (hostPID). Credentials of sources come
+says, so it has to see the host's processes (hostPID). They get what was staged for
+them over it, open; to all other users the store is closed. Credentials of sources come
 from its own environment, as for every thaw: workload identity, AZURE_, AWS_,
 GOOGLE_ and HF_ variables. It has no access to Kubernetes.
 

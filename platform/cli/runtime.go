@@ -16,6 +16,7 @@ type RuntimeConfig struct {
 	Dir       string
 	Patience  time.Duration
 	Ahead     bool   // the engine's imports begin with the pod
+	Warm      bool   // the engine is forked from the node's interpreter, where there is one
 	Message   string // file for the last words
 	LogLevel  string
 	LogFormat string
@@ -64,6 +65,13 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 				}
 				r.Ahead = on
 			}
+			if v := c.Getenv("THAW_WARM"); v != "" && !fs.Changed("warm") {
+				on, err := strconv.ParseBool(v)
+				if err != nil {
+					return usage("true or false", "THAW_WARM is %q", clip(v))
+				}
+				r.Warm = on
+			}
 			r.Model = c.Getenv("THAW_MODEL")
 			return c.Runtime(cmd.Context(), r, c.out, c.err)
 		},
@@ -75,6 +83,7 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 	f.StringVar(&r.Dir, "dir", "", "folder of its own, emptied at the start (default: thaw-PORT in the folder for temporary files)")
 	f.DurationVar(&r.Patience, "loader-wait", 2*time.Minute, "how long to wait for a loader that does not answer")
 	f.BoolVar(&r.Ahead, "imports-ahead", true, "have vLLM's imports done while the weights come, once for both of its processes [THAW_IMPORTS_AHEAD]")
+	f.BoolVar(&r.Warm, "warm", true, "have vLLM forked from the interpreter that the node lends, where it does (thaw lend) [THAW_WARM]")
 	f.StringVar(&r.Message, "termination-message", "/dev/termination-log", "file for the reason of the end, where it exists")
 	f.StringVar(&r.LogLevel, "log-level", "info", "what to log: debug, info, warn, error")
 	f.StringVar(&r.LogFormat, "log-format", "text", "how to log: text, json")

@@ -64,11 +64,12 @@ func (s *stage) Replicas() []api.Replica {
 	return append([]api.Replica(nil), s.replicas...)
 }
 
-func (s *stage) Nodes() []api.Node {
-	return []api.Node{
+func (s *stage) Nodes() []api.NodeReport {
+	return []api.NodeReport{
 		{ID: "here", State: functions.NodeInferring, Seen: noon, Memory: functions.Capacity{Total: 8 << 30, Used: 1 << 30}, Store: functions.StoreUse{Bytes: 100 << 30, Used: 3 << 30}, Replicas: 2, Version: "v1",
-			Warm: []functions.WarmParent{{Engine: "vllm", State: "ready", Version: "0.32.0", Memory: 612 << 20, Forks: 3}},
-			GPUs: []functions.GPU{{Index: 0, Name: "H200", MemoryTotal: 139 << 30, MemoryFree: 100 << 30, Health: "ok"}}},
+			Cached: []functions.CachedModel{{Source: "az://acct/models/llama", Tier: functions.TierDRAM, Bytes: 16 << 30}},
+			Warm:   []functions.WarmParent{{Engine: "vllm", State: "ready", Version: "0.32.0", Memory: 612 << 20, Forks: 3}},
+			GPUs:   []functions.GPU{{Index: 0, Name: "H200", MemoryTotal: 139 << 30, MemoryFree: 100 << 30, Health: "ok"}}},
 		{ID: "there", Lost: true, Seen: began, URL: "http://10.0.0.2:8090"},
 	}
 }
@@ -342,12 +343,14 @@ func TestExitCodes(t *testing.T) {
 		{"models -o jsn", ExitUsage, "table, wide, json, yaml, name"},
 		{"explain none", ExitNotFound, "The cold start none does not exist"},
 		{"explain llama", ExitNotFound, "ml/llama is a model: thaw explain place ml/llama"},
+		{"explain ml/llama", ExitUsage, "thaw explain place ml/llama"},
 		{"explain place", ExitUsage, "the name of a model is missing"},
 		{"explain plaice llama", ExitUsage, "did you mean place?"},
 		{"explain place lama", ExitNotFound, "did you mean llama?"},
 		{"events lama", ExitNotFound, "did you mean llama?"},
 		{"rm tiny", ExitFailed, "belongs to you and is never written"},
 		{"logs broken", ExitNotFound, "has no replica"},
+		{"logs ml/lama", ExitNotFound, "Did you mean ml/llama?"},
 		{"keys create", ExitUsage, "--team is missing"},
 		{"keys rm none", ExitNotFound, "does not exist"},
 		{"--key " + key + " stop llama", ExitDenied, "admin"},

@@ -77,9 +77,16 @@ func (c *command) tellTeam(t api.Team) {
 	row("Evictions", "%d of others for this team, %d of this team's for others", t.Inflicted, t.Suffered)
 	row("Thrash", "%d evicted and missed soon after", t.Thrash)
 	l := t.Limits
-	row("May have", "%s requests at once, %s held, %s a minute", bound(l.Concurrent), bound(l.HeldRequests), bound(l.RequestsPerMinute))
-	row("", "%s tokens a minute", bound(l.TokensPerMinute))
-	row("", "%s cold starts an hour", bound(l.ColdStartsPerHour))
+	of := func(n *int) string { // what is left
+		if n == nil {
+			return ""
+		}
+		return fmt.Sprintf(", %d left", *n)
+	}
+	row("May have", "%s requests at once, %s held, %s a minute%s", bound(l.Concurrent), bound(l.HeldRequests), bound(l.RequestsPerMinute), of(t.Requests))
+	row("", "%s tokens a minute%s", bound(l.TokensPerMinute), of(t.Tokens))
+	row("", "%s cold starts an hour%s", bound(l.ColdStartsPerHour), of(t.ColdStarts))
+	row("", "%s GPU-seconds a day%s", bound(l.GPUSecondsPerDay), gpuLeft(t))
 	store := "unlimited bytes"
 	if l.StoreBytes > 0 {
 		store = l.StoreBytes.Human()

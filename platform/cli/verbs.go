@@ -465,7 +465,7 @@ belong to you: remove their files there.`,
 			return nil
 		}),
 	}
-	c.toKnative(cmd, cluster{flags: func(f *flagSet) { f.String("namespace", "", "of names that say none") }})
+	c.toKnative(cmd, cluster{flags: func(f *flagSet) { f.StringP("namespace", "n", "", "of names that say none") }})
 	return cmd
 }
 
@@ -522,7 +522,11 @@ func (c *command) replicaOf(ctx context.Context, cl *api.Client, word string) (s
 		return newest.ID, nil
 	}
 	// None runs: the last cold start names the one that did.
-	if f, err := cl.Function(ctx, name); err == nil && f.ColdStart != "" {
+	f, err := cl.Function(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	if f.ColdStart != "" {
 		if t, err := cl.ColdStart(ctx, f.ColdStart); err == nil && t.Replica != "" {
 			return t.Replica, nil
 		}

@@ -106,7 +106,7 @@ func TestKillEngine(t *testing.T) {
 	answered(t, c.Addr, "x")
 	pids := engines(tag)
 	syscall.Kill(pids[0], syscall.SIGKILL)
-	eventually(t, time.Second, "it is not READY any more", func() bool { return len(replicas(c.Addr)) == 0 })
+	eventually(t, 10*time.Second, "it is not READY any more", func() bool { return len(replicas(c.Addr)) == 0 })
 	answered(t, c.Addr, "x")
 	if now := engines(tag); len(now) != 1 || now[0] == pids[0] {
 		t.Fatalf("engines %v after %v", now, pids)

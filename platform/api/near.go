@@ -1,0 +1,61 @@
+package api
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+)
+
+// Near is a model whose weights are on a node.
+type Near struct {
+	Model string         `json:"model"`
+	Tier  functions.Tier `json:"tier"`
+}
+
+// Where is the tier in a word.
+func (n Near) Where() string {
+	if n.Tier == functions.TierDRAM {
+		return "memory"
+	}
+	return "disk"
+}
+
+// Sources are the names of models by where their weights come from.
+type Sources map[string][]string
+
+// Add notes a model. dir is the folder of its file; a source that cannot be read is
+// near nowhere.
+func (s Sources) Add(model, source, dir string) {
+	if _, at, err := loader.Locate(source, dir); err == nil {
+		s[at] = append(s[at], model)
+	}
+}
+
+// Near are the models that are near where a store holds cached, in the order of names.
+// What serves there is near as well: its bytes may stand in the store under another
+// source, or be a folder that is used in place, of which no store knows.
+func (s Sources) Near(cached []functions.CachedModel, serving []string) []Near {
+	tiers := map[string]functions.Tier{}
+	for _, m := range serving {
+		tiers[m] = functions.TierNVMe
+	}
+	for _, c := range cached {
+		at, _, _ := strings.Cut(c.Source, "\n") // what follows are patterns of files that come with it
+		for _, m := range s[at] {
+			switch {
+			case c.Tier == functions.TierDRAM:
+				tiers[m] = functions.TierDRAM
+			case tiers[m] == "":
+				tiers[m] = functions.TierNVMe
+			}
+		}
+	}
+	list := make([]Near, 0, len(tiers))
+	for m, t := range tiers {
+		list = append(list, Near{m, t})
+	}
+	slices.SortFunc(list, func(a, b Near) int { return strings.Compare(a.Model, b.Model) })
+	return list
+}
