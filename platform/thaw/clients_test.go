@@ -22,6 +22,7 @@ import (
 
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // What OpenAI clients, unchanged, meet at a real `thaw serve`: the cases of
@@ -98,10 +99,7 @@ func (k kind) open(t *testing.T, base, key, model, fake string) official {
 	}
 	where := os.Getenv(k.variable)
 	if where == "" {
-		if os.Getenv("THAW_REQUIRE") == "all" {
-			t.Fatalf("%s is not set, and THAW_REQUIRE=all", k.variable)
-		}
-		t.Skipf("%s is not set: eval \"$(.ci/components)\" sets it", k.variable)
+		sourcetest.Missing(t, k.variable, `is not set: eval "$(.ci/components)" sets it`)
 	}
 	program := k.program
 	if strings.Contains(program, "/") {

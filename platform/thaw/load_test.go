@@ -50,7 +50,7 @@ func TestHerd(t *testing.T) {
 	}
 	const herd = 2000
 	p := spawn(t, map[string]string{
-		"m.yaml":  tiny(t, "m", "args: [--ready-delay, 3s, --max-num-seqs, '64']\nscale: {target: 128}\nqueue: {requests: 3000, wait: 1m}"),
+		"m.yaml":  tiny(t, "m", "args: [--ready-delay, 3s, --max-num-seqs, '64']\nscale: {target: 128}\nqueue: {requests: 3000, wait: 5m}"),
 		"ok.yaml": tiny(t, "ok", ""),
 	})
 	if r := p.chat("ok", `"max_tokens":2`); r.status != 200 {

@@ -42,7 +42,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	if token == "" {
 		lending = nil
 	}
-	store, err := shelf.Open(shelf.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: lending, Copies: true, Log: log})
+	store, err := shelf.Open(shelf.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: lending, Copies: true, Private: true, Log: log})
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 
 	o := daemon.Options{
 		Node: c.Node, Version: cli.Version, Dir: c.Store, Shelf: store, Memory: memory, Who: daemon.Pod,
-		Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, AheadFor: c.AheadFor.Std(), Log: log,
+		Private: true, Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, AheadFor: c.AheadFor.Std(), Log: log,
 	}
 	if c.AllowLocal {
 		o.Who = daemon.Anyone
@@ -65,8 +65,12 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	var d *daemon.Daemon
 	var client *link.Client
 	if c.Controller != "" {
+		secure, err := link.Certified(c.Certs)
+		if err != nil {
+			return &cli.Error{Exit: cli.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-link"}
+		}
 		client = link.NewClient(link.ClientOptions{
-			Addr: c.Controller, Token: token, Hello: link.Hello{Kind: link.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
+			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return shelf.ReadToken(c.TokenFile) }, Hello: link.Hello{Kind: link.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
 			First: func() link.Up { return d.First() }, Down: func(m link.Down) { d.Hear(m) },
 		})
 		o.Say, o.Linked = client.Send, client.Connected

@@ -22,6 +22,7 @@ func programs() cli.Programs {
 		Agent:   join,
 		Keep:    keep,
 		Loader:  loadForPods,
+		Lend:    lendToPods,
 		Runtime: inPod,
 		Engines: map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
 		Bench:   measure,

@@ -71,7 +71,7 @@ func shim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) er
 	go thrift.NewCores().Run(few)
 	err = pod.New(pod.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
-		Environ: os.Environ(), Patience: c.Patience, NoAhead: !c.Ahead, Out: stdout, Log: log,
+		Environ: os.Environ(), Patience: c.Patience, NoAhead: !c.Ahead, NoLent: !c.Warm, Out: stdout, Log: log,
 	}).Run(ctx)
 	switch {
 	case errors.Is(err, pod.ErrNoLoader):

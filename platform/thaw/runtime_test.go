@@ -258,6 +258,18 @@ func (p *podded) ends(exit int, words ...string) {
 	}
 }
 
+// taken is what the cluster does with a shim that has told its loader of a failure,
+// and waits for that: if it ended by itself, it would be started anew.
+func (p *podded) taken(l *nodeLoader) {
+	p.t.Helper()
+	p.eventually(20*time.Second, "the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.over() })
+	if p.over() {
+		p.t.Error("it has not waited for its end")
+		return
+	}
+	signalPID(p.t, p.proc.Process.Pid, syscall.SIGTERM)
+}
+
 func (p *podded) ready() {
 	p.t.Helper()
 	p.eventually(60*time.Second, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.over() })
@@ -468,6 +480,9 @@ func TestRuntimeFails(t *testing.T) {
 				c.store = t.TempDir()
 			}
 			p := runtimeOf(t, c.store, c.model, c.args...)
+			if c.store == known.store {
+				p.taken(known)
+			}
 			p.ends(c.exit, c.words...)
 		})
 	}
@@ -490,6 +505,7 @@ func TestRuntimeEngineDies(t *testing.T) {
 		}
 	}
 	signalPID(t, engine, syscall.SIGKILL)
+	p.taken(l)
 	p.ends(cli.ExitFailed, "ended while ready", "killed")
 	if st := l.last(); st.State != functions.Failed || st.Endpoint != "" {
 		t.Errorf("the loader was told %+v", st)

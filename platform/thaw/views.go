@@ -25,8 +25,8 @@ func (w world) Replicas() []api.Replica {
 	return each(w.Local.Replicas(), func(r steer.Replica) api.Replica { return api.Replica(r) })
 }
 
-func (w world) Nodes() []api.Node {
-	return each(w.Local.Nodes(), func(n steer.NodeView) api.Node { return api.Node(n) })
+func (w world) Nodes() []api.NodeReport {
+	return each(w.Local.Nodes(), func(n steer.NodeView) api.NodeReport { return api.NodeReport(n) })
 }
 
 type history struct {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // The journeys with a real vLLM: THAW_ENGINE_VLLM is its program, THAW_VLLM_MODEL
@@ -33,11 +34,7 @@ func realVLLM(t *testing.T) (checkpoint string) {
 	if os.Getenv("THAW_ENGINE_VLLM") != "" && checkpoint != "" {
 		return checkpoint
 	}
-	const why = `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`
-	if os.Getenv("THAW_REQUIRE") == "all" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
+	sourcetest.Missing(t, `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
 	return ""
 }
 

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// TestRuntimeAhead: requests may be at the door of a pod before its engine is READY.
+// They wait there, so many and no more, and go on with READY; a start that comes to
+// nothing gives them back.
+func TestRuntimeAhead(t *testing.T) {
+	const most, more = 16, 3
+	// ahead sends requests to a shim whose loader is away, and waits until those for
+	// which there is no place have come back.
+	ahead := func(p *podded) (waiting func() []reply) {
+		var all sync.WaitGroup
+		answers := make(chan reply, most+more)
+		for range most + more {
+			all.Go(func() {
+				answers <- p.do("POST", "/v1/chat/completions", `{"model":"tiny","max_tokens":2,"messages":[{"role":"user","content":"x"}]}`, route.Ahead, "1")
+			})
+		}
+		for range more {
+			if r := <-answers; r.status != 503 || r.failure().Code != "model_loading" {
+				t.Errorf("with the door full: %d %s", r.status, r.body)
+			}
+		}
+		if r := p.chat("tiny", ""); r.status != 503 || r.failure().Code != "model_loading" {
+			t.Errorf("one that was not sent ahead: %d %s", r.status, r.body)
+		}
+		return func() (out []reply) {
+			all.Wait()
+			close(answers)
+			for r := range answers {
+				out = append(out, r)
+			}
+			if len(out) != most {
+				t.Errorf("%d waited, want %d", len(out), most)
+			}
+			return out
+		}
+	}
+
+	l := newNodeLoader(t)
+	l.has(tinySource, tinyDir(t))
+	p := runtimeOf(t, l.store, inPodOf(tinySource, "ember", ""))
+	waiting := ahead(p)
+	l.open()
+	for _, r := range waiting() {
+		if r.status != 200 || r.text() == "" || r.header.Get(route.Waited) == "" {
+			t.Errorf("after READY: %d %s", r.status, r.body)
+		}
+	}
+	line := p.timeline()
+	if n := len(line.Phases); n == 0 || line.Phases[n-1].Phase != functions.PhaseFirstToken || len(line.Phases[n-1].Parts) != 2 {
+		t.Errorf("the way of the first request is not told: %+v", line.Phases)
+	} else if d := line.Phases[n-1].Parts[0].Duration; d < 0 || d > 1 {
+		t.Errorf("it was let through %v s after READY", d)
+	}
+	for _, st := range l.heard() {
+		if !st.State.Over() && st.Endpoint == "" {
+			t.Errorf("%s, and nobody is told where its door is", st.State)
+		}
+	}
+
+	t.Run("the start fails", func(t *testing.T) {
+		l := newNodeLoader(t)
+		l.fails = link.Failed{Kind: "source_not_found", Message: "nothing is there"}
+		p := runtimeOf(t, l.store, inPodOf(tinySource, "ember", ""))
+		waiting := ahead(p)
+		l.open()
+		for _, r := range waiting() {
+			if r.status != 503 || r.failure().Code != "model_load_failed" {
+				t.Errorf("%d %s", r.status, r.body)
+			}
+		}
+		p.taken(l)
+		p.ends(1, "nothing is there")
+	})
+	t.Run("the pod ends", func(t *testing.T) {
+		l := newNodeLoader(t)
+		p := runtimeOf(t, l.store, inPodOf(tinySource, "ember", ""))
+		waiting := ahead(p)
+		began := time.Now()
+		signalPID(t, p.proc.Process.Pid, syscall.SIGTERM)
+		for _, r := range waiting() {
+			if r.status != 503 || r.failure().Code != "shutting_down" {
+				t.Errorf("%d %s", r.status, r.body)
+			}
+		}
+		p.ends(0)
+		if d := time.Since(began); d > 20*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+// heard is all that was said.
+func (l *nodeLoader) heard() []functions.ReplicaStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]functions.ReplicaStatus(nil), l.said...)
+}

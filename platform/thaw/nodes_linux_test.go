@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// shortFolder is a folder that a socket can be in.
+func shortFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "thaw-node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// TestPodThatVanishes: a pod whose processes are killed all at once, as by a deletion
+// without grace, leaves no lease, no process and no mount, and the controller hears it.
+func TestPodThatVanishes(t *testing.T) {
+	if os.Getuid() != 0 {
+		sourcetest.Missing(t, "a pod's namespaces take root")
+	}
+	source := stallingTiny(t)
+	source.stall.Store(false)
+	store := shortFolder(t)
+	_, heard, args := controllerOf(t)
+	log := &journal{}
+	loaderOf(t, store, log, args...)
+	mounts := func() string {
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	before := strings.Count(mounts(), store)
+
+	// Its own processes and its own /proc, as in a container.
+	scratch := shortFolder(t)
+	c := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" "$@"`, os.Args[0],
+		"runtime", "--port", "0", "--store", store, "--termination-message", filepath.Join(scratch, "none"), "--dir", filepath.Join(scratch, "thaw"))
+	c.Env = append(os.Environ(), "THAW_MODEL="+inPodOf(azuretest.Location("tiny"), "ember", ""), "TMPDIR="+scratch, "HOME="+scratch, "JOURNEY="+scratch)
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	p := &podded{platform: &platform{t: t, log: &journal{}, data: scratch}, out: &journal{}, scratch: scratch}
+	c.Stdout, c.Stderr = p.out, p.log
+	if err := c.Start(); err != nil {
+		t.Skipf("a pod's namespaces: %v", err)
+	}
+	ended := sync.OnceFunc(func() { c.Process.Kill(); c.Wait() })
+	t.Cleanup(ended)
+	defer func() {
+		if t.Failed() {
+			t.Logf("the loader's log:\n%s\nthe shim's:\n%s\nthe engine's:\n%s", log, p.log, p.out)
+		}
+	}()
+	p.eventually(60*time.Second, "an address", func() bool {
+		if m := answersOn.FindStringSubmatch(p.log.String()); m != nil {
+			p.url = "http://127.0.0.1:" + m[1]
+		}
+		return p.url != ""
+	})
+	p.eventually(60*time.Second, "it is ready", func() bool { return p.do("GET", "/readyz", "").status == 200 })
+	inUse := func() bool {
+		out, errs, code := verb(t, "cache", "ls", "--data", store, "-o", "json")
+		if code != 0 || !strings.Contains(out, `"in_use"`) {
+			t.Fatalf("%d\n%s%s", code, out, errs)
+		}
+		return strings.Contains(out, `"in_use": true`)
+	}
+	if !inUse() {
+		t.Fatal("what it has is not held")
+	}
+	if n := strings.Count(mounts(), store); n != before {
+		t.Errorf("%d mounts of the store, and there were %d", n, before)
+	}
+	engines := inheritors(scratch)
+	if len(engines) < 2 {
+		t.Fatalf("processes of the pod: %v", engines)
+	}
+
+	ended() // SIGKILL: the kernel ends all that is in the pod
+	p.eventually(60*time.Second, "the lease is gone", func() bool { return !inUse() })
+	p.eventually(60*time.Second, "all processes are gone", func() bool { return len(inheritors(scratch)) == 0 })
+	p.eventually(60*time.Second, "the controller hears it", func() bool {
+		gone := 0
+		heard.at(func() { gone = len(heard.gone) })
+		return gone == 1
+	})
+	p.eventually(60*time.Second, "nothing is held for it", func() bool {
+		b, err := os.ReadFile(filepath.Join(store, "held.json"))
+		return err == nil && string(b) == "[]"
+	})
+	if n := strings.Count(mounts(), store); n != before {
+		t.Errorf("%d mounts of the store are left, and there were %d", n, before)
+	}
+}
+
+// borrower is a pod's end of a loader's socket.
+type borrower struct {
+	*net.UnixConn
+	in *link.Lines
+}
+
+// borrow has a loader stage a source; on hears how far it is, and may be nil.
+func borrow(t *testing.T, store, source string, on func(link.Staging)) link.Staged {
+	t.Helper()
+	var conn *net.UnixConn
+	(&platform{t: t}).eventually(60*time.Second, "a loader answers", func() bool {
+		c, err := net.Dial("unix", filepath.Join(store, "loader.sock"))
+		if err == nil {
+			conn = c.(*net.UnixConn)
+		}
+		return err == nil
+	})
+	t.Cleanup(func() { conn.Close() })
+	conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
+	b := borrower{conn, link.NewFolderLines(conn)}
+	defer b.in.Close()
+	for _, m := range []link.FromPod{{Hello: &link.Shim{PodIP: "10.0.0.7", Port: 8080, Folders: true}}, {Stage: &link.Stage{ID: 1, Source: source}}} {
+		if err := link.WriteLine(b, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for {
+		var m link.ToPod
+		if err := b.in.Read(&m); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case m.Staging != nil && on != nil:
+			on(*m.Staging)
+		case m.Failed != nil:
+			t.Fatalf("%+v", m.Failed)
+		case m.Staged != nil:
+			return *m.Staged
+		}
+	}
+}
+
+// aLoader is one of several nodes.
+func aLoader(t *testing.T, name, store string, args ...string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command(os.Args[0], append([]string{"loader", "--store", store, "--node", name, "--addr", "off", "--allow-local", "--peer-addr", "127.0.0.1:0", "--advertise", "127.0.0.1"}, args...)...)
+	log := &journal{}
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Process.Kill()
+		c.Wait()
+		if t.Failed() {
+			t.Logf("%s:\n%s", name, log)
+		}
+	})
+	return c
+}
+
+// TestLoadersLend: three nodes want one model, one after the other. Its bytes leave
+// the store of weights once; the others have them from one another, as the controller
+// tells them where. One that is killed while it lends costs its borrower nothing but
+// the way to the next.
+func TestLoadersLend(t *testing.T) {
+	const size = 32 << 20
+	s := &stalling{}
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	t.Cleanup(srv.CloseClientConnections)
+	s.Server = azuretest.Of(srv.URL)
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", s.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
+	head, _ := json.Marshal(map[string]any{"w": map[string]any{"dtype": "U8", "shape": []int{size}, "data_offsets": []int{0, size}}})
+	body := append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...)
+	noise := rand.NewChaCha8([32]byte{1})
+	rest := make([]byte, size)
+	noise.Read(rest)
+	body = append(body, rest...)
+	s.Put("big/config.json", []byte(`{"model_type":"llama"}`))
+	s.Put("big/model.safetensors", body)
+	// What left the store, in bytes of weights.
+	egress := func() (n int64) {
+		for _, get := range s.Gets() {
+			_, span, ok := strings.Cut(get, ".safetensors bytes=")
+			if !ok {
+				continue
+			}
+			from, to, _ := strings.Cut(span, "-")
+			a, _ := strconv.ParseInt(from, 10, 64)
+			b, err := strconv.ParseInt(to, 10, 64)
+			if err != nil {
+				t.Errorf("an open range: %s", get)
+			}
+			n += b - a + 1
+		}
+		return n
+	}
+
+	// A controller that tells of who lends.
+	const token = "a-token-of-links"
+	var mu sync.Mutex
+	urls := map[string]string{}
+	var hub *link.Hub
+	news := func(name string, hb functions.Heartbeat) {
+		mu.Lock()
+		defer mu.Unlock()
+		if urls[name] == hb.PeerURL {
+			return
+		}
+		urls[name] = hb.PeerURL
+		for to := range urls {
+			peers := []functions.Peer{}
+			for id, url := range urls {
+				if id != to {
+					peers = append(peers, functions.Peer{ID: id, URL: url})
+				}
+			}
+			hub.Tell(to, link.Down{Peers: &peers})
+		}
+	}
+	hub = link.NewHub(link.HubOptions{Token: token, Node: news, Pods: func(string, bool, []link.Pod) {}})
+	control := httptest.NewServer(hub)
+	t.Cleanup(control.Close)
+	t.Cleanup(hub.Close)
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--controller", strings.TrimPrefix(control.URL, "http://"), "--token-file", file}
+	stores := map[string]string{}
+	procs := map[string]*exec.Cmd{}
+	for _, name := range []string{"n1", "n2", "n3"} {
+		stores[name] = shortFolder(t)
+		procs[name] = aLoader(t, name, stores[name], args...)
+	}
+	(&platform{t: t}).eventually(60*time.Second, "three loaders have come", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(urls) == 3
+	})
+
+	source := azuretest.Location("big")
+	whole := func(name string, got link.Staged) {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(got.Path, "model.safetensors"))
+		if err != nil || sha256.Sum256(b) != sha256.Sum256(body) || !bytes.Equal(b, body) {
+			t.Errorf("%s has other bytes: %d, %v", name, len(b), err)
+		}
+	}
+	first := borrow(t, stores["n1"], source, nil)
+	whole("n1", first)
+	once := egress()
+	if once < size || once > size+size/10 {
+		t.Errorf("%d bytes have left the store for %d", once, size)
+	}
+	whole("n2", borrow(t, stores["n2"], source, nil))
+	if n := egress(); n != once {
+		t.Errorf("the second node had %d bytes from the store", n-once)
+	}
+	// The first is killed while the third borrows.
+	var killed sync.Once
+	got := borrow(t, stores["n3"], source, func(p link.Staging) {
+		if p.Done > 0 && p.Done < p.Total {
+			killed.Do(func() { procs["n1"].Process.Kill(); procs["n1"].Wait() })
+		}
+	})
+	whole("n3", got)
+	if got.Digest != first.Digest {
+		t.Errorf("another checkpoint: %s and %s", got.Digest, first.Digest)
+	}
+	if n := egress() - once; n >= size {
+		t.Errorf("of %d bytes %d came from the store, as if nobody lent", size, n)
+	}
+	// Whether it was caught in the act or not, the next goes without it.
+	killed.Do(func() { procs["n1"].Process.Kill(); procs["n1"].Wait() })
+	fmt.Fprintln(t.Output(), "egress", egress(), "of", size)
+}
