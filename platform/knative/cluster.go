@@ -15,6 +15,7 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -23,6 +24,7 @@ import (
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned/typed/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 // Kind says which sort of failure an Error is.
@@ -73,6 +75,7 @@ const pageOf = 500
 type Cluster struct {
 	serving   servingclient.ServingV1Interface
 	core      corev1.CoreV1Interface
+	kube      kubernetes.Interface
 	config    *rest.Config
 	namespace string
 	host      string
@@ -103,6 +106,9 @@ func Open(a Access) (*Cluster, error) {
 	c := &Cluster{config: config, namespace: cmp.Or(namespace, functions.DefaultTeam), host: config.Host}
 	if c.serving, err = servingclient.NewForConfig(config); err == nil {
 		c.core, err = corev1.NewForConfig(config)
+	}
+	if err == nil {
+		c.kube, err = kubernetes.NewForConfig(config)
 	}
 	if err != nil {
 		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Hint: hint, Err: err}
@@ -152,11 +158,7 @@ func (c *Cluster) Apply(ctx context.Context, s *servingv1.Service, dry bool) (Ou
 	if there && !ours(old) {
 		return "", taken(name)
 	}
-	doc, err := document(s)
-	if err != nil {
-		return "", err
-	}
-	body, err := json.Marshal(doc)
+	body, err := manifest.Print("json", s)
 	if err != nil {
 		return "", err
 	}
@@ -321,69 +323,6 @@ func told(s *servingv1.Service) Model {
 	return m
 }
 
-// Finding is one thing that doctor looked at.
-type Finding struct {
-	What string `json:"what"`
-	Good bool   `json:"good"`
-	Hint string `json:"hint,omitempty"`
-}
-
-const (
-	servingNamespace = "knative-serving" // where Knative keeps its settings
-	podSecurity      = "pod-security.kubernetes.io/enforce"
-)
-
-// Doctor looks whether the cluster takes what Render makes: Knative Serving, the
-// settings of it that are off unless somebody turns them on, and what pods of the
-// namespace may be.
-func (c *Cluster) Doctor(ctx context.Context, namespace string) ([]Finding, error) {
-	var found []Finding
-	if _, err := c.serving.Services(c.namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-		return nil, c.explain(err, "Knative Services")
-	}
-	found = append(found, Finding{What: "Knative Serving answers on " + c.host, Good: true})
-	maps := map[string]map[string]string{}
-	for _, f := range Features {
-		data, seen := maps[f.Map]
-		if !seen {
-			m, err := c.core.ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
-			if err != nil && !status.IsNotFound(err) {
-				return found, c.explain(err, servingNamespace+"/"+f.Map)
-			}
-			if err == nil {
-				data = m.Data
-			}
-			maps[f.Map] = data
-		}
-		has, set := data[f.Key]
-		if !set {
-			has = f.Unset
-		}
-		finding := Finding{What: fmt.Sprintf("%s: %s is %s", f.Map, f.Key, has), Good: strings.EqualFold(strings.TrimSpace(has), f.Value)}
-		if !finding.Good {
-			patch, _ := json.Marshal(map[string]any{"data": map[string]string{f.Key: f.Value}})
-			finding.Hint = fmt.Sprintf("%s; kubectl patch configmap %s -n %s --type merge -p '%s'", f.Why, f.Map, servingNamespace, patch)
-		}
-		found = append(found, finding)
-	}
-	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
-	switch {
-	case status.IsForbidden(err): // a team need not see its namespace to deploy into it
-		return found, nil
-	case err != nil:
-		return found, c.explain(err, namespace+"/")
-	}
-	// Knative takes the Service then, and no pod of it is ever made.
-	level := cmp.Or(n.Labels[podSecurity], "privileged")
-	finding := Finding{What: fmt.Sprintf("namespace %s: %s is %s", namespace, podSecurity, level), Good: level == "privileged"}
-	if !finding.Good {
-		finding.Hint = fmt.Sprintf("it forbids the host path that the store is; kubectl label namespace %s %s=privileged --overwrite", namespace, podSecurity)
-	}
-	found = append(found, finding)
-	limits, err := c.limits(ctx, n)
-	return append(found, limits...), err
-}
-
 // absent tells "no such Service" from "no such kind of thing".
 func absent(err error) bool {
 	s, ok := errors.AsType[*status.StatusError](err)
@@ -400,7 +339,7 @@ func (c *Cluster) explain(err error, what string) error {
 		return err
 	case absent(err) && strings.HasPrefix(said, "namespaces "):
 		namespace, _, _ := strings.Cut(what, "/")
-		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace), "a team is a namespace: kubectl create namespace "+namespace, nil
+		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace), "a team is a namespace: thaw-knative team create "+namespace+", or kubectl create namespace "+namespace, nil
 	case absent(err):
 		e.Kind, e.What, e.Err = NotFound, what+" is not on the cluster", nil
 	case status.IsNotFound(err):
@@ -409,10 +348,11 @@ func (c *Cluster) explain(err error, what string) error {
 		e.Kind = Denied
 	case status.IsInvalid(err), status.IsBadRequest(err):
 		e.Kind = Refused
-		for _, off := range []string{"support is disabled", "support for init-containers is off", "not allowed by cluster"} {
-			if strings.Contains(said, off) {
+		for i, f := range refused(said) {
+			if i == 0 {
 				e.Hint = "thaw-knative doctor says what Knative has to allow"
 			}
+			e.Hint += "; " + f.Why + ": " + f.Patch()
 		}
 		if strings.Contains(said, "timeoutSeconds") {
 			e.Hint = "lower --request-timeout, or raise max-revision-timeout-seconds in config-defaults of " + servingNamespace

@@ -11,19 +11,24 @@
 //	metadata.annotations        networking.knative.dev/ingress.class: thaw.ingress.networking.knative.dev
 //	                            thaw.dev/model: the whole model file, for controller and activator
 //	template annotations        autoscaling.knative.dev/class: thaw.dev; min-scale, max-scale, target
-//	                            from spec.scale; initial-scale 0; retention is scale.idle (up to 1h);
+//	                            from spec.scale; initial-scale 0;
 //	                            progress-deadline is deadlines.stage + deadlines.start
 //	timeoutSeconds              10m unless said otherwise: Knative's own bound
 //	responseStartTimeoutSeconds queue.wait + deadlines.firstToken, within that
 //	container                   the engine's image, run by thaw's shim
 //	limits = requests           nvidia.com/gpu; memory (and 64 MiB for the shim) where the file says it
+//	requests                    cpu: resources.cpu, else one for each GPU and half of one without, for
+//	                            vllm, sglang and llamacpp; never a limit
+//	spec.pod                    nodeSelector, tolerations, runtimeClassName, imagePullSecrets,
+//	                            serviceAccountName and priorityClassName, as they are
 //
 // Any Service whose template names the class is a model, also one written by hand;
 // any other is never changed or removed. Who deploys owns what is rendered (server
 // side apply, by force), and leaves what others add.
 //
-// A change of spec.queue makes no new revision: it stands in the Service's
-// annotation alone. A new revision starts new pods, so what is in the template is
+// A change of spec.queue or scale.idle makes no new revision: they stand in the
+// Service's annotation alone. (A Service written by hand says how long it is kept by
+// Knative's scale-to-zero-pod-retention-period.) A new revision starts new pods, so what is in the template is
 // what a running replica was started with. Knative's own annotations of scaling
 // are of that sort.
 //
@@ -47,12 +52,40 @@
 // # What Knative has to allow
 //
 // Features lists it, and thaw doctor --to knative checks it: init containers and host
-// paths are off in Knative unless turned on, as is a first scale of zero. The
+// paths are off in Knative unless turned on, as is a first scale of zero. PodFeatures
+// are for files that use them alone (spec.pod: kubernetes.podspec-nodeselector,
+// -tolerations, -runtimeclassname, -priorityclassname; secrets and accounts need
+// none); doctor -f looks, and deploy refuses with the command that turns one on. The
 // security context stands at the containers, because at the pod it wants a flag.
 // Empty folders as volumes are on unless turned off.
 // A namespace that enforces Kubernetes' baseline or restricted pods has no host
 // path either: there a model is taken and its pods are not, so doctor looks at the
 // namespace as well.
+//
+// # Where a pod may be, and what it may gain by that
+//
+// spec.pod is what nodes with GPUs want of a pod, and agents do not read it. A
+// namespace's annotation thaw.dev/pod (team create --pod FILE) says it for all its
+// models with GPUs, so that a file need not; deploy puts it into what it renders, and
+// what a file says wins. The controller reads both from the revision, however that
+// was written, and places by them.
+//
+// Nothing is gained by it that the namespace does not allow: who deploys does so with
+// rights of his own, and could write the same into the Service by hand; thaw makes no
+// pods. An account gives a rendered pod no token (automountServiceAccountToken is
+// false); what else a cluster gives by account, such as a workload identity, is
+// anybody's who may write Services in that namespace, with thaw or without. A runtime class is what the operator made of it. A priority above the
+// cluster's own parts is refused in the file, and in namespaces of teams by the
+// policy thaw-pods. But Knative's switches are the whole cluster's: where tolerations
+// are on, a taint keeps no team off a node any more that may write a Service; who
+// parts teams by taints has to part them by a policy as well.
+//
+// # Before a deploy
+//
+// Cluster.Check looks whether a model could run at all: what Knative allows, whether
+// thaw is there, whether a node would take it, were it empty, and whether a quota
+// would. What who asks may not see is left out, and is told where it fails.
+// --unchecked is for those who deploy first and build the cluster after.
 //
 // # Who does the rest
 //
@@ -66,12 +99,6 @@
 //
 // The activator, the loader and the shim need nothing of Kubernetes and lie outside:
 // platform/link, gateway, daemon and pod.
-//
-// # Not there yet
-//
-// Warm interpreters inside pods. Tolerations, node selectors and runtime classes of
-// GPU nodes, and pull secrets, are not rendered: ExtendedResourceToleration and the
-// namespace's default account give the most common of them.
 //
 // # Scaling as Knative scales
 //

@@ -1,5 +1,15 @@
 package knative
 
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+)
+
 // Feature is a setting of Knative Serving that models need and that is off
 // unless the cluster's operator turns it on.
 type Feature struct {
@@ -8,12 +18,78 @@ type Feature struct {
 	Value string `json:"value"`
 	Unset string `json:"unset"` // what holds where the key is not there
 	Why   string `json:"why"`
+
+	// used says whether a pod needs it; nil: every model's does.
+	used func(*corev1.PodSpec) bool
+	// field is what Knative's webhook says may not be set where it is off.
+	field string
 }
 
-// Features are all of them.
+// Features are those that every model needs.
 var Features = []Feature{
-	{"config-features", "kubernetes.podspec-init-containers", "enabled", "disabled", "an init container brings the shim into the engine's image"},
-	{"config-features", "kubernetes.podspec-volumes-hostpath", "enabled", "disabled", "the node's store is a folder of the node"},
-	{"config-features", "kubernetes.podspec-volumes-emptydir", "enabled", "enabled", "the shim, /tmp and shared memory are volumes of the pod"},
-	{"config-autoscaler", "allow-zero-initial-scale", "true", "false", "a deployed model costs nothing until somebody asks"},
+	{Map: "config-features", Key: "kubernetes.podspec-init-containers", Value: "enabled", Unset: "disabled", Why: "an init container brings the shim into the engine's image", field: "initContainers"},
+	{Map: "config-features", Key: "kubernetes.podspec-volumes-hostpath", Value: "enabled", Unset: "disabled", Why: "the node's store is a folder of the node", field: "hostPath"},
+	{Map: "config-features", Key: "kubernetes.podspec-volumes-emptydir", Value: "enabled", Unset: "enabled", Why: "the shim, /tmp and shared memory are volumes of the pod", field: "emptyDir"},
+	{Map: "config-autoscaler", Key: "allow-zero-initial-scale", Value: "true", Unset: "false", Why: "a deployed model costs nothing until somebody asks"},
+}
+
+// PodFeatures are those that a model needs whose file says so under spec.pod. Once
+// one is turned on, whoever may write a Service in any namespace may use it: that is
+// Knative's way, and why no more is asked for than what a file uses.
+var PodFeatures = []Feature{
+	{Map: "config-features", Key: "kubernetes.podspec-nodeselector", Value: "enabled", Unset: "disabled", Why: "spec.pod.nodeSelector says which nodes a model may have",
+		used: func(p *corev1.PodSpec) bool { return len(p.NodeSelector) > 0 }, field: "nodeSelector"},
+	{Map: "config-features", Key: "kubernetes.podspec-tolerations", Value: "enabled", Unset: "disabled", Why: "spec.pod.tolerations lets a model on nodes with taints",
+		used: func(p *corev1.PodSpec) bool { return len(p.Tolerations) > 0 }, field: "tolerations"},
+	{Map: "config-features", Key: "kubernetes.podspec-runtimeclassname", Value: "enabled", Unset: "disabled", Why: "spec.pod.runtimeClassName says what makes a model's containers",
+		used: func(p *corev1.PodSpec) bool { return p.RuntimeClassName != nil }, field: "runtimeClassName"},
+	{Map: "config-features", Key: "kubernetes.podspec-priorityclassname", Value: "enabled", Unset: "disabled", Why: "spec.pod.priorityClassName says what makes way for a model",
+		used: func(p *corev1.PodSpec) bool { return p.PriorityClassName != "" }, field: "priorityClassName"},
+}
+
+// Needs are the features that services need, each once: all of Features, and of
+// PodFeatures those that one of them uses.
+func Needs(services ...*servingv1.Service) []Feature {
+	out := slices.Clone(Features)
+	for _, f := range PodFeatures {
+		if slices.ContainsFunc(services, func(s *servingv1.Service) bool { return f.used(&s.Spec.Template.Spec.PodSpec) }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// On reports whether the feature is on with what its ConfigMap says, and what that is.
+func (f Feature) On(data map[string]string) (has string, on bool) {
+	has, set := data[f.Key]
+	if !set {
+		has = f.Unset
+	}
+	// What stands in a pod is taken as soon as it is not disabled; what stands in its
+	// volumes is not.
+	word := strings.ToLower(strings.TrimSpace(has))
+	return has, word == f.Value || f.used != nil && word == "allowed"
+}
+
+// Patch is the command that turns it on.
+func (f Feature) Patch() string {
+	data, _ := json.Marshal(map[string]any{"data": map[string]string{f.Key: f.Value}})
+	return fmt.Sprintf("kubectl patch configmap %s -n %s --type merge -p '%s'", f.Map, servingNamespace, data)
+}
+
+// refused finds the features that Knative's webhook means by what it said.
+func refused(said string) []Feature {
+	words := map[string]string{
+		"initContainers": "support for init-containers is off", "hostPath": "HostPath volume support is disabled", "emptyDir": "EmptyDir volume support is disabled",
+		"": "=0 not allowed by cluster",
+	}
+	fields := strings.Contains(said, "must not set the field(s)")
+	var out []Feature
+	for _, f := range slices.Concat(Features, PodFeatures) {
+		word := words[f.field]
+		if word != "" && strings.Contains(said, word) || fields && f.field != "" && strings.Contains(said, "."+f.field) {
+			out = append(out, f)
+		}
+	}
+	return out
 }

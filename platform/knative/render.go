@@ -1,7 +1,7 @@
 package knative
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -35,13 +34,13 @@ const (
 	IngressAnnotation = "networking.knative.dev/ingress.class"
 	ModelAnnotation   = "thaw.dev/model" // on the Service: the whole model file, as JSON
 	ModelLabel        = "thaw.dev/model" // on Service and pods: the model's name
+	NearAnnotation    = "thaw.dev/near"  // on nodes: the models whose bytes are there
 
-	minAnnotation       = "autoscaling.knative.dev/min-scale"
-	maxAnnotation       = "autoscaling.knative.dev/max-scale"
-	targetAnnotation    = "autoscaling.knative.dev/target"
-	initialAnnotation   = "autoscaling.knative.dev/initial-scale"
-	retentionAnnotation = "autoscaling.knative.dev/scale-to-zero-pod-retention-period"
-	progressAnnotation  = "serving.knative.dev/progress-deadline"
+	minAnnotation      = "autoscaling.knative.dev/min-scale"
+	maxAnnotation      = "autoscaling.knative.dev/max-scale"
+	targetAnnotation   = "autoscaling.knative.dev/target"
+	initialAnnotation  = "autoscaling.knative.dev/initial-scale"
+	progressAnnotation = "serving.knative.dev/progress-deadline"
 
 	nameLabel    = "app.kubernetes.io/name"
 	managedLabel = "app.kubernetes.io/managed-by"
@@ -68,11 +67,14 @@ const (
 	// Linux's limits.
 	maxDocument = 48 << 10
 
+	// maxName leaves room for what Knative adds to the name of a revision. Of a longer
+	// one it would make a name that nobody knows again in logs and events.
+	maxName = 63 - len("-00001")
+
 	nobody     = 65532 // uid and gid of the container
 	port       = 8080
 	program    = "/opt/thaw/thaw" // the shim, where the init container puts it
 	scratch    = "/tmp"           // the only place that can be written
-	maxIdle    = time.Hour        // Knative's bound of a retention
 	maxReplica = math.MaxInt32
 )
 
@@ -95,7 +97,11 @@ type Settings struct {
 	Namespace string                      // for models whose file names none; "" leaves them in default
 	Store     string                      // the loader's folder on each node; DefaultStore when empty
 	Timeout   time.Duration               // of one request, whole seconds; DefaultTimeout when 0
+	Pod       functions.Pod               // of models with GPUs, where their files say nothing else
 }
+
+// Service is a Knative Service, for rooms that do not know Kubernetes.
+type Service = servingv1.Service
 
 // Render turns a model into the Knative Service that serves it, as Knative's
 // webhook takes it. The error is catalog.Problems: everything of the model that
@@ -145,80 +151,6 @@ func RenderAll(models []*functions.Model, s Settings) ([]*servingv1.Service, err
 	return services, nil
 }
 
-// Print is services as yaml, or json: one object, or a list of them.
-func Print(form string, services ...*servingv1.Service) ([]byte, error) {
-	if form == "yaml" {
-		return YAML(services...)
-	}
-	var docs []map[string]any
-	for _, s := range services {
-		doc, err := document(s)
-		if err != nil {
-			return nil, err
-		}
-		docs = append(docs, doc)
-	}
-	var v any = map[string]any{"apiVersion": "v1", "kind": "List", "items": docs}
-	if len(docs) == 1 {
-		v = docs[0]
-	}
-	b, err := json.MarshalIndent(v, "", "  ")
-	return append(b, '\n'), err
-}
-
-// YAML is what kubectl apply takes: one document each, keys in the order of
-// the alphabet, nothing that only a server sets.
-func YAML(services ...*servingv1.Service) ([]byte, error) {
-	var out bytes.Buffer
-	for i, s := range services {
-		doc, err := document(s)
-		if err != nil {
-			return nil, err
-		}
-		b, err := yaml.Marshal(doc)
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 {
-			out.WriteString("---\n")
-		}
-		out.Write(b)
-	}
-	return out.Bytes(), nil
-}
-
-// document is a Service as JSON has it, less what a client has no say in.
-func document(s *servingv1.Service) (map[string]any, error) {
-	b, err := json.Marshal(s)
-	if err != nil {
-		return nil, err
-	}
-	var doc map[string]any
-	if err := json.Unmarshal(b, &doc); err != nil {
-		return nil, err
-	}
-	delete(doc, "status")
-	bare(doc)
-	return doc, nil
-}
-
-// bare takes out what is null or an empty object, but not an empty volume.
-func bare(v any) {
-	switch v := v.(type) {
-	case map[string]any:
-		for k, x := range v {
-			bare(x)
-			if m, object := x.(map[string]any); x == nil || object && len(m) == 0 && k != "emptyDir" {
-				delete(v, k)
-			}
-		}
-	case []any:
-		for _, x := range v {
-			bare(x)
-		}
-	}
-}
-
 // rendering is one model on its way.
 type rendering struct {
 	m        *functions.Model
@@ -244,6 +176,8 @@ func (r *rendering) check() {
 	m := r.m
 	if bad := validation.IsDNS1035Label(m.Metadata.Name); len(bad) > 0 {
 		r.wrong("metadata.name", "take one that begins with a letter", "%q cannot be the name of a service of Kubernetes", m.Metadata.Name)
+	} else if len(m.Metadata.Name) > maxName {
+		r.wrong("metadata.name", fmt.Sprintf("at most %d letters", maxName), "%q is too long: its revisions are named %s-00001 and so on, in 63 letters", m.Metadata.Name, m.Metadata.Name)
 	}
 	if ns := m.Metadata.Namespace; r.s.Namespace != "" && ns != functions.DefaultTeam && ns != r.s.Namespace {
 		r.wrong("metadata.namespace", "leave one of the two out", "the file says %q, --namespace %q", ns, r.s.Namespace)
@@ -263,6 +197,9 @@ func (r *rendering) check() {
 		case len(validation.IsValidLabelValue(v)) > 0:
 			r.wrong("metadata.labels", "at most 63 letters, digits, '-', '_' and '.'", "%s: %q cannot be the value of a label of Kubernetes", k, v)
 		}
+	}
+	for _, p := range functions.CheckPod("pod", &r.s.Pod) {
+		r.wrong("", p.Hint, "what all pods of the namespace say: %s: %s", p.Path, p.Message)
 	}
 	r.source("spec.source", m.Spec.Source)
 	for i, a := range m.Spec.Adapters {
@@ -370,14 +307,15 @@ func (r *rendering) scaling() map[string]string {
 		// A Deployment that has not come up by then has failed.
 		progressAnnotation: fmt.Sprintf("%ds", int64(math.Ceil((d.Stage.Std() + d.Start.Std()).Seconds()))),
 	}
-	if s.Idle.Std() <= maxIdle {
-		a[retentionAnnotation] = s.Idle.Std().String()
-	}
 	return a
 }
 
 func (r *rendering) pod() corev1.PodSpec {
 	res := r.m.Spec.Resources
+	own := r.m.Spec.Pod
+	if res.GPUs > 0 {
+		own = own.Over(r.s.Pod)
+	}
 	pod := corev1.PodSpec{
 		AutomountServiceAccountToken: new(false), // an engine has nothing to say to Kubernetes
 		EnableServiceLinks:           new(false),
@@ -387,6 +325,7 @@ func (r *rendering) pod() corev1.PodSpec {
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},
 	}
+	say(&pod, own)
 	c := corev1.Container{
 		Name: "model", Image: r.image(), ImagePullPolicy: corev1.PullIfNotPresent,
 		Args:  []string{"runtime"},
@@ -398,7 +337,7 @@ func (r *rendering) pod() corev1.PodSpec {
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(port)}},
 			PeriodSeconds: 1, TimeoutSeconds: 1, FailureThreshold: 3, SuccessThreshold: 1,
 		},
-		Resources:       resources(res),
+		Resources:       resources(r.m.Spec.Engine, res),
 		SecurityContext: locked(),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "store", MountPath: r.s.Store, ReadOnly: true},
@@ -485,12 +424,33 @@ func (r *rendering) whole() string {
 	return string(doc)
 }
 
+// DefaultCPU is what is set aside for a replica whose file says nothing of
+// processors. Who asks for none has next to no weight where a node is busy, and the
+// loop that feeds the GPUs runs on a processor: a GPU would wait for it. So it is one
+// for each GPU of the engines that are known to have such a loop, and half of one
+// where they compute by themselves, as much as any node has. What ember or a command
+// needs only its author knows. It never is a bound: an engine starts as fast as the
+// node lets it.
+func DefaultCPU(e functions.Engine, r functions.Resources) functions.CPU {
+	switch e {
+	case functions.EngineVLLM, functions.EngineSGLang, functions.EngineLlamaCpp:
+		return functions.CPU(max(500, 1000*r.GPUs))
+	}
+	return 0
+}
+
 // resources of a model: GPUs are whole and never shared, memory is a promise and
-// a bound.
-func resources(r functions.Resources) corev1.ResourceRequirements {
+// a bound, processors are a promise.
+func resources(e functions.Engine, r functions.Resources) corev1.ResourceRequirements {
 	var list corev1.ResourceRequirements
 	if r.Memory > 0 {
 		list = memory(int64(r.Memory) + shimMemory)
+	}
+	if cpu := cmp.Or(r.CPU, DefaultCPU(e, r)); cpu > 0 {
+		if list.Requests == nil {
+			list.Requests = corev1.ResourceList{}
+		}
+		list.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(cpu), resource.DecimalSI)
 	}
 	if r.GPUs > 0 {
 		for _, l := range []*corev1.ResourceList{&list.Requests, &list.Limits} {
@@ -520,3 +480,6 @@ func locked() *corev1.SecurityContext {
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 }
+
+// Domain reports whether it can be the DNS domain of a cluster.
+func Domain(name string) bool { return len(validation.IsDNS1123Subdomain(name)) == 0 }

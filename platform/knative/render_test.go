@@ -19,6 +19,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 var update = flag.Bool("update", false, "write what is rendered as what is wanted")
@@ -39,13 +40,15 @@ func models(t *testing.T, file, text string) []*functions.Model {
 	return list
 }
 
-// asked is a cluster whose operator has turned on what Features asks for.
-func asked() context.Context {
+// asked is a cluster whose operator has turned on what a service needs, less one.
+func asked(s *servingv1.Service, less string) context.Context {
 	c := &config.Config{}
 	c.Defaults, _ = config.NewDefaultsConfigFromMap(nil)
 	on := map[string]string{}
-	for _, f := range Features {
-		on[f.Key] = f.Value
+	for _, f := range Needs(s) {
+		if on[f.Key] = f.Value; f.Key == less {
+			on[f.Key] = map[string]string{"enabled": "disabled", "true": "false"}[f.Value]
+		}
 	}
 	c.Features, _ = config.NewFeaturesConfigFromMap(on)
 	c.Autoscaler = &asconfig.Config{AllowZeroInitialScale: on["allow-zero-initial-scale"] == "true"}
@@ -74,7 +77,7 @@ func TestRender(t *testing.T) {
 				}
 				services = append(services, s)
 			}
-			got, err := YAML(services...)
+			got, err := manifest.YAML(services...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +91,7 @@ func TestRender(t *testing.T) {
 				t.Errorf("%s is not what is rendered (-update writes it):\n%s", want, got)
 			}
 			for i, s := range services {
-				ctx := asked()
+				ctx := asked(s, "")
 				s = s.DeepCopy()
 				s.SetDefaults(ctx)
 				if err := s.Validate(ctx); err != nil {
@@ -125,7 +128,7 @@ func roundTrip(t *testing.T, m *functions.Model, s *servingv1.Service) {
 	}
 	started := models(t, "THAW_MODEL", text)[0]
 	want := *m
-	want.Metadata.Labels = nil
+	want.Metadata.Labels, want.Spec.Pod = nil, functions.Pod{}
 	want.Spec.Scale, want.Spec.Queue = functions.Defaults().Scale, functions.Defaults().Queue
 	same("THAW_MODEL", started, &want)
 }
@@ -167,7 +170,8 @@ func TestRevisionOnlyWhereItMatters(t *testing.T) {
 		same bool
 	}{
 		{", queue: {requests: 7, bytes: 1Mi}", true},
-		{", scale: {idle: 2h}", false}, // Knative's retention stands in the revision
+		{", scale: {idle: 2h}", true},
+		{", scale: {idle: 2m}", true},
 		{", scale: {max: 3}", false},
 		{", args: [--seed, '1']", false},
 		{", env: {A: b}", false},
@@ -231,6 +235,102 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestFeatures: what a service needs of Knative is what Knative asks for it, to the
+// one: without any of them its webhook refuses the service, and what it says leads to
+// the command that turns that one on.
+func TestFeatures(t *testing.T) {
+	text, err := os.ReadFile("testdata/render/pool.model.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, err := Render(models(t, "pool", string(text))[0], Settings{Thaw: thawImage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(Needs(full)); n != len(Features)+len(PodFeatures) {
+		t.Fatalf("%d features", n)
+	}
+	for _, f := range Needs(full) {
+		s := full.DeepCopy()
+		ctx := asked(s, f.Key)
+		s.SetDefaults(ctx)
+		err := s.Validate(ctx)
+		if err == nil {
+			t.Errorf("Knative takes it without %s", f.Key)
+			continue
+		}
+		if got := refused(err.Error()); len(got) != 1 || got[0].Key != f.Key {
+			t.Errorf("without %s Knative says %q, taken for %v", f.Key, err, got)
+		}
+		if want := `-p '{"data":{"` + f.Key + `":"` + f.Value + `"}}'`; !strings.Contains(f.Patch(), want) {
+			t.Errorf("%s has no %s", f.Patch(), want)
+		}
+	}
+	plain, err := Render(models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm}\n")[0], Settings{Thaw: thawImage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(Needs(plain)); n != len(Features) {
+		t.Errorf("a model without a pod of its own needs %d features", n)
+	}
+	for _, x := range []struct {
+		feature Feature
+		data    map[string]string
+		on      bool
+	}{
+		{Features[0], nil, false}, {Features[2], nil, true}, {Features[0], map[string]string{Features[0].Key: " Enabled "}, true},
+		{Features[1], map[string]string{Features[1].Key: "allowed"}, false}, {PodFeatures[0], map[string]string{PodFeatures[0].Key: "Allowed"}, true}, {PodFeatures[0], map[string]string{PodFeatures[0].Key: "disabled"}, false},
+	} {
+		if _, on := x.feature.On(x.data); on != x.on {
+			t.Errorf("%s with %v is %v", x.feature.Key, x.data, on)
+		}
+	}
+}
+
+// TestPodDefaults: what a namespace says is said of models with GPUs, and theirs wins.
+func TestPodDefaults(t *testing.T) {
+	pod := functions.Pod{NodeSelector: map[string]string{"pool": "gpu", "zone": "1"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Exists"}}, RuntimeClassName: "nvidia"}
+	spec := func(text string) corev1.PodSpec {
+		t.Helper()
+		s, err := Render(models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm, "+text+"}\n")[0], Settings{Thaw: thawImage, Pod: pod})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Spec.Template.Spec.PodSpec
+	}
+	got := spec("resources: {gpus: 1}, pod: {nodeSelector: {zone: '2'}}")
+	if got.NodeSelector["pool"] != "gpu" || got.NodeSelector["zone"] != "2" || len(got.Tolerations) != 1 || got.Tolerations[0].Key != "sku" || *got.RuntimeClassName != "nvidia" {
+		t.Errorf("%+v", got)
+	}
+	if got := spec("pod: {nodeSelector: {zone: '2'}}"); len(got.NodeSelector) != 1 || got.Tolerations != nil || got.RuntimeClassName != nil {
+		t.Errorf("without GPUs: %+v", got)
+	}
+	if len(pod.NodeSelector) != 2 || pod.NodeSelector["zone"] != "1" {
+		t.Errorf("the namespace's own were changed: %v", pod)
+	}
+}
+
+// TestCPU: processors are a promise and never a bound.
+func TestCPU(t *testing.T) {
+	for _, x := range []struct{ engine, resources, want string }{
+		{"vllm", "{gpus: 1}", "1"}, {"vllm", "{gpus: 4}", "4"}, {"sglang", "{gpus: 2, cpu: 500m}", "500m"}, {"vllm", "{}", "500m"}, {"llamacpp", "{}", "500m"},
+		{"vllm", "{gpus: 8, cpu: 96}", "96"}, {"ember", "{}", "0"}, {"ember", "{cpu: 0.25}", "250m"}, {"command", "{gpus: 1}", "0"},
+	} {
+		s, err := Render(models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', args: [x], engine: "+x.engine+", resources: "+x.resources+"}\n")[0],
+			Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "own", functions.EngineLlamaCpp: "llama"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := s.Spec.Template.Spec.Containers[0].Resources
+		if got := r.Requests.Cpu().String(); got != x.want {
+			t.Errorf("%s with %s asks for %s, want %s", x.engine, x.resources, got, x.want)
+		}
+		if _, bound := r.Limits[corev1.ResourceCPU]; bound {
+			t.Errorf("%s with %s has a bound", x.engine, x.resources)
+		}
+	}
+}
+
 // TestLocked: no container of any model can do more than compute.
 func TestLocked(t *testing.T) {
 	for _, e := range functions.Engines {
@@ -266,13 +366,10 @@ func TestLocked(t *testing.T) {
 func TestWords(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		ClassAnnotation: autoscaling.ClassAnnotationKey, minAnnotation: autoscaling.MinScaleAnnotationKey, maxAnnotation: autoscaling.MaxScaleAnnotationKey,
-		targetAnnotation: autoscaling.TargetAnnotationKey, initialAnnotation: autoscaling.InitialScaleAnnotationKey, retentionAnnotation: autoscaling.ScaleToZeroPodRetentionPeriodKey,
+		targetAnnotation: autoscaling.TargetAnnotationKey, initialAnnotation: autoscaling.InitialScaleAnnotationKey,
 	} {
 		if ours != theirs {
 			t.Errorf("%s, Knative says %s", ours, theirs)
 		}
-	}
-	if maxIdle != autoscaling.WindowMax {
-		t.Errorf("Knative keeps a pod for at most %s", autoscaling.WindowMax)
 	}
 }

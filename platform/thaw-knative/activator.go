@@ -32,6 +32,7 @@ import (
 type activation struct {
 	addr, private, metrics string
 	controller, token, id  string
+	certs                  string
 	hold                   string
 	linger, drain          time.Duration
 	maxBody                string
@@ -52,15 +53,33 @@ func activatorPart(c *command) part {
 			f.StringVar(&a.metrics, "metrics-addr", ":9090", "where /metrics, /healthz and /readyz are")
 			f.StringVar(&a.controller, "controller", "", "HOST:PORT of the controller; all addresses of HOST are tried")
 			f.StringVar(&a.token, "token-file", "", "file with the token of the cluster's links")
+			f.StringVar(&a.certs, "certs", "", "folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly")
 			f.StringVar(&a.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this activator, no other's [POD_NAME]")
-			f.StringVar(&a.hold, "hold", string(activator.HoldSilent), "what a plain request gets while it waits: hold, pad or 503")
-			f.StringVar(&a.maxBody, "max-body", "32Mi", "the longest body of an API request")
+			a.settings(f)
 			f.DurationVar(&a.linger, "linger", 3*time.Second, "when told to end, how long to take requests still: others do not know yet")
 			f.DurationVar(&a.drain, "drain", 100*time.Second, "when told to end, how long answers under way have")
 			a.log.flags(f)
 		},
 		run: func(ctx context.Context, c *command) error { return a.run(ctx, c) },
 	}
+}
+
+// settings are the flags that install has as well, and passes on.
+func (o *activation) settings(f *pflag.FlagSet) {
+	f.StringVar(&o.hold, "hold", string(activator.HoldSilent), "what a plain request gets while it waits: hold, pad or 503")
+	f.StringVar(&o.maxBody, "max-body", "32Mi", "the longest body of an API request")
+}
+
+// most looks at the settings, and is the longest body.
+func (o *activation) most() (functions.Bytes, error) {
+	if o.hold != string(activator.HoldSilent) && o.hold != string(activator.HoldPad) && o.hold != string(activator.Hold503) {
+		return 0, usage("hold, pad or 503", "--hold %s", cli.Plain(o.hold))
+	}
+	most, err := functions.ParseBytes(o.maxBody)
+	if err != nil || most <= 0 {
+		return 0, usage("such as 32Mi", "--max-body %s", cli.Plain(o.maxBody))
+	}
+	return most, nil
 }
 
 // run is the in-cluster activator: a front, the data path behind it, and the link
@@ -71,13 +90,18 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	logs, err := o.log.handler()
+	most, err := o.most()
 	if err != nil {
 		return err
 	}
-	var most functions.Bytes
-	if err := most.UnmarshalText([]byte(o.maxBody)); err != nil || most <= 0 {
-		return usage("such as 32Mi", "--max-body %s", cli.Plain(o.maxBody))
+	reread := func() (string, error) { return readToken(o.token) }
+	certificates, err := link.Certified(o.certs)
+	if err != nil {
+		return &cli.Error{What: "--certs " + o.certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-link"}
+	}
+	logs, err := o.log.handler()
+	if err != nil {
+		return err
 	}
 	log := logs(c.err)
 	requests := thrift.NewLines(c.err)
@@ -90,7 +114,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	var gate *gateway.Gateway // made before the link runs
 	platform := link.NewActivator(link.ActivatorOptions{
 		Addr: o.controller, Token: token, ID: o.id, Version: cli.Version, Log: log,
-		Keys:  keys.set,
+		Keys: keys.set, Purses: keys.book, TLS: certificates, Reread: reread,
 		Table: func(t *link.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
@@ -100,6 +124,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	})
 	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(most), Metrics: registry, Log: log})
 	platform.Attach(gate.Feed())
+	keys.book.Share(platform.Claim)
 	registry.MustRegister(linked(platform))
 
 	public, err := listen(ctx, "--addr", o.addr)
@@ -169,8 +194,6 @@ func (o *activation) check() (token string, err error) {
 		return "", usage("such as thaw-controller.thaw-system:8090", "--controller is missing")
 	case o.id == "":
 		return "", usage("the name of the pod", "--id is missing")
-	case o.hold != string(activator.HoldSilent) && o.hold != string(activator.HoldPad) && o.hold != string(activator.Hold503):
-		return "", usage("hold, pad or 503", "--hold %s", cli.Plain(o.hold))
 	case o.linger < 0 || o.drain <= 0:
 		return "", usage("such as 3s and 100s", "--linger and --drain cannot be less than nothing")
 	}

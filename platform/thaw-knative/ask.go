@@ -46,6 +46,9 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 		name, value, has := strings.Cut(arg, "=")
 		into := map[string]*string{"--kubeconfig": &c.access.Kubeconfig, "--context": &c.access.Context}[name]
 		switch {
+		case name == "--all-namespaces" || name == "-A": // as it is anyway
+		case name == "--namespace" || name == "-n":
+			return usage("write NAMESPACE/NAME of one; thaw-knative get -n NAMESPACE lists the models of a namespace", "%s tells of the whole cluster and takes no %s", strings.Join(rest, " "), name)
 		case into == nil:
 			rest = append(rest, arg)
 		case has:

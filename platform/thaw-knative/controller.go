@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/control"
+	"github.com/thaw-dev/thaw/platform/predict"
 	"github.com/thaw-dev/thaw/platform/schedule"
 	"github.com/thaw-dev/thaw/platform/steer"
 )
@@ -24,9 +26,11 @@ type controlling struct {
 	knative                  string
 	public, private, cluster string
 	data                     string
+	secure                   bool
 	eviction, keepAlive      string
 	prewarm                  string
 	budget                   time.Duration
+	near, ahead              bool
 	log                      logging
 }
 
@@ -43,22 +47,67 @@ func controllerPart(c *command) part {
 			f.StringVar(&o.addr, "addr", ":8090", "where activators, loaders and the control API come in")
 			f.StringVar(&o.advertise, "advertise", "", "HOST:PORT at which they reach this controller [POD_IP and the port of --addr]")
 			f.StringVar(&o.place, "place-addr", "", "where API servers ask on which node a new pod is wanted (the webhook thaw-place), such as :8443; empty answers nobody")
+			f.BoolVar(&o.near, "annotate-nodes", false, "write on each node, as the annotation thaw.dev/near, which models' bytes are there; it takes the right to patch nodes, which the policy thaw-nodes bounds")
 			f.StringVar(&o.namespace, "namespace", cmp.Or(c.getenv("POD_NAMESPACE"), "thaw-system"), "namespace of thaw itself [POD_NAMESPACE]")
 			f.StringVar(&o.knative, "knative-namespace", "knative-serving", "namespace of Knative Serving, whose activators are asked for requests that come by other ingresses")
 			f.StringVar(&o.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this controller [POD_NAME]")
 			f.StringVar(&o.token, "token-file", "", "file with the token of the cluster's links")
+			f.BoolVar(&o.secure, "secure", false, "take links with certificates only, those of the Secret thaw-link, which is read and renewed while this runs")
+			f.BoolVar(&o.ahead, "ahead", false, "experimental: the first requests of a line wait at the door of a pod that starts")
 			f.StringVar(&o.public, "public-service", "thaw", "Service before the activators, for all")
 			f.StringVar(&o.private, "private-service", "thaw-local", "the same for the cluster alone")
-			f.StringVar(&o.cluster, "cluster-domain", "cluster.local", "DNS domain of the cluster")
-			f.StringVar(&o.data, "data", "", "folder in which accounts and history outlive this process; empty keeps them in memory")
-			f.StringVar(&o.eviction, "eviction", "lru", "who makes room: lru, lfu, gdsf or next-use")
-			f.StringVar(&o.keepAlive, "keep-alive", "fixed", "how long an idle replica stays: fixed (scale.idle), or learned from history")
-			f.StringVar(&o.prewarm, "prewarm", "off", "start ahead of requests that history foretells: on or off")
-			f.DurationVar(&o.budget, "prewarm-budget", time.Hour, "GPU time that starts ahead may take in an hour, for one team")
+			f.StringVar(&o.data, "data", "", "folder in which history outlives this process; empty keeps it in memory")
+			o.settings(f)
 			o.log.flags(f)
 		},
 		run: func(ctx context.Context, c *command) error { return o.run(ctx, c) },
 	}
+}
+
+// settings are the flags that install has as well, and passes on.
+func (o *controlling) settings(f *pflag.FlagSet) {
+	f.StringVar(&o.cluster, "cluster-domain", "cluster.local", "DNS domain of the cluster")
+	f.StringVar(&o.eviction, "eviction", "lru", "who makes room: lru, lfu, gdsf or next-use")
+	f.StringVar(&o.keepAlive, "keep-alive", "fixed", "how long an idle replica stays: fixed (scale.idle), or learned from history")
+	f.StringVar(&o.prewarm, "prewarm", "off", "start ahead of requests that history foretells: on or off")
+	f.DurationVar(&o.budget, "prewarm-budget", time.Hour, "GPU time that starts ahead may take in an hour, for one team")
+}
+
+// policy looks at the settings, and is what they say of who makes room.
+func (o *controlling) policy() (schedule.Policy, error) {
+	policy := schedule.DefaultPolicy
+	var err error
+	if policy.Eviction, err = schedule.ParseEviction(o.eviction); err != nil {
+		return policy, &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
+	}
+	switch o.keepAlive {
+	case "learned":
+		policy.KeepAlive = schedule.Learned
+	case "fixed":
+	default:
+		return policy, usage("fixed or learned", "--keep-alive %s", cli.Plain(o.keepAlive))
+	}
+	if o.prewarm != "on" && o.prewarm != "off" {
+		return policy, usage("on or off", "--prewarm %s", cli.Plain(o.prewarm))
+	}
+	if o.budget <= 0 {
+		return policy, usage("such as 1h; --prewarm off starts nothing ahead", "--prewarm-budget %v", o.budget)
+	}
+	if !knative.Domain(o.cluster) {
+		return policy, usage("such as cluster.local, without dots around it", "--cluster-domain %q is no domain", cli.Plain(o.cluster))
+	}
+	return policy, nil
+}
+
+// foresee makes what looks ahead. Without a folder nothing is read or written: the
+// root of the controller's pod is read-only.
+func (o *controlling) foresee(log *slog.Logger) *steer.Foresee {
+	f := &steer.Foresee{History: predict.New(predict.Options{})}
+	if o.data != "" {
+		f = steer.OpenForesee(o.data, time.Now(), log)
+	}
+	f.Ahead, f.Budget = o.prewarm == "on", o.budget
+	return f
 }
 
 // run is the controller until ctx ends.
@@ -71,19 +120,9 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	policy := schedule.DefaultPolicy
-	if policy.Eviction, err = schedule.ParseEviction(o.eviction); err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
-	}
-	switch o.keepAlive {
-	case "learned":
-		policy.KeepAlive = schedule.Learned
-	case "fixed":
-	default:
-		return usage("fixed or learned", "--keep-alive %s", cli.Plain(o.keepAlive))
-	}
-	if o.prewarm != "on" && o.prewarm != "off" {
-		return usage("on or off", "--prewarm %s", cli.Plain(o.prewarm))
+	policy, err := o.policy()
+	if err != nil {
+		return err
 	}
 	cluster, err := knative.Open(o.access)
 	if err != nil {
@@ -101,16 +140,11 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 	log := logs(c.err)
 	var foresee func() *steer.Foresee
 	if o.data != "" || o.prewarm == "on" || o.keepAlive == "learned" {
-		dir := cmp.Or(o.data, os.TempDir())
-		foresee = func() *steer.Foresee {
-			f := steer.OpenForesee(dir, time.Now(), log)
-			f.Ahead, f.Budget = o.prewarm == "on", o.budget
-			return f
-		}
+		foresee = func() *steer.Foresee { return o.foresee(log) }
 	}
 	name := func(service string) string { return service + "." + o.namespace + ".svc." + o.cluster }
 	return control.Run(ctx, control.Options{
-		Config: cluster.Config(), Namespace: o.namespace, Name: o.id, Advertise: o.advertise, Listener: listener, Token: token,
-		Policy: policy, Public: name(o.public), Private: name(o.private), Foresee: foresee, Data: o.data, Place: o.place, Knative: o.knative, Version: cli.Version, Log: log,
+		Config: cluster.Config(), Namespace: o.namespace, Name: o.id, Advertise: o.advertise, Listener: listener, Token: token, Secure: o.secure,
+		Policy: policy, Public: name(o.public), Private: name(o.private), Foresee: foresee, Place: o.place, Near: o.near, Ahead: o.ahead, Knative: o.knative, Version: cli.Version, Log: log,
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,12 +14,15 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
+	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 func installVerb() verb {
 	return verb{"install", "Put thaw on a cluster, or take it away", `  thaw-knative install --image example.com/thaw:1 --wait --timeout 3m
   thaw-knative install --dry-run -o yaml | kubectl apply --server-side -f -
   thaw-knative install --loaders all           loaders on all nodes, not on those with GPUs alone
+  thaw-knative install --warm-image vllm/vllm-openai:v0.32.0   each node lends an interpreter to its pods: warm starts
+  thaw-knative install --cluster-domain k8s.example.com --eviction gdsf --hold pad   how the parts run; without them as their --help says
   thaw-knative install --uninstall             refused while there are models`, installFlags, (*command).install}
 }
 
@@ -29,11 +33,51 @@ func installFlags(c *command, f *pflag.FlagSet) {
 	f.IntVar(&i.Activators, "activators", 0, "activators (2 unless said)")
 	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (nvidia.com/gpu.present=true unless said)")
 	f.StringVar(&i.Store, "store", "", "folder of the loader on each node ("+knative.DefaultStore+" unless said)")
+	f.StringVar(&i.Warm, "warm-image", "", "image of the engine, of which each node lends a warm interpreter to its pods; it is root on the node (off unless said)")
 	f.BoolVar(&i.Expose, "expose", false, "make the Service thaw a load balancer's")
+	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, in which history outlives them (memory unless said)")
+	f.AddFlagSet(c.partFlags())
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	f.BoolVar(&c.wait, "wait", false, "until all of it runs, within --timeout")
 	f.BoolVar(&c.uninstall, "uninstall", false, "take it away; weights stay on the nodes' disks")
 	f.BoolVar(&c.force, "force", false, "with --uninstall: also while there are models")
+}
+
+// partFlags are flags of the parts, with the parts' own words and checks, of which
+// the ones that are given become arguments of their containers.
+func (c *command) partFlags() *pflag.FlagSet {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, part := range []struct {
+		flags func(*pflag.FlagSet)
+		args  *[]string
+	}{
+		{c.controlling.settings, &c.installation.Controller},
+		{c.activation.settings, &c.installation.Activator},
+	} {
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		part.flags(f)
+		f.VisitAll(func(x *pflag.Flag) {
+			x.Value = passed{x.Value, x.Name, part.args}
+		})
+		all.AddFlagSet(f)
+	}
+	return all
+}
+
+// passed is the value of a flag that is passed on.
+type passed struct {
+	pflag.Value
+	name string
+	args *[]string
+}
+
+func (p passed) Set(s string) error {
+	if err := p.Value.Set(s); err != nil {
+		return err
+	}
+	flag := "--" + p.name + "="
+	*p.args = append(slices.DeleteFunc(*p.args, func(a string) bool { return strings.HasPrefix(a, flag) }), flag+p.Value.String())
+	return nil
 }
 
 func (c *command) install(ctx context.Context, args []string) error {
@@ -60,13 +104,19 @@ func (c *command) install(ctx context.Context, args []string) error {
 	case c.loaders != "":
 		return usage("LABEL=VALUE, or all", "%q names no nodes", cli.Plain(c.loaders))
 	}
+	if _, err := c.controlling.policy(); err != nil {
+		return err
+	}
+	if _, err := c.activation.most(); err != nil {
+		return err
+	}
 	objects, err := install.Objects(c.installation)
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err}
 	}
 	if c.dry && (c.output == "yaml" || c.output == "json") {
 		if c.output == "yaml" {
-			b, err := install.YAML(objects)
+			b, err := manifest.YAML(objects...)
 			if err != nil {
 				return err
 			}
@@ -75,12 +125,15 @@ func (c *command) install(ctx context.Context, args []string) error {
 		}
 		return cli.Encode(c.out, c.output, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
 	}
-	return c.apply(ctx, objects)
+	return c.apply(ctx, objects, c.installation.Warm == "")
 }
 
+// removed is what has become of what an installation does not have.
+const removed knative.Outcome = "removed"
+
 // apply makes the cluster have objects, or with --uninstall not have them, and tells
-// of each.
-func (c *command) apply(ctx context.Context, objects []*install.Object) error {
+// of each. unlend takes away what an installation before had nodes lend.
+func (c *command) apply(ctx context.Context, objects []*install.Object, unlend bool) error {
 	models, err := knative.Open(c.access)
 	if err != nil {
 		return err
@@ -102,15 +155,21 @@ func (c *command) apply(ctx context.Context, objects []*install.Object) error {
 		case "table":
 			word := string(o)
 			if c.dry {
-				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is"}[o]
+				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is", removed: "would be removed"}[o]
 			}
 			fmt.Fprintln(c.out, cli.Plain(name), word)
 		}
 	}
 	if c.uninstall {
-		err = cluster.Remove(ctx, objects, c.force, func(name string) { told(name, "removed") })
-	} else if err = cluster.Apply(ctx, objects, c.dry, told); err == nil && c.wait {
-		err = cluster.Wait(ctx, objects)
+		err = cluster.Remove(ctx, objects, c.force, func(name string) { told(name, removed) })
+	} else {
+		err = cluster.Apply(ctx, objects, c.dry, told)
+		if err == nil && unlend {
+			err = cluster.Unlend(ctx, c.dry, func(name string) { told(name, removed) })
+		}
+		if err == nil && c.wait {
+			err = cluster.Wait(ctx, objects)
+		}
 	}
 	if c.output == "json" || c.output == "yaml" {
 		if err := cli.Encode(c.out, c.output, listOf("InstalledList", all)); err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -51,13 +50,9 @@ func merged[A, B any](a map[string]A, b map[string]B) map[string]bool {
 // part runs one until ctx ends.
 func (c *command) part(ctx context.Context, word string, p part, args []string) error {
 	f := pflag.NewFlagSet(word, pflag.ContinueOnError)
-	f.SetOutput(io.Discard)
 	p.flags(f)
-	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprintf(c.out, "%s\n\nUsage:\n  thaw-knative %s\n\nExamples:\n%s\n\nFlags:\n%s", p.short, p.use, p.examples, f.FlagUsages())
-		return nil
-	} else if err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw-knative " + word + " --help lists the flags"}
+	if helped, err := c.parse(f, args, p.use, p.short, p.examples); helped || err != nil {
+		return err
 	}
 	if f.NArg() > 0 {
 		return usage("", "%q is more than %s takes", cli.Plain(f.Arg(0)), word)

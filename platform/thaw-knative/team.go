@@ -13,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
+	"github.com/thaw-dev/thaw/platform/knative/manifest"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
@@ -116,6 +117,7 @@ func dash(s string) string {
 
 func teamVerb() verb {
 	return verb{"team create NAME", "Make a namespace a team's: GPUs, limits, rights, a policy of who reaches its engines", `  thaw-knative team create ml --gpus 4 --group oidc:ml --limit requests-per-minute=600
+  thaw-knative team create ml --gpus 4 --pod gpu-nodes.yaml    tolerations and the like of the GPU nodes, for all its models
   thaw-knative team create ml --gpus 4 --dry-run -o yaml
   thaw-knative describe team ml`, func(c *command, f *pflag.FlagSet) {
 		var limits []string
@@ -127,6 +129,7 @@ func teamVerb() verb {
 		f.IntVar(&c.gpus, "gpus", 0, "GPUs it may hold at most, as a ResourceQuota; 0 is no limit")
 		f.IntVar(&c.guaranteed, "guaranteed", 0, "GPUs it is owed")
 		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=NUMBER; may be repeated: "+strings.Join(limits, ", "))
+		f.StringVar(&c.pod, "pod", "", "file with what pods of its models with GPUs say where spec.pod does not (nodeSelector, tolerations, …), as the annotation "+team.PodAnnotation)
 		f.StringArrayVar(&c.groups, "group", nil, "group that is the team, as the API server knows it; may be repeated")
 		f.StringArrayVar(&c.users, "user", nil, "the same of a user")
 		f.BoolVar(&c.open, "knative-activator", false, "let Knative's own activator reach its engines: whoever in the cluster can send it a request then calls them without a key")
@@ -150,6 +153,15 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 		}
 	}
 	s := team.Settings{Groups: c.groups, Users: c.users, System: install.Namespace}
+	if c.pod != "" {
+		pod, err := c.readPod()
+		if err != nil {
+			return err
+		}
+		if s.Pod, err = knative.PodText(pod); err != nil {
+			return err
+		}
+	}
 	if c.open {
 		s.Knative = "knative-serving"
 	}
@@ -157,7 +169,7 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err}
 	}
-	text, err := team.YAML(objects)
+	text, err := manifest.YAML(objects...)
 	if err != nil {
 		return err
 	}
@@ -172,5 +184,5 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	if c.dry && c.output == "json" {
 		return cli.Encode(c.out, "json", map[string]any{"apiVersion": "v1", "kind": "List", "items": docs})
 	}
-	return c.apply(ctx, docs)
+	return c.apply(ctx, docs, false)
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
+	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 // command is one run of the program.
@@ -37,8 +40,12 @@ type command struct {
 	images    []string
 	store     string
 	request   time.Duration
+	pod       string
+	unchecked bool
 
 	installation           install.Options
+	controlling            controlling
+	activation             activation
 	loaders, file          string
 	wait, uninstall, force bool
 
@@ -59,13 +66,16 @@ func verbs() map[string]verb {
 	return map[string]verb{
 		"deploy": {"deploy -f FILE|DIR", "Render models as Knative Services and apply them", `  thaw-knative deploy -f model.yaml
   thaw-knative deploy -f model.yaml --dry-run            let the cluster check it, change nothing
-  thaw-knative deploy -f model.yaml --dry-run -o yaml    print it, without a cluster; kubectl apply takes it`, deployFlags, (*command).deploy},
+  thaw-knative deploy -f model.yaml --dry-run -o yaml    print it, without a cluster; kubectl apply takes it
+  thaw-knative deploy -f model.yaml --pod gpu-nodes.yaml tolerations and the like of this cluster's GPU nodes
+  thaw-knative deploy -f model.yaml --wait               until it can be asked for, or why not`, deployFlags, (*command).deploy},
 		"get": {"get [NAME...]", "List the models of a cluster", `  thaw-knative get
   thaw-knative get -A -o json`, func(c *command, f *pflag.FlagSet) {
 			f.BoolVarP(&c.all, "all-namespaces", "A", false, "of all namespaces")
 		}, (*command).get},
-		"rm":         {"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
-		"doctor":     {"doctor", "Say what of Knative has to be turned on", "  thaw-knative doctor", nil, (*command).doctor},
+		"rm": {"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
+		"doctor": {"doctor [-f FILE|DIR]", "Say what keeps models from running on a cluster", `  thaw-knative doctor
+  thaw-knative doctor -f model.yaml      and what that model needs: settings, nodes, quotas, classes`, doctorFlags, (*command).doctor},
 		"install":    installVerb(),
 		"keys":       keysVerb(),
 		"link-token": tokenVerb(),
@@ -77,11 +87,24 @@ func verbs() map[string]verb {
 
 func deployFlags(c *command, f *pflag.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files; may be repeated")
-	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied")
+	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
+	f.BoolVar(&c.wait, "wait", false, "until the models can be asked for, within --timeout")
+	f.BoolVar(&c.unchecked, "unchecked", false, "do not look first whether the cluster could run them")
+	renderFlags(c, f)
+}
+
+func doctorFlags(c *command, f *pflag.FlagSet) {
+	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
+	renderFlags(c, f)
+}
+
+// renderFlags say of models what their files do not.
+func renderFlags(c *command, f *pflag.FlagSet) {
 	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+tag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
+	f.StringVar(&c.pod, "pod", "", "file with what pods of models with GPUs say where spec.pod does not (nodeSelector, tolerations, …); else the annotation "+knative.PodAnnotation+" of the namespace, where a cluster is asked")
 }
 
 // tag makes a version the tag of an image.
@@ -138,7 +161,6 @@ func (c *command) verb(ctx context.Context, args []string) error {
 		return usage(hint, "%q is no verb of thaw-knative", word)
 	}
 	f := pflag.NewFlagSet(word, pflag.ContinueOnError)
-	f.SetOutput(io.Discard)
 	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
 	f.StringVar(&c.access.Context, "context", "", "context of it")
 	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace, which is the team")
@@ -147,15 +169,8 @@ func (c *command) verb(ctx context.Context, args []string) error {
 	if v.flags != nil {
 		v.flags(c, f)
 	}
-	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprintf(c.out, "%s\n\nUsage:\n  thaw-knative %s\n", v.short, v.use)
-		if v.examples != "" {
-			fmt.Fprintf(c.out, "\nExamples:\n%s\n", v.examples)
-		}
-		fmt.Fprintf(c.out, "\nFlags:\n%s", f.FlagUsages())
-		return nil
-	} else if err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw-knative " + word + " --help lists the flags"}
+	if helped, err := c.parse(f, args, v.use, v.short, v.examples); helped || err != nil {
+		return err
 	}
 	if !slices.Contains([]string{"table", "json", "yaml", "name"}, c.output) {
 		return usage("one of table, json, yaml, name", "%q is no form of output", c.output)
@@ -167,6 +182,24 @@ func (c *command) verb(ctx context.Context, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	return v.run(c, ctx, f.Args())
+}
+
+// parse reads the flags of a verb or a part. helped says that what there is to know of
+// it was asked for, and told.
+func (c *command) parse(f *pflag.FlagSet, args []string, use, short, examples string) (helped bool, err error) {
+	f.SetOutput(io.Discard)
+	switch err := f.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprintf(c.out, "%s\n\nUsage:\n  thaw-knative %s\n", short, use)
+		if examples != "" {
+			fmt.Fprintf(c.out, "\nExamples:\n%s\n", examples)
+		}
+		fmt.Fprintf(c.out, "\nFlags:\n%s", f.FlagUsages())
+		return true, nil
+	case err != nil:
+		return false, cli.FlagError("thaw-knative "+f.Name(), err, f)
+	}
+	return false, nil
 }
 
 func (c *command) help() {
@@ -190,9 +223,6 @@ func (c *command) help() {
 
 // settings are what the flags say of every model.
 func (c *command) settings() (s knative.Settings, err error) {
-	if len(c.files) == 0 {
-		return s, usage("thaw-knative deploy -f model.yaml", "-f FILE is missing")
-	}
 	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{}}
 	for _, word := range c.images {
 		engine, image, ok := strings.Cut(word, "=")
@@ -201,12 +231,68 @@ func (c *command) settings() (s knative.Settings, err error) {
 		}
 		s.Images[functions.Engine(engine)] = image
 	}
+	if c.pod != "" {
+		if s.Pod, err = c.readPod(); err != nil {
+			return s, err
+		}
+	}
 	return s, nil
 }
 
+// readPod reads the file that --pod names.
+func (c *command) readPod() (functions.Pod, error) {
+	text, err := os.ReadFile(c.pod)
+	if errors.Is(err, fs.ErrNotExist) {
+		return functions.Pod{}, &cli.Error{Exit: cli.ExitNotFound, Err: err}
+	} else if err != nil {
+		return functions.Pod{}, err
+	}
+	pod, err := knative.ReadPod(c.pod, text)
+	if err != nil {
+		return pod, &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "what stands under spec.pod of a model file, by itself"}
+	}
+	return pod, nil
+}
+
+// rendered are the models of the files as services. With a cluster its namespaces
+// may say more of pods; without one only the flags do.
+func (c *command) rendered(ctx context.Context, settings knative.Settings, models []*functions.Model, cluster *knative.Cluster) ([]*knative.Service, error) {
+	services, err := knative.RenderAll(models, settings)
+	if err != nil || cluster == nil || c.pod != "" {
+		return services, err
+	}
+	defaults := map[string]functions.Pod{}
+	for i, m := range models {
+		if m.Spec.Resources.GPUs == 0 {
+			continue
+		}
+		namespace := services[i].Namespace
+		pod, asked := defaults[namespace]
+		if !asked {
+			if pod, err = cluster.PodDefaults(ctx, namespace); err != nil {
+				return nil, err
+			}
+			defaults[namespace] = pod
+		}
+		if pod.IsZero() {
+			continue
+		}
+		settings.Pod = pod
+		if services[i], err = knative.Render(m, settings); err != nil {
+			return nil, err
+		}
+	}
+	return services, nil
+}
+
 func (c *command) deploy(ctx context.Context, args []string) error {
-	if len(args) > 0 {
+	switch {
+	case len(args) > 0:
 		return usage("thaw-knative deploy -f "+args[0], "%q is more than deploy takes", args[0])
+	case len(c.files) == 0:
+		return usage("thaw-knative deploy -f model.yaml", "-f FILE is missing")
+	case c.wait && c.dry:
+		return usage("leave one out", "nothing is there to wait for after --dry-run")
 	}
 	settings, err := c.settings()
 	if err != nil {
@@ -216,12 +302,12 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	services, err := knative.RenderAll(models, settings)
+	services, err := c.rendered(ctx, settings, models, nil)
 	if err != nil {
 		return err
 	}
 	if c.dry && (c.output == "yaml" || c.output == "json") {
-		b, err := knative.Print(c.output, services...)
+		b, err := manifest.Print(c.output, services...)
 		if err != nil {
 			return err
 		}
@@ -231,6 +317,14 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	cluster, err := knative.Open(c.access)
 	if err != nil {
 		return err
+	}
+	if services, err = c.rendered(ctx, settings, models, cluster); err != nil {
+		return err
+	}
+	if !c.unchecked {
+		if err := cluster.Check(ctx, services...); err != nil {
+			return err
+		}
 	}
 	type deployed struct {
 		Name    string          `json:"name"`
@@ -260,6 +354,13 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if c.output == "json" || c.output == "yaml" {
 		if err := cli.Encode(c.out, c.output, listOf("DeployedList", done)); err != nil {
 			return err
+		}
+	}
+	if c.wait && failed == nil {
+		for _, s := range services {
+			if err := cluster.Wait(ctx, s.Namespace, s.Name); err != nil {
+				return err
+			}
 		}
 	}
 	return failed
@@ -376,20 +477,43 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return usage("", "%q is more than doctor takes", args[0])
 	}
+	settings, err := c.settings()
+	if err != nil {
+		return err
+	}
+	var models []*functions.Model
+	if len(c.files) > 0 {
+		if models, err = cli.ReadModels(c.files); err != nil {
+			return err
+		}
+		if _, err := c.rendered(ctx, settings, models, nil); err != nil {
+			return err
+		}
+	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
 		return err
 	}
-	findings, err := cluster.Doctor(ctx, cmp.Or(c.namespace, cluster.Namespace()))
+	services, err := c.rendered(ctx, settings, models, cluster)
+	if err != nil {
+		return err
+	}
+	namespace := cmp.Or(c.namespace, cluster.Namespace())
+	if len(services) > 0 {
+		namespace = services[0].Namespace
+	}
+	findings, err := cluster.Doctor(ctx, namespace, services...)
 	if err != nil {
 		return err
 	}
 	bad := 0
 	for _, f := range findings {
 		word := "ok"
-		if !f.Good {
+		if f.Bad() {
 			word = "BAD"
 			bad++
+		} else if f.Note {
+			word = "note"
 		}
 		if c.output == "table" || c.output == "name" {
 			fmt.Fprintf(c.out, "%-4s %s\n", word, cli.Plain(f.What))
@@ -404,7 +528,7 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 		}
 	}
 	if bad > 0 {
-		return &cli.Error{Exit: cli.ExitFailed, What: fmt.Sprintf("%d settings keep models from running there", bad)}
+		return &cli.Error{Exit: cli.ExitFailed, What: fmt.Sprintf("%d of %d findings keep models from running there", bad, len(findings))}
 	}
 	return nil
 }

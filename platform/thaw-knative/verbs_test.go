@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,8 +13,14 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/knative"
 )
+
+var update = flag.Bool("update", false, "write what is rendered as what is wanted")
 
 // thaw runs the program as main does.
 func thaw(t *testing.T, env map[string]string, args ...string) (stdout, stderr string, exit int) {
@@ -66,7 +73,25 @@ func TestWrong(t *testing.T) {
 		{"deploy --request-timeout 0.5s -f " + file, cli.ExitUsage, "500ms is no time for a request"},
 		{"deploy --store x -f " + file, cli.ExitUsage, `the store "x" is no absolute path`},
 		{"deploy --stor x -f " + file, cli.ExitUsage, "unknown flag: --stor"},
+		{"deploy --stor x -f " + file, cli.ExitUsage, "did you mean --store?"},
+		{"get --kubeconfg x", cli.ExitUsage, "did you mean --kubeconfig?"},
+		{"team create a --grup x", cli.ExitUsage, "did you mean --group?"},
+		{"keys create --tem=a", cli.ExitUsage, "did you mean --team?"},
+		{"install --activater 2", cli.ExitUsage, "did you mean --activators?"},
+		{"activator --tokn-file x", cli.ExitUsage, "did you mean --token-file?"},
+		{"controller --logformat text", cli.ExitUsage, "did you mean --log-format?"},
+		{"get nodes --kubeconfg x", cli.ExitUsage, "did you mean --kubeconfig?"},
+		{"rm --zzzzzzzz qwen", cli.ExitUsage, "thaw-knative rm --help lists the flags"},
+		{"rm -z qwen", cli.ExitUsage, "thaw-knative rm --help lists the flags"},
 		{"deploy -o html -f " + file, cli.ExitUsage, `"html" is no form of output`},
+		{"deploy --wait --dry-run -f " + file, cli.ExitUsage, "nothing is there to wait for"},
+		{"deploy --pod " + gone + " -f " + file, cli.ExitNotFound, "gone"},
+		{"deploy --pod " + write(t, "pod.yaml", "tolerations: [{kee: sku}]\n") + " -f " + file, cli.ExitUsage, "pod.yaml:1:16: tolerations[0].kee: unknown key (did you mean key?)"},
+		{"deploy --pod " + write(t, "pod.yaml", "tolerations:\n- {value: gpu}\n") + " -f " + file, cli.ExitUsage, "pod.yaml:2:3: tolerations[0].key: a key is needed"},
+		{"deploy -f " + write(t, "long.yaml", strings.Replace(model, "qwen", strings.Repeat("a", 58), 1)), cli.ExitUsage, "at most 57 letters"},
+		{"deploy -f " + write(t, "llama.yaml", strings.Replace(model, "vllm", "llamacpp", 1)), cli.ExitUsage, "--image llamacpp=IMAGE names the one that holds the program"},
+		{"deploy -f " + write(t, "pod.yaml", strings.Replace(model, "gpus: 1}", "gpus: 1}, pod: {hostNetwork: true}", 1)), cli.ExitUsage, "spec.pod.hostNetwork: unknown key"},
+		{"doctor -f " + gone, cli.ExitNotFound, "there is no file"},
 		{"deploy --timeout -1s -f " + file, cli.ExitUsage, "-1s is no time to wait"},
 		{"deploy -f " + file, cli.ExitUsage, "there is no kubeconfig to find a cluster with"},
 		{"get --kubeconfig " + gone, cli.ExitUsage, "the kubeconfig does not lead to a cluster"},
@@ -101,6 +126,11 @@ func TestPrint(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &list); err != nil || exit != 0 || list.Kind != "List" || len(list.Items) != 2 || list.Items[1].Kind != "Service" {
 		t.Errorf("exit %d %v %s\n%s", exit, err, errs, out)
 	}
+	pod := write(t, "pod.yaml", "tolerations: [{key: sku, operator: Exists}]\n")
+	out, errs, exit = thaw(t, nil, "deploy", "-f", two, "--dry-run", "-o", "yaml", "--pod", pod)
+	if exit != 0 || strings.Count(out, "      tolerations:\n      - key: sku\n        operator: Exists\n") != 2 {
+		t.Errorf("exit %d %s\n%s", exit, errs, out)
+	}
 	out, _, exit = thaw(t, nil, "help", "deploy")
 	if exit != 0 || !strings.Contains(out, "--thaw-image") || !strings.Contains(out, "--dry-run -o yaml") {
 		t.Errorf("exit %d\n%s", exit, out)
@@ -127,6 +157,7 @@ func TestAnswers(t *testing.T) {
 		{"not there", "get qwen", noName, "", 404, cli.ExitNotFound, "ml/qwen is not on the cluster"},
 		{"not there to remove", "rm qwen", noName, "", 404, cli.ExitNotFound, "ml/qwen is not on the cluster"},
 		{"no namespace", "deploy -f " + file, noName, status(404, "NotFound", `namespaces \"default\" not found`, `"name": "default", "kind": "namespaces"`), 404, cli.ExitNotFound, "kubectl create namespace default"},
+		{"a feature of this model is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: must not set the field(s): spec.template.spec.tolerations`, ""), 400, cli.ExitUsage, `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-tolerations":"enabled"}}'`},
 		{"a feature is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: HostPath volume support is disabled`, ""), 400, cli.ExitUsage, "thaw-knative doctor"},
 		{"too long", "deploy -f " + file, noName, status(400, "BadRequest", `expected 0 <= 900 <= 600: spec.template.spec.timeoutSeconds`, ""), 400, cli.ExitUsage, "--request-timeout"},
 		{"no webhook", "deploy -f " + file, noName, status(500, "InternalError", `Internal error occurred: failed calling webhook \"webhook.serving.knative.dev\"`, ""), 500, cli.ExitUnavailable, "Knative's webhook is not there yet"},
@@ -140,6 +171,11 @@ func TestAnswers(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
 				body, code := x.get, x.code
+				if !strings.Contains(r.URL.Path, "serving.knative.dev") { // a team sees its models
+					w.WriteHeader(403)
+					w.Write([]byte(status(403, "Forbidden", "you cannot look", "")))
+					return
+				}
 				if r.Method != "GET" {
 					changed = append(changed, r.Method)
 					body = x.patch
@@ -175,6 +211,9 @@ func TestSome(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 		switch {
+		case !strings.Contains(r.URL.Path, "serving.knative.dev"):
+			w.WriteHeader(403)
+			w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "you cannot look"}`))
 		case r.Method == "PATCH" && name == "qwen":
 			if q := r.URL.Query(); q.Get("fieldManager") != "thaw" || q.Get("force") != "true" || r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
 				t.Errorf("%s %s", r.URL, r.Header)
@@ -200,10 +239,81 @@ func TestSome(t *testing.T) {
 	}
 }
 
-// TestAzureModel: the model of the worked example is one.
+// TestAzureModel: the model of the worked example is one, its pods may have the nodes
+// that deploy/azure/up makes, and that turns on all that they need of Knative.
 func TestAzureModel(t *testing.T) {
-	out, errs, exit := thaw(t, nil, "deploy", "-f", "../../deploy/azure/model.yaml", "--dry-run", "-o", "yaml", "-n", "ml", "--store", "/mnt/thaw/store")
-	if exit != 0 || !strings.Contains(out, "path: /mnt/thaw/store") || !strings.Contains(out, "az://myaccount/models/qwen3-8b") || !strings.Contains(out, `nvidia.com/gpu: "1"`) {
+	args := []string{"deploy", "-f", "../../deploy/azure/model.yaml", "--dry-run", "-o", "yaml", "-n", "ml", "--store", "/mnt/thaw/store"}
+	out, errs, exit := thaw(t, nil, args...)
+	if exit != 0 || !strings.Contains(out, "path: /mnt/thaw/store") || !strings.Contains(out, "az://myaccount/models/qwen3-8b") || !strings.Contains(out, `nvidia.com/gpu: "1"`) || strings.Contains(out, "tolerations") {
 		t.Errorf("exit %d %s\n%s", exit, errs, out)
+	}
+	out, errs, exit = thaw(t, nil, append(args, "--pod", "../../deploy/azure/pod.yaml")...)
+	if exit != 0 {
+		t.Fatalf("exit %d %s", exit, errs)
+	}
+	var s knative.Service
+	if err := yaml.UnmarshalStrict([]byte(out), &s); err != nil {
+		t.Fatal(err)
+	}
+	up, err := os.ReadFile("../../deploy/azure/up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range knative.Needs(&s) {
+		if f.Unset != f.Value && !strings.Contains(string(up), `"`+f.Key+`": "`+f.Value+`"`) {
+			t.Errorf("up does not turn %s on", f.Key)
+		}
+	}
+	_, taint, _ := strings.Cut(string(up), "--node-taints ")
+	taint, _, _ = strings.Cut(taint, " ")
+	if key, rest, _ := strings.Cut(taint, "="); true {
+		value, effect, _ := strings.Cut(rest, ":")
+		pod := knative.PodOf(&s.Spec.Template.Spec.PodSpec)
+		if why := pod.Refuses(map[string]string{"kubernetes.azure.com/agentpool": "gpu"}, []functions.Taint{{Key: key, Value: value, Effect: effect}}); why != "" || taint == "" {
+			t.Errorf("a node with the taint %q is none for the model: %s", taint, why)
+		}
+	}
+}
+
+// TestExample: the worked example is a model file for both places, its print is what
+// is rendered, and what its page has people type is known to the programs.
+func TestExample(t *testing.T) {
+	const at = "../../deploy/example/"
+	out, errs, exit := thaw(t, nil, "deploy", "-f", at+"models/qwen.yaml", "--dry-run", "-o", "yaml", "-n", "ml", "--thaw-image", "example.com/thaw:test")
+	if exit != 0 {
+		t.Fatalf("exit %d %s", exit, errs)
+	}
+	if *update {
+		if err := os.WriteFile(at+"qwen.service.yaml", []byte(out), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if golden, _ := os.ReadFile(at + "qwen.service.yaml"); string(golden) != out {
+		t.Errorf("qwen.service.yaml is not what is rendered (-update writes it):\n%s", out)
+	}
+	page, err := os.ReadFile(at + "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := 0
+	for line := range strings.Lines(string(page)) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) > 1 && words[0] == "thaw-knative":
+		case len(words) > 1 && words[0] == "thaw" && strings.Contains(line, " --to knative"):
+			words = strings.Fields(strings.Replace(line, " --to knative", "", 1))
+			if words[1] == "ps" {
+				continue // the controller's to answer
+			}
+		default:
+			continue
+		}
+		typed++
+		if out, errs, exit := thaw(t, nil, append(words[1:], "--help")...); exit != 0 || !strings.Contains(out, "Usage:") {
+			t.Errorf("%s: exit %d\n%s%s", line, exit, out, errs)
+		}
+	}
+	if typed < 6 {
+		t.Errorf("only %d lines of the page were tried", typed)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -31,6 +32,7 @@ import (
 func (r *reign) control() (http.Handler, error) {
 	a := api.New(api.Options{
 		Catalog: shop{r}, Keys: r.teams.keys, World: r, History: r, Hand: hand{r}, Requests: nowhere{}, Stores: nowhere{},
+		Usage:   func(team string) who.Usage { return r.shares.usage(team, time.Now()) },
 		Explain: r.explain, Demand: r.demand, TeamUse: func(team string) api.TeamUse { return api.TeamUse(r.steer.TeamUse(team)) },
 		Heartbeat: func(functions.Heartbeat) error {
 			return errors.New("nodes of a cluster speak through their loader, not here")
@@ -149,11 +151,11 @@ func (r *reign) Replicas() []api.Replica {
 }
 
 // Nodes are all there are. GPUs of which nobody knows the memory say 0.
-func (r *reign) Nodes() []api.Node {
+func (r *reign) Nodes() []api.NodeReport {
 	list := r.steer.Nodes()
-	out := make([]api.Node, len(list))
+	out := make([]api.NodeReport, len(list))
 	for i := range list {
-		out[i] = api.Node(list[i])
+		out[i] = api.NodeReport(list[i])
 		out[i].GPUs = slices.Clone(out[i].GPUs)
 		for j := range out[i].GPUs {
 			if g := &out[i].GPUs[j]; g.MemoryTotal == unknownMemory {

@@ -29,6 +29,7 @@ type books struct {
 
 	mu    sync.Mutex
 	known map[functions.Name]*revision
+	takes map[functions.Name]functions.Resources // what a pod of it takes, with what Knative adds
 	teams []*functions.Team
 }
 
@@ -62,7 +63,34 @@ func (b *books) autoscaler(namespace, name string) {
 			service = nil
 		}
 	}
-	b.put(key, read(pa, rev, service))
+	r := read(pa, rev, service)
+	b.mu.Lock()
+	res, known := b.takes[key]
+	b.mu.Unlock()
+	if known {
+		own := &r.model.Spec.Resources
+		own.GPUs, own.Memory, own.CPU = res.GPUs, max(own.Memory, res.Memory), res.CPU
+	}
+	b.put(key, r)
+}
+
+// template takes in what the pods of a revision take, as its Deployment has it: with
+// Knative's proxy beside the engine.
+func (b *books) template(key functions.Name, res functions.Resources) {
+	b.mu.Lock()
+	same := b.takes[key] == res
+	b.takes[key] = res
+	b.mu.Unlock()
+	if !same {
+		b.autoscaler(key.Team, key.Name)
+	}
+}
+
+// untemplated takes in that a revision has no Deployment any more.
+func (b *books) untemplated(key functions.Name) {
+	b.mu.Lock()
+	delete(b.takes, key)
+	b.mu.Unlock()
 }
 
 func (b *books) put(key functions.Name, r revision) {
@@ -78,6 +106,7 @@ func (b *books) put(key functions.Name, r revision) {
 		b.log.Warn("a model does not read", "revision", key.String(), "problem", r.problem)
 	}
 	b.fleet.SetRevision(key, r.target, r.shim)
+	b.fleet.Require(key, r.model.Spec.Pod)
 	if was == nil {
 		b.named()
 	}

@@ -30,7 +30,9 @@ import (
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
 	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
 
+	"github.com/thaw-dev/thaw/activator/share"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/authority"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
 	"github.com/thaw-dev/thaw/platform/knative/place"
@@ -48,17 +50,21 @@ type Options struct {
 	Advertise string // HOST:PORT at which peers reach it
 	Listener  net.Listener
 	Token     string                // that peers show; it opens the control API as well
+	Secure    bool                  // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
 	Policy    schedule.Policy       // zero: schedule.DefaultPolicy
 	Public    string                // name of the Service before the activators, in the status of ingresses
 	Private   string                // the same for the cluster alone
 	Foresee   func() *steer.Foresee // of a reign; may be nil
-	Data      string                // folder in which accounts of teams outlive a reign; "" nowhere
 	Place     string                // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
+	Near      bool                  // nodes are annotated with the models that are near
 	Version   string
 	Log       *slog.Logger
 	// Settle bounds how long a new leader listens to loaders before it tells
 	// activators what runs. 0: 3 s.
 	Settle time.Duration
+	// Ahead has activators send the first requests of a line to a pod that is not READY
+	// yet, where they wait at its door.
+	Ahead bool
 }
 
 // control is one controller process, leading or not.
@@ -73,6 +79,7 @@ type control struct {
 	ingress  netinformers.SharedInformerFactory
 	election *election
 	registry *prometheus.Registry
+	links    *links // nil: links are plain
 
 	reign atomic.Pointer[reign] // nil: another one leads
 }
@@ -95,15 +102,14 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := &http.Server{Handler: c.routes(), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug)}
+	if c.links != nil {
+		c.links.look(ctx)
+	}
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	parts.Go(func() {
-		if err := server.Serve(o.Listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			stop(err)
-		}
-	})
-	defer server.Close()
+	life, over := context.WithCancel(context.WithoutCancel(ctx)) // until the last reign has ended
+	defer over()
+	parts.Go(func() { c.serve(life, func(err error) { stop(err) }) })
 
 	c.core.Start(ctx.Done())
 	c.deploys.Start(ctx.Done())
@@ -124,6 +130,42 @@ func Run(ctx context.Context, o Options) error {
 		err = cause
 	}
 	return err
+}
+
+// serve answers at the port until ctx ends. With certificates links come in by them,
+// and everything else, which shows a key where it needs one, without.
+func (c *control) serve(ctx context.Context, failed func(error)) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	part := func(f func() error) {
+		all.Go(func() {
+			if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
+				failed(err)
+			}
+		})
+	}
+	server := func(l net.Listener, h http.Handler) {
+		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug)}
+		part(func() error { return s.Serve(l) })
+		context.AfterFunc(ctx, func() { s.Close() })
+	}
+	if c.links == nil {
+		server(c.o.Listener, c.routes(true))
+		return
+	}
+	split := authority.NewSplit(c.o.Listener, authority.Server(c.links.identity, link.NameActivator, link.NameLoader), c.o.Log)
+	part(func() error { return split.Run(ctx) })
+	part(func() error { return c.links.Run(ctx) })
+	server(split.Secure, c.routes(true))
+	server(split.Plain, c.routes(false))
+}
+
+// tokens are those that peers may show, and that open the control API.
+func (c *control) tokens() []string {
+	if c.links == nil {
+		return []string{c.o.Token}
+	}
+	return c.links.tokens()
 }
 
 // open makes clients and informers.
@@ -162,6 +204,13 @@ func (c *control) open() error {
 		}
 	}
 	c.election = newElection(c.kube, c.o.Namespace, c.o.Name, c.o.Advertise, c.o.Log)
+	if c.o.Secure {
+		c.links = &links{kube: c.kube, namespace: c.o.Namespace, leads: c.election.sure, token: c.o.Token, log: c.o.Log, now: time.Now, changed: func() {
+			if r := c.reign.Load(); r != nil {
+				r.teams.changed()
+			}
+		}}
+	}
 	c.registry = prometheus.NewRegistry()
 	c.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return nil
@@ -198,18 +247,25 @@ func slim(obj any) (any, error) {
 	}
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		spec := corev1.PodSpec{NodeName: o.Spec.NodeName}
-		for _, c := range o.Spec.Containers {
-			spec.Containers = append(spec.Containers, corev1.Container{Name: c.Name, Resources: c.Resources})
-		}
-		o.Spec = spec
+		o.Spec = bare(&o.Spec)
 		o.Annotations = nil
 	case *corev1.Node:
 		o.Status.Images, o.Status.VolumesInUse, o.Status.VolumesAttached = nil, nil, nil
 	case *appsv1.Deployment:
-		o.Spec = appsv1.DeploymentSpec{Replicas: o.Spec.Replicas}
+		o.Spec = appsv1.DeploymentSpec{Replicas: o.Spec.Replicas, Template: corev1.PodTemplateSpec{Spec: bare(&o.Spec.Template.Spec)}}
 	}
 	return obj, nil
+}
+
+// bare is what is read of a pod: where it is and what it takes.
+func bare(spec *corev1.PodSpec) corev1.PodSpec {
+	few := func(cs []corev1.Container) (out []corev1.Container) {
+		for i := range cs {
+			out = append(out, corev1.Container{Name: cs[i].Name, Resources: cs[i].Resources})
+		}
+		return out
+	}
+	return corev1.PodSpec{NodeName: spec.NodeName, InitContainers: few(spec.InitContainers), Containers: few(spec.Containers), Overhead: spec.Overhead}
 }
 
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
@@ -233,7 +289,11 @@ type reign struct {
 	doing     sync.WaitGroup
 	hurries   chan func(context.Context)
 	probes    *prober
+	peering   *peering
+	owners    *owners
 	firsts    firsts
+	leavers   leavers
+	shares    *shares
 	watches   []watching
 }
 
@@ -251,17 +311,17 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		hands: &hands{kube: c.kube, deployments: c.deploys.Apps().V1().Deployments().Lister(), epoch: epoch, leading: c.election.sure, superseded: func() { end(errLost) }},
 		probe: r.probes.add, moved: r.moved, hurry: r.hurry,
 	})
+	r.peering = newPeering(r.fleet.Lenders, func(node string, d link.Down) bool { return r.hub.Tell(node, d) })
+	r.owners = newOwners(c, func(node string, d link.Down) bool { return r.hub.Tell(node, d) }, log)
 	r.books = &books{
 		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(), services: c.knative.Serving().V1().Services().Lister(),
-		fleet: r.fleet, log: log, known: map[functions.Name]*revision{},
+		fleet: r.fleet, log: log, known: map[functions.Name]*revision{}, takes: map[functions.Name]functions.Resources{},
 		changed: func() { r.steer.Changed() }, named: func() { r.ingress.Changed() },
 	}
-	var ledger *steer.Ledger
-	if c.o.Data != "" {
-		var err error
-		if ledger, err = steer.OpenLedger(c.o.Data + "/teams.json"); err != nil {
-			log.Error("what teams have used is not known", "error", err)
-		}
+	kept := newAccounts(c.kube.CoreV1().ConfigMaps(c.o.Namespace), epoch, log)
+	ledger, err := kept.open(ctx)
+	if err != nil {
+		log.Error("what teams have used is not known", "error", err)
 	}
 	var foresee *steer.Foresee
 	if c.o.Foresee != nil {
@@ -271,15 +331,25 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		Epoch: epoch, Catalog: r.books, Policy: c.o.Policy, Foresee: foresee, Ledger: ledger, Log: log,
 		Hooks: steer.Hooks{Event: r.event},
 	})
+	r.shares = &shares{
+		pods: c.core.Core().V1().Pods().Lister().Pods(c.o.Namespace), ready: r.settled.Load,
+		linked: func() []string { return r.hub.Activators() },
+	}
+	r.shares.Bank = share.NewBank(share.BankOptions{
+		Gathering: true, Dead: r.shares.dead,
+		Tell: func(id string, g share.Grants) { r.hub.Grant(id, g) },
+	})
 	r.hub = link.NewHub(link.HubOptions{
-		Token: c.o.Token, Quiet: true, Waker: r.steer, Log: log,
+		Tokens: c.tokens, Quiet: true, Waker: r.steer, Bank: r.shares, Log: log,
 		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left, FirstToken: r.firsts.note,
 		Applied: func() { r.ingress.Changed() },
 	})
 	defer r.hub.Close()
-	r.path = &path{activators: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
+	r.path = &path{activators: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, queued: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
 	r.path.published = r.moved
-	var err error
+	if c.o.Ahead {
+		r.path.coming = r.fleet.Coming
+	}
 	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Demand: r.outside, System: c.o.Knative, Log: log}); err != nil {
 		return err
 	}
@@ -301,11 +371,11 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		}
 	}
 
-	if err := r.watch(ctx); err != nil {
+	if err = r.watch(ctx); err != nil {
 		return err
 	}
 	defer r.unwatch()
-	if err := r.books.all(); err != nil {
+	if err = r.books.all(); err != nil {
 		return err
 	}
 	r.steer.Attach(r.path)
@@ -330,16 +400,24 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	part(r.steer.Run)
 	part(r.fleet.Run)
 	part(r.probes.Run)
+	part(r.peering.Run)
 	part(r.autoscale.Run)
 	part(r.ingress.Run)
 	part(r.teams.Run)
+	part(r.shares.Run)
+	part(kept.Run)
 	if hints != nil {
 		part(hints.Run)
 	}
+	if c.o.Near {
+		part((&near{kube: c.kube, nodes: c.core.Core().V1().Nodes().Lister(), models: r.books.Sited, stores: r.fleet.Stores, log: log}).Run)
+	}
+	part(r.owners.Run)
 	part(r.hurrying)
 	part(r.settle)
 	<-ctx.Done()
 	r.doing.Wait()
+	kept.last(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -393,12 +471,8 @@ func (r *reign) settle(ctx context.Context) error {
 
 // heard is a node's loader speaking of its node.
 func (r *reign) heard(node string, hb functions.Heartbeat) {
-	changed := r.fleet.Heard(node, hb)
-	if changed {
-		for _, n := range r.fleet.linked() {
-			peers := r.fleet.Peers(n)
-			r.hub.Tell(n, link.Down{Peers: &peers})
-		}
+	if r.fleet.Heard(node, hb) {
+		r.peering.changed()
 	}
 }
 
@@ -407,8 +481,9 @@ func (r *reign) said(node string, whole bool, pods []link.Pod) { r.fleet.Said(no
 func (r *reign) joined(kind link.Kind, id string) {
 	r.c.o.Log.Info("joined", "kind", string(kind), "id", id)
 	if kind == link.KindNode {
-		peers := r.fleet.Peers(id)
-		r.hub.Tell(id, link.Down{Peers: &peers})
+		r.peering.changed()
+		r.owners.at(id, true)
+		return
 	}
 	r.ingress.Changed()
 }
@@ -417,6 +492,8 @@ func (r *reign) left(kind link.Kind, id string) {
 	r.c.o.Log.Warn("left", "kind", string(kind), "id", id)
 	if kind == link.KindNode {
 		r.fleet.Linked(id, false)
+		r.owners.at(id, false)
+		return
 	}
 	r.ingress.Changed()
 }
@@ -467,8 +544,8 @@ func (r *reign) hurrying(ctx context.Context) error {
 
 func (r *reign) probed(uid types.UID) { r.fleet.Probed(uid) }
 
-// routes is what the controller's port answers.
-func (c *control) routes() http.Handler {
+// routes is what the controller's port answers, to links too or not.
+func (c *control) routes(links bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -489,8 +566,12 @@ func (c *control) routes() http.Handler {
 		}
 		promhttp.HandlerFor(c.registry, promhttp.HandlerOpts{}).ServeHTTP(w, req)
 	})
-	idle := link.NewHub(link.HubOptions{Token: c.o.Token, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
-	mux.HandleFunc("/link", func(w http.ResponseWriter, req *http.Request) {
+	idle := link.NewHub(link.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
+	mux.HandleFunc(link.Endpoint, func(w http.ResponseWriter, req *http.Request) {
+		if !links {
+			http.Error(w, "links are taken with a certificate only", http.StatusForbidden)
+			return
+		}
 		if r := c.reign.Load(); r != nil {
 			r.hub.ServeHTTP(w, req)
 			return

@@ -7,7 +7,8 @@
 //	function  a revision of Knative's of class thaw.dev (books, model.go)
 //	replica   a pod of it (fleet, pods.go)
 //	node      a node of Kubernetes; what its loader says of stores is added (fleet)
-//	team      a namespace, with its ResourceQuota and annotations (teams)
+//	team      a namespace, with its ResourceQuota and annotations (teams); what it may have
+//	          staged, its nodes' loaders are told (owners)
 //	data path all activators together, and whoever asks past them (path, link.Hub)
 //	load      one more pod: the scale of the revision's Deployment (hands)
 //	unload    one pod less, and this one: it is made the first to go
@@ -23,9 +24,11 @@
 // Every wait of that kind is bounded: found, replacement, unschedulable.
 //
 // A pod is READY when its shim says so, by way of the loader of its node, which knows
-// whose words they are. Kubernetes would tell seconds later. A pod without the shim
-// (a Service written by hand) is asked until it answers, as Knative's own activator
-// does it. Where no loader tells of a shim, Kubernetes' word is taken.
+// whose words they are. Kubernetes would tell seconds later. With Options.Ahead
+// activators know its door from its first word on (route.Function.Coming), and the first
+// of the line wait there for READY. A pod without the shim (a Service written by hand) is asked until it
+// answers, as Knative's own activator does it. Where no loader tells of a shim,
+// Kubernetes' word is taken.
 //
 // What Kubernetes knows and nobody else is a reason of failure: images that cannot be
 // pulled, containers that end, nodes that do not fit, quotas that refuse.
@@ -38,6 +41,14 @@
 // half a minute for requests, the kubelet does not shorten an end that has begun
 // (it ignores the shorter grace: SyncTerminatingPod), and so long its GPUs would be
 // nobody's. Pods without the shim end at Knative's pace.
+//
+// # What a node shows
+//
+// Which models' bytes a node has, and whether in memory or on its disk, stands on it
+// as the annotation thaw.dev/near (near). It is for people and for others that place
+// pods; thaw goes by what loaders say, as thaw get nodes shows. It is written on
+// change, and the account of the controller may change nothing else of a node: a
+// ValidatingAdmissionPolicy of the installation says so, since RBAC cannot.
 //
 // # Who leads
 //
@@ -52,6 +63,10 @@
 // until every pod has been heard of, or settle's bound is over, since a picture
 // without replicas would hold requests that a warm model could serve.
 //
-// Nothing is kept on a disk but what Options.Data names: accounts of teams begin
-// anew with a reign without it.
+// What is left of a team's requests, tokens and cold starts is the bank's (shares), and
+// the next reign has it from the activators. The Secret thaw-link, token and
+// certificates, is read every half minute, and renewed by the one that leads (links).
+//
+// Nothing is kept on a disk. What teams have used outlives a reign in a ConfigMap
+// (accounts), written every half minute and at its end, by the newest reign alone.
 package control

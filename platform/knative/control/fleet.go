@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -50,7 +51,8 @@ type fleet struct {
 	wants map[string]*want
 	dirty map[string]bool // nodes of which there is news
 	due   map[functions.Name]bool
-	ring  chan struct{} // there is something for Run
+	kinds map[string]*kind // of pods, by what they require of a node
+	ring  chan struct{}    // there is something for Run
 }
 
 type fleetOptions struct {
@@ -100,6 +102,14 @@ type rev struct {
 	refuse string    // why its Deployment makes no pods
 	since  time.Time
 	mu     sync.Mutex // held while its scale is written
+	kind   *kind
+}
+
+// kind is what revisions ask of a node beside room, and how many ask it.
+type kind struct {
+	requires string
+	pod      functions.Pod
+	revs     int
 }
 
 // want is one replica that steer asked for or adopted.
@@ -111,6 +121,7 @@ type want struct {
 	pod    *pod
 	since  time.Time
 	ending bool
+	served bool                    // it was READY in a picture
 	said   functions.ReplicaStatus // as last told, for how long its state holds
 	at     time.Time               // since when
 }
@@ -123,7 +134,7 @@ const replacement = 2 * time.Second
 func newFleet(o fleetOptions) *fleet {
 	return &fleet{
 		o: o, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, revs: map[functions.Name]*rev{}, wants: map[string]*want{},
-		dirty: map[string]bool{}, due: map[functions.Name]bool{}, ring: make(chan struct{}, 1),
+		dirty: map[string]bool{}, due: map[functions.Name]bool{}, kinds: map[string]*kind{}, ring: make(chan struct{}, 1),
 	}
 }
 
@@ -224,7 +235,9 @@ type index struct {
 // burden is what pods that are none of ours take of a node.
 type burden struct {
 	memory functions.Bytes
+	cpu    functions.CPU
 	gpus   int
+	pods   int
 }
 
 // index of all there is. Under mu.
@@ -238,7 +251,7 @@ func (f *fleet) index() *index {
 		// Also one of ours that is nobody's replica any more, and still there.
 		if p.want == nil && p.node != "" && !p.over {
 			b := x.strangers[p.node]
-			b.memory, b.gpus = b.memory+p.memory, b.gpus+p.gpus
+			b.memory, b.cpu, b.gpus, b.pods = b.memory+p.memory, b.cpu+p.cpu, b.gpus+p.gpus, b.pods+1
 			x.strangers[p.node] = b
 		}
 	}
@@ -268,10 +281,24 @@ func (f *fleet) heartbeat(n *node, on *index, now time.Time) functions.Heartbeat
 	strangers := on.strangers[n.name]
 	hb.Memory.Total = max(hb.Memory.Total-strangers.memory, 0)
 	hb.GPUs = n.gpuList(held, strangers.gpus)
+	// None is left: to say nothing would be that nobody counts.
+	if n.cpu > 0 {
+		hb.CPU = max(n.cpu-strangers.cpu, 1)
+	}
+	if n.pods > 0 {
+		if hb.Pods = n.pods - strangers.pods; hb.Pods <= 0 {
+			hb.Pods = -1
+		}
+	}
 	if n.closed {
 		// Nothing new is to come here: what is held is all there is.
 		hb.GPUs = slices.DeleteFunc(hb.GPUs, func(g functions.GPU) bool { return !held[g.Index] })
-		hb.Memory.Total = 1
+		hb.Memory.Total, hb.CPU, hb.Pods = 1, 1, -1
+	}
+	for _, k := range slices.Sorted(maps.Keys(f.kinds)) {
+		if f.kinds[k].pod.Refuses(n.labels, n.taints) != "" {
+			hb.Bars = append(hb.Bars, k)
+		}
 	}
 	if !sameBeat(&n.last, &hb) {
 		n.change++
@@ -300,6 +327,37 @@ func (f *fleet) SetRevision(name functions.Name, target string, shim bool) {
 	r.target, r.shim = target, shim
 }
 
+// Require takes in what the pods of a revision ask of a node.
+func (f *fleet) Require(name functions.Name, pod functions.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, requires := f.revs[name], pod.Requires()
+	if r == nil || r.kind != nil && r.kind.requires == requires {
+		return
+	}
+	f.unkind(r)
+	k := f.kinds[requires]
+	if k == nil {
+		k = &kind{requires: requires, pod: pod}
+		f.kinds[requires] = k
+		for node := range f.nodes {
+			f.touch(node) // each has to say whether it may come there
+		}
+	}
+	k.revs++
+	r.kind = k
+}
+
+// unkind takes a revision out of its kind. Under mu.
+func (f *fleet) unkind(r *rev) {
+	if k := r.kind; k != nil {
+		r.kind = nil
+		if k.revs--; k.revs == 0 {
+			delete(f.kinds, k.requires)
+		}
+	}
+}
+
 // DropRevision forgets one. Its pods are the garbage collector's; until they are
 // gone they are somebody's on their node.
 func (f *fleet) DropRevision(name functions.Name) {
@@ -310,6 +368,7 @@ func (f *fleet) DropRevision(name functions.Name) {
 		return
 	}
 	delete(f.revs, name)
+	f.unkind(r)
 	for id, w := range f.wants {
 		if w.rev == r && w.pod == nil {
 			delete(f.wants, id)
@@ -356,8 +415,26 @@ func (f *fleet) SetNode(k *corev1.Node) {
 	}
 	was := n.facts
 	n.facts = nodeFacts(k)
-	if was == nil || *was != *n.facts {
+	if n.closed && (was == nil || !was.closed) {
+		f.leave(n.name)
+	}
+	if was == nil || !was.equal(n.facts) {
 		f.touch(k.Name)
+	}
+}
+
+// leave gives up what was placed on a node and whose pod has not come there: it is
+// wanted elsewhere now. Under mu. The pod, where there is one, is whose it will be.
+func (f *fleet) leave(node string) {
+	for id, w := range f.wants {
+		if w.node == node && !w.ending && (w.pod == nil || w.pod.node == "") {
+			if w.pod != nil {
+				w.pod.want = nil
+			}
+			delete(f.wants, id)
+			f.due[w.rev.name] = true
+			f.touch(node)
+		}
 	}
 }
 
@@ -386,20 +463,6 @@ func (f *fleet) Heard(name string, hb functions.Heartbeat) (lends bool) {
 	return was != hb.PeerURL
 }
 
-// linked are the nodes whose loaders are there.
-func (f *fleet) linked() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []string
-	for name, n := range f.nodes {
-		if n.linked {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
 // Complete reports whether every pod of ours that runs with the shim has been heard
 // of.
 func (f *fleet) Complete() bool {
@@ -423,18 +486,22 @@ func (f *fleet) Linked(name string, is bool) {
 	}
 }
 
-// Peers are the addresses at which the loaders of other nodes lend.
-func (f *fleet) Peers(but string) []functions.Peer {
+// Lenders are the nodes whose loaders are there, and the addresses at which they lend.
+func (f *fleet) Lenders() (linked []string, lend []functions.Peer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []functions.Peer
-	for _, n := range f.nodes {
-		if n.name != but && n.linked && n.heard != nil && n.heard.PeerURL != "" {
-			out = append(out, functions.Peer{ID: n.name, URL: n.heard.PeerURL})
+	for name, n := range f.nodes {
+		if !n.linked {
+			continue
+		}
+		linked = append(linked, name)
+		if n.heard != nil && n.heard.PeerURL != "" {
+			lend = append(lend, functions.Peer{ID: name, URL: n.heard.PeerURL})
 		}
 	}
-	slices.SortFunc(out, func(a, b functions.Peer) int { return cmp.Compare(a.ID, b.ID) })
-	return out
+	slices.Sort(linked)
+	slices.SortFunc(lend, func(a, b functions.Peer) int { return cmp.Compare(a.ID, b.ID) })
+	return linked, lend
 }
 
 // Hint is the node that the next pod of a revision was placed on.
@@ -475,7 +542,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	if req.Spec.Source != "" {
 		f.o.tell(n.name, link.Down{Prefetch: []functions.LoadRequest{req}})
 	}
-	if err := f.write(ctx, r); err != nil {
+	if err := f.scale(ctx, r); err != nil {
 		f.mu.Lock()
 		if w.pod == nil {
 			delete(f.wants, req.ID)
@@ -529,7 +596,7 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 			}
 		}
 	}
-	return f.write(ctx, r)
+	return f.scale(ctx, r)
 }
 
 // desired is how many pods each revision is to have; those that are absent none.
@@ -590,6 +657,26 @@ func (f *fleet) behind(all bool) []*rev {
 	clear(f.due)
 	return out
 }
+
+// scale is write for steer, which takes the word that somebody else leads for an
+// order to send everybody away. Here it is a doubt that passes: either the lease is
+// renewed after all, or the reign ends, with ctx, and who waits is held for the next.
+func (f *fleet) scale(ctx context.Context, r *rev) error {
+	for {
+		err := f.write(ctx, r)
+		if !errors.Is(err, functions.ErrStaleEpoch) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(doubt):
+		}
+	}
+}
+
+// doubt is how long who may not lead any more waits before it asks again.
+const doubt = 200 * time.Millisecond
 
 // write brings a revision's Deployment to what it should be.
 func (f *fleet) write(ctx context.Context, r *rev) error {

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +48,18 @@ func (s *stage) Scale(_ context.Context, r functions.Name, d string, n int) erro
 	}
 	s.scales = append(s.scales, fmt.Sprintf("%s %s %d", r, d, n))
 	return nil
+}
+
+func (s *stage) set(refuse error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuse = refuse
+}
+
+func (s *stage) scaled() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.scales)
 }
 
 func (s *stage) Least(_ context.Context, ns, pod string) error {
@@ -360,6 +375,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	s := newStage(t, true)
 	s.load("n1", "r1")
+	s.SetPod(aPod("p1", "n1", runs))
 	foreign := aPod("f", "n1", func(p *corev1.Pod) {
 		p.Labels = nil
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3Gi")}
@@ -389,6 +405,153 @@ func TestStrangers(t *testing.T) {
 	if hb := s.beats["n1"]; len(hb.GPUs) != 1 || hb.Memory.Total > 1 || len(hb.Models) != 1 {
 		t.Errorf("%+v", hb)
 	}
+}
+
+// What a node can take is told with it, less what strangers have of it.
+func TestRoomOfNodes(t *testing.T) {
+	s := newStage(t, true)
+	node := func(name, cpu, pods string, labels map[string]string, taints ...corev1.Taint) {
+		s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Allocatable: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse(pods), corev1.ResourceMemory: resource.MustParse("8Gi"),
+			},
+		}})
+	}
+	asks := func(cpu string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Labels = nil // nobody's of ours
+			p.Spec.Containers = []corev1.Container{
+				{Name: "a", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}},
+				{Name: "b", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}},
+			}
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}}}}
+		}
+	}
+	node("n1", "2", "3", nil)
+	s.states("n1")
+	if hb := s.beats["n1"]; hb.CPU != 2000 || hb.Pods != 3 {
+		t.Errorf("an empty node has %s and %d pods", hb.CPU, hb.Pods)
+	}
+	s.SetPod(aPod("x1", "n1", asks("400m")))
+	s.states("n1")
+	if hb := s.beats["n1"]; hb.CPU != 1500 || hb.Pods != 2 {
+		t.Errorf("beside a stranger it has %s and %d pods", hb.CPU, hb.Pods)
+	}
+	s.SetPod(aPod("x2", "n1", asks("4")))
+	s.SetPod(aPod("x3", "n1", asks("0")))
+	s.states("n1")
+	if hb := s.beats["n1"]; hb.CPU != 1 || hb.Pods != -1 {
+		t.Errorf("a full node has %s and %d pods", hb.CPU, hb.Pods)
+	}
+
+	// Who may not come there is told in the words of who asks.
+	s.Require(web, functions.Pod{NodeSelector: map[string]string{"zone": "b"}})
+	node("n1", "2", "3", map[string]string{"zone": "a"})
+	node("n2", "2", "3", map[string]string{"zone": "b"}, corev1.Taint{Key: "sku", Value: "gpu", Effect: corev1.TaintEffectNoSchedule})
+	for name, want := range map[string]int{"n1": 1, "n2": 1} {
+		s.states(name)
+		if hb := s.beats[name]; len(hb.Bars) != want || hb.Bars[0] != "zone=b" {
+			t.Errorf("%s bars %q", name, hb.Bars)
+		}
+	}
+	s.Require(web, functions.Pod{NodeSelector: map[string]string{"zone": "b"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Exists"}}})
+	s.states("n2")
+	if hb := s.beats["n2"]; len(hb.Bars) != 0 {
+		t.Errorf("it tolerates that taint, and is kept off: %q", hb.Bars)
+	}
+	s.DropRevision(web)
+	if len(s.kinds) != 0 {
+		t.Errorf("%d kinds of nobody", len(s.kinds))
+	}
+}
+
+// What is kept of pods and Deployments still says what they take.
+func TestSlimTakes(t *testing.T) {
+	one := corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+		Limits:   corev1.ResourceList{knative.GPU: resource.MustParse("2")},
+	}
+	spec := corev1.PodSpec{
+		Containers:     []corev1.Container{{Name: "a", Resources: one, Image: "x"}, {Name: "queue-proxy", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("25m")}}}},
+		InitContainers: []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3Gi")}}}},
+		Overhead:       corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")},
+	}
+	want := functions.Resources{GPUs: 2, Memory: 3 << 30, CPU: 375, Pods: 1}
+	p, err := slim(&corev1.Pod{Spec: *spec.DeepCopy()})
+	if err != nil || takes(&p.(*corev1.Pod).Spec) != want || p.(*corev1.Pod).Spec.Containers[0].Image != "" {
+		t.Errorf("a pod: %+v, %v", takes(&p.(*corev1.Pod).Spec), err)
+	}
+	d, err := slim(&appsv1.Deployment{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: spec}}})
+	if err != nil || takes(&d.(*appsv1.Deployment).Spec.Template.Spec) != want {
+		t.Errorf("a Deployment: %+v, %v", takes(&d.(*appsv1.Deployment).Spec.Template.Spec), err)
+	}
+}
+
+// What was placed on a node that closes before its pod has come there is placed
+// anew, and has the pod that is looking for its node.
+func TestClosedOnTheWay(t *testing.T) {
+	s := newStage(t, true)
+	load := func(id, node string) {
+		t.Helper()
+		if _, err := s.nodes[node].Load(t.Context(), functions.LoadRequest{ID: id, Team: "a", Model: "web-00001"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load("r1", "n1")
+	load("r2", "n1")
+	s.SetPod(aPod("p1", "n1", runs))
+	s.SetPod(aPod("p2", "", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(s.clock) }))
+	s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Unschedulable: true}, Status: corev1.NodeStatus{
+		Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		Allocatable: corev1.ResourceList{knative.GPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi")},
+	}})
+	if st := s.states("n1"); len(st) != 1 {
+		t.Errorf("on the closed node: %v", st)
+	}
+	if r := s.behind(true); len(r) != 0 {
+		t.Error("the pod that looks for a node is taken back")
+	}
+	load("r3", "n2")
+	if n := len(s.pods); n != 2 || s.wants["r3"].pod == nil || s.wants["r3"].pod.name != "web-00001-deployment-p2" {
+		t.Errorf("%d pods; r3 has %+v", n, s.wants["r3"].pod)
+	}
+}
+
+// While it is not sure who leads, a replica is neither started nor refused: refused,
+// everybody who waits for it would be sent away, and the next reign can serve them.
+func TestScaleInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, true)
+		s.refuse = functions.ErrStaleEpoch
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.nodes["n1"].Load(t.Context(), functions.LoadRequest{ID: "r1", Team: "a", Model: "web-00001"})
+			done <- err
+		}()
+		time.Sleep(3 * time.Second)
+		select {
+		case err := <-done:
+			t.Fatalf("refused in doubt: %v", err)
+		default:
+		}
+		s.set(nil)
+		if err := <-done; err != nil || len(s.scaled()) != 1 {
+			t.Errorf("%v, %v", err, s.scaled())
+		}
+
+		s.set(functions.ErrStaleEpoch)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			_, err := s.nodes["n1"].Load(ctx, functions.LoadRequest{ID: "r2", Team: "a", Model: "web-00001"})
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		cancel() // the reign is over
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("a reign that ends says %v", err)
+		}
+	})
 }
 
 func TestScaleRefused(t *testing.T) {

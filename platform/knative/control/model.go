@@ -57,6 +57,7 @@ func read(pa *autoscalingv1alpha1.PodAutoscaler, rev *servingv1.Revision, servic
 		r.file(m, service)
 	}
 	r.scaling(m, pa)
+	m.Spec.Resources.Pods = 1
 	m.Metadata = functions.Metadata{Name: pa.Name, Namespace: pa.Namespace, Labels: maps.Clone(m.Metadata.Labels)}
 	return r
 }
@@ -78,11 +79,15 @@ func (r *revision) container(m *functions.Model, rev *servingv1.Revision) {
 		*m = *docs[0].Model
 		m.Spec.Scale.Max = max
 	}
+	m.Spec.Pod = knative.PodOf(&rev.Spec.PodSpec)
 	if q := c.Resources.Limits[knative.GPU]; !q.IsZero() {
 		m.Spec.Resources.GPUs = int(q.Value())
 	}
 	if q := c.Resources.Requests[corev1.ResourceMemory]; m.Spec.Resources.Memory == 0 && !q.IsZero() {
 		m.Spec.Resources.Memory = functions.Bytes(q.Value())
+	}
+	if q := c.Resources.Requests.Cpu(); m.Spec.Resources.CPU == 0 {
+		m.Spec.Resources.CPU = functions.CPU(q.MilliValue())
 	}
 	if rev.Spec.ContainerConcurrency != nil && *rev.Spec.ContainerConcurrency > 0 {
 		m.Spec.Scale.Target = int(min(*rev.Spec.ContainerConcurrency, math.MaxInt32))
@@ -134,7 +139,14 @@ func (r *revision) scaling(m *functions.Model, pa *autoscalingv1alpha1.PodAutosc
 	if d, err := time.ParseDuration(pa.Annotations[autoscaling.ScaleToZeroPodRetentionPeriodKey]); err == nil && d > 0 {
 		s.Idle = functions.Duration(d)
 	}
+	if pa.Spec.Reachability == autoscalingv1alpha1.ReachabilityUnreachable {
+		// Nobody can ask it any more. What it answers still, it may finish.
+		s.Idle = min(s.Idle, unreached)
+	}
 }
+
+// unreached is for how long a replica is kept that no route leads to.
+const unreached = functions.Duration(time.Second)
 
 // equal reports whether two readings are the same, so that the function that is
 // known need not change.

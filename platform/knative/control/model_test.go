@@ -1,6 +1,7 @@
 package control
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -38,8 +39,12 @@ func TestReadRendered(t *testing.T) {
 	m := &functions.Model{Metadata: functions.Metadata{Name: "tiny", Namespace: "a", Labels: map[string]string{"tier": "1"}}}
 	m.Spec = functions.ModelSpec{
 		Source: "https://example.org/m", Engine: functions.EngineVLLM, Args: []string{"--x", "$HOME"},
-		Resources: functions.Resources{GPUs: 2, Memory: 1 << 30}, Scale: functions.Scale{Min: 1, Max: 3, Target: 5, Idle: functions.Duration(7 * time.Minute)},
+		Resources: functions.Resources{GPUs: 2, Memory: 1 << 30, CPU: 1500}, Scale: functions.Scale{Min: 1, Max: 3, Target: 5, Idle: functions.Duration(7 * time.Minute)},
 		Queue: functions.Queue{Requests: 9, Bytes: 10, Wait: functions.Duration(time.Minute)},
+	}
+	m.Spec.Pod = functions.Pod{
+		NodeSelector: map[string]string{"pool": "gpu"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Equal", Value: "gpu", Effect: "NoSchedule"}, {Operator: "Exists"}},
+		RuntimeClassName: "nvidia", ImagePullSecrets: []functions.Reference{{Name: "mine"}}, ServiceAccountName: "models", PriorityClassName: "high",
 	}
 	pa, rev, s := rendered(t, m, "tiny-00001")
 	r := read(pa, rev, s)
@@ -51,9 +56,13 @@ func TestReadRendered(t *testing.T) {
 		t.Errorf("metadata %+v", got.Metadata)
 	}
 	want := m.Spec
+	want.Resources.Pods = 1
 	spec := got.Spec
 	if spec.Source != want.Source || spec.Engine != want.Engine || spec.Args[1] != "$HOME" || spec.Resources != want.Resources || spec.Scale != want.Scale || spec.Queue != want.Queue || spec.Deadlines != want.Deadlines {
 		t.Errorf("%+v\nwant %+v", spec, want)
+	}
+	if !reflect.DeepEqual(spec.Pod, want.Pod) {
+		t.Errorf("%+v\nwant %+v", spec.Pod, want.Pod)
 	}
 	if again := read(pa, rev, s); !r.equal(&again) {
 		t.Error("the same is read otherwise")
@@ -61,8 +70,8 @@ func TestReadRendered(t *testing.T) {
 
 	// Scaling in the file changes with the Service; the rest is the revision's.
 	pa.Spec.Reachability = autoscalingv1alpha1.ReachabilityUnreachable
-	if r := read(pa, rev, s); r.model.Spec.Scale.Min != 0 {
-		t.Error("a revision that no route leads to keeps replicas")
+	if r := read(pa, rev, s); r.model.Spec.Scale.Min != 0 || r.model.Spec.Scale.Idle.Std() > time.Second {
+		t.Errorf("a revision that no route leads to keeps replicas: %+v", r.model.Spec.Scale)
 	}
 }
 
@@ -79,6 +88,16 @@ func TestReadByHand(t *testing.T) {
 	if r.shim || r.problem != "" || s.Engine != functions.EngineCommand || s.Resources.GPUs != 1 || s.Resources.Memory != 1<<30 ||
 		s.Scale != (functions.Scale{Min: 1, Max: most, Target: 3, Idle: functions.Duration(40 * time.Second)}) {
 		t.Errorf("%+v %+v", r, s)
+	}
+	if !r.model.Spec.Pod.IsZero() {
+		t.Errorf("%+v", r.model.Spec.Pod)
+	}
+	rev.Spec.NodeSelector, rev.Spec.RuntimeClassName, rev.Spec.ServiceAccountName = map[string]string{"pool": "gpu"}, new("nvidia"), "models"
+	rev.Spec.Tolerations = []corev1.Toleration{{Key: "sku", Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(5))}}
+	rev.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}}
+	if p := read(pa, rev, nil).model.Spec.Pod; p.NodeSelector["pool"] != "gpu" || p.RuntimeClassName != "nvidia" || p.ServiceAccountName != "models" ||
+		len(p.Tolerations) != 1 || p.Tolerations[0] != (functions.Toleration{Key: "sku", Operator: "Exists"}) || len(p.ImagePullSecrets) != 1 || p.ImagePullSecrets[0].Name != "mine" {
+		t.Errorf("by hand: %+v", p)
 	}
 	// It says no initial scale, so it is to have run once, as with Knative's own class.
 	pa.Status.MarkScaleTargetInitialized()

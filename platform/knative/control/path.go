@@ -1,6 +1,7 @@
 package control
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -16,10 +17,12 @@ type path struct {
 	activators
 	service   func(functions.Name) (name string, plain bool) // the Knative Service a revision is of; plain: it runs no engine of ours
 	published func(functions.Name)
+	coming    func(*route.Function) []route.Replica // of a revision: its replicas that take requests ahead; nil: none does
 
 	mu      sync.Mutex
 	outside map[functions.Name]outside
 	stirred map[functions.Name]bool
+	queued  map[functions.Name]bool // requests for it waited when steer was told last
 	ring    func(functions.Name)
 	now     func() time.Time
 }
@@ -46,6 +49,9 @@ func (p *path) Publish(fs ...route.Function) {
 			fs[i].Serves = service
 		}
 		fs[i].Plain = plain
+		if p.coming != nil {
+			fs[i].Coming = p.coming(&fs[i])
+		}
 	}
 	p.activators.Publish(fs...)
 	for i := range fs {
@@ -91,21 +97,61 @@ func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
 			stirred[n] = true
 		}
 	}
+	var rest map[functions.Name]bool // of those for which requests waited, who is not told of now
+	if all {
+		rest = maps.Clone(p.queued)
+	}
 	p.mu.Unlock()
 	stopped := false
+	tell := func(d steer.Demand) bool {
+		if !yield(d) {
+			return false
+		}
+		p.told(d)
+		delete(rest, d.Name)
+		return true
+	}
 	p.activators.Demand(all, func(d steer.Demand) bool {
 		delete(stirred, d.Name)
-		stopped = !yield(add[d.Name].join(d))
+		stopped = !tell(add[d.Name].join(d))
 		return !stopped
 	})
 	for n := range stirred { // what our activators have of it has not changed, and counts
-		if stopped || !yield(add[n].join(p.activators.DemandOf(n))) {
+		if stopped || !tell(add[n].join(p.activators.DemandOf(n))) {
 			p.mu.Lock()
 			p.stirred[n] = true
 			p.mu.Unlock()
 			stopped = true
 		}
 	}
+	for n := range rest { // whoever had them is gone
+		if !stopped {
+			p.told(steer.Demand{Name: n})
+		}
+	}
+}
+
+// told is that steer knows of d: whether requests wait is part of how a revision
+// stands.
+func (p *path) told(d steer.Demand) {
+	p.mu.Lock()
+	was := p.queued[d.Name]
+	if d.Queued > 0 {
+		p.queued[d.Name] = true
+	} else {
+		delete(p.queued, d.Name)
+	}
+	p.mu.Unlock()
+	if was != (d.Queued > 0) {
+		p.published(d.Name)
+	}
+}
+
+// waits reports whether requests for a revision waited when steer was told last.
+func (p *path) waits(name functions.Name) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.queued[name]
 }
 
 func (o outside) join(d steer.Demand) steer.Demand {

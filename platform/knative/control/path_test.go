@@ -41,9 +41,10 @@ func TestDemandFromOutside(t *testing.T) {
 	in := &inside{}
 	rang := 0
 	p := &path{
-		activators: in, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{},
+		activators: in, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
 		service: func(functions.Name) (string, bool) { return "web", true }, published: func(functions.Name) {},
-		ring: func(functions.Name) { rang++ }, now: func() time.Time { return now },
+		coming: func(*route.Function) []route.Replica { return nil },
+		ring:   func(functions.Name) { rang++ }, now: func() time.Time { return now },
 	}
 	all := func(all bool) map[string]steer.Demand {
 		out := map[string]steer.Demand{}

@@ -3,12 +3,17 @@ package control
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/schedule"
 	"github.com/thaw-dev/thaw/platform/steer"
 )
 
@@ -18,9 +23,10 @@ func (r *reign) Scale(namespace, revision string) (autoscale.Scale, bool) {
 	if !r.settled.Load() || !r.books.is(namespace, revision) {
 		return autoscale.Scale{}, false
 	}
+	f, known := r.steer.Function(name) // first: what a turn has decided shows in the scale after it
 	desired, actual, ready := r.fleet.Scale(name)
 	s := autoscale.Scale{Desired: int32(desired), Actual: int32(actual), Ready: int32(ready)}
-	f, known := r.steer.Function(name)
+	way := r.leavers.of(name)
 	switch {
 	case ready > 0:
 		s.Active = corev1.ConditionTrue
@@ -31,12 +37,29 @@ func (r *reign) Scale(namespace, revision string) (autoscale.Scale, bool) {
 	case desired > 0:
 		s.Active, s.Reason = corev1.ConditionUnknown, autoscale.ReasonStarting
 		s.Message = starting(f.State)
+	case len(way) > 0 || known && r.path.waits(name) && !placed(&f):
+		s.Active = corev1.ConditionUnknown
+		gpus := 0
+		if b := r.books.get(name); b != nil {
+			gpus = b.model.Spec.Resources.GPUs
+		}
+		if s.Reason = "WaitingForGPUs"; gpus == 0 {
+			s.Reason = "WaitingForRoom"
+		}
+		x, _ := r.steer.Explain(schedule.KindPlace, name)
+		s.Message = waiting(gpus, way, r.books.serves, x)
 	case actual > 0:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonStopping
 	default:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonNoTraffic
 	}
 	return s, true
+}
+
+// placed reports whether a node has been chosen for the start of f: its pod is on
+// its way, or one of it ends.
+func placed(f *route.Function) bool {
+	return f.State != functions.Unloaded && (f.State != functions.Downloading || f.ColdStart == nil || f.ColdStart.Replica != "")
 }
 
 // starting says how far a start is, in words: a percentage would be a write each.
@@ -73,10 +96,121 @@ func (r *reign) event(e steer.Event) {
 		r.autoscale.Tell(name.Team, name.Name, autoscale.Note{Reason: reason, Message: message, Warning: warning})
 	}
 	switch {
+	case e.Kind == "ended":
+		if to, ok := r.leavers.gone(e.Replica); ok {
+			r.moved(to)
+		}
 	case e.Kind == "stop" && (e.Reason == "evicted" || e.Reason == "turn" || e.Reason == "share"):
+		if to, err := functions.ParseName(e.For, functions.DefaultTeam); err == nil && e.For != "" {
+			l := leaver{who: name, to: to}
+			if end := r.hub.DemandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {
+				l.idle = e.At.Sub(end)
+			}
+			r.leavers.goes(e.Replica, l)
+			r.moved(to)
+		}
 		tell("Evicted", fmt.Sprintf("Its replica on %s makes way for %s: %s.", e.Node, cmp.Or(e.For, "another model"), e.Message), false)
 	case e.Kind == "failed":
 		tell("ReplicaFailed", e.Message, true)
 	}
 	r.moved(name)
+}
+
+// leavers are replicas that have been told to make way, until they have ended.
+type leavers struct {
+	mu sync.Mutex
+	by map[string]leaver // under mu; by replica
+}
+
+// leaver is one of them.
+type leaver struct {
+	who, to functions.Name // the revision that it is of, and the one that gets its room
+	idle    time.Duration  // for so long nobody had asked; 0 is unknown
+}
+
+func (l *leavers) goes(replica string, x leaver) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.by == nil {
+		l.by = map[string]leaver{}
+	}
+	l.by[replica] = x
+}
+
+// gone is that a replica has ended; to whom it made way, if it did.
+func (l *leavers) gone(replica string) (to functions.Name, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x, ok := l.by[replica]
+	delete(l.by, replica)
+	return x.to, ok
+}
+
+// of are those that make way for a revision.
+func (l *leavers) of(to functions.Name) (out []leaver) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range l.by {
+		if x.to == to {
+			out = append(out, x)
+		}
+	}
+	slices.SortFunc(out, func(a, b leaver) int { return cmp.Compare(a.who.String(), b.who.String()) })
+	return out
+}
+
+// waiting is a sentence about a revision that has no room yet: what it waits for, and
+// who makes way, by the names of their Services; where nobody does, what the planner
+// says of the nodes.
+func waiting(gpus int, way []leaver, service func(functions.Name) string, x steer.Explained) string {
+	what := "room on a node"
+	switch {
+	case gpus == 1:
+		what = "a GPU"
+	case gpus > 1:
+		what = fmt.Sprintf("%d GPUs", gpus)
+	}
+	if len(way) == 0 {
+		return "waiting for " + what + lacks(x)
+	}
+	who := make([]string, len(way))
+	for i, x := range way {
+		who[i] = x.who.Team + "/" + cmp.Or(service(x.who), x.who.Name)
+		switch {
+		case x.idle >= time.Minute:
+			who[i] += fmt.Sprintf(", idle %.0f min", x.idle.Minutes())
+		case x.idle > 0:
+			who[i] += fmt.Sprintf(", idle %.0f s", x.idle.Seconds())
+		}
+	}
+	return "waiting for " + what + "; evicting " + strings.Join(who, " and ")
+}
+
+// lacks is what the planner says of the nodes that it could not take, those of which
+// it says the same together; "" where it has chosen one before, and waits.
+func lacks(x steer.Explained) string {
+	if x.Chosen != "" {
+		return ""
+	}
+	nodes := map[string][]string{}
+	var whys []string
+	for _, c := range x.Candidates {
+		if c.Node == "" || c.Why == "" {
+			continue
+		}
+		if nodes[c.Why] == nil {
+			whys = append(whys, c.Why)
+		}
+		nodes[c.Why] = append(nodes[c.Why], c.Node)
+	}
+	for i, why := range whys {
+		whys[i] = why + " (" + strings.Join(nodes[why], ", ") + ")"
+	}
+	if x.Others > 0 && len(whys) > 0 {
+		whys = append(whys, fmt.Sprintf("%d more nodes", x.Others))
+	}
+	if len(whys) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(whys, "; ")
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
 
+	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/link"
@@ -31,6 +33,7 @@ type pod struct {
 	node, ip        string
 	gpus            int
 	memory          functions.Bytes
+	cpu             functions.CPU
 	created         time.Time
 	terminating     bool
 	over            bool // its containers have ended for good: its room is free
@@ -231,15 +234,8 @@ func (p *pod) see(k *corev1.Pod, now time.Time) {
 	p.ip = cmp.Or(k.Status.PodIP, p.ip)
 	p.terminating = k.DeletionTimestamp != nil
 	p.over = k.Status.Phase == corev1.PodSucceeded || k.Status.Phase == corev1.PodFailed
-	p.gpus, p.memory = 0, 0
-	for _, c := range k.Spec.Containers {
-		if q, ok := c.Resources.Limits[knative.GPU]; ok {
-			p.gpus += int(q.Value())
-		}
-		if q, ok := c.Resources.Requests[corev1.ResourceMemory]; ok {
-			p.memory += functions.Bytes(q.Value())
-		}
-	}
+	res := takes(&k.Spec)
+	p.gpus, p.memory, p.cpu = res.GPUs, res.Memory, res.CPU
 	p.ready, p.running, p.problem = false, false, ""
 	unscheduled := ""
 	for _, c := range k.Status.Conditions {
@@ -266,6 +262,32 @@ func (p *pod) see(k *corev1.Pod, now time.Time) {
 	if p.over && p.problem == "" && k.Status.Phase == corev1.PodFailed {
 		p.problem = cmp.Or(k.Status.Message, k.Status.Reason, "the pod failed")
 	}
+}
+
+// takes is what a pod takes of its node by what it asks for: the sum of its
+// containers, or what one that comes before them asks for where that is more, and
+// what its runtime takes beside.
+func takes(spec *corev1.PodSpec) functions.Resources {
+	of := func(c *corev1.Container) (out functions.Resources) {
+		if q, ok := c.Resources.Limits[knative.GPU]; ok {
+			out.GPUs = int(q.Value())
+		}
+		out.Memory = functions.Bytes(c.Resources.Requests.Memory().Value())
+		out.CPU = functions.CPU(c.Resources.Requests.Cpu().MilliValue())
+		return out
+	}
+	sum := functions.Resources{Pods: 1}
+	for i := range spec.Containers {
+		c := of(&spec.Containers[i])
+		sum.GPUs, sum.Memory, sum.CPU = sum.GPUs+c.GPUs, sum.Memory+c.Memory, sum.CPU+c.CPU
+	}
+	for i := range spec.InitContainers {
+		c := of(&spec.InitContainers[i])
+		sum.GPUs, sum.Memory, sum.CPU = max(sum.GPUs, c.GPUs), max(sum.Memory, c.Memory), max(sum.CPU, c.CPU)
+	}
+	sum.Memory += functions.Bytes(spec.Overhead.Memory().Value())
+	sum.CPU += functions.CPU(spec.Overhead.Cpu().MilliValue())
+	return sum
 }
 
 // stuck are reasons of a waiting container that do not pass by themselves.
@@ -453,6 +475,38 @@ func (f *fleet) endpoint(p *pod, said string) string {
 	return "http://" + net.JoinHostPort(ip.String(), u.Port())
 }
 
+// Coming are the replicas of a revision that its picture has no READY ones for, and at
+// whose door a shim takes requests ahead: an activator sends it those that it would
+// let through first, and they wait where the word READY is said. One that is READY and
+// in no picture any more is about to be told to stop.
+func (f *fleet) Coming(of *route.Function) (out []route.Replica) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.revs[of.Name]
+	if r == nil || !r.shim {
+		return nil
+	}
+	for _, w := range f.wants {
+		p := w.pod
+		if w.rev != r || w.ending || p == nil || p.terminating || p.over || p.problem != "" || p.said == nil || p.silent {
+			continue
+		}
+		if of.Has(w.id) {
+			w.served = true
+			continue
+		}
+		switch state := p.said.State; {
+		case state == functions.Ready && !w.served, // steer may hear of it a moment later
+			state == functions.Downloading, state == functions.Loading:
+			if at := f.endpoint(p, p.said.Endpoint); at != "" {
+				out = append(out, route.Replica{ID: w.id, Node: w.node, Endpoint: at})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b route.Replica) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
 // queueProxy is the port at which Knative's proxy of a pod takes requests.
 const queueProxy = 8012
 
@@ -463,7 +517,16 @@ type facts struct {
 	gpuName       string
 	gpuMemory     functions.Bytes
 	memory        functions.Bytes
+	cpu           functions.CPU
+	pods          int
 	version       string
+	labels        map[string]string
+	taints        []functions.Taint // that keep pods off
+}
+
+func (n *facts) equal(o *facts) bool {
+	return n.ready == o.ready && n.closed == o.closed && n.gpus == o.gpus && n.gpuName == o.gpuName && n.gpuMemory == o.gpuMemory &&
+		n.memory == o.memory && n.cpu == o.cpu && n.pods == o.pods && n.version == o.version && maps.Equal(n.labels, o.labels) && slices.Equal(n.taints, o.taints)
 }
 
 // unknownMemory is that of a GPU of which nobody says how much it has: not ours to
@@ -471,7 +534,7 @@ type facts struct {
 const unknownMemory functions.Bytes = math.MaxInt64 / 4
 
 func nodeFacts(k *corev1.Node) *facts {
-	n := &facts{closed: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, gpuMemory: unknownMemory}
+	n := &facts{closed: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, gpuMemory: unknownMemory, labels: k.Labels}
 	for _, c := range k.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			n.ready = c.Status == corev1.ConditionTrue
@@ -479,7 +542,7 @@ func nodeFacts(k *corev1.Node) *facts {
 	}
 	for _, t := range k.Spec.Taints {
 		if t.Key != string(knative.GPU) && (t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute) {
-			n.closed = true
+			n.taints = append(n.taints, functions.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 		}
 	}
 	if q, ok := k.Status.Allocatable[knative.GPU]; ok {
@@ -487,6 +550,12 @@ func nodeFacts(k *corev1.Node) *facts {
 	}
 	if q, ok := k.Status.Allocatable[corev1.ResourceMemory]; ok {
 		n.memory = functions.Bytes(q.Value())
+	}
+	if q, ok := k.Status.Allocatable[corev1.ResourceCPU]; ok {
+		n.cpu = functions.CPU(q.MilliValue())
+	}
+	if q, ok := k.Status.Allocatable[corev1.ResourcePods]; ok {
+		n.pods = int(min(max(q.Value(), 0), math.MaxInt32))
 	}
 	// As NVIDIA's GPU feature discovery labels nodes: MiB, and the product's name.
 	n.gpuName = k.Labels["nvidia.com/gpu.product"]
@@ -513,7 +582,7 @@ func (n *facts) gpuList(held map[int]bool, strangers int) []functions.GPU {
 
 // sameBeat reports whether b says of a node what a said, but for times and use.
 func sameBeat(a, b *functions.Heartbeat) bool {
-	return a.State == b.State && a.Memory.Total == b.Memory.Total && a.PeerURL == b.PeerURL &&
+	return a.State == b.State && a.Memory.Total == b.Memory.Total && a.CPU == b.CPU && a.Pods == b.Pods && slices.Equal(a.Bars, b.Bars) && a.PeerURL == b.PeerURL &&
 		slices.Equal(a.GPUs, b.GPUs) && slices.Equal(a.Cached, b.Cached) && a.Store.Bytes == b.Store.Bytes &&
 		slices.EqualFunc(a.Models, b.Models, func(x, y functions.ReplicaStatus) bool {
 			return x.ID == y.ID && x.State == y.State && x.Endpoint == y.Endpoint && x.Percent == y.Percent && x.Bytes == y.Bytes && x.TotalBytes == y.TotalBytes && x.Error == y.Error && slices.Equal(x.Adapters, y.Adapters) && len(x.Phases) == len(y.Phases)

@@ -31,6 +31,8 @@ type teams struct {
 	factory    informers.SharedInformerFactory // of the Secrets that hold keys, and no others
 	secrets    corelisters.SecretLister
 	tell       func(link.Keys)
+	limits     func([]functions.Team)
+	tokens     func() []string // that open the control API
 	books      *books
 	keys       *who.Book // of the control API
 	log        *slog.Logger
@@ -46,10 +48,11 @@ type teams struct {
 func newTeams(c *control, r *reign) *teams {
 	t := &teams{
 		namespaces: c.core.Core().V1().Namespaces().Lister(), quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		tell: r.hub.SetKeys, books: r.books, keys: who.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), first: make(chan struct{}), told: map[string]string{},
+		tell: r.hub.SetKeys, limits: r.shares.setTeams, books: r.books, keys: who.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), first: make(chan struct{}), told: map[string]string{},
 		kube: c.kube, events: make(chan *corev1.Event, 64),
 	}
-	t.keys.Trust(c.o.Token)
+	t.tokens = c.tokens
+	t.keys.Trust(t.tokens()...)
 	// Only Secrets of this one name may be read, so only they are asked for.
 	t.factory = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slim), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.OneTermEqualSelector("metadata.name", team.SecretName).String()
@@ -137,11 +140,13 @@ func (t *teams) read() {
 	for _, k := range keys.Keys {
 		fed = append(fed, who.FedKey{Key: who.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
 	}
+	t.keys.Trust(t.tokens()...)
 	if err := t.keys.Set(fed); err != nil {
 		t.complain(" ", []string{err.Error()})
 	}
 	t.keys.SetTeams(keys.Teams)
 	t.books.setTeams(list)
+	t.limits(keys.Teams)
 	t.tell(keys)
 }
 

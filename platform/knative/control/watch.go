@@ -59,7 +59,7 @@ func (r *reign) watch(ctx context.Context) error {
 			func(o metav1.Object) { r.books.service(o.GetNamespace(), o.GetName()) },
 			func(o metav1.Object) { r.books.service(o.GetNamespace(), o.GetName()) })},
 		{c.core.Core().V1().Nodes().Informer(), on(r.fleet.SetNode, func(n *corev1.Node) { r.fleet.DropNode(n.Name) })},
-		{c.deploys.Apps().V1().Deployments().Informer(), on(r.deployment, func(*appsv1.Deployment) {})},
+		{c.deploys.Apps().V1().Deployments().Informer(), on(r.deployment, r.noDeployment)},
 		{c.core.Core().V1().Pods().Informer(), on(r.fleet.SetPod, func(p *corev1.Pod) { r.fleet.DropPod(p.UID) })},
 		{c.core.Core().V1().Namespaces().Informer(), on(func(*corev1.Namespace) { r.teams.changed() }, func(*corev1.Namespace) { r.teams.changed() })},
 		{c.core.Core().V1().ResourceQuotas().Informer(), on(func(*corev1.ResourceQuota) { r.teams.changed() }, func(*corev1.ResourceQuota) { r.teams.changed() })},
@@ -101,6 +101,13 @@ func (r *reign) deployment(d *appsv1.Deployment) {
 		replicas = int(*d.Spec.Replicas)
 	}
 	key := functions.Name{Team: d.Namespace, Name: name}
+	r.books.template(key, takes(&d.Spec.Template.Spec))
 	r.fleet.SetDeployment(key, replicas, refuse)
 	r.moved(key)
+}
+
+func (r *reign) noDeployment(d *appsv1.Deployment) {
+	if name := d.Labels[serving.RevisionLabelKey]; name != "" {
+		r.books.untemplated(functions.Name{Team: d.Namespace, Name: name})
+	}
 }

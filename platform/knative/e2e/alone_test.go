@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
@@ -121,11 +123,11 @@ func quota(s *space) {
 	}
 	other := s.team(s.T, "free")
 	file := []string{gpu(2), "scale: {idle: 2s}"}
-	s.deployed(s.tiny("two", file...))
+	s.deployed(s.tiny("two", file...), "--unchecked") // or it would be refused at once
 	s.deployed(s.tiny("one", gpu(1), "scale: {idle: 2s}"))
 	other.deployed(other.tiny("two", file...))
 	a := s.byModel("two", 8, false)
-	if a.err != nil || a.status < 400 || !strings.Contains(strings.ToLower(a.body), "gpu") || a.code() == "" {
+	if a.err != nil || a.status != http.StatusTooManyRequests || a.code() != string(openai.GPUQuotaExceeded) || !strings.Contains(a.body, "it needs 2 GPUs and team "+s.ns+" may hold 1") {
 		s.Fatalf("two GPUs of one: %s", a)
 	}
 	s.Logf("refused: %s", a)
@@ -211,15 +213,35 @@ func controllerKilled(s *space) {
 	}
 	s.must("a call of a", s.byModel("a", 8, false))
 	s.must("a call of b", s.byModel("b", 8, false))
-	long := make(chan answer, 1) // what is to be evicted is busy for a while
+	s.must("another call of a", s.byModel("a", 8, false)) // b is the least recent
+	long := make(chan answer, 1)
 	go func() { long <- s.byModel("a", 200, true) }()
+	// The shim of b stands still, so that its end takes until the test lets it go on.
+	victim := s.pods("b")[0].Name
+	shim := 0
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range all {
+		line, _ := os.ReadFile(f)
+		env, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "environ"))
+		args := strings.Split(string(line), "\x00")
+		if len(args) > 1 && args[1] == "runtime" && slices.Contains(strings.Split(string(env), "\x00"), "HOSTNAME="+victim) {
+			shim, _ = strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		}
+	}
+	if shim == 0 {
+		s.Fatalf("no shim in %s", victim)
+	}
 	ended := s.pending()
+	if err := syscall.Kill(shim, syscall.SIGSTOP); err != nil {
+		s.Fatal(err)
+	}
+	goes := sync.OnceFunc(func() { syscall.Kill(shim, syscall.SIGCONT) })
+	defer goes()
 	call := make(chan answer, 1)
 	go func() { call <- s.byModel("c", 8, false) }()
-	s.until("somebody makes way", func() (bool, string) {
-		a, _, sawA := s.scale(s.revision("a"))
-		b, _, sawB := s.scale(s.revision("b"))
-		return a+b < 2, sawA + "; " + sawB
+	s.until("b makes way", func() (bool, string) {
+		b, _, saw := s.scale(s.revision("b"))
+		return b == 0, saw
 	})
 	lease, err := s.of("lease", install.Namespace).Get(s.Context(), "thaw-controller", metav1.GetOptions{})
 	if err != nil {
@@ -229,6 +251,10 @@ func controllerKilled(s *space) {
 	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), holder, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		s.Fatal(err)
 	}
+	if held, names := s.gpuPods(); held != gpus || !slices.Contains(names, victim) {
+		s.Fatalf("the eviction of %s was over when the controller was killed: %d GPUs are held by %v", victim, held, names)
+	}
+	goes()
 	s.must("the call that an eviction was for", <-call)
 	<-long // whole, or cut by the drain's end
 	if held, names := s.gpuPods(); held > gpus {

@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/thaw-dev/thaw/bench/report"
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
@@ -41,6 +40,7 @@ type measured struct {
 	Warm     *warmCost    `json:"warm,omitempty"`
 	Eviction []evicting   `json:"eviction,omitempty"`
 	Many     *manyWoken   `json:"many,omitempty"`
+	VLLM     *vllmWakes   `json:"vllm,omitempty"`
 	Goals    report.Goals `json:"goals,omitempty"`
 	parts    []report.Part
 }
@@ -54,7 +54,8 @@ type bench struct {
 }
 
 const aboutBench = "A real cluster of deploy/cluster on this machine alone: Kubernetes, Knative Serving and thaw share its cores with what asks. " +
-	"\"Knative's\" is the same pod, with the same engine and thaw's shim, under Knative's own autoscaler class and activator, behind the ingress class edge of deploy/cluster. Rounds are interleaved"
+	"\"Knative's\" is the same pod, with the same engine and thaw's shim, under Knative's own autoscaler class and activator, behind the ingress class edge of deploy/cluster. Rounds are interleaved. " +
+	"While a start is measured no other pod begins or ends, but for the proxies of thaw's former pods: Kubernetes has forgotten those, and they drain for half a minute"
 
 // TestBench measures on the cluster that thaw is installed on for it. Its parts
 // are asked for one by one: make bench-knative RUN=TestBench/wake.
@@ -71,8 +72,9 @@ func TestBench(t *testing.T) {
 	m := &measured{Provenance: report.Made("KnativeBench", nil, time.Now())}
 	m.Command, m.Commit = "make bench-knative", *benchCommit
 	if f := flag.Lookup("test.run"); f != nil && f.Value.String() != "^TestBench$" {
-		m.Command += " RUN='" + f.Value.String() + "'"
+		m.Command += " RUN='" + strings.ReplaceAll(f.Value.String(), "$", "$$") + "'" // as make takes it
 	}
+	m.Command += fmt.Sprintf(" STARTS=%d", *benchStarts)
 	for _, part := range []struct {
 		name string
 		run  func(*bench)
@@ -80,7 +82,8 @@ func TestBench(t *testing.T) {
 		{"wake", benchWake},
 		{"warm", benchWarm},
 		{"evict", benchEvict},
-		{"many", benchMany},
+		{"vllm", benchVLLM},
+		{"many", benchMany}, // the last: what it leaves takes a while to go
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(&bench{s.space(t), strings.TrimSuffix(theirs, "/"), m}) })
 	}
@@ -97,17 +100,23 @@ func TestBench(t *testing.T) {
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }
 
-// apart deploys the same model under Knative's own classes, as NAME-knative. atLeast
-// keeps it from going to zero.
-func (b *bench) apart(name, file string, atLeast int) string {
+// apart deploys the same model under Knative's own classes, as another service.
+// scaling are annotations of its autoscaler; without any, it goes to zero as soon as
+// the cluster's own windows, which are short, allow.
+func (b *bench) apart(name, as, file string, scaling map[string]string) {
+	b.Helper()
+	b.knatives(b.rendered(strings.Replace(file, "metadata: {name: "+name+"}", "metadata: {name: "+as+"}", 1)), as, scaling)
+}
+
+// rendered is a model file as the Knative Service that thaw makes of it.
+func (b *bench) rendered(file string, args ...string) map[string]any {
 	b.Helper()
 	at := filepath.Join(b.TempDir(), "m.yaml")
-	theirs := name + "-knative"
-	file = strings.Replace(file, "metadata: {name: "+name+"}", "metadata: {name: "+theirs+"}", 1)
 	if err := os.WriteFile(at, []byte(file), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	out, errs, code := b.program(b.Context(), "thaw-knative", "deploy", "-f", at, "--namespace", b.ns, "--thaw-image", image, "--dry-run", "-o", "json")
+	args = append([]string{"deploy", "-f", at, "--namespace", b.ns, "--thaw-image", image, "--dry-run", "-o", "json"}, args...)
+	out, errs, code := b.program(b.Context(), "thaw-knative", args...)
 	if code != 0 {
 		b.Fatal(errs)
 	}
@@ -115,23 +124,59 @@ func (b *bench) apart(name, file string, atLeast int) string {
 	if err := json.Unmarshal([]byte(out), &doc); err != nil {
 		b.Fatal(err)
 	}
-	meta := doc["metadata"].(map[string]any)
-	meta["annotations"] = map[string]any{knative.IngressAnnotation: "edge.ingress.networking.knative.dev"}
-	template := doc["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)
-	class := template["annotations"].(map[string]any)
+	return doc
+}
+
+// knatives gives a rendered Service to Knative's own classes.
+func (b *bench) knatives(doc map[string]any, as string, scaling map[string]string) {
+	b.Helper()
+	doc["metadata"].(map[string]any)["annotations"] = map[string]any{knative.IngressAnnotation: "edge.ingress.networking.knative.dev"}
+	class := doc["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)["annotations"].(map[string]any)
 	class[knative.ClassAnnotation] = "kpa.autoscaling.knative.dev"
-	class["autoscaling.knative.dev/min-scale"] = strconv.Itoa(atLeast)
-	delete(class, "autoscaling.knative.dev/scale-to-zero-pod-retention-period") // its windows are the cluster's: short
+	delete(class, retention)
+	for k, v := range scaling {
+		class[k] = v
+	}
+	b.post(doc, as)
+}
+
+// says reports whether a line of a stream has text of the model, or its end.
+func says(line []byte) bool {
+	data, ok := bytes.CutPrefix(line, []byte("data:"))
+	var chunk struct {
+		Choices []struct {
+			Delta        struct{ Content string }
+			FinishReason string `json:"finish_reason"`
+		}
+	}
+	if !ok || json.Unmarshal(data, &chunk) != nil {
+		return false
+	}
+	for _, c := range chunk.Choices {
+		if c.Delta.Content != "" || c.FinishReason != "" {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	minScale  = "autoscaling.knative.dev/min-scale"
+	retention = "autoscaling.knative.dev/scale-to-zero-pod-retention-period"
+)
+
+// post makes a Knative Service, and waits until it can be asked for.
+func (b *bench) post(doc map[string]any, as string) {
+	b.Helper()
 	text, err := json.Marshal(doc)
 	if err != nil {
 		b.Fatal(err)
 	}
 	if _, err := b.core.Discovery().RESTClient().Post().AbsPath("/apis/serving.knative.dev/v1/namespaces", b.ns, "services").
 		SetHeader("Content-Type", "application/json").Body(text).DoRaw(b.Context()); err != nil {
-		b.Fatalf("%s: %v", theirs, err)
+		b.Fatalf("%s: %v", as, err)
 	}
-	b.ready(theirs)
-	return theirs
+	b.ready(as)
 }
 
 // at asks a service by its host name at an ingress, over connections that are kept.
@@ -151,12 +196,13 @@ func (b *bench) at(kept *http.Client, ingress, name, body string) answer {
 		return answer{err: err, took: time.Since(began)}
 	}
 	defer res.Body.Close()
-	// What comes before the first data are comments, while the model starts.
+	// What comes before the first token, while the model starts, are comments and
+	// chunks that add nothing.
 	var text bytes.Buffer
 	var first time.Time
 	for lines := bufio.NewReader(res.Body); ; {
 		line, err := lines.ReadSlice('\n')
-		if first.IsZero() && bytes.HasPrefix(line, []byte("data:")) {
+		if first.IsZero() && says(line) {
 			first = time.Now()
 		}
 		text.Write(line)
@@ -169,85 +215,7 @@ func (b *bench) at(kept *http.Client, ingress, name, body string) answer {
 	}
 }
 
-// wakes are cold requests.
-type wakes struct {
-	Thaw      report.Summary `json:"thaw"`
-	Knative   report.Summary `json:"knative"`
-	P50       float64        `json:"p50_ratio"`
-	Worst     float64        `json:"worst_ratio"`
-	ThawAll   []float64      `json:"thaw_seconds"`
-	TheirsAll []float64      `json:"knative_seconds"`
-	FirstByte report.Summary `json:"ready_to_first_byte"`
-	FirstAll  []float64      `json:"ready_to_first_byte_seconds"`
-}
-
-// benchWake is zero to one, and from READY to the first held byte.
-func benchWake(b *bench) {
-	file := b.tiny("tiny", "scale: {idle: 2s}")
-	b.deployed(file)
-	theirs := b.apart("tiny", file, 0)
-	ours, other := b.revision("tiny"), b.revision(theirs)
-	body := chat("tiny", 1, true)
-	w := &wakes{}
-	// The first of each is not counted: weights come to the node, and images are
-	// unpacked.
-	for i := range *benchStarts + 1 {
-		for _, who := range []int{i % 2, 1 - i%2} {
-			b.empty(ours)
-			b.empty(other)
-			var a answer
-			if who == 0 {
-				a = b.must("a cold call by thaw", b.at(client, b.gateway, "tiny", body))
-			} else {
-				a = b.must("a cold call by Knative", b.at(client, b.theirs, theirs, chat(theirs, 1, true)))
-			}
-			b.Logf("start %d of %s: %s", i, []string{"thaw", "Knative"}[who], a.took)
-			if i == 0 {
-				continue
-			}
-			if who == 0 {
-				w.ThawAll = append(w.ThawAll, a.took.Seconds())
-				w.FirstAll = append(w.FirstAll, b.firstByte(a))
-			} else {
-				w.TheirsAll = append(w.TheirsAll, a.took.Seconds())
-			}
-		}
-	}
-	w.Thaw, w.Knative, w.FirstByte = report.Summarize(w.ThawAll), report.Summarize(w.TheirsAll), report.Summarize(w.FirstAll)
-	w.P50, w.Worst = w.Thaw.P50/w.Knative.P50, w.Thaw.Max/w.Knative.Max
-	b.into.Wake = w
-	t := &report.Table{Head: []string{fmt.Sprintf("zero to one, %d starts each", *benchStarts), "p50", "p90", "worst"}}
-	for _, x := range []struct {
-		name string
-		s    report.Summary
-	}{{"thaw's classes", w.Thaw}, {"Knative's", w.Knative}} {
-		t.Add(x.name, report.Millis(x.s.P50), report.Millis(x.s.P90), report.Millis(x.s.Max))
-	}
-	t.Add("ratio", ratio(w.P50), ratio(w.Thaw.P90/w.Knative.P90), ratio(w.Worst))
-	b.into.parts = append(b.into.parts, report.Part{Heading: "Zero to one", Table: t})
-	b.into.Goals.Add(w.P50 <= 0.8, "zero to one, p50 to Knative's", "at most 0.8x", ratio(w.P50))
-	b.into.Goals.Add(w.Worst <= 1, "zero to one, worst to Knative's", "at most 1.0x", ratio(w.Worst))
-	t = &report.Table{Head: []string{"from READY to the first held byte", "p50", "p90", "worst"}}
-	t.Add(fmt.Sprintf("%d starts", w.FirstByte.N), report.Millis(w.FirstByte.P50), report.Millis(w.FirstByte.P90), report.Millis(w.FirstByte.Max))
-	b.into.parts = append(b.into.parts, report.Part{Heading: "READY to first byte", Table: t})
-	b.into.Goals.Add(w.FirstByte.P90 < 0.005, "READY to the first held byte, p90", "under 5 ms", report.Millis(w.FirstByte.P90))
-}
-
 func ratio(x float64) string { return fmt.Sprintf("%.2fx", x) }
-
-// empty waits until a revision has no pod at all: those that drain take time of
-// the same cores.
-func (b *bench) empty(revision string) {
-	b.Helper()
-	until(b.T, 3*time.Minute, revision+" has no pods", func() (bool, string) {
-		want, _, saw := b.scale(revision)
-		pods, err := b.core.CoreV1().Pods(b.ns).List(b.Context(), metav1.ListOptions{LabelSelector: "serving.knative.dev/revision=" + revision})
-		if err != nil {
-			return false, err.Error()
-		}
-		return want == 0 && len(pods.Items) == 0, fmt.Sprintf("%d pods, %s", len(pods.Items), saw)
-	})
-}
 
 // leader is where the API of the controller that leads is.
 func (s *suite) leader(ctx context.Context) (pod, url string, err error) {
@@ -261,31 +229,6 @@ func (s *suite) leader(ctx context.Context) (pod, url string, err error) {
 	}
 	pod, _, _ = strings.Cut(pod, "_")
 	return pod, "http://" + address, nil
-}
-
-// firstByte is how long after the shim's READY the client had the first byte of the
-// answer in hand. Both clocks are this machine's: the shim's timeline says when it
-// began and when it was READY.
-func (b *bench) firstByte(a answer) float64 {
-	b.Helper()
-	pods := b.pods("tiny")
-	if len(pods) != 1 {
-		b.Fatalf("%d pods", len(pods))
-	}
-	var t functions.Timeline
-	b.until("the shim tells of its start", func() (bool, string) {
-		p, err := b.core.CoreV1().Pods(b.ns).Get(b.Context(), pods[0].Name, metav1.GetOptions{})
-		if err != nil || p.Status.PodIP == "" {
-			return false, fmt.Sprint("no address: ", err)
-		}
-		direct := *b.suite
-		direct.gateway = "http://" + p.Status.PodIP + ":8080"
-		said := (&space{T: b.T, suite: &direct, ns: b.ns}).do(b.Context(), "", "/timeline", "")
-		err = json.Unmarshal([]byte(said.body), &t)
-		return err == nil && t.State == functions.Ready, said.String()
-	})
-	ready := t.Began.Add(time.Duration(t.Total * float64(time.Second)))
-	return a.first.Sub(ready).Seconds()
 }
 
 // warmCost is processor time of warm requests.
@@ -312,7 +255,8 @@ type warmRow struct {
 func benchWarm(b *bench) {
 	file := b.tiny("tiny", "scale: {idle: 10m, max: 1}", "args: [--max-num-seqs, \"32\"]")
 	b.deployed(file)
-	theirs := b.apart("tiny", file, 1)
+	const theirs = "tiny-knative"
+	b.apart("tiny", theirs, file, map[string]string{minScale: "1"})
 	kept := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
 	defer kept.CloseIdleConnections()
 	b.must("a call by thaw", b.at(kept, b.gateway, "tiny", chat("tiny", 1, true)))
@@ -530,6 +474,7 @@ type evicting struct {
 	Scheduled float64 `json:"decision_to_scheduled_seconds"`
 	Drain     float64 `json:"drain_seconds"`
 	Beyond    float64 `json:"beyond_drain_seconds"`
+	Decided   float64 `json:"call_to_decision_seconds"`
 	Answered  float64 `json:"answered_seconds"`
 }
 
@@ -548,6 +493,7 @@ func benchEvict(b *bench) {
 	type life struct{ model, phase string }
 	seen := map[life]time.Time{} // the newest
 	starved := 0
+	refused := map[string]string{} // pods that were given the node and not taken by it, and why
 	var mu sync.Mutex
 	done := make(chan struct{})
 	go func() {
@@ -572,6 +518,9 @@ func benchEvict(b *bench) {
 			}
 			if p.Spec.NodeName != "" {
 				mark("scheduled")
+			}
+			if p.Status.Phase == corev1.PodFailed && p.Status.Reason != "" {
+				refused[p.Name] = p.Status.Reason + ": " + p.Status.Message
 			}
 			mu.Unlock()
 		}
@@ -605,7 +554,7 @@ func benchEvict(b *bench) {
 			return told.After(began) && free.After(began), fmt.Sprintf("told to go %s, gone %s", told, free)
 		})
 		scheduled, _ := newest(name, "scheduled")
-		x := evicting{Model: name, Evicted: old, Scheduled: scheduled.Sub(told).Seconds(), Drain: free.Sub(told).Seconds(), Answered: a.took.Seconds()}
+		x := evicting{Model: name, Evicted: old, Scheduled: scheduled.Sub(told).Seconds(), Drain: free.Sub(told).Seconds(), Decided: told.Sub(began).Seconds(), Answered: a.took.Seconds()}
 		x.Beyond = math.Max(0, x.Scheduled-x.Drain)
 		b.into.Eviction = append(b.into.Eviction, x)
 		b.Logf("%+v", x)
@@ -616,18 +565,25 @@ func benchEvict(b *bench) {
 	}
 	w.Stop()
 	<-done
-	var beyond, drain, answered []float64
+	for name, why := range refused {
+		b.Logf("the node refused %s: %s", name, why)
+	}
+	var beyond, drain, decided, answered []float64
 	for _, x := range b.into.Eviction {
-		beyond, drain, answered = append(beyond, x.Beyond), append(drain, x.Drain), append(answered, x.Answered)
+		beyond, drain, decided, answered = append(beyond, x.Beyond), append(drain, x.Drain), append(decided, x.Decided), append(answered, x.Answered)
 	}
 	t := &report.Table{Head: []string{fmt.Sprintf("%d evictions", len(beyond)), "p50", "worst"}}
 	for _, row := range []struct {
 		name string
 		of   []float64
-	}{{"the old pod's drain", drain}, {"from its end to the new pod scheduled", beyond}, {"call to answer", answered}} {
+	}{
+		{"call to decision (a model that was missed right after its eviction is left its GPU for a while)", decided},
+		{"the old pod's drain", drain}, {"from its end to the new pod scheduled", beyond}, {"call to answer", answered},
+	} {
 		s := report.Summarize(row.of)
 		t.Add(row.name, report.Millis(s.P50), report.Millis(s.Max))
 	}
+	t.Add("pods that the node refused after they were scheduled", fmt.Sprint(len(refused)), "")
 	b.into.parts = append(b.into.parts, report.Part{Heading: "Eviction: two GPUs, three models, called in turn", Table: t})
 	worst := report.Summarize(beyond).Max
 	b.into.Goals.Add(worst < 2, "eviction to the new pod scheduled, beyond the old one's drain, worst", "under 2 s", report.Millis(worst))
@@ -636,13 +592,15 @@ func benchEvict(b *bench) {
 
 // manyWoken is many services at rest, some of which are wanted at once.
 type manyWoken struct {
-	Services    int     `json:"services"`
-	Woken       int     `json:"woken"`
-	Deployed    float64 `json:"deployed_seconds"` // until the last was ready
-	Answered    int     `json:"answered"`
-	AllAnswered float64 `json:"all_answered_seconds"` // since the first was asked for
-	QueueEmpty  float64 `json:"queue_empty_seconds"`  // since the last was asked for
-	Memory      int64   `json:"controller_peak_bytes"`
+	Services    int            `json:"services"`
+	Woken       int            `json:"woken"`
+	Deployed    float64        `json:"deployed_seconds"` // until the last was ready
+	Answered    int            `json:"answered"`
+	AllAnswered float64        `json:"all_answered_seconds"` // since the first was asked for
+	Deepest     int            `json:"queue_most"`
+	QueueBusy   float64        `json:"queue_busy_seconds"` // the longest time in which it was never seen empty
+	Answers     report.Summary `json:"answer_seconds"`
+	Memory      int64          `json:"controller_peak_bytes"`
 }
 
 // benchMany is 200 services at zero, of which 50 are woken within one second.
@@ -692,37 +650,64 @@ func benchMany(b *bench) {
 	began = time.Now()
 	tick := time.NewTicker(time.Second / woken)
 	defer tick.Stop()
+	// Who asks is more patient than the 2 minutes of other tests: 50 pods start on few
+	// cores, as many at a time as the node has room for.
+	patient := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 8 * time.Minute}
 	answers := make(chan answer, woken)
-	for i := range woken {
-		go func() { answers <- b.byModel(fmt.Sprintf("m%d", i), 1, false) }()
-		<-tick.C
+	var took []float64
+	ask := func(i int) {
+		name := fmt.Sprintf("m%d", i)
+		answers <- b.at(patient, b.gateway, name, chat(name, 1, false))
 	}
-	asked := time.Now()
-	until(b.T, time.Minute, "an empty queue", func() (bool, string) {
-		peak()
-		depth, saw := queued(b, url)
-		return depth == 0, saw
-	})
-	m.QueueEmpty = time.Since(asked).Seconds()
-	for range woken {
-		if a := <-answers; a.whole() {
-			m.Answered++
-		} else {
-			b.Logf("not answered: %s", a)
+	go func() {
+		for i := range woken {
+			go ask(i)
+			<-tick.C
+		}
+	}()
+	// The queue is looked at until all are answered: what counts is the longest time in
+	// which it was never seen empty.
+	look := time.NewTicker(250 * time.Millisecond)
+	defer look.Stop()
+	empty := time.Now()
+	for n := 0; n < woken; {
+		select {
+		case a := <-answers:
+			n++
+			if a.whole() {
+				m.Answered++
+				took = append(took, a.took.Seconds())
+			} else {
+				b.Logf("not answered: %s", a)
+			}
+		case <-look.C:
+			peak()
+			depth, saw := queued(b, url)
+			if depth < 0 {
+				b.Fatal(saw)
+			}
+			m.Deepest = max(m.Deepest, depth)
+			m.QueueBusy = max(m.QueueBusy, time.Since(empty).Seconds())
+			if depth == 0 {
+				empty = time.Now()
+			}
 		}
 	}
 	m.AllAnswered = time.Since(began).Seconds()
+	m.Answers = report.Summarize(took)
 	peak()
 	b.into.Many = m
 	t := &report.Table{Head: []string{fmt.Sprintf("%d services at zero, %d woken in one second", services, woken), ""}}
 	t.Add("deployed, until the last was ready", report.Millis(m.Deployed))
 	t.Add("answered", fmt.Sprintf("%d of %d", m.Answered, woken))
+	t.Add("answer after its request, p50", report.Millis(m.Answers.P50))
 	t.Add("the last answer, after the first request", report.Millis(m.AllAnswered))
-	t.Add("reconcile queue empty, after the last request", report.Millis(m.QueueEmpty))
-	t.Add("controller's memory, at most", fmt.Sprintf("%d MiB", m.Memory>>20))
+	t.Add("objects in the reconcile queue, at most", fmt.Sprint(m.Deepest))
+	t.Add("longest time that it was not seen empty", report.Millis(m.QueueBusy))
+	t.Add("memory of the controller that leads, at most", fmt.Sprintf("%d MiB", m.Memory>>20))
 	b.into.parts = append(b.into.parts, report.Part{Heading: "Many at once", Table: t})
-	b.into.Goals.Add(m.Answered == woken, "answered of 50 woken in one second", "all", fmt.Sprint(m.Answered))
-	b.into.Goals.Add(m.QueueEmpty < 10, "reconcile queue empty again", "within 10 s", report.Millis(m.QueueEmpty))
+	b.into.Goals.Add(m.Answered == woken, "answered of 50 woken in one second", "all", fmt.Sprintf("%d of %d", m.Answered, woken))
+	b.into.Goals.Add(m.QueueBusy < 10, "reconcile queue empty again", "within 10 s", report.Millis(m.QueueBusy))
 	b.into.Goals.Add(m.Memory < 200<<20, "controller's memory with 200 services", "under 200 MiB", fmt.Sprintf("%d MiB", m.Memory>>20))
 }
 

@@ -14,6 +14,18 @@
 //
 //	make e2e RUN=TestCluster/together/canary
 //
+// TestClusterKwok is thaw on nodes that KWOK plays, 500 of them in make bench-kwok. Their API objects, their
+// scheduling and everything of thaw's that decides are real; their loaders and
+// engines are the test's: a link of each to the controller, and one server that answers
+// at the addresses of all pods. What it watches for all the while is that no GPU is
+// given away twice and nothing comes to a node that was closed.
+//
+// TestClusterScenes has two more nodes join the cluster and tells the stories that
+// every backend has to bear (platform/steer/scenario) on them: an engine of the test
+// (testdata/scene) holds requests for as long as a story wants, nodes are lost by
+// stopping all that speaks for them, the controller ends as kill -9 ends it. Before
+// them, since it needs nodes as well, it looks that these lend each other weights.
+//
 // No test counts seconds, but those whose subject they are: a wait is bounded
 // generously, and says what it saw last when the bound is reached.
 package e2e

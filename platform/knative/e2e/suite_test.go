@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
@@ -61,10 +62,13 @@ func TestCluster(t *testing.T) {
 		{"load", load},
 		{"canary", canary},
 		{"rollout", rollout},
+		{"by-hand", byHand},
 		{"bad-image", badImage},
 		{"bad-source", badSource},
 		{"never-ready", neverReady},
+		{"called-off", calledOff},
 		{"evicted-pod", evictedPod},
+		{"verbs", verbs},
 	}
 	t.Run("together", func(t *testing.T) {
 		for _, test := range together {
@@ -80,6 +84,10 @@ func TestCluster(t *testing.T) {
 	}{
 		{"eviction", eviction},
 		{"quota", quota},
+		{"near", near},
+		{"bounds", bounds},
+		{"limits", limits},
+		{"warm-image", warmImage},
 		{"loader-killed", loaderKilled},
 		{"activator-killed", activatorKilled},
 		{"controller-killed", controllerKilled},
@@ -90,6 +98,7 @@ func TestCluster(t *testing.T) {
 			t.Run(test.name, func(t *testing.T) { test.run(s.space(t)) })
 		}
 	})
+	s.told(t) // while there is somebody to ask
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }
 
@@ -97,7 +106,7 @@ func TestCluster(t *testing.T) {
 func open(t *testing.T) *suite {
 	s := &suite{kubeconfig: os.Getenv("THAW_CLUSTER_KUBECONFIG"), programs: os.Getenv("THAW_PROGRAMS"), domain: os.Getenv("THAW_CLUSTER_DOMAIN")}
 	if s.kubeconfig == "" {
-		t.Skip("THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
+		sourcetest.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
 	}
 	if s.programs == "" || s.domain == "" {
 		t.Fatal("THAW_PROGRAMS or THAW_CLUSTER_DOMAIN is not set: make e2e")

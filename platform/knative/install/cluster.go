@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,13 +88,26 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 			return c.explain(err, x)
 		case !there:
 			told(Name(x), knative.Created)
-		case now.GetGeneration() == old.GetGeneration() && now.GetResourceVersion() == old.GetResourceVersion():
+		case same(old, now):
 			told(Name(x), knative.Unchanged)
 		default:
 			told(Name(x), knative.Changed)
 		}
 	}
 	return nil
+}
+
+// same reports whether an object is what it was, but for what the server keeps of it
+// and what controllers say of its state meanwhile.
+func same(old, now *unstructured.Unstructured) bool {
+	said := func(x *unstructured.Unstructured) map[string]any {
+		x = x.DeepCopy()
+		x.SetManagedFields(nil)
+		x.SetResourceVersion("")
+		delete(x.Object, "status")
+		return x.Object
+	}
+	return equality.Semantic.DeepEqual(said(old), said(now))
 }
 
 func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
@@ -230,6 +244,33 @@ func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructur
 		told(Name(x))
 	}
 	return c.bareNodes(ctx, told)
+}
+
+// Unlend takes away what an earlier installation had nodes lend to their pods. With dry
+// it tells what there is of it, and leaves it.
+func (c *Cluster) Unlend(ctx context.Context, dry bool, told func(name string)) error {
+	o := metav1.DeleteOptions{}
+	if dry {
+		o.DryRun = []string{metav1.DryRunAll}
+	}
+	objects, err := Objects(Options{Image: placeholder, Warm: engines})
+	if err != nil {
+		return err
+	}
+	for _, x := range objects {
+		if x.GetLabels()["app.kubernetes.io/component"] != "warm" {
+			continue
+		}
+		err := c.resource(x).Delete(ctx, x.GetName(), o)
+		if status.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return c.explain(err, x)
+		}
+		told(Name(x))
+	}
+	return nil
 }
 
 func (c *Cluster) absent(ctx context.Context, x *unstructured.Unstructured) error {

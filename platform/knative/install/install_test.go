@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/manifest"
 	"github.com/thaw-dev/thaw/platform/knative/place"
 )
 
@@ -178,6 +180,38 @@ func TestRights(t *testing.T) {
 	for r := range granted {
 		t.Errorf("%+v is granted, and has no reason in Rights", r)
 	}
+	// All of a node, of a Deployment and of a pod can be patched by RBAC, and any pod
+	// deleted; nothing but a policy leaves of it what the controller does.
+	for _, r := range Rights {
+		name := map[string]string{"nodes patch": "thaw-nodes", "deployments patch": "thaw-scale", "pods patch": "thaw-hurry", "pods delete": "thaw-hurry"}[r.Resource+" "+r.Verb]
+		if name == "" {
+			if slices.Contains([]string{"patch", "delete"}, r.Verb) && r.Name == "" && r.Resource != "events" {
+				t.Errorf("%+v is of all there are, and bounded by no policy", r)
+			}
+			continue
+		}
+		operation := map[string]admissionv1.OperationType{"patch": admissionv1.Update, "delete": admissionv1.Delete}[r.Verb]
+		policy, bound := false, false
+		for _, x := range all {
+			switch {
+			case x.GetName() != name:
+			case x.GetKind() == "ValidatingAdmissionPolicy":
+				p := as[admissionv1.ValidatingAdmissionPolicy](t, x).Spec
+				policy = p.FailurePolicy != nil && *p.FailurePolicy == admissionv1.Fail && p.MatchConstraints != nil && len(p.MatchConstraints.ResourceRules) == 1 &&
+					p.MatchConstraints.NamespaceSelector == nil && p.MatchConstraints.ObjectSelector == nil && len(p.MatchConstraints.ExcludeResourceRules) == 0 && len(p.MatchConditions) == 1 &&
+					p.MatchConditions[0].Expression == `request.userInfo.username == "system:serviceaccount:`+Namespace+`:thaw-controller"` &&
+					slices.Equal(p.MatchConstraints.ResourceRules[0].APIGroups, []string{r.Group}) &&
+					slices.Contains(p.MatchConstraints.ResourceRules[0].Operations, operation) &&
+					slices.Contains(p.MatchConstraints.ResourceRules[0].Resources, r.Resource)
+			case x.GetKind() == "ValidatingAdmissionPolicyBinding":
+				b := as[admissionv1.ValidatingAdmissionPolicyBinding](t, x).Spec
+				bound = b.PolicyName == name && slices.Equal(b.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) && b.MatchResources == nil
+			}
+		}
+		if !policy || !bound || !strings.Contains(r.Why, "the policy "+name) {
+			t.Errorf("%+v is bounded by no policy, or does not say by which", r)
+		}
+	}
 	// Whatever is added, these stay away.
 	for _, r := range Rights {
 		if r.Where == "*" && r.Resource == "secrets" && r.Name == "" {
@@ -239,10 +273,55 @@ func TestLocked(t *testing.T) {
 	}
 }
 
+// TestWarm: the interpreter that nodes lend is there when its image is named, and has
+// the rights that are listed, and no others.
+func TestWarm(t *testing.T) {
+	for _, x := range objects(t, Options{}) {
+		if x.GetName() == "thaw-warm" {
+			t.Fatal("it is on")
+		}
+	}
+	var found *appsv1.DaemonSet
+	for _, x := range objects(t, Options{Warm: "example.com/vllm:1", Loaders: map[string]string{"a": "b"}, Store: "/mnt/thaw"}) {
+		switch {
+		case x.GetName() != "thaw-warm":
+		case x.GetKind() == "DaemonSet":
+			found = as[appsv1.DaemonSet](t, x)
+		default:
+			if p := as[networkingv1.NetworkPolicy](t, x); len(p.Spec.PolicyTypes) != 2 || len(p.Spec.Ingress)+len(p.Spec.Egress) > 0 {
+				t.Errorf("it may speak: %+v", p.Spec)
+			}
+		}
+	}
+	if found == nil {
+		t.Fatal("it is not there")
+	}
+	pod := found.Spec.Template.Spec
+	if pod.HostNetwork || pod.HostIPC || !pod.HostPID || *pod.AutomountServiceAccountToken || pod.NodeSelector["a"] != "b" || len(pod.Containers) != 1 || len(pod.InitContainers) != 1 {
+		t.Errorf("%+v", pod)
+	}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil && v.HostPath.Path != "/mnt/thaw" {
+			t.Errorf("it has %s of the host", v.HostPath.Path)
+		}
+	}
+	if c := pod.InitContainers[0]; c.Image != "example.com/thaw:1" || !*c.SecurityContext.RunAsNonRoot || len(c.SecurityContext.Capabilities.Add) > 0 {
+		t.Errorf("%+v", c)
+	}
+	c := pod.Containers[0]
+	s := c.SecurityContext
+	if c.Image != "example.com/vllm:1" || !slices.Contains(c.Args, "--store=/mnt/thaw") || s.Privileged != nil || !*s.ReadOnlyRootFilesystem || s.SeccompProfile.Type != corev1.SeccompProfileTypeUnconfined ||
+		!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		!slices.Equal(s.Capabilities.Add, []corev1.Capability{"SYS_ADMIN", "SYS_PTRACE", "SYS_CHROOT", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"}) {
+		t.Errorf("%+v", c)
+	}
+}
+
 // TestOptions: each option changes what it says, and nothing else.
 func TestOptions(t *testing.T) {
 	lines := func(o Options) []string {
-		b, err := YAML(objects(t, o))
+		all := objects(t, o)
+		b, err := manifest.YAML(all...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,8 +329,8 @@ func TestOptions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c, _ := YAML(again); string(c) != string(b) {
-			t.Errorf("%+v: read and written, it is another", o)
+		if !reflect.DeepEqual(all, again) {
+			t.Errorf("%+v: written and read, it is another", o)
 		}
 		return strings.Split(string(b), "\n")
 	}
@@ -267,13 +346,16 @@ func TestOptions(t *testing.T) {
 		{"all nodes", Options{Loaders: map[string]string{}}, `-nodeSelector: -nvidia.com/gpu.present: "true" `},
 		{"a pool", Options{Loaders: map[string]string{"agentpool": "gpu"}}, `-nvidia.com/gpu.present: "true" +agentpool: gpu `},
 		{"store", Options{Store: "/mnt/thaw"}, `-|| v.hostPath.path == "/var/lib/thaw")' +|| v.hostPath.path == "/mnt/thaw")' ` + "-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -path: /var/lib/thaw +path: /mnt/thaw "},
+		{"controller", Options{Controller: []string{"--eviction=lfu", "--prewarm=on"}}, "+- --eviction=lfu +- --prewarm=on "},
+		{"activator", Options{Activator: []string{"--hold=503"}}, "+- --hold=503 "},
+		{"history", Options{History: "past"}, "+- --data=/history +- mountPath: /history +name: history +- name: history +persistentVolumeClaim: +claimName: past "},
 		{"expose", Options{Expose: true}, "-type: ClusterIP +type: LoadBalancer "},
 	} {
 		if got := changes(plain, lines(x.o)); got != x.want {
 			t.Errorf("%s: it changes\n%s\nand should\n%s", x.name, got, x.want)
 		}
 	}
-	for _, o := range []Options{{}, {Image: "x", Store: "a"}, {Image: "x", Store: "/"}, {Image: "x", Store: "/a/../b"}} {
+	for _, o := range []Options{{}, {Image: "x", Store: "a"}, {Image: "x", Store: "/"}, {Image: "x", Store: "/a/../b"}, {Image: "x", History: "a/b"}} {
 		if _, err := Objects(o); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
@@ -354,6 +436,33 @@ func TestObstacle(t *testing.T) {
 		}
 		if got := obstacle([]unstructured.Unstructured{*pod[0]}); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestSame: what the server keeps of an object and what controllers say of its state
+// is no change of it; anything else is.
+func TestSame(t *testing.T) {
+	old := objects(t, Options{})[0]
+	for _, x := range []struct {
+		name string
+		edit func(*unstructured.Unstructured)
+		same bool
+	}{
+		{"nothing", func(*unstructured.Unstructured) {}, true},
+		{"what the server keeps", func(x *unstructured.Unstructured) {
+			x.SetResourceVersion("2")
+			x.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "thaw"}})
+		}, true},
+		{"its state", func(x *unstructured.Unstructured) { x.Object["status"] = map[string]any{"phase": "Active"} }, true},
+		{"a label", func(x *unstructured.Unstructured) { x.SetLabels(map[string]string{"a": "b"}) }, false},
+		{"another object of that name", func(x *unstructured.Unstructured) { x.SetUID("2") }, false},
+		{"what it is to be", func(x *unstructured.Unstructured) { x.Object["spec"] = map[string]any{"finalizers": []any{"a"}} }, false},
+	} {
+		now := old.DeepCopy()
+		x.edit(now)
+		if same(old, now) != x.same {
+			t.Errorf("%s: same is %v", x.name, !x.same)
 		}
 	}
 }

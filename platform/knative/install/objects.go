@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
@@ -28,6 +30,9 @@ type Object = unstructured.Unstructured
 // placeholder is the image of every container in the files.
 const placeholder = "thaw"
 
+// engines is the image of the interpreter that is lent.
+const engines = "thaw-warm"
+
 // Options say what differs from cluster to cluster.
 type Options struct {
 	Image       string            // with /thaw and /thaw-knative
@@ -36,6 +41,10 @@ type Options struct {
 	Loaders     map[string]string // labels of the nodes that have a loader; nil is as in the files, an empty one all nodes
 	Store       string            // the folder of the node; "" is as in the files
 	Expose      bool              // the Service thaw is a load balancer's
+	Warm        string            // the engine's image, of which nodes lend an interpreter to their pods; "" is none
+	Controller  []string          // flags of thaw-knative controller beyond those in the files
+	Activator   []string          // flags of thaw-knative activator beyond those in the files
+	History     string            // the PersistentVolumeClaim of the controllers' history; "" is none: memory
 }
 
 // Objects are all objects of an installation, in an order in which they can be
@@ -47,19 +56,28 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Store != "" && (!path.IsAbs(o.Store) || path.Clean(o.Store) != o.Store || o.Store == "/") {
 		return nil, fmt.Errorf("the store %q is no absolute path of a folder of its own", o.Store)
 	}
+	if o.History != "" && len(validation.IsDNS1123Subdomain(o.History)) > 0 {
+		return nil, fmt.Errorf("%q is no name of a PersistentVolumeClaim", o.History)
+	}
 	names, err := fs.Glob(kustomize.Base, "base/*.yaml")
 	if err != nil {
 		return nil, err
 	}
-	var objects []*unstructured.Unstructured
+	texts := map[string][]byte{}
 	for _, name := range names {
 		if path.Base(name) == "kustomization.yaml" {
 			continue
 		}
-		text, err := fs.ReadFile(kustomize.Base, name)
-		if err != nil {
+		if texts[name], err = fs.ReadFile(kustomize.Base, name); err != nil {
 			return nil, err
 		}
+	}
+	if o.Warm != "" {
+		texts["warm/warm.yaml"] = kustomize.Warm
+	}
+	var objects []*unstructured.Unstructured
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		text := texts[name]
 		if o.Store != "" {
 			text = bytes.ReplaceAll(text, []byte("/var/lib/thaw"), []byte(o.Store))
 		}
@@ -103,6 +121,17 @@ func (o Options) set(x *unstructured.Unstructured) error {
 	default:
 		return nil
 	}
+	var more []any // arguments of the container that is named as the part is
+	var part string
+	switch x.GetName() {
+	case "thaw-controller":
+		part, more = "controller", words(o.Controller)
+		if o.History != "" {
+			more = append(more, "--data="+history)
+		}
+	case "thaw-activator":
+		part, more = "activator", words(o.Activator)
+	}
 	for _, list := range []string{"initContainers", "containers"} {
 		at := []string{"spec", "template", "spec", list}
 		containers, _, err := unstructured.NestedSlice(x.Object, at...)
@@ -110,13 +139,28 @@ func (o Options) set(x *unstructured.Unstructured) error {
 			continue
 		}
 		for _, c := range containers {
-			if c := c.(map[string]any); c["image"] == placeholder {
+			c := c.(map[string]any)
+			switch c["image"] {
+			case placeholder:
 				c["image"] = o.Image
+			case engines:
+				c["image"] = o.Warm
+			}
+			if c["name"] != part {
+				continue
+			}
+			add(c, "args", more...)
+			if part == "controller" && o.History != "" {
+				add(c, "volumeMounts", map[string]any{"name": "history", "mountPath": history})
 			}
 		}
 		if err := unstructured.SetNestedSlice(x.Object, containers, at...); err != nil {
 			return err
 		}
+	}
+	if part == "controller" && o.History != "" {
+		pod := x.Object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+		add(pod, "volumes", map[string]any{"name": "history", "persistentVolumeClaim": map[string]any{"claimName": o.History}})
 	}
 	replicas := map[string]int{"thaw-controller": o.Controllers, "thaw-activator": o.Activators}[x.GetName()]
 	if replicas > 0 {
@@ -131,6 +175,26 @@ func (o Options) set(x *unstructured.Unstructured) error {
 		return unstructured.SetNestedStringMap(x.Object, o.Loaders, at...)
 	}
 	return nil
+}
+
+// history is where the controller's container has the folder of its history.
+const history = "/history"
+
+// words are texts as a list of an object has them.
+func words(texts []string) []any {
+	var list []any
+	for _, s := range texts {
+		list = append(list, s)
+	}
+	return list
+}
+
+// add appends to a list of an object.
+func add(object map[string]any, field string, more ...any) {
+	if len(more) > 0 {
+		list, _ := object[field].([]any)
+		object[field] = append(list, more...)
+	}
 }
 
 // Decode reads documents of YAML.
@@ -162,20 +226,4 @@ func Decode(text []byte) ([]*unstructured.Unstructured, error) {
 		}
 		objects = append(objects, x)
 	}
-}
-
-// YAML is what kubectl apply takes.
-func YAML(objects []*unstructured.Unstructured) ([]byte, error) {
-	var out bytes.Buffer
-	for i, x := range objects {
-		b, err := yaml.Marshal(x.Object)
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 {
-			out.WriteString("---\n")
-		}
-		out.Write(b)
-	}
-	return out.Bytes(), nil
 }

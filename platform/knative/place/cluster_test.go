@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // TestClusterPlace: a real API server asks, over its Service, and the pod that it
@@ -21,7 +23,7 @@ import (
 func TestClusterPlace(t *testing.T) {
 	file := os.Getenv("THAW_CLUSTER_KUBECONFIG")
 	if file == "" {
-		t.Skip("THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
+		sourcetest.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil {

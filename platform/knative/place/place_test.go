@@ -224,10 +224,10 @@ func TestRotation(t *testing.T) {
 	}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	w.now = func() time.Time { return now }
-	if w.own, err = issue(w.host(), now); err != nil {
+	if w.own, err = w.issue(now); err != nil {
 		t.Fatal(err)
 	}
-	w.cert.Store(&w.own.cert)
+	w.cert.Store(&w.own.pair)
 	first := w.own
 	believed := func() []byte {
 		in, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), Name, metav1.GetOptions{})
@@ -236,12 +236,16 @@ func TestRotation(t *testing.T) {
 		}
 		return in.Webhooks[0].ClientConfig.CABundle
 	}
-	check := func(what string, used *authority, authorities ...*authority) {
+	check := func(what string, used *shown, authorities ...*shown) {
 		t.Helper()
-		if w.cert.Load() != &used.cert {
+		if w.cert.Load() != &used.pair {
 			t.Errorf("%s: another certificate is shown", what)
 		}
-		if !bytes.Equal(believed(), bundle(authorities...)) {
+		var want []byte
+		for _, a := range authorities {
+			want = append(want, a.root...)
+		}
+		if !bytes.Equal(believed(), want) {
 			t.Errorf("%s: others are believed", what)
 		}
 		pool := x509.NewCertPool()
@@ -258,7 +262,11 @@ func TestRotation(t *testing.T) {
 		t.Fatalf("again in %v", d)
 	}
 	check("the first", first, first)
-	now = now.Add(valid/2 - 1)
+	leaf, err := x509.ParseCertificate(first.pair.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) / 2)
 	w.look(t.Context(), 8443)
 	check("before half its time", first, first)
 	now = now.Add(1)
@@ -284,7 +292,7 @@ func TestRotation(t *testing.T) {
 	check("not yet", first, second, first)
 	now = now.Add(1)
 	w.look(t.Context(), 8443)
-	if w.cert.Load() != &second.cert {
+	if w.cert.Load() != &second.pair {
 		t.Error("the next is not used")
 	}
 	w.look(t.Context(), 8443)
@@ -304,7 +312,7 @@ func TestWhatIsNotThereIsWaitedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if w.own, err = issue(w.host(), w.now()); err != nil {
+		if w.own, err = w.issue(w.now()); err != nil {
 			t.Fatal(err)
 		}
 		if d := w.look(t.Context(), 1); d != soon || w.said == "" {

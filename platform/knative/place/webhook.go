@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/thaw-dev/thaw/platform/authority"
 )
 
 const (
@@ -53,9 +56,15 @@ type Webhook struct {
 	now  func() time.Time
 
 	// Of Run alone.
-	own, next *authority
+	own, next *shown
 	since     time.Time // that next is believed
 	said      string    // the last failure
+}
+
+// shown is a certificate, and the authority that signed it and nothing else.
+type shown struct {
+	root, cert []byte // PEM
+	pair       tls.Certificate
 }
 
 // New checks the options and starts nothing.
@@ -76,11 +85,11 @@ func New(o Options) (*Webhook, error) {
 // are made without it.
 func (w *Webhook) Run(ctx context.Context) error {
 	var err error
-	if w.own, err = issue(w.host(), w.now()); err != nil {
+	if w.own, err = w.issue(w.now()); err != nil {
 		w.o.Log.Error("no hints for the scheduler: there is no certificate", "error", err)
 		return nil
 	}
-	w.cert.Store(&w.own.cert)
+	w.cert.Store(&w.own.pair)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w.o.Address)
 	if err != nil {
 		w.o.Log.Error("no hints for the scheduler", "error", err)
@@ -120,20 +129,38 @@ func (w *Webhook) Run(ctx context.Context) error {
 // host is the name by which API servers know it.
 func (w *Webhook) host() string { return w.o.Name + "." + w.o.Namespace + ".svc" }
 
+func (w *Webhook) issue(now time.Time) (*shown, error) {
+	made, err := authority.Issue(now, w.host())
+	if err != nil {
+		return nil, err
+	}
+	leaf := made.Leaves[w.host()]
+	pair, err := tls.X509KeyPair(leaf.Cert, leaf.Key)
+	return &shown{made.Root, leaf.Cert, pair}, err
+}
+
+// believed are the authorities that API servers are to believe.
+func (w *Webhook) believed() []byte {
+	if w.next == nil {
+		return w.own.root
+	}
+	return slices.Concat(w.next.root, w.own.root)
+}
+
 // look brings the objects up to date, and says when to look again.
 func (w *Webhook) look(ctx context.Context, port int32) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, requestFor)
 	defer cancel()
 	now := w.now()
-	if w.next == nil && w.own.old(now) {
-		next, err := issue(w.host(), now)
+	if w.next == nil && authority.Old(w.own.cert, now) {
+		next, err := w.issue(now)
 		if err == nil {
 			w.next, w.since = next, time.Time{}
 		}
 	}
 	err := w.slice(ctx, port)
 	if err == nil {
-		err = w.register(ctx, bundle(w.next, w.own))
+		err = w.register(ctx, w.believed())
 	}
 	if err != nil {
 		if said := err.Error(); said != w.said && ctx.Err() == nil {
@@ -149,7 +176,7 @@ func (w *Webhook) look(ctx context.Context, port int32) time.Duration {
 			w.since = now
 		case now.Sub(w.since) >= believe:
 			w.own, w.next = w.next, nil
-			w.cert.Store(&w.own.cert)
+			w.cert.Store(&w.own.pair)
 		}
 	}
 	return every

@@ -1,8 +1,6 @@
 package team
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -13,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/yaml"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -22,6 +19,11 @@ import (
 // there (deploy/kustomize/base/admission.yaml).
 const Label = "thaw.dev/team"
 
+// PodAnnotation is what pods of models with GPUs say where the model file does not:
+// a spec.pod of one, as YAML or JSON. Who may not change the namespace cannot change
+// it; who may write Services can say the same in each of them.
+const PodAnnotation = Prefix + "pod"
+
 const objectName = "thaw-team" // of what a team's namespace has
 
 // Settings of Render.
@@ -29,6 +31,7 @@ type Settings struct {
 	Groups  []string // who the team is, as the API server knows them; may be empty
 	Users   []string
 	System  string // thaw's own namespace; "" is thaw-system
+	Pod     string // PodAnnotation; may be empty
 	Knative string // "": nobody but thaw reaches the engines; else Knative's namespace, whose activator does as well
 }
 
@@ -58,6 +61,12 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 		return metav1.ObjectMeta{Name: object, Namespace: name, Labels: labels()}
 	}
 	space := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{Label: name}, Annotations: Annotations(t)}}
+	if s.Pod != "" {
+		if space.Annotations == nil {
+			space.Annotations = map[string]string{}
+		}
+		space.Annotations[PodAnnotation] = s.Pod
+	}
 	objects := []runtime.Object{space}
 	if n := t.Spec.GPUs.Max; n > 0 {
 		objects = append(objects, &corev1.ResourceQuota{
@@ -125,46 +134,6 @@ func policy(meta metav1.ObjectMeta, s Settings) *networkingv1.NetworkPolicy {
 			Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: from}},
 		},
 	}
-}
-
-// Document is an object as kubectl apply takes it: nothing that only a server sets.
-func Document(o runtime.Object) (map[string]any, error) {
-	b, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	var m map[string]any
-	if err := json.Unmarshal(b, &m); err != nil {
-		return nil, err
-	}
-	delete(m, "status")
-	if m["kind"] == "Namespace" {
-		delete(m, "spec")
-	}
-	if meta, ok := m["metadata"].(map[string]any); ok {
-		delete(meta, "creationTimestamp")
-	}
-	return m, nil
-}
-
-// YAML is all of them.
-func YAML(objects []runtime.Object) ([]byte, error) {
-	var out bytes.Buffer
-	for i, o := range objects {
-		m, err := Document(o)
-		if err != nil {
-			return nil, err
-		}
-		b, err := yaml.Marshal(m)
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 {
-			out.WriteString("---\n")
-		}
-		out.Write(b)
-	}
-	return out.Bytes(), nil
 }
 
 // Read sets a limit of a team as an annotation would.

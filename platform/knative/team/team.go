@@ -77,7 +77,7 @@ func Of(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functions.Team, [
 		l.set(&t.Spec, n)
 	}
 	for _, key := range slices.Sorted(maps.Keys(ns.Annotations)) {
-		if strings.HasPrefix(key, Prefix) && !slices.Contains(known, key) {
+		if strings.HasPrefix(key, Prefix) && key != PodAnnotation && !slices.Contains(known, key) {
 			problem := fmt.Sprintf("annotation %.80q means nothing", key)
 			if near := functions.Nearest(key, known, 1); len(near) > 0 {
 				problem += "; did you mean " + near[0] + "?"

@@ -27,6 +27,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -120,7 +121,7 @@ func TestRender(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := YAML(objects)
+		got, err := manifest.YAML(objects...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,117 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/knative"
+)
+
+// links is what the Secret thaw-link says, read again and again: the token, and this
+// end's certificate. The controller that leads renews it.
+type links struct {
+	kube      kubernetes.Interface
+	namespace string
+	leads     func() bool
+	changed   func() // the tokens have; may be nil
+	log       *slog.Logger
+	now       func() time.Time
+
+	mu     sync.Mutex
+	token  string
+	former string
+	until  time.Time // when former counts no more
+	id     *authority.Identity
+	said   string
+}
+
+const (
+	rereadEvery = 30 * time.Second
+	// formerFor is how long the token of before counts: kubelets bring the new one to
+	// its pods within two minutes.
+	formerFor = 5 * time.Minute
+)
+
+// Run reads until ctx ends. With the API server away all stays as it is.
+func (l *links) Run(ctx context.Context) error {
+	for {
+		next := rereadEvery
+		if _, err := l.identity(); err != nil { // nobody can link
+			next = time.Second
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(next):
+			l.look(ctx)
+		}
+	}
+}
+
+// look reads once.
+func (l *links) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	read, err := knative.KeepLinks(ctx, l.kube.CoreV1().Secrets(l.namespace), l.leads(), l.now())
+	l.mu.Lock()
+	said, tell := "", false
+	if err != nil {
+		said = err.Error()
+	} else {
+		tell = l.take(read)
+	}
+	again := said == l.said
+	l.said = said
+	l.mu.Unlock()
+	if said != "" && !again && ctx.Err() == nil {
+		l.log.Warn("the certificates of links stay as they are", "error", err)
+	}
+	if tell && l.changed != nil {
+		l.changed()
+	}
+}
+
+// take takes over what was read; under mu. It reports whether tokens have changed.
+func (l *links) take(read *knative.Links) bool {
+	now := l.now()
+	l.id = read.Identity
+	changed := false
+	if l.former != "" && !now.Before(l.until) {
+		l.former, changed = "", true
+	}
+	if read.Token != l.token {
+		if l.token != "" {
+			l.former, l.until = l.token, now.Add(formerFor)
+		}
+		l.token, changed = read.Token, true
+	}
+	return changed
+}
+
+// tokens are those that count, the newest first.
+func (l *links) tokens() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.former == "" {
+		return []string{l.token}
+	}
+	return []string{l.token, l.former}
+}
+
+var errNoIdentity = errors.New("the certificates of links are not known yet")
+
+// identity is this end's.
+func (l *links) identity() (*authority.Identity, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.id == nil {
+		return nil, errNoIdentity
+	}
+	return l.id, nil
+}

@@ -1,0 +1,137 @@
+package control
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+// TestLinksToken: a token that changes counts at once, and the one before for a while.
+func TestLinksToken(t *testing.T) {
+	kube := fake.NewClientset()
+	now, told := time.Now(), 0
+	l := &links{kube: kube, namespace: knative.System, leads: func() bool { return true }, changed: func() { told++ }, log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }}
+	if _, err := l.identity(); err == nil {
+		t.Error("an identity of nothing")
+	}
+	l.look(t.Context())
+	first := l.tokens()
+	if len(first) != 1 || len(first[0]) < 32 || told != 1 {
+		t.Fatal(first, told)
+	}
+	secrets := kube.CoreV1().Secrets(knative.System)
+	s, err := secrets.Get(t.Context(), knative.LinkSecret, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.Repeat("n", 40)
+	s.Data[knative.LinkKey] = []byte(other)
+	if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l.look(t.Context())
+	if got := l.tokens(); !slices.Equal(got, []string{other, first[0]}) || told != 2 {
+		t.Error(got, told)
+	}
+	now = now.Add(formerFor)
+	l.look(t.Context())
+	if got := l.tokens(); !slices.Equal(got, []string{other}) || told != 3 {
+		t.Error(got, told)
+	}
+	before, _ := l.identity()
+	if err := secrets.Delete(t.Context(), knative.LinkSecret, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l.leads = func() bool { return false } // who does not lead makes none
+	l.look(t.Context())
+	if after, _ := l.identity(); after != before || !slices.Equal(l.tokens(), []string{other}) {
+		t.Error("what was read is forgotten")
+	}
+}
+
+// TestSecurePort: with certificates a link is taken by them alone, and probes go on
+// without.
+func TestSecurePort(t *testing.T) {
+	kube := fake.NewClientset()
+	log := slog.New(slog.DiscardHandler)
+	l := &links{kube: kube, namespace: knative.System, leads: func() bool { return true }, log: log, now: time.Now}
+	l.look(t.Context())
+	s, err := kube.CoreV1().Secrets(knative.System).Get(t.Context(), knative.LinkSecret, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := authority.Read(s.Data["ca.crt"], authority.Leaf{Cert: s.Data["loader.crt"], Key: s.Data["loader.key"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &control{o: Options{Listener: listener, Secure: true, Log: log}, links: l, election: &election{}}
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	failed := make(chan error, 4)
+	go func() { defer close(done); c.serve(ctx, func(err error) { failed <- err }) }()
+	defer func() { end(); <-done }()
+	hub := link.NewHub(link.HubOptions{Tokens: l.tokens})
+	defer hub.Close()
+	c.reign.Store(&reign{hub: hub})
+
+	get := func(path string) (int, string) {
+		t.Helper()
+		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}).Get("http://" + listener.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, _ := io.ReadAll(res.Body)
+		return res.StatusCode, string(b)
+	}
+	if code, _ := get("/healthz"); code != 200 {
+		t.Error("no probe:", code)
+	}
+	if code, body := get(link.Endpoint); code != http.StatusForbidden || !strings.Contains(body, "certificate") {
+		t.Error(code, body)
+	}
+	linked := make(chan struct{})
+	once := sync.OnceFunc(func() { close(linked) })
+	client := link.NewClient(link.ClientOptions{
+		Addr: listener.Addr().String(), Token: l.tokens()[0], Hello: link.Hello{Kind: link.KindNode, ID: "n1"},
+		TLS:  func() (*tls.Config, error) { return authority.Client(id, link.NameController), nil },
+		Down: func(link.Down) { once() }, // of each link that there is
+	})
+	running, stop := context.WithCancel(ctx)
+	ran := make(chan error, 1)
+	go func() { ran <- client.Run(running) }()
+	select {
+	case <-linked:
+	case <-time.After(30 * time.Second):
+		t.Error("no link with a certificate")
+	}
+	stop()
+	<-ran
+	select {
+	case err := <-failed:
+		t.Error(err)
+	default:
+	}
+}
+
+var _ link.Bank = (*share.Bank)(nil)

@@ -1,0 +1,95 @@
+package control
+
+import (
+	"log/slog"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+func TestAllowList(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                               "",
+		"none":                           "",
+		"az://acct/a":                    "az://acct/a",
+		" az://acct/a,hf://b/\n s3://c ": "az://acct/a hf://b/ s3://c",
+		"://x az:// y":                   "",
+		"az://" + strings.Repeat("x", maxAllowed):  "",
+		strings.Repeat("az://acct/a ", 3*maxAllow): strings.TrimSpace(strings.Repeat("az://acct/a ", maxAllow)),
+	} {
+		if got := strings.Join(allowList(text), " "); got != want {
+			t.Errorf("%.40q: %.80q, want %.80q", text, got, want)
+		}
+	}
+}
+
+// Loaders are told whose their own pods are, on change alone, and nothing of pods
+// while no namespace has a list.
+func TestOwners(t *testing.T) {
+	index := func() cache.Indexer {
+		return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	}
+	spaces, pods := index(), index()
+	space := func(name string, allow ...string) {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if len(allow) > 0 {
+			ns.Annotations = map[string]string{allowAnnotation: strings.Join(allow, " ")}
+		}
+		spaces.Update(ns)
+	}
+	pod := func(ns, uid, node string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: uid, Namespace: ns, UID: types.UID(uid)}, Spec: corev1.PodSpec{NodeName: node}}
+		pods.Update(p)
+		return p
+	}
+	away := ""
+	got := map[string]*link.Owners{}
+	o := &owners{
+		namespaces: corelisters.NewNamespaceLister(spaces), pods: corelisters.NewPodLister(pods), log: slog.New(slog.DiscardHandler),
+		told: map[string]*link.Owners{"n1": nil, "n2": nil},
+		tell: func(node string, d link.Down) bool {
+			if node == away {
+				return false
+			}
+			got[node] = d.Owners
+			return true
+		},
+	}
+	round := func(want map[string]*link.Owners) {
+		t.Helper()
+		clear(got)
+		o.round()
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("told %+v, want %+v", got, want)
+		}
+	}
+	nothing := &link.Owners{Said: true, Allow: map[string][]string{}}
+	space("a")
+	space("b")
+	pod("a", "1", "n1")
+	round(map[string]*link.Owners{"n1": nothing, "n2": nothing})
+	round(map[string]*link.Owners{})
+	space("b", "az://acct/b")
+	pod("b", "2", "")
+	allow := map[string][]string{"b": {"az://acct/b"}}
+	away = "n2"
+	round(map[string]*link.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a"}}})
+	away = ""
+	round(map[string]*link.Owners{"n2": {Said: true, Allow: allow}})
+	was := pod("b", "2", "n1")
+	round(map[string]*link.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a", "2": "b"}}})
+	pods.Delete(was)
+	round(map[string]*link.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a"}}})
+	o.told["n2"] = nil // it has come anew
+	round(map[string]*link.Owners{"n2": {Said: true, Allow: allow}})
+	space("b")
+	round(map[string]*link.Owners{"n1": nothing, "n2": nothing})
+}

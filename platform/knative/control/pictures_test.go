@@ -1,0 +1,149 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/steer"
+)
+
+// TestWaiting: who waits for room is told who makes way, until those have ended.
+func TestWaiting(t *testing.T) {
+	named := func(team, name string) functions.Name { return functions.Name{Team: team, Name: name} }
+	to, other := named("a", "qwen-00001"), named("a", "tiny-00002")
+	var l leavers
+	l.goes("r1", leaver{who: named("team-b", "llama-00003"), to: to, idle: 14 * time.Minute})
+	l.goes("r2", leaver{who: named("a", "busy-00001"), to: to})
+	l.goes("r3", leaver{who: named("c", "gone-00001"), to: other, idle: 40 * time.Second})
+	service := func(n functions.Name) string {
+		return map[string]string{"llama-00003": "llama", "busy-00001": "busy"}[n.Name]
+	}
+	for _, x := range []struct {
+		gpus int
+		of   functions.Name
+		want string
+	}{
+		{2, to, "waiting for 2 GPUs; evicting a/busy and team-b/llama, idle 14 min"},
+		{1, other, "waiting for a GPU; evicting c/gone-00001, idle 40 s"},
+		{0, other, "waiting for room on a node; evicting c/gone-00001, idle 40 s"},
+	} {
+		if got := waiting(x.gpus, l.of(x.of), service, steer.Explained{}); got != x.want {
+			t.Errorf("%q, want %q", got, x.want)
+		}
+	}
+	if got, ok := l.gone("r2"); !ok || got != to {
+		t.Errorf("made way for %v, %v", got, ok)
+	}
+	if _, ok := l.gone("r2"); ok {
+		t.Error("it has ended twice")
+	}
+	if got := waiting(2, l.of(to), service, steer.Explained{}); got != "waiting for 2 GPUs; evicting team-b/llama, idle 14 min" {
+		t.Errorf("%q", got)
+	}
+	l.gone("r1")
+	if got := l.of(to); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// lobby is activators at which nothing is in flight.
+type lobby struct{ inside }
+
+func (*lobby) InFlightOf(functions.Name, string) int { return 0 }
+func (*lobby) Remove(...functions.Name)              {}
+
+// TestNobodyMakesWay: a revision for which requests wait and nobody makes way says
+// so, in the planner's words, for as long as they wait.
+func TestNobodyMakesWay(t *testing.T) {
+	for _, x := range []struct {
+		name  string
+		gpus  int           // that it needs
+		since time.Duration // the other is READY
+		began time.Duration // the controller leads
+		want  string
+	}{
+		{"too young to go", 1, 0, 10 * time.Second, "WaitingForGPUs waiting for a GPU: no room (n1)"},
+		{"too large for one node, others not heard yet", 2, 0, 0, "WaitingForGPUs waiting for 2 GPUs: too small (n1)"},
+		{"too large", 2, time.Hour, 10 * time.Second, "NoCapacity it needs 2 GPUs on one node, and the largest has 1"},
+		{"placed at once", 0, 0, 10 * time.Second, "NoTraffic "},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			now := time.Unix(1e9, 0)
+			model := func(name string, gpus int) *revision {
+				m := functions.NewModel()
+				m.Metadata.Name, m.Metadata.Namespace = name, "a"
+				m.Spec.Source, m.Spec.Engine, m.Spec.Resources = "az://a/c/"+name, functions.EngineCommand, functions.Resources{GPUs: gpus}
+				return &revision{model: m, service: name}
+			}
+			other := functions.Name{Team: "a", Name: "other-00001"}
+			r := &reign{fleet: newStage(t, true).fleet, books: &books{known: map[functions.Name]*revision{web: model(web.Name, x.gpus), other: model(other.Name, 1)}}}
+			r.settled.Store(true)
+			var moved []functions.Name
+			r.path = &path{
+				activators: &lobby{}, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
+				service: r.books.serving, published: func(n functions.Name) { moved = append(moved, n) },
+				coming: func(*route.Function) []route.Replica { return nil },
+				ring:   func(functions.Name) {}, now: func() time.Time { return now },
+			}
+			r.steer = steer.New(steer.Options{
+				Epoch: 1, Path: r.path, Catalog: r.books, Now: func() time.Time { return now }, Ring: func() {},
+				Do: func(time.Duration, func(context.Context)) {},
+			})
+			turn := func() {
+				r.steer.Heartbeat(functions.Heartbeat{
+					AgentID: "n1", Epoch: 1, GPUs: []functions.GPU{{MemoryTotal: 80 << 30, Health: "ok"}}, Memory: functions.Capacity{Total: 64 << 30},
+					Models: []functions.ReplicaStatus{{
+						ID: "r1", Team: "a", Model: other.Name, State: functions.Ready, Endpoint: "http://10.0.0.9:8080", GPUs: []int{0},
+						Spec: &r.books.known[other].model.Spec, Since: x.since.Milliseconds(),
+					}},
+				}, nil)
+				r.steer.Turn(t.Context())
+			}
+			says := func() string {
+				s, ok := r.Scale(web.Team, web.Name)
+				if !ok {
+					t.Fatal("nothing is known")
+				}
+				if quiet := s.Reason == autoscale.ReasonNoTraffic; quiet != (s.Active == corev1.ConditionFalse) {
+					t.Errorf("%+v", s)
+				}
+				return s.Reason + " " + s.Message
+			}
+			r.steer.Changed()
+			turn()
+			for range int(x.began / time.Second) {
+				now = now.Add(time.Second)
+				turn()
+			}
+			if got := says(); got != "NoTraffic " {
+				t.Errorf("nobody asks: %q", got)
+			}
+			moved = nil
+			r.path.Outside(web, 0, 1)
+			turn()
+			if got := says(); got != x.want {
+				t.Errorf("%q, want %q", got, x.want)
+			}
+			if !slices.Contains(moved, web) {
+				t.Error("nobody is told that requests wait")
+			}
+			moved = nil
+			now = now.Add(100 * time.Millisecond)
+			r.path.Outside(web, 0, 0)
+			turn()
+			if got := says(); got != "NoTraffic " {
+				t.Errorf("nobody asks any more: %q", got)
+			}
+			if !slices.Contains(moved, web) {
+				t.Error("nobody is told that no request waits")
+			}
+		})
+	}
+}

@@ -1,0 +1,110 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// shares has the limits of teams hold over all activators together.
+type shares struct {
+	*share.Bank
+	pods   corelisters.PodNamespaceLister // of thaw itself
+	linked func() []string                // activators that are
+	ready  func() bool                    // what runs is known, so activators are told
+}
+
+// gatherFor bounds how long activators of before are waited for.
+const gatherFor = 10 * time.Second
+
+var activatorPods = labels.SelectorFromSet(labels.Set{"app.kubernetes.io/part-of": "thaw", "app.kubernetes.io/component": "activator"})
+
+// Run deals out what comes with the time, until ctx ends.
+func (s *shares) Run(ctx context.Context) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	began, gathered := time.Now(), false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := time.Now()
+		if !gathered && s.ready() && (s.complete() || now.Sub(began) >= gatherFor) {
+			gathered = true
+			s.Gathered(now)
+		}
+		s.Tick(now)
+	}
+}
+
+// complete reports whether all activators that serve are linked: none of them has
+// something that the bank does not know of.
+func (s *shares) complete() bool {
+	pods, err := s.pods.List(activatorPods)
+	if err != nil {
+		return false
+	}
+	linked := map[string]bool{}
+	for _, id := range s.linked() {
+		linked[id] = true
+	}
+	for _, p := range pods {
+		if serves(p) && !linked[p.Name] {
+			return false
+		}
+	}
+	return true
+}
+
+// serves reports whether a pod has been ready and is there.
+func serves(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// dead reports whether an activator that is away is a pod that is no more. One that
+// is no pod is not known to be dead.
+func (s *shares) dead(id string) bool {
+	p, err := s.pods.Get(id)
+	if err != nil {
+		all, err := s.pods.List(activatorPods)
+		return err == nil && len(all) > 0 // activators are pods here, and this one is gone
+	}
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// setTeams tells the limits there are.
+func (s *shares) setTeams(teams []functions.Team) {
+	limits := map[share.Key]int64{}
+	for i := range teams {
+		for k, n := range who.Sizes(teams[i].Spec.Limits) {
+			if n > 0 {
+				limits[share.Key{Team: teams[i].Metadata.Name, Kind: share.Kind(k)}] = int64(n)
+			}
+		}
+	}
+	s.SetLimits(limits, time.Now())
+}
+
+// usage is what a team has used of its limits, at all activators.
+func (s *shares) usage(team string, now time.Time) who.Usage {
+	left := func(k share.Kind) int { return int(s.Use(share.Key{Team: team, Kind: k}, now).Left + 1e-6) }
+	used := func(k share.Kind) int { return int(s.Use(share.Key{Team: team, Kind: k}, now).Used) }
+	return who.Usage{
+		Active: used(share.Concurrent), Held: used(share.Held),
+		Requests: left(share.Requests), Tokens: left(share.Tokens), ColdStarts: left(share.ColdStarts),
+	}
+}

@@ -1,0 +1,1276 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/install"
+	"github.com/thaw-dev/thaw/platform/link"
+)
+
+var (
+	kwokNodes  = flag.Int("kwok-nodes", 120, "nodes of TestClusterKwok that are not there")
+	kwokModels = flag.Int("kwok-models", 4, "models of each of its four teams")
+)
+
+const (
+	// sampled is how many nodes Kubernetes' scheduler looks at before it is content. Of
+	// more it takes a sample, and does not see a preferred node that is not in it.
+	sampled = 100
+
+	// What deploy/cluster/kwok has: pods of such nodes have their addresses here.
+	farPods = "10.245.0.0/16"
+	farGPUs = 8
+)
+
+// far is nodes that KWOK plays. What a node has of thaw's is played here: its loader,
+// which is linked to the controller as a real one is and speaks for the shims of its
+// pods, and one engine that answers at the addresses of all pods.
+type far struct {
+	*testing.T
+	*suite
+	controller string // HOST:PORT of the controller's Service
+	token      string
+	tls        *tls.Config // a loader's
+
+	mu      sync.Mutex
+	loaders map[string]*farLoader
+	pods    map[types.UID]*farPod
+	closed  map[string]time.Time // nodes that nothing new is to come to, and since when
+	wrong   []string             // what must never be, as it was seen
+	byIP    map[string]*farPod
+	answers map[string]int // by pod's name
+
+	rest  farCost // the controller's while nothing happens
+	waves []farWave
+}
+
+// farPod is a pod as it was seen last, and when it was seen first.
+type farPod struct {
+	uid             types.UID
+	namespace, name string
+	model           string
+	node, ip        string
+	wanted          string // the node that it was made to prefer; "" none
+	gpus            int
+	shim            bool
+	made, scheduled time.Time
+	gone, stopping  bool
+	toldAt          time.Time // that it was told to go
+	unschedulable   string
+}
+
+// stop notes that it was told to go. Under far's mu.
+func (p *farPod) stop() {
+	if !p.stopping {
+		p.stopping, p.toldAt = true, time.Now()
+	}
+}
+
+// farLoader is the loader of a node.
+type farLoader struct {
+	f      *far
+	node   string
+	client *link.Client
+	stop   context.CancelFunc
+
+	mu     sync.Mutex
+	cached []functions.CachedModel
+	said   map[string]functions.ReplicaStatus // by pod's uid
+	peers  int
+}
+
+// newFar starts KWOK. All of it ends with the test.
+func newFar(t *testing.T, s *suite) *far {
+	f := &far{T: t, suite: s, loaders: map[string]*farLoader{}, pods: map[types.UID]*farPod{}, closed: map[string]time.Time{}, byIP: map[string]*farPod{}, answers: map[string]int{}}
+	program, err := exec.LookPath("kwok")
+	if err != nil {
+		t.Fatalf("%v: deploy/cluster/build makes it", err)
+	}
+	stages, err := filepath.Abs("../../../deploy/cluster/fake/stages.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("ip", "route", "replace", "local", farPods, "dev", "lo").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { exec.Command("ip", "route", "del", "local", farPods, "dev", "lo").Run() })
+	said, err := os.Create(filepath.Join(t.TempDir(), "kwok.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kwok := exec.Command(program, "--kubeconfig", s.kubeconfig, "--config", stages, "--manage-all-nodes=false",
+		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake", "--node-ip", "10.88.0.1", "--cidr", farPods, "--node-lease-duration-seconds", "80")
+	kwok.Stdout, kwok.Stderr = said, said
+	kwok.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := kwok.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		kwok.Process.Kill()
+		kwok.Wait()
+		if b, _ := os.ReadFile(said.Name()); t.Failed() {
+			for line := range strings.Lines(string(b)) {
+				if strings.Contains(line, `"level":"ERROR"`) {
+					t.Logf("KWOK: %s", line)
+				}
+			}
+		}
+		said.Close()
+	})
+
+	f.engine()
+	f.watch()
+	f.link()
+	return f
+}
+
+// grow makes the nodes, and waits for them and their loaders.
+func (f *far) grow(nodes int) {
+	t, s := f.T, f.suite
+	t.Helper()
+	began := time.Now()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		s.core.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "type=kwok"})
+	})
+	var names []string
+	for i := range nodes {
+		names = append(names, fmt.Sprintf("fake-%d", i+1))
+	}
+	each(16, names, func(name string) {
+		if err := f.node(name); err != nil {
+			t.Errorf("node %s: %v", name, err)
+		}
+	})
+	until(t, 5*time.Minute, "all nodes are ready, and their loaders linked", func() (bool, string) {
+		list, err := s.core.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "type=kwok", ResourceVersion: "0"})
+		if err != nil {
+			return false, err.Error()
+		}
+		ready, linked := 0, 0
+		for i := range list.Items {
+			if nodeReady(&list.Items[i]) {
+				ready++
+			}
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, l := range f.loaders {
+			if l.client.Connected() {
+				linked++
+			}
+		}
+		return ready == nodes && linked == nodes, fmt.Sprintf("%d ready, %d linked", ready, linked)
+	})
+	t.Logf("%d nodes and their loaders after %s", nodes, time.Since(began).Round(time.Millisecond))
+}
+
+// each does f for all, some at a time.
+func each[T any](lanes int, all []T, f func(T)) {
+	var wg sync.WaitGroup
+	free := make(chan struct{}, lanes)
+	for _, x := range all {
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			f(x)
+		})
+	}
+	wg.Wait()
+}
+
+func nodeReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func (f *far) until(what string, ok func() (bool, string)) {
+	f.Helper()
+	until(f.T, 2*time.Minute, what, ok)
+}
+
+// node makes one, with its loader.
+func (f *far) node(name string) error {
+	has := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("512Gi"),
+		corev1.ResourcePods: resource.MustParse("110"), knative.GPU: *resource.NewQuantity(farGPUs, resource.DecimalSI),
+	}
+	_, err := f.core.CoreV1().Nodes().Create(f.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"},
+			Labels: map[string]string{"type": "kwok", "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"},
+		},
+		// As clouds have it: nothing comes here that does not ask for a GPU.
+		Spec:   corev1.NodeSpec{Taints: []corev1.Taint{{Key: string(knative.GPU), Value: "present", Effect: corev1.TaintEffectNoSchedule}}},
+		Status: corev1.NodeStatus{Capacity: has, Allocatable: has},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	f.loader(name)
+	return nil
+}
+
+// link finds the controller.
+func (f *far) link() {
+	secret, err := f.core.CoreV1().Secrets(install.Namespace).Get(f.Context(), knative.LinkSecret, metav1.GetOptions{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.token = strings.TrimSpace(string(secret.Data[knative.LinkKey]))
+	id, err := authority.Read(secret.Data["ca.crt"], authority.Leaf{Cert: secret.Data["loader.crt"], Key: secret.Data["loader.key"]})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.tls = authority.Client(id, link.NameController)
+	f.controller = "thaw-controller." + install.Namespace + ".svc.cluster.local:8090"
+}
+
+// loader starts the loader of a node.
+func (f *far) loader(name string) {
+	ctx, stop := context.WithCancel(f.Context())
+	l := &farLoader{f: f, node: name, stop: stop, said: map[string]functions.ReplicaStatus{}}
+	l.client = link.NewClient(link.ClientOptions{
+		Addr: f.controller, Token: f.token, TLS: func() (*tls.Config, error) { return f.tls.Clone(), nil }, Hello: link.Hello{Kind: link.KindNode, ID: name, Version: "far"},
+		First: l.first, Down: l.hear,
+	})
+	f.mu.Lock()
+	f.loaders[name] = l
+	f.mu.Unlock()
+	var parts sync.WaitGroup
+	parts.Go(func() { l.client.Run(ctx) })
+	parts.Go(func() {
+		tick := time.NewTicker(2 * time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				hb := l.heartbeat()
+				l.client.Send(link.Up{Node: &hb})
+			}
+		}
+	})
+	f.Cleanup(func() {
+		stop()
+		parts.Wait()
+	})
+}
+
+func (l *farLoader) heartbeat() functions.Heartbeat {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return functions.Heartbeat{
+		AgentID: l.node, State: functions.NodeIdle, Version: "far", Life: "1", Memory: functions.Capacity{Total: 512 << 30},
+		Cached: slices.Clone(l.cached), PeerURL: "http://" + l.node + ":8091", GPUs: []functions.GPU{}, Models: []functions.ReplicaStatus{},
+	}
+}
+
+func (l *farLoader) first() link.Up {
+	hb := l.heartbeat()
+	up := link.Up{Node: &hb}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uid, st := range l.said {
+		up.Pods = append(up.Pods, link.Pod{UID: uid, Status: st})
+	}
+	return up
+}
+
+// say is what the shim of a pod says.
+func (l *farLoader) say(p types.UID, st functions.ReplicaStatus) {
+	l.mu.Lock()
+	l.said[string(p)] = st
+	l.mu.Unlock()
+	l.client.Send(link.Up{Pods: []link.Pod{{UID: string(p), Status: st}}})
+}
+
+// hear is what the controller says: bytes come at once, and engines end at once.
+func (l *farLoader) hear(m link.Down) {
+	if m.Peers != nil {
+		l.mu.Lock()
+		l.peers = len(*m.Peers)
+		l.mu.Unlock()
+	}
+	for _, r := range m.Prefetch {
+		l.mu.Lock()
+		has := slices.ContainsFunc(l.cached, func(c functions.CachedModel) bool { return c.Source == r.Spec.Source })
+		if !has {
+			l.cached = append(l.cached, functions.CachedModel{Source: r.Spec.Source, Digest: r.Spec.Source, Tier: functions.TierNVMe, Bytes: 16 << 30})
+		}
+		l.mu.Unlock()
+		if !has {
+			hb := l.heartbeat()
+			l.client.Send(link.Up{Node: &hb})
+		}
+	}
+	for _, stop := range m.Stop {
+		l.f.mu.Lock()
+		p := l.f.pods[types.UID(stop.UID)]
+		if p != nil {
+			p.stop()
+		}
+		l.f.mu.Unlock()
+		if p != nil {
+			l.say(p.uid, functions.ReplicaStatus{State: functions.Unloaded, Percent: -1})
+		}
+	}
+}
+
+// watch follows all pods of models.
+func (f *far) watch() {
+	ctx, stop := context.WithCancel(f.Context())
+	factory := informers.NewSharedInformerFactoryWithOptions(f.watching, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "serving.knative.dev/revision" }))
+	pods := factory.Core().V1().Pods().Informer()
+	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { f.seen(o.(*corev1.Pod)) },
+		UpdateFunc: func(_, o any) { f.seen(o.(*corev1.Pod)) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			f.left(o.(*corev1.Pod))
+		},
+	}); err != nil {
+		f.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	f.Cleanup(func() {
+		stop()
+		factory.Shutdown()
+	})
+}
+
+// seen takes in a pod.
+func (f *far) seen(k *corev1.Pod) {
+	now := time.Now()
+	f.mu.Lock()
+	p := f.pods[k.UID]
+	if p == nil {
+		p = &farPod{uid: k.UID, namespace: k.Namespace, name: k.Name, model: k.Labels["serving.knative.dev/service"], made: now}
+		if a := k.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+			for _, term := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+				for _, m := range term.Preference.MatchFields {
+					p.wanted = m.Values[0]
+				}
+			}
+		}
+		for _, c := range k.Spec.Containers {
+			if q, ok := c.Resources.Limits[knative.GPU]; ok {
+				p.gpus += int(q.Value())
+			}
+			p.shim = p.shim || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "THAW_MODEL" })
+		}
+		f.pods[k.UID] = p
+	}
+	if p.node == "" && k.Spec.NodeName != "" {
+		p.node, p.scheduled = k.Spec.NodeName, now
+		if since := f.closed[p.node]; !since.IsZero() && k.CreationTimestamp.Time.After(since.Add(3*time.Second)) {
+			f.wrong = append(f.wrong, fmt.Sprintf("pod %s/%s came to %s, which was closed %s before", p.namespace, p.name, p.node, now.Sub(since)))
+		}
+		f.add(p.node)
+	}
+	for _, c := range k.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			p.unschedulable = c.Message
+		}
+	}
+	l := f.loaders[p.node]
+	came := p.ip == "" && k.Status.PodIP != "" && k.DeletionTimestamp == nil
+	if came {
+		p.ip = k.Status.PodIP
+		f.byIP[p.ip] = p
+	}
+	stopping := k.DeletionTimestamp != nil && !p.stopping
+	if stopping {
+		p.stop()
+	}
+	f.mu.Unlock()
+	if l == nil || !p.shim {
+		return
+	}
+	if came {
+		l.say(p.uid, functions.ReplicaStatus{State: functions.Ready, Percent: -1, Endpoint: "http://" + net.JoinHostPort(k.Status.PodIP, "8012")})
+	}
+	if stopping {
+		l.say(p.uid, functions.ReplicaStatus{State: functions.Unloaded, Percent: -1})
+	}
+}
+
+// add checks that the GPUs of a node are not given away twice. Under mu.
+func (f *far) add(node string) {
+	if f.loaders[node] == nil {
+		return
+	}
+	held := 0
+	var who []string
+	for _, p := range f.pods {
+		if p.node == node && !p.gone && p.gpus > 0 {
+			held += p.gpus
+			who = append(who, fmt.Sprintf("%s (%d)", p.name, p.gpus))
+		}
+	}
+	if held > farGPUs {
+		f.wrong = append(f.wrong, fmt.Sprintf("%d GPUs of %s are held by %s", held, node, strings.Join(who, ", ")))
+	}
+}
+
+func (f *far) left(k *corev1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.pods[k.UID]
+	if p == nil {
+		return
+	}
+	p.gone = true
+	if f.byIP[p.ip] == p {
+		delete(f.byIP, p.ip)
+	}
+	if l := f.loaders[p.node]; l != nil && p.shim {
+		l.mu.Lock()
+		delete(l.said, string(p.uid))
+		l.mu.Unlock()
+		l.client.Send(link.Up{Pods: []link.Pod{{UID: string(p.uid), Gone: true}}})
+	}
+}
+
+// engine answers for all pods: requests of the API, Knative's probes, and anything
+// else with the name of the pod.
+func (f *far) engine() {
+	l, err := net.Listen("tcp", ":8012")
+	if err != nil {
+		f.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("K-Network-Probe") != "" {
+			io.WriteString(w, "queue")
+			return
+		}
+		io.Copy(io.Discard, r.Body)
+		at, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
+		f.mu.Lock()
+		p := f.byIP[at]
+		name := ""
+		if p != nil {
+			name = p.name
+			f.answers[name]++
+		}
+		f.mu.Unlock()
+		if p == nil { // as where there is nobody
+			panic(http.ErrAbortHandler)
+		}
+		if r.URL.Path != "/v1/chat/completions" {
+			fmt.Fprintln(w, name)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"id":"chatcmpl-1","object":"chat.completion","created":%d,"model":"far","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, time.Now().Unix(), name)
+	})}
+	var ended sync.WaitGroup
+	ended.Go(func() { server.Serve(l) })
+	f.Cleanup(func() {
+		server.Close()
+		ended.Wait()
+	})
+}
+
+// check fails the test for what was seen and must never be.
+func (f *far) check(when string) {
+	f.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.wrong {
+		f.Errorf("%s: %s", when, w)
+	}
+	f.wrong = nil
+}
+
+// live are the pods of a model that have not been told to go.
+func (f *far) live(team, model string) []farPod {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []farPod
+	for _, p := range f.pods {
+		if p.namespace == team && p.model == model && !p.gone && !p.stopping {
+			out = append(out, *p)
+		}
+	}
+	return out
+}
+
+// cordon has nothing new come to nodes, or lets it come again.
+func (f *far) cordon(names []string, is bool) {
+	each(16, names, func(name string) {
+		f.patch(f.T, "node", "", name, map[string]any{"spec": map[string]any{"unschedulable": is}})
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if is {
+			f.closed[name] = time.Now()
+		} else {
+			delete(f.closed, name)
+		}
+	})
+}
+
+// farModel is one model of the test.
+type farModel struct {
+	sp   *space
+	name string
+	gpus int
+	hand bool   // a Service written by hand, without the shim
+	disk string // of it: ephemeral storage, which thaw knows nothing of
+}
+
+func (m farModel) String() string { return m.sp.ns + "/" + m.name }
+
+// ask is one request that must be answered, by a pod of the model.
+func (f *far) ask(m farModel) answer {
+	var a answer
+	if m.hand {
+		a = m.sp.do(f.Context(), m.sp.host(m.name), "/", "")
+	} else {
+		a = m.sp.byModel(m.name, 1, false)
+	}
+	if a.err == nil && (a.status != http.StatusOK || !strings.Contains(a.body, m.name+"-")) {
+		a.err = errors.New("not an answer of " + m.String())
+	}
+	return a
+}
+
+// hand is a Knative Service as somebody writes it who knows nothing of thaw's model
+// files.
+func (f *far) hand(m farModel) error {
+	limits := map[string]any{string(knative.GPU): fmt.Sprint(m.gpus)}
+	if m.disk != "" {
+		limits[string(corev1.ResourceEphemeralStorage)] = m.disk
+	}
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "serving.knative.dev/v1", "kind": "Service",
+		"metadata": map[string]any{"name": m.name, "namespace": m.sp.ns, "annotations": map[string]string{knative.IngressAnnotation: knative.IngressClass}},
+		"spec": map[string]any{"template": map[string]any{
+			// With the label its pods are asked about when they are made, as models' are.
+			"metadata": map[string]any{"labels": map[string]string{knative.ModelLabel: m.name}, "annotations": map[string]string{
+				knative.ClassAnnotation: knative.AutoscalerClass, "autoscaling.knative.dev/initial-scale": "0", "autoscaling.knative.dev/min-scale": "0",
+				"autoscaling.knative.dev/max-scale": "1", "autoscaling.knative.dev/scale-to-zero-pod-retention-period": "10m",
+			}},
+			"spec": map[string]any{"containers": []any{map[string]any{"image": "dev.local/hello:test", "resources": map[string]any{"limits": limits}}}},
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	return f.core.Discovery().RESTClient().Post().AbsPath("/apis/serving.knative.dev/v1/namespaces", m.sp.ns, "services").
+		SetHeader("Content-Type", "application/json").Body(body).Do(f.Context()).Error()
+}
+
+// TestClusterKwok is thaw on a fleet of nodes that are not there: 500 of them where the
+// machine has nothing else to do (make bench-kwok).
+func TestClusterKwok(t *testing.T) {
+	s := open(t)
+	for _, f := range knative.Features {
+		s.patch(t, "configmap", "knative-serving", f.Map, map[string]any{"data": map[string]string{f.Key: f.Value}})
+	}
+	// One loader, where there is a kubelet. Those of the other nodes are played.
+	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "kubernetes.io/hostname=node1", "--wait", "--timeout", "3m"); code != 0 {
+		t.Fatalf("install: exit %d\n%s%s", code, out, errs)
+	}
+	t.Cleanup(func() { s.told(t) })
+	service, err := s.core.CoreV1().Services(install.Namespace).Get(t.Context(), "thaw", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.gateway = "http://" + service.Spec.ClusterIP
+	until(t, time.Minute, "an answer of the gateway", func() (bool, string) {
+		r, err := client.Get(s.gateway + "/v1/models")
+		if err != nil {
+			return false, err.Error()
+		}
+		r.Body.Close()
+		return r.StatusCode < 500, r.Status
+	})
+	t.Run("fleet", func(t *testing.T) { fleet(newFar(t, s)) })
+	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
+}
+
+// fleet is what happens there, one after the other.
+func fleet(f *far) {
+	t, s := f.T, f.suite
+	began := time.Now()
+	told := func(format string, args ...any) {
+		t.Helper()
+		t.Logf("%5.1f s  %s", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+	const teams = 4
+	sizes := []int{1, 8, 2, 1, 4, 1}
+	var models, late []farModel
+	var of []*space
+	for i := range teams {
+		sp := s.team(t, fmt.Sprintf("far-%d", i))
+		of = append(of, sp)
+		sum := 0
+		for j := range *kwokModels {
+			m := farModel{sp: sp, name: fmt.Sprintf("m%d", j), gpus: sizes[j%len(sizes)], hand: i == 0}
+			sum += m.gpus
+			models = append(models, m)
+		}
+		// Room for the late ones, and for what is on a node that is lost: Kubernetes
+		// counts it still.
+		f.quota(sp, sum+16+farGPUs)
+	}
+	// One team that may have less than its models want, and models that come when the
+	// nodes are full.
+	tight := s.team(t, "tight")
+	f.quota(tight, 2)
+	var few []farModel
+	for j := range 3 {
+		few = append(few, farModel{sp: tight, name: fmt.Sprintf("t%d", j), gpus: 1})
+	}
+	for j := range 4 {
+		late = append(late, farModel{sp: of[1], name: fmt.Sprintf("late%d", j), gpus: 4})
+	}
+	picky := farModel{sp: of[0], name: "picky", gpus: 1, hand: true, disk: "1Gi"}
+	all := slices.Concat(models, few, late, []farModel{picky})
+	f.grow(*kwokNodes)
+	told("nodes")
+	f.deploy(all)
+	told("%d Services are made", len(all))
+	f.atRest(all)
+	told("Services are ready")
+	f.check("at rest")
+	f.cost("at rest", 3*time.Second)
+
+	// Half of them, at once.
+	var first, second []farModel
+	for i, m := range models {
+		if i%2 == 0 {
+			first = append(first, m)
+		} else {
+			second = append(second, m)
+		}
+	}
+	f.check("before the first half")
+	w := f.wave("woken at once", first)
+	if w.Hinted*4 < w.Asked*3 {
+		t.Errorf("the API server asked where %d of %d pods are wanted", w.Hinted, w.Asked)
+	}
+	if *kwokNodes <= sampled && w.AsChosen < w.Hinted {
+		t.Errorf("%d of %d pods are where steer placed them", w.AsChosen, w.Hinted)
+	}
+	f.check("after the first half")
+	told("%d woken", len(first))
+
+	// The rest, while the controller that leads goes. Who runs keeps running.
+	before := f.standing(first)
+	f.wave("woken at once, and the controller restarts", second, func() {
+		pod, _, err := s.leader(t.Context())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := s.core.CoreV1().Pods(install.Namespace).Delete(t.Context(), pod, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	f.check("after the restart")
+	f.same("a controller that has restarted", first, before)
+	told("%d woken, and the controller restarted", len(second))
+
+	// A team that may have two GPUs and asks for three models: the oldest makes way.
+	for _, m := range few {
+		if a := f.ask(m); a.err != nil {
+			t.Errorf("%s: %s", m, a)
+		}
+	}
+	held := 0
+	for _, m := range few {
+		held += len(f.live(m.sp.ns, m.name))
+	}
+	if held > 2 {
+		t.Errorf("a team with a quota of 2 GPUs has %d pods", held)
+	}
+	f.check("after the quota")
+	told("quota")
+
+	f.pick(picky)
+	told("where steer did not know")
+	f.near(first)
+	told("back to where the weights are")
+	f.full(models, late)
+	told("full")
+	f.lost(models)
+	told("a node lost")
+	f.peers()
+	f.check("at the end")
+	told("done")
+	if *benchOut != "" && !t.Failed() {
+		f.report(len(all))
+	}
+}
+
+// farMeasured is what make bench-kwok writes down.
+type farMeasured struct {
+	report.Provenance
+	Nodes  int          `json:"nodes"`
+	Models int          `json:"models"`
+	Rest   farCost      `json:"at_rest"`
+	Waves  []farWave    `json:"waves"`
+	Goals  report.Goals `json:"goals"`
+}
+
+const aboutKwok = "A real control plane of deploy/cluster with real Knative and thaw on this machine; the nodes are KWOK's, with 8 GPUs each, their loaders and engines are played by the test, which shares the cores"
+
+func (f *far) report(models int) {
+	f.Helper()
+	m := farMeasured{Provenance: report.Made("KwokBench", nil, time.Now()), Nodes: *kwokNodes, Models: models, Rest: f.rest, Waves: f.waves}
+	m.Command, m.Commit = "make bench-kwok", *benchCommit
+	memory := f.rest.Memory
+	t := &report.Table{Head: []string{"models asked at once", "pod made p50", "p99", "scheduled p50", "p99", "answered p50", "p99", "pods where steer placed them", "queue at most", "controller's processor time", "its memory"}}
+	for _, w := range f.waves {
+		memory = max(memory, w.Cost.Memory)
+		cpu := "(another leads)"
+		if w.Cost.Processor > 0 {
+			cpu = fmt.Sprintf("%.1f s of %.1f s", w.Cost.Processor, w.Cost.Over)
+		}
+		t.Add(fmt.Sprintf("%d, %s", w.Asked, w.What), report.Millis(w.Made.P50), report.Millis(w.Made.P99), report.Millis(w.Scheduled.P50), report.Millis(w.Scheduled.P99),
+			report.Millis(w.Answered.P50), report.Millis(w.Answered.P99), fmt.Sprintf("%d of %d", w.AsChosen, w.Asked), fmt.Sprint(w.Queue), cpu, fmt.Sprintf("%d MiB", w.Cost.Memory>>20))
+	}
+	rest := &report.Table{Head: []string{"at rest", ""}}
+	rest.Add("nodes, each with a loader that speaks every 2 s", fmt.Sprint(m.Nodes))
+	rest.Add("models", fmt.Sprint(models))
+	rest.Add("controller's share of a core", fmt.Sprintf("%.1f %%", 100*f.rest.Processor/f.rest.Over))
+	rest.Add("controller's memory", fmt.Sprintf("%d MiB", f.rest.Memory>>20))
+	m.Goals.Add(memory < 200<<20, "controller's memory", "under 200 MiB", fmt.Sprintf("%d MiB", memory>>20))
+	parts := append(m.Goals.Parts(), report.Part{Heading: "Asked at once", Table: t}, report.Part{Heading: "At rest", Table: rest})
+	if err := report.Write(*benchOut, "kwok", m, m.Page("Many nodes", aboutKwok, nil, parts)); err != nil {
+		f.Fatal(err)
+	}
+	for _, p := range parts {
+		fmt.Printf("%s\n\n", p.Heading)
+		p.Table.Text(os.Stdout)
+		fmt.Println()
+	}
+}
+
+// quota bounds the GPUs of a team.
+func (f *far) quota(sp *space, gpus int) {
+	f.Helper()
+	if _, err := f.core.CoreV1().ResourceQuotas(sp.ns).Create(f.Context(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests." + knative.GPU: *resource.NewQuantity(int64(gpus), resource.DecimalSI)}},
+	}, metav1.CreateOptions{}); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// deploy makes the Services of all.
+func (f *far) deploy(models []farModel) {
+	f.Helper()
+	files := map[*space]*strings.Builder{}
+	var hand []farModel
+	for _, m := range models {
+		if m.hand {
+			hand = append(hand, m)
+			continue
+		}
+		if files[m.sp] == nil {
+			files[m.sp] = &strings.Builder{}
+		}
+		fmt.Fprintf(files[m.sp], "---\n%s", m.sp.model(m.name, "source: az://far/models/"+m.sp.ns+"/"+m.name, "engine: ember", "scale: {max: 1, idle: 30m}", gpu(m.gpus)))
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		each(4, hand, func(m farModel) {
+			if err := f.hand(m); err != nil {
+				f.Errorf("%s: %v", m, err)
+			}
+		})
+	})
+	for sp, text := range files {
+		wg.Go(func() {
+			at := filepath.Join(f.TempDir(), "models.yaml")
+			if err := os.WriteFile(at, []byte(strings.TrimPrefix(text.String(), "---\n")), 0o600); err != nil {
+				f.Error(err)
+				return
+			}
+			if out, errs, code := f.program(f.Context(), "thaw", "deploy", "--to", "knative", "-f", at, "--namespace", sp.ns, "--thaw-image", image, "--timeout", "10m"); code != 0 {
+				f.Errorf("deploy: exit %d\n%s%s", code, out, errs)
+			}
+		})
+	}
+	wg.Wait()
+	if f.Failed() {
+		f.FailNow()
+	}
+}
+
+// atRest waits until all can be asked.
+func (f *far) atRest(models []farModel) {
+	f.Helper()
+	spaces := map[string]bool{}
+	for _, m := range models {
+		spaces[m.sp.ns] = true
+	}
+	until(f.T, 15*time.Minute, "all Services are ready", func() (bool, string) {
+		ready := 0
+		for ns := range spaces {
+			list, err := f.of("ksvc", ns).List(f.Context(), metav1.ListOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			for i := range list.Items {
+				if st, _ := condition(&list.Items[i], "Ready"); st == "True" {
+					ready++
+				}
+			}
+		}
+		return ready == len(models), fmt.Sprintf("%d of %d", ready, len(models))
+	})
+}
+
+// wave asks all once, at once, and says how long it took them; beside happens while
+// they wait.
+func (f *far) wave(what string, models []farModel, beside ...func()) farWave {
+	f.Helper()
+	asked := time.Now()
+	done := make(chan struct{})
+	var meanwhile sync.WaitGroup
+	for _, do := range beside {
+		meanwhile.Go(do)
+	}
+	deep := 0
+	meanwhile.Go(func() { deep = f.depth(done) })
+	stopped := f.meter()
+	answers := many(len(models), func(i int) answer { return f.ask(models[i]) })
+	took := time.Since(asked)
+	close(done)
+	meanwhile.Wait()
+	for i, a := range answers {
+		if a.err != nil {
+			f.Errorf("%s: %s: %s", what, models[i], a)
+		}
+	}
+	var made, scheduled, answered []float64
+	as, hinted := 0, 0
+	for i, m := range models {
+		answered = append(answered, answers[i].took.Seconds())
+		pods := f.live(m.sp.ns, m.name)
+		if len(pods) != 1 {
+			f.Errorf("%s: %s has %d pods", what, m, len(pods))
+			continue
+		}
+		p := pods[0]
+		made, scheduled = append(made, p.made.Sub(asked).Seconds()), append(scheduled, p.scheduled.Sub(asked).Seconds())
+		if p.wanted != "" {
+			hinted++
+		}
+		if p.wanted == p.node {
+			as++
+		} else {
+			f.Logf("%s was to come to %q and is on %s: %s", m, p.wanted, p.node, p.unschedulable)
+		}
+	}
+	w := farWave{
+		What: what, Asked: len(models), Hinted: hinted, AsChosen: as, Queue: deep, Made: report.Summarize(made), Scheduled: report.Summarize(scheduled),
+		Answered: report.Summarize(answered), All: took.Seconds(), Cost: stopped(),
+	}
+	for _, x := range []struct {
+		name string
+		of   report.Summary
+	}{{"pod made", w.Made}, {"scheduled", w.Scheduled}, {"answered", w.Answered}} {
+		f.Logf("%s, %d: %s p50 %s, p99 %s", what, w.Asked, x.name, report.Millis(x.of.P50), report.Millis(x.of.P99))
+	}
+	f.Logf("%s: %d of %d pods on the node that steer chose; at most %d in the controller's queue; %+v", what, as, len(models), deep, w.Cost)
+	f.waves = append(f.waves, w)
+	return w
+}
+
+// depth is how many PodAutoscalers waited at most until done.
+func (f *far) depth(done chan struct{}) (most int) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return most
+		case <-tick.C:
+		}
+		_, url, err := f.leader(f.Context())
+		if err != nil {
+			continue
+		}
+		if n, err := f.metric(url, "thaw_reconcile_queue"); err == nil {
+			most = max(most, int(n))
+		}
+	}
+}
+
+// metric is one number of the controller's.
+func (f *far) metric(url, name string) (float64, error) {
+	ctx, cancel := context.WithTimeout(f.Context(), 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(v), 64)
+		}
+	}
+	return 0, errors.New("no " + name)
+}
+
+// farWave is many models that are asked at once.
+type farWave struct {
+	What      string         `json:"what"`
+	Asked     int            `json:"asked"`
+	Made      report.Summary `json:"pod_made"`  // seconds since all were asked
+	Scheduled report.Summary `json:"scheduled"` // until the pod had its node
+	Answered  report.Summary `json:"answered"`
+	All       float64        `json:"all_answered_seconds"`
+	Hinted    int            `json:"pods_with_a_preferred_node"`
+	AsChosen  int            `json:"pods_where_steer_placed_them"`
+	Queue     int            `json:"reconcile_queue_at_most"`
+	Cost      farCost        `json:"controller"`
+}
+
+// farCost is what the controller that leads took. Who leads since less long than that
+// has not been counted: Processor is 0.
+type farCost struct {
+	Processor float64 `json:"processor_seconds"`
+	Over      float64 `json:"over_seconds"`
+	Memory    int64   `json:"bytes"`
+}
+
+// meter begins to count what the controller that leads takes; what it returns ends it.
+func (f *far) meter() func() farCost {
+	read := func() (pod string, cpu, bytes int64) {
+		name, _, err := f.leader(f.Context())
+		if err != nil {
+			return "", 0, 0
+		}
+		p, err := f.core.CoreV1().Pods(install.Namespace).Get(f.Context(), name, metav1.GetOptions{})
+		if err != nil || len(p.Status.ContainerStatuses) == 0 {
+			return "", 0, 0
+		}
+		id := p.Status.ContainerStatuses[0].ContainerID
+		cpu, _ = groupTime(string(p.UID), id[strings.LastIndexByte(id, '/')+1:])
+		bytes, _ = memory(p)
+		return name, cpu, bytes
+	}
+	pod, from, _ := read()
+	began := time.Now()
+	return func() farCost {
+		now, cpu, bytes := read()
+		c := farCost{Over: time.Since(began).Seconds(), Memory: bytes}
+		if now == pod {
+			c.Processor = float64(cpu-from) / 1e9
+		}
+		return c
+	}
+}
+
+// cost says what the controller takes while nothing happens.
+func (f *far) cost(what string, over time.Duration) {
+	f.Helper()
+	stop := f.meter()
+	select {
+	case <-time.After(over):
+	case <-f.Context().Done():
+	}
+	f.rest = stop()
+	f.Logf("%s: %+v", what, f.rest)
+}
+
+// standing are the pods of models, by their names.
+func (f *far) standing(models []farModel) map[string]types.UID {
+	out := map[string]types.UID{}
+	for _, m := range models {
+		for _, p := range f.live(m.sp.ns, m.name) {
+			out[m.String()] = p.uid
+		}
+	}
+	return out
+}
+
+// same fails unless models have the pods that they had.
+func (f *far) same(who string, models []farModel, before map[string]types.UID) {
+	f.Helper()
+	now := f.standing(models)
+	for _, m := range models {
+		if now[m.String()] != before[m.String()] {
+			f.Errorf("%s has %s replaced or ended", who, m)
+		}
+	}
+}
+
+// pick is a model that only one node can have, for a reason that steer does not
+// know: the scheduler knows better, and the controller follows.
+func (f *far) pick(m farModel) {
+	f.Helper()
+	const only = "fake-17"
+	f.patch(f.T, "node", "", only, map[string]any{"status": map[string]any{
+		"capacity": map[string]string{"ephemeral-storage": "10Gi"}, "allocatable": map[string]string{"ephemeral-storage": "10Gi"}}}, "status")
+	if a := f.ask(m); a.err != nil {
+		f.Errorf("%s: %s", m, a)
+		return
+	}
+	pods := f.live(m.sp.ns, m.name)
+	if len(pods) != 1 || pods[0].node != only {
+		f.Errorf("%s: %+v", m, pods)
+		return
+	}
+	f.Logf("%s was to come to %q and came to %s", m, pods[0].wanted, only)
+}
+
+// near is a model that is stopped and asked again: its weights are on one node of all,
+// and there it is wanted.
+func (f *far) near(models []farModel) {
+	f.Helper()
+	var m farModel
+	var was farPod
+	for _, m = range models {
+		if pods := f.live(m.sp.ns, m.name); !m.hand && len(pods) == 1 && pods[0].wanted == pods[0].node {
+			was = pods[0]
+			break
+		}
+	}
+	if was.node == "" {
+		f.Error("no model is where it was wanted")
+		return
+	}
+	for range 3 {
+		f.stop(m)
+		if a := f.ask(m); a.err != nil {
+			f.Errorf("%s: %s", m, a)
+			return
+		}
+		again := f.live(m.sp.ns, m.name)
+		if len(again) == 1 && again[0].wanted == "" {
+			continue // the API server did not ask in time, and no promise holds
+		}
+		if len(again) != 1 || again[0].uid == was.uid || again[0].wanted != was.node || *kwokNodes <= sampled && again[0].node != was.node {
+			f.Errorf("%s was on %s, where its weights are, and is now %+v", m, was.node, again)
+		}
+		return
+	}
+	f.Errorf("the API server makes three pods of %s in a row without asking where", m)
+}
+
+// stop ends a model's replicas, and waits for that.
+func (f *far) stop(m farModel) {
+	f.Helper()
+	_, url, err := f.leader(f.Context())
+	if err != nil {
+		f.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(f.Context(), http.MethodPost, url+"/api/v1/functions/"+m.String()+"/stop", nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+f.token)
+	res, err := client.Do(r)
+	if err != nil {
+		f.Fatal(err)
+	}
+	body, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if res.StatusCode != http.StatusAccepted {
+		f.Fatalf("stop %s: %s %s", m, res.Status, body)
+	}
+	f.until(m.String()+" has ended", func() (bool, string) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, p := range f.pods {
+			if p.namespace == m.sp.ns && p.model == m.name && !p.gone {
+				return false, fmt.Sprintf("%+v", p)
+			}
+		}
+		return true, ""
+	})
+}
+
+// full closes all nodes but two, which are full of models at rest, and asks for more:
+// who rests on these two makes way, and nobody else.
+func (f *far) full(models, late []farModel) {
+	f.Helper()
+	open := map[string]bool{}
+	f.mu.Lock()
+	for _, p := range f.pods {
+		if p.gpus == farGPUs && !p.gone && !p.stopping && len(open) < 2 {
+			open[p.node] = true
+		}
+	}
+	var shut []string
+	for name := range f.loaders {
+		if !open[name] {
+			shut = append(shut, name)
+		}
+	}
+	f.mu.Unlock()
+	if len(open) < 2 {
+		f.Fatal("no two nodes are full")
+	}
+	f.cordon(shut, true)
+	// Steer hears of it in its next turn. What it had placed before would wait for a node
+	// that has been closed, and fail: that is not what this is about.
+	select {
+	case <-time.After(5 * time.Second):
+	case <-f.Context().Done():
+	}
+	var rest, full []farModel
+	for _, m := range models {
+		pods := f.live(m.sp.ns, m.name)
+		if len(pods) == 1 && open[pods[0].node] {
+			full = append(full, m)
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	before := f.standing(rest)
+	f.wave("all nodes are full or closed", late)
+	f.check("when full")
+	f.same("who wanted room on other nodes", rest, before)
+	for _, m := range full {
+		if pods := f.live(m.sp.ns, m.name); len(pods) > 0 {
+			f.Errorf("%s is on %s still, which four models were to share", m, pods[0].node)
+		}
+	}
+	f.cordon(shut, false)
+	for _, m := range full {
+		if a := f.ask(m); a.err != nil {
+			f.Errorf("%s, which made way: %s", m, a)
+		}
+	}
+}
+
+// lost is a node that is not ready any more, and whose loader has gone: its models
+// come up elsewhere.
+func (f *far) lost(models []farModel) {
+	f.Helper()
+	var node string
+	var on []farModel
+	byNode := map[string][]farModel{}
+	for _, m := range models {
+		if pods := f.live(m.sp.ns, m.name); len(pods) == 1 {
+			byNode[pods[0].node] = append(byNode[pods[0].node], m)
+		}
+	}
+	for name, list := range byNode {
+		if len(list) > len(on) || len(list) == len(on) && name < node {
+			node, on = name, list
+		}
+	}
+	f.mu.Lock()
+	loader := f.loaders[node]
+	for _, p := range f.pods { // what runs there is not reached any more
+		if p.node == node {
+			delete(f.byIP, p.ip)
+		}
+	}
+	f.mu.Unlock()
+	loader.stop()
+	f.patch(f.T, "node", "", node, map[string]any{"metadata": map[string]any{"labels": map[string]string{"lost": "yes"}}}) // KWOK leaves it so
+	now := metav1.Now()
+	f.patch(f.T, "node", "", node, map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", LastHeartbeatTime: now, LastTransitionTime: now}}}}, "status")
+	f.until("the scheduler is kept off "+node, func() (bool, string) {
+		n, err := f.core.CoreV1().Nodes().Get(f.Context(), node, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == corev1.TaintNodeUnreachable && t.Effect == corev1.TaintEffectNoSchedule
+		}), fmt.Sprint(n.Spec.Taints)
+	})
+	answers := many(len(on), func(i int) answer {
+		var a answer
+		// Who asks before the node is known to be lost may be told to ask again.
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for end := time.Now().Add(time.Minute); ; {
+			if a = f.ask(on[i]); a.err == nil || time.Now().After(end) || f.Context().Err() != nil {
+				break
+			}
+			<-tick.C
+		}
+		return a
+	})
+	for i, a := range answers {
+		if a.err != nil {
+			f.Errorf("%s, whose node was lost: %s", on[i], a)
+		}
+	}
+	for _, m := range on {
+		elsewhere := 0
+		for _, p := range f.live(m.sp.ns, m.name) {
+			if p.node != node {
+				elsewhere++
+			}
+		}
+		if elsewhere != 1 {
+			f.Errorf("%s, whose node was lost, has %d pods elsewhere", m, elsewhere)
+		}
+	}
+	f.Logf("%s is lost, with %d models", node, len(on))
+}
+
+// peers waits until each loader knows all others.
+func (f *far) peers() {
+	f.Helper()
+	f.until("each loader knows its peers", func() (bool, string) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		few := 0
+		for _, l := range f.loaders {
+			l.mu.Lock()
+			if l.client.Connected() && l.peers < len(f.loaders)-2 {
+				few++
+			}
+			l.mu.Unlock()
+		}
+		return few == 0, fmt.Sprintf("%d of %d know fewer", few, len(f.loaders))
+	})
+}

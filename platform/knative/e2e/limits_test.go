@@ -1,0 +1,208 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/thaw-dev/thaw/platform/knative/install"
+)
+
+// spending is what a team that has a limit was given, at all activators.
+type spending struct {
+	*space
+	kind  string // of its limit
+	limit int    // a minute
+
+	mu                        sync.Mutex
+	requests, tokens, refused int
+	most                      int // tokens of one request
+	began                     time.Time
+}
+
+// ask is one request of the team, at one activator.
+func (x *spending) ask(at *space) (admitted bool) {
+	one := at.as(x.space)
+	a := one.byModel("tiny", 16, false)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case a.whole():
+		var said struct {
+			Usage struct {
+				Total int `json:"total_tokens"`
+			}
+		}
+		if err := json.Unmarshal([]byte(a.body), &said); err != nil || said.Usage.Total == 0 {
+			x.Errorf("no usage: %s", a)
+		}
+		x.requests, x.tokens, x.most = x.requests+1, x.tokens+said.Usage.Total, max(x.most, said.Usage.Total)
+	case a.status == http.StatusTooManyRequests && strings.Contains(a.body, fmt.Sprintf("%d %s a minute", x.limit, x.kind)):
+		x.refused++
+	default:
+		x.Errorf("neither an answer nor a limit: %s", a)
+	}
+	return a.whole()
+}
+
+// as is the same way in, for another team.
+func (s *space) as(team *space) *space {
+	one := *team
+	one.suite = s.suite
+	return &one
+}
+
+// spend asks at all gates at once, with two clients each, until so much was given and
+// all clients have been refused since they began.
+func (x *spending) spend(gates []*space, atLeast int) {
+	began := time.Now()
+	many(2*len(gates), func(i int) answer {
+		pause := time.NewTicker(20 * time.Millisecond)
+		defer pause.Stop()
+		for refused := 0; !x.Failed() && (refused < 3 || x.given() < atLeast); {
+			if !x.ask(gates[i%len(gates)]) {
+				refused++
+				<-pause.C
+			}
+			if time.Since(began) > time.Minute {
+				x.Errorf("%d of %d %s given within a minute", x.given(), atLeast, x.kind)
+			}
+		}
+		return answer{}
+	})
+}
+
+// given is how much of what the limit counts.
+func (x *spending) given() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.kind == "tokens" {
+		return x.tokens
+	}
+	return x.requests
+}
+
+// check holds what was given to the limit: all of it at first and what came with
+// the time since, and of tokens, which are known afterwards, what was in flight.
+func (x *spending) check(when string) {
+	x.Helper()
+	given, over := x.given(), 1
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.kind == "tokens" {
+		over = 4 * x.most
+	}
+	may := x.limit + int(float64(x.limit)*time.Since(x.began).Minutes())
+	x.Logf("%s: %d of %d %s given in %s, %d requests, %d refused", when, given, may, x.kind, time.Since(x.began).Round(100*time.Millisecond), x.requests, x.refused)
+	if given > may+over {
+		x.Errorf("%s: %d %s were given, %d a minute are allowed, which is %d by now", when, given, x.kind, x.limit, may)
+	}
+}
+
+// known waits until each gate has heard of the limit, which its answers tell.
+func (x *spending) known(gates []*space) {
+	x.Helper()
+	for _, at := range gates {
+		x.until("the limit is known", func() (bool, string) {
+			a := at.as(x.space).byModel("tiny", 16, false)
+			if a.whole() {
+				x.mu.Lock()
+				x.requests++ // its few tokens are within what is in flight
+				x.mu.Unlock()
+			}
+			return a.header.Get("X-Ratelimit-Limit-"+x.kind) == fmt.Sprint(x.limit), a.String()
+		})
+	}
+}
+
+// limits are requests and tokens a minute of teams: they hold over both activators
+// together, for these teams alone, and over the end of an activator.
+func limits(s *space) {
+	pods := s.thawPods("activator")
+	if len(pods) != 2 {
+		s.Fatalf("%d activators", len(pods))
+	}
+	gates := []*space{s.through(pods[0]), s.through(pods[1])}
+	requests := &spending{space: s, kind: "requests", limit: 60}
+	tokens := &spending{space: s.team(s.T, "tokens"), kind: "tokens", limit: 1200}
+	free := s.team(s.T, "free")
+	for _, one := range []*space{requests.space, tokens.space, free} {
+		one.deployed(one.tiny("tiny", "scale: {idle: 10m}"))
+	}
+	many(3, func(i int) answer {
+		one := []*space{requests.space, tokens.space, free}[i]
+		return one.must("a cold call", one.byModel("tiny", 2, false))
+	})
+	limited := []*spending{requests, tokens}
+	for _, x := range limited {
+		x.began = time.Now()
+		s.patch(s.T, "namespace", "", x.ns, map[string]any{"metadata": map[string]any{"annotations": map[string]string{"thaw.dev/" + x.kind + "-per-minute": fmt.Sprint(x.limit)}}})
+	}
+	for _, x := range limited {
+		x.known(gates)
+	}
+
+	var all sync.WaitGroup
+	over := make(chan struct{})
+	had := 0
+	all.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			if a := gates[i%2].as(free).byModel("tiny", 2, false); !a.whole() {
+				s.Errorf("a team without a limit: %s", a)
+				return
+			}
+			had++
+		}
+	})
+	many(len(limited), func(i int) answer {
+		limited[i].spend(gates, limited[i].limit)
+		return answer{}
+	})
+	close(over)
+	all.Wait()
+	for _, x := range limited {
+		x.check("two activators")
+	}
+	s.Logf("%d requests of a team without a limit meanwhile", had)
+
+	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), pods[0].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		s.Fatal(err)
+	}
+	many(len(limited), func(i int) answer { // what comes with the time is given by the one that is left
+		limited[i].spend(gates[1:], limited[i].given()+limited[i].limit/20)
+		return answer{}
+	})
+	for _, x := range limited {
+		x.check("one killed")
+	}
+	var now []corev1.Pod
+	s.until("two activators again", func() (bool, string) {
+		now = now[:0]
+		for _, p := range s.thawPods("activator") {
+			if ready(p) {
+				now = append(now, p)
+			}
+		}
+		return len(now) == 2, fmt.Sprint(len(now))
+	})
+	gates = []*space{s.through(now[0]), s.through(now[1])}
+	many(len(limited), func(i int) answer {
+		limited[i].known(gates)
+		limited[i].spend(gates, 0)
+		return answer{}
+	})
+	for _, x := range limited {
+		x.check("another one")
+	}
+}

@@ -1,0 +1,589 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/install"
+	"github.com/thaw-dev/thaw/platform/steer/scenario"
+)
+
+// sceneImage is the engine of testdata/scene.
+const sceneImage = "dev.local/scene:test"
+
+// The nodes of the scenarios, by their names there. The first node of the cluster
+// has thaw's own pods and no GPU: it is not the one that is lost.
+var sceneNodes = map[string]string{"a": "node2", "b": "node3"}
+
+// TestClusterScenes tells the stories of platform/steer/scenario, the same as on one
+// machine and in virtual time, on Kubernetes: two nodes with their own kubelets,
+// models that are Knative Services, requests over thaw's gateway. No bound of a story
+// is another one than there. Boot is a minute, since that is what Kubernetes takes to
+// call a node lost (50 s of silence).
+//
+// The long stories are left out, as on the real processes of one machine:
+//
+//	one, two, none                       nine minutes of windows
+//	who is never idle takes turns        a quarter of an hour
+//	no crash loop                        a minute of ten requests a second
+//	called off before its process        is told by called-off in TestCluster, where weights stall
+//	an empty catalogue is looked at      cannot be: there is no file to be read wrongly,
+//	twice                                each Service is deleted by itself and on purpose
+func TestClusterScenes(t *testing.T) {
+	s := open(t)
+	t.Cleanup(func() { nodes(t, "leave") })
+	s.install(t)
+	if !nodes(t, "join") {
+		t.FailNow()
+	}
+	s.patchGPUs(t, "node1", 0)
+	for _, node := range sceneNodes {
+		s.patchGPUs(t, node, 1)
+		until(t, time.Minute, "a loader on "+node, func() (bool, string) {
+			for _, p := range s.thawPods("loader") {
+				if p.Spec.NodeName == node && ready(p) {
+					return true, ""
+				}
+			}
+			return false, fmt.Sprint(len(s.thawPods("loader")), " loaders")
+		})
+	}
+	t.Run("peers", func(t *testing.T) { peers(s.space(t)) })
+	g := s.gatekeeper(t)
+	scenario.Run(t, scenario.Options{Slow: true, Boot: time.Minute}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+		x := newScene(t, s, g)
+		defer x.end()
+		story(t, x)
+	})
+	nodes(t, "leave")
+	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
+}
+
+// nodes has the scenes' nodes join the cluster or leave it.
+func nodes(t *testing.T, verb string) bool {
+	var all sync.WaitGroup
+	for _, node := range sceneNodes {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			if out, err := exec.CommandContext(ctx, "../../../deploy/cluster/node", verb, node).CombinedOutput(); err != nil {
+				t.Errorf("node %s %s: %v\n%s", verb, node, err, out)
+			}
+		})
+	}
+	all.Wait()
+	return !t.Failed()
+}
+
+func (s *suite) patchGPUs(t *testing.T, node string, n int) {
+	amount := map[string]string{knative.GPU.String(): strconv.Itoa(n)}
+	s.patch(t, "node", "", node, map[string]any{"status": map[string]any{"capacity": amount, "allocatable": amount}}, "status")
+}
+
+// gatekeeper is who engines ask whether they may start and when requests are to end.
+type gatekeeper struct {
+	at string
+
+	mu     sync.Mutex
+	scenes map[string]*scene // by namespace
+}
+
+func (s *suite) gatekeeper(t *testing.T) *gatekeeper {
+	host, _, _ := net.SplitHostPort(blobsAt)
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gatekeeper{at: "http://" + l.Addr().String(), scenes: map[string]*scene{}}
+	server := &http.Server{Handler: http.HandlerFunc(g.serve)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		server.Serve(l)
+	}()
+	t.Cleanup(func() {
+		server.Close()
+		<-ended
+	})
+	return g
+}
+
+func (g *gatekeeper) serve(w http.ResponseWriter, r *http.Request) {
+	ns, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	g.mu.Lock()
+	x := g.scenes[ns]
+	g.mu.Unlock()
+	if x == nil {
+		http.Error(w, "that story is over", http.StatusGone)
+		return
+	}
+	q := r.URL.Query()
+	switch verb {
+	case "start":
+		if cause := x.begun(q.Get("model"), q.Get("pod")); cause != "" {
+			http.Error(w, cause, http.StatusConflict)
+		}
+	case "hold":
+		if id, err := strconv.Atoi(q.Get("id")); err == nil {
+			x.hold(r.Context(), id)
+		}
+	}
+}
+
+// scene is the scenarios' world on the cluster: a namespace.
+type scene struct {
+	*space
+	keeper   *gatekeeper
+	api      *api.Client
+	deployed map[string]bool
+	ending   func()
+
+	mu     sync.Mutex
+	asks   []*asked
+	causes map[string]string
+	pods   map[string]string // name: model
+	starts map[string]int    // of engines, by pod
+	told   map[string]string
+	all    sync.WaitGroup
+}
+
+// asked is one request.
+type asked struct {
+	model      string
+	cancel     context.CancelFunc
+	free       chan struct{} // closed: it is to end
+	held, over bool
+}
+
+func newScene(t *testing.T, s *suite, g *gatekeeper) *scene {
+	x := &scene{space: s.space(t), keeper: g, deployed: map[string]bool{}, causes: map[string]string{}, pods: map[string]string{}, starts: map[string]int{}, told: map[string]string{}}
+	g.mu.Lock()
+	g.scenes[x.ns] = x
+	g.mu.Unlock()
+	cluster, err := knative.Open(knative.Access{Kubeconfig: s.kubeconfig, Warn: func(string) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	way, err := cluster.Controller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := cluster.Admin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.api, err = api.NewClientOver(way, "http://thaw-controller", key); err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.watching.CoreV1().Pods(x.ns).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range w.ResultChan() {
+			if p, ok := e.Object.(*corev1.Pod); ok && e.Type == watch.Added {
+				x.mu.Lock()
+				x.pods[p.Name] = p.Labels["serving.knative.dev/service"]
+				x.mu.Unlock()
+			}
+		}
+	}()
+	x.ending = func() {
+		w.Stop()
+		<-done
+	}
+	x.until("every node is what it was before the first story", x.whole)
+	return x
+}
+
+// whole reports whether each node takes pods, and thaw knows that it does, and whether
+// it is empty: the story before may have taken one away, and Kubernetes is slow to take
+// it back; and what still ends there makes it the fuller one, which is asked first.
+func (x *scene) whole() (bool, string) {
+	nodes, err := x.api.Nodes(x.Context())
+	if err != nil {
+		return false, err.Error()
+	}
+	for _, name := range sceneNodes {
+		k, err := x.core.CoreV1().Nodes().Get(x.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, t := range k.Spec.Taints {
+			if strings.HasPrefix(t.Key, "node.kubernetes.io/") {
+				return false, name + " has the taint " + t.ToString()
+			}
+		}
+		left, err := x.core.CoreV1().Pods("").List(x.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + name, LabelSelector: "serving.knative.dev/revision"})
+		if err != nil {
+			return false, err.Error()
+		}
+		if len(left.Items) > 0 {
+			return false, fmt.Sprintf("%s still has %s/%s", name, left.Items[0].Namespace, left.Items[0].Name)
+		}
+		known := slices.ContainsFunc(nodes, func(n api.Node) bool { return n.ID == name && !n.Lost && len(n.GPUs) > 0 && n.Replicas == 0 })
+		if !known {
+			return false, fmt.Sprintf("%s is not whole among %+v", name, nodes)
+		}
+	}
+	return true, ""
+}
+
+// end leaves the GPUs to the next story.
+func (x *scene) end() {
+	for node := range sceneNodes {
+		x.Return(node)
+	}
+	for _, m := range []string{"x", "y", "z"} {
+		x.Leave(m)
+	}
+	x.all.Wait()
+	if x.Failed() {
+		if events, err := x.api.Events(context.Background(), 0); err == nil {
+			for _, e := range events {
+				if strings.HasPrefix(e.Function, x.ns+"/") {
+					x.Logf("  %s %s %s %s %s %s %s", e.At.Format("05.000"), e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message)
+				}
+			}
+		}
+		x.space.told(context.Background())
+	}
+	x.ending()
+	x.api.Close()
+	x.keeper.mu.Lock()
+	delete(x.keeper.scenes, x.ns)
+	x.keeper.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	x.core.CoreV1().Namespaces().Delete(ctx, x.ns, metav1.DeleteOptions{})
+	until(x.T, 90*time.Second, "nothing of it runs", func() (bool, string) {
+		x.core.CoreV1().Pods(x.ns).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{})
+		list, err := x.core.CoreV1().Pods(x.ns).List(ctx, metav1.ListOptions{})
+		left, known := x.api.Replicas(ctx)
+		n := 0
+		for _, r := range left {
+			if strings.HasPrefix(r.Function, x.ns+"/") {
+				n++
+			}
+		}
+		return err == nil && known == nil && len(list.Items) == 0 && n == 0, fmt.Sprint(err, known, n)
+	})
+}
+
+func (x *scene) named(m string) functions.Name { return functions.Name{Team: x.ns, Name: m} }
+
+func (x *scene) Deploy(models ...*functions.Model) {
+	x.Helper()
+	var docs []string
+	gone := x.deployed
+	x.deployed = map[string]bool{}
+	for _, m := range models {
+		doc, err := catalog.EncodeYAML(m)
+		if err != nil {
+			x.Fatal(err)
+		}
+		docs = append(docs, string(doc))
+		x.deployed[m.Metadata.Name] = true
+		delete(gone, m.Metadata.Name)
+	}
+	for m := range gone {
+		if _, errs, code := x.program(x.Context(), "thaw-knative", "rm", "--namespace", x.ns, m); code != 0 {
+			x.Fatal(errs)
+		}
+	}
+	if len(docs) == 0 {
+		return
+	}
+	x.deploy(strings.Join(docs, "---\n"), "--image", "command="+sceneImage, "--unchecked") // some never fit
+	for _, m := range models {
+		x.ready(m.Metadata.Name)
+		x.until("the controller knows "+m.Metadata.Name, func() (bool, string) {
+			_, err := x.api.Function(x.Context(), x.named(m.Metadata.Name))
+			return err == nil, fmt.Sprint(err)
+		})
+	}
+}
+
+func (x *scene) Ask(m string, n int) {
+	x.Helper()
+	x.mu.Lock()
+	delete(x.told, m)
+	for range n {
+		ctx, cancel := context.WithTimeout(x.Context(), 3*time.Minute)
+		a := &asked{model: m, cancel: cancel, free: make(chan struct{})}
+		id := len(x.asks)
+		x.asks = append(x.asks, a)
+		x.all.Go(func() {
+			defer cancel()
+			got := x.do(ctx, "", "/v1/completions", fmt.Sprintf(`{"model":"%s/%s","prompt":"hold %d","max_tokens":1}`, x.ns, m, id))
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			a.over = true
+			if got.err != nil {
+				x.told[m] = got.err.Error()
+			} else if got.status != http.StatusOK {
+				x.told[m] = got.body
+			}
+		})
+	}
+	x.mu.Unlock()
+	x.until("the requests have come", func() (bool, string) {
+		f, err := x.api.Function(x.Context(), x.named(m))
+		if err != nil {
+			return false, err.Error()
+		}
+		left := x.count(m, func(a *asked) bool { return !a.over })
+		return f.Active+f.Queued >= left, fmt.Sprintf("%d active, %d queued of %d", f.Active, f.Queued, left)
+	})
+}
+
+// count is how many requests for a model are so.
+func (x *scene) count(m string, so func(*asked) bool) (n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, a := range x.asks {
+		if a.model == m && so(a) {
+			n++
+		}
+	}
+	return n
+}
+
+// hold keeps a request at an engine.
+func (x *scene) hold(ctx context.Context, id int) {
+	x.mu.Lock()
+	if id < 0 || id >= len(x.asks) {
+		x.mu.Unlock()
+		return
+	}
+	a := x.asks[id]
+	a.held = true
+	x.mu.Unlock()
+	select {
+	case <-a.free:
+	case <-ctx.Done():
+		x.mu.Lock()
+		a.held = false
+		x.mu.Unlock()
+	}
+}
+
+// begun is told that an engine begins; what it fails with.
+func (x *scene) begun(m, pod string) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.pods[pod] = m
+	x.starts[pod]++
+	return x.causes[m]
+}
+
+func (x *scene) Leave(m string) {
+	x.mu.Lock()
+	for _, a := range x.asks {
+		if a.model == m {
+			a.cancel()
+		}
+	}
+	x.mu.Unlock()
+	x.until("they have left", func() (bool, string) {
+		n := x.count(m, func(a *asked) bool { return !a.over })
+		return n == 0, fmt.Sprint(n)
+	})
+}
+
+func (x *scene) Finish(m string) {
+	x.Helper()
+	var freed []*asked
+	x.mu.Lock()
+	for _, a := range x.asks {
+		if a.model == m && a.held && !a.over {
+			freed = append(freed, a)
+			close(a.free)
+		}
+	}
+	x.mu.Unlock()
+	x.until("its requests end", func() (bool, string) {
+		n := 0
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		for _, a := range freed {
+			if !a.over {
+				n++
+			}
+		}
+		return n == 0, fmt.Sprint(n)
+	})
+}
+
+func (x *scene) Waiting(m string) int {
+	return x.count(m, func(a *asked) bool { return !a.over && !a.held })
+}
+
+func (x *scene) Running(m string) int {
+	return x.count(m, func(a *asked) bool { return !a.over && a.held })
+}
+
+func (x *scene) Told(m string) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.told[m]
+}
+
+func (x *scene) Replicas(m string) (out []string) {
+	list, err := x.api.Replicas(x.Context())
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, r := range list {
+		if r.Function != x.named(m).String() || r.State == functions.Draining || r.State.Over() {
+			continue
+		}
+		node := r.Node
+		for name, real := range sceneNodes {
+			if real == node {
+				node = name
+			}
+		}
+		out = append(out, string(r.State)+"@"+node)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Starts counts pods, and those engines of them that are not the first there.
+func (x *scene) Starts(m string) (n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for pod, of := range x.pods {
+		if of == m {
+			n += max(1, x.starts[pod])
+		}
+	}
+	return n
+}
+
+func (x *scene) Break(m, cause string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.causes[m] = cause
+}
+
+// A node whose kubelet and loader are stopped says nothing to anybody, and its
+// engines go on.
+func (x *scene) Vanish(n string) { x.signal(n, syscall.SIGSTOP) }
+func (x *scene) Return(n string) { x.signal(n, syscall.SIGCONT) }
+
+// signal sends one to the kubelet and the loader of a node: all of its processes
+// descend from its first one.
+func (x *scene) signal(n string, s syscall.Signal) {
+	x.Helper()
+	first := strings.Fields(string(x.read(filepath.Join(os.Getenv("CLUSTER_INSIDE"), sceneNodes[n], "first"))))
+	if len(first) == 0 {
+		x.Fatalf("node %s has no first process", sceneNodes[n])
+	}
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	parent, program := map[string]string{}, map[string]string{}
+	for _, dir := range all {
+		pid := filepath.Base(dir)
+		if args := strings.Split(string(x.read(dir+"/cmdline")), "\x00"); len(args) > 1 {
+			program[pid] = args[1]
+		}
+		stat := string(x.read(dir + "/stat"))
+		if after := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]); len(after) > 1 {
+			parent[pid] = after[1]
+		}
+	}
+	found := 0
+	for pid, what := range program {
+		if what != "kubelet" && what != "loader" {
+			continue
+		}
+		up := pid
+		for up != "" && up != first[0] {
+			up = parent[up]
+		}
+		if up == "" {
+			continue
+		}
+		number, _ := strconv.Atoi(pid)
+		if err := syscall.Kill(number, s); err != nil {
+			x.Fatalf("%s of %s: %v", what, sceneNodes[n], err)
+		}
+		found++
+	}
+	if found != 2 {
+		x.Fatalf("%d of a kubelet and a loader on %s", found, sceneNodes[n])
+	}
+}
+
+// read is what is in a file, nothing where there is none any more.
+func (x *scene) read(file string) []byte {
+	b, _ := os.ReadFile(file)
+	return b
+}
+
+// Restart ends the controller that leads, as kill -9 does; the other one takes over.
+func (x *scene) Restart() {
+	x.Helper()
+	holder := func() string {
+		lease, err := x.of("lease", install.Namespace).Get(x.Context(), "thaw-controller", metav1.GetOptions{})
+		if err != nil {
+			return ""
+		}
+		pod, _, _ := strings.Cut(fmt.Sprint(field(lease, "spec.holderIdentity")), "_")
+		return pod
+	}
+	was := holder()
+	if err := x.core.CoreV1().Pods(install.Namespace).Delete(x.Context(), was, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		x.Fatal(err)
+	}
+	x.until("another controller leads, and knows what runs", func() (bool, string) {
+		now := holder()
+		for _, p := range x.thawPods("controller") {
+			if p.Name == now && now != was {
+				direct := x.through(p)
+				direct.gateway = "http://" + net.JoinHostPort(p.Status.PodIP, "8090")
+				a := direct.do(x.Context(), "", "/readyz", "")
+				return a.status == http.StatusOK && strings.Contains(a.body, `"leads":true`), a.String()
+			}
+		}
+		return false, now
+	})
+}
+
+func (x *scene) Pass(d time.Duration) { <-time.After(d) }
+
+func (x *scene) Model(name string, edit func(*functions.ModelSpec)) *functions.Model {
+	m := functions.NewModel()
+	m.Metadata.Name = name
+	m.Spec.Engine, m.Spec.Health = functions.EngineCommand, "/health"
+	m.Spec.Args = []string{"/scene", "{port}", name, x.keeper.at + "/" + x.ns}
+	m.Spec.Resources.Memory, m.Spec.Resources.GPUs = 64<<20, 1
+	m.Spec.Deadlines.Start = functions.Duration(30 * time.Second)
+	if edit != nil {
+		edit(&m.Spec)
+	}
+	return m
+}

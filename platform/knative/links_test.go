@@ -1,0 +1,113 @@
+package knative
+
+import (
+	"bytes"
+	"crypto/x509"
+	"maps"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/thaw-dev/thaw/platform/authority"
+)
+
+// shown is what an end shows and whom it believes, of entries as they were at a time.
+func shown(t testing.TB, data map[string][]byte, end string) *authority.Identity {
+	t.Helper()
+	id, err := authority.Read(data[linkRoots], authority.Leaf{Cert: data[end+".crt"], Key: data[end+".key"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func believes(a, b *authority.Identity, now time.Time) bool {
+	_, err := b.Cert.Leaf.Verify(x509.VerifyOptions{Roots: a.Roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	return err == nil
+}
+
+// TestRenewLinks: certificates follow each other, and at every moment whoever has read
+// the Secret within the last minutes and whoever has not yet believe each other.
+func TestRenewLinks(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	data := map[string][]byte{LinkKey: []byte("a-token-that-was-there-before-0123456789")} // of an older version
+	if changed, err := RenewLinks(data, now); err != nil || !changed || string(data[LinkKey]) != "a-token-that-was-there-before-0123456789" {
+		t.Fatalf("%v %v", changed, err)
+	}
+	if l, err := ReadLinks(data); err != nil || l.Identity == nil {
+		t.Fatal(err)
+	}
+	late := maps.Clone(data) // read five minutes ago
+	stages, first := 0, data["controller.crt"]
+	for end := now.Add(2 * authority.Valid); now.Before(end); {
+		before := maps.Clone(data)
+		changed, err := RenewLinks(data, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if changed {
+			stages++
+		}
+		for _, one := range []string{"controller", "activator", "loader"} {
+			for _, other := range []map[string][]byte{data, before, late} {
+				a, b := shown(t, data, one), shown(t, other, "loader")
+				if !believes(a, b, now) || !believes(b, a, now) {
+					t.Fatalf("at %v %s and a loader that has not read yet do not believe each other", now, one)
+				}
+			}
+		}
+		late = before
+		step := 5 * time.Minute
+		if len(data[linkSince]) == 0 && !changed {
+			step = 12 * 24 * time.Hour
+			late = maps.Clone(data)
+		}
+		now = now.Add(step)
+	}
+	if stages < 6 || bytes.Equal(first, data["controller.crt"]) {
+		t.Errorf("%d steps in two years", stages)
+	}
+	// After a year without anybody all is new.
+	now = now.Add(2 * authority.Valid)
+	if changed, err := RenewLinks(data, now); err != nil || !changed || len(data[linkSince]) != 0 || !believes(shown(t, data, "loader"), shown(t, data, "controller"), now) {
+		t.Errorf("%v %v", changed, err)
+	}
+	for _, c := range []struct{ key, value string }{{"activator.key", ""}, {"loader.crt", "x"}, {linkRoots, ""}} {
+		data[c.key] = []byte(c.value)
+		if changed, err := RenewLinks(data, now); err != nil || !changed || !complete(data, now) {
+			t.Errorf("%s is damaged: %v %v", c.key, changed, err)
+		}
+	}
+	if changed, _ := RenewLinks(data, now); changed {
+		t.Error("changed twice")
+	}
+}
+
+// TestKeepLinks: made once, however many make it.
+func TestKeepLinks(t *testing.T) {
+	secrets := fake.NewClientset().CoreV1().Secrets(System)
+	now := time.Now()
+	if _, err := KeepLinks(t.Context(), secrets, false, now); err == nil {
+		t.Error("there is none")
+	}
+	first, err := KeepLinks(t.Context(), secrets, true, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, renew := range []bool{true, false} {
+		again, err := KeepLinks(t.Context(), secrets, renew, now)
+		if err != nil || again.Token != first.Token || !bytes.Equal(again.Identity.Cert.Certificate[0], first.Identity.Cert.Certificate[0]) {
+			t.Errorf("another one: %v", err)
+		}
+	}
+	s, _ := secrets.Get(t.Context(), LinkSecret, metav1.GetOptions{})
+	s.Data[LinkKey] = []byte("short")
+	if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := KeepLinks(t.Context(), secrets, true, now); err == nil {
+		t.Error("a short token is taken")
+	}
+}

@@ -1,0 +1,345 @@
+package knative
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	nodev1 "k8s.io/api/node/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
+)
+
+// healthy is a cluster on which everything is as it should be; edit takes objects by
+// KIND NAME, changes them or deletes them.
+func healthy() map[string]runtime.Object {
+	meta := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name}
+	}
+	deployment := func(name string) *appsv1.Deployment {
+		d := &appsv1.Deployment{ObjectMeta: meta(System, name)}
+		d.Spec.Replicas, d.Status.AvailableReplicas = new(int32(2)), 2
+		d.Spec.Template.Spec.Containers = []corev1.Container{{Image: "example.com/thaw:1"}}
+		return d
+	}
+	loader := &appsv1.DaemonSet{ObjectMeta: meta(System, "thaw-loader")}
+	loader.Spec.Template.Spec = corev1.PodSpec{NodeSelector: map[string]string{"nvidia.com/gpu.present": "true"}, Containers: []corev1.Container{{Image: "example.com/thaw:1"}}}
+	loader.Status.DesiredNumberScheduled, loader.Status.NumberAvailable = 1, 1
+	knativeController := &appsv1.Deployment{ObjectMeta: meta(servingNamespace, "controller")}
+	knativeController.Labels = map[string]string{"app.kubernetes.io/version": "1.23.0"}
+	slice := func(service string) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: System, Name: service, Labels: map[string]string{"kubernetes.io/service-name": service}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}}
+	}
+	gpus := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"pool": "gpu"}}}
+	gpus.Spec.Taints = []corev1.Taint{{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}, {Key: "node.kubernetes.io/unschedulable", Effect: "NoSchedule"}}
+	gpus.Status.Allocatable = corev1.ResourceList{GPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourceCPU: resource.MustParse("64")}
+	plain := &corev1.Node{ObjectMeta: meta("", "plain-1")}
+	plain.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Gi"), corev1.ResourceCPU: resource.MustParse("4")}
+	all := []runtime.Object{
+		deployment("thaw-controller"), deployment("thaw-activator"), loader, knativeController, slice("thaw"), slice("thaw-place"), gpus, plain,
+		&coordinationv1.Lease{ObjectMeta: meta(System, "thaw-controller"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("c-1@10.0.0.1:8090"), RenewTime: &metav1.MicroTime{Time: time.Now()}}},
+		&admissionv1.MutatingWebhookConfiguration{ObjectMeta: meta("", "thaw-place"), Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: admissionv1.WebhookClientConfig{CABundle: []byte("x")}}}},
+		&corev1.Namespace{ObjectMeta: meta("", "ml")},
+		&corev1.ConfigMap{ObjectMeta: meta(servingNamespace, "config-features"), Data: map[string]string{
+			"kubernetes.podspec-init-containers": "enabled", "kubernetes.podspec-volumes-hostpath": "enabled", "kubernetes.podspec-nodeselector": "enabled",
+			"kubernetes.podspec-tolerations": "enabled", "kubernetes.podspec-runtimeclassname": "enabled", "kubernetes.podspec-priorityclassname": "enabled"}},
+		&corev1.ConfigMap{ObjectMeta: meta(servingNamespace, "config-autoscaler"), Data: map[string]string{"allow-zero-initial-scale": "true"}},
+		&corev1.ConfigMap{ObjectMeta: meta(servingNamespace, "config-observability"), Data: map[string]string{"metrics-protocol": "prometheus"}},
+		&corev1.ResourceQuota{ObjectMeta: meta("ml", "thaw"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("4"), "requests.cpu": resource.MustParse("100"), "pods": resource.MustParse("10")}}},
+		&nodev1.RuntimeClass{ObjectMeta: meta("", "nvidia")}, &schedulingv1.PriorityClass{ObjectMeta: meta("", "interactive")},
+		&corev1.ServiceAccount{ObjectMeta: meta("ml", "models")}, &corev1.Secret{ObjectMeta: meta("ml", "registry")},
+	}
+	out := map[string]runtime.Object{}
+	for _, o := range all {
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
+		out[kind[strings.IndexByte(kind, '.')+1:]+" "+o.(metav1.Object).GetName()] = o
+	}
+	return out
+}
+
+// clusterOf is a Cluster on fakes that have these objects.
+func clusterOf(objects map[string]runtime.Object, forbidden ...string) *Cluster {
+	var all []runtime.Object
+	for _, o := range objects {
+		all = append(all, o)
+	}
+	kube := fake.NewClientset(all...)
+	kube.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{Major: "1", Minor: "35", GitVersion: "v1.35.4"}
+	serving := servingfake.NewSimpleClientset()
+	refuse := func(a clienttesting.Action) (bool, runtime.Object, error) {
+		r := a.GetResource().Resource
+		return slices.Contains(forbidden, r) || slices.Contains(forbidden, "*"), nil, status.NewForbidden(schema.GroupResource{Resource: r}, "", errors.New("no"))
+	}
+	kube.PrependReactor("*", "*", refuse)
+	serving.PrependReactor("*", "*", refuse)
+	return &Cluster{core: kube.CoreV1(), kube: kube, serving: serving.ServingV1(), namespace: "ml", host: "here"}
+}
+
+// asks is a service of a model that asks for this much.
+func asks(t *testing.T, spec string) *servingv1.Service {
+	t.Helper()
+	m := models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen, namespace: ml}\nspec: {source: 'hf://a/b', engine: vllm, "+spec+"}\n")[0]
+	s, err := Render(m, Settings{Thaw: thawImage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const everything = `resources: {gpus: 2, memory: 64Gi, cpu: 8}, pod: {nodeSelector: {pool: gpu}, tolerations: [{key: a, operator: Exists}], runtimeClassName: nvidia, priorityClassName: interactive, serviceAccountName: models, imagePullSecrets: [{name: registry}]}`
+
+// TestCheck is a new user's wrong turns on the way to a first model, each with what
+// is said at once and the way out.
+func TestCheck(t *testing.T) {
+	features := func(o map[string]runtime.Object) map[string]string {
+		return o["ConfigMap config-features"].(*corev1.ConfigMap).Data
+	}
+	for _, x := range []struct {
+		name, spec string
+		edit       func(map[string]runtime.Object)
+		what, hint string // "" when nothing is wrong
+	}{
+		{name: "nothing", spec: everything},
+		{name: "no GPU at all", spec: ""},
+		{name: "thaw is not installed", edit: func(o map[string]runtime.Object) { delete(o, "Deployment thaw-controller") }, what: "thaw is not installed", hint: "thaw-knative install --image IMAGE --wait; --unchecked deploys all the same"},
+		{name: "a setting of every model", edit: func(o map[string]runtime.Object) {
+			features(o)["kubernetes.podspec-init-containers"] = "disabled"
+		}, what: "kubernetes.podspec-init-containers is disabled", hint: `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-init-containers":"enabled"}}'`},
+		{name: "a setting of this model", spec: everything, edit: func(o map[string]runtime.Object) { delete(features(o), "kubernetes.podspec-tolerations") },
+			what: "kubernetes.podspec-tolerations is disabled", hint: `-p '{"data":{"kubernetes.podspec-tolerations":"enabled"}}'`},
+		{name: "a setting that this model has no use for", edit: func(o map[string]runtime.Object) { delete(features(o), "kubernetes.podspec-tolerations") }},
+		{name: "no settings at all", edit: func(o map[string]runtime.Object) { delete(o, "ConfigMap config-autoscaler") }, what: "allow-zero-initial-scale is false", hint: "kubectl patch configmap config-autoscaler"},
+		{name: "a namespace that forbids host paths", edit: func(o map[string]runtime.Object) {
+			o["Namespace ml"].(*corev1.Namespace).Labels = map[string]string{podSecurity: "baseline"}
+		}, what: "enforce is baseline", hint: "kubectl label namespace ml"},
+		{name: "no node with a GPU", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) { delete(o, "Node gpu-1") }, what: "qwen needs 1 GPU, 1 processor, and no node of the cluster has one", hint: "device plugin"},
+		{name: "more GPUs than any node", spec: "resources: {gpus: 8}", edit: func(o map[string]runtime.Object) { delete(o, "ResourceQuota thaw") }, what: "qwen needs 8 GPUs, 8 processors on one node, and the largest it may have have 4 GPUs", hint: "lower spec.resources"},
+		{name: "more memory than any node", spec: "resources: {gpus: 1, memory: 1Ti}", what: "of memory, 1 processor on one node", hint: "lower spec.resources"},
+		{name: "more processors than any node", spec: "resources: {cpu: 65}", what: "65 processors on one node, and the largest", hint: "lower spec.resources"},
+		{name: "a taint", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) {
+			n := o["Node gpu-1"].(*corev1.Node)
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "sku", Value: "gpu", Effect: "NoSchedule"})
+		}, what: "qwen may have no node of 1: of gpu-1 its taint sku=gpu:NoSchedule is not tolerated", hint: `tolerations: [{key: sku, operator: Equal, value: "gpu", effect: NoSchedule}]`},
+		{name: "a selector that no node has", spec: "resources: {gpus: 1}, pod: {nodeSelector: {pool: big}}", what: "of gpu-1 its label is not pool=big", hint: "kubectl get nodes --show-labels"},
+		{name: "more than the quota", spec: "resources: {gpus: 3}", edit: func(o map[string]runtime.Object) {
+			o["ResourceQuota thaw"].(*corev1.ResourceQuota).Spec.Hard["requests.nvidia.com/gpu"] = resource.MustParse("2")
+		}, what: "a replica takes 3 of requests.nvidia.com/gpu, and the quota thaw of namespace ml allows 2 to all", hint: "kubectl edit resourcequota thaw -n ml"},
+		{name: "those that stay are more than the quota", spec: "resources: {gpus: 2}, scale: {min: 3, max: 3}", what: "the 3 replicas that stay take 6 of requests.nvidia.com/gpu", hint: "spec.scale.min"},
+		{name: "a quota of something else", spec: "resources: {gpus: 3}", edit: func(o map[string]runtime.Object) {
+			q := o["ResourceQuota thaw"].(*corev1.ResourceQuota)
+			q.Spec.Hard["requests.nvidia.com/gpu"], q.Spec.Scopes = resource.MustParse("2"), []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}
+		}},
+		{name: "no such runtime", spec: everything, edit: func(o map[string]runtime.Object) { delete(o, "RuntimeClass nvidia") }, what: "there is no RuntimeClass nvidia", hint: "kubectl get runtimeclasses"},
+		{name: "no such priority", spec: everything, edit: func(o map[string]runtime.Object) { delete(o, "PriorityClass interactive") }, what: "there is no PriorityClass interactive", hint: "kubectl get priorityclasses"},
+		{name: "no such account", spec: everything, edit: func(o map[string]runtime.Object) { delete(o, "ServiceAccount models") }, what: "there is no ServiceAccount models", hint: "kubectl create serviceaccount models -n ml"},
+		{name: "no such secret", spec: everything, edit: func(o map[string]runtime.Object) { delete(o, "Secret registry") }, what: "there is no Secret registry", hint: "kubectl create secret docker-registry registry -n ml"},
+		{name: "two at once", spec: everything, edit: func(o map[string]runtime.Object) {
+			delete(o, "Secret registry")
+			delete(o, "RuntimeClass nvidia")
+		}, what: "there is no RuntimeClass nvidia (leave spec.pod.runtimeClassName out", hint: "one after the other"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			objects := healthy()
+			if x.edit != nil {
+				x.edit(objects)
+			}
+			s := asks(t, x.spec)
+			err := clusterOf(objects).Check(t.Context(), s)
+			if x.what == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			e, is := errors.AsType[*Error](err)
+			if !is || e.Kind != Refused || !strings.Contains(e.What, x.what) || !strings.Contains(e.Hint, x.hint) || !strings.HasSuffix(e.Hint, unchecked) {
+				t.Fatalf("got %+v\nwant %s (%s)", err, x.what, x.hint)
+			}
+			// Doctor finds the same, and no more.
+			found, err := clusterOf(objects).Doctor(t.Context(), "ml", s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bad := slices.DeleteFunc(found, func(f Finding) bool { return !f.Bad() })
+			if len(bad) != strings.Count(e.What, "\n")+1 || !strings.Contains(x.what, bad[0].What) && !strings.Contains(bad[0].What, x.what) && !strings.Contains(e.What, bad[0].What) {
+				t.Errorf("doctor says %+v", bad)
+			}
+		})
+	}
+}
+
+// TestCheckMany: nodes and quotas are asked for once, however many are deployed.
+func TestCheckMany(t *testing.T) {
+	c := clusterOf(healthy())
+	var many []*servingv1.Service
+	for range 50 {
+		many = append(many, asks(t, "resources: {gpus: 1}"))
+	}
+	if err := c.Check(t.Context(), many...); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(c.kube.(*fake.Clientset).Actions()); n > 8 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// TestMayNotLook: who may not see the cluster's own things is not kept from his.
+func TestMayNotLook(t *testing.T) {
+	objects := healthy()
+	delete(objects, "Deployment thaw-controller")
+	c := clusterOf(objects, "*")
+	if err := c.Check(t.Context(), asks(t, everything)); err != nil {
+		t.Error(err)
+	}
+	found, err := c.Doctor(t.Context(), "ml", asks(t, everything))
+	if err != nil || slices.ContainsFunc(found, Finding.Bad) {
+		t.Error(found, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := clusterOf(objects).Wait(ctx, "ml", "qwen"); err == nil {
+		t.Error("waited for nobody")
+	}
+}
+
+// TestDoctor: what is said of thaw's parts, by what is wrong with them.
+func TestDoctor(t *testing.T) {
+	find := func(o map[string]runtime.Object, part string) Finding {
+		t.Helper()
+		found, err := clusterOf(o).Doctor(t.Context(), "ml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			if strings.Contains(f.What, part) {
+				return f
+			}
+		}
+		t.Fatalf("nothing is said of %s: %+v", part, found)
+		return Finding{}
+	}
+	found, err := clusterOf(healthy()).Doctor(t.Context(), "ml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if !f.Good || f.Hint != "" {
+			t.Errorf("of a healthy cluster: %+v", f)
+		}
+	}
+	if len(found) < 14 {
+		t.Errorf("only %d things are looked at", len(found))
+	}
+	for _, x := range []struct {
+		name, part string
+		edit       func(map[string]runtime.Object)
+		bad        bool
+		hint       string
+	}{
+		{"Knative's activator cannot be seen", "metrics-protocol is none", func(o map[string]runtime.Object) { delete(o, "ConfigMap config-observability") }, false, `'{"data":{"metrics-protocol":"prometheus"}}' && kubectl rollout restart deployment activator -n knative-serving`},
+		{"another version of Knative", "Knative Serving is 1.20.1", func(o map[string]runtime.Object) {
+			o["Deployment controller"].(*appsv1.Deployment).Labels["app.kubernetes.io/version"] = "1.20.1"
+		}, false, "tested with 1.23"},
+		{"no controller runs", "thaw-controller: 0 of 2 run, example.com/thaw:1", func(o map[string]runtime.Object) {
+			o["Deployment thaw-controller"].(*appsv1.Deployment).Status.AvailableReplicas = 0
+		}, true, "kubectl get pods -n thaw-system"},
+		{"one of two", "thaw-activator: 1 of 2 run", func(o map[string]runtime.Object) {
+			o["Deployment thaw-activator"].(*appsv1.Deployment).Status.AvailableReplicas = 1
+		}, false, "kubectl get pods"},
+		{"two images", "of 2 images", func(o map[string]runtime.Object) {
+			o["Deployment thaw-activator"].(*appsv1.Deployment).Spec.Template.Spec.Containers[0].Image = "example.com/thaw:0"
+		}, false, "install"},
+		{"no loader", "no node has a loader", func(o map[string]runtime.Object) {
+			o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).Status.DesiredNumberScheduled = 0
+		}, true, "kubectl label node NODE nvidia.com/gpu.present=true"},
+		{"an interpreter that nobody can borrow", "thaw-warm: 0 of 1 run, example.com/vllm:1", func(o map[string]runtime.Object) {
+			warm := o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).DeepCopy()
+			warm.Name, warm.Status.NumberAvailable, warm.Spec.Template.Spec.Containers[0].Image = "thaw-warm", 0, "example.com/vllm:1"
+			o["DaemonSet thaw-warm"] = warm
+		}, false, "starts are plain meanwhile"},
+		{"nobody leads", "class thaw.dev: no controller leads", func(o map[string]runtime.Object) {
+			o["Lease thaw-controller"].(*coordinationv1.Lease).Spec.HolderIdentity = new("")
+		}, true, "kubectl logs"},
+		{"who led is gone", "class thaw.dev: who led last was heard 1h0m0s ago", func(o map[string]runtime.Object) {
+			o["Lease thaw-controller"].(*coordinationv1.Lease).Spec.RenewTime.Time = time.Now().Add(-time.Hour)
+		}, true, "kubectl logs"},
+		{"no activator", "no activator takes requests", func(o map[string]runtime.Object) {
+			o["EndpointSlice thaw"].(*discoveryv1.EndpointSlice).Endpoints[0].Conditions.Ready = new(false)
+		}, true, "component=activator"},
+		{"no webhook", "the webhook thaw-place is not registered", func(o map[string]runtime.Object) { delete(o, "MutatingWebhookConfiguration thaw-place") }, false, "thaw-knative install"},
+		{"a webhook without an authority", "nobody answers for the webhook", func(o map[string]runtime.Object) {
+			o["MutatingWebhookConfiguration thaw-place"].(*admissionv1.MutatingWebhookConfiguration).Webhooks[0].ClientConfig.CABundle = nil
+		}, false, "kubectl logs"},
+		{"no GPUs", "none of 1 nodes has a GPU", func(o map[string]runtime.Object) { delete(o, "Node gpu-1") }, false, "device plugin"},
+		{"a namespace's pods that do not read", "tolerations[0].kee: unknown key (did you mean key?)", func(o map[string]runtime.Object) {
+			o["Namespace ml"].(*corev1.Namespace).Annotations = map[string]string{PodAnnotation: `{"tolerations": [{"kee": "a"}]}`}
+		}, true, "kubectl annotate namespace ml thaw.dev/pod-"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			o := healthy()
+			x.edit(o)
+			if f := find(o, x.part); f.Good || f.Bad() != x.bad || !strings.Contains(f.Hint, x.hint) {
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+	for _, x := range []struct {
+		major, minor string
+		good, bad    bool
+	}{{"1", "35", true, false}, {"1", "35+", true, false}, {"1", "31", false, false}, {"1", "29", false, true}, {"2", "0", false, false}, {"", "", false, false}} {
+		if f := release(x.major, x.minor, "v"); f.Good != x.good || f.Bad() != x.bad {
+			t.Errorf("%+v: %+v", x, f)
+		}
+	}
+}
+
+// TestNamespacePods: what a namespace says is read as a model file is.
+func TestNamespacePods(t *testing.T) {
+	o := healthy()
+	n := o["Namespace ml"].(*corev1.Namespace)
+	for text, want := range map[string]string{
+		"": "", `{"tolerations": [{"key": "sku", "operator": "Exists"}]}`: "", "tolerations:\n- {key: sku, operator: Exists}\n": "",
+		`{"hostNetwork": true}`:             "hostNetwork: unknown key",
+		`{"tolerations": [{"value": "a"}]}`: "tolerations[0].key: a key is needed",
+		`[]`:                                "where keys and values are wanted",
+	} {
+		n.Annotations = map[string]string{PodAnnotation: text}
+		pod, err := clusterOf(o).PodDefaults(t.Context(), "ml")
+		if want == "" {
+			if err != nil || len(pod.Tolerations) != min(len(text), 1) {
+				t.Errorf("%s: %+v %v", text, pod, err)
+			}
+			continue
+		}
+		if e, is := errors.AsType[*Error](err); !is || !strings.Contains(e.What, want) || !strings.Contains(e.What, "namespace ml") || e.Hint == "" {
+			t.Errorf("%s: %+v", text, err)
+		}
+	}
+	_, err := clusterOf(o).PodDefaults(t.Context(), "gone")
+	if e, is := errors.AsType[*Error](err); !is || e.Kind != NotFound || !strings.Contains(e.What, "no namespace gone") || !strings.Contains(e.Hint, "thaw-knative team create gone") {
+		t.Errorf("%+v", err)
+	}
+	if pod, err := clusterOf(o, "namespaces").PodDefaults(t.Context(), "ml"); err != nil || !pod.IsZero() {
+		t.Error(pod, err)
+	}
+}

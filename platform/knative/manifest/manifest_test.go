@@ -1,0 +1,79 @@
+package manifest
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// object is one as clients of Kubernetes make them.
+type object struct {
+	Kind     string         `json:"kind"`
+	Metadata map[string]any `json:"metadata"`
+	Spec     any            `json:"spec"`
+	Status   any            `json:"status"`
+}
+
+var objects = []object{
+	{Kind: "B", Metadata: map[string]any{"name": "b", "creationTimestamp": nil}, Spec: struct{}{}, Status: map[string]any{"phase": "x"}},
+	{Kind: "A", Metadata: map[string]any{"name": "a"}, Spec: map[string]any{
+		"from":    []any{map[string]any{"podSelector": map[string]any{}}, map[string]any{"namespaceSelector": map[string]any{}}},
+		"volumes": []any{map[string]any{"emptyDir": map[string]any{}, "resources": map[string]any{"limits": map[string]any{}}}}, "on": "yes", "none": []any{},
+	}},
+}
+
+// TestYAML: in the order they come in, without what a server says; an empty selector
+// or volume stays, because without it the object would say something else.
+func TestYAML(t *testing.T) {
+	const want = `kind: B
+metadata:
+  name: b
+---
+kind: A
+metadata:
+  name: a
+spec:
+  from:
+  - podSelector: {}
+  - namespaceSelector: {}
+  none: []
+  "on": "yes"
+  volumes:
+  - emptyDir: {}
+`
+	for range 3 {
+		got, err := Print("yaml", objects...)
+		if err != nil || string(got) != want {
+			t.Fatalf("%v:\n%s", err, got)
+		}
+	}
+	if got, err := YAML[object](); len(got) > 0 || err != nil {
+		t.Errorf("none: %q %v", got, err)
+	}
+	if _, err := YAML(func() {}); err == nil {
+		t.Error("what is no object is written")
+	}
+}
+
+// TestJSON: one is itself, and more are a list.
+func TestJSON(t *testing.T) {
+	for _, c := range []struct {
+		objects []object
+		want    string
+	}{
+		{objects[:1], `{"kind":"B","metadata":{"name":"b"}}`},
+		{objects[:0], `{"apiVersion":"v1","items":[],"kind":"List"}`},
+		{[]object{objects[0], objects[0]}, `{"apiVersion":"v1","items":[{"kind":"B","metadata":{"name":"b"}},{"kind":"B","metadata":{"name":"b"}}],"kind":"List"}`},
+	} {
+		got, err := Print("json", c.objects...)
+		if err != nil || got[len(got)-1] != '\n' {
+			t.Fatalf("%v %q", err, got)
+		}
+		var v any
+		if err := json.Unmarshal(got, &v); err != nil {
+			t.Fatal(err)
+		}
+		if b, _ := json.Marshal(v); string(b) != c.want {
+			t.Errorf("%s, want %s", b, c.want)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package knative
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/knative/team"
+)
+
+// PodAnnotation, on a namespace, is what pods of models with GPUs say where the model
+// file does not: a spec.pod, as YAML or JSON. thaw deploy puts it into what it
+// renders, so that a Service says all that its pods will.
+const PodAnnotation = team.PodAnnotation
+
+// PodOf is what pods say of the nodes they may have and of what lets them in, however
+// they came to be: by thaw deploy or by hand. What a model file cannot say is left
+// out: a toleration that ends tolerates for as long as that matters to where a pod
+// may start, and of affinities the scheduler alone knows.
+func PodOf(spec *corev1.PodSpec) functions.Pod {
+	pod := functions.Pod{NodeSelector: maps.Clone(spec.NodeSelector), ServiceAccountName: spec.ServiceAccountName, PriorityClassName: spec.PriorityClassName}
+	if spec.RuntimeClassName != nil {
+		pod.RuntimeClassName = *spec.RuntimeClassName
+	}
+	for _, t := range spec.Tolerations {
+		pod.Tolerations = append(pod.Tolerations, functions.Toleration{Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect)})
+	}
+	for _, s := range spec.ImagePullSecrets {
+		pod.ImagePullSecrets = append(pod.ImagePullSecrets, functions.Reference{Name: s.Name})
+	}
+	return pod
+}
+
+// say puts what a model says into its pods.
+func say(pod *corev1.PodSpec, own functions.Pod) {
+	pod.NodeSelector, pod.ServiceAccountName, pod.PriorityClassName = own.NodeSelector, own.ServiceAccountName, own.PriorityClassName
+	if own.RuntimeClassName != "" {
+		pod.RuntimeClassName = &own.RuntimeClassName
+	}
+	for _, t := range own.Tolerations {
+		pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
+	}
+	for _, s := range own.ImagePullSecrets {
+		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: s.Name})
+	}
+}
+
+// ReadPod reads a spec.pod that stands by itself, strictly; file is for messages.
+func ReadPod(file string, text []byte) (pod functions.Pod, err error) {
+	places, err := catalog.DecodePlaced(file, text, &pod)
+	if err != nil {
+		return pod, err
+	}
+	var problems catalog.Problems
+	for _, p := range functions.CheckPod("", &pod) {
+		x := catalog.Problem{File: file, Path: p.Path[1:], Message: p.Message, Hint: p.Hint}
+		x.Line, x.Column = places(x.Path)
+		problems = append(problems, x)
+	}
+	if len(problems) > 0 {
+		return pod, problems
+	}
+	return pod, nil
+}
+
+// PodDefaults are those of a namespace; none where who asks may not see it.
+func (c *Cluster) PodDefaults(ctx context.Context, namespace string) (functions.Pod, error) {
+	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if err != nil {
+		return functions.Pod{}, c.blind(err, namespace+"/")
+	}
+	pod, err := podDefaults(n)
+	if err != nil {
+		return pod, &Error{Kind: Refused, What: err.Error(), Hint: "kubectl annotate namespace " + namespace + " " + PodAnnotation + "-"}
+	}
+	return pod, nil
+}
+
+func podDefaults(n *corev1.Namespace) (functions.Pod, error) {
+	text := n.Annotations[PodAnnotation]
+	if text == "" {
+		return functions.Pod{}, nil
+	}
+	pod, err := ReadPod("annotation "+PodAnnotation, []byte(text))
+	if err != nil {
+		return functions.Pod{}, fmt.Errorf("namespace %s: %w", n.Name, err)
+	}
+	return pod, nil
+}
+
+// PodText is a spec.pod as the annotation has it.
+func PodText(pod functions.Pod) (string, error) {
+	b, err := json.Marshal(pod)
+	return string(b), err
+}
