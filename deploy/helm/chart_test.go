@@ -153,6 +153,13 @@ func TestValues(t *testing.T) {
 		{"identity", "loader: {serviceAccount: {annotations: {azure.workload.identity/client-id: abc}}}", "ServiceAccount thaw-system/thaw-loader", []string{"azure.workload.identity/client-id: abc"}, nil},
 		{"outside", "activator: {service: {type: LoadBalancer, annotations: {a: b}}, replicas: 3}", "Service thaw-system/thaw", []string{"type: LoadBalancer", "a: b"}, nil},
 		{"more", "activator: {replicas: 3}", "Deployment thaw-system/thaw-activator", []string{"replicas: 3"}, nil},
+		{"how the controller decides", "clusterDomain: k8s.example.com\ncontroller: {eviction: next-use, keepAlive: learned, prewarm: true, prewarmBudget: 1h30m, historyClaim: past}", "Deployment thaw-system/thaw-controller",
+			[]string{"- --cluster-domain=k8s.example.com\n", "- --eviction=next-use\n", "- --keep-alive=learned\n", "- --prewarm=on\n", "- --prewarm-budget=1h30m\n", "- --data=/history\n", "- mountPath: /history\n", "persistentVolumeClaim:\n          claimName: past\n"}, nil},
+		{"no more than is said", "controller: {eviction: lru}", "Deployment thaw-system/thaw-controller", []string{"- --eviction=lru\n"}, []string{"cluster-domain", "keep-alive", "prewarm", "--data", "history"}},
+		{"how requests wait", "activator: {hold: 503, maxBody: 64Mi}", "Deployment thaw-system/thaw-activator", []string{"- --hold=503\n", "- --max-body=64Mi\n"}, nil},
+		{"how long they may be", "activator: {maxBody: '1000000'}", "Deployment thaw-system/thaw-activator", []string{"- --max-body=1000000\n"}, []string{"--hold"}},
+		{"nodes", "controller: {annotateNodes: false}", "Deployment thaw-system/thaw-controller", nil, []string{"annotate-nodes"}},
+		{"no right to nodes", "controller: {annotateNodes: false}", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},
 		{"elsewhere", "knative: {namespace: other}", "Role other/thaw-controller", []string{"endpointslices"}, nil},
 		{"monitor", "serviceMonitor: {enabled: true, labels: {release: prometheus}}", "ServiceMonitor thaw-system/thaw-controller", []string{"release: prometheus", "interval: 30s"}, nil},
 		{"pods' monitor", "serviceMonitor: {enabled: true}", "PodMonitor thaw-system/thaw", []string{"port: metrics"}, nil},
@@ -175,14 +182,51 @@ func TestValues(t *testing.T) {
 			}
 		})
 	}
-	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}")
+	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\ncontroller: {annotateNodes: false}\nadmission: {enabled: false}")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for key := range all {
-		if kind, _, _ := strings.Cut(key, " "); slices.Contains([]string{"NetworkPolicy", "PodDisruptionBudget", "Secret"}, kind) {
+		if kind, _, _ := strings.Cut(key, " "); slices.Contains([]string{"NetworkPolicy", "PodDisruptionBudget", "Secret", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kind) {
 			t.Errorf("%s is there all the same", key)
 		}
+	}
+}
+
+// TestWarm: the interpreter that nodes lend is not there unless it is enabled, and
+// then it is deploy/kustomize/warm.
+func TestWarm(t *testing.T) {
+	const key, policy, image = "DaemonSet thaw-system/thaw-warm", "NetworkPolicy thaw-system/thaw-warm", "example.com/vllm:1"
+	text, err := os.ReadFile("../kustomize/warm/warm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.ReplaceAll(text, []byte("image: thaw\n"), []byte("image: thaw-dev/thaw:dev\n"))
+	want := objects{}
+	want.add(t, "warm.yaml", bytes.ReplaceAll(text, []byte("image: thaw-warm\n"), []byte("image: "+image+"\n")))
+	got, err := render(t, "warm: {enabled: true, image: '"+image+"'}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{key, policy} {
+		a, _ := yaml.Marshal(want[key])
+		b, _ := yaml.Marshal(got[key])
+		if len(want) != 2 || !bytes.Equal(a, b) {
+			t.Errorf("kustomize has\n%s\nand the chart\n%s", a, b)
+		}
+	}
+	got, err = render(t, "warm: {enabled: true, image: '"+image+"', env: [{name: X, value: z}], resources: {requests: {memory: 7Gi}}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := yaml.Marshal(got[key])
+	for _, want := range []string{"name: X", "memory: 7Gi"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("no %q in\n%s", want, b)
+		}
+	}
+	if _, err := render(t, "warm: {enabled: true}"); err == nil || !strings.Contains(err.Error(), "warm.image") {
+		t.Errorf("without an image: %v", err)
 	}
 }
 
@@ -222,6 +266,8 @@ func TestSchema(t *testing.T) {
 		"activator: {service: {type: ExternalName}}", "activator: {secret: x}", "loader: {store: relative}", "loader: {store: /}", "loader: {tolerations: [{effect: Never}]}",
 		"networkPolicies: {enabled: 'yes'}", "networkPolicies: {apiServer: []}", "networkPolicies: {monitoring: [{}]}", "serviceMonitor: {interval: soon}", "token: secret",
 		"loader: {resources: {requests: {gpu: 1}}}",
+		"clusterDomain: .local", "clusterDomain: a b", "controller: {eviction: fifo}", "controller: {keepAlive: always}", "controller: {prewarm: 'yes'}", "controller: {prewarmBudget: 1}", "controller: {prewarmBudget: 0h}", "controller: {prewarmBudget: -1h}",
+		"controller: {historyClaim: a/b}", "activator: {hold: maybe}", "activator: {hold: 404}", "activator: {maxBody: 0Mi}", "activator: {maxBody: many}", "activator: {maxBody: -1}",
 	} {
 		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("%s: %v", values, err)

@@ -8,3 +8,9 @@ import "embed"
 //
 //go:embed base/*.yaml
 var Base embed.FS
+
+// Warm is the DaemonSet of the interpreters that nodes lend to their pods, which is
+// not part of base. The engine's image is named "thaw-warm" there.
+//
+//go:embed warm/warm.yaml
+var Warm []byte
