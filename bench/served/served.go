@@ -182,6 +182,32 @@ func (p *Platform) Stop(ctx context.Context, of functions.Name) error {
 	})
 }
 
+// Ends are how many seconds replicas took to end, from when they were told to, of
+// those that made way or had nothing to do: nobody had asked for it by hand.
+func (p *Platform) Ends(ctx context.Context) (seconds []float64, err error) {
+	var list struct {
+		Items []struct {
+			At      time.Time `json:"at"`
+			Kind    string    `json:"kind"`
+			Replica string    `json:"replica"`
+			Reason  string    `json:"reason"`
+		} `json:"items"`
+	}
+	if err := p.call(ctx, http.MethodGet, "/api/v1/events", nil, &list); err != nil {
+		return nil, err
+	}
+	told := map[string]time.Time{}
+	for _, e := range list.Items {
+		switch began, ok := told[e.Replica]; {
+		case e.Kind == "stop" && e.Reason != "asked":
+			told[e.Replica] = e.At
+		case e.Kind == "ended" && ok:
+			seconds = append(seconds, e.At.Sub(began).Seconds())
+		}
+	}
+	return seconds, nil
+}
+
 // Wake asks for a replica and does not wait for it.
 func (p *Platform) Wake(ctx context.Context, of functions.Name) error {
 	return p.call(ctx, http.MethodPost, "/api/v1/functions/"+of.Team+"/"+of.Name+"/wake", nil, nil)
