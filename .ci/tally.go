@@ -2,20 +2,23 @@
 
 // Tally reads the output of `go test -json`, prints what a person wants to see
 // of it (the line of each package, the whole output of what failed) and adds
-// the counts to a file:
+// the counts to a file, and what failed tests said, cut short, to FILE.why:
 //
-//	go test -json ./... | go run .ci/tally.go -counts FILE [-whole]
+//	go test -json ./... | go run .ci/tally.go -counts FILE [-whole] [-left FILE]
 //	go run .ci/tally.go -counts FILE -sum      # N passed, N failed
 package main
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"time"
 )
 
 type event struct {
@@ -24,26 +27,31 @@ type event struct {
 	ImportPath string
 	Test       string
 	Output     string
+	Elapsed    float64 // seconds
 }
 
 func main() {
 	counts := flag.String("counts", "", "file of counts")
 	sum := flag.Bool("sum", false, "print the sum of the counts")
 	whole := flag.Bool("whole", false, "a test that is skipped has failed")
+	left := flag.String("left", "", "file for `package test` of every test that, or of which a part, was skipped")
 	flag.Parse()
-	if err := run(*counts, *sum, *whole); err != nil {
+	if err := run(*counts, *sum, *whole, *left); err != nil {
 		fmt.Fprintln(os.Stderr, "tally:", err)
 		os.Exit(1)
 	}
 }
 
-func run(counts string, sum, whole bool) error {
+func run(counts string, sum, whole bool, left string) error {
 	if sum {
 		return total(counts)
 	}
 	var passed, failed, skipped int
 	var names []string              // of what failed
 	output := map[string][]string{} // of tests that still run
+	var skips, why strings.Builder
+	var packages []event // at their ends
+	began, built := time.Now(), time.Duration(0)
 	s := bufio.NewScanner(os.Stdin)
 	s.Buffer(nil, 16<<20)
 	for s.Scan() {
@@ -54,6 +62,10 @@ func run(counts string, sum, whole bool) error {
 		}
 		key := e.Package + " " + e.Test
 		switch e.Action {
+		case "start":
+			if built == 0 {
+				built = time.Since(began)
+			}
 		case "build-output":
 			fmt.Print(e.Output)
 		case "build-fail":
@@ -72,14 +84,18 @@ func run(counts string, sum, whole bool) error {
 		case "pass", "skip", "fail":
 			switch {
 			case e.Action == "fail":
-				fmt.Print(clip(strings.Join(output[key], "")))
+				said := strings.Join(output[key], "")
+				fmt.Print(clip(said, 4<<10, 8<<10))
 				if e.Test != "" {
+					fmt.Fprintf(&why, "-- %s\n%s", key, clip(said, 1<<10, 3<<10))
 					failed++
 					names = append(names, key)
 				}
 			case e.Test == "":
 			case e.Action == "skip":
 				skipped++
+				top, _, _ := strings.Cut(e.Test, "/")
+				fmt.Fprintln(&skips, e.Package, top)
 				fmt.Print(strings.Join(output[key], ""))
 				if whole {
 					failed++
@@ -88,21 +104,32 @@ func run(counts string, sum, whole bool) error {
 			default:
 				passed++
 			}
+			if e.Test == "" {
+				packages = append(packages, e)
+			}
 			delete(output, key)
 		}
 	}
 	if err := s.Err(); err != nil {
 		return err
 	}
-	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped)
-	f, err := os.OpenFile(counts, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
+	fmt.Printf("%d passed, %d failed, %d skipped; the first began after %.0f s", passed, failed, skipped, built.Seconds())
+	slices.SortFunc(packages, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	before := "; longest: "
+	for _, p := range packages[:min(5, len(packages))] {
+		fmt.Printf("%s%s %.0f s", before, strings.TrimPrefix(p.Package, "github.com/thaw-dev/thaw/"), p.Elapsed)
+		before = ", "
+	}
+	fmt.Println()
+	if left != "" {
+		if err := os.WriteFile(left, []byte(skips.String()), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := add(counts, fmt.Sprintln(passed, failed, strings.Join(names, "; "))); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(f, passed, failed, strings.Join(names, "; ")); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
+	if err := add(counts+".why", why.String()); err != nil {
 		return err
 	}
 	if whole && skipped > 0 {
@@ -111,9 +138,21 @@ func run(counts string, sum, whole bool) error {
 	return nil
 }
 
+// add appends to a file.
+func add(name, text string) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteString(text); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
+
 // clip keeps the beginning and the end of a long output.
-func clip(s string) string {
-	const head, tail = 4 << 10, 8 << 10
+func clip(s string, head, tail int) string {
 	if len(s) <= head+tail {
 		return s
 	}
