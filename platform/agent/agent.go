@@ -72,8 +72,11 @@ type Options struct {
 
 const (
 	beatEvery = 2 * time.Second
-	keepEnded = time.Minute     // how long an ended replica is told of
-	endGrace  = 2 * time.Second // between SIGTERM and SIGKILL when the agent ends its engines
+	keepEnded = time.Minute // how long an ended replica is told of
+	// keeperWait is how long a process waits for another keeper when its own is
+	// gone: as long as one may take to come.
+	keeperWait = 10 * time.Second
+	endGrace   = 2 * time.Second // between SIGTERM and SIGKILL when the agent ends its engines
 )
 
 // ErrStarting refuses commands until the agent has found out what runs.
@@ -92,8 +95,9 @@ type Agent struct {
 	epoch   int64
 	reps    map[string]*held
 	keep    *keeper.Client
-	broken  string // why the node is DEGRADED
-	knows   bool   // what runs has been found out: until then nothing is said
+	turn    chan struct{} // closed when keep is another
+	broken  string        // why the node is DEGRADED
+	knows   bool          // what runs has been found out: until then nothing is said
 	running sync.WaitGroup
 
 	life string // a name for this life, so that what an earlier one said late is known
@@ -119,7 +123,7 @@ func New(o Options) *Agent {
 	if o.Push == nil {
 		o.Push = func(functions.Heartbeat) {}
 	}
-	a := &Agent{o: o, log: o.Log, reps: map[string]*held{}, shares: true, life: rand.Text()[:12], proxied: newCounts()}
+	a := &Agent{o: o, log: o.Log, reps: map[string]*held{}, shares: true, turn: make(chan struct{}), life: rand.Text()[:12], proxied: newCounts()}
 	if a.o.InFlight == nil {
 		a.o.InFlight = a.proxied.of
 	}
@@ -197,6 +201,8 @@ func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "keeper", "keepe
 func (a *Agent) setKeeper(k *keeper.Client, broken string) {
 	a.mu.Lock()
 	a.keep, a.broken = k, broken
+	close(a.turn)
+	a.turn = make(chan struct{})
 	a.mu.Unlock()
 	a.push()
 }
@@ -334,16 +340,39 @@ func (s *spawner) client() (*keeper.Client, error) {
 	return s.keep, nil
 }
 
+// Spawn starts a process with the keeper there is. What was not started because
+// the keeper is gone is started with the next, if that comes within keeperWait:
+// had the old one begun it, it would have died with it.
 func (s *spawner) Spawn(ctx context.Context, p keeper.Process) (*keeper.Child, error) {
-	k, err := s.client()
-	if err != nil {
-		return nil, err
-	}
-	child, err := k.Spawn(ctx, p)
+	child, err := s.spawn(ctx, p, nil)
 	if errors.Is(err, keeper.ErrNoParent) {
 		s.hearth.Suspect(p.Via)
 	}
 	return child, err
+}
+
+func (s *spawner) spawn(ctx context.Context, p keeper.Process, late <-chan time.Time) (*keeper.Child, error) {
+	s.mu.Lock()
+	k, turn := s.keep, s.turn
+	s.mu.Unlock()
+	err := error(keeper.ErrLost)
+	if k != nil {
+		var child *keeper.Child
+		if child, err = k.Spawn(ctx, p); !errors.Is(err, keeper.ErrLost) {
+			return child, err
+		}
+	}
+	if late == nil {
+		late = time.After(keeperWait)
+	}
+	select {
+	case <-turn:
+		return s.spawn(ctx, p, late)
+	case <-late:
+		return nil, err
+	case <-ctx.Done():
+		return nil, err
+	}
 }
 
 func (s *spawner) Signal(ctx context.Context, id string, sig syscall.Signal) error {

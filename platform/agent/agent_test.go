@@ -115,16 +115,31 @@ func TestAdopt(t *testing.T) {
 func TestKeeperDies(t *testing.T) {
 	l := newLab(t, t.TempDir(), nil)
 	l.load("r1")
-	l.Agent.mu.Lock()
-	pid := l.keep.PID()
-	l.Agent.mu.Unlock()
-	syscall.Kill(pid, syscall.SIGKILL)
+	syscall.Kill(l.keeper().PID(), syscall.SIGKILL)
 	l.until("its replica has failed", func() bool { return l.state("r1") == functions.Failed })
 	l.until("there is another keeper", func() bool {
 		_, err := l.Load(t.Context(), request("r2", 1))
 		return err == nil
 	})
 	l.until("r2 is READY", func() bool { return l.state("r2") == functions.Ready })
+}
+
+// TestSpawnWithoutKeeper: a replica whose process is to be started while the
+// agent has yet to hear that its keeper is gone waits for the next keeper.
+func TestSpawnWithoutKeeper(t *testing.T) {
+	l := newLab(t, t.TempDir(), nil)
+	first := l.keeper()
+	syscall.Kill(first.PID(), syscall.SIGKILL)
+	l.until("there is another keeper", func() bool { k := l.keeper(); return k != nil && k != first })
+	second := l.keeper()
+	l.setKeeper(first, "") // as it was a moment before
+	if _, err := l.Load(t.Context(), request("r1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	l.until("it wants a process", func() bool { return l.state("r1") == functions.Loading })
+	l.setKeeper(nil, "the keeper is gone")
+	l.setKeeper(second, "")
+	l.until("r1 is READY", func() bool { return l.state("r1") == functions.Ready })
 }
 
 // serve puts an agent's door on a loopback port.

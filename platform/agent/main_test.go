@@ -168,6 +168,12 @@ func (l *lab) until(what string, ok func() bool) {
 	}
 }
 
+func (l *lab) keeper() *keeper.Client {
+	l.Agent.mu.Lock()
+	defer l.Agent.mu.Unlock()
+	return l.keep
+}
+
 func (l *lab) state(id string) functions.State {
 	d, _ := l.Document()
 	for _, m := range d.Models {
