@@ -23,6 +23,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 		return idle, busy
 	}
 	spare := f.ready() - f.Scale.Min
+	somewhere := f.unplaced()
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
 		at, ok := d.index[r.Node]
@@ -46,7 +47,10 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 				busy = append(busy, v)
 			}
 		case spare <= 0:
-		case r.InFlight > 0 || f.Queued > 0:
+		case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:
+			if r.InFlight == 0 {
+				somewhere--
+			}
 			v.used = r.ReadyAt
 			v.key = v.used.Seconds()
 			if end := r.ReadyAt + d.policy.Turn; end > d.now || d.policy.Turn <= 0 {

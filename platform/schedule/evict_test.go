@@ -51,6 +51,16 @@ func TestWhoLeaves(t *testing.T) {
 			model("x", 1, known(1, time.Minute), scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.NextUse = now + time.Minute })),
 			model("y", 1, known(1, time.Minute), scale, ready("n", 1, 0, 1), last(time.Minute), with(func(f *Function) { f.NextUse = now + 6*time.Hour })),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/y-0 (evicted)"},
+		{what: "not one that has a request, wherever that is", e: LRU, gpus: 2, fs: []*Function{
+			model("x", 1, known(1, time.Minute), scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.Active = 1 })),
+			model("y", 1, known(1, time.Minute), scale, ready("n", 1, 0, 1), last(time.Minute)),
+			model("z", 1, waiting(1, now-1))}, want: "stop default/y-0 (evicted)"},
+		{what: "of two replicas one, if one has the request", e: LRU, gpus: 2, fs: []*Function{
+			model("x", 1, known(1, time.Minute), scale, ready("n", 1, 0, 0), ready("n", 1, 0, 1), last(time.Hour), with(func(f *Function) { f.Active, f.Scale.Max, f.Desired = 1, 2, 2 })),
+			model("z", 1, waiting(1, now-1))}, want: "stop default/x-1 (evicted)"},
+		{what: "nobody, where each has one", e: LRU, gpus: 1, fs: []*Function{
+			model("x", 1, known(1, time.Minute), scale, ready("n", now-time.Second, 0, 0), last(time.Hour), with(func(f *Function) { f.Active = 1 })),
+			model("z", 1, waiting(1, now-1))}, want: ""},
 		{what: "several small ones for a large one, where they cost less", e: GDSF, gpus: 2, fs: []*Function{
 			model("a", 1, bytes(30), known(1, time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),
 			model("b", 1, bytes(30), known(1, time.Second), scale, ready("n", 1, 0, 0), last(time.Minute)),

@@ -44,6 +44,17 @@ func (f *Function) calling() int {
 	return max(n, 0)
 }
 
+// unplaced are the requests at engines of which nobody has said at which replica:
+// they came past the activators, or their replica is not known there yet. Each is
+// taken to be at one that has no other.
+func (f *Function) unplaced() int {
+	n := f.Active
+	for i := range f.Replicas {
+		n -= f.Replicas[i].InFlight
+	}
+	return max(n, 0)
+}
+
 // ready replicas are those that serve.
 func (f *Function) ready() (n int) {
 	for i := range f.Replicas {
