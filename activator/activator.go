@@ -246,6 +246,15 @@ func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 	return e.Own.set.InFlight(replicaID)
 }
 
+// Flights yields each replica of a function that has requests from us, and how many:
+// also those that are in its picture no more, or not yet. Nothing is yielded for a
+// function that was taken out; see InFlight.
+func (a *Activator) Flights(name functions.Name, yield func(replicaID string, n int)) {
+	if e := a.table.Lookup(name); e != nil {
+		e.Own.set.Flights(yield)
+	}
+}
+
 // rehome keeps account of whose a replica is.
 func (a *Activator) rehome(e *entry, before, f *route.Function) {
 	for i := range f.Replicas {

@@ -84,6 +84,7 @@ func (x *exchange) heardAhead(r reply, async bool) {
 		x.seen = true
 		x.callBack()
 	case x.e.Own.Claim(&x.place, h.replica):
+		x.a.homes.Store(h.replica, x.e)
 		x.unwait()
 		x.phase, x.replica = asking, h.replica
 		x.arrived(x.a.o.Now(), async)

@@ -222,6 +222,21 @@ func (s *Set) InFlight(id string) int {
 	return s.gone[id]
 }
 
+// Flights yields each replica that has requests, and how many; also those that take
+// no new ones, or not yet.
+func (s *Set) Flights(yield func(id string, n int)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.members {
+		if n := s.members[i].inFlight; n > 0 {
+			yield(s.members[i].ID, n)
+		}
+	}
+	for id, n := range s.gone {
+		yield(id, n)
+	}
+}
+
 // Key hashes what a request's affinity goes by; never 0 for text.
 func Key(text []byte) uint64 {
 	if len(text) == 0 {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,8 @@ type Feed interface {
 	Cut(agent string)
 	Demand(all bool, yield func(activator.Demand) bool)
 	DemandOf(name functions.Name) (activator.Demand, bool)
-	InFlightOf(name functions.Name, replica string) int
+	Flights(name functions.Name, yield func(replica string, n int))
+	InFlight(replica string) int
 }
 
 // Purses are what an activator has of the limits of teams: who.Limits.
@@ -64,19 +66,13 @@ type Activator struct {
 
 	mu      sync.Mutex
 	seq     uint64 // Seq of the pictures that are published
-	fns     map[functions.Name]*fed
-	removed map[functions.Name]*fed // taken out, with requests under way still
-}
-
-// fed is what is known of a function that was published.
-type fed struct {
-	now  *route.Function // that is published; nil: not yet, or no more
-	reps []string        // replicas that may have requests from us
+	fns     map[functions.Name]*route.Function
+	removed map[functions.Name][]string // taken out: the replicas that may have requests from us still
 }
 
 // NewActivator makes one; it starts nothing.
 func NewActivator(o ActivatorOptions) *Activator {
-	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*fed{}, removed: map[functions.Name]*fed{}}
+	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*route.Function{}, removed: map[functions.Name][]string{}}
 	a.client = NewClient(ClientOptions{
 		Addr: o.Addr, Token: o.Token, Hello: Hello{Kind: KindActivator, ID: o.ID, Version: o.Version}, Log: o.Log,
 		TLS: o.TLS, Reread: o.Reread, Dial: o.Dial, Lookup: o.Lookup,
@@ -135,15 +131,15 @@ func (a *Activator) FirstToken(name functions.Name, coldStart string, took time.
 
 // hear carries out what the controller says. One message at a time.
 func (a *Activator) hear(d Down, seq uint64) {
-	gone := a.before(&d)
+	names, gone := a.before(&d)
 	if d.Keys != nil && a.o.Keys != nil {
 		a.o.Keys(*d.Keys)
 	}
 	if d.Shares != nil && a.o.Purses != nil {
 		a.o.Purses.Granted(*d.Shares, time.Now())
 	}
-	if len(gone) > 0 {
-		a.feed.Remove(gone...)
+	if len(names) > 0 {
+		a.feed.Remove(names...)
 	}
 	if len(d.Functions) > 0 {
 		a.feed.Publish(d.Functions...)
@@ -166,69 +162,62 @@ func (a *Activator) hear(d Down, seq uint64) {
 	}
 }
 
-// before notes which replicas may have requests from now on, and tells which
-// functions are to be taken out.
-func (a *Activator) before(d *Down) (gone []functions.Name) {
+// before tells which functions are to be taken out, and notes which of their replicas
+// may have requests until then.
+func (a *Activator) before(d *Down) (names []functions.Name, gone map[functions.Name][]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	named := map[functions.Name]bool{}
-	for i := range d.Functions {
-		f := &d.Functions[i]
-		named[f.Name] = true
-		n := a.fns[f.Name]
-		if n == nil {
-			if n = a.removed[f.Name]; n == nil {
-				n = &fed{}
+	if d.Whole {
+		named := map[functions.Name]bool{}
+		for i := range d.Functions {
+			named[d.Functions[i].Name] = true
+		}
+		for name := range a.fns {
+			if !named[name] {
+				names = append(names, name)
 			}
-			delete(a.removed, f.Name)
-			a.fns[f.Name] = n
 		}
-		for j := range f.Replicas {
-			n.add(f.Replicas[j].ID)
-		}
-		for j := range f.Coming { // what was sent there ahead is in flight as soon as it answers
-			n.add(f.Coming[j].ID)
-		}
-	}
-	if !d.Whole {
+	} else {
 		for _, name := range d.Removed {
 			if a.fns[name] != nil {
-				gone = append(gone, name)
+				names = append(names, name)
 			}
 		}
-		return gone
 	}
-	for name := range a.fns {
-		if !named[name] {
-			gone = append(gone, name)
+	gone = make(map[functions.Name][]string, len(names))
+	for _, name := range names {
+		var reps []string
+		f := a.fns[name]
+		for i := range f.Replicas {
+			reps = append(reps, f.Replicas[i].ID)
 		}
+		for i := range f.Coming { // what was sent there ahead is in flight as soon as it answers
+			reps = append(reps, f.Coming[i].ID)
+		}
+		a.feed.Flights(name, func(replica string, _ int) {
+			if !slices.Contains(reps, replica) {
+				reps = append(reps, replica)
+			}
+		})
+		gone[name] = reps
 	}
-	return gone
+	return names, gone
 }
 
 // after notes what is published now: replicas that are not get no new requests.
-func (a *Activator) after(d *Down, gone []functions.Name, seq uint64) {
+func (a *Activator) after(d *Down, gone map[functions.Name][]string, seq uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range d.Functions {
-		a.fns[d.Functions[i].Name].now = &d.Functions[i]
+		f := &d.Functions[i]
+		a.fns[f.Name] = f
+		delete(a.removed, f.Name)
 	}
-	for _, name := range gone {
-		n := a.fns[name]
-		n.now = nil
+	for name, reps := range gone {
 		delete(a.fns, name)
-		a.removed[name] = n
+		a.removed[name] = reps
 	}
 	a.seq = seq
-}
-
-func (n *fed) add(id string) {
-	for _, x := range n.reps {
-		if x == id {
-			return
-		}
-	}
-	n.reps = append(n.reps, id)
 }
 
 // demand adds to u what is asked of the functions, of those of which that has
@@ -244,16 +233,25 @@ func (a *Activator) demand(all, first bool, u *Up) (whole bool, heard uint64) {
 		u.Shares = a.o.Purses.Claims(first, all, time.Now())
 	}
 	a.feed.Demand(all, func(d activator.Demand) bool {
-		a.mu.Lock()
-		flights := a.flights(a.fns[d.Name], d.Name)
-		a.mu.Unlock()
+		var flights map[string]int
+		a.feed.Flights(d.Name, func(replica string, n int) {
+			if flights == nil {
+				flights = map[string]int{}
+			}
+			flights[replica] = n
+		})
 		u.Demand = append(u.Demand, Demand{Demand: d, InFlight: flights})
 		return true
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for name, n := range a.removed {
-		flights := a.flights(n, name)
+	for name, reps := range a.removed {
+		flights := map[string]int{}
+		for _, replica := range reps {
+			if n := a.feed.InFlight(replica); n > 0 {
+				flights[replica] = n
+			}
+		}
 		u.Demand = append(u.Demand, Demand{Demand: activator.Demand{Name: name}, InFlight: flights})
 		if len(flights) == 0 {
 			delete(a.removed, name)
@@ -273,7 +271,7 @@ func (a *Activator) remember(u *Up) {
 	for _, d := range u.Demand {
 		busy[d.Name] = true
 		n := a.fns[d.Name]
-		if d.Queued == 0 || n == nil || n.now == nil || len(n.now.Replicas) > 0 {
+		if d.Queued == 0 || n == nil || len(n.Replicas) > 0 {
 			continue
 		}
 		for team := range d.Teams {
@@ -289,27 +287,4 @@ func (a *Activator) remember(u *Up) {
 			u.Demand = append(u.Demand, Demand{Demand: d})
 		}
 	}
-}
-
-// flights are the requests in flight at each of a function's replicas that has
-// some. A replica that is published no more and has none is forgotten; under mu.
-func (a *Activator) flights(n *fed, name functions.Name) (out map[string]int) {
-	if n == nil {
-		return nil
-	}
-	kept := n.reps[:0]
-	for _, id := range n.reps {
-		k := a.feed.InFlightOf(name, id)
-		if k > 0 {
-			if out == nil {
-				out = map[string]int{}
-			}
-			out[id] = k
-		}
-		if k > 0 || n.now != nil && (n.now.Has(id) || n.now.Comes(id)) {
-			kept = append(kept, id)
-		}
-	}
-	n.reps = kept
-	return out
 }

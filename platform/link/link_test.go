@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"maps"
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
@@ -124,7 +125,16 @@ func (f *feed) DemandOf(n functions.Name) (activator.Demand, bool) {
 	return d, ok
 }
 
-func (f *feed) InFlightOf(_ functions.Name, replica string) int {
+func (f *feed) Flights(_ functions.Name, yield func(string, int)) {
+	f.mu.Lock()
+	flights := maps.Clone(f.flights)
+	f.mu.Unlock()
+	for replica, n := range flights {
+		yield(replica, n)
+	}
+}
+
+func (f *feed) InFlight(replica string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flights[replica]
@@ -232,6 +242,10 @@ func TestOneHub(t *testing.T) {
 	f.want(activator.Demand{Name: name("m"), Active: 2})
 	a.Stirred()
 	eventually(t, "its requests are counted", func() bool { return h.InFlightOf(name("m"), "r1") == 2 })
+	f.fly("r2", 1) // answered at its door before any picture of it
+	f.want(activator.Demand{Name: name("m"), Active: 3})
+	a.Stirred()
+	eventually(t, "those of one that no picture names, too", func() bool { return h.InFlightOf(name("m"), "r2") == 1 && h.InFlightOf(name("m"), "r1") == 2 })
 
 	h.Remove(name("n"))
 	eventually(t, "n is gone", func() bool { _, ok := f.has(name("n")); return !ok })
