@@ -22,7 +22,7 @@ func verbs(s *space) {
 	other := s.team(s.T, "other")
 	me := s.ns + "/a"
 	s.says(3, "is not on the cluster", "get", me)
-	s.deployed(s.tiny("a", "args: [--token-delay, 20ms]", "scale: {idle: 10m}", "deadlines: {drain: 10s}"))
+	s.deployed(s.tiny("a", "args: [--token-delay, 20ms]", "scale: {idle: 10m}", "deadlines: {drain: 1m}"))
 	revision := s.revision("a")
 	s.until("the controller knows it", func() (bool, string) {
 		out, errs, code := s.program(s.Context(), "thaw", "describe", me, "--to", "knative")
@@ -72,7 +72,7 @@ func verbs(s *space) {
 	// What is stopped answers whom it has, and comes back when it is asked: for those
 	// whom it has, too, until they are answered.
 	long := make(chan answer, 1)
-	go func() { long <- s.byModel("a", 100, true) }()
+	go func() { long <- s.byModel("a", 500, true) }() // 10 s: two programs start in between
 	s.until("a request is under way", func() (bool, string) {
 		out := s.says(0, "", "describe", me)
 		return strings.Contains(out, "1 active"), out
