@@ -79,7 +79,7 @@ func verbs(s *space) {
 	})
 	s.says(0, "draining", "stop", me)
 	s.must("the request of one that is stopped", <-long)
-	s.says(0, "", "stop", me, "--wait", "--timeout", "1m")
+	s.says(0, "", "stop", me, "--wait", "--timeout", "90s")
 	s.atZero(revision)
 	s.says(0, "somebody stopped it", "events", me)
 	s.must("a call of one that was stopped", s.byHost("a", 8, false))
