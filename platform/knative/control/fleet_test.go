@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
 
+	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/link"
@@ -84,14 +88,18 @@ func newStage(t *testing.T, shim bool) *stage {
 		hurry: func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },
 	})
 	for _, n := range []string{"n1", "n2"} {
-		s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}, Status: corev1.NodeStatus{
-			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-			Allocatable: corev1.ResourceList{knative.GPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi")},
-		}})
+		s.SetNode(aNode(n))
 	}
 	s.SetRevision(web, "web-00001-deployment", shim)
 	s.SetDeployment(web, 0, "")
 	return s
+}
+
+func aNode(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+		Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		Allocatable: corev1.ResourceList{knative.GPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi")},
+	}}
 }
 
 // A pod says at which port it answers, and no more about where.
@@ -134,6 +142,10 @@ func aPod(uid, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 func runs(p *corev1.Pod) {
 	p.Status.PodIP = "10.0.0.9"
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+}
+
+func isReady(p *corev1.Pod) {
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 }
 
 func ends(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)} }
@@ -288,6 +300,137 @@ func TestEvictedPod(t *testing.T) {
 	s.push(true)
 	if r := s.behind(true); len(r) != 1 {
 		t.Error("a pod that went is kept for")
+	}
+}
+
+// TestPodsOfADroppedRevision: a revision may be gone before its pods are told to end;
+// their GPUs are free once their engines have, as those of others.
+func TestPodsOfADroppedRevision(t *testing.T) {
+	s := newStage(t, true)
+	for _, id := range []string{"1", "2", "3"} {
+		s.load("n1", "r"+id)
+		s.SetPod(aPod("p"+id, "n1", runs))
+	}
+	s.Said("n1", true, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready}}})
+	s.DropRevision(web)
+	s.SetPod(aPod("p1", "n1", runs))
+	s.SetPod(aPod("p1", "n1", runs, ends))
+	s.Said("n1", false, []link.Pod{{UID: "p1", Gone: true}})
+	if want := []string{"web-00001-deployment-p1"}; !slices.Equal(s.hurry, want) {
+		t.Errorf("hurried %q", s.hurry)
+	}
+	s.SetPod(aPod("p2", "n1", runs))
+	if err := s.nodes["n1"].Unload(t.Context(), functions.UnloadRequest{ID: "r2", Reason: functions.ReasonCalledOff}); err != nil {
+		t.Error(err)
+	}
+	for _, p := range []types.UID{"p1", "p2", "p3"} {
+		s.DropPod(p)
+	}
+	if len(s.wants)+len(s.pods) != 0 {
+		t.Errorf("%d replicas of %d pods are left", len(s.wants), len(s.pods))
+	}
+}
+
+// TestFleetInAnyOrder: news of the API server, of loaders and of steer come in any
+// order; what the fleet holds goes together, and goes away.
+func TestFleetInAnyOrder(t *testing.T) {
+	for seed := range uint64(400) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		s := newStage(t, seed%2 == 0)
+		var log []string
+		did := func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
+		node := func() string { return fmt.Sprint("n", 1+r.IntN(2)) }
+		pod := func() string { return fmt.Sprint("p", r.IntN(4)) }
+		changes := []func(*corev1.Pod){runs, ends, isReady,
+			func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+			func(p *corev1.Pod) { p.Spec.NodeName = "" },
+			waits("ImagePullBackOff", "no such image")}
+		states := []functions.State{functions.Downloading, functions.Loading, functions.Ready, functions.Draining, functions.Unloaded, functions.Failed}
+		check := func() {
+			for id, w := range s.wants {
+				if w.id != id || w.pod != nil && (w.pod.want != w || s.pods[w.pod.uid] != w.pod) {
+					t.Fatalf("seed %d: replica %s and its pod do not know each other, after\n%s", seed, id, strings.Join(log, "\n"))
+				}
+			}
+			for _, p := range s.pods {
+				if p.want != nil && (s.wants[p.want.id] != p.want || p.want.pod != p) {
+					t.Fatalf("seed %d: pod %s and its replica do not know each other, after\n%s", seed, p.name, strings.Join(log, "\n"))
+				}
+			}
+		}
+		step := func() {
+			defer func() {
+				if x := recover(); x != nil {
+					t.Fatalf("seed %d: %v after\n%s\n%s", seed, x, strings.Join(log, "\n"), debug.Stack())
+				}
+			}()
+			switch r.IntN(14) {
+			case 0:
+				did("revision")
+				s.SetRevision(web, "web-00001-deployment", seed%2 == 0)
+			case 1:
+				did("no revision")
+				s.DropRevision(web)
+			case 2, 3, 4:
+				p := aPod(pod(), node())
+				for _, c := range changes {
+					if r.IntN(3) == 0 {
+						c(p)
+					}
+				}
+				did("pod %s on %q ends %v phase %s", p.UID, p.Spec.NodeName, p.DeletionTimestamp != nil, p.Status.Phase)
+				s.SetPod(p)
+			case 5:
+				p := pod()
+				did("no pod %s", p)
+				s.DropPod(types.UID(p))
+			case 6:
+				n := r.IntN(4)
+				did("a Deployment of %d", n)
+				s.SetDeployment(web, n, []string{"", "exceeded quota"}[r.IntN(2)])
+			case 7, 8:
+				n, said := node(), link.Pod{UID: pod(), Gone: r.IntN(4) == 0, Status: functions.ReplicaStatus{State: states[r.IntN(len(states))], Endpoint: "http://10.0.0.9:8080"}}
+				did("%s says %s is %s, gone %v", n, said.UID, said.Status.State, said.Gone)
+				s.Said(n, r.IntN(2) == 0, []link.Pod{said})
+			case 9, 10:
+				n, id := node(), fmt.Sprint("r", r.IntN(4))
+				did("load %s on %s", id, n)
+				if n := s.nodes[n]; n != nil {
+					n.Load(t.Context(), functions.LoadRequest{ID: id, Team: "a", Model: web.Name, GPUs: []int{r.IntN(2)}})
+				}
+			case 11:
+				n, id, reason := node(), fmt.Sprint("r", r.IntN(4)), []string{functions.ReasonCalledOff, "idle"}[r.IntN(2)]
+				did("unload %s: %s", id, reason)
+				if n := s.nodes[n]; n != nil {
+					n.Unload(t.Context(), functions.UnloadRequest{ID: id, Reason: reason})
+				}
+			case 12:
+				n := node()
+				did("%s goes and comes", n)
+				s.DropNode(n)
+				s.SetNode(aNode(n))
+			case 13:
+				did("time")
+				s.clock = s.clock.Add(time.Duration(r.IntN(20)) * time.Second)
+				s.Probed(types.UID(pod()))
+				s.push(true)
+				for _, x := range s.behind(true) {
+					s.scale(t.Context(), x)
+				}
+				s.Coming(&route.Function{Name: web})
+			}
+		}
+		for range 120 {
+			step()
+			check()
+		}
+		for i := range 4 {
+			s.DropPod(types.UID(fmt.Sprint("p", i)))
+		}
+		s.DropRevision(web)
+		if len(s.wants)+len(s.pods) != 0 {
+			t.Fatalf("seed %d: %d replicas and %d pods are left, after\n%s", seed, len(s.wants), len(s.pods), strings.Join(log, "\n"))
+		}
 	}
 }
 

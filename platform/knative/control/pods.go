@@ -66,7 +66,7 @@ func (p *pod) spawned() bool {
 	if p.said != nil {
 		return p.said.State != functions.Downloading || slices.ContainsFunc(p.said.Phases, func(s functions.Span) bool { return s.Phase == functions.PhaseSpawn })
 	}
-	return p.running && !p.rev.shim
+	return p.running && p.rev != nil && !p.rev.shim
 }
 
 // SetPod takes in what the API server says of a pod.
@@ -87,7 +87,7 @@ func (f *fleet) SetPod(k *corev1.Pod) {
 	p.see(k, f.o.now())
 	if p.terminating && !was.terminating && p.want != nil && !p.want.ending {
 		// Somebody else has ended it: its Deployment makes another.
-		p.rev.gone = append(p.rev.gone, f.o.now())
+		p.want.rev.gone = append(p.want.rev.gone, f.o.now())
 	}
 	switch {
 	case p.over && p.want != nil && (p.terminating || p.want.ending):
@@ -120,7 +120,11 @@ func (f *fleet) SetPod(k *corev1.Pod) {
 // though its proxy will be there for half a minute more: it is to end, and its shim
 // has said that the engine has. Under mu.
 func (f *fleet) finished(p *pod) bool {
-	if p.rev == nil || !p.terminating || p.hurried || p.over || !p.rev.shim {
+	r := p.rev
+	if p.want != nil {
+		r = p.want.rev // which may be there no more, and its pods still are
+	}
+	if r == nil || !p.terminating || p.hurried || p.over || !r.shim {
 		return false
 	}
 	p.hurried = p.silent || p.said != nil && p.said.State == functions.Unloaded
@@ -136,7 +140,7 @@ func (f *fleet) DropPod(uid types.UID) {
 		return
 	}
 	if p.want != nil && !p.want.ending && !p.terminating {
-		p.rev.gone = append(p.rev.gone, f.o.now())
+		p.want.rev.gone = append(p.want.rev.gone, f.o.now())
 	}
 	delete(f.pods, uid)
 	f.unbind(p)
