@@ -75,6 +75,7 @@ func TestClusterScenes(t *testing.T) {
 		defer x.end()
 		story(t, x)
 	})
+	s.told(t)
 	nodes(t, "leave")
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }

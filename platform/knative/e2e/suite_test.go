@@ -10,9 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -78,6 +80,7 @@ func TestCluster(t *testing.T) {
 			})
 		}
 	})
+	s.told(t)
 	alone := []struct {
 		name string
 		run  func(*space)
@@ -366,16 +369,28 @@ func (s *suite) uninstall(t *testing.T) {
 	})
 }
 
-// told prints, of a suite that failed, what thaw's own processes said last.
+// told fails the suite where a process of thaw's has ended by itself, with what it
+// said then: Kubernetes starts it again, and most tests would not notice. Of a suite
+// that failed it prints what they all said last.
 func (s *suite) told(t *testing.T) {
-	if !t.Failed() {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	pods, err := s.core.CoreV1().Pods(install.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		t.Logf("thaw's pods: %v", err)
+		t.Errorf("thaw's pods: %v", err)
+		return
+	}
+	for _, p := range pods.Items {
+		for _, c := range p.Status.ContainerStatuses {
+			end := c.LastTerminationState.Terminated
+			if end == nil || end.ExitCode == 0 || end.ExitCode == 128+int32(syscall.SIGKILL) || end.ExitCode == 128+int32(syscall.SIGTERM) {
+				continue // by a test, or by Kubernetes
+			}
+			b, err := s.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Container: c.Name, Previous: true, TailLines: new(int64(60))}).DoRaw(ctx)
+			t.Errorf("%s: %s ended with exit code %d (%s %s):\n%s%v", p.Name, c.Name, end.ExitCode, end.Reason, end.Message, b, err)
+		}
+	}
+	if !t.Failed() {
 		return
 	}
 	for _, p := range pods.Items {
