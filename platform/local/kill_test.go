@@ -62,12 +62,16 @@ func readyOn(addr, node string) (id string) {
 	return ""
 }
 
+// returns is how long engines live without an agent where one that was killed is to
+// find them again: many times what a program takes to start.
+const returns = 15 * time.Second
+
 // TestKillServer: a server that is killed finds its engines again; one that
 // does not return leaves nothing behind after a while.
 func TestKillServer(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 0)
-	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
+	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: returns, Models: []*functions.Model{m}}
 	first := begin(t, "test-server", c)
 	up(t, c.Addr)
 	answered(t, c.Addr, "x")
@@ -80,7 +84,7 @@ func TestKillServer(t *testing.T) {
 	second := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
 	up(t, c.Addr)
-	eventually(t, 5*time.Second, "the engine is adopted", func() bool { return readyOn(c.Addr, "here") == id })
+	eventually(t, "the engine is adopted", func() bool { return readyOn(c.Addr, "here") == id })
 	answered(t, c.Addr, "x")
 	if now := engines(tag); len(now) != 1 || now[0] != pids[0] {
 		t.Fatalf("engines %v, were %v", now, pids)
@@ -89,7 +93,7 @@ func TestKillServer(t *testing.T) {
 		t.Fatalf("epoch %q %v", b, err)
 	}
 	second.kill()
-	eventually(t, c.Orphan+10*time.Second, "nothing is left of a server that does not return", func() bool {
+	eventually(t, "nothing is left of a server that does not return", func() bool {
 		return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0
 	})
 }
@@ -106,7 +110,7 @@ func TestKillEngine(t *testing.T) {
 	answered(t, c.Addr, "x")
 	pids := engines(tag)
 	syscall.Kill(pids[0], syscall.SIGKILL)
-	eventually(t, 10*time.Second, "it is not READY any more", func() bool { return len(replicas(c.Addr)) == 0 })
+	eventually(t, "it is not READY any more", func() bool { return len(replicas(c.Addr)) == 0 })
 	answered(t, c.Addr, "x")
 	if now := engines(tag); len(now) != 1 || now[0] == pids[0] {
 		t.Fatalf("engines %v after %v", now, pids)
@@ -115,7 +119,7 @@ func TestKillEngine(t *testing.T) {
 	if err := srv.over(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)
 	}
-	eventually(t, 5*time.Second, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0 })
+	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0 })
 }
 
 // TestKillAgent: an agent that is killed and returns adopts what it had; one
@@ -128,11 +132,11 @@ func TestKillAgent(t *testing.T) {
 	defer showEvents(t, c.Addr)
 	up(t, c.Addr)
 	node := func(name string) agentConfig {
-		return agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + c.Addr, Token: "join", GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second}
+		return agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + c.Addr, Token: "join", GPUs: 1, Memory: 1 << 30, Orphan: returns}
 	}
 	b := node("b")
 	agentB := begin(t, "test-agent", b)
-	eventually(t, 5*time.Second, "b joins", func() bool { return strings.Contains(fmt.Sprint(events(c.Addr)), "node_joined") })
+	eventually(t, "b joins", func() bool { return strings.Contains(fmt.Sprint(events(c.Addr)), "node_joined") })
 	answered(t, c.Addr, "x")
 	id, pids := readyOn(c.Addr, "b"), engines(tag)
 	if id == "" || len(pids) != 1 {
@@ -141,7 +145,7 @@ func TestKillAgent(t *testing.T) {
 	agentB.kill()
 	answered(t, c.Addr, "x") // its engine is as well as before
 	agentB = begin(t, "test-agent", b)
-	eventually(t, 5*time.Second, "b returns with it", func() bool {
+	eventually(t, "b returns with it", func() bool {
 		for _, e := range events(c.Addr) {
 			if e.Kind == "node_lost" || e.Kind == "ended" {
 				t.Fatalf("%+v", e)
@@ -155,14 +159,14 @@ func TestKillAgent(t *testing.T) {
 	}
 
 	other := begin(t, "test-agent", node("c"))
-	eventually(t, 5*time.Second, "c joins", func() bool { return strings.Contains(other.out.String(), "joined") })
+	eventually(t, "c joins", func() bool { return strings.Contains(other.out.String(), "joined") })
 	agentB.kill()
-	eventually(t, 15*time.Second, "b is lost", func() bool { return strings.Contains(fmt.Sprint(events(c.Addr)), "node_lost") })
+	eventually(t, "b is lost", func() bool { return strings.Contains(fmt.Sprint(events(c.Addr)), "node_lost") })
 	answered(t, c.Addr, "x")
 	if readyOn(c.Addr, "c") == "" {
 		t.Fatal("it is not placed elsewhere")
 	}
-	eventually(t, 10*time.Second, "the engine of the lost agent ends", func() bool { return len(engines(tag)) == 1 && len(speaking(b.Data)) == 0 })
+	eventually(t, "the engine of the lost agent ends", func() bool { return len(engines(tag)) == 1 && len(speaking(b.Data)) == 0 })
 
 	other.Process.Signal(syscall.SIGTERM)
 	if err := other.over(); err != nil {
@@ -172,5 +176,5 @@ func TestKillAgent(t *testing.T) {
 	if err := srv.over(); err != nil {
 		t.Errorf("the server after SIGTERM: %v", err)
 	}
-	eventually(t, 5*time.Second, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0 })
+	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0 })
 }

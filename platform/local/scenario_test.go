@@ -52,7 +52,7 @@ func newStage(t *testing.T) *stage {
 		s.agents[name] = begin(t, "test-agent", agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + s.c.Addr,
 			Token: "join", GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second})
 	}
-	eventually(t, 10*time.Second, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
+	eventually(t, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
 	return s
 }
 
@@ -131,7 +131,7 @@ func (s *stage) Ask(m string, n int) {
 			}
 		})
 	}
-	eventually(s.t, 5*time.Second, "the requests have come", func() bool {
+	eventually(s.t, "the requests have come", func() bool {
 		s.mu.Lock()
 		left := s.asked[m] - s.over[m]
 		s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *stage) Leave(m string) {
 }
 
 func (s *stage) Finish(m string) {
-	eventually(s.t, 5*time.Second, "its requests end", func() bool {
+	eventually(s.t, "its requests end", func() bool {
 		s.turn++
 		os.WriteFile(s.file("gate", m), []byte(strconv.Itoa(s.turn)), 0o600)
 		s.Pass(20 * time.Millisecond)
@@ -255,7 +255,7 @@ func TestScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("real processes in real time")
 	}
-	scenario.Run(t, scenario.Options{Slow: true, Boot: 10 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+	scenario.Run(t, scenario.Options{Slow: true, Boot: 30 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
 		t.Parallel()
 		s := newStage(t)
 		defer s.end()
