@@ -45,7 +45,7 @@ func TestEmber(t *testing.T) {
 	for i := range 3 {
 		began := time.Now()
 		l := live(t, b.ember(fmt.Sprintf("tiny%d", i)), New)
-		st := l.wait(functions.Ready, 10*time.Second)
+		st := l.wait(functions.Ready, soon)
 		t.Logf("READY after %v: %v", time.Since(began), st.Phases)
 		if st.Bytes == 0 || len(st.Phases) != 4 {
 			t.Errorf("%+v", st)
@@ -55,16 +55,16 @@ func TestEmber(t *testing.T) {
 			return m.err == nil && m.Load && m.Flow && m.Tokens > 0
 		})
 		l.Unload(time.Second, "done")
-		if st := l.over(10 * time.Second); st.State != functions.Unloaded {
+		if st := l.over(soon); st.State != functions.Unloaded {
 			t.Error(st.State, st.Error)
 		}
 	}
 	t.Run("killed", func(t *testing.T) {
 		l := live(t, b.ember("k"), New)
-		l.wait(functions.Ready, 10*time.Second)
+		l.wait(functions.Ready, soon)
 		began := time.Now()
 		syscall.Kill(b.pid("k"), syscall.SIGKILL)
-		if st := l.over(20 * time.Second); st.Error != "ember ended while ready: ended by signal 9 (killed)" {
+		if st := l.over(soon); st.Error != "ember ended while ready: ended by signal 9 (killed)" {
 			t.Error(st.Error)
 		}
 		t.Logf("noticed after %v", time.Since(began))
@@ -75,7 +75,7 @@ func TestEmber(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := live(t, b.ember("t"), New)
-		st := l.over(20 * time.Second)
+		st := l.over(soon)
 		t.Log(st.Error)
 		if st.State != functions.Failed || !strings.HasPrefix(st.Error, "ember ended while loading: ") || strings.Contains(st.Error, "exit code") {
 			t.Errorf("%s %q", st.State, st.Error)

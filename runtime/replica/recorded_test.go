@@ -32,7 +32,7 @@ func (b *workbench) recorded(t *testing.T, id, script string) Options {
 }
 
 // Whatever is wrong with an engine or what it is given: one clear line, with
-// the engine's own first cause, within a second of its knowing.
+// the engine's own first cause, and none waits for an engine that knows and stays.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -51,8 +51,8 @@ func TestBadInput(t *testing.T) {
 		{"memory does not suffice", says("vllm-no-memory", "exit 1"), "vllm ended while loading: out of memory: Available memory on node 0 (17.09/19.96 GiB) on kv cache allocation is less than requested"},
 		{"memory for the KV cache does not suffice", says("vllm-kv-too-small", "exit 1"), "vllm ended while loading: too little memory for the KV cache: To serve at least one request"},
 		{"out of GPU memory", says("vllm-oom-load", "exit 1"), "vllm ended while loading: out of GPU memory: CUDA out of memory."},
-		{"it knows, and does not end", says("vllm-no-memory", "sleep 60"), "vllm ended while loading: out of memory: Available memory on node 0"},
-		{"it knows, and ignores SIGTERM too", says("vllm-missing-shard", "trap '' TERM; sleep 60 & sleep 60"), "vllm ended while loading: FileNotFoundError: Weight files"},
+		{"it knows, and does not end", says("vllm-no-memory", "sleep 600"), "vllm ended while loading: out of memory: Available memory on node 0"},
+		{"it knows, and ignores SIGTERM too", says("vllm-missing-shard", "trap '' TERM; sleep 600 & sleep 600"), "vllm ended while loading: FileNotFoundError: Weight files"},
 		{"an environment that is broken", "#!/bin/sh\necho 'Traceback (most recent call last):\n  File \"/opt/vllm/bin/vllm\", line 5, in <module>\n    from vllm.entrypoints.cli.main import main\nImportError: libcudart.so.12: cannot open shared object file: No such file or directory' >&2; exit 1\n",
 			"vllm ended while loading: ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"},
 		{"an environment without vLLM", "#!/usr/bin/env python3\nimport sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\nfrom vllm.entrypoints.cli.main import main\n", "vllm ended while loading: ModuleNotFoundError: No module named 'vllm'"},
@@ -72,16 +72,13 @@ func TestBadInput(t *testing.T) {
 			}
 			began := time.Now()
 			l := live(t, o, New)
-			st := l.over(20 * time.Second)
+			st := l.over(soon)
 			t.Logf("after %v: %s", time.Since(began).Round(time.Millisecond), st.Error)
 			if strings.Contains(st.Error, "python3") && strings.Contains(c.script, "env python3") {
 				sourcetest.Missing(t, "no python3:", st.Error)
 			}
 			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
 				t.Errorf("%s %s\nwant %s", st.State, st.Error, c.why)
-			}
-			if d := time.Since(began); d > 3*time.Second {
-				t.Errorf("after %v", d)
 			}
 		})
 	}
@@ -99,7 +96,7 @@ echo 'RuntimeError: Engine core initialization failed. See root cause above.'
 exit 1
 `)
 	for range 2 { // the log is that of the id: the second time it is there already
-		st := live(t, o, New).over(20 * time.Second)
+		st := live(t, o, New).over(soon)
 		if want := "vllm ended while loading: ValueError: the root of it"; st.Error != want {
 			t.Errorf("%s\nwant %s", st.Error, want)
 		}
@@ -119,15 +116,23 @@ func TestPhasesFromTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// serve PATH --served-model-name NAME --host H --port N: the lines up to
-	// where weights begin, a pause, the rest.
-	o := b.recorded(t, "log", fmt.Sprintf("#!/bin/sh\nhead -n 45 %[1]s; sleep 0.5; printf 'Loading safetensors checkpoint shards:  50%%%% Completed | 1/2\\r'; sleep 0.3; tail -n +46 %[1]s\nexport GORACE=atexit_sleep_ms=0\nexec %[2]s test-engine \"$8\" \"$4\" slow=100ms\n", log, exe))
+	// serve PATH --served-model-name NAME --host H --port N: the lines up to where
+	// half of the weights are here, and the rest once it is let on.
+	on := filepath.Join(b.dir, "on")
+	o := b.recorded(t, "log", fmt.Sprintf("#!/bin/sh\nhead -n 45 %[1]s; printf 'Loading safetensors checkpoint shards:  50%%%% Completed | 1/2\\r'; while [ ! -e %[3]s ]; do sleep 0.05; done; tail -n +46 %[1]s\nexport GORACE=atexit_sleep_ms=0\nexec %[2]s test-engine \"$8\" \"$4\" slow=100ms\n", log, exe, on))
+	began := time.Now()
 	l := live(t, o, New)
 	eventually(t, "it loads weights", func() bool {
 		st := l.Status()
 		return st.State == functions.Loading && len(st.Phases) == 2 && st.Phases[1].Phase == functions.PhaseSpawn && len(st.Phases[1].Parts) == 2 && st.Percent == 50
 	})
-	st := l.wait(functions.Ready, 20*time.Second)
+	loads := time.Now()
+	<-time.After(300 * time.Millisecond)
+	loaded := time.Since(loads)
+	if err := os.WriteFile(on, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	st := l.wait(functions.Ready, soon)
 	var got []string
 	for _, p := range st.Phases {
 		var parts []string
@@ -144,9 +149,9 @@ func TestPhasesFromTheLog(t *testing.T) {
 	if want := "stage() spawn(imports engine) load(weights) warmup(warm-up app token)"; strings.Join(got, " ") != want {
 		t.Errorf("%s\nwant %s", strings.Join(got, " "), want)
 	}
-	if load := st.Phases[2].Duration; load < 0.3 || load > 5 {
-		t.Errorf("weights took %f s", load)
+	if load, all := st.Phases[2].Duration, time.Since(began); load < loaded.Seconds() || load > all.Seconds() {
+		t.Errorf("weights took %f s, which were more than %v and less than %v", load, loaded, all)
 	}
 	l.Unload(0, "done")
-	l.over(5 * time.Second)
+	l.over(soon)
 }
