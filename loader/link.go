@@ -27,6 +27,7 @@ type link struct {
 	spreads ring  // of what they usually take, what ranges took
 	spare   int64 // bytes that came, less hedgePart times those asked for twice
 	was     past  // as it was in an earlier process; zero where nothing is known
+	judged  bool  // whether it still is as it was
 
 	counted atomic.Int64 // bytes since looked
 }
@@ -207,7 +208,18 @@ func (l *link) finished(first time.Duration, n int64, rest time.Duration) {
 	if n >= 64<<10 && rest > 0 {
 		l.rates.add(float64(n) / rest.Seconds())
 	}
+	if !l.judged && l.rates.n >= enough {
+		// Farther away than it was, it takes more ranges to fill.
+		if l.judged = true; l.was.Streams > 0 && l.firsts.at(0.5) > fartherBy*l.was.First {
+			l.pace.forget()
+		}
+	}
 }
+
+const (
+	enough    = 8 // ranges, to say how they usually go
+	fartherBy = 2
+)
 
 // habit is how ranges go on a link: the time to the first byte and the rate
 // after it of the one in the middle, and how many times as long nine of ten
@@ -222,7 +234,7 @@ type habit struct {
 func (l *link) usual() (h habit, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rates.n < 8 {
+	if l.rates.n < enough {
 		return habit{}, false
 	}
 	return habit{first: time.Duration(l.firsts.at(0.5) * float64(time.Second)), rate: l.rates.at(0.5), spread: max(1, l.spreads.at(0.9))}, true

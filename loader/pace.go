@@ -65,6 +65,14 @@ func foundPace(start, least, most int) pace {
 	return p
 }
 
+// forget goes on as if nothing had been found before: the link is another by now. One
+// that has been looked at since, and tried in vain, is not.
+func (p *pace) forget() {
+	if p.tries == 0 && p.noes == 0 {
+		p.state, p.base, p.until = growing, level{}, time.Time{}
+	}
+}
+
 // found is the number to begin with next time.
 func (p *pace) found() int {
 	if p.state == growing || p.base.streams == 0 {
