@@ -22,6 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
+	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // Agreement is one scripted load, run live and simulated.
@@ -41,9 +42,13 @@ type Agreement struct {
 	Spawn  float64 `json:"spawn_seconds"`
 	Warmup float64 `json:"load_and_warmup_seconds"`
 	Exit   float64 `json:"exit_seconds"`
-	// Told is each cold start of both, for whoever has to find a difference.
+	// What was decided, in its order: which model started, and which made way for
+	// whom; simulated with each start as long as that very start was live. Where
+	// is left out: two nodes with room are told apart by which was quicker before.
 	Live []string `json:"-"`
 	Sim  []string `json:"-"`
+	// Waits are the cold requests of the live run, for whoever has to find a difference.
+	Waits []string `json:"-"`
 }
 
 // AgreeOptions are those of Agree.
@@ -152,6 +157,10 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	if err != nil {
 		return a, err
 	}
+	past, err := p.Events(ctx, 0)
+	if err != nil {
+		return a, err
+	}
 	if err := play(ctx, p, script(o.Requests, o.Seed)); err != nil {
 		return a, err
 	}
@@ -162,17 +171,16 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	if err := a.measured(ctx, p, ids); err != nil {
 		return a, err
 	}
-	// Of the run itself, as all the others: a machine may be busier before it.
-	exits, err := p.Ends(ctx)
+	now, err := p.Events(ctx, past[len(past)-1].Seq)
 	if err != nil {
 		return a, err
 	}
-	if len(exits) == 0 {
+	took := a.decided(now)
+	if a.Exit == 0 {
 		return a, fmt.Errorf("no replica of the live run has made way")
 	}
-	a.Exit = report.Quantile(exits, 0.5)
 	ended() // what it has logged is whole now
-	return a, a.simulated(ctx, p.Process.Log(), len(before), files, o)
+	return a, a.simulated(ctx, p.Process.Log(), len(before), took, o)
 }
 
 // play asks as the script says.
@@ -281,7 +289,7 @@ func (a *Agreement) live(file string, before, n int) (ids []string, err error) {
 		a.LiveCold++
 		waits = append(waits, l.Waited.Seconds())
 		ids = append(ids, l.Cold)
-		a.Live = append(a.Live, fmt.Sprintf("%s %s waited %v", l.Time.Add(-l.Took).Format("15:04:05.000"), l.Model, l.Waited.Round(time.Millisecond)))
+		a.Waits = append(a.Waits, fmt.Sprintf("%s %s waited %v", l.Time.Add(-l.Took).Format("15:04:05.000"), l.Model, l.Waited.Round(time.Millisecond)))
 	}
 	a.LiveP50 = report.Quantile(waits, 0.5)
 	return ids, nil
@@ -322,35 +330,78 @@ func (a *Agreement) measured(ctx context.Context, p *served.Platform, ids []stri
 	return nil
 }
 
-// simulated replays the platform's log on a fleet like it.
-func (a *Agreement) simulated(ctx context.Context, file string, before int, files string, o AgreeOptions) error {
+// start is how long one was from its order to READY, and its end from its order
+// to when it was heard of; 0 where it has not come to that.
+type start struct {
+	began, told time.Time
+	ready, exit time.Duration
+}
+
+// decided lists what was decided, and how long the starts of each model were, in
+// their order. Of the run itself, as all the others: a machine may be busier
+// before it.
+func (a *Agreement) decided(events []served.Event) map[string][]*start {
+	took, known := map[string][]*start{}, map[string]*start{}
+	var exits []float64
+	for _, e := range events {
+		a.Live = append(a.Live, decision(e.Kind, e.Function, e.For)...)
+		x := known[e.Replica]
+		switch {
+		case e.Kind == "start":
+			x = &start{began: e.At}
+			known[e.Replica], took[e.Function] = x, append(took[e.Function], x)
+		case x == nil: // of before
+		case e.Kind == "ready":
+			x.ready = e.At.Sub(x.began)
+		case e.Kind == "stop":
+			x.told = e.At
+		case e.Kind == "ended" && !x.told.IsZero():
+			x.exit = e.At.Sub(x.told)
+			exits = append(exits, x.exit.Seconds())
+		}
+	}
+	if len(exits) > 0 {
+		a.Exit = report.Quantile(exits, 0.5)
+	}
+	return took
+}
+
+// decision in words; none where an event is of something else, or of one that
+// goes to rest: that follows from when it was asked last.
+func decision(kind, function, whom string) []string {
+	model := strings.TrimPrefix(function, functions.DefaultTeam+"/")
+	switch {
+	case kind == "start":
+		return []string{"start " + model}
+	case kind == "stop" && whom != "":
+		return []string{"stop " + model + " for " + strings.TrimPrefix(whom, functions.DefaultTeam+"/")}
+	}
+	return nil
+}
+
+// answerRate is how many tokens a second a simulated engine gives.
+const answerRate = 2000
+
+// simulated replays the platform's log on a fleet like it: with the medians of
+// the phases, which tells how many are cold and how long they wait, and with what
+// each start took, which tells what is decided.
+func (a *Agreement) simulated(ctx context.Context, file string, before int, took map[string][]*start, o AgreeOptions) error {
 	all, err := logged(file)
 	if err != nil {
 		return err
 	}
-	var b bytes.Buffer
-	for _, l := range all[before:] {
-		b.Write(append(l.raw, '\n'))
+	seconds := func(v float64) functions.Duration {
+		return functions.Duration(max(v, 1e-9) * float64(time.Second)) // 0 would be the default
 	}
-	replay := filepath.Join(o.Dir, "replay.jsonl")
-	if err := os.WriteFile(replay, b.Bytes(), 0o600); err != nil {
-		return err
-	}
-	tr, err := trace.Open(replay, trace.Options{})
-	if err != nil {
-		return err
-	}
-	var models []*functions.Model
+	c := simulate.Config{Name: "lru", Gather: -1, Seed: o.Seed, Sizes: map[functions.Name]functions.Bytes{}}
 	for i := range agreeModels {
 		m := functions.NewModel()
 		m.Metadata.Name = agreeName(i)
 		m.Spec.Engine = functions.EngineEmber
 		m.Spec.Resources.Memory = agreeSlot
 		m.Spec.Scale.Idle, m.Spec.Scale.Target = functions.Duration(agreeIdle), 8
-		models = append(models, m)
-	}
-	seconds := func(v float64) functions.Duration {
-		return functions.Duration(max(v, 1e-9) * float64(time.Second)) // 0 would be the default
+		c.Functions = append(c.Functions, m)
+		c.Sizes[m.FullName()] = 1 // loading is in the warm-up, as it was measured
 	}
 	// A GPU stands there because a fleet needs one; nobody here wants it.
 	var first, second fleet.Node
@@ -358,15 +409,16 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, file
 	first.Name, first.GPUs, first.Memory = "first", 1, 2*agreeSlot+agreeSlot/2
 	second.Default()
 	second.Name, second.GPUs, second.Memory = "second", 1, agreeSlot+agreeSlot/2
-	f := &fleet.Fleet{Nodes: []fleet.Node{first, second}, Engine: fleet.Engine{
+	c.Fleet = &fleet.Fleet{Nodes: []fleet.Node{first, second}, Engine: fleet.Engine{
 		Exec: seconds(a.Exec), Spawn: seconds(a.Spawn), Warmup: seconds(a.Warmup), Exit: seconds(a.Exit),
-		Prefill: 100_000, Decode: 2000,
+		Prefill: 100_000, Decode: answerRate,
 	}}
-	sizes := map[functions.Name]functions.Bytes{} // loading is in the warm-up, as it was measured
-	for _, m := range models {
-		sizes[m.FullName()] = 1
+
+	c.Latency = seconds(a.Order).Std()
+	if c.Requests, err = replay(filepath.Join(o.Dir, "replay.jsonl"), all[before:], false); err != nil {
+		return err
 	}
-	r, err := simulate.Run(ctx, simulate.Config{Fleet: f, Functions: models, Sizes: sizes, Requests: tr.Read(), Latency: seconds(a.Order).Std(), Gather: -1, Name: "lru", Seed: o.Seed})
+	r, err := simulate.Run(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -374,7 +426,59 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, file
 	if a.LiveP50 > 0 {
 		a.Ratio = a.SimP50 / a.LiveP50
 	}
-	return nil
+
+	c.Latency = -1 // messages are in what each took
+	if c.Requests, err = replay(filepath.Join(o.Dir, "replay-answers.jsonl"), all[before:], true); err != nil {
+		return err
+	}
+	c.Times = func(name functions.Name, nth int, drawn simulate.StartTimes) simulate.StartTimes {
+		s := took[name.String()]
+		if nth > len(s) {
+			return drawn // there was none such
+		}
+		if was := s[nth-1]; was.ready > 0 {
+			drawn.Spawn = max(was.ready-drawn.Exec-drawn.Warmup, 0)
+			drawn.Warmup = was.ready - drawn.Exec - drawn.Spawn
+		}
+		if was := s[nth-1]; was.exit > 0 {
+			drawn.Exit = was.exit
+		}
+		return drawn
+	}
+	c.Event = func(e steer.Event) {
+		a.Sim = append(a.Sim, decision(e.Kind, e.Function, e.For)...)
+	}
+	_, err = simulate.Run(ctx, c)
+	return err
+}
+
+// replay writes requests of a log into a file of their own and opens it. With
+// answers each has as many tokens as make its answer as long as it was.
+func replay(file string, all []line, answers bool) (trace.Requests, error) {
+	var b bytes.Buffer
+	for _, l := range all {
+		raw := l.raw
+		if answers {
+			var fields map[string]any
+			if err := json.Unmarshal(raw, &fields); err != nil {
+				return nil, err
+			}
+			fields["completion_tokens"] = int((l.Took - l.Waited).Seconds() * answerRate)
+			var err error
+			if raw, err = json.Marshal(fields); err != nil {
+				return nil, err
+			}
+		}
+		b.Write(append(raw, '\n'))
+	}
+	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+		return nil, err
+	}
+	tr, err := trace.Open(file, trace.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return tr.Read(), nil
 }
 
 // Table of the agreement.

@@ -182,30 +182,25 @@ func (p *Platform) Stop(ctx context.Context, of functions.Name) error {
 	})
 }
 
-// Ends are how many seconds replicas took to end, from when they were told to, of
-// those that made way or had nothing to do: nobody had asked for it by hand.
-func (p *Platform) Ends(ctx context.Context) (seconds []float64, err error) {
+// Event is a row of GET /api/v1/events.
+type Event struct {
+	Seq      uint64    `json:"seq"`
+	At       time.Time `json:"at"`
+	Kind     string    `json:"kind"`
+	Function string    `json:"function"`
+	Replica  string    `json:"replica"`
+	Node     string    `json:"node"`
+	Reason   string    `json:"reason"`
+	For      string    `json:"for"`
+}
+
+// Events are what has happened since the one with that number, oldest first.
+func (p *Platform) Events(ctx context.Context, since uint64) ([]Event, error) {
 	var list struct {
-		Items []struct {
-			At      time.Time `json:"at"`
-			Kind    string    `json:"kind"`
-			Replica string    `json:"replica"`
-			Reason  string    `json:"reason"`
-		} `json:"items"`
+		Items []Event `json:"items"`
 	}
-	if err := p.call(ctx, http.MethodGet, "/api/v1/events", nil, &list); err != nil {
-		return nil, err
-	}
-	told := map[string]time.Time{}
-	for _, e := range list.Items {
-		switch began, ok := told[e.Replica]; {
-		case e.Kind == "stop" && e.Reason != "asked":
-			told[e.Replica] = e.At
-		case e.Kind == "ended" && ok:
-			seconds = append(seconds, e.At.Sub(began).Seconds())
-		}
-	}
-	return seconds, nil
+	err := p.call(ctx, http.MethodGet, fmt.Sprintf("/api/v1/events?since=%d", since), nil, &list)
+	return list.Items, err
 }
 
 // Wake asks for a replica and does not wait for it.

@@ -27,6 +27,9 @@ type Config struct {
 	Sizes map[functions.Name]functions.Bytes
 	// Engines are the times of engines that differ from the fleet's.
 	Engines map[functions.Engine]fleet.Engine
+	// Times, if not nil, gives the nth start of a function its own times, counted
+	// from 1: what a real start took, say. It is told what was drawn for it.
+	Times func(name functions.Name, nth int, drawn StartTimes) StartTimes
 	// Sources is how many bytes a second all nodes together get from where
 	// checkpoints come from; 0: as many as their links take.
 	Sources functions.Bytes
@@ -77,6 +80,16 @@ type Config struct {
 	Progress func(Progress)
 	// Sample is how often Result.Over tells how the GPUs were held; 0 never.
 	Sample time.Duration
+}
+
+// StartTimes are what one start takes, and the end of what was started.
+type StartTimes struct {
+	Plan   time.Duration // to list what a source has
+	Exec   time.Duration // from the order to the process, with the bytes at hand
+	Spawn  time.Duration // from there to a process that wants weights
+	Warmup time.Duration // from weights to a first token
+	Rise   time.Duration // of a sleeper, beside the copy of its weights
+	Exit   time.Duration // from the end's order to the end of the process
 }
 
 // Progress of a run.

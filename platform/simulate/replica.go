@@ -33,8 +33,9 @@ type replica struct {
 	hung    bool
 	level   int  // of its sleep
 	deep    bool // it sleeps, or lies down, without its weights
-	draws   draws
-	exec    time.Duration // from the load to the process, with the bytes at hand
+	// Drawn ahead: the nth start of a function has the same in every run of a seed,
+	// whatever else is different, so that policies are compared on equal luck.
+	draws StartTimes
 
 	book  *book
 	flow  *flow // of its bytes, while they move
@@ -61,11 +62,6 @@ type replica struct {
 	last   time.Duration // until when held is counted
 	served int
 }
-
-// draws are the times of one start, drawn ahead: the nth start of a function has
-// the same in every run of a seed, whatever else is different, so that policies
-// are compared on equal luck.
-type draws struct{ plan, spawn, warmup, rise, exit time.Duration }
 
 const (
 	planTakes  = 200 * time.Millisecond // to list what a source has
@@ -133,9 +129,12 @@ func (r *replica) draw(nth int) {
 		}
 		return def
 	}
-	r.exec = or(e.Exec, execTakes)
-	r.draws = draws{
-		plan: scatter(or(e.Plan, planTakes)), spawn: scatter(e.Spawn.Std()), warmup: scatter(e.Warmup.Std()), rise: scatter(e.Rise.Std()), exit: scatter(or(e.Exit, exitTakes)),
+	r.draws = StartTimes{
+		Exec: or(e.Exec, execTakes),
+		Plan: scatter(or(e.Plan, planTakes)), Spawn: scatter(e.Spawn.Std()), Warmup: scatter(e.Warmup.Std()), Rise: scatter(e.Rise.Std()), Exit: scatter(or(e.Exit, exitTakes)),
+	}
+	if times := r.st.c.Times; times != nil {
+		r.draws = times(r.f.name, nth, r.draws)
 	}
 }
 
@@ -167,7 +166,7 @@ func (r *replica) begin() {
 	f, n := r.f, r.n
 	if f.source == "" {
 		r.tier, r.staged = functions.TierNVMe, true
-		r.after(r.exec, repPlanned)
+		r.after(r.draws.Exec, repPlanned)
 		return
 	}
 	b := n.shelf.reserve(f.source, f.size)
@@ -181,10 +180,10 @@ func (r *replica) begin() {
 		if b.memory {
 			r.tier = functions.TierDRAM
 		}
-		r.after(r.exec, repPlanned)
+		r.after(r.draws.Exec, repPlanned)
 		return
 	}
-	r.after(r.draws.plan, repPlanned)
+	r.after(r.draws.Plan, repPlanned)
 }
 
 func (r *replica) act(what uint8) {
@@ -192,7 +191,7 @@ func (r *replica) act(what uint8) {
 	case repPlanned:
 		r.process = true
 		r.mark(spanSpawn, false)
-		r.after(r.draws.spawn, repBooted)
+		r.after(r.draws.Spawn, repBooted)
 		if !r.staged {
 			r.fetch()
 		} else {
@@ -309,7 +308,7 @@ func (r *replica) arrived() {
 	r.n.shelf.use(r.book)
 	r.gen++ // the deadline of staging; the engine that boots is set anew
 	if !r.booted {
-		left := r.spans[spanSpawn].from + r.draws.spawn - (r.st.clock.now - r.began)
+		left := r.spans[spanSpawn].from + r.draws.Spawn - (r.st.clock.now - r.began)
 		r.after(max(left, 0), repBooted)
 	}
 	r.slow(r.spec.Deadlines.Start)
@@ -337,7 +336,7 @@ func (r *replica) loads() {
 			r.n.squeeze()
 		}
 		r.mark(spanWarmup, false)
-		r.after(r.draws.warmup, repWarm)
+		r.after(r.draws.Warmup, repWarm)
 		r.n.note()
 	}, from)
 	r.n.note()
@@ -377,7 +376,7 @@ func (r *replica) unload(drain time.Duration) {
 func (r *replica) exit() {
 	r.gen++
 	r.asleep = nil
-	r.after(r.draws.exit, repExited)
+	r.after(r.draws.Exit, repExited)
 }
 
 // settled goes on with what waits for nothing to be in flight.
@@ -448,7 +447,7 @@ func (r *replica) rise() {
 	r.flow = r.st.flow(float64(r.f.size), func() {
 		r.flow = nil
 		r.mark(spanLoad, true)
-		r.after(r.draws.rise, repRisen)
+		r.after(r.draws.Rise, repRisen)
 	}, from)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
+	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // at is a trace of one model: a request at each of the times.
@@ -281,6 +282,42 @@ func TestViews(t *testing.T) {
 		}
 		if inFlight != active {
 			t.Fatalf("engines have %d requests, gates let %d through", inFlight, active)
+		}
+	}
+}
+
+// TestTimes: a start takes what it is said to have taken, and so does its end.
+func TestTimes(t *testing.T) {
+	m := model("m", func(s *functions.ModelSpec) {
+		s.Source, s.Scale.Idle = "", functions.Duration(time.Minute)
+	})
+	var told []StartTimes
+	when := map[string][]time.Time{}
+	run(t, Config{
+		Fleet: exact(), Functions: []*functions.Model{m}, Sizes: map[functions.Name]functions.Bytes{m.FullName(): 1},
+		Requests: at(m, time.Second, 5*time.Minute, 10*time.Minute), Latency: -1, Gather: -1,
+		Times: func(name functions.Name, nth int, drawn StartTimes) StartTimes {
+			if name != m.FullName() || nth != len(told)+1 {
+				t.Errorf("start %d of %s after %d", nth, name, len(told))
+			}
+			told = append(told, drawn)
+			drawn.Spawn, drawn.Exit = time.Duration(nth)*time.Second, time.Duration(nth)*time.Millisecond
+			return drawn
+		},
+		Event: func(e steer.Event) { when[e.Kind] = append(when[e.Kind], e.At) },
+	})
+	want := StartTimes{Plan: planTakes, Exec: execTakes, Spawn: 10 * time.Second, Warmup: 2 * time.Second, Rise: time.Second, Exit: exitTakes}
+	if len(told) != 3 || told[0] != want || len(when["ready"]) != 3 || len(when["ended"]) < 2 {
+		t.Fatalf("%+v %v", told, when)
+	}
+	for i := range 3 {
+		if d, want := when["ready"][i].Sub(when["start"][i]), execTakes+time.Duration(i+1)*time.Second+2*time.Second; d < want || d > want+time.Millisecond {
+			t.Errorf("start %d took %v, want %v", i+1, d, want)
+		}
+	}
+	for i := range 2 {
+		if d, want := when["ended"][i].Sub(when["stop"][i]), time.Duration(i+1)*time.Millisecond; d != want {
+			t.Errorf("end %d took %v, want %v", i+1, d, want)
 		}
 	}
 }
