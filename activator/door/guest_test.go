@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -283,12 +282,13 @@ func TestGuestBodies(t *testing.T) {
 	if s := <-done; s != 200 {
 		t.Error(s)
 	}
-	var after atomic.Int32
-	go func() { <-inside; after.Add(1) }()
-	if res, err = c.Post(url, "", strings.NewReader(body)); err != nil || res.StatusCode != 200 || after.Load() != 1 {
+	after := make(chan struct{})
+	go func() { <-inside; close(after) }()
+	if res, err = c.Post(url, "", strings.NewReader(body)); err != nil || res.StatusCode != 200 {
 		t.Fatal(res, err)
 	}
 	res.Body.Close()
+	<-after
 }
 
 // ErrLast ends a stream cleanly and its connection with it, where the server can.

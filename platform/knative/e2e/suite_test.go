@@ -383,6 +383,9 @@ func (s *suite) told(t *testing.T) {
 	for _, p := range pods.Items {
 		for _, c := range p.Status.ContainerStatuses {
 			end := c.LastTerminationState.Terminated
+			if c.Name == "warm" {
+				continue // warm-image gives it an image without an engine
+			}
 			if end == nil || end.ExitCode == 0 || end.ExitCode == 128+int32(syscall.SIGKILL) || end.ExitCode == 128+int32(syscall.SIGTERM) {
 				continue // by a test, or by Kubernetes
 			}
