@@ -350,12 +350,14 @@ func TestJoin(t *testing.T) {
 	var down atomic.Bool
 	var last atomic.Int64
 	var count atomic.Int64
+	flood := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if down.Load() {
 			w.WriteHeader(503)
 			return
 		}
 		b, _ := io.ReadAll(r.Body)
+		<-flood
 		var hb functions.Heartbeat
 		if r.URL.Path != "/api/v1/heartbeat" || r.Header.Get("Authorization") != "Bearer tok" || json.Unmarshal(b, &hb) != nil {
 			t.Errorf("%s %s", r.URL.Path, b)
@@ -374,7 +376,7 @@ func TestJoin(t *testing.T) {
 	go func() { done <- j.Run(ctx) }()
 	wait := func(n int64) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); last.Load() != n; <-time.After(time.Millisecond) {
+		for end := time.Now().Add(soon); last.Load() != n; <-time.After(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("the server knows %d, not %d", last.Load(), n)
 			}
@@ -383,9 +385,10 @@ func TestJoin(t *testing.T) {
 	for i := range int64(1000) {
 		j.Push(functions.Heartbeat{AgentID: "n", Epoch: i + 1})
 	}
+	close(flood)
 	wait(1000)
-	if count.Load() > 900 {
-		t.Errorf("%d documents for a flood of 1000", count.Load())
+	if n := count.Load(); n > 2 { // the one under way, and the newest
+		t.Errorf("%d documents for a flood of 1000", n)
 	}
 	down.Store(true)
 	j.Push(functions.Heartbeat{Epoch: 1001})

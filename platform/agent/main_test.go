@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 			for i := 2; i+1 < len(os.Args); i += 2 {
 				flags[strings.TrimPrefix(os.Args[i], "--")] = os.Args[i+1]
 			}
-			err = keeper.Run(ctx, keeper.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: 5 * time.Second})
+			err = keeper.Run(ctx, keeper.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: soon})
 		case "test-engine":
 			err = toyEngine(ctx, os.Args[2], os.Args[3])
 		default:
@@ -143,7 +143,7 @@ func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
 			cancel()
 			select {
 			case ended = <-done:
-			case <-time.After(15 * time.Second):
+			case <-time.After(soon):
 				ended = errors.New("it does not end")
 			}
 		})
@@ -158,9 +158,12 @@ func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
 	return l
 }
 
+// soon bounds the wait for what must happen, on whatever machine.
+const soon = time.Minute
+
 func (l *lab) until(what string, ok func() bool) {
 	l.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(soon); !ok(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			d, _ := l.Document()
 			l.t.Fatalf("never: %s; %+v", what, d.Models)
