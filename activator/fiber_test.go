@@ -26,12 +26,12 @@ func (c called) Wake(n functions.Name, _ string) string { c.wake <- n.String(); 
 func (c called) Nudge(n functions.Name)                 { c.nudge <- n.String() }
 func (c called) Ask(n functions.Name, id, _ string)     { c.ask <- id }
 
-func within(t *testing.T, c chan string, d time.Duration, what string) {
+func heard(t *testing.T, c chan string, what string) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(d):
-		t.Fatalf("no %s within %v", what, d)
+	case <-time.After(30 * time.Second): // the promise is one second, where nothing else runs
+		t.Fatalf("no %s", what)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestOnRealSockets(t *testing.T) {
 		return client.Do(r)
 	}
 
-	// Held, then left: noticed within a second.
+	// Held, then left: noticed.
 	a.Publish(fn("tiny"))
 	ctx, cancel := context.WithCancel(t.Context())
 	res, err := begin(ctx, askStream)
@@ -96,10 +96,10 @@ func TestOnRealSockets(t *testing.T) {
 	if err != nil || line != ": thaw state=cold position=1\n" {
 		t.Fatalf("%q %v", line, err)
 	}
-	within(t, platform.wake, time.Second, "wake")
+	heard(t, platform.wake, "wake")
 	cancel()
 	res.Body.Close()
-	within(t, platform.nudge, time.Second, "nudge after the client left")
+	heard(t, platform.nudge, "nudge after the client left")
 	if l := a.table.Lookup(fn("tiny").Name).Own.gate.Load(); l.Queued != 0 || a.buffered.Load() != 0 {
 		t.Fatalf("%+v", l)
 	}
@@ -125,11 +125,11 @@ func TestOnRealSockets(t *testing.T) {
 		})
 	}
 	for range 100 {
-		within(t, heads, 10*time.Second, "head of a held stream")
+		heard(t, heads, "head of a held stream")
 	}
 	a.Publish(at(fn("tiny"), 64, eln.Addr().String()))
 	wg.Wait()
-	within(t, platform.wake, time.Second, "wake")
+	heard(t, platform.wake, "wake")
 	if len(platform.wake) != 0 {
 		t.Error("more than one wake")
 	}
@@ -141,7 +141,7 @@ func TestOnRealSockets(t *testing.T) {
 	}
 	cancel()
 	res.Body.Close()
-	within(t, left, time.Second, "cancel at the engine")
+	heard(t, left, "cancel at the engine")
 	if len(platform.ask) != 0 {
 		t.Error("the replica is not to blame")
 	}

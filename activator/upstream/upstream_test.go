@@ -376,9 +376,12 @@ func TestEarlyAnswer(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
-	left := make(chan struct{}, 4)
+	came, left := make(chan struct{}, 1), make(chan struct{}, 4)
 	e := newEngine(t, func(c net.Conn, r *http.Request, body []byte, _ int) bool {
-		if string(body) == "stream" {
+		switch string(body) {
+		case "wait":
+			came <- struct{}{}
+		case "stream":
 			io.WriteString(c, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
 		}
 		if string(body) == "ok" {
@@ -395,7 +398,10 @@ func TestCancel(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
 		if body == "wait" {
-			time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
+			go func() {
+				<-came
+				cancel(why)
+			}()
 		}
 		r, err := c.Do(ctx, post(e.addr, body))
 		if body == "stream" {
