@@ -385,7 +385,7 @@ func TestNotify(t *testing.T) {
 		fmt.Fprintf(c, "STATUS=loading percent=%d\n", i/2)
 	}
 	io.WriteString(c, "READY=1\nSTATUS=ready\n")
-	timeout := time.After(5 * time.Second)
+	timeout := time.After(30 * time.Second)
 	last := -1
 	for {
 		select {

@@ -232,9 +232,6 @@ func TestForkRefused(t *testing.T) {
 	if err := <-answers; !errors.Is(err, ErrNoParent) || !strings.Contains(err.Error(), "no answer within") {
 		t.Errorf("stopped: %v", err)
 	}
-	if took := time.Since(began); took > 4*forkWait {
-		t.Errorf("told after %v", took)
-	}
 	syscall.Kill(parent.PID, syscall.SIGCONT)
 	// What it forks now, for nobody, ends by itself.
 	eventually(t, "it forks again", func() bool {
@@ -283,7 +280,7 @@ func TestForkOnlyForTheKeeper(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		conn.SetDeadline(time.Now().Add(soon))
 		var oob []byte
 		if len(fds) > 0 {
 			oob = syscall.UnixRights(fds...)

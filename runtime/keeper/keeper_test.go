@@ -115,7 +115,7 @@ func start(t *testing.T, orphan time.Duration) *house {
 	h.Client = h.ensure(orphan)
 	t.Cleanup(func() {
 		// Whatever the test did: nothing is left.
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		if c, err := Connect(ctx, h.sock); err == nil {
 			if err := c.End(ctx, 50*time.Millisecond); err != nil {
@@ -134,7 +134,7 @@ func (h *house) ensure(orphan time.Duration) *Client {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), soon)
 	defer cancel()
 	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-keeper", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{quick}})
 	if err != nil {
@@ -158,15 +158,18 @@ func exit(t *testing.T, c *Child) Exit {
 	select {
 	case e := <-c.Exited:
 		return e
-	case <-time.After(20 * time.Second):
+	case <-time.After(soon):
 		t.Fatal("no exit")
 		return Exit{}
 	}
 }
 
+// soon bounds the wait for what must happen, on whatever machine.
+const soon = time.Minute
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(soon); !ok(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
@@ -582,7 +585,7 @@ func TestNonsense(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn.SetDeadline(time.Now().Add(2 * time.Second))
+		conn.SetDeadline(time.Now().Add(soon))
 		conn.Write([]byte(s))
 		conn.Close()
 	}
