@@ -23,7 +23,7 @@ func served(t *testing.T, src Bytes, files []File) *http.Client {
 		return (&net.Dialer{}).DialContext(ctx, "unix", e.Path())
 	}}
 	t.Cleanup(func() { tr.CloseIdleConnections(); e.Close(); e.Close() })
-	return &http.Client{Transport: tr, Timeout: 10 * time.Second}
+	return &http.Client{Transport: tr, Timeout: time.Minute}
 }
 
 func ask(t *testing.T, c *http.Client, method, name, rng string) (status int, body []byte, err error) {

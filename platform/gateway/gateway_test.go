@@ -123,7 +123,7 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 		}
 		stopped = true
 		w.client.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := w.g.Shutdown(ctx); err != nil {
 			t.Errorf("Shutdown: %v", err)
@@ -285,7 +285,7 @@ func TestHeld(t *testing.T) {
 // await waits for what happens elsewhere.
 func (w *world) await(f func() bool) {
 	w.t.Helper()
-	late := time.After(30 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		demands(w.act) // so that the next change is told
 		if f() {
@@ -307,7 +307,7 @@ func raw(t *testing.T, addr, send string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(c, send)
 	b, _ := io.ReadAll(bufio.NewReader(c))
 	return string(b)
