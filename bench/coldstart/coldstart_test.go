@@ -86,7 +86,7 @@ func TestRunAndWrite(t *testing.T) {
 	p := &platform{stream: ": thaw state=loading\n" + string(fake.StreamBody(3)), id: "c1"}
 	seen := 0
 	rounds, err := Run(t.Context(), serve(t, p), Options{
-		Function: functions.Name{Team: "default", Name: "tiny"}, Rounds: 3, Each: 10 * time.Second,
+		Function: functions.Name{Team: "default", Name: "tiny"}, Rounds: 3, Each: 40 * time.Second,
 		Progress: func(done, of int, _ Round) { seen = done*10 + of },
 	})
 	if err != nil {
@@ -131,7 +131,7 @@ func TestRunRefuses(t *testing.T) {
 		"not thaw":    {&platform{stream: whole}, "is this thaw?"},
 		"no timeline": {&platform{stream: whole, id: "c2"}, "404"},
 	} {
-		_, err := Run(t.Context(), serve(t, c.p), Options{Function: functions.Name{Team: "default", Name: "tiny"}, Rounds: 1, Each: 10 * time.Second})
+		_, err := Run(t.Context(), serve(t, c.p), Options{Function: functions.Name{Team: "default", Name: "tiny"}, Rounds: 1, Each: 40 * time.Second})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}

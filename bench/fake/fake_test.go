@@ -178,7 +178,7 @@ func TestClientLeaves(t *testing.T) {
 		e, url := start(t, Options{})
 		c, _ := raw(t, url, ask)
 		c.Close()
-		for end := time.Now().Add(5 * time.Second); e.Stats().Left != 1 || e.Stats().Running != 0; {
+		for end := time.Now().Add(40 * time.Second); e.Stats().Left != 1 || e.Stats().Running != 0; {
 			if time.Now().After(end) {
 				t.Fatalf("%s: %+v", ask, e.Stats())
 			}
@@ -214,7 +214,7 @@ func TestBadHeads(t *testing.T) {
 			t.Fatal(err)
 		}
 		io.WriteString(c, head)
-		c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		c.SetReadDeadline(time.Now().Add(40 * time.Second))
 		if b, err := io.ReadAll(c); err != nil || strings.Contains(string(b), "200 OK") {
 			t.Errorf("%q: %q %v", head, b, err)
 		}

@@ -108,7 +108,7 @@ func TestProxyProxiesAndEnds(t *testing.T) {
 	go func() { ended <- fake.New(fake.Options{}).Serve(ctx, ln) }()
 	go func() { ended <- Proxy(ctx, addr, ln.Addr().String()) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(40 * time.Second); ; {
 		res, err := client.Post("http://"+addr+"/v1/chat/completions", "application/json", strings.NewReader("{}"))
 		if err == nil {
 			b, _ := io.ReadAll(res.Body)

@@ -487,7 +487,7 @@ func TestClient(t *testing.T) {
 func TestWatch(t *testing.T) {
 	r := start(t, nil)
 	c := client(t, r, r.admin)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	var got []string
 	err := Watch(ctx, c, "/api/v1/functions", func(ch Change[Function]) bool {
@@ -611,7 +611,7 @@ func TestShutdownWaitsForNoWatcher(t *testing.T) {
 		}
 		ended <- "log"
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	r.down = true
 	if err := r.server.Shutdown(ctx); err != nil {

@@ -174,7 +174,7 @@ func TestPrefetchLeft(t *testing.T) {
 	}
 	select {
 	case <-s.left:
-	case <-time.After(10 * time.Second):
+	case <-time.After(40 * time.Second):
 		t.Error("it goes on though nobody is there")
 	}
 }

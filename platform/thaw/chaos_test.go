@@ -110,7 +110,7 @@ func (s *storm) run(length time.Duration) {
 		t.Fatalf("before the storm: %d %v %s", r.status, r.err, r.body)
 	}
 	agent := s.agent()
-	p.eventually(10*time.Second, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	p.eventually(patience, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	for i := range stormModels {
 		p.chat(fmt.Sprintf("m%d", i), `"max_tokens":2`)
 	}
@@ -135,7 +135,7 @@ func (s *storm) run(length time.Duration) {
 	}
 	for i := range stormModels {
 		var last reply
-		p.eventually(20*time.Second, fmt.Sprintf("an answer of m%d after the storm", i), func() bool {
+		p.eventually(patience, fmt.Sprintf("an answer of m%d after the storm", i), func() bool {
 			last = p.chat(fmt.Sprintf("m%d", i), `"max_tokens":2`)
 			return last.status == 200
 		})
@@ -144,7 +144,7 @@ func (s *storm) run(length time.Duration) {
 		}
 	}
 	p.settled()
-	p.eventually(10*time.Second, "no open files left over", func() bool { return p.fds() <= fds+6 })
+	p.eventually(patience, "no open files left over", func() bool { return p.fds() <= fds+6 })
 	if n := p.threads(); n > threads+24 {
 		t.Errorf("threads: %d before the storm, %d after", threads, n)
 	}
@@ -157,7 +157,7 @@ func (s *storm) run(length time.Duration) {
 	if err := agent.Wait(); err != nil {
 		t.Errorf("the agent ended with %v", err)
 	}
-	p.nothingLeft(10 * time.Second)
+	p.nothingLeft()
 
 	log := p.log.String()
 	for _, word := range []string{"DATA RACE", "panic", "goroutine "} {
@@ -178,7 +178,7 @@ func (s *storm) run(length time.Duration) {
 func (p *platform) settled() {
 	p.t.Helper()
 	for _, g := range []string{"thaw_active_requests", "thaw_buffered_requests", "thaw_buffer_bytes"} {
-		p.eventually(5*time.Second, g+" at 0", func() bool { return p.metric(g) == 0 })
+		p.eventually(patience, g+" at 0", func() bool { return p.metric(g) == 0 })
 	}
 }
 

@@ -252,7 +252,7 @@ func toolsArrived(t *testing.T, p *served.Platform, of functions.Name) {
 // clientLeft checks that the engine saw its client leave, and that nothing runs.
 func clientLeft(t *testing.T, p *served.Platform, of functions.Name) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var s struct{ Running, Left int }
 	var in int

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestFolderOfAnotherMachine: a model whose source is a folder of the server's
@@ -27,9 +26,9 @@ func TestFolderOfAnotherMachine(t *testing.T) {
 		"b.yaml": modelFile("b", "  source: "+folder+"\n  files: [\"*.py\"]\n  engine: ember\n  resources: {memory: 64Mi}\n"),
 	}, "--memory", "100Mi", "--peer-addr", "127.0.0.1:0")
 	p.bearer = p.admin()
-	p.eventually(20*time.Second, "the server's node is full", func() bool { return p.state("default/a") == "READY" })
+	p.eventually(patience, "the server's node is full", func() bool { return p.state("default/a") == "READY" })
 	kill := p.agent("two", "--machine", "another", "--memory", "100Mi", "--addr", "127.0.0.1:0")
-	p.eventually(20*time.Second, "the agent is known", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	p.eventually(patience, "the agent is known", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	if r := p.chat("b", ""); r.status != 200 || r.text() == "" {
 		t.Fatalf("%d %s %v", r.status, r.body, r.err)
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // The journeys of a newcomer, on the real engine.
@@ -67,7 +66,7 @@ func TestIdleToZeroAndBack(t *testing.T) {
 		if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 			t.Fatalf("%d %s", r.status, r.body)
 		}
-		p.eventually(5*time.Second, "the idle replica gone", func() bool { return p.state("default/tiny") == "" && p.engine("tiny") == 0 })
+		p.eventually(patience, "the idle replica gone", func() bool { return p.state("default/tiny") == "" && p.engine("tiny") == 0 })
 		if m := p.do("GET", "/v1/models", ""); !strings.Contains(m.body, `"id":"tiny"`) || !strings.Contains(m.body, `"unloaded"`) {
 			t.Fatalf("a model at rest in /v1/models: %s", m.body)
 		}
@@ -167,7 +166,7 @@ func TestDeployGetRemove(t *testing.T) {
 	if r := p.do("DELETE", "/api/v1/functions/default/late", "", "Authorization", p.admin()); r.status/100 != 2 {
 		t.Fatalf("DELETE: %d %s", r.status, r.body)
 	}
-	p.eventually(5*time.Second, "its engine gone", func() bool { return p.engine("late") == 0 })
+	p.eventually(patience, "its engine gone", func() bool { return p.engine("late") == 0 })
 	if r := p.chat("late", ""); r.status != 404 || r.failure().Code != "model_not_found" {
 		t.Errorf("after the end: %d %s", r.status, r.body)
 	}

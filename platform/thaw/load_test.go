@@ -83,7 +83,7 @@ func TestHerd(t *testing.T) {
 	}
 	var held float64
 	var most int64
-	p.eventually(20*time.Second, "a herd that waits", func() bool {
+	p.eventually(patience, "a herd that waits", func() bool {
 		held, most = max(held, p.metric("thaw_buffered_requests{")), max(most, p.rss())
 		return held >= 0.9*herd || !first.IsZero()
 	})
@@ -112,7 +112,7 @@ func TestHerd(t *testing.T) {
 		t.Errorf("a held request costs %d KiB", each>>10)
 	}
 	p.settled()
-	p.eventually(5*time.Second, "the herd's files closed", func() bool { return p.fds() <= fds+140 }) // the engine's connections are kept for a while
+	p.eventually(patience, "the herd's files closed", func() bool { return p.fds() <= fds+140 }) // the engine's connections are kept for a while
 }
 
 // Clients that ask for much and do not read hold up nobody else, and fill no
@@ -197,7 +197,7 @@ func TestIdleConnections(t *testing.T) {
 			}
 		}
 	}
-	p.eventually(5*time.Second, "all connections taken", func() bool { return p.fds() >= fds+idle-8 })
+	p.eventually(patience, "all connections taken", func() bool { return p.fds() >= fds+idle-8 })
 	t.Logf("%d files became %d; an idle connection costs %d KiB", fds, p.fds(), (p.rss()-before)/idle>>10)
 	if each := (p.rss() - before) / idle; each > perRequest {
 		t.Errorf("an idle connection costs %d KiB", each>>10)
@@ -211,5 +211,5 @@ func TestIdleConnections(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	p.eventually(5*time.Second, "all connections closed", func() bool { return p.fds() <= fds+8 })
+	p.eventually(patience, "all connections closed", func() bool { return p.fds() <= fds+8 })
 }

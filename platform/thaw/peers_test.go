@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/thaw-dev/thaw/loader/azure/azuretest"
 )
@@ -24,7 +23,7 @@ func TestNodesBringOnce(t *testing.T) {
 		defer p.agent(name)()
 	}
 	known := func(n int) {
-		p.eventually(20*time.Second, "the agents are known", func() bool { return len(p.items("/api/v1/nodes")) == n })
+		p.eventually(patience, "the agents are known", func() bool { return len(p.items("/api/v1/nodes")) == n })
 	}
 	known(3)
 	blobs.Fault(nil) // forgets what was asked

@@ -137,7 +137,7 @@ func spawn(t *testing.T, files map[string]string, args ...string) *platform {
 			p.proc.Process.Signal(syscall.SIGTERM)
 			p.proc.Wait()
 		}
-		p.nothingLeft(10 * time.Second)
+		p.nothingLeft()
 	})
 	return p
 }
@@ -200,7 +200,7 @@ func (p *platform) await(out <-chan string) {
 			p.t.Fatalf("the server ended before it served:\n%s", p.log)
 		}
 		p.url = u
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		p.t.Fatalf("the server does not serve:\n%s", p.log)
 	}
 }
@@ -247,7 +247,7 @@ func (p *platform) stop() {
 	case <-time.After(50 * time.Second):
 		p.t.Errorf("the server does not end")
 	}
-	p.nothingLeft(5 * time.Second)
+	p.nothingLeft()
 }
 
 // processes of the platform: those whose arguments name its folder, and every
@@ -293,13 +293,17 @@ func (p *platform) processes() []int {
 }
 
 // nothingLeft expects that no process of the platform remains.
-func (p *platform) nothingLeft(within time.Duration) {
+func (p *platform) nothingLeft() {
 	p.t.Helper()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		return // only Linux can look
 	}
-	p.eventually(within, "all processes gone", func() bool { return len(p.processes()) == 0 })
+	p.eventually(patience, "all processes gone", func() bool { return len(p.processes()) == 0 })
 }
+
+// patience is how long a test waits for what must come: more than a busy machine
+// needs, and nothing where all is well.
+const patience = 40 * time.Second
 
 // eventually waits for a condition outside this process. Tests wait for events
 // where there are any; processes have none.

@@ -361,7 +361,7 @@ func TestAgentRights(t *testing.T) {
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", "")})
 	p.agent("second", "--memory", "4Gi")
 	var url string
-	p.eventually(10*time.Second, "the agent's address", func() bool {
+	p.eventually(patience, "the agent's address", func() bool {
 		for _, n := range p.items("/api/v1/nodes") {
 			if n["id"] == "second" {
 				url, _ = n["url"].(string)

@@ -29,7 +29,7 @@ func TestTermWithHeldRequests(t *testing.T) {
 		held.Go(func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t`, i%2 == 0)) })
 	}
 	// Half of them are streams whose head goes out after three seconds.
-	p.eventually(10*time.Second, "eight held", func() bool { return p.metric("thaw_buffered_requests{") == 8 })
+	p.eventually(patience, "eight held", func() bool { return p.metric("thaw_buffered_requests{") == 8 })
 	res, err := newRequest(t.Context(), p.url+"/v1/chat/completions", strings.NewReader(chatBody("m", `"stream":true`)))
 	if err != nil {
 		t.Fatal(err)
@@ -52,10 +52,10 @@ func TestTermWithHeldRequests(t *testing.T) {
 		t.Errorf("the server ended with %v", err)
 	}
 	p.proc = nil
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > 30*time.Second { // half of what the model still loads
 		t.Errorf("the end took %s", took)
 	}
-	p.nothingLeft(5 * time.Second)
+	p.nothingLeft()
 }
 
 // Two servers on one data folder would both own its engines.
@@ -162,7 +162,7 @@ func TestWaysToSendABody(t *testing.T) {
 // kill -9 of the server cuts what is under way: nobody takes the part for the
 // whole, and what comes after finds the same engine.
 func TestServerKilledUnderLoad(t *testing.T) {
-	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 10ms]"), "cold.yaml": tiny(t, "cold", "args: [--ready-delay, 3s]")})
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]"), "cold.yaml": tiny(t, "cold", "args: [--ready-delay, 6s]")})
 	p.args[2] = strings.TrimPrefix(p.url, "http://") // the same address again
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
@@ -175,7 +175,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 			got <- p.chat([]string{"m", "cold"}[i%2], fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":300`, i%3 != 0))
 		})
 	}
-	p.eventually(5*time.Second, "requests in flight and held", func() bool {
+	p.eventually(patience, "requests in flight and held", func() bool {
 		return p.metric("thaw_active_requests{") >= 6 && p.metric("thaw_buffered_requests{") == 6
 	})
 	p.kill()
@@ -187,7 +187,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 		}
 	}
 	p.respawn()
-	p.eventually(5*time.Second, "the live engine adopted", func() bool { return p.state("default/m") == "READY" })
+	p.eventually(patience, "the live engine adopted", func() bool { return p.state("default/m") == "READY" })
 	if now := p.engine("m"); now != engine {
 		t.Errorf("engine %d became %d", engine, now)
 	}
@@ -210,7 +210,7 @@ func TestEditedUnderLoad(t *testing.T) {
 	defer res.Body.Close()
 	old := p.engine("m")
 	p.file("m.yaml", tiny(t, "m", "args: [--token-delay, 1ms]"))
-	p.eventually(5*time.Second, "another engine", func() bool {
+	p.eventually(patience, "another engine", func() bool {
 		a := p.chat("m", `"max_tokens":2`)
 		if a.status != 200 {
 			t.Errorf("while it changes: %d %v %s", a.status, a.err, a.body)
@@ -227,7 +227,7 @@ func TestEditedUnderLoad(t *testing.T) {
 	if err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
 		t.Errorf("the stream was cut by the edit: %v\n%s", err, rest)
 	}
-	p.eventually(5*time.Second, "the old engine gone", func() bool { return syscall.Kill(old, 0) != nil })
+	p.eventually(patience, "the old engine gone", func() bool { return syscall.Kill(old, 0) != nil })
 	// And removed while it is asked.
 	res, r = p.open(t.Context(), "m", 150)
 	defer res.Body.Close()
@@ -235,8 +235,8 @@ func TestEditedUnderLoad(t *testing.T) {
 	if rest, err = io.ReadAll(r); err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
 		t.Errorf("the stream was cut by the removal: %v\n%s", err, rest)
 	}
-	p.eventually(10*time.Second, "the model gone", func() bool { return p.chat("m", "").status == http.StatusNotFound })
-	p.eventually(5*time.Second, "its engine gone", func() bool { return p.engine("m") == 0 })
+	p.eventually(patience, "the model gone", func() bool { return p.chat("m", "").status == http.StatusNotFound })
+	p.eventually(patience, "its engine gone", func() bool { return p.engine("m") == 0 })
 }
 
 // running are the processes of a verb.
@@ -254,7 +254,7 @@ func (p *platform) running(verb string) (pids []int) {
 // under way is answered whole, and then another engine takes over.
 func TestKeeperKilled(t *testing.T) {
 	linuxOnly(t)
-	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 10ms]")})
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 30ms]")})
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
 	}
@@ -262,7 +262,7 @@ func TestKeeperKilled(t *testing.T) {
 	for i := range 2 {
 		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":150`, i == 0)) }()
 	}
-	p.eventually(5*time.Second, "two in flight", func() bool { return p.metric("thaw_active_requests{") == 2 })
+	p.eventually(patience, "two in flight", func() bool { return p.metric("thaw_active_requests{") == 2 })
 	engine := p.engine("m")
 	for _, pid := range p.running("keep") {
 		syscall.Kill(pid, syscall.SIGKILL)
@@ -273,8 +273,8 @@ func TestKeeperKilled(t *testing.T) {
 			t.Errorf("%d %v %s", r.status, r.err, r.body)
 		}
 	}
-	p.eventually(10*time.Second, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
-	p.eventually(5*time.Second, "the old engine gone", func() bool { return syscall.Kill(engine, 0) != nil })
+	p.eventually(patience, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
+	p.eventually(patience, "the old engine gone", func() bool { return syscall.Kill(engine, 0) != nil })
 	if n := len(p.running("engine")); n != 1 {
 		t.Errorf("%d engines", n)
 	}
@@ -284,22 +284,22 @@ func TestKeeperKilled(t *testing.T) {
 // waits for it is told in time, and its models are placed elsewhere.
 func TestMachineFallsSilent(t *testing.T) {
 	linuxOnly(t)
-	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 40ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")
 	p.bearer = p.admin()
 	p.agent("second", "--memory", "4Gi")
-	p.eventually(5*time.Second, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	p.eventually(patience, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
 	p.agent("third", "--memory", "4Gi")
-	p.eventually(5*time.Second, "three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
+	p.eventually(patience, "three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
 	got := make(chan reply, 4)
 	res, begun := p.open(t.Context(), "m", 200)
 	defer res.Body.Close()
 	for i := range 4 {
 		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":200`, i%2 == 0)) }()
 	}
-	p.eventually(5*time.Second, "five in flight", func() bool { return p.metric("thaw_active_requests{") == 5 })
+	p.eventually(patience, "five in flight", func() bool { return p.metric("thaw_active_requests{") == 5 })
 	stopped := p.running("engine")
 	for _, pid := range append(p.running("agent"), p.running("keep")...) {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -323,7 +323,7 @@ func TestMachineFallsSilent(t *testing.T) {
 			if r.err != nil || r.failure().Code == "" && !strings.Contains(r.body, `"finish_reason":"length"`) {
 				t.Errorf("%d %v %s", r.status, r.err, r.body)
 			}
-		case <-time.After(40 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatalf("somebody waits still: %v", p.items("/api/v1/replicas"))
 		}
 	}
@@ -332,5 +332,5 @@ func TestMachineFallsSilent(t *testing.T) {
 		t.Errorf("the stream that had begun: %v\n%s", err, rest)
 	}
 	t.Logf("all were told within %s", time.Since(began))
-	p.eventually(10*time.Second, "an answer of another machine", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
+	p.eventually(patience, "an answer of another machine", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 }

@@ -208,13 +208,13 @@ func runtimeOf(t *testing.T, store, model string, args ...string) *podded {
 			<-p.ended
 		}
 		// Each engine has the folder in its arguments or its environment.
-		p.eventually(10*time.Second, "all processes gone", func() bool { return len(inheritors(p.scratch)) == 0 })
+		p.eventually(patience, "all processes gone", func() bool { return len(inheritors(p.scratch)) == 0 })
 		if t.Failed() {
 			t.Logf("the shim's log:\n%s\nthe engine's:\n%s", p.log, p.out)
 		}
 		os.RemoveAll(root)
 	})
-	p.eventually(20*time.Second, "an address", func() bool {
+	p.eventually(patience, "an address", func() bool {
 		if m := answersOn.FindStringSubmatch(p.log.String()); m != nil {
 			p.url = "http://127.0.0.1:" + m[1]
 		}
@@ -262,7 +262,7 @@ func (p *podded) ends(exit int, words ...string) {
 // and waits for that: if it ended by itself, it would be started anew.
 func (p *podded) taken(l *nodeLoader) {
 	p.t.Helper()
-	p.eventually(20*time.Second, "the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.over() })
+	p.eventually(patience, "the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.over() })
 	if p.over() {
 		p.t.Error("it has not waited for its end")
 		return
@@ -359,11 +359,11 @@ func TestRuntimeDrains(t *testing.T) {
 			os.WriteFile(hold, nil, 0o600)
 			p := runtimeOf(t, l.store, commandInPod("--holds "+hold, ""))
 			p.ready()
-			p.eventually(10*time.Second, "a word to the loader", func() bool { return l.last().State == functions.Ready })
+			p.eventually(patience, "a word to the loader", func() bool { return l.last().State == functions.Ready })
 			res, rest := p.open(t.Context(), "tiny", 1)
 			defer res.Body.Close()
 			end(p)
-			p.eventually(10*time.Second, "not ready", func() bool {
+			p.eventually(patience, "not ready", func() bool {
 				r := p.do("GET", "/readyz", "")
 				return r.status == 503 && strings.Contains(r.body, "draining")
 			})
@@ -374,7 +374,7 @@ func TestRuntimeDrains(t *testing.T) {
 			if b, err := io.ReadAll(rest); err != nil || !strings.Contains(string(b), "[DONE]") {
 				t.Errorf("the stream ended with %q, %v", b, err)
 			}
-			p.eventually(10*time.Second, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
+			p.eventually(patience, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
 			if name == "by the loader" {
 				// Kubernetes would start a container again that ends before its pod
 				// is to go.
@@ -407,7 +407,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	l.has(tinySource, tinyDir(t))
 	l.mute = true
 	p := runtimeOf(t, l.store, inPodOf(tinySource, "ember", ""))
-	p.eventually(10*time.Second, "a word in the log", func() bool {
+	p.eventually(patience, "a word in the log", func() bool {
 		return strings.Contains(p.log.String(), "the weights come from it") && strings.Contains(p.log.String(), `"giving up after"=2m0s`)
 	})
 	if r := p.do("GET", "/readyz", ""); r.status != 503 || !strings.Contains(r.body, "staging") {
@@ -418,16 +418,16 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	}
 	l.open()
 	asked := func(n int) func() bool { return func() bool { return len(l.stages()) >= n } }
-	p.eventually(10*time.Second, "a wish for the weights", asked(1))
+	p.eventually(patience, "a wish for the weights", asked(1))
 	// It dies before it has them, and the next one has.
 	l.close()
 	l.mute = false
 	l.open()
 	p.ready()
-	p.eventually(10*time.Second, "that it is ready", func() bool { return l.last().State == functions.Ready })
+	p.eventually(patience, "that it is ready", func() bool { return l.last().State == functions.Ready })
 	// It dies while they are in use.
 	l.close()
-	p.eventually(10*time.Second, "a word in the log", func() bool { return strings.Contains(p.log.String(), "dialling again") })
+	p.eventually(patience, "a word in the log", func() bool { return strings.Contains(p.log.String(), "dialling again") })
 	if r := p.chat("tiny", ""); r.status != 200 {
 		t.Errorf("without a loader: %d %s", r.status, r.body)
 	}
@@ -436,7 +436,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	l.said = nil
 	l.mu.Unlock()
 	l.open()
-	p.eventually(10*time.Second, "all of it again", func() bool { return asked(n+1)() && l.last().State == functions.Ready })
+	p.eventually(patience, "all of it again", func() bool { return asked(n+1)() && l.last().State == functions.Ready })
 	if s := l.stages()[n]; s.Digest != "sha256:checkpoint-0" || s.Source != tinySource {
 		t.Errorf("it asked again for %+v, and not for what it has", s)
 	}
@@ -541,7 +541,7 @@ func TestRuntimeAdapters(t *testing.T) {
 			t.Errorf("%s: %d %s", model, r.status, r.body)
 		}
 	}
-	p.eventually(10*time.Second, "a word of it", func() bool { return fmt.Sprint(l.last().Adapters) == "[pirate]" })
+	p.eventually(patience, "a word of it", func() bool { return fmt.Sprint(l.last().Adapters) == "[pirate]" })
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
 }
@@ -628,7 +628,7 @@ env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
 	if r := p.chat("tiny", `"max_tokens":4`); r.status != 200 {
 		t.Errorf("%d %s", r.status, r.body)
 	}
-	p.eventually(10*time.Second, "one process of its own left", func() bool { return !strings.Contains(commands(inheritors(p.scratch)), "parent-") })
+	p.eventually(patience, "one process of its own left", func() bool { return !strings.Contains(commands(inheritors(p.scratch)), "parent-") })
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
 }
@@ -647,7 +647,7 @@ func commands(pids []int) string {
 // Who is told to end before there is an engine ends.
 func TestRuntimeEndsEarly(t *testing.T) {
 	p := runtimeOf(t, t.TempDir(), inPodOf(tinySource, "ember", ""))
-	p.eventually(10*time.Second, "a word in the log", func() bool { return strings.Contains(p.log.String(), "the weights come from it") })
+	p.eventually(patience, "a word in the log", func() bool { return strings.Contains(p.log.String(), "the weights come from it") })
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
 }

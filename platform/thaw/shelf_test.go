@@ -169,7 +169,7 @@ func TestPrefetch(t *testing.T) {
 	shelved(t)
 	p := start(t, map[string]string{"m.yaml": modelFile("m", "  source: "+azuretest.Location("tiny")+"\n  engine: ember\n"), "here.yaml": tiny(t, "here", "")})
 	p.agent("second")
-	p.eventually(20*time.Second, "both nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	p.eventually(patience, "both nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	thaw := func(args ...string) (string, string, int) {
 		return verb(t, append(args, "--server", p.url, "--key", strings.TrimPrefix(p.admin(), "Bearer "))...)
 	}
@@ -203,7 +203,7 @@ func TestPrefetch(t *testing.T) {
 	if _, errs, code = thaw("cache", "rm", "tiny"); code != 1 || !strings.Contains(errs, "in use") {
 		t.Errorf("cache rm of what runs: %d %s", code, errs)
 	}
-	p.eventually(20*time.Second, "what the loaders did in /metrics", func() bool {
+	p.eventually(patience, "what the loaders did in /metrics", func() bool {
 		m := p.do("GET", "/metrics", "").body
 		return strings.Contains(m, `thaw_loader_bytes_total{node="second",source="az"}`) && strings.Contains(m, `thaw_loader_stagings_total{node="second",result="ready"} 1`)
 	})
@@ -229,7 +229,7 @@ func TestAgentShelfWantsToken(t *testing.T) {
 	p := start(t, nil)
 	p.agent("second")
 	var url string
-	p.eventually(20*time.Second, "the node", func() bool {
+	p.eventually(patience, "the node", func() bool {
 		for _, n := range p.items("/api/v1/nodes") {
 			if n["id"] == "second" {
 				url = fmt.Sprint(n["url"])

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // fakeVLLM speaks what of vLLM's protocol ember does not: sleep, wake and
@@ -147,7 +146,7 @@ func asVLLM(t *testing.T) {
 
 func (p *platform) awaitState(function, want string) {
 	p.t.Helper()
-	p.eventually(15*time.Second, function+" is "+want, func() bool { return p.state(function) == want })
+	p.eventually(patience, function+" is "+want, func() bool { return p.state(function) == want })
 }
 
 // coldStart of the newest wake of a function.
@@ -213,7 +212,7 @@ func TestSleepLadder(t *testing.T) {
 
 	// Idle once it sleeps, idle twice it is gone.
 	p.awaitState("default/b", "SLEEPING")
-	p.eventually(15*time.Second, "all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
+	p.eventually(patience, "all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
 }
 
 // lora writes an adapter of one module, of rank 8.

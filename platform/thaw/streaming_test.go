@@ -89,7 +89,7 @@ func mounts(dir string) (n int) {
 // skips where none can be.
 func (p *platform) showing() {
 	p.t.Helper()
-	p.eventually(20*time.Second, "an engine before its bytes", func() bool {
+	p.eventually(patience, "an engine before its bytes", func() bool {
 		return p.hasEngine("big") || strings.Contains(p.log.String(), "engines start when all their bytes are here")
 	})
 	if strings.Contains(p.log.String(), "engines start when all their bytes are here") {
@@ -127,7 +127,7 @@ func TestStreamingStart(t *testing.T) {
 	if stage, spawn := spans["stage"], spans["spawn"]; stage.end() <= spawn.Start || spawn.Duration == 0 {
 		t.Errorf("the engine waited for its bytes: %+v", spans)
 	}
-	p.eventually(5*time.Second, "the mount is gone", func() bool { return mounts(p.data) == 0 })
+	p.eventually(patience, "the mount is gone", func() bool { return mounts(p.data) == 0 })
 	links, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
 	if len(links) != 1 {
 		t.Fatalf("links %v", links)
@@ -137,8 +137,8 @@ func TestStreamingStart(t *testing.T) {
 	}
 
 	p.do("POST", "/api/v1/functions/default/big/stop", "", "Authorization", p.admin())
-	p.eventually(10*time.Second, "stopped", func() bool { return p.state("default/big") == "" || p.state("default/big") == "UNLOADED" })
-	p.eventually(5*time.Second, "its folder is gone", func() bool {
+	p.eventually(patience, "stopped", func() bool { return p.state("default/big") == "" || p.state("default/big") == "UNLOADED" })
+	p.eventually(patience, "its folder is gone", func() bool {
 		left, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
 		return len(left) == 0 || left[0] != links[0]
 	})
@@ -186,7 +186,7 @@ func TestStreamingFails(t *testing.T) {
 	if e := r.failure(); r.status != 503 || e.Code != "model_load_failed" || !strings.Contains(e.Message, "AuthorizationFailure") {
 		t.Errorf("%d %v %s", r.status, r.err, r.body)
 	}
-	p.eventually(5*time.Second, "nothing mounted", func() bool { return mounts(p.data) == 0 })
+	p.eventually(patience, "nothing mounted", func() bool { return mounts(p.data) == 0 })
 }
 
 // A server that is killed while bytes come leaves a dead mount; the next one
@@ -206,7 +206,7 @@ func TestStreamingKilled(t *testing.T) {
 	if r := p.chat("big", `"max_tokens":4`); r.status != 200 || r.text() == "" {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
-	p.eventually(10*time.Second, "nothing mounted", func() bool { return mounts(p.data) == 0 })
+	p.eventually(patience, "nothing mounted", func() bool { return mounts(p.data) == 0 })
 }
 
 // An unmodified vLLM starts while its weights are still arriving.
@@ -225,7 +225,7 @@ func TestStreamingVLLM(t *testing.T) {
 		}
 		return false
 	}
-	p.eventually(20*time.Second, "vLLM before its bytes", func() bool {
+	p.eventually(patience, "vLLM before its bytes", func() bool {
 		return program() || strings.Contains(p.log.String(), "engines start when all their bytes are here")
 	})
 	if !program() {
@@ -249,7 +249,7 @@ func TestStreamingVLLM(t *testing.T) {
 	if r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
-	p.eventually(5*time.Second, "its files are the store's", func() bool {
+	p.eventually(patience, "its files are the store's", func() bool {
 		links, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
 		if len(links) != 1 {
 			return false

@@ -66,7 +66,7 @@ func TestVLLMJourneys(t *testing.T) {
 	t.Cleanup(func() {
 		p.t = t
 		p.stop()
-		p.eventually(10*time.Second, "every process that vLLM started gone", func() bool { return len(inheritors(mark)) == 0 })
+		p.eventually(patience, "every process that vLLM started gone", func() bool { return len(inheritors(mark)) == 0 })
 	})
 	j := &vllmJourney{p: p, v: v, checkpoint: checkpoint}
 	for _, step := range []struct {
@@ -207,7 +207,7 @@ func (j *vllmJourney) leaves(t *testing.T) {
 	res, _ := p.open(ctx, "v", tokens)
 	cancel()
 	res.Body.Close()
-	p.eventually(5*time.Second, "nothing running", func() bool { return p.engineMetric("v", "vllm:num_requests_running", "") == 0 })
+	p.eventually(patience, "nothing running", func() bool { return p.engineMetric("v", "vllm:num_requests_running", "") == 0 })
 	if n := made() - before; n == 0 || n > tokens/2 {
 		t.Errorf("%v tokens were made for a client that left after the first of %d", n, tokens)
 	}
@@ -313,9 +313,9 @@ func (j *vllmJourney) scales(t *testing.T) {
 	}
 	wg.Wait()
 	p.file("v.yaml", vllmModel("v", j.checkpoint, j.v+"scale: {idle: 300ms}\n"))
-	p.eventually(20*time.Second, "no replica", func() bool { return p.state("default/v") == "" })
+	p.eventually(patience, "no replica", func() bool { return p.state("default/v") == "" })
 	p.file("v.yaml", vllmModel("v", j.checkpoint, j.v))
-	p.eventually(10*time.Second, "idle for five minutes again", func() bool {
+	p.eventually(patience, "idle for five minutes again", func() bool {
 		return strings.Contains(p.do("GET", "/api/v1/functions/default/v", "").body, `"idle":"5m`)
 	})
 }
@@ -377,7 +377,7 @@ func (j *vllmJourney) hangs(t *testing.T) {
 	if r.status != 200 && (!strings.Contains(r.body, "hung") || time.Since(began) > 16*time.Second) {
 		t.Errorf("who waited: %d %v %s after %s", r.status, r.err, r.body, time.Since(began))
 	}
-	p.eventually(5*time.Second, "the engine gone", func() bool { return !alive(api) && !alive(core) })
+	p.eventually(patience, "the engine gone", func() bool { return !alive(api) && !alive(core) })
 }
 
 // untilEnd reads what is left of a stream.

@@ -72,7 +72,7 @@ func TestVLLMWarmParentDies(t *testing.T) {
 
 	parent = ready(parent)
 	signalPID(t, -p.leader("v"), syscall.SIGKILL)
-	p.eventually(20*time.Second, "the engine is gone", func() bool { return p.state("default/v") != "READY" })
+	p.eventually(patience, "the engine is gone", func() bool { return p.state("default/v") != "READY" })
 	if again := greedy(); again != words || !strings.HasPrefix(how(), "warm") {
 		t.Errorf("started anew (%s) it says %q, before %q", how(), again, words)
 	}
