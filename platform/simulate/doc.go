@@ -32,7 +32,8 @@
 // one that a replica lives on. Weights are loaded from the disk, or from host
 // memory where the page cache has them: what replicas leave of the node's memory.
 // A sleeper gives its GPUs back and keeps its weights in host memory; it rises
-// with a copy. Times of the engine scatter about the fleet's medians (lognormal).
+// with a copy. Times of the engine scatter about the fleet's medians (lognormal);
+// Config.Times gives each start its own, such as those a real one had.
 //
 // Statuses are the heartbeats a real agent sends: every 2 s, and at once when
 // something changes. Steps of a start that change no state are said at once only
