@@ -15,6 +15,10 @@ import (
 // engine, and whoever stands behind them waits for those anyway.
 const aheadMost = 8
 
+// aheadBytes is how large the body of a request may be that is sent ahead: those at a
+// door take memory of the pod, of which the engine may need all but a little.
+const aheadBytes = 256 << 10
+
 // ahead is a request that was sent to the door of a replica that is not READY. It is
 // a copy: the request stands in line all the same, with its turn, its deadline and
 // its team's limits. Where the gate lets it through to that very replica, the copy is
@@ -41,11 +45,11 @@ func (h *ahead) word() <-chan reply {
 }
 
 // sendAhead sends the request to the door of a replica that is about to be READY,
-// where it is among the first of its line. One for an adapter, or that a replica has
-// failed, goes the usual way, and so does one that an engine may have seen: what kills
-// engines must not be the first that each new one gets.
+// where it is among the first of its line. One for an adapter, a large one, or one that
+// a replica has failed, goes the usual way, and so does one that an engine may have seen:
+// what kills engines must not be the first that each new one gets.
 func (x *exchange) sendAhead() {
-	if x.ahead != nil || x.stay != nil || x.adapter != "" || x.failed != "" || x.seen {
+	if x.ahead != nil || x.stay != nil || x.adapter != "" || x.failed != "" || x.seen || x.size() > aheadBytes {
 		return
 	}
 	f := x.e.Now()

@@ -242,15 +242,18 @@ func TestAhead(t *testing.T) {
 // TestAheadIsBounded: the first of the line alone are sent ahead, no more than the
 // replica has slots for, and over several replicas in turn.
 func TestAheadIsBounded(t *testing.T) {
+	large := strings.Replace(askPlain, `"messages"`, `"user":"`+strings.Repeat("x", aheadBytes)+`","messages"`, 1)
 	for _, c := range []struct {
 		slots, clients int
 		doors          []string
 		want           []int64
+		ask            string
 	}{
-		{3, 20, []string{"p:1"}, []int64{3}},
-		{100, 20, []string{"p:1"}, []int64{aheadMost}},
-		{2, 20, []string{"p:1", "p:2"}, []int64{2, 2}},
-		{100, 3, []string{"p:1", "p:2"}, []int64{2, 1}},
+		{3, 20, []string{"p:1"}, []int64{3}, askPlain},
+		{100, 20, []string{"p:1"}, []int64{aheadMost}, askPlain},
+		{2, 20, []string{"p:1", "p:2"}, []int64{2, 2}, askPlain},
+		{100, 3, []string{"p:1", "p:2"}, []int64{2, 1}, askPlain},
+		{100, 3, []string{"p:1"}, []int64{0}, large},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
@@ -259,10 +262,10 @@ func TestAheadIsBounded(t *testing.T) {
 				at1 = append(at1, w.porchAt(addr))
 			}
 			w.act.Publish(coming(fn("tiny"), c.slots, c.doors...))
-			got := w.asking(t.Context(), c.clients, askPlain)
+			got := w.asking(t.Context(), c.clients, c.ask)
 			for i, p := range at1 {
 				if n := p.waiting.Load(); n != c.want[i] {
-					t.Errorf("%+v: %d at the door of %s", c, n, c.doors[i])
+					t.Errorf("%d slots, %d clients: %d at the door of %s", c.slots, c.clients, n, c.doors[i])
 				}
 				close(p.opened)
 			}

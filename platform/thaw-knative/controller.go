@@ -53,7 +53,7 @@ func controllerPart(c *command) part {
 			f.StringVar(&o.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this controller [POD_NAME]")
 			f.StringVar(&o.token, "token-file", "", "file with the token of the cluster's links")
 			f.BoolVar(&o.secure, "secure", false, "take links with certificates only, those of the Secret thaw-link, which is read and renewed while this runs")
-			f.BoolVar(&o.ahead, "ahead", false, "experimental: the first requests of a line wait at the door of a pod that starts")
+			f.BoolVar(&o.ahead, "ahead", true, "the first requests of a line wait at the door of the pod that starts, and go on to its engine in the moment it is ready; else they do once activators have been told")
 			f.StringVar(&o.public, "public-service", "thaw", "Service before the activators, for all")
 			f.StringVar(&o.private, "private-service", "thaw-local", "the same for the cluster alone")
 			f.StringVar(&o.data, "data", "", "folder in which history outlives this process; empty keeps it in memory")
