@@ -50,7 +50,7 @@ func TestScratch(t *testing.T) {
 	if err := os.MkdirAll(Scratch(root, "r3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	if err := h.End(ctx, time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -106,11 +106,13 @@ func TestSharedMemory(t *testing.T) {
 	}
 	there := func(n string) bool { _, err := os.Stat(path(n)); return err == nil }
 	// The leader uses one, a child of its another.
-	c := sh("r1", "exec 3>"+path(ours)+"; (exec 4>"+path(child)+"; sleep 60) & echo up; sleep 60")
-	sh("r2", "exec 3>"+path(other)+"; echo up; sleep 60")
+	c := sh("r1", "exec 3>"+path(ours)+"; (exec 4>"+path(child)+"; sleep 600) & echo up; sleep 600")
+	sh("r2", "exec 3>"+path(other)+"; echo up; sleep 600")
 	eventually(t, "all are there", func() bool { return there(ours) && there(child) && there(other) })
-	// The keeper has looked for their owners by then.
-	<-time.After(2 * time.Second)
+	eventually(t, "the keeper knows whose they are", func() bool {
+		b, _ := os.ReadFile(filepath.Join(h.dir, sharedNote))
+		return strings.Contains(string(b), ours) && strings.Contains(string(b), child) && strings.Contains(string(b), other)
+	})
 	if err := syscall.Kill(-c.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
