@@ -621,7 +621,38 @@ func (f *fleet) desired() map[*rev]int {
 			out[r] += k
 		}
 	}
+	f.outgoing(out)
 	return out
+}
+
+// outgoing has Deployments be small until the pods that are to end have begun to:
+// Kubernetes looks at what is wanted now, not at what was in between, and one that is
+// made smaller and larger again at once keeps the pod whose engine has ended, and
+// makes no other. Under mu.
+func (f *fleet) outgoing(desired map[*rev]int) {
+	var leave map[*rev]int
+	for _, w := range f.wants {
+		if w.ending && w.pod != nil && !w.pod.terminating && !w.pod.over {
+			if leave == nil {
+				leave = map[*rev]int{}
+			}
+			leave[w.rev]++
+		}
+	}
+	for r, k := range leave {
+		have := 0
+		for _, p := range f.pods {
+			if p.rev == r && !p.terminating && !p.over {
+				have++
+			}
+		}
+		size := r.asked
+		if size < 0 {
+			size = r.seen
+		}
+		// Of those that are there, or are being made, so many are to go.
+		desired[r] = min(desired[r], max(0, max(size, have)-k))
+	}
 }
 
 // behind are the revisions whose Deployment is not as it should be.
@@ -641,9 +672,13 @@ func (f *fleet) behind(all bool) []*rev {
 		if r.asked < 0 && want < r.seen && now.Sub(r.first) < found {
 			return // its pods may not have been made yet: somebody else has scaled it
 		}
-		if want != r.seen && (r.asked != want || now.Sub(r.askedAt) > repeat) {
-			out = append(out, r)
+		switch {
+		case r.asked >= 0 && r.asked != want: // whatever is seen may be what was before
+		case r.seen != want && (r.asked < 0 || now.Sub(r.askedAt) > repeat):
+		default:
+			return
 		}
+		out = append(out, r)
 	}
 	if all {
 		for _, r := range f.revs {

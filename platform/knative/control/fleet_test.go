@@ -303,6 +303,68 @@ func TestEvictedPod(t *testing.T) {
 	}
 }
 
+// TestWantedAgain: a replica is wanted in the moment in which the last one was told to
+// end. The Deployment grows once Kubernetes has begun to end that one's pod, and not
+// before: it would keep the pod, and make no other.
+func TestWantedAgain(t *testing.T) {
+	deployment := "a/web-00001 web-00001-deployment "
+	for _, c := range []struct {
+		what   string
+		pods   int // READY before, of which one ends
+		during int // size while that has not begun to
+	}{{"the only one", 1, 0}, {"one of two", 2, 1}} {
+		t.Run(c.what, func(t *testing.T) {
+			s := newStage(t, true)
+			for i := range c.pods {
+				id := fmt.Sprint(i)
+				s.load("n1", "r"+id)
+				s.SetPod(aPod("p"+id, "n1", runs, isReady))
+			}
+			s.SetDeployment(web, c.pods, "")
+			before := len(s.scaled())
+			if err := s.nodes["n1"].Unload(t.Context(), functions.UnloadRequest{ID: "r0", Reason: "idle"}); err != nil {
+				t.Fatal(err)
+			}
+			s.load("n2", "again")
+			for range 3 { // whatever else there is to write
+				for _, r := range s.behind(true) {
+					s.write(t.Context(), r)
+				}
+				s.clock = s.clock.Add(time.Second)
+			}
+			if got := s.scaled()[before:]; !slices.Equal(got, []string{deployment + fmt.Sprint(c.during)}) {
+				t.Fatalf("before it has begun to end: %q", got)
+			}
+			s.SetPod(aPod("p0", "n1", runs, isReady, ends))
+			for _, r := range s.behind(false) {
+				s.write(t.Context(), r)
+			}
+			if got := s.scaled()[before+1:]; !slices.Equal(got, []string{deployment + fmt.Sprint(c.pods)}) {
+				t.Fatalf("after: %q", got)
+			}
+			s.SetPod(aPod("new", "n2", runs))
+			s.want("n2", "again", functions.Loading)
+		})
+	}
+}
+
+// TestNextBeforeTheLast: one that is asked for before another is told to end has its
+// pod on the way; the Deployment shrinks by the one that ends.
+func TestNextBeforeTheLast(t *testing.T) {
+	s := newStage(t, true)
+	s.load("n1", "r0")
+	s.SetPod(aPod("p0", "n1", runs, isReady))
+	s.SetDeployment(web, 1, "")
+	s.load("n2", "r1")
+	if err := s.nodes["n1"].Unload(t.Context(), functions.UnloadRequest{ID: "r0", Reason: "idle"}); err != nil {
+		t.Fatal(err)
+	}
+	got := s.scaled()
+	if got = got[len(got)-2:]; !slices.Equal(got, []string{"a/web-00001 web-00001-deployment 2", "a/web-00001 web-00001-deployment 1"}) {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestPodsOfADroppedRevision: a revision may be gone before its pods are told to end;
 // their GPUs are free once their engines have, as those of others.
 func TestPodsOfADroppedRevision(t *testing.T) {

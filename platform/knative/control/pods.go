@@ -99,6 +99,9 @@ func (f *fleet) SetPod(k *corev1.Pod) {
 	}
 	if w := p.want; w != nil {
 		f.touch(w.node)
+		if p.terminating && !was.terminating {
+			f.due[w.rev.name] = true // its Deployment may grow again
+		}
 	} else {
 		f.touch(p.node)
 	}
