@@ -51,7 +51,11 @@ func TestBadStarts(t *testing.T) {
 	for name, cause := range map[string]string{
 		"exits": "weights are truncated", "mends": "told to fail by a file", "nobinary": "/nowhere/engine", "noweights": missing,
 	} {
+		asked := time.Now()
 		statuses, body := answers(name)
+		if took := time.Since(asked); took > 10*time.Second { // a second is promised: as for a machine ten times as slow
+			t.Errorf("%s: told after %v", name, took)
+		}
 		if fmt.Sprint(statuses) != "[503 503 503 503 503]" || !strings.Contains(body, "model_load_failed") || !strings.Contains(body, cause) {
 			t.Errorf("%s: %v %s", name, statuses, body)
 		}

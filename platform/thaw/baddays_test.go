@@ -168,7 +168,7 @@ func TestEngineKilled(t *testing.T) {
 			t.Fatal(r)
 		}
 		signalPID(t, p.engine("idle"), syscall.SIGKILL)
-		p.eventually(patience, "the dead replica out of READY", func() bool { return p.state("default/idle") != "READY" })
+		p.eventually(promised, "the dead replica out of READY", func() bool { return p.state("default/idle") != "READY" })
 		p.eventually(patience, "an answer again", func() bool { return p.chat("idle", `"max_tokens":2`).status == 200 })
 	})
 	t.Run("loading", func(t *testing.T) {
@@ -245,9 +245,9 @@ func TestClientLeaves(t *testing.T) {
 		res, _ := p.open(ctx, "warm", 1000)
 		leave()
 		res.Body.Close()
-		p.eventually(patience, "the slot free", func() bool { return p.metric(`thaw_active_requests{`) == 0 })
+		p.eventually(promised, "the slot free", func() bool { return p.metric(`thaw_active_requests{`) == 0 })
 		endpoint := fmt.Sprint(p.items("/api/v1/replicas")[0]["endpoint"])
-		p.eventually(patience, "the generation cancelled", func() bool {
+		p.eventually(promised, "the generation cancelled", func() bool {
 			r, err := web.Get(endpoint + "/metrics")
 			if err != nil {
 				return false
@@ -292,7 +292,7 @@ func TestClientLeavesWhileCold(t *testing.T) {
 	p.eventually(patience, "a held request", func() bool { return p.metric("thaw_buffered_requests{") == 1 })
 	leave()
 	<-done
-	p.eventually(patience, "the held request forgotten", func() bool { return p.metric("thaw_buffered_requests{") == 0 })
+	p.eventually(promised, "the held request forgotten", func() bool { return p.metric("thaw_buffered_requests{") == 0 })
 	ready := func() bool { return len(p.items("/api/v1/events?function=default/m&kind=ready")) > 0 }
 	if ready() {
 		t.Error("it was held until READY")

@@ -305,6 +305,9 @@ func (p *platform) nothingLeft() {
 // needs, and nothing where all is well.
 const patience = 40 * time.Second
 
+// promised is as long for what users are promised within a second.
+const promised = 10 * time.Second
+
 // eventually waits for a condition outside this process. Tests wait for events
 // where there are any; processes have none.
 func (p *platform) eventually(within time.Duration, what string, ok func() bool) {

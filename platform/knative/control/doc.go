@@ -40,7 +40,9 @@
 // ended the pod is taken out of Kubernetes' books: Knative's proxy in it would wait
 // half a minute for requests, the kubelet does not shorten an end that has begun
 // (it ignores the shorter grace: SyncTerminatingPod), and so long its GPUs would be
-// nobody's. Pods without the shim end at Knative's pace.
+// nobody's. Pods without the shim end at Knative's pace. A Deployment grows again only
+// once such pods have begun to end (outgoing): one that is made smaller and larger in
+// a moment keeps the pod it had, which has no engine any more.
 //
 // # What a node shows
 //
