@@ -201,14 +201,20 @@ func TestDoor(t *testing.T) {
 	if err := c.Sleep(t.Context(), functions.SleepRequest{ID: "r1", Epoch: 5, Level: 7}); !errors.Is(err, ErrBadRequest) {
 		t.Errorf("a level there is none of: %v", err)
 	}
-	log, err := c.Logs(t.Context(), "r1", 5, false)
-	if err != nil {
-		t.Fatal(err)
+	var said string
+	l.until("the engine's words have come through its pipe", func() bool {
+		log, err := c.Logs(t.Context(), "r1", 5, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		b, _ := io.ReadAll(log)
+		said = string(b)
+		return said != ""
+	})
+	if said != "engine of x\n" {
+		t.Errorf("log %q", said)
 	}
-	if b, _ := io.ReadAll(log); string(b) != "engine of x\n" {
-		t.Errorf("log %q", b)
-	}
-	log.Close()
 	if _, err := c.Logs(t.Context(), "r9", 5, false); !errors.Is(err, ErrNoLog) {
 		t.Errorf("the log of nobody: %v", err)
 	}
