@@ -235,14 +235,15 @@ func TestThinPath(t *testing.T) {
 		t.Fatalf("%d cold starts: %+v", len(lines), lines)
 	}
 	t.Logf("cold start: %.1f ms, %+v", 1000*lines[0].Total, lines[0].Phases)
-	log, err := s.Logs(ctx, s.Replicas()[0].ID, 10, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b, _ := io.ReadAll(log); !strings.Contains(string(b), "engine of x") {
-		t.Errorf("log: %q", b)
-	}
-	log.Close()
+	eventually(t, "the engine's words have come through its pipe", func() bool {
+		log, err := s.Logs(ctx, s.Replicas()[0].ID, 10, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		b, _ := io.ReadAll(log)
+		return strings.Contains(string(b), "engine of x")
+	})
 	if len(speaking(c.Data)) == 0 {
 		t.Error("there is no keeper: the test below proves nothing")
 	}
