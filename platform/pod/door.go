@@ -91,8 +91,11 @@ func (s *Shim) timeline() functions.Timeline {
 }
 
 // first is the first request that a READY engine got: when it went on to it, and when the
-// answer began, in unix nanoseconds. 0 is not yet.
-type first struct{ came, answered atomic.Int64 }
+// answer began, in unix nanoseconds. 0 is not yet. ahead is that it was here before READY.
+type first struct {
+	came, answered atomic.Int64
+	ahead          atomic.Bool
+}
 
 // heldFor is how soon after READY a request comes that waited for it. A later one
 // tells of its client, not of the start.
@@ -109,7 +112,7 @@ func (f *first) come() bool {
 // timeline. There is none where nobody waited.
 func (f *first) span(ready int64, total float64) []functions.Span {
 	came, answered := f.came.Load(), f.answered.Load()
-	if ready == 0 || came == 0 || answered == 0 || time.Duration(came-ready) > heldFor {
+	if ready == 0 || came == 0 || answered == 0 || !f.ahead.Load() && time.Duration(came-ready) > heldFor {
 		return nil
 	}
 	release, engine := max(0, time.Duration(came-ready).Seconds()), time.Duration(answered-came).Seconds()
@@ -135,9 +138,10 @@ var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
 
 // pass streams a request to the engine and its answer back.
 func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) {
+	waited := false
 	if req.Header(route.Ahead) != "" {
 		began := time.Now()
-		s.wait(req)
+		waited = s.wait(req)
 		res.Set(route.Waited, strconv.FormatInt(time.Since(began).Microseconds(), 10))
 	}
 	// Before the state is looked at: a drain that sees none begins nobody's end.
@@ -156,6 +160,7 @@ func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) 
 	mark := (*first)(nil)
 	if openai.Public(path) && s.first.come() {
 		mark = &s.first
+		mark.ahead.Store(waited)
 	}
 	var body [][]byte
 	if len(req.Body) > 0 {
@@ -198,20 +203,22 @@ func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) 
 
 // wait keeps a request that was sent ahead until the replica is READY or will not be,
 // or its client has left. What comes of it is the state's to say: one for which there
-// is no place finds the model loading.
-func (s *Shim) wait(req *door.Request) {
+// is no place finds the model loading. It reports whether it has waited for that.
+func (s *Shim) wait(req *door.Request) bool {
 	select {
 	case <-s.decided:
-		return
+		return false
 	default:
 	}
 	defer s.ahead.Add(-1)
 	if s.ahead.Add(1) > mostAhead {
-		return
+		return false
 	}
 	select {
 	case <-s.decided:
+		return true
 	case <-req.Context().Done():
+		return false
 	}
 }
 
