@@ -453,7 +453,9 @@ func TestRoom(t *testing.T) {
 func TestAheadInVain(t *testing.T) {
 	for _, arrives := range []bool{true, false} {
 		l := newLab(t, func(o *Options, _ *shelf.Options, mem *sourcetest.Memory) {
-			o.AheadFor = time.Second
+			if o.AheadFor = time.Second; arrives {
+				o.AheadFor = soon // cut short once it is here
+			}
 			mem.Before = func(ctx context.Context, name string, _, _ int64) error {
 				if name == "" || arrives {
 					return nil
@@ -463,6 +465,19 @@ func TestAheadInVain(t *testing.T) {
 			}
 		})
 		l.Hear(toFetch(place))
+		if arrives {
+			l.eventually("it is here", func() bool {
+				l.Daemon.mu.Lock()
+				defer l.Daemon.mu.Unlock()
+				for _, a := range l.Daemon.ahead {
+					if a.got != nil {
+						a.timer.Reset(0)
+						return true
+					}
+				}
+				return false
+			})
+		}
 		l.eventually("it was given up", func() bool { return l.counts.vain.Load() == 1 })
 		list, err := l.shelf.Store().List()
 		if err != nil || (len(list) == 1) != arrives || arrives && list[0].Leased {
