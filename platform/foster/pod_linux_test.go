@@ -207,7 +207,7 @@ func inPod(arg string) {
 	b, err := os.ReadFile("/proc/self/status")
 	fatal(err)
 	out.Status = status(b)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	note := func(err error) {
 		if err != nil {
