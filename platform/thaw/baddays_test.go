@@ -66,7 +66,7 @@ func (p *platform) raw(s string) string {
 		p.t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(patience))
 	io.WriteString(c, s)
 	b := make([]byte, 4096)
 	n, _ := io.ReadAtLeast(c, b, 200)
@@ -75,29 +75,38 @@ func (p *platform) raw(s string) string {
 
 func TestQueueFullAndWaitOver(t *testing.T) {
 	p := start(t, map[string]string{
-		"slow.yaml": tiny(t, "slow", "args: [--ready-delay, 30s]\nqueue: {requests: 2, wait: 1s}"),
+		"full.yaml": tiny(t, "full", "args: [--ready-delay, 2m]\nqueue: {requests: 2, wait: 1m}"),
+		"slow.yaml": tiny(t, "slow", "args: [--ready-delay, 2m]\nqueue: {requests: 2, wait: 1s}"),
 		"ok.yaml":   tiny(t, "ok", ""),
 	})
+	told := func(r reply, code string) {
+		t.Helper()
+		if r.failure().Code != code || r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("X-Should-Retry") != "true" {
+			t.Errorf("want %s: %d %v %s", code, r.status, r.header, r.body)
+		}
+	}
 	var wg sync.WaitGroup
-	replies := make(chan reply, 8)
-	for range 5 {
-		wg.Go(func() { replies <- p.chat("slow", "") })
+	ctx, leave := context.WithCancel(t.Context())
+	for range 2 {
+		wg.Go(func() {
+			if r, err := newRequest(ctx, p.url+"/v1/chat/completions", strings.NewReader(chatBody("full", ""))); err == nil {
+				r.Body.Close()
+				t.Errorf("who waits is told %d", r.StatusCode)
+			}
+		})
+	}
+	p.eventually(patience, "two wait", func() bool { return p.metric(`thaw_buffered_requests{model="full"`) == 2 })
+	for range 3 {
+		told(p.chat("full", ""), "queue_full")
+	}
+	for range 2 {
+		wg.Go(func() { told(p.chat("slow", ""), "model_loading") })
 	}
 	if r := p.chat("ok", `"max_tokens":2`); r.status != 200 {
 		t.Errorf("another model is disturbed: %d %s", r.status, r.body)
 	}
+	leave()
 	wg.Wait()
-	close(replies)
-	codes := map[string]int{}
-	for r := range replies {
-		codes[r.failure().Code]++
-		if r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("X-Should-Retry") != "true" {
-			t.Errorf("%d %v %s", r.status, r.header, r.body)
-		}
-	}
-	if codes["queue_full"] != 3 || codes["model_loading"] != 2 {
-		t.Errorf("codes %v, want 3 queue_full and 2 model_loading", codes)
-	}
 }
 
 // A start that fails tells every waiter why, at once, is not repeated faster
@@ -158,9 +167,13 @@ func TestStartFails(t *testing.T) {
 }
 
 func TestEngineKilled(t *testing.T) {
+	loads := filepath.Join(t.TempDir(), "loads")
+	if err := os.WriteFile(loads, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	p := start(t, map[string]string{
 		"idle.yaml":   tiny(t, "idle", ""),
-		"load.yaml":   tiny(t, "load", "args: [--ready-delay, 2s]"),
+		"load.yaml":   faked("load", "--loads "+loads, ""),
 		"stream.yaml": tiny(t, "stream", "args: [--token-delay, 30ms]"),
 	})
 	t.Run("idle", func(t *testing.T) {
@@ -187,6 +200,7 @@ func TestEngineKilled(t *testing.T) {
 		if r.failure().Code != "model_load_failed" || starts != 1 {
 			t.Errorf("after %d starts: %d %s", starts, r.status, r.body)
 		}
+		os.Remove(loads)
 		p.eventually(patience, "an answer again", func() bool { return p.chat("load", `"max_tokens":2`).status == 200 })
 	})
 	t.Run("mid-stream", func(t *testing.T) {
@@ -278,7 +292,11 @@ func value(text, prefix string) (sum float64) {
 }
 
 func TestClientLeavesWhileCold(t *testing.T) {
-	p := start(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--ready-delay, 3s]\nscale: {idle: 500ms}")})
+	loads := filepath.Join(t.TempDir(), "loads")
+	if err := os.WriteFile(loads, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, map[string]string{"m.yaml": faked("m", "--loads "+loads, "scale: {idle: 500ms}")})
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -289,16 +307,13 @@ func TestClientLeavesWhileCold(t *testing.T) {
 			r.Body.Close()
 		}
 	}()
-	p.eventually(patience, "a held request", func() bool { return p.metric("thaw_buffered_requests{") == 1 })
+	p.eventually(patience, "a held request, and an engine", func() bool { return p.metric("thaw_buffered_requests{") == 1 && p.engine("m") != 0 })
 	leave()
 	<-done
 	p.eventually(promised, "the held request forgotten", func() bool { return p.metric("thaw_buffered_requests{") == 0 })
-	ready := func() bool { return len(p.items("/api/v1/events?function=default/m&kind=ready")) > 0 }
-	if ready() {
-		t.Error("it was held until READY")
-	}
 	// The engine's process runs already: the replica becomes READY, lives its idle time, and goes.
-	p.eventually(patience, "READY all the same", ready)
+	os.Remove(loads)
+	p.eventually(patience, "READY all the same", func() bool { return len(p.items("/api/v1/events?function=default/m&kind=ready")) > 0 })
 	p.eventually(patience, "gone after its idle time", func() bool { return p.state("default/m") == "" && p.engine("m") == 0 })
 }
 
@@ -320,7 +335,7 @@ func TestServerKilledAndBack(t *testing.T) {
 }
 
 func TestServerKilledForGood(t *testing.T) {
-	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")}, "--orphan", "1s")
+	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")}, "--orphan", "5s")
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}

@@ -19,6 +19,7 @@ func fakeEngine(args []string) int {
 	name := f.String("name", "", "")
 	port := f.Int("port", 0, "")
 	dies := f.String("dies", "", "file: exit while loading, with its text as the last words, as long as it exists")
+	loads := f.String("loads", "", "file: not healthy while it is there")
 	holds := f.String("holds", "", "file: a stream goes on after its first word when it is gone")
 	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than anybody reads")
 	f.Parse(args)
@@ -29,7 +30,11 @@ func fakeEngine(args []string) int {
 		}
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := os.Stat(*loads); *loads != "" && err == nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
 	mux.HandleFunc("POST /v1/", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if strings.Contains(string(body), `"echo-body"`) {

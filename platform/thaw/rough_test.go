@@ -64,7 +64,7 @@ func TestSecondServerOnTheSameData(t *testing.T) {
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := exec.CommandContext(ctx, os.Args[0], p.args...)
 	var errs bytes.Buffer
@@ -108,7 +108,7 @@ func (p *platform) wire(s string) (string, error) {
 		p.t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(patience))
 	io.WriteString(c, s)
 	b, err := io.ReadAll(c)
 	return string(b), err
@@ -162,7 +162,11 @@ func TestWaysToSendABody(t *testing.T) {
 // kill -9 of the server cuts what is under way: nobody takes the part for the
 // whole, and what comes after finds the same engine.
 func TestServerKilledUnderLoad(t *testing.T) {
-	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]"), "cold.yaml": tiny(t, "cold", "args: [--ready-delay, 6s]")})
+	loads := filepath.Join(t.TempDir(), "loads")
+	if err := os.WriteFile(loads, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]"), "cold.yaml": faked("cold", "--loads "+loads, "")})
 	p.args[2] = strings.TrimPrefix(p.url, "http://") // the same address again
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
@@ -172,7 +176,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	got := make(chan reply, 16)
 	for i := range 12 {
 		clients.Go(func() {
-			got <- p.chat([]string{"m", "cold"}[i%2], fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":300`, i%3 != 0))
+			got <- p.chat([]string{"m", "cold"}[i%2], fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":1000`, i%3 != 0))
 		})
 	}
 	p.eventually(patience, "requests in flight and held", func() bool {
@@ -186,6 +190,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 			t.Errorf("ended as if whole: %d %s", r.status, r.body)
 		}
 	}
+	os.Remove(loads)
 	p.respawn()
 	p.eventually(patience, "the live engine adopted", func() bool { return p.state("default/m") == "READY" })
 	if now := p.engine("m"); now != engine {
@@ -273,8 +278,8 @@ func TestKeeperKilled(t *testing.T) {
 			t.Errorf("%d %v %s", r.status, r.err, r.body)
 		}
 	}
-	p.eventually(patience, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 	p.eventually(patience, "the old engine gone", func() bool { return syscall.Kill(engine, 0) != nil })
+	p.eventually(patience, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 	if n := len(p.running("engine")); n != 1 {
 		t.Errorf("%d engines", n)
 	}
