@@ -92,9 +92,7 @@ func TestPodThatVanishes(t *testing.T) {
 	if !inUse() {
 		t.Fatal("what it has is not held")
 	}
-	if n := strings.Count(mounts(), store); n != before {
-		t.Errorf("%d mounts of the store, and there were %d", n, before)
-	}
+	p.eventually(60*time.Second, "what it arrived by is gone", func() bool { return strings.Count(mounts(), store) == before })
 	engines := inheritors(scratch)
 	if len(engines) < 2 {
 		t.Fatalf("processes of the pod: %v", engines)
@@ -112,9 +110,7 @@ func TestPodThatVanishes(t *testing.T) {
 		b, err := os.ReadFile(filepath.Join(store, "held.json"))
 		return err == nil && string(b) == "[]"
 	})
-	if n := strings.Count(mounts(), store); n != before {
-		t.Errorf("%d mounts of the store are left, and there were %d", n, before)
-	}
+	p.eventually(60*time.Second, "no mount of the store is left", func() bool { return strings.Count(mounts(), store) == before })
 }
 
 // borrower is a pod's end of a loader's socket.

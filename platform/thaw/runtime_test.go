@@ -321,8 +321,12 @@ func TestRuntime(t *testing.T) {
 			t.Errorf("no phase %s in %+v", want, line.Phases)
 		}
 	}
+	p.eventually(patience, "a word to the loader", func() bool { return l.last().State == functions.Ready })
 	st := l.last()
-	if !strings.HasSuffix(st.Endpoint, fmt.Sprintf(":%d", l.hello.Port)) || strings.Contains(st.Endpoint, "127.0.0.1") || st.Key != "" || st.ID != "" || st.State != functions.Ready || st.Team != "ml" || st.Model != "tiny" {
+	l.mu.Lock()
+	port := l.hello.Port
+	l.mu.Unlock()
+	if !strings.HasSuffix(st.Endpoint, fmt.Sprintf(":%d", port)) || strings.Contains(st.Endpoint, "127.0.0.1") || st.Key != "" || st.ID != "" || st.State != functions.Ready || st.Team != "ml" || st.Model != "tiny" {
 		t.Errorf("the loader was told %+v", st)
 	}
 	if s := l.stages(); len(s) != 1 || s[0].Source != tinySource || len(s[0].Files) != 1 {
@@ -330,9 +334,8 @@ func TestRuntime(t *testing.T) {
 	}
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
-	if st := l.last(); st.State != functions.Unloaded {
-		t.Errorf("the last it said was %s", st.State)
-	}
+	// Its words lie in the socket when it has ended.
+	p.eventually(patience, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
 	if !strings.Contains(p.out.String(), "listening on") {
 		t.Errorf("what the engine says is not in the container's log: %q", p.out)
 	}

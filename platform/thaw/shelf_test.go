@@ -79,7 +79,7 @@ func TestPullWithoutServer(t *testing.T) {
 	}
 	select {
 	case <-reached:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Error("it asks for nothing")
 	}
 	c.Process.Kill()
