@@ -28,7 +28,7 @@ func TestFolderOfAnotherMachine(t *testing.T) {
 	p.bearer = p.admin()
 	p.eventually(patience, "the server's node is full", func() bool { return p.state("default/a") == "READY" })
 	kill := p.agent("two", "--machine", "another", "--memory", "100Mi", "--addr", "127.0.0.1:0")
-	p.eventually(patience, "the agent is known", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	p.answered("two")
 	if r := p.chat("b", ""); r.status != 200 || r.text() == "" {
 		t.Fatalf("%d %s %v", r.status, r.body, r.err)
 	}

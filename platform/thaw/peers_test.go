@@ -39,6 +39,7 @@ func TestNodesBringOnce(t *testing.T) {
 	all.Wait()
 	defer p.agent("three")()
 	known(4)
+	p.answered("three")
 	before := len(blobs.Gets())
 	bring("three")
 	if n := len(blobs.Gets()) - before; n != 0 {

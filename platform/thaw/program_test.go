@@ -325,6 +325,23 @@ func (p *platform) eventually(within time.Duration, what string, ok func() bool)
 	}
 }
 
+// answered waits until a node has had an answer to a heartbeat, which tells it of
+// the others: it says its next word after that.
+func (p *platform) answered(node string) {
+	p.t.Helper()
+	seen := func() string {
+		for _, n := range p.items("/api/v1/nodes") {
+			if n["id"] == node {
+				return fmt.Sprint(n["seen"])
+			}
+		}
+		return ""
+	}
+	first := ""
+	p.eventually(patience, node+" has joined", func() bool { first = seen(); return first != "" })
+	p.eventually(patience, node+" has had an answer", func() bool { return seen() != first })
+}
+
 // reply is an answer read whole.
 type reply struct {
 	status int
