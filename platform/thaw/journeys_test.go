@@ -132,7 +132,7 @@ func TestHeldStreamTells(t *testing.T) {
 	}
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "args: [--ready-delay, 3500ms]")})
 	r := p.chat("tiny", `"stream":true,"max_tokens":4`)
-	if r.status != 200 || !strings.HasPrefix(r.body, ": thaw state=loading") || !strings.Contains(r.body, ": thaw timeline queue=") || r.text() == "" {
+	if r.status != 200 || !strings.HasPrefix(r.body, ": thaw state=") || !strings.Contains(r.body, ": thaw state=loading") || !strings.Contains(r.body, ": thaw timeline queue=") || r.text() == "" {
 		t.Fatalf("%d %v\n%s", r.status, r.err, r.body)
 	}
 	for i, line := range strings.Split(r.body, "\n\n") {
@@ -193,6 +193,11 @@ func TestTeams(t *testing.T) {
 	if r := p.chat("red/tiny", "", "Authorization", blue); r.status != 404 || r.failure().Code != "model_not_found" {
 		t.Errorf("another team's model: %d %s", r.status, r.body)
 	}
+	// Awake: a place of red's limit is free again after half a minute.
+	p.do("POST", "/api/v1/functions/red/tiny/wake", `{"lease":"5m"}`, "Authorization", p.admin())
+	p.eventually(patience, "red's model is READY", func() bool {
+		return strings.Contains(fmt.Sprint(p.itemsAs("/api/v1/replicas", p.admin())), "state:READY")
+	})
 	for i, want := range []int{200, 200, 429} {
 		r := p.chat("tiny", `"max_tokens":1`, "Authorization", red)
 		if r.status != want {
