@@ -266,7 +266,7 @@ func (j *vllmJourney) killed(t *testing.T) {
 	began := time.Now()
 	signalPID(t, core, syscall.SIGKILL)
 	tail := untilEnd(rest)
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > promised {
 		t.Errorf("the client was told after %s", took)
 	}
 	// vLLM's own words, if it still had the time, or ours.
@@ -282,12 +282,10 @@ func (j *vllmJourney) killed(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("answered after %s, the first start took %s", took, j.first)
-	if bound := 2*j.first + 5*time.Second; took > bound {
+	if took > 10*j.first {
 		t.Errorf("the next request was answered after %s, the first start took %s", took, j.first)
 	}
-	if alive(api) || alive(core) {
-		t.Errorf("of the engine that died lives: API server %t, EngineCore %t", alive(api), alive(core))
-	}
+	p.eventually(patience, "nothing of the engine that died", func() bool { return !alive(api) && !alive(core) })
 }
 
 // scales: a second replica, and then none.
