@@ -166,11 +166,11 @@ func (p *platform) coldStart(id string) map[string]any {
 func TestSleepLadder(t *testing.T) {
 	asVLLM(t)
 	broken := filepath.Join(t.TempDir(), "no-wake")
-	sleepy := func(name string) string {
+	sleepy := func(name, idle string) string {
 		return modelFile(name, "  source: "+tinyDir(t)+"\n  engine: vllm\n  args: [--enable-sleep-mode]\n  env: {FAKE_WAKE: "+broken+
-			"}\n  resources: {gpus: 1, gpuMemory: 1Gi, memory: 64Mi}\n  scale: {idle: 3s}\n")
+			"}\n  resources: {gpus: 1, gpuMemory: 1Gi, memory: 64Mi}\n  scale: {idle: "+idle+"}\n")
 	}
-	p := start(t, map[string]string{"a.yaml": sleepy("a"), "b.yaml": sleepy("b")}, "--gpus", "1", "--gpu-memory", "1Gi", "--memory", "1Gi", "--warm", "off")
+	p := start(t, map[string]string{"a.yaml": sleepy("a", "5m"), "b.yaml": sleepy("b", "5m")}, "--gpus", "1", "--gpu-memory", "1Gi", "--memory", "1Gi", "--warm", "off")
 	ask := func(name string) (text, cold string) {
 		t.Helper()
 		r := p.chat(name, "")
@@ -211,6 +211,9 @@ func TestSleepLadder(t *testing.T) {
 	}
 
 	// Idle once it sleeps, idle twice it is gone.
+	for _, name := range []string{"a", "b"} {
+		p.file(name+".yaml", sleepy(name, "3s"))
+	}
 	p.awaitState("default/b", "SLEEPING")
 	p.eventually(patience, "all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
 }
@@ -272,7 +275,12 @@ func TestAdapters(t *testing.T) {
 	if r := p.chat("m", ""); r.status != 200 || !strings.HasPrefix(r.text(), "m of ") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
-	replica := p.items("/api/v1/replicas")[0]
+	// It is told with the node's next word.
+	var replica map[string]any
+	p.eventually(patience, "what is loaded is told", func() bool {
+		replica = p.items("/api/v1/replicas")[0]
+		return fmt.Sprint(replica["adapters"]) == "[pirate]" && strings.Contains(fmt.Sprint(replica["adapter_notes"]), "pirate")
+	})
 	if got := fmt.Sprint(replica["adapters"]); got != "[pirate]" {
 		t.Errorf("loaded: %s", got)
 	}
