@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -109,6 +110,9 @@ func TestKillEngine(t *testing.T) {
 	up(t, c.Addr)
 	answered(t, c.Addr, "x")
 	pids := engines(tag)
+	if len(pids) != 1 {
+		t.Fatalf("engines %v", pids)
+	}
 	syscall.Kill(pids[0], syscall.SIGKILL)
 	eventually(t, "it is not READY any more", func() bool { return len(replicas(c.Addr)) == 0 })
 	answered(t, c.Addr, "x")
@@ -136,7 +140,9 @@ func TestKillAgent(t *testing.T) {
 	}
 	b := node("b")
 	agentB := begin(t, "test-agent", b)
-	eventually(t, "b joins", func() bool { return strings.Contains(fmt.Sprint(events(c.Addr)), "node_joined") })
+	eventually(t, "b joins", func() bool {
+		return slices.ContainsFunc(events(c.Addr), func(e steer.Event) bool { return e.Kind == "node_joined" && e.Node == "b" })
+	})
 	answered(t, c.Addr, "x")
 	id, pids := readyOn(c.Addr, "b"), engines(tag)
 	if id == "" || len(pids) != 1 {
