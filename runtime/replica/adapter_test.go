@@ -287,6 +287,7 @@ func TestLoadAdapter(t *testing.T) {
 		// One that is there, as an adopted engine has it.
 		lib.refuse = &engine.StatusError{Status: 400, Body: "The lora adapter 'a' has already been loaded."}
 		load(t, l, "a", "", "")
+		synctest.Wait()
 		if n := l.Status().Adapters; len(n) != 1 {
 			t.Error(n)
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,7 @@ func conform(t *testing.T, s subject) {
 	st := l.wait(functions.Ready, s.start)
 	t.Logf("READY after %v", time.Since(began).Round(time.Millisecond))
 	pid := b.pid("c")
+	eventually(t, "READY is told as well", func() bool { return slices.Contains(l.states(), functions.Ready) })
 	if got := fmt.Sprint(l.states()); got != "[DOWNLOADING LOADING_TO_GPU READY]" {
 		t.Errorf("its states: %s", got)
 	}

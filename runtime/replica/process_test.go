@@ -187,9 +187,10 @@ func TestProcessReadyAndUnload(t *testing.T) {
 	if want := []string{"spawn", "load", "warmup"}; !slices.Equal(phases, want) {
 		t.Errorf("phases %v, want %v", phases, want)
 	}
-	if b, err := os.ReadFile(l.LogPath()); err != nil || !strings.Contains(string(b), "fake engine") {
-		t.Errorf("log %q %v", b, err)
-	}
+	eventually(t, "its words are in its log", func() bool { // they come through a pipe
+		b, err := os.ReadFile(l.LogPath())
+		return err == nil && strings.Contains(string(b), "fake engine")
+	})
 	l.Unload(time.Second, "idle")
 	if st := l.over(soon); st.State != functions.Unloaded {
 		t.Errorf("state %s", st.State)
@@ -384,9 +385,9 @@ func TestProcessEnds(t *testing.T) {
 	})
 	t.Run("never healthy", func(t *testing.T) {
 		o := b.options("e", "nohealth")
-		o.Spec.Deadlines.Start = functions.Duration(1500 * time.Millisecond)
+		o.Spec.Deadlines.Start = functions.Duration(8 * time.Second) // within which it has said its line, on any machine
 		l := live(t, o, New)
-		if st := l.over(soon); st.State != functions.Failed || !strings.Contains(st.Error, "not ready within 1.5s: no answer; last line: fake engine") {
+		if st := l.over(soon); st.State != functions.Failed || !strings.Contains(st.Error, "not ready within 8s: no answer; last line: fake engine") {
 			t.Errorf("%s %q", st.State, st.Error)
 		}
 	})
