@@ -597,6 +597,8 @@ func TestModelsVersionMetrics(t *testing.T) {
 		t.Error(code, b)
 	}
 	ask(t, url, textPath, `{"prompt":"x","max_tokens":3,"temperature":0,"ignore_eos":true}`)
+	// What its cache held is counted once the step is over, and the answer does not wait.
+	eventually(t, "its cache is free", func() bool { return metric(t, url, "kv_cache_usage_perc") == "0" })
 	_, b := get(t, url+"/metrics")
 	for _, want := range []string{
 		`vllm:num_requests_running{model_name="a"} 0`, `vllm:num_requests_waiting{model_name="a"} 0`, `vllm:kv_cache_usage_perc{model_name="a"} 0`,
