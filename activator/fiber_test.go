@@ -139,6 +139,13 @@ func TestOnRealSockets(t *testing.T) {
 	if res, err = begin(ctx, strings.Replace(askStream, "hello", "endless", 1)); err != nil {
 		t.Fatal(err)
 	}
+	// The head goes out while the engine is still being asked: who is to hear of the end
+	// is there once it has said something.
+	for br, l := bufio.NewReader(res.Body), ""; !strings.HasPrefix(l, "data:"); {
+		if l, err = br.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
 	cancel()
 	res.Body.Close()
 	heard(t, left, "cancel at the engine")
