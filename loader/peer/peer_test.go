@@ -143,7 +143,7 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		t.Fatal(err)
 	}
 	n.url = "http://" + l.Addr().String()
-	o := peer.Options{ID: id, URL: n.url, Token: token, Nodes: c.known, Block: block, Tell: 50 * time.Millisecond, Patience: 5 * time.Second}
+	o := peer.Options{ID: id, URL: n.url, Token: token, Nodes: c.known, Block: block, Tell: 50 * time.Millisecond, Patience: time.Minute}
 	if change != nil {
 		change(&o)
 	}
