@@ -216,10 +216,10 @@ func TestClusterInstall(t *testing.T) {
 	// The API server's own words of what the account may.
 	can := func(want bool, args ...string) {
 		t.Helper()
-		out, _ := c.try("", append([]string{"auth", "can-i", "--as", "system:serviceaccount:thaw-system:thaw-controller"}, args...)...)
-		if got := strings.HasSuffix(strings.TrimSpace(out), "yes"); got != want { // before it there may be a warning
-			t.Errorf("%v: %s", args, out)
-		}
+		c.eventually(fmt.Sprint("the right to ", args, ": ", want), func() (bool, string) { // rights are known a moment after they were given
+			out, _ := c.try("", append([]string{"auth", "can-i", "--as", "system:serviceaccount:thaw-system:thaw-controller"}, args...)...)
+			return strings.HasSuffix(strings.TrimSpace(out), "yes") == want, out // before it there may be a warning
+		})
 	}
 	can(true, "list", "pods", "-A")
 	can(true, "patch", "deployments.apps", "-n", c.namespace)
@@ -261,10 +261,10 @@ func TestClusterInstall(t *testing.T) {
 	}
 	ann := func(want bool, args ...string) {
 		t.Helper()
-		out, _ := c.try("", append([]string{"auth", "can-i", "--as", "ann"}, args...)...)
-		if got := strings.HasSuffix(strings.TrimSpace(out), "yes"); got != want { // before it there may be a warning
-			t.Errorf("ann: %v: %s", args, out)
-		}
+		c.eventually(fmt.Sprint("ann's right to ", args, ": ", want), func() (bool, string) {
+			out, _ := c.try("", append([]string{"auth", "can-i", "--as", "ann"}, args...)...)
+			return strings.HasSuffix(strings.TrimSpace(out), "yes") == want, out // before it there may be a warning
+		})
 	}
 	ann(true, "create", "services.serving.knative.dev", "-n", team)
 	ann(true, "get", "pods/log", "-n", team)

@@ -243,9 +243,9 @@ func TestClusterRuntime(t *testing.T) {
 		t.Errorf("the timeline: %d %s", status, text)
 	}
 	uid := s.pod(".metadata.uid")
-	if !strings.Contains(s.heard.String(), uid) {
-		t.Errorf("the loader does not know the pod %s:\n%s", uid, s.heard)
-	}
+	s.eventually("the loader knows the pod "+uid, func() (bool, string) { // its words come through a pipe
+		return strings.Contains(s.heard.String(), uid), s.heard.String()
+	})
 	for _, path := range []string{"/metrics", "/v1/load_lora_adapter", "/sleep"} {
 		if status, text := s.ask("POST", path, "{}"); status != 404 {
 			t.Errorf("%s: %d %s", path, status, text)
