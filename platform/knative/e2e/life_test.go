@@ -15,7 +15,7 @@ import (
 
 // life is deploy, cold calls by name and by host, to zero and back, and rm.
 func life(s *space) {
-	s.deployed(s.tiny("tiny", "scale: {idle: 4s}")) // longer than a look at the scale takes
+	s.deployed(s.tiny("tiny", "scale: {idle: 10s}")) // longer than a look at the scale takes
 	revision := s.revision("tiny")
 	if pods := s.pods("tiny"); len(pods) > 0 {
 		s.Fatalf("%d pods before anybody asked", len(pods))

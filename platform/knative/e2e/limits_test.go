@@ -70,8 +70,8 @@ func (x *spending) spend(gates []*space, atLeast int) {
 				refused++
 				<-pause.C
 			}
-			if time.Since(began) > time.Minute {
-				x.Errorf("%d of %d %s given within a minute", x.given(), atLeast, x.kind)
+			if time.Since(began) > 5*time.Minute {
+				x.Errorf("%d of %d %s given within five minutes", x.given(), atLeast, x.kind)
 			}
 		}
 		return answer{}

@@ -59,10 +59,10 @@ func peers(s *space) {
 			}
 			at := *s.suite
 			at.gateway = "http://" + loader.Status.PodIP + ":9091"
-			a := (&space{T: s.T, suite: &at, ns: s.ns}).do(s.Context(), "", "/metrics", "")
-			if a.status != http.StatusOK || !strings.Contains(a.body, `thaw_node_bytes_total{source="peer"} 1.7`) {
-				s.Errorf("the loader of %s had nothing from another node: %s", p.Spec.NodeName, a)
-			}
+			s.until("the loader of "+p.Spec.NodeName+" tells what it had from another node", func() (bool, string) {
+				a := (&space{T: s.T, suite: &at, ns: s.ns}).do(s.Context(), "", "/metrics", "")
+				return a.status == http.StatusOK && strings.Contains(a.body, `thaw_node_bytes_total{source="peer"} 1.7`), a.String()
+			})
 		}
 	}
 }

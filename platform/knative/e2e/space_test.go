@@ -213,10 +213,10 @@ func (s *space) get(kind, name string) (*unstructured.Unstructured, error) {
 	return s.of(kind, s.ns).Get(s.Context(), name, metav1.GetOptions{})
 }
 
-// until is for what takes seconds on an idle machine.
+// until is for what takes seconds on an idle machine: minutes beside ten others.
 func (s *space) until(what string, ok func() (bool, string)) {
 	s.Helper()
-	until(s.T, 90*time.Second, what, ok)
+	until(s.T, 3*time.Minute, what, ok)
 }
 
 // revision is the newest of a service.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 )
@@ -22,7 +23,7 @@ func verbs(s *space) {
 	other := s.team(s.T, "other")
 	me := s.ns + "/a"
 	s.says(3, "is not on the cluster", "get", me)
-	s.deployed(s.tiny("a", "args: [--token-delay, 20ms]", "scale: {idle: 10m}", "deadlines: {drain: 1m}"))
+	s.deployed(s.tiny("a", "args: [--token-delay, 60ms]", "scale: {idle: 10m}", "deadlines: {drain: 1m}"))
 	revision := s.revision("a")
 	s.until("the controller knows it", func() (bool, string) {
 		out, errs, code := s.program(s.Context(), "thaw", "describe", me, "--to", "knative")
@@ -72,7 +73,7 @@ func verbs(s *space) {
 	// What is stopped answers whom it has, and comes back when it is asked: for those
 	// whom it has, too, until they are answered.
 	long := make(chan answer, 1)
-	go func() { long <- s.byModel("a", 500, true) }() // 10 s: two programs start in between
+	go func() { long <- s.byModel("a", 500, true) }() // 30 s: two programs start in between
 	s.until("a request is under way", func() (bool, string) {
 		out := s.says(0, "", "describe", me)
 		return strings.Contains(out, "1 active"), out
@@ -89,6 +90,9 @@ func verbs(s *space) {
 		a := s.byModel("a", 8, false)
 		return a.status == http.StatusNotFound && len(s.pods("a")) == 0, a.String()
 	})
-	s.says(3, "does not exist", "wake", me)
+	s.until("the controller has forgotten it", func() (bool, string) { // after its gateway, which hears of routes
+		out, errs, code := s.program(s.Context(), "thaw", "wake", me, "--to", "knative")
+		return code == 3 && strings.Contains(out+errs, "does not exist"), fmt.Sprint(code, " ", out, errs)
+	})
 	s.says(3, "is not on the cluster", "rm", me)
 }
