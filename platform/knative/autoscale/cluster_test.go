@@ -292,7 +292,7 @@ func TestClusterZero(t *testing.T) {
 	ready := func(want string) func(s, r, p string) bool {
 		return func(s, _, p string) bool { return strings.Contains(s, "Ready=True") && strings.Contains(p, want) }
 	}
-	within := 90 * time.Second
+	within := patience
 	// Knative's own autoscaler knows no desired scale before the first request.
 	c.eventually("ready at zero", within, func() (bool, string) {
 		s, r, p := c.said("ours")
