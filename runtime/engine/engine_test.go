@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -316,13 +317,28 @@ func TestMetricsAndCalls(t *testing.T) {
 	}
 }
 
-// Readiness is noticed soon after it is there, whatever came before.
-func TestAwait(t *testing.T) {
-	port, err := FreePort()
+// reserved is an address that refuses connections, and is given to nobody else,
+// until somebody listens on the socket.
+func reserved(t *testing.T) (fd int, addr string) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	syscall.CloseOnExec(fd)
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd, fmt.Sprintf("127.0.0.1:%d", at.(*syscall.SockaddrInet4).Port)
+}
+
+// Readiness is noticed soon after it is there, whatever came before.
+func TestAwait(t *testing.T) {
+	fd, addr := reserved(t)
 	e := New(Command{Engine: functions.EngineVLLM, URL: "http://" + addr, Health: "/health"})
 	defer e.Close()
 	// It is ready for the tenth who asks: how soon that is Pace says, and the clock
@@ -337,8 +353,15 @@ func TestAwait(t *testing.T) {
 	defer srv.Close()
 	go func() {
 		<-time.After(100 * time.Millisecond)
-		ln, err := net.Listen("tcp", addr)
+		if err := syscall.Listen(fd, 16); err != nil {
+			t.Error(err)
+			return
+		}
+		f := os.NewFile(uintptr(fd), addr)
+		ln, err := net.FileListener(f)
+		f.Close()
 		if err != nil {
+			t.Error(err)
 			return
 		}
 		srv.Serve(ln)
