@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // TestClusterVLLMWarm: a real vLLM is forked into a pod, answers, goes back to zero
@@ -17,11 +18,7 @@ import (
 func TestClusterVLLMWarm(t *testing.T) {
 	s := open(t)
 	if program, model := os.Getenv("THAW_ENGINE_VLLM"), os.Getenv("THAW_VLLM_MODEL"); program == "" || model == "" {
-		const why = `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`
-		if os.Getenv("THAW_REQUIRE") == "all" {
-			t.Fatal(why)
-		}
-		t.Skip(why)
+		sourcetest.Missing(t, `THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
 	}
 	s.install(t)
 	t.Run("warm", func(t *testing.T) { warmInPods(&bench{space: s.space(t)}) })
