@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -156,7 +156,7 @@ func TestForced(t *testing.T) {
 		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
 		w.act.Publish(f)
 		ln := newMemory()
-		srv := door.NewHTTP(door.Options{Handler: func(req *door.Request, res *door.Response) { w.act.ServeAs(f.Name, req, res) }})
+		srv := httpserver.NewHTTP(httpserver.Options{Handler: func(req *httpserver.Request, res *httpserver.Response) { w.act.ServeAs(f.Name, req, res) }})
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(ln) }()
 		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}
@@ -257,7 +257,7 @@ func TestHold(t *testing.T) {
 		"the client leaves": func(t *testing.T, w *world) {
 			w.act.Publish(fn("tiny"))
 			ctx, cancel := context.WithCancelCause(t.Context())
-			go func() { time.Sleep(time.Second); cancel(door.ErrGone) }()
+			go func() { time.Sleep(time.Second); cancel(httpserver.ErrGone) }()
 			if s, e := w.act.Hold(ctx, Want{Name: fn("tiny").Name, Team: "default"}); s != nil || e == nil || e.Status != 499 {
 				t.Error(s, e)
 			}

@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
@@ -157,7 +157,7 @@ func benchWarm(b *testing.B, stream bool) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	srv := door.NewFiber(door.Options{Handler: Browser(true, nil, a.Serve)})
+	srv := httpserver.NewFiber(httpserver.Options{Handler: Browser(true, nil, a.Serve)})
 	go srv.Serve(ln)
 	defer srv.Shutdown(context.Background())
 	c, err := net.Dial("tcp", ln.Addr().String())

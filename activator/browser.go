@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -15,12 +15,12 @@ import (
 // of hosts, or DNS rebinding makes a page of ours out of theirs (421). On any
 // listener, an Origin that is not the Host itself is refused (403): nothing
 // here is meant to be called from another site.
-func Browser(loopback bool, hosts []string, next door.Handler) door.Handler {
+func Browser(loopback bool, hosts []string, next httpserver.Handler) httpserver.Handler {
 	allowed := map[string]bool{"localhost": true}
 	for _, h := range hosts {
 		allowed[strings.ToLower(strings.TrimSuffix(h, "."))] = true
 	}
-	return func(req *door.Request, res *door.Response) {
+	return func(req *httpserver.Request, res *httpserver.Response) {
 		if loopback && !own(req.Host, allowed) {
 			refuse(res, openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one."))
 			return
@@ -37,7 +37,7 @@ func Browser(loopback bool, hosts []string, next door.Handler) door.Handler {
 	}
 }
 
-func refuse(res *door.Response, e *openai.Error) {
+func refuse(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
 	res.Set("x-request-id", openai.NewID())
 	answer(res, e)

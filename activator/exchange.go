@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
@@ -25,8 +25,8 @@ import (
 // goroutine that asks the engine touches only what it is given.
 type exchange struct {
 	a     *Activator
-	req   *door.Request // nil: stay
-	stay  *Stay         // nil: req
+	req   *httpserver.Request // nil: stay
+	stay  *Stay               // nil: req
 	began time.Time
 
 	id, clientID string
@@ -112,7 +112,7 @@ const (
 )
 
 // run takes an opened exchange to its answer, or to a committed stream.
-func (x *exchange) run(res *door.Response) {
+func (x *exchange) run(res *httpserver.Response) {
 	a := x.a
 	x.enter(true)
 	async := x.stream || a.o.Hold == HoldPad && !x.ep.form
@@ -460,7 +460,7 @@ func (x *exchange) alarm(until time.Time) {
 // depart ends an exchange whose context has ended: the client left, or the
 // server's drain is over.
 func (x *exchange) depart() {
-	if errors.Is(context.Cause(x.context()), door.ErrDraining) {
+	if errors.Is(context.Cause(x.context()), httpserver.ErrDraining) {
 		x.stop()
 		x.leave()
 		x.refuse(openai.New(openai.ShuttingDown, ""))

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -46,7 +46,7 @@ func TestOnRealSockets(t *testing.T) {
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	a := New(Options{Waker: platform, Who: book, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
-	srv := door.NewFiber(door.Options{Handler: Browser(true, nil, a.Serve)})
+	srv := httpserver.NewFiber(httpserver.Options{Handler: Browser(true, nil, a.Serve)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -38,7 +38,7 @@ const epoch = 1767225600
 
 // models lists what the caller may name, or one of it. It reads pictures and
 // wakes nothing: consoles poll it.
-func (a *Activator) models(id who.Identity, one string, res *door.Response) *openai.Error {
+func (a *Activator) models(id who.Identity, one string, res *httpserver.Response) *openai.Error {
 	now := a.o.Now()
 	var out any
 	if one != "" {

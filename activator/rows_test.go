@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
 	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -698,7 +698,7 @@ func TestBrowser(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ln := newMemory()
-			srv := door.NewHTTP(door.Options{Handler: Browser(true, []string{"gpu.lab"}, func(_ *door.Request, res *door.Response) { res.Body = []byte("ok") })})
+			srv := httpserver.NewHTTP(httpserver.Options{Handler: Browser(true, []string{"gpu.lab"}, func(_ *httpserver.Request, res *httpserver.Response) { res.Body = []byte("ok") })})
 			go srv.Serve(ln)
 			defer srv.Shutdown(t.Context())
 			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}

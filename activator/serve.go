@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -71,8 +71,8 @@ func Serves(path string) bool {
 	return strings.HasPrefix(path, "/v1/") || path == "/v1" || find(path) != nil
 }
 
-// Serve answers one request. It is a [door.Handler].
-func (a *Activator) Serve(req *door.Request, res *door.Response) {
+// Serve answers one request. It is a [httpserver.Handler].
+func (a *Activator) Serve(req *httpserver.Request, res *httpserver.Response) {
 	a.serve(req, res, nil)
 }
 
@@ -80,11 +80,11 @@ func (a *Activator) Serve(req *door.Request, res *door.Response) {
 // it was sent to, which function it is for: what its body calls the model is
 // nothing to anybody, but for an adapter. The caller must be one who may name the
 // function, as with Serve. Only the paths of the allow-list are for it.
-func (a *Activator) ServeAs(name functions.Name, req *door.Request, res *door.Response) {
+func (a *Activator) ServeAs(name functions.Name, req *httpserver.Request, res *httpserver.Response) {
 	a.serve(req, res, &name)
 }
 
-func (a *Activator) serve(req *door.Request, res *door.Response, forced *functions.Name) {
+func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, forced *functions.Name) {
 	began := a.o.Now()
 	if req.Path == modelsPath || strings.HasPrefix(req.Path, modelsPath+"/") {
 		a.serveModels(req, res, began)
@@ -189,7 +189,7 @@ func (x *exchange) limited(r *who.Refusal) *openai.Error {
 
 // caller is who asks. A key that is sent must be right, but for the dummy keys
 // that clients insist on sending to a server that has none yet.
-func (a *Activator) caller(req *door.Request) (who.Identity, *openai.Error) {
+func (a *Activator) caller(req *httpserver.Request) (who.Identity, *openai.Error) {
 	return a.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
 }
 
@@ -215,7 +215,7 @@ func (a *Activator) Caller(authorization, apiKey string) (who.Identity, *openai.
 	return who.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
 }
 
-func (a *Activator) serveModels(req *door.Request, res *door.Response, began time.Time) {
+func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Response, began time.Time) {
 	x := exchange{a: a, req: req, id: openai.NewID(), began: began, route: modelsPath}
 	e := func() *openai.Error {
 		if req.Method != "GET" && req.Method != "HEAD" {
@@ -249,22 +249,22 @@ func unescape(s string) string {
 }
 
 // refuseNow answers a request that holds nothing yet, or ends one that does.
-func (x *exchange) refuseNow(res *door.Response, e *openai.Error) {
+func (x *exchange) refuseNow(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
 	x.common(res)
 	answer(res, e)
 	x.finish(e.Status)
 }
 
-func answer(res *door.Response, e *openai.Error) {
+func answer(res *httpserver.Response, e *openai.Error) {
 	e.Header(func(name, value string) bool { res.Set(name, value); return true })
 	res.Body = e.Body()
 }
 
 // common sets the fields every answer carries.
-func (x *exchange) common(res *door.Response) {
+func (x *exchange) common(res *httpserver.Response) {
 	if cap(res.Fields) == 0 {
-		res.Fields = make([]door.Field, 0, 12)
+		res.Fields = make([]httpserver.Field, 0, 12)
 	}
 	res.Set("x-request-id", x.id)
 	if x.clientID != "" {
@@ -286,7 +286,7 @@ func (x *exchange) common(res *door.Response) {
 }
 
 // rates tells what is left of the team's limits, where it has some.
-func (x *exchange) rates(res *door.Response, now time.Time) {
+func (x *exchange) rates(res *httpserver.Response, now time.Time) {
 	u := x.a.o.Who.Usage(x.team, now)
 	if n := u.Limits.RequestsPerMinute; n > 0 {
 		res.Set("x-ratelimit-limit-requests", strconv.Itoa(n))

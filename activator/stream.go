@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -24,7 +24,7 @@ const coolDown = balance.CoolDown
 var errAbort = errors.New("the answer broke")
 
 // respond answers with what the engine said, nothing having gone out yet.
-func (x *exchange) respond(res *door.Response) {
+func (x *exchange) respond(res *httpserver.Response) {
 	up := x.reply.res
 	if up.Status >= 400 {
 		if e := x.translate(); e != nil {
@@ -87,7 +87,7 @@ func (x *exchange) translate() *openai.Error {
 }
 
 // commit sends the head of an answer that is still to come.
-func (x *exchange) commit(res *door.Response) {
+func (x *exchange) commit(res *httpserver.Response) {
 	res.Status = 200
 	x.common(res)
 	res.Set("cache-control", "no-cache, no-transform")
@@ -338,11 +338,11 @@ func (v *events) finished(err error) {
 			v.failed()
 		}
 		x.finish(code)
-	case errors.Is(context.Cause(x.context()), door.ErrGone):
+	case errors.Is(context.Cause(x.context()), httpserver.ErrGone):
 		x.reason = "client_left"
 		v.end = errAbort
 		x.finish(499)
-	case errors.Is(context.Cause(x.context()), door.ErrDraining):
+	case errors.Is(context.Cause(x.context()), httpserver.ErrDraining):
 		v.frame(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	case v.seen.Failed && err == io.EOF: // the engine has told it already
 		v.end = io.EOF
@@ -379,7 +379,7 @@ func (v *events) frame(e *openai.Error) {
 		out = append(out, "\n\n"...)
 	}
 	v.out = append(out, e.Frame()...)
-	v.end = door.ErrLast
+	v.end = httpserver.ErrLast
 	x.finish(e.Status)
 }
 
@@ -391,7 +391,7 @@ func (v *events) engineError() {
 	body := jsontext.Value(bytes.TrimSpace(x.reply.begin))
 	if x.reply.end && len(body) < errorBody && body.Compact() == nil && bytes.HasPrefix(body, []byte(`{"error":`)) {
 		v.out = append(append([]byte("data: "), body...), "\n\n"...)
-		v.end = door.ErrLast
+		v.end = httpserver.ErrLast
 		x.finish(status)
 		return
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
@@ -99,7 +99,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 		change(&o)
 	}
 	w.act = New(o)
-	srv := door.NewHTTP(door.Options{Handler: w.act.Serve})
+	srv := httpserver.NewHTTP(httpserver.Options{Handler: w.act.Serve})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(w.ln) }()
 	w.client = &http.Client{Transport: &http.Transport{

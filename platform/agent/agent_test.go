@@ -22,7 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -151,7 +151,7 @@ func serve(t *testing.T, l *lab) string {
 		t.Fatal(err)
 	}
 	engines := upstream.New(upstream.Options{})
-	srv := door.NewFiber(door.Options{Handler: NewDoor(l.Agent, "secret", engines).Serve})
+	srv := httpserver.NewFiber(httpserver.Options{Handler: NewDoor(l.Agent, "secret", engines).Serve})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	t.Cleanup(func() {

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -36,8 +36,8 @@ func NewDoor(a *Agent, token string, engines *upstream.Client) *Door {
 // maxTail bounds how much of a log is given.
 const maxTail = 1 << 20
 
-// Serve answers one request; it is a door.Handler.
-func (d *Door) Serve(req *door.Request, res *door.Response) {
+// Serve answers one request; it is a httpserver.Handler.
+func (d *Door) Serve(req *httpserver.Request, res *httpserver.Response) {
 	if !d.knows(req.Header("Authorization")) {
 		res.Set("WWW-Authenticate", "Bearer")
 		fail(res, 401, "invalid_api_key", "this is an agent: it wants the join token")
@@ -145,7 +145,7 @@ func (d *Door) state(id string) functions.State {
 }
 
 // infer sends a body to a READY replica of the model it names.
-func (d *Door) infer(req *door.Request, res *door.Response) {
+func (d *Door) infer(req *httpserver.Request, res *httpserver.Response) {
 	e, err := openai.Peek(req.Body)
 	if err != nil {
 		fail(res, 400, "invalid_json", err.Error())
@@ -185,7 +185,7 @@ var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
 // proxy streams a request to a replica's engine and its answer back. Only what
 // clients may reach goes through: whoever has our token may start and stop
 // engines, which is no right to have one load code or tell of its requests.
-func (d *Door) proxy(h *held, path string, req *door.Request, res *door.Response) {
+func (d *Door) proxy(h *held, path string, req *httpserver.Request, res *httpserver.Response) {
 	if !openai.Public(path) {
 		fail(res, 404, "unknown_endpoint", "no engine is asked "+clip(path)+" through its agent")
 		return
@@ -240,7 +240,7 @@ func (r *relay) Close() error {
 }
 
 // logs gives the end of an engine's log: ?tail=LINES (200), ?follow=true goes on.
-func (d *Door) logs(h *held, req *door.Request, res *door.Response) {
+func (d *Door) logs(h *held, req *httpserver.Request, res *httpserver.Response) {
 	q, err := url.ParseQuery(req.Query)
 	if err != nil {
 		fail(res, 400, "invalid_value", "the query cannot be read")
@@ -377,7 +377,7 @@ func (l *follower) turned() bool {
 
 func (l *follower) Close() error { return l.f.Close() }
 
-func post(req *door.Request, res *door.Response) bool {
+func post(req *httpserver.Request, res *httpserver.Response) bool {
 	if req.Method == "POST" {
 		return true
 	}
@@ -386,7 +386,7 @@ func post(req *door.Request, res *door.Response) bool {
 	return false
 }
 
-func decode(req *door.Request, res *door.Response, v any) bool {
+func decode(req *httpserver.Request, res *httpserver.Response, v any) bool {
 	d := json.NewDecoder(bytes.NewReader(req.Body))
 	if err := d.Decode(v); err != nil {
 		fail(res, 400, "invalid_json", "the body is not what is expected here: "+err.Error())
@@ -399,7 +399,7 @@ func decode(req *door.Request, res *door.Response, v any) bool {
 	return true
 }
 
-func answer(res *door.Response, status int, v any) {
+func answer(res *httpserver.Response, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		fail(res, 500, "internal_error", err.Error())
@@ -411,7 +411,7 @@ func answer(res *door.Response, status int, v any) {
 }
 
 // refuse turns an error of a command into its status.
-func refuse(res *door.Response, err error) {
+func refuse(res *httpserver.Response, err error) {
 	switch {
 	case errors.Is(err, functions.ErrStaleEpoch):
 		fail(res, 409, codeStale, err.Error())
@@ -451,7 +451,7 @@ type problem struct {
 	} `json:"error"`
 }
 
-func fail(res *door.Response, status int, code, message string) {
+func fail(res *httpserver.Response, status int, code, message string) {
 	var p problem
 	p.Error.Message, p.Error.Code, p.Error.Type = message, code, "invalid_request_error"
 	if status >= 500 {

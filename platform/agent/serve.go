@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 )
 
@@ -32,7 +32,7 @@ func (n *Node) Serve(ctx context.Context, f Face) error {
 	n.Reach(f.URL, n.sameMachine(f.Join.server))
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	srv := door.NewFiber(door.Options{Handler: NewDoor(n.Agent, f.Token, engines).With(n.shelf), Logger: n.log})
+	srv := httpserver.NewFiber(httpserver.Options{Handler: NewDoor(n.Agent, f.Token, engines).With(n.shelf), Logger: n.log})
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -11,7 +11,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/shelf"
 )
@@ -23,8 +23,8 @@ import (
 //	POST /prefetch             functions.PrefetchRequest; a stream
 //
 // A stream is lines of functions.StoreProgress, until one is over.
-func (d *Door) With(s *shelf.Shelf) door.Handler {
-	return func(req *door.Request, res *door.Response) {
+func (d *Door) With(s *shelf.Shelf) httpserver.Handler {
+	return func(req *httpserver.Request, res *httpserver.Response) {
 		path, under := strings.CutPrefix(req.Path, "/cache")
 		if req.Path != "/prefetch" && (!under || path != "" && path[0] != '/') || !d.knows(req.Header("Authorization")) {
 			d.Serve(req, res)
@@ -47,7 +47,7 @@ func (d *Door) With(s *shelf.Shelf) door.Handler {
 	}
 }
 
-func serveList(s *shelf.Shelf, req *door.Request, res *door.Response) error {
+func serveList(s *shelf.Shelf, req *httpserver.Request, res *httpserver.Response) error {
 	if req.Method != "GET" {
 		res.Set("Allow", "GET")
 		fail(res, 405, "method_not_allowed", "/cache wants GET")
@@ -60,7 +60,7 @@ func serveList(s *shelf.Shelf, req *door.Request, res *door.Response) error {
 	return err
 }
 
-func serveAct(s *shelf.Shelf, rest string, req *door.Request, res *door.Response) error {
+func serveAct(s *shelf.Shelf, rest string, req *httpserver.Request, res *httpserver.Response) error {
 	if !post(req, res) {
 		return nil
 	}
@@ -78,7 +78,7 @@ func serveAct(s *shelf.Shelf, rest string, req *door.Request, res *door.Response
 	return nil
 }
 
-func servePrefetch(s *shelf.Shelf, req *door.Request, res *door.Response) error {
+func servePrefetch(s *shelf.Shelf, req *httpserver.Request, res *httpserver.Response) error {
 	var r functions.PrefetchRequest
 	if !post(req, res) || !decode(req, res, &r) {
 		return nil
@@ -86,8 +86,8 @@ func servePrefetch(s *shelf.Shelf, req *door.Request, res *door.Response) error 
 	return stream(req, res, func(ctx context.Context, tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
 }
 
-func stream(req *door.Request, res *door.Response, work func(context.Context, func(functions.StoreProgress)) error) error {
-	body, err := door.Lines(req.Context(), func(ctx context.Context, say func(any)) error {
+func stream(req *httpserver.Request, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) error {
+	body, err := httpserver.Lines(req.Context(), func(ctx context.Context, say func(any)) error {
 		return work(ctx, func(p functions.StoreProgress) { say(p) })
 	}, req.Draining)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -149,20 +149,20 @@ func (c caller) sees(team string) bool { return c.team() == "" || c.team() == te
 
 // exchange is one request while it is answered.
 type exchange struct {
-	*door.Request
+	*httpserver.Request
 	caller
 	args  []string // of the pattern's {…}, in their order
 	query query
 }
 
-// Serve answers one request; it is a door.Handler.
-func (a *API) Serve(req *door.Request, res *door.Response) {
+// Serve answers one request; it is a httpserver.Handler.
+func (a *API) Serve(req *httpserver.Request, res *httpserver.Response) {
 	if err := a.serve(req, res); err != nil {
 		fail(res, err)
 	}
 }
 
-func (a *API) serve(req *door.Request, res *door.Response) *openai.Error {
+func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.Error {
 	if err := a.browser(req); err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (a *API) serve(req *door.Request, res *door.Response) *openai.Error {
 }
 
 // browser refuses what only a page of somebody else would send.
-func (a *API) browser(req *door.Request) *openai.Error {
+func (a *API) browser(req *httpserver.Request) *openai.Error {
 	host := hostname(req.Host)
 	if a.o.Open && !isLoopback(host) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
 		return openai.New(openai.MisdirectedRequest, "")
@@ -225,7 +225,7 @@ func isLoopback(host string) bool {
 }
 
 // identify decides whether the caller may use a path of this right.
-func (a *API) identify(req *door.Request, r right) (caller, *openai.Error) {
+func (a *API) identify(req *httpserver.Request, r right) (caller, *openai.Error) {
 	auth := req.Header("Authorization")
 	secret := who.Bearer(auth)
 	if auth == "" {
@@ -315,8 +315,8 @@ func isWord(s string) bool {
 	return s != "" && len(s) <= 128 && s != "." && s != ".."
 }
 
-func fail(res *door.Response, err *openai.Error) {
-	*res = door.Response{Status: err.Status, Body: append(err.Body(), '\n')}
+func fail(res *httpserver.Response, err *openai.Error) {
+	*res = httpserver.Response{Status: err.Status, Body: append(err.Body(), '\n')}
 	for name, value := range err.Header {
 		res.Set(name, value)
 	}

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -68,7 +68,7 @@ func ofStore(err error) *openai.Error {
 	return out
 }
 
-func (a *API) cache(x *exchange, res *door.Response) *openai.Error {
+func (a *API) cache(x *exchange, res *httpserver.Response) *openai.Error {
 	list, silent, err := a.o.Stores.Cached(x.Context(), x.query["node"])
 	if err != nil {
 		return ofStore(err)
@@ -80,8 +80,8 @@ func (a *API) cache(x *exchange, res *door.Response) *openai.Error {
 }
 
 // keep is an endpoint that does one thing to a checkpoint.
-func (a *API) keep(act functions.StoreAct) func(*exchange, *door.Response) *openai.Error {
-	return func(x *exchange, res *door.Response) *openai.Error {
+func (a *API) keep(act functions.StoreAct) func(*exchange, *httpserver.Response) *openai.Error {
+	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		digest, bad := x.digest()
 		if bad != nil {
 			return bad
@@ -111,7 +111,7 @@ func (x *exchange) digest() (string, *openai.Error) {
 	return "sha256:" + h, nil
 }
 
-func (a *API) reread(x *exchange, res *door.Response) *openai.Error {
+func (a *API) reread(x *exchange, res *httpserver.Response) *openai.Error {
 	digest, bad := x.digest()
 	if bad != nil {
 		return bad
@@ -121,7 +121,7 @@ func (a *API) reread(x *exchange, res *door.Response) *openai.Error {
 	})
 }
 
-func (a *API) prefetch(x *exchange, res *door.Response) *openai.Error {
+func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
 	var ask PrefetchRequest
 	if err := take(x, &ask); err != nil {
 		return err
@@ -155,8 +155,8 @@ func (a *API) prefetch(x *exchange, res *door.Response) *openai.Error {
 
 // lines answers with a stream of progress, or with the error of what never
 // began. It ends when the client leaves: what was asked for is called off then.
-func lines(x *exchange, res *door.Response, work func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
-	body, err := door.Lines(x.Context(), func(ctx context.Context, say func(any)) error {
+func lines(x *exchange, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
+	body, err := httpserver.Lines(x.Context(), func(ctx context.Context, say func(any)) error {
 		return work(ctx, func(p functions.StoreProgress) { say(p) })
 	}, x.Draining)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -102,7 +102,7 @@ type rig struct {
 	folder             string
 	admin, join        string
 	keyA, keyB, keyAdm string // filled by keys
-	server             door.Server
+	server             httpserver.Server
 	down               bool // a test has shut it down
 }
 
@@ -184,7 +184,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 		t.Fatal(err)
 	}
 	r.url = "http://" + l.Addr().String()
-	r.server = door.NewFiber(door.Options{Handler: r.api.Serve, CutGrace: 10 * time.Millisecond})
+	r.server = httpserver.NewFiber(httpserver.Options{Handler: r.api.Serve, CutGrace: 10 * time.Millisecond})
 	done := make(chan error, 1)
 	go func() { done <- r.server.Serve(l) }()
 	t.Cleanup(func() {

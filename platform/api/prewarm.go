@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -80,7 +80,7 @@ var tiers = []struct{ name, will string }{
 	{"nvme", "its bytes are brought to a node's disk"},
 }
 
-func (a *API) prewarm(x *exchange, res *door.Response) *openai.Error {
+func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 	var w PrewarmRequest
 	if err := take(x, &w); err != nil {
 		return err
@@ -152,7 +152,7 @@ func upper(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-func (a *API) prewarms(x *exchange, res *door.Response) *openai.Error {
+func (a *API) prewarms(x *exchange, res *httpserver.Response) *openai.Error {
 	out := Prewarms{Items: []Prewarm{}}
 	if a.o.Ahead != nil {
 		for _, p := range a.o.Ahead.Prewarms() {

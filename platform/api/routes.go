@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -44,7 +44,7 @@ type endpoint struct {
 	body         any // a value of the type of the body; nil: none
 	status       int
 	answer       any // a value of the type of the answer; nil: text, or nothing with 204
-	do           func(*exchange, *door.Response) *openai.Error
+	do           func(*exchange, *httpserver.Response) *openai.Error
 	segments     []string
 }
 
@@ -93,7 +93,7 @@ func (a *API) table() []endpoint {
 }
 
 // say writes v as JSON.
-func say(res *door.Response, status int, v any) *openai.Error {
+func say(res *httpserver.Response, status int, v any) *openai.Error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return openai.New(openai.InternalError, "")
@@ -194,7 +194,7 @@ func (a *API) functions(x *exchange) ([]Function, *openai.Error) {
 	return items, nil
 }
 
-func (a *API) function(x *exchange, res *door.Response) *openai.Error {
+func (a *API) function(x *exchange, res *httpserver.Response) *openai.Error {
 	m, err := a.find(x)
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (c caller) spec(m *functions.Model) *functions.ModelSpec {
 	return &spec
 }
 
-func (a *API) deploy(x *exchange, res *door.Response) *openai.Error {
+func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	name := x.name()
 	if !functions.IsLabel(name.Team) || !functions.IsLabel(name.Name) {
 		return openai.New(openai.InvalidValue, "Team and name are DNS labels: lower-case letters, digits and '-'.")
@@ -263,7 +263,7 @@ func refusal(err error) *openai.Error {
 	return openai.New(openai.InternalError, "The function could not be kept: "+err.Error())
 }
 
-func (a *API) remove(x *exchange, res *door.Response) *openai.Error {
+func (a *API) remove(x *exchange, res *httpserver.Response) *openai.Error {
 	if err := a.o.Catalog.Delete(x.name()); err != nil {
 		return refusal(err)
 	}
@@ -278,7 +278,7 @@ const leastLease = time.Minute
 // maxLease bounds a wake without demand: whoever wants longer wants scale.min.
 const maxLease = 7 * 24 * time.Hour
 
-func (a *API) wake(x *exchange, res *door.Response) *openai.Error {
+func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 	m, err := a.find(x)
 	if err != nil {
 		return err
@@ -314,7 +314,7 @@ func (a *API) wake(x *exchange, res *door.Response) *openai.Error {
 	return say(res, 202, Woken{Function: f.Name, State: f.State, ColdStart: id})
 }
 
-func (a *API) stop(x *exchange, res *door.Response) *openai.Error {
+func (a *API) stop(x *exchange, res *httpserver.Response) *openai.Error {
 	m, err := a.find(x)
 	if err != nil {
 		return err
@@ -357,7 +357,7 @@ func (a *API) findReplica(x *exchange) (Replica, *openai.Error) {
 	return items[i], nil
 }
 
-func (a *API) replica(x *exchange, res *door.Response) *openai.Error {
+func (a *API) replica(x *exchange, res *httpserver.Response) *openai.Error {
 	r, err := a.findReplica(x)
 	if err != nil {
 		return err
@@ -370,7 +370,7 @@ const (
 	maxTail     = 100_000
 )
 
-func (a *API) logs(x *exchange, res *door.Response) *openai.Error {
+func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
 	tail, ok := x.query.number("tail", defaultTail, maxTail)
 	if !ok {
 		return openai.New(openai.InvalidValue, "tail is a number of lines, at most 100000.").With("tail")
@@ -426,7 +426,7 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 	return items, nil
 }
 
-func (a *API) node(x *exchange, res *door.Response) *openai.Error {
+func (a *API) node(x *exchange, res *httpserver.Response) *openai.Error {
 	items, err := a.nodes(x)
 	if err != nil {
 		return err
@@ -493,7 +493,7 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 	return items, nil
 }
 
-func (a *API) team(x *exchange, res *door.Response) *openai.Error {
+func (a *API) team(x *exchange, res *httpserver.Response) *openai.Error {
 	items, err := a.teams(x)
 	if err != nil {
 		return err
@@ -530,7 +530,7 @@ func (a *API) coldStarts(x *exchange) ([]ColdStart, *openai.Error) {
 	return items, nil
 }
 
-func (a *API) coldStart(x *exchange, res *door.Response) *openai.Error {
+func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
 	id := x.args[0]
 	position, _, _ := a.o.Requests.Position(id)
 	if of, ok := a.o.Requests.ColdStartOf(id); ok {
@@ -570,7 +570,7 @@ func (a *API) events(x *exchange) ([]Event, *openai.Error) {
 // explainedEvents is how many events an explanation ends with.
 const explainedEvents = 10
 
-func (a *API) explain(x *exchange, res *door.Response) *openai.Error {
+func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 	kind := x.args[0]
 	if !slices.Contains(explainKinds, kind) {
 		return openai.New(openai.NotFound, "What can be explained is "+strings.Join(explainKinds, ", ")+".")
@@ -611,13 +611,13 @@ func (a *API) explain(x *exchange, res *door.Response) *openai.Error {
 	return say(res, 200, v)
 }
 
-func (a *API) schema(_ *exchange, res *door.Response) *openai.Error {
+func (a *API) schema(_ *exchange, res *httpserver.Response) *openai.Error {
 	res.Body = functions.Schema()
 	res.Set("content-type", "application/schema+json")
 	return nil
 }
 
-func (a *API) keys(x *exchange, res *door.Response) *openai.Error {
+func (a *API) keys(x *exchange, res *httpserver.Response) *openai.Error {
 	keys := a.o.Keys.List(x.query["team"])
 	if keys == nil {
 		keys = []who.Key{}
@@ -625,7 +625,7 @@ func (a *API) keys(x *exchange, res *door.Response) *openai.Error {
 	return say(res, 200, List[who.Key]{keys})
 }
 
-func (a *API) createKey(x *exchange, res *door.Response) *openai.Error {
+func (a *API) createKey(x *exchange, res *httpserver.Response) *openai.Error {
 	var k KeyRequest
 	if err := take(x, &k); err != nil {
 		return err
@@ -644,7 +644,7 @@ func (a *API) createKey(x *exchange, res *door.Response) *openai.Error {
 	return say(res, 201, NewKey{Key: key, Secret: secret})
 }
 
-func (a *API) deleteKey(x *exchange, res *door.Response) *openai.Error {
+func (a *API) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
 	err := a.o.Keys.Delete(x.args[0])
 	if errors.Is(err, who.ErrNoKey) {
 		return notFound("The key " + x.args[0])
@@ -657,7 +657,7 @@ func (a *API) deleteKey(x *exchange, res *door.Response) *openai.Error {
 	return nil
 }
 
-func (a *API) heartbeat(x *exchange, res *door.Response) *openai.Error {
+func (a *API) heartbeat(x *exchange, res *httpserver.Response) *openai.Error {
 	if len(x.Body) > maxBody {
 		return openai.New(openai.RequestTooLarge, "")
 	}
@@ -682,7 +682,7 @@ func (a *API) heartbeat(x *exchange, res *door.Response) *openai.Error {
 	return say(res, http.StatusOK, reply)
 }
 
-func (a *API) metrics(x *exchange, res *door.Response) *openai.Error {
+func (a *API) metrics(x *exchange, res *httpserver.Response) *openai.Error {
 	families, err := a.o.Metrics.Gather()
 	if err != nil && len(families) == 0 {
 		return openai.New(openai.InternalError, "")
@@ -724,13 +724,13 @@ func ofTeam(m metric, team string) bool {
 	return true
 }
 
-func (a *API) healthz(_ *exchange, res *door.Response) *openai.Error {
+func (a *API) healthz(_ *exchange, res *httpserver.Response) *openai.Error {
 	res.Body = []byte("ok\n")
 	res.Set("content-type", "text/plain; charset=utf-8")
 	return nil
 }
 
-func (a *API) readyz(x *exchange, res *door.Response) *openai.Error {
+func (a *API) readyz(x *exchange, res *httpserver.Response) *openai.Error {
 	var r Readiness
 	r.Reasons = a.o.Ready()
 	if x.Draining() {
@@ -747,7 +747,7 @@ func (a *API) readyz(x *exchange, res *door.Response) *openai.Error {
 	return say(res, status, r)
 }
 
-func (a *API) openapi(_ *exchange, res *door.Response) *openai.Error {
+func (a *API) openapi(_ *exchange, res *httpserver.Response) *openai.Error {
 	res.Body = a.spec
 	res.Set("content-type", "application/json")
 	return nil

@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -25,8 +25,8 @@ type Change[T any] struct {
 
 // list answers a list, or watches it. key names an item; items whose key is ""
 // are never removed nor changed (events).
-func list[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange, *door.Response) *openai.Error {
-	return func(x *exchange, res *door.Response) *openai.Error {
+func list[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange, *httpserver.Response) *openai.Error {
+	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		items, err := get(x)
 		if err != nil {
 			return err

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -21,7 +21,7 @@ func TestRun(t *testing.T) {
 	s := start(t)
 	var body string
 	stream := func(text string) {
-		s.chat = func(req *door.Request, res *door.Response) {
+		s.chat = func(req *httpserver.Request, res *httpserver.Response) {
 			body = string(req.Body)
 			res.Set("content-type", "text/event-stream")
 			res.Stream, res.Length = io.NopCloser(strings.NewReader(text)), -1
@@ -46,7 +46,7 @@ func TestRun(t *testing.T) {
 	// Before the head comes, the progress is asked for beside the request.
 	s.steps = []functions.Timeline{{ID: "cs-1", Function: "default/tiny", State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 7, ETA: -1}}}
 	s.looked = make(chan struct{})
-	s.chat = func(req *door.Request, res *door.Response) {
+	s.chat = func(req *httpserver.Request, res *httpserver.Response) {
 		s.follow(req.Header("X-Client-Request-Id"), "cs-1")
 		select {
 		case <-s.looked:
@@ -81,7 +81,7 @@ func TestRun(t *testing.T) {
 		openai.ModelNotFound: ExitNotFound, openai.InvalidAPIKey: ExitDenied, openai.RateLimitExceeded: ExitDenied, openai.GPUQuotaExceeded: ExitDenied,
 		openai.QueueTimeout: ExitTimeout, openai.QueueFull: ExitUnavailable, openai.ModelLoading: ExitUnavailable, openai.ModelLoadFailed: ExitFailed, openai.InvalidJSON: ExitUsage,
 	} {
-		s.chat = func(_ *door.Request, res *door.Response) {
+		s.chat = func(_ *httpserver.Request, res *httpserver.Response) {
 			e := openai.New(code, "Because.")
 			res.Status, res.Body = e.Status, e.Body()
 		}

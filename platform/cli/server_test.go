@@ -15,7 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -42,7 +42,7 @@ type stage struct {
 	requests map[string]string // to cold starts
 	looked   chan struct{}     // closed when cs-1 is asked for; nil: nobody waits for it
 	reasons  []string
-	chat     func(req *door.Request, res *door.Response)
+	chat     func(req *httpserver.Request, res *httpserver.Response)
 }
 
 func (s *stage) Function(n functions.Name) (route.Function, bool) {
@@ -240,7 +240,7 @@ func start(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s.url = "http://" + l.Addr().String()
-	srv := door.NewFiber(door.Options{CutGrace: 10 * time.Millisecond, Handler: func(req *door.Request, res *door.Response) {
+	srv := httpserver.NewFiber(httpserver.Options{CutGrace: 10 * time.Millisecond, Handler: func(req *httpserver.Request, res *httpserver.Response) {
 		if strings.HasPrefix(req.Path, "/v1/") {
 			s.chat(req, res)
 			return

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/link"
@@ -83,8 +83,8 @@ type Gateway struct {
 	o       Options
 	act     *activator.Activator
 	table   atomic.Pointer[table]
-	guest   *door.Guest
-	byModel door.Handler
+	guest   *httpserver.Guest
+	byModel httpserver.Handler
 	h1, h2  *http.Transport
 	wires   wires
 	pool    sync.Pool // of passages
@@ -107,7 +107,7 @@ func New(o Options) *Gateway {
 	o = o.withDefaults()
 	g := &Gateway{o: o, act: o.Activator, wires: wires{open: map[string]map[*wire]struct{}{}}}
 	g.byModel = activator.Browser(false, nil, g.act.Serve)
-	g.guest = door.NewGuest(door.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
+	g.guest = httpserver.NewGuest(httpserver.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
 	g.h1, g.h2 = g.transport(false), g.transport(true)
 	g.meters = newMeters(o.Metrics)
 	g.quiet = log.New(quiet{o.Log}, "", 0)
@@ -156,8 +156,8 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 }
 
 // serves is what answers a call of OpenAI's API that came for a function by host.
-func (g *Gateway) serves(name functions.Name) door.Handler {
-	return activator.Browser(false, nil, func(req *door.Request, res *door.Response) { g.act.ServeAs(name, req, res) })
+func (g *Gateway) serves(name functions.Name) httpserver.Handler {
+	return activator.Browser(false, nil, func(req *httpserver.Request, res *httpserver.Response) { g.act.ServeAs(name, req, res) })
 }
 
 // SetTable routes by t from now on; when it returns, every later request is.
@@ -236,7 +236,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	for _, s := range g.servers {
 		over.Go(func() {
 			if s.Shutdown(ctx) != nil {
-				g.cut(door.ErrDraining)
+				g.cut(httpserver.ErrDraining)
 				g.land(g.o.CutGrace)
 				s.Close()
 			}
@@ -252,7 +252,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		err = context.DeadlineExceeded
 	}
 	g.mu.Unlock()
-	g.cut(door.ErrDraining)
+	g.cut(httpserver.ErrDraining)
 	g.land(g.o.CutGrace)
 	g.h1.CloseIdleConnections()
 	g.h2.CloseIdleConnections()

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -342,7 +342,7 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
-		want.Wait = func() { b.ahead(g, func() { cancel(door.ErrGone) }) }
+		want.Wait = func() { b.ahead(g, func() { cancel(httpserver.ErrGone) }) }
 		defer b.stop(g)
 	}
 	stay, e := g.act.Hold(ctx, want)

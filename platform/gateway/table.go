@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
 )
@@ -45,14 +45,14 @@ type split struct {
 	h2c      bool
 	set      []field // header fields that the request goes on with
 	hash     string  // what a probe that asks for it is told
-	serve    door.Handler
+	serve    httpserver.Handler
 }
 
 const hashField = "K-Network-Hash"
 
 // compile makes a table ready. serve makes what answers the calls of OpenAI's API
 // that come for a function by host.
-func compile(t *link.Table, serve func(functions.Name) door.Handler) *table {
+func compile(t *link.Table, serve func(functions.Name) httpserver.Handler) *table {
 	out := &table{hosts: map[string]*host{}}
 	if t == nil {
 		return out
@@ -74,7 +74,7 @@ func compile(t *link.Table, serve func(functions.Name) door.Handler) *table {
 	return out
 }
 
-func compileRule(p *link.Path, serve func(functions.Name) door.Handler) rule {
+func compileRule(p *link.Path, serve func(functions.Name) httpserver.Handler) rule {
 	r := rule{prefix: p.Prefix, rewrite: p.Rewrite}
 	for name, value := range p.Headers {
 		r.headers = append(r.headers, field{textproto.CanonicalMIMEHeaderKey(name), value})

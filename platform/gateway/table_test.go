@@ -7,13 +7,13 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
 )
 
 func compiled(hosts ...link.Host) *table {
-	return compile(&link.Table{Version: 7, Hosts: hosts}, func(functions.Name) door.Handler { return func(*door.Request, *door.Response) {} })
+	return compile(&link.Table{Version: 7, Hosts: hosts}, func(functions.Name) httpserver.Handler { return func(*httpserver.Request, *httpserver.Response) {} })
 }
 
 func to(addr string) []link.Split { return []link.Split{{Percent: 100, Address: addr}} }

@@ -25,7 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -266,7 +266,7 @@ func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*ser
 	return s, nil
 }
 
-func (s *server) serve(req *door.Request, res *door.Response) {
+func (s *server) serve(req *httpserver.Request, res *httpserver.Response) {
 	switch {
 	case req.Path == "/api/v1/heartbeat":
 		var hb functions.Heartbeat
@@ -285,7 +285,7 @@ func (s *server) serve(req *door.Request, res *door.Response) {
 }
 
 func (s *server) run(ctx context.Context, ln net.Listener) error {
-	web := door.NewFiber(door.Options{Handler: s.serve})
+	web := httpserver.NewFiber(httpserver.Options{Handler: s.serve})
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(ln) }()
 	err := s.Local.Run(ctx)

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -18,8 +18,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
-// serve answers one request; it is a door.Handler.
-func (s *Shim) serve(req *door.Request, res *door.Response) {
+// serve answers one request; it is a httpserver.Handler.
+func (s *Shim) serve(req *httpserver.Request, res *httpserver.Response) {
 	switch path := req.Path; {
 	case openai.Public(path):
 		if post(req, res) {
@@ -51,7 +51,7 @@ func (s *Shim) serve(req *door.Request, res *door.Response) {
 }
 
 // ready says so after a real token, and no longer once a drain has begun.
-func (s *Shim) ready(_ *door.Request, res *door.Response) {
+func (s *Shim) ready(_ *httpserver.Request, res *httpserver.Response) {
 	st := s.rep.Status()
 	switch {
 	case st.State == functions.Ready && !s.draining.Load():
@@ -137,7 +137,7 @@ func kind(body []byte) string {
 var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
 
 // pass streams a request to the engine and its answer back.
-func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) {
+func (s *Shim) pass(req *httpserver.Request, res *httpserver.Response, method, path string) {
 	waited := false
 	if req.Header(route.Ahead) != "" {
 		began := time.Now()
@@ -204,7 +204,7 @@ func (s *Shim) pass(req *door.Request, res *door.Response, method, path string) 
 // wait keeps a request that was sent ahead until the replica is READY or will not be,
 // or its client has left. What comes of it is the state's to say: one for which there
 // is no place finds the model loading. It reports whether it has waited for that.
-func (s *Shim) wait(req *door.Request) bool {
+func (s *Shim) wait(req *httpserver.Request) bool {
 	select {
 	case <-s.decided:
 		return false
@@ -223,7 +223,7 @@ func (s *Shim) wait(req *door.Request) bool {
 }
 
 // away is the answer while there is no engine to ask.
-func (s *Shim) away(res *door.Response, st functions.ReplicaStatus) {
+func (s *Shim) away(res *httpserver.Response, st functions.ReplicaStatus) {
 	switch {
 	case st.State == functions.Failed:
 		refuse(res, openai.New(openai.ModelLoadFailed, "The model could not be loaded: "+st.Error))
@@ -237,7 +237,7 @@ func (s *Shim) away(res *door.Response, st functions.ReplicaStatus) {
 // adapter has the adapter that a request names loaded, and its body name it as
 // the engine knows it: both NAME:ADAPTER, as clients say, and ADAPTER, as our
 // activators pass it on, are taken.
-func (s *Shim) adapter(req *door.Request, body [][]byte) ([][]byte, *openai.Error) {
+func (s *Shim) adapter(req *httpserver.Request, body [][]byte) ([][]byte, *openai.Error) {
 	e, err := openai.Peek(req.Body)
 	if err != nil {
 		return body, nil // the engine says what is wrong with it
@@ -281,10 +281,10 @@ func (r *relay) Close() error {
 	return err
 }
 
-func post(req *door.Request, res *door.Response) bool { return only("POST", req, res) }
-func get(req *door.Request, res *door.Response) bool  { return only("GET", req, res) }
+func post(req *httpserver.Request, res *httpserver.Response) bool { return only("POST", req, res) }
+func get(req *httpserver.Request, res *httpserver.Response) bool  { return only("GET", req, res) }
 
-func only(method string, req *door.Request, res *door.Response) bool {
+func only(method string, req *httpserver.Request, res *httpserver.Response) bool {
 	if req.Method == method {
 		return true
 	}
@@ -294,7 +294,7 @@ func only(method string, req *door.Request, res *door.Response) bool {
 	return false
 }
 
-func refuse(res *door.Response, e *openai.Error) {
+func refuse(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
 	for name, value := range e.Header {
 		res.Set(name, value)
@@ -302,7 +302,7 @@ func refuse(res *door.Response, e *openai.Error) {
 	res.Body = e.Body()
 }
 
-func document(res *door.Response, v any) {
+func document(res *httpserver.Response, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		refuse(res, openai.New(openai.InternalError, err.Error()))
@@ -312,7 +312,7 @@ func document(res *door.Response, v any) {
 	res.Body = append(b, '\n')
 }
 
-func text(res *door.Response, s string) {
+func text(res *httpserver.Response, s string) {
 	res.Set("Content-Type", "text/plain; charset=utf-8")
 	res.Body = []byte(s + "\n")
 }

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -176,7 +176,7 @@ func (s *Shim) Run(ctx context.Context) error {
 		beside.Go(func() { importing(life) })
 	}
 
-	srv := door.NewFiber(door.Options{Handler: s.serve, Bodies: bodies, Logger: s.log})
+	srv := httpserver.NewFiber(httpserver.Options{Handler: s.serve, Bodies: bodies, Logger: s.log})
 	served := make(chan error, 1)
 	beside.Go(func() { served <- srv.Serve(s.o.Listener) })
 	defer s.engines.Close()

@@ -23,7 +23,7 @@ var layers = map[string]int{
 	"functions/openai":          0,
 	"functions/compose":         1,
 	"activator":                 2,
-	"activator/door":            1,
+	"activator/httpserver":      1,
 	"activator/upstream":        1,
 	"activator/who":             1,
 	"activator/share":           0,
@@ -86,8 +86,8 @@ var layers = map[string]int{
 // only names the one room that may import a heavy dependency. A bench may
 // import what it compares with.
 var only = map[string]string{
-	"github.com/gofiber/fiber":          "activator/door",
-	"github.com/valyala/fasthttp":       "activator/door",
+	"github.com/gofiber/fiber":          "activator/httpserver",
+	"github.com/valyala/fasthttp":       "activator/httpserver",
 	"github.com/NVIDIA/go-nvml":         "runtime/gpu",
 	"github.com/goccy/go-yaml":          "platform/catalog",
 	"github.com/Azure/azure-sdk-for-go": "loader/azure",

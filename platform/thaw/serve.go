@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -115,7 +115,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		Heartbeat: backend.Heard, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
 	})
-	front := door.NewFiber(door.Options{
+	front := httpserver.NewFiber(httpserver.Options{
 		Handler: hall(activator.Browser(loopback, c.Host, data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
@@ -190,8 +190,8 @@ func credentials(dir string) (keys *who.Book, admin, join string, err error) {
 }
 
 // hall sends a request to the data path or to the control API.
-func hall(data, control door.Handler) door.Handler {
-	return func(req *door.Request, res *door.Response) {
+func hall(data, control httpserver.Handler) httpserver.Handler {
+	return func(req *httpserver.Request, res *httpserver.Response) {
 		if activator.Serves(req.Path) {
 			data(req, res)
 			return

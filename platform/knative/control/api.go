@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/thaw-dev/thaw/activator/door"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -40,7 +40,7 @@ func (r *reign) control() (http.Handler, error) {
 		Logs: r.logs, Changed: r.steer.Changes, Ready: r.missing,
 		Metrics: r.c.registry, Version: r.c.o.Version, Log: r.c.o.Log,
 	})
-	return door.NewGuest(door.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
+	return httpserver.NewGuest(httpserver.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
 }
 
 func (r *reign) missing() []string {

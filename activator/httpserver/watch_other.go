@@ -1,6 +1,6 @@
 //go:build !linux
 
-package door
+package httpserver
 
 // watcher exists on Linux only; elsewhere every watch is a reader that looks
 // ahead.

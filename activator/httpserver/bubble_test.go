@@ -1,4 +1,4 @@
-package door
+package httpserver
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/door/doortest"
+	"github.com/thaw-dev/thaw/activator/httpserver/doortest"
 )
 
 // The twin runs on a bubble's clock: minutes of holding take no time, and every

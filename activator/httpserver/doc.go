@@ -1,4 +1,4 @@
-// Package door is HTTP in: the only room that knows fiber and fasthttp. It
+// Package httpserver is HTTP in: the only room that knows fiber and fasthttp. It
 // hands each request to one [Handler] as plain values and writes back what the
 // handler left in its [Response]. Who asks, what they may do and where the
 // answer comes from is decided elsewhere.
@@ -47,4 +47,4 @@
 // CONNECT, absolute-form targets, upgrades to WebSocket, bare line feeds, line
 // folding. "Upgrade: h2c" is ignored: Java's client offers it on every plain
 // connection and is content with HTTP/1.1.
-package door
+package httpserver

@@ -1,4 +1,4 @@
-package door
+package httpserver
 
 import (
 	"bufio"
@@ -20,7 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/thaw-dev/thaw/activator/door/doortest"
+	"github.com/thaw-dev/thaw/activator/httpserver/doortest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
