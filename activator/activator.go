@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -142,7 +142,7 @@ func (o Options) withDefaults() Options {
 // Activator is the data path. Its methods may be called concurrently.
 type Activator struct {
 	o        Options
-	table    *route.Table[function]
+	table    *snapshot.Table[function]
 	aliases  atomic.Pointer[aliases] // nil: there are none
 	stir     stir
 	meters   *meters
@@ -154,7 +154,7 @@ type Activator struct {
 }
 
 // entry is a function and what the data path keeps of it.
-type entry = route.Entry[function]
+type entry = snapshot.Entry[function]
 
 // function is what the data path keeps per function. Idle, it is a few hundred
 // bytes: there may be ten thousand.
@@ -170,7 +170,7 @@ type function struct {
 func New(o Options) *Activator {
 	a := &Activator{o: o.withDefaults()}
 	a.stir.told = a.o.Stirred
-	a.table = route.NewTable(func(e *entry) {
+	a.table = snapshot.NewTable(func(e *entry) {
 		e.Own.self, e.Own.stir, e.Own.News = e, &a.stir, &e.Own
 	})
 	a.ledger.init()
@@ -181,11 +181,11 @@ func New(o Options) *Activator {
 // Publish adds or replaces pictures of functions. Waiters that a new READY
 // replica has slots for are let through, and waiters of a failed start told,
 // before it returns.
-func (a *Activator) Publish(fs ...route.Function) {
+func (a *Activator) Publish(fs ...snapshot.Function) {
 	a.table.Put(a.published, fs...)
 }
 
-func (a *Activator) published(e *entry, before *route.Function) {
+func (a *Activator) published(e *entry, before *snapshot.Function) {
 	f, own := e.Now(), &e.Own
 	if before != nil || len(f.Replicas) > 0 {
 		a.rehome(e, before, f)
@@ -200,7 +200,7 @@ func (a *Activator) published(e *entry, before *route.Function) {
 	}
 }
 
-func same(a, b route.Replica) bool { return a.ID == b.ID && a.Endpoint == b.Endpoint }
+func same(a, b snapshot.Replica) bool { return a.ID == b.ID && a.Endpoint == b.Endpoint }
 
 // recap tells the gate what the replicas take, some of them broken maybe.
 func (a *Activator) recap(e *entry) {
@@ -211,7 +211,7 @@ func (a *Activator) recap(e *entry) {
 func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Drop(func(e *entry) {
 		e.Own.Close(e.Now().Known())
-		a.rehome(e, e.Now(), &route.Function{})
+		a.rehome(e, e.Now(), &snapshot.Function{})
 		a.meters.removed(e)
 	}, names...)
 }
@@ -256,7 +256,7 @@ func (a *Activator) Flights(name functions.Name, yield func(replicaID string, n 
 }
 
 // rehome keeps account of whose a replica is.
-func (a *Activator) rehome(e *entry, before, f *route.Function) {
+func (a *Activator) rehome(e *entry, before, f *snapshot.Function) {
 	for i := range f.Replicas {
 		if id := f.Replicas[i].ID; before == nil || !before.Has(id) {
 			a.homes.Store(id, e)

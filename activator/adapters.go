@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -50,7 +50,7 @@ func (x *exchange) adapterName() functions.Name {
 
 // fetches is what must happen before the request can go to r: its adapter is
 // loaded there. nil where nothing must.
-func (x *exchange) fetches(r *route.Replica) func(context.Context) error {
+func (x *exchange) fetches(r *snapshot.Replica) func(context.Context) error {
 	adapters := x.a.o.Adapters
 	if x.adapter == "" || adapters == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -63,7 +63,7 @@ func newShop(t *testing.T) (*shop, *world) {
 }
 
 // lora makes f a model with two adapters, of which each replica has those given.
-func lora(f route.Function, has ...[]string) route.Function {
+func lora(f snapshot.Function, has ...[]string) snapshot.Function {
 	m := *f.Model
 	m.Spec.Adapters = []functions.Adapter{{Name: "pirate", Source: "./p"}, {Name: "poet", Source: "./q"}}
 	f.Model = &m

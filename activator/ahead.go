@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 )
 
@@ -65,7 +65,7 @@ func (x *exchange) sendAhead() {
 		return
 	}
 	out := x.compose(f, r)
-	out.Fields = append(out.Fields, upstream.Field{Name: route.Ahead, Value: "1"})
+	out.Fields = append(out.Fields, upstream.Field{Name: snapshot.Ahead, Value: "1"})
 	out.Bound += max(0, x.deadline.Sub(x.a.o.Now()))
 	ctx, cancel := context.WithCancelCause(x.context())
 	h := &ahead{replica: r.ID, sent: x.a.o.Now(), cancel: cancel, answers: make(chan reply, 1)}
@@ -123,7 +123,7 @@ func (x *exchange) callBack() {
 // let is when the request that has its answer was let through: the door says how long
 // it kept it.
 func (h *ahead) let(now time.Time) time.Time {
-	us, err := strconv.ParseInt(h.reply.res.Header(route.Waited), 10, 64)
+	us, err := strconv.ParseInt(h.reply.res.Header(snapshot.Waited), 10, 64)
 	if err != nil || us < 0 || us > now.Sub(h.sent).Microseconds() {
 		return now
 	}

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -30,7 +30,7 @@ const notReady = `{"error":{"message":"The model is loading.","type":"server_err
 func (w *world) porchAt(addr string) *porch {
 	p := &porch{opened: make(chan struct{})}
 	p.engine = w.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
-		if r.Header.Get(route.Ahead) == "" || p.wait(c) {
+		if r.Header.Get(snapshot.Ahead) == "" || p.wait(c) {
 			return good(c, r, body)
 		}
 		return p.refuses.Load() && send(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(notReady), notReady))
@@ -63,7 +63,7 @@ func (p *porch) wait(c net.Conn) bool {
 }
 
 // coming has a function start at an address that takes requests ahead.
-func coming(f route.Function, slots int, addrs ...string) route.Function {
+func coming(f snapshot.Function, slots int, addrs ...string) snapshot.Function {
 	f = at(f, slots, addrs...)
 	f.State, f.Coming, f.Replicas = functions.Loading, f.Replicas, nil
 	return f
@@ -144,7 +144,7 @@ func TestAhead(t *testing.T) {
 		})
 		ahead("the start fails", func(t *testing.T, w *world, p *porch, got chan result) {
 			f := fn("tiny")
-			f.State, f.Failure = functions.Failed, &route.Failure{Reason: "out of memory", At: time.Now()}
+			f.State, f.Failure = functions.Failed, &snapshot.Failure{Reason: "out of memory", At: time.Now()}
 			w.act.Publish(f)
 			if r := <-got; r.status != 503 || r.code() != "model_load_failed" {
 				t.Errorf("%+v", r)
@@ -356,7 +356,7 @@ func TestAheadIsTimed(t *testing.T) {
 			w.act.Publish(fn("tiny"))
 			got := w.asking(t.Context(), 1, askPlain)
 			w.act.Publish(coming(fn("tiny"), 4, "p:1"))
-			if r := <-got; r.status != 200 || r.body != jsonAnswer || r.head.Get(route.Waited) != "" {
+			if r := <-got; r.status != 200 || r.body != jsonAnswer || r.head.Get(snapshot.Waited) != "" {
 				t.Errorf("%+v", r)
 			}
 			if len(took) != 1 || took[0] != want {

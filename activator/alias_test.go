@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // revision is a function that goes by a service's name.
-func revision(name, serves string) route.Function {
+func revision(name, serves string) snapshot.Function {
 	f := fn(name)
 	f.Serves, f.Hidden = serves, true
 	return f
@@ -118,7 +118,7 @@ func TestAliases(t *testing.T) {
 		drawn = 80
 		w.onWake = func() {
 			f := two
-			f.Failure = &route.Failure{Reason: "no such image", Until: time.Now().Add(time.Minute)}
+			f.Failure = &snapshot.Failure{Reason: "no such image", Until: time.Now().Add(time.Minute)}
 			w.act.Publish(f)
 		}
 		if r := ask("tiny", red); r.status != 503 || !strings.Contains(r.body, "The model `tiny` could not be loaded: no such image") {

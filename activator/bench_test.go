@@ -19,7 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -46,7 +46,7 @@ func BenchmarkDecide(b *testing.B) {
 	key, _, _ := book.Create("default", "", false)
 	book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1e9, Concurrent: 1e6}}}})
 	a := New(Options{Who: book})
-	var fs []route.Function
+	var fs []snapshot.Function
 	for i := range 10000 {
 		fs = append(fs, at(fn(fmt.Sprintf("model-%d", i)), 8, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)))
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/gate"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -41,7 +41,7 @@ type Patience struct {
 // Decide says what becomes of a request for a function of which the platform
 // published f and whose gate holds l. It is pure, but for the jitter of
 // Retry-After.
-func Decide(f *route.Function, l gate.Load, p Patience, now time.Time) Decision {
+func Decide(f *snapshot.Function, l gate.Load, p Patience, now time.Time) Decision {
 	if len(f.Replicas) > 0 {
 		if l.Free() {
 			return Decision{Verdict: Serve}
@@ -65,12 +65,12 @@ func Decide(f *route.Function, l gate.Load, p Patience, now time.Time) Decision 
 }
 
 // broken reports whether the breaker is open.
-func broken(f *route.Function, now time.Time) bool {
+func broken(f *snapshot.Function, now time.Time) bool {
 	return f.Failure != nil && (f.Failure.Until.IsZero() || now.Before(f.Failure.Until))
 }
 
 // forecast is the time to READY that one in ten starts exceeds; -1 unknown.
-func forecast(f *route.Function, now time.Time) time.Duration {
+func forecast(f *snapshot.Function, now time.Time) time.Duration {
 	if left := f.Blocked.Left(now); left > 0 {
 		return left
 	}
@@ -84,7 +84,7 @@ func forecast(f *route.Function, now time.Time) time.Duration {
 }
 
 // eta is the likely time to READY; -1 unknown.
-func eta(f *route.Function, now time.Time) time.Duration {
+func eta(f *snapshot.Function, now time.Time) time.Duration {
 	switch {
 	case f.Starting() && f.Progress.ETA >= 0:
 		return f.Progress.ETA
@@ -96,17 +96,17 @@ func eta(f *route.Function, now time.Time) time.Duration {
 	return f.Forecast.P50
 }
 
-func loadFailed(f *route.Function) *openai.Error {
+func loadFailed(f *snapshot.Function) *openai.Error {
 	return openai.New(openai.ModelLoadFailed, "The model `"+f.Known().Short()+"` could not be loaded: "+f.Failure.Reason)
 }
 
 // overQuota is the error of a function whose team holds or has used all that it
 // may; nil for others.
-func overQuota(f *route.Function, now time.Time) *openai.Error {
+func overQuota(f *snapshot.Function, now time.Time) *openai.Error {
 	switch {
-	case f.Blocked != nil && f.Blocked.Code == route.BudgetSpent:
+	case f.Blocked != nil && f.Blocked.Code == snapshot.BudgetSpent:
 		return openai.New(openai.InsufficientQuota, f.Blocked.Message)
-	case f.Blocked == nil || f.Blocked.Code != route.QuotaExceeded:
+	case f.Blocked == nil || f.Blocked.Code != snapshot.QuotaExceeded:
 		return nil
 	}
 	e := openai.New(openai.GPUQuotaExceeded, f.Blocked.Message)
@@ -117,7 +117,7 @@ func overQuota(f *route.Function, now time.Time) *openai.Error {
 }
 
 // loading is the 503 of a model that is not ready, with an honest Retry-After.
-func loading(f *route.Function, now time.Time) *openai.Error {
+func loading(f *snapshot.Function, now time.Time) *openai.Error {
 	state := f.State
 	left := eta(f, now)
 	name := f.Known().Short()
@@ -192,7 +192,7 @@ func span(s string) (time.Duration, bool) {
 }
 
 // describe is the comment of a waiter.
-func describe(b []byte, f *route.Function, now time.Time, position int) []byte {
+func describe(b []byte, f *snapshot.Function, now time.Time, position int) []byte {
 	state, percent, left := f.State.Word(), -1, eta(f, now)
 	switch {
 	case len(f.Replicas) > 0:

@@ -9,7 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/gate"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -72,7 +72,7 @@ func TestDemandOfWhatChanged(t *testing.T) {
 	y.Enter(&far, "red", 1, now)
 	asked(a, false)
 	f := fn("y")
-	f.Failure = &route.Failure{Reason: "no", Until: now.Add(time.Minute)}
+	f.Failure = &snapshot.Failure{Reason: "no", Until: now.Add(time.Minute)}
 	a.Publish(f)
 	if got := asked(a, false); len(got) != 1 || got["y"].Queued != 0 {
 		t.Fatalf("turned away: %+v", got)
@@ -97,7 +97,7 @@ func TestDemandOfWhatChanged(t *testing.T) {
 func TestDemandMissesNothing(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a := New(Options{Now: func() time.Time { return now }})
-	var fs []route.Function
+	var fs []snapshot.Function
 	for i := range 8 {
 		fs = append(fs, at(fn(fmt.Sprint("m", i)), 2, fmt.Sprint("r", i)))
 	}

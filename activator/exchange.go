@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -285,7 +285,7 @@ func (x *exchange) bound() time.Time {
 
 // wake asks the platform for a first replica, once however many wait. The
 // team whose request begins a cold start is charged for it.
-func (x *exchange) wake(f *route.Function, again bool) *openai.Error {
+func (x *exchange) wake(f *snapshot.Function, again bool) *openai.Error {
 	r := who.Patiently(x.context, func() (r *who.Refusal) {
 		id, e := x.e.Own.Wake(f, again, func() *openai.Error {
 			if r = x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
@@ -516,7 +516,7 @@ func (x *exchange) launch(async bool) {
 }
 
 // compose is the request as it goes to a replica.
-func (x *exchange) compose(f *route.Function, r *route.Replica) *upstream.Request {
+func (x *exchange) compose(f *snapshot.Function, r *snapshot.Replica) *upstream.Request {
 	addr, prefix := split(r.Endpoint)
 	accept, kind := "application/json", "application/json"
 	if x.stream {
@@ -552,7 +552,7 @@ func (x *exchange) compose(f *route.Function, r *route.Replica) *upstream.Reques
 }
 
 // ask sends the request to a replica.
-func (x *exchange) ask(f *route.Function, r *route.Replica, async bool) {
+func (x *exchange) ask(f *snapshot.Function, r *snapshot.Replica, async bool) {
 	out := x.compose(f, r)
 	x.asked = x.a.o.Now()
 	ctx := x.context()

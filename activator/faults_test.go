@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -377,7 +377,7 @@ func TestFailureFansOut(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		f.State = functions.Failed
-		f.Failure = &route.Failure{Reason: "CUDA out of memory", At: time.Now(), Until: time.Now().Add(30 * time.Second)}
+		f.Failure = &snapshot.Failure{Reason: "CUDA out of memory", At: time.Now(), Until: time.Now().Add(30 * time.Second)}
 		w.act.Publish(f)
 		wg.Wait()
 		if w.count(&w.wakes) != 1 {

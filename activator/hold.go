@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -90,7 +90,7 @@ func (a *Activator) Hold(ctx context.Context, w Want) (*Stay, *openai.Error) {
 }
 
 // at is where the request goes.
-func (s *Stay) at(r *route.Replica) {
+func (s *Stay) at(r *snapshot.Replica) {
 	s.Endpoint, s.Token, s.Key = r.Endpoint, r.Token, r.Key
 	s.Plain = s.x.e.Now().Plain
 	s.x.asked = s.x.a.o.Now()

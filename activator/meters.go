@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/activator/gate"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -187,7 +187,7 @@ func (m *meters) refused(team, route string, code int) {
 func (m *meters) limited(team, reason string) { m.quota.WithLabelValues(team, reason).Inc() }
 
 // published observes a cold start that has just ended.
-func (m *meters) published(e *entry, before, f *route.Function) {
+func (m *meters) published(e *entry, before, f *snapshot.Function) {
 	t := f.ColdStart
 	if t == nil || t.State != functions.Ready && t.State != functions.Failed {
 		return

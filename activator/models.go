@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -120,7 +120,7 @@ func describeModel(e *entry, name functions.Name, id string, now time.Time) item
 
 // adapted is the item of an adapter of it: loaded where a replica has it,
 // otherwise to be loaded when it is asked for.
-func (a *Activator) adapted(it item, f *route.Function, id, parent, adapter string) item {
+func (a *Activator) adapted(it item, f *snapshot.Function, id, parent, adapter string) item {
 	it.ID, it.Parent = id, parent
 	if a.o.Adapters != nil && it.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.HasAdapter(adapter) {
 		it.Status.Value, it.Status.State = "unloaded", functions.Unloaded.Word()

@@ -16,7 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -135,7 +135,7 @@ func TestModels(t *testing.T) {
 		w := newWorld(t, nil)
 		failed := fn("broken")
 		failed.State = functions.Failed
-		failed.Failure = &route.Failure{Reason: "no such file", Until: time.Now().Add(time.Hour)}
+		failed.Failure = &snapshot.Failure{Reason: "no such file", Until: time.Now().Add(time.Hour)}
 		lora := at(fn("warm"), 4, "e:1")
 		lora.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
 		w.act.Publish(fn("cold"), lora, loadingAt(fn("coming"), functions.Downloading, 41, 12*time.Second), failed)
@@ -311,7 +311,7 @@ func TestBlocked(t *testing.T) {
 		w.act.Publish(f)
 		w.onWake = func() {
 			time.Sleep(time.Second)
-			f.Blocked = &route.Blocked{Code: route.QuotaExceeded, Message: "Team default holds 2 of 2 GPUs", ETA: -1}
+			f.Blocked = &snapshot.Blocked{Code: snapshot.QuotaExceeded, Message: "Team default holds 2 of 2 GPUs", ETA: -1}
 			w.act.Publish(f)
 		}
 		if r := w.post("/v1/chat/completions", askStream); r.status != 429 || r.code() != "gpu_quota_exceeded" || r.took != time.Second {
@@ -322,7 +322,7 @@ func TestBlocked(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		f.Forecast = functions.Forecast{P50: 3 * time.Second, P90: 5 * time.Second}
-		f.Blocked = &route.Blocked{Code: route.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
 		refused := func(least, most int, says string) {
 			t.Helper()
@@ -340,7 +340,7 @@ func TestBlocked(t *testing.T) {
 		time.Sleep(70 * time.Second) // overdue: it is not about to happen
 		refused(9, 11, "in about 10 s")
 		// Who waits is told the same, and where nothing is known nothing is said.
-		f.Blocked = &route.Blocked{Code: route.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "15"); r.status != 503 || r.took != 0 {
 			t.Fatalf("%+v", r)
@@ -348,7 +348,7 @@ func TestBlocked(t *testing.T) {
 		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "45"); !strings.Contains(r.body, "eta_s=") || strings.Contains(r.body, "eta_s=3 ") {
 			t.Fatalf("%+v", r)
 		}
-		f.Blocked = &route.Blocked{Code: route.NoCapacity, Message: "all GPUs are busy", ETA: -1, At: time.Now()}
+		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: -1, At: time.Now()}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "20"); strings.Contains(r.body, "eta_s=") {
 			t.Fatalf("%+v", r)
@@ -388,7 +388,7 @@ func TestHoldModes(t *testing.T) {
 		w.onWake = func() {
 			time.Sleep(60 * time.Second)
 			f := fn("tiny")
-			f.Failure = &route.Failure{Reason: "no"}
+			f.Failure = &snapshot.Failure{Reason: "no"}
 			w.act.Publish(f)
 		}
 		if r := w.post("/v1/chat/completions", askPlain); r.err == nil {
@@ -573,7 +573,7 @@ func TestRandomFaults(t *testing.T) {
 							w.act.Publish(f)
 						case 1:
 							b := f
-							b.Failure = &route.Failure{Reason: "it broke", Until: time.Now().Add(time.Second)}
+							b.Failure = &snapshot.Failure{Reason: "it broke", Until: time.Now().Add(time.Second)}
 							w.act.Publish(b)
 						case 2:
 							w.act.Publish(loadingAt(f, functions.Loading, roll(100), time.Second))
@@ -636,9 +636,9 @@ func TestDecide(t *testing.T) {
 	ready := at(f, 4, "e:1")
 	coming := loadingAt(f, functions.Downloading, 10, 30*time.Second)
 	brokenOne := f
-	brokenOne.Failure = &route.Failure{Reason: "x", Until: now.Add(time.Second)}
+	brokenOne.Failure = &snapshot.Failure{Reason: "x", Until: now.Add(time.Second)}
 	mended := f
-	mended.Failure = &route.Failure{Reason: "x", Until: now.Add(-time.Second)}
+	mended.Failure = &snapshot.Failure{Reason: "x", Until: now.Add(-time.Second)}
 	slow := f
 	slow.Forecast = functions.Forecast{P50: 50 * time.Second, P90: 90 * time.Second}
 	under := slow
@@ -646,7 +646,7 @@ func TestDecide(t *testing.T) {
 	under.Progress = functions.Progress{State: functions.Loading, Percent: 5, ETA: -1}
 	under.ColdStart = &functions.Timeline{Began: now.Add(-80 * time.Second)}
 	for name, c := range map[string]struct {
-		f    route.Function
+		f    snapshot.Function
 		l    gate.Load
 		p    Patience
 		want Verdict
@@ -728,7 +728,7 @@ func TestIdleFunctionIsSmall(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	fs := make([]route.Function, 0, n)
+	fs := make([]snapshot.Function, 0, n)
 	for i := range n {
 		fs = append(fs, fn(fmt.Sprintf("model-%d", i)))
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -310,7 +310,7 @@ func good(c net.Conn, r *http.Request, body string) bool {
 	return send(c, "0\r\n\r\n")
 }
 
-func fn(name string) route.Function {
+func fn(name string) snapshot.Function {
 	n, err := functions.ParseName(name, functions.DefaultTeam)
 	if err != nil {
 		panic(err)
@@ -319,20 +319,20 @@ func fn(name string) route.Function {
 	m.Spec.Scale = functions.Scale{Max: 1, Target: 8, Idle: functions.Duration(5 * time.Minute)}
 	m.Spec.Queue = functions.Queue{Requests: 1000, Bytes: 64 << 20, Wait: functions.Duration(5 * time.Minute)}
 	m.Spec.Deadlines.FirstToken = functions.Duration(2 * time.Minute)
-	return route.Function{Name: n, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+	return snapshot.Function{Name: n, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
 }
 
 // at makes the function READY at an engine's address.
-func at(f route.Function, slots int, addrs ...string) route.Function {
+func at(f snapshot.Function, slots int, addrs ...string) snapshot.Function {
 	f.State = functions.Ready
 	f.Replicas = nil
 	for _, a := range addrs {
-		f.Replicas = append(f.Replicas, route.Replica{ID: a, Node: "n", Endpoint: "http://" + a, Slots: slots})
+		f.Replicas = append(f.Replicas, snapshot.Replica{ID: a, Node: "n", Endpoint: "http://" + a, Slots: slots})
 	}
 	return f
 }
 
-func loadingAt(f route.Function, s functions.State, percent int, eta time.Duration) route.Function {
+func loadingAt(f snapshot.Function, s functions.State, percent int, eta time.Duration) snapshot.Function {
 	f.State = s
 	f.Progress = functions.Progress{State: s, Percent: percent, ETA: eta}
 	return f

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -24,7 +24,7 @@ import (
 // World is what is, at this moment. Its answers are the caller's to keep.
 type World interface {
 	// Function is the picture of one, false where the platform has none yet.
-	Function(name functions.Name) (route.Function, bool)
+	Function(name functions.Name) (snapshot.Function, bool)
 	Replicas() []Replica
 	Nodes() []NodeReport
 }

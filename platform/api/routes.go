@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -182,7 +182,7 @@ func (a *API) view(m *functions.Model) Function {
 	return f
 }
 
-func blocked(b *route.Blocked) string { return strings.ReplaceAll(b.Code, "_", " ") }
+func blocked(b *snapshot.Blocked) string { return strings.ReplaceAll(b.Code, "_", " ") }
 
 func (a *API) functions(x *exchange) ([]Function, *openai.Error) {
 	items := []Function{}

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
@@ -45,17 +45,17 @@ type stage struct {
 	chat     func(req *httpserver.Request, res *httpserver.Response)
 }
 
-func (s *stage) Function(n functions.Name) (route.Function, bool) {
+func (s *stage) Function(n functions.Name) (snapshot.Function, bool) {
 	switch n.Name {
 	case "llama":
-		return route.Function{Name: n, State: functions.Ready, Replicas: []route.Replica{{ID: "r-2"}}, ColdStart: &functions.Timeline{ID: "cs-2"},
+		return snapshot.Function{Name: n, State: functions.Ready, Replicas: []snapshot.Replica{{ID: "r-2"}}, ColdStart: &functions.Timeline{ID: "cs-2"},
 			Forecast: functions.Forecast{P50: 21500 * time.Millisecond}}, true
 	case "tiny":
-		return route.Function{Name: n, State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 41, ETA: 12 * time.Second}, Forecast: functions.NoForecast}, true
+		return snapshot.Function{Name: n, State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 41, ETA: 12 * time.Second}, Forecast: functions.NoForecast}, true
 	case "broken":
-		return route.Function{Name: n, State: functions.Unloaded, Failure: &route.Failure{Reason: "weights_missing: no \x1b[31mconfig.json"}, Forecast: functions.NoForecast}, true
+		return snapshot.Function{Name: n, State: functions.Unloaded, Failure: &snapshot.Failure{Reason: "weights_missing: no \x1b[31mconfig.json"}, Forecast: functions.NoForecast}, true
 	}
-	return route.Function{}, false
+	return snapshot.Function{}, false
 }
 
 func (s *stage) Replicas() []api.Replica {

@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
@@ -163,12 +163,12 @@ func name(s string) functions.Name {
 }
 
 // fn is a function with READY replicas at these addresses.
-func fn(n string, serves string, plain bool, addrs ...string) route.Function {
-	f := route.Function{Name: name(n), Serves: serves, Hidden: serves != "", Plain: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
+func fn(n string, serves string, plain bool, addrs ...string) snapshot.Function {
+	f := snapshot.Function{Name: name(n), Serves: serves, Hidden: serves != "", Plain: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
 	f.Model.Spec.Queue = functions.Queue{Wait: functions.Duration(time.Minute), Requests: 1000, Bytes: 64 << 20}
 	for i, a := range addrs {
 		f.State = functions.Ready
-		f.Replicas = append(f.Replicas, route.Replica{ID: fmt.Sprintf("%s-%d", f.Name.Name, i), Endpoint: "http://" + a, Slots: 100})
+		f.Replicas = append(f.Replicas, snapshot.Replica{ID: fmt.Sprintf("%s-%d", f.Name.Name, i), Endpoint: "http://" + a, Slots: 100})
 	}
 	return f
 }

@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
 // Feed is an activator as the controller feeds and hears it: activator.Activator.
 type Feed interface {
-	Publish(fs ...route.Function)
+	Publish(fs ...snapshot.Function)
 	Remove(names ...functions.Name)
 	Cut(agent string)
 	Demand(all bool, yield func(activator.Demand) bool)
@@ -66,13 +66,13 @@ type Activator struct {
 
 	mu      sync.Mutex
 	seq     uint64 // Seq of the pictures that are published
-	fns     map[functions.Name]*route.Function
+	fns     map[functions.Name]*snapshot.Function
 	removed map[functions.Name][]string // taken out: the replicas that may have requests from us still
 }
 
 // NewActivator makes one; it starts nothing.
 func NewActivator(o ActivatorOptions) *Activator {
-	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*route.Function{}, removed: map[functions.Name][]string{}}
+	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*snapshot.Function{}, removed: map[functions.Name][]string{}}
 	a.client = NewClient(ClientOptions{
 		Addr: o.Addr, Token: o.Token, Hello: Hello{Kind: KindActivator, ID: o.ID, Version: o.Version}, Log: o.Log,
 		TLS: o.TLS, Reread: o.Reread, Dial: o.Dial, Lookup: o.Lookup,

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -39,7 +39,7 @@ type bell struct {
 	rang chan time.Time
 }
 
-func (f bell) Publish(fs ...route.Function) { f.rang <- time.Now(); f.feed.Publish(fs...) }
+func (f bell) Publish(fs ...snapshot.Function) { f.rang <- time.Now(); f.feed.Publish(fs...) }
 
 type ringing struct{ rang chan time.Time }
 
@@ -59,12 +59,12 @@ func awaited(b *testing.B, what string, c <-chan time.Time) time.Time {
 }
 
 // big is a picture as they are: with a model, a cold start and a forecast.
-func big(ready bool) route.Function {
+func big(ready bool) snapshot.Function {
 	m := functions.NewModel()
 	m.Metadata.Namespace, m.Metadata.Name = "a", "m"
 	m.Spec.Source, m.Spec.Engine = "az://account/models/llama-3.1-8b", functions.EngineVLLM
 	m.Spec.Args = []string{"--max-model-len", "8192", "--gpu-memory-utilization", "0.9"}
-	f := route.Function{
+	f := snapshot.Function{
 		Name: name("m"), Model: m, State: functions.Loading,
 		Progress:  functions.Progress{State: functions.Loading, Percent: 40, Bytes: 6 << 30, Total: 16 << 30, ETA: 3 * time.Second},
 		ColdStart: &functions.Timeline{ID: "cs-0123456789ab", Function: "a/m", State: functions.Loading, Began: time.Now(), Total: 4.2},
@@ -75,7 +75,7 @@ func big(ready bool) route.Function {
 	}
 	if ready {
 		f.State = functions.Ready
-		f.Replicas = []route.Replica{{ID: "m-0123456789ab", Node: "node-1", Endpoint: "http://10.244.1.17:8080", Slots: 16}}
+		f.Replicas = []snapshot.Replica{{ID: "m-0123456789ab", Node: "node-1", Endpoint: "http://10.244.1.17:8080", Slots: 16}}
 	}
 	return f
 }
@@ -115,7 +115,7 @@ func BenchmarkReady(b *testing.B) {
 	for _, n := range []int{1, 4} {
 		b.Run(fmt.Sprint("activators=", n), func(b *testing.B) {
 			h, _, _, fs, read, _, _ := linked(b, n)
-			pictures := []route.Function{big(true), big(false)}
+			pictures := []snapshot.Function{big(true), big(false)}
 			pictures[1].Model = pictures[0].Model
 			h.Publish(pictures[1])
 			for _, f := range fs {

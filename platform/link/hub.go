@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -61,7 +61,7 @@ type Hub struct {
 	mu       sync.Mutex // of all that follows; never held while something is called or written
 	open     bool
 	closed   bool
-	pictures map[functions.Name]*route.Function
+	pictures map[functions.Name]*snapshot.Function
 	seq      uint64 // counts changes of pictures
 	table    *Table
 	keys     *Keys
@@ -121,7 +121,7 @@ func NewHub(o HubOptions) *Hub {
 	}
 	return &Hub{
 		o: o, open: !o.Quiet,
-		pictures: map[functions.Name]*route.Function{},
+		pictures: map[functions.Name]*snapshot.Function{},
 		peers:    map[Kind]map[string]*peer{KindActivator: {}, KindNode: {}},
 		conns:    map[net.Conn]bool{},
 		isStir:   map[functions.Name]bool{},
@@ -170,7 +170,7 @@ func (h *Hub) activators(f func(*peer)) {
 }
 
 // Publish tells all activators new pictures of functions.
-func (h *Hub) Publish(fs ...route.Function) {
+func (h *Hub) Publish(fs ...snapshot.Function) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seq++
@@ -195,7 +195,7 @@ func (h *Hub) Remove(names ...functions.Name) {
 		if h.pictures[name] == nil {
 			continue
 		}
-		h.depart(name, h.pictures[name], &route.Function{})
+		h.depart(name, h.pictures[name], &snapshot.Function{})
 		delete(h.pictures, name)
 		delete(h.ends, name)
 		h.activators(func(p *peer) { p.soil(name) })
@@ -204,7 +204,7 @@ func (h *Hub) Remove(names ...functions.Name) {
 }
 
 // depart notes which replicas leave the routes between two pictures; under mu.
-func (h *Hub) depart(name functions.Name, before, f *route.Function) {
+func (h *Hub) depart(name functions.Name, before, f *snapshot.Function) {
 	list := slices.DeleteFunc(h.left[name], func(l leaver) bool { return f.Has(l.id) })
 	if before != nil {
 		for i := range before.Replicas {

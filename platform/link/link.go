@@ -2,8 +2,8 @@ package link
 
 import (
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
 	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -99,7 +99,7 @@ type Down struct {
 	Whole bool
 
 	// Of activators.
-	Functions []route.Function
+	Functions []snapshot.Function
 	Removed   []functions.Name
 	Table     *Table
 	Keys      *Keys

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -66,7 +66,7 @@ func name(s string) functions.Name { return functions.Name{Team: "a", Name: s} }
 // feed is a data path that keeps what it is told.
 type feed struct {
 	mu       sync.Mutex
-	pictures map[functions.Name]route.Function
+	pictures map[functions.Name]snapshot.Function
 	demand   map[functions.Name]activator.Demand
 	flights  map[string]int
 	changed  map[functions.Name]bool
@@ -75,10 +75,10 @@ type feed struct {
 }
 
 func newFeed() *feed {
-	return &feed{pictures: map[functions.Name]route.Function{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: make(chan struct{}, 1)}
+	return &feed{pictures: map[functions.Name]snapshot.Function{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: make(chan struct{}, 1)}
 }
 
-func (f *feed) Publish(fs ...route.Function) {
+func (f *feed) Publish(fs ...snapshot.Function) {
 	f.mu.Lock()
 	for _, x := range fs {
 		f.pictures[x.Name] = x
@@ -152,7 +152,7 @@ func (f *feed) fly(replica string, n int) {
 	f.flights[replica] = n
 }
 
-func (f *feed) has(n functions.Name) (route.Function, bool) {
+func (f *feed) has(n functions.Name) (snapshot.Function, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p, ok := f.pictures[n]
@@ -191,11 +191,11 @@ func join(t testing.TB, addr, id string, f Feed) (*Activator, func()) {
 	return a, start(t, a.Run)
 }
 
-func ready(n functions.Name, replicas ...string) route.Function {
-	f := route.Function{Name: n, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+func ready(n functions.Name, replicas ...string) snapshot.Function {
+	f := snapshot.Function{Name: n, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
 	for _, id := range replicas {
 		f.State = functions.Ready
-		f.Replicas = append(f.Replicas, route.Replica{ID: id, Endpoint: "http://10.0.0.1:8080"})
+		f.Replicas = append(f.Replicas, snapshot.Replica{ID: id, Endpoint: "http://10.0.0.1:8080"})
 	}
 	return f
 }

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/authority"
 )
@@ -306,7 +306,7 @@ func (p *peer) next() (d Down, seq uint64, any bool) {
 			d.Shares, any = p.shares, true
 		}
 		if p.whole {
-			d.Functions = make([]route.Function, 0, len(h.pictures))
+			d.Functions = make([]snapshot.Function, 0, len(h.pictures))
 			for _, f := range h.pictures {
 				d.Functions = append(d.Functions, *f)
 			}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -66,7 +66,7 @@ type downFrame struct {
 // functionFrame is a picture. One whose model has not changed on this connection
 // goes without it.
 type functionFrame struct {
-	Picture   route.Function
+	Picture   snapshot.Function
 	SameModel bool
 	// How long until these moments.
 	Until, Failed, Blocked, Began time.Duration

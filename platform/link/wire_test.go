@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -150,10 +150,10 @@ func TestClocksOfTwo(t *testing.T) {
 	if err != nil || !got.Demand[0].Oldest.Equal(there.Add(-time.Second)) || !got.Demand[0].LastEnd.IsZero() {
 		t.Errorf("%+v, %v", got, err)
 	}
-	d := Down{Functions: []route.Function{{
+	d := Down{Functions: []snapshot.Function{{
 		Name:      name("m"),
-		Failure:   &route.Failure{Reason: "no", Until: moment.Add(time.Minute)},
-		Blocked:   &route.Blocked{At: moment.Add(-time.Second)},
+		Failure:   &snapshot.Failure{Reason: "no", Until: moment.Add(time.Minute)},
+		Blocked:   &snapshot.Blocked{At: moment.Add(-time.Second)},
 		ColdStart: &functions.Timeline{Began: moment.Add(-2 * time.Second)},
 	}}}
 	f := d.pack(0, models{}, moment).unpack(models{}, there).Functions[0]
@@ -174,12 +174,12 @@ func TestModelsGoOnce(t *testing.T) {
 	tape := p.conn.(*tape)
 	var last Down
 	for i, d := range []Down{
-		{Whole: true, Functions: []route.Function{f}},
-		{Functions: []route.Function{f}},
-		{Functions: []route.Function{f}},
+		{Whole: true, Functions: []snapshot.Function{f}},
+		{Functions: []snapshot.Function{f}},
+		{Functions: []snapshot.Function{f}},
 		{Removed: []functions.Name{f.Name}},
-		{Functions: []route.Function{f}}, // it was forgotten
-		{Whole: true, Functions: []route.Function{f}},
+		{Functions: []snapshot.Function{f}}, // it was forgotten
+		{Whole: true, Functions: []snapshot.Function{f}},
 	} {
 		tape.wrote.Reset()
 		if err := p.write(d.pack(uint64(i), sent, moment)); err != nil {

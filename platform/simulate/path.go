@@ -8,7 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/gate"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -28,9 +28,9 @@ type function struct {
 	starts int
 
 	lobby   *activator.Lobby
-	pic     *route.Function // nil until it was published, and once it was removed
-	busy    bool            // it is on the list of those that may have requests
-	last    time.Duration   // when it was evicted
+	pic     *snapshot.Function // nil until it was published, and once it was removed
+	busy    bool               // it is on the list of those that may have requests
+	last    time.Duration      // when it was evicted
 	evicted bool
 }
 
@@ -490,7 +490,7 @@ func (p *path) lame() bool { return p.State.loop != p.of }
 
 // Publish takes pictures in; who is let through by them is at an engine before
 // it returns.
-func (p *path) Publish(fs ...route.Function) {
+func (p *path) Publish(fs ...snapshot.Function) {
 	st := p.State
 	if p.lame() {
 		return

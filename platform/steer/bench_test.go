@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -17,7 +17,7 @@ type mark struct {
 	seen  map[functions.Name]bool
 }
 
-func (m *mark) Publish(fs ...route.Function) {
+func (m *mark) Publish(fs ...snapshot.Function) {
 	for i := range fs {
 		if len(fs[i].Replicas) > 0 && !m.seen[fs[i].Name] {
 			m.seen[fs[i].Name] = true

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -26,7 +26,7 @@ func FuzzHeartbeat(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, one, two []byte) {
 		d := newDoor()
-		check := func(p route.Function) {
+		check := func(p snapshot.Function) {
 			for _, r := range p.Replicas {
 				if r.Endpoint == "" {
 					t.Fatalf("a replica without an endpoint: %+v", p)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/schedule"
 )
@@ -37,7 +37,7 @@ type Demand = activator.Demand
 // the call; none of the methods blocks or calls back into Steer but for Wake,
 // Nudge and Ask.
 type DataPath interface {
-	Publish(fs ...route.Function)
+	Publish(fs ...snapshot.Function)
 	Remove(names ...functions.Name)
 	// Demand yields the functions whose demand, or the requests in flight at one
 	// of their replicas, may have changed since the last call, also to nothing;

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -128,7 +128,7 @@ func TestGPUBudget(t *testing.T) {
 	p.desk.asks("red", "x")
 	p.pass(5 * time.Second)
 	pic := p.desk.lane(functions.Name{Team: "red", Name: "x"}).pic
-	if pic.Blocked == nil || pic.Blocked.Code != route.BudgetSpent || !strings.Contains(pic.Blocked.Message, "60 GPU-seconds") || len(pic.Replicas) != 0 {
+	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "60 GPU-seconds") || len(pic.Replicas) != 0 {
 		t.Fatalf("told %+v", pic.Blocked)
 	}
 	if pic := p.desk.lane(functions.Name{Team: "blue", Name: "y"}).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
@@ -226,7 +226,7 @@ func TestStoreShare(t *testing.T) {
 	p.desk.asks("blue", "z")
 	p.pass(10 * time.Second)
 	pic := p.desk.lane(y).pic
-	if pic.Blocked == nil || pic.Blocked.Code != route.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") || len(p.s.fns[y].reps) != 0 {
+	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") || len(p.s.fns[y].reps) != 0 {
 		t.Fatalf("told %+v, %d replicas", pic.Blocked, len(p.s.fns[y].reps))
 	}
 	if z := p.desk.lane(functions.Name{Team: "blue", Name: "z"}).pic; len(z.Replicas) != 1 {

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/schedule"
@@ -180,7 +180,7 @@ func (s *Steer) flush() {
 	if len(s.dirty) == 0 {
 		return
 	}
-	out := make([]route.Function, 0, len(s.dirty))
+	out := make([]snapshot.Function, 0, len(s.dirty))
 	for _, f := range s.dirty {
 		f.soiled = false
 		if !f.Gone {
@@ -447,7 +447,7 @@ func (s *Steer) pause(f *fn, cause string, pause time.Duration, now schedule.Ins
 		return
 	}
 	f.RetryAt = now + pause
-	f.failure = &route.Failure{Reason: cause, At: s.clock(), Until: s.clock().Add(pause)}
+	f.failure = &snapshot.Failure{Reason: cause, At: s.clock(), Until: s.clock().Add(pause)}
 	f.retry, f.once = 0, false
 	s.soil(f)
 }
@@ -723,7 +723,7 @@ func (s *Steer) verdict(f *fn, v schedule.Verdict, blocked bool) {
 				return
 			}
 		}
-		f.blocked = &route.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at}
+		f.blocked = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at}
 		s.redraw(f)
 		if news {
 			s.event("blocked", f.Name, "", "", v.Code, v.Message)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -126,12 +126,12 @@ func (s *Steer) Epoch() int64 { return s.epoch }
 
 // Function is the picture of one as the data path has it, false where the
 // catalogue has none of that name.
-func (s *Steer) Function(name functions.Name) (route.Function, bool) {
+func (s *Steer) Function(name functions.Name) (snapshot.Function, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.fns[name.Base()]
 	if f == nil || f.Gone {
-		return route.Function{}, false
+		return snapshot.Function{}, false
 	}
 	return s.picture(f), true
 }

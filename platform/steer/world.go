@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/schedule"
@@ -74,11 +74,11 @@ type fn struct {
 	recipe   uint64
 	load     *schedule.Load // its windows; nil at rest
 	reps     []*rep
-	failures int            // starts in a row that failed
-	refused  int            // loads in a row that no agent took
-	deaths   int            // deaths in a row soon after READY
-	failure  *route.Failure // told to waiters until its back-off is over
-	blocked  *route.Blocked
+	failures int               // starts in a row that failed
+	refused  int               // loads in a row that no agent took
+	deaths   int               // deaths in a row soon after READY
+	failure  *snapshot.Failure // told to waiters until its back-off is over
+	blocked  *snapshot.Blocked
 	cold     *cold // the newest cold start
 	history  history
 	prospect prospect
@@ -287,8 +287,8 @@ func note[T comparable](changed *bool, to *T, v T) {
 }
 
 // picture is what the data path is told of a function.
-func (s *Steer) picture(f *fn) route.Function {
-	p := route.Function{
+func (s *Steer) picture(f *fn) snapshot.Function {
+	p := snapshot.Function{
 		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
 		Forecast: s.forecast(f), Failure: f.failure, Blocked: f.blocked,
 	}
@@ -298,7 +298,7 @@ func (s *Steer) picture(f *fn) route.Function {
 		}
 		st := r.status.State
 		if r.serves() && r.status.Endpoint != "" {
-			p.Replicas = append(p.Replicas, route.Replica{
+			p.Replicas = append(p.Replicas, snapshot.Replica{
 				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Token: s.bearer(r), Key: r.status.Key, Adapters: r.status.Adapters,
 			})
 		}

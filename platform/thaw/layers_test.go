@@ -28,7 +28,7 @@ var layers = map[string]int{
 	"activator/who":             1,
 	"activator/share":           0,
 	"activator/gate":            1,
-	"activator/route":           1,
+	"activator/snapshot":        1,
 	"activator/balance":         1,
 	"loader":                    2,
 	"loader/source":             0,

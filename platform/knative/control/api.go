@@ -14,7 +14,7 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
@@ -125,7 +125,7 @@ func (s shop) Delete(functions.Name) error              { return errDeploy }
 
 // Function is the picture of a Service: that of its current revision, and the
 // replicas of all.
-func (r *reign) Function(name functions.Name) (route.Function, bool) {
+func (r *reign) Function(name functions.Name) (snapshot.Function, bool) {
 	current := r.current(name)
 	f, ok := r.steer.Function(current)
 	if !ok {

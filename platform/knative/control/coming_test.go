@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
 )
@@ -14,7 +14,7 @@ import (
 // shim has said where it is, and no longer than its pod may become READY.
 func TestComing(t *testing.T) {
 	s := newStage(t, true)
-	want := func(when, endpoint string, picture route.Function) {
+	want := func(when, endpoint string, picture snapshot.Function) {
 		t.Helper()
 		picture.Name = web
 		got := s.Coming(&picture)
@@ -30,37 +30,37 @@ func TestComing(t *testing.T) {
 	}
 	const door = "http://10.0.0.9:8080"
 	s.load("n1", "r1")
-	want("there is no pod", "", route.Function{})
+	want("there is no pod", "", snapshot.Function{})
 	s.SetPod(aPod("p1", "n1", runs))
-	want("its shim has said nothing", "", route.Function{})
+	want("its shim has said nothing", "", snapshot.Function{})
 	says(functions.Downloading, "http://10.0.0.7:8080")
-	want("it starts", door, route.Function{}) // at the address that Kubernetes has
+	want("it starts", door, snapshot.Function{}) // at the address that Kubernetes has
 	says(functions.Loading, door)
-	want("it loads", door, route.Function{})
+	want("it loads", door, snapshot.Function{})
 	says(functions.Ready, door)
-	want("it is READY and the picture older", door, route.Function{})
-	want("it is READY", "", route.Function{Replicas: []route.Replica{{ID: "r1"}}})
-	want("it has left the picture, and is about to be told to stop", "", route.Function{})
+	want("it is READY and the picture older", door, snapshot.Function{})
+	want("it is READY", "", snapshot.Function{Replicas: []snapshot.Replica{{ID: "r1"}}})
+	want("it has left the picture, and is about to be told to stop", "", snapshot.Function{})
 	says(functions.Failed, "")
-	want("it has failed", "", route.Function{})
+	want("it has failed", "", snapshot.Function{})
 	says(functions.Loading, door)
 	s.Said("n1", false, []link.Pod{{UID: "p1", Gone: true}})
-	want("its shim has hung up", "", route.Function{})
+	want("its shim has hung up", "", snapshot.Function{})
 	says(functions.Loading, door)
 	s.SetPod(aPod("p1", "n1", waits("CrashLoopBackOff", "")))
-	want("its container ends again and again", "", route.Function{})
+	want("its container ends again and again", "", snapshot.Function{})
 	s.SetPod(aPod("p1", "n1", runs))
-	want("it runs again", door, route.Function{})
+	want("it runs again", door, snapshot.Function{})
 	s.SetPod(aPod("p1", "n1", runs, ends))
-	want("its pod is to end", "", route.Function{})
+	want("its pod is to end", "", snapshot.Function{})
 
 	s = newStage(t, false)
 	s.load("n1", "r1")
 	s.SetPod(aPod("p1", "n1", runs))
 	says(functions.Loading, door)
-	want("it has no shim", "", route.Function{})
+	want("it has no shim", "", snapshot.Function{})
 	s.DropPod(types.UID("p1"))
-	want("it is gone", "", route.Function{})
+	want("it is gone", "", snapshot.Function{})
 	s.DropRevision(web)
-	want("so is its revision", "", route.Function{})
+	want("so is its revision", "", snapshot.Function{})
 }

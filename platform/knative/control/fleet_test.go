@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/link"
@@ -479,7 +479,7 @@ func TestFleetInAnyOrder(t *testing.T) {
 				for _, x := range s.behind(true) {
 					s.scale(t.Context(), x)
 				}
-				s.Coming(&route.Function{Name: web})
+				s.Coming(&snapshot.Function{Name: web})
 			}
 		}
 		for range 120 {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/steer"
 )
@@ -17,7 +17,7 @@ type path struct {
 	activators
 	service   func(functions.Name) (name string, plain bool) // the Knative Service a revision is of; plain: it runs no engine of ours
 	published func(functions.Name)
-	coming    func(*route.Function) []route.Replica // of a revision: its replicas that take requests ahead; nil: none does
+	coming    func(*snapshot.Function) []snapshot.Replica // of a revision: its replicas that take requests ahead; nil: none does
 
 	mu      sync.Mutex
 	outside map[functions.Name]outside
@@ -41,7 +41,7 @@ type outside struct {
 }
 
 // Publish gives pictures of revisions to the activators.
-func (p *path) Publish(fs ...route.Function) {
+func (p *path) Publish(fs ...snapshot.Function) {
 	for i := range fs {
 		fs[i].Hidden = true
 		service, plain := p.service(fs[i].Name)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/steer"
 )
@@ -14,10 +14,10 @@ type inside struct {
 	steer.DataPath
 	demand []steer.Demand // that has changed
 	held   []steer.Demand // that has not
-	got    []route.Function
+	got    []snapshot.Function
 }
 
-func (i *inside) Publish(fs ...route.Function) { i.got = append(i.got, fs...) }
+func (i *inside) Publish(fs ...snapshot.Function) { i.got = append(i.got, fs...) }
 
 func (i *inside) Demand(_ bool, yield func(steer.Demand) bool) {
 	for _, d := range i.demand {
@@ -43,7 +43,7 @@ func TestDemandFromOutside(t *testing.T) {
 	p := &path{
 		activators: in, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
 		service: func(functions.Name) (string, bool) { return "web", true }, published: func(functions.Name) {},
-		coming: func(*route.Function) []route.Replica { return nil },
+		coming: func(*snapshot.Function) []snapshot.Replica { return nil },
 		ring:   func(functions.Name) { rang++ }, now: func() time.Time { return now },
 	}
 	all := func(all bool) map[string]steer.Demand {
@@ -90,7 +90,7 @@ func TestDemandFromOutside(t *testing.T) {
 	if len(all(false)) != 1 {
 		t.Error("lost")
 	}
-	p.Publish(route.Function{Name: web})
+	p.Publish(snapshot.Function{Name: web})
 	if f := in.got[0]; !f.Hidden || !f.Plain || f.Serves != "web" {
 		t.Errorf("%+v", f)
 	}

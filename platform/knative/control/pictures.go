@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/schedule"
@@ -58,7 +58,7 @@ func (r *reign) Scale(namespace, revision string) (autoscale.Scale, bool) {
 
 // placed reports whether a node has been chosen for the start of f: its pod is on
 // its way, or one of it ends.
-func placed(f *route.Function) bool {
+func placed(f *snapshot.Function) bool {
 	return f.State != functions.Unloaded && (f.State != functions.Downloading || f.ColdStart == nil || f.ColdStart.Replica != "")
 }
 

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/steer"
@@ -89,7 +89,7 @@ func TestNobodyMakesWay(t *testing.T) {
 			r.path = &path{
 				activators: &lobby{}, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
 				service: r.books.serving, published: func(n functions.Name) { moved = append(moved, n) },
-				coming: func(*route.Function) []route.Replica { return nil },
+				coming: func(*snapshot.Function) []snapshot.Replica { return nil },
 				ring:   func(functions.Name) {}, now: func() time.Time { return now },
 			}
 			r.steer = steer.New(steer.Options{

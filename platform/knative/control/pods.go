@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
 
-	"github.com/thaw-dev/thaw/activator/route"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/link"
@@ -486,7 +486,7 @@ func (f *fleet) endpoint(p *pod, said string) string {
 // whose door a shim takes requests ahead: an activator sends it those that it would
 // let through first, and they wait where the word READY is said. One that is READY and
 // in no picture any more is about to be told to stop.
-func (f *fleet) Coming(of *route.Function) (out []route.Replica) {
+func (f *fleet) Coming(of *snapshot.Function) (out []snapshot.Replica) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.revs[of.Name]
@@ -506,11 +506,11 @@ func (f *fleet) Coming(of *route.Function) (out []route.Replica) {
 		case state == functions.Ready && !w.served, // steer may hear of it a moment later
 			state == functions.Downloading, state == functions.Loading:
 			if at := f.endpoint(p, p.said.Endpoint); at != "" {
-				out = append(out, route.Replica{ID: w.id, Node: w.node, Endpoint: at})
+				out = append(out, snapshot.Replica{ID: w.id, Node: w.node, Endpoint: at})
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b route.Replica) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b snapshot.Replica) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 

@@ -1,4 +1,4 @@
-// Package route holds what the platform has told the data path: one immutable
+// Package snapshot holds what the platform has told the data path: one immutable
 // picture per function, replaced whole on every change (push, never poll), and
 // a table of them that a request reads without a lock.
 //
@@ -9,4 +9,4 @@
 // An Entry is stable for as long as its function exists. What the data path
 // keeps per function (gate, counters, affinity) hangs on it as a value of the
 // caller's type, because this room knows nothing of the rooms beside it.
-package route
+package snapshot

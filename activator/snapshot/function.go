@@ -1,4 +1,4 @@
-package route
+package snapshot
 
 import (
 	"slices"
