@@ -11,9 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -57,7 +57,7 @@ const (
 // of everything else is the default named.
 type Options struct {
 	Waker   Waker
-	Who     *who.Book
+	Who     *auth.Book
 	Engines *upstream.Client
 	// Adapters loads what a request for an adapter finds not loaded; nil: engines
 	// have theirs from the start.

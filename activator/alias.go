@@ -5,7 +5,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -131,7 +131,7 @@ func (a *Activator) known(name functions.Name) functions.Name {
 
 // listed yields what the caller may name, by team and name: the functions that
 // are not hidden, and the aliases, each with the function it is shown by or nil.
-func (a *Activator) listed(id who.Identity) iter.Seq2[functions.Name, *entry] {
+func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 	entries := a.table.List(id.Team)
 	if id.Admin {
 		entries = a.table.All()

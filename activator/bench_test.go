@@ -16,12 +16,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -39,7 +39,7 @@ func prompt(model string, stream bool) string {
 // route, gate, balance, with 10,000 functions of two replicas each. It reports
 // the p99.
 func BenchmarkDecide(b *testing.B) {
-	book, err := who.Open(filepath.Join(b.TempDir(), "keys.json"))
+	book, err := auth.Open(filepath.Join(b.TempDir(), "keys.json"))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func BenchmarkWarm(b *testing.B) {
 }
 
 func benchWarm(b *testing.B, stream bool) {
-	book, err := who.Open(filepath.Join(b.TempDir(), "keys.json"))
+	book, err := auth.Open(filepath.Join(b.TempDir(), "keys.json"))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,12 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -38,7 +38,7 @@ type exchange struct {
 	engineName   string          // what the engine calls the model
 	adapter      string          // that is asked for, "" for the base model
 	stream       bool
-	lease        who.Lease
+	lease        auth.Lease
 	e            *entry // nil until the function is found
 	over         bool   // finish was called
 	reason       string // code of the error it ended with, for the log
@@ -183,7 +183,7 @@ func (x *exchange) enter(fresh bool) {
 	a.meters.of(x.e) // a function's first request is seen while it waits, not only after
 	x.phase = waiting
 	x.waitFrom = now
-	if r := who.Patiently(x.context, func() *who.Refusal { return a.o.Who.Hold(x.team, now) }); r != nil {
+	if r := auth.Patiently(x.context, func() *auth.Refusal { return a.o.Who.Hold(x.team, now) }); r != nil {
 		x.leave()
 		x.refuse(x.limited(r))
 		return
@@ -286,7 +286,7 @@ func (x *exchange) bound() time.Time {
 // wake asks the platform for a first replica, once however many wait. The
 // team whose request begins a cold start is charged for it.
 func (x *exchange) wake(f *snapshot.Function, again bool) *openai.Error {
-	r := who.Patiently(x.context, func() (r *who.Refusal) {
+	r := auth.Patiently(x.context, func() (r *auth.Refusal) {
 		id, e := x.e.Own.Wake(f, again, func() *openai.Error {
 			if r = x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
@@ -307,7 +307,7 @@ func (x *exchange) wake(f *snapshot.Function, again bool) *openai.Error {
 // admit counts the request in. What of the team's limits is at another activator is
 // waited for, a moment.
 func (x *exchange) admit(team string) *openai.Error {
-	r := who.Patiently(x.context, func() (r *who.Refusal) {
+	r := auth.Patiently(x.context, func() (r *auth.Refusal) {
 		x.lease, r = x.a.o.Who.Admit(team, x.began)
 		return r
 	})

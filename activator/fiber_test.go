@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -38,7 +38,7 @@ func heard(t *testing.T, c chan string, what string) {
 // The same path on real sockets and on fiber, which the tests in virtual time
 // do not use.
 func TestOnRealSockets(t *testing.T) {
-	book, err := who.Open(filepath.Join(t.TempDir(), "keys.json"))
+	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -38,7 +38,7 @@ const epoch = 1767225600
 
 // models lists what the caller may name, or one of it. It reads pictures and
 // wakes nothing: consoles poll it.
-func (a *Activator) models(id who.Identity, one string, res *httpserver.Response) *openai.Error {
+func (a *Activator) models(id auth.Identity, one string, res *httpserver.Response) *openai.Error {
 	now := a.o.Now()
 	var out any
 	if one != "" {
@@ -83,7 +83,7 @@ func (a *Activator) models(id who.Identity, one string, res *httpserver.Response
 }
 
 // spelled is a name as the caller would write it.
-func spelled(n functions.Name, id who.Identity) string {
+func spelled(n functions.Name, id auth.Identity) string {
 	if n.Team == id.Team {
 		return n.Short()
 	}
@@ -129,11 +129,11 @@ func (a *Activator) adapted(it item, f *snapshot.Function, id, parent, adapter s
 }
 
 // sees reports whether the caller may know of a team's functions.
-func sees(id who.Identity, team string) bool { return id.Team == team || id.Admin }
+func sees(id auth.Identity, team string) bool { return id.Team == team || id.Admin }
 
 // unknown is the answer to a name that is none, or none of the caller's: the
 // two cannot be told apart.
-func (a *Activator) unknown(asked string, name functions.Name, id who.Identity) *openai.Error {
+func (a *Activator) unknown(asked string, name functions.Name, id auth.Identity) *openai.Error {
 	if len(asked) > 80 {
 		asked = asked[:80] + "…"
 	}

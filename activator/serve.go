@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -182,21 +182,21 @@ func (x *exchange) open() *openai.Error {
 	return x.admit(id.Team)
 }
 
-func (x *exchange) limited(r *who.Refusal) *openai.Error {
+func (x *exchange) limited(r *auth.Refusal) *openai.Error {
 	x.a.meters.limited(x.team, r.Limit)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 
 // caller is who asks. A key that is sent must be right, but for the dummy keys
 // that clients insist on sending to a server that has none yet.
-func (a *Activator) caller(req *httpserver.Request) (who.Identity, *openai.Error) {
+func (a *Activator) caller(req *httpserver.Request) (auth.Identity, *openai.Error) {
 	return a.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
 }
 
 // Caller is who sends these two fields of a head; the second is where Anthropic's
 // clients put the key. The error is the answer to one who may nothing.
-func (a *Activator) Caller(authorization, apiKey string) (who.Identity, *openai.Error) {
-	secret := who.Bearer(authorization)
+func (a *Activator) Caller(authorization, apiKey string) (auth.Identity, *openai.Error) {
+	secret := auth.Bearer(authorization)
 	if secret == "" {
 		secret = apiKey
 	}
@@ -207,12 +207,12 @@ func (a *Activator) Caller(authorization, apiKey string) (who.Identity, *openai.
 	}
 	if a.o.Open && !a.o.Who.Any() {
 		// One person's own machine: all of it is theirs.
-		return who.Identity{Team: functions.DefaultTeam, Admin: true}, nil
+		return auth.Identity{Team: functions.DefaultTeam, Admin: true}, nil
 	}
 	if secret == "" {
-		return who.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: none was sent. Send it as Authorization: Bearer KEY.")
+		return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: none was sent. Send it as Authorization: Bearer KEY.")
 	}
-	return who.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
+	return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
 }
 
 func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Response, began time.Time) {

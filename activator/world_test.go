@@ -19,10 +19,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -31,7 +31,7 @@ import (
 type world struct {
 	t       testing.TB
 	act     *Activator
-	book    *who.Book
+	book    *auth.Book
 	reg     *prometheus.Registry
 	logs    *bytes.Buffer
 	client  *http.Client
@@ -84,7 +84,7 @@ func (w *world) count(what *int) int {
 // newWorld must be called in a bubble; it ends with the test.
 func newWorld(t testing.TB, change func(*Options)) *world {
 	w := &world{t: t, up: map[string]*engine{}, reg: prometheus.NewRegistry(), logs: &bytes.Buffer{}, ln: newMemory()}
-	book, err := who.Open(filepath.Join(t.TempDir(), "keys.json"))
+	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,9 +441,9 @@ func wireRules(t testing.TB, body string) {
 	}
 }
 
-func newBook(t testing.TB) *who.Book {
+func newBook(t testing.TB) *auth.Book {
 	t.Helper()
-	book, err := who.Open(filepath.Join(t.TempDir(), "keys.json"))
+	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

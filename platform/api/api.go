@@ -13,9 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -68,7 +68,7 @@ var _ Catalog = (*catalog.Catalog)(nil)
 // Options of an API. Those without "may be nil" must be set.
 type Options struct {
 	Catalog  Catalog
-	Keys     *who.Book
+	Keys     *auth.Book
 	World    World
 	History  History
 	Hand     Hand
@@ -80,7 +80,7 @@ type Options struct {
 	Demand func(name functions.Name) (active, queued int)
 	// Usage is what a team has used of its limits, where requests are admitted
 	// elsewhere; nil: as Keys has it.
-	Usage func(team string) who.Usage
+	Usage func(team string) auth.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.
 	TeamUse func(team string) TeamUse
 	// Heartbeat takes what an agent says of itself.
@@ -133,7 +133,7 @@ func New(o Options) *API {
 
 // caller is who asks.
 type caller struct {
-	id    who.Identity
+	id    auth.Identity
 	known bool // by a secret
 }
 
@@ -227,7 +227,7 @@ func isLoopback(host string) bool {
 // identify decides whether the caller may use a path of this right.
 func (a *API) identify(req *httpserver.Request, r right) (caller, *openai.Error) {
 	auth := req.Header("Authorization")
-	secret := who.Bearer(auth)
+	secret := auth.Bearer(auth)
 	if auth == "" {
 		// What stands between may keep that one for itself, as Kubernetes' API server does.
 		auth = req.Header("X-Api-Key")

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -181,12 +181,12 @@ func (c *Client) Teams(ctx context.Context) ([]Team, error) {
 }
 
 // Keys are the keys of a team, or all where it is "".
-func (c *Client) Keys(ctx context.Context, team string) ([]who.Key, error) {
+func (c *Client) Keys(ctx context.Context, team string) ([]auth.Key, error) {
 	path := "/api/v1/keys"
 	if team != "" {
 		path += "?team=" + url.QueryEscape(team)
 	}
-	return items[who.Key](ctx, c, path)
+	return items[auth.Key](ctx, c, path)
 }
 
 // ColdStarts are the newest, newest first.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
@@ -129,7 +129,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := who.Open(filepath.Join(dir, "keys.json"))
+	book, err := auth.Open(filepath.Join(dir, "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

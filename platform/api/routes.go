@@ -14,9 +14,9 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -68,7 +68,7 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (who made way for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: Explanation{}, do: a.explain},
 		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[Event]{}, do: list(a, a.events, func(e Event) string { return "" })},
 		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of model and team files.", answer: map[string]any{}, do: a.schema},
-		{method: "GET", path: "/api/v1/keys", right: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[who.Key]{}, do: a.keys},
+		{method: "GET", path: "/api/v1/keys", right: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
 		{method: "POST", path: "/api/v1/keys", right: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
 		{method: "DELETE", path: "/api/v1/keys/{id}", right: admin, summary: "End a key at once.", status: 204, do: a.deleteKey},
 		{method: "GET", path: "/api/v1/cache", right: admin, query: []string{"node"}, summary: "The checkpoints in the stores of the nodes, last used first.", answer: Cache{}, do: a.cache},
@@ -468,7 +468,7 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 		if !x.sees(name) {
 			continue
 		}
-		var u who.Usage
+		var u auth.Usage
 		if a.o.Usage != nil {
 			u = a.o.Usage(name)
 		} else {
@@ -620,9 +620,9 @@ func (a *API) schema(_ *exchange, res *httpserver.Response) *openai.Error {
 func (a *API) keys(x *exchange, res *httpserver.Response) *openai.Error {
 	keys := a.o.Keys.List(x.query["team"])
 	if keys == nil {
-		keys = []who.Key{}
+		keys = []auth.Key{}
 	}
-	return say(res, 200, List[who.Key]{keys})
+	return say(res, 200, List[auth.Key]{keys})
 }
 
 func (a *API) createKey(x *exchange, res *httpserver.Response) *openai.Error {
@@ -646,7 +646,7 @@ func (a *API) createKey(x *exchange, res *httpserver.Response) *openai.Error {
 
 func (a *API) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
 	err := a.o.Keys.Delete(x.args[0])
-	if errors.Is(err, who.ErrNoKey) {
+	if errors.Is(err, auth.ErrNoKey) {
 		return notFound("The key " + x.args[0])
 	}
 	if err != nil {

@@ -3,7 +3,7 @@ package api
 import (
 	"testing"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -17,8 +17,8 @@ func TestSpecHidesEnvironment(t *testing.T) {
 		want string
 	}{
 		{caller{}, hidden},
-		{caller{known: true, id: who.Identity{Team: "red"}}, hidden},
-		{caller{known: true, id: who.Identity{Team: "red", Admin: true}}, "hf_secret"},
+		{caller{known: true, id: auth.Identity{Team: "red"}}, hidden},
+		{caller{known: true, id: auth.Identity{Team: "red", Admin: true}}, "hf_secret"},
 	} {
 		if got := c.who.spec(m).Env["HF_TOKEN"]; got != c.want {
 			t.Errorf("%+v sees %q, want %q", c.who, got, c.want)

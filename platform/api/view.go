@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -188,7 +188,7 @@ type Deployed struct {
 
 // NewKey is a key with its secret, which is shown once.
 type NewKey struct {
-	who.Key
+	auth.Key
 	Secret string `json:"key"`
 }
 

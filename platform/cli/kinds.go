@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 )
@@ -208,17 +208,17 @@ func (c *command) eventKind() kind[api.Event] {
 	}, func(e api.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
-func (c *command) keyKind() kind[who.Key] {
-	return kind[who.Key]{"Key", "", []column[who.Key]{
-		{"ID", false, func(k who.Key) string { return k.ID }},
-		{"TEAM", false, func(k who.Key) string { return k.Team }},
-		{"NAME", false, func(k who.Key) string { return k.Name }},
-		{"ADMIN", false, func(k who.Key) string {
+func (c *command) keyKind() kind[auth.Key] {
+	return kind[auth.Key]{"Key", "", []column[auth.Key]{
+		{"ID", false, func(k auth.Key) string { return k.ID }},
+		{"TEAM", false, func(k auth.Key) string { return k.Team }},
+		{"NAME", false, func(k auth.Key) string { return k.Name }},
+		{"ADMIN", false, func(k auth.Key) string {
 			if k.Admin {
 				return "yes"
 			}
 			return "no"
 		}},
-		{"MADE", false, func(k who.Key) string { return c.since(k.Created) + " ago" }},
-	}, func(k who.Key) string { return k.ID }}
+		{"MADE", false, func(k auth.Key) string { return c.since(k.Created) + " ago" }},
+	}, func(k auth.Key) string { return k.ID }}
 }

@@ -15,9 +15,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -183,11 +183,11 @@ func start(t *testing.T) *server {
 	if s.cat, err = catalog.Open(catalog.Options{Folder: user, Deployed: filepath.Join(s.data, "functions")}); err != nil {
 		t.Fatal(err)
 	}
-	book, err := who.Open(filepath.Join(s.data, "keys.json"))
+	book, err := auth.Open(filepath.Join(s.data, "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := who.AdminToken(s.data)
+	token, err := auth.AdminToken(s.data)
 	if err != nil {
 		t.Fatal(err)
 	}

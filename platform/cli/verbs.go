@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 )
@@ -76,7 +76,7 @@ func (c *command) get() *cobra.Command {
 			if follow {
 				return usage("thaw keys list", "keys cannot be watched")
 			}
-			return show(ctx, c, cl, c.keyKind(), false, want, func(ctx context.Context) ([]who.Key, error) { return cl.Keys(ctx, "") })
+			return show(ctx, c, cl, c.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
 		}),
 	}
 	watchFlag(cmd, &follow)

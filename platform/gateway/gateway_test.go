@@ -22,9 +22,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
 )
@@ -36,7 +36,7 @@ type world struct {
 	t       testing.TB
 	g       *Gateway
 	act     *activator.Activator
-	book    *who.Book
+	book    *auth.Book
 	reg     *prometheus.Registry
 	public  string
 	private string
@@ -83,7 +83,7 @@ func (w *world) woken() int {
 
 func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 	w := &world{t: t, reg: prometheus.NewRegistry(), moved: make(chan struct{}, 1)}
-	book, err := who.Open(t.TempDir() + "/keys.json")
+	book, err := auth.Open(t.TempDir() + "/keys.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,9 +25,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/runtime/keeper"
@@ -256,7 +256,7 @@ func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*ser
 	if err != nil {
 		return nil, err
 	}
-	book, err := who.Open(filepath.Join(c.Data, "keys.json"))
+	book, err := auth.Open(filepath.Join(c.Data, "keys.json"))
 	if err != nil {
 		return nil, err
 	}

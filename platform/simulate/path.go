@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/snapshot"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/steer"
@@ -54,7 +54,7 @@ type request struct {
 	waited        time.Duration
 	cold, retried bool
 	failed        string // the replica that failed it
-	lease         who.Lease
+	lease         auth.Lease
 	leased        bool
 
 	rep         *replica

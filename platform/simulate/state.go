@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/predict"
@@ -37,7 +37,7 @@ type State struct {
 	models  []*functions.Model
 	sources pipe
 
-	limits  who.Limits
+	limits  auth.Limits
 	limited bool // some team has limits
 
 	*loop

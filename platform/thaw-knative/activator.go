@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/gateway"
@@ -108,7 +108,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build())
 
-	keys := &keys{book: who.Fed(), log: log}
+	keys := &keys{book: auth.Fed(), log: log}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the link runs
@@ -272,14 +272,14 @@ func linked(platform *link.Activator) prometheus.Collector {
 
 // keys are those of the cluster, as the controller tells them.
 type keys struct {
-	book *who.Book
+	book *auth.Book
 	log  *slog.Logger
 }
 
 func (k *keys) set(all link.Keys) {
-	fed := make([]who.FedKey, len(all.Keys))
+	fed := make([]auth.FedKey, len(all.Keys))
 	for i, one := range all.Keys {
-		fed[i] = who.FedKey{Key: who.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
+		fed[i] = auth.FedKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
 	}
 	if err := k.book.Set(fed); err != nil {
 		k.log.Warn("some keys do not count", "error", err)

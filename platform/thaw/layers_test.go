@@ -25,7 +25,7 @@ var layers = map[string]int{
 	"activator":                 2,
 	"activator/httpserver":      1,
 	"activator/upstream":        1,
-	"activator/who":             1,
+	"activator/auth":            1,
 	"activator/share":           0,
 	"activator/gate":            1,
 	"activator/snapshot":        1,

@@ -18,9 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/agent"
@@ -178,14 +178,14 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 
 // credentials opens the keys and the two tokens of a data folder, made at the
 // first start.
-func credentials(dir string) (keys *who.Book, admin, join string, err error) {
-	if keys, err = who.Open(filepath.Join(dir, "keys.json")); err != nil {
+func credentials(dir string) (keys *auth.Book, admin, join string, err error) {
+	if keys, err = auth.Open(filepath.Join(dir, "keys.json")); err != nil {
 		return nil, "", "", err
 	}
-	if admin, err = who.AdminToken(dir); err != nil {
+	if admin, err = auth.AdminToken(dir); err != nil {
 		return nil, "", "", err
 	}
-	join, err = who.JoinToken(dir)
+	join, err = auth.JoinToken(dir)
 	return keys, admin, join, err
 }
 

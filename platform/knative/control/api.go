@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -32,7 +32,7 @@ import (
 func (r *reign) control() (http.Handler, error) {
 	a := api.New(api.Options{
 		Catalog: shop{r}, Keys: r.teams.keys, World: r, History: r, Hand: hand{r}, Requests: nowhere{}, Stores: nowhere{},
-		Usage:   func(team string) who.Usage { return r.shares.usage(team, time.Now()) },
+		Usage:   func(team string) auth.Usage { return r.shares.usage(team, time.Now()) },
 		Explain: r.explain, Demand: r.demand, TeamUse: func(team string) api.TeamUse { return api.TeamUse(r.steer.TeamUse(team)) },
 		Heartbeat: func(functions.Heartbeat) error {
 			return errors.New("nodes of a cluster speak through their loader, not here")

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/share"
-	"github.com/thaw-dev/thaw/activator/who"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -90,7 +90,7 @@ func (s *shares) dead(id string) bool {
 func (s *shares) setTeams(teams []functions.Team) {
 	limits := map[share.Key]int64{}
 	for i := range teams {
-		for k, n := range who.Sizes(teams[i].Spec.Limits) {
+		for k, n := range auth.Sizes(teams[i].Spec.Limits) {
 			if n > 0 {
 				limits[share.Key{Team: teams[i].Metadata.Name, Kind: share.Kind(k)}] = int64(n)
 			}
@@ -100,10 +100,10 @@ func (s *shares) setTeams(teams []functions.Team) {
 }
 
 // usage is what a team has used of its limits, at all activators.
-func (s *shares) usage(team string, now time.Time) who.Usage {
+func (s *shares) usage(team string, now time.Time) auth.Usage {
 	left := func(k share.Kind) int { return int(s.Use(share.Key{Team: team, Kind: k}, now).Left + 1e-6) }
 	used := func(k share.Kind) int { return int(s.Use(share.Key{Team: team, Kind: k}, now).Used) }
-	return who.Usage{
+	return auth.Usage{
 		Active: used(share.Concurrent), Held: used(share.Held),
 		Requests: left(share.Requests), Tokens: left(share.Tokens), ColdStarts: left(share.ColdStarts),
 	}

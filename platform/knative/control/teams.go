@@ -17,7 +17,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/link"
@@ -34,7 +34,7 @@ type teams struct {
 	limits     func([]functions.Team)
 	tokens     func() []string // that open the control API
 	books      *books
-	keys       *who.Book // of the control API
+	keys       *auth.Book // of the control API
 	log        *slog.Logger
 	ring       chan struct{}
 	first      chan struct{}     // closed when the keys were told once
@@ -48,7 +48,7 @@ type teams struct {
 func newTeams(c *control, r *reign) *teams {
 	t := &teams{
 		namespaces: c.core.Core().V1().Namespaces().Lister(), quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		tell: r.hub.SetKeys, limits: r.shares.setTeams, books: r.books, keys: who.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), first: make(chan struct{}), told: map[string]string{},
+		tell: r.hub.SetKeys, limits: r.shares.setTeams, books: r.books, keys: auth.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), first: make(chan struct{}), told: map[string]string{},
 		kube: c.kube, events: make(chan *corev1.Event, 64),
 	}
 	t.tokens = c.tokens
@@ -136,9 +136,9 @@ func (t *teams) read() {
 	found, problems := team.Keys(secrets)
 	t.complain("", problems)
 	keys.Keys = found.Keys
-	fed := make([]who.FedKey, 0, len(keys.Keys))
+	fed := make([]auth.FedKey, 0, len(keys.Keys))
 	for _, k := range keys.Keys {
-		fed = append(fed, who.FedKey{Key: who.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
+		fed = append(fed, auth.FedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
 	}
 	t.keys.Trust(t.tokens()...)
 	if err := t.keys.Set(fed); err != nil {

@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/loader/azure/azuretest"
 )
 
@@ -71,7 +71,7 @@ func (s *suite) team(t *testing.T, name string) *space {
 // withKey gives the team an API key, and waits until it is known.
 func (s *space) withKey() {
 	s.Helper()
-	secret := who.Prefix + rand.Text() + rand.Text()
+	secret := auth.Prefix + rand.Text() + rand.Text()
 	sum := sha256.Sum256([]byte(secret))
 	if _, err := s.core.CoreV1().Secrets(s.ns).Create(s.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "thaw-keys", Namespace: s.ns},

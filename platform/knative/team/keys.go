@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kube "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 )
 
 // SecretName is the Secret in a team's namespace that holds its API keys: one entry
@@ -55,7 +55,7 @@ func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, 
 	}
 	var b [32]byte
 	rand.Read(b[:]) // never fails: the runtime ends the program instead
-	secret = who.Prefix + base64.RawURLEncoding.EncodeToString(b[:])
+	secret = auth.Prefix + base64.RawURLEncoding.EncodeToString(b[:])
 	var id [6]byte
 	rand.Read(id[:])
 	sum := sha256.Sum256([]byte(secret))

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
-	"github.com/thaw-dev/thaw/activator/who"
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
@@ -213,7 +213,7 @@ func TestLife(t *testing.T) {
 	if _, _, err := Create(t.Context(), core, "a", "a\nb", now); err == nil {
 		t.Error("a name of two lines is taken")
 	}
-	if !strings.HasPrefix(s1, who.Prefix) || len(s1) != len(who.Prefix)+43 {
+	if !strings.HasPrefix(s1, auth.Prefix) || len(s1) != len(auth.Prefix)+43 {
 		t.Errorf("a key is %q", s1)
 	}
 	// At rest there is the hash alone.
@@ -231,10 +231,10 @@ func TestLife(t *testing.T) {
 	if len(keys.Keys) != 2 || len(problems) > 0 {
 		t.Fatal(keys, problems)
 	}
-	book := who.Fed()
-	var fed []who.FedKey
+	book := auth.Fed()
+	var fed []auth.FedKey
 	for _, k := range keys.Keys {
-		fed = append(fed, who.FedKey{Key: who.Key{ID: k.ID, Name: k.Name, Team: k.Team}, Hash: k.Hash})
+		fed = append(fed, auth.FedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team}, Hash: k.Hash})
 	}
 	if err := book.Set(fed); err != nil {
 		t.Fatal(err)

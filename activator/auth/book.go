@@ -1,4 +1,4 @@
-package who
+package auth
 
 import (
 	"crypto/hmac"

@@ -1,4 +1,4 @@
-// Package who knows who calls: the keys, the team each belongs to, and what a
+// Package auth knows who calls: the keys, the team each belongs to, and what a
 // team may use.
 //
 // Book is the keys. A key is shown once, when it is made; at rest there is only
@@ -19,4 +19,4 @@
 // what another activator may have.
 //
 // The two files tokens (admin-token, join-token) are made at first start.
-package who
+package auth
