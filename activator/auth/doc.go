@@ -15,7 +15,7 @@
 // debt is paid off, so the overshoot is what was in flight.
 //
 // Where several activators serve one cluster, Share ties them to a bank, and what is
-// counted here is what the bank gave (activator/share). Patiently waits, a moment, for
+// counted here is what the bank gave (activator/ratelimit). Patiently waits, a moment, for
 // what another activator may have.
 //
 // The two files tokens (admin-token, join-token) are made at first start.

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -28,7 +28,7 @@ type Refusal struct {
 
 	// What Patiently waits for: another activator may have what is missing here.
 	account *account
-	kind    share.Kind
+	kind    ratelimit.Kind
 	grants  uint64
 }
 
@@ -38,8 +38,8 @@ type Refusal struct {
 type Limits struct {
 	mu       sync.Mutex // serialises changes of the set of teams, and of how purses are tied
 	accounts atomic.Pointer[map[string]*account]
-	tie      atomic.Pointer[share.Tie] // nil: there is no bank
-	needs    func()                    // set by Share: a claim is to be made now
+	tie      atomic.Pointer[ratelimit.Tie] // nil: there is no bank
+	needs    func()                        // set by Share: a claim is to be made now
 }
 
 // account is what one team may use and uses.
@@ -47,7 +47,7 @@ type account struct {
 	of     *Limits
 	mu     sync.Mutex
 	limits functions.Limits
-	purses [share.Kinds]share.Purse
+	purses [ratelimit.Kinds]ratelimit.Purse
 	grants uint64
 	spent  int64 // tokens charged since the start
 }
@@ -55,14 +55,14 @@ type account struct {
 func (l *Limits) newAccount() *account {
 	a := &account{of: l}
 	for k := range a.purses {
-		a.purses[k] = share.NewPurse(share.Kind(k))
+		a.purses[k] = ratelimit.NewPurse(ratelimit.Kind(k))
 	}
 	return a
 }
 
-var alone share.Tie
+var alone ratelimit.Tie
 
-func (l *Limits) tied() *share.Tie {
+func (l *Limits) tied() *ratelimit.Tie {
 	if t := l.tie.Load(); t != nil {
 		return t
 	}
@@ -70,10 +70,10 @@ func (l *Limits) tied() *share.Tie {
 }
 
 // Sizes are the limits by what they count.
-func Sizes(l functions.Limits) [share.Kinds]int {
-	return [share.Kinds]int{
-		share.Requests: l.RequestsPerMinute, share.Tokens: l.TokensPerMinute, share.ColdStarts: l.ColdStartsPerHour,
-		share.Concurrent: l.Concurrent, share.Held: l.HeldRequests,
+func Sizes(l functions.Limits) [ratelimit.Kinds]int {
+	return [ratelimit.Kinds]int{
+		ratelimit.Requests: l.RequestsPerMinute, ratelimit.Tokens: l.TokensPerMinute, ratelimit.ColdStarts: l.ColdStartsPerHour,
+		ratelimit.Concurrent: l.Concurrent, ratelimit.Held: l.HeldRequests,
 	}
 }
 
@@ -145,17 +145,17 @@ func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(share.Concurrent, now) {
-		return Lease{}, a.refuse(share.Concurrent, now, LimitConcurrent, "team %s may run %d requests at once", team)
+	if a.lacks(ratelimit.Concurrent, now) {
+		return Lease{}, a.refuse(ratelimit.Concurrent, now, LimitConcurrent, "team %s may run %d requests at once", team)
 	}
-	if a.lacks(share.Tokens, now) {
-		return Lease{}, a.refuse(share.Tokens, now, LimitTokens, "team %s may use %d tokens a minute", team)
+	if a.lacks(ratelimit.Tokens, now) {
+		return Lease{}, a.refuse(ratelimit.Tokens, now, LimitTokens, "team %s may use %d tokens a minute", team)
 	}
-	if a.lacks(share.Requests, now) {
-		return Lease{}, a.refuse(share.Requests, now, LimitRequests, "team %s may send %d requests a minute", team)
+	if a.lacks(ratelimit.Requests, now) {
+		return Lease{}, a.refuse(ratelimit.Requests, now, LimitRequests, "team %s may send %d requests a minute", team)
 	}
-	a.take(share.Requests, 1, now)
-	a.take(share.Concurrent, 1, now)
+	a.take(ratelimit.Requests, 1, now)
+	a.take(ratelimit.Concurrent, 1, now)
 	return Lease{a}, nil
 }
 
@@ -164,20 +164,20 @@ const epsilon = 1e-6
 
 // lacks reports whether there is a limit of that kind, and nothing of it here; under
 // mu. Of tokens any will do: how many a request takes is known afterwards.
-func (a *account) lacks(k share.Kind, now time.Time) bool {
+func (a *account) lacks(k ratelimit.Kind, now time.Time) bool {
 	p := &a.purses[k]
 	if p.Size() == 0 {
 		return false
 	}
 	free := p.Free(a.of.tied(), now)
-	if k == share.Tokens {
+	if k == ratelimit.Tokens {
 		return free <= epsilon
 	}
 	return free < 1-epsilon
 }
 
 // take takes n units; under mu.
-func (a *account) take(k share.Kind, n int64, now time.Time) {
+func (a *account) take(k ratelimit.Kind, n int64, now time.Time) {
 	p := &a.purses[k]
 	if p.Size() == 0 && k.Span() > 0 {
 		return
@@ -187,14 +187,14 @@ func (a *account) take(k share.Kind, n int64, now time.Time) {
 }
 
 // knock has a claim made where the purse runs short; under mu.
-func (a *account) knock(p *share.Purse) {
+func (a *account) knock(p *ratelimit.Purse) {
 	if a.of.needs != nil && p.Short(a.of.tied()) {
 		a.of.needs()
 	}
 }
 
 // refuse is why not; under mu.
-func (a *account) refuse(k share.Kind, now time.Time, limit, what, team string) *Refusal {
+func (a *account) refuse(k ratelimit.Kind, now time.Time, limit, what, team string) *Refusal {
 	p := &a.purses[k]
 	elsewhere, after := p.Lack(a.of.tied(), now)
 	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(what, team, p.Size()) + ".", RetryAfter: after}
@@ -205,14 +205,14 @@ func (a *account) refuse(k share.Kind, now time.Time, limit, what, team string) 
 }
 
 // Patiently tries until there is no refusal, or one that is about the whole limit and
-// not about what of it is here: that comes in a moment. It waits share.Patience at
+// not about what of it is here: that comes in a moment. It waits ratelimit.Patience at
 // most, and not at all where there is no bank.
 func Patiently(ctx func() context.Context, try func() *Refusal) *Refusal {
 	r := try()
 	if r == nil || r.account == nil {
 		return r
 	}
-	late := time.NewTimer(share.Patience)
+	late := time.NewTimer(ratelimit.Patience)
 	defer late.Stop()
 	for r != nil && r.account != nil {
 		if !r.await(ctx(), late.C) {
@@ -258,9 +258,9 @@ func (l Lease) End(tokens int, now time.Time) {
 	defer l.a.mu.Unlock()
 	tokens = max(tokens, 0)
 	l.a.spent += int64(tokens)
-	l.a.take(share.Concurrent, -1, now)
-	l.a.purses[share.Tokens].Free(l.a.of.tied(), now)
-	l.a.take(share.Tokens, int64(tokens), now)
+	l.a.take(ratelimit.Concurrent, -1, now)
+	l.a.purses[ratelimit.Tokens].Free(l.a.of.tied(), now)
+	l.a.take(ratelimit.Tokens, int64(tokens), now)
 }
 
 // Hold counts a request of a team in that begins to wait, or says why not: the
@@ -270,12 +270,12 @@ func (l *Limits) Hold(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(share.Held, now) {
-		r := a.refuse(share.Held, now, LimitHeld, "team %s may have %d requests held", team)
+	if a.lacks(ratelimit.Held, now) {
+		r := a.refuse(ratelimit.Held, now, LimitHeld, "team %s may have %d requests held", team)
 		r.RetryAfter = heldRetry
 		return r
 	}
-	a.take(share.Held, 1, now)
+	a.take(ratelimit.Held, 1, now)
 	return nil
 }
 
@@ -287,7 +287,7 @@ const heldRetry = 5 * time.Second
 func (l *Limits) Unhold(team string, now time.Time) {
 	a := l.account(team)
 	a.mu.Lock()
-	a.take(share.Held, -1, now)
+	a.take(ratelimit.Held, -1, now)
 	a.mu.Unlock()
 }
 
@@ -299,7 +299,7 @@ func (l Lease) NeedsUsage() bool {
 	}
 	l.a.mu.Lock()
 	defer l.a.mu.Unlock()
-	return l.a.purses[share.Tokens].Size() > 0
+	return l.a.purses[ratelimit.Tokens].Size() > 0
 }
 
 // AdmitColdStart counts a cold start of a team in, or says why not.
@@ -307,10 +307,10 @@ func (l *Limits) AdmitColdStart(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(share.ColdStarts, now) {
-		return a.refuse(share.ColdStarts, now, LimitColdStarts, "team %s may cause %d cold starts an hour", team)
+	if a.lacks(ratelimit.ColdStarts, now) {
+		return a.refuse(ratelimit.ColdStarts, now, LimitColdStarts, "team %s may cause %d cold starts an hour", team)
 	}
-	a.take(share.ColdStarts, 1, now)
+	a.take(ratelimit.ColdStarts, 1, now)
 	return nil
 }
 
@@ -353,14 +353,14 @@ func (a *account) usage(now time.Time) Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	t := a.of.tied()
-	requests, tokens := &a.purses[share.Requests], &a.purses[share.Tokens]
+	requests, tokens := &a.purses[ratelimit.Requests], &a.purses[ratelimit.Tokens]
 	return Usage{
 		Limits:        a.limits,
-		Active:        a.purses[share.Concurrent].Used(),
-		Held:          a.purses[share.Held].Used(),
+		Active:        a.purses[ratelimit.Concurrent].Used(),
+		Held:          a.purses[ratelimit.Held].Used(),
 		Requests:      requests.Left(t, now),
 		Tokens:        tokens.Left(t, now),
-		ColdStarts:    a.purses[share.ColdStarts].Left(t, now),
+		ColdStarts:    a.purses[ratelimit.ColdStarts].Left(t, now),
 		Spent:         a.spent,
 		RequestsReset: requests.Until(float64(requests.Size()), t, now),
 		TokensReset:   tokens.Until(float64(tokens.Size()), t, now),

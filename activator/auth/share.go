@@ -3,7 +3,7 @@ package auth
 import (
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 )
 
 // Share says, before anything is admitted, that limits are of several activators:
@@ -13,13 +13,13 @@ func (l *Limits) Share(needs func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.needs = needs
-	l.tie.Store(&share.Tie{Bank: true})
+	l.tie.Store(&ratelimit.Tie{Bank: true})
 }
 
 // Claims are what the bank is to be told: nil where that is nothing. First begins a
 // connection: all is said, and nothing comes by itself from then on. All gives back
 // what is not needed as well; it is to be asked for once a second.
-func (l *Limits) Claims(first, all bool, now time.Time) *share.Claims {
+func (l *Limits) Claims(first, all bool, now time.Time) *ratelimit.Claims {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := *l.tied()
@@ -27,7 +27,7 @@ func (l *Limits) Claims(first, all bool, now time.Time) *share.Claims {
 	if first {
 		t.Linked = true
 	}
-	out := &share.Claims{Part: t.Part}
+	out := &ratelimit.Claims{Part: t.Part}
 	if m := l.accounts.Load(); m != nil {
 		for team, a := range *m {
 			a.claims(team, &was, &t, first, all, now, out)
@@ -42,7 +42,7 @@ func (l *Limits) Claims(first, all bool, now time.Time) *share.Claims {
 	return out
 }
 
-func (a *account) claims(team string, was, t *share.Tie, first, all bool, now time.Time, out *share.Claims) {
+func (a *account) claims(team string, was, t *ratelimit.Tie, first, all bool, now time.Time, out *ratelimit.Claims) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range a.purses {
@@ -57,7 +57,7 @@ func (a *account) claims(team string, was, t *share.Tie, first, all bool, now ti
 }
 
 // Granted takes in what the bank says.
-func (l *Limits) Granted(g share.Grants, now time.Time) {
+func (l *Limits) Granted(g ratelimit.Grants, now time.Time) {
 	l.mu.Lock()
 	t := *l.tied()
 	if t.Part != g.Part {
@@ -67,7 +67,7 @@ func (l *Limits) Granted(g share.Grants, now time.Time) {
 	l.mu.Unlock()
 	for i := range g.List {
 		one := &g.List[i]
-		if one.Kind >= share.Kinds {
+		if one.Kind >= ratelimit.Kinds {
 			continue
 		}
 		a := l.account(one.Team)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -18,7 +18,7 @@ type realm struct {
 	t      testing.TB
 	now    time.Time
 	limits functions.Limits
-	bank   *share.Bank
+	bank   *ratelimit.Bank
 	epoch  int
 	acts   []*act
 	serial int
@@ -44,10 +44,10 @@ type act struct {
 
 type upward struct {
 	first bool
-	c     *share.Claims
+	c     *ratelimit.Claims
 }
 
-type downward struct{ g share.Grants }
+type downward struct{ g ratelimit.Grants }
 
 func newRealm(t testing.TB, l functions.Limits, n int) *realm {
 	r := &realm{t: t, now: t0, filledAt: t0, limits: l}
@@ -64,10 +64,10 @@ func newRealm(t testing.TB, l functions.Limits, n int) *realm {
 	return r
 }
 
-func (r *realm) reign(saved func(share.Key) (float64, time.Duration, bool)) {
+func (r *realm) reign(saved func(ratelimit.Key) (float64, time.Duration, bool)) {
 	r.epoch++
-	r.bank = share.NewBank(share.BankOptions{
-		Tell: func(id string, g share.Grants) {
+	r.bank = ratelimit.NewBank(ratelimit.BankOptions{
+		Tell: func(id string, g ratelimit.Grants) {
 			for _, a := range r.acts {
 				if a.id == id && a.linked {
 					a.down = append(a.down, downward{g})
@@ -79,11 +79,11 @@ func (r *realm) reign(saved func(share.Key) (float64, time.Duration, bool)) {
 	r.bank.SetLimits(r.sizes(), r.now)
 }
 
-func (r *realm) sizes() map[share.Key]int64 {
-	out := map[share.Key]int64{}
+func (r *realm) sizes() map[ratelimit.Key]int64 {
+	out := map[ratelimit.Key]int64{}
 	for k, n := range Sizes(r.limits) {
 		if n > 0 {
-			out[share.Key{Team: "red", Kind: share.Kind(k)}] = int64(n)
+			out[ratelimit.Key{Team: "red", Kind: ratelimit.Kind(k)}] = int64(n)
 		}
 	}
 	return out
@@ -341,7 +341,7 @@ func TestShareAlone(t *testing.T) {
 	for _, a := range r.acts {
 		r.unlink(a, 0)
 	}
-	r.bank = share.NewBank(share.BankOptions{Tell: func(string, share.Grants) {}, Gathering: true})
+	r.bank = ratelimit.NewBank(ratelimit.BankOptions{Tell: func(string, ratelimit.Grants) {}, Gathering: true})
 	for range 600 {
 		r.step(100 * time.Millisecond)
 		for range 3 {
@@ -448,7 +448,7 @@ func TestShareReigns(t *testing.T) {
 	}
 	r.second()
 	r.step(10 * time.Millisecond)
-	left := r.bank.Use(share.Key{Team: "red", Kind: share.ColdStarts}, r.now).Left
+	left := r.bank.Use(ratelimit.Key{Team: "red", Kind: ratelimit.ColdStarts}, r.now).Left
 	if math.Abs(left-2) > 0.01 {
 		t.Errorf("%v left of 6, 4 were spent", left)
 	}
@@ -473,11 +473,11 @@ func TestShareReigns(t *testing.T) {
 		t.Errorf("%d more under the next controller, 2 are left", n)
 	}
 	// All die. What somebody wrote down counts.
-	saved := r.bank.Levels(share.ColdStarts, r.now)
+	saved := r.bank.Levels(ratelimit.ColdStarts, r.now)
 	r.acts = nil
-	r.reign(func(k share.Key) (float64, time.Duration, bool) {
+	r.reign(func(k ratelimit.Key) (float64, time.Duration, bool) {
 		v, ok := saved[k.Team]
-		return v, time.Minute, ok && k.Kind == share.ColdStarts
+		return v, time.Minute, ok && k.Kind == ratelimit.ColdStarts
 	})
 	r.join()
 	r.step(10 * time.Millisecond)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -29,8 +29,8 @@ type Feed interface {
 
 // Purses are what an activator has of the limits of teams: who.Limits.
 type Purses interface {
-	Claims(first, all bool, now time.Time) *share.Claims
-	Granted(g share.Grants, now time.Time)
+	Claims(first, all bool, now time.Time) *ratelimit.Claims
+	Granted(g ratelimit.Grants, now time.Time)
 	Unlinked(now time.Time)
 }
 

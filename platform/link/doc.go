@@ -43,7 +43,7 @@
 // what runs, or warm models would look cold.
 //
 // The limits of teams hold over all activators by claims and grants that go along
-// (activator/share); the hub only carries them, and tells the bank who is away.
+// (activator/ratelimit); the hub only carries them, and tells the bank who is away.
 //
 // # The other ends
 //

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -17,9 +17,9 @@ import (
 // grace is how long the demand of an activator outlives its connection.
 const grace = 2 * time.Second
 
-// Bank has what is left of the limits of teams: share.Bank. An error ends the link.
+// Bank has what is left of the limits of teams: ratelimit.Bank. An error ends the link.
 type Bank interface {
-	Hear(id string, first bool, c *share.Claims, now time.Time) error
+	Hear(id string, first bool, c *ratelimit.Claims, now time.Time) error
 	Left(id string, now time.Time)
 }
 
@@ -102,7 +102,7 @@ type peer struct {
 	dirty     []functions.Name
 	isDirty   map[functions.Name]bool
 	cuts      []string
-	shares    *share.Grants
+	shares    *ratelimit.Grants
 	table     bool
 	keys      bool
 	nodePeers *[]functions.Peer
@@ -243,7 +243,7 @@ func (h *Hub) Cut(agent string) {
 
 // Grant tells an activator what it has of the limits of teams. What is told and not
 // written yet is overtaken by what is told later of the same.
-func (h *Hub) Grant(id string, g share.Grants) {
+func (h *Hub) Grant(id string, g ratelimit.Grants) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.peers[KindActivator][id]
@@ -251,11 +251,11 @@ func (h *Hub) Grant(id string, g share.Grants) {
 		return
 	}
 	if p.shares == nil {
-		p.shares = &share.Grants{}
+		p.shares = &ratelimit.Grants{}
 	}
 	p.shares.Part = g.Part
 	for _, one := range g.List {
-		p.shares.List = replace(p.shares.List, one, func(x share.Grant) share.Key { return share.Key{Team: x.Team, Kind: x.Kind} })
+		p.shares.List = replace(p.shares.List, one, func(x ratelimit.Grant) ratelimit.Key { return ratelimit.Key{Team: x.Team, Kind: x.Kind} })
 	}
 	p.wake()
 }

@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/platform/steer"
@@ -42,7 +42,7 @@ const linkToken = "a-token-of-the-cluster-0123456789"
 // realm is a controller without a Kubernetes: the true hub and the true loop, and a
 // node whose replicas are READY when the test says so.
 type realm struct {
-	bank  *share.Bank
+	bank  *ratelimit.Bank
 	t     *testing.T
 	addr  string
 	key   string
@@ -184,7 +184,7 @@ func (r *realm) reign(epoch int64, addr, hash string) {
 	m.Spec.Resources.GPUs = 1
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	r.steer = steer.New(steer.Options{Epoch: epoch, Catalog: shelf{[]*functions.Model{m}}, Log: log})
-	bank := share.NewBank(share.BankOptions{Tell: func(id string, g share.Grants) { r.hub.Grant(id, g) }})
+	bank := ratelimit.NewBank(ratelimit.BankOptions{Tell: func(id string, g ratelimit.Grants) { r.hub.Grant(id, g) }})
 	r.bank = bank
 	r.hub = link.NewHub(link.HubOptions{Token: linkToken, Waker: r.steer, Bank: bank, Log: log, Quiet: true})
 	r.steer.Attach(r.hub)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
 )
@@ -34,7 +34,7 @@ func TestLimitsOfTwo(t *testing.T) {
 	team := functions.Team{Metadata: functions.Metadata{Name: "ml"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: limit}}}
 	sum := sha256.Sum256([]byte(r.key))
 	began := time.Now()
-	r.bank.SetLimits(map[share.Key]int64{{Team: "ml", Kind: share.Requests}: limit}, began)
+	r.bank.SetLimits(map[ratelimit.Key]int64{{Team: "ml", Kind: ratelimit.Requests}: limit}, began)
 	r.hub.SetKeys(link.Keys{Keys: []link.Key{{ID: "k", Team: "ml", Hash: hex.EncodeToString(sum[:])}}, Teams: []functions.Team{team}})
 	// Both have heard of it once one of them says how much is left.
 	for _, g := range gates {

@@ -26,7 +26,7 @@ var layers = map[string]int{
 	"activator/httpserver":      1,
 	"activator/upstream":        1,
 	"activator/auth":            1,
-	"activator/share":           0,
+	"activator/ratelimit":       0,
 	"activator/gate":            1,
 	"activator/snapshot":        1,
 	"activator/balance":         1,

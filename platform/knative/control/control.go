@@ -30,7 +30,7 @@ import (
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
 	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
 
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/authority"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
@@ -335,9 +335,9 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		pods: c.core.Core().V1().Pods().Lister().Pods(c.o.Namespace), ready: r.settled.Load,
 		linked: func() []string { return r.hub.Activators() },
 	}
-	r.shares.Bank = share.NewBank(share.BankOptions{
+	r.shares.Bank = ratelimit.NewBank(ratelimit.BankOptions{
 		Gathering: true, Dead: r.shares.dead,
-		Tell: func(id string, g share.Grants) { r.hub.Grant(id, g) },
+		Tell: func(id string, g ratelimit.Grants) { r.hub.Grant(id, g) },
 	})
 	r.hub = link.NewHub(link.HubOptions{
 		Tokens: c.tokens, Quiet: true, Waker: r.steer, Bank: r.shares, Log: log,

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/platform/authority"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/link"
@@ -134,4 +134,4 @@ func TestSecurePort(t *testing.T) {
 	}
 }
 
-var _ link.Bank = (*share.Bank)(nil)
+var _ link.Bank = (*ratelimit.Bank)(nil)

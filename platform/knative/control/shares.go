@@ -9,13 +9,13 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/thaw-dev/thaw/activator/auth"
-	"github.com/thaw-dev/thaw/activator/share"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 )
 
 // shares has the limits of teams hold over all activators together.
 type shares struct {
-	*share.Bank
+	*ratelimit.Bank
 	pods   corelisters.PodNamespaceLister // of thaw itself
 	linked func() []string                // activators that are
 	ready  func() bool                    // what runs is known, so activators are told
@@ -88,11 +88,11 @@ func (s *shares) dead(id string) bool {
 
 // setTeams tells the limits there are.
 func (s *shares) setTeams(teams []functions.Team) {
-	limits := map[share.Key]int64{}
+	limits := map[ratelimit.Key]int64{}
 	for i := range teams {
 		for k, n := range auth.Sizes(teams[i].Spec.Limits) {
 			if n > 0 {
-				limits[share.Key{Team: teams[i].Metadata.Name, Kind: share.Kind(k)}] = int64(n)
+				limits[ratelimit.Key{Team: teams[i].Metadata.Name, Kind: ratelimit.Kind(k)}] = int64(n)
 			}
 		}
 	}
@@ -101,10 +101,10 @@ func (s *shares) setTeams(teams []functions.Team) {
 
 // usage is what a team has used of its limits, at all activators.
 func (s *shares) usage(team string, now time.Time) auth.Usage {
-	left := func(k share.Kind) int { return int(s.Use(share.Key{Team: team, Kind: k}, now).Left + 1e-6) }
-	used := func(k share.Kind) int { return int(s.Use(share.Key{Team: team, Kind: k}, now).Used) }
+	left := func(k ratelimit.Kind) int { return int(s.Use(ratelimit.Key{Team: team, Kind: k}, now).Left + 1e-6) }
+	used := func(k ratelimit.Kind) int { return int(s.Use(ratelimit.Key{Team: team, Kind: k}, now).Used) }
 	return auth.Usage{
-		Active: used(share.Concurrent), Held: used(share.Held),
-		Requests: left(share.Requests), Tokens: left(share.Tokens), ColdStarts: left(share.ColdStarts),
+		Active: used(ratelimit.Concurrent), Held: used(ratelimit.Held),
+		Requests: left(ratelimit.Requests), Tokens: left(ratelimit.Tokens), ColdStarts: left(ratelimit.ColdStarts),
 	}
 }

@@ -1,4 +1,4 @@
-// Package share makes a team's limits hold over all activators together, without
+// Package ratelimit makes a team's limits hold over all activators together, without
 // asking anybody for each request.
 //
 // The controller has a Bank: what is left of each limit of each team. An activator
@@ -40,4 +40,4 @@
 // One case is not covered: an activator that is cut off from the controller for
 // longer than Believed while clients reach it still has its part, and the others have
 // it too. Giving nobody that part for ever would be worse.
-package share
+package ratelimit
