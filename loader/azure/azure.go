@@ -21,7 +21,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Options of a source.
@@ -53,7 +53,7 @@ func New(o Options) *Source {
 	}
 	// No guard on what is dialled: hosts are Azure's or the operator's own. An
 	// account does not redirect; whoever does wants the signature.
-	return &Source{o: o, clients: make(map[string]*access), http: wire.Client(wire.Options{Roots: o.Roots})}
+	return &Source{o: o, clients: make(map[string]*access), http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
 }
 
 // Close closes idle connections.
@@ -156,7 +156,7 @@ func file(p place, below string, b *container.BlobItem) (f source.File, ok bool,
 	if r := b.Properties.ResourceType; r != nil && *r == "directory" || name == "" || strings.HasSuffix(name, "/") {
 		return f, false, nil
 	}
-	f = source.File{Name: name, Size: *b.Properties.ContentLength, Version: wire.Tag(string(*b.Properties.ETag)), Ref: ref(p, *b.Name)}
+	f = source.File{Name: name, Size: *b.Properties.ContentLength, Version: httpsource.Tag(string(*b.Properties.ETag)), Ref: ref(p, *b.Name)}
 	if len(b.Properties.ContentMD5) == 16 {
 		f.MD5 = b.Properties.ContentMD5
 	}
@@ -172,7 +172,7 @@ func (s *Source) single(ctx context.Context, p place, a *access) (source.Plan, e
 	if r.ContentLength == nil || r.ETag == nil {
 		return source.Plan{}, malformed(p, "", "the blob has no size or no ETag")
 	}
-	f := source.File{Name: path.Base(p.prefix), Size: *r.ContentLength, Version: wire.Tag(string(*r.ETag)), Ref: ref(p, p.prefix)}
+	f := source.File{Name: path.Base(p.prefix), Size: *r.ContentLength, Version: httpsource.Tag(string(*r.ETag)), Ref: ref(p, p.prefix)}
 	if len(r.ContentMD5) == 16 {
 		f.MD5 = r.ContentMD5
 	}
@@ -210,13 +210,13 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil {
 		return nil, err
 	}
-	body, _, err := wire.Range(s.http, a.get(ctx, blob), s.asked(ctx, p, a, f, offset, length))
-	return body, wire.Listed(err)
+	body, _, err := httpsource.Range(s.http, a.get(ctx, blob), s.asked(ctx, p, a, f, offset, length))
+	return body, httpsource.Listed(err)
 }
 
 // asked is a range and what its answer must be.
-func (s *Source) asked(ctx context.Context, p place, a *access, f source.File, offset, length int64) wire.Ask {
-	return wire.Ask{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+func (s *Source) asked(ctx context.Context, p place, a *access, f source.File, offset, length int64) httpsource.Ask {
+	return httpsource.Ask{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
 		Sign: func(req *http.Request) error {
 			if err := a.sign(req); err != nil {
 				return fail(ctx, p, a, f.Name, err)
@@ -247,12 +247,12 @@ func (s *Source) ReadInto(ctx context.Context, f source.File, offset int64, b []
 		req.Header.Set("X-Ms-Range-Get-Content-Crc64", "true")
 	}
 	ask := s.asked(ctx, p, a, f, offset, int64(len(b)))
-	body, r, err := wire.Range(s.http, req, ask)
+	body, r, err := httpsource.Range(s.http, req, ask)
 	if err != nil {
-		return wire.Listed(err)
+		return httpsource.Listed(err)
 	}
 	defer body.Close()
-	if err := wire.Fill(ctx, body, b, ask); err != nil {
+	if err := httpsource.Fill(ctx, body, b, ask); err != nil {
 		return err
 	}
 	if sum, err := base64.StdEncoding.DecodeString(r.Header.Get("X-Ms-Content-Crc64")); err == nil && len(sum) == 8 && binary.LittleEndian.Uint64(sum) != crc64.Checksum(b, crc64Table) {
@@ -279,7 +279,7 @@ func fail(ctx context.Context, p place, a *access, name string, err error) error
 		e.Kind, e.What, e.Fix = source.Denied, "no identity of this machine gives a token for "+p.words(), howTo
 		return e
 	case !ok:
-		e.Kind, e.What = source.Unavailable, p.words()+" cannot be reached: "+wire.Why(err)
+		e.Kind, e.What = source.Unavailable, p.words()+" cannot be reached: "+httpsource.Why(err)
 		e.Fix = "check the account's name and this machine's network"
 		return e
 	}
@@ -310,7 +310,7 @@ func refused(p place, a *access, name string, status int, code string, h http.He
 	case status == 409 && code == "BlobArchived":
 		e.Kind, e.Fix = source.Refused, "the blob is in the archive tier: move it to hot or cool first"
 	case status == 408 || status == 429 || status >= 500:
-		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, wire.RetryAfter(h, time.Now()), status == 429 || status == 503
+		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, httpsource.RetryAfter(h, time.Now()), status == 429 || status == 503
 	default:
 		e.Kind = source.Refused
 	}

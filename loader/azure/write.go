@@ -8,7 +8,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // uploadBlock and uploads bound the memory of one Write.
@@ -33,7 +33,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	if p.prefix != "" {
 		blob = p.prefix + "/" + name
 	}
-	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, wire.Exactly(body, size), &blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
+	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, httpsource.Exactly(body, size), &blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
 	}

@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Options of a source.
@@ -39,7 +39,7 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	s := &Source{endpoint: "https://storage.googleapis.com", http: wire.Client(wire.Options{})}
+	s := &Source{endpoint: "https://storage.googleapis.com", http: httpsource.Client(httpsource.Options{})}
 	emulator := o.Getenv("STORAGE_EMULATOR_HOST")
 	if emulator != "" {
 		s.endpoint = strings.TrimRight(emulator, "/")
@@ -66,9 +66,9 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 }
 
 // place is a location taken apart.
-type place = wire.Bucket
+type place = httpsource.Bucket
 
-func parse(location string) (place, error) { return wire.ParseBucket("gs", location, 222) }
+func parse(location string) (place, error) { return httpsource.ParseBucket("gs", location, 222) }
 
 const maxAnswer = 16 << 20
 
@@ -102,13 +102,13 @@ func (s *Source) ask(ctx context.Context, p place, at string, query url.Values, 
 	}
 	r, err := s.http.Do(req)
 	if err != nil {
-		return wire.Network(ctx, p.String(), "", err)
+		return httpsource.Network(ctx, p.String(), "", err)
 	}
-	defer wire.Drain(r)
+	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
 		return s.refused(r, p, "")
 	}
-	raw, err := wire.Small(r, maxAnswer, p.String())
+	raw, err := httpsource.Small(r, maxAnswer, p.String())
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func file(p place, o object, also source.Globs) (source.File, error) {
 
 // Read returns a range of an object in the generation of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	p, key, err := wire.OfRef("gs", f)
+	p, key, err := httpsource.OfRef("gs", f)
 	if err == nil {
 		err = s.bad
 	}
@@ -210,17 +210,17 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
 	}
-	body, _, err := wire.Range(s.http, req, wire.Ask{Source: p.String(), File: f, Offset: offset, Length: length,
+	body, _, err := httpsource.Range(s.http, req, httpsource.Ask{Source: p.String(), File: f, Offset: offset, Length: length,
 		Same:    func(h http.Header) bool { g := h.Get("X-Goog-Generation"); return g == "" || g == f.Version },
 		Sign:    func(req *http.Request) error { return s.sign(req, p) },
 		Refused: func(r *http.Response) error { return s.refused(r, p, f.Name) },
 	})
-	return body, wire.Listed(err)
+	return body, httpsource.Listed(err)
 }
 
 // refused is the bucket's no. Its message is not kept.
 func (s *Source) refused(r *http.Response, p place, name string) error {
-	e := wire.Status(r, p.String(), name)
+	e := httpsource.Status(r, p.String(), name)
 	var body struct {
 		Error struct {
 			Errors []struct {

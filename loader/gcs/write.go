@@ -8,7 +8,7 @@ import (
 	"net/url"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Write stores body as the object name below location, in place of what was
@@ -24,7 +24,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		return err
 	}
 	at := s.endpoint + "/upload/storage/v1/b/" + p.Name + "/o?" + url.Values{"uploadType": {"media"}, "name": {p.Key(name)}}.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, io.NopCloser(wire.Exactly(body, size)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, io.NopCloser(httpsource.Exactly(body, size)))
 	if err != nil {
 		return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "cannot be asked for"}
 	}
@@ -40,9 +40,9 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
 	}
 	if err != nil {
-		return wire.Network(ctx, p.String(), name, err)
+		return httpsource.Network(ctx, p.String(), name, err)
 	}
-	defer wire.Drain(r)
+	defer httpsource.Drain(r)
 	if r.StatusCode/100 != 2 {
 		return s.refused(r, p, name)
 	}

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Options of a source.
@@ -66,7 +66,7 @@ func New(o Options) *Source {
 			s.bad = &source.Error{Kind: source.BadSource, What: "HF_ENDPOINT is not an http or https URL", Fix: "such as https://huggingface.co"}
 		}
 	}
-	s.http = wire.Client(wire.Options{Trust: wire.NewTrust(o.Getenv, named), Roots: o.Roots})
+	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewTrust(o.Getenv, named), Roots: o.Roots})
 	return s
 }
 
@@ -230,11 +230,11 @@ func (s *Source) ask(ctx context.Context, p place, at, token string, into any) (
 	if err != nil {
 		return "", err
 	}
-	defer wire.Drain(r)
+	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
 		return "", s.refused(r, p, "", token)
 	}
-	raw, err := wire.Small(r, maxAnswer, p.String())
+	raw, err := httpsource.Small(r, maxAnswer, p.String())
 	if err != nil {
 		return "", err
 	}
@@ -286,20 +286,20 @@ func (s *Source) hop(ctx context.Context, p place, name, at, token string, heade
 		}
 		r, err := s.http.Do(req)
 		if err != nil {
-			return nil, wire.Network(ctx, p.String(), name, err)
+			return nil, httpsource.Network(ctx, p.String(), name, err)
 		}
 		if r.StatusCode/100 != 3 || r.StatusCode == http.StatusNotModified {
 			return r, nil
 		}
 		to, err := r.Location()
 		if err != nil {
-			wire.Drain(r)
+			httpsource.Drain(r)
 			return nil, malformed(p, name, "the hub redirects to nowhere")
 		}
 		if !s.own(to) {
 			return r, nil
 		}
-		wire.Drain(r)
+		httpsource.Drain(r)
 		at = to.String()
 	}
 	return nil, &source.Error{Kind: source.Refused, Source: p.String(), File: name, What: "the hub redirects more often than is followed"}
@@ -312,7 +312,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
 	}
 	p := place{org: part[0], repo: part[1], rev: part[2]}
-	ask := wire.Ask{Source: p.String(), File: f, Offset: offset, Length: length, Whole: 1 << 20}
+	ask := httpsource.Ask{Source: p.String(), File: f, Offset: offset, Length: length, Whole: 1 << 20}
 	for try := 0; ; try++ {
 		known := s.known(f.Ref)
 		fresh := known == ""
@@ -327,7 +327,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		if err != nil {
 			return nil, malformed(p, f.Name, "the hub leads to something that is no address")
 		}
-		body, r, err := wire.Range(s.http, req, ask)
+		body, r, err := httpsource.Range(s.http, req, ask)
 		if err == nil {
 			if fresh {
 				s.remember(f.Ref, known)
@@ -352,7 +352,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 
 // resolve asks the hub where a file is. It answers with the range itself, or
 // with an address of the CDN.
-func (s *Source) resolve(ctx context.Context, p place, f source.File, full string, ask wire.Ask) (io.ReadCloser, string, error) {
+func (s *Source) resolve(ctx context.Context, p place, f source.File, full string, ask httpsource.Ask) (io.ReadCloser, string, error) {
 	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escape(full))
 	token := s.token()
 	r, err := s.hop(ctx, p, f.Name, at, token, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", ask.Offset, ask.Offset+ask.Length-1)}})
@@ -360,23 +360,23 @@ func (s *Source) resolve(ctx context.Context, p place, f source.File, full strin
 		return nil, "", err
 	}
 	if c := r.Header.Get("X-Repo-Commit"); c != "" && c != p.rev {
-		wire.Drain(r)
+		httpsource.Drain(r)
 		return nil, "", &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, What: "the hub gives another commit than was asked for"}
 	}
 	if size := r.Header.Get("X-Linked-Size"); size != "" && size != strconv.FormatInt(f.Size, 10) {
-		wire.Drain(r)
+		httpsource.Drain(r)
 		return nil, "", malformed(p, f.Name, "the hub gives another size than its listing")
 	}
 	if r.StatusCode/100 != 3 {
 		if r.StatusCode/100 != 2 {
-			defer wire.Drain(r)
-			return nil, "", wire.Listed(s.refused(r, p, f.Name, token))
+			defer httpsource.Drain(r)
+			return nil, "", httpsource.Listed(s.refused(r, p, f.Name, token))
 		}
-		body, err := wire.Take(r, ask)
+		body, err := httpsource.Take(r, ask)
 		return body, "", err
 	}
 	to, err := r.Location()
-	wire.Drain(r)
+	httpsource.Drain(r)
 	if err != nil || to.User != nil || to.Scheme != "https" && !strings.HasPrefix(s.endpoint, "http://") {
 		return nil, "", malformed(p, f.Name, "the hub redirects to something that is not https")
 	}
@@ -419,7 +419,7 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 
 // refused is the hub's no, in its own words where they help.
 func (s *Source) refused(r *http.Response, p place, name, token string) error {
-	e := wire.Status(r, p.String(), name)
+	e := httpsource.Status(r, p.String(), name)
 	login := "set HF_TOKEN to a token that may read it"
 	if token != "" {
 		login = "check that the token of HF_TOKEN may read it"

@@ -17,7 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Folders are what a node lends of its own disk as it lies there, beside
@@ -236,13 +236,13 @@ func (b *Borrowed) Plan(ctx context.Context, location string, also source.Globs)
 	}
 	r, err := b.c.http.Do(req)
 	if err != nil {
-		return source.Plan{}, wire.Network(ctx, location, "", err)
+		return source.Plan{}, httpsource.Network(ctx, location, "", err)
 	}
-	defer wire.Drain(r)
+	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
 		return source.Plan{}, b.refused(r, location, "")
 	}
-	raw, err := wire.Small(r, maxList, location)
+	raw, err := httpsource.Small(r, maxList, location)
 	if err != nil {
 		return source.Plan{}, err
 	}
@@ -273,14 +273,14 @@ func (b *Borrowed) Read(ctx context.Context, file source.File, offset, length in
 	if err != nil {
 		return nil, err
 	}
-	body, _, err := wire.Range(b.c.http, req, wire.Ask{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
+	body, _, err := httpsource.Range(b.c.http, req, httpsource.Ask{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
 		Refused: func(r *http.Response) error { return b.refused(r, file.Ref, file.Name) }})
-	return body, wire.Listed(err)
+	return body, httpsource.Listed(err)
 }
 
 // refused is a node's no, in its own words where it has some.
 func (b *Borrowed) refused(r *http.Response, location, file string) error {
-	e := wire.Status(r, location, file)
+	e := httpsource.Status(r, location, file)
 	if r.StatusCode == http.StatusUnauthorized {
 		e.What, e.Fix = "the node does not take this one's join token", "--token-file: the server's DATA/join-token"
 		return e

@@ -18,7 +18,7 @@ import (
 
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Node is another node.
@@ -93,7 +93,7 @@ func New(o Options) *Circle {
 	if o.Patience == 0 {
 		o.Patience = time.Minute
 	}
-	c := &Circle{o: o, http: wire.Client(wire.Options{}), token: sha256.Sum256([]byte(o.Token)), companies: make(map[string]*company)}
+	c := &Circle{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), companies: make(map[string]*company)}
 	// A block is waited for at its lender, before the head of the answer.
 	c.http.Transport.(*http.Transport).ResponseHeaderTimeout = 0
 	return c
@@ -296,7 +296,7 @@ func (c *Circle) send(ctx context.Context, at Node, plan string, say word) (word
 	if err != nil {
 		return word{}, err
 	}
-	defer wire.Drain(r)
+	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
 		return word{}, fmt.Errorf("status %d", r.StatusCode)
 	}
@@ -321,7 +321,7 @@ func (c *Circle) borrow(ctx context.Context, at Node, plan string, b loader.Bloc
 	}
 	var sum uint64
 	if _, serr := fmt.Sscanf(r.Header.Get(sumField), "%x", &sum); r.StatusCode != http.StatusOK || serr != nil || r.ContentLength != b.Length {
-		wire.Drain(r)
+		httpsource.Drain(r)
 		if r.StatusCode == http.StatusConflict {
 			return nil, 0, errNotAtIt
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/signer"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Options of a source.
@@ -48,7 +48,7 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	s := &Source{env: o.Getenv, http: wire.Client(wire.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
+	s := &Source{env: o.Getenv, http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
 	s.region = first(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
 	s.virtual = o.Getenv("THAW_S3_STYLE") == "virtual"
 	if raw := first(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
@@ -82,11 +82,11 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 }
 
 // place is a location taken apart.
-type place = wire.Bucket
+type place = httpsource.Bucket
 
 var hostPart = regexp.MustCompile(`^[a-z0-9-]+$`)
 
-func parse(location string) (place, error) { return wire.ParseBucket("s3", location, 63) }
+func parse(location string) (place, error) { return httpsource.ParseBucket("s3", location, 63) }
 
 // address is the URL of a key, or of the bucket when key is empty.
 func (s *Source) address(p place, key, region string) *url.URL {
@@ -174,10 +174,10 @@ func (s *Source) do(ctx context.Context, p place, method, key string, query url.
 		}
 		r, err := s.http.Do(req)
 		if err != nil {
-			return nil, wire.Network(ctx, p.String(), "", err)
+			return nil, httpsource.Network(ctx, p.String(), "", err)
 		}
 		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.moved(p.Name, region, r) {
-			wire.Drain(r)
+			httpsource.Drain(r)
 			continue
 		}
 		return r, nil
@@ -233,7 +233,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			if o.ETag == "" {
 				return nil, "", p.Malformed("", "the listing has an object without ETag")
 			}
-			files = append(files, source.File{Name: key, Size: o.Size, Version: wire.Tag(o.ETag)})
+			files = append(files, source.File{Name: key, Size: o.Size, Version: httpsource.Tag(o.ETag)})
 		}
 		if list.Truncated && list.Next == "" {
 			return nil, "", p.Malformed("", "the listing goes on and does not say where")
@@ -254,11 +254,11 @@ func (s *Source) list(ctx context.Context, p place, query url.Values, into *list
 	if err != nil {
 		return err
 	}
-	defer wire.Drain(r)
+	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
 		return s.refused(r, p, "")
 	}
-	raw, err := wire.Small(r, maxAnswer, p.String())
+	raw, err := httpsource.Small(r, maxAnswer, p.String())
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (s *Source) single(ctx context.Context, p place) (source.Plan, error) {
 	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
 		return source.Plan{}, p.Malformed("", "the object has no size or no ETag")
 	}
-	f.Size, f.Version = r.ContentLength, wire.Tag(r.Header.Get("ETag"))
+	f.Size, f.Version = r.ContentLength, httpsource.Tag(r.Header.Get("ETag"))
 	s.digest(&f, r.Header)
 	return source.Plan{Files: []source.File{f}}, nil
 }
@@ -289,7 +289,7 @@ func (s *Source) single(ctx context.Context, p place) (source.Plan, error) {
 func (s *Source) head(ctx context.Context, p place, key string) (*http.Response, error) {
 	r, err := s.do(ctx, p, http.MethodHead, key, nil, http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}})
 	if err == nil {
-		wire.Drain(r)
+		httpsource.Drain(r)
 	}
 	return r, err
 }
@@ -311,7 +311,7 @@ func (s *Source) digests(ctx context.Context, p place, files []source.File) erro
 		wg.Go(func() {
 			defer func() { <-slots }()
 			_, key, _ := strings.Cut(files[i].Ref, "|")
-			if r, err := s.head(ctx, p, key); err == nil && r.StatusCode == http.StatusOK && wire.Tag(r.Header.Get("ETag")) == files[i].Version {
+			if r, err := s.head(ctx, p, key); err == nil && r.StatusCode == http.StatusOK && httpsource.Tag(r.Header.Get("ETag")) == files[i].Version {
 				s.digest(&files[i], r.Header)
 			}
 		})
@@ -351,7 +351,7 @@ func (s *Source) digest(f *source.File, h http.Header) {
 
 // Read returns a range of an object in the version of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	p, key, err := wire.OfRef("s3", f)
+	p, key, err := httpsource.OfRef("s3", f)
 	if err == nil {
 		err = s.bad
 	}
@@ -363,16 +363,16 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
 	}
-	body, _, err := wire.Range(s.http, req, wire.Ask{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+	body, _, err := httpsource.Range(s.http, req, httpsource.Ask{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
 		Sign:    func(req *http.Request) error { return s.sign(req, p, region) },
 		Refused: func(r *http.Response) error { return s.refused(r, p, f.Name) },
 	})
-	return body, wire.Listed(err)
+	return body, httpsource.Listed(err)
 }
 
 // refused is the bucket's no. Its message is not kept: it may hold keys.
 func (s *Source) refused(r *http.Response, p place, name string) error {
-	e := wire.Status(r, p.String(), name)
+	e := httpsource.Status(r, p.String(), name)
 	var body struct {
 		Code string `xml:"Code"`
 	}

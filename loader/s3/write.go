@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Write stores body as the object name below location, in place of what was
@@ -28,7 +28,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	for try := 0; ; try++ {
 		region := s.regionOf(p.Name)
-		req, err := http.NewRequestWithContext(ctx, http.MethodPut, s.address(p, p.Key(name), region).String(), io.NopCloser(wire.Exactly(body, size)))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, s.address(p, p.Key(name), region).String(), io.NopCloser(httpsource.Exactly(body, size)))
 		if err != nil {
 			return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "cannot be asked for"}
 		}
@@ -46,21 +46,21 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 			return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
 		}
 		if err != nil {
-			return wire.Network(ctx, p.String(), name, err)
+			return httpsource.Network(ctx, p.String(), name, err)
 		}
 		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.moved(p.Name, region, r) {
-			wire.Drain(r)
+			httpsource.Drain(r)
 			if _, err := body.Seek(begin, io.SeekStart); err != nil {
 				return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "cannot be read", Err: err}
 			}
 			continue
 		}
 		if r.StatusCode/100 == 2 {
-			wire.Drain(r)
+			httpsource.Drain(r)
 			return nil
 		}
 		err = s.refused(r, p, name)
-		wire.Drain(r)
+		httpsource.Drain(r)
 		return err
 	}
 }

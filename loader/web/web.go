@@ -14,7 +14,7 @@ import (
 	"sync"
 
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/source/wire"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // Options of a source.
@@ -27,7 +27,7 @@ type Options struct {
 
 // Source reads folders of web servers. Its methods may be called concurrently.
 type Source struct {
-	trust *wire.Trust
+	trust *httpsource.Trust
 	http  *http.Client
 }
 
@@ -36,8 +36,8 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	t := wire.NewTrust(o.Getenv)
-	return &Source{trust: t, http: wire.Client(wire.Options{Trust: t, Follow: true, Roots: o.Roots})}
+	t := httpsource.NewTrust(o.Getenv)
+	return &Source{trust: t, http: httpsource.Client(httpsource.Options{Trust: t, Follow: true, Roots: o.Roots})}
 }
 
 // Close closes idle connections.
@@ -107,14 +107,14 @@ func (s *Source) sums(ctx context.Context, location string, u *url.URL) ([]sourc
 	if err != nil {
 		return nil, err
 	}
-	defer wire.Drain(r)
+	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK || strings.HasPrefix(r.Header.Get("Content-Type"), "text/html") {
-		if e := wire.Status(r, location, "SHA256SUMS"); e.Kind == source.Unavailable {
+		if e := httpsource.Status(r, location, "SHA256SUMS"); e.Kind == source.Unavailable {
 			return nil, e
 		}
 		return nil, nil
 	}
-	raw, err := wire.Small(r, maxList, location)
+	raw, err := httpsource.Small(r, maxList, location)
 	if err != nil {
 		return nil, err
 	}
@@ -138,13 +138,13 @@ func (s *Source) index(ctx context.Context, location string, top *url.URL) ([]so
 		if err != nil {
 			return nil, err
 		}
-		raw, err := wire.Small(r, maxList, location)
-		wire.Drain(r)
+		raw, err := httpsource.Small(r, maxList, location)
+		httpsource.Drain(r)
 		if err != nil {
 			return nil, err
 		}
 		if r.StatusCode != http.StatusOK {
-			e := wire.Status(r, location, folder)
+			e := httpsource.Status(r, location, folder)
 			if e.Kind == source.NotFound || e.Kind == source.Denied {
 				e.Fix = "the folder has neither a SHA256SUMS nor a page that lists its files"
 			}
@@ -226,7 +226,7 @@ func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (
 	req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
 	r, err := s.http.Do(req)
 	if err != nil {
-		return nil, wire.Network(ctx, location, "", err)
+		return nil, httpsource.Network(ctx, location, "", err)
 	}
 	return r, nil
 }
@@ -239,9 +239,9 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 	if err != nil {
 		return f, err
 	}
-	wire.Drain(r)
+	httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
-		e := wire.Status(r, location, f.Name)
+		e := httpsource.Status(r, location, f.Name)
 		if e.Kind == source.NotFound && f.SHA256 != "" {
 			e.Kind, e.What, e.Fix = source.Missing, "is in SHA256SUMS and not in the folder", "upload it, or take it off the list"
 		}
@@ -276,7 +276,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, What: "cannot be asked for"}
 	}
-	a := wire.Ask{Source: location, File: f, Offset: offset, Length: length, Whole: whole}
+	a := httpsource.Ask{Source: location, File: f, Offset: offset, Length: length, Whole: whole}
 	if strings.HasPrefix(f.Version, `"`) {
 		a.ETag = f.Version
 	} else if when, ok := strings.CutPrefix(f.Version, modified); ok {
@@ -284,12 +284,12 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		req.Header.Set("If-Unmodified-Since", when)
 		a.Same = func(h http.Header) bool { return h.Get("Last-Modified") == when }
 	}
-	body, r, err := wire.Range(s.http, req, a)
+	body, r, err := httpsource.Range(s.http, req, a)
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
 		err = &source.Error{Kind: source.Refused, Source: location, File: f.Name, What: "the server does not give ranges of it, and it is too large to be read whole", Fix: "serve it with ranges (Accept-Ranges: bytes)"}
 		if r.ContentLength >= 0 && r.ContentLength != f.Size {
 			err = &source.Error{Kind: source.Changed, Source: location, File: f.Name, What: "has another size than was listed"}
 		}
 	}
-	return body, wire.Listed(err)
+	return body, httpsource.Listed(err)
 }

@@ -22,8 +22,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/loader/source/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,7 +39,7 @@ func serve(t *testing.T, h http.Handler) (*Source, string) {
 	roots := x509.NewCertPool()
 	roots.AddCert(srv.Certificate())
 	s := New(Options{Roots: roots, Getenv: func(k string) string {
-		if k == wire.HostsVariable {
+		if k == httpsource.HostsVariable {
 			return "127.0.0.1"
 		}
 		return ""

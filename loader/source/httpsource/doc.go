@@ -1,4 +1,4 @@
-// Package wire is what all sources that speak HTTP have in common: a transport
+// Package httpsource is what all sources that speak HTTP have in common: a transport
 // made for many long ranges, a guard that keeps a source from making this
 // machine call addresses it should not, the reading of an answer to a ranged
 // GET, and errors that hold no URL.
@@ -25,4 +25,4 @@
 //
 // net/http puts the whole URL into its errors, and a URL may hold a signature.
 // Nothing of such a text is passed on: only what kind of thing went wrong.
-package wire
+package httpsource
