@@ -6,8 +6,8 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/pagecache"
 	"github.com/thaw-dev/thaw/loader/store"
-	"github.com/thaw-dev/thaw/loader/tier"
 )
 
 // inMemory is the share of a checkpoint's bytes in the page cache from which on
@@ -17,11 +17,11 @@ const inMemory = 0.9
 // nearness is how near a checkpoint's bytes are, and how many of them are in
 // memory; known is false where the system does not say.
 func nearness(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool) {
-	files := make([]tier.File, 0, len(e.Files))
+	files := make([]pagecache.File, 0, len(e.Files))
 	for _, f := range e.Files {
-		files = append(files, tier.File{Path: filepath.Join(e.Path, filepath.FromSlash(f.Name)), Size: f.Size})
+		files = append(files, pagecache.File{Path: filepath.Join(e.Path, filepath.FromSlash(f.Name)), Size: f.Size})
 	}
-	have, known := tier.Resident(files)
+	have, known := pagecache.Resident(files)
 	if known && e.Bytes > 0 && float64(have) >= inMemory*float64(e.Bytes) {
 		return functions.TierDRAM, functions.Bytes(have), true
 	}
@@ -30,14 +30,14 @@ func nearness(e store.Entry) (t functions.Tier, memory functions.Bytes, known bo
 
 // IntoMemory has the kernel read a checkpoint, as much as there is room for.
 func IntoMemory(ctx context.Context, c *loader.Checkpoint) {
-	limit := tier.Spare()
+	limit := pagecache.Spare()
 	// What is read for us counts as ours.
 	if group := groupMemory(); group > 0 {
 		limit = min(limit, group/2)
 	}
-	files := make([]tier.File, 0, len(c.Files))
+	files := make([]pagecache.File, 0, len(c.Files))
 	for _, f := range c.Files {
-		files = append(files, tier.File{Path: filepath.Join(c.Path, filepath.FromSlash(f.Name)), Size: f.Size})
+		files = append(files, pagecache.File{Path: filepath.Join(c.Path, filepath.FromSlash(f.Name)), Size: f.Size})
 	}
-	tier.Ahead(ctx, files, limit)
+	pagecache.Ahead(ctx, files, limit)
 }

@@ -42,7 +42,7 @@ var layers = map[string]int{
 	"loader/gcs":                1,
 	"loader/peer":               3,
 	"loader/mount":              1,
-	"loader/tier":               1,
+	"loader/pagecache":          1,
 	"loader/enginecache":        1,
 	"runtime/ember":             1,
 	"runtime/engine":            1,

@@ -1,4 +1,4 @@
-// Package tier knows how near a checkpoint's bytes are: on the disk, or in the
+// Package pagecache knows how near a checkpoint's bytes are: on the disk, or in the
 // page cache, from which an engine maps them at the speed of memory; and brings
 // them from the one to the other before they are asked for.
 //
@@ -17,4 +17,4 @@
 // process, and forgets it when memory is short. It goes through the files from
 // the first, which is how engines load them; as much as the caller allows, and
 // never beyond what memory has free, or it would push out what it just brought.
-package tier
+package pagecache

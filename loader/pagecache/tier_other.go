@@ -1,6 +1,6 @@
 //go:build !linux
 
-package tier
+package pagecache
 
 import (
 	"errors"
