@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/check"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/loader/validate"
 )
 
 // generation is one plan with its parts. A source that changes makes another.
@@ -371,14 +371,14 @@ func early(j job, names []string) error {
 		if _, err := p.ReadAt(head[:], 0); err != nil {
 			return &source.Error{Kind: source.Broken, What: "cannot be read back", Err: err}
 		}
-		end, err := check.HeaderEnd(head, p.File.Size)
+		end, err := validate.HeaderEnd(head, p.File.Size)
 		if err != nil {
 			return err
 		}
 		if end > first {
 			return nil
 		}
-		return check.Safetensors(p, p.File.Size)
+		return validate.Safetensors(p, p.File.Size)
 	}
 	if first == p.File.Size {
 		return inspect(p.File.Name, p, p.File.Size, names)

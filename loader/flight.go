@@ -16,9 +16,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/check"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/loader/validate"
 )
 
 // claimEvery is how often a staging of another process is looked at. File
@@ -498,10 +498,10 @@ func hashAll(ctx context.Context, r io.Reader, h hash.Hash) error {
 
 // inspect looks into a whole file before any engine does.
 func inspect(name string, r io.ReaderAt, size int64, names []string) error {
-	if check.IsIndex(name) {
-		return check.Shards(name, r, size, names)
+	if validate.IsIndex(name) {
+		return validate.Shards(name, r, size, names)
 	}
-	return check.File(name, r, size)
+	return validate.File(name, r, size)
 }
 
 // named puts the file's name into an error that has none.

@@ -32,7 +32,7 @@ var layers = map[string]int{
 	"activator/balance":         1,
 	"loader":                    2,
 	"loader/source":             0,
-	"loader/check":              1,
+	"loader/validate":           1,
 	"loader/store":              1,
 	"loader/dir":                1,
 	"loader/azure":              1,

@@ -1,4 +1,4 @@
-// Package check looks at files of weights before any engine does.
+// Package validate looks at files of weights before any engine does.
 //
 // Engines parse headers in C++ and Python, and have been crashed and worse by
 // headers that lie. Here a header is read with bounds on everything, and a
@@ -7,4 +7,4 @@
 // person who made it wants to hear just that.
 //
 // The check reads the header only, never the tensors.
-package check
+package validate
