@@ -12,20 +12,20 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/loader/hub"
-	"github.com/thaw-dev/thaw/loader/hub/hubtest"
+	"github.com/thaw-dev/thaw/loader/hub/huggingfacetest"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const repo = "hf://" + hubtest.Org + "/" + hubtest.Repo
+const repo = "hf://" + huggingfacetest.Org + "/" + huggingfacetest.Repo
 
 func TestConformance(t *testing.T) {
 	for _, tc := range []struct{ name, below string }{{"a repository", ""}, {"a folder of one", "some folder/deep/"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
-				srv := hubtest.New(t)
+				srv := huggingfacetest.New(t)
 				srv.Commit("main", map[string][]byte{"README.txt": []byte("hello")})
 				if tc.below == "" {
 					srv.Commit("main", map[string][]byte{"README.txt": nil})
@@ -60,7 +60,7 @@ func read(t *testing.T, s *hub.Source, f source.File) ([]byte, error) {
 }
 
 func TestRevisions(t *testing.T) {
-	srv := hubtest.New(t)
+	srv := huggingfacetest.New(t)
 	big := bytes.Repeat([]byte("a"), 5000)
 	first := srv.Commit("main", map[string][]byte{"config.json": []byte("1"), "model.safetensors": big})
 	srv.Commit("refs/pr/7", map[string][]byte{"config.json": []byte("pr")})
@@ -94,7 +94,7 @@ func TestRevisions(t *testing.T) {
 }
 
 func TestSignaturesExpire(t *testing.T) {
-	srv := hubtest.New(t)
+	srv := huggingfacetest.New(t)
 	big := bytes.Repeat([]byte("a"), 5000)
 	srv.Commit("main", map[string][]byte{"model.safetensors": big})
 	s := hub.New(hub.Options{Getenv: srv.Getenv})
@@ -121,7 +121,7 @@ func TestSignaturesExpire(t *testing.T) {
 }
 
 func TestTokens(t *testing.T) {
-	srv := hubtest.New(t)
+	srv := huggingfacetest.New(t)
 	srv.Commit("main", map[string][]byte{"config.json": []byte("{}")})
 	srv.Private()
 	file := filepath.Join(t.TempDir(), "token")
@@ -133,7 +133,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("without a token: %v", err)
 	}
 	// A login while it runs.
-	if err := os.WriteFile(file, []byte(hubtest.Token+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(huggingfacetest.Token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Plan(t.Context(), repo, nil); err != nil {
@@ -142,7 +142,7 @@ func TestTokens(t *testing.T) {
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	srv := hubtest.New(t)
+	srv := huggingfacetest.New(t)
 	srv.Commit("main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": make([]byte, 5000)})
 	s := hub.New(hub.Options{Getenv: srv.Getenv})
 	defer s.Close()

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/hub"
-	"github.com/thaw-dev/thaw/loader/hub/hubtest"
+	"github.com/thaw-dev/thaw/loader/hub/huggingfacetest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
@@ -34,7 +34,7 @@ func checkpoint(t *testing.T, folder, source string, files map[string][]byte) hu
 func exists(p string) bool { _, err := os.Stat(p); return err == nil }
 
 func TestView(t *testing.T) {
-	srv := hubtest.New(t)
+	srv := huggingfacetest.New(t)
 	files := map[string][]byte{"config.json": []byte("{}"), "sub/x.json": []byte("[]"), "model.safetensors": bytes.Repeat([]byte("w"), 5000)}
 	commit := srv.Commit("main", files)
 	s := hub.New(hub.Options{Getenv: srv.Getenv})
@@ -51,7 +51,7 @@ func TestView(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := filepath.Join(home, "hub", "models--"+hubtest.Org+"--"+hubtest.Repo)
+	r := filepath.Join(home, "hub", "models--"+huggingfacetest.Org+"--"+huggingfacetest.Repo)
 	if ref, err := os.ReadFile(filepath.Join(r, "refs", "main")); string(ref) != commit || err != nil {
 		t.Errorf("refs/main %q, %v", ref, err)
 	}
@@ -71,7 +71,7 @@ func TestView(t *testing.T) {
 	if err := os.Rename(data, moved); err != nil {
 		t.Fatal(err)
 	}
-	if !exists(filepath.Join(moved, "hf", "hub", "models--"+hubtest.Org+"--"+hubtest.Repo, "snapshots", commit, "config.json")) {
+	if !exists(filepath.Join(moved, "hf", "hub", "models--"+huggingfacetest.Org+"--"+huggingfacetest.Repo, "snapshots", commit, "config.json")) {
 		t.Error("the view does not move with its data")
 	}
 	if err := os.Rename(moved, data); err != nil {
@@ -139,7 +139,7 @@ func TestViewForVLLM(t *testing.T) {
 	if vllm == "" || !exists(python) {
 		sourcetest.Missing(t, "THAW_ENGINE_VLLM names no vllm with a python beside it")
 	}
-	srv := hubtest.New(t)
+	srv := huggingfacetest.New(t)
 	files := map[string][]byte{"config.json": []byte(`{"model_type":"llama"}`), "model.safetensors": bytes.Repeat([]byte("w"), 5000)}
 	commit := srv.Commit("main", files)
 	s := hub.New(hub.Options{Getenv: srv.Getenv})
@@ -156,7 +156,7 @@ func TestViewForVLLM(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), python, "-c", `
 import json, os
 from huggingface_hub import snapshot_download, hf_hub_download, try_to_load_from_cache, scan_cache_dir
-id = "`+hubtest.Org+"/"+hubtest.Repo+`"
+id = "`+huggingfacetest.Org+"/"+huggingfacetest.Repo+`"
 folder = snapshot_download(id)
 info = scan_cache_dir()
 print(json.dumps({"folder": folder, "files": sorted(os.listdir(folder)), "config": open(hf_hub_download(id, "config.json")).read(), "cached": try_to_load_from_cache(id, "model.safetensors") is not None, "repos": [r.repo_id for r in info.repos], "warnings": [str(w) for w in info.warnings]}))`)

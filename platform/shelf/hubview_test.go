@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/hub/hubtest"
+	"github.com/thaw-dev/thaw/loader/hub/huggingfacetest"
 )
 
 // A model that was brought from the hub is found in DATA/hf as the hub's own
 // library lays it out, and is gone from there with its checkpoint.
 func TestHubView(t *testing.T) {
-	srv := hubtest.New(t)
+	srv := huggingfacetest.New(t)
 	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "THAW_SOURCE_HOSTS"} {
 		t.Setenv(name, srv.Getenv(name))
 	}
@@ -23,7 +23,7 @@ func TestHubView(t *testing.T) {
 	weights := append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...)
 	commit := srv.Commit("main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": append(weights, bytes.Repeat([]byte{7}, 4000)...)})
 	data := t.TempDir()
-	source := fmt.Sprintf("hf://%s/%s", hubtest.Org, hubtest.Repo)
+	source := fmt.Sprintf("hf://%s/%s", huggingfacetest.Org, huggingfacetest.Repo)
 	shelf, err := Open(Options{Data: data})
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestHubView(t *testing.T) {
 	}
 	c.Lease.Release()
 	shelf.Close()
-	repo := filepath.Join(data, "hf", "hub", "models--"+hubtest.Org+"--"+hubtest.Repo)
+	repo := filepath.Join(data, "hf", "hub", "models--"+huggingfacetest.Org+"--"+huggingfacetest.Repo)
 	if got, err := os.ReadFile(filepath.Join(repo, "snapshots", commit, "config.json")); err != nil || string(got) != "{}" {
 		t.Errorf("%q, %v", got, err)
 	}

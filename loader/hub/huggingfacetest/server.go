@@ -1,6 +1,6 @@
-// Package hubtest is a small true hub for tests: repositories with commits,
+// Package huggingfacetest is a small true hub for tests: repositories with commits,
 // small files of its own, large ones on a CDN with signed addresses.
-package hubtest
+package huggingfacetest
 
 import (
 	"bytes"
