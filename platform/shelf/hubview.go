@@ -7,21 +7,21 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/hub"
+	"github.com/thaw-dev/thaw/loader/source/huggingface"
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
 // hubView shows what was staged from the hub at DATA/hf, in the layout of the
 // hub's own cache: for engines and tools that are started by hand.
 type hubView struct {
-	view  *hub.View
+	view  *huggingface.View
 	store *store.Store
 	log   *slog.Logger
 }
 
 func newHubView(data string, st *store.Store, from map[string]loader.Source, log *slog.Logger) *hubView {
-	planned, _ := from["hf"].(*hub.Source)
-	return &hubView{view: hub.NewView(filepath.Join(data, "hf"), planned), store: st, log: log}
+	planned, _ := from["hf"].(*huggingface.Source)
+	return &hubView{view: huggingface.NewView(filepath.Join(data, "hf"), planned), store: st, log: log}
 }
 
 // sync makes it show what is in the store now. Nothing else hangs on it, so an
@@ -29,9 +29,9 @@ func newHubView(data string, st *store.Store, from map[string]loader.Source, log
 func (v *hubView) sync() {
 	list, err := v.store.List()
 	if err == nil {
-		all := make([]hub.Checkpoint, 0, len(list))
+		all := make([]huggingface.Checkpoint, 0, len(list))
 		for _, e := range list {
-			c := hub.Checkpoint{Source: e.Source, Path: e.Path}
+			c := huggingface.Checkpoint{Source: e.Source, Path: e.Path}
 			for _, f := range e.Files {
 				c.Files = append(c.Files, f.Name)
 			}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/hub/huggingfacetest"
+	"github.com/thaw-dev/thaw/loader/source/huggingface/huggingfacetest"
 )
 
 // A model that was brought from the hub is found in DATA/hf as the hub's own

@@ -5,8 +5,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/azure"
 	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/gcs"
-	"github.com/thaw-dev/thaw/loader/hub"
 	"github.com/thaw-dev/thaw/loader/s3"
+	"github.com/thaw-dev/thaw/loader/source/huggingface"
 	"github.com/thaw-dev/thaw/loader/web"
 )
 
@@ -14,7 +14,7 @@ import (
 // go.
 func sources() (all map[string]loader.Source, end func()) {
 	blobs, buckets, objects := azure.New(azure.Options{}), s3.New(s3.Options{}), gcs.New(gcs.Options{})
-	repositories, pages := hub.New(hub.Options{}), web.New(web.Options{})
+	repositories, pages := huggingface.New(huggingface.Options{}), web.New(web.Options{})
 	all = map[string]loader.Source{"file": dir.Source{}, "az": blobs, "s3": buckets, "gs": objects, "hf": repositories, "https": pages}
 	return all, func() {
 		blobs.Close()

@@ -37,7 +37,7 @@ var layers = map[string]int{
 	"loader/dir":                1,
 	"loader/azure":              1,
 	"loader/web":                1,
-	"loader/hub":                1,
+	"loader/source/huggingface": 1,
 	"loader/s3":                 1,
 	"loader/gcs":                1,
 	"loader/peer":               3,

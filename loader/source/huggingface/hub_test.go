@@ -1,4 +1,4 @@
-package hub_test
+package huggingface_test
 
 import (
 	"bytes"
@@ -11,9 +11,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/thaw-dev/thaw/loader/hub"
-	"github.com/thaw-dev/thaw/loader/hub/huggingfacetest"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/huggingface"
+	"github.com/thaw-dev/thaw/loader/source/huggingface/huggingfacetest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 				if tc.below == "" {
 					srv.Commit("main", map[string][]byte{"README.txt": nil})
 				}
-				s := hub.New(hub.Options{Getenv: srv.Getenv})
+				s := huggingface.New(huggingface.Options{Getenv: srv.Getenv})
 				t.Cleanup(s.Close)
 				t.Cleanup(func() {
 					if l := srv.Leaks(); len(l) > 0 {
@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, s *hub.Source, f source.File) ([]byte, error) {
+func read(t *testing.T, s *huggingface.Source, f source.File) ([]byte, error) {
 	t.Helper()
 	r, err := s.Read(t.Context(), f, 0, f.Size)
 	if err != nil {
@@ -65,7 +65,7 @@ func TestRevisions(t *testing.T) {
 	first := srv.Commit("main", map[string][]byte{"config.json": []byte("1"), "model.safetensors": big})
 	srv.Commit("refs/pr/7", map[string][]byte{"config.json": []byte("pr")})
 	second := srv.Commit("main", map[string][]byte{"config.json": []byte("2")})
-	s := hub.New(hub.Options{Getenv: srv.Getenv})
+	s := huggingface.New(huggingface.Options{Getenv: srv.Getenv})
 	defer s.Close()
 	for location, want := range map[string]string{repo: "2", repo + "@main": "2", repo + "@" + first: "1", repo + "@refs/pr/7": "pr"} {
 		plan, err := s.Plan(t.Context(), location, nil)
@@ -97,7 +97,7 @@ func TestSignaturesExpire(t *testing.T) {
 	srv := huggingfacetest.New(t)
 	big := bytes.Repeat([]byte("a"), 5000)
 	srv.Commit("main", map[string][]byte{"model.safetensors": big})
-	s := hub.New(hub.Options{Getenv: srv.Getenv})
+	s := huggingface.New(huggingface.Options{Getenv: srv.Getenv})
 	defer s.Close()
 	plan, err := s.Plan(t.Context(), repo, nil)
 	if err != nil {
@@ -126,7 +126,7 @@ func TestTokens(t *testing.T) {
 	srv.Private()
 	file := filepath.Join(t.TempDir(), "token")
 	env := map[string]string{"HF_ENDPOINT": srv.URL, "HF_TOKEN_PATH": file}
-	s := hub.New(hub.Options{Getenv: func(k string) string { return env[k] }})
+	s := huggingface.New(huggingface.Options{Getenv: func(k string) string { return env[k] }})
 	defer s.Close()
 	_, err := s.Plan(t.Context(), repo, nil)
 	if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "gated") || !strings.Contains(err.Error(), "HF_TOKEN") {
@@ -144,7 +144,7 @@ func TestTokens(t *testing.T) {
 func TestWhatIsRefused(t *testing.T) {
 	srv := huggingfacetest.New(t)
 	srv.Commit("main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": make([]byte, 5000)})
-	s := hub.New(hub.Options{Getenv: srv.Getenv})
+	s := huggingface.New(huggingface.Options{Getenv: srv.Getenv})
 	defer s.Close()
 	for location, kind := range map[string]source.Kind{
 		"hf://org/none": source.NotFound, repo + "@nope": source.NotFound, repo + "/no/such": source.NotFound,

@@ -1,4 +1,4 @@
-// Package hub reads models from the Hugging Face hub, and keeps a view of what
+// Package huggingface reads models from the Hugging Face hub, and keeps a view of what
 // came from it in the layout of the hub's own cache.
 //
 // # From the hub
@@ -29,4 +29,4 @@
 // the store has evicted, and then the disk is full with nothing left to evict.
 // An engine that is started by hand on the view should pin the checkpoint
 // (thaw cache pin), or it may be evicted under it.
-package hub
+package huggingface

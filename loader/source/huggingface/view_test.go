@@ -1,4 +1,4 @@
-package hub_test
+package huggingface_test
 
 import (
 	"bytes"
@@ -9,15 +9,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/hub"
-	"github.com/thaw-dev/thaw/loader/hub/huggingfacetest"
+	"github.com/thaw-dev/thaw/loader/source/huggingface"
+	"github.com/thaw-dev/thaw/loader/source/huggingface/huggingfacetest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // checkpoint lays files out as the store does.
-func checkpoint(t *testing.T, folder, source string, files map[string][]byte) hub.Checkpoint {
+func checkpoint(t *testing.T, folder, source string, files map[string][]byte) huggingface.Checkpoint {
 	t.Helper()
-	c := hub.Checkpoint{Source: source, Path: folder}
+	c := huggingface.Checkpoint{Source: source, Path: folder}
 	for name, b := range files {
 		p := filepath.Join(folder, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
@@ -37,7 +37,7 @@ func TestView(t *testing.T) {
 	srv := huggingfacetest.New(t)
 	files := map[string][]byte{"config.json": []byte("{}"), "sub/x.json": []byte("[]"), "model.safetensors": bytes.Repeat([]byte("w"), 5000)}
 	commit := srv.Commit("main", files)
-	s := hub.New(hub.Options{Getenv: srv.Getenv})
+	s := huggingface.New(huggingface.Options{Getenv: srv.Getenv})
 	defer s.Close()
 	if _, err := s.Plan(t.Context(), repo, nil); err != nil {
 		t.Fatal(err)
@@ -45,9 +45,9 @@ func TestView(t *testing.T) {
 	data := t.TempDir()
 	c := checkpoint(t, filepath.Join(data, "store", "checkpoints", "abc", "files"), repo, files)
 	home := filepath.Join(data, "hf")
-	v := hub.NewView(home, s)
+	v := huggingface.NewView(home, s)
 	for range 2 { // the second changes nothing
-		if err := v.Sync([]hub.Checkpoint{c, {Source: "az://a/c/p", Path: "/x", Files: []string{"y"}}}); err != nil {
+		if err := v.Sync([]huggingface.Checkpoint{c, {Source: "az://a/c/p", Path: "/x", Files: []string{"y"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,7 +84,7 @@ func TestView(t *testing.T) {
 	}
 	newer := map[string][]byte{"config.json": []byte(`{"a":1}`), "sub/x.json": files["sub/x.json"], "model.safetensors": files["model.safetensors"]}
 	c2 := checkpoint(t, filepath.Join(data, "store", "checkpoints", "def", "files"), repo, newer)
-	if err := v.Sync([]hub.Checkpoint{c2}); err != nil {
+	if err := v.Sync([]huggingface.Checkpoint{c2}); err != nil {
 		t.Fatal(err)
 	}
 	if ref, _ := os.ReadFile(filepath.Join(r, "refs", "main")); string(ref) != second || !exists(filepath.Join(r, "snapshots", second, "model.safetensors")) || !exists(filepath.Join(r, "snapshots", commit, "config.json")) {
@@ -94,7 +94,7 @@ func TestView(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(data, "store", "checkpoints", "abc")); err != nil {
 		t.Fatal(err)
 	}
-	if err := hub.NewView(home, nil).Sync(nil); err != nil {
+	if err := huggingface.NewView(home, nil).Sync(nil); err != nil {
 		t.Fatal(err)
 	}
 	if exists(filepath.Join(r, "snapshots", commit)) || !exists(filepath.Join(r, "snapshots", second, "config.json")) {
@@ -124,7 +124,7 @@ func TestViewLeavesFilesAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := hub.NewView(home, nil).Sync(nil); err != nil {
+	if err := huggingface.NewView(home, nil).Sync(nil); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(blob) || !exists(snap) {
@@ -142,7 +142,7 @@ func TestViewForVLLM(t *testing.T) {
 	srv := huggingfacetest.New(t)
 	files := map[string][]byte{"config.json": []byte(`{"model_type":"llama"}`), "model.safetensors": bytes.Repeat([]byte("w"), 5000)}
 	commit := srv.Commit("main", files)
-	s := hub.New(hub.Options{Getenv: srv.Getenv})
+	s := huggingface.New(huggingface.Options{Getenv: srv.Getenv})
 	defer s.Close()
 	if _, err := s.Plan(t.Context(), repo, nil); err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestViewForVLLM(t *testing.T) {
 	data := t.TempDir()
 	home := filepath.Join(data, "hf")
 	c := checkpoint(t, filepath.Join(data, "store", "checkpoints", "abc", "files"), repo, files)
-	if err := hub.NewView(home, s).Sync([]hub.Checkpoint{c}); err != nil {
+	if err := huggingface.NewView(home, s).Sync([]huggingface.Checkpoint{c}); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), python, "-c", `
