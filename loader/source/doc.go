@@ -4,7 +4,7 @@
 // to put it right.
 //
 // It is the contract between loader (which stages) and loader/dir,
-// loader/azure and their like (which read), so that none of them has to import
+// loader/source/azure and their like (which read), so that none of them has to import
 // another. It imports the standard library only.
 //
 // Two decisions stand here because everyone behind this door relies on them.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
 // Secrets, prompts and completions are nowhere but where they belong: not in

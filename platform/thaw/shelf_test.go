@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
 // shelved is a blob server with the tiny model in it, and the environment in

@@ -17,9 +17,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/azure"
-	"github.com/thaw-dev/thaw/loader/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/azure"
+	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
 // A pod's federated token becomes a token of the directory, and is read again
