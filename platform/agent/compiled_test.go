@@ -20,9 +20,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/gcs"
-	"github.com/thaw-dev/thaw/loader/s3"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/azure"
+	"github.com/thaw-dev/thaw/loader/source/s3"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )

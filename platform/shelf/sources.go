@@ -4,9 +4,9 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/gcs"
-	"github.com/thaw-dev/thaw/loader/s3"
 	"github.com/thaw-dev/thaw/loader/source/azure"
 	"github.com/thaw-dev/thaw/loader/source/huggingface"
+	"github.com/thaw-dev/thaw/loader/source/s3"
 	"github.com/thaw-dev/thaw/loader/web"
 )
 

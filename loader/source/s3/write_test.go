@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/s3"
+	"github.com/thaw-dev/thaw/loader/source/s3"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 

@@ -19,8 +19,8 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"go.uber.org/goleak"
 
-	"github.com/thaw-dev/thaw/loader/s3"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/s3"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
