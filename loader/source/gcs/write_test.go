@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/gcs"
-	"github.com/thaw-dev/thaw/loader/gcs/gcstest"
+	"github.com/thaw-dev/thaw/loader/source/gcs"
+	"github.com/thaw-dev/thaw/loader/source/gcs/gcstest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 

@@ -17,9 +17,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/thaw-dev/thaw/loader/gcs"
-	"github.com/thaw-dev/thaw/loader/gcs/gcstest"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/gcs"
+	"github.com/thaw-dev/thaw/loader/source/gcs/gcstest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
