@@ -7,7 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/gcs"
 	"github.com/thaw-dev/thaw/loader/source/huggingface"
 	"github.com/thaw-dev/thaw/loader/source/s3"
-	"github.com/thaw-dev/thaw/loader/web"
+	"github.com/thaw-dev/thaw/loader/source/web"
 )
 
 // sources are all a node can stage from, by scheme; end lets their connections

@@ -36,7 +36,7 @@ var layers = map[string]int{
 	"loader/store":              1,
 	"loader/dir":                1,
 	"loader/source/azure":       1,
-	"loader/web":                1,
+	"loader/source/web":         1,
 	"loader/source/huggingface": 1,
 	"loader/source/s3":          1,
 	"loader/source/gcs":         1,
