@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/loader/store"
 )

@@ -16,9 +16,9 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/store"
 )
 

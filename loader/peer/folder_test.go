@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/peer"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 

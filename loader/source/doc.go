@@ -3,7 +3,7 @@
 // of types that may be staged, and the error that says what went wrong and how
 // to put it right.
 //
-// It is the contract between loader (which stages) and loader/dir,
+// It is the contract between loader (which stages) and loader/source/dir,
 // loader/source/azure and their like (which read), so that none of them has to import
 // another. It imports the standard library only.
 //

@@ -5,9 +5,9 @@ import (
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/peer"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 )
 
 // Peering is how a node brings bytes together with others. Everything between

@@ -2,8 +2,8 @@ package shelf
 
 import (
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/source/azure"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/source/gcs"
 	"github.com/thaw-dev/thaw/loader/source/huggingface"
 	"github.com/thaw-dev/thaw/loader/source/s3"

@@ -34,7 +34,7 @@ var layers = map[string]int{
 	"loader/source":             0,
 	"loader/validate":           1,
 	"loader/store":              1,
-	"loader/dir":                1,
+	"loader/source/dir":         1,
 	"loader/source/azure":       1,
 	"loader/source/web":         1,
 	"loader/source/huggingface": 1,

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/thaw-dev/thaw/loader/dir"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
