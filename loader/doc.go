@@ -10,7 +10,7 @@
 //
 // A folder on this machine is used where it is: it is checked in the same way
 // and copied nowhere. One on another node's disk is a source like any, which that
-// node lends (Lent, loader/peer).
+// node lends (Lent, loader/p2p).
 //
 // Weights, configs, tokenizers and chat templates are staged, and what a model
 // file names beside them (StageOptions.Files); what is left is told once. Other

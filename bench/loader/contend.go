@@ -20,7 +20,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/peer"
+	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source/azure"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -135,16 +135,16 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	// The digest of the whole after the last block, so that its cost can be told
 	// from theirs; a node runs it beside them.
 	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}, DigestLast: d.Listen == "", Links: d.Links}
-	var circle *peer.Circle
+	var circle *p2p.Circle
 	var ln net.Listener
 	if d.Listen != "" {
 		if ln, err = net.Listen("tcp", d.Listen); err != nil {
 			return err
 		}
-		circle = peer.New(peer.Options{ID: d.Listen, URL: "http://" + d.Listen, Token: "of the bench", Nodes: func() []peer.Node {
-			var out []peer.Node
+		circle = p2p.New(p2p.Options{ID: d.Listen, URL: "http://" + d.Listen, Token: "of the bench", Nodes: func() []p2p.Node {
+			var out []p2p.Node
 			for _, p := range d.Peers {
-				out = append(out, peer.Node{ID: p, URL: "http://" + p})
+				out = append(out, p2p.Node{ID: p, URL: "http://" + p})
 			}
 			return out
 		}})

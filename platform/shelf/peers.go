@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/peer"
+	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
 )
@@ -26,40 +26,40 @@ type Peering struct {
 	Lent func(folder string) (files []string, ok bool)
 }
 
-func (p *Peering) folders() *peer.Folders {
+func (p *Peering) folders() *p2p.Folders {
 	if p.Lent == nil {
 		return nil
 	}
-	return &peer.Folders{Disk: dir.Source{}, Lent: func(folder string) (source.Globs, bool) { return p.Lent(folder) }}
+	return &p2p.Folders{Disk: dir.Source{}, Lent: func(folder string) (source.Globs, bool) { return p.Lent(folder) }}
 }
 
 // others are the nodes to bring bytes together with, as they are known now.
 type others struct {
-	fixed []peer.Node
+	fixed []p2p.Node
 
 	mu   sync.Mutex // guards told
-	told []peer.Node
+	told []p2p.Node
 }
 
 func newOthers(urls []string) *others {
 	o := &others{}
 	for _, u := range urls {
-		o.fixed = append(o.fixed, peer.Node{URL: u})
+		o.fixed = append(o.fixed, p2p.Node{URL: u})
 	}
 	return o
 }
 
 // list may be kept and not changed.
-func (o *others) list() []peer.Node {
+func (o *others) list() []p2p.Node {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append(o.told[:len(o.told):len(o.told)], o.fixed...)
 }
 
 func (o *others) tell(list []functions.Peer) {
-	told := make([]peer.Node, 0, len(list))
+	told := make([]p2p.Node, 0, len(list))
 	for _, p := range list {
-		told = append(told, peer.Node{ID: p.ID, URL: p.URL})
+		told = append(told, p2p.Node{ID: p.ID, URL: p.URL})
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

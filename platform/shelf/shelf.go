@@ -15,7 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/peer"
+	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -30,7 +30,7 @@ type Shelf struct {
 	from   map[string]loader.Source
 	end    func() // lets the sources' connections go
 	seen   *hubView
-	circle *peer.Circle // nil without peering, as are the two below
+	circle *p2p.Circle // nil without peering, as are the two below
 	others *others
 	lends  net.Listener
 	log    *slog.Logger
@@ -89,7 +89,7 @@ func Open(o Options) (*Shelf, error) {
 			id = "pull-" + rand.Text()
 		}
 		s.others, s.lends = newOthers(p.Nodes), p.Listener
-		s.circle = peer.New(peer.Options{ID: id, URL: p.URL, Token: p.Token, Nodes: s.others.list, Folders: p.folders(), Log: o.Log})
+		s.circle = p2p.New(p2p.Options{ID: id, URL: p.URL, Token: p.Token, Nodes: s.others.list, Folders: p.folders(), Log: o.Log})
 		from[loader.LentScheme] = s.circle.Borrowed()
 		lo.Neighbours = s.circle
 	}

@@ -40,7 +40,7 @@ var layers = map[string]int{
 	"loader/source/huggingface": 1,
 	"loader/source/s3":          1,
 	"loader/source/gcs":         1,
-	"loader/peer":               3,
+	"loader/p2p":                3,
 	"loader/mount":              1,
 	"loader/pagecache":          1,
 	"loader/enginecache":        1,

@@ -1,4 +1,4 @@
-package peer_test
+package p2p_test
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/peer"
+	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
@@ -37,11 +37,11 @@ func put(t *testing.T, folder, name string, body []byte) {
 func lending(t *testing.T, folder string, also source.Globs, disk loader.InPlace) (c *cluster, at string) {
 	t.Helper()
 	c = &cluster{}
-	circle := peer.New(peer.Options{ID: "home", Token: token, Nodes: c.known, Folders: &peer.Folders{Disk: disk,
+	circle := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known, Folders: &p2p.Folders{Disk: disk,
 		Lent: func(f string) (source.Globs, bool) { return also, f == folder }}})
 	srv := httptest.NewServer(circle.Handler(nobody{}))
 	t.Cleanup(func() { srv.Close(); circle.Close() })
-	c.nodes = append(c.nodes, peer.Node{ID: "home", URL: srv.URL})
+	c.nodes = append(c.nodes, p2p.Node{ID: "home", URL: srv.URL})
 	return c, srv.URL
 }
 
@@ -60,7 +60,7 @@ func TestFolderConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, _ := lending(t, folder, source.Globs{"*", "*/*", "*/*/*"}, dir.Source{})
-		circle := peer.New(peer.Options{ID: "other", Token: token, Nodes: c.known})
+		circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
 		t.Cleanup(circle.Close)
 		return sourcetest.Place{
 			Source: circle.Borrowed(), Location: loader.Lent("home", folder), Nowhere: loader.Lent("home", folder+"/nowhere"),
@@ -179,7 +179,7 @@ func TestFolderChangesWhileRead(t *testing.T) {
 		}
 	}}
 	c, at := lending(t, folder, nil, disk)
-	circle := peer.New(peer.Options{ID: "other", Token: token, Nodes: c.known})
+	circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
 	t.Cleanup(circle.Close)
 	b := circle.Borrowed()
 	plan, err := b.Plan(t.Context(), loader.Lent("home", folder), nil)
@@ -264,7 +264,7 @@ func TestFolderQuestions(t *testing.T) {
 	}
 	// A node that lends no folders says so.
 	c := &cluster{}
-	circle := peer.New(peer.Options{ID: "home", Token: token, Nodes: c.known})
+	circle := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known})
 	srv := httptest.NewServer(circle.Handler(nobody{}))
 	defer srv.Close()
 	defer circle.Close()
@@ -273,8 +273,8 @@ func TestFolderQuestions(t *testing.T) {
 	}
 	// A node that nobody knows, or that is gone, is not reached: no reason to
 	// believe that the folder is gone.
-	for _, known := range [][]peer.Node{nil, {{ID: "home", URL: "http://127.0.0.1:1"}}, {{ID: "home"}}} {
-		circle := peer.New(peer.Options{ID: "other", Token: token, Nodes: func() []peer.Node { return known }})
+	for _, known := range [][]p2p.Node{nil, {{ID: "home", URL: "http://127.0.0.1:1"}}, {{ID: "home"}}} {
+		circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: func() []p2p.Node { return known }})
 		if _, err := circle.Borrowed().Plan(t.Context(), loader.Lent("home", folder), nil); source.KindOf(err) != source.Unavailable {
 			t.Errorf("%v: %v", known, err)
 		}
@@ -286,7 +286,7 @@ func TestSpans(t *testing.T) {
 	folder := t.TempDir()
 	put(t, folder, "model.gguf", []byte("GGUF"))
 	c, at := lending(t, folder, nil, dir.Source{})
-	circle := peer.New(peer.Options{ID: "other", Token: token, Nodes: c.known})
+	circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
 	defer circle.Close()
 	plan, err := circle.Borrowed().Plan(t.Context(), loader.Lent("home", folder), nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-package peer_test
+package p2p_test
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/loader/peer"
+	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -112,7 +112,7 @@ func model(n int) map[string][]byte {
 // node is one node with a loader of its own.
 type node struct {
 	id, url string
-	circle  *peer.Circle
+	circle  *p2p.Circle
 	loader  *loader.Loader
 	stop    func()
 	spoil   atomic.Bool // it lends other bytes
@@ -122,16 +122,16 @@ type node struct {
 
 type cluster struct {
 	mu    sync.Mutex
-	nodes []peer.Node
+	nodes []p2p.Node
 }
 
-func (c *cluster) known() []peer.Node {
+func (c *cluster) known() []p2p.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]peer.Node(nil), c.nodes...)
+	return append([]p2p.Node(nil), c.nodes...)
 }
 
-func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(*peer.Options)) *node {
+func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(*p2p.Options)) *node {
 	t.Helper()
 	n := &node{id: id}
 	st, err := store.Open(store.Options{Dir: t.TempDir()})
@@ -143,11 +143,11 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		t.Fatal(err)
 	}
 	n.url = "http://" + l.Addr().String()
-	o := peer.Options{ID: id, URL: n.url, Token: token, Nodes: c.known, Block: block, Tell: 50 * time.Millisecond, Patience: time.Minute}
+	o := p2p.Options{ID: id, URL: n.url, Token: token, Nodes: c.known, Block: block, Tell: 50 * time.Millisecond, Patience: time.Minute}
 	if change != nil {
 		change(&o)
 	}
-	n.circle = peer.New(o)
+	n.circle = p2p.New(o)
 	n.loader = loader.New(loader.Options{Store: st, Block: block, Parallel: 4, Neighbours: n.circle, Sources: map[string]loader.Source{"https": from, "peer": n.circle.Borrowed()},
 		Retry: loader.Retry{Base: time.Millisecond, Max: 10 * time.Millisecond}})
 	inner := n.circle.Handler(n.loader)
@@ -189,7 +189,7 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 	})
 	t.Cleanup(n.stop)
 	c.mu.Lock()
-	c.nodes = append(c.nodes, peer.Node{ID: id, URL: n.url})
+	c.nodes = append(c.nodes, p2p.Node{ID: id, URL: n.url})
 	c.mu.Unlock()
 	return n
 }
@@ -311,8 +311,8 @@ func TestOtherBytes(t *testing.T) {
 func TestSilence(t *testing.T) {
 	from := &origin{files: model(8 << 20), rate: 8 << 20}
 	var c cluster
-	first := c.join(t, "first", from, func(o *peer.Options) { o.Patience, o.Silence = time.Second, time.Second })
-	second := c.join(t, "second", from, func(o *peer.Options) { o.Patience, o.Silence = time.Second, time.Second })
+	first := c.join(t, "first", from, func(o *p2p.Options) { o.Patience, o.Silence = time.Second, time.Second })
+	second := c.join(t, "second", from, func(o *p2p.Options) { o.Patience, o.Silence = time.Second, time.Second })
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {
@@ -373,7 +373,7 @@ func TestToken(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	before := from.egress.Load()
 	first.served.Store(0)
-	cp, err = c.join(t, "second", from, func(o *peer.Options) { o.Token = "another" }).stage(t.Context())
+	cp, err = c.join(t, "second", from, func(o *p2p.Options) { o.Token = "another" }).stage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package peer lets nodes bring the same bytes together: a node that has them,
+// Package p2p lets nodes bring the same bytes together: a node that has them,
 // or brings them, lends them to those that lack them, so that k cold nodes ask
 // the source for each block once between them.
 //
@@ -39,4 +39,4 @@
 // for another: it says so at once. Meeting waits for answers at most a
 // quarter of a second before the first block is asked for: without it, nodes
 // that start in the same moment would all begin alone.
-package peer
+package p2p
