@@ -20,7 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
@@ -103,7 +103,7 @@ const (
 type rig struct {
 	o         EngineOptions
 	off, warm *served.Platform
-	keep      *keeper.Client
+	keep      *supervisor.Client
 	socket    string // of the parent that the bench has of its own
 	facts     warm.Facts
 	n         int
@@ -180,7 +180,7 @@ func (g *rig) begin(ctx context.Context) error {
 	dir := filepath.Join(g.o.Dir, "keeper")
 	kctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if g.keep, err = keeper.Ensure(kctx, keeper.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "keeper.sock"), Dir: dir}); err != nil {
+	if g.keep, err = supervisor.Ensure(kctx, supervisor.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "keeper.sock"), Dir: dir}); err != nil {
 		return err
 	}
 	env, err := warm.Look(g.o.VLLM)
@@ -196,7 +196,7 @@ func (g *rig) begin(ctx context.Context) error {
 		return err
 	}
 	g.socket = filepath.Join(dir, "warm.sock")
-	parent, err := g.keep.Spawn(ctx, keeper.Process{ID: "warm", Argv: env.Argv(script, g.socket, warm.Row("vllm")), Env: warm.Scrub(engine.Environ(cmd.Env))})
+	parent, err := g.keep.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.Argv(script, g.socket, warm.Row("vllm")), Env: warm.Scrub(engine.Environ(cmd.Env))})
 	if err != nil {
 		return err
 	}
@@ -344,18 +344,18 @@ type asked struct {
 }
 
 // spawn starts an engine of the bench's own keeper, forked where via is a parent.
-func (g *rig) spawn(ctx context.Context, via string) (c *keeper.Child, a asked, addr string, err error) {
+func (g *rig) spawn(ctx context.Context, via string) (c *supervisor.Child, a asked, addr string, err error) {
 	cmd, addr, err := g.command()
 	if err != nil {
 		return nil, a, "", err
 	}
 	g.n++
 	a = asked{cmd, time.Now()}
-	c, err = g.keep.Spawn(ctx, keeper.Process{ID: "e" + strconv.Itoa(g.n), Via: via, Argv: cmd.Argv, Env: cmd.Env})
+	c, err = g.keep.Spawn(ctx, supervisor.Process{ID: "e" + strconv.Itoa(g.n), Via: via, Argv: cmd.Argv, Env: cmd.Env})
 	return c, a, addr, err
 }
 
-func (g *rig) kill(c *keeper.Child) {
+func (g *rig) kill(c *supervisor.Child) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	g.keep.Kill(ctx, c.ID)

@@ -16,8 +16,8 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
 	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
@@ -94,7 +94,7 @@ type Agent struct {
 	shares  bool            // the activator is on this machine: endpoints are loopback
 	epoch   int64
 	reps    map[string]*held
-	keep    *keeper.Client
+	keep    *supervisor.Client
 	turn    chan struct{} // closed when keep is another
 	broken  string        // why the node is DEGRADED
 	knows   bool          // what runs has been found out: until then nothing is said
@@ -186,11 +186,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-func (a *Agent) connect(ctx context.Context) (*keeper.Client, error) {
+func (a *Agent) connect(ctx context.Context) (*supervisor.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	dir := filepath.Join(a.o.Dir, "keeper")
-	return keeper.Ensure(ctx, keeper.Start{
+	return supervisor.Ensure(ctx, supervisor.Start{
 		Exe: a.o.Exe, Args: a.o.KeeperArgs, Socket: a.Socket(), Dir: dir, Orphan: a.o.Orphan,
 	})
 }
@@ -198,7 +198,7 @@ func (a *Agent) connect(ctx context.Context) (*keeper.Client, error) {
 // Socket of the agent's keeper.
 func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "keeper", "keeper.sock") }
 
-func (a *Agent) setKeeper(k *keeper.Client, broken string) {
+func (a *Agent) setKeeper(k *supervisor.Client, broken string) {
 	a.mu.Lock()
 	a.keep, a.broken = k, broken
 	close(a.turn)
@@ -208,7 +208,7 @@ func (a *Agent) setKeeper(k *keeper.Client, broken string) {
 }
 
 // adopt makes replicas of what an earlier agent left running.
-func (a *Agent) adopt(ctx, rctx context.Context, k *keeper.Client) error {
+func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 	look, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	list, err := k.List(look)
@@ -273,7 +273,7 @@ func (a *Agent) end(ctx context.Context, leave context.CancelFunc) error {
 	// Ours has ended; the keeper gets the time it needs.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endGrace+5*time.Second)
 	defer cancel()
-	if err := k.End(ctx, endGrace); err != nil && !errors.Is(err, keeper.ErrLost) {
+	if err := k.End(ctx, endGrace); err != nil && !errors.Is(err, supervisor.ErrLost) {
 		return fmt.Errorf("agent: %w", err)
 	}
 	return nil
@@ -285,7 +285,7 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual},
 		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.push() },
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
-		Scratch: keeper.ScratchRoot(filepath.Join(a.o.Dir, "keeper")), FreeGPU: a.o.FreeGPU,
+		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "keeper")), FreeGPU: a.o.FreeGPU,
 	}
 	if a.o.Cut != nil {
 		o.Cut = func(string) {
@@ -331,11 +331,11 @@ func (a *Agent) run(ctx context.Context, r *replica.Replica, id string, after fu
 // spawner gives replicas whatever keeper there is.
 type spawner Agent
 
-func (s *spawner) client() (*keeper.Client, error) {
+func (s *spawner) client() (*supervisor.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.keep == nil {
-		return nil, keeper.ErrLost
+		return nil, supervisor.ErrLost
 	}
 	return s.keep, nil
 }
@@ -343,22 +343,22 @@ func (s *spawner) client() (*keeper.Client, error) {
 // Spawn starts a process with the keeper there is. What was not started because
 // the keeper is gone is started with the next, if that comes within keeperWait:
 // had the old one begun it, it would have died with it.
-func (s *spawner) Spawn(ctx context.Context, p keeper.Process) (*keeper.Child, error) {
+func (s *spawner) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
 	child, err := s.spawn(ctx, p, nil)
-	if errors.Is(err, keeper.ErrNoParent) {
+	if errors.Is(err, supervisor.ErrNoParent) {
 		s.hearth.Suspect(p.Via)
 	}
 	return child, err
 }
 
-func (s *spawner) spawn(ctx context.Context, p keeper.Process, late <-chan time.Time) (*keeper.Child, error) {
+func (s *spawner) spawn(ctx context.Context, p supervisor.Process, late <-chan time.Time) (*supervisor.Child, error) {
 	s.mu.Lock()
 	k, turn := s.keep, s.turn
 	s.mu.Unlock()
-	err := error(keeper.ErrLost)
+	err := error(supervisor.ErrLost)
 	if k != nil {
-		var child *keeper.Child
-		if child, err = k.Spawn(ctx, p); !errors.Is(err, keeper.ErrLost) {
+		var child *supervisor.Child
+		if child, err = k.Spawn(ctx, p); !errors.Is(err, supervisor.ErrLost) {
 			return child, err
 		}
 	}

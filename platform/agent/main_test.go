@@ -23,8 +23,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/runtime/keeper"
 	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // The test binary is also the keeper and the engine of these tests.
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 			for i := 2; i+1 < len(os.Args); i += 2 {
 				flags[strings.TrimPrefix(os.Args[i], "--")] = os.Args[i+1]
 			}
-			err = keeper.Run(ctx, keeper.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: soon})
+			err = supervisor.Run(ctx, supervisor.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: soon})
 		case "test-engine":
 			err = toyEngine(ctx, os.Args[2], os.Args[3])
 		default:
@@ -173,7 +173,7 @@ func (l *lab) until(what string, ok func() bool) {
 	}
 }
 
-func (l *lab) keeper() *keeper.Client {
+func (l *lab) keeper() *supervisor.Client {
 	l.Agent.mu.Lock()
 	defer l.Agent.mu.Unlock()
 	return l.keep

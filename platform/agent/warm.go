@@ -18,7 +18,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
@@ -81,7 +81,7 @@ type hearthOptions struct {
 	Dir    string          // for sockets and the parents' program
 	Memory functions.Bytes // of the node, for replicas
 	Used   func() functions.Bytes
-	Keeper func() (*keeper.Client, error)
+	Keeper func() (*supervisor.Client, error)
 	// Changed is called when what parents says has changed; no lock is held.
 	Changed func()
 	Log     *slog.Logger
@@ -103,7 +103,7 @@ type parent struct {
 	socket string
 	print  string // of its files, when it began
 	since  time.Time
-	child  *keeper.Child
+	child  *supervisor.Child
 
 	// Under the hearth's lock.
 	ready  bool
@@ -513,7 +513,7 @@ func (h *hearth) start(ctx context.Context, k *kindling) error {
 	}
 	sctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	child, err := client.Spawn(sctx, keeper.Process{ID: k.id, Argv: k.env.Argv(script, p.socket, k.row), Env: k.environ, Dir: h.o.Dir, Meta: meta})
+	child, err := client.Spawn(sctx, supervisor.Process{ID: k.id, Argv: k.env.Argv(script, p.socket, k.row), Env: k.environ, Dir: h.o.Dir, Meta: meta})
 	if err != nil {
 		return err
 	}
@@ -524,7 +524,7 @@ func (h *hearth) start(ctx context.Context, k *kindling) error {
 }
 
 // adopt takes a parent that an earlier agent left, or has it ended.
-func (h *hearth) adopt(ctx context.Context, client *keeper.Client, r keeper.Running) {
+func (h *hearth) adopt(ctx context.Context, client *supervisor.Client, r supervisor.Running) {
 	kill := func(why string) {
 		h.log.Info("a warm interpreter of an earlier agent is ended", "process", r.ID, "why", why)
 		client.Kill(ctx, r.ID)
@@ -615,7 +615,7 @@ func (h *hearth) rise(ctx context.Context, p *parent) error {
 		case <-poll.C:
 		case e := <-p.child.Exited:
 			// For the one who waits for the end.
-			again, exit := keeper.NewChild(p.child.ID, p.child.PID, p.child.Log)
+			again, exit := supervisor.NewChild(p.child.ID, p.child.PID, p.child.Log)
 			exit(e)
 			p.child = again
 			return fmt.Errorf("the warm interpreter ended: %s", engine.RootCause(e.Tail, e.String()))
@@ -633,7 +633,7 @@ func (h *hearth) ask(ctx context.Context, p *parent) (warm.Facts, error) {
 
 // gone is the end of a parent. It is wanted again, after a while; its engines
 // live on.
-func (h *hearth) gone(ctx context.Context, p *parent, e keeper.Exit) {
+func (h *hearth) gone(ctx context.Context, p *parent, e supervisor.Exit) {
 	os.Remove(p.socket)
 	if client, err := h.o.Keeper(); err == nil {
 		fctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -768,12 +768,12 @@ func (h *hearth) look(ctx context.Context, k *kindling) {
 }
 
 // compile makes bytecode, in a process of the keeper's like all others.
-func (h *hearth) compile(ctx context.Context, client *keeper.Client, k *kindling, of int) {
+func (h *hearth) compile(ctx context.Context, client *supervisor.Client, k *kindling, of int) {
 	ctx, cancel := context.WithTimeout(ctx, compileWait)
 	defer cancel()
 	id := warmPrefix + "bytecode-" + strings.TrimPrefix(k.id, warmPrefix)
 	began := time.Now()
-	child, err := client.Spawn(ctx, keeper.Process{ID: id, Argv: k.env.Compile(), Env: k.environ})
+	child, err := client.Spawn(ctx, supervisor.Process{ID: id, Argv: k.env.Compile(), Env: k.environ})
 	if err != nil {
 		h.log.Warn("bytecode", "error", err)
 		return

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
@@ -192,7 +192,7 @@ type outcome struct {
 	PID    int
 	Err    string
 	Errs   []string
-	NoWarm bool // the error is keeper.ErrNoParent
+	NoWarm bool // the error is supervisor.ErrNoParent
 	Tail   string
 	Code   int
 	Facts  *warm.Facts
@@ -211,7 +211,7 @@ func inPod(arg string) {
 	defer cancel()
 	note := func(err error) {
 		if err != nil {
-			out.Err, out.NoWarm = err.Error(), errors.Is(err, keeper.ErrNoParent)
+			out.Err, out.NoWarm = err.Error(), errors.Is(err, supervisor.ErrNoParent)
 		}
 	}
 	switch r.Do {
@@ -242,19 +242,19 @@ func inPod(arg string) {
 		dir := filepath.Join(r.Dir, "k")
 		ran := make(chan error, 1)
 		go func() {
-			ran <- keeper.Run(life, keeper.Options{Dir: dir, Socket: filepath.Join(dir, "s"), Orphan: time.Minute})
+			ran <- supervisor.Run(life, supervisor.Options{Dir: dir, Socket: filepath.Join(dir, "s"), Orphan: time.Minute})
 		}()
-		var k *keeper.Client
+		var k *supervisor.Client
 		tick := time.NewTicker(time.Millisecond)
 		for {
-			if k, err = keeper.Connect(ctx, filepath.Join(dir, "s")); err == nil || ctx.Err() != nil {
+			if k, err = supervisor.Connect(ctx, filepath.Join(dir, "s")); err == nil || ctx.Err() != nil {
 				break
 			}
 			<-tick.C
 		}
 		tick.Stop()
 		fatal(err)
-		child, err := k.Spawn(ctx, keeper.Process{ID: "model", Argv: append([]string{r.Program}, r.Args...), Env: []string{"A=b", "HOME=" + r.Dir}, Dir: r.Dir, Via: r.Socket})
+		child, err := k.Spawn(ctx, supervisor.Process{ID: "model", Argv: append([]string{r.Program}, r.Args...), Env: []string{"A=b", "HOME=" + r.Dir}, Dir: r.Dir, Via: r.Socket})
 		note(err)
 		if err == nil {
 			out.PID = child.PID

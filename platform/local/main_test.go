@@ -30,7 +30,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // The test binary is also the keeper, the engine, an agent and a server of
@@ -94,7 +94,7 @@ func keep(args []string) error {
 	}
 	ctx, stop := signalled()
 	defer stop()
-	return keeper.Run(ctx, keeper.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: orphan})
+	return supervisor.Run(ctx, supervisor.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: orphan})
 }
 
 // serveEngine is a small true engine. Modes: slow=DUR until it is loaded,

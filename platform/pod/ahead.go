@@ -13,8 +13,8 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
 	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
@@ -71,7 +71,7 @@ func importAhead(o Options, spawner replica.Spawner, programs engine.Programs) (
 // run has the interpreter import, and ends it when it has forked or is of no use.
 func (a *ahead) run(ctx context.Context, cmd engine.Command, row, dir string) (err error) {
 	began := time.Now()
-	var child *keeper.Child
+	var child *supervisor.Child
 	defer func() {
 		a.mu.Lock()
 		a.facts = nil
@@ -98,7 +98,7 @@ func (a *ahead) run(ctx context.Context, cmd engine.Command, row, dir string) (e
 	if err != nil {
 		return err
 	}
-	child, err = a.spawner.Spawn(ctx, keeper.Process{ID: aheadID, Argv: env.Argv(script, a.socket, row), Env: warm.Scrub(engine.Environ(cmd.Env)), Dir: dir})
+	child, err = a.spawner.Spawn(ctx, supervisor.Process{ID: aheadID, Argv: env.Argv(script, a.socket, row), Env: warm.Scrub(engine.Environ(cmd.Env)), Dir: dir})
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ type spawning struct {
 	a *ahead
 }
 
-func (s spawning) Spawn(ctx context.Context, p keeper.Process) (*keeper.Child, error) {
+func (s spawning) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
 	child, err := s.Spawner.Spawn(ctx, p)
 	if err == nil {
 		s.a.end()

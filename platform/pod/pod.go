@@ -21,8 +21,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
 	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // Options of a Shim.
@@ -147,7 +147,7 @@ func New(o Options) *Shim {
 // Run is the shim's life. ctx ending is SIGTERM: what is in flight may finish, the
 // engine ends, and Run returns nil. So it does after the loader's stop. The error
 // is *Failed where the replica failed, with ErrNoLoader in it where that was why.
-// It must have the process to itself: see keeper.Run. It is called once.
+// It must have the process to itself: see supervisor.Run. It is called once.
 func (s *Shim) Run(ctx context.Context) error {
 	// What runs beside the replica ends after it.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -165,7 +165,7 @@ func (s *Shim) Run(ctx context.Context) error {
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperWait)
 		defer cancel()
-		if err := kept.End(last, endGrace); err != nil && !errors.Is(err, keeper.ErrLost) {
+		if err := kept.End(last, endGrace); err != nil && !errors.Is(err, supervisor.ErrLost) {
 			s.log.Error("what the engine left", "error", err)
 		}
 		kept.Close()
@@ -253,19 +253,19 @@ func (s *Shim) drain(within time.Duration, why string) {
 }
 
 // keep runs the keeper in this process.
-func (s *Shim) keep(life context.Context, beside *sync.WaitGroup) (*keeper.Client, error) {
+func (s *Shim) keep(life context.Context, beside *sync.WaitGroup) (*supervisor.Client, error) {
 	dir := filepath.Join(s.o.Dir, "keeper")
 	socket := filepath.Join(dir, "keeper.sock")
 	failed := make(chan error, 1)
 	beside.Go(func() {
-		failed <- keeper.Run(life, keeper.Options{Socket: socket, Dir: dir, Orphan: keeperWait, Log: s.log})
+		failed <- supervisor.Run(life, supervisor.Options{Socket: socket, Dir: dir, Orphan: keeperWait, Log: s.log})
 	})
 	ctx, cancel := context.WithTimeout(life, keeperWait)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		c, err := keeper.Connect(ctx, socket)
+		c, err := supervisor.Connect(ctx, socket)
 		if err == nil {
 			return c, nil
 		}
@@ -280,7 +280,7 @@ func (s *Shim) keep(life context.Context, beside *sync.WaitGroup) (*keeper.Clien
 }
 
 // options of the replica, and what imports ahead of it, or nil.
-func (s *Shim) options(kept *keeper.Client) (replica.Options, func(context.Context)) {
+func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.Context)) {
 	m := s.o.Model
 	environ := Inherited(s.o.Environ)
 	cache, err := seed(s.o.Caches, m.Spec.Engine, environ)
@@ -294,7 +294,7 @@ func (s *Shim) options(kept *keeper.Client) (replica.Options, func(context.Conte
 		Stager: s.loader, Spawner: kept, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }},
 		Began: s.began, OnChange: s.changed, Log: s.log,
 		InFlight: func() int { return int(s.inFlight.Load()) },
-		Scratch:  keeper.ScratchRoot(filepath.Join(s.o.Dir, "keeper")),
+		Scratch:  supervisor.ScratchRoot(filepath.Join(s.o.Dir, "keeper")),
 	}
 	// The container has the GPUs it was given and no others.
 	for i := range m.Spec.Resources.GPUs {

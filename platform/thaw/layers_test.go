@@ -46,7 +46,7 @@ var layers = map[string]int{
 	"loader/enginecache":        1,
 	"runtime/ember":             1,
 	"runtime/engine":            1,
-	"runtime/keeper":            1,
+	"runtime/supervisor":        1,
 	"runtime/gpu":               1,
 	"runtime/warm":              1,
 	"runtime/replica":           2,

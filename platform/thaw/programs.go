@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/shelf"
 	"github.com/thaw-dev/thaw/runtime/ember"
 	"github.com/thaw-dev/thaw/runtime/gpu"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // programs are what the verbs that run something run.
@@ -43,7 +43,7 @@ func logger(w io.Writer, format string, level slog.Level) *slog.Logger {
 
 // keep is the process that is the parent of engines.
 func keep(ctx context.Context, c cli.KeepConfig, stderr io.Writer) error {
-	return keeper.Run(ctx, keeper.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.Orphan, Log: logger(stderr, "text", slog.LevelInfo)})
+	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.Orphan, Log: logger(stderr, "text", slog.LevelInfo)})
 }
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 const (
@@ -109,7 +109,7 @@ func (r *Replica) stepped(done []engine.Done, present functions.Phase) {
 
 // tail is the end of what this start wrote: more than came with the exit, for
 // a traceback of several processes is long.
-func (r *Replica) tail(x keeper.Exit) string {
+func (r *Replica) tail(x supervisor.Exit) string {
 	path := r.LogPath()
 	if path == "" {
 		return x.Tail

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/runtime/ember"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // The test binary is also the keeper and the engine of these tests.
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 			defer stop()
 			orphan, _ := time.ParseDuration(os.Args[4])
-			if err := keeper.Run(ctx, keeper.Options{Socket: os.Args[2], Dir: os.Args[3], Orphan: orphan}); err != nil {
+			if err := supervisor.Run(ctx, supervisor.Options{Socket: os.Args[2], Dir: os.Args[3], Orphan: orphan}); err != nil {
 				fmt.Fprintln(os.Stderr, "error:", err)
 				os.Exit(1)
 			}

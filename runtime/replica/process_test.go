@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // quick: a program with the race detector otherwise takes a second to exit.
@@ -29,7 +29,7 @@ const quick = "GORACE=atexit_sleep_ms=0"
 type workbench struct {
 	t      *testing.T
 	dir    string
-	client *keeper.Client
+	client *supervisor.Client
 }
 
 func newBench(t *testing.T) *workbench {
@@ -42,7 +42,7 @@ func newBench(t *testing.T) *workbench {
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	sock := filepath.Join(dir, "keeper.sock")
-	c, err := keeper.Ensure(ctx, keeper.Start{Exe: exe, Args: []string{"test-keeper", sock, dir, "5s"}, Socket: sock, Dir: dir, Env: []string{quick}})
+	c, err := supervisor.Ensure(ctx, supervisor.Start{Exe: exe, Args: []string{"test-keeper", sock, dir, "5s"}, Socket: sock, Dir: dir, Env: []string{quick}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +411,7 @@ func TestProcessAdopted(t *testing.T) {
 	<-late.done
 	b.client.Close()
 
-	c, err := keeper.Connect(t.Context(), filepath.Join(b.dir, "keeper.sock"))
+	c, err := supervisor.Connect(t.Context(), filepath.Join(b.dir, "keeper.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}

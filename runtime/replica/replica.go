@@ -14,7 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // ErrCalledOff is the cause with which the context of a staging ends when
@@ -90,7 +90,7 @@ type Arriving struct {
 // Spawner runs processes; the keeper's client is one. Signal goes to the whole
 // group of a process, and is no error if it has ended.
 type Spawner interface {
-	Spawn(ctx context.Context, p keeper.Process) (*keeper.Child, error)
+	Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error)
 	Signal(ctx context.Context, id string, sig syscall.Signal) error
 	Forget(ctx context.Context, id string) error
 }
@@ -139,7 +139,7 @@ type Options struct {
 	// Cache is the key of the engine's compile caches, for the Stager; "" none.
 	Cache string
 	// Scratch is a folder under which engines that leave files behind get one of
-	// their own, see keeper.ScratchRoot; "" for none.
+	// their own, see supervisor.ScratchRoot; "" for none.
 	Scratch string
 	// Cut, where the owner can, ends our requests on this replica: those that
 	// outlast a drain get an error from us, not silence from the engine.
@@ -174,7 +174,7 @@ type Meta struct {
 }
 
 // ParseMeta reads the notes of a process of the keeper.
-func ParseMeta(r keeper.Running) (Meta, error) {
+func ParseMeta(r supervisor.Running) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(r.Meta, &m); err != nil {
 		return m, fmt.Errorf("process %s: notes: %w", r.ID, err)
@@ -210,7 +210,7 @@ type Replica struct {
 	coming *arrival // a checkpoint that was still arriving when the engine was started
 	filled bool     // Checkpoint.Filled was called
 	beside sync.WaitGroup
-	child  *keeper.Child
+	child  *supervisor.Child
 	eng    Engine
 	port   int
 	next   time.Time // progress is told no sooner
@@ -220,7 +220,7 @@ type Replica struct {
 
 type adoption struct {
 	meta  Meta
-	child *keeper.Child
+	child *supervisor.Child
 }
 
 // wishes of the outside, merged until the owner takes them.
@@ -268,7 +268,7 @@ func New(o Options) *Replica {
 // Adopt makes a replica of a process that a keeper runs already, started by an
 // earlier agent. What Options says about the model is taken from the process's
 // notes. Run asks the engine for a token and makes it READY, or ends it.
-func Adopt(o Options, p keeper.Running, child *keeper.Child) (*Replica, error) {
+func Adopt(o Options, p supervisor.Running, child *supervisor.Child) (*Replica, error) {
 	m, err := ParseMeta(p)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 func (s *stand) call(format string, a ...any) {
@@ -227,7 +227,7 @@ func TestSleep(t *testing.T) {
 		{name: "dies asleep", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
-			s.die(keeper.Exit{Code: -1, Signal: syscall.SIGKILL})
+			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL})
 			l.ended(t, functions.Failed, "vllm ended while sleeping: ended by signal 9")
 		}, calls: "sleep 1 wait", said: "SLEEPING FAILED"},
 	} {
@@ -276,12 +276,12 @@ func TestAdoptAsleep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		child, err := s.Spawn(t.Context(), keeper.Process{ID: "r1"})
+		child, err := s.Spawn(t.Context(), supervisor.Process{ID: "r1"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		l := live(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
-			r, err := Adopt(o, keeper.Running{ID: "r1", PID: 42, Meta: meta}, child)
+			r, err := Adopt(o, supervisor.Running{ID: "r1", PID: 42, Meta: meta}, child)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -365,7 +365,7 @@ func TestEarly(t *testing.T) {
 		{name: "the engine dies of it", load: 20 * second, rest: 10 * second, err: errors.New("no such blob"), state: functions.Failed, why: "stage: no such blob",
 			during: func(t *testing.T, a *arriving, l *life) {
 				time.Sleep(10*second - time.Millisecond)
-				a.die(keeper.Exit{Code: 1, Tail: "OSError: read"})
+				a.die(supervisor.Exit{Code: 1, Tail: "OSError: read"})
 			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -448,7 +448,7 @@ func TestWarm(t *testing.T) {
 				for _, p := range s.spawns {
 					vias = append(vias, p.Via)
 				}
-				m, err := ParseMeta(keeper.Running{ID: "r1", Meta: s.spawns[len(s.spawns)-1].Meta})
+				m, err := ParseMeta(supervisor.Running{ID: "r1", Meta: s.spawns[len(s.spawns)-1].Meta})
 				if err != nil || m.Start != c.start || !slices.Equal(vias, c.vias) {
 					t.Errorf("%q, notes %+v %v", vias, m, err)
 				}

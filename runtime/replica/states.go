@@ -11,7 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 const (
@@ -223,7 +223,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	}
 	req.Key = engine.NewKey()
 	if r.o.Scratch != "" {
-		req.Scratch = keeper.Scratch(r.o.Scratch, r.o.ID)
+		req.Scratch = supervisor.Scratch(r.o.Scratch, r.o.ID)
 	}
 	var notices <-chan engine.Notice
 	if engine.Notifies(r.o.Spec.Engine) {
@@ -353,7 +353,7 @@ func (r *Replica) warming(ctx context.Context, cmd engine.Command) (next state, 
 
 // spawn starts the process: forked from a warm interpreter where there is one
 // for it, executed where there is none.
-func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*keeper.Child, error) {
+func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*supervisor.Child, error) {
 	via, note := "", ""
 	if r.o.Warm != nil {
 		via, note = r.o.Warm(cmd)
@@ -368,9 +368,9 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*ke
 			return nil, err
 		}
 		sctx, cancel := context.WithTimeout(ctx, spawnWait)
-		child, err := r.o.Spawner.Spawn(sctx, keeper.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, Via: via, Scratch: cmd.Scratch})
+		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, Via: via, Scratch: cmd.Scratch})
 		cancel()
-		if via != "" && errors.Is(err, keeper.ErrNoParent) {
+		if via != "" && errors.Is(err, supervisor.ErrNoParent) {
 			via, note = "", err.Error()
 			continue
 		}
@@ -592,7 +592,7 @@ func (r *Replica) boot(ctx context.Context, ready <-chan struct{}, events chan<-
 }
 
 // died turns an unasked-for exit into FAILED, or into another try.
-func (r *Replica) died(ctx context.Context, x keeper.Exit, while string, mayRetry bool) (next state, again bool) {
+func (r *Replica) died(ctx context.Context, x supervisor.Exit, while string, mayRetry bool) (next state, again bool) {
 	r.child = nil
 	r.forget(ctx)
 	how := x.String()
@@ -957,9 +957,9 @@ func (r *Replica) end(ctx context.Context) {
 }
 
 // kill ends the group at once. Its exit, if it was heard of in time.
-func (r *Replica) kill(ctx context.Context) keeper.Exit {
+func (r *Replica) kill(ctx context.Context) supervisor.Exit {
 	if r.child == nil {
-		return keeper.Exit{}
+		return supervisor.Exit{}
 	}
 	r.signal(ctx, syscall.SIGKILL)
 	x, ok := r.exited(killWait)
@@ -971,14 +971,14 @@ func (r *Replica) kill(ctx context.Context) keeper.Exit {
 	return x
 }
 
-func (r *Replica) exited(within time.Duration) (keeper.Exit, bool) {
+func (r *Replica) exited(within time.Duration) (supervisor.Exit, bool) {
 	t := time.NewTimer(within)
 	defer t.Stop()
 	select {
 	case x := <-r.child.Exited:
 		return x, true
 	case <-t.C:
-		return keeper.Exit{}, false
+		return supervisor.Exit{}, false
 	}
 }
 
@@ -995,7 +995,7 @@ func (r *Replica) signal(ctx context.Context, sig syscall.Signal) {
 func (r *Replica) forget(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := r.o.Spawner.Forget(ctx, r.o.ID); err != nil && !errors.Is(err, keeper.ErrLost) {
+	if err := r.o.Spawner.Forget(ctx, r.o.ID); err != nil && !errors.Is(err, supervisor.ErrLost) {
 		r.log.Debug("forget", "error", err)
 	}
 }

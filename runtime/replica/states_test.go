@@ -16,7 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 // stand is a small true body of everything a replica needs, in virtual time,
@@ -49,9 +49,9 @@ type stand struct {
 	noParent bool // whoever is to be forked cannot be
 
 	mu     sync.Mutex
-	exit   func(keeper.Exit)
+	exit   func(supervisor.Exit)
 	gone   bool
-	spawns []keeper.Process
+	spawns []supervisor.Process
 	calls  []string // of sleep and adapters
 }
 
@@ -73,7 +73,7 @@ func (s *stand) Stage(ctx context.Context, w Want, progress func(have, whole fun
 	return Checkpoint{Path: "/store/" + w.Source, Bytes: 100, Release: func() { s.released.Add(1) }}, nil
 }
 
-func (s *stand) Spawn(_ context.Context, p keeper.Process) (*keeper.Child, error) {
+func (s *stand) Spawn(_ context.Context, p supervisor.Process) (*supervisor.Child, error) {
 	if s.spawnErr != nil {
 		return nil, s.spawnErr
 	}
@@ -81,17 +81,17 @@ func (s *stand) Spawn(_ context.Context, p keeper.Process) (*keeper.Child, error
 	s.spawns = append(s.spawns, p)
 	s.mu.Unlock()
 	if p.Via != "" && s.noParent {
-		return nil, fmt.Errorf("spawn r1: %w: it is dead", keeper.ErrNoParent)
+		return nil, fmt.Errorf("spawn r1: %w: it is dead", supervisor.ErrNoParent)
 	}
 	s.spawned.Add(1)
-	c, exit := keeper.NewChild(p.ID, 42, "/log/"+p.ID)
+	c, exit := supervisor.NewChild(p.ID, 42, "/log/"+p.ID)
 	s.mu.Lock()
 	s.exit, s.gone = exit, false
 	s.mu.Unlock()
 	return c, nil
 }
 
-func (s *stand) die(e keeper.Exit) {
+func (s *stand) die(e supervisor.Exit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.gone {
@@ -108,7 +108,7 @@ func (s *stand) Signal(_ context.Context, _ string, sig syscall.Signal) error {
 		s.termed.Add(1)
 	}
 	if !s.deafTo[sig] {
-		s.die(keeper.Exit{Code: -1, Signal: sig})
+		s.die(supervisor.Exit{Code: -1, Signal: sig})
 	}
 	return nil
 }
@@ -262,11 +262,11 @@ func TestFailures(t *testing.T) {
 		{name: "cannot spawn", s: &stand{spawnErr: errors.New("exec format error")}, why: "vllm: exec format error"},
 		{name: "exits while loading", s: &stand{loadTime: 20 * second}, during: func(s *stand) {
 			time.Sleep(5 * second)
-			s.die(keeper.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried\nRuntimeError: Engine core initialization failed."})
+			s.die(supervisor.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried\nRuntimeError: Engine core initialization failed."})
 		}, why: "vllm ended while loading: out of GPU memory: CUDA out of memory. Tried", after: 5 * second},
 		{name: "killed while loading", s: &stand{loadTime: 20 * second}, during: func(s *stand) {
 			time.Sleep(5 * second)
-			s.die(keeper.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})
+			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})
 		}, why: "vllm ended while loading: ended by signal 9 (killed)", after: 5 * second},
 		{name: "never ready", s: &stand{loadTime: time.Hour}, why: "vllm: not ready within 10m", after: 10 * time.Minute, kills: 1},
 		{name: "never ready, cannot be killed", s: &stand{loadTime: time.Hour, deafTo: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
@@ -275,24 +275,24 @@ func TestFailures(t *testing.T) {
 		{name: "dies at its first token", s: &stand{loadTime: second}, change: func(o *Options) {
 			s := o.Spawner.(*stand)
 			s.tokenErr = func(int64) error {
-				s.die(keeper.Exit{Code: 1, Tail: "ValueError: bad kernel"})
+				s.die(supervisor.Exit{Code: 1, Tail: "ValueError: bad kernel"})
 				return errors.New("EOF")
 			}
 		}, why: "vllm ended while loading: ValueError: bad kernel", after: second},
 		{name: "port taken for ever", s: &stand{}, change: func(o *Options) {
 			s := o.Spawner.(*stand)
 			s.tokenErr = func(int64) error {
-				s.die(keeper.Exit{Code: 1, Tail: "OSError: [Errno 98] Address already in use"})
+				s.die(supervisor.Exit{Code: 1, Tail: "OSError: [Errno 98] Address already in use"})
 				return errors.New("EOF")
 			}
 		}, why: "vllm ended while loading: port taken", after: second},
 		{name: "dies when ready", s: &stand{}, during: func(s *stand) {
 			time.Sleep(time.Minute)
-			s.die(keeper.Exit{Code: 0})
+			s.die(supervisor.Exit{Code: 0})
 		}, why: "vllm ended while ready: exit code 0; it wrote nothing", after: time.Minute},
 		{name: "keeper lost", s: &stand{}, during: func(s *stand) {
 			time.Sleep(time.Minute)
-			s.die(keeper.Exit{Code: -1, Lost: true})
+			s.die(supervisor.Exit{Code: -1, Lost: true})
 		}, why: "vllm ended while ready: its keeper is gone", after: time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -649,8 +649,8 @@ func TestAdoptStates(t *testing.T) {
 	}
 	adopt := func(t *testing.T, s *stand) *life {
 		o := s.options()
-		p := keeper.Running{ID: "r1", PID: 42, Log: "/log/r1", Meta: meta(o, time.Now())}
-		child, err := s.Spawn(t.Context(), keeper.Process{ID: "r1"})
+		p := supervisor.Running{ID: "r1", PID: 42, Log: "/log/r1", Meta: meta(o, time.Now())}
+		child, err := s.Spawn(t.Context(), supervisor.Process{ID: "r1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -706,13 +706,13 @@ func TestAdoptStates(t *testing.T) {
 	t.Run("died meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &stand{loadTime: time.Hour}
-			go func() { time.Sleep(time.Second); s.die(keeper.Exit{Code: 1, Tail: "error: no memory"}) }()
+			go func() { time.Sleep(time.Second); s.die(supervisor.Exit{Code: 1, Tail: "error: no memory"}) }()
 			adopt(t, s).ended(t, functions.Failed, "no memory")
 		})
 	})
 	t.Run("not ours", func(t *testing.T) {
 		for _, m := range []string{"", "{}", `{"id":"r2","port":1}`, `{"id":"r1","port":0}`, "]"} {
-			if _, err := Adopt(Options{}, keeper.Running{ID: "r1", Meta: json.RawMessage(m)}, nil); err == nil {
+			if _, err := Adopt(Options{}, supervisor.Running{ID: "r1", Meta: json.RawMessage(m)}, nil); err == nil {
 				t.Errorf("%q adopted", m)
 			}
 		}

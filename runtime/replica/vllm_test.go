@@ -23,7 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/keeper"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
 	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
@@ -49,7 +49,7 @@ func newGrove(t *testing.T) *grove {
 		g.shared[n] = true
 	}
 	g.workbench = newBench(t)
-	g.scratch = keeper.ScratchRoot(g.dir)
+	g.scratch = supervisor.ScratchRoot(g.dir)
 	return g
 }
 
@@ -95,7 +95,7 @@ func (g *grove) kindle(t *testing.T) (ready func()) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(g.dir, "warm.sock")
-	_, err = g.client.Spawn(t.Context(), keeper.Process{ID: "warm-1", Argv: env.Argv(script, socket, warm.Row("vllm")), Env: warm.Scrub(cmd.Env)})
+	_, err = g.client.Spawn(t.Context(), supervisor.Process{ID: "warm-1", Argv: env.Argv(script, socket, warm.Row("vllm")), Env: warm.Scrub(cmd.Env)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package keeper
+package supervisor
 
 import (
 	"fmt"

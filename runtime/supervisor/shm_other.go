@@ -1,6 +1,6 @@
 //go:build !linux
 
-package keeper
+package supervisor
 
 // Shared memory is no folder here: what an engine leaves stays.
 func watchShm(<-chan struct{}) <-chan string { return nil }

@@ -1,4 +1,4 @@
-// Package keeper is the process that is the parent of engines, and its client.
+// Package supervisor is the process that is the parent of engines, and its client.
 //
 // Engines outlive agents, but not for ever. One keeper (`thaw keep`) serves one
 // agent: it forks the engines, reaps them, keeps their logs and exit codes, and
@@ -60,4 +60,4 @@
 // Environment and arguments of an engine go over the socket only: the keeper's
 // own argument list holds no secret, List gives no environment back, and
 // nothing of it is written to disk.
-package keeper
+package supervisor

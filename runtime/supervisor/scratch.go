@@ -1,4 +1,4 @@
-package keeper
+package supervisor
 
 import (
 	"crypto/sha256"
