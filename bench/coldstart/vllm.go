@@ -20,8 +20,8 @@ import (
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
-	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
 // The ways to a first token that are measured beside each other.
@@ -105,7 +105,7 @@ type rig struct {
 	off, warm *served.Platform
 	keep      *supervisor.Client
 	socket    string // of the parent that the bench has of its own
-	facts     warm.Facts
+	facts     forkserver.Facts
 	n         int
 }
 
@@ -183,11 +183,11 @@ func (g *rig) begin(ctx context.Context) error {
 	if g.keep, err = supervisor.Ensure(kctx, supervisor.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "keeper.sock"), Dir: dir}); err != nil {
 		return err
 	}
-	env, err := warm.Look(g.o.VLLM)
+	env, err := forkserver.Look(g.o.VLLM)
 	if err != nil {
 		return err
 	}
-	script, err := warm.Install(dir)
+	script, err := forkserver.Install(dir)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (g *rig) begin(ctx context.Context) error {
 		return err
 	}
 	g.socket = filepath.Join(dir, "warm.sock")
-	parent, err := g.keep.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.Argv(script, g.socket, warm.Row("vllm")), Env: warm.Scrub(engine.Environ(cmd.Env))})
+	parent, err := g.keep.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.Argv(script, g.socket, forkserver.Row("vllm")), Env: forkserver.Scrub(engine.Environ(cmd.Env))})
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (g *rig) begin(ctx context.Context) error {
 		default:
 		}
 		if g.facts.PID == 0 {
-			if f, err := warm.Ask(ctx, g.socket); err == nil {
+			if f, err := forkserver.Ask(ctx, g.socket); err == nil {
 				g.facts = f
 			}
 		}

@@ -16,9 +16,9 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/replica"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
-	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
 // Books are what the node has beside its replicas. Both methods answer at once
@@ -442,7 +442,7 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 // Prewarm begins a warm interpreter for a model that is known and may be asked
 // for, where its engine has one.
 func (a *Agent) Prewarm(spec functions.ModelSpec) {
-	if warm.Row(string(spec.Engine)) == "" {
+	if forkserver.Row(string(spec.Engine)) == "" {
 		return
 	}
 	// What the engine is told of this start matters to no parent.

@@ -31,7 +31,7 @@
 //
 // One process per engine environment (the program and the variables that its
 // imports read) has the engine imported, and engines are forked from it: see
-// package runtime/warm for the mechanism and hearth for the care. It begins when
+// package runtime/forkserver for the mechanism and hearth for the care. It begins when
 // a model that would use it is known or loaded; a start that finds it coming up
 // waits, since a plain start imports everything twice. Its memory is in the
 // heartbeat's. It is replaced when it has died, hangs, has forked often, or when

@@ -18,8 +18,8 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
-	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
 // WarmMode says whether a node keeps warm interpreters.
@@ -91,7 +91,7 @@ type hearthOptions struct {
 type kindling struct {
 	id      string
 	row     string
-	env     warm.Environment
+	env     forkserver.Environment
 	environ []string
 	up      chan struct{} // closed when it is ready, or will not be
 	lit     bool          // it is being started
@@ -107,7 +107,7 @@ type parent struct {
 
 	// Under the hearth's lock.
 	ready  bool
-	facts  warm.Facts
+	facts  forkserver.Facts
 	bytes  functions.Bytes
 	used   time.Time // last fork
 	deaf   int
@@ -151,7 +151,7 @@ func (h *hearth) off() string {
 	switch {
 	case h.o.Mode == WarmOff:
 		return "warm interpreters are off"
-	case !warm.Works:
+	case !forkserver.Works:
 		return "warm interpreters need Linux"
 	}
 	return ""
@@ -159,15 +159,15 @@ func (h *hearth) off() string {
 
 // kindle makes what an engine's parent would be of its command.
 func (h *hearth) kindle(cmd engine.Command) (*kindling, string) {
-	row := warm.Row(string(cmd.Engine))
+	row := forkserver.Row(string(cmd.Engine))
 	if row == "" || len(cmd.Argv) == 0 {
 		return nil, ""
 	}
-	env, err := warm.Look(cmd.Argv[0])
+	env, err := forkserver.Look(cmd.Argv[0])
 	if err != nil {
 		return nil, err.Error()
 	}
-	k := &kindling{row: row, env: env, environ: warm.Scrub(engine.Environ(cmd.Env)), up: make(chan struct{})}
+	k := &kindling{row: row, env: env, environ: forkserver.Scrub(engine.Environ(cmd.Env)), up: make(chan struct{})}
 	slices.Sort(k.environ)
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{row, env.Program}, k.environ...), "\x00")))
 	k.id = warmPrefix + row + "-" + hex.EncodeToString(sum[:5])
@@ -223,7 +223,7 @@ func (h *hearth) pick(k *kindling, env []string) (p *parent, note string) {
 			}
 			continue
 		}
-		if p.print != warm.Print(p.files()) {
+		if p.print != forkserver.Print(p.files()) {
 			h.endLocked(p, "its files have changed")
 			note = "the installation has changed since the warm interpreter began"
 			continue
@@ -498,13 +498,13 @@ func (h *hearth) start(ctx context.Context, k *kindling) error {
 	if err != nil {
 		return err
 	}
-	script, err := warm.Install(h.o.Dir)
+	script, err := forkserver.Install(h.o.Dir)
 	if err != nil {
 		return err
 	}
 	p := &parent{
 		kindling: *k, socket: filepath.Join(h.o.Dir, k.id+".sock"), since: time.Now(), used: time.Now(),
-		bytes: warmNeed, print: warm.Print(k.env.Files()),
+		bytes: warmNeed, print: forkserver.Print(k.env.Files()),
 	}
 	os.Remove(p.socket)
 	meta, err := json.Marshal(warmMeta{Warm: k.row, Program: k.env.Program, Environ: k.environ, Script: script, Print: p.print})
@@ -534,13 +534,13 @@ func (h *hearth) adopt(ctx context.Context, client *supervisor.Client, r supervi
 		kill("it has no notes")
 		return
 	}
-	script, err := warm.Install(h.o.Dir)
+	script, err := forkserver.Install(h.o.Dir)
 	if err != nil || m.Script != script || h.off() != "" {
 		kill("it is of another version, or none is wanted")
 		return
 	}
-	env, err := warm.Look(m.Program)
-	if err != nil || warm.Print(env.Files()) != m.Print {
+	env, err := forkserver.Look(m.Program)
+	if err != nil || forkserver.Print(env.Files()) != m.Print {
 		kill("its program has changed")
 		return
 	}
@@ -603,7 +603,7 @@ func (h *hearth) rise(ctx context.Context, p *parent) error {
 				}
 				h.mu.Lock()
 				p.facts, p.bytes, p.ready = f, functions.Bytes(f.Bytes), true
-				p.print = warm.Print(p.files())
+				p.print = forkserver.Print(p.files())
 				delete(h.backoff, p.id)
 				h.mu.Unlock()
 				h.log.Info("warm interpreter ready", "program", p.env.Program, "version", f.Version, "pid", f.PID,
@@ -625,10 +625,10 @@ func (h *hearth) rise(ctx context.Context, p *parent) error {
 	}
 }
 
-func (h *hearth) ask(ctx context.Context, p *parent) (warm.Facts, error) {
+func (h *hearth) ask(ctx context.Context, p *parent) (forkserver.Facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, warmAnswer)
 	defer cancel()
-	return warm.Ask(ctx, p.socket)
+	return forkserver.Ask(ctx, p.socket)
 }
 
 // gone is the end of a parent. It is wanted again, after a while; its engines
@@ -719,7 +719,7 @@ func (h *hearth) tend(ctx context.Context) {
 				h.endLocked(p, f.Unfit())
 			case f.Forks >= warmForks:
 				h.endLocked(p, fmt.Sprintf("%d forks are enough", f.Forks))
-			case p.print != warm.Print(p.files()):
+			case p.print != forkserver.Print(p.files()):
 				h.endLocked(p, "its files have changed")
 			default:
 				p.facts, p.deaf = f, 0
@@ -749,7 +749,7 @@ func (h *hearth) kill(ctx context.Context, id string) {
 // look sees to the bytecode of an environment: what is missing is made beside
 // everything else, or the command that makes it is named.
 func (h *hearth) look(ctx context.Context, k *kindling) {
-	have, of := k.env.Bytecode(warm.Sample(k.row)...)
+	have, of := k.env.Bytecode(forkserver.Sample(k.row)...)
 	if of == 0 || have*10 >= of*9 {
 		return
 	}
@@ -783,11 +783,11 @@ func (h *hearth) compile(ctx context.Context, client *supervisor.Client, k *kind
 	for {
 		select {
 		case e := <-child.Exited:
-			have, of := k.env.Bytecode(warm.Sample(k.row)...)
+			have, of := k.env.Bytecode(forkserver.Sample(k.row)...)
 			h.log.Info("bytecode made", "program", k.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second), "exit", e.String())
 			return
 		case <-tell.C:
-			have, _ := k.env.Bytecode(warm.Sample(k.row)...)
+			have, _ := k.env.Bytecode(forkserver.Sample(k.row)...)
 			h.log.Info("bytecode is being made", "program", k.env.Program, "compiled", have, "of", of)
 		case <-client.Done():
 			return

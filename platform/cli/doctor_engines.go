@@ -15,7 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/warm"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
 // wanted are the models that a machine is to serve, by engine. What none of them
@@ -159,19 +159,19 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 // examinePython looks at what makes the start of a Python engine long or
 // impossible.
 func (c *command) examinePython(check, broken string, e functions.Engine, program string, add adder) {
-	env, err := warm.Look(program)
-	if errors.Is(err, warm.ErrNoScript) {
+	env, err := forkserver.Look(program)
+	if errors.Is(err, forkserver.ErrNoScript) {
 		return
 	}
 	if err != nil {
 		add(check, broken, "install it anew", "%v", err)
 		return
 	}
-	row := warm.Row(string(e))
+	row := forkserver.Row(string(e))
 	if row == "" {
 		return
 	}
-	if have, of := env.Bytecode(warm.Sample(row)...); of > 0 && have < of {
+	if have, of := env.Bytecode(forkserver.Sample(row)...); of > 0 && have < of {
 		hint := strings.Join(env.Compile(), " ")
 		if !env.Writable() {
 			hint = "as the owner of that folder: " + hint

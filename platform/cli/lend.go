@@ -57,7 +57,7 @@ refused, and start their engine themselves; their timeline says why.
 
 It takes root on the node: hostPID, SYS_ADMIN and seven more capabilities, no seccomp
 filter, and an image whose interpreter is root's alone to write. All pods of a node
-share the layout of memory and the hash seed of their engines: runtime/warm/pods.md
+share the layout of memory and the hash seed of their engines: runtime/forkserver/pods.md
 says what that is worth.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := load(cmd.Flags(), cfg, "", c.Getenv)

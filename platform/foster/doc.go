@@ -1,10 +1,10 @@
 // Package foster lends the interpreter of a node to its pods: it forks an engine into
-// the pod that asks. runtime/warm/pods.md says what a pod could want of that, and why
+// the pod that asks. runtime/forkserver/pods.md says what a pod could want of that, and why
 // it does not get it; the tests here are its sentences.
 //
 // # Who does what
 //
-// The host (this package, in Go) keeps one interpreter (runtime/warm, parent.py with
+// The host (this package, in Go) keeps one interpreter (runtime/forkserver, parent.py with
 // fd:3), listens on warm/s in the node's store, and decides. The interpreter hears the
 // host alone, on a socket without a name; it never hears a pod. Neither reads a byte
 // of what a pod says: that is the forked process's, once it is the pod's.

@@ -12,13 +12,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/thaw-dev/thaw/runtime/warm"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
 // Options of a node's interpreter.
 type Options struct {
 	Store string   // the node's folder that its pods mount read-only
-	Argv  []string // the interpreter, without its program; see warm.Environment.Python
+	Argv  []string // the interpreter, without its program; see forkserver.Environment.Python
 	// Program is the engine's own command, and Row what is imported of it.
 	Program, Row string
 	Env          []string // of the interpreter, all of it: pods can read it
@@ -107,7 +107,7 @@ func (h *Host) Run(ctx context.Context) error {
 	if err := able(); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnable, err)
 	}
-	script, err := warm.Install(h.o.Dir)
+	script, err := forkserver.Install(h.o.Dir)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (h *Host) keep(ctx context.Context, script string) error {
 		return err
 	}
 	defer p.end()
-	print := warm.Print(append([]string{h.o.Program}, p.facts.Files...))
+	print := forkserver.Print(append([]string{h.o.Program}, p.facts.Files...))
 	h.mu.Lock()
 	h.parent = p
 	h.mu.Unlock()
@@ -175,7 +175,7 @@ func (h *Host) keep(ctx context.Context, script string) error {
 				return errors.New(f.Unfit())
 			case f.Forks >= maxForks:
 				return fmt.Errorf("%d forks are enough", f.Forks)
-			case print != warm.Print(append([]string{h.o.Program}, p.facts.Files...)):
+			case print != forkserver.Print(append([]string{h.o.Program}, p.facts.Files...)):
 				return errors.New("its files have changed")
 			}
 		}
@@ -264,7 +264,7 @@ func clip(s string, n int) string { return s[:min(len(s), n)] }
 // listen makes the socket. Its folder is root's, below one that is not: no link is
 // followed there.
 func listen(store string) (*net.UnixListener, error) {
-	path := warm.Lent(store)
+	path := forkserver.Lent(store)
 	base := filepath.Base(path)
 	dir, err := own(store, filepath.Base(filepath.Dir(path)))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/runtime/warm"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
 // TestEngine: the child is what the pod's process is, in all that the kernel tells,
@@ -185,7 +185,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("%d forks, %v", f.Forks, err)
 	}
 	// Nobody's pod: a process that no control group names.
-	conn, err := net.Dial("unix", warm.Lent(l.store))
+	conn, err := net.Dial("unix", forkserver.Lent(l.store))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func (l *lab) facts() (warm.Facts, error) {
+func (l *lab) facts() (forkserver.Facts, error) {
 	l.host.mu.Lock()
 	p := l.host.parent
 	l.host.mu.Unlock()

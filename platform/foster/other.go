@@ -8,13 +8,13 @@ import (
 	"net"
 	"os"
 
-	"github.com/thaw-dev/thaw/runtime/warm"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
 var errLinux = errors.New("it takes Linux's namespaces")
 
 type parent struct {
-	facts warm.Facts
+	facts forkserver.Facts
 	pid   int
 	over  chan struct{}
 }
@@ -23,5 +23,5 @@ func able() error                                              { return errLinux
 func own(string, string) (*os.File, error)                     { return nil, errLinux }
 func (h *Host) light(context.Context, string) (*parent, error) { return nil, errLinux }
 func (p *parent) end()                                         {}
-func (p *parent) look() (warm.Facts, error)                    { return warm.Facts{}, errLinux }
+func (p *parent) look() (forkserver.Facts, error)              { return forkserver.Facts{}, errLinux }
 func (p *parent) lend(*net.UnixConn) (int, error)              { return 0, errLinux }

@@ -19,13 +19,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/thaw-dev/thaw/runtime/warm"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
 // parent is the interpreter: a child of ours that hears one descriptor.
 type parent struct {
 	pid   int
-	facts warm.Facts
+	facts forkserver.Facts
 	cmd   *exec.Cmd
 	over  chan struct{} // closed when it has ended
 
@@ -155,7 +155,7 @@ func (p *parent) end() {
 }
 
 // hear is one message of the interpreter.
-func (p *parent) hear(within time.Duration) (warm.Facts, error) {
+func (p *parent) hear(within time.Duration) (forkserver.Facts, error) {
 	p.conn.SetReadDeadline(time.Now().Add(within))
 	b := make([]byte, maxSaid)
 	n, err := p.conn.Read(b)
@@ -163,27 +163,27 @@ func (p *parent) hear(within time.Duration) (warm.Facts, error) {
 		if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) {
 			err = errors.New("it ended")
 		}
-		return warm.Facts{}, err
+		return forkserver.Facts{}, err
 	}
 	var a struct {
-		Facts warm.Facts
+		Facts forkserver.Facts
 		Error string
 	}
 	if err := json.Unmarshal(b[:n], &a); err != nil {
-		return warm.Facts{}, err
+		return forkserver.Facts{}, err
 	}
 	if a.Error != "" {
-		return warm.Facts{}, errors.New(a.Error)
+		return forkserver.Facts{}, errors.New(a.Error)
 	}
 	return a.Facts, nil
 }
 
 // look asks how it is.
-func (p *parent) look() (warm.Facts, error) {
+func (p *parent) look() (forkserver.Facts, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, err := p.conn.Write([]byte("facts")); err != nil {
-		return warm.Facts{}, err
+		return forkserver.Facts{}, err
 	}
 	return p.hear(lookWait)
 }

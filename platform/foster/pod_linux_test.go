@@ -24,8 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
-	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
 func TestMain(m *testing.M) {
@@ -195,7 +195,7 @@ type outcome struct {
 	NoWarm bool // the error is supervisor.ErrNoParent
 	Tail   string
 	Code   int
-	Facts  *warm.Facts
+	Facts  *forkserver.Facts
 	Status map[string]string // the shim's own
 }
 
@@ -217,7 +217,7 @@ func inPod(arg string) {
 	switch r.Do {
 	case "facts":
 		for range max(r.Times, 1) {
-			f, err := warm.Ask(ctx, r.Socket)
+			f, err := forkserver.Ask(ctx, r.Socket)
 			note(err)
 			if err == nil {
 				out.Facts = &f
@@ -445,7 +445,7 @@ func (l *lab) pod(r room) outcome {
 func (l *lab) begin(r room) (*exec.Cmd, *lockedBuffer) {
 	l.t.Helper()
 	r.Name = strings.ReplaceAll(cmpOr(r.Name, "pod-a"), " ", "-")
-	r.Socket, r.Program = cmpOr(r.Socket, warm.Lent(l.store)), cmpOr(r.Program, l.host.o.Program)
+	r.Socket, r.Program = cmpOr(r.Socket, forkserver.Lent(l.store)), cmpOr(r.Program, l.host.o.Program)
 	dir, err := os.MkdirTemp("", "fp")
 	if err != nil {
 		l.t.Fatal(err)

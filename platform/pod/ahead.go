@@ -13,9 +13,9 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/replica"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
-	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
 const (
@@ -42,16 +42,16 @@ type ahead struct {
 	end     func()
 
 	mu    sync.Mutex
-	facts *warm.Facts // nil: it is not ready
-	why   string      // there is none
+	facts *forkserver.Facts // nil: it is not ready
+	why   string            // there is none
 }
 
 // importAhead makes the interpreter for a model's engine; nil where its start has
 // none. cmd is the engine's command, with a path that does not matter.
 func importAhead(o Options, spawner replica.Spawner, programs engine.Programs) (*ahead, engine.Command, func(ctx context.Context)) {
 	m := o.Model
-	row := warm.Row(string(m.Spec.Engine))
-	if row == "" || !warm.Works || o.NoAhead {
+	row := forkserver.Row(string(m.Spec.Engine))
+	if row == "" || !forkserver.Works || o.NoAhead {
 		return nil, engine.Command{}, nil
 	}
 	dir := filepath.Join(o.Dir, "imports")
@@ -90,15 +90,15 @@ func (a *ahead) run(ctx context.Context, cmd engine.Command, row, dir string) (e
 			a.spawner.Signal(last, aheadID, syscall.SIGKILL)
 		}
 	}()
-	env, err := warm.Look(cmd.Argv[0])
+	env, err := forkserver.Look(cmd.Argv[0])
 	if err != nil {
 		return err
 	}
-	script, err := warm.Install(dir)
+	script, err := forkserver.Install(dir)
 	if err != nil {
 		return err
 	}
-	child, err = a.spawner.Spawn(ctx, supervisor.Process{ID: aheadID, Argv: env.Argv(script, a.socket, row), Env: warm.Scrub(engine.Environ(cmd.Env)), Dir: dir})
+	child, err = a.spawner.Spawn(ctx, supervisor.Process{ID: aheadID, Argv: env.Argv(script, a.socket, row), Env: forkserver.Scrub(engine.Environ(cmd.Env)), Dir: dir})
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (a *ahead) run(ctx context.Context, cmd engine.Command, row, dir string) (e
 	for {
 		if _, err := os.Stat(a.socket); err == nil {
 			asked, cancel := context.WithTimeout(ctx, aheadAsk)
-			f, err := warm.Ask(asked, a.socket)
+			f, err := forkserver.Ask(asked, a.socket)
 			cancel()
 			if err == nil {
 				if why := f.Unfit(); why != "" {

@@ -76,7 +76,7 @@
 //
 // The seconds that a vLLM imports do not depend on its weights. So an interpreter
 // of the pod's own begins with the pod, and when the weights are there both of the
-// engine's processes are forked from it (runtime/warm): a start takes the longer of
+// engine's processes are forked from it (runtime/forkserver): a start takes the longer of
 // the two. It is of no other container, has forked one engine when it ends, and its
 // starts are told as plain ones, with a note. Where it fails, or differs from what
 // the engine wants, the engine is executed.

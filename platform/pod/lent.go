@@ -10,7 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/warm"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
 // lentWait bounds the answer of a node's interpreter: a fork and a look at it.
@@ -28,16 +28,16 @@ type lent struct {
 	used atomic.Bool // the engine was forked from it
 
 	mu    sync.Mutex
-	facts *warm.Facts
+	facts *forkserver.Facts
 	why   string // it forks nothing here
 }
 
 // lender looks whether the node lends one; nil if it does not.
 func lender(o Options) *lent {
-	if warm.Row(string(o.Model.Spec.Engine)) == "" || !warm.Works || o.Store == "" || o.NoAhead || o.NoLent {
+	if forkserver.Row(string(o.Model.Spec.Engine)) == "" || !forkserver.Works || o.Store == "" || o.NoAhead || o.NoLent {
 		return nil
 	}
-	socket := warm.Lent(o.Store)
+	socket := forkserver.Lent(o.Store)
 	if st, err := os.Lstat(socket); err != nil || st.Mode().Type() != os.ModeSocket || !ofRoot(filepath.Dir(socket)) || !ofRoot(socket) {
 		return nil
 	}
@@ -49,7 +49,7 @@ func lender(o Options) *lent {
 func (l *lent) run(ctx context.Context, o Options, cmd engine.Command, otherwise func(context.Context)) {
 	asked, cancel := context.WithTimeout(ctx, lentWait)
 	began := time.Now()
-	f, err := warm.Ask(asked, l.socket)
+	f, err := forkserver.Ask(asked, l.socket)
 	cancel()
 	why := ""
 	if err != nil {

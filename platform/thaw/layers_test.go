@@ -48,7 +48,7 @@ var layers = map[string]int{
 	"runtime/engine":            1,
 	"runtime/supervisor":        1,
 	"runtime/gpu":               1,
-	"runtime/warm":              1,
+	"runtime/forkserver":        1,
 	"runtime/replica":           2,
 	"platform/schedule":         1,
 	"platform/predict":          1,

@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/foster"
 	"github.com/thaw-dev/thaw/platform/pod"
 	"github.com/thaw-dev/thaw/runtime/engine"
-	"github.com/thaw-dev/thaw/runtime/warm"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
 // lendToPods is `thaw lend`: the interpreter of a node.
@@ -32,12 +32,12 @@ func lendToPods(ctx context.Context, c cli.LendConfig, stdout, stderr io.Writer)
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw lend runs in the engine's own image"}
 	}
-	env, err := warm.Look(cmd.Argv[0])
+	env, err := forkserver.Look(cmd.Argv[0])
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err}
 	}
 	o := foster.Options{
-		Store: c.Store, Argv: env.Python, Program: env.Program, Row: warm.Row(c.Engine), Env: warm.Scrub(engine.Environ(cmd.Env)), Dir: c.Dir,
+		Store: c.Store, Argv: env.Python, Program: env.Program, Row: forkserver.Row(c.Engine), Env: forkserver.Scrub(engine.Environ(cmd.Env)), Dir: c.Dir,
 		Who: daemon.Pod, Log: log,
 	}
 	if c.AllowLocal {
@@ -56,10 +56,10 @@ func lendToPods(ctx context.Context, c cli.LendConfig, stdout, stderr io.Writer)
 		}
 		beside.Go(func() { face(ctx, l, howLent(h), log) })
 	}
-	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, warm.Lent(c.Store))
+	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.Lent(c.Store))
 	err = h.Run(ctx)
 	if errors.Is(err, foster.ErrUnable) {
-		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "runtime/warm/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}
+		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "runtime/forkserver/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}
 	}
 	return err
 }

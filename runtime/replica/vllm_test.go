@@ -23,8 +23,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
-	"github.com/thaw-dev/thaw/runtime/warm"
 )
 
 // grove is a real vLLM, where one is installed: THAW_ENGINE_VLLM is its
@@ -86,26 +86,26 @@ func (g *grove) kindle(t *testing.T) (ready func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env, err := warm.Look(cmd.Argv[0])
+	env, err := forkserver.Look(cmd.Argv[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := warm.Install(g.dir)
+	script, err := forkserver.Install(g.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(g.dir, "warm.sock")
-	_, err = g.client.Spawn(t.Context(), supervisor.Process{ID: "warm-1", Argv: env.Argv(script, socket, warm.Row("vllm")), Env: warm.Scrub(cmd.Env)})
+	_, err = g.client.Spawn(t.Context(), supervisor.Process{ID: "warm-1", Argv: env.Argv(script, socket, forkserver.Row("vllm")), Env: forkserver.Scrub(cmd.Env)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func() {
 		t.Helper()
 		began := time.Now()
-		var facts warm.Facts
+		var facts forkserver.Facts
 		for end := time.Now().Add(3 * time.Minute); ; pause() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			facts, err = warm.Ask(ctx, socket)
+			facts, err = forkserver.Ask(ctx, socket)
 			cancel()
 			if err == nil {
 				break

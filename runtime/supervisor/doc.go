@@ -18,7 +18,7 @@
 //   - When a leader dies, what is left of its group is killed at once (vLLM's
 //     EngineCore lives on after its API server), then the exit is told.
 //   - A process may be forked by a warm parent instead of executed (Process.Via,
-//     package runtime/warm). It is an orphan at once, so it becomes the keeper's
+//     package runtime/forkserver). It is an orphan at once, so it becomes the keeper's
 //     child, and goes on only when the keeper has entered it: from there it is
 //     waited for, logged and killed as any other, whatever becomes of the parent.
 //     The conversation is bounded and beside; ErrNoParent tells the caller to

@@ -90,7 +90,7 @@ func (k *keep) forgetEarly() {
 }
 
 // askParent has a parent fork, and gives the connection on which the engine to
-// be waits for one byte. See runtime/warm for what is said.
+// be waits for one byte. See runtime/forkserver for what is said.
 func askParent(p Process, out *os.File) (conn *net.UnixConn, pid int, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

@@ -35,7 +35,7 @@ type Process struct {
 	// Argv is the program, as a path, and its arguments.
 	Argv []string `json:"argv"`
 	// Via is the unix socket of a warm parent of the same program (package
-	// runtime/warm): it forks the process instead of the keeper executing it.
+	// runtime/forkserver): it forks the process instead of the keeper executing it.
 	// What comes of it is the same: a child of the keeper, leader of its group.
 	Via string `json:"via,omitempty"`
 	// Env is the whole environment; nothing is inherited from the keeper.

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package warm
+package forkserver
 
 func shortPath(path string) (string, func(), error) { return path, func() {}, nil }
 

@@ -1,4 +1,4 @@
-// Package warm is the warm interpreter: one process per engine environment on a
+// Package forkserver is the warm interpreter: one process per engine environment on a
 // node that has imported what the engine imports and has started nothing. It
 // forks a complete, unmodified engine on demand, so that a start costs what is
 // particular to its model and not the seconds of imports that all starts share.
@@ -48,4 +48,4 @@
 //	<- {"pid":77}                     from the engine to be
 //	-> "\n"                           go on
 //	<- {"error":"it has 2 threads (python, cuda-EvtHandlr)"}
-package warm
+package forkserver
