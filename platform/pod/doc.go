@@ -81,7 +81,7 @@
 // starts are told as plain ones, with a note. Where it fails, or differs from what
 // the engine wants, the engine is executed.
 //
-// Where the node lends an interpreter to its pods (platform/foster, off unless it is
+// Where the node lends an interpreter to its pods (runtime/forkserver/pods, off unless it is
 // installed), it is asked first, when the pod begins: both of the engine's processes
 // are forked from that one, and the start is told as warm. It is asked by a fork that
 // says what it was forked from, so it is known early whether this pod is one that it

@@ -17,7 +17,7 @@ import (
 const lentWait = 10 * time.Second
 
 // lent is the interpreter of the node, which forks engines into the pods that ask
-// (platform/foster). It is asked what it is when the pod begins: by then it is known
+// (runtime/forkserver/pods). It is asked what it is when the pod begins: by then it is known
 // whether this pod is one that it forks into, and what the engine would be forked
 // from. Where it is not, an interpreter of the pod's own is made, as without one.
 type lent struct {

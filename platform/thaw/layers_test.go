@@ -72,7 +72,7 @@ var layers = map[string]int{
 	"platform/thrift":           1,
 	"platform/gateway":          4,
 	"platform/pod":              4,
-	"platform/foster":           5,
+	"runtime/forkserver/pods":   5,
 	"platform/daemon":           5,
 	"platform/local":            6,
 	"platform/api":              5,

@@ -14,10 +14,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/daemon"
-	"github.com/thaw-dev/thaw/platform/foster"
 	"github.com/thaw-dev/thaw/platform/pod"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
+	"github.com/thaw-dev/thaw/runtime/forkserver/pods"
 )
 
 // lendToPods is `thaw lend`: the interpreter of a node.
@@ -36,14 +36,14 @@ func lendToPods(ctx context.Context, c cli.LendConfig, stdout, stderr io.Writer)
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err}
 	}
-	o := foster.Options{
+	o := pods.Options{
 		Store: c.Store, Argv: env.Python, Program: env.Program, Row: forkserver.Row(c.Engine), Env: forkserver.Scrub(engine.Environ(cmd.Env)), Dir: c.Dir,
 		Who: daemon.Pod, Log: log,
 	}
 	if c.AllowLocal {
 		o.Who = daemon.Anyone
 	}
-	h := foster.New(o)
+	h := pods.New(o)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var beside sync.WaitGroup
@@ -58,14 +58,14 @@ func lendToPods(ctx context.Context, c cli.LendConfig, stdout, stderr io.Writer)
 	}
 	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.Lent(c.Store))
 	err = h.Run(ctx)
-	if errors.Is(err, foster.ErrUnable) {
+	if errors.Is(err, pods.ErrUnable) {
 		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "runtime/forkserver/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}
 	}
 	return err
 }
 
 // howLent answers probes.
-func howLent(h *foster.Host) http.Handler {
+func howLent(h *pods.Host) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {

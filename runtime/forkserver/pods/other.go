@@ -1,6 +1,6 @@
 //go:build !linux
 
-package foster
+package pods
 
 import (
 	"context"

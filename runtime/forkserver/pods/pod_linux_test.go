@@ -1,4 +1,4 @@
-package foster
+package pods
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-// Package foster lends the interpreter of a node to its pods: it forks an engine into
+// Package pods lends the interpreter of a node to its pods: it forks an engine into
 // the pod that asks. runtime/forkserver/pods.md says what a pod could want of that, and why
 // it does not get it; the tests here are its sentences.
 //
@@ -30,4 +30,4 @@
 // asked for: not root, no capability, no_new_privs, at least one filter, namespaces of
 // their own, first of their container. All others, other images, and whoever asks too
 // often are refused with one line, and their engine starts plainly.
-package foster
+package pods
