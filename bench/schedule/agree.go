@@ -19,10 +19,10 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
-	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // Agreement is one scripted load, run live and simulated.
@@ -445,7 +445,7 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, took
 		}
 		return drawn
 	}
-	c.Event = func(e steer.Event) {
+	c.Event = func(e orchestrator.Event) {
 		a.Sim = append(a.Sim, decision(e.Kind, e.Function, e.For)...)
 	}
 	_, err = simulate.Run(ctx, c)

@@ -89,7 +89,7 @@
 //
 // # Who does the rest
 //
-//	control    the controller: who runs, where, and who makes room (platform/steer)
+//	control    the controller: who runs, where, and who makes room (platform/orchestrator)
 //	autoscale  what Kubernetes is told of it: PodAutoscalers of class thaw.dev
 //	ingress    Ingresses of our class, as routes for the activators
 //	place      the scheduler is told where a pod is wanted

@@ -1,5 +1,5 @@
 // Package local is the backend of one machine and its agents: the loop of
-// platform/steer, an agent in this process, and whatever agents join.
+// platform/orchestrator, an agent in this process, and whatever agents join.
 //
 // The agent here is the fast path. Its heartbeats are calls, not requests; its
 // replicas are told to the data path as loopback endpoints; from the moment an

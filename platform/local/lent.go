@@ -6,14 +6,14 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // lent is which folders of this machine other nodes may borrow: those that the
 // models of the catalogue, or their adapters, name as their source. It is asked
 // for every range of a file, and looks at the catalogue again after a change.
 type lent struct {
-	catalog steer.Catalog
+	catalog orchestrator.Catalog
 
 	mu    sync.Mutex // guards known
 	known map[string][]string

@@ -18,17 +18,17 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/schedule"
 	"github.com/thaw-dev/thaw/platform/shelf"
-	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // Options of a Local.
 type Options struct {
-	Data      string        // the server's folder
-	Catalog   steer.Catalog // which functions exist; Steer.Changed tells of changes
-	JoinToken string        // of agents
-	Hooks     steer.Hooks
+	Data      string               // the server's folder
+	Catalog   orchestrator.Catalog // which functions exist; Steer.Changed tells of changes
+	JoinToken string               // of agents
+	Hooks     orchestrator.Hooks
 
 	// Of the agent in this process; see agent.Config. Name "" is the host's.
 	Name       string
@@ -45,9 +45,9 @@ type Options struct {
 	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
 	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
 	Environ    func() []string
-	Policy     schedule.Policy // zero: schedule.DefaultPolicy
-	Foresee    *steer.Foresee  // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
-	Peering    *shelf.Peering  // how the node here brings bytes together with agents; nil: it does not
+	Policy     schedule.Policy       // zero: schedule.DefaultPolicy
+	Foresee    *orchestrator.Foresee // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
+	Peering    *shelf.Peering        // how the node here brings bytes together with agents; nil: it does not
 
 	Log *slog.Logger
 }
@@ -55,12 +55,12 @@ type Options struct {
 // Local is the backend. Its methods, and those of the Steer in it, may be
 // called from any goroutine.
 type Local struct {
-	*steer.Steer
+	*orchestrator.Steer
 	o    Options
 	log  *slog.Logger
 	node *agent.Node
 	lock *flock.Flock
-	path steer.DataPath
+	path orchestrator.DataPath
 	lent *lent
 
 	machine string // whose paths the catalogue's local sources are
@@ -99,7 +99,7 @@ func New(o Options) (*Local, error) {
 }
 
 func open(o Options) (*Local, error) {
-	epoch, err := steer.NextEpoch(o.Data)
+	epoch, err := orchestrator.NextEpoch(o.Data)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func open(o Options) (*Local, error) {
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}
-	ledger, err := steer.OpenLedger(filepath.Join(o.Data, "teams.json"))
+	ledger, err := orchestrator.OpenLedger(filepath.Join(o.Data, "teams.json"))
 	if err != nil {
 		o.Log.Error("what teams have used is not known", "error", err)
 	}
@@ -131,7 +131,7 @@ func open(o Options) (*Local, error) {
 		ahead.Prefetch = l.bring
 		o.Foresee = &ahead
 	}
-	l.Steer = steer.New(steer.Options{
+	l.Steer = orchestrator.New(orchestrator.Options{
 		Foresee: o.Foresee,
 		Ledger:  ledger,
 		Epoch:   epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
@@ -140,7 +140,7 @@ func open(o Options) (*Local, error) {
 }
 
 // Attach tells the backend its data path. It is called before Run.
-func (l *Local) Attach(path steer.DataPath) {
+func (l *Local) Attach(path orchestrator.DataPath) {
 	l.path = path
 	l.Steer.Attach(path)
 }

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // model served by this very binary.
@@ -177,7 +177,7 @@ func ask(addr, model string) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-func replicas(addr string) (rs []steer.Replica) {
+func replicas(addr string) (rs []orchestrator.Replica) {
 	res, err := http.Get("http://" + addr + "/test/replicas")
 	if err != nil {
 		return nil

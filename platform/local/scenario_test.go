@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/steer/scenario"
+	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 )
 
 // stage is the scenarios' world on real processes: two agents with their

@@ -7,7 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // faults are what is broken now.
@@ -59,7 +59,7 @@ const (
 func (st *State) Now() time.Duration { return st.clock.now }
 
 // Loop is the orchestrator's, of its present life.
-func (st *State) Loop() *steer.Steer { return st.steer }
+func (st *State) Loop() *orchestrator.Steer { return st.steer }
 
 // Epoch of the present life.
 func (st *State) Epoch() int64 { return st.epoch }

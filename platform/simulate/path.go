@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // function is one model: its lobby, which the activator has just so, and what a
@@ -483,7 +483,7 @@ type path struct {
 	of *loop
 }
 
-var _ steer.DataPath = (*path)(nil)
+var _ orchestrator.DataPath = (*path)(nil)
 
 // lame reports whether the loop has been replaced.
 func (p *path) lame() bool { return p.State.loop != p.of }
@@ -526,7 +526,7 @@ func (p *path) Remove(names ...functions.Name) {
 
 // Demand yields the functions whose demand may have changed since the last call;
 // with all also every other one that has requests.
-func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
+func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	st := p.State
 	if p.lame() {
 		return

@@ -14,9 +14,9 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/predict"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
-	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // State is a run. One goroutine has it; nothing in it runs beside.
@@ -63,7 +63,7 @@ type State struct {
 // loop is one life of the orchestrator.
 type loop struct {
 	st    *State
-	steer *steer.Steer
+	steer *orchestrator.Steer
 	at    time.Duration // of its next turn; 0 none is set
 	gen   uint32
 	dead  bool // nothing that it does arrives any more
@@ -128,10 +128,10 @@ func (st *State) begin() {
 	st.epoch++
 	l := &loop{st: st}
 	st.loop = l
-	l.steer = steer.New(steer.Options{
+	l.steer = orchestrator.New(orchestrator.Options{
 		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
 		Progress: st.progress(), Foresee: st.foresee(),
-		Hooks: steer.Hooks{Event: func(e steer.Event) {
+		Hooks: orchestrator.Hooks{Event: func(e orchestrator.Event) {
 			if st.loop == l { // one that was replaced tells what does not happen
 				st.event(&e)
 			}
@@ -148,12 +148,12 @@ func (st *State) begin() {
 func (st *State) watched() bool { return st.c.Patience.Wait > 0 }
 
 // foresee is what one life of the loop looks ahead with; nil where it does not.
-func (st *State) foresee() *steer.Foresee {
+func (st *State) foresee() *orchestrator.Foresee {
 	c := &st.c
 	if !c.Learn && !c.Ahead && c.Next == nil {
 		return nil
 	}
-	f := &steer.Foresee{History: predict.New(predict.Options{}), Ahead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
+	f := &orchestrator.Foresee{History: predict.New(predict.Options{}), Ahead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
 	if c.Next != nil {
 		f.Next = func(name functions.Name, now time.Time) time.Time {
 			at := now.Sub(st.instant(0))
@@ -325,7 +325,7 @@ func (l *letter) age() uint32 { return 0 }
 func (l *letter) act(uint8)   { l.n.st.steer.Heartbeat(l.doc, l.n) }
 
 // event counts what the loop tells.
-func (st *State) event(e *steer.Event) {
+func (st *State) event(e *orchestrator.Event) {
 	if st.c.Event != nil {
 		st.c.Event(*e)
 	}

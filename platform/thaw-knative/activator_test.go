@@ -25,7 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // TestMain lets the test be the program it tests, in a process of its own that can
@@ -48,7 +48,7 @@ type realm struct {
 	key   string
 	token string // file
 	stop  func()
-	steer *steer.Steer
+	steer *orchestrator.Steer
 	hub   *link.Hub
 	node  *node
 }
@@ -58,7 +58,7 @@ type node struct {
 	engine string // URL of the engine that all replicas are
 
 	mu    sync.Mutex
-	steer *steer.Steer
+	steer *orchestrator.Steer
 	reps  map[string]*functions.ReplicaStatus
 	loads []string
 	ended []string
@@ -183,7 +183,7 @@ func (r *realm) reign(epoch int64, addr, hash string) {
 	m.Spec.Engine, m.Spec.Source = functions.EngineVLLM, "hf://a/b"
 	m.Spec.Resources.GPUs = 1
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	r.steer = steer.New(steer.Options{Epoch: epoch, Catalog: shelf{[]*functions.Model{m}}, Log: log})
+	r.steer = orchestrator.New(orchestrator.Options{Epoch: epoch, Catalog: shelf{[]*functions.Model{m}}, Log: log})
 	bank := ratelimit.NewBank(ratelimit.BankOptions{Tell: func(id string, g ratelimit.Grants) { r.hub.Grant(id, g) }})
 	r.bank = bank
 	r.hub = link.NewHub(link.HubOptions{Token: linkToken, Waker: r.steer, Bank: bank, Log: log, Quiet: true})

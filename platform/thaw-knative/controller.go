@@ -13,9 +13,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/control"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/predict"
 	"github.com/thaw-dev/thaw/platform/schedule"
-	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // controlling is the flags of a controller.
@@ -101,10 +101,10 @@ func (o *controlling) policy() (schedule.Policy, error) {
 
 // foresee makes what looks ahead. Without a folder nothing is read or written: the
 // root of the controller's pod is read-only.
-func (o *controlling) foresee(log *slog.Logger) *steer.Foresee {
-	f := &steer.Foresee{History: predict.New(predict.Options{})}
+func (o *controlling) foresee(log *slog.Logger) *orchestrator.Foresee {
+	f := &orchestrator.Foresee{History: predict.New(predict.Options{})}
 	if o.data != "" {
-		f = steer.OpenForesee(o.data, time.Now(), log)
+		f = orchestrator.OpenForesee(o.data, time.Now(), log)
 	}
 	f.Ahead, f.Budget = o.prewarm == "on", o.budget
 	return f
@@ -138,9 +138,9 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 		o.advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
 	log := logs(c.err)
-	var foresee func() *steer.Foresee
+	var foresee func() *orchestrator.Foresee
 	if o.data != "" || o.prewarm == "on" || o.keepAlive == "learned" {
-		foresee = func() *steer.Foresee { return o.foresee(log) }
+		foresee = func() *orchestrator.Foresee { return o.foresee(log) }
 	}
 	name := func(service string) string { return service + "." + o.namespace + ".svc." + o.cluster }
 	return control.Run(ctx, control.Options{

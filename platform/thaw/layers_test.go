@@ -53,7 +53,7 @@ var layers = map[string]int{
 	"platform/schedule":         1,
 	"platform/predict":          1,
 	"platform/catalog":          1,
-	"platform/steer":            4,
+	"platform/orchestrator":     4,
 	"platform/simulate":         5,
 	"platform/simulate/trace":   4,
 	"platform/simulate/fleet":   4,

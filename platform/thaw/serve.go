@@ -28,8 +28,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/local"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/schedule"
-	"github.com/thaw-dev/thaw/platform/steer"
 	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
@@ -82,7 +82,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	if c.KeepAlive == "learned" {
 		policy.KeepAlive = schedule.Learned
 	}
-	foresee := steer.OpenForesee(c.Data, time.Now(), log)
+	foresee := orchestrator.OpenForesee(c.Data, time.Now(), log)
 	foresee.Ahead, foresee.Budget = c.Prewarm == "on", c.Ahead.Std()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/local"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // The rooms speak of the same things in words of their own; here one is said in
@@ -22,11 +22,11 @@ import (
 type world struct{ *local.Local }
 
 func (w world) Replicas() []api.Replica {
-	return each(w.Local.Replicas(), func(r steer.Replica) api.Replica { return api.Replica(r) })
+	return each(w.Local.Replicas(), func(r orchestrator.Replica) api.Replica { return api.Replica(r) })
 }
 
 func (w world) Nodes() []api.NodeReport {
-	return each(w.Local.Nodes(), func(n steer.NodeView) api.NodeReport { return api.NodeReport(n) })
+	return each(w.Local.Nodes(), func(n orchestrator.NodeView) api.NodeReport { return api.NodeReport(n) })
 }
 
 type history struct {
@@ -35,7 +35,7 @@ type history struct {
 }
 
 func (h history) Events(after uint64) []api.Event {
-	return each(h.Local.Events(after), func(e steer.Event) api.Event { return api.Event(e) })
+	return each(h.Local.Events(after), func(e orchestrator.Event) api.Event { return api.Event(e) })
 }
 
 func (h history) ColdStart(id string) (functions.Timeline, bool) {
@@ -51,16 +51,16 @@ func (h history) ColdStarts(limit int) []functions.Timeline {
 type ahead struct{ *local.Local }
 
 func (a ahead) Prewarm(name functions.Name, until time.Time, tier, by string) (api.Prewarm, error) {
-	p, _, err := a.Local.Prewarm(steer.Hint{Name: name, Until: until, Tier: tier, By: by})
-	if over, ok := errors.AsType[*steer.BudgetError](err); ok {
+	p, _, err := a.Local.Prewarm(orchestrator.Hint{Name: name, Until: until, Tier: tier, By: by})
+	if over, ok := errors.AsType[*orchestrator.BudgetError](err); ok {
 		err = &api.OverBudget{Message: over.Error(), In: over.In}
 	}
 	switch {
-	case errors.Is(err, steer.ErrNoFunction):
+	case errors.Is(err, orchestrator.ErrNoFunction):
 		err = api.ErrNotFound
-	case errors.Is(err, steer.ErrNoPrefetch):
+	case errors.Is(err, orchestrator.ErrNoPrefetch):
 		err = api.ErrTier
-	case errors.Is(err, steer.ErrHints):
+	case errors.Is(err, orchestrator.ErrHints):
 		err = api.ErrHints
 	}
 	return prewarm(p), err
@@ -68,7 +68,7 @@ func (a ahead) Prewarm(name functions.Name, until time.Time, tier, by string) (a
 
 func (a ahead) Prewarms() []api.Prewarm { return each(a.Local.Prewarms(), prewarm) }
 
-func prewarm(p steer.Prewarm) api.Prewarm {
+func prewarm(p orchestrator.Prewarm) api.Prewarm {
 	return api.Prewarm{ID: p.ID, Function: p.Function.String(), Tier: p.Tier, State: p.State, By: p.By, Why: p.Why, Until: p.Until, Held: p.Held.Seconds()}
 }
 

@@ -1,6 +1,6 @@
 // Package autoscale tells Kubernetes what thaw's controller does with a revision
 // of Knative's: it is the reconciler of PodAutoscalers of class thaw.dev. It decides
-// nothing and scales nothing. Who decides is platform/steer, who writes a
+// nothing and scales nothing. Who decides is platform/orchestrator, who writes a
 // Deployment's scale is platform/knative/control; what they say of a revision is a
 // Scale, and this room makes of it
 //

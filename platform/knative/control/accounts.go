@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // Accounts is the ConfigMap in which what teams have used outlives a reign: a day's
@@ -42,7 +42,7 @@ func newAccounts(maps core.ConfigMapInterface, epoch int64, log *slog.Logger) *a
 
 // open reads what the reign before has left. The ledger is good in any case; an
 // error says what is not known.
-func (a *accounts) open(ctx context.Context) (*steer.Ledger, error) {
+func (a *accounts) open(ctx context.Context) (*orchestrator.Ledger, error) {
 	ctx, cancel := context.WithTimeout(ctx, accountsFor)
 	defer cancel()
 	var text []byte
@@ -53,7 +53,7 @@ func (a *accounts) open(ctx context.Context) (*steer.Ledger, error) {
 	case status.IsNotFound(err):
 		err = nil
 	}
-	ledger, bad := steer.NewLedger(text, a.put)
+	ledger, bad := orchestrator.NewLedger(text, a.put)
 	if err == nil {
 		err = bad
 	}

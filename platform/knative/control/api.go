@@ -19,8 +19,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/schedule"
-	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // The control API speaks of models, which are Knative Services; the controller of
@@ -291,4 +291,4 @@ func (nowhere) Prefetch(context.Context, string, functions.PrefetchRequest, func
 	return errStores
 }
 
-var _ steer.Node = (*node)(nil)
+var _ orchestrator.Node = (*node)(nil)

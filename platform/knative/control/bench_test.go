@@ -14,14 +14,14 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // crowd is a fleet of many nodes and revisions, and a pod of every fourth.
 func crowd(nodes, revisions int) *fleet {
 	f := newFleet(fleetOptions{
 		epoch: 1, life: "x", log: slog.New(slog.DiscardHandler), now: time.Now,
-		beat: func(functions.Heartbeat, steer.Node) {}, probe: func(probe) {},
+		beat: func(functions.Heartbeat, orchestrator.Node) {}, probe: func(probe) {},
 		hurry: func(string, string, types.UID) {},
 	})
 	for i := range nodes {

@@ -37,8 +37,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
 	"github.com/thaw-dev/thaw/platform/knative/place"
 	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/schedule"
-	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // Options of a controller.
@@ -49,14 +49,14 @@ type Options struct {
 	Name      string // of this controller, for people
 	Advertise string // HOST:PORT at which peers reach it
 	Listener  net.Listener
-	Token     string                // that peers show; it opens the control API as well
-	Secure    bool                  // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
-	Policy    schedule.Policy       // zero: schedule.DefaultPolicy
-	Public    string                // name of the Service before the activators, in the status of ingresses
-	Private   string                // the same for the cluster alone
-	Foresee   func() *steer.Foresee // of a reign; may be nil
-	Place     string                // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
-	Near      bool                  // nodes are annotated with the models that are near
+	Token     string                       // that peers show; it opens the control API as well
+	Secure    bool                         // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
+	Policy    schedule.Policy              // zero: schedule.DefaultPolicy
+	Public    string                       // name of the Service before the activators, in the status of ingresses
+	Private   string                       // the same for the cluster alone
+	Foresee   func() *orchestrator.Foresee // of a reign; may be nil
+	Place     string                       // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
+	Near      bool                         // nodes are annotated with the models that are near
 	Version   string
 	Log       *slog.Logger
 	// Settle bounds how long a new leader listens to loaders before it tells
@@ -275,7 +275,7 @@ type reign struct {
 	c         *control
 	epoch     int64
 	hub       *link.Hub
-	steer     *steer.Steer
+	steer     *orchestrator.Steer
 	fleet     *fleet
 	books     *books
 	path      *path
@@ -306,7 +306,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	r.probes = newProber(r.probed, func(uid types.UID) bool { return r.fleet.Alive(uid) })
 	r.fleet = newFleet(fleetOptions{
 		epoch: epoch, life: fmt.Sprintf("%s-%d", c.election.identity, epoch), log: log, now: time.Now,
-		beat:  func(hb functions.Heartbeat, n steer.Node) { r.steer.Heartbeat(hb, n) },
+		beat:  func(hb functions.Heartbeat, n orchestrator.Node) { r.steer.Heartbeat(hb, n) },
 		tell:  func(node string, d link.Down) bool { return r.hub.Tell(node, d) },
 		hands: &hands{kube: c.kube, deployments: c.deploys.Apps().V1().Deployments().Lister(), epoch: epoch, leading: c.election.sure, superseded: func() { end(errLost) }},
 		probe: r.probes.add, moved: r.moved, hurry: r.hurry,
@@ -323,13 +323,13 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	if err != nil {
 		log.Error("what teams have used is not known", "error", err)
 	}
-	var foresee *steer.Foresee
+	var foresee *orchestrator.Foresee
 	if c.o.Foresee != nil {
 		foresee = c.o.Foresee()
 	}
-	r.steer = steer.New(steer.Options{
+	r.steer = orchestrator.New(orchestrator.Options{
 		Epoch: epoch, Catalog: r.books, Policy: c.o.Policy, Foresee: foresee, Ledger: ledger, Log: log,
-		Hooks: steer.Hooks{Event: r.event},
+		Hooks: orchestrator.Hooks{Event: r.event},
 	})
 	r.shares = &shares{
 		pods: c.core.Core().V1().Pods().Lister().Pods(c.o.Namespace), ready: r.settled.Load,

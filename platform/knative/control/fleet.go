@@ -17,7 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // Hands are what the fleet does to the cluster. Calls are bounded by ctx and may
@@ -58,7 +58,7 @@ type fleet struct {
 type fleetOptions struct {
 	epoch int64
 	life  string // of this controller, unlike any other's
-	beat  func(functions.Heartbeat, steer.Node)
+	beat  func(functions.Heartbeat, orchestrator.Node)
 	tell  func(node string, d link.Down) bool
 	hands Hands
 	log   *slog.Logger

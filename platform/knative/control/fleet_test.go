@@ -25,7 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // stage is a fleet, and a cluster that only notes what is done to it.
@@ -81,7 +81,7 @@ func newStage(t *testing.T, shim bool) *stage {
 	s := &stage{T: t, clock: time.Unix(1e9, 0), beats: map[string]functions.Heartbeat{}}
 	s.fleet = newFleet(fleetOptions{
 		epoch: 7, life: "x", log: slog.New(slog.DiscardHandler), hands: s,
-		beat:  func(hb functions.Heartbeat, _ steer.Node) { s.beats[hb.AgentID] = hb },
+		beat:  func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
 		tell:  func(_ string, d link.Down) bool { s.tells = append(s.tells, d); return true },
 		probe: func(p probe) { s.probes = append(s.probes, p) },
 		now:   func() time.Time { return s.clock },

@@ -7,7 +7,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // path is the activators as steer needs them: what it publishes goes out with the
@@ -29,8 +29,8 @@ type path struct {
 
 // activators are the link.Hub.
 type activators interface {
-	steer.DataPath
-	DemandOf(name functions.Name) steer.Demand
+	orchestrator.DataPath
+	DemandOf(name functions.Name) orchestrator.Demand
 }
 
 // outside is the demand for one revision that does not pass our activators.
@@ -86,7 +86,7 @@ func (p *path) Outside(name functions.Name, active, queued int) {
 }
 
 // Demand yields what the activators say, with what is asked past them.
-func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
+func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	p.mu.Lock()
 	stirred := p.stirred
 	p.stirred = map[functions.Name]bool{}
@@ -103,7 +103,7 @@ func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
 	}
 	p.mu.Unlock()
 	stopped := false
-	tell := func(d steer.Demand) bool {
+	tell := func(d orchestrator.Demand) bool {
 		if !yield(d) {
 			return false
 		}
@@ -111,7 +111,7 @@ func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
 		delete(rest, d.Name)
 		return true
 	}
-	p.activators.Demand(all, func(d steer.Demand) bool {
+	p.activators.Demand(all, func(d orchestrator.Demand) bool {
 		delete(stirred, d.Name)
 		stopped = !tell(add[d.Name].join(d))
 		return !stopped
@@ -126,14 +126,14 @@ func (p *path) Demand(all bool, yield func(steer.Demand) bool) {
 	}
 	for n := range rest { // whoever had them is gone
 		if !stopped {
-			p.told(steer.Demand{Name: n})
+			p.told(orchestrator.Demand{Name: n})
 		}
 	}
 }
 
 // told is that steer knows of d: whether requests wait is part of how a revision
 // stands.
-func (p *path) told(d steer.Demand) {
+func (p *path) told(d orchestrator.Demand) {
 	p.mu.Lock()
 	was := p.queued[d.Name]
 	if d.Queued > 0 {
@@ -154,7 +154,7 @@ func (p *path) waits(name functions.Name) bool {
 	return p.queued[name]
 }
 
-func (o outside) join(d steer.Demand) steer.Demand {
+func (o outside) join(d orchestrator.Demand) orchestrator.Demand {
 	d.Active += o.active
 	d.Queued += o.queued
 	if o.queued > 0 && (d.Oldest.IsZero() || o.since.Before(d.Oldest)) {

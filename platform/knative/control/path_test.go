@@ -6,20 +6,20 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // inside is the activators as far as a path needs them.
 type inside struct {
-	steer.DataPath
-	demand []steer.Demand // that has changed
-	held   []steer.Demand // that has not
+	orchestrator.DataPath
+	demand []orchestrator.Demand // that has changed
+	held   []orchestrator.Demand // that has not
 	got    []snapshot.Function
 }
 
 func (i *inside) Publish(fs ...snapshot.Function) { i.got = append(i.got, fs...) }
 
-func (i *inside) Demand(_ bool, yield func(steer.Demand) bool) {
+func (i *inside) Demand(_ bool, yield func(orchestrator.Demand) bool) {
 	for _, d := range i.demand {
 		if !yield(d) {
 			return
@@ -27,13 +27,13 @@ func (i *inside) Demand(_ bool, yield func(steer.Demand) bool) {
 	}
 }
 
-func (i *inside) DemandOf(name functions.Name) steer.Demand {
+func (i *inside) DemandOf(name functions.Name) orchestrator.Demand {
 	for _, d := range i.held {
 		if d.Name == name {
 			return d
 		}
 	}
-	return steer.Demand{Name: name}
+	return orchestrator.Demand{Name: name}
 }
 
 func TestDemandFromOutside(t *testing.T) {
@@ -46,9 +46,9 @@ func TestDemandFromOutside(t *testing.T) {
 		coming: func(*snapshot.Function) []snapshot.Replica { return nil },
 		ring:   func(functions.Name) { rang++ }, now: func() time.Time { return now },
 	}
-	all := func(all bool) map[string]steer.Demand {
-		out := map[string]steer.Demand{}
-		p.Demand(all, func(d steer.Demand) bool { out[d.Name.Name] = d; return true })
+	all := func(all bool) map[string]orchestrator.Demand {
+		out := map[string]orchestrator.Demand{}
+		p.Demand(all, func(d orchestrator.Demand) bool { out[d.Name.Name] = d; return true })
 		return out
 	}
 	p.Outside(web, 1, 2)
@@ -64,7 +64,7 @@ func TestDemandFromOutside(t *testing.T) {
 		t.Error("what did not change is told again, or what is there is not")
 	}
 	// Beside what our activators have.
-	in.demand = []steer.Demand{{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second), Teams: map[string]int{"b": 1}}}
+	in.demand = []orchestrator.Demand{{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second), Teams: map[string]int{"b": 1}}}
 	d = all(true)[web.Name]
 	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) || d.Teams["a"] != 2 || d.Teams["b"] != 1 || len(in.demand[0].Teams) != 1 {
 		t.Errorf("%+v", d)
@@ -76,7 +76,7 @@ func TestDemandFromOutside(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	// What our activators have, of which there is no news, is not forgotten for it.
-	in.held = []steer.Demand{{Name: web, Active: 5}}
+	in.held = []orchestrator.Demand{{Name: web, Active: 5}}
 	p.Outside(web, 2, 0)
 	if d := all(false)[web.Name]; d.Active != 7 {
 		t.Errorf("%+v", d)
@@ -86,7 +86,7 @@ func TestDemandFromOutside(t *testing.T) {
 	all(false)
 	// Whoever stops listening hears the rest later.
 	p.Outside(web, 1, 0)
-	p.Demand(false, func(steer.Demand) bool { return false })
+	p.Demand(false, func(orchestrator.Demand) bool { return false })
 	if len(all(false)) != 1 {
 		t.Error("lost")
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/schedule"
-	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // Scale is how a revision stands, for its PodAutoscaler.
@@ -84,7 +84,7 @@ func camel(code string) string {
 }
 
 // event tells the Service of a revision what happened to it.
-func (r *reign) event(e steer.Event) {
+func (r *reign) event(e orchestrator.Event) {
 	if r.autoscale == nil {
 		return
 	}
@@ -162,7 +162,7 @@ func (l *leavers) of(to functions.Name) (out []leaver) {
 // waiting is a sentence about a revision that has no room yet: what it waits for, and
 // who makes way, by the names of their Services; where nobody does, what the planner
 // says of the nodes.
-func waiting(gpus int, way []leaver, service func(functions.Name) string, x steer.Explained) string {
+func waiting(gpus int, way []leaver, service func(functions.Name) string, x orchestrator.Explained) string {
 	what := "room on a node"
 	switch {
 	case gpus == 1:
@@ -188,7 +188,7 @@ func waiting(gpus int, way []leaver, service func(functions.Name) string, x stee
 
 // lacks is what the planner says of the nodes that it could not take, those of which
 // it says the same together; "" where it has chosen one before, and waits.
-func lacks(x steer.Explained) string {
+func lacks(x orchestrator.Explained) string {
 	if x.Chosen != "" {
 		return ""
 	}

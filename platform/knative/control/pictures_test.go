@@ -11,7 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
-	"github.com/thaw-dev/thaw/platform/steer"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // TestWaiting: who waits for room is told who makes way, until those have ended.
@@ -34,7 +34,7 @@ func TestWaiting(t *testing.T) {
 		{1, other, "waiting for a GPU; evicting c/gone-00001, idle 40 s"},
 		{0, other, "waiting for room on a node; evicting c/gone-00001, idle 40 s"},
 	} {
-		if got := waiting(x.gpus, l.of(x.of), service, steer.Explained{}); got != x.want {
+		if got := waiting(x.gpus, l.of(x.of), service, orchestrator.Explained{}); got != x.want {
 			t.Errorf("%q, want %q", got, x.want)
 		}
 	}
@@ -44,7 +44,7 @@ func TestWaiting(t *testing.T) {
 	if _, ok := l.gone("r2"); ok {
 		t.Error("it has ended twice")
 	}
-	if got := waiting(2, l.of(to), service, steer.Explained{}); got != "waiting for 2 GPUs; evicting team-b/llama, idle 14 min" {
+	if got := waiting(2, l.of(to), service, orchestrator.Explained{}); got != "waiting for 2 GPUs; evicting team-b/llama, idle 14 min" {
 		t.Errorf("%q", got)
 	}
 	l.gone("r1")
@@ -92,7 +92,7 @@ func TestNobodyMakesWay(t *testing.T) {
 				coming: func(*snapshot.Function) []snapshot.Replica { return nil },
 				ring:   func(functions.Name) {}, now: func() time.Time { return now },
 			}
-			r.steer = steer.New(steer.Options{
+			r.steer = orchestrator.New(orchestrator.Options{
 				Epoch: 1, Path: r.path, Catalog: r.books, Now: func() time.Time { return now }, Ring: func() {},
 				Do: func(time.Duration, func(context.Context)) {},
 			})

@@ -21,7 +21,7 @@
 // given away twice and nothing comes to a node that was closed.
 //
 // TestClusterScenes has two more nodes join the cluster and tells the stories that
-// every backend has to bear (platform/steer/scenario) on them: an engine of the test
+// every backend has to bear (platform/orchestrator/scenario) on them: an engine of the test
 // (testdata/scene) holds requests for as long as a story wants, nodes are lost by
 // stopping all that speaks for them, the controller ends as kill -9 ends it. Before
 // them, since it needs nodes as well, it looks that these lend each other weights.

@@ -25,7 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
-	"github.com/thaw-dev/thaw/platform/steer/scenario"
+	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 )
 
 // sceneImage is the engine of testdata/scene.
@@ -35,7 +35,7 @@ const sceneImage = "dev.local/scene:test"
 // has thaw's own pods and no GPU: it is not the one that is lost.
 var sceneNodes = map[string]string{"a": "node2", "b": "node3"}
 
-// TestClusterScenes tells the stories of platform/steer/scenario, the same as on one
+// TestClusterScenes tells the stories of platform/orchestrator/scenario, the same as on one
 // machine and in virtual time, on Kubernetes: two nodes with their own kubelets,
 // models that are Knative Services, requests over thaw's gateway. No bound of a story
 // is another one than there. Boot is a minute, since that is what Kubernetes takes to

@@ -1,6 +1,6 @@
 // Package place tells Kubernetes' scheduler on which node thaw wants a pod: a
 // webhook that is asked when a pod of a model is made, and adds a preferred node
-// affinity for the node that platform/steer has chosen, the one where the weights
+// affinity for the node that platform/orchestrator has chosen, the one where the weights
 // are, or where a GPU is being given up for it. It is a hint: where that node does
 // not fit, the scheduler takes another.
 //

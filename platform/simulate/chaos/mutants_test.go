@@ -25,12 +25,12 @@ var bugs = []struct {
 	edits []edit
 }{
 	{"drop the drain", []edit{
-		{"platform/steer/turn.go", `if s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
-		{"platform/steer/turn.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
+		{"platform/orchestrator/turn.go", `if s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
+		{"platform/orchestrator/turn.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
 	{"send requests to who is stopping", []edit{
-		{"platform/steer/world.go", "\t\tif r.stopping || r.calledOff {\n\t\t\tcontinue", "\t\tif r.calledOff {\n\t\t\tcontinue"},
-		{"platform/steer/world.go", `r.status.State == functions.Ready && !r.stopping && !r.calledOff`, `r.status.State == functions.Ready && !r.calledOff`},
+		{"platform/orchestrator/world.go", "\t\tif r.stopping || r.calledOff {\n\t\t\tcontinue", "\t\tif r.calledOff {\n\t\t\tcontinue"},
+		{"platform/orchestrator/world.go", `r.status.State == functions.Ready && !r.stopping && !r.calledOff`, `r.status.State == functions.Ready && !r.calledOff`},
 	}},
 	{"lose the waiters of a slot that is new", []edit{
 		{"activator/gate/gate.go", "\tg.capacity = n\n\treturn g.release()", "\tg.capacity = n\n\treturn 0"},
@@ -39,13 +39,13 @@ var bugs = []struct {
 		{"activator/gate/gate.go", `n >= g.bounds.Requests`, `n >= 2*g.bounds.Requests`},
 	}},
 	{"keep the replicas of a node that is lost", []edit{
-		{"platform/steer/turn.go", `s.gone(r, "node_lost")`, `_ = r`},
+		{"platform/orchestrator/turn.go", `s.gone(r, "node_lost")`, `_ = r`},
 	}},
 	{"believe an empty catalogue at once", []edit{
-		{"platform/steer/turn.go", `if now-s.shrunk < secondLook {`, `if false {`},
+		{"platform/orchestrator/turn.go", `if now-s.shrunk < secondLook {`, `if false {`},
 	}},
 	{"forget what sleepers hold", []edit{
-		{"platform/steer/sleep.go", `r.nap.held = r.fn.bulk()`, `r.nap.held = 0`},
+		{"platform/orchestrator/sleep.go", `r.nap.held = r.fn.bulk()`, `r.nap.held = 0`},
 	}},
 	{"forget the quota", []edit{
 		{"platform/schedule/team.go", `if most <= 0 || gpus == 0 {`, `if true {`},
@@ -64,10 +64,10 @@ var bugs = []struct {
 		{"platform/schedule/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
 	}},
 	{"lose who waits when another takes over", []edit{
-		{"platform/steer/turn.go", `s.path.Demand(all, `, `s.path.Demand(all && false, `},
+		{"platform/orchestrator/turn.go", `s.path.Demand(all, `, `s.path.Demand(all && false, `},
 	}},
 	{"believe a heartbeat that is late", []edit{
-		{"platform/steer/hear.go", `if hb.Seq <= n.seq {`, `if false {`},
+		{"platform/orchestrator/hear.go", `if hb.Seq <= n.seq {`, `if false {`},
 	}},
 	{"take from the owed for a borrower", []edit{
 		{"platform/schedule/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/simulate"
-	"github.com/thaw-dev/thaw/platform/steer"
 )
 
 // watch checks the promises.
@@ -187,7 +187,7 @@ func (w *watch) fated(f simulate.Fate) {
 }
 
 // event is what the loop tells of itself, in its turn.
-func (w *watch) event(e steer.Event) {
+func (w *watch) event(e orchestrator.Event) {
 	if w.broken != nil || w.p.st == nil {
 		return
 	}
@@ -240,7 +240,7 @@ func (w *watch) event(e steer.Event) {
 	}
 }
 
-func (w *watch) onStart(name functions.Name, e steer.Event) {
+func (w *watch) onStart(name functions.Name, e orchestrator.Event) {
 	i := w.index(name)
 	if i < 0 {
 		return
@@ -295,7 +295,7 @@ func (w *watch) held(team string, all bool) (n int) {
 // idleReasons are those that only who is idle is stopped for.
 var idleReasons = []string{"evicted", "idle", "surplus"}
 
-func (w *watch) onStop(name functions.Name, b *belief, e steer.Event) {
+func (w *watch) onStop(name functions.Name, b *belief, e orchestrator.Event) {
 	if b == nil {
 		return
 	}

@@ -1,0 +1,76 @@
+package orchestrator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// mark is a data path that notes when a replica was published.
+type mark struct {
+	ready chan time.Time
+	seen  map[functions.Name]bool
+}
+
+func (m *mark) Publish(fs ...snapshot.Function) {
+	for i := range fs {
+		if len(fs[i].Replicas) > 0 && !m.seen[fs[i].Name] {
+			m.seen[fs[i].Name] = true
+			m.ready <- time.Now()
+		}
+	}
+}
+func (m *mark) Remove(...functions.Name) {}
+func (m *mark) Demand(all bool, yield func(Demand) bool) {
+	yield(Demand{Name: fname("m0"), Queued: 1, Oldest: time.Now()})
+}
+func (m *mark) InFlightOf(functions.Name, string) int { return 0 }
+func (m *mark) Cut(string)                            {}
+
+// BenchmarkReady is from the agent's heartbeat that says READY to the picture
+// published to the data path, with as many functions in the catalogue. Each
+// round a replica that nobody here started is told as READY (adoption is the
+// same path).
+func BenchmarkReady(b *testing.B) {
+	for _, n := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprintf("functions=%d", n), func(b *testing.B) {
+			c := &shelf{}
+			for i := range n {
+				c.models = append(c.models, model(fmt.Sprint("m", i)))
+			}
+			m := &mark{ready: make(chan time.Time, 1), seen: map[functions.Name]bool{}}
+			s := New(Options{Epoch: 1, Path: m, Catalog: c, Here: "here"})
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx) }()
+			defer func() { cancel(); <-done }()
+			node := newHost("here", 1)
+			hb := functions.Heartbeat{AgentID: "here"}
+			s.Heartbeat(hb, node)
+			var took []time.Duration
+			i := 1
+			for b.Loop() {
+				if i == n {
+					b.Skip("more rounds than functions: say -benchtime 50x")
+				}
+				m := functions.ReplicaStatus{ID: fmt.Sprint("r", i), Team: "default", Model: fmt.Sprint("m", i), State: functions.Ready, Endpoint: "http://127.0.0.1:1"}
+				hb.Models = append(slices.Clone(hb.Models), m)
+				<-time.After(time.Millisecond) // the loop is at rest
+				at := time.Now()
+				s.Heartbeat(hb, node)
+				took = append(took, (<-markOf(s)).Sub(at))
+				i++
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
+		})
+	}
+}
+
+func markOf(s *Steer) chan time.Time { return s.path.(*mark).ready }

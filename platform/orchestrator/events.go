@@ -1,0 +1,114 @@
+package orchestrator
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Event is something that happened, for people: why is it (not) loaded.
+type Event struct {
+	Seq      uint64    `json:"seq"`
+	At       time.Time `json:"at"`
+	Kind     string    `json:"kind"` // start, ready, stop, call_off, ended, failed, blocked, node_joined, node_lost, adopted, …
+	Function string    `json:"function,omitempty"`
+	Replica  string    `json:"replica,omitempty"`
+	Node     string    `json:"node,omitempty"`
+	Reason   string    `json:"reason,omitempty"`  // a word: demand, idle, evicted, …
+	Message  string    `json:"message,omitempty"` // what that means, in a sentence
+	For      string    `json:"for,omitempty"`     // the function that gets the room
+}
+
+const (
+	keepEvents = 1000
+	follower   = 256 // events a slow follower may be behind before it misses some
+)
+
+// events is a ring and those who follow it.
+type events struct {
+	mu   sync.Mutex
+	seq  uint64
+	ring []Event
+	subs map[chan Event]struct{}
+}
+
+func (e *events) add(v Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seq++
+	v.Seq = e.seq
+	if len(e.ring) >= 2*keepEvents {
+		e.ring = append(e.ring[:0], e.ring[len(e.ring)-keepEvents:]...)
+	}
+	e.ring = append(e.ring, v)
+	for ch := range e.subs {
+		select {
+		case ch <- v:
+		default: // it is too slow; Seq shows it the gap
+		}
+	}
+}
+
+// Events are those after seq, oldest first; at most the last 1,000 are kept.
+func (s *Steer) Events(after uint64) []Event {
+	e := &s.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	from := max(0, len(e.ring)-keepEvents)
+	for from < len(e.ring) && e.ring[from].Seq <= after {
+		from++
+	}
+	return append([]Event(nil), e.ring[from:]...)
+}
+
+// Follow gives events as they happen until ctx ends, then closes the channel.
+// A follower more than 256 events behind misses some; Seq shows the gap.
+func (s *Steer) Follow(ctx context.Context) <-chan Event {
+	e := &s.events
+	ch := make(chan Event, follower)
+	e.mu.Lock()
+	if e.subs == nil {
+		e.subs = map[chan Event]struct{}{}
+	}
+	e.subs[ch] = struct{}{}
+	e.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		e.mu.Lock()
+		delete(e.subs, ch)
+		e.mu.Unlock()
+		close(ch)
+	})
+	return ch
+}
+
+func (s *Steer) event(kind string, name functions.Name, replica, node, reason, message string) {
+	s.say(Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
+}
+
+// happens is an event of a replica, done for the sake of whom ("": nobody).
+func (s *Steer) happens(kind string, r *rep, reason, whom string) {
+	s.say(Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.fn.Name)
+}
+
+func (s *Steer) say(v Event, name functions.Name) {
+	v.At = s.clock()
+	if v.Message == "" {
+		v.Message = sentence(v.Kind, v.Reason)
+	}
+	if name.Name != "" {
+		v.Function = name.String()
+	}
+	s.events.add(v)
+	said := make([]any, 0, 12)
+	for _, w := range [...][2]string{{"function", v.Function}, {"replica", v.Replica}, {"node", v.Node}, {"reason", v.Reason}, {"for", v.For}, {"message", v.Message}} {
+		if w[1] != "" {
+			said = append(said, w[0], w[1])
+		}
+	}
+	s.log.Info(v.Kind, said...)
+	if s.hooks.Event != nil {
+		s.hooks.Event(v)
+	}
+}

@@ -1,0 +1,298 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/predict"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// seeing is a rig that looks ahead.
+func seeing(t *testing.T, o *Foresee, p schedule.Policy, ms ...*functions.Model) *rig {
+	r := &rig{t: t, d: newDoor(), c: &shelf{models: ms}}
+	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresee: o, Policy: p,
+		Hooks: Hooks{ColdStart: r.ended}})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); r.s.Run(ctx) }()
+	r.ctx = ctx
+	r.stop = func() { cancel(); <-done }
+	return r
+}
+
+func short(m *functions.ModelSpec) { m.Scale.Idle = functions.Duration(time.Minute) }
+
+// use asks x once, and lets it be answered.
+func (r *rig) use(name string) {
+	r.d.ask(r.s, fname(name), 1)
+	r.pass(15 * time.Second)
+	r.d.done(fname(name))
+	r.s.Nudge(fname(name))
+	r.pass(2 * time.Second)
+}
+
+func prewarms(s *Steer, result string) float64 {
+	return testutil.ToFloat64(s.counts.prewarms.WithLabelValues(result))
+}
+
+func TestARhythmIsMetAhead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := seeing(t, &Foresee{History: predict.New(predict.Options{}), Ahead: true}, schedule.Policy{}, model("x", short))
+		defer r.stop()
+		r.host(newHost("here", 1))
+		for range 6 { // every half hour; it ends after a minute
+			r.use("x")
+			r.pass(30*time.Minute - 17*time.Second)
+		}
+		for _, c := range []string{"one", "another"} {
+			r.want("before "+c+" use", r.states("x"), "[READY@here]")
+			starts := r.colds()
+			r.use("x")
+			if r.colds() != starts {
+				t.Fatalf("%s use was a cold start", c)
+			}
+			r.pass(30*time.Minute - 17*time.Second)
+		}
+		if n := prewarms(r.s, "hit"); n < 2 {
+			t.Errorf("%v hits, want 2 at least", n)
+		}
+		r.pass(3 * time.Hour) // nobody comes any more
+		r.want("long after", r.states("x"), "[]")
+		if n := prewarms(r.s, "unused"); n < 1 {
+			t.Errorf("%v unused, want 1 at least", n)
+		}
+		if w := testutil.ToFloat64(r.s.counts.wasted.WithLabelValues("default", byHistory)); w < 10 || w > 3*3600 {
+			t.Errorf("%v GPU-seconds wasted", w)
+		}
+		if len(r.s.Prewarms()) != 0 {
+			t.Errorf("%v still hold", r.s.Prewarms())
+		}
+	})
+}
+
+func TestAHintIsALease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := seeing(t, &Foresee{History: predict.New(predict.Options{}), Budget: 20 * time.Minute}, schedule.Policy{}, model("x", short), model("y", short))
+		defer r.stop()
+		r.host(newHost("here", 1))
+		hint := func(name string, d time.Duration) (Prewarm, time.Duration, error) {
+			p, left, err := r.s.Prewarm(Hint{Name: fname(name), Until: time.Now().Add(d), Tier: AheadGPU, By: "k1"})
+			r.pass(time.Second)
+			return p, left, err
+		}
+		p, left, err := hint("x", 10*time.Minute)
+		if err != nil || p.ID == "" || p.State != "planned" || left > 10*time.Minute+time.Second || left < 9*time.Minute {
+			t.Fatalf("a hint: %+v, %v left, %v", p, left, err)
+		}
+		r.pass(9 * time.Minute)
+		r.want("within the lease, longer than its idle time", r.states("x"), "[READY@here]")
+		// Another function with somebody who waits takes its place at once.
+		r.use("y")
+		r.want("x for who waits", r.states("x"), "[]")
+		if n := prewarms(r.s, "evicted"); n != 1 {
+			t.Errorf("%v evicted, want 1", n)
+		}
+		r.pass(2 * time.Minute)
+		// What is over comes not back by itself.
+		r.want("after all", r.states("x")+r.states("y"), "[][]")
+
+		if _, _, err := hint("x", time.Hour); err == nil {
+			t.Error("more than the budget was granted")
+		} else if b := (*BudgetError)(nil); !errors.As(err, &b) || b.Team != "default" || b.In != 0 || b.Left > 20*time.Minute {
+			t.Errorf("over the budget: %v", err)
+		}
+		p, _, err = hint("x", 5*time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, _, err := hint("x", 8*time.Minute)
+		if err != nil || again.ID != p.ID {
+			t.Errorf("renewed it is another lease: %v, %+v", err, again)
+		}
+		r.pass(10 * time.Minute)
+		r.want("after the lease", r.states("x"), "[]")
+		if n := prewarms(r.s, "unused"); n != 1 {
+			t.Errorf("%v unused, want 1", n)
+		}
+		if w := testutil.ToFloat64(r.s.counts.wasted.WithLabelValues("default", "k1")); w < 900 || w > 1100 {
+			t.Errorf("%v GPU-seconds wasted by the caller, want nine and eight minutes", w)
+		}
+		if _, _, err := r.s.Prewarm(Hint{Name: fname("none"), Until: time.Now().Add(time.Minute), Tier: AheadGPU}); !errors.Is(err, ErrNoFunction) {
+			t.Errorf("of no function: %v", err)
+		}
+		if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(time.Minute), Tier: AheadDisk}); !errors.Is(err, ErrNoPrefetch) {
+			t.Errorf("of a tier nobody brings: %v", err)
+		}
+	})
+}
+
+func TestAHintTakesNoRoomOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := seeing(t, &Foresee{History: predict.New(predict.Options{})}, schedule.Policy{}, model("x", short), model("y", short))
+		defer r.stop()
+		r.host(newHost("here", 1))
+		r.use("y")
+		if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(10 * time.Minute), Tier: AheadGPU, By: "k1"}); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(30 * time.Second)
+		// By lru who was never used is worth no more than who was used just now.
+		r.want("y, used last", r.states("y")+r.states("x"), "[READY@here][]")
+		r.pass(2 * time.Minute)
+		r.want("once y has ended by itself", r.states("y")+r.states("x"), "[][READY@here]")
+	})
+}
+
+func TestBytesAhead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var got []string
+		o := &Foresee{History: predict.New(predict.Options{}), Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, m.Metadata.Name)
+			if memory {
+				return errors.New("no memory to spare")
+			}
+			return nil
+		}}
+		r := seeing(t, o, schedule.Policy{}, model("x", short))
+		defer r.stop()
+		r.host(newHost("here", 1))
+		for _, tier := range []string{AheadDisk, AheadMemory} {
+			if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(time.Hour), Tier: tier, By: "k1"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.pass(5 * time.Second)
+		var states []string
+		for _, p := range r.s.Prewarms() {
+			states = append(states, p.Tier+" "+p.State)
+		}
+		slices.Sort(states)
+		if !slices.Equal(states, []string{"memory failed", "nvme fetched"}) {
+			t.Errorf("%v", states)
+		}
+		r.want("no replica", r.states("x"), "[]")
+		if n := prewarms(r.s, "fetched") + prewarms(r.s, "fetch_failed"); n != 2 || len(got) != 2 {
+			t.Errorf("%v counted, %v brought, want each once", n, got)
+		}
+	})
+}
+
+func TestLearnedKeepAlive(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := schedule.DefaultPolicy
+		p.KeepAlive = schedule.Learned
+		r := seeing(t, &Foresee{History: predict.New(predict.Options{})}, p, model("x", short), model("z", short))
+		defer r.stop()
+		r.host(newHost("here", 2))
+		for range 6 { // every two minutes, longer than its standard keep-alive
+			r.use("x")
+			r.pass(103 * time.Second)
+		}
+		cold := r.colds()
+		for range 3 {
+			r.use("x")
+			r.pass(103 * time.Second)
+		}
+		if r.colds() != cold {
+			t.Errorf("%d more cold starts though its habit is known", r.colds()-cold)
+		}
+		r.use("z")
+		r.pass(70 * time.Second)
+		r.want("one that is not known", r.states("z"), "[]")
+		r.pass(7 * time.Minute) // six idle times are the bound
+		r.want("x in the end", r.states("x"), "[]")
+	})
+}
+
+func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
+	dir := t.TempDir()
+	var log strings.Builder
+	open := func() *Foresee { return OpenForesee(dir, time.Now(), slog.New(slog.NewTextHandler(&log, nil))) }
+	var p50 time.Duration
+	synctest.Test(t, func(t *testing.T) {
+		r := seeing(t, open(), schedule.Policy{}, model("x", short))
+		r.host(newHost("here", 1))
+		for range 3 {
+			r.use("x")
+			r.pass(30 * time.Minute)
+		}
+		f, _ := r.s.Function(fname("x"))
+		if p50 = f.Forecast.P50; p50 <= 0 {
+			t.Fatalf("no forecast after three starts: %+v", f.Forecast)
+		}
+		r.stop()
+
+		r = seeing(t, open(), schedule.Policy{}, model("x", short))
+		r.pass(time.Second)
+		if f, _ = r.s.Function(fname("x")); f.Forecast.P50 != p50 {
+			t.Errorf("after the restart the forecast is %v, want %v", f.Forecast.P50, p50)
+		}
+		r.stop()
+		if n := r.s.seer.History.Len(); n != 1 {
+			t.Errorf("%d functions are known after the restart", n)
+		}
+		// Another recipe is another model.
+		r = seeing(t, open(), schedule.Policy{}, model("x", short, func(m *functions.ModelSpec) { m.Source = "az://a/c/other" }))
+		r.pass(time.Second)
+		if f, _ = r.s.Function(fname("x")); f.Forecast.P50 > 0 {
+			t.Errorf("the forecast of another recipe: %v", f.Forecast.P50)
+		}
+		r.stop()
+	})
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", &log)
+	}
+	file := filepath.Join(dir, "history.json")
+	for _, bad := range []string{"", "{", `{"version":9}`, `{"version":1,"history":{},"starts":{}}`, `{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"x y":{}}}`,
+		`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"t/x":{"recipe":"1","samples":[{"total":-1}]}}}`,
+		`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{},"more":1}`} {
+		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		log.Reset()
+		if o := open(); o.History.Len() != 0 || len(o.starts) != 0 {
+			t.Errorf("%s was taken in", bad)
+		}
+		if !strings.Contains(log.String(), "set aside") {
+			t.Errorf("%s: nothing was said: %s", bad, &log)
+		}
+		if kept, err := os.ReadFile(file + ".bad"); err != nil || string(kept) != bad {
+			t.Errorf("%s is not kept aside: %q, %v", bad, kept, err)
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is still there", bad)
+		}
+	}
+}
+
+// FuzzForesee: a file is taken in whole or not at all.
+func FuzzForesee(f *testing.F) {
+	f.Add([]byte(`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"t/x":{"recipe":"7","samples":[{"node":"n","tier":"REMOTE","total":5000000000,"phases":{"load":1}}]}}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o := &Foresee{History: predict.New(predict.Options{})}
+		if err := o.read(strings.NewReader(string(b)), time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil && (o.starts != nil || o.History.Len() > 0) {
+			t.Fatalf("%v, and yet %d functions and %d starts", err, o.History.Len(), len(o.starts))
+		}
+		for name, x := range o.starts {
+			if len(x.Samples) > keepSamples || name.Name == "" {
+				t.Fatalf("%v: %+v", name, x)
+			}
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package orchestrator
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func broad(s *functions.ModelSpec) { s.Scale.Max, s.Scale.Target = 3, 4 }
+
+// many counts the replicas of x by state.
+func many(r *rig) string {
+	n := map[functions.State]int{}
+	for _, x := range r.s.Replicas() {
+		n[x.State]++
+	}
+	return fmt.Sprint(n)
+}
+
+// up brings x to three replicas and leaves n requests in flight.
+func up(r *rig) {
+	r.t.Helper()
+	r.d.slots = 4
+	r.d.ask(r.s, fname("x"), 12)
+	r.pass(6 * time.Second)
+	r.want("one serves, the held ones have two more started", many(r), "map[DOWNLOADING:2 READY:1]")
+	r.pass(5 * time.Second)
+	r.want("as many as its requests need", many(r), "map[READY:3]")
+}
+
+// TestHeldRequestsScaleAtOnce, and what they scaled is kept for a window once
+// they have gone, and then scaled down; without requests nothing is kept of it.
+func TestHeldRequestsScaleAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x", broad))
+		r.host(newHost("here", 3))
+		up(r)
+		r.d.done(fname("x"))
+		r.d.ask(r.s, fname("x"), 1)
+		r.pass(20 * time.Second)
+		r.want("the burst has just been", many(r), "map[READY:3]")
+		r.pass(2 * time.Minute)
+		r.want("one request needs one", many(r), "map[READY:1]")
+		r.d.done(fname("x"))
+		r.pass(10 * time.Minute)
+		r.want("idle", many(r), "map[]")
+		r.stop()
+		r.s.mu.Lock()
+		defer r.s.mu.Unlock()
+		if f := r.s.fns[fname("x")]; f.load != nil || f.Needed+f.Desired > 0 || r.s.busy.has(f) {
+			t.Errorf("remembered at rest: %+v, %d needed, %d desired", f.load, f.Needed, f.Desired)
+		}
+	})
+}
+
+// TestAdoptedAreKept: a new server that sees one request does not take away at
+// once what the one before it had running.
+// TestAdoptedStartGoesOn: who has just begun hears of a start before the activators
+// have said who waits for it; it is not called off meanwhile.
+func TestAdoptedStartGoesOn(t *testing.T) {
+	for asked, after := range []string{"[]", "[READY@here]"} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, 1, model("x"))
+			h := r.host(newHost("here", 1))
+			r.d.ask(r.s, fname("x"), 1)
+			r.pass(200 * time.Millisecond)
+			r.stop()
+			r.d.leave(r.s, fname("x"))
+			r.boot(2)
+			defer func() { r.stop() }()
+			r.host(h)
+			r.pass(500 * time.Millisecond)
+			if got := r.states("x"); got == "[]" {
+				t.Fatal("it was called off at once")
+			}
+			if asked > 0 {
+				r.d.ask(r.s, fname("x"), 1)
+			}
+			r.pass(10 * time.Second)
+			if loads, _ := h.did(); len(loads) != 1 {
+				t.Errorf("%d starts", len(loads))
+			}
+			if asked > 0 {
+				r.want("somebody waited", r.states("x"), after)
+			}
+		})
+	}
+}
+
+func TestAdoptedAreKept(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x", broad))
+		h := r.host(newHost("here", 3))
+		up(r)
+		r.pass(40 * time.Second)
+		r.stop()
+		r.d.done(fname("x"))
+		r.d.ask(r.s, fname("x"), 1)
+		r.boot(2)
+		defer func() { r.stop() }()
+		r.host(h)
+		r.pass(45 * time.Second)
+		r.want("its past is not known", many(r), "map[READY:3]")
+		r.pass(2 * time.Minute)
+		r.want("it is known now", many(r), "map[READY:1]")
+	})
+}

@@ -1,0 +1,100 @@
+package orchestrator
+
+import (
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// TestMeasuredRates: the largest of the last few is near what a link can do, and
+// what was long ago is forgotten; small checkpoints say nothing.
+func TestMeasuredRates(t *testing.T) {
+	s := New(Options{})
+	n := &node{Node: &schedule.Node{ID: "a"}, id: "a"}
+	s.join(n, 1)
+	remote := func(bytes functions.Bytes, took time.Duration) {
+		s.measure(n, functions.TierRemote, bytes, map[functions.Phase]time.Duration{functions.PhaseStage: took, functions.PhaseLoad: time.Second})
+	}
+	remote(1000, time.Second)
+	if n.Link != 0 {
+		t.Errorf("of a thousand bytes: %v", n.Link)
+	}
+	remote(4<<30, 4*time.Second)
+	remote(4<<30, 8*time.Second) // two share the link
+	if n.Link != 1<<30 || n.Disk != 0 {
+		t.Errorf("link %v, disk %v", n.Link, n.Disk)
+	}
+	for range 8 {
+		remote(4<<30, 16*time.Second)
+	}
+	if n.Link != 1<<28 {
+		t.Errorf("a link that became slow: %v", n.Link)
+	}
+	s.measure(n, functions.TierNVMe, 8<<30, map[functions.Phase]time.Duration{functions.PhaseLoad: 4 * time.Second})
+	if n.Disk != 2<<30 {
+		t.Errorf("disk %v", n.Disk)
+	}
+	// The loader sees what all stagings get together.
+	n.stored(functions.StoreUse{Bytes: 1 << 40, Loader: &functions.LoaderStats{Stagings: 3, Rate: 2 << 30}})
+	if n.Link != 2<<30 {
+		t.Errorf("by the loader: %v", n.Link)
+	}
+	if n.stored(functions.StoreUse{Bytes: 1 << 40, Used: 1 << 30}) {
+		t.Error("a thousandth of the store is news")
+	}
+	if !n.stored(functions.StoreUse{Bytes: 1 << 40, Used: 1 << 39}) || n.Store.Used != 1<<39 {
+		t.Error("half of the store is none")
+	}
+}
+
+func TestExpect(t *testing.T) {
+	var h history
+	if e := h.expect(); e.Tier != nil {
+		t.Errorf("of nothing: %v", e)
+	}
+	h.add(sample{node: "a", tier: functions.TierRemote, total: 90 * time.Second, start: 60 * time.Second,
+		phases: map[functions.Phase]time.Duration{functions.PhaseStage: 40 * time.Second, functions.PhaseSpawn: 25 * time.Second, functions.PhaseLoad: 15 * time.Second}})
+	e := h.expect()
+	if e.Tier[functions.TierRemote] != time.Minute || e.Node["a"][functions.TierRemote] != time.Minute {
+		t.Errorf("counted from the decision: %v", e)
+	}
+	if e.Tier[functions.TierNVMe] != 25*time.Second {
+		t.Errorf("less its staging, but no less than its engine took: %v", e)
+	}
+	h.add(sample{node: "b", tier: functions.TierNVMe, start: 22 * time.Second})
+	h.add(sample{node: "b", tier: functions.TierSleeping, start: 2 * time.Second})
+	if e := h.expect(); e.Tier[functions.TierNVMe] != 22*time.Second || e.Node["b"][functions.TierSleeping] != 2*time.Second || e.Node["a"][functions.TierNVMe] != 0 {
+		t.Errorf("%v", e)
+	}
+}
+
+// TestWorldIsFilledIn: what heartbeats and cold starts tell reaches the core.
+func TestWorldIsFilledIn(t *testing.T) {
+	p := newPlay(t, 1, model("x"))
+	h := p.site("n", 2)
+	h.bent = func(hb *functions.Heartbeat) {
+		hb.Cached = []functions.CachedModel{{Source: "az://a/c/y", Tier: functions.TierDRAM, Bytes: 7 << 30}}
+		for i := range hb.GPUs {
+			hb.GPUs[i].Group = 1 + i
+		}
+		for i := range hb.Models {
+			hb.Models[i].TotalBytes = 3 << 30
+		}
+	}
+	p.pass(3 * time.Second)
+	p.desk.ask("x", 1)
+	p.pass(10 * time.Second)
+	p.want("served", p.states("x"), "[READY@n]")
+	n, f := p.s.nodes["n"], p.s.fns[fname("x")]
+	if n.Tiers["az://a/c/y"] != functions.TierDRAM || n.Tiers[f.Source] != functions.TierNVMe || !n.Cached[f.Source] || n.GPUs[1].Group != 2 {
+		t.Errorf("%+v", n.Node)
+	}
+	if n.Link < 1<<30 || n.Link > 2<<30 {
+		t.Errorf("3 GiB in 2 s: %v a second", n.Link)
+	}
+	if f.Size != 3<<30 || p.s.sizes["az://a/c/y"] != 7<<30 || f.Expect.Node["n"][functions.TierRemote] < 5*time.Second {
+		t.Errorf("size %v, %v", f.Size, f.Expect)
+	}
+}

@@ -1,0 +1,147 @@
+package orchestrator
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// counts are what happened, for Prometheus. Labels come from words of ours and
+// from the catalogue, never from requests.
+type counts struct {
+	evictions *prometheus.CounterVec // replicas stopped, by reason
+	restarts  *prometheus.CounterVec // engines that broke, by cause
+	sleeps    *prometheus.CounterVec // replicas sent to sleep, by reason
+	rises     *prometheus.CounterVec // replicas woken, by result
+	thrash    prometheus.Counter     // evicted and missed soon after
+	staged    *prometheus.CounterVec // bytes brought from afar, by kind of source
+	prewarms  *prometheus.CounterVec // what became of starts ahead
+	wasted    *prometheus.CounterVec // GPU time they held for nothing
+	late      prometheus.Counter     // heartbeats that were older than one before
+}
+
+func newCounts() counts {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	return counts{
+		evictions: counter("thaw_evictions_total", "Replicas stopped; reason is evicted (for another function), idle, surplus, changed, asked, …", "reason"),
+		restarts:  counter("thaw_engine_restarts_total", "Engines that broke; cause is start, died or hung.", "cause"),
+		sleeps:    counter("thaw_sleeps_total", "Replicas sent to sleep; reason is idle, evicted (for another function) or turn.", "reason"),
+		rises:     counter("thaw_rises_total", "Replicas woken from sleep; result is ready or failed.", "result"),
+		late:      prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_heartbeats_late_total", Help: "Heartbeats that came twice, or after a newer one, and were passed over."}),
+		thrash:    prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_thrash_total", Help: "Functions that were evicted and missed soon after."}),
+		staged:    counter("thaw_stage_bytes_total", "Bytes of checkpoints brought from their sources.", "source", "result"),
+		prewarms:  counter("thaw_prewarms_total", "Starts ahead; result is hit (READY when it was asked for), late (on its way), unused, evicted, no_room, over_budget, called_off, fetched or fetch_failed.", "result"),
+		wasted:    counter("thaw_prewarm_wasted_gpu_seconds_total", "GPU time held ahead of requests that did not come; by is history, or whose hint it was.", "team", "by"),
+	}
+}
+
+var (
+	stateDesc = prometheus.NewDesc("thaw_model_state", "1 for the state a function is in.", []string{"model", "team", "state"}, nil)
+	gpuDesc   = prometheus.NewDesc("thaw_gpu_memory_bytes", "Memory of a GPU; kind is total or free.", []string{"node", "gpu", "kind"}, nil)
+	nodeDesc  = prometheus.NewDesc("thaw_node_memory_bytes", "Host memory replicas may reserve; kind is total or used.", []string{"node", "kind"}, nil)
+	ckptDesc  = prometheus.NewDesc("thaw_checkpoint_bytes", "Bytes of a checkpoint in the store of a node; tier is NVME_CACHED (all of them) or DRAM_CACHED (those in the page cache).", []string{"node", "digest", "tier"}, nil)
+	storeDesc = prometheus.NewDesc("thaw_store_bytes", "Store of checkpoints; kind is total or used.", []string{"node", "kind"}, nil)
+)
+
+// Describe is of a [prometheus.Collector], which a Steer is.
+func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
+	s.counts.evictions.Describe(ch)
+	s.counts.restarts.Describe(ch)
+	s.counts.sleeps.Describe(ch)
+	s.counts.rises.Describe(ch)
+	s.counts.staged.Describe(ch)
+	s.counts.prewarms.Describe(ch)
+	s.counts.wasted.Describe(ch)
+	s.counts.thrash.Describe(ch)
+	ch <- teamGPUDesc
+	ch <- teamEvictDesc
+	s.counts.late.Describe(ch)
+	describeLoaders(ch)
+	for _, d := range []*prometheus.Desc{stateDesc, gpuDesc, nodeDesc, storeDesc, ckptDesc} {
+		ch <- d
+	}
+}
+
+// Collect is what is, at this moment, and what has been counted.
+func (s *Steer) Collect(ch chan<- prometheus.Metric) {
+	s.counts.evictions.Collect(ch)
+	s.counts.restarts.Collect(ch)
+	s.counts.sleeps.Collect(ch)
+	s.counts.rises.Collect(ch)
+	s.counts.staged.Collect(ch)
+	s.counts.prewarms.Collect(ch)
+	s.counts.wasted.Collect(ch)
+	s.counts.thrash.Collect(ch)
+	s.collectTeams(ch)
+	s.counts.late.Collect(ch)
+	gauge := func(d *prometheus.Desc, v functions.Bytes, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	// Collected under the lock, sent outside it: who reads the channel may be slow.
+	type state struct {
+		name functions.Name
+		word string
+	}
+	s.mu.Lock()
+	states := make([]state, 0, len(s.fns))
+	for name, f := range s.fns {
+		if !f.Gone {
+			states = append(states, state{name, s.state(f).Word()})
+		}
+	}
+	s.mu.Unlock()
+	for _, x := range states {
+		gauge(stateDesc, 1, x.name.Name, x.name.Team, x.word)
+	}
+	for _, n := range s.Nodes() {
+		gauge(nodeDesc, n.Memory.Total, n.ID, "total")
+		gauge(nodeDesc, n.Memory.Used, n.ID, "used")
+		gauge(storeDesc, n.Store.Bytes, n.ID, "total")
+		gauge(storeDesc, n.Store.Used, n.ID, "used")
+		collectLoader(ch, n.ID, n.Store.Loader)
+		for _, c := range n.Cached {
+			// Enough of the digest to tell the checkpoints of a store apart.
+			digest := strings.TrimPrefix(c.Digest, "sha256:")
+			digest = digest[:min(12, len(digest))]
+			gauge(ckptDesc, c.Bytes, n.ID, digest, string(functions.TierNVMe))
+			gauge(ckptDesc, c.Memory, n.ID, digest, string(functions.TierDRAM))
+		}
+		for _, g := range n.GPUs {
+			gauge(gpuDesc, g.MemoryTotal, n.ID, strconv.Itoa(g.Index), "total")
+			gauge(gpuDesc, g.MemoryFree, n.ID, strconv.Itoa(g.Index), "free")
+		}
+	}
+}
+
+// broke counts an engine that broke: while it started, or after it was READY.
+func (c *counts) broke(served bool, cause string) {
+	switch {
+	case !served:
+		c.restarts.WithLabelValues("start").Inc()
+	case strings.HasPrefix(cause, "hung"):
+		c.restarts.WithLabelValues("hung").Inc()
+	default:
+		c.restarts.WithLabelValues("died").Inc()
+	}
+}
+
+// brought counts what a cold start staged.
+func (c *counts) brought(source string, t functions.Timeline) {
+	if t.Tier != functions.TierRemote || t.Bytes == 0 {
+		return
+	}
+	scheme, _, ok := strings.Cut(source, "://")
+	if !ok {
+		scheme = "file"
+	}
+	result := "ready"
+	if t.State != functions.Ready {
+		result = "failed"
+	}
+	c.staged.WithLabelValues(scheme, result).Add(float64(t.Bytes))
+}

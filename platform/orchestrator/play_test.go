@@ -1,0 +1,637 @@
+package orchestrator
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// play is the loop on a clock of the test's own, with one thing after the other:
+// no goroutine, no timer, no chance but the seed's. It writes down every command.
+type play struct {
+	t     testing.TB
+	at    time.Time
+	began time.Time
+	heap  plays
+	seq   int
+	ids   int
+	rnd   *rand.Rand
+	s     *Steer
+	rang  bool
+	next  int // number of the timer that counts
+	turns int
+	desk  *desk
+	shelf *shelf
+	sites []*site
+	log   []string
+	delay func() time.Duration // of a command
+}
+
+type deed struct {
+	at  time.Time
+	seq int
+	do  func()
+}
+
+type plays []deed
+
+func (h plays) Len() int { return len(h) }
+func (h plays) Less(i, j int) bool {
+	if !h[i].at.Equal(h[j].at) {
+		return h[i].at.Before(h[j].at)
+	}
+	return h[i].seq < h[j].seq
+}
+func (h plays) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *plays) Push(x any)   { *h = append(*h, x.(deed)) }
+func (h *plays) Pop() any {
+	x := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return x
+}
+
+func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
+	began := time.Date(2026, 1, 2, 22, 4, 5, 0, time.UTC)
+	p := &play{t: t, at: began, began: began, rnd: rand.New(rand.NewPCG(seed, 7)), shelf: &shelf{models: ms}}
+	p.delay = func() time.Duration { return 2 * time.Millisecond }
+	p.desk = &desk{p: p, by: map[functions.Name]*lane{}, slots: 8}
+	p.boot(1)
+	return p
+}
+
+// boot begins a life of the server; the one before is heard no more.
+func (p *play) boot(epoch int64) {
+	var s *Steer
+	s = New(Options{
+		Epoch: epoch, Path: p.desk, Catalog: p.shelf, Machine: "m-here", Now: func() time.Time { return p.at },
+		NewID: func(prefix string) string { p.ids++; return fmt.Sprint(prefix, "-", p.ids) },
+		Do: func(limit time.Duration, f func(context.Context)) {
+			p.after(p.delay(), func() { f(context.Background()) })
+		},
+		Ring: func() { p.rang = p.rang || p.s == s },
+	})
+	p.s = s
+	s.Changed()
+	p.turn()
+	var tock func()
+	tock = func() {
+		if p.s == s {
+			p.rang = true
+			p.after(tick, tock)
+		}
+	}
+	p.after(tick, tock)
+}
+
+func (p *play) after(d time.Duration, f func()) {
+	p.seq++
+	heap.Push(&p.heap, deed{p.at.Add(max(d, 0)), p.seq, f})
+}
+
+func (p *play) turn() {
+	p.rang = false
+	if next := p.s.Turn(context.Background()); next > 0 {
+		p.next++
+		n := p.next
+		p.after(next, func() { p.rang = p.rang || p.next == n })
+	}
+	if p.turns++; p.turns%7 == 0 {
+		p.consistent()
+	}
+}
+
+// consistent checks that the core was told of everything: of whom no news are
+// left to tell, it knows what there is to know.
+func (p *play) consistent() {
+	s := p.s
+	for _, f := range s.list {
+		l := p.desk.lane(f.Name)
+		if f.stirred || l.changed || l.removed || s.superseded || f.Gone {
+			continue
+		}
+		is := &fn{Function: f.Function, model: f.model, reps: f.reps, recipe: f.recipe, history: f.history}
+		is.Replicas = nil
+		is.sync(p.desk.InFlightOf)
+		is.Active, is.Queued = 0, l.queued
+		for _, n := range l.active {
+			is.Active += n
+		}
+		is.Lease = max(f.retry, f.held)
+		if f.once {
+			is.Lease = always
+		}
+		if f.Sleeps {
+			is.bedtime(s.atHand(f))
+		}
+		if len(is.Replicas) == 0 {
+			is.Replicas = f.Replicas[:0]
+		}
+		if !reflect.DeepEqual(is.Function, f.Function) {
+			p.t.Fatalf("%.3f: the core was not told of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function, is.Function)
+		}
+		if c := f.cold; c != nil && !c.over != s.starting.has(f) {
+			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.over, s.starting.has(f))
+		}
+	}
+	copies := map[string]int{}
+	for _, n := range s.sched.Nodes {
+		for source := range n.Cached {
+			copies[source]++
+		}
+		for _, r := range s.nodes[n.ID].reps {
+			if s.reps[r.id] != r {
+				p.t.Fatalf("%s is still on %s", r.id, n.ID)
+			}
+		}
+	}
+	if !maps.Equal(copies, s.copies) {
+		p.t.Fatalf("copies of sources: %v, counted %v", copies, s.copies)
+	}
+}
+
+// pass lets time go by.
+func (p *play) pass(d time.Duration) {
+	until := p.at.Add(d)
+	for p.rang || len(p.heap) > 0 && !p.heap[0].at.After(until) {
+		if p.rang {
+			p.turn()
+			continue
+		}
+		x := heap.Pop(&p.heap).(deed)
+		p.at = x.at
+		x.do()
+	}
+	p.at = until
+}
+
+func (p *play) say(format string, args ...any) {
+	p.log = append(p.log, fmt.Sprintf("%9.3f ", p.at.Sub(p.began).Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (p *play) states(name string) string {
+	var out []string
+	for _, r := range p.s.Replicas() {
+		if r.Function == fname(name).String() {
+			out = append(out, string(r.State)+"@"+r.Node)
+		}
+	}
+	slices.Sort(out)
+	return fmt.Sprint(out)
+}
+
+func (p *play) want(what, got, want string) {
+	p.t.Helper()
+	if got != want {
+		p.t.Errorf("%s: got %s, want %s", what, got, want)
+		for _, e := range p.s.Events(0) {
+			p.t.Logf("  %9.3f %s %s %s %s %s %s", e.At.Sub(p.began).Seconds(), e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message)
+		}
+		p.t.Log(strings.Join(p.log, "\n"))
+		p.t.FailNow()
+	}
+}
+
+func (p *play) events(kind string) (n int) {
+	for _, e := range p.s.Events(0) {
+		if e.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// desk is the activator of a play.
+type desk struct {
+	p     *play
+	by    map[functions.Name]*lane
+	list  []*lane
+	slots int
+	span  func() time.Duration // of a request; nil: until done
+	cuts  []string
+}
+
+type lane struct {
+	name    functions.Name
+	pic     snapshot.Function
+	queued  int
+	since   time.Time
+	last    time.Time
+	failed  string
+	ids     []string
+	active  []int
+	changed bool
+	removed bool // what was in flight then is counted no more, as with the true one
+}
+
+func (d *desk) lane(n functions.Name) *lane {
+	l := d.by[n]
+	if l == nil {
+		l = &lane{name: n}
+		d.by[n] = l
+		d.list = append(d.list, l)
+	}
+	return l
+}
+
+func (d *desk) Publish(fs ...snapshot.Function) {
+	for _, f := range fs {
+		l := d.lane(f.Name)
+		l.pic = f
+		if f.Failure != nil && d.p.at.Before(f.Failure.Until) && l.queued > 0 {
+			l.failed, l.queued, l.changed = f.Failure.Reason, 0, true
+		}
+		d.release(l)
+	}
+}
+
+func (d *desk) release(l *lane) {
+	for _, r := range l.pic.Replicas {
+		i := slices.Index(l.ids, r.ID)
+		if i < 0 {
+			i = len(l.ids)
+			l.ids, l.active = append(l.ids, r.ID), append(l.active, 0)
+		}
+		for l.queued > 0 && l.active[i] < d.slots {
+			l.queued--
+			l.active[i]++
+			l.changed = true
+			if d.span != nil {
+				d.p.after(d.span(), func() { d.end(l, i) })
+			}
+		}
+	}
+}
+
+func (d *desk) end(l *lane, i int) {
+	if l.active[i] > 0 {
+		l.active[i]--
+		l.last, l.changed = d.p.at, true
+		d.release(l)
+	}
+}
+
+func (d *desk) done(name string) {
+	l := d.lane(fname(name))
+	for i := range l.active {
+		for l.active[i] > 0 {
+			d.end(l, i)
+		}
+	}
+}
+
+func (d *desk) ask(name string, n int) string {
+	l := d.lane(fname(name))
+	if l.pic.Name.Name == "" {
+		return "" // no such model
+	}
+	l.failed = ""
+	if l.queued == 0 {
+		l.since = d.p.at
+	}
+	l.queued, l.changed = l.queued+n, true
+	d.release(l)
+	switch {
+	case len(l.pic.Replicas) == 0:
+		return d.p.s.Wake(l.name, l.name.Team)
+	case l.queued > 0:
+		d.p.s.Nudge(l.name)
+	}
+	return ""
+}
+
+func (d *desk) leave(name string) {
+	l := d.lane(fname(name))
+	l.queued, l.changed = 0, true
+	d.p.s.Nudge(l.name)
+}
+
+func (d *desk) Remove(names ...functions.Name) {
+	for _, n := range names {
+		l := d.lane(n)
+		l.pic, l.queued, l.changed, l.removed = snapshot.Function{}, 0, true, true
+	}
+}
+
+func (d *desk) Demand(all bool, yield func(Demand) bool) {
+	for _, l := range d.list {
+		if !l.changed && !all {
+			continue
+		}
+		x := Demand{Name: l.name, Queued: l.queued, Oldest: l.since, LastEnd: l.last}
+		for _, a := range l.active {
+			x.Active += a
+		}
+		if (l.changed || x.Active+x.Queued > 0) && !yield(x) {
+			return
+		}
+		l.changed = false
+	}
+}
+
+func (d *desk) Cut(agent string) { d.cuts = append(d.cuts, agent) }
+
+func (d *desk) InFlightOf(n functions.Name, id string) int {
+	l := d.lane(n)
+	if i := slices.Index(l.ids, id); i >= 0 {
+		return l.active[i]
+	}
+	return 0
+}
+
+// site is an agent of a play.
+type site struct {
+	p      *play
+	id     string
+	gpus   int
+	epoch  int64
+	reps   []*functions.ReplicaStatus
+	since  []time.Time
+	stage  func() time.Duration
+	boot   func() time.Duration
+	breaks func(model string) string // why it does not start; "" it does
+	refuse error
+	mute   bool
+	life   int
+	seq    uint64
+	bent   func(*functions.Heartbeat) // what it says is changed by this
+	sent   []functions.Heartbeat
+	loads  []string
+	ends   []string
+}
+
+func (p *play) site(id string, gpus int) *site {
+	h := &site{p: p, id: id, gpus: gpus}
+	h.stage = func() time.Duration { return 2 * time.Second }
+	h.boot = func() time.Duration { return 3 * time.Second }
+	p.sites = append(p.sites, h)
+	var beat func()
+	beat = func() { h.push(); p.after(2*time.Second, beat) }
+	beat()
+	return h
+}
+
+func (h *site) document() functions.Heartbeat {
+	hb := functions.Heartbeat{AgentID: h.id, Epoch: h.epoch, Machine: "m-" + h.id, URL: "http://" + h.id + ":1"}
+	hb.Memory.Total = 64 << 30
+	for i := range h.gpus {
+		hb.GPUs = append(hb.GPUs, functions.GPU{Index: i, MemoryTotal: 80 << 30, Health: "ok"})
+	}
+	for i, r := range h.reps {
+		c := *r
+		c.Phases = slices.Clone(r.Phases)
+		c.Since = h.p.at.Sub(h.since[i]).Milliseconds()
+		hb.Models = append(hb.Models, c)
+	}
+	h.seq++
+	hb.Life, hb.Seq = fmt.Sprint("life", h.life), h.seq
+	if h.bent != nil {
+		h.bent(&hb)
+	}
+	return hb
+}
+
+// restart begins another life of the agent, with the replicas that survive.
+func (h *site) restart(keep func(*functions.ReplicaStatus) bool) {
+	h.life, h.seq = h.life+1, 0
+	for i := len(h.reps) - 1; i >= 0; i-- {
+		if !keep(h.reps[i]) {
+			h.forget(h.reps[i].ID)
+		}
+	}
+	h.push()
+}
+
+func (h *site) push() {
+	if h.mute {
+		return
+	}
+	hb := h.document()
+	h.sent = append(h.sent, hb)
+	h.p.s.Heartbeat(hb, h)
+}
+
+func (h *site) find(id string) int {
+	return slices.IndexFunc(h.reps, func(r *functions.ReplicaStatus) bool { return r.ID == id })
+}
+
+func (h *site) obeys(epoch int64) error {
+	if h.refuse != nil {
+		return h.refuse
+	}
+	if epoch < h.epoch {
+		return functions.ErrStaleEpoch
+	}
+	h.epoch = epoch
+	return nil
+}
+
+func (h *site) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	h.p.say("%s load %s %s/%s %v", h.id, req.ID, req.Team, req.Model, req.GPUs)
+	if err := h.obeys(req.Epoch); err != nil {
+		return functions.LoadReply{}, err
+	}
+	if h.find(req.ID) >= 0 {
+		return functions.LoadReply{ID: req.ID}, nil
+	}
+	h.loads = append(h.loads, req.Model)
+	spec := req.Spec
+	h.run(&functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, Spec: &spec, GPUs: req.GPUs, TotalBytes: 1000}, functions.Downloading)
+	return functions.LoadReply{ID: req.ID}, nil
+}
+
+// run puts a replica on the site and takes it from a state to READY.
+func (h *site) run(r *functions.ReplicaStatus, from functions.State) {
+	h.reps, h.since = append(h.reps, r), append(h.since, h.p.at)
+	h.to(r, from)
+}
+
+func (h *site) to(r *functions.ReplicaStatus, st functions.State) {
+	i := h.find(r.ID)
+	if i < 0 || h.reps[i] != r || r.State.Over() {
+		return
+	}
+	r.State, h.since[i] = st, h.p.at
+	switch st {
+	case functions.Downloading:
+		h.p.after(h.stage(), func() { h.to(r, functions.Loading) })
+	case functions.Loading:
+		r.Bytes = r.TotalBytes
+		r.Phases = []functions.Span{{Phase: functions.PhaseStage, Duration: 2}, {Phase: functions.PhaseSpawn, Start: 2, Duration: 0.1}}
+		h.p.after(h.boot(), func() {
+			if h.breaks != nil {
+				if why := h.breaks(r.Model); why != "" {
+					r.Error = why
+					h.to(r, functions.Failed)
+					return
+				}
+			}
+			h.to(r, functions.Ready)
+		})
+	case functions.Ready:
+		r.Endpoint = "http://127.0.0.1:1/" + r.ID
+	}
+	h.push()
+}
+
+func (h *site) Unload(_ context.Context, req functions.UnloadRequest) error {
+	h.p.say("%s unload %s %s", h.id, req.ID, req.Reason)
+	if err := h.obeys(req.Epoch); err != nil {
+		return err
+	}
+	i := h.find(req.ID)
+	if i < 0 || req.Reason == functions.ReasonCalledOff && h.reps[i].State != functions.Downloading {
+		return nil
+	}
+	h.ends = append(h.ends, h.reps[i].Model+" "+req.Reason)
+	h.forget(req.ID)
+	h.push()
+	return nil
+}
+
+func (h *site) forget(id string) {
+	if i := h.find(id); i >= 0 {
+		h.reps, h.since = slices.Delete(h.reps, i, i+1), slices.Delete(h.since, i, i+1)
+	}
+}
+
+func (h *site) Sleep(_ context.Context, req functions.SleepRequest) error {
+	h.p.say("%s sleep %s %d", h.id, req.ID, req.Level)
+	if err := h.obeys(req.Epoch); err != nil {
+		return err
+	}
+	i := h.find(req.ID)
+	if i < 0 {
+		return errors.New("no such replica")
+	}
+	r := h.reps[i]
+	if req.Level == 0 {
+		r.SleepLevel = 0
+		h.to(r, functions.Loading)
+		return nil
+	}
+	r.State, r.SleepLevel, h.since[i] = functions.Sleeping, 0, h.p.at
+	h.push()
+	h.p.after(time.Second, func() {
+		if h.find(req.ID) >= 0 && r.State == functions.Sleeping {
+			r.SleepLevel, r.Tier = req.Level, functions.TierSleeping
+			h.push()
+		}
+	})
+	return nil
+}
+
+// TestDeterminism: the same news in the same order give the same commands and
+// the same events in the same order. Minutes of a random world, twice.
+func TestDeterminism(t *testing.T) {
+	logs := map[string]uint64{}
+	for seed := range uint64(3) {
+		one, two := randomWorld(t, seed), randomWorld(t, seed)
+		for i := range one {
+			if i >= len(two) || one[i] != two[i] {
+				t.Fatalf("seed %d, line %d:\n%s\nthen\n%s", seed, i, one[i], two[min(i, len(two)-1)])
+			}
+		}
+		if len(one) != len(two) {
+			t.Fatalf("seed %d: %d lines, then %d", seed, len(one), len(two))
+		}
+		if len(one) < 300 {
+			t.Errorf("seed %d: %d lines: the world is too quiet to prove anything", seed, len(one))
+		}
+		all := strings.Join(one, "\n")
+		if other, ok := logs[all]; ok {
+			t.Errorf("seeds %d and %d do the same", seed, other)
+		}
+		logs[all] = seed
+	}
+}
+
+func randomWorld(t *testing.T, seed uint64) []string {
+	fleet := func(n int) (ms []*functions.Model) {
+		for i := range n {
+			m := model(fmt.Sprint("m", i), func(s *functions.ModelSpec) {
+				s.Scale.Idle = functions.Duration(time.Duration(5+i%7*10) * time.Second)
+				s.Scale.Max = 1 + i%3
+				s.Resources.GPUs = 1 + i%2
+				if i%5 == 0 {
+					s.Resources.GPUMemory = 20 << 30
+				}
+			})
+			if i%4 == 0 {
+				m = sleepy(m.Metadata.Name, func(s *functions.ModelSpec) { s.Scale.Idle = functions.Duration(20 * time.Second) })
+			}
+			m.Metadata.Namespace = "default"
+			ms = append(ms, m)
+		}
+		return ms
+	}
+	p := newPlay(t, seed, fleet(24)...)
+	rnd := p.rnd
+	p.desk.slots = 4
+	p.desk.span = func() time.Duration { return time.Duration(200+rnd.IntN(4000)) * time.Millisecond }
+	p.delay = func() time.Duration { return time.Duration(rnd.IntN(30)) * time.Millisecond }
+	for i := range 5 {
+		h := p.site(fmt.Sprint("n", i), 2)
+		h.stage = func() time.Duration { return time.Duration(100+rnd.IntN(3000)) * time.Millisecond }
+		h.boot = func() time.Duration { return time.Duration(500+rnd.IntN(4000)) * time.Millisecond }
+		h.breaks = func(string) string {
+			if rnd.IntN(20) == 0 {
+				return "it fell over"
+			}
+			return ""
+		}
+	}
+	for range 500 {
+		p.pass(time.Duration(rnd.IntN(1300)) * time.Millisecond)
+		name := fmt.Sprint("m", min(rnd.IntN(24), rnd.IntN(24)))
+		h := p.sites[rnd.IntN(len(p.sites))]
+		switch rnd.IntN(40) {
+		case 0:
+			h.mute = true
+			p.after(time.Duration(1+rnd.IntN(12))*time.Second, func() { h.mute = false; h.push() })
+		case 1:
+			h.refuse = errVanished
+			p.after(time.Duration(1+rnd.IntN(5))*time.Second, func() { h.refuse = nil })
+		case 2:
+			if len(h.reps) > 0 { // it dies
+				h.forget(h.reps[rnd.IntN(len(h.reps))].ID)
+				h.push()
+			}
+		case 3:
+			if len(h.reps) > 0 {
+				r := h.reps[rnd.IntN(len(h.reps))]
+				r.Error = "killed"
+				h.to(r, functions.Failed)
+			}
+		case 4:
+			p.s.Stop(fname(name))
+		case 5:
+			p.s.WakeFor(fname(name), time.Duration(rnd.IntN(20))*time.Second)
+		case 6:
+			p.shelf.models = fleet(20 + rnd.IntN(5))
+			p.s.Changed()
+		case 7:
+			p.desk.leave(name)
+		default:
+			p.desk.ask(name, 1+rnd.IntN(6))
+		}
+	}
+	p.pass(3 * time.Minute)
+	for _, e := range p.s.Events(0) {
+		p.log = append(p.log, fmt.Sprint(e.Seq, e.At.Sub(p.began), e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message))
+	}
+	for _, l := range p.desk.list {
+		p.log = append(p.log, fmt.Sprint(l.name, l.queued, l.active, l.failed))
+	}
+	return p.log
+}

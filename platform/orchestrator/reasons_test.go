@@ -1,0 +1,162 @@
+package orchestrator
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// now is the sentence about a function, as it is told.
+func (p *play) now(name string) string {
+	p.t.Helper()
+	x, ok := p.s.Explain(schedule.KindPlace, fname(name))
+	if !ok {
+		p.t.Fatalf("%s is not known", name)
+	}
+	return x.Now
+}
+
+// TestExplain walks a function through its life and reads what is told of it, and
+// why others made way.
+func TestExplain(t *testing.T) {
+	p := newPlay(t, 1, model("x"), model("y"), sleepy("z"))
+	h := p.site("n", 1)
+	tells := func(name string, want ...string) {
+		t.Helper()
+		got := p.now(name)
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("of %s is told %q, without %q", name, got, w)
+			}
+		}
+		if !strings.HasSuffix(got, ".") || strings.Contains(got, "..") || strings.Contains(got, "  ") || strings.Contains(got, "%!") {
+			t.Errorf("no sentence: %q", got)
+		}
+	}
+	p.pass(8 * time.Second)
+	tells("x", "It is cold", "nobody has asked for it since this server began")
+	if x, _ := p.s.Explain("place", fname("x")); !x.Decided.IsZero() || x.State != functions.Unloaded {
+		t.Errorf("of what was never decided: %+v", x)
+	}
+
+	p.desk.ask("x", 3)
+	p.pass(time.Second)
+	tells("x", "It is being started on n (staging)", "somebody waits for it", "3 requests wait")
+	x, _ := p.s.Explain("place", fname("x"))
+	if x.Chosen != "n" || x.Reason != "somebody waits for it" || len(x.Candidates) != 1 || p.at.Sub(x.Decided) > 1100*time.Millisecond || p.at.Sub(x.Decided) < 900*time.Millisecond {
+		t.Errorf("%+v", x)
+	}
+	p.pass(9 * time.Second)
+	tells("x", "It serves 3 requests with 1 replica")
+
+	// All that there is is in use: y is told why, and that it waits.
+	p.desk.ask("y", 1)
+	p.pass(2 * time.Second)
+	tells("y", "It cannot be placed", "1 request waits")
+	p.desk.done("x")
+	p.pass(time.Second)
+	x, _ = p.s.Explain("evict", fname("y"))
+	if len(x.Candidates) == 0 || x.Candidates[0].Function != "default/x" || x.Chosen == "" {
+		t.Errorf("who made way for y: %+v", x)
+	}
+	tells("x", "another function needs the room")
+	found := false
+	for _, e := range p.s.Events(0) {
+		if e.Kind == "stop" && e.Function == "default/x" {
+			found = true
+			if e.For != "default/y" || e.Message != "it was idle, and another function needs the room" {
+				t.Errorf("%+v", e)
+			}
+		}
+	}
+	if !found {
+		t.Error("nobody says that x made way")
+	}
+	p.pass(10 * time.Second)
+	p.desk.done("y")
+	p.pass(2 * time.Second)
+	tells("y", "It is ready and idle, with 1 replica", "its idle time is 5m")
+	p.s.WakeFor(fname("y"), time.Hour)
+	p.pass(time.Second)
+	tells("y", "Somebody asked to have it ready for 1h more")
+	p.s.Stop(fname("y"))
+	p.pass(3 * time.Second)
+	tells("y", "It is cold", "somebody stopped it", "to start takes about")
+
+	// Asleep, and failed.
+	p.desk.ask("z", 1)
+	p.pass(10 * time.Second)
+	p.desk.done("z")
+	p.pass(70 * time.Second)
+	tells("z", "It sleeps on n", "its GPUs are free", "nobody has asked for it for its idle time")
+	h.breaks = func(string) string { return "the weights are truncated" }
+	p.desk.ask("x", 1)
+	p.pass(6 * time.Second)
+	tells("x", "It did not start: the weights are truncated", "not tried again")
+
+	if _, ok := p.s.Explain("weather", fname("x")); ok {
+		t.Error("the weather is explained")
+	}
+	if _, ok := p.s.Explain("place", fname("nobody")); ok {
+		t.Error("what does not exist is explained")
+	}
+}
+
+// TestReasonsAreSentences: every word that the core and the loop give as a reason
+// for an action is one that is told in words.
+func TestReasonsAreSentences(t *testing.T) {
+	for _, x := range [][2]string{
+		{"start", "demand"}, {"start", "min"}, {"start", "lease"}, {"start", "prewarm"}, {"rise", "demand"}, {"rise", "lease"},
+		{"stop", "idle"}, {"stop", "surplus"}, {"stop", "evicted"}, {"stop", "turn"}, {"stop", "pressure"}, {"stop", "share"}, {"stop", "unused"}, {"sleep", "share"}, {"stop", "budget"}, {"stop", "changed"},
+		{"stop", "removed"}, {"stop", "gpu_unhealthy"}, {"stop", "asked"}, {"stop", "sleepless"}, {"sleep", "idle"}, {"sleep", "evicted"}, {"sleep", "turn"},
+		{"call_off", "called_off"}, {"ended", "vanished"}, {"ended", "node_lost"}, {"ended", "load_refused"}, {"ended", "failed"}, {"node_lost", "silent"},
+	} {
+		if s := sentence(x[0], x[1]); s == "" || strings.HasSuffix(s, ".") || strings.Contains(s, "_") {
+			t.Errorf("%s, %s: %q", x[0], x[1], s)
+		}
+	}
+	for d, want := range map[time.Duration]string{1234 * time.Millisecond: "1.2s", 12 * time.Second: "12s", 5 * time.Minute: "5m", time.Hour: "1h", 90 * time.Minute: "1h30m", 0: "0s"} {
+		if got := ago(d); got != want {
+			t.Errorf("%v is told as %s, want %s", d, got, want)
+		}
+	}
+}
+
+// TestETAReachesTheDataPath: what the core foresees for who is blocked is
+// published, counted from when it was said, and again only when it changes.
+func TestETAReachesTheDataPath(t *testing.T) {
+	p := newPlay(t, 1, model("x"), model("y"))
+	p.site("n", 1)
+	p.pass(8 * time.Second)
+	p.desk.ask("x", 1)
+	p.pass(10 * time.Second)
+	p.desk.ask("y", 1)
+	p.pass(time.Second)
+	b := p.desk.lane(fname("y")).pic.Blocked
+	if b == nil || b.ETA <= 0 || b.At.IsZero() || b.Left(p.at) <= 0 || b.Left(p.at) > b.ETA {
+		t.Fatalf("%+v", b)
+	}
+	// It is x's turn that y waits for: what was foretold is what happens, or nearly.
+	foretold := b.At.Add(b.ETA)
+	for range 600 {
+		p.pass(time.Second)
+		if p.desk.lane(fname("y")).queued == 0 {
+			break
+		}
+		if n := p.desk.lane(fname("y")).pic.Blocked; n != nil && n != b {
+			foretold, b = n.At.Add(n.ETA), n
+		}
+		if p.at.Sub(p.began) > 150*time.Second {
+			p.desk.done("x") // it left the routes, and its last request ends
+		}
+	}
+	if got := p.desk.lane(fname("y")).queued; got != 0 {
+		t.Fatalf("y still waits: %s", p.now("y"))
+	}
+	if d := p.at.Sub(foretold); max(d, -d) > 45*time.Second {
+		t.Errorf("foretold %v, served %v", foretold.Sub(p.began), p.at.Sub(p.began))
+	}
+}

@@ -1,0 +1,426 @@
+package orchestrator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// What is believed may be stale: these are the ways, each with what must not
+// come of it.
+
+func all(*functions.ReplicaStatus) bool  { return true }
+func none(*functions.ReplicaStatus) bool { return false }
+
+// several functions of two READY replicas on each of so many nodes.
+func several(t *testing.T, nodes int) *play {
+	var ms []*functions.Model
+	for i := range 2 * nodes {
+		ms = append(ms, model(fmt.Sprint("m", i), func(s *functions.ModelSpec) {
+			s.Scale.Idle = functions.Duration(10 * time.Minute)
+		}))
+	}
+	p := newPlay(t, 1, ms...)
+	for i := range nodes {
+		p.site(fmt.Sprint("n", i), 2)
+	}
+	for i := range 2 * nodes {
+		p.desk.ask(fmt.Sprint("m", i), 1)
+	}
+	p.pass(10 * time.Second)
+	if n := p.serving(); n != 2*nodes {
+		t.Fatalf("%d replicas of %d", n, 2*nodes)
+	}
+	return p
+}
+
+func (p *play) serving() (n int) {
+	for _, r := range p.s.Replicas() {
+		if r.State == functions.Ready {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *play) commands(what string) (n int) {
+	for _, l := range p.log {
+		if strings.Contains(l, what) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestHeartbeatsMissed(t *testing.T) {
+	p := several(t, 3)
+	h := p.sites[0]
+	mine := h.loads
+	h.mute, h.refuse = true, errVanished
+	p.pass(5 * time.Second)
+	if p.events("node_lost") != 0 {
+		t.Fatal("lost before its lease is over")
+	}
+	for _, m := range mine {
+		p.desk.done(m)
+	}
+	p.pass(3 * time.Second)
+	if p.events("node_lost") != 1 || !slices.Contains(p.desk.cuts, "http://n0:1") {
+		t.Fatalf("not lost, or not cut: %v", p.desk.cuts)
+	}
+	p.want("it left the routes", p.states(mine[0]), "[]")
+	// Asked for, it is started elsewhere; that the lost one runs on changes nothing.
+	for _, name := range []string{"m1", "m2", "m3", "m4", "m5"} {
+		p.desk.done(name)
+	}
+	p.desk.ask(mine[0], 1)
+	p.pass(10 * time.Second)
+	if s := p.states(mine[0]); !strings.Contains(s, "READY@n") || strings.Contains(s, "n0") {
+		t.Fatal(s)
+	}
+	// It comes back with what it had: adopted, and one of the two goes.
+	h.mute, h.refuse = false, nil
+	before := p.commands(" load ")
+	p.pass(3 * time.Second)
+	if n := strings.Count(p.states(mine[0]), "READY"); n != 2 {
+		t.Fatalf("not adopted: %s", p.states(mine[0]))
+	}
+	p.pass(2 * time.Minute)
+	if n := strings.Count(p.states(mine[0]), "READY"); n != 1 {
+		t.Fatalf("for ever double: %s", p.states(mine[0]))
+	}
+	if n := p.commands(" load "); n != before {
+		t.Errorf("%d loads for nothing: %s", n-before, strings.Join(p.log, "\n"))
+	}
+}
+
+func TestAgentBackWithOthers(t *testing.T) {
+	p := several(t, 2)
+	h := p.sites[0]
+	kept, lost := h.loads[0], h.loads[1]
+	lostID := h.reps[1].ID
+	h.restart(func(r *functions.ReplicaStatus) bool { return r.Model == kept })
+	// It runs one that nobody started in this life, and one of no model there is.
+	for _, m := range []string{"m3", "nobody"} {
+		h.run(&functions.ReplicaStatus{ID: m + "-old", Team: "default", Model: m}, functions.Ready)
+	}
+	p.pass(100 * time.Millisecond)
+	p.want("kept", p.states(kept), "[READY@n0]")
+	if !strings.Contains(p.states("m3"), "n0") {
+		t.Errorf("not adopted: %s", p.states("m3"))
+	}
+	for _, r := range p.s.Replicas() {
+		if r.ID == lostID || strings.HasPrefix(r.ID, "nobody") {
+			t.Errorf("%s is listed", r.ID)
+		}
+	}
+	p.desk.ask(lost, 1)
+	p.pass(20 * time.Second)
+	if !slices.Contains(h.ends, "nobody unknown") {
+		t.Errorf("the replica of no model runs on: %v", h.ends)
+	}
+	if n := strings.Count(p.states(lost), "READY"); n != 1 {
+		t.Errorf("what was lost: %s", p.states(lost))
+	}
+}
+
+// TestAgentSuddenlyEmpty: that everything on a node has gone at once is looked at
+// twice; that one replica has gone is believed.
+func TestAgentSuddenlyEmpty(t *testing.T) {
+	p := several(t, 2)
+	h := p.sites[0]
+	loads := p.commands(" load ")
+	h.bent = func(hb *functions.Heartbeat) { hb.Models = nil }
+	h.push()
+	p.pass(500 * time.Millisecond)
+	h.push()
+	p.pass(500 * time.Millisecond)
+	if n := p.serving(); n != 4 || p.events("node_suspicious") != 1 {
+		t.Fatalf("%d serve, %d second looks", n, p.events("node_suspicious"))
+	}
+	h.bent = nil
+	p.pass(4 * time.Second)
+	if n := p.serving(); n != 4 || p.commands(" load ") != loads || p.commands("unload") != 0 {
+		t.Fatalf("a glitch was acted on: %d serve, %d loads, %d unloads", n, p.commands(" load ")-loads, p.commands("unload"))
+	}
+	h.restart(none) // and this is true
+	p.pass(5 * time.Second)
+	if n := p.serving(); n >= 4 || p.commands(" load ") == loads {
+		t.Fatalf("%d serve, although two have gone", n)
+	}
+}
+
+func TestGPUsSuddenlyGone(t *testing.T) {
+	p := several(t, 2)
+	h := p.sites[0]
+	for what, bent := range map[string]func(*functions.Heartbeat){
+		"no GPU": func(hb *functions.Heartbeat) { hb.GPUs = nil },
+		"all are sick": func(hb *functions.Heartbeat) {
+			for i := range hb.GPUs {
+				hb.GPUs[i].Health = "Xid 79"
+			}
+		},
+	} {
+		h.bent = bent
+		h.push()
+		p.pass(time.Second)
+		h.bent = nil
+		p.pass(5 * time.Second)
+		if p.serving() != 4 || p.commands("unload") != 0 {
+			t.Fatalf("%s for a second: %d serve, %d unloads", what, p.serving(), p.commands("unload"))
+		}
+	}
+	h.bent = func(hb *functions.Heartbeat) { hb.GPUs[0].Health = "Xid 79" } // one is believed at once
+	h.push()
+	p.pass(100 * time.Millisecond)
+	if p.events("stop") != 1 {
+		t.Fatalf("%d stopped of one on a sick GPU", p.events("stop"))
+	}
+	h.bent = func(hb *functions.Heartbeat) {
+		for i := range hb.GPUs {
+			hb.GPUs[i].Health = "Xid 79"
+		}
+	}
+	p.pass(8 * time.Second)
+	if p.events("stop") != 2 {
+		t.Fatalf("%d stopped of two", p.events("stop"))
+	}
+}
+
+// TestAllSilent: where most agents fall silent at once it is more likely that
+// this server hears nobody.
+func TestAllSilent(t *testing.T) {
+	p := several(t, 4)
+	for _, h := range p.sites {
+		h.mute = true
+	}
+	p.pass(9 * time.Second)
+	if p.events("node_lost") != 0 || p.serving() != 8 || p.events("nodes_suspicious") == 0 {
+		t.Fatalf("%d lost, %d serve", p.events("node_lost"), p.serving())
+	}
+	for _, h := range p.sites {
+		h.mute = false
+	}
+	p.pass(3 * time.Second)
+	if p.serving() != 8 || p.commands(" load ") != 8 || p.commands("unload") != 0 {
+		t.Fatalf("%d serve", p.serving())
+	}
+	for _, h := range p.sites[1:] {
+		h.mute = true
+	}
+	p.pass(15 * time.Second)
+	if p.events("node_lost") != 3 {
+		t.Fatalf("%d lost of three that stay silent", p.events("node_lost"))
+	}
+}
+
+// TestTwoServers: once the agents obey a newer server, the older one gives no
+// command, says so, and tells who waits.
+func TestTwoServers(t *testing.T) {
+	p := several(t, 3)
+	old := p.s
+	p.boot(2)
+	p.pass(3 * time.Second)
+	if p.serving() != 6 || old.Superseded() {
+		t.Fatalf("%d adopted", p.serving())
+	}
+	p.desk.done("m0")
+	p.s.Stop(fname("m0")) // one agent obeys the new one
+	p.pass(5 * time.Second)
+	began := len(p.log)
+	turn := func() {
+		old.Turn(context.Background())
+		p.pass(50 * time.Millisecond)
+	}
+	old.Wake(fname("m0"), "default") // no agent has told the old one
+	turn()
+	turn()
+	if loads := len(p.log) - began; loads > 1 {
+		t.Fatalf("%d commands of a superseded server", loads)
+	}
+	if old.Superseded() {
+		t.Fatal("superseded by one agent of three: it may have moved here from elsewhere")
+	}
+	for _, h := range p.sites {
+		hb := h.document()
+		hb.Epoch = 2
+		old.Heartbeat(hb, h)
+	}
+	turn()
+	if !old.Superseded() {
+		t.Fatal("it does not know")
+	}
+	p.desk.lane(fname("m5")).failed = ""
+	began = len(p.log)
+	for i := range 6 {
+		old.Stop(fname(fmt.Sprint("m", i)))
+	}
+	turn()
+	old.Wake(fname("m0"), "default")
+	for range 20 {
+		turn()
+		p.pass(time.Second)
+	}
+	for _, l := range p.log[began:] {
+		t.Errorf("commanded: %s", l)
+	}
+	if f, _ := old.Function(fname("m0")); f.Failure == nil || !strings.Contains(f.Failure.Reason, "taken over") {
+		t.Errorf("who waits is told %+v", f.Failure)
+	}
+	told := 0
+	for _, e := range old.Events(0) {
+		if e.Kind == "superseded" && e.Node == "" {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("said %d times", told)
+	}
+}
+
+// TestClockJumps: forth, back, and a process that stood still.
+func TestClockJumps(t *testing.T) {
+	p := several(t, 2)
+	for i := range 4 {
+		p.desk.done(fmt.Sprint("m", i))
+	}
+	p.s.WakeFor(fname("m0"), time.Minute)
+	p.pass(time.Second)
+	for what, jump := range map[string]time.Duration{"forth": 26 * time.Hour, "back": -25 * time.Hour, "a little back": -time.Second} {
+		p.leap(jump)
+		p.pass(5 * time.Second)
+		if p.serving() != 4 || p.events("node_lost") != 0 || p.commands("unload") != 0 {
+			t.Fatalf("%s: %d serve, %d lost", what, p.serving(), p.events("node_lost"))
+		}
+	}
+	// Time goes on as before: the idle time is that of ten minutes, not of a day.
+	p.pass(9 * time.Minute)
+	if p.serving() != 4 {
+		t.Fatalf("%d serve, before their idle time is over", p.serving())
+	}
+	p.pass(3 * time.Minute)
+	if p.serving() != 0 {
+		t.Fatalf("%d serve, after their idle time is over", p.serving())
+	}
+	p.desk.ask("m0", 1)
+	p.pass(10 * time.Second)
+	p.want("asked for after all that", p.states("m0"), "[READY@n0]")
+}
+
+// leap sets the clock, of all that goes on, while nothing happens.
+func (p *play) leap(d time.Duration) {
+	p.at, p.began = p.at.Add(d), p.began.Add(d)
+	for i := range p.heap {
+		p.heap[i].at = p.heap[i].at.Add(d)
+	}
+}
+
+// TestCatalogueSuddenlyEmpty: a list of functions that has lost most of itself is
+// read again before anything is ended.
+func TestCatalogueSuddenlyEmpty(t *testing.T) {
+	p := several(t, 2)
+	was := p.shelf.models
+	p.shelf.models = nil
+	p.s.Changed()
+	p.pass(1500 * time.Millisecond)
+	p.shelf.models = was
+	p.s.Changed()
+	p.pass(5 * time.Second)
+	if p.serving() != 4 || p.commands("unload") != 0 {
+		t.Fatalf("%d serve", p.serving())
+	}
+	p.shelf.models = was[:1]
+	p.s.Changed()
+	for i := range 4 {
+		p.desk.done(fmt.Sprint("m", i))
+	}
+	p.pass(5 * time.Second)
+	if p.serving() != 1 || p.events("removed") != 3 {
+		t.Fatalf("%d serve", p.serving())
+	}
+}
+
+// TestLateAndTwice: what comes late or twice changes nothing, be it from this
+// life of the agent or from one before.
+func TestLateAndTwice(t *testing.T) {
+	p := several(t, 2)
+	h := p.sites[0]
+	old := h.sent[len(h.sent)-1]
+	for i := range 4 {
+		p.desk.done(fmt.Sprint("m", i))
+	}
+	name := h.loads[0]
+	p.s.Stop(fname(name))
+	p.pass(5 * time.Second)
+	p.want("stopped", p.states(name), "[]")
+	adopted := p.events("adopted")
+	for range 3 {
+		p.s.Heartbeat(old, h) // lists what has ended
+		p.pass(100 * time.Millisecond)
+	}
+	p.want("a late word brings nothing back", p.states(name), "[]")
+	h.restart(all)
+	p.pass(100 * time.Millisecond)
+	last := h.sent[len(h.sent)-1]
+	old.Seq += 1000 // the life before had counted further
+	p.s.Heartbeat(old, h)
+	p.pass(100 * time.Millisecond)
+	p.s.Heartbeat(last, h)
+	p.pass(100 * time.Millisecond)
+	p.want("nor does one of a life before", p.states(name), "[]")
+	if p.events("adopted") != adopted {
+		t.Error("adopted what has ended")
+	}
+	// Results: a load that is answered late, or twice, with an error.
+	p.desk.ask(name, 1)
+	p.pass(10 * time.Second)
+	p.want("asked for", p.states(name), "[READY@n0]")
+	id := ""
+	for _, r := range p.s.Replicas() {
+		if r.Function == fname(name).String() {
+			id = r.ID
+		}
+	}
+	for range 2 {
+		p.s.inboxMu.Lock()
+		p.s.inbox.loaded.put(id, outcome{"n0", p.at, errVanished})
+		p.s.inboxMu.Unlock()
+		p.s.ring()
+		p.pass(time.Second)
+	}
+	p.want("its heartbeat knows better", p.states(name), "[READY@n0]")
+}
+
+// TestNothingNew: a heartbeat that says nothing new is not looked through, and
+// what hangs on the next one still happens.
+func TestNothingNew(t *testing.T) {
+	p := several(t, 2)
+	h := p.sites[0]
+	h.bent = func(hb *functions.Heartbeat) { hb.Change = 7 }
+	p.pass(5 * time.Second)
+	n := p.s.nodes["n0"]
+	beats := n.beats
+	p.pass(20 * time.Second)
+	if n.beats != beats || p.s.Nodes()[0].Lost {
+		t.Errorf("%d looked through of ten that are alike", n.beats-beats)
+	}
+	// Something changes unsaid on our side: the next one is looked at.
+	name := h.loads[0]
+	p.desk.done(name)
+	p.desk.done(h.loads[1])
+	h.bent = func(hb *functions.Heartbeat) { hb.Change = 8 }
+	p.s.Stop(fname(name))
+	p.pass(5 * time.Second)
+	p.want("stopped", p.states(name), "[]")
+	h.forget(h.reps[0].ID)
+	h.bent = func(hb *functions.Heartbeat) { hb.Change = 9 }
+	p.pass(3 * time.Second)
+	if len(n.reps) != 0 {
+		t.Errorf("%d replicas on a node that has none", len(n.reps))
+	}
+}

@@ -1,0 +1,451 @@
+package orchestrator
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// Node is an agent as the loop commands it. Both methods are idempotent by the
+// replica's id, return functions.ErrStaleEpoch for a superseded epoch, and are
+// called from any goroutine with a context that ends.
+type Node interface {
+	Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error)
+	Unload(ctx context.Context, req functions.UnloadRequest) error
+}
+
+// Verifier is a Node that can look at a replica that broke on the data path.
+type Verifier interface {
+	Verify(ctx context.Context, id, problem string) error
+}
+
+// Demand is what is asked of one function.
+type Demand = activator.Demand
+
+// DataPath is the activator as the loop needs it. Publish releases waiters in
+// the call; none of the methods blocks or calls back into Steer but for Wake,
+// Nudge and Ask.
+type DataPath interface {
+	Publish(fs ...snapshot.Function)
+	Remove(names ...functions.Name)
+	// Demand yields the functions whose demand, or the requests in flight at one
+	// of their replicas, may have changed since the last call, also to nothing;
+	// with all also every other one that has requests.
+	Demand(all bool, yield func(Demand) bool)
+	InFlightOf(name functions.Name, replica string) int
+	// Cut ends what is in flight through the agent at this URL, which is lost.
+	Cut(agent string)
+}
+
+// Catalog says which functions exist. Changed tells the loop to look again.
+type Catalog interface {
+	Models() []*functions.Model
+	Teams() []*functions.Team
+}
+
+// Hooks are called from the loop and must return at once. Any may be nil.
+type Hooks struct {
+	ColdStart func(functions.Timeline) // one has ended, ready or failed
+	Event     func(Event)
+}
+
+// Options of a Steer.
+type Options struct {
+	Epoch   int64    // of this life, see NextEpoch
+	Path    DataPath // the activator; nil if it is told by Attach
+	Catalog Catalog
+	Machine string          // identity of this host: whose folders the catalogue's local sources are
+	Here    string          // id of the agent in this process, if there is one
+	Token   string          // bearer for replicas behind remote agents
+	Policy  schedule.Policy // zero: schedule.DefaultPolicy
+	Hooks   Hooks
+	Foresee *Foresee // looks ahead; nil: nothing is learned of when functions are used
+	Ledger  *Ledger  // where the accounts of teams outlive this life; nil: they do not
+	Log     *slog.Logger
+
+	// Time, chance and concurrency come from outside where they are given: with
+	// the same of them, and the same news in the same order, the loop gives the
+	// same commands in the same order. A simulator rests on that.
+	Now   func() time.Time           // nil: time.Now
+	NewID func(prefix string) string // a new DNS label that begins as prefix does; nil: random
+
+	// Progress is how often the picture of a cold start under way is drawn anew.
+	// 0: 500 ms; negative: only when its state changes.
+	Progress time.Duration
+
+	// Do carries out a command to a node: it returns at once, and f is called
+	// later, with a context that ends within limit. nil: a goroutine each, at most
+	// 64 at a time.
+	Do func(limit time.Duration, f func(context.Context))
+
+	// Ring says that there is news; whoever gives it calls Turn for it, though not
+	// from within Ring. nil: Run is woken.
+	Ring func()
+}
+
+// Steer is the loop. Its methods may be called from any goroutine.
+type Steer struct {
+	epoch   int64
+	path    DataPath
+	catalog Catalog
+	machine string
+	here    string
+	token   string
+	policy  schedule.Policy
+	hooks   Hooks
+	seer    *seer // nil: none
+	ledger  *Ledger
+	log     *slog.Logger
+	clock   func() time.Time
+	newID   func(prefix string) string
+
+	progress time.Duration
+	carry    func(limit time.Duration, f func(context.Context)) // nil: goroutines
+	bell     func()
+	began    time.Time // Instants count from here
+	doing    sync.WaitGroup
+	lanes    chan struct{} // bounds commands under way
+	lost     []string      // URLs of agents given up, to be cut once that is published
+	events   events
+	counts   counts
+
+	rung chan struct{} // of Run, where it is the one to be woken
+
+	fetchMu sync.Mutex
+	fetches map[fetch]*fetching
+
+	inboxMu sync.Mutex
+	inbox   inbox
+	spare   inbox                     // the loop's: what a turn goes through, empty in between
+	cold    map[functions.Name]string // cold starts under way, by function: what Wake answers
+
+	watchMu  sync.Mutex
+	watchers map[chan struct{}]struct{}
+
+	mu sync.Mutex // held by the loop for a turn, and by readers
+	world
+}
+
+const (
+	tick       = time.Second
+	retryLease = time.Minute // a wake holds for its retry: Retry-After is at most 55 s
+	commandFor = 10 * time.Second
+	lanesWide  = 64
+	drainLook  = 20 * time.Millisecond
+)
+
+// inbox is news since the last turn, one entry per subject.
+type inbox struct {
+	wakes   pile[functions.Name, wake]
+	nudges  pile[functions.Name, struct{}]
+	beats   pile[string, beat]
+	asks    pile[string, ask] // by replica
+	loaded  pile[string, outcome]
+	ended   pile[string, outcome]
+	stops   pile[functions.Name, struct{}]
+	uses    pile[fetch, struct{}]
+	wanted  pile[functions.Name, struct{}] // adapters, ahead of any request
+	awake   pile[string, outcome]          // sleeps and rises refused
+	changed bool
+}
+
+func (in *inbox) clear() {
+	in.wakes.clear()
+	in.nudges.clear()
+	in.beats.clear()
+	in.asks.clear()
+	in.loaded.clear()
+	in.ended.clear()
+	in.stops.clear()
+	in.uses.clear()
+	in.wanted.clear()
+	in.awake.clear()
+	in.changed = false
+}
+
+type wake struct {
+	id    string
+	at    time.Time
+	retry time.Duration // lasts until nobody waits
+	held  time.Duration // lasts
+	once  bool          // lasts until READY or failed
+}
+
+type beat struct {
+	hb   functions.Heartbeat
+	node Node
+	at   time.Time
+}
+
+type ask struct {
+	name    functions.Name
+	problem string
+}
+
+type outcome struct {
+	node string
+	at   time.Time
+	err  error
+}
+
+// New returns a loop that has not begun.
+func New(o Options) *Steer {
+	s := &Steer{
+		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
+		policy: o.Policy, hooks: o.Hooks, seer: newSeer(o.Foresee), ledger: o.Ledger, log: o.Log, clock: o.Now, newID: o.NewID, carry: o.Do, bell: o.Ring,
+		rung:   make(chan struct{}, 1),
+		cold:   map[functions.Name]string{},
+		lanes:  make(chan struct{}, lanesWide),
+		counts: newCounts(),
+	}
+	if s.policy == (schedule.Policy{}) {
+		s.policy = schedule.DefaultPolicy
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	if s.newID == nil {
+		s.newID = randomID
+	}
+	if s.progress = o.Progress; s.progress == 0 {
+		s.progress = progressFor
+	}
+	if s.bell == nil {
+		s.bell = s.wakeRun
+	}
+	s.began = s.clock().Add(-time.Millisecond) // Instant 0 means never
+	s.world = newWorld(s.policy)
+	return s
+}
+
+// Attach tells the loop its data path, which needs the loop to be made, and the
+// data path which functions there are, so that nobody who asks before the first
+// turn hears that there is no such model. It is called once, before Run.
+func (s *Steer) Attach(path DataPath) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.path = path
+	s.readCatalog(s.now())
+	s.flush()
+}
+
+// Run is the loop. It returns nil when ctx ends, after the commands under way
+// have returned or been cancelled. It does not stop replicas.
+func (s *Steer) Run(ctx context.Context) error {
+	commands, cancel := context.WithCancel(ctx)
+	defer s.doing.Wait()
+	defer cancel()
+	s.Changed()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	defer s.remember(true)
+	defer s.keep(true)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.rung:
+		case <-t.C:
+		case <-timer.C:
+		}
+		if next := s.Turn(commands); next > 0 {
+			timer.Reset(next)
+		}
+		s.remember(false)
+		s.keep(false)
+	}
+}
+
+func (s *Steer) now() schedule.Instant { return s.clock().Sub(s.began) }
+
+// instant of a moment another room noted. Both carry monotonic readings.
+func (s *Steer) instant(t time.Time) schedule.Instant {
+	if t.IsZero() {
+		return 0
+	}
+	return max(t.Sub(s.began), 1)
+}
+
+func (s *Steer) ring() { s.bell() }
+
+func (s *Steer) wakeRun() {
+	select {
+	case s.rung <- struct{}{}:
+	default:
+	}
+}
+
+func put[K comparable, V any](m *map[K]V, k K, v V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[k] = v
+}
+
+// Wake asks for a replica of a function and returns the id of the cold start
+// that is under way for it, one however many ask. It never blocks.
+func (s *Steer) Wake(name functions.Name, team string) string {
+	return s.wake(name, retryLease, 0)
+}
+
+// WakeFor is a wake that holds for a lease though nobody waits; 0: until the
+// replica is READY, from when its idle time counts. Where one is READY already,
+// the cold start is the last one ("" if it was adopted). A name with an adapter
+// also has that loaded, ahead of any request for it.
+func (s *Steer) WakeFor(name functions.Name, lease time.Duration) string {
+	s.mu.Lock()
+	f := s.fns[name.Base()]
+	ready := f != nil && slices.ContainsFunc(f.reps, func(r *rep) bool { return r.serves() })
+	last := ""
+	if ready && f.cold != nil {
+		last = f.cold.ID
+	}
+	s.mu.Unlock()
+	if name.Adapter != "" {
+		s.inboxMu.Lock()
+		s.inbox.wanted.put(name, struct{}{})
+		s.inboxMu.Unlock()
+	}
+	id := s.wake(name, 0, lease)
+	if ready {
+		return last
+	}
+	return id
+}
+
+func (s *Steer) wake(name functions.Name, retry, held time.Duration) string {
+	name = name.Base()
+	s.inboxMu.Lock()
+	id, ok := s.cold[name]
+	if !ok {
+		id = s.newID("cs")
+		s.cold[name] = id
+	}
+	w, asked := s.inbox.wakes.get(name)
+	if !asked {
+		w = wake{id: id, at: s.clock()}
+	}
+	w.retry, w.held = max(w.retry, retry), max(w.held, held)
+	w.once = w.once || retry == 0
+	s.inbox.wakes.put(name, w)
+	s.inboxMu.Unlock()
+	s.ring()
+	return id
+}
+
+// Nudge says that demand changed in a way worth a look: a queue outgrew its
+// replicas, or nobody waits any more.
+func (s *Steer) Nudge(name functions.Name) {
+	s.inboxMu.Lock()
+	s.inbox.nudges.put(name.Base(), struct{}{})
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// Ask says that a replica broke on the data path: its agent is told to look.
+func (s *Steer) Ask(name functions.Name, replica, problem string) {
+	s.inboxMu.Lock()
+	s.inbox.asks.put(replica, ask{name.Base(), problem})
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// Heartbeat is what an agent says of itself, and how to command it.
+func (s *Steer) Heartbeat(hb functions.Heartbeat, node Node) {
+	s.inboxMu.Lock()
+	s.inbox.beats.put(hb.AgentID, beat{hb, node, s.clock()})
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// Changed says that the catalogue has changed.
+func (s *Steer) Changed() {
+	s.inboxMu.Lock()
+	s.inbox.changed = true
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// Stop drains the replicas of a function. It comes back with demand, or at
+// once where its minimum says so.
+func (s *Steer) Stop(name functions.Name) {
+	s.inboxMu.Lock()
+	s.inbox.stops.put(name.Base(), struct{}{})
+	s.inboxMu.Unlock()
+	s.ring()
+}
+
+// randomID is a DNS label that begins as prefix, which is one too.
+func randomID(prefix string) string {
+	var b [6]byte
+	rand.Read(b[:])
+	if len(prefix) > 50 {
+		prefix = strings.TrimRight(prefix[:50], "-")
+	}
+	return prefix + "-" + hex.EncodeToString(b[:])
+}
+
+// command runs an order in a goroutine of its own, bounded in number and time.
+func (s *Steer) command(ctx context.Context, f func(ctx context.Context)) {
+	s.within(ctx, commandFor, f)
+}
+
+func (s *Steer) within(ctx context.Context, limit time.Duration, f func(ctx context.Context)) {
+	if s.carry != nil {
+		s.carry(limit, f)
+		return
+	}
+	s.doing.Go(func() {
+		select {
+		case s.lanes <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		defer func() { <-s.lanes }()
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		f(ctx)
+	})
+}
+
+func (s *Steer) load(ctx context.Context, id string, n *node, req functions.LoadRequest) {
+	to, node := n.to, n.id
+	s.command(ctx, func(ctx context.Context) {
+		_, err := to.Load(ctx, req)
+		s.inboxMu.Lock()
+		s.inbox.loaded.put(id, outcome{node, s.clock(), err})
+		s.inboxMu.Unlock()
+		s.ring()
+	})
+}
+
+func (s *Steer) unload(ctx context.Context, n *node, req functions.UnloadRequest) {
+	to, node := n.to, n.id
+	req.Epoch = s.epoch
+	s.command(ctx, func(ctx context.Context) {
+		err := to.Unload(ctx, req)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			s.log.Warn("unload refused", "replica", req.ID, "node", node, "error", err)
+		}
+		s.inboxMu.Lock()
+		s.inbox.ended.put(req.ID, outcome{node, s.clock(), err})
+		s.inboxMu.Unlock()
+		s.ring()
+	})
+}

@@ -1,0 +1,649 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// door is a small true activator: it holds requests, gives them to READY
+// replicas and takes them back.
+type door struct {
+	mu     sync.Mutex
+	pics   map[functions.Name]snapshot.Function
+	queued map[functions.Name]int
+	since  map[functions.Name]time.Time
+	active map[string]int // by replica
+	of     map[string]functions.Name
+	last   map[functions.Name]time.Time
+	slots  int
+	told   map[functions.Name]time.Time // a READY replica was published
+	failed map[functions.Name]string    // what waiters were told
+	cut    []string                     // URLs of agents
+	ready  chan functions.Name
+}
+
+func newDoor() *door {
+	return &door{pics: map[functions.Name]snapshot.Function{}, queued: map[functions.Name]int{}, since: map[functions.Name]time.Time{},
+		active: map[string]int{}, of: map[string]functions.Name{}, last: map[functions.Name]time.Time{}, slots: 8,
+		told: map[functions.Name]time.Time{}, failed: map[functions.Name]string{}, ready: make(chan functions.Name, 64)}
+}
+
+func (d *door) Publish(fs ...snapshot.Function) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range fs {
+		if len(f.Replicas) > len(d.pics[f.Name].Replicas) {
+			d.told[f.Name] = time.Now()
+			select {
+			case d.ready <- f.Name:
+			default:
+			}
+		}
+		d.pics[f.Name] = f
+		if f.Failure != nil && time.Now().Before(f.Failure.Until) && d.queued[f.Name] > 0 {
+			d.failed[f.Name] = f.Failure.Reason
+			d.queued[f.Name] = 0
+		}
+		d.release(f.Name)
+	}
+}
+
+func (d *door) release(name functions.Name) {
+	for _, r := range d.pics[name].Replicas {
+		for d.queued[name] > 0 && d.active[r.ID] < d.slots {
+			d.queued[name]--
+			d.active[r.ID]++
+			d.of[r.ID] = name
+		}
+	}
+}
+
+func (d *door) Remove(names ...functions.Name) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, n := range names {
+		delete(d.pics, n)
+		d.queued[n] = 0
+	}
+}
+
+func (d *door) Demand(all bool, yield func(Demand) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for n := range d.pics {
+		x := Demand{Name: n, Queued: d.queued[n], Oldest: d.since[n], LastEnd: d.last[n]}
+		for id, a := range d.active {
+			if d.of[id] == n {
+				x.Active += a
+			}
+		}
+		if !yield(x) { // what has not changed may be told again
+			return
+		}
+	}
+}
+
+func (d *door) Cut(agent string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cut = append(d.cut, agent)
+}
+
+func (d *door) InFlightOf(_ functions.Name, id string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.active[id]
+}
+
+// ask puts n requests in; the platform is told as the activator tells it.
+func (d *door) ask(s *Steer, name functions.Name, n int) string {
+	d.mu.Lock()
+	if d.queued[name] == 0 {
+		d.since[name] = time.Now()
+	}
+	d.queued[name] += n
+	d.release(name)
+	left := d.queued[name]
+	cold := len(d.pics[name].Replicas) == 0
+	d.mu.Unlock()
+	switch {
+	case cold:
+		return s.Wake(name, name.Team)
+	case left > 0:
+		s.Nudge(name)
+	}
+	return ""
+}
+
+// done ends every request of a function; leave makes its waiters leave.
+func (d *door) done(name functions.Name) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id := range d.active {
+		if d.of[id] == name && d.active[id] > 0 {
+			d.active[id] = 0
+			d.last[name] = time.Now()
+		}
+	}
+	d.release(name)
+}
+
+func (d *door) leave(s *Steer, name functions.Name) {
+	d.mu.Lock()
+	d.queued[name] = 0
+	d.mu.Unlock()
+	s.Nudge(name)
+}
+
+func (d *door) picture(name functions.Name) snapshot.Function {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pics[name]
+}
+
+// host is a small true agent: replicas stage, load and become READY by timers.
+type host struct {
+	id    string
+	s     *Steer
+	gpus  int
+	stage time.Duration
+	boot  time.Duration
+
+	mu     sync.Mutex
+	epoch  int64
+	reps   map[string]*functions.ReplicaStatus
+	timers map[string]*time.Timer
+	since  map[string]time.Time
+	loads  []string
+	unload []string
+	fail   map[string]string // model: cause
+	refuse error             // of every command
+	mute   bool              // no heartbeats
+}
+
+func newHost(id string, gpus int) *host {
+	return &host{id: id, gpus: gpus, stage: 2 * time.Second, boot: 3 * time.Second, reps: map[string]*functions.ReplicaStatus{},
+		timers: map[string]*time.Timer{}, since: map[string]time.Time{}, fail: map[string]string{}}
+}
+
+func (h *host) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refuse != nil {
+		return functions.LoadReply{}, h.refuse
+	}
+	if req.Epoch < h.epoch {
+		return functions.LoadReply{}, functions.ErrStaleEpoch
+	}
+	h.epoch = req.Epoch
+	if r := h.reps[req.ID]; r != nil {
+		return functions.LoadReply{ID: req.ID, State: r.State}, nil
+	}
+	h.loads = append(h.loads, req.Team+"/"+req.Model)
+	spec := req.Spec
+	h.reps[req.ID] = &functions.ReplicaStatus{ID: req.ID, Team: req.Team, Model: req.Model, Spec: &spec, GPUs: req.GPUs, TotalBytes: 1000}
+	h.to(req.ID, functions.Downloading)
+	return functions.LoadReply{ID: req.ID, State: functions.Downloading}, nil
+}
+
+// to moves a replica on; the lock is held.
+func (h *host) to(id string, st functions.State) {
+	r := h.reps[id]
+	r.State = st
+	h.since[id] = time.Now()
+	next := func(after time.Duration, st functions.State) {
+		h.timers[id] = time.AfterFunc(after, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.reps[id] == r && !r.State.Over() {
+				h.to(id, st)
+			}
+		})
+	}
+	switch st {
+	case functions.Downloading:
+		next(h.stage, functions.Loading)
+	case functions.Loading:
+		r.Bytes = r.TotalBytes
+		r.Phases = []functions.Span{
+			{Phase: functions.PhaseStage, Start: 0, Duration: h.stage.Seconds()},
+			{Phase: functions.PhaseSpawn, Start: h.stage.Seconds(), Duration: 0.1,
+				Parts: []functions.Part{{Name: "imports", Start: h.stage.Seconds(), Duration: 0.1}}}}
+		r.Start, r.StartNote = functions.StartPlain, "no warm interpreter yet"
+		if cause := h.fail[r.Model]; cause != "" {
+			h.timers[id] = time.AfterFunc(h.boot, func() { h.die(id, cause) })
+			break
+		}
+		next(h.boot, functions.Ready)
+	case functions.Ready:
+		r.Endpoint = "http://127.0.0.1:1/" + id
+		r.Phases = append(r.Phases, functions.Span{Phase: functions.PhaseLoad, Start: h.stage.Seconds(), Duration: h.boot.Seconds()})
+	}
+	h.push()
+}
+
+func (h *host) die(id, cause string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r := h.reps[id]; r != nil {
+		r.State, r.Error = functions.Failed, cause
+		h.push()
+	}
+}
+
+func (h *host) Unload(ctx context.Context, req functions.UnloadRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refuse != nil {
+		return h.refuse
+	}
+	if req.Epoch < h.epoch {
+		return functions.ErrStaleEpoch
+	}
+	h.epoch = req.Epoch
+	r := h.reps[req.ID]
+	if r == nil {
+		return nil
+	}
+	if req.Reason == functions.ReasonCalledOff && r.State != functions.Downloading {
+		return nil
+	}
+	h.unload = append(h.unload, r.Model+" "+req.Reason)
+	if t := h.timers[req.ID]; t != nil {
+		t.Stop()
+	}
+	delete(h.reps, req.ID)
+	h.push()
+	return nil
+}
+
+// push sends a heartbeat; the lock is held.
+func (h *host) push() {
+	if h.mute {
+		return
+	}
+	hb := functions.Heartbeat{AgentID: h.id, Epoch: h.epoch, Machine: "m-" + h.id}
+	hb.Memory.Total = 64 << 30
+	for i := range h.gpus {
+		hb.GPUs = append(hb.GPUs, functions.GPU{Index: i, MemoryTotal: 80 << 30, Health: "ok"})
+	}
+	for id, r := range h.reps {
+		c := *r
+		c.Phases = slices.Clone(r.Phases)
+		c.Since = time.Since(h.since[id]).Milliseconds()
+		hb.Models = append(hb.Models, c)
+	}
+	h.s.Heartbeat(hb, h)
+}
+
+func (h *host) beat(ctx context.Context) {
+	t := time.NewTicker(2 * time.Second)
+	defer t.Stop()
+	for {
+		h.mu.Lock()
+		h.push()
+		h.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+func (h *host) did() (loads, unloads []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.loads), slices.Clone(h.unload)
+}
+
+type shelf struct {
+	mu     sync.Mutex
+	models []*functions.Model
+	teams  []*functions.Team
+}
+
+func (c *shelf) Models() []*functions.Model {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.models)
+}
+func (c *shelf) Teams() []*functions.Team { return c.teams }
+
+func (c *shelf) set(ms ...*functions.Model) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.models = ms
+}
+
+func model(name string, edit ...func(*functions.ModelSpec)) *functions.Model {
+	m := functions.NewModel()
+	m.Metadata.Name = name
+	m.Spec.Source, m.Spec.Engine = "az://a/c/"+name, functions.EngineCommand
+	m.Spec.Resources = functions.Resources{GPUs: 1}
+	for _, e := range edit {
+		e(&m.Spec)
+	}
+	return m
+}
+
+func fname(s string) functions.Name { return functions.Name{Team: "default", Name: s} }
+
+type rig struct {
+	t      *testing.T
+	s      *Steer
+	d      *door
+	c      *shelf
+	ctx    context.Context
+	stop   func()
+	cold   []functions.Timeline
+	coldMu sync.Mutex
+}
+
+// ended is the hook of cold starts: the loop's goroutine calls it.
+func (r *rig) ended(t functions.Timeline) {
+	r.coldMu.Lock()
+	defer r.coldMu.Unlock()
+	r.cold = append(r.cold, t)
+}
+
+func (r *rig) colds() int {
+	r.coldMu.Lock()
+	defer r.coldMu.Unlock()
+	return len(r.cold)
+}
+
+func newRig(t *testing.T, epoch int64, ms ...*functions.Model) *rig {
+	r := &rig{t: t, d: newDoor(), c: &shelf{models: ms}}
+	r.boot(epoch)
+	return r
+}
+
+// boot begins a new life of the server; agents and activator stay.
+func (r *rig) boot(epoch int64) {
+	r.s = New(Options{Epoch: epoch, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here",
+		Hooks: Hooks{ColdStart: r.ended}})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); r.s.Run(ctx) }()
+	r.ctx = ctx
+	r.stop = func() { cancel(); <-done }
+}
+
+func (r *rig) host(h *host) *host {
+	h.s = r.s
+	go h.beat(r.ctx)
+	synctest.Wait()
+	return h
+}
+
+func (r *rig) pass(d time.Duration) {
+	time.Sleep(d) // the bubble's clock
+	synctest.Wait()
+}
+
+func (r *rig) states(name string) string {
+	var out []string
+	for _, x := range r.s.Replicas() {
+		if x.Function == fname(name).String() {
+			out = append(out, string(x.State)+"@"+x.Node)
+		}
+	}
+	return fmt.Sprint(out)
+}
+
+func (r *rig) want(what, got, want string) {
+	r.t.Helper()
+	if got != want {
+		r.t.Errorf("%s: got %s, want %s", what, got, want)
+		for _, e := range r.s.Events(0) {
+			r.t.Logf("  %s %s %s %s %s %s", e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message)
+		}
+		r.t.FailNow()
+	}
+}
+
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+func TestColdToReady(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x"))
+		defer r.stop()
+		h := r.host(newHost("here", 1))
+		id := r.d.ask(r.s, fname("x"), 100)
+		for range 50 {
+			if again := r.s.Wake(fname("x"), ""); again != id {
+				t.Fatalf("a second cold start %s beside %s", again, id)
+			}
+		}
+		r.pass(time.Second)
+		r.want("while staging", r.states("x"), "[DOWNLOADING@here]")
+		if p := r.d.picture(fname("x")); p.ColdStart == nil || p.ColdStart.ID != id || p.State != functions.Downloading {
+			t.Fatalf("picture %+v", p)
+		}
+		r.pass(4 * time.Second)
+		r.want("then", r.states("x"), "[READY@here]")
+		loads, _ := h.did()
+		r.want("loads", fmt.Sprint(loads), "[default/x]")
+		line, ok := r.s.ColdStart(id)
+		if !ok || line.State != functions.Ready || line.Total < 5 || line.Total > 5.1 || len(line.Phases) < 5 {
+			t.Fatalf("timeline %+v", line)
+		}
+		if line.Start != functions.StartPlain || line.StartNote == "" {
+			t.Errorf("started %q, %q", line.Start, line.StartNote)
+		}
+		for _, p := range line.Phases {
+			for _, part := range p.Parts {
+				if part.Start < p.Start || part.Start > p.Start+p.Duration {
+					t.Errorf("a part at %v of %+v", part.Start, p)
+				}
+			}
+		}
+		// The next one finds the bytes here: it takes what this one did beyond staging.
+		if f := r.d.picture(fname("x")).Forecast; r.colds() != 1 || f.P50 < 3*time.Second || f.P50 > 3200*time.Millisecond {
+			t.Fatalf("%d cold starts in the books, forecast %v", r.colds(), r.d.picture(fname("x")).Forecast)
+		}
+		if took := r.d.told[fname("x")].Sub(line.Began); took > 5001*time.Millisecond {
+			t.Fatalf("waiters released after %v", took)
+		}
+		if r.d.InFlightOf(fname("x"), r.s.Replicas()[0].ID) != 8 {
+			t.Fatal("waiters were not released")
+		}
+	})
+}
+
+func TestCallOffBeforeSpawn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x"))
+		defer r.stop()
+		h := r.host(newHost("here", 1))
+		id := r.d.ask(r.s, fname("x"), 3)
+		r.pass(time.Second)
+		r.d.leave(r.s, fname("x"))
+		r.pass(50 * time.Millisecond)
+		r.want("after all left", r.states("x"), "[]")
+		_, un := h.did()
+		r.want("unloads", fmt.Sprint(un), "[x called_off]")
+		if l, _ := r.s.ColdStart(id); l.State != functions.Unloaded {
+			t.Fatalf("timeline %+v", l)
+		}
+		// After the spawn it goes on and lives its idle time.
+		r.d.ask(r.s, fname("x"), 1)
+		r.pass(3 * time.Second)
+		r.d.leave(r.s, fname("x"))
+		r.pass(5 * time.Second)
+		r.want("with a process", r.states("x"), "[READY@here]")
+		r.pass(5 * time.Minute)
+		r.want("idle is over", r.states("x"), "[]")
+	})
+}
+
+// TestStoppedWhileBusy: what a replica still answers that somebody has stopped brings
+// up no other one, and whoever asks meanwhile does.
+func TestStoppedWhileBusy(t *testing.T) {
+	for again, loads := range []int{1, 2} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, 1, model("x"))
+			defer r.stop()
+			h := newHost("here", 2)
+			r.host(h)
+			r.d.ask(r.s, fname("x"), 1)
+			r.pass(6 * time.Second)
+			r.want("serves", r.states("x"), "[READY@here]")
+			r.s.Stop(fname("x"))
+			r.pass(2 * time.Second)
+			if again > 0 {
+				r.d.ask(r.s, fname("x"), again)
+			}
+			r.pass(4 * time.Second)
+			if got, _ := h.did(); len(got) != loads {
+				t.Errorf("%d asked while it drained: %d starts, want %d", again, len(got), loads)
+			}
+			if again == 0 {
+				r.d.done(fname("x"))
+				r.pass(3 * time.Second)
+				r.want("stopped", r.states("x"), "[]")
+			}
+		})
+	}
+}
+
+func TestFailureTellsWaitersAndBacksOff(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x"))
+		defer r.stop()
+		h := newHost("here", 1)
+		h.fail["x"] = "weights are truncated"
+		r.host(h)
+		r.d.ask(r.s, fname("x"), 5)
+		r.pass(5100 * time.Millisecond)
+		if got := r.d.failed[fname("x")]; got != "weights are truncated" {
+			t.Fatalf("waiters were told %q", got)
+		}
+		// Nobody asks: no restart. Asked again and again: no faster than its back-off.
+		r.pass(time.Minute)
+		if loads, _ := h.did(); len(loads) != 1 {
+			t.Fatalf("restarted %d times though nobody asked", len(loads)-1)
+		}
+		for range 600 {
+			r.d.ask(r.s, fname("x"), 1)
+			r.pass(100 * time.Millisecond)
+		}
+		loads, _ := h.did()
+		if len(loads) < 4 || len(loads) > 8 {
+			t.Fatalf("%d starts in a minute of asking", len(loads))
+		}
+		h.mu.Lock()
+		h.fail = map[string]string{}
+		h.mu.Unlock()
+		r.pass(time.Minute)
+		r.d.ask(r.s, fname("x"), 1)
+		r.pass(6 * time.Second)
+		r.want("after the fix", r.states("x"), "[READY@here]")
+		if r.d.picture(fname("x")).Failure != nil {
+			t.Fatal("the failure is still told")
+		}
+	})
+}
+
+func TestStaleEpochIsObeyedByNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 3, model("x"))
+		defer r.stop()
+		h := newHost("here", 1)
+		h.epoch = 7
+		r.host(h)
+		r.d.ask(r.s, fname("x"), 1)
+		r.pass(30 * time.Second)
+		if loads, _ := h.did(); len(loads) != 0 {
+			t.Fatalf("a superseded server started %v", loads)
+		}
+		if !slices.ContainsFunc(r.s.Events(0), func(e Event) bool { return e.Kind == "superseded" }) {
+			t.Fatal("it does not know that it is superseded")
+		}
+	})
+}
+
+func TestLoadRefusedGoesElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x"))
+		defer r.stop()
+		bad, good := newHost("a", 1), newHost("b", 1)
+		bad.refuse = errors.New("connection refused")
+		r.host(bad)
+		r.host(good)
+		r.d.ask(r.s, fname("x"), 1)
+		r.pass(7 * time.Second)
+		r.want("placed", r.states("x"), "[READY@b]")
+	})
+}
+
+func TestRefusedByAll(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		long := strings.Repeat("x", 63)
+		r := newRig(t, 1, model(long))
+		defer r.stop()
+		bad := newHost("a", 1)
+		bad.refuse = errors.New("bad request")
+		r.host(bad)
+		r.d.ask(r.s, fname(long), 2)
+		r.pass(20 * time.Second)
+		if told := r.d.failed[fname(long)]; !strings.Contains(told, "bad request") {
+			t.Fatalf("waiters were told %q", told)
+		}
+		if id := randomID(long); !functions.IsLabel(id) || !functions.IsLabel(randomID(strings.Repeat("x", 49)+"-y")) {
+			t.Errorf("%s is no label", id)
+		}
+		bad.mu.Lock()
+		bad.refuse = nil
+		bad.mu.Unlock()
+		r.pass(5 * time.Second)
+		r.d.ask(r.s, fname(long), 1)
+		r.pass(10 * time.Second)
+		r.want("after the fix", r.states(long), "[READY@a]")
+	})
+}
+
+// TestWakeByHand: nobody waits, and it is started all the same; then its idle
+// time counts, or the lease somebody took.
+func TestWakeByHand(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x"))
+		defer r.stop()
+		r.host(newHost("here", 1))
+		id := r.s.WakeFor(fname("x"), 0)
+		r.pass(time.Second)
+		r.s.Nudge(fname("x")) // somebody else left
+		r.pass(5 * time.Second)
+		r.want("woken by hand", r.states("x"), "[READY@here]")
+		if l, ok := r.s.ColdStart(id); !ok || l.State != functions.Ready {
+			t.Errorf("%+v", l)
+		}
+		if again := r.s.WakeFor(fname("x"), 0); again != id {
+			t.Errorf("READY, and a cold start %s nobody knows", again)
+		}
+		r.pass(5 * time.Minute)
+		r.want("its idle time is over", r.states("x"), "[]")
+		r.s.WakeFor(fname("x"), time.Hour)
+		r.pass(59 * time.Minute)
+		r.want("within its lease", r.states("x"), "[READY@here]")
+		r.s.Stop(fname("x"))
+		r.pass(time.Second)
+		r.want("stopped by hand", r.states("x"), "[]")
+		r.pass(time.Minute)
+		r.want("and it stays so", r.states("x"), "[]")
+	})
+}

@@ -1,0 +1,468 @@
+package orchestrator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+// account is what one team has had and has of the fleet.
+type account struct {
+	name string
+	spec functions.TeamSpec
+
+	held   int              // GPUs its replicas hold now
+	using  int              // of those, what is not idle: whoever asks for an idle one has it
+	hosted int              // its replicas without GPUs that are not idle
+	stored functions.Bytes  // of its checkpoints, on all nodes; where it has a share
+	at     schedule.Instant // until when what follows is counted
+	day    int64            // which day Today is of, UTC
+
+	ledgerEntry                  // what outlives the server
+	barred      schedule.Instant // it has used up its GPU-seconds of the day
+}
+
+type ledgerEntry struct {
+	Today  float64 `json:"gpu_seconds_today"`
+	Total  float64 `json:"gpu_seconds"`
+	Used   float64 `json:"used"`   // GPU-seconds in use, decayed
+	Hosted float64 `json:"hosted"` // seconds of replicas without GPUs in use, decayed
+
+	Inflicted uint64 `json:"evictions_inflicted"` // on other teams
+	Suffered  uint64 `json:"evictions_suffered"`  // from other teams
+	Thrash    uint64 `json:"thrash"`              // evicted and missed soon after
+}
+
+// TeamUse is what a team has had and has of the fleet, as the control API and
+// simulations tell it.
+type TeamUse struct {
+	GPUs      int        // held now, by what starts, serves and stops
+	Lately    float64    // GPUs in use on average lately
+	Today     float64    // GPU-seconds since midnight UTC
+	Total     float64    // GPU-seconds ever
+	Left      *float64   // GPU-seconds of today; nil: it has no limit
+	Resets    *time.Time // when the day ends; nil likewise
+	Barred    bool       // its GPU-seconds of today are used up
+	Inflicted uint64     // evictions of other teams' replicas for its own
+	Suffered  uint64     // evictions of its replicas for other teams'
+	Thrash    uint64     // its functions that were evicted and missed soon after
+}
+
+const (
+	accountFor = 2 * time.Second  // how old what the core is told of teams' use may be
+	ledgerFor  = 30 * time.Second // how old the file of accounts may be
+	aDay       = 24 * 60 * 60
+)
+
+// teamOf is the account of a team.
+func (s *Steer) teamOf(name string) *account {
+	t := s.teams[name]
+	if t == nil {
+		t = &account{name: name, at: s.last}
+		t.day = dayOf(s.clock())
+		if s.ledger != nil {
+			if e, ok := s.ledger.entries[name]; ok {
+				t.ledgerEntry = e
+				if s.ledger.day != t.day {
+					t.Today = 0
+				}
+			}
+		}
+		s.teams[name] = t
+		s.payers = append(s.payers, t)
+	}
+	return t
+}
+
+func dayOf(t time.Time) int64 { return t.Unix() / aDay }
+
+// settle counts what a team has held until now.
+func (s *Steer) settle(t *account, now schedule.Instant) {
+	span := (now - t.at).Seconds()
+	t.at = max(t.at, now)
+	if span > 0 {
+		tau := schedule.UseDecay.Seconds()
+		keep := math.Exp(-span / tau)
+		gain := tau * (1 - keep)
+		t.Used = t.Used*keep + float64(t.using)*gain
+		t.Hosted = t.Hosted*keep + float64(t.hosted)*gain
+		t.Total += float64(t.held) * span
+		t.Today += float64(t.held) * span
+		if t.Used < 1e-3 && t.using == 0 {
+			t.Used = 0
+		}
+		if t.Hosted < 1e-3 && t.hosted == 0 {
+			t.Hosted = 0
+		}
+	}
+	if wall := s.clock(); dayOf(wall) > t.day { // never back: a clock that is put back gives no second budget
+		t.day = dayOf(wall)
+		t.Today = float64(t.held) * min(max(span, 0), float64(wall.Unix()%aDay))
+	}
+}
+
+// charged is what a team is charged for a function.
+type charged struct{ held, using, hosted int }
+
+// charge takes in what f holds now. A share of the fleet is what is in use: idle
+// replicas keep nobody from anything, they leave for whoever asks.
+func (s *Steer) charge(f *fn, now schedule.Instant) {
+	var c charged
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		if down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0; down && !r.Sinking && !r.Rising {
+			continue
+		}
+		idle := r.State == functions.Ready && r.InFlight == 0 && f.Queued == 0 && !r.Stopping && !r.Sinking
+		switch {
+		case r.Take.GPUs > 0 && !idle:
+			c.using += r.Take.GPUs
+			fallthrough
+		case r.Take.GPUs > 0:
+			c.held += r.Take.GPUs
+		case !idle:
+			c.hosted++
+		}
+	}
+	if c == f.charged {
+		return
+	}
+	t := s.teamOf(f.Name.Team)
+	s.settle(t, now)
+	t.held += c.held - f.charged.held
+	t.using += c.using - f.charged.using
+	t.hosted += c.hosted - f.charged.hosted
+	f.charged = c
+}
+
+// account settles all teams and tells the core, once in a while or because the
+// catalogue has changed.
+func (s *Steer) account(now schedule.Instant, changed bool) {
+	if !changed && now-s.accounted < accountFor {
+		return
+	}
+	s.accounted = now
+	for _, t := range s.payers {
+		s.settle(t, now)
+		s.bar(t, now)
+	}
+	s.fence()
+	// One team alone competes with nobody, and the core looks at everyone who
+	// waits again when it hears of teams.
+	if len(s.payers) < 2 && !changed && !s.rebar {
+		return
+	}
+	s.rebar = false
+	teams := make(map[string]schedule.Team, len(s.payers))
+	for _, t := range s.payers {
+		x := schedule.Team{TeamGPUs: t.spec.GPUs, Used: t.Used, Hosted: t.Hosted, Barred: t.barred}
+		if t.barred > 0 {
+			x.Verdict = schedule.Verdict{
+				Code: schedule.CodeBudget, ETA: -1,
+				Message: fmt.Sprintf("team %s has used its %d GPU-seconds of today; more come at midnight UTC", t.name, t.spec.Limits.GPUSecondsPerDay),
+			}
+		}
+		teams[t.name] = x
+	}
+	s.sched.Teams = teams
+	s.plan.Teams(teams)
+}
+
+// bar takes the GPUs from a team whose budget of the day is used up, and gives
+// them back with the next day or a larger budget.
+func (s *Steer) bar(t *account, now schedule.Instant) {
+	limit := float64(t.spec.Limits.GPUSecondsPerDay)
+	over := limit > 0 && t.Today >= limit
+	if over == (t.barred > 0) {
+		return
+	}
+	t.barred, s.rebar = 0, true
+	if over {
+		t.barred = now + time.Duration(aDay-s.clock().Unix()%aDay)*time.Second + accountFor
+		s.event("budget_spent", functions.Name{}, "", "", "gpu_seconds", fmt.Sprintf("team %s has used %.0f of %.0f GPU-seconds today", t.name, t.Today, limit))
+	} else {
+		s.event("budget_back", functions.Name{}, "", "", "gpu_seconds", "team "+t.name)
+	}
+	for _, f := range s.list {
+		if f.Name.Team == t.name {
+			s.stir(f)
+		}
+	}
+}
+
+// fence keeps the checkpoints of a team that has a share of the stores within
+// it: what would go beyond is brought to no node that lacks it.
+func (s *Steer) fence() {
+	limited := false
+	for _, t := range s.payers {
+		t.stored = 0
+		limited = limited || t.spec.Limits.StoreBytes > 0
+	}
+	if !limited && !s.fenced {
+		return
+	}
+	s.fenced = limited
+	seen := map[[2]string]bool{} // team and source: a checkpoint of two functions is kept once
+	for _, f := range s.list {
+		if f.Gone || f.Source == "" || f.Machine != "" { // folders are used in place
+			continue
+		}
+		t := s.teamOf(f.Name.Team)
+		for _, r := range f.reps { // what is on its way is as good as kept
+			if n := s.nodes[r.node]; r.status.State == functions.Downloading && n != nil && !n.Cached[f.Source] {
+				t.stored += s.sizes[f.Source]
+			}
+		}
+		if key := [2]string{t.name, f.Source}; t.spec.Limits.StoreBytes > 0 && !seen[key] {
+			seen[key] = true
+			t.stored += s.sizes[f.Source] * functions.Bytes(s.copies[f.Source])
+		}
+	}
+	for _, f := range s.list {
+		t, size, why := s.teamOf(f.Name.Team), s.sizes[f.Source], ""
+		if limit := t.spec.Limits.StoreBytes; limit > 0 && size > 0 && f.Machine == "" && t.stored+size > limit {
+			why = fmt.Sprintf("team %s may keep %s of checkpoints, %s are kept, and this one has %s; thaw cache shows them", t.name, limit.Human(), t.stored.Human(), size.Human())
+		}
+		if why != f.Fence && !f.Gone {
+			f.Fence = why
+			s.stir(f)
+		}
+	}
+}
+
+// ousted keeps the account of an eviction.
+func (s *Steer) ousted(a *schedule.Action, now schedule.Instant) {
+	if a.For == "" {
+		return
+	}
+	by, err := functions.ParseName(a.For, "")
+	if err != nil {
+		return
+	}
+	if by.Team != a.Function.Team {
+		s.teamOf(by.Team).Inflicted++
+		s.teamOf(a.Function.Team).Suffered++
+	}
+	if a.Reason == "evicted" {
+		s.ghosts.Evicted(a.Function, now)
+	}
+}
+
+// returned notes that f is started or woken: soon after an eviction that is
+// thrash, and f is left alone for a while.
+func (s *Steer) returned(f *fn, now schedule.Instant) {
+	back := f.ColdStart
+	if back <= 0 {
+		back = max(f.history.forecast(s.atHand(f)).P50, 0)
+	}
+	missed, stay := s.ghosts.Loaded(f.Name, back, now)
+	if !missed {
+		return
+	}
+	s.counts.thrash.Inc()
+	s.teamOf(f.Name.Team).Thrash++
+	text := "it was evicted and is back soon after"
+	if s.policy.Stays() {
+		f.Stay = now + stay
+		s.stir(f)
+		text = fmt.Sprintf("it was evicted and is back so soon that it stays for %v", stay.Round(time.Second))
+	}
+	s.event("missed", f.Name, "", "", "thrash", text)
+}
+
+// TeamUse is the account of a team now; that of one that never held anything is
+// zero.
+func (s *Steer) TeamUse(team string) TeamUse {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.teams[team]
+	if t == nil {
+		return TeamUse{}
+	}
+	s.settle(t, max(s.last, t.at))
+	u := TeamUse{
+		GPUs: t.held, Today: t.Today, Total: t.Total, Lately: t.Used / schedule.UseDecay.Seconds(),
+		Inflicted: t.Inflicted, Suffered: t.Suffered, Thrash: t.Thrash, Barred: t.barred > 0,
+	}
+	if l := t.spec.Limits.GPUSecondsPerDay; l > 0 {
+		left, resets := max(0, float64(l)-t.Today), time.Unix((dayOf(s.clock())+1)*aDay, 0).UTC()
+		u.Left, u.Resets = &left, &resets
+	}
+	return u
+}
+
+// Ledger is where the accounts of teams outlive the server: a file, or what
+// NewLedger is told. A Ledger belongs to one Steer.
+type Ledger struct {
+	save    func(text []byte) error
+	day     int64
+	entries map[string]ledgerEntry
+	written schedule.Instant
+}
+
+type ledgerFile struct {
+	Day   int64                  `json:"day"` // since 1970, UTC
+	Teams map[string]ledgerEntry `json:"teams"`
+}
+
+// maxLedger is the largest file of accounts that is read.
+const maxLedger = 16 << 20
+
+// OpenLedger reads the accounts at path, where there are any. A file that cannot
+// be understood is moved aside, and the error says so; the Ledger is good in any
+// case, and empty then.
+func OpenLedger(path string) (*Ledger, error) {
+	l := &Ledger{save: func(text []byte) error { return replace(path, text) }, entries: map[string]ledgerEntry{}}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	var f ledgerFile
+	if err == nil && info.Size() > maxLedger {
+		err = fmt.Errorf("%d bytes are too many", info.Size())
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if err == nil {
+		f, err = readLedger(data)
+	}
+	if err != nil {
+		aside := path + ".damaged"
+		return l, fmt.Errorf("accounts of teams: %s is put aside as %s and begun anew: %w", path, filepath.Base(aside), errors.Join(err, os.Rename(path, aside)))
+	}
+	l.day, l.entries = f.Day, f.Teams
+	return l, nil
+}
+
+// NewLedger reads accounts that are kept elsewhere, as keep was given them; none is
+// no text. keep is called between turns and returns at once. The Ledger is good also
+// where the text cannot be understood, and empty then.
+func NewLedger(text []byte, keep func(text []byte)) (*Ledger, error) {
+	l := &Ledger{save: func(text []byte) error { keep(text); return nil }, entries: map[string]ledgerEntry{}}
+	if len(text) == 0 {
+		return l, nil
+	}
+	f, err := readLedger(text)
+	if err != nil {
+		return l, err
+	}
+	l.day, l.entries = f.Day, f.Teams
+	return l, nil
+}
+
+func readLedger(data []byte) (f ledgerFile, err error) {
+	if err := json.Unmarshal(data, &f); err != nil {
+		return ledgerFile{}, err
+	}
+	if f.Teams == nil {
+		f.Teams = map[string]ledgerEntry{}
+	}
+	for name, e := range f.Teams {
+		for _, x := range []float64{e.Today, e.Total, e.Used, e.Hosted} {
+			if x < 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+				return ledgerFile{}, fmt.Errorf("team %.80q: %v is no account", name, x)
+			}
+		}
+		if !functions.IsLabel(name) {
+			return ledgerFile{}, fmt.Errorf("%.80q is no team", name)
+		}
+	}
+	return f, nil
+}
+
+// keep writes the accounts, once in a while or, at the end, anyway. It is called
+// between turns.
+func (s *Steer) keep(last bool) {
+	if s.ledger == nil {
+		return
+	}
+	s.mu.Lock()
+	now := s.last
+	if !last && now-s.ledger.written < ledgerFor {
+		s.mu.Unlock()
+		return
+	}
+	s.ledger.written = now
+	f := ledgerFile{Teams: make(map[string]ledgerEntry, len(s.payers)+len(s.ledger.entries))}
+	for name, e := range s.ledger.entries { // of teams that have not been heard of in this life
+		e.Today = 0
+		f.Teams[name] = e
+	}
+	today := dayOf(s.clock())
+	if s.ledger.day == today {
+		for name, e := range s.ledger.entries {
+			f.Teams[name] = e
+		}
+	}
+	f.Day = today
+	for _, t := range s.payers {
+		s.settle(t, max(now, t.at))
+		f.Day = max(f.Day, t.day)
+		if t.ledgerEntry != (ledgerEntry{}) {
+			f.Teams[t.name] = t.ledgerEntry
+		}
+	}
+	s.mu.Unlock()
+	data, err := json.MarshalIndent(f, "", "  ")
+	if err == nil {
+		err = s.ledger.save(append(data, '\n'))
+	}
+	if err != nil {
+		s.log.Error("the accounts of teams are not kept", "error", err)
+	}
+}
+
+// replace puts a file in the place of another: whoever reads it, after whatever
+// crash, finds the one or the other whole.
+func replace(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+var (
+	teamGPUDesc   = prometheus.NewDesc("thaw_team_gpu_seconds_total", "GPU-seconds that replicas of a team have held.", []string{"team"}, nil)
+	teamEvictDesc = prometheus.NewDesc("thaw_team_evictions_total", "Replicas that made way between teams; side is inflicted (on others, for this team's) or suffered.", []string{"team", "side"}, nil)
+)
+
+// metricTeams bounds the labels; a fleet has fewer teams.
+const metricTeams = 1000
+
+func (s *Steer) collectTeams(ch chan<- prometheus.Metric) {
+	type row struct {
+		name                string
+		total               float64
+		inflicted, suffered uint64
+	}
+	s.mu.Lock()
+	rows := make([]row, 0, len(s.payers))
+	for _, t := range s.payers[:min(len(s.payers), metricTeams)] {
+		s.settle(t, max(s.last, t.at))
+		rows = append(rows, row{t.name, t.Total, t.Inflicted, t.Suffered})
+	}
+	s.mu.Unlock()
+	for _, r := range rows {
+		ch <- prometheus.MustNewConstMetric(teamGPUDesc, prometheus.CounterValue, r.total, r.name)
+		ch <- prometheus.MustNewConstMetric(teamEvictDesc, prometheus.CounterValue, float64(r.inflicted), r.name, "inflicted")
+		ch <- prometheus.MustNewConstMetric(teamEvictDesc, prometheus.CounterValue, float64(r.suffered), r.name, "suffered")
+	}
+}

@@ -1,0 +1,322 @@
+package orchestrator
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func of(team string, m *functions.Model) *functions.Model {
+	m.Metadata.Namespace = team
+	return m
+}
+
+// asks has a request wait for a function of a team.
+func (d *desk) asks(team, name string) {
+	l := d.lane(functions.Name{Team: team, Name: name})
+	if l.queued == 0 {
+		l.since = d.p.at
+	}
+	l.queued, l.changed = l.queued+1, true
+	if d.release(l); len(l.pic.Replicas) == 0 {
+		d.p.s.Wake(l.name, team)
+	}
+}
+
+func (d *desk) ends(team, name string) {
+	l := d.lane(functions.Name{Team: team, Name: name})
+	for i := range l.active {
+		for l.active[i] > 0 {
+			d.end(l, i)
+		}
+	}
+}
+
+func file(team string, edit func(*functions.TeamSpec)) *functions.Team {
+	t := &functions.Team{Metadata: functions.Metadata{Name: team}}
+	edit(&t.Spec)
+	return t
+}
+
+// TestTeamAccounts: what a team holds is charged to the second, evictions are
+// told to both sides, and coming back at once is thrash.
+func TestTeamAccounts(t *testing.T) {
+	p := newPlay(t, 1, of("red", model("x")), of("red", model("z")), of("blue", model("y")))
+	p.site("n", 1)
+	p.pass(7 * time.Second)
+	p.desk.asks("red", "x")
+	from := p.at
+	p.pass(time.Minute)
+	red := p.s.TeamUse("red")
+	if span := p.at.Sub(from).Seconds(); red.GPUs != 1 || math.Abs(red.Total-span) > 1.5 || math.Abs(red.Today-span) > 1.5 || red.Lately <= 0 || red.Lately > 0.11 {
+		t.Errorf("after %v s: %+v", span, red)
+	}
+	if blue := p.s.TeamUse("blue"); blue.GPUs != 0 || blue.Total != 0 {
+		t.Errorf("blue held nothing: %+v", blue)
+	}
+	// Idle, red's makes way for blue's.
+	p.desk.ends("red", "x")
+	p.pass(5 * time.Second)
+	p.desk.asks("blue", "y")
+	p.pass(20 * time.Second)
+	red, blue := p.s.TeamUse("red"), p.s.TeamUse("blue")
+	if red.Suffered != 1 || red.Inflicted != 0 || blue.Inflicted != 1 || blue.Suffered != 0 || red.GPUs != 0 || blue.GPUs != 1 {
+		t.Errorf("red %+v\nblue %+v", red, blue)
+	}
+	if p.events("missed") != 0 {
+		t.Error("thrash before anybody came back")
+	}
+	// And is back at once: that is thrash, and it stays for a while then.
+	p.desk.ends("blue", "y")
+	p.pass(3 * time.Second)
+	p.desk.asks("red", "x")
+	p.pass(10 * time.Second)
+	if red = p.s.TeamUse("red"); red.Thrash != 1 || p.events("missed") != 1 {
+		t.Errorf("red %+v, %d events", red, p.events("missed"))
+	}
+	f := p.s.fns[functions.Name{Team: "red", Name: "x"}]
+	if f.Stay <= p.s.last {
+		t.Errorf("it is not left alone: until %v at %v", f.Stay, p.s.last)
+	}
+	p.desk.ends("red", "x")
+	p.pass(2 * time.Second)
+	if f.Stay = p.s.last + 20*time.Second; f.Stay > 0 {
+		p.s.stir(f)
+	}
+	p.desk.asks("red", "z")
+	p.pass(10 * time.Second)
+	if len(f.reps) != 1 || f.reps[0].stopping {
+		t.Error("it was evicted in its stay")
+	}
+	p.pass(30 * time.Second)
+	if z := p.s.fns[functions.Name{Team: "red", Name: "z"}]; len(f.reps) != 0 || len(z.reps) != 1 {
+		t.Error("its stay never ends")
+	}
+}
+
+// TestGPUBudget: a team that has used its GPU-seconds of the day gives its GPUs
+// back, is told so, alone, and has them again the next day.
+func TestGPUBudget(t *testing.T) {
+	p := newPlay(t, 1, of("red", model("x")), of("blue", model("y")))
+	p.shelf.teams = []*functions.Team{file("red", func(s *functions.TeamSpec) { s.Limits.GPUSecondsPerDay = 60 })}
+	p.s.Changed()
+	p.site("n", 2)
+	p.pass(7 * time.Second)
+	p.desk.asks("red", "x")
+	p.desk.asks("blue", "y")
+	p.pass(40 * time.Second)
+	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.Barred || u.Left == nil || *u.Left > 22 || *u.Left < 18 {
+		t.Fatalf("before: %+v", u)
+	}
+	p.desk.ends("red", "x")
+	p.desk.asks("red", "x")
+	p.pass(35 * time.Second)
+	p.desk.ends("red", "x")
+	p.pass(10 * time.Second)
+	u := p.s.TeamUse("red")
+	if u.GPUs != 0 || !u.Barred || u.Today < 60 || u.Today > 60+35 {
+		t.Fatalf("after: %+v", u)
+	}
+	p.desk.asks("red", "x")
+	p.pass(5 * time.Second)
+	pic := p.desk.lane(functions.Name{Team: "red", Name: "x"}).pic
+	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "60 GPU-seconds") || len(pic.Replicas) != 0 {
+		t.Fatalf("told %+v", pic.Blocked)
+	}
+	if pic := p.desk.lane(functions.Name{Team: "blue", Name: "y"}).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
+		t.Fatalf("blue: %+v", pic.Blocked)
+	}
+	// A larger budget counts at once.
+	p.shelf.teams[0].Spec.Limits.GPUSecondsPerDay = 1000
+	p.s.Changed()
+	p.pass(20 * time.Second)
+	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.Barred {
+		t.Fatalf("with more: %+v", u)
+	}
+	p.shelf.teams[0].Spec.Limits.GPUSecondsPerDay = 60
+	p.s.Changed()
+	p.desk.ends("red", "x")
+	p.pass(20 * time.Second)
+	if u := p.s.TeamUse("red"); u.GPUs != 0 || !u.Barred {
+		t.Fatalf("with less again: %+v", u)
+	}
+	// The next day begins.
+	p.desk.asks("red", "x")
+	day := u.Resets.Sub(p.at)
+	if day <= 0 || day > 24*time.Hour {
+		t.Fatalf("resets in %v", day)
+	}
+	p.pass(day + 30*time.Second)
+	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.Barred || u.Today > 40 || u.Total < 60 {
+		t.Fatalf("the next day: %+v", u)
+	}
+}
+
+// TestFairTeams: through the whole loop, a team with a thousand requests waiting
+// raises the wait of another by one service time and one switch.
+func TestFairTeams(t *testing.T) {
+	p := newPlay(t, 1, of("heavy", model("x")), of("light", model("y")))
+	p.site("n", 1)
+	p.pass(7 * time.Second)
+	const service, load = 6 * time.Second, 5 * time.Second // the site's times
+	p.desk.span = func() time.Duration { return service }
+	heavy, light := p.desk.lane(functions.Name{Team: "heavy", Name: "x"}), p.desk.lane(functions.Name{Team: "light", Name: "y"})
+	heavy.queued, heavy.since = 100000, p.at
+	p.desk.asks("heavy", "x")
+	for i, after := range []time.Duration{20 * time.Second, 3 * time.Minute, 90 * time.Second, 10 * time.Second, 31 * time.Second} {
+		p.pass(after)
+		p.desk.asks("light", "y")
+		from := p.at
+		for light.queued > 0 && p.at.Sub(from) < 5*time.Minute {
+			p.pass(100 * time.Millisecond)
+		}
+		if wait := p.at.Sub(from); wait > service+load+2*time.Second {
+			t.Errorf("the %d. time the light team waited %v: one service is %v, one load %v", i+1, wait, service, load)
+		}
+		p.pass(service)
+	}
+	p.pass(time.Minute)
+	if len(heavy.pic.Replicas) != 1 {
+		t.Error("the heavy team does not get the GPU back")
+	}
+	if u := p.s.TeamUse("heavy"); u.Suffered == 0 || u.Inflicted == 0 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// TestStoreShare: the checkpoints of a team stay within its share of the stores;
+// what would go beyond is brought nowhere, and its waiters are told.
+func TestStoreShare(t *testing.T) {
+	p := newPlay(t, 1, of("red", model("x")), of("red", model("y")), of("blue", model("z")))
+	red := file("red", func(s *functions.TeamSpec) { s.Limits.StoreBytes = 10 << 30 })
+	p.shelf.teams = []*functions.Team{red}
+	p.s.Changed()
+	p.site("n0", 2).bent = func(hb *functions.Heartbeat) {
+		hb.Cached = []functions.CachedModel{{Source: "az://a/c/x", Digest: "sha256:1", Tier: functions.TierNVMe, Bytes: 8 << 30}, {Source: "az://a/c/z", Digest: "sha256:2", Tier: functions.TierNVMe, Bytes: 80 << 30}}
+	}
+	here := true
+	p.site("n1", 1).bent = func(hb *functions.Heartbeat) {
+		for i := range hb.Models {
+			hb.Models[i].TotalBytes = 4 << 30
+		}
+		if here {
+			hb.Cached = []functions.CachedModel{{Source: "az://a/c/y", Digest: "sha256:3", Tier: functions.TierNVMe, Bytes: 4 << 30}}
+		}
+	}
+	p.pass(9 * time.Second)
+	y := functions.Name{Team: "red", Name: "y"}
+	p.desk.asks("red", "y")
+	p.pass(10 * time.Second)
+	if reps := p.s.fns[y].reps; len(reps) != 1 || reps[0].node != "n1" {
+		t.Fatalf("where its bytes are it runs: %v", reps)
+	}
+	p.desk.ends("red", "y")
+	p.s.Stop(y)
+	here = false
+	p.pass(20 * time.Second)
+	p.desk.asks("red", "y")
+	p.desk.asks("blue", "z")
+	p.pass(10 * time.Second)
+	pic := p.desk.lane(y).pic
+	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") || len(p.s.fns[y].reps) != 0 {
+		t.Fatalf("told %+v, %d replicas", pic.Blocked, len(p.s.fns[y].reps))
+	}
+	if z := p.desk.lane(functions.Name{Team: "blue", Name: "z"}).pic; len(z.Replicas) != 1 {
+		t.Fatalf("blue has no share to keep to: %+v", z.Blocked)
+	}
+	red.Spec.Limits.StoreBytes = 12 << 30
+	p.s.Changed()
+	p.pass(10 * time.Second)
+	if pic := p.desk.lane(y).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
+		t.Fatalf("with a larger share: %+v", pic.Blocked)
+	}
+}
+
+// TestLedger: accounts outlive the server; a budget is none the larger for a
+// restart, and the day's share of it ends with the day.
+func TestLedger(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "teams.json")
+	wall := time.Date(2026, 5, 6, 10, 0, 0, 0, time.UTC)
+	life := func() *Steer {
+		l, err := OpenLedger(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New(Options{Catalog: &shelf{models: []*functions.Model{of("red", model("x"))}}, Path: newDoor(), Ledger: l, Now: func() time.Time { return wall }})
+		s.Attach(newDoor())
+		return s
+	}
+	s := life()
+	red := s.teamOf("red")
+	red.held, red.Suffered, red.at = 2, 3, s.advance()
+	wall = wall.Add(2 * time.Second)
+	s.advance()
+	s.keep(true)
+	s.teamOf("idle")
+	if s = life(); math.Abs(s.TeamUse("red").Today-4) > 0.01 || s.TeamUse("red").Suffered != 3 {
+		t.Errorf("after a restart: %+v", s.TeamUse("red"))
+	}
+	// A team that is not heard of in a life is not forgotten.
+	s.ledger.entries["gone"] = ledgerEntry{Today: 5, Total: 7}
+	s.keep(true)
+	if s = life(); s.ledger.entries["gone"].Total != 7 || s.ledger.entries["gone"].Today != 5 {
+		t.Errorf("gone: %+v", s.ledger.entries)
+	}
+	wall = wall.Add(24 * time.Hour)
+	if s = life(); s.TeamUse("red").Today != 0 || math.Abs(s.TeamUse("red").Total-4) > 0.01 {
+		t.Errorf("the next day: %+v", s.TeamUse("red"))
+	}
+	s.keep(true)
+	if s = life(); s.ledger.entries["gone"].Today != 0 || s.ledger.entries["gone"].Total != 7 {
+		t.Errorf("gone, the next day: %+v", s.ledger.entries)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+
+	// Files nobody wrote are put aside, and said.
+	for i, bad := range []string{"", "{", `[]`, `{"teams":{"red":{"used":-1}}}`, `{"teams":{"../x":{}}}`, `{"day":"x"}`} {
+		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := OpenLedger(path)
+		if err == nil || l == nil || len(l.entries) != 0 {
+			t.Errorf("%d: %v %v", i, l, err)
+		}
+		if _, err := os.Stat(path + ".damaged"); err != nil {
+			t.Errorf("%d is not kept: %v", i, err)
+		}
+		if _, err := OpenLedger(path); err != nil {
+			t.Errorf("%d: the second time: %v", i, err)
+		}
+	}
+}
+
+func FuzzLedger(f *testing.F) {
+	whole, _ := json.Marshal(ledgerFile{Day: 20000, Teams: map[string]ledgerEntry{"red": {Today: 1, Total: 2, Used: 3, Suffered: 4}}})
+	f.Add(whole)
+	f.Add([]byte(`{"day":1,"teams":{"a":{"used":1e999}}}`))
+	f.Add([]byte(`{"teams":null}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		x, err := readLedger(data)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := readLedger(again)
+		if err != nil || fmt.Sprint(x) != fmt.Sprint(y) {
+			t.Fatalf("%v, %v, %v", x, y, err)
+		}
+	})
+}

@@ -1,0 +1,258 @@
+package orchestrator
+
+import (
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+const keepColdStarts = 1000
+
+// cold is one cold start: from the wake until READY, failed or called off.
+type cold struct {
+	functions.Timeline
+	began   schedule.Instant
+	decided schedule.Instant // a place was found
+	placed  schedule.Instant // the agent took the load
+	end     schedule.Instant
+	over    bool
+	deep    bool // a rise whose weights had been dropped
+	rep     *rep
+	fn      *fn
+	percent int // never falls
+}
+
+// coldStarts is a ring of them.
+type coldStarts struct {
+	byID map[string]*cold
+	ring []*cold
+}
+
+func (c *coldStarts) add(x *cold) {
+	if len(c.ring) >= 2*keepColdStarts {
+		c.ring = append(c.ring[:0], c.ring[len(c.ring)-keepColdStarts:]...)
+	}
+	if len(c.ring) >= keepColdStarts {
+		delete(c.byID, c.ring[len(c.ring)-keepColdStarts].ID)
+	}
+	c.ring = append(c.ring, x)
+	c.byID[x.ID] = x
+}
+
+// begin a cold start of f. id is what Wake has already answered with, or "".
+func (s *Steer) begin(f *fn, id string, at time.Time) *cold {
+	if id == "" {
+		id = s.coldID(f.Name)
+	}
+	c := &cold{fn: f, began: s.instant(at), Timeline: functions.Timeline{
+		ID: id, Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
+	}}
+	s.colds.add(c)
+	f.cold = c
+	s.starting.add(f)
+	return c
+}
+
+// coldID is the id of the cold start that Wake tells for name, made now if
+// nobody has asked yet.
+func (s *Steer) coldID(name functions.Name) string {
+	s.inboxMu.Lock()
+	defer s.inboxMu.Unlock()
+	if id, ok := s.cold[name]; ok && s.colds.byID[id] == nil {
+		return id
+	}
+	id := s.newID("cs")
+	s.cold[name] = id
+	return id
+}
+
+// finish a cold start. The next wake begins another.
+func (s *Steer) finish(c *cold, st functions.State, cause string) {
+	if c == nil || c.over {
+		return
+	}
+	c.end = s.now()
+	if c.rep != nil && st == functions.Ready {
+		c.end = c.rep.readyAt
+	}
+	t := s.timeline(c)
+	c.over = true
+	if c.fn.cold == c {
+		s.starting.drop(c.fn)
+	}
+	t.State, t.Error = st, cause
+	t.Progress = functions.Progress{State: st, Percent: t.Progress.Percent, Bytes: t.Progress.Bytes, Total: t.Progress.Total, ETA: -1}
+	if st == functions.Ready {
+		t.Progress.Percent, t.Progress.ETA = 100, 0
+	}
+	c.Timeline = t
+	if c.fn.model != nil {
+		s.counts.brought(c.fn.model.Spec.Source, t)
+	}
+	s.inboxMu.Lock()
+	if s.cold[c.fn.Name] == c.ID {
+		delete(s.cold, c.fn.Name)
+	}
+	s.inboxMu.Unlock()
+	if st == functions.Ready {
+		phases := map[functions.Phase]time.Duration{}
+		for _, p := range t.Phases {
+			phases[p.Phase] += seconds(p.Duration)
+		}
+		c.fn.history.add(sample{node: t.Node, tier: t.Tier, total: c.end - c.began, start: c.end - c.decided, deep: c.deep, phases: phases})
+		s.measure(s.nodes[t.Node], t.Tier, t.Bytes, phases)
+	}
+	if s.hooks.ColdStart != nil {
+		s.hooks.ColdStart(t)
+	}
+}
+
+// seconds of a span, as an agent says them: bounded, so that arithmetic on them is.
+func seconds(f float64) time.Duration {
+	return time.Duration(max(0, min(f, 1e7)) * float64(time.Second))
+}
+
+// timeline of c as it is now.
+func (s *Steer) timeline(c *cold) functions.Timeline {
+	t := c.Timeline
+	if c.over {
+		return t
+	}
+	now := s.now()
+	if c.end > 0 {
+		now = c.end
+	}
+	span := func(p functions.Phase, from, to schedule.Instant) {
+		t.Phases = append(t.Phases, functions.Span{Phase: p, Start: (from - c.began).Seconds(), Duration: max(0, to-from).Seconds()})
+	}
+	t.Phases = nil
+	t.Total = (now - c.began).Seconds()
+	if c.decided == 0 {
+		span(functions.PhaseQueue, c.began, now)
+		t.Progress = functions.Progress{State: functions.Downloading, Percent: -1, ETA: s.eta(c, now)}
+		return t
+	}
+	span(functions.PhaseQueue, c.began, c.decided)
+	if c.placed == 0 {
+		span(functions.PhasePlace, c.decided, now)
+	} else {
+		span(functions.PhasePlace, c.decided, c.placed)
+	}
+	if r := c.rep; r != nil {
+		t.Replica, t.Node = r.id, r.node
+		t.Start, t.StartNote = r.status.Start, r.status.StartNote
+		t.Bytes = max(t.Bytes, r.status.TotalBytes)
+		if r.status.State != "" {
+			t.State = r.status.State
+		}
+		// A replica's spans count from when its agent heard of it.
+		from := c.decided
+		for _, p := range r.status.Phases {
+			if r.nap.rising && r.status.State == functions.Sleeping {
+				break // they are of the start before
+			}
+			p.Start += (from - c.began).Seconds()
+			if last := &t.Phases[len(t.Phases)-1]; p.Phase == functions.PhasePlace && last.Phase == p.Phase {
+				// The agent goes on with what this loop began: a pod finds its node.
+				last.Duration = max(last.Duration, p.Start+p.Duration-last.Start)
+				continue
+			}
+			p.Parts = slices.Clone(p.Parts) // the replica's own stay as they are
+			for i := range p.Parts {
+				p.Parts[i].Start += (from - c.began).Seconds()
+			}
+			t.Phases = append(t.Phases, p)
+		}
+		t.Progress = functions.Progress{State: t.State, Percent: r.status.Percent, Bytes: r.status.Bytes, Total: r.status.TotalBytes}
+	}
+	t.Progress.ETA = s.eta(c, now)
+	if eta := t.Progress.ETA; eta >= 0 {
+		whole := now - c.began + eta
+		if whole > 0 {
+			t.Progress.Percent = int(100 * (now - c.began) / whole)
+		}
+	}
+	// What people see never runs backwards, and is only done when it is done.
+	if t.Progress.Percent >= 0 {
+		c.percent = max(c.percent, min(t.Progress.Percent, 99))
+		t.Progress.Percent = c.percent
+	}
+	return t
+}
+
+// eta of a cold start under way: what is left of staging by bytes over measured
+// rate (by history while none is measured), and after it what load and warm-up
+// usually take; the engine boots while bytes arrive. -1 where nothing is known.
+func (s *Steer) eta(c *cold, now schedule.Instant) time.Duration {
+	f := c.fn
+	if c.Tier == functions.TierSleeping {
+		if usual := f.history.rises(c.deep, 50); usual >= 0 {
+			return max(0, usual-(now-c.began))
+		}
+		return -1
+	}
+	engine, node := functions.Engine(""), c.Node
+	if f.model != nil {
+		engine = f.model.Spec.Engine
+	}
+	if c.rep != nil {
+		node = c.rep.node
+	}
+	need := func(p functions.Phase) time.Duration { return f.history.phase(p, node, engine) }
+	spawn, load, warm := need(functions.PhaseSpawn), need(functions.PhaseLoad), need(functions.PhaseWarmup)
+	if load < 0 {
+		return -1
+	}
+	spawn, warm = max(spawn, 0), max(warm, 0)
+	spent := map[functions.Phase]time.Duration{}
+	var under functions.Phase // the phase that is under way; those before it are over
+	var st functions.ReplicaStatus
+	if c.rep != nil {
+		st = c.rep.status
+		for _, p := range st.Phases {
+			spent[p.Phase] = seconds(p.Duration)
+			under = p.Phase
+		}
+	}
+	left := func(p functions.Phase, need time.Duration) time.Duration {
+		if p == under { // what is overdue is not about to be done: the longer it took, the longer it may
+			return max(need-spent[p], spent[p]/10)
+		}
+		if slices.Index(functions.Phases, p) < slices.Index(functions.Phases, under) {
+			return 0
+		}
+		return max(0, need-spent[p])
+	}
+	var stage time.Duration
+	if st.State != functions.Loading {
+		switch took := spent[functions.PhaseStage]; {
+		case st.TotalBytes > 0 && st.Bytes >= st.TotalBytes:
+		case st.TotalBytes > 0 && st.Bytes > 0 && took > 50*time.Millisecond:
+			stage = time.Duration(float64(took) * float64(st.TotalBytes-st.Bytes) / float64(st.Bytes))
+		default:
+			known := need(functions.PhaseStage)
+			if known < 0 {
+				if f.Source != "" && f.Machine == "" {
+					return -1 // it must come from afar, and nobody knows how long that takes
+				}
+				known = 0
+			}
+			stage = left(functions.PhaseStage, known)
+		}
+	}
+	place := left(functions.PhasePlace, max(need(functions.PhasePlace), 0))
+	return place + max(stage, left(functions.PhaseSpawn, spawn)) + left(functions.PhaseLoad, load) + left(functions.PhaseWarmup, warm)
+}
+
+// aside is a cold start of a further replica: it is in the books, but Wake and
+// the function's picture do not tell of it.
+func (s *Steer) aside(f *fn) *cold {
+	at := s.clock()
+	c := &cold{fn: f, began: s.instant(at), Timeline: functions.Timeline{
+		ID: s.newID("cs"), Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
+	}}
+	s.colds.add(c)
+	return c
+}

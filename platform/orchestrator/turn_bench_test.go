@@ -1,0 +1,228 @@
+package orchestrator
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// BenchmarkTurnWake is the whole turn of a wake, from the request that waits to
+// the command to a node, with 10,000 functions and 1,000 GPUs. free: a tenth of
+// the GPUs has nobody; full: somebody idle must go first, and what is timed is
+// the turn to the unload and the turn from there to the load. among: as many
+// others wait meanwhile for room there is none of.
+func BenchmarkTurnWake(b *testing.B) {
+	for _, x := range []struct {
+		name           string
+		ready, waiting int
+	}{{"free", 900, 0}, {"full", 1000, 0}, {"full/among=1000", 1000, 1000}} {
+		b.Run(x.name, func(b *testing.B) {
+			w := newBench(b, 10000, 125, 8, x.ready, x.waiting)
+			var took []time.Duration
+			var allocs uint64
+			before, after := new(runtime.MemStats), new(runtime.MemStats)
+			timed := func() {
+				w.at = w.at.Add(3 * time.Millisecond)
+				runtime.ReadMemStats(before)
+				began := time.Now()
+				w.s.Turn(context.Background())
+				took = append(took, time.Since(began))
+				runtime.ReadMemStats(after)
+				allocs += after.Mallocs - before.Mallocs
+			}
+			b.ResetTimer()
+			for k := range b.N {
+				b.StopTimer()
+				i := x.ready + x.waiting + k*7919%(10000-x.ready-x.waiting) // one at rest
+				w.rest()
+				w.ask(i, 1)
+				began := w.s.now()
+				b.StartTimer()
+				w.s.Wake(w.names[i], "default")
+				timed()
+				b.StopTimer()
+				w.obey()
+				if x.ready == 1000 { // one has gone
+					b.StartTimer()
+					timed()
+					b.StopTimer()
+					w.obey()
+				}
+				if w.loads != 1 {
+
+					b.Fatalf("%d loads of %s, %v later; %d unloads", w.loads, w.names[i], w.s.now()-began, w.unloads)
+				}
+				w.rest()
+				w.ask(i, 0)
+				if x.ready < 1000 {
+					w.s.Stop(w.names[i])
+				}
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
+			b.ReportMetric(float64(allocs)/float64(len(took)), "allocs/turn")
+			b.ReportMetric(0, "ns/op") // with what is between the turns it says nothing
+		})
+	}
+}
+
+// BenchmarkTurnTick is a tick of that world in which nothing has happened.
+func BenchmarkTurnTick(b *testing.B) {
+	w := newBench(b, 10000, 125, 8, 1000, 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.at = w.at.Add(time.Second)
+		for _, h := range w.hosts {
+			h.push()
+		}
+		w.s.Turn(context.Background())
+	}
+}
+
+// bench is a large world whose agents obey when they are told to.
+type bench struct {
+	s       *Steer
+	at      time.Time
+	names   []functions.Name
+	hosts   []*bhost
+	queued  map[functions.Name]int
+	changed []functions.Name
+	told    []func(context.Context)
+	loads   int
+	unloads int
+}
+
+type bhost struct {
+	w      *bench
+	id     string
+	gpus   []functions.GPU
+	reps   []functions.ReplicaStatus
+	change uint64
+	seq    uint64
+}
+
+func (h *bhost) push() {
+	h.seq++
+	h.w.s.Heartbeat(functions.Heartbeat{
+		AgentID: h.id, Life: "one", Seq: h.seq, Change: h.change, GPUs: h.gpus, Models: h.reps, Memory: functions.Capacity{Total: 1 << 40},
+	}, h)
+}
+
+func (h *bhost) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	h.w.loads++
+	h.change++
+	h.reps = append(slices.Clone(h.reps), functions.ReplicaStatus{
+		ID: req.ID, Team: req.Team, Model: req.Model, State: functions.Ready, GPUs: req.GPUs, Endpoint: "http://127.0.0.1:1"})
+	h.push()
+	return functions.LoadReply{}, nil
+}
+
+func (h *bhost) Unload(_ context.Context, req functions.UnloadRequest) error {
+	h.w.unloads++
+	h.change++
+	h.reps = slices.DeleteFunc(slices.Clone(h.reps), func(r functions.ReplicaStatus) bool { return r.ID == req.ID })
+	h.push()
+	return nil
+}
+
+func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *bench {
+	w := &bench{at: time.Unix(1e9, 0), queued: map[functions.Name]int{}}
+	c := &shelf{}
+	for i := range fns {
+		m := model(fmt.Sprint("m", i), func(s *functions.ModelSpec) { s.Scale.Idle = functions.Duration(24 * time.Hour) })
+		c.models = append(c.models, m)
+		w.names = append(w.names, m.FullName())
+	}
+	w.s = New(Options{
+		Epoch: 1, Path: w, Catalog: c, Now: func() time.Time { return w.at }, Ring: func() {}, Progress: -1,
+		Do: func(_ time.Duration, f func(context.Context)) { w.told = append(w.told, f) },
+	})
+	w.s.Changed()
+	for i := range nodes {
+		h := &bhost{w: w, id: fmt.Sprintf("n%03d", i), change: 1}
+		for g := range gpus {
+			h.gpus = append(h.gpus, functions.GPU{Index: g, MemoryTotal: 80 << 30, Health: "ok"})
+		}
+		w.hosts = append(w.hosts, h)
+	}
+	for i := range ready {
+		h := w.hosts[i%nodes]
+		h.reps = append(h.reps, functions.ReplicaStatus{ID: fmt.Sprint("r", i), Team: "default", Model: w.names[i].Name, State: functions.Ready,
+			GPUs: []int{i / nodes}, Endpoint: "http://127.0.0.1:1", Since: 100000})
+	}
+	for range 12 { // agents are heard, and the first seconds are over
+		w.rest()
+		w.at = w.at.Add(time.Second)
+	}
+	if n := len(w.s.Replicas()); n != ready {
+		b.Fatalf("%d replicas of %d", n, ready)
+	}
+	for i := ready; i < ready+waiting; i++ { // they need more than any node has
+		c.models[i] = model(w.names[i].Name, func(s *functions.ModelSpec) { s.Resources.GPUs = 16 })
+	}
+	w.s.Changed()
+	for i := ready; i < ready+waiting; i++ {
+		w.ask(i, 1)
+		w.s.Wake(w.names[i], "default")
+	}
+	w.rest()
+	return w
+}
+
+// rest lets a second pass in which everybody is heard, and whatever is commanded
+// is done.
+func (w *bench) rest() {
+	for more := true; more; {
+		w.obey()
+		w.at = w.at.Add(time.Second)
+		for _, h := range w.hosts {
+			h.push()
+		}
+		w.s.Turn(context.Background())
+		more = len(w.told) > 0
+	}
+	w.loads, w.unloads = 0, 0
+}
+
+// obey has done what was commanded.
+func (w *bench) obey() {
+	for _, f := range w.told {
+		f(context.Background())
+	}
+	w.told = w.told[:0]
+}
+
+func (w *bench) ask(i, n int) {
+	w.queued[w.names[i]] = n
+	w.changed = append(w.changed, w.names[i])
+}
+
+func (w *bench) Demand(all bool, yield func(Demand) bool) {
+	for _, n := range w.changed {
+		yield(w.demand(n))
+	}
+	w.changed = w.changed[:0]
+	if all {
+		for _, n := range w.names {
+			if w.queued[n] > 0 {
+				yield(w.demand(n))
+			}
+		}
+	}
+}
+
+func (w *bench) demand(n functions.Name) Demand {
+	return Demand{Name: n, Queued: w.queued[n], Oldest: w.at}
+}
+
+func (w *bench) Publish(...snapshot.Function)          {}
+func (w *bench) Remove(...functions.Name)              {}
+func (w *bench) InFlightOf(functions.Name, string) int { return 0 }
+func (w *bench) Cut(string)                            {}

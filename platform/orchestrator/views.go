@@ -1,0 +1,179 @@
+package orchestrator
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Replica is a replica as the control API lists it: field by field the API's own.
+type Replica struct {
+	ID       string
+	Function string
+	Node     string
+	State    functions.State
+	Tier     functions.Tier
+	Endpoint string
+	Since    time.Time // of the state
+	InFlight int
+	Percent  *int            // of the present phase
+	Bytes    functions.Bytes // of the checkpoint, so far
+	Total    functions.Bytes
+	GPUs     []int
+	Error    string
+
+	Start, StartNote string
+	SleepLevel       int
+	Adapters         []string          // loaded now
+	Notes            map[string]string // of adapters
+}
+
+// NodeView is a node as the control API lists it.
+type NodeView struct {
+	ID       string
+	State    functions.NodeState
+	Lost     bool // it has missed a heartbeat or more
+	Seen     time.Time
+	Version  string
+	URL      string // "" in the server's own process
+	GPUs     []functions.GPU
+	Memory   functions.Capacity
+	Store    functions.StoreUse
+	Replicas int
+	Cached   []functions.CachedModel
+	Warm     []functions.WarmParent
+}
+
+// ColdStart finds a cold start by its id; the last 1,000 are kept.
+func (s *Steer) ColdStart(id string) (functions.Timeline, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.colds.byID[id]
+	if c == nil {
+		return functions.Timeline{}, false
+	}
+	return s.timeline(c), true
+}
+
+// ColdStarts are the newest first, at most limit (0: all that are kept).
+func (s *Steer) ColdStarts(limit int) []functions.Timeline {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if limit <= 0 || limit > keepColdStarts {
+		limit = keepColdStarts
+	}
+	var out []functions.Timeline
+	for i := len(s.colds.ring) - 1; i >= 0 && len(out) < limit; i-- {
+		out = append(out, s.timeline(s.colds.ring[i]))
+	}
+	return out
+}
+
+// Replicas are all there are, by function and id.
+func (s *Steer) Replicas() []Replica {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]Replica, 0, len(s.reps))
+	for _, r := range s.reps {
+		v := Replica{
+			ID: r.id, Function: r.fn.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
+			Endpoint: r.status.Endpoint, GPUs: r.gpus, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
+			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
+			Since: s.began.Add(r.asked),
+		}
+		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {
+			v.Percent = &p
+		}
+		if n := s.nodes[r.node]; n != nil && r.seen {
+			v.Since = n.at.Add(-time.Duration(max(0, min(r.status.Since, 1e12))) * time.Millisecond)
+		}
+		if r.stopping && !v.State.Over() {
+			v.State = functions.Draining
+		}
+		if r.readyAt > 0 {
+			v.InFlight = s.path.InFlightOf(r.fn.Name, r.id)
+		}
+		out = append(out, v)
+	}
+	slices.SortFunc(out, func(a, b Replica) int {
+		return cmp.Or(cmp.Compare(a.Function, b.Function), cmp.Compare(a.ID, b.ID))
+	})
+	return out
+}
+
+// Nodes are those connected, by id.
+func (s *Steer) Nodes() []NodeView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]NodeView, 0, len(s.nodes))
+	for _, n := range s.nodes {
+		hb := &n.hb
+		out = append(out, NodeView{
+			ID: n.id, State: hb.State, Lost: !n.Here && s.now()-n.Seen > s.policy.Lease/2, Seen: n.at, Version: hb.Version, URL: hb.URL,
+			GPUs: hb.GPUs, Memory: hb.Memory, Store: hb.Store, Replicas: len(hb.Models), Cached: hb.Cached, Warm: hb.Warm,
+		})
+	}
+	slices.SortFunc(out, func(a, b NodeView) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Epoch of this life of the server.
+func (s *Steer) Epoch() int64 { return s.epoch }
+
+// Function is the picture of one as the data path has it, false where the
+// catalogue has none of that name.
+func (s *Steer) Function(name functions.Name) (snapshot.Function, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.fns[name.Base()]
+	if f == nil || f.Gone {
+		return snapshot.Function{}, false
+	}
+	return s.picture(f), true
+}
+
+// NodeOf is where a replica is and how to command that node; nil if there is none.
+func (s *Steer) NodeOf(replica string) Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.reps[replica]; r != nil {
+		if n := s.nodes[r.node]; n != nil {
+			return n.to
+		}
+	}
+	return nil
+}
+
+// Changes gets something after pictures were published, many changes at once
+// counting as one, until ctx ends; then it is closed.
+func (s *Steer) Changes(ctx context.Context) <-chan struct{} {
+	ch := make(chan struct{}, 1)
+	s.watchMu.Lock()
+	if s.watchers == nil {
+		s.watchers = map[chan struct{}]struct{}{}
+	}
+	s.watchers[ch] = struct{}{}
+	s.watchMu.Unlock()
+	context.AfterFunc(ctx, func() {
+		s.watchMu.Lock()
+		delete(s.watchers, ch)
+		s.watchMu.Unlock()
+		close(ch)
+	})
+	return ch
+}
+
+func (s *Steer) tellWatchers() {
+	s.watchMu.Lock()
+	defer s.watchMu.Unlock()
+	for ch := range s.watchers {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package orchestrator
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/schedule"
+)
+
+func TestNextEpoch(t *testing.T) {
+	dir := t.TempDir()
+	for want := int64(1); want < 4; want++ {
+		if e, err := NextEpoch(dir); e != want || err != nil {
+			t.Fatalf("%d %v, want %d", e, err, want)
+		}
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, ".epoch*"))
+	if len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	for _, bad := range []string{"", "x", "-1", "1 2", "99999999999999999999"} {
+		os.WriteFile(filepath.Join(dir, "epoch"), []byte(bad), 0o600)
+		if e, err := NextEpoch(dir); err == nil {
+			t.Errorf("%q gave epoch %d: agents would be commanded by two lives at once", bad, e)
+		}
+	}
+	if _, err := NextEpoch(filepath.Join(dir, "nowhere")); err == nil {
+		t.Error("no folder, no error")
+	}
+}
+
+func TestRecipe(t *testing.T) {
+	m := model("x")
+	was := recipe(m.Spec, "/a")
+	scale := m.Spec
+	scale.Scale.Max, scale.Queue.Requests, scale.Deadlines.Drain = 9, 9, 9
+	if recipe(scale, "/a") != was || recipe(m.Spec, "/b") != was {
+		t.Error("scale, queue, deadlines, or where the file of a remote source lies, restart a replica")
+	}
+	for what, edit := range map[string]func(*functions.ModelSpec){
+		"args":   func(s *functions.ModelSpec) { s.Args = []string{"--x"} },
+		"env":    func(s *functions.ModelSpec) { s.Env = map[string]string{"A": "b"} },
+		"source": func(s *functions.ModelSpec) { s.Source = "az://a/c/y" },
+		"gpus":   func(s *functions.ModelSpec) { s.Resources.GPUs = 2 },
+	} {
+		s := m.Spec
+		edit(&s)
+		if recipe(s, "/a") == was {
+			t.Errorf("%s: the old one would go on", what)
+		}
+	}
+	local := m.Spec
+	local.Source = "./x"
+	if recipe(local, "/a") == recipe(local, "/b") {
+		t.Error("another folder is another model")
+	}
+	for source, want := range map[string]bool{"": false, "./x": true, "x": true, "/x": true, "file:///x": true, "az://a/b/c": false, "https://h/c": false} {
+		if isLocal(source) != want {
+			t.Errorf("isLocal(%q) is %v", source, !want)
+		}
+	}
+}
+
+func TestForecast(t *testing.T) {
+	var h history
+	if f := h.forecast(true); f.P50 != -1 || f.P90 != -1 {
+		t.Errorf("of nothing: %+v", f)
+	}
+	add := func(node string, tier functions.Tier, total time.Duration) {
+		h.add(sample{node: node, tier: tier, total: total, phases: map[functions.Phase]time.Duration{
+			functions.PhaseLoad: total / 2, functions.PhaseStage: total / 2}})
+	}
+	add("a", functions.TierRemote, time.Minute)
+	if f := h.forecast(false); f.P50 != time.Minute || f.P90 != time.Minute {
+		t.Errorf("of one from afar: %+v", f)
+	}
+	if f := h.forecast(true); f.P50 != 30*time.Second || f.P90 != 30*time.Second {
+		t.Errorf("of one from afar, the next from disk: %+v", f)
+	}
+	for i := range 10 {
+		add("a", functions.TierNVMe, time.Duration(i+1)*time.Second)
+	}
+	if f := h.forecast(true); f.P50 != 5*time.Second || f.P90 != 9*time.Second || f.Phases[functions.PhaseLoad] != 2500*time.Millisecond {
+		t.Errorf("of ten from disk after one from afar: %+v", f)
+	}
+	add("b", functions.TierNVMe, 100*time.Second)
+	if d := h.phase(functions.PhaseLoad, "b", ""); d != 50*time.Second {
+		t.Errorf("on b: %v", d)
+	}
+	if d := h.phase(functions.PhaseLoad, "c", ""); d >= 50*time.Second {
+		t.Errorf("elsewhere: %v", d)
+	}
+	for range 100 {
+		add("a", functions.TierNVMe, time.Second)
+	}
+	if len(h.samples) != keepSamples {
+		t.Errorf("%d are kept", len(h.samples))
+	}
+	if d := (&history{}).phase(functions.PhaseLoad, "a", functions.EngineCommand); d != -1 {
+		t.Errorf("of an engine nobody knows: %v", d)
+	}
+	if d := (&history{}).phase(functions.PhaseSpawn, "a", functions.EngineVLLM); d <= 0 {
+		t.Errorf("of vLLM: %v", d)
+	}
+}
+
+// TestProgress: what people see of a cold start never runs backwards, its ETA
+// comes from bytes over rate and from history, and where nothing is known
+// there is none.
+func TestProgress(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x", func(s *functions.ModelSpec) { s.Engine = functions.EngineVLLM }))
+		defer r.stop()
+		s := r.s
+		node := newHost("here", 1)
+		status := functions.ReplicaStatus{Team: "default", Model: "x", State: functions.Downloading, TotalBytes: 1000}
+		beat := func() functions.Progress {
+			hb := functions.Heartbeat{AgentID: "here", GPUs: []functions.GPU{{MemoryTotal: 80 << 30, Health: "ok"}}}
+			if status.ID != "" {
+				hb.Models = []functions.ReplicaStatus{status}
+			}
+			s.Heartbeat(hb, node)
+			synctest.Wait()
+			return r.d.picture(fname("x")).Progress
+		}
+		node.s = s
+		node.mute = true
+		beat()
+		id := r.d.ask(s, fname("x"), 1)
+		synctest.Wait()
+		status.ID = s.Replicas()[0].ID
+		if p := beat(); p.ETA != -1 {
+			t.Errorf("before the first byte: %+v", p)
+		}
+		r.pass(time.Second)
+		status.Bytes, status.Phases = 100, []functions.Span{{Phase: functions.PhaseStage, Duration: 1}}
+		p := beat()
+		// 900 bytes at 100 a second; vLLM takes 29 s to listen, then 1 s of warm-up.
+		if p.ETA < 29*time.Second || p.ETA > 31*time.Second || p.Percent != 3 {
+			t.Errorf("after a tenth of the bytes: %+v", p)
+		}
+		r.pass(time.Second)
+		status.Bytes, status.Phases = 101, []functions.Span{{Phase: functions.PhaseStage, Duration: 2}} // the rate fell
+		if q := beat(); q.Percent < p.Percent || q.ETA < p.ETA {
+			t.Errorf("it ran backwards: %+v after %+v", q, p)
+		}
+		status.Bytes, status.State = 1000, functions.Loading
+		status.Phases = []functions.Span{{Phase: functions.PhaseStage, Duration: 2}, {Phase: functions.PhaseSpawn, Start: 2, Duration: 24}}
+		if q := beat(); q.ETA < 5*time.Second || q.ETA > 7*time.Second {
+			t.Errorf("towards the end: %+v", q)
+		}
+		status.Phases[1].Duration = 100 // long overdue: a second more would be a lie
+		if q := beat(); q.ETA < 10*time.Second || q.ETA > 12*time.Second {
+			t.Errorf("overdue: %+v", q)
+		}
+		status.State, status.Endpoint = functions.Ready, "http://127.0.0.1:1"
+		beat()
+		if l, _ := s.ColdStart(id); l.Progress.Percent != 100 || l.Progress.ETA != 0 || l.State != functions.Ready {
+			t.Errorf("at the end: %+v", l.Progress)
+		}
+	})
+}
+
+// TestStoodStill: a server that was suspended counts nobody's silence for that
+// time; whoever stays silent afterwards is lost.
+func TestStoodStill(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d, c := newDoor(), &shelf{models: []*functions.Model{model("x")}}
+		s := New(Options{Epoch: 1, Path: d, Catalog: c})
+		h := newHost("a", 1)
+		s.Changed()
+		s.Heartbeat(functions.Heartbeat{AgentID: "a", URL: "http://a:1"}, h)
+		s.Turn(context.Background())
+		time.Sleep(time.Hour) // nobody calls turn
+		s.Turn(context.Background())
+		if len(s.Nodes()) != 1 || len(d.cut) != 0 {
+			t.Fatal("its agents were lost by its own sleep")
+		}
+		for range 10 {
+			time.Sleep(time.Second)
+			s.Turn(context.Background())
+		}
+		if len(s.Nodes()) != 0 {
+			t.Fatal("a silent agent is not lost")
+		}
+		if len(d.cut) != 1 || d.cut[0] != "http://a:1" {
+			t.Errorf("what is in flight through it was not cut: %v", d.cut)
+		}
+		s.doing.Wait()
+	})
+}
+
+// TestBearer: only a replica behind its agent's own door is given the token.
+func TestBearer(t *testing.T) {
+	s := New(Options{Token: "secret"})
+	s.nodes["b"] = &node{id: "b", hb: functions.Heartbeat{URL: "http://10.0.0.2:7000"}}
+	s.nodes["here"] = &node{id: "here"}
+	for _, x := range []struct{ node, endpoint, want string }{
+		{"b", "http://10.0.0.2:7000/replicas/r", "secret"},
+		{"b", "http://127.0.0.1:4000", ""},
+		{"b", "http://10.0.0.2:70001/replicas/r", ""},
+		{"here", "http://127.0.0.1:4000", ""},
+		{"gone", "http://10.0.0.2:7000/replicas/r", ""},
+	} {
+		if got := s.bearer(&rep{node: x.node, status: functions.ReplicaStatus{Endpoint: x.endpoint}}); got != x.want {
+			t.Errorf("%s at %s is given %q", x.node, x.endpoint, got)
+		}
+	}
+}
+
+// TestRings: books and events are bounded, and a follower that does not read
+// blocks nobody.
+func TestRings(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := New(Options{})
+		ctx, cancel := context.WithCancel(context.Background())
+		slow := s.Follow(ctx)
+		for i := range 5000 {
+			s.event("x", functions.Name{}, fmt.Sprint(i), "", "", "")
+			s.colds.add(&cold{fn: &fn{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, over: true})
+		}
+		es := s.Events(0)
+		if len(es) != keepEvents || es[len(es)-1].Seq != 5000 || len(s.Events(4990)) != 10 || len(s.Events(9999)) != 0 {
+			t.Errorf("%d events", len(es))
+		}
+		if n := len(s.ColdStarts(0)); n != keepColdStarts || len(s.colds.byID) != keepColdStarts || len(s.ColdStarts(3)) != 3 {
+			t.Errorf("%d cold starts, %d by id", n, len(s.colds.byID))
+		}
+		if _, ok := s.ColdStart("cs4999"); !ok || s.ColdStarts(1)[0].ID != "cs4999" {
+			t.Error("the newest is not there")
+		}
+		if _, ok := s.ColdStart("cs0"); ok {
+			t.Error("the oldest is there")
+		}
+		cancel()
+		n := 0
+		for range slow {
+			n++
+		}
+		if n != follower {
+			t.Errorf("the follower got %d", n)
+		}
+	})
+}
+
+// What a node keeps warm for good is not for replicas; what makes way is.
+func TestMemoryOfWarmParents(t *testing.T) {
+	hb := functions.Heartbeat{
+		Memory: functions.Capacity{Total: 100, Used: 70},
+		Warm:   []functions.WarmParent{{Memory: 30, Kept: true}, {Memory: 40}},
+	}
+	n := &node{Node: &schedule.Node{}}
+	n.set(beat{hb: hb}, 0)
+	if n.Memory != 70 {
+		t.Errorf("%d for replicas, want 70", n.Memory)
+	}
+	hb.Warm[0].Memory = 101
+	if n.set(beat{hb: hb}, 0); n.Memory != 0 {
+		t.Errorf("%d for replicas, want 0", n.Memory)
+	}
+}
+
+// A pod is some time on its way to its node: that is told as one place, and
+// foretold.
+func TestPlaceThatTakesTime(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	s := New(Options{Now: func() time.Time { return at }})
+	began := s.now()
+	f := &fn{model: &functions.Model{}}
+	f.history.add(sample{node: "n", tier: functions.TierNVMe, total: 3 * time.Second, start: 3 * time.Second, phases: map[functions.Phase]time.Duration{
+		functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
+	}})
+	r := &rep{id: "r", node: "n", fn: f}
+	c := &cold{fn: f, began: began, decided: began, placed: began + time.Millisecond, rep: r}
+	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
+	at = at.Add(500 * time.Millisecond)
+	p := s.timeline(c)
+	if len(p.Phases) != 2 || p.Phases[1].Phase != functions.PhasePlace || p.Phases[1].Duration != 0.5 {
+		t.Errorf("%+v", p.Phases)
+	}
+	if p.Progress.ETA != 2500*time.Millisecond {
+		t.Errorf("ETA %v", p.Progress.ETA)
+	}
+	r.status.Phases = []functions.Span{{Phase: functions.PhasePlace, Duration: 1}, {Phase: functions.PhaseStage, Start: 1}, {Phase: functions.PhaseSpawn, Start: 1}}
+	r.status.State = functions.Loading
+	if p := s.timeline(c); len(p.Phases) != 4 || p.Phases[1].Duration != 1 || p.Progress.ETA != time.Second {
+		t.Errorf("%+v, ETA %v", p.Phases, p.Progress.ETA)
+	}
+}
