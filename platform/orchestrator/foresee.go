@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/predict"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/schedule"
 )
 
 // Foresee is what a Steer needs to look ahead. The Steer owns it from New on.
 type Foresee struct {
-	History *predict.History // what was; never nil
-	Ahead   bool             // start what it foresees; hints are followed in any case
+	History *forecast.History // what was; never nil
+	Ahead   bool              // start what it foresees; hints are followed in any case
 
 	// Budget is the GPU time that starts ahead may take in an hour, for one team;
 	// all teams together may take Teams times as much. A replica without GPUs
@@ -235,16 +235,16 @@ func (s *Steer) known(f *fn, now schedule.Instant) {
 }
 
 // worth of holding f idle; false where it is never held or never leaves.
-func (s *Steer) worth(f *fn) (predict.Worth, bool) {
+func (s *Steer) worth(f *fn) (forecast.Worth, bool) {
 	idle := f.Scale.Idle.Std()
 	if f.Gone || idle <= 0 || f.Scale.Min > 0 {
-		return predict.Worth{}, false
+		return forecast.Worth{}, false
 	}
 	start := s.forecast(f).P50
 	if start <= 0 {
 		start = time.Minute
 	}
-	return predict.WorthOf(idle, start, true), true
+	return forecast.WorthOf(idle, start, true), true
 }
 
 // foresee is done once a tick: who is idle is looked at again, what history wants
@@ -266,13 +266,13 @@ func (s *Steer) foresee(ctx context.Context, now schedule.Instant) {
 	wall := s.wall(now)
 	if a.Ahead && (!a.asked || !a.due.IsZero() && !a.due.After(wall)) {
 		a.asked = true
-		a.due = a.History.Ahead(wall, func(name functions.Name) (predict.Worth, bool) {
+		a.due = a.History.Ahead(wall, func(name functions.Name) (forecast.Worth, bool) {
 			f := s.fns[name]
 			if f == nil {
-				return predict.Worth{}, false
+				return forecast.Worth{}, false
 			}
 			return s.worth(f)
-		}, func(x predict.Foreseen) {
+		}, func(x forecast.Foreseen) {
 			if f := s.fns[x.Name]; f != nil && !f.Gone && f.prospect.prewarm == nil && !f.prospect.using {
 				// What the budget does not allow is not done, and counted.
 				if _, err := s.grant(f, Hint{Name: x.Name, Until: x.Until, Tier: AheadGPU, By: byHistory}, x.Why, now); err != nil {

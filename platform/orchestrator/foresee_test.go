@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/predict"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/schedule"
 )
 
@@ -50,7 +50,7 @@ func prewarms(s *Steer, result string) float64 {
 
 func TestARhythmIsMetAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: predict.New(predict.Options{}), Ahead: true}, schedule.Policy{}, model("x", short))
+		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{}), Ahead: true}, schedule.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		for range 6 { // every half hour; it ends after a minute
@@ -85,7 +85,7 @@ func TestARhythmIsMetAhead(t *testing.T) {
 
 func TestAHintIsALease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: predict.New(predict.Options{}), Budget: 20 * time.Minute}, schedule.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, schedule.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		hint := func(name string, d time.Duration) (Prewarm, time.Duration, error) {
@@ -141,7 +141,7 @@ func TestAHintIsALease(t *testing.T) {
 
 func TestAHintTakesNoRoomOfOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: predict.New(predict.Options{})}, schedule.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{})}, schedule.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		r.use("y")
@@ -160,7 +160,7 @@ func TestBytesAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var got []string
-		o := &Foresee{History: predict.New(predict.Options{}), Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
+		o := &Foresee{History: forecast.New(forecast.Options{}), Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
 			mu.Lock()
 			defer mu.Unlock()
 			got = append(got, m.Metadata.Name)
@@ -197,7 +197,7 @@ func TestLearnedKeepAlive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := schedule.DefaultPolicy
 		p.KeepAlive = schedule.Learned
-		r := seeing(t, &Foresee{History: predict.New(predict.Options{})}, p, model("x", short), model("z", short))
+		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{})}, p, model("x", short), model("z", short))
 		defer r.stop()
 		r.host(newHost("here", 2))
 		for range 6 { // every two minutes, longer than its standard keep-alive
@@ -285,7 +285,7 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 func FuzzForesee(f *testing.F) {
 	f.Add([]byte(`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"t/x":{"recipe":"7","samples":[{"node":"n","tier":"REMOTE","total":5000000000,"phases":{"load":1}}]}}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		o := &Foresee{History: predict.New(predict.Options{})}
+		o := &Foresee{History: forecast.New(forecast.Options{})}
 		if err := o.read(strings.NewReader(string(b)), time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil && (o.starts != nil || o.History.Len() > 0) {
 			t.Fatalf("%v, and yet %d functions and %d starts", err, o.History.Len(), len(o.starts))
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/predict"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/schedule"
 )
 
@@ -49,7 +49,7 @@ const (
 // forecasts is lost with it.
 func OpenForesee(dir string, now time.Time, log *slog.Logger) *Foresee {
 	path := filepath.Join(dir, "history.json")
-	o := &Foresee{History: predict.New(predict.Options{}), File: path}
+	o := &Foresee{History: forecast.New(forecast.Options{}), File: path}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o
@@ -59,7 +59,7 @@ func OpenForesee(dir string, now time.Time, log *slog.Logger) *Foresee {
 		f.Close()
 	}
 	if err != nil {
-		o.History, o.starts = predict.New(predict.Options{}), nil
+		o.History, o.starts = forecast.New(forecast.Options{}), nil
 		aside := path + ".bad"
 		if moved := os.Rename(path, aside); moved != nil {
 			aside = "nowhere: " + moved.Error()
@@ -71,12 +71,12 @@ func OpenForesee(dir string, now time.Time, log *slog.Logger) *Foresee {
 
 // read takes a file in, whole or not at all.
 func (o *Foresee) read(r io.Reader, now time.Time) error {
-	b, err := io.ReadAll(io.LimitReader(r, predict.MaxFile+1))
+	b, err := io.ReadAll(io.LimitReader(r, forecast.MaxFile+1))
 	if err != nil {
 		return err
 	}
-	if len(b) > predict.MaxFile {
-		return fmt.Errorf("more than %d MiB", predict.MaxFile>>20)
+	if len(b) > forecast.MaxFile {
+		return fmt.Errorf("more than %d MiB", forecast.MaxFile>>20)
 	}
 	var m memory
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -179,7 +179,7 @@ func (s *Steer) remember(last bool) {
 // written is a memory that is written down later.
 type written struct {
 	Version int                     `json:"version"`
-	History predict.Snapshot        `json:"history"`
+	History forecast.Snapshot       `json:"history"`
 	Starts  map[string]recollection `json:"starts"`
 }
 

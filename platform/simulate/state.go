@@ -14,8 +14,8 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/predict"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
@@ -153,7 +153,7 @@ func (st *State) foresee() *orchestrator.Foresee {
 	if !c.Learn && !c.Ahead && c.Next == nil {
 		return nil
 	}
-	f := &orchestrator.Foresee{History: predict.New(predict.Options{}), Ahead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
+	f := &orchestrator.Foresee{History: forecast.New(forecast.Options{}), Ahead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
 	if c.Next != nil {
 		f.Next = func(name functions.Name, now time.Time) time.Time {
 			at := now.Sub(st.instant(0))

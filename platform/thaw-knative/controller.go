@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/control"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/predict"
 	"github.com/thaw-dev/thaw/platform/schedule"
 )
 
@@ -102,7 +102,7 @@ func (o *controlling) policy() (schedule.Policy, error) {
 // foresee makes what looks ahead. Without a folder nothing is read or written: the
 // root of the controller's pod is read-only.
 func (o *controlling) foresee(log *slog.Logger) *orchestrator.Foresee {
-	f := &orchestrator.Foresee{History: predict.New(predict.Options{})}
+	f := &orchestrator.Foresee{History: forecast.New(forecast.Options{})}
 	if o.data != "" {
 		f = orchestrator.OpenForesee(o.data, time.Now(), log)
 	}

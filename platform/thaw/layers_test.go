@@ -51,7 +51,7 @@ var layers = map[string]int{
 	"runtime/forkserver":        1,
 	"runtime/replica":           2,
 	"platform/schedule":         1,
-	"platform/predict":          1,
+	"platform/forecast":         1,
 	"platform/catalog":          1,
 	"platform/orchestrator":     4,
 	"platform/simulate":         5,

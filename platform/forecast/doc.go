@@ -1,4 +1,4 @@
-// Package predict learns from what functions were asked for when they will be
+// Package forecast learns from what functions were asked for when they will be
 // asked for again. It is pure: times come in as arguments, it reads no clock,
 // starts no goroutine and does no I/O. One goroutine owns a History.
 //
@@ -40,4 +40,4 @@
 // the 5th and the tail at the 99th percentile; here a cut is where the time held
 // costs more than the cold starts it saves, at a price the caller names: so much
 // idle time for one cold start.
-package predict
+package forecast
