@@ -9,7 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
-	core "github.com/thaw-dev/thaw/platform/schedule"
+	core "github.com/thaw-dev/thaw/platform/placement"
 )
 
 // Decisions is what the core takes for one, in seconds.

@@ -102,7 +102,7 @@
 //
 // # Scaling as Knative scales
 //
-// How many replicas a load asks for is decided in platform/schedule (Autoscale,
+// How many replicas a load asks for is decided in platform/placement (Autoscale,
 // Load, Policy.Want), by the rules of Knative's default autoscaler, KPA: a long
 // window and a short one, a target, a panic threshold, rates up and down, a delay
 // before scaling down. The tests here hold that to KPA itself

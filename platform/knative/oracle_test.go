@@ -20,7 +20,7 @@ import (
 	"knative.dev/serving/pkg/autoscaler/scaling"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // kpa is Knative's autoscaler of one revision, with its own windows.
@@ -50,7 +50,7 @@ func (k *kpa) StableAndPanicRPS(types.NamespacedName, time.Time) (float64, float
 	return 0, 0, metrics.ErrNoData
 }
 
-func newKPA(a schedule.Autoscale, target, ready int) *kpa {
+func newKPA(a placement.Autoscale, target, ready int) *kpa {
 	k := &kpa{
 		stable: aggregation.NewTimedFloat64Buckets(a.Stable, time.Second),
 		short:  aggregation.NewTimedFloat64Buckets(a.Panic, time.Second),
@@ -64,9 +64,9 @@ func newKPA(a schedule.Autoscale, target, ready int) *kpa {
 	return k
 }
 
-func settings(r *rand.Rand) schedule.Autoscale {
+func settings(r *rand.Rand) placement.Autoscale {
 	pick := func(xs ...float64) float64 { return xs[r.IntN(len(xs))] }
-	a := schedule.Autoscale{
+	a := placement.Autoscale{
 		Stable:      time.Duration(pick(6, 20, 60, 60, 60, 120)) * time.Second,
 		Bucket:      time.Second,
 		Every:       2 * time.Second,
@@ -181,20 +181,20 @@ func steps(t *testing.T, seed uint64, s *seen) {
 	r := rand.New(rand.NewPCG(seed, 6))
 	set := settings(r)
 	target, most := 1+r.IntN(10), 1+r.IntN(40)
-	policy := schedule.Policy{Autoscale: set}
-	f := &schedule.Function{Scale: functions.Scale{Max: most, Target: target}}
+	policy := placement.Policy{Autoscale: set}
+	f := &placement.Function{Scale: functions.Scale{Max: most, Target: target}}
 	run := &pods{r: r, lag: r.IntN(60)}
 	run.scale(0, r.IntN(4))
 
 	const begin = 1000 // ms; Instants are above 0
 	base := time.Now() // of the bubble: a whole number of seconds, and even
 	time.Sleep(begin * time.Millisecond)
-	instant := func(ms int) schedule.Instant { return time.Duration(ms) * time.Millisecond }
+	instant := func(ms int) placement.Instant { return time.Duration(ms) * time.Millisecond }
 	for i := range run.at {
 		run.at[i] = 0
 	}
 	theirs := newKPA(set, target, len(run.at))
-	ours := schedule.NewLoad(set)
+	ours := placement.NewLoad(set)
 	ours.Adopt(instant(begin), len(run.at))
 
 	walk := &load{r: r}
@@ -256,7 +256,7 @@ func reports(t *testing.T, seed uint64, s *seen) {
 	target := 1 + r.IntN(10)
 	run := &pods{r: r, lag: r.IntN(60)}
 	base := time.Now()
-	theirs, ours := newKPA(set, target, 0), schedule.NewLoad(set)
+	theirs, ours := newKPA(set, target, 0), placement.NewLoad(set)
 	walk := &load{r: r}
 	changes, known, last, silent := 0, 0, 0, 0
 	phase := 1 + r.IntN(1999)
@@ -307,7 +307,7 @@ func TestWindowsAsKPA(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 600))
 		set := settings(r)
-		theirs, ours := newKPA(set, 1, 0), schedule.NewLoad(set)
+		theirs, ours := newKPA(set, 1, 0), placement.NewLoad(set)
 		now := 10 * time.Minute
 		for range 300 {
 			switch r.IntN(40) {

@@ -19,7 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/shelf"
 )
 
@@ -45,7 +45,7 @@ type Options struct {
 	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
 	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
 	Environ    func() []string
-	Policy     schedule.Policy       // zero: schedule.DefaultPolicy
+	Policy     placement.Policy      // zero: placement.DefaultPolicy
 	Foresee    *orchestrator.Foresee // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
 	Peering    *shelf.Peering        // how the node here brings bytes together with agents; nil: it does not
 

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // history is what the last cold starts of a function took. It is what a
@@ -16,7 +16,7 @@ type history struct {
 	fresh   bool // known holds, for atHand
 	atHand  bool
 
-	times    schedule.Expect
+	times    placement.Expect
 	expected bool // times holds
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/forecast"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // Foresee is what a Steer needs to look ahead. The Steer owns it from New on.
@@ -116,28 +116,28 @@ type seer struct {
 	fetch int       // prefetches under way
 
 	recalled map[functions.Name]recollection // starts measured in an earlier life, until their function comes
-	saved    schedule.Instant
+	saved    placement.Instant
 	saving   bool
 	writing  sync.Mutex
-	written  schedule.Instant // of what is in the file; under writing
+	written  placement.Instant // of what is in the file; under writing
 }
 
 // prospect is what is kept of one function for the look ahead.
 type prospect struct {
 	using   bool
-	end     schedule.Instant // of the last use that history knows
-	look    schedule.Instant // when its next use is told anew
-	prewarm *prewarm         // of tier gpu
+	end     placement.Instant // of the last use that history knows
+	look    placement.Instant // when its next use is told anew
+	prewarm *prewarm          // of tier gpu
 }
 
 // prewarm is a lease on the future.
 type prewarm struct {
 	Prewarm
 	f       *fn
-	until   schedule.Instant
+	until   placement.Instant
 	gpus    int
 	granted time.Duration // taken from the pots when it was granted
-	charged schedule.Instant
+	charged placement.Instant
 	started bool
 	ready   bool
 }
@@ -145,10 +145,10 @@ type prewarm struct {
 // pot is a budget that fills up again within an hour.
 type pot struct {
 	spent time.Duration
-	at    schedule.Instant
+	at    placement.Instant
 }
 
-func (p *pot) left(now schedule.Instant, size time.Duration) time.Duration {
+func (p *pot) left(now placement.Instant, size time.Duration) time.Duration {
 	if p.at > 0 && now > p.at {
 		p.spent -= time.Duration(float64(now-p.at) / float64(time.Hour) * float64(size))
 	}
@@ -168,7 +168,7 @@ func newSeer(o *Foresee) *seer {
 
 // noticed takes what is asked of f now into its history: begins and ends of
 // uses. It is called for every function with news, before the core is told.
-func (s *Steer) noticed(f *fn, now schedule.Instant) {
+func (s *Steer) noticed(f *fn, now placement.Instant) {
 	p := &f.prospect
 	in := f.Active+f.Queued > 0
 	missed := !in && !p.using && f.LastEnd > p.end // it came and went between two looks
@@ -205,15 +205,15 @@ func (s *Steer) noticed(f *fn, now schedule.Instant) {
 }
 
 // decayed uses of f, as the core counts them.
-func decayed(f *fn, now schedule.Instant) float64 {
+func decayed(f *fn, now placement.Instant) float64 {
 	if f.Uses == 0 || now <= f.UsesAt {
 		return f.Uses
 	}
-	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(schedule.UsesDecay))
+	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(placement.UsesDecay))
 }
 
 // known notes for the core what history says of f, which is idle.
-func (s *Steer) known(f *fn, now schedule.Instant) {
+func (s *Steer) known(f *fn, now placement.Instant) {
 	h := s.seer.History
 	f.NextUse = 0
 	at, _ := h.NextUse(f.Name, s.wall(now))
@@ -224,7 +224,7 @@ func (s *Steer) known(f *fn, now schedule.Instant) {
 		f.NextUse = max(s.instant(at), 1)
 	}
 	f.KeepFor = 0
-	if w, ok := s.worth(f); ok && s.policy.KeepAlive == schedule.Learned {
+	if w, ok := s.worth(f); ok && s.policy.KeepAlive == placement.Learned {
 		w.Ahead = s.seer.Ahead
 		if keep, ok := h.KeepFor(f.Name, w); ok {
 			f.KeepFor = max(keep, time.Second)
@@ -249,7 +249,7 @@ func (s *Steer) worth(f *fn) (forecast.Worth, bool) {
 
 // foresee is done once a tick: who is idle is looked at again, what history wants
 // started is asked for, and what holds is accounted.
-func (s *Steer) foresee(ctx context.Context, now schedule.Instant) {
+func (s *Steer) foresee(ctx context.Context, now placement.Instant) {
 	a := s.seer
 	if a == nil {
 		return
@@ -285,7 +285,7 @@ func (s *Steer) foresee(ctx context.Context, now schedule.Instant) {
 }
 
 // grant takes a hint on, within the budget.
-func (s *Steer) grant(f *fn, h Hint, why string, now schedule.Instant) (*prewarm, error) {
+func (s *Steer) grant(f *fn, h Hint, why string, now placement.Instant) (*prewarm, error) {
 	a := s.seer
 	until := s.instant(h.Until)
 	gpus := max(f.Resources.GPUs, 1)
@@ -338,7 +338,7 @@ func (s *Steer) grant(f *fn, h Hint, why string, now schedule.Instant) (*prewarm
 }
 
 // take has p's share of the budgets set aside until then.
-func (s *Steer) take(p *prewarm, until, now schedule.Instant) {
+func (s *Steer) take(p *prewarm, until, now placement.Instant) {
 	p.granted = time.Duration(p.gpus) * max(until-now, 0)
 	s.seer.all.spent += p.granted
 	if t := s.seer.teams[p.Function.Team]; t != nil {
@@ -347,7 +347,7 @@ func (s *Steer) take(p *prewarm, until, now schedule.Instant) {
 }
 
 // refund gives back what p will not hold.
-func (s *Steer) refund(p *prewarm, now schedule.Instant) {
+func (s *Steer) refund(p *prewarm, now placement.Instant) {
 	back := min(time.Duration(p.gpus)*max(p.until-now, 0), p.granted)
 	if !p.started {
 		back = p.granted // it never held anything
@@ -360,7 +360,7 @@ func (s *Steer) refund(p *prewarm, now schedule.Instant) {
 }
 
 // hold accounts what p holds, and ends it when its time is over.
-func (s *Steer) hold(ctx context.Context, p *prewarm, now schedule.Instant) {
+func (s *Steer) hold(ctx context.Context, p *prewarm, now placement.Instant) {
 	f := p.f
 	if p.Tier != AheadGPU {
 		s.bring(ctx, p, now)
@@ -399,7 +399,7 @@ func (s *Steer) hold(ctx context.Context, p *prewarm, now schedule.Instant) {
 }
 
 // came: f is asked for, so whoever said so was right.
-func (s *Steer) came(f *fn, now schedule.Instant) {
+func (s *Steer) came(f *fn, now placement.Instant) {
 	p := f.prospect.prewarm
 	if p == nil {
 		return
@@ -416,7 +416,7 @@ func (s *Steer) came(f *fn, now schedule.Instant) {
 }
 
 // over ends p with its result.
-func (s *Steer) over(p *prewarm, result string, now schedule.Instant) {
+func (s *Steer) over(p *prewarm, result string, now placement.Instant) {
 	a, f := s.seer, p.f
 	s.refund(p, now)
 	a.live.drop(p)
@@ -441,7 +441,7 @@ func (s *Steer) over(p *prewarm, result string, now schedule.Instant) {
 }
 
 // bring has the bytes of p's model brought near, once.
-func (s *Steer) bring(ctx context.Context, p *prewarm, now schedule.Instant) {
+func (s *Steer) bring(ctx context.Context, p *prewarm, now placement.Instant) {
 	a := s.seer
 	if p.started || a.fetch >= fetchesWide || now >= p.until || p.f.model == nil {
 		return
@@ -487,7 +487,7 @@ func (s *Steer) Prewarm(h Hint) (Prewarm, time.Duration, error) {
 	return p.Prewarm, s.leftOf(f.Name.Team, now), nil
 }
 
-func (s *Steer) leftOf(team string, now schedule.Instant) time.Duration {
+func (s *Steer) leftOf(team string, now placement.Instant) time.Duration {
 	a := s.seer
 	left := a.Budget
 	if t := a.teams[team]; t != nil {
@@ -532,4 +532,4 @@ func (s *Steer) unlearn(f *fn) {
 }
 
 // wall is the time of an instant.
-func (s *Steer) wall(t schedule.Instant) time.Time { return s.began.Add(t) }
+func (s *Steer) wall(t placement.Instant) time.Time { return s.began.Add(t) }

@@ -17,11 +17,11 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/forecast"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // seeing is a rig that looks ahead.
-func seeing(t *testing.T, o *Foresee, p schedule.Policy, ms ...*functions.Model) *rig {
+func seeing(t *testing.T, o *Foresee, p placement.Policy, ms ...*functions.Model) *rig {
 	r := &rig{t: t, d: newDoor(), c: &shelf{models: ms}}
 	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresee: o, Policy: p,
 		Hooks: Hooks{ColdStart: r.ended}})
@@ -50,7 +50,7 @@ func prewarms(s *Steer, result string) float64 {
 
 func TestARhythmIsMetAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{}), Ahead: true}, schedule.Policy{}, model("x", short))
+		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{}), Ahead: true}, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		for range 6 { // every half hour; it ends after a minute
@@ -85,7 +85,7 @@ func TestARhythmIsMetAhead(t *testing.T) {
 
 func TestAHintIsALease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, schedule.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		hint := func(name string, d time.Duration) (Prewarm, time.Duration, error) {
@@ -141,7 +141,7 @@ func TestAHintIsALease(t *testing.T) {
 
 func TestAHintTakesNoRoomOfOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{})}, schedule.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		r.use("y")
@@ -169,7 +169,7 @@ func TestBytesAhead(t *testing.T) {
 			}
 			return nil
 		}}
-		r := seeing(t, o, schedule.Policy{}, model("x", short))
+		r := seeing(t, o, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		for _, tier := range []string{AheadDisk, AheadMemory} {
@@ -195,8 +195,8 @@ func TestBytesAhead(t *testing.T) {
 
 func TestLearnedKeepAlive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p := schedule.DefaultPolicy
-		p.KeepAlive = schedule.Learned
+		p := placement.DefaultPolicy
+		p.KeepAlive = placement.Learned
 		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{})}, p, model("x", short), model("z", short))
 		defer r.stop()
 		r.host(newHost("here", 2))
@@ -226,7 +226,7 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 	open := func() *Foresee { return OpenForesee(dir, time.Now(), slog.New(slog.NewTextHandler(&log, nil))) }
 	var p50 time.Duration
 	synctest.Test(t, func(t *testing.T) {
-		r := seeing(t, open(), schedule.Policy{}, model("x", short))
+		r := seeing(t, open(), placement.Policy{}, model("x", short))
 		r.host(newHost("here", 1))
 		for range 3 {
 			r.use("x")
@@ -238,7 +238,7 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 		}
 		r.stop()
 
-		r = seeing(t, open(), schedule.Policy{}, model("x", short))
+		r = seeing(t, open(), placement.Policy{}, model("x", short))
 		r.pass(time.Second)
 		if f, _ = r.s.Function(fname("x")); f.Forecast.P50 != p50 {
 			t.Errorf("after the restart the forecast is %v, want %v", f.Forecast.P50, p50)
@@ -248,7 +248,7 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 			t.Errorf("%d functions are known after the restart", n)
 		}
 		// Another recipe is another model.
-		r = seeing(t, open(), schedule.Policy{}, model("x", short, func(m *functions.ModelSpec) { m.Source = "az://a/c/other" }))
+		r = seeing(t, open(), placement.Policy{}, model("x", short, func(m *functions.ModelSpec) { m.Source = "az://a/c/other" }))
 		r.pass(time.Second)
 		if f, _ = r.s.Function(fname("x")); f.Forecast.P50 > 0 {
 			t.Errorf("the forecast of another recipe: %v", f.Forecast.P50)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // lives is how many earlier lives of an agent are remembered, so that nothing
@@ -40,11 +40,11 @@ func (n *node) newer(hb *functions.Heartbeat) bool {
 }
 
 // hear takes a heartbeat in. One that says nothing new costs next to nothing.
-func (s *Steer) hear(ctx context.Context, b beat, now schedule.Instant) {
+func (s *Steer) hear(ctx context.Context, b beat, now placement.Instant) {
 	hb := &b.hb
 	n := s.nodes[hb.AgentID]
 	if n == nil {
-		n = &node{Node: &schedule.Node{ID: hb.AgentID, Here: hb.AgentID == s.here}, id: hb.AgentID}
+		n = &node{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == s.here}, id: hb.AgentID}
 		s.join(n, now)
 	}
 	if !n.newer(hb) {
@@ -160,11 +160,11 @@ func (r *rep) stay(st *functions.ReplicaStatus) {
 }
 
 // join enters a new node in the books.
-func (s *Steer) join(n *node, now schedule.Instant) {
+func (s *Steer) join(n *node, now placement.Instant) {
 	n.Seen, n.settled = now, -1
 	s.nodes[n.id] = n
 	s.sched.Nodes = append(s.sched.Nodes, n.Node)
-	slices.SortFunc(s.sched.Nodes, func(a, b *schedule.Node) int {
+	slices.SortFunc(s.sched.Nodes, func(a, b *placement.Node) int {
 		if a.Here != b.Here {
 			if a.Here {
 				return -1
@@ -215,12 +215,12 @@ func (n *node) implausible(hb *functions.Heartbeat) string {
 }
 
 // newlySick reports whether several GPUs, all there are, broke together.
-func newlySick(before []schedule.GPU, now []functions.GPU) bool {
+func newlySick(before []placement.GPU, now []functions.GPU) bool {
 	if len(before) == 0 || len(now) < 2 {
 		return false
 	}
 	for _, g := range now {
-		if !sick(g) || slices.ContainsFunc(before, func(b schedule.GPU) bool { return b.Index == g.Index && b.Sick }) {
+		if !sick(g) || slices.ContainsFunc(before, func(b placement.GPU) bool { return b.Index == g.Index && b.Sick }) {
 			return false
 		}
 	}
@@ -279,7 +279,7 @@ func (s *Steer) rank() {
 
 // deny tells who waits for a function that does not run that this server starts
 // nothing any more.
-func (s *Steer) deny(f *fn, now schedule.Instant) {
+func (s *Steer) deny(f *fn, now placement.Instant) {
 	if !slices.ContainsFunc(f.reps, func(r *rep) bool { return r.serves() }) {
 		s.pause(f, "a newer server has taken over, and this one starts nothing any more", time.Minute, now)
 	}
@@ -299,7 +299,7 @@ func (s *Steer) Superseded() bool {
 // silence looks for nodes that are about to be lost. Where most have fallen
 // silent together it is more likely that nobody is heard: they are given one more
 // lease, once.
-func (s *Steer) silence(now schedule.Instant) {
+func (s *Steer) silence(now placement.Instant) {
 	if now < s.silent {
 		return
 	}
@@ -340,7 +340,7 @@ func (s *Steer) silence(now schedule.Instant) {
 }
 
 // stranger is a replica that we have not started in this life.
-func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatus, now schedule.Instant) {
+func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatus, now placement.Instant) {
 	name := functions.Name{Team: st.Team, Name: st.Model}
 	f := s.fns[name]
 	if st.State.Over() || st.State == functions.Draining || f == nil || f.Gone || s.reps[st.ID] != nil {
@@ -374,7 +374,7 @@ func (s *Steer) stranger(ctx context.Context, n *node, st functions.ReplicaStatu
 	s.event("adopted", name, r.id, n.id, string(st.State), "")
 	// Whoever waits for it may be at an activator that has not been heard yet.
 	if st.State == functions.Downloading || st.State == functions.Loading {
-		f.held = max(f.held, now+schedule.Instant(hearsay))
+		f.held = max(f.held, now+placement.Instant(hearsay))
 		s.stir(f)
 	}
 	s.update(ctx, r, st, now)

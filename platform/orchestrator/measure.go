@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // What the core knows of rates, sizes and times comes from what was measured:
@@ -94,11 +94,11 @@ func (s *Steer) sized(source string, bytes functions.Bytes) {
 // expect is the median time from a decision to READY, by tier and by node and
 // tier. What has not been seen from disk is taken from what came from afar, less
 // its staging.
-func (h *history) expect() schedule.Expect {
+func (h *history) expect() placement.Expect {
 	if h.expected {
 		return h.times
 	}
-	h.expected, h.times = true, schedule.Expect{}
+	h.expected, h.times = true, placement.Expect{}
 	byTier := map[functions.Tier][]time.Duration{}
 	byNode := map[string]map[functions.Tier][]time.Duration{}
 	add := func(x sample) {

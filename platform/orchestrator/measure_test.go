@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // TestMeasuredRates: the largest of the last few is near what a link can do, and
 // what was long ago is forgotten; small checkpoints say nothing.
 func TestMeasuredRates(t *testing.T) {
 	s := New(Options{})
-	n := &node{Node: &schedule.Node{ID: "a"}, id: "a"}
+	n := &node{Node: &placement.Node{ID: "a"}, id: "a"}
 	s.join(n, 1)
 	remote := func(bytes functions.Bytes, took time.Duration) {
 		s.measure(n, functions.TierRemote, bytes, map[functions.Phase]time.Duration{functions.PhaseStage: took, functions.PhaseLoad: time.Second})

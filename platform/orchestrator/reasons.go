@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // reasons say for people what the words of events and decisions mean. A word that
@@ -99,12 +99,12 @@ type Explained struct {
 	Chosen     string // a node or a replica; "": none
 	Reason     string
 	For        string // the function that got the room
-	Candidates []schedule.Candidate
+	Candidates []placement.Candidate
 	Others     int // candidates that are not listed
 }
 
 // Kinds of what can be explained.
-var kinds = []string{schedule.KindPlace, schedule.KindEvict, schedule.KindCold, schedule.KindScale}
+var kinds = []string{placement.KindPlace, placement.KindEvict, placement.KindCold, placement.KindScale}
 
 // Explain says why a function is as it is, and how the last decision of a kind
 // (place, evict, cold, scale) about it came to be. It is false where there is no
@@ -125,9 +125,9 @@ func (s *Steer) Explain(kind string, name functions.Name) (Explained, bool) {
 	x.Chosen, x.Reason, x.For, x.Candidates, x.Others = d.Chosen, d.Reason, d.For, d.Candidates, d.Others
 	told := "start"
 	switch kind {
-	case schedule.KindEvict, schedule.KindCold:
+	case placement.KindEvict, placement.KindCold:
 		told = "stop"
-	case schedule.KindScale:
+	case placement.KindScale:
 		told = "scale"
 	}
 	if w := sentence(told, d.Reason); w != "" {
@@ -218,7 +218,7 @@ func waiting(n int) string {
 }
 
 // staying is until when an idle function stays ready.
-func (s *Steer) staying(f *fn, now schedule.Instant) string {
+func (s *Steer) staying(f *fn, now placement.Instant) string {
 	switch {
 	case f.Lease >= always:
 		return ""
@@ -233,7 +233,7 @@ func (s *Steer) staying(f *fn, now schedule.Instant) string {
 }
 
 // coming is how far a start of f is.
-func (s *Steer) coming(f *fn, r *rep, now schedule.Instant) string {
+func (s *Steer) coming(f *fn, r *rep, now placement.Instant) string {
 	state := r.status.State
 	if r.nap.rising {
 		state = functions.Loading

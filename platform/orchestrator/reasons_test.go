@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // now is the sentence about a function, as it is told.
 func (p *play) now(name string) string {
 	p.t.Helper()
-	x, ok := p.s.Explain(schedule.KindPlace, fname(name))
+	x, ok := p.s.Explain(placement.KindPlace, fname(name))
 	if !ok {
 		p.t.Fatalf("%s is not known", name)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/forecast"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // recollection is what an earlier life has measured of a function's starts. It
@@ -183,7 +183,7 @@ type written struct {
 	Starts  map[string]recollection `json:"starts"`
 }
 
-func (s *Steer) memory(now schedule.Instant) written {
+func (s *Steer) memory(now placement.Instant) written {
 	w := written{Version: memoryVersion, History: s.seer.History.Snapshot(s.wall(now)), Starts: map[string]recollection{}}
 	for _, f := range s.list {
 		if f.Gone || len(f.history.samples) == 0 {

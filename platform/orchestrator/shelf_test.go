@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // Whatever is listed and then listed otherwise, a node has what it says now: the
@@ -18,7 +18,7 @@ func TestShelve(t *testing.T) {
 	tiers := []functions.Tier{functions.TierNVMe, functions.TierDRAM}
 	var nodes []*node
 	for i := range 2 {
-		nodes = append(nodes, &node{Node: &schedule.Node{}, id: fmt.Sprint(i)})
+		nodes = append(nodes, &node{Node: &placement.Node{}, id: fmt.Sprint(i)})
 	}
 	was := make([]functions.Heartbeat, len(nodes))
 	for range 3000 {

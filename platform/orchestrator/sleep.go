@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // Sleeper is a Node whose replicas can sleep. Sleep sends one to sleep, or with
@@ -25,18 +25,18 @@ const (
 
 // nap is where a replica stands on the ladder between READY and its end.
 type nap struct {
-	sinking bool             // out of the routes, to be sent to sleep once nothing is in flight
-	sent    bool             // it was told
-	level   int              // how deep it sleeps, or is to; 0 it does not
-	sinkEnd schedule.Instant // in flight or not, it is told then
-	rising  bool             // told to wake
-	riseAt  schedule.Instant
-	slept   schedule.Instant // since when it sleeps; 0 it does not
-	held    functions.Bytes  // host memory that its sleep takes
+	sinking bool              // out of the routes, to be sent to sleep once nothing is in flight
+	sent    bool              // it was told
+	level   int               // how deep it sleeps, or is to; 0 it does not
+	sinkEnd placement.Instant // in flight or not, it is told then
+	rising  bool              // told to wake
+	riseAt  placement.Instant
+	slept   placement.Instant // since when it sleeps; 0 it does not
+	held    functions.Bytes   // host memory that its sleep takes
 }
 
 // sink takes a replica out of the routes, to be sent to sleep.
-func (s *Steer) sink(r *rep, a *schedule.Action, now schedule.Instant) {
+func (s *Steer) sink(r *rep, a *placement.Action, now placement.Instant) {
 	r.nap = nap{sinking: true, sinkEnd: now + a.Drain, level: max(a.Level, 1), held: r.fn.Asleep}
 	if r.nap.level == deepLevel {
 		r.nap.held = 0
@@ -50,7 +50,7 @@ func (s *Steer) sink(r *rep, a *schedule.Action, now schedule.Instant) {
 
 // lull sends those to sleep that have nothing in flight. It reports whether it
 // must look again soon.
-func (s *Steer) lull(ctx context.Context, now schedule.Instant) (again bool) {
+func (s *Steer) lull(ctx context.Context, now placement.Instant) (again bool) {
 	s.sinks.each(func(r *rep) {
 		switch n := s.nodes[r.node]; {
 		case r.stopping || !r.nap.sinking || s.reps[r.id] != r:
@@ -80,7 +80,7 @@ func (s *Steer) lull(ctx context.Context, now schedule.Instant) (again bool) {
 
 // sleepless ends a replica that does not do what its ladder says; what waits for
 // it gets a cold start.
-func (s *Steer) sleepless(r *rep, why string, now schedule.Instant) {
+func (s *Steer) sleepless(r *rep, why string, now placement.Instant) {
 	s.sinks.drop(r)
 	if r.nap.rising {
 		s.counts.rises.WithLabelValues("failed").Inc()
@@ -93,7 +93,7 @@ func (s *Steer) sleepless(r *rep, why string, now schedule.Instant) {
 }
 
 // rise wakes a replica that sleeps: a cold start of the short kind.
-func (s *Steer) rise(ctx context.Context, a *schedule.Action, now schedule.Instant) {
+func (s *Steer) rise(ctx context.Context, a *placement.Action, now placement.Instant) {
 	r, n := s.reps[a.Replica], s.nodes[a.Node]
 	if r == nil || n == nil || r.stopping {
 		return
@@ -137,7 +137,7 @@ func (s *Steer) bed(ctx context.Context, r *rep, n *node, level int, reason stri
 }
 
 // slumber takes in what a status says of a replica's sleep.
-func (s *Steer) slumber(r *rep, st functions.ReplicaStatus, now schedule.Instant) {
+func (s *Steer) slumber(r *rep, st functions.ReplicaStatus, now placement.Instant) {
 	switch {
 	case st.State == functions.Sleeping && st.SleepLevel > 0:
 		if r.nap.rising || r.nap.slept > 0 {

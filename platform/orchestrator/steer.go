@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // Node is an agent as the loop commands it. Both methods are idempotent by the
@@ -65,10 +65,10 @@ type Options struct {
 	Epoch   int64    // of this life, see NextEpoch
 	Path    DataPath // the activator; nil if it is told by Attach
 	Catalog Catalog
-	Machine string          // identity of this host: whose folders the catalogue's local sources are
-	Here    string          // id of the agent in this process, if there is one
-	Token   string          // bearer for replicas behind remote agents
-	Policy  schedule.Policy // zero: schedule.DefaultPolicy
+	Machine string           // identity of this host: whose folders the catalogue's local sources are
+	Here    string           // id of the agent in this process, if there is one
+	Token   string           // bearer for replicas behind remote agents
+	Policy  placement.Policy // zero: placement.DefaultPolicy
 	Hooks   Hooks
 	Foresee *Foresee // looks ahead; nil: nothing is learned of when functions are used
 	Ledger  *Ledger  // where the accounts of teams outlive this life; nil: they do not
@@ -102,7 +102,7 @@ type Steer struct {
 	machine string
 	here    string
 	token   string
-	policy  schedule.Policy
+	policy  placement.Policy
 	hooks   Hooks
 	seer    *seer // nil: none
 	ledger  *Ledger
@@ -209,8 +209,8 @@ func New(o Options) *Steer {
 		lanes:  make(chan struct{}, lanesWide),
 		counts: newCounts(),
 	}
-	if s.policy == (schedule.Policy{}) {
-		s.policy = schedule.DefaultPolicy
+	if s.policy == (placement.Policy{}) {
+		s.policy = placement.DefaultPolicy
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -272,10 +272,10 @@ func (s *Steer) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Steer) now() schedule.Instant { return s.clock().Sub(s.began) }
+func (s *Steer) now() placement.Instant { return s.clock().Sub(s.began) }
 
 // instant of a moment another room noted. Both carry monotonic readings.
-func (s *Steer) instant(t time.Time) schedule.Instant {
+func (s *Steer) instant(t time.Time) placement.Instant {
 	if t.IsZero() {
 		return 0
 	}

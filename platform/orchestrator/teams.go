@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // account is what one team has had and has of the fleet.
@@ -21,15 +21,15 @@ type account struct {
 	name string
 	spec functions.TeamSpec
 
-	held   int              // GPUs its replicas hold now
-	using  int              // of those, what is not idle: whoever asks for an idle one has it
-	hosted int              // its replicas without GPUs that are not idle
-	stored functions.Bytes  // of its checkpoints, on all nodes; where it has a share
-	at     schedule.Instant // until when what follows is counted
-	day    int64            // which day Today is of, UTC
+	held   int               // GPUs its replicas hold now
+	using  int               // of those, what is not idle: whoever asks for an idle one has it
+	hosted int               // its replicas without GPUs that are not idle
+	stored functions.Bytes   // of its checkpoints, on all nodes; where it has a share
+	at     placement.Instant // until when what follows is counted
+	day    int64             // which day Today is of, UTC
 
-	ledgerEntry                  // what outlives the server
-	barred      schedule.Instant // it has used up its GPU-seconds of the day
+	ledgerEntry                   // what outlives the server
+	barred      placement.Instant // it has used up its GPU-seconds of the day
 }
 
 type ledgerEntry struct {
@@ -87,11 +87,11 @@ func (s *Steer) teamOf(name string) *account {
 func dayOf(t time.Time) int64 { return t.Unix() / aDay }
 
 // settle counts what a team has held until now.
-func (s *Steer) settle(t *account, now schedule.Instant) {
+func (s *Steer) settle(t *account, now placement.Instant) {
 	span := (now - t.at).Seconds()
 	t.at = max(t.at, now)
 	if span > 0 {
-		tau := schedule.UseDecay.Seconds()
+		tau := placement.UseDecay.Seconds()
 		keep := math.Exp(-span / tau)
 		gain := tau * (1 - keep)
 		t.Used = t.Used*keep + float64(t.using)*gain
@@ -116,7 +116,7 @@ type charged struct{ held, using, hosted int }
 
 // charge takes in what f holds now. A share of the fleet is what is in use: idle
 // replicas keep nobody from anything, they leave for whoever asks.
-func (s *Steer) charge(f *fn, now schedule.Instant) {
+func (s *Steer) charge(f *fn, now placement.Instant) {
 	var c charged
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
@@ -147,7 +147,7 @@ func (s *Steer) charge(f *fn, now schedule.Instant) {
 
 // account settles all teams and tells the core, once in a while or because the
 // catalogue has changed.
-func (s *Steer) account(now schedule.Instant, changed bool) {
+func (s *Steer) account(now placement.Instant, changed bool) {
 	if !changed && now-s.accounted < accountFor {
 		return
 	}
@@ -163,12 +163,12 @@ func (s *Steer) account(now schedule.Instant, changed bool) {
 		return
 	}
 	s.rebar = false
-	teams := make(map[string]schedule.Team, len(s.payers))
+	teams := make(map[string]placement.Team, len(s.payers))
 	for _, t := range s.payers {
-		x := schedule.Team{TeamGPUs: t.spec.GPUs, Used: t.Used, Hosted: t.Hosted, Barred: t.barred}
+		x := placement.Team{TeamGPUs: t.spec.GPUs, Used: t.Used, Hosted: t.Hosted, Barred: t.barred}
 		if t.barred > 0 {
-			x.Verdict = schedule.Verdict{
-				Code: schedule.CodeBudget, ETA: -1,
+			x.Verdict = placement.Verdict{
+				Code: placement.CodeBudget, ETA: -1,
 				Message: fmt.Sprintf("team %s has used its %d GPU-seconds of today; more come at midnight UTC", t.name, t.spec.Limits.GPUSecondsPerDay),
 			}
 		}
@@ -180,7 +180,7 @@ func (s *Steer) account(now schedule.Instant, changed bool) {
 
 // bar takes the GPUs from a team whose budget of the day is used up, and gives
 // them back with the next day or a larger budget.
-func (s *Steer) bar(t *account, now schedule.Instant) {
+func (s *Steer) bar(t *account, now placement.Instant) {
 	limit := float64(t.spec.Limits.GPUSecondsPerDay)
 	over := limit > 0 && t.Today >= limit
 	if over == (t.barred > 0) {
@@ -241,7 +241,7 @@ func (s *Steer) fence() {
 }
 
 // ousted keeps the account of an eviction.
-func (s *Steer) ousted(a *schedule.Action, now schedule.Instant) {
+func (s *Steer) ousted(a *placement.Action, now placement.Instant) {
 	if a.For == "" {
 		return
 	}
@@ -260,7 +260,7 @@ func (s *Steer) ousted(a *schedule.Action, now schedule.Instant) {
 
 // returned notes that f is started or woken: soon after an eviction that is
 // thrash, and f is left alone for a while.
-func (s *Steer) returned(f *fn, now schedule.Instant) {
+func (s *Steer) returned(f *fn, now placement.Instant) {
 	back := f.ColdStart
 	if back <= 0 {
 		back = max(f.history.forecast(s.atHand(f)).P50, 0)
@@ -291,7 +291,7 @@ func (s *Steer) TeamUse(team string) TeamUse {
 	}
 	s.settle(t, max(s.last, t.at))
 	u := TeamUse{
-		GPUs: t.held, Today: t.Today, Total: t.Total, Lately: t.Used / schedule.UseDecay.Seconds(),
+		GPUs: t.held, Today: t.Today, Total: t.Total, Lately: t.Used / placement.UseDecay.Seconds(),
 		Inflicted: t.Inflicted, Suffered: t.Suffered, Thrash: t.Thrash, Barred: t.barred > 0,
 	}
 	if l := t.spec.Limits.GPUSecondsPerDay; l > 0 {
@@ -307,7 +307,7 @@ type Ledger struct {
 	save    func(text []byte) error
 	day     int64
 	entries map[string]ledgerEntry
-	written schedule.Instant
+	written placement.Instant
 }
 
 type ledgerFile struct {

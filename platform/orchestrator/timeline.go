@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 const keepColdStarts = 1000
@@ -13,10 +13,10 @@ const keepColdStarts = 1000
 // cold is one cold start: from the wake until READY, failed or called off.
 type cold struct {
 	functions.Timeline
-	began   schedule.Instant
-	decided schedule.Instant // a place was found
-	placed  schedule.Instant // the agent took the load
-	end     schedule.Instant
+	began   placement.Instant
+	decided placement.Instant // a place was found
+	placed  placement.Instant // the agent took the load
+	end     placement.Instant
 	over    bool
 	deep    bool // a rise whose weights had been dropped
 	rep     *rep
@@ -124,7 +124,7 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 	if c.end > 0 {
 		now = c.end
 	}
-	span := func(p functions.Phase, from, to schedule.Instant) {
+	span := func(p functions.Phase, from, to placement.Instant) {
 		t.Phases = append(t.Phases, functions.Span{Phase: p, Start: (from - c.began).Seconds(), Duration: max(0, to-from).Seconds()})
 	}
 	t.Phases = nil
@@ -185,7 +185,7 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 // eta of a cold start under way: what is left of staging by bytes over measured
 // rate (by history while none is measured), and after it what load and warm-up
 // usually take; the engine boots while bytes arrive. -1 where nothing is known.
-func (s *Steer) eta(c *cold, now schedule.Instant) time.Duration {
+func (s *Steer) eta(c *cold, now placement.Instant) time.Duration {
 	f := c.fn
 	if c.Tier == functions.TierSleeping {
 		if usual := f.history.rises(c.deep, 50); usual >= 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 const (
@@ -132,7 +132,7 @@ func (s *Steer) Turn(ctx context.Context) time.Duration {
 // process that was stopped, a clock that was put forward) has not passed: nobody
 // was silent or idle in it, no lease ran out. On a clock that is put back time
 // goes on from where it was.
-func (s *Steer) advance() schedule.Instant {
+func (s *Steer) advance() placement.Instant {
 	if s.last > 0 {
 		switch gap := s.now() - s.last; {
 		case gap > stoodStill:
@@ -197,7 +197,7 @@ func (s *Steer) flush() {
 
 // readCatalog takes the catalogue over. One that has lost most of itself is
 // read a second time before it is believed.
-func (s *Steer) readCatalog(now schedule.Instant) {
+func (s *Steer) readCatalog(now placement.Instant) {
 	models := s.catalog.Models()
 	next := make(map[functions.Name]*functions.Model, len(models))
 	for _, m := range models {
@@ -287,7 +287,7 @@ func (s *Steer) bury(dead []*fn) {
 }
 
 // update takes the status of a replica in.
-func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, now schedule.Instant) {
+func (s *Steer) update(ctx context.Context, r *rep, st functions.ReplicaStatus, now placement.Instant) {
 	f, before := r.fn, r.status.State
 	if !slices.Equal(r.status.Adapters, st.Adapters) || r.status.Endpoint != st.Endpoint {
 		s.redraw(f)
@@ -396,7 +396,7 @@ func (s *Steer) gone(r *rep, why string) {
 
 // failed ends a replica that broke, tells its waiters why, and sets the pause
 // before the next start.
-func (s *Steer) failed(ctx context.Context, r *rep, cause string, now schedule.Instant) {
+func (s *Steer) failed(ctx context.Context, r *rep, cause string, now placement.Instant) {
 	f := r.fn
 	if cause == "" {
 		cause = "the engine ended"
@@ -427,10 +427,10 @@ func (s *Steer) failed(ctx context.Context, r *rep, cause string, now schedule.I
 		} else {
 			f.deaths = 1
 		}
-		pause = schedule.Backoff(f.deaths - 1)
+		pause = placement.Backoff(f.deaths - 1)
 	} else {
 		f.failures++
-		pause = schedule.Backoff(f.failures)
+		pause = placement.Backoff(f.failures)
 	}
 	if r.recipe == f.recipe {
 		s.pause(f, cause, pause, now)
@@ -442,7 +442,7 @@ func (s *Steer) failed(ctx context.Context, r *rep, cause string, now schedule.I
 }
 
 // pause tells waiters why, and starts f no sooner.
-func (s *Steer) pause(f *fn, cause string, pause time.Duration, now schedule.Instant) {
+func (s *Steer) pause(f *fn, cause string, pause time.Duration, now placement.Instant) {
 	if pause <= 0 {
 		return
 	}
@@ -453,7 +453,7 @@ func (s *Steer) pause(f *fn, cause string, pause time.Duration, now schedule.Ins
 }
 
 // onLoaded is the answer to a load.
-func (s *Steer) onLoaded(ctx context.Context, id string, o outcome, now schedule.Instant) {
+func (s *Steer) onLoaded(ctx context.Context, id string, o outcome, now placement.Instant) {
 	r := s.reps[id]
 	if r == nil || r.node != o.node {
 		return
@@ -486,7 +486,7 @@ func (s *Steer) onLoaded(ctx context.Context, id string, o outcome, now schedule
 	f := r.fn
 	if f.refused++; f.refused >= refusals {
 		f.failures++
-		s.pause(f, "no agent takes it: "+o.err.Error(), schedule.Backoff(f.failures), now)
+		s.pause(f, "no agent takes it: "+o.err.Error(), placement.Backoff(f.failures), now)
 		s.finish(r.cold, functions.Failed, o.err.Error())
 	}
 	s.gone(r, "load_refused")
@@ -517,7 +517,7 @@ func (s *Steer) verify(ctx context.Context, id string, a ask) {
 // asked is why replicas stop that somebody has stopped.
 const asked = "asked"
 
-func (s *Steer) stopAll(name functions.Name, now schedule.Instant) {
+func (s *Steer) stopAll(name functions.Name, now placement.Instant) {
 	f := s.fns[name]
 	if f == nil {
 		return
@@ -531,7 +531,7 @@ func (s *Steer) stopAll(name functions.Name, now schedule.Instant) {
 	}
 }
 
-func (s *Steer) stop(r *rep, drain time.Duration, reason, whom string, now schedule.Instant) {
+func (s *Steer) stop(r *rep, drain time.Duration, reason, whom string, now placement.Instant) {
 	r.stopping, r.reason = true, reason
 	r.drainEnd = now + drain
 	s.drains.add(r)
@@ -540,7 +540,7 @@ func (s *Steer) stop(r *rep, drain time.Duration, reason, whom string, now sched
 	s.counts.evictions.WithLabelValues(reason).Inc()
 }
 
-func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
+func (s *Steer) onWake(name functions.Name, w wake, now placement.Instant) {
 	f := s.fns[name]
 	forget := func() {
 		s.inboxMu.Lock()
@@ -587,7 +587,7 @@ func (s *Steer) onWake(name functions.Name, w wake, now schedule.Instant) {
 
 // demand reads what is asked of the functions of which that has changed; with all
 // it makes sure of the others, and lets the windows of those that are busy move on.
-func (s *Steer) demand(now schedule.Instant, all bool) {
+func (s *Steer) demand(now placement.Instant, all bool) {
 	s.path.Demand(all, func(d Demand) bool {
 		f := s.fns[d.Name.Base()]
 		if f == nil || f.Gone {
@@ -636,11 +636,11 @@ func (s *Steer) demand(now schedule.Instant, all bool) {
 }
 
 // always is longer than anything lasts, and can be added to.
-const always = schedule.Instant(math.MaxInt64 / 4)
+const always = placement.Instant(math.MaxInt64 / 4)
 
 // decide tells the core the news, asks it, and does what it says. What it costs
 // is what has changed, not what there is.
-func (s *Steer) decide(ctx context.Context, now schedule.Instant, all bool) time.Duration {
+func (s *Steer) decide(ctx context.Context, now placement.Instant, all bool) time.Duration {
 	if s.superseded {
 		return 0
 	}
@@ -708,7 +708,7 @@ func (s *Steer) decide(ctx context.Context, now schedule.Instant, all bool) time
 
 // verdict takes in that f cannot be placed, or that nothing stands in its way any
 // more.
-func (s *Steer) verdict(f *fn, v schedule.Verdict, blocked bool) {
+func (s *Steer) verdict(f *fn, v placement.Verdict, blocked bool) {
 	switch {
 	case !blocked && f.blocked == nil:
 	case !blocked:
@@ -732,7 +732,7 @@ func (s *Steer) verdict(f *fn, v schedule.Verdict, blocked bool) {
 }
 
 // forgo ends a cold start that nobody wants any more and that has come to nothing.
-func (s *Steer) forgo(f *fn, now schedule.Instant) {
+func (s *Steer) forgo(f *fn, now placement.Instant) {
 	if c := f.cold; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
 		!slices.ContainsFunc(f.reps, func(r *rep) bool { return !r.asleep() }) {
 		s.finish(c, functions.Unloaded, "called_off")
@@ -740,29 +740,29 @@ func (s *Steer) forgo(f *fn, now schedule.Instant) {
 	}
 }
 
-func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instant) {
+func (s *Steer) act(ctx context.Context, a *placement.Action, now placement.Instant) {
 	switch a.Kind {
-	case schedule.Start:
+	case placement.Start:
 		s.start(ctx, a, now)
 		if f := s.fns[a.Function]; f != nil {
 			s.returned(f, now)
 		}
-	case schedule.Stop:
+	case placement.Stop:
 		if r := s.reps[a.Replica]; r != nil && !r.stopping {
 			s.ousted(a, now)
 			s.stop(r, a.Drain, a.Reason, a.For, now)
 		}
-	case schedule.Sleep:
+	case placement.Sleep:
 		if r := s.reps[a.Replica]; r != nil && !r.stopping {
 			s.ousted(a, now)
 			s.sink(r, a, now)
 		}
-	case schedule.Rise:
+	case placement.Rise:
 		s.rise(ctx, a, now)
 		if f := s.fns[a.Function]; f != nil {
 			s.returned(f, now)
 		}
-	case schedule.CallOff:
+	case placement.CallOff:
 		r := s.reps[a.Replica]
 		n := s.nodes[a.Node]
 		if r == nil || n == nil {
@@ -772,7 +772,7 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 		s.soil(r.fn)
 		s.event("call_off", r.fn.Name, r.id, r.node, a.Reason, "")
 		s.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: functions.ReasonCalledOff})
-	case schedule.Lose:
+	case placement.Lose:
 		n := s.nodes[a.Node]
 		if n == nil {
 			return
@@ -781,7 +781,7 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 		if n.hb.URL != "" {
 			s.lost = append(s.lost, n.hb.URL)
 		}
-		s.sched.Nodes = slices.DeleteFunc(s.sched.Nodes, func(x *schedule.Node) bool { return x == n.Node })
+		s.sched.Nodes = slices.DeleteFunc(s.sched.Nodes, func(x *placement.Node) bool { return x == n.Node })
 		s.plan.DropNode(a.Node)
 		s.bare(n)
 		if s.superseded {
@@ -794,7 +794,7 @@ func (s *Steer) act(ctx context.Context, a *schedule.Action, now schedule.Instan
 	}
 }
 
-func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Instant) {
+func (s *Steer) start(ctx context.Context, a *placement.Action, now placement.Instant) {
 	f, n := s.fns[a.Function], s.nodes[a.Node]
 	if f == nil || n == nil {
 		return
@@ -835,7 +835,7 @@ func (s *Steer) start(ctx context.Context, a *schedule.Action, now schedule.Inst
 
 // drain unloads what has left the routes and has nothing in flight, or whose
 // time is over. It reports whether it must look again soon.
-func (s *Steer) drain(ctx context.Context, now schedule.Instant) (again bool) {
+func (s *Steer) drain(ctx context.Context, now placement.Instant) (again bool) {
 	for _, r := range s.drains.list {
 		if r.unloading {
 			continue

@@ -11,7 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
@@ -19,21 +19,21 @@ import (
 type world struct {
 	teams     map[string]*account
 	payers    []*account // of teams, in the order in which they came
-	accounted schedule.Instant
+	accounted placement.Instant
 	fenced    bool // some team has a share of the stores
 	rebar     bool // a team's budget is used up, or is there again
-	ghosts    schedule.Ghosts
+	ghosts    placement.Ghosts
 
-	sched   schedule.World // as the core knows it
-	plan    *schedule.Planner
+	sched   placement.World // as the core knows it
+	plan    *placement.Planner
 	fns     map[functions.Name]*fn
 	list    []*fn // of sched.Functions, in the same order
 	nodes   map[string]*node
 	reps    map[string]*rep
-	orphans map[string]schedule.Instant // unknown replicas, since when
-	stirred []*fn                       // of which there is news for the core
-	dirty   []*fn                       // pictures that changed
-	busy    crowd[*fn]                  // functions that had demand in the last turn
+	orphans map[string]placement.Instant // unknown replicas, since when
+	stirred []*fn                        // of which there is news for the core
+	dirty   []*fn                        // pictures that changed
+	busy    crowd[*fn]                   // functions that had demand in the last turn
 	drains  crowd[*rep]
 	again   crowd[*rep]           // an unload is to be repeated
 	wanted  crowd[functions.Name] // adapters to be loaded ahead
@@ -46,33 +46,33 @@ type world struct {
 	sizes    map[string]functions.Bytes // of checkpoints, by source
 	colds    coldStarts
 
-	last   schedule.Instant // of the last turn
-	ticked schedule.Instant // of the last turn that looked at everybody who is busy
+	last   placement.Instant // of the last turn
+	ticked placement.Instant // of the last turn that looked at everybody who is busy
 	turns  uint64
-	showed schedule.Instant // progress was published
-	silent schedule.Instant // when a node may be lost, at the earliest
-	shrunk schedule.Instant // since when the catalogue looks suspiciously small
-	loaded bool             // the catalogue was read once
-	graced bool             // agents that were there before have had their time to be heard
+	showed placement.Instant // progress was published
+	silent placement.Instant // when a node may be lost, at the earliest
+	shrunk placement.Instant // since when the catalogue looks suspiciously small
+	loaded bool              // the catalogue was read once
+	graced bool              // agents that were there before have had their time to be heard
 
 	superseded bool // a newer server commands the agents
 }
 
-func newWorld(p schedule.Policy) world {
+func newWorld(p placement.Policy) world {
 	return world{
 		plan: p.Planner(), teams: map[string]*account{}, copies: map[string]int{},
 		fns: map[functions.Name]*fn{}, nodes: map[string]*node{}, reps: map[string]*rep{},
-		orphans: map[string]schedule.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
+		orphans: map[string]placement.Instant{}, colds: coldStarts{byID: map[string]*cold{}},
 	}
 }
 
 // fn is a function in the loop.
 type fn struct {
-	schedule.Function
+	placement.Function
 	charged  charged
 	model    *functions.Model
 	recipe   uint64
-	load     *schedule.Load // its windows; nil at rest
+	load     *placement.Load // its windows; nil at rest
 	reps     []*rep
 	failures int               // starts in a row that failed
 	refused  int               // loads in a row that no agent took
@@ -82,22 +82,22 @@ type fn struct {
 	cold     *cold // the newest cold start
 	history  history
 	prospect prospect
-	turn     uint64           // last turn that saw demand
-	retry    schedule.Instant // lease of wakes, until nobody waits
-	held     schedule.Instant // lease somebody took
-	once     bool             // somebody wants it READY once, waiting or not
-	soiled   bool             // its picture is to be published
-	stirred  bool             // the core is to be told of it
+	turn     uint64            // last turn that saw demand
+	retry    placement.Instant // lease of wakes, until nobody waits
+	held     placement.Instant // lease somebody took
+	once     bool              // somebody wants it READY once, waiting or not
+	soiled   bool              // its picture is to be published
+	stirred  bool              // the core is to be told of it
 
 	past struct { // of its last replica that ended
-		at     schedule.Instant
+		at     placement.Instant
 		reason string
 	}
 }
 
 // node is an agent in the loop.
 type node struct {
-	*schedule.Node
+	*placement.Node
 	id    string
 	to    Node
 	hb    functions.Heartbeat
@@ -114,9 +114,9 @@ type node struct {
 	seq     uint64
 	before  []string // its earlier lives
 	change  uint64
-	settled int              // replicas on it when all was as both sides thought; -1 it was not
-	doubt   schedule.Instant // since when what it says is hard to believe; 0 it is not
-	doubted bool             // its silence was, and it was given more time
+	settled int               // replicas on it when all was as both sides thought; -1 it was not
+	doubt   placement.Instant // since when what it says is hard to believe; 0 it is not
+	doubted bool              // its silence was, and it was given more time
 
 	link, disk gauge
 }
@@ -132,21 +132,21 @@ type rep struct {
 	status functions.ReplicaStatus
 	cold   *cold // the cold start it is, nil for an adopted one
 
-	asked     schedule.Instant // the load was sent
-	accepted  schedule.Instant // the agent took it
-	seen      bool             // in a heartbeat
-	listed    uint64           // the last heartbeat of its node that told of it
-	looked    uint64           // that named it, believed or not
-	forgotten bool             // it is in no book any more
-	readyAt   schedule.Instant
+	asked     placement.Instant // the load was sent
+	accepted  placement.Instant // the agent took it
+	seen      bool              // in a heartbeat
+	listed    uint64            // the last heartbeat of its node that told of it
+	looked    uint64            // that named it, believed or not
+	forgotten bool              // it is in no book any more
+	readyAt   placement.Instant
 
 	cause     string // why it was started
 	stopping  bool
 	reason    string
-	drainEnd  schedule.Instant
+	drainEnd  placement.Instant
 	unloading bool
 	calledOff bool
-	again     schedule.Instant // when an unload that had no effect is repeated
+	again     placement.Instant // when an unload that had no effect is repeated
 	nap       nap
 }
 
@@ -206,7 +206,7 @@ func (f *fn) set(m *functions.Model, machine string) {
 func (f *fn) sync(inFlight func(functions.Name, string) int) {
 	f.Replicas = f.Replicas[:0]
 	for _, r := range f.reps {
-		s := schedule.Replica{
+		s := placement.Replica{
 			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Take: r.take, ReadyAt: r.readyAt,
 			Spawned: spawned(r.status), Stopping: r.stopping, Dismissed: r.stopping && r.reason == asked, CalledOff: r.calledOff, Stale: r.recipe != f.recipe,
 			SleptAt: r.nap.slept, Rising: r.nap.rising, Deep: r.nap.level == deepLevel, Held: r.nap.held,
@@ -235,7 +235,7 @@ func spawned(st functions.ReplicaStatus) bool {
 }
 
 // set takes a heartbeat in. It reports whether anything of it matters to the core.
-func (n *node) set(b beat, now schedule.Instant) (changed bool) {
+func (n *node) set(b beat, now placement.Instant) (changed bool) {
 	hb := &b.hb
 	n.to, n.at, n.Seen = b.node, b.at, now
 	note(&changed, &n.Machine, hb.Machine)
@@ -264,7 +264,7 @@ func (n *node) set(b beat, now schedule.Instant) (changed bool) {
 		same = n.GPUs[i] == gpu(hb.GPUs[i])
 	}
 	if !same {
-		gpus := make([]schedule.GPU, 0, len(hb.GPUs))
+		gpus := make([]placement.GPU, 0, len(hb.GPUs))
 		for _, g := range hb.GPUs {
 			gpus = append(gpus, gpu(g))
 		}
@@ -275,8 +275,8 @@ func (n *node) set(b beat, now schedule.Instant) (changed bool) {
 	return changed
 }
 
-func gpu(g functions.GPU) schedule.GPU {
-	return schedule.GPU{Index: g.Index, Memory: g.MemoryTotal, Sick: sick(g), Group: g.Group}
+func gpu(g functions.GPU) placement.GPU {
+	return placement.GPU{Index: g.Index, Memory: g.MemoryTotal, Sick: sick(g), Group: g.Group}
 }
 
 // note writes v down where it was not known.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 func TestNextEpoch(t *testing.T) {
@@ -255,7 +255,7 @@ func TestMemoryOfWarmParents(t *testing.T) {
 		Memory: functions.Capacity{Total: 100, Used: 70},
 		Warm:   []functions.WarmParent{{Memory: 30, Kept: true}, {Memory: 40}},
 	}
-	n := &node{Node: &schedule.Node{}}
+	n := &node{Node: &placement.Node{}}
 	n.set(beat{hb: hb}, 0)
 	if n.Memory != 70 {
 		t.Errorf("%d for replicas, want 70", n.Memory)

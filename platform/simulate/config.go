@@ -6,7 +6,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
@@ -39,8 +39,8 @@ type Config struct {
 	// Patience is what every client says of how long it waits.
 	Patience activator.Patience
 
-	Policy schedule.Policy // zero: schedule.DefaultPolicy
-	Name   string          // of the policy, for the result; "" is the eviction's word
+	Policy placement.Policy // zero: placement.DefaultPolicy
+	Name   string           // of the policy, for the result; "" is the eviction's word
 	Seed   uint64
 	// Start is the wall clock's time at the trace's begin; Monday, 5 January
 	// 2026, 0:00 UTC.
@@ -65,7 +65,7 @@ type Config struct {
 	AheadBudget time.Duration
 	AheadTeams  int
 	// Next, if not nil, is believed instead about when a function is used next
-	// after a time of the trace; 0 never. With schedule.Future that is the rule
+	// after a time of the trace; 0 never. With placement.Future that is the rule
 	// that knows the future.
 	Next func(name functions.Name, at time.Duration) time.Duration
 
@@ -111,8 +111,8 @@ func (c Config) withDefaults() Config {
 	if c.Output <= 0 {
 		c.Output = 128
 	}
-	if c.Policy == (schedule.Policy{}) {
-		c.Policy = schedule.DefaultPolicy
+	if c.Policy == (placement.Policy{}) {
+		c.Policy = placement.DefaultPolicy
 	}
 	if c.Name == "" {
 		c.Name = c.Policy.Eviction.String()

@@ -15,7 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/control"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // controlling is the flags of a controller.
@@ -74,15 +74,15 @@ func (o *controlling) settings(f *pflag.FlagSet) {
 }
 
 // policy looks at the settings, and is what they say of who makes room.
-func (o *controlling) policy() (schedule.Policy, error) {
-	policy := schedule.DefaultPolicy
+func (o *controlling) policy() (placement.Policy, error) {
+	policy := placement.DefaultPolicy
 	var err error
-	if policy.Eviction, err = schedule.ParseEviction(o.eviction); err != nil {
+	if policy.Eviction, err = placement.ParseEviction(o.eviction); err != nil {
 		return policy, &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
 	}
 	switch o.keepAlive {
 	case "learned":
-		policy.KeepAlive = schedule.Learned
+		policy.KeepAlive = placement.Learned
 	case "fixed":
 	default:
 		return policy, usage("fixed or learned", "--keep-alive %s", cli.Plain(o.keepAlive))

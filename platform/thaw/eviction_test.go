@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // TestEvictionChoices: the flag offers what the core knows, and says so.
 func TestEvictionChoices(t *testing.T) {
 	f, ok := reflect.TypeFor[cli.ServeConfig]().FieldByName("Eviction")
-	if !ok || f.Tag.Get("oneof") != strings.Join(schedule.Evictions(), ",") || f.Tag.Get("default") != schedule.LRU.String() {
-		t.Errorf("--eviction: %q, want %v", f.Tag, schedule.Evictions())
+	if !ok || f.Tag.Get("oneof") != strings.Join(placement.Evictions(), ",") || f.Tag.Get("default") != placement.LRU.String() {
+		t.Errorf("--eviction: %q, want %v", f.Tag, placement.Evictions())
 	}
 	var out, errs strings.Builder
 	exit := run(context.Background(), []string{"serve", "--eviction", "fifo", "--data", t.TempDir()}, strings.NewReader(""), &out, &errs)

@@ -50,7 +50,7 @@ var layers = map[string]int{
 	"runtime/gpu":               1,
 	"runtime/forkserver":        1,
 	"runtime/replica":           2,
-	"platform/schedule":         1,
+	"platform/placement":        1,
 	"platform/forecast":         1,
 	"platform/catalog":          1,
 	"platform/orchestrator":     4,

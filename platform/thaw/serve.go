@@ -29,7 +29,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
@@ -75,12 +75,12 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
-	policy := schedule.DefaultPolicy
-	if policy.Eviction, err = schedule.ParseEviction(c.Eviction); err != nil {
+	policy := placement.DefaultPolicy
+	if policy.Eviction, err = placement.ParseEviction(c.Eviction); err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
 	}
 	if c.KeepAlive == "learned" {
-		policy.KeepAlive = schedule.Learned
+		policy.KeepAlive = placement.Learned
 	}
 	foresee := orchestrator.OpenForesee(c.Data, time.Now(), log)
 	foresee.Ahead, foresee.Budget = c.Prewarm == "on", c.Ahead.Std()

@@ -20,7 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // The control API speaks of models, which are Knative Services; the controller of
@@ -233,7 +233,7 @@ func (r *reign) explain(kind string, name functions.Name) (api.Explanation, bool
 	return out, true
 }
 
-func candidate(c schedule.Candidate, public func(string) string) api.Candidate {
+func candidate(c placement.Candidate, public func(string) string) api.Candidate {
 	v := api.Candidate{Node: c.Node, Replica: c.Replica, Function: public(c.Function), Why: c.Why}
 	for _, p := range c.Parts {
 		v.Parts = append(v.Parts, api.Part(p))

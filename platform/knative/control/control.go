@@ -38,7 +38,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/place"
 	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // Options of a controller.
@@ -51,7 +51,7 @@ type Options struct {
 	Listener  net.Listener
 	Token     string                       // that peers show; it opens the control API as well
 	Secure    bool                         // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
-	Policy    schedule.Policy              // zero: schedule.DefaultPolicy
+	Policy    placement.Policy             // zero: placement.DefaultPolicy
 	Public    string                       // name of the Service before the activators, in the status of ingresses
 	Private   string                       // the same for the cluster alone
 	Foresee   func() *orchestrator.Foresee // of a reign; may be nil
@@ -90,8 +90,8 @@ func Run(ctx context.Context, o Options) error {
 	if o.Token == "" {
 		return errors.New("control: a token that peers show is needed")
 	}
-	if o.Policy == (schedule.Policy{}) {
-		o.Policy = schedule.DefaultPolicy
+	if o.Policy == (placement.Policy{}) {
+		o.Policy = placement.DefaultPolicy
 	}
 	if o.Settle == 0 {
 		o.Settle = 3 * time.Second

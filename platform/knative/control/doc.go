@@ -1,7 +1,7 @@
 // Package control is the controller of thaw on Kubernetes: who decides which models
 // run there, on which nodes, and who makes room for whom.
 //
-// It decides nothing itself. platform/orchestrator and platform/schedule do, the same as on
+// It decides nothing itself. platform/orchestrator and platform/placement do, the same as on
 // one machine and in the simulator; here the cluster is said in their words.
 //
 //	function  a revision of Knative's of class thaw.dev (books, model.go)

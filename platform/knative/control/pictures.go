@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // Scale is how a revision stands, for its PodAutoscaler.
@@ -46,7 +46,7 @@ func (r *reign) Scale(namespace, revision string) (autoscale.Scale, bool) {
 		if s.Reason = "WaitingForGPUs"; gpus == 0 {
 			s.Reason = "WaitingForRoom"
 		}
-		x, _ := r.steer.Explain(schedule.KindPlace, name)
+		x, _ := r.steer.Explain(placement.KindPlace, name)
 		s.Message = waiting(gpus, way, r.books.serves, x)
 	case actual > 0:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonStopping

@@ -48,20 +48,20 @@ var bugs = []struct {
 		{"platform/orchestrator/sleep.go", `r.nap.held = r.fn.bulk()`, `r.nap.held = 0`},
 	}},
 	{"forget the quota", []edit{
-		{"platform/schedule/team.go", `if most <= 0 || gpus == 0 {`, `if true {`},
+		{"platform/placement/team.go", `if most <= 0 || gpus == 0 {`, `if true {`},
 	}},
 	{"wake twice", []edit{
-		{"platform/schedule/scale.go", "\t\tdefault:\n\t\t\tstarting++", "\t\tdefault:\n\t\t\tstarting--"},
+		{"platform/placement/scale.go", "\t\tdefault:\n\t\t\tstarting++", "\t\tdefault:\n\t\t\tstarting--"},
 	}},
 	{"count idle from the start", []edit{
-		{"platform/schedule/scale.go", `due := max(f.LastEnd, r.ReadyAt, f.Lease) + idle`, `due := f.Lease + idle`},
+		{"platform/placement/scale.go", `due := max(f.LastEnd, r.ReadyAt, f.Lease) + idle`, `due := f.Lease + idle`},
 	}},
 	{"give a GPU twice", []edit{
-		{"platform/schedule/room.go", `g.users += sign`, `g.users += 0`},
-		{"platform/schedule/room.go", `g.whole += sign`, `g.whole += 0`},
+		{"platform/placement/room.go", `g.users += sign`, `g.users += 0`},
+		{"platform/placement/room.go", `g.whole += sign`, `g.whole += 0`},
 	}},
 	{"evict the busy", []edit{
-		{"platform/schedule/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
+		{"platform/placement/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
 	}},
 	{"lose who waits when another takes over", []edit{
 		{"platform/orchestrator/turn.go", `s.path.Demand(all, `, `s.path.Demand(all && false, `},
@@ -70,7 +70,7 @@ var bugs = []struct {
 		{"platform/orchestrator/hear.go", `if hb.Seq <= n.seq {`, `if false {`},
 	}},
 	{"take from the owed for a borrower", []edit{
-		{"platform/schedule/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},
+		{"platform/placement/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},
 	}},
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
@@ -43,14 +43,14 @@ func Play(ctx context.Context, s Scene) (Report, error) { return Tell(ctx, s, ni
 func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)) (Report, error) {
 	p := &play{scene: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
 	p.watch = newWatch(p)
-	policy := schedule.DefaultPolicy
-	e, err := schedule.ParseEviction(s.Policy)
+	policy := placement.DefaultPolicy
+	e, err := placement.ParseEviction(s.Policy)
 	if err != nil {
 		return Report{}, err
 	}
 	policy.Eviction = e
 	if s.Learn {
-		policy.KeepAlive = schedule.Learned
+		policy.KeepAlive = placement.Learned
 	}
 	f := &fleet.Fleet{Engine: fleet.Engine{
 		Spawn: functions.Duration(3 * time.Second), Warmup: functions.Duration(500 * time.Millisecond),

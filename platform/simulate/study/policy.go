@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/schedule"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // Policy is what a run is done under.
 type Policy struct {
 	Word     string // as it was said
-	Eviction schedule.Eviction
+	Eviction placement.Eviction
 	Learned  bool // keep-alive from history
 	Prewarm  bool // starts ahead of requests that history foresees
 	Idle     time.Duration
@@ -29,8 +29,8 @@ const (
 	Furthest    = "furthest"
 )
 
-var evictions = map[string]schedule.Eviction{
-	"lru": schedule.LRU, "lfu": schedule.LFU, "gdsf": schedule.GDSF, "next-use": schedule.NextUse, Clairvoyant: schedule.Future, Furthest: schedule.Furthest,
+var evictions = map[string]placement.Eviction{
+	"lru": placement.LRU, "lfu": placement.LFU, "gdsf": placement.GDSF, "next-use": placement.NextUse, Clairvoyant: placement.Future, Furthest: placement.Furthest,
 }
 
 // Words are the policies there are; more of one stands behind a +.
@@ -101,11 +101,11 @@ func clip(s string) string {
 }
 
 // schedule is the policy as the core takes it.
-func (p Policy) schedule() schedule.Policy {
-	s := schedule.DefaultPolicy
+func (p Policy) schedule() placement.Policy {
+	s := placement.DefaultPolicy
 	s.Eviction, s.Bare = p.Eviction, p.Bare
 	if p.Learned {
-		s.KeepAlive = schedule.Learned
+		s.KeepAlive = placement.Learned
 	}
 	return s
 }

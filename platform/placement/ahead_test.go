@@ -1,0 +1,84 @@
+package placement
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// TestStartAhead: what is only foreseen gets room that nobody needs more.
+func TestStartAhead(t *testing.T) {
+	const now = time.Hour
+	soon := func(f *Function) { f.Prewarm, f.NextUse = now+10*time.Minute, now+2*time.Minute }
+	next := func(at Instant) func(*Function) {
+		return func(f *Function) { f.NextUse, f.LastEnd = at, now-time.Minute }
+	}
+	loading := func(f *Function) {
+		f.Replicas = append(f.Replicas, Replica{ID: "x-0", Node: "n", State: functions.Loading, GPUs: []int{0}, Take: f.Resources, Spawned: true})
+	}
+	p := DefaultPolicy
+	p.Eviction = NextUse
+	lru := DefaultPolicy
+	for _, c := range []struct {
+		what   string
+		policy Policy
+		gpus   int
+		fs     []*Function
+		want   string // what is done, without spaces at the ends
+		not    string
+	}{
+		{"free room", p, 1, []*Function{model("x", 1, soon)}, "start default/x on n[0]", ""},
+		{"its time is over", p, 1, []*Function{model("x", 1, func(f *Function) { f.Prewarm = now })}, "", "start"},
+		{"room for who waits only", p, 1, []*Function{model("x", 1, soon), model("y", 1, waiting(1, now-time.Second))}, "start default/y on n[0]", "default/x"},
+		{"somebody waits in vain", p, 2, []*Function{model("x", 1, soon), model("b", 1, ready("n", now-time.Minute, 1, 0)), model("y", 2, waiting(1, now-time.Second))}, "", "default/x"},
+		{"over one that is needed later", p, 1, []*Function{model("x", 1, soon), model("y", 1, ready("n", now-time.Minute, 0, 0), next(now+5*time.Hour))}, "stop default/y-0", "start"},
+		{"not over one that is needed sooner", p, 1, []*Function{model("x", 1, soon), model("y", 1, ready("n", now-time.Minute, 0, 0), next(now+30*time.Second))}, "", "default/"},
+		{"by lru not over one that was used", lru, 1, []*Function{model("x", 1, soon), model("y", 1, ready("n", now-time.Minute, 0, 0), next(now+5*time.Hour))}, "", "default/"},
+		{"not over one in use", p, 1, []*Function{model("x", 1, soon), model("y", 1, ready("n", now-time.Hour/2, 1, 0), next(now+5*time.Hour))}, "", "default/x"},
+		{"who waits takes the place of one on its way", p, 1, []*Function{model("x", 1, soon, loading), model("y", 1, waiting(1, now-time.Second))}, "stop x-0", ""},
+		{"a pause after a failure holds", p, 1, []*Function{model("x", 1, soon, func(f *Function) { f.RetryAt = now + time.Minute })}, "", "start"},
+		{"held until its time is over", p, 1, []*Function{model("x", 1, ready("n", now-30*time.Minute, 0, 0), soon)}, "", "default/x"},
+		{"unused it ends with its time", p, 1, []*Function{model("x", 1, ready("n", now-time.Minute, 0, 0), func(f *Function) { f.Prewarm = now })}, "stop default/x-0", ""},
+		{"used it stays its idle time", p, 1, []*Function{model("x", 1, ready("n", now-3*time.Minute, 0, 0), func(f *Function) { f.Prewarm, f.LastEnd = now, now-time.Minute })}, "", "stop"},
+	} {
+		n := node("n", c.gpus)
+		plan := c.policy.Decide(World{Nodes: []*Node{n}, Functions: c.fs}, now)
+		got := show(plan)
+		if c.want != "" && !strings.Contains(got, c.want) || c.not != "" && strings.Contains(got, c.not) {
+			t.Errorf("%s: %q, want %q and not %q", c.what, got, c.want, c.not)
+		}
+		if len(plan.Blocked) > 0 {
+			for name := range plan.Blocked {
+				if name.Name == "x" {
+					t.Errorf("%s: nobody waits for x, and it has a verdict", c.what)
+				}
+			}
+		}
+	}
+}
+
+// TestLearnedIdle: a keep-alive that was learned counts where the policy says so,
+// within its bound.
+func TestLearnedIdle(t *testing.T) {
+	for _, c := range []struct {
+		keep        KeepAlive
+		learned     time.Duration
+		idle, lasts time.Duration
+	}{
+		{Fixed, time.Minute, 5 * time.Minute, 5 * time.Minute},
+		{Learned, time.Minute, 5 * time.Minute, time.Minute},
+		{Learned, 20 * time.Minute, 5 * time.Minute, 20 * time.Minute},
+		{Learned, 9 * time.Hour, 5 * time.Minute, 30 * time.Minute},
+		{Learned, 0, 5 * time.Minute, 5 * time.Minute},
+		{Learned, time.Minute, 0, 0}, // one that stays by no rule has none to learn
+	} {
+		f := model("x", 1, func(f *Function) { f.Scale.Idle, f.KeepFor = functions.Duration(c.idle), c.learned })
+		p := DefaultPolicy
+		p.KeepAlive = c.keep
+		if got := p.idle(f); got != c.lasts {
+			t.Errorf("%+v: idle for %v", c, got)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package placement
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// fleet is a cluster of nodes with 8 GPUs on which every GPU is held by an idle
+// READY replica: models of 1, 2, 4 and 8 GPUs of 20 teams with guarantees.
+type fleet struct {
+	World
+	by  map[functions.Name]*Function
+	now Instant
+	rnd *rand.Rand
+	ids int
+}
+
+func newFleet(models, nodes int) *fleet {
+	w := &fleet{by: map[functions.Name]*Function{}, now: time.Hour, rnd: rand.New(rand.NewPCG(1, 2))}
+	w.Teams = map[string]Team{}
+	for t := range 20 {
+		w.Teams[fmt.Sprint("t", t)] = Team{TeamGPUs: functions.TeamGPUs{Guaranteed: nodes / 5}, Used: float64(t)}
+	}
+	for i := range nodes {
+		w.Nodes = append(w.Nodes, node(fmt.Sprintf("n%03d", i), 8))
+	}
+	at, used := 0, 0
+	for i := range models {
+		gpus := 1
+		switch x := w.rnd.IntN(100); {
+		case x < 2:
+			gpus = 8
+		case x < 10:
+			gpus = 4
+		case x < 30:
+			gpus = 2
+		}
+		f := model(fmt.Sprintf("t%d/m%d", w.rnd.IntN(20), i), gpus)
+		f.Source, f.Size = fmt.Sprint("s", i), functions.Bytes(gpus)*16*gib
+		f.Expect = Expect{Tier: map[functions.Tier]time.Duration{functions.TierNVMe: 20 * time.Second, functions.TierRemote: 80 * time.Second}}
+		if at < nodes && used+gpus <= 8 {
+			w.run(f, w.Nodes[at].ID, seq(used, gpus))
+			if used += gpus; used == 8 {
+				at, used = at+1, 0
+			}
+		}
+		w.Functions = append(w.Functions, f)
+		w.by[f.Name] = f
+	}
+	return w
+}
+
+func seq(from, n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = from + i
+	}
+	return s
+}
+
+func (w *fleet) run(f *Function, node string, gpus []int) {
+	w.ids++
+	f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", w.ids), Node: node, State: functions.Ready, GPUs: gpus, Take: f.Resources,
+		ReadyAt: w.now - time.Minute - time.Duration(w.rnd.IntN(60))*time.Second, Spawned: true})
+	f.LastEnd = w.now - time.Duration(2+w.rnd.IntN(60))*time.Second
+}
+
+func (w *fleet) planner(p Policy) *Planner {
+	c := p.Planner()
+	for _, n := range w.Nodes {
+		c.Node(n)
+	}
+	c.Teams(w.Teams)
+	for _, f := range w.Functions {
+		c.Touch(f)
+	}
+	return c
+}
+
+// warm is some function that has a replica.
+func (w *fleet) warm() *Function {
+	for {
+		if f := w.Functions[w.rnd.IntN(len(w.Functions))]; len(f.Replicas) > 0 {
+			return f
+		}
+	}
+}
+
+// cold is some function that has no replica.
+func (w *fleet) cold() *Function {
+	for {
+		if f := w.Functions[w.rnd.IntN(len(w.Functions))]; len(f.Replicas) == 0 {
+			return f
+		}
+	}
+}
+
+// wake has f asked for and carries out what is planned until it has its room.
+// It returns how long each plan took.
+func (w *fleet) wake(c *Planner, f *Function, took []time.Duration) []time.Duration {
+	f.Queued, f.Oldest = 1, w.now
+	c.Touch(f)
+	for range 4 {
+		began := time.Now()
+		plan := c.Plan(w.now)
+		took = append(took, time.Since(began))
+		for i := range plan.Actions {
+			a := &plan.Actions[i]
+			g := w.by[a.Function]
+			switch a.Kind {
+			case Stop:
+				g.Replicas = slices.DeleteFunc(g.Replicas, func(r Replica) bool { return r.ID == a.Replica })
+			case Start:
+				w.run(g, a.Node, a.GPUs)
+				g.Queued, g.Oldest = 0, 0
+			}
+			c.Touch(g)
+		}
+		if f.Queued == 0 {
+			return took
+		}
+	}
+	panic(fmt.Sprintf("%s finds no room", f.Name))
+}
+
+var sizes = []struct{ models, nodes int }{{1000, 13}, {10000, 125}}
+
+// BenchmarkWake: every GPU is held, somebody asks for a function that has no
+// replica: one plan finds who makes way, the next starts it. Each plan counts
+// for itself in p50 and p99.
+//
+//	go test -run - -bench 'Wake$' -benchtime 20000x ./platform/placement
+func BenchmarkWake(b *testing.B) {
+	for _, s := range sizes {
+		for _, x := range []struct {
+			name string
+			Eviction
+			mute bool
+		}{{"lru", LRU, false}, {"lru-unexplained", LRU, true}, {"gdsf", GDSF, false}} {
+			b.Run(fmt.Sprintf("models=%d/gpus=%d/%s", s.models, s.nodes*8, x.name), func(b *testing.B) {
+				w := newFleet(s.models, s.nodes)
+				policy := DefaultPolicy
+				policy.Eviction = x.Eviction
+				c := w.planner(policy)
+				if x.mute {
+					c.book = nil
+				}
+				c.Plan(w.now)
+				runtime.GC()
+				b.ReportAllocs()
+				var took []time.Duration
+				for b.Loop() {
+					w.now += 10 * time.Millisecond
+					took = w.wake(c, w.cold(), took)
+				}
+				report(b, took)
+			})
+		}
+	}
+}
+
+func report(b *testing.B, took []time.Duration) {
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "µs-p50")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "µs-p99")
+}
+
+// BenchmarkTouch: a function is touched that wants nothing, which is what most
+// news come to.
+func BenchmarkTouch(b *testing.B) {
+	for _, s := range sizes {
+		b.Run(fmt.Sprintf("models=%d/gpus=%d", s.models, s.nodes*8), func(b *testing.B) {
+			w := newFleet(s.models, s.nodes)
+			c := w.planner(DefaultPolicy)
+			c.Plan(w.now)
+			f := w.warm()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w.now += time.Microsecond
+				f.Active, f.Replicas[0].InFlight = i%2, i%2
+				f.LastEnd = w.now
+				c.Touch(f)
+				if p := c.Plan(w.now); len(p.Actions) > 0 {
+					b.Fatal(show(p))
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkBlocked: every replica is in use and some thousand functions wait. A
+// request begins and ends somewhere.
+func BenchmarkBlocked(b *testing.B) {
+	for _, s := range sizes {
+		b.Run(fmt.Sprintf("models=%d/gpus=%d", s.models, s.nodes*8), func(b *testing.B) {
+			w := newFleet(s.models, s.nodes)
+			waiting := 0
+			for name, t := range w.Teams { // nobody has had more than others
+				t.Used = 0
+				t.Guaranteed = s.nodes * 8
+				w.Teams[name] = t
+			}
+			for i, f := range w.Functions {
+				if len(f.Replicas) > 0 {
+					f.Active, f.Replicas[0].InFlight = 2, 2
+				} else {
+					f.Queued, f.Oldest = 1, w.now-time.Duration(i)*time.Microsecond
+					waiting++
+				}
+			}
+			c := w.planner(DefaultPolicy)
+			c.Plan(w.now)
+			f := w.warm()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w.now += time.Microsecond
+				f.Active, f.Replicas[0].InFlight = 1+i%2, 1+i%2
+				c.Touch(f)
+				if p := c.Plan(w.now); len(p.Blocked) < waiting/2 {
+					b.Fatal(len(p.Blocked))
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkFullTick plans everything from scratch, with one that asks.
+func BenchmarkFullTick(b *testing.B) {
+	for _, s := range sizes {
+		b.Run(fmt.Sprintf("models=%d/gpus=%d", s.models, s.nodes*8), func(b *testing.B) {
+			w := newFleet(s.models, s.nodes)
+			f := w.cold()
+			f.Queued, f.Oldest = 1, w.now
+			b.ReportAllocs()
+			for b.Loop() {
+				if p := Decide(w.World, w.now); len(p.Actions) == 0 {
+					b.Fatal(show(p))
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("models=%d/gpus=%d/all-wait", s.models, s.nodes*8), func(b *testing.B) {
+			w := newFleet(s.models, s.nodes)
+			for i, f := range w.Functions {
+				if len(f.Replicas) == 0 {
+					f.Queued, f.Oldest = 1, w.now-time.Duration(i)*time.Microsecond
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if p := Decide(w.World, w.now); len(p.Actions) == 0 {
+					b.Fatal(show(p))
+				}
+			}
+		})
+	}
+}

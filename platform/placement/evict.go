@@ -1,0 +1,547 @@
+package placement
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// offer says what of f may make way: what is idle or asleep, and apart from that
+// what is in use or on its way, which leaves only for who has waited for long or
+// whose team is below its share. It is asked when f is new or changed, and when
+// a moment it named with d.at has come; so it looks at f, its nodes and the time,
+// and at nothing that the plan has promised or told so far (that is for may).
+func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) {
+	if len(f.Replicas) == 0 || f.Gone {
+		return idle, busy
+	}
+	if f.Lease > d.now {
+		d.at(f.Lease)
+		return idle, busy
+	}
+	spare := f.ready() - f.Scale.Min
+	somewhere := f.unplaced()
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		at, ok := d.index[r.Node]
+		if !ok || r.Stopping || r.CalledOff || r.Sinking || r.Rising || r.State.Over() {
+			continue
+		}
+		v := victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)}
+		switch {
+		case r.asleep(): // it has host memory to give, and is never in use
+			if f.Queued == 0 {
+				d.weigh(&v)
+				idle = append(idle, v)
+			}
+		case r.State != functions.Ready:
+			if f.ahead(d.now) { // nobody has asked for it yet
+				d.at(f.Prewarm)
+				d.weigh(&v)
+				idle = append(idle, v)
+			} else if f.Scale.Min == 0 && !r.Stale {
+				v.used = math.MaxInt64 / 2 // a load that is lost is as dear as it gets
+				busy = append(busy, v)
+			}
+		case spare <= 0:
+		case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:
+			if r.InFlight == 0 {
+				somewhere--
+			}
+			v.used = r.ReadyAt
+			v.key = v.used.Seconds()
+			if end := r.ReadyAt + d.policy.Turn; end > d.now || d.policy.Turn <= 0 {
+				d.at(end)
+			} else {
+				v.ripe = true
+			}
+			busy = append(busy, v)
+			spare--
+		case r.ReadyAt+d.policy.Residency > d.now:
+			d.at(r.ReadyAt + d.policy.Residency)
+			v.young = true
+			busy = append(busy, v)
+		case f.Stay > d.now && !f.unasked(r): // one ahead of requests makes way for whoever asks
+			d.at(f.Stay)
+			v.key, v.ripe = v.used.Seconds(), true
+			busy = append(busy, v)
+			spare--
+		default:
+			d.weigh(&v)
+			idle = append(idle, v)
+			spare--
+		}
+	}
+	return idle, busy
+}
+
+// weigh gives v its place among those that may go.
+func (d *decision) weigh(v *victim) {
+	k := v.f.kept(v.r)
+	v.bytes = k.Bytes
+	score, until := d.policy.Eviction.Score(k, d.now)
+	d.at(until)
+	v.key = score
+}
+
+// kept is what an eviction policy is told of r.
+func (f *Function) kept(r *Replica) Kept {
+	k := Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
+	if r.asleep() {
+		k.Bytes, k.Back = r.Take.Memory+r.Held, f.cold()
+		return k
+	}
+	k.Bytes, k.Back = frees(r.Take), f.cold()
+	if f.Sleeps && f.Rise > 0 && f.sleepers() == 0 {
+		k.Back = min(k.Back, f.Rise)
+	}
+	return k
+}
+
+// rises is how long a sleeper of f takes to READY; 0 unknown.
+func (f *Function) rises(r *Replica) time.Duration {
+	if r.Deep {
+		return f.Deep
+	}
+	return f.Rise
+}
+
+// sinksDeep reports whether a replica of f is worth keeping without its weights:
+// its process alone, which reads them again. Where that is not known it is.
+func (f *Function) sinksDeep() bool {
+	return f.Deep <= 0 || f.ColdStart <= 0 || f.Deep < f.ColdStart*9/10
+}
+
+// mayHold reports whether those asleep on m may hold so many bytes more: the
+// budget of that rung, where the node has one.
+func (d *decision) mayHold(m *room, more functions.Bytes) bool {
+	if m.node.Sleep <= 0 {
+		return true
+	}
+	for f := range d.alive() {
+		for i := range f.Replicas {
+			if r := &f.Replicas[i]; r.Node == m.node.ID && (r.State == functions.Sleeping || r.Sinking) && !r.Stopping && !d.told(r) {
+				more += r.Held
+			}
+		}
+	}
+	for i := range d.actions {
+		if a := &d.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
+			if f := d.fnOf(a.Function); f != nil {
+				more += f.Asleep
+			}
+		}
+	}
+	return more <= m.node.Sleep
+}
+
+// fnOf finds a function that has replicas.
+func (d *decision) fnOf(name functions.Name) *Function {
+	for f := range d.alive() {
+		if f.Name == name {
+			return f
+		}
+	}
+	return nil
+}
+
+// wholeGPU is what a GPU that is given whole counts for.
+const wholeGPU functions.Bytes = 80 << 30
+
+// frees is the room that res is: of GPUs where it has any, else of the host.
+func frees(res functions.Resources) functions.Bytes {
+	if res.GPUs == 0 {
+		return max(res.Memory, 1<<20)
+	}
+	if res.GPUMemory == 0 {
+		return wholeGPU * functions.Bytes(res.GPUs)
+	}
+	return res.GPUMemory * functions.Bytes(res.GPUs)
+}
+
+// cold is the way back from nothing but bytes in a store: as measured, else from
+// the size, as engines start on the disks of today.
+func (f *Function) cold() time.Duration {
+	if t := f.Expect.Tier[functions.TierNVMe]; t > 0 {
+		return t
+	}
+	if f.ColdStart > 0 {
+		return f.ColdStart
+	}
+	for _, tier := range []functions.Tier{functions.TierDRAM, functions.TierRemote} {
+		if t := f.Expect.Tier[tier]; t > 0 {
+			return t
+		}
+	}
+	size := f.Size
+	if size == 0 {
+		size = f.Resources.GPUMemory * functions.Bytes(f.Resources.GPUs)
+	}
+	return 8*time.Second + time.Duration(float64(size)/(2<<30)*float64(time.Second))
+}
+
+// sooner orders victims: who goes first. Those that are alike stay in the order
+// of their functions.
+func sooner(a, b victim) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.used, b.used)) }
+
+// loss is what it costs that v leaves, in a measure that can be added up. The
+// least recently used have none of their own: there it is the room given up,
+// over how long nobody wanted it.
+func (d *decision) loss(v *victim) float64 {
+	if v.bytes == 0 || d.policy.Eviction == LRU {
+		return gibs(frees(v.r.Take)) / (1 + max(d.now-v.used, 0).Seconds())
+	}
+	return gibs(v.bytes) * v.key
+}
+
+// Why a replica leaves for another function.
+const (
+	wasIdle  = "evicted" // it was idle
+	hadTurn  = "turn"    // it has had its turn, and somebody has waited for Patience
+	overUsed = "share"   // its team has had more than its share, and who waits less
+)
+
+// may reports whether v may make way for f for this reason, when taken GPUs of
+// its team have been chosen already.
+func (d *decision) may(v *victim, f *Function, taken int, reason string) bool {
+	if v.f == f || v.young || d.gone(v) {
+		return false
+	}
+	owner, asker := v.f.Name.Team, f.Name.Team
+	switch reason {
+	case foreseen:
+		if !d.lessWorth(v, f) {
+			return false
+		}
+	case hadTurn:
+		if !v.ripe || owner != asker && v.busy() && d.below(owner, asker, v.r.Take.GPUs > 0) {
+			return false
+		}
+	case overUsed:
+		if !d.over(v, f, taken) {
+			return false
+		}
+	}
+	if owner == asker || v.r.Take.GPUs == 0 || v.r.asleep() {
+		return true
+	}
+	if d.claims(f) {
+		return true // it claims what it is owed
+	}
+	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Take.GPUs >= d.world.Teams[owner].Guaranteed
+}
+
+// busy reports whether v is in use or on its way.
+func (v *victim) busy() bool {
+	return !v.r.asleep() && (v.r.State != functions.Ready || v.r.InFlight > 0 || v.f.Queued > 0)
+}
+
+func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *victim) {
+	for i := range d.rooms {
+		list := d.rooms[i].idle
+		for j := range list {
+			v := &list[j]
+			if first != nil && sooner(*v, *first) >= 0 {
+				break
+			}
+			if ok(v) && d.may(v, f, 0, wasIdle) {
+				first = v
+			}
+		}
+	}
+	return first
+}
+
+// evict has v leave for f: to sleep where only its GPUs are wanted and f, which
+// has not been given its room yet, still finds the host memory it needs.
+func (d *decision) evict(v *victim, f *Function, reason string, needs functions.Resources) {
+	v.goes = d.plan
+	drain := v.f.Drain
+	switch {
+	case !v.busy():
+		reason = wasIdle
+	case v.r.State != functions.Ready:
+		drain = 0 // nothing is in flight on one that is not there yet
+	default:
+		drain = d.policy.TurnDrain
+	}
+	if v.r.Take.GPUs > 0 && v.r.State == functions.Ready {
+		// What it would hold asleep must not be what f needs: then it drops it.
+		m := &d.rooms[v.room]
+		m.soon.host.move(needs, 1)
+		slept := d.sleep(v.f, v.r, drain, reason, f.Name.String())
+		m.soon.host.move(needs, -1)
+		if slept {
+			return
+		}
+	}
+	d.do(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
+	d.leaves(v.f, v.r)
+}
+
+// makeRoom takes from one node what f needs, of the idle or of the busy there:
+// from the node where that costs least.
+func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
+	room, gone, least := -1, []int(nil), math.Inf(1)
+	var x exchange
+	page := d.book.begin(d.now, f.Name, KindEvict, reason)
+	for at := range d.rooms {
+		m := &d.rooms[at]
+		list := m.offers(busy)
+		if len(list) == 0 || !d.eligible(m, f) || !m.could(f.Resources) {
+			continue
+		}
+		x.begin(d, m, list, f, reason)
+		if x.cheapest >= least {
+			continue
+		}
+		if set, loss := x.best(least); set != nil {
+			room, gone, least = at, append(gone[:0], set...), loss
+			v := &list[set[0]]
+			page.add(d.outgoing(m, v, loss, ""))
+			page.choose(v.r.ID)
+		}
+	}
+	if room < 0 {
+		return false
+	}
+	m := &d.rooms[room]
+	list := m.offers(busy)
+	for j, i := range gone {
+		if j > 0 {
+			page.add(d.outgoing(m, &list[i], d.loss(&list[i]), "leaves with it"))
+		}
+		d.evict(&list[i], f, reason, f.Resources)
+	}
+	gpus, _ := m.soon.fit(m.node, f.Resources)
+	d.reserve(m, f, gpus)
+	return true
+}
+
+// outgoing is what is kept of a candidate: the loss of its set, the room it gives,
+// since when it is idle and how long its way back is.
+func (d *decision) outgoing(m *room, v *victim, loss float64, why string) line {
+	k := v.f.kept(v.r)
+	return line{
+		node: m.node.ID, replica: v.r.ID, function: v.f.Name, score: loss, names: &evictParts, why: why,
+		parts: [4]float64{loss, gibs(k.Bytes), max(d.now-v.used, 0).Seconds(), k.Back.Seconds()},
+	}
+}
+
+// exchange looks for those on one node who leave for f at the least loss.
+type exchange struct {
+	d        *decision
+	m        *room
+	list     []victim
+	f        *Function
+	reason   string
+	loss     []float64
+	cheapest float64 // no set of victims costs less
+
+	trial    free
+	set, out []int
+	per      []gpuSet
+	marks    []bool
+}
+
+// gpuSet is who must leave for one GPU to be free.
+type gpuSet struct {
+	set  []int
+	loss float64
+}
+
+func (x *exchange) begin(d *decision, m *room, list []victim, f *Function, reason string) {
+	x.d, x.m, x.list, x.f, x.reason = d, m, list, f, reason
+	x.loss, x.cheapest = x.loss[:0], math.Inf(1)
+	perGPU := math.Inf(1)
+	for i := range list {
+		l := d.loss(&list[i])
+		x.loss = append(x.loss, l)
+		x.cheapest = min(x.cheapest, l)
+		if n := list[i].r.Take.GPUs; n > 0 && !list[i].r.asleep() {
+			perGPU = min(perGPU, l/float64(n))
+		}
+	}
+	// As many GPUs as are missing must be freed, and none for less than the
+	// cheapest.
+	missing := f.Resources.GPUs
+	for i := range m.node.GPUs {
+		if missing > 0 && m.soon.takes(m.node, i, f.Resources) {
+			missing--
+		}
+	}
+	if missing > 0 {
+		x.cheapest = max(x.cheapest, float64(missing)*perGPU)
+	}
+}
+
+func (x *exchange) reset() {
+	x.trial.host = x.m.soon.host
+	x.trial.gpus = append(x.trial.gpus[:0], x.m.soon.gpus...)
+	x.set = x.set[:0]
+}
+
+// add has victim i leave, on trial, unless it may not.
+func (x *exchange) add(i int) bool {
+	v := &x.list[i]
+	res, gpus := v.r.takes()
+	taken := 0
+	for _, j := range x.set {
+		if w := &x.list[j]; w.f.Name.Team == v.f.Name.Team && !w.r.asleep() {
+			taken += w.r.Take.GPUs
+		}
+	}
+	if !x.d.may(v, x.f, taken, x.reason) {
+		return false
+	}
+	x.trial.give(x.m.node, res, gpus)
+	x.set = append(x.set, i)
+	return true
+}
+
+func (x *exchange) fits() bool { return x.trial.fits(x.m.node, x.f.Resources) }
+
+// best is the set of victims that costs least, nil if none costs less than
+// bound. It looks at three kinds of sets: those that go first one after the
+// other until there is room, less those that turn out not to be in the way; one
+// alone; and all that sit on the cheapest GPUs, which is what one large function
+// in the place of several small ones comes to.
+func (x *exchange) best(bound float64) ([]int, float64) {
+	least := bound
+	keep := func() {
+		if loss := x.total(); loss < least {
+			least = loss
+			x.out = append(x.out[:0], x.set...)
+		}
+	}
+	x.out = x.out[:0]
+	x.reset()
+	stays := false
+	for i := range x.list {
+		if !x.add(i) {
+			stays = true
+		} else if x.fits() {
+			x.prune()
+			keep()
+			break
+		}
+	}
+	// Not even all of them together make room; unless one may not go because
+	// another of its team was to, who is not in the way.
+	if !x.fits() && (!stays || len(x.set) == 0) {
+		return nil, 0
+	}
+	if len(x.list) > 1 {
+		for i := range x.list {
+			if x.loss[i] >= least {
+				continue
+			}
+			if x.reset(); x.add(i) && x.fits() {
+				keep()
+			}
+		}
+	}
+	if x.f.Resources.GPUs > 0 && len(x.out) > 1 {
+		x.byGPU()
+		if x.fits() {
+			x.prune()
+			keep()
+		}
+	}
+	if len(x.out) == 0 {
+		return nil, 0
+	}
+	return x.out, least
+}
+
+func (x *exchange) total() (loss float64) {
+	for _, i := range x.set {
+		loss += x.loss[i]
+	}
+	return loss
+}
+
+// prune keeps those who turn out not to be in the way, the dearest first.
+func (x *exchange) prune() {
+	slices.SortFunc(x.set, func(a, b int) int { return cmp.Or(cmp.Compare(x.loss[b], x.loss[a]), cmp.Compare(a, b)) })
+	kept := x.set[:0]
+	for _, i := range x.set {
+		res, gpus := x.list[i].r.takes()
+		if x.trial.take(x.m.node, res, gpus); x.fits() {
+			continue
+		}
+		x.trial.give(x.m.node, res, gpus)
+		kept = append(kept, i)
+	}
+	x.set = kept
+	slices.Sort(x.set)
+}
+
+// byGPU has those leave who sit on the GPUs that are cheapest to free, as many
+// as are wanted.
+func (x *exchange) byGPU() {
+	x.per = x.per[:0]
+	one := x.f.Resources
+	one.GPUs = 1
+	one = one.OnGPUs()
+	for g := range x.m.node.GPUs {
+		gpu := &x.m.node.GPUs[g]
+		x.reset()
+		only := free{host: x.trial.host, gpus: x.trial.gpus[g : g+1]}
+		alone := Node{GPUs: x.m.node.GPUs[g : g+1]}
+		ok := only.fits(&alone, one)
+		for i := 0; i < len(x.list) && !ok; i++ {
+			if slices.Contains(x.list[i].r.GPUs, gpu.Index) && !x.list[i].r.asleep() && x.add(i) {
+				ok = only.fits(&alone, one)
+			}
+		}
+		if ok {
+			x.per = append(x.per, gpuSet{slices.Clone(x.set), x.total()})
+		}
+	}
+	slices.SortStableFunc(x.per, func(a, b gpuSet) int { return cmp.Compare(a.loss, b.loss) })
+	x.reset()
+	x.marks = append(x.marks[:0], make([]bool, len(x.list))...)
+	for _, p := range x.per[:min(len(x.per), x.f.Resources.GPUs)] {
+		for _, i := range p.set {
+			if !x.marks[i] {
+				x.marks[i] = true
+				x.add(i)
+			}
+		}
+	}
+	// What it needs of the host may be short all the same.
+	for i := 0; i < len(x.list) && !x.fits(); i++ {
+		if !x.marks[i] {
+			x.marks[i] = true
+			x.add(i)
+		}
+	}
+}
+
+// fits is fit without saying where.
+func (s *free) fits(n *Node, res functions.Resources) bool {
+	if !s.has(res) {
+		return false
+	}
+	left := res.GPUs
+	for i := range n.GPUs {
+		if left == 0 {
+			break
+		}
+		g := &s.gpus[i]
+		switch {
+		case n.GPUs[i].Sick || g.whole > 0:
+		case res.GPUMemory == 0 || n.GPUs[i].Memory == 0:
+			if g.users == 0 {
+				left--
+			}
+		case g.left >= res.GPUMemory:
+			left--
+		}
+	}
+	return left == 0
+}

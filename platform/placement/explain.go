@@ -1,0 +1,201 @@
+package placement
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// What an Explanation is about.
+const (
+	KindPlace = "place" // where it was placed, or why nowhere
+	KindEvict = "evict" // who made way for it
+	KindCold  = "cold"  // why it lost a replica, and has to start again
+	KindScale = "scale" // why it wants more replicas than it has
+)
+
+// Explanation is the last decision of its kind about a function: what could have
+// been chosen, and what each choice would have cost.
+type Explanation struct {
+	Kind       string         `json:"kind"`
+	At         Instant        `json:"-"` // of the plan
+	Function   functions.Name `json:"function"`
+	Chosen     string         `json:"chosen,omitempty"` // a node or a replica; empty: none
+	Reason     string         `json:"reason,omitempty"` // why at all, or why not
+	For        string         `json:"for,omitempty"`    // the function that got its room
+	Candidates []Candidate    `json:"candidates"`       // the best first, at most eight
+	Others     int            `json:"others"`           // candidates that are not listed
+}
+
+// Candidate is one choice. The least score was taken. A candidate that could not
+// be taken has no score and says why.
+type Candidate struct {
+	Node     string  `json:"node,omitempty"`
+	Replica  string  `json:"replica,omitempty"`
+	Function string  `json:"function,omitempty"`
+	Score    float64 `json:"score"`
+	Parts    []Part  `json:"parts,omitempty"`
+	Why      string  `json:"why,omitempty"`
+}
+
+// Part of a score; they add up to it.
+type Part struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+}
+
+// Explain gives the last decision about a function, or with kinds the last of
+// one of these. It is false where none is remembered: it was never decided, or
+// by now about some thousands of others.
+func (c *Planner) Explain(name functions.Name, kinds ...string) (Explanation, bool) {
+	var last *page
+	for _, kind := range [...]string{KindPlace, KindEvict, KindCold, KindScale} {
+		if len(kinds) > 0 && !slices.Contains(kinds, kind) {
+			continue
+		}
+		if c.book == nil {
+			break
+		}
+		if p := c.book.pages[title{name, kind}]; p != nil && (last == nil || p.written > last.written) {
+			last = p
+		}
+	}
+	if last == nil {
+		return Explanation{}, false
+	}
+	x := Explanation{Kind: last.kind, At: last.at, Function: name, Chosen: last.chosen, Reason: last.reason, For: last.whom, Others: max(0, last.seen-last.n)}
+	if v, ok := c.blocked[name]; ok && x.Kind == KindPlace && x.Chosen == "" {
+		x.Reason = v.Message
+	}
+	lines := slices.Clone(last.lines[:last.n])
+	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.score, b.score) })
+	for i := range lines {
+		l := &lines[i]
+		y := Candidate{Node: l.node, Replica: l.replica, Why: l.why}
+		if l.function != (functions.Name{}) {
+			y.Function = l.function.String()
+		}
+		if !math.IsInf(l.score, 1) {
+			y.Score = l.score
+			for i, n := range l.names {
+				if n != "" {
+					y.Parts = append(y.Parts, Part{n, l.parts[i]})
+				}
+			}
+		}
+		x.Candidates = append(x.Candidates, y)
+	}
+	return x, true
+}
+
+// pagesKept is how many decisions are remembered: 2,000 pages of about 1.3 KiB.
+const pagesKept = 2000
+
+// book keeps the last decisions as they were made: pages are written again and
+// again, strings are those of the world, and nothing is put into words before
+// somebody asks. A nil book keeps nothing.
+type book struct {
+	pages   map[title]*page
+	order   []*page // by when they were begun first, as a ring
+	next    int
+	written uint64
+}
+
+type title struct {
+	name functions.Name
+	kind string
+}
+
+type page struct {
+	title
+	at           Instant
+	written      uint64
+	chosen, whom string
+	reason       string
+	lines        [8]line
+	n, seen      int
+}
+
+type line struct {
+	node, replica, why string
+	function           functions.Name
+	score              float64
+	names              *[4]string
+	parts              [4]float64
+}
+
+// begin opens the page of a decision, empty; nil where nothing is kept.
+func (b *book) begin(now Instant, name functions.Name, kind, reason string) *page {
+	if b == nil {
+		return nil
+	}
+	t := title{name, kind}
+	p := b.pages[t]
+	if p == nil {
+		if len(b.order) < pagesKept {
+			p = &page{}
+			b.order = append(b.order, p)
+		} else {
+			p = b.order[b.next]
+			b.next = (b.next + 1) % pagesKept
+			delete(b.pages, p.title)
+		}
+		p.title = t
+		b.pages[t] = p
+	}
+	b.written++
+	p.at, p.written, p.chosen, p.whom, p.reason, p.n, p.seen = now, b.written, "", "", reason, 0, 0
+	return p
+}
+
+// newBook is an empty one.
+func newBook() *book { return &book{pages: map[title]*page{}} }
+
+// add notes a candidate, if it is among the best.
+func (p *page) add(l line) {
+	if p == nil {
+		return
+	}
+	p.seen++
+	if p.n < len(p.lines) {
+		p.lines[p.n] = l
+		p.n++
+		return
+	}
+	worst := 0
+	for i := range p.lines {
+		if p.lines[i].score > p.lines[worst].score {
+			worst = i
+		}
+	}
+	if l.score < p.lines[worst].score {
+		p.lines[worst] = l
+	}
+}
+
+var (
+	noParts     = [4]string{}
+	evictParts  = [4]string{"loss", "gib", "idle_seconds", "back_seconds"}
+	placeParts  = [4]string{"ready", "packing", "topology", "store"}
+	demandParts = [4]string{"wanted", "lacks", "queued", "active"}
+)
+
+// unfit notes a node that cannot be taken.
+func (p *page) unfit(node, why string) {
+	if p != nil {
+		if p.n == len(p.lines) {
+			p.seen++
+			return
+		}
+		p.add(line{node: node, why: why, score: math.Inf(1), names: &noParts})
+	}
+}
+
+// choose notes what was taken.
+func (p *page) choose(what string) {
+	if p != nil {
+		p.chosen = what
+	}
+}

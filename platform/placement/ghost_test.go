@@ -1,0 +1,66 @@
+package placement
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func TestGhosts(t *testing.T) {
+	name := functions.Name{Team: "a", Name: "m"}
+	const back = 20 * time.Second
+	var g Ghosts
+	now := Instant(time.Hour)
+	if missed, _ := g.Loaded(name, back, now); missed {
+		t.Error("nobody misses who was never evicted")
+	}
+	// Again and again: it is left alone for longer each time, and not for ever.
+	var last time.Duration
+	for i := range 12 {
+		g.Evicted(name, now)
+		now += 30 * time.Second
+		missed, stay := g.Loaded(name, back, now)
+		if !missed || stay < last || stay < 2*back || stay > stayMost+back {
+			t.Fatalf("bounce %d: %v, %v after %v", i, missed, stay, last)
+		}
+		last = stay
+	}
+	if last != stayMost+back {
+		t.Errorf("in the end it stays %v", last)
+	}
+	if missed, _ := g.Loaded(name, back, now); missed {
+		t.Error("one eviction is missed once")
+	}
+	// After a long time it is forgiven.
+	now += time.Hour
+	g.Evicted(name, now)
+	now += 10 * time.Second
+	if missed, stay := g.Loaded(name, back, now); !missed || stay != 2*back {
+		t.Errorf("an hour later: %v %v", missed, stay)
+	}
+	// What takes long to come back is missed for longer.
+	for _, c := range []struct {
+		gone, back time.Duration
+		missed     bool
+	}{
+		{bounceFor, 0, true}, {bounceFor + 1, 0, false}, {bounceFor + 1, time.Minute, true}, {4*time.Minute + 1, time.Minute, false},
+	} {
+		var g Ghosts
+		g.Evicted(name, now)
+		if missed, _ := g.Loaded(name, c.back, now+c.gone); missed != c.missed {
+			t.Errorf("gone for %v, %v to come back: missed %v", c.gone, c.back, missed)
+		}
+	}
+	// However many are evicted, few are remembered, the last ones among them.
+	for i := range 3 * ghostMost {
+		g.Evicted(functions.Name{Team: "b", Name: fmt.Sprint(i)}, now+time.Duration(i))
+	}
+	if len(g.seen) > ghostMost {
+		t.Errorf("%d are remembered", len(g.seen))
+	}
+	if missed, _ := g.Loaded(functions.Name{Team: "b", Name: fmt.Sprint(3*ghostMost - 1)}, 0, now+time.Second); !missed {
+		t.Error("the last one is forgotten")
+	}
+}

@@ -1,0 +1,295 @@
+package placement
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// twin drives a Planner beside a toy world, telling it of changes only.
+type twin struct {
+	*toy
+	c     *Planner
+	fs    map[functions.Name]Function
+	nodes map[string]Node
+	teams map[string]Team
+}
+
+func newTwin(y *toy) *twin {
+	c := y.policy.Planner()
+	c.trust = math.MaxInt64
+	return &twin{toy: y, c: c, fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
+}
+
+func copyOf(f *Function) Function {
+	g := *f
+	g.Replicas = slices.Clone(f.Replicas)
+	return g
+}
+
+// tell says what differs from when it was told last.
+func (w *twin) tell() {
+	have := map[functions.Name]bool{}
+	for _, f := range w.w.Functions {
+		have[f.Name] = true
+		if old, ok := w.fs[f.Name]; ok && reflect.DeepEqual(old, copyOf(f)) {
+			continue
+		}
+		w.fs[f.Name] = copyOf(f)
+		w.c.Touch(f)
+	}
+	for n := range w.fs {
+		if !have[n] {
+			delete(w.fs, n)
+			w.c.Drop(n)
+		}
+	}
+	ids := map[string]bool{}
+	for _, n := range w.w.Nodes {
+		ids[n.ID] = true
+		now := *n
+		now.Seen, now.GPUs = 0, slices.Clone(n.GPUs)
+		if old, ok := w.nodes[n.ID]; ok && reflect.DeepEqual(old, now) {
+			continue
+		}
+		w.nodes[n.ID] = now
+		w.c.Node(n)
+	}
+	for id := range w.nodes {
+		if !ids[id] {
+			delete(w.nodes, id)
+			w.c.DropNode(id)
+		}
+	}
+	if !maps.Equal(w.teams, w.w.Teams) {
+		w.teams = maps.Clone(w.w.Teams)
+		w.c.Teams(w.teams)
+	}
+}
+
+// plan has both plan, and compares.
+func (w *twin) plan(log *[]string) Plan {
+	w.t.Helper()
+	w.tell()
+	got, want := w.c.Plan(w.now), w.policy.Decide(w.w, w.now)
+	if len(got.Actions)+len(want.Actions) > 0 && !reflect.DeepEqual(got.Actions, want.Actions) {
+		w.fail("the planner says\n%s\nfrom scratch it is\n%s\nworld\n%s\nlast\n%v", show(got), show(want), w.picture(), *log)
+	}
+	if got.Next != want.Next {
+		w.fail("the planner wants to be called at %v, from scratch it is %v\n%s\n%s", got.Next, want.Next, show(want), w.picture())
+	}
+	for n, v := range want.Blocked {
+		if g := got.Blocked[n]; g.Code != v.Code || g.Message != v.Message {
+			w.fail("the planner says of %s %+v, from scratch it is %+v\n%s", n, g, v, w.picture())
+		}
+	}
+	for n, v := range got.Blocked {
+		if _, ok := want.Blocked[n]; !ok {
+			w.fail("the planner says of %s %+v, from scratch it is nothing\n%s", n, v, w.picture())
+		}
+	}
+	w.whole()
+	return Plan{Actions: want.Actions, Blocked: maps.Clone(want.Blocked), Next: want.Next}
+}
+
+// whole checks that the plan left nothing behind.
+func (w *twin) whole() {
+	c := w.c
+	for i := range c.rooms {
+		m := &c.rooms[i]
+		if now, soon := c.holds[2*i], c.holds[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
+			w.fail("a promise stays on %s: %+v %+v, %+v %+v", m.node.ID, m.now, now, m.soon, soon)
+		}
+	}
+	for team, p := range c.count {
+		if c.held[team] != p.held || c.leaving[team] != p.leaving || c.pledged[team] != 0 || c.claimed[team] != 0 {
+			w.fail("a promise stays in team %s", team)
+		}
+	}
+}
+
+func (w *twin) picture() string {
+	s := ""
+	for _, n := range w.w.Nodes {
+		s += fmt.Sprintf("%+v\n", *n)
+	}
+	for _, f := range w.w.Functions {
+		if !f.resting(w.now) {
+			s += fmt.Sprintf("%+v\n", *f)
+		}
+	}
+	return s
+}
+
+// stir changes what live does not: who is there and what is given.
+func (w *twin) stir() {
+	r := w.rnd
+	if r.IntN(25) == 0 { // a node joins
+		n := &Node{ID: fmt.Sprint("j", r.IntN(4)), Machine: fmt.Sprint("m", r.IntN(3)), Seen: w.now, Memory: functions.Bytes(8+r.IntN(32)) * gib}
+		if r.IntN(3) == 0 {
+			n.CPU, n.Pods = functions.CPU(1000*(1+r.IntN(8))), 1+r.IntN(6)
+		}
+		for g := range r.IntN(5) {
+			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(r.IntN(3)) * 40 * gib})
+		}
+		if !slices.ContainsFunc(w.w.Nodes, func(o *Node) bool { return o.ID == n.ID }) {
+			w.w.Nodes = append(w.w.Nodes, n)
+		}
+	}
+	if len(w.w.Nodes) > 1 && r.IntN(60) == 0 { // one is taken away, with what runs there
+		n := w.w.Nodes[r.IntN(len(w.w.Nodes))]
+		w.w.Nodes = slices.DeleteFunc(w.w.Nodes, func(o *Node) bool { return o == n })
+		for _, f := range w.w.Functions {
+			for _, x := range f.Replicas {
+				if x.Node == n.ID {
+					f.Active -= x.InFlight
+				}
+			}
+			f.Replicas = slices.DeleteFunc(slices.Clone(f.Replicas), func(x Replica) bool { return x.Node == n.ID })
+		}
+	}
+	if len(w.w.Nodes) > 0 && r.IntN(10) == 0 {
+		n := w.w.Nodes[r.IntN(len(w.w.Nodes))]
+		switch r.IntN(6) {
+		case 5:
+			n.Store = functions.StoreUse{Bytes: functions.Bytes(r.IntN(3)) * 20 * gib, Used: functions.Bytes(r.IntN(60)) * gib}
+		case 0:
+			n.Avoid = w.now + time.Duration(r.IntN(5000))*time.Millisecond
+		case 1:
+			n.Memory = functions.Bytes(8+r.IntN(32)) * gib
+			n.CPU, n.Pods = functions.CPU(1000*r.IntN(8)), r.IntN(6)
+		case 2:
+			if len(n.GPUs) > 0 {
+				n.GPUs = slices.Clone(n.GPUs)
+				n.GPUs[r.IntN(len(n.GPUs))].Sick = r.IntN(2) == 0
+			}
+		case 3:
+			n.Cached = map[string]bool{"s": r.IntN(2) == 0}
+		case 4:
+			n.Seen -= time.Duration(r.IntN(3)) * time.Second
+			w.c.Node(n)
+		}
+	}
+	if r.IntN(30) == 0 {
+		w.w.Teams = maps.Clone(w.w.Teams)
+		w.w.Teams["a"] = Team{TeamGPUs: w.w.Teams["a"].TeamGPUs, Used: 100 * r.Float64(), Hosted: 100 * r.Float64()}
+		w.w.Teams["c"] = Team{TeamGPUs: functions.TeamGPUs{Guaranteed: r.IntN(2), Max: r.IntN(4)}}
+	}
+	for _, f := range w.w.Functions {
+		switch r.IntN(80) {
+		case 4:
+			f.Uses, f.UsesAt = r.Float64()*20, w.now
+		case 5:
+			f.NextUse = w.now + time.Duration(r.IntN(300)-60)*time.Second
+		case 6:
+			f.Prewarm = w.now + time.Duration(r.IntN(60))*time.Second
+		case 7:
+			f.Stay = w.now + time.Duration(r.IntN(60))*time.Second
+		case 8:
+			f.Size, f.Source = functions.Bytes(r.IntN(60))*gib, "s"
+		case 9:
+			f.KeepFor = time.Duration(r.IntN(60)) * time.Second
+		case 0:
+			f.Lease = w.now + time.Duration(r.IntN(20))*time.Second
+		case 1:
+			f.Scale.Min = r.IntN(2)
+		case 2:
+			f.Machine = []string{"", "m0", "m9"}[r.IntN(3)]
+		case 3:
+			for i := range f.Replicas {
+				f.Replicas[i].Stale = f.Replicas[i].Stale || r.IntN(2) == 0
+			}
+		}
+	}
+	if r.IntN(40) == 0 {
+		f := w.w.Functions[r.IntN(len(w.w.Functions))]
+		f.Gone, f.Queued, f.Oldest, f.Lease = true, 0, 0, 0
+	}
+	w.w.Functions = slices.DeleteFunc(w.w.Functions, func(f *Function) bool { return f.Gone && len(f.Replicas) == 0 })
+	if r.IntN(30) == 0 || len(w.w.Functions) == 0 {
+		f := model(fmt.Sprintf("%c/x%d", "abcd"[r.IntN(4)], w.next+r.IntN(1000)), r.IntN(3))
+		f.Source = "s"
+		if !slices.ContainsFunc(w.w.Functions, func(o *Function) bool { return o.Name == f.Name }) {
+			w.w.Functions = append(w.w.Functions, f)
+		}
+	}
+}
+
+// TestPlannerIsDecide: after any steps, told or lost, the planner that is told
+// of changes says what is said from scratch. SEEDS=5000 in the environment tries
+// as many worlds.
+func TestPlannerIsDecide(t *testing.T) {
+	seeds := uint64(60)
+	if n, err := strconv.ParseUint(os.Getenv("SEEDS"), 10, 64); err == nil && n > 0 {
+		seeds = n
+	}
+	actions, blocked := 0, 0
+	for seed := range seeds {
+		y := newToy(t, seed)
+		y.policy.KeepAlive = KeepAlive(seed / 4 % 2)
+		w := newTwin(y)
+		for range 4 { // crowds of the same kind
+			for i := range y.rnd.IntN(6) {
+				y.w.Functions = append(y.w.Functions, model(fmt.Sprintf("d/k%d-%d", len(y.w.Functions), i), 1))
+			}
+		}
+		var log []string
+		for range 150 {
+			y.now += time.Duration(y.rnd.IntN(3)*y.rnd.IntN(3000)) * time.Millisecond
+			if y.rnd.IntN(3) > 0 {
+				y.live()
+			}
+			w.stir()
+			p := w.plan(&log)
+			actions, blocked = actions+len(p.Actions), blocked+len(p.Blocked)
+			if len(p.Actions) > 0 {
+				log = append(log[max(0, len(log)-2):], show(p))
+			}
+			p.Actions = slices.DeleteFunc(p.Actions, func(a Action) bool { return a.Kind != Lose && y.rnd.IntN(4) == 0 })
+			lenient(y, p)
+		}
+	}
+	if actions < int(seeds)*50 || blocked < int(seeds)*10 {
+		t.Errorf("%d actions and %d verdicts in %d worlds: they test nothing", actions, blocked, seeds)
+	}
+}
+
+// lenient carries out what a plan says without asking whether it may.
+func lenient(y *toy, p Plan) {
+	for _, a := range p.Actions {
+		f, r := y.replica(a.Replica)
+		if r == nil && a.Replica != "" {
+			y.fail("%s of %s, which is none: %s", a.Kind, a.Replica, show(p))
+		}
+		switch a.Kind {
+		case Start:
+			for _, g := range y.w.Functions {
+				if g.Name == a.Function {
+					y.next++
+					g.Replicas = append(slices.Clone(g.Replicas), Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Take: g.Resources})
+				}
+			}
+		case Stop:
+			r.Stopping = true
+		case Sleep:
+			r.Sinking, r.Deep, r.Held = true, a.Level == 2, f.Asleep
+			if r.Deep {
+				r.Held = 0
+			}
+		case Rise:
+			r.Rising = true
+		case CallOff:
+			r.CalledOff = true
+		case Lose:
+			y.act(Plan{Actions: []Action{a}})
+		}
+	}
+}

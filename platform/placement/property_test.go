@@ -1,0 +1,483 @@
+package placement
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// toy is a small true cluster: it does what plans say, slowly and with faults,
+// and the checker looks at it after every step.
+type toy struct {
+	t    *testing.T
+	rnd  *rand.Rand
+	w    World
+	now  Instant
+	next int
+	seed uint64
+
+	policy Policy // each seed has its own eviction
+
+	loads map[*Function]*Load
+
+	sleeps, rises int
+	// wantAt and idleFrom are what invariant 11 is checked against.
+	idleFrom map[string]Instant
+}
+
+func (y *toy) fail(format string, args ...any) {
+	y.t.Helper()
+	y.t.Fatalf("seed %d at %v: %s", y.seed, y.now, fmt.Sprintf(format, args...))
+}
+
+func (y *toy) replica(id string) (*Function, *Replica) {
+	for _, f := range y.w.Functions {
+		for i := range f.Replicas {
+			if f.Replicas[i].ID == id {
+				return f, &f.Replicas[i]
+			}
+		}
+	}
+	return nil, nil
+}
+
+func (y *toy) drop(f *Function, id string) {
+	f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool { return r.ID == id })
+}
+
+func newToy(t *testing.T, seed uint64) *toy {
+	y := &toy{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*Load{}}
+	y.policy.Eviction = Eviction(seed % uint64(len(evictions)))
+	for i := range 1 + y.rnd.IntN(3) {
+		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
+		if y.rnd.IntN(2) == 0 {
+			n.CPU, n.Pods = functions.CPU(1000*(1+y.rnd.IntN(8))), 1+y.rnd.IntN(6)
+		}
+		for g := range y.rnd.IntN(5) {
+			n.GPUs = append(n.GPUs, GPU{Index: g, Memory: functions.Bytes(y.rnd.IntN(3)) * 40 * gib})
+		}
+		y.w.Nodes = append(y.w.Nodes, n)
+	}
+	y.w.Teams = map[string]Team{
+		"a": {TeamGPUs: functions.TeamGPUs{Guaranteed: 1, Max: 2}},
+		"b": {TeamGPUs: functions.TeamGPUs{Guaranteed: 1}},
+		"c": {TeamGPUs: functions.TeamGPUs{Max: 1 + y.rnd.IntN(3)}},
+	}
+	for i := range 2 + y.rnd.IntN(8) {
+		f := model(fmt.Sprintf("%c/m%d", "abcd"[y.rnd.IntN(4)], i), y.rnd.IntN(3))
+		if f.Resources.GPUs > 0 && y.rnd.IntN(2) == 0 {
+			f.Resources.GPUMemory = functions.Bytes(1+y.rnd.IntN(50)) * gib
+		}
+		f.Resources.Memory = functions.Bytes(y.rnd.IntN(8)) * gib
+		f.Resources.CPU, f.Resources.Pods = functions.CPU(500*y.rnd.IntN(5)), y.rnd.IntN(2)
+		f.Expect.Tier = map[functions.Tier]time.Duration{functions.TierNVMe: time.Duration(1+y.rnd.IntN(60)) * time.Second}
+		f.Scale.Max = 1 + y.rnd.IntN(3)
+		f.Scale.Min = y.rnd.IntN(8) / 7
+		f.Scale.Target = 1 + y.rnd.IntN(4)
+		f.Scale.Idle = functions.Duration(time.Duration(y.rnd.IntN(60)) * time.Second)
+		f.Sleeps, f.Asleep = y.rnd.IntN(2) == 0, functions.Bytes(y.rnd.IntN(12))*gib
+		f.Rise, f.ColdStart = time.Duration(y.rnd.IntN(10))*time.Second, time.Duration(y.rnd.IntN(60))*time.Second
+		y.w.Functions = append(y.w.Functions, f)
+	}
+	return y
+}
+
+// usage of the rooms as they are, from nothing but the replicas.
+func (y *toy) check() {
+	teams := map[string]int{}
+	for _, n := range y.w.Nodes {
+		var memory functions.Bytes
+		var cpu functions.CPU
+		pods := 0
+		users, whole, bytes := map[int]int{}, map[int]int{}, map[int]functions.Bytes{}
+		for _, f := range y.w.Functions {
+			for _, r := range f.Replicas {
+				if r.Node != n.ID {
+					continue
+				}
+				memory += r.Take.Memory
+				cpu += r.Take.CPU
+				pods += r.Take.Pods
+				if r.State == functions.Sleeping || r.Sinking || r.Rising {
+					memory += r.Held
+				}
+				if len(r.GPUs) != r.Take.GPUs {
+					y.fail("%s holds %v and asked for %d", r.ID, r.GPUs, r.Take.GPUs)
+				}
+				if r.asleep() {
+					continue
+				}
+				for _, g := range r.GPUs {
+					users[g]++
+					bytes[g] += r.Take.GPUMemory
+					if r.Take.GPUMemory == 0 || n.GPUs[g].Memory == 0 {
+						whole[g]++
+					}
+				}
+			}
+		}
+		if memory > n.Memory {
+			y.fail("%s: %v of %v host memory promised", n.ID, memory, n.Memory)
+		}
+		if n.CPU > 0 && cpu > n.CPU || n.Pods > 0 && pods > n.Pods {
+			y.fail("%s: %s of %s processors promised, and %d of %d pods", n.ID, cpu, n.CPU, pods, n.Pods)
+		}
+		for g, u := range users {
+			if whole[g] > 0 && u > 1 || n.GPUs[g].Memory > 0 && bytes[g] > n.GPUs[g].Memory {
+				y.fail("%s gpu %d oversubscribed: %d users, %d whole, %v of %v", n.ID, g, u, whole[g], bytes[g], n.GPUs[g].Memory)
+			}
+		}
+	}
+	for _, f := range y.w.Functions {
+		sleepers := 0
+		for _, r := range f.Replicas {
+			if !r.asleep() {
+				teams[f.Name.Team] += r.Take.GPUs
+			} else if !r.Stopping {
+				sleepers++
+			}
+		}
+		if sleepers > 1 {
+			y.fail("%d replicas of %s sleep", sleepers, f.Name)
+		}
+	}
+	for team, held := range teams {
+		if q := y.w.Teams[team].Max; q > 0 && held > q {
+			y.fail("team %s holds %d of %d GPUs", team, held, q)
+		}
+	}
+}
+
+func (y *toy) act(p Plan) {
+	held := map[string]int{}
+	for _, f := range y.w.Functions {
+		for _, r := range f.Replicas {
+			if !r.Stopping && !r.CalledOff && !r.Sinking && !r.asleep() {
+				held[f.Name.Team] += r.Take.GPUs
+			}
+		}
+	}
+	for _, a := range p.Actions {
+		switch a.Kind {
+		case Start:
+			var f *Function
+			for _, g := range y.w.Functions {
+				if g.Name == a.Function {
+					f = g
+				}
+			}
+			if a.Reason == "prewarm" && (f.Prewarm <= y.now || f.Queued > 0) {
+				y.fail("%s is started ahead of nothing", f.Name)
+			}
+			live, readyN := 0, 0
+			for _, r := range f.Replicas {
+				if r.Sinking && !r.Stopping {
+					y.fail("%s is started while %s falls asleep", f.Name, r.ID)
+				}
+				if !r.Stopping && !r.CalledOff && !r.Stale && !r.asleep() {
+					live++
+					if r.State == functions.Ready {
+						readyN++
+					}
+				}
+			}
+			if readyN == 0 && live > 0 {
+				y.fail("second start of %s at rest", f.Name)
+			}
+			if live >= max(f.Scale.Max, f.Scale.Min) {
+				y.fail("%s above its max", f.Name)
+			}
+			if f.RetryAt > y.now {
+				y.fail("%s started %v before its back-off is over", f.Name, f.RetryAt-y.now)
+			}
+			y.next++
+			held[f.Name.Team] += f.Resources.GPUs
+			f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Take: f.Resources})
+		case Stop:
+			f, r := y.replica(a.Replica)
+			if r == nil || r.Stopping {
+				y.fail("stop of %s that is none", a.Replica)
+			}
+			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "turn" && a.Reason != "share" {
+				y.fail("busy %s stopped: %s", a.Replica, a.Reason)
+			}
+			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt, r.SleptAt) < f.Scale.Idle.Std() {
+				y.fail("%s stopped before its idle time", a.Replica)
+			}
+			if a.Reason == "unused" && (f.Prewarm > y.now || r.ReadyAt <= f.LastEnd) {
+				y.fail("%s stopped as unused: %+v", a.Replica, r)
+			}
+			if a.Reason == "pressure" && !r.asleep() {
+				y.fail("%s ended for memory while awake", a.Replica)
+			}
+			if a.Reason == "turn" && (y.now-r.ReadyAt < DefaultPolicy.Turn || a.Drain < time.Minute) {
+				y.fail("%s stopped before its turn was over", a.Replica)
+			}
+			if !r.asleep() {
+				y.evicted(a, f, r, held)
+			}
+			r.Stopping = true
+		case Sleep:
+			f, r := y.replica(a.Replica)
+			if r == nil || r.Stopping || r.Sinking || r.State != functions.Ready || !f.Sleeps || r.Stale {
+				y.fail("%s cannot sleep: %+v", a.Replica, r)
+			}
+			if r.InFlight > 0 && a.Reason != "turn" && a.Reason != "share" {
+				y.fail("busy %s sent to sleep: %s", a.Replica, a.Reason)
+			}
+			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
+				y.fail("%s sent to sleep before its idle time", a.Replica)
+			}
+			y.evicted(a, f, r, held)
+			r.Sinking, r.Deep, r.Held = true, a.Level == 2, f.Asleep
+			if r.Deep {
+				r.Held = 0
+			}
+			y.sleeps++
+		case Rise:
+			f, r := y.replica(a.Replica)
+			if r == nil || r.Stopping || !r.asleep() {
+				y.fail("%s cannot rise: %+v", a.Replica, r)
+			}
+			serves := slices.ContainsFunc(f.Replicas, func(x Replica) bool { return x.State == functions.Ready && !x.Stopping && !x.Sinking })
+			for _, x := range f.Replicas {
+				if !serves && x.ID != r.ID && !x.Stopping && !x.CalledOff && !x.Stale && x.State != functions.Ready && !x.asleep() {
+					y.fail("%s rises while %s starts", a.Replica, x.ID)
+				}
+			}
+			r.Rising = true
+			held[f.Name.Team] += r.Take.GPUs
+			y.rises++
+		case CallOff:
+			f, r := y.replica(a.Replica)
+			if r.Spawned || f.Queued > 0 && len(f.Replicas) == 1 {
+				y.fail("%s called off too late or while somebody waits", a.Replica)
+			}
+			held[f.Name.Team] -= r.Take.GPUs
+			r.CalledOff = true
+		case Lose:
+			for _, f := range y.w.Functions {
+				f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool { return r.Node == a.Node })
+			}
+			y.w.Nodes = slices.DeleteFunc(y.w.Nodes, func(n *Node) bool { return n.ID == a.Node })
+		}
+	}
+}
+
+// evicted checks that nobody's guarantee is broken for one who borrows.
+func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
+	if !r.Sinking {
+		held[f.Name.Team] -= r.Take.GPUs
+	}
+	if a.For == "" || r.Take.GPUs == 0 {
+		return
+	}
+	by, _ := functions.ParseName(a.For, "")
+	need := 0
+	for _, g := range y.w.Functions {
+		if g.Name == by {
+			need = g.Resources.GPUs
+		}
+	}
+	if by.Team != f.Name.Team && held[f.Name.Team] < y.w.Teams[f.Name.Team].Guaranteed && held[by.Team]+need > y.w.Teams[by.Team].Guaranteed {
+		y.fail("guarantee of %s broken for borrower %s", f.Name.Team, by)
+	}
+}
+
+func (y *toy) live() {
+	if y.rnd.IntN(4) == 0 { // the accounts of the teams
+		teams := map[string]Team{}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			t := y.w.Teams[name]
+			t.Used = max(0, t.Used*0.9+float64(y.rnd.IntN(40)))
+			t.Hosted = max(0, t.Hosted*0.9+float64(y.rnd.IntN(20)))
+			teams[name] = t
+		}
+		y.w.Teams = teams
+	}
+	for _, n := range y.w.Nodes {
+		if y.rnd.IntN(40) > 0 {
+			n.Seen = y.now
+		}
+	}
+	for _, f := range y.w.Functions {
+		readyN := 0
+		for i := len(f.Replicas) - 1; i >= 0; i-- {
+			r := &f.Replicas[i]
+			switch {
+			case r.Stopping && r.InFlight == 0 && y.rnd.IntN(2) == 0, r.CalledOff && !r.Spawned && y.rnd.IntN(2) == 0:
+				y.drop(f, r.ID)
+				continue
+			case r.State == functions.Downloading && y.rnd.IntN(3) == 0 && !r.CalledOff:
+				r.Spawned, r.State = true, functions.Loading
+			case r.State == functions.Loading && y.rnd.IntN(3) == 0:
+				r.State, r.ReadyAt, r.Rising, r.Held = functions.Ready, y.now, false, 0
+			case r.Sinking && r.InFlight == 0 && y.rnd.IntN(2) == 0:
+				r.State, r.Sinking, r.ReadyAt, r.SleptAt = functions.Sleeping, false, 0, y.now
+			case r.Rising && r.State == functions.Sleeping && y.rnd.IntN(2) == 0:
+				r.State = functions.Loading
+			case y.rnd.IntN(60) == 0: // it dies
+				f.Active -= r.InFlight
+				f.RetryAt = y.now + Backoff(1+y.rnd.IntN(4))
+				y.drop(f, r.ID)
+				continue
+			}
+			if r.InFlight > 0 && y.rnd.IntN(3) == 0 {
+				r.InFlight--
+				f.Active--
+				f.LastEnd = y.now
+			}
+			if r.State == functions.Ready && !r.Stopping && !r.Sinking {
+				readyN++
+				for f.Queued > 0 && r.InFlight < f.Scale.Target {
+					r.InFlight++
+					f.Active++
+					f.Queued--
+				}
+			}
+		}
+		if y.rnd.IntN(10) == 0 {
+			f.Queued += y.rnd.IntN(5)
+			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(y.now-f.UsesAt)/float64(UsesDecay))+1, y.now, y.now+time.Duration(y.rnd.IntN(200))*time.Second
+		}
+		if y.rnd.IntN(60) == 0 {
+			f.Prewarm = y.now + time.Duration(y.rnd.IntN(60))*time.Second
+		}
+		if y.rnd.IntN(40) == 0 {
+			f.KeepFor = time.Duration(y.rnd.IntN(120)) * time.Second
+		}
+		if y.rnd.IntN(40) == 0 {
+			f.Stay = y.now + time.Duration(y.rnd.IntN(60))*time.Second
+		}
+		if y.rnd.IntN(20) == 0 {
+			f.Queued = 0 // all leave
+		}
+		if f.Queued == 0 {
+			f.Oldest = 0
+		} else if f.Oldest == 0 {
+			f.Oldest = y.now
+		}
+		l := y.loads[f]
+		if l == nil {
+			l = NewLoad(DefaultPolicy.Autoscale)
+			y.loads[f] = l
+		}
+		l.Observe(y.now, f.Active+f.Queued)
+		f.Needed, f.Desired = l.Scale(y.now, f.ready(), f.Scale.Target)
+	}
+}
+
+// TestInvariants runs random worlds and checks invariants 3, 4, 5 and 11 of the
+// design after every step.
+func TestInvariants(t *testing.T) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 30
+	}
+	starts, sleeps, rises := 0, 0, 0
+	for seed := range seeds {
+		y := newToy(t, seed)
+		for range 200 {
+			y.now += time.Duration(y.rnd.IntN(4000)) * time.Millisecond
+			y.live()
+			p := y.policy.Decide(y.w, y.now)
+			y.act(p)
+			y.check()
+			// Again with nothing having happened: it comes to rest.
+			rounds := 0
+			for ; len(p.Actions) > 0; rounds++ {
+				if rounds > 20 {
+					y.fail("not settled: %s", show(p))
+				}
+				p = y.policy.Decide(y.w, y.now)
+				y.act(p)
+				y.check()
+			}
+		}
+		starts, sleeps, rises = starts+y.next, sleeps+y.sleeps, rises+y.rises
+	}
+	if sleeps < int(seeds) || rises < int(seeds)/2 {
+		t.Errorf("%d sleeps and %d rises in %d worlds: the ladder is not tested", sleeps, rises, seeds)
+	}
+	if starts < int(seeds)*10 {
+		t.Errorf("only %d starts in %d worlds: the worlds test nothing", starts, seeds)
+	}
+}
+
+// TestNobodyStarves: with one GPU and many functions that each have one waiter,
+// each is served within as many turns as there are functions.
+func TestNobodyStarves(t *testing.T) {
+	y := &toy{t: t, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Second}
+	y.w.Nodes = []*Node{node("n", 1)}
+	for i := range 10 {
+		y.w.Functions = append(y.w.Functions, model(fmt.Sprint("m", i), 1, waiting(1, Instant(1000-i))))
+	}
+	served := map[string]int{}
+	for range 200 {
+		y.now += 600 * time.Millisecond
+		y.act(y.policy.Decide(y.w, y.now))
+		y.check()
+		for _, f := range y.w.Functions {
+			for i := len(f.Replicas) - 1; i >= 0; i-- {
+				r := &f.Replicas[i]
+				switch {
+				case r.Stopping:
+					y.drop(f, r.ID)
+				case r.State == functions.Downloading:
+					r.State, r.ReadyAt, r.Spawned = functions.Ready, y.now, true
+					served[f.Name.String()]++
+					f.Queued, f.Oldest, f.LastEnd = 0, 0, y.now
+				}
+			}
+			if f.Queued == 0 && served[f.Name.String()] < 3 && len(f.Replicas) == 0 {
+				f.Queued, f.Oldest = 1, y.now
+			}
+		}
+	}
+	for n, s := range served {
+		if s != 3 {
+			t.Errorf("%s served %d times", n, s)
+		}
+	}
+	if len(served) != 10 {
+		t.Errorf("%d of 10 served", len(served))
+	}
+}
+
+func large(models, nodes int) World {
+	w := World{Teams: map[string]Team{"a": {TeamGPUs: functions.TeamGPUs{Guaranteed: nodes}}}}
+	for i := range nodes {
+		w.Nodes = append(w.Nodes, node(fmt.Sprint("n", i), 8))
+	}
+	for i := range models {
+		f := model(fmt.Sprintf("%c/m%d", "abcd"[i%4], i), 1)
+		if i < nodes*8 {
+			ready(fmt.Sprint("n", i/8), Instant(i+1), i%2, i%8)(f)
+			f.Replicas[0].Take.GPUs = 1
+		}
+		w.Functions = append(w.Functions, f)
+	}
+	return w
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, s := range []struct{ models, nodes int }{{1000, 13}, {10000, 125}} {
+		b.Run(fmt.Sprintf("models=%d/gpus=%d/wake", s.models, s.nodes*8), func(b *testing.B) {
+			w := large(s.models, s.nodes)
+			w.Functions[s.models-1].Queued, w.Functions[s.models-1].Oldest = 1, time.Second
+			var p Plan
+			b.ReportAllocs()
+			for b.Loop() {
+				p = Decide(w, 100*time.Second)
+			}
+			if len(p.Actions) != 1 || p.Actions[0].Kind != Stop {
+				b.Fatal(show(p))
+			}
+		})
+	}
+}

@@ -1,0 +1,315 @@
+package placement
+
+import (
+	"math"
+	"time"
+)
+
+// Autoscale holds the settings of scaling by windows: how a function's load is
+// averaged, and how fast its replicas follow. What differs by model is in the
+// model's file (scale: min, max, target, idle); these are the platform's. They
+// mean what Knative's autoscaler means by them, and with Patient and the same
+// settings the numbers that come out are the same (platform/knative proves it).
+// A zero field is the
+// default, and so is a rate or threshold of 1 or less, with which nothing could
+// move or everything would be a panic.
+type Autoscale struct {
+	// Stable is the span over which load is averaged (60 s), Panic the short one
+	// that sees a rise before the long one does (6 s, at most Stable). Both are
+	// counted in buckets of Bucket (1 s).
+	Stable, Panic, Bucket time.Duration
+
+	// Every is the time between two evaluations (2 s): MaxUp and MaxDown are
+	// per evaluation. Nobody who is held waits for one.
+	Every time.Duration
+
+	// Utilisation is the share of scale.target that a replica is meant to be at
+	// (1: a GPU is dear, and who finds no place is held and counted at once).
+	Utilisation float64
+
+	// Threshold begins a panic: the short window asks for so many times the
+	// replicas that are READY (2). In a panic nothing is scaled down; it is over
+	// when the threshold was not reached for Stable.
+	Threshold float64
+
+	// MaxUp is at most how many times the READY replicas one evaluation asks for
+	// (1000), MaxDown at least what part of them it leaves (2: half).
+	MaxUp, MaxDown float64
+
+	// Delay is how long fewer must have been enough before there are fewer (0).
+	Delay time.Duration
+
+	// Patient leaves everything to the windows, as Knative does: held requests
+	// count once a window has seen them, and what a panic holds is also started.
+	// Otherwise held requests have replicas started at once, and panic, delay and
+	// MaxDown only keep what is there.
+	Patient bool
+}
+
+// or fills in the defaults.
+func (a Autoscale) or() Autoscale {
+	span := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	number := func(x *float64, above, v float64) {
+		if !(*x > above) || math.IsInf(*x, 0) {
+			*x = v
+		}
+	}
+	span(&a.Stable, time.Minute)
+	span(&a.Bucket, time.Second)
+	span(&a.Panic, a.Stable/10)
+	span(&a.Every, 2*time.Second)
+	a.Stable = min(max(a.Stable, a.Bucket), longest*a.Bucket)
+	a.Panic = min(max(a.Panic, a.Bucket), a.Stable)
+	number(&a.Utilisation, 0, 1)
+	number(&a.Threshold, 1, 2)
+	number(&a.MaxUp, 1, 1000)
+	number(&a.MaxDown, 1, 2)
+	return a
+}
+
+// Load is what is remembered of one function's load, from its first request
+// until Over. It is some 600 bytes at the default settings; every call costs
+// the same however much was observed. It belongs to one goroutine.
+type Load struct {
+	set Autoscale
+
+	// A bucket holds the mean number of requests under way in it, in units of
+	// 1e-9: whole numbers, so that sums do not drift. The bucket of moment t is
+	// t/Bucket, in the ring modulo its length, which is that of the long window.
+	ring         []int64
+	stable, soon span
+	last         int64 // the bucket written last
+	any          bool  // something was written
+
+	// The step function that Observe is told.
+	level int
+	since Instant // what was before is in open, or in the ring; 0: not told yet
+	open  int64   // request-time of the bucket of since, up to since
+
+	panicked Instant // last time over the threshold; 0: no panic
+	most     int     // asked for in this panic
+	recent   []peak  // of the last Delay: largest first, each later than the one before
+	turn     int64   // the evaluation that was made last, plus one
+
+	needed, desired int
+}
+
+// span is one window over the ring.
+type span struct {
+	buckets int64
+	first   int64 // the first write since it was empty
+	sum     int64
+}
+
+type peak struct {
+	turn int64
+	want int
+}
+
+const (
+	unit    = 1e9
+	utmost  = 1_000_000 // requests under way that a bucket can hold
+	longest = 3600      // buckets in a window
+	rounded = 1e6       // a mean is told to six digits, so that noise is no replica
+)
+
+// NewLoad remembers nothing yet.
+func NewLoad(a Autoscale) *Load {
+	a = a.or()
+	buckets := func(d time.Duration) int64 { return int64((d + a.Bucket - 1) / a.Bucket) }
+	l := &Load{set: a, stable: span{buckets: buckets(a.Stable)}, soon: span{buckets: buckets(a.Panic)}}
+	l.ring = make([]int64, l.stable.buckets)
+	return l
+}
+
+// Adopt has so many replicas found running at now, of a past that is not known:
+// they are kept until the window knows better, which is what a panic does.
+func (l *Load) Adopt(now Instant, ready int) {
+	if ready > 1 {
+		l.panicked, l.most = now, max(l.most, ready)
+		l.desired = max(l.desired, ready)
+	}
+}
+
+// Observe notes that from now on n requests are under way, held ones included.
+// Calls are in the order of time.
+func (l *Load) Observe(now Instant, n int) {
+	if l.since > 0 && now > l.since {
+		l.pass(now)
+	}
+	l.since, l.level = max(now, l.since), min(max(n, 0), utmost)
+}
+
+// pass writes down the buckets that are over at now. As where load is scraped,
+// what happened in one second is known, and written, in the next.
+func (l *Load) pass(now Instant) {
+	b := l.set.Bucket
+	from, to := int64(l.since/b), int64(now/b)
+	if from == to {
+		l.open += int64(l.level) * int64(now-l.since)
+		return
+	}
+	l.write(from+1, l.mean(l.open+int64(l.level)*int64(Instant(from+1)*b-l.since)))
+	full := int64(l.level) * unit
+	// Of a long silence only the last window matters.
+	for k := max(from+2, to-l.stable.buckets); k <= to; k++ {
+		l.write(k, full)
+	}
+	l.open = int64(l.level) * int64(now-Instant(to)*b)
+}
+
+// mean over one bucket of request-time in it.
+func (l *Load) mean(area int64) int64 {
+	if l.set.Bucket == time.Second {
+		return area
+	}
+	return int64(math.Round(float64(area) / float64(l.set.Bucket) * unit))
+}
+
+// Record adds a mean that somebody else took: x requests were under way in the
+// bucket that is over at now. Several of one bucket add up: they are parts of
+// the load. It is not for who calls Observe.
+func (l *Load) Record(now Instant, x float64) {
+	if !(x > 0) { // nothing, or no number
+		x = 0
+	}
+	l.write(int64(now/l.set.Bucket), int64(math.Round(min(x, utmost)*unit)))
+}
+
+func (l *Load) write(k, v int64) {
+	n := int64(len(l.ring))
+	switch gap := k - l.last; {
+	case !l.any || gap >= n:
+		clear(l.ring)
+		l.stable.first, l.stable.sum, l.soon.first, l.soon.sum = k, 0, k, 0
+		l.last, l.any = k, true
+	case gap > 0:
+		for i := l.last + 1; i <= k; i++ {
+			if i >= l.soon.buckets {
+				l.soon.sum -= l.ring[(i-l.soon.buckets)%n]
+			}
+			l.stable.sum -= l.ring[i%n]
+			l.ring[i%n] = 0
+		}
+		if gap >= l.soon.buckets {
+			l.soon.first, l.soon.sum = k, 0
+		}
+		l.last = k
+	case -gap >= n || k < 0:
+		return // of before the window
+	default:
+		l.stable.first = min(l.stable.first, k)
+		if -gap < l.soon.buckets {
+			l.soon.first = min(l.soon.first, k)
+		}
+	}
+	l.ring[k%n] += v
+	l.stable.sum += v
+	if l.last-k < l.soon.buckets {
+		l.soon.sum += v
+	}
+}
+
+// mean of the last buckets of s before and with the one of now. While the
+// window is not full it is that of what there is.
+func (s *span) mean(l *Load, k int64) float64 {
+	gap := k - l.last
+	if gap >= s.buckets {
+		return 0
+	}
+	sum, n := s.sum, min(l.last-s.first+1, s.buckets)
+	if gap > 0 {
+		for i := int64(1); i <= gap; i++ {
+			if at := l.last + i - s.buckets; at >= 0 {
+				sum -= l.ring[at%int64(len(l.ring))]
+			}
+		}
+		n = min(n, s.buckets-gap)
+	}
+	return math.Round(float64(sum)/unit/float64(n)*rounded) / rounded
+}
+
+// Means are the requests under way on average over the long and the short
+// window. ok is false where nothing was observed for the long one.
+func (l *Load) Means(now Instant) (stable, short float64, ok bool) {
+	k := int64(now / l.set.Bucket)
+	if !l.any || k-l.last > l.stable.buckets {
+		return 0, 0, false
+	}
+	return l.stable.mean(l, k), l.soon.mean(l, k), true
+}
+
+// Scale says how many replicas at target requests each the load asks for, while
+// ready of them are READY: needed are to be started where they are missing,
+// desired are not to be scaled down. Between two evaluations (Every) it says what
+// the last one said.
+func (l *Load) Scale(now Instant, ready, target int) (needed, desired int) {
+	if l.since > 0 && now > l.since {
+		l.pass(now)
+		l.since = now
+	}
+	turn := int64(now/l.set.Every) + 1
+	if turn == l.turn {
+		return l.needed, l.desired
+	}
+	stable, short, ok := l.Means(now)
+	if !ok {
+		return l.needed, l.desired
+	}
+	l.turn = turn
+	per := float64(max(target, 1)) * l.set.Utilisation
+	have := float64(max(ready, 1))
+	up, down := math.Ceil(l.set.MaxUp*have), math.Floor(have/l.set.MaxDown)
+	long, rise := math.Ceil(stable/per), math.Ceil(short/per)
+	held := int(min(max(long, down), up))
+
+	switch over := rise/have >= l.set.Threshold; {
+	case over:
+		l.panicked = now
+	case l.panicked > 0 && l.panicked+l.set.Stable < now:
+		l.panicked, l.most = 0, 0
+	}
+	l.needed = int(min(long, up))
+	if l.panicked > 0 {
+		l.needed = max(l.needed, int(min(rise, up)))
+		l.most = max(l.most, held, int(min(rise, up)))
+		held = l.most
+	}
+	l.desired = l.delayed(held)
+	return l.needed, l.desired
+}
+
+// delayed is the most that was wanted in the last Delay.
+func (l *Load) delayed(want int) int {
+	if l.set.Delay <= 0 {
+		return want
+	}
+	keep := int64((l.set.Delay + l.set.Every - 1) / l.set.Every)
+	n := len(l.recent)
+	for n > 0 && l.recent[n-1].want <= want {
+		n--
+	}
+	l.recent = append(l.recent[:n], peak{l.turn, want})
+	old := 0
+	for l.turn-l.recent[old].turn >= keep {
+		old++
+	}
+	if old > 0 {
+		l.recent = l.recent[:copy(l.recent, l.recent[old:])]
+	}
+	return l.recent[0].want
+}
+
+// Over reports whether there is nothing left to remember: the function can be
+// without a Load until its next request.
+func (l *Load) Over(now Instant) bool {
+	if l.level > 0 || l.open > 0 || l.desired > 0 || l.panicked > 0 {
+		return false
+	}
+	stable, _, ok := l.Means(now)
+	return !ok || stable == 0 && l.stable.sum == 0
+}

@@ -1,0 +1,263 @@
+package placement
+
+import (
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Instant is a moment as the span since the caller's loop began, on a monotonic
+// clock. 0 means never; the caller starts its clock above 0.
+type Instant = time.Duration
+
+// Policy holds the times that are the platform's own and no model's. They are
+// values so that a simulator can move them.
+type Policy struct {
+	Lease     time.Duration // a node silent for longer is lost
+	Residency time.Duration // a replica READY for less is not evicted
+	Surplus   time.Duration // a replica READY for less is not scaled down
+
+	// A function that is never idle would keep its GPUs for ever. Once somebody
+	// has waited for Patience, one that has had its Turn leaves the routes: what
+	// it has in flight may end within TurnDrain, what comes waits for its next
+	// turn. Turn 0: never.
+	Turn, Patience, TurnDrain time.Duration
+
+	Autoscale Autoscale // how many replicas a load asks for; zero: its defaults
+	Eviction  Eviction  // who goes first where room is short
+	KeepAlive KeepAlive // how long an idle replica stays
+
+	// Bare: nobody is left alone for having been missed (Function.Stay), so that
+	// what an eviction policy does by itself can be measured.
+	Bare bool
+}
+
+// Stays reports whether one that was evicted and missed soon after is left alone
+// for a while. Recency and frequency alone go round in circles without it. A
+// policy that weighs how soon it is used with what the way back costs does not,
+// and is kept from its choice: on the first hours of a public day of 990
+// functions that made 0.42 cold where next-use alone made 0.28.
+func (p *Policy) Stays() bool { return !p.Bare && (p.Eviction == LRU || p.Eviction == LFU) }
+
+// Eviction orders idle replicas by who goes first.
+type Eviction uint8
+
+// The eviction policies.
+const (
+	LRU     Eviction = iota // the least recently used
+	LFU                     // the least often used, uses of long ago counting less
+	GDSF                    // Greedy-Dual-Size-Frequency: frequency times reload cost over size, aged (Cherkasova 1998)
+	NextUse                 // predicted next use, later first, weighed with the measured reload cost per byte
+)
+
+// KeepAlive says where a function's idle time comes from.
+type KeepAlive uint8
+
+// The keep-alive policies.
+const (
+	Fixed   KeepAlive = iota // Scale.Idle
+	Learned                  // Function.KeepFor where history knows it, never above the policy's bound
+)
+
+// DefaultPolicy: three heartbeats of 2 s, short stays that stop thrashing, and
+// turns long enough to be worth a cold start of a minute.
+var DefaultPolicy = Policy{
+	Lease: 6 * time.Second, Residency: time.Second, Surplus: 30 * time.Second,
+	Turn: 2 * time.Minute, Patience: 30 * time.Second, TurnDrain: 10 * time.Minute,
+}
+
+// World is what is known. Decide only reads it.
+type World struct {
+	Nodes     []*Node
+	Functions []*Function
+	Teams     map[string]Team
+}
+
+// Node is a host that can hold replicas.
+type Node struct {
+	ID      string
+	Machine string          // identity of the host, for sources that live on it
+	Borrows bool            // it can stage folders of other machines, which lend them
+	Here    bool            // the agent in this process: it cannot be lost alone
+	Seen    Instant         // last heartbeat
+	Avoid   Instant         // nothing is placed here before
+	GPUs    []GPU           // by index in the node's own numbering
+	Memory  functions.Bytes // host memory that replicas may reserve
+	CPU     functions.CPU   // processors that replicas may reserve; 0: nobody counts
+	Pods    int             // replicas that it may hold; 0: nobody counts
+	Cached  map[string]bool // sources whose bytes are here
+	Bars    map[string]bool // who requires this of a node (Function.Requires) may not come here
+
+	Tiers map[string]functions.Tier // of those, the nearest tier that holds all their bytes
+	Link  float64                   // bytes a second from sources, measured; 0 unknown
+	Disk  float64                   // bytes a second from its store, measured; 0 unknown
+	Store functions.StoreUse        // NVMe: what checkpoints may take and take; 0 unknown
+	Sleep functions.Bytes           // of Memory, what replicas may hold asleep; 0: all of it
+}
+
+// GPU is one GPU of a node. Memory 0 is unknown: such a GPU is given whole.
+type GPU struct {
+	Index  int
+	Memory functions.Bytes
+	Sick   bool // falls out of placement, and what runs on it is moved
+	Group  int  // GPUs of one group reach each other fastest (NVLink, one socket)
+}
+
+// Function is one model with what is asked of it.
+type Function struct {
+	Name      functions.Name
+	Source    string // key of Node.Cached
+	Machine   string // where the source lies in place, others must borrow it; empty: anywhere
+	Requires  string // what it asks of a node beside room, in words that nodes know (Node.Bars); "" nothing
+	Resources functions.Resources
+	Scale     functions.Scale
+	Drain     time.Duration // bound of a drain
+
+	Active  int     // requests at engines
+	Queued  int     // requests held
+	Needed  int     // replicas that its load asks for (Load.Scale)
+	Desired int     // replicas that are not to be scaled down (Load.Scale)
+	Oldest  Instant // since when the oldest held request waits; 0 none
+	LastEnd Instant // end of the last request; 0 never
+	Lease   Instant // wanted until then though nobody waits; 0 none
+	RetryAt Instant // no start before: the back-off of a failure
+	Gone    bool    // no longer in the catalogue
+
+	Sleeps    bool            // its engine can give its GPUs back and keep its weights in host memory
+	Asleep    functions.Bytes // host memory a replica holds asleep, beside what it reserved awake
+	Rise      time.Duration   // from asleep to READY; 0 unknown: taken for short
+	Deep      time.Duration   // the same from level 2, where its weights are read again; 0 unknown: taken for shorter than a cold start
+	ColdStart time.Duration   // to READY on another node; 0 unknown: taken for long
+
+	Size    functions.Bytes // of its checkpoint; 0 unknown
+	Fence   string          // why its bytes may not be brought to one more node: its team's share of the stores is used up; "": they may
+	Expect  Expect          // time to READY, measured
+	Uses    float64         // activations (an idle time ended by a request), decayed: what lfu and gdsf count
+	UsesAt  Instant         // when Uses was counted: it decays from then on (UsesDecay)
+	NextUse Instant         // when it is likely to be asked for next; 0 unknown
+	KeepFor time.Duration   // how long its replica should stay idle, from history; 0 unknown
+	Prewarm Instant         // somebody foresees a request until then: wanted READY where nobody who waits needs the room; 0 none
+
+	// Stay: it was evicted and missed soon after, so its replicas are left alone
+	// until then, unless somebody has waited for Patience; 0: they are not.
+	Stay Instant
+
+	Replicas []Replica
+}
+
+// Expect is the median time from a decision to READY by where the bytes are, and
+// on nodes where that has been measured. Absent is unknown.
+type Expect struct {
+	Tier map[functions.Tier]time.Duration
+	Node map[string]map[functions.Tier]time.Duration
+}
+
+// Replica is one engine of a function, from the decision to start it until the
+// node has said that it is gone: until then its room is taken.
+type Replica struct {
+	ID        string
+	Node      string
+	State     functions.State
+	GPUs      []int
+	Take      functions.Resources // what it reserved when it was started
+	ReadyAt   Instant             // 0 until READY
+	InFlight  int
+	Spawned   bool // an engine process exists: too late to call it off
+	Stopping  bool // told to stop; its room is still taken
+	Dismissed bool // somebody told it to: what it still answers asks for no other in its place
+	CalledOff bool // told to call off; the node has not answered yet
+	Stale     bool // made from an older recipe of the function
+
+	// A SLEEPING replica holds no GPU. One that was told to sleep holds what it
+	// held, and host memory already, until it sleeps (Sinking); one that was
+	// told to rise holds its GPUs again from then on (Rising).
+	SleptAt Instant // 0 until SLEEPING
+	Sinking bool
+	Rising  bool
+	Deep    bool            // it sleeps, or is about to, at level 2: no weights in host memory, and the way back is longer
+	Held    functions.Bytes // host memory for its sleep, counted while it sinks, sleeps and rises
+}
+
+// asleep reports whether r holds no GPU.
+func (r *Replica) asleep() bool {
+	down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0 // told to end in its sleep
+	return down && !r.Sinking && !r.Rising
+}
+
+// Kind of an Action.
+type Kind uint8
+
+// What a plan can ask for.
+const (
+	Start   Kind = iota + 1 // a replica of Function on Node with GPUs
+	Stop                    // drain Replica for at most Drain, then end it
+	CallOff                 // end Replica if it has no process yet
+	Lose                    // Node is lost: forget it and its replicas
+	Sleep                   // drain Replica for at most Drain, then send it to sleep
+	Rise                    // wake Replica, which sleeps, on the GPUs it had
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Start:
+		return "start"
+	case Stop:
+		return "stop"
+	case CallOff:
+		return "call off"
+	case Lose:
+		return "lose"
+	case Sleep:
+		return "sleep"
+	case Rise:
+		return "rise"
+	}
+	return "nothing"
+}
+
+// Action is one thing to do.
+type Action struct {
+	Kind     Kind
+	Function functions.Name
+	Node     string
+	Replica  string
+	GPUs     []int
+	Drain    time.Duration
+	Level    int    // of a Sleep: 1 keeps the weights in host memory, 2 drops them
+	Reason   string // a word for metrics: demand, min, lease, idle, surplus, evicted, pressure, …
+	For      string // of an eviction: the function that gets the room
+}
+
+// Codes of a Verdict, as clients see them.
+const (
+	CodeQuota    = "gpu_quota_exceeded"
+	CodeCapacity = "no_capacity"
+)
+
+// Verdict says why a function that is wanted cannot be started now.
+type Verdict struct {
+	Code    string
+	Message string
+	ETA     time.Duration // until it may be READY, as of the plan that said it first; -1 unknown
+}
+
+// Plan is what Decide wants done, what it could not place, and when it wants to
+// be called again at the latest (0: nothing is due).
+type Plan struct {
+	Actions []Action
+	Blocked map[functions.Name]Verdict
+	Turned  []functions.Name // whose verdict came, changed or went since the planner's last plan
+	Next    Instant
+}
+
+// Backoff is the pause before the next start after n failures in a row: 1 s,
+// doubled each time, at most a minute. Backoff(0) is none.
+func Backoff(n int) time.Duration {
+	switch {
+	case n <= 0:
+		return 0
+	case n > 6:
+		return time.Minute
+	}
+	return min(time.Second<<(n-1), time.Minute)
+}
