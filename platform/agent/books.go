@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
 
@@ -14,7 +14,7 @@ import (
 // every so often, so that a heartbeat never waits for either.
 type Ledger struct {
 	facts  *gpu.Facts
-	shelf  *shelf.Shelf
+	shelf  *nodestore.Shelf
 	count  int             // GPUs to offer; negative: all there are
 	memory functions.Bytes // of each GPU to offer; 0: all of it
 
@@ -25,7 +25,7 @@ type Ledger struct {
 // NewLedger looks once. facts may be nil. count and memory are what the operator
 // wants offered: count negative is all that there are; where he names more than
 // the driver shows, his word holds (a driver this build cannot ask).
-func NewLedger(facts *gpu.Facts, s *shelf.Shelf, count int, memory functions.Bytes) *Ledger {
+func NewLedger(facts *gpu.Facts, s *nodestore.Shelf, count int, memory functions.Bytes) *Ledger {
 	l := &Ledger{facts: facts, shelf: s, count: count, memory: memory}
 	l.look(true)
 	return l

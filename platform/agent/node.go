@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/mount"
 	"github.com/thaw-dev/thaw/loader/store"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
@@ -22,7 +22,7 @@ import (
 // Config of a whole node.
 type Config struct {
 	Name       string // of the node; "" is the host's name
-	Machine    string // whose paths this node reads; "" is shelf.Machine()
+	Machine    string // whose paths this node reads; "" is nodestore.Machine()
 	Version    string
 	Data       string // folder: store and agent live below it
 	Exe        string // the thaw program
@@ -46,14 +46,14 @@ type Config struct {
 
 	// Peering is how bytes are brought together with other nodes; nil: they are
 	// not.
-	Peering *shelf.Peering
+	Peering *nodestore.Peering
 }
 
 // Node is an agent with everything it needs on a machine: loader and store,
 // GPU facts, books.
 type Node struct {
 	*Agent
-	shelf  *shelf.Shelf
+	shelf  *nodestore.Shelf
 	stager *Stager
 	ledger *Ledger
 	facts  *gpu.Facts
@@ -67,7 +67,7 @@ func Open(c Config) (*Node, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Memory == 0 {
-		m, err := shelf.Memory()
+		m, err := nodestore.Memory()
 		if err != nil {
 			return nil, fmt.Errorf("memory: %w", err)
 		}
@@ -77,9 +77,9 @@ func Open(c Config) (*Node, error) {
 		c.Name = nodeName()
 	}
 	if c.Machine == "" {
-		c.Machine = shelf.Machine()
+		c.Machine = nodestore.Machine()
 	}
-	sh, err := shelf.Open(shelf.Options{Node: c.Name, Data: c.Data, Budget: c.Store, Peering: c.Peering, Log: c.Log})
+	sh, err := nodestore.Open(nodestore.Options{Node: c.Name, Data: c.Data, Budget: c.Store, Peering: c.Peering, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
@@ -145,7 +145,7 @@ func (n *Node) Met(list []functions.Peer) { n.shelf.Met(list) }
 func (n *Node) PeerURL() string { return n.Agent.o.PeerURL }
 
 // Shelf is the node's store.
-func (n *Node) Shelf() *shelf.Shelf { return n.shelf }
+func (n *Node) Shelf() *nodestore.Shelf { return n.shelf }
 
 // Run is the agent's life, and then everything below it is closed. It is
 // called once.

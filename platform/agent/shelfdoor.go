@@ -13,7 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // With serves the shelf beside the agent, under the same token:
@@ -23,7 +23,7 @@ import (
 //	POST /prefetch             functions.PrefetchRequest; a stream
 //
 // A stream is lines of functions.StoreProgress, until one is over.
-func (d *Door) With(s *shelf.Shelf) httpserver.Handler {
+func (d *Door) With(s *nodestore.Shelf) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
 		path, under := strings.CutPrefix(req.Path, "/cache")
 		if req.Path != "/prefetch" && (!under || path != "" && path[0] != '/') || !d.knows(req.Header("Authorization")) {
@@ -47,7 +47,7 @@ func (d *Door) With(s *shelf.Shelf) httpserver.Handler {
 	}
 }
 
-func serveList(s *shelf.Shelf, req *httpserver.Request, res *httpserver.Response) error {
+func serveList(s *nodestore.Shelf, req *httpserver.Request, res *httpserver.Response) error {
 	if req.Method != "GET" {
 		res.Set("Allow", "GET")
 		fail(res, 405, "method_not_allowed", "/cache wants GET")
@@ -60,7 +60,7 @@ func serveList(s *shelf.Shelf, req *httpserver.Request, res *httpserver.Response
 	return err
 }
 
-func serveAct(s *shelf.Shelf, rest string, req *httpserver.Request, res *httpserver.Response) error {
+func serveAct(s *nodestore.Shelf, rest string, req *httpserver.Request, res *httpserver.Response) error {
 	if !post(req, res) {
 		return nil
 	}
@@ -78,7 +78,7 @@ func serveAct(s *shelf.Shelf, rest string, req *httpserver.Request, res *httpser
 	return nil
 }
 
-func servePrefetch(s *shelf.Shelf, req *httpserver.Request, res *httpserver.Response) error {
+func servePrefetch(s *nodestore.Shelf, req *httpserver.Request, res *httpserver.Response) error {
 	var r functions.PrefetchRequest
 	if !post(req, res) || !decode(req, res, &r) {
 		return nil

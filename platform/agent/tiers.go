@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // aheadFor bounds the reading ahead of one start; an engine that boots for
@@ -18,7 +18,7 @@ func (s *Stager) readAhead(c *loader.Checkpoint) (stop func()) {
 	ctx, cancel := context.WithTimeout(s.ctx, aheadFor)
 	s.after.Go(func() {
 		defer cancel()
-		shelf.IntoMemory(ctx, c)
+		nodestore.IntoMemory(ctx, c)
 	})
 	return cancel
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/store"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // maxAhead bounds what is staged with no pod waiting.
@@ -137,7 +137,7 @@ func (d *Daemon) finish(ctx context.Context, t *loader.Staging, a *ahead) (*stor
 	a.got = c
 	d.mu.Unlock()
 	d.changed()
-	shelf.IntoMemory(ctx, c)
+	nodestore.IntoMemory(ctx, c)
 	<-ctx.Done()
 	return c.Lease, nil
 }

@@ -8,14 +8,14 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // BenchmarkReady is the way of a READY through the loader: from the shim's write on
 // the socket to the news for the controller.
 func BenchmarkReady(b *testing.B) {
 	dir := b.TempDir()
-	sh, err := shelf.Open(shelf.Options{Node: "n", Data: dir, Copies: true})
+	sh, err := nodestore.Open(nodestore.Options{Node: "n", Data: dir, Copies: true})
 	if err != nil {
 		b.Fatal(err)
 	}

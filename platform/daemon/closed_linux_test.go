@@ -14,11 +14,11 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // closed is a lab whose store is closed to pods.
-func closed(o *Options, so *shelf.Options, mem *sourcetest.Memory) {
+func closed(o *Options, so *nodestore.Options, mem *sourcetest.Memory) {
 	o.Private, so.Private = true, true
 	aModel(mem, "mem://models/theirs", 50_000, 2)
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // SocketName is the socket's in Options.Dir.
@@ -25,12 +25,12 @@ const SocketName = "loader.sock"
 
 // Options of a Daemon. Zero values of bounds are their defaults.
 type Options struct {
-	Node    string          // name of the node, as Kubernetes has it
-	Version string          // of the program
-	Dir     string          // the store's folder, which pods mount: an absolute path
-	Shelf   *shelf.Shelf    // what is in it
-	PeerURL string          // where other nodes borrow; "" where they do not
-	Memory  functions.Bytes // of the machine
+	Node    string           // name of the node, as Kubernetes has it
+	Version string           // of the program
+	Dir     string           // the store's folder, which pods mount: an absolute path
+	Shelf   *nodestore.Shelf // what is in it
+	PeerURL string           // where other nodes borrow; "" where they do not
+	Memory  functions.Bytes  // of the machine
 
 	// Who says which pod dialled; nil is Pod.
 	Who func(*net.UnixConn) (uid string, err error)

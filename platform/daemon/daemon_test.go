@@ -23,7 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 func TestPodIsServed(t *testing.T) {
@@ -160,7 +160,7 @@ func TestDials(t *testing.T) {
 // TestOneFlight: who wants the same joins; its bytes come once.
 func TestOneFlight(t *testing.T) {
 	g := newGate()
-	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) { mem.Before = g.files })
+	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	var pods []*caller
 	for i := range 3 {
 		p := l.pod(fmt.Sprintf("u%d", i))
@@ -188,7 +188,7 @@ func TestRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l := newLab(t, func(o *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+	l := newLab(t, func(o *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 		o.Folders, o.Allow, o.PodBytes = []string{inside}, []string{"mem://models/", "mem://other/one"}, 200_000
 		aModel(mem, "mem://models/big", 150_000, 2)
 		aModel(mem, "mem://models/small", 10_000, 4)
@@ -295,7 +295,7 @@ func TestSecondConnection(t *testing.T) {
 
 func TestTooMany(t *testing.T) {
 	g := newGate()
-	l := newLab(t, func(o *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+	l := newLab(t, func(o *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 		o.Pods, o.PodStages, o.Stages = 2, 2, 1
 		mem.Before = g.all
 		for i := range 3 {
@@ -362,7 +362,7 @@ func toFetch(source string) link.Down {
 // which joins.
 func TestAheadOfThePod(t *testing.T) {
 	g := newGate()
-	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) { mem.Before = g.files })
+	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	l.Hear(toFetch(place))
 	l.eventually("it is listed", func() bool { return g.plans.Load() == 1 })
 	l.Hear(toFetch(place)) // said again
@@ -391,7 +391,7 @@ func TestAheadOfThePod(t *testing.T) {
 // TestAheadIsThere: a pod that comes when all is here waits for nothing.
 func TestAheadIsThere(t *testing.T) {
 	var plans atomic.Int64
-	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 		mem.Before = func(_ context.Context, name string, _, _ int64) error {
 			if name == "" {
 				plans.Add(1)
@@ -428,7 +428,7 @@ func TestAheadIsThere(t *testing.T) {
 
 // TestRoom: what a pod holds does not make way; what nobody holds does.
 func TestRoom(t *testing.T) {
-	l := newLab(t, func(_ *Options, so *shelf.Options, mem *sourcetest.Memory) {
+	l := newLab(t, func(_ *Options, so *nodestore.Options, mem *sourcetest.Memory) {
 		so.Budget = 250_000
 		aModel(mem, "mem://models/other", 200_000, 7)
 	})
@@ -452,7 +452,7 @@ func TestRoom(t *testing.T) {
 // TestAheadInVain: nobody comes.
 func TestAheadInVain(t *testing.T) {
 	for _, arrives := range []bool{true, false} {
-		l := newLab(t, func(o *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+		l := newLab(t, func(o *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 			if o.AheadFor = time.Second; arrives {
 				o.AheadFor = soon // cut short once it is here
 			}
@@ -493,7 +493,7 @@ func TestAheadInVain(t *testing.T) {
 // TestPodGoesWhileItIsStaged: pods are started again, so it goes on for a while.
 func TestPodGoesWhileItIsStaged(t *testing.T) {
 	g := newGate()
-	l := newLab(t, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) { mem.Before = g.files })
+	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	p := l.pod("u1")
 	p.want(1, place)
 	for p.hear().Staging.State != "fetching" {
@@ -514,7 +514,7 @@ func TestPodGoesWhileItIsStaged(t *testing.T) {
 func TestEndWhileStaging(t *testing.T) {
 	const big = 20 << 20 // three blocks
 	dir := folder(t)
-	l := restart(t, dir, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+	l := restart(t, dir, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 		aModel(mem, place, big, 5)
 		mem.Before = func(ctx context.Context, name string, offset, _ int64) error {
 			if offset < 16<<20 {
@@ -546,7 +546,7 @@ func TestEndWhileStaging(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, SocketName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket stays: %v", err)
 	}
-	next := restart(t, dir, func(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) { aModel(mem, place, big, 5) })
+	next := restart(t, dir, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { aModel(mem, place, big, 5) })
 	p = next.pod("u1")
 	p.want(1, place)
 	p.staged(1)
@@ -682,7 +682,7 @@ func TestPeers(t *testing.T) {
 	var mu sync.Mutex
 	urls := map[string]string{}
 	node := func(name string) *lab {
-		return newLab(t, func(o *Options, so *shelf.Options, mem *sourcetest.Memory) {
+		return newLab(t, func(o *Options, so *nodestore.Options, mem *sourcetest.Memory) {
 			lis, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -691,7 +691,7 @@ func TestPeers(t *testing.T) {
 			urls[name] = "http://" + lis.Addr().String()
 			mu.Unlock()
 			o.PeerURL = urls[name]
-			so.Node, so.Peering = name, &shelf.Peering{Listener: lis, URL: urls[name], Token: PeerToken("t")}
+			so.Node, so.Peering = name, &nodestore.Peering{Listener: lis, URL: urls[name], Token: PeerToken("t")}
 			aModel(mem, place, size, 5)
 		})
 	}
@@ -719,7 +719,7 @@ func TestPeerToken(t *testing.T) {
 }
 
 func TestHeartbeat(t *testing.T) {
-	l := newLab(t, func(o *Options, _ *shelf.Options, _ *sourcetest.Memory) { o.PeerURL = "http://10.0.0.1:8091" })
+	l := newLab(t, func(o *Options, _ *nodestore.Options, _ *sourcetest.Memory) { o.PeerURL = "http://10.0.0.1:8091" })
 	a, b := l.heartbeat(), l.heartbeat()
 	if b.Seq <= a.Seq || a.Life == "" || a.Life != b.Life || a.Change == 0 || a.Change != b.Change || a.PeerURL != "http://10.0.0.1:8091" || len(a.Models) != 0 {
 		t.Errorf("%+v, %+v", a, b)

@@ -22,7 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 func TestMain(m *testing.M) {
@@ -115,7 +115,7 @@ type lab struct {
 	t     *testing.T
 	dir   string
 	mem   *sourcetest.Memory
-	shelf *shelf.Shelf
+	shelf *nodestore.Shelf
 	who   chan string
 	log   *page
 	stop  func() error // once
@@ -150,17 +150,17 @@ func aModel(mem *sourcetest.Memory, location string, n int, seed byte) {
 	mem.Put(location, "model.safetensors", weights(n, seed))
 }
 
-func newLab(t *testing.T, edit func(*Options, *shelf.Options, *sourcetest.Memory)) *lab {
+func newLab(t *testing.T, edit func(*Options, *nodestore.Options, *sourcetest.Memory)) *lab {
 	t.Helper()
 	return restart(t, folder(t), edit)
 }
 
-func restart(t *testing.T, dir string, edit func(*Options, *shelf.Options, *sourcetest.Memory)) *lab {
+func restart(t *testing.T, dir string, edit func(*Options, *nodestore.Options, *sourcetest.Memory)) *lab {
 	t.Helper()
 	l := &lab{t: t, dir: dir, mem: &sourcetest.Memory{}, who: make(chan string, 16), log: &page{}, news: make(chan struct{})}
 	aModel(l.mem, place, 100_000, 1)
 	log := slog.New(slog.NewTextHandler(l.log, nil))
-	so := shelf.Options{Node: "node-a", Data: dir, Copies: true, Log: log}
+	so := nodestore.Options{Node: "node-a", Data: dir, Copies: true, Log: log}
 	o := Options{
 		Node: "node-a", Version: "v1", Dir: dir, Memory: 1 << 30, Log: log,
 		Who: func(*net.UnixConn) (string, error) {
@@ -175,7 +175,7 @@ func restart(t *testing.T, dir string, edit func(*Options, *shelf.Options, *sour
 	if edit != nil {
 		edit(&o, &so, l.mem)
 	}
-	sh, err := shelf.Open(so)
+	sh, err := nodestore.Open(so)
 	if err != nil {
 		t.Fatal(err)
 	}

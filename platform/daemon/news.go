@@ -9,7 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 const (
@@ -64,7 +64,7 @@ func (d *Daemon) beat(ctx context.Context, forget func()) {
 func (d *Daemon) heartbeat() functions.Heartbeat {
 	use, cached := d.o.Shelf.Use()
 	hb := functions.Heartbeat{
-		Life: d.life, AgentID: d.o.Node, State: functions.NodeIdle, Version: d.o.Version, Machine: shelf.Machine(),
+		Life: d.life, AgentID: d.o.Node, State: functions.NodeIdle, Version: d.o.Version, Machine: nodestore.Machine(),
 		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: d.o.Memory}, Store: use, Cached: cached,
 		Models: []functions.ReplicaStatus{}, PeerURL: d.o.PeerURL,
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 const (
@@ -26,7 +26,7 @@ func ofTeams(pods ...string) link.Down {
 	return link.Down{Owners: o}
 }
 
-func twoModels(_ *Options, _ *shelf.Options, mem *sourcetest.Memory) {
+func twoModels(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 	aModel(mem, "mem://models/qwen", 50_000, 2)
 	aModel(mem, "mem://models/qwen2", 50_000, 3)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // maxHeld is how many checkpoints one pod holds at most: a model, and its adapters.
@@ -59,7 +59,7 @@ func (s *shim) want(ctx context.Context, a link.Stage, staging *sync.WaitGroup) 
 		}
 		s.mu.Unlock()
 		if c != nil {
-			shelf.IntoMemory(ctx, c) // while the engine boots
+			nodestore.IntoMemory(ctx, c) // while the engine boots
 		}
 	})
 }

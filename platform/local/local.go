@@ -18,9 +18,9 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
-	"github.com/thaw-dev/thaw/platform/shelf"
 )
 
 // Options of a Local.
@@ -47,7 +47,7 @@ type Options struct {
 	Environ    func() []string
 	Policy     placement.Policy      // zero: placement.DefaultPolicy
 	Foresee    *orchestrator.Foresee // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
-	Peering    *shelf.Peering        // how the node here brings bytes together with agents; nil: it does not
+	Peering    *nodestore.Peering    // how the node here brings bytes together with agents; nil: it does not
 
 	Log *slog.Logger
 }
@@ -103,7 +103,7 @@ func open(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, lenders: map[string]lender{}, borrowers: map[string]bool{}, ready: make(chan struct{}), lent: &lent{catalog: o.Catalog}, machine: shelf.Machine()}
+	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, lenders: map[string]lender{}, borrowers: map[string]bool{}, ready: make(chan struct{}), lent: &lent{catalog: o.Catalog}, machine: nodestore.Machine()}
 	if o.Peering != nil {
 		lends := *o.Peering
 		lends.Lent = l.lent.folder

@@ -12,10 +12,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/agent"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// depot is the store of one node, here or elsewhere; see shelf.Shelf.
+// depot is the store of one node, here or elsewhere; see nodestore.Shelf.
 type depot interface {
 	Cached(ctx context.Context) ([]functions.CacheEntry, error)
 	Keep(ctx context.Context, digest string, act functions.StoreAct) error
@@ -23,7 +23,7 @@ type depot interface {
 	Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error
 }
 
-var _, _ depot = (*shelf.Shelf)(nil), (*agent.Client)(nil)
+var _, _ depot = (*nodestore.Shelf)(nil), (*agent.Client)(nil)
 
 // shelves are the stores of the nodes that answer, by the nodes' ids: the one
 // that is named, or all.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // join is `thaw agent`: a node, its HTTP face, and the heartbeats to a server.
@@ -20,7 +20,7 @@ func join(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	token, err := shelf.ReadToken(c.TokenFile)
+	token, err := nodestore.ReadToken(c.TokenFile)
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "copy DATA/join-token from the server and name it with --token-file"}
 	}

@@ -59,7 +59,7 @@ var layers = map[string]int{
 	"platform/simulate/fleet":   4,
 	"platform/simulate/study":   6,
 	"platform/simulate/chaos":   6,
-	"platform/shelf":            4,
+	"platform/nodestore":        4,
 	"platform/agent":            5,
 	"platform/knative":          5,
 	"platform/knative/control":  6,

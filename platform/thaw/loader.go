@@ -18,7 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/daemon"
 	"github.com/thaw-dev/thaw/platform/link"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // loadForPods is `thaw loader`: the loader of a node in a cluster.
@@ -27,7 +27,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	token := ""
 	if c.TokenFile != "" {
 		var err error
-		if token, err = shelf.ReadToken(c.TokenFile); err != nil {
+		if token, err = nodestore.ReadToken(c.TokenFile); err != nil {
 			return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "key token of the Secret thaw-link"}
 		}
 	}
@@ -42,12 +42,12 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	if token == "" {
 		lending = nil
 	}
-	store, err := shelf.Open(shelf.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: lending, Copies: true, Private: true, Log: log})
+	store, err := nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: lending, Copies: true, Private: true, Log: log})
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	memory, err := shelf.Memory()
+	memory, err := nodestore.Memory()
 	if err != nil {
 		log.Warn("how much memory the node has is not known", "error", err)
 	}
@@ -70,7 +70,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 			return &cli.Error{Exit: cli.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-link"}
 		}
 		client = link.NewClient(link.ClientOptions{
-			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return shelf.ReadToken(c.TokenFile) }, Hello: link.Hello{Kind: link.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
+			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return nodestore.ReadToken(c.TokenFile) }, Hello: link.Hello{Kind: link.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
 			First: func() link.Up { return d.First() }, Down: func(m link.Down) { d.Hear(m) },
 		})
 		o.Say, o.Linked = client.Send, client.Connected

@@ -6,19 +6,19 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // peering opens where this node lends blocks of checkpoints to others: with
 // auto at a free port of the host it listens on. With off it lends to nobody, and
 // borrows all the same.
-func peering(where, addr, advertise, token string, others []string) (*shelf.Peering, error) {
+func peering(where, addr, advertise, token string, others []string) (*nodestore.Peering, error) {
 	for _, o := range others {
 		if u, err := url.Parse(o); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
 			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--peer " + o + " is not where a node lends", Hint: "http://HOST:PORT, as its --peer-addr says"}
 		}
 	}
-	p := &shelf.Peering{Token: token, Nodes: others}
+	p := &nodestore.Peering{Token: token, Nodes: others}
 	if where == "off" {
 		return p, nil
 	}

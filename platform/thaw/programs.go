@@ -9,7 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/shelf"
+	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/ember"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
@@ -56,15 +56,15 @@ func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) e
 // stored is the store below a data folder, without a server or an agent. What
 // goes wrong on the way is in its errors; a log is for those who stay.
 func stored(o cli.ShelfOptions) (cli.Shelf, error) {
-	so := shelf.Options{Data: o.Data, Budget: o.Budget, Log: logger(o.Log, "text", slog.LevelError)}
+	so := nodestore.Options{Data: o.Data, Budget: o.Budget, Log: logger(o.Log, "text", slog.LevelError)}
 	if len(o.Peers) > 0 {
-		token, err := shelf.ReadToken(o.TokenFile)
+		token, err := nodestore.ReadToken(o.TokenFile)
 		if err != nil {
 			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/join-token"}
 		}
-		so.Peering = &shelf.Peering{Nodes: o.Peers, Token: token}
+		so.Peering = &nodestore.Peering{Nodes: o.Peers, Token: token}
 	}
-	s, err := shelf.Open(so)
+	s, err := nodestore.Open(so)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package shelf
+package nodestore
 
 import (
 	"github.com/thaw-dev/thaw/loader"

@@ -1,4 +1,4 @@
-// Package shelf is what a node has for its models, without the engines: the store
+// Package nodestore is what a node has for its models, without the engines: the store
 // with everything that fills it, and the machine it stands on.
 //
 //	store     checkpoints on the disk (loader/store), below DATA/store
@@ -10,4 +10,4 @@
 //
 // An agent has one, and so has the loader of a node in a cluster; the verbs that
 // look at a store open one without either.
-package shelf
+package nodestore
