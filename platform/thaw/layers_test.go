@@ -73,7 +73,7 @@ var layers = map[string]int{
 	"platform/gateway":          4,
 	"platform/pod":              4,
 	"runtime/forkserver/pods":   5,
-	"platform/daemon":           5,
+	"platform/nodeloader":       5,
 	"platform/local":            6,
 	"platform/api":              5,
 	"deploy/kustomize":          0,

@@ -13,7 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/daemon"
+	"github.com/thaw-dev/thaw/platform/nodeloader"
 	"github.com/thaw-dev/thaw/platform/pod"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
@@ -38,10 +38,10 @@ func lendToPods(ctx context.Context, c cli.LendConfig, stdout, stderr io.Writer)
 	}
 	o := pods.Options{
 		Store: c.Store, Argv: env.Python, Program: env.Program, Row: forkserver.Row(c.Engine), Env: forkserver.Scrub(engine.Environ(cmd.Env)), Dir: c.Dir,
-		Who: daemon.Pod, Log: log,
+		Who: nodeloader.Pod, Log: log,
 	}
 	if c.AllowLocal {
-		o.Who = daemon.Anyone
+		o.Who = nodeloader.Anyone
 	}
 	h := pods.New(o)
 	ctx, cancel := context.WithCancel(ctx)

@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/daemon"
 	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/nodeloader"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -35,7 +35,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	if c.Advertise != "" {
 		advertise = "http://" + net.JoinHostPort(c.Advertise, "0")
 	}
-	lending, err := peering(c.PeerAddr, "", advertise, daemon.PeerToken(token), c.Peer)
+	lending, err := peering(c.PeerAddr, "", advertise, nodeloader.PeerToken(token), c.Peer)
 	if err != nil {
 		return err
 	}
@@ -52,17 +52,17 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 		log.Warn("how much memory the node has is not known", "error", err)
 	}
 
-	o := daemon.Options{
-		Node: c.Node, Version: cli.Version, Dir: c.Store, Shelf: store, Memory: memory, Who: daemon.Pod,
+	o := nodeloader.Options{
+		Node: c.Node, Version: cli.Version, Dir: c.Store, Shelf: store, Memory: memory, Who: nodeloader.Pod,
 		Private: true, Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, AheadFor: c.AheadFor.Std(), Log: log,
 	}
 	if c.AllowLocal {
-		o.Who = daemon.Anyone
+		o.Who = nodeloader.Anyone
 	}
 	if lending != nil {
 		o.PeerURL = lending.URL
 	}
-	var d *daemon.Daemon
+	var d *nodeloader.Daemon
 	var client *link.Client
 	if c.Controller != "" {
 		secure, err := link.Certified(c.Certs)
@@ -75,7 +75,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 		})
 		o.Say, o.Linked = client.Send, client.Connected
 	}
-	d = daemon.New(o)
+	d = nodeloader.New(o)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), d, about())
 
@@ -104,7 +104,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	err = d.Run(ctx)
 	cancel()
 	parts.Wait()
-	if errors.Is(err, daemon.ErrInUse) {
+	if errors.Is(err, nodeloader.ErrInUse) {
 		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "one loader per node: look for another DaemonSet, or a pod that does not end"}
 	}
 	return err

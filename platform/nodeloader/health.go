@@ -1,4 +1,4 @@
-package daemon
+package nodeloader
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-// Package daemon is the loader of a node in a cluster (thaw loader): one process per
+// Package nodeloader is the loader of a node in a cluster (thaw loader): one process per
 // node, which brings checkpoints into the node's store for the pods there, and
 // tells the controller what the node has and what its pods say.
 //
@@ -101,4 +101,4 @@
 // Pages count as those of the group of whoever read them first: a limit on this
 // process's memory would be a limit on the models that start from memory, and so
 // the DaemonSet sets none. The process itself stays within 256 MiB.
-package daemon
+package nodeloader
