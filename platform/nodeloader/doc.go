@@ -47,7 +47,7 @@
 // staged for it comes over the socket as the open folder of that checkpoint. Its
 // files can be read; what is around it cannot be reached from there, since the folder
 // above it is closed too ("files/.."), and nothing of it can be written: it is another
-// user's. The shim makes links to it for its engine (platform/pod). Nothing is mounted
+// user's. The shim makes links to it for its engine (platform/shim). Nothing is mounted
 // anywhere for that, so there is nothing that kubelet could trip over.
 //
 // What a pod can have staged is bounded by --allow-source for all, and by the annotation

@@ -71,7 +71,7 @@ var layers = map[string]int{
 	"platform/authority":        1,
 	"platform/thrift":           1,
 	"platform/gateway":          4,
-	"platform/pod":              4,
+	"platform/shim":             4,
 	"runtime/forkserver/pods":   5,
 	"platform/nodeloader":       5,
 	"platform/local":            6,

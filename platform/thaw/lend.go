@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/nodeloader"
-	"github.com/thaw-dev/thaw/platform/pod"
+	"github.com/thaw-dev/thaw/platform/shim"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/forkserver/pods"
@@ -26,7 +26,7 @@ func lendToPods(ctx context.Context, c cli.LendConfig, stdout, stderr io.Writer)
 	if c.Dir == "" {
 		c.Dir = filepath.Join(os.TempDir(), "thaw-lend")
 	}
-	environ := pod.Inherited(os.Environ())
+	environ := shim.Inherited(os.Environ())
 	programs := engine.Programs{Environ: func() []string { return environ }}
 	cmd, err := programs.Prepare(engine.Request{Spec: functions.ModelSpec{Engine: functions.Engine(c.Engine)}, Name: "any", Path: "/", Port: 1, Scratch: c.Dir})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/pod"
+	"github.com/thaw-dev/thaw/platform/shim"
 	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
@@ -40,17 +40,17 @@ func shim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) er
 		return err
 	}
 	if c.Install != "" {
-		return pod.Install(exe, c.Install)
+		return shim.Install(exe, c.Install)
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil || c.LogFormat != "text" && c.LogFormat != "json" {
 		return &cli.Error{Exit: cli.ExitUsage, What: "--log-level is debug, info, warn or error, --log-format text or json"}
 	}
-	m, err := pod.Decode(c.Model)
+	m, err := shim.Decode(c.Model)
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw deploy --to knative --dry-run -o yaml prints a pod with a right one"}
 	}
-	ip, err := pod.Address()
+	ip, err := shim.Address()
 	if err != nil {
 		return err
 	}
@@ -69,12 +69,12 @@ func shim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) er
 	few, enough := context.WithCancel(ctx)
 	defer enough()
 	go thrift.NewCores().Run(few)
-	err = pod.New(pod.Options{
+	err = shim.New(shim.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
 		Environ: os.Environ(), Patience: c.Patience, NoAhead: !c.Ahead, NoLent: !c.Warm, Out: stdout, Log: log,
 	}).Run(ctx)
 	switch {
-	case errors.Is(err, pod.ErrNoLoader):
+	case errors.Is(err, shim.ErrNoLoader):
 		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "kubectl get pods -n thaw-system -l app.kubernetes.io/component=loader -o wide says whether this node has one"}
 	case err != nil:
 		return &cli.Error{Exit: cli.ExitFailed, Err: err}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package pod
+package shim
 
 import (
 	"os"

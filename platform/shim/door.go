@@ -1,4 +1,4 @@
-package pod
+package shim
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-// Package pod is the shim in a model's pod (thaw runtime): the container's first
+// Package shim is the shim in a model's pod (thaw runtime): the container's first
 // process, which has the node's loader bring the weights, keeps the engine, and
 // stands in front of it.
 //
@@ -86,4 +86,4 @@
 // are forked from that one, and the start is told as warm. It is asked by a fork that
 // says what it was forked from, so it is known early whether this pod is one that it
 // forks into; where it is not, the pod has its own, and the timeline says why.
-package pod
+package shim
