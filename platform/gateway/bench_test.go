@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // BenchmarkRequest is a warm request of 1.2 KiB, answered with 1.4 KiB, through
@@ -30,10 +30,10 @@ func BenchmarkRequest(b *testing.B) {
 	f := fn("rev-1", "mine", true, engine)
 	ours := fn("rev-2", "ours", false, engine)
 	w.act.Publish(f, ours)
-	w.g.SetTable(&link.Table{Hosts: []link.Host{
-		hostTo("mine.example.com", link.Split{Percent: 100, Function: f.Name}),
-		hostTo("ours.example.com", link.Split{Percent: 100, Function: ours.Name}),
-		hostTo("svc.example.com", link.Split{Percent: 100, Address: engine}),
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
+		hostTo("mine.example.com", controlstream.Split{Percent: 100, Function: f.Name}),
+		hostTo("ours.example.com", controlstream.Split{Percent: 100, Function: ours.Name}),
+		hostTo("svc.example.com", controlstream.Split{Percent: 100, Address: engine}),
 	}})
 	twice := plainProxy(b, plainProxy(b, engine))
 	for _, c := range []struct{ name, addr, host string }{

@@ -19,7 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // Options of a Gateway. Activator must be set; the zero value of everything else
@@ -162,7 +162,7 @@ func (g *Gateway) serves(name functions.Name) httpserver.Handler {
 
 // SetTable routes by t from now on; when it returns, every later request is.
 // Requests under way keep what they were given. nil is no routes.
-func (g *Gateway) SetTable(t *link.Table) {
+func (g *Gateway) SetTable(t *controlstream.Table) {
 	g.swap.Lock()
 	defer g.swap.Unlock()
 	g.act.SetAliases(aliases(t))

@@ -26,7 +26,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -173,8 +173,8 @@ func fn(n string, serves string, plain bool, addrs ...string) snapshot.Function 
 	return f
 }
 
-func hostTo(name string, splits ...link.Split) link.Host {
-	return link.Host{Name: name, Paths: []link.Path{{Splits: splits}}}
+func hostTo(name string, splits ...controlstream.Split) controlstream.Host {
+	return controlstream.Host{Name: name, Paths: []controlstream.Path{{Splits: splits}}}
 }
 
 // get asks the public side for a host.
@@ -223,11 +223,11 @@ func TestByHost(t *testing.T) {
 	w := newWorld(t, nil)
 	addr := backend(t, say("svc"))
 	w.act.Publish(fn("rev-1", "mine", true, backend(t, say("rev"))))
-	w.g.SetTable(&link.Table{Version: 3, Hosts: []link.Host{
-		hostTo("svc.example.com", link.Split{Percent: 100, Address: addr}),
-		hostTo("mine.example.com", link.Split{Percent: 100, Function: name("rev-1")}),
-		{Name: "inside.ns.svc", Internal: true, Paths: []link.Path{{Splits: []link.Split{{Address: addr}}}}},
-		{Name: "safe.example.com", Secure: true, Paths: []link.Path{{Splits: []link.Split{{Address: addr}}}}},
+	w.g.SetTable(&controlstream.Table{Version: 3, Hosts: []controlstream.Host{
+		hostTo("svc.example.com", controlstream.Split{Percent: 100, Address: addr}),
+		hostTo("mine.example.com", controlstream.Split{Percent: 100, Function: name("rev-1")}),
+		{Name: "inside.ns.svc", Internal: true, Paths: []controlstream.Path{{Splits: []controlstream.Split{{Address: addr}}}}},
+		{Name: "safe.example.com", Secure: true, Paths: []controlstream.Path{{Splits: []controlstream.Split{{Address: addr}}}}},
 	}})
 	if w.g.Version() != 3 {
 		t.Error(w.g.Version())
@@ -263,7 +263,7 @@ func TestHeld(t *testing.T) {
 	w := newWorld(t, nil)
 	addr := backend(t, say("rev"))
 	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("mine.example.com", link.Split{Percent: 100, Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("mine.example.com", controlstream.Split{Percent: 100, Function: name("rev-1")})}})
 	var over sync.WaitGroup
 	for i := range 20 {
 		over.Go(func() {
@@ -340,7 +340,7 @@ func TestSettling(t *testing.T) {
 				}
 			})
 			addr := backend(t, say("svc"))
-			w.g.SetTable(&link.Table{Version: 1, Hosts: []link.Host{hostTo("svc.example.com", link.Split{Percent: 100, Address: addr})}})
+			w.g.SetTable(&controlstream.Table{Version: 1, Hosts: []controlstream.Host{hostTo("svc.example.com", controlstream.Split{Percent: 100, Address: addr})}})
 			res, body := w.do(w.public, "svc.example.com", "/x", post("hello"))
 			if res.StatusCode != c.status || c.status == 200 && body != "svc POST svc.example.com /x hello" {
 				t.Errorf("%d %s", res.StatusCode, body)

@@ -21,7 +21,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // h2c is a client that speaks HTTP/2 without TLS and nothing else.
@@ -55,9 +55,9 @@ func TestHeads(t *testing.T) {
 		rw.Header().Set("Keep-Alive", "timeout=5")
 		rw.Header().Set("X-Kept", "yes")
 	})
-	w.g.SetTable(&link.Table{Hosts: []link.Host{
-		{Name: "a.example.com", Paths: []link.Path{{Append: map[string]string{"X-Set": "ours"}, Splits: []link.Split{{Address: addr, Append: map[string]string{"X-Split": "s"}}}}}},
-		{Name: "b.example.com", Paths: []link.Path{{Rewrite: "real.example.com", Append: map[string]string{"K-Original-Host": "b.example.com"}, Splits: to(addr)}}},
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
+		{Name: "a.example.com", Paths: []controlstream.Path{{Append: map[string]string{"X-Set": "ours"}, Splits: []controlstream.Split{{Address: addr, Append: map[string]string{"X-Split": "s"}}}}}},
+		{Name: "b.example.com", Paths: []controlstream.Path{{Rewrite: "real.example.com", Append: map[string]string{"K-Original-Host": "b.example.com"}, Splits: to(addr)}}},
 	}})
 	send := func(r *http.Request) {
 		for k, v := range map[string]string{
@@ -97,9 +97,9 @@ func TestHeads(t *testing.T) {
 func TestProbe(t *testing.T) {
 	w := newWorld(t, nil)
 	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{{Name: "a.example.com", Paths: []link.Path{
-		{Splits: []link.Split{{Function: name("rev-1")}}},
-		{Headers: map[string]string{"K-Network-Hash": "override"}, Append: map[string]string{"K-Network-Hash": "abc"}, Splits: []link.Split{{Function: name("rev-1")}}},
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "a.example.com", Paths: []controlstream.Path{
+		{Splits: []controlstream.Split{{Function: name("rev-1")}}},
+		{Headers: map[string]string{"K-Network-Hash": "override"}, Append: map[string]string{"K-Network-Hash": "abc"}, Splits: []controlstream.Split{{Function: name("rev-1")}}},
 	}}}})
 	for _, c := range []struct {
 		hash   string
@@ -130,7 +130,7 @@ func TestRefused(t *testing.T) {
 		b, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(rw, "%s %q %v", r.RequestURI, b, r.TransferEncoding)
 	})
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Address: addr})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Address: addr})}})
 	if got := raw(t, hasty.public, "GET / HTTP/1.1\r\nHost: a\r\nX"); !strings.HasPrefix(got, "HTTP/1.1 400") {
 		t.Errorf("slow head: %.200q", got)
 	}
@@ -174,9 +174,9 @@ func TestUnreachable(t *testing.T) {
 	w := newWorld(t, nil)
 	breaks := backend(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	w.act.Publish(fn("rev-1", "mine", true, gone))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{
-		hostTo("gone", link.Split{Address: gone}), hostTo("breaks", link.Split{Address: breaks}),
-		hostTo("nowhere"), hostTo("unknown", link.Split{Function: name("rev-9")}), hostTo("dead", link.Split{Function: name("rev-1")}),
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
+		hostTo("gone", controlstream.Split{Address: gone}), hostTo("breaks", controlstream.Split{Address: breaks}),
+		hostTo("nowhere"), hostTo("unknown", controlstream.Split{Function: name("rev-9")}), hostTo("dead", controlstream.Split{Function: name("rev-1")}),
 	}})
 	for _, c := range []struct {
 		host   string
@@ -211,9 +211,9 @@ func TestHTTP2AndTrailers(t *testing.T) {
 	f := fn("rev-2", "mine", true, "x")
 	f.Replicas[0].Endpoint = "h2c://" + two
 	w.act.Publish(f)
-	w.g.SetTable(&link.Table{Hosts: []link.Host{
-		hostTo("one", link.Split{Address: one}), hostTo("two", link.Split{Address: two, H2C: true}),
-		hostTo("rev1", link.Split{Function: name("rev-1")}), hostTo("rev2", link.Split{Function: name("rev-2")}),
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
+		hostTo("one", controlstream.Split{Address: one}), hostTo("two", controlstream.Split{Address: two, H2C: true}),
+		hostTo("rev1", controlstream.Split{Function: name("rev-1")}), hostTo("rev2", controlstream.Split{Function: name("rev-2")}),
 	}})
 	clients := map[string]*http.Client{"HTTP/1.1": w.client, "HTTP/2": h2c(t)}
 	for proto, client := range clients {
@@ -255,7 +255,7 @@ func TestBothWays(t *testing.T) {
 	f := fn("rev-1", "mine", true, "x")
 	f.Replicas[0].Endpoint = "h2c://" + two
 	w.act.Publish(f)
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("two", link.Split{Address: two, H2C: true}), hostTo("rev", link.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("two", controlstream.Split{Address: two, H2C: true}), hostTo("rev", controlstream.Split{Function: name("rev-1")})}})
 	for _, host := range []string{"two", "rev"} {
 		pr, pw := io.Pipe()
 		r, _ := http.NewRequest("POST", "http://"+w.public+"/", pr)
@@ -330,7 +330,7 @@ func TestLarge(t *testing.T) {
 		io.Copy(rw, &pattern{size: size})
 	})
 	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
 	for _, sized := range []bool{true, false} {
 		w.act.Publish(fn("rev-1", "mine", true))
 		r, _ := http.NewRequest("POST", "http://"+w.public+"/", &pattern{size: size})
@@ -405,7 +405,7 @@ func TestWebSockets(t *testing.T) {
 	w := newWorld(t, nil)
 	addr := backend(t, echo)
 	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("svc", link.Split{Address: addr}), hostTo("rev", link.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("svc", controlstream.Split{Address: addr}), hostTo("rev", controlstream.Split{Function: name("rev-1")})}})
 	for _, host := range []string{"svc", "rev"} {
 		if host == "rev" {
 			go func() {
@@ -444,7 +444,7 @@ func TestWebSockets(t *testing.T) {
 func TestLeave(t *testing.T) {
 	w := newWorld(t, nil)
 	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
 	queued := func(n int) func() bool {
 		return func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == n }
 	}
@@ -503,7 +503,7 @@ func TestRetry(t *testing.T) {
 		served.Add(1)
 		say("alive")(rw, r)
 	})
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
 	tries := func(addrs ...string) {
 		f := fn("rev-1", "mine", true, addrs...)
 		w.act.Remove(f.Name)
@@ -580,7 +580,7 @@ func TestStale(t *testing.T) {
 		}
 	})
 	w.act.Publish(fn("rev-1", "mine", true, ln.Addr().String()))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
 	for i, body := range []string{"x", strings.Repeat("x", 5<<10), "", "y"} {
 		if res, got := w.get("a", "/", post(body)); res.StatusCode != 200 || got != "ok" {
 			t.Errorf("%d: %d %s", i, res.StatusCode, got)
@@ -606,7 +606,7 @@ func TestCut(t *testing.T) {
 	frozen := backend(t, func(http.ResponseWriter, *http.Request) { close(inside); <-leave })
 	t.Cleanup(func() { close(leave) })
 	w.act.Publish(fn("rev-1", "mine", true, frozen))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("a", link.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
 	done := make(chan string, 1)
 	go func() { _, body := w.get("a", "/", post("x")); done <- body }()
 	<-inside
@@ -626,7 +626,7 @@ func TestBroken(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	w.act.Publish(fn("rev-1", "mine", true, addr))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("svc", link.Split{Address: addr}), hostTo("rev", link.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("svc", controlstream.Split{Address: addr}), hostTo("rev", controlstream.Split{Function: name("rev-1")})}})
 	for _, client := range []*http.Client{w.client, h2c(t)} {
 		for _, host := range []string{"svc", "rev"} {
 			r, _ := http.NewRequest("GET", "http://"+w.public+"/", nil)
@@ -661,8 +661,8 @@ func TestCanary(t *testing.T) {
 		})
 	}
 	w.act.Publish(fn("rev-1", "mine", false, serve(0)), fn("rev-2", "mine", false, serve(1)))
-	splits := []link.Split{{Percent: 80, Function: name("rev-1")}, {Percent: 20, Function: name("rev-2")}}
-	w.g.SetTable(&link.Table{Hosts: []link.Host{{Name: "mine", Paths: []link.Path{{Splits: splits}}}}, Models: []link.Model{{Name: name("mine"), Splits: splits}}})
+	splits := []controlstream.Split{{Percent: 80, Function: name("rev-1")}, {Percent: 20, Function: name("rev-2")}}
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "mine", Paths: []controlstream.Path{{Splits: splits}}}}, Models: []controlstream.Model{{Name: name("mine"), Splits: splits}}})
 	for _, host := range []string{"mine", "elsewhere"} {
 		got[0].Store(0)
 		got[1].Store(0)
@@ -687,9 +687,9 @@ func TestCanary(t *testing.T) {
 func TestSwap(t *testing.T) {
 	w := newWorld(t, nil)
 	a, b := backend(t, say("a")), backend(t, say("b"))
-	tables := [2]*link.Table{}
+	tables := [2]*controlstream.Table{}
 	for i, addr := range []string{a, b} {
-		tables[i] = &link.Table{Version: uint64(i), Hosts: []link.Host{hostTo("x", link.Split{Address: addr})}, Models: []link.Model{{Name: name("m"), Splits: []link.Split{{Function: name("rev-1")}}}}}
+		tables[i] = &controlstream.Table{Version: uint64(i), Hosts: []controlstream.Host{hostTo("x", controlstream.Split{Address: addr})}, Models: []controlstream.Model{{Name: name("m"), Splits: []controlstream.Split{{Function: name("rev-1")}}}}}
 	}
 	w.g.SetTable(tables[0])
 	stop := make(chan struct{})
@@ -738,7 +738,7 @@ func TestDrain(t *testing.T) {
 		io.WriteString(rw, "last")
 	})
 	w.act.Publish(fn("cold", "mine", true), fn("warm", "warm", true, addr), fn("ours", "ours", false))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("cold", link.Split{Function: name("cold")}), hostTo("warm", link.Split{Function: name("warm")}), hostTo("ours", link.Split{Function: name("ours")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("cold", controlstream.Split{Function: name("cold")}), hostTo("warm", controlstream.Split{Function: name("warm")}), hostTo("ours", controlstream.Split{Function: name("ours")})}})
 	type answer struct {
 		status int
 		body   string
@@ -804,7 +804,7 @@ func TestKeys(t *testing.T) {
 	red, _, _ := w.book.Create("red", "", false)
 	blue, _, _ := w.book.Create("blue", "", false)
 	w.act.Publish(fn("red/ours", "", false, addr), fn("red/plain", "", true, addr))
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("ours", link.Split{Function: name("red/ours")}), hostTo("plain", link.Split{Function: name("red/plain")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("ours", controlstream.Split{Function: name("red/ours")}), hostTo("plain", controlstream.Split{Function: name("red/plain")})}})
 	for _, c := range []struct {
 		host, path, field, key string
 		status                 int
@@ -838,7 +838,7 @@ func TestLimits(t *testing.T) {
 	addr := backend(t, say("x"))
 	w.act.Publish(fn("red/p", "", true, addr))
 	w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "red"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 2}}}})
-	w.g.SetTable(&link.Table{Hosts: []link.Host{hostTo("p", link.Split{Function: name("red/p")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("p", controlstream.Split{Function: name("red/p")})}})
 	for i, want := range []int{200, 200, 429} {
 		if res, body := w.get("p", "/"); res.StatusCode != want {
 			t.Errorf("%d: %d %s", i, res.StatusCode, body)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 const (
@@ -48,8 +48,8 @@ func TestStreams(t *testing.T) {
 	})
 	cold, warm := fn("rev-1", "mine", false), fn("rev-1", "mine", false, addr)
 	w.act.Publish(cold)
-	splits := []link.Split{{Percent: 100, Function: name("rev-1")}}
-	w.g.SetTable(&link.Table{Hosts: []link.Host{{Name: "mine", Paths: []link.Path{{Splits: splits}}}}, Models: []link.Model{{Name: name("mine"), Splits: splits}}})
+	splits := []controlstream.Split{{Percent: 100, Function: name("rev-1")}}
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "mine", Paths: []controlstream.Path{{Splits: splits}}}}, Models: []controlstream.Model{{Name: name("mine"), Splits: splits}}})
 	demand := func(active, queued int) func() bool {
 		return func() bool {
 			d, _ := w.act.DemandOf(name("rev-1"))

@@ -9,10 +9,10 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// table is a link.Table made ready for lookups: a map of hosts, and of each the
+// table is a controlstream.Table made ready for lookups: a map of hosts, and of each the
 // rules in the order in which they are tried.
 type table struct {
 	version uint64
@@ -52,7 +52,7 @@ const hashField = "K-Network-Hash"
 
 // compile makes a table ready. serve makes what answers the calls of OpenAI's API
 // that come for a function by host.
-func compile(t *link.Table, serve func(functions.Name) httpserver.Handler) *table {
+func compile(t *controlstream.Table, serve func(functions.Name) httpserver.Handler) *table {
 	out := &table{hosts: map[string]*host{}}
 	if t == nil {
 		return out
@@ -74,7 +74,7 @@ func compile(t *link.Table, serve func(functions.Name) httpserver.Handler) *tabl
 	return out
 }
 
-func compileRule(p *link.Path, serve func(functions.Name) httpserver.Handler) rule {
+func compileRule(p *controlstream.Path, serve func(functions.Name) httpserver.Handler) rule {
 	r := rule{prefix: p.Prefix, rewrite: p.Rewrite}
 	for name, value := range p.Headers {
 		r.headers = append(r.headers, field{textproto.CanonicalMIMEHeaderKey(name), value})
@@ -168,7 +168,7 @@ func hostname(s string) string {
 }
 
 // aliases are the names of OpenAI's field model.
-func aliases(t *link.Table) []activator.Alias {
+func aliases(t *controlstream.Table) []activator.Alias {
 	if t == nil {
 		return nil
 	}

@@ -9,26 +9,28 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-func compiled(hosts ...link.Host) *table {
-	return compile(&link.Table{Version: 7, Hosts: hosts}, func(functions.Name) httpserver.Handler { return func(*httpserver.Request, *httpserver.Response) {} })
+func compiled(hosts ...controlstream.Host) *table {
+	return compile(&controlstream.Table{Version: 7, Hosts: hosts}, func(functions.Name) httpserver.Handler { return func(*httpserver.Request, *httpserver.Response) {} })
 }
 
-func to(addr string) []link.Split { return []link.Split{{Percent: 100, Address: addr}} }
+func to(addr string) []controlstream.Split {
+	return []controlstream.Split{{Percent: 100, Address: addr}}
+}
 
 func TestRules(t *testing.T) {
 	tab := compiled(
-		link.Host{Name: "a.example.com", Paths: []link.Path{
+		controlstream.Host{Name: "a.example.com", Paths: []controlstream.Path{
 			{Splits: to("all")},
 			{Prefix: "/foo", Splits: to("foo")},
 			{Prefix: "/foo/bar", Splits: to("bar")},
 			{Prefix: "/foo", Headers: map[string]string{"x-tag": "t"}, Splits: to("tagged")},
 			{Prefix: "/foo", Headers: map[string]string{"X-Tag": "t", "x-more": "m"}, Splits: to("more")},
 		}},
-		link.Host{Name: "only.example.com", Paths: []link.Path{{Prefix: "/x", Splits: to("x")}}},
-		link.Host{Name: "in.ns.svc", Internal: true, Paths: []link.Path{{Splits: to("in")}}},
+		controlstream.Host{Name: "only.example.com", Paths: []controlstream.Path{{Prefix: "/x", Splits: to("x")}}},
+		controlstream.Host{Name: "in.ns.svc", Internal: true, Paths: []controlstream.Path{{Splits: to("in")}}},
 	)
 	if tab.version != 7 {
 		t.Error(tab.version)
@@ -76,18 +78,18 @@ func TestRules(t *testing.T) {
 }
 
 func TestSet(t *testing.T) {
-	tab := compiled(link.Host{Name: "A.Example.com", Paths: []link.Path{{
+	tab := compiled(controlstream.Host{Name: "A.Example.com", Paths: []controlstream.Path{{
 		Rewrite: "b.example.com",
 		Append:  map[string]string{"x-one": "path", "X-Two": "path", "k-network-hash": "abc"},
-		Splits:  []link.Split{{Address: "x", Append: map[string]string{"X-One": "split"}}, {Percent: 0, Address: "never"}, {Percent: 100, Address: "y"}},
+		Splits:  []controlstream.Split{{Address: "x", Append: map[string]string{"X-One": "split"}}, {Percent: 0, Address: "never"}, {Percent: 100, Address: "y"}},
 	}}})
 	r := tab.find("a.example.com", false).match("/", nil)
 	if len(r.splits) != 1 || r.splits[0].address != "y" || r.rewrite != "b.example.com" {
 		t.Fatalf("%+v", r)
 	}
-	tab = compiled(link.Host{Name: "a", Paths: []link.Path{{
+	tab = compiled(controlstream.Host{Name: "a", Paths: []controlstream.Path{{
 		Append: map[string]string{"x-one": "path", "X-Two": "path", "k-network-hash": "abc"},
-		Splits: []link.Split{{Address: "x", Append: map[string]string{"X-One": "split"}}},
+		Splits: []controlstream.Split{{Address: "x", Append: map[string]string{"X-One": "split"}}},
 	}, {Prefix: "/none"}}})
 	s := tab.find("a", false).match("/", nil).draw(nil)
 	got := map[string]string{}
@@ -104,7 +106,7 @@ func TestSet(t *testing.T) {
 
 // Shares are kept: 20,000 draws of 80/15/5 are within four standard deviations.
 func TestShares(t *testing.T) {
-	tab := compiled(link.Host{Name: "a", Paths: []link.Path{{Splits: []link.Split{
+	tab := compiled(controlstream.Host{Name: "a", Paths: []controlstream.Path{{Splits: []controlstream.Split{
 		{Percent: 80, Address: "x"}, {Percent: 15, Address: "y"}, {Percent: 5, Address: "z"},
 	}}}})
 	rule := tab.find("a", false).match("/", nil)
@@ -132,7 +134,7 @@ func TestHostname(t *testing.T) {
 }
 
 func TestAliases(t *testing.T) {
-	got := aliases(&link.Table{Models: []link.Model{{Name: name("a/m"), Splits: []link.Split{
+	got := aliases(&controlstream.Table{Models: []controlstream.Model{{Name: name("a/m"), Splits: []controlstream.Split{
 		{Percent: 80, Function: name("a/m-1")}, {Percent: 20, Function: name("a/m-2")}, {Percent: 5, Address: "no function"},
 	}}}})
 	want := []activator.Alias{{Name: name("a/m"), Shares: []activator.Share{{Function: name("a/m-1"), Percent: 80}, {Function: name("a/m-2"), Percent: 20}}}}
@@ -142,7 +144,7 @@ func TestAliases(t *testing.T) {
 }
 
 func FuzzHost(f *testing.F) {
-	tab := compiled(link.Host{Name: "a.example.com", Paths: []link.Path{{Prefix: "/x", Splits: to("x")}}})
+	tab := compiled(controlstream.Host{Name: "a.example.com", Paths: []controlstream.Path{{Prefix: "/x", Splits: to("x")}}})
 	f.Add("a.example.com:80", "/x", "v")
 	f.Add("[::1", "", "")
 	f.Fuzz(func(t *testing.T, host, path, value string) {
@@ -155,9 +157,9 @@ func FuzzHost(f *testing.F) {
 }
 
 func BenchmarkRoute(b *testing.B) {
-	var hosts []link.Host
+	var hosts []controlstream.Host
 	for i := range 1000 {
-		hosts = append(hosts, link.Host{Name: fmt.Sprintf("m%d.ns.example.com", i), Paths: []link.Path{{Splits: []link.Split{{Percent: 80, Address: "x"}, {Percent: 20, Address: "y"}}}}})
+		hosts = append(hosts, controlstream.Host{Name: fmt.Sprintf("m%d.ns.example.com", i), Paths: []controlstream.Path{{Splits: []controlstream.Split{{Percent: 80, Address: "x"}, {Percent: 20, Address: "y"}}}}})
 	}
 	tab := compiled(hosts...)
 	head := http.Header{"X-Tag": {"t"}}

@@ -98,7 +98,7 @@
 //	e2e        the suite on a real cluster
 //
 // The activator, the loader and the shim need nothing of Kubernetes and lie outside:
-// platform/link, gateway, daemon and pod.
+// platform/controlstream, gateway, daemon and pod.
 //
 // # Scaling as Knative scales
 //

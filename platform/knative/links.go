@@ -17,7 +17,7 @@ import (
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/thaw-dev/thaw/platform/authority"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // What the Secret thaw-link holds beside the token. Pods of activators and loaders
@@ -34,7 +34,7 @@ const (
 )
 
 // linkEnds are the entries' names of those who have a certificate.
-var linkEnds = map[string]string{"controller": link.NameController, "activator": link.NameActivator, "loader": link.NameLoader}
+var linkEnds = map[string]string{"controller": controlstream.NameController, "activator": controlstream.NameActivator, "loader": controlstream.NameLoader}
 
 // ErrLinks says that the Secret thaw-link does not hold what it should.
 var ErrLinks = errors.New("the Secret " + LinkSecret)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -21,7 +21,7 @@ func BenchmarkReady(b *testing.B) {
 	}
 	defer sh.Close()
 	heard := make(chan struct{}, 1)
-	d := New(Options{Node: "n", Dir: dir, Shelf: sh, Lines: 1 << 30, Who: func(*net.UnixConn) (string, error) { return "u", nil }, Say: func(u link.Up) {
+	d := New(Options{Node: "n", Dir: dir, Shelf: sh, Lines: 1 << 30, Who: func(*net.UnixConn) (string, error) { return "u", nil }, Say: func(u controlstream.Up) {
 		if len(u.Pods) > 0 && !u.Pods[0].Gone {
 			heard <- struct{}{}
 		}
@@ -36,19 +36,19 @@ func BenchmarkReady(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer conn.Close()
-	say := link.FromPod{Hello: &link.Shim{PodIP: "10.0.0.7", Port: 8080}}
-	if err := link.WriteLine(conn, say); err != nil {
+	say := controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080}}
+	if err := controlstream.WriteLine(conn, say); err != nil {
 		b.Fatal(err)
 	}
-	in := link.NewLines(conn)
-	var m link.ToPod
+	in := controlstream.NewLines(conn)
+	var m controlstream.ToPod
 	if err := in.Read(&m); err != nil || m.Welcome == nil {
 		b.Fatal(m, err)
 	}
 	st := functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.7:8080", Phases: []functions.Span{{Phase: functions.PhaseStage}, {Phase: functions.PhaseSpawn}, {Phase: functions.PhaseLoad}, {Phase: functions.PhaseWarmup}}}
 	b.ResetTimer()
 	for b.Loop() {
-		if err := link.WriteLine(conn, link.FromPod{Status: &st}); err != nil {
+		if err := controlstream.WriteLine(conn, controlstream.FromPod{Status: &st}); err != nil {
 			b.Fatal(err)
 		}
 		<-heard

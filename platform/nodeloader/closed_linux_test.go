@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -27,9 +27,9 @@ func closed(o *Options, so *nodestore.Options, mem *sourcetest.Memory) {
 func (l *lab) comes(uid string) *caller {
 	l.t.Helper()
 	p := l.dial(uid)
-	p.in = link.NewFolderLines(p.Conn.(*net.UnixConn))
+	p.in = controlstream.NewFolderLines(p.Conn.(*net.UnixConn))
 	l.t.Cleanup(p.in.Close)
-	p.say(link.FromPod{Hello: &link.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1", Folders: true}})
+	p.say(controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1", Folders: true}})
 	if m := p.hear(); m.Welcome == nil {
 		l.t.Fatalf("welcome: %+v", m)
 	}
@@ -137,7 +137,7 @@ func TestClosesWhatWasOpen(t *testing.T) {
 	}
 	old := l.pod("11111111-1111-1111-1111-111111111111")
 	old.want(1, place)
-	if m, _ := old.answer(1); m.Failed == nil || m.Failed.Kind != link.KindRefused || m.Failed.Fix == "" {
+	if m, _ := old.answer(1); m.Failed == nil || m.Failed.Kind != controlstream.KindRefused || m.Failed.Fix == "" {
 		t.Errorf("%+v", m)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -36,7 +36,7 @@ type Options struct {
 	Who func(*net.UnixConn) (uid string, err error)
 	// Say says news to the controller and does not block; nil: there is none.
 	// Linked reports whether it is heard; nil: it is not.
-	Say    func(link.Up)
+	Say    func(controlstream.Up)
 	Linked func() bool
 
 	// Private says that the shelf is: a pod gets the folders of its checkpoints open,
@@ -79,22 +79,22 @@ type Daemon struct {
 	ctx     context.Context
 	ending  bool
 	conns   int
-	dials   map[string]int      // connections by uid, also before their hello
-	silent  time.Time           // until when nothing more is said of refusals
-	shims   map[string]*shim    // by uid of the pod
-	ahead   map[string]*ahead   // by what is staged
-	stops   map[string]stopping // for pods that are not connected, by uid
-	leased  map[string]int      // holds on checkpoints, by digest
-	owners  *link.Owners        // nil: nobody has said yet
-	heard   chan struct{}       // closed and replaced when that is said anew
-	seq     uint64              // of heartbeats
-	changes uint64              // of what the node has
-	seen    string              // what it had, for comparison
+	dials   map[string]int        // connections by uid, also before their hello
+	silent  time.Time             // until when nothing more is said of refusals
+	shims   map[string]*shim      // by uid of the pod
+	ahead   map[string]*ahead     // by what is staged
+	stops   map[string]stopping   // for pods that are not connected, by uid
+	leased  map[string]int        // holds on checkpoints, by digest
+	owners  *controlstream.Owners // nil: nobody has said yet
+	heard   chan struct{}         // closed and replaced when that is said anew
+	seq     uint64                // of heartbeats
+	changes uint64                // of what the node has
+	seen    string                // what it had, for comparison
 }
 
 // stopping is a Drain for a pod whose shim is away for a moment.
 type stopping struct {
-	link.Drain
+	controlstream.Drain
 	at time.Time
 }
 
@@ -115,7 +115,7 @@ func New(o Options) *Daemon {
 		o.Who = Pod
 	}
 	if o.Say == nil {
-		o.Say = func(link.Up) {}
+		o.Say = func(controlstream.Up) {}
 	}
 	if o.Linked == nil {
 		o.Linked = func() bool { return false }
@@ -323,7 +323,7 @@ func (d *Daemon) complain(what string, args ...any) {
 }
 
 // Hear takes what the controller says.
-func (d *Daemon) Hear(m link.Down) {
+func (d *Daemon) Hear(m controlstream.Down) {
 	if m.Peers != nil {
 		// A controller that has just begun says nothing of them, and they are there
 		// all the same.
@@ -341,12 +341,12 @@ func (d *Daemon) Hear(m link.Down) {
 }
 
 // stop passes the controller's word on to a pod, or keeps it until the pod comes.
-func (d *Daemon) stop(s link.Stop) {
-	say := link.Drain{Seconds: s.Seconds, Reason: s.Reason}
+func (d *Daemon) stop(s controlstream.Stop) {
+	say := controlstream.Drain{Seconds: s.Seconds, Reason: s.Reason}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if at := d.shims[s.UID]; at != nil {
-		at.out.put(link.ToPod{Stop: &say})
+		at.out.put(controlstream.ToPod{Stop: &say})
 		return
 	}
 	for uid, old := range d.stops {

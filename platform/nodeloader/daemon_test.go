@@ -22,7 +22,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -48,7 +48,7 @@ func TestPodIsServed(t *testing.T) {
 		t.Error("it is not held")
 	}
 	// The node says what it has.
-	l.until("the checkpoint", func(u link.Up) bool {
+	l.until("the checkpoint", func(u controlstream.Up) bool {
 		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Digest == m.Staged.Digest && u.Node.AgentID == "node-a" && u.Node.Memory.Total == 1<<30
 	})
 	// Once more, as after a fault: it is there.
@@ -56,15 +56,15 @@ func TestPodIsServed(t *testing.T) {
 	if again := p.staged(2); again.Digest != m.Staged.Digest || again.Path != m.Staged.Path {
 		t.Errorf("%+v", again)
 	}
-	p.say(link.FromPod{Status: new(isReady())})
-	l.until("READY", func(u link.Up) bool {
+	p.say(controlstream.FromPod{Status: new(isReady())})
+	l.until("READY", func(u controlstream.Up) bool {
 		return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Status.State == functions.Ready
 	})
 	if first := l.First(); len(first.Pods) != 1 || first.Pods[0].UID != "u1" || first.Pods[0].Status.Endpoint != "http://10.0.0.7:8080" || first.Node == nil {
 		t.Errorf("to a new controller: %+v", first)
 	}
 	p.Close()
-	l.until("that it is gone", func(u link.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Gone })
+	l.until("that it is gone", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Gone })
 	if first := l.First(); len(first.Pods) != 0 {
 		t.Errorf("after its end: %+v", first.Pods)
 	}
@@ -78,16 +78,16 @@ func TestWordOfAPod(t *testing.T) {
 	st := isReady()
 	st.ID, st.Team, st.Model, st.Key, st.GPUs, st.Spec = "other", "victim", "llama", "secret", []int{1}, &functions.ModelSpec{Source: "az://x/y"}
 	st.InFlight, st.Since = 3, 100
-	p.say(link.FromPod{Status: &st})
-	u := l.until("a status", func(u link.Up) bool { return len(u.Pods) > 0 })
+	p.say(controlstream.FromPod{Status: &st})
+	u := l.until("a status", func(u controlstream.Up) bool { return len(u.Pods) > 0 })
 	got := u.Pods[0].Status
 	if u.Pods[0].UID != "u1" || got.ID != "" || got.Team != "" || got.Model != "" || got.Key != "" || got.Spec != nil || got.GPUs != nil || got.InFlight != 3 {
 		t.Errorf("%+v", u.Pods[0])
 	}
 	// Said again, it is passed on: the controller may not have known the pod.
 	st.Since = 5000
-	p.say(link.FromPod{Status: &st})
-	l.until("the same again", func(u link.Up) bool { return len(u.Pods) > 0 && u.Pods[0].Status.Since == 5000 })
+	p.say(controlstream.FromPod{Status: &st})
+	l.until("the same again", func(u controlstream.Up) bool { return len(u.Pods) > 0 && u.Pods[0].Status.Since == 5000 })
 }
 
 // TestBoundsOfAWord: a status of any size is a small one.
@@ -220,7 +220,7 @@ func TestRefusals(t *testing.T) {
 		{"what still fits", "mem://models/small", "", "", ""},
 	} {
 		id++
-		p.say(link.FromPod{Stage: &link.Stage{ID: id, Source: x.source, Digest: x.digest}})
+		p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: x.source, Digest: x.digest}})
 		m, _ := p.answer(id)
 		if x.kind == "" {
 			if m.Staged == nil {
@@ -235,8 +235,8 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	// What makes no sense is said to make none, and the connection lives.
-	p.say(link.FromPod{Stage: &link.Stage{ID: 0, Source: place}})
-	if m, _ := p.answer(0); m.Failed == nil || m.Failed.Kind != link.KindRefused {
+	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: 0, Source: place}})
+	if m, _ := p.answer(0); m.Failed == nil || m.Failed.Kind != controlstream.KindRefused {
 		t.Errorf("no id: %+v", m)
 	}
 }
@@ -247,7 +247,7 @@ func TestFirstLine(t *testing.T) {
 		"no pod":         {"", `{"hello":{}}` + "\n", "no pod"},
 		"no hello":       {"u1", `{"status":{}}` + "\n", "no hello"},
 		"no JSON":        {"u1", "GET / HTTP/1.1\r\n\r\n", "no hello"},
-		"a line too far": {"u1", strings.Repeat("{", link.MaxLine+1), "no hello"},
+		"a line too far": {"u1", strings.Repeat("{", controlstream.MaxLine+1), "no hello"},
 	} {
 		p := l.dial(x.uid)
 		io.WriteString(p, x.line) // it may be hung up on before the end
@@ -255,7 +255,7 @@ func TestFirstLine(t *testing.T) {
 		if len(all) == 0 && name == "a line too far" {
 			continue // what was not read resets the connection
 		}
-		if len(all) != 1 || all[0].Failed == nil || all[0].Failed.Kind != link.KindRefused || !strings.Contains(all[0].Failed.Message, x.says) {
+		if len(all) != 1 || all[0].Failed == nil || all[0].Failed.Kind != controlstream.KindRefused || !strings.Contains(all[0].Failed.Message, x.says) {
 			t.Errorf("%s: %+v", name, all)
 		}
 	}
@@ -263,7 +263,7 @@ func TestFirstLine(t *testing.T) {
 	p := l.pod("u2")
 	io.WriteString(p, "{]\n")
 	p.over()
-	l.until("that it is gone", func(u link.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u2" && u.Pods[0].Gone })
+	l.until("that it is gone", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u2" && u.Pods[0].Gone })
 	if h := l.Health(); h.Pods != 0 || !h.Ready {
 		t.Errorf("%+v", h)
 	}
@@ -279,8 +279,8 @@ func TestSecondConnection(t *testing.T) {
 	old.over()
 	p.want(1, place)
 	p.staged(1)
-	p.say(link.FromPod{Status: new(isReady())})
-	l.until("READY", func(u link.Up) bool { return len(u.Pods) == 1 && u.Pods[0].Status.State == functions.Ready })
+	p.say(controlstream.FromPod{Status: new(isReady())})
+	l.until("READY", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].Status.State == functions.Ready })
 	if !l.inUse(digest) {
 		t.Error("it is not held")
 	}
@@ -313,7 +313,7 @@ func TestTooMany(t *testing.T) {
 		}
 	}
 	p.want(3, "mem://models/2")
-	if m, _ := p.answer(3); m.Failed == nil || m.Failed.Kind != link.KindRefused {
+	if m, _ := p.answer(3); m.Failed == nil || m.Failed.Kind != controlstream.KindRefused {
 		t.Errorf("%+v", m)
 	}
 	p.want(2, "mem://models/1") // the same is the same
@@ -336,16 +336,16 @@ func TestTooMany(t *testing.T) {
 func TestStop(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
-	l.Hear(link.Down{Stop: []link.Stop{{UID: "u1", Seconds: 30, Reason: "evicted"}, {UID: "u2", Seconds: 5, Reason: "later"}}})
-	if m := p.hear(); m.Stop == nil || *m.Stop != (link.Drain{Seconds: 30, Reason: "evicted"}) {
+	l.Hear(controlstream.Down{Stop: []controlstream.Stop{{UID: "u1", Seconds: 30, Reason: "evicted"}, {UID: "u2", Seconds: 5, Reason: "later"}}})
+	if m := p.hear(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 30, Reason: "evicted"}) {
 		t.Errorf("%+v", m)
 	}
 	// One whose shim is away for a moment hears it when it is back.
-	if m := l.pod("u2").hear(); m.Stop == nil || *m.Stop != (link.Drain{Seconds: 5, Reason: "later"}) {
+	if m := l.pod("u2").hear(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 5, Reason: "later"}) {
 		t.Errorf("%+v", m)
 	}
 	for i := range maxStops + 10 {
-		l.Hear(link.Down{Stop: []link.Stop{{UID: fmt.Sprint("x", i)}}})
+		l.Hear(controlstream.Down{Stop: []controlstream.Stop{{UID: fmt.Sprint("x", i)}}})
 	}
 	l.Daemon.mu.Lock()
 	defer l.Daemon.mu.Unlock()
@@ -354,8 +354,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-func toFetch(source string) link.Down {
-	return link.Down{Prefetch: []functions.LoadRequest{{ID: "r1", Team: "a", Model: "llama", Spec: functions.ModelSpec{Source: source}}}}
+func toFetch(source string) controlstream.Down {
+	return controlstream.Down{Prefetch: []functions.LoadRequest{{ID: "r1", Team: "a", Model: "llama", Spec: functions.ModelSpec{Source: source}}}}
 }
 
 // TestAheadOfThePod: what the controller names is being staged when the pod comes,
@@ -420,7 +420,7 @@ func TestAheadIsThere(t *testing.T) {
 	}
 	// Another digest is another wish.
 	l.Hear(toFetch("mem://models/none"))
-	p.say(link.FromPod{Stage: &link.Stage{ID: 2, Source: place, Digest: "sha256:" + strings.Repeat("0", 64)}})
+	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: 2, Source: place, Digest: "sha256:" + strings.Repeat("0", 64)}})
 	if m, _ := p.answer(2); m.Failed == nil || m.Failed.Kind != "digest_mismatch" {
 		t.Errorf("%+v", m)
 	}
@@ -444,7 +444,7 @@ func TestRoom(t *testing.T) {
 	l.eventually("it is let go", func() bool { return !l.inUse(digest) })
 	other.want(2, "mem://models/other")
 	other.staged(2)
-	l.until("what is there now", func(u link.Up) bool {
+	l.until("what is there now", func(u controlstream.Up) bool {
 		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Bytes > 200_000
 	})
 }
@@ -535,7 +535,7 @@ func TestEndWhileStaging(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := p.over()
-	if len(told) == 0 || told[len(told)-1].Failed == nil || told[len(told)-1].Failed.Kind != link.KindEnding {
+	if len(told) == 0 || told[len(told)-1].Failed == nil || told[len(told)-1].Failed.Kind != controlstream.KindEnding {
 		t.Errorf("it was told %+v", told)
 	}
 	for _, u := range l.said {
@@ -641,25 +641,27 @@ func TestSocket(t *testing.T) {
 func TestOutbox(t *testing.T) {
 	hung := 0
 	o := newOutbox(func() { hung++ })
-	say := func(id int, done int64) { o.put(link.ToPod{Staging: &link.Staging{ID: id, Done: done}}) }
+	say := func(id int, done int64) {
+		o.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, Done: done}})
+	}
 	for i := range 1000 {
 		say(1, int64(i))
 		say(2, int64(i))
 	}
-	o.put(link.ToPod{Staged: &link.Staged{ID: 1}})
+	o.put(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1}})
 	lines, err := o.take()
 	if err != nil || len(lines) != 2 || lines[0].Staged == nil || lines[1].Staging.ID != 2 || lines[1].Staging.Done != 999 {
 		t.Errorf("%+v, %v", lines, err)
 	}
 	for range maxOut + 1 {
-		o.put(link.ToPod{Failed: &link.Failed{}})
+		o.put(controlstream.ToPod{Failed: &controlstream.Failed{}})
 	}
 	if _, err := o.take(); err == nil || hung != 1 {
 		t.Errorf("no bound: %v, %d", err, hung)
 	}
 	o.close()
 	o.close()
-	o.put(link.ToPod{Failed: &link.Failed{}})
+	o.put(controlstream.ToPod{Failed: &controlstream.Failed{}})
 }
 
 // TestPodThatReadsNothing is hung up on when too much waits for it.
@@ -668,12 +670,12 @@ func TestPodThatReadsNothing(t *testing.T) {
 	p := l.pod("u1")
 	go func() {
 		for i := 0; ; i++ {
-			if link.WriteLine(p, link.FromPod{Stage: &link.Stage{ID: -1, Source: strings.Repeat("x", 1000)}}) != nil {
+			if controlstream.WriteLine(p, controlstream.FromPod{Stage: &controlstream.Stage{ID: -1, Source: strings.Repeat("x", 1000)}}) != nil {
 				return
 			}
 		}
 	}()
-	l.until("that it is gone", func(u link.Up) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
+	l.until("that it is gone", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
 }
 
 // TestPeers: a second node brings from the first.
@@ -699,8 +701,8 @@ func TestPeers(t *testing.T) {
 	p := a.pod("u1")
 	p.want(1, place)
 	digest := p.staged(1).Digest
-	hb := a.until("where it lends", func(u link.Up) bool { return u.Node != nil && u.Node.PeerURL != "" }).Node
-	b.Hear(link.Down{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
+	hb := a.until("where it lends", func(u controlstream.Up) bool { return u.Node != nil && u.Node.PeerURL != "" }).Node
+	b.Hear(controlstream.Down{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
 	p = b.pod("u2")
 	p.want(1, place)
 	if got := p.staged(1); got.Digest != digest {
@@ -727,7 +729,9 @@ func TestHeartbeat(t *testing.T) {
 	p := l.pod("u1")
 	p.want(1, place)
 	p.staged(1)
-	l.until("a change", func(u link.Up) bool { return u.Node != nil && u.Node.Change > a.Change && len(u.Node.Cached) == 1 })
+	l.until("a change", func(u controlstream.Up) bool {
+		return u.Node != nil && u.Node.Change > a.Change && len(u.Node.Cached) == 1
+	})
 }
 
 func TestHealth(t *testing.T) {

@@ -4,7 +4,7 @@
 //
 // # The socket
 //
-// Shims dial DIR/loader.sock and speak as platform/link has it. One staging serves
+// Shims dial DIR/loader.sock and speak as platform/controlstream has it. One staging serves
 // all who want the same (package loader), so ten pods of one model cost its bytes
 // once. What a pod was given stays in the store for as long as its connection
 // lives. A pod has one connection: a second one of the same pod takes its place.
@@ -83,7 +83,7 @@
 //
 // # The controller
 //
-// One connection to the controller that leads, see platform/link: what pods say goes
+// One connection to the controller that leads, see platform/controlstream: what pods say goes
 // out as it comes, the node's heartbeat every 2 s and when something was staged.
 // While there is no controller pods are served all the same, and blocks go between
 // the nodes that were known.

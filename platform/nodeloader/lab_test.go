@@ -21,7 +21,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -121,7 +121,7 @@ type lab struct {
 	stop  func() error // once
 
 	mu   sync.Mutex
-	said []link.Up
+	said []controlstream.Up
 	news chan struct{} // closed and replaced with each
 }
 
@@ -209,7 +209,7 @@ func restart(t *testing.T, dir string, edit func(*Options, *nodestore.Options, *
 	return l
 }
 
-func (l *lab) hear(u link.Up) {
+func (l *lab) hear(u controlstream.Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.said = append(l.said, u)
@@ -218,7 +218,7 @@ func (l *lab) hear(u link.Up) {
 }
 
 // until waits for something that the controller hears.
-func (l *lab) until(what string, is func(link.Up) bool) link.Up {
+func (l *lab) until(what string, is func(controlstream.Up) bool) controlstream.Up {
 	l.t.Helper()
 	deadline := time.After(soon)
 	for {
@@ -252,7 +252,7 @@ func (l *lab) eventually(what string, is func() bool) {
 type caller struct {
 	net.Conn
 	t  *testing.T
-	in *link.Lines
+	in *controlstream.Lines
 }
 
 // dial is a connection of a pod, before its hello.
@@ -265,29 +265,29 @@ func (l *lab) dial(uid string) *caller {
 	}
 	l.t.Cleanup(func() { conn.Close() })
 	conn.SetReadDeadline(time.Now().Add(soon))
-	return &caller{conn, l.t, link.NewLines(conn)}
+	return &caller{conn, l.t, controlstream.NewLines(conn)}
 }
 
 // pod is one that has been welcomed.
 func (l *lab) pod(uid string) *caller {
 	l.t.Helper()
 	p := l.dial(uid)
-	p.say(link.FromPod{Hello: &link.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1"}})
+	p.say(controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1"}})
 	m := p.hear()
-	if m.Welcome == nil || *m.Welcome != (link.Welcome{Node: "node-a", UID: uid, Store: l.dir}) {
+	if m.Welcome == nil || *m.Welcome != (controlstream.Welcome{Node: "node-a", UID: uid, Store: l.dir}) {
 		l.t.Fatalf("welcome: %+v", m)
 	}
 	return p
 }
 
-func (p *caller) say(m link.FromPod) {
+func (p *caller) say(m controlstream.FromPod) {
 	p.t.Helper()
-	if err := link.WriteLine(p, m); err != nil {
+	if err := controlstream.WriteLine(p, m); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-func (p *caller) hear() (m link.ToPod) {
+func (p *caller) hear() (m controlstream.ToPod) {
 	p.t.Helper()
 	if err := p.in.Read(&m); err != nil {
 		p.t.Fatalf("nothing is heard: %v", err)
@@ -298,11 +298,11 @@ func (p *caller) hear() (m link.ToPod) {
 // want asks for a source.
 func (p *caller) want(id int, source string, files ...string) {
 	p.t.Helper()
-	p.say(link.FromPod{Stage: &link.Stage{ID: id, Source: source, Files: files}})
+	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: source, Files: files}})
 }
 
 // answer is how a staging ended; states are those on the way.
-func (p *caller) answer(id int) (m link.ToPod, states []string) {
+func (p *caller) answer(id int) (m controlstream.ToPod, states []string) {
 	p.t.Helper()
 	for {
 		m = p.hear()
@@ -316,7 +316,7 @@ func (p *caller) answer(id int) (m link.ToPod, states []string) {
 }
 
 // staged is what came of it when that went well.
-func (p *caller) staged(id int) link.Staged {
+func (p *caller) staged(id int) controlstream.Staged {
 	p.t.Helper()
 	m, _ := p.answer(id)
 	if m.Staged == nil {
@@ -326,10 +326,10 @@ func (p *caller) staged(id int) link.Staged {
 }
 
 // over reports that the daemon has hung up, and what it said before.
-func (p *caller) over() (all []link.ToPod) {
+func (p *caller) over() (all []controlstream.ToPod) {
 	p.t.Helper()
 	for {
-		var m link.ToPod
+		var m controlstream.ToPod
 		err := p.in.Read(&m)
 		if err == nil {
 			all = append(all, m)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -46,7 +46,7 @@ func (d *Daemon) beat(ctx context.Context, forget func()) {
 			}
 		}
 		hb := d.heartbeat()
-		d.o.Say(link.Up{Node: &hb})
+		d.o.Say(controlstream.Up{Node: &hb})
 		select {
 		case <-ctx.Done():
 			return
@@ -88,14 +88,14 @@ func (d *Daemon) heartbeat() functions.Heartbeat {
 }
 
 // First is all there is to say to a controller that has not heard anything.
-func (d *Daemon) First() link.Up {
+func (d *Daemon) First() controlstream.Up {
 	hb := d.heartbeat()
-	up := link.Up{Node: &hb}
+	up := controlstream.Up{Node: &hb}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for uid, s := range d.shims {
 		if s.status != nil {
-			up.Pods = append(up.Pods, link.Pod{UID: uid, Status: *s.status})
+			up.Pods = append(up.Pods, controlstream.Pod{UID: uid, Status: *s.status})
 		}
 	}
 	return up

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 
 // own takes over what the controller says of whose the pods are, and writes it down:
 // the next loader goes by it before a controller has spoken.
-func (d *Daemon) own(o *link.Owners) {
+func (d *Daemon) own(o *controlstream.Owners) {
 	d.mu.Lock()
 	same := d.owners != nil && maps.EqualFunc(d.owners.Allow, o.Allow, slices.Equal) && maps.Equal(d.owners.Pods, o.Pods)
 	d.owners = o
@@ -42,12 +42,12 @@ func (d *Daemon) own(o *link.Owners) {
 // recall is what the loader before this one was told. Where it cannot be read no team
 // may have anything until the controller has spoken.
 func (d *Daemon) recall() {
-	var o link.Owners
+	var o controlstream.Owners
 	if err := d.read(ownersName, maxOwners, &o); errors.Is(err, os.ErrNotExist) {
 		return
 	} else if err != nil {
 		d.log.Warn("whose the node's pods are is not known; nothing is staged for them until the controller says it", "error", err)
-		o = link.Owners{Said: true, Allow: map[string][]string{"": {}}}
+		o = controlstream.Owners{Said: true, Allow: map[string][]string{"": {}}}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,7 +56,7 @@ func (d *Daemon) recall() {
 
 // may is nil where a pod may have a source staged, as far as its team is concerned.
 // One that nobody knows waits for the controller's word while any team has a list.
-func (d *Daemon) may(ctx context.Context, uid, src string) *link.Failed {
+func (d *Daemon) may(ctx context.Context, uid, src string) *controlstream.Failed {
 	late := time.NewTimer(ownerWait)
 	defer late.Stop()
 	for {
@@ -80,7 +80,7 @@ func (d *Daemon) may(ctx context.Context, uid, src string) *link.Failed {
 }
 
 // allows is nil where a team may have a source, or why not.
-func (d *Daemon) allows(team, src string) *link.Failed {
+func (d *Daemon) allows(team, src string) *controlstream.Failed {
 	d.mu.Lock()
 	o := d.owners
 	d.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -18,12 +18,12 @@ const (
 	podC = "cccccccc-1111-1111-1111-111111111111"
 )
 
-func ofTeams(pods ...string) link.Down {
-	o := &link.Owners{Said: true, Allow: map[string][]string{"b": {"mem://models/qwen/", "mem://else"}, "none": {}}, Pods: map[string]string{}}
+func ofTeams(pods ...string) controlstream.Down {
+	o := &controlstream.Owners{Said: true, Allow: map[string][]string{"b": {"mem://models/qwen/", "mem://else"}, "none": {}}, Pods: map[string]string{}}
 	for i := 0; i < len(pods); i += 2 {
 		o.Pods[pods[i]] = pods[i+1]
 	}
-	return link.Down{Owners: o}
+	return controlstream.Down{Owners: o}
 }
 
 func twoModels(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
@@ -36,7 +36,7 @@ func twoModels(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 func TestTeamsLists(t *testing.T) {
 	dir := folder(t)
 	l := restart(t, dir, twoModels)
-	ask := func(l *lab, uid, source string) *link.Failed {
+	ask := func(l *lab, uid, source string) *controlstream.Failed {
 		t.Helper()
 		p := l.pod(uid)
 		defer p.Close()
@@ -46,7 +46,7 @@ func TestTeamsLists(t *testing.T) {
 	}
 	refused := func(l *lab, uid, source string) {
 		t.Helper()
-		if f := ask(l, uid, source); f == nil || f.Kind != link.KindRefused || !strings.Contains(f.Fix, "thaw.dev/allow-source") {
+		if f := ask(l, uid, source); f == nil || f.Kind != controlstream.KindRefused || !strings.Contains(f.Fix, "thaw.dev/allow-source") {
 			t.Errorf("%s has %s: %+v", uid, source, f)
 		}
 	}
@@ -66,7 +66,7 @@ func TestTeamsLists(t *testing.T) {
 
 	// Nothing comes ahead that its pod could not have.
 	for want, team := range []string{"b", "a"} { // what a has had staged is there for the next to count
-		l.Hear(link.Down{Prefetch: []functions.LoadRequest{{ID: "r" + team, Team: team, Model: "m", Spec: functions.ModelSpec{Source: "mem://models/qwen2"}}}})
+		l.Hear(controlstream.Down{Prefetch: []functions.LoadRequest{{ID: "r" + team, Team: team, Model: "m", Spec: functions.ModelSpec{Source: "mem://models/qwen2"}}}})
 		l.mu.Lock()
 		n := 0
 		l.Daemon.mu.Lock()
@@ -101,7 +101,7 @@ func TestTeamsLists(t *testing.T) {
 	// The next loader goes by it.
 	l = restart(t, dir, twoModels)
 	refused(l, podB, place)
-	l.Hear(link.Down{Owners: &link.Owners{Said: true}})
+	l.Hear(controlstream.Down{Owners: &controlstream.Owners{Said: true}})
 	given(l, podB, place)
 	if err := l.stop(); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/store"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // shim is a pod's end, for one connection.
@@ -51,8 +51,8 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	defer d.known(uid, -1)
 	log := d.log.With("pod", uid)
 	conn.SetReadDeadline(time.Now().Add(helloWait))
-	in := link.NewLines(conn)
-	var first link.FromPod
+	in := controlstream.NewLines(conn)
+	var first controlstream.FromPod
 	if err := in.Read(&first); err != nil || first.Hello == nil {
 		if ctx.Err() == nil && !errors.Is(err, io.EOF) {
 			d.refuse(conn, "the first line is no hello")
@@ -89,7 +89,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	if ending {
 		return
 	}
-	if errors.Is(err, link.ErrLine) {
+	if errors.Is(err, controlstream.ErrLine) {
 		d.counts.refused.Add(1)
 		log.Warn("the pod says nothing sensible", "error", err)
 	} else {
@@ -102,7 +102,7 @@ func (d *Daemon) refuse(conn net.Conn, why string) {
 	d.counts.refused.Add(1)
 	d.complain("refused", "why", why)
 	conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_ = link.WriteLine(conn, link.ToPod{Failed: &link.Failed{Kind: link.KindRefused, Message: why}})
+	_ = controlstream.WriteLine(conn, controlstream.ToPod{Failed: &controlstream.Failed{Kind: controlstream.KindRefused, Message: why}})
 }
 
 // welcome makes a connection its pod's, and returns the one that was.
@@ -111,11 +111,11 @@ func (d *Daemon) welcome(s *shim) (old *shim) {
 	defer d.mu.Unlock()
 	old = d.shims[s.uid]
 	d.shims[s.uid] = s
-	s.out.put(link.ToPod{Welcome: &link.Welcome{Node: d.o.Node, UID: s.uid, Store: d.o.Dir}})
+	s.out.put(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: d.o.Node, UID: s.uid, Store: d.o.Dir}})
 	if stop, ok := d.stops[s.uid]; ok {
 		delete(d.stops, s.uid)
 		if time.Since(stop.at) <= stopWait {
-			s.out.put(link.ToPod{Stop: &stop.Drain})
+			s.out.put(controlstream.ToPod{Stop: &stop.Drain})
 		}
 	}
 	return old
@@ -131,15 +131,15 @@ func (d *Daemon) farewell(s *shim, ending bool) {
 	}
 	delete(d.shims, s.uid)
 	if !ending {
-		d.o.Say(link.Up{Pods: []link.Pod{{UID: s.uid, Gone: true}}})
+		d.o.Say(controlstream.Up{Pods: []controlstream.Pod{{UID: s.uid, Gone: true}}})
 	}
 }
 
 // listen hears the shim until the connection ends.
-func (s *shim) listen(ctx context.Context, in *link.Lines, staging *sync.WaitGroup) error {
+func (s *shim) listen(ctx context.Context, in *controlstream.Lines, staging *sync.WaitGroup) error {
 	p := pace{most: s.d.o.Lines}
 	for {
-		var m link.FromPod
+		var m controlstream.FromPod
 		if err := in.Read(&m); err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (s *shim) hear(said functions.ReplicaStatus) {
 	s.status = &st
 	if s.d.shims[s.uid] == s {
 		// Under the lock: what an older connection says does not come after this.
-		s.d.o.Say(link.Up{Pods: []link.Pod{{UID: s.uid, Status: st}}})
+		s.d.o.Say(controlstream.Up{Pods: []controlstream.Pod{{UID: s.uid, Status: st}}})
 	}
 }
 
@@ -190,14 +190,14 @@ type outbox struct {
 
 	mu       sync.Mutex // of all that follows
 	lines    []saying
-	progress []link.Staging
+	progress []controlstream.Staging
 	full     bool
 	closed   bool
 }
 
 // saying is a line, with what goes with it.
 type saying struct {
-	link.ToPod
+	controlstream.ToPod
 	folder *os.File // nil: nothing; it is closed when the line is said, or dropped
 }
 
@@ -213,10 +213,10 @@ var errNotTaken = errors.New("too much is waiting to be read")
 
 func newOutbox(hangUp func()) *outbox { return &outbox{ring: make(chan struct{}, 1), hangUp: hangUp} }
 
-func (o *outbox) put(m link.ToPod) { o.putWith(m, nil) }
+func (o *outbox) put(m controlstream.ToPod) { o.putWith(m, nil) }
 
 // putWith has a folder go with a line. It takes the folder over.
-func (o *outbox) putWith(m link.ToPod, folder *os.File) {
+func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 	say := saying{m, folder}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -287,7 +287,7 @@ func (o *outbox) take() (lines []saying, err error) {
 	}
 	lines = o.lines
 	for i := range o.progress {
-		lines = append(lines, saying{ToPod: link.ToPod{Staging: &o.progress[i]}})
+		lines = append(lines, saying{ToPod: controlstream.ToPod{Staging: &o.progress[i]}})
 	}
 	o.lines, o.progress = nil, nil
 	return lines, nil
@@ -319,7 +319,7 @@ func say(conn *net.UnixConn, m saying) error {
 		return err
 	}
 	if m.folder != nil {
-		return link.WriteLineWith(conn, m.ToPod, m.folder)
+		return controlstream.WriteLineWith(conn, m.ToPod, m.folder)
 	}
-	return link.WriteLine(conn, m.ToPod)
+	return controlstream.WriteLine(conn, m.ToPod)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -22,12 +22,12 @@ const maxHeld = 256
 
 // stage is one that runs for a pod.
 type stage struct {
-	link.Stage
+	controlstream.Stage
 	cancel context.CancelFunc
 }
 
 // want begins what a pod wants, or goes on with it.
-func (s *shim) want(ctx context.Context, a link.Stage, staging *sync.WaitGroup) {
+func (s *shim) want(ctx context.Context, a controlstream.Stage, staging *sync.WaitGroup) {
 	if err := a.Check(); err != nil {
 		s.d.counts.refused.Add(1)
 		s.failed(a.ID, refusal(err.Error(), ""))
@@ -65,24 +65,24 @@ func (s *shim) want(ctx context.Context, a link.Stage, staging *sync.WaitGroup) 
 }
 
 // refusal is an error of this loader's own.
-func refusal(why, fix string) *link.Failed {
-	return &link.Failed{Kind: link.KindRefused, Message: why, Fix: fix}
+func refusal(why, fix string) *controlstream.Failed {
+	return &controlstream.Failed{Kind: controlstream.KindRefused, Message: why, Fix: fix}
 }
 
 // failure is an error as a pod hears it.
-func failure(err error) *link.Failed {
+func failure(err error) *controlstream.Failed {
 	e, ok := errors.AsType[*source.Error](err)
 	if !ok {
-		return &link.Failed{Kind: string(source.Broken), Message: err.Error()}
+		return &controlstream.Failed{Kind: string(source.Broken), Message: err.Error()}
 	}
 	bare := *e
 	bare.Fix = ""
-	return &link.Failed{Kind: string(e.Kind), Message: bare.Error(), Fix: e.Fix}
+	return &controlstream.Failed{Kind: string(e.Kind), Message: bare.Error(), Fix: e.Fix}
 }
 
-func (s *shim) failed(id int, f *link.Failed) {
+func (s *shim) failed(id int, f *controlstream.Failed) {
 	f.ID = id
-	s.out.put(link.ToPod{Failed: f})
+	s.out.put(controlstream.ToPod{Failed: f})
 }
 
 // bring stages for a pod and tells it all along; nil where it came to nothing.
@@ -138,7 +138,7 @@ func (s *shim) bring(ctx context.Context, a *stage) *loader.Checkpoint {
 	for _, f := range c.Files {
 		names = append(names, f.Name)
 	}
-	s.out.putWith(link.ToPod{Staged: &link.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names, Folder: s.folders}}, folder)
+	s.out.putWith(controlstream.ToPod{Staged: &controlstream.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names, Folder: s.folders}}, folder)
 	return c
 }
 
@@ -188,7 +188,7 @@ func (s *shim) turn(ctx context.Context, id int) bool {
 		return true
 	default:
 	}
-	s.out.put(link.ToPod{Staging: &link.Staging{ID: id, State: string(loader.Waiting), Note: "others are staged first"}})
+	s.out.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, State: string(loader.Waiting), Note: "others are staged first"}})
 	select {
 	case s.d.turns <- struct{}{}:
 		return true
@@ -203,14 +203,14 @@ func (s *shim) calledOff(id int) (ending bool) {
 	ending = s.d.over()
 	s.d.mu.Unlock()
 	if ending {
-		s.failed(id, &link.Failed{Kind: link.KindEnding, Message: "the node's loader ends; what has arrived stays"})
+		s.failed(id, &controlstream.Failed{Kind: controlstream.KindEnding, Message: "the node's loader ends; what has arrived stays"})
 	}
 	return ending
 }
 
 // follow passes progress on until the staging is over or called off; it returns
 // why it must not go on.
-func (s *shim) follow(ctx context.Context, id int, place string, t *loader.Staging) *link.Failed {
+func (s *shim) follow(ctx context.Context, id int, place string, t *loader.Staging) *controlstream.Failed {
 	events, stop := t.Events()
 	defer stop()
 	for {
@@ -224,7 +224,7 @@ func (s *shim) follow(ctx context.Context, id int, place string, t *loader.Stagi
 			if !s.room(place, p.Total) {
 				return refusal(fmt.Sprintf("with the %d bytes of this the pod would have more staged than the %s it may", p.Total, s.d.o.PodBytes), "--pod-bytes of the node's loader is the bound")
 			}
-			s.out.put(link.ToPod{Staging: &link.Staging{ID: id, Done: p.Done, Total: p.Total, State: string(p.State), Note: p.Note}})
+			s.out.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, Done: p.Done, Total: p.Total, State: string(p.State), Note: p.Note}})
 		}
 	}
 }
@@ -268,7 +268,7 @@ func (s *shim) hold(c *loader.Checkpoint) {
 
 // place is what a source and its patterns are called in the store, or why they are
 // not staged.
-func (d *Daemon) place(src string, files source.Globs) (string, *link.Failed) {
+func (d *Daemon) place(src string, files source.Globs) (string, *controlstream.Failed) {
 	scheme, location, err := loader.Locate(src, "")
 	if err != nil {
 		return "", failure(err)

@@ -34,7 +34,7 @@
 //
 // # The loader
 //
-// One connection to the socket, see platform/link. The weights are held for as long
+// One connection to the socket, see platform/controlstream. The weights are held for as long
 // as it lives. Without a loader a start waits, and gives up after a bound that is
 // logged; an engine without weights starts at once. A shim that has its weights
 // serves on without a loader, dials again, and says everything anew.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -90,23 +90,23 @@ func TestStagedOpen(t *testing.T) {
 	}
 	defer ln.Close()
 	// Each connection: hello, welcome, stage, staged; then it waits for its end.
-	hello, hang := make(chan link.Shim, 2), make(chan struct{}, 2)
+	hello, hang := make(chan controlstream.Shim, 2), make(chan struct{}, 2)
 	go func() {
 		for {
 			c, err := ln.AcceptUnix()
 			if err != nil {
 				return
 			}
-			in := link.NewLines(c)
-			var m link.FromPod
+			in := controlstream.NewLines(c)
+			var m controlstream.FromPod
 			if in.Read(&m) == nil && m.Hello != nil {
 				hello <- *m.Hello
-				link.WriteLine(c, link.ToPod{Welcome: &link.Welcome{Node: "n", Store: "/node/thaw"}})
+				controlstream.WriteLine(c, controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", Store: "/node/thaw"}})
 			}
-			for m = (link.FromPod{}); m.Stage == nil && in.Read(&m) == nil; {
+			for m = (controlstream.FromPod{}); m.Stage == nil && in.Read(&m) == nil; {
 			}
 			if f, err := os.Open(there); err == nil && m.Stage != nil {
-				link.WriteLineWith(c, link.ToPod{Staged: &link.Staged{ID: m.Stage.ID, Path: "/node/thaw/x", Digest: "sha256:1", Bytes: 2, Files: []string{"config.json"}, Folder: true}}, f)
+				controlstream.WriteLineWith(c, controlstream.ToPod{Staged: &controlstream.Staged{ID: m.Stage.ID, Path: "/node/thaw/x", Digest: "sha256:1", Bytes: 2, Files: []string{"config.json"}, Folder: true}}, f)
 				f.Close()
 			}
 			<-hang

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -44,10 +44,10 @@ type loader struct {
 	dial     func(ctx context.Context) (net.Conn, error)
 	store    string // where the pod has the loader's folder
 	weights  string // folder of our own, for what comes open
-	hello    link.Shim
+	hello    controlstream.Shim
 	patience time.Duration
-	cache    string           // the engine's, for each checkpoint
-	stop     func(link.Drain) // must not block
+	cache    string                    // the engine's, for each checkpoint
+	stop     func(controlstream.Drain) // must not block
 	log      *slog.Logger
 	kick     chan struct{} // there is something to say
 
@@ -66,7 +66,7 @@ type loader struct {
 
 // ask is one staging, from the wish until its checkpoint is let go.
 type ask struct {
-	link.Stage
+	controlstream.Stage
 	sent     bool // over this connection
 	progress func(have, whole functions.Bytes)
 	answer   chan answer // gets one
@@ -75,18 +75,18 @@ type ask struct {
 }
 
 type answer struct {
-	link.Staged
+	controlstream.Staged
 	err error
 }
 
-func newLoader(o Options, stop func(link.Drain)) *loader {
+func newLoader(o Options, stop func(controlstream.Drain)) *loader {
 	socket := filepath.Join(o.Store, SocketName)
 	return &loader{
 		socket: socket, dial: func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)
 		}, store: o.Store, weights: filepath.Join(o.Dir, "weights"), patience: o.Patience, stop: stop, log: o.Log,
-		hello: link.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version, Folders: runtime.GOOS == "linux"},
+		hello: controlstream.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version, Folders: runtime.GOOS == "linux"},
 		kick:  make(chan struct{}, 1), asks: map[int]*ask{}, heard: make(chan struct{}), down: time.Now(),
 	}
 }
@@ -160,19 +160,19 @@ func (l *loader) converse(ctx context.Context, welcomed func()) error {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	in := link.NewLines(conn)
+	in := controlstream.NewLines(conn)
 	hello := l.hello
 	if u, ok := conn.(*net.UnixConn); ok {
-		in = link.NewFolderLines(u)
+		in = controlstream.NewFolderLines(u)
 	} else {
 		hello.Folders = false
 	}
 	defer in.Close()
 	conn.SetDeadline(time.Now().Add(helloWait))
-	if err := link.WriteLine(conn, link.FromPod{Hello: &hello}); err != nil {
+	if err := controlstream.WriteLine(conn, controlstream.FromPod{Hello: &hello}); err != nil {
 		return err
 	}
-	var first link.ToPod
+	var first controlstream.ToPod
 	if err := in.Read(&first); err != nil {
 		return fmt.Errorf("its welcome: %w", err)
 	}
@@ -195,7 +195,7 @@ func (l *loader) converse(ctx context.Context, welcomed func()) error {
 	defer speaking.Wait()
 	defer close(over)
 	for {
-		var m link.ToPod
+		var m controlstream.ToPod
 		if err := in.Read(&m); err != nil {
 			return err
 		}
@@ -210,7 +210,7 @@ func (l *loader) converse(ctx context.Context, welcomed func()) error {
 }
 
 // met begins a connection: everything is said anew.
-func (l *loader) met(w link.Welcome) {
+func (l *loader) met(w controlstream.Welcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.log.Info("the node's loader answers", "node", w.Node, "pod", w.UID, "after", time.Since(l.down).Round(time.Millisecond))
@@ -237,7 +237,7 @@ func (l *loader) speak(conn net.Conn, over <-chan struct{}) {
 		lines, made := l.news(again)
 		for _, m := range lines {
 			conn.SetWriteDeadline(time.Now().Add(sayWait))
-			if err := link.WriteLine(conn, m); err != nil {
+			if err := controlstream.WriteLine(conn, m); err != nil {
 				return
 			}
 		}
@@ -254,19 +254,19 @@ func (l *loader) speak(conn net.Conn, over <-chan struct{}) {
 }
 
 // news is what has not been said; again says the status also where it has been.
-func (l *loader) news(again bool) (lines []link.FromPod, made uint64) {
+func (l *loader) news(again bool) (lines []controlstream.FromPod, made uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(l.asks)) {
 		if a := l.asks[id]; !a.sent {
 			a.sent = true
 			s := a.Stage
-			lines = append(lines, link.FromPod{Stage: &s})
+			lines = append(lines, controlstream.FromPod{Stage: &s})
 		}
 	}
 	if l.status != nil && (again || l.said < l.made) {
 		s := *l.status
-		lines = append(lines, link.FromPod{Status: &s})
+		lines = append(lines, controlstream.FromPod{Status: &s})
 	}
 	return lines, l.made
 }
@@ -283,7 +283,7 @@ func (l *loader) spoken(made uint64) {
 
 // hear takes one line. store is what the loader calls its folder; open, which it takes
 // over, what came with the line.
-func (l *loader) hear(m link.ToPod, store string, open *os.File) {
+func (l *loader) hear(m controlstream.ToPod, store string, open *os.File) {
 	if m.Stop != nil {
 		l.stop(*m.Stop)
 	}
@@ -334,7 +334,7 @@ func (l *loader) hear(m link.ToPod, store string, open *os.File) {
 		case a.held:
 			// Its files are open; what the loader removes is gone when we are.
 			l.log.Warn("the loader does not hold the weights in use", "source", a.Source, "kind", f.Kind, "error", f.Message)
-		case f.Kind == link.KindEnding:
+		case f.Kind == controlstream.KindEnding:
 			l.log.Warn("the loader ends; asking the next one", "source", a.Source)
 		default:
 			a.end(answer{err: &StageError{Kind: f.Kind, Message: f.Message, Fix: f.Fix}})
@@ -363,7 +363,7 @@ func (e *StageError) Error() string {
 
 // Stage is the replica's Stager.
 func (l *loader) Stage(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
-	a := &ask{Stage: link.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress, answer: make(chan answer, 1)}
+	a := &ask{Stage: controlstream.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress, answer: make(chan answer, 1)}
 	l.mu.Lock()
 	l.last++
 	a.ID = l.last

@@ -19,7 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/replica"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
@@ -112,7 +112,7 @@ type Shim struct {
 	draining atomic.Bool  // no new requests are wanted
 	readyAt  atomic.Int64 // unix nanoseconds, 0 not yet
 	first    first
-	stopped  chan link.Drain
+	stopped  chan controlstream.Drain
 
 	ahead   atomic.Int64  // requests that wait here for READY
 	decided chan struct{} // closed once the replica is READY, or will not be
@@ -133,9 +133,9 @@ func New(o Options) *Shim {
 	if o.Linger <= 0 {
 		o.Linger = DefaultLinger
 	}
-	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan link.Drain, 1), decided: make(chan struct{})}
+	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan controlstream.Drain, 1), decided: make(chan struct{})}
 	s.decide = sync.OnceFunc(func() { close(s.decided) })
-	s.loader = newLoader(o, func(d link.Drain) {
+	s.loader = newLoader(o, func(d controlstream.Drain) {
 		select {
 		case s.stopped <- d:
 		default: // one is on its way

@@ -22,7 +22,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -33,7 +33,7 @@ type far struct {
 	here atomic.Bool
 	mu   sync.Mutex
 	open []net.Conn
-	said []link.FromPod
+	said []controlstream.FromPod
 	at   []time.Duration // when, since the beginning
 	from time.Time
 }
@@ -51,9 +51,9 @@ func (f *far) dial(context.Context) (net.Conn, error) {
 }
 
 func (f *far) listen(c net.Conn) {
-	in := link.NewLines(c)
+	in := controlstream.NewLines(c)
 	for {
-		var m link.FromPod
+		var m controlstream.FromPod
 		if in.Read(&m) != nil {
 			return
 		}
@@ -61,16 +61,16 @@ func (f *far) listen(c net.Conn) {
 		f.said, f.at = append(f.said, m), append(f.at, time.Since(f.from))
 		f.mu.Unlock()
 		if m.Hello != nil {
-			f.say(link.ToPod{Welcome: &link.Welcome{Node: "n", UID: "u", Store: "/node/thaw"}})
+			f.say(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", UID: "u", Store: "/node/thaw"}})
 		}
 	}
 }
 
-func (f *far) say(m link.ToPod) {
+func (f *far) say(m controlstream.ToPod) {
 	f.mu.Lock()
 	c := f.open[len(f.open)-1]
 	f.mu.Unlock()
-	link.WriteLine(c, m)
+	controlstream.WriteLine(c, m)
 }
 
 func (f *far) hangUp() {
@@ -109,7 +109,7 @@ func between(t *testing.T, here bool, do func(t *testing.T, l *loader, f *far, l
 		log := new(bytes.Buffer)
 		f := &far{from: time.Now()}
 		f.here.Store(here)
-		l := newLoader(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Port: 8080, IP: "10.0.0.7"}, func(link.Drain) {})
+		l := newLoader(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Port: 8080, IP: "10.0.0.7"}, func(controlstream.Drain) {})
 		l.dial = f.dial
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan struct{})
@@ -142,7 +142,7 @@ func TestLoaderSaysAllAnew(t *testing.T) {
 		got := staging(l, t.Context(), "az://a/b")
 		l.Tell(functions.ReplicaStatus{State: functions.Downloading})
 		synctest.Wait()
-		f.say(link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1", Bytes: 5}})
+		f.say(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1", Bytes: 5}})
 		if err := <-got; err.Error() != "has /pod/thaw/c/1 sha256:1" {
 			t.Error(err)
 		}
@@ -164,9 +164,9 @@ func TestLoaderSaysAllAnew(t *testing.T) {
 			t.Errorf("its absence is told %d times:\n%s", n, log)
 		}
 		// An answer is taken for what it is.
-		f.say(link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw/c/2", Digest: "sha256:2"}})
-		f.say(link.ToPod{Failed: &link.Failed{ID: 1, Kind: "x", Message: "gone"}})
-		f.say(link.ToPod{Failed: &link.Failed{ID: 7, Kind: "x", Message: "gone"}})
+		f.say(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/2", Digest: "sha256:2"}})
+		f.say(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "x", Message: "gone"}})
+		f.say(controlstream.ToPod{Failed: &controlstream.Failed{ID: 7, Kind: "x", Message: "gone"}})
 		synctest.Wait()
 		if s := log.String(); !strings.Contains(s, "other weights than those in use") || !strings.Contains(s, "does not hold the weights in use") {
 			t.Error(s)
@@ -214,10 +214,10 @@ func TestLoaderIsWaitedFor(t *testing.T) {
 		time.Sleep(50 * time.Second)
 		f.here.Store(true)
 		time.Sleep(3 * time.Second)
-		f.say(link.ToPod{Failed: &link.Failed{ID: 1, Kind: link.KindEnding, Message: "I end"}}) // no answer
+		f.say(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: controlstream.KindEnding, Message: "I end"}}) // no answer
 		f.hangUp()
 		time.Sleep(time.Second)
-		f.say(link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1"}})
+		f.say(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1"}})
 		if err := <-got; err.Error() != "has /pod/thaw/c/1 sha256:1" {
 			t.Error(err)
 		}
@@ -229,20 +229,20 @@ func TestLoaderIsWaitedFor(t *testing.T) {
 
 func TestLoaderAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
-		say  link.ToPod
+		say  controlstream.ToPod
 		want string
 	}{
-		"a failure":        {link.ToPod{Failed: &link.Failed{ID: 1, Kind: "k", Message: "no such thing", Fix: "look"}}, "no such thing; look"},
-		"another's folder": {link.ToPod{Staged: &link.Staged{ID: 1, Path: "/etc/thaw", Digest: "sha256:1"}}, "not in its store"},
-		"above the folder": {link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw/../x", Digest: "sha256:1"}}, "not in its store"},
-		"no folder":        {link.ToPod{Staged: &link.Staged{ID: 1, Path: "c", Digest: "sha256:1"}}, "not in its store"},
-		"the folder":       {link.ToPod{Staged: &link.Staged{ID: 1, Path: "/node/thaw", Digest: "sha256:1"}}, "has /pod/thaw sha256:1"},
+		"a failure":        {controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "k", Message: "no such thing", Fix: "look"}}, "no such thing; look"},
+		"another's folder": {controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/etc/thaw", Digest: "sha256:1"}}, "not in its store"},
+		"above the folder": {controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/../x", Digest: "sha256:1"}}, "not in its store"},
+		"no folder":        {controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "c", Digest: "sha256:1"}}, "not in its store"},
+		"the folder":       {controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw", Digest: "sha256:1"}}, "has /pod/thaw sha256:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			between(t, true, func(t *testing.T, l *loader, f *far, log *bytes.Buffer) {
 				got := staging(l, t.Context(), "az://a/b")
-				f.say(link.ToPod{Staging: &link.Staging{ID: 1, Done: 1, Total: 2}})
-				f.say(link.ToPod{Staging: &link.Staging{ID: 9, Done: 1, Total: 2}})
+				f.say(controlstream.ToPod{Staging: &controlstream.Staging{ID: 1, Done: 1, Total: 2}})
+				f.say(controlstream.ToPod{Staging: &controlstream.Staging{ID: 9, Done: 1, Total: 2}})
 				f.say(c.say)
 				if err := <-got; !strings.Contains(err.Error(), c.want) {
 					t.Error(err)
@@ -283,13 +283,13 @@ func TestLoaderThatIsNone(t *testing.T) {
 				dials := 0
 				var ends []net.Conn
 				log := new(bytes.Buffer)
-				l := newLoader(Options{Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil))}, func(link.Drain) {})
+				l := newLoader(Options{Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil))}, func(controlstream.Drain) {})
 				l.dial = func(context.Context) (net.Conn, error) {
 					dials++
 					near, end := net.Pipe()
 					ends = append(ends, end)
 					go func() {
-						link.NewLines(end).Read(new(link.FromPod))
+						controlstream.NewLines(end).Read(new(controlstream.FromPod))
 						io.WriteString(end, say)
 					}()
 					return near, nil
@@ -327,12 +327,12 @@ func FuzzHear(f *testing.F) {
 		f.Add([]byte(s + "\n" + s + "\n"))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l := newLoader(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(link.Drain) {})
-		a := &ask{Stage: link.Stage{ID: 1, Source: "az://a/b"}, answer: make(chan answer, 1), progress: func(_, _ functions.Bytes) {}}
+		l := newLoader(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(controlstream.Drain) {})
+		a := &ask{Stage: controlstream.Stage{ID: 1, Source: "az://a/b"}, answer: make(chan answer, 1), progress: func(_, _ functions.Bytes) {}}
 		l.asks[1], l.last = a, 1
-		in := link.NewLines(bytes.NewReader(b))
+		in := controlstream.NewLines(bytes.NewReader(b))
 		for {
-			var m link.ToPod
+			var m controlstream.ToPod
 			if in.Read(&m) != nil {
 				break
 			}

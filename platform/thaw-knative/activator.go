@@ -23,8 +23,8 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/gateway"
-	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
@@ -95,7 +95,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 		return err
 	}
 	reread := func() (string, error) { return readToken(o.token) }
-	certificates, err := link.Certified(o.certs)
+	certificates, err := controlstream.Certified(o.certs)
 	if err != nil {
 		return &cli.Error{What: "--certs " + o.certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-link"}
 	}
@@ -112,10 +112,10 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the link runs
-	platform := link.NewActivator(link.ActivatorOptions{
+	platform := controlstream.NewActivator(controlstream.ActivatorOptions{
 		Addr: o.controller, Token: token, ID: o.id, Version: cli.Version, Log: log,
 		Keys: keys.set, Purses: keys.book, TLS: certificates, Reread: reread,
-		Table: func(t *link.Table) { gate.SetTable(t) },
+		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
 		Waker: platform, Who: keys.book, Engines: engines, Hold: activator.HoldMode(o.hold),
@@ -234,7 +234,7 @@ func beside(registry *prometheus.Registry, missing func() []string) http.Handler
 // readiness is why requests are not taken. An activator whose controller is away
 // serves on with what it knows.
 type readiness struct {
-	platform *link.Activator
+	platform *controlstream.Activator
 	draining atomic.Bool
 }
 
@@ -259,7 +259,7 @@ func build() prometheus.Collector {
 }
 
 // linked is whether the controller is there.
-func linked(platform *link.Activator) prometheus.Collector {
+func linked(platform *controlstream.Activator) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "thaw_controller_linked", Help: "1 while there is a link to the controller, else 0.",
 	}, func() float64 {
@@ -276,7 +276,7 @@ type keys struct {
 	log  *slog.Logger
 }
 
-func (k *keys) set(all link.Keys) {
+func (k *keys) set(all controlstream.Keys) {
 	fed := make([]auth.FedKey, len(all.Keys))
 	for i, one := range all.Keys {
 		fed[i] = auth.FedKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}

@@ -24,7 +24,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
@@ -49,7 +49,7 @@ type realm struct {
 	token string // file
 	stop  func()
 	steer *orchestrator.Steer
-	hub   *link.Hub
+	hub   *controlstream.Hub
 	node  *node
 }
 
@@ -186,20 +186,20 @@ func (r *realm) reign(epoch int64, addr, hash string) {
 	r.steer = orchestrator.New(orchestrator.Options{Epoch: epoch, Catalog: shelf{[]*functions.Model{m}}, Log: log})
 	bank := ratelimit.NewBank(ratelimit.BankOptions{Tell: func(id string, g ratelimit.Grants) { r.hub.Grant(id, g) }})
 	r.bank = bank
-	r.hub = link.NewHub(link.HubOptions{Token: linkToken, Waker: r.steer, Bank: bank, Log: log, Quiet: true})
+	r.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: r.steer, Bank: bank, Log: log, Quiet: true})
 	r.steer.Attach(r.hub)
-	r.hub.SetKeys(link.Keys{Keys: []link.Key{{ID: "k", Team: "ml", Hash: hash}}})
-	splits := []link.Split{{Percent: 100, Function: revision}}
-	r.hub.SetTable(&link.Table{
+	r.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hash}}})
+	splits := []controlstream.Split{{Percent: 100, Function: revision}}
+	r.hub.SetTable(&controlstream.Table{
 		Version: uint64(epoch),
-		Hosts:   []link.Host{{Name: "qwen.ml.example", Paths: []link.Path{{Splits: splits}}}},
-		Models:  []link.Model{{Name: functions.Name{Team: "ml", Name: "qwen"}, Splits: splits}},
+		Hosts:   []controlstream.Host{{Name: "qwen.ml.example", Paths: []controlstream.Path{{Splits: splits}}}},
+		Models:  []controlstream.Model{{Name: functions.Name{Team: "ml", Name: "qwen"}, Splits: splits}},
 	})
 	r.node.mu.Lock()
 	r.node.steer = r.steer
 	r.node.mu.Unlock()
 	mux := http.NewServeMux()
-	mux.Handle(link.Endpoint, r.hub)
+	mux.Handle(controlstream.Endpoint, r.hub)
 	mux.HandleFunc("/api/v1/", func(w http.ResponseWriter, q *http.Request) {
 		fmt.Fprint(w, q.URL.Path, " ", q.Header.Get("Authorization"))
 	})

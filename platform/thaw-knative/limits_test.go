@@ -10,7 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // TestLimitsOfTwo: a team's limit is that of both activators, whichever of them it is
@@ -35,7 +35,7 @@ func TestLimitsOfTwo(t *testing.T) {
 	sum := sha256.Sum256([]byte(r.key))
 	began := time.Now()
 	r.bank.SetLimits(map[ratelimit.Key]int64{{Team: "ml", Kind: ratelimit.Requests}: limit}, began)
-	r.hub.SetKeys(link.Keys{Keys: []link.Key{{ID: "k", Team: "ml", Hash: hex.EncodeToString(sum[:])}}, Teams: []functions.Team{team}})
+	r.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hex.EncodeToString(sum[:])}}, Teams: []functions.Team{team}})
 	// Both have heard of it once one of them says how much is left.
 	for _, g := range gates {
 		eventually(t, "the limit is known", func() bool { return r.limited(g) })

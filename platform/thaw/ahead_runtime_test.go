@@ -8,7 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // TestRuntimeAhead: requests may be at the door of a pod before its engine is READY.
@@ -71,7 +71,7 @@ func TestRuntimeAhead(t *testing.T) {
 
 	t.Run("the start fails", func(t *testing.T) {
 		l := newNodeLoader(t)
-		l.fails = link.Failed{Kind: "source_not_found", Message: "nothing is there"}
+		l.fails = controlstream.Failed{Kind: "source_not_found", Message: "nothing is there"}
 		p := runtimeOf(t, l.store, inPodOf(tinySource, "ember", ""))
 		waiting := ahead(p)
 		l.open()

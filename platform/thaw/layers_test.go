@@ -67,7 +67,7 @@ var layers = map[string]int{
 	"platform/knative/team":     4,
 	"platform/knative/manifest": 0,
 	"platform/knative/e2e":      8,
-	"platform/link":             3,
+	"platform/controlstream":    3,
 	"platform/authority":        1,
 	"platform/thrift":           1,
 	"platform/gateway":          4,

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodeloader"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
@@ -63,15 +63,15 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 		o.PeerURL = lending.URL
 	}
 	var d *nodeloader.Daemon
-	var client *link.Client
+	var client *controlstream.Client
 	if c.Controller != "" {
-		secure, err := link.Certified(c.Certs)
+		secure, err := controlstream.Certified(c.Certs)
 		if err != nil {
 			return &cli.Error{Exit: cli.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-link"}
 		}
-		client = link.NewClient(link.ClientOptions{
-			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return nodestore.ReadToken(c.TokenFile) }, Hello: link.Hello{Kind: link.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
-			First: func() link.Up { return d.First() }, Down: func(m link.Down) { d.Hear(m) },
+		client = controlstream.NewClient(controlstream.ClientOptions{
+			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return nodestore.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
+			First: func() controlstream.Up { return d.First() }, Down: func(m controlstream.Down) { d.Hear(m) },
 		})
 		o.Say, o.Linked = client.Send, client.Connected
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // stalling is a store of weights that, while stall is set, breaks off after so many
@@ -131,14 +131,14 @@ func (h *told) states(s functions.State) (n int) {
 }
 
 // controllerOf is a controller's end of the links.
-func controllerOf(t *testing.T) (*link.Hub, *told, []string) {
+func controllerOf(t *testing.T) (*controlstream.Hub, *told, []string) {
 	t.Helper()
 	const token = "a-token-of-links"
 	h := &told{pods: map[string]functions.ReplicaStatus{}, gone: map[string]bool{}}
-	hub := link.NewHub(link.HubOptions{
+	hub := controlstream.NewHub(controlstream.HubOptions{
 		Token: token,
 		Node:  func(_ string, hb functions.Heartbeat) { h.at(func() { h.node = hb }) },
-		Pods: func(node string, whole bool, pods []link.Pod) {
+		Pods: func(node string, whole bool, pods []controlstream.Pod) {
 			h.at(func() {
 				if whole {
 					clear(h.pods)
@@ -151,7 +151,7 @@ func controllerOf(t *testing.T) (*link.Hub, *told, []string) {
 				}
 			})
 		},
-		Joined: func(link.Kind, string) { h.at(func() { h.joined++ }) },
+		Joined: func(controlstream.Kind, string) { h.at(func() { h.joined++ }) },
 	})
 	srv := httptest.NewServer(hub)
 	t.Cleanup(srv.Close)
@@ -239,7 +239,7 @@ func TestLoaderOfANode(t *testing.T) {
 	}
 	// The controller's word reaches the pod it names.
 	uid := "local-" + strconv.Itoa(pods[0].proc.Process.Pid)
-	if !hub.Tell("n1", link.Down{Stop: []link.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
+	if !hub.Tell("n1", controlstream.Down{Stop: []controlstream.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
 		t.Error("no loader to tell")
 	}
 	pods[0].eventually(60*time.Second, "it is told to stop", func() bool { return strings.Contains(pods[0].log.String(), "its room is needed") })

@@ -22,7 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // shortFolder is a folder that a socket can be in.
@@ -116,11 +116,11 @@ func TestPodThatVanishes(t *testing.T) {
 // borrower is a pod's end of a loader's socket.
 type borrower struct {
 	*net.UnixConn
-	in *link.Lines
+	in *controlstream.Lines
 }
 
 // borrow has a loader stage a source; on hears how far it is, and may be nil.
-func borrow(t *testing.T, store, source string, on func(link.Staging)) link.Staged {
+func borrow(t *testing.T, store, source string, on func(controlstream.Staging)) controlstream.Staged {
 	t.Helper()
 	var conn *net.UnixConn
 	(&platform{t: t}).eventually(60*time.Second, "a loader answers", func() bool {
@@ -132,15 +132,15 @@ func borrow(t *testing.T, store, source string, on func(link.Staging)) link.Stag
 	})
 	t.Cleanup(func() { conn.Close() })
 	conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
-	b := borrower{conn, link.NewFolderLines(conn)}
+	b := borrower{conn, controlstream.NewFolderLines(conn)}
 	defer b.in.Close()
-	for _, m := range []link.FromPod{{Hello: &link.Shim{PodIP: "10.0.0.7", Port: 8080, Folders: true}}, {Stage: &link.Stage{ID: 1, Source: source}}} {
-		if err := link.WriteLine(b, m); err != nil {
+	for _, m := range []controlstream.FromPod{{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Folders: true}}, {Stage: &controlstream.Stage{ID: 1, Source: source}}} {
+		if err := controlstream.WriteLine(b, m); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for {
-		var m link.ToPod
+		var m controlstream.ToPod
 		if err := b.in.Read(&m); err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestLoadersLend(t *testing.T) {
 	const token = "a-token-of-links"
 	var mu sync.Mutex
 	urls := map[string]string{}
-	var hub *link.Hub
+	var hub *controlstream.Hub
 	news := func(name string, hb functions.Heartbeat) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -231,10 +231,10 @@ func TestLoadersLend(t *testing.T) {
 					peers = append(peers, functions.Peer{ID: id, URL: url})
 				}
 			}
-			hub.Tell(to, link.Down{Peers: &peers})
+			hub.Tell(to, controlstream.Down{Peers: &peers})
 		}
 	}
-	hub = link.NewHub(link.HubOptions{Token: token, Node: news, Pods: func(string, bool, []link.Pod) {}})
+	hub = controlstream.NewHub(controlstream.HubOptions{Token: token, Node: news, Pods: func(string, bool, []controlstream.Pod) {}})
 	control := httptest.NewServer(hub)
 	t.Cleanup(control.Close)
 	t.Cleanup(hub.Close)
@@ -256,7 +256,7 @@ func TestLoadersLend(t *testing.T) {
 	})
 
 	source := azuretest.Location("big")
-	whole := func(name string, got link.Staged) {
+	whole := func(name string, got controlstream.Staged) {
 		t.Helper()
 		b, err := os.ReadFile(filepath.Join(got.Path, "model.safetensors"))
 		if err != nil || sha256.Sum256(b) != sha256.Sum256(body) || !bytes.Equal(b, body) {
@@ -275,7 +275,7 @@ func TestLoadersLend(t *testing.T) {
 	}
 	// The first is killed while the third borrows.
 	var killed sync.Once
-	got := borrow(t, stores["n3"], source, func(p link.Staging) {
+	got := borrow(t, stores["n3"], source, func(p controlstream.Staging) {
 		if p.Done > 0 && p.Done < p.Total {
 			killed.Do(func() { procs["n1"].Process.Kill(); procs["n1"].Wait() })
 		}

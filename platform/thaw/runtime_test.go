@@ -18,7 +18,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // nodeLoader is the loader of a pod's node as the socket knows it: it has the
@@ -31,11 +31,11 @@ type nodeLoader struct {
 	mu    sync.Mutex
 	ln    net.Listener
 	conns map[net.Conn]bool
-	asked []link.Stage
-	hello link.Shim
+	asked []controlstream.Stage
+	hello controlstream.Shim
 	said  []functions.ReplicaStatus
-	fails link.Failed // the answer to sources it does not know
-	mute  bool        // stagings are not answered
+	fails controlstream.Failed // the answer to sources it does not know
+	mute  bool                 // stagings are not answered
 	wg    sync.WaitGroup
 }
 
@@ -97,8 +97,8 @@ func (l *nodeLoader) close() {
 
 func (l *nodeLoader) serve(c net.Conn) {
 	defer c.Close()
-	in := link.NewLines(c)
-	var m link.FromPod
+	in := controlstream.NewLines(c)
+	var m controlstream.FromPod
 	if in.Read(&m) != nil || m.Hello == nil {
 		return
 	}
@@ -110,9 +110,9 @@ func (l *nodeLoader) serve(c net.Conn) {
 		delete(l.conns, c)
 		l.mu.Unlock()
 	}()
-	link.WriteLine(c, link.ToPod{Welcome: &link.Welcome{Node: "n1", UID: "u1", Store: l.store}})
+	controlstream.WriteLine(c, controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n1", UID: "u1", Store: l.store}})
 	for {
-		var m link.FromPod
+		var m controlstream.FromPod
 		if in.Read(&m) != nil {
 			return
 		}
@@ -129,21 +129,21 @@ func (l *nodeLoader) serve(c net.Conn) {
 			dir, ok := l.shelf[s.Source]
 			if !ok {
 				fails.ID = s.ID
-				link.WriteLine(c, link.ToPod{Failed: &fails})
+				controlstream.WriteLine(c, controlstream.ToPod{Failed: &fails})
 				continue
 			}
-			link.WriteLine(c, link.ToPod{Staging: &link.Staging{ID: s.ID, Done: 1, Total: 2, State: "fetching"}})
-			link.WriteLine(c, link.ToPod{Staged: &link.Staged{ID: s.ID, Path: dir, Digest: "sha256:" + filepath.Base(dir), Bytes: 2}})
+			controlstream.WriteLine(c, controlstream.ToPod{Staging: &controlstream.Staging{ID: s.ID, Done: 1, Total: 2, State: "fetching"}})
+			controlstream.WriteLine(c, controlstream.ToPod{Staged: &controlstream.Staged{ID: s.ID, Path: dir, Digest: "sha256:" + filepath.Base(dir), Bytes: 2}})
 		}
 	}
 }
 
 // tell says something to every shim.
-func (l *nodeLoader) tell(m link.ToPod) {
+func (l *nodeLoader) tell(m controlstream.ToPod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {
-		link.WriteLine(c, m)
+		controlstream.WriteLine(c, m)
 	}
 }
 
@@ -157,10 +157,10 @@ func (l *nodeLoader) last() (st functions.ReplicaStatus) {
 	return st
 }
 
-func (l *nodeLoader) stages() []link.Stage {
+func (l *nodeLoader) stages() []controlstream.Stage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]link.Stage(nil), l.asked...)
+	return append([]controlstream.Stage(nil), l.asked...)
 }
 
 // podded is a shim that runs, in a process of its own as in a pod. What of a
@@ -356,7 +356,9 @@ func TestRuntimeDrains(t *testing.T) {
 	}
 	for name, end := range map[string]func(p *podded){
 		"by its container": func(p *podded) { p.proc.Process.Signal(syscall.SIGTERM) },
-		"by the loader":    func(p *podded) { l.tell(link.ToPod{Stop: &link.Drain{Seconds: 60, Reason: "makes way for ml/other"}}) },
+		"by the loader": func(p *podded) {
+			l.tell(controlstream.ToPod{Stop: &controlstream.Drain{Seconds: 60, Reason: "makes way for ml/other"}})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			os.WriteFile(hold, nil, 0o600)
@@ -444,7 +446,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 		t.Errorf("it asked again for %+v, and not for what it has", s)
 	}
 	// What the loader says now changes nothing.
-	l.tell(link.ToPod{Failed: &link.Failed{ID: 1, Kind: "source_not_found", Message: "gone"}})
+	l.tell(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "source_not_found", Message: "gone"}})
 	if r := p.chat("tiny", ""); r.status != 200 {
 		t.Errorf("after a failure that concerns nobody: %d %s", r.status, r.body)
 	}
@@ -455,7 +457,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 // What goes wrong ends the container with a code and one line that says what.
 func TestRuntimeFails(t *testing.T) {
 	known := newNodeLoader(t)
-	known.fails = link.Failed{Kind: "source_not_found", Message: "no such container: models", Fix: "look at the account"}
+	known.fails = controlstream.Failed{Kind: "source_not_found", Message: "no such container: models", Fix: "look at the account"}
 	known.open()
 	dies := filepath.Join(t.TempDir(), "dies")
 	if err := os.WriteFile(dies, []byte("RuntimeError: the weights are of another shape"), 0o600); err != nil {

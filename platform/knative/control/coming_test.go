@@ -7,7 +7,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // TestComing: activators are told of a door that takes requests ahead as soon as its
@@ -26,7 +26,7 @@ func TestComing(t *testing.T) {
 		}
 	}
 	says := func(state functions.State, endpoint string) {
-		s.Said("n1", false, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: state, Endpoint: endpoint}}})
+		s.Said("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: state, Endpoint: endpoint}}})
 	}
 	const door = "http://10.0.0.9:8080"
 	s.load("n1", "r1")
@@ -44,7 +44,7 @@ func TestComing(t *testing.T) {
 	says(functions.Failed, "")
 	want("it has failed", "", snapshot.Function{})
 	says(functions.Loading, door)
-	s.Said("n1", false, []link.Pod{{UID: "p1", Gone: true}})
+	s.Said("n1", false, []controlstream.Pod{{UID: "p1", Gone: true}})
 	want("its shim has hung up", "", snapshot.Function{})
 	says(functions.Loading, door)
 	s.SetPod(aPod("p1", "n1", waits("CrashLoopBackOff", "")))

@@ -33,10 +33,10 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
 	"github.com/thaw-dev/thaw/platform/knative/place"
-	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
@@ -153,7 +153,7 @@ func (c *control) serve(ctx context.Context, failed func(error)) {
 		server(c.o.Listener, c.routes(true))
 		return
 	}
-	split := authority.NewSplit(c.o.Listener, authority.Server(c.links.identity, link.NameActivator, link.NameLoader), c.o.Log)
+	split := authority.NewSplit(c.o.Listener, authority.Server(c.links.identity, controlstream.NameActivator, controlstream.NameLoader), c.o.Log)
 	part(func() error { return split.Run(ctx) })
 	part(func() error { return c.links.Run(ctx) })
 	server(split.Secure, c.routes(true))
@@ -274,7 +274,7 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 type reign struct {
 	c         *control
 	epoch     int64
-	hub       *link.Hub
+	hub       *controlstream.Hub
 	steer     *orchestrator.Steer
 	fleet     *fleet
 	books     *books
@@ -307,12 +307,12 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	r.fleet = newFleet(fleetOptions{
 		epoch: epoch, life: fmt.Sprintf("%s-%d", c.election.identity, epoch), log: log, now: time.Now,
 		beat:  func(hb functions.Heartbeat, n orchestrator.Node) { r.steer.Heartbeat(hb, n) },
-		tell:  func(node string, d link.Down) bool { return r.hub.Tell(node, d) },
+		tell:  func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) },
 		hands: &hands{kube: c.kube, deployments: c.deploys.Apps().V1().Deployments().Lister(), epoch: epoch, leading: c.election.sure, superseded: func() { end(errLost) }},
 		probe: r.probes.add, moved: r.moved, hurry: r.hurry,
 	})
-	r.peering = newPeering(r.fleet.Lenders, func(node string, d link.Down) bool { return r.hub.Tell(node, d) })
-	r.owners = newOwners(c, func(node string, d link.Down) bool { return r.hub.Tell(node, d) }, log)
+	r.peering = newPeering(r.fleet.Lenders, func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) })
+	r.owners = newOwners(c, func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) }, log)
 	r.books = &books{
 		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(), services: c.knative.Serving().V1().Services().Lister(),
 		fleet: r.fleet, log: log, known: map[functions.Name]*revision{}, takes: map[functions.Name]functions.Resources{},
@@ -339,7 +339,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		Gathering: true, Dead: r.shares.dead,
 		Tell: func(id string, g ratelimit.Grants) { r.hub.Grant(id, g) },
 	})
-	r.hub = link.NewHub(link.HubOptions{
+	r.hub = controlstream.NewHub(controlstream.HubOptions{
 		Tokens: c.tokens, Quiet: true, Waker: r.steer, Bank: r.shares, Log: log,
 		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left, FirstToken: r.firsts.note,
 		Applied: func() { r.ingress.Changed() },
@@ -476,11 +476,13 @@ func (r *reign) heard(node string, hb functions.Heartbeat) {
 	}
 }
 
-func (r *reign) said(node string, whole bool, pods []link.Pod) { r.fleet.Said(node, whole, pods) }
+func (r *reign) said(node string, whole bool, pods []controlstream.Pod) {
+	r.fleet.Said(node, whole, pods)
+}
 
-func (r *reign) joined(kind link.Kind, id string) {
+func (r *reign) joined(kind controlstream.Kind, id string) {
 	r.c.o.Log.Info("joined", "kind", string(kind), "id", id)
-	if kind == link.KindNode {
+	if kind == controlstream.KindNode {
 		r.peering.changed()
 		r.owners.at(id, true)
 		return
@@ -488,9 +490,9 @@ func (r *reign) joined(kind link.Kind, id string) {
 	r.ingress.Changed()
 }
 
-func (r *reign) left(kind link.Kind, id string) {
+func (r *reign) left(kind controlstream.Kind, id string) {
 	r.c.o.Log.Warn("left", "kind", string(kind), "id", id)
-	if kind == link.KindNode {
+	if kind == controlstream.KindNode {
 		r.fleet.Linked(id, false)
 		r.owners.at(id, false)
 		return
@@ -566,8 +568,8 @@ func (c *control) routes(links bool) http.Handler {
 		}
 		promhttp.HandlerFor(c.registry, promhttp.HandlerOpts{}).ServeHTTP(w, req)
 	})
-	idle := link.NewHub(link.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
-	mux.HandleFunc(link.Endpoint, func(w http.ResponseWriter, req *http.Request) {
+	idle := controlstream.NewHub(controlstream.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
+	mux.HandleFunc(controlstream.Endpoint, func(w http.ResponseWriter, req *http.Request) {
 		if !links {
 			http.Error(w, "links are taken with a certificate only", http.StatusForbidden)
 			return

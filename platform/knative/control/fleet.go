@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
@@ -59,7 +59,7 @@ type fleetOptions struct {
 	epoch int64
 	life  string // of this controller, unlike any other's
 	beat  func(functions.Heartbeat, orchestrator.Node)
-	tell  func(node string, d link.Down) bool
+	tell  func(node string, d controlstream.Down) bool
 	hands Hands
 	log   *slog.Logger
 	now   func() time.Time
@@ -540,7 +540,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	f.mu.Unlock()
 	// The bytes can come while the pod is still looking for its node.
 	if req.Spec.Source != "" {
-		f.o.tell(n.name, link.Down{Prefetch: []functions.LoadRequest{req}})
+		f.o.tell(n.name, controlstream.Down{Prefetch: []functions.LoadRequest{req}})
 	}
 	if err := f.scale(ctx, r); err != nil {
 		f.mu.Lock()
@@ -588,7 +588,7 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	f.mu.Unlock()
 	if p != nil && first {
 		if r.shim {
-			f.o.tell(at, link.Down{Stop: []link.Stop{{UID: string(p.uid), Seconds: req.DrainSeconds, Reason: req.Reason}}})
+			f.o.tell(at, controlstream.Down{Stop: []controlstream.Stop{{UID: string(p.uid), Seconds: req.DrainSeconds, Reason: req.Reason}}})
 		}
 		if others > 0 {
 			if err := f.o.hands.Least(ctx, namespace, pod); err != nil {

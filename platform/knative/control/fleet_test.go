@@ -23,8 +23,8 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
-	"github.com/thaw-dev/thaw/platform/link"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
@@ -38,7 +38,7 @@ type stage struct {
 	scales []string
 	least  []string
 	hurry  []string
-	tells  []link.Down
+	tells  []controlstream.Down
 	probes []probe
 	beats  map[string]functions.Heartbeat
 	refuse error
@@ -82,7 +82,7 @@ func newStage(t *testing.T, shim bool) *stage {
 	s.fleet = newFleet(fleetOptions{
 		epoch: 7, life: "x", log: slog.New(slog.DiscardHandler), hands: s,
 		beat:  func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
-		tell:  func(_ string, d link.Down) bool { s.tells = append(s.tells, d); return true },
+		tell:  func(_ string, d controlstream.Down) bool { s.tells = append(s.tells, d); return true },
 		probe: func(p probe) { s.probes = append(s.probes, p) },
 		now:   func() time.Time { return s.clock },
 		hurry: func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },
@@ -207,7 +207,7 @@ func TestReplicaOfAPod(t *testing.T) {
 	}
 	s.SetPod(aPod("p1", "n1", runs))
 	s.want("n1", "r1", functions.Loading)
-	s.Said("n1", false, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
+	s.Said("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
 	if st := s.want("n1", "r1", functions.Ready); st.Endpoint != "http://10.0.0.9:8080" || st.Team != "a" || st.Model != "web-00001" || len(st.GPUs) != 1 {
 		t.Errorf("%+v", st)
 	}
@@ -230,7 +230,7 @@ func TestReplicaOfAPod(t *testing.T) {
 		t.Error("a pod is forgotten whose engine is there")
 	}
 	for range 2 {
-		s.Said("n1", false, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
+		s.Said("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
 		s.SetPod(aPod("p1", "n1", runs, ends))
 	}
 	if len(s.hurry) != 1 {
@@ -373,11 +373,11 @@ func TestPodsOfADroppedRevision(t *testing.T) {
 		s.load("n1", "r"+id)
 		s.SetPod(aPod("p"+id, "n1", runs))
 	}
-	s.Said("n1", true, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready}}})
+	s.Said("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready}}})
 	s.DropRevision(web)
 	s.SetPod(aPod("p1", "n1", runs))
 	s.SetPod(aPod("p1", "n1", runs, ends))
-	s.Said("n1", false, []link.Pod{{UID: "p1", Gone: true}})
+	s.Said("n1", false, []controlstream.Pod{{UID: "p1", Gone: true}})
 	if want := []string{"web-00001-deployment-p1"}; !slices.Equal(s.hurry, want) {
 		t.Errorf("hurried %q", s.hurry)
 	}
@@ -451,9 +451,9 @@ func TestFleetInAnyOrder(t *testing.T) {
 				did("a Deployment of %d", n)
 				s.SetDeployment(web, n, []string{"", "exceeded quota"}[r.IntN(2)])
 			case 7, 8:
-				n, said := node(), link.Pod{UID: pod(), Gone: r.IntN(4) == 0, Status: functions.ReplicaStatus{State: states[r.IntN(len(states))], Endpoint: "http://10.0.0.9:8080"}}
+				n, said := node(), controlstream.Pod{UID: pod(), Gone: r.IntN(4) == 0, Status: functions.ReplicaStatus{State: states[r.IntN(len(states))], Endpoint: "http://10.0.0.9:8080"}}
 				did("%s says %s is %s, gone %v", n, said.UID, said.Status.State, said.Gone)
-				s.Said(n, r.IntN(2) == 0, []link.Pod{said})
+				s.Said(n, r.IntN(2) == 0, []controlstream.Pod{said})
 			case 9, 10:
 				n, id := node(), fmt.Sprint("r", r.IntN(4))
 				did("load %s on %s", id, n)
@@ -787,7 +787,7 @@ func TestLoaderAway(t *testing.T) {
 	if st := s.want("n1", "web-00001-deployment-p1", functions.Ready); st.Endpoint != "http://10.0.0.9:8012" {
 		t.Errorf("%+v", st)
 	}
-	s.Said("n1", true, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
+	s.Said("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
 	if !s.Complete() {
 		t.Error("all has been heard")
 	}
@@ -831,7 +831,7 @@ func TestFoundEnding(t *testing.T) {
 	if n := len(s.beats["n1"].GPUs); n != 1 {
 		t.Errorf("%d GPUs are free", n)
 	}
-	s.Said("n1", true, []link.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
+	s.Said("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
 	if len(s.hurry) != 1 {
 		t.Error("its proxy is waited for")
 	}
@@ -852,7 +852,7 @@ func TestPhases(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs))
 	s.clock = s.clock.Add(700 * time.Millisecond)
 	status := functions.ReplicaStatus{State: functions.Loading, Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 0.5}, {Phase: functions.PhaseLoad, Start: 0.5, Duration: 0.1, Parts: []functions.Part{{Name: "weights", Start: 0.5}}}}}
-	s.Said("n1", false, []link.Pod{{UID: "p1", Status: status}})
+	s.Said("n1", false, []controlstream.Pod{{UID: "p1", Status: status}})
 	s.clock = s.clock.Add(time.Hour)
 	st := s.want("n1", "r1", functions.Loading)
 	if p := st.Phases; len(p) != 3 || p[0].Duration != 1 || p[1].Start != 1 || p[2].Start != 1.5 || p[2].Parts[0].Start != 1.5 {

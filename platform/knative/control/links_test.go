@@ -18,8 +18,8 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
-	"github.com/thaw-dev/thaw/platform/link"
 )
 
 // TestLinksToken: a token that changes counts at once, and the one before for a while.
@@ -90,7 +90,7 @@ func TestSecurePort(t *testing.T) {
 	failed := make(chan error, 4)
 	go func() { defer close(done); c.serve(ctx, func(err error) { failed <- err }) }()
 	defer func() { end(); <-done }()
-	hub := link.NewHub(link.HubOptions{Tokens: l.tokens})
+	hub := controlstream.NewHub(controlstream.HubOptions{Tokens: l.tokens})
 	defer hub.Close()
 	c.reign.Store(&reign{hub: hub})
 
@@ -107,15 +107,15 @@ func TestSecurePort(t *testing.T) {
 	if code, _ := get("/healthz"); code != 200 {
 		t.Error("no probe:", code)
 	}
-	if code, body := get(link.Endpoint); code != http.StatusForbidden || !strings.Contains(body, "certificate") {
+	if code, body := get(controlstream.Endpoint); code != http.StatusForbidden || !strings.Contains(body, "certificate") {
 		t.Error(code, body)
 	}
 	linked := make(chan struct{})
 	once := sync.OnceFunc(func() { close(linked) })
-	client := link.NewClient(link.ClientOptions{
-		Addr: listener.Addr().String(), Token: l.tokens()[0], Hello: link.Hello{Kind: link.KindNode, ID: "n1"},
-		TLS:  func() (*tls.Config, error) { return authority.Client(id, link.NameController), nil },
-		Down: func(link.Down) { once() }, // of each link that there is
+	client := controlstream.NewClient(controlstream.ClientOptions{
+		Addr: listener.Addr().String(), Token: l.tokens()[0], Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: "n1"},
+		TLS:  func() (*tls.Config, error) { return authority.Client(id, controlstream.NameController), nil },
+		Down: func(controlstream.Down) { once() }, // of each link that there is
 	})
 	running, stop := context.WithCancel(ctx)
 	ran := make(chan error, 1)
@@ -134,4 +134,4 @@ func TestSecurePort(t *testing.T) {
 	}
 }
 
-var _ link.Bank = (*ratelimit.Bank)(nil)
+var _ controlstream.Bank = (*ratelimit.Bank)(nil)

@@ -12,7 +12,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // allowAnnotation on a namespace names the beginnings of the sources from where its
@@ -32,12 +32,12 @@ type owners struct {
 	namespaces corelisters.NamespaceLister
 	pods       corelisters.PodLister
 	informers  []cache.SharedIndexInformer // of the two
-	tell       func(node string, d link.Down) bool
+	tell       func(node string, d controlstream.Down) bool
 	log        *slog.Logger
 	ring       chan struct{} // capacity 1
 	doors      chan passing  // loaders that come and go
 
-	told map[string]*link.Owners // by node whose loader is there; nil: nothing yet
+	told map[string]*controlstream.Owners // by node whose loader is there; nil: nothing yet
 }
 
 // passing is a loader that comes, and knows nothing, or goes.
@@ -46,12 +46,12 @@ type passing struct {
 	in   bool
 }
 
-func newOwners(c *control, tell func(string, link.Down) bool, log *slog.Logger) *owners {
+func newOwners(c *control, tell func(string, controlstream.Down) bool, log *slog.Logger) *owners {
 	core := c.core.Core().V1()
 	return &owners{
 		namespaces: core.Namespaces().Lister(), pods: core.Pods().Lister(),
 		informers: []cache.SharedIndexInformer{core.Namespaces().Informer(), core.Pods().Informer()},
-		tell:      tell, log: log, ring: make(chan struct{}, 1), doors: make(chan passing, 4096), told: map[string]*link.Owners{},
+		tell:      tell, log: log, ring: make(chan struct{}, 1), doors: make(chan passing, 4096), told: map[string]*controlstream.Owners{},
 	}
 }
 
@@ -130,8 +130,8 @@ func (o *owners) round() {
 		}
 	}
 	for node, was := range o.told {
-		x := &link.Owners{Said: true, Allow: allow, Pods: by[node]}
-		if !reflect.DeepEqual(was, x) && o.tell(node, link.Down{Owners: x}) {
+		x := &controlstream.Owners{Said: true, Allow: allow, Pods: by[node]}
+		if !reflect.DeepEqual(was, x) && o.tell(node, controlstream.Down{Owners: x}) {
 			o.told[node] = x
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 func TestAllowList(t *testing.T) {
@@ -51,11 +51,11 @@ func TestOwners(t *testing.T) {
 		return p
 	}
 	away := ""
-	got := map[string]*link.Owners{}
+	got := map[string]*controlstream.Owners{}
 	o := &owners{
 		namespaces: corelisters.NewNamespaceLister(spaces), pods: corelisters.NewPodLister(pods), log: slog.New(slog.DiscardHandler),
-		told: map[string]*link.Owners{"n1": nil, "n2": nil},
-		tell: func(node string, d link.Down) bool {
+		told: map[string]*controlstream.Owners{"n1": nil, "n2": nil},
+		tell: func(node string, d controlstream.Down) bool {
 			if node == away {
 				return false
 			}
@@ -63,7 +63,7 @@ func TestOwners(t *testing.T) {
 			return true
 		},
 	}
-	round := func(want map[string]*link.Owners) {
+	round := func(want map[string]*controlstream.Owners) {
 		t.Helper()
 		clear(got)
 		o.round()
@@ -71,25 +71,25 @@ func TestOwners(t *testing.T) {
 			t.Errorf("told %+v, want %+v", got, want)
 		}
 	}
-	nothing := &link.Owners{Said: true, Allow: map[string][]string{}}
+	nothing := &controlstream.Owners{Said: true, Allow: map[string][]string{}}
 	space("a")
 	space("b")
 	pod("a", "1", "n1")
-	round(map[string]*link.Owners{"n1": nothing, "n2": nothing})
-	round(map[string]*link.Owners{})
+	round(map[string]*controlstream.Owners{"n1": nothing, "n2": nothing})
+	round(map[string]*controlstream.Owners{})
 	space("b", "az://acct/b")
 	pod("b", "2", "")
 	allow := map[string][]string{"b": {"az://acct/b"}}
 	away = "n2"
-	round(map[string]*link.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a"}}})
+	round(map[string]*controlstream.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a"}}})
 	away = ""
-	round(map[string]*link.Owners{"n2": {Said: true, Allow: allow}})
+	round(map[string]*controlstream.Owners{"n2": {Said: true, Allow: allow}})
 	was := pod("b", "2", "n1")
-	round(map[string]*link.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a", "2": "b"}}})
+	round(map[string]*controlstream.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a", "2": "b"}}})
 	pods.Delete(was)
-	round(map[string]*link.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a"}}})
+	round(map[string]*controlstream.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a"}}})
 	o.told["n2"] = nil // it has come anew
-	round(map[string]*link.Owners{"n2": {Said: true, Allow: allow}})
+	round(map[string]*controlstream.Owners{"n2": {Said: true, Allow: allow}})
 	space("b")
-	round(map[string]*link.Owners{"n1": nothing, "n2": nothing})
+	round(map[string]*controlstream.Owners{"n1": nothing, "n2": nothing})
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // gather is how long news of who lends is gathered before it is told. Loaders come
@@ -17,11 +17,11 @@ const gather = 200 * time.Millisecond
 // peering tells the loaders of who else lends blocks.
 type peering struct {
 	lend func() (to []string, peers []functions.Peer) // whose loaders are there, and who lends, by ID
-	tell func(node string, d link.Down) bool
+	tell func(node string, d controlstream.Down) bool
 	ring chan struct{} // capacity 1
 }
 
-func newPeering(lend func() ([]string, []functions.Peer), tell func(string, link.Down) bool) *peering {
+func newPeering(lend func() ([]string, []functions.Peer), tell func(string, controlstream.Down) bool) *peering {
 	return &peering{lend: lend, tell: tell, ring: make(chan struct{}, 1)}
 }
 
@@ -56,7 +56,7 @@ func (p *peering) Run(ctx context.Context) error {
 			if i := slices.IndexFunc(peers, func(x functions.Peer) bool { return x.ID == node }); i >= 0 {
 				others = slices.Concat(peers[:i], peers[i+1:])
 			}
-			p.tell(node, link.Down{Peers: &others})
+			p.tell(node, controlstream.Down{Peers: &others})
 		}
 	}
 }

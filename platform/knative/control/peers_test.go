@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // Whoever comes is news for all others; hundreds that come at once are one.
@@ -24,7 +24,7 @@ func TestPeering(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			return to, lenders
-		}, func(node string, d link.Down) bool {
+		}, func(node string, d controlstream.Down) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			calls++

@@ -18,8 +18,8 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
-	"github.com/thaw-dev/thaw/platform/link"
 )
 
 // pod is a pod on its way to being, or being, a replica; or somebody else's, which
@@ -192,7 +192,7 @@ func (f *fleet) Alive(uid types.UID) bool {
 
 // Said takes in what shims say by way of their node's loader; whole: that is all
 // there are on it.
-func (f *fleet) Said(node string, whole bool, pods []link.Pod) {
+func (f *fleet) Said(node string, whole bool, pods []controlstream.Pod) {
 	now := f.o.now()
 	var over []*pod
 	defer func() {

@@ -19,8 +19,8 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/team"
-	"github.com/thaw-dev/thaw/platform/link"
 )
 
 // teams reads namespaces as teams, with their quotas and keys, and tells steer and
@@ -30,7 +30,7 @@ type teams struct {
 	quotas     corelisters.ResourceQuotaLister
 	factory    informers.SharedInformerFactory // of the Secrets that hold keys, and no others
 	secrets    corelisters.SecretLister
-	tell       func(link.Keys)
+	tell       func(controlstream.Keys)
 	limits     func([]functions.Team)
 	tokens     func() []string // that open the control API
 	books      *books
@@ -118,7 +118,7 @@ func (t *teams) read() {
 	}
 	slices.SortFunc(spaces, func(a, b *corev1.Namespace) int { return strings.Compare(a.Name, b.Name) })
 	var list []*functions.Team
-	keys := link.Keys{}
+	keys := controlstream.Keys{}
 	for _, ns := range spaces {
 		if !team.Is(ns.Name) {
 			continue

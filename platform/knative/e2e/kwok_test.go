@@ -31,9 +31,9 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
-	"github.com/thaw-dev/thaw/platform/link"
 )
 
 var (
@@ -99,7 +99,7 @@ func (p *farPod) stop() {
 type farLoader struct {
 	f      *far
 	node   string
-	client *link.Client
+	client *controlstream.Client
 	stop   context.CancelFunc
 
 	mu     sync.Mutex
@@ -253,7 +253,7 @@ func (f *far) link() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.tls = authority.Client(id, link.NameController)
+	f.tls = authority.Client(id, controlstream.NameController)
 	f.controller = "thaw-controller." + install.Namespace + ".svc.cluster.local:8090"
 }
 
@@ -261,8 +261,8 @@ func (f *far) link() {
 func (f *far) loader(name string) {
 	ctx, stop := context.WithCancel(f.Context())
 	l := &farLoader{f: f, node: name, stop: stop, said: map[string]functions.ReplicaStatus{}}
-	l.client = link.NewClient(link.ClientOptions{
-		Addr: f.controller, Token: f.token, TLS: func() (*tls.Config, error) { return f.tls.Clone(), nil }, Hello: link.Hello{Kind: link.KindNode, ID: name, Version: "far"},
+	l.client = controlstream.NewClient(controlstream.ClientOptions{
+		Addr: f.controller, Token: f.token, TLS: func() (*tls.Config, error) { return f.tls.Clone(), nil }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: name, Version: "far"},
 		First: l.first, Down: l.hear,
 	})
 	f.mu.Lock()
@@ -279,7 +279,7 @@ func (f *far) loader(name string) {
 				return
 			case <-tick.C:
 				hb := l.heartbeat()
-				l.client.Send(link.Up{Node: &hb})
+				l.client.Send(controlstream.Up{Node: &hb})
 			}
 		}
 	})
@@ -298,13 +298,13 @@ func (l *farLoader) heartbeat() functions.Heartbeat {
 	}
 }
 
-func (l *farLoader) first() link.Up {
+func (l *farLoader) first() controlstream.Up {
 	hb := l.heartbeat()
-	up := link.Up{Node: &hb}
+	up := controlstream.Up{Node: &hb}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for uid, st := range l.said {
-		up.Pods = append(up.Pods, link.Pod{UID: uid, Status: st})
+		up.Pods = append(up.Pods, controlstream.Pod{UID: uid, Status: st})
 	}
 	return up
 }
@@ -314,11 +314,11 @@ func (l *farLoader) say(p types.UID, st functions.ReplicaStatus) {
 	l.mu.Lock()
 	l.said[string(p)] = st
 	l.mu.Unlock()
-	l.client.Send(link.Up{Pods: []link.Pod{{UID: string(p), Status: st}}})
+	l.client.Send(controlstream.Up{Pods: []controlstream.Pod{{UID: string(p), Status: st}}})
 }
 
 // hear is what the controller says: bytes come at once, and engines end at once.
-func (l *farLoader) hear(m link.Down) {
+func (l *farLoader) hear(m controlstream.Down) {
 	if m.Peers != nil {
 		l.mu.Lock()
 		l.peers = len(*m.Peers)
@@ -333,7 +333,7 @@ func (l *farLoader) hear(m link.Down) {
 		l.mu.Unlock()
 		if !has {
 			hb := l.heartbeat()
-			l.client.Send(link.Up{Node: &hb})
+			l.client.Send(controlstream.Up{Node: &hb})
 		}
 	}
 	for _, stop := range m.Stop {
@@ -463,7 +463,7 @@ func (f *far) left(k *corev1.Pod) {
 		l.mu.Lock()
 		delete(l.said, string(p.uid))
 		l.mu.Unlock()
-		l.client.Send(link.Up{Pods: []link.Pod{{UID: string(p.uid), Gone: true}}})
+		l.client.Send(controlstream.Up{Pods: []controlstream.Pod{{UID: string(p.uid), Gone: true}}})
 	}
 }
 

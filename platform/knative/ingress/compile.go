@@ -21,7 +21,7 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // Class is the ingress class; objects of others are not looked at.
@@ -55,7 +55,7 @@ const (
 
 // Compile makes the objects of our class into a table, whose Version is 0. It
 // says which of them are not served as they ask for, and why.
-func Compile(objects []*v1alpha1.Ingress, known Known) (link.Table, map[types.NamespacedName]*Problem) {
+func Compile(objects []*v1alpha1.Ingress, known Known) (controlstream.Table, map[types.NamespacedName]*Problem) {
 	c := compiler{known: known, hosts: map[string]*host{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !ours(in) || in.DeletionTimestamp != nil })
 	slices.SortFunc(objects, func(a, b *v1alpha1.Ingress) int {
@@ -67,7 +67,7 @@ func Compile(objects []*v1alpha1.Ingress, known Known) (link.Table, map[types.Na
 	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
 		c.finish(c.hosts[name])
 	}
-	slices.SortFunc(c.table.Hosts, func(a, b link.Host) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.table.Hosts, func(a, b controlstream.Host) int { return cmp.Compare(a.Name, b.Name) })
 	return c.table, c.problems
 }
 
@@ -79,13 +79,13 @@ type compiler struct {
 	known    Known
 	hosts    map[string]*host
 	models   map[functions.Name]bool
-	table    link.Table
+	table    controlstream.Table
 	problems map[types.NamespacedName]*Problem
 }
 
 // host is one in the making.
 type host struct {
-	link.Host
+	controlstream.Host
 	owner types.NamespacedName
 	made  bool // its paths are in order, and lead to no other host
 	open  bool // its paths are being made
@@ -111,7 +111,7 @@ func (c *compiler) add(in *v1alpha1.Ingress) {
 		return
 	}
 	for i, rule := range probed.Spec.Rules {
-		var paths []link.Path
+		var paths []controlstream.Path
 		for _, p := range rule.HTTP.Paths {
 			paths = append(paths, c.path(name, &p))
 		}
@@ -120,7 +120,7 @@ func (c *compiler) add(in *v1alpha1.Ingress) {
 			h = strings.ToLower(h)
 			at := c.hosts[h]
 			if at == nil {
-				at = &host{owner: name, Host: link.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
+				at = &host{owner: name, Host: controlstream.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
 				c.hosts[h] = at
 			}
 			if at.owner != name {
@@ -210,8 +210,8 @@ func fields(in map[string]string) map[string]string {
 	return out
 }
 
-func (c *compiler) path(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath) link.Path {
-	out := link.Path{Prefix: p.Path, Headers: fields(exact(p.Headers)), Rewrite: p.RewriteHost, Append: fields(p.AppendHeaders)}
+func (c *compiler) path(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath) controlstream.Path {
+	out := controlstream.Path{Prefix: p.Path, Headers: fields(exact(p.Headers)), Rewrite: p.RewriteHost, Append: fields(p.AppendHeaders)}
 	for _, s := range p.Splits {
 		percent := s.Percent
 		if len(p.Splits) == 1 {
@@ -220,7 +220,7 @@ func (c *compiler) path(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath)
 		if percent == 0 {
 			continue
 		}
-		to := link.Split{Percent: percent, Append: fields(s.AppendHeaders)}
+		to := controlstream.Split{Percent: percent, Append: fields(s.AppendHeaders)}
 		if c.known.Revision(s.ServiceNamespace, s.ServiceName) {
 			to.Function = functions.Name{Team: s.ServiceNamespace, Name: s.ServiceName}
 		} else {
@@ -295,7 +295,7 @@ func (c *compiler) model(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
 		if len(p.Headers) > 0 || p.Path != "" {
 			continue
 		}
-		var splits []link.Split
+		var splits []controlstream.Split
 		for _, s := range c.path(types.NamespacedName{Namespace: in.Namespace, Name: in.Name}, &p).Splits {
 			if s.Function == (functions.Name{}) {
 				return
@@ -303,7 +303,7 @@ func (c *compiler) model(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
 			splits = append(splits, s)
 		}
 		c.models[name] = true
-		c.table.Models = append(c.table.Models, link.Model{Name: name, Splits: splits})
+		c.table.Models = append(c.table.Models, controlstream.Model{Name: name, Splits: splits})
 		return
 	}
 }
@@ -315,10 +315,10 @@ func (c *compiler) finish(h *host) bool {
 		return h.made
 	}
 	h.open = true
-	slices.SortStableFunc(h.Paths, func(a, b link.Path) int {
+	slices.SortStableFunc(h.Paths, func(a, b controlstream.Path) int {
 		return cmp.Or(cmp.Compare(len(b.Prefix), len(a.Prefix)), cmp.Compare(len(b.Headers), len(a.Headers)))
 	})
-	var paths []link.Path
+	var paths []controlstream.Path
 	for _, p := range h.Paths {
 		if !slices.ContainsFunc(p.Splits, c.self) {
 			paths = append(paths, p)
@@ -342,16 +342,16 @@ func (c *compiler) finish(h *host) bool {
 }
 
 // self is whether a share leads back to us.
-func (c *compiler) self(s link.Split) bool {
+func (c *compiler) self(s controlstream.Split) bool {
 	to, _, _ := net.SplitHostPort(s.Address)
 	return to != "" && slices.Contains(c.known.Self, to)
 }
 
 // through is the paths of another host, for the requests that p takes and as they
 // are when p has let them through.
-func through(p link.Path, to *host) []link.Path {
+func through(p controlstream.Path, to *host) []controlstream.Path {
 	given := merge(p.Append, p.Splits[0].Append)
-	var out []link.Path
+	var out []controlstream.Path
 next:
 	for _, x := range to.Paths {
 		switch {

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 const (
@@ -89,7 +89,7 @@ func world() Known {
 
 // shown is a table as text, a line for each path, without those of probes unless
 // they are asked for.
-func shown(table link.Table, probes bool) string {
+func shown(table controlstream.Table, probes bool) string {
 	var b strings.Builder
 	pairs := func(m map[string]string) string {
 		var out []string
@@ -98,7 +98,7 @@ func shown(table link.Table, probes bool) string {
 		}
 		return strings.Join(out, ",")
 	}
-	splits := func(all []link.Split) {
+	splits := func(all []controlstream.Split) {
 		for _, s := range all {
 			to := s.Address
 			if s.H2C {

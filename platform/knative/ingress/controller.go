@@ -23,7 +23,7 @@ import (
 	networking "knative.dev/networking/pkg/client/clientset/versioned"
 	netinformers "knative.dev/networking/pkg/client/informers/externalversions/networking/v1alpha1"
 
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // Options are what a Controller works with. All are wanted.
@@ -37,8 +37,8 @@ type Options struct {
 	// another one.
 	Revision func(namespace, name string) bool
 
-	Push    func(*link.Table)                       // hands a table to the activators; it is not changed any more
-	Applied func() (version uint64, activators int) // see link.Hub
+	Push    func(*controlstream.Table)              // hands a table to the activators; it is not changed any more
+	Applied func() (version uint64, activators int) // see controlstream.Hub
 
 	// Names of the Services before the activators, such as
 	// thaw.thaw-system.svc.cluster.local: for all, and for the cluster alone.
@@ -57,7 +57,7 @@ type Controller struct {
 	// Of Run's goroutine.
 	objects  []*v1alpha1.Ingress // as they were compiled
 	problems map[types.NamespacedName]*Problem
-	table    *link.Table
+	table    *controlstream.Table
 	seen     map[types.NamespacedName]seen
 }
 
@@ -267,7 +267,7 @@ func (c *Controller) tell(ctx context.Context, now time.Time) (time.Duration, er
 // push hands out a table that differs from the last one. Versions grow from one
 // controller to the next, since activators outlive them: they count microseconds,
 // and go on from what activators have where another's clock was ahead.
-func (c *Controller) push(table *link.Table, now time.Time) {
+func (c *Controller) push(table *controlstream.Table, now time.Time) {
 	if c.table != nil {
 		if table.Version = c.table.Version; reflect.DeepEqual(table, c.table) {
 			return

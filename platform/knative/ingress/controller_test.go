@@ -26,7 +26,7 @@ import (
 	netfake "knative.dev/networking/pkg/client/clientset/versioned/fake"
 	netinformers "knative.dev/networking/pkg/client/informers/externalversions"
 
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // play is a Controller with a cluster in memory, in a bubble of synctest: what it
@@ -38,7 +38,7 @@ type play struct {
 	c    *Controller
 
 	mu         sync.Mutex // of what follows
-	tables     []*link.Table
+	tables     []*controlstream.Table
 	applied    uint64
 	follow     bool // activators take each table over at once
 	activators int
@@ -66,7 +66,7 @@ func (p *play) start(services []runtime.Object, objects ...runtime.Object) {
 			defer p.mu.Unlock()
 			return slices.Contains(p.revisions, namespace+"/"+name)
 		},
-		Push: func(table *link.Table) {
+		Push: func(table *controlstream.Table) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.tables = append(p.tables, table)
@@ -146,7 +146,7 @@ func (p *play) pushed() int {
 	return len(p.tables)
 }
 
-func (p *play) table() *link.Table {
+func (p *play) table() *controlstream.Table {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.tables[len(p.tables)-1]

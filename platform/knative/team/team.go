@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/link"
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
 // Prefix of the annotations of a namespace that are ours.
@@ -139,8 +139,8 @@ func Annotations(t *functions.Team) map[string]string {
 
 // Keys are the API keys that Secrets hold, and what of them does not read. A key is
 // of the namespace that its Secret is in, whatever it says itself.
-func Keys(secrets []*corev1.Secret) (link.Keys, []string) {
-	var keys link.Keys
+func Keys(secrets []*corev1.Secret) (controlstream.Keys, []string) {
+	var keys controlstream.Keys
 	var problems []string
 	of := map[string]string{}
 	for _, s := range secrets {
@@ -155,7 +155,7 @@ func Keys(secrets []*corev1.Secret) (link.Keys, []string) {
 				continue
 			}
 			of[k.hash] = s.Namespace
-			keys.Keys = append(keys.Keys, link.Key{ID: k.ID, Name: k.Name, Team: s.Namespace, Hash: k.hash})
+			keys.Keys = append(keys.Keys, controlstream.Key{ID: k.ID, Name: k.Name, Team: s.Namespace, Hash: k.hash})
 		}
 	}
 	return keys, problems

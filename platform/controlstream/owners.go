@@ -1,4 +1,4 @@
-package link
+package controlstream
 
 // Owners is whose the pods of a node are, and what teams may have staged there: what
 // the node's loader needs to keep teams apart, and cannot know by itself. It is all

@@ -1,4 +1,4 @@
-// Package link is what the processes of a cluster say to each other: the
+// Package controlstream is what the processes of a cluster say to each other: the
 // controller, which decides, the activators, which hold requests, and on each node
 // the loader, which speaks for the pods there.
 //
@@ -54,4 +54,4 @@
 // when each model was used last, so nobody is forgotten and nobody looks idle since
 // ever. A loader speaks through a Client; pods' shims speak to their loader over a
 // Unix socket in the words of node.go.
-package link
+package controlstream
