@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // How long until the next try to reach the controller: at first, and at most.
@@ -304,7 +304,7 @@ func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
 	p, err := c.greet(ctx, conn, addr)
 	if err != nil {
 		conn.Close()
-		return nil, authority.Explain(err)
+		return nil, mtls.Explain(err)
 	}
 	return p, nil
 }

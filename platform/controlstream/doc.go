@@ -20,7 +20,7 @@
 // in one write. A picture goes without its model where that is the one told last,
 // so READY is about 300 bytes. Moments travel as how long ago they were: clocks of
 // two machines are never compared. In an installation a link is TLS with certificates
-// at both ends (platform/authority): an activator cannot say that it is a loader, and
+// at both ends (platform/mtls): an activator cannot say that it is a loader, and
 // the port is safe where no NetworkPolicy is enforced. Token and certificates are read
 // anew for each connection. Plain links are for tests and for one machine.
 //

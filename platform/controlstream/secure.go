@@ -3,7 +3,7 @@ package controlstream
 import (
 	"crypto/tls"
 
-	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // Certified is how a link begins with the certificates of a folder (ClientOptions.TLS):
@@ -12,7 +12,7 @@ func Certified(folder string) (func() (*tls.Config, error), error) {
 	if folder == "" {
 		return nil, nil
 	}
-	f, err := authority.Open(folder)
+	f, err := mtls.Open(folder)
 	if err != nil {
 		return nil, err
 	}
@@ -21,6 +21,6 @@ func Certified(folder string) (func() (*tls.Config, error), error) {
 		if err != nil {
 			return nil, err
 		}
-		return authority.Client(id, NameController), nil
+		return mtls.Client(id, NameController), nil
 	}, nil
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // ServeHTTP takes links at Endpoint.
@@ -88,8 +88,8 @@ func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
 		h.o.Log.Warn("a link is refused", "from", from, "error", errNoHello)
 		return
 	}
-	if shown != nil && authority.Name(shown) != NameOf(hello.Kind) {
-		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", fmt.Sprintf("it says that it is one of kind %q, and its certificate is that of %q", hello.Kind, authority.Name(shown)))
+	if shown != nil && mtls.Name(shown) != NameOf(hello.Kind) {
+		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", fmt.Sprintf("it says that it is one of kind %q, and its certificate is that of %q", hello.Kind, mtls.Name(shown)))
 		return
 	}
 	p := &peer{

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/thaw-dev/thaw/platform/authority"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // What the Secret thaw-link holds beside the token. Pods of activators and loaders
@@ -42,7 +42,7 @@ var ErrLinks = errors.New("the Secret " + LinkSecret)
 // Links is what the Secret thaw-link says.
 type Links struct {
 	Token    string
-	Identity *authority.Identity // the controller's
+	Identity *mtls.Identity // the controller's
 }
 
 // RenewLinks makes of the Secret's entries what they should be at a time: whatever is
@@ -56,7 +56,7 @@ func RenewLinks(data map[string][]byte, now time.Time) (changed bool, err error)
 		changed = true
 	}
 	issue := func(prefix string) error {
-		made, err := authority.Issue(now, slices.Sorted(maps.Values(linkEnds))...)
+		made, err := mtls.Issue(now, slices.Sorted(maps.Values(linkEnds))...)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func RenewLinks(data map[string][]byte, now time.Time) (changed bool, err error)
 		}
 		forget()
 		changed = true
-	case len(data[linkSince]) == 0 && authority.Old(data["controller.crt"], now):
+	case len(data[linkSince]) == 0 && mtls.Old(data["controller.crt"], now):
 		if err := issue(linkNext); err != nil {
 			return false, err
 		}
@@ -105,7 +105,7 @@ func RenewLinks(data map[string][]byte, now time.Time) (changed bool, err error)
 // complete reports whether all ends have a certificate that is good now and fits.
 func complete(data map[string][]byte, now time.Time) bool {
 	for entry := range linkEnds {
-		id, err := authority.Read(data[linkRoots], authority.Leaf{Cert: data[entry+".crt"], Key: data[entry+".key"]})
+		id, err := mtls.Read(data[linkRoots], mtls.Leaf{Cert: data[entry+".crt"], Key: data[entry+".key"]})
 		if err != nil || id.Cert.Leaf == nil || now.After(id.Cert.Leaf.NotAfter) {
 			return false
 		}
@@ -120,7 +120,7 @@ func ReadLinks(data map[string][]byte) (*Links, error) {
 		return nil, fmt.Errorf("%w holds no token of 32 characters or more under %q", ErrLinks, LinkKey)
 	}
 	var err error
-	if l.Identity, err = authority.Read(data[linkRoots], authority.Leaf{Cert: data["controller.crt"], Key: data["controller.key"]}); err != nil {
+	if l.Identity, err = mtls.Read(data[linkRoots], mtls.Leaf{Cert: data["controller.crt"], Key: data["controller.key"]}); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLinks, err)
 	}
 	return l, nil

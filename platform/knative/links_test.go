@@ -10,20 +10,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // shown is what an end shows and whom it believes, of entries as they were at a time.
-func shown(t testing.TB, data map[string][]byte, end string) *authority.Identity {
+func shown(t testing.TB, data map[string][]byte, end string) *mtls.Identity {
 	t.Helper()
-	id, err := authority.Read(data[linkRoots], authority.Leaf{Cert: data[end+".crt"], Key: data[end+".key"]})
+	id, err := mtls.Read(data[linkRoots], mtls.Leaf{Cert: data[end+".crt"], Key: data[end+".key"]})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return id
 }
 
-func believes(a, b *authority.Identity, now time.Time) bool {
+func believes(a, b *mtls.Identity, now time.Time) bool {
 	_, err := b.Cert.Leaf.Verify(x509.VerifyOptions{Roots: a.Roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	return err == nil
 }
@@ -41,7 +41,7 @@ func TestRenewLinks(t *testing.T) {
 	}
 	late := maps.Clone(data) // read five minutes ago
 	stages, first := 0, data["controller.crt"]
-	for end := now.Add(2 * authority.Valid); now.Before(end); {
+	for end := now.Add(2 * mtls.Valid); now.Before(end); {
 		before := maps.Clone(data)
 		changed, err := RenewLinks(data, now)
 		if err != nil {
@@ -70,7 +70,7 @@ func TestRenewLinks(t *testing.T) {
 		t.Errorf("%d steps in two years", stages)
 	}
 	// After a year without anybody all is new.
-	now = now.Add(2 * authority.Valid)
+	now = now.Add(2 * mtls.Valid)
 	if changed, err := RenewLinks(data, now); err != nil || !changed || len(data[linkSince]) != 0 || !believes(shown(t, data, "loader"), shown(t, data, "controller"), now) {
 		t.Errorf("%v %v", changed, err)
 	}

@@ -68,7 +68,7 @@ var layers = map[string]int{
 	"platform/knative/manifest": 0,
 	"platform/knative/e2e":      8,
 	"platform/controlstream":    3,
-	"platform/authority":        1,
+	"platform/mtls":             1,
 	"platform/thrift":           1,
 	"platform/gateway":          4,
 	"platform/shim":             4,

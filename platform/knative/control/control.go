@@ -32,11 +32,11 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/authority"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
 	"github.com/thaw-dev/thaw/platform/knative/place"
+	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
@@ -153,7 +153,7 @@ func (c *control) serve(ctx context.Context, failed func(error)) {
 		server(c.o.Listener, c.routes(true))
 		return
 	}
-	split := authority.NewSplit(c.o.Listener, authority.Server(c.links.identity, controlstream.NameActivator, controlstream.NameLoader), c.o.Log)
+	split := mtls.NewSplit(c.o.Listener, mtls.Server(c.links.identity, controlstream.NameActivator, controlstream.NameLoader), c.o.Log)
 	part(func() error { return split.Run(ctx) })
 	part(func() error { return c.links.Run(ctx) })
 	server(split.Secure, c.routes(true))

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/thaw-dev/thaw/platform/authority"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // links is what the Secret thaw-link says, read again and again: the token, and this
@@ -27,7 +27,7 @@ type links struct {
 	token  string
 	former string
 	until  time.Time // when former counts no more
-	id     *authority.Identity
+	id     *mtls.Identity
 	said   string
 }
 
@@ -107,7 +107,7 @@ func (l *links) tokens() []string {
 var errNoIdentity = errors.New("the certificates of links are not known yet")
 
 // identity is this end's.
-func (l *links) identity() (*authority.Identity, error) {
+func (l *links) identity() (*mtls.Identity, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.id == nil {

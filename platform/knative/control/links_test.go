@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
-	"github.com/thaw-dev/thaw/platform/authority"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // TestLinksToken: a token that changes counts at once, and the one before for a while.
@@ -76,7 +76,7 @@ func TestSecurePort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := authority.Read(s.Data["ca.crt"], authority.Leaf{Cert: s.Data["loader.crt"], Key: s.Data["loader.key"]})
+	id, err := mtls.Read(s.Data["ca.crt"], mtls.Leaf{Cert: s.Data["loader.crt"], Key: s.Data["loader.key"]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestSecurePort(t *testing.T) {
 	once := sync.OnceFunc(func() { close(linked) })
 	client := controlstream.NewClient(controlstream.ClientOptions{
 		Addr: listener.Addr().String(), Token: l.tokens()[0], Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: "n1"},
-		TLS:  func() (*tls.Config, error) { return authority.Client(id, controlstream.NameController), nil },
+		TLS:  func() (*tls.Config, error) { return mtls.Client(id, controlstream.NameController), nil },
 		Down: func(controlstream.Down) { once() }, // of each link that there is
 	})
 	running, stop := context.WithCancel(ctx)

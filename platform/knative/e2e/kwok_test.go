@@ -30,10 +30,10 @@ import (
 
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/authority"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 var (
@@ -249,11 +249,11 @@ func (f *far) link() {
 		f.Fatal(err)
 	}
 	f.token = strings.TrimSpace(string(secret.Data[knative.LinkKey]))
-	id, err := authority.Read(secret.Data["ca.crt"], authority.Leaf{Cert: secret.Data["loader.crt"], Key: secret.Data["loader.key"]})
+	id, err := mtls.Read(secret.Data["ca.crt"], mtls.Leaf{Cert: secret.Data["loader.crt"], Key: secret.Data["loader.key"]})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.tls = authority.Client(id, controlstream.NameController)
+	f.tls = mtls.Client(id, controlstream.NameController)
 	f.controller = "thaw-controller." + install.Namespace + ".svc.cluster.local:8090"
 }
 

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/thaw-dev/thaw/platform/authority"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 const (
@@ -130,7 +130,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 func (w *Webhook) host() string { return w.o.Name + "." + w.o.Namespace + ".svc" }
 
 func (w *Webhook) issue(now time.Time) (*shown, error) {
-	made, err := authority.Issue(now, w.host())
+	made, err := mtls.Issue(now, w.host())
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (w *Webhook) look(ctx context.Context, port int32) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, requestFor)
 	defer cancel()
 	now := w.now()
-	if w.next == nil && authority.Old(w.own.cert, now) {
+	if w.next == nil && mtls.Old(w.own.cert, now) {
 		next, err := w.issue(now)
 		if err == nil {
 			w.next, w.since = next, time.Time{}

@@ -1,4 +1,4 @@
-// Package authority is certificates by which processes of one installation know each
+// Package mtls is certificates by which processes of one installation know each
 // other: who made them, what they are called, and how one is followed by another
 // while connections go on.
 //
@@ -13,4 +13,4 @@
 // Split lets one port take TLS and plain connections: the first byte tells them
 // apart. Who has a certificate comes in by one listener, probes and metrics by the
 // other.
-package authority
+package mtls
