@@ -104,7 +104,7 @@ ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$
 
 e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCluster/Name for one of it
 	@code=0; (cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)) || code=1; (cd platform/knative/e2e && $(call ON_CLUSTER,e2e)) || code=1; \
-	(cd platform/knative/autoscale && $(call ON_CLUSTER,autoscale)) || code=1; (cd platform/knative/place && $(call ON_CLUSTER,place)) || code=1; exit $$code
+	(cd platform/knative/autoscale && $(call ON_CLUSTER,autoscale)) || code=1; (cd platform/knative/schedulerhint && $(call ON_CLUSTER,place)) || code=1; exit $$code
 
 # It brings a controller of its own, beside which no other may serve the class.
 conformance: RUN = ^TestConformance
@@ -118,7 +118,7 @@ e2e-programs:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/e2e/ ./platform/thaw ./platform/thaw-knative
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/e2e/shim ./platform/thaw-knative/testdata/shim
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/e2e/scene ./platform/knative/e2e/testdata/scene
-	CGO_ENABLED=0 $(GO) test -c -ldflags=-w -o bin/e2e/ ./platform/thaw-knative ./platform/knative/e2e ./platform/knative/autoscale ./platform/knative/place
+	CGO_ENABLED=0 $(GO) test -c -ldflags=-w -o bin/e2e/ ./platform/thaw-knative ./platform/knative/e2e ./platform/knative/autoscale ./platform/knative/schedulerhint
 	deploy/cluster/image dev.local/shim:test bin/e2e/shim
 	deploy/cluster/image dev.local/scene:test bin/e2e/scene
 	deploy/cluster/image dev.local/thaw:test bin/e2e/thaw=/thaw bin/e2e/thaw-knative=/thaw-knative

@@ -35,7 +35,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
-	"github.com/thaw-dev/thaw/platform/knative/place"
+	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
@@ -358,10 +358,10 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		Revision: r.books.is, Push: r.hub.SetTable, Applied: r.hub.Applied, Public: c.o.Public, Private: c.o.Private, Log: log,
 	})
 	r.teams = newTeams(c, r)
-	var hints *place.Webhook
+	var hints *schedulerhint.Webhook
 	if c.o.Place != "" {
 		at, _, _ := net.SplitHostPort(c.o.Advertise)
-		if hints, err = place.New(place.Options{
+		if hints, err = schedulerhint.New(schedulerhint.Options{
 			Client: c.kube, Namespace: c.o.Namespace, Address: c.o.Place, Advertise: at, Log: log,
 			Hint: func(namespace, revision string) (string, bool) {
 				return r.fleet.Hint(functions.Name{Team: namespace, Name: revision})

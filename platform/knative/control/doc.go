@@ -18,7 +18,7 @@
 // Steer counts replicas that it has named, a Deployment pods that nobody has. A
 // replica that is wanted is one more pod, and the first pod of its revision that
 // comes and is nobody's is bound to it. Where it was wanted is a hint to the
-// scheduler (platform/knative/place); where it comes to be elsewhere, what was wanted
+// scheduler (platform/knative/schedulerhint); where it comes to be elsewhere, what was wanted
 // has vanished and what is found is adopted. A pod that was there before this
 // controller, or that replaces one somebody evicted, is a replica by its own name.
 // Every wait of that kind is bounded: found, replacement, unschedulable.

@@ -22,7 +22,7 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/manifest"
-	"github.com/thaw-dev/thaw/platform/knative/place"
+	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
 
 func objects(t *testing.T, o Options) []*unstructured.Unstructured {
@@ -83,7 +83,7 @@ func TestKinds(t *testing.T) {
 				}) || len(w.Rules) != 1 || !slices.Equal(w.Rules[0].Resources, []string{"pods"}) || !slices.Equal(w.Rules[0].Operations, []admissionv1.OperationType{admissionv1.Create}) {
 					t.Errorf("%s stands in the way: %+v", Name(x), w)
 				}
-				if c := w.ClientConfig.Service; c == nil || c.Name != place.Name || x.GetName() != place.Name || c.Namespace != Namespace || len(w.ClientConfig.CABundle) > 0 {
+				if c := w.ClientConfig.Service; c == nil || c.Name != schedulerhint.Name || x.GetName() != schedulerhint.Name || c.Namespace != Namespace || len(w.ClientConfig.CABundle) > 0 {
 					t.Errorf("%s leads elsewhere: %+v", Name(x), w.ClientConfig)
 				}
 			}

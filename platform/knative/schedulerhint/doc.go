@@ -1,4 +1,4 @@
-// Package place tells Kubernetes' scheduler on which node thaw wants a pod: a
+// Package schedulerhint tells Kubernetes' scheduler on which node thaw wants a pod: a
 // webhook that is asked when a pod of a model is made, and adds a preferred node
 // affinity for the node that platform/orchestrator has chosen, the one where the weights
 // are, or where a GPU is being given up for it. It is a hint: where that node does
@@ -27,4 +27,4 @@
 // Anybody who reaches the port can ask where the next pod of a revision is to go, and
 // learns the name of a node. It is open because API servers show no certificate of
 // their own unless their operator sets one up.
-package place
+package schedulerhint
