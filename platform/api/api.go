@@ -226,12 +226,12 @@ func isLoopback(host string) bool {
 
 // identify decides whether the caller may use a path of this right.
 func (a *API) identify(req *httpserver.Request, r right) (caller, *openai.Error) {
-	auth := req.Header("Authorization")
-	secret := auth.Bearer(auth)
-	if auth == "" {
+	bearer := req.Header("Authorization")
+	secret := auth.Bearer(bearer)
+	if bearer == "" {
 		// What stands between may keep that one for itself, as Kubernetes' API server does.
-		auth = req.Header("X-Api-Key")
-		secret = auth
+		bearer = req.Header("X-Api-Key")
+		secret = bearer
 	}
 	switch r {
 	case probe:
@@ -245,7 +245,7 @@ func (a *API) identify(req *httpserver.Request, r right) (caller, *openai.Error)
 	}
 	id, ok := a.o.Keys.Lookup(secret)
 	switch {
-	case auth != "" && !ok:
+	case bearer != "" && !ok:
 		// Also where none is needed: a wrong key that works would hide that it is wrong.
 		return caller{}, openai.New(openai.InvalidAPIKey, "")
 	case r == own && !ok:

@@ -22,7 +22,7 @@ const lastWords = 2048
 // inPod is `thaw runtime`: the shim in a model's pod. What ended it is told to
 // Kubernetes as well.
 func inPod(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
-	err := shim(ctx, c, stdout, stderr)
+	err := runShim(ctx, c, stdout, stderr)
 	if err != nil {
 		say := strings.Join(strings.Fields(err.Error()), " ")
 		// The file is there where Kubernetes wants to know.
@@ -34,7 +34,7 @@ func inPod(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) e
 	return err
 }
 
-func shim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
+func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
