@@ -135,7 +135,7 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	ended := sync.OnceFunc(p.End)
 	defer ended()
 	second, err := process.Begin("agent", o.Dir, nil, o.Exe, "agent", "--server", p.URL, "--token-file", filepath.Join(o.Dir, "data", "join-token"),
-		"--data", filepath.Join(o.Dir, "second"), "--name", "second", "--memory", one, "--gpus", "0", "--warm", "off", "--orphan", "2s")
+		"--data", filepath.Join(o.Dir, "second"), "--name", "second", "--memory", one, "--gpus", "0", "--warm", "off", "--orphan-timeout", "2s")
 	if err != nil {
 		return a, err
 	}

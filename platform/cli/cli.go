@@ -329,7 +329,7 @@ func (c *command) keep() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&k.Socket, "socket", "", "unix socket to listen on")
 	cmd.Flags().StringVar(&k.Dir, "dir", "", "folder for logs and the lock")
-	cmd.Flags().DurationVar(&k.Orphan, "orphan", time.Minute, "how long to live without an agent")
+	cmd.Flags().DurationVar(&k.Orphan, "orphan-timeout", time.Minute, "how long to live without an agent")
 	return cmd
 }
 

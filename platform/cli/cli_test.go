@@ -163,7 +163,7 @@ func TestPrograms(t *testing.T) {
 	}{
 		{"engine ember --port 1 --help", "--port 1 --help"},
 		{"bench coldstart -n 20", "coldstart -n 20"},
-		{"keep --socket s --dir d --orphan 5s", "s d 5s"},
+		{"keep --socket s --dir d --orphan-timeout 5s", "s d 5s"},
 	} {
 		if _, errs, exit := runCLI(t, p, env, strings.Fields(tt.args)...); exit != 0 || strings.Join(got, " ") != tt.want {
 			t.Errorf("%s: %q %s", tt.args, got, errs)

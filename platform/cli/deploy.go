@@ -216,7 +216,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			f.String("store", "", "folder of the loader on each node")
 			f.Duration("request-timeout", 0, "the longest a request may take")
 			f.String("pod", "", "file with what pods of models with GPUs say where spec.pod does not")
-			f.Bool("unchecked", false, "do not look first whether the cluster could run them")
+			f.Bool("skip-preflight", false, "do not look first whether the cluster could run them")
 		},
 		passed: []string{"filename", "dry-run", "wait"},
 	})

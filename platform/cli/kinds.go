@@ -83,7 +83,7 @@ func (c *command) nodeKind() kind[api.Node] {
 		{"MEMORY", false, func(n api.Node) string { return n.Memory.Used.Human() + " of " + n.Memory.Total.Human() }},
 		{"STORE", false, func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }},
 		{"REPLICAS", false, func(n api.Node) string { return strconv.Itoa(n.Replicas) }},
-		{"NEAR", false, func(n api.Node) string { return nearby(n.Near, c.output == "wide") }},
+		{"CACHED", false, func(n api.Node) string { return nearby(n.Near, c.output == "wide") }},
 		{"SEEN", false, func(n api.Node) string { return c.since(n.Seen) + " ago" }},
 		{"WARM", true, func(n api.Node) string { return warmth(n.Warm) }},
 		{"VERSION", true, func(n api.Node) string { return n.Version }},

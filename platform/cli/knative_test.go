@@ -25,7 +25,7 @@ func TestToKnative(t *testing.T) {
 		{[]string{"-f", "a b.yaml", "-f", "x,y"}, []string{"--filename=a b.yaml", "--filename=x,y"}},
 		{[]string{"-f", "a", "--dry-run", "-o", "yaml"}, []string{"--output=yaml", "--filename=a", "--dry-run=true"}},
 		{[]string{"-f", "a", "-n", "ml"}, []string{"--filename=a", "--namespace=ml"}},
-		{[]string{"-f", "a", "--wait", "--unchecked", "--pod", "p.yaml"}, []string{"--filename=a", "--wait=true", "--pod=p.yaml", "--unchecked=true"}},
+		{[]string{"-f", "a", "--wait", "--skip-preflight", "--pod", "p.yaml"}, []string{"--filename=a", "--wait=true", "--pod=p.yaml", "--skip-preflight=true"}},
 		{[]string{"-f", "a", "--namespace", "ml", "--kubeconfig", "k", "--context", "c", "--thaw-image", "i", "--image", "vllm=a", "--image", "command=b,c", "--store", "/s", "--request-timeout", "90s", "--timeout", "5s"},
 			[]string{"--timeout=5s", "--filename=a", "--context=c", "--image=vllm=a", "--image=command=b,c", "--kubeconfig=k", "--namespace=ml", "--request-timeout=1m30s", "--store=/s", "--thaw-image=i"}},
 	} {
@@ -41,7 +41,7 @@ func TestToKnative(t *testing.T) {
 	}
 	for _, x := range []struct{ args, want string }{
 		{"--to knativ -f a", `"knativ" is no place that thaw knows`},
-		{"-f a --unchecked", "--unchecked is for clusters"},
+		{"-f a --skip-preflight", "--skip-preflight is for clusters"},
 		{"--to knative -f a --server http://x", "--server is for servers"},
 		{"--to knative -f a --key x", "--key is for servers"},
 		{"--to knative -f a --data x", "--data is for servers"},

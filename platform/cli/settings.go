@@ -38,7 +38,7 @@ type ServeConfig struct {
 	PeerAddr  string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
 	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
-	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive a server that died"`
+	Orphan    functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines outlive a server that died"`
 	Drain     functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
 	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
 	LogFormat string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
@@ -63,7 +63,7 @@ type AgentConfig struct {
 	Machine   string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
 	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
 	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
-	Orphan    functions.Duration `json:"orphan" default:"1m" help:"how long engines outlive an agent that died"`
+	Orphan    functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines outlive an agent that died"`
 	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
 	LogFormat string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
 }
@@ -154,7 +154,7 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 		return fmt.Errorf("max-body: %s is too small for any request", c.MaxBody)
 	}
 	if c.Orphan <= 0 || c.Drain <= 0 {
-		return errors.New("orphan and drain must be more than 0")
+		return errors.New("orphan-timeout and drain must be more than 0")
 	}
 	if c.Ahead <= 0 {
 		return errors.New("prewarm-budget must be more than 0; --prewarm off starts nothing ahead")
@@ -180,7 +180,7 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT", clip(c.Addr))
 	}
 	if c.Orphan <= 0 {
-		return errors.New("orphan must be more than 0")
+		return errors.New("orphan-timeout must be more than 0")
 	}
 	if c.Name == "" {
 		host, err := os.Hostname()

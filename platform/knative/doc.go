@@ -85,7 +85,7 @@
 // Cluster.Check looks whether a model could run at all: what Knative allows, whether
 // thaw is there, whether a node would take it, were it empty, and whether a quota
 // would. What who asks may not see is left out, and is told where it fails.
-// --unchecked is for those who deploy first and build the cluster after.
+// --skip-preflight is for those who deploy first and build the cluster after.
 //
 // # Who does the rest
 //

@@ -60,7 +60,7 @@ const (
 	leadsFor         = time.Minute       // a lease that nobody has renewed for so long is nobody's, whatever clocks say
 )
 
-const unchecked = "; --unchecked deploys all the same"
+const unchecked = "; --skip-preflight deploys all the same"
 
 // Doctor looks whether the cluster takes what Render makes and runs it: Knative
 // Serving with the settings of it that are off unless somebody turns them on, thaw's

@@ -121,7 +121,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{name: "nothing", spec: everything},
 		{name: "no GPU at all", spec: ""},
-		{name: "thaw is not installed", edit: func(o map[string]runtime.Object) { delete(o, "Deployment thaw-controller") }, what: "thaw is not installed", hint: "thaw-knative install --image IMAGE --wait; --unchecked deploys all the same"},
+		{name: "thaw is not installed", edit: func(o map[string]runtime.Object) { delete(o, "Deployment thaw-controller") }, what: "thaw is not installed", hint: "thaw-knative install --image IMAGE --wait; --skip-preflight deploys all the same"},
 		{name: "a setting of every model", edit: func(o map[string]runtime.Object) {
 			features(o)["kubernetes.podspec-init-containers"] = "disabled"
 		}, what: "kubernetes.podspec-init-containers is disabled", hint: `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-init-containers":"enabled"}}'`},

@@ -82,13 +82,13 @@ func signalled() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 }
 
-// keep is `thaw keep --socket S --dir D --orphan O`.
+// keep is `thaw keep --socket S --dir D --orphan-timeout O`.
 func keep(args []string) error {
 	flags := map[string]string{}
 	for i := 0; i+1 < len(args); i += 2 {
 		flags[strings.TrimPrefix(args[i], "--")] = args[i+1]
 	}
-	orphan, err := time.ParseDuration(flags["orphan"])
+	orphan, err := time.ParseDuration(flags["orphan-timeout"])
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func activatorPart(c *command) part {
 			f.StringVar(&a.certs, "certs", "", "folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly")
 			f.StringVar(&a.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this activator, no other's [POD_NAME]")
 			a.settings(f)
-			f.DurationVar(&a.linger, "linger", 3*time.Second, "when told to end, how long to take requests still: others do not know yet")
+			f.DurationVar(&a.linger, "shutdown-delay", 3*time.Second, "when told to end, how long to take requests still: others do not know yet")
 			f.DurationVar(&a.drain, "drain", 100*time.Second, "when told to end, how long answers under way have")
 			a.log.flags(f)
 		},
@@ -195,7 +195,7 @@ func (o *activation) check() (token string, err error) {
 	case o.id == "":
 		return "", usage("the name of the pod", "--id is missing")
 	case o.linger < 0 || o.drain <= 0:
-		return "", usage("such as 3s and 100s", "--linger and --drain cannot be less than nothing")
+		return "", usage("such as 3s and 100s", "--shutdown-delay and --drain cannot be less than nothing")
 	}
 	if _, _, err := net.SplitHostPort(o.controller); err != nil {
 		return "", usage("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", cli.Plain(o.controller))

@@ -257,7 +257,7 @@ func (r *realm) gate(id string) *gate {
 	}
 	g := &gate{t: r.t, ended: make(chan error, 1)}
 	g.cmd = exec.Command(exe, "activator", "--addr", "127.0.0.1:0", "--private-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0",
-		"--controller", r.addr, "--token-file", r.token, "--id", id, "--linger", "100ms")
+		"--controller", r.addr, "--token-file", r.token, "--id", id, "--shutdown-delay", "100ms")
 	g.cmd.Env = append(os.Environ(), "THAW_KNATIVE_TEST_PROGRAM=1")
 	out, err := g.cmd.StderrPipe()
 	if err != nil {

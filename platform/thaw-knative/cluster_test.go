@@ -90,7 +90,7 @@ func TestCluster(t *testing.T) {
 		`{"data": {"kubernetes.podspec-init-containers": null, "kubernetes.podspec-volumes-hostpath": null}}`)
 	const patch = `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-init-containers":"enabled"}}'`
 	c.eventually("refusal", func() (bool, string) {
-		_, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "--unchecked")
+		_, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "--skip-preflight")
 		return exit == cli.ExitUsage && strings.Contains(errs, "thaw-knative doctor") && strings.Contains(errs, patch), errs
 	})
 	if _, errs, exit := c.knative("deploy", "-f", file, "--dry-run"); exit != cli.ExitUsage || !strings.Contains(errs, patch) || !strings.Contains(errs, "thaw is not installed") || strings.Contains(errs, "webhook") {
@@ -136,7 +136,7 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("thaw doctor: %v\n%s", err, said)
 	}
 	c.eventually("acceptance", func() (bool, string) {
-		out, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "--unchecked")
+		out, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "--skip-preflight")
 		return exit == 0 && out == c.namespace+"/qwen would be created\n", out + errs
 	})
 	if got := c.kubectl("", "get", "ksvc", "-o", "name"); strings.Contains(got, "qwen") {
@@ -179,7 +179,7 @@ func TestCluster(t *testing.T) {
 	deploy := func(args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), filepath.Join(programs, "thaw"), append([]string{"deploy", "--to", "knative", "-f", file, "--kubeconfig", c.kubeconfig, "--namespace", c.namespace,
-			"--unchecked", "--thaw-image", "dev.local/thaw:test", "--image", "vllm=dev.local/vllm:test"}, args...)...) // Knative asks no registry what dev.local is
+			"--skip-preflight", "--thaw-image", "dev.local/thaw:test", "--image", "vllm=dev.local/vllm:test"}, args...)...) // Knative asks no registry what dev.local is
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil || errs.Len() > 0 {
@@ -238,7 +238,7 @@ func TestCluster(t *testing.T) {
 
 	// A registry that does not answer is told by its image.
 	bad := write(t, "bad.yaml", strings.Replace(model, "qwen", "bad", 1))
-	if _, errs, exit := c.knative("deploy", "--unchecked", "-f", bad, "--image", "vllm=registry.invalid/vllm:1", "--thaw-image", "dev.local/thaw:test"); exit != 0 {
+	if _, errs, exit := c.knative("deploy", "--skip-preflight", "-f", bad, "--image", "vllm=registry.invalid/vllm:1", "--thaw-image", "dev.local/thaw:test"); exit != 0 {
 		t.Fatal(errs)
 	}
 	c.eventually("the reason", func() (bool, string) {
@@ -252,7 +252,7 @@ func TestCluster(t *testing.T) {
 	// Somebody else's Knative Service is not ours to change, list or remove.
 	c.kubectl(`{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "theirs"}, "spec": {"template": {"spec": {"containers": [{"image": "dev.local/hello:test", "imagePullPolicy": "IfNotPresent"}]}}}}`, "apply", "-f", "-")
 	other := write(t, "theirs.yaml", strings.Replace(model, "qwen", "theirs", 1))
-	for _, args := range [][]string{{"deploy", "-f", other, "--unchecked"}, {"rm", "theirs"}, {"get", "theirs"}} {
+	for _, args := range [][]string{{"deploy", "-f", other, "--skip-preflight"}, {"rm", "theirs"}, {"get", "theirs"}} {
 		if _, errs, exit := c.knative(args...); exit != cli.ExitUsage || !strings.Contains(errs, "no model") {
 			t.Errorf("%v: exit %d %s", args, exit, errs)
 		}

@@ -202,7 +202,7 @@ func serveBeside(c *cluster) *front {
 	for _, id := range []string{"activator-1", "activator-2"} {
 		a, b, metrics := at(), at(), at()
 		f.start(id, "activator", "--addr", a, "--private-addr", b, "--metrics-addr", metrics, "--controller", controller, "--token-file", token,
-			"--id", id, "--log-format", "text", "--drain", "5s", "--linger", "0s")
+			"--id", id, "--log-format", "text", "--drain", "5s", "--shutdown-delay", "0s")
 		public, private = append(public, a), append(private, b)
 		c.eventually(id+" to be ready", func() (bool, string) {
 			res, err := client.Get("http://" + metrics + "/readyz")

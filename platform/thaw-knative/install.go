@@ -202,13 +202,13 @@ func (c *command) linkToken(ctx context.Context, args []string) error {
 }
 
 func ownVerb() verb {
-	return verb{"own FOLDER ID", "In the loader's pod: give the node's folder to who keeps it", "", nil, (*command).own}
+	return verb{"chown-store FOLDER ID", "In the loader's pod: give the node's folder to who keeps it", "", nil, (*command).own}
 }
 
 // own is what the loader's init container runs, as root with CAP_CHOWN alone.
 func (c *command) own(_ context.Context, args []string) error {
 	if len(args) != 2 {
-		return usage("thaw-knative own "+knative.DefaultStore+" 65532", "a folder and an id are what it takes")
+		return usage("thaw-knative chown-store "+knative.DefaultStore+" 65532", "a folder and an id are what it takes")
 	}
 	id, err := strconv.Atoi(args[1])
 	if err != nil || id < 1 || id > 1<<31-2 {

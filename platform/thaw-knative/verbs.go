@@ -76,12 +76,12 @@ func verbs() map[string]verb {
 		"rm": {"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
 		"doctor": {"doctor [-f FILE|DIR]", "Say what keeps models from running on a cluster", `  thaw-knative doctor
   thaw-knative doctor -f model.yaml      and what that model needs: settings, nodes, quotas, classes`, doctorFlags, (*command).doctor},
-		"install":    installVerb(),
-		"keys":       keysVerb(),
-		"link-token": tokenVerb(),
-		"team":       teamVerb(),
-		"own":        ownVerb(),
-		"version":    {"version", "Print the version", "", nil, (*command).version},
+		"install":     installVerb(),
+		"keys":        keysVerb(),
+		"link-token":  tokenVerb(),
+		"team":        teamVerb(),
+		"chown-store": ownVerb(),
+		"version":     {"version", "Print the version", "", nil, (*command).version},
 	}
 }
 
@@ -89,7 +89,7 @@ func deployFlags(c *command, f *pflag.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files; may be repeated")
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	f.BoolVar(&c.wait, "wait", false, "until the models can be asked for, within --timeout")
-	f.BoolVar(&c.unchecked, "unchecked", false, "do not look first whether the cluster could run them")
+	f.BoolVar(&c.unchecked, "skip-preflight", false, "do not look first whether the cluster could run them")
 	renderFlags(c, f)
 }
 

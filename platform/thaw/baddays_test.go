@@ -335,7 +335,7 @@ func TestServerKilledAndBack(t *testing.T) {
 }
 
 func TestServerKilledForGood(t *testing.T) {
-	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")}, "--orphan", "5s")
+	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")}, "--orphan-timeout", "5s")
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}

@@ -510,7 +510,7 @@ func newRequest(ctx context.Context, url string, body io.Reader) (*http.Response
 func (p *platform) agent(name string, args ...string) (kill func()) {
 	p.t.Helper()
 	c := exec.Command(os.Args[0], append([]string{"agent", "--server", p.url, "--token-file", filepath.Join(p.data, "join-token"),
-		"--data", p.data + "-" + name, "--name", name, "--orphan", "1s"}, args...)...)
+		"--data", p.data + "-" + name, "--name", name, "--orphan-timeout", "1s"}, args...)...)
 	c.Stderr = p.log
 	if err := c.Start(); err != nil {
 		p.t.Fatal(err)

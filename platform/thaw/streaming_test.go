@@ -194,7 +194,7 @@ func TestStreamingFails(t *testing.T) {
 func TestStreamingKilled(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)
-	p := spawn(t, map[string]string{"big.yaml": src.model()}, "--orphan", "2s")
+	p := spawn(t, map[string]string{"big.yaml": src.model()}, "--orphan-timeout", "2s")
 	go p.chat("big", `"max_tokens":4`)
 	p.showing()
 	p.kill()

@@ -17,7 +17,7 @@ import (
 
 // Start says how to have a keeper.
 type Start struct {
-	// Exe is the path of the thaw program; it is run as `Exe keep --socket S --dir D --orphan O`.
+	// Exe is the path of the thaw program; it is run as `Exe keep --socket S --dir D --orphan-timeout O`.
 	Exe string
 	// Args replace "keep" and its flags where a test wants something else.
 	Args []string
@@ -53,7 +53,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	}
 	args := s.Args
 	if args == nil {
-		args = []string{"keep", "--socket", s.Socket, "--dir", s.Dir, "--orphan", s.Orphan.String()}
+		args = []string{"keep", "--socket", s.Socket, "--dir", s.Dir, "--orphan-timeout", s.Orphan.String()}
 	}
 	env := s.Env
 	if env == nil {

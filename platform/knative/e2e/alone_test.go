@@ -124,7 +124,7 @@ func quota(s *space) {
 	}
 	other := s.team(s.T, "free")
 	file := []string{gpu(2), "scale: {idle: 2s}"}
-	s.deployed(s.tiny("two", file...), "--unchecked") // or it would be refused at once
+	s.deployed(s.tiny("two", file...), "--skip-preflight") // or it would be refused at once
 	s.deployed(s.tiny("one", gpu(1), "scale: {idle: 2s}"))
 	other.deployed(other.tiny("two", file...))
 	a := s.byModel("two", 8, false)

@@ -317,7 +317,7 @@ func (x *scene) Deploy(models ...*functions.Model) {
 	if len(docs) == 0 {
 		return
 	}
-	x.deploy(strings.Join(docs, "---\n"), "--image", "command="+sceneImage, "--unchecked") // some never fit
+	x.deploy(strings.Join(docs, "---\n"), "--image", "command="+sceneImage, "--skip-preflight") // some never fit
 	for _, m := range models {
 		x.ready(m.Metadata.Name)
 		x.until("the controller knows "+m.Metadata.Name, func() (bool, string) {

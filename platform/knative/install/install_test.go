@@ -259,7 +259,7 @@ func TestLocked(t *testing.T) {
 				continue
 			}
 			root := s.RunAsUser != nil && *s.RunAsUser == 0
-			if root != (c.Name == "own") || (len(s.Capabilities.Add) > 0) != root || root && !slices.Equal(s.Capabilities.Add, []corev1.Capability{"CHOWN"}) {
+			if root != (c.Name == "chown-store") || (len(s.Capabilities.Add) > 0) != root || root && !slices.Equal(s.Capabilities.Add, []corev1.Capability{"CHOWN"}) {
 				t.Errorf("%s: container %s is root: %v, with %v", Name(x), c.Name, root, s.Capabilities.Add)
 			}
 			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() ||
@@ -426,7 +426,7 @@ func TestAzure(t *testing.T) {
 func TestObstacle(t *testing.T) {
 	for want, status := range map[string]string{
 		"pod p: 1 Insufficient cpu":               `{"conditions": [{"type": "PodScheduled", "status": "False", "message": "1 Insufficient cpu"}]}`,
-		"pod p: own: no such image":               `{"initContainerStatuses": [{"name": "own", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]}`,
+		"pod p: chown-store: no such image":       `{"initContainerStatuses": [{"name": "chown-store", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]}`,
 		"pod p: c ended with exit code 2 (Error)": `{"containerStatuses": [{"name": "c", "ready": false, "state": {"waiting": {"reason": "x"}}, "lastState": {"terminated": {"exitCode": 2, "reason": "Error"}}}]}`,
 		"": `{"conditions": [{"type": "PodScheduled", "status": "True"}], "containerStatuses": [{"name": "c", "ready": true, "lastState": {"terminated": {"exitCode": 1}}}]}`,
 	} {
