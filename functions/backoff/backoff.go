@@ -1,0 +1,39 @@
+// Package backoff has the pauses between attempts that failed.
+package backoff
+
+import (
+	"context"
+	"time"
+)
+
+// Backoff doubles from First to Max. The zero wait is First; not safe for concurrent use.
+type Backoff struct {
+	First, Max time.Duration
+
+	next time.Duration
+}
+
+// Next is the pause before the next attempt: First, then twice the last one, at most Max.
+func (b *Backoff) Next() time.Duration {
+	d := min(max(b.next, b.First), b.Max)
+	b.next = min(2*d, b.Max)
+	return d
+}
+
+// Reset makes First the next pause, after an attempt that succeeded.
+func (b *Backoff) Reset() { b.next = 0 }
+
+// Sleep pauses for d. It returns false at once when ctx ends.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
