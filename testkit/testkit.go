@@ -1,0 +1,48 @@
+// Package testkit has what tests of several packages need. Tests alone import it.
+package testkit
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Soon bounds the wait for an event that must come, on a machine as slow as CI's.
+const Soon = time.Minute
+
+// Eventually polls ok until it is true and fails the test after Soon. what names the
+// awaited state.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	end := time.After(Soon)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("not within %v: %s", Soon, what)
+		}
+	}
+}
+
+// Buffer is a bytes.Buffer whose Write and String may be called concurrently.
+type Buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write appends p.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String is all that was written.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
