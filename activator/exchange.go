@@ -872,7 +872,7 @@ func describeFailure(err error, hung bool) (problem, kind string, e *openai.Erro
 	case errors.As(err, &frame):
 		e = openai.New(openai.EngineCrashed, "The engine failed before it answered.")
 		if frame.message != "" && !frame.dead {
-			e.Message = "The engine failed: " + clip(frame.message)
+			e.Message = "The engine failed: " + functions.Clip(frame.message)
 		}
 		return "it answered with an error of its own before any token", "error_frame", e
 	case errors.Is(err, upstream.ErrDial):

@@ -114,7 +114,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 func (x *exchange) open() *openai.Error {
 	a, req := x.a, x.req
 	if x.ep == nil {
-		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: this server does not answer "+clip(req.Path)+".")
+		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: this server does not answer "+functions.Clip(req.Path)+".")
 	}
 	if req.Method != "POST" {
 		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
@@ -435,13 +435,6 @@ func openingOf(body []byte) []byte {
 		}
 	}
 	return nil
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }
 
 // validID is the form in which a client's own request id is taken over.

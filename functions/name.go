@@ -26,13 +26,13 @@ func ParseName(s, team string) (Name, error) {
 	}
 	if b, a, ok := strings.Cut(rest, ":"); ok {
 		if !IsLabel(a) {
-			return Name{}, fmt.Errorf("adapter %q is no DNS label (lower-case letters, digits and '-')", clip(a))
+			return Name{}, fmt.Errorf("adapter %q is no DNS label (lower-case letters, digits and '-')", Clip(a))
 		}
 		rest, n.Adapter = b, a
 	}
 	n.Name = rest
 	if !IsLabel(n.Team) || !IsLabel(n.Name) {
-		return Name{}, fmt.Errorf("%q is no function name: want NAME or TEAM/NAME in lower-case letters, digits and '-'", clip(s))
+		return Name{}, fmt.Errorf("%q is no function name: want NAME or TEAM/NAME in lower-case letters, digits and '-'", Clip(s))
 	}
 	return n, nil
 }
@@ -73,11 +73,4 @@ func IsLabel(s string) bool {
 		}
 	}
 	return true
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }

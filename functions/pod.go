@@ -158,9 +158,9 @@ func CheckPod(path string, pod *Pod) []Problem {
 	p.few(path+".imagePullSecrets", len(pod.ImagePullSecrets))
 	for _, k := range slices.Sorted(maps.Keys(pod.NodeSelector)) {
 		if !isLabelKey(k) {
-			p.add(path+".nodeSelector", labelKeyHint, "%q is no key of a label", clip(k))
+			p.add(path+".nodeSelector", labelKeyHint, "%q is no key of a label", Clip(k))
 		} else if v := pod.NodeSelector[k]; !isLabelValue(v) {
-			p.add(path+".nodeSelector."+k, labelValueHint, "%q is no value of a label", clip(v))
+			p.add(path+".nodeSelector."+k, labelValueHint, "%q is no value of a label", Clip(v))
 		}
 	}
 	for i, t := range pod.Tolerations {
@@ -173,7 +173,7 @@ func CheckPod(path string, pod *Pod) []Problem {
 	p.object(path+".serviceAccountName", pod.ServiceAccountName, false)
 	p.object(path+".priorityClassName", pod.PriorityClassName, false)
 	if strings.HasPrefix(pod.PriorityClassName, "system-") {
-		p.add(path+".priorityClassName", "a class of your own", "%q is for parts of the cluster itself", clip(pod.PriorityClassName))
+		p.add(path+".priorityClassName", "a class of your own", "%q is for parts of the cluster itself", Clip(pod.PriorityClassName))
 	}
 	return p
 }
@@ -192,18 +192,18 @@ func (p *problems) few(path string, n int) {
 func (p *problems) toleration(at string, t Toleration) {
 	switch {
 	case t.Operator != "" && t.Operator != TolerationEqual && t.Operator != TolerationExists:
-		p.add(at+".operator", "Equal or Exists", "%q is no operator", clip(t.Operator))
+		p.add(at+".operator", "Equal or Exists", "%q is no operator", Clip(t.Operator))
 	case t.Operator == TolerationExists && t.Value != "":
 		p.add(at+".value", "leave it out, or write operator: Equal", "with Exists any value is tolerated")
 	case t.Key == "" && t.Operator != TolerationExists:
 		p.add(at+".key", "such as sku; operator: Exists without a key is for every taint", "a key is needed")
 	case t.Key != "" && !isLabelKey(t.Key):
-		p.add(at+".key", labelKeyHint, "%q is no key of a taint", clip(t.Key))
+		p.add(at+".key", labelKeyHint, "%q is no key of a taint", Clip(t.Key))
 	case !isLabelValue(t.Value):
-		p.add(at+".value", labelValueHint, "%q is no value of a taint", clip(t.Value))
+		p.add(at+".value", labelValueHint, "%q is no value of a taint", Clip(t.Value))
 	}
 	if !slices.Contains([]string{"", TaintNoSchedule, TaintPreferNoSchedule, TaintNoExecute}, t.Effect) {
-		p.add(at+".effect", "NoSchedule, PreferNoSchedule or NoExecute; all of them where it is left out", "%q is no effect", clip(t.Effect))
+		p.add(at+".effect", "NoSchedule, PreferNoSchedule or NoExecute; all of them where it is left out", "%q is no effect", Clip(t.Effect))
 	}
 }
 
@@ -215,7 +215,7 @@ func (p *problems) object(path, name string, needed bool) {
 	if name == "" {
 		p.add(path, "the name of an object of the model's namespace", "a name is needed")
 	} else if !isSubdomain(name) {
-		p.add(path, "lower-case letters, digits, '-' and '.'", "%q is no name of an object of Kubernetes", clip(name))
+		p.add(path, "lower-case letters, digits, '-' and '.'", "%q is no name of an object of Kubernetes", Clip(name))
 	}
 }
 

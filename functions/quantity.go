@@ -32,7 +32,7 @@ func ParseBytes(s string) (Bytes, error) {
 	}
 	f, err := strconv.ParseFloat(num, 64)
 	if err != nil || f < 0 || math.IsNaN(f) || f*factor >= math.MaxInt64 || strings.ContainsAny(num, "eExX_nN ") {
-		return 0, fmt.Errorf("%q is no size: want a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Mi", clip(s))
+		return 0, fmt.Errorf("%q is no size: want a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Mi", Clip(s))
 	}
 	return Bytes(f * factor), nil
 }
@@ -85,7 +85,7 @@ func ParseCPU(s string) (CPU, error) {
 	}
 	f, err := strconv.ParseFloat(num, 64)
 	if err != nil || f < 0 || math.IsNaN(f) || f*factor >= 1e12 || strings.ContainsAny(num, "eExX_nN ") {
-		return 0, fmt.Errorf("%q is no number of processors: want such as 2, 0.5 or 500m", clip(s))
+		return 0, fmt.Errorf("%q is no number of processors: want such as 2, 0.5 or 500m", Clip(s))
 	}
 	return CPU(math.Ceil(f * factor)), nil
 }
@@ -123,7 +123,7 @@ type Duration time.Duration
 func ParseDuration(s string) (Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%q is no duration: want such as 30s, 5m or 1h", clip(s))
+		return 0, fmt.Errorf("%q is no duration: want such as 30s, 5m or 1h", Clip(s))
 	}
 	return Duration(d), nil
 }

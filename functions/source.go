@@ -56,46 +56,46 @@ func CheckSource(s string) (message, hint string) {
 	}
 	if scheme == "file" {
 		if !strings.HasPrefix(rest, "/") {
-			return fmt.Sprintf("%q is no absolute path", clip(s)), "file:///absolute/path"
+			return fmt.Sprintf("%q is no absolute path", Clip(s)), "file:///absolute/path"
 		}
 		return "", ""
 	}
 	f, known := forms[scheme]
 	if !known {
 		if right := rightScheme(scheme); right == "file" {
-			return fmt.Sprintf("thaw cannot read %s:// sources", clip(scheme)), "did you mean file:///absolute/path?"
+			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), "did you mean file:///absolute/path?"
 		} else if right != "" {
-			return fmt.Sprintf("thaw cannot read %s:// sources", clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", clip(right+"://"+noSecret(rest)), forms[right].form)
+			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", Clip(right+"://"+noSecret(rest)), forms[right].form)
 		}
-		return fmt.Sprintf("thaw cannot read %s:// sources", clip(scheme)), spellings
+		return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), spellings
 	}
 	if strings.ContainsAny(rest, "?#") || scheme != "hf" && strings.Contains(rest, "@") {
 		return "a source carries no query, fragment or credentials", "credentials come from the environment, as the cloud's own tools take them"
 	}
 	first, _, _ := strings.Cut(rest, "/")
 	if first == "" {
-		return fmt.Sprintf("%q names no %s", clip(s), f.first), f.form
+		return fmt.Sprintf("%q names no %s", Clip(s), f.first), f.form
 	}
 	switch scheme {
 	case "az":
 		if _, container, _ := strings.Cut(rest, "/"); strings.Trim(container, "/") == "" {
-			return fmt.Sprintf("%q names no container", clip(s)), f.form
+			return fmt.Sprintf("%q names no container", Clip(s)), f.form
 		}
 	case "s3", "gs":
 		if !bucket.MatchString(first) {
 			hint := f.form
 			if low := strings.ToLower(first); bucket.MatchString(low) {
-				hint = fmt.Sprintf("did you mean %s://%s? Buckets are written in small letters", scheme, clip(low))
+				hint = fmt.Sprintf("did you mean %s://%s? Buckets are written in small letters", scheme, Clip(low))
 			}
-			return fmt.Sprintf("%q is not the name of a bucket", clip(first)), hint
+			return fmt.Sprintf("%q is not the name of a bucket", Clip(first)), hint
 		}
 	case "hf":
 		if !hubRepo.MatchString(rest) {
 			hint := f.form
 			if repo, rev, ok := strings.Cut(rest, ":"); ok && hubRepo.MatchString(repo+"@"+rev) {
-				hint = fmt.Sprintf("did you mean hf://%s? A revision follows an @", clip(repo+"@"+rev))
+				hint = fmt.Sprintf("did you mean hf://%s? A revision follows an @", Clip(repo+"@"+rev))
 			}
-			return fmt.Sprintf("%q does not name a repository of the hub", clip(s)), hint
+			return fmt.Sprintf("%q does not name a repository of the hub", Clip(s)), hint
 		}
 	}
 	return "", ""
@@ -107,14 +107,14 @@ func checkPath(s string) (message, hint string) {
 	if m := schemeish.FindStringSubmatch(s); m != nil {
 		rest := strings.TrimLeft(s[len(m[1])+1:], "/")
 		if right := rightScheme(strings.ToLower(m[1])); right != "" && right != "file" {
-			return fmt.Sprintf("%q is neither a path nor a URL", clip(noSecret(s))), fmt.Sprintf("did you mean %s? It is written %s", clip(right+"://"+noSecret(rest)), forms[right].form)
+			return fmt.Sprintf("%q is neither a path nor a URL", Clip(noSecret(s))), fmt.Sprintf("did you mean %s? It is written %s", Clip(right+"://"+noSecret(rest)), forms[right].form)
 		}
 	}
 	if bareHost.MatchString(s) {
 		if repo, ok := strings.CutPrefix(s, "huggingface.co/"); ok {
-			return fmt.Sprintf("%q is a path here, and looks like a host", clip(noSecret(s))), fmt.Sprintf("did you mean hf://%s? For a folder of that name write ./%s", clip(noSecret(repo)), clip(noSecret(s)))
+			return fmt.Sprintf("%q is a path here, and looks like a host", Clip(noSecret(s))), fmt.Sprintf("did you mean hf://%s? For a folder of that name write ./%s", Clip(noSecret(repo)), Clip(noSecret(s)))
 		}
-		return fmt.Sprintf("%q is a path here, and looks like a host", clip(noSecret(s))), fmt.Sprintf("did you mean https://%s? For a folder of that name write ./%s", clip(noSecret(s)), clip(noSecret(s)))
+		return fmt.Sprintf("%q is a path here, and looks like a host", Clip(noSecret(s))), fmt.Sprintf("did you mean https://%s? For a folder of that name write ./%s", Clip(noSecret(s)), Clip(noSecret(s)))
 	}
 	return "", ""
 }

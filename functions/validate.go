@@ -46,19 +46,19 @@ const labelHint = "1 to 63 lower-case letters, digits and '-', beginning and end
 // head checks what models and teams have in common.
 func (p *problems) head(version, kind, want string, meta Metadata) {
 	if version != APIVersion {
-		p.add("apiVersion", "write apiVersion: "+APIVersion, "%q is no version thaw knows", clip(version))
+		p.add("apiVersion", "write apiVersion: "+APIVersion, "%q is no version thaw knows", Clip(version))
 	}
 	if kind != want {
-		p.add("kind", "write kind: "+want, "%q is not %s", clip(kind), want)
+		p.add("kind", "write kind: "+want, "%q is not %s", Clip(kind), want)
 	}
 	if meta.Name == "" {
 		p.add("metadata.name", labelHint, "a name is needed")
 	} else if !IsLabel(meta.Name) {
-		p.add("metadata.name", labelHint, "%q is no DNS label", clip(meta.Name))
+		p.add("metadata.name", labelHint, "%q is no DNS label", Clip(meta.Name))
 	}
 	for _, k := range slices.Sorted(maps.Keys(meta.Labels)) {
 		if k == "" || len(k) > 253 || !printable(k) || len(meta.Labels[k]) > 253 || !printable(meta.Labels[k]) {
-			p.add("metadata.labels", "at most 253 printable characters each", "label %q is not one", clip(k))
+			p.add("metadata.labels", "at most 253 printable characters each", "label %q is not one", Clip(k))
 		}
 	}
 }
@@ -69,7 +69,7 @@ func Validate(m *Model) []Problem {
 	var p problems
 	p.head(m.APIVersion, m.Kind, KindModel, m.Metadata)
 	if !IsLabel(m.Metadata.Namespace) {
-		p.add("metadata.namespace", labelHint, "%q is no DNS label", clip(m.Metadata.Namespace))
+		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(m.Metadata.Namespace))
 	}
 	if slices.Contains(reserved, m.Metadata.Name) {
 		p.add("metadata.name", "take another name", "%q is reserved: a request that names it asks for something else", m.Metadata.Name)
@@ -117,7 +117,7 @@ func ValidateTeam(t *Team) []Problem {
 	var p problems
 	p.head(t.APIVersion, t.Kind, KindTeam, t.Metadata)
 	if ns := t.Metadata.Namespace; ns != "" && ns != t.Metadata.Name {
-		p.add("metadata.namespace", "leave it out", "a team is a namespace itself; %q is not its name", clip(ns))
+		p.add("metadata.namespace", "leave it out", "a team is a namespace itself; %q is not its name", Clip(ns))
 	}
 	g := t.Spec.GPUs
 	p.count("spec.gpus.guaranteed", g.Guaranteed, 0)
@@ -150,14 +150,14 @@ func (p *problems) engine(s *ModelSpec) {
 		if near := Nearest(string(s.Engine), strings.Split(engineNames(), ", "), 1); len(near) > 0 {
 			hint = "did you mean " + near[0] + "? " + hint
 		}
-		p.add("spec.engine", hint, "%q is no engine thaw knows", clip(string(s.Engine)))
+		p.add("spec.engine", hint, "%q is no engine thaw knows", Clip(string(s.Engine)))
 	}
 	if s.Engine == EngineCommand {
 		if len(s.Args) == 0 || s.Args[0] == "" {
 			p.add("spec.args", "such as [my-server, --port, \"{port}\"]", "a command engine needs its argv")
 		}
 		if s.Health != "" && (!strings.HasPrefix(s.Health, "/") || !printable(s.Health) || strings.ContainsAny(s.Health, " #")) {
-			p.add("spec.health", "such as /health", "%q is no path", clip(s.Health))
+			p.add("spec.health", "such as /health", "%q is no path", Clip(s.Health))
 		}
 	} else if s.Health != "" {
 		p.add("spec.health", "leave it out", "only a command engine has a health path of its own")
@@ -184,7 +184,7 @@ func (p *problems) engine(s *ModelSpec) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
 		if !isEnv(k) {
-			p.add("spec.env", "letters, digits and '_', not beginning with a digit", "%q is no name of an environment variable", clip(k))
+			p.add("spec.env", "letters, digits and '_', not beginning with a digit", "%q is no name of an environment variable", Clip(k))
 		} else if strings.ContainsRune(s.Env[k], 0) || !utf8.ValidString(s.Env[k]) {
 			p.add("spec.env."+k, "", "the value holds a NUL or is not UTF-8")
 		}
@@ -196,7 +196,7 @@ func (p *problems) adapters(list []Adapter) {
 	for i, a := range list {
 		at := fmt.Sprintf("spec.adapters[%d]", i)
 		if !IsLabel(a.Name) {
-			p.add(at+".name", labelHint, "%q is no DNS label", clip(a.Name))
+			p.add(at+".name", labelHint, "%q is no DNS label", Clip(a.Name))
 		} else if first, ok := seen[a.Name]; ok {
 			p.add(at+".name", "names of adapters are unique", "%q is already the name of spec.adapters[%d]", a.Name, first)
 		} else {
@@ -248,33 +248,33 @@ func CheckPattern(s string) (message, hint string) {
 	case s == "":
 		return "an empty pattern names nothing", like
 	case len(s) > maxPattern:
-		return fmt.Sprintf("%q is longer than %d bytes", clip(s), maxPattern), like
+		return fmt.Sprintf("%q is longer than %d bytes", Clip(s), maxPattern), like
 	case !printable(s):
 		return "holds a control character or is not UTF-8", like
 	case strings.HasPrefix(s, "/"):
-		return fmt.Sprintf("%q is absolute", clip(s)), like
+		return fmt.Sprintf("%q is absolute", Clip(s)), like
 	case strings.Contains(s, "\\"):
-		return fmt.Sprintf("%q holds a backslash", clip(s)), "folders are parted by /; a special character is meant itself in brackets, such as [*]"
+		return fmt.Sprintf("%q holds a backslash", Clip(s)), "folders are parted by /; a special character is meant itself in brackets, such as [*]"
 	case strings.Contains(s, "://"):
-		return fmt.Sprintf("%q is a URL", clip(s)), like
+		return fmt.Sprintf("%q is a URL", Clip(s)), like
 	}
 	for part := range strings.SplitSeq(s, "/") {
 		switch {
 		case part == ".." || part == ".":
-			return fmt.Sprintf("%q leaves the source's folder, or could", clip(s)), like
+			return fmt.Sprintf("%q leaves the source's folder, or could", Clip(s)), like
 		case part == "":
-			return fmt.Sprintf("%q has an empty part", clip(s)), like
+			return fmt.Sprintf("%q has an empty part", Clip(s)), like
 		case strings.Contains(part, "**"):
-			return fmt.Sprintf("%q has a **, which is no pattern here", clip(s)), "* stays within one folder; name each folder: *.py, custom/*.py, custom/*/*.py"
+			return fmt.Sprintf("%q has a **, which is no pattern here", Clip(s)), "* stays within one folder; name each folder: *.py, custom/*.py, custom/*/*.py"
 		case strings.HasPrefix(part, "."):
-			return fmt.Sprintf("%q names what is hidden, and that is never staged", clip(s)), like
+			return fmt.Sprintf("%q names what is hidden, and that is never staged", Clip(s)), like
 		}
 	}
 	if strings.HasPrefix(s, "_thaw/") {
-		return fmt.Sprintf("%q names what is thaw's own", clip(s)), like
+		return fmt.Sprintf("%q names what is thaw's own", Clip(s)), like
 	}
 	if _, err := path.Match(s, ""); err != nil {
-		return fmt.Sprintf("%q is no pattern: a [ has no ]", clip(s)), like
+		return fmt.Sprintf("%q is no pattern: a [ has no ]", Clip(s)), like
 	}
 	return "", ""
 }

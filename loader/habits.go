@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/thaw-dev/thaw/loader/durable"
 )
 
 // habits are what was found out about links, kept from one process to the next:
@@ -75,14 +76,7 @@ func (h *habits) put(host string, p past) {
 	if err != nil {
 		return
 	}
-	f, err := os.CreateTemp(filepath.Dir(h.file), ".links-*")
-	if err != nil {
-		return
-	}
-	_, err = f.Write(raw)
-	if cerr := f.Close(); err != nil || cerr != nil || os.Rename(f.Name(), h.file) != nil {
-		os.Remove(f.Name())
-	}
+	durable.WriteFile(h.file, raw, 0o600) // without it the next start measures anew
 }
 
 // load reads the file once; mu is held. A file that makes no sense is none.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
 )
 
 // Identity is who a secret belongs to. KeyID is empty for the admin token.
@@ -209,7 +210,7 @@ func (b *Book) save(keys []stored) error {
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	if err := writeFile(b.path, append(data, '\n')); err != nil {
+	if err := durable.WriteFile(b.path, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
 	b.keys = keys
@@ -256,45 +257,7 @@ func secretFile(path string, create bool) (string, error) {
 		return "", fmt.Errorf("%s is missing, so no key can be checked: bring it back, or remove the keys", path)
 	}
 	s := random(32)
-	return s, writeFile(path, []byte(s+"\n"))
-}
-
-// writeFile replaces a file whole: after a crash there is the old one or the
-// new one. Mode 0600.
-func writeFile(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".*.tmp") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err := f.Write(data); err != nil {
-		f.Close()
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		f.Close()
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return s, durable.WriteFile(path, []byte(s+"\n"), 0o600)
 }
 
 func random(n int) string { return base64.RawURLEncoding.EncodeToString(randomBytes(n)) }

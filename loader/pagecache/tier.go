@@ -3,6 +3,8 @@ package pagecache
 import (
 	"context"
 	"os"
+
+	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
 // File to look at: a path and its size in bytes.
@@ -122,4 +124,7 @@ func ahead(ctx context.Context, f File, limit int64) (asked int64, ok bool) {
 
 // Spare is how many bytes may be read ahead now without pushing out what is
 // used: half of what memory has available. 0 where the system does not say.
-func Spare() int64 { return available() / 2 }
+func Spare() int64 {
+	m, _ := hostinfo.ReadMemory()
+	return m.Available / 2
+}

@@ -2,8 +2,6 @@ package pagecache
 
 import (
 	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,26 +50,4 @@ func incore(f *os.File, off, n int64) (int64, error) {
 // advise blocks only while the disk's queue is full.
 func advise(f *os.File, off, n int64) error {
 	return unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED)
-}
-
-// available is MemAvailable.
-func available() int64 {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	return parseAvailable(string(b))
-}
-
-func parseAvailable(text string) int64 {
-	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			if err != nil || n < 0 || n > 1<<50 {
-				return 0
-			}
-			return n << 10
-		}
-	}
-	return 0
 }

@@ -16,5 +16,3 @@ var errUnknown = errors.New("not known on this system")
 func look(*os.File, int64, int64) (int64, error) { return 0, errUnknown }
 
 func advise(*os.File, int64, int64) error { return errUnknown }
-
-func available() int64 { return 0 }

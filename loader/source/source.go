@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // File is one file of a plan, pinned to one version of its bytes.
@@ -124,7 +126,7 @@ const (
 // folder, on any system this may run on or share a disk with.
 func CheckName(name string) error {
 	bad := func(why string) error {
-		return &Error{Kind: Refused, What: fmt.Sprintf("file name %q %s", clip(name), why)}
+		return &Error{Kind: Refused, What: fmt.Sprintf("file name %q %s", functions.Clip(name), why)}
 	}
 	switch {
 	case name == "":
@@ -166,13 +168,6 @@ func device(part string) bool {
 		return true
 	}
 	return len(stem) == 4 && (strings.HasPrefix(stem, "com") || strings.HasPrefix(stem, "lpt")) && stem[3] >= '0' && stem[3] <= '9'
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }
 
 // Own is the folder beside a checkpoint that is thaw's: engines' compile caches.

@@ -177,7 +177,7 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 			err.Allow = strings.Join(allow, ", ")
 			return err
 		}
-		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+clip(req.Path))
+		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+functions.Clip(req.Path))
 	}
 	who, err := a.identify(req, e.right)
 	if err != nil {
@@ -321,11 +321,4 @@ func fail(res *httpserver.Response, err *openai.Error) {
 		res.Set(name, value)
 	}
 	res.Set("cache-control", "no-store")
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }

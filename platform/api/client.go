@@ -53,7 +53,7 @@ func NewClient(server, key string) (*Client, error) {
 	}
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("%q is no server: want such as http://127.0.0.1:8080", clip(server))
+		return nil, fmt.Errorf("%q is no server: want such as http://127.0.0.1:8080", functions.Clip(server))
 	}
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,

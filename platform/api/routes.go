@@ -304,7 +304,7 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 	}
 	name := m.FullName()
 	if name.Adapter = w.Adapter; w.Adapter != "" && !slices.ContainsFunc(m.Spec.Adapters, func(x functions.Adapter) bool { return x.Name == w.Adapter }) {
-		return openai.New(openai.AdapterNotFound, "The model "+m.FullName().String()+" has no adapter "+clip(w.Adapter)+".").With("adapter")
+		return openai.New(openai.AdapterNotFound, "The model "+m.FullName().String()+" has no adapter "+functions.Clip(w.Adapter)+".").With("adapter")
 	}
 	id := a.o.Hand.WakeFor(name, lease)
 	f := a.view(m)

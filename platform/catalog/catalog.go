@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
 )
 
 // Errors of Put and Delete, beside Problems for a document that does not read.
@@ -493,7 +494,7 @@ func (c *Catalog) put(name functions.Name, data []byte) (created bool, err error
 	if old, err := os.ReadFile(c.path(name)); err == nil && bytes.Equal(old, out) {
 		return false, nil
 	}
-	if err := writeWhole(c.path(name), out); err != nil {
+	if err := durable.WriteFile(c.path(name), out, 0o600); err != nil {
 		return false, err
 	}
 	c.refresh(c.path(name))
@@ -541,31 +542,6 @@ func (c *Catalog) refresh(path string) {
 	}
 	c.files[path] = f
 	c.assemble(nil)
-}
-
-// writeWhole puts data at path, whole or not at all: written beside, flushed,
-// renamed, the folder flushed. A crash leaves at most a file whose name begins
-// with a dot, which nobody reads and the next write of the same name replaces.
-func writeWhole(path string, data []byte) error {
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return syncDir(filepath.Dir(path))
 }
 
 func syncDir(dir string) error {

@@ -236,7 +236,7 @@ func (d *decoder) syntax(err error) {
 		return
 	}
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	d.add(nil, "", "", "not YAML: "+clip(line))
+	d.add(nil, "", "", "not YAML: "+functions.Clip(line))
 }
 
 // document reads a model or a team, by its kind.
@@ -280,7 +280,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 	default:
 		message := "a kind is needed"
 		if kind != "" {
-			message = fmt.Sprintf("%q is no kind thaw knows", clip(kind))
+			message = fmt.Sprintf("%q is no kind thaw knows", functions.Clip(kind))
 		}
 		d.add(kindAt, "kind", suggest(kind, []string{functions.KindModel, functions.KindTeam}), message)
 		return doc, false
@@ -326,13 +326,13 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		name := x.Value.GetToken().Value
 		target, ok := d.anchors[name]
 		if !ok {
-			d.fail(n, path, "", "no anchor &%s stands before this alias", clip(name))
+			d.fail(n, path, "", "no anchor &%s stands before this alias", functions.Clip(name))
 			return
 		}
 		d.value(target, v, path)
 		return
 	case *ast.TagNode:
-		d.fail(n, path, "put text in quotes", "tags such as %s are not supported", clip(x.GetToken().Value))
+		d.fail(n, path, "put text in quotes", "tags such as %s are not supported", functions.Clip(x.GetToken().Value))
 		return
 	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
@@ -357,7 +357,7 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		case !ok:
 			d.fail(n, path, "", "%s where text is wanted", what(n))
 		case !isText:
-			d.fail(n, path, fmt.Sprintf("put it in quotes: %q", clip(raw)), "%s where text is wanted", what(n))
+			d.fail(n, path, fmt.Sprintf("put it in quotes: %q", functions.Clip(raw)), "%s where text is wanted", what(n))
 		default:
 			v.SetString(raw)
 		}
@@ -520,13 +520,13 @@ func what(n ast.Node) string {
 	case *ast.NullNode:
 		return "nothing"
 	case *ast.StringNode:
-		return fmt.Sprintf("the text %q", clip(x.Value))
+		return fmt.Sprintf("the text %q", functions.Clip(x.Value))
 	case *ast.LiteralNode:
 		return "a block of text"
 	case *ast.MergeKeyNode:
 		return "a merge key"
 	case *ast.IntegerNode, *ast.FloatNode:
-		return "the number " + clip(n.GetToken().Value)
+		return "the number " + functions.Clip(n.GetToken().Value)
 	case *ast.BoolNode:
 		return n.GetToken().Value
 	}

@@ -186,7 +186,7 @@ func unknownVerb(cmd *cobra.Command, word string) error {
 	if near := functions.Nearest(word, names, 1); len(near) > 0 {
 		hint = "did you mean " + near[0] + "?"
 	}
-	return usage(hint, "%q is no verb of %s", clip(word), cmd.CommandPath())
+	return usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
 }
 
 // FlagError is what is wrong with a flag of a verb, with the one that may be meant.
@@ -211,7 +211,7 @@ func exact(names ...string) cobra.PositionalArgs {
 			return usage(cmd.UseLine(), "%s is missing", names[len(args)])
 		}
 		if len(args) > len(names) {
-			return usage(cmd.UseLine(), "%q is more than %s takes", clip(args[len(names)]), cmd.CommandPath())
+			return usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
 		}
 		return nil
 	}
@@ -224,7 +224,7 @@ func some(name string, most int) cobra.PositionalArgs {
 			return usage(cmd.UseLine(), "%s is missing", name)
 		}
 		if most > 0 && len(args) > most {
-			return usage(cmd.UseLine(), "%q is more than %s takes", clip(args[most]), cmd.CommandPath())
+			return usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[most]), cmd.CommandPath())
 		}
 		return nil
 	}
@@ -342,7 +342,7 @@ func (c *command) engine() *cobra.Command {
 			}
 			run := c.Engines[args[0]]
 			if run == nil {
-				return usage("thaw starts engines itself", "%q is no embedded engine", clip(args[0]))
+				return usage("thaw starts engines itself", "%q is no embedded engine", functions.Clip(args[0]))
 			}
 			return run(cmd.Context(), args[1:], c.out, c.err)
 		},
@@ -431,7 +431,7 @@ func (c *command) completion() *cobra.Command {
 			case "powershell":
 				return root.GenPowerShellCompletionWithDesc(c.out)
 			}
-			return usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", clip(args[0]))
+			return usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", functions.Clip(args[0]))
 		},
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
@@ -51,7 +52,7 @@ func (s setting) set(text string) error {
 	case reflect.Bool:
 		b, err := strconv.ParseBool(text)
 		if err != nil {
-			return fmt.Errorf("%q is neither true nor false", clip(text))
+			return fmt.Errorf("%q is neither true nor false", functions.Clip(text))
 		}
 		s.value.SetBool(b)
 	case reflect.Slice:
@@ -70,7 +71,7 @@ func (s setting) set(text string) error {
 
 func (s setting) allowed() error {
 	if s.oneof != nil && !slices.Contains(s.oneof, s.value.String()) {
-		return fmt.Errorf("%q is not one of %s", clip(s.value.String()), strings.Join(s.oneof, ", "))
+		return fmt.Errorf("%q is not one of %s", functions.Clip(s.value.String()), strings.Join(s.oneof, ", "))
 	}
 	return nil
 }

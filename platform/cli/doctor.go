@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
 // finding is one thing the doctor looked at.
@@ -104,7 +107,9 @@ func (c *command) examine(ctx context.Context, folder string) []finding {
 	}
 	add("program", good, "", "thaw %s, %s, %s/%s, %d CPUs", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 
-	if total, free, err := memory(); err != nil {
+	m, err := hostinfo.ReadMemory()
+	total, free := functions.Bytes(m.Total), functions.Bytes(m.Available)
+	if err != nil {
 		add("memory", warn, "", "not known: %v", err)
 	} else if free > 0 && free < littleMemory {
 		add("memory", warn, "engines need more", "%s of %s free", free.Human(), total.Human())

@@ -97,10 +97,3 @@ func plain(s string) string {
 	}
 	return b.String()
 }
-
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
-}

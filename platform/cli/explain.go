@@ -48,7 +48,7 @@ parts add up to it.`,
 				return usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
 			}
 			if strings.Contains(args[0], "/") { // no id has one
-				return usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", clip(args[0]))
+				return usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
 			}
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
@@ -77,7 +77,7 @@ func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) er
 		if near := functions.Nearest(kind, kinds, 1); len(near) > 0 {
 			hint = "did you mean " + near[0] + "?"
 		}
-		return usage(hint, "%q cannot be explained", clip(kind))
+		return usage(hint, "%q cannot be explained", functions.Clip(kind))
 	}
 	name, err := c.name(ctx, cl, word)
 	if err != nil {

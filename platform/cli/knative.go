@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // cluster is how a verb is carried out on a cluster instead of a server.
@@ -48,7 +50,7 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 			return server(cmd, args)
 		case "knative":
 		default:
-			return usage("--to knative, or leave it out", "%q is no place that thaw knows", clip(to))
+			return usage("--to knative, or leave it out", "%q is no place that thaw knows", functions.Clip(to))
 		}
 		never := append([]string{"server", "data"}, way.never...)
 		if !way.asks {

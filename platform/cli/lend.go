@@ -7,6 +7,8 @@ import (
 	"net"
 
 	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // LendConfig is everything thaw lend can be told.
@@ -28,7 +30,7 @@ func (c *LendConfig) check() error {
 		return errors.New("store: the folder of the node is needed: --store /var/lib/thaw")
 	}
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil && c.Addr != "off" {
-		return fmt.Errorf("addr: %q is no address: want HOST:PORT, or off", clip(c.Addr))
+		return fmt.Errorf("addr: %q is no address: want HOST:PORT, or off", functions.Clip(c.Addr))
 	}
 	if err := absolute(&c.Store, &c.Dir); err != nil {
 		return err

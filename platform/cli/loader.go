@@ -48,7 +48,7 @@ func (c *LoaderConfig) check() error {
 	}
 	if c.Controller != "" {
 		if host, _, err := net.SplitHostPort(c.Controller); err != nil || host == "" {
-			return fmt.Errorf("controller: %q is no address: want HOST:PORT, such as thaw-controller.thaw-system:8090", clip(c.Controller))
+			return fmt.Errorf("controller: %q is no address: want HOST:PORT, such as thaw-controller.thaw-system:8090", functions.Clip(c.Controller))
 		}
 	}
 	if c.TokenFile == "" && (c.Controller != "" || c.PeerAddr != "off" || len(c.Peer) > 0) {
@@ -56,7 +56,7 @@ func (c *LoaderConfig) check() error {
 	}
 	for name, addr := range map[string]string{"addr": c.Addr, "peer-addr": c.PeerAddr} {
 		if _, _, err := net.SplitHostPort(addr); err != nil && addr != "off" {
-			return fmt.Errorf("%s: %q is no address: want HOST:PORT, or off", name, clip(addr))
+			return fmt.Errorf("%s: %q is no address: want HOST:PORT, or off", name, functions.Clip(addr))
 		}
 	}
 	if c.AheadFor <= 0 {
@@ -64,12 +64,12 @@ func (c *LoaderConfig) check() error {
 	}
 	for _, f := range c.Folder {
 		if !filepath.IsAbs(f) {
-			return fmt.Errorf("folder: %q is no absolute path", clip(f))
+			return fmt.Errorf("folder: %q is no absolute path", functions.Clip(f))
 		}
 	}
 	for _, a := range c.Allow {
 		if scheme, _, ok := strings.Cut(a, "://"); !ok || scheme == "file" {
-			return fmt.Errorf("allow-source: %q is no beginning of a source such as az://acct/models; folders are named with --folder", clip(a))
+			return fmt.Errorf("allow-source: %q is no beginning of a source such as az://acct/models; folders are named with --folder", functions.Clip(a))
 		}
 	}
 	if c.Node == "" {

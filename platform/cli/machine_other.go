@@ -11,5 +11,3 @@ import (
 func disk(string) (functions.Bytes, error) { return 0, errors.ErrUnsupported }
 
 func openFiles() (uint64, error) { return 0, errors.ErrUnsupported }
-
-func memory() (total, free functions.Bytes, err error) { return 0, 0, errors.ErrUnsupported }

@@ -180,7 +180,7 @@ func rootOf(err error) error {
 func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains(outputs, c.output) {
-			return usage("one of "+strings.Join(outputs, ", "), "%q is no form of output", clip(c.output))
+			return usage("one of "+strings.Join(outputs, ", "), "%q is no form of output", functions.Clip(c.output))
 		}
 		cl, err := c.client()
 		if err != nil {

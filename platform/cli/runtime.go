@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // RuntimeConfig is what thaw runtime is told by its pod.
@@ -48,7 +50,7 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 			if v := c.Getenv("PORT"); v != "" && !fs.Changed("port") {
 				n, err := strconv.Atoi(v)
 				if err != nil {
-					return usage("Knative sets it", "PORT is %q, which is no number", clip(v))
+					return usage("Knative sets it", "PORT is %q, which is no number", functions.Clip(v))
 				}
 				r.Port = n
 			}
@@ -61,14 +63,14 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 			if v := c.Getenv("THAW_IMPORTS_AHEAD"); v != "" && !fs.Changed("imports-ahead") {
 				on, err := strconv.ParseBool(v)
 				if err != nil {
-					return usage("true or false", "THAW_IMPORTS_AHEAD is %q", clip(v))
+					return usage("true or false", "THAW_IMPORTS_AHEAD is %q", functions.Clip(v))
 				}
 				r.Ahead = on
 			}
 			if v := c.Getenv("THAW_WARM"); v != "" && !fs.Changed("warm") {
 				on, err := strconv.ParseBool(v)
 				if err != nil {
-					return usage("true or false", "THAW_WARM is %q", clip(v))
+					return usage("true or false", "THAW_WARM is %q", functions.Clip(v))
 				}
 				r.Warm = on
 			}

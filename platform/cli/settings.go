@@ -97,7 +97,7 @@ func (c *Count) UnmarshalText(b []byte) error {
 	}
 	n, err := strconv.Atoi(string(b))
 	if err != nil || n < 0 {
-		return fmt.Errorf("%q is neither auto nor a number", clip(string(b)))
+		return fmt.Errorf("%q is neither auto nor a number", functions.Clip(string(b)))
 	}
 	*c = Count{N: n}
 	return nil
@@ -125,7 +125,7 @@ func (s *Size) UnmarshalText(b []byte) error {
 	}
 	n, err := functions.ParseBytes(string(b))
 	if err != nil {
-		return fmt.Errorf("%q is neither auto nor a size such as 64Gi", clip(string(b)))
+		return fmt.Errorf("%q is neither auto nor a size such as 64Gi", functions.Clip(string(b)))
 	}
 	*s = Size{Bytes: n}
 	return nil
@@ -148,7 +148,7 @@ func level(word string) slog.Level {
 // check says what is wrong with the settings as a whole.
 func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
-		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", clip(c.Addr))
+		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", functions.Clip(c.Addr))
 	}
 	if c.MaxBody < 1024 {
 		return fmt.Errorf("max-body: %s is too small for any request", c.MaxBody)
@@ -177,7 +177,7 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 		return errors.New("token-file: a file with the server's join token is needed: --token-file F")
 	}
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
-		return fmt.Errorf("addr: %q is no address: want HOST:PORT", clip(c.Addr))
+		return fmt.Errorf("addr: %q is no address: want HOST:PORT", functions.Clip(c.Addr))
 	}
 	if c.Orphan <= 0 {
 		return errors.New("orphan-timeout must be more than 0")

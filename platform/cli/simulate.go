@@ -114,7 +114,7 @@ type simulations struct {
 
 func (c *command) simulated(ctx context.Context, s *simulation, flags *flagSet) error {
 	if !slices.Contains([]string{"table", "wide", "json", "yaml"}, c.output) {
-		return usage("table, json or yaml", "-o %q is no form of output here", clip(c.output))
+		return usage("table, json or yaml", "-o %q is no form of output here", functions.Clip(c.output))
 	}
 	st, tr, err := c.study(s, flags)
 	if err != nil {
@@ -232,7 +232,7 @@ func (c *command) study(s *simulation, flags *flagSet) (st *study.Study, tr stri
 	}
 	m, err := t.Onto(names, s.how, s.seed)
 	if err != nil {
-		return nil, "", &Error{Exit: ExitUsage, What: "--trace " + clip(s.trace), Err: err}
+		return nil, "", &Error{Exit: ExitUsage, What: "--trace " + functions.Clip(s.trace), Err: err}
 	}
 	st.Trace = m.Read
 	st.Requests -= m.Left

@@ -87,7 +87,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 			}
 			if !cmd.Flags().Changed("data") {
 				if o.Budget != 0 || folder != "" || len(o.Peers) > 0 || o.TokenFile != "" {
-					return usage("thaw pull "+clip(args[0])+" --data DIR", "--store, --functions, --peer and --token-file are for a pull with --data")
+					return usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --token-file are for a pull with --data")
 				}
 				return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 					if err := c.named(ctx, cl, args[0], &ask); err != nil {
@@ -109,7 +109,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 			}
 			for _, u := range o.Peers {
 				if at, err := url.Parse(u); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || strings.Trim(at.Path, "/") != "" {
-					return usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", clip(u))
+					return usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", functions.Clip(u))
 				}
 			}
 			return c.here(cmd.Context(), o, func(ctx context.Context, s Shelf) error {
@@ -171,7 +171,7 @@ arrived stays.`,
 // forms refuses a form of output that a verb has not.
 func (c *command) forms(known ...string) error {
 	if !slices.Contains(known, c.output) {
-		return usage("one of "+strings.Join(known, ", "), "%q is no form of output here", clip(c.output))
+		return usage("one of "+strings.Join(known, ", "), "%q is no form of output here", functions.Clip(c.output))
 	}
 	return nil
 }
@@ -185,17 +185,17 @@ func isSource(word string) bool {
 func called(word string) string {
 	if isSource(word) {
 		if base := path.Base(strings.TrimRight(word, "/")); base != "." && base != "/" {
-			return clip(base)
+			return functions.Clip(base)
 		}
 	}
-	return clip(word)
+	return functions.Clip(word)
 }
 
 // named fills in what a word asks a server for.
 func (c *command) named(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
 	if isSource(word) {
 		if strings.HasPrefix(word, ".") {
-			return usage("the whole path, or thaw pull "+clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", clip(word))
+			return usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", functions.Clip(word))
 		}
 		ask.Source = word
 		return nil
@@ -559,7 +559,7 @@ func pick(items []functions.CacheEntry, words []string) ([]string, error) {
 			if near := functions.Nearest(w, names, 3); len(near) > 0 {
 				hint = "did you mean " + strings.Join(near, ", ") + "?"
 			}
-			return nil, &Error{Exit: ExitNotFound, What: "no checkpoint is named " + clip(w), Hint: hint}
+			return nil, &Error{Exit: ExitNotFound, What: "no checkpoint is named " + functions.Clip(w), Hint: hint}
 		case 1:
 			if !slices.Contains(out, found[0]) {
 				out = append(out, found[0])
@@ -569,7 +569,7 @@ func pick(items []functions.CacheEntry, words []string) ([]string, error) {
 			for _, d := range found {
 				s = append(s, short(d))
 			}
-			return nil, usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", clip(w))
+			return nil, usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", functions.Clip(w))
 		}
 	}
 	return out, nil

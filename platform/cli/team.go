@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 )
 
@@ -29,7 +30,7 @@ func (c *command) describeTeam() *cobra.Command {
 				for _, t := range teams {
 					names = append(names, t.Name)
 				}
-				e := &Error{Exit: ExitNotFound, What: "there is no team " + clip(args[0])}
+				e := &Error{Exit: ExitNotFound, What: "there is no team " + functions.Clip(args[0])}
 				if len(names) > 0 {
 					e.Hint = "there is " + plain(strings.Join(names[:min(len(names), 10)], ", "))
 				}

@@ -42,7 +42,7 @@ func (c *command) get() *cobra.Command {
 				if near := functions.Nearest(word, words, 1); len(near) > 0 {
 					hint = "did you mean " + near[0] + "?"
 				}
-				return usage(hint, "%q is no kind", clip(word))
+				return usage(hint, "%q is no kind", functions.Clip(word))
 			}
 			if word == "functions" && len(args) == 2 && !follow {
 				name, err := c.name(ctx, cl, args[1])
@@ -130,7 +130,7 @@ func show[T any](ctx context.Context, c *command, cl *api.Client, k kind[T], fol
 	if near := functions.Nearest(want, names, 3); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, ", ") + "?"
 	}
-	return &Error{Exit: ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.word), clip(want)), Hint: hint}
+	return &Error{Exit: ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.word), functions.Clip(want)), Hint: hint}
 }
 
 func (c *command) ps() *cobra.Command {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -285,11 +286,11 @@ func (g *Gateway) unreached(w *writer, r *http.Request, p *passage, b *body, err
 		return
 	case errors.As(err, &op) && op.Op == "dial":
 		g.o.Log.Warn("cannot be reached", "host", r.Host, "address", p.address, "error", err)
-		fail(w, openai.New(openai.ServiceUnavailable, "The service behind "+clip(hostname(r.Host))+" cannot be reached now."))
+		fail(w, openai.New(openai.ServiceUnavailable, "The service behind "+functions.Clip(hostname(r.Host))+" cannot be reached now."))
 		return
 	}
 	g.o.Log.Warn("no answer", "host", r.Host, "address", p.address, "error", err)
-	fail(w, openai.New(openai.EngineCrashed, "The service behind "+clip(hostname(r.Host))+" broke off before it answered."))
+	fail(w, openai.New(openai.EngineCrashed, "The service behind "+functions.Clip(hostname(r.Host))+" broke off before it answered."))
 }
 
 // keepBody is how much of a body is kept to be sent a second time. One whose length
@@ -302,7 +303,7 @@ func (g *Gateway) function(w *writer, r *http.Request, to *rule, by *split) {
 	plain, ok := g.act.Plain(by.function)
 	switch {
 	case !ok:
-		fail(w, openai.New(openai.ModelLoading, "What the host "+clip(hostname(r.Host))+" leads to is being set up."))
+		fail(w, openai.New(openai.ModelLoading, "What the host "+functions.Clip(hostname(r.Host))+" leads to is being set up."))
 		return
 	case plain:
 	case activator.Serves(r.URL.Path):

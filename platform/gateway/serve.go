@@ -63,12 +63,12 @@ func (g *Gateway) route(s *side, w *writer, r *http.Request) {
 	}
 	to := h.match(r.URL.Path, r.Header)
 	if to == nil {
-		fail(w, openai.New(openai.NotFound, "No route of the host "+clip(h.name)+" leads there."))
+		fail(w, openai.New(openai.NotFound, "No route of the host "+functions.Clip(h.name)+" leads there."))
 		return
 	}
 	split := to.draw(g.o.Draw)
 	if split == nil {
-		fail(w, openai.New(openai.ServiceUnavailable, "The route of the host "+clip(h.name)+" leads to nothing at present."))
+		fail(w, openai.New(openai.ServiceUnavailable, "The route of the host "+functions.Clip(h.name)+" leads to nothing at present."))
 		return
 	}
 	if r.Header.Get(probeField) == "probe" {
@@ -117,7 +117,7 @@ func (g *Gateway) unhosted(s *side, w *writer, r *http.Request) {
 		g.leader(w, r)
 		return
 	}
-	fail(w, openai.New(openai.NotFound, "No service answers for the host "+clip(r.Host)+" here, and the path is none of OpenAI's API."))
+	fail(w, openai.New(openai.NotFound, "No service answers for the host "+functions.Clip(r.Host)+" here, and the path is none of OpenAI's API."))
 }
 
 // check refuses what is not to be served, or could be read in two ways.
@@ -157,11 +157,4 @@ func clean(r *http.Request, private bool) {
 			delete(r.Header, name)
 		}
 	}
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		s = s[:80] + "…"
-	}
-	return s
 }

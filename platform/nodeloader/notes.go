@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/thaw-dev/thaw/loader/durable"
 )
 
 // write leaves v in a file for the next loader, whole or as it was.
@@ -13,11 +15,7 @@ func (d *Daemon) write(name string, v any) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(d.o.Dir, name)
-	if err := os.WriteFile(path+"~", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+"~", path)
+	return durable.WriteFile(filepath.Join(d.o.Dir, name), b, 0o600)
 }
 
 // read is what the loader before this one has left in a file, of which no more than

@@ -8,6 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/pagecache"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
 // inMemory is the share of a checkpoint's bytes in the page cache from which on
@@ -32,7 +33,7 @@ func nearness(e store.Entry) (t functions.Tier, memory functions.Bytes, known bo
 func IntoMemory(ctx context.Context, c *loader.Checkpoint) {
 	limit := pagecache.Spare()
 	// What is read for us counts as ours.
-	if group := groupMemory(); group > 0 {
+	if group := hostinfo.GroupLimit(); group > 0 {
 		limit = min(limit, group/2)
 	}
 	files := make([]pagecache.File, 0, len(c.Files))

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/thaw-dev/thaw/loader/durable"
 )
 
 // NextEpoch raises the epoch kept in DIR/epoch and returns it. It is on disk
@@ -27,25 +29,7 @@ func NextEpoch(dir string) (int64, error) {
 		}
 	}
 	epoch++
-	f, err := os.CreateTemp(dir, ".epoch-*")
-	if err != nil {
-		return 0, fmt.Errorf("epoch: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = fmt.Fprintf(f, "%d\n", epoch)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("epoch: %w", err)
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return 0, fmt.Errorf("epoch: %w", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
+	if err := durable.WriteFile(path, fmt.Appendf(nil, "%d\n", epoch), 0o600); err != nil {
 		return 0, fmt.Errorf("epoch: %w", err)
 	}
 	return epoch, nil

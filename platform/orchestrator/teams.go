@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -322,7 +323,7 @@ const maxLedger = 16 << 20
 // be understood is moved aside, and the error says so; the Ledger is good in any
 // case, and empty then.
 func OpenLedger(path string) (*Ledger, error) {
-	l := &Ledger{save: func(text []byte) error { return replace(path, text) }, entries: map[string]ledgerEntry{}}
+	l := &Ledger{save: func(text []byte) error { return durable.WriteFile(path, text, 0o600) }, entries: map[string]ledgerEntry{}}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
@@ -422,21 +423,6 @@ func (s *Steer) keep(last bool) {
 	if err != nil {
 		s.log.Error("the accounts of teams are not kept", "error", err)
 	}
-}
-
-// replace puts a file in the place of another: whoever reads it, after whatever
-// crash, finds the one or the other whole.
-func replace(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 var (

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
@@ -73,10 +74,7 @@ func copyFlat(from, to string) (first error) {
 			}
 			continue
 		}
-		if err := os.WriteFile(path+".part", b, 0o600); err != nil {
-			return err
-		}
-		if err := os.Rename(path+".part", path); err != nil {
+		if err := durable.WriteFile(path, b, 0o600); err != nil {
 			return err
 		}
 	}

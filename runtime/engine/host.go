@@ -3,10 +3,10 @@ package engine
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
 // Host is what an engine without a GPU wants to know of its machine.
@@ -18,13 +18,8 @@ type Host struct {
 
 // ThisHost reads it from /proc and /sys; where there is none, nothing is known.
 func ThisHost() (h Host) {
-	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if f := strings.Fields(line); len(f) >= 2 && f[0] == "MemAvailable:" {
-				n, _ := strconv.ParseInt(f[1], 10, 64)
-				h.Available = functions.Bytes(n << 10)
-			}
-		}
+	if m, err := hostinfo.ReadMemory(); err == nil {
+		h.Available = functions.Bytes(m.Available)
 	}
 	if nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*"); err == nil {
 		h.Nodes = len(nodes)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
 )
 
 // Manual knows which flags the installed engines take, from their own --help.
@@ -248,10 +249,7 @@ func (m *Manual) Put(e functions.Engine, program string, help []byte) error {
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(m.path(key)+".part", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(m.path(key)+".part", m.path(key))
+	return durable.WriteFile(m.path(key), b, 0o600)
 }
 
 // parseHelp reads the flags out of argparse's help: lines indented by two,

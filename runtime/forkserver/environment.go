@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/thaw-dev/thaw/loader/durable"
 )
 
 //go:embed parent.py
@@ -26,10 +28,7 @@ func Install(dir string) (string, error) {
 	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, script) {
 		return path, nil
 	}
-	if err := os.WriteFile(path+".part", script, 0o600); err != nil {
-		return "", err
-	}
-	return path, os.Rename(path+".part", path)
+	return path, durable.WriteFile(path, script, 0o600)
 }
 
 // Rows are the engines that can be forked, by the name of their row in

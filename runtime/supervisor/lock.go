@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/thaw-dev/thaw/loader/durable"
+	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
 // note is what a keeper leaves in its folder, for the one after it.
@@ -32,15 +35,11 @@ func takeLock(dir string) (*os.File, error) {
 }
 
 func writeNote(dir string) error {
-	b, err := json.Marshal(note{PID: os.Getpid(), Boot: bootID()})
+	b, err := json.Marshal(note{PID: os.Getpid(), Boot: hostinfo.BootID()})
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, "keeper.json")
-	if err := os.WriteFile(path+".part", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".part", path)
+	return durable.WriteFile(filepath.Join(dir, "keeper.json"), b, 0o600)
 }
 
 // endPredecessor kills what a keeper that was killed left of its session. The
@@ -51,7 +50,7 @@ func endPredecessor(dir string, log *slog.Logger) {
 		return
 	}
 	var n note
-	if json.Unmarshal(b, &n) != nil || n.Boot == "" || n.Boot != bootID() || n.PID == os.Getpid() {
+	if json.Unmarshal(b, &n) != nil || n.Boot == "" || n.Boot != hostinfo.BootID() || n.PID == os.Getpid() {
 		return
 	}
 	if killed := endSession(n.PID); killed > 0 {

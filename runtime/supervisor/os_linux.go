@@ -97,16 +97,6 @@ func belongs(pid int, line string) bool {
 	return false
 }
 
-// bootID tells one run of the machine from another, so that a process id noted
-// before a reboot is never acted upon.
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
-
 // endSession kills what is left of the session of a keeper that is dead. While
 // a session has members its number is not given to anybody else.
 func endSession(sid int) (killed int) {

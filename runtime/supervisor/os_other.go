@@ -26,9 +26,6 @@ func child(int) bool { return false }
 
 func belongs(int, string) bool { return false }
 
-// No boot id: notes about processes of earlier keepers are never acted upon.
-func bootID() string { return "" }
-
 func oomKills() int64 { return 0 }
 
 func endSession(int) int { return 0 }

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	status "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/kubernetes/typed/core/v1"
+	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
@@ -49,21 +49,8 @@ func token(ctx context.Context, secrets v1.SecretInterface) (string, error) {
 }
 
 // WriteToken puts it where only this user and group read it, whole or not at all.
-func WriteToken(path, token string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".token-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.WriteString(token + "\n")
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+func WriteToken(path, token string) error {
+	return durable.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
 // Own gives a folder to a user and a group of the same number, so that

@@ -60,7 +60,7 @@ func ParsePolicy(word string) (Policy, error) {
 		case isIdle:
 			d, err := functions.ParseDuration(idle)
 			if err != nil || d < 0 {
-				return p, fmt.Errorf("policy %s: idle: %q is no duration such as 10m", clip(word), clip(idle))
+				return p, fmt.Errorf("policy %s: idle: %q is no duration such as 10m", functions.Clip(word), functions.Clip(idle))
 			}
 			p.Idle = max(d.Std(), time.Nanosecond)
 		default:
@@ -78,7 +78,7 @@ func ParsePolicies(text string) (out []Policy, err error) {
 			return nil, err
 		}
 		if slices.ContainsFunc(out, func(q Policy) bool { return q.Word == p.Word }) {
-			return nil, fmt.Errorf("policy %s is asked for twice", clip(p.Word))
+			return nil, fmt.Errorf("policy %s is asked for twice", functions.Clip(p.Word))
 		}
 		out = append(out, p)
 	}
@@ -90,14 +90,7 @@ func unknown(word, what string, choices []string) error {
 	if near := functions.Nearest(word, choices, 1); len(near) > 0 {
 		hint = "; did you mean " + near[0] + "?"
 	}
-	return fmt.Errorf("%q is no %s%s (%s)", clip(word), what, hint, strings.Join(choices, ", "))
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
+	return fmt.Errorf("%q is no %s%s (%s)", functions.Clip(word), what, hint, strings.Join(choices, ", "))
 }
 
 // schedule is the policy as the core takes it.

@@ -82,7 +82,7 @@ func ParseSizing(text string) (*Sizing, error) {
 	a, err := strconv.Atoi(low)
 	b, err2 := strconv.Atoi(high)
 	if err != nil || err2 != nil || a < 1 || b < a || b > 100_000 {
-		return nil, fmt.Errorf("%q is no range of GPUs: want such as 4..64", clip(text))
+		return nil, fmt.Errorf("%q is no range of GPUs: want such as 4..64", functions.Clip(text))
 	}
 	return &Sizing{Low: a, High: b}, nil
 }

@@ -38,7 +38,7 @@ type Number float64
 func (n *Number) UnmarshalText(b []byte) error {
 	f, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
-		return fmt.Errorf("%q is no number", clip(string(b)))
+		return fmt.Errorf("%q is no number", functions.Clip(string(b)))
 	}
 	*n = Number(f)
 	return nil
@@ -67,7 +67,7 @@ func ParseSpec(text string) (Spec, error) {
 		}
 		key, value, ok := strings.Cut(part, "=")
 		if !ok || value == "" || strings.Trim(key+value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-") != "" {
-			return s, fmt.Errorf("%s: %q where KEY=NUMBER is wanted; keys are %s", Gen, clip(part), strings.Join(specKeys(), ", "))
+			return s, fmt.Errorf("%s: %q where KEY=NUMBER is wanted; keys are %s", Gen, functions.Clip(part), strings.Join(specKeys(), ", "))
 		}
 		fmt.Fprintf(&yaml, "%s: %s\n", key, value)
 	}

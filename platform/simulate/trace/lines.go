@@ -79,13 +79,13 @@ func parseLLM(line []byte) (at time.Time, r Request, ok bool, err error) {
 		}
 	}
 	if err != nil || at.Year() < 1970 || at.Year() > 2200 {
-		return at, r, false, fmt.Errorf("TIMESTAMP: %q is no time such as 2023-11-16 18:15:46.68", clip(cells[0]))
+		return at, r, false, fmt.Errorf("TIMESTAMP: %q is no time such as 2023-11-16 18:15:46.68", functions.Clip(cells[0]))
 	}
 	for i, to := range []*int{&r.Input, &r.Output} {
 		what := []string{"ContextTokens", "GeneratedTokens"}[i]
 		n, err := strconv.ParseFloat(strings.TrimSpace(cells[i+1]), 64)
 		if err != nil {
-			return at, r, false, fmt.Errorf("%s: %q is no number", what, clip(cells[i+1]))
+			return at, r, false, fmt.Errorf("%s: %q is no number", what, functions.Clip(cells[i+1]))
 		}
 		if *to, err = tokens(what, n); err != nil {
 			return at, r, false, err
@@ -130,7 +130,7 @@ func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 		return at, r, false, nil
 	}
 	if at, err = time.Parse(time.RFC3339Nano, a.Time); err != nil || at.Year() < 1970 || at.Year() > 2200 {
-		return at, r, false, fmt.Errorf("time: %q is no time", clip(a.Time))
+		return at, r, false, fmt.Errorf("time: %q is no time", functions.Clip(a.Time))
 	}
 	took, err := span(a.Took)
 	if err != nil {
@@ -141,7 +141,7 @@ func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 		return at, r, false, fmt.Errorf("model: %w", err)
 	}
 	if r.Team = a.Team; r.Team != "" && !functions.IsLabel(r.Team) {
-		return at, r, false, fmt.Errorf("team: %q is no name of a team", clip(r.Team))
+		return at, r, false, fmt.Errorf("team: %q is no name of a team", functions.Clip(r.Team))
 	}
 	if r.Input, err = tokens("prompt_tokens", a.Prompt); err != nil {
 		return at, r, false, err
@@ -163,7 +163,7 @@ func span(raw []byte) (time.Duration, error) {
 		d, err = time.Duration(n), nil
 	}
 	if err != nil || d < 0 || d > 7*24*time.Hour {
-		return 0, fmt.Errorf("%q is no duration of a request", clip(text))
+		return 0, fmt.Errorf("%q is no duration of a request", functions.Clip(text))
 	}
 	return d, nil
 }
@@ -173,17 +173,17 @@ func (a *access) logfmt(line string) error {
 	for line = strings.TrimLeft(line, " "); line != ""; line = strings.TrimLeft(line, " ") {
 		key, rest, ok := strings.Cut(line, "=")
 		if !ok || key == "" || strings.ContainsAny(key, " \t") {
-			return fmt.Errorf("%q where KEY=VALUE is wanted", clip(line))
+			return fmt.Errorf("%q where KEY=VALUE is wanted", functions.Clip(line))
 		}
 		value := rest
 		if strings.HasPrefix(rest, `"`) {
 			quoted, err := strconv.QuotedPrefix(rest)
 			if err != nil {
-				return fmt.Errorf("%s: a quote is not closed", clip(key))
+				return fmt.Errorf("%s: a quote is not closed", functions.Clip(key))
 			}
 			line = rest[len(quoted):]
 			if value, err = strconv.Unquote(quoted); err != nil {
-				return fmt.Errorf("%s: %v", clip(key), err)
+				return fmt.Errorf("%s: %v", functions.Clip(key), err)
 			}
 		} else {
 			value, line, _ = strings.Cut(rest, " ")
@@ -210,7 +210,7 @@ func (a *access) logfmt(line string) error {
 			a.Completion, err = strconv.ParseFloat(value, 64)
 		}
 		if err != nil && (a.Msg == "request" || a.Msg == "") {
-			return fmt.Errorf("%s: %q is no number", key, clip(value))
+			return fmt.Errorf("%s: %q is no number", key, functions.Clip(value))
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 		if near := functions.Nearest(how, Maps, 1); len(near) > 0 {
 			hint = "; did you mean " + near[0] + "?"
 		}
-		return nil, fmt.Errorf("%q is no way to map a trace%s (%s)", clip(how), hint, strings.Join(Maps, ", "))
+		return nil, fmt.Errorf("%q is no way to map a trace%s (%s)", functions.Clip(how), hint, strings.Join(Maps, ", "))
 	}
 	named := len(t.Uses) > 0
 	if how == MapAuto {

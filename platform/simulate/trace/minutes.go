@@ -86,7 +86,7 @@ func openMinutes(s *source, o Options) (*Trace, error) {
 			n, err := strconv.ParseUint(strings.TrimSpace(cell), 10, 32)
 			if err != nil || n > maxCalls {
 				line, _ := in.FieldPos(i)
-				return nil, s.fail(line, "%s: %q is no number of calls in a minute", head0(column[i]), clip(cell))
+				return nil, s.fail(line, "%s: %q is no number of calls in a minute", head0(column[i]), functions.Clip(cell))
 			}
 			if o.PerMinute > 0 {
 				n = min(n, uint64(o.PerMinute))

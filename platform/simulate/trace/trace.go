@@ -87,7 +87,7 @@ func (t *Trace) Read() Requests { return t.read }
 func Open(file string, o Options) (*Trace, error) {
 	if text, ok := strings.CutPrefix(file, Gen+":"); ok {
 		if o.Format != "" && o.Format != Gen {
-			return nil, fmt.Errorf("%s: is of format %s, not %s", clip(file), Gen, o.Format)
+			return nil, fmt.Errorf("%s: is of format %s, not %s", functions.Clip(file), Gen, o.Format)
 		}
 		s, err := ParseSpec(text)
 		if err != nil {
@@ -105,7 +105,7 @@ func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, e
 		if near := functions.Nearest(o.Format, Formats, 1); len(near) > 0 {
 			hint = "; did you mean " + near[0] + "?"
 		}
-		return nil, fmt.Errorf("%q is no format of a trace%s (%s)", clip(o.Format), hint, strings.Join(Formats, ", "))
+		return nil, fmt.Errorf("%q is no format of a trace%s (%s)", functions.Clip(o.Format), hint, strings.Join(Formats, ", "))
 	}
 	s := &source{file: file, from: from}
 	if o.Format == "" {
@@ -373,13 +373,6 @@ func ByUse(uses []Use) []Use {
 	return slices.SortedFunc(slices.Values(uses), func(a, b Use) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name.String(), b.Name.String()))
 	})
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
 }
 
 // plain keeps a file from commanding the terminal its error is shown on.

@@ -1,0 +1,60 @@
+// Package hostinfo reads the memory of this machine and of this process's control group.
+package hostinfo
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Memory is the machine's memory in bytes; 0 where a value is not known.
+type Memory struct {
+	Total     int64 // MemTotal
+	Available int64 // MemAvailable: what programs may still allocate without swapping
+}
+
+// maxMemory is the largest plausible value of a line, in bytes.
+const maxMemory = 1 << 50
+
+// parseMeminfo reads the text of Linux's /proc/meminfo (see proc_meminfo(5)). A line
+// that is malformed or implausible leaves its value 0.
+func parseMeminfo(text string) (m Memory) {
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(line, ":")
+		var to *int64
+		switch name {
+		case "MemTotal":
+			to = &m.Total
+		case "MemAvailable":
+			to = &m.Available
+		default:
+			continue
+		}
+		f := strings.Fields(rest)
+		if len(f) != 2 || f[1] != "kB" {
+			continue
+		}
+		if n, err := strconv.ParseInt(f[0], 10, 64); err == nil && n > 0 && n <= maxMemory>>10 {
+			*to = n << 10
+		}
+	}
+	return m
+}
+
+// parseLimit reads a control group's memory.max: 0 where there is no limit.
+func parseLimit(text string) int64 {
+	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+	if err != nil || n <= 0 || n >= 1<<60 {
+		return 0
+	}
+	return n
+}
+
+// ReadMemory reads the machine's memory. The error is set where nothing is known.
+func ReadMemory() (Memory, error) { return readMemory() }
+
+// GroupLimit is the tightest memory limit in bytes on the way up from this process's
+// control group; 0 where there is none.
+func GroupLimit() int64 { return groupLimit() }
+
+// BootID identifies this boot of the machine; "" where that is not known.
+func BootID() string { return bootID() }

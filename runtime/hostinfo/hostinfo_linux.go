@@ -1,0 +1,55 @@
+package hostinfo
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+func readMemory() (Memory, error) {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return Memory{}, err
+	}
+	m := parseMeminfo(string(b))
+	if m.Total == 0 {
+		return Memory{}, errors.New("no MemTotal in /proc/meminfo")
+	}
+	return m, nil
+}
+
+func groupLimit() int64 {
+	least := int64(0)
+	read := func(path string) {
+		if b, err := os.ReadFile(path); err == nil {
+			if n := parseLimit(string(b)); n > 0 && (least == 0 || n < least) {
+				least = n
+			}
+		}
+	}
+	read("/sys/fs/cgroup/memory/memory.limit_in_bytes") // version 1
+	group := ""
+	if b, err := os.ReadFile("/proc/self/cgroup"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if p, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+				group = filepath.Clean("/" + p)
+			}
+		}
+	}
+	for {
+		read(filepath.Join("/sys/fs/cgroup", group, "memory.max"))
+		if group == "" || group == "/" {
+			return least
+		}
+		group = filepath.Dir(group)
+	}
+}
+
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
