@@ -177,10 +177,10 @@ func (g *rig) begin(ctx context.Context) error {
 	if g.warm, err = start("on"); err != nil {
 		return err
 	}
-	dir := filepath.Join(g.o.Dir, "keeper")
+	dir := filepath.Join(g.o.Dir, "supervisor")
 	kctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if g.keep, err = supervisor.Ensure(kctx, supervisor.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "keeper.sock"), Dir: dir}); err != nil {
+	if g.keep, err = supervisor.Ensure(kctx, supervisor.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "supervisor.sock"), Dir: dir}); err != nil {
 		return err
 	}
 	env, err := forkserver.Look(g.o.VLLM)

@@ -189,14 +189,14 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) connect(ctx context.Context) (*supervisor.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	dir := filepath.Join(a.o.Dir, "keeper")
+	dir := filepath.Join(a.o.Dir, "supervisor")
 	return supervisor.Ensure(ctx, supervisor.Start{
 		Exe: a.o.Exe, Args: a.o.KeeperArgs, Socket: a.Socket(), Dir: dir, Orphan: a.o.Orphan,
 	})
 }
 
 // Socket of the agent's keeper.
-func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "keeper", "keeper.sock") }
+func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "supervisor", "supervisor.sock") }
 
 func (a *Agent) setKeeper(k *supervisor.Client, broken string) {
 	a.mu.Lock()
@@ -285,10 +285,10 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual},
 		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.push() },
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
-		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "keeper")), FreeGPU: a.o.FreeGPU,
+		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU,
 	}
 	if a.o.Cut != nil {
-		o.Cut = func(string) {
+		o.AbortRequests = func(string) {
 			if h := a.find(req.ID); h != nil {
 				if url := h.Status().Endpoint; url != "" {
 					a.o.Cut(url)
@@ -296,7 +296,7 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 			}
 		}
 	}
-	o.Warm, o.Coming = a.hearth.Via, a.hearth.Await
+	o.ForkParent, o.ParentReady = a.hearth.Via, a.hearth.Await
 	if a.o.Books != nil {
 		for _, g := range a.o.Books.GPUs() {
 			if slices.Contains(req.GPUs, g.Index) && (o.GPUMemory == 0 || g.MemoryTotal < o.GPUMemory) {
@@ -478,7 +478,7 @@ func (a *Agent) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	case over:
 		a.push()
 	case req.Reason == functions.ReasonCalledOff:
-		h.CallOff()
+		h.CancelStart()
 	default:
 		h.Unload(time.Duration(max(0, min(req.DrainSeconds, 86400))*float64(time.Second)), req.Reason)
 	}
@@ -502,7 +502,7 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	case h == nil:
 		return fmt.Errorf("sleep: %w %s here", ErrNoReplica, clip(req.ID))
 	case req.Level == 0:
-		h.Rise(req.Reason)
+		h.WakeUp(req.Reason)
 	default:
 		h.Sleep(req.Level, req.Reason)
 	}

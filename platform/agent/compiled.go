@@ -50,7 +50,7 @@ type compiled struct {
 }
 
 // compiledFor is the cache for what w wants, without a model yet.
-func (s *Stager) compiledFor(w replica.Want) *compiled {
+func (s *Stager) compiledFor(w replica.StageRequest) *compiled {
 	if s.o.Caches == nil || w.Cache == "" {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (k *compiled) planned(plan string) enginecache.Key {
 
 // cacheOf takes the cache of a checkpoint that is here; plan is what its source
 // listed, "" if it was not asked.
-func (s *Stager) cacheOf(ctx context.Context, w replica.Want, c *loader.Checkpoint, plan string) *compiled {
+func (s *Stager) cacheOf(ctx context.Context, w replica.StageRequest, c *loader.Checkpoint, plan string) *compiled {
 	k := s.compiledFor(w)
 	if k == nil {
 		return nil
@@ -97,7 +97,7 @@ func (s *Stager) cacheOf(ctx context.Context, w replica.Want, c *loader.Checkpoi
 }
 
 // cacheComing takes a cache for a checkpoint that is still arriving.
-func (s *Stager) cacheComing(ctx context.Context, w replica.Want, a *loader.Arrival) *compiled {
+func (s *Stager) cacheComing(ctx context.Context, w replica.StageRequest, a *loader.Arrival) *compiled {
 	k := s.compiledFor(w)
 	if k == nil {
 		return nil

@@ -78,15 +78,15 @@ func aModel(t *testing.T, fill byte) (folder string) {
 	return folder
 }
 
-func wanted(folder string) replica.Want {
-	return replica.Want{Team: "default", Source: folder, Engine: functions.EngineVLLM, Cache: "vllm torch-2 vllm-0.32; linux/amd64 H200 x1; flags 00"}
+func wanted(folder string) replica.StageRequest {
+	return replica.StageRequest{Team: "default", Source: folder, Engine: functions.EngineVLLM, Cache: "vllm torch-2 vllm-0.32; linux/amd64 H200 x1; flags 00"}
 }
 
 func quietly(functions.Bytes, functions.Bytes) {}
 
 // started stages, plays an engine that compiles, and ends. It returns what the
 // engine found in its cache.
-func started(t *testing.T, s *Stager, w replica.Want, early bool) (found string, digest string) {
+func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found string, digest string) {
 	t.Helper()
 	var c replica.Checkpoint
 	var err error
@@ -96,11 +96,11 @@ func started(t *testing.T, s *Stager, w replica.Want, early bool) (found string,
 		if aerr != nil {
 			t.Fatal(aerr)
 		}
-		if !a.Here {
+		if !a.Complete {
 			if b, err := os.ReadFile(filepath.Join(a.Path, "model.safetensors")); err != nil || len(b) < 5<<20 {
 				t.Errorf("arriving: %d bytes, %v", len(b), err)
 			}
-			cache, settled = a.Cache, a.Settled
+			cache, settled = a.Cache, a.EngineReady
 		}
 		c, err = a.Rest(t.Context())
 	} else {
@@ -226,7 +226,7 @@ func TestServedWhereNothingIsMounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a.Here == asks || (a.Weights != "") != asks {
+		if a.Complete == asks || (a.Weights != "") != asks {
 			t.Errorf("%s: %+v", e, a)
 		}
 		if !asks {
@@ -264,7 +264,7 @@ func TestServedWhereNothingIsMounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.Settled()
+		a.EngineReady()
 		if b, err := os.ReadFile(filepath.Join(a.Path, "model.safetensors")); err != nil || len(b) < 5<<20 {
 			t.Errorf("what is opened late: %d bytes, %v", len(b), err)
 		}

@@ -44,18 +44,18 @@ type early struct {
 }
 
 // StageEarly brings a source here and shows its files before they are. It is a
-// replica.Early.
-func (s *Stager) StageEarly(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Arriving, error) {
+// replica.EarlyStager.
+func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.PartialCheckpoint, error) {
 	st, err := s.begin(ctx, w)
 	if err != nil {
-		return replica.Arriving{}, err
+		return replica.PartialCheckpoint{}, err
 	}
 	stop := tell(st, progress)
 	a, err := st.Arriving(ctx)
 	if err != nil {
 		stop()
 		s.drop(ctx, st)
-		return replica.Arriving{}, err
+		return replica.PartialCheckpoint{}, err
 	}
 	var view *shown
 	if a.Missing > 0 && a.Missing >= int64(s.o.Early) && s.o.Arriving != "" {
@@ -66,13 +66,13 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.Want, progress func(h
 	}
 	if view == nil {
 		a.Close()
-		return replica.Arriving{Here: true, Rest: func(ctx context.Context) (replica.Checkpoint, error) {
+		return replica.PartialCheckpoint{Complete: true, Rest: func(ctx context.Context) (replica.Checkpoint, error) {
 			defer stop()
 			return s.whole(ctx, w, st)
 		}}, nil
 	}
 	k := s.cacheComing(ctx, w, a)
-	return replica.Arriving{
+	return replica.PartialCheckpoint{
 		Path: view.link, Weights: view.weights, Cache: k.path(),
 		Rest: func(ctx context.Context) (replica.Checkpoint, error) {
 			defer stop()
@@ -89,7 +89,7 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.Want, progress func(h
 			out.Release = func() { view.end(); release() }
 			return out, nil
 		},
-		Settled: view.settle,
+		EngineReady: view.settle,
 	}, nil
 }
 
@@ -106,7 +106,7 @@ func (s *Stager) unseen(err error) {
 }
 
 // show makes what arrives readable.
-func (s *Stager) show(ctx context.Context, w replica.Want, a *loader.Arrival) (*shown, error) {
+func (s *Stager) show(ctx context.Context, w replica.StageRequest, a *loader.Arrival) (*shown, error) {
 	if err := s.sweep(); err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (s *Stager) show(ctx context.Context, w replica.Want, a *loader.Arrival) (*
 
 // face mounts the files or, where that cannot be and the engine can ask, serves
 // them.
-func (s *Stager) face(ctx context.Context, w replica.Want, v *shown) error {
+func (s *Stager) face(ctx context.Context, w replica.StageRequest, v *shown) error {
 	files := make([]mount.File, 0, len(v.arrival.Files))
 	for _, f := range v.arrival.Files {
 		files = append(files, mount.File{Name: f.Name, Size: f.Size})

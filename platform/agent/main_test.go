@@ -63,7 +63,7 @@ func run(m *testing.M) int {
 	http.DefaultClient.CloseIdleConnections()
 	// A keeper that was told to end is waited for in the background, and a
 	// program with the race detector takes a second to exit.
-	waits := goleak.IgnoreAnyFunction("github.com/thaw-dev/thaw/runtime/keeper.Ensure.func1")
+	waits := goleak.IgnoreAnyFunction("github.com/thaw-dev/thaw/runtime/supervisor.Ensure.func1")
 	if err := goleak.Find(waits); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -103,7 +103,7 @@ func toyEngine(ctx context.Context, port, name string) error {
 // noStage is a stager for models without a source; a source "slow" comes for ever.
 type noStage struct{}
 
-func (noStage) Stage(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+func (noStage) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
 	progress(1, 100)
 	<-ctx.Done()
 	return replica.Checkpoint{}, context.Cause(ctx)

@@ -63,7 +63,7 @@ func (s *Stager) Close() {
 }
 
 // Stage brings a source here. It is a replica.Stager.
-func (s *Stager) Stage(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+func (s *Stager) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
 	st, err := s.begin(ctx, w)
 	if err != nil {
 		return replica.Checkpoint{}, err
@@ -72,7 +72,7 @@ func (s *Stager) Stage(ctx context.Context, w replica.Want, progress func(have, 
 	return s.whole(ctx, w, st)
 }
 
-func (s *Stager) begin(ctx context.Context, w replica.Want) (*loader.Staging, error) {
+func (s *Stager) begin(ctx context.Context, w replica.StageRequest) (*loader.Staging, error) {
 	return s.loader.Stage(ctx, w.Source, loader.StageOptions{Base: w.Dir, Digest: w.Digest, Files: w.Files})
 }
 
@@ -106,7 +106,7 @@ func (s *Stager) wait(ctx context.Context, st *loader.Staging, check func() erro
 }
 
 // whole is a checkpoint of which every byte is here before its engine starts.
-func (s *Stager) whole(ctx context.Context, w replica.Want, st *loader.Staging) (replica.Checkpoint, error) {
+func (s *Stager) whole(ctx context.Context, w replica.StageRequest, st *loader.Staging) (replica.Checkpoint, error) {
 	c, err := s.wait(ctx, st, nil)
 	if err != nil {
 		return replica.Checkpoint{}, err
@@ -131,7 +131,7 @@ func staged(c *loader.Checkpoint, k *compiled) replica.Checkpoint {
 
 // drop lets go of a staging that has not ended well, or not yet.
 func (s *Stager) drop(ctx context.Context, st *loader.Staging) {
-	if !errors.Is(context.Cause(ctx), replica.ErrCalledOff) || s.ctx.Err() != nil {
+	if !errors.Is(context.Cause(ctx), replica.ErrStartCancelled) || s.ctx.Err() != nil {
 		st.Release()
 		return
 	}

@@ -46,7 +46,7 @@ if __name__ == "__main__":
 // inPlace stages nothing.
 type inPlace struct{}
 
-func (inPlace) Stage(_ context.Context, w replica.Want, _ func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+func (inPlace) Stage(_ context.Context, w replica.StageRequest, _ func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
 	return replica.Checkpoint{Path: w.Source}, nil
 }
 

@@ -142,7 +142,7 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 		default:
 			add(check, warn, "", "%s, %s; tested was %s", in.Program, version, s.Tested)
 		}
-		for _, h := range s.Open(in) {
+		for _, h := range s.OpenVulnerabilities(in) {
 			what, hint := "its version", "no version of it is without"
 			if h.Package != "" {
 				what = h.Package + " " + in.Others[h.Package]

@@ -70,7 +70,7 @@ func run(m *testing.M) int {
 	http.DefaultClient.CloseIdleConnections()
 	// A keeper that was told to end is waited for in the background, and a
 	// program with the race detector takes a second to exit.
-	waits := goleak.IgnoreAnyFunction("github.com/thaw-dev/thaw/runtime/keeper.Ensure.func1")
+	waits := goleak.IgnoreAnyFunction("github.com/thaw-dev/thaw/runtime/supervisor.Ensure.func1")
 	if err := goleak.Find(waits); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

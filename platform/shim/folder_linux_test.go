@@ -120,7 +120,7 @@ func TestStagedOpen(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { defer close(stop); l.Run(ctx) }()
 	defer func() { cancel(); hang <- struct{}{}; <-stop }()
-	c, err := l.Stage(ctx, replica.Want{Source: "az://a/b"}, func(_, _ functions.Bytes) {})
+	c, err := l.Stage(ctx, replica.StageRequest{Source: "az://a/b"}, func(_, _ functions.Bytes) {})
 	if err != nil {
 		t.Fatal(err)
 	}

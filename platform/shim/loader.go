@@ -362,7 +362,7 @@ func (e *StageError) Error() string {
 }
 
 // Stage is the replica's Stager.
-func (l *loader) Stage(ctx context.Context, w replica.Want, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+func (l *loader) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
 	a := &ask{Stage: controlstream.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress, answer: make(chan answer, 1)}
 	l.mu.Lock()
 	l.last++

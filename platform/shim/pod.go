@@ -254,8 +254,8 @@ func (s *Shim) drain(within time.Duration, why string) {
 
 // keep runs the keeper in this process.
 func (s *Shim) keep(life context.Context, beside *sync.WaitGroup) (*supervisor.Client, error) {
-	dir := filepath.Join(s.o.Dir, "keeper")
-	socket := filepath.Join(dir, "keeper.sock")
+	dir := filepath.Join(s.o.Dir, "supervisor")
+	socket := filepath.Join(dir, "supervisor.sock")
 	failed := make(chan error, 1)
 	beside.Go(func() {
 		failed <- supervisor.Run(life, supervisor.Options{Socket: socket, Dir: dir, Orphan: keeperWait, Log: s.log})
@@ -294,21 +294,21 @@ func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.C
 		Stager: s.loader, Spawner: kept, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }},
 		Began: s.began, OnChange: s.changed, Log: s.log,
 		InFlight: func() int { return int(s.inFlight.Load()) },
-		Scratch:  supervisor.ScratchRoot(filepath.Join(s.o.Dir, "keeper")),
+		Scratch:  supervisor.ScratchRoot(filepath.Join(s.o.Dir, "supervisor")),
 	}
 	// The container has the GPUs it was given and no others.
 	for i := range m.Spec.Resources.GPUs {
 		o.GPUs = append(o.GPUs, i)
 	}
-	o.Cut = func(string) { s.engines.Cut(address(s.rep.Status().Endpoint)) }
+	o.AbortRequests = func(string) { s.engines.Cut(address(s.rep.Status().Endpoint)) }
 	a, cmd, run := importAhead(s.o, kept, o.Programs)
 	if a != nil {
-		o.Spawner, o.Warm = spawning{kept, a}, a.Via
-		o.Coming = func(engine.Command) <-chan struct{} { return a.up }
+		o.Spawner, o.ForkParent = spawning{kept, a}, a.Via
+		o.ParentReady = func(engine.Command) <-chan struct{} { return a.up }
 		if l := lender(s.o); l != nil {
 			s.lent, l.own = l, a
-			o.Warm = l.Via
-			o.Coming = func(engine.Command) <-chan struct{} { return l.up }
+			o.ForkParent = l.Via
+			o.ParentReady = func(engine.Command) <-chan struct{} { return l.up }
 			own := run
 			run = func(ctx context.Context) { l.run(ctx, s.o, cmd, own) }
 		}

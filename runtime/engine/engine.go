@@ -86,19 +86,19 @@ type row struct {
 	reserved []string // flags that are thaw's
 	key      string   // variable that makes it want a key; "" where only its command line could
 	args     func(Request) ([]string, error)
-	metrics  names
+	metrics  metricNames
 	adapters bool                      // speaks vLLM's /v1/load_lora_adapter
 	sleep    bool                      // speaks vLLM's /sleep and /wake_up
 	streams  []string                  // flags with which it keeps no file mapped; nil: it cannot be started early
 	cache    func(dir string) []string // environment that puts its compile caches there
-	marks    []mark                    // of its start, in its log
+	marks    []logMark                 // of its start, in its log
 	help     []string                  // arguments that list its flags, as argparse does; nil: they are not checked
 	python   bool                      // leaves files in TMPDIR, sockets among them
 	// defaults are given where the model file leaves them open
 	defaults func(Request, Host) (args, env []string)
 }
 
-var vllmNames = names{
+var vllmNames = metricNames{
 	running:  []string{"vllm:num_requests_running"},
 	waiting:  []string{"vllm:num_requests_waiting"},
 	tokens:   []string{"vllm:generation_tokens_total", "vllm:prompt_tokens_total"},
@@ -109,7 +109,7 @@ var vllmNames = names{
 	finished: []string{"vllm:request_success_total"},
 }
 
-var sglangNames = names{
+var sglangNames = metricNames{
 	running: []string{"sglang:num_running_reqs"},
 	waiting: []string{"sglang:num_queue_reqs"},
 	// The first two count whole requests, the third counts as tokens come.
@@ -118,7 +118,7 @@ var sglangNames = names{
 	rate:   []string{"sglang:cache_hit_rate"},
 }
 
-var llamaNames = names{
+var llamaNames = metricNames{
 	running: []string{"llamacpp:requests_processing"},
 	waiting: []string{"llamacpp:requests_deferred"},
 	// Tokens are counted when a request is over; calls of decode as they happen.
@@ -126,7 +126,7 @@ var llamaNames = names{
 	kv:     []string{"llamacpp:kv_cache_usage_ratio"},
 }
 
-func rowOf(e functions.Engine) (row, bool) {
+func engineRow(e functions.Engine) (row, bool) {
 	switch e {
 	case functions.EngineEmber:
 		return row{
@@ -164,7 +164,7 @@ func rowOf(e functions.Engine) (row, bool) {
 				if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, "--tp-size", "--tp", "--tensor-parallel-size") {
 					a = append(a, "--tp-size", strconv.Itoa(n))
 				}
-				if s := share(r); s != "" && !hasFlag(r.Spec.Args, "--mem-fraction-static") {
+				if s := gpuMemoryShare(r); s != "" && !hasFlag(r.Spec.Args, "--mem-fraction-static") {
 					a = append(a, "--mem-fraction-static", s)
 				}
 				return a, nil
@@ -177,7 +177,7 @@ func rowOf(e functions.Engine) (row, bool) {
 			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu", "--api-key", "--api-key-file"},
 			key:      "LLAMA_API_KEY",
 			args: func(r Request) ([]string, error) {
-				file, err := gguf(r.Path)
+				file, err := findGGUF(r.Path)
 				if err != nil {
 					return nil, err
 				}
@@ -193,7 +193,7 @@ func rowOf(e functions.Engine) (row, bool) {
 // Prepare turns a model into a command line. The error is one line for the
 // person who wrote the model file.
 func (p Programs) Prepare(r Request) (Command, error) {
-	row, ok := rowOf(r.Spec.Engine)
+	row, ok := engineRow(r.Spec.Engine)
 	if !ok {
 		return Command{}, fmt.Errorf("unknown engine %q", r.Spec.Engine)
 	}
@@ -223,7 +223,7 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		}
 		path, err := p.look(program)
 		if err != nil {
-			return Command{}, fmt.Errorf("engine command: program %q not found: %s", r.Spec.Args[0], rootOf(err))
+			return Command{}, fmt.Errorf("engine command: program %q not found: %s", r.Spec.Args[0], lookPathError(err))
 		}
 		c.Argv[0] = path
 		if r.Spec.Health != "" {
@@ -244,7 +244,7 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		if alt, ok := moduleRow(r.Spec.Engine, program); ok {
 			row, c.Health = alt, alt.health
 		}
-		if err := interpreted(r.Spec.Engine, program); err != nil {
+		if err := checkInterpreter(r.Spec.Engine, program); err != nil {
 			return Command{}, err
 		}
 		if p.Manual != nil {
@@ -277,7 +277,7 @@ func (p Programs) Prepare(r Request) (Command, error) {
 	env = append(env, row.env...)
 	env = append(env, wants...)
 	if r.Scratch != "" && row.python {
-		env, c.Scratch = append(env, scratch(have, r.Scratch)...), r.Scratch
+		env, c.Scratch = append(env, scratchEnv(have, r.Scratch)...), r.Scratch
 	}
 	if r.Cache != "" && row.cache != nil {
 		env = append(env, row.cache(r.Cache)...)
@@ -314,19 +314,19 @@ const devMode = "VLLM_SERVER_DEV_MODE=1"
 // --enable-sleep-mode, or in its developers' mode (where a CPU speaks the
 // protocol without moving any weights).
 func Sleeps(spec functions.ModelSpec) bool {
-	row, _ := rowOf(spec.Engine)
+	row, _ := engineRow(spec.Engine)
 	return row.sleep && (hasFlag(spec.Args, "--enable-sleep-mode") || spec.Env["VLLM_SERVER_DEV_MODE"] == "1")
 }
 
 // Streams reports whether an engine can be started on a checkpoint that is
 // still arriving: it reads its files once and depends on none when it serves.
-func Streams(e functions.Engine) bool { r, _ := rowOf(e); return r.streams != nil }
+func Streams(e functions.Engine) bool { r, _ := engineRow(e); return r.streams != nil }
 
-// scratch has a Python engine leave sockets and files in a folder of its own.
+// scratchEnv has a Python engine leave sockets and files in a folder of its own.
 // What torch compiles stays where it is for all.
-func scratch(have []string, dir string) []string {
+func scratchEnv(have []string, dir string) []string {
 	env := []string{"TMPDIR=" + dir, "VLLM_RPC_BASE_PATH=" + dir}
-	if lookup(have, "TORCHINDUCTOR_CACHE_DIR") == "" {
+	if lookupEnv(have, "TORCHINDUCTOR_CACHE_DIR") == "" {
 		env = append(env, "TORCHINDUCTOR_CACHE_DIR="+filepath.Join(os.TempDir(), "torchinductor_"+strconv.Itoa(os.Getuid())))
 	}
 	return env
@@ -335,7 +335,7 @@ func scratch(have []string, dir string) []string {
 // Adopted is the command of an engine that runs already, for asking it; its key
 // is the caller's to fill in.
 func Adopted(spec functions.ModelSpec, name string, port int) Command {
-	row, _ := rowOf(spec.Engine)
+	row, _ := engineRow(spec.Engine)
 	c := Command{Engine: spec.Engine, Name: name, Port: port, Health: row.health, URL: "http://127.0.0.1:" + strconv.Itoa(port)}
 	if spec.Engine == functions.EngineCommand && spec.Health != "" {
 		c.Health = spec.Health
@@ -344,7 +344,7 @@ func Adopted(spec functions.ModelSpec, name string, port int) Command {
 }
 
 // Notifies reports whether an engine speaks sd_notify.
-func Notifies(e functions.Engine) bool { r, _ := rowOf(e); return r.notify }
+func Notifies(e functions.Engine) bool { r, _ := engineRow(e); return r.notify }
 
 func checkCommand(r Request) error {
 	if len(r.Spec.Args) == 0 {
@@ -371,10 +371,10 @@ func checkCommand(r Request) error {
 }
 
 func (p Programs) program(e functions.Engine, row row, environ []string) (string, error) {
-	if v := lookup(environ, row.override); v != "" {
+	if v := lookupEnv(environ, row.override); v != "" {
 		path, err := p.look(v)
 		if err != nil {
-			return "", fmt.Errorf("engine %s: %s=%s: %s", e, row.override, v, rootOf(err))
+			return "", fmt.Errorf("engine %s: %s=%s: %s", e, row.override, v, lookPathError(err))
 		}
 		return path, nil
 	}
@@ -391,10 +391,10 @@ func (p Programs) program(e functions.Engine, row row, environ []string) (string
 	return path, nil
 }
 
-// interpreted is an error for a script whose interpreter is gone: the kernel
+// checkInterpreter is an error for a script whose interpreter is gone: the kernel
 // would say that the script itself is not there. So it is with a virtual
 // environment that was moved.
-func interpreted(e functions.Engine, path string) error {
+func checkInterpreter(e functions.Engine, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil // starting it will tell
@@ -436,9 +436,9 @@ func FreePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// gguf is the file llama.cpp is given: the file itself, or the first (shard)
+// findGGUF is the file llama.cpp is given: the file itself, or the first (shard)
 // of a folder.
-func gguf(path string) (string, error) {
+func findGGUF(path string) (string, error) {
 	if strings.HasSuffix(strings.ToLower(path), ".gguf") {
 		return path, nil
 	}
@@ -464,8 +464,8 @@ func gpuEnv(r Request) []string {
 	return []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(list, ",")}
 }
 
-// share of a GPU's memory the model asks for, as vLLM wants it; "" unknown.
-func share(r Request) string {
+// gpuMemoryShare of a GPU's memory the model asks for, as vLLM wants it; "" unknown.
+func gpuMemoryShare(r Request) string {
 	want := r.Spec.Resources.GPUMemory
 	if len(r.GPUs) == 0 || want <= 0 || r.GPUMemory <= 0 {
 		return ""
@@ -508,7 +508,7 @@ func firstFlag(args, flags []string) string {
 	return ""
 }
 
-func rootOf(err error) string {
+func lookPathError(err error) string {
 	var ee *exec.Error
 	if errors.As(err, &ee) {
 		err = ee.Err

@@ -167,7 +167,7 @@ func TestParseMetrics(t *testing.T) {
 	union := vllmNames.or(sglangNames).or(llamaNames)
 	for _, c := range []struct {
 		name, text string
-		names      names
+		names      metricNames
 		want       Metrics
 	}{
 		{"vllm", vllmMetrics, vllmNames, Metrics{Running: 3, Waiting: 4, Tokens: 1120, Flow: true, Load: true, KVUsage: .25, HitRate: .25, FirstTokens: 9, Finished: 6, Counted: true}},
@@ -207,7 +207,7 @@ func FuzzParseNotice(f *testing.F) {
 }
 
 // server is an engine that answers as told.
-func server(t *testing.T, e functions.Engine, routes map[string]http.HandlerFunc) *Engine {
+func server(t *testing.T, e functions.Engine, routes map[string]http.HandlerFunc) *Client {
 	t.Helper()
 	mux := http.NewServeMux()
 	for p, h := range routes {
@@ -253,8 +253,8 @@ func TestToken(t *testing.T) {
 			if got := fmt.Sprint(err); err == nil && c.want != "" || err != nil && got != c.want {
 				t.Fatalf("got %v, want %s", err, c.want)
 			}
-			if c.path != "" && e.ask.Load().path != c.path {
-				t.Errorf("asked at %s", e.ask.Load().path)
+			if c.path != "" && e.probe.Load().path != c.path {
+				t.Errorf("asked at %s", e.probe.Load().path)
 			}
 		})
 	}
@@ -297,12 +297,12 @@ func TestMetricsAndCalls(t *testing.T) {
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked %q", asked)
 	}
-	if level, err := e.Slept(ctx); err != nil || level != 1 {
+	if level, err := e.SleepLevel(ctx); err != nil || level != 1 {
 		t.Error(level, err)
 	}
 	deep := server(t, functions.EngineVLLM, map[string]http.HandlerFunc{"/is_sleeping": say(200, `{"is_sleeping":true}`),
 		"/metrics": say(200, "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"weights_offloaded\"} 0.0\nvllm:engine_sleep_state{engine=\"0\",sleep_state=\"discard_all\"} 1.0\n")})
-	if level, err := deep.Slept(ctx); err != nil || level != 2 {
+	if level, err := deep.SleepLevel(ctx); err != nil || level != 2 {
 		t.Error(level, err)
 	}
 	l := server(t, functions.EngineLlamaCpp, nil)
@@ -387,7 +387,7 @@ func TestPace(t *testing.T) {
 	for _, c := range []struct{ elapsed, want time.Duration }{
 		{0, time.Millisecond}, {50 * time.Millisecond, time.Millisecond}, {time.Second, 10 * time.Millisecond}, {time.Minute, 50 * time.Millisecond},
 	} {
-		if got := Pace(c.elapsed); got != c.want {
+		if got := ProbeInterval(c.elapsed); got != c.want {
 			t.Errorf("after %v: %v, want %v", c.elapsed, got, c.want)
 		}
 	}

@@ -23,14 +23,14 @@ func Environ(environ []string) []string {
 	out := make([]string, 0, len(environ))
 	for _, kv := range environ {
 		k, v, ok := strings.Cut(kv, "=")
-		if ok && k != "" && !secret(k, v) {
+		if ok && k != "" && !isSecret(k, v) {
 			out = append(out, kv)
 		}
 	}
 	return out
 }
 
-func secret(name, value string) bool {
+func isSecret(name, value string) bool {
 	n := strings.ToUpper(name)
 	for _, p := range [...]string{"THAW_", "AZURE_", "AWS_", "ARM_", "GOOGLE_", "GCP_", "LISTEN_"} {
 		if strings.HasPrefix(n, p) {
@@ -56,7 +56,7 @@ func secret(name, value string) bool {
 	return strings.Contains(value, "AccountKey=") || strings.Contains(value, "SharedAccessSignature=") || strings.Contains(value, "&sig=")
 }
 
-func lookup(environ []string, key string) (v string) {
+func lookupEnv(environ []string, key string) (v string) {
 	for _, kv := range environ {
 		if k, val, ok := strings.Cut(kv, "="); ok && k == key {
 			v = val

@@ -15,14 +15,14 @@ func moduleRow(e functions.Engine, program string) (row, bool) {
 	if e != functions.EngineLlamaCpp || !strings.HasPrefix(filepath.Base(program), "python") {
 		return row{}, false
 	}
-	base, _ := rowOf(e)
+	base, _ := engineRow(e)
 	return row{
 		program: base.program, override: base.override, health: "/v1/models", key: "API_KEY", metrics: llamaNames,
 		env:     []string{"PYTHONUNBUFFERED=1"},
 		streams: []string{"--use_mmap", "False"},
 		python:  true,
 		args: func(r Request) ([]string, error) {
-			file, err := gguf(r.Path)
+			file, err := findGGUF(r.Path)
 			if err != nil {
 				return nil, err
 			}

@@ -31,10 +31,10 @@ type Manual struct {
 	dir string
 	o   ManualOptions
 
-	mu    sync.Mutex
-	known map[string]*page // by key of the environment
-	tried map[string]bool  // asked for, in this life
-	asks  chan ask
+	mu       sync.Mutex
+	known    map[string]*flagList // by key of the environment
+	tried    map[string]bool      // asked for, in this life
+	requests chan helpRequest
 }
 
 // ManualOptions say how an engine is asked.
@@ -46,13 +46,13 @@ type ManualOptions struct {
 	Log   *slog.Logger
 }
 
-// page is one environment's flags.
-type page struct {
+// flagList is one environment's flags.
+type flagList struct {
 	Program string   `json:"program"`
 	Flags   []string `json:"flags"`
 }
 
-type ask struct {
+type helpRequest struct {
 	engine  functions.Engine
 	program string
 }
@@ -79,13 +79,13 @@ func NewManual(dir string, o ManualOptions) *Manual {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Manual{dir: dir, o: o, known: map[string]*page{}, tried: map[string]bool{}, asks: make(chan ask, 8)}
+	return &Manual{dir: dir, o: o, known: map[string]*flagList{}, tried: map[string]bool{}, requests: make(chan helpRequest, 8)}
 }
 
 // Check is nil, or an error that names the first flag of args that the program
 // does not take, and the nearest that it does. It reads at most two files.
 func (m *Manual) Check(e functions.Engine, program string, args []string) error {
-	p := m.page(e, program)
+	p := m.flags(e, program)
 	if p == nil {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (m *Manual) Check(e functions.Engine, program string, args []string) error 
 		if !ok || p.takes(name) {
 			continue
 		}
-		if near := nearest(name, p.Flags); near != "" {
+		if near := nearestFlag(name, p.Flags); near != "" {
 			return fmt.Errorf("args: %s is no flag of %s; did you mean %s?", name, e, near)
 		}
 		return fmt.Errorf("args: %s is no flag of %s (%s lists them)", name, e, p.Program+" serve --help=all")
@@ -110,12 +110,12 @@ func (m *Manual) lacks(e functions.Engine, program, flag string) bool {
 	if m == nil {
 		return false
 	}
-	p := m.page(e, program)
+	p := m.flags(e, program)
 	return p != nil && !slices.Contains(p.Flags, flag)
 }
 
 // takes: argparse takes an abbreviation too.
-func (p *page) takes(name string) bool {
+func (p *flagList) takes(name string) bool {
 	return slices.ContainsFunc(p.Flags, func(f string) bool { return strings.HasPrefix(f, name) })
 }
 
@@ -130,21 +130,21 @@ func flagName(arg string) (string, bool) {
 	return strings.ReplaceAll(name, "_", "-"), !strings.ContainsAny(name, " \t\n{\"")
 }
 
-// page is what is known of a program; nil where it must be asked for first,
+// flags is what is known of a program; nil where it must be asked for first,
 // which this sees to.
-func (m *Manual) page(e functions.Engine, program string) *page {
-	row, _ := rowOf(e)
+func (m *Manual) flags(e functions.Engine, program string) *flagList {
+	row, _ := engineRow(e)
 	if row.help == nil {
 		return nil
 	}
-	key := environment(program)
+	key := environmentKey(program)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p, ok := m.known[key]; ok {
 		return p
 	}
 	if b, err := os.ReadFile(m.path(key)); err == nil {
-		var p page
+		var p flagList
 		if json.Unmarshal(b, &p) == nil && len(p.Flags) >= manualFlags {
 			m.known[key] = &p
 			return &p
@@ -152,7 +152,7 @@ func (m *Manual) page(e functions.Engine, program string) *page {
 	}
 	if !m.tried[key] {
 		select {
-		case m.asks <- ask{e, program}:
+		case m.requests <- helpRequest{e, program}:
 			m.tried[key] = true
 		default:
 		}
@@ -162,9 +162,9 @@ func (m *Manual) page(e functions.Engine, program string) *page {
 
 func (m *Manual) path(key string) string { return filepath.Join(m.dir, "flags-"+key+".json") }
 
-// environment names what an engine's flags depend on: the program, and for a
+// environmentKey names what an engine's flags depend on: the program, and for a
 // Python one what is installed beside it.
-func environment(program string) string {
+func environmentKey(program string) string {
 	h := sha256.New()
 	note := func(path string) {
 		if st, err := os.Stat(path); err == nil {
@@ -186,7 +186,7 @@ func environment(program string) string {
 func (m *Manual) Run(ctx context.Context) error {
 	for {
 		select {
-		case a := <-m.asks:
+		case a := <-m.requests:
 			for quiet := false; !quiet; quiet = m.o.Quiet() {
 				t := time.NewTimer(manualAfter)
 				select {
@@ -207,7 +207,7 @@ func (m *Manual) Run(ctx context.Context) error {
 
 // Learn asks a program for its flags now, which takes seconds.
 func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) error {
-	row, _ := rowOf(e)
+	row, _ := engineRow(e)
 	if row.help == nil {
 		return ErrUnsupported
 	}
@@ -215,7 +215,7 @@ func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, row.help...)
 	cmd.Env = lastWins(append(append(Environ(m.o.Environ()), row.env...), "CUDA_VISIBLE_DEVICES=", "COLUMNS=80"))
-	cmd.SysProcAttr = aside()
+	cmd.SysProcAttr = lowPriorityGroup()
 	runtime.LockOSThread() // its death signal is that of this thread
 	defer runtime.UnlockOSThread()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -234,7 +234,7 @@ func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) 
 
 // Put takes the help of a program from whoever has it already.
 func (m *Manual) Put(e functions.Engine, program string, help []byte) error {
-	p := page{Program: program, Flags: parseHelp(string(help))}
+	p := flagList{Program: program, Flags: parseHelp(string(help))}
 	if len(p.Flags) < manualFlags {
 		return fmt.Errorf("%s: its help lists %d flags, which cannot be all", program, len(p.Flags))
 	}
@@ -242,7 +242,7 @@ func (m *Manual) Put(e functions.Engine, program string, help []byte) error {
 	if err != nil {
 		return err
 	}
-	key := environment(program)
+	key := environmentKey(program)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.known[key], m.tried[key] = &p, true
@@ -276,11 +276,11 @@ func parseHelp(help string) (flags []string) {
 	return slices.Compact(flags)
 }
 
-// nearest is the flag that was probably meant; "" if none is near.
-func nearest(name string, flags []string) (best string) {
+// nearestFlag is the flag that was probably meant; "" if none is near.
+func nearestFlag(name string, flags []string) (best string) {
 	least := 2 + len(name)/4
 	for _, f := range flags {
-		if d := distance(name, f); d < least {
+		if d := editDistance(name, f); d < least {
 			best, least = f, d
 		}
 	}
@@ -296,8 +296,8 @@ func nearest(name string, flags []string) (best string) {
 	return best
 }
 
-// distance is Levenshtein's.
-func distance(a, b string) int {
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

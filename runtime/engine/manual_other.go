@@ -4,5 +4,5 @@ package engine
 
 import "syscall"
 
-// aside is a group of its own; there is no death signal here.
-func aside() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// lowPriorityGroup is a group of its own; there is no death signal here.
+func lowPriorityGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -99,8 +99,8 @@ func TestManualRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(m.asks) != 1 {
-		t.Fatalf("%d questions", len(m.asks))
+	if len(m.requests) != 1 {
+		t.Fatalf("%d questions", len(m.requests))
 	}
 	if _, err := os.Stat(asked); err == nil {
 		t.Error("asked by Check")
@@ -151,6 +151,6 @@ func FuzzParseHelp(f *testing.F) {
 				t.Errorf("%q", flag)
 			}
 		}
-		nearest(s, parseHelp(s))
+		nearestFlag(s, parseHelp(s))
 	})
 }

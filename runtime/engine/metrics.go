@@ -26,19 +26,19 @@ type Metrics struct {
 	HitRate               float64 // share of prompt tokens found in the prefix cache, 0 to 1
 }
 
-// names of the metrics an engine exports; several mean the sum of those there.
-type names struct{ running, waiting, tokens, kv, hits, queries, rate, firsts, finished []string }
+// metricNames of the metrics an engine exports; several mean the sum of those there.
+type metricNames struct{ running, waiting, tokens, kv, hits, queries, rate, firsts, finished []string }
 
 // or knows the names of both.
-func (a names) or(b names) names {
+func (a metricNames) or(b metricNames) metricNames {
 	j := func(x, y []string) []string { return append(slices.Clone(x), y...) }
-	return names{j(a.running, b.running), j(a.waiting, b.waiting), j(a.tokens, b.tokens), j(a.kv, b.kv),
+	return metricNames{j(a.running, b.running), j(a.waiting, b.waiting), j(a.tokens, b.tokens), j(a.kv, b.kv),
 		j(a.hits, b.hits), j(a.queries, b.queries), j(a.rate, b.rate), j(a.firsts, b.firsts), j(a.finished, b.finished)}
 }
 
 // parseMetrics reads the Prometheus text format, of which it needs names and
 // values alone: series of one name are summed over their labels.
-func parseMetrics(text []byte, n names) Metrics {
+func parseMetrics(text []byte, n metricNames) Metrics {
 	var m Metrics
 	var running, waiting, hits, queries, firsts, finished float64
 	var saysFirst, saysFinished bool
@@ -49,7 +49,7 @@ func parseMetrics(text []byte, n names) Metrics {
 		} else {
 			text = nil
 		}
-		name, v, ok := sample(line)
+		name, v, ok := parseSample(line)
 		if !ok {
 			continue
 		}
@@ -74,8 +74,8 @@ func parseMetrics(text []byte, n names) Metrics {
 			finished, saysFinished = finished+v, true
 		}
 	}
-	m.Running, m.Waiting = count(running), count(waiting)
-	m.FirstTokens, m.Finished, m.Counted = count(firsts), count(finished), saysFirst && saysFinished
+	m.Running, m.Waiting = clampCount(running), clampCount(waiting)
+	m.FirstTokens, m.Finished, m.Counted = clampCount(firsts), clampCount(finished), saysFirst && saysFinished
 	if queries > 0 {
 		m.HitRate = hits / queries
 	}
@@ -83,10 +83,10 @@ func parseMetrics(text []byte, n names) Metrics {
 	return m
 }
 
-func count(f float64) int { return int(min(max(f, 0), 1<<30)) }
+func clampCount(f float64) int { return int(min(max(f, 0), 1<<30)) }
 
-// sample splits `name{labels} value [time]`.
-func sample(line []byte) (name string, value float64, ok bool) {
+// parseSample splits `name{labels} value [time]`.
+func parseSample(line []byte) (name string, value float64, ok bool) {
 	line = bytes.TrimSpace(line)
 	if len(line) == 0 || line[0] == '#' {
 		return "", 0, false

@@ -109,7 +109,7 @@ func parseNotice(s string) Notice {
 		case "READY":
 			m.Ready = v == "1"
 		case "STATUS":
-			m.Status = clip(v)
+			m.Status = clipLine(v)
 			for f := range strings.FieldsSeq(v) {
 				if p, ok := strings.CutPrefix(f, "percent="); ok {
 					if n, err := strconv.Atoi(p); err == nil && n >= 0 && n <= 100 {

@@ -14,10 +14,10 @@ type Step struct {
 	Phase functions.Phase // of the contract, in which it falls
 }
 
-// mark is a line with which a step begins, and the one before it ends. Marks
+// logMark is a line with which a step begins, and the one before it ends. Marks
 // come in the order of their table: one that is behind the present step (the
 // second worker says it too) is passed over.
-type mark struct {
+type logMark struct {
 	line *regexp.Regexp
 	Step
 }
@@ -25,7 +25,7 @@ type mark struct {
 // vllmMarks were read off starts of vLLM 0.32: plain and from a warm interpreter,
 // with one process of workers and without, eager and compiled. The first step
 // begins with the process.
-var vllmMarks = []mark{
+var vllmMarks = []logMark{
 	{nil, Step{"imports", functions.PhaseSpawn}},
 	{regexp.MustCompile(`non-default args:|\] .*█.*version \d`), Step{"engine", functions.PhaseSpawn}},
 	{regexp.MustCompile(`\] Starting to load model `), Step{"weights", functions.PhaseLoad}},
@@ -38,7 +38,7 @@ var vllmMarks = []mark{
 // Steps follows a start by its log. It is pure: lines and times in. The zero
 // value follows nothing.
 type Steps struct {
-	marks []mark
+	marks []logMark
 	at    int // of marks
 	began time.Time
 	done  []Done
@@ -57,7 +57,7 @@ type Done struct {
 // NewSteps follows one that began then; an engine whose log nobody has read
 // closely has no steps.
 func NewSteps(e functions.Engine, began time.Time) *Steps {
-	row, _ := rowOf(e)
+	row, _ := engineRow(e)
 	return &Steps{marks: row.marks, began: began}
 }
 
@@ -87,8 +87,8 @@ func (s *Steps) end(at time.Time) {
 	s.done = append(s.done, Done{step, s.began, at})
 }
 
-// Present is the step that goes on, if the log has told of any.
-func (s *Steps) Present() (Step, bool) {
+// Current is the step that goes on, if the log has told of any.
+func (s *Steps) Current() (Step, bool) {
 	if s.at == 0 || s.serving {
 		return Step{}, false
 	}
@@ -98,8 +98,8 @@ func (s *Steps) Present() (Step, bool) {
 // Done are the steps that are over.
 func (s *Steps) Done() []Done { return s.done }
 
-// Serves is told when the engine answers: what is left is its first token.
-func (s *Steps) Serves(at time.Time) {
+// Serving is told when the engine answers: what is left is its first token.
+func (s *Steps) Serving(at time.Time) {
 	if s.at == 0 || s.serving {
 		return
 	}
@@ -135,20 +135,20 @@ func Percent(line string) (n int, ok bool) {
 // wrong (the interpreter takes seconds to end after that), or nobody caught an
 // exception: such a traceback begins with the command itself.
 var (
-	doomed    = regexp.MustCompile(`\] (?:EngineCore|WorkerProc) failed to start\.|^RuntimeError: Engine core initialization failed|^vllm(?: [a-z-]+)?: error: `)
-	outermost = regexp.MustCompile(`^  File "[^"]*/vllm", line \d+, in <module>`)
-	raised    = regexp.MustCompile(`^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)(?:: |$)`)
+	startFailed  = regexp.MustCompile(`\] (?:EngineCore|WorkerProc) failed to start\.|^RuntimeError: Engine core initialization failed|^vllm(?: [a-z-]+)?: error: `)
+	commandFrame = regexp.MustCompile(`^  File "[^"]*/vllm", line \d+, in <module>`)
+	raised       = regexp.MustCompile(`^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)(?:: |$)`)
 )
 
-// Doomed takes a line of the log and reports whether it says that this start
+// StartFailed takes a line of the log and reports whether it says that this start
 // has failed, so that there is nothing to be waited for.
-func (s *Steps) Doomed(line string) bool {
+func (s *Steps) StartFailed(line string) bool {
 	switch {
 	case len(s.marks) == 0:
 		return false
-	case doomed.MatchString(line):
+	case startFailed.MatchString(line):
 		return true
-	case outermost.MatchString(line):
+	case commandFrame.MatchString(line):
 		s.uncaught = true
 	case s.uncaught && raised.MatchString(line):
 		s.uncaught = false

@@ -46,7 +46,7 @@ func TestSteps(t *testing.T) {
 	for _, e := range functions.Engines {
 		s := NewSteps(e, time.Now())
 		s.Line("hello", time.Now())
-		if _, ok := s.Present(); ok || s.End(time.Now()) != nil {
+		if _, ok := s.Current(); ok || s.End(time.Now()) != nil {
 			t.Errorf("%s: a log that tells nothing has steps", e)
 		}
 	}
@@ -95,7 +95,7 @@ func TestDoomed(t *testing.T) {
 		}
 		s, got := NewSteps(functions.EngineVLLM, time.Now()), ""
 		for l := range strings.SplitSeq(string(b), "\n") {
-			if s.Doomed(l) {
+			if s.StartFailed(l) {
 				got = l
 				break
 			}
@@ -103,7 +103,7 @@ func TestDoomed(t *testing.T) {
 		if !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
-		if NewSteps(functions.EngineCommand, time.Now()).Doomed(got) {
+		if NewSteps(functions.EngineCommand, time.Now()).StartFailed(got) {
 			t.Error("another engine's log")
 		}
 	}

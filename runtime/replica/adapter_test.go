@@ -135,7 +135,7 @@ type library struct {
 	err      error
 }
 
-func (l *library) Stage(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (l *library) Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
 	if w.Source == "m" {
 		return l.stand.Stage(ctx, w, progress)
 	}
@@ -312,7 +312,7 @@ func TestLoadAdapter(t *testing.T) {
 		l.Sleep(2, "idle")
 		time.Sleep(time.Second)
 		load(t, l, "b", AdapterUnavailable, "adapter b: the replica is not ready")
-		l.Rise("asked for")
+		l.WakeUp("asked for")
 		time.Sleep(time.Second)
 		if n := l.Status().Adapters; len(n) != 0 {
 			t.Error(n)

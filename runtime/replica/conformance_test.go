@@ -104,7 +104,7 @@ func subjects() []subject {
 // anything stages a folder by saying where it is.
 type anything struct{}
 
-func (anything) Stage(_ context.Context, w Want, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (anything) Stage(_ context.Context, w StageRequest, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
 	_, err := os.Stat(w.Source)
 	return Checkpoint{Path: w.Source, Bytes: 1}, err
 }
@@ -237,7 +237,7 @@ func conform(t *testing.T, s subject) {
 		res.Body.Close()
 		if s.cancels {
 			eventually(t, "nothing runs for a client that left", func() bool {
-				m := l.read(t.Context(), time.Second)
+				m := l.readMetrics(t.Context(), time.Second)
 				return m.err == nil && m.Running+m.Waiting == 0
 			})
 		}
@@ -249,7 +249,7 @@ func conform(t *testing.T, s subject) {
 		}
 	})
 	t.Run("metrics", func(t *testing.T) {
-		m := l.read(t.Context(), 5*time.Second)
+		m := l.readMetrics(t.Context(), 5*time.Second)
 		switch {
 		case s.metrics && (m.err != nil || !m.Load || !m.Flow || m.Tokens == 0):
 			t.Errorf("%+v", m)

@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// arrival is a checkpoint that was still arriving when its engine was started.
+// earlyStaging is a checkpoint that was still arriving when its engine was started.
 // Run owns it.
-type arrival struct {
-	Arriving
-	ctx   context.Context // the staging's, for the cause of its end
-	began time.Time
-	rest  chan staged
-	stop  func()
-	over  bool // rest was taken
+type earlyStaging struct {
+	PartialCheckpoint
+	ctx      context.Context // the staging's, for the cause of its end
+	began    time.Time
+	rest     chan stagingResult
+	stop     func()
+	finished bool // rest was taken
 }
 
-// arrive has the rest of a checkpoint come. stop ends that, and is called in
+// startEarlyStaging has the rest of a checkpoint come. stop ends that, and is called in
 // any case.
-func arrive(ctx context.Context, a Arriving, began time.Time, stop func()) *arrival {
-	c := &arrival{Arriving: a, ctx: ctx, began: began, rest: make(chan staged, 1), stop: stop}
+func startEarlyStaging(ctx context.Context, a PartialCheckpoint, began time.Time, stop func()) *earlyStaging {
+	c := &earlyStaging{PartialCheckpoint: a, ctx: ctx, began: began, rest: make(chan stagingResult, 1), stop: stop}
 	go func() {
 		ckpt, err := a.Rest(ctx)
-		c.rest <- staged{ckpt: ckpt, err: err}
+		c.rest <- stagingResult{ckpt: ckpt, err: err}
 	}()
 	return c
 }
 
-// settle is called when the engine has all it wants: paths may be switched,
+// finishStaging is called when the engine has all it wants: paths may be switched,
 // caches kept.
-func (r *Replica) settle(ctx context.Context) {
+func (r *Replica) finishStaging(ctx context.Context) {
 	filled := r.ckpt.Filled
-	if c := r.coming; c != nil {
-		r.arrived()
+	if c := r.early; c != nil {
+		r.endEarlyStaging()
 		if filled == nil {
 			filled = c.Filled
 		}
@@ -42,7 +42,7 @@ func (r *Replica) settle(ctx context.Context) {
 	}
 	r.filled = true
 	ctx, cancel := context.WithCancel(ctx)
-	r.beside.Go(func() {
+	r.background.Go(func() {
 		defer cancel()
 		if err := filled(ctx); err != nil && ctx.Err() == nil {
 			r.log.Warn("the engine's caches are not kept", "error", err)
@@ -50,40 +50,40 @@ func (r *Replica) settle(ctx context.Context) {
 	})
 }
 
-// arrived ends an arrival, whole or not.
-func (r *Replica) arrived() {
-	c := r.coming
+// endEarlyStaging ends an arrival, whole or not.
+func (r *Replica) endEarlyStaging() {
+	c := r.early
 	if c == nil {
 		return
 	}
-	r.coming = nil
+	r.early = nil
 	c.stop()
-	if !c.over {
+	if !c.finished {
 		if s := <-c.rest; s.err == nil {
 			r.ckpt = s.ckpt
 		}
 	}
-	if c.Settled != nil {
-		c.Settled()
+	if c.EngineReady != nil {
+		c.EngineReady()
 	}
 }
 
-// tornWait is how long the end of a staging may come after that of its engine.
-const tornWait = 300 * time.Millisecond
+// stagingErrorWait is how long the end of a staging may come after that of its engine.
+const stagingErrorWait = 300 * time.Millisecond
 
-// torn is why a checkpoint does not come, nil if it does: an engine that was
+// stagingError is why a checkpoint does not come, nil if it does: an engine that was
 // reading it then says only that a read failed, and may say so first.
-func (r *Replica) torn(rest <-chan staged) error {
+func (r *Replica) stagingError(rest <-chan stagingResult) error {
 	if rest == nil {
 		return nil
 	}
-	t := time.NewTimer(tornWait)
+	t := time.NewTimer(stagingErrorWait)
 	defer t.Stop()
 	select {
 	case s := <-rest:
-		r.coming.over = true
+		r.early.finished = true
 		if s.err != nil {
-			return because(r.coming.ctx, s.err)
+			return cancelCause(r.early.ctx, s.err)
 		}
 		r.ckpt = s.ckpt
 	case <-t.C:

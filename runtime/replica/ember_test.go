@@ -18,7 +18,7 @@ import (
 // inPlace stages folders by looking at them.
 type inPlace struct{}
 
-func (inPlace) Stage(_ context.Context, w Want, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (inPlace) Stage(_ context.Context, w StageRequest, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
 	st, err := os.Stat(filepath.Join(w.Dir, w.Source, "model.safetensors"))
 	if err != nil {
 		return Checkpoint{}, err
@@ -51,7 +51,7 @@ func TestEmber(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		eventually(t, "its metrics are read", func() bool {
-			m := l.read(t.Context(), time.Second)
+			m := l.readMetrics(t.Context(), time.Second)
 			return m.err == nil && m.Load && m.Flow && m.Tokens > 0
 		})
 		l.Unload(time.Second, "done")

@@ -77,9 +77,9 @@ func follow(ctx context.Context, path string, offset int64, out chan<- line) {
 	}
 }
 
-// stepped makes phases of the steps of a start, finished ones of them: what the
+// setLogPhases makes phases of the steps of a start, finished ones of them: what the
 // log tells is finer and truer than when a port is opened.
-func (r *Replica) stepped(done []engine.Done, present functions.Phase) {
+func (r *Replica) setLogPhases(done []engine.Done, present functions.Phase) {
 	if r.adopt != nil {
 		return
 	}
@@ -104,7 +104,7 @@ func (r *Replica) stepped(done []engine.Done, present functions.Phase) {
 			kept = append(kept, p)
 		}
 	}
-	r.phases = inOrder(append(kept, spans...))
+	r.phases = sortPhases(append(kept, spans...))
 }
 
 // tail is the end of what this start wrote: more than came with the exit, for

@@ -22,11 +22,11 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// The test binary is also the keeper and the engine of these tests.
+// The test binary is also the supervisor and the engine of these tests.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "test-keeper":
+		case "test-supervisor":
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 			defer stop()
 			orphan, _ := time.ParseDuration(os.Args[4])

@@ -24,7 +24,7 @@ import (
 // quick: a program with the race detector otherwise takes a second to exit.
 const quick = "GORACE=atexit_sleep_ms=0"
 
-// workbench is one keeper in a folder of its own, with what was started watched to
+// workbench is one supervisor in a folder of its own, with what was started watched to
 // be gone at the end.
 type workbench struct {
 	t      *testing.T
@@ -41,8 +41,8 @@ func newBench(t *testing.T) *workbench {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	sock := filepath.Join(dir, "keeper.sock")
-	c, err := supervisor.Ensure(ctx, supervisor.Start{Exe: exe, Args: []string{"test-keeper", sock, dir, "5s"}, Socket: sock, Dir: dir, Env: []string{quick}})
+	sock := filepath.Join(dir, "supervisor.sock")
+	c, err := supervisor.Ensure(ctx, supervisor.Start{Exe: exe, Args: []string{"test-supervisor", sock, dir, "5s"}, Socket: sock, Dir: dir, Env: []string{quick}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func newBench(t *testing.T) *workbench {
 		if err := b.client.End(ctx, 100*time.Millisecond); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the keeper is gone", func() bool { return gone(c.PID()) })
+		eventually(t, "the supervisor is gone", func() bool { return gone(c.PID()) })
 	})
 	return b
 }
@@ -204,7 +204,7 @@ func TestProcessReadyAndUnload(t *testing.T) {
 	}
 }
 
-// pid of a process of the keeper.
+// pid of a process of the supervisor.
 func (b *workbench) pid(id string) int {
 	b.t.Helper()
 	ps, err := b.client.List(b.t.Context())
@@ -411,7 +411,7 @@ func TestProcessAdopted(t *testing.T) {
 	<-late.done
 	b.client.Close()
 
-	c, err := supervisor.Connect(t.Context(), filepath.Join(b.dir, "keeper.sock"))
+	c, err := supervisor.Connect(t.Context(), filepath.Join(b.dir, "supervisor.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,13 +17,13 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// ErrCalledOff is the cause with which the context of a staging ends when
+// ErrStartCancelled is the cause with which the context of a staging ends when
 // nobody waits for the model any more: the staging itself is to go on, at low
 // priority and without us.
-var ErrCalledOff = errors.New("called off: nobody waits for it any more")
+var ErrStartCancelled = errors.New("called off: nobody waits for it any more")
 
-// Want is what a replica wants staged.
-type Want struct {
+// StageRequest is what a replica wants staged.
+type StageRequest struct {
 	Team   string
 	Source string // as the model file says it
 	Dir    string // folder of the model file, for relative sources
@@ -54,20 +54,20 @@ type Checkpoint struct {
 // verified, or ctx has ended. It may call progress from any goroutine until it
 // returns; whole is 0 while unknown.
 type Stager interface {
-	Stage(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Checkpoint, error)
+	Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error)
 }
 
-// Early is a Stager that can give a checkpoint while it is still arriving. It
+// EarlyStager is a Stager that can give a checkpoint while it is still arriving. It
 // is asked instead of Stage where the engine reads its files once, in order.
-type Early interface {
+type EarlyStager interface {
 	// StageEarly returns as soon as files can be opened under the path (reads
 	// wait for their bytes). It is called from a goroutine of the replica, once
 	// per start; ctx is that of the whole staging, Rest included.
-	StageEarly(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Arriving, error)
+	StageEarly(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (PartialCheckpoint, error)
 }
 
-// Arriving is a checkpoint whose files can be opened and not all read yet.
-type Arriving struct {
+// PartialCheckpoint is a checkpoint whose files can be opened and not all read yet.
+type PartialCheckpoint struct {
 	Path string
 	// Weights, where not "", is where the engine is to ask for the files of
 	// weights, which the folder lacks; see engine.Request. Only for an engine
@@ -76,18 +76,18 @@ type Arriving struct {
 	// Cache and Filled are as those of a Checkpoint.
 	Cache  string
 	Filled func(ctx context.Context) error
-	// Here: every byte is, so Rest returns at once and nothing is in a hurry.
-	Here bool
+	// Complete: every byte is, so Rest returns at once and nothing is in a hurry.
+	Complete bool
 	// Rest is called once and blocks until every byte is here and verified, or
 	// ctx has ended. Its Checkpoint has the path of the files themselves. No
 	// token is served before. After an error there is nothing to release.
 	Rest func(ctx context.Context) (Checkpoint, error)
-	// Settled, if not nil, is called once when the engine is READY: it reads
+	// EngineReady, if not nil, is called once when the engine is READY: it reads
 	// nothing under Path any more. It is called in any case before Release.
-	Settled func()
+	EngineReady func()
 }
 
-// Spawner runs processes; the keeper's client is one. Signal goes to the whole
+// Spawner runs processes; the supervisor's client is one. Signal goes to the whole
 // group of a process, and is no error if it has ended.
 type Spawner interface {
 	Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error)
@@ -95,7 +95,7 @@ type Spawner interface {
 	Forget(ctx context.Context, id string) error
 }
 
-// Engine is a started engine as a client sees it; *engine.Engine is one.
+// Engine is a started engine as a client sees it; *engine.Client is one.
 type Engine interface {
 	Await(ctx context.Context, listening func()) error
 	Token(ctx context.Context) error
@@ -129,21 +129,21 @@ type Options struct {
 	InFlight func() int
 	Log      *slog.Logger
 
-	// Warm, where there are warm interpreters, names the socket of a parent
+	// ForkParent, where there are warm interpreters, names the socket of a parent
 	// that can fork this command, or "" and why there is none now ("" also for
 	// an engine that none is meant for). It must not wait.
-	Warm func(cmd engine.Command) (via, note string)
-	// Coming is closed when a parent for this command that is on its way is
+	ForkParent func(cmd engine.Command) (via, note string)
+	// ParentReady is closed when a parent for this command that is on its way is
 	// ready, or will not be; nil where there is nothing to wait for.
-	Coming func(cmd engine.Command) <-chan struct{}
+	ParentReady func(cmd engine.Command) <-chan struct{}
 	// Cache is the key of the engine's compile caches, for the Stager; "" none.
 	Cache string
 	// Scratch is a folder under which engines that leave files behind get one of
 	// their own, see supervisor.ScratchRoot; "" for none.
 	Scratch string
-	// Cut, where the owner can, ends our requests on this replica: those that
+	// AbortRequests, where the owner can, ends our requests on this replica: those that
 	// outlast a drain get an error from us, not silence from the engine.
-	Cut func(reason string)
+	AbortRequests func(reason string)
 	// FreeGPU, where it is known, is the free memory of a GPU. A start waits,
 	// for a bounded time, until what an earlier engine held is seen free.
 	FreeGPU func(index int) (free functions.Bytes, ok bool)
@@ -173,7 +173,7 @@ type Meta struct {
 	Health  string              `json:"health,omitempty"`
 }
 
-// ParseMeta reads the notes of a process of the keeper.
+// ParseMeta reads the notes of a process of the supervisor.
 func ParseMeta(r supervisor.Running) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(r.Meta, &m); err != nil {
@@ -195,25 +195,25 @@ type Replica struct {
 	since  atomic.Int64 // unix nanoseconds of the present state
 	logAt  atomic.Pointer[string]
 
-	mu     sync.Mutex
-	wishes wishes
-	wake   chan struct{} // a wish was made
+	mu           sync.Mutex
+	pending      commands
+	commandReady chan struct{} // a wish was made
 
 	have, whole atomic.Int64 // staging's progress
 
-	shelf shelf // of adapters
+	adapters adapterSet // of adapters
 
 	// Below is Run's own.
-	now    functions.ReplicaStatus // what status publishes
-	phases []functions.Span
-	ckpt   Checkpoint
-	coming *arrival // a checkpoint that was still arriving when the engine was started
-	filled bool     // Checkpoint.Filled was called
-	beside sync.WaitGroup
-	child  *supervisor.Child
-	eng    Engine
-	port   int
-	next   time.Time // progress is told no sooner
+	now         functions.ReplicaStatus // what status publishes
+	phases      []functions.Span
+	ckpt        Checkpoint
+	early       *earlyStaging // a checkpoint that was still arriving when the engine was started
+	filled      bool          // Checkpoint.Filled was called
+	background  sync.WaitGroup
+	child       *supervisor.Child
+	eng         Engine
+	port        int
+	notifyAfter time.Time // progress is told no sooner
 	// logFrom is where the present start's part of the log begins.
 	logFrom int64
 }
@@ -223,15 +223,15 @@ type adoption struct {
 	child *supervisor.Child
 }
 
-// wishes of the outside, merged until the owner takes them.
-type wishes struct {
-	unload  bool
-	drain   time.Duration
-	reason  string
-	callOff bool
-	suspect string
-	nap     *nap
-	changed bool // the shelf of adapters
+// commands of the outside, merged until the owner takes them.
+type commands struct {
+	unload      bool
+	drain       time.Duration
+	reason      string
+	cancelStart bool
+	suspect     string
+	sleep       *sleepRequest
+	changed     bool // the shelf of adapters
 }
 
 // New makes a replica; nothing happens before Run.
@@ -245,7 +245,7 @@ func New(o Options) *Replica {
 	if o.Dial == nil {
 		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
 	}
-	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), wake: make(chan struct{}, 1)}
+	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: make(chan struct{}, 1)}
 	// A deadline that is not said is the default, never none.
 	d, def := &r.o.Spec.Deadlines, functions.Defaults().Deadlines
 	for _, v := range []struct{ have, def *functions.Duration }{
@@ -265,7 +265,7 @@ func New(o Options) *Replica {
 	return r
 }
 
-// Adopt makes a replica of a process that a keeper runs already, started by an
+// Adopt makes a replica of a process that a supervisor runs already, started by an
 // earlier agent. What Options says about the model is taken from the process's
 // notes. Run asks the engine for a token and makes it READY, or ends it.
 func Adopt(o Options, p supervisor.Running, child *supervisor.Child) (*Replica, error) {
@@ -286,7 +286,7 @@ func Adopt(o Options, p supervisor.Running, child *supervisor.Child) (*Replica, 
 func (r *Replica) Status() functions.ReplicaStatus {
 	s := *r.status.Load()
 	s.Since = time.Since(time.Unix(0, r.since.Load())).Milliseconds()
-	s.Adapters, s.AdapterNotes = r.shelf.names(), r.shelf.said()
+	s.Adapters, s.AdapterNotes = r.adapters.names(), r.adapters.noteMap()
 	return s
 }
 
@@ -301,7 +301,7 @@ func (r *Replica) LogPath() string {
 // Unload ends the replica: requests in flight may finish within drain, then
 // the process is ended. Again: the shorter drain holds.
 func (r *Replica) Unload(drain time.Duration, reason string) {
-	r.wish(func(w *wishes) {
+	r.command(func(w *commands) {
 		if !w.unload || drain < w.drain {
 			w.drain, w.reason = drain, reason
 		}
@@ -309,27 +309,27 @@ func (r *Replica) Unload(drain time.Duration, reason string) {
 	})
 }
 
-// CallOff ends the replica if its process has not been spawned yet.
-func (r *Replica) CallOff() { r.wish(func(w *wishes) { w.callOff = true }) }
+// CancelStart ends the replica if its process has not been spawned yet.
+func (r *Replica) CancelStart() { r.command(func(w *commands) { w.cancelStart = true }) }
 
 // Suspect has a READY replica probed now; problem says why, for the log.
-func (r *Replica) Suspect(problem string) { r.wish(func(w *wishes) { w.suspect = problem }) }
+func (r *Replica) Suspect(problem string) { r.command(func(w *commands) { w.suspect = problem }) }
 
-func (r *Replica) wish(f func(*wishes)) {
+func (r *Replica) command(f func(*commands)) {
 	r.mu.Lock()
-	f(&r.wishes)
+	f(&r.pending)
 	r.mu.Unlock()
 	select {
-	case r.wake <- struct{}{}:
+	case r.commandReady <- struct{}{}:
 	default:
 	}
 }
 
-func (r *Replica) take() wishes {
+func (r *Replica) takeCommands() commands {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := r.wishes
-	r.wishes = wishes{}
+	w := r.pending
+	r.pending = commands{}
 	return w
 }
 
@@ -342,24 +342,26 @@ type state func(context.Context) state
 // is SLEEPING; SleepLevel says the level once the memory is free. An engine that
 // cannot sleep stays READY.
 func (r *Replica) Sleep(level int, why string) {
-	r.wish(func(w *wishes) { w.nap = &nap{level: max(level, 1), why: why} })
+	r.command(func(w *commands) { w.sleep = &sleepRequest{level: max(level, 1), why: why} })
 }
 
-// Rise wakes a SLEEPING replica: LOADING_TO_GPU, then READY with a token, or
+// WakeUp wakes a SLEEPING replica: LOADING_TO_GPU, then READY with a token, or
 // FAILED if it hangs. For others it takes back a Sleep not yet begun.
-func (r *Replica) Rise(why string) { r.wish(func(w *wishes) { w.nap = &nap{why: why} }) }
+func (r *Replica) WakeUp(why string) {
+	r.command(func(w *commands) { w.sleep = &sleepRequest{why: why} })
+}
 
 // Run is the replica's life; it returns nil when it has ended (UNLOADED or
-// FAILED, see Status) and ctx's cause when it was left alive to the keeper.
+// FAILED, see Status) and ctx's cause when it was left alive to the supervisor.
 // It is called once.
 func (r *Replica) Run(ctx context.Context) error {
 	life, stop := context.WithCancel(ctx)
-	r.shelf.open(life)
+	r.adapters.start(life)
 	defer func() {
-		r.arrived()
+		r.endEarlyStaging()
 		stop()
-		r.beside.Wait()
-		r.shelf.clear()
+		r.background.Wait()
+		r.adapters.releaseAll()
 		if r.eng != nil {
 			r.eng.Close()
 		}
@@ -371,7 +373,7 @@ func (r *Replica) Run(ctx context.Context) error {
 	if r.adopt != nil {
 		begin = r.adopting
 	}
-	r.tell()
+	r.notify()
 	for next := state(begin); next != nil; {
 		next = next(life)
 	}
@@ -404,14 +406,14 @@ func (r *Replica) enter(s functions.State) {
 		r.now.InFlight, r.now.QueueLength, r.now.SleepLevel, r.now.Key = 0, 0, 0, ""
 	}
 	r.since.Store(time.Now().UnixNano())
-	r.tell() // before it is logged: somebody waits for READY
+	r.notify() // before it is logged: somebody waits for READY
 	r.log.Info("replica", "state", s, "was", was, "error", r.now.Error)
 }
 
-// tell publishes and calls OnChange.
-func (r *Replica) tell() {
+// notify publishes and calls OnChange.
+func (r *Replica) notify() {
 	r.publish()
-	r.next = time.Now().Add(200 * time.Millisecond)
+	r.notifyAfter = time.Now().Add(200 * time.Millisecond)
 	if r.o.OnChange != nil {
 		r.o.OnChange(r.Status())
 	}
@@ -429,25 +431,25 @@ func (r *Replica) progress(percent int) {
 		return
 	}
 	r.now.Percent = percent
-	if time.Now().Before(r.next) {
+	if time.Now().Before(r.notifyAfter) {
 		r.publish()
 		return
 	}
-	r.tell()
+	r.notify()
 }
 
-// span notes a phase that went from..to. Those of an adopted engine were of
+// addPhase notes a phase that went from..to. Those of an adopted engine were of
 // another agent's time.
-func (r *Replica) span(p functions.Phase, from, to time.Time) {
+func (r *Replica) addPhase(p functions.Phase, from, to time.Time) {
 	if r.adopt != nil {
 		return
 	}
 	r.phases = append(r.phases, functions.Span{Phase: p, Start: from.Sub(r.o.Began).Seconds(), Duration: to.Sub(from).Seconds()})
-	r.phases = inOrder(r.phases)
+	r.phases = sortPhases(r.phases)
 }
 
-// inOrder is the order of phases, whichever ended first.
-func inOrder(s []functions.Span) []functions.Span {
+// sortPhases is the order of phases, whichever ended first.
+func sortPhases(s []functions.Span) []functions.Span {
 	slices.SortStableFunc(s, func(a, b functions.Span) int {
 		return slices.Index(functions.Phases, a.Phase) - slices.Index(functions.Phases, b.Phase)
 	})

@@ -11,32 +11,32 @@ import (
 )
 
 const (
-	// napWait bounds /sleep once nothing is in flight: weights go to host memory.
-	napWait = 30 * time.Second
+	// sleepWait bounds /sleep once nothing is in flight: weights go to host memory.
+	sleepWait = 30 * time.Second
 	// wakeWait bounds /wake_up, tokenWait the token after it.
 	wakeWait, tokenWait = 30 * time.Second, 15 * time.Second
-	// nightEvery is how often a sleeping engine is looked at.
-	nightEvery = 2 * time.Second
+	// asleepPollEvery is how often a sleeping engine is looked at.
+	asleepPollEvery = 2 * time.Second
 )
 
-// sleeper is an engine that can sleep; *engine.Engine is one.
+// sleeper is an engine that can sleep; *engine.Client is one.
 type sleeper interface {
 	Sleep(ctx context.Context, level int, mode engine.SleepMode) error
 	Wake(ctx context.Context, level int) error
-	// Slept is the level at which it sleeps, 0 for awake.
-	Slept(ctx context.Context) (level int, err error)
+	// SleepLevel is the level at which it sleeps, 0 for awake.
+	SleepLevel(ctx context.Context) (level int, err error)
 }
 
-// nap is a wish to sleep, or with level 0 to wake.
-type nap struct {
-	level int
-	why   string
-	there bool // it sleeps already
+// sleepRequest is a wish to sleep, or with level 0 to wake.
+type sleepRequest struct {
+	level  int
+	why    string
+	asleep bool // it sleeps already
 }
 
 // SLEEPING: first the engine finishes what is in flight and falls asleep, then
 // it sleeps (SleepLevel says so) until it is woken or ended.
-func (r *Replica) sleeping(n nap) state {
+func (r *Replica) sleeping(n sleepRequest) state {
 	return func(ctx context.Context) state {
 		s, ok := r.eng.(sleeper)
 		if !ok {
@@ -48,11 +48,11 @@ func (r *Replica) sleeping(n nap) state {
 		asleep := make(chan error, 1)
 		falling := true
 		go func() {
-			if n.there {
+			if n.asleep {
 				asleep <- nil
 				return
 			}
-			asleep <- r.doze(sctx, s, n.level)
+			asleep <- r.fallAsleep(sctx, s, n.level)
 		}()
 		readings, reading := make(chan reading, 1), false
 		defer func() {
@@ -64,13 +64,13 @@ func (r *Replica) sleeping(n nap) state {
 				<-readings
 			}
 		}()
-		look := time.NewTicker(nightEvery)
+		look := time.NewTicker(asleepPollEvery)
 		defer look.Stop()
 		rise := ""
 		for {
 			select {
 			case x := <-r.child.Exited:
-				next, _ := r.died(ctx, x, "sleeping", false)
+				next, _ := r.engineExited(ctx, x, "sleeping", false)
 				return next
 			case err := <-asleep:
 				falling = false
@@ -78,8 +78,8 @@ func (r *Replica) sleeping(n nap) state {
 					return nil
 				}
 				if err != nil {
-					if x, ok := r.exited(200 * time.Millisecond); ok {
-						next, _ := r.died(ctx, x, "falling asleep", false)
+					if x, ok := r.waitExit(200 * time.Millisecond); ok {
+						next, _ := r.engineExited(ctx, x, "falling asleep", false)
 						return next
 					}
 					r.kill(ctx)
@@ -88,14 +88,14 @@ func (r *Replica) sleeping(n nap) state {
 				r.now.SleepLevel, r.now.Tier = n.level, functions.TierSleeping
 				r.now.InFlight, r.now.QueueLength = 0, 0
 				r.log.Info("asleep", "level", n.level, "why", n.why)
-				r.tell()
+				r.notify()
 				if rise != "" {
 					return r.waking(s, n.level, rise)
 				}
 			case <-look.C:
 				if !falling && !reading {
 					reading = true
-					go func() { readings <- r.read(sctx, pollWait) }()
+					go func() { readings <- r.readMetrics(sctx, pollWait) }()
 				}
 			case m := <-readings:
 				reading = false
@@ -104,21 +104,21 @@ func (r *Replica) sleeping(n nap) state {
 				if m.err == nil && m.Running+m.Waiting > 0 {
 					return r.waking(s, n.level, "a request stands before it")
 				}
-			case <-r.wake:
-				w := r.take()
+			case <-r.commandReady:
+				w := r.takeCommands()
 				if w.unload {
 					return r.draining(w)
 				}
-				if w.nap == nil {
+				if w.sleep == nil {
 					break
 				}
 				switch {
-				case w.nap.level > 0:
+				case w.sleep.level > 0:
 					rise = ""
 				case falling:
-					rise = w.nap.why + " "
+					rise = w.sleep.why + " "
 				default:
-					return r.waking(s, n.level, w.nap.why)
+					return r.waking(s, n.level, w.sleep.why)
 				}
 			case <-ctx.Done():
 				return nil
@@ -127,19 +127,19 @@ func (r *Replica) sleeping(n nap) state {
 	}
 }
 
-// doze has the engine finish what it has, for as long as a drain may take, and
+// fallAsleep has the engine finish what it has, for as long as a drain may take, and
 // then sleep; what is not finished then is aborted.
-func (r *Replica) doze(ctx context.Context, s sleeper, level int) error {
+func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 	drain := r.o.Spec.Deadlines.Drain.Std()
-	dctx, cancel := context.WithTimeout(ctx, drain+napWait)
+	dctx, cancel := context.WithTimeout(ctx, drain+sleepWait)
 	defer cancel()
 	end := time.Now().Add(drain)
 	for { // ours first: those on the way to the engine are not in its count
-		m := r.read(dctx, pollWait)
-		if r.drained(m) || !time.Now().Before(end) {
+		m := r.readMetrics(dctx, pollWait)
+		if r.idle(m) || !time.Now().Before(end) {
 			break
 		}
-		if err := rest(dctx, drainEvery); err != nil {
+		if err := sleepContext(dctx, drainEvery); err != nil {
 			return err
 		}
 	}
@@ -149,13 +149,13 @@ func (r *Replica) doze(ctx context.Context, s sleeper, level int) error {
 	}
 	err := s.Sleep(dctx, level, mode)
 	if err != nil && dctx.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("no answer to /sleep within %s", drain+napWait)
+		return fmt.Errorf("no answer to /sleep within %s", drain+sleepWait)
 	}
 	return err
 }
 
-// rest waits for d.
-func rest(ctx context.Context, d time.Duration) error {
+// sleepContext waits for d.
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -166,8 +166,8 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// errWakeHung: an engine that does not wake in time.
-var errWakeHung = errors.New("wake hung")
+// errWakeTimeout: an engine that does not wake in time.
+var errWakeTimeout = errors.New("wake hung")
 
 // waking is LOADING_TO_GPU of an engine that slept.
 func (r *Replica) waking(s sleeper, level int, why string) state {
@@ -181,7 +181,7 @@ func (r *Replica) waking(s sleeper, level int, why string) state {
 		wctx, cancel := context.WithCancel(ctx)
 		awake, token := make(chan time.Time, 1), make(chan error, 1)
 		over := false
-		go func() { token <- r.rouse(wctx, s, level, awake) }()
+		go func() { token <- r.wakeEngine(wctx, s, level, awake) }()
 		defer func() {
 			cancel()
 			if !over {
@@ -192,7 +192,7 @@ func (r *Replica) waking(s sleeper, level int, why string) state {
 		for {
 			select {
 			case at := <-awake:
-				r.span(functions.PhaseLoad, began, at)
+				r.addPhase(functions.PhaseLoad, began, at)
 				loaded = at
 			case err := <-token:
 				over = true
@@ -200,22 +200,22 @@ func (r *Replica) waking(s sleeper, level int, why string) state {
 					return nil
 				}
 				if err == nil {
-					r.span(functions.PhaseWarmup, loaded, time.Now())
+					r.addPhase(functions.PhaseWarmup, loaded, time.Now())
 					return r.ready
 				}
-				if x, ok := r.exited(200 * time.Millisecond); ok {
-					next, _ := r.died(ctx, x, "waking", false)
+				if x, ok := r.waitExit(200 * time.Millisecond); ok {
+					next, _ := r.engineExited(ctx, x, "waking", false)
 					return next
 				}
 				r.kill(ctx)
 				return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err))
 			case x := <-r.child.Exited:
-				next, _ := r.died(ctx, x, "waking", false)
+				next, _ := r.engineExited(ctx, x, "waking", false)
 				return next
-			case <-r.wake:
-				if w := r.take(); w.unload {
+			case <-r.commandReady:
+				if w := r.takeCommands(); w.unload {
 					r.enter(functions.Draining)
-					r.end(ctx)
+					r.terminate(ctx)
 					return r.unloaded(w.reason)
 				}
 			case <-ctx.Done():
@@ -225,8 +225,8 @@ func (r *Replica) waking(s sleeper, level int, why string) state {
 	}
 }
 
-// rouse wakes the engine and asks it for a token.
-func (r *Replica) rouse(ctx context.Context, s sleeper, level int, awake chan<- time.Time) error {
+// wakeEngine wakes the engine and asks it for a token.
+func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake chan<- time.Time) error {
 	limit := wakeWait
 	if r.o.FreeGPU != nil {
 		limit += freeWait
@@ -237,7 +237,7 @@ func (r *Replica) rouse(ctx context.Context, s sleeper, level int, awake chan<- 
 	wctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for end := time.Now().Add(freeWait); ; { // somebody else may just be giving it back
-		short := r.short()
+		short := r.missingGPUMemory()
 		if short == "" {
 			break
 		}
@@ -245,31 +245,31 @@ func (r *Replica) rouse(ctx context.Context, s sleeper, level int, awake chan<- 
 			r.log.Warn("waking all the same", "why", short)
 			break
 		}
-		if err := rest(wctx, freeEvery); err != nil {
+		if err := sleepContext(wctx, freeEvery); err != nil {
 			return err
 		}
 	}
 	if err := s.Wake(wctx, level); err != nil {
 		if wctx.Err() != nil {
-			return fmt.Errorf("%w: no answer to /wake_up within %s", errWakeHung, limit)
+			return fmt.Errorf("%w: no answer to /wake_up within %s", errWakeTimeout, limit)
 		}
 		return fmt.Errorf("wake failed: %w", err)
 	}
-	if a, ok := r.eng.(adapters); ok && level > 1 {
+	if a, ok := r.eng.(adapterEngine); ok && level > 1 {
 		// Dropped with the weights: they are loaded again when asked for.
-		for _, name := range r.shelf.names() {
+		for _, name := range r.adapters.names() {
 			if err := a.UnloadAdapter(wctx, name); err != nil {
 				r.log.Warn("adapter not unloaded after a deep sleep", "adapter", name, "error", err)
 			}
 		}
-		r.shelf.emptied()
+		r.adapters.unloadedAll()
 	}
 	awake <- time.Now()
 	tctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
 	if err := r.eng.Token(tctx); err != nil {
 		if tctx.Err() != nil {
-			return fmt.Errorf("%w: no token within %s of /wake_up", errWakeHung, tokenWait)
+			return fmt.Errorf("%w: no token within %s of /wake_up", errWakeTimeout, tokenWait)
 		}
 		return fmt.Errorf("wake failed: %w", err)
 	}

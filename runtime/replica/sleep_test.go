@@ -52,7 +52,7 @@ func (s *stand) Wake(ctx context.Context, level int) error {
 	}
 }
 
-func (s *stand) Slept(context.Context) (int, error) { return int(s.asleep.Load()), nil }
+func (s *stand) SleepLevel(context.Context) (int, error) { return int(s.asleep.Load()), nil }
 
 func (s *stand) LoadAdapter(_ context.Context, name, path string) error {
 	s.call("load %s", name)
@@ -109,7 +109,7 @@ func TestSleep(t *testing.T) {
 			}
 			time.Sleep(time.Hour)
 			is(t, l, functions.Sleeping)
-			l.Rise("asked for")
+			l.WakeUp("asked for")
 			time.Sleep(3 * second)
 			st := l.Status()
 			if st.State != functions.Ready || st.SleepLevel != 0 || st.Tier != functions.TierDRAM {
@@ -156,7 +156,7 @@ func TestSleep(t *testing.T) {
 		{name: "woken while falling asleep", s: func() *stand { return &stand{dozeTime: 5 * second} }, do: func(t *testing.T, s *stand, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
-			l.Rise("asked for")
+			l.WakeUp("asked for")
 			time.Sleep(second)
 			is(t, l, functions.Sleeping)
 			time.Sleep(5 * second)
@@ -171,7 +171,7 @@ func TestSleep(t *testing.T) {
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
 		{name: "taken back", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
 			l.Sleep(1, "idle")
-			l.Rise("asked for") // the later wish holds
+			l.WakeUp("asked for") // the later wish holds
 			time.Sleep(second)
 			is(t, l, functions.Ready)
 		}, said: ""},
@@ -190,7 +190,7 @@ func TestSleep(t *testing.T) {
 		{name: "unloaded waking", s: func() *stand { return &stand{wakeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
-			l.Rise("asked for")
+			l.WakeUp("asked for")
 			time.Sleep(second)
 			l.Unload(time.Minute, "stopped")
 			l.ended(t, functions.Unloaded, "")
@@ -203,7 +203,7 @@ func TestSleep(t *testing.T) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			began := time.Now()
-			l.Rise("asked for")
+			l.WakeUp("asked for")
 			l.ended(t, functions.Failed, "vllm: wake hung: no answer to /wake_up within 30s")
 			if d := time.Since(began); d > 31*second || s.killed.Load() != 1 {
 				t.Errorf("after %v, killed %d times", d, s.killed.Load())
@@ -213,7 +213,7 @@ func TestSleep(t *testing.T) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			s.hang.Store(true)
-			l.Rise("asked for")
+			l.WakeUp("asked for")
 			l.ended(t, functions.Failed, "vllm: wake hung: no token within 15s of /wake_up")
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
 		{name: "wake refused", s: func() *stand {
@@ -221,7 +221,7 @@ func TestSleep(t *testing.T) {
 		}, do: func(t *testing.T, s *stand, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
-			l.Rise("asked for")
+			l.WakeUp("asked for")
 			l.ended(t, functions.Failed, "vllm: wake failed: HTTP 500: CUDA out of memory")
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
 		{name: "dies asleep", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
@@ -291,7 +291,7 @@ func TestAdoptAsleep(t *testing.T) {
 		if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 2 || s.tokens.Load() != 0 {
 			t.Errorf("%+v", st)
 		}
-		l.Rise("asked for")
+		l.WakeUp("asked for")
 		time.Sleep(time.Second)
 		is(t, l, functions.Ready)
 		if s.called() != "wake 2" {
@@ -313,10 +313,10 @@ type arriving struct {
 	whole   atomic.Int64
 }
 
-func (a *arriving) StageEarly(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Arriving, error) {
+func (a *arriving) StageEarly(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (PartialCheckpoint, error) {
 	progress(1, 100)
-	return Arriving{
-		Path: "/mnt/m", Here: a.here, Cache: "/cache/" + w.Cache,
+	return PartialCheckpoint{
+		Path: "/mnt/m", Complete: a.here, Cache: "/cache/" + w.Cache,
 		Rest: func(ctx context.Context) (Checkpoint, error) {
 			select {
 			case <-time.After(a.after):
@@ -329,8 +329,8 @@ func (a *arriving) StageEarly(ctx context.Context, w Want, progress func(have, w
 			a.whole.Add(1)
 			return Checkpoint{Path: "/store/m", Bytes: 100, Release: func() { a.released.Add(1) }}, nil
 		},
-		Settled: func() { a.settled.Add(1) },
-		Filled:  func(context.Context) error { a.filled.Add(1); return nil },
+		EngineReady: func() { a.settled.Add(1) },
+		Filled:      func(context.Context) error { a.filled.Add(1); return nil },
 	}, nil
 }
 
@@ -359,7 +359,7 @@ func TestEarly(t *testing.T) {
 		{name: "wrong bytes, engine first", load: second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},
 		{name: "too slow", load: second, rest: 3 * time.Hour, state: functions.Failed, why: "stage: not staged within 1h"},
 		{name: "called off too late", load: 20 * second, rest: 10 * second, state: functions.Ready, phases: "stage 0+10, spawn 0+10, load 10+10, warmup 20+0",
-			during: func(t *testing.T, a *arriving, l *life) { time.Sleep(second); l.CallOff() }},
+			during: func(t *testing.T, a *arriving, l *life) { time.Sleep(second); l.CancelStart() }},
 		{name: "unloaded meanwhile", load: 20 * second, rest: 10 * second, state: functions.Unloaded,
 			during: func(t *testing.T, a *arriving, l *life) { time.Sleep(second); l.Unload(0, "stopped") }},
 		{name: "the engine dies of it", load: 20 * second, rest: 10 * second, err: errors.New("no such blob"), state: functions.Failed, why: "stage: no such blob",
@@ -432,7 +432,7 @@ func TestWarm(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &stand{noParent: c.noParent}
 				o := s.options()
-				o.Warm = func(cmd engine.Command) (string, string) {
+				o.ForkParent = func(cmd engine.Command) (string, string) {
 					if cmd.Engine != functions.EngineVLLM || len(cmd.Argv) == 0 {
 						t.Errorf("%+v", cmd)
 					}
@@ -488,7 +488,7 @@ func TestGPUSeenFree(t *testing.T) {
 				l := live(t, o, New)
 				if c.off {
 					time.Sleep(time.Second)
-					l.CallOff()
+					l.CancelStart()
 					l.ended(t, functions.Unloaded, "")
 					if s.spawned.Load() != 0 {
 						t.Error("spawned")
@@ -524,7 +524,7 @@ func TestWakeSeesGPUFree(t *testing.T) {
 		l.Sleep(1, "evicted")
 		time.Sleep(time.Second)
 		free.Store(1 << 30)
-		l.Rise("asked for")
+		l.WakeUp("asked for")
 		time.Sleep(3 * time.Second)
 		if s.called() != "sleep 1 wait" {
 			t.Errorf("woken on a full GPU: %s", s.called())
@@ -549,7 +549,7 @@ func TestCut(t *testing.T) {
 			return engine.Metrics{Running: 2, Load: true}, nil
 		}
 		o := s.options()
-		o.Cut = func(why string) {
+		o.AbortRequests = func(why string) {
 			if s.termed.Load() != 0 || why != "stopped" {
 				t.Errorf("cut for %q after SIGTERM", why)
 			}

@@ -29,9 +29,9 @@ const (
 	// busyEvery is how often those of one with requests are: a hang is told
 	// within hang + busyEvery + probeWait of the last token.
 	busyEvery = 250 * time.Millisecond
-	// pollWait bounds one reading, lookWait one before and after a
+	// pollWait bounds one reading, quickReadWait one before and after a
 	// probe, and one of /health.
-	pollWait, lookWait = 2 * time.Second, 500 * time.Millisecond
+	pollWait, quickReadWait = 2 * time.Second, 500 * time.Millisecond
 	// healthLate bounds the wait for /health once /metrics has answered.
 	healthLate = 100 * time.Millisecond
 	// portTries: a free port may be taken between the choice and the bind.
@@ -42,7 +42,7 @@ const (
 	// warmWait bounds the wait for a warm interpreter that is on its way.
 	// No more than a quarter of the model's deadline for its start goes into it.
 	warmWait = 2 * time.Minute
-	// spawnWait bounds the keeper's answer.
+	// spawnWait bounds the supervisor's answer.
 	spawnWait = 10 * time.Second
 	// cutWait is for requests that we ended to be gone from the engine.
 	cutWait = 300 * time.Millisecond
@@ -69,8 +69,8 @@ func (r *Replica) staging(ctx context.Context) state {
 		}
 	}()
 
-	got := make(chan staged, 1)
-	go func() { got <- r.bring(sctx) }()
+	got := make(chan stagingResult, 1)
+	go func() { got <- r.stageFiles(sctx) }()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	end := ""
@@ -81,7 +81,7 @@ func (r *Replica) staging(ctx context.Context) state {
 			case s.err != nil:
 			case s.early != nil:
 				on = true
-				r.coming = arrive(sctx, *s.early, began, func() { timer.Stop(); cancel(nil) })
+				r.early = startEarlyStaging(sctx, *s.early, began, func() { timer.Stop(); cancel(nil) })
 				if end != "" || ctx.Err() != nil {
 					cancel(nil)
 				}
@@ -95,81 +95,81 @@ func (r *Replica) staging(ctx context.Context) state {
 			case ctx.Err() != nil:
 				return nil
 			case s.err != nil:
-				return r.failed("stage: " + because(sctx, s.err).Error())
+				return r.failed("stage: " + cancelCause(sctx, s.err).Error())
 			case on:
 				return r.starting
 			}
-			r.span(functions.PhaseStage, began, time.Now())
+			r.addPhase(functions.PhaseStage, began, time.Now())
 			return r.starting
 		case <-tick.C:
-			r.staged()
-		case <-r.wake:
-			switch w := r.take(); {
+			r.reportStaging()
+		case <-r.commandReady:
+			switch w := r.takeCommands(); {
 			case w.unload:
 				end = w.reason
 				cancel(errors.New("unloaded"))
-			case w.callOff:
-				end = ErrCalledOff.Error()
-				cancel(ErrCalledOff)
+			case w.cancelStart:
+				end = ErrStartCancelled.Error()
+				cancel(ErrStartCancelled)
 			}
 		}
 	}
 }
 
-// because is the cause of the context where that is what an error is about.
-func because(ctx context.Context, err error) error {
+// cancelCause is the cause of the context where that is what an error is about.
+func cancelCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 		return cause
 	}
 	return err
 }
 
-type staged struct {
+type stagingResult struct {
 	ckpt  Checkpoint
-	early *Arriving // instead of ckpt
+	early *PartialCheckpoint // instead of ckpt
 	err   error
 }
 
-func (r *Replica) want() Want {
+func (r *Replica) stageRequest() StageRequest {
 	key := r.o.Cache
 	if key == "" {
 		key = r.o.Programs.CacheKey(r.o.Spec, r.o.GPUName, len(r.o.GPUs))
 	}
-	return Want{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Files: r.o.Spec.Files, Cache: key, Engine: r.o.Spec.Engine}
+	return StageRequest{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Files: r.o.Spec.Files, Cache: key, Engine: r.o.Spec.Engine}
 }
 
-func (r *Replica) stage(ctx context.Context) staged {
-	c, err := r.o.Stager.Stage(ctx, r.want(), r.arrives)
-	return staged{ckpt: c, err: err}
+func (r *Replica) stage(ctx context.Context) stagingResult {
+	c, err := r.o.Stager.Stage(ctx, r.stageRequest(), r.setStaged)
+	return stagingResult{ckpt: c, err: err}
 }
 
-func (r *Replica) arrives(have, whole functions.Bytes) {
+func (r *Replica) setStaged(have, whole functions.Bytes) {
 	r.have.Store(int64(have))
 	r.whole.Store(int64(whole))
 }
 
-// bring stages, early where both sides can.
-func (r *Replica) bring(ctx context.Context) staged {
-	early, ok := r.o.Stager.(Early)
+// stageFiles stages, early where both sides can.
+func (r *Replica) stageFiles(ctx context.Context) stagingResult {
+	early, ok := r.o.Stager.(EarlyStager)
 	if !ok || !engine.Streams(r.o.Spec.Engine) {
 		return r.stage(ctx)
 	}
-	a, err := early.StageEarly(ctx, r.want(), r.arrives)
+	a, err := early.StageEarly(ctx, r.stageRequest(), r.setStaged)
 	if err != nil {
-		return staged{err: err}
+		return stagingResult{err: err}
 	}
-	if !a.Here {
-		return staged{early: &a}
+	if !a.Complete {
+		return stagingResult{early: &a}
 	}
 	c, err := a.Rest(ctx)
-	if a.Settled != nil {
-		a.Settled()
+	if a.EngineReady != nil {
+		a.EngineReady()
 	}
-	return staged{ckpt: c, err: err}
+	return stagingResult{ckpt: c, err: err}
 }
 
-// staged tells how far staging is.
-func (r *Replica) staged() {
+// reportStaging tells how far staging is.
+func (r *Replica) reportStaging() {
 	have, whole := r.have.Load(), r.whole.Load()
 	if functions.Bytes(have) == r.now.Bytes && functions.Bytes(whole) == r.now.TotalBytes {
 		return
@@ -180,11 +180,11 @@ func (r *Replica) staged() {
 		percent = int(have * 100 / whole)
 	}
 	r.now.Percent = percent
-	r.tell()
+	r.notify()
 }
 
 // boot events, with their times.
-type event struct {
+type bootEvent struct {
 	listening, healthy, done bool
 	at                       time.Time
 	err                      error
@@ -195,11 +195,11 @@ func (r *Replica) starting(ctx context.Context) state {
 	r.enter(functions.Loading)
 	deadline := time.Now().Add(r.o.Spec.Deadlines.Start.Std())
 	for try := 1; ; try++ {
-		switch w := r.take(); { // the last moment to call it off
+		switch w := r.takeCommands(); { // the last moment to call it off
 		case w.unload:
 			return r.unloaded(w.reason)
-		case w.callOff:
-			return r.unloaded(ErrCalledOff.Error())
+		case w.cancelStart:
+			return r.unloaded(ErrStartCancelled.Error())
 		}
 		next, again := r.start(ctx, deadline, try < portTries)
 		if !again {
@@ -218,8 +218,8 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	}
 	r.port = port
 	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache}
-	if r.coming != nil {
-		req.Path, req.Weights, req.Cache, req.Streamed = r.coming.Path, r.coming.Weights, r.coming.Cache, true
+	if r.early != nil {
+		req.Path, req.Weights, req.Cache, req.Streamed = r.early.Path, r.early.Weights, r.early.Cache, true
 	}
 	req.Key = engine.NewKey()
 	if r.o.Scratch != "" {
@@ -244,14 +244,14 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
 		Key: cmd.Key, Health: cmd.Health,
 	}
-	switch next, ended := r.vacant(ctx); {
+	switch next, ended := r.waitForGPUMemory(ctx); {
 	case ended:
 		return next, false
 	default:
 		began = time.Now()
 		meta.Started = began
 	}
-	if next, ended := r.warming(ctx, cmd); ended {
+	if next, ended := r.waitForParent(ctx, cmd); ended {
 		return next, false
 	}
 	r.logFrom = 0
@@ -272,9 +272,9 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	return r.booting(ctx, began, deadline, notices, mayRetry)
 }
 
-// short is what is missing on the GPUs for the model to be on them; "" for
+// missingGPUMemory is what is missing on the GPUs for the model to be on them; "" for
 // nothing that is known.
-func (r *Replica) short() string {
+func (r *Replica) missingGPUMemory() string {
 	want := r.o.Spec.Resources.GPUMemory
 	if r.o.FreeGPU == nil || want <= 0 {
 		return ""
@@ -287,10 +287,10 @@ func (r *Replica) short() string {
 	return ""
 }
 
-// vacant waits until the GPUs have what the model says it takes; ended says
+// waitForGPUMemory waits until the GPUs have what the model says it takes; ended says
 // that nothing is to be started any more, and what comes instead.
-func (r *Replica) vacant(ctx context.Context) (next state, ended bool) {
-	if r.short() == "" {
+func (r *Replica) waitForGPUMemory(ctx context.Context) (next state, ended bool) {
+	if r.missingGPUMemory() == "" {
 		return nil, false
 	}
 	poll := time.NewTicker(freeEvery)
@@ -300,19 +300,19 @@ func (r *Replica) vacant(ctx context.Context) (next state, ended bool) {
 	for {
 		select {
 		case <-poll.C:
-			if r.short() == "" {
+			if r.missingGPUMemory() == "" {
 				return nil, false
 			}
 		case <-limit.C:
 			// The figure of the model file may be too high; the engine knows.
-			r.log.Warn("starting all the same", "why", r.short())
+			r.log.Warn("starting all the same", "why", r.missingGPUMemory())
 			return nil, false
-		case <-r.wake:
-			switch w := r.take(); {
+		case <-r.commandReady:
+			switch w := r.takeCommands(); {
 			case w.unload:
 				return r.unloaded(w.reason), true
-			case w.callOff:
-				return r.unloaded(ErrCalledOff.Error()), true
+			case w.cancelStart:
+				return r.unloaded(ErrStartCancelled.Error()), true
 			}
 		case <-ctx.Done():
 			return nil, true
@@ -320,13 +320,13 @@ func (r *Replica) vacant(ctx context.Context) (next state, ended bool) {
 	}
 }
 
-// warming waits for a warm interpreter that is on its way: what it imports a
+// waitForParent waits for a warm interpreter that is on its way: what it imports a
 // plain start imports twice. The wait is bounded by what two imports may take.
-func (r *Replica) warming(ctx context.Context, cmd engine.Command) (next state, ended bool) {
-	if r.o.Coming == nil {
+func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next state, ended bool) {
+	if r.o.ParentReady == nil {
 		return nil, false
 	}
-	coming := r.o.Coming(cmd)
+	coming := r.o.ParentReady(cmd)
 	if coming == nil {
 		return nil, false
 	}
@@ -338,12 +338,12 @@ func (r *Replica) warming(ctx context.Context, cmd engine.Command) (next state, 
 			return nil, false
 		case <-limit.C:
 			return nil, false
-		case <-r.wake:
-			switch w := r.take(); {
+		case <-r.commandReady:
+			switch w := r.takeCommands(); {
 			case w.unload:
 				return r.unloaded(w.reason), true
-			case w.callOff:
-				return r.unloaded(ErrCalledOff.Error()), true
+			case w.cancelStart:
+				return r.unloaded(ErrStartCancelled.Error()), true
 			}
 		case <-ctx.Done():
 			return nil, true
@@ -355,8 +355,8 @@ func (r *Replica) warming(ctx context.Context, cmd engine.Command) (next state, 
 // for it, executed where there is none.
 func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*supervisor.Child, error) {
 	via, note := "", ""
-	if r.o.Warm != nil {
-		via, note = r.o.Warm(cmd)
+	if r.o.ForkParent != nil {
+		via, note = r.o.ForkParent(cmd)
 	}
 	for {
 		meta.Start, meta.Note = functions.StartPlain, note
@@ -384,8 +384,8 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*su
 // booting follows a spawned engine until it has generated a token.
 func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, mayRetry bool) (next state, again bool) {
 	bctx, cancel := context.WithCancel(ctx)
-	ready, events, over := make(chan struct{}), make(chan event, 4), make(chan struct{})
-	go func() { defer close(over); r.boot(bctx, ready, events) }()
+	ready, events, over := make(chan struct{}), make(chan bootEvent, 4), make(chan struct{})
+	go func() { defer close(over); r.awaitToken(bctx, ready, events) }()
 	defer func() { cancel(); <-over }()
 	steps, lines := engine.NewSteps(r.o.Spec.Engine, began), make(chan line, 64)
 	told := false // the log tells where the start is
@@ -398,11 +398,11 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 	limit := time.NewTimer(time.Until(deadline))
 	defer limit.Stop()
 	// A checkpoint may still be arriving; the engine's time counts from its end.
-	var rest <-chan staged
+	var rest <-chan stagingResult
 	var tick <-chan time.Time
 	booted := false
-	if r.coming != nil && !r.coming.over {
-		rest = r.coming.rest
+	if r.early != nil && !r.early.finished {
+		rest = r.early.rest
 		t := time.NewTicker(200 * time.Millisecond)
 		defer t.Stop()
 		tick = t.C
@@ -414,7 +414,7 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		if listening.IsZero() {
 			listening = at
 			if !told {
-				r.span(functions.PhaseSpawn, began, at)
+				r.addPhase(functions.PhaseSpawn, began, at)
 			}
 		}
 	}
@@ -423,9 +423,9 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		if healthy.IsZero() {
 			healthy = at
 			if told {
-				steps.Serves(at)
+				steps.Serving(at)
 			} else {
-				r.span(functions.PhaseLoad, listening, at)
+				r.addPhase(functions.PhaseLoad, listening, at)
 			}
 			r.progress(100)
 		}
@@ -460,16 +460,16 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 				<-over
 				// An engine that dies refuses connections too; its exit has the
 				// cause, and comes within milliseconds if it comes.
-				if x, ok := r.exited(200 * time.Millisecond); ok {
-					return r.died(ctx, x, "loading", mayRetry)
+				if x, ok := r.waitExit(200 * time.Millisecond); ok {
+					return r.engineExited(ctx, x, "loading", mayRetry)
 				}
 				r.kill(ctx)
 				return r.failed(fmt.Sprintf("%s: first token: %v", r.o.Spec.Engine, e.err)), false
 			default:
 				if told {
-					r.stepped(steps.End(e.at), "")
+					r.setLogPhases(steps.End(e.at), "")
 				} else {
-					r.span(functions.PhaseWarmup, healthy, e.at)
+					r.addPhase(functions.PhaseWarmup, healthy, e.at)
 				}
 				if rest == nil {
 					return r.ready, false
@@ -479,13 +479,13 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		case l := <-lines:
 			if healthy.IsZero() && steps.Line(l.text, l.at) {
 				told = true
-				now, _ := steps.Present()
-				r.stepped(steps.Done(), now.Phase)
+				now, _ := steps.Current()
+				r.setLogPhases(steps.Done(), now.Phase)
 				r.now.Percent = -1
-				r.tell()
+				r.notify()
 			} else if p, ok := engine.Percent(l.text); ok && healthy.IsZero() {
 				r.progress(p)
-			} else if doomed == nil && steps.Doomed(l.text) {
+			} else if doomed == nil && steps.StartFailed(l.text) {
 				doomed = time.After(doomedWait)
 			}
 		case <-doomed:
@@ -497,40 +497,40 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 			}
 			return r.failed(fmt.Sprintf("%s ended while loading: %s", r.o.Spec.Engine, cause)), false
 		case s := <-rest:
-			rest, tick, r.coming.over = nil, nil, true
+			rest, tick, r.early.finished = nil, nil, true
 			if s.err != nil {
 				if ctx.Err() != nil {
 					return nil, false
 				}
 				r.kill(ctx)
-				return r.failed("stage: " + because(r.coming.ctx, s.err).Error()), false
+				return r.failed("stage: " + cancelCause(r.early.ctx, s.err).Error()), false
 			}
 			now := time.Now()
 			r.ckpt = s.ckpt
 			r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
-			r.span(functions.PhaseStage, r.coming.began, now)
+			r.addPhase(functions.PhaseStage, r.early.began, now)
 			if booted {
 				return r.ready, false
 			}
-			r.tell()
+			r.notify()
 			limit.Reset(r.o.Spec.Deadlines.Start.Std())
 		case <-tick:
-			r.staged()
+			r.reportStaging()
 		case x := <-r.child.Exited:
-			if err := r.torn(rest); err != nil && ctx.Err() == nil {
+			if err := r.stagingError(rest); err != nil && ctx.Err() == nil {
 				r.child = nil
-				r.forget(ctx)
+				r.forgetProcess(ctx)
 				return r.failed("stage: " + err.Error()), false
 			}
-			return r.died(ctx, x, "loading", mayRetry)
+			return r.engineExited(ctx, x, "loading", mayRetry)
 		case <-limit.C:
 			x := r.kill(ctx)
 			return r.failed(fmt.Sprintf("%s: not ready within %s: %s", r.o.Spec.Engine, r.o.Spec.Deadlines.Start,
 				engine.RootCause(r.tail(x), "no answer"))), false
-		case <-r.wake:
-			if w := r.take(); w.unload {
+		case <-r.commandReady:
+			if w := r.takeCommands(); w.unload {
 				r.enter(functions.Draining)
-				r.end(ctx)
+				r.terminate(ctx)
 				return r.unloaded(w.reason), false
 			} // spawned: not called off any more
 		case <-ctx.Done():
@@ -539,8 +539,8 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 	}
 }
 
-// boot waits until the engine serves and has given one token.
-func (r *Replica) boot(ctx context.Context, ready <-chan struct{}, events chan<- event) {
+// awaitToken waits until the engine serves and has given one token.
+func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events chan<- bootEvent) {
 	// The engine's own word ends the probing.
 	actx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -553,18 +553,18 @@ func (r *Replica) boot(ctx context.Context, ready <-chan struct{}, events chan<-
 		case <-actx.Done():
 		}
 	}()
-	err := r.eng.Await(actx, func() { events <- event{listening: true, at: time.Now()} })
+	err := r.eng.Await(actx, func() { events <- bootEvent{listening: true, at: time.Now()} })
 	stop()
 	<-said
 	if err != nil {
 		select {
 		case <-ready:
 		default:
-			events <- event{done: true, err: err, at: time.Now()}
+			events <- bootEvent{done: true, err: err, at: time.Now()}
 			return
 		}
 	}
-	events <- event{healthy: true, at: time.Now()}
+	events <- bootEvent{healthy: true, at: time.Now()}
 	began := time.Now()
 	limit := r.o.Spec.Deadlines.FirstToken.Std()
 	tctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("none within %s", limit))
@@ -572,10 +572,10 @@ func (r *Replica) boot(ctx context.Context, ready <-chan struct{}, events chan<-
 	for {
 		err = r.eng.Token(tctx)
 		var se *engine.StatusError
-		if err == nil || !(errors.As(err, &se) && se.Busy()) && !engine.Refused(err) {
+		if err == nil || !(errors.As(err, &se) && se.Busy()) && !engine.ConnectionRefused(err) {
 			break
 		}
-		t := time.NewTimer(engine.Pace(time.Since(began)))
+		t := time.NewTimer(engine.ProbeInterval(time.Since(began)))
 		select {
 		case <-t.C:
 		case <-tctx.Done():
@@ -588,13 +588,13 @@ func (r *Replica) boot(ctx context.Context, ready <-chan struct{}, events chan<-
 	if err != nil && tctx.Err() != nil && ctx.Err() == nil {
 		err = context.Cause(tctx)
 	}
-	events <- event{done: true, err: err, at: time.Now()}
+	events <- bootEvent{done: true, err: err, at: time.Now()}
 }
 
-// died turns an unasked-for exit into FAILED, or into another try.
-func (r *Replica) died(ctx context.Context, x supervisor.Exit, while string, mayRetry bool) (next state, again bool) {
+// engineExited turns an unasked-for exit into FAILED, or into another try.
+func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while string, mayRetry bool) (next state, again bool) {
 	r.child = nil
-	r.forget(ctx)
+	r.forgetProcess(ctx)
 	how := x.String()
 	cause := how
 	// Killed from outside, an engine has not said why; what it last wrote is
@@ -640,10 +640,10 @@ func (r *Replica) adopting(ctx context.Context) state {
 	r.now.Endpoint, r.now.Key = cmd.URL, cmd.Key
 	if s, ok := r.eng.(sleeper); ok && engine.Sleeps(m.Spec) {
 		sctx, cancel := context.WithTimeout(ctx, pollWait)
-		level, err := s.Slept(sctx)
+		level, err := s.SleepLevel(sctx)
 		cancel()
 		if err == nil && level > 0 {
-			return r.sleeping(nap{level: level, why: "an earlier agent sent it to sleep", there: true})
+			return r.sleeping(sleepRequest{level: level, why: "an earlier agent sent it to sleep", asleep: true})
 		}
 	}
 	next, _ := r.booting(ctx, m.Started, m.Started.Add(m.Spec.Deadlines.Start.Std()+probeWait), nil, false)
@@ -652,16 +652,16 @@ func (r *Replica) adopting(ctx context.Context) state {
 
 // READY: watch it.
 func (r *Replica) ready(ctx context.Context) state {
-	r.settle(ctx)
+	r.finishStaging(ctx)
 	r.enter(functions.Ready)
-	if a, ok := r.eng.(adapters); ok {
-		r.shelf.serve(a)
-		defer r.shelf.serve(nil)
+	if a, ok := r.eng.(adapterEngine); ok {
+		r.adapters.setEngine(a)
+		defer r.adapters.setEngine(nil)
 	}
 	rctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d := r.o.Spec.Deadlines
-	w := newWatch(d.Hang.Std(), d.FirstToken.Std(), time.Now())
+	w := newHangDetector(d.Hang.Std(), d.FirstToken.Std(), time.Now())
 	w.calm = r.adopt == nil // all it has served is the warm-up, which is over
 	poll := time.NewTimer(pollEvery)
 	defer poll.Stop()
@@ -680,7 +680,7 @@ func (r *Replica) ready(ctx context.Context) state {
 	look := func() {
 		if !polling {
 			polling = true
-			go func() { readings <- r.look(rctx) }()
+			go func() { readings <- r.checkEngine(rctx) }()
 		}
 	}
 	look() // now, or requests that were waiting for us blur what idle looks like
@@ -695,14 +695,14 @@ func (r *Replica) ready(ctx context.Context) state {
 	for {
 		select {
 		case x := <-r.child.Exited:
-			next, _ := r.died(ctx, x, "ready", false)
+			next, _ := r.engineExited(ctx, x, "ready", false)
 			return next
 		case <-poll.C:
 			look()
 		case m := <-readings:
 			polling = false
 			if m.err == nil {
-				r.measure(m.Metrics)
+				r.publishMetrics(m.Metrics)
 			}
 			if why := w.observe(m.at, time.Now(), m.Metrics, m.err); why != "" {
 				probe(why)
@@ -723,8 +723,8 @@ func (r *Replica) ready(ctx context.Context) state {
 				bad++ // it lives, but not well
 				w.cleared(time.Now())
 			default:
-				if x, ok := r.exited(50 * time.Millisecond); ok {
-					next, _ := r.died(ctx, x, "ready", false)
+				if x, ok := r.waitExit(50 * time.Millisecond); ok {
+					next, _ := r.engineExited(ctx, x, "ready", false)
 					return next
 				}
 				x := r.kill(ctx)
@@ -739,22 +739,22 @@ func (r *Replica) ready(ctx context.Context) state {
 				}
 				return r.failed(fmt.Sprintf("%s %s: %v", r.o.Spec.Engine, what, err))
 			}
-		case <-r.wake:
-			w := r.take()
+		case <-r.commandReady:
+			w := r.takeCommands()
 			if w.unload {
 				return r.draining(w)
 			}
 			if w.changed {
-				r.tell()
+				r.notify()
 			}
 			if w.suspect != "" {
 				probe(w.suspect)
 			}
-			if w.nap != nil && w.nap.level > 0 {
+			if w.sleep != nil && w.sleep.level > 0 {
 				if engine.Sleeps(r.o.Spec) {
-					return r.sleeping(*w.nap)
+					return r.sleeping(*w.sleep)
 				}
-				r.log.Warn("told to sleep, which this engine cannot", "why", w.nap.why)
+				r.log.Warn("told to sleep, which this engine cannot", "why", w.sleep.why)
 			}
 		case <-ctx.Done():
 			return nil
@@ -772,7 +772,7 @@ type reading struct {
 	ill string // what /health says, if it is bad
 }
 
-func (r *Replica) read(ctx context.Context, within time.Duration) reading {
+func (r *Replica) readMetrics(ctx context.Context, within time.Duration) reading {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	at := time.Now()
@@ -780,11 +780,11 @@ func (r *Replica) read(ctx context.Context, within time.Duration) reading {
 	return reading{Metrics: m, at: at, err: err}
 }
 
-// look is a reading with what /health says, which is no verdict (it is 200 of
+// checkEngine is a reading with what /health says, which is no verdict (it is 200 of
 // an engine whose core stands still), but bad news is news: vLLM answers 503
 // seconds before it has ended after the death of its core.
-func (r *Replica) look(ctx context.Context) reading {
-	hctx, cancel := context.WithTimeout(ctx, lookWait)
+func (r *Replica) checkEngine(ctx context.Context) reading {
+	hctx, cancel := context.WithTimeout(ctx, quickReadWait)
 	defer cancel()
 	ill := make(chan string, 1)
 	go func() {
@@ -795,7 +795,7 @@ func (r *Replica) look(ctx context.Context) reading {
 		}
 		ill <- ""
 	}()
-	m := r.read(ctx, pollWait)
+	m := r.readMetrics(ctx, pollWait)
 	t := time.NewTimer(healthLate)
 	defer t.Stop()
 	select {
@@ -807,8 +807,8 @@ func (r *Replica) look(ctx context.Context) reading {
 	return m
 }
 
-// measure publishes what the engine says; that is no change to tell.
-func (r *Replica) measure(m engine.Metrics) {
+// publishMetrics publishes what the engine says; that is no change to tell.
+func (r *Replica) publishMetrics(m engine.Metrics) {
 	if r.now.InFlight == m.Running && r.now.QueueLength == m.Waiting && r.now.KVCacheHitRate == m.HitRate {
 		return
 	}
@@ -819,7 +819,7 @@ func (r *Replica) measure(m engine.Metrics) {
 // probe asks a suspected engine for one token. nil: it lives. A StatusError:
 // it answers, but with errors. Anything else: it hangs, or is gone.
 func (r *Replica) probe(ctx context.Context, why string) error {
-	before := r.read(ctx, lookWait)
+	before := r.readMetrics(ctx, quickReadWait)
 	pctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
 	err := r.eng.Token(pctx)
@@ -837,11 +837,11 @@ func (r *Replica) probe(ctx context.Context, why string) error {
 			return fmt.Errorf("%s; then the probe: %v, /health: %v", why, err, herr)
 		}
 		return err
-	case engine.Refused(err):
+	case engine.ConnectionRefused(err):
 		return fmt.Errorf("%s; it refuses connections", why)
 	}
 	// Others may have been served meanwhile, and we stood behind them.
-	if after := r.read(ctx, lookWait); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
+	if after := r.readMetrics(ctx, quickReadWait); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
 		return nil
 	}
 	if pctx.Err() != nil {
@@ -851,7 +851,7 @@ func (r *Replica) probe(ctx context.Context, why string) error {
 }
 
 // draining is DRAINING: no new requests come, those in flight may finish.
-func (r *Replica) draining(w wishes) state {
+func (r *Replica) draining(w commands) state {
 	return func(ctx context.Context) state {
 		r.enter(functions.Draining)
 		reason := w.reason
@@ -873,27 +873,27 @@ func (r *Replica) draining(w wishes) state {
 			select {
 			case <-r.child.Exited:
 				r.child = nil
-				r.forget(ctx)
+				r.forgetProcess(ctx)
 				return r.unloaded(reason + "; it ended by itself")
 			case <-poll.C:
 				open = true
-				go func() { readings <- r.read(rctx, pollWait) }()
+				go func() { readings <- r.readMetrics(rctx, pollWait) }()
 			case m := <-readings:
 				open = false
 				if m.err == nil {
-					r.measure(m.Metrics)
+					r.publishMetrics(m.Metrics)
 				}
-				if r.drained(m) {
-					r.end(ctx)
+				if r.idle(m) {
+					r.terminate(ctx)
 					return r.unloaded(reason)
 				}
 				poll.Reset(drainEvery)
 			case <-limit.C:
-				r.cut(rctx, reason)
-				r.end(ctx)
+				r.abortRequests(rctx, reason)
+				r.terminate(ctx)
 				return r.unloaded(reason)
-			case <-r.wake:
-				if again := r.take(); again.unload {
+			case <-r.commandReady:
+				if again := r.takeCommands(); again.unload {
 					if t := time.Now().Add(again.drain); t.Before(end) {
 						end = t
 						limit.Reset(again.drain)
@@ -906,26 +906,26 @@ func (r *Replica) draining(w wishes) state {
 	}
 }
 
-// cut ends what is in flight from our side, and lets the engine notice: a vLLM
+// abortRequests ends what is in flight from our side, and lets the engine notice: a vLLM
 // that is told to end with a stream open hangs until the stream is closed.
-func (r *Replica) cut(ctx context.Context, reason string) {
+func (r *Replica) abortRequests(ctx context.Context, reason string) {
 	if r.now.InFlight == 0 && (r.o.InFlight == nil || r.o.InFlight() == 0) {
 		return
 	}
 	r.log.Warn("drain deadline over with requests in flight", "requests", r.now.InFlight)
-	if r.o.Cut == nil {
+	if r.o.AbortRequests == nil {
 		return
 	}
-	r.o.Cut(reason)
+	r.o.AbortRequests(reason)
 	for end := time.Now().Add(cutWait); time.Now().Before(end); {
-		if r.drained(r.read(ctx, cutWait)) || rest(ctx, cutWait/10) != nil {
+		if r.idle(r.readMetrics(ctx, cutWait)) || sleepContext(ctx, cutWait/10) != nil {
 			return
 		}
 	}
 }
 
-// drained: all that know of requests say there are none, and somebody knows.
-func (r *Replica) drained(m reading) bool {
+// idle: all that know of requests say there are none, and somebody knows.
+func (r *Replica) idle(m reading) bool {
 	known := false
 	if r.o.InFlight != nil {
 		if r.o.InFlight() > 0 {
@@ -942,18 +942,18 @@ func (r *Replica) drained(m reading) bool {
 	return known
 }
 
-// end asks the group to end, and kills it when it does not.
-func (r *Replica) end(ctx context.Context) {
+// terminate asks the group to end, and kills it when it does not.
+func (r *Replica) terminate(ctx context.Context) {
 	if r.child == nil {
 		return
 	}
 	r.signal(ctx, syscall.SIGTERM)
-	if _, ok := r.exited(termGrace); !ok {
+	if _, ok := r.waitExit(termGrace); !ok {
 		r.kill(ctx)
 		return
 	}
 	r.child = nil
-	r.forget(ctx)
+	r.forgetProcess(ctx)
 }
 
 // kill ends the group at once. Its exit, if it was heard of in time.
@@ -962,16 +962,16 @@ func (r *Replica) kill(ctx context.Context) supervisor.Exit {
 		return supervisor.Exit{}
 	}
 	r.signal(ctx, syscall.SIGKILL)
-	x, ok := r.exited(killWait)
+	x, ok := r.waitExit(killWait)
 	if !ok {
 		r.log.Error("a killed engine does not go", "pid", r.child.PID)
 	}
 	r.child = nil
-	r.forget(ctx)
+	r.forgetProcess(ctx)
 	return x
 }
 
-func (r *Replica) exited(within time.Duration) (supervisor.Exit, bool) {
+func (r *Replica) waitExit(within time.Duration) (supervisor.Exit, bool) {
 	t := time.NewTimer(within)
 	defer t.Stop()
 	select {
@@ -992,7 +992,7 @@ func (r *Replica) signal(ctx context.Context, sig syscall.Signal) {
 	}
 }
 
-func (r *Replica) forget(ctx context.Context) {
+func (r *Replica) forgetProcess(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := r.o.Spawner.Forget(ctx, r.o.ID); err != nil && !errors.Is(err, supervisor.ErrLost) {

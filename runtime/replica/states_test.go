@@ -55,13 +55,13 @@ type stand struct {
 	calls  []string // of sleep and adapters
 }
 
-func (s *stand) Stage(ctx context.Context, w Want, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (s *stand) Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
 	for i := range 10 {
 		progress(functions.Bytes(i*10), 100)
 		select {
 		case <-time.After(s.stageTime / 10):
 		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), ErrCalledOff) {
+			if errors.Is(context.Cause(ctx), ErrStartCancelled) {
 				s.calledOff.Store(true)
 			}
 			return Checkpoint{}, ctx.Err()
@@ -290,10 +290,10 @@ func TestFailures(t *testing.T) {
 			time.Sleep(time.Minute)
 			s.die(supervisor.Exit{Code: 0})
 		}, why: "vllm ended while ready: exit code 0; it wrote nothing", after: time.Minute},
-		{name: "keeper lost", s: &stand{}, during: func(s *stand) {
+		{name: "supervisor lost", s: &stand{}, during: func(s *stand) {
 			time.Sleep(time.Minute)
 			s.die(supervisor.Exit{Code: -1, Lost: true})
-		}, why: "vllm ended while ready: its keeper is gone", after: time.Minute},
+		}, why: "vllm ended while ready: its supervisor is gone", after: time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -346,7 +346,7 @@ func TestCallOff(t *testing.T) {
 		s := &stand{stageTime: time.Minute}
 		virtual(t, s, func(t *testing.T, l *life) {
 			time.Sleep(time.Second)
-			l.CallOff()
+			l.CancelStart()
 			l.ended(t, functions.Unloaded, "")
 			if !s.calledOff.Load() || s.spawned.Load() != 0 {
 				t.Error("the stager was not told, or an engine was spawned")
@@ -357,10 +357,10 @@ func TestCallOff(t *testing.T) {
 		s := &stand{loadTime: time.Minute}
 		virtual(t, s, func(t *testing.T, l *life) {
 			time.Sleep(time.Second)
-			l.CallOff()
+			l.CancelStart()
 			time.Sleep(time.Minute)
 			is(t, l, functions.Ready)
-			l.CallOff()
+			l.CancelStart()
 			synctest.Wait()
 			is(t, l, functions.Ready)
 			l.Unload(0, "done")
@@ -390,7 +390,7 @@ func TestUnloadAnywhere(t *testing.T) {
 				t.Error(err, r.Status().State)
 			}
 			r.Unload(0, "again") // nobody listens; it must not block
-			r.CallOff()
+			r.CancelStart()
 			r.Suspect("x")
 		})
 	})

@@ -56,7 +56,7 @@ func newGrove(t *testing.T) *grove {
 // options of a replica of the model; deadlines are the defaults but for start.
 func (g *grove) options(id string, change ...func(*Options)) Options {
 	o := g.workbench.options(id)
-	o.Stager, o.Dir, o.Scratch, o.Warm = beside{g.dir}, g.dir, g.scratch, g.warm
+	o.Stager, o.Dir, o.Scratch, o.ForkParent = beside{g.dir}, g.dir, g.scratch, g.warm
 	o.Spec = functions.ModelSpec{
 		Source: g.model, Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "256", "--max-num-seqs", "8"},
 		Env:       map[string]string{"VLLM_SERVER_DEV_MODE": "1"},
@@ -348,7 +348,7 @@ func (g *grove) plain(t *testing.T) {
 		}
 	})
 	t.Run("metrics", func(t *testing.T) {
-		if m := l.read(t.Context(), 5*time.Second); m.err != nil || !m.Load || !m.Flow || !m.Counted || m.Tokens == 0 {
+		if m := l.readMetrics(t.Context(), 5*time.Second); m.err != nil || !m.Load || !m.Flow || !m.Counted || m.Tokens == 0 {
 			t.Errorf("%+v", m)
 		}
 	})
@@ -373,7 +373,7 @@ func (g *grove) plain(t *testing.T) {
 			t.Error(err)
 		}
 		// What the engine itself says, if we had not looked.
-		e := l.eng.(adapters)
+		e := l.eng.(adapterEngine)
 		for _, c := range []struct {
 			name, path, code string
 			status           int
@@ -385,8 +385,8 @@ func (g *grove) plain(t *testing.T) {
 		} {
 			var se *engine.StatusError
 			err := e.LoadAdapter(t.Context(), c.name, c.path)
-			if !errors.As(err, &se) || se.Status != c.status || codeOf(err) != c.code || engine.AdapterThere(se) != (c.name == "a") {
-				t.Errorf("%s: %v is %s", c.name, err, codeOf(err))
+			if !errors.As(err, &se) || se.Status != c.status || adapterErrorCode(err) != c.code || engine.AdapterLoaded(se) != (c.name == "a") {
+				t.Errorf("%s: %v is %s", c.name, err, adapterErrorCode(err))
 			}
 		}
 	})
@@ -398,11 +398,11 @@ func (g *grove) plain(t *testing.T) {
 				t.Errorf("in flight, it ended with %q", text[max(0, len(text)-300):])
 			}
 			eventually(t, "it sleeps", func() bool { return l.Status().SleepLevel == level })
-			if asleep, err := l.eng.(*engine.Engine).Sleeping(t.Context()); err != nil || !asleep {
+			if asleep, err := l.eng.(*engine.Client).Sleeping(t.Context()); err != nil || !asleep {
 				t.Error(asleep, err)
 			}
 			began := time.Now()
-			l.Rise("test")
+			l.WakeUp("test")
 			eventually(t, "it is awake", func() bool { return l.Status().State == functions.Ready })
 			t.Logf("awake from level %d after %v", level, time.Since(began))
 		}
@@ -666,7 +666,7 @@ func (g *grove) startsAndEnds(t *testing.T) {
 // beside stages models in place, and what is relative from a folder.
 type beside struct{ dir string }
 
-func (b beside) Stage(_ context.Context, w Want, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (b beside) Stage(_ context.Context, w StageRequest, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
 	if filepath.IsAbs(w.Source) {
 		return Checkpoint{Path: w.Source}, nil
 	}

@@ -15,36 +15,36 @@ import (
 	"time"
 )
 
-// Start says how to have a keeper.
+// Start says how to have a supervisor.
 type Start struct {
 	// Exe is the path of the thaw program; it is run as `Exe keep --socket S --dir D --orphan-timeout O`.
 	Exe string
 	// Args replace "keep" and its flags where a test wants something else.
 	Args []string
-	// Socket and Dir are the keeper's.
+	// Socket and Dir are the supervisor's.
 	Socket, Dir string
 	// Orphan is how long it lives without an agent; 0 is DefaultOrphan.
 	Orphan time.Duration
-	// Env is the keeper's environment; nil is PATH, HOME and TMPDIR of ours.
+	// Env is the supervisor's environment; nil is PATH, HOME and TMPDIR of ours.
 	// Engines get theirs with Spawn.
 	Env []string
 }
 
-// Ensure connects to the keeper of a folder, and starts one in a session of its
-// own if none answers. The keeper outlives the caller. Two callers at once get
-// the same keeper.
+// Ensure connects to the supervisor of a folder, and starts one in a session of its
+// own if none answers. The supervisor outlives the caller. Two callers at once get
+// the same supervisor.
 func Ensure(ctx context.Context, s Start) (*Client, error) {
 	if c, err := Connect(ctx, s.Socket); err == nil {
 		return c, nil
 	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
+		return nil, fmt.Errorf("supervisor: %w", err)
 	}
 	// It works in its own folder, where relative paths would mean other files.
 	for _, p := range []*string{&s.Dir, &s.Socket, &s.Exe} {
 		abs, err := filepath.Abs(*p)
 		if err != nil {
-			return nil, fmt.Errorf("keeper: %w", err)
+			return nil, fmt.Errorf("supervisor: %w", err)
 		}
 		*p = abs
 	}
@@ -63,9 +63,9 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 			}
 		}
 	}
-	log, err := os.OpenFile(filepath.Join(s.Dir, "keeper.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	log, err := os.OpenFile(filepath.Join(s.Dir, "supervisor.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
+		return nil, fmt.Errorf("supervisor: %w", err)
 	}
 	defer log.Close()
 	cmd := exec.Command(s.Exe, args...)
@@ -73,10 +73,10 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
+		return nil, fmt.Errorf("supervisor: %w", err)
 	}
-	// This goroutine ends with the keeper, which outlives us unless End is
-	// called: it is there so that a dead keeper does not stay a zombie.
+	// This goroutine ends with the supervisor, which outlives us unless End is
+	// called: it is there so that a dead supervisor does not stay a zombie.
 	exited := make(chan struct{})
 	go func() { cmd.Wait(); close(exited) }()
 	wait, over := time.Millisecond, exited
@@ -84,7 +84,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 		select {
 		case <-ctx.Done():
 			cmd.Process.Kill()
-			return nil, fmt.Errorf("keeper: no answer on %s: %w", s.Socket, context.Cause(ctx))
+			return nil, fmt.Errorf("supervisor: no answer on %s: %w", s.Socket, context.Cause(ctx))
 		case <-time.After(wait):
 		}
 		c, err := Connect(ctx, s.Socket)
@@ -110,14 +110,14 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 				return c, nil
 			}
 			b, _ := os.ReadFile(log.Name())
-			return nil, fmt.Errorf("keeper: %s ended with %v: %.500s", s.Exe, cmd.ProcessState, b)
+			return nil, fmt.Errorf("supervisor: %s ended with %v: %.500s", s.Exe, cmd.ProcessState, b)
 		default:
 		}
 		wait = min(wait+time.Millisecond, 20*time.Millisecond)
 	}
 }
 
-// Client speaks to a keeper. Its methods may be called from any goroutine.
+// Client speaks to a supervisor. Its methods may be called from any goroutine.
 type Client struct {
 	conn  net.Conn
 	hello hello
@@ -133,12 +133,12 @@ type Client struct {
 	closed   bool            // by us: nothing is lost
 }
 
-// Child is a process of the keeper that somebody here follows.
+// Child is a process of the supervisor that somebody here follows.
 type Child struct {
 	ID  string
 	PID int
 	Log string // path of its log
-	// Exited gets the exit, once. When the keeper itself is lost it is an Exit
+	// Exited gets the exit, once. When the supervisor itself is lost it is an Exit
 	// with Lost set.
 	Exited <-chan Exit
 
@@ -156,7 +156,7 @@ func NewChild(id string, pid int, log string) (c *Child, exit func(Exit)) {
 	}
 }
 
-// Connect speaks to the keeper on a socket; an error if none answers.
+// Connect speaks to the supervisor on a socket; an error if none answers.
 func Connect(ctx context.Context, socket string) (*Client, error) {
 	short, done, err := shortPath(socket)
 	if err != nil {
@@ -173,15 +173,15 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 		deadline = time.Now().Add(5 * time.Second)
 	}
 	conn.SetReadDeadline(deadline)
-	in := newLines(conn)
+	in := newLineReader(conn)
 	var r reply
 	if err := in.next(&r); err != nil || r.Hello == nil {
 		conn.Close()
-		return nil, fmt.Errorf("%s: no keeper's hello: %w", socket, errors.Join(err, ErrLost))
+		return nil, fmt.Errorf("%s: no supervisor's hello: %w", socket, errors.Join(err, ErrLost))
 	}
 	if r.Hello.Protocol != Protocol {
 		conn.Close()
-		return nil, fmt.Errorf("%s: keeper speaks protocol %d, this is %d", socket, r.Hello.Protocol, Protocol)
+		return nil, fmt.Errorf("%s: supervisor speaks protocol %d, this is %d", socket, r.Hello.Protocol, Protocol)
 	}
 	conn.SetReadDeadline(time.Time{})
 	c := &Client{conn: conn, hello: *r.Hello, done: make(chan struct{}), pending: map[uint64]chan reply{}, children: map[string]*Child{}, exits: map[string]Exit{}}
@@ -189,14 +189,14 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 	return c, nil
 }
 
-// PID of the keeper.
+// PID of the supervisor.
 func (c *Client) PID() int { return c.hello.PID }
 
-// Done is closed when the connection has ended and, if the keeper died, what
+// Done is closed when the connection has ended and, if the supervisor died, what
 // it had started has been killed.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Close leaves the keeper alone with its processes: its orphan time begins.
+// Close leaves the supervisor alone with its processes: its orphan time begins.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -206,7 +206,7 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Spawn runs a process. The child is the keeper's: it stays if we die.
+// Spawn runs a process. The child is the supervisor's: it stays if we die.
 func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("spawn: %w", err)
@@ -304,7 +304,7 @@ func (c *Client) Forget(ctx context.Context, id string) error {
 }
 
 // End ends every group, with grace between SIGTERM and SIGKILL, and then the
-// keeper; it returns when the keeper is gone.
+// supervisor; it returns when the supervisor is gone.
 func (c *Client) End(ctx context.Context, grace time.Duration) error {
 	if _, err := c.ask(ctx, request{Op: "end", Grace: grace.Milliseconds()}); err != nil && !errors.Is(err, ErrLost) {
 		return fmt.Errorf("end: %w", err)
@@ -363,7 +363,7 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 }
 
 // read gives every line to whom it concerns until the connection ends.
-func (c *Client) read(in lines) {
+func (c *Client) read(in lineReader) {
 	defer c.conn.Close()
 	for {
 		var r reply
@@ -387,7 +387,7 @@ func (c *Client) read(in lines) {
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
-	died := !closed && dead(c.hello.Dir)
+	died := !closed && supervisorGone(c.hello.Dir)
 	if died {
 		endSession(c.hello.PID)
 	}
@@ -406,12 +406,12 @@ func (c *Client) read(in lines) {
 	clear(c.children)
 }
 
-// dead reports whether the keeper of a folder is gone: its lock is free. The
+// supervisorGone reports whether the supervisor of a folder is gone: its lock is free. The
 // kernel closes the socket and the lock of a killed process one after the
 // other, hence the second and third look.
-func dead(dir string) bool {
+func supervisorGone(dir string) bool {
 	for range 50 {
-		f, err := takeLock(dir)
+		f, err := acquireLock(dir)
 		if err == nil {
 			f.Close()
 			return true

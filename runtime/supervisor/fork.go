@@ -11,7 +11,7 @@ import (
 )
 
 // forkWait bounds the conversation with a parent: one that hangs costs a start
-// this much, and the keeper nothing.
+// this much, and the supervisor nothing.
 const forkWait = 5 * time.Second
 
 // maxForks bounds the conversations under way.
@@ -20,7 +20,7 @@ const maxForks = 16
 // forking is a spawn through a parent, while somebody speaks to that parent.
 type forking struct {
 	p     Process
-	j     *journal
+	j     *outputLog
 	from  *client
 	seq   uint64
 	conn  *net.UnixConn // held until the engine is told to go on
@@ -29,13 +29,13 @@ type forking struct {
 	began time.Time
 }
 
-// forkVia asks the parent on p.Via for a process. The conversation is beside,
-// for the keeper waits for nobody; its outcome comes back on k.forked.
-func (k *keep) forkVia(f *forking, out *os.File) {
+// startFork asks the parent on p.Via for a process. The conversation is beside,
+// for the supervisor waits for nobody; its outcome comes back on k.forked.
+func (k *supervisor) startFork(f *forking, out *os.File) {
 	k.forks[f.p.ID] = f
 	go func() {
 		defer out.Close()
-		f.conn, f.pid, f.err = askParent(f.p, out)
+		f.conn, f.pid, f.err = requestFork(f.p, out)
 		select {
 		case k.forked <- f:
 		case <-k.stop:
@@ -46,20 +46,20 @@ func (k *keep) forkVia(f *forking, out *os.File) {
 	}()
 }
 
-// born takes the outcome. The process is a child of ours by now, and goes on
+// finishFork takes the outcome. The process is a child of ours by now, and goes on
 // when we say so: only once it is known to be ours.
-func (k *keep) born(f *forking) reply {
+func (k *supervisor) finishFork(f *forking) reply {
 	delete(k.forks, f.p.ID)
-	defer k.forgetEarly()
+	defer k.dropEarlyExits()
 	if f.conn != nil {
 		defer f.conn.Close()
 	}
 	err := f.err
 	if err == nil && k.ending {
-		err = errors.New("the keeper is ending")
+		err = errors.New("the supervisor is ending")
 	}
-	if err == nil && !child(f.pid) {
-		err = fmt.Errorf("process %d is no child of the keeper", f.pid)
+	if err == nil && !isChild(f.pid) {
+		err = fmt.Errorf("process %d is no child of the supervisor", f.pid)
 	}
 	if err == nil {
 		f.conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
@@ -74,24 +74,24 @@ func (k *keep) born(f *forking) reply {
 		k.o.Log.Warn("not forked", "id", f.p.ID, "why", err)
 		return reply{Error: err.Error(), NoParent: true}
 	}
-	k.begin(f.p, f.pid, f.j)
+	k.addProcess(f.p, f.pid, f.j)
 	k.o.Log.Info("forked", "id", f.p.ID, "pid", f.pid, "took", time.Since(f.began).Round(time.Millisecond))
-	if ws, ok := k.early[f.pid]; ok { // it is over already
-		k.over(f.pid, ws)
+	if ws, ok := k.earlyExits[f.pid]; ok { // it is over already
+		k.processExited(f.pid, ws)
 	}
 	return reply{PID: f.pid}
 }
 
-// forgetEarly drops the ends of processes that nobody can claim any more.
-func (k *keep) forgetEarly() {
+// dropEarlyExits drops the ends of processes that nobody can claim any more.
+func (k *supervisor) dropEarlyExits() {
 	if len(k.forks) == 0 {
-		clear(k.early)
+		clear(k.earlyExits)
 	}
 }
 
-// askParent has a parent fork, and gives the connection on which the engine to
+// requestFork has a parent fork, and gives the connection on which the engine to
 // be waits for one byte. See runtime/forkserver for what is said.
-func askParent(p Process, out *os.File) (conn *net.UnixConn, pid int, err error) {
+func requestFork(p Process, out *os.File) (conn *net.UnixConn, pid int, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, 0, err
@@ -102,7 +102,7 @@ func askParent(p Process, out *os.File) (conn *net.UnixConn, pid int, err error)
 		Argv []string `json:"argv"`
 		Env  []string `json:"env"`
 		Dir  string   `json:"dir"`
-	}{"fork", p.Argv, append(p.Env[:len(p.Env):len(p.Env)], marker+p.ID), p.Dir})
+	}{"fork", p.Argv, append(p.Env[:len(p.Env):len(p.Env)], idVariable+p.ID), p.Dir})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -138,7 +138,7 @@ func askParent(p Process, out *os.File) (conn *net.UnixConn, pid int, err error)
 		PID   int    `json:"pid"`
 		Error string `json:"error"`
 	}
-	switch err = newLines(conn).next(&a); {
+	switch err = newLineReader(conn).next(&a); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return conn, 0, fmt.Errorf("no answer within %s", forkWait)
 	case err != nil:

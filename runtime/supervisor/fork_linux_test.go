@@ -18,14 +18,14 @@ import (
 )
 
 // warmParent runs the real parent with nothing imported, as a process of the
-// keeper, and gives its socket. program is what it forks.
+// supervisor, and gives its socket. program is what it forks.
 func (h *house) warmParent(program string) (socket string, parent *Child) {
 	h.t.Helper()
 	python, err := python3()
 	if err != nil {
 		sourcetest.Missing(h.t, "no python3: there is no parent without it")
 	}
-	script, err := filepath.Abs("../warm/parent.py")
+	script, err := filepath.Abs("../forkserver/parent.py")
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestForkIsLikeExec(t *testing.T) {
 	if f.PID != f.Group || f.PID != a.PID || f.PPID != h.Client.PID() || w.PPID != f.PPID || f.Session != w.Session {
 		t.Errorf("pid %d group %d parent %d session %d; executed: %+v", f.PID, f.Group, f.PPID, f.Session, w)
 	}
-	f.Env["THAW_KEPT"] = strings.Replace(f.Env["THAW_KEPT"], "a", "x", 1)
+	f.Env["THAW_SUPERVISED"] = strings.Replace(f.Env["THAW_SUPERVISED"], "a", "x", 1)
 	for _, c := range []struct{ what, forked, executed string }{
 		{"argv", fmt.Sprint(f.Argv), fmt.Sprint(w.Argv)}, {"orig_argv", fmt.Sprint(f.Orig), fmt.Sprint(w.Orig)},
 		{"env", fmt.Sprint(f.Env), fmt.Sprint(w.Env)}, {"dir", f.Dir, w.Dir}, {"sys.path[0]", f.Path0, w.Path0}, {"__file__", f.File, w.File},
@@ -163,7 +163,7 @@ func TestForkIsLikeExec(t *testing.T) {
 }
 
 // TestForkDeaths: the parent's death is no engine's, a group's death is not the
-// parent's, and the keeper's is everybody's.
+// parent's, and the supervisor's is everybody's.
 func TestForkDeaths(t *testing.T) {
 	h := start(t, time.Minute)
 	via, parent := h.warmParent(surroundings)
@@ -175,7 +175,7 @@ func TestForkDeaths(t *testing.T) {
 		var group []int
 		eventually(t, id+" has its child", func() bool {
 			group = group[:0]
-			for _, k := range kindred() {
+			for _, k := range listProcesses() {
 				if k.group == c.PID && !k.zombie {
 					group = append(group, k.pid)
 				}
@@ -207,7 +207,7 @@ func TestForkDeaths(t *testing.T) {
 	}
 	syscall.Kill(h.Client.PID(), syscall.SIGKILL)
 	for _, pid := range bgroup {
-		eventually(t, "the keeper's death is b's", func() bool { return gone(pid) })
+		eventually(t, "the supervisor's death is b's", func() bool { return gone(pid) })
 	}
 }
 
@@ -225,7 +225,7 @@ func TestForkRefused(t *testing.T) {
 	if err := <-answers; err == nil || !strings.Contains(err.Error(), "being forked already") {
 		t.Errorf("the same twice: %v", err)
 	}
-	// The keeper goes on meanwhile. What it starts takes no time of its own.
+	// The supervisor goes on meanwhile. What it starts takes no time of its own.
 	other, err := h.Client.Spawn(t.Context(), Process{ID: "other", Argv: []string{"/bin/true"}})
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func TestForkRefused(t *testing.T) {
 	}
 	eventually(t, "nothing is left but the parent", func() bool {
 		n := 0
-		for _, k := range kindred() {
+		for _, k := range listProcesses() {
 			if k.parent == h.Client.PID() && !k.zombie {
 				n++
 			}
@@ -269,9 +269,9 @@ func TestForkRefused(t *testing.T) {
 	})
 }
 
-// TestForkOnlyForTheKeeper: somebody else with the same user is refused, and
+// TestForkOnlyForTheSupervisor: somebody else with the same user is refused, and
 // nonsense does not end the parent.
-func TestForkOnlyForTheKeeper(t *testing.T) {
+func TestForkOnlyForTheSupervisor(t *testing.T) {
 	h := start(t, time.Minute)
 	via, _ := h.warmParent(surroundings)
 	st, err := os.Stat(via)

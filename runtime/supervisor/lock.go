@@ -12,15 +12,15 @@ import (
 	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
-// note is what a keeper leaves in its folder, for the one after it.
-type note struct {
+// supervisorNote is what a supervisor leaves in its folder, for the one after it.
+type supervisorNote struct {
 	PID  int    `json:"pid"`
 	Boot string `json:"boot"`
 }
 
-// takeLock holds the folder until the file is closed, by us or by our death.
-func takeLock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "keeper.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+// acquireLock holds the folder until the file is closed, by us or by our death.
+func acquireLock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "supervisor.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -35,25 +35,25 @@ func takeLock(dir string) (*os.File, error) {
 }
 
 func writeNote(dir string) error {
-	b, err := json.Marshal(note{PID: os.Getpid(), Boot: hostinfo.BootID()})
+	b, err := json.Marshal(supervisorNote{PID: os.Getpid(), Boot: hostinfo.BootID()})
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(filepath.Join(dir, "keeper.json"), b, 0o600)
+	return durable.WriteFile(filepath.Join(dir, "supervisor.json"), b, 0o600)
 }
 
-// endPredecessor kills what a keeper that was killed left of its session. The
+// endPredecessor kills what a supervisor that was killed left of its session. The
 // lock is ours, so it is dead.
 func endPredecessor(dir string, log *slog.Logger) {
-	b, err := os.ReadFile(filepath.Join(dir, "keeper.json"))
+	b, err := os.ReadFile(filepath.Join(dir, "supervisor.json"))
 	if err != nil {
 		return
 	}
-	var n note
+	var n supervisorNote
 	if json.Unmarshal(b, &n) != nil || n.Boot == "" || n.Boot != hostinfo.BootID() || n.PID == os.Getpid() {
 		return
 	}
 	if killed := endSession(n.PID); killed > 0 {
-		log.Warn("killed what an earlier keeper left", "keeper", n.PID, "processes", killed)
+		log.Warn("killed what an earlier supervisor left", "supervisor", n.PID, "processes", killed)
 	}
 }

@@ -18,14 +18,14 @@ func groupLeader() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// kin is one process as /proc/PID/stat tells it.
-type kin struct {
+// processInfo is one process as /proc/PID/stat tells it.
+type processInfo struct {
 	pid, parent, group, session int
 	zombie                      bool
 }
 
-// kindred lists the processes of this machine that we can see.
-func kindred() []kin {
+// listProcesses lists the processes of this machine that we can see.
+func listProcesses() []processInfo {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -35,7 +35,7 @@ func kindred() []kin {
 	if err != nil {
 		return nil
 	}
-	var all []kin
+	var all []processInfo
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
@@ -53,28 +53,28 @@ func kindred() []kin {
 }
 
 // parseStat reads "PID (name, which may hold anything) STATE PPID PGRP SESSION …".
-func parseStat(pid int, stat []byte) (kin, bool) {
+func parseStat(pid int, stat []byte) (processInfo, bool) {
 	i := bytes.LastIndexByte(stat, ')')
 	if i < 0 {
-		return kin{}, false
+		return processInfo{}, false
 	}
 	f := strings.Fields(string(stat[i+1:]))
 	if len(f) < 4 {
-		return kin{}, false
+		return processInfo{}, false
 	}
-	k := kin{pid: pid, zombie: f[0] == "Z" || f[0] == "X"}
+	k := processInfo{pid: pid, zombie: f[0] == "Z" || f[0] == "X"}
 	for j, p := range []*int{&k.parent, &k.group, &k.session} {
 		n, err := strconv.Atoi(f[j+1])
 		if err != nil {
-			return kin{}, false
+			return processInfo{}, false
 		}
 		*p = n
 	}
 	return k, true
 }
 
-// child reports whether a process is a child of ours.
-func child(pid int) bool {
+// isChild reports whether a process is a child of ours.
+func isChild(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return true // it has ended, and its end has been or will be reaped
@@ -83,8 +83,8 @@ func child(pid int) bool {
 	return ok && k.parent == os.Getpid()
 }
 
-// belongs reports whether the process was given this line of environment.
-func belongs(pid int, line string) bool {
+// hasEnvironment reports whether the process was given this line of environment.
+func hasEnvironment(pid int, line string) bool {
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
 		return false
@@ -97,13 +97,13 @@ func belongs(pid int, line string) bool {
 	return false
 }
 
-// endSession kills what is left of the session of a keeper that is dead. While
+// endSession kills what is left of the session of a supervisor that is dead. While
 // a session has members its number is not given to anybody else.
 func endSession(sid int) (killed int) {
 	if sid <= 1 {
 		return 0
 	}
-	all := kindred()
+	all := listProcesses()
 	for _, k := range all {
 		if k.pid == sid && !k.zombie {
 			return 0 // its leader lives: not ours, or not dead

@@ -13,18 +13,18 @@ func becomeReaper() error { return nil }
 // A group of its own; there is no death signal here.
 func groupLeader() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-type kin struct {
+type processInfo struct {
 	pid, parent, group, session int
 	zombie                      bool
 }
 
 // Processes are not listed here.
-func kindred() []kin { return nil }
+func listProcesses() []processInfo { return nil }
 
 // Nobody's orphans come to us here, so nothing can be forked for us.
-func child(int) bool { return false }
+func isChild(int) bool { return false }
 
-func belongs(int, string) bool { return false }
+func hasEnvironment(int, string) bool { return false }
 
 func oomKills() int64 { return 0 }
 

@@ -14,7 +14,7 @@ import (
 // than on Linux) less the name that an engine gives it.
 const socketRoom = 103 - 37
 
-// ScratchRoot is the folder under which the processes of the keeper of dir get
+// ScratchRoot is the folder under which the processes of the supervisor of dir get
 // folders of their own: in dir, or where that is too long for sockets, in the
 // folder for temporary files.
 func ScratchRoot(dir string) string {
@@ -22,16 +22,16 @@ func ScratchRoot(dir string) string {
 		dir = abs
 	}
 	root := filepath.Join(dir, "tmp")
-	if len(root)+1+len(short("")) <= socketRoom {
+	if len(root)+1+len(shortHash("")) <= socketRoom {
 		return root
 	}
-	return filepath.Join(os.TempDir(), "thaw-"+strconv.Itoa(os.Getuid())+"-"+short(dir))
+	return filepath.Join(os.TempDir(), "thaw-"+strconv.Itoa(os.Getuid())+"-"+shortHash(dir))
 }
 
 // Scratch is the folder of one process, for Process.Scratch.
-func Scratch(root, id string) string { return filepath.Join(root, short(id)) }
+func Scratch(root, id string) string { return filepath.Join(root, shortHash(id)) }
 
-func short(s string) string {
+func shortHash(s string) string {
 	h := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(h[:6])
 }

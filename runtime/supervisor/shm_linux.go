@@ -88,10 +88,10 @@ func shmNames() (names []string) {
 
 func removeShm(name string) { syscall.Unlink(filepath.Join(shmDir, name)) }
 
-// uses tells which of these files of shared memory a process has mapped or open.
+// sharedInUse tells which of these files of shared memory a process has mapped or open.
 // A semaphore is mapped under the name it had before it got its own, so it is
 // the inode that tells.
-func uses(pid int, inodes map[uint64]bool) (found []uint64) {
+func sharedInUse(pid int, inodes map[uint64]bool) (found []uint64) {
 	proc := "/proc/" + strconv.Itoa(pid)
 	note := func(ino uint64) {
 		if inodes[ino] && !slices.Contains(found, ino) {
@@ -101,7 +101,7 @@ func uses(pid int, inodes map[uint64]bool) (found []uint64) {
 	if maps, err := os.ReadFile(proc + "/maps"); err == nil {
 		for line := range bytes.Lines(maps) {
 			if bytes.Contains(line, []byte(shmDir+"/")) {
-				note(mapped(line))
+				note(mappedInode(line))
 			}
 		}
 	}
@@ -118,9 +118,9 @@ func uses(pid int, inodes map[uint64]bool) (found []uint64) {
 	return found
 }
 
-// mapped is the inode of a line of /proc/PID/maps:
+// mappedInode is the inode of a line of /proc/PID/maps:
 // 7f2c00000000-7f2c10000000 rw-s 00000000 00:18 42       /dev/shm/psm_1
-func mapped(line []byte) uint64 {
+func mappedInode(line []byte) uint64 {
 	f := bytes.Fields(line)
 	if len(f) < 6 {
 		return 0

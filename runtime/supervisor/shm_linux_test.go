@@ -27,7 +27,7 @@ func TestMapped(t *testing.T) {
 		"7f2c00000000-7f2c10000000 rw-p 00000000 00:00 0":                                  0,
 		"": 0,
 	} {
-		if got := mapped([]byte(line)); got != want {
+		if got := mappedInode([]byte(line)); got != want {
 			t.Errorf("%s: %d", line, got)
 		}
 	}

@@ -11,4 +11,4 @@ func shmNames() []string { return nil }
 
 func removeShm(string) {}
 
-func uses(int, map[uint64]bool) []uint64 { return nil }
+func sharedInUse(int, map[uint64]bool) []uint64 { return nil }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Protocol is the version a keeper says in its hello.
+// Protocol is the version a supervisor says in its hello.
 const Protocol = 1
 
 // MaxLine bounds one line of the protocol.
@@ -19,30 +19,30 @@ const MaxLine = 4 << 20
 
 // Errors that a caller may want to tell apart.
 var (
-	// ErrRunning: another keeper holds the folder.
-	ErrRunning = errors.New("another keeper holds this folder")
-	// ErrLost: the connection to the keeper has ended.
-	ErrLost = errors.New("the keeper is gone")
+	// ErrRunning: another supervisor holds the folder.
+	ErrRunning = errors.New("another supervisor holds this folder")
+	// ErrLost: the connection to the supervisor has ended.
+	ErrLost = errors.New("the supervisor is gone")
 	// ErrNoParent: the process named by Via cannot fork.
 	ErrNoParent = errors.New("no warm interpreter")
 )
 
 // Process is what to run.
 type Process struct {
-	// ID names the process among those of this keeper: 1 to 128 letters,
+	// ID names the process among those of this supervisor: 1 to 128 letters,
 	// digits, '.', '_' and '-'. The id of one that has ended may be used again.
 	ID string `json:"id"`
 	// Argv is the program, as a path, and its arguments.
 	Argv []string `json:"argv"`
 	// Via is the unix socket of a warm parent of the same program (package
-	// runtime/forkserver): it forks the process instead of the keeper executing it.
-	// What comes of it is the same: a child of the keeper, leader of its group.
+	// runtime/forkserver): it forks the process instead of the supervisor executing it.
+	// What comes of it is the same: a child of the supervisor, leader of its group.
 	Via string `json:"via,omitempty"`
-	// Env is the whole environment; nothing is inherited from the keeper.
+	// Env is the whole environment; nothing is inherited from the supervisor.
 	Env []string `json:"env,omitempty"`
-	// Dir is the working directory; empty is the keeper's folder.
+	// Dir is the working directory; empty is the supervisor's folder.
 	Dir string `json:"dir,omitempty"`
-	// Log is where stdout and stderr go; empty is logs/ID.log in the keeper's folder.
+	// Log is where stdout and stderr go; empty is logs/ID.log in the supervisor's folder.
 	Log string `json:"log,omitempty"`
 	// Scratch is a folder that is made for the process (mode 0700, empty) and
 	// removed with all that is in it when its group is gone; see Scratch.
@@ -51,7 +51,7 @@ type Process struct {
 	Meta json.RawMessage `json:"meta,omitempty"`
 }
 
-// Running is one process of the keeper: alive while Exit is nil.
+// Running is one process of the supervisor: alive while Exit is nil.
 type Running struct {
 	ID      string          `json:"id"`
 	PID     int             `json:"pid"` // also its process group
@@ -71,7 +71,7 @@ type Exit struct {
 	Tail   string         `json:"tail,omitempty"` // the last bytes of its log
 	// OOM: the kernel killed somebody for want of memory while this one died.
 	OOM bool `json:"oom,omitempty"`
-	// Lost: the keeper itself is gone; how the process ended is not known.
+	// Lost: the supervisor itself is gone; how the process ended is not known.
 	Lost bool `json:"lost,omitempty"`
 }
 
@@ -79,7 +79,7 @@ type Exit struct {
 func (e Exit) String() string {
 	switch {
 	case e.Lost:
-		return "its keeper is gone"
+		return "its supervisor is gone"
 	case e.OOM && e.Signal == syscall.SIGKILL:
 		return "killed by the kernel: out of memory"
 	case e.Signal != 0:
@@ -103,7 +103,7 @@ type request struct {
 	Process *Process `json:"process,omitempty"`
 }
 
-// reply is any line from the keeper: hello, an exit, or the answer to seq.
+// reply is any line from the supervisor: hello, an exit, or the answer to seq.
 type reply struct {
 	Hello *hello    `json:"hello,omitempty"`
 	Exit  *Exit     `json:"exit,omitempty"`
@@ -116,16 +116,16 @@ type reply struct {
 	NoParent bool `json:"no_parent,omitempty"`
 }
 
-// lines reads the protocol's lines; a line that is too long is an error.
-type lines struct{ s *bufio.Scanner }
+// lineReader reads the protocol's lines; a line that is too long is an error.
+type lineReader struct{ s *bufio.Scanner }
 
-func newLines(r io.Reader) lines {
+func newLineReader(r io.Reader) lineReader {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 0, 16<<10), MaxLine)
-	return lines{s}
+	return lineReader{s}
 }
 
-func (l lines) next(v any) error {
+func (l lineReader) next(v any) error {
 	if !l.s.Scan() {
 		if err := l.s.Err(); err != nil {
 			return err
@@ -136,7 +136,7 @@ func (l lines) next(v any) error {
 }
 
 func (p *Process) check() error {
-	if !goodID(p.ID) {
+	if !validID(p.ID) {
 		return fmt.Errorf("%.140q is no process id: want 1 to 128 letters, digits, '.', '_' or '-'", p.ID)
 	}
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
@@ -152,7 +152,7 @@ func (p *Process) check() error {
 	return nil
 }
 
-func goodID(id string) bool {
+func validID(id string) bool {
 	if len(id) == 0 || len(id) > 128 || id[0] == '.' {
 		return false
 	}

@@ -46,7 +46,7 @@ func TestScratch(t *testing.T) {
 	if _, err := os.Stat(Scratch(root, "r2")); err == nil {
 		t.Error("left of one that was never started")
 	}
-	// With the keeper everything goes.
+	// With the supervisor everything goes.
 	if err := os.MkdirAll(Scratch(root, "r3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestScratch(t *testing.T) {
 }
 
 func TestScratchRoot(t *testing.T) {
-	if got := ScratchRoot("/data/keeper"); got != "/data/keeper/tmp" {
+	if got := ScratchRoot("/data/supervisor"); got != "/data/supervisor/tmp" {
 		t.Error(got)
 	}
 	t.Setenv("TMPDIR", "/tmp")
@@ -109,7 +109,7 @@ func TestSharedMemory(t *testing.T) {
 	c := sh("r1", "exec 3>"+path(ours)+"; (exec 4>"+path(child)+"; sleep 600) & echo up; sleep 600")
 	sh("r2", "exec 3>"+path(other)+"; echo up; sleep 600")
 	eventually(t, "all are there", func() bool { return there(ours) && there(child) && there(other) })
-	eventually(t, "the keeper knows whose they are", func() bool {
+	eventually(t, "the supervisor knows whose they are", func() bool {
 		b, _ := os.ReadFile(filepath.Join(h.dir, sharedNote))
 		return strings.Contains(string(b), ours) && strings.Contains(string(b), child) && strings.Contains(string(b), other)
 	})
@@ -131,7 +131,7 @@ func TestSharedMemory(t *testing.T) {
 	eventually(t, "it is gone", func() bool { return !there(quickly) })
 }
 
-// The keeper after one that was killed removes what its engines left.
+// The supervisor after one that was killed removes what its engines left.
 func TestSharedMemoryOfAPredecessor(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("no /dev/shm")
@@ -158,9 +158,9 @@ func TestSharedMemoryOfAPredecessor(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, sharedNote), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		clearPredecessor(dir)
+		removePredecessorShared(dir)
 	}
-	clearPredecessor(dir)
+	removePredecessorShared(dir)
 	if shmInode(left) != 0 || shmInode(used) == 0 || shmInode(other) == 0 {
 		t.Errorf("left %d, used %d, other %d", shmInode(left), shmInode(used), shmInode(other))
 	}

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Options of a keeper.
+// Options of a supervisor.
 type Options struct {
 	// Socket is where it listens.
 	Socket string
@@ -37,23 +37,23 @@ const (
 	DefaultGrace  = 2 * time.Second
 )
 
-// drainLog bounds the wait for the last lines of a process that has ended.
-const drainLog = 100 * time.Millisecond
+// logDrainWait bounds the wait for the last lines of a process that has ended.
+const logDrainWait = 100 * time.Millisecond
 
-// sweepAfter an end, strays are looked for: after it was told, for looking
+// straysAfter an end, strays are looked for: after it was told, for looking
 // through all processes takes a while.
-const sweepAfter = 10 * time.Millisecond
+const straysAfter = 10 * time.Millisecond
 
 // keepExits bounds the records of processes that have ended.
 const keepExits = 256
 
-// marker is the variable by which a stray is known to be of an engine's kin.
-const marker = "THAW_KEPT="
+// idVariable is the variable by which a stray is known to be of an engine's kin.
+const idVariable = "THAW_SUPERVISED="
 
-// Run is the keeper. It must have the process to itself: it reaps every child
+// Run is the supervisor. It must have the process to itself: it reaps every child
 // there is. It ends when ctx does or when it has been an orphan for too long,
 // in both cases after every group it started is gone. ErrRunning: the folder
-// has a keeper already.
+// has a supervisor already.
 func Run(ctx context.Context, o Options) error {
 	if o.Orphan <= 0 {
 		o.Orphan = DefaultOrphan
@@ -65,34 +65,34 @@ func Run(ctx context.Context, o Options) error {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return fmt.Errorf("keeper: %w", err)
+		return fmt.Errorf("supervisor: %w", err)
 	}
-	lock, err := takeLock(o.Dir)
+	lock, err := acquireLock(o.Dir)
 	if err != nil {
-		return fmt.Errorf("keeper: %s: %w", o.Dir, err)
+		return fmt.Errorf("supervisor: %s: %w", o.Dir, err)
 	}
 	defer lock.Close()
 	endPredecessor(o.Dir, o.Log)
 	if err := becomeReaper(); err != nil {
-		return fmt.Errorf("keeper: child subreaper: %w", err)
+		return fmt.Errorf("supervisor: child subreaper: %w", err)
 	}
-	ln, err := listen(o.Socket)
+	ln, err := listenUnix(o.Socket)
 	if err != nil {
-		return fmt.Errorf("keeper: %w", err)
+		return fmt.Errorf("supervisor: %w", err)
 	}
 	defer ln.Close()
 	if err := writeNote(o.Dir); err != nil {
-		return fmt.Errorf("keeper: %w", err)
+		return fmt.Errorf("supervisor: %w", err)
 	}
 	// Nothing of ours runs now, nor will when we return.
 	scratch := ScratchRoot(o.Dir)
 	os.RemoveAll(scratch)
 	defer os.RemoveAll(scratch)
-	clearPredecessor(o.Dir)
-	k := &keep{
-		o: o, byID: map[string]*proc{}, byPID: map[int]*proc{}, clients: map[*client]bool{},
-		forks: map[string]*forking{}, early: map[int]syscall.WaitStatus{}, ooms: oomKills(),
-		inbox: make(chan message), drained: make(chan *proc), forked: make(chan *forking), stop: make(chan struct{}),
+	removePredecessorShared(o.Dir)
+	k := &supervisor{
+		o: o, byID: map[string]*process{}, byPID: map[int]*process{}, clients: map[*client]bool{},
+		forks: map[string]*forking{}, earlyExits: map[int]syscall.WaitStatus{}, ooms: oomKills(),
+		inbox: make(chan clientEvent), drained: make(chan *process), forked: make(chan *forking), stop: make(chan struct{}),
 	}
 	defer close(k.stop)
 	go k.accept(ln)
@@ -102,45 +102,45 @@ func Run(ctx context.Context, o Options) error {
 	return k.run(ctx)
 }
 
-// keep is the keeper's state; the goroutine of run owns all of it.
-type keep struct {
+// supervisor is the supervisor's state; the goroutine of run owns all of it.
+type supervisor struct {
 	o       Options
-	byID    map[string]*proc
-	byPID   map[int]*proc // alive ones
+	byID    map[string]*process
+	byPID   map[int]*process // alive ones
 	clients map[*client]bool
 	ending  bool
 	order   []string // ids in order of their end
 	spawned int
 	ooms    int64 // the kernel's count, as last read
 	// unclaimed is what was just created in shared memory.
-	unclaimed []leaving
+	unclaimed []sharedEntry
 	ended     time.Time // of a process, the last
 
-	forks map[string]*forking        // conversations with parents, by id
-	early map[int]syscall.WaitStatus // ends of processes that a parent may be about to name
+	forks      map[string]*forking        // conversations with parents, by id
+	earlyExits map[int]syscall.WaitStatus // ends of processes that a parent may be about to name
 
-	inbox   chan message
-	drained chan *proc
+	inbox   chan clientEvent
+	drained chan *process
 	forked  chan *forking
 	stop    chan struct{} // closed when run has returned
 }
 
-type proc struct {
+type process struct {
 	Running
-	journal *journal
-	told    bool              // exit complete and told
-	scratch string            // to be removed with it
-	shared  map[string]uint64 // names in shared memory that its group uses, with their inodes
+	log      *outputLog
+	reported bool              // exit complete and told
+	scratch  string            // to be removed with it
+	shared   map[string]uint64 // names in shared memory that its group uses, with their inodes
 }
 
-// message is what a connection says: a request, that it has come, that it is gone.
-type message struct {
+// clientEvent is what a connection says: a request, that it has come, that it is gone.
+type clientEvent struct {
 	from *client
 	req  *request // nil: come or gone
 	gone bool
 }
 
-func (k *keep) run(ctx context.Context) error {
+func (k *supervisor) run(ctx context.Context) error {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	defer signal.Stop(children)
@@ -183,32 +183,32 @@ func (k *keep) run(ctx context.Context) error {
 			for _, p := range k.byPID {
 				syscall.Kill(-p.PID, syscall.SIGKILL)
 			}
-			k.sweep()
+			k.killStrays()
 			kill.Reset(200 * time.Millisecond)
 		case <-children:
 			if k.reap() {
-				sweep.Reset(sweepAfter)
+				sweep.Reset(straysAfter)
 			}
 		case <-sweep.C:
-			k.sweep()
+			k.killStrays()
 		case name, ok := <-created:
 			if !ok {
 				created = nil
 			} else if (len(k.byPID) > 0 || time.Since(k.ended) < time.Second) && len(k.unclaimed) < 1024 {
-				k.unclaimed = append(k.unclaimed, leaving{name: name, inode: shmInode(name), born: time.Now()})
-				claim.Reset(claimAfter[0])
+				k.unclaimed = append(k.unclaimed, sharedEntry{name: name, inode: shmInode(name), created: time.Now()})
+				claim.Reset(ownerSearchAfter[0])
 			}
 		case <-claim.C:
-			if d, more := k.claim(time.Now()); more {
+			if d, more := k.findOwners(time.Now()); more {
 				claim.Reset(d)
 			}
 		case p := <-k.drained:
-			k.tell(p)
+			k.reportExit(p)
 		case f := <-k.forked:
-			r := k.born(f)
+			r := k.finishFork(f)
 			r.Seq = f.seq
-			f.from.say(r)
-			sweep.Reset(sweepAfter)
+			f.from.send(r)
+			sweep.Reset(straysAfter)
 		case m := <-k.inbox:
 			switch {
 			case m.gone:
@@ -219,20 +219,20 @@ func (k *keep) run(ctx context.Context) error {
 			case m.req == nil:
 				k.clients[m.from] = true
 				orphan.Stop()
-				m.from.say(reply{Hello: &hello{Protocol: Protocol, PID: os.Getpid(), Dir: k.o.Dir}})
+				m.from.send(reply{Hello: &hello{Protocol: Protocol, PID: os.Getpid(), Dir: k.o.Dir}})
 			case m.req.Op == "end":
-				m.from.say(reply{Seq: m.req.Seq})
+				m.from.send(reply{Seq: m.req.Seq})
 				end(time.Duration(m.req.Grace)*time.Millisecond, "the agent said so")
 			default:
-				r, later := k.answer(m.from, m.req)
+				r, later := k.handle(m.from, m.req)
 				if later {
 					break
 				}
 				r.Seq = m.req.Seq
-				m.from.say(r)
+				m.from.send(r)
 			}
 		}
-		if k.ending && k.quiet() {
+		if k.ending && k.allGone() {
 			for c := range k.clients {
 				c.close()
 			}
@@ -241,30 +241,30 @@ func (k *keep) run(ctx context.Context) error {
 	}
 }
 
-// quiet reports whether nothing of what we started is left, strays included.
-func (k *keep) quiet() bool {
+// allGone reports whether nothing of what we started is left, strays included.
+func (k *supervisor) allGone() bool {
 	if len(k.byPID) > 0 || len(k.forks) > 0 {
 		return false
 	}
 	for _, p := range k.byID {
-		if !p.told {
+		if !p.reported {
 			return false
 		}
 	}
-	return k.sweep() == 0
+	return k.killStrays() == 0
 }
 
-// answer does what was asked; later says that the answer comes by itself.
-func (k *keep) answer(from *client, r *request) (a reply, later bool) {
+// handle does what was asked; later says that the answer comes by itself.
+func (k *supervisor) handle(from *client, r *request) (a reply, later bool) {
 	if r.Op != "spawn" {
-		return k.reply(r), false
+		return k.handleSimple(r), false
 	}
 	if r.Process == nil {
 		return reply{Error: "spawn: no process"}, false
 	}
 	pid, err := k.spawn(*r.Process, from, r.Seq)
 	if err != nil {
-		if old := k.byID[r.Process.ID]; (old == nil || old.told) && k.forks[r.Process.ID] == nil {
+		if old := k.byID[r.Process.ID]; (old == nil || old.reported) && k.forks[r.Process.ID] == nil {
 			os.RemoveAll(r.Process.Scratch)
 		}
 		return reply{Error: err.Error(), NoParent: errors.Is(err, ErrNoParent)}, false
@@ -272,12 +272,12 @@ func (k *keep) answer(from *client, r *request) (a reply, later bool) {
 	return reply{PID: pid}, pid == 0
 }
 
-func (k *keep) reply(r *request) reply {
+func (k *supervisor) handleSimple(r *request) reply {
 	switch r.Op {
 	case "list":
 		items := make([]Running, 0, len(k.byID))
 		for _, p := range k.byID {
-			if p.Exit == nil || p.told {
+			if p.Exit == nil || p.reported {
 				items = append(items, p.Running)
 			}
 		}
@@ -301,15 +301,15 @@ func (k *keep) reply(r *request) reply {
 		}
 		return reply{}
 	case "tail":
-		if p.told {
+		if p.reported {
 			return reply{Tail: p.Exit.Tail}
 		}
-		return reply{Tail: p.journal.last()}
+		return reply{Tail: p.log.lastBytes()}
 	case "forget":
 		if p.Exit == nil {
 			return reply{Error: r.ID + " is running"}
 		}
-		if p.told {
+		if p.reported {
 			delete(k.byID, r.ID)
 		}
 		return reply{}
@@ -319,7 +319,7 @@ func (k *keep) reply(r *request) reply {
 
 // spawn executes a process, or has a parent fork it: then the pid is 0, and the
 // answer comes later.
-func (k *keep) spawn(p Process, from *client, seq uint64) (int, error) {
+func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 	if err := p.check(); err != nil {
 		return 0, err
 	}
@@ -330,9 +330,9 @@ func (k *keep) spawn(p Process, from *client, seq uint64) (int, error) {
 		return 0, fmt.Errorf("%w: %d others are on their way", ErrNoParent, len(k.forks))
 	}
 	if k.ending {
-		return 0, errors.New("the keeper is ending")
+		return 0, errors.New("the supervisor is ending")
 	}
-	if old := k.byID[p.ID]; old != nil && !old.told {
+	if old := k.byID[p.ID]; old != nil && !old.reported {
 		return 0, fmt.Errorf("%s is running already (pid %d)", p.ID, old.PID)
 	}
 	if p.Dir == "" {
@@ -348,7 +348,7 @@ func (k *keep) spawn(p Process, from *client, seq uint64) (int, error) {
 			return 0, fmt.Errorf("scratch folder: %w", err)
 		}
 	}
-	j, w, err := newJournal(p.Log, LogBytes)
+	j, w, err := newOutputLog(p.Log, LogBytes)
 	if err != nil {
 		return 0, err
 	}
@@ -360,7 +360,7 @@ func (k *keep) spawn(p Process, from *client, seq uint64) (int, error) {
 		return 0, err
 	}
 	if p.Via != "" {
-		k.forkVia(&forking{p: p, j: j, from: from, seq: seq, began: time.Now()}, w)
+		k.startFork(&forking{p: p, j: j, from: from, seq: seq, began: time.Now()}, w)
 		return 0, nil
 	}
 	defer w.Close()
@@ -371,21 +371,21 @@ func (k *keep) spawn(p Process, from *client, seq uint64) (int, error) {
 	}
 	defer null.Close()
 	pid, err := syscall.ForkExec(p.Argv[0], p.Argv, &syscall.ProcAttr{
-		Dir: p.Dir, Env: append(slices.Clone(p.Env), marker+p.ID),
+		Dir: p.Dir, Env: append(slices.Clone(p.Env), idVariable+p.ID),
 		Files: []uintptr{null.Fd(), out, out}, Sys: groupLeader(),
 	})
 	if err != nil {
 		abandon()
 		return 0, &os.PathError{Op: "exec", Path: p.Argv[0], Err: err}
 	}
-	k.begin(p, pid, j)
+	k.addProcess(p, pid, j)
 	k.o.Log.Info("spawned", "id", p.ID, "pid", pid, "program", filepath.Base(p.Argv[0]))
 	return pid, nil
 }
 
-// begin enters a process that runs.
-func (k *keep) begin(p Process, pid int, j *journal) {
-	pr := &proc{journal: j, scratch: p.Scratch, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
+// addProcess enters a process that runs.
+func (k *supervisor) addProcess(p Process, pid int, j *outputLog) {
+	pr := &process{log: j, scratch: p.Scratch, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
 	k.byID[p.ID], k.byPID[pid] = pr, pr
 	if k.spawned++; k.spawned%16 == 1 {
 		k.pruneLogs()
@@ -394,19 +394,19 @@ func (k *keep) begin(p Process, pid int, j *journal) {
 }
 
 // pruneLogs drops the oldest logs of processes that have ended.
-func (k *keep) pruneLogs() {
+func (k *supervisor) pruneLogs() {
 	inUse := map[string]bool{}
 	for _, p := range k.byID {
 		if p.Exit == nil {
 			inUse[p.Log], inUse[p.Log+".1"] = true, true
 		}
 	}
-	prune(filepath.Join(k.o.Dir, "logs"), inUse)
+	pruneLogs(filepath.Join(k.o.Dir, "logs"), inUse)
 }
 
 // reap takes every child that has ended: leaders, and strays we adopted. It
 // says whether there were any.
-func (k *keep) reap() (some bool) {
+func (k *supervisor) reap() (some bool) {
 	for {
 		var ws syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
@@ -418,16 +418,16 @@ func (k *keep) reap() (some bool) {
 		}
 		some = true
 		if k.byPID[pid] != nil {
-			k.over(pid, ws)
+			k.processExited(pid, ws)
 		} else if len(k.forks) > 0 {
-			k.early[pid] = ws
+			k.earlyExits[pid] = ws
 		}
 	}
 	return some
 }
 
-// over is the end of a process.
-func (k *keep) over(pid int, ws syscall.WaitStatus) {
+// processExited is the end of a process.
+func (k *supervisor) processExited(pid int, ws syscall.WaitStatus) {
 	p := k.byPID[pid]
 	// What is left of the group goes at once: its number is not given to
 	// anybody else while it has members.
@@ -446,8 +446,8 @@ func (k *keep) over(pid int, ws syscall.WaitStatus) {
 	p.Exit = e
 	k.ended = e.At
 	go func() {
-		p.journal.finish(drainLog)
-		p.clear()
+		p.log.finish(logDrainWait)
+		p.removeLeftovers()
 		select {
 		case k.drained <- p:
 		case <-k.stop:
@@ -455,20 +455,20 @@ func (k *keep) over(pid int, ws syscall.WaitStatus) {
 	}()
 }
 
-// sweep kills children of ours that no living engine owns, and says how many
+// killStrays kills children of ours that no living engine owns, and says how many
 // it saw. They are what engines forked and abandoned.
-func (k *keep) sweep() (seen int) {
+func (k *supervisor) killStrays() (seen int) {
 	if len(k.forks) > 0 {
 		return 1 // one of them may be about to be named; there will be a next time
 	}
 	self := os.Getpid()
-	for _, c := range kindred() {
+	for _, c := range listProcesses() {
 		if c.parent != self || c.zombie || k.byPID[c.pid] != nil || k.byPID[c.group] != nil {
 			continue
 		}
 		owned := false
 		for _, p := range k.byPID {
-			if belongs(c.pid, marker+p.ID) {
+			if hasEnvironment(c.pid, idVariable+p.ID) {
 				owned = true
 				break
 			}
@@ -482,17 +482,17 @@ func (k *keep) sweep() (seen int) {
 	return seen
 }
 
-// tell completes an exit with the last lines and pushes it.
-func (k *keep) tell(p *proc) {
-	p.Exit.Tail, p.told = strings.ToValidUTF8(p.journal.last(), "\uFFFD"), true
-	p.journal = nil
+// reportExit completes an exit with the last lines and pushes it.
+func (k *supervisor) reportExit(p *process) {
+	p.Exit.Tail, p.reported = strings.ToValidUTF8(p.log.lastBytes(), "\uFFFD"), true
+	p.log = nil
 	k.o.Log.Info("ended", "id", p.ID, "pid", p.PID, "how", p.Exit.String())
 	for c := range k.clients {
-		c.say(reply{Exit: p.Exit})
+		c.send(reply{Exit: p.Exit})
 	}
 	k.order = append(k.order, p.ID)
 	for len(k.order) > keepExits {
-		if old := k.byID[k.order[0]]; old != nil && old.told {
+		if old := k.byID[k.order[0]]; old != nil && old.reported {
 			delete(k.byID, old.ID)
 		}
 		k.order = k.order[1:]
@@ -500,7 +500,7 @@ func (k *keep) tell(p *proc) {
 }
 
 // accept serves connections until the listener is closed.
-func (k *keep) accept(ln net.Listener) {
+func (k *supervisor) accept(ln net.Listener) {
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
@@ -519,14 +519,14 @@ func (k *keep) accept(ln net.Listener) {
 }
 
 // client is one connection. Its lines go out through a bounded queue of its
-// own, so that one who does not read cannot hold up the keeper.
+// own, so that one who does not read cannot hold up the supervisor.
 type client struct {
-	conn net.Conn
-	out  chan reply
-	bye  chan struct{}
+	conn   net.Conn
+	out    chan reply
+	closed chan struct{}
 }
 
-func (c *client) say(r reply) {
+func (c *client) send(r reply) {
 	select {
 	case c.out <- r:
 	default:
@@ -535,11 +535,11 @@ func (c *client) say(r reply) {
 }
 
 // close lets what has been said go out first.
-func (c *client) close() { close(c.out); <-c.bye }
+func (c *client) close() { close(c.out); <-c.closed }
 
-func (k *keep) serve(conn net.Conn) {
-	c := &client{conn: conn, out: make(chan reply, 1024), bye: make(chan struct{})}
-	post := func(m message) bool {
+func (k *supervisor) serve(conn net.Conn) {
+	c := &client{conn: conn, out: make(chan reply, 1024), closed: make(chan struct{})}
+	post := func(m clientEvent) bool {
 		select {
 		case k.inbox <- m:
 			return true
@@ -550,7 +550,7 @@ func (k *keep) serve(conn net.Conn) {
 	gone := make(chan struct{})
 	defer close(gone)
 	go func() {
-		defer close(c.bye)
+		defer close(c.closed)
 		defer conn.Close()
 		w := json.NewEncoder(conn)
 		for {
@@ -568,23 +568,23 @@ func (k *keep) serve(conn net.Conn) {
 			}
 		}
 	}()
-	if !post(message{from: c}) {
+	if !post(clientEvent{from: c}) {
 		return
 	}
-	in := newLines(conn)
+	in := newLineReader(conn)
 	for {
 		var r request
 		if err := in.next(&r); err != nil {
 			break
 		}
-		if !post(message{from: c, req: &r}) {
+		if !post(clientEvent{from: c, req: &r}) {
 			return
 		}
 	}
-	post(message{from: c, gone: true})
+	post(clientEvent{from: c, gone: true})
 }
 
-func listen(path string) (net.Listener, error) {
+func listenUnix(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
@@ -610,16 +610,16 @@ func listen(path string) (net.Listener, error) {
 		return nil, err
 	}
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
-	return removing{ln, path}, nil
+	return unlinkingListener{ln, path}, nil
 }
 
-// removing removes the socket when the listener is closed.
-type removing struct {
+// unlinkingListener removes the socket when the listener is closed.
+type unlinkingListener struct {
 	net.Listener
 	path string
 }
 
-func (l removing) Close() error {
+func (l unlinkingListener) Close() error {
 	os.Remove(l.path)
 	return l.Listener.Close()
 }

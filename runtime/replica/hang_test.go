@@ -53,7 +53,7 @@ func TestWatch(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			zero := time.Unix(0, 0)
-			w := newWatch(10*time.Second, 2*time.Minute, zero)
+			w := newHangDetector(10*time.Second, 2*time.Minute, zero)
 			for _, s := range test.steps {
 				now := zero.Add(time.Duration(s.at) * time.Second)
 				got := w.observe(now, now, s.m, s.err)
@@ -80,7 +80,7 @@ func TestWatchOfAFreshEngine(t *testing.T) {
 		first   int // requests that had their first token; the warm-up is one, and over
 		suspect bool
 	}{{"answering", 2, true}, {"reading a long prompt", 1, false}} {
-		w := newWatch(10*time.Second, 2*time.Minute, zero)
+		w := newHangDetector(10*time.Second, 2*time.Minute, zero)
 		w.calm = true
 		m := engine.Metrics{Running: 1, Tokens: 70, Flow: true, Load: true, FirstTokens: c.first, Finished: 1, Counted: true}
 		w.observe(zero.Add(time.Second), zero.Add(time.Second), m, nil)

@@ -22,11 +22,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test binary is also the keeper, an agent, and what the keeper runs.
+// The test binary is also the supervisor, an agent, and what the supervisor runs.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "test-keeper": // SOCKET DIR ORPHAN
+		case "test-supervisor": // SOCKET DIR ORPHAN
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 			defer stop()
 			orphan, _ := time.ParseDuration(os.Args[4])
@@ -123,7 +123,7 @@ func start(t *testing.T, orphan time.Duration) *house {
 			}
 		}
 		h.Client.Close()
-		eventually(t, "no keeper", func() bool { return gone(h.PID()) })
+		eventually(t, "no supervisor", func() bool { return gone(h.PID()) })
 	})
 	return h
 }
@@ -136,7 +136,7 @@ func (h *house) ensure(orphan time.Duration) *Client {
 	}
 	ctx, cancel := context.WithTimeout(h.t.Context(), soon)
 	defer cancel()
-	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-keeper", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{quick}})
+	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-supervisor", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{quick}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -336,7 +336,7 @@ func TestPrune(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	prune(dir, map[string]bool{filepath.Join(dir, "r0.log"): true})
+	pruneLogs(dir, map[string]bool{filepath.Join(dir, "r0.log"): true})
 	left, _ := os.ReadDir(dir)
 	if len(left) != keepLogs+1 {
 		t.Errorf("%d files left", len(left))
@@ -401,7 +401,7 @@ func TestAgentKilledAndReplaced(t *testing.T) {
 	c := h.ensure(time.Minute)
 	defer c.Close()
 	if c.PID() != h.PID() {
-		t.Fatal("another keeper")
+		t.Fatal("another supervisor")
 	}
 	ps, err := c.List(t.Context())
 	if err != nil || len(ps) != 1 || ps[0].ID != "left" || ps[0].Exit != nil || strconv.Itoa(ps[0].PID) != strings.TrimSpace(line) {
@@ -446,7 +446,7 @@ func TestOrphanEndsEverything(t *testing.T) {
 	}
 }
 
-func TestKeeperTerminated(t *testing.T) {
+func TestSupervisorTerminated(t *testing.T) {
 	h := start(t, time.Minute)
 	a := h.run("a", "stubborn")
 	pids := h.pids(a, 1)
@@ -457,7 +457,7 @@ func TestKeeperTerminated(t *testing.T) {
 	eventually(t, "all gone", func() bool { return gone(pids[0]) && gone(h.PID()) })
 }
 
-func TestKeeperKilled(t *testing.T) {
+func TestSupervisorKilled(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("no death signal here")
 	}
@@ -477,15 +477,15 @@ func TestKeeperKilled(t *testing.T) {
 	// A new one finds a stale socket and a free lock.
 	c := h.ensure(time.Minute)
 	if c.PID() == h.PID() {
-		t.Error("the same keeper")
+		t.Error("the same supervisor")
 	}
 	if err := c.End(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
 }
 
-// Keeper and agent killed at once: the next keeper clears up.
-func TestKeeperAndAgentKilled(t *testing.T) {
+// Supervisor and agent killed at once: the next supervisor clears up.
+func TestSupervisorAndAgentKilled(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("sessions are not listed here")
 	}
@@ -494,7 +494,7 @@ func TestKeeperAndAgentKilled(t *testing.T) {
 	pids := h.pids(a, 2)
 	h.Client.Close()
 	syscall.Kill(h.PID(), syscall.SIGKILL)
-	eventually(t, "the leader follows the keeper", func() bool { return gone(pids[0]) || gone(pids[1]) })
+	eventually(t, "the leader follows the supervisor", func() bool { return gone(pids[0]) || gone(pids[1]) })
 	c := h.ensure(time.Minute)
 	defer c.End(t.Context(), 0)
 	for _, p := range pids {
@@ -502,7 +502,7 @@ func TestKeeperAndAgentKilled(t *testing.T) {
 	}
 }
 
-func TestOneKeeperPerFolder(t *testing.T) {
+func TestOneSupervisorPerFolder(t *testing.T) {
 	dir := t.TempDir()
 	h := &house{t: t, dir: dir, sock: filepath.Join(dir, "s")}
 	var wg sync.WaitGroup
@@ -513,11 +513,11 @@ func TestOneKeeperPerFolder(t *testing.T) {
 	wg.Wait()
 	for _, c := range clients {
 		if c.PID() != clients[0].PID() {
-			t.Errorf("keepers %d and %d", c.PID(), clients[0].PID())
+			t.Errorf("supervisors %d and %d", c.PID(), clients[0].PID())
 		}
 	}
 	if err := Run(t.Context(), Options{Socket: h.sock, Dir: dir}); !errors.Is(err, ErrRunning) {
-		t.Errorf("second keeper: %v", err)
+		t.Errorf("second supervisor: %v", err)
 	}
 	if err := clients[0].End(t.Context(), 0); err != nil {
 		t.Error(err)
@@ -536,7 +536,7 @@ func TestStaleSocketAndLongPath(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, dir: dir, sock: filepath.Join(dir, "keeper.sock")}
+	h := &house{t: t, dir: dir, sock: filepath.Join(dir, "supervisor.sock")}
 	short, done, err := shortPath(h.sock)
 	if err != nil {
 		t.Fatal(err)
@@ -559,7 +559,7 @@ func TestStaleSocketAndLongPath(t *testing.T) {
 	if err := os.WriteFile(h.sock, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if ln, err := listen(h.sock); err == nil {
+	if ln, err := listenUnix(h.sock); err == nil {
 		ln.Close()
 		t.Error("a file was taken for a socket")
 	}
@@ -598,7 +598,7 @@ func FuzzProcessID(f *testing.F) {
 	f.Add("r1")
 	f.Add("../x")
 	f.Fuzz(func(t *testing.T, id string) {
-		if goodID(id) && (filepath.Base(id) != id || id == "." || id == "..") {
+		if validID(id) && (filepath.Base(id) != id || id == "." || id == "..") {
 			t.Errorf("%q leaves the folder", id)
 		}
 	})
@@ -608,7 +608,7 @@ func BenchmarkSpawn(b *testing.B) {
 	dir := b.TempDir()
 	exe, _ := os.Executable()
 	sock := filepath.Join(dir, "s")
-	c, err := Ensure(b.Context(), Start{Exe: exe, Args: []string{"test-keeper", sock, dir, "1m"}, Socket: sock, Dir: dir})
+	c, err := Ensure(b.Context(), Start{Exe: exe, Args: []string{"test-supervisor", sock, dir, "1m"}, Socket: sock, Dir: dir})
 	if err != nil {
 		b.Fatal(err)
 	}

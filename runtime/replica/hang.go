@@ -8,9 +8,9 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// watch decides from an engine's metrics whether to suspect that it hangs.
+// hangDetector decides from an engine's metrics whether to suspect that it hangs.
 // It is pure: readings and times in, verdict out.
-type watch struct {
+type hangDetector struct {
 	hang  time.Duration // no token for so long once tokens flowed
 	first time.Duration // no token for so long before a request's first
 
@@ -25,13 +25,13 @@ type watch struct {
 	due     time.Time // when a suspicion would be due, as things are; zero for none
 }
 
-func newWatch(hang, first time.Duration, now time.Time) *watch {
-	return &watch{hang: hang, first: first, moved: now, heard: now}
+func newHangDetector(hang, first time.Duration, now time.Time) *hangDetector {
+	return &hangDetector{hang: hang, first: first, moved: now, heard: now}
 }
 
 // observe takes one reading, asked for at one time and had at another: what it
 // shows of tokens it shows of the first; what it returns, if not "", is the suspicion.
-func (w *watch) observe(asked, now time.Time, m engine.Metrics, err error) string {
+func (w *hangDetector) observe(asked, now time.Time, m engine.Metrics, err error) string {
 	w.due = time.Time{}
 	switch {
 	case errors.Is(err, engine.ErrNoMetrics):
@@ -85,7 +85,7 @@ func (w *watch) observe(asked, now time.Time, m engine.Metrics, err error) strin
 }
 
 // next is how long the next look may wait.
-func (w *watch) next(now time.Time) time.Duration {
+func (w *hangDetector) next(now time.Time) time.Duration {
 	if !w.busy && w.due.IsZero() {
 		return pollEvery
 	}
@@ -98,4 +98,4 @@ func (w *watch) next(now time.Time) time.Duration {
 
 // cleared: the suspicion was wrong; the next comes no sooner than a whole
 // deadline from now.
-func (w *watch) cleared(now time.Time) { w.moved, w.heard = now, now }
+func (w *hangDetector) cleared(now time.Time) { w.moved, w.heard = now, now }

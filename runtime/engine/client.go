@@ -44,19 +44,19 @@ func (e *StatusError) Busy() bool {
 	return e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests
 }
 
-// Engine is one that was started, as a client sees it. Its methods may be
+// Client is one that was started, as a client sees it. Its methods may be
 // called from any goroutine.
-type Engine struct {
+type Client struct {
 	url, health, name string
 	key               string
 	row               row
 	http              *http.Client
-	ask               atomic.Pointer[question] // the one that was answered
+	probe             atomic.Pointer[tokenProbe] // the one that was answered
 }
 
 // New makes the client of a command that was started.
-func New(c Command) *Engine {
-	row, _ := rowOf(c.Engine)
+func New(c Command) *Client {
+	row, _ := engineRow(c.Engine)
 	t := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
 		MaxIdleConnsPerHost: 2,
@@ -65,36 +65,36 @@ func New(c Command) *Engine {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	return &Engine{url: c.URL, health: c.Health, name: c.Name, key: c.Key, row: row, http: &http.Client{Transport: t,
+	return &Client{url: c.URL, health: c.Health, name: c.Name, key: c.Key, row: row, http: &http.Client{Transport: t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // Close drops idle connections.
-func (e *Engine) Close() { e.http.CloseIdleConnections() }
+func (e *Client) Close() { e.http.CloseIdleConnections() }
 
 // Health is nil when the health path answers 200.
-func (e *Engine) Health(ctx context.Context) error {
+func (e *Client) Health(ctx context.Context) error {
 	_, err := e.do(ctx, http.MethodGet, e.health, nil, 4<<10)
 	return err
 }
 
 // Await returns when the health path answers 200, or with the last error when
 // ctx ends. It calls listening once, when a connection is first accepted.
-func (e *Engine) Await(ctx context.Context, listening func()) error {
+func (e *Client) Await(ctx context.Context, listening func()) error {
 	began, heard := time.Now(), false
 	for {
 		// A half-loaded engine may accept and not answer.
 		one, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := e.Health(one)
 		cancel()
-		if !heard && !Refused(err) && ctx.Err() == nil {
+		if !heard && !ConnectionRefused(err) && ctx.Err() == nil {
 			heard = true
 			listening()
 		}
 		if err == nil {
 			return nil
 		}
-		t := time.NewTimer(Pace(time.Since(began)))
+		t := time.NewTimer(ProbeInterval(time.Since(began)))
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -104,23 +104,23 @@ func (e *Engine) Await(ctx context.Context, listening func()) error {
 	}
 }
 
-// Pace is the pause before the next probe of an engine that has been starting
+// ProbeInterval is the pause before the next probe of an engine that has been starting
 // for elapsed: 1 % of it, at least 1 ms and at most 50 ms.
-func Pace(elapsed time.Duration) time.Duration {
+func ProbeInterval(elapsed time.Duration) time.Duration {
 	return min(max(elapsed/100, time.Millisecond), 50*time.Millisecond)
 }
 
-// Refused reports whether nobody listens.
-func Refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+// ConnectionRefused reports whether nobody listens.
+func ConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// question is one way to ask for a token.
-type question struct {
+// tokenProbe is one way to ask for a token.
+type tokenProbe struct {
 	path  string
 	body  func(name string) any
 	token func([]byte) bool
 }
 
-var questions = []question{
+var tokenProbes = []tokenProbe{
 	{"/v1/completions", func(n string) any {
 		return map[string]any{"model": n, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
 	}, hasToken},
@@ -135,15 +135,15 @@ var questions = []question{
 // Token asks for one token and is nil when one was generated (or, from a model
 // that only embeds, an embedding). The first time it finds out what the engine
 // serves: completions, chat, embeddings. ctx bounds it.
-func (e *Engine) Token(ctx context.Context) error {
-	if q := e.ask.Load(); q != nil {
-		return e.put(ctx, *q)
+func (e *Client) Token(ctx context.Context) error {
+	if q := e.probe.Load(); q != nil {
+		return e.requestToken(ctx, *q)
 	}
 	var first error
-	for _, q := range questions {
-		err := e.put(ctx, q)
+	for _, q := range tokenProbes {
+		err := e.requestToken(ctx, q)
 		if err == nil {
-			e.ask.Store(&q)
+			e.probe.Store(&q)
 			return nil
 		}
 		if first == nil {
@@ -163,7 +163,7 @@ func (e *Engine) Token(ctx context.Context) error {
 	return first
 }
 
-func (e *Engine) put(ctx context.Context, q question) error {
+func (e *Client) requestToken(ctx context.Context, q tokenProbe) error {
 	body, err := json.Marshal(q.body(e.name))
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func hasEmbedding(b []byte) bool {
 }
 
 // Metrics reads the engine's own. ErrNoMetrics if it answers but has none.
-func (e *Engine) Metrics(ctx context.Context) (Metrics, error) {
+func (e *Client) Metrics(ctx context.Context) (Metrics, error) {
 	b, err := e.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
 	var se *StatusError
 	if errors.As(err, &se) {
@@ -228,19 +228,19 @@ func (e *Engine) Metrics(ctx context.Context) (Metrics, error) {
 }
 
 // LoadAdapter and UnloadAdapter are vLLM's runtime LoRA calls.
-func (e *Engine) LoadAdapter(ctx context.Context, name, path string) error {
-	return e.adapter(ctx, "/v1/load_lora_adapter", map[string]string{"lora_name": name, "lora_path": path})
+func (e *Client) LoadAdapter(ctx context.Context, name, path string) error {
+	return e.adapterCall(ctx, "/v1/load_lora_adapter", map[string]string{"lora_name": name, "lora_path": path})
 }
 
 // UnloadAdapter takes an adapter away.
-func (e *Engine) UnloadAdapter(ctx context.Context, name string) error {
-	return e.adapter(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name})
+func (e *Client) UnloadAdapter(ctx context.Context, name string) error {
+	return e.adapterCall(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name})
 }
 
-// AdapterThere reports whether an engine refused an adapter because it has it.
-func AdapterThere(e *StatusError) bool { return strings.Contains(e.Body, "already been loaded") }
+// AdapterLoaded reports whether an engine refused an adapter because it has it.
+func AdapterLoaded(e *StatusError) bool { return strings.Contains(e.Body, "already been loaded") }
 
-func (e *Engine) adapter(ctx context.Context, path string, v any) error {
+func (e *Client) adapterCall(ctx context.Context, path string, v any) error {
 	if !e.row.adapters {
 		return ErrUnsupported
 	}
@@ -264,37 +264,37 @@ const (
 // Sleep frees the GPU memory of a vLLM (level 1 keeps the weights in host
 // memory, 2 drops them); Wake undoes it. Asleep, /health is 200 and requests
 // hang, so nobody may be sent there. It returns when it sleeps.
-func (e *Engine) Sleep(ctx context.Context, level int, mode SleepMode) error {
-	return e.nap(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d&mode=%s", level, mode), nil)
+func (e *Client) Sleep(ctx context.Context, level int, mode SleepMode) error {
+	return e.sleepCall(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d&mode=%s", level, mode), nil)
 }
 
 // Wake ends a sleep of that level. What level 2 dropped is read again, between
 // the room for weights and that for the KV cache.
-func (e *Engine) Wake(ctx context.Context, level int) error {
+func (e *Client) Wake(ctx context.Context, level int) error {
 	if level < 2 {
-		return e.nap(ctx, http.MethodPost, "/wake_up", nil)
+		return e.sleepCall(ctx, http.MethodPost, "/wake_up", nil)
 	}
-	if err := e.nap(ctx, http.MethodPost, "/wake_up?tags=weights", nil); err != nil {
+	if err := e.sleepCall(ctx, http.MethodPost, "/wake_up?tags=weights", nil); err != nil {
 		return err
 	}
 	if _, err := e.do(ctx, http.MethodPost, "/collective_rpc", []byte(`{"method":"reload_weights"}`), 64<<10); err != nil {
 		return err
 	}
-	return e.nap(ctx, http.MethodPost, "/wake_up?tags=kv_cache", nil)
+	return e.sleepCall(ctx, http.MethodPost, "/wake_up?tags=kv_cache", nil)
 }
 
 // Sleeping asks whether it sleeps.
-func (e *Engine) Sleeping(ctx context.Context) (bool, error) {
+func (e *Client) Sleeping(ctx context.Context) (bool, error) {
 	var a struct {
 		Sleeping bool `json:"is_sleeping"`
 	}
-	err := e.nap(ctx, http.MethodGet, "/is_sleeping", &a)
+	err := e.sleepCall(ctx, http.MethodGet, "/is_sleeping", &a)
 	return a.Sleeping, err
 }
 
-// Slept is the level at which it sleeps, 0 for awake; for an engine that an
+// SleepLevel is the level at which it sleeps, 0 for awake; for an engine that an
 // earlier agent sent to sleep.
-func (e *Engine) Slept(ctx context.Context) (level int, err error) {
+func (e *Client) SleepLevel(ctx context.Context) (level int, err error) {
 	asleep, err := e.Sleeping(ctx)
 	if err != nil || !asleep {
 		return 0, err
@@ -306,7 +306,7 @@ func (e *Engine) Slept(ctx context.Context) (level int, err error) {
 	level = 1
 	for line := range bytes.Lines(b) {
 		if bytes.HasPrefix(line, []byte("vllm:engine_sleep_state{")) && bytes.Contains(line, []byte(`sleep_state="discard_all"`)) {
-			if _, v, ok := sample(line); ok && v > 0 {
+			if _, v, ok := parseSample(line); ok && v > 0 {
 				level = 2
 			}
 		}
@@ -314,7 +314,7 @@ func (e *Engine) Slept(ctx context.Context) (level int, err error) {
 	return level, nil
 }
 
-func (e *Engine) nap(ctx context.Context, method, path string, into any) error {
+func (e *Client) sleepCall(ctx context.Context, method, path string, into any) error {
 	if !e.row.sleep {
 		return ErrUnsupported
 	}
@@ -327,13 +327,13 @@ func (e *Engine) nap(ctx context.Context, method, path string, into any) error {
 
 // Supports says which of the optional calls an engine has.
 func Supports(e functions.Engine) (adapters, sleep bool) {
-	r, _ := rowOf(e)
+	r, _ := engineRow(e)
 	return r.adapters, r.sleep
 }
 
 // do makes one request and reads its answer whole, at most limit bytes. An
 // answer other than 200 is a StatusError.
-func (e *Engine) do(ctx context.Context, method, path string, body []byte, limit int64) ([]byte, error) {
+func (e *Client) do(ctx context.Context, method, path string, body []byte, limit int64) ([]byte, error) {
 	var in io.Reader
 	if body != nil {
 		in = bytes.NewReader(body)
@@ -362,13 +362,13 @@ func (e *Engine) do(ctx context.Context, method, path string, body []byte, limit
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return b, &StatusError{Status: res.StatusCode, Body: message(b)}
+		return b, &StatusError{Status: res.StatusCode, Body: errorMessage(b)}
 	}
 	return b, nil
 }
 
-// message is what an error body says, on one line.
-func message(b []byte) string {
+// errorMessage is what an error body says, on one line.
+func errorMessage(b []byte) string {
 	var a struct {
 		Error   json.RawMessage `json:"error"`
 		Message string          `json:"message"`
@@ -392,11 +392,11 @@ func message(b []byte) string {
 
 func firstLine(b []byte) string {
 	s, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
-	return clip(s)
+	return clipLine(s)
 }
 
-// clip makes a line fit to be shown: bounded, valid, without control characters.
-func clip(s string) string {
+// clipLine makes a line fit to be shown: bounded, valid, without control characters.
+func clipLine(s string) string {
 	s = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '

@@ -20,8 +20,8 @@ const (
 	keepLogBytes = 512 << 20
 )
 
-// prune removes the oldest files of a folder of logs beyond what is kept.
-func prune(dir string, inUse map[string]bool) {
+// pruneLogs removes the oldest files of a folder of logs beyond what is kept.
+func pruneLogs(dir string, inUse map[string]bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
@@ -41,13 +41,13 @@ func prune(dir string, inUse map[string]bool) {
 	}
 }
 
-// journal reads the output of one process until its end and keeps it. Writing
+// outputLog reads the output of one process until its end and keeps it. Writing
 // to disk may fail; reading goes on regardless, or the engine would block.
-type journal struct {
+type outputLog struct {
 	path string
 	max  int64
 	pipe *os.File // read end
-	over chan struct{}
+	done chan struct{}
 
 	file *os.File // owned by the copying goroutine
 	size int64
@@ -56,8 +56,8 @@ type journal struct {
 	tail []byte
 }
 
-// newJournal gives the journal and the write end for the child.
-func newJournal(path string, max int64) (*journal, *os.File, error) {
+// newOutputLog gives the journal and the write end for the child.
+func newOutputLog(path string, max int64) (*outputLog, *os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, nil, err
 	}
@@ -75,17 +75,17 @@ func newJournal(path string, max int64) (*journal, *os.File, error) {
 		f.Close()
 		return nil, nil, err
 	}
-	return &journal{path: path, max: max, pipe: r, over: make(chan struct{}), file: f, size: st.Size()}, w, nil
+	return &outputLog{path: path, max: max, pipe: r, done: make(chan struct{}), file: f, size: st.Size()}, w, nil
 }
 
 // copy runs until the last writer is gone or finish gave up waiting for it.
-func (j *journal) copy() {
-	defer close(j.over)
+func (j *outputLog) copy() {
+	defer close(j.done)
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := j.pipe.Read(buf)
 		if n > 0 {
-			j.keep(buf[:n])
+			j.write(buf[:n])
 		}
 		if err != nil {
 			break
@@ -97,7 +97,7 @@ func (j *journal) copy() {
 	}
 }
 
-func (j *journal) keep(b []byte) {
+func (j *outputLog) write(b []byte) {
 	j.mu.Lock()
 	j.tail = append(j.tail, b...)
 	if over := len(j.tail) - tailBytes; over > tailBytes {
@@ -114,7 +114,7 @@ func (j *journal) keep(b []byte) {
 	j.size += int64(n)
 }
 
-func (j *journal) rotate() {
+func (j *outputLog) rotate() {
 	if j.file != nil {
 		j.file.Close()
 	}
@@ -129,20 +129,20 @@ func (j *journal) rotate() {
 }
 
 // finish waits for the last lines of a process that has ended, at most within.
-func (j *journal) finish(within time.Duration) {
+func (j *outputLog) finish(within time.Duration) {
 	t := time.NewTimer(within)
 	defer t.Stop()
 	select {
-	case <-j.over:
+	case <-j.done:
 	case <-t.C:
 		// Somebody who left the group still holds the pipe.
 		j.pipe.SetReadDeadline(time.Unix(1, 0))
-		<-j.over
+		<-j.done
 	}
 }
 
-// last gives the end of the log.
-func (j *journal) last() string {
+// lastBytes gives the end of the log.
+func (j *outputLog) lastBytes() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	t := j.tail

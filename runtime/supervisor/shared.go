@@ -12,28 +12,28 @@ import (
 
 // What an engine leaves outside of its processes. Python's own resource tracker
 // would unlink shared memory and semaphores, but it dies with its group; so the
-// keeper notes who uses what is created in shared memory, and removes what a
+// supervisor notes who uses what is created in shared memory, and removes what a
 // group that is gone has left. The folder of a process goes with it.
 
-// claimAfter the creation of something in shared memory, its owner is looked
+// ownerSearchAfter the creation of something in shared memory, its owner is looked
 // for: not at once, for it is opened before it is mapped, and most semaphores
 // are unlinked again.
-var claimAfter = [...]time.Duration{3 * time.Millisecond, 20 * time.Millisecond, 200 * time.Millisecond}
+var ownerSearchAfter = [...]time.Duration{3 * time.Millisecond, 20 * time.Millisecond, 200 * time.Millisecond}
 
-// leaving is something in shared memory whose owner is not known yet.
-type leaving struct {
-	name  string
-	inode uint64
-	born  time.Time
-	tries int
+// sharedEntry is something in shared memory whose owner is not known yet.
+type sharedEntry struct {
+	name    string
+	inode   uint64
+	created time.Time
+	tries   int
 }
 
-func (l leaving) due() time.Time { return l.born.Add(claimAfter[l.tries]) }
+func (l sharedEntry) due() time.Time { return l.created.Add(ownerSearchAfter[l.tries]) }
 
-// claim looks for the owners of what was created, and says when to look again.
-func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
+// findOwners looks for the owners of what was created, and says when to look again.
+func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) {
 	due := map[uint64]bool{}
-	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool {
+	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l sharedEntry) bool {
 		return l.inode == 0 || shmInode(l.name) != l.inode
 	})
 	for i := range k.unclaimed {
@@ -44,7 +44,7 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 	}
 	claimed := false
 	if len(due) > 0 && len(k.byPID) > 0 {
-		for _, c := range kindred() {
+		for _, c := range listProcesses() {
 			p := k.byPID[c.group]
 			if p == nil {
 				p = k.byPID[c.session]
@@ -52,7 +52,7 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 			if p == nil || c.zombie {
 				continue
 			}
-			for _, inode := range uses(c.pid, due) {
+			for _, inode := range sharedInUse(c.pid, due) {
 				// A semaphore has two names for a moment; both are its own.
 				for _, l := range k.unclaimed {
 					if l.inode == inode {
@@ -62,27 +62,27 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 						p.shared[l.name], claimed = inode, true
 					}
 				}
-				k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool { return l.inode == inode })
+				k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l sharedEntry) bool { return l.inode == inode })
 			}
 		}
 	}
 	if claimed {
-		k.noteShared()
+		k.saveShared()
 	}
 	free := map[uint64]bool{}
-	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l leaving) bool {
-		if l.tries < len(claimAfter) {
+	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l sharedEntry) bool {
+		if l.tries < len(ownerSearchAfter) {
 			return false
 		}
 		// Killed between the creation of something and our look at it.
 		// Only what Python makes so: others may keep files there.
-		if (strings.HasPrefix(l.name, "psm_") || strings.HasPrefix(l.name, "sem.")) && k.ended.After(l.born.Add(-endedLate)) {
+		if (strings.HasPrefix(l.name, "psm_") || strings.HasPrefix(l.name, "sem.")) && k.ended.After(l.created.Add(-exitReorder)) {
 			free[l.inode] = true
 		}
 		return true
 	})
 	if len(free) > 0 {
-		k.orphaned(free)
+		k.removeUnused(free)
 	}
 	for _, l := range k.unclaimed {
 		if d := max(l.due().Sub(now), time.Millisecond); !more || d < again {
@@ -92,15 +92,15 @@ func (k *keep) claim(now time.Time) (again time.Duration, more bool) {
 	return again, more
 }
 
-// endedLate: the end of a process and what it created before are told on two
+// exitReorder: the end of a process and what it created before are told on two
 // ways, in any order.
-const endedLate = 100 * time.Millisecond
+const exitReorder = 100 * time.Millisecond
 
-// orphaned removes files of shared memory that nobody at all uses, which were
+// removeUnused removes files of shared memory that nobody at all uses, which were
 // made while a process of ours was about to end.
-func (k *keep) orphaned(free map[uint64]bool) {
-	for _, c := range kindred() {
-		for _, inode := range uses(c.pid, free) {
+func (k *supervisor) removeUnused(free map[uint64]bool) {
+	for _, c := range listProcesses() {
+		for _, inode := range sharedInUse(c.pid, free) {
 			delete(free, inode)
 		}
 	}
@@ -111,11 +111,11 @@ func (k *keep) orphaned(free map[uint64]bool) {
 	}
 }
 
-// sharedNote is what the engines of a keeper use of shared memory, for the
-// keeper after one that was killed: names with their inodes.
+// sharedNote is what the engines of a supervisor use of shared memory, for the
+// supervisor after one that was killed: names with their inodes.
 const sharedNote = "shared.json"
 
-func (k *keep) noteShared() {
+func (k *supervisor) saveShared() {
 	all := map[string]uint64{}
 	for _, p := range k.byPID {
 		maps.Copy(all, p.shared)
@@ -125,9 +125,9 @@ func (k *keep) noteShared() {
 	}
 }
 
-// clearPredecessor removes what the engines of a keeper that was killed left in
+// removePredecessorShared removes what the engines of a supervisor that was killed left in
 // shared memory. They are gone.
-func clearPredecessor(dir string) {
+func removePredecessorShared(dir string) {
 	path := filepath.Join(dir, sharedNote)
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -147,8 +147,8 @@ func clearPredecessor(dir string) {
 	if len(free) == 0 {
 		return
 	}
-	for _, c := range kindred() {
-		for _, inode := range uses(c.pid, free) {
+	for _, c := range listProcesses() {
+		for _, inode := range sharedInUse(c.pid, free) {
 			delete(free, inode) // not ours any more
 		}
 	}
@@ -159,8 +159,8 @@ func clearPredecessor(dir string) {
 	}
 }
 
-// clear removes what a process has left. Its group is gone.
-func (p *proc) clear() {
+// removeLeftovers removes what a process has left. Its group is gone.
+func (p *process) removeLeftovers() {
 	for name, inode := range p.shared {
 		if shmInode(name) == inode {
 			removeShm(name)
