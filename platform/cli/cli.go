@@ -43,8 +43,8 @@ type Programs struct {
 	// Client is what verbs ask instead of a server; key is what --key or THAW_KEY
 	// says. nil: they ask the server at --server.
 	Client func(key string) (*api.Client, error)
-	// Shelf opens the store below a data folder.
-	Shelf func(ShelfOptions) (Shelf, error)
+	// OpenStore opens the store below a data folder.
+	OpenStore func(LocalStoreOptions) (LocalStore, error)
 	// GPUs lists what the driver sees. driver says which it is, or why there
 	// is none.
 	GPUs func() (gpus []functions.GPU, driver string, err error)
@@ -62,20 +62,20 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Now == nil {
 		p.Now = time.Now
 	}
-	c := &command{Programs: p, term: newTerm(stdin, stdout, stderr, p.Getenv), now: p.Now}
+	c := &command{Programs: p, Terminal: NewTerminal(stdin, stdout, stderr, p.Getenv), now: p.Now}
 	root := c.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	return c.report(ctx, err)
+	return c.Report(ctx, err)
 }
 
 // command is one run of the program.
 type command struct {
 	Programs
-	*term
+	*Terminal
 	server, key, data, output string
 	keyFrom                   string // where the key was found, for the hint when it is wrong
 	timeout                   time.Duration
@@ -103,11 +103,11 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return unknownVerb(cmd, args[0])
+			return UnknownVerb(cmd, args[0])
 		},
 		PersistentPreRun: func(*cobra.Command, []string) {
 			if c.noColor {
-				c.colour = false
+				c.Color = false
 			}
 		},
 	}
@@ -120,14 +120,14 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use models:"}, &cobra.Group{ID: "own", Title: "Own models:"}, &cobra.Group{ID: "run", Title: "Run the platform:"})
 
 	f := root.PersistentFlags()
-	f.BoolVarP(&c.quiet, "quiet", "q", false, "no progress, no remarks")
+	f.BoolVarP(&c.Quiet, "quiet", "q", false, "no progress, no remarks")
 	f.BoolVar(&c.noColor, "no-color", false, "no colours [NO_COLOR]")
-	f.BoolVar(&c.noInput, "no-input", false, "never ask on the terminal")
+	f.BoolVar(&c.NoInput, "no-input", false, "never ask on the terminal")
 
 	f.StringVar(&c.server, "server", "", "URL of the server (default "+DefaultServer+") [THAW_SERVER]")
 	f.StringVar(&c.key, "key", "", "key to send [THAW_KEY]")
 	f.StringVar(&c.data, "data", "", "the server's data folder on this machine, for its admin token [THAW_DATA]")
-	f.StringVarP(&c.output, "output", "o", "table", "form of output: "+strings.Join(outputs, ", "))
+	f.StringVarP(&c.output, "output", "o", "table", "form of output: "+strings.Join(OutputForms, ", "))
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
 	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.lend(), c.runtime(), c.engine(), c.bench(), c.simulate(), c.version(), c.config(), c.completion(), c.check()}
@@ -140,7 +140,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	root.SetHelpCommand(&cobra.Command{Use: "help [VERB]", Short: "Help about a verb", Hidden: true, RunE: func(cmd *cobra.Command, args []string) error {
 		target, rest, err := cmd.Root().Find(args)
 		if err != nil || len(rest) > 0 {
-			return unknownVerb(cmd.Root(), strings.Join(args, " "))
+			return UnknownVerb(cmd.Root(), strings.Join(args, " "))
 		}
 		return target.Help()
 	}})
@@ -175,7 +175,7 @@ Flags:
 {{.CommandPath}} VERB --help tells more about one.{{end}}
 `
 
-func unknownVerb(cmd *cobra.Command, word string) error {
+func UnknownVerb(cmd *cobra.Command, word string) error {
 	var names []string
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {
@@ -186,16 +186,16 @@ func unknownVerb(cmd *cobra.Command, word string) error {
 	if near := functions.Nearest(word, names, 1); len(near) > 0 {
 		hint = "did you mean " + near[0] + "?"
 	}
-	return usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
+	return Usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
 }
 
 // FlagError is what is wrong with a flag of a verb, with the one that may be meant.
-func FlagError(verb string, err error, flags ...*flagSet) *Error {
+func FlagError(verb string, err error, flags ...*FlagSet) *Error {
 	hint := verb + " --help lists the flags"
 	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
 		var names []string
 		for _, f := range flags {
-			f.VisitAll(func(f *flagT) { names = append(names, f.Name) })
+			f.VisitAll(func(f *Flag) { names = append(names, f.Name) })
 		}
 		if near := functions.Nearest(word, names, 1); len(near) > 0 {
 			hint = "did you mean --" + near[0] + "?"
@@ -204,27 +204,27 @@ func FlagError(verb string, err error, flags ...*flagSet) *Error {
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
 }
 
-// exact wants n arguments, named for the error.
-func exact(names ...string) cobra.PositionalArgs {
+// ExactArgs wants n arguments, named for the error.
+func ExactArgs(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < len(names) {
-			return usage(cmd.UseLine(), "%s is missing", names[len(args)])
+			return Usage(cmd.UseLine(), "%s is missing", names[len(args)])
 		}
 		if len(args) > len(names) {
-			return usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
+			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
 		}
 		return nil
 	}
 }
 
-// some wants at least one argument, and at most so many (0: any number).
-func some(name string, most int) cobra.PositionalArgs {
+// UpToArgs wants at least one argument, and at most so many (0: any number).
+func UpToArgs(name string, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 && name != "" {
-			return usage(cmd.UseLine(), "%s is missing", name)
+			return Usage(cmd.UseLine(), "%s is missing", name)
 		}
 		if most > 0 && len(args) > most {
-			return usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[most]), cmd.CommandPath())
+			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[most]), cmd.CommandPath())
 		}
 		return nil
 	}
@@ -243,14 +243,14 @@ func (c *command) serve() *cobra.Command {
 		Example: `  thaw serve --functions functions/shipped
   thaw serve --addr 0.0.0.0:8080 --data /var/lib/thaw --functions /etc/thaw/functions
   thaw serve --example-config > thaw.yaml; thaw serve --config thaw.yaml`,
-		Args: exact(),
+		Args: ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case showExample:
-				_, err := c.out.Write(example(cfg, "https://thaw.dev/schema/serve.json"))
+				_, err := c.Out.Write(ExampleFile(cfg, "https://thaw.dev/schema/serve.json"))
 				return err
 			case showSchema:
-				_, err := c.out.Write(settingsSchema(cfg, "thaw serve"))
+				_, err := c.Out.Write(SettingsSchema(cfg, "thaw serve"))
 				return err
 			}
 			if _, err := c.loadServe(cmd.Flags(), cfg, file); err != nil {
@@ -259,10 +259,10 @@ func (c *command) serve() *cobra.Command {
 			if c.Serve == nil {
 				return c.missing("server")
 			}
-			return c.Serve(cmd.Context(), *cfg, c.out, c.err)
+			return c.Serve(cmd.Context(), *cfg, c.Out, c.Err)
 		},
 	}
-	register(cmd.Flags(), cfg)
+	RegisterFlags(cmd.Flags(), cfg)
 	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_CONFIG]")
 	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and end")
 	cmd.Flags().BoolVar(&showSchema, "config-schema", false, "print the JSON schema of that file and end")
@@ -270,11 +270,11 @@ func (c *command) serve() *cobra.Command {
 }
 
 // loadServe reads the settings of serve from everywhere.
-func (c *command) loadServe(fs *flagSet, cfg *ServeConfig, file string) (map[string]string, error) {
+func (c *command) loadServe(fs *FlagSet, cfg *ServeConfig, file string) (map[string]string, error) {
 	if file == "" {
 		file = c.Getenv("THAW_CONFIG")
 	}
-	origin, err := load(fs, cfg, file, c.Getenv)
+	origin, err := LoadSettings(fs, cfg, file, c.Getenv)
 	if err == nil {
 		err = cfg.check(dataDir(c.Getenv))
 	}
@@ -290,12 +290,12 @@ func (c *command) agent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "agent --server URL --token-file F", Short: "Lend this machine to a server elsewhere", GroupID: "run",
 		Example: `  thaw agent --server http://10.0.0.1:8080 --token-file join-token --addr 10.0.0.2:8090`,
-		Args:    exact(),
+		Args:    ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				file = c.Getenv("THAW_AGENT_CONFIG")
 			}
-			_, err := load(cmd.Flags(), cfg, file, c.Getenv)
+			_, err := LoadSettings(cmd.Flags(), cfg, file, c.Getenv)
 			if err == nil {
 				err = cfg.check(dataDir(c.Getenv))
 			}
@@ -305,10 +305,10 @@ func (c *command) agent() *cobra.Command {
 			if c.Agent == nil {
 				return c.missing("agent")
 			}
-			return c.Agent(cmd.Context(), *cfg, c.out, c.err)
+			return c.Agent(cmd.Context(), *cfg, c.Out, c.Err)
 		},
 	}
-	register(cmd.Flags(), cfg)
+	RegisterFlags(cmd.Flags(), cfg)
 	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_AGENT_CONFIG]")
 	return cmd
 }
@@ -316,20 +316,20 @@ func (c *command) agent() *cobra.Command {
 func (c *command) keep() *cobra.Command {
 	var k KeepConfig
 	cmd := &cobra.Command{
-		Use: "keep --socket S --dir D", Short: "The parent of engines; an agent starts it", Hidden: true, Args: exact(),
+		Use: "keep --socket S --dir D", Short: "The parent of engines; an agent starts it", Hidden: true, Args: ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if k.Socket == "" || k.Dir == "" {
-				return usage("an agent starts the keeper; nobody else needs to", "--socket and --dir are needed")
+				return Usage("an agent starts the keeper; nobody else needs to", "--socket and --dir are needed")
 			}
 			if c.Keep == nil {
 				return c.missing("keeper")
 			}
-			return c.Keep(cmd.Context(), k, c.err)
+			return c.Keep(cmd.Context(), k, c.Err)
 		},
 	}
 	cmd.Flags().StringVar(&k.Socket, "socket", "", "unix socket to listen on")
 	cmd.Flags().StringVar(&k.Dir, "dir", "", "folder for logs and the lock")
-	cmd.Flags().DurationVar(&k.Orphan, "orphan-timeout", time.Minute, "how long to live without an agent")
+	cmd.Flags().DurationVar(&k.OrphanTimeout, "orphan-timeout", time.Minute, "how long to live without an agent")
 	return cmd
 }
 
@@ -338,13 +338,13 @@ func (c *command) engine() *cobra.Command {
 		Use: "engine NAME [args]", Short: "Run an embedded engine", Hidden: true, DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("thaw engine ember --help", "the name of an engine is missing")
+				return Usage("thaw engine ember --help", "the name of an engine is missing")
 			}
 			run := c.Engines[args[0]]
 			if run == nil {
-				return usage("thaw starts engines itself", "%q is no embedded engine", functions.Clip(args[0]))
+				return Usage("thaw starts engines itself", "%q is no embedded engine", functions.Clip(args[0]))
 			}
-			return run(cmd.Context(), args[1:], c.out, c.err)
+			return run(cmd.Context(), args[1:], c.Out, c.Err)
 		},
 	}
 }
@@ -361,16 +361,16 @@ func (c *command) bench() *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return c.Bench(cmd.Context(), args, c.out, c.err)
+			return c.Bench(cmd.Context(), args, c.Out, c.Err)
 		},
 	}
 }
 
 func (c *command) version() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "The version of this program", Example: `  thaw version`, Args: exact(),
+		Use: "version", Short: "The version of this program", Example: `  thaw version`, Args: ExactArgs(),
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(c.out, "thaw %s %s %s/%s\n", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(c.Out, "thaw %s %s %s/%s\n", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}
@@ -382,13 +382,13 @@ func (c *command) config() *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return unknownVerb(cmd, args[0])
+			return UnknownVerb(cmd, args[0])
 		}}
 	var file string
 	var show bool
 	cfg := new(ServeConfig)
 	view := &cobra.Command{
-		Use: "view [flags of serve]", Short: "What thaw serve would run with", Args: exact(),
+		Use: "view [flags of serve]", Short: "What thaw serve would run with", Args: ExactArgs(),
 		Example: `  thaw config view
   thaw config view --show-origin --config thaw.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -396,17 +396,17 @@ func (c *command) config() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, s := range settings(cfg) {
-				line := s.name + ": " + quoted(s)
+			for _, s := range Settings(cfg) {
+				line := s.Name + ": " + QuotedSetting(s)
 				if show {
-					line = fmt.Sprintf("%-40s # %s", line, origin[s.name])
+					line = fmt.Sprintf("%-40s # %s", line, origin[s.Name])
 				}
-				fmt.Fprintln(c.out, plain(strings.TrimRight(line, " ")))
+				fmt.Fprintln(c.Out, Plain(strings.TrimRight(line, " ")))
 			}
 			return nil
 		},
 	}
-	register(view.Flags(), cfg)
+	RegisterFlags(view.Flags(), cfg)
 	view.Flags().StringVar(&file, "config", "", "file with settings [THAW_CONFIG]")
 	view.Flags().BoolVar(&show, "show-origin", false, "tell where each value comes from")
 	cmd.AddCommand(view)
@@ -415,7 +415,7 @@ func (c *command) config() *cobra.Command {
 
 func (c *command) completion() *cobra.Command {
 	return &cobra.Command{
-		Use: "completion bash|zsh|fish|powershell", Short: "Completion for a shell", Args: exact("the shell"),
+		Use: "completion bash|zsh|fish|powershell", Short: "Completion for a shell", Args: ExactArgs("the shell"),
 		Example: `  source <(thaw completion bash)
   thaw completion fish > ~/.config/fish/completions/thaw.fish`,
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
@@ -423,15 +423,15 @@ func (c *command) completion() *cobra.Command {
 			root := cmd.Root()
 			switch args[0] {
 			case "bash":
-				return root.GenBashCompletionV2(c.out, true)
+				return root.GenBashCompletionV2(c.Out, true)
 			case "zsh":
-				return root.GenZshCompletion(c.out)
+				return root.GenZshCompletion(c.Out)
 			case "fish":
-				return root.GenFishCompletion(c.out, true)
+				return root.GenFishCompletion(c.Out, true)
 			case "powershell":
-				return root.GenPowerShellCompletionWithDesc(c.out)
+				return root.GenPowerShellCompletionWithDesc(c.Out)
 			}
-			return usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", functions.Clip(args[0]))
+			return Usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", functions.Clip(args[0]))
 		},
 	}
 }

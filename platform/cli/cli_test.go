@@ -37,8 +37,8 @@ func TestServeSettings(t *testing.T) {
 		t.Fatal(errs)
 	}
 	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: Count{N: 2}, Memory: Size{Bytes: 2 << 30},
-		Store: 1 << 40, MaxBody: 32 << 20, Hold: "hold", Host: []string{"a.example", "b.example"}, Leave: true, Warm: "auto", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", Ahead: functions.Duration(time.Hour), PeerAddr: "auto",
-		Orphan: 60e9, Drain: 30e9, LogLevel: "info", LogFormat: "text"}
+		Store: 1 << 40, MaxBody: 32 << 20, Hold: "hold", Host: []string{"a.example", "b.example"}, LeaveEngines: true, Warm: "auto", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", PrewarmBudget: functions.Duration(time.Hour), PeerAddr: "auto",
+		OrphanTimeout: 60e9, Drain: 30e9, LogLevel: "info", LogFormat: "text"}
 	if !equal(got, want) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
 	}
@@ -64,9 +64,9 @@ func TestServeSettings(t *testing.T) {
 }
 
 func equal(a, b ServeConfig) bool {
-	x, y := settings(&a), settings(&b)
+	x, y := Settings(&a), Settings(&b)
 	for i := range x {
-		if x[i].text() != y[i].text() {
+		if x[i].Text() != y[i].Text() {
 			return false
 		}
 	}
@@ -102,9 +102,9 @@ func TestExampleIsAFile(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got[1], got[0])
 	}
 	schema, _, exit := runCLI(t, Programs{}, nil, "serve", "--config-schema")
-	for _, s := range settings(new(ServeConfig)) {
-		if exit != 0 || !strings.Contains(schema, `"`+s.name+`"`) || !strings.Contains(out, "\n#"+s.name+":") {
-			t.Errorf("%s is missing", s.name)
+	for _, s := range Settings(new(ServeConfig)) {
+		if exit != 0 || !strings.Contains(schema, `"`+s.Name+`"`) || !strings.Contains(out, "\n#"+s.Name+":") {
+			t.Errorf("%s is missing", s.Name)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestPrograms(t *testing.T) {
 		},
 		Bench: func(_ context.Context, args []string, _, _ io.Writer) error { got = args; return nil },
 		Keep: func(_ context.Context, k KeepConfig, _ io.Writer) error {
-			got = []string{k.Socket, k.Dir, k.Orphan.String()}
+			got = []string{k.Socket, k.Dir, k.OrphanTimeout.String()}
 			return nil
 		},
 		Serve: func(ctx context.Context, _ ServeConfig, _, _ io.Writer) error {
@@ -210,7 +210,7 @@ func TestOwnFlags(t *testing.T) {
 
 // TestHelp: every verb has examples, and they come before the flags.
 func TestHelp(t *testing.T) {
-	c := &command{term: newTerm(nil, io.Discard, io.Discard, func(string) string { return "" })}
+	c := &command{Terminal: NewTerminal(nil, io.Discard, io.Discard, func(string) string { return "" })}
 	for _, cmd := range c.root().Commands() {
 		if cmd.Hidden {
 			continue

@@ -17,9 +17,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// setting is one field of a settings struct, by its tags.
-type setting struct {
-	name  string // as flag and key of the file
+// Setting is one field of a settings struct, by its tags.
+type Setting struct {
+	Name  string // as flag and key of the file
 	env   string
 	def   string
 	shown string // the default, where it is worked out later
@@ -28,13 +28,13 @@ type setting struct {
 	value reflect.Value
 }
 
-// settings lists the fields of *config.
-func settings(config any) []setting {
+// Settings lists the fields of *config.
+func Settings(config any) []Setting {
 	v := reflect.ValueOf(config).Elem()
-	var list []setting
+	var list []Setting
 	for f := range v.Type().Fields() {
-		s := setting{name: f.Tag.Get("json"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"), help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
-		s.env = "THAW_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
+		s := Setting{Name: f.Tag.Get("json"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"), help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
+		s.env = "THAW_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
 		if o := f.Tag.Get("oneof"); o != "" {
 			s.oneof = strings.Split(o, ",")
 		}
@@ -44,7 +44,7 @@ func settings(config any) []setting {
 }
 
 // set parses one text into the field.
-func (s setting) set(text string) error {
+func (s Setting) set(text string) error {
 	if u, ok := s.value.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
 	}
@@ -69,14 +69,14 @@ func (s setting) set(text string) error {
 	return s.allowed()
 }
 
-func (s setting) allowed() error {
+func (s Setting) allowed() error {
 	if s.oneof != nil && !slices.Contains(s.oneof, s.value.String()) {
 		return fmt.Errorf("%q is not one of %s", functions.Clip(s.value.String()), strings.Join(s.oneof, ", "))
 	}
 	return nil
 }
 
-func (s setting) text() string {
+func (s Setting) Text() string {
 	if m, ok := s.value.Interface().(encoding.TextMarshaler); ok {
 		b, _ := m.MarshalText() // ours never fail
 		return string(b)
@@ -90,7 +90,7 @@ func (s setting) text() string {
 // flagValue lets a setting be a flag. Flags are kept as text until the file and
 // the environment have been read: the flag is the last word.
 type flagValue struct {
-	s     setting
+	s     Setting
 	given []string
 }
 
@@ -125,9 +125,9 @@ func (f *flagValue) Type() string {
 // IsBoolFlag lets --leave-engines stand without a value.
 func (f *flagValue) IsBoolFlag() bool { return f.s.value.Kind() == reflect.Bool }
 
-// register makes flags of the settings of *config.
-func register(fs *pflag.FlagSet, config any) {
-	for _, s := range settings(config) {
+// RegisterFlags makes flags of the settings of *config.
+func RegisterFlags(fs *pflag.FlagSet, config any) {
+	for _, s := range Settings(config) {
 		help := s.help
 		if s.oneof != nil {
 			help += " (" + strings.Join(s.oneof, ", ") + ")"
@@ -135,34 +135,34 @@ func register(fs *pflag.FlagSet, config any) {
 		if s.shown != "" {
 			help += " (default " + s.shown + ")"
 		}
-		f := fs.VarPF(&flagValue{s: s}, s.name, "", help+" ["+s.env+"]")
+		f := fs.VarPF(&flagValue{s: s}, s.Name, "", help+" ["+s.env+"]")
 		if s.value.Kind() == reflect.Bool {
 			f.NoOptDefVal = "true"
 		}
 	}
 }
 
-// load fills *config: default, then file, then environment, then flag. The
+// LoadSettings fills *config: default, then file, then environment, then flag. The
 // result tells where each value came from.
-func load(fs *pflag.FlagSet, config any, file string, getenv func(string) string) (map[string]string, error) {
+func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string) string) (map[string]string, error) {
 	origin := map[string]string{}
-	list := settings(config)
+	list := Settings(config)
 	for _, s := range list {
 		if s.def != "" {
 			if err := s.set(s.def); err != nil {
-				return nil, fmt.Errorf("default of %s: %w", s.name, err)
+				return nil, fmt.Errorf("default of %s: %w", s.Name, err)
 			}
 		}
-		origin[s.name] = "default"
+		origin[s.Name] = "default"
 	}
 	if file != "" {
-		data, err := readBounded(file)
+		data, err := ReadBounded(file)
 		if err != nil {
 			return nil, err
 		}
 		before := map[string]string{}
 		for _, s := range list {
-			before[s.name] = s.text()
+			before[s.Name] = s.Text()
 		}
 		if err := catalog.DecodeInto(file, data, config); err != nil {
 			return nil, err
@@ -172,10 +172,10 @@ func load(fs *pflag.FlagSet, config any, file string, getenv func(string) string
 			return nil, err
 		}
 		for _, s := range list {
-			if line, ok := given[s.name]; ok {
-				origin[s.name] = file + ":" + strconv.Itoa(line)
+			if line, ok := given[s.Name]; ok {
+				origin[s.Name] = file + ":" + strconv.Itoa(line)
 				if err := s.allowed(); err != nil {
-					return nil, fmt.Errorf("%s: %s: %w", origin[s.name], s.name, err)
+					return nil, fmt.Errorf("%s: %s: %w", origin[s.Name], s.Name, err)
 				}
 			}
 		}
@@ -185,16 +185,16 @@ func load(fs *pflag.FlagSet, config any, file string, getenv func(string) string
 			if err := s.set(text); err != nil {
 				return nil, fmt.Errorf("%s: %w", s.env, err)
 			}
-			origin[s.name] = s.env
+			origin[s.Name] = s.env
 		}
-		f := fs.Lookup(s.name)
+		f := fs.Lookup(s.Name)
 		if f == nil || !f.Changed {
 			continue
 		}
 		if err := s.set(strings.Join(f.Value.(*flagValue).given, ",")); err != nil {
-			return nil, fmt.Errorf("--%s: %w", s.name, err)
+			return nil, fmt.Errorf("--%s: %w", s.Name, err)
 		}
-		origin[s.name] = "--" + s.name
+		origin[s.Name] = "--" + s.Name
 	}
 	return origin, nil
 }
@@ -202,7 +202,7 @@ func load(fs *pflag.FlagSet, config any, file string, getenv func(string) string
 // maxConfig bounds a file of settings.
 const maxConfig = 1 << 20
 
-func readBounded(path string) ([]byte, error) {
+func ReadBounded(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -211,12 +211,12 @@ func readBounded(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxConfig+1))
 }
 
-// example is a file with every setting, commented.
-func example(config any, schema string) []byte {
+// ExampleFile is a file with every setting, commented.
+func ExampleFile(config any, schema string) []byte {
 	var b strings.Builder
 	b.WriteString("# yaml-language-server: $schema=" + schema + "\n")
 	b.WriteString("# Settings of thaw. A flag or a THAW_ variable overrules what stands here.\n")
-	for _, s := range settings(config) {
+	for _, s := range Settings(config) {
 		def := s.def
 		if s.shown != "" {
 			def = ""
@@ -237,15 +237,15 @@ func example(config any, schema string) []byte {
 		case reflect.String:
 			def = strconv.Quote(def)
 		}
-		fmt.Fprintf(&b, "#%s: %s\n", s.name, def)
+		fmt.Fprintf(&b, "#%s: %s\n", s.Name, def)
 	}
 	return []byte(b.String())
 }
 
-// settingsSchema is the JSON schema of a file of settings.
-func settingsSchema(config any, title string) []byte {
+// SettingsSchema is the JSON schema of a file of settings.
+func SettingsSchema(config any, title string) []byte {
 	props := map[string]any{}
-	for _, s := range settings(config) {
+	for _, s := range Settings(config) {
 		p := map[string]any{"description": s.help}
 		switch s.value.Kind() {
 		case reflect.Bool:
@@ -263,7 +263,7 @@ func settingsSchema(config any, title string) []byte {
 		if s.def != "" && s.shown == "" && s.value.Kind() != reflect.Bool {
 			p["default"] = s.def
 		}
-		props[s.name] = p
+		props[s.Name] = p
 	}
 	b, err := json.MarshalIndent(map[string]any{
 		"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title,

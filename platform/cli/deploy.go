@@ -51,7 +51,7 @@ func readFiles(paths []string) ([]catalog.Document, error) {
 	var problems catalog.Problems
 	first := map[string]string{}
 	for _, f := range files {
-		data, err := readBounded(f)
+		data, err := ReadBounded(f)
 		if err != nil {
 			return nil, err
 		}
@@ -85,11 +85,11 @@ func (c *command) check() *cobra.Command {
   thaw check --schema > schema.json     # for an editor: # yaml-language-server: $schema=schema.json`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if schema {
-				_, err := c.out.Write(functions.Schema())
+				_, err := c.Out.Write(functions.Schema())
 				return err
 			}
 			if len(args) == 0 {
-				return usage("thaw check FILE|DIR...", "a file or folder is missing")
+				return Usage("thaw check FILE|DIR...", "a file or folder is missing")
 			}
 			docs, err := readFiles(args)
 			problems, bad := errors.AsType[catalog.Problems](err)
@@ -100,7 +100,7 @@ func (c *command) check() *cobra.Command {
 				if problems == nil {
 					problems = catalog.Problems{}
 				}
-				if err := c.encode(document[catalog.Problem]{functions.APIVersion, "ProblemList", problems}); err != nil {
+				if err := c.Encode(Document[catalog.Problem]{functions.APIVersion, "ProblemList", problems}); err != nil {
 					return err
 				}
 			}
@@ -112,10 +112,10 @@ func (c *command) check() *cobra.Command {
 			}
 			if c.output == "table" || c.output == "wide" || c.output == "name" {
 				for _, d := range docs {
-					fmt.Fprintln(c.out, plain(d.Name()))
+					fmt.Fprintln(c.Out, Plain(d.Name()))
 				}
 			}
-			c.remark("%d good", len(docs))
+			c.Remark("%d good", len(docs))
 			return nil
 		},
 	}
@@ -123,8 +123,8 @@ func (c *command) check() *cobra.Command {
 	return cmd
 }
 
-// resolve makes relative sources absolute: a deployed model has no folder.
-func resolve(m *functions.Model, dir string) error {
+// makeSourcesAbsolute makes relative sources absolute: a deployed model has no folder.
+func makeSourcesAbsolute(m *functions.Model, dir string) error {
 	sources := []*string{&m.Spec.Source}
 	m.Spec.Adapters = slices.Clone(m.Spec.Adapters)
 	for i := range m.Spec.Adapters {
@@ -147,7 +147,7 @@ func (c *command) deploy() *cobra.Command {
 	var files []string
 	var dry, wait bool
 	cmd := &cobra.Command{
-		Use: "deploy -f FILE|DIR", Short: "Add or change models", GroupID: "own", Args: exact(),
+		Use: "deploy -f FILE|DIR", Short: "Add or change models", GroupID: "own", Args: ExactArgs(),
 		Long: `Add or change models. What is given is checked whole before anything is sent, and
 kept by the server under DATA/functions. A relative source counts from its file
 and is made absolute, so it must be a folder of the server's machine.
@@ -166,7 +166,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
   thaw deploy -f model.yaml --to knative --dry-run -o yaml`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if len(files) == 0 {
-				return usage("thaw deploy -f model.yaml", "-f FILE is missing")
+				return Usage("thaw deploy -f model.yaml", "-f FILE is missing")
 			}
 			docs, err := readFiles(files)
 			if err != nil {
@@ -175,15 +175,15 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			var models []*functions.Model
 			for _, d := range docs {
 				if d.Team != nil {
-					return usage("put it into the server's --functions folder", "%s:%d: a team cannot be deployed", d.File, d.Line)
+					return Usage("put it into the server's --functions folder", "%s:%d: a team cannot be deployed", d.File, d.Line)
 				}
-				if err := resolve(d.Model, d.Model.Dir); err != nil {
+				if err := makeSourcesAbsolute(d.Model, d.Model.Dir); err != nil {
 					return err
 				}
 				models = append(models, d.Model)
 			}
 			if len(models) == 0 {
-				return usage("", "there is no model in %s", strings.Join(files, ", "))
+				return Usage("", "there is no model in %s", strings.Join(files, ", "))
 			}
 			var done []api.Deployed
 			for _, m := range models {
@@ -209,7 +209,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "let the server check it and change nothing")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake it and wait until it is ready")
 	c.toKnative(cmd, cluster{
-		flags: func(f *flagSet) {
+		flags: func(f *FlagSet) {
 			f.StringP("namespace", "n", "", "for models whose file names none")
 			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
 			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
@@ -235,7 +235,7 @@ func (c *command) untilReady(ctx context.Context, cl *api.Client, name functions
 func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error {
 	switch c.output {
 	case "json", "yaml":
-		return c.encode(document[api.Deployed]{functions.APIVersion, "DeployedList", done})
+		return c.Encode(Document[api.Deployed]{functions.APIVersion, "DeployedList", done})
 	}
 	for _, d := range done {
 		word := "changed"
@@ -246,10 +246,10 @@ func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error 
 			word = "would be " + word
 		}
 		if c.output == "name" {
-			fmt.Fprintln(c.out, plain(d.Name))
+			fmt.Fprintln(c.Out, Plain(d.Name))
 			continue
 		}
-		fmt.Fprintln(c.out, plain(d.Name+" "+word))
+		fmt.Fprintln(c.Out, Plain(d.Name+" "+word))
 	}
 	if !dry && c.output != "name" {
 		d := done[len(done)-1]
@@ -257,9 +257,9 @@ func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error 
 		if c.keyFrom == "--key" || c.keyFrom == "THAW_KEY" {
 			key = " -H \"Authorization: Bearer $THAW_KEY\""
 		}
-		c.remark("try it:")
-		c.remark("  thaw run %s \"Hello\"", spelled(d.Name))
-		c.remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key, spelled(d.Name))
+		c.Remark("try it:")
+		c.Remark("  thaw run %s \"Hello\"", shortName(d.Name))
+		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key, shortName(d.Name))
 	}
 	return nil
 }

@@ -28,15 +28,15 @@ type finding struct {
 }
 
 const (
-	good = "ok"
-	warn = "warn"
-	bad  = "fail"
+	statusOK   = "ok"
+	statusWarn = "warn"
+	statusFail = "fail"
 )
 
 func (c *command) doctor() *cobra.Command {
 	var folder string
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Say what this machine has, and what is in the way", GroupID: "run", Args: exact(),
+		Use: "doctor", Short: "Say what this machine has, and what is in the way", GroupID: "run", Args: ExactArgs(),
 		Long: `Look at what models need on this machine: each engine with its version and what
 is known of it, bytecode, GPUs, memory, disk, ports, the data folder, and the
 server if one runs.
@@ -55,21 +55,21 @@ answer, the nodes' GPUs, and the namespace; with -f also what those models need.
   thaw doctor --data /var/lib/thaw -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := c.examine(cmd.Context(), folder)
-			k := kind[finding]{"Finding", "", []column[finding]{
+			k := Kind[finding]{"Finding", "", []Column[finding]{
 				{"", false, func(f finding) string { return f.Status }},
 				{"CHECK", false, func(f finding) string { return f.Check }},
 				{"WHAT", false, func(f finding) string { return f.What }},
 			}, func(f finding) string { return f.Check }}
-			if err := list(c, k, findings); err != nil {
+			if err := PrintList(c, k, findings); err != nil {
 				return err
 			}
 			failed := 0
 			for _, f := range findings {
-				if f.Status == bad {
+				if f.Status == statusFail {
 					failed++
 				}
 				if f.Hint != "" && (c.output == "table" || c.output == "wide") {
-					c.remark("hint: %s: %s", f.Check, f.Hint)
+					c.Remark("hint: %s: %s", f.Check, f.Hint)
 				}
 			}
 			if failed > 0 {
@@ -80,7 +80,7 @@ answer, the nodes' GPUs, and the namespace; with -f also what those models need.
 	}
 	cmd.Flags().StringVar(&folder, "functions", "", "folder of model files whose engines must be here [THAW_FUNCTIONS]")
 	c.toKnative(cmd, cluster{
-		flags: func(f *flagSet) {
+		flags: func(f *FlagSet) {
 			f.StringP("namespace", "n", "", "whose pods are meant")
 			f.StringArrayP("filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
 			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
@@ -105,26 +105,26 @@ func (c *command) examine(ctx context.Context, folder string) []finding {
 	add := func(check, status, hint, format string, args ...any) {
 		list = append(list, finding{check, status, fmt.Sprintf(format, args...), hint})
 	}
-	add("program", good, "", "thaw %s, %s, %s/%s, %d CPUs", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	add("program", statusOK, "", "thaw %s, %s, %s/%s, %d CPUs", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 
 	m, err := hostinfo.ReadMemory()
 	total, free := functions.Bytes(m.Total), functions.Bytes(m.Available)
 	if err != nil {
-		add("memory", warn, "", "not known: %v", err)
+		add("memory", statusWarn, "", "not known: %v", err)
 	} else if free > 0 && free < littleMemory {
-		add("memory", warn, "engines need more", "%s of %s free", free.Human(), total.Human())
+		add("memory", statusWarn, "engines need more", "%s of %s free", free.Human(), total.Human())
 	} else if free == 0 {
-		add("memory", good, "", "%s", total.Human())
+		add("memory", statusOK, "", "%s", total.Human())
 	} else {
-		add("memory", good, "", "%s of %s free", free.Human(), total.Human())
+		add("memory", statusOK, "", "%s of %s free", free.Human(), total.Human())
 	}
 
 	if n, err := openFiles(); err != nil {
-		add("open files", warn, "", "not known: %v", err)
+		add("open files", statusWarn, "", "not known: %v", err)
 	} else if n < fewFiles {
-		add("open files", warn, "ulimit -n 65536", "at most %d: too few for many held requests", n)
+		add("open files", statusWarn, "ulimit -n 65536", "at most %d: too few for many held requests", n)
 	} else {
-		add("open files", good, "", "at most %d", n)
+		add("open files", statusOK, "", "at most %d", n)
 	}
 
 	c.examineGPUs(add)
@@ -140,20 +140,20 @@ type adder func(check, status, hint, format string, args ...any)
 
 func (c *command) examineGPUs(add adder) {
 	if c.GPUs == nil {
-		add("GPUs", good, "", "this build reads no GPU facts")
+		add("GPUs", statusOK, "", "this build reads no GPU facts")
 		return
 	}
 	gpus, driver, err := c.GPUs()
 	switch {
 	case err != nil:
-		add("GPUs", warn, "is the driver installed, and the device visible?", "%v", err)
+		add("GPUs", statusWarn, "is the driver installed, and the device visible?", "%v", err)
 	case len(gpus) == 0:
-		add("GPUs", good, "", "%s", driver)
+		add("GPUs", statusOK, "", "%s", driver)
 	}
 	for _, g := range gpus {
-		status := good
+		status := statusOK
 		if g.Health != "ok" && g.Health != "" {
-			status = warn
+			status = statusWarn
 		}
 		add(fmt.Sprintf("GPU %d", g.Index), status, "", "%s, %s of %s free, %s (%s)", g.Name, g.MemoryFree.Human(), g.MemoryTotal.Human(), g.Health, driver)
 	}
@@ -162,7 +162,7 @@ func (c *command) examineGPUs(add adder) {
 func (c *command) examineData(add adder) {
 	dirs, err := c.dataFolders()
 	if err != nil {
-		add("data folder", bad, "give --data DIR", "%v", err)
+		add("data folder", statusFail, "give --data DIR", "%v", err)
 		return
 	}
 	dir := dirs[len(dirs)-1]
@@ -176,7 +176,7 @@ func (c *command) examineData(add adder) {
 	for {
 		info, err := os.Stat(at)
 		if err == nil && !info.IsDir() {
-			add("data folder", bad, "", "%s is no folder", at)
+			add("data folder", statusFail, "", "%s is no folder", at)
 			return
 		}
 		if err == nil || !errors.Is(err, os.ErrNotExist) || filepath.Dir(at) == at {
@@ -186,35 +186,35 @@ func (c *command) examineData(add adder) {
 	}
 	probe, err := os.CreateTemp(at, ".thaw-doctor-*")
 	if err != nil {
-		add("data folder", bad, "give another --data DIR, or the right to write there", "%s: %v", at, rootCause(err))
+		add("data folder", statusFail, "give another --data DIR, or the right to write there", "%s: %v", at, rootCause(err))
 		return
 	}
 	name := probe.Name()
 	if err := errors.Join(probe.Close(), os.Remove(name)); err != nil {
-		add("data folder", bad, "", "%s: %v", at, rootCause(err))
+		add("data folder", statusFail, "", "%s: %v", at, rootCause(err))
 		return
 	}
 	if at != dir {
-		add("data folder", good, "", "%s can be made", dir)
+		add("data folder", statusOK, "", "%s can be made", dir)
 	} else {
-		add("data folder", good, "", "%s can be written", dir)
+		add("data folder", statusOK, "", "%s can be written", dir)
 		if info, err := os.Stat(filepath.Join(dir, "admin-token")); err == nil && info.Mode().Perm()&0o077 != 0 {
-			add("admin token", bad, "chmod 600 "+filepath.Join(dir, "admin-token"), "others can read it")
+			add("admin token", statusFail, "chmod 600 "+filepath.Join(dir, "admin-token"), "others can read it")
 		}
 	}
-	if free, err := disk(at); err != nil {
-		add("disk", warn, "", "not known: %v", err)
+	if free, err := freeDisk(at); err != nil {
+		add("disk", statusWarn, "", "not known: %v", err)
 	} else if free < littleDisk {
-		add("disk", warn, "the store keeps checkpoints there", "%s free at %s", free.Human(), at)
+		add("disk", statusWarn, "the store keeps checkpoints there", "%s free at %s", free.Human(), at)
 	} else {
-		add("disk", good, "", "%s free at %s", free.Human(), at)
+		add("disk", statusOK, "", "%s free at %s", free.Human(), at)
 	}
 }
 
 func (c *command) examineServer(ctx context.Context, add adder) {
 	cl, err := c.client()
 	if err != nil {
-		add("server", bad, "", "%v", err)
+		add("server", statusFail, "", "%v", err)
 		return
 	}
 	defer cl.Close()
@@ -227,29 +227,29 @@ func (c *command) examineServer(ctx context.Context, add adder) {
 		// None is no fault: the port is free for one, unless somebody else has it.
 		if c.server == "" && c.Getenv("THAW_SERVER") == "" {
 			if l, err := net.Listen("tcp", strings.TrimPrefix(DefaultServer, "http://")); err == nil {
-				add("server", good, "", "none runs; the port %s is free", strings.TrimPrefix(DefaultServer, "http://"))
+				add("server", statusOK, "", "none runs; the port %s is free", strings.TrimPrefix(DefaultServer, "http://"))
 				_ = l.Close()
 				return
 			}
-			add("server", warn, "thaw serve --addr 127.0.0.1:PORT takes another", "%s is taken, and not by thaw: %v", DefaultServer, explained)
+			add("server", statusWarn, "thaw serve --addr 127.0.0.1:PORT takes another", "%s is taken, and not by thaw: %v", DefaultServer, explained)
 			return
 		}
-		add("server", bad, "", "%v", explained)
+		add("server", statusFail, "", "%v", explained)
 		return
 	}
 	if ready.Ready {
-		add("server", good, "", "%s takes requests", cl.Server())
+		add("server", statusOK, "", "%s takes requests", cl.Server())
 	} else {
-		add("server", warn, "", "%s takes no requests: %s", cl.Server(), strings.Join(ready.Reasons, ", "))
+		add("server", statusWarn, "", "%s takes no requests: %s", cl.Server(), strings.Join(ready.Reasons, ", "))
 	}
 	if skew, err := cl.Skew(ctx, c.now); err == nil {
 		if skew > skewed || skew < -skewed {
-			add("clock", warn, "let both machines keep time (ntp, chrony)", "the server's is %s off", skew)
+			add("clock", statusWarn, "let both machines keep time (ntp, chrony)", "the server's is %s off", skew)
 		} else {
-			add("clock", good, "", "agrees with the server's")
+			add("clock", statusOK, "", "agrees with the server's")
 		}
 	} else if began.Year() < 2026 {
-		add("clock", bad, "set it", "it says %s", began.Format(time.DateOnly))
+		add("clock", statusFail, "set it", "it says %s", began.Format(time.DateOnly))
 	}
 	nodes, err := cl.Nodes(ctx)
 	if err != nil {
@@ -258,14 +258,14 @@ func (c *command) examineServer(ctx context.Context, add adder) {
 		if ours, ok := errors.AsType[*Error](e); ok {
 			hint = ours.Hint
 		}
-		add("key", warn, hint, "the server does not let us read: %v", e)
+		add("key", statusWarn, hint, "the server does not let us read: %v", e)
 		return
 	}
 	for _, n := range nodes {
 		if n.Lost {
-			add("node "+n.ID, warn, "", "lost; last seen %s ago", c.since(n.Seen))
+			add("node "+n.ID, statusWarn, "", "lost; last seen %s ago", c.Since(n.Seen))
 		} else {
-			add("node "+n.ID, good, "", "%s, %d GPUs, %d replicas", n.State, len(n.GPUs), n.Replicas)
+			add("node "+n.ID, statusOK, "", "%s, %d GPUs, %d replicas", n.State, len(n.GPUs), n.Replicas)
 		}
 	}
 }

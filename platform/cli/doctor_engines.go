@@ -49,10 +49,10 @@ func (c *command) wants(ctx context.Context, folder string, add adder) wanted {
 	if folder != "" || deployed != "" {
 		cat, err := catalog.Open(catalog.Options{Folder: folder, Deployed: deployed})
 		if err != nil {
-			add("functions", bad, "", "%v", err)
+			add("functions", statusFail, "", "%v", err)
 		} else {
 			for _, p := range cat.Problems() {
-				add("functions", bad, "thaw check names the line", "%s", p.Error())
+				add("functions", statusFail, "thaw check names the line", "%s", p.Error())
 			}
 			for _, m := range cat.Models() {
 				name := m.FullName().String()
@@ -102,14 +102,14 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 	for _, s := range engine.Table() {
 		check := "engine " + string(s.Engine)
 		needed := w.who(s.Engine)
-		broken := warn
+		broken := statusWarn
 		if needed != "" {
-			broken = bad
+			broken = statusFail
 		}
 		switch s.Engine {
 		case functions.EngineEmber:
 			if c.Engines["ember"] != nil {
-				add(check, good, "", "in this program")
+				add(check, statusOK, "", "in this program")
 				continue
 			}
 		case functions.EngineCommand:
@@ -119,15 +119,15 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 		in, err := programs.Find(ctx, s.Engine)
 		switch {
 		case errors.Is(err, engine.ErrNotInstalled) && needed == "":
-			add(check, good, "", "not installed; models of it cannot be served here")
+			add(check, statusOK, "", "not installed; models of it cannot be served here")
 			continue
 		case errors.Is(err, engine.ErrNotInstalled):
-			add(check, bad, fmt.Sprintf("install it, or set THAW_ENGINE_%s to its program", strings.ToUpper(string(s.Engine))), "not installed, and needed by %s", needed)
+			add(check, statusFail, fmt.Sprintf("install it, or set THAW_ENGINE_%s to its program", strings.ToUpper(string(s.Engine))), "not installed, and needed by %s", needed)
 			continue
 		case err != nil:
 			// Whoever names a program wants it.
 			variable := "THAW_ENGINE_" + strings.ToUpper(string(s.Engine))
-			add(check, bad, "mend "+variable, "%v", err)
+			add(check, statusFail, "mend "+variable, "%v", err)
 			continue
 		}
 		version := in.Version
@@ -136,11 +136,11 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 		}
 		switch {
 		case s.Within(in.Version):
-			add(check, good, "", "%s, %s, a version that was tested", in.Program, version)
+			add(check, statusOK, "", "%s, %s, a version that was tested", in.Program, version)
 		case s.Tested == "":
-			add(check, warn, "", "%s, %s; %s", in.Program, version, s.Note)
+			add(check, statusWarn, "", "%s, %s; %s", in.Program, version, s.Note)
 		default:
-			add(check, warn, "", "%s, %s; tested was %s", in.Program, version, s.Tested)
+			add(check, statusWarn, "", "%s, %s; tested was %s", in.Program, version, s.Tested)
 		}
 		for _, h := range s.OpenVulnerabilities(in) {
 			what, hint := "its version", "no version of it is without"
@@ -150,7 +150,7 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 			if h.Below != "" {
 				hint = "upgrade to " + h.Below + " or later"
 			}
-			add(check, warn, hint, "%s has a known hole: %s", what, h.What)
+			add(check, statusWarn, hint, "%s has a known hole: %s", what, h.What)
 		}
 		c.examinePython(check, broken, s.Engine, in.Program, add)
 	}
@@ -176,9 +176,9 @@ func (c *command) examinePython(check, broken string, e functions.Engine, progra
 		if !env.Writable() {
 			hint = "as the owner of that folder: " + hint
 		}
-		add(check, warn, hint, "of %d modules looked at, %d have no bytecode: each start compiles them anew, which takes a minute or more", of, of-have)
+		add(check, statusWarn, hint, "of %d modules looked at, %d have no bytecode: each start compiles them anew, which takes a minute or more", of, of-have)
 	} else if of > 0 {
-		add(check, good, "", "its bytecode is there")
+		add(check, statusOK, "", "its bytecode is there")
 	}
 }
 
@@ -194,9 +194,9 @@ func (c *command) examineCommands(w wanted, add adder) {
 			program = filepath.Join(w.dirs[name], program)
 		}
 		if found, err := exec.LookPath(program); err != nil {
-			add("engine command", bad, "", "%s, of %s: %v", program, name, rootCause(err))
+			add("engine command", statusFail, "", "%s, of %s: %v", program, name, rootCause(err))
 		} else {
-			add("engine command", good, "", "%s, of %s", found, name)
+			add("engine command", statusOK, "", "%s, of %s", found, name)
 		}
 	}
 }
@@ -204,15 +204,15 @@ func (c *command) examineCommands(w wanted, add adder) {
 // examineStart looks at what a start needs beside its engine.
 func (c *command) examineStart(w wanted, add adder) {
 	if l, err := net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		add("ports", bad, "engines listen on loopback", "%v", err)
+		add("ports", statusFail, "engines listen on loopback", "%v", err)
 	} else {
-		add("ports", good, "", "loopback gives them")
+		add("ports", statusOK, "", "loopback gives them")
 		l.Close()
 	}
-	if err := fuse(); err != nil {
-		add("fuse", good, "", "not to be had (%v): engines start when their checkpoints are whole", err)
+	if err := checkFUSE(); err != nil {
+		add("fuse", statusOK, "", "not to be had (%v): engines start when their checkpoints are whole", err)
 	} else {
-		add("fuse", good, "", "engines start while their checkpoints arrive")
+		add("fuse", statusOK, "", "engines start while their checkpoints arrive")
 	}
 	gpus := 0
 	if c.GPUs != nil {
@@ -223,7 +223,7 @@ func (c *command) examineStart(w wanted, add adder) {
 	for _, name := range slices.Sorted(maps.Keys(w.specs)) {
 		spec := w.specs[name]
 		if spec.Resources.GPUs > gpus {
-			add("GPUs", warn, "it needs another node, or thaw serve --gpus N where the driver cannot be asked", "%s wants %d, and here are %d", name, spec.Resources.GPUs, gpus)
+			add("GPUs", statusWarn, "it needs another node, or thaw serve --gpus N where the driver cannot be asked", "%s wants %d, and here are %d", name, spec.Resources.GPUs, gpus)
 		}
 	}
 }

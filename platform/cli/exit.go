@@ -45,12 +45,12 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-func usage(hint, format string, args ...any) *Error {
+func Usage(hint, format string, args ...any) *Error {
 	return &Error{Exit: ExitUsage, What: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// report prints err and says the exit code it deserves.
-func (t *term) report(ctx context.Context, err error) int {
+// Report prints err and says the exit code it deserves.
+func (t *Terminal) Report(ctx context.Context, err error) int {
 	if err == nil {
 		return ExitOK
 	}
@@ -69,19 +69,19 @@ func (t *term) report(ctx context.Context, err error) int {
 		exit = ExitUsage
 	}
 	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")
-	fmt.Fprintf(t.err, "%s %s\n", t.red("error:"), plain(lines[0]))
+	fmt.Fprintf(t.Err, "%s %s\n", t.red("error:"), Plain(lines[0]))
 	for _, l := range lines[1:] {
-		fmt.Fprintf(t.err, "       %s\n", plain(l))
+		fmt.Fprintf(t.Err, "       %s\n", Plain(l))
 	}
 	if hint != "" {
-		fmt.Fprintf(t.err, "%s %s\n", t.bold("hint:"), plain(hint))
+		fmt.Fprintf(t.Err, "%s %s\n", t.Bold("hint:"), Plain(hint))
 	}
 	return exit
 }
 
 // plain spells control characters out: what a server or a file said must not
 // command the terminal.
-func plain(s string) string {
+func Plain(s string) string {
 	bad := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
 	if !strings.ContainsFunc(s, bad) {
 		return s

@@ -19,7 +19,7 @@ func TestFailureIsNoSuccess(t *testing.T) {
 		{&Error{Exit: ExitDenied, What: "x"}, ExitDenied},
 		{&Error{Exit: ExitUsage}, ExitUsage}, // has said why
 	} {
-		if got := newTerm(nil, io.Discard, io.Discard, func(string) string { return "" }).report(t.Context(), c.err); got != c.want {
+		if got := NewTerminal(nil, io.Discard, io.Discard, func(string) string { return "" }).Report(t.Context(), c.err); got != c.want {
 			t.Errorf("%v: %d, want %d", c.err, got, c.want)
 		}
 	}

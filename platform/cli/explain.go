@@ -16,7 +16,7 @@ import (
 
 func (c *command) explainVerb() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain ID | place|evict|cold|scale NAME", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: some("the id of a cold start or a request, or what to explain of which model", 2),
+		Use: "explain ID | place|evict|cold|scale NAME", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
 		Long: `With an id: where the time of that cold start went, phase by phase.
 
 With a word and the name of a model: what the model does now and why, and the
@@ -45,24 +45,24 @@ parts add up to it.`,
 				return c.why(ctx, cl, args[0], args[1])
 			}
 			if slices.Contains(api.ExplainKinds(), args[0]) {
-				return usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
+				return Usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
 			}
 			if strings.Contains(args[0], "/") { // no id has one
-				return usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
+				return Usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
 			}
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
 				if name, none := c.name(ctx, cl, args[0]); none == nil {
-					return &Error{Exit: ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", spelled(name.String()), spelled(name.String()))}
+					return &Error{Exit: ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", shortName(name.String()), shortName(name.String()))}
 				}
 			}
 			if err != nil {
 				return err
 			}
 			if c.output != "table" && c.output != "wide" {
-				return single(c, c.coldStartKind(), t)
+				return PrintOne(c, c.coldStartKind(), t)
 			}
-			fmt.Fprintln(c.out, plain(t.Function))
+			fmt.Fprintln(c.Out, Plain(t.Function))
 			c.waterfall(t)
 			return nil
 		}),
@@ -77,7 +77,7 @@ func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) er
 		if near := functions.Nearest(kind, kinds, 1); len(near) > 0 {
 			hint = "did you mean " + near[0] + "?"
 		}
-		return usage(hint, "%q cannot be explained", functions.Clip(kind))
+		return Usage(hint, "%q cannot be explained", functions.Clip(kind))
 	}
 	name, err := c.name(ctx, cl, word)
 	if err != nil {
@@ -89,61 +89,61 @@ func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) er
 	}
 	switch c.output {
 	case "json", "yaml":
-		m, err := one("Explanation", e)
+		m, err := WithKind("Explanation", e)
 		if err != nil {
 			return err
 		}
-		return c.encode(m)
+		return c.Encode(m)
 	case "name":
-		fmt.Fprintln(c.out, plain(e.Function))
+		fmt.Fprintln(c.Out, Plain(e.Function))
 		return nil
 	}
-	fmt.Fprintf(c.out, "%s\n%s\n", plain(spelled(e.Function)), plain(e.Now))
+	fmt.Fprintf(c.Out, "%s\n%s\n", Plain(shortName(e.Function)), Plain(e.Now))
 	if e.Decided.IsZero() {
-		fmt.Fprintf(c.out, "\nNo decision of this kind about it is remembered.\n")
+		fmt.Fprintf(c.Out, "\nNo decision of this kind about it is remembered.\n")
 	} else {
 		c.decision(e)
 	}
 	if len(e.Events) > 0 {
-		fmt.Fprintln(c.out, "\nEvents")
-		table(c.out, c.eventKind(), e.Events, c.output == "wide", nil)
+		fmt.Fprintln(c.Out, "\nEvents")
+		PrintTable(c.Out, c.eventKind(), e.Events, c.output == "wide", nil)
 	}
 	return nil
 }
 
-// decided is what a decision of each kind was about.
-var decided = map[string]string{"place": "Placed", "evict": "Made way for it", "cold": "Lost a replica", "scale": "Wants more"}
+// decisionTitles is what a decision of each kind was about.
+var decisionTitles = map[string]string{"place": "Placed", "evict": "Made way for it", "cold": "Lost a replica", "scale": "Wants more"}
 
 func (c *command) decision(e api.Explanation) {
 	chosen := e.Chosen
 	if chosen == "" {
 		chosen = "nothing was chosen"
 	}
-	fmt.Fprintf(c.out, "\n%s %s ago: %s", decided[e.Kind], c.since(e.Decided), plain(chosen))
+	fmt.Fprintf(c.Out, "\n%s %s ago: %s", decisionTitles[e.Kind], c.Since(e.Decided), Plain(chosen))
 	if e.Reason != "" {
-		fmt.Fprintf(c.out, ", because %s", plain(e.Reason))
+		fmt.Fprintf(c.Out, ", because %s", Plain(e.Reason))
 	}
 	if e.For != "" {
-		fmt.Fprintf(c.out, " (for %s)", plain(spelled(e.For)))
+		fmt.Fprintf(c.Out, " (for %s)", Plain(shortName(e.For)))
 	}
-	fmt.Fprintln(c.out)
+	fmt.Fprintln(c.Out)
 	if len(e.Candidates) == 0 {
 		return
 	}
-	fmt.Fprintln(c.out)
-	table(c.out, candidateKind(e), e.Candidates, c.output == "wide", nil)
+	fmt.Fprintln(c.Out)
+	PrintTable(c.Out, candidateKind(e), e.Candidates, c.output == "wide", nil)
 	if e.Others > 0 {
-		fmt.Fprintf(c.out, "and %d more\n", e.Others)
+		fmt.Fprintf(c.Out, "and %d more\n", e.Others)
 	}
 }
 
-func candidateKind(e api.Explanation) kind[api.Candidate] {
+func candidateKind(e api.Explanation) Kind[api.Candidate] {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', 4, 64) }
-	k := kind[api.Candidate]{"Candidate", "", nil, func(v api.Candidate) string { return v.Node }}
+	k := Kind[api.Candidate]{"Candidate", "", nil, func(v api.Candidate) string { return v.Node }}
 	add := func(head string, cell func(api.Candidate) string) {
 		for _, v := range e.Candidates {
 			if cell(v) != "" { // a column that says nothing of anybody is left out
-				k.columns = append(k.columns, column[api.Candidate]{head, false, cell})
+				k.Columns = append(k.Columns, Column[api.Candidate]{head, false, cell})
 				return
 			}
 		}
@@ -155,7 +155,7 @@ func candidateKind(e api.Explanation) kind[api.Candidate] {
 		return " "
 	})
 	add("NODE", func(v api.Candidate) string { return v.Node })
-	add("MODEL", func(v api.Candidate) string { return spelled(v.Function) })
+	add("MODEL", func(v api.Candidate) string { return shortName(v.Function) })
 	add("REPLICA", func(v api.Candidate) string { return v.Replica })
 	add("SCORE", func(v api.Candidate) string {
 		if v.Score == nil {
@@ -180,7 +180,7 @@ func (c *command) events() *cobra.Command {
 	var follow bool
 	var what string
 	cmd := &cobra.Command{
-		Use: "events [NAME]", Short: "What happened, of one model or of all, and why", GroupID: "own", Args: some("", 1),
+		Use: "events [NAME]", Short: "What happened, of one model or of all, and why", GroupID: "own", Args: UpToArgs("", 1),
 		Long: `What happened, oldest first: starts, stops, evictions, cold starts, nodes that
 came and went, each with its reason. The last thousand are kept.`,
 		Example: `  thaw events
@@ -197,7 +197,7 @@ came and went, each with its reason. The last thousand are kept.`,
 				of = name.Base().String()
 			}
 			if follow {
-				return watch(ctx, c, cl, c.eventKind(), func(e api.Event) bool {
+				return watchList(ctx, c, cl, c.eventKind(), func(e api.Event) bool {
 					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}
@@ -207,7 +207,7 @@ came and went, each with its reason. The last thousand are kept.`,
 			if err != nil {
 				return err
 			}
-			return list(c, c.eventKind(), items)
+			return PrintList(c, c.eventKind(), items)
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")

@@ -9,14 +9,14 @@ import (
 )
 
 type (
-	flagT   = pflag.Flag
-	flagSet = pflag.FlagSet
+	Flag    = pflag.Flag
+	FlagSet = pflag.FlagSet
 )
 
-func newFlagSet() *flagSet { return pflag.NewFlagSet("", pflag.ContinueOnError) }
+func NewFlagSet() *FlagSet { return pflag.NewFlagSet("", pflag.ContinueOnError) }
 
-// quoted is a setting's value as it would stand in the file.
-func quoted(s setting) string {
+// QuotedSetting is a setting's value as it would stand in the file.
+func QuotedSetting(s Setting) string {
 	switch s.value.Kind() {
 	case reflect.String:
 		return strconv.Quote(s.value.String())
@@ -27,5 +27,5 @@ func quoted(s setting) string {
 		}
 		return "[" + strings.Join(list, ", ") + "]"
 	}
-	return s.text()
+	return s.Text()
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 )
 
-// spelled is a function as its own team's requests say it.
-func spelled(name string) string {
+// shortName is a function as its own team's requests say it.
+func shortName(name string) string {
 	if n, err := functions.ParseName(name, ""); err == nil && n.Team == functions.DefaultTeam {
 		return n.Short()
 	}
 	return name
 }
 
-func stateOf(f api.Function) string {
+func stateWithPercent(f api.Function) string {
 	s := f.State.Word()
 	if f.Percent != nil {
 		s += " " + strconv.Itoa(*f.Percent) + "%"
@@ -26,24 +26,24 @@ func stateOf(f api.Function) string {
 	return s
 }
 
-func (c *command) functionKind() kind[api.Function] {
-	return kind[api.Function]{"Function", "/api/v1/functions", []column[api.Function]{
-		{"NAME", false, func(f api.Function) string { return spelled(f.Name) }},
-		{"STATE", false, stateOf},
+func (c *command) functionKind() Kind[api.Function] {
+	return Kind[api.Function]{"Function", "/api/v1/functions", []Column[api.Function]{
+		{"NAME", false, func(f api.Function) string { return shortName(f.Name) }},
+		{"STATE", false, stateWithPercent},
 		{"ENGINE", false, func(f api.Function) string { return string(f.Engine) }},
 		{"REPLICAS", false, func(f api.Function) string { return strconv.Itoa(f.Replicas) }},
 		{"ACTIVE", false, func(f api.Function) string { return strconv.Itoa(f.Active) }},
 		{"QUEUED", false, func(f api.Function) string { return strconv.Itoa(f.Queued) }},
-		{"COLD START", false, func(f api.Function) string { return spanOf(f.Expected) }},
+		{"COLD START", false, func(f api.Function) string { return Seconds(f.Expected) }},
 		{"SOURCE", false, func(f api.Function) string { return f.Source }},
 		{"FROM", true, func(f api.Function) string { return f.Origin }},
 		{"PROBLEM", true, func(f api.Function) string { return f.Problem }},
 	}, func(f api.Function) string { return f.Name }}
 }
 
-func (c *command) replicaKind() kind[api.Replica] {
-	return kind[api.Replica]{"Replica", "/api/v1/replicas", []column[api.Replica]{
-		{"NAME", false, func(r api.Replica) string { return spelled(r.Function) }},
+func (c *command) replicaKind() Kind[api.Replica] {
+	return Kind[api.Replica]{"Replica", "/api/v1/replicas", []Column[api.Replica]{
+		{"NAME", false, func(r api.Replica) string { return shortName(r.Function) }},
 		{"STATE", false, func(r api.Replica) string {
 			s := r.State.Word()
 			if r.Percent != nil {
@@ -53,7 +53,7 @@ func (c *command) replicaKind() kind[api.Replica] {
 		}},
 		{"TIER", false, func(r api.Replica) string { return string(r.Tier) }},
 		{"NODE", false, func(r api.Replica) string { return r.Node }},
-		{"GPU", false, func(r api.Replica) string { return numbers(r.GPUs) }},
+		{"GPU", false, func(r api.Replica) string { return JoinInts(r.GPUs) }},
 		{"SIZE", false, func(r api.Replica) string {
 			if b := max(r.Total, r.Bytes); b > 0 {
 				return b.Human()
@@ -61,7 +61,7 @@ func (c *command) replicaKind() kind[api.Replica] {
 			return ""
 		}},
 		{"ACTIVE", false, func(r api.Replica) string { return strconv.Itoa(r.InFlight) }},
-		{"FOR", false, func(r api.Replica) string { return c.since(r.Since) }},
+		{"FOR", false, func(r api.Replica) string { return c.Since(r.Since) }},
 		{"ID", true, func(r api.Replica) string { return r.ID }},
 		{"ENDPOINT", true, func(r api.Replica) string { return r.Endpoint }},
 		{"START", true, func(r api.Replica) string { return r.Start }},
@@ -70,8 +70,8 @@ func (c *command) replicaKind() kind[api.Replica] {
 	}, func(r api.Replica) string { return r.ID }}
 }
 
-func (c *command) nodeKind() kind[api.Node] {
-	return kind[api.Node]{"Node", "/api/v1/nodes", []column[api.Node]{
+func (c *command) nodeKind() Kind[api.Node] {
+	return Kind[api.Node]{"Node", "/api/v1/nodes", []Column[api.Node]{
 		{"NAME", false, func(n api.Node) string { return n.ID }},
 		{"STATE", false, func(n api.Node) string {
 			if n.Lost {
@@ -83,23 +83,23 @@ func (c *command) nodeKind() kind[api.Node] {
 		{"MEMORY", false, func(n api.Node) string { return n.Memory.Used.Human() + " of " + n.Memory.Total.Human() }},
 		{"STORE", false, func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }},
 		{"REPLICAS", false, func(n api.Node) string { return strconv.Itoa(n.Replicas) }},
-		{"CACHED", false, func(n api.Node) string { return nearby(n.Near, c.output == "wide") }},
-		{"SEEN", false, func(n api.Node) string { return c.since(n.Seen) + " ago" }},
-		{"WARM", true, func(n api.Node) string { return warmth(n.Warm) }},
+		{"CACHED", false, func(n api.Node) string { return cachedModels(n.Near, c.output == "wide") }},
+		{"SEEN", false, func(n api.Node) string { return c.Since(n.Seen) + " ago" }},
+		{"WARM", true, func(n api.Node) string { return warmParents(n.Warm) }},
 		{"VERSION", true, func(n api.Node) string { return n.Version }},
 		{"URL", true, func(n api.Node) string { return n.URL }},
 	}, func(n api.Node) string { return n.ID }}
 }
 
-// nearby names the models whose weights are on a node, the nearest first; not all of
+// cachedModels names the models whose weights are on a node, the nearest first; not all of
 // many, unless all are asked for.
-func nearby(near []api.Near, all bool) string {
+func cachedModels(near []api.Near, all bool) string {
 	const most = 3
 	var words []string
 	for _, where := range []string{"memory", "disk"} {
 		for _, n := range near {
 			if n.Where() == where {
-				words = append(words, spelled(n.Model)+" ("+where+")")
+				words = append(words, shortName(n.Model)+" ("+where+")")
 			}
 		}
 	}
@@ -109,8 +109,8 @@ func nearby(near []api.Near, all bool) string {
 	return strings.Join(words, ", ")
 }
 
-// warmth is a word on each warm interpreter of a node.
-func warmth(parents []functions.WarmParent) string {
+// warmParents is a word on each warm interpreter of a node.
+func warmParents(parents []functions.WarmParent) string {
 	var words []string
 	for _, p := range parents {
 		w := p.Engine + " " + p.State
@@ -122,7 +122,7 @@ func warmth(parents []functions.WarmParent) string {
 	return strings.Join(words, ", ")
 }
 
-func left(n *int, limit int) string {
+func limitLeft(n *int, limit int) string {
 	if n == nil {
 		return ""
 	}
@@ -150,8 +150,8 @@ func gpuLeft(t api.Team) string {
 	return fmt.Sprintf(", %.0f left", *t.Left)
 }
 
-func (c *command) teamKind() kind[api.Team] {
-	return kind[api.Team]{"TeamStatus", "/api/v1/teams", []column[api.Team]{
+func (c *command) teamKind() Kind[api.Team] {
+	return Kind[api.Team]{"TeamStatus", "/api/v1/teams", []Column[api.Team]{
 		{"NAME", false, func(t api.Team) string { return t.Name }},
 		{"FUNCTIONS", false, func(t api.Team) string { return strconv.Itoa(t.Functions) }},
 		{"ACTIVE", false, func(t api.Team) string { return strconv.Itoa(t.Active) }},
@@ -163,20 +163,20 @@ func (c *command) teamKind() kind[api.Team] {
 		}},
 		{"HELD", false, func(t api.Team) string { return strconv.Itoa(t.TeamUse.GPUs) }},
 		{"GPU TIME TODAY", false, func(t api.Team) string { return gpuTime(t) }},
-		{"REQUESTS LEFT", false, func(t api.Team) string { return left(t.Requests, t.Limits.RequestsPerMinute) }},
-		{"TOKENS LEFT", false, func(t api.Team) string { return left(t.Tokens, t.Limits.TokensPerMinute) }},
+		{"REQUESTS LEFT", false, func(t api.Team) string { return limitLeft(t.Requests, t.Limits.RequestsPerMinute) }},
+		{"TOKENS LEFT", false, func(t api.Team) string { return limitLeft(t.Tokens, t.Limits.TokensPerMinute) }},
 		{"EVICTED OTHERS", true, func(t api.Team) string { return strconv.FormatUint(t.Inflicted, 10) }},
 		{"EVICTED BY OTHERS", true, func(t api.Team) string { return strconv.FormatUint(t.Suffered, 10) }},
-		{"COLD STARTS LEFT", true, func(t api.Team) string { return left(t.ColdStarts, t.Limits.ColdStartsPerHour) }},
+		{"COLD STARTS LEFT", true, func(t api.Team) string { return limitLeft(t.ColdStarts, t.Limits.ColdStartsPerHour) }},
 	}, func(t api.Team) string { return t.Name }}
 }
 
-func (c *command) coldStartKind() kind[api.ColdStart] {
-	return kind[api.ColdStart]{"ColdStart", "/api/v1/coldstarts", []column[api.ColdStart]{
+func (c *command) coldStartKind() Kind[api.ColdStart] {
+	return Kind[api.ColdStart]{"ColdStart", "/api/v1/coldstarts", []Column[api.ColdStart]{
 		{"ID", false, func(t api.ColdStart) string { return t.ID }},
-		{"NAME", false, func(t api.ColdStart) string { return spelled(t.Function) }},
+		{"NAME", false, func(t api.ColdStart) string { return shortName(t.Function) }},
 		{"STATE", false, func(t api.ColdStart) string { return t.State.Word() }},
-		{"TOOK", false, func(t api.ColdStart) string { return spanOf(&t.Total) }},
+		{"TOOK", false, func(t api.ColdStart) string { return Seconds(&t.Total) }},
 		{"LONGEST", false, func(t api.ColdStart) string {
 			var most functions.Span
 			for _, p := range t.Phases {
@@ -187,29 +187,29 @@ func (c *command) coldStartKind() kind[api.ColdStart] {
 			if most.Phase == "" {
 				return ""
 			}
-			return string(most.Phase) + " " + spanOf(&most.Duration)
+			return string(most.Phase) + " " + Seconds(&most.Duration)
 		}},
 		{"NODE", false, func(t api.ColdStart) string { return t.Node }},
-		{"BEGAN", false, func(t api.ColdStart) string { return c.since(t.Began) + " ago" }},
+		{"BEGAN", false, func(t api.ColdStart) string { return c.Since(t.Began) + " ago" }},
 		{"ERROR", true, func(t api.ColdStart) string { return t.Error }},
 	}, func(t api.ColdStart) string { return t.ID }}
 }
 
-func (c *command) eventKind() kind[api.Event] {
-	return kind[api.Event]{"Event", "/api/v1/events", []column[api.Event]{
-		{"AGO", false, func(e api.Event) string { return c.since(e.At) }},
+func (c *command) eventKind() Kind[api.Event] {
+	return Kind[api.Event]{"Event", "/api/v1/events", []Column[api.Event]{
+		{"AGO", false, func(e api.Event) string { return c.Since(e.At) }},
 		{"WHAT", false, func(e api.Event) string { return e.Kind }},
-		{"NAME", false, func(e api.Event) string { return spelled(e.Function) }},
+		{"NAME", false, func(e api.Event) string { return shortName(e.Function) }},
 		{"NODE", false, func(e api.Event) string { return e.Node }},
 		{"WHY", false, func(e api.Event) string { return e.Reason }},
-		{"FOR", false, func(e api.Event) string { return spelled(e.For) }},
+		{"FOR", false, func(e api.Event) string { return shortName(e.For) }},
 		{"MESSAGE", false, func(e api.Event) string { return e.Message }},
 		{"REPLICA", true, func(e api.Event) string { return e.Replica }},
 	}, func(e api.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
-func (c *command) keyKind() kind[auth.Key] {
-	return kind[auth.Key]{"Key", "", []column[auth.Key]{
+func (c *command) keyKind() Kind[auth.Key] {
+	return Kind[auth.Key]{"Key", "", []Column[auth.Key]{
 		{"ID", false, func(k auth.Key) string { return k.ID }},
 		{"TEAM", false, func(k auth.Key) string { return k.Team }},
 		{"NAME", false, func(k auth.Key) string { return k.Name }},
@@ -219,6 +219,6 @@ func (c *command) keyKind() kind[auth.Key] {
 			}
 			return "no"
 		}},
-		{"MADE", false, func(k auth.Key) string { return c.since(k.Created) + " ago" }},
+		{"MADE", false, func(k auth.Key) string { return c.Since(k.Created) + " ago" }},
 	}, func(k auth.Key) string { return k.ID }}
 }

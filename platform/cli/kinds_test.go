@@ -20,7 +20,7 @@ func TestNearby(t *testing.T) {
 		{near, false, "ml/b (memory), ml/d (memory), a (disk), 2 more"},
 		{near, true, "ml/b (memory), ml/d (memory), a (disk), ml/c (disk), ml/e (disk)"},
 	} {
-		if got := nearby(c.near, c.all); got != c.want {
+		if got := cachedModels(c.near, c.all); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}

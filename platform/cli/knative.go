@@ -10,7 +10,7 @@ import (
 
 // cluster is how a verb is carried out on a cluster instead of a server.
 type cluster struct {
-	flags  func(*flagSet) // that only a cluster understands, beside those that lead to it
+	flags  func(*FlagSet) // that only a cluster understands, beside those that lead to it
 	passed []string       // flags of the verb that mean the same there
 	never  []string       // flags that make no sense there
 	asks   bool           // it means the same there, flag by flag: the controller of the cluster is asked as a server is
@@ -20,7 +20,7 @@ type cluster struct {
 // program for clusters, which has a verb of the same name.
 func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 	own := cmd.Flags()
-	only := newFlagSet()
+	only := NewFlagSet()
 	only.String("kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
 	only.String("context", "", "context of it")
 	if way.flags != nil {
@@ -29,7 +29,7 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 	var to string
 	own.StringVar(&to, "to", "", "knative: a cluster instead of a server")
 	pass := append([]string{"output", "timeout"}, way.passed...)
-	only.VisitAll(func(flag *flagT) {
+	only.VisitAll(func(flag *Flag) {
 		flag.Usage += "; with --to knative"
 		pass = append(pass, flag.Name)
 	})
@@ -39,9 +39,9 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 		switch to {
 		case "":
 			var wrong error
-			only.VisitAll(func(flag *flagT) {
+			only.VisitAll(func(flag *Flag) {
 				if flag.Changed && wrong == nil {
-					wrong = usage("add --to knative, or leave it out", "--%s is for clusters", flag.Name)
+					wrong = Usage("add --to knative, or leave it out", "--%s is for clusters", flag.Name)
 				}
 			})
 			if wrong != nil {
@@ -50,7 +50,7 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 			return server(cmd, args)
 		case "knative":
 		default:
-			return usage("--to knative, or leave it out", "%q is no place that thaw knows", functions.Clip(to))
+			return Usage("--to knative, or leave it out", "%q is no place that thaw knows", functions.Clip(to))
 		}
 		never := append([]string{"server", "data"}, way.never...)
 		if !way.asks {
@@ -58,7 +58,7 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 		}
 		for _, name := range never {
 			if cmd.Flag(name).Changed {
-				return usage("leave it out", "--%s is for servers, and --to knative means a cluster", name)
+				return Usage("leave it out", "--%s is for servers, and --to knative means a cluster", name)
 			}
 		}
 		if c.Knative == nil {
@@ -67,18 +67,18 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 		names := pass
 		if way.asks {
 			names = nil
-			cmd.Flags().Visit(func(flag *flagT) {
+			cmd.Flags().Visit(func(flag *Flag) {
 				if flag.Name != "to" {
 					names = append(names, flag.Name)
 				}
 			})
 		}
-		return c.Knative(cmd.Context(), passed(cmd, args, names), c.in, c.out, c.err)
+		return c.Knative(cmd.Context(), passedArgs(cmd, args, names), c.In, c.Out, c.Err)
 	}
 }
 
-// passed spells the verb, what it is about and the named flags as they were given.
-func passed(cmd *cobra.Command, words, names []string) []string {
+// passedArgs spells the verb, what it is about and the named flags as they were given.
+func passedArgs(cmd *cobra.Command, words, names []string) []string {
 	args := append(strings.Fields(cmd.CommandPath())[1:], words...)
 	for _, name := range names {
 		flag := cmd.Flag(name)

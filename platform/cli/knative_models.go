@@ -21,26 +21,23 @@ func ReadModels(paths []string) ([]*functions.Model, error) {
 	var models []*functions.Model
 	for _, d := range docs {
 		if d.Team != nil {
-			return nil, usage("a team is a namespace there; its GPUs are the namespace's ResourceQuota", "%s:%d: a team cannot be deployed", d.File, d.Line)
+			return nil, Usage("a team is a namespace there; its GPUs are the namespace's ResourceQuota", "%s:%d: a team cannot be deployed", d.File, d.Line)
 		}
 		models = append(models, d.Model)
 	}
 	if len(models) == 0 {
-		return nil, usage("", "there is no model in %s", paths)
+		return nil, Usage("", "there is no model in %s", paths)
 	}
 	return models, nil
 }
 
 // Encode prints v as -o json or yaml.
 func Encode(w io.Writer, form string, v any) error {
-	c := &command{term: &term{out: w}, output: form}
-	return c.encode(v)
+	c := &command{Terminal: &Terminal{Out: w}, output: form}
+	return c.Encode(v)
 }
-
-// Plain spells the control characters of s out.
-func Plain(s string) string { return plain(s) }
 
 // Report prints err, if there is one, and says the exit code it deserves.
 func Report(ctx context.Context, stderr io.Writer, err error) int {
-	return newTerm(nil, io.Discard, stderr, os.Getenv).report(ctx, err)
+	return NewTerminal(nil, io.Discard, stderr, os.Getenv).Report(ctx, err)
 }

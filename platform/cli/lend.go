@@ -23,7 +23,7 @@ type LendConfig struct {
 }
 
 // Level is LogLevel for slog.
-func (c LendConfig) Level() slog.Level { return level(c.LogLevel) }
+func (c LendConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
 
 func (c *LendConfig) check() error {
 	if c.Store == "" {
@@ -32,7 +32,7 @@ func (c *LendConfig) check() error {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil && c.Addr != "off" {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, or off", functions.Clip(c.Addr))
 	}
-	if err := absolute(&c.Store, &c.Dir); err != nil {
+	if err := MakeAbsolute(&c.Store, &c.Dir); err != nil {
 		return err
 	}
 	if len(c.Store) > maxSocketDir {
@@ -44,7 +44,7 @@ func (c *LendConfig) check() error {
 func (c *command) lend() *cobra.Command {
 	cfg := new(LendConfig)
 	cmd := &cobra.Command{
-		Use: "lend", Short: "Lend a warm interpreter to the pods of a node", GroupID: "run", Args: exact(),
+		Use: "lend", Short: "Lend a warm interpreter to the pods of a node", GroupID: "run", Args: ExactArgs(),
 		Example: `  thaw lend                                    in the engine's own image, as the DaemonSet thaw-warm has it
   thaw lend --store /mnt/nvme/thaw
   thaw-knative install --warm-image IMAGE      puts it on the nodes that have a loader`,
@@ -62,7 +62,7 @@ filter, and an image whose interpreter is root's alone to write. All pods of a n
 share the layout of memory and the hash seed of their engines: runtime/forkserver/pods.md
 says what that is worth.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := load(cmd.Flags(), cfg, "", c.Getenv)
+			_, err := LoadSettings(cmd.Flags(), cfg, "", c.Getenv)
 			if err == nil {
 				err = cfg.check()
 			}
@@ -72,9 +72,9 @@ says what that is worth.`,
 			if c.Lend == nil {
 				return c.missing("lend")
 			}
-			return c.Lend(cmd.Context(), *cfg, c.out, c.err)
+			return c.Lend(cmd.Context(), *cfg, c.Out, c.Err)
 		},
 	}
-	register(cmd.Flags(), cfg)
+	RegisterFlags(cmd.Flags(), cfg)
 	return cmd
 }

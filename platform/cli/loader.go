@@ -36,7 +36,7 @@ type LoaderConfig struct {
 }
 
 // Level is LogLevel for slog.
-func (c LoaderConfig) Level() slog.Level { return level(c.LogLevel) }
+func (c LoaderConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
 
 // maxSocketDir is the longest path of a folder that has the loader's socket in it:
 // the kernel takes 107 bytes for the whole of it.
@@ -79,7 +79,7 @@ func (c *LoaderConfig) check() error {
 		}
 		c.Node = strings.ToLower(host)
 	}
-	if err := absolute(&c.Store, &c.TokenFile); err != nil {
+	if err := MakeAbsolute(&c.Store, &c.TokenFile); err != nil {
 		return err
 	}
 	if len(c.Store) > maxSocketDir {
@@ -92,7 +92,7 @@ func (c *command) loader() *cobra.Command {
 	var file string
 	cfg := new(LoaderConfig)
 	cmd := &cobra.Command{
-		Use: "loader", Short: "Load models for the pods of a node", GroupID: "run", Args: exact(),
+		Use: "loader", Short: "Load models for the pods of a node", GroupID: "run", Args: ExactArgs(),
 		Example: `  thaw loader --controller thaw-controller.thaw-system:8090 --token-file /etc/thaw/token \
       --node "$NODE" --peer-addr :8091 --advertise "$POD_IP"      as the DaemonSet has it
   thaw loader --store /mnt/nvme/thaw --store-bytes 800Gi --allow-source az://acct/models
@@ -114,7 +114,7 @@ what was under way is taken up by the next, and pods that have their weights go 
 			if file == "" {
 				file = c.Getenv("THAW_LOADER_CONFIG")
 			}
-			_, err := load(cmd.Flags(), cfg, file, c.Getenv)
+			_, err := LoadSettings(cmd.Flags(), cfg, file, c.Getenv)
 			if err == nil {
 				err = cfg.check()
 			}
@@ -124,10 +124,10 @@ what was under way is taken up by the next, and pods that have their weights go 
 			if c.Loader == nil {
 				return c.missing("loader")
 			}
-			return c.Loader(cmd.Context(), *cfg, c.out, c.err)
+			return c.Loader(cmd.Context(), *cfg, c.Out, c.Err)
 		},
 	}
-	register(cmd.Flags(), cfg)
+	RegisterFlags(cmd.Flags(), cfg)
 	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_LOADER_CONFIG]")
 	return cmd
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// fuse is nil where this process may mount a folder whose files are still
+// checkFUSE is nil where this process may mount a folder whose files are still
 // arriving, otherwise what is missing.
-func fuse() error {
+func checkFUSE() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("/dev/fuse: %w", rootCause(err))

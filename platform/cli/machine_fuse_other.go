@@ -4,4 +4,4 @@ package cli
 
 import "errors"
 
-func fuse() error { return errors.New("only Linux has it") }
+func checkFUSE() error { return errors.New("only Linux has it") }

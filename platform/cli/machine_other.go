@@ -8,6 +8,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-func disk(string) (functions.Bytes, error) { return 0, errors.ErrUnsupported }
+func freeDisk(string) (functions.Bytes, error) { return 0, errors.ErrUnsupported }
 
 func openFiles() (uint64, error) { return 0, errors.ErrUnsupported }

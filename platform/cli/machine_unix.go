@@ -8,8 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// disk is what an ordinary user may still write at path.
-func disk(path string) (functions.Bytes, error) {
+// freeDisk is what an ordinary user may still write at path.
+func freeDisk(path string) (functions.Bytes, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
 		return 0, err

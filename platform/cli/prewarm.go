@@ -14,7 +14,7 @@ func (c *command) prewarm() *cobra.Command {
 	var lasts time.Duration
 	var tier string
 	cmd := &cobra.Command{
-		Use: "prewarm [NAME]", Short: "Say that a model will be asked for; without a name, what holds", GroupID: "use", Args: some("", 1),
+		Use: "prewarm [NAME]", Short: "Say that a model will be asked for; without a name, what holds", GroupID: "use", Args: UpToArgs("", 1),
 		Long: `Say that a model will be asked for. It is started where nobody who waits needs
 the room, and kept until the time is over or somebody uses it; whoever asks for
 another model meanwhile comes first. Each team has a budget of GPU time for this
@@ -33,10 +33,10 @@ Where it must run whatever others need, thaw wake --lease.`,
 				if err != nil {
 					return err
 				}
-				return list(c, c.prewarmKind(), all.Items)
+				return PrintList(c, c.prewarmKind(), all.Items)
 			}
 			if lasts <= 0 {
-				return usage("thaw prewarm NAME --for 10m", "--for %v is no time to come", lasts)
+				return Usage("thaw prewarm NAME --for 10m", "--for %v is no time to come", lasts)
 			}
 			name, err := c.name(ctx, cl, args[0])
 			if err != nil {
@@ -48,15 +48,15 @@ Where it must run whatever others need, thaw wake --lease.`,
 			}
 			switch c.output {
 			case "json", "yaml":
-				m, err := one("Prewarmed", p)
+				m, err := WithKind("Prewarmed", p)
 				if err != nil {
 					return err
 				}
-				return c.encode(m)
+				return c.Encode(m)
 			case "name":
-				fmt.Fprintln(c.out, plain(p.ID))
+				fmt.Fprintln(c.Out, Plain(p.ID))
 			default:
-				fmt.Fprintln(c.out, plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", spelled(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
+				fmt.Fprintln(c.Out, Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
 			}
 			return nil
 		}),
@@ -66,14 +66,14 @@ Where it must run whatever others need, thaw wake --lease.`,
 	return cmd
 }
 
-func (c *command) prewarmKind() kind[api.Prewarm] {
-	return kind[api.Prewarm]{"Prewarm", "", []column[api.Prewarm]{
+func (c *command) prewarmKind() Kind[api.Prewarm] {
+	return Kind[api.Prewarm]{"Prewarm", "", []Column[api.Prewarm]{
 		{"ID", true, func(p api.Prewarm) string { return p.ID }},
-		{"MODEL", false, func(p api.Prewarm) string { return spelled(p.Function) }},
+		{"MODEL", false, func(p api.Prewarm) string { return shortName(p.Function) }},
 		{"TIER", false, func(p api.Prewarm) string { return p.Tier }},
 		{"STATE", false, func(p api.Prewarm) string { return p.State }},
 		{"BY", false, func(p api.Prewarm) string { return p.By }},
 		{"WHY", false, func(p api.Prewarm) string { return p.Why }},
-		{"FOR", false, func(p api.Prewarm) string { return span(max(0, p.Until.Sub(c.now()).Truncate(time.Second))) }},
+		{"FOR", false, func(p api.Prewarm) string { return Span(max(0, p.Until.Sub(c.now()).Truncate(time.Second))) }},
 	}, func(p api.Prewarm) string { return p.ID }}
 }

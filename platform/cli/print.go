@@ -14,32 +14,32 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-var outputs = []string{"table", "wide", "json", "yaml", "name"}
+var OutputForms = []string{"table", "wide", "json", "yaml", "name"}
 
-// column is one column of a table; a wide one is shown with -o wide only.
-type column[T any] struct {
-	head string
-	wide bool
-	cell func(T) string
+// Column is one column of a table; a wide one is shown with -o wide only.
+type Column[T any] struct {
+	Head string
+	Wide bool
+	Cell func(T) string
 }
 
-// kind is how one kind of thing is printed.
-type kind[T any] struct {
-	word    string // kind in JSON and before a name
-	path    string // of its list in the API
-	columns []column[T]
-	name    func(T) string
+// Kind is how one kind of thing is printed.
+type Kind[T any] struct {
+	Word    string // kind in JSON and before a name
+	Path    string // of its list in the API
+	Columns []Column[T]
+	Name    func(T) string
 }
 
-// document is what -o json and yaml print: versioned, because programs read it.
-type document[T any] struct {
+// Document is what -o json and yaml print: versioned, because programs read it.
+type Document[T any] struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Items      []T    `json:"items"`
 }
 
-// one is a single thing: its fields, after version and kind.
-func one(kind string, v any) (json.RawMessage, error) {
+// WithKind is a single thing: its fields, after version and kind.
+func WithKind(kind string, v any) (json.RawMessage, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
@@ -51,8 +51,8 @@ func one(kind string, v any) (json.RawMessage, error) {
 	return append([]byte(head), b[1:]...), nil
 }
 
-// encode prints v as JSON or YAML.
-func (c *command) encode(v any) error {
+// Encode prints v as JSON or YAML.
+func (c *command) Encode(v any) error {
 	var b []byte
 	var err error
 	if c.output == "yaml" {
@@ -63,38 +63,38 @@ func (c *command) encode(v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.out.Write(b)
+	_, err = c.Out.Write(b)
 	return err
 }
 
-// list prints items as asked for.
-func list[T any](c *command, k kind[T], items []T) error {
+// PrintList prints items as asked for.
+func PrintList[T any](c *command, k Kind[T], items []T) error {
 	switch c.output {
 	case "json", "yaml":
 		if items == nil {
 			items = []T{}
 		}
-		return c.encode(document[T]{functions.APIVersion, k.word + "List", items})
+		return c.Encode(Document[T]{functions.APIVersion, k.Word + "List", items})
 	case "name":
 		for _, it := range items {
-			fmt.Fprintln(c.out, plain(k.name(it)))
+			fmt.Fprintln(c.Out, Plain(k.Name(it)))
 		}
 		return nil
 	}
 	if len(items) == 0 {
-		c.remark("none")
+		c.Remark("none")
 		return nil
 	}
-	table(c.out, k, items, c.output == "wide", nil)
+	PrintTable(c.Out, k, items, c.output == "wide", nil)
 	return nil
 }
 
-// table aligns columns; widths, when given, are kept and grown from table to
+// PrintTable aligns columns; widths, when given, are kept and grown from table to
 // table, so that the lines of a watch stay under their heads.
-func table[T any](w io.Writer, k kind[T], items []T, wide bool, widths *[]int) {
-	var columns []column[T]
-	for _, col := range k.columns {
-		if wide || !col.wide {
+func PrintTable[T any](w io.Writer, k Kind[T], items []T, wide bool, widths *[]int) {
+	var columns []Column[T]
+	for _, col := range k.Columns {
+		if wide || !col.Wide {
 			columns = append(columns, col)
 		}
 	}
@@ -102,7 +102,7 @@ func table[T any](w io.Writer, k kind[T], items []T, wide bool, widths *[]int) {
 	if widths == nil || *widths == nil {
 		heads := make([]string, len(columns))
 		for i, col := range columns {
-			heads[i] = col.head
+			heads[i] = col.Head
 		}
 		rows = append(rows, heads)
 	}
@@ -115,7 +115,7 @@ func table[T any](w io.Writer, k kind[T], items []T, wide bool, widths *[]int) {
 	for _, it := range items {
 		row := make([]string, len(columns))
 		for i, col := range columns {
-			if row[i] = plain(col.cell(it)); row[i] == "" {
+			if row[i] = Plain(col.Cell(it)); row[i] == "" {
 				row[i] = "-"
 			}
 		}
@@ -138,31 +138,31 @@ func table[T any](w io.Writer, k kind[T], items []T, wide bool, widths *[]int) {
 	}
 }
 
-// watch prints what there is, and then a line for every change, until ctx ends.
-func watch[T any](ctx context.Context, c *command, cl *api.Client, k kind[T], keep func(T) bool) error {
+// watchList prints what there is, and then a line for every change, until ctx ends.
+func watchList[T any](ctx context.Context, c *command, cl *api.Client, k Kind[T], keep func(T) bool) error {
 	var widths []int
 	var first []T
 	synced := false
 	show := func(ch api.Change[T], items ...T) error {
 		switch c.output {
 		case "json":
-			return json.NewEncoder(c.out).Encode(ch)
+			return json.NewEncoder(c.Out).Encode(ch)
 		case "yaml":
-			if _, err := io.WriteString(c.out, "---\n"); err != nil {
+			if _, err := io.WriteString(c.Out, "---\n"); err != nil {
 				return err
 			}
-			return c.encode(ch)
+			return c.Encode(ch)
 		case "name":
 			for _, it := range items {
-				fmt.Fprintln(c.out, plain(k.name(it)))
+				fmt.Fprintln(c.Out, Plain(k.Name(it)))
 			}
 		default:
-			table(c.out, k, items, c.output == "wide", &widths)
+			PrintTable(c.Out, k, items, c.output == "wide", &widths)
 		}
 		return nil
 	}
 	var printing error
-	err := api.Watch(ctx, cl, k.path, func(ch api.Change[T]) bool {
+	err := api.Watch(ctx, cl, k.Path, func(ch api.Change[T]) bool {
 		if ch.Item != nil && keep != nil && !keep(*ch.Item) {
 			return true
 		}
@@ -177,7 +177,7 @@ func watch[T any](ctx context.Context, c *command, cl *api.Client, k kind[T], ke
 			if programs {
 				printing = show(ch)
 			} else if c.output != "name" {
-				fmt.Fprintln(c.out, plain(ch.Name), "is gone")
+				fmt.Fprintln(c.Out, Plain(ch.Name), "is gone")
 			}
 		case synced || programs:
 			printing = show(ch, *ch.Item)
@@ -192,15 +192,15 @@ func watch[T any](ctx context.Context, c *command, cl *api.Client, k kind[T], ke
 	return err
 }
 
-// remark is for people and goes to stderr.
-func (c *command) remark(format string, args ...any) {
-	if !c.quiet {
-		fmt.Fprintln(c.err, plain(fmt.Sprintf(format, args...)))
+// Remark is for people and goes to stderr.
+func (c *command) Remark(format string, args ...any) {
+	if !c.Quiet {
+		fmt.Fprintln(c.Err, Plain(fmt.Sprintf(format, args...)))
 	}
 }
 
-// span is a duration for people.
-func span(d time.Duration) string {
+// Span is a duration for people.
+func Span(d time.Duration) string {
 	switch {
 	case d < 0:
 		return ""
@@ -218,20 +218,20 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-func (c *command) since(t time.Time) string {
+func (c *command) Since(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return span(max(0, c.now().Sub(t).Truncate(time.Second)))
+	return Span(max(0, c.now().Sub(t).Truncate(time.Second)))
 }
 
-func spanOf(s *float64) string {
+func Seconds(s *float64) string {
 	if s == nil {
 		return ""
 	}
-	return span(time.Duration(*s * float64(time.Second)))
+	return Span(time.Duration(*s * float64(time.Second)))
 }
 
-func numbers(list []int) string {
+func JoinInts(list []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
 }

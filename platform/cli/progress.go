@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	lookAt     = 200 * time.Millisecond
-	plainEvery = 5 * time.Second
-	smoothOver = 10 * time.Second // of the rate shown
-	askAgain   = 20 * time.Second // less than the least lease of a wake
+	ProgressEvery = 200 * time.Millisecond
+	plainEvery    = 5 * time.Second
+	smoothOver    = 10 * time.Second // of the rate shown
+	askAgain      = 20 * time.Second // less than the least lease of a wake
 )
 
-// line is the progress of one thing on stderr: one line that is rewritten on a
+// ProgressLine is the progress of one thing on stderr: one line that is rewritten on a
 // terminal, else a line per change of state or 5 s.
-type line struct {
+type ProgressLine struct {
 	c     *command
 	now   func() time.Time
 	state string
@@ -29,19 +29,19 @@ type line struct {
 	drawn bool
 }
 
-func (c *command) line() *line { return &line{c: c, now: c.now} }
+func (c *command) NewProgressLine() *ProgressLine { return &ProgressLine{c: c, now: c.now} }
 
-// say shows text; state is what must change for a plain line to be written early.
-func (l *line) say(state, text string) {
-	if l.c.quiet {
+// Show shows text; state is what must change for a plain line to be written early.
+func (l *ProgressLine) Show(state, text string) {
+	if l.c.Quiet {
 		return
 	}
-	text = plain(text)
-	if l.c.errTTY {
+	text = Plain(text)
+	if l.c.ErrTTY {
 		if w := l.c.width() - 1; utf8.RuneCountInString(text) > w {
 			text = string([]rune(text)[:w])
 		}
-		fmt.Fprintf(l.c.err, "\r\x1b[K%s", text)
+		fmt.Fprintf(l.c.Err, "\r\x1b[K%s", text)
 		l.drawn = true
 		return
 	}
@@ -50,25 +50,25 @@ func (l *line) say(state, text string) {
 		return
 	}
 	l.state, l.last = state, now
-	fmt.Fprintln(l.c.err, text)
+	fmt.Fprintln(l.c.Err, text)
 }
 
-// clear takes the rewritten line away.
-func (l *line) clear() {
+// Clear takes the rewritten line away.
+func (l *ProgressLine) Clear() {
 	if l.drawn {
-		fmt.Fprint(l.c.err, "\r\x1b[K")
+		fmt.Fprint(l.c.Err, "\r\x1b[K")
 		l.drawn = false
 	}
 }
 
-// rate is bytes a second, smoothed: what is shown must not jump with every block.
-type rate struct {
+// Rate is bytes a second, smoothed: what is shown must not jump with every block.
+type Rate struct {
 	at    time.Time
 	bytes functions.Bytes
 	value float64
 }
 
-func (r *rate) add(now time.Time, bytes functions.Bytes) float64 {
+func (r *Rate) Add(now time.Time, bytes functions.Bytes) float64 {
 	if dt := now.Sub(r.at); !r.at.IsZero() && dt > 0 && bytes >= r.bytes {
 		weight := min(1, dt.Seconds()/smoothOver.Seconds()*2)
 		if r.value == 0 {
@@ -85,7 +85,7 @@ const calledOff = "called_off"
 
 const barWide = 24
 
-func bar(percent int) string {
+func Bar(percent int) string {
 	n := min(max(percent, 0), 100) * barWide / 100
 	return "[" + strings.Repeat("#", n) + strings.Repeat(".", barWide-n) + "]"
 }
@@ -95,7 +95,7 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 	p := t.Progress
 	parts := []string{name, t.State.Word()}
 	if p.Percent >= 0 {
-		parts = append(parts, bar(p.Percent), fmt.Sprintf("%d%%", p.Percent))
+		parts = append(parts, Bar(p.Percent), fmt.Sprintf("%d%%", p.Percent))
 	}
 	if p.Total > 0 && t.State == functions.Downloading {
 		parts = append(parts, p.Bytes.Human()+"/"+p.Total.Human())
@@ -104,7 +104,7 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 		}
 	}
 	if t.ETA != nil && *t.ETA > 0 {
-		parts = append(parts, "eta "+spanOf(t.ETA))
+		parts = append(parts, "eta "+Seconds(t.ETA))
 	}
 	return strings.Join(parts, " ")
 }
@@ -115,9 +115,9 @@ func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Nam
 	if id == "" {
 		return nil
 	}
-	l := c.line()
-	defer l.clear()
-	var r rate
+	l := c.NewProgressLine()
+	defer l.Clear()
+	var r Rate
 	asked := c.now()
 	for unknown := 0; ; {
 		// A start that nobody waits for is called off; this one is waited for.
@@ -140,17 +140,17 @@ func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Nam
 		} else {
 			switch {
 			case t.Error == calledOff:
-				return &Error{Exit: ExitUnavailable, What: "the start of " + spelled(name.String()) + " was called off"}
+				return &Error{Exit: ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
 			case t.Error != "" || t.State == functions.Failed:
-				return &Error{Exit: ExitFailed, What: spelled(name.String()) + " could not be loaded: " + t.Error, Hint: "thaw logs " + spelled(name.String()) + " shows what its engine said"}
+				return &Error{Exit: ExitFailed, What: shortName(name.String()) + " could not be loaded: " + t.Error, Hint: "thaw logs " + shortName(name.String()) + " shows what its engine said"}
 			case t.State == functions.Ready:
 				return nil
 			case t.State.Over():
-				return &Error{Exit: ExitUnavailable, What: "the start of " + spelled(name.String()) + " was called off"}
+				return &Error{Exit: ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
 			}
-			l.say(string(t.State), describeProgress(spelled(name.String()), t, r.add(c.now(), t.Progress.Bytes)))
+			l.Show(string(t.State), describeProgress(shortName(name.String()), t, r.Add(c.now(), t.Progress.Bytes)))
 		}
-		if err := pause(ctx, lookAt); err != nil {
+		if err := sleepContext(ctx, ProgressEvery); err != nil {
 			return err
 		}
 	}

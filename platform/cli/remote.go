@@ -52,7 +52,7 @@ func (c *command) client() (*api.Client, error) {
 	}
 	cl, err := api.NewClient(server, key)
 	if err != nil {
-		return nil, usage("--server URL or THAW_SERVER", "%v", err)
+		return nil, Usage("--server URL or THAW_SERVER", "%v", err)
 	}
 	return cl, nil
 }
@@ -157,18 +157,18 @@ func (c *command) explain(cl *api.Client, err error) error {
 	}
 	var op *net.OpError
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
-		return &Error{Exit: ExitUnavailable, What: "no server at " + cl.Server(), Err: rootOf(err), Hint: "start one with thaw serve, or name it with --server URL"}
+		return &Error{Exit: ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err), Hint: "start one with thaw serve, or name it with --server URL"}
 	}
 	var network net.Error
 	_, failed := errors.AsType[*url.Error](err)
 	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errCut) || errors.Is(err, api.ErrLost) {
-		return &Error{Exit: ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: rootOf(err)}
+		return &Error{Exit: ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
 	}
 	return err
 }
 
-// rootOf leaves out the method and the URL that net/http writes before a cause.
-func rootOf(err error) error {
+// unwrapURLError leaves out the method and the URL that net/http writes before a cause.
+func unwrapURLError(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
@@ -179,8 +179,8 @@ func rootOf(err error) error {
 // unless --timeout says; 0 is without end.
 func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if !slices.Contains(outputs, c.output) {
-			return usage("one of "+strings.Join(outputs, ", "), "%q is no form of output", functions.Clip(c.output))
+		if !slices.Contains(OutputForms, c.output) {
+			return Usage("one of "+strings.Join(OutputForms, ", "), "%q is no form of output", functions.Clip(c.output))
 		}
 		cl, err := c.client()
 		if err != nil {
@@ -213,7 +213,7 @@ func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *a
 func (c *command) name(ctx context.Context, cl *api.Client, word string) (functions.Name, error) {
 	n, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
-		return n, usage("NAME or TEAM/NAME", "%v", err)
+		return n, Usage("NAME or TEAM/NAME", "%v", err)
 	}
 	if strings.Contains(word, "/") {
 		return n, nil
@@ -234,7 +234,7 @@ func (c *command) name(ctx context.Context, cl *api.Client, word string) (functi
 	case len(teams) == 1:
 		n.Team = teams[0]
 	case len(teams) > 1:
-		return n, usage("write "+teams[0]+"/"+n.Name, "%s is a function of more than one team: %s", n.Name, strings.Join(teams, ", "))
+		return n, Usage("write "+teams[0]+"/"+n.Name, "%s is a function of more than one team: %s", n.Name, strings.Join(teams, ", "))
 	default:
 		hint := "thaw models lists them"
 		if near := functions.Nearest(n.Name, names, 3); len(near) > 0 {

@@ -27,8 +27,8 @@ type message struct {
 	Content string `json:"content"`
 }
 
-// ask is the body of a chat request.
-type ask struct {
+// chatRequest is the body of a chat request.
+type chatRequest struct {
 	Model       string    `json:"model"`
 	Stream      bool      `json:"stream"`
 	Messages    []message `json:"messages"`
@@ -43,7 +43,7 @@ const (
 )
 
 func (c *command) run() *cobra.Command {
-	var a ask
+	var a chatRequest
 	var system string
 	var temperature float64
 	var seed int
@@ -55,13 +55,13 @@ for turn by turn; Ctrl-D ends the chat.`,
 		Example: `  thaw run tiny "What is thaw?"
   thaw run tiny
   thaw run ml/llama --system "Answer in one word." < question.txt`,
-		Args:              some("the name of a model", 0),
+		Args:              UpToArgs("the name of a model", 0),
 		ValidArgsFunction: c.completeNames,
 	}
 	cmd.RunE = c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 		a.Model, a.Stream = args[0], true
 		if n, err := c.name(ctx, cl, args[0]); err == nil {
-			a.Model = spelled(n.String())
+			a.Model = shortName(n.String())
 		} // else it is the server's to say: it knows more than models
 		if cmd.Flags().Changed("temperature") {
 			a.Temperature = &temperature
@@ -73,8 +73,8 @@ for turn by turn; Ctrl-D ends the chat.`,
 			a.Messages = []message{{"system", system}}
 		}
 		prompt := strings.Join(args[1:], " ")
-		if prompt == "" && !isTTY(c.in) {
-			b, err := io.ReadAll(io.LimitReader(c.in, maxPrompt))
+		if prompt == "" && !IsTTY(c.In) {
+			b, err := io.ReadAll(io.LimitReader(c.In, maxPrompt))
 			if err != nil {
 				return err
 			}
@@ -85,8 +85,8 @@ for turn by turn; Ctrl-D ends the chat.`,
 			_, err := c.chat(ctx, cl, a)
 			return err
 		}
-		if c.noInput || !isTTY(c.in) {
-			return usage(`thaw run NAME "PROMPT"`, "there is no prompt")
+		if c.NoInput || !IsTTY(c.In) {
+			return Usage(`thaw run NAME "PROMPT"`, "there is no prompt")
 		}
 		return c.turns(ctx, cl, a)
 	})
@@ -98,10 +98,10 @@ for turn by turn; Ctrl-D ends the chat.`,
 }
 
 // turns is a chat of several.
-func (c *command) turns(ctx context.Context, cl *api.Client, a ask) error {
-	c.remark("chatting with %s; Ctrl-D ends", a.Model)
+func (c *command) turns(ctx context.Context, cl *api.Client, a chatRequest) error {
+	c.Remark("chatting with %s; Ctrl-D ends", a.Model)
 	lines := make(chan string)
-	in := bufio.NewScanner(c.in)
+	in := bufio.NewScanner(c.In)
 	in.Buffer(nil, maxPrompt)
 	// A read from a terminal cannot be called off: the goroutine ends with the
 	// process or with the next line.
@@ -116,14 +116,14 @@ func (c *command) turns(ctx context.Context, cl *api.Client, a ask) error {
 		}
 	}()
 	for {
-		fmt.Fprint(c.err, c.bold("> "))
+		fmt.Fprint(c.Err, c.Bold("> "))
 		var prompt string
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case text, ok := <-lines:
 			if !ok {
-				fmt.Fprintln(c.err)
+				fmt.Fprintln(c.Err)
 				return nil
 			}
 			prompt = strings.TrimSpace(text)
@@ -138,7 +138,7 @@ func (c *command) turns(ctx context.Context, cl *api.Client, a ask) error {
 				return ctx.Err()
 			}
 			// One turn failed; the chat goes on without it.
-			c.report(ctx, c.explain(cl, err))
+			c.Report(ctx, c.explain(cl, err))
 			a.Messages = a.Messages[:len(a.Messages)-1]
 			continue
 		}
@@ -147,13 +147,13 @@ func (c *command) turns(ctx context.Context, cl *api.Client, a ask) error {
 }
 
 // chat sends one request and streams the answer to stdout.
-func (c *command) chat(ctx context.Context, cl *api.Client, a ask) (answer string, err error) {
+func (c *command) chat(ctx context.Context, cl *api.Client, a chatRequest) (answer string, err error) {
 	body, err := json.Marshal(a)
 	if err != nil {
 		return "", err
 	}
-	l := c.line()
-	defer l.clear()
+	l := c.NewProgressLine()
+	defer l.Clear()
 	res, err := c.send(ctx, cl, l, a.Model, body)
 	if err != nil {
 		return "", err
@@ -164,31 +164,31 @@ func (c *command) chat(ctx context.Context, cl *api.Client, a ask) (answer strin
 		timeline = serverTiming(res.Header.Get("Server-Timing"))
 	}
 	var b strings.Builder
-	err = readStream(res.Body, func(f frame) error {
+	err = readStream(res.Body, func(f streamFrame) error {
 		switch {
 		case f.waiting != nil:
-			l.say(f.waiting.state, f.waiting.text(a.Model))
+			l.Show(f.waiting.state, f.waiting.text(a.Model))
 		case f.timeline != "":
 			timeline = f.timeline
 		case f.text != "":
-			l.clear()
+			l.Clear()
 			text := f.text
-			if c.outTTY {
-				text = readable(text)
+			if c.OutTTY {
+				text = Readable(text)
 			}
-			if _, err := io.WriteString(c.out, text); err != nil {
+			if _, err := io.WriteString(c.Out, text); err != nil {
 				return err
 			}
 			b.WriteString(f.text)
 		}
 		return nil
 	})
-	l.clear()
+	l.Clear()
 	if b.Len() > 0 && !strings.HasSuffix(b.String(), "\n") {
-		fmt.Fprintln(c.out)
+		fmt.Fprintln(c.Out)
 	}
 	if timeline != "" {
-		c.remark("cold start: %s", timeline)
+		c.Remark("cold start: %s", timeline)
 	}
 	return b.String(), err
 }
@@ -199,7 +199,7 @@ const headEvery = 250 * time.Millisecond
 // send sends a request and waits for its head. A stream's head comes when the
 // answer does or after some seconds of waiting, whichever is first; until then
 // the progress is asked for beside it, by the request's own id.
-func (c *command) send(ctx context.Context, cl *api.Client, l *line, model string, body []byte) (*http.Response, error) {
+func (c *command) send(ctx context.Context, cl *api.Client, l *ProgressLine, model string, body []byte) (*http.Response, error) {
 	var random [12]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
@@ -214,7 +214,7 @@ func (c *command) send(ctx context.Context, cl *api.Client, l *line, model strin
 		res, err := cl.Do(ctx, "POST", "/v1/chat/completions", http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}}, bytes.NewReader(body))
 		came <- head{res, err}
 	}()
-	var r rate
+	var r Rate
 	tick := time.NewTicker(headEvery)
 	defer tick.Stop()
 	for {
@@ -223,7 +223,7 @@ func (c *command) send(ctx context.Context, cl *api.Client, l *line, model strin
 			return h.res, h.err
 		case <-tick.C:
 			if t, err := cl.ColdStart(ctx, id); err == nil && !t.State.Over() && t.State != functions.Ready {
-				l.say(t.State.Word(), describeProgress(model, t, r.add(c.now(), t.Progress.Bytes)))
+				l.Show(t.State.Word(), describeProgress(model, t, r.Add(c.now(), t.Progress.Bytes)))
 			}
 		}
 	}
@@ -231,25 +231,25 @@ func (c *command) send(ctx context.Context, cl *api.Client, l *line, model strin
 
 // serverTiming is the header's "queue;dur=0.4, stage;dur=12" as a timeline.
 func serverTiming(header string) string {
-	return phases(strings.Split(header, ","), ";dur=")
+	return formatPhases(strings.Split(header, ","), ";dur=")
 }
 
-// phases is a timeline for people; each part is a phase, the separator, and
+// formatPhases is a timeline for people; each part is a phase, the separator, and
 // milliseconds.
-func phases(timed []string, separator string) string {
+func formatPhases(timed []string, separator string) string {
 	var parts []string
 	for _, part := range timed {
 		name, dur, ok := strings.Cut(strings.TrimSpace(part), separator)
 		ms, err := strconv.ParseFloat(dur, 64)
 		if ok && err == nil {
-			parts = append(parts, name+" "+span(time.Duration(ms*float64(time.Millisecond))))
+			parts = append(parts, name+" "+Span(time.Duration(ms*float64(time.Millisecond))))
 		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// frame is one thing a stream says; only one field is set.
-type frame struct {
+// streamFrame is one thing a stream says; only one field is set.
+type streamFrame struct {
 	waiting  *waiting
 	timeline string
 	text     string
@@ -264,10 +264,10 @@ type waiting struct {
 func (w *waiting) text(model string) string {
 	s := model + " " + w.state
 	if w.percent >= 0 {
-		s += fmt.Sprintf(" %s %d%%", bar(w.percent), w.percent)
+		s += fmt.Sprintf(" %s %d%%", Bar(w.percent), w.percent)
 	}
 	if w.eta >= 0 {
-		s += " eta " + span(time.Duration(w.eta)*time.Second)
+		s += " eta " + Span(time.Duration(w.eta)*time.Second)
 	}
 	if w.position > 0 {
 		s += fmt.Sprintf(", number %d in line", w.position)
@@ -275,15 +275,15 @@ func (w *waiting) text(model string) string {
 	return s
 }
 
-// comment reads ": thaw state=staging percent=41 eta_s=12 position=3" and
+// parseComment reads ": thaw state=staging percent=41 eta_s=12 position=3" and
 // ": thaw timeline queue=…"; anything else is no news.
-func comment(text string) (frame, bool) {
+func parseComment(text string) (streamFrame, bool) {
 	words := strings.Fields(text)
 	if len(words) < 2 || words[0] != "thaw" {
-		return frame{}, false
+		return streamFrame{}, false
 	}
 	if words[1] == "timeline" {
-		return frame{timeline: phases(words[2:], "=")}, true
+		return streamFrame{timeline: formatPhases(words[2:], "=")}, true
 	}
 	w := &waiting{percent: -1, eta: -1, position: -1}
 	for _, word := range words[1:] {
@@ -301,7 +301,7 @@ func comment(text string) (frame, bool) {
 			w.position = n
 		}
 	}
-	return frame{waiting: w}, w.state != ""
+	return streamFrame{waiting: w}, w.state != ""
 }
 
 // errCut: a stream that ends without saying that it is over was cut.
@@ -309,14 +309,14 @@ var errCut = errors.New("the stream broke off before the answer was whole")
 
 // readStream reads server-sent events until the end. An error frame, and an end
 // without [DONE], is an error.
-func readStream(r io.Reader, tell func(frame) error) error {
+func readStream(r io.Reader, tell func(streamFrame) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
 	finished := false
 	for lines.Scan() {
 		line := lines.Text()
 		if text, ok := strings.CutPrefix(line, ":"); ok {
-			if f, ok := comment(text); ok {
+			if f, ok := parseComment(text); ok {
 				if err := tell(f); err != nil {
 					return err
 				}
@@ -347,7 +347,7 @@ func readStream(r io.Reader, tell func(frame) error) error {
 		for _, choice := range chunk.Choices {
 			finished = finished || choice.FinishReason != ""
 			if choice.Delta.Content != "" {
-				if err := tell(frame{text: choice.Delta.Content}); err != nil {
+				if err := tell(streamFrame{text: choice.Delta.Content}); err != nil {
 					return err
 				}
 			}

@@ -96,24 +96,24 @@ func TestRun(t *testing.T) {
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b strings.Builder
-		c := &command{term: newTerm(nil, io.Discard, &b, func(string) string { return "" }), now: time.Now}
-		l := c.line()
+		c := &command{Terminal: NewTerminal(nil, io.Discard, &b, func(string) string { return "" }), now: time.Now}
+		l := c.NewProgressLine()
 		for i := range 12 {
-			l.say("staging", "tiny staging "+string(rune('a'+i)))
+			l.Show("staging", "tiny staging "+string(rune('a'+i)))
 			time.Sleep(time.Second)
 		}
-		l.say("ready", "tiny ready\x07")
-		l.clear()
+		l.Show("ready", "tiny ready\x07")
+		l.Clear()
 		if want := "tiny staging a\ntiny staging f\ntiny staging k\ntiny ready\\a\n"; b.String() != want {
 			t.Errorf("got %q, want %q", b.String(), want)
 		}
 		b.Reset()
-		c.errTTY = true
-		l = c.line()
-		l.say("staging", "one")
-		l.say("staging", strings.Repeat("x", 200))
-		l.clear()
-		l.clear()
+		c.ErrTTY = true
+		l = c.NewProgressLine()
+		l.Show("staging", "one")
+		l.Show("staging", strings.Repeat("x", 200))
+		l.Clear()
+		l.Clear()
 		if want := "\r\x1b[Kone\r\x1b[K" + strings.Repeat("x", 79) + "\r\x1b[K"; b.String() != want {
 			t.Errorf("got %q, want %q", b.String(), want)
 		}
@@ -121,16 +121,16 @@ func TestLines(t *testing.T) {
 }
 
 func TestRate(t *testing.T) {
-	var r rate
+	var r Rate
 	now := time.Unix(0, 0)
 	for i := range 100 {
-		r.add(now, functions.Bytes(i)*100)
+		r.Add(now, functions.Bytes(i)*100)
 		now = now.Add(time.Second)
 	}
 	if r.value < 99 || r.value > 101 {
 		t.Errorf("%f", r.value)
 	}
-	if got := r.add(now.Add(time.Second), 5); got < 99 { // another file began
+	if got := r.Add(now.Add(time.Second), 5); got < 99 { // another file began
 		t.Errorf("%f", got)
 	}
 }
@@ -138,14 +138,14 @@ func TestRate(t *testing.T) {
 func TestColours(t *testing.T) {
 	for env, want := range map[string]string{"": "\x1b[31merror:\x1b[0m x\n", "NO_COLOR": "error: x\n"} {
 		var b strings.Builder
-		tm := newTerm(nil, io.Discard, &b, func(k string) string {
+		tm := NewTerminal(nil, io.Discard, &b, func(k string) string {
 			if k == env {
 				return "1"
 			}
 			return ""
 		})
-		tm.errTTY = true
-		tm.report(t.Context(), errors.New("x"))
+		tm.ErrTTY = true
+		tm.Report(t.Context(), errors.New("x"))
 		if b.String() != want {
 			t.Errorf("%s: %q", env, b.String())
 		}
@@ -156,13 +156,13 @@ func FuzzReadStream(f *testing.F) {
 	f.Add(held + answered)
 	f.Add(": thaw timeline\n: thaw\n:\ndata:\n\ndata: {\"error\":{}}\n\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		_ = readStream(strings.NewReader(text), func(fr frame) error {
+		_ = readStream(strings.NewReader(text), func(fr streamFrame) error {
 			if fr.waiting != nil {
-				if s := plain(fr.waiting.text("m")); strings.ContainsAny(s, "\x1b\r\n") {
+				if s := Plain(fr.waiting.text("m")); strings.ContainsAny(s, "\x1b\r\n") {
 					t.Errorf("%q", s)
 				}
 			}
-			if s := readable(fr.text); strings.ContainsAny(s, "\x1b\r\x00") {
+			if s := Readable(fr.text); strings.ContainsAny(s, "\x1b\r\x00") {
 				t.Errorf("%q", s)
 			}
 			return nil

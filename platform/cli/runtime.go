@@ -11,23 +11,23 @@ import (
 
 // RuntimeConfig is what thaw runtime is told by its pod.
 type RuntimeConfig struct {
-	Install   string // only copy the program there
-	Model     string // the model file, as text
-	Port      int
-	Store     string
-	Dir       string
-	Patience  time.Duration
-	Ahead     bool   // the engine's imports begin with the pod
-	Warm      bool   // the engine is forked from the node's interpreter, where there is one
-	Message   string // file for the last words
-	LogLevel  string
-	LogFormat string
+	Install            string // only copy the program there
+	Model              string // the model file, as text
+	Port               int
+	Store              string
+	Dir                string
+	LoaderWait         time.Duration
+	ImportsAhead       bool   // the engine's imports begin with the pod
+	Warm               bool   // the engine is forked from the node's interpreter, where there is one
+	TerminationMessage string // file for the last words
+	LogLevel           string
+	LogFormat          string
 }
 
 func (c *command) runtime() *cobra.Command {
 	var r RuntimeConfig
 	cmd := &cobra.Command{
-		Use: "runtime", Short: "Serve one model in its pod", GroupID: "run", Args: exact(),
+		Use: "runtime", Short: "Serve one model in its pod", GroupID: "run", Args: ExactArgs(),
 		Example: `  thaw runtime                                 the model's container: THAW_MODEL, THAW_STORE and PORT say what
   thaw runtime --install /opt/thaw/thaw        an init container, where thaw is not in the engine's image
   PORT=8080 THAW_MODEL="$(cat tiny.yaml)" thaw runtime --store /var/lib/thaw`,
@@ -50,12 +50,12 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 			if v := c.Getenv("PORT"); v != "" && !fs.Changed("port") {
 				n, err := strconv.Atoi(v)
 				if err != nil {
-					return usage("Knative sets it", "PORT is %q, which is no number", functions.Clip(v))
+					return Usage("Knative sets it", "PORT is %q, which is no number", functions.Clip(v))
 				}
 				r.Port = n
 			}
 			if r.Port < 0 || r.Port > 65535 {
-				return usage("0 takes a free one", "%d is no port", r.Port)
+				return Usage("0 takes a free one", "%d is no port", r.Port)
 			}
 			if v := c.Getenv("THAW_STORE"); v != "" && !fs.Changed("store") {
 				r.Store = v
@@ -63,19 +63,19 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 			if v := c.Getenv("THAW_IMPORTS_AHEAD"); v != "" && !fs.Changed("imports-ahead") {
 				on, err := strconv.ParseBool(v)
 				if err != nil {
-					return usage("true or false", "THAW_IMPORTS_AHEAD is %q", functions.Clip(v))
+					return Usage("true or false", "THAW_IMPORTS_AHEAD is %q", functions.Clip(v))
 				}
-				r.Ahead = on
+				r.ImportsAhead = on
 			}
 			if v := c.Getenv("THAW_WARM"); v != "" && !fs.Changed("warm") {
 				on, err := strconv.ParseBool(v)
 				if err != nil {
-					return usage("true or false", "THAW_WARM is %q", functions.Clip(v))
+					return Usage("true or false", "THAW_WARM is %q", functions.Clip(v))
 				}
 				r.Warm = on
 			}
 			r.Model = c.Getenv("THAW_MODEL")
-			return c.Runtime(cmd.Context(), r, c.out, c.err)
+			return c.Runtime(cmd.Context(), r, c.Out, c.Err)
 		},
 	}
 	f := cmd.Flags()
@@ -83,10 +83,10 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 	f.IntVar(&r.Port, "port", 8080, "where to answer [PORT]")
 	f.StringVar(&r.Store, "store", "/var/lib/thaw", "folder of the node's loader [THAW_STORE]")
 	f.StringVar(&r.Dir, "dir", "", "folder of its own, emptied at the start (default: thaw-PORT in the folder for temporary files)")
-	f.DurationVar(&r.Patience, "loader-wait", 2*time.Minute, "how long to wait for a loader that does not answer")
-	f.BoolVar(&r.Ahead, "imports-ahead", true, "have vLLM's imports done while the weights come, once for both of its processes [THAW_IMPORTS_AHEAD]")
+	f.DurationVar(&r.LoaderWait, "loader-wait", 2*time.Minute, "how long to wait for a loader that does not answer")
+	f.BoolVar(&r.ImportsAhead, "imports-ahead", true, "have vLLM's imports done while the weights come, once for both of its processes [THAW_IMPORTS_AHEAD]")
 	f.BoolVar(&r.Warm, "warm", true, "have vLLM forked from the interpreter that the node lends, where it does (thaw lend) [THAW_WARM]")
-	f.StringVar(&r.Message, "termination-message", "/dev/termination-log", "file for the reason of the end, where it exists")
+	f.StringVar(&r.TerminationMessage, "termination-message", "/dev/termination-log", "file for the reason of the end, where it exists")
 	f.StringVar(&r.LogLevel, "log-level", "info", "what to log: debug, info, warn, error")
 	f.StringVar(&r.LogFormat, "log-format", "text", "how to log: text, json")
 	return cmd

@@ -18,61 +18,61 @@ import (
 // where a setting is named: flag, THAW_ variable, key of the file, help,
 // example and schema are made from them.
 type ServeConfig struct {
-	Addr      string             `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; other than loopback it wants keys"`
-	Data      string             `json:"data" help:"folder for the store, keys, tokens and deployed functions" shown:"$XDG_DATA_HOME/thaw or ~/.local/share/thaw"`
-	Functions string             `json:"functions" help:"folder of model and team files; read, never written"`
-	GPUs      Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
-	GPUMemory functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
-	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
-	Sleep     functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
-	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
-	MaxBody   functions.Bytes    `json:"max-body" default:"32Mi" help:"largest request body"`
-	Hold      string             `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
-	Host      []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
-	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
-	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
-	Eviction  string             `json:"eviction" default:"lru" help:"who leaves first where room is short: the least recently used, the least often used, use times reload cost over size, or who is expected back latest for what coming back costs" oneof:"lru,lfu,gdsf,next-use"`
-	KeepAlive string             `json:"keep-alive" default:"fixed" help:"how long an idle model stays: fixed is its scale.idle; learned is what its past uses are worth, at most six times that (with --prewarm on it also lets go of those that are not due for long)" oneof:"fixed,learned"`
-	Prewarm   string             `json:"prewarm" default:"off" help:"start models ahead of requests that their history foresees, where nobody who waits needs the room; hints of callers (thaw prewarm) are followed in any case" oneof:"off,on"`
-	Ahead     functions.Duration `json:"prewarm-budget" default:"1h" help:"GPU time that starts ahead may take in an hour, for each team; all together four times that"`
-	PeerAddr  string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
-	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
-	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
-	Orphan    functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines outlive a server that died"`
-	Drain     functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
-	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
-	LogFormat string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+	Addr          string             `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; other than loopback it wants keys"`
+	Data          string             `json:"data" help:"folder for the store, keys, tokens and deployed functions" shown:"$XDG_DATA_HOME/thaw or ~/.local/share/thaw"`
+	Functions     string             `json:"functions" help:"folder of model and team files; read, never written"`
+	GPUs          Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
+	GPUMemory     functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
+	Memory        Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	SleepMemory   functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
+	Store         functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
+	MaxBody       functions.Bytes    `json:"max-body" default:"32Mi" help:"largest request body"`
+	Hold          string             `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
+	Host          []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
+	Warm          string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
+	Caches        string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	Eviction      string             `json:"eviction" default:"lru" help:"who leaves first where room is short: the least recently used, the least often used, use times reload cost over size, or who is expected back latest for what coming back costs" oneof:"lru,lfu,gdsf,next-use"`
+	KeepAlive     string             `json:"keep-alive" default:"fixed" help:"how long an idle model stays: fixed is its scale.idle; learned is what its past uses are worth, at most six times that (with --prewarm on it also lets go of those that are not due for long)" oneof:"fixed,learned"`
+	Prewarm       string             `json:"prewarm" default:"off" help:"start models ahead of requests that their history foresees, where nobody who waits needs the room; hints of callers (thaw prewarm) are followed in any case" oneof:"off,on"`
+	PrewarmBudget functions.Duration `json:"prewarm-budget" default:"1h" help:"GPU time that starts ahead may take in an hour, for each team; all together four times that"`
+	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
+	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
+	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
+	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines outlive a server that died"`
+	Drain         functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
+	LogLevel      string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
+	LogFormat     string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
 }
 
 // AgentConfig is everything thaw agent can be told.
 type AgentConfig struct {
-	Server    string             `json:"server" help:"URL of the thaw server to join"`
-	TokenFile string             `json:"token-file" help:"file with the join token (DATA/join-token of the server)"`
-	Addr      string             `json:"addr" default:"127.0.0.1:0" help:"address to listen on; the server must reach it"`
-	Advertise string             `json:"advertise" help:"URL under which the server reaches this agent" shown:"http:// and the address listened on"`
-	Name      string             `json:"name" help:"name of this node" shown:"the host's name"`
-	Data      string             `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
-	GPUs      Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
-	GPUMemory functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
-	Memory    Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
-	Sleep     functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
-	Store     functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
-	Warm      string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
-	Caches    string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
-	PeerAddr  string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the join token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
-	Machine   string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
-	Peer      []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
-	Leave     bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
-	Orphan    functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines outlive an agent that died"`
-	LogLevel  string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
-	LogFormat string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+	Server        string             `json:"server" help:"URL of the thaw server to join"`
+	TokenFile     string             `json:"token-file" help:"file with the join token (DATA/join-token of the server)"`
+	Addr          string             `json:"addr" default:"127.0.0.1:0" help:"address to listen on; the server must reach it"`
+	Advertise     string             `json:"advertise" help:"URL under which the server reaches this agent" shown:"http:// and the address listened on"`
+	Name          string             `json:"name" help:"name of this node" shown:"the host's name"`
+	Data          string             `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
+	GPUs          Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
+	GPUMemory     functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
+	Memory        Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	SleepMemory   functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
+	Store         functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
+	Warm          string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
+	Caches        string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the join token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
+	Machine       string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
+	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
+	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
+	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines outlive an agent that died"`
+	LogLevel      string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
+	LogFormat     string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
 }
 
 // KeepConfig is what thaw keep is told by its agent.
 type KeepConfig struct {
-	Socket string
-	Dir    string
-	Orphan time.Duration
+	Socket        string
+	Dir           string
+	OrphanTimeout time.Duration
 }
 
 // Count is a number, or as many as there are.
@@ -132,12 +132,12 @@ func (s *Size) UnmarshalText(b []byte) error {
 }
 
 // Level is LogLevel for slog.
-func (c ServeConfig) Level() slog.Level { return level(c.LogLevel) }
+func (c ServeConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
 
 // Level is LogLevel for slog.
-func (c AgentConfig) Level() slog.Level { return level(c.LogLevel) }
+func (c AgentConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
 
-func level(word string) slog.Level {
+func parseLevel(word string) slog.Level {
 	var l slog.Level
 	if l.UnmarshalText([]byte(word)) != nil {
 		return slog.LevelInfo
@@ -153,10 +153,10 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	if c.MaxBody < 1024 {
 		return fmt.Errorf("max-body: %s is too small for any request", c.MaxBody)
 	}
-	if c.Orphan <= 0 || c.Drain <= 0 {
+	if c.OrphanTimeout <= 0 || c.Drain <= 0 {
 		return errors.New("orphan-timeout and drain must be more than 0")
 	}
-	if c.Ahead <= 0 {
+	if c.PrewarmBudget <= 0 {
 		return errors.New("prewarm-budget must be more than 0; --prewarm off starts nothing ahead")
 	}
 	if c.Data == "" {
@@ -166,7 +166,7 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 		}
 		c.Data = dir
 	}
-	return absolute(&c.Data, &c.Functions)
+	return MakeAbsolute(&c.Data, &c.Functions)
 }
 
 func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
@@ -179,7 +179,7 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT", functions.Clip(c.Addr))
 	}
-	if c.Orphan <= 0 {
+	if c.OrphanTimeout <= 0 {
 		return errors.New("orphan-timeout must be more than 0")
 	}
 	if c.Name == "" {
@@ -196,10 +196,10 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 		}
 		c.Data = dir
 	}
-	return absolute(&c.Data, &c.TokenFile)
+	return MakeAbsolute(&c.Data, &c.TokenFile)
 }
 
-func absolute(paths ...*string) error {
+func MakeAbsolute(paths ...*string) error {
 	for _, p := range paths {
 		if *p == "" {
 			continue

@@ -75,10 +75,10 @@ them: the greedy rule told the truth, a bound nobody can run.
   thaw simulate --fleet fleet.yaml --functions /etc/thaw/functions --trace access.log
   thaw simulate --fleet fleet.yaml --functions models --trace access.log --gpus 4..64 --p99 10s
   thaw simulate --fleet fleet.yaml --trace gen:models=200,requests=100000 --policy lru,next-use+learned -o json`,
-		Args: exact(),
+		Args: ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.exampleFleet {
-				_, err := c.out.Write(fleet.Example)
+				_, err := c.Out.Write(fleet.Example)
 				return err
 			}
 			return c.simulated(cmd.Context(), &s, cmd.Flags())
@@ -112,49 +112,49 @@ type simulations struct {
 	Needs      []study.Need `json:"needs,omitempty"`
 }
 
-func (c *command) simulated(ctx context.Context, s *simulation, flags *flagSet) error {
+func (c *command) simulated(ctx context.Context, s *simulation, flags *FlagSet) error {
 	if !slices.Contains([]string{"table", "wide", "json", "yaml"}, c.output) {
-		return usage("table, json or yaml", "-o %q is no form of output here", functions.Clip(c.output))
+		return Usage("table, json or yaml", "-o %q is no form of output here", functions.Clip(c.output))
 	}
 	st, tr, err := c.study(s, flags)
 	if err != nil {
 		return err
 	}
-	l := c.line()
-	if c.errTTY {
+	l := c.NewProgressLine()
+	if c.ErrTTY {
 		began := c.now()
 		st.Progress = func(p study.Progress) {
-			if now := l.now(); now.Sub(l.last) < lookAt {
+			if now := l.now(); now.Sub(l.last) < ProgressEvery {
 				return
 			} else {
 				l.last = now
 			}
-			l.say("", simulating(p, l.now().Sub(began)))
+			l.Show("", simulationProgress(p, l.now().Sub(began)))
 		}
 	}
 	out, err := st.Run(ctx)
-	l.clear()
+	l.Clear()
 	if err != nil {
-		return badInput(err)
+		return usageInput(err)
 	}
 	if s.html != "" {
 		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.now(), Version: Version, Sizing: st.Sizing}
 		if err := os.WriteFile(s.html, []byte(out.Page(a)), 0o644); err != nil {
 			return err
 		}
-		c.remark("wrote %s", s.html)
+		c.Remark("wrote %s", s.html)
 	}
 	if c.output == "json" || c.output == "yaml" {
-		return c.encode(simulations{functions.APIVersion, "SimulationList", out.Runs, out.Needs})
+		return c.Encode(simulations{functions.APIVersion, "SimulationList", out.Runs, out.Needs})
 	}
-	table(c.out, simulationKind, out.Runs, c.output == "wide", nil)
+	PrintTable(c.Out, simulationKind, out.Runs, c.output == "wide", nil)
 	c.after(out, st.Sizing)
 	return nil
 }
 
 // study reads everything that is needed, or says what is wrong with it. tr is the
 // trace in words.
-func (c *command) study(s *simulation, flags *flagSet) (st *study.Study, tr string, err error) {
+func (c *command) study(s *simulation, flags *FlagSet) (st *study.Study, tr string, err error) {
 	st = &study.Study{Seed: s.seed, Parallel: s.parallel}
 	if s.example {
 		if st.Fleet, err = fleet.Decode("example", []byte(exampleFleet)); err != nil {
@@ -170,15 +170,15 @@ func (c *command) study(s *simulation, flags *flagSet) (st *study.Study, tr stri
 	const hint = "thaw simulate --example needs no files; thaw simulate --help shows the rest"
 	switch {
 	case s.fleet == "" && st.Fleet == nil:
-		return nil, "", usage("thaw simulate --example-fleet prints one; "+hint, "--fleet is missing")
+		return nil, "", Usage("thaw simulate --example-fleet prints one; "+hint, "--fleet is missing")
 	case s.trace == "":
-		return nil, "", usage(hint, "--trace is missing")
+		return nil, "", Usage(hint, "--trace is missing")
 	case s.models < 1 || s.models > 100_000:
-		return nil, "", usage("", "--models: 1 to 100000")
+		return nil, "", Usage("", "--models: 1 to 100000")
 	case s.perMinute < 0:
-		return nil, "", usage("", "--per-minute: 0 or more")
+		return nil, "", Usage("", "--per-minute: 0 or more")
 	case s.parallel < 0:
-		return nil, "", usage("", "--parallel: 0 or more")
+		return nil, "", Usage("", "--parallel: 0 or more")
 	}
 	if st.Policies, err = study.ParsePolicies(s.policy); err != nil {
 		return nil, "", &Error{Exit: ExitUsage, What: "--policy", Err: err}
@@ -189,7 +189,7 @@ func (c *command) study(s *simulation, flags *flagSet) (st *study.Study, tr stri
 		}
 		if st.Sizing.High > st.Sizing.Low {
 			if st.Sizing.Goal = s.goal; s.goal <= 0 {
-				return nil, "", usage("such as 10s", "--p99 wants a time")
+				return nil, "", Usage("such as 10s", "--p99 wants a time")
 			}
 		}
 	}
@@ -203,18 +203,18 @@ func (c *command) study(s *simulation, flags *flagSet) (st *study.Study, tr stri
 	}
 	if s.fleet != "" {
 		if st.Fleet, err = fleet.Read(s.fleet); err != nil {
-			return nil, "", badInput(err)
+			return nil, "", usageInput(err)
 		}
 	}
 	t, err := trace.Open(s.trace, trace.Options{Format: s.format, Seed: s.seed, PerMinute: s.perMinute})
 	if err != nil {
-		return nil, "", badInput(err)
+		return nil, "", usageInput(err)
 	}
 	st.Requests, st.Span = t.Requests, t.Span
 	if s.functions != "" {
 		cat, err := catalog.Open(catalog.Options{Folder: s.functions})
 		if err != nil {
-			return nil, "", badInput(err)
+			return nil, "", usageInput(err)
 		}
 		if p := cat.Problems(); len(p) > 0 {
 			return nil, "", p
@@ -237,13 +237,13 @@ func (c *command) study(s *simulation, flags *flagSet) (st *study.Study, tr stri
 	st.Trace = m.Read
 	st.Requests -= m.Left
 	tr = traceWords(t, m, len(st.Models), s.functions == "")
-	c.remark("%s", tr)
-	c.remark("%s", fleetWords(st.Fleet))
+	c.Remark("%s", tr)
+	c.Remark("%s", fleetWords(st.Fleet))
 	return st, tr, nil
 }
 
-// badInput gives an error about a file or a line the exit code of wrong usage.
-func badInput(err error) error {
+// usageInput gives an error about a file or a line the exit code of wrong usage.
+func usageInput(err error) error {
 	if _, ok := errors.AsType[*trace.Error](err); ok || os.IsNotExist(err) || os.IsPermission(err) {
 		return &Error{Exit: ExitUsage, Err: err}
 	}
@@ -265,16 +265,16 @@ func traceWords(t *trace.Trace, m *trace.Mapped, models int, invented bool) stri
 	text := fmt.Sprintf("trace (%s): %s%s requests in %s", t.Format, about, study.Count(t.Requests), study.Seconds(t.Span.Seconds()))
 	switch {
 	case m.How == trace.MapZipf:
-		text += fmt.Sprintf(" that name no models, dealt among %s by Zipf's law", several(models, "model"))
+		text += fmt.Sprintf(" that name no models, dealt among %s by Zipf's law", countOf(models, "model"))
 	case len(t.Uses) == 0:
-		text += fmt.Sprintf(" that name no models, dealt among %s in turn", several(models, "model"))
+		text += fmt.Sprintf(" that name no models, dealt among %s in turn", countOf(models, "model"))
 	case m.How == trace.MapRank || m.How == trace.MapRound:
-		text += fmt.Sprintf(" for %s, dealt among %s by %s", several(len(t.Uses), "function"), several(models, "model"), m.How)
+		text += fmt.Sprintf(" for %s, dealt among %s by %s", countOf(len(t.Uses), "function"), countOf(models, "model"), m.How)
 	default:
-		text += " for " + several(len(t.Uses), "function")
+		text += " for " + countOf(len(t.Uses), "function")
 	}
 	if m.Left > 0 {
-		text += fmt.Sprintf("; %s of %s that are no models here are left out", study.Count(m.Left), several(m.Names, "function"))
+		text += fmt.Sprintf("; %s of %s that are no models here are left out", study.Count(m.Left), countOf(m.Names, "function"))
 	}
 	if invented {
 		text += "; the models are made up"
@@ -282,7 +282,7 @@ func traceWords(t *trace.Trace, m *trace.Mapped, models int, invented bool) stri
 	return text
 }
 
-func several(n int, word string) string {
+func countOf(n int, word string) string {
 	if n == 1 {
 		return "1 " + word
 	}
@@ -294,7 +294,7 @@ func fleetWords(f *fleet.Fleet) string {
 	for range f.Hosts {
 		hosts++
 	}
-	return fmt.Sprintf("fleet: %s on %s, %s of GPU memory", several(f.GPUs(), "GPU"), several(hosts, "host"), f.GPUMemory().Human())
+	return fmt.Sprintf("fleet: %s on %s, %s of GPU memory", countOf(f.GPUs(), "GPU"), countOf(hosts, "host"), f.GPUMemory().Human())
 }
 
 // command is the command line again, for the page.
@@ -331,25 +331,25 @@ func (s *simulation) command() string {
 	return b.String()
 }
 
-// simulating is the progress of a study in one line.
-func simulating(p study.Progress, took time.Duration) string {
-	text := fmt.Sprintf("simulating %s %d%%", bar(int(p.Share*100)), int(p.Share*100))
+// simulationProgress is the progress of a study in one line.
+func simulationProgress(p study.Progress, took time.Duration) string {
+	text := fmt.Sprintf("simulating %s %d%%", Bar(int(p.Share*100)), int(p.Share*100))
 	if p.Runs > 1 {
 		text += fmt.Sprintf(", %d of %d runs", p.Done, p.Runs)
 	}
 	if p.At > 0 && p.At < math.MaxInt64 {
-		text += ", at " + span(p.At)
+		text += ", at " + Span(p.At)
 	}
 	if p.Share > 0.02 && p.Share < 1 {
-		text += ", eta " + span(time.Duration(float64(took)/p.Share*(1-p.Share)))
+		text += ", eta " + Span(time.Duration(float64(took)/p.Share*(1-p.Share)))
 	}
 	return text
 }
 
 // simulationKind is the table: what is looked at first, and more with -o wide.
-var simulationKind = kind[study.Run]{
-	word: "Simulation", name: func(r study.Run) string { return r.Policy.Word },
-	columns: []column[study.Run]{
+var simulationKind = Kind[study.Run]{
+	Word: "Simulation", Name: func(r study.Run) string { return r.Policy.Word },
+	Columns: []Column[study.Run]{
 		{"POLICY", false, func(r study.Run) string { return r.Policy.Word }},
 		{"GPUS", false, func(r study.Run) string { return strconv.Itoa(r.GPUs) }},
 		{"REQUESTS", false, func(r study.Run) string { return study.Count(r.Requests) }},
@@ -375,7 +375,7 @@ var simulationKind = kind[study.Run]{
 			}
 			return study.Count(n)
 		}},
-		{"TOOK", true, func(r study.Run) string { return span(r.Took) }},
+		{"TOOK", true, func(r study.Run) string { return Span(r.Took) }},
 	},
 }
 
@@ -385,22 +385,22 @@ func (c *command) after(out *study.Outcome, z *study.Sizing) {
 		c.teamsTable(out)
 	}
 	if len(out.Needs) > 0 {
-		fmt.Fprintln(c.out)
+		fmt.Fprintln(c.Out)
 	}
 	for _, n := range out.Needs {
-		fmt.Fprintln(c.out, n.Sentence(out.Goal, z))
+		fmt.Fprintln(c.Out, n.Sentence(out.Goal, z))
 	}
 	told := map[string]bool{}
 	for _, r := range out.Runs {
 		for _, m := range r.Impossible {
 			if !told[m.Name] {
 				told[m.Name] = true
-				c.remark("%s fits no node: %s; its requests were left out", m.Name, m.Why)
+				c.Remark("%s fits no node: %s; its requests were left out", m.Name, m.Why)
 			}
 		}
 	}
 	if slices.ContainsFunc(out.Runs, func(r study.Run) bool { return r.Policy.Future }) {
-		c.remark("%s is told by the trace what comes: a bound that nothing can run", study.Clairvoyant)
+		c.Remark("%s is told by the trace what comes: a bound that nothing can run", study.Clairvoyant)
 	}
 }
 
@@ -410,16 +410,16 @@ func (c *command) teamsTable(out *study.Outcome) {
 		if len(r.Teams) < 2 {
 			continue
 		}
-		fmt.Fprintf(c.out, "\n%s, %s:\n", plain(r.Policy.Word), several(r.GPUs, "GPU"))
+		fmt.Fprintf(c.Out, "\n%s, %s:\n", Plain(r.Policy.Word), countOf(r.GPUs, "GPU"))
 		type row = [9]string
-		k := kind[row]{}
+		k := Kind[row]{}
 		for i, head := range []string{"TEAM", "REQUESTS", "COLD", "WAIT-P50", "WAIT-P99", "WAIT-MAX", "GPU-H", "REFUSED", "EVICTED-OTHERS"} {
-			k.columns = append(k.columns, column[row]{head, false, func(r row) string { return r[i] }})
+			k.Columns = append(k.Columns, Column[row]{head, false, func(r row) string { return r[i] }})
 		}
 		var rows []row
 		for _, t := range r.Teams {
 			rows = append(rows, row{t.Name, study.Count(t.Requests), study.Count(t.Cold), study.Seconds(t.WaitP50), study.Seconds(t.WaitP99), study.Seconds(t.WaitMax), study.Hours(t.GPUHours), study.Count(t.Refused), study.Count(t.Inflicted)})
 		}
-		table(c.out, k, rows, true, nil)
+		PrintTable(c.Out, k, rows, true, nil)
 	}
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// Shelf is the store of checkpoints below a data folder of this machine, for
+// LocalStore is the store of checkpoints below a data folder of this machine, for
 // verbs that do without a server. Its errors are *functions.StoreError.
-type Shelf interface {
+type LocalStore interface {
 	Cached(ctx context.Context) ([]functions.CacheEntry, error)
 	Keep(ctx context.Context, digest string, act functions.StoreAct) error
 	// Reread and Prefetch tell how far they are, and how they ended; an error
@@ -33,8 +33,8 @@ type Shelf interface {
 	Close()
 }
 
-// ShelfOptions are how a store below a data folder is opened.
-type ShelfOptions struct {
+// LocalStoreOptions are how a store below a data folder is opened.
+type LocalStoreOptions struct {
 	Data   string
 	Budget functions.Bytes // 0: all the disk has
 	// Peers are URLs of nodes that lend blocks, to who shows the join token of
@@ -47,15 +47,15 @@ type ShelfOptions struct {
 // staysHint is what a pull that did not end leaves its reader with.
 const staysHint = "what has arrived stays; the same command goes on from there"
 
-// lined: every line of progress is for a program.
-func (c *command) lined() bool { return c.output == "json" }
+// jsonLines: every line of progress is for a program.
+func (c *command) jsonLines() bool { return c.output == "json" }
 
 func (c *command) pull() *cobra.Command {
 	var ask api.PrefetchRequest
 	var folder string
-	var o ShelfOptions
+	var o LocalStoreOptions
 	cmd := &cobra.Command{
-		Use: "pull SOURCE|NAME", Short: "Bring a model's weights here, or to a server's node", GroupID: "use", Args: exact("a source or the name of a model"),
+		Use: "pull SOURCE|NAME", Short: "Bring a model's weights here, or to a server's node", GroupID: "use", Args: ExactArgs("a source or the name of a model"),
 		Long: `Bring a model's weights into a store: verified, resumable, published whole or not
 at all. The last line on stdout is the folder that holds them under their own
 names.
@@ -82,22 +82,22 @@ Interrupted or killed, the same command goes on from where it was.`,
   thaw pull ml/llama`,
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.forms("table", "json", "name"); err != nil {
+			if err := c.requireOutput("table", "json", "name"); err != nil {
 				return err
 			}
 			if !cmd.Flags().Changed("data") {
 				if o.Budget != 0 || folder != "" || len(o.Peers) > 0 || o.TokenFile != "" {
-					return usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --token-file are for a pull with --data")
+					return Usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --token-file are for a pull with --data")
 				}
 				return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-					if err := c.named(ctx, cl, args[0], &ask); err != nil {
+					if err := c.fillRequest(ctx, cl, args[0], &ask); err != nil {
 						return err
 					}
-					return c.show(ctx, called(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
+					return c.showTransfer(ctx, displayName(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
 				})(cmd, args)
 			}
 			if ask.Node != "" {
-				return usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
+				return Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 			}
 			if o.TokenFile == "" {
 				o.TokenFile = c.Getenv("THAW_TOKEN_FILE")
@@ -105,32 +105,32 @@ Interrupted or killed, the same command goes on from where it was.`,
 			switch {
 			case len(o.Peers) == 0:
 			case o.TokenFile == "":
-				return usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
+				return Usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
 			}
 			for _, u := range o.Peers {
 				if at, err := url.Parse(u); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || strings.Trim(at.Path, "/") != "" {
-					return usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", functions.Clip(u))
+					return Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", functions.Clip(u))
 				}
 			}
-			return c.here(cmd.Context(), o, func(ctx context.Context, s Shelf) error {
-				r, err := c.local(ctx, args[0], folder)
+			return c.withLocalStore(cmd.Context(), o, func(ctx context.Context, s LocalStore) error {
+				r, err := c.localRequest(ctx, args[0], folder)
 				if err != nil {
 					return err
 				}
 				if len(ask.Files) > 0 && !isSource(args[0]) {
-					return usage("spec.files of its model file", "--files goes with a SOURCE; a model says itself which files it needs")
+					return Usage("spec.files of its model file", "--files goes with a SOURCE; a model says itself which files it needs")
 				}
 				if p := functions.CheckPatterns("--files", ask.Files); len(p) > 0 {
-					return usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
+					return Usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
 				}
 				r.Digest, r.Pin, r.Files = ask.Digest, ask.Pin, append(r.Files, ask.Files...)
-				return c.show(ctx, called(args[0]), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
+				return c.showTransfer(ctx, displayName(args[0]), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
 			})
 		},
 	}
 	prefetchFlags(cmd, &ask)
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
-	cmd.Flags().Var(bytesFlag{&o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
+	cmd.Flags().Var(BytesFlag{&o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
 	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that lends what it has, http://HOST:PORT; may be repeated; the source is asked for the rest")
 	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the join token [THAW_TOKEN_FILE]")
 	return cmd
@@ -146,7 +146,7 @@ func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
 func (c *command) prefetch() *cobra.Command {
 	var ask api.PrefetchRequest
 	cmd := &cobra.Command{
-		Use: "prefetch NAME|SOURCE", Short: "Have a node bring a model's weights before anybody asks", GroupID: "use", Args: exact("the name of a model or a source"),
+		Use: "prefetch NAME|SOURCE", Short: "Have a node bring a model's weights before anybody asks", GroupID: "use", Args: ExactArgs("the name of a model or a source"),
 		Long: `Have a node of the server bring a model's weights into its store, so that its next
 start finds them there. No engine starts. Who leaves calls it off; what has
 arrived stays.`,
@@ -155,23 +155,23 @@ arrived stays.`,
   thaw prefetch az://acct/models/llama -o json`,
 		ValidArgsFunction: c.completeNames,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			if err := c.forms("table", "json", "name"); err != nil {
+			if err := c.requireOutput("table", "json", "name"); err != nil {
 				return err
 			}
-			if err := c.named(ctx, cl, args[0], &ask); err != nil {
+			if err := c.fillRequest(ctx, cl, args[0], &ask); err != nil {
 				return err
 			}
-			return c.show(ctx, called(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
+			return c.showTransfer(ctx, displayName(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
 		}),
 	}
 	prefetchFlags(cmd, &ask)
 	return cmd
 }
 
-// forms refuses a form of output that a verb has not.
-func (c *command) forms(known ...string) error {
+// requireOutput refuses a form of output that a verb has not.
+func (c *command) requireOutput(known ...string) error {
 	if !slices.Contains(known, c.output) {
-		return usage("one of "+strings.Join(known, ", "), "%q is no form of output here", functions.Clip(c.output))
+		return Usage("one of "+strings.Join(known, ", "), "%q is no form of output here", functions.Clip(c.output))
 	}
 	return nil
 }
@@ -181,8 +181,8 @@ func isSource(word string) bool {
 	return strings.Contains(word, "://") || strings.HasPrefix(word, "file:") || strings.HasPrefix(word, ".") || strings.HasPrefix(word, "~") || filepath.IsAbs(word)
 }
 
-// called is a source or a name where the line has to hold its progress too.
-func called(word string) string {
+// displayName is a source or a name where the line has to hold its progress too.
+func displayName(word string) string {
 	if isSource(word) {
 		if base := path.Base(strings.TrimRight(word, "/")); base != "." && base != "/" {
 			return functions.Clip(base)
@@ -191,11 +191,11 @@ func called(word string) string {
 	return functions.Clip(word)
 }
 
-// named fills in what a word asks a server for.
-func (c *command) named(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
+// fillRequest fills in what a word asks a server for.
+func (c *command) fillRequest(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
 	if isSource(word) {
 		if strings.HasPrefix(word, ".") {
-			return usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", functions.Clip(word))
+			return Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", functions.Clip(word))
 		}
 		ask.Source = word
 		return nil
@@ -208,13 +208,13 @@ func (c *command) named(ctx context.Context, cl *api.Client, word string, ask *a
 	return nil
 }
 
-// here does something with the store below --data.
-func (c *command) here(ctx context.Context, o ShelfOptions, do func(context.Context, Shelf) error) error {
-	if c.Shelf == nil {
+// withLocalStore does something with the store below --data.
+func (c *command) withLocalStore(ctx context.Context, o LocalStoreOptions, do func(context.Context, LocalStore) error) error {
+	if c.OpenStore == nil {
 		return c.missing("store")
 	}
 	if c.data == "" {
-		return usage("--data DIR", "--data is empty")
+		return Usage("--data DIR", "--data is empty")
 	}
 	if c.timeout > 0 {
 		var cancel context.CancelFunc
@@ -225,22 +225,22 @@ func (c *command) here(ctx context.Context, o ShelfOptions, do func(context.Cont
 	if err != nil {
 		return err
 	}
-	o.Data, o.Log = data, c.err
-	s, err := c.Shelf(o)
+	o.Data, o.Log = data, c.Err
+	s, err := c.OpenStore(o)
 	if err != nil {
-		return stored(err)
+		return storeExit(err)
 	}
 	defer s.Close()
 	err = do(ctx, s)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &Error{Exit: ExitTimeout, What: "not done within " + c.timeout.String(), Hint: staysHint}
 	}
-	return stored(err)
+	return storeExit(err)
 }
 
-// local is what a word means on this machine: a source, or a model of a folder
+// localRequest is what a word means on this machine: a source, or a model of a folder
 // or of what was deployed here.
-func (c *command) local(ctx context.Context, word, folder string) (functions.PrefetchRequest, error) {
+func (c *command) localRequest(ctx context.Context, word, folder string) (functions.PrefetchRequest, error) {
 	var r functions.PrefetchRequest
 	if isSource(word) {
 		dir, err := os.Getwd()
@@ -248,7 +248,7 @@ func (c *command) local(ctx context.Context, word, folder string) (functions.Pre
 	}
 	name, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
-		return r, usage("a URL, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
+		return r, Usage("a URL, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
 	}
 	if folder == "" {
 		folder = c.Getenv("THAW_FUNCTIONS")
@@ -270,7 +270,7 @@ func (c *command) local(ctx context.Context, word, folder string) (functions.Pre
 			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.Files}, nil
 		}
 		for _, p := range cat.Problems() {
-			c.remark("%v", p)
+			c.Remark("%v", p)
 		}
 		for _, m := range cat.Models() {
 			names = append(names, m.FullName().Short())
@@ -283,56 +283,56 @@ func (c *command) local(ctx context.Context, word, folder string) (functions.Pre
 	return r, &Error{Exit: ExitNotFound, What: "no model file here says what " + name.Short() + " is", Hint: hint}
 }
 
-// show runs something that tells its progress, shows that, and prints what
+// showTransfer runs something that tells its progress, shows that, and prints what
 // came of it.
-func (c *command) show(ctx context.Context, what string, run func(tell func(functions.StoreProgress)) error) error {
-	l := c.line()
-	defer l.clear()
+func (c *command) showTransfer(ctx context.Context, what string, run func(tell func(functions.StoreProgress)) error) error {
+	l := c.NewProgressLine()
+	defer l.Clear()
 	var last, bad functions.StoreProgress
 	note := ""
-	enc := json.NewEncoder(c.out)
+	enc := json.NewEncoder(c.Out)
 	err := run(func(p functions.StoreProgress) {
 		last = p
 		if p.Error != nil && bad.Error == nil {
 			bad = p
 		}
 		if p.Note != "" && p.Note != note {
-			if note = p.Note; !c.lined() {
-				l.clear()
-				c.remark("%s", plain(note))
+			if note = p.Note; !c.jsonLines() {
+				l.Clear()
+				c.Remark("%s", Plain(note))
 			}
 		}
-		if c.lined() {
+		if c.jsonLines() {
 			_ = enc.Encode(p) // a reader that went away is told at the end, by the shell
 			return
 		}
-		if p.Over() && !c.lined() {
-			l.clear()
+		if p.Over() && !c.jsonLines() {
+			l.Clear()
 			if p.State == "ready" {
-				c.remark("%s", came(what, p))
+				c.Remark("%s", transferResult(what, p))
 			}
 			return
 		}
-		l.say(p.State+" on "+p.Node, describeStore(what, p))
+		l.Show(p.State+" on "+p.Node, describeStore(what, p))
 	})
-	l.clear()
+	l.Clear()
 	switch {
 	case ctx.Err() != nil:
-		c.remark("%s", staysHint)
+		c.Remark("%s", staysHint)
 		return ctx.Err()
 	case err != nil:
 		return err
 	case bad.Error != nil:
-		return stored(bad.Error)
+		return storeExit(bad.Error)
 	}
-	if !c.lined() && last.Path != "" {
-		fmt.Fprintln(c.out, plain(last.Path))
+	if !c.jsonLines() && last.Path != "" {
+		fmt.Fprintln(c.Out, Plain(last.Path))
 	}
 	return nil
 }
 
-// came is what became of a staging, in a line for people.
-func came(what string, p functions.StoreProgress) string {
+// transferResult is what became of a staging, in a line for people.
+func transferResult(what string, p functions.StoreProgress) string {
 	s := what + " ready"
 	if p.Node != "" {
 		s += " on " + p.Node
@@ -353,7 +353,7 @@ func describeStore(what string, p functions.StoreProgress) string {
 		parts = append(parts, "on "+p.Node)
 	}
 	if p.Total > 0 && p.State != "verifying" {
-		parts = append(parts, bar(p.Percent), fmt.Sprintf("%d%%", p.Percent), p.Done.Human()+"/"+p.Total.Human())
+		parts = append(parts, Bar(p.Percent), fmt.Sprintf("%d%%", p.Percent), p.Done.Human()+"/"+p.Total.Human())
 		if p.Rate > 0 {
 			parts = append(parts, functions.Bytes(p.Rate).Human()+"/s")
 		}
@@ -361,13 +361,13 @@ func describeStore(what string, p functions.StoreProgress) string {
 		parts = append(parts, p.Total.Human())
 	}
 	if p.ETA != nil && *p.ETA > 0 {
-		parts = append(parts, "eta "+spanOf(p.ETA))
+		parts = append(parts, "eta "+Seconds(p.ETA))
 	}
 	return strings.Join(parts, " ")
 }
 
-// stored turns an error of a store into what a person is told.
-func stored(err error) error {
+// storeExit turns an error of a store into what a person is told.
+func storeExit(err error) error {
 	s, ok := errors.AsType[*functions.StoreError](err)
 	if !ok {
 		return err
@@ -388,22 +388,22 @@ func stored(err error) error {
 	return e
 }
 
-// bytesFlag is a size as a flag.
-type bytesFlag struct{ b *functions.Bytes }
+// BytesFlag is a size as a flag.
+type BytesFlag struct{ Bytes *functions.Bytes }
 
-func (f bytesFlag) String() string {
-	if f.b == nil {
+func (f BytesFlag) String() string {
+	if f.Bytes == nil {
 		return "0"
 	}
-	return f.b.String()
+	return f.Bytes.String()
 }
 
-func (f bytesFlag) Set(s string) (err error) {
-	*f.b, err = functions.ParseBytes(s)
+func (f BytesFlag) Set(s string) (err error) {
+	*f.Bytes, err = functions.ParseBytes(s)
 	return err
 }
 
-func (bytesFlag) Type() string { return "bytes" }
+func (BytesFlag) Type() string { return "bytes" }
 
 func (c *command) cache() *cobra.Command {
 	cmd := &cobra.Command{
@@ -424,7 +424,7 @@ or by the last part of that.`,
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return unknownVerb(cmd, args[0])
+			return UnknownVerb(cmd, args[0])
 		},
 	}
 	var node string
@@ -436,77 +436,79 @@ or by the last part of that.`,
 	return cmd
 }
 
-// shelves is a server's stores or this machine's, one like the other.
-type shelves interface {
+// storeClient is a server's stores or this machine's, one like the other.
+type storeClient interface {
 	list(ctx context.Context) ([]functions.CacheEntry, error)
 	keep(ctx context.Context, digest string, act functions.StoreAct) (nodes []string, err error)
 	reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
 }
 
-type farShelves struct {
+type serverStores struct {
 	c    *command
 	cl   *api.Client
 	node string
 }
 
-func (f farShelves) list(ctx context.Context) ([]functions.CacheEntry, error) {
+func (f serverStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
 	got, err := f.cl.Cache(ctx, f.node)
 	if len(got.Silent) > 0 {
-		f.c.remark("no answer from %s", strings.Join(got.Silent, ", "))
+		f.c.Remark("no answer from %s", strings.Join(got.Silent, ", "))
 	}
 	return got.Items, err
 }
 
-func (f farShelves) keep(ctx context.Context, digest string, act functions.StoreAct) ([]string, error) {
+func (f serverStores) keep(ctx context.Context, digest string, act functions.StoreAct) ([]string, error) {
 	k, err := f.cl.Keep(ctx, f.node, digest, act)
 	return k.Nodes, err
 }
 
-func (f farShelves) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+func (f serverStores) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
 	return f.cl.Reread(ctx, f.node, digest, tell)
 }
 
-type nearShelf struct{ s Shelf }
+type localStores struct{ s LocalStore }
 
-func (n nearShelf) list(ctx context.Context) ([]functions.CacheEntry, error) { return n.s.Cached(ctx) }
+func (n localStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
+	return n.s.Cached(ctx)
+}
 
-func (n nearShelf) keep(ctx context.Context, digest string, act functions.StoreAct) ([]string, error) {
+func (n localStores) keep(ctx context.Context, digest string, act functions.StoreAct) ([]string, error) {
 	return []string{""}, n.s.Keep(ctx, digest, act)
 }
 
-func (n nearShelf) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+func (n localStores) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
 	return n.s.Reread(ctx, digest, tell)
 }
 
-// onShelves makes a verb of the cache.
-func (c *command) onShelves(node *string, do func(ctx context.Context, s shelves, args []string) error) func(*cobra.Command, []string) error {
+// withStores makes a verb of the cache.
+func (c *command) withStores(node *string, do func(ctx context.Context, s storeClient, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("data") {
 			return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-				return do(ctx, farShelves{c, cl, *node}, args)
+				return do(ctx, serverStores{c, cl, *node}, args)
 			})(cmd, args)
 		}
 		if *node != "" {
-			return usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
+			return Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 		}
-		if err := c.forms(outputs...); err != nil {
+		if err := c.requireOutput(OutputForms...); err != nil {
 			return err
 		}
-		return c.here(cmd.Context(), ShelfOptions{}, func(ctx context.Context, s Shelf) error { return do(ctx, nearShelf{s}, args) })
+		return c.withLocalStore(cmd.Context(), LocalStoreOptions{}, func(ctx context.Context, s LocalStore) error { return do(ctx, localStores{s}, args) })
 	}
 }
 
-func short(digest string) string {
+func shortDigest(digest string) string {
 	h := strings.TrimPrefix(digest, "sha256:")
 	return h[:min(12, len(h))]
 }
 
-func (c *command) cacheKind() kind[functions.CacheEntry] {
-	return kind[functions.CacheEntry]{"CacheEntry", "", []column[functions.CacheEntry]{
-		{"DIGEST", false, func(e functions.CacheEntry) string { return short(e.Digest) }},
+func (c *command) cacheKind() Kind[functions.CacheEntry] {
+	return Kind[functions.CacheEntry]{"CacheEntry", "", []Column[functions.CacheEntry]{
+		{"DIGEST", false, func(e functions.CacheEntry) string { return shortDigest(e.Digest) }},
 		{"SIZE", false, func(e functions.CacheEntry) string { return e.Bytes.Human() }},
 		{"NODE", false, func(e functions.CacheEntry) string { return e.Node }},
-		{"USED", false, func(e functions.CacheEntry) string { return c.since(e.LastUsed) + " ago" }},
+		{"USED", false, func(e functions.CacheEntry) string { return c.Since(e.LastUsed) + " ago" }},
 		{"STATE", false, func(e functions.CacheEntry) string {
 			var s []string
 			if e.InUse {
@@ -525,22 +527,22 @@ func (c *command) cacheKind() kind[functions.CacheEntry] {
 
 func (c *command) cacheLs(node *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List the checkpoints, last used first", Args: exact(),
+		Use: "ls", Short: "List the checkpoints, last used first", Args: ExactArgs(),
 		Example: `  thaw cache ls
   thaw cache ls --node gpu-7 -o wide
   thaw cache ls -o name`,
-		RunE: c.onShelves(node, func(ctx context.Context, s shelves, _ []string) error {
+		RunE: c.withStores(node, func(ctx context.Context, s storeClient, _ []string) error {
 			items, err := s.list(ctx)
 			if err != nil {
 				return err
 			}
-			return list(c, c.cacheKind(), items)
+			return PrintList(c, c.cacheKind(), items)
 		}),
 	}
 }
 
-// pick is the digests that words name.
-func pick(items []functions.CacheEntry, words []string) ([]string, error) {
+// matchDigests is the digests that words name.
+func matchDigests(items []functions.CacheEntry, words []string) ([]string, error) {
 	var out []string
 	for _, w := range words {
 		var found []string
@@ -567,9 +569,9 @@ func pick(items []functions.CacheEntry, words []string) ([]string, error) {
 		default:
 			var s []string
 			for _, d := range found {
-				s = append(s, short(d))
+				s = append(s, shortDigest(d))
 			}
-			return nil, usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", functions.Clip(w))
+			return nil, Usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", functions.Clip(w))
 		}
 	}
 	return out, nil
@@ -577,16 +579,16 @@ func pick(items []functions.CacheEntry, words []string) ([]string, error) {
 
 func (c *command) cacheAct(node *string, act functions.StoreAct, verb, about, done string) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " CHECKPOINT...", Short: about, Args: some("the digest of a checkpoint", 0),
+		Use: verb + " CHECKPOINT...", Short: about, Args: UpToArgs("the digest of a checkpoint", 0),
 		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",
-		RunE: c.onShelves(node, func(ctx context.Context, s shelves, args []string) error {
+		RunE: c.withStores(node, func(ctx context.Context, s storeClient, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a removal deletes files
 			defer cancel()
 			items, err := s.list(ctx)
 			if err != nil {
 				return err
 			}
-			digests, err := pick(items, args)
+			digests, err := matchDigests(items, args)
 			if err != nil {
 				return err
 			}
@@ -598,11 +600,11 @@ func (c *command) cacheAct(node *string, act functions.StoreAct, verb, about, do
 				for _, n := range nodes {
 					switch {
 					case c.output == "name":
-						fmt.Fprintln(c.out, d)
+						fmt.Fprintln(c.Out, d)
 					case n == "":
-						fmt.Fprintln(c.out, short(d), done)
+						fmt.Fprintln(c.Out, shortDigest(d), done)
 					default:
-						fmt.Fprintln(c.out, short(d), done, "on", plain(n))
+						fmt.Fprintln(c.Out, shortDigest(d), done, "on", Plain(n))
 					}
 				}
 			}
@@ -620,9 +622,9 @@ came. What differs is taken out, with every checkpoint that holds it, and is
 fetched again when it is next needed. Exits with 1 when anything differed.`,
 		Example: `  thaw cache verify 5f0c9a
   thaw cache verify --all -o json`,
-		RunE: c.onShelves(node, func(ctx context.Context, s shelves, args []string) error {
+		RunE: c.withStores(node, func(ctx context.Context, s storeClient, args []string) error {
 			if all == (len(args) > 0) {
-				return usage("thaw cache verify --all", "name checkpoints, or give --all")
+				return Usage("thaw cache verify --all", "name checkpoints, or give --all")
 			}
 			items, err := s.list(ctx)
 			if err != nil {
@@ -635,35 +637,35 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
 						digests = append(digests, e.Digest)
 					}
 				}
-			} else if digests, err = pick(items, args); err != nil {
+			} else if digests, err = matchDigests(items, args); err != nil {
 				return err
 			}
 			var bad error
-			l := c.line()
-			defer l.clear()
-			enc := json.NewEncoder(c.out)
+			l := c.NewProgressLine()
+			defer l.Clear()
+			enc := json.NewEncoder(c.Out)
 			for _, d := range digests {
 				err := s.reread(ctx, d, func(p functions.StoreProgress) {
 					if p.Error != nil && bad == nil {
-						bad = stored(p.Error)
+						bad = storeExit(p.Error)
 					}
-					where := short(d)
+					where := shortDigest(d)
 					if p.Node != "" {
 						where += " on " + p.Node
 					}
 					switch {
-					case c.lined():
+					case c.jsonLines():
 						p.Digest = d
 						_ = enc.Encode(p)
 					case p.State == "ready":
-						l.clear()
-						fmt.Fprintln(c.out, plain(where), "holds", p.Total.Human()+", as they came")
+						l.Clear()
+						fmt.Fprintln(c.Out, Plain(where), "holds", p.Total.Human()+", as they came")
 					case p.State == "failed":
-						l.clear()
-						fmt.Fprintln(c.out, plain(where), "FAILED")
+						l.Clear()
+						fmt.Fprintln(c.Out, Plain(where), "FAILED")
 					default:
 						p.Node = "" // where says it
-						l.say(d, describeStore(where, p))
+						l.Show(d, describeStore(where, p))
 					}
 				})
 				if err != nil {

@@ -115,7 +115,7 @@ func TestShelves(t *testing.T) {
 type here struct {
 	stores
 	asked  functions.PrefetchRequest
-	opened ShelfOptions
+	opened LocalStoreOptions
 	closed int
 	hang   bool
 }
@@ -154,7 +154,7 @@ func near(ctx context.Context, h *here, env map[string]string, args ...string) (
 	var o, e strings.Builder
 	exit = Main(ctx, args, strings.NewReader(""), &o, &e, Programs{
 		Getenv: func(k string) string { return env[k] }, Now: func() time.Time { return noon },
-		Shelf: func(o ShelfOptions) (Shelf, error) {
+		OpenStore: func(o LocalStoreOptions) (LocalStore, error) {
 			if strings.HasSuffix(o.Data, "broken") {
 				return nil, &functions.StoreError{Code: "store_failed", Message: "the store's disk: read-only"}
 			}

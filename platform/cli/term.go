@@ -7,42 +7,42 @@ import (
 	xterm "golang.org/x/term"
 )
 
-// term is where a verb writes, and what it may do there.
-type term struct {
-	in       io.Reader
-	out, err io.Writer
-	outTTY   bool // stdout is a terminal that moves its cursor
-	errTTY   bool // so is stderr
-	colour   bool // of stderr and stdout both being allowed colours
-	quiet    bool
-	noInput  bool
+// Terminal is where a verb writes, and what it may do there.
+type Terminal struct {
+	In       io.Reader
+	Out, Err io.Writer
+	OutTTY   bool // stdout is a terminal that moves its cursor
+	ErrTTY   bool // so is stderr
+	Color    bool // of stderr and stdout both being allowed colours
+	Quiet    bool
+	NoInput  bool
 }
 
-func newTerm(in io.Reader, out, errw io.Writer, getenv func(string) string) *term {
+func NewTerminal(in io.Reader, out, errw io.Writer, getenv func(string) string) *Terminal {
 	dumb := getenv("TERM") == "dumb"
-	t := &term{in: in, out: out, err: errw, outTTY: isTTY(out) && !dumb, errTTY: isTTY(errw) && !dumb}
-	t.colour = getenv("NO_COLOR") == "" && !dumb
+	t := &Terminal{In: in, Out: out, Err: errw, OutTTY: IsTTY(out) && !dumb, ErrTTY: IsTTY(errw) && !dumb}
+	t.Color = getenv("NO_COLOR") == "" && !dumb
 	return t
 }
 
-func isTTY(v any) bool {
+func IsTTY(v any) bool {
 	f, ok := v.(*os.File)
 	return ok && xterm.IsTerminal(int(f.Fd()))
 }
 
-func (t *term) paint(code, s string, tty bool) string {
-	if !t.colour || !tty {
+func (t *Terminal) paint(code, s string, tty bool) string {
+	if !t.Color || !tty {
 		return s
 	}
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-func (t *term) red(s string) string  { return t.paint("31", s, t.errTTY) }
-func (t *term) bold(s string) string { return t.paint("1", s, t.errTTY) }
+func (t *Terminal) red(s string) string  { return t.paint("31", s, t.ErrTTY) }
+func (t *Terminal) Bold(s string) string { return t.paint("1", s, t.ErrTTY) }
 
 // width of the terminal on stderr, 80 where it is not known.
-func (t *term) width() int {
-	if f, ok := t.err.(*os.File); ok {
+func (t *Terminal) width() int {
+	if f, ok := t.Err.(*os.File); ok {
 		if w, _, err := xterm.GetSize(int(f.Fd())); err == nil && w > 20 {
 			return w
 		}

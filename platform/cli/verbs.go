@@ -28,7 +28,7 @@ func (c *command) get() *cobra.Command {
   thaw get events --watch
   thaw get functions tiny -o yaml`,
 		ValidArgs: words,
-		Args:      some("", 2),
+		Args:      UpToArgs("", 2),
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 			word := "functions"
 			if len(args) > 0 {
@@ -42,7 +42,7 @@ func (c *command) get() *cobra.Command {
 				if near := functions.Nearest(word, words, 1); len(near) > 0 {
 					hint = "did you mean " + near[0] + "?"
 				}
-				return usage(hint, "%q is no kind", functions.Clip(word))
+				return Usage(hint, "%q is no kind", functions.Clip(word))
 			}
 			if word == "functions" && len(args) == 2 && !follow {
 				name, err := c.name(ctx, cl, args[1])
@@ -53,7 +53,7 @@ func (c *command) get() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return single(c, c.functionKind(), f)
+				return PrintOne(c, c.functionKind(), f)
 			}
 			var want string
 			if len(args) == 2 {
@@ -61,27 +61,27 @@ func (c *command) get() *cobra.Command {
 			}
 			switch word {
 			case "functions":
-				return show(ctx, c, cl, c.functionKind(), follow, want, cl.Functions)
+				return showList(ctx, c, cl, c.functionKind(), follow, want, cl.Functions)
 			case "replicas":
-				return show(ctx, c, cl, c.replicaKind(), follow, want, cl.Replicas)
+				return showList(ctx, c, cl, c.replicaKind(), follow, want, cl.Replicas)
 			case "nodes":
-				return show(ctx, c, cl, c.nodeKind(), follow, want, cl.Nodes)
+				return showList(ctx, c, cl, c.nodeKind(), follow, want, cl.Nodes)
 			case "teams":
-				return show(ctx, c, cl, c.teamKind(), follow, want, cl.Teams)
+				return showList(ctx, c, cl, c.teamKind(), follow, want, cl.Teams)
 			case "coldstarts":
-				return show(ctx, c, cl, c.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
+				return showList(ctx, c, cl, c.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
 			case "events":
-				return show(ctx, c, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]api.Event, error) { return cl.Events(ctx, 0) })
+				return showList(ctx, c, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]api.Event, error) { return cl.Events(ctx, 0) })
 			}
 			if follow {
-				return usage("thaw keys list", "keys cannot be watched")
+				return Usage("thaw keys list", "keys cannot be watched")
 			}
-			return show(ctx, c, cl, c.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
+			return showList(ctx, c, cl, c.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
 		}),
 	}
 	watchFlag(cmd, &follow)
 	// Without a kind a cluster lists its models as Kubernetes has them.
-	c.toKnative(cmd, cluster{asks: true, flags: func(f *flagSet) {
+	c.toKnative(cmd, cluster{asks: true, flags: func(f *FlagSet) {
 		f.StringP("namespace", "n", "", "namespace, which is the team; of models, where no KIND is said")
 		f.BoolP("all-namespaces", "A", false, "of all namespaces; likewise")
 	}})
@@ -92,23 +92,23 @@ func watchFlag(cmd *cobra.Command, follow *bool) {
 	cmd.Flags().BoolVarP(follow, "watch", "w", false, "go on, with a line for every change")
 }
 
-// single prints one thing.
-func single[T any](c *command, k kind[T], v T) error {
+// PrintOne prints one thing.
+func PrintOne[T any](c *command, k Kind[T], v T) error {
 	if c.output == "json" || c.output == "yaml" {
-		m, err := one(k.word, v)
+		m, err := WithKind(k.Word, v)
 		if err != nil {
 			return err
 		}
-		return c.encode(m)
+		return c.Encode(m)
 	}
-	return list(c, k, []T{v})
+	return PrintList(c, k, []T{v})
 }
 
-// show lists or watches one kind; want, when given, is the name of one.
-func show[T any](ctx context.Context, c *command, cl *api.Client, k kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
-	is := func(v T) bool { return want == "" || k.name(v) == want || spelled(k.name(v)) == want }
+// showList lists or watches one kind; want, when given, is the name of one.
+func showList[T any](ctx context.Context, c *command, cl *api.Client, k Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
+	is := func(v T) bool { return want == "" || k.Name(v) == want || shortName(k.Name(v)) == want }
 	if follow {
-		return watch(ctx, c, cl, k, is)
+		return watchList(ctx, c, cl, k, is)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
@@ -117,33 +117,33 @@ func show[T any](ctx context.Context, c *command, cl *api.Client, k kind[T], fol
 		return err
 	}
 	if want == "" {
-		return list(c, k, items)
+		return PrintList(c, k, items)
 	}
 	var names []string
 	for _, v := range items {
 		if is(v) {
-			return single(c, k, v)
+			return PrintOne(c, k, v)
 		}
-		names = append(names, k.name(v))
+		names = append(names, k.Name(v))
 	}
 	hint := ""
 	if near := functions.Nearest(want, names, 3); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, ", ") + "?"
 	}
-	return &Error{Exit: ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.word), functions.Clip(want)), Hint: hint}
+	return &Error{Exit: ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: hint}
 }
 
 func (c *command) ps() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "ps", Short: "What runs: replicas, and functions somebody waits for", GroupID: "use", Args: exact(),
+		Use: "ps", Short: "What runs: replicas, and functions somebody waits for", GroupID: "use", Args: ExactArgs(),
 		Example: `  thaw ps
   thaw ps --watch
   thaw ps --to knative          of a cluster, by way of its API server
   thaw ps -o json`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if follow {
-				return watch(ctx, c, cl, c.replicaKind(), nil)
+				return watchList(ctx, c, cl, c.replicaKind(), nil)
 			}
 			ctx, cancel := context.WithTimeout(ctx, askFor)
 			defer cancel()
@@ -151,7 +151,7 @@ func (c *command) ps() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := list(c, c.replicaKind(), replicas); err != nil || c.output != "table" && c.output != "wide" {
+			if err := PrintList(c, c.replicaKind(), replicas); err != nil || c.output != "table" && c.output != "wide" {
 				return err
 			}
 			all, err := cl.Functions(ctx)
@@ -164,7 +164,7 @@ func (c *command) ps() *cobra.Command {
 					if f.Problem != "" {
 						why = f.Problem
 					}
-					c.remark("%d wait for %s: %s", f.Queued, spelled(f.Name), why)
+					c.Remark("%d wait for %s: %s", f.Queued, shortName(f.Name), why)
 				}
 			}
 			return nil
@@ -177,12 +177,12 @@ func (c *command) ps() *cobra.Command {
 func (c *command) models() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "models", Short: "Which models there are, cold ones too", GroupID: "use", Args: exact(),
+		Use: "models", Short: "Which models there are, cold ones too", GroupID: "use", Args: ExactArgs(),
 		Example: `  thaw models
   thaw models --watch
   thaw models -o name`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			return show(ctx, c, cl, c.functionKind(), follow, "", cl.Functions)
+			return showList(ctx, c, cl, c.functionKind(), follow, "", cl.Functions)
 		}),
 	}
 	watchFlag(cmd, &follow)
@@ -201,7 +201,7 @@ const describedEvents = 10
 
 func (c *command) describe() *cobra.Command {
 	v := &cobra.Command{
-		Use: "describe NAME", Short: "Everything about one model, with its last cold start, or about one team", GroupID: "own", Args: exact("the name of a model"),
+		Use: "describe NAME", Short: "Everything about one model, with its last cold start, or about one team", GroupID: "own", Args: ExactArgs("the name of a model"),
 		Example: `  thaw describe tiny
   thaw describe ml/llama -o json
   thaw describe team ml`,
@@ -241,13 +241,13 @@ func (c *command) describe() *cobra.Command {
 			d.Events = d.Events[max(0, len(d.Events)-describedEvents):]
 			switch c.output {
 			case "json", "yaml":
-				m, err := one("Description", d)
+				m, err := WithKind("Description", d)
 				if err != nil {
 					return err
 				}
-				return c.encode(m)
+				return c.Encode(m)
 			case "name":
-				fmt.Fprintln(c.out, plain(d.Function.Name))
+				fmt.Fprintln(c.Out, Plain(d.Function.Name))
 				return nil
 			}
 			c.tell(d)
@@ -263,10 +263,10 @@ func (c *command) describe() *cobra.Command {
 func (c *command) tell(d description) {
 	f := d.Function
 	row := func(key, format string, args ...any) {
-		fmt.Fprintf(c.out, "%-11s %s\n", key+":", plain(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(c.Out, "%-11s %s\n", key+":", Plain(fmt.Sprintf(format, args...)))
 	}
 	row("Name", "%s", f.Name)
-	row("State", "%s", stateOf(f))
+	row("State", "%s", stateWithPercent(f))
 	if f.Problem != "" {
 		row("Problem", "%s", f.Problem)
 	}
@@ -293,19 +293,19 @@ func (c *command) tell(d description) {
 		}
 	}
 	if f.Expected != nil {
-		row("Cold start", "%s expected", spanOf(f.Expected))
+		row("Cold start", "%s expected", Seconds(f.Expected))
 	}
 	if len(d.Replicas) > 0 {
-		fmt.Fprintln(c.out, "\nReplicas")
-		table(c.out, c.replicaKind(), d.Replicas, c.output == "wide", nil)
+		fmt.Fprintln(c.Out, "\nReplicas")
+		PrintTable(c.Out, c.replicaKind(), d.Replicas, c.output == "wide", nil)
 	}
 	if d.ColdStart != nil {
-		fmt.Fprintln(c.out, "\nLast cold start")
+		fmt.Fprintln(c.Out, "\nLast cold start")
 		c.waterfall(*d.ColdStart)
 	}
 	if len(d.Events) > 0 {
-		fmt.Fprintln(c.out, "\nEvents")
-		table(c.out, c.eventKind(), d.Events, c.output == "wide", nil)
+		fmt.Fprintln(c.Out, "\nEvents")
+		PrintTable(c.Out, c.eventKind(), d.Events, c.output == "wide", nil)
 	}
 }
 
@@ -316,13 +316,13 @@ func (c *command) waterfall(t api.ColdStart) {
 	for _, p := range t.Phases {
 		end = max(end, p.Start+p.Duration)
 	}
-	fmt.Fprintf(c.out, "%s: %s, %s, %s\n", plain(t.ID), t.State.Word(), spanOf(&t.Total), c.since(t.Began)+" ago")
+	fmt.Fprintf(c.Out, "%s: %s, %s, %s\n", Plain(t.ID), t.State.Word(), Seconds(&t.Total), c.Since(t.Began)+" ago")
 	if t.Start != "" {
-		fmt.Fprintf(c.out, "  the engine was started %s", plain(t.Start))
+		fmt.Fprintf(c.Out, "  the engine was started %s", Plain(t.Start))
 		if t.StartNote != "" {
-			fmt.Fprintf(c.out, ": %s", plain(t.StartNote))
+			fmt.Fprintf(c.Out, ": %s", Plain(t.StartNote))
 		}
-		fmt.Fprintln(c.out)
+		fmt.Fprintln(c.Out)
 	}
 	line := func(name, mark string, start, duration float64, share string) {
 		from, to := 0, 0
@@ -331,7 +331,7 @@ func (c *command) waterfall(t api.ColdStart) {
 			to = min(max(int((start+duration)/end*wide+0.5), from+1), wide)
 		}
 		bar := strings.Repeat(" ", from) + strings.Repeat(mark, to-from)
-		fmt.Fprintf(c.out, "  %-12s |%-*s| %s%s\n", plain(name), wide, bar, spanOf(&duration), share)
+		fmt.Fprintf(c.Out, "  %-12s |%-*s| %s%s\n", Plain(name), wide, bar, Seconds(&duration), share)
 	}
 	for _, p := range t.Phases {
 		line(string(p.Phase), "=", p.Start, p.Duration, "")
@@ -340,7 +340,7 @@ func (c *command) waterfall(t api.ColdStart) {
 		}
 	}
 	if t.Error != "" {
-		fmt.Fprintf(c.out, "  failed: %s\n", plain(t.Error))
+		fmt.Fprintf(c.Out, "  failed: %s\n", Plain(t.Error))
 	}
 }
 
@@ -348,7 +348,7 @@ func (c *command) wake() *cobra.Command {
 	var lease time.Duration
 	var wait bool
 	cmd := &cobra.Command{
-		Use: "wake NAME", Short: "Start a model before anybody asks for it", GroupID: "use", Args: exact("the name of a model"),
+		Use: "wake NAME", Short: "Start a model before anybody asks for it", GroupID: "use", Args: ExactArgs("the name of a model"),
 		Example: `  thaw wake tiny --wait
   thaw wake ml/llama --lease 2h
   thaw wake ml/llama:pirate     # its adapter too`,
@@ -379,15 +379,15 @@ func (c *command) wake() *cobra.Command {
 func (c *command) woken(w api.Woken) error {
 	switch c.output {
 	case "json", "yaml":
-		m, err := one("Woken", w)
+		m, err := WithKind("Woken", w)
 		if err != nil {
 			return err
 		}
-		return c.encode(m)
+		return c.Encode(m)
 	case "name":
-		fmt.Fprintln(c.out, plain(w.Function))
+		fmt.Fprintln(c.Out, Plain(w.Function))
 	default:
-		fmt.Fprintln(c.out, plain(spelled(w.Function)+" "+w.State.Word()))
+		fmt.Fprintln(c.Out, Plain(shortName(w.Function)+" "+w.State.Word()))
 	}
 	return nil
 }
@@ -395,7 +395,7 @@ func (c *command) woken(w api.Woken) error {
 func (c *command) stop() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
-		Use: "stop NAME", Short: "Drain a model's replicas; demand brings it back", GroupID: "use", Args: exact("the name of a model"),
+		Use: "stop NAME", Short: "Drain a model's replicas; demand brings it back", GroupID: "use", Args: ExactArgs("the name of a model"),
 		Example: `  thaw stop tiny
   thaw stop tiny --wait`,
 		ValidArgsFunction: c.completeNames,
@@ -417,7 +417,7 @@ func (c *command) stop() *cobra.Command {
 					w.State = functions.Unloaded
 					break
 				}
-				if err := pause(ctx, lookAt); err != nil {
+				if err := sleepContext(ctx, ProgressEvery); err != nil {
 					return err
 				}
 			}
@@ -428,7 +428,7 @@ func (c *command) stop() *cobra.Command {
 	return c.asksKnative(cmd)
 }
 
-func pause(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -441,7 +441,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 func (c *command) rm() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: some("the name of a model", 0),
+		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: UpToArgs("the name of a model", 0),
 		Example: `  thaw rm ml/llama
   thaw rm ml/llama --to knative`,
 		Long: `Forget deployed models and drain their replicas. Models of the --functions folder
@@ -457,15 +457,15 @@ belong to you: remove their files there.`,
 					return err
 				}
 				if c.output == "name" {
-					fmt.Fprintln(c.out, name)
+					fmt.Fprintln(c.Out, name)
 				} else {
-					fmt.Fprintln(c.out, name, "removed")
+					fmt.Fprintln(c.Out, name, "removed")
 				}
 			}
 			return nil
 		}),
 	}
-	c.toKnative(cmd, cluster{flags: func(f *flagSet) { f.StringP("namespace", "n", "", "of names that say none") }})
+	c.toKnative(cmd, cluster{flags: func(f *FlagSet) { f.StringP("namespace", "n", "", "of names that say none") }})
 	return cmd
 }
 
@@ -473,7 +473,7 @@ func (c *command) logs() *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
-		Use: "logs NAME|REPLICA", Short: "What a model's engine says", GroupID: "own", Args: exact("the name of a model or the id of a replica"),
+		Use: "logs NAME|REPLICA", Short: "What a model's engine says", GroupID: "own", Args: ExactArgs("the name of a model or the id of a replica"),
 		Example: `  thaw logs tiny
   thaw logs tiny --follow --tail 20`,
 		ValidArgsFunction: c.completeNames,
@@ -531,7 +531,7 @@ func (c *command) replicaOf(ctx context.Context, cl *api.Client, word string) (s
 			return t.Replica, nil
 		}
 	}
-	return "", &Error{Exit: ExitNotFound, What: name.String() + " has no replica, so it says nothing", Hint: "thaw wake " + spelled(name.String()) + " starts one"}
+	return "", &Error{Exit: ExitNotFound, What: name.String() + " has no replica, so it says nothing", Hint: "thaw wake " + shortName(name.String()) + " starts one"}
 }
 
 // copyLines passes text on; what would command the terminal is spelled out.
@@ -540,10 +540,10 @@ func (c *command) copyLines(r io.Reader) error {
 	for {
 		line, err := in.ReadString('\n')
 		if line != "" {
-			if c.outTTY {
-				line = readable(strings.TrimSuffix(line, "\n")) + "\n"
+			if c.OutTTY {
+				line = Readable(strings.TrimSuffix(line, "\n")) + "\n"
 			}
-			if _, err := io.WriteString(c.out, line); err != nil {
+			if _, err := io.WriteString(c.Out, line); err != nil {
 				return err
 			}
 		}
@@ -556,15 +556,15 @@ func (c *command) copyLines(r io.Reader) error {
 	}
 }
 
-// readable is plain for text of several lines: tabs and line ends stay.
-func readable(s string) string {
+// Readable is plain for text of several lines: tabs and line ends stay.
+func Readable(s string) string {
 	var b strings.Builder
 	for part := range strings.SplitAfterSeq(s, "\n") {
 		for j, word := range strings.Split(strings.TrimSuffix(part, "\n"), "\t") {
 			if j > 0 {
 				b.WriteByte('\t')
 			}
-			b.WriteString(plain(word))
+			b.WriteString(Plain(word))
 		}
 		if strings.HasSuffix(part, "\n") {
 			b.WriteByte('\n')
@@ -583,17 +583,17 @@ func (c *command) keysVerb() *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return unknownVerb(cmd, args[0])
+			return UnknownVerb(cmd, args[0])
 		}}
 	var k api.KeyRequest
 	create := &cobra.Command{
-		Use: "create --team T", Short: "Make a key and print it, this once", Args: exact(),
+		Use: "create --team T", Short: "Make a key and print it, this once", Args: ExactArgs(),
 		Example: `  thaw keys create --team ml --name laptop
   thaw keys create --team ml --to knative
   export THAW_KEY=$(thaw keys create --team ml)`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if k.Team == "" {
-				return usage("thaw keys create --team NAME", "--team is missing")
+				return Usage("thaw keys create --team NAME", "--team is missing")
 			}
 			n, err := cl.CreateKey(ctx, k)
 			if err != nil {
@@ -601,14 +601,14 @@ func (c *command) keysVerb() *cobra.Command {
 			}
 			switch c.output {
 			case "json", "yaml":
-				m, err := one("Key", n)
+				m, err := WithKind("Key", n)
 				if err != nil {
 					return err
 				}
-				return c.encode(m)
+				return c.Encode(m)
 			}
-			fmt.Fprintln(c.out, plain(n.Secret))
-			c.remark("key %s of team %s; it is not shown again", n.ID, n.Team)
+			fmt.Fprintln(c.Out, Plain(n.Secret))
+			c.Remark("key %s of team %s; it is not shown again", n.ID, n.Team)
 			return nil
 		}),
 	}
@@ -617,26 +617,26 @@ func (c *command) keysVerb() *cobra.Command {
 	create.Flags().BoolVar(&k.Admin, "admin", false, "it may also deploy, wake, stop and make keys")
 	var team string
 	ls := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "All keys, without their secrets", Args: exact(),
+		Use: "list", Aliases: []string{"ls"}, Short: "All keys, without their secrets", Args: ExactArgs(),
 		Example: `  thaw keys list --team ml`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, _ []string) error {
 			keys, err := cl.Keys(ctx, team)
 			if err != nil {
 				return err
 			}
-			return list(c, c.keyKind(), keys)
+			return PrintList(c, c.keyKind(), keys)
 		}),
 	}
 	ls.Flags().StringVar(&team, "team", "", "only this team's")
 	rm := &cobra.Command{
-		Use: "rm ID...", Short: "End keys at once", Args: some("the id of a key", 0),
+		Use: "rm ID...", Short: "End keys at once", Args: UpToArgs("the id of a key", 0),
 		Example: `  thaw keys rm 0f3a9c`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
 			for _, id := range args {
 				if err := cl.DeleteKey(ctx, id); err != nil {
 					return err
 				}
-				fmt.Fprintln(c.out, plain(id), "ended")
+				fmt.Fprintln(c.Out, Plain(id), "ended")
 			}
 			return nil
 		}),
@@ -644,7 +644,7 @@ func (c *command) keysVerb() *cobra.Command {
 	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
 	c.toKnative(create, cluster{passed: []string{"team", "name"}, never: []string{"admin"}})
 	c.toKnative(ls, cluster{passed: []string{"team"}})
-	c.toKnative(rm, cluster{flags: func(f *flagSet) { f.String("team", "", "whose keys they are; all are looked at where none is said") }})
+	c.toKnative(rm, cluster{flags: func(f *FlagSet) { f.String("team", "", "whose keys they are; all are looked at where none is said") }})
 	cmd.AddCommand(create, ls, rm)
 	return cmd
 }

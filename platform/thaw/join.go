@@ -33,8 +33,8 @@ func join(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) erro
 	}
 	server := agent.NewJoin(c.Server, token, log)
 	node, err := agent.Open(agent.Config{
-		Name: c.Name, Machine: c.Machine, Version: cli.Version, Data: c.Data, Exe: exe, Orphan: c.Orphan.Std(),
-		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Sleep: c.Sleep, Store: c.Store, Leave: c.Leave, Warm: agent.WarmMode(c.Warm), EngineCaches: agent.CacheMode(c.Caches),
+		Name: c.Name, Machine: c.Machine, Version: cli.Version, Data: c.Data, Exe: exe, Orphan: c.OrphanTimeout.Std(),
+		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Sleep: c.SleepMemory, Store: c.Store, Leave: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), EngineCaches: agent.CacheMode(c.Caches),
 		Peering: lending, Environ: os.Environ, Push: server.Push, Log: log,
 	})
 	if err != nil {

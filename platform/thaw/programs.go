@@ -18,17 +18,17 @@ import (
 // programs are what the verbs that run something run.
 func programs() cli.Programs {
 	return cli.Programs{
-		Serve:   serve,
-		Agent:   join,
-		Keep:    keep,
-		Loader:  loadForPods,
-		Lend:    lendToPods,
-		Runtime: inPod,
-		Engines: map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
-		Bench:   measure,
-		Knative: besides("thaw-knative"),
-		Shelf:   stored,
-		GPUs:    gpus,
+		Serve:     serve,
+		Agent:     join,
+		Keep:      keep,
+		Loader:    loadForPods,
+		Lend:      lendToPods,
+		Runtime:   inPod,
+		Engines:   map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
+		Bench:     measure,
+		Knative:   besides("thaw-knative"),
+		OpenStore: stored,
+		GPUs:      gpus,
 	}
 }
 
@@ -43,7 +43,7 @@ func logger(w io.Writer, format string, level slog.Level) *slog.Logger {
 
 // keep is the process that is the parent of engines.
 func keep(ctx context.Context, c cli.KeepConfig, stderr io.Writer) error {
-	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.Orphan, Log: logger(stderr, "text", slog.LevelInfo)})
+	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.OrphanTimeout, Log: logger(stderr, "text", slog.LevelInfo)})
 }
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -55,7 +55,7 @@ func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) e
 
 // stored is the store below a data folder, without a server or an agent. What
 // goes wrong on the way is in its errors; a log is for those who stay.
-func stored(o cli.ShelfOptions) (cli.Shelf, error) {
+func stored(o cli.LocalStoreOptions) (cli.LocalStore, error) {
 	so := nodestore.Options{Data: o.Data, Budget: o.Budget, Log: logger(o.Log, "text", slog.LevelError)}
 	if len(o.Peers) > 0 {
 		token, err := nodestore.ReadToken(o.TokenFile)

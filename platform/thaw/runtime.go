@@ -26,7 +26,7 @@ func inPod(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) e
 	if err != nil {
 		say := strings.Join(strings.Fields(err.Error()), " ")
 		// The file is there where Kubernetes wants to know.
-		if f, e := os.OpenFile(c.Message, os.O_WRONLY|os.O_TRUNC, 0); e == nil {
+		if f, e := os.OpenFile(c.TerminationMessage, os.O_WRONLY|os.O_TRUNC, 0); e == nil {
 			io.WriteString(f, say[:min(len(say), lastWords)])
 			f.Close()
 		}
@@ -71,7 +71,7 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	go thrift.NewCores().Run(few)
 	err = shim.New(shim.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
-		Environ: os.Environ(), Patience: c.Patience, NoAhead: !c.Ahead, NoLent: !c.Warm, Out: stdout, Log: log,
+		Environ: os.Environ(), Patience: c.LoaderWait, NoAhead: !c.ImportsAhead, NoLent: !c.Warm, Out: stdout, Log: log,
 	}).Run(ctx)
 	switch {
 	case errors.Is(err, shim.ErrNoLoader):

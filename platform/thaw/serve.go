@@ -83,12 +83,12 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		policy.KeepAlive = placement.Learned
 	}
 	foresee := orchestrator.OpenForesee(c.Data, time.Now(), log)
-	foresee.Ahead, foresee.Budget = c.Prewarm == "on", c.Ahead.Std()
+	foresee.Ahead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backend, err := local.New(local.Options{
-		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.Orphan.Std(),
-		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Sleep: c.Sleep, Store: c.Store, Leave: c.Leave, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
+		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
+		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Sleep: c.SleepMemory, Store: c.Store, Leave: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
 		Environ: os.Environ, Peering: lending, Policy: policy, Foresee: foresee, Log: log,
 	})
 	if err != nil {
