@@ -145,6 +145,6 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 	name := func(service string) string { return service + "." + o.namespace + ".svc." + o.cluster }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: o.namespace, Name: o.id, Advertise: o.advertise, Listener: listener, Token: token, Secure: o.secure,
-		Policy: policy, Public: name(o.public), Private: name(o.private), Foresee: foresee, Place: o.place, Near: o.near, Ahead: o.ahead, Knative: o.knative, Version: cli.Version, Log: log,
+		Policy: policy, Public: name(o.public), Private: name(o.private), NewForesee: foresee, WebhookAddr: o.place, AnnotateNodes: o.near, EarlyDispatch: o.ahead, Knative: o.knative, Version: cli.Version, Log: log,
 	})
 }

@@ -29,10 +29,10 @@ import (
 // id.
 
 // control is the API of a reign.
-func (r *reign) control() (http.Handler, error) {
+func (r *leaderTerm) control() (http.Handler, error) {
 	a := api.New(api.Options{
-		Catalog: shop{r}, Keys: r.teams.keys, World: r, History: r, Hand: hand{r}, Requests: nowhere{}, Stores: nowhere{},
-		Usage:   func(team string) auth.Usage { return r.shares.usage(team, time.Now()) },
+		Catalog: apiCatalog{r}, Keys: r.teams.keys, World: r, History: r, Hand: apiActions{r}, Requests: noStore{}, Stores: noStore{},
+		Usage:   func(team string) auth.Usage { return r.limits.usage(team, time.Now()) },
 		Explain: r.explain, Demand: r.demand, TeamUse: func(team string) api.TeamUse { return api.TeamUse(r.steer.TeamUse(team)) },
 		Heartbeat: func(functions.Heartbeat) error {
 			return errors.New("nodes of a cluster speak through their loader, not here")
@@ -43,7 +43,7 @@ func (r *reign) control() (http.Handler, error) {
 	return httpserver.NewGuest(httpserver.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
 }
 
-func (r *reign) missing() []string {
+func (r *leaderTerm) missing() []string {
 	if !r.settled.Load() {
 		return []string{"finding out what runs"}
 	}
@@ -52,11 +52,11 @@ func (r *reign) missing() []string {
 
 // current is the revision that answers for a Service: the newest that has a
 // replica, else the newest. A name that is a revision's is itself.
-func (r *reign) current(name functions.Name) functions.Name {
-	if r.books.get(name.Base()) != nil {
+func (r *leaderTerm) current(name functions.Name) functions.Name {
+	if r.catalog.get(name.Base()) != nil {
 		return name.Base()
 	}
-	of := r.books.of(name.Base())
+	of := r.catalog.revisionsOf(name.Base())
 	for i := len(of) - 1; i >= 0; i-- {
 		if f, ok := r.steer.Function(of[i]); ok && (len(f.Replicas) > 0 || f.Starting()) {
 			return of[i]
@@ -69,22 +69,22 @@ func (r *reign) current(name functions.Name) functions.Name {
 }
 
 // public is a function's name as people know it.
-func (r *reign) public(function string) string {
+func (r *leaderTerm) public(function string) string {
 	name, err := functions.ParseName(function, functions.DefaultTeam)
 	if err != nil {
 		return function
 	}
-	if s := r.books.serves(name); s != "" {
+	if s := r.catalog.serviceOf(name); s != "" {
 		return functions.Name{Team: name.Team, Name: s}.String()
 	}
 	return function
 }
 
-// shop is the catalogue: one model for each Service.
-type shop struct{ r *reign }
+// apiCatalog is the catalogue: one model for each Service.
+type apiCatalog struct{ r *leaderTerm }
 
-func (s shop) Model(name functions.Name) *functions.Model {
-	v := s.r.books.get(s.r.current(name))
+func (s apiCatalog) Model(name functions.Name) *functions.Model {
+	v := s.r.catalog.get(s.r.current(name))
 	if v == nil {
 		return nil
 	}
@@ -95,12 +95,12 @@ func (s shop) Model(name functions.Name) *functions.Model {
 	return &m
 }
 
-func (s shop) Models() []*functions.Model {
+func (s apiCatalog) Models() []*functions.Model {
 	var out []*functions.Model
 	seen := map[functions.Name]bool{}
-	for _, m := range s.r.books.Models() {
+	for _, m := range s.r.catalog.Models() {
 		name := m.FullName()
-		if service := s.r.books.serves(name); service != "" {
+		if service := s.r.catalog.serviceOf(name); service != "" {
 			name.Name = service
 		}
 		if !seen[name] {
@@ -113,25 +113,25 @@ func (s shop) Models() []*functions.Model {
 	return out
 }
 
-func (s shop) Teams() []*functions.Team { return s.r.books.Teams() }
+func (s apiCatalog) Teams() []*functions.Team { return s.r.catalog.Teams() }
 
 var errDeploy = fmt.Errorf("%w: on Kubernetes a model is a Knative Service: thaw deploy --to knative, thaw rm --to knative, or kubectl", catalog.ErrReadOnly)
 
-func (s shop) Check(functions.Name, []byte) (*functions.Model, bool, error) {
+func (s apiCatalog) Check(functions.Name, []byte) (*functions.Model, bool, error) {
 	return nil, false, errDeploy
 }
-func (s shop) Put(functions.Name, []byte) (bool, error) { return false, errDeploy }
-func (s shop) Delete(functions.Name) error              { return errDeploy }
+func (s apiCatalog) Put(functions.Name, []byte) (bool, error) { return false, errDeploy }
+func (s apiCatalog) Delete(functions.Name) error              { return errDeploy }
 
 // Function is the picture of a Service: that of its current revision, and the
 // replicas of all.
-func (r *reign) Function(name functions.Name) (snapshot.Function, bool) {
+func (r *leaderTerm) Function(name functions.Name) (snapshot.Function, bool) {
 	current := r.current(name)
 	f, ok := r.steer.Function(current)
 	if !ok {
 		return f, false
 	}
-	for _, other := range r.books.of(name) {
+	for _, other := range r.catalog.revisionsOf(name) {
 		if o, ok := r.steer.Function(other); ok && other != current {
 			f.Replicas = append(f.Replicas, o.Replicas...)
 		}
@@ -140,7 +140,7 @@ func (r *reign) Function(name functions.Name) (snapshot.Function, bool) {
 }
 
 // Replicas are all there are.
-func (r *reign) Replicas() []api.Replica {
+func (r *leaderTerm) Replicas() []api.Replica {
 	list := r.steer.Replicas()
 	out := make([]api.Replica, len(list))
 	for i := range list {
@@ -151,7 +151,7 @@ func (r *reign) Replicas() []api.Replica {
 }
 
 // Nodes are all there are. GPUs of which nobody knows the memory say 0.
-func (r *reign) Nodes() []api.NodeReport {
+func (r *leaderTerm) Nodes() []api.NodeReport {
 	list := r.steer.Nodes()
 	out := make([]api.NodeReport, len(list))
 	for i := range list {
@@ -167,24 +167,24 @@ func (r *reign) Nodes() []api.NodeReport {
 }
 
 // ColdStart finds a cold start.
-func (r *reign) ColdStart(id string) (functions.Timeline, bool) {
+func (r *leaderTerm) ColdStart(id string) (functions.Timeline, bool) {
 	t, ok := r.steer.ColdStart(id)
 	t.Function = r.public(t.Function)
-	return r.firsts.complete(t), ok
+	return r.firstTokens.complete(t), ok
 }
 
 // ColdStarts are the newest first.
-func (r *reign) ColdStarts(limit int) []functions.Timeline {
+func (r *leaderTerm) ColdStarts(limit int) []functions.Timeline {
 	list := r.steer.ColdStarts(limit)
 	for i := range list {
 		list[i].Function = r.public(list[i].Function)
-		list[i] = r.firsts.complete(list[i])
+		list[i] = r.firstTokens.complete(list[i])
 	}
 	return list
 }
 
 // Events are those after a number.
-func (r *reign) Events(after uint64) []api.Event {
+func (r *leaderTerm) Events(after uint64) []api.Event {
 	list := r.steer.Events(after)
 	out := make([]api.Event, len(list))
 	for i := range list {
@@ -194,31 +194,31 @@ func (r *reign) Events(after uint64) []api.Event {
 	return out
 }
 
-// hand wakes and stops.
-type hand struct{ r *reign }
+// apiActions wakes and stops.
+type apiActions struct{ r *leaderTerm }
 
-func (h hand) WakeFor(name functions.Name, lease time.Duration) string {
+func (h apiActions) WakeFor(name functions.Name, lease time.Duration) string {
 	of := h.r.current(name)
 	of.Adapter = name.Adapter
 	return h.r.steer.WakeFor(of, lease)
 }
 
-func (h hand) Stop(name functions.Name) {
-	for _, of := range h.r.books.of(name.Base()) {
+func (h apiActions) Stop(name functions.Name) {
+	for _, of := range h.r.catalog.revisionsOf(name.Base()) {
 		h.r.steer.Stop(of)
 	}
 }
 
 // demand of a Service is that of its revisions.
-func (r *reign) demand(name functions.Name) (active, queued int) {
-	for _, of := range append(r.books.of(name), name) {
+func (r *leaderTerm) demand(name functions.Name) (active, queued int) {
+	for _, of := range append(r.catalog.revisionsOf(name), name) {
 		d := r.hub.DemandOf(of)
 		active, queued = active+d.Active, queued+d.Queued
 	}
 	return active, queued
 }
 
-func (r *reign) explain(kind string, name functions.Name) (api.Explanation, bool) {
+func (r *leaderTerm) explain(kind string, name functions.Name) (api.Explanation, bool) {
 	e, ok := r.steer.Explain(kind, r.current(name))
 	if !ok {
 		return api.Explanation{}, false
@@ -245,8 +245,8 @@ func candidate(c placement.Candidate, public func(string) string) api.Candidate 
 }
 
 // logs is the log of the container of a replica's pod.
-func (r *reign) logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
-	namespace, name, ok := r.fleet.Pod(replica)
+func (r *leaderTerm) logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
+	namespace, name, ok := r.cluster.PodOf(replica)
 	if !ok {
 		return nil, fmt.Errorf("%w: replica %.80q has no pod", api.ErrNotFound, replica)
 	}
@@ -270,24 +270,24 @@ func (r *reign) logs(ctx context.Context, replica string, tail int, follow bool)
 	return body, err
 }
 
-// nowhere is what a controller does not know: requests are the activators'.
-type nowhere struct{}
+// noStore is what a controller does not know: requests are the activators'.
+type noStore struct{}
 
-func (nowhere) ColdStartOf(string) (string, bool)           { return "", false }
-func (nowhere) Position(string) (int, functions.Name, bool) { return 0, functions.Name{}, false }
+func (noStore) ColdStartOf(string) (string, bool)           { return "", false }
+func (noStore) Position(string) (int, functions.Name, bool) { return 0, functions.Name{}, false }
 
 var errStores = errors.New("on a cluster the store of a node is its loader's: kubectl exec into its pod, then thaw cache ls")
 
-func (nowhere) Cached(context.Context, string) ([]functions.CacheEntry, []string, error) {
+func (noStore) Cached(context.Context, string) ([]functions.CacheEntry, []string, error) {
 	return nil, nil, errStores
 }
-func (nowhere) Keep(context.Context, string, string, functions.StoreAct) ([]string, error) {
+func (noStore) Keep(context.Context, string, string, functions.StoreAct) ([]string, error) {
 	return nil, errStores
 }
-func (nowhere) Reread(context.Context, string, string, func(functions.StoreProgress)) error {
+func (noStore) Reread(context.Context, string, string, func(functions.StoreProgress)) error {
 	return errStores
 }
-func (nowhere) Prefetch(context.Context, string, functions.PrefetchRequest, func(functions.StoreProgress)) error {
+func (noStore) Prefetch(context.Context, string, functions.PrefetchRequest, func(functions.StoreProgress)) error {
 	return errStores
 }
 

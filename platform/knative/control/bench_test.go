@@ -18,11 +18,11 @@ import (
 )
 
 // crowd is a fleet of many nodes and revisions, and a pod of every fourth.
-func crowd(nodes, revisions int) *fleet {
-	f := newFleet(fleetOptions{
+func crowd(nodes, revisions int) *clusterState {
+	f := newClusterState(clusterStateOptions{
 		epoch: 1, life: "x", log: slog.New(slog.DiscardHandler), now: time.Now,
-		beat: func(functions.Heartbeat, orchestrator.Node) {}, probe: func(probe) {},
-		hurry: func(string, string, types.UID) {},
+		sendHeartbeat: func(functions.Heartbeat, orchestrator.Node) {}, probe: func(probe) {},
+		forceDelete: func(string, string, types.UID) {},
 	})
 	for i := range nodes {
 		f.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}, Status: corev1.NodeStatus{
@@ -50,23 +50,23 @@ func crowd(nodes, revisions int) *fleet {
 func BenchmarkFleet(b *testing.B) {
 	for _, size := range []struct{ nodes, revisions int }{{1, 200}, {500, 2000}, {500, 10000}} {
 		f := crowd(size.nodes, size.revisions)
-		f.push(true)
-		f.behind(true)
+		f.sendHeartbeats(true)
+		f.outdatedScales(true)
 		name := fmt.Sprintf("nodes=%d/revisions=%d/", size.nodes, size.revisions)
 		b.Run(name+"tick", func(b *testing.B) {
 			for b.Loop() {
-				f.push(true)
-				f.behind(true)
+				f.sendHeartbeats(true)
+				f.outdatedScales(true)
 			}
 		})
 		b.Run(name+"change", func(b *testing.B) {
 			for b.Loop() {
 				f.mu.Lock()
-				f.touch("n0")
-				f.due[functions.Name{Team: "a", Name: "m0-00001"}] = true
+				f.markNode("n0")
+				f.dueScales[functions.Name{Team: "a", Name: "m0-00001"}] = true
 				f.mu.Unlock()
-				f.push(false)
-				f.behind(false)
+				f.sendHeartbeats(false)
+				f.outdatedScales(false)
 			}
 		})
 	}

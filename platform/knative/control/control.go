@@ -43,45 +43,45 @@ import (
 
 // Options of a controller.
 type Options struct {
-	Config    *rest.Config
-	Namespace string // of thaw itself: its lease
-	Knative   string // namespace of Knative Serving; "" is knative-serving
-	Name      string // of this controller, for people
-	Advertise string // HOST:PORT at which peers reach it
-	Listener  net.Listener
-	Token     string                       // that peers show; it opens the control API as well
-	Secure    bool                         // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
-	Policy    placement.Policy             // zero: placement.DefaultPolicy
-	Public    string                       // name of the Service before the activators, in the status of ingresses
-	Private   string                       // the same for the cluster alone
-	Foresee   func() *orchestrator.Foresee // of a reign; may be nil
-	Place     string                       // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
-	Near      bool                         // nodes are annotated with the models that are near
-	Version   string
-	Log       *slog.Logger
+	Config        *rest.Config
+	Namespace     string // of thaw itself: its lease
+	Knative       string // namespace of Knative Serving; "" is knative-serving
+	Name          string // of this controller, for people
+	Advertise     string // HOST:PORT at which peers reach it
+	Listener      net.Listener
+	Token         string                       // that peers show; it opens the control API as well
+	Secure        bool                         // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
+	Policy        placement.Policy             // zero: placement.DefaultPolicy
+	Public        string                       // name of the Service before the activators, in the status of ingresses
+	Private       string                       // the same for the cluster alone
+	NewForesee    func() *orchestrator.Foresee // of a reign; may be nil
+	WebhookAddr   string                       // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
+	AnnotateNodes bool                         // nodes are annotated with the models that are near
+	Version       string
+	Log           *slog.Logger
 	// Settle bounds how long a new leader listens to loaders before it tells
 	// activators what runs. 0: 3 s.
 	Settle time.Duration
-	// Ahead has activators send the first requests of a line to a pod that is not READY
+	// EarlyDispatch has activators send the first requests of a line to a pod that is not READY
 	// yet, where they wait at its door.
-	Ahead bool
+	EarlyDispatch bool
 }
 
 // control is one controller process, leading or not.
 type control struct {
-	o        Options
-	kube     kubernetes.Interface
-	serving  servingclient.Interface
-	nets     networking.Interface
-	core     informers.SharedInformerFactory
-	deploys  informers.SharedInformerFactory
-	knative  servinginformers.SharedInformerFactory
-	ingress  netinformers.SharedInformerFactory
-	election *election
-	registry *prometheus.Registry
-	links    *links // nil: links are plain
+	o           Options
+	kube        kubernetes.Interface
+	serving     servingclient.Interface
+	networking  networking.Interface
+	core        informers.SharedInformerFactory
+	deployments informers.SharedInformerFactory
+	knative     servinginformers.SharedInformerFactory
+	ingress     netinformers.SharedInformerFactory
+	election    *election
+	registry    *prometheus.Registry
+	tls         *controlTLS // nil: links are plain
 
-	reign atomic.Pointer[reign] // nil: another one leads
+	term atomic.Pointer[leaderTerm] // nil: another one leads
 }
 
 // Run is the controller until ctx ends. It returns nil then, or why it could not
@@ -102,8 +102,8 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	if c.links != nil {
-		c.links.look(ctx)
+	if c.tls != nil {
+		c.tls.reload(ctx)
 	}
 	var parts sync.WaitGroup
 	defer parts.Wait()
@@ -112,13 +112,13 @@ func Run(ctx context.Context, o Options) error {
 	parts.Go(func() { c.serve(life, func(err error) { stop(err) }) })
 
 	c.core.Start(ctx.Done())
-	c.deploys.Start(ctx.Done())
+	c.deployments.Start(ctx.Done())
 	c.knative.Start(ctx.Done())
 	c.ingress.Start(ctx.Done())
 	defer func() {
 		stop(nil)
 		c.core.Shutdown()
-		c.deploys.Shutdown()
+		c.deployments.Shutdown()
 		c.knative.Shutdown()
 		c.ingress.Shutdown()
 	}()
@@ -149,23 +149,23 @@ func (c *control) serve(ctx context.Context, failed func(error)) {
 		part(func() error { return s.Serve(l) })
 		context.AfterFunc(ctx, func() { s.Close() })
 	}
-	if c.links == nil {
+	if c.tls == nil {
 		server(c.o.Listener, c.routes(true))
 		return
 	}
-	split := mtls.NewSplit(c.o.Listener, mtls.Server(c.links.identity, controlstream.NameActivator, controlstream.NameLoader), c.o.Log)
+	split := mtls.NewSplit(c.o.Listener, mtls.Server(c.tls.identity, controlstream.NameActivator, controlstream.NameLoader), c.o.Log)
 	part(func() error { return split.Run(ctx) })
-	part(func() error { return c.links.Run(ctx) })
+	part(func() error { return c.tls.Run(ctx) })
 	server(split.Secure, c.routes(true))
 	server(split.Plain, c.routes(false))
 }
 
 // tokens are those that peers may show, and that open the control API.
 func (c *control) tokens() []string {
-	if c.links == nil {
+	if c.tls == nil {
 		return []string{c.o.Token}
 	}
-	return c.links.tokens()
+	return c.tls.tokens()
 }
 
 // open makes clients and informers.
@@ -182,18 +182,18 @@ func (c *control) open() error {
 	if c.serving, err = servingclient.NewForConfig(config); err != nil {
 		return err
 	}
-	if c.nets, err = networking.NewForConfig(config); err != nil {
+	if c.networking, err = networking.NewForConfig(config); err != nil {
 		return err
 	}
-	lean := informers.WithTransform(slim)
+	lean := informers.WithTransform(slimObject)
 	c.core = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean)
-	c.deploys = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = serving.RevisionLabelKey }))
-	c.knative = servinginformers.NewSharedInformerFactoryWithOptions(c.serving, 0, servinginformers.WithTransform(slim))
-	c.ingress = netinformers.NewSharedInformerFactory(c.nets, 0)
+	c.deployments = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, lean, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = serving.RevisionLabelKey }))
+	c.knative = servinginformers.NewSharedInformerFactoryWithOptions(c.serving, 0, servinginformers.WithTransform(slimObject))
+	c.ingress = netinformers.NewSharedInformerFactory(c.networking, 0)
 	for _, i := range []cache.SharedIndexInformer{
 		c.core.Core().V1().Pods().Informer(), c.core.Core().V1().Nodes().Informer(), c.core.Core().V1().Services().Informer(),
 		c.core.Core().V1().Namespaces().Informer(), c.core.Core().V1().ResourceQuotas().Informer(),
-		c.deploys.Apps().V1().Deployments().Informer(),
+		c.deployments.Apps().V1().Deployments().Informer(),
 		c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), c.knative.Serving().V1().Revisions().Informer(), c.knative.Serving().V1().Services().Informer(),
 		c.ingress.Networking().V1alpha1().Ingresses().Informer(),
 	} {
@@ -205,8 +205,8 @@ func (c *control) open() error {
 	}
 	c.election = newElection(c.kube, c.o.Namespace, c.o.Name, c.o.Advertise, c.o.Log)
 	if c.o.Secure {
-		c.links = &links{kube: c.kube, namespace: c.o.Namespace, leads: c.election.sure, token: c.o.Token, log: c.o.Log, now: time.Now, changed: func() {
-			if r := c.reign.Load(); r != nil {
+		c.tls = &controlTLS{kube: c.kube, namespace: c.o.Namespace, leads: c.election.holdsLease, token: c.o.Token, log: c.o.Log, now: time.Now, changed: func() {
+			if r := c.term.Load(); r != nil {
 				r.teams.changed()
 			}
 		}}
@@ -218,7 +218,7 @@ func (c *control) open() error {
 
 // synced waits until everything has been listed once.
 func (c *control) synced(ctx context.Context) error {
-	for _, got := range []map[any]bool{str(c.core.WaitForCacheSync(ctx.Done())), str(c.deploys.WaitForCacheSync(ctx.Done())), str(c.knative.WaitForCacheSync(ctx.Done())), str(c.ingress.WaitForCacheSync(ctx.Done()))} {
+	for _, got := range []map[any]bool{anyKeys(c.core.WaitForCacheSync(ctx.Done())), anyKeys(c.deployments.WaitForCacheSync(ctx.Done())), anyKeys(c.knative.WaitForCacheSync(ctx.Done())), anyKeys(c.ingress.WaitForCacheSync(ctx.Done()))} {
 		for kind, ok := range got {
 			if !ok && ctx.Err() == nil {
 				return fmt.Errorf("control: %v cannot be listed", kind)
@@ -228,7 +228,7 @@ func (c *control) synced(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func str[K comparable](m map[K]bool) map[any]bool {
+func anyKeys[K comparable](m map[K]bool) map[any]bool {
 	out := map[any]bool{}
 	for k, v := range m {
 		out[k] = v
@@ -236,9 +236,9 @@ func str[K comparable](m map[K]bool) map[any]bool {
 	return out
 }
 
-// slim takes out of objects what nobody here reads: caches of a large cluster are
+// slimObject takes out of objects what nobody here reads: caches of a large cluster are
 // mostly that.
-func slim(obj any) (any, error) {
+func slimObject(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok {
 		o.SetManagedFields(nil)
 		if a := o.GetAnnotations(); a[lastApplied] != "" {
@@ -247,18 +247,18 @@ func slim(obj any) (any, error) {
 	}
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		o.Spec = bare(&o.Spec)
+		o.Spec = slimPodSpec(&o.Spec)
 		o.Annotations = nil
 	case *corev1.Node:
 		o.Status.Images, o.Status.VolumesInUse, o.Status.VolumesAttached = nil, nil, nil
 	case *appsv1.Deployment:
-		o.Spec = appsv1.DeploymentSpec{Replicas: o.Spec.Replicas, Template: corev1.PodTemplateSpec{Spec: bare(&o.Spec.Template.Spec)}}
+		o.Spec = appsv1.DeploymentSpec{Replicas: o.Spec.Replicas, Template: corev1.PodTemplateSpec{Spec: slimPodSpec(&o.Spec.Template.Spec)}}
 	}
 	return obj, nil
 }
 
-// bare is what is read of a pod: where it is and what it takes.
-func bare(spec *corev1.PodSpec) corev1.PodSpec {
+// slimPodSpec is what is read of a pod: where it is and what it takes.
+func slimPodSpec(spec *corev1.PodSpec) corev1.PodSpec {
 	few := func(cs []corev1.Container) (out []corev1.Container) {
 		for i := range cs {
 			out = append(out, corev1.Container{Name: cs[i].Name, Resources: cs[i].Resources})
@@ -270,101 +270,101 @@ func bare(spec *corev1.PodSpec) corev1.PodSpec {
 
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// reign is what there is while this controller leads.
-type reign struct {
-	c         *control
-	epoch     int64
-	hub       *controlstream.Hub
-	steer     *orchestrator.Steer
-	fleet     *fleet
-	books     *books
-	path      *path
-	autoscale *autoscale.Reconciler
-	ingress   *ingress.Controller
-	teams     *teams
-	api       http.Handler
-	metrics   http.Handler
-	settled   atomic.Bool
-	end       context.CancelCauseFunc
-	doing     sync.WaitGroup
-	hurries   chan func(context.Context)
-	probes    *prober
-	peering   *peering
-	owners    *owners
-	firsts    firsts
-	leavers   leavers
-	shares    *shares
-	watches   []watching
+// leaderTerm is what there is while this controller leads.
+type leaderTerm struct {
+	c            *control
+	epoch        int64
+	hub          *controlstream.Hub
+	steer        *orchestrator.Steer
+	cluster      *clusterState
+	catalog      *revisionCatalog
+	dataPath     *dataPath
+	autoscale    *autoscale.Reconciler
+	ingress      *ingress.Controller
+	teams        *teamWatcher
+	api          http.Handler
+	metrics      http.Handler
+	settled      atomic.Bool
+	end          context.CancelCauseFunc
+	tasks        sync.WaitGroup
+	forceDeletes chan func(context.Context)
+	probes       *prober
+	peering      *peerAnnouncer
+	podOwners    *podOwners
+	firstTokens  firstTokens
+	evictions    pendingEvictions
+	limits       *sharedLimits
+	watches      []watchHandle
 }
 
 // lead is one reign. It returns when ctx ends, and has then written its last word.
 func (c *control) lead(ctx context.Context, epoch int64) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	r := &reign{c: c, epoch: epoch, end: end, hurries: make(chan func(context.Context), 1024)}
+	r := &leaderTerm{c: c, epoch: epoch, end: end, forceDeletes: make(chan func(context.Context), 1024)}
 	log := c.o.Log.With("epoch", epoch)
-	r.probes = newProber(r.probed, func(uid types.UID) bool { return r.fleet.Alive(uid) })
-	r.fleet = newFleet(fleetOptions{
+	r.probes = newProber(r.onProbeSuccess, func(uid types.UID) bool { return r.cluster.NeedsProbe(uid) })
+	r.cluster = newClusterState(clusterStateOptions{
 		epoch: epoch, life: fmt.Sprintf("%s-%d", c.election.identity, epoch), log: log, now: time.Now,
-		beat:  func(hb functions.Heartbeat, n orchestrator.Node) { r.steer.Heartbeat(hb, n) },
-		tell:  func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) },
-		hands: &hands{kube: c.kube, deployments: c.deploys.Apps().V1().Deployments().Lister(), epoch: epoch, leading: c.election.sure, superseded: func() { end(errLost) }},
-		probe: r.probes.add, moved: r.moved, hurry: r.hurry,
+		sendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { r.steer.Heartbeat(hb, n) },
+		send:          func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) },
+		writer:        &kubeWriter{kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: epoch, leading: c.election.holdsLease, superseded: func() { end(errLost) }},
+		probe:         r.probes.add, changed: r.revisionChanged, forceDelete: r.forceDelete,
 	})
-	r.peering = newPeering(r.fleet.Lenders, func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) })
-	r.owners = newOwners(c, func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) }, log)
-	r.books = &books{
+	r.peering = newPeerAnnouncer(r.cluster.BlockServers, func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) })
+	r.podOwners = newPodOwners(c, func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) }, log)
+	r.catalog = &revisionCatalog{
 		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(), services: c.knative.Serving().V1().Services().Lister(),
-		fleet: r.fleet, log: log, known: map[functions.Name]*revision{}, takes: map[functions.Name]functions.Resources{},
-		changed: func() { r.steer.Changed() }, named: func() { r.ingress.Changed() },
+		cluster: r.cluster, log: log, revisions: map[functions.Name]*revision{}, resources: map[functions.Name]functions.Resources{},
+		changed: func() { r.steer.Changed() }, revisionsChanged: func() { r.ingress.Changed() },
 	}
-	kept := newAccounts(c.kube.CoreV1().ConfigMaps(c.o.Namespace), epoch, log)
-	ledger, err := kept.open(ctx)
+	kept := newUsageStore(c.kube.CoreV1().ConfigMaps(c.o.Namespace), epoch, log)
+	ledger, err := kept.load(ctx)
 	if err != nil {
 		log.Error("what teams have used is not known", "error", err)
 	}
 	var foresee *orchestrator.Foresee
-	if c.o.Foresee != nil {
-		foresee = c.o.Foresee()
+	if c.o.NewForesee != nil {
+		foresee = c.o.NewForesee()
 	}
 	r.steer = orchestrator.New(orchestrator.Options{
-		Epoch: epoch, Catalog: r.books, Policy: c.o.Policy, Foresee: foresee, Ledger: ledger, Log: log,
-		Hooks: orchestrator.Hooks{Event: r.event},
+		Epoch: epoch, Catalog: r.catalog, Policy: c.o.Policy, Foresee: foresee, Ledger: ledger, Log: log,
+		Hooks: orchestrator.Hooks{Event: r.onEvent},
 	})
-	r.shares = &shares{
+	r.limits = &sharedLimits{
 		pods: c.core.Core().V1().Pods().Lister().Pods(c.o.Namespace), ready: r.settled.Load,
-		linked: func() []string { return r.hub.Activators() },
+		connected: func() []string { return r.hub.Activators() },
 	}
-	r.shares.Bank = ratelimit.NewBank(ratelimit.BankOptions{
-		Gathering: true, Dead: r.shares.dead,
+	r.limits.Bank = ratelimit.NewBank(ratelimit.BankOptions{
+		Gathering: true, Dead: r.limits.isDead,
 		Tell: func(id string, g ratelimit.Grants) { r.hub.Grant(id, g) },
 	})
 	r.hub = controlstream.NewHub(controlstream.HubOptions{
-		Tokens: c.tokens, Quiet: true, Waker: r.steer, Bank: r.shares, Log: log,
-		Node: r.heard, Pods: r.said, Joined: r.joined, Left: r.left, FirstToken: r.firsts.note,
+		Tokens: c.tokens, Quiet: true, Waker: r.steer, Bank: r.limits, Log: log,
+		Node: r.onHeartbeat, Pods: r.onPodStatus, Joined: r.onConnect, Left: r.onDisconnect, FirstToken: r.firstTokens.record,
 		Applied: func() { r.ingress.Changed() },
 	})
 	defer r.hub.Close()
-	r.path = &path{activators: r.hub, service: r.books.serving, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, queued: map[functions.Name]bool{}, ring: r.steer.Nudge, now: time.Now}
-	r.path.published = r.moved
-	if c.o.Ahead {
-		r.path.coming = r.fleet.Coming
+	r.dataPath = &dataPath{activatorHub: r.hub, serviceOf: r.catalog.serviceAndKind, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{}, wake: r.steer.Nudge, now: time.Now}
+	r.dataPath.published = r.revisionChanged
+	if c.o.EarlyDispatch {
+		r.dataPath.notReady = r.cluster.NotReadyEndpoints
 	}
-	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Demand: r.outside, System: c.o.Knative, Log: log}); err != nil {
+	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Demand: r.onOutsideDemand, System: c.o.Knative, Log: log}); err != nil {
 		return err
 	}
 	r.ingress = ingress.New(ingress.Options{
-		Client: c.nets, Ingresses: c.ingress.Networking().V1alpha1().Ingresses(), Services: c.core.Core().V1().Services(),
-		Revision: r.books.is, Push: r.hub.SetTable, Applied: r.hub.Applied, Public: c.o.Public, Private: c.o.Private, Log: log,
+		Client: c.networking, Ingresses: c.ingress.Networking().V1alpha1().Ingresses(), Services: c.core.Core().V1().Services(),
+		Revision: r.catalog.has, Push: r.hub.SetTable, Applied: r.hub.Applied, Public: c.o.Public, Private: c.o.Private, Log: log,
 	})
-	r.teams = newTeams(c, r)
+	r.teams = newTeamWatcher(c, r)
 	var hints *schedulerhint.Webhook
-	if c.o.Place != "" {
+	if c.o.WebhookAddr != "" {
 		at, _, _ := net.SplitHostPort(c.o.Advertise)
 		if hints, err = schedulerhint.New(schedulerhint.Options{
-			Client: c.kube, Namespace: c.o.Namespace, Address: c.o.Place, Advertise: at, Log: log,
+			Client: c.kube, Namespace: c.o.Namespace, Address: c.o.WebhookAddr, Advertise: at, Log: log,
 			Hint: func(namespace, revision string) (string, bool) {
-				return r.fleet.Hint(functions.Name{Team: namespace, Name: revision})
+				return r.cluster.PreferredNode(functions.Name{Team: namespace, Name: revision})
 			},
 		}); err != nil {
 			return err
@@ -374,11 +374,11 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	if err = r.watch(ctx); err != nil {
 		return err
 	}
-	defer r.unwatch()
-	if err = r.books.all(); err != nil {
+	defer r.stopWatching()
+	if err = r.catalog.readAll(); err != nil {
 		return err
 	}
-	r.steer.Attach(r.path)
+	r.steer.Attach(r.dataPath)
 	if r.api, err = r.control(); err != nil {
 		return err
 	}
@@ -387,47 +387,47 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		Name: "thaw_reconcile_queue", Help: "PodAutoscalers that wait to be looked at.",
 	}, func() float64 { return float64(r.autoscale.Queued()) }))
 	r.metrics = promhttp.HandlerFor(prometheus.Gatherers{c.registry, registry}, promhttp.HandlerOpts{})
-	c.reign.Store(r)
-	defer c.reign.Store(nil)
+	c.term.Store(r)
+	defer c.term.Store(nil)
 
 	part := func(f func(context.Context) error) {
-		r.doing.Go(func() {
+		r.tasks.Go(func() {
 			if err := f(ctx); err != nil && ctx.Err() == nil {
 				end(err)
 			}
 		})
 	}
 	part(r.steer.Run)
-	part(r.fleet.Run)
+	part(r.cluster.Run)
 	part(r.probes.Run)
 	part(r.peering.Run)
 	part(r.autoscale.Run)
 	part(r.ingress.Run)
 	part(r.teams.Run)
-	part(r.shares.Run)
+	part(r.limits.Run)
 	part(kept.Run)
 	if hints != nil {
 		part(hints.Run)
 	}
-	if c.o.Near {
-		part((&near{kube: c.kube, nodes: c.core.Core().V1().Nodes().Lister(), models: r.books.Sited, stores: r.fleet.Stores, log: log}).Run)
+	if c.o.AnnotateNodes {
+		part((&cacheAnnotator{kube: c.kube, nodes: c.core.Core().V1().Nodes().Lister(), models: r.catalog.ModelSources, stores: r.cluster.Stores, log: log}).Run)
 	}
-	part(r.owners.Run)
-	part(r.hurrying)
-	part(r.settle)
+	part(r.podOwners.Run)
+	part(r.runForceDeletes)
+	part(r.openWhenComplete)
 	<-ctx.Done()
-	r.doing.Wait()
-	kept.last(ctx)
+	r.tasks.Wait()
+	kept.flush(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return nil
 }
 
-// settle waits until the loaders of all nodes with pods of ours have been heard,
+// openWhenComplete waits until the loaders of all nodes with pods of ours have been heard,
 // for a bounded time, and then lets activators know what runs. Before, it would
 // look as if nothing did.
-func (r *reign) settle(ctx context.Context) error {
+func (r *leaderTerm) openWhenComplete(ctx context.Context) error {
 	late := time.NewTimer(r.c.o.Settle)
 	defer late.Stop()
 	look := time.NewTicker(20 * time.Millisecond)
@@ -439,10 +439,10 @@ func (r *reign) settle(ctx context.Context) error {
 		case <-late.C:
 			over = true
 		case <-look.C:
-			over = r.fleet.Complete()
+			over = r.cluster.AllPodsReported()
 		}
 	}
-	r.fleet.push(true)
+	r.cluster.sendHeartbeats(true)
 	// One turn takes all of it in before the first picture goes out.
 	r.steer.Changed()
 	select {
@@ -454,7 +454,7 @@ func (r *reign) settle(ctx context.Context) error {
 	// would be nothing at all.
 	bounded, cancel := context.WithTimeout(ctx, r.c.o.Settle)
 	defer cancel()
-	for _, told := range []<-chan struct{}{r.ingress.Pushed(), r.teams.first} {
+	for _, told := range []<-chan struct{}{r.ingress.Pushed(), r.teams.firstSent} {
 		select {
 		case <-told:
 		case <-bounded.Done():
@@ -465,58 +465,58 @@ func (r *reign) settle(ctx context.Context) error {
 	}
 	r.settled.Store(true)
 	r.hub.Open()
-	r.c.o.Log.Info("settled", "revisions", len(r.books.Models()))
+	r.c.o.Log.Info("settled", "revisions", len(r.catalog.Models()))
 	return nil
 }
 
-// heard is a node's loader speaking of its node.
-func (r *reign) heard(node string, hb functions.Heartbeat) {
-	if r.fleet.Heard(node, hb) {
+// onHeartbeat is a node's loader speaking of its node.
+func (r *leaderTerm) onHeartbeat(node string, hb functions.Heartbeat) {
+	if r.cluster.OnHeartbeat(node, hb) {
 		r.peering.changed()
 	}
 }
 
-func (r *reign) said(node string, whole bool, pods []controlstream.Pod) {
-	r.fleet.Said(node, whole, pods)
+func (r *leaderTerm) onPodStatus(node string, whole bool, pods []controlstream.Pod) {
+	r.cluster.OnPodStatus(node, whole, pods)
 }
 
-func (r *reign) joined(kind controlstream.Kind, id string) {
+func (r *leaderTerm) onConnect(kind controlstream.Kind, id string) {
 	r.c.o.Log.Info("joined", "kind", string(kind), "id", id)
 	if kind == controlstream.KindNode {
 		r.peering.changed()
-		r.owners.at(id, true)
+		r.podOwners.loaderChanged(id, true)
 		return
 	}
 	r.ingress.Changed()
 }
 
-func (r *reign) left(kind controlstream.Kind, id string) {
+func (r *leaderTerm) onDisconnect(kind controlstream.Kind, id string) {
 	r.c.o.Log.Warn("left", "kind", string(kind), "id", id)
 	if kind == controlstream.KindNode {
-		r.fleet.Linked(id, false)
-		r.owners.at(id, false)
+		r.cluster.SetConnected(id, false)
+		r.podOwners.loaderChanged(id, false)
 		return
 	}
 	r.ingress.Changed()
 }
 
-// moved is told that a revision stands otherwise than it did.
-func (r *reign) moved(name functions.Name) {
+// revisionChanged is told that a revision stands otherwise than it did.
+func (r *leaderTerm) revisionChanged(name functions.Name) {
 	if r.autoscale != nil {
 		r.autoscale.Changed(name.Team, name.Name)
 	}
 }
 
-// outside is told of requests for a revision that are at Knative's own activators.
-func (r *reign) outside(namespace, revision string, active, queued int) {
-	r.path.Outside(functions.Name{Team: namespace, Name: revision}, active, queued)
+// onOutsideDemand is told of requests for a revision that are at Knative's own activators.
+func (r *leaderTerm) onOutsideDemand(namespace, revision string, active, queued int) {
+	r.dataPath.Outside(functions.Name{Team: namespace, Name: revision}, active, queued)
 }
 
-// hurry has a pod that is terminating end soon.
-func (r *reign) hurry(namespace, pod string, uid types.UID) {
+// forceDelete has a pod that is terminating end soon.
+func (r *leaderTerm) forceDelete(namespace, pod string, uid types.UID) {
 	select {
-	case r.hurries <- func(ctx context.Context) {
-		if err := r.fleet.o.hands.Hurry(ctx, namespace, pod, uid); err != nil {
+	case r.forceDeletes <- func(ctx context.Context) {
+		if err := r.cluster.o.writer.ForceDelete(ctx, namespace, pod, uid); err != nil {
 			r.c.o.Log.Warn("a pod takes its time to end", "pod", namespace+"/"+pod, "error", err)
 		}
 	}:
@@ -524,7 +524,7 @@ func (r *reign) hurry(namespace, pod string, uid types.UID) {
 	}
 }
 
-func (r *reign) hurrying(ctx context.Context) error {
+func (r *leaderTerm) runForceDeletes(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	lanes := make(chan struct{}, 16)
@@ -532,7 +532,7 @@ func (r *reign) hurrying(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case f := <-r.hurries:
+		case f := <-r.forceDeletes:
 			lanes <- struct{}{}
 			all.Go(func() {
 				defer func() { <-lanes }()
@@ -544,14 +544,14 @@ func (r *reign) hurrying(ctx context.Context) error {
 	}
 }
 
-func (r *reign) probed(uid types.UID) { r.fleet.Probed(uid) }
+func (r *leaderTerm) onProbeSuccess(uid types.UID) { r.cluster.OnProbeSuccess(uid) }
 
 // routes is what the controller's port answers, to links too or not.
 func (c *control) routes(links bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		r := c.reign.Load()
+		r := c.term.Load()
 		switch {
 		case r == nil && c.election.Leader() == "":
 			http.Error(w, "nobody leads", http.StatusServiceUnavailable)
@@ -562,7 +562,7 @@ func (c *control) routes(links bool) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, req *http.Request) {
-		if r := c.reign.Load(); r != nil {
+		if r := c.term.Load(); r != nil {
 			r.metrics.ServeHTTP(w, req)
 			return
 		}
@@ -574,14 +574,14 @@ func (c *control) routes(links bool) http.Handler {
 			http.Error(w, "links are taken with a certificate only", http.StatusForbidden)
 			return
 		}
-		if r := c.reign.Load(); r != nil {
+		if r := c.term.Load(); r != nil {
 			r.hub.ServeHTTP(w, req)
 			return
 		}
 		idle.ServeHTTP(w, req)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
-		if r := c.reign.Load(); r != nil {
+		if r := c.term.Load(); r != nil {
 			r.api.ServeHTTP(w, req)
 			return
 		}

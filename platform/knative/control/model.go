@@ -22,48 +22,48 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 )
 
-// most is how many replicas a revision may have whose max-scale is 0: no bound but
+// unboundedReplicas is how many replicas a revision may have whose max-scale is 0: no bound but
 // the cluster's.
-const most = 1000
+const unboundedReplicas = 1000
 
 // revision is one revision of our class as a function.
 type revision struct {
-	model   *functions.Model // Metadata.Name is the revision's
-	service string           // the Knative Service it is of; "" none
-	target  string           // name of the Deployment that is scaled
-	shim    bool             // its container reads THAW_MODEL, so a loader hears of it
-	problem string           // what of it does not read
+	model      *functions.Model // Metadata.Name is the revision's
+	service    string           // the Knative Service it is of; "" none
+	deployment string           // name of the Deployment that is scaled
+	shim       bool             // its container reads THAW_MODEL, so a loader hears of it
+	problem    string           // what of it does not read
 }
 
-// ours reports whether a PodAutoscaler is of our class.
-func ours(pa *autoscalingv1alpha1.PodAutoscaler) bool {
+// isOurClass reports whether a PodAutoscaler is of our class.
+func isOurClass(pa *autoscalingv1alpha1.PodAutoscaler) bool {
 	return pa.Annotations[autoscaling.ClassAnnotationKey] == knative.AutoscalerClass
 }
 
-// read makes a function of a revision. What its pods are started with is in the
+// readRevision makes a function of a revision. What its pods are started with is in the
 // container (THAW_MODEL), how they are scaled in the annotations of the
 // PodAutoscaler, as Knative has it, and how long requests are held in the model
 // file that the Service carries. Service and revision may be nil: a Service written
 // by hand need not be a model of ours.
-func read(pa *autoscalingv1alpha1.PodAutoscaler, rev *servingv1.Revision, service *servingv1.Service) revision {
+func readRevision(pa *autoscalingv1alpha1.PodAutoscaler, rev *servingv1.Revision, service *servingv1.Service) revision {
 	m := functions.NewModel()
 	m.Spec.Engine = functions.EngineCommand
-	m.Spec.Scale.Max = most
-	r := revision{model: m, service: pa.Labels[serving.ServiceLabelKey], target: pa.Spec.ScaleTargetRef.Name}
+	m.Spec.Scale.Max = unboundedReplicas
+	r := revision{model: m, service: pa.Labels[serving.ServiceLabelKey], deployment: pa.Spec.ScaleTargetRef.Name}
 	if rev != nil {
-		r.container(m, rev)
+		r.readContainer(m, rev)
 	}
 	if service != nil {
-		r.file(m, service)
+		r.readModelFile(m, service)
 	}
-	r.scaling(m, pa)
+	r.readScaling(m, pa)
 	m.Spec.Resources.Pods = 1
 	m.Metadata = functions.Metadata{Name: pa.Name, Namespace: pa.Namespace, Labels: maps.Clone(m.Metadata.Labels)}
 	return r
 }
 
-// container takes over what the pods of a revision are started with.
-func (r *revision) container(m *functions.Model, rev *servingv1.Revision) {
+// readContainer takes over what the pods of a revision are started with.
+func (r *revision) readContainer(m *functions.Model, rev *servingv1.Revision) {
 	c := rev.Spec.GetContainer()
 	for _, e := range c.Env {
 		if e.Name != "THAW_MODEL" || e.Value == "" {
@@ -94,8 +94,8 @@ func (r *revision) container(m *functions.Model, rev *servingv1.Revision) {
 	}
 }
 
-// file takes over what of the model file makes no new revision.
-func (r *revision) file(m *functions.Model, service *servingv1.Service) {
+// readModelFile takes over what of the model file makes no new revision.
+func (r *revision) readModelFile(m *functions.Model, service *servingv1.Service) {
 	doc := service.Annotations[knative.ModelAnnotation]
 	if doc == "" {
 		return
@@ -110,8 +110,8 @@ func (r *revision) file(m *functions.Model, service *servingv1.Service) {
 	m.Metadata.Labels = whole.Metadata.Labels
 }
 
-// scaling takes over Knative's own annotations.
-func (r *revision) scaling(m *functions.Model, pa *autoscalingv1alpha1.PodAutoscaler) {
+// readScaling takes over Knative's own annotations.
+func (r *revision) readScaling(m *functions.Model, pa *autoscalingv1alpha1.PodAutoscaler) {
 	number := func(key string, into *int) {
 		if s, set := pa.Annotations[key]; set {
 			if f, err := strconv.ParseFloat(s, 64); err == nil && f >= 0 && f <= math.MaxInt32 {
@@ -122,7 +122,7 @@ func (r *revision) scaling(m *functions.Model, pa *autoscalingv1alpha1.PodAutosc
 	s := &m.Spec.Scale
 	number(autoscaling.MaxScaleAnnotationKey, &s.Max)
 	if s.Max == 0 {
-		s.Max = most
+		s.Max = unboundedReplicas
 	}
 	number(autoscaling.TargetAnnotationKey, &s.Target)
 	s.Target = max(s.Target, 1)
@@ -141,17 +141,17 @@ func (r *revision) scaling(m *functions.Model, pa *autoscalingv1alpha1.PodAutosc
 	}
 	if pa.Spec.Reachability == autoscalingv1alpha1.ReachabilityUnreachable {
 		// Nobody can ask it any more. What it answers still, it may finish.
-		s.Idle = min(s.Idle, unreached)
+		s.Idle = min(s.Idle, unreachedIdle)
 	}
 }
 
-// unreached is for how long a replica is kept that no route leads to.
-const unreached = functions.Duration(time.Second)
+// unreachedIdle is for how long a replica is kept that no route leads to.
+const unreachedIdle = functions.Duration(time.Second)
 
 // equal reports whether two readings are the same, so that the function that is
 // known need not change.
 func (r *revision) equal(o *revision) bool {
 	a, _ := json.Marshal(r.model)
 	b, _ := json.Marshal(o.model)
-	return r.service == o.service && r.target == o.target && r.shim == o.shim && r.problem == o.problem && slices.Equal(a, b)
+	return r.service == o.service && r.deployment == o.deployment && r.shim == o.shim && r.problem == o.problem && slices.Equal(a, b)
 }

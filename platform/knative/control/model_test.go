@@ -47,9 +47,9 @@ func TestReadRendered(t *testing.T) {
 		RuntimeClassName: "nvidia", ImagePullSecrets: []functions.Reference{{Name: "mine"}}, ServiceAccountName: "models", PriorityClassName: "high",
 	}
 	pa, rev, s := rendered(t, m, "tiny-00001")
-	r := read(pa, rev, s)
+	r := readRevision(pa, rev, s)
 	got := r.model
-	if r.problem != "" || r.service != "tiny" || r.target != "tiny-00001-deployment" || !r.shim {
+	if r.problem != "" || r.service != "tiny" || r.deployment != "tiny-00001-deployment" || !r.shim {
 		t.Errorf("%+v", r)
 	}
 	if got.FullName() != (functions.Name{Team: "a", Name: "tiny-00001"}) || got.Metadata.Labels["tier"] != "1" {
@@ -64,13 +64,13 @@ func TestReadRendered(t *testing.T) {
 	if !reflect.DeepEqual(spec.Pod, want.Pod) {
 		t.Errorf("%+v\nwant %+v", spec.Pod, want.Pod)
 	}
-	if again := read(pa, rev, s); !r.equal(&again) {
+	if again := readRevision(pa, rev, s); !r.equal(&again) {
 		t.Error("the same is read otherwise")
 	}
 
 	// Scaling in the file changes with the Service; the rest is the revision's.
 	pa.Spec.Reachability = autoscalingv1alpha1.ReachabilityUnreachable
-	if r := read(pa, rev, s); r.model.Spec.Scale.Min != 0 || r.model.Spec.Scale.Idle.Std() > time.Second {
+	if r := readRevision(pa, rev, s); r.model.Spec.Scale.Min != 0 || r.model.Spec.Scale.Idle.Std() > time.Second {
 		t.Errorf("a revision that no route leads to keeps replicas: %+v", r.model.Spec.Scale)
 	}
 }
@@ -83,10 +83,10 @@ func TestReadByHand(t *testing.T) {
 	rev := &servingv1.Revision{Spec: servingv1.RevisionSpec{PodSpec: corev1.PodSpec{Containers: []corev1.Container{{
 		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{knative.GPU: resource.MustParse("1")}, Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}},
 	}}}}}
-	r := read(pa, rev, nil)
+	r := readRevision(pa, rev, nil)
 	s := r.model.Spec
 	if r.shim || r.problem != "" || s.Engine != functions.EngineCommand || s.Resources.GPUs != 1 || s.Resources.Memory != 1<<30 ||
-		s.Scale != (functions.Scale{Min: 1, Max: most, Target: 3, Idle: functions.Duration(40 * time.Second)}) {
+		s.Scale != (functions.Scale{Min: 1, Max: unboundedReplicas, Target: 3, Idle: functions.Duration(40 * time.Second)}) {
 		t.Errorf("%+v %+v", r, s)
 	}
 	if !r.model.Spec.Pod.IsZero() {
@@ -95,33 +95,33 @@ func TestReadByHand(t *testing.T) {
 	rev.Spec.NodeSelector, rev.Spec.RuntimeClassName, rev.Spec.ServiceAccountName = map[string]string{"pool": "gpu"}, new("nvidia"), "models"
 	rev.Spec.Tolerations = []corev1.Toleration{{Key: "sku", Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(5))}}
 	rev.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}}
-	if p := read(pa, rev, nil).model.Spec.Pod; p.NodeSelector["pool"] != "gpu" || p.RuntimeClassName != "nvidia" || p.ServiceAccountName != "models" ||
+	if p := readRevision(pa, rev, nil).model.Spec.Pod; p.NodeSelector["pool"] != "gpu" || p.RuntimeClassName != "nvidia" || p.ServiceAccountName != "models" ||
 		len(p.Tolerations) != 1 || p.Tolerations[0] != (functions.Toleration{Key: "sku", Operator: "Exists"}) || len(p.ImagePullSecrets) != 1 || p.ImagePullSecrets[0].Name != "mine" {
 		t.Errorf("by hand: %+v", p)
 	}
 	// It says no initial scale, so it is to have run once, as with Knative's own class.
 	pa.Status.MarkScaleTargetInitialized()
-	if r := read(pa, rev, nil); r.model.Spec.Scale.Min != 0 {
+	if r := readRevision(pa, rev, nil); r.model.Spec.Scale.Min != 0 {
 		t.Errorf("a revision that has run once keeps %d replicas", r.model.Spec.Scale.Min)
 	}
-	if !ours(pa) || ours(&autoscalingv1alpha1.PodAutoscaler{}) {
+	if !isOurClass(pa) || isOurClass(&autoscalingv1alpha1.PodAutoscaler{}) {
 		t.Error("class")
 	}
 	for _, bad := range []string{"-1", "NaN", "x", "1e30"} {
 		pa.Annotations[autoscaling.MaxScaleAnnotationKey] = bad
-		if r := read(pa, rev, nil); r.model.Spec.Scale.Max != most {
+		if r := readRevision(pa, rev, nil); r.model.Spec.Scale.Max != unboundedReplicas {
 			t.Errorf("max-scale %q gives %d", bad, r.model.Spec.Scale.Max)
 		}
 	}
 	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{knative.ModelAnnotation: "{"}}}
-	if r := read(pa, rev, service); r.problem == "" {
+	if r := readRevision(pa, rev, service); r.problem == "" {
 		t.Error("an annotation that does not read is not told")
 	}
 	rev.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "THAW_MODEL", Value: "kind: Modell"}}
-	if r := read(pa, rev, nil); r.problem == "" || !r.shim {
+	if r := readRevision(pa, rev, nil); r.problem == "" || !r.shim {
 		t.Errorf("%+v", r)
 	}
-	if r := read(pa, nil, nil); r.model == nil {
+	if r := readRevision(pa, nil, nil); r.model == nil {
 		t.Error("no revision yet")
 	}
 }

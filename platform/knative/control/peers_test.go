@@ -20,7 +20,7 @@ func TestPeering(t *testing.T) {
 		var lenders []functions.Peer
 		told := map[string][]functions.Peer{}
 		calls := 0
-		p := newPeering(func() ([]string, []functions.Peer) {
+		p := newPeerAnnouncer(func() ([]string, []functions.Peer) {
 			mu.Lock()
 			defer mu.Unlock()
 			return to, lenders
@@ -46,7 +46,7 @@ func TestPeering(t *testing.T) {
 		to = append(to, "lends-nothing")
 		mu.Unlock()
 		count := func() int {
-			time.Sleep(gather)
+			time.Sleep(announceDelay)
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()

@@ -25,87 +25,87 @@ import (
 // pod is a pod on its way to being, or being, a replica; or somebody else's, which
 // takes room.
 type pod struct {
-	uid             types.UID
-	namespace, name string
-	of              functions.Name // the revision its label names
-	rev             *rev           // nil: none of ours
-	want            *want          // the replica that it is
-	node, ip        string
-	gpus            int
-	memory          functions.Bytes
-	cpu             functions.CPU
-	created         time.Time
-	terminating     bool
-	over            bool // its containers have ended for good: its room is free
-	running, ready  bool // its container; the pod as Kubernetes sees it
-	unscheduled     string
-	unscheduledAt   time.Time
-	problem         string // why it will not come up
-	hurried         bool
-	probing, probed bool      // of one without the shim
-	came, up        time.Time // since when its shim speaks, or its container runs; and since when that takes requests
-	said            *functions.ReplicaStatus
-	silent          bool // its shim has hung up
+	uid                types.UID
+	namespace, name    string
+	revisionName       functions.Name // the revision its label names
+	rev                *revisionState // nil: none of ours
+	replica            *replica       // the replica that it is
+	node, ip           string
+	gpus               int
+	memory             functions.Bytes
+	cpu                functions.CPU
+	created            time.Time
+	terminating        bool
+	ended              bool // its containers have ended for good: its room is free
+	running, ready     bool // its container; the pod as Kubernetes sees it
+	unscheduled        string
+	unscheduledAt      time.Time
+	problem            string // why it will not come up
+	forceDeleted       bool
+	probing, probed    bool      // of one without the shim
+	startedAt, readyAt time.Time // since when its shim speaks, or its container runs; and since when that takes requests
+	reported           *functions.ReplicaStatus
+	shimGone           bool // its shim has hung up
 }
 
 // unschedulable is how long a pod may find no node before its replica has failed.
 // What was counted as free a moment ago may be in the act of being freed.
 const unschedulable = 15 * time.Second
 
-// unheard is how long the shim of a pod that Kubernetes calls ready may say nothing
+// shimSilence is how long the shim of a pod that Kubernetes calls ready may say nothing
 // before it is believed without: the loader of its node may be away.
-const unheard = 3 * time.Second
+const shimSilence = 3 * time.Second
 
-// late reports whether time alone may have changed what a pod's replica is.
-func (p *pod) late(now time.Time) bool {
-	return p.unscheduled != "" && now.Sub(p.unscheduledAt) >= unschedulable || p.ready && p.said == nil
+// timeChangesState reports whether time alone may have changed what a pod's replica is.
+func (p *pod) timeChangesState(now time.Time) bool {
+	return p.unscheduled != "" && now.Sub(p.unscheduledAt) >= unschedulable || p.ready && p.reported == nil
 }
 
 // spawned reports whether its engine has a process.
 func (p *pod) spawned() bool {
-	if p.said != nil {
-		return p.said.State != functions.Downloading || slices.ContainsFunc(p.said.Phases, func(s functions.Span) bool { return s.Phase == functions.PhaseSpawn })
+	if p.reported != nil {
+		return p.reported.State != functions.Downloading || slices.ContainsFunc(p.reported.Phases, func(s functions.Span) bool { return s.Phase == functions.PhaseSpawn })
 	}
 	return p.running && p.rev != nil && !p.rev.shim
 }
 
 // SetPod takes in what the API server says of a pod.
-func (f *fleet) SetPod(k *corev1.Pod) {
+func (f *clusterState) SetPod(k *corev1.Pod) {
 	var hurry, ask bool
 	f.mu.Lock()
 	p := f.pods[k.UID]
 	if p == nil {
 		p = &pod{uid: k.UID, namespace: k.Namespace, name: k.Name, created: k.CreationTimestamp.Time}
 		if r := k.Labels[serving.RevisionLabelKey]; r != "" {
-			p.of = functions.Name{Team: k.Namespace, Name: r}
+			p.revisionName = functions.Name{Team: k.Namespace, Name: r}
 		}
 		f.pods[k.UID] = p
 	}
-	p.rev = f.revs[p.of]
+	p.rev = f.revisions[p.revisionName]
 	before := p.node
 	was := *p
-	p.see(k, f.o.now())
-	if p.terminating && !was.terminating && p.want != nil && !p.want.ending {
+	p.update(k, f.o.now())
+	if p.terminating && !was.terminating && p.replica != nil && !p.replica.ending {
 		// Somebody else has ended it: its Deployment makes another.
-		p.want.rev.gone = append(p.want.rev.gone, f.o.now())
+		p.replica.rev.lost = append(p.replica.rev.lost, f.o.now())
 	}
 	switch {
-	case p.over && p.want != nil && (p.terminating || p.want.ending):
+	case p.ended && p.replica != nil && (p.terminating || p.replica.ending):
 		f.unbind(p)
-	case p.want != nil && p.node != before:
-		f.place(p.want)
+	case p.replica != nil && p.node != before:
+		f.moveReplica(p.replica)
 	default:
 		f.bind(p)
 	}
-	if w := p.want; w != nil {
-		f.touch(w.node)
+	if w := p.replica; w != nil {
+		f.markNode(w.node)
 		if p.terminating && !was.terminating {
-			f.due[w.rev.name] = true // its Deployment may grow again
+			f.dueScales[w.rev.name] = true // its Deployment may grow again
 		}
 	} else {
-		f.touch(p.node)
+		f.markNode(p.node)
 	}
-	hurry = f.finished(p)
+	hurry = f.mayForceDelete(p)
 	if p.rev != nil && !p.rev.shim && p.running && p.ip != "" && !p.probing && !p.terminating {
 		p.probing, ask = true, true
 	}
@@ -114,90 +114,90 @@ func (f *fleet) SetPod(k *corev1.Pod) {
 		f.o.probe(probe{uid: p.uid, ip: p.ip})
 	}
 	if hurry {
-		f.hurry(p)
+		f.forceDelete(p)
 	}
-	f.moved(p)
+	f.notifyRevision(p)
 }
 
-// finished reports, once, that a pod is to be taken out of the books of Kubernetes
+// mayForceDelete reports, once, that a pod is to be taken out of the books of Kubernetes
 // though its proxy will be there for half a minute more: it is to end, and its shim
 // has said that the engine has. Under mu.
-func (f *fleet) finished(p *pod) bool {
+func (f *clusterState) mayForceDelete(p *pod) bool {
 	r := p.rev
-	if p.want != nil {
-		r = p.want.rev // which may be there no more, and its pods still are
+	if p.replica != nil {
+		r = p.replica.rev // which may be there no more, and its pods still are
 	}
-	if r == nil || !p.terminating || p.hurried || p.over || !r.shim {
+	if r == nil || !p.terminating || p.forceDeleted || p.ended || !r.shim {
 		return false
 	}
-	p.hurried = p.silent || p.said != nil && p.said.State == functions.Unloaded
-	return p.hurried
+	p.forceDeleted = p.shimGone || p.reported != nil && p.reported.State == functions.Unloaded
+	return p.forceDeleted
 }
 
 // DropPod takes in that a pod is gone.
-func (f *fleet) DropPod(uid types.UID) {
+func (f *clusterState) DropPod(uid types.UID) {
 	f.mu.Lock()
 	p := f.pods[uid]
 	if p == nil {
 		f.mu.Unlock()
 		return
 	}
-	if p.want != nil && !p.want.ending && !p.terminating {
-		p.want.rev.gone = append(p.want.rev.gone, f.o.now())
+	if p.replica != nil && !p.replica.ending && !p.terminating {
+		p.replica.rev.lost = append(p.replica.rev.lost, f.o.now())
 	}
 	delete(f.pods, uid)
 	f.unbind(p)
-	f.touch(p.node)
+	f.markNode(p.node)
 	f.mu.Unlock()
-	f.moved(p)
+	f.notifyRevision(p)
 }
 
 // unbind ends the replica that a pod was. Under mu.
-func (f *fleet) unbind(p *pod) {
-	w := p.want
+func (f *clusterState) unbind(p *pod) {
+	w := p.replica
 	if w == nil {
 		return
 	}
-	p.want = nil
-	delete(f.wants, w.id)
-	f.due[w.rev.name] = true
-	f.touch(w.node)
+	p.replica = nil
+	delete(f.replicas, w.id)
+	f.dueScales[w.rev.name] = true
+	f.markNode(w.node)
 }
 
-func (f *fleet) moved(p *pod) {
-	if p.of.Name != "" && f.o.moved != nil {
-		f.o.moved(p.of)
+func (f *clusterState) notifyRevision(p *pod) {
+	if p.revisionName.Name != "" && f.o.changed != nil {
+		f.o.changed(p.revisionName)
 	}
 }
 
-// Probed takes in that a pod without the shim answers.
-func (f *fleet) Probed(uid types.UID) {
+// OnProbeSuccess takes in that a pod without the shim answers.
+func (f *clusterState) OnProbeSuccess(uid types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if p := f.pods[uid]; p != nil {
 		p.probed = true
-		if p.want != nil {
-			f.touch(p.want.node)
+		if p.replica != nil {
+			f.markNode(p.replica.node)
 		}
 	}
 }
 
-// Alive reports whether a pod is still worth being asked.
-func (f *fleet) Alive(uid types.UID) bool {
+// NeedsProbe reports whether a pod is still worth being asked.
+func (f *clusterState) NeedsProbe(uid types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := f.pods[uid]
-	return p != nil && !p.terminating && !p.over && !p.probed
+	return p != nil && !p.terminating && !p.ended && !p.probed
 }
 
-// Said takes in what shims say by way of their node's loader; whole: that is all
+// OnPodStatus takes in what shims say by way of their node's loader; whole: that is all
 // there are on it.
-func (f *fleet) Said(node string, whole bool, pods []controlstream.Pod) {
+func (f *clusterState) OnPodStatus(node string, whole bool, pods []controlstream.Pod) {
 	now := f.o.now()
 	var over []*pod
 	defer func() {
 		for _, p := range over {
-			f.hurry(p)
+			f.forceDelete(p)
 		}
 	}()
 	f.mu.Lock()
@@ -209,39 +209,39 @@ func (f *fleet) Said(node string, whole bool, pods []controlstream.Pod) {
 			continue // not seen yet: it says it again in 2 s
 		}
 		if said.Gone {
-			p.silent = true
+			p.shimGone = true
 		} else {
-			p.said, p.silent = &said.Status, false
-			if p.came.IsZero() {
-				p.came = now
+			p.reported, p.shimGone = &said.Status, false
+			if p.startedAt.IsZero() {
+				p.startedAt = now
 			}
 			if p.node == "" { // its loader knows it before the API server tells
 				p.node = node
-				if p.want != nil {
-					f.place(p.want)
+				if p.replica != nil {
+					f.moveReplica(p.replica)
 				}
 			}
 			f.bind(p)
 		}
-		if p.want != nil {
-			f.touch(p.want.node)
+		if p.replica != nil {
+			f.markNode(p.replica.node)
 		}
-		if f.finished(p) {
+		if f.mayForceDelete(p) {
 			over = append(over, p)
 		}
 	}
 	if n := f.nodes[node]; n != nil {
-		n.linked = true
+		n.connected = true
 	}
 }
 
-// see takes over what matters of a pod.
-func (p *pod) see(k *corev1.Pod, now time.Time) {
+// update takes over what matters of a pod.
+func (p *pod) update(k *corev1.Pod, now time.Time) {
 	p.node = cmp.Or(k.Spec.NodeName, p.node)
 	p.ip = cmp.Or(k.Status.PodIP, p.ip)
 	p.terminating = k.DeletionTimestamp != nil
-	p.over = k.Status.Phase == corev1.PodSucceeded || k.Status.Phase == corev1.PodFailed
-	res := takes(&k.Spec)
+	p.ended = k.Status.Phase == corev1.PodSucceeded || k.Status.Phase == corev1.PodFailed
+	res := podResources(&k.Spec)
 	p.gpus, p.memory, p.cpu = res.GPUs, res.Memory, res.CPU
 	p.ready, p.running, p.problem = false, false, ""
 	unscheduled := ""
@@ -258,23 +258,23 @@ func (p *pod) see(k *corev1.Pod, now time.Time) {
 	}
 	p.unscheduled = unscheduled
 	for _, c := range k.Status.InitContainerStatuses {
-		p.container(&c)
+		p.noteContainer(&c)
 	}
 	for _, c := range k.Status.ContainerStatuses {
-		p.container(&c)
+		p.noteContainer(&c)
 		if c.Name != "queue-proxy" && c.State.Running != nil {
 			p.running = true
 		}
 	}
-	if p.over && p.problem == "" && k.Status.Phase == corev1.PodFailed {
+	if p.ended && p.problem == "" && k.Status.Phase == corev1.PodFailed {
 		p.problem = cmp.Or(k.Status.Message, k.Status.Reason, "the pod failed")
 	}
 }
 
-// takes is what a pod takes of its node by what it asks for: the sum of its
+// podResources is what a pod takes of its node by what it asks for: the sum of its
 // containers, or what one that comes before them asks for where that is more, and
 // what its runtime takes beside.
-func takes(spec *corev1.PodSpec) functions.Resources {
+func podResources(spec *corev1.PodSpec) functions.Resources {
 	of := func(c *corev1.Container) (out functions.Resources) {
 		if q, ok := c.Resources.Limits[knative.GPU]; ok {
 			out.GPUs = int(q.Value())
@@ -297,8 +297,8 @@ func takes(spec *corev1.PodSpec) functions.Resources {
 	return sum
 }
 
-// stuck are reasons of a waiting container that do not pass by themselves.
-var stuck = map[string]string{
+// waitingProblems are reasons of a waiting container that do not pass by themselves.
+var waitingProblems = map[string]string{
 	"ErrImagePull":               "its image cannot be pulled",
 	"ImagePullBackOff":           "its image cannot be pulled",
 	"InvalidImageName":           "its image has no valid name",
@@ -309,30 +309,30 @@ var stuck = map[string]string{
 	"CrashLoopBackOff":           "its container ends again and again",
 }
 
-func (p *pod) container(c *corev1.ContainerStatus) {
+func (p *pod) noteContainer(c *corev1.ContainerStatus) {
 	if p.problem != "" {
 		return
 	}
 	w, t := c.State.Waiting, c.State.Terminated
 	if w != nil {
-		if what := stuck[w.Reason]; what != "" {
+		if what := waitingProblems[w.Reason]; what != "" {
 			p.problem = what
 			if last := c.LastTerminationState.Terminated; w.Reason == "CrashLoopBackOff" && last != nil {
-				p.problem = ended(last)
+				p.problem = exitReason(last)
 			} else if w.Message != "" {
-				p.problem += ": " + line(w.Message)
+				p.problem += ": " + lastLine(w.Message)
 			}
 		}
 		return
 	}
 	if t != nil && t.ExitCode != 0 {
-		p.problem = ended(t)
+		p.problem = exitReason(t)
 	}
 }
 
-func ended(t *corev1.ContainerStateTerminated) string {
+func exitReason(t *corev1.ContainerStateTerminated) string {
 	if t.Message != "" {
-		return line(t.Message)
+		return lastLine(t.Message)
 	}
 	if t.Reason == "OOMKilled" {
 		return "its container ran out of memory"
@@ -340,8 +340,8 @@ func ended(t *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("its container ended with exit code %d", t.ExitCode)
 }
 
-// line is the last line of a message, bounded.
-func line(s string) string {
+// lastLine is the last line of a message, bounded.
+func lastLine(s string) string {
 	s = strings.TrimSpace(s)
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
 		s = s[i+1:]
@@ -352,44 +352,44 @@ func line(s string) string {
 	return s
 }
 
-// status is a replica as steer hears of it. Under mu.
-func (f *fleet) status(w *want, now time.Time) functions.ReplicaStatus {
-	st := f.state(w, now)
+// replicaStatus is a replica as steer hears of it. Under mu.
+func (f *clusterState) replicaStatus(w *replica, now time.Time) functions.ReplicaStatus {
+	st := f.replicaState(w, now)
 	st.ID, st.Team, st.Model, st.GPUs = w.id, w.rev.name.Team, w.rev.name.Name, w.gpus
-	if w.said.State != st.State {
-		w.at = now
+	if w.lastStatus.State != st.State {
+		w.stateSince = now
 	}
 	if p := w.pod; p != nil {
-		if p.came.IsZero() && p.running && !w.rev.shim {
-			p.came = now
+		if p.startedAt.IsZero() && p.running && !w.rev.shim {
+			p.startedAt = now
 		}
-		if p.up.IsZero() && st.State == functions.Ready {
-			p.up = now
+		if p.readyAt.IsZero() && st.State == functions.Ready {
+			p.readyAt = now
 		}
 	}
 	st.Phases = w.phases(st.Phases, now)
-	w.said = st
-	st.Since = now.Sub(w.at).Milliseconds()
+	w.lastStatus = st
+	st.Since = now.Sub(w.stateSince).Milliseconds()
 	return st
 }
 
 // phases are those of a start, counted from when the replica was asked for: first
 // its pod finds its place and comes up there, then its shim tells of the rest. A pod
 // without one has a process, and that is all that is known.
-func (w *want) phases(told []functions.Span, now time.Time) []functions.Span {
+func (w *replica) phases(told []functions.Span, now time.Time) []functions.Span {
 	came := now
-	if w.pod != nil && !w.pod.came.IsZero() {
-		came = w.pod.came
+	if w.pod != nil && !w.pod.startedAt.IsZero() {
+		came = w.pod.startedAt
 	}
-	place := max(0, came.Sub(w.since).Seconds())
+	place := max(0, came.Sub(w.plannedAt).Seconds())
 	out := []functions.Span{{Phase: functions.PhasePlace, Duration: place}}
-	if w.pod == nil || w.pod.came.IsZero() {
+	if w.pod == nil || w.pod.startedAt.IsZero() {
 		return out
 	}
 	if !w.rev.shim {
 		up := now
-		if !w.pod.up.IsZero() {
-			up = w.pod.up
+		if !w.pod.readyAt.IsZero() {
+			up = w.pod.readyAt
 		}
 		return append(out, functions.Span{Phase: functions.PhaseSpawn, Start: place, Duration: max(0, up.Sub(came).Seconds())})
 	}
@@ -404,10 +404,10 @@ func (w *want) phases(told []functions.Span, now time.Time) []functions.Span {
 	return out
 }
 
-// state puts together what is known of a replica's pod: what its shim says counts
+// replicaState puts together what is known of a replica's pod: what its shim says counts
 // most, and what Kubernetes says where there is none, or where it says that the
 // pod is no more.
-func (f *fleet) state(w *want, now time.Time) functions.ReplicaStatus {
+func (f *clusterState) replicaState(w *replica, now time.Time) functions.ReplicaStatus {
 	p := w.pod
 	st := functions.ReplicaStatus{State: functions.Downloading, Percent: -1}
 	failed := func(why string) functions.ReplicaStatus {
@@ -416,26 +416,26 @@ func (f *fleet) state(w *want, now time.Time) functions.ReplicaStatus {
 	}
 	switch {
 	case w.ending || p != nil && p.terminating:
-		if p != nil && p.said != nil {
-			st = *p.said
+		if p != nil && p.reported != nil {
+			st = *p.reported
 		}
 		st.State, st.Error = functions.Draining, ""
 		return st
-	case p == nil && w.rev.refuse != "" && now.Sub(w.rev.since) > time.Second:
-		return failed(w.rev.refuse)
+	case p == nil && w.rev.refusal != "" && now.Sub(w.rev.refusedAt) > time.Second:
+		return failed(w.rev.refusal)
 	case p == nil:
 		return st
 	case p.problem != "":
-		if p.said != nil && p.said.State == functions.Failed && p.said.Error != "" {
-			return failed(p.said.Error)
+		if p.reported != nil && p.reported.State == functions.Failed && p.reported.Error != "" {
+			return failed(p.reported.Error)
 		}
 		return failed(p.problem)
-	case p.over:
+	case p.ended:
 		return failed("the pod has ended")
 	case p.unscheduled != "" && p.node == "" && now.Sub(p.unscheduledAt) >= unschedulable:
-		return failed("Kubernetes finds no node for it: " + line(p.unscheduled))
-	case p.said != nil && !p.silent:
-		st = *p.said
+		return failed("Kubernetes finds no node for it: " + lastLine(p.unscheduled))
+	case p.reported != nil && !p.shimGone:
+		st = *p.reported
 		if st.State == functions.Unloaded { // Kubernetes has not said so yet
 			st.State = functions.Draining
 		}
@@ -448,7 +448,7 @@ func (f *fleet) state(w *want, now time.Time) functions.ReplicaStatus {
 	case !w.rev.shim && (p.probed || p.ready) && p.ip != "":
 		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
 		return st
-	case w.rev.shim && p.ready && p.ip != "" && now.Sub(w.since) > unheard:
+	case w.rev.shim && p.ready && p.ip != "" && now.Sub(w.plannedAt) > shimSilence:
 		// No loader tells of it, and Kubernetes has asked it.
 		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
 		return st
@@ -462,7 +462,7 @@ func (f *fleet) state(w *want, now time.Time) functions.ReplicaStatus {
 // endpoint is where requests for a pod go. It says the port. Its address is what
 // Kubernetes says; before that has, what it says itself, unless it is another
 // pod's: a pod could have the activators ask engines that only they may ask. Under mu.
-func (f *fleet) endpoint(p *pod, said string) string {
+func (f *clusterState) endpoint(p *pod, said string) string {
 	u, err := url.Parse(said)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
 		return ""
@@ -475,37 +475,37 @@ func (f *fleet) endpoint(p *pod, said string) string {
 		return ""
 	}
 	for _, other := range f.pods {
-		if other != p && other.ip != "" && ip.Equal(net.ParseIP(other.ip)) && !other.over {
+		if other != p && other.ip != "" && ip.Equal(net.ParseIP(other.ip)) && !other.ended {
 			return ""
 		}
 	}
 	return "http://" + net.JoinHostPort(ip.String(), u.Port())
 }
 
-// Coming are the replicas of a revision that its picture has no READY ones for, and at
+// NotReadyEndpoints are the replicas of a revision that its picture has no READY ones for, and at
 // whose door a shim takes requests ahead: an activator sends it those that it would
 // let through first, and they wait where the word READY is said. One that is READY and
 // in no picture any more is about to be told to stop.
-func (f *fleet) Coming(of *snapshot.Function) (out []snapshot.Replica) {
+func (f *clusterState) NotReadyEndpoints(of *snapshot.Function) (out []snapshot.Replica) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := f.revs[of.Name]
+	r := f.revisions[of.Name]
 	if r == nil || !r.shim {
 		return nil
 	}
-	for _, w := range f.wants {
+	for _, w := range f.replicas {
 		p := w.pod
-		if w.rev != r || w.ending || p == nil || p.terminating || p.over || p.problem != "" || p.said == nil || p.silent {
+		if w.rev != r || w.ending || p == nil || p.terminating || p.ended || p.problem != "" || p.reported == nil || p.shimGone {
 			continue
 		}
 		if of.Has(w.id) {
-			w.served = true
+			w.published = true
 			continue
 		}
-		switch state := p.said.State; {
-		case state == functions.Ready && !w.served, // steer may hear of it a moment later
+		switch state := p.reported.State; {
+		case state == functions.Ready && !w.published, // steer may hear of it a moment later
 			state == functions.Downloading, state == functions.Loading:
-			if at := f.endpoint(p, p.said.Endpoint); at != "" {
+			if at := f.endpoint(p, p.reported.Endpoint); at != "" {
 				out = append(out, snapshot.Replica{ID: w.id, Node: w.node, Endpoint: at})
 			}
 		}
@@ -517,22 +517,22 @@ func (f *fleet) Coming(of *snapshot.Function) (out []snapshot.Replica) {
 // queueProxy is the port at which Knative's proxy of a pod takes requests.
 const queueProxy = 8012
 
-// facts are what a node has, in a form that can be compared.
-type facts struct {
-	ready, closed bool
-	gpus          int
-	gpuName       string
-	gpuMemory     functions.Bytes
-	memory        functions.Bytes
-	cpu           functions.CPU
-	pods          int
-	version       string
-	labels        map[string]string
-	taints        []functions.Taint // that keep pods off
+// nodeFacts are what a node has, in a form that can be compared.
+type nodeFacts struct {
+	ready, cordoned bool
+	gpus            int
+	gpuName         string
+	gpuMemory       functions.Bytes
+	memory          functions.Bytes
+	cpu             functions.CPU
+	pods            int
+	version         string
+	labels          map[string]string
+	taints          []functions.Taint // that keep pods off
 }
 
-func (n *facts) equal(o *facts) bool {
-	return n.ready == o.ready && n.closed == o.closed && n.gpus == o.gpus && n.gpuName == o.gpuName && n.gpuMemory == o.gpuMemory &&
+func (n *nodeFacts) equal(o *nodeFacts) bool {
+	return n.ready == o.ready && n.cordoned == o.cordoned && n.gpus == o.gpus && n.gpuName == o.gpuName && n.gpuMemory == o.gpuMemory &&
 		n.memory == o.memory && n.cpu == o.cpu && n.pods == o.pods && n.version == o.version && maps.Equal(n.labels, o.labels) && slices.Equal(n.taints, o.taints)
 }
 
@@ -540,8 +540,8 @@ func (n *facts) equal(o *facts) bool {
 // limit.
 const unknownMemory functions.Bytes = math.MaxInt64 / 4
 
-func nodeFacts(k *corev1.Node) *facts {
-	n := &facts{closed: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, gpuMemory: unknownMemory, labels: k.Labels}
+func readNodeFacts(k *corev1.Node) *nodeFacts {
+	n := &nodeFacts{cordoned: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, gpuMemory: unknownMemory, labels: k.Labels}
 	for _, c := range k.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			n.ready = c.Status == corev1.ConditionTrue
@@ -574,7 +574,7 @@ func nodeFacts(k *corev1.Node) *facts {
 
 // gpuList is the GPUs of a node that replicas may have: all but as many as
 // strangers hold, of those that no replica holds.
-func (n *facts) gpuList(held map[int]bool, strangers int) []functions.GPU {
+func (n *nodeFacts) gpuList(held map[int]bool, strangers int) []functions.GPU {
 	var out []functions.GPU
 	for i := n.gpus - 1; i >= 0; i-- {
 		if strangers > 0 && !held[i] {
@@ -587,8 +587,8 @@ func (n *facts) gpuList(held map[int]bool, strangers int) []functions.GPU {
 	return out
 }
 
-// sameBeat reports whether b says of a node what a said, but for times and use.
-func sameBeat(a, b *functions.Heartbeat) bool {
+// sameHeartbeat reports whether b says of a node what a said, but for times and use.
+func sameHeartbeat(a, b *functions.Heartbeat) bool {
 	return a.State == b.State && a.Memory.Total == b.Memory.Total && a.CPU == b.CPU && a.Pods == b.Pods && slices.Equal(a.Bars, b.Bars) && a.PeerURL == b.PeerURL &&
 		slices.Equal(a.GPUs, b.GPUs) && slices.Equal(a.Cached, b.Cached) && a.Store.Bytes == b.Store.Bytes &&
 		slices.EqualFunc(a.Models, b.Models, func(x, y functions.ReplicaStatus) bool {
@@ -596,7 +596,7 @@ func sameBeat(a, b *functions.Heartbeat) bool {
 		})
 }
 
-// hurry has a pod whose engine has ended forgotten. Knative's proxy in it waits half
+// forceDelete has a pod whose engine has ended forgotten. Knative's proxy in it waits half
 // a minute for requests that will not come, and until then the pod's GPUs would be
 // taken; the kubelet ends what is left of it in its own time.
-func (f *fleet) hurry(p *pod) { f.o.hurry(p.namespace, p.name, p.uid) }
+func (f *clusterState) forceDelete(p *pod) { f.o.forceDelete(p.namespace, p.name, p.uid) }

@@ -15,17 +15,17 @@ import (
 // their queue-proxy answers a probe once the container does. Kubernetes would tell
 // later, by a second or two.
 type prober struct {
-	client *http.Client
-	ready  func(types.UID)
-	alive  func(types.UID) bool
-	asked  chan probe
-	every  time.Duration
-	url    func(ip string) string
+	client  *http.Client
+	onReady func(types.UID)
+	needed  func(types.UID) bool
+	queue   chan probe
+	every   time.Duration
+	url     func(ip string) string
 }
 
 func newProber(ready func(types.UID), alive func(types.UID) bool) *prober {
 	return &prober{
-		ready: ready, alive: alive, asked: make(chan probe, 4096), every: 20 * time.Millisecond,
+		onReady: ready, needed: alive, queue: make(chan probe, 4096), every: 20 * time.Millisecond,
 		client: &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 		url:    func(ip string) string { return "http://" + net.JoinHostPort(ip, strconv.Itoa(queueProxy)) + "/" },
 	}
@@ -34,7 +34,7 @@ func newProber(ready func(types.UID), alive func(types.UID) bool) *prober {
 // add has a pod asked until it answers or is gone. It does not block.
 func (p *prober) add(x probe) {
 	select {
-	case p.asked <- x:
+	case p.queue <- x:
 	default: // thousands at once: Kubernetes will tell of it
 	}
 }
@@ -47,19 +47,19 @@ func (p *prober) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case x := <-p.asked:
-			all.Go(func() { p.ask(ctx, x) })
+		case x := <-p.queue:
+			all.Go(func() { p.probeUntilReady(ctx, x) })
 		}
 	}
 }
 
-// ask asks one pod, at first often and then less so: a container that is not there
+// probeUntilReady asks one pod, at first often and then less so: a container that is not there
 // after a while takes its time.
-func (p *prober) ask(ctx context.Context, x probe) {
+func (p *prober) probeUntilReady(ctx context.Context, x probe) {
 	wait := p.every
-	for p.alive(x.uid) {
-		if p.once(ctx, x.ip) {
-			p.ready(x.uid)
+	for p.needed(x.uid) {
+		if p.probeOnce(ctx, x.ip) {
+			p.onReady(x.uid)
 			return
 		}
 		select {
@@ -71,7 +71,7 @@ func (p *prober) ask(ctx context.Context, x probe) {
 	}
 }
 
-func (p *prober) once(ctx context.Context, ip string) bool {
+func (p *prober) probeOnce(ctx context.Context, ip string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url(ip), nil)
 	if err != nil {
 		return false

@@ -23,38 +23,38 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
-// teams reads namespaces as teams, with their quotas and keys, and tells steer and
+// teamWatcher reads namespaces as teams, with their quotas and keys, and tells steer and
 // the activators of them.
-type teams struct {
+type teamWatcher struct {
 	namespaces corelisters.NamespaceLister
 	quotas     corelisters.ResourceQuotaLister
 	factory    informers.SharedInformerFactory // of the Secrets that hold keys, and no others
 	secrets    corelisters.SecretLister
-	tell       func(controlstream.Keys)
-	limits     func([]functions.Team)
+	sendKeys   func(controlstream.Keys)
+	setLimits  func([]functions.Team)
 	tokens     func() []string // that open the control API
-	books      *books
+	catalog    *revisionCatalog
 	keys       *auth.Book // of the control API
 	log        *slog.Logger
-	ring       chan struct{}
-	first      chan struct{}     // closed when the keys were told once
-	told       map[string]string // problems that were logged, by namespace
+	wakeup     chan struct{}
+	firstSent  chan struct{}     // closed when the keys were told once
+	reported   map[string]string // problems that were logged, by namespace
 	kube       kubernetes.Interface
 	events     chan *corev1.Event // that are to be made
 
 	mu sync.Mutex
 }
 
-func newTeams(c *control, r *reign) *teams {
-	t := &teams{
+func newTeamWatcher(c *control, r *leaderTerm) *teamWatcher {
+	t := &teamWatcher{
 		namespaces: c.core.Core().V1().Namespaces().Lister(), quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		tell: r.hub.SetKeys, limits: r.shares.setTeams, books: r.books, keys: auth.Fed(), log: c.o.Log, ring: make(chan struct{}, 1), first: make(chan struct{}), told: map[string]string{},
+		sendKeys: r.hub.SetKeys, setLimits: r.limits.setTeams, catalog: r.catalog, keys: auth.Fed(), log: c.o.Log, wakeup: make(chan struct{}, 1), firstSent: make(chan struct{}), reported: map[string]string{},
 		kube: c.kube, events: make(chan *corev1.Event, 64),
 	}
 	t.tokens = c.tokens
 	t.keys.Trust(t.tokens()...)
 	// Only Secrets of this one name may be read, so only they are asked for.
-	t.factory = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slim), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+	t.factory = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slimObject), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.OneTermEqualSelector("metadata.name", team.SecretName).String()
 	}))
 	t.secrets = t.factory.Core().V1().Secrets().Lister()
@@ -62,15 +62,15 @@ func newTeams(c *control, r *reign) *teams {
 }
 
 // changed says that something of a team is otherwise.
-func (t *teams) changed() {
+func (t *teamWatcher) changed() {
 	select {
-	case t.ring <- struct{}{}:
+	case t.wakeup <- struct{}{}:
 	default:
 	}
 }
 
 // Run tells until ctx ends.
-func (t *teams) Run(ctx context.Context) error {
+func (t *teamWatcher) Run(ctx context.Context) error {
 	informer := t.factory.Core().V1().Secrets().Informer()
 	ring := func(any) { t.changed() }
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: ring, UpdateFunc: func(_, o any) { ring(o) }, DeleteFunc: ring}); err != nil {
@@ -80,7 +80,7 @@ func (t *teams) Run(ctx context.Context) error {
 	defer t.factory.Shutdown()
 	var telling sync.WaitGroup
 	defer telling.Wait()
-	telling.Go(func() { t.telling(ctx) })
+	telling.Go(func() { t.sendEvents(ctx) })
 	// Keys are heard of in a moment; until they are nobody is let in by one.
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	t.changed()
@@ -89,10 +89,10 @@ func (t *teams) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.ring:
+		case <-t.wakeup:
 		}
 		t.read()
-		first.Do(func() { close(t.first) })
+		first.Do(func() { close(t.firstSent) })
 		// Namespaces come and go in crowds.
 		select {
 		case <-ctx.Done():
@@ -103,7 +103,7 @@ func (t *teams) Run(ctx context.Context) error {
 }
 
 // read takes over what is, and tells it.
-func (t *teams) read() {
+func (t *teamWatcher) read() {
 	spaces, err := t.namespaces.List(labels.Everything())
 	if err != nil {
 		return
@@ -124,7 +124,7 @@ func (t *teams) read() {
 			continue
 		}
 		x, problems := team.Of(ns, of[ns.Name])
-		t.complain(ns.Name, problems)
+		t.reportProblems(ns.Name, problems)
 		list = append(list, &x)
 		keys.Teams = append(keys.Teams, x)
 	}
@@ -134,7 +134,7 @@ func (t *teams) read() {
 	}
 	slices.SortFunc(secrets, func(a, b *corev1.Secret) int { return strings.Compare(a.Namespace, b.Namespace) })
 	found, problems := team.Keys(secrets)
-	t.complain("", problems)
+	t.reportProblems("", problems)
 	keys.Keys = found.Keys
 	fed := make([]auth.FedKey, 0, len(keys.Keys))
 	for _, k := range keys.Keys {
@@ -142,23 +142,23 @@ func (t *teams) read() {
 	}
 	t.keys.Trust(t.tokens()...)
 	if err := t.keys.Set(fed); err != nil {
-		t.complain(" ", []string{err.Error()})
+		t.reportProblems(" ", []string{err.Error()})
 	}
 	t.keys.SetTeams(keys.Teams)
-	t.books.setTeams(list)
-	t.limits(keys.Teams)
-	t.tell(keys)
+	t.catalog.setTeams(list)
+	t.setLimits(keys.Teams)
+	t.sendKeys(keys)
 }
 
-// complain logs what does not read, once.
-func (t *teams) complain(of string, problems []string) {
+// reportProblems logs what does not read, once.
+func (t *teamWatcher) reportProblems(of string, problems []string) {
 	text := strings.Join(problems, "; ")
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.told[of] == text {
+	if t.reported[of] == text {
 		return
 	}
-	t.told[of] = text
+	t.reported[of] = text
 	if text != "" {
 		t.log.Warn("a team's settings do not read", "namespace", of, "problems", text)
 	}
@@ -166,24 +166,24 @@ func (t *teams) complain(of string, problems []string) {
 		return
 	}
 	select {
-	case t.events <- event(of, text):
+	case t.events <- settingsEvent(of, text):
 	default: // the log has it
 	}
 }
 
-// event says to a team, in its own namespace, what of its settings does not read.
-func event(namespace, text string) *corev1.Event {
+// settingsEvent says to a team, in its own namespace, what of its settings does not read.
+func settingsEvent(namespace, text string) *corev1.Event {
 	now := metav1.Now()
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: "thaw-team-", Namespace: namespace},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: namespace, Namespace: namespace},
-		Type:           corev1.EventTypeWarning, Reason: "BadSettings", Message: line(text),
+		Type:           corev1.EventTypeWarning, Reason: "BadSettings", Message: lastLine(text),
 		Source: corev1.EventSource{Component: "thaw"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 }
 
-// telling makes events until ctx ends. One that is not taken is lost: the log has it.
-func (t *teams) telling(ctx context.Context) {
+// sendEvents makes events until ctx ends. One that is not taken is lost: the log has it.
+func (t *teamWatcher) sendEvents(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -21,13 +21,13 @@ func TestComplain(t *testing.T) {
 		made <- e
 		return true, e, nil
 	})
-	x := &teams{told: map[string]string{}, log: slog.New(slog.DiscardHandler), kube: kube, events: make(chan *corev1.Event, 8)}
-	x.complain("a", []string{"one", "two"})
-	x.complain("a", []string{"one", "two"}) // the same again
-	x.complain("b", nil)                    // nothing to say
-	x.complain("", []string{"of no team"})
-	x.complain("a", nil) // mended
-	x.complain("a", []string{"three"})
+	x := &teamWatcher{reported: map[string]string{}, log: slog.New(slog.DiscardHandler), kube: kube, events: make(chan *corev1.Event, 8)}
+	x.reportProblems("a", []string{"one", "two"})
+	x.reportProblems("a", []string{"one", "two"}) // the same again
+	x.reportProblems("b", nil)                    // nothing to say
+	x.reportProblems("", []string{"of no team"})
+	x.reportProblems("a", nil) // mended
+	x.reportProblems("a", []string{"three"})
 	close(x.events)
 	var got []string
 	for e := range x.events {
@@ -40,8 +40,8 @@ func TestComplain(t *testing.T) {
 	x.events = make(chan *corev1.Event, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); x.telling(ctx) }()
-	x.complain("c", []string{"four"})
+	go func() { defer close(done); x.sendEvents(ctx) }()
+	x.reportProblems("c", []string{"four"})
 	e := <-made
 	// Kubernetes takes an event only in the namespace of what it is about.
 	if e.Namespace != "c" || e.InvolvedObject.Namespace != "c" || e.InvolvedObject.Name != "c" || e.InvolvedObject.Kind != "Namespace" || e.Type != corev1.EventTypeWarning || e.GenerateName == "" || e.Message != "four" {

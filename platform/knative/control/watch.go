@@ -13,15 +13,15 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// watching is a handler of a reign on an informer that outlives it.
-type watching struct {
+// watchHandle is a handler of a reign on an informer that outlives it.
+type watchHandle struct {
 	informer cache.SharedIndexInformer
 	handle   cache.ResourceEventHandlerRegistration
 }
 
-// on has set called for each object of an informer that comes or changes, and drop
+// objectHandler has set called for each object of an informer that comes or changes, and drop
 // for each that goes.
-func on[T metav1.Object](set, drop func(T)) cache.ResourceEventHandler {
+func objectHandler[T metav1.Object](set, drop func(T)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if o, ok := obj.(T); ok {
@@ -46,29 +46,29 @@ func on[T metav1.Object](set, drop func(T)) cache.ResourceEventHandler {
 
 // watch listens to the cluster. When it returns all there is has been taken in:
 // revisions first, since pods and Deployments are somebody's.
-func (r *reign) watch(ctx context.Context) error {
+func (r *leaderTerm) watch(ctx context.Context) error {
 	c := r.c
-	again := func(o metav1.Object) { r.books.autoscaler(o.GetNamespace(), o.GetName()) }
+	again := func(o metav1.Object) { r.catalog.updateRevision(o.GetNamespace(), o.GetName()) }
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
-		{c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), on(again, again)},
-		{c.knative.Serving().V1().Revisions().Informer(), on(again, again)},
-		{c.knative.Serving().V1().Services().Informer(), on(
-			func(o metav1.Object) { r.books.service(o.GetNamespace(), o.GetName()) },
-			func(o metav1.Object) { r.books.service(o.GetNamespace(), o.GetName()) })},
-		{c.core.Core().V1().Nodes().Informer(), on(r.fleet.SetNode, func(n *corev1.Node) { r.fleet.DropNode(n.Name) })},
-		{c.deploys.Apps().V1().Deployments().Informer(), on(r.deployment, r.noDeployment)},
-		{c.core.Core().V1().Pods().Informer(), on(r.fleet.SetPod, func(p *corev1.Pod) { r.fleet.DropPod(p.UID) })},
-		{c.core.Core().V1().Namespaces().Informer(), on(func(*corev1.Namespace) { r.teams.changed() }, func(*corev1.Namespace) { r.teams.changed() })},
-		{c.core.Core().V1().ResourceQuotas().Informer(), on(func(*corev1.ResourceQuota) { r.teams.changed() }, func(*corev1.ResourceQuota) { r.teams.changed() })},
+		{c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), objectHandler(again, again)},
+		{c.knative.Serving().V1().Revisions().Informer(), objectHandler(again, again)},
+		{c.knative.Serving().V1().Services().Informer(), objectHandler(
+			func(o metav1.Object) { r.catalog.updateService(o.GetNamespace(), o.GetName()) },
+			func(o metav1.Object) { r.catalog.updateService(o.GetNamespace(), o.GetName()) })},
+		{c.core.Core().V1().Nodes().Informer(), objectHandler(r.cluster.SetNode, func(n *corev1.Node) { r.cluster.DropNode(n.Name) })},
+		{c.deployments.Apps().V1().Deployments().Informer(), objectHandler(r.setDeployment, r.dropDeployment)},
+		{c.core.Core().V1().Pods().Informer(), objectHandler(r.cluster.SetPod, func(p *corev1.Pod) { r.cluster.DropPod(p.UID) })},
+		{c.core.Core().V1().Namespaces().Informer(), objectHandler(func(*corev1.Namespace) { r.teams.changed() }, func(*corev1.Namespace) { r.teams.changed() })},
+		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(func(*corev1.ResourceQuota) { r.teams.changed() }, func(*corev1.ResourceQuota) { r.teams.changed() })},
 	} {
 		handle, err := w.informer.AddEventHandler(w.handler)
 		if err != nil {
 			return err
 		}
-		r.watches = append(r.watches, watching{w.informer, handle})
+		r.watches = append(r.watches, watchHandle{w.informer, handle})
 		if !cache.WaitForCacheSync(ctx.Done(), handle.HasSynced) {
 			return ctx.Err()
 		}
@@ -76,7 +76,7 @@ func (r *reign) watch(ctx context.Context) error {
 	return nil
 }
 
-func (r *reign) unwatch() {
+func (r *leaderTerm) stopWatching() {
 	for _, w := range r.watches {
 		if err := w.informer.RemoveEventHandler(w.handle); err != nil {
 			r.c.o.Log.Warn("a watch stays", "error", err)
@@ -84,8 +84,8 @@ func (r *reign) unwatch() {
 	}
 }
 
-// deployment takes in what a revision is scaled by.
-func (r *reign) deployment(d *appsv1.Deployment) {
+// setDeployment takes in what a revision is scaled by.
+func (r *leaderTerm) setDeployment(d *appsv1.Deployment) {
 	name := d.Labels[serving.RevisionLabelKey]
 	if name == "" || d.DeletionTimestamp != nil {
 		return
@@ -93,7 +93,7 @@ func (r *reign) deployment(d *appsv1.Deployment) {
 	refuse := ""
 	for _, c := range d.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			refuse = fmt.Sprintf("Kubernetes takes no pod of it: %s", line(c.Message))
+			refuse = fmt.Sprintf("Kubernetes takes no pod of it: %s", lastLine(c.Message))
 		}
 	}
 	replicas := 1 // what Kubernetes takes where nothing is said
@@ -101,13 +101,13 @@ func (r *reign) deployment(d *appsv1.Deployment) {
 		replicas = int(*d.Spec.Replicas)
 	}
 	key := functions.Name{Team: d.Namespace, Name: name}
-	r.books.template(key, takes(&d.Spec.Template.Spec))
-	r.fleet.SetDeployment(key, replicas, refuse)
-	r.moved(key)
+	r.catalog.setResources(key, podResources(&d.Spec.Template.Spec))
+	r.cluster.SetDeployment(key, replicas, refuse)
+	r.revisionChanged(key)
 }
 
-func (r *reign) noDeployment(d *appsv1.Deployment) {
+func (r *leaderTerm) dropDeployment(d *appsv1.Deployment) {
 	if name := d.Labels[serving.RevisionLabelKey]; name != "" {
-		r.books.untemplated(functions.Name{Team: d.Namespace, Name: name})
+		r.catalog.dropResources(functions.Name{Team: d.Namespace, Name: name})
 	}
 }

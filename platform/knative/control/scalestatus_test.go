@@ -18,10 +18,10 @@ import (
 func TestWaiting(t *testing.T) {
 	named := func(team, name string) functions.Name { return functions.Name{Team: team, Name: name} }
 	to, other := named("a", "qwen-00001"), named("a", "tiny-00002")
-	var l leavers
-	l.goes("r1", leaver{who: named("team-b", "llama-00003"), to: to, idle: 14 * time.Minute})
-	l.goes("r2", leaver{who: named("a", "busy-00001"), to: to})
-	l.goes("r3", leaver{who: named("c", "gone-00001"), to: other, idle: 40 * time.Second})
+	var l pendingEvictions
+	l.add("r1", pendingEviction{evicted: named("team-b", "llama-00003"), beneficiary: to, idleFor: 14 * time.Minute})
+	l.add("r2", pendingEviction{evicted: named("a", "busy-00001"), beneficiary: to})
+	l.add("r3", pendingEviction{evicted: named("c", "gone-00001"), beneficiary: other, idleFor: 40 * time.Second})
 	service := func(n functions.Name) string {
 		return map[string]string{"llama-00003": "llama", "busy-00001": "busy"}[n.Name]
 	}
@@ -34,20 +34,20 @@ func TestWaiting(t *testing.T) {
 		{1, other, "waiting for a GPU; evicting c/gone-00001, idle 40 s"},
 		{0, other, "waiting for room on a node; evicting c/gone-00001, idle 40 s"},
 	} {
-		if got := waiting(x.gpus, l.of(x.of), service, orchestrator.Explained{}); got != x.want {
+		if got := waitMessage(x.gpus, l.of(x.of), service, orchestrator.Explained{}); got != x.want {
 			t.Errorf("%q, want %q", got, x.want)
 		}
 	}
-	if got, ok := l.gone("r2"); !ok || got != to {
+	if got, ok := l.remove("r2"); !ok || got != to {
 		t.Errorf("made way for %v, %v", got, ok)
 	}
-	if _, ok := l.gone("r2"); ok {
+	if _, ok := l.remove("r2"); ok {
 		t.Error("it has ended twice")
 	}
-	if got := waiting(2, l.of(to), service, orchestrator.Explained{}); got != "waiting for 2 GPUs; evicting team-b/llama, idle 14 min" {
+	if got := waitMessage(2, l.of(to), service, orchestrator.Explained{}); got != "waiting for 2 GPUs; evicting team-b/llama, idle 14 min" {
 		t.Errorf("%q", got)
 	}
-	l.gone("r1")
+	l.remove("r1")
 	if got := l.of(to); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
@@ -83,17 +83,17 @@ func TestNobodyMakesWay(t *testing.T) {
 				return &revision{model: m, service: name}
 			}
 			other := functions.Name{Team: "a", Name: "other-00001"}
-			r := &reign{fleet: newStage(t, true).fleet, books: &books{known: map[functions.Name]*revision{web: model(web.Name, x.gpus), other: model(other.Name, 1)}}}
+			r := &leaderTerm{cluster: newStage(t, true).clusterState, catalog: &revisionCatalog{revisions: map[functions.Name]*revision{web: model(web.Name, x.gpus), other: model(other.Name, 1)}}}
 			r.settled.Store(true)
 			var moved []functions.Name
-			r.path = &path{
-				activators: &lobby{}, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
-				service: r.books.serving, published: func(n functions.Name) { moved = append(moved, n) },
-				coming: func(*snapshot.Function) []snapshot.Replica { return nil },
-				ring:   func(functions.Name) {}, now: func() time.Time { return now },
+			r.dataPath = &dataPath{
+				activatorHub: &lobby{}, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
+				serviceOf: r.catalog.serviceAndKind, published: func(n functions.Name) { moved = append(moved, n) },
+				notReady: func(*snapshot.Function) []snapshot.Replica { return nil },
+				wake:     func(functions.Name) {}, now: func() time.Time { return now },
 			}
 			r.steer = orchestrator.New(orchestrator.Options{
-				Epoch: 1, Path: r.path, Catalog: r.books, Now: func() time.Time { return now }, Ring: func() {},
+				Epoch: 1, Path: r.dataPath, Catalog: r.catalog, Now: func() time.Time { return now }, Ring: func() {},
 				Do: func(time.Duration, func(context.Context)) {},
 			})
 			turn := func() {
@@ -101,7 +101,7 @@ func TestNobodyMakesWay(t *testing.T) {
 					AgentID: "n1", Epoch: 1, GPUs: []functions.GPU{{MemoryTotal: 80 << 30, Health: "ok"}}, Memory: functions.Capacity{Total: 64 << 30},
 					Models: []functions.ReplicaStatus{{
 						ID: "r1", Team: "a", Model: other.Name, State: functions.Ready, Endpoint: "http://10.0.0.9:8080", GPUs: []int{0},
-						Spec: &r.books.known[other].model.Spec, Since: x.since.Milliseconds(),
+						Spec: &r.catalog.revisions[other].model.Spec, Since: x.since.Milliseconds(),
 					}},
 				}, nil)
 				r.steer.Turn(t.Context())
@@ -126,7 +126,7 @@ func TestNobodyMakesWay(t *testing.T) {
 				t.Errorf("nobody asks: %q", got)
 			}
 			moved = nil
-			r.path.Outside(web, 0, 1)
+			r.dataPath.Outside(web, 0, 1)
 			turn()
 			if got := says(); got != x.want {
 				t.Errorf("%q, want %q", got, x.want)
@@ -136,7 +136,7 @@ func TestNobodyMakesWay(t *testing.T) {
 			}
 			moved = nil
 			now = now.Add(100 * time.Millisecond)
-			r.path.Outside(web, 0, 0)
+			r.dataPath.Outside(web, 0, 0)
 			turn()
 			if got := says(); got != "NoTraffic " {
 				t.Errorf("nobody asks any more: %q", got)

@@ -26,8 +26,8 @@ import (
 )
 
 func TestNear(t *testing.T) {
-	of := func(model, source string) sited { return sited{model: model, source: source} }
-	by := bySource([]sited{
+	of := func(model, source string) modelSource { return modelSource{model: model, source: source} }
+	by := bySource([]modelSource{
 		of("b/qwen", "az://acct/models/qwen"), of("a/llama", "az://acct/models/llama/"), of("c/llama", "az://acct/models/llama"),
 		of("a/llama", "az://acct/models/llama"), of("x/bad", "what://is this"), of("x/far", "az://acct/models/far"),
 	})
@@ -41,14 +41,14 @@ func TestNear(t *testing.T) {
 		"b/qwen=memory":             {cached(qwen, functions.TierNVMe), cached(qwen+"\n[\"*.txt\"]", functions.TierDRAM)},
 		"a/llama=memory,b/qwen=disk,c/llama=memory": {cached(qwen, functions.TierNVMe), cached(llama, functions.TierDRAM), cached(llama, functions.TierNVMe)},
 	} {
-		if got := (held{linked: true, cached: list}).near(by, nil); got != want {
+		if got := (storeReport{connected: true, cached: list}).annotation(by, nil); got != want {
 			t.Errorf("%v: %q, want %q", list, got, want)
 		}
 	}
 	// What serves is there, under whatever source the store has it.
 	rev := functions.Name{Team: "d", Name: "same-00001"}
-	serves := held{linked: true, cached: []functions.CachedModel{cached(qwen, functions.TierDRAM)}, ready: []functions.Name{rev}}
-	if got := serves.near(by, []sited{{"d/same", "az://acct/models/same", rev}, of("d/other", "az://x/y/z")}); got != "b/qwen=memory,d/same=disk" {
+	serves := storeReport{connected: true, cached: []functions.CachedModel{cached(qwen, functions.TierDRAM)}, ready: []functions.Name{rev}}
+	if got := serves.annotation(by, []modelSource{{"d/same", "az://acct/models/same", rev}, of("d/other", "az://x/y/z")}); got != "b/qwen=memory,d/same=disk" {
 		t.Errorf("%q", got)
 	}
 	// Bounded, whatever there is.
@@ -58,8 +58,8 @@ func TestNear(t *testing.T) {
 		s := fmt.Sprintf("az://acct/models/%03d", i)
 		by[s], many = []string{fmt.Sprintf("team/model-%03d", i)}, append(many, cached(s, functions.TierNVMe))
 	}
-	got := (held{linked: true, cached: many}).near(by, nil)
-	if strings.Count(got, "=") != nearModels || !strings.HasPrefix(got, "team/model-000=disk,") || !strings.HasSuffix(got, ",and 236 more") {
+	got := (storeReport{connected: true, cached: many}).annotation(by, nil)
+	if strings.Count(got, "=") != annotatedModels || !strings.HasPrefix(got, "team/model-000=disk,") || !strings.HasSuffix(got, ",and 236 more") {
 		t.Errorf("%q", got)
 	}
 }
@@ -99,17 +99,17 @@ func TestNearIsWritten(t *testing.T) {
 		add(p.GetName(), strings.TrimPrefix(text, "-"))
 		return true, &corev1.Node{}, nil
 	})
-	stores := map[string]held{}
-	has := held{linked: true, cached: []functions.CachedModel{{Source: "az://a/b/m", Tier: functions.TierNVMe}}}
-	n := &near{
-		kube: kube, nodes: corelisters.NewNodeLister(index), log: slog.New(slog.DiscardHandler), alone: map[string]time.Time{},
-		models: func() []sited { return []sited{{model: "t/m", source: "az://a/b/m"}} }, stores: func() map[string]held { return stores },
+	stores := map[string]storeReport{}
+	has := storeReport{connected: true, cached: []functions.CachedModel{{Source: "az://a/b/m", Tier: functions.TierNVMe}}}
+	n := &cacheAnnotator{
+		kube: kube, nodes: corelisters.NewNodeLister(index), log: slog.New(slog.DiscardHandler), absentSince: map[string]time.Time{},
+		models: func() []modelSource { return []modelSource{{model: "t/m", source: "az://a/b/m"}} }, stores: func() map[string]storeReport { return stores },
 	}
 	now := time.Unix(1e9, 0)
 	round := func(d time.Duration, want ...string) {
 		t.Helper()
 		now, wrote = now.Add(d), nil
-		n.round(context.Background(), now)
+		n.annotate(context.Background(), now)
 		if strings.Join(wrote, "; ") != strings.Join(want, "; ") {
 			t.Errorf("written %q, want %q", wrote, want)
 		}
@@ -118,34 +118,34 @@ func TestNearIsWritten(t *testing.T) {
 	add("n2", "t/old=disk")
 	round(0)
 	stores["n1"] = has
-	round(nearEvery, "n1 t/m=disk")
-	round(nearEvery)         // it says so already
-	round(nearAlone, "n2 -") // nobody has spoken for it
-	stores["n1"] = held{cached: has.cached}
-	round(nearEvery)
+	round(annotateEvery, "n1 t/m=disk")
+	round(annotateEvery)             // it says so already
+	round(absentLoaderGrace, "n2 -") // nobody has spoken for it
+	stores["n1"] = storeReport{cached: has.cached}
+	round(annotateEvery)
 	stores["n1"] = has
-	round(nearAlone) // it has come back
-	stores["n1"] = held{linked: true}
-	round(nearEvery, "n1 -")
+	round(absentLoaderGrace) // it has come back
+	stores["n1"] = storeReport{connected: true}
+	round(annotateEvery, "n1 -")
 
 	stores["n1"] = has
 	refuse = status.NewForbidden(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("no"))
-	round(nearEvery, "n1 t/m=disk")
-	round(nearEvery)
+	round(annotateEvery, "n1 t/m=disk")
+	round(annotateEvery)
 	refuse = nil
 	round(10*time.Minute, "n1 t/m=disk")
 
-	for i := range 2 * nearAtOnce {
+	for i := range 2 * annotateAtOnce {
 		name := fmt.Sprintf("x%03d", i)
 		add(name, "")
 		stores[name] = has
 	}
 	for range 2 {
-		now, wrote = now.Add(nearEvery), nil
-		n.round(context.Background(), now)
-		if len(wrote) != nearAtOnce {
+		now, wrote = now.Add(annotateEvery), nil
+		n.annotate(context.Background(), now)
+		if len(wrote) != annotateAtOnce {
 			t.Errorf("%d nodes were written to at once", len(wrote))
 		}
 	}
-	round(nearEvery)
+	round(annotateEvery)
 }

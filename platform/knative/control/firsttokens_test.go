@@ -9,10 +9,10 @@ import (
 )
 
 func TestFirstToken(t *testing.T) {
-	var f firsts
-	f.note(functions.Name{}, "", time.Second)
-	f.note(functions.Name{}, "cs-1", 2*time.Second)
-	f.note(functions.Name{}, "cs-1", 9*time.Second) // another activator's
+	var f firstTokens
+	f.record(functions.Name{}, "", time.Second)
+	f.record(functions.Name{}, "cs-1", 2*time.Second)
+	f.record(functions.Name{}, "cs-1", 9*time.Second) // another activator's
 	phases := []functions.Span{{Phase: functions.PhaseQueue}}
 	got := f.complete(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 3, Phases: phases})
 	if len(got.Phases) != 2 || got.Phases[1].Phase != functions.PhaseFirstToken || got.Phases[1].Start != 3 || got.Phases[1].Duration != 2 || len(phases) != 1 {
@@ -23,10 +23,10 @@ func TestFirstToken(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	for i := range 3 * firstsMost {
-		f.note(functions.Name{}, fmt.Sprint(i), time.Second)
+	for i := range 3 * maxFirstTokens {
+		f.record(functions.Name{}, fmt.Sprint(i), time.Second)
 	}
-	if len(f.of) != firstsMost || len(f.order) != firstsMost {
-		t.Errorf("%d are kept", len(f.of))
+	if len(f.durations) != maxFirstTokens || len(f.order) != maxFirstTokens {
+		t.Errorf("%d are kept", len(f.durations))
 	}
 }

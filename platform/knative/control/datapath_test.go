@@ -40,11 +40,11 @@ func TestDemandFromOutside(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	in := &inside{}
 	rang := 0
-	p := &path{
-		activators: in, outside: map[functions.Name]outside{}, stirred: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
-		service: func(functions.Name) (string, bool) { return "web", true }, published: func(functions.Name) {},
-		coming: func(*snapshot.Function) []snapshot.Replica { return nil },
-		ring:   func(functions.Name) { rang++ }, now: func() time.Time { return now },
+	p := &dataPath{
+		activatorHub: in, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
+		serviceOf: func(functions.Name) (string, bool) { return "web", true }, published: func(functions.Name) {},
+		notReady: func(*snapshot.Function) []snapshot.Replica { return nil },
+		wake:     func(functions.Name) { rang++ }, now: func() time.Time { return now },
 	}
 	all := func(all bool) map[string]orchestrator.Demand {
 		out := map[string]orchestrator.Demand{}

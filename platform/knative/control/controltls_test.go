@@ -26,11 +26,11 @@ import (
 func TestLinksToken(t *testing.T) {
 	kube := fake.NewClientset()
 	now, told := time.Now(), 0
-	l := &links{kube: kube, namespace: knative.System, leads: func() bool { return true }, changed: func() { told++ }, log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }}
+	l := &controlTLS{kube: kube, namespace: knative.System, leads: func() bool { return true }, changed: func() { told++ }, log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }}
 	if _, err := l.identity(); err == nil {
 		t.Error("an identity of nothing")
 	}
-	l.look(t.Context())
+	l.reload(t.Context())
 	first := l.tokens()
 	if len(first) != 1 || len(first[0]) < 32 || told != 1 {
 		t.Fatal(first, told)
@@ -45,12 +45,12 @@ func TestLinksToken(t *testing.T) {
 	if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	l.look(t.Context())
+	l.reload(t.Context())
 	if got := l.tokens(); !slices.Equal(got, []string{other, first[0]}) || told != 2 {
 		t.Error(got, told)
 	}
-	now = now.Add(formerFor)
-	l.look(t.Context())
+	now = now.Add(formerTokenGrace)
+	l.reload(t.Context())
 	if got := l.tokens(); !slices.Equal(got, []string{other}) || told != 3 {
 		t.Error(got, told)
 	}
@@ -59,7 +59,7 @@ func TestLinksToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.leads = func() bool { return false } // who does not lead makes none
-	l.look(t.Context())
+	l.reload(t.Context())
 	if after, _ := l.identity(); after != before || !slices.Equal(l.tokens(), []string{other}) {
 		t.Error("what was read is forgotten")
 	}
@@ -70,8 +70,8 @@ func TestLinksToken(t *testing.T) {
 func TestSecurePort(t *testing.T) {
 	kube := fake.NewClientset()
 	log := slog.New(slog.DiscardHandler)
-	l := &links{kube: kube, namespace: knative.System, leads: func() bool { return true }, log: log, now: time.Now}
-	l.look(t.Context())
+	l := &controlTLS{kube: kube, namespace: knative.System, leads: func() bool { return true }, log: log, now: time.Now}
+	l.reload(t.Context())
 	s, err := kube.CoreV1().Secrets(knative.System).Get(t.Context(), knative.LinkSecret, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestSecurePort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &control{o: Options{Listener: listener, Secure: true, Log: log}, links: l, election: &election{}}
+	c := &control{o: Options{Listener: listener, Secure: true, Log: log}, tls: l, election: &election{}}
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	failed := make(chan error, 4)
@@ -92,7 +92,7 @@ func TestSecurePort(t *testing.T) {
 	defer func() { end(); <-done }()
 	hub := controlstream.NewHub(controlstream.HubOptions{Tokens: l.tokens})
 	defer hub.Close()
-	c.reign.Store(&reign{hub: hub})
+	c.term.Store(&leaderTerm{hub: hub})
 
 	get := func(path string) (int, string) {
 		t.Helper()

@@ -31,7 +31,7 @@ import (
 // stage is a fleet, and a cluster that only notes what is done to it.
 type stage struct {
 	*testing.T
-	*fleet
+	*clusterState
 	clock time.Time
 
 	mu     sync.Mutex
@@ -66,26 +66,26 @@ func (s *stage) scaled() []string {
 	return slices.Clone(s.scales)
 }
 
-func (s *stage) Least(_ context.Context, ns, pod string) error {
+func (s *stage) DeleteFirst(_ context.Context, ns, pod string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.least = append(s.least, ns+"/"+pod)
 	return nil
 }
 
-func (s *stage) Hurry(context.Context, string, string, types.UID) error { return nil }
+func (s *stage) ForceDelete(context.Context, string, string, types.UID) error { return nil }
 
 var web = functions.Name{Team: "a", Name: "web-00001"}
 
 func newStage(t *testing.T, shim bool) *stage {
 	s := &stage{T: t, clock: time.Unix(1e9, 0), beats: map[string]functions.Heartbeat{}}
-	s.fleet = newFleet(fleetOptions{
-		epoch: 7, life: "x", log: slog.New(slog.DiscardHandler), hands: s,
-		beat:  func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
-		tell:  func(_ string, d controlstream.Down) bool { s.tells = append(s.tells, d); return true },
-		probe: func(p probe) { s.probes = append(s.probes, p) },
-		now:   func() time.Time { return s.clock },
-		hurry: func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },
+	s.clusterState = newClusterState(clusterStateOptions{
+		epoch: 7, life: "x", log: slog.New(slog.DiscardHandler), writer: s,
+		sendHeartbeat: func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
+		send:          func(_ string, d controlstream.Down) bool { s.tells = append(s.tells, d); return true },
+		probe:         func(p probe) { s.probes = append(s.probes, p) },
+		now:           func() time.Time { return s.clock },
+		forceDelete:   func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },
 	})
 	for _, n := range []string{"n1", "n2"} {
 		s.SetNode(aNode(n))
@@ -104,7 +104,7 @@ func aNode(name string) *corev1.Node {
 
 // A pod says at which port it answers, and no more about where.
 func TestEndpoint(t *testing.T) {
-	f := &fleet{pods: map[types.UID]*pod{"victim": {ip: "10.0.0.7"}, "gone": {ip: "10.0.0.8", over: true}}}
+	f := &clusterState{pods: map[types.UID]*pod{"victim": {ip: "10.0.0.7"}, "gone": {ip: "10.0.0.8", ended: true}}}
 	for _, x := range []struct{ ip, said, want string }{
 		{"10.0.0.9", "http://10.0.0.9:8080", "http://10.0.0.9:8080"},
 		{"10.0.0.9", "http://10.0.0.7:8080", "http://10.0.0.9:8080"},
@@ -159,10 +159,10 @@ func waits(reason, message string) func(*corev1.Pod) {
 // states are the replicas of a node as its next heartbeat tells them.
 func (s *stage) states(node string) map[string]functions.ReplicaStatus {
 	s.Helper()
-	s.fleet.mu.Lock()
-	s.dirty[node] = true
-	s.fleet.mu.Unlock()
-	s.push(false)
+	s.clusterState.mu.Lock()
+	s.dirtyNodes[node] = true
+	s.clusterState.mu.Unlock()
+	s.sendHeartbeats(false)
 	out := map[string]functions.ReplicaStatus{}
 	for _, m := range s.beats[node].Models {
 		out[m.ID] = m
@@ -196,22 +196,22 @@ func TestReplicaOfAPod(t *testing.T) {
 	if len(s.tells) == 0 || len(s.tells[0].Prefetch) != 1 {
 		t.Error("the bytes are not asked for ahead of the pod")
 	}
-	if node, ok := s.Hint(web); !ok || node != "n1" {
+	if node, ok := s.PreferredNode(web); !ok || node != "n1" {
 		t.Errorf("hint %q", node)
 	}
 	s.SetDeployment(web, 1, "")
 	s.want("n1", "r1", functions.Downloading)
 	s.SetPod(aPod("p1", ""))
-	if _, ok := s.Hint(web); ok {
+	if _, ok := s.PreferredNode(web); ok {
 		t.Error("a hint for a pod that is there")
 	}
 	s.SetPod(aPod("p1", "n1", runs))
 	s.want("n1", "r1", functions.Loading)
-	s.Said("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
+	s.OnPodStatus("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
 	if st := s.want("n1", "r1", functions.Ready); st.Endpoint != "http://10.0.0.9:8080" || st.Team != "a" || st.Model != "web-00001" || len(st.GPUs) != 1 {
 		t.Errorf("%+v", st)
 	}
-	if d, a, r := s.fleet.Scale(web); d != 1 || a != 1 || r != 1 {
+	if d, a, r := s.clusterState.ReplicaCounts(web); d != 1 || a != 1 || r != 1 {
 		t.Errorf("scale %d %d %d", d, a, r)
 	}
 	// Drained: its shim is told, the Deployment is smaller, and the pod hurries.
@@ -230,7 +230,7 @@ func TestReplicaOfAPod(t *testing.T) {
 		t.Error("a pod is forgotten whose engine is there")
 	}
 	for range 2 {
-		s.Said("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
+		s.OnPodStatus("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
 		s.SetPod(aPod("p1", "n1", runs, ends))
 	}
 	if len(s.hurry) != 1 {
@@ -251,7 +251,7 @@ func TestPodElsewhere(t *testing.T) {
 		t.Errorf("still on n1: %v", st)
 	}
 	s.want("n2", "web-00001-deployment-p1", functions.Loading)
-	if d, _, _ := s.fleet.Scale(web); d != 1 {
+	if d, _, _ := s.clusterState.ReplicaCounts(web); d != 1 {
 		t.Errorf("%d are wanted", d)
 	}
 }
@@ -281,15 +281,15 @@ func TestEvictedPod(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs))
 	s.SetPod(aPod("p1", "n1", runs, ends))
 	s.want("n1", "r1", functions.Draining)
-	if r := s.behind(true); len(r) != 0 {
+	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("the Deployment is made smaller at once")
 	}
 	s.SetPod(aPod("p2", "n1", runs))
 	s.want("n1", "web-00001-deployment-p2", functions.Loading)
 	s.DropPod("p1")
 	s.clock = s.clock.Add(time.Minute)
-	s.push(true)
-	if r := s.behind(true); len(r) != 0 {
+	s.sendHeartbeats(true)
+	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("the replacement is taken back")
 	}
 
@@ -297,8 +297,8 @@ func TestEvictedPod(t *testing.T) {
 	s.SetPod(aPod("p2", "n1", runs, ends))
 	s.DropPod("p2")
 	s.clock = s.clock.Add(time.Minute)
-	s.push(true)
-	if r := s.behind(true); len(r) != 1 {
+	s.sendHeartbeats(true)
+	if r := s.outdatedScales(true); len(r) != 1 {
 		t.Error("a pod that went is kept for")
 	}
 }
@@ -327,8 +327,8 @@ func TestWantedAgain(t *testing.T) {
 			}
 			s.load("n2", "again")
 			for range 3 { // whatever else there is to write
-				for _, r := range s.behind(true) {
-					s.write(t.Context(), r)
+				for _, r := range s.outdatedScales(true) {
+					s.writeScale(t.Context(), r)
 				}
 				s.clock = s.clock.Add(time.Second)
 			}
@@ -336,8 +336,8 @@ func TestWantedAgain(t *testing.T) {
 				t.Fatalf("before it has begun to end: %q", got)
 			}
 			s.SetPod(aPod("p0", "n1", runs, isReady, ends))
-			for _, r := range s.behind(false) {
-				s.write(t.Context(), r)
+			for _, r := range s.outdatedScales(false) {
+				s.writeScale(t.Context(), r)
 			}
 			if got := s.scaled()[before+1:]; !slices.Equal(got, []string{deployment + fmt.Sprint(c.pods)}) {
 				t.Fatalf("after: %q", got)
@@ -373,11 +373,11 @@ func TestPodsOfADroppedRevision(t *testing.T) {
 		s.load("n1", "r"+id)
 		s.SetPod(aPod("p"+id, "n1", runs))
 	}
-	s.Said("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready}}})
+	s.OnPodStatus("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready}}})
 	s.DropRevision(web)
 	s.SetPod(aPod("p1", "n1", runs))
 	s.SetPod(aPod("p1", "n1", runs, ends))
-	s.Said("n1", false, []controlstream.Pod{{UID: "p1", Gone: true}})
+	s.OnPodStatus("n1", false, []controlstream.Pod{{UID: "p1", Gone: true}})
 	if want := []string{"web-00001-deployment-p1"}; !slices.Equal(s.hurry, want) {
 		t.Errorf("hurried %q", s.hurry)
 	}
@@ -388,8 +388,8 @@ func TestPodsOfADroppedRevision(t *testing.T) {
 	for _, p := range []types.UID{"p1", "p2", "p3"} {
 		s.DropPod(p)
 	}
-	if len(s.wants)+len(s.pods) != 0 {
-		t.Errorf("%d replicas of %d pods are left", len(s.wants), len(s.pods))
+	if len(s.replicas)+len(s.pods) != 0 {
+		t.Errorf("%d replicas of %d pods are left", len(s.replicas), len(s.pods))
 	}
 }
 
@@ -409,13 +409,13 @@ func TestFleetInAnyOrder(t *testing.T) {
 			waits("ImagePullBackOff", "no such image")}
 		states := []functions.State{functions.Downloading, functions.Loading, functions.Ready, functions.Draining, functions.Unloaded, functions.Failed}
 		check := func() {
-			for id, w := range s.wants {
-				if w.id != id || w.pod != nil && (w.pod.want != w || s.pods[w.pod.uid] != w.pod) {
+			for id, w := range s.replicas {
+				if w.id != id || w.pod != nil && (w.pod.replica != w || s.pods[w.pod.uid] != w.pod) {
 					t.Fatalf("seed %d: replica %s and its pod do not know each other, after\n%s", seed, id, strings.Join(log, "\n"))
 				}
 			}
 			for _, p := range s.pods {
-				if p.want != nil && (s.wants[p.want.id] != p.want || p.want.pod != p) {
+				if p.replica != nil && (s.replicas[p.replica.id] != p.replica || p.replica.pod != p) {
 					t.Fatalf("seed %d: pod %s and its replica do not know each other, after\n%s", seed, p.name, strings.Join(log, "\n"))
 				}
 			}
@@ -453,7 +453,7 @@ func TestFleetInAnyOrder(t *testing.T) {
 			case 7, 8:
 				n, said := node(), controlstream.Pod{UID: pod(), Gone: r.IntN(4) == 0, Status: functions.ReplicaStatus{State: states[r.IntN(len(states))], Endpoint: "http://10.0.0.9:8080"}}
 				did("%s says %s is %s, gone %v", n, said.UID, said.Status.State, said.Gone)
-				s.Said(n, r.IntN(2) == 0, []controlstream.Pod{said})
+				s.OnPodStatus(n, r.IntN(2) == 0, []controlstream.Pod{said})
 			case 9, 10:
 				n, id := node(), fmt.Sprint("r", r.IntN(4))
 				did("load %s on %s", id, n)
@@ -474,12 +474,12 @@ func TestFleetInAnyOrder(t *testing.T) {
 			case 13:
 				did("time")
 				s.clock = s.clock.Add(time.Duration(r.IntN(20)) * time.Second)
-				s.Probed(types.UID(pod()))
-				s.push(true)
-				for _, x := range s.behind(true) {
-					s.scale(t.Context(), x)
+				s.OnProbeSuccess(types.UID(pod()))
+				s.sendHeartbeats(true)
+				for _, x := range s.outdatedScales(true) {
+					s.writeScaleAsLeader(t.Context(), x)
 				}
-				s.Coming(&snapshot.Function{Name: web})
+				s.NotReadyEndpoints(&snapshot.Function{Name: web})
 			}
 		}
 		for range 120 {
@@ -490,8 +490,8 @@ func TestFleetInAnyOrder(t *testing.T) {
 			s.DropPod(types.UID(fmt.Sprint("p", i)))
 		}
 		s.DropRevision(web)
-		if len(s.wants)+len(s.pods) != 0 {
-			t.Fatalf("seed %d: %d replicas and %d pods are left, after\n%s", seed, len(s.wants), len(s.pods), strings.Join(log, "\n"))
+		if len(s.replicas)+len(s.pods) != 0 {
+			t.Fatalf("seed %d: %d replicas and %d pods are left, after\n%s", seed, len(s.replicas), len(s.pods), strings.Join(log, "\n"))
 		}
 	}
 }
@@ -508,17 +508,17 @@ func TestAdoptedPods(t *testing.T) {
 	if len(s.probes) != 2 || s.probes[0] != (probe{"p1", "10.0.0.9"}) {
 		t.Errorf("probes %+v", s.probes)
 	}
-	if !s.Alive("p1") {
+	if !s.NeedsProbe("p1") {
 		t.Error("not worth asking")
 	}
-	s.Probed("p1")
+	s.OnProbeSuccess("p1")
 	if st := s.want("n1", "web-00001-deployment-p1", functions.Ready); st.Endpoint != "http://10.0.0.9:8012" {
 		t.Errorf("%+v", st)
 	}
-	if s.Alive("p1") || s.Alive("gone") {
+	if s.NeedsProbe("p1") || s.NeedsProbe("gone") {
 		t.Error("asked for ever")
 	}
-	if r := s.behind(true); len(r) != 0 {
+	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("what runs is not as it should be")
 	}
 }
@@ -666,8 +666,8 @@ func TestRoomOfNodes(t *testing.T) {
 		t.Errorf("it tolerates that taint, and is kept off: %q", hb.Bars)
 	}
 	s.DropRevision(web)
-	if len(s.kinds) != 0 {
-		t.Errorf("%d kinds of nobody", len(s.kinds))
+	if len(s.constraints) != 0 {
+		t.Errorf("%d kinds of nobody", len(s.constraints))
 	}
 }
 
@@ -683,13 +683,13 @@ func TestSlimTakes(t *testing.T) {
 		Overhead:       corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")},
 	}
 	want := functions.Resources{GPUs: 2, Memory: 3 << 30, CPU: 375, Pods: 1}
-	p, err := slim(&corev1.Pod{Spec: *spec.DeepCopy()})
-	if err != nil || takes(&p.(*corev1.Pod).Spec) != want || p.(*corev1.Pod).Spec.Containers[0].Image != "" {
-		t.Errorf("a pod: %+v, %v", takes(&p.(*corev1.Pod).Spec), err)
+	p, err := slimObject(&corev1.Pod{Spec: *spec.DeepCopy()})
+	if err != nil || podResources(&p.(*corev1.Pod).Spec) != want || p.(*corev1.Pod).Spec.Containers[0].Image != "" {
+		t.Errorf("a pod: %+v, %v", podResources(&p.(*corev1.Pod).Spec), err)
 	}
-	d, err := slim(&appsv1.Deployment{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: spec}}})
-	if err != nil || takes(&d.(*appsv1.Deployment).Spec.Template.Spec) != want {
-		t.Errorf("a Deployment: %+v, %v", takes(&d.(*appsv1.Deployment).Spec.Template.Spec), err)
+	d, err := slimObject(&appsv1.Deployment{Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: spec}}})
+	if err != nil || podResources(&d.(*appsv1.Deployment).Spec.Template.Spec) != want {
+		t.Errorf("a Deployment: %+v, %v", podResources(&d.(*appsv1.Deployment).Spec.Template.Spec), err)
 	}
 }
 
@@ -714,12 +714,12 @@ func TestClosedOnTheWay(t *testing.T) {
 	if st := s.states("n1"); len(st) != 1 {
 		t.Errorf("on the closed node: %v", st)
 	}
-	if r := s.behind(true); len(r) != 0 {
+	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("the pod that looks for a node is taken back")
 	}
 	load("r3", "n2")
-	if n := len(s.pods); n != 2 || s.wants["r3"].pod == nil || s.wants["r3"].pod.name != "web-00001-deployment-p2" {
-		t.Errorf("%d pods; r3 has %+v", n, s.wants["r3"].pod)
+	if n := len(s.pods); n != 2 || s.replicas["r3"].pod == nil || s.replicas["r3"].pod.name != "web-00001-deployment-p2" {
+		t.Errorf("%d pods; r3 has %+v", n, s.replicas["r3"].pod)
 	}
 }
 
@@ -780,15 +780,15 @@ func TestLoaderAway(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs, func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}))
-	if s.Complete() {
+	if s.AllPodsReported() {
 		t.Error("nothing is known of it, and that is called complete")
 	}
-	s.clock = s.clock.Add(unheard + time.Second)
+	s.clock = s.clock.Add(shimSilence + time.Second)
 	if st := s.want("n1", "web-00001-deployment-p1", functions.Ready); st.Endpoint != "http://10.0.0.9:8012" {
 		t.Errorf("%+v", st)
 	}
-	s.Said("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
-	if !s.Complete() {
+	s.OnPodStatus("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.9:8080"}}})
+	if !s.AllPodsReported() {
 		t.Error("all has been heard")
 	}
 }
@@ -798,24 +798,24 @@ func TestLoaderAway(t *testing.T) {
 func TestFoundOnTheWay(t *testing.T) {
 	s := newStage(t, true)
 	s.SetDeployment(web, 1, "")
-	if r := s.behind(true); len(r) != 0 {
+	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("a size that somebody gave it is taken back at once")
 	}
-	s.clock = s.clock.Add(found)
+	s.clock = s.clock.Add(adoptDelay)
 	s.SetPod(aPod("p1", "", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(s.clock) }))
-	if r := s.behind(true); len(r) != 0 {
+	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("a pod that looks for its node is taken back")
 	}
 	s.SetPod(aPod("p1", "n2", runs))
 	s.want("n2", "web-00001-deployment-p1", functions.Loading)
-	if r := s.behind(true); len(r) != 0 {
+	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("a pod that was adopted is taken back")
 	}
 
 	s = newStage(t, true)
 	s.SetDeployment(web, 1, "")
-	s.clock = s.clock.Add(found)
-	if r := s.behind(true); len(r) != 1 {
+	s.clock = s.clock.Add(adoptDelay)
+	if r := s.outdatedScales(true); len(r) != 1 {
 		t.Error("what nobody wants stays")
 	}
 }
@@ -831,7 +831,7 @@ func TestFoundEnding(t *testing.T) {
 	if n := len(s.beats["n1"].GPUs); n != 1 {
 		t.Errorf("%d GPUs are free", n)
 	}
-	s.Said("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
+	s.OnPodStatus("n1", true, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: functions.Unloaded}}})
 	if len(s.hurry) != 1 {
 		t.Error("its proxy is waited for")
 	}
@@ -852,7 +852,7 @@ func TestPhases(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs))
 	s.clock = s.clock.Add(700 * time.Millisecond)
 	status := functions.ReplicaStatus{State: functions.Loading, Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 0.5}, {Phase: functions.PhaseLoad, Start: 0.5, Duration: 0.1, Parts: []functions.Part{{Name: "weights", Start: 0.5}}}}}
-	s.Said("n1", false, []controlstream.Pod{{UID: "p1", Status: status}})
+	s.OnPodStatus("n1", false, []controlstream.Pod{{UID: "p1", Status: status}})
 	s.clock = s.clock.Add(time.Hour)
 	st := s.want("n1", "r1", functions.Loading)
 	if p := st.Phases; len(p) != 3 || p[0].Duration != 1 || p[1].Start != 1 || p[2].Start != 1.5 || p[2].Parts[0].Start != 1.5 {
@@ -868,7 +868,7 @@ func TestPhases(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs))
 	s.states("n1")
 	s.clock = s.clock.Add(time.Second)
-	s.Probed("p1")
+	s.OnProbeSuccess("p1")
 	s.states("n1")
 	s.clock = s.clock.Add(time.Hour)
 	if p := s.want("n1", "r1", functions.Ready).Phases; len(p) != 2 || p[0].Duration != 1 || p[1].Phase != functions.PhaseSpawn || p[1].Start != 1 || p[1].Duration != 1 {

@@ -18,36 +18,36 @@ import (
 )
 
 // Scale is how a revision stands, for its PodAutoscaler.
-func (r *reign) Scale(namespace, revision string) (autoscale.Scale, bool) {
+func (r *leaderTerm) Scale(namespace, revision string) (autoscale.Scale, bool) {
 	name := functions.Name{Team: namespace, Name: revision}
-	if !r.settled.Load() || !r.books.is(namespace, revision) {
+	if !r.settled.Load() || !r.catalog.has(namespace, revision) {
 		return autoscale.Scale{}, false
 	}
 	f, known := r.steer.Function(name) // first: what a turn has decided shows in the scale after it
-	desired, actual, ready := r.fleet.Scale(name)
+	desired, actual, ready := r.cluster.ReplicaCounts(name)
 	s := autoscale.Scale{Desired: int32(desired), Actual: int32(actual), Ready: int32(ready)}
-	way := r.leavers.of(name)
+	way := r.evictions.of(name)
 	switch {
 	case ready > 0:
 		s.Active = corev1.ConditionTrue
 	case known && f.Failure != nil:
 		s.Active, s.Reason, s.Message = corev1.ConditionFalse, "Failed", f.Failure.Reason
 	case known && f.Blocked != nil:
-		s.Active, s.Reason, s.Message = corev1.ConditionUnknown, camel(f.Blocked.Code), f.Blocked.Message
+		s.Active, s.Reason, s.Message = corev1.ConditionUnknown, camelCase(f.Blocked.Code), f.Blocked.Message
 	case desired > 0:
 		s.Active, s.Reason = corev1.ConditionUnknown, autoscale.ReasonStarting
-		s.Message = starting(f.State)
-	case len(way) > 0 || known && r.path.waits(name) && !placed(&f):
+		s.Message = startMessage(f.State)
+	case len(way) > 0 || known && r.dataPath.hasQueued(name) && !nodeChosen(&f):
 		s.Active = corev1.ConditionUnknown
 		gpus := 0
-		if b := r.books.get(name); b != nil {
+		if b := r.catalog.get(name); b != nil {
 			gpus = b.model.Spec.Resources.GPUs
 		}
 		if s.Reason = "WaitingForGPUs"; gpus == 0 {
 			s.Reason = "WaitingForRoom"
 		}
 		x, _ := r.steer.Explain(placement.KindPlace, name)
-		s.Message = waiting(gpus, way, r.books.serves, x)
+		s.Message = waitMessage(gpus, way, r.catalog.serviceOf, x)
 	case actual > 0:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonStopping
 	default:
@@ -56,14 +56,14 @@ func (r *reign) Scale(namespace, revision string) (autoscale.Scale, bool) {
 	return s, true
 }
 
-// placed reports whether a node has been chosen for the start of f: its pod is on
+// nodeChosen reports whether a node has been chosen for the start of f: its pod is on
 // its way, or one of it ends.
-func placed(f *snapshot.Function) bool {
+func nodeChosen(f *snapshot.Function) bool {
 	return f.State != functions.Unloaded && (f.State != functions.Downloading || f.ColdStart == nil || f.ColdStart.Replica != "")
 }
 
-// starting says how far a start is, in words: a percentage would be a write each.
-func starting(state functions.State) string {
+// startMessage says how far a start is, in words: a percentage would be a write each.
+func startMessage(state functions.State) string {
 	what := "a replica is starting"
 	switch state {
 	case functions.Downloading:
@@ -74,8 +74,8 @@ func starting(state functions.State) string {
 	return what
 }
 
-// camel is a word of ours as reasons of conditions are written.
-func camel(code string) string {
+// camelCase is a word of ours as reasons of conditions are written.
+func camelCase(code string) string {
 	var b strings.Builder
 	for _, w := range strings.FieldsFunc(code, func(r rune) bool { return r == '_' || r == ' ' }) {
 		b.WriteString(strings.ToUpper(w[:1]) + w[1:])
@@ -83,8 +83,8 @@ func camel(code string) string {
 	return cmp.Or(b.String(), "Blocked")
 }
 
-// event tells the Service of a revision what happened to it.
-func (r *reign) event(e orchestrator.Event) {
+// onEvent tells the Service of a revision what happened to it.
+func (r *leaderTerm) onEvent(e orchestrator.Event) {
 	if r.autoscale == nil {
 		return
 	}
@@ -97,72 +97,72 @@ func (r *reign) event(e orchestrator.Event) {
 	}
 	switch {
 	case e.Kind == "ended":
-		if to, ok := r.leavers.gone(e.Replica); ok {
-			r.moved(to)
+		if to, ok := r.evictions.remove(e.Replica); ok {
+			r.revisionChanged(to)
 		}
 	case e.Kind == "stop" && (e.Reason == "evicted" || e.Reason == "turn" || e.Reason == "share"):
 		if to, err := functions.ParseName(e.For, functions.DefaultTeam); err == nil && e.For != "" {
-			l := leaver{who: name, to: to}
+			l := pendingEviction{evicted: name, beneficiary: to}
 			if end := r.hub.DemandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {
-				l.idle = e.At.Sub(end)
+				l.idleFor = e.At.Sub(end)
 			}
-			r.leavers.goes(e.Replica, l)
-			r.moved(to)
+			r.evictions.add(e.Replica, l)
+			r.revisionChanged(to)
 		}
 		tell("Evicted", fmt.Sprintf("Its replica on %s makes way for %s: %s.", e.Node, cmp.Or(e.For, "another model"), e.Message), false)
 	case e.Kind == "failed":
 		tell("ReplicaFailed", e.Message, true)
 	}
-	r.moved(name)
+	r.revisionChanged(name)
 }
 
-// leavers are replicas that have been told to make way, until they have ended.
-type leavers struct {
-	mu sync.Mutex
-	by map[string]leaver // under mu; by replica
+// pendingEvictions are replicas that have been told to make way, until they have ended.
+type pendingEvictions struct {
+	mu        sync.Mutex
+	byReplica map[string]pendingEviction // under mu; by replica
 }
 
-// leaver is one of them.
-type leaver struct {
-	who, to functions.Name // the revision that it is of, and the one that gets its room
-	idle    time.Duration  // for so long nobody had asked; 0 is unknown
+// pendingEviction is one of them.
+type pendingEviction struct {
+	evicted, beneficiary functions.Name // the revision that it is of, and the one that gets its room
+	idleFor              time.Duration  // for so long nobody had asked; 0 is unknown
 }
 
-func (l *leavers) goes(replica string, x leaver) {
+func (l *pendingEvictions) add(replica string, x pendingEviction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.by == nil {
-		l.by = map[string]leaver{}
+	if l.byReplica == nil {
+		l.byReplica = map[string]pendingEviction{}
 	}
-	l.by[replica] = x
+	l.byReplica[replica] = x
 }
 
-// gone is that a replica has ended; to whom it made way, if it did.
-func (l *leavers) gone(replica string) (to functions.Name, ok bool) {
+// remove is that a replica has ended; to whom it made way, if it did.
+func (l *pendingEvictions) remove(replica string) (to functions.Name, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x, ok := l.by[replica]
-	delete(l.by, replica)
-	return x.to, ok
+	x, ok := l.byReplica[replica]
+	delete(l.byReplica, replica)
+	return x.beneficiary, ok
 }
 
 // of are those that make way for a revision.
-func (l *leavers) of(to functions.Name) (out []leaver) {
+func (l *pendingEvictions) of(to functions.Name) (out []pendingEviction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, x := range l.by {
-		if x.to == to {
+	for _, x := range l.byReplica {
+		if x.beneficiary == to {
 			out = append(out, x)
 		}
 	}
-	slices.SortFunc(out, func(a, b leaver) int { return cmp.Compare(a.who.String(), b.who.String()) })
+	slices.SortFunc(out, func(a, b pendingEviction) int { return cmp.Compare(a.evicted.String(), b.evicted.String()) })
 	return out
 }
 
-// waiting is a sentence about a revision that has no room yet: what it waits for, and
+// waitMessage is a sentence about a revision that has no room yet: what it waits for, and
 // who makes way, by the names of their Services; where nobody does, what the planner
 // says of the nodes.
-func waiting(gpus int, way []leaver, service func(functions.Name) string, x orchestrator.Explained) string {
+func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) string, x orchestrator.Explained) string {
 	what := "room on a node"
 	switch {
 	case gpus == 1:
@@ -171,24 +171,24 @@ func waiting(gpus int, way []leaver, service func(functions.Name) string, x orch
 		what = fmt.Sprintf("%d GPUs", gpus)
 	}
 	if len(way) == 0 {
-		return "waiting for " + what + lacks(x)
+		return "waiting for " + what + candidateProblems(x)
 	}
 	who := make([]string, len(way))
 	for i, x := range way {
-		who[i] = x.who.Team + "/" + cmp.Or(service(x.who), x.who.Name)
+		who[i] = x.evicted.Team + "/" + cmp.Or(service(x.evicted), x.evicted.Name)
 		switch {
-		case x.idle >= time.Minute:
-			who[i] += fmt.Sprintf(", idle %.0f min", x.idle.Minutes())
-		case x.idle > 0:
-			who[i] += fmt.Sprintf(", idle %.0f s", x.idle.Seconds())
+		case x.idleFor >= time.Minute:
+			who[i] += fmt.Sprintf(", idle %.0f min", x.idleFor.Minutes())
+		case x.idleFor > 0:
+			who[i] += fmt.Sprintf(", idle %.0f s", x.idleFor.Seconds())
 		}
 	}
 	return "waiting for " + what + "; evicting " + strings.Join(who, " and ")
 }
 
-// lacks is what the planner says of the nodes that it could not take, those of which
+// candidateProblems is what the planner says of the nodes that it could not take, those of which
 // it says the same together; "" where it has chosen one before, and waits.
-func lacks(x orchestrator.Explained) string {
+func candidateProblems(x orchestrator.Explained) string {
 	if x.Chosen != "" {
 		return ""
 	}

@@ -57,19 +57,19 @@ func (e *election) Leader() string {
 	return ""
 }
 
-// sure reports whether the lease is surely still ours: it was renewed less than
+// holdsLease reports whether the lease is surely still ours: it was renewed less than
 // renewFor ago, by a clock that runs on while the process does not.
-func (e *election) sure() bool {
+func (e *election) holdsLease() bool {
 	return e.leads.Load() && time.Since(e.start)-time.Duration(e.renewed.Load()) < renewFor
 }
 
-// renewing is a lock that notes when it was last held.
-type renewing struct {
+// renewalLock is a lock that notes when it was last held.
+type renewalLock struct {
 	resourcelock.Interface
 	e *election
 }
 
-func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (r renewalLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	at := time.Since(r.e.start) // before: what the API server writes counts from its own moment
 	err := r.Interface.Update(ctx, record)
 	if err == nil && record.HolderIdentity == r.e.identity {
@@ -78,7 +78,7 @@ func (r renewing) Update(ctx context.Context, record resourcelock.LeaderElection
 	return err
 }
 
-func (r renewing) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (r renewalLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	at := time.Since(r.e.start)
 	err := r.Interface.Create(ctx, record)
 	if err == nil {
@@ -95,7 +95,7 @@ var errLost = errors.New("the lease is lost")
 // given back when lead returns.
 func (e *election) Run(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
 	for {
-		err := e.once(ctx, lead)
+		err := e.holdLease(ctx, lead)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -106,7 +106,7 @@ func (e *election) Run(ctx context.Context, lead func(ctx context.Context, epoch
 	}
 }
 
-func (e *election) once(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
+func (e *election) holdLease(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Name: Lease, Namespace: e.namespace},
 		Client:     e.kube.CoordinationV1(),
@@ -117,7 +117,7 @@ func (e *election) once(ctx context.Context, lead func(ctx context.Context, epoc
 	done := make(chan error, 1)
 	led := make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: renewing{lock, e}, LeaseDuration: leaseFor, RenewDeadline: renewFor, RetryPeriod: retryLead, ReleaseOnCancel: true, Name: Lease,
+		Lock: renewalLock{lock, e}, LeaseDuration: leaseFor, RenewDeadline: renewFor, RetryPeriod: retryLead, ReleaseOnCancel: true, Name: Lease,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
 				close(led)

@@ -12,48 +12,48 @@ import (
 
 func kept(t *testing.T, kube *fake.Clientset) (text, epoch string) {
 	t.Helper()
-	m, err := kube.CoreV1().ConfigMaps("thaw-system").Get(t.Context(), Accounts, metav1.GetOptions{})
+	m, err := kube.CoreV1().ConfigMaps("thaw-system").Get(t.Context(), UsageConfigMap, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.Data[accountsKey], m.Annotations[epochAnnotation]
+	return m.Data[usageKey], m.Annotations[epochAnnotation]
 }
 
 // What a reign has left is the next one's, and an older one that writes late
 // changes nothing.
 func TestAccountsOutliveAReign(t *testing.T) {
 	kube := fake.NewClientset()
-	reign := func(epoch int64) *accounts {
-		a := newAccounts(kube.CoreV1().ConfigMaps("thaw-system"), epoch, slog.New(slog.DiscardHandler))
-		if _, err := a.open(t.Context()); err != nil {
+	reign := func(epoch int64) *usageStore {
+		a := newUsageStore(kube.CoreV1().ConfigMaps("thaw-system"), epoch, slog.New(slog.DiscardHandler))
+		if _, err := a.load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return a
 	}
 	first := reign(3)
-	first.put([]byte(`{"day":1}`))
-	first.put([]byte(`{"day":2}`)) // in its place
+	first.enqueue([]byte(`{"day":1}`))
+	first.enqueue([]byte(`{"day":2}`)) // in its place
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := first.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	first.last(ctx) // also when the reign is over
+	first.flush(ctx) // also when the reign is over
 	if text, epoch := kept(t, kube); text != `{"day":2}` || epoch != "3" {
 		t.Errorf("%s of epoch %s", text, epoch)
 	}
 
 	second := reign(4)
 	second.write(t.Context(), []byte(`{"day":3}`))
-	first.at.ResourceVersion = "0" // the real server would say conflict; the fake one does not
-	first.at = second.at
+	first.stored.ResourceVersion = "0" // the real server would say conflict; the fake one does not
+	first.stored = second.stored
 	first.write(t.Context(), []byte(`{"day":9}`))
-	if text, epoch := kept(t, kube); text != `{"day":3}` || epoch != "4" || !first.over {
-		t.Errorf("%s of epoch %s, over %v", text, epoch, first.over)
+	if text, epoch := kept(t, kube); text != `{"day":3}` || epoch != "4" || !first.superseded {
+		t.Errorf("%s of epoch %s, over %v", text, epoch, first.superseded)
 	}
 
 	// Taken away by somebody, it is made again.
-	if err := kube.CoreV1().ConfigMaps("thaw-system").Delete(t.Context(), Accounts, metav1.DeleteOptions{}); err != nil {
+	if err := kube.CoreV1().ConfigMaps("thaw-system").Delete(t.Context(), UsageConfigMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	second.write(t.Context(), []byte(`{"day":4}`))
@@ -64,9 +64,9 @@ func TestAccountsOutliveAReign(t *testing.T) {
 
 // What nobody wrote is said, and accounts begin anew.
 func TestAccountsThatDoNotRead(t *testing.T) {
-	kube := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: Accounts, Namespace: "thaw-system"}, Data: map[string]string{accountsKey: `{"teams":{"a":{"used":-1}}}`}})
-	a := newAccounts(kube.CoreV1().ConfigMaps("thaw-system"), 1, slog.New(slog.DiscardHandler))
-	ledger, err := a.open(t.Context())
+	kube := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: UsageConfigMap, Namespace: "thaw-system"}, Data: map[string]string{usageKey: `{"teams":{"a":{"used":-1}}}`}})
+	a := newUsageStore(kube.CoreV1().ConfigMaps("thaw-system"), 1, slog.New(slog.DiscardHandler))
+	ledger, err := a.load(t.Context())
 	if err == nil || ledger == nil {
 		t.Fatalf("%v %v", ledger, err)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// links is what the Secret thaw-link says, read again and again: the token, and this
+// controlTLS is what the Secret thaw-link says, read again and again: the token, and this
 // end's certificate. The controller that leads renews it.
-type links struct {
+type controlTLS struct {
 	kube      kubernetes.Interface
 	namespace string
 	leads     func() bool
@@ -23,23 +23,23 @@ type links struct {
 	log       *slog.Logger
 	now       func() time.Time
 
-	mu     sync.Mutex
-	token  string
-	former string
-	until  time.Time // when former counts no more
-	id     *mtls.Identity
-	said   string
+	mu          sync.Mutex
+	token       string
+	former      string
+	formerUntil time.Time // when former counts no more
+	id          *mtls.Identity
+	lastError   string
 }
 
 const (
 	rereadEvery = 30 * time.Second
-	// formerFor is how long the token of before counts: kubelets bring the new one to
+	// formerTokenGrace is how long the token of before counts: kubelets bring the new one to
 	// its pods within two minutes.
-	formerFor = 5 * time.Minute
+	formerTokenGrace = 5 * time.Minute
 )
 
 // Run reads until ctx ends. With the API server away all stays as it is.
-func (l *links) Run(ctx context.Context) error {
+func (l *controlTLS) Run(ctx context.Context) error {
 	for {
 		next := rereadEvery
 		if _, err := l.identity(); err != nil { // nobody can link
@@ -49,13 +49,13 @@ func (l *links) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(next):
-			l.look(ctx)
+			l.reload(ctx)
 		}
 	}
 }
 
-// look reads once.
-func (l *links) look(ctx context.Context) {
+// reload reads once.
+func (l *controlTLS) reload(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	read, err := knative.KeepLinks(ctx, l.kube.CoreV1().Secrets(l.namespace), l.leads(), l.now())
@@ -64,10 +64,10 @@ func (l *links) look(ctx context.Context) {
 	if err != nil {
 		said = err.Error()
 	} else {
-		tell = l.take(read)
+		tell = l.apply(read)
 	}
-	again := said == l.said
-	l.said = said
+	again := said == l.lastError
+	l.lastError = said
 	l.mu.Unlock()
 	if said != "" && !again && ctx.Err() == nil {
 		l.log.Warn("the certificates of links stay as they are", "error", err)
@@ -77,17 +77,17 @@ func (l *links) look(ctx context.Context) {
 	}
 }
 
-// take takes over what was read; under mu. It reports whether tokens have changed.
-func (l *links) take(read *knative.Links) bool {
+// apply takes over what was read; under mu. It reports whether tokens have changed.
+func (l *controlTLS) apply(read *knative.Links) bool {
 	now := l.now()
 	l.id = read.Identity
 	changed := false
-	if l.former != "" && !now.Before(l.until) {
+	if l.former != "" && !now.Before(l.formerUntil) {
 		l.former, changed = "", true
 	}
 	if read.Token != l.token {
 		if l.token != "" {
-			l.former, l.until = l.token, now.Add(formerFor)
+			l.former, l.formerUntil = l.token, now.Add(formerTokenGrace)
 		}
 		l.token, changed = read.Token, true
 	}
@@ -95,7 +95,7 @@ func (l *links) take(read *knative.Links) bool {
 }
 
 // tokens are those that count, the newest first.
-func (l *links) tokens() []string {
+func (l *controlTLS) tokens() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.former == "" {
@@ -107,7 +107,7 @@ func (l *links) tokens() []string {
 var errNoIdentity = errors.New("the certificates of links are not known yet")
 
 // identity is this end's.
-func (l *links) identity() (*mtls.Identity, error) {
+func (l *controlTLS) identity() (*mtls.Identity, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.id == nil {

@@ -20,55 +20,55 @@ import (
 const allowAnnotation = "thaw.dev/allow-source"
 
 const (
-	maxAllow      = 64  // sources of a namespace's list
-	maxAllowed    = 512 // bytes of each
-	ownersAtLeast = 10 * time.Second
+	maxAllow     = 64  // sources of a namespace's list
+	maxAllowed   = 512 // bytes of each
+	ownersResend = 10 * time.Second
 )
 
-// owners tells each node's loader whose its pods are, and from where each team may
+// podOwners tells each node's loader whose its pods are, and from where each team may
 // have weights staged: the annotation thaw.dev/allow-source of the namespace, which a
 // team cannot write. While no namespace has one nothing is told but that.
-type owners struct {
+type podOwners struct {
 	namespaces corelisters.NamespaceLister
 	pods       corelisters.PodLister
 	informers  []cache.SharedIndexInformer // of the two
-	tell       func(node string, d controlstream.Down) bool
+	send       func(node string, d controlstream.Down) bool
 	log        *slog.Logger
-	ring       chan struct{} // capacity 1
-	doors      chan passing  // loaders that come and go
+	wakeup     chan struct{}  // capacity 1
+	conns      chan connEvent // loaders that come and go
 
-	told map[string]*controlstream.Owners // by node whose loader is there; nil: nothing yet
+	sent map[string]*controlstream.Owners // by node whose loader is there; nil: nothing yet
 }
 
-// passing is a loader that comes, and knows nothing, or goes.
-type passing struct {
-	node string
-	in   bool
+// connEvent is a loader that comes, and knows nothing, or goes.
+type connEvent struct {
+	node      string
+	connected bool
 }
 
-func newOwners(c *control, tell func(string, controlstream.Down) bool, log *slog.Logger) *owners {
+func newPodOwners(c *control, tell func(string, controlstream.Down) bool, log *slog.Logger) *podOwners {
 	core := c.core.Core().V1()
-	return &owners{
+	return &podOwners{
 		namespaces: core.Namespaces().Lister(), pods: core.Pods().Lister(),
 		informers: []cache.SharedIndexInformer{core.Namespaces().Informer(), core.Pods().Informer()},
-		tell:      tell, log: log, ring: make(chan struct{}, 1), doors: make(chan passing, 4096), told: map[string]*controlstream.Owners{},
+		send:      tell, log: log, wakeup: make(chan struct{}, 1), conns: make(chan connEvent, 4096), sent: map[string]*controlstream.Owners{},
 	}
 }
 
-// at takes in that a node's loader comes or goes.
-func (o *owners) at(node string, in bool) {
+// loaderChanged takes in that a node's loader comes or goes.
+func (o *podOwners) loaderChanged(node string, in bool) {
 	select {
-	case o.doors <- passing{node, in}:
+	case o.conns <- connEvent{node, in}:
 	default:
 		o.log.Error("a loader is not told whose its pods are: too many come and go", "node", node)
 	}
 }
 
 // Run tells until ctx ends.
-func (o *owners) Run(ctx context.Context) error {
+func (o *podOwners) Run(ctx context.Context) error {
 	changed := func(any) {
 		select {
-		case o.ring <- struct{}{}:
+		case o.wakeup <- struct{}{}:
 		default:
 		}
 	}
@@ -85,20 +85,20 @@ func (o *owners) Run(ctx context.Context) error {
 		defer i.RemoveEventHandler(h)
 	}
 	// What was told to a loader whose connection broke then is told again.
-	again := time.NewTicker(ownersAtLeast)
+	again := time.NewTicker(ownersResend)
 	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case d := <-o.doors:
-			if delete(o.told, d.node); d.in {
-				o.told[d.node] = nil
+		case d := <-o.conns:
+			if delete(o.sent, d.node); d.connected {
+				o.sent[d.node] = nil
 			}
-		case <-o.ring:
+		case <-o.wakeup:
 		case <-again.C:
 		}
-		o.round()
+		o.sendChanged()
 		select { // pods come in crowds, and none dials within this
 		case <-ctx.Done():
 			return nil
@@ -107,8 +107,8 @@ func (o *owners) Run(ctx context.Context) error {
 	}
 }
 
-// round tells those of whom it has changed.
-func (o *owners) round() {
+// sendChanged tells those of whom it has changed.
+func (o *podOwners) sendChanged() {
 	allow, err := o.allowed()
 	if err != nil {
 		return
@@ -129,16 +129,16 @@ func (o *owners) round() {
 			by[p.Spec.NodeName][string(p.UID)] = p.Namespace
 		}
 	}
-	for node, was := range o.told {
+	for node, was := range o.sent {
 		x := &controlstream.Owners{Said: true, Allow: allow, Pods: by[node]}
-		if !reflect.DeepEqual(was, x) && o.tell(node, controlstream.Down{Owners: x}) {
-			o.told[node] = x
+		if !reflect.DeepEqual(was, x) && o.send(node, controlstream.Down{Owners: x}) {
+			o.sent[node] = x
 		}
 	}
 }
 
 // allowed are the lists of the namespaces that have one.
-func (o *owners) allowed() (map[string][]string, error) {
+func (o *podOwners) allowed() (map[string][]string, error) {
 	spaces, err := o.namespaces.List(labels.Everything())
 	if err != nil {
 		return nil, err

@@ -13,12 +13,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// shares has the limits of teams hold over all activators together.
-type shares struct {
+// sharedLimits has the limits of teams hold over all activators together.
+type sharedLimits struct {
 	*ratelimit.Bank
-	pods   corelisters.PodNamespaceLister // of thaw itself
-	linked func() []string                // activators that are
-	ready  func() bool                    // what runs is known, so activators are told
+	pods      corelisters.PodNamespaceLister // of thaw itself
+	connected func() []string                // activators that are
+	ready     func() bool                    // what runs is known, so activators are told
 }
 
 // gatherFor bounds how long activators of before are waited for.
@@ -27,7 +27,7 @@ const gatherFor = 10 * time.Second
 var activatorPods = labels.SelectorFromSet(labels.Set{"app.kubernetes.io/part-of": "thaw", "app.kubernetes.io/component": "activator"})
 
 // Run deals out what comes with the time, until ctx ends.
-func (s *shares) Run(ctx context.Context) error {
+func (s *sharedLimits) Run(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	began, gathered := time.Now(), false
@@ -48,25 +48,25 @@ func (s *shares) Run(ctx context.Context) error {
 
 // complete reports whether all activators that serve are linked: none of them has
 // something that the bank does not know of.
-func (s *shares) complete() bool {
+func (s *sharedLimits) complete() bool {
 	pods, err := s.pods.List(activatorPods)
 	if err != nil {
 		return false
 	}
 	linked := map[string]bool{}
-	for _, id := range s.linked() {
+	for _, id := range s.connected() {
 		linked[id] = true
 	}
 	for _, p := range pods {
-		if serves(p) && !linked[p.Name] {
+		if podIsReady(p) && !linked[p.Name] {
 			return false
 		}
 	}
 	return true
 }
 
-// serves reports whether a pod has been ready and is there.
-func serves(p *corev1.Pod) bool {
+// podIsReady reports whether a pod has been ready and is there.
+func podIsReady(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue
@@ -75,9 +75,9 @@ func serves(p *corev1.Pod) bool {
 	return false
 }
 
-// dead reports whether an activator that is away is a pod that is no more. One that
+// isDead reports whether an activator that is away is a pod that is no more. One that
 // is no pod is not known to be dead.
-func (s *shares) dead(id string) bool {
+func (s *sharedLimits) isDead(id string) bool {
 	p, err := s.pods.Get(id)
 	if err != nil {
 		all, err := s.pods.List(activatorPods)
@@ -87,7 +87,7 @@ func (s *shares) dead(id string) bool {
 }
 
 // setTeams tells the limits there are.
-func (s *shares) setTeams(teams []functions.Team) {
+func (s *sharedLimits) setTeams(teams []functions.Team) {
 	limits := map[ratelimit.Key]int64{}
 	for i := range teams {
 		for k, n := range auth.Sizes(teams[i].Spec.Limits) {
@@ -100,7 +100,7 @@ func (s *shares) setTeams(teams []functions.Team) {
 }
 
 // usage is what a team has used of its limits, at all activators.
-func (s *shares) usage(team string, now time.Time) auth.Usage {
+func (s *sharedLimits) usage(team string, now time.Time) auth.Usage {
 	left := func(k ratelimit.Kind) int { return int(s.Use(ratelimit.Key{Team: team, Kind: k}, now).Left + 1e-6) }
 	used := func(k ratelimit.Kind) int { return int(s.Use(ratelimit.Key{Team: team, Kind: k}, now).Used) }
 	return auth.Usage{

@@ -52,10 +52,10 @@ func TestOwners(t *testing.T) {
 	}
 	away := ""
 	got := map[string]*controlstream.Owners{}
-	o := &owners{
+	o := &podOwners{
 		namespaces: corelisters.NewNamespaceLister(spaces), pods: corelisters.NewPodLister(pods), log: slog.New(slog.DiscardHandler),
-		told: map[string]*controlstream.Owners{"n1": nil, "n2": nil},
-		tell: func(node string, d controlstream.Down) bool {
+		sent: map[string]*controlstream.Owners{"n1": nil, "n2": nil},
+		send: func(node string, d controlstream.Down) bool {
 			if node == away {
 				return false
 			}
@@ -66,7 +66,7 @@ func TestOwners(t *testing.T) {
 	round := func(want map[string]*controlstream.Owners) {
 		t.Helper()
 		clear(got)
-		o.round()
+		o.sendChanged()
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("told %+v, want %+v", got, want)
 		}
@@ -88,7 +88,7 @@ func TestOwners(t *testing.T) {
 	round(map[string]*controlstream.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a", "2": "b"}}})
 	pods.Delete(was)
 	round(map[string]*controlstream.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a"}}})
-	o.told["n2"] = nil // it has come anew
+	o.sent["n2"] = nil // it has come anew
 	round(map[string]*controlstream.Owners{"n2": {Said: true, Allow: allow}})
 	space("b")
 	round(map[string]*controlstream.Owners{"n1": nothing, "n2": nothing})

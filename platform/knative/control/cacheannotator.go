@@ -23,57 +23,57 @@ import (
 )
 
 const (
-	nearEvery  = 3 * time.Second // between two writes to one node, at least
-	nearAtOnce = 50              // nodes that are written to in that time: a cluster that has just begun is told little by little
-	nearModels = 64              // that are named on a node; of more their number is said
-	nearAlone  = time.Minute     // for which a node without a loader keeps what was written
+	annotateEvery     = 3 * time.Second // between two writes to one node, at least
+	annotateAtOnce    = 50              // nodes that are written to in that time: a cluster that has just begun is told little by little
+	annotatedModels   = 64              // that are named on a node; of more their number is said
+	absentLoaderGrace = time.Minute     // for which a node without a loader keeps what was written
 )
 
-// near writes on each node, as the annotation thaw.dev/near, which models' bytes are
+// cacheAnnotator writes on each node, as the annotation thaw.dev/near, which models' bytes are
 // there: what kubectl shows of a node, and what others that place pods can go by.
 // Thaw itself goes by what loaders say.
-type near struct {
+type cacheAnnotator struct {
 	kube   kubernetes.Interface
 	nodes  corelisters.NodeLister
-	models func() []sited
-	stores func() map[string]held
+	models func() []modelSource
+	stores func() map[string]storeReport
 	log    *slog.Logger
 
-	alone map[string]time.Time // nodes whose loader is away, since when
-	quiet time.Time            // until when nothing more is tried: it was refused
+	absentSince map[string]time.Time // nodes whose loader is away, since when
+	pausedUntil time.Time            // until when nothing more is tried: it was refused
 }
 
-// sited is a model, and where its bytes come from.
-type sited struct {
+// modelSource is a model, and where its bytes come from.
+type modelSource struct {
 	model, source string
 	revision      functions.Name
 }
 
-// held is what the loader of a node says of its store.
-type held struct {
-	linked bool
-	cached []functions.CachedModel
-	ready  []functions.Name // revisions that serve there: their bytes are, also where the store lists them under another source
+// storeReport is what the loader of a node says of its store.
+type storeReport struct {
+	connected bool
+	cached    []functions.CachedModel
+	ready     []functions.Name // revisions that serve there: their bytes are, also where the store lists them under another source
 }
 
 // Run writes until ctx ends.
-func (n *near) Run(ctx context.Context) error {
-	t := time.NewTicker(nearEvery)
+func (n *cacheAnnotator) Run(ctx context.Context) error {
+	t := time.NewTicker(annotateEvery)
 	defer t.Stop()
-	n.alone = map[string]time.Time{}
+	n.absentSince = map[string]time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-t.C:
-			n.round(ctx, now)
+			n.annotate(ctx, now)
 		}
 	}
 }
 
-// round writes to the nodes that say something else than what is.
-func (n *near) round(ctx context.Context, now time.Time) {
-	if now.Before(n.quiet) {
+// annotate writes to the nodes that say something else than what is.
+func (n *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
+	if now.Before(n.pausedUntil) {
 		return
 	}
 	nodes, err := n.nodes.List(labels.Everything())
@@ -87,36 +87,36 @@ func (n *near) round(ctx context.Context, now time.Time) {
 	for _, k := range nodes {
 		there[k.Name] = true
 		s := stores[k.Name]
-		text := s.near(by, models)
-		if !s.linked {
-			since, known := n.alone[k.Name]
+		text := s.annotation(by, models)
+		if !s.connected {
+			since, known := n.absentSince[k.Name]
 			if !known {
 				since = now
-				n.alone[k.Name] = now
+				n.absentSince[k.Name] = now
 			}
-			if now.Sub(since) < nearAlone {
+			if now.Sub(since) < absentLoaderGrace {
 				continue // it is started anew, or has not come yet; its disk has what it had
 			}
 			text = ""
 		} else {
-			delete(n.alone, k.Name)
+			delete(n.absentSince, k.Name)
 		}
 		if k.Annotations[knative.NearAnnotation] == text {
 			continue
 		}
-		if written++; written > nearAtOnce || !n.write(ctx, k.Name, text, now) {
+		if written++; written > annotateAtOnce || !n.write(ctx, k.Name, text, now) {
 			break
 		}
 	}
-	for name := range n.alone {
+	for name := range n.absentSince {
 		if !there[name] {
-			delete(n.alone, name)
+			delete(n.absentSince, name)
 		}
 	}
 }
 
 // write reports whether the next node may be written to.
-func (n *near) write(ctx context.Context, node, text string, now time.Time) bool {
+func (n *cacheAnnotator) write(ctx context.Context, node, text string, now time.Time) bool {
 	var value any
 	if text != "" {
 		value = text
@@ -133,7 +133,7 @@ func (n *near) write(ctx context.Context, node, text string, now time.Time) bool
 		return ctx.Err() == nil
 	case status.IsForbidden(err) || status.IsInvalid(err):
 		n.log.Warn("which models are near is not written on nodes: it is refused; trying again in ten minutes", "node", node, "error", err)
-		n.quiet = now.Add(10 * time.Minute)
+		n.pausedUntil = now.Add(10 * time.Minute)
 	default:
 		n.log.Debug("which models are near is not written on a node", "node", node, "error", err)
 	}
@@ -141,7 +141,7 @@ func (n *near) write(ctx context.Context, node, text string, now time.Time) bool
 }
 
 // bySource are the models of each source.
-func bySource(models []sited) api.Sources {
+func bySource(models []modelSource) api.Sources {
 	by := api.Sources{}
 	for _, m := range models {
 		by.Add(m.model, m.source, "")
@@ -149,9 +149,9 @@ func bySource(models []sited) api.Sources {
 	return by
 }
 
-// near is the annotation: NAMESPACE/MODEL=memory or =disk, with a comma between,
+// annotation is the annotation: NAMESPACE/MODEL=memory or =disk, with a comma between,
 // in the order of names; "" where there is none.
-func (h held) near(by api.Sources, models []sited) string {
+func (h storeReport) annotation(by api.Sources, models []modelSource) string {
 	var serving []string
 	if len(h.ready) > 0 {
 		for _, m := range models {
@@ -164,24 +164,24 @@ func (h held) near(by api.Sources, models []sited) string {
 	for _, n := range by.Near(h.cached, serving) {
 		list = append(list, n.Model+"="+n.Where())
 	}
-	if more := len(list) - nearModels; more > 0 {
-		list = append(list[:nearModels], fmt.Sprintf("and %d more", more))
+	if more := len(list) - annotatedModels; more > 0 {
+		list = append(list[:annotatedModels], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(list, ",")
 }
 
 // Stores is what the loaders say of the nodes' stores.
-func (f *fleet) Stores() map[string]held {
+func (f *clusterState) Stores() map[string]storeReport {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make(map[string]held, len(f.nodes))
+	out := make(map[string]storeReport, len(f.nodes))
 	for name, n := range f.nodes {
-		if n.heard != nil {
-			out[name] = held{linked: n.linked, cached: n.heard.Cached}
+		if n.reported != nil {
+			out[name] = storeReport{connected: n.connected, cached: n.reported.Cached}
 		}
 	}
 	for _, p := range f.pods {
-		if h, ok := out[p.node]; ok && p.rev != nil && p.said != nil && p.said.State == functions.Ready && !p.terminating && !p.over {
+		if h, ok := out[p.node]; ok && p.rev != nil && p.reported != nil && p.reported.State == functions.Ready && !p.terminating && !p.ended {
 			h.ready = append(h.ready, p.rev.name)
 			out[p.node] = h
 		}
@@ -189,12 +189,12 @@ func (f *fleet) Stores() map[string]held {
 	return out
 }
 
-// Sited are the models of the cluster by their clients' names, and their sources.
-func (b *books) Sited() []sited {
+// ModelSources are the models of the cluster by their clients' names, and their sources.
+func (b *revisionCatalog) ModelSources() []modelSource {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := make([]sited, 0, len(b.known))
-	for key, r := range b.known {
+	out := make([]modelSource, 0, len(b.revisions))
+	for key, r := range b.revisions {
 		if r.model.Spec.Source == "" {
 			continue
 		}
@@ -202,7 +202,7 @@ func (b *books) Sited() []sited {
 		if name == "" {
 			name = key.Name
 		}
-		out = append(out, sited{key.Team + "/" + name, r.model.Spec.Source, key})
+		out = append(out, modelSource{key.Team + "/" + name, r.model.Spec.Source, key})
 	}
 	return out
 }

@@ -22,8 +22,8 @@ const epochAnnotation = "thaw.dev/epoch"
 
 const costAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
-// hands are Hands on a real cluster.
-type hands struct {
+// kubeWriter are Hands on a real cluster.
+type kubeWriter struct {
 	kube        kubernetes.Interface
 	deployments appslisters.DeploymentLister
 	epoch       int64
@@ -39,7 +39,7 @@ type operation struct {
 
 // Scale writes the number of pods of a Deployment. functions.ErrStaleEpoch says
 // that a newer controller has written it.
-func (h *hands) Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error {
+func (h *kubeWriter) Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error {
 	const path = "/metadata/annotations/thaw.dev~1epoch"
 	d, err := h.deployments.Deployments(revision.Team).Get(deployment)
 	for try := 0; ; try++ {
@@ -77,8 +77,8 @@ func (h *hands) Scale(ctx context.Context, revision functions.Name, deployment s
 	}
 }
 
-// Least makes a pod the first to go.
-func (h *hands) Least(ctx context.Context, namespace, pod string) error {
+// DeleteFirst makes a pod the first to go.
+func (h *kubeWriter) DeleteFirst(ctx context.Context, namespace, pod string) error {
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"-1000"}}}`, costAnnotation)
 	_, err := h.kube.CoreV1().Pods(namespace).Patch(ctx, pod, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "thaw"})
 	if status.IsNotFound(err) {
@@ -87,8 +87,8 @@ func (h *hands) Least(ctx context.Context, namespace, pod string) error {
 	return err
 }
 
-// Hurry has a pod that is terminating forgotten.
-func (h *hands) Hurry(ctx context.Context, namespace, pod string, uid types.UID) error {
+// ForceDelete has a pod that is terminating forgotten.
+func (h *kubeWriter) ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error {
 	grace := int64(0)
 	err := h.kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
 	if status.IsNotFound(err) || status.IsConflict(err) {

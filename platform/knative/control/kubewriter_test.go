@@ -18,14 +18,14 @@ func deployment(annotations map[string]string) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "a", Annotations: annotations}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}
 }
 
-func handsOn(t *testing.T, epoch int64, real, cached *appsv1.Deployment) (*hands, *fake.Clientset) {
+func handsOn(t *testing.T, epoch int64, real, cached *appsv1.Deployment) (*kubeWriter, *fake.Clientset) {
 	t.Helper()
 	kube := fake.NewClientset(real)
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	if err := store.Add(cached); err != nil {
 		t.Fatal(err)
 	}
-	return &hands{kube: kube, deployments: appslisters.NewDeploymentLister(store), epoch: epoch, leading: func() bool { return true }, superseded: func() {}}, kube
+	return &kubeWriter{kube: kube, deployments: appslisters.NewDeploymentLister(store), epoch: epoch, leading: func() bool { return true }, superseded: func() {}}, kube
 }
 
 func TestScaleIsFenced(t *testing.T) {
@@ -80,10 +80,10 @@ func TestHandsThatMayNot(t *testing.T) {
 	if err := h.Scale(t.Context(), functions.Name{Team: "a"}, "gone", 0); err != nil {
 		t.Error(err)
 	}
-	if err := h.Least(t.Context(), "a", "gone"); err != nil {
+	if err := h.DeleteFirst(t.Context(), "a", "gone"); err != nil {
 		t.Error(err)
 	}
-	if err := h.Hurry(t.Context(), "a", "gone", "u"); err != nil {
+	if err := h.ForceDelete(t.Context(), "a", "gone", "u"); err != nil {
 		t.Error(err)
 	}
 }
@@ -92,7 +92,7 @@ func TestSlim(t *testing.T) {
 	p := aPod("p", "n1", runs)
 	p.ManagedFields = []metav1.ManagedFieldsEntry{{}}
 	p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "SECRET", Value: "x"}}
-	o, err := slim(p)
+	o, err := slimObject(p)
 	got := o.(*corev1.Pod)
 	if err != nil || got.ManagedFields != nil || got.Spec.Containers[0].Env != nil || got.Spec.NodeName != "n1" || len(got.Spec.Containers[0].Resources.Limits) != 1 {
 		t.Errorf("%+v", got)

@@ -17,7 +17,7 @@ func TestComing(t *testing.T) {
 	want := func(when, endpoint string, picture snapshot.Function) {
 		t.Helper()
 		picture.Name = web
-		got := s.Coming(&picture)
+		got := s.NotReadyEndpoints(&picture)
 		switch {
 		case endpoint == "" && len(got) == 0:
 		case len(got) == 1 && got[0].ID == "r1" && got[0].Node == "n1" && got[0].Endpoint == endpoint:
@@ -26,7 +26,7 @@ func TestComing(t *testing.T) {
 		}
 	}
 	says := func(state functions.State, endpoint string) {
-		s.Said("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: state, Endpoint: endpoint}}})
+		s.OnPodStatus("n1", false, []controlstream.Pod{{UID: "p1", Status: functions.ReplicaStatus{State: state, Endpoint: endpoint}}})
 	}
 	const door = "http://10.0.0.9:8080"
 	s.load("n1", "r1")
@@ -44,7 +44,7 @@ func TestComing(t *testing.T) {
 	says(functions.Failed, "")
 	want("it has failed", "", snapshot.Function{})
 	says(functions.Loading, door)
-	s.Said("n1", false, []controlstream.Pod{{UID: "p1", Gone: true}})
+	s.OnPodStatus("n1", false, []controlstream.Pod{{UID: "p1", Gone: true}})
 	want("its shim has hung up", "", snapshot.Function{})
 	says(functions.Loading, door)
 	s.SetPod(aPod("p1", "n1", waits("CrashLoopBackOff", "")))

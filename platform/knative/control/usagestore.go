@@ -1,0 +1,152 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/thaw-dev/thaw/platform/orchestrator"
+)
+
+// UsageConfigMap is the ConfigMap in which what teams have used outlives a reign: a day's
+// budget is none the larger for a controller that ends.
+const UsageConfigMap = "thaw-accounts"
+
+const usageKey = "teams.json"
+
+// usageWriteTimeout bounds one write of the accounts.
+const usageWriteTimeout = 5 * time.Second
+
+// usageStore keeps the accounts of one reign. What steer hands over between two turns
+// is taken at once and written by Run; of several only the newest is.
+type usageStore struct {
+	maps    core.ConfigMapInterface
+	epoch   int64
+	log     *slog.Logger
+	pending chan []byte
+
+	stored     *corev1.ConfigMap // as last read or written; nil there is none
+	superseded bool              // a newer reign writes
+}
+
+func newUsageStore(maps core.ConfigMapInterface, epoch int64, log *slog.Logger) *usageStore {
+	return &usageStore{maps: maps, epoch: epoch, log: log, pending: make(chan []byte, 1)}
+}
+
+// load reads what the reign before has left. The ledger is good in any case; an
+// error says what is not known.
+func (a *usageStore) load(ctx context.Context) (*orchestrator.Ledger, error) {
+	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
+	defer cancel()
+	var text []byte
+	at, err := a.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		a.stored, text = at, []byte(at.Data[usageKey])
+	case status.IsNotFound(err):
+		err = nil
+	}
+	ledger, bad := orchestrator.NewLedger(text, a.enqueue)
+	if err == nil {
+		err = bad
+	}
+	if err != nil {
+		return ledger, fmt.Errorf("accounts of teams (ConfigMap %s): %w", UsageConfigMap, err)
+	}
+	return ledger, nil
+}
+
+// enqueue takes a text in the place of one that was not written yet.
+func (a *usageStore) enqueue(text []byte) {
+	for {
+		select {
+		case a.pending <- text:
+			return
+		default:
+		}
+		select {
+		case <-a.pending:
+		default:
+		}
+	}
+}
+
+// Run writes what comes until ctx ends.
+func (a *usageStore) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case text := <-a.pending:
+			if ctx.Err() != nil {
+				a.enqueue(text) // it is last's
+				return nil
+			}
+			a.write(ctx, text)
+		}
+	}
+}
+
+// flush writes what came last, when nobody puts anything any more and Run has ended.
+func (a *usageStore) flush(ctx context.Context) {
+	select {
+	case text := <-a.pending:
+		a.write(context.WithoutCancel(ctx), text)
+	default:
+	}
+}
+
+// write replaces the text, unless a newer reign has written.
+func (a *usageStore) write(ctx context.Context, text []byte) {
+	if a.superseded || a.stored != nil && a.stored.Data[usageKey] == string(text) && a.stored.Annotations[epochAnnotation] == strconv.FormatInt(a.epoch, 10) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
+	defer cancel()
+	var err error
+	for range 4 {
+		next := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: UsageConfigMap, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}}}
+		if a.stored != nil {
+			next = a.stored.DeepCopy()
+		}
+		if n, bad := strconv.ParseInt(next.Annotations[epochAnnotation], 10, 64); bad == nil && n > a.epoch {
+			a.superseded = true
+			return
+		}
+		if next.Annotations == nil {
+			next.Annotations = map[string]string{}
+		}
+		next.Annotations[epochAnnotation] = strconv.FormatInt(a.epoch, 10)
+		next.Data = map[string]string{usageKey: string(text)}
+		var now *corev1.ConfigMap
+		if a.stored == nil {
+			now, err = a.maps.Create(ctx, next, metav1.CreateOptions{FieldManager: "thaw"})
+		} else {
+			now, err = a.maps.Update(ctx, next, metav1.UpdateOptions{FieldManager: "thaw"}) // of this version, or not at all
+		}
+		if err == nil {
+			a.stored = now
+			return
+		}
+		if !status.IsConflict(err) && !status.IsAlreadyExists(err) && !status.IsNotFound(err) {
+			break
+		}
+		// Somebody wrote since, or took it away: what is there now decides.
+		if a.stored, err = a.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{}); status.IsNotFound(err) {
+			a.stored, err = nil, nil
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err != nil {
+		a.log.Warn("the accounts of teams are not kept", "error", err)
+	}
+}
