@@ -29,8 +29,8 @@ type Waker interface {
 	// Nudge says that demand changed in a way worth a look: the queue grew
 	// past what the replicas take, or nobody waits any more.
 	Nudge(name functions.Name)
-	// Ask says that a replica broke on us, so that the platform verifies it.
-	Ask(name functions.Name, replicaID, problem string)
+	// ReportFailure says that a replica broke on us, so that the platform verifies it.
+	ReportFailure(name functions.Name, replicaID, problem string)
 }
 
 // Adapters has the platform load a model's adapter into one of its replicas.
@@ -96,13 +96,13 @@ type Options struct {
 	// FirstToken, which may be nil, is told once per cold start how long its
 	// first request took from a READY replica to the engine's first byte.
 	FirstToken func(name functions.Name, coldStartID string, took time.Duration)
-	// Stirred, which may be nil, is told that Demand has something to yield: once,
+	// DemandChanged, which may be nil, is told that Demand has something to yield: once,
 	// and again only after Demand was called. It may be told with locks held; it
 	// notes it and returns.
-	Stirred func()
-	// Draw is a number from 0 to below n, by which a request for an alias goes to
+	DemandChanged func()
+	// Random is a number from 0 to below n, by which a request for an alias goes to
 	// one of its functions; that of math/rand/v2.
-	Draw func(n int) int
+	Random func(n int) int
 	// Now is the clock; time.Now.
 	Now func() time.Time
 }
@@ -130,8 +130,8 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Draw == nil {
-		o.Draw = rand.IntN
+	if o.Random == nil {
+		o.Random = rand.IntN
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -144,9 +144,9 @@ type Activator struct {
 	o        Options
 	table    *snapshot.Table[function]
 	aliases  atomic.Pointer[aliases] // nil: there are none
-	stir     stir
-	meters   *meters
-	ledger   ledger
+	changed  changedFunctions
+	metrics  *metrics
+	requests requestIndex
 	buffers  buffers
 	homes    sync.Map // replica id to its *entry, also of one that ends with requests in flight
 	draining atomic.Bool
@@ -160,33 +160,33 @@ type entry = snapshot.Entry[function]
 // bytes: there may be ten thousand.
 type function struct {
 	Lobby
-	self   *entry
-	stir   *stir
-	series atomic.Pointer[series] // metrics, resolved at the first request
-	uses   uses
+	self    *entry
+	changed *changedFunctions
+	metrics atomic.Pointer[functionMetrics] // metrics, resolved at the first request
+	uses    adapterUses
 }
 
 // New makes an activator; it starts nothing.
 func New(o Options) *Activator {
 	a := &Activator{o: o.withDefaults()}
-	a.stir.told = a.o.Stirred
+	a.changed.notify = a.o.DemandChanged
 	a.table = snapshot.NewTable(func(e *entry) {
-		e.Own.self, e.Own.stir, e.Own.News = e, &a.stir, &e.Own
+		e.Data.self, e.Data.changed, e.Data.News = e, &a.changed, &e.Data
 	})
-	a.ledger.init()
-	a.meters = newMeters(a)
+	a.requests.init()
+	a.metrics = newMetrics(a)
 	return a
 }
 
 // Publish adds or replaces pictures of functions. Waiters that a new READY
 // replica has slots for are let through, and waiters of a failed start told,
 // before it returns.
-func (a *Activator) Publish(fs ...snapshot.Function) {
-	a.table.Put(a.published, fs...)
+func (a *Activator) Publish(fs ...snapshot.Snapshot) {
+	a.table.Put(a.onPublish, fs...)
 }
 
-func (a *Activator) published(e *entry, before *snapshot.Function) {
-	f, own := e.Now(), &e.Own
+func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
+	f, own := e.Snapshot(), &e.Data
 	if before != nil || len(f.Replicas) > 0 {
 		a.rehome(e, before, f)
 	}
@@ -194,25 +194,25 @@ func (a *Activator) published(e *entry, before *snapshot.Function) {
 	if before == nil {
 		return
 	}
-	a.meters.published(e, before, f)
-	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.Coming, f.Coming, same) {
+	a.metrics.observeColdStart(e, before, f)
+	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.NotReadyEndpoints, f.NotReadyEndpoints, sameEndpoint) {
 		own.gate.Tell()
 	}
 }
 
-func same(a, b snapshot.Replica) bool { return a.ID == b.ID && a.Endpoint == b.Endpoint }
+func sameEndpoint(a, b snapshot.Replica) bool { return a.ID == b.ID && a.Endpoint == b.Endpoint }
 
 // recap tells the gate what the replicas take, some of them broken maybe.
 func (a *Activator) recap(e *entry) {
-	e.Own.Recap(a.o.Now())
+	e.Data.Recap(a.o.Now())
 }
 
 // Remove takes functions out. Who waits for one is told that it is gone.
 func (a *Activator) Remove(names ...functions.Name) {
-	a.table.Drop(func(e *entry) {
-		e.Own.Close(e.Now().Known())
-		a.rehome(e, e.Now(), &snapshot.Function{})
-		a.meters.removed(e)
+	a.table.Remove(func(e *entry) {
+		e.Data.Close(e.Snapshot().PublicName())
+		a.rehome(e, e.Snapshot(), &snapshot.Snapshot{})
+		a.metrics.forget(e)
 	}, names...)
 }
 
@@ -222,7 +222,7 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	if e == nil {
 		return Demand{}, false
 	}
-	l := e.Own.gate.Load()
+	l := e.Data.gate.Load()
 	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
 }
 
@@ -232,7 +232,7 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 // those without a byte go to another replica. Engines on this machine, which
 // are reached without their agent, go on.
 func (a *Activator) Cut(agent string) {
-	if addr, _ := split(agent); addr != "" {
+	if addr, _ := splitEndpoint(agent); addr != "" {
 		a.o.Engines.Cut(addr)
 	}
 }
@@ -243,22 +243,22 @@ func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 	if e == nil {
 		return a.InFlight(replicaID) // taken out, with requests still under way
 	}
-	return e.Own.set.InFlight(replicaID)
+	return e.Data.set.InFlight(replicaID)
 }
 
-// Flights yields each replica of a function that has requests from us, and how many:
+// EachInFlight yields each replica of a function that has requests from us, and how many:
 // also those that are in its picture no more, or not yet. Nothing is yielded for a
 // function that was taken out; see InFlight.
-func (a *Activator) Flights(name functions.Name, yield func(replicaID string, n int)) {
+func (a *Activator) EachInFlight(name functions.Name, yield func(replicaID string, n int)) {
 	if e := a.table.Lookup(name); e != nil {
-		e.Own.set.Flights(yield)
+		e.Data.set.Flights(yield)
 	}
 }
 
 // rehome keeps account of whose a replica is.
-func (a *Activator) rehome(e *entry, before, f *snapshot.Function) {
+func (a *Activator) rehome(e *entry, before, f *snapshot.Snapshot) {
 	for i := range f.Replicas {
-		if id := f.Replicas[i].ID; before == nil || !before.Has(id) {
+		if id := f.Replicas[i].ID; before == nil || !before.HasReplica(id) {
 			a.homes.Store(id, e)
 		}
 	}
@@ -266,7 +266,7 @@ func (a *Activator) rehome(e *entry, before, f *snapshot.Function) {
 		return
 	}
 	for i := range before.Replicas {
-		if id := before.Replicas[i].ID; !f.Has(id) && e.Own.set.InFlight(id) == 0 {
+		if id := before.Replicas[i].ID; !f.HasReplica(id) && e.Data.set.InFlight(id) == 0 {
 			a.homes.Delete(id)
 		}
 	}
@@ -279,8 +279,8 @@ func (a *Activator) InFlight(replicaID string) int {
 		return 0
 	}
 	e := v.(*entry)
-	n := e.Own.set.InFlight(replicaID)
-	if n == 0 && (e.Gone() || !e.Now().Has(replicaID)) {
+	n := e.Data.set.InFlight(replicaID)
+	if n == 0 && (e.Removed() || !e.Snapshot().HasReplica(replicaID)) {
 		a.homes.CompareAndDelete(replicaID, v)
 	}
 	return n
@@ -289,13 +289,13 @@ func (a *Activator) InFlight(replicaID string) int {
 // ColdStartOf is the cold start a recent request took part in. id is the
 // request's, or the client's own from X-Client-Request-Id.
 func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
-	return a.ledger.coldStart(id)
+	return a.requests.coldStart(id)
 }
 
 // Complete adds the phase that only the data path sees, the time from READY to
 // the engine's first byte, to a timeline of the platform's.
 func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
-	took, ok := a.ledger.firstToken(t.ID)
+	took, ok := a.requests.firstToken(t.ID)
 	if !ok || t.State != functions.Ready {
 		return t
 	}
@@ -311,12 +311,12 @@ func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
 // Position of a request that waits: one for the next to be let through; false
 // where no such request waits. id is as in ColdStartOf.
 func (a *Activator) Position(id string) (position int, name functions.Name, ok bool) {
-	x := a.ledger.waiter(id)
+	x := a.requests.waiter(id)
 	if x == nil {
 		return 0, functions.Name{}, false
 	}
-	p := x.e.Own.gate.Position(&x.place)
-	return p, x.e.Name, p > 0
+	p := x.fn.Data.gate.Position(&x.place)
+	return p, x.fn.Name, p > 0
 }
 
 // Drain answers the requests that wait, and those that would have to from now
@@ -325,10 +325,10 @@ func (a *Activator) Position(id string) (position int, name functions.Name, ok b
 func (a *Activator) Drain(ctx context.Context) {
 	a.draining.Store(true)
 	for _, e := range a.table.All() {
-		e.Own.Turn(openai.New(openai.ShuttingDown, ""))
+		e.Data.Turn(openai.New(openai.ShuttingDown, ""))
 	}
 	select {
-	case <-a.ledger.deserted():
+	case <-a.requests.drained():
 	case <-ctx.Done():
 	}
 }

@@ -12,52 +12,52 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// uses is when each adapter of a function was last said to be in use, per
+// adapterUses is when each adapter of a function was last said to be in use, per
 // replica. Engines drop the one used longest ago when they need room; they need
 // not hear of every request.
-type uses struct {
+type adapterUses struct {
 	mu sync.Mutex
-	at map[use]time.Time
+	at map[adapterUse]time.Time
 }
 
-type use struct{ replica, adapter string }
+type adapterUse struct{ replica, adapter string }
 
 const (
-	useEvery = 10 * time.Second
-	mostUses = 1024 // beyond it all are forgotten, and said again
+	adapterUseInterval = 10 * time.Second
+	maxAdapterUses     = 1024 // beyond it all are forgotten, and said again
 )
 
 // due reports whether the use is to be told again, and notes that it is.
-func (u *uses) due(k use, now time.Time) bool {
+func (u *adapterUses) due(k adapterUse, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if last, ok := u.at[k]; ok && now.Sub(last) < useEvery {
+	if last, ok := u.at[k]; ok && now.Sub(last) < adapterUseInterval {
 		return false
 	}
-	if u.at == nil || len(u.at) >= mostUses {
-		u.at = map[use]time.Time{}
+	if u.at == nil || len(u.at) >= maxAdapterUses {
+		u.at = map[adapterUse]time.Time{}
 	}
 	u.at[k] = now
 	return true
 }
 
 // adapterName is the function of the exchange with the adapter it asks for.
-func (x *exchange) adapterName() functions.Name {
-	n := x.e.Name
+func (x *proxyRequest) adapterName() functions.Name {
+	n := x.fn.Name
 	n.Adapter = x.adapter
 	return n
 }
 
-// fetches is what must happen before the request can go to r: its adapter is
+// adapterLoad is what must happen before the request can go to r: its adapter is
 // loaded there. nil where nothing must.
-func (x *exchange) fetches(r *snapshot.Replica) func(context.Context) error {
+func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
 	adapters := x.a.o.Adapters
 	if x.adapter == "" || adapters == nil {
 		return nil
 	}
 	name := x.adapterName()
-	if slices.Contains(r.Adapters, x.adapter) && !x.refetch {
-		if x.e.Own.uses.due(use{r.ID, x.adapter}, x.a.o.Now()) {
+	if slices.Contains(r.Adapters, x.adapter) && !x.adapterRetried {
+		if x.fn.Data.uses.due(adapterUse{r.ID, x.adapter}, x.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)
 		}
 		return nil
@@ -65,28 +65,28 @@ func (x *exchange) fetches(r *snapshot.Replica) func(context.Context) error {
 	// Longer than anybody would have waited at the gate nobody waits here.
 	until := x.deadline
 	if until.IsZero() {
-		x.patience = patience(x.header, x.stream)
-		until = x.bound()
+		x.patience = parseTimeouts(x.header, x.stream)
+		until = x.waitDeadline()
 	}
-	x.fetching.Store(true)
+	x.loadingAdapter.Store(true)
 	return func(ctx context.Context) error {
-		defer x.fetching.Store(false)
-		ctx, cancel := context.WithDeadlineCause(ctx, until, errFetchLate)
+		defer x.loadingAdapter.Store(false)
+		ctx, cancel := context.WithDeadlineCause(ctx, until, errAdapterLate)
 		defer cancel()
 		err := adapters.LoadAdapter(ctx, name, r.ID)
-		if err != nil && context.Cause(ctx) == errFetchLate {
-			err = errFetchLate
+		if err != nil && context.Cause(ctx) == errAdapterLate {
+			err = errAdapterLate
 		}
 		return err
 	}
 }
 
-var errFetchLate = errors.New("the adapter was not loaded within the request's time")
+var errAdapterLate = errors.New("the adapter was not loaded within the request's time")
 
-// unfetched is the answer to a request whose adapter cannot be had; nil where
+// adapterFailure is the answer to a request whose adapter cannot be had; nil where
 // another replica may have it.
-func (x *exchange) unfetched(err error) *openai.Error {
-	if errors.Is(err, errFetchLate) {
+func (x *proxyRequest) adapterFailure(err error) *openai.Error {
+	if errors.Is(err, errAdapterLate) {
 		return openai.New(openai.ModelLoading, "The adapter `"+x.adapter+"` is not loaded yet.")
 	}
 	var e *functions.AdapterError

@@ -17,8 +17,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// shop loads adapters into replicas in its own time, as a platform does.
-type shop struct {
+// fakeAdapters loads adapters into replicas in its own time, as a platform does.
+type fakeAdapters struct {
 	w     *world
 	mu    sync.Mutex
 	takes time.Duration
@@ -28,7 +28,7 @@ type shop struct {
 	then  func(replica, adapter string)
 }
 
-func (s *shop) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
+func (s *fakeAdapters) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
 	s.mu.Lock()
 	s.loads = append(s.loads, replica+":"+name.Adapter)
 	takes, fails, then := s.takes, s.fails, s.then
@@ -44,26 +44,26 @@ func (s *shop) LoadAdapter(ctx context.Context, name functions.Name, replica str
 	return fails
 }
 
-func (s *shop) UseAdapter(name functions.Name, replica string) {
+func (s *fakeAdapters) UseAdapter(name functions.Name, replica string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uses = append(s.uses, replica+":"+name.Adapter)
 }
 
-func (s *shop) did() (loads, uses []string) {
+func (s *fakeAdapters) calls() (loads, uses []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.loads), slices.Clone(s.uses)
 }
 
-func newShop(t *testing.T) (*shop, *world) {
-	s := &shop{}
+func newAdapterWorld(t *testing.T) (*fakeAdapters, *world) {
+	s := &fakeAdapters{}
 	s.w = newWorld(t, func(o *Options) { o.Adapters = s })
 	return s, s.w
 }
 
-// lora makes f a model with two adapters, of which each replica has those given.
-func lora(f snapshot.Function, has ...[]string) snapshot.Function {
+// withAdapters makes f a model with two adapters, of which each replica has those given.
+func withAdapters(f snapshot.Snapshot, has ...[]string) snapshot.Snapshot {
 	m := *f.Model
 	m.Spec.Adapters = []functions.Adapter{{Name: "pirate", Source: "./p"}, {Name: "poet", Source: "./q"}}
 	f.Model = &m
@@ -76,12 +76,12 @@ func lora(f snapshot.Function, has ...[]string) snapshot.Function {
 
 const askPirate = `{"model":"tiny:pirate","messages":[{"role":"user","content":"hello"}]}`
 
-// served answers for what it has loaded, and as vLLM does for what it has not.
-func served(loaded func() []string) func(net.Conn, *http.Request, string) bool {
+// adapterEngine answers for what it has loaded, and as vLLM does for what it has not.
+func adapterEngine(loaded func() []string) func(net.Conn, *http.Request, string) bool {
 	return func(c net.Conn, r *http.Request, body string) bool {
 		for _, name := range append(loaded(), "tiny") {
 			if strings.Contains(body, fmt.Sprintf(`"model":%q`, name)) {
-				return good(c, r, body)
+				return goodAnswer(c, r, body)
 			}
 		}
 		b := `{"error":{"message":"The model does not exist.","type":"NotFoundError","param":"model","code":404}}`
@@ -91,17 +91,17 @@ func served(loaded func() []string) func(net.Conn, *http.Request, string) bool {
 
 func TestAdapterLoadedOnFirstUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newShop(t)
+		s, w := newAdapterWorld(t)
 		var mu sync.Mutex
 		var have []string
-		e := w.engineAt("10.0.0.1:1", served(func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(have) }))
+		e := w.engineAt("10.0.0.1:1", adapterEngine(func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(have) }))
 		s.takes = 20 * time.Second
-		f := lora(at(fn("tiny"), 8, "10.0.0.1:1"))
+		f := withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"))
 		s.then = func(_, adapter string) {
 			mu.Lock()
 			have = append(have, adapter)
 			mu.Unlock()
-			w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1"), []string{adapter}))
+			w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"), []string{adapter}))
 		}
 		w.act.Publish(f)
 		// Not declared: unknown, whatever the engine has.
@@ -127,12 +127,12 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 				t.Errorf("%d after %v: %s", r.status, r.took, r.body)
 			}
 		}
-		if loads, uses := s.did(); len(loads) != 1 || len(uses) != 1 {
+		if loads, uses := s.calls(); len(loads) != 1 || len(uses) != 1 {
 			t.Errorf("loads %v, uses %v", loads, uses)
 		}
-		time.Sleep(useEvery)
+		time.Sleep(adapterUseInterval)
 		w.post("/v1/chat/completions", askPirate)
-		if _, uses := s.did(); len(uses) != 2 {
+		if _, uses := s.calls(); len(uses) != 2 {
 			t.Errorf("uses %v", uses)
 		}
 		if r := w.do(t.Context(), "GET", "/v1/models", ""); !strings.Contains(r.body, `"id":"tiny:pirate","object":"model","created":1767225600,"owned_by":"default","parent":"tiny","status":{"value":"loaded"`) ||
@@ -144,10 +144,10 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 
 func TestAdapterPrefersItsReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newShop(t)
+		s, w := newAdapterWorld(t)
 		both := func() []string { return []string{"pirate", "poet"} }
-		a, b := w.engineAt("10.0.0.1:1", served(both)), w.engineAt("10.0.0.2:1", served(both))
-		w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1", "10.0.0.2:1"), []string{"poet"}, []string{"pirate"}))
+		a, b := w.engineAt("10.0.0.1:1", adapterEngine(both)), w.engineAt("10.0.0.2:1", adapterEngine(both))
+		w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1", "10.0.0.2:1"), []string{"poet"}, []string{"pirate"}))
 		for range 10 {
 			if r := w.post("/v1/chat/completions", askPirate); r.status != 200 {
 				t.Fatalf("%d %s", r.status, r.body)
@@ -156,7 +156,7 @@ func TestAdapterPrefersItsReplica(t *testing.T) {
 		if len(a.requests()) != 0 || len(b.requests()) != 10 {
 			t.Errorf("%d and %d", len(a.requests()), len(b.requests()))
 		}
-		if loads, _ := s.did(); len(loads) != 0 {
+		if loads, _ := s.calls(); len(loads) != 0 {
 			t.Errorf("loads %v", loads)
 		}
 	})
@@ -165,12 +165,12 @@ func TestAdapterPrefersItsReplica(t *testing.T) {
 // TestAdapterDropped: the engine gave its place to another since we were told.
 func TestAdapterDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newShop(t)
+		s, w := newAdapterWorld(t)
 		var mu sync.Mutex
 		var have []string
-		w.engineAt("10.0.0.1:1", served(func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(have) }))
+		w.engineAt("10.0.0.1:1", adapterEngine(func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(have) }))
 		s.then = func(_, adapter string) { mu.Lock(); defer mu.Unlock(); have = append(have, adapter) }
-		w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1"), []string{"pirate"}))
+		w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"), []string{"pirate"}))
 		for _, body := range []string{askPirate, strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1)} {
 			mu.Lock()
 			have = nil
@@ -179,7 +179,7 @@ func TestAdapterDropped(t *testing.T) {
 				t.Errorf("%d %s", r.status, r.body)
 			}
 		}
-		if loads, _ := s.did(); len(loads) != 2 {
+		if loads, _ := s.calls(); len(loads) != 2 {
 			t.Errorf("loads %v", loads)
 		}
 	})
@@ -200,17 +200,17 @@ func TestAdapterErrors(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, w := newShop(t)
+				s, w := newAdapterWorld(t)
 				s.fails = x.fails
-				e := w.engineAt("10.0.0.1:1", good)
-				w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1")))
+				e := w.engineAt("10.0.0.1:1", goodAnswer)
+				w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1")))
 				for _, body := range []string{askPirate, strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1)} {
 					r := w.post("/v1/chat/completions", body)
 					if r.status != x.status || r.code() != x.code {
 						t.Errorf("%d %s", r.status, r.body)
 					}
 				}
-				if loads, _ := s.did(); len(loads) != 2*x.loads || len(e.requests()) != 0 {
+				if loads, _ := s.calls(); len(loads) != 2*x.loads || len(e.requests()) != 0 {
 					t.Errorf("loads %v, %d requests", loads, len(e.requests()))
 				}
 				if m := metric(t, w, "thaw_engine_errors_total"); m != "" {
@@ -228,10 +228,10 @@ func TestAdapterErrors(t *testing.T) {
 // TestAdapterTooSlow: nobody waits for it longer than a request may.
 func TestAdapterTooSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newShop(t)
+		s, w := newAdapterWorld(t)
 		s.takes = time.Hour
-		w.engineAt("10.0.0.1:1", good)
-		w.act.Publish(lora(at(fn("tiny"), 8, "10.0.0.1:1")))
+		w.engineAt("10.0.0.1:1", goodAnswer)
+		w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1")))
 		r := w.post("/v1/chat/completions", askPirate)
 		if r.status != 503 || r.code() != "model_loading" || r.took > 291*time.Second || r.took < 280*time.Second {
 			t.Errorf("%d after %v: %s", r.status, r.took, r.body)
@@ -247,7 +247,7 @@ func TestAdapterTooSlow(t *testing.T) {
 			t.Errorf("%d", r.status)
 		}
 		synctest.Wait()
-		if l := w.act.table.All()[0].Own.gate.Load(); l.Active != 0 {
+		if l := w.act.table.All()[0].Data.gate.Load(); l.Active != 0 {
 			t.Errorf("%+v", l)
 		}
 	})

@@ -75,8 +75,8 @@ func (t *aliases) find(name functions.Name) *alias {
 	return t.byName[name]
 }
 
-// of is the names of a team's aliases.
-func (t *aliases) of(team string) []string {
+// teamNames is the names of a team's aliases.
+func (t *aliases) teamNames(team string) []string {
 	if t == nil {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (a *Activator) lookup(name functions.Name) (e *entry, alias bool) {
 		return a.table.Lookup(name), false
 	}
 	if len(l.shares) > 1 {
-		n := a.o.Draw(l.sum)
+		n := a.o.Random(l.sum)
 		for i := range l.shares {
 			if n -= l.shares[i].Percent; n < 0 {
 				if e := a.table.Lookup(l.shares[i].Function); e != nil {
@@ -104,8 +104,8 @@ func (a *Activator) lookup(name functions.Name) (e *entry, alias bool) {
 	return a.largest(l), true
 }
 
-// main is the function that a name is shown by: of an alias that which gets most.
-func (a *Activator) main(name functions.Name) (e *entry, alias bool) {
+// mainFunction is the function that a name is shown by: of an alias that which gets most.
+func (a *Activator) mainFunction(name functions.Name) (e *entry, alias bool) {
 	if l := a.aliases.Load().find(name); l != nil {
 		return a.largest(l), true
 	}
@@ -121,10 +121,10 @@ func (a *Activator) largest(l *alias) *entry {
 	return nil
 }
 
-// known is the name that people call a function by.
-func (a *Activator) known(name functions.Name) functions.Name {
+// publicName is the name that people call a function by.
+func (a *Activator) publicName(name functions.Name) functions.Name {
 	if e := a.table.Lookup(name); e != nil {
-		return e.Now().Known()
+		return e.Snapshot().PublicName()
 	}
 	return name
 }
@@ -132,7 +132,7 @@ func (a *Activator) known(name functions.Name) functions.Name {
 // listed yields what the caller may name, by team and name: the functions that
 // are not hidden, and the aliases, each with the function it is shown by or nil.
 func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
-	entries := a.table.List(id.Team)
+	entries := a.table.Team(id.Team)
 	if id.Admin {
 		entries = a.table.All()
 	}
@@ -149,7 +149,7 @@ func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 					return true
 				}
 				names = names[1:]
-				if !sees(id, n.Team) {
+				if !canSee(id, n.Team) {
 					continue
 				}
 				if !yield(n, a.largest(t.byName[n])) {
@@ -162,7 +162,7 @@ func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 			if !next(&e.Name) {
 				return
 			}
-			if e.Now().Hidden || t.find(e.Name) != nil {
+			if e.Snapshot().Hidden || t.find(e.Name) != nil {
 				continue
 			}
 			if !yield(e.Name, e) {
@@ -173,7 +173,7 @@ func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 	}
 }
 
-// unpublished is the answer where an alias stands and its functions do not yet.
-func unpublished(name functions.Name) *openai.Error {
+// unpublishedError is the answer where an alias stands and its functions do not yet.
+func unpublishedError(name functions.Name) *openai.Error {
 	return openai.New(openai.ModelLoading, "The model `"+name.Short()+"` is being set up: none of its revisions is known yet.")
 }

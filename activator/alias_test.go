@@ -20,16 +20,16 @@ import (
 )
 
 // revision is a function that goes by a service's name.
-func revision(name, serves string) snapshot.Function {
-	f := fn(name)
-	f.Serves, f.Hidden = serves, true
+func revision(name, serves string) snapshot.Snapshot {
+	f := testFunction(name)
+	f.ServedModelName, f.Hidden = serves, true
 	return f
 }
 
 func alias80(name string, revisions ...string) Alias {
-	a := Alias{Name: fn(name).Name}
+	a := Alias{Name: testFunction(name).Name}
 	for i, r := range revisions {
-		a.Shares = append(a.Shares, Share{fn(r).Name, []int{80, 20}[i]})
+		a.Shares = append(a.Shares, Share{testFunction(r).Name, []int{80, 20}[i]})
 	}
 	return a
 }
@@ -57,15 +57,15 @@ func TestAliases(t *testing.T) {
 		drawn := 0
 		w := newWorld(t, func(o *Options) {
 			o.Open = false
-			o.Draw = func(int) int { return drawn }
+			o.Random = func(int) int { return drawn }
 		})
 		red, _, _ := w.book.Create("red", "", false)
 		blue, _, _ := w.book.Create("blue", "", false)
 		admin, _, _ := w.book.Create("red", "", true)
-		first := w.engineAt("e:1", good)
+		first := w.engineAt("e:1", goodAnswer)
 		one, two := revision("red/tiny-00001", "tiny"), revision("red/tiny-00002", "tiny")
 		one.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
-		w.act.Publish(at(one, 8, "e:1"), two, fn("red/plain"), fn("blue/own"), fn("red/zulu"))
+		w.act.Publish(readyAt(one, 8, "e:1"), two, testFunction("red/plain"), testFunction("blue/own"), testFunction("red/zulu"))
 		w.act.SetAliases([]Alias{alias80("red/tiny", "red/tiny-00001", "red/tiny-00002"), alias80("red/early", "red/early-00001")})
 
 		if got := w.list(red); got != "early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu unloaded" {
@@ -151,11 +151,11 @@ func TestAliases(t *testing.T) {
 func TestForced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		e := w.engineAt("e:1", good)
-		f := at(revision("tiny-00001", "tiny"), 8, "e:1")
+		e := w.engineAt("e:1", goodAnswer)
+		f := readyAt(revision("tiny-00001", "tiny"), 8, "e:1")
 		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
 		w.act.Publish(f)
-		ln := newMemory()
+		ln := newMemoryListener()
 		srv := httpserver.NewHTTP(httpserver.Options{Handler: func(req *httpserver.Request, res *httpserver.Response) { w.act.ServeAs(f.Name, req, res) }})
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(ln) }()
@@ -194,16 +194,16 @@ func TestHold(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for what, run := range map[string]func(t *testing.T, w *world){
 		"woken once, let through together": func(t *testing.T, w *world) {
-			w.act.Publish(fn("tiny"))
+			w.act.Publish(testFunction("tiny"))
 			w.onWake = func() {
 				time.Sleep(time.Second)
-				w.act.Publish(at(fn("tiny"), 1, "e:1", "e:2"))
+				w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
 			}
 			var over sync.WaitGroup
 			for range 2 {
 				over.Go(func() {
 					waited := 0
-					s, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default", Wait: func() { waited++ }})
+					s, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default", OnWait: func() { waited++ }})
 					if e != nil {
 						t.Error(e)
 						return
@@ -211,12 +211,12 @@ func TestHold(t *testing.T) {
 					if waited != 1 || s.ColdStart() != "cs-1" || s.Endpoint == "" || s.ID == "" {
 						t.Errorf("waited %d, %+v", waited, s)
 					}
-					if d, _ := w.act.DemandOf(fn("tiny").Name); d.Active == 0 {
+					if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Active == 0 {
 						t.Errorf("%+v", d)
 					}
-					s.First()
-					s.Done(200)
-					s.Done(200)
+					s.FirstByte()
+					s.Finish(200)
+					s.Finish(200)
 				})
 			}
 			over.Wait()
@@ -228,8 +228,8 @@ func TestHold(t *testing.T) {
 			}
 		},
 		"two tries": func(t *testing.T, w *world) {
-			w.act.Publish(at(fn("tiny"), 1, "e:1", "e:2"))
-			s, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"})
+			w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
+			s, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
 			if e != nil {
 				t.Fatal(e)
 			}
@@ -241,27 +241,27 @@ func TestHold(t *testing.T) {
 			if e == nil || e.Code != openai.EngineCrashed || e.ShouldRetry() {
 				t.Error(e)
 			}
-			s.Done(e.Status)
+			s.Finish(e.Status)
 			if got := w.asked(); len(got) != 2 || !strings.Contains(got[0], "it refuses connections") {
 				t.Error(got)
 			}
 		},
 		"one that cannot be sent again": func(t *testing.T, w *world) {
-			w.act.Publish(at(fn("tiny"), 1, "e:1", "e:2"))
-			s, _ := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"})
-			if e := s.GiveUp(errors.New("EOF")); e == nil || e.Code != openai.EngineCrashed {
+			w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
+			s, _ := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
+			if e := s.FailedForGood(errors.New("EOF")); e == nil || e.Code != openai.EngineCrashed {
 				t.Error(e)
 			}
-			s.Done(502)
+			s.Finish(502)
 		},
 		"the client leaves": func(t *testing.T, w *world) {
-			w.act.Publish(fn("tiny"))
+			w.act.Publish(testFunction("tiny"))
 			ctx, cancel := context.WithCancelCause(t.Context())
 			go func() { time.Sleep(time.Second); cancel(httpserver.ErrGone) }()
-			if s, e := w.act.Hold(ctx, Want{Name: fn("tiny").Name, Team: "default"}); s != nil || e == nil || e.Status != 499 {
+			if s, e := w.act.Reserve(ctx, ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); s != nil || e == nil || e.Status != 499 {
 				t.Error(s, e)
 			}
-			if d, _ := w.act.DemandOf(fn("tiny").Name); d.Queued != 0 || w.count(&w.nudges) != 1 {
+			if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Queued != 0 || w.count(&w.nudges) != 1 {
 				t.Errorf("%+v, %d nudges", d, w.nudges)
 			}
 			if got := metric(t, w, "thaw_requests_total"); !strings.Contains(got, `code="499"`) {
@@ -269,59 +269,59 @@ func TestHold(t *testing.T) {
 			}
 		},
 		"the wait is over": func(t *testing.T, w *world) {
-			f := fn("tiny")
+			f := testFunction("tiny")
 			f.Model.Spec.Queue.Wait = functions.Duration(10 * time.Minute) // longer than a plain answer is waited for
 			w.act.Publish(f)
 			began := time.Now()
-			_, e := w.act.Hold(t.Context(), Want{Name: f.Name, Team: "default"})
+			_, e := w.act.Reserve(t.Context(), ReservationRequest{Name: f.Name, Team: "default"})
 			if e == nil || e.Code != openai.ModelLoading || time.Since(began) != 10*time.Minute {
 				t.Error(e, time.Since(began))
 			}
 		},
 		"as long as the client said": func(t *testing.T, w *world) {
-			w.act.Publish(fn("tiny"))
+			w.act.Publish(testFunction("tiny"))
 			began := time.Now()
-			_, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default", Header: http.Header{"Thaw-Max-Wait": {"7"}}.Get})
+			_, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default", Header: http.Header{"Thaw-Max-Wait": {"7"}}.Get})
 			if e == nil || time.Since(began) != 7*time.Second {
 				t.Error(e, time.Since(began))
 			}
 		},
 		"drained": func(t *testing.T, w *world) {
-			w.act.Publish(fn("tiny"))
+			w.act.Publish(testFunction("tiny"))
 			go func() { time.Sleep(time.Second); w.act.Drain(t.Context()) }()
-			if _, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"}); e == nil || e.Code != openai.ShuttingDown {
+			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e == nil || e.Code != openai.ShuttingDown {
 				t.Error(e)
 			}
 		},
 		"no such function": func(t *testing.T, w *world) {
-			if _, e := w.act.Hold(t.Context(), Want{Name: fn("nothing").Name, Team: "default"}); e == nil || e.Status != 404 {
+			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("nothing").Name, Team: "default"}); e == nil || e.Status != 404 {
 				t.Error(e)
 			}
 		},
 		"over its team's limit": func(t *testing.T, w *world) {
-			w.act.Publish(at(fn("tiny"), 8, "e:1"))
+			w.act.Publish(readyAt(testFunction("tiny"), 8, "e:1"))
 			w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{Concurrent: 1}}}})
-			s, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"})
+			s, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
 			if e != nil {
 				t.Fatal(e)
 			}
-			if _, e := w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"}); e == nil || e.Status != 429 {
+			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e == nil || e.Status != 429 {
 				t.Error(e)
 			}
-			s.Done(200)
-			if s, e = w.act.Hold(t.Context(), Want{Name: fn("tiny").Name, Team: "default"}); e != nil {
+			s.Finish(200)
+			if s, e = w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e != nil {
 				t.Fatal(e)
 			}
-			s.Broke()
-			s.Done(502)
+			s.BrokeMidAnswer()
+			s.Finish(502)
 			if got := w.asked(); len(got) != 1 || !strings.Contains(got[0], "in the middle of an answer") {
 				t.Error(got)
 			}
 		},
 		"removed while it waits": func(t *testing.T, w *world) {
 			w.act.Publish(revision("tiny-1", "tiny"))
-			go func() { time.Sleep(time.Second); w.act.Remove(fn("tiny-1").Name) }()
-			if _, e := w.act.Hold(t.Context(), Want{Name: fn("tiny-1").Name, Team: "default"}); e == nil || e.Message != "The model `tiny` has been removed." {
+			go func() { time.Sleep(time.Second); w.act.Remove(testFunction("tiny-1").Name) }()
+			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny-1").Name, Team: "default"}); e == nil || e.Message != "The model `tiny` has been removed." {
 				t.Error(e)
 			}
 		},
@@ -336,26 +336,26 @@ func BenchmarkHold(b *testing.B) {
 	w := &world{}
 	book := newBook(b)
 	a := New(Options{Waker: w, Who: book})
-	f := at(fn("tiny"), 8, "e:1", "e:2")
+	f := readyAt(testFunction("tiny"), 8, "e:1", "e:2")
 	a.Publish(f)
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		s, e := a.Hold(ctx, Want{Name: f.Name, Team: "default"})
+		s, e := a.Reserve(ctx, ReservationRequest{Name: f.Name, Team: "default"})
 		if e != nil {
 			b.Fatal(e)
 		}
-		s.First()
-		s.Done(200)
+		s.FirstByte()
+		s.Finish(200)
 	}
 }
 
 // BenchmarkAlias is the choice of a function for a name that is split.
 func BenchmarkAlias(b *testing.B) {
 	a := New(Options{Waker: &world{}, Who: newBook(b)})
-	a.Publish(at(fn("tiny-1"), 8, "e:1"), at(fn("tiny-2"), 8, "e:2"))
+	a.Publish(readyAt(testFunction("tiny-1"), 8, "e:1"), readyAt(testFunction("tiny-2"), 8, "e:2"))
 	a.SetAliases([]Alias{alias80("tiny", "tiny-1", "tiny-2")})
-	name := fn("tiny").Name
+	name := testFunction("tiny").Name
 	b.ReportAllocs()
 	for b.Loop() {
 		if e, _ := a.lookup(name); e == nil {

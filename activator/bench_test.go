@@ -46,9 +46,9 @@ func BenchmarkDecide(b *testing.B) {
 	key, _, _ := book.Create("default", "", false)
 	book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1e9, Concurrent: 1e6}}}})
 	a := New(Options{Who: book})
-	var fs []snapshot.Function
+	var fs []snapshot.Snapshot
 	for i := range 10000 {
-		fs = append(fs, at(fn(fmt.Sprintf("model-%d", i)), 8, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)))
+		fs = append(fs, readyAt(testFunction(fmt.Sprintf("model-%d", i)), 8, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)))
 	}
 	a.Publish(fs...)
 	bodies := make([][]byte, 64)
@@ -69,18 +69,18 @@ func BenchmarkDecide(b *testing.B) {
 		e := a.table.Lookup(name)
 		lease, _ := book.Admit(id.Team, began)
 		var w gate.Waiter
-		if e.Own.Enter(&w, id.Team, int64(len(bodies[0])), began) != gate.Through {
+		if e.Data.Enter(&w, id.Team, int64(len(bodies[0])), began) != gate.Through {
 			b.Fatal("not through")
 		}
-		r, ok := e.Own.Pick(balance.Ask{Key: balance.Key(openingOf(bodies[i%len(bodies)]))}, began)
+		r, ok := e.Data.Pick(balance.Ask{Key: balance.Key(openingOf(bodies[i%len(bodies)]))}, began)
 		if !ok {
 			b.Fatal("no replica")
 		}
 		if len(took) < cap(took) {
 			took = append(took, time.Since(began))
 		}
-		e.Own.Done(r)
-		e.Own.Leave(&w, began)
+		e.Data.Done(r)
+		e.Data.Leave(&w, began)
 		lease.End(0, began)
 		i++
 	}
@@ -89,11 +89,11 @@ func BenchmarkDecide(b *testing.B) {
 }
 
 func BenchmarkVerdict(b *testing.B) {
-	f := at(fn("tiny"), 8, "a", "b")
+	f := readyAt(testFunction("tiny"), 8, "a", "b")
 	now := time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
-		if Decide(&f, gate.Load{Capacity: 16}, Patience{}, now).Verdict != Serve {
+		if Decide(&f, gate.Load{Capacity: 16}, ClientTimeouts{}, now).Verdict != Serve {
 			b.Fatal()
 		}
 	}
@@ -152,12 +152,12 @@ func benchWarm(b *testing.B, stream bool) {
 			}()
 		}
 	}()
-	a.Publish(at(fn("tiny"), 64, engine.Addr().String()))
+	a.Publish(readyAt(testFunction("tiny"), 64, engine.Addr().String()))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
-	srv := httpserver.NewFiber(httpserver.Options{Handler: Browser(true, nil, a.Serve)})
+	srv := httpserver.NewFiber(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
 	go srv.Serve(ln)
 	defer srv.Shutdown(context.Background())
 	c, err := net.Dial("tcp", ln.Addr().String())

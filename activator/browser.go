@@ -10,41 +10,41 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Browser guards a handler against the web pages of whoever runs a browser on
+// GuardBrowser guards a handler against the web pages of whoever runs a browser on
 // this machine. On loopback, Host must be a loopback name or address, or one
 // of hosts, or DNS rebinding makes a page of ours out of theirs (421). On any
 // listener, an Origin that is not the Host itself is refused (403): nothing
 // here is meant to be called from another site.
-func Browser(loopback bool, hosts []string, next httpserver.Handler) httpserver.Handler {
+func GuardBrowser(loopback bool, hosts []string, next httpserver.Handler) httpserver.Handler {
 	allowed := map[string]bool{"localhost": true}
 	for _, h := range hosts {
 		allowed[strings.ToLower(strings.TrimSuffix(h, "."))] = true
 	}
 	return func(req *httpserver.Request, res *httpserver.Response) {
-		if loopback && !own(req.Host, allowed) {
-			refuse(res, openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one."))
+		if loopback && !isLocalHost(req.Host, allowed) {
+			refuseBrowser(res, openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one."))
 			return
 		}
 		if o := req.Header("Origin"); o != "" && !sameOrigin(o, req.Host) {
-			refuse(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused."))
+			refuseBrowser(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused."))
 			return
 		}
 		if s := req.Header("Sec-Fetch-Site"); s == "cross-site" {
-			refuse(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused."))
+			refuseBrowser(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused."))
 			return
 		}
 		next(req, res)
 	}
 }
 
-func refuse(res *httpserver.Response, e *openai.Error) {
+func refuseBrowser(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
 	res.Set("x-request-id", openai.NewID())
-	answer(res, e)
+	writeError(res, e)
 }
 
-// own reports whether a Host names this machine.
-func own(host string, allowed map[string]bool) bool {
+// isLocalHost reports whether a Host names this machine.
+func isLocalHost(host string, allowed map[string]bool) bool {
 	name := hostname(host)
 	if allowed[name] {
 		return true

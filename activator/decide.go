@@ -25,13 +25,13 @@ const (
 
 // Decision is a verdict, and what goes with it.
 type Decision struct {
-	Verdict Verdict
-	Error   *openai.Error // of Refuse
-	Warm    bool          // of Refuse: wake the function for the retry all the same
+	Verdict      Verdict
+	Error        *openai.Error // of Refuse
+	WakeForRetry bool          // of Refuse: wake the function for the retry all the same
 }
 
-// Patience is how long a client said, or is known, to wait.
-type Patience struct {
+// ClientTimeouts is how long a client said, or is known, to wait.
+type ClientTimeouts struct {
 	Wait    time.Duration // until an answer must begin; 0 nothing is known
 	Gap     time.Duration // between two bytes of a stream; 0 nothing is known
 	NoWarm  bool          // do not wake for a retry: it will not come
@@ -41,22 +41,22 @@ type Patience struct {
 // Decide says what becomes of a request for a function of which the platform
 // published f and whose gate holds l. It is pure, but for the jitter of
 // Retry-After.
-func Decide(f *snapshot.Function, l gate.Load, p Patience, now time.Time) Decision {
+func Decide(f *snapshot.Snapshot, l gate.Load, p ClientTimeouts, now time.Time) Decision {
 	if len(f.Replicas) > 0 {
 		if l.Free() {
 			return Decision{Verdict: Serve}
 		}
 		return Decision{Verdict: Wait}
 	}
-	if broken(f, now) {
-		return Decision{Verdict: Refuse, Error: loadFailed(f)}
+	if breakerOpen(f, now) {
+		return Decision{Verdict: Refuse, Error: loadFailedError(f)}
 	}
-	if e := overQuota(f, now); e != nil {
+	if e := quotaError(f, now); e != nil {
 		// The platform looks again when it is asked again; a budget lasts.
-		return Decision{Verdict: Refuse, Error: e, Warm: !p.NoWarm && e.Code != openai.InsufficientQuota}
+		return Decision{Verdict: Refuse, Error: e, WakeForRetry: !p.NoWarm && e.Code != openai.InsufficientQuota}
 	}
-	if p.Instant || p.Wait > 0 && forecast(f, now) > p.Wait {
-		return Decision{Verdict: Refuse, Error: loading(f, now), Warm: !p.NoWarm}
+	if p.Instant || p.Wait > 0 && pessimisticETA(f, now) > p.Wait {
+		return Decision{Verdict: Refuse, Error: loadingError(f, now), WakeForRetry: !p.NoWarm}
 	}
 	if f.Starting() {
 		return Decision{Verdict: Wait}
@@ -64,14 +64,14 @@ func Decide(f *snapshot.Function, l gate.Load, p Patience, now time.Time) Decisi
 	return Decision{Verdict: Wake}
 }
 
-// broken reports whether the breaker is open.
-func broken(f *snapshot.Function, now time.Time) bool {
+// breakerOpen reports whether the breaker is open.
+func breakerOpen(f *snapshot.Snapshot, now time.Time) bool {
 	return f.Failure != nil && (f.Failure.Until.IsZero() || now.Before(f.Failure.Until))
 }
 
-// forecast is the time to READY that one in ten starts exceeds; -1 unknown.
-func forecast(f *snapshot.Function, now time.Time) time.Duration {
-	if left := f.Blocked.Left(now); left > 0 {
+// pessimisticETA is the time to READY that one in ten starts exceeds; -1 unknown.
+func pessimisticETA(f *snapshot.Snapshot, now time.Time) time.Duration {
+	if left := f.Blocked.Remaining(now); left > 0 {
 		return left
 	}
 	if !f.Starting() {
@@ -83,26 +83,26 @@ func forecast(f *snapshot.Function, now time.Time) time.Duration {
 	return f.Progress.ETA
 }
 
-// eta is the likely time to READY; -1 unknown.
-func eta(f *snapshot.Function, now time.Time) time.Duration {
+// likelyETA is the likely time to READY; -1 unknown.
+func likelyETA(f *snapshot.Snapshot, now time.Time) time.Duration {
 	switch {
 	case f.Starting() && f.Progress.ETA >= 0:
 		return f.Progress.ETA
 	case f.Blocked != nil:
-		return f.Blocked.Left(now) // a start alone would take less, and cannot begin
+		return f.Blocked.Remaining(now) // a start alone would take less, and cannot begin
 	case f.Starting() && f.Forecast.P50 >= 0 && f.ColdStart != nil:
 		return max(f.Forecast.P50-now.Sub(f.ColdStart.Began), 0)
 	}
 	return f.Forecast.P50
 }
 
-func loadFailed(f *snapshot.Function) *openai.Error {
-	return openai.New(openai.ModelLoadFailed, "The model `"+f.Known().Short()+"` could not be loaded: "+f.Failure.Reason)
+func loadFailedError(f *snapshot.Snapshot) *openai.Error {
+	return openai.New(openai.ModelLoadFailed, "The model `"+f.PublicName().Short()+"` could not be loaded: "+f.Failure.Reason)
 }
 
-// overQuota is the error of a function whose team holds or has used all that it
+// quotaError is the error of a function whose team holds or has used all that it
 // may; nil for others.
-func overQuota(f *snapshot.Function, now time.Time) *openai.Error {
+func quotaError(f *snapshot.Snapshot, now time.Time) *openai.Error {
 	switch {
 	case f.Blocked != nil && f.Blocked.Code == snapshot.BudgetSpent:
 		return openai.New(openai.InsufficientQuota, f.Blocked.Message)
@@ -110,23 +110,23 @@ func overQuota(f *snapshot.Function, now time.Time) *openai.Error {
 		return nil
 	}
 	e := openai.New(openai.GPUQuotaExceeded, f.Blocked.Message)
-	if left := f.Blocked.Left(now); left > 0 {
+	if left := f.Blocked.Remaining(now); left > 0 {
 		e.RetryAfter = jitter(min(left, openai.MaxRetryAfter))
 	}
 	return e
 }
 
-// loading is the 503 of a model that is not ready, with an honest Retry-After.
-func loading(f *snapshot.Function, now time.Time) *openai.Error {
+// loadingError is the 503 of a model that is not ready, with an honest Retry-After.
+func loadingError(f *snapshot.Snapshot, now time.Time) *openai.Error {
 	state := f.State
-	left := eta(f, now)
-	name := f.Known().Short()
+	left := likelyETA(f, now)
+	name := f.PublicName().Short()
 	text := "The model `" + name + "` is not loaded yet (" + state.Word() + ")."
 	if f.Blocked != nil && f.Blocked.Message != "" {
 		text = "The model `" + name + "` cannot be loaded at present: " + f.Blocked.Message + "."
 	}
 	if left > 0 {
-		text += " It should be ready in about " + strconv.Itoa(seconds(left)) + " s."
+		text += " It should be ready in about " + strconv.Itoa(wholeSeconds(left)) + " s."
 	}
 	e := openai.New(openai.ModelLoading, text)
 	if left >= 0 {
@@ -145,22 +145,22 @@ func jitter(d time.Duration) time.Duration {
 	return max(time.Second, time.Duration(float64(d)*(0.9+0.2*rand.Float64())))
 }
 
-func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
+func wholeSeconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-// patience reads how long the client waits. stream tells how the fields of the
+// parseTimeouts reads how long the client waits. stream tells how the fields of the
 // official clients count: for a stream their timeout bounds the gap between
 // bytes, not the wait.
-func patience(header func(string) string, stream bool) Patience {
-	var p Patience
+func parseTimeouts(header func(string) string, stream bool) ClientTimeouts {
+	var p ClientTimeouts
 	shorter := func(d time.Duration, ok bool) {
 		if ok && (p.Wait == 0 || d < p.Wait) {
 			p.Wait = d
 		}
 	}
-	shorter(span(header("thaw-max-wait")))
-	shorter(span(header("Request-Timeout")))
-	total, okTotal := span(header("X-Stainless-Timeout"))
-	gap, okGap := span(header("X-Stainless-Read-Timeout"))
+	shorter(parseSpan(header("thaw-max-wait")))
+	shorter(parseSpan(header("Request-Timeout")))
+	total, okTotal := parseSpan(header("X-Stainless-Timeout"))
+	gap, okGap := parseSpan(header("X-Stainless-Read-Timeout"))
 	if stream {
 		if okGap {
 			p.Gap = gap
@@ -173,9 +173,9 @@ func patience(header func(string) string, stream bool) Patience {
 	return p
 }
 
-// span reads seconds as clients send them (600, 60.0), or a Go duration (30s).
+// parseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s).
 // What is neither, or not positive, says nothing.
-func span(s string) (time.Duration, bool) {
+func parseSpan(s string) (time.Duration, bool) {
 	if s == "" || len(s) > 24 {
 		return 0, false
 	}
@@ -191,9 +191,9 @@ func span(s string) (time.Duration, bool) {
 	return 0, false
 }
 
-// describe is the comment of a waiter.
-func describe(b []byte, f *snapshot.Function, now time.Time, position int) []byte {
-	state, percent, left := f.State.Word(), -1, eta(f, now)
+// heldComment is the comment of a waiter.
+func heldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
+	state, percent, left := f.State.Word(), -1, likelyETA(f, now)
 	switch {
 	case len(f.Replicas) > 0:
 		state, left = functions.Ready.Word(), -1

@@ -17,24 +17,24 @@ type Demand struct {
 	Teams   map[string]int // who waits, per team; nil if nobody does
 }
 
-// stir is the list of the functions whose demand has changed since somebody
+// changedFunctions is the list of the functions whose demand has changed since somebody
 // looked. A function is on it once however often it changes, so a request costs
 // a look at a flag.
-type stir struct {
-	told  func() // Options.Stirred
-	mu    sync.Mutex
-	list  []*function
-	spare []*function
+type changedFunctions struct {
+	notify func() // Options.DemandChanged
+	mu     sync.Mutex
+	list   []*function
+	spare  []*function
 }
 
 // Told is News of a function's lobby.
 func (f *function) Told() {
-	f.stir.mu.Lock()
-	f.stir.list = append(f.stir.list, f)
-	first := len(f.stir.list) == 1
-	f.stir.mu.Unlock()
-	if first && f.stir.told != nil {
-		f.stir.told()
+	f.changed.mu.Lock()
+	f.changed.list = append(f.changed.list, f)
+	first := len(f.changed.list) == 1
+	f.changed.mu.Unlock()
+	if first && f.changed.notify != nil {
+		f.changed.notify()
 	}
 }
 
@@ -42,13 +42,13 @@ func (f *function) Told() {
 // their replicas, may have changed since the last call, also to nothing; with all
 // also every other one that has requests. One at a time calls it.
 func (a *Activator) Demand(all bool, yield func(Demand) bool) {
-	s := &a.stir
+	s := &a.changed
 	s.mu.Lock()
 	changed := s.list
 	s.list, s.spare = s.spare, nil
 	s.mu.Unlock()
 	for i, f := range changed {
-		if d := f.Demand(f.self.Name); !f.self.Gone() && !yield(d) { // the others are for the next call
+		if d := f.Demand(f.self.Name); !f.self.Removed() && !yield(d) { // the others are for the next call
 			s.mu.Lock()
 			s.list = append(s.list, changed[i+1:]...)
 			s.mu.Unlock()
@@ -63,7 +63,7 @@ func (a *Activator) Demand(all bool, yield func(Demand) bool) {
 		return
 	}
 	for _, e := range a.table.All() {
-		if l := e.Own.Load(); !l.Idle() && !yield(e.Own.Demand(e.Name)) {
+		if l := e.Data.Load(); !l.Idle() && !yield(e.Data.Demand(e.Name)) {
 			return
 		}
 	}

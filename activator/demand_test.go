@@ -13,8 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// asked is what Demand yields, by name.
-func asked(a *Activator, all bool) map[string]Demand {
+// demandOf is what Demand yields, by name.
+func demandOf(a *Activator, all bool) map[string]Demand {
 	out := map[string]Demand{}
 	a.Demand(all, func(d Demand) bool {
 		out[d.Name.Name] = d
@@ -29,52 +29,52 @@ func asked(a *Activator, all bool) map[string]Demand {
 func TestDemandOfWhatChanged(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a := New(Options{Now: func() time.Time { return now }})
-	a.Publish(at(fn("x"), 1, "r1"), fn("y"), fn("z"))
-	if got := asked(a, true); len(got) != 0 {
+	a.Publish(readyAt(testFunction("x"), 1, "r1"), testFunction("y"), testFunction("z"))
+	if got := demandOf(a, true); len(got) != 0 {
 		t.Fatalf("of nothing: %v", got)
 	}
-	x, y := &a.table.Lookup(fn("x").Name).Own, &a.table.Lookup(fn("y").Name).Own
+	x, y := &a.table.Lookup(testFunction("x").Name).Data, &a.table.Lookup(testFunction("y").Name).Data
 	var one, two, far gate.Waiter
 	x.Enter(&one, "red", 1, now)
 	id, _ := x.Pick(balance.Ask{}, now)
 	x.Enter(&two, "blue", 1, now)
 	y.Enter(&far, "red", 1, now)
-	got := asked(a, false)
+	got := demandOf(a, false)
 	if len(got) != 2 || got["x"].Active != 1 || got["x"].Queued != 1 || got["x"].Teams["blue"] != 1 || got["y"].Queued != 1 {
 		t.Fatalf("%+v", got)
 	}
-	if got := asked(a, false); len(got) != 0 {
+	if got := demandOf(a, false); len(got) != 0 {
 		t.Fatalf("told twice: %+v", got)
 	}
-	if got := asked(a, true); len(got) != 2 {
+	if got := demandOf(a, true); len(got) != 2 {
 		t.Fatalf("all: %+v", got)
 	}
 	x.Done(id)
 	x.Leave(&one, now) // the second is through by it
-	if got := asked(a, false); len(got) != 1 || got["x"].Active != 1 || got["x"].Queued != 0 || !got["x"].LastEnd.Equal(now) {
+	if got := demandOf(a, false); len(got) != 1 || got["x"].Active != 1 || got["x"].Queued != 0 || !got["x"].LastEnd.Equal(now) {
 		t.Fatalf("%+v", got)
 	}
 	x.Pick(balance.Ask{}, now) // after the look: in flight changed
-	if got := asked(a, false); len(got) != 1 || a.InFlightOf(fn("x").Name, id) != 1 {
+	if got := demandOf(a, false); len(got) != 1 || a.InFlightOf(testFunction("x").Name, id) != 1 {
 		t.Fatalf("%+v", got)
 	}
 	x.Done(id)
 	x.Leave(&two, now)
 	y.Leave(&far, now)
-	if got := asked(a, true); len(got) != 2 || got["x"].Active+got["y"].Queued != 0 {
+	if got := demandOf(a, true); len(got) != 2 || got["x"].Active+got["y"].Queued != 0 {
 		t.Fatalf("back to nothing: %+v", got)
 	}
-	if got := asked(a, true); len(got) != 0 {
+	if got := demandOf(a, true); len(got) != 0 {
 		t.Fatalf("%+v", got)
 	}
 	// A picture with room lets waiters through, a failure turns them away: both
 	// are news.
 	y.Enter(&far, "red", 1, now)
-	asked(a, false)
-	f := fn("y")
+	demandOf(a, false)
+	f := testFunction("y")
 	f.Failure = &snapshot.Failure{Reason: "no", Until: now.Add(time.Minute)}
 	a.Publish(f)
-	if got := asked(a, false); len(got) != 1 || got["y"].Queued != 0 {
+	if got := demandOf(a, false); len(got) != 1 || got["y"].Queued != 0 {
 		t.Fatalf("turned away: %+v", got)
 	}
 	// Who stops early finds the others the next time; who is gone is not told of.
@@ -82,12 +82,12 @@ func TestDemandOfWhatChanged(t *testing.T) {
 	x.Pick(balance.Ask{}, now)
 	y.Enter(&far, "red", 1, now)
 	a.Demand(false, func(Demand) bool { return false })
-	if got := asked(a, false); len(got) != 1 || got["y"].Queued != 1 {
+	if got := demandOf(a, false); len(got) != 1 || got["y"].Queued != 1 {
 		t.Fatalf("the rest: %+v", got)
 	}
 	x.Leave(&one, now)
-	a.Remove(fn("x").Name)
-	if got := asked(a, true); len(got) != 1 {
+	a.Remove(testFunction("x").Name)
+	if got := demandOf(a, true); len(got) != 1 {
 		t.Fatalf("one is gone: %+v", got)
 	}
 }
@@ -97,9 +97,9 @@ func TestDemandOfWhatChanged(t *testing.T) {
 func TestDemandMissesNothing(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a := New(Options{Now: func() time.Time { return now }})
-	var fs []snapshot.Function
+	var fs []snapshot.Snapshot
 	for i := range 8 {
-		fs = append(fs, at(fn(fmt.Sprint("m", i)), 2, fmt.Sprint("r", i)))
+		fs = append(fs, readyAt(testFunction(fmt.Sprint("m", i)), 2, fmt.Sprint("r", i)))
 	}
 	a.Publish(fs...)
 	last := map[functions.Name]Demand{}
@@ -116,7 +116,7 @@ func TestDemandMissesNothing(t *testing.T) {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(1, uint64(w)))
 			for range 2000 {
-				own := &a.table.Lookup(fs[rnd.IntN(len(fs))].Name).Own
+				own := &a.table.Lookup(fs[rnd.IntN(len(fs))].Name).Data
 				var g gate.Waiter
 				if own.Enter(&g, "t", 1, now) == gate.Full {
 					continue

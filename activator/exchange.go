@@ -20,17 +20,17 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// exchange is one request from its arrival to its one end. One goroutine at a
+// proxyRequest is one request from its arrival to its one end. One goroutine at a
 // time has it: the handler's, and once a stream is committed the reader's. The
 // goroutine that asks the engine touches only what it is given.
-type exchange struct {
-	a     *Activator
-	req   *httpserver.Request // nil: stay
-	stay  *Stay               // nil: req
-	began time.Time
+type proxyRequest struct {
+	a           *Activator
+	req         *httpserver.Request // nil: stay
+	reservation *Reservation        // nil: req
+	began       time.Time
 
 	id, clientID string
-	ep           *endpoint
+	endpoint     *endpoint
 	route        string // label where there is no endpoint
 	team         string
 	env          openai.Envelope
@@ -39,31 +39,31 @@ type exchange struct {
 	adapter      string          // that is asked for, "" for the base model
 	stream       bool
 	lease        auth.Lease
-	e            *entry // nil until the function is found
-	over         bool   // finish was called
+	fn           *entry // nil until the function is found
+	finished     bool   // finish was called
 	reason       string // code of the error it ended with, for the log
 
 	// Waiting.
-	phase     phase
-	patience  Patience
-	place     gate.Waiter
-	inGate    bool
-	counted   bool // its body counts as buffered
-	inLedger  bool
-	waitFrom  time.Time
-	waited    time.Duration
-	deadline  time.Time
-	cold      bool
-	coldStart string
-	changed   <-chan struct{}
-	timer     *time.Timer
-	gone      <-chan struct{}
+	phase       phase
+	patience    ClientTimeouts
+	place       gate.Waiter
+	inGate      bool
+	counted     bool // its body counts as buffered
+	inLedger    bool
+	waitFrom    time.Time
+	waited      time.Duration
+	deadline    time.Time
+	cold        bool
+	coldStart   string
+	changed     <-chan struct{}
+	timer       *time.Timer
+	contextDone <-chan struct{}
 
 	// Before the replica is READY.
-	ahead    *ahead // what was sent to its door; nil: nothing
-	notAhead string // the replica that took nothing ahead
-	seen     bool   // an engine may have seen what was sent ahead
-	early    bool   // what is asked of the replica was sent ahead
+	early        *earlyCopy // what was sent to its door; nil: nothing
+	refusedEarly string     // the replica that took nothing ahead
+	seen         bool       // an engine may have seen what was sent ahead
+	sentEarly    bool       // what is asked of the replica was sent ahead
 
 	// Asking.
 	replica string
@@ -72,25 +72,25 @@ type exchange struct {
 	asked   time.Time
 	// The adapter is being loaded: set before the request is launched, cleared by
 	// whoever asks. refetch: the engine did not have it although it was listed.
-	fetching atomic.Bool
-	refetch  bool
-	first    time.Duration // from asking to the engine's first byte of body
-	cancel   context.CancelCauseFunc
-	answers  chan reply // of the goroutine that asks; nil where none runs
-	reply    reply
-	fail     *openai.Error // of phase refused
-	usage    openai.Usage
+	loadingAdapter atomic.Bool
+	adapterRetried bool
+	first          time.Duration // from asking to the engine's first byte of body
+	cancel         context.CancelCauseFunc
+	answers        chan reply // of the goroutine that asks; nil where none runs
+	reply          reply
+	fail           *openai.Error // of phase refused
+	usage          openai.Usage
 }
 
 type phase uint8
 
 const (
-	waiting  phase = iota // at the gate
-	asking                // the engine has it and has said nothing
-	answered              // the engine's head and first bytes are in reply
-	placed                // a stay has its replica
-	refused               // fail is the answer
-	left                  // the client is gone
+	waiting    phase = iota // at the gate
+	sent                    // the engine has it and has said nothing
+	answered                // the engine's head and first bytes are in reply
+	reserved                // a stay has its replica
+	refused                 // fail is the answer
+	clientLeft              // the client is gone
 )
 
 // reply is what the engine said first.
@@ -101,36 +101,36 @@ type reply struct {
 	err   error
 }
 
-// errOver cancels what is asked of an engine once nobody wants it any more.
-var errOver = errors.New("the exchange is over")
+// errRequestOver cancels what is asked of an engine once nobody wants it any more.
+var errRequestOver = errors.New("the exchange is over")
 
 // Bounds of what is read of an answer before anything goes out.
 const (
-	firstRead  = 8 << 10
-	wholePlain = 1 << 20
-	errorBody  = 64 << 10
+	firstReadSize  = 8 << 10
+	maxWholeAnswer = 1 << 20
+	maxErrorBody   = 64 << 10
 )
 
 // run takes an opened exchange to its answer, or to a committed stream.
-func (x *exchange) run(res *httpserver.Response) {
+func (x *proxyRequest) run(res *httpserver.Response) {
 	a := x.a
 	x.enter(true)
-	async := x.stream || a.o.Hold == HoldPad && !x.ep.form
-	if x.phase == asking { // through at once
+	async := x.stream || a.o.Hold == HoldPad && !x.endpoint.form
+	if x.phase == sent { // through at once
 		x.launch(async)
 	}
-	if x.phase == waiting || async && x.phase == asking {
+	if x.phase == waiting || async && x.phase == sent {
 		var limit time.Time
 		switch {
 		case x.stream:
-			if x.phase == asking { // not read yet: it did not have to wait
-				x.patience = patience(x.header, true)
+			if x.phase == sent { // not read yet: it did not have to wait
+				x.patience = parseTimeouts(x.header, true)
 			}
-			limit = x.began.Add(x.silent())
+			limit = x.began.Add(x.headDelay())
 		case async:
 			limit = x.began.Add(a.o.PadAfter)
 		}
-		for x.advance(limit, async) != settle {
+		for x.advance(limit, async) != stepDone {
 			if !limit.IsZero() && !a.o.Now().Before(limit) {
 				x.commit(res)
 				return
@@ -141,7 +141,7 @@ func (x *exchange) run(res *httpserver.Response) {
 	case refused:
 		x.reason = string(x.fail.Code)
 		x.refuseNow(res, x.fail)
-	case left:
+	case clientLeft:
 		x.reason = "client_left"
 		res.Status = 499 // nobody reads it
 		res.Close = true
@@ -151,8 +151,8 @@ func (x *exchange) run(res *httpserver.Response) {
 	}
 }
 
-// silent is how long a stream may say nothing before its head goes out.
-func (x *exchange) silent() time.Duration {
+// headDelay is how long a stream may say nothing before its head goes out.
+func (x *proxyRequest) headDelay() time.Duration {
 	d := x.a.o.Silent
 	if g := x.patience.Gap; g > 0 {
 		d = min(d, max(g/3, 10*time.Millisecond))
@@ -162,47 +162,47 @@ func (x *exchange) silent() time.Duration {
 
 // enter goes to the gate and decides. Afterwards the phase is waiting, asking
 // (through: launch is next) or refused. fresh is false for a second try.
-func (x *exchange) enter(fresh bool) {
-	a, own := x.a, &x.e.Own
+func (x *proxyRequest) enter(fresh bool) {
+	a, own := x.a, &x.fn.Data
 	now := a.o.Now()
 	size := x.size()
 	switch own.Enter(&x.place, x.team, size, now) {
 	case gate.Through:
 		x.inGate = true
-		x.phase = asking
+		x.phase = sent
 		return
 	case gate.Full:
-		if x.e.Gone() {
+		if x.fn.Removed() {
 			x.refuse(openai.New(openai.ModelNotFound, ""))
 		} else {
-			x.refuse(own.Full(x.e.Now(), now))
+			x.refuse(own.Full(x.fn.Snapshot(), now))
 		}
 		return
 	}
 	x.inGate = true
-	a.meters.of(x.e) // a function's first request is seen while it waits, not only after
+	a.metrics.of(x.fn) // a function's first request is seen while it waits, not only after
 	x.phase = waiting
 	x.waitFrom = now
 	if r := auth.Patiently(x.context, func() *auth.Refusal { return a.o.Who.Hold(x.team, now) }); r != nil {
 		x.leave()
-		x.refuse(x.limited(r))
+		x.refuse(x.limitError(r))
 		return
 	}
 	x.counted = true
 	if a.buffered.Add(size) > a.o.BufferBytes {
 		x.leave()
-		x.refuse(full())
+		x.refuse(queueFullError())
 		return
 	}
 	if fresh || x.deadline.IsZero() {
-		x.patience = patience(x.header, x.stream)
+		x.patience = parseTimeouts(x.header, x.stream)
 		x.patience.Instant = !x.stream && a.o.Hold == Hold503
-		x.deadline = x.bound()
+		x.deadline = x.waitDeadline()
 	}
 	// The picture is read after we stand in line: whoever publishes a failure
 	// after this sees us.
-	f := x.e.Now()
-	if x.e.Gone() {
+	f := x.fn.Snapshot()
+	if x.fn.Removed() {
 		x.leave()
 		x.refuse(openai.New(openai.ModelNotFound, ""))
 		return
@@ -210,7 +210,7 @@ func (x *exchange) enter(fresh bool) {
 	switch d, alone := own.Decide(f, x.patience, now); {
 	case d.Verdict == Refuse:
 		x.leave()
-		if d.Warm {
+		if d.WakeForRetry {
 			if e := x.wake(f, true); e != nil {
 				x.refuse(e)
 				return
@@ -219,7 +219,7 @@ func (x *exchange) enter(fresh bool) {
 		x.refuse(d.Error)
 		return
 	case len(f.Replicas) > 0:
-		a.o.Waker.Nudge(x.e.Name)
+		a.o.Waker.Nudge(x.fn.Name)
 	default:
 		x.cold = true
 		if e := x.wake(f, alone); e != nil {
@@ -228,56 +228,56 @@ func (x *exchange) enter(fresh bool) {
 			return
 		}
 	}
-	a.ledger.enter(x)
+	a.requests.add(x)
 	x.inLedger = true
 	if a.draining.Load() || x.leaving() {
 		x.leave()
 		x.refuse(openai.New(openai.ShuttingDown, ""))
 		return
 	}
-	if x.stay == nil {
+	if x.reservation == nil {
 		x.changed = own.gate.Changed()
-		x.sendAhead()
+		x.sendEarly()
 	}
 }
 
 // header is a field of the request's head.
-func (x *exchange) header(name string) string {
-	if x.stay != nil {
-		return x.stay.header(name)
+func (x *proxyRequest) header(name string) string {
+	if x.reservation != nil {
+		return x.reservation.header(name)
 	}
 	return x.req.Header(name)
 }
 
 // context is the request's.
-func (x *exchange) context() context.Context {
-	if x.stay != nil {
-		return x.stay.ctx
+func (x *proxyRequest) context() context.Context {
+	if x.reservation != nil {
+		return x.reservation.ctx
 	}
 	return x.req.Context()
 }
 
 // size is how much of the request's body is in memory while it waits.
-func (x *exchange) size() int64 {
-	if x.stay != nil {
-		return x.stay.bytes
+func (x *proxyRequest) size() int64 {
+	if x.reservation != nil {
+		return x.reservation.bytes
 	}
 	return int64(len(x.req.Body))
 }
 
 // leaving reports whether the server that has the request shuts down.
-func (x *exchange) leaving() bool { return x.stay == nil && x.req.Draining() }
+func (x *proxyRequest) leaving() bool { return x.reservation == nil && x.req.Draining() }
 
-// bound is when the wait is over.
-func (x *exchange) bound() time.Time {
+// waitDeadline is when the wait is over.
+func (x *proxyRequest) waitDeadline() time.Time {
 	wait := 5 * time.Minute
-	if m := x.e.Now().Model; m != nil && m.Spec.Queue.Wait > 0 {
+	if m := x.fn.Snapshot().Model; m != nil && m.Spec.Queue.Wait > 0 {
 		wait = m.Spec.Queue.Wait.Std()
 	}
 	if x.patience.Wait > 0 {
 		wait = min(wait, x.patience.Wait)
 	}
-	if !x.stream && x.stay == nil {
+	if !x.stream && x.reservation == nil {
 		wait = min(wait, x.a.o.PlainWait)
 	}
 	return x.began.Add(wait)
@@ -285,48 +285,48 @@ func (x *exchange) bound() time.Time {
 
 // wake asks the platform for a first replica, once however many wait. The
 // team whose request begins a cold start is charged for it.
-func (x *exchange) wake(f *snapshot.Function, again bool) *openai.Error {
+func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 	r := auth.Patiently(x.context, func() (r *auth.Refusal) {
-		id, e := x.e.Own.Wake(f, again, func() *openai.Error {
+		id, e := x.fn.Data.Wake(f, again, func() *openai.Error {
 			if r = x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
 			}
 			return nil
-		}, func() string { return x.a.o.Waker.Wake(x.e.Name, x.team) })
+		}, func() string { return x.a.o.Waker.Wake(x.fn.Name, x.team) })
 		if e == nil {
 			x.coldStart = id
 		}
 		return r
 	})
 	if r != nil {
-		return x.limited(r)
+		return x.limitError(r)
 	}
 	return nil
 }
 
-// admit counts the request in. What of the team's limits is at another activator is
+// admitTeam counts the request in. What of the team's limits is at another activator is
 // waited for, a moment.
-func (x *exchange) admit(team string) *openai.Error {
+func (x *proxyRequest) admitTeam(team string) *openai.Error {
 	r := auth.Patiently(x.context, func() (r *auth.Refusal) {
 		x.lease, r = x.a.o.Who.Admit(team, x.began)
 		return r
 	})
 	if r != nil {
-		return x.limited(r)
+		return x.limitError(r)
 	}
 	return nil
 }
 
-func (x *exchange) refuse(e *openai.Error) {
+func (x *proxyRequest) refuse(e *openai.Error) {
 	x.phase, x.fail = refused, e
 }
 
 // leave gives back the place at the gate, waiting or through, and the slot at
 // the replica.
-func (x *exchange) leave() {
-	x.callBack()
+func (x *proxyRequest) leave() {
+	x.cancelEarly()
 	if x.replica != "" {
-		x.e.Own.Done(x.replica)
+		x.fn.Data.Done(x.replica)
 		x.replica = ""
 	}
 	x.unwait()
@@ -334,13 +334,13 @@ func (x *exchange) leave() {
 		return
 	}
 	x.inGate = false
-	if x.e.Own.Leave(&x.place, x.a.o.Now()) {
-		x.a.o.Waker.Nudge(x.e.Name)
+	if x.fn.Data.Leave(&x.place, x.a.o.Now()) {
+		x.a.o.Waker.Nudge(x.fn.Name)
 	}
 }
 
 // unwait ends the waiting, not the stay.
-func (x *exchange) unwait() {
+func (x *proxyRequest) unwait() {
 	if x.counted {
 		x.counted = false
 		x.a.buffered.Add(-x.size())
@@ -350,29 +350,29 @@ func (x *exchange) unwait() {
 		return
 	}
 	x.inLedger = false
-	x.a.ledger.leave(x)
+	x.a.requests.remove(x)
 	d := x.a.o.Now().Sub(x.waitFrom)
 	x.waited += d
-	x.a.meters.of(x.e).queueWait.Observe(d.Seconds())
+	x.a.metrics.of(x.fn).queueWait.Observe(d.Seconds())
 	if x.cold {
-		x.learn()
-		x.a.ledger.cold(x.id, x.coldStart)
-		x.a.ledger.cold(x.clientID, x.coldStart)
+		x.resolveColdStart()
+		x.a.requests.rememberColdStart(x.id, x.coldStart)
+		x.a.requests.rememberColdStart(x.clientID, x.coldStart)
 	}
 }
 
-// learn fills in the cold start's id where it was not known yet when we came.
-func (x *exchange) learn() {
+// resolveColdStart fills in the cold start's id where it was not known yet when we came.
+func (x *proxyRequest) resolveColdStart() {
 	if x.coldStart != "" {
 		return
 	}
-	x.coldStart = x.e.Own.ColdStart()
+	x.coldStart = x.fn.Data.ColdStart()
 	if x.coldStart != "" {
 		return
 	}
 	// A platform that is not in this process tells it by its pictures only. One that
 	// was over when we came is an earlier one.
-	t := x.e.Now().ColdStart
+	t := x.fn.Snapshot().ColdStart
 	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(x.began)) {
 		x.coldStart = t.ID
 	}
@@ -382,16 +382,16 @@ func (x *exchange) learn() {
 type step uint8
 
 const (
-	tick   step = iota // the limit was reached
-	news               // something about the function changed
-	settle             // the phase is answered, refused or left
+	stepLimit step = iota // the limit was reached
+	stepNews              // something about the function changed
+	stepDone              // the phase is answered, refused or left
 )
 
 // advance waits until the exchange is answered, refused or left, until limit
 // (zero is none), or until there is news.
-func (x *exchange) advance(limit time.Time, async bool) step {
-	if x.gone == nil {
-		x.gone = x.context().Done()
+func (x *proxyRequest) advance(limit time.Time, async bool) step {
+	if x.contextDone == nil {
+		x.contextDone = x.context().Done()
 	}
 	for {
 		switch x.phase {
@@ -400,55 +400,55 @@ func (x *exchange) advance(limit time.Time, async bool) step {
 			if !limit.IsZero() && limit.Before(until) {
 				until = limit
 			}
-			x.alarm(until)
+			x.setTimer(until)
 			select {
 			case <-x.place.Done():
 				x.unwait()
 				if v := x.place.Verdict(); v != nil {
 					x.inGate = false
-					x.callBack()
+					x.cancelEarly()
 					x.refuse(v.(*openai.Error))
 					continue
 				}
-				x.phase = asking
+				x.phase = sent
 				x.launch(async)
-			case <-x.gone:
-				x.depart()
+			case <-x.contextDone:
+				x.contextEnded()
 			case <-x.changed:
-				x.changed = x.e.Own.gate.Changed()
-				x.sendAhead()
-				return news
-			case r := <-x.ahead.word():
-				x.heardAhead(r, async)
+				x.changed = x.fn.Data.gate.Changed()
+				x.sendEarly()
+				return stepNews
+			case r := <-x.early.pending():
+				x.onEarlyReply(r, async)
 			case <-x.timer.C:
 				if now := x.a.o.Now(); !now.Before(x.deadline) {
 					x.expire(now)
 					continue
 				}
-				return tick
+				return stepLimit
 			}
-		case asking:
+		case sent:
 			var alarm <-chan time.Time
 			if !limit.IsZero() {
-				x.alarm(limit)
+				x.setTimer(limit)
 				alarm = x.timer.C
 			}
 			select {
 			case r := <-x.answers:
 				x.answers = nil
-				x.heard(r, async)
-			case <-x.gone:
-				x.depart()
+				x.onReply(r, async)
+			case <-x.contextDone:
+				x.contextEnded()
 			case <-alarm:
-				return tick
+				return stepLimit
 			}
 		default:
-			return settle
+			return stepDone
 		}
 	}
 }
 
-func (x *exchange) alarm(until time.Time) {
+func (x *proxyRequest) setTimer(until time.Time) {
 	d := max(0, until.Sub(x.a.o.Now()))
 	if x.timer == nil {
 		x.timer = time.NewTimer(d)
@@ -457,23 +457,23 @@ func (x *exchange) alarm(until time.Time) {
 	}
 }
 
-// depart ends an exchange whose context has ended: the client left, or the
+// contextEnded ends an exchange whose context has ended: the client left, or the
 // server's drain is over.
-func (x *exchange) depart() {
+func (x *proxyRequest) contextEnded() {
 	if errors.Is(context.Cause(x.context()), httpserver.ErrDraining) {
-		x.stop()
+		x.stopEngine()
 		x.leave()
 		x.refuse(openai.New(openai.ShuttingDown, ""))
 		return
 	}
-	x.stop()
+	x.stopEngine()
 	x.leave()
-	x.phase = left
+	x.phase = clientLeft
 }
 
 // expire ends a wait whose time is over.
-func (x *exchange) expire(now time.Time) {
-	e := x.e.Own.Expired(x.e.Now(), x.waitFrom, now)
+func (x *proxyRequest) expire(now time.Time) {
+	e := x.fn.Data.Expired(x.fn.Snapshot(), x.waitFrom, now)
 	x.leave()
 	x.refuse(e)
 }
@@ -481,11 +481,11 @@ func (x *exchange) expire(now time.Time) {
 // launch gives the request, which is through the gate, to a replica. With
 // async the engine is asked by a goroutine of its own, so that comments can go
 // out meanwhile.
-func (x *exchange) launch(async bool) {
-	own := &x.e.Own
+func (x *proxyRequest) launch(async bool) {
+	own := &x.fn.Data
 	for range 4 {
 		now := x.a.o.Now()
-		f := x.e.Now()
+		f := x.fn.Snapshot()
 		id, ok := own.Pick(balance.Ask{Key: x.affinity(len(f.Replicas)), Adapter: x.adapter, Not: x.failed}, now)
 		if ok {
 			x.replica = id
@@ -494,10 +494,10 @@ func (x *exchange) launch(async bool) {
 					continue
 				}
 				switch {
-				case x.stay != nil:
-					x.stay.at(&f.Replicas[i])
-				case !x.arrived(now, async):
-					x.ask(f, &f.Replicas[i], async)
+				case x.reservation != nil:
+					x.reservation.assign(&f.Replicas[i])
+				case !x.useEarly(now, async):
+					x.sendToEngine(f, &f.Replicas[i], async)
 				}
 				return
 			}
@@ -505,9 +505,9 @@ func (x *exchange) launch(async bool) {
 		// The picture changed under us, or a replica broke since the gate was
 		// told: tell it and stand in line again.
 		x.leave()
-		x.a.recap(x.e)
+		x.a.recap(x.fn)
 		x.enter(false)
-		if x.phase != asking {
+		if x.phase != sent {
 			return
 		}
 	}
@@ -515,19 +515,19 @@ func (x *exchange) launch(async bool) {
 	x.refuse(openai.New(openai.EngineCrashed, "No replica could take the request."))
 }
 
-// compose is the request as it goes to a replica.
-func (x *exchange) compose(f *snapshot.Function, r *snapshot.Replica) *upstream.Request {
-	addr, prefix := split(r.Endpoint)
+// buildRequest is the request as it goes to a replica.
+func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
+	addr, prefix := splitEndpoint(r.Endpoint)
 	accept, kind := "application/json", "application/json"
 	if x.stream {
 		accept = "text/event-stream"
-	} else if x.ep.path == "/v1/audio/speech" {
+	} else if x.endpoint.path == "/v1/audio/speech" {
 		accept = "*/*"
 	}
-	if x.ep.form {
+	if x.endpoint.form {
 		kind = x.header("Content-Type")
 	}
-	out := &upstream.Request{Addr: addr, Prefix: prefix, Method: "POST", Path: x.ep.path}
+	out := &upstream.Request{Addr: addr, Prefix: prefix, Method: "POST", Path: x.endpoint.path}
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})
@@ -539,7 +539,7 @@ func (x *exchange) compose(f *snapshot.Function, r *snapshot.Replica) *upstream.
 	} else if r.Key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
 	}
-	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.takesUsage())
+	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.stripsUsage())
 
 	out.Bound = x.a.o.PlainAnswer
 	if x.stream {
@@ -551,31 +551,31 @@ func (x *exchange) compose(f *snapshot.Function, r *snapshot.Replica) *upstream.
 	return out
 }
 
-// ask sends the request to a replica.
-func (x *exchange) ask(f *snapshot.Function, r *snapshot.Replica, async bool) {
-	out := x.compose(f, r)
+// sendToEngine sends the request to a replica.
+func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
+	out := x.buildRequest(f, r)
 	x.asked = x.a.o.Now()
 	ctx := x.context()
-	fetch := x.fetches(r)
+	fetch := x.adapterLoad(r)
 	if !async {
-		x.heard(converse(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
+		x.onReply(askEngine(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
 		return
 	}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	answers := make(chan reply, 1)
 	x.answers = answers
 	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
-	go func() { answers <- converse(ctx, engines, out, stream, bufs, fetch) }() // ends with the exchange: stop cancels and waits
+	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the exchange: stop cancels and waits
 }
 
-// takesUsage reports whether the engine is asked for a usage chunk that the
+// stripsUsage reports whether the engine is asked for a usage chunk that the
 // client did not ask for.
-func (x *exchange) takesUsage() bool {
-	return x.stream && x.ep.usage && x.env.AsksUsage() && x.lease.NeedsUsage()
+func (x *proxyRequest) stripsUsage() bool {
+	return x.stream && x.endpoint.usage && x.env.AsksUsage() && x.lease.NeedsUsage()
 }
 
-// split takes an endpoint apart into host:port and the prefix of its paths.
-func split(endpoint string) (addr, prefix string) {
+// splitEndpoint takes an endpoint apart into host:port and the prefix of its paths.
+func splitEndpoint(endpoint string) (addr, prefix string) {
 	addr = strings.TrimPrefix(endpoint, "http://")
 	if i := strings.IndexByte(addr, '/'); i >= 0 {
 		addr, prefix = addr[:i], strings.TrimSuffix(addr[i:], "/")
@@ -583,12 +583,12 @@ func split(endpoint string) (addr, prefix string) {
 	return addr, prefix
 }
 
-// converse asks and reads up to the engine's first byte of body; of a plain
+// askEngine asks and reads up to the engine's first byte of body; of a plain
 // answer all of it, if it is not large. fetch, if not nil, comes before.
-func converse(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
+func askEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
 	if fetch != nil {
 		if err := fetch(ctx); err != nil {
-			return reply{err: &fetchError{err}}
+			return reply{err: &adapterLoadError{err}}
 		}
 	}
 	res, err := engines.Do(ctx, out)
@@ -598,7 +598,7 @@ func converse(ctx context.Context, engines *upstream.Client, out *upstream.Reque
 	if stream && res.Status == 200 && isEvents(res) {
 		buf := bufs.get()
 		n, err := res.Read(buf)
-		for err == nil && n < len(buf) && !begun(buf[:n]) { // comments alone
+		for err == nil && n < len(buf) && !hasData(buf[:n]) { // comments alone
 			var m int
 			m, err = res.Read(buf[n:])
 			n += m
@@ -614,13 +614,13 @@ func converse(ctx context.Context, engines *upstream.Client, out *upstream.Reque
 		return reply{res: res, begin: buf[:n], end: err == io.EOF}
 	}
 	size := 4 << 10
-	if res.Length > 0 && res.Length < wholePlain {
+	if res.Length > 0 && res.Length < maxWholeAnswer {
 		size = int(res.Length) + 1
 	}
 	buf := make([]byte, 0, size)
 	for {
 		if len(buf) == cap(buf) {
-			if len(buf) >= wholePlain {
+			if len(buf) >= maxWholeAnswer {
 				return reply{res: res, begin: buf}
 			}
 			buf = append(buf, 0)[:len(buf)]
@@ -639,8 +639,8 @@ func converse(ctx context.Context, engines *upstream.Client, out *upstream.Reque
 	}
 }
 
-// begun reports whether a stream has said something: a whole line of data.
-func begun(p []byte) bool {
+// hasData reports whether a stream has said something: a whole line of data.
+func hasData(p []byte) bool {
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
 		if i < 0 {
@@ -658,15 +658,15 @@ func begun(p []byte) bool {
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) get() []byte {
-	if p, ok := b.pool.Get().(*[firstRead]byte); ok {
+	if p, ok := b.pool.Get().(*[firstReadSize]byte); ok {
 		return p[:]
 	}
-	return make([]byte, firstRead)
+	return make([]byte, firstReadSize)
 }
 
 func (b *buffers) put(p []byte) {
-	if cap(p) == firstRead { // not one that has grown
-		b.pool.Put((*[firstRead]byte)(p[:firstRead]))
+	if cap(p) == firstReadSize { // not one that has grown
+		b.pool.Put((*[firstReadSize]byte)(p[:firstReadSize]))
 	}
 }
 
@@ -678,10 +678,10 @@ func isJSON(r *upstream.Response) bool {
 	return strings.HasPrefix(r.Header("content-type"), "application/json")
 }
 
-// agentSays is what an agent or the shim in a pod, not the engine behind it,
+// nodeError is what an agent or the shim in a pod, not the engine behind it,
 // answers where it has no such replica (any more), or its engine did not answer.
 // Engines have no such codes.
-func agentSays(status int, body []byte) error {
+func nodeError(status int, body []byte) error {
 	switch {
 	case status == 503 && (bytes.Contains(body, []byte(`"code":"shutting_down"`)) || bytes.Contains(body, []byte(`"code":"model_loading"`)) || bytes.Contains(body, []byte(`"code":"model_load_failed"`))):
 		return upstream.ErrDial
@@ -693,13 +693,13 @@ func agentSays(status int, body []byte) error {
 	return nil
 }
 
-// fetchError: the request did not get as far as the engine.
-type fetchError struct{ err error }
+// adapterLoadError: the request did not get as far as the engine.
+type adapterLoadError struct{ err error }
 
-func (e *fetchError) Error() string { return e.err.Error() }
-func (e *fetchError) Unwrap() error { return e.err }
+func (e *adapterLoadError) Error() string { return e.err.Error() }
+func (e *adapterLoadError) Unwrap() error { return e.err }
 
-// engineError is an answer that is the engine's own failure, of which the client
+// endWithEngineError is an answer that is the engine's own failure, of which the client
 // has seen nothing yet.
 type engineError struct {
 	message string
@@ -708,11 +708,11 @@ type engineError struct {
 
 func (e *engineError) Error() string { return e.message }
 
-// brokenReply looks for the failure of an engine in what it said first: a stream that
+// engineFailure looks for the failure of an engine in what it said first: a stream that
 // begins with an error frame, or an answer after the death of what computes. An
 // error that is the caller's comes as the refusal it would have been without a
 // stream.
-func brokenReply(r *reply, stream bool) (refusal *openai.Error, failure error) {
+func engineFailure(r *reply, stream bool) (refusal *openai.Error, failure error) {
 	switch {
 	case stream && r.res.Status == 200 && isEvents(r.res):
 		status, message, ok := openai.Failure(r.begin)
@@ -724,62 +724,62 @@ func brokenReply(r *reply, stream bool) (refusal *openai.Error, failure error) {
 			e.Status = status
 			return e, nil
 		}
-		return nil, &engineError{message, coreDied([]byte(message))}
-	case r.res.Status >= 500 && r.end && coreDied(r.begin):
+		return nil, &engineError{message, engineCoreDied([]byte(message))}
+	case r.res.Status >= 500 && r.end && engineCoreDied(r.begin):
 		return nil, &engineError{"", true}
 	}
 	return nil, nil
 }
 
-// coreDied is what vLLM's front says while it ends after the death of its core.
-func coreDied(b []byte) bool {
+// engineCoreDied is what vLLM's front says while it ends after the death of its core.
+func engineCoreDied(b []byte) bool {
 	return bytes.Contains(b, []byte("EngineCore")) || bytes.Contains(b, []byte("EngineDeadError"))
 }
 
-// heard takes the engine's first word, or that it has none.
-func (x *exchange) heard(r reply, async bool) {
+// onReply takes the engine's first word, or that it has none.
+func (x *proxyRequest) onReply(r reply, async bool) {
 	now := x.a.o.Now()
-	if x.early {
-		x.early = false
-		f := x.e.Now()
-		if i := f.Index(x.replica); i >= 0 && turnedAway(&r) && context.Cause(x.context()) == nil {
+	if x.sentEarly {
+		x.sentEarly = false
+		f := x.fn.Snapshot()
+		if i := f.ReplicaIndex(x.replica); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
 			// No engine has seen it, and by now there is one.
 			if r.res != nil {
 				r.res.Close()
 			}
-			x.stop()
-			x.ask(f, &f.Replicas[i], async)
+			x.stopEngine()
+			x.sendToEngine(f, &f.Replicas[i], async)
 			return
 		}
 	}
 	if r.err == nil && r.res.Status >= 400 && r.end {
-		if err := agentSays(r.res.Status, r.begin); err != nil {
+		if err := nodeError(r.res.Status, r.begin); err != nil {
 			r.res.Close()
 			r = reply{err: err}
 		}
 	}
-	if r.err == nil && x.adapter != "" && r.res.Status == 404 && r.end && !x.refetch && x.a.o.Adapters != nil {
+	if r.err == nil && x.adapter != "" && r.res.Status == 404 && r.end && !x.adapterRetried && x.a.o.Adapters != nil {
 		// It was dropped for another meanwhile. Once more, through the platform.
-		f := x.e.Now()
+		f := x.fn.Snapshot()
 		for i := range f.Replicas {
 			if f.Replicas[i].ID == x.replica {
-				x.stop()
+				x.stopEngine()
 				r.res.Close()
-				x.refetch = true
-				x.ask(f, &f.Replicas[i], async)
+				x.adapterRetried = true
+				x.sendToEngine(f, &f.Replicas[i], async)
 				return
 			}
 		}
 	}
 	if r.err == nil {
-		refusal, failure := brokenReply(&r, x.stream)
+		refusal, failure := engineFailure(&r, x.stream)
 		switch {
 		case failure != nil:
 			r.res.Close()
 			r = reply{err: failure}
 		case refusal != nil:
 			r.res.Close()
-			x.stop()
+			x.stopEngine()
 			x.leave()
 			x.refuse(refusal)
 			return
@@ -789,22 +789,22 @@ func (x *exchange) heard(r reply, async bool) {
 		x.reply = r
 		x.phase = answered
 		x.first = max(1, now.Sub(x.asked))
-		x.firstByte(now)
+		x.recordFirstByte(now)
 		if !r.end {
 			r.res.Bound(x.a.o.StreamIdle)
 		}
 		return
 	}
-	var unfetched *fetchError
+	var unfetched *adapterLoadError
 	if (errors.Is(r.err, upstream.ErrCancelled) || errors.As(r.err, &unfetched)) && context.Cause(x.context()) != nil {
-		x.depart()
+		x.contextEnded()
 		return
 	}
-	x.stop()
+	x.stopEngine()
 	x.failed = x.replica
 	var e *openai.Error
 	if unfetched != nil {
-		e = x.unfetched(unfetched.err)
+		e = x.adapterFailure(unfetched.err)
 		x.leave()
 		if e != nil {
 			x.refuse(e)
@@ -812,34 +812,34 @@ func (x *exchange) heard(r reply, async bool) {
 		}
 		e = openai.New(openai.AdapterUnavailable, "")
 	} else {
-		e = x.blame(r.err, now)
+		e = x.reportFailure(r.err, now)
 	}
-	x.again(e, len(r.begin) > 0, now, async)
+	x.retry(e, len(r.begin) > 0, now, async)
 }
 
-// blame leaves a replica that failed the request before its first byte, and has
+// reportFailure leaves a replica that failed the request before its first byte, and has
 // others leave it alone for a while. The error is for the client, where no other
 // replica can help.
-func (x *exchange) blame(err error, now time.Time) *openai.Error {
+func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	problem, kind, e := describeFailure(err, errors.Is(err, upstream.ErrSilent))
-	x.a.meters.of(x.e).failed(kind)
+	x.a.metrics.of(x.fn).countFailure(kind)
 	var frame *engineError
 	broken := !errors.As(err, &frame) || frame.dead
 	if broken { // it may have failed over this request alone
-		x.e.Own.Break(x.failed, now)
+		x.fn.Data.Break(x.failed, now)
 	}
 	x.leave()
 	if broken {
-		x.a.recap(x.e)
-		time.AfterFunc(coolDown, func() { x.a.recap(x.e) })
+		x.a.recap(x.fn)
+		time.AfterFunc(coolDown, func() { x.a.recap(x.fn) })
 	}
-	x.a.o.Waker.Ask(x.e.Name, x.failed, problem)
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.failed, problem)
 	return e
 }
 
-// again takes a request to another replica, once; otherwise e is its answer.
+// retry takes a request to another replica, once; otherwise e is its answer.
 // begun: the engine had begun one, though not the body.
-func (x *exchange) again(e *openai.Error, begun bool, now time.Time, async bool) {
+func (x *proxyRequest) retry(e *openai.Error, begun bool, now time.Time, async bool) {
 	switch {
 	case x.retried:
 		x.refuse(e.Final())
@@ -855,9 +855,9 @@ func (x *exchange) again(e *openai.Error, begun bool, now time.Time, async bool)
 		return
 	}
 	x.retried = true
-	x.a.meters.of(x.e).retried.Inc()
+	x.a.metrics.of(x.fn).retried.Inc()
 	x.enter(false)
-	if x.phase == asking {
+	if x.phase == sent {
 		x.launch(async)
 	}
 }
@@ -883,29 +883,29 @@ func describeFailure(err error, hung bool) (problem, kind string, e *openai.Erro
 	return "it died before the first byte of an answer", "died", openai.New(openai.EngineCrashed, "")
 }
 
-// firstByte accounts for the engine's first byte.
-func (x *exchange) firstByte(now time.Time) {
-	s := x.a.meters.of(x.e)
-	i, _ := flag(x.cold)
+// recordFirstByte accounts for the engine's first byte.
+func (x *proxyRequest) recordFirstByte(now time.Time) {
+	s := x.a.metrics.of(x.fn)
+	i, _ := coldLabel(x.cold)
 	s.ttft[i].Observe(now.Sub(x.began).Seconds())
 	if !x.cold || x.coldStart == "" {
 		return
 	}
-	if !x.a.ledger.first(x.coldStart, x.first) {
+	if !x.a.requests.rememberFirstToken(x.coldStart, x.first) {
 		return
 	}
-	x.a.meters.firstToken(x.e, x.first)
+	x.a.metrics.observeFirstToken(x.fn, x.first)
 	if x.a.o.FirstToken != nil {
-		x.a.o.FirstToken(x.e.Name, x.coldStart, x.first)
+		x.a.o.FirstToken(x.fn.Name, x.coldStart, x.first)
 	}
 }
 
-// stop ends what is under way at the engine: its request is cancelled, which
+// stopEngine ends what is under way at the engine: its request is cancelled, which
 // is how it learns that nobody listens, and the goroutine that asks is waited
 // for.
-func (x *exchange) stop() {
+func (x *proxyRequest) stopEngine() {
 	if x.answers != nil {
-		x.cancel(errOver)
+		x.cancel(errRequestOver)
 		if r := <-x.answers; r.res != nil {
 			r.res.Close()
 		}
@@ -916,7 +916,7 @@ func (x *exchange) stop() {
 		x.reply.res = nil
 	}
 	if x.cancel != nil {
-		x.cancel(errOver)
+		x.cancel(errRequestOver)
 		x.cancel = nil
 	}
 	if x.timer != nil {

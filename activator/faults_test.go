@@ -29,7 +29,7 @@ func TestCutAtEveryByte(t *testing.T) {
 			}
 			return false
 		})
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		for cut = 1; cut <= len(streamed); cut++ {
 			time.Sleep(2 * time.Second) // the cool-down of the replica
 			r := w.post("/v1/chat/completions", askStream)
@@ -75,7 +75,7 @@ func TestEndWithoutMark(t *testing.T) {
 					}
 					return send(conn, "0\r\n\r\n")
 				})
-				w.act.Publish(at(fn("tiny"), 4, "e:1"))
+				w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 				r := w.post("/v1/chat/completions", askStream)
 				if r.code() != c.want {
 					t.Fatalf("%+v", r)
@@ -97,7 +97,7 @@ func TestEnginesOwnErrorFrame(t *testing.T) {
 			chunk(c, body)
 			return send(c, "0\r\n\r\n")
 		})
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		r := w.post("/v1/chat/completions", askStream)
 		if r.body != body || r.err != nil {
 			t.Fatalf("%+v", r)
@@ -138,11 +138,11 @@ func TestRetryBeforeTheFirstByte(t *testing.T) {
 						if n == 1 {
 							return die(c, r, body)
 						}
-						return good(c, r, body)
+						return goodAnswer(c, r, body)
 					}
 					w.engineAt("e:1", flaky)
 					w.engineAt("e:2", flaky)
-					w.act.Publish(at(fn("tiny"), 4, "e:1", "e:2"))
+					w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1", "e:2"))
 					r := w.post("/v1/chat/completions", ask)
 					if r.status != 200 || r.err != nil || r.code() != "" {
 						t.Fatalf("%+v", r)
@@ -155,7 +155,7 @@ func TestRetryBeforeTheFirstByte(t *testing.T) {
 					w := newWorld(t, nil)
 					e := w.engineAt("e:1", die)
 					w.engineAt("e:2", die)
-					w.act.Publish(at(fn("tiny"), 4, "e:1", "e:2"))
+					w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1", "e:2"))
 					r := w.post("/v1/chat/completions", ask)
 					if r.status != 502 || r.code() != "engine_crashed" || r.head.Get("x-should-retry") != "false" {
 						t.Fatalf("%+v", r)
@@ -174,13 +174,13 @@ func TestRetryBeforeTheFirstByte(t *testing.T) {
 func TestDeadReplicaIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.engineAt("e:2", good)
-		w.act.Publish(at(fn("tiny"), 4, "e:1")) // nobody listens there
+		w.engineAt("e:2", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) // nobody listens there
 		go func() {
 			time.Sleep(100 * time.Millisecond)
-			w.act.Publish(fn("tiny"))
+			w.act.Publish(testFunction("tiny"))
 			time.Sleep(2 * time.Second)
-			w.act.Publish(at(fn("tiny"), 4, "e:2"))
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:2"))
 		}()
 		r := w.post("/v1/chat/completions", askPlain)
 		if r.status != 200 || r.took != 2100*time.Millisecond {
@@ -199,7 +199,7 @@ func TestPlainDiesInTheMiddle(t *testing.T) {
 			send(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"id\":")
 			return false
 		})
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		r := w.post("/v1/chat/completions", askPlain)
 		if r.status != 502 || r.code() != "engine_crashed" || r.head.Get("x-should-retry") != "true" {
 			t.Fatalf("%+v", r)
@@ -228,7 +228,7 @@ func TestLargePlain(t *testing.T) {
 			}
 			return send(c, body)
 		})
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		if r := w.post("/v1/embeddings", `{"model":"tiny","input":"x"}`); r.body != body || r.err != nil {
 			t.Fatalf("%d bytes, %v", len(r.body), r.err)
 		}
@@ -242,7 +242,7 @@ func TestLargePlain(t *testing.T) {
 	})
 }
 
-// An engine that accepts and says nothing is left after firstToken.
+// An engine that accepts and says nothing is left after observeFirstToken.
 func TestSilentEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -250,8 +250,8 @@ func TestSilentEngine(t *testing.T) {
 			io.Copy(io.Discard, c)
 			return false
 		})
-		f := fn("tiny")
-		w.act.Publish(at(f, 4, "e:1"))
+		f := testFunction("tiny")
+		w.act.Publish(readyAt(f, 4, "e:1"))
 		r := w.post("/v1/chat/completions", askStream)
 		if r.status != 200 || r.code() != "engine_hung" {
 			t.Fatalf("%+v", r)
@@ -275,7 +275,7 @@ func TestStreamFallsSilent(t *testing.T) {
 			io.Copy(io.Discard, c)
 			return false
 		})
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		r := w.post("/v1/chat/completions", askStream)
 		if r.code() != "engine_hung" || r.took < 5*time.Minute || r.took > 5*time.Minute+40*time.Second || !strings.HasPrefix(r.body, event1) {
 			t.Fatalf("%+v", r)
@@ -291,8 +291,8 @@ func TestEngineRefusesHeldStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.engineAt("e:1", answer)
-		w.act.Publish(fn("tiny"))
-		w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(at(fn("tiny"), 4, "e:1")) }
+		w.act.Publish(testFunction("tiny"))
+		w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
 		r := w.post("/v1/chat/completions", askStream)
 		if got := plainEvents(r.body); r.status != 200 || got != "data: "+refusal+"\n\n" || r.err != nil {
 			t.Fatalf("%+v", r)
@@ -307,7 +307,7 @@ func TestEngineRefusesHeldStream(t *testing.T) {
 func TestClientLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.act.Publish(fn("tiny"))
+		w.act.Publish(testFunction("tiny"))
 		for _, body := range []string{askPlain, askStream} {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			r := w.do(ctx, "POST", "/v1/chat/completions", body)
@@ -316,7 +316,7 @@ func TestClientLeaves(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			time.Sleep(time.Second)
-			if l := w.act.table.Lookup(fn("tiny").Name).Own.gate.Load(); l.Queued != 0 || l.Bytes != 0 {
+			if l := w.act.table.Lookup(testFunction("tiny").Name).Data.gate.Load(); l.Queued != 0 || l.Bytes != 0 {
 				t.Fatalf("a second later the gate holds %+v", l)
 			}
 		}
@@ -336,7 +336,7 @@ func TestClientLeaves(t *testing.T) {
 			left <- time.Since(began)
 			return false
 		})
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		w.do(ctx, "POST", "/v1/chat/completions", askStream)
@@ -357,7 +357,7 @@ func TestClientLeaves(t *testing.T) {
 func TestFailureFansOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		f := fn("tiny")
+		f := testFunction("tiny")
 		w.act.Publish(f)
 		var wg sync.WaitGroup
 		for i := range 50 {
@@ -390,8 +390,8 @@ func TestFailureFansOut(t *testing.T) {
 		}
 		// And closes by itself.
 		time.Sleep(31 * time.Second)
-		w.engineAt("e:1", good)
-		w.onWake = func() { w.act.Publish(at(fn("tiny"), 4, "e:1")) }
+		w.engineAt("e:1", goodAnswer)
+		w.onWake = func() { w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
 		if r := w.post("/v1/chat/completions", askStream); r.status != 200 || w.count(&w.wakes) != 2 {
 			t.Fatalf("%+v", r)
 		}
@@ -403,10 +403,10 @@ func TestThousandWaitersOneWake(t *testing.T) {
 		w := newWorld(t, nil)
 		e := w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(50 * time.Millisecond)
-			return good(c, r, body)
+			return goodAnswer(c, r, body)
 		})
-		w.act.Publish(fn("tiny"))
-		w.onWake = func() { time.Sleep(time.Minute); w.act.Publish(at(fn("tiny"), 100, "e:1")) }
+		w.act.Publish(testFunction("tiny"))
+		w.onWake = func() { time.Sleep(time.Minute); w.act.Publish(readyAt(testFunction("tiny"), 100, "e:1")) }
 		var wg sync.WaitGroup
 		for range 1000 {
 			wg.Go(func() {
@@ -427,9 +427,9 @@ func TestDrain(t *testing.T) {
 		w := newWorld(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(10 * time.Second)
-			return good(c, r, body)
+			return goodAnswer(c, r, body)
 		})
-		w.act.Publish(at(fn("warm"), 4, "e:1"), fn("tiny"))
+		w.act.Publish(readyAt(testFunction("warm"), 4, "e:1"), testFunction("tiny"))
 		var wg sync.WaitGroup
 		for _, ask := range []string{askPlain, askStream} {
 			wg.Go(func() {
@@ -446,7 +446,7 @@ func TestDrain(t *testing.T) {
 		})
 		time.Sleep(5 * time.Second)
 		w.act.Drain(t.Context())
-		if l := w.act.ledger.count; l != 0 {
+		if l := w.act.requests.count; l != 0 {
 			t.Error("still waiting:", l)
 		}
 		if r := w.post("/v1/chat/completions", askPlain); r.status != 503 || r.code() != "shutting_down" || r.head.Get("Retry-After") != "1" {
@@ -459,8 +459,8 @@ func TestDrain(t *testing.T) {
 func TestRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.act.Publish(fn("tiny"))
-		go func() { time.Sleep(time.Second); w.act.Remove(fn("tiny").Name) }()
+		w.act.Publish(testFunction("tiny"))
+		go func() { time.Sleep(time.Second); w.act.Remove(testFunction("tiny").Name) }()
 		if r := w.post("/v1/chat/completions", askStream); r.status != 404 || r.code() != "model_not_found" || r.took != time.Second {
 			t.Fatalf("%+v", r)
 		}
@@ -486,7 +486,7 @@ func TestPiecesGoOnAsTheyCame(t *testing.T) {
 			}
 			return send(c, "0\r\n\r\n")
 		})
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		for _, body = range []string{streamed, crlf, event1 + long + event3 + eventDone} {
 			for _, size = range []int{1, 7, 100, 1000, 65536, 1 << 20} {
 				if len(body) > 100000 && size < 1000 {
@@ -520,7 +520,7 @@ func TestEnginesRefusals(t *testing.T) {
 			w.engineAt("e:1", func(conn net.Conn, r *http.Request, _ string) bool {
 				return send(conn, fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", c.status, c.kind, len(c.body), c.body))
 			})
-			w.act.Publish(at(fn("tiny"), 4, "e:1"))
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 			for _, ask := range []string{askPlain, askStream} {
 				r := w.post("/v1/chat/completions", ask)
 				if r.status != c.want || c.code != "" && r.code() != c.code || c.code == "" && r.body != c.body {
@@ -542,15 +542,15 @@ func TestInFlight(t *testing.T) {
 		w := newWorld(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(10 * time.Second)
-			return good(c, r, body)
+			return goodAnswer(c, r, body)
 		})
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() { w.post("/v1/chat/completions", askPlain) })
 		}
 		time.Sleep(time.Second)
-		w.act.Publish(fn("tiny")) // it drains
+		w.act.Publish(testFunction("tiny")) // it drains
 		if n := w.act.InFlight("e:1"); n != 3 {
 			t.Error(n)
 		}
@@ -577,11 +577,11 @@ func TestAgentHasNoSuchReplica(t *testing.T) {
 			agent := w.engineAt("agent:1", func(c net.Conn, r *http.Request, _ string) bool {
 				return send(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 			})
-			w.engineAt("e:2", good)
-			f := at(fn("tiny"), 4, "e:1")
+			w.engineAt("e:2", goodAnswer)
+			f := readyAt(testFunction("tiny"), 4, "e:1")
 			f.Replicas[0].Endpoint, f.Replicas[0].Token = "http://agent:1/replicas/m-1", "join"
 			w.act.Publish(f)
-			go func() { time.Sleep(time.Second / 2); w.act.Publish(at(fn("tiny"), 4, "e:2")) }()
+			go func() { time.Sleep(time.Second / 2); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:2")) }()
 			if r := w.post("/v1/chat/completions", askStream); r.status != 200 || r.body != streamed {
 				t.Errorf("%+v", r)
 			}

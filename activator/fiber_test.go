@@ -19,14 +19,14 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// called is a platform that tells when it is called.
-type called struct{ wake, nudge, ask chan string }
+// fakeWaker is a platform that tells when it is called.
+type fakeWaker struct{ wake, nudge, ask chan string }
 
-func (c called) Wake(n functions.Name, _ string) string { c.wake <- n.String(); return "cs-1" }
-func (c called) Nudge(n functions.Name)                 { c.nudge <- n.String() }
-func (c called) Ask(n functions.Name, id, _ string)     { c.ask <- id }
+func (c fakeWaker) Wake(n functions.Name, _ string) string       { c.wake <- n.String(); return "cs-1" }
+func (c fakeWaker) Nudge(n functions.Name)                       { c.nudge <- n.String() }
+func (c fakeWaker) ReportFailure(n functions.Name, id, _ string) { c.ask <- id }
 
-func heard(t *testing.T, c chan string, what string) {
+func expectCall(t *testing.T, c chan string, what string) {
 	t.Helper()
 	select {
 	case <-c:
@@ -42,11 +42,11 @@ func TestOnRealSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	platform := called{make(chan string, 100), make(chan string, 100), make(chan string, 100)}
+	platform := fakeWaker{make(chan string, 100), make(chan string, 100), make(chan string, 100)}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	a := New(Options{Waker: platform, Who: book, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
-	srv := httpserver.NewFiber(httpserver.Options{Handler: Browser(true, nil, a.Serve)})
+	srv := httpserver.NewFiber(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestOnRealSockets(t *testing.T) {
 	}
 
 	// Held, then left: noticed.
-	a.Publish(fn("tiny"))
+	a.Publish(testFunction("tiny"))
 	ctx, cancel := context.WithCancel(t.Context())
 	res, err := begin(ctx, askStream)
 	if err != nil {
@@ -96,11 +96,11 @@ func TestOnRealSockets(t *testing.T) {
 	if err != nil || line != ": thaw state=cold position=1\n" {
 		t.Fatalf("%q %v", line, err)
 	}
-	heard(t, platform.wake, "wake")
+	expectCall(t, platform.wake, "wake")
 	cancel()
 	res.Body.Close()
-	heard(t, platform.nudge, "nudge after the client left")
-	if l := a.table.Lookup(fn("tiny").Name).Own.gate.Load(); l.Queued != 0 || a.buffered.Load() != 0 {
+	expectCall(t, platform.nudge, "nudge after the client left")
+	if l := a.table.Lookup(testFunction("tiny").Name).Data.gate.Load(); l.Queued != 0 || a.buffered.Load() != 0 {
 		t.Fatalf("%+v", l)
 	}
 
@@ -125,11 +125,11 @@ func TestOnRealSockets(t *testing.T) {
 		})
 	}
 	for range 100 {
-		heard(t, heads, "head of a held stream")
+		expectCall(t, heads, "head of a held stream")
 	}
-	a.Publish(at(fn("tiny"), 64, eln.Addr().String()))
+	a.Publish(readyAt(testFunction("tiny"), 64, eln.Addr().String()))
 	wg.Wait()
-	heard(t, platform.wake, "wake")
+	expectCall(t, platform.wake, "wake")
 	if len(platform.wake) != 0 {
 		t.Error("more than one wake")
 	}
@@ -148,7 +148,7 @@ func TestOnRealSockets(t *testing.T) {
 	}
 	cancel()
 	res.Body.Close()
-	heard(t, left, "cancel at the engine")
+	expectCall(t, left, "cancel at the engine")
 	if len(platform.ask) != 0 {
 		t.Error("the replica is not to blame")
 	}

@@ -45,14 +45,14 @@ func TestErrorFrame(t *testing.T) {
 		engine string // series of thaw_engine_errors_total, "" none
 		asks   int
 	}{
-		{"before any token, then another replica", streams(frame500, eventDone), good, true, 200, "", `kind="error_frame"`, 1},
-		{"its core died, then another replica", streams(frameEnd, eventDone), good, true, 200, "", `kind="error_frame"`, 1},
+		{"before any token, then another replica", streams(frame500, eventDone), goodAnswer, true, 200, "", `kind="error_frame"`, 1},
+		{"its core died, then another replica", streams(frameEnd, eventDone), goodAnswer, true, 200, "", `kind="error_frame"`, 1},
 		{"both", streams(frame500, eventDone), streams(": hello\n", frame500), true, 502, "engine_crashed", `kind="error_frame"`, 2},
-		{"the caller's fault", streams(frame400, eventDone), good, true, 400, "invalid_request", "", 0},
+		{"the caller's fault", streams(frame400, eventDone), goodAnswer, true, 400, "invalid_request", "", 0},
 		{"plain, its core died", func(c net.Conn, _ *http.Request, _ string) bool {
 			b := `{"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}`
 			return send(c, fmt.Sprintf("HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
-		}, good, false, 200, "", `kind="error_frame"`, 1},
+		}, goodAnswer, false, 200, "", `kind="error_frame"`, 1},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestErrorFrame(t *testing.T) {
 				}
 				w.engineAt("10.0.0.1:1", turn)
 				w.engineAt("10.0.0.2:1", turn)
-				w.act.Publish(at(fn("tiny"), 8, "10.0.0.1:1", "10.0.0.2:1"))
+				w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1", "10.0.0.2:1"))
 				body := askPlain
 				if x.stream {
 					body = askStream
@@ -98,7 +98,7 @@ func TestErrorFrameInTheMiddle(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			e := w.engineAt("10.0.0.1:1", streams(append([]string{event1, event2}, end...)...))
-			w.act.Publish(at(fn("tiny"), 8, "10.0.0.1:1"))
+			w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"))
 			r := w.post("/v1/chat/completions", askStream)
 			if r.status != 200 || !strings.Contains(r.body, "illegal memory access") || len(e.requests()) != 1 {
 				t.Errorf("%d %s", r.status, r.body)
@@ -121,8 +121,8 @@ func TestErrorFrameInTheMiddle(t *testing.T) {
 func TestBoundsBeforeTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		e := w.engineAt("10.0.0.1:1", good)
-		w.act.Publish(at(fn("tiny"), 8, "10.0.0.1:1"), fn("cold"))
+		e := w.engineAt("10.0.0.1:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"), testFunction("cold"))
 		for _, model := range []string{"tiny", "cold"} {
 			r := w.post("/v1/completions", `{"model":"`+model+`","prompt":"a","n":1000000}`)
 			if r.status != 400 || r.code() != "invalid_value" || !strings.Contains(r.body, `"param":"/n"`) || r.head.Get("x-should-retry") != "false" {
@@ -139,8 +139,8 @@ func TestBoundsBeforeTheEngine(t *testing.T) {
 func TestEngineKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		e := w.engineAt("10.0.0.1:1", good)
-		f := at(fn("tiny"), 8, "10.0.0.1:1")
+		e := w.engineAt("10.0.0.1:1", goodAnswer)
+		f := readyAt(testFunction("tiny"), 8, "10.0.0.1:1")
 		f.Replicas[0].Key = "sk-engine"
 		w.act.Publish(f)
 		r := w.post("/v1/chat/completions", askPlain, "Authorization", "Bearer client", "X-Request-Id", "http://169.254.169.254/", "X-Api-Key", "client", "Cookie", "a=b")
@@ -159,13 +159,13 @@ func TestEngineKey(t *testing.T) {
 
 // find and openai.Public are one list.
 func TestAllowListIsOne(t *testing.T) {
-	for _, e := range append([]endpoint{chat, completions, responses, messages}, plain[:]...) {
-		if !openai.Public(e.path) || find(e.path) == nil {
+	for _, e := range append([]endpoint{chatEndpoint, completionsEndpoint, responsesEndpoint, messagesEndpoint}, plainEndpoints[:]...) {
+		if !openai.Public(e.path) || findEndpoint(e.path) == nil {
 			t.Errorf("%s", e.path)
 		}
 	}
 	for _, path := range enginePaths(t) {
-		if openai.Public(path) != (find(path) != nil) {
+		if openai.Public(path) != (findEndpoint(path) != nil) {
 			t.Errorf("%s", path)
 		}
 	}

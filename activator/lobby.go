@@ -56,7 +56,7 @@ func (w *wake) settle() {
 // Publish takes in picture f, which follows before (nil: f is the first).
 // Waiters that a new READY replica has slots for are let through, and waiters
 // of a failed start told, before it returns.
-func (l *Lobby) Publish(before, f *snapshot.Function, now time.Time) {
+func (l *Lobby) Publish(before, f *snapshot.Snapshot, now time.Time) {
 	if m := f.Model; m != nil && (before == nil || before.Model != m) {
 		l.gate.Bound(gate.Bounds{Requests: m.Spec.Queue.Requests, Bytes: int64(m.Spec.Queue.Bytes)})
 	}
@@ -80,10 +80,10 @@ func (l *Lobby) Publish(before, f *snapshot.Function, now time.Time) {
 	}
 	switch {
 	case len(f.Replicas) > 0:
-	case broken(f, now):
-		l.Turn(loadFailed(f))
+	case breakerOpen(f, now):
+		l.Turn(loadFailedError(f))
 	default:
-		if e := overQuota(f, now); e != nil {
+		if e := quotaError(f, now); e != nil {
 			l.Turn(e)
 		}
 	}
@@ -121,18 +121,18 @@ func (l *Lobby) Enter(w *gate.Waiter, team string, bytes int64, now time.Time) g
 }
 
 // Full is the answer to whom the gate had no place for.
-func (l *Lobby) Full(f *snapshot.Function, now time.Time) *openai.Error {
-	if len(f.Replicas) == 0 && broken(f, now) {
-		return loadFailed(f)
+func (l *Lobby) Full(f *snapshot.Snapshot, now time.Time) *openai.Error {
+	if len(f.Replicas) == 0 && breakerOpen(f, now) {
+		return loadFailedError(f)
 	}
-	return full()
+	return queueFullError()
 }
 
 // Decide says what becomes of a request that waits. f is read after it stood in
 // line: whoever publishes a failure after that sees it. alone reports whether
 // nobody else waits: then a wake is asked for anew, because an earlier one may
 // have been called off.
-func (l *Lobby) Decide(f *snapshot.Function, p Patience, now time.Time) (d Decision, alone bool) {
+func (l *Lobby) Decide(f *snapshot.Snapshot, p ClientTimeouts, now time.Time) (d Decision, alone bool) {
 	load := l.gate.Load()
 	return Decide(f, load, p, now), load.Queued == 1
 }
@@ -142,7 +142,7 @@ func (l *Lobby) Decide(f *snapshot.Function, p Patience, now time.Time) (d Decis
 // requests join it. again asks anew even so: a refused request's retry is the
 // only demand there is. The id is that of the cold start, "" if it is not known
 // yet; see ColdStart.
-func (l *Lobby) Wake(f *snapshot.Function, again bool, admit func() *openai.Error, ask func() (id string)) (id string, refused *openai.Error) {
+func (l *Lobby) Wake(f *snapshot.Snapshot, again bool, admit func() *openai.Error, ask func() (id string)) (id string, refused *openai.Error) {
 	w := &l.wake
 	w.mu.Lock()
 	first := !w.asked
@@ -217,11 +217,11 @@ func (l *Lobby) Break(id string, now time.Time) { l.set.Break(id, now) }
 
 // Expired is the answer to a request that has waited since for as long as it
 // may.
-func (l *Lobby) Expired(f *snapshot.Function, since, now time.Time) *openai.Error {
+func (l *Lobby) Expired(f *snapshot.Snapshot, since, now time.Time) *openai.Error {
 	if len(f.Replicas) > 0 || l.ready.Load() >= since.UnixNano() {
 		return openai.New(openai.QueueTimeout, "")
 	}
-	return loading(f, now)
+	return loadingError(f, now)
 }
 
 // Load is what the gate holds now.
@@ -243,6 +243,6 @@ func (l *Lobby) Demand(name functions.Name) Demand {
 // InFlight of a replica, also of one that takes no new requests.
 func (l *Lobby) InFlight(id string) int { return l.set.InFlight(id) }
 
-func full() *openai.Error {
+func queueFullError() *openai.Error {
 	return openai.New(openai.QueueFull, "").After(time.Second + time.Duration(rand.Int64N(int64(9*time.Second))))
 }

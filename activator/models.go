@@ -12,18 +12,18 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// item is one model in OpenAI's list. Status has llama.cpp's shape, because
+// modelItem is one model in OpenAI's list. Status has llama.cpp's shape, because
 // consoles show it.
-type item struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
-	Parent  string `json:"parent,omitzero"`
-	Status  status `json:"status"`
+type modelItem struct {
+	ID      string      `json:"id"`
+	Object  string      `json:"object"`
+	Created int64       `json:"created"`
+	OwnedBy string      `json:"owned_by"`
+	Parent  string      `json:"parent,omitzero"`
+	Status  modelStatus `json:"status"`
 }
 
-type status struct {
+type modelStatus struct {
 	Value   string `json:"value"` // loaded, loading or unloaded
 	State   string `json:"state"` // the word of the contracts
 	Percent *int   `json:"percent,omitzero"`
@@ -32,42 +32,42 @@ type status struct {
 	Reason  string `json:"reason,omitzero"`
 }
 
-// epoch is the "created" of every model: nothing here knows when its weights
+// createdEpoch is the "created" of every model: nothing here knows when its weights
 // were made, and clients want a number.
-const epoch = 1767225600
+const createdEpoch = 1767225600
 
-// models lists what the caller may name, or one of it. It reads pictures and
+// listModels lists what the caller may name, or one of it. It reads pictures and
 // wakes nothing: consoles poll it.
-func (a *Activator) models(id auth.Identity, one string, res *httpserver.Response) *openai.Error {
+func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Response) *openai.Error {
 	now := a.o.Now()
 	var out any
 	if one != "" {
 		name, err := functions.ParseName(one, id.Team)
-		e, alias := a.main(name.Base())
-		if err != nil || e == nil && !alias || !sees(id, name.Team) || name.Adapter != "" && (e == nil || !e.Now().Adapter(name.Adapter)) {
-			return a.unknown(one, name, id)
+		e, alias := a.mainFunction(name.Base())
+		if err != nil || e == nil && !alias || !canSee(id, name.Team) || name.Adapter != "" && (e == nil || !e.Snapshot().DeclaresAdapter(name.Adapter)) {
+			return a.unknownModel(one, name, id)
 		}
-		it := describeModel(e, name, spelled(name, id), now)
+		it := describeModel(e, name, nameFor(name, id), now)
 		if name.Adapter != "" {
-			it = a.adapted(it, e.Now(), it.ID, spelled(name.Base(), id), name.Adapter)
+			it = a.adapterItem(it, e.Snapshot(), it.ID, nameFor(name.Base(), id), name.Adapter)
 		}
 		out = it
 	} else {
 		list := struct {
-			Object string `json:"object"`
-			Data   []item `json:"data"`
-		}{"list", []item{}}
+			Object string      `json:"object"`
+			Data   []modelItem `json:"data"`
+		}{"list", []modelItem{}}
 		for name, e := range a.listed(id) {
-			parent := spelled(name, id)
+			parent := nameFor(name, id)
 			it := describeModel(e, name, parent, now)
 			list.Data = append(list.Data, it)
 			if e == nil {
 				continue
 			}
-			if m := e.Now().Model; m != nil {
+			if m := e.Snapshot().Model; m != nil {
 				for i := range m.Spec.Adapters {
 					adapter := m.Spec.Adapters[i].Name
-					list.Data = append(list.Data, a.adapted(it, e.Now(), parent+":"+adapter, parent, adapter))
+					list.Data = append(list.Data, a.adapterItem(it, e.Snapshot(), parent+":"+adapter, parent, adapter))
 				}
 			}
 		}
@@ -82,8 +82,8 @@ func (a *Activator) models(id auth.Identity, one string, res *httpserver.Respons
 	return nil
 }
 
-// spelled is a name as the caller would write it.
-func spelled(n functions.Name, id auth.Identity) string {
+// nameFor is a name as the caller would write it.
+func nameFor(n functions.Name, id auth.Identity) string {
 	if n.Team == id.Team {
 		return n.Short()
 	}
@@ -92,12 +92,12 @@ func spelled(n functions.Name, id auth.Identity) string {
 
 // describeModel is the item of e; nil: of an alias whose functions are not
 // published yet.
-func describeModel(e *entry, name functions.Name, id string, now time.Time) item {
-	it := item{ID: id, Object: "model", Created: epoch, OwnedBy: name.Team, Status: status{Value: "unloaded", State: functions.Unloaded.Word()}}
+func describeModel(e *entry, name functions.Name, id string, now time.Time) modelItem {
+	it := modelItem{ID: id, Object: "model", Created: createdEpoch, OwnedBy: name.Team, Status: modelStatus{Value: "unloaded", State: functions.Unloaded.Word()}}
 	if e == nil {
 		return it
 	}
-	f := e.Now()
+	f := e.Snapshot()
 	s := &it.Status
 	s.State = f.State.Word()
 	switch {
@@ -108,32 +108,32 @@ func describeModel(e *entry, name functions.Name, id string, now time.Time) item
 		if p := f.Progress.Percent; p >= 0 {
 			s.Percent = &p
 		}
-		if left := eta(f, now); left >= 0 {
-			n := seconds(left)
+		if left := likelyETA(f, now); left >= 0 {
+			n := wholeSeconds(left)
 			s.ETA = &n
 		}
-	case broken(f, now):
+	case breakerOpen(f, now):
 		s.Failed, s.State, s.Reason = true, functions.Failed.Word(), f.Failure.Reason
 	}
 	return it
 }
 
-// adapted is the item of an adapter of it: loaded where a replica has it,
+// adapterItem is the item of an adapter of it: loaded where a replica has it,
 // otherwise to be loaded when it is asked for.
-func (a *Activator) adapted(it item, f *snapshot.Function, id, parent, adapter string) item {
+func (a *Activator) adapterItem(it modelItem, f *snapshot.Snapshot, id, parent, adapter string) modelItem {
 	it.ID, it.Parent = id, parent
-	if a.o.Adapters != nil && it.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.HasAdapter(adapter) {
+	if a.o.Adapters != nil && it.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.AdapterLoaded(adapter) {
 		it.Status.Value, it.Status.State = "unloaded", functions.Unloaded.Word()
 	}
 	return it
 }
 
-// sees reports whether the caller may know of a team's functions.
-func sees(id auth.Identity, team string) bool { return id.Team == team || id.Admin }
+// canSee reports whether the caller may know of a team's functions.
+func canSee(id auth.Identity, team string) bool { return id.Team == team || id.Admin }
 
-// unknown is the answer to a name that is none, or none of the caller's: the
+// unknownModel is the answer to a name that is none, or none of the caller's: the
 // two cannot be told apart.
-func (a *Activator) unknown(asked string, name functions.Name, id auth.Identity) *openai.Error {
+func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Identity) *openai.Error {
 	if len(asked) > 80 {
 		asked = asked[:80] + "…"
 	}
@@ -146,7 +146,7 @@ func (a *Activator) unknown(asked string, name functions.Name, id auth.Identity)
 	if look == "" {
 		look = strings.ToLower(asked)
 	}
-	near := a.table.Nearest(team, look, 3, a.aliases.Load().of(team)...)
+	near := a.table.Nearest(team, look, 3, a.aliases.Load().teamNames(team)...)
 	for i, n := range near {
 		if team != id.Team {
 			n = team + "/" + n

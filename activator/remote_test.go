@@ -10,10 +10,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// silent is a Waker that is not in this process: it tells no id.
-type silent struct{ *world }
+// noTimelineWaker is a Waker that is not in this process: it tells no id.
+type noTimelineWaker struct{ *world }
 
-func (s silent) Wake(name functions.Name, team string) string {
+func (s noTimelineWaker) Wake(name functions.Name, team string) string {
 	s.world.Wake(name, team)
 	return ""
 }
@@ -28,20 +28,20 @@ func TestColdStartByPicture(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, nil)
-				w.act.o.Waker = silent{w}
-				w.engineAt("e:1", good)
-				f := fn("tiny")
+				w.act.o.Waker = noTimelineWaker{w}
+				w.engineAt("e:1", goodAnswer)
+				f := testFunction("tiny")
 				if c.old != "" {
 					f.ColdStart = &functions.Timeline{ID: c.old, State: functions.Unloaded, Began: time.Now().Add(-time.Hour), Total: 3}
 				}
 				w.act.Publish(f)
 				w.onWake = func() {
 					time.Sleep(time.Second)
-					f := loadingAt(fn("tiny"), functions.Loading, -1, -1)
+					f := loadingAt(testFunction("tiny"), functions.Loading, -1, -1)
 					f.ColdStart = &functions.Timeline{ID: "cs-9", State: functions.Loading, Began: time.Now().Add(-time.Second), Total: 1}
 					w.act.Publish(f)
 					time.Sleep(time.Second)
-					f = at(fn("tiny"), 2, "e:1")
+					f = readyAt(testFunction("tiny"), 2, "e:1")
 					f.ColdStart = &functions.Timeline{ID: "cs-9", State: functions.Ready, Began: time.Now().Add(-2 * time.Second), Total: 2}
 					w.act.Publish(f)
 				}
@@ -57,13 +57,13 @@ func TestColdStartByPicture(t *testing.T) {
 // TestStirred: it is told once until somebody looks, and with each later change.
 func TestStirred(t *testing.T) {
 	told := 0
-	a := New(Options{Stirred: func() { told++ }})
-	a.Publish(at(fn("x"), 8, "r"), at(fn("y"), 8, "s"))
+	a := New(Options{DemandChanged: func() { told++ }})
+	a.Publish(readyAt(testFunction("x"), 8, "r"), readyAt(testFunction("y"), 8, "s"))
 	a.Demand(false, func(Demand) bool { return true })
 	told = 0
 	now := time.Unix(1000, 0)
 	var one, two, far gate.Waiter
-	x, y := &a.table.Lookup(fn("x").Name).Own, &a.table.Lookup(fn("y").Name).Own
+	x, y := &a.table.Lookup(testFunction("x").Name).Data, &a.table.Lookup(testFunction("y").Name).Data
 	x.Enter(&one, "red", 1, now)
 	x.Pick(balance.Ask{}, now)
 	x.Enter(&two, "red", 1, now)
@@ -73,7 +73,7 @@ func TestStirred(t *testing.T) {
 	if told != 1 {
 		t.Fatalf("three changes were told %d times", told)
 	}
-	if got := asked(a, false); len(got) != 2 {
+	if got := demandOf(a, false); len(got) != 2 {
 		t.Fatalf("%+v", got)
 	}
 	x.Done("r")

@@ -26,9 +26,9 @@ func TestBadInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(o *Options) { o.Open = false })
 		red, _, _ := w.book.Create("red", "", false)
-		f := fn("red/tiny")
+		f := testFunction("red/tiny")
 		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
-		w.act.Publish(f, fn("red/tinny"), fn("blue/secret"))
+		w.act.Publish(f, testFunction("red/tinny"), testFunction("blue/secret"))
 		for _, c := range []struct {
 			what, method, path, body, key string
 			status                        int
@@ -80,8 +80,8 @@ func TestBadInput(t *testing.T) {
 			t.Error("something was woken")
 		}
 		// An adapter that is declared, and the team's own full spelling.
-		e := w.engineAt("e:1", good)
-		w.act.Publish(at(f, 4, "e:1"))
+		e := w.engineAt("e:1", goodAnswer)
+		w.act.Publish(readyAt(f, 4, "e:1"))
 		for ask, want := range map[string]string{"tiny:pirate": "pirate", "red/tiny": "tiny", "tiny": "tiny"} {
 			if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", ask, 1), "Authorization", "Bearer "+red); r.status != 200 {
 				t.Errorf("%s: %+v", ask, r)
@@ -106,8 +106,8 @@ func TestBadInput(t *testing.T) {
 func TestOpenUntilTheFirstKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.engineAt("e:1", good)
-		w.act.Publish(at(fn("tiny"), 4, "e:1"), at(fn("blue/tiny"), 4, "e:1"))
+		w.engineAt("e:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"), readyAt(testFunction("blue/tiny"), 4, "e:1"))
 		for _, key := range []string{"", "Bearer sk-dummy"} {
 			if r := w.post("/v1/chat/completions", askPlain, "Authorization", key); r.status != 200 {
 				t.Fatalf("%+v", r)
@@ -133,12 +133,12 @@ func TestOpenUntilTheFirstKey(t *testing.T) {
 func TestModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		failed := fn("broken")
+		failed := testFunction("broken")
 		failed.State = functions.Failed
 		failed.Failure = &snapshot.Failure{Reason: "no such file", Until: time.Now().Add(time.Hour)}
-		lora := at(fn("warm"), 4, "e:1")
+		lora := readyAt(testFunction("warm"), 4, "e:1")
 		lora.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
-		w.act.Publish(fn("cold"), lora, loadingAt(fn("coming"), functions.Downloading, 41, 12*time.Second), failed)
+		w.act.Publish(testFunction("cold"), lora, loadingAt(testFunction("coming"), functions.Downloading, 41, 12*time.Second), failed)
 		r := w.do(t.Context(), "GET", "/v1/models", "")
 		for _, want := range []string{
 			`{"object":"list","data":[`,
@@ -185,7 +185,7 @@ func TestPatience(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, nil)
-				f := fn("tiny")
+				f := testFunction("tiny")
 				if c.p90 > 0 {
 					f.Forecast = functions.Forecast{P50: c.p90 / 2, P90: c.p90}
 				}
@@ -210,7 +210,7 @@ func TestPatience(t *testing.T) {
 func TestGapOfAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.act.Publish(fn("tiny"))
+		w.act.Publish(testFunction("tiny"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		r, _ := http.NewRequestWithContext(ctx, "POST", "http://127.0.0.1/v1/chat/completions", strings.NewReader(askStream))
@@ -240,9 +240,9 @@ func TestTimeoutOfAReadyOne(t *testing.T) {
 		w := newWorld(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(10 * time.Minute)
-			return good(c, r, body)
+			return goodAnswer(c, r, body)
 		})
-		w.act.Publish(at(fn("tiny"), 1, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1"))
 		go w.post("/v1/chat/completions", askPlain)
 		time.Sleep(time.Second)
 		r := w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "30")
@@ -252,7 +252,7 @@ func TestTimeoutOfAReadyOne(t *testing.T) {
 		if w.count(&w.nudges) == 0 || w.count(&w.wakes) != 0 {
 			t.Error("more than it takes: a nudge, no wake")
 		}
-		if _, ok := w.act.DemandOf(fn("tiny").Name); !ok {
+		if _, ok := w.act.DemandOf(testFunction("tiny").Name); !ok {
 			t.Error("demand")
 		}
 		time.Sleep(10 * time.Minute)
@@ -262,7 +262,7 @@ func TestTimeoutOfAReadyOne(t *testing.T) {
 func TestQueueFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		f := fn("tiny")
+		f := testFunction("tiny")
 		f.Model.Spec.Queue.Requests = 3
 		f.Model.Spec.Queue.Wait = functions.Duration(time.Minute)
 		w.act.Publish(f)
@@ -294,7 +294,7 @@ func TestQueueFull(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) { // all functions together
 		w := newWorld(t, func(o *Options) { o.BufferBytes = 100 })
-		w.act.Publish(fn("tiny"), fn("tiny2"))
+		w.act.Publish(testFunction("tiny"), testFunction("tiny2"))
 		go w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "10")
 		time.Sleep(time.Second)
 		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "tiny2", 1)); r.code() != "queue_full" {
@@ -307,7 +307,7 @@ func TestQueueFull(t *testing.T) {
 func TestBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		f := fn("tiny")
+		f := testFunction("tiny")
 		w.act.Publish(f)
 		w.onWake = func() {
 			time.Sleep(time.Second)
@@ -359,9 +359,9 @@ func TestBlocked(t *testing.T) {
 func TestHoldModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(o *Options) { o.Hold = Hold503 })
-		w.engineAt("e:1", good)
-		w.act.Publish(fn("tiny"))
-		w.onWake = func() { time.Sleep(10 * time.Second); w.act.Publish(at(fn("tiny"), 4, "e:1")) }
+		w.engineAt("e:1", goodAnswer)
+		w.act.Publish(testFunction("tiny"))
+		w.onWake = func() { time.Sleep(10 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
 		if r := w.post("/v1/chat/completions", askPlain); r.code() != "model_loading" || r.took != 0 || w.count(&w.wakes) != 1 {
 			t.Fatalf("%+v", r)
 		}
@@ -371,30 +371,30 @@ func TestHoldModes(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(o *Options) { o.Hold = HoldPad })
-		w.engineAt("e:1", good)
-		w.act.Publish(fn("tiny"))
-		w.onWake = func() { time.Sleep(60 * time.Second); w.act.Publish(at(fn("tiny"), 4, "e:1")) }
+		w.engineAt("e:1", goodAnswer)
+		w.act.Publish(testFunction("tiny"))
+		w.onWake = func() { time.Sleep(60 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
 		r := w.post("/v1/chat/completions", askPlain)
 		if r.err != nil || r.body != "\n\n\n"+jsonAnswer || r.took != time.Minute {
 			t.Fatalf("%+v", r)
 		}
 		w.engineAt("e:2", func(c net.Conn, _ *http.Request, _ string) bool { return whole200(c, strings.Repeat(" ", 2<<20)+"{}") })
-		w.act.Publish(fn("tiny"))
-		w.onWake = func() { time.Sleep(60 * time.Second); w.act.Publish(at(fn("tiny"), 4, "e:2")) }
+		w.act.Publish(testFunction("tiny"))
+		w.onWake = func() { time.Sleep(60 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:2")) }
 		if r := w.post("/v1/embeddings", askPlain); r.err != nil || len(r.body) != 3+2<<20+2 {
 			t.Fatalf("%d bytes, %v", len(r.body), r.err)
 		}
-		w.act.Publish(fn("tiny"))
+		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() {
 			time.Sleep(60 * time.Second)
-			f := fn("tiny")
+			f := testFunction("tiny")
 			f.Failure = &snapshot.Failure{Reason: "no"}
 			w.act.Publish(f)
 		}
 		if r := w.post("/v1/chat/completions", askPlain); r.err == nil {
 			t.Fatalf("a failure after padding cuts the connection: %+v", r)
 		}
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		if r := w.post("/v1/chat/completions", askPlain); r.body != jsonAnswer {
 			t.Fatalf("%+v", r)
 		}
@@ -404,8 +404,8 @@ func TestHoldModes(t *testing.T) {
 func TestTeamLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		e := w.engineAt("e:1", good)
-		w.act.Publish(at(fn("tiny"), 4, "e:1"), fn("cold"), fn("cold2"))
+		e := w.engineAt("e:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"), testFunction("cold"), testFunction("cold2"))
 		limits := functions.Limits{RequestsPerMinute: 3, TokensPerMinute: 12, ColdStartsPerHour: 1}
 		set := func() {
 			w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: limits}}})
@@ -486,8 +486,8 @@ func TestTeamLimits(t *testing.T) {
 func TestNothingOfTheClientIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.engineAt("e:1", good)
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		w.engineAt("e:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		canary := "CANARY-7f3a"
 		w.post("/v1/chat/completions", strings.Replace(askPlain, "hello", canary, 1), "Authorization", "Bearer "+canary)
 		w.post("/v1/chat/completions", `{"model":"x"}`)
@@ -549,14 +549,14 @@ func TestRandomFaults(t *testing.T) {
 						chunk(c, event2)
 						return send(c, "0\r\n\r\n")
 					default:
-						return good(c, q, body)
+						return goodAnswer(c, q, body)
 					}
 				}
 				addrs := []string{"e:1", "e:2", "e:3"}
 				for _, a := range addrs {
 					w.engineAt(a, behave)
 				}
-				f := fn("tiny")
+				f := testFunction("tiny")
 				f.Model.Spec.Queue.Requests = 60
 				w.act.Publish(f)
 				stop := make(chan struct{})
@@ -578,7 +578,7 @@ func TestRandomFaults(t *testing.T) {
 						case 2:
 							w.act.Publish(loadingAt(f, functions.Loading, roll(100), time.Second))
 						default:
-							w.act.Publish(at(f, 1+roll(4), addrs[:1+roll(3)]...))
+							w.act.Publish(readyAt(f, 1+roll(4), addrs[:1+roll(3)]...))
 						}
 					}
 				})
@@ -632,8 +632,8 @@ func TestRandomFaults(t *testing.T) {
 
 func TestDecide(t *testing.T) {
 	now := time.Unix(1000, 0)
-	f := fn("tiny")
-	ready := at(f, 4, "e:1")
+	f := testFunction("tiny")
+	ready := readyAt(f, 4, "e:1")
 	coming := loadingAt(f, functions.Downloading, 10, 30*time.Second)
 	brokenOne := f
 	brokenOne.Failure = &snapshot.Failure{Reason: "x", Until: now.Add(time.Second)}
@@ -646,28 +646,28 @@ func TestDecide(t *testing.T) {
 	under.Progress = functions.Progress{State: functions.Loading, Percent: 5, ETA: -1}
 	under.ColdStart = &functions.Timeline{Began: now.Add(-80 * time.Second)}
 	for name, c := range map[string]struct {
-		f    snapshot.Function
+		f    snapshot.Snapshot
 		l    gate.Load
-		p    Patience
+		p    ClientTimeouts
 		want Verdict
 		code openai.Code
 		warm bool
 	}{
-		"ready":                        {ready, gate.Load{Capacity: 4}, Patience{}, Serve, "", false},
-		"ready and full":               {ready, gate.Load{Capacity: 4, Active: 4}, Patience{}, Wait, "", false},
-		"ready, others wait":           {ready, gate.Load{Capacity: 4, Queued: 1}, Patience{}, Wait, "", false},
-		"at rest":                      {f, gate.Load{}, Patience{}, Wake, "", false},
-		"at rest, some patience":       {f, gate.Load{}, Patience{Wait: time.Second}, Wake, "", false},
-		"coming":                       {coming, gate.Load{}, Patience{Wait: time.Minute}, Wait, "", false},
-		"coming too late":              {coming, gate.Load{}, Patience{Wait: 20 * time.Second}, Refuse, openai.ModelLoading, true},
-		"broken":                       {brokenOne, gate.Load{}, Patience{}, Refuse, openai.ModelLoadFailed, false},
-		"mended":                       {mended, gate.Load{}, Patience{}, Wake, "", false},
-		"slow":                         {slow, gate.Load{}, Patience{Wait: time.Minute}, Refuse, openai.ModelLoading, true},
-		"slow, never":                  {slow, gate.Load{}, Patience{Wait: time.Minute, NoWarm: true}, Refuse, openai.ModelLoading, false},
-		"slow, but most of it is over": {under, gate.Load{}, Patience{Wait: time.Minute}, Wait, "", false},
+		"ready":                        {ready, gate.Load{Capacity: 4}, ClientTimeouts{}, Serve, "", false},
+		"ready and full":               {ready, gate.Load{Capacity: 4, Active: 4}, ClientTimeouts{}, Wait, "", false},
+		"ready, others wait":           {ready, gate.Load{Capacity: 4, Queued: 1}, ClientTimeouts{}, Wait, "", false},
+		"at rest":                      {f, gate.Load{}, ClientTimeouts{}, Wake, "", false},
+		"at rest, some patience":       {f, gate.Load{}, ClientTimeouts{Wait: time.Second}, Wake, "", false},
+		"coming":                       {coming, gate.Load{}, ClientTimeouts{Wait: time.Minute}, Wait, "", false},
+		"coming too late":              {coming, gate.Load{}, ClientTimeouts{Wait: 20 * time.Second}, Refuse, openai.ModelLoading, true},
+		"broken":                       {brokenOne, gate.Load{}, ClientTimeouts{}, Refuse, openai.ModelLoadFailed, false},
+		"mended":                       {mended, gate.Load{}, ClientTimeouts{}, Wake, "", false},
+		"slow":                         {slow, gate.Load{}, ClientTimeouts{Wait: time.Minute}, Refuse, openai.ModelLoading, true},
+		"slow, never":                  {slow, gate.Load{}, ClientTimeouts{Wait: time.Minute, NoWarm: true}, Refuse, openai.ModelLoading, false},
+		"slow, but most of it is over": {under, gate.Load{}, ClientTimeouts{Wait: time.Minute}, Wait, "", false},
 	} {
 		d := Decide(&c.f, c.l, c.p, now)
-		if d.Verdict != c.want || d.Warm != c.warm || (d.Error != nil) != (c.code != "") || d.Error != nil && d.Error.Code != c.code {
+		if d.Verdict != c.want || d.WakeForRetry != c.warm || (d.Error != nil) != (c.code != "") || d.Error != nil && d.Error.Code != c.code {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
@@ -697,8 +697,8 @@ func TestBrowser(t *testing.T) {
 		{"127.0.0.1:8080", [2]string{"Sec-Fetch-Site", "same-origin"}, 200},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			ln := newMemory()
-			srv := httpserver.NewHTTP(httpserver.Options{Handler: Browser(true, []string{"gpu.lab"}, func(_ *httpserver.Request, res *httpserver.Response) { res.Body = []byte("ok") })})
+			ln := newMemoryListener()
+			srv := httpserver.NewHTTP(httpserver.Options{Handler: GuardBrowser(true, []string{"gpu.lab"}, func(_ *httpserver.Request, res *httpserver.Response) { res.Body = []byte("ok") })})
 			go srv.Serve(ln)
 			defer srv.Shutdown(t.Context())
 			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}
@@ -728,9 +728,9 @@ func TestIdleFunctionIsSmall(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	fs := make([]snapshot.Function, 0, n)
+	fs := make([]snapshot.Snapshot, 0, n)
 	for i := range n {
-		fs = append(fs, fn(fmt.Sprintf("model-%d", i)))
+		fs = append(fs, testFunction(fmt.Sprintf("model-%d", i)))
 	}
 	a.Publish(fs...)
 	fs = nil
@@ -750,7 +750,7 @@ func FuzzSpan(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if d, ok := span(s); ok && (d <= 0 || d > 290*365*24*time.Hour) {
+		if d, ok := parseSpan(s); ok && (d <= 0 || d > 290*365*24*time.Hour) {
 			t.Errorf("%q: %v", s, d)
 		}
 	})
@@ -761,17 +761,17 @@ func FuzzSpan(f *testing.F) {
 func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(o *Options) { o.Open = false })
-		e := w.engineAt("e:1", good)
+		e := w.engineAt("e:1", goodAnswer)
 		red, _, _ := w.book.Create("red", "", false)
 		w.book.Create("blue", "", false)
-		w.act.Publish(at(fn("red/mine"), 4, "e:1"), at(fn("blue/theirs"), 4, "e:1"))
+		w.act.Publish(readyAt(testFunction("red/mine"), 4, "e:1"), readyAt(testFunction("blue/theirs"), 4, "e:1"))
 		paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
-		for i := range plain {
-			paths = append(paths, plain[i].path)
+		for i := range plainEndpoints {
+			paths = append(paths, plainEndpoints[i].path)
 		}
 		ask := func(path, model string) result {
 			body, kind := fmt.Sprintf(`{"model":%q,"input":"x"}`, model), "application/json"
-			if ep := find(path); ep.form {
+			if ep := findEndpoint(path); ep.form {
 				body, kind = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n"+model+"\r\n--b--\r\n", "multipart/form-data; boundary=b"
 			}
 			return w.post(path, body, "Authorization", "Bearer "+red, "Content-Type", kind)

@@ -25,33 +25,33 @@ type endpoint struct {
 	idKind  string // what vLLM writes before our request id
 }
 
-// find is the allow-list. Everything else is refused: engines have many more
+// findEndpoint is the allow-list. Everything else is refused: engines have many more
 // paths, and some of them end the engine.
-func find(path string) *endpoint {
+func findEndpoint(path string) *endpoint {
 	switch path {
 	case "/v1/chat/completions":
-		return &chat
+		return &chatEndpoint
 	case "/v1/completions":
-		return &completions
+		return &completionsEndpoint
 	case "/v1/responses":
-		return &responses
+		return &responsesEndpoint
 	case "/v1/messages":
-		return &messages
+		return &messagesEndpoint
 	}
-	for i := range plain {
-		if plain[i].path == path {
-			return &plain[i]
+	for i := range plainEndpoints {
+		if plainEndpoints[i].path == path {
+			return &plainEndpoints[i]
 		}
 	}
 	return nil
 }
 
 var (
-	chat        = endpoint{path: "/v1/chat/completions", streams: true, usage: true, noop: openai.NoopChat, idKind: "chatcmpl-"}
-	completions = endpoint{path: "/v1/completions", streams: true, usage: true, noop: openai.NoopCompletion, idKind: "cmpl-"}
-	responses   = endpoint{path: "/v1/responses", streams: true} // events are numbered: comments only
-	messages    = endpoint{path: "/v1/messages", streams: true}
-	plain       = [...]endpoint{
+	chatEndpoint        = endpoint{path: "/v1/chat/completions", streams: true, usage: true, noop: openai.NoopChat, idKind: "chatcmpl-"}
+	completionsEndpoint = endpoint{path: "/v1/completions", streams: true, usage: true, noop: openai.NoopCompletion, idKind: "cmpl-"}
+	responsesEndpoint   = endpoint{path: "/v1/responses", streams: true} // events are numbered: comments only
+	messagesEndpoint    = endpoint{path: "/v1/messages", streams: true}
+	plainEndpoints      = [...]endpoint{
 		{path: "/v1/embeddings"},
 		{path: "/v1/messages/count_tokens"},
 		{path: "/v1/rerank"}, {path: "/v2/rerank"}, {path: "/rerank"},
@@ -65,10 +65,10 @@ var (
 
 const modelsPath = "/v1/models"
 
-// Serves reports whether a path is the activator's, so that the wiring can
+// ServesPath reports whether a path is the activator's, so that the wiring can
 // give it the rest: all of /v1, and what else the allow-list names.
-func Serves(path string) bool {
-	return strings.HasPrefix(path, "/v1/") || path == "/v1" || find(path) != nil
+func ServesPath(path string) bool {
+	return strings.HasPrefix(path, "/v1/") || path == "/v1" || findEndpoint(path) != nil
 }
 
 // Serve answers one request. It is a [httpserver.Handler].
@@ -90,7 +90,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		a.serveModels(req, res, began)
 		return
 	}
-	x := &exchange{a: a, req: req, id: openai.NewID(), began: began, ep: find(req.Path), forced: forced}
+	x := &proxyRequest{a: a, req: req, id: openai.NewID(), began: began, endpoint: findEndpoint(req.Path), forced: forced}
 	if id := req.Header("X-Client-Request-Id"); validID(id) {
 		x.clientID = id
 	} else if id := req.Header("X-Request-Id"); validID(id) {
@@ -111,9 +111,9 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 }
 
 // open does all that needs no engine: who, what, may they.
-func (x *exchange) open() *openai.Error {
+func (x *proxyRequest) open() *openai.Error {
 	a, req := x.a, x.req
-	if x.ep == nil {
+	if x.endpoint == nil {
 		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: this server does not answer "+functions.Clip(req.Path)+".")
 	}
 	if req.Method != "POST" {
@@ -121,7 +121,7 @@ func (x *exchange) open() *openai.Error {
 		e.Allow = "POST"
 		return e
 	}
-	id, e := a.caller(req)
+	id, e := a.identify(req)
 	if e != nil {
 		return e
 	}
@@ -129,9 +129,9 @@ func (x *exchange) open() *openai.Error {
 	forced := x.forced != nil
 	var err error
 	switch {
-	case x.ep.form && forced:
+	case x.endpoint.form && forced:
 		x.env, err = openai.PeekMultipartUnnamed(req.Header("Content-Type"), req.Body)
-	case x.ep.form:
+	case x.endpoint.form:
 		x.env, err = openai.PeekMultipart(req.Header("Content-Type"), req.Body)
 	case forced:
 		x.env, err = openai.PeekUnnamed(req.Body)
@@ -144,52 +144,52 @@ func (x *exchange) open() *openai.Error {
 		}
 		return openai.New(openai.InvalidJSON, err.Error())
 	}
-	x.stream = x.env.Stream && x.ep.streams
+	x.stream = x.env.Stream && x.endpoint.streams
 	asked, name := x.env.Model, functions.Name{}
 	if forced {
 		name = *x.forced
-		asked = a.known(name).Short()
+		asked = a.publicName(name).Short()
 		if _, adapter, ok := strings.Cut(x.env.Model, ":"); ok && functions.IsLabel(adapter) {
 			name.Adapter = adapter
 		}
 	} else if name, err = functions.ParseName(asked, id.Team); err != nil {
-		return a.unknown(asked, functions.Name{Name: name.Name}, id)
+		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
-	if !sees(id, name.Team) {
-		return a.unknown(asked, functions.Name{Name: name.Name}, id)
+	if !canSee(id, name.Team) {
+		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	en, alias := a.lookup(name.Base())
 	if en == nil {
 		if alias {
-			return unpublished(name)
+			return unpublishedError(name)
 		}
-		return a.unknown(asked, name, id)
+		return a.unknownModel(asked, name, id)
 	}
-	f := en.Now()
-	if forced && !f.Adapter(name.Adapter) {
+	f := en.Snapshot()
+	if forced && !f.DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // a colon in whatever it is that the body names
 	}
-	if x.engineName = f.Serves; x.engineName == "" {
+	if x.engineName = f.ServedModelName; x.engineName == "" {
 		x.engineName = name.Name
 	}
 	if name.Adapter != "" {
-		if !f.Adapter(name.Adapter) {
-			return a.unknown(asked, name, id)
+		if !f.DeclaresAdapter(name.Adapter) {
+			return a.unknownModel(asked, name, id)
 		}
 		x.engineName, x.adapter = name.Adapter, name.Adapter
 	}
-	x.e = en
-	return x.admit(id.Team)
+	x.fn = en
+	return x.admitTeam(id.Team)
 }
 
-func (x *exchange) limited(r *auth.Refusal) *openai.Error {
-	x.a.meters.limited(x.team, r.Limit)
+func (x *proxyRequest) limitError(r *auth.Refusal) *openai.Error {
+	x.a.metrics.countLimited(x.team, r.Limit)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 
-// caller is who asks. A key that is sent must be right, but for the dummy keys
+// identify is who asks. A key that is sent must be right, but for the dummy keys
 // that clients insist on sending to a server that has none yet.
-func (a *Activator) caller(req *httpserver.Request) (auth.Identity, *openai.Error) {
+func (a *Activator) identify(req *httpserver.Request) (auth.Identity, *openai.Error) {
 	return a.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
 }
 
@@ -216,23 +216,23 @@ func (a *Activator) Caller(authorization, apiKey string) (auth.Identity, *openai
 }
 
 func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Response, began time.Time) {
-	x := exchange{a: a, req: req, id: openai.NewID(), began: began, route: modelsPath}
+	x := proxyRequest{a: a, req: req, id: openai.NewID(), began: began, route: modelsPath}
 	e := func() *openai.Error {
 		if req.Method != "GET" && req.Method != "HEAD" {
 			e := openai.New(openai.MethodNotAllowed, "Use GET here.")
 			e.Allow = "GET, HEAD"
 			return e
 		}
-		id, e := a.caller(req)
+		id, e := a.identify(req)
 		if e != nil {
 			return e
 		}
 		x.team = id.Team
 		one := strings.TrimPrefix(strings.TrimPrefix(req.Path, modelsPath), "/")
 		if strings.Contains(one, "%") {
-			one = unescape(one)
+			one = unescapeModelName(one)
 		}
-		return a.models(id, one, res)
+		return a.listModels(id, one, res)
 	}()
 	if e != nil {
 		x.refuseNow(res, e)
@@ -242,27 +242,27 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 	x.finish(200)
 }
 
-// unescape undoes the escapes that clients put into a model's name: the slash
+// unescapeModelName undoes the escapes that clients put into a model's name: the slash
 // and the colon. Anything else is no name anyway.
-func unescape(s string) string {
+func unescapeModelName(s string) string {
 	return strings.NewReplacer("%2F", "/", "%2f", "/", "%3A", ":", "%3a", ":").Replace(s)
 }
 
 // refuseNow answers a request that holds nothing yet, or ends one that does.
-func (x *exchange) refuseNow(res *httpserver.Response, e *openai.Error) {
+func (x *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
-	x.common(res)
-	answer(res, e)
+	x.setCommonFields(res)
+	writeError(res, e)
 	x.finish(e.Status)
 }
 
-func answer(res *httpserver.Response, e *openai.Error) {
+func writeError(res *httpserver.Response, e *openai.Error) {
 	e.Header(func(name, value string) bool { res.Set(name, value); return true })
 	res.Body = e.Body()
 }
 
-// common sets the fields every answer carries.
-func (x *exchange) common(res *httpserver.Response) {
+// setCommonFields sets the fields every answer carries.
+func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if cap(res.Fields) == 0 {
 		res.Fields = make([]httpserver.Field, 0, 12)
 	}
@@ -273,20 +273,20 @@ func (x *exchange) common(res *httpserver.Response) {
 	now := x.a.o.Now()
 	res.Set("openai-processing-ms", strconv.FormatInt(now.Sub(x.began).Milliseconds(), 10))
 	if x.team != "" {
-		x.rates(res, now)
+		x.setRateLimitFields(res, now)
 	}
 	if x.cold {
-		if x.learn(); x.coldStart != "" {
+		if x.resolveColdStart(); x.coldStart != "" {
 			res.Set("thaw-cold-start", x.coldStart)
 		}
 	}
-	if x.e != nil {
-		res.Set("Server-Timing", x.timing(now))
+	if x.fn != nil {
+		res.Set("Server-Timing", x.serverTiming(now))
 	}
 }
 
-// rates tells what is left of the team's limits, where it has some.
-func (x *exchange) rates(res *httpserver.Response, now time.Time) {
+// setRateLimitFields tells what is left of the team's limits, where it has some.
+func (x *proxyRequest) setRateLimitFields(res *httpserver.Response, now time.Time) {
 	u := x.a.o.Who.Usage(x.team, now)
 	if n := u.Limits.RequestsPerMinute; n > 0 {
 		res.Set("x-ratelimit-limit-requests", strconv.Itoa(n))
@@ -300,8 +300,8 @@ func (x *exchange) rates(res *httpserver.Response, now time.Time) {
 	}
 }
 
-// timing is the Server-Timing of what is known by now.
-func (x *exchange) timing(now time.Time) string {
+// serverTiming is the Server-Timing of what is known by now.
+func (x *proxyRequest) serverTiming(now time.Time) string {
 	b := make([]byte, 0, 96)
 	add := func(name string, d time.Duration) {
 		if len(b) > 0 {
@@ -319,12 +319,12 @@ func (x *exchange) timing(now time.Time) string {
 }
 
 // phases appends those of the request's cold start that are known, or its own wait.
-func (x *exchange) phases(spans []openai.Span) []openai.Span {
+func (x *proxyRequest) phases(spans []openai.Span) []openai.Span {
 	if x.waited > 0 || !x.cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: x.waited})
 	}
 	if x.cold {
-		if t := x.e.Now().ColdStart; t != nil && t.ID == x.coldStart {
+		if t := x.fn.Snapshot().ColdStart; t != nil && t.ID == x.coldStart {
 			for _, p := range t.Phases {
 				if p.Phase != functions.PhaseQueue && p.Phase != functions.PhaseFirstToken {
 					spans = append(spans, openai.Span{Phase: string(p.Phase), Took: time.Duration(p.Duration * float64(time.Second))})
@@ -341,31 +341,31 @@ func (x *exchange) phases(spans []openai.Span) []openai.Span {
 // finish gives back what the exchange holds and accounts for it. It is the one
 // end of every request; a second call does nothing. code is the status, or
 // that of the error a stream broke with, or 499 for a client that left.
-func (x *exchange) finish(code int) {
-	if x.over {
+func (x *proxyRequest) finish(code int) {
+	if x.finished {
 		return
 	}
-	x.over = true
+	x.finished = true
 	a := x.a
-	x.stop()
+	x.stopEngine()
 	x.leave()
 	now := a.o.Now()
 	took := now.Sub(x.began)
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
-	if x.e == nil {
-		if x.ep != nil {
-			x.route = x.ep.path
+	if x.fn == nil {
+		if x.endpoint != nil {
+			x.route = x.endpoint.path
 		} else if x.route == "" {
-			x.route = other
+			x.route = otherLabel
 		}
 		team := x.team
 		if team == "" {
-			team = other
+			team = otherLabel
 		}
-		a.meters.refused(team, x.route, code)
+		a.metrics.countRefused(team, x.route, code)
 	} else {
-		s := a.meters.of(x.e)
-		s.ended(x.ep.path, code, x.cold, took)
+		s := a.metrics.of(x.fn)
+		s.countEnd(x.endpoint.path, code, x.cold, took)
 		if x.usage.Known {
 			s.prompt.Add(float64(x.usage.Prompt))
 			s.completion.Add(float64(x.usage.Completion))
@@ -377,10 +377,10 @@ func (x *exchange) finish(code int) {
 	}
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("id", x.id), slog.Int("code", code))
-	if x.e != nil {
-		attrs = append(attrs, slog.String("route", x.ep.path), slog.String("model", a.meters.of(x.e).full), slog.String("team", x.team), slog.Bool("stream", x.stream))
-		if x.e.Now().Serves != "" {
-			attrs = append(attrs, slog.String("revision", x.e.Name.Name))
+	if x.fn != nil {
+		attrs = append(attrs, slog.String("route", x.endpoint.path), slog.String("model", a.metrics.of(x.fn).full), slog.String("team", x.team), slog.Bool("stream", x.stream))
+		if x.fn.Snapshot().ServedModelName != "" {
+			attrs = append(attrs, slog.String("revision", x.fn.Name.Name))
 		}
 	} else {
 		attrs = append(attrs, slog.String("route", x.route))
@@ -408,14 +408,14 @@ func (x *exchange) finish(code int) {
 
 // affinity is what the request's replica is chosen by: its session where the
 // client names one, else how its prompt begins.
-func (x *exchange) affinity(replicas int) uint64 {
+func (x *proxyRequest) affinity(replicas int) uint64 {
 	if replicas < 2 {
 		return 0
 	}
 	if s := x.header("thaw-session"); s != "" && len(s) <= 256 {
 		return balance.Key([]byte(s))
 	}
-	if x.stay != nil {
+	if x.reservation != nil {
 		return 0
 	}
 	if x.env.User != "" {

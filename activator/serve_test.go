@@ -12,8 +12,8 @@ import (
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		e := w.engineAt("e:1", good)
-		w.act.Publish(at(fn("tiny"), 4, "e:1"))
+		e := w.engineAt("e:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		r := w.post("/v1/chat/completions", askPlain, "X-Client-Request-Id", "mine-1", "Authorization", "Bearer dummy", "Cookie", "secret=1", "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		if r.err != nil || r.status != 200 || r.body != jsonAnswer {
 			t.Fatalf("%+v", r)
@@ -48,8 +48,8 @@ func TestWarm(t *testing.T) {
 func TestColdStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.engineAt("e:1", good)
-		f := fn("tiny")
+		w.engineAt("e:1", goodAnswer)
+		f := testFunction("tiny")
 		w.act.Publish(f)
 		w.onWake = func() {
 			f.ColdStart = &functions.Timeline{ID: "cs-1", Began: time.Now(), State: functions.Downloading}
@@ -60,7 +60,7 @@ func TestColdStream(t *testing.T) {
 			w.act.Publish(loadingAt(f, functions.Loading, 20, 60*time.Second))
 			time.Sleep(9 * time.Minute)
 			f.ColdStart = &functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 600, Tier: functions.TierRemote, Phases: []functions.Span{{Phase: functions.PhaseStage, Duration: 60}, {Phase: functions.PhaseLoad, Start: 60, Duration: 540}}}
-			w.act.Publish(at(f, 4, "e:1"))
+			w.act.Publish(readyAt(f, 4, "e:1"))
 		}
 		f.Model.Spec.Queue.Wait = functions.Duration(time.Hour)
 		r := w.post("/v1/chat/completions", askStream)
@@ -119,11 +119,11 @@ func TestColdStream(t *testing.T) {
 func TestColdPlain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.engineAt("e:1", good)
-		w.act.Publish(fn("tiny"))
+		w.engineAt("e:1", goodAnswer)
+		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() {
 			time.Sleep(100 * time.Second)
-			w.act.Publish(at(fn("tiny"), 4, "e:1"))
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		}
 		r := w.post("/v1/chat/completions", askPlain)
 		if r.err != nil || r.status != 200 || r.body != jsonAnswer || r.took != 100*time.Second {

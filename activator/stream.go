@@ -24,17 +24,17 @@ const coolDown = balance.CoolDown
 var errAbort = errors.New("the answer broke")
 
 // respond answers with what the engine said, nothing having gone out yet.
-func (x *exchange) respond(res *httpserver.Response) {
+func (x *proxyRequest) respond(res *httpserver.Response) {
 	up := x.reply.res
 	if up.Status >= 400 {
-		if e := x.translate(); e != nil {
+		if e := x.engineErrorAnswer(); e != nil {
 			x.reason = "engine_answered"
 			x.refuseNow(res, e)
 			return
 		}
 	}
 	res.Status = up.Status
-	x.common(res)
+	x.setCommonFields(res)
 	if kind := up.Header("content-type"); kind != "" {
 		res.Set("content-type", kind)
 	}
@@ -45,7 +45,7 @@ func (x *exchange) respond(res *httpserver.Response) {
 	if x.stream && up.Status == 200 && isEvents(up) {
 		res.Set("cache-control", "no-cache, no-transform")
 		res.Set("x-accel-buffering", "no")
-		res.Stream = &events{x: x, seen: openai.Stream{TakeUsage: x.takesUsage()}}
+		res.Stream = &eventStream{x: x, seen: openai.Stream{TakeUsage: x.stripsUsage()}}
 		return
 	}
 	if x.reply.end {
@@ -63,19 +63,19 @@ func (x *exchange) respond(res *httpserver.Response) {
 		return
 	}
 	res.Length = up.Length
-	res.Stream = &rest{x: x, status: up.Status}
+	res.Stream = &bodyStream{x: x, status: up.Status}
 }
 
-// translate makes an error of the catalogue out of an engine's refusal that is
+// engineErrorAnswer makes an error of the catalogue out of an engine's refusal that is
 // not in OpenAI's shape; nil where it is.
-func (x *exchange) translate() *openai.Error {
+func (x *proxyRequest) engineErrorAnswer() *openai.Error {
 	up, body := x.reply.res, bytes.TrimSpace(x.reply.begin)
 	if x.reply.end && isJSON(up) && jsontext.Value(body).IsValid() && bytes.Contains(body, []byte(`"error"`)) {
 		return nil
 	}
 	switch {
 	case up.Status == 404 || up.Status == 405:
-		return openai.New(openai.UnknownEndpoint, "The engine of this model does not serve "+x.ep.path+".")
+		return openai.New(openai.UnknownEndpoint, "The engine of this model does not serve "+x.endpoint.path+".")
 	case up.Status < 500:
 		e := openai.New(openai.InvalidRequest, "The engine refused the request.")
 		e.Status = up.Status
@@ -87,24 +87,24 @@ func (x *exchange) translate() *openai.Error {
 }
 
 // commit sends the head of an answer that is still to come.
-func (x *exchange) commit(res *httpserver.Response) {
+func (x *proxyRequest) commit(res *httpserver.Response) {
 	res.Status = 200
-	x.common(res)
+	x.setCommonFields(res)
 	res.Set("cache-control", "no-cache, no-transform")
 	res.Set("x-accel-buffering", "no")
 	if x.stream {
 		res.Set("content-type", "text/event-stream")
-		v := &events{x: x, held: true, seen: openai.Stream{TakeUsage: x.takesUsage()}}
+		v := &eventStream{x: x, held: true, seen: openai.Stream{TakeUsage: x.stripsUsage()}}
 		now := x.a.o.Now()
 		v.comment, v.noop = now, now.Add(x.a.o.Noop)
 		res.Stream = v
 		return
 	}
 	res.Set("content-type", "application/json")
-	res.Stream = &padded{x: x, next: x.a.o.Now()}
+	res.Stream = &paddedBody{x: x, next: x.a.o.Now()}
 }
 
-// events is the body of an event stream: comments and no-op chunks while it is
+// eventStream is the body of an event stream: comments and no-op chunks while it is
 // held, then the engine's events, then exactly one end. It is the whole life of
 // the stream, because the door reads it.
 //
@@ -112,8 +112,8 @@ func (x *exchange) commit(res *httpserver.Response) {
 // begun is kept until it is whole, so that an error frame never lands inside
 // one, and the end mark is kept until the engine's body has ended, so that
 // both go out in one write.
-type events struct {
-	x    *exchange
+type eventStream struct {
+	x    *proxyRequest
 	seen openai.Stream
 	held bool // the head went out before the engine's first byte
 
@@ -130,7 +130,7 @@ type events struct {
 // maxEvent is how much of one event is kept until it is whole.
 const maxEvent = 256 << 10
 
-func (v *events) Read(p []byte) (int, error) {
+func (v *eventStream) Read(p []byte) (int, error) {
 	for {
 		if len(v.out) > 0 {
 			n := copy(p, v.out)
@@ -143,13 +143,13 @@ func (v *events) Read(p []byte) (int, error) {
 			return 0, v.end
 		}
 		switch v.x.phase {
-		case waiting, asking:
-			v.hold()
+		case waiting, sent:
+			v.awaitFirstByte()
 		case answered:
-			v.pass()
+			v.forward()
 		case refused:
-			v.frame(v.x.fail)
-		case left:
+			v.endWithError(v.x.fail)
+		case clientLeft:
 			v.x.reason = "client_left"
 			v.end = errAbort
 			v.x.finish(499)
@@ -160,7 +160,7 @@ func (v *events) Read(p []byte) (int, error) {
 // Close is called by the door once, whatever happened. A stream that was not
 // read to its end was left by its client, unless all that counts had been said:
 // old clients close right at the end mark.
-func (v *events) Close() error {
+func (v *eventStream) Close() error {
 	code := 499
 	if v.seen.Done && !v.seen.Failed {
 		code = 200
@@ -174,36 +174,36 @@ func (v *events) Close() error {
 	return nil
 }
 
-// hold waits for the engine's first byte and says meanwhile how things stand.
-func (v *events) hold() {
+// awaitFirstByte waits for the engine's first byte and says meanwhile how things stand.
+func (v *eventStream) awaitFirstByte() {
 	x := v.x
 	now := x.a.o.Now()
 	if !now.Before(v.comment) {
-		v.say(now)
+		v.writeComment(now)
 		return
 	}
-	if x.ep.noop != nil && !now.Before(v.noop) {
-		v.out = x.ep.noop(v.out[:0], x.ep.idKind+x.id, x.engineName, now)
+	if x.endpoint.noop != nil && !now.Before(v.noop) {
+		v.out = x.endpoint.noop(v.out[:0], x.endpoint.idKind+x.id, x.engineName, now)
 		v.noop = now.Add(x.a.o.Noop)
 		return
 	}
 	limit := v.comment
-	if x.ep.noop != nil && v.noop.Before(limit) {
+	if x.endpoint.noop != nil && v.noop.Before(limit) {
 		limit = v.noop
 	}
-	if x.advance(limit, true) == news {
-		v.say(x.a.o.Now())
+	if x.advance(limit, true) == stepNews {
+		v.writeComment(x.a.o.Now())
 	}
 }
 
-// say writes a comment and sets when the next is due; each client's own time,
+// writeComment writes a comment and sets when the next is due; each client's own time,
 // or ten thousand would be written at once.
-func (v *events) say(now time.Time) {
+func (v *eventStream) writeComment(now time.Time) {
 	x := v.x
-	if x.fetching.Load() {
+	if x.loadingAdapter.Load() {
 		v.out = openai.Comment(v.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		v.out = describe(v.out[:0], x.e.Now(), now, x.e.Own.gate.Position(&x.place))
+		v.out = heldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.gate.Position(&x.place))
 	}
 	period := x.a.o.Comment
 	if g := x.patience.Gap; g > 0 {
@@ -212,28 +212,28 @@ func (v *events) say(now time.Time) {
 	v.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
 }
 
-// pass takes what the engine says next.
-func (v *events) pass() {
+// forward takes what the engine says next.
+func (v *eventStream) forward() {
 	x := v.x
 	r := &x.reply
 	if r.res.Status != 200 || !isEvents(r.res) {
-		v.engineError()
+		v.endWithEngineError()
 		return
 	}
 	if v.mark != nil {
-		v.rest()
+		v.readPastMark()
 		return
 	}
 	if v.buf == nil {
 		v.buf, v.hi = r.begin[:cap(r.begin)], len(r.begin)
-		v.sift()
+		v.forwardWhole()
 		if r.end && (len(v.out) == 0 || v.lo == v.hi) {
-			v.finished(io.EOF)
+			v.engineEnded(io.EOF)
 		}
 		return
 	}
 	if r.end {
-		v.finished(io.EOF)
+		v.engineEnded(io.EOF)
 		return
 	}
 	v.hi = copy(v.buf, v.buf[v.lo:v.hi])
@@ -243,22 +243,22 @@ func (v *events) pass() {
 	}
 	n, err := r.res.Read(v.buf[v.hi:])
 	v.hi += n
-	v.sift()
+	v.forwardWhole()
 	switch {
 	case err == io.EOF && len(v.out) > 0 && v.lo < v.hi:
 		r.end = true // what is whole goes out first
 		return
 	case err != nil:
-		v.finished(err)
+		v.engineEnded(err)
 		return
 	}
 	r.res.Bound(x.a.o.StreamIdle)
 }
 
-// sift looks at what came and lets the events that are whole go on.
-func (v *events) sift() {
+// forwardWhole looks at what came and lets the events that are whole go on.
+func (v *eventStream) forwardWhole() {
 	p := v.buf[:v.hi]
-	n := whole(p)
+	n := wholeEvents(p)
 	switch {
 	case n > 0:
 		v.torn = false
@@ -268,7 +268,7 @@ func (v *events) sift() {
 	v.lo = n
 	was := v.seen.Done
 	v.out = v.seen.Pass(p[:n])
-	if v.seen.Done && !was && v.x.ep.usage {
+	if v.seen.Done && !was && v.x.endpoint.usage {
 		if i := bytes.LastIndex(v.out, []byte("[DONE]")); i >= 0 {
 			i = bytes.LastIndexByte(v.out[:i], '\n') + 1
 			v.out, v.mark = v.out[:i], v.out[i:]
@@ -276,8 +276,8 @@ func (v *events) sift() {
 	}
 }
 
-// whole is how many bytes of p are whole events.
-func whole(p []byte) int {
+// wholeEvents is how many bytes of p are whole events.
+func wholeEvents(p []byte) int {
 	a := bytes.LastIndex(p, []byte("\n\n"))
 	b := -1
 	if bytes.IndexByte(p, '\r') >= 0 {
@@ -292,9 +292,9 @@ func whole(p []byte) int {
 	return a + 2
 }
 
-// rest waits, not for long, for the end of a body whose end mark has come, so
+// readPastMark waits, not for long, for the end of a body whose end mark has come, so
 // that the connection can be used again and mark and end go out in one write.
-func (v *events) rest() {
+func (v *eventStream) readPastMark() {
 	x := v.x
 	if !x.reply.end {
 		v.mark = bytes.Clone(v.mark)
@@ -305,11 +305,11 @@ func (v *events) rest() {
 			}
 		}
 	}
-	v.finished(io.EOF)
+	v.engineEnded(io.EOF)
 }
 
-// finished ends a stream whose engine has ended, cleanly or not.
-func (v *events) finished(err error) {
+// engineEnded ends a stream whose engine has ended, cleanly or not.
+func (v *eventStream) engineEnded(err error) {
 	x := v.x
 	if err == io.EOF && v.lo < v.hi && v.mark == nil && len(v.out) == 0 {
 		// Some engines save the blank line behind their end mark.
@@ -335,7 +335,7 @@ func (v *events) finished(err error) {
 		code := 200
 		if v.seen.Failed {
 			code = 502
-			v.failed()
+			v.countEngineError()
 		}
 		x.finish(code)
 	case errors.Is(context.Cause(x.context()), httpserver.ErrGone):
@@ -343,10 +343,10 @@ func (v *events) finished(err error) {
 		v.end = errAbort
 		x.finish(499)
 	case errors.Is(context.Cause(x.context()), httpserver.ErrDraining):
-		v.frame(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
+		v.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	case v.seen.Failed && err == io.EOF: // the engine has told it already
 		v.end = io.EOF
-		v.failed()
+		v.countEngineError()
 		x.finish(502)
 	default:
 		problem, kind, e := "it died in the middle of an answer", "died", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
@@ -355,23 +355,23 @@ func (v *events) finished(err error) {
 		} else if err == io.EOF {
 			problem, kind, e = "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
 		}
-		x.a.meters.of(x.e).failed(kind)
-		x.a.o.Waker.Ask(x.e.Name, x.replica, problem)
-		v.frame(e)
+		x.a.metrics.of(x.fn).countFailure(kind)
+		x.a.o.Waker.ReportFailure(x.fn.Name, x.replica, problem)
+		v.endWithError(e)
 	}
 }
 
-// failed notes that the engine has sent an error in the middle of an answer: no
+// countEngineError notes that the engine has sent an error in the middle of an answer: no
 // success, though [DONE] may follow and the connection end cleanly.
-func (v *events) failed() {
+func (v *eventStream) countEngineError() {
 	x := v.x
 	x.reason = "engine_error"
-	x.a.meters.of(x.e).failed("error_frame")
-	x.a.o.Waker.Ask(x.e.Name, x.replica, "it sent an error in the middle of an answer")
+	x.a.metrics.of(x.fn).countFailure("error_frame")
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.replica, "it sent an error in the middle of an answer")
 }
 
-// frame ends the stream with an error frame.
-func (v *events) frame(e *openai.Error) {
+// endWithError ends the stream with an error frame.
+func (v *eventStream) endWithError(e *openai.Error) {
 	x := v.x
 	x.reason = string(e.Code)
 	out := append([]byte(nil), v.out...)
@@ -383,33 +383,33 @@ func (v *events) frame(e *openai.Error) {
 	x.finish(e.Status)
 }
 
-// engineError turns an engine's refusal into a frame: its head can go out no more.
-func (v *events) engineError() {
+// endWithEngineError turns an engine's refusal into a frame: its head can go out no more.
+func (v *eventStream) endWithEngineError() {
 	x := v.x
 	x.reason = "engine_answered"
 	status := x.reply.res.Status
 	body := jsontext.Value(bytes.TrimSpace(x.reply.begin))
-	if x.reply.end && len(body) < errorBody && body.Compact() == nil && bytes.HasPrefix(body, []byte(`{"error":`)) {
+	if x.reply.end && len(body) < maxErrorBody && body.Compact() == nil && bytes.HasPrefix(body, []byte(`{"error":`)) {
 		v.out = append(append([]byte("data: "), body...), "\n\n"...)
 		v.end = httpserver.ErrLast
 		x.finish(status)
 		return
 	}
-	e := x.translate()
+	e := x.engineErrorAnswer()
 	if e == nil {
 		e = openai.New(openai.EngineCrashed, "The engine answered with status "+strconv.Itoa(status)+".")
 	}
-	v.frame(e)
+	v.endWithError(e)
 }
 
-// rest is the body of an answer that is too large or too slow to be kept.
-type rest struct {
-	x      *exchange
+// bodyStream is the body of an answer that is too large or too slow to be kept.
+type bodyStream struct {
+	x      *proxyRequest
 	tail   openai.Tail
 	status int
 }
 
-func (r *rest) Read(p []byte) (n int, err error) {
+func (r *bodyStream) Read(p []byte) (n int, err error) {
 	x := r.x
 	if b := x.reply.begin; len(b) > 0 {
 		n = copy(p, b)
@@ -425,8 +425,8 @@ func (r *rest) Read(p []byte) (n int, err error) {
 	case err != nil:
 		if context.Cause(x.context()) == nil {
 			x.reason = string(openai.EngineCrashed)
-			x.a.meters.of(x.e).failed("died")
-			x.a.o.Waker.Ask(x.e.Name, x.replica, "it died in the middle of an answer")
+			x.a.metrics.of(x.fn).countFailure("died")
+			x.a.o.Waker.ReportFailure(x.fn.Name, x.replica, "it died in the middle of an answer")
 			x.finish(502)
 		}
 		err = errAbort
@@ -436,24 +436,24 @@ func (r *rest) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-func (r *rest) Close() error {
+func (r *bodyStream) Close() error {
 	r.x.reason = "client_left"
 	r.x.finish(499)
 	return nil
 }
 
-// padded is the body of a plain answer whose 200 is out already: newlines, then
+// paddedBody is the body of a plain answer whose 200 is out already: newlines, then
 // the engine's JSON; a failure cuts the connection, because a 200 with an error
 // in it raises nothing in most clients.
-type padded struct {
-	x    *exchange
+type paddedBody struct {
+	x    *proxyRequest
 	next time.Time
 	out  []byte
-	rest *rest
+	rest *bodyStream
 	end  error
 }
 
-func (d *padded) Read(p []byte) (int, error) {
+func (d *paddedBody) Read(p []byte) (int, error) {
 	x := d.x
 	for {
 		if len(d.out) > 0 {
@@ -467,7 +467,7 @@ func (d *padded) Read(p []byte) (int, error) {
 			return 0, d.end
 		}
 		switch x.phase {
-		case waiting, asking:
+		case waiting, sent:
 			if now := x.a.o.Now(); !now.Before(d.next) {
 				period := x.a.o.PadEvery
 				if g := x.patience.Wait; g > 0 {
@@ -487,7 +487,7 @@ func (d *padded) Read(p []byte) (int, error) {
 			}
 			if !x.reply.end { // too large to be kept: the rest of it is as any other
 				if d.rest == nil {
-					d.rest = &rest{x: x, status: 200}
+					d.rest = &bodyStream{x: x, status: 200}
 				}
 				n, err := d.rest.Read(p)
 				d.end = err
@@ -505,7 +505,7 @@ func (d *padded) Read(p []byte) (int, error) {
 			x.reason = string(x.fail.Code)
 			d.end = errAbort
 			x.finish(x.fail.Status)
-		case left:
+		case clientLeft:
 			x.reason = "client_left"
 			d.end = errAbort
 			x.finish(499)
@@ -513,7 +513,7 @@ func (d *padded) Read(p []byte) (int, error) {
 	}
 }
 
-func (d *padded) Close() error {
+func (d *paddedBody) Close() error {
 	d.x.reason = "client_left"
 	d.x.finish(499)
 	return nil

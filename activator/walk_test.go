@@ -27,8 +27,8 @@ func enginePaths(t *testing.T) []string {
 func TestNothingElseReachesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
-		e := w.engineAt("10.0.0.1:1", good)
-		w.act.Publish(at(fn("tiny"), 64, "10.0.0.1:1"))
+		e := w.engineAt("10.0.0.1:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 64, "10.0.0.1:1"))
 		paths := enginePaths(t)
 		if len(paths) < 40 {
 			t.Fatalf("only %d paths: the list is not whole", len(paths))

@@ -35,7 +35,7 @@ type world struct {
 	reg     *prometheus.Registry
 	logs    *bytes.Buffer
 	client  *http.Client
-	ln      *memory
+	ln      *memoryListener
 	engines *upstream.Client
 
 	mu     sync.Mutex
@@ -63,7 +63,7 @@ func (w *world) Nudge(functions.Name) {
 	w.nudges++
 }
 
-func (w *world) Ask(_ functions.Name, replica, problem string) {
+func (w *world) ReportFailure(_ functions.Name, replica, problem string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asks = append(w.asks, replica+": "+problem)
@@ -83,7 +83,7 @@ func (w *world) count(what *int) int {
 
 // newWorld must be called in a bubble; it ends with the test.
 func newWorld(t testing.TB, change func(*Options)) *world {
-	w := &world{t: t, up: map[string]*engine{}, reg: prometheus.NewRegistry(), logs: &bytes.Buffer{}, ln: newMemory()}
+	w := &world{t: t, up: map[string]*engine{}, reg: prometheus.NewRegistry(), logs: &bytes.Buffer{}, ln: newMemoryListener()}
 	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 			t.Errorf("%d bytes are still counted as buffered", l)
 		}
 		for _, e := range w.act.table.All() {
-			if l := e.Own.gate.Load(); l.Active != 0 || l.Queued != 0 {
+			if l := e.Data.gate.Load(); l.Active != 0 || l.Queued != 0 {
 				t.Errorf("%s: the gate still holds %+v", e.Name, l)
 			}
 		}
@@ -148,16 +148,18 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// memory is a listener of net.Pipes.
-type memory struct {
+// memoryListener is a listener of net.Pipes.
+type memoryListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newMemory() *memory { return &memory{conns: make(chan net.Conn), closed: make(chan struct{})} }
+func newMemoryListener() *memoryListener {
+	return &memoryListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
 
-func (m *memory) Accept() (net.Conn, error) {
+func (m *memoryListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-m.conns:
 		return c, nil
@@ -165,9 +167,9 @@ func (m *memory) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 }
-func (m *memory) Close() error   { m.once.Do(func() { close(m.closed) }); return nil }
-func (m *memory) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080} }
-func (m *memory) dial(ctx context.Context) (net.Conn, error) {
+func (m *memoryListener) Close() error   { m.once.Do(func() { close(m.closed) }); return nil }
+func (m *memoryListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080} }
+func (m *memoryListener) dial(ctx context.Context) (net.Conn, error) {
 	a, b := net.Pipe()
 	select {
 	case m.conns <- b:
@@ -290,8 +292,8 @@ const (
 	streamed   = event1 + event2 + event3 + eventDone
 )
 
-// good answers as a healthy engine does.
-func good(c net.Conn, r *http.Request, body string) bool {
+// goodAnswer answers as a healthy engine does.
+func goodAnswer(c net.Conn, r *http.Request, body string) bool {
 	if !strings.Contains(body, `"stream":true`) {
 		return whole200(c, jsonAnswer)
 	}
@@ -310,7 +312,7 @@ func good(c net.Conn, r *http.Request, body string) bool {
 	return send(c, "0\r\n\r\n")
 }
 
-func fn(name string) snapshot.Function {
+func testFunction(name string) snapshot.Snapshot {
 	n, err := functions.ParseName(name, functions.DefaultTeam)
 	if err != nil {
 		panic(err)
@@ -319,11 +321,11 @@ func fn(name string) snapshot.Function {
 	m.Spec.Scale = functions.Scale{Max: 1, Target: 8, Idle: functions.Duration(5 * time.Minute)}
 	m.Spec.Queue = functions.Queue{Requests: 1000, Bytes: 64 << 20, Wait: functions.Duration(5 * time.Minute)}
 	m.Spec.Deadlines.FirstToken = functions.Duration(2 * time.Minute)
-	return snapshot.Function{Name: n, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+	return snapshot.Snapshot{Name: n, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
 }
 
-// at makes the function READY at an engine's address.
-func at(f snapshot.Function, slots int, addrs ...string) snapshot.Function {
+// readyAt makes the function READY at an engine's address.
+func readyAt(f snapshot.Snapshot, slots int, addrs ...string) snapshot.Snapshot {
 	f.State = functions.Ready
 	f.Replicas = nil
 	for _, a := range addrs {
@@ -332,7 +334,7 @@ func at(f snapshot.Function, slots int, addrs ...string) snapshot.Function {
 	return f
 }
 
-func loadingAt(f snapshot.Function, s functions.State, percent int, eta time.Duration) snapshot.Function {
+func loadingAt(f snapshot.Snapshot, s functions.State, percent int, eta time.Duration) snapshot.Snapshot {
 	f.State = s
 	f.Progress = functions.Progress{State: s, Percent: percent, ETA: eta}
 	return f

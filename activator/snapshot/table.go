@@ -14,18 +14,18 @@ import (
 // exists. Own belongs to the caller of NewTable.
 type Entry[S any] struct {
 	Name functions.Name
-	Own  S
+	Data S
 
-	now    atomic.Pointer[Function]
-	gone   atomic.Bool
-	letter uint64 // which letters the name has, for Nearest
+	snapshot atomic.Pointer[Snapshot]
+	removed  atomic.Bool
+	letters  uint64 // which letters the name has, for Nearest
 }
 
-// Now is the newest picture. It is never nil.
-func (e *Entry[S]) Now() *Function { return e.now.Load() }
+// Snapshot is the newest picture. It is never nil.
+func (e *Entry[S]) Snapshot() *Snapshot { return e.snapshot.Load() }
 
-// Gone reports whether the function has been dropped.
-func (e *Entry[S]) Gone() bool { return e.gone.Load() }
+// Removed reports whether the function has been dropped.
+func (e *Entry[S]) Removed() bool { return e.removed.Load() }
 
 // Table of all functions. Readers take no lock.
 type Table[S any] struct {
@@ -51,7 +51,7 @@ func NewTable[S any](fresh func(*Entry[S])) *Table[S] {
 // Put stores pictures and calls each (which may be nil) on every entry with
 // the picture it had before, nil for a new one. Calls of Put and Drop follow
 // each other, so each sees changes of one function in order.
-func (t *Table[S]) Put(each func(e *Entry[S], before *Function), fs ...Function) {
+func (t *Table[S]) Put(each func(e *Entry[S], before *Snapshot), fs ...Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.index.Load()
@@ -65,9 +65,9 @@ func (t *Table[S]) Put(each func(e *Entry[S], before *Function), fs ...Function)
 		if _, ok := seen[f.Name]; ok {
 			continue
 		}
-		e := &Entry[S]{Name: f.Name, letter: letters(f.Name.Name)}
+		e := &Entry[S]{Name: f.Name, letters: letterSet(f.Name.Name)}
 		c := *f
-		e.now.Store(&c)
+		e.snapshot.Store(&c)
 		if t.fresh != nil {
 			t.fresh(e)
 		}
@@ -78,12 +78,12 @@ func (t *Table[S]) Put(each func(e *Entry[S], before *Function), fs ...Function)
 		added = append(added, e)
 	}
 	if len(added) > 0 {
-		t.index.Store(build(append(slices.Clone(old.all), added...)))
+		t.index.Store(buildIndex(append(slices.Clone(old.all), added...)))
 	}
 	for i := range fs {
 		f := fs[i] // a copy: the caller may reuse its slice
 		if e, ok := seen[f.Name]; ok {
-			e.now.Store(&f)
+			e.snapshot.Store(&f)
 			if each != nil {
 				each(e, nil)
 			}
@@ -91,28 +91,28 @@ func (t *Table[S]) Put(each func(e *Entry[S], before *Function), fs ...Function)
 			continue
 		}
 		e := t.index.Load().byName[f.Name]
-		before := e.now.Swap(&f)
+		before := e.snapshot.Swap(&f)
 		if each != nil {
 			each(e, before)
 		}
 	}
 }
 
-// Drop removes functions and calls each on those that were there.
-func (t *Table[S]) Drop(each func(e *Entry[S]), names ...functions.Name) {
+// Remove removes functions and calls each on those that were there.
+func (t *Table[S]) Remove(each func(e *Entry[S]), names ...functions.Name) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.index.Load()
 	var dropped []*Entry[S]
 	for _, n := range names {
-		if e, ok := old.byName[n]; ok && !e.gone.Swap(true) {
+		if e, ok := old.byName[n]; ok && !e.removed.Swap(true) {
 			dropped = append(dropped, e)
 		}
 	}
 	if len(dropped) == 0 {
 		return
 	}
-	t.index.Store(build(slices.DeleteFunc(slices.Clone(old.all), (*Entry[S]).Gone)))
+	t.index.Store(buildIndex(slices.DeleteFunc(slices.Clone(old.all), (*Entry[S]).Removed)))
 	if each != nil {
 		for _, e := range dropped {
 			each(e)
@@ -120,7 +120,7 @@ func (t *Table[S]) Drop(each func(e *Entry[S]), names ...functions.Name) {
 	}
 }
 
-func build[S any](all []*Entry[S]) *index[S] {
+func buildIndex[S any](all []*Entry[S]) *index[S] {
 	slices.SortFunc(all, func(a, b *Entry[S]) int {
 		if c := strings.Compare(a.Name.Team, b.Name.Team); c != 0 {
 			return c
@@ -149,8 +149,8 @@ func (t *Table[S]) Lookup(name functions.Name) *Entry[S] {
 // All functions, by team and name. The slice must not be changed.
 func (t *Table[S]) All() []*Entry[S] { return t.index.Load().all }
 
-// List is a team's functions by name. The slice must not be changed.
-func (t *Table[S]) List(team string) []*Entry[S] { return t.index.Load().byTeam[team] }
+// Team is a team's functions by name. The slice must not be changed.
+func (t *Table[S]) Team(team string) []*Entry[S] { return t.index.Load().byTeam[team] }
 
 // Nearest are at most n names of the team that look like name, nearest first:
 // those of functions that are not hidden, and of also. It looks at letters before it compares, so ten thousand names cost
@@ -165,7 +165,7 @@ func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 		d    int
 	}
 	var found []near
-	want := letters(name)
+	want := letterSet(name)
 	look := func(this string, letter uint64) {
 		begins := strings.HasPrefix(this, name)
 		d := len(this) - len(name) // of one that begins alike
@@ -176,7 +176,7 @@ func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 			if bits.OnesCount64(want^letter) > 2*far {
 				return
 			}
-			if d = distance(name, this, far); d > far || d >= len(name) {
+			if d = editDistance(name, this, far); d > far || d >= len(name) {
 				return
 			}
 		}
@@ -184,16 +184,16 @@ func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 	}
 	const enough = 64
 	for _, this := range also {
-		if look(this, letters(this)); len(found) > enough {
+		if look(this, letterSet(this)); len(found) > enough {
 			break
 		}
 	}
-	for _, e := range t.List(team) {
+	for _, e := range t.Team(team) {
 		if len(found) > enough {
 			break
 		}
-		if !e.Now().Hidden {
-			look(e.Name.Name, e.letter)
+		if !e.Snapshot().Hidden {
+			look(e.Name.Name, e.letters)
 		}
 	}
 	slices.SortStableFunc(found, func(a, b near) int { return a.d - b.d })
@@ -204,17 +204,17 @@ func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 	return out
 }
 
-func letters(s string) (m uint64) {
+func letterSet(s string) (m uint64) {
 	for i := 0; i < len(s); i++ {
 		m |= 1 << (s[i] & 63)
 	}
 	return m
 }
 
-// distance is the edit distance of two short names, or more than limit where it
+// editDistance is the edit distance of two short names, or more than limit where it
 // is more. Only the band of cells that can still be within the limit is looked
 // at.
-func distance(a, b string, limit int) int {
+func editDistance(a, b string, limit int) int {
 	if len(a) > 63 || len(b) > 63 || len(a)-len(b) > limit || len(b)-len(a) > limit {
 		return limit + 1
 	}

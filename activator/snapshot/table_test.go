@@ -20,17 +20,17 @@ func name(s string) functions.Name {
 
 func TestPutAndDrop(t *testing.T) {
 	fresh := 0
-	tab := NewTable(func(e *Entry[int]) { fresh++; e.Own = fresh })
-	var befores []*Function
-	each := func(_ *Entry[int], before *Function) { befores = append(befores, before) }
-	tab.Put(each, Function{Name: name("b")}, Function{Name: name("a")}, Function{Name: name("x/c")})
+	tab := NewTable(func(e *Entry[int]) { fresh++; e.Data = fresh })
+	var befores []*Snapshot
+	each := func(_ *Entry[int], before *Snapshot) { befores = append(befores, before) }
+	tab.Put(each, Snapshot{Name: name("b")}, Snapshot{Name: name("a")}, Snapshot{Name: name("x/c")})
 	e := tab.Lookup(name("a"))
 	if e == nil || fresh != 3 || len(befores) != 3 || befores[0] != nil {
 		t.Fatalf("entry %v, fresh %d, befores %v", e, fresh, befores)
 	}
-	tab.Put(each, Function{Name: name("a"), State: functions.Ready}, Function{Name: name("a"), State: functions.Failed})
-	if tab.Lookup(name("a")) != e || e.Now().State != functions.Failed || fresh != 3 {
-		t.Fatalf("a new picture must keep the entry: %v", e.Now().State)
+	tab.Put(each, Snapshot{Name: name("a"), State: functions.Ready}, Snapshot{Name: name("a"), State: functions.Failed})
+	if tab.Lookup(name("a")) != e || e.Snapshot().State != functions.Failed || fresh != 3 {
+		t.Fatalf("a new picture must keep the entry: %v", e.Snapshot().State)
 	}
 	if befores[3].State != "" || befores[4].State != functions.Ready {
 		t.Fatalf("befores out of order: %v %v", befores[3], befores[4])
@@ -42,18 +42,18 @@ func TestPutAndDrop(t *testing.T) {
 	if got := fmt.Sprint(names); got != "[default/a default/b x/c]" {
 		t.Fatal(got)
 	}
-	if len(tab.List("default")) != 2 || len(tab.List("x")) != 1 || tab.List("y") != nil {
+	if len(tab.Team("default")) != 2 || len(tab.Team("x")) != 1 || tab.Team("y") != nil {
 		t.Fatal("lists of teams")
 	}
 	dropped := 0
-	tab.Drop(func(*Entry[int]) { dropped++ }, name("a"), name("a"), name("nope"))
-	if tab.Lookup(name("a")) != nil || !e.Gone() || dropped != 1 || len(tab.All()) != 2 {
+	tab.Remove(func(*Entry[int]) { dropped++ }, name("a"), name("a"), name("nope"))
+	if tab.Lookup(name("a")) != nil || !e.Removed() || dropped != 1 || len(tab.All()) != 2 {
 		t.Fatal("drop")
 	}
 }
 
 func TestSlots(t *testing.T) {
-	f := Function{Model: &functions.Model{}, Replicas: []Replica{{Slots: 3}, {}}}
+	f := Snapshot{Model: &functions.Model{}, Replicas: []Replica{{Slots: 3}, {}}}
 	f.Model.Spec.Scale.Target = 4
 	if got := f.Capacity(); got != 3+8 {
 		t.Fatalf("capacity %d, want 11: unknown slots count twice the target", got)
@@ -63,7 +63,7 @@ func TestSlots(t *testing.T) {
 func TestNearest(t *testing.T) {
 	tab := NewTable[struct{}](nil)
 	for _, n := range []string{"tiny", "tinny", "llama-3-8b", "llama-3-70b", "qwen", "other/tiny2"} {
-		tab.Put(nil, Function{Name: name(n)})
+		tab.Put(nil, Snapshot{Name: name(n)})
 	}
 	for _, c := range []struct {
 		ask  string
@@ -90,11 +90,11 @@ func TestConcurrent(t *testing.T) {
 				n := name(fmt.Sprintf("f%d", (i*7+j)%20))
 				switch j % 5 {
 				case 0:
-					tab.Drop(nil, n)
+					tab.Remove(nil, n)
 				case 1, 2:
-					tab.Put(nil, Function{Name: n})
+					tab.Put(nil, Snapshot{Name: n})
 				default:
-					if e := tab.Lookup(n); e != nil && e.Now().Name != n {
+					if e := tab.Lookup(n); e != nil && e.Snapshot().Name != n {
 						t.Error("wrong picture")
 					}
 				}
@@ -106,7 +106,7 @@ func TestConcurrent(t *testing.T) {
 
 func BenchmarkLookup10000(b *testing.B) {
 	tab := NewTable[struct{}](nil)
-	fs := make([]Function, 10000)
+	fs := make([]Snapshot, 10000)
 	for i := range fs {
 		fs[i].Name = name(fmt.Sprintf("model-%d", i))
 	}
@@ -120,7 +120,7 @@ func BenchmarkLookup10000(b *testing.B) {
 
 func BenchmarkNearest10000(b *testing.B) {
 	tab := NewTable[struct{}](nil)
-	fs := make([]Function, 10000)
+	fs := make([]Snapshot, 10000)
 	for i := range fs {
 		fs[i].Name = name(fmt.Sprintf("model-%d-instruct", i))
 	}
@@ -134,7 +134,7 @@ func BenchmarkNearest10000(b *testing.B) {
 func FuzzNearest(f *testing.F) {
 	tab := NewTable[struct{}](nil)
 	for _, n := range []string{"tiny", "tinny", "llama-3-8b"} {
-		tab.Put(nil, Function{Name: name(n)})
+		tab.Put(nil, Snapshot{Name: name(n)})
 	}
 	f.Add("tiny")
 	f.Add("\xff\x00")
@@ -177,7 +177,7 @@ func TestDistance(t *testing.T) {
 	for range 20000 {
 		a, b := word(), word()
 		want := plain(a, b)
-		if got := distance(a, b, 3); got != want && (want <= 3 || got <= 3) {
+		if got := editDistance(a, b, 3); got != want && (want <= 3 || got <= 3) {
 			t.Fatalf("%q %q: %d, want %d", a, b, got, want)
 		}
 	}

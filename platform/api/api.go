@@ -24,7 +24,7 @@ import (
 // World is what is, at this moment. Its answers are the caller's to keep.
 type World interface {
 	// Function is the picture of one, false where the platform has none yet.
-	Function(name functions.Name) (snapshot.Function, bool)
+	Function(name functions.Name) (snapshot.Snapshot, bool)
 	Replicas() []Replica
 	Nodes() []NodeReport
 }

@@ -23,7 +23,7 @@ import (
 // world is a platform of one node that does what it is told at once.
 type world struct {
 	mu       sync.Mutex
-	pictures map[functions.Name]snapshot.Function
+	pictures map[functions.Name]snapshot.Snapshot
 	replicas []Replica
 	colds    []functions.Timeline
 	events   []Event
@@ -37,7 +37,7 @@ type world struct {
 
 var began = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func (w *world) Function(n functions.Name) (snapshot.Function, bool) {
+func (w *world) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f, ok := w.pictures[n]
@@ -137,7 +137,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	book.Trust(r.admin)
 	one := functions.Name{Team: "a", Name: "one"}
 	r.world = &world{
-		pictures: map[functions.Name]snapshot.Function{one: {Name: one, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
+		pictures: map[functions.Name]snapshot.Snapshot{one: {Name: one, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
 			Forecast: functions.Forecast{P50: 20 * time.Second}, ColdStart: &functions.Timeline{ID: "cs-1"}}},
 		replicas: []Replica{
 			{ID: "r-1", Function: "a/one", Node: "here", State: functions.Loading, Tier: functions.TierNVMe, Since: began, InFlight: 0, Percent: known(41)},

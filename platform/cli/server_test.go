@@ -45,17 +45,17 @@ type stage struct {
 	chat     func(req *httpserver.Request, res *httpserver.Response)
 }
 
-func (s *stage) Function(n functions.Name) (snapshot.Function, bool) {
+func (s *stage) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	switch n.Name {
 	case "llama":
-		return snapshot.Function{Name: n, State: functions.Ready, Replicas: []snapshot.Replica{{ID: "r-2"}}, ColdStart: &functions.Timeline{ID: "cs-2"},
+		return snapshot.Snapshot{Name: n, State: functions.Ready, Replicas: []snapshot.Replica{{ID: "r-2"}}, ColdStart: &functions.Timeline{ID: "cs-2"},
 			Forecast: functions.Forecast{P50: 21500 * time.Millisecond}}, true
 	case "tiny":
-		return snapshot.Function{Name: n, State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 41, ETA: 12 * time.Second}, Forecast: functions.NoForecast}, true
+		return snapshot.Snapshot{Name: n, State: functions.Downloading, Progress: functions.Progress{State: functions.Downloading, Percent: 41, ETA: 12 * time.Second}, Forecast: functions.NoForecast}, true
 	case "broken":
-		return snapshot.Function{Name: n, State: functions.Unloaded, Failure: &snapshot.Failure{Reason: "weights_missing: no \x1b[31mconfig.json"}, Forecast: functions.NoForecast}, true
+		return snapshot.Snapshot{Name: n, State: functions.Unloaded, Failure: &snapshot.Failure{Reason: "weights_missing: no \x1b[31mconfig.json"}, Forecast: functions.NoForecast}, true
 	}
-	return snapshot.Function{}, false
+	return snapshot.Snapshot{}, false
 }
 
 func (s *stage) Replicas() []api.Replica {

@@ -18,12 +18,12 @@ import (
 
 // Feed is an activator as the controller feeds and hears it: activator.Activator.
 type Feed interface {
-	Publish(fs ...snapshot.Function)
+	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
 	Cut(agent string)
 	Demand(all bool, yield func(activator.Demand) bool)
 	DemandOf(name functions.Name) (activator.Demand, bool)
-	Flights(name functions.Name, yield func(replica string, n int))
+	EachInFlight(name functions.Name, yield func(replica string, n int))
 	InFlight(replica string) int
 }
 
@@ -66,13 +66,13 @@ type Activator struct {
 
 	mu      sync.Mutex
 	seq     uint64 // Seq of the pictures that are published
-	fns     map[functions.Name]*snapshot.Function
+	fns     map[functions.Name]*snapshot.Snapshot
 	removed map[functions.Name][]string // taken out: the replicas that may have requests from us still
 }
 
 // NewActivator makes one; it starts nothing.
 func NewActivator(o ActivatorOptions) *Activator {
-	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*snapshot.Function{}, removed: map[functions.Name][]string{}}
+	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*snapshot.Snapshot{}, removed: map[functions.Name][]string{}}
 	a.client = NewClient(ClientOptions{
 		Addr: o.Addr, Token: o.Token, Hello: Hello{Kind: KindActivator, ID: o.ID, Version: o.Version}, Log: o.Log,
 		TLS: o.TLS, Reread: o.Reread, Dial: o.Dial, Lookup: o.Lookup,
@@ -118,8 +118,8 @@ func (a *Activator) Nudge(name functions.Name) {
 	a.client.Send(Up{Nudges: []functions.Name{name}})
 }
 
-// Ask says that a replica broke on us.
-func (a *Activator) Ask(name functions.Name, replica, problem string) {
+// ReportFailure says that a replica broke on us.
+func (a *Activator) ReportFailure(name functions.Name, replica, problem string) {
 	a.client.Send(Up{Asks: []Ask{{Name: name, Replica: replica, Problem: problem}}})
 }
 
@@ -191,10 +191,10 @@ func (a *Activator) before(d *Down) (names []functions.Name, gone map[functions.
 		for i := range f.Replicas {
 			reps = append(reps, f.Replicas[i].ID)
 		}
-		for i := range f.Coming { // what was sent there ahead is in flight as soon as it answers
-			reps = append(reps, f.Coming[i].ID)
+		for i := range f.NotReadyEndpoints { // what was sent there ahead is in flight as soon as it answers
+			reps = append(reps, f.NotReadyEndpoints[i].ID)
 		}
-		a.feed.Flights(name, func(replica string, _ int) {
+		a.feed.EachInFlight(name, func(replica string, _ int) {
 			if !slices.Contains(reps, replica) {
 				reps = append(reps, replica)
 			}
@@ -234,7 +234,7 @@ func (a *Activator) demand(all, first bool, u *Up) (whole bool, heard uint64) {
 	}
 	a.feed.Demand(all, func(d activator.Demand) bool {
 		var flights map[string]int
-		a.feed.Flights(d.Name, func(replica string, n int) {
+		a.feed.EachInFlight(d.Name, func(replica string, n int) {
 			if flights == nil {
 				flights = map[string]int{}
 			}

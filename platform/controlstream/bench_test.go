@@ -39,14 +39,14 @@ type bell struct {
 	rang chan time.Time
 }
 
-func (f bell) Publish(fs ...snapshot.Function) { f.rang <- time.Now(); f.feed.Publish(fs...) }
+func (f bell) Publish(fs ...snapshot.Snapshot) { f.rang <- time.Now(); f.feed.Publish(fs...) }
 
 type ringing struct{ rang chan time.Time }
 
-func (w ringing) Wake(functions.Name, string) string        { w.rang <- time.Now(); return "" }
-func (w ringing) Nudge(functions.Name)                      {}
-func (w ringing) Ask(functions.Name, string, string)        {}
-func (w ringing) heard(b *testing.B, what string) time.Time { return awaited(b, what, w.rang) }
+func (w ringing) Wake(functions.Name, string) string           { w.rang <- time.Now(); return "" }
+func (w ringing) Nudge(functions.Name)                         {}
+func (w ringing) ReportFailure(functions.Name, string, string) {}
+func (w ringing) heard(b *testing.B, what string) time.Time    { return awaited(b, what, w.rang) }
 
 func awaited(b *testing.B, what string, c <-chan time.Time) time.Time {
 	select {
@@ -59,12 +59,12 @@ func awaited(b *testing.B, what string, c <-chan time.Time) time.Time {
 }
 
 // big is a picture as they are: with a model, a cold start and a forecast.
-func big(ready bool) snapshot.Function {
+func big(ready bool) snapshot.Snapshot {
 	m := functions.NewModel()
 	m.Metadata.Namespace, m.Metadata.Name = "a", "m"
 	m.Spec.Source, m.Spec.Engine = "az://account/models/llama-3.1-8b", functions.EngineVLLM
 	m.Spec.Args = []string{"--max-model-len", "8192", "--gpu-memory-utilization", "0.9"}
-	f := snapshot.Function{
+	f := snapshot.Snapshot{
 		Name: name("m"), Model: m, State: functions.Loading,
 		Progress:  functions.Progress{State: functions.Loading, Percent: 40, Bytes: 6 << 30, Total: 16 << 30, ETA: 3 * time.Second},
 		ColdStart: &functions.Timeline{ID: "cs-0123456789ab", Function: "a/m", State: functions.Loading, Began: time.Now(), Total: 4.2},
@@ -115,7 +115,7 @@ func BenchmarkReady(b *testing.B) {
 	for _, n := range []int{1, 4} {
 		b.Run(fmt.Sprint("activators=", n), func(b *testing.B) {
 			h, _, _, fs, read, _, _ := linked(b, n)
-			pictures := []snapshot.Function{big(true), big(false)}
+			pictures := []snapshot.Snapshot{big(true), big(false)}
 			pictures[1].Model = pictures[0].Model
 			h.Publish(pictures[1])
 			for _, f := range fs {

@@ -61,7 +61,7 @@ type Hub struct {
 	mu       sync.Mutex // of all that follows; never held while something is called or written
 	open     bool
 	closed   bool
-	pictures map[functions.Name]*snapshot.Function
+	pictures map[functions.Name]*snapshot.Snapshot
 	seq      uint64 // counts changes of pictures
 	table    *Table
 	keys     *Keys
@@ -121,7 +121,7 @@ func NewHub(o HubOptions) *Hub {
 	}
 	return &Hub{
 		o: o, open: !o.Quiet,
-		pictures: map[functions.Name]*snapshot.Function{},
+		pictures: map[functions.Name]*snapshot.Snapshot{},
 		peers:    map[Kind]map[string]*peer{KindActivator: {}, KindNode: {}},
 		conns:    map[net.Conn]bool{},
 		isStir:   map[functions.Name]bool{},
@@ -170,7 +170,7 @@ func (h *Hub) activators(f func(*peer)) {
 }
 
 // Publish tells all activators new pictures of functions.
-func (h *Hub) Publish(fs ...snapshot.Function) {
+func (h *Hub) Publish(fs ...snapshot.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seq++
@@ -195,7 +195,7 @@ func (h *Hub) Remove(names ...functions.Name) {
 		if h.pictures[name] == nil {
 			continue
 		}
-		h.depart(name, h.pictures[name], &snapshot.Function{})
+		h.depart(name, h.pictures[name], &snapshot.Snapshot{})
 		delete(h.pictures, name)
 		delete(h.ends, name)
 		h.activators(func(p *peer) { p.soil(name) })
@@ -204,11 +204,11 @@ func (h *Hub) Remove(names ...functions.Name) {
 }
 
 // depart notes which replicas leave the routes between two pictures; under mu.
-func (h *Hub) depart(name functions.Name, before, f *snapshot.Function) {
-	list := slices.DeleteFunc(h.left[name], func(l leaver) bool { return f.Has(l.id) })
+func (h *Hub) depart(name functions.Name, before, f *snapshot.Snapshot) {
+	list := slices.DeleteFunc(h.left[name], func(l leaver) bool { return f.HasReplica(l.id) })
 	if before != nil {
 		for i := range before.Replicas {
-			if id := before.Replicas[i].ID; !f.Has(id) {
+			if id := before.Replicas[i].ID; !f.HasReplica(id) {
 				list = append(list, leaver{id, h.seq, h.o.Now()})
 			}
 		}

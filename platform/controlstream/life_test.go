@@ -641,7 +641,7 @@ type slow struct {
 	wait chan struct{}
 }
 
-func (s slow) Publish(fs ...snapshot.Function) { <-s.wait; s.feed.Publish(fs...) }
+func (s slow) Publish(fs ...snapshot.Snapshot) { <-s.wait; s.feed.Publish(fs...) }
 
 // TestNotHeardYet: a replica that has left the routes counts as in use until every
 // activator has heard of it, and has said what it gave it in that moment.
@@ -766,7 +766,7 @@ func TestStorm(t *testing.T) {
 			}
 		}
 		told := 0
-		for p := (snapshot.Function{}); p.Progress.ETA != 9999; p, _ = f.has(name("m")) {
+		for p := (snapshot.Snapshot{}); p.Progress.ETA != 9999; p, _ = f.has(name("m")) {
 			f.wait <- struct{}{}
 			told++
 			synctest.Wait()

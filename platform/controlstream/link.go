@@ -99,7 +99,7 @@ type Down struct {
 	Whole bool
 
 	// Of activators.
-	Functions []snapshot.Function
+	Functions []snapshot.Snapshot
 	Removed   []functions.Name
 	Table     *Table
 	Keys      *Keys

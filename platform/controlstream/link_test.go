@@ -66,7 +66,7 @@ func name(s string) functions.Name { return functions.Name{Team: "a", Name: s} }
 // feed is a data path that keeps what it is told.
 type feed struct {
 	mu       sync.Mutex
-	pictures map[functions.Name]snapshot.Function
+	pictures map[functions.Name]snapshot.Snapshot
 	demand   map[functions.Name]activator.Demand
 	flights  map[string]int
 	changed  map[functions.Name]bool
@@ -75,10 +75,10 @@ type feed struct {
 }
 
 func newFeed() *feed {
-	return &feed{pictures: map[functions.Name]snapshot.Function{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: make(chan struct{}, 1)}
+	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: make(chan struct{}, 1)}
 }
 
-func (f *feed) Publish(fs ...snapshot.Function) {
+func (f *feed) Publish(fs ...snapshot.Snapshot) {
 	f.mu.Lock()
 	for _, x := range fs {
 		f.pictures[x.Name] = x
@@ -125,7 +125,7 @@ func (f *feed) DemandOf(n functions.Name) (activator.Demand, bool) {
 	return d, ok
 }
 
-func (f *feed) Flights(_ functions.Name, yield func(string, int)) {
+func (f *feed) EachInFlight(_ functions.Name, yield func(string, int)) {
 	f.mu.Lock()
 	flights := maps.Clone(f.flights)
 	f.mu.Unlock()
@@ -152,7 +152,7 @@ func (f *feed) fly(replica string, n int) {
 	f.flights[replica] = n
 }
 
-func (f *feed) has(n functions.Name) (snapshot.Function, bool) {
+func (f *feed) has(n functions.Name) (snapshot.Snapshot, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p, ok := f.pictures[n]
@@ -174,8 +174,8 @@ func (w *wakes) Wake(n functions.Name, team string) string {
 	w.mu.Unlock()
 	return ""
 }
-func (w *wakes) Nudge(functions.Name)               {}
-func (w *wakes) Ask(functions.Name, string, string) {}
+func (w *wakes) Nudge(functions.Name)                         {}
+func (w *wakes) ReportFailure(functions.Name, string, string) {}
 
 func (w *wakes) asked(n functions.Name) string {
 	w.mu.Lock()
@@ -191,8 +191,8 @@ func join(t testing.TB, addr, id string, f Feed) (*Activator, func()) {
 	return a, start(t, a.Run)
 }
 
-func ready(n functions.Name, replicas ...string) snapshot.Function {
-	f := snapshot.Function{Name: n, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+func ready(n functions.Name, replicas ...string) snapshot.Snapshot {
+	f := snapshot.Snapshot{Name: n, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
 	for _, id := range replicas {
 		f.State = functions.Ready
 		f.Replicas = append(f.Replicas, snapshot.Replica{ID: id, Endpoint: "http://10.0.0.1:8080"})

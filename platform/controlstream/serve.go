@@ -235,7 +235,7 @@ func (h *Hub) absorb(p *peer, f *upFrame, u Up) error {
 			w.Nudge(name)
 		}
 		for _, a := range u.Asks {
-			w.Ask(a.Name, a.Replica, a.Problem)
+			w.ReportFailure(a.Name, a.Replica, a.Problem)
 		}
 	}
 	if h.o.FirstToken != nil {
@@ -306,7 +306,7 @@ func (p *peer) next() (d Down, seq uint64, any bool) {
 			d.Shares, any = p.shares, true
 		}
 		if p.whole {
-			d.Functions = make([]snapshot.Function, 0, len(h.pictures))
+			d.Functions = make([]snapshot.Snapshot, 0, len(h.pictures))
 			for _, f := range h.pictures {
 				d.Functions = append(d.Functions, *f)
 			}

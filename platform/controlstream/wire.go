@@ -66,7 +66,7 @@ type downFrame struct {
 // functionFrame is a picture. One whose model has not changed on this connection
 // goes without it.
 type functionFrame struct {
-	Picture   snapshot.Function
+	Picture   snapshot.Snapshot
 	SameModel bool
 	// How long until these moments.
 	Until, Failed, Blocked, Began time.Duration

@@ -150,7 +150,7 @@ func TestClocksOfTwo(t *testing.T) {
 	if err != nil || !got.Demand[0].Oldest.Equal(there.Add(-time.Second)) || !got.Demand[0].LastEnd.IsZero() {
 		t.Errorf("%+v, %v", got, err)
 	}
-	d := Down{Functions: []snapshot.Function{{
+	d := Down{Functions: []snapshot.Snapshot{{
 		Name:      name("m"),
 		Failure:   &snapshot.Failure{Reason: "no", Until: moment.Add(time.Minute)},
 		Blocked:   &snapshot.Blocked{At: moment.Add(-time.Second)},
@@ -174,12 +174,12 @@ func TestModelsGoOnce(t *testing.T) {
 	tape := p.conn.(*tape)
 	var last Down
 	for i, d := range []Down{
-		{Whole: true, Functions: []snapshot.Function{f}},
-		{Functions: []snapshot.Function{f}},
-		{Functions: []snapshot.Function{f}},
+		{Whole: true, Functions: []snapshot.Snapshot{f}},
+		{Functions: []snapshot.Snapshot{f}},
+		{Functions: []snapshot.Snapshot{f}},
 		{Removed: []functions.Name{f.Name}},
-		{Functions: []snapshot.Function{f}}, // it was forgotten
-		{Whole: true, Functions: []snapshot.Function{f}},
+		{Functions: []snapshot.Snapshot{f}}, // it was forgotten
+		{Whole: true, Functions: []snapshot.Snapshot{f}},
 	} {
 		tape.wrote.Reset()
 		if err := p.write(d.pack(uint64(i), sent, moment)); err != nil {

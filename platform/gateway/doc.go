@@ -15,7 +15,7 @@
 // unread, whatever its method and protocol: HTTP/1.1, HTTP/2 without TLS,
 // WebSockets, trailers, bodies that stream both ways at once. An engine of ours is
 // asked on those paths too only by who has a key; a program of somebody's own
-// (route.Function.Plain) is asked by anybody, as Knative would have it.
+// (snapshot.Snapshot.External) is asked by anybody, as Knative would have it.
 //
 // A replica that breaks before the head of its answer has failed nobody yet: the
 // request goes to another one, once, where what it has read of the body is kept

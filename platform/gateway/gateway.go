@@ -106,7 +106,7 @@ type Gateway struct {
 func New(o Options) *Gateway {
 	o = o.withDefaults()
 	g := &Gateway{o: o, act: o.Activator, wires: wires{open: map[string]map[*wire]struct{}{}}}
-	g.byModel = activator.Browser(false, nil, g.act.Serve)
+	g.byModel = activator.GuardBrowser(false, nil, g.act.Serve)
 	g.guest = httpserver.NewGuest(httpserver.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
 	g.h1, g.h2 = g.transport(false), g.transport(true)
 	g.meters = newMeters(o.Metrics)
@@ -157,7 +157,7 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 
 // serves is what answers a call of OpenAI's API that came for a function by host.
 func (g *Gateway) serves(name functions.Name) httpserver.Handler {
-	return activator.Browser(false, nil, func(req *httpserver.Request, res *httpserver.Response) { g.act.ServeAs(name, req, res) })
+	return activator.GuardBrowser(false, nil, func(req *httpserver.Request, res *httpserver.Response) { g.act.ServeAs(name, req, res) })
 }
 
 // SetTable routes by t from now on; when it returns, every later request is.

@@ -68,7 +68,7 @@ func (w *world) Wake(name functions.Name, _ string) string {
 	return ""
 }
 func (w *world) Nudge(functions.Name) {}
-func (w *world) Ask(_ functions.Name, replica, problem string) {
+func (w *world) ReportFailure(_ functions.Name, replica, problem string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asks = append(w.asks, replica+": "+problem)
@@ -94,7 +94,7 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 		level = slog.LevelDebug
 	}
 	logs := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	ao := activator.Options{Waker: w, Who: book, Engines: engines, Open: true, Metrics: w.reg, Log: logs, Stirred: w.move}
+	ao := activator.Options{Waker: w, Who: book, Engines: engines, Open: true, Metrics: w.reg, Log: logs, DemandChanged: w.move}
 	o := Options{Metrics: w.reg, Log: logs}
 	if change != nil {
 		change(&o, &ao)
@@ -163,8 +163,8 @@ func name(s string) functions.Name {
 }
 
 // fn is a function with READY replicas at these addresses.
-func fn(n string, serves string, plain bool, addrs ...string) snapshot.Function {
-	f := snapshot.Function{Name: name(n), Serves: serves, Hidden: serves != "", Plain: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
+func fn(n string, serves string, plain bool, addrs ...string) snapshot.Snapshot {
+	f := snapshot.Snapshot{Name: name(n), ServedModelName: serves, Hidden: serves != "", External: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
 	f.Model.Spec.Queue = functions.Queue{Wait: functions.Duration(time.Minute), Requests: 1000, Bytes: 64 << 20}
 	for i, a := range addrs {
 		f.State = functions.Ready

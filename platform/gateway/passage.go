@@ -28,7 +28,7 @@ type passage struct {
 	w       *writer
 	rule    *rule
 	split   *split
-	stay    *activator.Stay
+	stay    *activator.Reservation
 	body    *body  // of a stay's request; nil: it has none
 	address string // host:port
 	prefix  string // of the path at the address
@@ -136,7 +136,7 @@ func (p *passage) rewrite(pr *httputil.ProxyRequest) {
 			h["X-Request-Id"] = []string{s.ID}
 		}
 		switch {
-		case s.Plain: // whom it knows is its own affair
+		case s.External: // whom it knows is its own affair
 		case s.Token != "":
 			h["Authorization"] = []string{"Bearer " + s.Token}
 		case s.Key != "":
@@ -144,7 +144,7 @@ func (p *passage) rewrite(pr *httputil.ProxyRequest) {
 		default:
 			delete(h, "Authorization") // that key opens us, not an engine
 		}
-		if !s.Plain {
+		if !s.External {
 			delete(h, "X-Api-Key")
 		}
 	}
@@ -164,7 +164,7 @@ func (p *passage) rewrite(pr *httputil.ProxyRequest) {
 func (p *passage) head(res *http.Response) error {
 	p.reached = true
 	if p.stay != nil {
-		p.stay.First()
+		p.stay.FirstByte()
 		if id := p.stay.ColdStart(); id != "" {
 			res.Header.Set("Thaw-Cold-Start", id)
 		}
@@ -300,13 +300,13 @@ const keepBody = 64 << 10
 
 // function takes a request that came by host to a function of ours.
 func (g *Gateway) function(w *writer, r *http.Request, to *rule, by *split) {
-	plain, ok := g.act.Plain(by.function)
+	plain, ok := g.act.External(by.function)
 	switch {
 	case !ok:
 		fail(w, openai.New(openai.ModelLoading, "What the host "+functions.Clip(hostname(r.Host))+" leads to is being set up."))
 		return
 	case plain:
-	case activator.Serves(r.URL.Path):
+	case activator.ServesPath(r.URL.Path):
 		g.guest.Serve(w, r, by.serve)
 		return
 	}
@@ -334,7 +334,7 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 		}
 	}
 	ctx := r.Context()
-	want := activator.Want{Name: by.function, Team: team, Header: r.Header.Get}
+	want := activator.ReservationRequest{Name: by.function, Team: team, Header: r.Header.Get}
 	if b != nil {
 		want.Bytes = int64(len(b.kept))
 	}
@@ -343,10 +343,10 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
-		want.Wait = func() { b.ahead(g, func() { cancel(httpserver.ErrGone) }) }
+		want.OnWait = func() { b.ahead(g, func() { cancel(httpserver.ErrGone) }) }
 		defer b.stop(g)
 	}
-	stay, e := g.act.Hold(ctx, want)
+	stay, e := g.act.Reserve(ctx, want)
 	if b != nil {
 		b.waits.Store(false)
 	}
@@ -360,14 +360,14 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 	defer func() {
 		if v := recover(); v != nil {
 			if context.Cause(r.Context()) == nil { // else the client left
-				stay.Broke()
+				stay.BrokeMidAnswer()
 				code = 502
 			}
-			stay.Done(code)
+			stay.Finish(code)
 			p.free()
 			panic(v)
 		}
-		stay.Done(code)
+		stay.Finish(code)
 		p.free()
 	}()
 	if b != nil {
@@ -399,7 +399,7 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 		if again {
 			e = stay.Failed(err)
 		} else {
-			e = stay.GiveUp(err)
+			e = stay.FailedForGood(err)
 		}
 		if b != nil {
 			b.waits.Store(false)

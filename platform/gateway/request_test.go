@@ -650,7 +650,7 @@ func TestCanary(t *testing.T) {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(3, 4))
 	draw := func(n int) int { mu.Lock(); defer mu.Unlock(); return random.IntN(n) }
-	w := newWorld(t, func(o *Options, a *activator.Options) { o.Draw, a.Draw = draw, draw })
+	w := newWorld(t, func(o *Options, a *activator.Options) { o.Draw, a.Random = draw, draw })
 	var got [2]atomic.Int32
 	serve := func(i int) string {
 		return backend(t, func(rw http.ResponseWriter, r *http.Request) {

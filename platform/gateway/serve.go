@@ -108,7 +108,7 @@ func probe(w *writer, r *http.Request, to *split) {
 func (g *Gateway) unhosted(s *side, w *writer, r *http.Request) {
 	path := r.URL.Path
 	switch {
-	case activator.Serves(path):
+	case activator.ServesPath(path):
 		w.to = toModel
 		g.guest.ServeHTTP(w, r)
 		return

@@ -38,7 +38,7 @@ func (h *host) LoadAdapter(ctx context.Context, req functions.AdapterRequest) er
 
 func has(r *rig, adapter string) bool {
 	p := r.d.picture(fname("x"))
-	return p.HasAdapter(adapter)
+	return p.AdapterLoaded(adapter)
 }
 
 func (h *host) asked(what string) (n int) {
@@ -92,7 +92,7 @@ func TestAdapters(t *testing.T) {
 			t.Errorf("%d left, the node was asked %d times", left, n)
 		}
 		synctest.Wait()
-		if p := r.d.picture(fname("x")); fmt.Sprint(p.Replicas[0].Adapters) != "[pirate]" || !p.HasAdapter("pirate") || p.HasAdapter("poet") {
+		if p := r.d.picture(fname("x")); fmt.Sprint(p.Replicas[0].Adapters) != "[pirate]" || !p.AdapterLoaded("pirate") || p.AdapterLoaded("poet") {
 			t.Errorf("%+v", p.Replicas)
 		}
 

@@ -17,7 +17,7 @@ type mark struct {
 	seen  map[functions.Name]bool
 }
 
-func (m *mark) Publish(fs ...snapshot.Function) {
+func (m *mark) Publish(fs ...snapshot.Snapshot) {
 	for i := range fs {
 		if len(fs[i].Replicas) > 0 && !m.seen[fs[i].Name] {
 			m.seen[fs[i].Name] = true

@@ -26,7 +26,7 @@ func FuzzHeartbeat(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, one, two []byte) {
 		d := newDoor()
-		check := func(p snapshot.Function) {
+		check := func(p snapshot.Snapshot) {
 			for _, r := range p.Replicas {
 				if r.Endpoint == "" {
 					t.Fatalf("a replica without an endpoint: %+v", p)

@@ -223,7 +223,7 @@ type desk struct {
 
 type lane struct {
 	name    functions.Name
-	pic     snapshot.Function
+	pic     snapshot.Snapshot
 	queued  int
 	since   time.Time
 	last    time.Time
@@ -244,7 +244,7 @@ func (d *desk) lane(n functions.Name) *lane {
 	return l
 }
 
-func (d *desk) Publish(fs ...snapshot.Function) {
+func (d *desk) Publish(fs ...snapshot.Snapshot) {
 	for _, f := range fs {
 		l := d.lane(f.Name)
 		l.pic = f
@@ -319,7 +319,7 @@ func (d *desk) leave(name string) {
 func (d *desk) Remove(names ...functions.Name) {
 	for _, n := range names {
 		l := d.lane(n)
-		l.pic, l.queued, l.changed, l.removed = snapshot.Function{}, 0, true, true
+		l.pic, l.queued, l.changed, l.removed = snapshot.Snapshot{}, 0, true, true
 	}
 }
 

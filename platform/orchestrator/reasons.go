@@ -181,7 +181,7 @@ func (s *Steer) told(f *fn) string {
 		return fmt.Sprintf("It did not start: %s; it is not tried again before %s have passed.", f.failure.Reason, ago(f.failure.Until.Sub(s.clock())))
 	case f.blocked != nil:
 		eta := ""
-		if left := f.blocked.Left(s.clock()); left > 0 {
+		if left := f.blocked.Remaining(s.clock()); left > 0 {
 			eta = ", it may be ready in about " + ago(left)
 		}
 		return fmt.Sprintf("It cannot be placed: %s%s%s.", f.blocked.Message, waiting(f.Queued), eta)

@@ -136,7 +136,7 @@ func TestETAReachesTheDataPath(t *testing.T) {
 	p.desk.ask("y", 1)
 	p.pass(time.Second)
 	b := p.desk.lane(fname("y")).pic.Blocked
-	if b == nil || b.ETA <= 0 || b.At.IsZero() || b.Left(p.at) <= 0 || b.Left(p.at) > b.ETA {
+	if b == nil || b.ETA <= 0 || b.At.IsZero() || b.Remaining(p.at) <= 0 || b.Remaining(p.at) > b.ETA {
 		t.Fatalf("%+v", b)
 	}
 	// It is x's turn that y waits for: what was foretold is what happens, or nearly.

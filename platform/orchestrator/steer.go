@@ -37,7 +37,7 @@ type Demand = activator.Demand
 // the call; none of the methods blocks or calls back into Steer but for Wake,
 // Nudge and Ask.
 type DataPath interface {
-	Publish(fs ...snapshot.Function)
+	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
 	// Demand yields the functions whose demand, or the requests in flight at one
 	// of their replicas, may have changed since the last call, also to nothing;
@@ -358,8 +358,8 @@ func (s *Steer) Nudge(name functions.Name) {
 	s.ring()
 }
 
-// Ask says that a replica broke on the data path: its agent is told to look.
-func (s *Steer) Ask(name functions.Name, replica, problem string) {
+// ReportFailure says that a replica broke on the data path: its agent is told to look.
+func (s *Steer) ReportFailure(name functions.Name, replica, problem string) {
 	s.inboxMu.Lock()
 	s.inbox.asks.put(replica, ask{name.Base(), problem})
 	s.inboxMu.Unlock()

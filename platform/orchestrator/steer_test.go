@@ -19,7 +19,7 @@ import (
 // replicas and takes them back.
 type door struct {
 	mu     sync.Mutex
-	pics   map[functions.Name]snapshot.Function
+	pics   map[functions.Name]snapshot.Snapshot
 	queued map[functions.Name]int
 	since  map[functions.Name]time.Time
 	active map[string]int // by replica
@@ -33,12 +33,12 @@ type door struct {
 }
 
 func newDoor() *door {
-	return &door{pics: map[functions.Name]snapshot.Function{}, queued: map[functions.Name]int{}, since: map[functions.Name]time.Time{},
+	return &door{pics: map[functions.Name]snapshot.Snapshot{}, queued: map[functions.Name]int{}, since: map[functions.Name]time.Time{},
 		active: map[string]int{}, of: map[string]functions.Name{}, last: map[functions.Name]time.Time{}, slots: 8,
 		told: map[functions.Name]time.Time{}, failed: map[functions.Name]string{}, ready: make(chan functions.Name, 64)}
 }
 
-func (d *door) Publish(fs ...snapshot.Function) {
+func (d *door) Publish(fs ...snapshot.Snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range fs {
@@ -145,7 +145,7 @@ func (d *door) leave(s *Steer, name functions.Name) {
 	s.Nudge(name)
 }
 
-func (d *door) picture(name functions.Name) snapshot.Function {
+func (d *door) picture(name functions.Name) snapshot.Snapshot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.pics[name]

@@ -180,7 +180,7 @@ func (s *Steer) flush() {
 	if len(s.dirty) == 0 {
 		return
 	}
-	out := make([]snapshot.Function, 0, len(s.dirty))
+	out := make([]snapshot.Snapshot, 0, len(s.dirty))
 	for _, f := range s.dirty {
 		f.soiled = false
 		if !f.Gone {
@@ -718,7 +718,7 @@ func (s *Steer) verdict(f *fn, v placement.Verdict, blocked bool) {
 		news := f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message
 		at := s.clock()
 		if !news { // an ETA that only comes nearer is known
-			left := f.blocked.Left(at)
+			left := f.blocked.Remaining(at)
 			if d := left - v.ETA; (left < 0) == (v.ETA <= 0) && max(d, -d) <= max(time.Second, left/8) {
 				return
 			}

@@ -222,7 +222,7 @@ func (w *bench) demand(n functions.Name) Demand {
 	return Demand{Name: n, Queued: w.queued[n], Oldest: w.at}
 }
 
-func (w *bench) Publish(...snapshot.Function)          {}
+func (w *bench) Publish(...snapshot.Snapshot)          {}
 func (w *bench) Remove(...functions.Name)              {}
 func (w *bench) InFlightOf(functions.Name, string) int { return 0 }
 func (w *bench) Cut(string)                            {}

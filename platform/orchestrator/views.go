@@ -126,12 +126,12 @@ func (s *Steer) Epoch() int64 { return s.epoch }
 
 // Function is the picture of one as the data path has it, false where the
 // catalogue has none of that name.
-func (s *Steer) Function(name functions.Name) (snapshot.Function, bool) {
+func (s *Steer) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.fns[name.Base()]
 	if f == nil || f.Gone {
-		return snapshot.Function{}, false
+		return snapshot.Snapshot{}, false
 	}
 	return s.picture(f), true
 }

@@ -287,8 +287,8 @@ func note[T comparable](changed *bool, to *T, v T) {
 }
 
 // picture is what the data path is told of a function.
-func (s *Steer) picture(f *fn) snapshot.Function {
-	p := snapshot.Function{
+func (s *Steer) picture(f *fn) snapshot.Snapshot {
+	p := snapshot.Snapshot{
 		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
 		Forecast: s.forecast(f), Failure: f.failure, Blocked: f.blocked,
 	}

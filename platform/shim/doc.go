@@ -57,7 +57,7 @@
 // The shim answers at its port before there is an engine, and its first status says
 // where. Activators that are told of
 // it (control.Options.Ahead) send it the requests that they would let through first, with the
-// field thaw-ahead: they wait here, so many at most, and go on to the engine in the
+// field thaw-early: they wait here, so many at most, and go on to the engine in the
 // moment it is READY, before anybody is told. Where the start fails or the pod ends
 // each is answered so, which gives it back: it never left its line at the activator.
 // Other requests are refused until READY.

@@ -139,10 +139,10 @@ var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
 // pass streams a request to the engine and its answer back.
 func (s *Shim) pass(req *httpserver.Request, res *httpserver.Response, method, path string) {
 	waited := false
-	if req.Header(snapshot.Ahead) != "" {
+	if req.Header(snapshot.EarlyHeader) != "" {
 		began := time.Now()
 		waited = s.wait(req)
-		res.Set(snapshot.Waited, strconv.FormatInt(time.Since(began).Microseconds(), 10))
+		res.Set(snapshot.HeldHeader, strconv.FormatInt(time.Since(began).Microseconds(), 10))
 	}
 	// Before the state is looked at: a drain that sees none begins nobody's end.
 	s.inFlight.Add(1)

@@ -37,7 +37,7 @@ type Config struct {
 	// and 128.
 	Input, Output int
 	// Patience is what every client says of how long it waits.
-	Patience activator.Patience
+	Patience activator.ClientTimeouts
 
 	Policy placement.Policy // zero: placement.DefaultPolicy
 	Name   string           // of the policy, for the result; "" is the eviction's word

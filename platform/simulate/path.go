@@ -28,7 +28,7 @@ type function struct {
 	starts int
 
 	lobby   *activator.Lobby
-	pic     *snapshot.Function // nil until it was published, and once it was removed
+	pic     *snapshot.Snapshot // nil until it was published, and once it was removed
 	busy    bool               // it is on the list of those that may have requests
 	last    time.Duration      // when it was evicted
 	evicted bool
@@ -197,7 +197,7 @@ func (q *request) enter() {
 	switch d, alone := f.lobby.Decide(f.pic, st.c.Patience, wall); {
 	case d.Verdict == activator.Refuse:
 		q.leave()
-		if d.Warm {
+		if d.WakeForRetry {
 			if e := q.ask(true); e != nil {
 				q.refuse(e)
 				return
@@ -223,7 +223,7 @@ func (q *request) enter() {
 }
 
 // patience is how long a request for f waits at the gate at most.
-func (f *function) patience(p *activator.Patience) time.Duration {
+func (f *function) patience(p *activator.ClientTimeouts) time.Duration {
 	wait := 5 * time.Minute
 	if f.model != nil && f.model.Spec.Queue.Wait > 0 {
 		wait = f.model.Spec.Queue.Wait.Std()
@@ -417,7 +417,7 @@ func (q *request) fail(problem string) {
 	q.leave()
 	f.recap()
 	st.clock.set(st.clock.now+balance.CoolDown, f, 0, 0)
-	st.steer.Ask(f.name, failed, problem)
+	st.steer.ReportFailure(f.name, failed, problem)
 	switch {
 	case begun:
 		st.tally.broken++
@@ -490,7 +490,7 @@ func (p *path) lame() bool { return p.State.loop != p.of }
 
 // Publish takes pictures in; who is let through by them is at an engine before
 // it returns.
-func (p *path) Publish(fs ...snapshot.Function) {
+func (p *path) Publish(fs ...snapshot.Snapshot) {
 	st := p.State
 	if p.lame() {
 		return

@@ -119,7 +119,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	})
 	data := activator.New(activator.Options{
 		Waker: platform, Who: keys.book, Engines: engines, Hold: activator.HoldMode(o.hold),
-		Stirred: platform.Stirred, FirstToken: platform.FirstToken,
+		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: logs(requests),
 	})
 	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(most), Metrics: registry, Log: log})

@@ -23,7 +23,7 @@ func TestRuntimeAhead(t *testing.T) {
 		answers := make(chan reply, most+more)
 		for range most + more {
 			all.Go(func() {
-				answers <- p.do("POST", "/v1/chat/completions", `{"model":"tiny","max_tokens":2,"messages":[{"role":"user","content":"x"}]}`, snapshot.Ahead, "1")
+				answers <- p.do("POST", "/v1/chat/completions", `{"model":"tiny","max_tokens":2,"messages":[{"role":"user","content":"x"}]}`, snapshot.EarlyHeader, "1")
 			})
 		}
 		for range more {
@@ -53,7 +53,7 @@ func TestRuntimeAhead(t *testing.T) {
 	waiting := ahead(p)
 	l.open()
 	for _, r := range waiting() {
-		if r.status != 200 || r.text() == "" || r.header.Get(snapshot.Waited) == "" {
+		if r.status != 200 || r.text() == "" || r.header.Get(snapshot.HeldHeader) == "" {
 			t.Errorf("after READY: %d %s", r.status, r.body)
 		}
 	}

@@ -116,7 +116,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
 	})
 	front := httpserver.NewFiber(httpserver.Options{
-		Handler: hall(activator.Browser(loopback, c.Host, data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
+		Handler: hall(activator.GuardBrowser(loopback, c.Host, data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
@@ -192,7 +192,7 @@ func credentials(dir string) (keys *auth.Book, admin, join string, err error) {
 // hall sends a request to the data path or to the control API.
 func hall(data, control httpserver.Handler) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
-		if activator.Serves(req.Path) {
+		if activator.ServesPath(req.Path) {
 			data(req, res)
 			return
 		}

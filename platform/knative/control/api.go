@@ -125,7 +125,7 @@ func (s apiCatalog) Delete(functions.Name) error              { return errDeploy
 
 // Function is the picture of a Service: that of its current revision, and the
 // replicas of all.
-func (r *leaderTerm) Function(name functions.Name) (snapshot.Function, bool) {
+func (r *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	current := r.current(name)
 	f, ok := r.steer.Function(current)
 	if !ok {

@@ -479,7 +479,7 @@ func TestFleetInAnyOrder(t *testing.T) {
 				for _, x := range s.outdatedScales(true) {
 					s.writeScaleAsLeader(t.Context(), x)
 				}
-				s.NotReadyEndpoints(&snapshot.Function{Name: web})
+				s.NotReadyEndpoints(&snapshot.Snapshot{Name: web})
 			}
 		}
 		for range 120 {

@@ -17,7 +17,7 @@ type dataPath struct {
 	activatorHub
 	serviceOf func(functions.Name) (name string, plain bool) // the Knative Service a revision is of; plain: it runs no engine of ours
 	published func(functions.Name)
-	notReady  func(*snapshot.Function) []snapshot.Replica // of a revision: its replicas that take requests ahead; nil: none does
+	notReady  func(*snapshot.Snapshot) []snapshot.Replica // of a revision: its replicas that take requests ahead; nil: none does
 
 	mu      sync.Mutex
 	outside map[functions.Name]outsideDemand
@@ -41,16 +41,16 @@ type outsideDemand struct {
 }
 
 // Publish gives pictures of revisions to the activators.
-func (p *dataPath) Publish(fs ...snapshot.Function) {
+func (p *dataPath) Publish(fs ...snapshot.Snapshot) {
 	for i := range fs {
 		fs[i].Hidden = true
 		service, plain := p.serviceOf(fs[i].Name)
 		if service != "" {
-			fs[i].Serves = service
+			fs[i].ServedModelName = service
 		}
-		fs[i].Plain = plain
+		fs[i].External = plain
 		if p.notReady != nil {
-			fs[i].Coming = p.notReady(&fs[i])
+			fs[i].NotReadyEndpoints = p.notReady(&fs[i])
 		}
 	}
 	p.activatorHub.Publish(fs...)

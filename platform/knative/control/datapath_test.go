@@ -14,10 +14,10 @@ type inside struct {
 	orchestrator.DataPath
 	demand []orchestrator.Demand // that has changed
 	held   []orchestrator.Demand // that has not
-	got    []snapshot.Function
+	got    []snapshot.Snapshot
 }
 
-func (i *inside) Publish(fs ...snapshot.Function) { i.got = append(i.got, fs...) }
+func (i *inside) Publish(fs ...snapshot.Snapshot) { i.got = append(i.got, fs...) }
 
 func (i *inside) Demand(_ bool, yield func(orchestrator.Demand) bool) {
 	for _, d := range i.demand {
@@ -43,7 +43,7 @@ func TestDemandFromOutside(t *testing.T) {
 	p := &dataPath{
 		activatorHub: in, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
 		serviceOf: func(functions.Name) (string, bool) { return "web", true }, published: func(functions.Name) {},
-		notReady: func(*snapshot.Function) []snapshot.Replica { return nil },
+		notReady: func(*snapshot.Snapshot) []snapshot.Replica { return nil },
 		wake:     func(functions.Name) { rang++ }, now: func() time.Time { return now },
 	}
 	all := func(all bool) map[string]orchestrator.Demand {
@@ -90,8 +90,8 @@ func TestDemandFromOutside(t *testing.T) {
 	if len(all(false)) != 1 {
 		t.Error("lost")
 	}
-	p.Publish(snapshot.Function{Name: web})
-	if f := in.got[0]; !f.Hidden || !f.Plain || f.Serves != "web" {
+	p.Publish(snapshot.Snapshot{Name: web})
+	if f := in.got[0]; !f.Hidden || !f.External || f.ServedModelName != "web" {
 		t.Errorf("%+v", f)
 	}
 }

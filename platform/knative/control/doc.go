@@ -25,7 +25,7 @@
 //
 // A pod is READY when its shim says so, by way of the loader of its node, which knows
 // whose words they are. Kubernetes would tell seconds later. With Options.EarlyDispatch
-// activators know its door from its first word on (route.Function.Coming), and the first
+// activators know its door from its first word on (snapshot.Snapshot.NotReadyEndpoints), and the first
 // of the line wait there for READY. A pod without the shim (a Service written by hand) is asked until it
 // answers, as Knative's own activator does it. Where no loader tells of a shim,
 // Kubernetes' word is taken.

@@ -14,7 +14,7 @@ import (
 // shim has said where it is, and no longer than its pod may become READY.
 func TestComing(t *testing.T) {
 	s := newStage(t, true)
-	want := func(when, endpoint string, picture snapshot.Function) {
+	want := func(when, endpoint string, picture snapshot.Snapshot) {
 		t.Helper()
 		picture.Name = web
 		got := s.NotReadyEndpoints(&picture)
@@ -30,37 +30,37 @@ func TestComing(t *testing.T) {
 	}
 	const door = "http://10.0.0.9:8080"
 	s.load("n1", "r1")
-	want("there is no pod", "", snapshot.Function{})
+	want("there is no pod", "", snapshot.Snapshot{})
 	s.SetPod(aPod("p1", "n1", runs))
-	want("its shim has said nothing", "", snapshot.Function{})
+	want("its shim has said nothing", "", snapshot.Snapshot{})
 	says(functions.Downloading, "http://10.0.0.7:8080")
-	want("it starts", door, snapshot.Function{}) // at the address that Kubernetes has
+	want("it starts", door, snapshot.Snapshot{}) // at the address that Kubernetes has
 	says(functions.Loading, door)
-	want("it loads", door, snapshot.Function{})
+	want("it loads", door, snapshot.Snapshot{})
 	says(functions.Ready, door)
-	want("it is READY and the picture older", door, snapshot.Function{})
-	want("it is READY", "", snapshot.Function{Replicas: []snapshot.Replica{{ID: "r1"}}})
-	want("it has left the picture, and is about to be told to stop", "", snapshot.Function{})
+	want("it is READY and the picture older", door, snapshot.Snapshot{})
+	want("it is READY", "", snapshot.Snapshot{Replicas: []snapshot.Replica{{ID: "r1"}}})
+	want("it has left the picture, and is about to be told to stop", "", snapshot.Snapshot{})
 	says(functions.Failed, "")
-	want("it has failed", "", snapshot.Function{})
+	want("it has failed", "", snapshot.Snapshot{})
 	says(functions.Loading, door)
 	s.OnPodStatus("n1", false, []controlstream.Pod{{UID: "p1", Gone: true}})
-	want("its shim has hung up", "", snapshot.Function{})
+	want("its shim has hung up", "", snapshot.Snapshot{})
 	says(functions.Loading, door)
 	s.SetPod(aPod("p1", "n1", waits("CrashLoopBackOff", "")))
-	want("its container ends again and again", "", snapshot.Function{})
+	want("its container ends again and again", "", snapshot.Snapshot{})
 	s.SetPod(aPod("p1", "n1", runs))
-	want("it runs again", door, snapshot.Function{})
+	want("it runs again", door, snapshot.Snapshot{})
 	s.SetPod(aPod("p1", "n1", runs, ends))
-	want("its pod is to end", "", snapshot.Function{})
+	want("its pod is to end", "", snapshot.Snapshot{})
 
 	s = newStage(t, false)
 	s.load("n1", "r1")
 	s.SetPod(aPod("p1", "n1", runs))
 	says(functions.Loading, door)
-	want("it has no shim", "", snapshot.Function{})
+	want("it has no shim", "", snapshot.Snapshot{})
 	s.DropPod(types.UID("p1"))
-	want("it is gone", "", snapshot.Function{})
+	want("it is gone", "", snapshot.Snapshot{})
 	s.DropRevision(web)
-	want("so is its revision", "", snapshot.Function{})
+	want("so is its revision", "", snapshot.Snapshot{})
 }

@@ -486,7 +486,7 @@ func (f *clusterState) endpoint(p *pod, said string) string {
 // whose door a shim takes requests ahead: an activator sends it those that it would
 // let through first, and they wait where the word READY is said. One that is READY and
 // in no picture any more is about to be told to stop.
-func (f *clusterState) NotReadyEndpoints(of *snapshot.Function) (out []snapshot.Replica) {
+func (f *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.revisions[of.Name]
@@ -498,7 +498,7 @@ func (f *clusterState) NotReadyEndpoints(of *snapshot.Function) (out []snapshot.
 		if w.rev != r || w.ending || p == nil || p.terminating || p.ended || p.problem != "" || p.reported == nil || p.shimGone {
 			continue
 		}
-		if of.Has(w.id) {
+		if of.HasReplica(w.id) {
 			w.published = true
 			continue
 		}

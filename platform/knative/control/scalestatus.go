@@ -58,7 +58,7 @@ func (r *leaderTerm) Scale(namespace, revision string) (autoscale.Scale, bool) {
 
 // nodeChosen reports whether a node has been chosen for the start of f: its pod is on
 // its way, or one of it ends.
-func nodeChosen(f *snapshot.Function) bool {
+func nodeChosen(f *snapshot.Snapshot) bool {
 	return f.State != functions.Unloaded && (f.State != functions.Downloading || f.ColdStart == nil || f.ColdStart.Replica != "")
 }
 

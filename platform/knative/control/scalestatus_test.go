@@ -89,7 +89,7 @@ func TestNobodyMakesWay(t *testing.T) {
 			r.dataPath = &dataPath{
 				activatorHub: &lobby{}, outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
 				serviceOf: r.catalog.serviceAndKind, published: func(n functions.Name) { moved = append(moved, n) },
-				notReady: func(*snapshot.Function) []snapshot.Replica { return nil },
+				notReady: func(*snapshot.Snapshot) []snapshot.Replica { return nil },
 				wake:     func(functions.Name) {}, now: func() time.Time { return now },
 			}
 			r.steer = orchestrator.New(orchestrator.Options{

@@ -12,9 +12,9 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Want is a request that somebody else carries, and that is to have a place at a
+// ReservationRequest is a request that somebody else carries, and that is to have a place at a
 // replica: any method, any path, a body of any kind.
-type Want struct {
+type ReservationRequest struct {
 	Name functions.Name // of the function; an alias is drawn for
 	Team string         // whose request it is: for its limits, and its turn among those who wait
 	// Bytes of the body that are kept in memory while it waits.
@@ -22,97 +22,97 @@ type Want struct {
 	// Header gives a field of the request's head, "" where there is none; nil is a
 	// head without fields. It is used until the stay is over.
 	Header func(name string) string
-	// Wait, if not nil, is called each time the request is about to wait.
-	Wait func()
+	// OnWait, if not nil, is called each time the request is about to wait.
+	OnWait func()
 }
 
-// Stay is the place of a request at a replica. One goroutine at a time has it.
+// Reservation is the place of a request at a replica. One goroutine at a time has it.
 // Between Hold and Done the request counts as demand, as every other does.
-type Stay struct {
+type Reservation struct {
 	ID       string // of the request: for its log line, and X-Request-Id
 	Endpoint string // URL of the replica, without a slash at its end
 	Token    string // bearer token of an agent before it, "" none
 	Key      string // what the engine itself wants, "" nothing
-	Plain    bool   // the replica runs no engine of ours
+	External bool   // the replica runs no engine of ours
 
-	x      exchange
+	x      proxyRequest
 	ctx    context.Context
-	want   Want
+	want   ReservationRequest
 	bytes  int64
 	header func(string) string
 }
 
-// elsewhere is the endpoint of what the allow-list does not have.
-var elsewhere = endpoint{path: other}
+// otherEndpoint is the endpoint of what the allow-list does not have.
+var otherEndpoint = endpoint{path: otherLabel}
 
-// Hold finds a request a place at a replica of the function: at once where one has
+// Reserve finds a request a place at a replica of the function: at once where one has
 // a free slot, otherwise it stands in line with all others, the function is woken,
 // and it waits as long as the function lets requests wait, or the client said it
 // would (see Patience), or until ctx ends. A replica whose request is not to begin
 // is left with Failed, and the stay ends with Done. The error, of which nothing
 // must be given back, is the answer.
-func (a *Activator) Hold(ctx context.Context, w Want) (*Stay, *openai.Error) {
-	s := &Stay{ID: openai.NewID(), ctx: ctx, want: w, bytes: w.Bytes, header: w.Header}
+func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reservation, *openai.Error) {
+	s := &Reservation{ID: openai.NewID(), ctx: ctx, want: w, bytes: w.Bytes, header: w.Header}
 	if s.header == nil {
 		s.header = func(string) string { return "" }
 	}
 	x := &s.x
-	*x = exchange{a: a, stay: s, id: s.ID, began: a.o.Now(), ep: &elsewhere, team: w.Team}
+	*x = proxyRequest{a: a, reservation: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
 	if id := s.header("X-Request-Id"); validID(id) {
 		x.clientID = id
 	}
 	held := false
 	defer func() {
 		if !held { // also on a panic
-			x.finish(x.code())
+			x.finish(x.failureStatus())
 		}
 	}()
 	e, alias := a.lookup(w.Name)
 	if e == nil {
 		if alias {
-			x.refuse(unpublished(w.Name))
+			x.refuse(unpublishedError(w.Name))
 		} else {
 			x.refuse(openai.New(openai.ModelNotFound, "The model `"+w.Name.Short()+"` does not exist."))
 		}
 		return nil, x.fail
 	}
-	x.e = e
-	if r := x.admit(w.Team); r != nil {
+	x.fn = e
+	if r := x.admitTeam(w.Team); r != nil {
 		x.refuse(r)
 		return nil, x.fail
 	}
 	x.enter(true)
-	if err := s.settle(); err != nil {
+	if err := s.await(); err != nil {
 		return nil, err
 	}
 	held = true
 	return s, nil
 }
 
-// at is where the request goes.
-func (s *Stay) at(r *snapshot.Replica) {
+// assign is where the request goes.
+func (s *Reservation) assign(r *snapshot.Replica) {
 	s.Endpoint, s.Token, s.Key = r.Endpoint, r.Token, r.Key
-	s.Plain = s.x.e.Now().Plain
+	s.External = s.x.fn.Snapshot().External
 	s.x.asked = s.x.a.o.Now()
-	s.x.phase = placed
+	s.x.phase = reserved
 }
 
-// settle waits until the stay has a place, or until there is an answer without.
-func (s *Stay) settle() *openai.Error {
+// await waits until the stay has a place, or until there is an answer without.
+func (s *Reservation) await() *openai.Error {
 	x := &s.x
-	if x.phase == asking {
+	if x.phase == sent {
 		x.launch(false)
 	}
-	if x.phase == waiting && s.want.Wait != nil {
-		s.want.Wait()
+	if x.phase == waiting && s.want.OnWait != nil {
+		s.want.OnWait()
 	}
 	for x.phase == waiting {
 		x.advance(time.Time{}, false)
 	}
 	switch x.phase {
-	case placed:
+	case reserved:
 		return nil
-	case left:
+	case clientLeft:
 		x.refuse(openai.New(openai.RequestTimeout, "The client left."))
 		x.fail.Status = 499
 		x.reason = "client_left"
@@ -122,28 +122,28 @@ func (s *Stay) settle() *openai.Error {
 	return x.fail
 }
 
-func (x *exchange) code() int {
+func (x *proxyRequest) failureStatus() int {
 	if x.fail == nil {
 		return 500
 	}
 	return x.fail.Status
 }
 
-// Plain reports whether a function's replicas run a program that is no engine of
+// External reports whether a function's replicas run a program that is no engine of
 // ours; ok is false where there is no such function.
-func (a *Activator) Plain(name functions.Name) (plain, ok bool) {
+func (a *Activator) External(name functions.Name) (plain, ok bool) {
 	e := a.table.Lookup(name)
 	if e == nil {
 		return false, false
 	}
-	return e.Now().Plain, true
+	return e.Snapshot().External, true
 }
 
 // ColdStart is the id of the cold start that the request took part in; "" where
 // it found a replica READY, or nothing is known.
-func (s *Stay) ColdStart() string {
+func (s *Reservation) ColdStart() string {
 	if s.x.cold {
-		s.x.learn()
+		s.x.resolveColdStart()
 	}
 	return s.x.coldStart
 }
@@ -153,11 +153,11 @@ func (s *Stay) ColdStart() string {
 // stay moves to another replica, waiting for one where it must; else the error is
 // the answer, and only Done is left to call. why is the cause of the failure; that
 // the client left is none.
-func (s *Stay) Failed(why error) *openai.Error {
+func (s *Reservation) Failed(why error) *openai.Error {
 	x := &s.x
 	if context.Cause(s.ctx) != nil {
-		x.depart()
-		return s.settle()
+		x.contextEnded()
+		return s.await()
 	}
 	var op *net.OpError
 	if errors.As(why, &op) && op.Op == "dial" {
@@ -165,40 +165,40 @@ func (s *Stay) Failed(why error) *openai.Error {
 	}
 	now := x.a.o.Now()
 	x.failed = x.replica
-	x.again(x.blame(why, now), false, now, false)
-	return s.settle()
+	x.retry(x.reportFailure(why, now), false, now, false)
+	return s.await()
 }
 
-// GiveUp says the same where the request cannot be sent a second time. The error
+// FailedForGood says the same where the request cannot be sent a second time. The error
 // is the answer, and only Done is left to call.
-func (s *Stay) GiveUp(why error) *openai.Error {
+func (s *Reservation) FailedForGood(why error) *openai.Error {
 	s.x.retried = true
 	return s.Failed(why)
 }
 
-// First says that the first byte of the answer has come.
-func (s *Stay) First() {
+// FirstByte says that the first byte of the answer has come.
+func (s *Reservation) FirstByte() {
 	x := &s.x
 	now := x.a.o.Now()
 	x.first = max(1, now.Sub(x.asked))
-	x.firstByte(now)
+	x.recordFirstByte(now)
 }
 
-// Broke says that the replica broke in the middle of its answer, of which it has
+// BrokeMidAnswer says that the replica broke in the middle of its answer, of which it has
 // sent a part: nobody can try again but the client.
-func (s *Stay) Broke() {
+func (s *Reservation) BrokeMidAnswer() {
 	x := &s.x
 	if context.Cause(s.ctx) != nil || x.replica == "" {
 		return
 	}
 	x.reason = string(openai.EngineCrashed)
-	x.a.meters.of(x.e).failed("died")
-	x.a.o.Waker.Ask(x.e.Name, x.replica, "it died in the middle of an answer")
+	x.a.metrics.of(x.fn).countFailure("died")
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.replica, "it died in the middle of an answer")
 }
 
-// Done ends the stay. code is the status that the client was answered with, 499
+// Finish ends the stay. code is the status that the client was answered with, 499
 // where it left. Done again does nothing.
-func (s *Stay) Done(code int) {
+func (s *Reservation) Finish(code int) {
 	if code == 499 && s.x.reason == "" {
 		s.x.reason = "client_left"
 	}

@@ -34,22 +34,22 @@ func (r *recent[V]) put(id string, v V, most int) {
 	r.of[id] = v
 }
 
-// ledger knows by id who waits now, and which cold start recent requests took
+// requestIndex knows by id who waits now, and which cold start recent requests took
 // part in. Only requests that had to wait are in it, so a warm one pays nothing.
-type ledger struct {
+type requestIndex struct {
 	mu      sync.Mutex
-	waiting map[string]*exchange  // by request id and by the client's own id
-	count   int                   // of exchanges in waiting
-	empty   chan struct{}         // made by a drain; closed when nobody waits
-	started recent[string]        // cold start ids, by request id and client's own
-	firsts  recent[time.Duration] // times to the first token, by cold start id
+	waiting map[string]*proxyRequest // by request id and by the client's own id
+	count   int                      // of exchanges in waiting
+	empty   chan struct{}            // made by a drain; closed when nobody waits
+	started recent[string]           // cold start ids, by request id and client's own
+	firsts  recent[time.Duration]    // times to the first token, by cold start id
 }
 
-func (l *ledger) init() {
-	l.waiting = map[string]*exchange{}
+func (l *requestIndex) init() {
+	l.waiting = map[string]*proxyRequest{}
 }
 
-func (l *ledger) enter(x *exchange) {
+func (l *requestIndex) add(x *proxyRequest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting[x.id] = x
@@ -59,7 +59,7 @@ func (l *ledger) enter(x *exchange) {
 	l.count++
 }
 
-func (l *ledger) leave(x *exchange) {
+func (l *requestIndex) remove(x *proxyRequest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.waiting, x.id)
@@ -72,14 +72,14 @@ func (l *ledger) leave(x *exchange) {
 	}
 }
 
-func (l *ledger) waiter(id string) *exchange {
+func (l *requestIndex) waiter(id string) *proxyRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.waiting[id]
 }
 
-// deserted is closed when nobody waits.
-func (l *ledger) deserted() <-chan struct{} {
+// drained is closed when nobody waits.
+func (l *requestIndex) drained() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.empty == nil {
@@ -93,7 +93,7 @@ func (l *ledger) deserted() <-chan struct{} {
 	return c
 }
 
-func (l *ledger) cold(id, coldStart string) {
+func (l *requestIndex) rememberColdStart(id, coldStart string) {
 	if id == "" || coldStart == "" {
 		return
 	}
@@ -102,15 +102,15 @@ func (l *ledger) cold(id, coldStart string) {
 	l.started.put(id, coldStart, rememberRequests)
 }
 
-func (l *ledger) coldStart(id string) (string, bool) {
+func (l *requestIndex) coldStart(id string) (string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c, ok := l.started.of[id]
 	return c, ok
 }
 
-// first remembers a cold start's first token; false if there was one before.
-func (l *ledger) first(coldStart string, took time.Duration) bool {
+// rememberFirstToken remembers a cold start's first token; false if there was one before.
+func (l *requestIndex) rememberFirstToken(coldStart string, took time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := l.firsts.of[coldStart]; ok {
@@ -120,7 +120,7 @@ func (l *ledger) first(coldStart string, took time.Duration) bool {
 	return true
 }
 
-func (l *ledger) firstToken(coldStart string) (time.Duration, bool) {
+func (l *requestIndex) firstToken(coldStart string) (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d, ok := l.firsts.of[coldStart]

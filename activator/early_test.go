@@ -16,8 +16,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// porch is a replica behind a door that keeps requests until it is READY.
-type porch struct {
+// fakeShim is a replica behind a door that keeps requests until it is READY.
+type fakeShim struct {
 	*engine
 	opened  chan struct{}
 	waiting atomic.Int64
@@ -27,11 +27,11 @@ type porch struct {
 
 const notReady = `{"error":{"message":"The model is loading.","type":"server_error","code":"model_loading"}}`
 
-func (w *world) porchAt(addr string) *porch {
-	p := &porch{opened: make(chan struct{})}
+func (w *world) shimAt(addr string) *fakeShim {
+	p := &fakeShim{opened: make(chan struct{})}
 	p.engine = w.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
-		if r.Header.Get(snapshot.Ahead) == "" || p.wait(c) {
-			return good(c, r, body)
+		if r.Header.Get(snapshot.EarlyHeader) == "" || p.wait(c) {
+			return goodAnswer(c, r, body)
 		}
 		return p.refuses.Load() && send(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(notReady), notReady))
 	})
@@ -39,7 +39,7 @@ func (w *world) porchAt(addr string) *porch {
 }
 
 // wait reports whether the request is to be answered.
-func (p *porch) wait(c net.Conn) bool {
+func (p *fakeShim) wait(c net.Conn) bool {
 	if p.refuses.Load() {
 		return false
 	}
@@ -62,10 +62,10 @@ func (p *porch) wait(c net.Conn) bool {
 	}
 }
 
-// coming has a function start at an address that takes requests ahead.
-func coming(f snapshot.Function, slots int, addrs ...string) snapshot.Function {
-	f = at(f, slots, addrs...)
-	f.State, f.Coming, f.Replicas = functions.Loading, f.Replicas, nil
+// notReady has a function start at an address that takes requests ahead.
+func startingAt(f snapshot.Snapshot, slots int, addrs ...string) snapshot.Snapshot {
+	f = readyAt(f, slots, addrs...)
+	f.State, f.NotReadyEndpoints, f.Replicas = functions.Loading, f.Replicas, nil
 	return f
 }
 
@@ -85,20 +85,20 @@ func TestAhead(t *testing.T) {
 		if kind == "stream" {
 			whole = streamed
 		}
-		ahead := func(name string, do func(t *testing.T, w *world, p *porch, got chan result)) {
+		ahead := func(name string, do func(t *testing.T, w *world, p *fakeShim, got chan result)) {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t, nil)
-					p := w.porchAt("p:1")
-					w.act.Publish(loadingAt(fn("tiny"), functions.Downloading, -1, -1))
+					p := w.shimAt("p:1")
+					w.act.Publish(loadingAt(testFunction("tiny"), functions.Downloading, -1, -1))
 					got := w.asking(t.Context(), 1, body)
-					w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+					w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
 					synctest.Wait()
 					if n := p.waiting.Load(); n != 1 {
 						t.Fatalf("%d requests are at the door", n)
 					}
 					// It waits in line all the same.
-					if d, _ := w.act.DemandOf(fn("tiny").Name); d.Queued != 1 || d.Active != 0 || w.act.InFlightOf(fn("tiny").Name, "p:1") != 0 {
+					if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Queued != 1 || d.Active != 0 || w.act.InFlightOf(testFunction("tiny").Name, "p:1") != 0 {
 						t.Fatalf("%+v", d)
 					}
 					do(t, w, p, got)
@@ -115,25 +115,25 @@ func TestAhead(t *testing.T) {
 			}
 		}
 
-		ahead("READY at the door first", func(t *testing.T, w *world, p *porch, got chan result) {
+		ahead("READY at the door first", func(t *testing.T, w *world, p *fakeShim, got chan result) {
 			close(p.opened)
 			served(t, w, got) // nobody else needs to say READY first
-			if d, _ := w.act.DemandOf(fn("tiny").Name); d.Queued != 0 || d.Active != 0 {
+			if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Queued != 0 || d.Active != 0 {
 				t.Errorf("%+v", d)
 			}
-			w.act.Publish(at(fn("tiny"), 4, "p:1"))
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1"))
 			synctest.Wait()
-			if n := w.act.InFlightOf(fn("tiny").Name, "p:1"); n != 0 {
+			if n := w.act.InFlightOf(testFunction("tiny").Name, "p:1"); n != 0 {
 				t.Errorf("%d are in flight", n)
 			}
 			if n := len(p.requests()); n != 1 {
 				t.Errorf("the replica has seen %d requests", n)
 			}
 		})
-		ahead("READY in the picture first", func(t *testing.T, w *world, p *porch, got chan result) {
-			w.act.Publish(at(fn("tiny"), 4, "p:1"))
+		ahead("READY in the picture first", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1"))
 			synctest.Wait()
-			if n := w.act.InFlightOf(fn("tiny").Name, "p:1"); n != 1 {
+			if n := w.act.InFlightOf(testFunction("tiny").Name, "p:1"); n != 1 {
 				t.Errorf("%d are in flight", n)
 			}
 			close(p.opened)
@@ -142,8 +142,8 @@ func TestAhead(t *testing.T) {
 				t.Errorf("the replica has seen %d requests", n)
 			}
 		})
-		ahead("the start fails", func(t *testing.T, w *world, p *porch, got chan result) {
-			f := fn("tiny")
+		ahead("the start fails", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+			f := testFunction("tiny")
 			f.State, f.Failure = functions.Failed, &snapshot.Failure{Reason: "out of memory", At: time.Now()}
 			w.act.Publish(f)
 			if r := <-got; r.status != 503 || r.code() != "model_load_failed" {
@@ -154,22 +154,22 @@ func TestAhead(t *testing.T) {
 				t.Error("the request is at the door still")
 			}
 		})
-		ahead("its pod dies of it, maybe, and another comes", func(t *testing.T, w *world, p *porch, got chan result) {
+		ahead("its pod dies of it, maybe, and another comes", func(t *testing.T, w *world, p *fakeShim, got chan result) {
 			p.kill()
 			synctest.Wait()
-			q := w.porchAt("q:1")
-			w.act.Publish(coming(fn("tiny"), 4, "q:1"))
+			q := w.shimAt("q:1")
+			w.act.Publish(startingAt(testFunction("tiny"), 4, "q:1"))
 			synctest.Wait()
 			if n := len(q.requests()); n != 0 {
 				t.Fatalf("%d requests are at the other's door", n)
 			}
-			w.act.Publish(at(fn("tiny"), 4, "q:1"))
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "q:1"))
 			served(t, w, got)
 		})
-		ahead("another is READY first", func(t *testing.T, w *world, p *porch, got chan result) {
-			w.engineAt("e:1", good)
-			f := at(fn("tiny"), 4, "e:1")
-			f.Coming = coming(fn("tiny"), 4, "p:1").Coming
+		ahead("another is READY first", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+			w.engineAt("e:1", goodAnswer)
+			f := readyAt(testFunction("tiny"), 4, "e:1")
+			f.NotReadyEndpoints = startingAt(testFunction("tiny"), 4, "p:1").NotReadyEndpoints
 			w.act.Publish(f)
 			served(t, w, got)
 			synctest.Wait()
@@ -177,8 +177,8 @@ func TestAhead(t *testing.T) {
 				t.Error("the copy was not called back")
 			}
 		})
-		ahead("turned away when it was let through", func(t *testing.T, w *world, p *porch, got chan result) {
-			w.act.Publish(at(fn("tiny"), 4, "p:1"))
+		ahead("turned away when it was let through", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1"))
 			synctest.Wait()
 			p.refuses.Store(true)
 			close(p.opened)
@@ -187,11 +187,11 @@ func TestAhead(t *testing.T) {
 				t.Errorf("the replica has seen %d requests", n)
 			}
 		})
-		ahead("dead when it was let through", func(t *testing.T, w *world, p *porch, got chan result) {
-			w.engineAt("e:1", good)
-			w.act.Publish(at(fn("tiny"), 4, "p:1"))
+		ahead("dead when it was let through", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+			w.engineAt("e:1", goodAnswer)
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1"))
 			synctest.Wait()
-			w.act.Publish(at(fn("tiny"), 4, "p:1", "e:1"))
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1", "e:1"))
 			p.kill()
 			if r := <-got; r.status != 200 || plainEvents(r.body) != whole {
 				t.Errorf("%+v", r)
@@ -203,27 +203,27 @@ func TestAhead(t *testing.T) {
 		t.Run(kind+"/the door takes none", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, nil)
-				p := w.porchAt("p:1")
+				p := w.shimAt("p:1")
 				p.refuses.Store(true)
-				w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+				w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
 				got := w.asking(t.Context(), 1, body)
 				for range 3 { // news about it is no reason to try again
-					w.act.Publish(loadingAt(fn("tiny"), functions.Loading, -1, -1))
-					w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+					w.act.Publish(loadingAt(testFunction("tiny"), functions.Loading, -1, -1))
+					w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
 					synctest.Wait()
 				}
 				if n := len(p.requests()); n != 1 {
 					t.Errorf("the door was tried %d times", n)
 				}
-				w.act.Publish(at(fn("tiny"), 4, "p:1"))
+				w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1"))
 				served(t, w, got)
 			})
 		})
 		t.Run(kind+"/its client leaves", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, nil)
-				p := w.porchAt("p:1")
-				w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+				p := w.shimAt("p:1")
+				w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
 				ctx, cancel := context.WithCancel(t.Context())
 				got := w.asking(ctx, 1, body)
 				cancel()
@@ -242,7 +242,7 @@ func TestAhead(t *testing.T) {
 // TestAheadIsBounded: the first of the line alone are sent ahead, no more than the
 // replica has slots for, and over several replicas in turn.
 func TestAheadIsBounded(t *testing.T) {
-	large := strings.Replace(askPlain, `"messages"`, `"user":"`+strings.Repeat("x", aheadBytes)+`","messages"`, 1)
+	large := strings.Replace(askPlain, `"messages"`, `"user":"`+strings.Repeat("x", maxEarlyBody)+`","messages"`, 1)
 	for _, c := range []struct {
 		slots, clients int
 		doors          []string
@@ -250,18 +250,18 @@ func TestAheadIsBounded(t *testing.T) {
 		ask            string
 	}{
 		{3, 20, []string{"p:1"}, []int64{3}, askPlain},
-		{100, 20, []string{"p:1"}, []int64{aheadMost}, askPlain},
+		{100, 20, []string{"p:1"}, []int64{maxEarlyPerReplica}, askPlain},
 		{2, 20, []string{"p:1", "p:2"}, []int64{2, 2}, askPlain},
 		{100, 3, []string{"p:1", "p:2"}, []int64{2, 1}, askPlain},
 		{100, 3, []string{"p:1"}, []int64{0}, large},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
-			var at1 []*porch
+			var at1 []*fakeShim
 			for _, addr := range c.doors {
-				at1 = append(at1, w.porchAt(addr))
+				at1 = append(at1, w.shimAt(addr))
 			}
-			w.act.Publish(coming(fn("tiny"), c.slots, c.doors...))
+			w.act.Publish(startingAt(testFunction("tiny"), c.slots, c.doors...))
 			got := w.asking(t.Context(), c.clients, c.ask)
 			for i, p := range at1 {
 				if n := p.waiting.Load(); n != c.want[i] {
@@ -269,7 +269,7 @@ func TestAheadIsBounded(t *testing.T) {
 				}
 				close(p.opened)
 			}
-			w.act.Publish(at(fn("tiny"), c.slots, c.doors...))
+			w.act.Publish(readyAt(testFunction("tiny"), c.slots, c.doors...))
 			for range c.clients {
 				if r := <-got; r.status != 200 || !strings.Contains(r.body, "chatcmpl-1") {
 					t.Errorf("%+v", r)
@@ -292,7 +292,7 @@ func TestAheadInFlight(t *testing.T) {
 			<-goOn
 			return chunk(c, event2) && chunk(c, event3) && chunk(c, eventDone) && send(c, "0\r\n\r\n")
 		})
-		f := coming(fn("tiny"), 1, "p:1")
+		f := startingAt(testFunction("tiny"), 1, "p:1")
 		w.act.Publish(f)
 		got := w.asking(t.Context(), 2, askStream)
 		counts := func(when string, active, queued int) {
@@ -303,7 +303,7 @@ func TestAheadInFlight(t *testing.T) {
 			}
 		}
 		counts("before READY", 1, 1)
-		w.act.Publish(at(fn("tiny"), 1, "p:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 1, "p:1"))
 		synctest.Wait()
 		counts("after READY", 1, 1) // its one slot is taken
 		close(goOn)
@@ -324,15 +324,15 @@ func TestAheadFails(t *testing.T) {
 		p := w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
 			return send(c, "HTTP/1.1 500 X\r\nContent-Length: 16\r\n\r\nEngineCore: died")
 		})
-		w.act.Publish(coming(fn("tiny"), 4, "p:1"))
+		w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
 		got := w.asking(t.Context(), 1, askPlain)
-		q := w.porchAt("q:1")
-		w.act.Publish(coming(fn("tiny"), 4, "q:1"))
+		q := w.shimAt("q:1")
+		w.act.Publish(startingAt(testFunction("tiny"), 4, "q:1"))
 		synctest.Wait()
 		if len(got) != 0 || len(p.requests()) != 1 || len(q.requests()) != 0 {
 			t.Errorf("%d answers, %d and %d requests", len(got), len(p.requests()), len(q.requests()))
 		}
-		w.act.Publish(at(fn("tiny"), 4, "q:1"))
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "q:1"))
 		if r := <-got; r.status != 200 || r.body != jsonAnswer {
 			t.Errorf("%+v", r)
 		}
@@ -351,12 +351,12 @@ func TestAheadIsTimed(t *testing.T) {
 			})
 			w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
 				time.Sleep(5 * time.Second)
-				return send(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nThaw-Waited: %s\r\nContent-Length: %d\r\n\r\n%s", said, len(jsonAnswer), jsonAnswer))
+				return send(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nThaw-Held-Us: %s\r\nContent-Length: %d\r\n\r\n%s", said, len(jsonAnswer), jsonAnswer))
 			})
-			w.act.Publish(fn("tiny"))
+			w.act.Publish(testFunction("tiny"))
 			got := w.asking(t.Context(), 1, askPlain)
-			w.act.Publish(coming(fn("tiny"), 4, "p:1"))
-			if r := <-got; r.status != 200 || r.body != jsonAnswer || r.head.Get(snapshot.Waited) != "" {
+			w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
+			if r := <-got; r.status != 200 || r.body != jsonAnswer || r.head.Get(snapshot.HeldHeader) != "" {
 				t.Errorf("%+v", r)
 			}
 			if len(took) != 1 || took[0] != want {

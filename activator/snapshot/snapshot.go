@@ -7,48 +7,48 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Function is one immutable picture of a function. Whoever publishes it must
+// Snapshot is one immutable picture of a function. Whoever publishes it must
 // not change it, nor anything it points at, afterwards.
-type Function struct {
-	Name      functions.Name
-	Model     *functions.Model
-	State     functions.State     // of its best replica; Unloaded (or "") when at rest
-	Replicas  []Replica           // READY ones only; draining ones are absent
-	Coming    []Replica           // not READY, but the shim at their door takes requests ahead (see Ahead)
-	Progress  functions.Progress  // of the cold start under way
-	ColdStart *functions.Timeline // the newest cold start, under way or last; nil if there was none
-	Forecast  functions.Forecast
-	Failure   *Failure // the breaker is open: refuse at once, until Until
-	Blocked   *Blocked // cannot be placed now
-	Sleeping  bool
+type Snapshot struct {
+	Name              functions.Name
+	Model             *functions.Model
+	State             functions.State     // of its best replica; Unloaded (or "") when at rest
+	Replicas          []Replica           // READY ones only; draining ones are absent
+	NotReadyEndpoints []Replica           // not READY, but the shim at their door takes requests ahead (see Ahead)
+	Progress          functions.Progress  // of the cold start under way
+	ColdStart         *functions.Timeline // the newest cold start, under way or last; nil if there was none
+	Forecast          functions.Forecast
+	Failure           *Failure // the breaker is open: refuse at once, until Until
+	Blocked           *Blocked // cannot be placed now
+	Sleeping          bool
 
-	// Serves is what its engines call the model where that is not the function's own
+	// ServedModelName is what its engines call the model where that is not the function's own
 	// name: a revision of a service goes by the service's, to its engine as to those
 	// who ask. "" is the name.
-	Serves string
+	ServedModelName string
 	// Hidden keeps it out of lists and suggestions: it is asked for by an alias. Its
 	// own name works all the same.
 	Hidden bool
-	// Plain says that its replicas run a program that is no engine of ours. A request
+	// External says that its replicas run a program that is no engine of ours. A request
 	// that came by host goes to it as it is, whatever its path, and with whom it is
 	// from is the program's affair.
-	Plain bool
+	External bool
 }
 
-// Known is the name that people ask for it by, and that they are to read.
-func (f *Function) Known() functions.Name {
-	if f.Serves == "" {
+// PublicName is the name that people ask for it by, and that they are to read.
+func (f *Snapshot) PublicName() functions.Name {
+	if f.ServedModelName == "" {
 		return f.Name
 	}
-	return functions.Name{Team: f.Name.Team, Name: f.Serves}
+	return functions.Name{Team: f.Name.Team, Name: f.ServedModelName}
 }
 
-// Ahead is the field of a request for a replica that may not be READY: the shim at
+// EarlyHeader is the field of a request for a replica that may not be READY: the shim at
 // its door keeps the request until it is, or answers that it does not.
-const Ahead = "thaw-ahead"
+const EarlyHeader = "thaw-early"
 
-// Waited is the field of its answer: for how many microseconds it was kept.
-const Waited = "thaw-waited"
+// HeldHeader is the field of its answer: for how many microseconds it was kept.
+const HeldHeader = "thaw-held-us"
 
 // Replica is one place where a READY engine answers.
 type Replica struct {
@@ -84,9 +84,9 @@ type Blocked struct {
 	At      time.Time
 }
 
-// Left is what is left of ETA: never nothing, because the function is still
+// Remaining is what is left of ETA: never nothing, because the function is still
 // blocked; negative where nothing is known. A nil Blocked knows nothing.
-func (b *Blocked) Left(now time.Time) time.Duration {
+func (b *Blocked) Remaining(now time.Time) time.Duration {
 	switch {
 	case b == nil || b.ETA <= 0:
 		return -1
@@ -104,7 +104,7 @@ func (b *Blocked) Left(now time.Time) time.Duration {
 const unknownSlots = 2
 
 // SlotsOf is how many requests the replica may be given at once, at least one.
-func (f *Function) SlotsOf(r *Replica) int {
+func (f *Snapshot) SlotsOf(r *Replica) int {
 	if r.Slots > 0 {
 		return r.Slots
 	}
@@ -115,7 +115,7 @@ func (f *Function) SlotsOf(r *Replica) int {
 }
 
 // Capacity is how many requests the READY replicas may be given at once.
-func (f *Function) Capacity() int {
+func (f *Snapshot) Capacity() int {
 	n := 0
 	for i := range f.Replicas {
 		n += f.SlotsOf(&f.Replicas[i])
@@ -123,16 +123,16 @@ func (f *Function) Capacity() int {
 	return n
 }
 
-// Has reports whether the replica takes traffic.
-func (f *Function) Has(replica string) bool { return f.Index(replica) >= 0 }
+// HasReplica reports whether the replica takes traffic.
+func (f *Snapshot) HasReplica(replica string) bool { return f.ReplicaIndex(replica) >= 0 }
 
-// Comes reports whether the replica takes requests ahead.
-func (f *Function) Comes(replica string) bool {
-	return slices.ContainsFunc(f.Coming, func(r Replica) bool { return r.ID == replica })
+// TakesEarly reports whether the replica takes requests ahead.
+func (f *Snapshot) TakesEarly(replica string) bool {
+	return slices.ContainsFunc(f.NotReadyEndpoints, func(r Replica) bool { return r.ID == replica })
 }
 
-// Index of a replica that takes traffic, -1 for any other.
-func (f *Function) Index(replica string) int {
+// ReplicaIndex of a replica that takes traffic, -1 for any other.
+func (f *Snapshot) ReplicaIndex(replica string) int {
 	for i := range f.Replicas {
 		if f.Replicas[i].ID == replica {
 			return i
@@ -142,12 +142,12 @@ func (f *Function) Index(replica string) int {
 }
 
 // Starting reports whether a cold start is under way.
-func (f *Function) Starting() bool {
+func (f *Snapshot) Starting() bool {
 	return len(f.Replicas) == 0 && (f.State == functions.Downloading || f.State == functions.Loading)
 }
 
-// HasAdapter reports whether a replica that takes traffic has it loaded.
-func (f *Function) HasAdapter(name string) bool {
+// AdapterLoaded reports whether a replica that takes traffic has it loaded.
+func (f *Snapshot) AdapterLoaded(name string) bool {
 	for i := range f.Replicas {
 		if slices.Contains(f.Replicas[i].Adapters, name) {
 			return true
@@ -156,8 +156,8 @@ func (f *Function) HasAdapter(name string) bool {
 	return false
 }
 
-// Adapter reports whether the model declares the adapter.
-func (f *Function) Adapter(name string) bool {
+// DeclaresAdapter reports whether the model declares the adapter.
+func (f *Snapshot) DeclaresAdapter(name string) bool {
 	if f.Model == nil {
 		return false
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// other labels what belongs to no known function or team: labels come from the
+// otherLabel labels what belongs to no known function or team: labels come from the
 // configuration, never from a request.
-const other = "other"
+const otherLabel = "other"
 
-// meters are the metrics of the data path. The series of a function are
+// metrics are the metrics of the data path. The series of a function are
 // resolved at its first request and kept beside it, so that the hot path looks
 // up no label.
-type meters struct {
+type metrics struct {
 	a         *Activator
 	requests  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
@@ -36,7 +36,7 @@ type meters struct {
 	buffered, bufferBytes, active *prometheus.Desc
 }
 
-func newMeters(a *Activator) *meters {
+func newMetrics(a *Activator) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -48,7 +48,7 @@ func newMeters(a *Activator) *meters {
 	gauge := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"model", "team"}, nil)
 	}
-	m := &meters{
+	m := &metrics{
 		a:           a,
 		requests:    counter("thaw_requests_total", "Requests by how they ended; code 499 is a client that left, a stream that broke counts with the code of its error.", "model", "team", "route", "code", "cold"),
 		duration:    histogram("thaw_request_seconds", "Time from the whole request to the end of its answer.", short, "model", "team", "cold"),
@@ -72,21 +72,21 @@ func newMeters(a *Activator) *meters {
 
 // Describe and Collect make meters the collector of the gauges: they are read
 // from the gates when somebody looks, so keeping them costs nothing.
-func (m *meters) Describe(c chan<- *prometheus.Desc) {
+func (m *metrics) Describe(c chan<- *prometheus.Desc) {
 	c <- m.buffered
 	c <- m.bufferBytes
 	c <- m.active
 }
 
 // Collect yields gauges of functions that have been asked for at least once.
-func (m *meters) Collect(c chan<- prometheus.Metric) {
+func (m *metrics) Collect(c chan<- prometheus.Metric) {
 	loads := map[functions.Name]gate.Load{} // several functions may go by one name
 	for _, e := range m.a.table.All() {
-		s := e.Own.series.Load()
+		s := e.Data.metrics.Load()
 		if s == nil {
 			continue
 		}
-		l, sum := e.Own.gate.Load(), loads[s.name]
+		l, sum := e.Data.gate.Load(), loads[s.name]
 		sum.Queued += l.Queued
 		sum.Bytes += l.Bytes
 		sum.Active += l.Active
@@ -102,9 +102,9 @@ func (m *meters) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// series are the metrics of one function, under the name that it goes by.
-type series struct {
-	m          *meters
+// functionMetrics are the metrics of one function, under the name that it goes by.
+type functionMetrics struct {
+	m          *metrics
 	name       functions.Name
 	full       string                 // the name as logs have it
 	duration   [2]prometheus.Observer // warm, cold
@@ -114,31 +114,31 @@ type series struct {
 	completion prometheus.Counter
 	retried    prometheus.Counter
 	mu         sync.Mutex // serialises writers of ends
-	ends       atomic.Pointer[[]end]
+	ends       atomic.Pointer[[]outcome]
 }
 
-// end is one way in which requests ended.
-type end struct {
+// outcome is one way in which requests ended.
+type outcome struct {
 	route string
 	code  int
 	cold  bool
 	n     prometheus.Counter
 }
 
-func flag(cold bool) (int, string) {
+func coldLabel(cold bool) (int, string) {
 	if cold {
 		return 1, "true"
 	}
 	return 0, "false"
 }
 
-func (m *meters) of(e *entry) *series {
-	if s := e.Own.series.Load(); s != nil {
+func (m *metrics) of(e *entry) *functionMetrics {
+	if s := e.Data.metrics.Load(); s != nil {
 		return s
 	}
-	known := e.Now().Known()
+	known := e.Snapshot().PublicName()
 	n, t := known.Name, known.Team
-	s := &series{
+	s := &functionMetrics{
 		m:          m,
 		name:       known,
 		full:       known.String(),
@@ -149,16 +149,16 @@ func (m *meters) of(e *entry) *series {
 		completion: m.tokens.WithLabelValues(n, t, "completion"),
 		retried:    m.retries.WithLabelValues(n, t),
 	}
-	s.ends.Store(&[]end{})
-	if !e.Own.series.CompareAndSwap(nil, s) {
-		return e.Own.series.Load()
+	s.ends.Store(&[]outcome{})
+	if !e.Data.metrics.CompareAndSwap(nil, s) {
+		return e.Data.metrics.Load()
 	}
 	return s
 }
 
-// ended counts one request.
-func (s *series) ended(route string, code int, cold bool, took time.Duration) {
-	i, word := flag(cold)
+// countEnd counts one request.
+func (s *functionMetrics) countEnd(route string, code int, cold bool, took time.Duration) {
+	i, word := coldLabel(cold)
 	s.duration[i].Observe(took.Seconds())
 	for _, e := range *s.ends.Load() {
 		if e.code == code && e.cold == cold && e.route == route {
@@ -170,24 +170,24 @@ func (s *series) ended(route string, code int, cold bool, took time.Duration) {
 	n.Inc()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ends := append((*s.ends.Load())[:len(*s.ends.Load()):len(*s.ends.Load())], end{route, code, cold, n})
+	ends := append((*s.ends.Load())[:len(*s.ends.Load()):len(*s.ends.Load())], outcome{route, code, cold, n})
 	s.ends.Store(&ends)
 }
 
-// failed counts an answer that an engine broke. It is rare: the label is looked up.
-func (s *series) failed(kind string) {
+// countFailure counts an answer that an engine broke. It is rare: the label is looked up.
+func (s *functionMetrics) countFailure(kind string) {
 	s.m.failures.WithLabelValues(s.name.Name, s.name.Team, kind).Inc()
 }
 
-// refused counts a request that never reached a function.
-func (m *meters) refused(team, route string, code int) {
-	m.requests.WithLabelValues(other, team, route, strconv.Itoa(code), "false").Inc()
+// countRefused counts a request that never reached a function.
+func (m *metrics) countRefused(team, route string, code int) {
+	m.requests.WithLabelValues(otherLabel, team, route, strconv.Itoa(code), "false").Inc()
 }
 
-func (m *meters) limited(team, reason string) { m.quota.WithLabelValues(team, reason).Inc() }
+func (m *metrics) countLimited(team, reason string) { m.quota.WithLabelValues(team, reason).Inc() }
 
-// published observes a cold start that has just ended.
-func (m *meters) published(e *entry, before, f *snapshot.Function) {
+// observeColdStart observes a cold start that has just ended.
+func (m *metrics) observeColdStart(e *entry, before, f *snapshot.Snapshot) {
 	t := f.ColdStart
 	if t == nil || t.State != functions.Ready && t.State != functions.Failed {
 		return
@@ -203,29 +203,29 @@ func (m *meters) published(e *entry, before, f *snapshot.Function) {
 	if source == "" {
 		source = "unknown"
 	}
-	name := f.Known()
+	name := f.PublicName()
 	m.coldStart.WithLabelValues(name.Name, name.Team, result).Observe(t.Total)
 	for _, p := range t.Phases {
 		m.phase.WithLabelValues(name.Name, name.Team, string(p.Phase), source, result).Observe(p.Duration)
 	}
 }
 
-func (m *meters) firstToken(e *entry, took time.Duration) {
+func (m *metrics) observeFirstToken(e *entry, took time.Duration) {
 	source := "unknown"
-	name := e.Now().Known()
-	if t := e.Now().ColdStart; t != nil && t.Tier != "" {
+	name := e.Snapshot().PublicName()
+	if t := e.Snapshot().ColdStart; t != nil && t.Tier != "" {
 		source = string(t.Tier)
 	}
 	m.phase.WithLabelValues(name.Name, name.Team, string(functions.PhaseFirstToken), source, "ready").Observe(took.Seconds())
 }
 
-// removed forgets a function's series, or they would stay for ever. They stay
+// forget forgets a function's series, or they would stay for ever. They stay
 // while another function goes by the same name.
-func (m *meters) removed(e *entry) {
-	name := e.Now().Known()
+func (m *metrics) forget(e *entry) {
+	name := e.Snapshot().PublicName()
 	if name != e.Name {
-		for _, other := range m.a.table.List(name.Team) {
-			if other != e && other.Now().Known() == name {
+		for _, other := range m.a.table.Team(name.Team) {
+			if other != e && other.Snapshot().PublicName() == name {
 				return
 			}
 		}
