@@ -99,16 +99,16 @@ type Team struct {
 
 // TeamUse is what a team has had and has of the fleet.
 type TeamUse struct {
-	GPUs      int        `json:"gpus_held"`   // by what starts, serves and stops
-	Lately    float64    `json:"gpus_lately"` // in use on average, what is longer ago counting less
-	Today     float64    `json:"gpu_seconds_today"`
-	Total     float64    `json:"gpu_seconds"`
-	Left      *float64   `json:"gpu_seconds_left,omitempty"` // of today, where there is a limit
-	Resets    *time.Time `json:"gpu_seconds_reset,omitempty"`
-	Barred    bool       `json:"barred,omitempty"`    // its GPU-seconds of today are used up
-	Inflicted uint64     `json:"evictions_inflicted"` // of other teams' replicas for its own
-	Suffered  uint64     `json:"evictions_suffered"`  // of its replicas for other teams'
-	Thrash    uint64     `json:"thrash"`              // its functions that were evicted and missed soon after
+	GPUs       int        `json:"gpus_held"`   // by what starts, serves and stops
+	Lately     float64    `json:"gpus_lately"` // in use on average, what is longer ago counting less
+	Today      float64    `json:"gpu_seconds_today"`
+	Total      float64    `json:"gpu_seconds"`
+	Left       *float64   `json:"gpu_seconds_left,omitempty"` // of today, where there is a limit
+	Resets     *time.Time `json:"gpu_seconds_reset,omitempty"`
+	OverBudget bool       `json:"barred,omitempty"`    // its GPU-seconds of today are used up
+	Inflicted  uint64     `json:"evictions_inflicted"` // of other teams' replicas for its own
+	Suffered   uint64     `json:"evictions_suffered"`  // of its replicas for other teams'
+	Thrash     uint64     `json:"thrash"`              // its functions that were evicted and missed soon after
 }
 
 // ColdStart is a timeline with what is told of it to people.

@@ -136,7 +136,7 @@ func gpuTime(t api.Team) string {
 		return used
 	}
 	used += fmt.Sprintf(" of %d", t.Limits.GPUSecondsPerDay)
-	if t.Barred {
+	if t.OverBudget {
 		used += ", used up"
 	}
 	return used

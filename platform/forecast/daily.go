@@ -6,19 +6,19 @@ import (
 )
 
 const (
-	slots     = 96
-	slot      = 24 * time.Hour / slots
-	always    = 255 // a share of 1
-	enoughFor = 3   // days, to speak of a daily pattern
-	often     = 0.6 // of the days
-	fadesFrom = 64  // idle times
-	fadeEvery = 3   // days
+	quartersPerDay = 96
+	quarterHour    = 24 * time.Hour / quartersPerDay
+	fullShare      = 255 // a share of 1
+	minDailyDays   = 3   // days, to speak of a daily pattern
+	minDailyShare  = 0.6 // of the days
+	fadesFrom      = 64  // idle times
+	fadeEvery      = 3   // days
 )
 
 // daily is at which quarters of an hour a function was used, on which share of
 // the last days: the last one counts a quarter of all.
 type daily struct {
-	share [slots]uint8
+	share [quartersPerDay]uint8
 	today [2]uint64 // the quarters of day
 	day   int32     // since 1970, by the clock on the wall; 0 none
 	seen  uint16    // days since the first
@@ -29,19 +29,19 @@ func dayOf(t time.Time) int32 {
 	return int32((t.Unix() + int64(zone)) / 86400)
 }
 
-func slotOf(t time.Time) int { return (t.Hour()*60 + t.Minute()) / (24 * 60 / slots) }
+func quarterOf(t time.Time) int { return (t.Hour()*60 + t.Minute()) / (24 * 60 / quartersPerDay) }
 
-// note says that the function is used at t; it reports whether what is known of
+// record says that the function is used at t; it reports whether what is known of
 // long ago should fade now.
-func (d *daily) note(t time.Time) (fade bool) {
-	fade = d.turn(dayOf(t))
-	s := slotOf(t)
+func (d *daily) record(t time.Time) (fade bool) {
+	fade = d.advanceTo(dayOf(t))
+	s := quarterOf(t)
 	d.today[s/64] |= 1 << (s % 64)
 	return fade
 }
 
-// turn makes day the present one.
-func (d *daily) turn(day int32) (fade bool) {
+// advanceTo makes day the present one.
+func (d *daily) advanceTo(day int32) (fade bool) {
 	switch {
 	case d.day == 0:
 		d.day = day
@@ -49,11 +49,11 @@ func (d *daily) turn(day int32) (fade bool) {
 	case day <= d.day:
 		return false
 	}
-	for n := 0; d.day < day && n < 2*slots; n++ { // after so many days without use nothing is left
+	for n := 0; d.day < day && n < 2*quartersPerDay; n++ { // after so many days without use nothing is left
 		for i := range d.share {
 			s := int(d.share[i])
 			if d.today[i/64]&(1<<(i%64)) != 0 {
-				s += (always - s + 3) / 4
+				s += (fullShare - s + 3) / 4
 			} else {
 				s -= (s + 3) / 4
 			}
@@ -73,23 +73,23 @@ func (d *daily) turn(day int32) (fade bool) {
 // next is the begin of the next quarter of an hour, within a day, in which the
 // function is used on most days and was not in the quarter before.
 func (d *daily) next(now time.Time) (at time.Time, share float64, ok bool) {
-	if d.seen+1 < enoughFor || d.day == 0 {
+	if d.seen+1 < minDailyDays || d.day == 0 {
 		return at, 0, false
 	}
 	c := *d
-	c.turn(dayOf(now))
-	if c.seen < enoughFor {
+	c.advanceTo(dayOf(now))
+	if c.seen < minDailyDays {
 		return at, 0, false
 	}
 	// A share starts at nothing: what it can have reached by now is its whole.
-	whole := (1 - math.Pow(0.75, float64(c.seen))) * always
-	now0 := slotOf(now)
-	for i := 1; i <= slots; i++ {
-		s := (now0 + i) % slots
-		have, before := float64(c.share[s])/whole, float64(c.share[(s+slots-1)%slots])/whole
-		if have >= often && before < often {
-			begin := now.Truncate(time.Minute).Add(-time.Duration(now.Minute()%(24*60/slots)) * time.Minute)
-			return begin.Add(time.Duration(i) * slot), min(have, 1), true
+	whole := (1 - math.Pow(0.75, float64(c.seen))) * fullShare
+	now0 := quarterOf(now)
+	for i := 1; i <= quartersPerDay; i++ {
+		s := (now0 + i) % quartersPerDay
+		have, before := float64(c.share[s])/whole, float64(c.share[(s+quartersPerDay-1)%quartersPerDay])/whole
+		if have >= minDailyShare && before < minDailyShare {
+			begin := now.Truncate(time.Minute).Add(-time.Duration(now.Minute()%(24*60/quartersPerDay)) * time.Minute)
+			return begin.Add(time.Duration(i) * quarterHour), min(have, 1), true
 		}
 	}
 	return at, 0, false

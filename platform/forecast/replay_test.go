@@ -126,7 +126,7 @@ func learnedKeep(tr [][]int, ahead bool) (account, [2]account) {
 	clock := epoch
 	return replayKeep(tr, func(f int) []Window {
 		name := named(f)
-		if h.all[name] == nil {
+		if h.functions[name] == nil {
 			clock = epoch
 			h.Begin(name, clock)
 			h.End(name, clock)

@@ -17,29 +17,29 @@ import (
 // MaxFile bounds what Load reads.
 const MaxFile = 64 << 20
 
-const version = 1
+const fileVersion = 1
 
-type file struct {
-	Version   int       `json:"version"`
-	Saved     time.Time `json:"saved"`
-	Functions []record  `json:"functions"`
+type historyFile struct {
+	Version   int              `json:"version"`
+	Saved     time.Time        `json:"saved"`
+	Functions []functionRecord `json:"functions"`
 }
 
-type record struct {
-	Name   string     `json:"name"`
-	Begin  time.Time  `json:"begin"`
-	End    time.Time  `json:"end"`
-	Uses   float64    `json:"uses"`
-	Idle   []uint16   `json:"idle,omitempty"` // bin, count, bin, count, …
-	Day    int32      `json:"day,omitempty"`
-	Seen   uint16     `json:"seen,omitempty"`
-	Days   string     `json:"days,omitempty"` // base64
-	Today  [2]uint64  `json:"today"`
-	Starts uint16     `json:"starts,omitempty"`
-	After  []followed `json:"after,omitempty"`
+type functionRecord struct {
+	Name   string           `json:"name"`
+	Begin  time.Time        `json:"begin"`
+	End    time.Time        `json:"end"`
+	Uses   float64          `json:"uses"`
+	Idle   []uint16         `json:"idle,omitempty"` // bin, count, bin, count, …
+	Day    int32            `json:"day,omitempty"`
+	Seen   uint16           `json:"seen,omitempty"`
+	Days   string           `json:"days,omitempty"` // base64
+	Today  [2]uint64        `json:"today"`
+	Starts uint16           `json:"starts,omitempty"`
+	After  []followerRecord `json:"after,omitempty"`
 }
 
-type followed struct {
+type followerRecord struct {
 	Name string        `json:"name"`
 	N    uint16        `json:"n"`
 	Lag  time.Duration `json:"lag"` // in nanoseconds
@@ -47,7 +47,7 @@ type followed struct {
 
 // Snapshot is a history as it was at a moment, to be written down as JSON by
 // whoever has the time.
-type Snapshot struct{ file file }
+type Snapshot struct{ file historyFile }
 
 // MarshalJSON writes what Load reads.
 func (s Snapshot) MarshalJSON() ([]byte, error) { return json.Marshal(s.file) }
@@ -60,9 +60,9 @@ func (h *History) Save(w io.Writer, now time.Time) error {
 // Snapshot copies the history. A use under way ends for it now: what comes later
 // it has not seen.
 func (h *History) Snapshot(now time.Time) Snapshot {
-	f := file{Version: version, Saved: now.Round(0), Functions: make([]record, 0, len(h.all))}
-	for name, p := range h.all {
-		r := record{Name: name.String(), Begin: p.begin.Round(0), End: p.end.Round(0), Uses: p.usesAt(now), Day: p.days.day, Seen: p.days.seen, Today: p.days.today, Starts: p.starts}
+	f := historyFile{Version: fileVersion, Saved: now.Round(0), Functions: make([]functionRecord, 0, len(h.functions))}
+	for name, p := range h.functions {
+		r := functionRecord{Name: name.String(), Begin: p.begin.Round(0), End: p.end.Round(0), Uses: p.usesAt(now), Day: p.daily.day, Seen: p.daily.seen, Today: p.daily.today, Starts: p.starts}
 		if p.using {
 			r.End = f.Saved
 			if r.End.Before(r.Begin) {
@@ -72,17 +72,17 @@ func (h *History) Snapshot(now time.Time) Snapshot {
 		for _, b := range p.idle.bins {
 			r.Idle = append(r.Idle, b.at, b.n)
 		}
-		if p.days.share != [slots]uint8{} {
-			r.Days = base64.StdEncoding.EncodeToString(p.days.share[:])
+		if p.daily.share != [quartersPerDay]uint8{} {
+			r.Days = base64.StdEncoding.EncodeToString(p.daily.share[:])
 		}
-		for i := range p.after {
-			if a := &p.after[i]; a.who != nil && a.n > 0 {
-				r.After = append(r.After, followed{a.who.name.String(), a.n, a.lag})
+		for i := range p.followedBy {
+			if a := &p.followedBy[i]; a.who != nil && a.n > 0 {
+				r.After = append(r.After, followerRecord{a.who.name.String(), a.n, a.lag})
 			}
 		}
 		f.Functions = append(f.Functions, r)
 	}
-	slices.SortFunc(f.Functions, func(a, b record) int {
+	slices.SortFunc(f.Functions, func(a, b functionRecord) int {
 		if a.Name < b.Name {
 			return -1
 		}
@@ -104,21 +104,21 @@ func (h *History) Load(r io.Reader, now time.Time) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
-	var f file
+	var f historyFile
 	if err := d.Decode(&f); err != nil {
 		return fmt.Errorf("history: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("history: something follows it")
 	}
-	if f.Version != version {
-		return fmt.Errorf("history: version %d, want %d", f.Version, version)
+	if f.Version != fileVersion {
+		return fmt.Errorf("history: version %d, want %d", f.Version, fileVersion)
 	}
 	if len(f.Functions) > h.max {
 		return fmt.Errorf("history: %d functions, at most %d", len(f.Functions), h.max)
 	}
-	torn := now.Sub(f.Saved) > longGap || now.Before(f.Saved)
-	all := make(map[functions.Name]*past, len(f.Functions))
+	torn := now.Sub(f.Saved) > maxSaveGap || now.Before(f.Saved)
+	all := make(map[functions.Name]*functionUsage, len(f.Functions))
 	for i := range f.Functions {
 		p, err := f.Functions[i].past(f.Saved)
 		if err != nil {
@@ -127,7 +127,7 @@ func (h *History) Load(r io.Reader, now time.Time) error {
 		if all[p.name] != nil {
 			return fmt.Errorf("history: %s is there twice", p.name)
 		}
-		p.torn = torn
+		p.gapUnknown = torn
 		all[p.name] = p
 	}
 	for i := range f.Functions {
@@ -135,22 +135,22 @@ func (h *History) Load(r io.Reader, now time.Time) error {
 			return fmt.Errorf("history: function %d: %w", i, err)
 		}
 	}
-	h.all = all
-	h.recent = [recents]*past{}
+	h.functions = all
+	h.recent = [maxRecent]*functionUsage{}
 	h.due, h.fresh = nil, nil
 	for i := range f.Functions { // in their order: the same file gives the same future
 		name, _ := functions.ParseName(f.Functions[i].Name, "")
-		h.look(all[name])
+		h.queueForPlan(all[name])
 	}
 	return nil
 }
 
-func (r *record) past(saved time.Time) (*past, error) {
+func (r *functionRecord) past(saved time.Time) (*functionUsage, error) {
 	name, err := functions.ParseName(r.Name, "")
 	if err != nil || name.Team == "" || name.String() != r.Name {
 		return nil, fmt.Errorf("%.80q is no name of a function", r.Name)
 	}
-	p := &past{name: name, begin: r.Begin, end: r.End, uses: r.Uses, usedAt: saved, starts: r.Starts}
+	p := &functionUsage{name: name, begin: r.Begin, end: r.End, uses: r.Uses, usedAt: saved, starts: r.Starts}
 	switch {
 	case r.Begin.IsZero() || r.End.Before(r.Begin):
 		return nil, errors.New("its last use ends before it begins")
@@ -169,29 +169,29 @@ func (r *record) past(saved time.Time) (*past, error) {
 		p.idle.bins = append(p.idle.bins, b)
 		p.idle.total += uint32(b.n)
 	}
-	if r.Day < 0 || r.Seen > 1<<15 || r.Today[1]>>(slots-64) != 0 {
+	if r.Day < 0 || r.Seen > 1<<15 || r.Today[1]>>(quartersPerDay-64) != 0 {
 		return nil, errors.New("days are out of bounds")
 	}
-	p.days.day, p.days.seen, p.days.today = r.Day, r.Seen, r.Today
+	p.daily.day, p.daily.seen, p.daily.today = r.Day, r.Seen, r.Today
 	if r.Days != "" {
 		b, err := base64.StdEncoding.DecodeString(r.Days)
-		if err != nil || len(b) != slots {
+		if err != nil || len(b) != quartersPerDay {
 			return nil, errors.New("days are not 96 bytes in base64")
 		}
-		copy(p.days.share[:], b)
+		copy(p.daily.share[:], b)
 	}
-	if len(r.After) > followers {
-		return nil, fmt.Errorf("after has more than %d", followers)
+	if len(r.After) > maxFollowers {
+		return nil, fmt.Errorf("after has more than %d", maxFollowers)
 	}
 	return p, nil
 }
 
 // link points from p to those that follow it; one that is gone is forgotten.
-func (r *record) link(all map[functions.Name]*past) error {
+func (r *functionRecord) link(all map[functions.Name]*functionUsage) error {
 	name, _ := functions.ParseName(r.Name, "")
 	p, k := all[name], 0
 	for _, a := range r.After {
-		if a.N == 0 || a.N >= manyStarts || a.Lag < 0 || a.Lag > soonAfter {
+		if a.N == 0 || a.N >= manyStarts || a.Lag < 0 || a.Lag > followWithin {
 			return errors.New("after is out of bounds")
 		}
 		by, err := functions.ParseName(a.Name, "")
@@ -199,10 +199,10 @@ func (r *record) link(all map[functions.Name]*past) error {
 			return fmt.Errorf("%.80q is no name of a function", a.Name)
 		}
 		who := all[by]
-		if who == nil || who == p || by.Team != name.Team || slices.ContainsFunc(p.after[:k], func(f follower) bool { return f.who == who }) {
+		if who == nil || who == p || by.Team != name.Team || slices.ContainsFunc(p.followedBy[:k], func(f follower) bool { return f.who == who }) {
 			continue
 		}
-		p.after[k] = follower{who: who, n: a.N, lag: a.Lag}
+		p.followedBy[k] = follower{who: who, n: a.N, lag: a.Lag}
 		k++
 	}
 	return nil

@@ -25,9 +25,9 @@ func WorthOf(idle, start time.Duration, ahead bool) Worth {
 }
 
 const (
-	maxWindows = 8
-	early      = 16 // a start ahead leaves a 16th of the idle time for error
-	late       = 16 // and what is held is held a 16th longer
+	maxWindows  = 8
+	startMargin = 16 // a start ahead leaves a 16th of the idle time for error
+	lateMargin  = 16 // and what is held is held a 16th longer
 )
 
 // point is a moment at which idle times have ended.
@@ -43,14 +43,14 @@ type point struct {
 }
 
 const (
-	throughout byte = iota // held since the point before
-	restarted              // let go after the point before, which was covered
-	again                  // started ahead; the point before was not covered
+	heldThroughout byte = iota // held since the point before
+	heldAgain                  // let go after the point before, which was covered
+	startedAhead               // started ahead; the point before was not covered
 )
 
 // windows are the stretches in which holding is worth its price, by dynamic
 // programming over the points at which idle times have ended.
-func (t *times) windows(w Worth, buf []point) []Window {
+func (t *idleTimes) windows(w Worth, buf []point) []Window {
 	out := t.worth(w, buf)
 	for tries := 0; len(out) > maxWindows && tries < 8; tries++ {
 		w.Start = 2*w.Start + time.Minute
@@ -59,32 +59,32 @@ func (t *times) windows(w Worth, buf []point) []Window {
 	return out[:min(len(out), maxWindows)]
 }
 
-func (t *times) worth(w Worth, buf []point) []Window {
+func (t *idleTimes) worth(w Worth, buf []point) []Window {
 	ps := t.points(buf[:0])
 	cold, start := float64(w.Cold), float64(w.Start)
 	rest := 3 * start // let go for less, it would be up and down
 	prev := point{}
 	for i := range ps {
 		p := &ps[i]
-		tail := prev.at / late
+		tail := prev.at / lateMargin
 		hold := prev.held + p.beyond*(p.at-prev.at)
-		p.held, p.from = hold, throughout
+		p.held, p.from = hold, heldThroughout
 		if w.Ahead && p.own {
-			ahead := p.beyond * (p.at/early + start)
-			if head := p.at - p.at/early - start; head > prev.at+tail+rest {
+			ahead := p.beyond * (p.at/startMargin + start)
+			if head := p.at - p.at/startMargin - start; head > prev.at+tail+rest {
 				if c := prev.held + p.beyond*tail + ahead; c < p.held {
-					p.held, p.from = c, restarted
+					p.held, p.from = c, heldAgain
 				}
 				if i > 0 {
 					if c := prev.gone + ahead; c < p.held {
-						p.held, p.from = c, again
+						p.held, p.from = c, startedAhead
 					}
 				}
 			}
 		}
-		p.gone, p.left = prev.held+p.beyond*tail, restarted
+		p.gone, p.left = prev.held+p.beyond*tail, heldAgain
 		if i > 0 && prev.gone < p.gone {
-			p.gone, p.left = prev.gone, again
+			p.gone, p.left = prev.gone, startedAhead
 		}
 		p.gone += p.n * cold
 		prev = *p
@@ -96,18 +96,18 @@ func (t *times) worth(w Worth, buf []point) []Window {
 	for i := len(ps) - 1; i >= 0; i-- {
 		p := &ps[i]
 		if !covered {
-			covered = p.left == restarted
+			covered = p.left == heldAgain
 			continue
 		}
 		if !open {
-			out = append(out, Window{To: time.Duration(p.at + p.at/late)})
+			out = append(out, Window{To: time.Duration(p.at + p.at/lateMargin)})
 			open = true
 		}
-		if p.from != throughout {
-			out[len(out)-1].From = time.Duration(max(p.at-p.at/early-start, 0))
+		if p.from != heldThroughout {
+			out[len(out)-1].From = time.Duration(max(p.at-p.at/startMargin-start, 0))
 			open = false
 		}
-		covered = p.from != again
+		covered = p.from != startedAhead
 	}
 	if n := len(out); n == 0 || out[n-1].From > 0 {
 		out = append(out, Window{}) // not held at all at first
@@ -119,21 +119,21 @@ func (t *times) worth(w Worth, buf []point) []Window {
 }
 
 // points are the ends of the idle times that were, and of the imagined one.
-func (t *times) points(ps []point) []point {
-	left := float64(t.total) + imagined
-	rest, next := imagined, time.Minute
+func (t *idleTimes) points(ps []point) []point {
+	left := float64(t.total) + priorCount
+	rest, next := priorCount, time.Minute
 	i := 0
 	add := func(at time.Duration, n float64, own bool) {
 		ps = append(ps, point{at: float64(at), n: n, beyond: left, own: own})
 		left -= n
 	}
-	for i < len(t.bins) || next <= horizon {
-		if i < len(t.bins) && (spans[t.bins[i].at] <= next || next > horizon) {
-			add(spans[t.bins[i].at], float64(t.bins[i].n), true)
+	for i < len(t.bins) || next <= priorHorizon {
+		if i < len(t.bins) && (binSpans[t.bins[i].at] <= next || next > priorHorizon) {
+			add(binSpans[t.bins[i].at], float64(t.bins[i].n), true)
 			i++
 			continue
 		}
-		n := rest * (1 - never)
+		n := rest * (1 - priorNever)
 		rest -= n
 		add(next, n, false)
 		next *= 2

@@ -45,9 +45,9 @@ type Options struct {
 	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
 	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
 	Environ    func() []string
-	Policy     placement.Policy      // zero: placement.DefaultPolicy
-	Foresee    *orchestrator.Foresee // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
-	Peering    *nodestore.Peering    // how the node here brings bytes together with agents; nil: it does not
+	Policy     placement.Policy        // zero: placement.DefaultPolicy
+	Foresee    *orchestrator.Foresight // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
+	Peering    *nodestore.Peering      // how the node here brings bytes together with agents; nil: it does not
 
 	Log *slog.Logger
 }
@@ -55,7 +55,7 @@ type Options struct {
 // Local is the backend. Its methods, and those of the Steer in it, may be
 // called from any goroutine.
 type Local struct {
-	*orchestrator.Steer
+	*orchestrator.Orchestrator
 	o    Options
 	log  *slog.Logger
 	node *agent.Node
@@ -113,7 +113,7 @@ func open(o Options) (*Local, error) {
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
 		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, Leave: o.Leave, Warm: o.Warm, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
 		Push: func(hb functions.Heartbeat) {
-			l.Steer.Heartbeat(hb, l.node)
+			l.Orchestrator.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })
 		},
 		InFlight: func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
@@ -131,10 +131,10 @@ func open(o Options) (*Local, error) {
 		ahead.Prefetch = l.bring
 		o.Foresee = &ahead
 	}
-	l.Steer = orchestrator.New(orchestrator.Options{
-		Foresee: o.Foresee,
-		Ledger:  ledger,
-		Epoch:   epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
+	l.Orchestrator = orchestrator.New(orchestrator.Options{
+		Foresight: o.Foresee,
+		Ledger:    ledger,
+		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
 	})
 	return l, nil
 }
@@ -142,13 +142,13 @@ func open(o Options) (*Local, error) {
 // Attach tells the backend its data path. It is called before Run.
 func (l *Local) Attach(path orchestrator.DataPath) {
 	l.path = path
-	l.Steer.Attach(path)
+	l.Orchestrator.Attach(path)
 }
 
 // Changed is told that the catalogue has changed.
 func (l *Local) Changed() {
 	l.lent.changed()
-	l.Steer.Changed()
+	l.Orchestrator.Changed()
 	// What a model that is known will need can be had before it is asked for.
 	models := l.o.Catalog.Models()
 	for _, m := range models[:min(len(models), prewarmMost)] {
@@ -177,7 +177,7 @@ func (l *Local) Run(ctx context.Context) error {
 			}
 		})
 	}
-	run(l.Steer.Run)
+	run(l.Orchestrator.Run)
 	run(l.node.Run)
 	<-ctx.Done()
 	all.Wait()
@@ -233,7 +233,7 @@ func (l *Local) Heard(hb functions.Heartbeat) error {
 	}
 	l.mu.Unlock()
 	l.node.Met(l.Peers(l.node.ID()))
-	l.Steer.Heartbeat(hb, c)
+	l.Orchestrator.Heartbeat(hb, c)
 	return nil
 }
 

@@ -16,11 +16,11 @@ type AdapterLoader interface {
 	LoadAdapter(ctx context.Context, req functions.AdapterRequest) error
 }
 
-// fetch is an adapter on its way into a replica. Whoever is first asks the
+// adapterKey is an adapter on its way into a replica. Whoever is first asks the
 // node; who comes meanwhile waits for the same answer.
-type fetch struct{ replica, adapter string }
+type adapterKey struct{ replica, adapter string }
 
-type fetching struct {
+type adapterLoad struct {
 	done chan struct{}
 	err  error // set before done is closed
 	left bool  // the one who asked left before there was an answer
@@ -28,16 +28,16 @@ type fetching struct {
 
 // LoadAdapter has a replica load an adapter of its function (the adapter is the
 // name's). It returns when the replica has it, or with ctx.
-func (s *Steer) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
-	key := fetch{replica, name.Adapter}
+func (s *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
+	key := adapterKey{replica, name.Adapter}
 	for {
-		s.fetchMu.Lock()
-		f, other := s.fetches[key]
+		s.adapterMu.Lock()
+		f, other := s.adapterLoads[key]
 		if !other {
-			f = &fetching{done: make(chan struct{})}
-			put(&s.fetches, key, f)
+			f = &adapterLoad{done: make(chan struct{})}
+			setInMap(&s.adapterLoads, key, f)
 		}
-		s.fetchMu.Unlock()
+		s.adapterMu.Unlock()
 		if other {
 			select {
 			case <-f.done:
@@ -49,17 +49,17 @@ func (s *Steer) LoadAdapter(ctx context.Context, name functions.Name, replica st
 				return context.Cause(ctx)
 			}
 		}
-		f.err = s.askAdapter(ctx, replica, name.Adapter)
+		f.err = s.requestAdapter(ctx, replica, name.Adapter)
 		f.left = f.err != nil && ctx.Err() != nil
-		s.fetchMu.Lock()
-		delete(s.fetches, key)
-		s.fetchMu.Unlock()
+		s.adapterMu.Lock()
+		delete(s.adapterLoads, key)
+		s.adapterMu.Unlock()
 		close(f.done)
 		return f.err
 	}
 }
 
-func (s *Steer) askAdapter(ctx context.Context, replica, adapter string) error {
+func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter string) error {
 	to := s.NodeOf(replica)
 	if to == nil {
 		return fmt.Errorf("replica %s is gone", replica)
@@ -68,15 +68,15 @@ func (s *Steer) askAdapter(ctx context.Context, replica, adapter string) error {
 	if !ok {
 		return &functions.AdapterError{Code: "adapter_unavailable", Message: "the agent of this replica loads no adapters"}
 	}
-	began := s.clock()
+	began := s.timeNow()
 	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: s.epoch, Name: adapter})
 	if ctx.Err() == nil {
 		s.mu.Lock()
-		if r := s.reps[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
+		if r := s.replicas[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
 			if err != nil {
-				s.event("adapter_failed", r.fn.Name, replica, r.node, adapter, err.Error())
+				s.event("adapter_failed", r.function.Name, replica, r.node, adapter, err.Error())
 			} else {
-				s.event("adapter_loaded", r.fn.Name, replica, r.node, adapter, s.clock().Sub(began).Round(time.Millisecond).String())
+				s.event("adapter_loaded", r.function.Name, replica, r.node, adapter, s.timeNow().Sub(began).Round(time.Millisecond).String())
 			}
 		}
 		s.mu.Unlock()
@@ -86,31 +86,31 @@ func (s *Steer) askAdapter(ctx context.Context, replica, adapter string) error {
 
 // UseAdapter says that requests use an adapter of a replica, so that another
 // makes way where there is no room for all.
-func (s *Steer) UseAdapter(name functions.Name, replica string) {
+func (s *Orchestrator) UseAdapter(name functions.Name, replica string) {
 	s.inboxMu.Lock()
-	s.inbox.uses.put(fetch{replica, name.Adapter}, struct{}{})
+	s.inbox.adapterUses.put(adapterKey{replica, name.Adapter}, struct{}{})
 	s.inboxMu.Unlock()
-	s.ring()
+	s.signal()
 }
 
-// ahead loads the adapters that somebody wants before a request does, into every
+// loadWantedAdapters loads the adapters that somebody wants before a request does, into every
 // replica that is READY; where none is, later.
-func (s *Steer) ahead(ctx context.Context) {
-	s.wanted.each(func(name functions.Name) {
-		f := s.fns[name.Base()]
-		if f == nil || f.Gone || f.cold != nil && f.cold.over && len(f.reps) == 0 {
-			s.wanted.drop(name)
+func (s *Orchestrator) loadWantedAdapters(ctx context.Context) {
+	s.wantedAdapters.each(func(name functions.Name) {
+		f := s.functions[name.Base()]
+		if f == nil || f.Gone || f.coldStart != nil && f.coldStart.over && len(f.replicas) == 0 {
+			s.wantedAdapters.drop(name)
 			return
 		}
-		for _, r := range f.reps {
+		for _, r := range f.replicas {
 			if r.readyAt == 0 || r.stopping {
 				continue
 			}
-			s.wanted.drop(name)
+			s.wantedAdapters.drop(name)
 			if slices.Contains(r.status.Adapters, name.Adapter) {
 				continue
 			}
-			s.within(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { s.LoadAdapter(ctx, name, r.id) })
+			s.commandWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { s.LoadAdapter(ctx, name, r.id) })
 		}
 	})
 }

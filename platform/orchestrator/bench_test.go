@@ -73,4 +73,4 @@ func BenchmarkReady(b *testing.B) {
 	}
 }
 
-func markOf(s *Steer) chan time.Time { return s.path.(*mark).ready }
+func markOf(s *Orchestrator) chan time.Time { return s.path.(*mark).ready }

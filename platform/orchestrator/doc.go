@@ -69,7 +69,7 @@
 //
 // # Ahead
 //
-// With Options.Foresee the loop tells predict when functions are used, and the
+// With Options.Foresight the loop tells predict when functions are used, and the
 // core what predict says of each: how often it is used, when next, how long it is
 // worth being kept idle. What is foreseen, or hinted at by a caller, is a lease: a
 // start that the core places last, over nobody who waits, that makes way for

@@ -52,7 +52,7 @@ func (e *events) add(v Event) {
 }
 
 // Events are those after seq, oldest first; at most the last 1,000 are kept.
-func (s *Steer) Events(after uint64) []Event {
+func (s *Orchestrator) Events(after uint64) []Event {
 	e := &s.events
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *Steer) Events(after uint64) []Event {
 
 // Follow gives events as they happen until ctx ends, then closes the channel.
 // A follower more than 256 events behind misses some; Seq shows the gap.
-func (s *Steer) Follow(ctx context.Context) <-chan Event {
+func (s *Orchestrator) Follow(ctx context.Context) <-chan Event {
 	e := &s.events
 	ch := make(chan Event, follower)
 	e.mu.Lock()
@@ -83,19 +83,19 @@ func (s *Steer) Follow(ctx context.Context) <-chan Event {
 	return ch
 }
 
-func (s *Steer) event(kind string, name functions.Name, replica, node, reason, message string) {
-	s.say(Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
+func (s *Orchestrator) event(kind string, name functions.Name, replica, node, reason, message string) {
+	s.publishEvent(Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
 }
 
-// happens is an event of a replica, done for the sake of whom ("": nobody).
-func (s *Steer) happens(kind string, r *rep, reason, whom string) {
-	s.say(Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.fn.Name)
+// replicaEvent is an event of a replica, done for the sake of whom ("": nobody).
+func (s *Orchestrator) replicaEvent(kind string, r *replicaState, reason, whom string) {
+	s.publishEvent(Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
 }
 
-func (s *Steer) say(v Event, name functions.Name) {
-	v.At = s.clock()
+func (s *Orchestrator) publishEvent(v Event, name functions.Name) {
+	v.At = s.timeNow()
 	if v.Message == "" {
-		v.Message = sentence(v.Kind, v.Reason)
+		v.Message = reasonSentence(v.Kind, v.Reason)
 	}
 	if name.Name != "" {
 		v.Function = name.String()

@@ -33,10 +33,10 @@ func TestDeepSleep(t *testing.T) {
 		}
 		return levels
 	}
-	f := p.s.fns[fname("x")]
+	f := p.s.functions[fname("x")]
 	id := ""
 	for _, deep := range []bool{true, false} {
-		if p.desk.ask("x", 1); len(f.reps) == 0 {
+		if p.desk.ask("x", 1); len(f.replicas) == 0 {
 			p.pass(10 * time.Second)
 		}
 		p.pass(10 * time.Second)
@@ -49,8 +49,8 @@ func TestDeepSleep(t *testing.T) {
 		p.pass(64 * time.Second)
 		p.want("idle", p.states("x"), "[SLEEPING@n]")
 		r := f.Replicas[0]
-		if want := functions.Bytes(16 << 30); r.Deep != deep || deep && r.Held != 0 || !deep && r.Held != want {
-			t.Errorf("deep %v: it is %v and holds %v", deep, r.Deep, r.Held)
+		if want := functions.Bytes(16 << 30); r.Deep != deep || deep && r.SleepMemory != 0 || !deep && r.SleepMemory != want {
+			t.Errorf("deep %v: it is %v and holds %v", deep, r.Deep, r.SleepMemory)
 		}
 		id = p.desk.ask("x", 1)
 		p.pass(5 * time.Second)
@@ -60,8 +60,8 @@ func TestDeepSleep(t *testing.T) {
 		}
 		p.desk.done("x")
 	}
-	if f.history.rise(50) <= 0 || f.history.deep(50) <= 0 || len(f.history.samples) != 3 {
-		t.Errorf("of rises is known %v and %v", f.history.rise(50), f.history.deep(50))
+	if f.starts.wakeTime(50) <= 0 || f.starts.deepWakeTime(50) <= 0 || len(f.starts.samples) != 3 {
+		t.Errorf("of rises is known %v and %v", f.starts.wakeTime(50), f.starts.deepWakeTime(50))
 	}
 	if got := sleeps(); !slices.Equal(got, []string{"2", "0", "1", "0"}) {
 		t.Errorf("told to sleep at %v", got)

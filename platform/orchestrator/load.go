@@ -2,10 +2,10 @@ package orchestrator
 
 import "github.com/thaw-dev/thaw/platform/placement"
 
-// weigh tells the windows of f what is under way now, and takes from them how
+// updateLoad tells the windows of f what is under way now, and takes from them how
 // many replicas that asks for. It reports whether f is busy: whether there is
 // anything to remember of it. Functions at rest have no windows.
-func (s *Steer) weigh(f *fn, now placement.Instant) bool {
+func (s *Orchestrator) updateLoad(f *functionState, now placement.Instant) bool {
 	n := f.Active + f.Queued
 	if f.load == nil {
 		if n == 0 {
@@ -21,9 +21,9 @@ func (s *Steer) weigh(f *fn, now placement.Instant) bool {
 	return f.load != nil
 }
 
-// adopted keeps replicas that were READY before this loop began: what is asked of
+// adoptLoad keeps replicas that were READY before this loop began: what is asked of
 // them is not known until a window has seen it.
-func (s *Steer) adopted(f *fn, now placement.Instant) {
+func (s *Orchestrator) adoptLoad(f *functionState, now placement.Instant) {
 	ready := f.serving()
 	if ready < 2 {
 		return
@@ -32,11 +32,11 @@ func (s *Steer) adopted(f *fn, now placement.Instant) {
 		f.load = placement.NewLoad(s.policy.Autoscale)
 	}
 	f.load.Adopt(now, ready)
-	s.busy.add(f)
+	s.busyFunctions.add(f)
 }
 
-func (f *fn) serving() (n int) {
-	for _, r := range f.reps {
+func (f *functionState) serving() (n int) {
+	for _, r := range f.replicas {
 		if r.serves() {
 			n++
 		}

@@ -15,7 +15,7 @@ type counts struct {
 	evictions *prometheus.CounterVec // replicas stopped, by reason
 	restarts  *prometheus.CounterVec // engines that broke, by cause
 	sleeps    *prometheus.CounterVec // replicas sent to sleep, by reason
-	rises     *prometheus.CounterVec // replicas woken, by result
+	wakeups   *prometheus.CounterVec // replicas woken, by result
 	thrash    prometheus.Counter     // evicted and missed soon after
 	staged    *prometheus.CounterVec // bytes brought from afar, by kind of source
 	prewarms  *prometheus.CounterVec // what became of starts ahead
@@ -30,8 +30,8 @@ func newCounts() counts {
 	return counts{
 		evictions: counter("thaw_evictions_total", "Replicas stopped; reason is evicted (for another function), idle, surplus, changed, asked, …", "reason"),
 		restarts:  counter("thaw_engine_restarts_total", "Engines that broke; cause is start, died or hung.", "cause"),
-		sleeps:    counter("thaw_sleeps_total", "Replicas sent to sleep; reason is idle, evicted (for another function) or turn.", "reason"),
-		rises:     counter("thaw_rises_total", "Replicas woken from sleep; result is ready or failed.", "result"),
+		sleeps:    counter("thaw_sleeps_total", "Replicas sent to sleep; reason is idle, evicted (for another function) or time_slice.", "reason"),
+		wakeups:   counter("thaw_sleep_wakeups_total", "Replicas woken from sleep; result is ready or failed.", "result"),
 		late:      prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_heartbeats_late_total", Help: "Heartbeats that came twice, or after a newer one, and were passed over."}),
 		thrash:    prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_thrash_total", Help: "Functions that were evicted and missed soon after."}),
 		staged:    counter("thaw_stage_bytes_total", "Bytes of checkpoints brought from their sources.", "source", "result"),
@@ -49,11 +49,11 @@ var (
 )
 
 // Describe is of a [prometheus.Collector], which a Steer is.
-func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
+func (s *Orchestrator) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.evictions.Describe(ch)
 	s.counts.restarts.Describe(ch)
 	s.counts.sleeps.Describe(ch)
-	s.counts.rises.Describe(ch)
+	s.counts.wakeups.Describe(ch)
 	s.counts.staged.Describe(ch)
 	s.counts.prewarms.Describe(ch)
 	s.counts.wasted.Describe(ch)
@@ -68,11 +68,11 @@ func (s *Steer) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect is what is, at this moment, and what has been counted.
-func (s *Steer) Collect(ch chan<- prometheus.Metric) {
+func (s *Orchestrator) Collect(ch chan<- prometheus.Metric) {
 	s.counts.evictions.Collect(ch)
 	s.counts.restarts.Collect(ch)
 	s.counts.sleeps.Collect(ch)
-	s.counts.rises.Collect(ch)
+	s.counts.wakeups.Collect(ch)
 	s.counts.staged.Collect(ch)
 	s.counts.prewarms.Collect(ch)
 	s.counts.wasted.Collect(ch)
@@ -88,10 +88,10 @@ func (s *Steer) Collect(ch chan<- prometheus.Metric) {
 		word string
 	}
 	s.mu.Lock()
-	states := make([]state, 0, len(s.fns))
-	for name, f := range s.fns {
+	states := make([]state, 0, len(s.functions))
+	for name, f := range s.functions {
 		if !f.Gone {
-			states = append(states, state{name, s.state(f).Word()})
+			states = append(states, state{name, s.stateOf(f).Word()})
 		}
 	}
 	s.mu.Unlock()
@@ -118,8 +118,8 @@ func (s *Steer) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// broke counts an engine that broke: while it started, or after it was READY.
-func (c *counts) broke(served bool, cause string) {
+// recordFailure counts an engine that broke: while it started, or after it was READY.
+func (c *counts) recordFailure(served bool, cause string) {
 	switch {
 	case !served:
 		c.restarts.WithLabelValues("start").Inc()
@@ -130,8 +130,8 @@ func (c *counts) broke(served bool, cause string) {
 	}
 }
 
-// brought counts what a cold start staged.
-func (c *counts) brought(source string, t functions.Timeline) {
+// recordStaged counts what a cold start staged.
+func (c *counts) recordStaged(source string, t functions.Timeline) {
 	if t.Tier != functions.TierRemote || t.Bytes == 0 {
 		return
 	}

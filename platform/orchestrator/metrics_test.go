@@ -12,14 +12,14 @@ import (
 // TestMetrics: what was counted and what is, by words of ours.
 func TestMetrics(t *testing.T) {
 	s := New(Options{})
-	s.counts.broke(false, "no such file")
-	s.counts.broke(true, "hung: no token for 10s")
-	s.counts.broke(true, "killed by SIGKILL")
+	s.counts.recordFailure(false, "no such file")
+	s.counts.recordFailure(true, "hung: no token for 10s")
+	s.counts.recordFailure(true, "killed by SIGKILL")
 	s.counts.evictions.WithLabelValues("idle").Inc()
-	s.counts.brought("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
-	s.counts.brought("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // nothing was brought
-	s.fns[functions.Name{Team: "red", Name: "m"}] = &fn{}
-	s.teamOf("red")
+	s.counts.recordStaged("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
+	s.counts.recordStaged("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // nothing was brought
+	s.functions[functions.Name{Team: "red", Name: "m"}] = &functionState{}
+	s.accountOf("red")
 
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(s)

@@ -27,7 +27,7 @@ type play struct {
 	seq   int
 	ids   int
 	rnd   *rand.Rand
-	s     *Steer
+	s     *Orchestrator
 	rang  bool
 	next  int // number of the timer that counts
 	turns int
@@ -72,7 +72,7 @@ func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
 
 // boot begins a life of the server; the one before is heard no more.
 func (p *play) boot(epoch int64) {
-	var s *Steer
+	var s *Orchestrator
 	s = New(Options{
 		Epoch: epoch, Path: p.desk, Catalog: p.shelf, Machine: "m-here", Now: func() time.Time { return p.at },
 		NewID: func(prefix string) string { p.ids++; return fmt.Sprint(prefix, "-", p.ids) },
@@ -115,24 +115,24 @@ func (p *play) turn() {
 // left to tell, it knows what there is to know.
 func (p *play) consistent() {
 	s := p.s
-	for _, f := range s.list {
+	for _, f := range s.functionList {
 		l := p.desk.lane(f.Name)
-		if f.stirred || l.changed || l.removed || s.superseded || f.Gone {
+		if f.enqueued || l.changed || l.removed || s.superseded || f.Gone {
 			continue
 		}
-		is := &fn{Function: f.Function, model: f.model, reps: f.reps, recipe: f.recipe, history: f.history}
+		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, recipe: f.recipe, starts: f.starts}
 		is.Replicas = nil
-		is.sync(p.desk.InFlightOf)
+		is.copyReplicas(p.desk.InFlightOf)
 		is.Active, is.Queued = 0, l.queued
 		for _, n := range l.active {
 			is.Active += n
 		}
-		is.Lease = max(f.retry, f.held)
-		if f.once {
-			is.Lease = always
+		is.Lease = max(f.wakeLease, f.userLease)
+		if f.untilReady {
+			is.Lease = forever
 		}
 		if f.Sleeps {
-			is.bedtime(s.atHand(f))
+			is.canSleep(s.bytesAtHand(f))
 		}
 		if len(is.Replicas) == 0 {
 			is.Replicas = f.Replicas[:0]
@@ -140,17 +140,17 @@ func (p *play) consistent() {
 		if !reflect.DeepEqual(is.Function, f.Function) {
 			p.t.Fatalf("%.3f: the core was not told of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function, is.Function)
 		}
-		if c := f.cold; c != nil && !c.over != s.starting.has(f) {
+		if c := f.coldStart; c != nil && !c.over != s.starting.has(f) {
 			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.over, s.starting.has(f))
 		}
 	}
 	copies := map[string]int{}
-	for _, n := range s.sched.Nodes {
+	for _, n := range s.placementWorld.Nodes {
 		for source := range n.Cached {
 			copies[source]++
 		}
-		for _, r := range s.nodes[n.ID].reps {
-			if s.reps[r.id] != r {
+		for _, r := range s.nodes[n.ID].replicas {
+			if s.replicas[r.id] != r {
 				p.t.Fatalf("%s is still on %s", r.id, n.ID)
 			}
 		}

@@ -13,47 +13,47 @@ import (
 // reasons say for people what the words of events and decisions mean. A word that
 // is not here is told as it is.
 var reasons = map[string]string{
-	"start demand":   "somebody waits for it",
-	"start min":      "its model file keeps some running",
-	"start lease":    "somebody asked to have it ready",
-	"start prewarm":  "it is likely to be asked for soon",
-	"rise demand":    "somebody waits for it",
-	"rise min":       "its model file keeps some running",
-	"rise lease":     "somebody asked to have it ready",
-	"rise prewarm":   "it is likely to be asked for soon",
-	"idle":           "nobody has asked for it for its idle time",
-	"surplus":        "fewer replicas are enough",
-	"evicted":        "it was idle, and another function needs the room",
-	"turn":           "it has had its turn, and another function has waited for long",
-	"share":          "its team has had more than its share, and another team waits",
-	"unused":         "it was started ahead of requests that did not come",
-	"pressure":       "its node is short of host memory",
-	"budget":         "its team has used up its budget",
-	"changed":        "its model file has changed",
-	"removed":        "its model file is gone",
-	"gpu_unhealthy":  "a GPU under it is unhealthy",
-	"asked":          "somebody stopped it",
-	"sleepless":      "it did not fall asleep, or did not wake",
-	"called_off":     "nobody waits for it any more",
-	"vanished":       "its node no longer has it",
-	"node_lost":      "its node was lost",
-	"load_refused":   "its node did not take it",
-	"failed":         "it broke",
-	"silent":         "it has said nothing for too long",
-	"adopted READY":  "it ran already when this server came to know of it",
-	"asleep evicted": "its GPUs were given to another function",
-	"asleep turn":    "its GPUs were given to another function",
-	"asleep idle":    "nobody has asked for it for its idle time",
-	"ready":          "it has answered a request",
-	"node_joined":    "the node has said that it is there",
-	"adopted":        "it was there already when this server came to know of it",
-	"scale demand":   "it has more requests than its replicas are meant to serve at once",
-	"second_look":    "it is hard to believe and is looked at again",
-	"stale_epoch":    "a newer server commands",
+	"start demand":      "somebody waits for it",
+	"start min":         "its model file keeps some running",
+	"start lease":       "somebody asked to have it ready",
+	"start prewarm":     "it is likely to be asked for soon",
+	"rise demand":       "somebody waits for it",
+	"rise min":          "its model file keeps some running",
+	"rise lease":        "somebody asked to have it ready",
+	"rise prewarm":      "it is likely to be asked for soon",
+	"idle":              "nobody has asked for it for its idle time",
+	"surplus":           "fewer replicas are enough",
+	"evicted":           "it was idle, and another function needs the room",
+	"time_slice":        "it has had its turn, and another function has waited for long",
+	"share":             "its team has had more than its share, and another team waits",
+	"unused":            "it was started ahead of requests that did not come",
+	"pressure":          "its node is short of host memory",
+	"budget":            "its team has used up its budget",
+	"changed":           "its model file has changed",
+	"removed":           "its model file is gone",
+	"gpu_unhealthy":     "a GPU under it is unhealthy",
+	"asked":             "somebody stopped it",
+	"sleepless":         "it did not fall asleep, or did not wake",
+	"called_off":        "nobody waits for it any more",
+	"vanished":          "its node no longer has it",
+	"node_lost":         "its node was lost",
+	"load_refused":      "its node did not take it",
+	"failed":            "it broke",
+	"silent":            "it has said nothing for too long",
+	"adopted READY":     "it ran already when this server came to know of it",
+	"asleep evicted":    "its GPUs were given to another function",
+	"asleep time_slice": "its GPUs were given to another function",
+	"asleep idle":       "nobody has asked for it for its idle time",
+	"ready":             "it has answered a request",
+	"node_joined":       "the node has said that it is there",
+	"adopted":           "it was there already when this server came to know of it",
+	"scale demand":      "it has more requests than its replicas are meant to serve at once",
+	"recheck":           "it is hard to believe and is looked at again",
+	"stale_epoch":       "a newer server commands",
 }
 
-// sentence is what a word means where it is said of something that happened.
-func sentence(kind, reason string) string {
+// reasonSentence is what a word means where it is said of something that happened.
+func reasonSentence(kind, reason string) string {
 	for _, k := range [...]string{kind + " " + reason, reason, kind} {
 		if s := reasons[k]; s != "" && k != "" {
 			return s
@@ -62,16 +62,16 @@ func sentence(kind, reason string) string {
 	return ""
 }
 
-// because is the end of a sentence.
-func because(kind, reason string) string {
-	if s := sentence(kind, reason); s != "" && reason != "" {
+// reasonSuffix is the end of a sentence.
+func reasonSuffix(kind, reason string) string {
+	if s := reasonSentence(kind, reason); s != "" && reason != "" {
 		return ": " + s
 	}
 	return ""
 }
 
-// ago is how long something has been so.
-func ago(d time.Duration) string {
+// formatAge is how long something has been so.
+func formatAge(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "some time"
@@ -92,7 +92,7 @@ type Explained struct {
 	Kind     string // place, evict, cold or scale
 	Function functions.Name
 	State    functions.State
-	Now      string // what it does now and why, in a sentence
+	Summary  string // what it does now and why, in a sentence
 
 	// The last decision of this kind. Decided is zero where none is remembered.
 	Decided    time.Time
@@ -109,15 +109,15 @@ var kinds = []string{placement.KindPlace, placement.KindEvict, placement.KindCol
 // Explain says why a function is as it is, and how the last decision of a kind
 // (place, evict, cold, scale) about it came to be. It is false where there is no
 // such function or kind.
-func (s *Steer) Explain(kind string, name functions.Name) (Explained, bool) {
+func (s *Orchestrator) Explain(kind string, name functions.Name) (Explained, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.fns[name.Base()]
+	f := s.functions[name.Base()]
 	if f == nil || !slices.Contains(kinds, kind) {
 		return Explained{}, false
 	}
-	x := Explained{Kind: kind, Function: f.Name, State: s.state(f), Now: s.told(f)}
-	d, ok := s.plan.Explain(f.Name, kind)
+	x := Explained{Kind: kind, Function: f.Name, State: s.stateOf(f), Summary: s.summary(f)}
+	d, ok := s.planner.Explain(f.Name, kind)
 	if !ok {
 		return x, true
 	}
@@ -130,20 +130,20 @@ func (s *Steer) Explain(kind string, name functions.Name) (Explained, bool) {
 	case placement.KindScale:
 		told = "scale"
 	}
-	if w := sentence(told, d.Reason); w != "" {
+	if w := reasonSentence(told, d.Reason); w != "" {
 		x.Reason = w
 	}
 	return x, true
 }
 
-// told is what f does now and why, in a sentence.
-func (s *Steer) told(f *fn) string {
+// summary is what f does now and why, in a sentence.
+func (s *Orchestrator) summary(f *functionState) string {
 	now := s.now()
 	var ready, asleep, leaving, flight int
-	var start, last *rep
-	for _, r := range f.reps {
+	var start, last *replicaState
+	for _, r := range f.replicas {
 		switch {
-		case r.stopping || r.calledOff:
+		case r.stopping || r.cancelled:
 			leaving++
 			last = r
 		case r.serves():
@@ -172,42 +172,42 @@ func (s *Steer) told(f *fn) string {
 	case f.Gone:
 		return "Its model file is gone, and what runs of it is ending."
 	case ready > 0 && flight+f.Queued > 0:
-		return fmt.Sprintf("It serves %s with %s%s%s.", count(flight, "request"), count(ready, "replica"), waiting(f.Queued), also)
+		return fmt.Sprintf("It serves %s with %s%s%s.", count(flight, "request"), count(ready, "replica"), waitingSuffix(f.Queued), also)
 	case ready > 0:
-		return fmt.Sprintf("It is ready and idle, with %s%s.%s", count(ready, "replica"), also, s.staying(f, now))
+		return fmt.Sprintf("It is ready and idle, with %s%s.%s", count(ready, "replica"), also, s.idleSummary(f, now))
 	case start != nil:
-		return s.coming(f, start, now)
-	case f.failure != nil && s.clock().Before(f.failure.Until):
-		return fmt.Sprintf("It did not start: %s; it is not tried again before %s have passed.", f.failure.Reason, ago(f.failure.Until.Sub(s.clock())))
+		return s.startSummary(f, start, now)
+	case f.failure != nil && s.timeNow().Before(f.failure.Until):
+		return fmt.Sprintf("It did not start: %s; it is not tried again before %s have passed.", f.failure.Reason, formatAge(f.failure.Until.Sub(s.timeNow())))
 	case f.blocked != nil:
 		eta := ""
-		if left := f.blocked.Remaining(s.clock()); left > 0 {
-			eta = ", it may be ready in about " + ago(left)
+		if left := f.blocked.Remaining(s.timeNow()); left > 0 {
+			eta = ", it may be ready in about " + formatAge(left)
 		}
-		return fmt.Sprintf("It cannot be placed: %s%s%s.", f.blocked.Message, waiting(f.Queued), eta)
+		return fmt.Sprintf("It cannot be placed: %s%s%s.", f.blocked.Message, waitingSuffix(f.Queued), eta)
 	case asleep > 0:
 		rise := ""
-		if d := f.history.rise(50); d >= 0 {
-			rise = "; to wake takes about " + ago(d)
+		if d := f.starts.wakeTime(50); d >= 0 {
+			rise = "; to wake takes about " + formatAge(d)
 		}
-		return fmt.Sprintf("It sleeps on %s: its weights are in host memory and its GPUs are free%s%s.", last.node, because("asleep", last.reason), rise)
+		return fmt.Sprintf("It sleeps on %s: its weights are in host memory and its GPUs are free%s%s.", last.node, reasonSuffix("asleep", last.reason), rise)
 	case leaving > 0:
-		return fmt.Sprintf("It is on its way out on %s%s.", last.node, because("stop", last.reason))
+		return fmt.Sprintf("It is on its way out on %s%s.", last.node, reasonSuffix("stop", last.reason))
 	case f.Active+f.Queued > 0 || f.Lease > now:
-		return fmt.Sprintf("It is wanted%s, and no place has been looked for yet.", waiting(f.Queued))
+		return fmt.Sprintf("It is wanted%s, and no place has been looked for yet.", waitingSuffix(f.Queued))
 	}
 	why := "nobody has asked for it since this server began"
-	if f.past.at > 0 {
-		why = fmt.Sprintf("its last replica ended %s ago", ago(now-f.past.at)) + because("stop", f.past.reason)
+	if f.lastEnd.at > 0 {
+		why = fmt.Sprintf("its last replica ended %s ago", formatAge(now-f.lastEnd.at)) + reasonSuffix("stop", f.lastEnd.reason)
 	}
 	cost := ""
-	if p := s.forecast(f).P50; p >= 0 {
-		cost = fmt.Sprintf("; to start takes about %s", ago(p))
+	if p := s.forecastStart(f).P50; p >= 0 {
+		cost = fmt.Sprintf("; to start takes about %s", formatAge(p))
 	}
 	return fmt.Sprintf("It is cold: %s%s.", why, cost)
 }
 
-func waiting(n int) string {
+func waitingSuffix(n int) string {
 	switch n {
 	case 0:
 		return ""
@@ -217,36 +217,36 @@ func waiting(n int) string {
 	return fmt.Sprintf(", %d requests wait", n)
 }
 
-// staying is until when an idle function stays ready.
-func (s *Steer) staying(f *fn, now placement.Instant) string {
+// idleSummary is until when an idle function stays ready.
+func (s *Orchestrator) idleSummary(f *functionState, now placement.Instant) string {
 	switch {
-	case f.Lease >= always:
+	case f.Lease >= forever:
 		return ""
 	case f.Lease > now:
-		return fmt.Sprintf(" Somebody asked to have it ready for %s more.", ago(f.Lease-now))
+		return fmt.Sprintf(" Somebody asked to have it ready for %s more.", formatAge(f.Lease-now))
 	case f.Scale.Min > 0:
 		return fmt.Sprintf(" Its model file keeps %d running.", f.Scale.Min)
 	case f.LastEnd > 0:
-		return fmt.Sprintf(" The last request ended %s ago; its idle time is %s.", ago(now-f.LastEnd), ago(f.Scale.Idle.Std()))
+		return fmt.Sprintf(" The last request ended %s ago; its idle time is %s.", formatAge(now-f.LastEnd), formatAge(f.Scale.Idle.Std()))
 	}
-	return fmt.Sprintf(" Its idle time is %s.", ago(f.Scale.Idle.Std()))
+	return fmt.Sprintf(" Its idle time is %s.", formatAge(f.Scale.Idle.Std()))
 }
 
-// coming is how far a start of f is.
-func (s *Steer) coming(f *fn, r *rep, now placement.Instant) string {
+// startSummary is how far a start of f is.
+func (s *Orchestrator) startSummary(f *functionState, r *replicaState, now placement.Instant) string {
 	state := r.status.State
-	if r.nap.rising {
+	if r.sleep.wakingUp {
 		state = functions.Loading
 	}
 	how := "It is being started"
-	if r.nap.rising {
+	if r.sleep.wakingUp {
 		how = "It is being woken"
 	}
 	text := fmt.Sprintf("%s on %s (%s)", how, r.node, state.Word())
-	if c := r.cold; c != nil && !c.over {
+	if c := r.coldStart; c != nil && !c.over {
 		if p := s.timeline(c).Progress; p.ETA >= 0 {
-			text += ", ready in about " + ago(p.ETA)
+			text += ", ready in about " + formatAge(p.ETA)
 		}
 	}
-	return text + because("start", r.cause) + waiting(f.Queued) + "."
+	return text + reasonSuffix("start", r.cause) + waitingSuffix(f.Queued) + "."
 }

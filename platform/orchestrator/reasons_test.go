@@ -16,7 +16,7 @@ func (p *play) now(name string) string {
 	if !ok {
 		p.t.Fatalf("%s is not known", name)
 	}
-	return x.Now
+	return x.Summary
 }
 
 // TestExplain walks a function through its life and reads what is told of it, and
@@ -110,16 +110,16 @@ func TestExplain(t *testing.T) {
 func TestReasonsAreSentences(t *testing.T) {
 	for _, x := range [][2]string{
 		{"start", "demand"}, {"start", "min"}, {"start", "lease"}, {"start", "prewarm"}, {"rise", "demand"}, {"rise", "lease"},
-		{"stop", "idle"}, {"stop", "surplus"}, {"stop", "evicted"}, {"stop", "turn"}, {"stop", "pressure"}, {"stop", "share"}, {"stop", "unused"}, {"sleep", "share"}, {"stop", "budget"}, {"stop", "changed"},
-		{"stop", "removed"}, {"stop", "gpu_unhealthy"}, {"stop", "asked"}, {"stop", "sleepless"}, {"sleep", "idle"}, {"sleep", "evicted"}, {"sleep", "turn"},
+		{"stop", "idle"}, {"stop", "surplus"}, {"stop", "evicted"}, {"stop", "time_slice"}, {"stop", "pressure"}, {"stop", "share"}, {"stop", "unused"}, {"sleep", "share"}, {"stop", "budget"}, {"stop", "changed"},
+		{"stop", "removed"}, {"stop", "gpu_unhealthy"}, {"stop", "asked"}, {"stop", "sleepless"}, {"sleep", "idle"}, {"sleep", "evicted"}, {"sleep", "time_slice"},
 		{"call_off", "called_off"}, {"ended", "vanished"}, {"ended", "node_lost"}, {"ended", "load_refused"}, {"ended", "failed"}, {"node_lost", "silent"},
 	} {
-		if s := sentence(x[0], x[1]); s == "" || strings.HasSuffix(s, ".") || strings.Contains(s, "_") {
+		if s := reasonSentence(x[0], x[1]); s == "" || strings.HasSuffix(s, ".") || strings.Contains(s, "_") {
 			t.Errorf("%s, %s: %q", x[0], x[1], s)
 		}
 	}
 	for d, want := range map[time.Duration]string{1234 * time.Millisecond: "1.2s", 12 * time.Second: "12s", 5 * time.Minute: "5m", time.Hour: "1h", 90 * time.Minute: "1h30m", 0: "0s"} {
-		if got := ago(d); got != want {
+		if got := formatAge(d); got != want {
 			t.Errorf("%v is told as %s, want %s", d, got, want)
 		}
 	}

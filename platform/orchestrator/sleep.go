@@ -18,109 +18,109 @@ type Sleeper interface {
 }
 
 const (
-	deepLevel = 2                // weights are dropped, and read again by a rise; level 1 keeps them in host memory
-	sinkGrace = 90 * time.Second // beyond its drain, until a replica told to sleep is given up
-	riseGrace = 2 * time.Minute  // until one told to rise is given up; one that reads its weights again may take as long as a start
+	deepLevel  = 2                // weights are dropped, and read again by a rise; level 1 keeps them in host memory
+	sleepGrace = 90 * time.Second // beyond its drain, until a replica told to sleep is given up
+	wakeGrace  = 2 * time.Minute  // until one told to rise is given up; one that reads its weights again may take as long as a start
 )
 
-// nap is where a replica stands on the ladder between READY and its end.
-type nap struct {
-	sinking bool              // out of the routes, to be sent to sleep once nothing is in flight
-	sent    bool              // it was told
-	level   int               // how deep it sleeps, or is to; 0 it does not
-	sinkEnd placement.Instant // in flight or not, it is told then
-	rising  bool              // told to wake
-	riseAt  placement.Instant
-	slept   placement.Instant // since when it sleeps; 0 it does not
-	held    functions.Bytes   // host memory that its sleep takes
+// sleepState is where a replica stands on the ladder between READY and its end.
+type sleepState struct {
+	goingToSleep bool              // out of the routes, to be sent to sleep once nothing is in flight
+	sent         bool              // it was told
+	level        int               // how deep it sleeps, or is to; 0 it does not
+	sleepBy      placement.Instant // in flight or not, it is told then
+	wakingUp     bool              // told to wake
+	wokenAt      placement.Instant
+	asleepSince  placement.Instant // since when it sleeps; 0 it does not
+	hostMemory   functions.Bytes   // host memory that its sleep takes
 }
 
-// sink takes a replica out of the routes, to be sent to sleep.
-func (s *Steer) sink(r *rep, a *placement.Action, now placement.Instant) {
-	r.nap = nap{sinking: true, sinkEnd: now + a.Drain, level: max(a.Level, 1), held: r.fn.Asleep}
-	if r.nap.level == deepLevel {
-		r.nap.held = 0
+// beginSleep takes a replica out of the routes, to be sent to sleep.
+func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now placement.Instant) {
+	r.sleep = sleepState{goingToSleep: true, sleepBy: now + a.Drain, level: max(a.Level, 1), hostMemory: r.function.SleepMemory}
+	if r.sleep.level == deepLevel {
+		r.sleep.hostMemory = 0
 	}
 	r.reason = a.Reason
-	s.sinks.add(r)
-	s.soil(r.fn)
-	s.happens("sleep", r, a.Reason, a.For)
+	s.goingToSleep.add(r)
+	s.markDirty(r.function)
+	s.replicaEvent("sleep", r, a.Reason, a.For)
 	s.counts.sleeps.WithLabelValues(a.Reason).Inc()
 }
 
-// lull sends those to sleep that have nothing in flight. It reports whether it
+// sleepWhenIdle sends those to sleep that have nothing in flight. It reports whether it
 // must look again soon.
-func (s *Steer) lull(ctx context.Context, now placement.Instant) (again bool) {
-	s.sinks.each(func(r *rep) {
+func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
+	s.goingToSleep.each(func(r *replicaState) {
 		switch n := s.nodes[r.node]; {
-		case r.stopping || !r.nap.sinking || s.reps[r.id] != r:
-			s.sinks.drop(r)
-		case r.nap.sent:
-			if now > r.nap.sinkEnd+sinkGrace {
-				s.sleepless(r, "it does not fall asleep", now)
+		case r.stopping || !r.sleep.goingToSleep || s.replicas[r.id] != r:
+			s.goingToSleep.drop(r)
+		case r.sleep.sent:
+			if now > r.sleep.sleepBy+sleepGrace {
+				s.sleepFailed(r, "it does not fall asleep", now)
 			}
-		case s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.nap.sinkEnd:
+		case s.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.sleep.sleepBy:
 			again = true
-		case s.mine(n):
-			r.nap.sent = true
-			s.bed(ctx, r, n, r.nap.level, r.reason)
+		case s.mayCommand(n):
+			r.sleep.sent = true
+			s.sendSleep(ctx, r, n, r.sleep.level, r.reason)
 		}
 	})
-	s.rising.each(func(r *rep) {
+	s.wakingUp.each(func(r *replicaState) {
 		switch {
-		case !r.nap.rising || r.stopping:
-			s.rising.drop(r)
-		case now > r.nap.riseAt+r.riseFor():
-			s.sleepless(r, "it does not wake", now)
-			s.rising.drop(r)
+		case !r.sleep.wakingUp || r.stopping:
+			s.wakingUp.drop(r)
+		case now > r.sleep.wokenAt+r.wakeTimeout():
+			s.sleepFailed(r, "it does not wake", now)
+			s.wakingUp.drop(r)
 		}
 	})
 	return again
 }
 
-// sleepless ends a replica that does not do what its ladder says; what waits for
+// sleepFailed ends a replica that does not do what its ladder says; what waits for
 // it gets a cold start.
-func (s *Steer) sleepless(r *rep, why string, now placement.Instant) {
-	s.sinks.drop(r)
-	if r.nap.rising {
-		s.counts.rises.WithLabelValues("failed").Inc()
+func (s *Orchestrator) sleepFailed(r *replicaState, why string, now placement.Instant) {
+	s.goingToSleep.drop(r)
+	if r.sleep.wakingUp {
+		s.counts.wakeups.WithLabelValues("failed").Inc()
 	}
-	if c := r.cold; c != nil && !c.over {
-		c.rep, c.decided, c.placed, r.cold = nil, 0, 0, nil
+	if c := r.coldStart; c != nil && !c.over {
+		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
 	}
-	s.event("sleepless", r.fn.Name, r.id, r.node, "", why)
-	s.stop(r, 0, "sleepless", "", now)
+	s.event("sleepless", r.function.Name, r.id, r.node, "", why)
+	s.stopReplica(r, 0, "sleepless", "", now)
 }
 
-// rise wakes a replica that sleeps: a cold start of the short kind.
-func (s *Steer) rise(ctx context.Context, a *placement.Action, now placement.Instant) {
-	r, n := s.reps[a.Replica], s.nodes[a.Node]
+// wakeUp wakes a replica that sleeps: a cold start of the short kind.
+func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now placement.Instant) {
+	r, n := s.replicas[a.Replica], s.nodes[a.Node]
 	if r == nil || n == nil || r.stopping {
 		return
 	}
-	f := r.fn
-	r.nap.rising, r.nap.riseAt, r.cause = true, now, a.Reason
-	s.rising.add(r)
-	c := f.cold
+	f := r.function
+	r.sleep.wakingUp, r.sleep.wokenAt, r.cause = true, now, a.Reason
+	s.wakingUp.add(r)
+	c := f.coldStart
 	switch {
-	case c != nil && !c.over && c.rep == nil:
-	case !slices.ContainsFunc(f.reps, func(x *rep) bool { return x.readyAt > 0 && !x.stopping && !x.nap.sinking }):
-		c = s.begin(f, "", s.clock())
+	case c != nil && !c.over && c.replica == nil:
+	case !slices.ContainsFunc(f.replicas, func(x *replicaState) bool { return x.readyAt > 0 && !x.stopping && !x.sleep.goingToSleep }):
+		c = s.beginColdStart(f, "", s.timeNow())
 	default:
-		c = s.aside(f)
+		c = s.beginExtraStart(f)
 	}
-	c.decided, c.placed, c.rep, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
-	c.deep = r.nap.level == deepLevel
-	r.cold = c
+	c.decided, c.placed, c.replica, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
+	c.fromDeepSleep = r.sleep.level == deepLevel
+	r.coldStart = c
 	f.failure = nil
-	s.soil(f)
+	s.markDirty(f)
 	s.event("rise", f.Name, r.id, r.node, a.Reason, "")
-	s.bed(ctx, r, n, 0, a.Reason)
+	s.sendSleep(ctx, r, n, 0, a.Reason)
 }
 
-// bed commands a sleep or a rise; a refusal comes back as news.
-func (s *Steer) bed(ctx context.Context, r *rep, n *node, level int, reason string) {
-	to, node, id := n.to, n.id, r.id
+// sendSleep commands a sleep or a rise; a refusal comes back as news.
+func (s *Orchestrator) sendSleep(ctx context.Context, r *replicaState, n *nodeState, level int, reason string) {
+	to, node, id := n.commands, n.id, r.id
 	s.command(ctx, func(ctx context.Context) {
 		err := errors.New("the agent of this replica cannot")
 		if z, ok := to.(Sleeper); ok {
@@ -130,62 +130,62 @@ func (s *Steer) bed(ctx context.Context, r *rep, n *node, level int, reason stri
 			return
 		}
 		s.inboxMu.Lock()
-		s.inbox.awake.put(id, outcome{node, s.clock(), err})
+		s.inbox.sleepRefusals.put(id, commandResult{node, s.timeNow(), err})
 		s.inboxMu.Unlock()
-		s.ring()
+		s.signal()
 	})
 }
 
-// slumber takes in what a status says of a replica's sleep.
-func (s *Steer) slumber(r *rep, st functions.ReplicaStatus, now placement.Instant) {
+// onSleepStatus takes in what a status says of a replica's sleep.
+func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	switch {
 	case st.State == functions.Sleeping && st.SleepLevel > 0:
-		if r.nap.rising || r.nap.slept > 0 {
+		if r.sleep.wakingUp || r.sleep.asleepSince > 0 {
 			return
 		}
-		r.nap.sinking, r.nap.slept = false, now
-		if r.nap.level == 0 { // it slept before we came
+		r.sleep.goingToSleep, r.sleep.asleepSince = false, now
+		if r.sleep.level == 0 { // it slept before we came
 			if st.SleepLevel < deepLevel {
-				r.nap.held = r.fn.bulk() // what schedule was told is from before it was known
+				r.sleep.hostMemory = r.function.sleepMemory() // what schedule was told is from before it was known
 			}
-			r.nap.slept = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
+			r.sleep.asleepSince = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
-		r.nap.level = st.SleepLevel
-		s.sinks.drop(r)
-		s.event("asleep", r.fn.Name, r.id, r.node, r.reason, "")
+		r.sleep.level = st.SleepLevel
+		s.goingToSleep.drop(r)
+		s.event("asleep", r.function.Name, r.id, r.node, r.reason, "")
 	case st.State == functions.Loading:
-		r.nap.slept, r.nap.sinking = 0, false // it wakes, asked or not
+		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it wakes, asked or not
 	case st.State == functions.Ready && r.readyAt == 0:
-		if r.nap.rising {
-			s.counts.rises.WithLabelValues("ready").Inc()
+		if r.sleep.wakingUp {
+			s.counts.wakeups.WithLabelValues("ready").Inc()
 		}
-		r.nap = nap{}
+		r.sleep = sleepState{}
 	}
 }
 
 // asleep reports whether a replica is on its way down, or down.
-func (r *rep) asleep() bool {
-	return r.nap.sinking || r.status.State == functions.Sleeping && !r.nap.rising
+func (r *replicaState) asleep() bool {
+	return r.sleep.goingToSleep || r.status.State == functions.Sleeping && !r.sleep.wakingUp
 }
 
-// riseFor is how long a rise may take.
-func (r *rep) riseFor() time.Duration {
-	if r.nap.level == deepLevel && r.fn.model != nil {
-		return max(riseGrace, r.fn.model.Spec.Deadlines.Start.Std())
+// wakeTimeout is how long a rise may take.
+func (r *replicaState) wakeTimeout() time.Duration {
+	if r.sleep.level == deepLevel && r.function.model != nil {
+		return max(wakeGrace, r.function.model.Spec.Deadlines.Start.Std())
 	}
-	return riseGrace
+	return wakeGrace
 }
 
-// bedtime says what schedule must know to send replicas of f to sleep.
-func (f *fn) bedtime(atHand bool) {
-	f.Asleep = f.bulk()
-	f.Deep = max(f.history.deep(50), 0)
-	f.Rise, f.ColdStart = max(f.history.rise(50), 0), max(f.history.forecast(atHand).P50, 0)
+// canSleep says what schedule must know to send replicas of f to sleep.
+func (f *functionState) canSleep(atHand bool) {
+	f.SleepMemory = f.sleepMemory()
+	f.DeepWakeTime = max(f.starts.deepWakeTime(50), 0)
+	f.WakeTime, f.ColdStart = max(f.starts.wakeTime(50), 0), max(f.starts.forecast(atHand).P50, 0)
 }
 
-// bulk is the host memory that a sleeper of f takes: its weights go there, as
+// sleepMemory is the host memory that a sleeper of f takes: its weights go there, as
 // large as the checkpoint and never larger than the GPUs' share.
-func (f *fn) bulk() functions.Bytes {
+func (f *functionState) sleepMemory() functions.Bytes {
 	n := f.Resources.GPUs
 	if n == 0 {
 		return 0
@@ -195,7 +195,7 @@ func (f *fn) bulk() functions.Bytes {
 		most = math.MaxInt64
 	}
 	size := f.Size
-	for _, r := range f.reps {
+	for _, r := range f.replicas {
 		size = max(size, r.status.TotalBytes)
 	}
 	if size == 0 && most < math.MaxInt64 {

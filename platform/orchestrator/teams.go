@@ -17,20 +17,20 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// account is what one team has had and has of the fleet.
-type account struct {
+// teamAccount is what one team has had and has of the fleet.
+type teamAccount struct {
 	name string
 	spec functions.TeamSpec
 
-	held   int               // GPUs its replicas hold now
-	using  int               // of those, what is not idle: whoever asks for an idle one has it
-	hosted int               // its replicas without GPUs that are not idle
-	stored functions.Bytes   // of its checkpoints, on all nodes; where it has a share
-	at     placement.Instant // until when what follows is counted
-	day    int64             // which day Today is of, UTC
+	gpusHeld         int               // GPUs its replicas hold now
+	gpusUsed         int               // of those, what is not idle: whoever asks for an idle one has it
+	hostReplicasUsed int               // its replicas without GPUs that are not idle
+	storedBytes      functions.Bytes   // of its checkpoints, on all nodes; where it has a share
+	at               placement.Instant // until when what follows is counted
+	day              int64             // which day Today is of, UTC
 
-	ledgerEntry                   // what outlives the server
-	barred      placement.Instant // it has used up its GPU-seconds of the day
+	ledgerEntry                       // what outlives the server
+	overBudgetUntil placement.Instant // it has used up its GPU-seconds of the day
 }
 
 type ledgerEntry struct {
@@ -47,30 +47,30 @@ type ledgerEntry struct {
 // TeamUse is what a team has had and has of the fleet, as the control API and
 // simulations tell it.
 type TeamUse struct {
-	GPUs      int        // held now, by what starts, serves and stops
-	Lately    float64    // GPUs in use on average lately
-	Today     float64    // GPU-seconds since midnight UTC
-	Total     float64    // GPU-seconds ever
-	Left      *float64   // GPU-seconds of today; nil: it has no limit
-	Resets    *time.Time // when the day ends; nil likewise
-	Barred    bool       // its GPU-seconds of today are used up
-	Inflicted uint64     // evictions of other teams' replicas for its own
-	Suffered  uint64     // evictions of its replicas for other teams'
-	Thrash    uint64     // its functions that were evicted and missed soon after
+	GPUs       int        // held now, by what starts, serves and stops
+	Lately     float64    // GPUs in use on average lately
+	Today      float64    // GPU-seconds since midnight UTC
+	Total      float64    // GPU-seconds ever
+	Left       *float64   // GPU-seconds of today; nil: it has no limit
+	Resets     *time.Time // when the day ends; nil likewise
+	OverBudget bool       // its GPU-seconds of today are used up
+	Inflicted  uint64     // evictions of other teams' replicas for its own
+	Suffered   uint64     // evictions of its replicas for other teams'
+	Thrash     uint64     // its functions that were evicted and missed soon after
 }
 
 const (
-	accountFor = 2 * time.Second  // how old what the core is told of teams' use may be
-	ledgerFor  = 30 * time.Second // how old the file of accounts may be
-	aDay       = 24 * 60 * 60
+	accountEvery = 2 * time.Second  // how old what the core is told of teams' use may be
+	ledgerEvery  = 30 * time.Second // how old the file of accounts may be
+	daySeconds   = 24 * 60 * 60
 )
 
-// teamOf is the account of a team.
-func (s *Steer) teamOf(name string) *account {
+// accountOf is the account of a team.
+func (s *Orchestrator) accountOf(name string) *teamAccount {
 	t := s.teams[name]
 	if t == nil {
-		t = &account{name: name, at: s.last}
-		t.day = dayOf(s.clock())
+		t = &teamAccount{name: name, at: s.lastTurn}
+		t.day = dayOf(s.timeNow())
 		if s.ledger != nil {
 			if e, ok := s.ledger.entries[name]; ok {
 				t.ledgerEntry = e
@@ -80,57 +80,57 @@ func (s *Steer) teamOf(name string) *account {
 			}
 		}
 		s.teams[name] = t
-		s.payers = append(s.payers, t)
+		s.accounts = append(s.accounts, t)
 	}
 	return t
 }
 
-func dayOf(t time.Time) int64 { return t.Unix() / aDay }
+func dayOf(t time.Time) int64 { return t.Unix() / daySeconds }
 
-// settle counts what a team has held until now.
-func (s *Steer) settle(t *account, now placement.Instant) {
+// settleAccount counts what a team has held until now.
+func (s *Orchestrator) settleAccount(t *teamAccount, now placement.Instant) {
 	span := (now - t.at).Seconds()
 	t.at = max(t.at, now)
 	if span > 0 {
 		tau := placement.UseDecay.Seconds()
 		keep := math.Exp(-span / tau)
 		gain := tau * (1 - keep)
-		t.Used = t.Used*keep + float64(t.using)*gain
-		t.Hosted = t.Hosted*keep + float64(t.hosted)*gain
-		t.Total += float64(t.held) * span
-		t.Today += float64(t.held) * span
-		if t.Used < 1e-3 && t.using == 0 {
+		t.Used = t.Used*keep + float64(t.gpusUsed)*gain
+		t.Hosted = t.Hosted*keep + float64(t.hostReplicasUsed)*gain
+		t.Total += float64(t.gpusHeld) * span
+		t.Today += float64(t.gpusHeld) * span
+		if t.Used < 1e-3 && t.gpusUsed == 0 {
 			t.Used = 0
 		}
-		if t.Hosted < 1e-3 && t.hosted == 0 {
+		if t.Hosted < 1e-3 && t.hostReplicasUsed == 0 {
 			t.Hosted = 0
 		}
 	}
-	if wall := s.clock(); dayOf(wall) > t.day { // never back: a clock that is put back gives no second budget
+	if wall := s.timeNow(); dayOf(wall) > t.day { // never back: a clock that is put back gives no second budget
 		t.day = dayOf(wall)
-		t.Today = float64(t.held) * min(max(span, 0), float64(wall.Unix()%aDay))
+		t.Today = float64(t.gpusHeld) * min(max(span, 0), float64(wall.Unix()%daySeconds))
 	}
 }
 
-// charged is what a team is charged for a function.
-type charged struct{ held, using, hosted int }
+// teamCharge is what a team is charged for a function.
+type teamCharge struct{ held, using, hosted int }
 
-// charge takes in what f holds now. A share of the fleet is what is in use: idle
+// chargeTeam takes in what f holds now. A share of the fleet is what is in use: idle
 // replicas keep nobody from anything, they leave for whoever asks.
-func (s *Steer) charge(f *fn, now placement.Instant) {
-	var c charged
+func (s *Orchestrator) chargeTeam(f *functionState, now placement.Instant) {
+	var c teamCharge
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0; down && !r.Sinking && !r.Rising {
+		if down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0; down && !r.GoingToSleep && !r.WakingUp {
 			continue
 		}
-		idle := r.State == functions.Ready && r.InFlight == 0 && f.Queued == 0 && !r.Stopping && !r.Sinking
+		idle := r.State == functions.Ready && r.InFlight == 0 && f.Queued == 0 && !r.Stopping && !r.GoingToSleep
 		switch {
-		case r.Take.GPUs > 0 && !idle:
-			c.using += r.Take.GPUs
+		case r.Reserved.GPUs > 0 && !idle:
+			c.using += r.Reserved.GPUs
 			fallthrough
-		case r.Take.GPUs > 0:
-			c.held += r.Take.GPUs
+		case r.Reserved.GPUs > 0:
+			c.held += r.Reserved.GPUs
 		case !idle:
 			c.hosted++
 		}
@@ -138,36 +138,36 @@ func (s *Steer) charge(f *fn, now placement.Instant) {
 	if c == f.charged {
 		return
 	}
-	t := s.teamOf(f.Name.Team)
-	s.settle(t, now)
-	t.held += c.held - f.charged.held
-	t.using += c.using - f.charged.using
-	t.hosted += c.hosted - f.charged.hosted
+	t := s.accountOf(f.Name.Team)
+	s.settleAccount(t, now)
+	t.gpusHeld += c.held - f.charged.held
+	t.gpusUsed += c.using - f.charged.using
+	t.hostReplicasUsed += c.hosted - f.charged.hosted
 	f.charged = c
 }
 
-// account settles all teams and tells the core, once in a while or because the
+// settleTeams settles all teams and tells the core, once in a while or because the
 // catalogue has changed.
-func (s *Steer) account(now placement.Instant, changed bool) {
-	if !changed && now-s.accounted < accountFor {
+func (s *Orchestrator) settleTeams(now placement.Instant, changed bool) {
+	if !changed && now-s.settledAt < accountEvery {
 		return
 	}
-	s.accounted = now
-	for _, t := range s.payers {
-		s.settle(t, now)
-		s.bar(t, now)
+	s.settledAt = now
+	for _, t := range s.accounts {
+		s.settleAccount(t, now)
+		s.checkDailyBudget(t, now)
 	}
-	s.fence()
+	s.checkStoreShares()
 	// One team alone competes with nobody, and the core looks at everyone who
 	// waits again when it hears of teams.
-	if len(s.payers) < 2 && !changed && !s.rebar {
+	if len(s.accounts) < 2 && !changed && !s.budgetsChanged {
 		return
 	}
-	s.rebar = false
-	teams := make(map[string]placement.Team, len(s.payers))
-	for _, t := range s.payers {
-		x := placement.Team{TeamGPUs: t.spec.GPUs, Used: t.Used, Hosted: t.Hosted, Barred: t.barred}
-		if t.barred > 0 {
+	s.budgetsChanged = false
+	teams := make(map[string]placement.Team, len(s.accounts))
+	for _, t := range s.accounts {
+		x := placement.Team{TeamGPUs: t.spec.GPUs, Used: t.Used, Hosted: t.Hosted, OverBudget: t.overBudgetUntil}
+		if t.overBudgetUntil > 0 {
 			x.Verdict = placement.Verdict{
 				Code: placement.CodeBudget, ETA: -1,
 				Message: fmt.Sprintf("team %s has used its %d GPU-seconds of today; more come at midnight UTC", t.name, t.spec.Limits.GPUSecondsPerDay),
@@ -175,74 +175,74 @@ func (s *Steer) account(now placement.Instant, changed bool) {
 		}
 		teams[t.name] = x
 	}
-	s.sched.Teams = teams
-	s.plan.Teams(teams)
+	s.placementWorld.Teams = teams
+	s.planner.Teams(teams)
 }
 
-// bar takes the GPUs from a team whose budget of the day is used up, and gives
+// checkDailyBudget takes the GPUs from a team whose budget of the day is used up, and gives
 // them back with the next day or a larger budget.
-func (s *Steer) bar(t *account, now placement.Instant) {
+func (s *Orchestrator) checkDailyBudget(t *teamAccount, now placement.Instant) {
 	limit := float64(t.spec.Limits.GPUSecondsPerDay)
 	over := limit > 0 && t.Today >= limit
-	if over == (t.barred > 0) {
+	if over == (t.overBudgetUntil > 0) {
 		return
 	}
-	t.barred, s.rebar = 0, true
+	t.overBudgetUntil, s.budgetsChanged = 0, true
 	if over {
-		t.barred = now + time.Duration(aDay-s.clock().Unix()%aDay)*time.Second + accountFor
+		t.overBudgetUntil = now + time.Duration(daySeconds-s.timeNow().Unix()%daySeconds)*time.Second + accountEvery
 		s.event("budget_spent", functions.Name{}, "", "", "gpu_seconds", fmt.Sprintf("team %s has used %.0f of %.0f GPU-seconds today", t.name, t.Today, limit))
 	} else {
 		s.event("budget_back", functions.Name{}, "", "", "gpu_seconds", "team "+t.name)
 	}
-	for _, f := range s.list {
+	for _, f := range s.functionList {
 		if f.Name.Team == t.name {
-			s.stir(f)
+			s.enqueue(f)
 		}
 	}
 }
 
-// fence keeps the checkpoints of a team that has a share of the stores within
+// checkStoreShares keeps the checkpoints of a team that has a share of the stores within
 // it: what would go beyond is brought to no node that lacks it.
-func (s *Steer) fence() {
+func (s *Orchestrator) checkStoreShares() {
 	limited := false
-	for _, t := range s.payers {
-		t.stored = 0
+	for _, t := range s.accounts {
+		t.storedBytes = 0
 		limited = limited || t.spec.Limits.StoreBytes > 0
 	}
-	if !limited && !s.fenced {
+	if !limited && !s.storeLimited {
 		return
 	}
-	s.fenced = limited
+	s.storeLimited = limited
 	seen := map[[2]string]bool{} // team and source: a checkpoint of two functions is kept once
-	for _, f := range s.list {
+	for _, f := range s.functionList {
 		if f.Gone || f.Source == "" || f.Machine != "" { // folders are used in place
 			continue
 		}
-		t := s.teamOf(f.Name.Team)
-		for _, r := range f.reps { // what is on its way is as good as kept
+		t := s.accountOf(f.Name.Team)
+		for _, r := range f.replicas { // what is on its way is as good as kept
 			if n := s.nodes[r.node]; r.status.State == functions.Downloading && n != nil && !n.Cached[f.Source] {
-				t.stored += s.sizes[f.Source]
+				t.storedBytes += s.sizes[f.Source]
 			}
 		}
 		if key := [2]string{t.name, f.Source}; t.spec.Limits.StoreBytes > 0 && !seen[key] {
 			seen[key] = true
-			t.stored += s.sizes[f.Source] * functions.Bytes(s.copies[f.Source])
+			t.storedBytes += s.sizes[f.Source] * functions.Bytes(s.copies[f.Source])
 		}
 	}
-	for _, f := range s.list {
-		t, size, why := s.teamOf(f.Name.Team), s.sizes[f.Source], ""
-		if limit := t.spec.Limits.StoreBytes; limit > 0 && size > 0 && f.Machine == "" && t.stored+size > limit {
-			why = fmt.Sprintf("team %s may keep %s of checkpoints, %s are kept, and this one has %s; thaw cache shows them", t.name, limit.Human(), t.stored.Human(), size.Human())
+	for _, f := range s.functionList {
+		t, size, why := s.accountOf(f.Name.Team), s.sizes[f.Source], ""
+		if limit := t.spec.Limits.StoreBytes; limit > 0 && size > 0 && f.Machine == "" && t.storedBytes+size > limit {
+			why = fmt.Sprintf("team %s may keep %s of checkpoints, %s are kept, and this one has %s; thaw cache shows them", t.name, limit.Human(), t.storedBytes.Human(), size.Human())
 		}
-		if why != f.Fence && !f.Gone {
-			f.Fence = why
-			s.stir(f)
+		if why != f.CachedNodesOnly && !f.Gone {
+			f.CachedNodesOnly = why
+			s.enqueue(f)
 		}
 	}
 }
 
-// ousted keeps the account of an eviction.
-func (s *Steer) ousted(a *placement.Action, now placement.Instant) {
+// recordEviction keeps the account of an eviction.
+func (s *Orchestrator) recordEviction(a *placement.Action, now placement.Instant) {
 	if a.For == "" {
 		return
 	}
@@ -251,31 +251,31 @@ func (s *Steer) ousted(a *placement.Action, now placement.Instant) {
 		return
 	}
 	if by.Team != a.Function.Team {
-		s.teamOf(by.Team).Inflicted++
-		s.teamOf(a.Function.Team).Suffered++
+		s.accountOf(by.Team).Inflicted++
+		s.accountOf(a.Function.Team).Suffered++
 	}
 	if a.Reason == "evicted" {
 		s.ghosts.Evicted(a.Function, now)
 	}
 }
 
-// returned notes that f is started or woken: soon after an eviction that is
+// recordRestart notes that f is started or woken: soon after an eviction that is
 // thrash, and f is left alone for a while.
-func (s *Steer) returned(f *fn, now placement.Instant) {
+func (s *Orchestrator) recordRestart(f *functionState, now placement.Instant) {
 	back := f.ColdStart
 	if back <= 0 {
-		back = max(f.history.forecast(s.atHand(f)).P50, 0)
+		back = max(f.starts.forecast(s.bytesAtHand(f)).P50, 0)
 	}
 	missed, stay := s.ghosts.Loaded(f.Name, back, now)
 	if !missed {
 		return
 	}
 	s.counts.thrash.Inc()
-	s.teamOf(f.Name.Team).Thrash++
+	s.accountOf(f.Name.Team).Thrash++
 	text := "it was evicted and is back soon after"
-	if s.policy.Stays() {
-		f.Stay = now + stay
-		s.stir(f)
+	if s.policy.AppliesMinResidency() {
+		f.MinResidency = now + stay
+		s.enqueue(f)
 		text = fmt.Sprintf("it was evicted and is back so soon that it stays for %v", stay.Round(time.Second))
 	}
 	s.event("missed", f.Name, "", "", "thrash", text)
@@ -283,20 +283,20 @@ func (s *Steer) returned(f *fn, now placement.Instant) {
 
 // TeamUse is the account of a team now; that of one that never held anything is
 // zero.
-func (s *Steer) TeamUse(team string) TeamUse {
+func (s *Orchestrator) TeamUse(team string) TeamUse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.teams[team]
 	if t == nil {
 		return TeamUse{}
 	}
-	s.settle(t, max(s.last, t.at))
+	s.settleAccount(t, max(s.lastTurn, t.at))
 	u := TeamUse{
-		GPUs: t.held, Today: t.Today, Total: t.Total, Lately: t.Used / placement.UseDecay.Seconds(),
-		Inflicted: t.Inflicted, Suffered: t.Suffered, Thrash: t.Thrash, Barred: t.barred > 0,
+		GPUs: t.gpusHeld, Today: t.Today, Total: t.Total, Lately: t.Used / placement.UseDecay.Seconds(),
+		Inflicted: t.Inflicted, Suffered: t.Suffered, Thrash: t.Thrash, OverBudget: t.overBudgetUntil > 0,
 	}
 	if l := t.spec.Limits.GPUSecondsPerDay; l > 0 {
-		left, resets := max(0, float64(l)-t.Today), time.Unix((dayOf(s.clock())+1)*aDay, 0).UTC()
+		left, resets := max(0, float64(l)-t.Today), time.Unix((dayOf(s.timeNow())+1)*daySeconds, 0).UTC()
 		u.Left, u.Resets = &left, &resets
 	}
 	return u
@@ -383,33 +383,33 @@ func readLedger(data []byte) (f ledgerFile, err error) {
 	return f, nil
 }
 
-// keep writes the accounts, once in a while or, at the end, anyway. It is called
+// saveLedger writes the accounts, once in a while or, at the end, anyway. It is called
 // between turns.
-func (s *Steer) keep(last bool) {
+func (s *Orchestrator) saveLedger(last bool) {
 	if s.ledger == nil {
 		return
 	}
 	s.mu.Lock()
-	now := s.last
-	if !last && now-s.ledger.written < ledgerFor {
+	now := s.lastTurn
+	if !last && now-s.ledger.written < ledgerEvery {
 		s.mu.Unlock()
 		return
 	}
 	s.ledger.written = now
-	f := ledgerFile{Teams: make(map[string]ledgerEntry, len(s.payers)+len(s.ledger.entries))}
+	f := ledgerFile{Teams: make(map[string]ledgerEntry, len(s.accounts)+len(s.ledger.entries))}
 	for name, e := range s.ledger.entries { // of teams that have not been heard of in this life
 		e.Today = 0
 		f.Teams[name] = e
 	}
-	today := dayOf(s.clock())
+	today := dayOf(s.timeNow())
 	if s.ledger.day == today {
 		for name, e := range s.ledger.entries {
 			f.Teams[name] = e
 		}
 	}
 	f.Day = today
-	for _, t := range s.payers {
-		s.settle(t, max(now, t.at))
+	for _, t := range s.accounts {
+		s.settleAccount(t, max(now, t.at))
 		f.Day = max(f.Day, t.day)
 		if t.ledgerEntry != (ledgerEntry{}) {
 			f.Teams[t.name] = t.ledgerEntry
@@ -433,16 +433,16 @@ var (
 // metricTeams bounds the labels; a fleet has fewer teams.
 const metricTeams = 1000
 
-func (s *Steer) collectTeams(ch chan<- prometheus.Metric) {
+func (s *Orchestrator) collectTeams(ch chan<- prometheus.Metric) {
 	type row struct {
 		name                string
 		total               float64
 		inflicted, suffered uint64
 	}
 	s.mu.Lock()
-	rows := make([]row, 0, len(s.payers))
-	for _, t := range s.payers[:min(len(s.payers), metricTeams)] {
-		s.settle(t, max(s.last, t.at))
+	rows := make([]row, 0, len(s.accounts))
+	for _, t := range s.accounts[:min(len(s.accounts), metricTeams)] {
+		s.settleAccount(t, max(s.lastTurn, t.at))
 		rows = append(rows, row{t.name, t.Total, t.Inflicted, t.Suffered})
 	}
 	s.mu.Unlock()

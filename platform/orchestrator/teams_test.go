@@ -82,22 +82,22 @@ func TestTeamAccounts(t *testing.T) {
 	if red = p.s.TeamUse("red"); red.Thrash != 1 || p.events("missed") != 1 {
 		t.Errorf("red %+v, %d events", red, p.events("missed"))
 	}
-	f := p.s.fns[functions.Name{Team: "red", Name: "x"}]
-	if f.Stay <= p.s.last {
-		t.Errorf("it is not left alone: until %v at %v", f.Stay, p.s.last)
+	f := p.s.functions[functions.Name{Team: "red", Name: "x"}]
+	if f.MinResidency <= p.s.lastTurn {
+		t.Errorf("it is not left alone: until %v at %v", f.MinResidency, p.s.lastTurn)
 	}
 	p.desk.ends("red", "x")
 	p.pass(2 * time.Second)
-	if f.Stay = p.s.last + 20*time.Second; f.Stay > 0 {
-		p.s.stir(f)
+	if f.MinResidency = p.s.lastTurn + 20*time.Second; f.MinResidency > 0 {
+		p.s.enqueue(f)
 	}
 	p.desk.asks("red", "z")
 	p.pass(10 * time.Second)
-	if len(f.reps) != 1 || f.reps[0].stopping {
+	if len(f.replicas) != 1 || f.replicas[0].stopping {
 		t.Error("it was evicted in its stay")
 	}
 	p.pass(30 * time.Second)
-	if z := p.s.fns[functions.Name{Team: "red", Name: "z"}]; len(f.reps) != 0 || len(z.reps) != 1 {
+	if z := p.s.functions[functions.Name{Team: "red", Name: "z"}]; len(f.replicas) != 0 || len(z.replicas) != 1 {
 		t.Error("its stay never ends")
 	}
 }
@@ -113,7 +113,7 @@ func TestGPUBudget(t *testing.T) {
 	p.desk.asks("red", "x")
 	p.desk.asks("blue", "y")
 	p.pass(40 * time.Second)
-	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.Barred || u.Left == nil || *u.Left > 22 || *u.Left < 18 {
+	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.OverBudget || u.Left == nil || *u.Left > 22 || *u.Left < 18 {
 		t.Fatalf("before: %+v", u)
 	}
 	p.desk.ends("red", "x")
@@ -122,7 +122,7 @@ func TestGPUBudget(t *testing.T) {
 	p.desk.ends("red", "x")
 	p.pass(10 * time.Second)
 	u := p.s.TeamUse("red")
-	if u.GPUs != 0 || !u.Barred || u.Today < 60 || u.Today > 60+35 {
+	if u.GPUs != 0 || !u.OverBudget || u.Today < 60 || u.Today > 60+35 {
 		t.Fatalf("after: %+v", u)
 	}
 	p.desk.asks("red", "x")
@@ -138,14 +138,14 @@ func TestGPUBudget(t *testing.T) {
 	p.shelf.teams[0].Spec.Limits.GPUSecondsPerDay = 1000
 	p.s.Changed()
 	p.pass(20 * time.Second)
-	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.Barred {
+	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.OverBudget {
 		t.Fatalf("with more: %+v", u)
 	}
 	p.shelf.teams[0].Spec.Limits.GPUSecondsPerDay = 60
 	p.s.Changed()
 	p.desk.ends("red", "x")
 	p.pass(20 * time.Second)
-	if u := p.s.TeamUse("red"); u.GPUs != 0 || !u.Barred {
+	if u := p.s.TeamUse("red"); u.GPUs != 0 || !u.OverBudget {
 		t.Fatalf("with less again: %+v", u)
 	}
 	// The next day begins.
@@ -155,7 +155,7 @@ func TestGPUBudget(t *testing.T) {
 		t.Fatalf("resets in %v", day)
 	}
 	p.pass(day + 30*time.Second)
-	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.Barred || u.Today > 40 || u.Total < 60 {
+	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.OverBudget || u.Today > 40 || u.Total < 60 {
 		t.Fatalf("the next day: %+v", u)
 	}
 }
@@ -215,7 +215,7 @@ func TestStoreShare(t *testing.T) {
 	y := functions.Name{Team: "red", Name: "y"}
 	p.desk.asks("red", "y")
 	p.pass(10 * time.Second)
-	if reps := p.s.fns[y].reps; len(reps) != 1 || reps[0].node != "n1" {
+	if reps := p.s.functions[y].replicas; len(reps) != 1 || reps[0].node != "n1" {
 		t.Fatalf("where its bytes are it runs: %v", reps)
 	}
 	p.desk.ends("red", "y")
@@ -226,8 +226,8 @@ func TestStoreShare(t *testing.T) {
 	p.desk.asks("blue", "z")
 	p.pass(10 * time.Second)
 	pic := p.desk.lane(y).pic
-	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") || len(p.s.fns[y].reps) != 0 {
-		t.Fatalf("told %+v, %d replicas", pic.Blocked, len(p.s.fns[y].reps))
+	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") || len(p.s.functions[y].replicas) != 0 {
+		t.Fatalf("told %+v, %d replicas", pic.Blocked, len(p.s.functions[y].replicas))
 	}
 	if z := p.desk.lane(functions.Name{Team: "blue", Name: "z"}).pic; len(z.Replicas) != 1 {
 		t.Fatalf("blue has no share to keep to: %+v", z.Blocked)
@@ -245,7 +245,7 @@ func TestStoreShare(t *testing.T) {
 func TestLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "teams.json")
 	wall := time.Date(2026, 5, 6, 10, 0, 0, 0, time.UTC)
-	life := func() *Steer {
+	life := func() *Orchestrator {
 		l, err := OpenLedger(path)
 		if err != nil {
 			t.Fatal(err)
@@ -255,18 +255,18 @@ func TestLedger(t *testing.T) {
 		return s
 	}
 	s := life()
-	red := s.teamOf("red")
-	red.held, red.Suffered, red.at = 2, 3, s.advance()
+	red := s.accountOf("red")
+	red.gpusHeld, red.Suffered, red.at = 2, 3, s.advanceClock()
 	wall = wall.Add(2 * time.Second)
-	s.advance()
-	s.keep(true)
-	s.teamOf("idle")
+	s.advanceClock()
+	s.saveLedger(true)
+	s.accountOf("idle")
 	if s = life(); math.Abs(s.TeamUse("red").Today-4) > 0.01 || s.TeamUse("red").Suffered != 3 {
 		t.Errorf("after a restart: %+v", s.TeamUse("red"))
 	}
 	// A team that is not heard of in a life is not forgotten.
 	s.ledger.entries["gone"] = ledgerEntry{Today: 5, Total: 7}
-	s.keep(true)
+	s.saveLedger(true)
 	if s = life(); s.ledger.entries["gone"].Total != 7 || s.ledger.entries["gone"].Today != 5 {
 		t.Errorf("gone: %+v", s.ledger.entries)
 	}
@@ -274,7 +274,7 @@ func TestLedger(t *testing.T) {
 	if s = life(); s.TeamUse("red").Today != 0 || math.Abs(s.TeamUse("red").Total-4) > 0.01 {
 		t.Errorf("the next day: %+v", s.TeamUse("red"))
 	}
-	s.keep(true)
+	s.saveLedger(true)
 	if s = life(); s.ledger.entries["gone"].Today != 0 || s.ledger.entries["gone"].Total != 7 {
 		t.Errorf("gone, the next day: %+v", s.ledger.entries)
 	}

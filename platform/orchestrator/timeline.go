@@ -10,27 +10,27 @@ import (
 
 const keepColdStarts = 1000
 
-// cold is one cold start: from the wake until READY, failed or called off.
-type cold struct {
+// coldStart is one cold start: from the wake until READY, failed or called off.
+type coldStart struct {
 	functions.Timeline
-	began   placement.Instant
-	decided placement.Instant // a place was found
-	placed  placement.Instant // the agent took the load
-	end     placement.Instant
-	over    bool
-	deep    bool // a rise whose weights had been dropped
-	rep     *rep
-	fn      *fn
-	percent int // never falls
+	began         placement.Instant
+	decided       placement.Instant // a place was found
+	placed        placement.Instant // the agent took the load
+	end           placement.Instant
+	over          bool
+	fromDeepSleep bool // a rise whose weights had been dropped
+	replica       *replicaState
+	function      *functionState
+	percent       int // never falls
 }
 
-// coldStarts is a ring of them.
-type coldStarts struct {
-	byID map[string]*cold
-	ring []*cold
+// coldStartLog is a ring of them.
+type coldStartLog struct {
+	byID map[string]*coldStart
+	ring []*coldStart
 }
 
-func (c *coldStarts) add(x *cold) {
+func (c *coldStartLog) add(x *coldStart) {
 	if len(c.ring) >= 2*keepColdStarts {
 		c.ring = append(c.ring[:0], c.ring[len(c.ring)-keepColdStarts:]...)
 	}
@@ -41,46 +41,46 @@ func (c *coldStarts) add(x *cold) {
 	c.byID[x.ID] = x
 }
 
-// begin a cold start of f. id is what Wake has already answered with, or "".
-func (s *Steer) begin(f *fn, id string, at time.Time) *cold {
+// beginColdStart a cold start of f. id is what Wake has already answered with, or "".
+func (s *Orchestrator) beginColdStart(f *functionState, id string, at time.Time) *coldStart {
 	if id == "" {
-		id = s.coldID(f.Name)
+		id = s.coldStartID(f.Name)
 	}
-	c := &cold{fn: f, began: s.instant(at), Timeline: functions.Timeline{
+	c := &coldStart{function: f, began: s.instant(at), Timeline: functions.Timeline{
 		ID: id, Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
 	}}
-	s.colds.add(c)
-	f.cold = c
+	s.coldStarts.add(c)
+	f.coldStart = c
 	s.starting.add(f)
 	return c
 }
 
-// coldID is the id of the cold start that Wake tells for name, made now if
+// coldStartID is the id of the cold start that Wake tells for name, made now if
 // nobody has asked yet.
-func (s *Steer) coldID(name functions.Name) string {
+func (s *Orchestrator) coldStartID(name functions.Name) string {
 	s.inboxMu.Lock()
 	defer s.inboxMu.Unlock()
-	if id, ok := s.cold[name]; ok && s.colds.byID[id] == nil {
+	if id, ok := s.startIDs[name]; ok && s.coldStarts.byID[id] == nil {
 		return id
 	}
 	id := s.newID("cs")
-	s.cold[name] = id
+	s.startIDs[name] = id
 	return id
 }
 
-// finish a cold start. The next wake begins another.
-func (s *Steer) finish(c *cold, st functions.State, cause string) {
+// finishColdStart a cold start. The next wake begins another.
+func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause string) {
 	if c == nil || c.over {
 		return
 	}
 	c.end = s.now()
-	if c.rep != nil && st == functions.Ready {
-		c.end = c.rep.readyAt
+	if c.replica != nil && st == functions.Ready {
+		c.end = c.replica.readyAt
 	}
 	t := s.timeline(c)
 	c.over = true
-	if c.fn.cold == c {
-		s.starting.drop(c.fn)
+	if c.function.coldStart == c {
+		s.starting.drop(c.function)
 	}
 	t.State, t.Error = st, cause
 	t.Progress = functions.Progress{State: st, Percent: t.Progress.Percent, Bytes: t.Progress.Bytes, Total: t.Progress.Total, ETA: -1}
@@ -88,34 +88,34 @@ func (s *Steer) finish(c *cold, st functions.State, cause string) {
 		t.Progress.Percent, t.Progress.ETA = 100, 0
 	}
 	c.Timeline = t
-	if c.fn.model != nil {
-		s.counts.brought(c.fn.model.Spec.Source, t)
+	if c.function.model != nil {
+		s.counts.recordStaged(c.function.model.Spec.Source, t)
 	}
 	s.inboxMu.Lock()
-	if s.cold[c.fn.Name] == c.ID {
-		delete(s.cold, c.fn.Name)
+	if s.startIDs[c.function.Name] == c.ID {
+		delete(s.startIDs, c.function.Name)
 	}
 	s.inboxMu.Unlock()
 	if st == functions.Ready {
 		phases := map[functions.Phase]time.Duration{}
 		for _, p := range t.Phases {
-			phases[p.Phase] += seconds(p.Duration)
+			phases[p.Phase] += boundedSeconds(p.Duration)
 		}
-		c.fn.history.add(sample{node: t.Node, tier: t.Tier, total: c.end - c.began, start: c.end - c.decided, deep: c.deep, phases: phases})
-		s.measure(s.nodes[t.Node], t.Tier, t.Bytes, phases)
+		c.function.starts.add(startSample{node: t.Node, tier: t.Tier, total: c.end - c.began, start: c.end - c.decided, fromDeepSleep: c.fromDeepSleep, phases: phases})
+		s.recordRates(s.nodes[t.Node], t.Tier, t.Bytes, phases)
 	}
 	if s.hooks.ColdStart != nil {
 		s.hooks.ColdStart(t)
 	}
 }
 
-// seconds of a span, as an agent says them: bounded, so that arithmetic on them is.
-func seconds(f float64) time.Duration {
+// boundedSeconds of a span, as an agent says them: bounded, so that arithmetic on them is.
+func boundedSeconds(f float64) time.Duration {
 	return time.Duration(max(0, min(f, 1e7)) * float64(time.Second))
 }
 
 // timeline of c as it is now.
-func (s *Steer) timeline(c *cold) functions.Timeline {
+func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 	t := c.Timeline
 	if c.over {
 		return t
@@ -140,7 +140,7 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 	} else {
 		span(functions.PhasePlace, c.decided, c.placed)
 	}
-	if r := c.rep; r != nil {
+	if r := c.replica; r != nil {
 		t.Replica, t.Node = r.id, r.node
 		t.Start, t.StartNote = r.status.Start, r.status.StartNote
 		t.Bytes = max(t.Bytes, r.status.TotalBytes)
@@ -150,7 +150,7 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 		// A replica's spans count from when its agent heard of it.
 		from := c.decided
 		for _, p := range r.status.Phases {
-			if r.nap.rising && r.status.State == functions.Sleeping {
+			if r.sleep.wakingUp && r.status.State == functions.Sleeping {
 				break // they are of the start before
 			}
 			p.Start += (from - c.began).Seconds()
@@ -185,10 +185,10 @@ func (s *Steer) timeline(c *cold) functions.Timeline {
 // eta of a cold start under way: what is left of staging by bytes over measured
 // rate (by history while none is measured), and after it what load and warm-up
 // usually take; the engine boots while bytes arrive. -1 where nothing is known.
-func (s *Steer) eta(c *cold, now placement.Instant) time.Duration {
-	f := c.fn
+func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
+	f := c.function
 	if c.Tier == functions.TierSleeping {
-		if usual := f.history.rises(c.deep, 50); usual >= 0 {
+		if usual := f.starts.wakeTimes(c.fromDeepSleep, 50); usual >= 0 {
 			return max(0, usual-(now-c.began))
 		}
 		return -1
@@ -197,10 +197,10 @@ func (s *Steer) eta(c *cold, now placement.Instant) time.Duration {
 	if f.model != nil {
 		engine = f.model.Spec.Engine
 	}
-	if c.rep != nil {
-		node = c.rep.node
+	if c.replica != nil {
+		node = c.replica.node
 	}
-	need := func(p functions.Phase) time.Duration { return f.history.phase(p, node, engine) }
+	need := func(p functions.Phase) time.Duration { return f.starts.phaseTime(p, node, engine) }
 	spawn, load, warm := need(functions.PhaseSpawn), need(functions.PhaseLoad), need(functions.PhaseWarmup)
 	if load < 0 {
 		return -1
@@ -209,10 +209,10 @@ func (s *Steer) eta(c *cold, now placement.Instant) time.Duration {
 	spent := map[functions.Phase]time.Duration{}
 	var under functions.Phase // the phase that is under way; those before it are over
 	var st functions.ReplicaStatus
-	if c.rep != nil {
-		st = c.rep.status
+	if c.replica != nil {
+		st = c.replica.status
 		for _, p := range st.Phases {
-			spent[p.Phase] = seconds(p.Duration)
+			spent[p.Phase] = boundedSeconds(p.Duration)
 			under = p.Phase
 		}
 	}
@@ -246,13 +246,13 @@ func (s *Steer) eta(c *cold, now placement.Instant) time.Duration {
 	return place + max(stage, left(functions.PhaseSpawn, spawn)) + left(functions.PhaseLoad, load) + left(functions.PhaseWarmup, warm)
 }
 
-// aside is a cold start of a further replica: it is in the books, but Wake and
+// beginExtraStart is a cold start of a further replica: it is in the books, but Wake and
 // the function's picture do not tell of it.
-func (s *Steer) aside(f *fn) *cold {
-	at := s.clock()
-	c := &cold{fn: f, began: s.instant(at), Timeline: functions.Timeline{
+func (s *Orchestrator) beginExtraStart(f *functionState) *coldStart {
+	at := s.timeNow()
+	c := &coldStart{function: f, began: s.instant(at), Timeline: functions.Timeline{
 		ID: s.newID("cs"), Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
 	}}
-	s.colds.add(c)
+	s.coldStarts.add(c)
 	return c
 }

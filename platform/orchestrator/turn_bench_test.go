@@ -88,7 +88,7 @@ func BenchmarkTurnTick(b *testing.B) {
 
 // bench is a large world whose agents obey when they are told to.
 type bench struct {
-	s       *Steer
+	s       *Orchestrator
 	at      time.Time
 	names   []functions.Name
 	hosts   []*bhost

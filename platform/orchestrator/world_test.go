@@ -37,10 +37,10 @@ func TestNextEpoch(t *testing.T) {
 
 func TestRecipe(t *testing.T) {
 	m := model("x")
-	was := recipe(m.Spec, "/a")
+	was := recipeHash(m.Spec, "/a")
 	scale := m.Spec
 	scale.Scale.Max, scale.Queue.Requests, scale.Deadlines.Drain = 9, 9, 9
-	if recipe(scale, "/a") != was || recipe(m.Spec, "/b") != was {
+	if recipeHash(scale, "/a") != was || recipeHash(m.Spec, "/b") != was {
 		t.Error("scale, queue, deadlines, or where the file of a remote source lies, restart a replica")
 	}
 	for what, edit := range map[string]func(*functions.ModelSpec){
@@ -51,29 +51,29 @@ func TestRecipe(t *testing.T) {
 	} {
 		s := m.Spec
 		edit(&s)
-		if recipe(s, "/a") == was {
+		if recipeHash(s, "/a") == was {
 			t.Errorf("%s: the old one would go on", what)
 		}
 	}
 	local := m.Spec
 	local.Source = "./x"
-	if recipe(local, "/a") == recipe(local, "/b") {
+	if recipeHash(local, "/a") == recipeHash(local, "/b") {
 		t.Error("another folder is another model")
 	}
 	for source, want := range map[string]bool{"": false, "./x": true, "x": true, "/x": true, "file:///x": true, "az://a/b/c": false, "https://h/c": false} {
-		if isLocal(source) != want {
+		if isLocalFolder(source) != want {
 			t.Errorf("isLocal(%q) is %v", source, !want)
 		}
 	}
 }
 
 func TestForecast(t *testing.T) {
-	var h history
+	var h startHistory
 	if f := h.forecast(true); f.P50 != -1 || f.P90 != -1 {
 		t.Errorf("of nothing: %+v", f)
 	}
 	add := func(node string, tier functions.Tier, total time.Duration) {
-		h.add(sample{node: node, tier: tier, total: total, phases: map[functions.Phase]time.Duration{
+		h.add(startSample{node: node, tier: tier, total: total, phases: map[functions.Phase]time.Duration{
 			functions.PhaseLoad: total / 2, functions.PhaseStage: total / 2}})
 	}
 	add("a", functions.TierRemote, time.Minute)
@@ -90,10 +90,10 @@ func TestForecast(t *testing.T) {
 		t.Errorf("of ten from disk after one from afar: %+v", f)
 	}
 	add("b", functions.TierNVMe, 100*time.Second)
-	if d := h.phase(functions.PhaseLoad, "b", ""); d != 50*time.Second {
+	if d := h.phaseTime(functions.PhaseLoad, "b", ""); d != 50*time.Second {
 		t.Errorf("on b: %v", d)
 	}
-	if d := h.phase(functions.PhaseLoad, "c", ""); d >= 50*time.Second {
+	if d := h.phaseTime(functions.PhaseLoad, "c", ""); d >= 50*time.Second {
 		t.Errorf("elsewhere: %v", d)
 	}
 	for range 100 {
@@ -102,10 +102,10 @@ func TestForecast(t *testing.T) {
 	if len(h.samples) != keepSamples {
 		t.Errorf("%d are kept", len(h.samples))
 	}
-	if d := (&history{}).phase(functions.PhaseLoad, "a", functions.EngineCommand); d != -1 {
+	if d := (&startHistory{}).phaseTime(functions.PhaseLoad, "a", functions.EngineCommand); d != -1 {
 		t.Errorf("of an engine nobody knows: %v", d)
 	}
-	if d := (&history{}).phase(functions.PhaseSpawn, "a", functions.EngineVLLM); d <= 0 {
+	if d := (&startHistory{}).phaseTime(functions.PhaseSpawn, "a", functions.EngineVLLM); d <= 0 {
 		t.Errorf("of vLLM: %v", d)
 	}
 }
@@ -192,15 +192,15 @@ func TestStoodStill(t *testing.T) {
 		if len(d.cut) != 1 || d.cut[0] != "http://a:1" {
 			t.Errorf("what is in flight through it was not cut: %v", d.cut)
 		}
-		s.doing.Wait()
+		s.commands.Wait()
 	})
 }
 
 // TestBearer: only a replica behind its agent's own door is given the token.
 func TestBearer(t *testing.T) {
 	s := New(Options{Token: "secret"})
-	s.nodes["b"] = &node{id: "b", hb: functions.Heartbeat{URL: "http://10.0.0.2:7000"}}
-	s.nodes["here"] = &node{id: "here"}
+	s.nodes["b"] = &nodeState{id: "b", last: functions.Heartbeat{URL: "http://10.0.0.2:7000"}}
+	s.nodes["here"] = &nodeState{id: "here"}
 	for _, x := range []struct{ node, endpoint, want string }{
 		{"b", "http://10.0.0.2:7000/replicas/r", "secret"},
 		{"b", "http://127.0.0.1:4000", ""},
@@ -208,7 +208,7 @@ func TestBearer(t *testing.T) {
 		{"here", "http://127.0.0.1:4000", ""},
 		{"gone", "http://10.0.0.2:7000/replicas/r", ""},
 	} {
-		if got := s.bearer(&rep{node: x.node, status: functions.ReplicaStatus{Endpoint: x.endpoint}}); got != x.want {
+		if got := s.tokenFor(&replicaState{node: x.node, status: functions.ReplicaStatus{Endpoint: x.endpoint}}); got != x.want {
 			t.Errorf("%s at %s is given %q", x.node, x.endpoint, got)
 		}
 	}
@@ -223,14 +223,14 @@ func TestRings(t *testing.T) {
 		slow := s.Follow(ctx)
 		for i := range 5000 {
 			s.event("x", functions.Name{}, fmt.Sprint(i), "", "", "")
-			s.colds.add(&cold{fn: &fn{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, over: true})
+			s.coldStarts.add(&coldStart{function: &functionState{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, over: true})
 		}
 		es := s.Events(0)
 		if len(es) != keepEvents || es[len(es)-1].Seq != 5000 || len(s.Events(4990)) != 10 || len(s.Events(9999)) != 0 {
 			t.Errorf("%d events", len(es))
 		}
-		if n := len(s.ColdStarts(0)); n != keepColdStarts || len(s.colds.byID) != keepColdStarts || len(s.ColdStarts(3)) != 3 {
-			t.Errorf("%d cold starts, %d by id", n, len(s.colds.byID))
+		if n := len(s.ColdStarts(0)); n != keepColdStarts || len(s.coldStarts.byID) != keepColdStarts || len(s.ColdStarts(3)) != 3 {
+			t.Errorf("%d cold starts, %d by id", n, len(s.coldStarts.byID))
 		}
 		if _, ok := s.ColdStart("cs4999"); !ok || s.ColdStarts(1)[0].ID != "cs4999" {
 			t.Error("the newest is not there")
@@ -255,13 +255,13 @@ func TestMemoryOfWarmParents(t *testing.T) {
 		Memory: functions.Capacity{Total: 100, Used: 70},
 		Warm:   []functions.WarmParent{{Memory: 30, Kept: true}, {Memory: 40}},
 	}
-	n := &node{Node: &placement.Node{}}
-	n.set(beat{hb: hb}, 0)
+	n := &nodeState{Node: &placement.Node{}}
+	n.setFrom(heartbeat{message: hb}, 0)
 	if n.Memory != 70 {
 		t.Errorf("%d for replicas, want 70", n.Memory)
 	}
 	hb.Warm[0].Memory = 101
-	if n.set(beat{hb: hb}, 0); n.Memory != 0 {
+	if n.setFrom(heartbeat{message: hb}, 0); n.Memory != 0 {
 		t.Errorf("%d for replicas, want 0", n.Memory)
 	}
 }
@@ -272,12 +272,12 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	s := New(Options{Now: func() time.Time { return at }})
 	began := s.now()
-	f := &fn{model: &functions.Model{}}
-	f.history.add(sample{node: "n", tier: functions.TierNVMe, total: 3 * time.Second, start: 3 * time.Second, phases: map[functions.Phase]time.Duration{
+	f := &functionState{model: &functions.Model{}}
+	f.starts.add(startSample{node: "n", tier: functions.TierNVMe, total: 3 * time.Second, start: 3 * time.Second, phases: map[functions.Phase]time.Duration{
 		functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
 	}})
-	r := &rep{id: "r", node: "n", fn: f}
-	c := &cold{fn: f, began: began, decided: began, placed: began + time.Millisecond, rep: r}
+	r := &replicaState{id: "r", node: "n", function: f}
+	c := &coldStart{function: f, began: began, decided: began, placed: began + time.Millisecond, replica: r}
 	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
 	at = at.Add(500 * time.Millisecond)
 	p := s.timeline(c)

@@ -66,7 +66,7 @@ func seq(from, n int) []int {
 
 func (w *fleet) run(f *Function, node string, gpus []int) {
 	w.ids++
-	f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", w.ids), Node: node, State: functions.Ready, GPUs: gpus, Take: f.Resources,
+	f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", w.ids), Node: node, State: functions.Ready, GPUs: gpus, Reserved: f.Resources,
 		ReadyAt: w.now - time.Minute - time.Duration(w.rnd.IntN(60))*time.Second, Spawned: true})
 	f.LastEnd = w.now - time.Duration(2+w.rnd.IntN(60))*time.Second
 }
@@ -149,7 +149,7 @@ func BenchmarkWake(b *testing.B) {
 				policy.Eviction = x.Eviction
 				c := w.planner(policy)
 				if x.mute {
-					c.book = nil
+					c.log = nil
 				}
 				c.Plan(w.now)
 				runtime.GC()

@@ -11,8 +11,8 @@ import (
 // same time give the same plan.
 func (p Policy) Decide(w World, now Instant) Plan {
 	c := p.Planner()
-	c.book = nil
-	c.slab = make([]entry, len(w.Functions))
+	c.log = nil
+	c.slab = make([]functionEntry, len(w.Functions))
 	for _, n := range w.Nodes {
 		c.Node(n)
 	}
@@ -35,45 +35,45 @@ func (f *Function) resting(now Instant) bool {
 
 // decision is one plan in the making, on rooms and counts that a Planner keeps.
 type decision struct {
-	policy Policy
-	book   *book // what Explain tells; nil: nothing is kept
-	world  struct{ Teams map[string]Team }
-	now    Instant
-	next   Instant
-	living []*entry // with replicas or wanted, in the order in which they came
-	help   uint64   // moves with everything that may let in who was blocked
+	policy    Policy
+	log       *decisionLog // what Explain tells; nil: nothing is kept
+	world     struct{ Teams map[string]Team }
+	now       Instant
+	next      Instant
+	living    []*functionEntry // with replicas or wanted, in the order in which they came
+	helpCount uint64           // moves with everything that may let in who was blocked
 
-	rooms   []room
-	index   map[string]int   // node id to room; lost nodes are absent
-	count   map[string]purse // of each team, as the world has it
-	held    map[string]int   // GPUs a team holds now, stopping ones included
-	leaving map[string]int   // of those, on their way out
-	pledged map[string]int   // of those, room that must still be freed: nobody holds it yet
-	claimed map[string]int   // shares of a team's maximum that wait for one of its own to leave
+	rooms   []nodeRoom
+	index   map[string]int       // node id to room; lost nodes are absent
+	count   map[string]teamCount // of each team, as the world has it
+	held    map[string]int       // GPUs a team holds now, stopping ones included
+	leaving map[string]int       // of those, on their way out
+	pledged map[string]int       // of those, room that must still be freed: nobody holds it yet
+	claimed map[string]int       // shares of a team's maximum that wait for one of its own to leave
 	needy   []need
 	actions []Action
 	blocked map[functions.Name]Verdict
 	acted   map[string]struct{}         // replicas that this plan has told something
-	sunk    map[functions.Name]struct{} // functions of which it has sent one to sleep
+	slept   map[functions.Name]struct{} // functions of which it has sent one to sleep
 
-	plan   uint64 // the number of this one
-	before bool   // replicas were told something before anybody was placed
-	claim  claim
-	waits  map[crowd]reckoned
-	trial  free
+	plan        uint64 // the number of this one
+	actedBefore bool   // replicas were told something before anybody was placed
+	check       guaranteeCheck
+	waits       map[waitKey]roomEstimate
+	trial       freeRoom
 
 	// Of the need that is placed now.
-	placing  bool                // one is
-	freed    functions.Resources // what those give up who leave for it; GPUMemory is that of all
-	freeing  []string            // their teams
-	reserved bool                // what it needs of that is kept for it
-	verdict  Verdict
-	sum      uint64 // of what it was promised
-	turn     bool   // those who had their turn were or will be asked
+	placing      bool                // one is
+	freed        functions.Resources // what those give up who leave for it; GPUMemory is that of all
+	freeingTeams []string            // their teams
+	reserved     bool                // what it needs of that is kept for it
+	verdict      Verdict
+	sum          uint64 // of what it was promised
+	timeSlice    bool   // those who had their turn were or will be asked
 }
 
-// purse is how many GPUs a team holds and how many of them are on their way out.
-type purse struct{ held, leaving int }
+// teamCount is how many GPUs a team holds and how many of them are on their way out.
+type teamCount struct{ held, leaving int }
 
 type need struct {
 	f      *Function
@@ -81,30 +81,30 @@ type need struct {
 	since  Instant // of its oldest waiter; later is less urgent
 }
 
-// claim remembers whether a function's team asks for no more than it is owed,
+// guaranteeCheck remembers whether a function's team asks for no more than it is owed,
 // while one need is placed and nobody has been told to leave.
-type claim struct {
+type guaranteeCheck struct {
 	f    *Function
 	acts int
 	is   bool
 }
 
 type victim struct {
-	f     *Function
-	r     *Replica
-	room  int
-	used  Instant // last use
-	goes  uint64  // the plan that evicts it
-	young bool    // it has not stayed its residency: it may not go, but soon
-	born  uint64
+	f             *Function
+	r             *Replica
+	room          int
+	lastUse       Instant // last use
+	evictedInPlan uint64  // the plan that evicts it
+	residing      bool    // it has not stayed its residency: it may not go, but soon
+	born          uint64
 
-	key   float64         // who has less goes first
-	bytes functions.Bytes // that its leaving frees; 0: nobody asked the policy
-	ripe  bool            // of those not offered to everyone: it has had its turn
+	key       float64         // who has less goes first
+	bytes     functions.Bytes // that its leaving frees; 0: nobody asked the policy
+	sliceOver bool            // of those not offered to everyone: it has had its turn
 }
 
-// alive functions have replicas, or somebody wants some.
-func (d *decision) alive() iter.Seq[*Function] {
+// aliveFunctions functions have replicas, or somebody wants some.
+func (d *decision) aliveFunctions() iter.Seq[*Function] {
 	return func(yield func(*Function) bool) {
 		for _, e := range d.living {
 			if !yield(e.f) {
@@ -114,42 +114,42 @@ func (d *decision) alive() iter.Seq[*Function] {
 	}
 }
 
-func (d *decision) at(t Instant) {
+func (d *decision) dueAt(t Instant) {
 	if t > d.now && t < d.next {
 		d.next = t
 	}
 }
 
-func (d *decision) do(a Action) {
+func (d *decision) addAction(a Action) {
 	d.actions = append(d.actions, a)
-	d.mix(a.Node)
-	d.mix(a.Replica)
+	d.mixPromise(a.Node)
+	d.mixPromise(a.Replica)
 	if a.Kind == Stop || a.Kind == Sleep {
-		if p := d.book.begin(d.now, a.Function, KindCold, a.Reason); p != nil {
-			p.chosen, p.whom = a.Replica, a.For
+		if p := d.log.begin(d.now, a.Function, KindCold, a.Reason); p != nil {
+			p.chosen, p.forFunction = a.Replica, a.For
 		}
 	}
 	switch a.Kind {
 	case Sleep:
-		d.sunk[a.Function] = struct{}{}
+		d.slept[a.Function] = struct{}{}
 		fallthrough
 	case Stop:
 		d.acted[a.Replica] = struct{}{}
 		if !d.placing {
-			d.help++
+			d.helpCount++
 		}
-	case Rise:
+	case WakeUp:
 		d.acted[a.Replica] = struct{}{}
-	case CallOff:
-		d.help++
+	case CancelStart:
+		d.helpCount++
 	}
 }
 
-// takes is what r holds of its node now.
-func (r *Replica) takes() (functions.Resources, []int) {
-	res, gpus := r.Take, r.GPUs
-	if r.Sinking || r.Rising || r.State == functions.Sleeping || r.asleep() {
-		res.Memory += r.Held
+// reserves is what r holds of its node now.
+func (r *Replica) reserves() (functions.Resources, []int) {
+	res, gpus := r.Reserved, r.GPUs
+	if r.GoingToSleep || r.WakingUp || r.State == functions.Sleeping || r.asleep() {
+		res.Memory += r.SleepMemory
 	}
 	if r.asleep() {
 		res, gpus = res.OffGPUs(), nil
@@ -157,68 +157,68 @@ func (r *Replica) takes() (functions.Resources, []int) {
 	return res, gpus
 }
 
-// told reports whether this plan has already said what becomes of r.
-func (d *decision) told(r *Replica) bool {
+// hasAction reports whether this plan has already said what becomes of r.
+func (d *decision) hasAction(r *Replica) bool {
 	_, ok := d.acted[r.ID]
 	return ok
 }
 
-// gone reports whether this plan has already said what becomes of v. Of those in
+// isLeaving reports whether this plan has already said what becomes of v. Of those in
 // the rooms' lists only sleepers and stale ones are told something without being
 // evicted, once placing has begun.
-func (d *decision) gone(v *victim) bool {
-	return v.goes == d.plan || (d.before || v.r.Stale || v.r.asleep()) && d.told(v.r)
+func (d *decision) isLeaving(v *victim) bool {
+	return v.evictedInPlan == d.plan || (d.actedBefore || v.r.Stale || v.r.asleep()) && d.hasAction(v.r)
 }
 
-func (d *decision) sick(r *Replica) bool {
+func (d *decision) onUnhealthyGPU(r *Replica) bool {
 	if len(r.GPUs) == 0 {
 		return false
 	}
 	n := d.rooms[d.index[r.Node]].node
 	for _, g := range n.GPUs {
-		if g.Sick && slices.Contains(r.GPUs, g.Index) {
+		if g.Unhealthy && slices.Contains(r.GPUs, g.Index) {
 			return true
 		}
 	}
 	return false
 }
 
-func (d *decision) stop(f *Function, r *Replica, reason string) {
-	d.do(Action{Kind: Stop, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: f.Drain, Reason: reason})
-	d.leaves(f, r)
+func (d *decision) stopReplica(f *Function, r *Replica, reason string) {
+	d.addAction(Action{Kind: Stop, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: f.Drain, Reason: reason})
+	d.noteLeaving(f, r)
 }
 
-// frees notes what f's replica gives up for the need that is placed now.
-func (d *decision) frees(f *Function, res functions.Resources) {
+// addFreed notes what f's replica gives up for the need that is placed now.
+func (d *decision) addFreed(f *Function, res functions.Resources) {
 	d.freed.GPUs += res.GPUs
 	d.freed.GPUMemory += res.GPUMemory * functions.Bytes(res.GPUs)
 	d.freed.Memory += res.Memory
 	d.freed.CPU += res.CPU
 	d.freed.Pods += res.Pods
-	d.freeing = append(d.freeing, f.Name.Team)
+	d.freeingTeams = append(d.freeingTeams, f.Name.Team)
 }
 
-// leftOver reports whether those who left for f gave up more than it takes.
-func (d *decision) leftOver(f *Function) bool {
+// freedTooMuch reports whether those who left for f gave up more than it takes.
+func (d *decision) freedTooMuch(f *Function) bool {
 	res, g := f.Resources, d.freed
 	shared := res.GPUMemory > 0 && (g.GPUMemory == 0 || g.GPUMemory > res.GPUMemory*functions.Bytes(res.GPUs))
 	more := g.GPUs > res.GPUs || g.Memory > res.Memory || g.CPU > res.CPU || g.Pods > res.Pods
 	return !d.reserved || more || g.GPUs > 0 && shared
 }
 
-// leaves notes that r's room will be free, but is not yet.
-func (d *decision) leaves(f *Function, r *Replica) {
-	if r.CalledOff {
+// noteLeaving notes that r's room will be free, but is not yet.
+func (d *decision) noteLeaving(f *Function, r *Replica) {
+	if r.Cancelled {
 		return // that has been counted
 	}
-	res, gpus := r.takes()
-	d.frees(f, res)
-	if !r.Sinking {
+	res, gpus := r.reserves()
+	d.addFreed(f, res)
+	if !r.GoingToSleep {
 		d.leaving[f.Name.Team] += res.GPUs
 	}
 	if at, ok := d.index[r.Node]; ok {
 		m := &d.rooms[at]
-		if r.Sinking { // its GPUs are as good as free already
+		if r.GoingToSleep { // its GPUs are as good as free already
 			res, gpus = res.OffGPUs(), nil
 		}
 		m.soon.give(m.node, res, gpus)

@@ -40,7 +40,7 @@ func ready(node string, since Instant, inFlight int, gpus ...int) func(*Function
 	return func(f *Function) {
 		f.Replicas = append(f.Replicas, Replica{
 			ID: fmt.Sprintf("%s-%d", f.Name, len(f.Replicas)), Node: node, State: functions.Ready, GPUs: gpus,
-			Take: f.Resources, ReadyAt: since, InFlight: inFlight, Spawned: true,
+			Reserved: f.Resources, ReadyAt: since, InFlight: inFlight, Spawned: true,
 		})
 		f.Active += inFlight
 	}
@@ -50,7 +50,7 @@ func starting(node string, spawned bool, gpus ...int) func(*Function) {
 	return func(f *Function) {
 		f.Replicas = append(f.Replicas, Replica{
 			ID: fmt.Sprintf("%s-%d", f.Name, len(f.Replicas)), Node: node, State: functions.Downloading, GPUs: gpus,
-			Take: f.Resources, Spawned: spawned,
+			Reserved: f.Resources, Spawned: spawned,
 		})
 	}
 }
@@ -70,7 +70,7 @@ func show(p Plan) string {
 		switch a.Kind {
 		case Start:
 			s += fmt.Sprintf("%s on %s%v", a.Function, a.Node, a.GPUs)
-		case Lose:
+		case MarkNodeLost:
 			s += a.Node
 		default:
 			s += a.Replica
@@ -150,7 +150,7 @@ func TestDecide(t *testing.T) {
 			fs: []*Function{
 				model("x", 1, ready("n", now-2*time.Minute, 1, 0), waiting(5, now-1)),
 				model("z", 1, waiting(1, now-30*time.Second))},
-			want: "stop default/x-0 (turn)"},
+			want: "stop default/x-0 (time_slice)"},
 		{what: "not before somebody has waited", nodes: []*Node{node("n", 1)},
 			fs: []*Function{
 				model("x", 1, ready("n", now-time.Hour, 1, 0)),
@@ -211,7 +211,7 @@ func TestDecide(t *testing.T) {
 		{what: "a silent node is lost", nodes: []*Node{func() *Node { n := node("n", 1); n.Here, n.Seen = false, now-6*time.Second; return n }(), node("m", 1)},
 			fs:   []*Function{model("x", 1, waiting(1, now-1), ready("n", now-time.Hour, 1, 0))},
 			want: "lose n (silent); start default/x on m[0] (demand)"},
-		{what: "a sick GPU is left", nodes: []*Node{func() *Node { n := node("n", 2); n.GPUs[0].Sick = true; return n }()},
+		{what: "a sick GPU is left", nodes: []*Node{func() *Node { n := node("n", 2); n.GPUs[0].Unhealthy = true; return n }()},
 			fs:   []*Function{model("x", 1, waiting(1, now-1), ready("n", now-time.Hour, 0, 0))},
 			want: "stop default/x-0 (gpu_unhealthy); start default/x on n[1] (demand)"},
 		{what: "out of the catalogue", nodes: []*Node{node("n", 2)},
@@ -228,12 +228,12 @@ func TestDecide(t *testing.T) {
 			want: "start default/y on n[0] (demand); blocked default/x no_capacity"},
 		{what: "host memory", nodes: []*Node{node("n", 0)},
 			fs: []*Function{
-				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Take.Memory = 60 * gib })),
+				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Reserved.Memory = 60 * gib })),
 				model("z", 0, waiting(1, now-1), with(func(f *Function) { f.Resources.Memory = 8 * gib }))},
 			want: "stop default/x-0 (evicted)", next: now + 4*time.Minute},
 		{what: "processors", nodes: []*Node{on(node("n", 0), func(n *Node) { n.CPU = 2000 })},
 			fs: []*Function{
-				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Take.CPU = 1500 })),
+				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Reserved.CPU = 1500 })),
 				model("z", 0, waiting(1, now-1), with(func(f *Function) { f.Resources.CPU = 501 }))},
 			want: "stop default/x-0 (evicted)"},
 		{what: "processors that nobody counts", nodes: []*Node{node("n", 0)},
@@ -241,21 +241,21 @@ func TestDecide(t *testing.T) {
 			want: "start default/z on n[] (demand)"},
 		{what: "one pod more than a node takes", nodes: []*Node{on(node("n", 0), func(n *Node) { n.Pods = 1 })},
 			fs: []*Function{
-				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Take.Pods = 1 })),
+				model("x", 0, ready("n", now-time.Minute, 0), with(func(f *Function) { f.Replicas[0].Reserved.Pods = 1 })),
 				model("z", 0, waiting(1, now-1), with(func(f *Function) { f.Resources.Pods = 1 }))},
 			want: "stop default/x-0 (evicted)"},
 		{what: "a sleeper would keep its processors", nodes: []*Node{on(node("n", 1), func(n *Node) { n.CPU = 2000 })},
 			fs: []*Function{
-				model("x", 1, sleeps(gib), ready("n", now-time.Minute, 0, 0), with(func(f *Function) { f.Replicas[0].Take.CPU = 1500 })),
+				model("x", 1, sleeps(gib), ready("n", now-time.Minute, 0, 0), with(func(f *Function) { f.Replicas[0].Reserved.CPU = 1500 })),
 				model("z", 1, waiting(1, now-1), with(func(f *Function) { f.Resources.CPU = 1000 }))},
 			want: "stop default/x-0 (evicted)"},
 		{what: "who has no claim on processors is not kept by those who have", nodes: []*Node{on(node("n", 1), func(n *Node) { n.CPU = 1 })},
 			fs:   []*Function{model("z", 1, waiting(1, now-1))},
 			want: "start default/z on n[0] (demand)"},
-		{what: "a node that does not suit it", nodes: []*Node{on(node("a", 1), func(n *Node) { n.Bars = map[string]bool{"zone=b": true} }), node("b", 1)},
+		{what: "a node that does not suit it", nodes: []*Node{on(node("a", 1), func(n *Node) { n.Rejects = map[string]bool{"zone=b": true} }), node("b", 1)},
 			fs:   []*Function{model("x", 1, waiting(1, now-1), with(func(f *Function) { f.Requires = "zone=b" }))},
 			want: "start default/x on b[0] (demand)"},
-		{what: "no eviction where it may not go", nodes: []*Node{on(node("a", 1), func(n *Node) { n.Bars = map[string]bool{"": true} })},
+		{what: "no eviction where it may not go", nodes: []*Node{on(node("a", 1), func(n *Node) { n.Rejects = map[string]bool{"": true} })},
 			fs: []*Function{
 				model("x", 1, ready("a", now-time.Minute, 0, 0), with(func(f *Function) { f.Requires = "spot" })),
 				model("z", 1, waiting(1, now-1))},

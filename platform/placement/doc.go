@@ -17,7 +17,7 @@
 //   - A function at rest gets one start, however many ask.
 //   - A replica with requests in flight is never chosen: not to be evicted, not
 //     to be scaled down. One exception keeps functions from starving: who is
-//     never idle makes way after its turn (Policy.Turn) for who has waited long,
+//     never idle makes way after its turn (Policy.TimeSlice) for who has waited long,
 //     or for a team that has had less than its share, and then only leaves the
 //     routes; what it has in flight is not cut.
 //   - Idle is counted from the last request's end and from ready.
@@ -82,7 +82,7 @@
 // takes its GPU, for as long as its turn lasts.
 //
 // Who comes back soon after it was evicted was missed. The caller's Ghosts notice
-// that, and such a function is left alone (Function.Stay), the longer the more
+// that, and such a function is left alone (Function.MinResidency), the longer the more
 // often it bounces, but not from somebody who has waited for Patience.
 //
 // # Teams
@@ -96,9 +96,9 @@
 // to end, which is what keeps two teams that always ask from moving each other
 // faster than a switch is worth.
 //
-// A team that has used up its budget of the day (Team.Barred) is given no GPUs
+// A team that has used up its budget of the day (Team.OverBudget) is given no GPUs
 // and drains those it holds; one whose checkpoints fill its share of the stores
-// (Function.Fence) runs where the bytes are and nowhere else.
+// (Function.CachedNodesOnly) runs where the bytes are and nowhere else.
 //
 // # The ladder
 //

@@ -19,31 +19,31 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 		return idle, busy
 	}
 	if f.Lease > d.now {
-		d.at(f.Lease)
+		d.dueAt(f.Lease)
 		return idle, busy
 	}
 	spare := f.ready() - f.Scale.Min
-	somewhere := f.unplaced()
+	somewhere := f.unattributed()
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
 		at, ok := d.index[r.Node]
-		if !ok || r.Stopping || r.CalledOff || r.Sinking || r.Rising || r.State.Over() {
+		if !ok || r.Stopping || r.Cancelled || r.GoingToSleep || r.WakingUp || r.State.Over() {
 			continue
 		}
-		v := victim{f: f, r: r, room: at, used: max(f.LastEnd, r.ReadyAt)}
+		v := victim{f: f, r: r, room: at, lastUse: max(f.LastEnd, r.ReadyAt)}
 		switch {
 		case r.asleep(): // it has host memory to give, and is never in use
 			if f.Queued == 0 {
-				d.weigh(&v)
+				d.weighVictim(&v)
 				idle = append(idle, v)
 			}
 		case r.State != functions.Ready:
-			if f.ahead(d.now) { // nobody has asked for it yet
-				d.at(f.Prewarm)
-				d.weigh(&v)
+			if f.onlyForeseen(d.now) { // nobody has asked for it yet
+				d.dueAt(f.Prewarm)
+				d.weighVictim(&v)
 				idle = append(idle, v)
 			} else if f.Scale.Min == 0 && !r.Stale {
-				v.used = math.MaxInt64 / 2 // a load that is lost is as dear as it gets
+				v.lastUse = math.MaxInt64 / 2 // a load that is lost is as dear as it gets
 				busy = append(busy, v)
 			}
 		case spare <= 0:
@@ -51,26 +51,26 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 			if r.InFlight == 0 {
 				somewhere--
 			}
-			v.used = r.ReadyAt
-			v.key = v.used.Seconds()
-			if end := r.ReadyAt + d.policy.Turn; end > d.now || d.policy.Turn <= 0 {
-				d.at(end)
+			v.lastUse = r.ReadyAt
+			v.key = v.lastUse.Seconds()
+			if end := r.ReadyAt + d.policy.TimeSlice; end > d.now || d.policy.TimeSlice <= 0 {
+				d.dueAt(end)
 			} else {
-				v.ripe = true
+				v.sliceOver = true
 			}
 			busy = append(busy, v)
 			spare--
 		case r.ReadyAt+d.policy.Residency > d.now:
-			d.at(r.ReadyAt + d.policy.Residency)
-			v.young = true
+			d.dueAt(r.ReadyAt + d.policy.Residency)
+			v.residing = true
 			busy = append(busy, v)
-		case f.Stay > d.now && !f.unasked(r): // one ahead of requests makes way for whoever asks
-			d.at(f.Stay)
-			v.key, v.ripe = v.used.Seconds(), true
+		case f.MinResidency > d.now && !f.neverUsed(r): // one ahead of requests makes way for whoever asks
+			d.dueAt(f.MinResidency)
+			v.key, v.sliceOver = v.lastUse.Seconds(), true
 			busy = append(busy, v)
 			spare--
 		default:
-			d.weigh(&v)
+			d.weighVictim(&v)
 			idle = append(idle, v)
 			spare--
 		}
@@ -78,69 +78,69 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 	return idle, busy
 }
 
-// weigh gives v its place among those that may go.
-func (d *decision) weigh(v *victim) {
-	k := v.f.kept(v.r)
+// weighVictim gives v its place among those that may go.
+func (d *decision) weighVictim(v *victim) {
+	k := v.f.keepValue(v.r)
 	v.bytes = k.Bytes
 	score, until := d.policy.Eviction.Score(k, d.now)
-	d.at(until)
+	d.dueAt(until)
 	v.key = score
 }
 
-// kept is what an eviction policy is told of r.
-func (f *Function) kept(r *Replica) Kept {
+// keepValue is what an eviction policy is told of r.
+func (f *Function) keepValue(r *Replica) Kept {
 	k := Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
 	if r.asleep() {
-		k.Bytes, k.Back = r.Take.Memory+r.Held, f.cold()
+		k.Bytes, k.WayBack = r.Reserved.Memory+r.SleepMemory, f.coldStartTime()
 		return k
 	}
-	k.Bytes, k.Back = frees(r.Take), f.cold()
-	if f.Sleeps && f.Rise > 0 && f.sleepers() == 0 {
-		k.Back = min(k.Back, f.Rise)
+	k.Bytes, k.WayBack = freedBytes(r.Reserved), f.coldStartTime()
+	if f.Sleeps && f.WakeTime > 0 && f.sleepers() == 0 {
+		k.WayBack = min(k.WayBack, f.WakeTime)
 	}
 	return k
 }
 
-// rises is how long a sleeper of f takes to READY; 0 unknown.
-func (f *Function) rises(r *Replica) time.Duration {
+// wakeTime is how long a sleeper of f takes to READY; 0 unknown.
+func (f *Function) wakeTime(r *Replica) time.Duration {
 	if r.Deep {
-		return f.Deep
+		return f.DeepWakeTime
 	}
-	return f.Rise
+	return f.WakeTime
 }
 
-// sinksDeep reports whether a replica of f is worth keeping without its weights:
+// sleepsDeep reports whether a replica of f is worth keeping without its weights:
 // its process alone, which reads them again. Where that is not known it is.
-func (f *Function) sinksDeep() bool {
-	return f.Deep <= 0 || f.ColdStart <= 0 || f.Deep < f.ColdStart*9/10
+func (f *Function) sleepsDeep() bool {
+	return f.DeepWakeTime <= 0 || f.ColdStart <= 0 || f.DeepWakeTime < f.ColdStart*9/10
 }
 
-// mayHold reports whether those asleep on m may hold so many bytes more: the
+// sleepMemoryFits reports whether those asleep on m may hold so many bytes more: the
 // budget of that rung, where the node has one.
-func (d *decision) mayHold(m *room, more functions.Bytes) bool {
+func (d *decision) sleepMemoryFits(m *nodeRoom, more functions.Bytes) bool {
 	if m.node.Sleep <= 0 {
 		return true
 	}
-	for f := range d.alive() {
+	for f := range d.aliveFunctions() {
 		for i := range f.Replicas {
-			if r := &f.Replicas[i]; r.Node == m.node.ID && (r.State == functions.Sleeping || r.Sinking) && !r.Stopping && !d.told(r) {
-				more += r.Held
+			if r := &f.Replicas[i]; r.Node == m.node.ID && (r.State == functions.Sleeping || r.GoingToSleep) && !r.Stopping && !d.hasAction(r) {
+				more += r.SleepMemory
 			}
 		}
 	}
 	for i := range d.actions {
 		if a := &d.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
-			if f := d.fnOf(a.Function); f != nil {
-				more += f.Asleep
+			if f := d.functionOf(a.Function); f != nil {
+				more += f.SleepMemory
 			}
 		}
 	}
 	return more <= m.node.Sleep
 }
 
-// fnOf finds a function that has replicas.
-func (d *decision) fnOf(name functions.Name) *Function {
-	for f := range d.alive() {
+// functionOf finds a function that has replicas.
+func (d *decision) functionOf(name functions.Name) *Function {
+	for f := range d.aliveFunctions() {
 		if f.Name == name {
 			return f
 		}
@@ -151,8 +151,8 @@ func (d *decision) fnOf(name functions.Name) *Function {
 // wholeGPU is what a GPU that is given whole counts for.
 const wholeGPU functions.Bytes = 80 << 30
 
-// frees is the room that res is: of GPUs where it has any, else of the host.
-func frees(res functions.Resources) functions.Bytes {
+// freedBytes is the room that res is: of GPUs where it has any, else of the host.
+func freedBytes(res functions.Resources) functions.Bytes {
 	if res.GPUs == 0 {
 		return max(res.Memory, 1<<20)
 	}
@@ -162,9 +162,9 @@ func frees(res functions.Resources) functions.Bytes {
 	return res.GPUMemory * functions.Bytes(res.GPUs)
 }
 
-// cold is the way back from nothing but bytes in a store: as measured, else from
+// coldStartTime is the way back from nothing but bytes in a store: as measured, else from
 // the size, as engines start on the disks of today.
-func (f *Function) cold() time.Duration {
+func (f *Function) coldStartTime() time.Duration {
 	if t := f.Expect.Tier[functions.TierNVMe]; t > 0 {
 		return t
 	}
@@ -183,55 +183,57 @@ func (f *Function) cold() time.Duration {
 	return 8*time.Second + time.Duration(float64(size)/(2<<30)*float64(time.Second))
 }
 
-// sooner orders victims: who goes first. Those that are alike stay in the order
+// compareVictims orders victims: who goes first. Those that are alike stay in the order
 // of their functions.
-func sooner(a, b victim) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.used, b.used)) }
+func compareVictims(a, b victim) int {
+	return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.lastUse, b.lastUse))
+}
 
-// loss is what it costs that v leaves, in a measure that can be added up. The
+// evictionCost is what it costs that v leaves, in a measure that can be added up. The
 // least recently used have none of their own: there it is the room given up,
 // over how long nobody wanted it.
-func (d *decision) loss(v *victim) float64 {
+func (d *decision) evictionCost(v *victim) float64 {
 	if v.bytes == 0 || d.policy.Eviction == LRU {
-		return gibs(frees(v.r.Take)) / (1 + max(d.now-v.used, 0).Seconds())
+		return toGiB(freedBytes(v.r.Reserved)) / (1 + max(d.now-v.lastUse, 0).Seconds())
 	}
-	return gibs(v.bytes) * v.key
+	return toGiB(v.bytes) * v.key
 }
 
 // Why a replica leaves for another function.
 const (
-	wasIdle  = "evicted" // it was idle
-	hadTurn  = "turn"    // it has had its turn, and somebody has waited for Patience
-	overUsed = "share"   // its team has had more than its share, and who waits less
+	reasonIdle      = "evicted"    // it was idle
+	reasonTimeSlice = "time_slice" // it has had its turn, and somebody has waited for Patience
+	reasonTeamShare = "share"      // its team has had more than its share, and who waits less
 )
 
-// may reports whether v may make way for f for this reason, when taken GPUs of
+// mayEvict reports whether v may make way for f for this reason, when taken GPUs of
 // its team have been chosen already.
-func (d *decision) may(v *victim, f *Function, taken int, reason string) bool {
-	if v.f == f || v.young || d.gone(v) {
+func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bool {
+	if v.f == f || v.residing || d.isLeaving(v) {
 		return false
 	}
 	owner, asker := v.f.Name.Team, f.Name.Team
 	switch reason {
-	case foreseen:
-		if !d.lessWorth(v, f) {
+	case reasonPrewarm:
+		if !d.worthLess(v, f) {
 			return false
 		}
-	case hadTurn:
-		if !v.ripe || owner != asker && v.busy() && d.below(owner, asker, v.r.Take.GPUs > 0) {
+	case reasonTimeSlice:
+		if !v.sliceOver || owner != asker && v.busy() && d.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
 			return false
 		}
-	case overUsed:
-		if !d.over(v, f, taken) {
+	case reasonTeamShare:
+		if !d.overShare(v, f, taken) {
 			return false
 		}
 	}
-	if owner == asker || v.r.Take.GPUs == 0 || v.r.asleep() {
+	if owner == asker || v.r.Reserved.GPUs == 0 || v.r.asleep() {
 		return true
 	}
-	if d.claims(f) {
+	if d.claimsGuarantee(f) {
 		return true // it claims what it is owed
 	}
-	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Take.GPUs >= d.world.Teams[owner].Guaranteed
+	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Reserved.GPUs >= d.world.Teams[owner].Guaranteed
 }
 
 // busy reports whether v is in use or on its way.
@@ -244,10 +246,10 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 		list := d.rooms[i].idle
 		for j := range list {
 			v := &list[j]
-			if first != nil && sooner(*v, *first) >= 0 {
+			if first != nil && compareVictims(*v, *first) >= 0 {
 				break
 			}
-			if ok(v) && d.may(v, f, 0, wasIdle) {
+			if ok(v) && d.mayEvict(v, f, 0, reasonIdle) {
 				first = v
 			}
 		}
@@ -258,40 +260,40 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 // evict has v leave for f: to sleep where only its GPUs are wanted and f, which
 // has not been given its room yet, still finds the host memory it needs.
 func (d *decision) evict(v *victim, f *Function, reason string, needs functions.Resources) {
-	v.goes = d.plan
+	v.evictedInPlan = d.plan
 	drain := v.f.Drain
 	switch {
 	case !v.busy():
-		reason = wasIdle
+		reason = reasonIdle
 	case v.r.State != functions.Ready:
 		drain = 0 // nothing is in flight on one that is not there yet
 	default:
-		drain = d.policy.TurnDrain
+		drain = d.policy.TimeSliceDrain
 	}
-	if v.r.Take.GPUs > 0 && v.r.State == functions.Ready {
+	if v.r.Reserved.GPUs > 0 && v.r.State == functions.Ready {
 		// What it would hold asleep must not be what f needs: then it drops it.
 		m := &d.rooms[v.room]
-		m.soon.host.move(needs, 1)
-		slept := d.sleep(v.f, v.r, drain, reason, f.Name.String())
-		m.soon.host.move(needs, -1)
+		m.soon.hostRoom.move(needs, 1)
+		slept := d.sleepReplica(v.f, v.r, drain, reason, f.Name.String())
+		m.soon.hostRoom.move(needs, -1)
 		if slept {
 			return
 		}
 	}
-	d.do(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
-	d.leaves(v.f, v.r)
+	d.addAction(Action{Kind: Stop, Function: v.f.Name, Node: v.r.Node, Replica: v.r.ID, Drain: drain, Reason: reason, For: f.Name.String()})
+	d.noteLeaving(v.f, v.r)
 }
 
 // makeRoom takes from one node what f needs, of the idle or of the busy there:
 // from the node where that costs least.
 func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
-	var x exchange
-	page := d.book.begin(d.now, f.Name, KindEvict, reason)
+	var x victimSearch
+	page := d.log.begin(d.now, f.Name, KindEvict, reason)
 	for at := range d.rooms {
 		m := &d.rooms[at]
 		list := m.offers(busy)
-		if len(list) == 0 || !d.eligible(m, f) || !m.could(f.Resources) {
+		if len(list) == 0 || !d.eligible(m, f) || !m.fitsEmpty(f.Resources) {
 			continue
 		}
 		x.begin(d, m, list, f, reason)
@@ -301,7 +303,7 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 		if set, loss := x.best(least); set != nil {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
-			page.add(d.outgoing(m, v, loss, ""))
+			page.add(d.victimRow(m, v, loss, ""))
 			page.choose(v.r.ID)
 		}
 	}
@@ -312,56 +314,56 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	list := m.offers(busy)
 	for j, i := range gone {
 		if j > 0 {
-			page.add(d.outgoing(m, &list[i], d.loss(&list[i]), "leaves with it"))
+			page.add(d.victimRow(m, &list[i], d.evictionCost(&list[i]), "leaves with it"))
 		}
 		d.evict(&list[i], f, reason, f.Resources)
 	}
-	gpus, _ := m.soon.fit(m.node, f.Resources)
+	gpus, _ := m.soon.choose(m.node, f.Resources)
 	d.reserve(m, f, gpus)
 	return true
 }
 
-// outgoing is what is kept of a candidate: the loss of its set, the room it gives,
+// victimRow is what is kept of a candidate: the loss of its set, the room it gives,
 // since when it is idle and how long its way back is.
-func (d *decision) outgoing(m *room, v *victim, loss float64, why string) line {
-	k := v.f.kept(v.r)
-	return line{
-		node: m.node.ID, replica: v.r.ID, function: v.f.Name, score: loss, names: &evictParts, why: why,
-		parts: [4]float64{loss, gibs(k.Bytes), max(d.now-v.used, 0).Seconds(), k.Back.Seconds()},
+func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) candidateRow {
+	k := v.f.keepValue(v.r)
+	return candidateRow{
+		node: m.node.ID, replica: v.r.ID, function: v.f.Name, score: loss, names: &evictPartNames, why: why,
+		parts: [4]float64{loss, toGiB(k.Bytes), max(d.now-v.lastUse, 0).Seconds(), k.WayBack.Seconds()},
 	}
 }
 
-// exchange looks for those on one node who leave for f at the least loss.
-type exchange struct {
+// victimSearch looks for those on one node who leave for f at the least loss.
+type victimSearch struct {
 	d        *decision
-	m        *room
+	m        *nodeRoom
 	list     []victim
 	f        *Function
 	reason   string
 	loss     []float64
 	cheapest float64 // no set of victims costs less
 
-	trial    free
+	trial    freeRoom
 	set, out []int
-	per      []gpuSet
+	per      []gpuVictims
 	marks    []bool
 }
 
-// gpuSet is who must leave for one GPU to be free.
-type gpuSet struct {
+// gpuVictims is who must leave for one GPU to be free.
+type gpuVictims struct {
 	set  []int
 	loss float64
 }
 
-func (x *exchange) begin(d *decision, m *room, list []victim, f *Function, reason string) {
+func (x *victimSearch) begin(d *decision, m *nodeRoom, list []victim, f *Function, reason string) {
 	x.d, x.m, x.list, x.f, x.reason = d, m, list, f, reason
 	x.loss, x.cheapest = x.loss[:0], math.Inf(1)
 	perGPU := math.Inf(1)
 	for i := range list {
-		l := d.loss(&list[i])
+		l := d.evictionCost(&list[i])
 		x.loss = append(x.loss, l)
 		x.cheapest = min(x.cheapest, l)
-		if n := list[i].r.Take.GPUs; n > 0 && !list[i].r.asleep() {
+		if n := list[i].r.Reserved.GPUs; n > 0 && !list[i].r.asleep() {
 			perGPU = min(perGPU, l/float64(n))
 		}
 	}
@@ -369,7 +371,7 @@ func (x *exchange) begin(d *decision, m *room, list []victim, f *Function, reaso
 	// cheapest.
 	missing := f.Resources.GPUs
 	for i := range m.node.GPUs {
-		if missing > 0 && m.soon.takes(m.node, i, f.Resources) {
+		if missing > 0 && m.soon.gpuFits(m.node, i, f.Resources) {
 			missing--
 		}
 	}
@@ -378,23 +380,23 @@ func (x *exchange) begin(d *decision, m *room, list []victim, f *Function, reaso
 	}
 }
 
-func (x *exchange) reset() {
-	x.trial.host = x.m.soon.host
+func (x *victimSearch) reset() {
+	x.trial.hostRoom = x.m.soon.hostRoom
 	x.trial.gpus = append(x.trial.gpus[:0], x.m.soon.gpus...)
 	x.set = x.set[:0]
 }
 
 // add has victim i leave, on trial, unless it may not.
-func (x *exchange) add(i int) bool {
+func (x *victimSearch) add(i int) bool {
 	v := &x.list[i]
-	res, gpus := v.r.takes()
+	res, gpus := v.r.reserves()
 	taken := 0
 	for _, j := range x.set {
 		if w := &x.list[j]; w.f.Name.Team == v.f.Name.Team && !w.r.asleep() {
-			taken += w.r.Take.GPUs
+			taken += w.r.Reserved.GPUs
 		}
 	}
-	if !x.d.may(v, x.f, taken, x.reason) {
+	if !x.d.mayEvict(v, x.f, taken, x.reason) {
 		return false
 	}
 	x.trial.give(x.m.node, res, gpus)
@@ -402,14 +404,14 @@ func (x *exchange) add(i int) bool {
 	return true
 }
 
-func (x *exchange) fits() bool { return x.trial.fits(x.m.node, x.f.Resources) }
+func (x *victimSearch) fits() bool { return x.trial.fits(x.m.node, x.f.Resources) }
 
 // best is the set of victims that costs least, nil if none costs less than
 // bound. It looks at three kinds of sets: those that go first one after the
 // other until there is room, less those that turn out not to be in the way; one
 // alone; and all that sit on the cheapest GPUs, which is what one large function
 // in the place of several small ones comes to.
-func (x *exchange) best(bound float64) ([]int, float64) {
+func (x *victimSearch) best(bound float64) ([]int, float64) {
 	least := bound
 	keep := func() {
 		if loss := x.total(); loss < least {
@@ -457,7 +459,7 @@ func (x *exchange) best(bound float64) ([]int, float64) {
 	return x.out, least
 }
 
-func (x *exchange) total() (loss float64) {
+func (x *victimSearch) total() (loss float64) {
 	for _, i := range x.set {
 		loss += x.loss[i]
 	}
@@ -465,11 +467,11 @@ func (x *exchange) total() (loss float64) {
 }
 
 // prune keeps those who turn out not to be in the way, the dearest first.
-func (x *exchange) prune() {
+func (x *victimSearch) prune() {
 	slices.SortFunc(x.set, func(a, b int) int { return cmp.Or(cmp.Compare(x.loss[b], x.loss[a]), cmp.Compare(a, b)) })
 	kept := x.set[:0]
 	for _, i := range x.set {
-		res, gpus := x.list[i].r.takes()
+		res, gpus := x.list[i].r.reserves()
 		if x.trial.take(x.m.node, res, gpus); x.fits() {
 			continue
 		}
@@ -482,7 +484,7 @@ func (x *exchange) prune() {
 
 // byGPU has those leave who sit on the GPUs that are cheapest to free, as many
 // as are wanted.
-func (x *exchange) byGPU() {
+func (x *victimSearch) byGPU() {
 	x.per = x.per[:0]
 	one := x.f.Resources
 	one.GPUs = 1
@@ -490,7 +492,7 @@ func (x *exchange) byGPU() {
 	for g := range x.m.node.GPUs {
 		gpu := &x.m.node.GPUs[g]
 		x.reset()
-		only := free{host: x.trial.host, gpus: x.trial.gpus[g : g+1]}
+		only := freeRoom{hostRoom: x.trial.hostRoom, gpus: x.trial.gpus[g : g+1]}
 		alone := Node{GPUs: x.m.node.GPUs[g : g+1]}
 		ok := only.fits(&alone, one)
 		for i := 0; i < len(x.list) && !ok; i++ {
@@ -499,10 +501,10 @@ func (x *exchange) byGPU() {
 			}
 		}
 		if ok {
-			x.per = append(x.per, gpuSet{slices.Clone(x.set), x.total()})
+			x.per = append(x.per, gpuVictims{slices.Clone(x.set), x.total()})
 		}
 	}
-	slices.SortStableFunc(x.per, func(a, b gpuSet) int { return cmp.Compare(a.loss, b.loss) })
+	slices.SortStableFunc(x.per, func(a, b gpuVictims) int { return cmp.Compare(a.loss, b.loss) })
 	x.reset()
 	x.marks = append(x.marks[:0], make([]bool, len(x.list))...)
 	for _, p := range x.per[:min(len(x.per), x.f.Resources.GPUs)] {
@@ -523,8 +525,8 @@ func (x *exchange) byGPU() {
 }
 
 // fits is fit without saying where.
-func (s *free) fits(n *Node, res functions.Resources) bool {
-	if !s.has(res) {
+func (s *freeRoom) fits(n *Node, res functions.Resources) bool {
+	if !s.covers(res) {
 		return false
 	}
 	left := res.GPUs
@@ -534,7 +536,7 @@ func (s *free) fits(n *Node, res functions.Resources) bool {
 		}
 		g := &s.gpus[i]
 		switch {
-		case n.GPUs[i].Sick || g.whole > 0:
+		case n.GPUs[i].Unhealthy || g.whole > 0:
 		case res.GPUMemory == 0 || n.GPUs[i].Memory == 0:
 			if g.users == 0 {
 				left--

@@ -83,14 +83,14 @@ func TestWhoLeaves(t *testing.T) {
 			model("c", 1, bytes(60), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, bytes(60), waiting(1, now-1))}, want: "stop default/c-0 (evicted)"},
 		{what: "one that was missed lately stays", e: LRU, gpus: 2, fs: []*Function{
-			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.Stay = now + time.Minute })),
+			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.MinResidency = now + time.Minute })),
 			model("y", 1, scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/y-0 (evicted)"},
 		{what: "also where it is alone", e: LRU, gpus: 1, fs: []*Function{
-			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.Stay = now + time.Minute })),
+			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.MinResidency = now + time.Minute })),
 			model("z", 1, waiting(1, now-1))}, want: ""},
 		{what: "but not from one who has waited for long", e: LRU, gpus: 1, fs: []*Function{
-			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.Stay = now + time.Minute })),
+			model("x", 1, scale, ready("n", 1, 0, 0), last(time.Hour), with(func(f *Function) { f.MinResidency = now + time.Minute })),
 			model("z", 1, waiting(1, now-time.Minute))}, want: "stop default/x-0 (evicted)"},
 		{what: "one that is busy, for a team that had less", e: LRU, gpus: 1, fs: []*Function{
 			model("h/x", 1, ready("n", now-time.Minute, 3, 0), waiting(1000, now-time.Hour)),
@@ -122,13 +122,13 @@ func TestWhoLeaves(t *testing.T) {
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 20)}, want: "start l/z on n[0] (demand)"},
 		{what: "a team whose budget is used up gives back what it holds", e: LRU, gpus: 2, fs: []*Function{
 			model("h/x", 1, ready("n", now-time.Hour, 3, 0), waiting(1000, now-time.Hour)),
-			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": {Barred: now + time.Hour, Verdict: Verdict{Code: CodeBudget}}}, want: "stop h/x-0 (budget); start l/z on n[1] (demand)"},
+			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": {OverBudget: now + time.Hour, Verdict: Verdict{Code: CodeBudget}}}, want: "stop h/x-0 (budget); start l/z on n[1] (demand)"},
 		{what: "and gets nothing", e: LRU, gpus: 2, fs: []*Function{
-			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": {Barred: now + time.Hour, Verdict: Verdict{Code: CodeBudget}}}, want: "blocked h/x insufficient_quota"},
+			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": {OverBudget: now + time.Hour, Verdict: Verdict{Code: CodeBudget}}}, want: "blocked h/x insufficient_quota"},
 		{what: "until the next day", e: LRU, gpus: 2, fs: []*Function{
-			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": {Barred: now}}, want: "start h/x on n[0] (demand)"},
+			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": {OverBudget: now}}, want: "start h/x on n[0] (demand)"},
 		{what: "bytes that a team may not keep are not brought", e: LRU, gpus: 2, fs: []*Function{
-			model("x", 1, waiting(1, now-1), with(func(f *Function) { f.Source, f.Fence = "az", "used up" }))}, want: "blocked default/x insufficient_quota"},
+			model("x", 1, waiting(1, now-1), with(func(f *Function) { f.Source, f.CachedNodesOnly = "az", "used up" }))}, want: "blocked default/x insufficient_quota"},
 	} {
 		p := DefaultPolicy
 		p.Eviction = c.e
@@ -174,10 +174,10 @@ func TestServedBeforeSwitching(t *testing.T) {
 	for len(y.waits) == 1 {
 		c.step()
 	}
-	if held := c.now - began; held < DefaultPolicy.Turn || held > DefaultPolicy.Turn+x.service+load+unload+3*contestStep {
+	if held := c.now - began; held < DefaultPolicy.TimeSlice || held > DefaultPolicy.TimeSlice+x.service+load+unload+3*contestStep {
 		t.Errorf("it kept the GPU for %v", held)
 	}
-	if n := x.served - from; n < int(DefaultPolicy.Turn/x.service)*x.Scale.Target {
+	if n := x.served - from; n < int(DefaultPolicy.TimeSlice/x.service)*x.Scale.Target {
 		t.Errorf("%d were served in its turn", n)
 	}
 }

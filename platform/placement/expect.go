@@ -17,7 +17,7 @@ const (
 	checkSize = 16 << 30        // of a checkpoint of which not even the GPU memory is known
 )
 
-// expected is the time from a decision to READY of f on n, which depends on
+// expectedStart is the time from a decision to READY of f on n, which depends on
 // where its bytes are and how fast n gets them.
 //
 // What has been measured goes first: of f on n from that tier, then of f from
@@ -29,7 +29,7 @@ const (
 // with no fetch for what is on NVMe, and a load at the rate of host memory for
 // what is there. Where f has been measured from another tier, only the
 // difference between the tiers is worked out.
-func (f *Function) expected(n *Node) (time.Duration, functions.Tier) {
+func (f *Function) expectedStart(n *Node) (time.Duration, functions.Tier) {
 	tier := n.tier(f)
 	if t := f.Expect.Node[n.ID][tier]; t > 0 {
 		return t, tier
@@ -37,30 +37,30 @@ func (f *Function) expected(n *Node) (time.Duration, functions.Tier) {
 	if t := f.Expect.Tier[tier]; t > 0 {
 		return t, tier
 	}
-	here := f.worked(n, tier)
+	here := f.estimatedStart(n, tier)
 	for _, other := range [...]functions.Tier{functions.TierNVMe, functions.TierRemote, functions.TierDRAM} {
 		if t := f.Expect.Tier[other]; t > 0 && other != tier {
-			return max(t+here-f.worked(n, other), here/4), tier
+			return max(t+here-f.estimatedStart(n, other), here/4), tier
 		}
 	}
 	return here, tier
 }
 
-// worked is what expected is where nothing has been measured.
-func (f *Function) worked(n *Node, tier functions.Tier) time.Duration {
-	size := f.bytes()
-	disk := rate(n.Disk, diskRate)
+// estimatedStart is what expected is where nothing has been measured.
+func (f *Function) estimatedStart(n *Node, tier functions.Tier) time.Duration {
+	size := f.checkpointBytes()
+	disk := measuredRate(n.Disk, diskRate)
 	switch tier {
 	case functions.TierDRAM, functions.TierSleeping, functions.TierGPU:
-		return bootTime + during(size, hostRate)
+		return bootTime + transferTime(size, hostRate)
 	case functions.TierNVMe:
-		return bootTime + during(size, disk)
+		return bootTime + transferTime(size, disk)
 	}
-	return max(bootTime, during(size, rate(n.Link, linkRate))) + during(size, disk)
+	return max(bootTime, transferTime(size, measuredRate(n.Link, linkRate))) + transferTime(size, disk)
 }
 
-// bytes of f's checkpoint; where it is unknown, what its GPUs are given for it.
-func (f *Function) bytes() functions.Bytes {
+// checkpointBytes of f's checkpoint; where it is unknown, what its GPUs are given for it.
+func (f *Function) checkpointBytes() functions.Bytes {
 	switch r := f.Resources; {
 	case f.Size > 0:
 		return f.Size
@@ -72,15 +72,15 @@ func (f *Function) bytes() functions.Bytes {
 	return checkSize
 }
 
-func rate(measured, assumed float64) float64 {
+func measuredRate(measured, assumed float64) float64 {
 	if measured > 0 {
 		return measured
 	}
 	return assumed
 }
 
-// during is how long size takes at a rate in bytes a second.
-func during(size functions.Bytes, rate float64) time.Duration {
+// transferTime is how long size takes at a rate in bytes a second.
+func transferTime(size functions.Bytes, rate float64) time.Duration {
 	return time.Duration(float64(size) / rate * float64(time.Second))
 }
 
@@ -91,30 +91,32 @@ func (n *Node) tier(f *Function) functions.Tier {
 			return t
 		}
 	}
-	if n.has(f) {
+	if n.hasBytes(f) {
 		return functions.TierNVMe
 	}
 	return functions.TierRemote
 }
 
-// reads reports whether a source that lies on a machine can be had here: in
+// canRead reports whether a source that lies on a machine can be had here: in
 // place, or from who lends it.
-func (n *Node) reads(f *Function) bool { return f.Machine == "" || f.Machine == n.Machine || n.Borrows }
+func (n *Node) canRead(f *Function) bool {
+	return f.Machine == "" || f.Machine == n.Machine || n.Borrows
+}
 
 // admits reports whether f may be here at all.
-func (n *Node) admits(f *Function) bool { return n.reads(f) && !n.Bars[f.Requires] }
+func (n *Node) admits(f *Function) bool { return n.canRead(f) && !n.Rejects[f.Requires] }
 
-// has reports whether the bytes of a source are here.
-func (n *Node) has(f *Function) bool {
+// hasBytes reports whether the bytes of a source are here.
+func (n *Node) hasBytes(f *Function) bool {
 	return n.Cached[f.Source] || f.Machine != "" && f.Machine == n.Machine
 }
 
-// stores reports whether n's store can take f's checkpoint at all.
-func (n *Node) stores(f *Function) bool {
-	if f.Fence != "" && !n.has(f) {
+// storeFits reports whether n's store can take f's checkpoint at all.
+func (n *Node) storeFits(f *Function) bool {
+	if f.CachedNodesOnly != "" && !n.hasBytes(f) {
 		return false
 	}
-	return n.Store.Bytes == 0 || f.Size <= n.Store.Bytes || n.has(f)
+	return n.Store.Bytes == 0 || f.Size <= n.Store.Bytes || n.hasBytes(f)
 }
 
 // Placing costs, in seconds: what a choice costs others is weighed against the
@@ -138,11 +140,11 @@ type score struct {
 func (s score) total() float64 { return s.ready + s.packing + s.topology + s.store }
 
 // score f on m, whose room s has place for it.
-func (d *decision) score(m *room, s *free, f *Function) score {
-	t, tier := f.expected(m.node)
+func (d *decision) score(m *nodeRoom, s *freeRoom, f *Function) score {
+	t, tier := f.expectedStart(m.node)
 	x := score{ready: t.Seconds(), tier: tier}
 	if over := m.node.Store.Used + f.Size - m.node.Store.Bytes; m.node.Store.Bytes > 0 && tier == functions.TierRemote && f.Size > 0 && over > 0 {
-		x.store = costEvict * during(min(over, f.Size), rate(m.node.Link, linkRate)).Seconds()
+		x.store = costEvict * transferTime(min(over, f.Size), measuredRate(m.node.Link, linkRate)).Seconds()
 	}
 	k := f.Resources.GPUs
 	if k == 0 {
@@ -151,7 +153,7 @@ func (d *decision) score(m *room, s *free, f *Function) score {
 		}
 		return x
 	}
-	p := s.pick(m.node, f.Resources)
+	p := s.pickGPUs(m.node, f.Resources)
 	if p.whole && k < p.healthy {
 		x.packing += costWhole
 	}

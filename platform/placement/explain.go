@@ -50,27 +50,27 @@ type Part struct {
 // one of these. It is false where none is remembered: it was never decided, or
 // by now about some thousands of others.
 func (c *Planner) Explain(name functions.Name, kinds ...string) (Explanation, bool) {
-	var last *page
+	var last *decisionRecord
 	for _, kind := range [...]string{KindPlace, KindEvict, KindCold, KindScale} {
 		if len(kinds) > 0 && !slices.Contains(kinds, kind) {
 			continue
 		}
-		if c.book == nil {
+		if c.log == nil {
 			break
 		}
-		if p := c.book.pages[title{name, kind}]; p != nil && (last == nil || p.written > last.written) {
+		if p := c.log.pages[decisionKey{name, kind}]; p != nil && (last == nil || p.written > last.written) {
 			last = p
 		}
 	}
 	if last == nil {
 		return Explanation{}, false
 	}
-	x := Explanation{Kind: last.kind, At: last.at, Function: name, Chosen: last.chosen, Reason: last.reason, For: last.whom, Others: max(0, last.seen-last.n)}
+	x := Explanation{Kind: last.kind, At: last.at, Function: name, Chosen: last.chosen, Reason: last.reason, For: last.forFunction, Others: max(0, last.seen-last.n)}
 	if v, ok := c.blocked[name]; ok && x.Kind == KindPlace && x.Chosen == "" {
 		x.Reason = v.Message
 	}
 	lines := slices.Clone(last.lines[:last.n])
-	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.score, b.score) })
+	slices.SortStableFunc(lines, func(a, b candidateRow) int { return cmp.Compare(a.score, b.score) })
 	for i := range lines {
 		l := &lines[i]
 		y := Candidate{Node: l.node, Replica: l.replica, Why: l.why}
@@ -90,35 +90,35 @@ func (c *Planner) Explain(name functions.Name, kinds ...string) (Explanation, bo
 	return x, true
 }
 
-// pagesKept is how many decisions are remembered: 2,000 pages of about 1.3 KiB.
-const pagesKept = 2000
+// keepDecisions is how many decisions are remembered: 2,000 pages of about 1.3 KiB.
+const keepDecisions = 2000
 
-// book keeps the last decisions as they were made: pages are written again and
+// decisionLog keeps the last decisions as they were made: pages are written again and
 // again, strings are those of the world, and nothing is put into words before
 // somebody asks. A nil book keeps nothing.
-type book struct {
-	pages   map[title]*page
-	order   []*page // by when they were begun first, as a ring
+type decisionLog struct {
+	pages   map[decisionKey]*decisionRecord
+	order   []*decisionRecord // by when they were begun first, as a ring
 	next    int
 	written uint64
 }
 
-type title struct {
+type decisionKey struct {
 	name functions.Name
 	kind string
 }
 
-type page struct {
-	title
-	at           Instant
-	written      uint64
-	chosen, whom string
-	reason       string
-	lines        [8]line
-	n, seen      int
+type decisionRecord struct {
+	decisionKey
+	at                  Instant
+	written             uint64
+	chosen, forFunction string
+	reason              string
+	lines               [8]candidateRow
+	n, seen             int
 }
 
-type line struct {
+type candidateRow struct {
 	node, replica, why string
 	function           functions.Name
 	score              float64
@@ -127,34 +127,34 @@ type line struct {
 }
 
 // begin opens the page of a decision, empty; nil where nothing is kept.
-func (b *book) begin(now Instant, name functions.Name, kind, reason string) *page {
+func (b *decisionLog) begin(now Instant, name functions.Name, kind, reason string) *decisionRecord {
 	if b == nil {
 		return nil
 	}
-	t := title{name, kind}
+	t := decisionKey{name, kind}
 	p := b.pages[t]
 	if p == nil {
-		if len(b.order) < pagesKept {
-			p = &page{}
+		if len(b.order) < keepDecisions {
+			p = &decisionRecord{}
 			b.order = append(b.order, p)
 		} else {
 			p = b.order[b.next]
-			b.next = (b.next + 1) % pagesKept
-			delete(b.pages, p.title)
+			b.next = (b.next + 1) % keepDecisions
+			delete(b.pages, p.decisionKey)
 		}
-		p.title = t
+		p.decisionKey = t
 		b.pages[t] = p
 	}
 	b.written++
-	p.at, p.written, p.chosen, p.whom, p.reason, p.n, p.seen = now, b.written, "", "", reason, 0, 0
+	p.at, p.written, p.chosen, p.forFunction, p.reason, p.n, p.seen = now, b.written, "", "", reason, 0, 0
 	return p
 }
 
-// newBook is an empty one.
-func newBook() *book { return &book{pages: map[title]*page{}} }
+// newDecisionLog is an empty one.
+func newDecisionLog() *decisionLog { return &decisionLog{pages: map[decisionKey]*decisionRecord{}} }
 
 // add notes a candidate, if it is among the best.
-func (p *page) add(l line) {
+func (p *decisionRecord) add(l candidateRow) {
 	if p == nil {
 		return
 	}
@@ -176,25 +176,25 @@ func (p *page) add(l line) {
 }
 
 var (
-	noParts     = [4]string{}
-	evictParts  = [4]string{"loss", "gib", "idle_seconds", "back_seconds"}
-	placeParts  = [4]string{"ready", "packing", "topology", "store"}
-	demandParts = [4]string{"wanted", "lacks", "queued", "active"}
+	noPartNames     = [4]string{}
+	evictPartNames  = [4]string{"loss", "gib", "idle_seconds", "back_seconds"}
+	placePartNames  = [4]string{"ready", "packing", "topology", "store"}
+	demandPartNames = [4]string{"wanted", "lacks", "queued", "active"}
 )
 
-// unfit notes a node that cannot be taken.
-func (p *page) unfit(node, why string) {
+// rejectNode notes a node that cannot be taken.
+func (p *decisionRecord) rejectNode(node, why string) {
 	if p != nil {
 		if p.n == len(p.lines) {
 			p.seen++
 			return
 		}
-		p.add(line{node: node, why: why, score: math.Inf(1), names: &noParts})
+		p.add(candidateRow{node: node, why: why, score: math.Inf(1), names: &noPartNames})
 	}
 }
 
 // choose notes what was taken.
-func (p *page) choose(what string) {
+func (p *decisionRecord) choose(what string) {
 	if p != nil {
 		p.chosen = what
 	}

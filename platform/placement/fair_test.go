@@ -138,7 +138,7 @@ func (c *contest) step() {
 			}
 			c.next++
 			f.began = c.now
-			f.Replicas = []Replica{{ID: a.Function.String(), Node: "n", State: functions.Downloading, GPUs: a.GPUs, Take: f.Resources}}
+			f.Replicas = []Replica{{ID: a.Function.String(), Node: "n", State: functions.Downloading, GPUs: a.GPUs, Reserved: f.Resources}}
 			use := map[string]float64{}
 			for name, t := range c.w.Teams {
 				use[name] = t.Used
@@ -149,7 +149,7 @@ func (c *contest) step() {
 			r := &f.Replicas[0]
 			r.Stopping = true
 			f.began = c.now
-		case CallOff:
+		case CancelStart:
 			f.Replicas = nil
 		default:
 			c.t.Fatalf("%v: %v of %s", c.now, a.Kind, a.Function)
@@ -223,12 +223,12 @@ func TestNoPingPong(t *testing.T) {
 		if s.use[other] <= s.use[s.team] {
 			t.Errorf("at %v %s was given the GPU though it had had more (%v)", s.at, s.team, s.use)
 		}
-		if i > 0 && s.at-last < DefaultPolicy.Turn {
+		if i > 0 && s.at-last < DefaultPolicy.TimeSlice {
 			t.Errorf("at %v it is moved after %v", s.at, s.at-last)
 		}
 		last = s.at
 	}
-	if n := len(c.starts) - from; n < 8 || n > int(4*time.Hour/DefaultPolicy.Turn) {
+	if n := len(c.starts) - from; n < 8 || n > int(4*time.Hour/DefaultPolicy.TimeSlice) {
 		t.Errorf("%d moves in four hours", n)
 	}
 	x, y := float64(a.served-served[0]), float64(b.served-served[1])

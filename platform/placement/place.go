@@ -21,9 +21,9 @@ type rank struct {
 	born    uint64
 }
 
-func (d *decision) rank(e *entry) rank {
-	owed := e.f.Resources.GPUs > 0 && d.claimsNow(e.f)
-	return rank{urgency(e.need.since), !owed, d.turnOf(e.f.Name.Team, 0), e.need.since, e.born}
+func (d *decision) rank(e *functionEntry) rank {
+	owed := e.f.Resources.GPUs > 0 && d.computeClaim(e.f)
+	return rank{urgencyOf(e.need.since), !owed, d.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
 }
 
 func (a rank) before(b rank) bool {
@@ -43,108 +43,108 @@ func (a rank) before(b rank) bool {
 // place gives n room, now or once it is free. It reports whether n got any.
 func (d *decision) place(n need) bool {
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
-	if d.barred(f) {
+	if d.refusedByBudget(f) {
 		return false
 	}
 	quota := d.world.Teams[team]
-	if d.full(team, res.GPUs) {
+	if d.atMaximum(team, res.GPUs) {
 		if res.GPUs > quota.Max {
-			return d.block(f)
+			return d.refuse(f)
 		}
-		if !d.possible(f) {
-			return d.block(f)
+		if !d.fitsAnyEmpty(f) {
+			return d.refuse(f)
 		}
-		if !d.reachable(f) || !d.affords(f, quota.Max) {
+		if !d.fitsAfterEvictions(f) || !d.fitsMaximum(f, quota.Max) {
 			if d.dropStale(f) {
 				return true
 			}
-			return d.block(f) // none of its own makes way in vain
+			return d.refuse(f) // none of its own makes way in vain
 		}
 		// Its own idle ones make way; nobody else's would help.
 		for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > quota.Max {
-			v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Take.GPUs > 0 && !v.r.asleep() })
+			v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() })
 			if v == nil {
-				return d.block(f)
+				return d.refuse(f)
 			}
-			d.evict(v, f, wasIdle, res)
+			d.evict(v, f, reasonIdle, res)
 		}
 		// Its share is freed first; it is placed when that has happened.
 		d.claimed[team] += res.GPUs
-		d.mix(team)
+		d.mixPromise(team)
 		return true
 	}
 
 	// One that sleeps is preferred where its own GPUs are free; one that is about
 	// to is waited for.
-	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.Sinking && !r.Stopping && !r.Stale }) {
+	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.GoingToSleep && !r.Stopping && !r.Stale }) {
 		return true
 	}
 	z := d.sleeper(f)
-	if z != nil && d.free(z) {
-		d.rise(f, z, n.reason)
+	if z != nil && d.sleeperFits(z) {
+		d.wakeReplica(f, z, n.reason)
 		return true
 	}
 
-	page := d.book.begin(d.now, f.Name, KindPlace, n.reason)
+	page := d.log.begin(d.now, f.Name, KindPlace, n.reason)
 	at, possible := d.choose(f, false, page)
 	fits := at >= 0
-	if z != nil && (!fits || f.ColdStart <= 0 || f.rises(z)+riseWait < f.ColdStart) {
-		if d.freeFor(f, z, false, wasIdle) {
+	if z != nil && (!fits || f.ColdStart <= 0 || f.wakeTime(z)+wakeWait < f.ColdStart) {
+		if d.freeFor(f, z, false, reasonIdle) {
 			return true // room is made; it rises when that has happened
 		}
 	}
 	if fits {
 		m := &d.rooms[at]
-		gpus, _ := m.now.fit(m.node, res)
+		gpus, _ := m.now.choose(m.node, res)
 		m.now.take(m.node, res, gpus)
 		m.soon.take(m.node, res, gpus)
 		d.held[team] += res.GPUs
-		d.do(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: n.reason})
+		d.addAction(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: n.reason})
 		return true
 	}
 	if !possible && z == nil {
-		return d.block(f)
+		return d.refuse(f)
 	}
 	// Room that is on its way is waited for; nobody else is evicted for it.
 	if at, _ := d.choose(f, true, page); at >= 0 {
 		m := &d.rooms[at]
-		gpus, _ := m.soon.fit(m.node, res)
+		gpus, _ := m.soon.choose(m.node, res)
 		d.reserve(m, f, gpus)
 		return true
 	}
-	if d.makeRoom(f, false, wasIdle) {
+	if d.makeRoom(f, false, reasonIdle) {
 		return true
 	}
-	if d.rivals(f) && (z != nil && d.freeFor(f, z, true, overUsed) || d.makeRoom(f, true, overUsed)) {
+	if d.hasRivals(f) && (z != nil && d.freeFor(f, z, true, reasonTeamShare) || d.makeRoom(f, true, reasonTeamShare)) {
 		return true
 	}
-	if d.policy.Turn > 0 && f.Queued > 0 && f.Oldest > 0 {
-		d.turn = true
+	if d.policy.TimeSlice > 0 && f.Queued > 0 && f.Oldest > 0 {
+		d.timeSlice = true
 		if f.Oldest+d.policy.Patience > d.now {
 			// Who is next among its kin is tried again then.
-		} else if z != nil && d.freeFor(f, z, true, hadTurn) || d.makeRoom(f, true, hadTurn) {
+		} else if z != nil && d.freeFor(f, z, true, reasonTimeSlice) || d.makeRoom(f, true, reasonTimeSlice) {
 			return true
 		}
 	}
 	if d.dropStale(f) {
 		return true
 	}
-	return d.block(f)
+	return d.refuse(f)
 }
 
-// possible reports whether f fits some node that is empty.
-func (d *decision) possible(f *Function) bool {
+// fitsAnyEmpty reports whether f fits some node that is empty.
+func (d *decision) fitsAnyEmpty(f *Function) bool {
 	for i := range d.rooms {
-		if m := &d.rooms[i]; m.node.admits(f) && m.node.stores(f) && m.could(f.Resources) {
+		if m := &d.rooms[i]; m.node.admits(f) && m.node.storeFits(f) && m.fitsEmpty(f.Resources) {
 			return true
 		}
 	}
 	return false
 }
 
-// affords reports whether f's team would keep within its maximum with f, if its
+// fitsMaximum reports whether f's team would keep within its maximum with f, if its
 // own idle ones left.
-func (d *decision) affords(f *Function, most int) bool {
+func (d *decision) fitsMaximum(f *Function, most int) bool {
 	team := f.Name.Team
 	over := d.held[team] - d.leaving[team] + d.claimed[team] + f.Resources.GPUs - most
 	for i := range d.rooms {
@@ -153,39 +153,39 @@ func (d *decision) affords(f *Function, most int) bool {
 			if over <= 0 {
 				return true
 			}
-			if v := &list[j]; v.f.Name.Team == team && v.r.Take.GPUs > 0 && !v.r.asleep() && d.may(v, f, 0, wasIdle) {
-				over -= v.r.Take.GPUs
+			if v := &list[j]; v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() && d.mayEvict(v, f, 0, reasonIdle) {
+				over -= v.r.Reserved.GPUs
 			}
 		}
 	}
 	return over <= 0
 }
 
-// reachable reports whether f would find room if everything left that may.
-func (d *decision) reachable(f *Function) bool {
+// fitsAfterEvictions reports whether f would find room if everything left that may.
+func (d *decision) fitsAfterEvictions(f *Function) bool {
 	z := d.sleeper(f)
-	late := d.policy.Turn > 0 && f.Queued > 0 && f.Oldest > 0 && f.Oldest+d.policy.Patience <= d.now
+	late := d.policy.TimeSlice > 0 && f.Queued > 0 && f.Oldest > 0 && f.Oldest+d.policy.Patience <= d.now
 	for at := range d.rooms {
 		m := &d.rooms[at]
 		here := z != nil && z.Node == m.node.ID
-		if !here && (!d.eligible(m, f) || !m.could(f.Resources)) {
+		if !here && (!d.eligible(m, f) || !m.fitsEmpty(f.Resources)) {
 			continue
 		}
-		trial := free{host: m.soon.host, gpus: slices.Clone(m.soon.gpus)}
+		trial := freeRoom{hostRoom: m.soon.hostRoom, gpus: slices.Clone(m.soon.gpus)}
 		for _, busy := range [...]bool{false, true} {
 			list := m.offers(busy)
 			for i := range list {
 				v := &list[i]
-				if !busy && d.may(v, f, 0, wasIdle) || busy && (d.may(v, f, 0, overUsed) || late && d.may(v, f, 0, hadTurn)) {
-					res, gpus := v.r.takes()
+				if !busy && d.mayEvict(v, f, 0, reasonIdle) || busy && (d.mayEvict(v, f, 0, reasonTeamShare) || late && d.mayEvict(v, f, 0, reasonTimeSlice)) {
+					res, gpus := v.r.reserves()
 					trial.give(m.node, res, gpus)
 				}
 			}
 		}
-		if here && trial.holds(m.node, z.Take, z.GPUs) {
+		if here && trial.fitsOn(m.node, z.Reserved, z.GPUs) {
 			return true
 		}
-		if _, ok := trial.fit(m.node, f.Resources); ok && d.eligible(m, f) {
+		if _, ok := trial.choose(m.node, f.Resources); ok && d.eligible(m, f) {
 			return true
 		}
 	}
@@ -195,7 +195,7 @@ func (d *decision) reachable(f *Function) bool {
 // choose finds the node for f at the least cost, of those that have room now, or
 // with soon of those that will once who is leaving is gone; -1 for none. possible
 // is whether f fits some node that is empty.
-func (d *decision) choose(f *Function, soon bool, page *page) (at int, possible bool) {
+func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int, possible bool) {
 	at = -1
 	least := 0.0
 	for i := range d.rooms {
@@ -204,7 +204,7 @@ func (d *decision) choose(f *Function, soon bool, page *page) (at int, possible 
 			continue
 		}
 		if !d.eligible(m, f) {
-			page.unfit(m.node.ID, "its bytes cannot come here, or not now")
+			page.rejectNode(m.node.ID, "its bytes cannot come here, or not now")
 			continue
 		}
 		s := &m.now
@@ -212,18 +212,18 @@ func (d *decision) choose(f *Function, soon bool, page *page) (at int, possible 
 			s = &m.soon
 		}
 		if !s.fits(m.node, f.Resources) {
-			if could := !soon && m.could(f.Resources); could {
+			if could := !soon && m.fitsEmpty(f.Resources); could {
 				possible = true
-				page.unfit(m.node.ID, "no room")
+				page.rejectNode(m.node.ID, "no room")
 			} else {
-				page.unfit(m.node.ID, "too small")
+				page.rejectNode(m.node.ID, "too small")
 			}
 			continue
 		}
 		possible = true
 		x := d.score(m, s, f)
 		total := x.total()
-		page.add(line{node: m.node.ID, score: total, names: &placeParts, parts: [4]float64{x.ready, x.packing, x.topology, x.store}, why: string(x.tier)})
+		page.add(candidateRow{node: m.node.ID, score: total, names: &placePartNames, parts: [4]float64{x.ready, x.packing, x.topology, x.store}, why: string(x.tier)})
 		if at < 0 || total < least {
 			at, least = i, total
 		}
@@ -234,15 +234,15 @@ func (d *decision) choose(f *Function, soon bool, page *page) (at int, possible 
 	return at, possible
 }
 
-// riseWait is what freeing the GPUs of a sleeper is taken to cost.
-const riseWait = 5 * time.Second
+// wakeWait is what freeing the GPUs of a sleeper is taken to cost.
+const wakeWait = 5 * time.Second
 
 // sleeper is the replica of f that fell asleep last and may rise, nil for none.
 func (d *decision) sleeper(f *Function) (best *Replica) {
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
 		at, ok := d.index[r.Node]
-		if !ok || !r.asleep() || r.Stopping || r.Stale || d.told(r) || d.rooms[at].node.Avoid > d.now || d.sick(r) {
+		if !ok || !r.asleep() || r.Stopping || r.Stale || d.hasAction(r) || d.rooms[at].node.AvoidUntil > d.now || d.onUnhealthyGPU(r) {
 			continue
 		}
 		if best == nil || r.SleptAt > best.SleptAt {
@@ -252,26 +252,26 @@ func (d *decision) sleeper(f *Function) (best *Replica) {
 	return best
 }
 
-// free reports whether the GPUs that r had are free for it now.
-func (d *decision) free(r *Replica) bool {
+// sleeperFits reports whether the GPUs that r had are free for it now.
+func (d *decision) sleeperFits(r *Replica) bool {
 	m := &d.rooms[d.index[r.Node]]
-	return m.now.holds(m.node, r.Take, r.GPUs)
+	return m.now.fitsOn(m.node, r.Reserved, r.GPUs)
 }
 
-// rise wakes r.
-func (d *decision) rise(f *Function, r *Replica, reason string) {
-	d.book.begin(d.now, f.Name, KindPlace, "it sleeps there").choose(r.ID)
-	d.hold(f, r)
-	d.do(Action{Kind: Rise, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
+// wakeReplica wakes r.
+func (d *decision) wakeReplica(f *Function, r *Replica, reason string) {
+	d.log.begin(d.now, f.Name, KindPlace, "it sleeps there").choose(r.ID)
+	d.holdSleeper(f, r)
+	d.addAction(Action{Kind: WakeUp, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
 }
 
-// hold keeps the GPUs of a sleeper for it.
-func (d *decision) hold(f *Function, r *Replica) {
+// holdSleeper keeps the GPUs of a sleeper for it.
+func (d *decision) holdSleeper(f *Function, r *Replica) {
 	m := &d.rooms[d.index[r.Node]]
-	res := r.Take.OnGPUs()
+	res := r.Reserved.OnGPUs()
 	m.now.take(m.node, res, r.GPUs)
 	m.soon.take(m.node, res, r.GPUs)
-	d.mix(r.ID)
+	d.mixPromise(r.ID)
 	d.reserved = true
 	d.held[f.Name.Team] += res.GPUs
 }
@@ -280,36 +280,36 @@ func (d *decision) hold(f *Function, r *Replica) {
 // whether these GPUs will be free.
 func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bool {
 	m := &d.rooms[d.index[r.Node]]
-	if m.waiting && m.soon.holds(m.node, r.Take, r.GPUs) {
-		d.hold(f, r)
-		d.pledged[f.Name.Team] += r.Take.GPUs
+	if m.waiting && m.soon.fitsOn(m.node, r.Reserved, r.GPUs) {
+		d.holdSleeper(f, r)
+		d.pledged[f.Name.Team] += r.Reserved.GPUs
 		return true
 	}
-	trial := free{host: m.soon.host, gpus: slices.Clone(m.soon.gpus)}
+	trial := freeRoom{hostRoom: m.soon.hostRoom, gpus: slices.Clone(m.soon.gpus)}
 	taken := map[string]int{}
 	var gone []int
 	list := m.offers(busy)
 	for i := range list {
 		v := &list[i]
-		if trial.holds(m.node, r.Take, r.GPUs) {
+		if trial.fitsOn(m.node, r.Reserved, r.GPUs) {
 			break
 		}
-		if !d.may(v, f, taken[v.f.Name.Team], reason) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
+		if !d.mayEvict(v, f, taken[v.f.Name.Team], reason) || !slices.ContainsFunc(v.r.GPUs, func(g int) bool { return slices.Contains(r.GPUs, g) }) {
 			continue
 		}
-		res, gpus := v.r.takes()
+		res, gpus := v.r.reserves()
 		trial.give(m.node, res, gpus)
 		taken[v.f.Name.Team] += res.GPUs
 		gone = append(gone, i)
 	}
-	if !trial.holds(m.node, r.Take, r.GPUs) {
+	if !trial.fitsOn(m.node, r.Reserved, r.GPUs) {
 		return false
 	}
 	for _, i := range gone {
 		d.evict(&list[i], f, reason, functions.Resources{})
 	}
-	d.hold(f, r)
-	d.pledged[f.Name.Team] += r.Take.GPUs
+	d.holdSleeper(f, r)
+	d.pledged[f.Name.Team] += r.Reserved.GPUs
 	return true
 }
 
@@ -318,18 +318,18 @@ func (d *decision) dropStale(f *Function) bool {
 	any := false
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; ok && r.Stale && !r.Stopping && !d.told(r) {
-			d.stop(f, r, "changed")
+		if _, ok := d.index[r.Node]; ok && r.Stale && !r.Stopping && !d.hasAction(r) {
+			d.stopReplica(f, r, "changed")
 			any = true
 		}
 	}
 	return any
 }
 
-func (d *decision) eligible(m *room, f *Function) bool {
-	if m.node.Avoid > d.now {
-		d.at(m.node.Avoid)
+func (d *decision) eligible(m *nodeRoom, f *Function) bool {
+	if m.node.AvoidUntil > d.now {
+		d.dueAt(m.node.AvoidUntil)
 		return false
 	}
-	return m.node.admits(f) && m.node.stores(f)
+	return m.node.admits(f) && m.node.storeFits(f)
 }

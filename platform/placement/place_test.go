@@ -141,7 +141,7 @@ func TestExpected(t *testing.T) {
 		{"measured elsewhere", model("x", 1, from("s", 40*gib), expects(functions.TierNVMe, 35*time.Second)), at(functions.TierNVMe), 35 * time.Second},
 		{"measured from another tier: the difference is worked out", model("x", 1, from("s", 40*gib), expects(functions.TierNVMe, 35*time.Second)), n, 67 * time.Second},
 	} {
-		if got, _ := c.f.expected(c.n); got != c.want {
+		if got, _ := c.f.expectedStart(c.n); got != c.want {
 			t.Errorf("%s: %v, want %v", c.what, got, c.want)
 		}
 	}
@@ -165,7 +165,7 @@ func TestVerdicts(t *testing.T) {
 			CodeCapacity, "it needs 4 GPUs with 80 GiB each on one node, and the largest has 2", -1},
 		{"too little memory on each", []*Node{on(node("a", 2), func(n *Node) { n.GPUs[0].Memory, n.GPUs[1].Memory = 24*gib, 40*gib })},
 			[]*Function{model("x", 1, waiting(1, now), large)}, CodeCapacity, "it needs a GPU with 80 GiB, and the largest GPU has 40 GiB", -1},
-		{"sick ones", []*Node{on(node("a", 2), func(n *Node) { n.GPUs[0].Sick = true })}, []*Function{model("x", 2, waiting(1, now))},
+		{"sick ones", []*Node{on(node("a", 2), func(n *Node) { n.GPUs[0].Unhealthy = true })}, []*Function{model("x", 2, waiting(1, now))},
 			CodeCapacity, "it needs 2 GPUs on one node, and the largest has 1 that are healthy", -1},
 		{"no GPU anywhere", []*Node{node("a", 0)}, []*Function{model("x", 1, waiting(1, now))}, CodeCapacity, "it needs 1 GPU, and no node has one", -1},
 		{"host memory beside GPUs", []*Node{node("a", 1)}, []*Function{model("x", 1, waiting(1, now), func(f *Function) { f.Resources.Memory = 100 * gib })},
@@ -176,13 +176,13 @@ func TestVerdicts(t *testing.T) {
 			[]*Function{model("x", 1, waiting(1, now), func(f *Function) { f.Resources.CPU = 8000 })},
 			CodeCapacity, "it needs 8 processors on one node, and the largest that it fits otherwise has 4 processors", -1},
 		{"processors in use", []*Node{on(node("a", 0), func(n *Node) { n.CPU = 4000 })},
-			[]*Function{model("u", 0, ready("a", now-time.Minute, 1), func(f *Function) { f.Replicas[0].Take.CPU = 3000 }), model("x", 0, waiting(1, now), cold, func(f *Function) { f.Resources.CPU = 2000 })},
+			[]*Function{model("u", 0, ready("a", now-time.Minute, 1), func(f *Function) { f.Replicas[0].Reserved.CPU = 3000 }), model("x", 0, waiting(1, now), cold, func(f *Function) { f.Resources.CPU = 2000 })},
 			CodeCapacity, "it needs 2 processors of a node, and nothing that holds them is idle", 1*time.Minute + 30*time.Second + 20*time.Second},
 		{"no pod more", []*Node{on(node("a", 0), func(n *Node) { n.Pods = -1 })},
 			[]*Function{model("x", 0, waiting(1, now), func(f *Function) { f.Resources.Pods = 1 })}, CodeCapacity, "no node that it fits takes one more pod", -1},
-		{"nowhere that suits it", []*Node{on(node("a", 1), func(n *Node) { n.Bars = map[string]bool{"zone=b": true} })},
+		{"nowhere that suits it", []*Node{on(node("a", 1), func(n *Node) { n.Rejects = map[string]bool{"zone=b": true} })},
 			[]*Function{model("x", 1, waiting(1, now), func(f *Function) { f.Requires = "zone=b" })}, CodeCapacity, "no node meets what its pods ask of one: zone=b", -1},
-		{"nowhere that lets in who asks for nothing", []*Node{on(node("a", 1), func(n *Node) { n.Bars = map[string]bool{"": true} })},
+		{"nowhere that lets in who asks for nothing", []*Node{on(node("a", 1), func(n *Node) { n.Rejects = map[string]bool{"": true} })},
 			[]*Function{model("x", 1, waiting(1, now))}, CodeCapacity, "every node keeps out pods that do not say that they bear with its taints", -1},
 		{"the store", []*Node{on(node("a", 1), func(n *Node) { n.Store.Bytes = 100 * gib })}, []*Function{model("x", 1, waiting(1, now), from("s", 200*gib))},
 			CodeCapacity, "its checkpoint has 200 GiB, and the largest store takes 100 GiB", -1},
@@ -226,20 +226,20 @@ func TestETAIsToldAnew(t *testing.T) {
 	c.Touch(using("u", "a", now, 0))
 	c.Touch(x)
 	first := c.Plan(now)
-	if v := first.Blocked[x.Name]; v.ETA != 80*time.Second || len(first.Turned) != 1 {
-		t.Fatalf("%+v %v", v, first.Turned)
+	if v := first.Blocked[x.Name]; v.ETA != 80*time.Second || len(first.Changed) != 1 {
+		t.Fatalf("%+v %v", v, first.Changed)
 	}
-	if p := c.Plan(now + time.Second); len(p.Turned) != 0 {
-		t.Errorf("told again after a second: %v", p.Turned)
+	if p := c.Plan(now + time.Second); len(p.Changed) != 0 {
+		t.Errorf("told again after a second: %v", p.Changed)
 	}
 	p := c.Plan(now + 12*time.Second)
-	if v := p.Blocked[x.Name]; v.ETA != 68*time.Second || len(p.Turned) != 1 {
-		t.Errorf("after 12 s: %+v %v", v, p.Turned)
+	if v := p.Blocked[x.Name]; v.ETA != 68*time.Second || len(p.Changed) != 1 {
+		t.Errorf("after 12 s: %+v %v", v, p.Changed)
 	}
 	x.Queued, x.Oldest = 0, 0
 	c.Touch(x)
-	if p := c.Plan(now + 13*time.Second); len(p.Turned) != 1 || len(p.Blocked) != 0 {
-		t.Errorf("nobody waits any more: %v %v", p.Turned, p.Blocked)
+	if p := c.Plan(now + 13*time.Second); len(p.Changed) != 1 || len(p.Blocked) != 0 {
+		t.Errorf("nobody waits any more: %v %v", p.Changed, p.Blocked)
 	}
 }
 
@@ -301,14 +301,14 @@ func TestExplain(t *testing.T) {
 
 // TestExplainIsBounded: the oldest pages are written over.
 func TestExplainIsBounded(t *testing.T) {
-	b := newBook()
+	b := newDecisionLog()
 	var names []functions.Name
-	for i := range 3 * pagesKept {
+	for i := range 3 * keepDecisions {
 		n := functions.Name{Team: "t", Name: string(rune('a'+i%26)) + time.Duration(i).String()}
 		names = append(names, n)
 		p := b.begin(1, n, KindPlace, "demand")
 		for j := range 20 {
-			p.add(line{score: float64((j * 7) % 20), names: &evictParts})
+			p.add(candidateRow{score: float64((j * 7) % 20), names: &evictPartNames})
 		}
 		scores := []float64{}
 		for _, l := range p.lines[:p.n] {
@@ -318,7 +318,7 @@ func TestExplainIsBounded(t *testing.T) {
 			t.Fatalf("the best of 20 are %v", scores)
 		}
 	}
-	if len(b.pages) != pagesKept || len(b.order) != pagesKept || b.pages[title{names[0], KindPlace}] != nil || b.pages[title{names[len(names)-1], KindPlace}] == nil {
+	if len(b.pages) != keepDecisions || len(b.order) != keepDecisions || b.pages[decisionKey{names[0], KindPlace}] != nil || b.pages[decisionKey{names[len(names)-1], KindPlace}] == nil {
 		t.Errorf("%d pages are kept", len(b.pages))
 	}
 }

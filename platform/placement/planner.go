@@ -22,45 +22,45 @@ import (
 // GPU numbers are replaced, not written into.
 type Planner struct {
 	decision
-	fns      map[functions.Name]*entry
-	nodes    map[string]*Node
-	born     uint64
-	slab     []entry // entries to hand out
-	touched  []*entry
-	looks    []*entry // what this plan looks at
-	open     []*entry // whose last look asked for actions: looked at until it does not
-	dues     dues
-	stale    bool // the set of rooms is not that of the nodes
-	scanned  bool // first is who will be lost first
-	first    *Node
-	firstDue Instant
-	lost     []*Node
-	trust    time.Duration // memoFor; a test believes for ever
-	stored   bool          // store is the smallest of the nodes
-	store    functions.Bytes
-	holds    []free // of each room, as the world has it: now and soon
-	slots    []slot // behind the rooms' GPUs
-	kept     []slot // the same as the world has it, behind holds
-	turned   []functions.Name
-	placed   bool // somebody was given something in this plan
+	functions       map[functions.Name]*functionEntry
+	nodes           map[string]*Node
+	born            uint64
+	slab            []functionEntry // entries to hand out
+	touched         []*functionEntry
+	looking         []*functionEntry // what this plan looks at
+	reopened        []*functionEntry // whose last look asked for actions: looked at until it does not
+	timers          timerHeap
+	stale           bool // the set of rooms is not that of the nodes
+	scanned         bool // first is who will be lost first
+	first           *Node
+	firstDue        Instant
+	lost            []*Node
+	memoTTL         time.Duration // memoTTL; a test believes for ever
+	stored          bool          // store is the smallest of the nodes
+	store           functions.Bytes
+	worldRooms      []freeRoom // of each room, as the world has it: now and soon
+	slots           []gpuSlot  // behind the rooms' GPUs
+	worldSlots      []gpuSlot  // the same as the world has it, behind holds
+	changedVerdicts []functions.Name
+	placed          bool // somebody was given something in this plan
 
 	plans   uint64
 	order   uint64 // moves when somebody is promised something else than the last time
 	changed bool   // it is to move at the end of this plan
 
 	// Memory that is used again.
-	idle, busy []victim
-	was        []offered
-	spare      []holding
-	free       []*kin
-	active     []*kin
+	idle, busy        []victim
+	oldOffers         []offerKey
+	spareReservations []reservation
+	freeClasses       []*pendingClass
+	active            []*pendingClass
 
-	kins map[kinship]*kin
-	list []*kin
+	classes   map[equivalenceClass]*pendingClass
+	classList []*pendingClass
 }
 
-// entry is what a planner keeps of a function.
-type entry struct {
+// functionEntry is what a planner keeps of a function.
+type functionEntry struct {
 	f    *Function
 	born uint64  // in which order they came
 	due  Instant // when it is looked at next
@@ -69,49 +69,49 @@ type entry struct {
 	offersDue Instant // when its offers change by themselves
 
 	dirty, look, open, alive bool
-	holdings                 []holding
-	offers                   []offered
+	reservations             []reservation
+	offers                   []offerKey
 
 	// What it lacks.
-	kin    *kin
-	need   need
-	lacks  int
-	sum    uint64 // of what it was promised last
-	sums   uint64 // the same, while it is placed
-	told   bool   // has a verdict
-	turned uint64 // the plan in which that changed
+	class         *pendingClass
+	need          need
+	missing       int
+	sum           uint64 // of what it was promised last
+	sums          uint64 // the same, while it is placed
+	hasVerdict    bool   // has a verdict
+	changedInPlan uint64 // the plan in which that changed
 }
 
-// offered is a victim as its function offers it; the room has it too.
-type offered struct {
-	replica string
-	room    int
-	busy    bool
-	ripe    bool
-	young   bool
-	ready   bool
+// offerKey is a victim as its function offers it; the room has it too.
+type offerKey struct {
+	replica   string
+	room      int
+	busy      bool
+	sliceOver bool
+	residing  bool
+	ready     bool
 }
 
-// holding is what one replica takes of its node and of its team's count.
-type holding struct {
+// reservation is what one replica takes of its node and of its team's count.
+type reservation struct {
 	node              string
 	team              string
 	now, soon         functions.Resources
 	nowGPUs, soonGPUs []int
 	waiting           int
-	purse             purse
+	gpus              teamCount
 }
 
 // Planner of the policy, with nothing in its world yet.
 func (p Policy) Planner() *Planner {
-	c := &Planner{fns: map[functions.Name]*entry{}, nodes: map[string]*Node{}}
-	c.policy, c.book, c.trust = p, newBook(), memoFor
+	c := &Planner{functions: map[functions.Name]*functionEntry{}, nodes: map[string]*Node{}}
+	c.policy, c.log, c.memoTTL = p, newDecisionLog(), memoTTL
 	c.held, c.leaving, c.pledged, c.claimed = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	c.acted, c.sunk = map[string]struct{}{}, map[functions.Name]struct{}{}
-	c.count = map[string]purse{}
-	c.waits = map[crowd]reckoned{}
+	c.acted, c.slept = map[string]struct{}{}, map[functions.Name]struct{}{}
+	c.count = map[string]teamCount{}
+	c.waits = map[waitKey]roomEstimate{}
 	c.index = map[string]int{}
-	c.kins = map[kinship]*kin{}
+	c.classes = map[equivalenceClass]*pendingClass{}
 	c.blocked = map[functions.Name]Verdict{}
 	return c
 }
@@ -120,7 +120,7 @@ func (p Policy) Planner() *Planner {
 func (c *Planner) Node(n *Node) {
 	old := c.nodes[n.ID]
 	c.nodes[n.ID] = n
-	c.help++
+	c.helpCount++
 	c.scanned, c.stored = false, false
 	at, ok := c.index[n.ID]
 	if !ok || old != n || c.stale {
@@ -133,8 +133,8 @@ func (c *Planner) Node(n *Node) {
 		return
 	}
 	if is := n.host(); is != m.host {
-		for _, s := range []*free{&m.now, &m.soon, &c.holds[2*at], &c.holds[2*at+1]} {
-			s.grow(is, m.host)
+		for _, s := range []*freeRoom{&m.now, &m.soon, &c.worldRooms[2*at], &c.worldRooms[2*at+1]} {
+			s.resize(is, m.host)
 		}
 		m.host = is
 	}
@@ -153,20 +153,20 @@ func (c *Planner) Teams(teams map[string]Team) {
 	if maps.Equal(c.world.Teams, teams) {
 		return
 	}
-	c.help++
+	c.helpCount++
 	barred := false
 	for t, x := range teams {
-		barred = barred || c.world.Teams[t].Barred != x.Barred
+		barred = barred || c.world.Teams[t].OverBudget != x.OverBudget
 	}
 	for t, x := range c.world.Teams {
-		barred = barred || teams[t].Barred != x.Barred
+		barred = barred || teams[t].OverBudget != x.OverBudget
 	}
 	living := c.living
 	if !barred {
 		living = nil
 	}
 	for _, e := range living { // who is barred, or is no longer, scales otherwise
-		if t := e.f.Name.Team; c.world.Teams[t].Barred != teams[t].Barred && !e.dirty {
+		if t := e.f.Name.Team; c.world.Teams[t].OverBudget != teams[t].OverBudget && !e.dirty {
 			e.dirty = true
 			c.touched = append(c.touched, e)
 		}
@@ -176,15 +176,15 @@ func (c *Planner) Teams(teams map[string]Team) {
 
 // Touch says that f or its replicas are new or have changed.
 func (c *Planner) Touch(f *Function) {
-	e := c.fns[f.Name]
+	e := c.functions[f.Name]
 	if e == nil {
 		if len(c.slab) == 0 {
-			c.slab = make([]entry, 64)
+			c.slab = make([]functionEntry, 64)
 		}
 		e, c.slab = &c.slab[0], c.slab[1:]
 		c.born++
-		*e = entry{born: c.born, at: -1}
-		c.fns[f.Name] = e
+		*e = functionEntry{born: c.born, at: -1}
+		c.functions[f.Name] = e
 	}
 	e.f = f
 	if !e.dirty {
@@ -195,16 +195,16 @@ func (c *Planner) Touch(f *Function) {
 
 // Drop forgets a function.
 func (c *Planner) Drop(name functions.Name) {
-	e := c.fns[name]
+	e := c.functions[name]
 	if e == nil {
 		return
 	}
-	delete(c.fns, name)
-	c.release(e)
-	c.withdraw(e)
-	c.unneed(e)
+	delete(c.functions, name)
+	c.releaseReservations(e)
+	c.withdrawOffers(e)
+	c.clearPending(e)
 	c.setAlive(e, false)
-	c.dues.set(e, math.MaxInt64)
+	c.timers.set(e, math.MaxInt64)
 	e.f, e.dirty, e.open = nil, false, false // whoever still lists it passes over it
 }
 
@@ -216,43 +216,43 @@ func (c *Planner) Plan(now Instant) Plan {
 	d := &c.decision
 	d.now, d.next, d.actions = now, math.MaxInt64, nil
 	clear(d.acted)
-	clear(d.sunk)
-	c.turned = c.turned[:0]
+	clear(d.slept)
+	c.changedVerdicts = c.changedVerdicts[:0]
 	c.plans++
-	d.plan, d.claim = c.plans, claim{}
-	c.hosts()
-	c.gather()
-	for _, e := range c.looks {
+	d.plan, d.check = c.plans, guaranteeCheck{}
+	c.updateNodes()
+	c.collectLooks()
+	for _, e := range c.looking {
 		if e.dirty {
 			e.dirty = false
-			c.account(e)
+			c.updateReservations(e)
 		}
 		c.setAlive(e, !e.f.resting(now))
-		c.offerOf(e)
+		c.updateOffers(e)
 	}
-	c.pressure()
-	for _, e := range c.looks {
+	c.relieveHostMemory()
+	for _, e := range c.looking {
 		e.look = false
-		c.scale(e)
+		c.scaleEntry(e)
 	}
-	clear(c.looks)
-	c.looks = c.looks[:0]
+	clear(c.looking)
+	c.looking = c.looking[:0]
 	c.placeAll()
-	plan := Plan{Actions: d.actions, Blocked: d.blocked, Turned: c.turned}
-	if len(c.dues) > 0 {
-		d.at(c.dues[0].due)
+	plan := Plan{Actions: d.actions, Blocked: d.blocked, Changed: c.changedVerdicts}
+	if len(c.timers) > 0 {
+		d.dueAt(c.timers[0].due)
 	}
 	if d.next != math.MaxInt64 {
 		plan.Next = d.next
 	}
-	c.undo()
+	c.undoPromises()
 	return plan
 }
 
-// hosts finds the nodes that are silent for too long, and makes the rooms anew
+// updateNodes finds the nodes that are silent for too long, and makes the rooms anew
 // where nodes came, went or changed their GPUs. Of the nodes that can be lost it
 // watches the one whose time ends first: the others' can only have moved on.
-func (c *Planner) hosts() {
+func (c *Planner) updateNodes() {
 	lease := c.policy.Lease
 	if !c.scanned || len(c.lost) > 0 || c.first != nil && (c.first.Seen+lease != c.firstDue || c.firstDue <= c.now) {
 		c.scanned, c.first, c.firstDue = true, nil, math.MaxInt64
@@ -266,21 +266,21 @@ func (c *Planner) hosts() {
 		}
 	}
 	if c.first != nil {
-		c.at(c.firstDue)
+		c.dueAt(c.firstDue)
 	}
-	c.stores()
+	c.updateSmallestStore()
 	if c.stale {
 		c.rebuild()
 	}
 	for _, n := range c.lost {
-		c.do(Action{Kind: Lose, Node: n.ID, Reason: "silent"})
+		c.addAction(Action{Kind: MarkNodeLost, Node: n.ID, Reason: "silent"})
 	}
 }
 
-// stores finds the smallest store of a node. Whoever's checkpoint is larger is
+// updateSmallestStore finds the smallest store of a node. Whoever's checkpoint is larger is
 // like nobody else: which nodes are no place for it depends on its size, and on
 // who holds it.
-func (c *Planner) stores() {
+func (c *Planner) updateSmallestStore() {
 	if c.stored {
 		return
 	}
@@ -296,7 +296,7 @@ func (c *Planner) stores() {
 	}
 	c.store = least
 	for _, e := range c.living {
-		if e.kin != nil && e.f.Size > 0 && !e.dirty {
+		if e.class != nil && e.f.Size > 0 && !e.dirty {
 			e.dirty = true
 			c.touched = append(c.touched, e)
 		}
@@ -307,7 +307,7 @@ func (c *Planner) stores() {
 // for changed.
 func (c *Planner) rebuild() {
 	c.stale = false
-	c.help++
+	c.helpCount++
 	nodes := make([]*Node, 0, len(c.nodes))
 	c.lost = c.lost[:0]
 	gpus := 0
@@ -319,33 +319,35 @@ func (c *Planner) rebuild() {
 		nodes = append(nodes, n)
 		gpus += len(n.GPUs)
 	}
-	slices.SortFunc(nodes, byNode)
-	slices.SortFunc(c.lost, byNode)
+	slices.SortFunc(nodes, compareNodes)
+	slices.SortFunc(c.lost, compareNodes)
 	clear(c.index)
 	clear(c.count)
 	clear(c.held)
 	clear(c.leaving)
-	c.rooms = make([]room, 0, len(nodes))
-	c.slots, c.kept = make([]slot, 2*gpus), make([]slot, 2*gpus)
-	c.holds = make([]free, 0, 2*len(nodes))
+	c.rooms = make([]nodeRoom, 0, len(nodes))
+	c.slots, c.worldSlots = make([]gpuSlot, 2*gpus), make([]gpuSlot, 2*gpus)
+	c.worldRooms = make([]freeRoom, 0, 2*len(nodes))
 	at := 0
 	for _, n := range nodes {
 		k := len(n.GPUs)
 		for i, g := range n.GPUs {
-			for _, s := range [][]slot{c.slots, c.kept} {
+			for _, s := range [][]gpuSlot{c.slots, c.worldSlots} {
 				s[at+i].left, s[at+k+i].left = g.Memory, g.Memory
 			}
 		}
-		cut := func(s []slot, from int) free { return free{host: n.host(), gpus: s[from : from+k : from+k]} }
+		cut := func(s []gpuSlot, from int) freeRoom {
+			return freeRoom{hostRoom: n.host(), gpus: s[from : from+k : from+k]}
+		}
 		c.index[n.ID] = len(c.rooms)
-		c.rooms = append(c.rooms, room{node: n, here: n.Here, host: n.host(), gpus: slices.Clone(n.GPUs), now: cut(c.slots, at), soon: cut(c.slots, at+k)})
-		c.holds = append(c.holds, cut(c.kept, at), cut(c.kept, at+k))
-		c.rooms[len(c.rooms)-1].held = &c.holds[len(c.holds)-2]
+		c.rooms = append(c.rooms, nodeRoom{node: n, here: n.Here, host: n.host(), gpus: slices.Clone(n.GPUs), now: cut(c.slots, at), soon: cut(c.slots, at+k)})
+		c.worldRooms = append(c.worldRooms, cut(c.worldSlots, at), cut(c.worldSlots, at+k))
+		c.rooms[len(c.rooms)-1].held = &c.worldRooms[len(c.worldRooms)-2]
 		at += 2 * k
 	}
-	for _, e := range c.fns { // gather sorts them
-		if len(e.holdings) > 0 || e.alive || len(e.offers) > 0 {
-			e.holdings, e.offers = e.holdings[:0], e.offers[:0]
+	for _, e := range c.functions { // gather sorts them
+		if len(e.reservations) > 0 || e.alive || len(e.offers) > 0 {
+			e.reservations, e.offers = e.reservations[:0], e.offers[:0]
 			if !e.dirty {
 				e.dirty = true
 				c.touched = append(c.touched, e)
@@ -354,8 +356,8 @@ func (c *Planner) rebuild() {
 	}
 }
 
-// byNode: the agent in this process first, then by name.
-func byNode(a, b *Node) int {
+// compareNodes: the agent in this process first, then by name.
+func compareNodes(a, b *Node) int {
 	if a.Here != b.Here {
 		if a.Here {
 			return -1
@@ -365,60 +367,60 @@ func byNode(a, b *Node) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
-// gather lists what this plan looks at, in the order in which functions came.
-func (c *Planner) gather() {
-	add := func(e *entry) {
+// collectLooks lists what this plan looks at, in the order in which functions came.
+func (c *Planner) collectLooks() {
+	add := func(e *functionEntry) {
 		if !e.look && e.f != nil {
 			e.look = true
-			c.looks = append(c.looks, e)
+			c.looking = append(c.looking, e)
 		}
 	}
 	for _, e := range c.touched {
 		add(e)
 	}
-	if len(c.open) > 0 {
-		c.help++ // what they were told and is not repeated leaves a team with more than it seemed to keep
+	if len(c.reopened) > 0 {
+		c.helpCount++ // what they were told and is not repeated leaves a team with more than it seemed to keep
 	}
-	for _, e := range c.open {
+	for _, e := range c.reopened {
 		e.open = false
 		add(e)
 	}
-	for len(c.dues) > 0 && c.dues[0].due <= c.now {
-		e := c.dues[0]
-		c.dues.set(e, math.MaxInt64)
+	for len(c.timers) > 0 && c.timers[0].due <= c.now {
+		e := c.timers[0]
+		c.timers.set(e, math.MaxInt64)
 		add(e)
 	}
 	clear(c.touched)
-	clear(c.open)
-	c.touched, c.open = c.touched[:0], c.open[:0]
-	slices.SortFunc(c.looks, func(a, b *entry) int { return cmp.Compare(a.born, b.born) })
+	clear(c.reopened)
+	c.touched, c.reopened = c.touched[:0], c.reopened[:0]
+	slices.SortFunc(c.looking, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
 }
 
-func (c *Planner) reopen(e *entry) {
+func (c *Planner) reopen(e *functionEntry) {
 	if !e.open {
 		e.open = true
-		c.open = append(c.open, e)
+		c.reopened = append(c.reopened, e)
 	}
 }
 
-// account takes the room of everything that runs or is on its way.
-func (c *Planner) account(e *entry) {
-	was := e.holdings
-	now := c.spare[:0]
+// updateReservations takes the room of everything that runs or is on its way.
+func (c *Planner) updateReservations(e *functionEntry) {
+	was := e.reservations
+	now := c.spareReservations[:0]
 	for i := range e.f.Replicas {
 		r := &e.f.Replicas[i]
-		h := holding{node: r.Node, team: e.f.Name.Team}
+		h := reservation{node: r.Node, team: e.f.Name.Team}
 		if !r.asleep() {
-			h.purse.held = r.Take.GPUs
-			if _, ok := c.index[r.Node]; !ok || r.Stopping || r.CalledOff || r.Sinking {
-				h.purse.leaving = r.Take.GPUs // on a lost node it is as good as gone
+			h.gpus.held = r.Reserved.GPUs
+			if _, ok := c.index[r.Node]; !ok || r.Stopping || r.Cancelled || r.GoingToSleep {
+				h.gpus.leaving = r.Reserved.GPUs // on a lost node it is as good as gone
 			}
 		}
-		h.now, h.nowGPUs = r.takes()
+		h.now, h.nowGPUs = r.reserves()
 		switch {
-		case r.Stopping || r.CalledOff:
+		case r.Stopping || r.Cancelled:
 			h.waiting = 1
-		case r.Sinking:
+		case r.GoingToSleep:
 			h.waiting = 1
 			h.soon = h.now.OffGPUs()
 		default:
@@ -426,36 +428,36 @@ func (c *Planner) account(e *entry) {
 		}
 		now = append(now, h)
 	}
-	if slices.EqualFunc(was, now, holding.equal) {
-		c.spare = now
+	if slices.EqualFunc(was, now, reservation.equal) {
+		c.spareReservations = now
 		return
 	}
-	c.release(e)
+	c.releaseReservations(e)
 	for i := range now {
-		c.enter(&now[i], 1)
+		c.applyReservation(&now[i], 1)
 	}
-	e.holdings, c.spare = now, was[:0]
+	e.reservations, c.spareReservations = now, was[:0]
 }
 
-func (h holding) equal(o holding) bool {
-	return h.node == o.node && h.team == o.team && h.now == o.now && h.soon == o.soon && h.waiting == o.waiting && h.purse == o.purse &&
+func (h reservation) equal(o reservation) bool {
+	return h.node == o.node && h.team == o.team && h.now == o.now && h.soon == o.soon && h.waiting == o.waiting && h.gpus == o.gpus &&
 		slices.Equal(h.nowGPUs, o.nowGPUs) && slices.Equal(h.soonGPUs, o.soonGPUs)
 }
 
-// release gives back what e was taken to hold.
-func (c *Planner) release(e *entry) {
-	for i := range e.holdings {
-		c.enter(&e.holdings[i], -1)
+// releaseReservations gives back what e was taken to hold.
+func (c *Planner) releaseReservations(e *functionEntry) {
+	for i := range e.reservations {
+		c.applyReservation(&e.reservations[i], -1)
 	}
-	e.holdings = e.holdings[:0]
+	e.reservations = e.reservations[:0]
 }
 
-// enter books h, or with a sign of -1 takes it out again.
-func (c *Planner) enter(h *holding, sign int) {
-	c.help++ // some room or some share has become free, or may have
+// applyReservation books h, or with a sign of -1 takes it out again.
+func (c *Planner) applyReservation(h *reservation, sign int) {
+	c.helpCount++ // some room or some share has become free, or may have
 	p := c.count[h.team]
-	p.held += sign * h.purse.held
-	p.leaving += sign * h.purse.leaving
+	p.held += sign * h.gpus.held
+	p.leaving += sign * h.gpus.leaving
 	c.count[h.team] = p
 	c.held[h.team], c.leaving[h.team] = p.held, p.leaving
 	at, ok := c.index[h.node]
@@ -465,14 +467,14 @@ func (c *Planner) enter(h *holding, sign int) {
 	m := &c.rooms[at]
 	m.now.move(m.node, h.now, h.nowGPUs, sign)
 	m.soon.move(m.node, h.soon, h.soonGPUs, sign)
-	c.holds[2*at].move(m.node, h.now, h.nowGPUs, sign)
-	c.holds[2*at+1].move(m.node, h.soon, h.soonGPUs, sign)
+	c.worldRooms[2*at].move(m.node, h.now, h.nowGPUs, sign)
+	c.worldRooms[2*at+1].move(m.node, h.soon, h.soonGPUs, sign)
 	m.leaving += sign * h.waiting
 	m.waiting = m.leaving > 0
 }
 
-// offerOf takes over what e's function offers now to those who need room.
-func (c *Planner) offerOf(e *entry) {
+// updateOffers takes over what e's function offers now to those who need room.
+func (c *Planner) updateOffers(e *functionEntry) {
 	for _, o := range e.offers {
 		m := &c.rooms[o.room]
 		list := &m.idle
@@ -481,7 +483,7 @@ func (c *Planner) offerOf(e *entry) {
 		}
 		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
-	was := append(c.was[:0], e.offers...)
+	was := append(c.oldOffers[:0], e.offers...)
 	e.offers = e.offers[:0]
 	outer := c.next
 	c.next = math.MaxInt64
@@ -495,21 +497,21 @@ func (c *Planner) offerOf(e *entry) {
 			if busy {
 				list = &m.busy
 			}
-			at, _ := slices.BinarySearchFunc(*list, v, func(a, b victim) int { return cmp.Or(sooner(a, b), cmp.Compare(a.born, b.born), -1) })
+			at, _ := slices.BinarySearchFunc(*list, v, func(a, b victim) int { return cmp.Or(compareVictims(a, b), cmp.Compare(a.born, b.born), -1) })
 			*list = slices.Insert(*list, at, v)
-			o := offered{replica: v.r.ID, room: v.room, busy: busy, ripe: v.ripe, young: v.young, ready: v.r.State == functions.Ready}
+			o := offerKey{replica: v.r.ID, room: v.room, busy: busy, sliceOver: v.sliceOver, residing: v.residing, ready: v.r.State == functions.Ready}
 			e.offers = append(e.offers, o)
 			if !slices.Contains(was, o) {
-				c.help++
+				c.helpCount++
 			}
 		}
 	}
 	for _, o := range was { // that something would soon make way kept others from being told
-		if o.young && !slices.Contains(e.offers, o) {
-			c.help++
+		if o.residing && !slices.Contains(e.offers, o) {
+			c.helpCount++
 		}
 	}
-	c.was = was
+	c.oldOffers = was
 }
 
 func (c *Planner) offering(busy bool) []victim {
@@ -519,8 +521,8 @@ func (c *Planner) offering(busy bool) []victim {
 	return c.idle
 }
 
-// withdraw takes what e offers out of the rooms.
-func (c *Planner) withdraw(e *entry) {
+// withdrawOffers takes what e offers out of the rooms.
+func (c *Planner) withdrawOffers(e *functionEntry) {
 	for _, o := range e.offers {
 		if c.stale {
 			break
@@ -534,12 +536,12 @@ func (c *Planner) withdraw(e *entry) {
 
 // setAlive keeps the list of functions that have replicas or are wanted, in the
 // order in which they came.
-func (c *Planner) setAlive(e *entry, alive bool) {
+func (c *Planner) setAlive(e *functionEntry, alive bool) {
 	if e.alive == alive {
 		return
 	}
 	e.alive = alive
-	at, _ := slices.BinarySearchFunc(c.living, e, func(a, b *entry) int { return cmp.Compare(a.born, b.born) })
+	at, _ := slices.BinarySearchFunc(c.living, e, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
 	if alive {
 		c.living = slices.Insert(c.living, at, e)
 	} else {
@@ -547,17 +549,17 @@ func (c *Planner) setAlive(e *entry, alive bool) {
 	}
 }
 
-// pressure ends sleepers of nodes that have promised more of the host than there
+// relieveHostMemory ends sleepers of nodes that have promised more of the host than there
 // is: a budget has shrunk, others have come, or sleep takes more than was thought.
-func (c *Planner) pressure() {
+func (c *Planner) relieveHostMemory() {
 	for i := range c.rooms {
 		m := &c.rooms[i]
-		for m.soon.owes() {
-			var in *entry
+		for m.soon.overcommitted() {
+			var in *functionEntry
 			var r *Replica
 			for _, e := range c.living {
 				for j := range e.f.Replicas {
-					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !c.told(s) && (r == nil || s.SleptAt < r.SleptAt) {
+					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !c.hasAction(s) && (r == nil || s.SleptAt < r.SleptAt) {
 						in, r = e, s
 					}
 				}
@@ -565,48 +567,48 @@ func (c *Planner) pressure() {
 			if r == nil {
 				break
 			}
-			c.stop(in.f, r, "pressure")
+			c.stopReplica(in.f, r, "pressure")
 			// Its own look is made with this told, now and the next time.
 			c.reopen(in)
 			if !in.look {
 				in.look = true
-				at, _ := slices.BinarySearchFunc(c.looks, in, func(a, b *entry) int { return cmp.Compare(a.born, b.born) })
-				c.looks = slices.Insert(c.looks, at, in)
+				at, _ := slices.BinarySearchFunc(c.looking, in, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
+				c.looking = slices.Insert(c.looking, at, in)
 			}
 		}
 	}
 }
 
-// scale looks at one function: what it has too many of is stopped, what it lacks
+// scaleEntry looks at one function: what it has too many of is stopped, what it lacks
 // is noted for placeAll.
-func (c *Planner) scale(e *entry) {
+func (c *Planner) scaleEntry(e *functionEntry) {
 	acts, outer := len(c.actions), c.next
 	c.needy, c.next = c.needy[:0], math.MaxInt64
 	if e.alive {
-		c.function(e.f)
+		c.scaleFunction(e.f)
 	}
-	c.dues.set(e, min(e.offersDue, c.next))
+	c.timers.set(e, min(e.offersDue, c.next))
 	c.next = outer
 	if len(c.actions) > acts {
 		c.reopen(e)
 	}
-	c.needs(e)
-	if e.kin != nil && e.kin.own == e {
-		e.kin.memo = memo{} // it depends on its own replicas, and on what they were told
+	c.setPending(e)
+	if e.class != nil && e.class.own == e {
+		e.class.memo = blockedMemo{} // it depends on its own replicas, and on what they were told
 	}
 }
 
-// undo takes back what the plan has promised: rooms and shares are what the
+// undoPromises takes back what the plan has promised: rooms and shares are what the
 // world says again.
-func (c *Planner) undo() {
+func (c *Planner) undoPromises() {
 	if len(c.actions) == 0 && !c.placed {
 		return
 	}
 	c.placed = false
-	copy(c.slots, c.kept)
+	copy(c.slots, c.worldSlots)
 	for i := range c.rooms {
 		m := &c.rooms[i]
-		m.now.host, m.soon.host = c.holds[2*i].host, c.holds[2*i+1].host
+		m.now.hostRoom, m.soon.hostRoom = c.worldRooms[2*i].hostRoom, c.worldRooms[2*i+1].hostRoom
 		m.waiting = m.leaving > 0
 	}
 	back := func(team string) {
@@ -616,7 +618,7 @@ func (c *Planner) undo() {
 	for i := range c.actions {
 		back(c.actions[i].Function.Team)
 	}
-	for _, k := range c.list {
+	for _, k := range c.classList {
 		back(k.team)
 	}
 	clear(c.pledged)

@@ -9,43 +9,43 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// memoFor bounds how long it is believed that who was blocked still is. What
+// memoTTL bounds how long it is believed that who was blocked still is. What
 // helps is noticed when it happens; this is for what nobody has thought of.
-const memoFor = 5 * time.Second
+const memoTTL = 5 * time.Second
 
-// kinship is all that the answer to "is there room for it" depends on, of the
+// equivalenceClass is all that the answer to "is there room for it" depends on, of the
 // function that asks. Functions of one kind are tried in the order of their
 // need, and when one is blocked, so are those behind it, untried, until
 // something changes that may help. A rule of placing or evicting that looks at
 // more of the asking function must enter it here.
-type kinship struct {
+type equivalenceClass struct {
 	team, machine, requires, reason string
 	resources                       functions.Resources
-	waits                           bool   // somebody is held for it
-	own                             *entry // who has replicas of its own, or may be too large for some store, is like nobody else
+	waits                           bool           // somebody is held for it
+	own                             *functionEntry // who has replicas of its own, or may be too large for some store, is like nobody else
 }
 
-// kin are the functions of one kind that lack replicas.
-type kin struct {
-	kinship
-	items  []*entry // by need
-	cursor int      // in a plan: who is next
-	left   int      // replicas that it still lacks
+// pendingClass are the functions of one kind that lack replicas.
+type pendingClass struct {
+	equivalenceClass
+	items  []*functionEntry // by need
+	cursor int              // in a plan: who is next
+	left   int              // replicas that it still lacks
 	active bool
 	acted  bool // blocked, it told others to leave all the same
-	memo   memo
-	rank   rank     // of who is next
-	ranked bool     // that is known
-	fresh  []*entry // came since the last plan
+	memo   blockedMemo
+	rank   rank             // of who is next
+	ranked bool             // that is known
+	fresh  []*functionEntry // came since the last plan
 
 	// What was said last: everyone from this one on has this verdict.
-	from   *entry
+	from   *functionEntry
 	said   Verdict
 	saidAt Instant
 }
 
-// memo says who was blocked, and for how long that is known to hold.
-type memo struct {
+// blockedMemo says who was blocked, and for how long that is known to hold.
+type blockedMemo struct {
 	set     bool
 	help    uint64  // holds while this has not moved
 	at      Instant // when that was found
@@ -61,53 +61,53 @@ type memo struct {
 }
 
 // before orders the functions of one kind.
-func (e *entry) before(since Instant, born uint64) int {
+func (e *functionEntry) before(since Instant, born uint64) int {
 	return cmp.Or(cmp.Compare(e.need.since, since), cmp.Compare(e.born, born))
 }
 
-// needs takes over what function has found e to lack.
-func (c *Planner) needs(e *entry) {
+// setPending takes over what function has found e to lack.
+func (c *Planner) setPending(e *functionEntry) {
 	if len(c.needy) == 0 {
-		c.unneed(e)
+		c.clearPending(e)
 		return
 	}
 	n, lacks := c.needy[0], len(c.needy)
-	key := kinship{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
-	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.Fence != "" || n.reason == foreseen { // that looks at what f itself is worth
+	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
+	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.CachedNodesOnly != "" || n.reason == reasonPrewarm { // that looks at what f itself is worth
 		key.own = e
 	}
-	if e.kin != nil && e.kin.kinship == key && e.need == n && e.lacks == lacks {
+	if e.class != nil && e.class.equivalenceClass == key && e.need == n && e.missing == lacks {
 		return
 	}
-	c.unneed(e)
-	k := c.kins[key]
+	c.clearPending(e)
+	k := c.classes[key]
 	if k == nil {
-		if i := len(c.free) - 1; i >= 0 {
-			k, c.free = c.free[i], c.free[:i]
+		if i := len(c.freeClasses) - 1; i >= 0 {
+			k, c.freeClasses = c.freeClasses[i], c.freeClasses[:i]
 		} else {
-			k = &kin{}
+			k = &pendingClass{}
 		}
-		*k = kin{kinship: key, items: k.items[:0], fresh: k.fresh[:0]} // nothing of who was there before
-		c.kins[key] = k
-		c.list = append(c.list, k)
+		*k = pendingClass{equivalenceClass: key, items: k.items[:0], fresh: k.fresh[:0]} // nothing of who was there before
+		c.classes[key] = k
+		c.classList = append(c.classList, k)
 	}
-	e.kin, e.need, e.lacks, e.sum = k, n, lacks, 0
-	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *entry) int { return a.before(b.need.since, b.born) })
+	e.class, e.need, e.missing, e.sum = k, n, lacks, 0
+	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
 	k.items = slices.Insert(k.items, at, e)
 	k.fresh = append(k.fresh, e)
-	if p := c.book.begin(c.now, n.f.Name, KindScale, n.reason); p != nil {
-		p.add(line{names: &demandParts, parts: [4]float64{float64(c.policy.Want(n.f, c.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
+	if p := c.log.begin(c.now, n.f.Name, KindScale, n.reason); p != nil {
+		p.add(candidateRow{names: &demandPartNames, parts: [4]float64{float64(c.policy.Want(n.f, c.now)), float64(lacks), float64(n.f.Queued), float64(n.f.Active)}})
 	}
 }
 
-// unneed takes e from those that lack something.
-func (c *Planner) unneed(e *entry) {
-	k := e.kin
+// clearPending takes e from those that lack something.
+func (c *Planner) clearPending(e *functionEntry) {
+	k := e.class
 	if k == nil {
 		return
 	}
-	e.kin = nil
-	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *entry) int { return a.before(b.need.since, b.born) })
+	e.class = nil
+	at, _ := slices.BinarySearchFunc(k.items, e, func(a, b *functionEntry) int { return a.before(b.need.since, b.born) })
 	k.items = slices.Delete(k.items, at, at+1)
 	if at := slices.Index(k.fresh, e); at >= 0 {
 		k.fresh = slices.Delete(k.fresh, at, at+1)
@@ -118,12 +118,12 @@ func (c *Planner) unneed(e *entry) {
 	if e.sum != 0 {
 		c.order++ // what it was promised is there for others
 	}
-	c.say(e, Verdict{}, false)
+	c.setVerdict(e, Verdict{}, false)
 	if len(k.items) == 0 {
-		delete(c.kins, k.kinship)
-		c.list = slices.Delete(c.list, slices.Index(c.list, k), slices.Index(c.list, k)+1)
+		delete(c.classes, k.equivalenceClass)
+		c.classList = slices.Delete(c.classList, slices.Index(c.classList, k), slices.Index(c.classList, k)+1)
 		k.own = nil
-		c.free = append(c.free, k)
+		c.freeClasses = append(c.freeClasses, k)
 	}
 }
 
@@ -132,11 +132,11 @@ func (c *Planner) unneed(e *entry) {
 func (c *Planner) placeAll() {
 	d := &c.decision
 	c.active = c.active[:0]
-	for _, k := range c.list {
-		k.cursor, k.left, k.active, k.ranked = 0, k.items[0].lacks, false, false
-		c.wake(k)
+	for _, k := range c.classList {
+		k.cursor, k.left, k.active, k.ranked = 0, k.items[0].missing, false, false
+		c.activate(k)
 	}
-	d.before = len(d.acted) > 0
+	d.actedBefore = len(d.acted) > 0
 	for len(c.active) > 0 {
 		k := c.active[0]
 		for _, o := range c.active {
@@ -145,79 +145,79 @@ func (c *Planner) placeAll() {
 			}
 		}
 		first, e := k.rank, k.items[k.cursor]
-		help, order, outer, acts := d.help, c.order, d.next, len(d.actions)
-		d.next, d.sum, d.verdict, d.turn = math.MaxInt64, 0, Verdict{}, false
-		for _, o := range c.list {
+		help, order, outer, acts := d.helpCount, c.order, d.next, len(d.actions)
+		d.next, d.sum, d.verdict, d.timeSlice = math.MaxInt64, 0, Verdict{}, false
+		for _, o := range c.classList {
 			if o.team == e.f.Name.Team && c.skipped(o) {
 				c.rankOf(o) // before what e is promised changes it
 			}
 		}
-		d.claim = claim{}
-		d.placing, d.reserved, d.freed, d.freeing = true, false, functions.Resources{}, d.freeing[:0]
+		d.check = guaranteeCheck{}
+		d.placing, d.reserved, d.freed, d.freeingTeams = true, false, functions.Resources{}, d.freeingTeams[:0]
 		c.placed = true
 		ok := false
 		switch {
-		case e.need.reason != foreseen:
+		case e.need.reason != reasonPrewarm:
 			ok = d.place(e.need)
-		case !c.waitsInVain():
+		case !c.demandBlocked():
 			ok = d.placeAhead(e.need)
 		}
 		d.placing = false
-		if len(d.freeing) > 0 {
-			if d.leftOver(e.f) {
-				d.help++
+		if len(d.freeingTeams) > 0 {
+			if d.freedTooMuch(e.f) {
+				d.helpCount++
 			}
-			c.claimants()
+			c.retryClaimants()
 		}
 		due := d.next
 		d.next = outer
 		// What is only foreseen is looked at anew in every plan: what others are
 		// worth changes, and there is little of it.
-		k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == foreseen)
+		k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == reasonPrewarm)
 		if !ok && len(d.actions) > acts {
 			c.changed = true // whoever is not told so the next time is there for others
 		}
 		if !ok {
-			if k.left == e.lacks {
+			if k.left == e.missing {
 				e.sums = 0
 			}
-			c.promised(e, e.sums)
-			k.memo = memo{set: true, at: c.now, plan: c.plans, help: d.help, since: e.need.since, born: e.born, left: k.left, turn: d.turn, patient: d.turn && !c.impatient(e), verdict: d.verdict}
+			c.notePromise(e, e.sums)
+			k.memo = blockedMemo{set: true, at: c.now, plan: c.plans, help: d.helpCount, since: e.need.since, born: e.born, left: k.left, turn: d.timeSlice, patient: d.timeSlice && !c.withinPatience(e), verdict: d.verdict}
 			if due != math.MaxInt64 {
 				k.memo.due = due
 			}
-			c.rest(k)
+			c.deactivate(k)
 		} else {
-			d.at(due)
-			if k.left == e.lacks {
+			d.dueAt(due)
+			if k.left == e.missing {
 				e.sums = 0
 			}
-			e.sums = e.sums*prime + d.sum | 1
+			e.sums = e.sums*fnvPrime + d.sum | 1
 			if k.left--; k.left == 0 {
-				c.rest(k)
+				c.deactivate(k)
 				if k.cursor++; k.cursor < len(k.items) {
-					k.left = k.items[k.cursor].lacks
+					k.left = k.items[k.cursor].missing
 				}
-				c.promised(e, e.sums)
-				c.wake(k)
+				c.notePromise(e, e.sums)
+				c.activate(k)
 			}
 		}
 		if c.order != order {
-			c.passed(first)
+			c.keepMemosBefore(first)
 		}
-		for _, o := range c.list { // what a team holds weighs in its rank
-			if o.team == e.f.Name.Team || slices.Contains(d.freeing, o.team) {
+		for _, o := range c.classList { // what a team holds weighs in its rank
+			if o.team == e.f.Name.Team || slices.Contains(d.freeingTeams, o.team) {
 				o.ranked = false
 			}
 		}
-		if d.help != help || c.order != order {
-			for _, k := range c.list {
-				c.wake(k)
+		if d.helpCount != help || c.order != order {
+			for _, k := range c.classList {
+				c.activate(k)
 			}
 		}
 	}
-	for _, k := range c.list {
-		c.settle(k)
+	for _, k := range c.classList {
+		c.publishVerdicts(k)
 	}
 	if c.changed {
 		c.changed = false
@@ -225,30 +225,30 @@ func (c *Planner) placeAll() {
 	}
 }
 
-// promised notes what e was promised. If that is not what it was the last time,
+// notePromise notes what e was promised. If that is not what it was the last time,
 // what was known of others then may not hold any more.
-func (c *Planner) promised(e *entry, sum uint64) {
+func (c *Planner) notePromise(e *functionEntry, sum uint64) {
 	if e.sum != sum {
 		e.sum = sum
 		c.order++
 	}
 }
 
-// claimants has those tried again whose team has just lost a replica: they may
+// retryClaimants has those tried again whose team has just lost a replica: they may
 // claim now what it is owed.
-func (c *Planner) claimants() {
-	for _, k := range c.list {
-		if k.cursor < len(k.items) && k.memo.set && slices.Contains(c.freeing, k.team) {
+func (c *Planner) retryClaimants() {
+	for _, k := range c.classList {
+		if k.cursor < len(k.items) && k.memo.set && slices.Contains(c.freeingTeams, k.team) {
 			k.memo.set = false
-			c.wake(k)
+			c.activate(k)
 		}
 	}
 }
 
-// passed: e, whose rank was first, got what it did not get the last time. That
+// keepMemosBefore: e, whose rank was first, got what it did not get the last time. That
 // changes who is next; those known to be blocked who ranked before e are so still.
-func (c *Planner) passed(first rank) {
-	for _, k := range c.list {
+func (c *Planner) keepMemosBefore(first rank) {
+	for _, k := range c.classList {
 		if c.skipped(k) && c.rankOf(k).before(first) {
 			k.memo.plan = c.plans
 		}
@@ -256,34 +256,34 @@ func (c *Planner) passed(first rank) {
 }
 
 // skipped reports whether k is not tried because of what an earlier plan found.
-func (c *Planner) skipped(k *kin) bool {
+func (c *Planner) skipped(k *pendingClass) bool {
 	return !k.active && k.cursor < len(k.items) && k.memo.set && k.memo.plan != c.plans
 }
 
 // rankOf is the rank of who is next in k, as it was when that was last asked and
 // nothing of its team had changed.
-func (c *Planner) rankOf(k *kin) rank {
+func (c *Planner) rankOf(k *pendingClass) rank {
 	if !k.ranked {
 		k.ranked, k.rank = true, c.rank(k.items[k.cursor])
 	}
 	return k.rank
 }
 
-// impatient reports whether e's oldest waiter has not waited long enough for
+// withinPatience reports whether e's oldest waiter has not waited long enough for
 // those who had their turn to make way.
-func (c *Planner) impatient(e *entry) bool { return e.f.Oldest+c.policy.Patience > c.now }
+func (c *Planner) withinPatience(e *functionEntry) bool { return e.f.Oldest+c.policy.Patience > c.now }
 
-// wake has k tried in this plan, unless it is known to be blocked.
-func (c *Planner) wake(k *kin) {
-	if k.active || k.cursor >= len(k.items) || c.known(k) {
+// activate has k tried in this plan, unless it is known to be blocked.
+func (c *Planner) activate(k *pendingClass) {
+	if k.active || k.cursor >= len(k.items) || c.knownBlocked(k) {
 		return
 	}
 	k.active = true
 	c.active = append(c.active, k)
 }
 
-// rest takes k from those that are tried.
-func (c *Planner) rest(k *kin) {
+// deactivate takes k from those that are tried.
+func (c *Planner) deactivate(k *pendingClass) {
 	if k.active {
 		k.active = false
 		at := slices.Index(c.active, k)
@@ -291,43 +291,43 @@ func (c *Planner) rest(k *kin) {
 	}
 }
 
-// known reports whether who is next in k is known to be blocked.
-func (c *Planner) known(k *kin) bool {
+// knownBlocked reports whether who is next in k is known to be blocked.
+func (c *Planner) knownBlocked(k *pendingClass) bool {
 	m, e := &k.memo, k.items[k.cursor]
-	if !m.set || c.now-m.at >= c.trust && m.plan != c.plans || m.plan != c.plans && m.order != c.order || m.help != c.help || m.due != 0 && m.due <= c.now {
+	if !m.set || c.now-m.at >= c.memoTTL && m.plan != c.plans || m.plan != c.plans && m.order != c.order || m.help != c.helpCount || m.due != 0 && m.due <= c.now {
 		return false
 	}
 	if order := e.before(m.since, m.born); order < 0 || order == 0 && k.left > m.left {
 		return false
 	}
-	return !m.turn || m.patient || c.impatient(e)
+	return !m.turn || m.patient || c.withinPatience(e)
 }
 
-// settle says of each function in k what became of it.
-func (c *Planner) settle(k *kin) {
-	var from *entry
+// publishVerdicts says of each function in k what became of it.
+func (c *Planner) publishVerdicts(k *pendingClass) {
+	var from *functionEntry
 	var v Verdict
 	if k.cursor < len(k.items) {
 		from, v = k.items[k.cursor], k.memo.verdict
 		k.memo.order = c.order
 		if k.memo.due != 0 {
-			c.at(k.memo.due)
+			c.dueAt(k.memo.due)
 		}
-		if k.memo.turn && c.impatient(from) {
-			c.at(from.f.Oldest + c.policy.Patience)
+		if k.memo.turn && c.withinPatience(from) {
+			c.dueAt(from.f.Oldest + c.policy.Patience)
 		}
 	}
 	if k.acted {
 		k.acted, k.memo.set = false, false // it is to ask for the same again, should that get lost
 	}
 	all := k.from != from || k.said.Code != v.Code || k.said.Message != v.Message
-	again := !all && v.Code != "" && c.now-k.saidAt >= sayAgain
+	again := !all && v.Code != "" && c.now-k.saidAt >= repeatVerdictAfter
 	list := k.fresh
 	if all || again {
 		list, k.saidAt = k.items, c.now
 	}
 	if (again || len(list) > 0) && v.ETA >= 0 && v.Code != "" && v.Code != CodeBudget {
-		v.ETA = c.wait(from.f, v.Code == CodeQuota)
+		v.ETA = c.estimateWait(from.f, v.Code == CodeQuota)
 	}
 	for _, e := range list {
 		if from != nil && e.before(from.need.since, from.born) >= 0 {
@@ -335,63 +335,63 @@ func (c *Planner) settle(k *kin) {
 				e.sum = 0
 				c.changed = true
 			}
-			c.say(e, v, again)
+			c.setVerdict(e, v, again)
 		} else {
-			c.say(e, Verdict{}, false)
+			c.setVerdict(e, Verdict{}, false)
 		}
 	}
 	clear(k.fresh)
 	k.fresh, k.from, k.said = k.fresh[:0], from, v
 }
 
-// sayAgain is after how long the ETA of a verdict is told anew: it is a span, and
+// repeatVerdictAfter is after how long the ETA of a verdict is told anew: it is a span, and
 // time has passed.
-const sayAgain = 10 * time.Second
+const repeatVerdictAfter = 10 * time.Second
 
-// say gives e a verdict, or none. With again it is the old one with another ETA.
-func (c *Planner) say(e *entry, v Verdict, again bool) {
+// setVerdict gives e a verdict, or none. With again it is the old one with another ETA.
+func (c *Planner) setVerdict(e *functionEntry, v Verdict, again bool) {
 	name := e.f.Name
 	if v.Code == "" {
-		if e.told {
-			e.told = false
+		if e.hasVerdict {
+			e.hasVerdict = false
 			delete(c.blocked, name)
-			c.verdictTurned(e)
+			c.noteVerdictChange(e)
 		}
 		return
 	}
-	if old := c.blocked[name]; again || !e.told || old.Code != v.Code || old.Message != v.Message {
-		e.told = true
+	if old := c.blocked[name]; again || !e.hasVerdict || old.Code != v.Code || old.Message != v.Message {
+		e.hasVerdict = true
 		if v.ETA >= 0 {
-			v.ETA += e.f.cold()
+			v.ETA += e.f.coldStartTime()
 		}
 		c.blocked[name] = v
-		c.verdictTurned(e)
+		c.noteVerdictChange(e)
 	}
 }
 
-func (c *Planner) verdictTurned(e *entry) {
-	if e.turned != c.plans {
-		e.turned = c.plans
-		c.turned = append(c.turned, e.f.Name)
+func (c *Planner) noteVerdictChange(e *functionEntry) {
+	if e.changedInPlan != c.plans {
+		e.changedInPlan = c.plans
+		c.changedVerdicts = append(c.changedVerdicts, e.f.Name)
 	}
 }
 
-// prime of FNV-1a.
-const prime = 1099511628211
+// fnvPrime of FNV-1a.
+const fnvPrime = 1099511628211
 
-// mix adds s to the sum of what the function that is placed is promised.
-func (d *decision) mix(s string) {
+// mixPromise adds s to the sum of what the function that is placed is promised.
+func (d *decision) mixPromise(s string) {
 	for i := range len(s) {
-		d.sum = (d.sum ^ uint64(s[i])) * prime
+		d.sum = (d.sum ^ uint64(s[i])) * fnvPrime
 	}
 	d.sum++
 }
 
-// dues is a heap of functions by when they are to be looked at.
-type dues []*entry
+// timerHeap is a heap of functions by when they are to be looked at.
+type timerHeap []*functionEntry
 
 // set gives e a time; math.MaxInt64 takes it out.
-func (h *dues) set(e *entry, due Instant) {
+func (h *timerHeap) set(e *functionEntry, due Instant) {
 	s := *h
 	switch {
 	case due == math.MaxInt64 && e.at < 0:
@@ -420,7 +420,7 @@ func (h *dues) set(e *entry, due Instant) {
 	}
 }
 
-func (h *dues) up(at int) int {
+func (h *timerHeap) up(at int) int {
 	s := *h
 	for at > 0 {
 		p := (at - 1) / 2
@@ -434,7 +434,7 @@ func (h *dues) up(at int) int {
 	return at
 }
 
-func (h *dues) down(at int) {
+func (h *timerHeap) down(at int) {
 	s := *h
 	for {
 		c := 2*at + 1

@@ -25,7 +25,7 @@ type twin struct {
 
 func newTwin(y *toy) *twin {
 	c := y.policy.Planner()
-	c.trust = math.MaxInt64
+	c.memoTTL = math.MaxInt64
 	return &twin{toy: y, c: c, fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
 }
 
@@ -105,7 +105,7 @@ func (w *twin) whole() {
 	c := w.c
 	for i := range c.rooms {
 		m := &c.rooms[i]
-		if now, soon := c.holds[2*i], c.holds[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
+		if now, soon := c.worldRooms[2*i], c.worldRooms[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
 			w.fail("a promise stays on %s: %+v %+v, %+v %+v", m.node.ID, m.now, now, m.soon, soon)
 		}
 	}
@@ -162,14 +162,14 @@ func (w *twin) stir() {
 		case 5:
 			n.Store = functions.StoreUse{Bytes: functions.Bytes(r.IntN(3)) * 20 * gib, Used: functions.Bytes(r.IntN(60)) * gib}
 		case 0:
-			n.Avoid = w.now + time.Duration(r.IntN(5000))*time.Millisecond
+			n.AvoidUntil = w.now + time.Duration(r.IntN(5000))*time.Millisecond
 		case 1:
 			n.Memory = functions.Bytes(8+r.IntN(32)) * gib
 			n.CPU, n.Pods = functions.CPU(1000*r.IntN(8)), r.IntN(6)
 		case 2:
 			if len(n.GPUs) > 0 {
 				n.GPUs = slices.Clone(n.GPUs)
-				n.GPUs[r.IntN(len(n.GPUs))].Sick = r.IntN(2) == 0
+				n.GPUs[r.IntN(len(n.GPUs))].Unhealthy = r.IntN(2) == 0
 			}
 		case 3:
 			n.Cached = map[string]bool{"s": r.IntN(2) == 0}
@@ -192,7 +192,7 @@ func (w *twin) stir() {
 		case 6:
 			f.Prewarm = w.now + time.Duration(r.IntN(60))*time.Second
 		case 7:
-			f.Stay = w.now + time.Duration(r.IntN(60))*time.Second
+			f.MinResidency = w.now + time.Duration(r.IntN(60))*time.Second
 		case 8:
 			f.Size, f.Source = functions.Bytes(r.IntN(60))*gib, "s"
 		case 9:
@@ -253,7 +253,7 @@ func TestPlannerIsDecide(t *testing.T) {
 			if len(p.Actions) > 0 {
 				log = append(log[max(0, len(log)-2):], show(p))
 			}
-			p.Actions = slices.DeleteFunc(p.Actions, func(a Action) bool { return a.Kind != Lose && y.rnd.IntN(4) == 0 })
+			p.Actions = slices.DeleteFunc(p.Actions, func(a Action) bool { return a.Kind != MarkNodeLost && y.rnd.IntN(4) == 0 })
 			lenient(y, p)
 		}
 	}
@@ -274,21 +274,21 @@ func lenient(y *toy, p Plan) {
 			for _, g := range y.w.Functions {
 				if g.Name == a.Function {
 					y.next++
-					g.Replicas = append(slices.Clone(g.Replicas), Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Take: g.Resources})
+					g.Replicas = append(slices.Clone(g.Replicas), Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Reserved: g.Resources})
 				}
 			}
 		case Stop:
 			r.Stopping = true
 		case Sleep:
-			r.Sinking, r.Deep, r.Held = true, a.Level == 2, f.Asleep
+			r.GoingToSleep, r.Deep, r.SleepMemory = true, a.Level == 2, f.SleepMemory
 			if r.Deep {
-				r.Held = 0
+				r.SleepMemory = 0
 			}
-		case Rise:
-			r.Rising = true
-		case CallOff:
-			r.CalledOff = true
-		case Lose:
+		case WakeUp:
+			r.WakingUp = true
+		case CancelStart:
+			r.Cancelled = true
+		case MarkNodeLost:
 			y.act(Plan{Actions: []Action{a}})
 		}
 	}

@@ -80,8 +80,8 @@ func newToy(t *testing.T, seed uint64) *toy {
 		f.Scale.Min = y.rnd.IntN(8) / 7
 		f.Scale.Target = 1 + y.rnd.IntN(4)
 		f.Scale.Idle = functions.Duration(time.Duration(y.rnd.IntN(60)) * time.Second)
-		f.Sleeps, f.Asleep = y.rnd.IntN(2) == 0, functions.Bytes(y.rnd.IntN(12))*gib
-		f.Rise, f.ColdStart = time.Duration(y.rnd.IntN(10))*time.Second, time.Duration(y.rnd.IntN(60))*time.Second
+		f.Sleeps, f.SleepMemory = y.rnd.IntN(2) == 0, functions.Bytes(y.rnd.IntN(12))*gib
+		f.WakeTime, f.ColdStart = time.Duration(y.rnd.IntN(10))*time.Second, time.Duration(y.rnd.IntN(60))*time.Second
 		y.w.Functions = append(y.w.Functions, f)
 	}
 	return y
@@ -100,22 +100,22 @@ func (y *toy) check() {
 				if r.Node != n.ID {
 					continue
 				}
-				memory += r.Take.Memory
-				cpu += r.Take.CPU
-				pods += r.Take.Pods
-				if r.State == functions.Sleeping || r.Sinking || r.Rising {
-					memory += r.Held
+				memory += r.Reserved.Memory
+				cpu += r.Reserved.CPU
+				pods += r.Reserved.Pods
+				if r.State == functions.Sleeping || r.GoingToSleep || r.WakingUp {
+					memory += r.SleepMemory
 				}
-				if len(r.GPUs) != r.Take.GPUs {
-					y.fail("%s holds %v and asked for %d", r.ID, r.GPUs, r.Take.GPUs)
+				if len(r.GPUs) != r.Reserved.GPUs {
+					y.fail("%s holds %v and asked for %d", r.ID, r.GPUs, r.Reserved.GPUs)
 				}
 				if r.asleep() {
 					continue
 				}
 				for _, g := range r.GPUs {
 					users[g]++
-					bytes[g] += r.Take.GPUMemory
-					if r.Take.GPUMemory == 0 || n.GPUs[g].Memory == 0 {
+					bytes[g] += r.Reserved.GPUMemory
+					if r.Reserved.GPUMemory == 0 || n.GPUs[g].Memory == 0 {
 						whole[g]++
 					}
 				}
@@ -137,7 +137,7 @@ func (y *toy) check() {
 		sleepers := 0
 		for _, r := range f.Replicas {
 			if !r.asleep() {
-				teams[f.Name.Team] += r.Take.GPUs
+				teams[f.Name.Team] += r.Reserved.GPUs
 			} else if !r.Stopping {
 				sleepers++
 			}
@@ -157,8 +157,8 @@ func (y *toy) act(p Plan) {
 	held := map[string]int{}
 	for _, f := range y.w.Functions {
 		for _, r := range f.Replicas {
-			if !r.Stopping && !r.CalledOff && !r.Sinking && !r.asleep() {
-				held[f.Name.Team] += r.Take.GPUs
+			if !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.asleep() {
+				held[f.Name.Team] += r.Reserved.GPUs
 			}
 		}
 	}
@@ -176,10 +176,10 @@ func (y *toy) act(p Plan) {
 			}
 			live, readyN := 0, 0
 			for _, r := range f.Replicas {
-				if r.Sinking && !r.Stopping {
+				if r.GoingToSleep && !r.Stopping {
 					y.fail("%s is started while %s falls asleep", f.Name, r.ID)
 				}
-				if !r.Stopping && !r.CalledOff && !r.Stale && !r.asleep() {
+				if !r.Stopping && !r.Cancelled && !r.Stale && !r.asleep() {
 					live++
 					if r.State == functions.Ready {
 						readyN++
@@ -197,13 +197,13 @@ func (y *toy) act(p Plan) {
 			}
 			y.next++
 			held[f.Name.Team] += f.Resources.GPUs
-			f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Take: f.Resources})
+			f.Replicas = append(f.Replicas, Replica{ID: fmt.Sprint("r", y.next), Node: a.Node, State: functions.Downloading, GPUs: a.GPUs, Reserved: f.Resources})
 		case Stop:
 			f, r := y.replica(a.Replica)
 			if r == nil || r.Stopping {
 				y.fail("stop of %s that is none", a.Replica)
 			}
-			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "turn" && a.Reason != "share" {
+			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "time_slice" && a.Reason != "share" {
 				y.fail("busy %s stopped: %s", a.Replica, a.Reason)
 			}
 			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt, r.SleptAt) < f.Scale.Idle.Std() {
@@ -215,7 +215,7 @@ func (y *toy) act(p Plan) {
 			if a.Reason == "pressure" && !r.asleep() {
 				y.fail("%s ended for memory while awake", a.Replica)
 			}
-			if a.Reason == "turn" && (y.now-r.ReadyAt < DefaultPolicy.Turn || a.Drain < time.Minute) {
+			if a.Reason == "time_slice" && (y.now-r.ReadyAt < DefaultPolicy.TimeSlice || a.Drain < time.Minute) {
 				y.fail("%s stopped before its turn was over", a.Replica)
 			}
 			if !r.asleep() {
@@ -224,43 +224,43 @@ func (y *toy) act(p Plan) {
 			r.Stopping = true
 		case Sleep:
 			f, r := y.replica(a.Replica)
-			if r == nil || r.Stopping || r.Sinking || r.State != functions.Ready || !f.Sleeps || r.Stale {
+			if r == nil || r.Stopping || r.GoingToSleep || r.State != functions.Ready || !f.Sleeps || r.Stale {
 				y.fail("%s cannot sleep: %+v", a.Replica, r)
 			}
-			if r.InFlight > 0 && a.Reason != "turn" && a.Reason != "share" {
+			if r.InFlight > 0 && a.Reason != "time_slice" && a.Reason != "share" {
 				y.fail("busy %s sent to sleep: %s", a.Replica, a.Reason)
 			}
 			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
 				y.fail("%s sent to sleep before its idle time", a.Replica)
 			}
 			y.evicted(a, f, r, held)
-			r.Sinking, r.Deep, r.Held = true, a.Level == 2, f.Asleep
+			r.GoingToSleep, r.Deep, r.SleepMemory = true, a.Level == 2, f.SleepMemory
 			if r.Deep {
-				r.Held = 0
+				r.SleepMemory = 0
 			}
 			y.sleeps++
-		case Rise:
+		case WakeUp:
 			f, r := y.replica(a.Replica)
 			if r == nil || r.Stopping || !r.asleep() {
 				y.fail("%s cannot rise: %+v", a.Replica, r)
 			}
-			serves := slices.ContainsFunc(f.Replicas, func(x Replica) bool { return x.State == functions.Ready && !x.Stopping && !x.Sinking })
+			serves := slices.ContainsFunc(f.Replicas, func(x Replica) bool { return x.State == functions.Ready && !x.Stopping && !x.GoingToSleep })
 			for _, x := range f.Replicas {
-				if !serves && x.ID != r.ID && !x.Stopping && !x.CalledOff && !x.Stale && x.State != functions.Ready && !x.asleep() {
+				if !serves && x.ID != r.ID && !x.Stopping && !x.Cancelled && !x.Stale && x.State != functions.Ready && !x.asleep() {
 					y.fail("%s rises while %s starts", a.Replica, x.ID)
 				}
 			}
-			r.Rising = true
-			held[f.Name.Team] += r.Take.GPUs
+			r.WakingUp = true
+			held[f.Name.Team] += r.Reserved.GPUs
 			y.rises++
-		case CallOff:
+		case CancelStart:
 			f, r := y.replica(a.Replica)
 			if r.Spawned || f.Queued > 0 && len(f.Replicas) == 1 {
 				y.fail("%s called off too late or while somebody waits", a.Replica)
 			}
-			held[f.Name.Team] -= r.Take.GPUs
-			r.CalledOff = true
-		case Lose:
+			held[f.Name.Team] -= r.Reserved.GPUs
+			r.Cancelled = true
+		case MarkNodeLost:
 			for _, f := range y.w.Functions {
 				f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool { return r.Node == a.Node })
 			}
@@ -271,10 +271,10 @@ func (y *toy) act(p Plan) {
 
 // evicted checks that nobody's guarantee is broken for one who borrows.
 func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
-	if !r.Sinking {
-		held[f.Name.Team] -= r.Take.GPUs
+	if !r.GoingToSleep {
+		held[f.Name.Team] -= r.Reserved.GPUs
 	}
-	if a.For == "" || r.Take.GPUs == 0 {
+	if a.For == "" || r.Reserved.GPUs == 0 {
 		return
 	}
 	by, _ := functions.ParseName(a.For, "")
@@ -310,16 +310,16 @@ func (y *toy) live() {
 		for i := len(f.Replicas) - 1; i >= 0; i-- {
 			r := &f.Replicas[i]
 			switch {
-			case r.Stopping && r.InFlight == 0 && y.rnd.IntN(2) == 0, r.CalledOff && !r.Spawned && y.rnd.IntN(2) == 0:
+			case r.Stopping && r.InFlight == 0 && y.rnd.IntN(2) == 0, r.Cancelled && !r.Spawned && y.rnd.IntN(2) == 0:
 				y.drop(f, r.ID)
 				continue
-			case r.State == functions.Downloading && y.rnd.IntN(3) == 0 && !r.CalledOff:
+			case r.State == functions.Downloading && y.rnd.IntN(3) == 0 && !r.Cancelled:
 				r.Spawned, r.State = true, functions.Loading
 			case r.State == functions.Loading && y.rnd.IntN(3) == 0:
-				r.State, r.ReadyAt, r.Rising, r.Held = functions.Ready, y.now, false, 0
-			case r.Sinking && r.InFlight == 0 && y.rnd.IntN(2) == 0:
-				r.State, r.Sinking, r.ReadyAt, r.SleptAt = functions.Sleeping, false, 0, y.now
-			case r.Rising && r.State == functions.Sleeping && y.rnd.IntN(2) == 0:
+				r.State, r.ReadyAt, r.WakingUp, r.SleepMemory = functions.Ready, y.now, false, 0
+			case r.GoingToSleep && r.InFlight == 0 && y.rnd.IntN(2) == 0:
+				r.State, r.GoingToSleep, r.ReadyAt, r.SleptAt = functions.Sleeping, false, 0, y.now
+			case r.WakingUp && r.State == functions.Sleeping && y.rnd.IntN(2) == 0:
 				r.State = functions.Loading
 			case y.rnd.IntN(60) == 0: // it dies
 				f.Active -= r.InFlight
@@ -332,7 +332,7 @@ func (y *toy) live() {
 				f.Active--
 				f.LastEnd = y.now
 			}
-			if r.State == functions.Ready && !r.Stopping && !r.Sinking {
+			if r.State == functions.Ready && !r.Stopping && !r.GoingToSleep {
 				readyN++
 				for f.Queued > 0 && r.InFlight < f.Scale.Target {
 					r.InFlight++
@@ -352,7 +352,7 @@ func (y *toy) live() {
 			f.KeepFor = time.Duration(y.rnd.IntN(120)) * time.Second
 		}
 		if y.rnd.IntN(40) == 0 {
-			f.Stay = y.now + time.Duration(y.rnd.IntN(60))*time.Second
+			f.MinResidency = y.now + time.Duration(y.rnd.IntN(60))*time.Second
 		}
 		if y.rnd.IntN(20) == 0 {
 			f.Queued = 0 // all leave
@@ -458,7 +458,7 @@ func large(models, nodes int) World {
 		f := model(fmt.Sprintf("%c/m%d", "abcd"[i%4], i), 1)
 		if i < nodes*8 {
 			ready(fmt.Sprint("n", i/8), Instant(i+1), i%2, i%8)(f)
-			f.Replicas[0].Take.GPUs = 1
+			f.Replicas[0].Reserved.GPUs = 1
 		}
 		w.Functions = append(w.Functions, f)
 	}

@@ -7,45 +7,45 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// room is a node with what is free on it now, and what will be once everything
+// nodeRoom is a node with what is free on it now, and what will be once everything
 // that has been told to stop is gone.
-type room struct {
+type nodeRoom struct {
 	node    *Node
 	here    bool // of the node, as it was last seen
-	host    host
+	host    hostRoom
 	gpus    []GPU
 	leaving int // replicas that are on their way out, in the world
-	now     free
-	soon    free
-	held    *free // what is free of it in the world, whatever this plan has promised
-	waiting bool  // something is stopping here
+	now     freeRoom
+	soon    freeRoom
+	held    *freeRoom // what is free of it in the world, whatever this plan has promised
+	waiting bool      // something is stopping here
 
 	idle, busy []victim // what may make way, who goes first first; sleepers are among the idle
 }
 
-func (m *room) offers(busy bool) []victim {
+func (m *nodeRoom) offers(busy bool) []victim {
 	if busy {
 		return m.busy
 	}
 	return m.idle
 }
 
-// free is what is left of a node.
-type free struct {
-	host
-	gpus []slot
+// freeRoom is what is left of a node.
+type freeRoom struct {
+	hostRoom
+	gpus []gpuSlot
 }
 
-// host is what replicas take of a node beside its GPUs.
-type host struct {
+// hostRoom is what replicas take of a node beside its GPUs.
+type hostRoom struct {
 	memory functions.Bytes
 	cpu    functions.CPU
 	pods   int
 }
 
 // host of n; what nobody counts is there without end.
-func (n *Node) host() host {
-	h := host{n.Memory, n.CPU, n.Pods}
+func (n *Node) host() hostRoom {
+	h := hostRoom{n.Memory, n.CPU, n.Pods}
 	if h.cpu == 0 {
 		h.cpu = math.MaxInt64 / 4
 	}
@@ -56,40 +56,40 @@ func (n *Node) host() host {
 }
 
 // move takes res from h, or with a sign of -1 gives it back.
-func (h *host) move(res functions.Resources, sign int) {
+func (h *hostRoom) move(res functions.Resources, sign int) {
 	h.memory -= functions.Bytes(sign) * res.Memory
 	h.cpu -= functions.CPU(sign) * res.CPU
 	h.pods -= sign * res.Pods
 }
 
-// has reports whether res finds what it needs of h. Who needs none of something
+// covers reports whether res finds what it needs of h. Who needs none of something
 // finds it, also where more has been promised than there is.
-func (h *host) has(res functions.Resources) bool {
+func (h *hostRoom) covers(res functions.Resources) bool {
 	return (res.Memory <= 0 || h.memory >= res.Memory) && (res.CPU <= 0 || h.cpu >= res.CPU) && (res.Pods <= 0 || h.pods >= res.Pods)
 }
 
-// owes reports whether more has been promised of h than there is.
-func (h *host) owes() bool { return h.memory < 0 || h.cpu < 0 || h.pods < 0 }
+// overcommitted reports whether more has been promised of h than there is.
+func (h *hostRoom) overcommitted() bool { return h.memory < 0 || h.cpu < 0 || h.pods < 0 }
 
-// grow adds what a node has come to have more than it had.
-func (h *host) grow(is, was host) {
+// resize adds what a node has come to have more than it had.
+func (h *hostRoom) resize(is, was hostRoom) {
 	h.memory += is.memory - was.memory
 	h.cpu += is.cpu - was.cpu
 	h.pods += is.pods - was.pods
 }
 
-// slot is one GPU: how many replicas sit on it, and bytes left. whole counts
+// gpuSlot is one GPU: how many replicas sit on it, and bytes left. whole counts
 // those that were given it whole.
-type slot struct {
+type gpuSlot struct {
 	users, whole int
 	left         functions.Bytes
 }
 
-func (s *free) take(n *Node, res functions.Resources, gpus []int) { s.move(n, res, gpus, 1) }
-func (s *free) give(n *Node, res functions.Resources, gpus []int) { s.move(n, res, gpus, -1) }
+func (s *freeRoom) take(n *Node, res functions.Resources, gpus []int) { s.move(n, res, gpus, 1) }
+func (s *freeRoom) give(n *Node, res functions.Resources, gpus []int) { s.move(n, res, gpus, -1) }
 
-func (s *free) move(n *Node, res functions.Resources, gpus []int, sign int) {
-	s.host.move(res, sign)
+func (s *freeRoom) move(n *Node, res functions.Resources, gpus []int, sign int) {
+	s.hostRoom.move(res, sign)
 	for _, index := range gpus {
 		for i := range n.GPUs {
 			if n.GPUs[i].Index != index {
@@ -108,8 +108,8 @@ func (s *free) move(n *Node, res functions.Resources, gpus []int, sign int) {
 // maxGPUs of a node that are looked at, parts of GPUs counted each.
 const maxGPUs = 64
 
-// picked is what fit chose, and what that leaves.
-type picked struct {
+// gpuChoice is what fit chose, and what that leaves.
+type gpuChoice struct {
 	gpus       [maxGPUs]uint8 // positions
 	n          int
 	groups     int  // how many groups they are of
@@ -119,11 +119,11 @@ type picked struct {
 	wholeGroup bool // they break into a group that nobody used
 }
 
-// takes reports whether GPU i has room for res.
-func (s *free) takes(n *Node, i int, res functions.Resources) bool {
+// gpuFits reports whether GPU i has room for res.
+func (s *freeRoom) gpuFits(n *Node, i int, res functions.Resources) bool {
 	g := &s.gpus[i]
 	switch {
-	case n.GPUs[i].Sick || g.whole > 0:
+	case n.GPUs[i].Unhealthy || g.whole > 0:
 		return false
 	case res.GPUMemory == 0 || n.GPUs[i].Memory == 0:
 		return g.users == 0
@@ -131,14 +131,14 @@ func (s *free) takes(n *Node, i int, res functions.Resources) bool {
 	return g.left >= res.GPUMemory
 }
 
-// pick chooses GPUs for res, which must fit. All of one group where one has
+// pickGPUs chooses GPUs for res, which must fit. All of one group where one has
 // enough: the group with the fewest to spare, so that whole groups stay whole;
 // else of the largest, so that they are of few. In a group GPUs that are shared
 // are filled best fit first, so that whole ones stay whole.
-func (s *free) pick(n *Node, res functions.Resources) (p picked) {
+func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 	p.whole = true
 	for i := range n.GPUs {
-		if n.GPUs[i].Sick {
+		if n.GPUs[i].Unhealthy {
 			continue
 		}
 		p.healthy++
@@ -155,12 +155,12 @@ func (s *free) pick(n *Node, res functions.Resources) (p picked) {
 		left := res.GPUs - p.n
 		for i := range n.GPUs {
 			g := n.GPUs[i].Group
-			if s.seen(n, i) || i >= len(taken) {
+			if s.groupSeen(n, i) || i >= len(taken) {
 				continue
 			}
 			have, shared, idle, busy := 0, 0, 0, false
 			for j := i; j < len(n.GPUs) && j < len(taken); j++ {
-				if n.GPUs[j].Group != g || n.GPUs[j].Sick {
+				if n.GPUs[j].Group != g || n.GPUs[j].Unhealthy {
 					continue
 				}
 				if s.gpus[j].users == 0 {
@@ -168,7 +168,7 @@ func (s *free) pick(n *Node, res functions.Resources) (p picked) {
 				} else {
 					busy = true
 				}
-				if !taken[j] && s.takes(n, j, res) {
+				if !taken[j] && s.gpuFits(n, j, res) {
 					have++
 					if s.gpus[j].users > 0 {
 						shared++
@@ -201,7 +201,7 @@ func (s *free) pick(n *Node, res functions.Resources) (p picked) {
 		for range min(left, gives) {
 			at := -1
 			for i := range n.GPUs {
-				if i < len(taken) && n.GPUs[i].Group == group && !taken[i] && s.takes(n, i, res) && (at < 0 || s.gpus[i].left < s.gpus[at].left) {
+				if i < len(taken) && n.GPUs[i].Group == group && !taken[i] && s.gpuFits(n, i, res) && (at < 0 || s.gpus[i].left < s.gpus[at].left) {
 					at = i
 				}
 			}
@@ -216,8 +216,8 @@ func (s *free) pick(n *Node, res functions.Resources) (p picked) {
 	return p
 }
 
-// seen reports whether a GPU before i is of its group.
-func (s *free) seen(n *Node, i int) bool {
+// groupSeen reports whether a GPU before i is of its group.
+func (s *freeRoom) groupSeen(n *Node, i int) bool {
 	for j := range i {
 		if n.GPUs[j].Group == n.GPUs[i].Group {
 			return true
@@ -226,15 +226,15 @@ func (s *free) seen(n *Node, i int) bool {
 	return false
 }
 
-// fit finds GPUs for res, nil and true where none are needed.
-func (s *free) fit(n *Node, res functions.Resources) ([]int, bool) {
+// choose finds GPUs for res, nil and true where none are needed.
+func (s *freeRoom) choose(n *Node, res functions.Resources) ([]int, bool) {
 	if !s.fits(n, res) {
 		return nil, false
 	}
 	if res.GPUs == 0 {
 		return nil, true
 	}
-	p := s.pick(n, res)
+	p := s.pickGPUs(n, res)
 	if p.n < res.GPUs {
 		return nil, false
 	}
@@ -246,12 +246,12 @@ func (s *free) fit(n *Node, res functions.Resources) ([]int, bool) {
 	return out, true
 }
 
-// holds reports whether just these GPUs have room for res.
-func (s *free) holds(n *Node, res functions.Resources, gpus []int) bool {
+// fitsOn reports whether just these GPUs have room for res.
+func (s *freeRoom) fitsOn(n *Node, res functions.Resources, gpus []int) bool {
 	for _, index := range gpus {
 		found := false
 		for i := range n.GPUs {
-			if n.GPUs[i].Index != index || n.GPUs[i].Sick {
+			if n.GPUs[i].Index != index || n.GPUs[i].Unhealthy {
 				continue
 			}
 			g := &s.gpus[i]
@@ -268,8 +268,8 @@ func (s *free) holds(n *Node, res functions.Resources, gpus []int) bool {
 	return true
 }
 
-func (d *decision) reserve(m *room, f *Function, gpus []int) {
-	d.mix(m.node.ID)
+func (d *decision) reserve(m *nodeRoom, f *Function, gpus []int) {
+	d.mixPromise(m.node.ID)
 	d.reserved = true
 	m.now.take(m.node, f.Resources, gpus)
 	m.soon.take(m.node, f.Resources, gpus)
@@ -277,14 +277,14 @@ func (d *decision) reserve(m *room, f *Function, gpus []int) {
 	d.pledged[f.Name.Team] += f.Resources.GPUs
 }
 
-// could reports whether res fits an empty node.
-func (m *room) could(res functions.Resources) bool {
-	if empty := m.node.host(); !empty.has(res) {
+// fitsEmpty reports whether res fits an empty node.
+func (m *nodeRoom) fitsEmpty(res functions.Resources) bool {
+	if empty := m.node.host(); !empty.covers(res) {
 		return false
 	}
 	n := 0
 	for _, g := range m.node.GPUs {
-		if !g.Sick && (g.Memory == 0 || g.Memory >= res.GPUMemory) {
+		if !g.Unhealthy && (g.Memory == 0 || g.Memory >= res.GPUMemory) {
 			n++
 		}
 	}

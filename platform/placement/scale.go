@@ -15,13 +15,13 @@ func (p Policy) Want(f *Function, now Instant) int {
 		return 0
 	}
 	want := 0
-	switch n := f.calling() + f.Queued; {
+	switch n := f.activeRequests() + f.Queued; {
 	case p.Autoscale.Patient:
 		want = f.Desired
 	case n > 0:
 		want = max(1, f.Needed)
 		if f.Queued > 0 {
-			a := p.Autoscale.or()
+			a := p.Autoscale.withDefaults()
 			up := math.Ceil(a.MaxUp * float64(max(f.ready(), 1)))
 			want = max(want, int(min(math.Ceil(float64(n)/float64(max(f.Scale.Target, 1))), up)))
 		}
@@ -32,22 +32,22 @@ func (p Policy) Want(f *Function, now Instant) int {
 	return min(max(want, f.Scale.Min), max(f.Scale.Max, f.Scale.Min))
 }
 
-// calling are the requests at engines that are to go on: those at a replica that
+// activeRequests are the requests at engines that are to go on: those at a replica that
 // somebody stopped end with it, and would otherwise bring up the next one.
-func (f *Function) calling() int {
+func (f *Function) activeRequests() int {
 	n := f.Active
 	for i := range f.Replicas {
-		if f.Replicas[i].Dismissed {
+		if f.Replicas[i].StoppedByUser {
 			n -= f.Replicas[i].InFlight
 		}
 	}
 	return max(n, 0)
 }
 
-// unplaced are the requests at engines of which nobody has said at which replica:
+// unattributed are the requests at engines of which nobody has said at which replica:
 // they came past the activators, or their replica is not known there yet. Each is
 // taken to be at one that has no other.
-func (f *Function) unplaced() int {
+func (f *Function) unattributed() int {
 	n := f.Active
 	for i := range f.Replicas {
 		n -= f.Replicas[i].InFlight
@@ -58,41 +58,41 @@ func (f *Function) unplaced() int {
 // ready replicas are those that serve.
 func (f *Function) ready() (n int) {
 	for i := range f.Replicas {
-		if r := &f.Replicas[i]; r.State == functions.Ready && !r.Stopping && !r.Sinking {
+		if r := &f.Replicas[i]; r.State == functions.Ready && !r.Stopping && !r.GoingToSleep {
 			n++
 		}
 	}
 	return n
 }
 
-// function scales one function: what it has too many of is stopped here, what
+// scaleFunction scales one function: what it has too many of is stopped here, what
 // it lacks is noted for placeAll.
-func (d *decision) function(f *Function) {
+func (d *decision) scaleFunction(f *Function) {
 	want := d.policy.Want(f, d.now)
-	d.at(f.Lease)
-	if f.ahead(d.now) {
-		d.at(f.Prewarm)
+	d.dueAt(f.Lease)
+	if f.onlyForeseen(d.now) {
+		d.dueAt(f.Prewarm)
 		want = max(want, 1)
 	}
-	d.spent(f)
+	d.drainOverBudget(f)
 	var ready, starting, stale, freshReady int
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || r.Stopping || r.State.Over() || d.told(r) {
+		if _, ok := d.index[r.Node]; !ok || r.Stopping || r.State.Over() || d.hasAction(r) {
 			continue
 		}
 		switch {
 		case f.Gone:
-			d.stop(f, r, "removed")
-		case d.sick(r):
-			d.stop(f, r, "gpu_unhealthy")
+			d.stopReplica(f, r, "removed")
+		case d.onUnhealthyGPU(r):
+			d.stopReplica(f, r, "gpu_unhealthy")
 		case r.Stale:
 			stale++
-		case r.Sinking, r.asleep():
+		case r.GoingToSleep, r.asleep():
 		case r.State == functions.Ready:
 			ready++
 			freshReady++
-		case r.CalledOff:
+		case r.Cancelled:
 		default:
 			starting++
 		}
@@ -105,11 +105,11 @@ func (d *decision) function(f *Function) {
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
 			if _, ok := d.index[r.Node]; ok && r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
-				d.stop(f, r, "changed")
+				d.stopReplica(f, r, "changed")
 			}
 		}
 	}
-	d.shrink(f, want, ready, starting)
+	d.scaleDown(f, want, ready, starting)
 	d.unloadSleepers(f, want)
 
 	live := ready + starting
@@ -117,7 +117,7 @@ func (d *decision) function(f *Function) {
 		return
 	}
 	if f.RetryAt > d.now {
-		d.at(f.RetryAt)
+		d.dueAt(f.RetryAt)
 		return
 	}
 	if ready == 0 && starting > 0 {
@@ -137,8 +137,8 @@ func (d *decision) function(f *Function) {
 		reason, since = "demand", math.MaxInt64-2
 	case f.Lease > d.now:
 		reason, since = "lease", math.MaxInt64-1
-	case f.ahead(d.now):
-		reason, since = foreseen, sinceForeseen
+	case f.onlyForeseen(d.now):
+		reason, since = reasonPrewarm, sincePrewarm
 	}
 	for range n {
 		d.needy = append(d.needy, need{f: f, reason: reason, since: since})
@@ -151,36 +151,36 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 	idle, kept := f.Scale.Idle.Std(), 0
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || !r.asleep() || r.Stopping || d.told(r) || want > 0 {
+		if _, ok := d.index[r.Node]; !ok || !r.asleep() || r.Stopping || d.hasAction(r) || want > 0 {
 			continue
 		}
 		due := max(f.LastEnd, r.SleptAt, f.Lease) + idle
 		switch {
 		case kept > 0:
-			d.stop(f, r, "surplus")
+			d.stopReplica(f, r, "surplus")
 		case due > d.now:
 			kept++
-			d.at(due)
+			d.dueAt(due)
 		default:
-			d.stop(f, r, "idle")
+			d.stopReplica(f, r, "idle")
 		}
 	}
 }
 
-// sleep sends r to sleep if its engine can: with its weights in host memory
+// sleepReplica sends r to sleep if its engine can: with its weights in host memory
 // where there is room for them, else without, if that is still a shorter way back
 // than a cold start. It returns false where it cannot.
-func (d *decision) sleep(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {
+func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {
 	at, ok := d.index[r.Node]
 	if !ok || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 {
 		return false
 	}
-	if _, ok := d.sunk[f.Name]; ok || f.sleepers() > 0 {
+	if _, ok := d.slept[f.Name]; ok || f.sleepers() > 0 {
 		return false // one of a function is enough
 	}
-	level, held := 1, f.Asleep
-	if min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < held || !d.mayHold(&d.rooms[at], held) {
-		if !f.sinksDeep() || d.rooms[at].soon.memory < 0 {
+	level, held := 1, f.SleepMemory
+	if min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < held || !d.sleepMemoryFits(&d.rooms[at], held) {
+		if !f.sleepsDeep() || d.rooms[at].soon.memory < 0 {
 			return false
 		}
 		level, held = 2, 0
@@ -188,25 +188,25 @@ func (d *decision) sleep(f *Function, r *Replica, drain time.Duration, reason, w
 	if s := &d.rooms[at].soon; s.cpu < 0 || s.pods < 0 {
 		return false // asleep it would hold on to them
 	}
-	d.do(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Level: level, Reason: reason, For: whom})
-	d.leaving[f.Name.Team] += r.Take.GPUs
-	d.frees(f, r.Take.OnGPUs())
+	d.addAction(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Level: level, Reason: reason, For: whom})
+	d.leaving[f.Name.Team] += r.Reserved.GPUs
+	d.addFreed(f, r.Reserved.OnGPUs())
 	m := &d.rooms[at]
-	m.soon.give(m.node, r.Take.OnGPUs(), r.GPUs)
+	m.soon.give(m.node, r.Reserved.OnGPUs(), r.GPUs)
 	m.soon.memory -= held
 	m.now.memory -= held
 	m.waiting = true
 	return true
 }
 
-// shrink stops what is idle or too many, and calls off starts that nobody
+// scaleDown stops what is idle or too many, and calls off starts that nobody
 // waits for.
-func (d *decision) shrink(f *Function, want, ready, starting int) {
+func (d *decision) scaleDown(f *Function, want, ready, starting int) {
 	for i := len(f.Replicas) - 1; i >= 0 && ready+starting > want && starting > 0; i-- {
 		r := &f.Replicas[i]
-		if r.ReadyAt == 0 && !r.Spawned && !r.Stopping && !r.CalledOff && !r.Stale && !r.State.Over() && r.State != functions.Ready {
-			d.do(Action{Kind: CallOff, Function: f.Name, Node: r.Node, Replica: r.ID, Reason: "called_off"})
-			d.leaves(f, r)
+		if r.ReadyAt == 0 && !r.Spawned && !r.Stopping && !r.Cancelled && !r.Stale && !r.State.Over() && r.State != functions.Ready {
+			d.addAction(Action{Kind: CancelStart, Function: f.Name, Node: r.Node, Replica: r.ID, Reason: "called_off"})
+			d.noteLeaving(f, r)
 			starting--
 		}
 	}
@@ -222,7 +222,7 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 		}
 		due := max(f.LastEnd, r.ReadyAt, f.Lease) + idle
 		reason := "idle"
-		if f.unasked(r) {
+		if f.neverUsed(r) {
 			due, reason = max(f.Prewarm, f.Lease), "unused"
 		}
 		if ready > keep {
@@ -231,15 +231,15 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 			}
 		}
 		if due > d.now {
-			d.at(due)
+			d.dueAt(due)
 			return
 		}
 		if want > 0 && reason == "idle" {
 			return // the last of an active function stay while the average says so
 		}
 		// The first step down the ladder is sleep.
-		if reason != "idle" || ready > 1 || !d.sleep(f, r, f.Drain, reason, "") {
-			d.stop(f, r, reason)
+		if reason != "idle" || ready > 1 || !d.sleepReplica(f, r, f.Drain, reason, "") {
+			d.stopReplica(f, r, reason)
 		}
 		ready--
 	}
@@ -248,7 +248,7 @@ func (d *decision) shrink(f *Function, want, ready, starting int) {
 // sleepers is how many replicas of f sleep, or are about to.
 func (f *Function) sleepers() (n int) {
 	for i := range f.Replicas {
-		if r := &f.Replicas[i]; (r.asleep() || r.Sinking) && !r.Stopping {
+		if r := &f.Replicas[i]; (r.asleep() || r.GoingToSleep) && !r.Stopping {
 			n++
 		}
 	}
@@ -261,7 +261,7 @@ func (d *decision) leastUsed(f *Function) *Replica {
 	var best *Replica
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.Sinking || r.Stale || d.told(r) {
+		if _, ok := d.index[r.Node]; !ok || r.State != functions.Ready || r.InFlight > 0 || r.Stopping || r.GoingToSleep || r.Stale || d.hasAction(r) {
 			continue
 		}
 		if best == nil || r.ReadyAt < best.ReadyAt {

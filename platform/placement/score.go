@@ -58,12 +58,12 @@ const UsesDecay = 3 * time.Hour
 
 // Kept is what an eviction policy knows of something that holds room.
 type Kept struct {
-	Used   Instant         // its last use
-	Uses   float64         // activations, decayed as of UsesAt; 0: one, at Used
-	UsesAt Instant         // 0: Used
-	Next   Instant         // when it is likely to be used next; 0 unknown
-	Back   time.Duration   // until it is READY again, once it has gone a rung down
-	Bytes  functions.Bytes // what it frees
+	Used    Instant         // its last use
+	Uses    float64         // activations, decayed as of UsesAt; 0: one, at Used
+	UsesAt  Instant         // 0: Used
+	Next    Instant         // when it is likely to be used next; 0 unknown
+	WayBack time.Duration   // until it is READY again, once it has gone a rung down
+	Bytes   functions.Bytes // what it frees
 }
 
 // Score is what it is worth, for each byte, to keep k: the lowest goes first.
@@ -96,29 +96,29 @@ func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
 	case (e == Future || e == Furthest) && k.Next == 0:
 		return 0, 0
 	case e == Furthest:
-		gap, change := gapOf(k.Next, now)
+		gap, change := gapBetween(k.Next, now)
 		return 1 / gap.Seconds(), change
 	case e == Future:
-		gap, change := gapOf(k.Next, now)
-		return k.Back.Seconds() / gibs(k.Bytes) / gap.Seconds(), change
+		gap, change := gapBetween(k.Next, now)
+		return k.WayBack.Seconds() / toGiB(k.Bytes) / gap.Seconds(), change
 	}
 	rate, until := k.rate(now)
 	if e == LFU {
 		return rate, until
 	}
-	cost := k.Back.Seconds() / gibs(k.Bytes)
+	cost := k.WayBack.Seconds() / toGiB(k.Bytes)
 	if e == GDSF {
 		return rate * cost, until
 	}
 	if k.Next > 0 {
-		gap, change := gapOf(k.Next, now)
-		return cost / (blur + gap).Seconds(), change
+		gap, change := gapBetween(k.Next, now)
+		return cost / (predictionError + gap).Seconds(), change
 	}
 	return rate / UsesDecay.Seconds() * cost, until
 }
 
-// gibs is bytes in GiB, never so small that all else drowns in it.
-func gibs(b functions.Bytes) float64 { return max(float64(b)/(1<<30), 1.0/64) }
+// toGiB is bytes in GiB, never so small that all else drowns in it.
+func toGiB(b functions.Bytes) float64 { return max(float64(b)/(1<<30), 1.0/64) }
 
 const (
 	rateStep = UsesDecay / 32 // a decay is counted in steps, between which nothing changes order
@@ -141,12 +141,12 @@ func (k *Kept) rate(now Instant) (uses float64, until Instant) {
 }
 
 const (
-	blur     = 2 * time.Minute  // how far predictions of a next use are off
-	shortGap = 15 * time.Second // gaps below are alike
+	predictionError = 2 * time.Minute  // how far predictions of a next use are off
+	shortGap        = 15 * time.Second // gaps below are alike
 )
 
-// gaps are where the length of a gap is taken to change: each a quarter longer.
-var gaps = func() (edges [64]time.Duration) {
+// gapSteps are where the length of a gap is taken to change: each a quarter longer.
+var gapSteps = func() (edges [64]time.Duration) {
 	at := float64(shortGap)
 	for i := range edges {
 		edges[i] = time.Duration(at)
@@ -155,28 +155,28 @@ var gaps = func() (edges [64]time.Duration) {
 	return edges
 }()
 
-// gapOf is how far from now next is, in steps, and when that changes. One who is
+// gapBetween is how far from now next is, in steps, and when that changes. One who is
 // overdue is expected later and later: by as much as it is late.
-func gapOf(next, now Instant) (gap time.Duration, change Instant) {
+func gapBetween(next, now Instant) (gap time.Duration, change Instant) {
 	late := now > next
 	g := next - now
 	if late {
 		g = -g
 	}
-	i, _ := slices.BinarySearch(gaps[:], g) // the first edge that is not below g
-	if i == len(gaps) {
+	i, _ := slices.BinarySearch(gapSteps[:], g) // the first edge that is not below g
+	if i == len(gapSteps) {
 		if !late {
-			return gaps[i-1], next - gaps[i-1]
+			return gapSteps[i-1], next - gapSteps[i-1]
 		}
-		return gaps[i-1], 0
+		return gapSteps[i-1], 0
 	}
 	switch {
 	case late:
-		change = next + gaps[i] + 1
+		change = next + gapSteps[i] + 1
 	case i > 0:
-		change = next - gaps[i-1]
+		change = next - gapSteps[i-1]
 	default:
-		change = next + gaps[0] + 1
+		change = next + gapSteps[0] + 1
 	}
-	return gaps[i], change
+	return gapSteps[i], change
 }

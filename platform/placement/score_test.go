@@ -30,7 +30,7 @@ func TestParseEviction(t *testing.T) {
 // TestScore: of two that differ in one thing, who goes first under each policy.
 func TestScore(t *testing.T) {
 	const now = 100 * time.Hour
-	base := Kept{Used: now - time.Minute, Uses: 5, UsesAt: now - time.Minute, Next: now + time.Hour, Back: 10 * time.Second, Bytes: 10 * gib}
+	base := Kept{Used: now - time.Minute, Uses: 5, UsesAt: now - time.Minute, Next: now + time.Hour, WayBack: 10 * time.Second, Bytes: 10 * gib}
 	with := func(edit func(k *Kept)) Kept { k := base; edit(&k); return k }
 	for _, c := range []struct {
 		what   string
@@ -41,14 +41,14 @@ func TestScore(t *testing.T) {
 		{"used longer ago", with(func(k *Kept) { k.Used -= time.Hour }), "lru", ""},
 		{"used less often", with(func(k *Kept) { k.Uses = 3 }), "lfu gdsf", ""},
 		{"used as often, but long ago", with(func(k *Kept) { k.UsesAt -= 10 * time.Hour }), "lfu gdsf", ""},
-		{"sooner back", with(func(k *Kept) { k.Back = time.Second }), "gdsf next-use", ""},
+		{"sooner back", with(func(k *Kept) { k.WayBack = time.Second }), "gdsf next-use", ""},
 		{"as costly, and larger", with(func(k *Kept) { k.Bytes *= 2 }), "gdsf next-use", ""},
-		{"larger, and as much longer back", with(func(k *Kept) { k.Bytes *= 2; k.Back *= 2 }), "", ""},
+		{"larger, and as much longer back", with(func(k *Kept) { k.Bytes *= 2; k.WayBack *= 2 }), "", ""},
 		{"needed later", with(func(k *Kept) { k.Next += 5 * time.Hour }), "next-use", ""},
 		{"overdue for long", with(func(k *Kept) { k.Next = now - 20*time.Hour }), "next-use", ""},
 		{"nobody knows when it is needed, and it was used once", with(func(k *Kept) { k.Next, k.Uses = 0, 1 }), "lfu gdsf next-use", ""},
 		{"older but twice as popular", with(func(k *Kept) { k.Used -= time.Hour; k.Uses *= 2 }), "lru", "lfu gdsf"},
-		{"less popular but twelve times as long back", with(func(k *Kept) { k.Uses /= 3; k.Back *= 12 }), "lfu", "gdsf next-use"},
+		{"less popular but twelve times as long back", with(func(k *Kept) { k.Uses /= 3; k.WayBack *= 12 }), "lfu", "gdsf next-use"},
 	} {
 		for e := range Eviction(len(evictions)) {
 			a, _ := e.Score(c.first, now)
@@ -65,8 +65,8 @@ func TestScore(t *testing.T) {
 	}
 	// Nothing known: who was used longer ago goes first under every policy.
 	for e := range Eviction(len(evictions)) {
-		a, _ := e.Score(Kept{Used: now - 9*time.Hour, Back: time.Second, Bytes: gib}, now)
-		b, _ := e.Score(Kept{Used: now - time.Minute, Back: time.Second, Bytes: gib}, now)
+		a, _ := e.Score(Kept{Used: now - 9*time.Hour, WayBack: time.Second, Bytes: gib}, now)
+		b, _ := e.Score(Kept{Used: now - time.Minute, WayBack: time.Second, Bytes: gib}, now)
 		if !(a < b) || math.IsNaN(a) || math.IsInf(a, 0) {
 			t.Errorf("%v without history: %v, %v", e, a, b)
 		}
@@ -81,7 +81,7 @@ func TestScore(t *testing.T) {
 func TestScoreHolds(t *testing.T) {
 	const born = 50 * time.Hour
 	for _, e := range []Eviction{LRU, LFU, GDSF, NextUse, Future} {
-		k := Kept{Used: born, Uses: 3, UsesAt: born, Next: born + 7*time.Hour, Back: 9 * time.Second, Bytes: 3 * gib}
+		k := Kept{Used: born, Uses: 3, UsesAt: born, Next: born + 7*time.Hour, WayBack: 9 * time.Second, Bytes: 3 * gib}
 		steps := 0
 		for now := Instant(born); now < born+60*time.Hour; {
 			s, until := e.Score(k, now)

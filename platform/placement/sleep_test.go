@@ -9,14 +9,14 @@ import (
 )
 
 func sleeps(asleep functions.Bytes) func(*Function) {
-	return func(f *Function) { f.Sleeps, f.Asleep = true, asleep }
+	return func(f *Function) { f.Sleeps, f.SleepMemory = true, asleep }
 }
 
 // asleepOn adds a replica that has slept since.
 func asleepOn(node string, since Instant, gpus ...int) func(*Function) {
 	return func(f *Function) {
 		f.Replicas = append(f.Replicas, Replica{
-			ID: f.Name.String() + "-z", Node: node, State: functions.Sleeping, GPUs: gpus, Take: f.Resources, SleptAt: since, Spawned: true, Held: f.Asleep,
+			ID: f.Name.String() + "-z", Node: node, State: functions.Sleeping, GPUs: gpus, Reserved: f.Resources, SleptAt: since, Spawned: true, SleepMemory: f.SleepMemory,
 		})
 	}
 }
@@ -34,7 +34,7 @@ func TestSleep(t *testing.T) {
 			"sleep default/a-0 (idle)", nil},
 		{"not where host memory is short", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{model("a", 1, sleeps(4*gib), ready("n", 1, 0, 0))}},
 			"sleep default/a-0 deep (idle)", nil},
-		{"where it is short and a cold start takes no longer, it ends", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{model("a", 1, sleeps(4*gib), ready("n", 1, 0, 0), func(f *Function) { f.Deep, f.ColdStart = 19*time.Second, 20*time.Second })}},
+		{"where it is short and a cold start takes no longer, it ends", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{model("a", 1, sleeps(4*gib), ready("n", 1, 0, 0), func(f *Function) { f.DeepWakeTime, f.ColdStart = 19*time.Second, 20*time.Second })}},
 			"stop default/a-0 (idle)", nil},
 		{"nor where the sleepers' budget is used up", World{Nodes: []*Node{func() *Node { n := node("n", 2); n.Sleep = 3 * gib; return n }()}, Functions: []*Function{
 			model("a", 1, sleeps(2*gib), ready("n", 1, 0, 0)), model("b", 1, sleeps(2*gib), asleepOn("n", 990*time.Second, 1))}},
@@ -58,7 +58,7 @@ func TestSleep(t *testing.T) {
 			"stop default/b-0 (evicted)", []string{"rise", "start"}},
 		{"asleep without its weights, a cold start elsewhere may be sooner", World{Nodes: []*Node{node("n", 2)}, Functions: []*Function{
 			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now), func(f *Function) {
-				f.Replicas[0].Deep, f.Rise, f.Deep, f.ColdStart = true, time.Second, 20*time.Second, 10*time.Second
+				f.Replicas[0].Deep, f.WakeTime, f.DeepWakeTime, f.ColdStart = true, time.Second, 20*time.Second, 10*time.Second
 			}),
 			model("b", 1, ready("n", 990*time.Second, 0, 0))}},
 			"start default/a on n[1] (demand)", []string{"rise", "stop"}},
@@ -66,11 +66,11 @@ func TestSleep(t *testing.T) {
 			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now)), model("b", 1, ready("n", 990*time.Second, 3, 0))}},
 			"start default/a on n[1] (demand)", []string{"rise", "stop"}},
 		{"a cold start elsewhere is sooner than room for a rise", World{Nodes: []*Node{node("n", 2)}, Functions: []*Function{
-			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now), func(f *Function) { f.Rise, f.ColdStart = time.Second, 2*time.Second }),
+			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now), func(f *Function) { f.WakeTime, f.ColdStart = time.Second, 2*time.Second }),
 			model("b", 1, ready("n", 990*time.Second, 0, 0))}},
 			"start default/a on n[1] (demand)", []string{"rise", "stop"}},
 		{"a cold start elsewhere takes longer", World{Nodes: []*Node{node("n", 2)}, Functions: []*Function{
-			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now), func(f *Function) { f.Rise, f.ColdStart = time.Second, time.Minute }),
+			model("a", 1, sleeps(gib), asleepOn("n", 990*time.Second, 0), waiting(1, now), func(f *Function) { f.WakeTime, f.ColdStart = time.Second, time.Minute }),
 			model("b", 1, ready("n", 990*time.Second, 0, 0))}},
 			"stop default/b-0 (evicted)", []string{"start"}},
 		{"slept for too long", World{Nodes: []*Node{node("n", 1)}, Functions: []*Function{model("a", 1, sleeps(gib), asleepOn("n", 600*time.Second, 0))}},
@@ -83,8 +83,8 @@ func TestSleep(t *testing.T) {
 			model("a", 1, sleeps(gib), asleepOn("n", 900*time.Second, 0))}},
 			"stop default/a-z (pressure)", nil},
 		{"about to sleep, it is waited for", World{Nodes: []*Node{node("n", 2)}, Functions: []*Function{
-			model("a", 1, sleeps(gib), ready("n", 1, 0, 0), waiting(1, now), func(f *Function) { f.Replicas[0].Sinking, f.Replicas[0].Held = true, gib })}}, "", nil},
-		{"a GPU that falls sick takes its sleeper along", World{Nodes: []*Node{{ID: "n", Here: true, Memory: 64 * gib, GPUs: []GPU{{Memory: 80 * gib, Sick: true}}}}, Functions: []*Function{
+			model("a", 1, sleeps(gib), ready("n", 1, 0, 0), waiting(1, now), func(f *Function) { f.Replicas[0].GoingToSleep, f.Replicas[0].SleepMemory = true, gib })}}, "", nil},
+		{"a GPU that falls sick takes its sleeper along", World{Nodes: []*Node{{ID: "n", Here: true, Memory: 64 * gib, GPUs: []GPU{{Memory: 80 * gib, Unhealthy: true}}}}, Functions: []*Function{
 			model("a", 1, sleeps(gib), asleepOn("n", 900*time.Second, 0))}},
 			"stop default/a-z (gpu_unhealthy)", nil},
 	} {

@@ -16,11 +16,11 @@ type Team struct {
 	Used   float64 // GPU-seconds
 	Hosted float64 // seconds of replicas without GPUs
 
-	// Barred: none of its functions is given GPUs before this moment, with the
+	// OverBudget: none of its functions is given GPUs before this moment, with the
 	// verdict that says why. What it holds is not renewed: idle ones end as ever.
 	// 0: it is free.
-	Barred  Instant
-	Verdict Verdict
+	OverBudget Instant
+	Verdict    Verdict
 }
 
 // UseDecay is the time constant of Team.Used and Team.Hosted: after ten minutes
@@ -30,22 +30,22 @@ const UseDecay = 10 * time.Minute
 // weight of a team: what it is guaranteed counts as bought.
 func (t Team) weight() float64 { return float64(max(t.Guaranteed, 1)) }
 
-// use of a team lately, over its weight: of GPUs, or of hosts without.
-func (t Team) use(gpus bool) float64 {
+// recentUse of a team lately, over its weight: of GPUs, or of hosts without.
+func (t Team) recentUse(gpus bool) float64 {
 	if gpus {
 		return t.Used / t.weight()
 	}
 	return t.Hosted / t.weight()
 }
 
-// below reports whether team a has had less than team b lately.
-func (d *decision) below(a, b string, gpus bool) bool {
-	return d.world.Teams[a].use(gpus) < d.world.Teams[b].use(gpus)
+// belowShare reports whether team a has had less than team b lately.
+func (d *decision) belowShare(a, b string, gpus bool) bool {
+	return d.world.Teams[a].recentUse(gpus) < d.world.Teams[b].recentUse(gpus)
 }
 
-// full reports whether a team may not be given so many GPUs more: it would hold
+// atMaximum reports whether a team may not be given so many GPUs more: it would hold
 // more than its maximum, or take what one of its own waits for.
-func (d *decision) full(team string, gpus int) bool {
+func (d *decision) atMaximum(team string, gpus int) bool {
 	most := d.world.Teams[team].Max
 	if most <= 0 || gpus == 0 {
 		return false
@@ -54,20 +54,20 @@ func (d *decision) full(team string, gpus int) bool {
 	return held+gpus > most || held-d.leaving[team]+d.claimed[team]+gpus > most
 }
 
-// claims reports whether f's team asks for no more than it is guaranteed.
-func (d *decision) claims(f *Function) bool {
-	if c := &d.claim; c.f != f || c.acts != len(d.actions) {
-		*c = claim{f, len(d.actions), d.claimsNow(f)}
+// claimsGuarantee reports whether f's team asks for no more than it is guaranteed.
+func (d *decision) claimsGuarantee(f *Function) bool {
+	if c := &d.check; c.f != f || c.acts != len(d.actions) {
+		*c = guaranteeCheck{f, len(d.actions), d.computeClaim(f)}
 	}
-	return d.claim.is
+	return d.check.is
 }
 
-func (d *decision) claimsNow(f *Function) bool {
+func (d *decision) computeClaim(f *Function) bool {
 	team := f.Name.Team
 	return d.held[team]-d.leaving[team]+d.claimed[team]+f.Resources.GPUs <= d.world.Teams[team].Guaranteed
 }
 
-// over reports whether v, though in use, is to leave at once for f: its team has
+// overShare reports whether v, though in use, is to leave at once for f: its team has
 // had more than its share and f's less, or f's team claims from a borrower what
 // it is guaranteed. So a team with a long queue raises the wait of another by the
 // requests in flight and one switch, and by no more.
@@ -76,15 +76,15 @@ func (d *decision) claimsNow(f *Function) bool {
 // worth. Who was moved is moved back at once only when the other has had twice
 // as much; who has had merely less waits until a replica of the other has had
 // its Turn.
-func (d *decision) over(v *victim, f *Function, taken int) bool {
+func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 	owner, asker := v.f.Name.Team, f.Name.Team
 	if owner == asker || f.Queued == 0 {
 		return false
 	}
-	o, a, gpus := d.world.Teams[owner], d.world.Teams[asker], v.r.Take.GPUs > 0
+	o, a, gpus := d.world.Teams[owner], d.world.Teams[asker], v.r.Reserved.GPUs > 0
 	if gpus {
 		keeps := d.held[owner] - d.leaving[owner] - d.pledged[owner] - taken
-		if f.Resources.GPUs > 0 && d.claims(f) && keeps-v.r.Take.GPUs >= o.Guaranteed {
+		if f.Resources.GPUs > 0 && d.claimsGuarantee(f) && keeps-v.r.Reserved.GPUs >= o.Guaranteed {
 			return true
 		}
 		has := d.held[asker] - d.leaving[asker]
@@ -94,28 +94,28 @@ func (d *decision) over(v *victim, f *Function, taken int) bool {
 	}
 	gives := 0
 	if gpus {
-		gives = taken + v.r.Take.GPUs
+		gives = taken + v.r.Reserved.GPUs
 	}
-	if d.turnOf(asker, 0) >= d.turnOf(owner, gives) {
+	if d.shareOf(asker, 0) >= d.shareOf(owner, gives) {
 		return false // it would be given back
 	}
-	mine, theirs := a.use(gpus), o.use(gpus)
-	return mine < theirs/2 || v.ripe && mine < theirs
+	mine, theirs := a.recentUse(gpus), o.recentUse(gpus)
+	return mine < theirs/2 || v.sliceOver && mine < theirs
 }
 
-// rivals reports whether some other team may have had more than its share, or
+// hasRivals reports whether some other team may have had more than its share, or
 // borrow what f's is guaranteed.
-func (d *decision) rivals(f *Function) bool {
+func (d *decision) hasRivals(f *Function) bool {
 	if f.Queued == 0 || f.Oldest == 0 {
 		return false
 	}
 	gpus := f.Resources.GPUs > 0
-	mine := d.world.Teams[f.Name.Team].use(gpus)
-	if gpus && d.claims(f) {
+	mine := d.world.Teams[f.Name.Team].recentUse(gpus)
+	if gpus && d.claimsGuarantee(f) {
 		return true
 	}
 	for name, t := range d.world.Teams {
-		if name != f.Name.Team && t.use(gpus) > mine {
+		if name != f.Name.Team && t.recentUse(gpus) > mine {
 			return true
 		}
 	}
@@ -125,52 +125,52 @@ func (d *decision) rivals(f *Function) bool {
 // CodeBudget is the code of a team that has used up what it may use.
 const CodeBudget = "insufficient_quota"
 
-// barred reports whether f may not be given GPUs now, and says why.
-func (d *decision) barred(f *Function) bool {
+// refusedByBudget reports whether f may not be given GPUs now, and says why.
+func (d *decision) refusedByBudget(f *Function) bool {
 	t := d.world.Teams[f.Name.Team]
-	if t.Barred <= d.now || f.Resources.GPUs == 0 {
+	if t.OverBudget <= d.now || f.Resources.GPUs == 0 {
 		return false
 	}
-	d.at(t.Barred)
+	d.dueAt(t.OverBudget)
 	d.verdict = t.Verdict
 	return true
 }
 
-// spent drains what a barred team holds: a budget that is used up is not used
+// drainOverBudget drains what a barred team holds: a budget that is used up is not used
 // any further than the requests in flight take.
-func (d *decision) spent(f *Function) {
+func (d *decision) drainOverBudget(f *Function) {
 	t := d.world.Teams[f.Name.Team]
-	if t.Barred <= d.now {
+	if t.OverBudget <= d.now {
 		return
 	}
-	d.at(t.Barred)
+	d.dueAt(t.OverBudget)
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
-		if _, ok := d.index[r.Node]; !ok || r.Take.GPUs == 0 || r.asleep() || r.Sinking || r.Stopping || r.CalledOff || r.State.Over() {
+		if _, ok := d.index[r.Node]; !ok || r.Reserved.GPUs == 0 || r.asleep() || r.GoingToSleep || r.Stopping || r.Cancelled || r.State.Over() {
 			continue
 		}
-		d.stop(f, r, "budget")
+		d.stopReplica(f, r, "budget")
 	}
 }
 
-// urgency of a need: demand first, then leases, then minimums, and last what is
+// urgencyOf of a need: demand first, then leases, then minimums, and last what is
 // only foreseen.
-func urgency(since Instant) int {
+func urgencyOf(since Instant) int {
 	switch since {
 	case math.MaxInt64:
 		return 2
 	case math.MaxInt64 - 1:
 		return 1
-	case sinceForeseen:
+	case sincePrewarm:
 		return 3
 	}
 	return 0
 }
 
-// turnOf is what the next GPU of a team is weighed by against those of others:
+// shareOf is what the next GPU of a team is weighed by against those of others:
 // the average it used lately and what it holds now, over its weight. Who starves
 // sinks by the decay, so everyone's turn comes. gives is what it would hold less.
-func (d *decision) turnOf(team string, gives int) float64 {
+func (d *decision) shareOf(team string, gives int) float64 {
 	t := d.world.Teams[team]
-	return (t.use(true)+t.use(false))/UseDecay.Seconds() + float64(d.held[team]-d.leaving[team]+d.claimed[team]-gives)/t.weight()
+	return (t.recentUse(true)+t.recentUse(false))/UseDecay.Seconds() + float64(d.held[team]-d.leaving[team]+d.claimed[team]-gives)/t.weight()
 }

@@ -60,7 +60,7 @@ func priced(k Kept, next, now Instant) Instant {
 	rate, _ := k.rate(now)
 	chance := rate / UsesDecay.Seconds()
 	if next > 0 {
-		gap, _ := gapOf(next, now)
+		gap, _ := gapBetween(next, now)
 		chance += 1 / (20*time.Minute + gap).Seconds()
 	}
 	return now + time.Duration(float64(time.Second)/chance)
@@ -110,7 +110,7 @@ func replay(fs []day, room float64, score func(f, used int, k Kept, now Instant)
 			k := &kept[i]
 			now := at(m)
 			k.Uses = k.Uses*math.Exp(-(now-k.UsesAt).Seconds()/UsesDecay.Seconds()) + 1
-			k.Used, k.UsesAt, k.Back, k.Bytes = now, now, f.back, f.size
+			k.Used, k.UsesAt, k.WayBack, k.Bytes = now, now, f.back, f.size
 			if in[i] {
 				continue
 			}

@@ -46,8 +46,8 @@ type Autoscale struct {
 	Patient bool
 }
 
-// or fills in the defaults.
-func (a Autoscale) or() Autoscale {
+// withDefaults fills in the defaults.
+func (a Autoscale) withDefaults() Autoscale {
 	span := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
@@ -62,7 +62,7 @@ func (a Autoscale) or() Autoscale {
 	span(&a.Bucket, time.Second)
 	span(&a.Panic, a.Stable/10)
 	span(&a.Every, 2*time.Second)
-	a.Stable = min(max(a.Stable, a.Bucket), longest*a.Bucket)
+	a.Stable = min(max(a.Stable, a.Bucket), maxBuckets*a.Bucket)
 	a.Panic = min(max(a.Panic, a.Bucket), a.Stable)
 	number(&a.Utilisation, 0, 1)
 	number(&a.Threshold, 1, 2)
@@ -75,53 +75,53 @@ func (a Autoscale) or() Autoscale {
 // until Over. It is some 600 bytes at the default settings; every call costs
 // the same however much was observed. It belongs to one goroutine.
 type Load struct {
-	set Autoscale
+	settings Autoscale
 
 	// A bucket holds the mean number of requests under way in it, in units of
 	// 1e-9: whole numbers, so that sums do not drift. The bucket of moment t is
 	// t/Bucket, in the ring modulo its length, which is that of the long window.
-	ring         []int64
-	stable, soon span
-	last         int64 // the bucket written last
-	any          bool  // something was written
+	ring          []int64
+	stable, short loadWindow
+	last          int64 // the bucket written last
+	any           bool  // something was written
 
 	// The step function that Observe is told.
 	level int
 	since Instant // what was before is in open, or in the ring; 0: not told yet
 	open  int64   // request-time of the bucket of since, up to since
 
-	panicked Instant // last time over the threshold; 0: no panic
-	most     int     // asked for in this panic
-	recent   []peak  // of the last Delay: largest first, each later than the one before
-	turn     int64   // the evaluation that was made last, plus one
+	panicked   Instant       // last time over the threshold; 0: no panic
+	panicMost  int           // asked for in this panic
+	delayed    []delayedPeak // of the last Delay: largest first, each later than the one before
+	evaluation int64         // the evaluation that was made last, plus one
 
 	needed, desired int
 }
 
-// span is one window over the ring.
-type span struct {
+// loadWindow is one window over the ring.
+type loadWindow struct {
 	buckets int64
 	first   int64 // the first write since it was empty
 	sum     int64
 }
 
-type peak struct {
-	turn int64
-	want int
+type delayedPeak struct {
+	evaluation int64
+	want       int
 }
 
 const (
-	unit    = 1e9
-	utmost  = 1_000_000 // requests under way that a bucket can hold
-	longest = 3600      // buckets in a window
-	rounded = 1e6       // a mean is told to six digits, so that noise is no replica
+	bucketUnit    = 1e9
+	maxLoad       = 1_000_000 // requests under way that a bucket can hold
+	maxBuckets    = 3600      // buckets in a window
+	meanPrecision = 1e6       // a mean is told to six digits, so that noise is no replica
 )
 
 // NewLoad remembers nothing yet.
 func NewLoad(a Autoscale) *Load {
-	a = a.or()
+	a = a.withDefaults()
 	buckets := func(d time.Duration) int64 { return int64((d + a.Bucket - 1) / a.Bucket) }
-	l := &Load{set: a, stable: span{buckets: buckets(a.Stable)}, soon: span{buckets: buckets(a.Panic)}}
+	l := &Load{settings: a, stable: loadWindow{buckets: buckets(a.Stable)}, short: loadWindow{buckets: buckets(a.Panic)}}
 	l.ring = make([]int64, l.stable.buckets)
 	return l
 }
@@ -130,7 +130,7 @@ func NewLoad(a Autoscale) *Load {
 // they are kept until the window knows better, which is what a panic does.
 func (l *Load) Adopt(now Instant, ready int) {
 	if ready > 1 {
-		l.panicked, l.most = now, max(l.most, ready)
+		l.panicked, l.panicMost = now, max(l.panicMost, ready)
 		l.desired = max(l.desired, ready)
 	}
 }
@@ -139,22 +139,22 @@ func (l *Load) Adopt(now Instant, ready int) {
 // Calls are in the order of time.
 func (l *Load) Observe(now Instant, n int) {
 	if l.since > 0 && now > l.since {
-		l.pass(now)
+		l.closeBuckets(now)
 	}
-	l.since, l.level = max(now, l.since), min(max(n, 0), utmost)
+	l.since, l.level = max(now, l.since), min(max(n, 0), maxLoad)
 }
 
-// pass writes down the buckets that are over at now. As where load is scraped,
+// closeBuckets writes down the buckets that are over at now. As where load is scraped,
 // what happened in one second is known, and written, in the next.
-func (l *Load) pass(now Instant) {
-	b := l.set.Bucket
+func (l *Load) closeBuckets(now Instant) {
+	b := l.settings.Bucket
 	from, to := int64(l.since/b), int64(now/b)
 	if from == to {
 		l.open += int64(l.level) * int64(now-l.since)
 		return
 	}
 	l.write(from+1, l.mean(l.open+int64(l.level)*int64(Instant(from+1)*b-l.since)))
-	full := int64(l.level) * unit
+	full := int64(l.level) * bucketUnit
 	// Of a long silence only the last window matters.
 	for k := max(from+2, to-l.stable.buckets); k <= to; k++ {
 		l.write(k, full)
@@ -164,10 +164,10 @@ func (l *Load) pass(now Instant) {
 
 // mean over one bucket of request-time in it.
 func (l *Load) mean(area int64) int64 {
-	if l.set.Bucket == time.Second {
+	if l.settings.Bucket == time.Second {
 		return area
 	}
-	return int64(math.Round(float64(area) / float64(l.set.Bucket) * unit))
+	return int64(math.Round(float64(area) / float64(l.settings.Bucket) * bucketUnit))
 }
 
 // Record adds a mean that somebody else took: x requests were under way in the
@@ -177,7 +177,7 @@ func (l *Load) Record(now Instant, x float64) {
 	if !(x > 0) { // nothing, or no number
 		x = 0
 	}
-	l.write(int64(now/l.set.Bucket), int64(math.Round(min(x, utmost)*unit)))
+	l.write(int64(now/l.settings.Bucket), int64(math.Round(min(x, maxLoad)*bucketUnit)))
 }
 
 func (l *Load) write(k, v int64) {
@@ -185,38 +185,38 @@ func (l *Load) write(k, v int64) {
 	switch gap := k - l.last; {
 	case !l.any || gap >= n:
 		clear(l.ring)
-		l.stable.first, l.stable.sum, l.soon.first, l.soon.sum = k, 0, k, 0
+		l.stable.first, l.stable.sum, l.short.first, l.short.sum = k, 0, k, 0
 		l.last, l.any = k, true
 	case gap > 0:
 		for i := l.last + 1; i <= k; i++ {
-			if i >= l.soon.buckets {
-				l.soon.sum -= l.ring[(i-l.soon.buckets)%n]
+			if i >= l.short.buckets {
+				l.short.sum -= l.ring[(i-l.short.buckets)%n]
 			}
 			l.stable.sum -= l.ring[i%n]
 			l.ring[i%n] = 0
 		}
-		if gap >= l.soon.buckets {
-			l.soon.first, l.soon.sum = k, 0
+		if gap >= l.short.buckets {
+			l.short.first, l.short.sum = k, 0
 		}
 		l.last = k
 	case -gap >= n || k < 0:
 		return // of before the window
 	default:
 		l.stable.first = min(l.stable.first, k)
-		if -gap < l.soon.buckets {
-			l.soon.first = min(l.soon.first, k)
+		if -gap < l.short.buckets {
+			l.short.first = min(l.short.first, k)
 		}
 	}
 	l.ring[k%n] += v
 	l.stable.sum += v
-	if l.last-k < l.soon.buckets {
-		l.soon.sum += v
+	if l.last-k < l.short.buckets {
+		l.short.sum += v
 	}
 }
 
 // mean of the last buckets of s before and with the one of now. While the
 // window is not full it is that of what there is.
-func (s *span) mean(l *Load, k int64) float64 {
+func (s *loadWindow) mean(l *Load, k int64) float64 {
 	gap := k - l.last
 	if gap >= s.buckets {
 		return 0
@@ -230,17 +230,17 @@ func (s *span) mean(l *Load, k int64) float64 {
 		}
 		n = min(n, s.buckets-gap)
 	}
-	return math.Round(float64(sum)/unit/float64(n)*rounded) / rounded
+	return math.Round(float64(sum)/bucketUnit/float64(n)*meanPrecision) / meanPrecision
 }
 
 // Means are the requests under way on average over the long and the short
 // window. ok is false where nothing was observed for the long one.
 func (l *Load) Means(now Instant) (stable, short float64, ok bool) {
-	k := int64(now / l.set.Bucket)
+	k := int64(now / l.settings.Bucket)
 	if !l.any || k-l.last > l.stable.buckets {
 		return 0, 0, false
 	}
-	return l.stable.mean(l, k), l.soon.mean(l, k), true
+	return l.stable.mean(l, k), l.short.mean(l, k), true
 }
 
 // Scale says how many replicas at target requests each the load asks for, while
@@ -249,59 +249,59 @@ func (l *Load) Means(now Instant) (stable, short float64, ok bool) {
 // the last one said.
 func (l *Load) Scale(now Instant, ready, target int) (needed, desired int) {
 	if l.since > 0 && now > l.since {
-		l.pass(now)
+		l.closeBuckets(now)
 		l.since = now
 	}
-	turn := int64(now/l.set.Every) + 1
-	if turn == l.turn {
+	turn := int64(now/l.settings.Every) + 1
+	if turn == l.evaluation {
 		return l.needed, l.desired
 	}
 	stable, short, ok := l.Means(now)
 	if !ok {
 		return l.needed, l.desired
 	}
-	l.turn = turn
-	per := float64(max(target, 1)) * l.set.Utilisation
+	l.evaluation = turn
+	per := float64(max(target, 1)) * l.settings.Utilisation
 	have := float64(max(ready, 1))
-	up, down := math.Ceil(l.set.MaxUp*have), math.Floor(have/l.set.MaxDown)
+	up, down := math.Ceil(l.settings.MaxUp*have), math.Floor(have/l.settings.MaxDown)
 	long, rise := math.Ceil(stable/per), math.Ceil(short/per)
 	held := int(min(max(long, down), up))
 
-	switch over := rise/have >= l.set.Threshold; {
+	switch over := rise/have >= l.settings.Threshold; {
 	case over:
 		l.panicked = now
-	case l.panicked > 0 && l.panicked+l.set.Stable < now:
-		l.panicked, l.most = 0, 0
+	case l.panicked > 0 && l.panicked+l.settings.Stable < now:
+		l.panicked, l.panicMost = 0, 0
 	}
 	l.needed = int(min(long, up))
 	if l.panicked > 0 {
 		l.needed = max(l.needed, int(min(rise, up)))
-		l.most = max(l.most, held, int(min(rise, up)))
-		held = l.most
+		l.panicMost = max(l.panicMost, held, int(min(rise, up)))
+		held = l.panicMost
 	}
-	l.desired = l.delayed(held)
+	l.desired = l.delayedWant(held)
 	return l.needed, l.desired
 }
 
-// delayed is the most that was wanted in the last Delay.
-func (l *Load) delayed(want int) int {
-	if l.set.Delay <= 0 {
+// delayedWant is the most that was wanted in the last Delay.
+func (l *Load) delayedWant(want int) int {
+	if l.settings.Delay <= 0 {
 		return want
 	}
-	keep := int64((l.set.Delay + l.set.Every - 1) / l.set.Every)
-	n := len(l.recent)
-	for n > 0 && l.recent[n-1].want <= want {
+	keep := int64((l.settings.Delay + l.settings.Every - 1) / l.settings.Every)
+	n := len(l.delayed)
+	for n > 0 && l.delayed[n-1].want <= want {
 		n--
 	}
-	l.recent = append(l.recent[:n], peak{l.turn, want})
+	l.delayed = append(l.delayed[:n], delayedPeak{l.evaluation, want})
 	old := 0
-	for l.turn-l.recent[old].turn >= keep {
+	for l.evaluation-l.delayed[old].evaluation >= keep {
 		old++
 	}
 	if old > 0 {
-		l.recent = l.recent[:copy(l.recent, l.recent[old:])]
+		l.delayed = l.delayed[:copy(l.delayed, l.delayed[old:])]
 	}
-	return l.recent[0].want
+	return l.delayed[0].want
 }
 
 // Over reports whether there is nothing left to remember: the function can be

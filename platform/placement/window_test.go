@@ -15,7 +15,7 @@ func TestMeans(t *testing.T) {
 		set := Autoscale{
 			Stable: time.Duration(1+rnd.IntN(90)) * time.Second, Panic: time.Duration(1+rnd.IntN(90)) * time.Second,
 			Bucket: []time.Duration{time.Second, 250 * time.Millisecond, 2 * time.Second}[rnd.IntN(3)],
-		}.or()
+		}.withDefaults()
 		type step struct {
 			at Instant
 			n  int
@@ -28,7 +28,7 @@ func TestMeans(t *testing.T) {
 			s := step{now, rnd.IntN(6) * rnd.IntN(20)}
 			steps = append(steps, s)
 			l.Observe(s.at, s.n)
-			l.pass(now)
+			l.closeBuckets(now)
 			l.since = now
 
 			mean := func(window time.Duration) float64 {
@@ -110,7 +110,7 @@ func TestScale(t *testing.T) {
 func TestLoadIsOver(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		set := Autoscale{Delay: time.Duration(rnd.IntN(3)*30) * time.Second, MaxDown: 2 + rnd.Float64()*2}.or()
+		set := Autoscale{Delay: time.Duration(rnd.IntN(3)*30) * time.Second, MaxDown: 2 + rnd.Float64()*2}.withDefaults()
 		l, now := NewLoad(set), time.Second
 		for range 100 {
 			now += time.Duration(rnd.Int64N(int64(3 * time.Second)))

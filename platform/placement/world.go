@@ -19,25 +19,27 @@ type Policy struct {
 
 	// A function that is never idle would keep its GPUs for ever. Once somebody
 	// has waited for Patience, one that has had its Turn leaves the routes: what
-	// it has in flight may end within TurnDrain, what comes waits for its next
+	// it has in flight may end within TimeSliceDrain, what comes waits for its next
 	// turn. Turn 0: never.
-	Turn, Patience, TurnDrain time.Duration
+	TimeSlice, Patience, TimeSliceDrain time.Duration
 
 	Autoscale Autoscale // how many replicas a load asks for; zero: its defaults
 	Eviction  Eviction  // who goes first where room is short
 	KeepAlive KeepAlive // how long an idle replica stays
 
-	// Bare: nobody is left alone for having been missed (Function.Stay), so that
+	// NoMinResidency: nobody is left alone for having been missed (Function.MinResidency), so that
 	// what an eviction policy does by itself can be measured.
-	Bare bool
+	NoMinResidency bool
 }
 
-// Stays reports whether one that was evicted and missed soon after is left alone
+// AppliesMinResidency reports whether one that was evicted and missed soon after is left alone
 // for a while. Recency and frequency alone go round in circles without it. A
 // policy that weighs how soon it is used with what the way back costs does not,
 // and is kept from its choice: on the first hours of a public day of 990
 // functions that made 0.42 cold where next-use alone made 0.28.
-func (p *Policy) Stays() bool { return !p.Bare && (p.Eviction == LRU || p.Eviction == LFU) }
+func (p *Policy) AppliesMinResidency() bool {
+	return !p.NoMinResidency && (p.Eviction == LRU || p.Eviction == LFU)
+}
 
 // Eviction orders idle replicas by who goes first.
 type Eviction uint8
@@ -63,7 +65,7 @@ const (
 // turns long enough to be worth a cold start of a minute.
 var DefaultPolicy = Policy{
 	Lease: 6 * time.Second, Residency: time.Second, Surplus: 30 * time.Second,
-	Turn: 2 * time.Minute, Patience: 30 * time.Second, TurnDrain: 10 * time.Minute,
+	TimeSlice: 2 * time.Minute, Patience: 30 * time.Second, TimeSliceDrain: 10 * time.Minute,
 }
 
 // World is what is known. Decide only reads it.
@@ -75,18 +77,18 @@ type World struct {
 
 // Node is a host that can hold replicas.
 type Node struct {
-	ID      string
-	Machine string          // identity of the host, for sources that live on it
-	Borrows bool            // it can stage folders of other machines, which lend them
-	Here    bool            // the agent in this process: it cannot be lost alone
-	Seen    Instant         // last heartbeat
-	Avoid   Instant         // nothing is placed here before
-	GPUs    []GPU           // by index in the node's own numbering
-	Memory  functions.Bytes // host memory that replicas may reserve
-	CPU     functions.CPU   // processors that replicas may reserve; 0: nobody counts
-	Pods    int             // replicas that it may hold; 0: nobody counts
-	Cached  map[string]bool // sources whose bytes are here
-	Bars    map[string]bool // who requires this of a node (Function.Requires) may not come here
+	ID         string
+	Machine    string          // identity of the host, for sources that live on it
+	Borrows    bool            // it can stage folders of other machines, which lend them
+	Here       bool            // the agent in this process: it cannot be lost alone
+	Seen       Instant         // last heartbeat
+	AvoidUntil Instant         // nothing is placed here before
+	GPUs       []GPU           // by index in the node's own numbering
+	Memory     functions.Bytes // host memory that replicas may reserve
+	CPU        functions.CPU   // processors that replicas may reserve; 0: nobody counts
+	Pods       int             // replicas that it may hold; 0: nobody counts
+	Cached     map[string]bool // sources whose bytes are here
+	Rejects    map[string]bool // who requires this of a node (Function.Requires) may not come here
 
 	Tiers map[string]functions.Tier // of those, the nearest tier that holds all their bytes
 	Link  float64                   // bytes a second from sources, measured; 0 unknown
@@ -97,10 +99,10 @@ type Node struct {
 
 // GPU is one GPU of a node. Memory 0 is unknown: such a GPU is given whole.
 type GPU struct {
-	Index  int
-	Memory functions.Bytes
-	Sick   bool // falls out of placement, and what runs on it is moved
-	Group  int  // GPUs of one group reach each other fastest (NVLink, one socket)
+	Index     int
+	Memory    functions.Bytes
+	Unhealthy bool // falls out of placement, and what runs on it is moved
+	Group     int  // GPUs of one group reach each other fastest (NVLink, one socket)
 }
 
 // Function is one model with what is asked of it.
@@ -108,7 +110,7 @@ type Function struct {
 	Name      functions.Name
 	Source    string // key of Node.Cached
 	Machine   string // where the source lies in place, others must borrow it; empty: anywhere
-	Requires  string // what it asks of a node beside room, in words that nodes know (Node.Bars); "" nothing
+	Requires  string // what it asks of a node beside room, in words that nodes know (Node.Rejects); "" nothing
 	Resources functions.Resources
 	Scale     functions.Scale
 	Drain     time.Duration // bound of a drain
@@ -123,24 +125,24 @@ type Function struct {
 	RetryAt Instant // no start before: the back-off of a failure
 	Gone    bool    // no longer in the catalogue
 
-	Sleeps    bool            // its engine can give its GPUs back and keep its weights in host memory
-	Asleep    functions.Bytes // host memory a replica holds asleep, beside what it reserved awake
-	Rise      time.Duration   // from asleep to READY; 0 unknown: taken for short
-	Deep      time.Duration   // the same from level 2, where its weights are read again; 0 unknown: taken for shorter than a cold start
-	ColdStart time.Duration   // to READY on another node; 0 unknown: taken for long
+	Sleeps       bool            // its engine can give its GPUs back and keep its weights in host memory
+	SleepMemory  functions.Bytes // host memory a replica holds asleep, beside what it reserved awake
+	WakeTime     time.Duration   // from asleep to READY; 0 unknown: taken for short
+	DeepWakeTime time.Duration   // the same from level 2, where its weights are read again; 0 unknown: taken for shorter than a cold start
+	ColdStart    time.Duration   // to READY on another node; 0 unknown: taken for long
 
-	Size    functions.Bytes // of its checkpoint; 0 unknown
-	Fence   string          // why its bytes may not be brought to one more node: its team's share of the stores is used up; "": they may
-	Expect  Expect          // time to READY, measured
-	Uses    float64         // activations (an idle time ended by a request), decayed: what lfu and gdsf count
-	UsesAt  Instant         // when Uses was counted: it decays from then on (UsesDecay)
-	NextUse Instant         // when it is likely to be asked for next; 0 unknown
-	KeepFor time.Duration   // how long its replica should stay idle, from history; 0 unknown
-	Prewarm Instant         // somebody foresees a request until then: wanted READY where nobody who waits needs the room; 0 none
+	Size            functions.Bytes // of its checkpoint; 0 unknown
+	CachedNodesOnly string          // why its bytes may not be brought to one more node: its team's share of the stores is used up; "": they may
+	Expect          Expect          // time to READY, measured
+	Uses            float64         // activations (an idle time ended by a request), decayed: what lfu and gdsf count
+	UsesAt          Instant         // when Uses was counted: it decays from then on (UsesDecay)
+	NextUse         Instant         // when it is likely to be asked for next; 0 unknown
+	KeepFor         time.Duration   // how long its replica should stay idle, from history; 0 unknown
+	Prewarm         Instant         // somebody foresees a request until then: wanted READY where nobody who waits needs the room; 0 none
 
-	// Stay: it was evicted and missed soon after, so its replicas are left alone
+	// MinResidency: it was evicted and missed soon after, so its replicas are left alone
 	// until then, unless somebody has waited for Patience; 0: they are not.
-	Stay Instant
+	MinResidency Instant
 
 	Replicas []Replica
 }
@@ -155,33 +157,33 @@ type Expect struct {
 // Replica is one engine of a function, from the decision to start it until the
 // node has said that it is gone: until then its room is taken.
 type Replica struct {
-	ID        string
-	Node      string
-	State     functions.State
-	GPUs      []int
-	Take      functions.Resources // what it reserved when it was started
-	ReadyAt   Instant             // 0 until READY
-	InFlight  int
-	Spawned   bool // an engine process exists: too late to call it off
-	Stopping  bool // told to stop; its room is still taken
-	Dismissed bool // somebody told it to: what it still answers asks for no other in its place
-	CalledOff bool // told to call off; the node has not answered yet
-	Stale     bool // made from an older recipe of the function
+	ID            string
+	Node          string
+	State         functions.State
+	GPUs          []int
+	Reserved      functions.Resources // what it reserved when it was started
+	ReadyAt       Instant             // 0 until READY
+	InFlight      int
+	Spawned       bool // an engine process exists: too late to call it off
+	Stopping      bool // told to stop; its room is still taken
+	StoppedByUser bool // somebody told it to: what it still answers asks for no other in its place
+	Cancelled     bool // told to call off; the node has not answered yet
+	Stale         bool // made from an older recipe of the function
 
 	// A SLEEPING replica holds no GPU. One that was told to sleep holds what it
 	// held, and host memory already, until it sleeps (Sinking); one that was
 	// told to rise holds its GPUs again from then on (Rising).
-	SleptAt Instant // 0 until SLEEPING
-	Sinking bool
-	Rising  bool
-	Deep    bool            // it sleeps, or is about to, at level 2: no weights in host memory, and the way back is longer
-	Held    functions.Bytes // host memory for its sleep, counted while it sinks, sleeps and rises
+	SleptAt      Instant // 0 until SLEEPING
+	GoingToSleep bool
+	WakingUp     bool
+	Deep         bool            // it sleeps, or is about to, at level 2: no weights in host memory, and the way back is longer
+	SleepMemory  functions.Bytes // host memory for its sleep, counted while it sinks, sleeps and rises
 }
 
 // asleep reports whether r holds no GPU.
 func (r *Replica) asleep() bool {
 	down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0 // told to end in its sleep
-	return down && !r.Sinking && !r.Rising
+	return down && !r.GoingToSleep && !r.WakingUp
 }
 
 // Kind of an Action.
@@ -189,12 +191,12 @@ type Kind uint8
 
 // What a plan can ask for.
 const (
-	Start   Kind = iota + 1 // a replica of Function on Node with GPUs
-	Stop                    // drain Replica for at most Drain, then end it
-	CallOff                 // end Replica if it has no process yet
-	Lose                    // Node is lost: forget it and its replicas
-	Sleep                   // drain Replica for at most Drain, then send it to sleep
-	Rise                    // wake Replica, which sleeps, on the GPUs it had
+	Start        Kind = iota + 1 // a replica of Function on Node with GPUs
+	Stop                         // drain Replica for at most Drain, then end it
+	CancelStart                  // end Replica if it has no process yet
+	MarkNodeLost                 // Node is lost: forget it and its replicas
+	Sleep                        // drain Replica for at most Drain, then send it to sleep
+	WakeUp                       // wake Replica, which sleeps, on the GPUs it had
 )
 
 func (k Kind) String() string {
@@ -203,13 +205,13 @@ func (k Kind) String() string {
 		return "start"
 	case Stop:
 		return "stop"
-	case CallOff:
+	case CancelStart:
 		return "call off"
-	case Lose:
+	case MarkNodeLost:
 		return "lose"
 	case Sleep:
 		return "sleep"
-	case Rise:
+	case WakeUp:
 		return "rise"
 	}
 	return "nothing"
@@ -246,7 +248,7 @@ type Verdict struct {
 type Plan struct {
 	Actions []Action
 	Blocked map[functions.Name]Verdict
-	Turned  []functions.Name // whose verdict came, changed or went since the planner's last plan
+	Changed []functions.Name // whose verdict came, changed or went since the planner's last plan
 	Next    Instant
 }
 

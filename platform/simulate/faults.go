@@ -59,7 +59,7 @@ const (
 func (st *State) Now() time.Duration { return st.clock.now }
 
 // Loop is the orchestrator's, of its present life.
-func (st *State) Loop() *orchestrator.Steer { return st.steer }
+func (st *State) Loop() *orchestrator.Orchestrator { return st.steer }
 
 // Epoch of the present life.
 func (st *State) Epoch() int64 { return st.epoch }

@@ -63,7 +63,7 @@ type State struct {
 // loop is one life of the orchestrator.
 type loop struct {
 	st    *State
-	steer *orchestrator.Steer
+	steer *orchestrator.Orchestrator
 	at    time.Duration // of its next turn; 0 none is set
 	gen   uint32
 	dead  bool // nothing that it does arrives any more
@@ -130,7 +130,7 @@ func (st *State) begin() {
 	st.loop = l
 	l.steer = orchestrator.New(orchestrator.Options{
 		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
-		Progress: st.progress(), Foresee: st.foresee(),
+		Progress: st.progress(), Foresight: st.foresee(),
 		Hooks: orchestrator.Hooks{Event: func(e orchestrator.Event) {
 			if st.loop == l { // one that was replaced tells what does not happen
 				st.event(&e)
@@ -148,12 +148,12 @@ func (st *State) begin() {
 func (st *State) watched() bool { return st.c.Patience.Wait > 0 }
 
 // foresee is what one life of the loop looks ahead with; nil where it does not.
-func (st *State) foresee() *orchestrator.Foresee {
+func (st *State) foresee() *orchestrator.Foresight {
 	c := &st.c
 	if !c.Learn && !c.Ahead && c.Next == nil {
 		return nil
 	}
-	f := &orchestrator.Foresee{History: forecast.New(forecast.Options{}), Ahead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
+	f := &orchestrator.Foresight{History: forecast.New(forecast.Options{}), StartAhead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
 	if c.Next != nil {
 		f.Next = func(name functions.Name, now time.Time) time.Time {
 			at := now.Sub(st.instant(0))

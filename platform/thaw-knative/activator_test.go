@@ -48,7 +48,7 @@ type realm struct {
 	key   string
 	token string // file
 	stop  func()
-	steer *orchestrator.Steer
+	steer *orchestrator.Orchestrator
 	hub   *controlstream.Hub
 	node  *node
 }
@@ -58,7 +58,7 @@ type node struct {
 	engine string // URL of the engine that all replicas are
 
 	mu    sync.Mutex
-	steer *orchestrator.Steer
+	steer *orchestrator.Orchestrator
 	reps  map[string]*functions.ReplicaStatus
 	loads []string
 	ended []string

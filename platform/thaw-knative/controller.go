@@ -101,12 +101,12 @@ func (o *controlling) policy() (placement.Policy, error) {
 
 // foresee makes what looks ahead. Without a folder nothing is read or written: the
 // root of the controller's pod is read-only.
-func (o *controlling) foresee(log *slog.Logger) *orchestrator.Foresee {
-	f := &orchestrator.Foresee{History: forecast.New(forecast.Options{})}
+func (o *controlling) foresee(log *slog.Logger) *orchestrator.Foresight {
+	f := &orchestrator.Foresight{History: forecast.New(forecast.Options{})}
 	if o.data != "" {
-		f = orchestrator.OpenForesee(o.data, time.Now(), log)
+		f = orchestrator.OpenForesight(o.data, time.Now(), log)
 	}
-	f.Ahead, f.Budget = o.prewarm == "on", o.budget
+	f.StartAhead, f.Budget = o.prewarm == "on", o.budget
 	return f
 }
 
@@ -138,9 +138,9 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 		o.advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
 	log := logs(c.err)
-	var foresee func() *orchestrator.Foresee
+	var foresee func() *orchestrator.Foresight
 	if o.data != "" || o.prewarm == "on" || o.keepAlive == "learned" {
-		foresee = func() *orchestrator.Foresee { return o.foresee(log) }
+		foresee = func() *orchestrator.Foresight { return o.foresee(log) }
 	}
 	name := func(service string) string { return service + "." + o.namespace + ".svc." + o.cluster }
 	return control.Run(ctx, control.Options{

@@ -123,11 +123,11 @@ func TestInstallSettings(t *testing.T) {
 // TestInstallHistory: a controller without a folder neither reads nor writes history.
 func TestInstallHistory(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	if f := (&controlling{prewarm: "on"}).foresee(log); f.File != "" || f.History == nil || !f.Ahead {
+	if f := (&controlling{prewarm: "on"}).foresee(log); f.File != "" || f.History == nil || !f.StartAhead {
 		t.Errorf("%+v", f)
 	}
 	dir := t.TempDir()
-	if f := (&controlling{data: dir}).foresee(log); f.File != filepath.Join(dir, "history.json") || f.Ahead {
+	if f := (&controlling{data: dir}).foresee(log); f.File != filepath.Join(dir, "history.json") || f.StartAhead {
 		t.Errorf("%+v", f)
 	}
 }

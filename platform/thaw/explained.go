@@ -15,7 +15,7 @@ func explained(l *local.Local) func(string, functions.Name) (api.Explanation, bo
 			return api.Explanation{}, false
 		}
 		return api.Explanation{
-			Kind: e.Kind, Function: e.Function.String(), State: e.State, Now: e.Now, Decided: e.Decided,
+			Kind: e.Kind, Function: e.Function.String(), State: e.State, Now: e.Summary, Decided: e.Decided,
 			Chosen: e.Chosen, Reason: e.Reason, For: e.For, Others: e.Others,
 			Candidates: each(e.Candidates, func(c placement.Candidate) api.Candidate {
 				v := api.Candidate{Node: c.Node, Replica: c.Replica, Function: c.Function, Why: c.Why,

@@ -82,8 +82,8 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	if c.KeepAlive == "learned" {
 		policy.KeepAlive = placement.Learned
 	}
-	foresee := orchestrator.OpenForesee(c.Data, time.Now(), log)
-	foresee.Ahead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
+	foresee := orchestrator.OpenForesight(c.Data, time.Now(), log)
+	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backend, err := local.New(local.Options{
@@ -103,7 +103,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	})
 	backend.Attach(data)
 
-	registry.MustRegister(backend.Steer, about())
+	registry.MustRegister(backend.Orchestrator, about())
 
 	var state readiness
 	state.superseded = backend.Superseded

@@ -206,7 +206,7 @@ func TestSleepLadder(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask("b")
-	if r := p.do("GET", "/metrics", ""); !strings.Contains(r.body, `thaw_rises_total{result="failed"} 1`) {
+	if r := p.do("GET", "/metrics", ""); !strings.Contains(r.body, `thaw_sleep_wakeups_total{result="failed"} 1`) {
 		t.Errorf("metrics do not tell of the wake that failed")
 	}
 

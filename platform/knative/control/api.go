@@ -224,7 +224,7 @@ func (r *leaderTerm) explain(kind string, name functions.Name) (api.Explanation,
 		return api.Explanation{}, false
 	}
 	out := api.Explanation{
-		Kind: e.Kind, Function: name.String(), State: e.State, Now: e.Now, Decided: e.Decided,
+		Kind: e.Kind, Function: name.String(), State: e.State, Now: e.Summary, Decided: e.Decided,
 		Chosen: e.Chosen, Reason: e.Reason, For: r.public(e.For), Others: e.Others,
 	}
 	for _, c := range e.Candidates {

@@ -49,14 +49,14 @@ type Options struct {
 	Name          string // of this controller, for people
 	Advertise     string // HOST:PORT at which peers reach it
 	Listener      net.Listener
-	Token         string                       // that peers show; it opens the control API as well
-	Secure        bool                         // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
-	Policy        placement.Policy             // zero: placement.DefaultPolicy
-	Public        string                       // name of the Service before the activators, in the status of ingresses
-	Private       string                       // the same for the cluster alone
-	NewForesee    func() *orchestrator.Foresee // of a reign; may be nil
-	WebhookAddr   string                       // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
-	AnnotateNodes bool                         // nodes are annotated with the models that are near
+	Token         string                         // that peers show; it opens the control API as well
+	Secure        bool                           // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
+	Policy        placement.Policy               // zero: placement.DefaultPolicy
+	Public        string                         // name of the Service before the activators, in the status of ingresses
+	Private       string                         // the same for the cluster alone
+	NewForesee    func() *orchestrator.Foresight // of a reign; may be nil
+	WebhookAddr   string                         // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
+	AnnotateNodes bool                           // nodes are annotated with the models that are near
 	Version       string
 	Log           *slog.Logger
 	// Settle bounds how long a new leader listens to loaders before it tells
@@ -275,7 +275,7 @@ type leaderTerm struct {
 	c            *control
 	epoch        int64
 	hub          *controlstream.Hub
-	steer        *orchestrator.Steer
+	steer        *orchestrator.Orchestrator
 	cluster      *clusterState
 	catalog      *revisionCatalog
 	dataPath     *dataPath
@@ -323,12 +323,12 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	if err != nil {
 		log.Error("what teams have used is not known", "error", err)
 	}
-	var foresee *orchestrator.Foresee
+	var foresee *orchestrator.Foresight
 	if c.o.NewForesee != nil {
 		foresee = c.o.NewForesee()
 	}
 	r.steer = orchestrator.New(orchestrator.Options{
-		Epoch: epoch, Catalog: r.catalog, Policy: c.o.Policy, Foresee: foresee, Ledger: ledger, Log: log,
+		Epoch: epoch, Catalog: r.catalog, Policy: c.o.Policy, Foresight: foresee, Ledger: ledger, Log: log,
 		Hooks: orchestrator.Hooks{Event: r.onEvent},
 	})
 	r.limits = &sharedLimits{

@@ -100,7 +100,7 @@ func (r *leaderTerm) onEvent(e orchestrator.Event) {
 		if to, ok := r.evictions.remove(e.Replica); ok {
 			r.revisionChanged(to)
 		}
-	case e.Kind == "stop" && (e.Reason == "evicted" || e.Reason == "turn" || e.Reason == "share"):
+	case e.Kind == "stop" && (e.Reason == "evicted" || e.Reason == "time_slice" || e.Reason == "share"):
 		if to, err := functions.ParseName(e.For, functions.DefaultTeam); err == nil && e.For != "" {
 			l := pendingEviction{evicted: name, beneficiary: to}
 			if end := r.hub.DemandOf(name).LastEnd; e.Reason == "evicted" && !end.IsZero() {

@@ -25,12 +25,12 @@ var bugs = []struct {
 	edits []edit
 }{
 	{"drop the drain", []edit{
-		{"platform/orchestrator/turn.go", `if s.path.InFlightOf(r.fn.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
+		{"platform/orchestrator/turn.go", `if s.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
 		{"platform/orchestrator/turn.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
 	{"send requests to who is stopping", []edit{
-		{"platform/orchestrator/world.go", "\t\tif r.stopping || r.calledOff {\n\t\t\tcontinue", "\t\tif r.calledOff {\n\t\t\tcontinue"},
-		{"platform/orchestrator/world.go", `r.status.State == functions.Ready && !r.stopping && !r.calledOff`, `r.status.State == functions.Ready && !r.calledOff`},
+		{"platform/orchestrator/world.go", "\t\tif r.stopping || r.cancelled {\n\t\t\tcontinue", "\t\tif r.cancelled {\n\t\t\tcontinue"},
+		{"platform/orchestrator/world.go", `r.status.State == functions.Ready && !r.stopping && !r.cancelled`, `r.status.State == functions.Ready && !r.cancelled`},
 	}},
 	{"lose the waiters of a slot that is new", []edit{
 		{"activator/gate/gate.go", "\tg.capacity = n\n\treturn g.release()", "\tg.capacity = n\n\treturn 0"},
@@ -39,13 +39,13 @@ var bugs = []struct {
 		{"activator/gate/gate.go", `n >= g.bounds.Requests`, `n >= 2*g.bounds.Requests`},
 	}},
 	{"keep the replicas of a node that is lost", []edit{
-		{"platform/orchestrator/turn.go", `s.gone(r, "node_lost")`, `_ = r`},
+		{"platform/orchestrator/turn.go", `s.removeReplica(r, "node_lost")`, `_ = r`},
 	}},
 	{"believe an empty catalogue at once", []edit{
-		{"platform/orchestrator/turn.go", `if now-s.shrunk < secondLook {`, `if false {`},
+		{"platform/orchestrator/turn.go", `if now-s.catalogShrunkAt < recheckAfter {`, `if false {`},
 	}},
 	{"forget what sleepers hold", []edit{
-		{"platform/orchestrator/sleep.go", `r.nap.held = r.fn.bulk()`, `r.nap.held = 0`},
+		{"platform/orchestrator/sleep.go", `r.sleep.hostMemory = r.function.sleepMemory()`, `r.sleep.hostMemory = 0`},
 	}},
 	{"forget the quota", []edit{
 		{"platform/placement/team.go", `if most <= 0 || gpus == 0 {`, `if true {`},
@@ -67,7 +67,7 @@ var bugs = []struct {
 		{"platform/orchestrator/turn.go", `s.path.Demand(all, `, `s.path.Demand(all && false, `},
 	}},
 	{"believe a heartbeat that is late", []edit{
-		{"platform/orchestrator/hear.go", `if hb.Seq <= n.seq {`, `if false {`},
+		{"platform/orchestrator/heartbeat.go", `if hb.Seq <= n.seq {`, `if false {`},
 	}},
 	{"take from the owed for a borrower", []edit{
 		{"platform/placement/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},

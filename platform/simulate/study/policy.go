@@ -96,7 +96,7 @@ func unknown(word, what string, choices []string) error {
 // schedule is the policy as the core takes it.
 func (p Policy) schedule() placement.Policy {
 	s := placement.DefaultPolicy
-	s.Eviction, s.Bare = p.Eviction, p.Bare
+	s.Eviction, s.NoMinResidency = p.Eviction, p.Bare
 	if p.Learned {
 		s.KeepAlive = placement.Learned
 	}

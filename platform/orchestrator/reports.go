@@ -49,10 +49,10 @@ type NodeView struct {
 }
 
 // ColdStart finds a cold start by its id; the last 1,000 are kept.
-func (s *Steer) ColdStart(id string) (functions.Timeline, bool) {
+func (s *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.colds.byID[id]
+	c := s.coldStarts.byID[id]
 	if c == nil {
 		return functions.Timeline{}, false
 	}
@@ -60,42 +60,42 @@ func (s *Steer) ColdStart(id string) (functions.Timeline, bool) {
 }
 
 // ColdStarts are the newest first, at most limit (0: all that are kept).
-func (s *Steer) ColdStarts(limit int) []functions.Timeline {
+func (s *Orchestrator) ColdStarts(limit int) []functions.Timeline {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if limit <= 0 || limit > keepColdStarts {
 		limit = keepColdStarts
 	}
 	var out []functions.Timeline
-	for i := len(s.colds.ring) - 1; i >= 0 && len(out) < limit; i-- {
-		out = append(out, s.timeline(s.colds.ring[i]))
+	for i := len(s.coldStarts.ring) - 1; i >= 0 && len(out) < limit; i-- {
+		out = append(out, s.timeline(s.coldStarts.ring[i]))
 	}
 	return out
 }
 
 // Replicas are all there are, by function and id.
-func (s *Steer) Replicas() []Replica {
+func (s *Orchestrator) Replicas() []Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]Replica, 0, len(s.reps))
-	for _, r := range s.reps {
+	out := make([]Replica, 0, len(s.replicas))
+	for _, r := range s.replicas {
 		v := Replica{
-			ID: r.id, Function: r.fn.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
+			ID: r.id, Function: r.function.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
 			Endpoint: r.status.Endpoint, GPUs: r.gpus, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
 			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
-			Since: s.began.Add(r.asked),
+			Since: s.began.Add(r.requestedAt),
 		}
 		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {
 			v.Percent = &p
 		}
 		if n := s.nodes[r.node]; n != nil && r.seen {
-			v.Since = n.at.Add(-time.Duration(max(0, min(r.status.Since, 1e12))) * time.Millisecond)
+			v.Since = n.heardAt.Add(-time.Duration(max(0, min(r.status.Since, 1e12))) * time.Millisecond)
 		}
 		if r.stopping && !v.State.Over() {
 			v.State = functions.Draining
 		}
 		if r.readyAt > 0 {
-			v.InFlight = s.path.InFlightOf(r.fn.Name, r.id)
+			v.InFlight = s.path.InFlightOf(r.function.Name, r.id)
 		}
 		out = append(out, v)
 	}
@@ -106,14 +106,14 @@ func (s *Steer) Replicas() []Replica {
 }
 
 // Nodes are those connected, by id.
-func (s *Steer) Nodes() []NodeView {
+func (s *Orchestrator) Nodes() []NodeView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]NodeView, 0, len(s.nodes))
 	for _, n := range s.nodes {
-		hb := &n.hb
+		hb := &n.last
 		out = append(out, NodeView{
-			ID: n.id, State: hb.State, Lost: !n.Here && s.now()-n.Seen > s.policy.Lease/2, Seen: n.at, Version: hb.Version, URL: hb.URL,
+			ID: n.id, State: hb.State, Lost: !n.Here && s.now()-n.Seen > s.policy.Lease/2, Seen: n.heardAt, Version: hb.Version, URL: hb.URL,
 			GPUs: hb.GPUs, Memory: hb.Memory, Store: hb.Store, Replicas: len(hb.Models), Cached: hb.Cached, Warm: hb.Warm,
 		})
 	}
@@ -122,27 +122,27 @@ func (s *Steer) Nodes() []NodeView {
 }
 
 // Epoch of this life of the server.
-func (s *Steer) Epoch() int64 { return s.epoch }
+func (s *Orchestrator) Epoch() int64 { return s.epoch }
 
 // Function is the picture of one as the data path has it, false where the
 // catalogue has none of that name.
-func (s *Steer) Function(name functions.Name) (snapshot.Snapshot, bool) {
+func (s *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.fns[name.Base()]
+	f := s.functions[name.Base()]
 	if f == nil || f.Gone {
 		return snapshot.Snapshot{}, false
 	}
-	return s.picture(f), true
+	return s.snapshotOf(f), true
 }
 
 // NodeOf is where a replica is and how to command that node; nil if there is none.
-func (s *Steer) NodeOf(replica string) Node {
+func (s *Orchestrator) NodeOf(replica string) Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.reps[replica]; r != nil {
+	if r := s.replicas[replica]; r != nil {
 		if n := s.nodes[r.node]; n != nil {
-			return n.to
+			return n.commands
 		}
 	}
 	return nil
@@ -150,7 +150,7 @@ func (s *Steer) NodeOf(replica string) Node {
 
 // Changes gets something after pictures were published, many changes at once
 // counting as one, until ctx ends; then it is closed.
-func (s *Steer) Changes(ctx context.Context) <-chan struct{} {
+func (s *Orchestrator) Changes(ctx context.Context) <-chan struct{} {
 	ch := make(chan struct{}, 1)
 	s.watchMu.Lock()
 	if s.watchers == nil {
@@ -167,7 +167,7 @@ func (s *Steer) Changes(ctx context.Context) <-chan struct{} {
 	return ch
 }
 
-func (s *Steer) tellWatchers() {
+func (s *Orchestrator) notifyWatchers() {
 	s.watchMu.Lock()
 	defer s.watchMu.Unlock()
 	for ch := range s.watchers {

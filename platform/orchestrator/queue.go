@@ -1,20 +1,20 @@
 package orchestrator
 
-// pile is news since the last turn, one entry per subject, in the order in which
+// coalescingQueue is news since the last turn, one entry per subject, in the order in which
 // the subjects were first heard of: what a turn does with it must not hang on the
 // order of a map.
-type pile[K comparable, V any] struct {
+type coalescingQueue[K comparable, V any] struct {
 	at   map[K]int
-	list []entry[K, V]
+	list []queueEntry[K, V]
 }
 
-type entry[K comparable, V any] struct {
+type queueEntry[K comparable, V any] struct {
 	key K
 	val V
 }
 
 // put leaves v; newer news of a subject overwrite older ones in their place.
-func (p *pile[K, V]) put(k K, v V) {
+func (p *coalescingQueue[K, V]) put(k K, v V) {
 	if i, ok := p.at[k]; ok {
 		p.list[i].val = v
 		return
@@ -23,10 +23,10 @@ func (p *pile[K, V]) put(k K, v V) {
 		p.at = map[K]int{}
 	}
 	p.at[k] = len(p.list)
-	p.list = append(p.list, entry[K, V]{k, v})
+	p.list = append(p.list, queueEntry[K, V]{k, v})
 }
 
-func (p *pile[K, V]) get(k K) (v V, ok bool) {
+func (p *coalescingQueue[K, V]) get(k K) (v V, ok bool) {
 	if i, ok := p.at[k]; ok {
 		return p.list[i].val, true
 	}
@@ -34,9 +34,9 @@ func (p *pile[K, V]) get(k K) (v V, ok bool) {
 }
 
 // clear empties p and keeps its memory, unless a storm has made it large.
-func (p *pile[K, V]) clear() {
+func (p *coalescingQueue[K, V]) clear() {
 	if len(p.list) > 1<<12 {
-		*p = pile[K, V]{}
+		*p = coalescingQueue[K, V]{}
 		return
 	}
 	clear(p.at)
@@ -44,14 +44,14 @@ func (p *pile[K, V]) clear() {
 	p.list = p.list[:0]
 }
 
-// crowd is a set with an order: that in which its members came, but that the last
+// orderedSet is a set with an order: that in which its members came, but that the last
 // takes the place of one that leaves. The same steps give the same order.
-type crowd[T comparable] struct {
+type orderedSet[T comparable] struct {
 	at   map[T]int
 	list []T
 }
 
-func (c *crowd[T]) add(x T) {
+func (c *orderedSet[T]) add(x T) {
 	if _, ok := c.at[x]; ok {
 		return
 	}
@@ -62,7 +62,7 @@ func (c *crowd[T]) add(x T) {
 	c.list = append(c.list, x)
 }
 
-func (c *crowd[T]) drop(x T) {
+func (c *orderedSet[T]) drop(x T) {
 	i, ok := c.at[x]
 	if !ok {
 		return
@@ -78,10 +78,10 @@ func (c *crowd[T]) drop(x T) {
 	c.list = c.list[:last]
 }
 
-func (c *crowd[T]) has(x T) bool { _, ok := c.at[x]; return ok }
+func (c *orderedSet[T]) has(x T) bool { _, ok := c.at[x]; return ok }
 
 // each calls f on every member. f may drop the one it is called on.
-func (c *crowd[T]) each(f func(T)) {
+func (c *orderedSet[T]) each(f func(T)) {
 	for i := 0; i < len(c.list); {
 		x := c.list[i]
 		f(x)

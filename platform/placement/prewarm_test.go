@@ -16,7 +16,7 @@ func TestStartAhead(t *testing.T) {
 		return func(f *Function) { f.NextUse, f.LastEnd = at, now-time.Minute }
 	}
 	loading := func(f *Function) {
-		f.Replicas = append(f.Replicas, Replica{ID: "x-0", Node: "n", State: functions.Loading, GPUs: []int{0}, Take: f.Resources, Spawned: true})
+		f.Replicas = append(f.Replicas, Replica{ID: "x-0", Node: "n", State: functions.Loading, GPUs: []int{0}, Reserved: f.Resources, Spawned: true})
 	}
 	p := DefaultPolicy
 	p.Eviction = NextUse

@@ -10,58 +10,58 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// block says why f cannot be placed, and when it may be READY. It returns false,
+// refuse says why f cannot be placed, and when it may be READY. It returns false,
 // for place to return.
 //
 // Why is judged by what is held, not by what this plan has promised so far: what
 // is said of a function then does not depend on whose turn came before. Nothing
 // is said where it is about to change by itself: a node is left alone for a
 // moment, or one that could make way has not stayed its residency.
-func (d *decision) block(f *Function) bool {
+func (d *decision) refuse(f *Function) bool {
 	team, res := f.Name.Team, f.Resources
 	quota := d.world.Teams[team]
 	if quota.Max > 0 && res.GPUs > quota.Max {
-		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %s and team %s may hold %d", gpus(res.GPUs), team, quota.Max), ETA: -1}
+		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %s and team %s may hold %d", gpusText(res.GPUs), team, quota.Max), ETA: -1}
 		return false
 	}
 	over := quota.Max > 0 && res.GPUs > 0 && d.count[team].held+res.GPUs > quota.Max
 	possible, soon := false, false
 	for i := range d.rooms {
 		m := &d.rooms[i]
-		if !m.node.admits(f) || !m.node.stores(f) || !m.could(res) {
+		if !m.node.admits(f) || !m.node.storeFits(f) || !m.fitsEmpty(res) {
 			continue
 		}
 		possible = true
-		if m.node.Avoid > d.now && m.node.Avoid != math.MaxInt64 {
-			d.at(m.node.Avoid)
+		if m.node.AvoidUntil > d.now && m.node.AvoidUntil != math.MaxInt64 {
+			d.dueAt(m.node.AvoidUntil)
 			soon = true
 		}
 		for j := range m.busy {
 			v := &m.busy[j]
-			soon = soon || v.young && (!over || v.f.Name.Team == team)
+			soon = soon || v.residing && (!over || v.f.Name.Team == team)
 		}
 	}
 	switch {
-	case !possible && f.Fence != "":
-		d.verdict = Verdict{Code: CodeBudget, Message: f.Fence, ETA: -1}
+	case !possible && f.CachedNodesOnly != "":
+		d.verdict = Verdict{Code: CodeBudget, Message: f.CachedNodesOnly, ETA: -1}
 	case !possible:
-		d.verdict = Verdict{Code: CodeCapacity, Message: d.short(f), ETA: -1}
+		d.verdict = Verdict{Code: CodeCapacity, Message: d.tooSmallText(f), ETA: -1}
 	case soon:
 	case over:
-		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, gpus(quota.Max)), ETA: d.wait(f, true)}
+		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, gpusText(quota.Max)), ETA: d.estimateWait(f, true)}
 	default:
-		d.verdict = Verdict{Code: CodeCapacity, Message: "it needs " + d.lacks(f) + " is idle", ETA: d.wait(f, false)}
+		d.verdict = Verdict{Code: CodeCapacity, Message: "it needs " + d.missingText(f) + " is idle", ETA: d.estimateWait(f, false)}
 	}
 	return false
 }
 
-// lacks is what is missing for f where the fewest things are, of a node that it
+// missingText is what is missing for f where the fewest things are, of a node that it
 // would fit if the node were empty, and who might have it.
-func (d *decision) lacks(f *Function) (what string) {
+func (d *decision) missingText(f *Function) (what string) {
 	res, fewest := f.Resources, math.MaxInt
 	for i := range d.rooms {
 		m := &d.rooms[i]
-		if !m.node.admits(f) || !m.node.stores(f) || !m.could(res) {
+		if !m.node.admits(f) || !m.node.storeFits(f) || !m.fitsEmpty(res) {
 			continue
 		}
 		some, n := "", 0
@@ -69,8 +69,8 @@ func (d *decision) lacks(f *Function) (what string) {
 			short bool
 			what  func() string
 		}{
-			{!(&free{host: m.node.host(), gpus: m.held.gpus}).fits(m.node, res), func() string { return onGPUs(res) }},
-			{res.Memory > 0 && m.held.memory < res.Memory, func() string { return ofMemory(res) }},
+			{!(&freeRoom{hostRoom: m.node.host(), gpus: m.held.gpus}).fits(m.node, res), func() string { return gpusMissingText(res) }},
+			{res.Memory > 0 && m.held.memory < res.Memory, func() string { return memoryMissingText(res) }},
 			{res.CPU > 0 && m.held.cpu < res.CPU, func() string { return res.CPU.Human() + " of a node, and nothing that holds them" }},
 			{res.Pods > 0 && m.held.pods < res.Pods, func() string { return "a node that takes one more pod, and nothing on those it fits" }},
 		} {
@@ -89,21 +89,21 @@ func (d *decision) lacks(f *Function) (what string) {
 	case what != "":
 		return what
 	case res.GPUs > 0:
-		return onGPUs(res)
+		return gpusMissingText(res)
 	}
-	return ofMemory(res)
+	return memoryMissingText(res)
 }
 
-func onGPUs(res functions.Resources) string {
-	return each(res) + " on one node, and nothing that holds them"
+func gpusMissingText(res functions.Resources) string {
+	return gpusEachText(res) + " on one node, and nothing that holds them"
 }
 
-func ofMemory(res functions.Resources) string {
+func memoryMissingText(res functions.Resources) string {
 	return res.Memory.Human() + " of host memory, and nothing that holds it"
 }
 
-// short says what no node has enough of for f.
-func (d *decision) short(f *Function) string {
+// tooSmallText says what no node has enough of for f.
+func (d *decision) tooSmallText(f *Function) string {
 	if len(d.rooms) == 0 {
 		return "no agent is connected"
 	}
@@ -114,7 +114,7 @@ func (d *decision) short(f *Function) string {
 	most, healthy, any := 0, 0, 0 // GPUs on one node: large enough, healthy, at all
 	for i := range d.rooms {
 		n := d.rooms[i].node
-		if !n.reads(f) {
+		if !n.canRead(f) {
 			continue
 		}
 		reads = true
@@ -123,13 +123,13 @@ func (d *decision) short(f *Function) string {
 		}
 		admits = true
 		store = max(store, n.Store.Bytes)
-		if !n.stores(f) {
+		if !n.storeFits(f) {
 			continue
 		}
 		stores = true
 		fit, well := 0, 0
 		for _, g := range n.GPUs {
-			if !g.Sick {
+			if !g.Unhealthy {
 				well++
 				gpuMemory = max(gpuMemory, g.Memory)
 				if g.Memory == 0 || g.Memory >= res.GPUMemory {
@@ -163,38 +163,38 @@ func (d *decision) short(f *Function) string {
 	case most >= res.GPUs:
 		return fmt.Sprintf("it needs %s of host memory on one node, and the largest has %s", res.Memory.Human(), memory.Human())
 	case any == 0:
-		return fmt.Sprintf("it needs %s, and no node has one", gpus(res.GPUs))
+		return fmt.Sprintf("it needs %s, and no node has one", gpusText(res.GPUs))
 	case most == 0 && healthy > 0:
-		return fmt.Sprintf("it needs %s, and the largest GPU has %s", each(res), gpuMemory.Human())
+		return fmt.Sprintf("it needs %s, and the largest GPU has %s", gpusEachText(res), gpuMemory.Human())
 	case healthy < any:
-		return fmt.Sprintf("it needs %s on one node, and the largest has %d that are healthy", each(res), most)
+		return fmt.Sprintf("it needs %s on one node, and the largest has %d that are healthy", gpusEachText(res), most)
 	}
-	return fmt.Sprintf("it needs %s on one node, and the largest has %d", each(res), most)
+	return fmt.Sprintf("it needs %s on one node, and the largest has %d", gpusEachText(res), most)
 }
 
-func gpus(n int) string {
+func gpusText(n int) string {
 	if n == 1 {
 		return "1 GPU"
 	}
 	return fmt.Sprintf("%d GPUs", n)
 }
 
-// each is "4 GPUs with 80 GiB each".
-func each(res functions.Resources) string {
+// gpusEachText is "4 GPUs with 80 GiB each".
+func gpusEachText(res functions.Resources) string {
 	switch {
 	case res.GPUMemory == 0:
-		return gpus(res.GPUs)
+		return gpusText(res.GPUs)
 	case res.GPUs == 1:
 		return "a GPU with " + res.GPUMemory.Human()
 	}
 	return fmt.Sprintf("%d GPUs with %s each", res.GPUs, res.GPUMemory.Human())
 }
 
-// etaFor is how long a reckoned wait is told again before it is reckoned anew.
-const etaFor = time.Second
+// estimateTTL is how long a reckoned wait is told again before it is reckoned anew.
+const estimateTTL = time.Second
 
-// crowd are functions that wait for the same room.
-type crowd struct {
+// waitKey are functions that wait for the same room.
+type waitKey struct {
 	machine   string
 	requires  string
 	team      string // where their own team's maximum is in the way
@@ -202,25 +202,25 @@ type crowd struct {
 	claims    bool
 }
 
-// reckoned is when there may be room, as it was worked out at some time.
-type reckoned struct {
+// roomEstimate is when there may be room, as it was worked out at some time.
+type roomEstimate struct {
 	at, when Instant // 0 is unknown
 }
 
-// wait is how long until there may be room for f, -1 where that is unknown: when
+// estimateWait is how long until there may be room for f, -1 where that is unknown: when
 // one that makes way for it may, on the node where enough of them do soonest.
 // Who must make way before is not weighed against who else waits.
-func (d *decision) wait(f *Function, over bool) time.Duration {
-	who := crowd{machine: f.Machine, requires: f.Requires, resources: f.Resources, claims: d.claims(f)}
+func (d *decision) estimateWait(f *Function, over bool) time.Duration {
+	who := waitKey{machine: f.Machine, requires: f.Requires, resources: f.Resources, claims: d.claimsGuarantee(f)}
 	if over {
 		who.team = f.Name.Team
 	}
 	r := d.waits[who]
-	if r.at == 0 || d.now-r.at >= etaFor || r.when != 0 && r.when <= d.now {
+	if r.at == 0 || d.now-r.at >= estimateTTL || r.when != 0 && r.when <= d.now {
 		if len(d.waits) > 1000 {
 			clear(d.waits)
 		}
-		r = reckoned{at: d.now, when: d.roomAt(f, over)}
+		r = roomEstimate{at: d.now, when: d.estimateRoom(f, over)}
 		d.waits[who] = r
 	}
 	if r.when == 0 {
@@ -229,41 +229,41 @@ func (d *decision) wait(f *Function, over bool) time.Duration {
 	return max(r.when-d.now, 0)
 }
 
-// exit is when a victim may be gone.
-type exit struct {
+// departure is when a victim may be gone.
+type departure struct {
 	at Instant
 	v  *victim
 }
 
-// roomAt is the moment at which there may be room for f; 0 is unknown.
-func (d *decision) roomAt(f *Function, over bool) (when Instant) {
-	var exits []exit
+// estimateRoom is the moment at which there may be room for f; 0 is unknown.
+func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
+	var exits []departure
 	for i := range d.rooms {
 		m := &d.rooms[i]
-		if !m.node.admits(f) || !m.node.stores(f) || !m.could(f.Resources) {
+		if !m.node.admits(f) || !m.node.storeFits(f) || !m.fitsEmpty(f.Resources) {
 			continue
 		}
 		exits = exits[:0]
 		for j := range m.busy {
 			v := &m.busy[j]
-			if over && v.f.Name.Team != f.Name.Team || !over && !d.spares(v, f) {
+			if over && v.f.Name.Team != f.Name.Team || !over && !d.mayGive(v, f) {
 				continue
 			}
-			if at := d.exits(v, f); at != 0 && (when == 0 || at < when) {
-				exits = append(exits, exit{at, v})
+			if at := d.departureOf(v, f); at != 0 && (when == 0 || at < when) {
+				exits = append(exits, departure{at, v})
 			}
 		}
-		slices.SortFunc(exits, func(a, b exit) int { return cmp.Compare(a.at, b.at) })
+		slices.SortFunc(exits, func(a, b departure) int { return cmp.Compare(a.at, b.at) })
 		if over {
 			if len(exits) > 0 {
 				when = exits[0].at // a share is free wherever it becomes so
 			}
 			continue
 		}
-		d.trial.host = m.soon.host
+		d.trial.hostRoom = m.soon.hostRoom
 		d.trial.gpus = append(d.trial.gpus[:0], m.soon.gpus...)
 		for _, x := range exits {
-			res, gpus := x.v.r.takes()
+			res, gpus := x.v.r.reserves()
 			d.trial.give(m.node, res, gpus)
 			if d.trial.fits(m.node, f.Resources) {
 				when = x.at
@@ -274,34 +274,34 @@ func (d *decision) roomAt(f *Function, over bool) (when Instant) {
 	return when
 }
 
-// spares reports whether v's team may lose it to f's.
-func (d *decision) spares(v *victim, f *Function) bool {
+// mayGive reports whether v's team may lose it to f's.
+func (d *decision) mayGive(v *victim, f *Function) bool {
 	owner := v.f.Name.Team
-	if v.f == f || owner == f.Name.Team || v.r.Take.GPUs == 0 || d.claims(f) {
+	if v.f == f || owner == f.Name.Team || v.r.Reserved.GPUs == 0 || d.claimsGuarantee(f) {
 		return v.f != f
 	}
-	return d.held[owner]-d.leaving[owner]-v.r.Take.GPUs >= d.world.Teams[owner].Guaranteed
+	return d.held[owner]-d.leaving[owner]-v.r.Reserved.GPUs >= d.world.Teams[owner].Guaranteed
 }
 
-// exits is when v may be gone for f: when its residency or its stay ends, or when
+// departureOf is when v may be gone for f: when its residency or its stay ends, or when
 // it has had its turn, f has waited for Patience, and what is in flight has had
 // its drain. 0 is unknown.
-func (d *decision) exits(v *victim, f *Function) Instant {
+func (d *decision) departureOf(v *victim, f *Function) Instant {
 	switch {
-	case v.young:
+	case v.residing:
 		return v.r.ReadyAt + d.policy.Residency
 	case !v.busy():
-		return max(v.f.Stay, d.now)
-	case d.policy.Turn <= 0:
+		return max(v.f.MinResidency, d.now)
+	case d.policy.TimeSlice <= 0:
 		return 0
 	}
 	since := v.r.ReadyAt
 	if v.r.State != functions.Ready {
-		since = d.now + v.f.cold() // it is on its way, and gets its turn first
+		since = d.now + v.f.coldStartTime() // it is on its way, and gets its turn first
 	}
-	at := max(since+d.policy.Turn, d.now)
+	at := max(since+d.policy.TimeSlice, d.now)
 	if f.Oldest > 0 {
 		at = max(at, f.Oldest+d.policy.Patience)
 	}
-	return at + min(v.f.Drain, d.policy.TurnDrain)
+	return at + min(v.f.Drain, d.policy.TimeSliceDrain)
 }

@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	recents    = 16
-	followers  = 4
-	soonAfter  = 10 * time.Minute
-	hintFor    = 5 * time.Minute // a use that was to follow is waited for so long
-	usually    = 0.5             // of its uses
-	followsMin = 4               // times, to be called usual
-	manyStarts = 256             // then all counts are halved
+	maxRecent      = 16
+	maxFollowers   = 4
+	followWithin   = 10 * time.Minute
+	hintLasts      = 5 * time.Minute // a use that was to follow is waited for so long
+	minFollowShare = 0.5             // of its uses
+	minFollowCount = 4               // times, to be called usual
+	manyStarts     = 256             // then all counts are halved
 )
 
 // follower is what was used soon after.
 type follower struct {
-	who *past
+	who *functionUsage
 	n   uint16
 	lag time.Duration // the mean, of late
 	in  uint32        // the use of the leader it was counted in last
 }
 
-// follow learns what p follows, and foresees what follows it. Only functions of
+// learnFollowers learns what p follows, and foresees what follows it. Only functions of
 // one team are put together: what one does is no other's to see.
-func (h *History) follow(p *past, at time.Time) {
+func (h *History) learnFollowers(p *functionUsage, at time.Time) {
 	was := len(h.recent) - 1
 	for i, a := range h.recent {
 		if a == p {
@@ -37,64 +37,64 @@ func (h *History) follow(p *past, at time.Time) {
 		if a == nil || a == p || a.name.Team != p.name.Team {
 			continue
 		}
-		if lag := at.Sub(a.begin); lag >= 0 && lag <= soonAfter {
-			a.followed(p, lag)
+		if lag := at.Sub(a.begin); lag >= 0 && lag <= followWithin {
+			a.recordFollower(p, lag)
 		}
 	}
 	copy(h.recent[1:was+1], h.recent[:was])
 	h.recent[0] = p
 	if p.starts++; p.starts >= manyStarts {
 		p.starts /= 2
-		for i := range p.after {
-			p.after[i].n /= 2
+		for i := range p.followedBy {
+			p.followedBy[i].n /= 2
 		}
 	}
-	for i := range p.after {
-		f := &p.after[i]
+	for i := range p.followedBy {
+		f := &p.followedBy[i]
 		if share := p.share(f); share > 0 && !f.who.using && !f.who.end.IsZero() {
-			f.who.hint, f.who.sure = at.Add(f.lag), share
-			h.look(f.who)
+			f.who.hint, f.who.hintShare = at.Add(f.lag), share
+			h.queueForPlan(f.who)
 		}
 	}
 }
 
 // share of p's uses that f followed, 0 where that is no habit.
-func (p *past) share(f *follower) float64 {
-	if f.who == nil || f.n < followsMin {
+func (p *functionUsage) share(f *follower) float64 {
+	if f.who == nil || f.n < minFollowCount {
 		return 0
 	}
-	if s := float64(f.n) / float64(max(p.starts, f.n)); s >= usually {
+	if s := float64(f.n) / float64(max(p.starts, f.n)); s >= minFollowShare {
 		return s
 	}
 	return 0
 }
 
-// followed notes that by was used soon after p, once in each use of p.
-func (p *past) followed(by *past, lag time.Duration) {
+// recordFollower notes that by was used soon after p, once in each use of p.
+func (p *functionUsage) recordFollower(by *functionUsage, lag time.Duration) {
 	least := 0
-	for i := range p.after {
-		f := &p.after[i]
+	for i := range p.followedBy {
+		f := &p.followedBy[i]
 		if f.who == by {
-			if f.in != p.life {
-				f.in = p.life
+			if f.in != p.useCount {
+				f.in = p.useCount
 				f.n++
 				f.lag += (lag - f.lag) / 4
 			}
 			return
 		}
-		if f.n < p.after[least].n {
+		if f.n < p.followedBy[least].n {
 			least = i
 		}
 	}
 	// The newcomer takes the place of the rarest, unless that is a habit.
-	if f := &p.after[least]; f.who == nil || f.n <= 1 {
-		*f = follower{who: by, n: 1, lag: lag, in: p.life}
+	if f := &p.followedBy[least]; f.who == nil || f.n <= 1 {
+		*f = follower{who: by, n: 1, lag: lag, in: p.useCount}
 	} else {
 		f.n--
 	}
 }
 
-func drop(after [followers]follower, gone *past) [followers]follower {
+func dropFollower(after [maxFollowers]follower, gone *functionUsage) [maxFollowers]follower {
 	for i := range after {
 		if after[i].who == gone {
 			after[i] = follower{}
@@ -112,13 +112,13 @@ type Habit struct {
 
 // Follows are the habits of a function, four at most, the most frequent first.
 func (h *History) Follows(name functions.Name) []Habit {
-	p := h.all[name]
+	p := h.functions[name]
 	if p == nil {
 		return nil
 	}
 	var out []Habit
-	for i := range p.after {
-		if f := &p.after[i]; p.share(f) > 0 {
+	for i := range p.followedBy {
+		if f := &p.followedBy[i]; p.share(f) > 0 {
 			out = append(out, Habit{Name: f.who.name, Share: p.share(f), Lag: f.lag})
 		}
 	}

@@ -388,9 +388,9 @@ func TestLateAndTwice(t *testing.T) {
 	}
 	for range 2 {
 		p.s.inboxMu.Lock()
-		p.s.inbox.loaded.put(id, outcome{"n0", p.at, errVanished})
+		p.s.inbox.loaded.put(id, commandResult{"n0", p.at, errVanished})
 		p.s.inboxMu.Unlock()
-		p.s.ring()
+		p.s.signal()
 		p.pass(time.Second)
 	}
 	p.want("its heartbeat knows better", p.states(name), "[READY@n0]")
@@ -404,10 +404,10 @@ func TestNothingNew(t *testing.T) {
 	h.bent = func(hb *functions.Heartbeat) { hb.Change = 7 }
 	p.pass(5 * time.Second)
 	n := p.s.nodes["n0"]
-	beats := n.beats
+	beats := n.heartbeats
 	p.pass(20 * time.Second)
-	if n.beats != beats || p.s.Nodes()[0].Lost {
-		t.Errorf("%d looked through of ten that are alike", n.beats-beats)
+	if n.heartbeats != beats || p.s.Nodes()[0].Lost {
+		t.Errorf("%d looked through of ten that are alike", n.heartbeats-beats)
 	}
 	// Something changes unsaid on our side: the next one is looked at.
 	name := h.loads[0]
@@ -420,7 +420,7 @@ func TestNothingNew(t *testing.T) {
 	h.forget(h.reps[0].ID)
 	h.bent = func(hb *functions.Heartbeat) { hb.Change = 9 }
 	p.pass(3 * time.Second)
-	if len(n.reps) != 0 {
-		t.Errorf("%d replicas on a node that has none", len(n.reps))
+	if len(n.replicas) != 0 {
+		t.Errorf("%d replicas on a node that has none", len(n.replicas))
 	}
 }

@@ -60,7 +60,7 @@ func collectLoader(ch chan<- prometheus.Metric, node string, s *functions.Loader
 	}
 	bytes := map[string]float64{}
 	for scheme, b := range s.Bytes {
-		if !sourceWord(scheme) {
+		if !isSchemeWord(scheme) {
 			scheme = "other" // an agent's word is not ours
 		}
 		bytes[scheme] += float64(b)
@@ -78,8 +78,8 @@ func collectLoader(ch chan<- prometheus.Metric, node string, s *functions.Loader
 	}
 }
 
-// sourceWord: what a scheme can be.
-func sourceWord(s string) bool {
+// isSchemeWord: what a scheme can be.
+func isSchemeWord(s string) bool {
 	for _, c := range s {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
 			return false

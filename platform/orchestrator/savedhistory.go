@@ -18,39 +18,39 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// recollection is what an earlier life has measured of a function's starts. It
+// savedStarts is what an earlier life has measured of a function's starts. It
 // holds for the recipe it was measured on.
-type recollection struct {
+type savedStarts struct {
 	Recipe  uint64       `json:"recipe,string"`
-	Samples []recollects `json:"samples"`
+	Samples []savedStart `json:"samples"`
 }
 
-type recollects struct {
+type savedStart struct {
 	Node   string                            `json:"node"`
 	Tier   functions.Tier                    `json:"tier"`
 	Total  time.Duration                     `json:"total"`
 	Phases map[functions.Phase]time.Duration `json:"phases,omitempty"`
 }
 
-// memory is the file.
-type memory struct {
-	Version int                     `json:"version"`
-	History json.RawMessage         `json:"history"`
-	Starts  map[string]recollection `json:"starts"`
+// historyFile is the file.
+type historyFile struct {
+	Version int                    `json:"version"`
+	History json.RawMessage        `json:"history"`
+	Starts  map[string]savedStarts `json:"starts"`
 }
 
 const (
-	memoryVersion = 1
-	rememberEvery = 5 * time.Minute
-	longestStart  = 24 * time.Hour
+	historyVersion = 1
+	saveEvery      = 5 * time.Minute
+	longestStart   = 24 * time.Hour
 )
 
-// OpenForesee makes a look ahead from what is kept in DIR/history.json. A file
+// OpenForesight makes a look ahead from what is kept in DIR/history.json. A file
 // that does not read is set aside as history.json.bad and said so: nothing but
 // forecasts is lost with it.
-func OpenForesee(dir string, now time.Time, log *slog.Logger) *Foresee {
+func OpenForesight(dir string, now time.Time, log *slog.Logger) *Foresight {
 	path := filepath.Join(dir, "history.json")
-	o := &Foresee{History: forecast.New(forecast.Options{}), File: path}
+	o := &Foresight{History: forecast.New(forecast.Options{}), File: path}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o
@@ -71,7 +71,7 @@ func OpenForesee(dir string, now time.Time, log *slog.Logger) *Foresee {
 }
 
 // read takes a file in, whole or not at all.
-func (o *Foresee) read(r io.Reader, now time.Time) error {
+func (o *Foresight) read(r io.Reader, now time.Time) error {
 	b, err := io.ReadAll(io.LimitReader(r, forecast.MaxFile+1))
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (o *Foresee) read(r io.Reader, now time.Time) error {
 	if len(b) > forecast.MaxFile {
 		return fmt.Errorf("more than %d MiB", forecast.MaxFile>>20)
 	}
-	var m memory
+	var m historyFile
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
@@ -88,10 +88,10 @@ func (o *Foresee) read(r io.Reader, now time.Time) error {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows it")
 	}
-	if m.Version != memoryVersion {
-		return fmt.Errorf("version %d, want %d", m.Version, memoryVersion)
+	if m.Version != historyVersion {
+		return fmt.Errorf("version %d, want %d", m.Version, historyVersion)
 	}
-	starts := make(map[functions.Name]recollection, len(m.Starts))
+	starts := make(map[functions.Name]savedStarts, len(m.Starts))
 	for text, x := range m.Starts {
 		name, err := functions.ParseName(text, "")
 		if err != nil {
@@ -119,40 +119,40 @@ func (o *Foresee) read(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// recall gives a function that has come the starts that were measured of it in
+// restoreStarts gives a function that has come the starts that were measured of it in
 // an earlier life.
-func (s *Steer) recall(f *fn) {
-	if s.seer == nil {
+func (s *Orchestrator) restoreStarts(f *functionState) {
+	if s.forecaster == nil {
 		return
 	}
-	x, ok := s.seer.recalled[f.Name]
+	x, ok := s.forecaster.restored[f.Name]
 	if !ok {
 		return
 	}
-	delete(s.seer.recalled, f.Name)
-	if x.Recipe != f.recipe || len(f.history.samples) > 0 {
+	delete(s.forecaster.restored, f.Name)
+	if x.Recipe != f.recipe || len(f.starts.samples) > 0 {
 		return
 	}
 	for _, r := range x.Samples {
-		f.history.add(sample{node: r.Node, tier: r.Tier, total: r.Total, phases: r.Phases})
+		f.starts.add(startSample{node: r.Node, tier: r.Tier, total: r.Total, phases: r.Phases})
 	}
 }
 
-// remember writes down what was learned, every now and then; with last at once,
+// saveHistory writes down what was learned, every now and then; with last at once,
 // before it returns.
-func (s *Steer) remember(last bool) {
-	a := s.seer
+func (s *Orchestrator) saveHistory(last bool) {
+	a := s.forecaster
 	if a == nil || a.File == "" {
 		return
 	}
 	s.mu.Lock()
 	now := s.now()
-	if !last && (now-a.saved < rememberEvery || a.saving) {
+	if !last && (now-a.saved < saveEvery || a.saving) {
 		s.mu.Unlock()
 		return
 	}
 	a.saved, a.saving = now, true
-	m := s.memory(now)
+	m := s.historySnapshot(now)
 	s.mu.Unlock()
 	write := func() {
 		a.writing.Lock()
@@ -174,28 +174,28 @@ func (s *Steer) remember(last bool) {
 		write()
 		return
 	}
-	s.doing.Go(write)
+	s.commands.Go(write)
 }
 
-// written is a memory that is written down later.
-type written struct {
-	Version int                     `json:"version"`
-	History forecast.Snapshot       `json:"history"`
-	Starts  map[string]recollection `json:"starts"`
+// historySnapshot is a memory that is written down later.
+type historySnapshot struct {
+	Version int                    `json:"version"`
+	History forecast.Snapshot      `json:"history"`
+	Starts  map[string]savedStarts `json:"starts"`
 }
 
-func (s *Steer) memory(now placement.Instant) written {
-	w := written{Version: memoryVersion, History: s.seer.History.Snapshot(s.wall(now)), Starts: map[string]recollection{}}
-	for _, f := range s.list {
-		if f.Gone || len(f.history.samples) == 0 {
+func (s *Orchestrator) historySnapshot(now placement.Instant) historySnapshot {
+	w := historySnapshot{Version: historyVersion, History: s.forecaster.History.Snapshot(s.wallTime(now)), Starts: map[string]savedStarts{}}
+	for _, f := range s.functionList {
+		if f.Gone || len(f.starts.samples) == 0 {
 			continue
 		}
-		x := recollection{Recipe: f.recipe}
-		for _, h := range f.history.samples {
-			if h.deep {
+		x := savedStarts{Recipe: f.recipe}
+		for _, h := range f.starts.samples {
+			if h.fromDeepSleep {
 				continue // few, and short of a word for them in the file
 			}
-			x.Samples = append(x.Samples, recollects{h.node, h.tier, min(max(h.total, 0), longestStart), h.phases})
+			x.Samples = append(x.Samples, savedStart{h.node, h.tier, min(max(h.total, 0), longestStart), h.phases})
 		}
 		w.Starts[f.Name.String()] = x
 	}
@@ -203,7 +203,7 @@ func (s *Steer) memory(now placement.Instant) written {
 }
 
 // write replaces the file: it is the old one or the new one, whole.
-func (w written) write(path string) error {
+func (w historySnapshot) write(path string) error {
 	b, err := json.Marshal(w)
 	if err != nil {
 		return err

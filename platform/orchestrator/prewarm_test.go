@@ -21,9 +21,9 @@ import (
 )
 
 // seeing is a rig that looks ahead.
-func seeing(t *testing.T, o *Foresee, p placement.Policy, ms ...*functions.Model) *rig {
+func seeing(t *testing.T, o *Foresight, p placement.Policy, ms ...*functions.Model) *rig {
 	r := &rig{t: t, d: newDoor(), c: &shelf{models: ms}}
-	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresee: o, Policy: p,
+	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresight: o, Policy: p,
 		Hooks: Hooks{ColdStart: r.ended}})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -44,13 +44,13 @@ func (r *rig) use(name string) {
 	r.pass(2 * time.Second)
 }
 
-func prewarms(s *Steer, result string) float64 {
+func prewarms(s *Orchestrator, result string) float64 {
 	return testutil.ToFloat64(s.counts.prewarms.WithLabelValues(result))
 }
 
 func TestARhythmIsMetAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{}), Ahead: true}, placement.Policy{}, model("x", short))
+		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{}), StartAhead: true}, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		for range 6 { // every half hour; it ends after a minute
@@ -85,11 +85,11 @@ func TestARhythmIsMetAhead(t *testing.T) {
 
 func TestAHintIsALease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		hint := func(name string, d time.Duration) (Prewarm, time.Duration, error) {
-			p, left, err := r.s.Prewarm(Hint{Name: fname(name), Until: time.Now().Add(d), Tier: AheadGPU, By: "k1"})
+			p, left, err := r.s.Prewarm(Hint{Name: fname(name), Until: time.Now().Add(d), Tier: PrewarmGPU, By: "k1"})
 			r.pass(time.Second)
 			return p, left, err
 		}
@@ -130,10 +130,10 @@ func TestAHintIsALease(t *testing.T) {
 		if w := testutil.ToFloat64(r.s.counts.wasted.WithLabelValues("default", "k1")); w < 900 || w > 1100 {
 			t.Errorf("%v GPU-seconds wasted by the caller, want nine and eight minutes", w)
 		}
-		if _, _, err := r.s.Prewarm(Hint{Name: fname("none"), Until: time.Now().Add(time.Minute), Tier: AheadGPU}); !errors.Is(err, ErrNoFunction) {
+		if _, _, err := r.s.Prewarm(Hint{Name: fname("none"), Until: time.Now().Add(time.Minute), Tier: PrewarmGPU}); !errors.Is(err, ErrNoFunction) {
 			t.Errorf("of no function: %v", err)
 		}
-		if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(time.Minute), Tier: AheadDisk}); !errors.Is(err, ErrNoPrefetch) {
+		if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(time.Minute), Tier: PrewarmDisk}); !errors.Is(err, ErrNoPrefetch) {
 			t.Errorf("of a tier nobody brings: %v", err)
 		}
 	})
@@ -141,11 +141,11 @@ func TestAHintIsALease(t *testing.T) {
 
 func TestAHintTakesNoRoomOfOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
 		r.use("y")
-		if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(10 * time.Minute), Tier: AheadGPU, By: "k1"}); err != nil {
+		if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(10 * time.Minute), Tier: PrewarmGPU, By: "k1"}); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(30 * time.Second)
@@ -160,7 +160,7 @@ func TestBytesAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var got []string
-		o := &Foresee{History: forecast.New(forecast.Options{}), Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
+		o := &Foresight{History: forecast.New(forecast.Options{}), Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
 			mu.Lock()
 			defer mu.Unlock()
 			got = append(got, m.Metadata.Name)
@@ -172,7 +172,7 @@ func TestBytesAhead(t *testing.T) {
 		r := seeing(t, o, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
-		for _, tier := range []string{AheadDisk, AheadMemory} {
+		for _, tier := range []string{PrewarmDisk, PrewarmMemory} {
 			if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(time.Hour), Tier: tier, By: "k1"}); err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +197,7 @@ func TestLearnedKeepAlive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := placement.DefaultPolicy
 		p.KeepAlive = placement.Learned
-		r := seeing(t, &Foresee{History: forecast.New(forecast.Options{})}, p, model("x", short), model("z", short))
+		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, p, model("x", short), model("z", short))
 		defer r.stop()
 		r.host(newHost("here", 2))
 		for range 6 { // every two minutes, longer than its standard keep-alive
@@ -223,7 +223,7 @@ func TestLearnedKeepAlive(t *testing.T) {
 func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	var log strings.Builder
-	open := func() *Foresee { return OpenForesee(dir, time.Now(), slog.New(slog.NewTextHandler(&log, nil))) }
+	open := func() *Foresight { return OpenForesight(dir, time.Now(), slog.New(slog.NewTextHandler(&log, nil))) }
 	var p50 time.Duration
 	synctest.Test(t, func(t *testing.T) {
 		r := seeing(t, open(), placement.Policy{}, model("x", short))
@@ -244,7 +244,7 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 			t.Errorf("after the restart the forecast is %v, want %v", f.Forecast.P50, p50)
 		}
 		r.stop()
-		if n := r.s.seer.History.Len(); n != 1 {
+		if n := r.s.forecaster.History.Len(); n != 1 {
 			t.Errorf("%d functions are known after the restart", n)
 		}
 		// Another recipe is another model.
@@ -285,7 +285,7 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 func FuzzForesee(f *testing.F) {
 	f.Add([]byte(`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"t/x":{"recipe":"7","samples":[{"node":"n","tier":"REMOTE","total":5000000000,"phases":{"load":1}}]}}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		o := &Foresee{History: forecast.New(forecast.Options{})}
+		o := &Foresight{History: forecast.New(forecast.Options{})}
 		if err := o.read(strings.NewReader(string(b)), time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil && (o.starts != nil || o.History.Len() > 0) {
 			t.Fatalf("%v, and yet %d functions and %d starts", err, o.History.Len(), len(o.starts))
 		}

@@ -14,9 +14,9 @@ const (
 	maxCount  = 1 << 14 // of one bin; then all are halved
 )
 
-// spans are the middles of the bins: 2^(i/32) - 1 seconds. Below a second they
+// binSpans are the middles of the bins: 2^(i/32) - 1 seconds. Below a second they
 // are finer than anybody needs and cost nothing: only bins in use are kept.
-var spans = func() (t [topBin + 1]time.Duration) {
+var binSpans = func() (t [topBin + 1]time.Duration) {
 	for i := range t {
 		t[i] = time.Duration((math.Exp2(float64(i)/perOctave) - 1) * float64(time.Second))
 	}
@@ -32,12 +32,12 @@ func binOf(d time.Duration) uint16 {
 	return uint16(min(i, topBin))
 }
 
-// edge is the longest time that still falls into a bin.
-func edge(bin uint16) time.Duration {
+// binUpperEdge is the longest time that still falls into a bin.
+func binUpperEdge(bin uint16) time.Duration {
 	if bin >= topBin {
 		return math.MaxInt64
 	}
-	return (spans[bin] + spans[bin+1]) / 2
+	return (binSpans[bin] + binSpans[bin+1]) / 2
 }
 
 // bin is how many idle times were about so long.
@@ -45,13 +45,13 @@ type bin struct {
 	at, n uint16
 }
 
-// times is a histogram of idle times, sparse and sorted.
-type times struct {
+// idleTimes is a histogram of idle times, sparse and sorted.
+type idleTimes struct {
 	bins  []bin
 	total uint32
 }
 
-func (t *times) add(d time.Duration) {
+func (t *idleTimes) add(d time.Duration) {
 	at := binOf(d)
 	i, found := slices.BinarySearchFunc(t.bins, at, func(b bin, at uint16) int { return int(b.at) - int(at) })
 	t.total++
@@ -68,7 +68,7 @@ func (t *times) add(d time.Duration) {
 }
 
 // merge makes one bin of the two whose becoming one moves the least.
-func (t *times) merge() {
+func (t *idleTimes) merge() {
 	best, least := 0, math.MaxInt
 	for i := 0; i+1 < len(t.bins); i++ {
 		a, b := t.bins[i], t.bins[i+1]
@@ -85,7 +85,7 @@ func (t *times) merge() {
 }
 
 // halve lets what was count less than what comes.
-func (t *times) halve() {
+func (t *idleTimes) halve() {
 	t.total = 0
 	t.bins = slices.DeleteFunc(t.bins, func(b bin) bool { return b.n < 2 })
 	for i := range t.bins {
@@ -94,43 +94,43 @@ func (t *times) halve() {
 	}
 }
 
-// The imagined idle time of every function: all it is known by when it was used
+// The priorCount idle time of every function: all it is known by when it was used
 // once, and soon outweighed.
 const (
-	imagined = 1.0            // in idle times
-	never    = 0.5            // the share of it that ends at none of the horizons
-	soonest  = time.Minute    // no use is bought for less
-	horizon  = 48 * time.Hour // beyond it nothing is imagined
+	priorCount   = 1.0            // in idle times
+	priorNever   = 0.5            // the share of it that ends at none of the horizons
+	minPrice     = time.Minute    // no use is bought for less
+	priorHorizon = 48 * time.Hour // beyond it nothing is imagined
 )
 
 // price of the next use at an age: the shortest time of holding that buys one,
 // over all horizons, and which share of that knowledge is the function's own.
-func (t *times) price(age time.Duration) (buys time.Duration, own float64) {
+func (t *idleTimes) price(age time.Duration) (buys time.Duration, own float64) {
 	age = max(age, 0)
 	i := 0
-	for i < len(t.bins) && edge(t.bins[i].at) < age {
+	for i < len(t.bins) && binUpperEdge(t.bins[i].at) < age {
 		i++
 	}
 	var known float64
 	for _, b := range t.bins[i:] {
 		known += float64(b.n)
 	}
-	total := known + imagined
+	total := known + priorCount
 	own = known / total
 
-	alive, rest := total, imagined
+	alive, rest := total, priorCount
 	at := float64(age)
 	next := max(at*2, float64(time.Minute)) // of the imagined
-	spent, hit := total*float64(soonest), 0.0
+	spent, hit := total*float64(minPrice), 0.0
 	best := math.Inf(1)
 	for {
 		var x, n float64
 		switch {
-		case i < len(t.bins) && float64(spans[t.bins[i].at]) <= next:
-			x, n = max(float64(spans[t.bins[i].at]), at), float64(t.bins[i].n)
+		case i < len(t.bins) && float64(binSpans[t.bins[i].at]) <= next:
+			x, n = max(float64(binSpans[t.bins[i].at]), at), float64(t.bins[i].n)
 			i++
-		case next <= float64(horizon) || hit == 0:
-			x, n = next, rest*(1-never)
+		case next <= float64(priorHorizon) || hit == 0:
+			x, n = next, rest*(1-priorNever)
 			rest -= n
 			next *= 2
 		case i < len(t.bins):

@@ -80,7 +80,7 @@ func TestNothingKnown(t *testing.T) {
 	}
 	h.End(f, epoch.Add(-min1)) // a clock that was set back
 	h.Begin(f, epoch.Add(-time.Hour))
-	if h.all[f].idle.total != 0 {
+	if h.functions[f].idle.total != 0 {
 		t.Error("a clock that was set back has taught something")
 	}
 	h.Forget(f)
@@ -220,7 +220,7 @@ func TestUsesFade(t *testing.T) {
 	if n := h.Uses(f, epoch.Add(8*min1)); n < 7.5 || n > 8 {
 		t.Errorf("uses %v, want 8", n)
 	}
-	if n := h.Uses(f, epoch.Add(fades+4*min1)); n < 2.8 || n > 3.1 {
+	if n := h.Uses(f, epoch.Add(usesDecay+4*min1)); n < 2.8 || n > 3.1 {
 		t.Errorf("uses three hours later %v, want 8/e", n)
 	}
 }
@@ -261,7 +261,7 @@ func TestAnyHistory(t *testing.T) {
 				}
 			}
 			h.Ahead(now, func(functions.Name) (Worth, bool) { return w, true }, func(f Foreseen) {
-				if !f.Until.After(now) || h.all[f.Name] == nil {
+				if !f.Until.After(now) || h.functions[f.Name] == nil {
 					t.Fatalf("seed %d: foreseen %v at %v", seed, f, now)
 				}
 			})
@@ -269,7 +269,7 @@ func TestAnyHistory(t *testing.T) {
 				t.Fatalf("seed %d: %d functions, %d due", seed, h.Len(), len(h.due))
 			}
 		}
-		for name, p := range h.all {
+		for name, p := range h.functions {
 			total := uint32(0)
 			for i, b := range p.idle.bins {
 				total += uint32(b.n)
@@ -297,7 +297,7 @@ func reload(t *testing.T, h *History, now time.Time) {
 	if err := g.Load(&b, now); err != nil {
 		t.Fatalf("what was saved does not read: %v\n%s", err, text)
 	}
-	for name, p := range h.all {
+	for name, p := range h.functions {
 		if p.using {
 			continue
 		}
@@ -345,7 +345,7 @@ func TestALongPauseIsNoIdleTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		use(g, named(1), at(200))
-		if n := g.all[named(1)].idle.total; n != c.want {
+		if n := g.functions[named(1)].idle.total; n != c.want {
 			t.Errorf("after a pause of %v %d idle times are known, want %d", c.pause, n, c.want)
 		}
 	}
@@ -417,7 +417,7 @@ func FuzzLoad(f *testing.F) {
 		if h.Load(bytes.NewReader(text), at(200)) != nil {
 			return
 		}
-		for name := range h.all {
+		for name := range h.functions {
 			if _, sure := h.NextUse(name, at(200)); sure < 0 || sure > 1 {
 				t.Fatalf("sure %v", sure)
 			}

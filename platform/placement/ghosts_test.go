@@ -22,12 +22,12 @@ func TestGhosts(t *testing.T) {
 		g.Evicted(name, now)
 		now += 30 * time.Second
 		missed, stay := g.Loaded(name, back, now)
-		if !missed || stay < last || stay < 2*back || stay > stayMost+back {
+		if !missed || stay < last || stay < 2*back || stay > maxStay+back {
 			t.Fatalf("bounce %d: %v, %v after %v", i, missed, stay, last)
 		}
 		last = stay
 	}
-	if last != stayMost+back {
+	if last != maxStay+back {
 		t.Errorf("in the end it stays %v", last)
 	}
 	if missed, _ := g.Loaded(name, back, now); missed {
@@ -45,7 +45,7 @@ func TestGhosts(t *testing.T) {
 		gone, back time.Duration
 		missed     bool
 	}{
-		{bounceFor, 0, true}, {bounceFor + 1, 0, false}, {bounceFor + 1, time.Minute, true}, {4*time.Minute + 1, time.Minute, false},
+		{missedWithin, 0, true}, {missedWithin + 1, 0, false}, {missedWithin + 1, time.Minute, true}, {4*time.Minute + 1, time.Minute, false},
 	} {
 		var g Ghosts
 		g.Evicted(name, now)
@@ -54,13 +54,13 @@ func TestGhosts(t *testing.T) {
 		}
 	}
 	// However many are evicted, few are remembered, the last ones among them.
-	for i := range 3 * ghostMost {
+	for i := range 3 * maxGhosts {
 		g.Evicted(functions.Name{Team: "b", Name: fmt.Sprint(i)}, now+time.Duration(i))
 	}
-	if len(g.seen) > ghostMost {
+	if len(g.seen) > maxGhosts {
 		t.Errorf("%d are remembered", len(g.seen))
 	}
-	if missed, _ := g.Loaded(functions.Name{Team: "b", Name: fmt.Sprint(3*ghostMost - 1)}, 0, now+time.Second); !missed {
+	if missed, _ := g.Loaded(functions.Name{Team: "b", Name: fmt.Sprint(3*maxGhosts - 1)}, 0, now+time.Second); !missed {
 		t.Error("the last one is forgotten")
 	}
 }

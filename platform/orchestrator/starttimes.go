@@ -8,31 +8,31 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// history is what the last cold starts of a function took. It is what a
+// startHistory is what the last cold starts of a function took. It is what a
 // forecast is made of, and with bytes under way what an ETA is made of.
-type history struct {
-	samples []sample // newest last
-	known   functions.Forecast
-	fresh   bool // known holds, for atHand
-	atHand  bool
+type startHistory struct {
+	samples      []startSample // newest last
+	cached       functions.Forecast
+	cachedValid  bool // known holds, for cachedAtHand
+	cachedAtHand bool
 
-	times    placement.Expect
-	expected bool // times holds
+	expect      placement.Expect
+	expectValid bool // times holds
 }
 
-type sample struct {
-	node   string
-	tier   functions.Tier
-	total  time.Duration // from the wake
-	start  time.Duration // from the decision where
-	deep   bool          // it rose from a sleep without its weights
-	phases map[functions.Phase]time.Duration
+type startSample struct {
+	node          string
+	tier          functions.Tier
+	total         time.Duration // from the wake
+	start         time.Duration // from the decision where
+	fromDeepSleep bool          // it rose from a sleep without its weights
+	phases        map[functions.Phase]time.Duration
 }
 
 const keepSamples = 16
 
-// staged is what s would have been with its bytes at hand.
-func (s sample) staged() sample {
+// withoutStaging is what s would have been with its bytes at hand.
+func (s startSample) withoutStaging() startSample {
 	phases := map[functions.Phase]time.Duration{}
 	var total time.Duration
 	for p, d := range s.phases {
@@ -44,32 +44,32 @@ func (s sample) staged() sample {
 	for _, p := range []functions.Phase{functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup} {
 		start = max(start, phases[p]) // the engine came up meanwhile: it cannot have taken less
 	}
-	return sample{node: s.node, tier: functions.TierNVMe, total: min(total, s.total), start: min(start, s.start), phases: phases}
+	return startSample{node: s.node, tier: functions.TierNVMe, total: min(total, s.total), start: min(start, s.start), phases: phases}
 }
 
-func (h *history) add(s sample) {
+func (h *startHistory) add(s startSample) {
 	if len(h.samples) == keepSamples {
 		copy(h.samples, h.samples[1:])
 		h.samples = h.samples[:keepSamples-1]
 	}
 	h.samples = append(h.samples, s)
-	h.fresh, h.expected = false, false
+	h.cachedValid, h.expectValid = false, false
 }
 
-func (h *history) forget() { *h = history{} }
+func (h *startHistory) clear() { *h = startHistory{} }
 
 // forecast of the next cold start. Where the bytes are at hand it comes from
 // starts that found them so, or else from those that had to fetch them, less the
 // fetching; where they are not, from those that fetched.
-func (h *history) forecast(atHand bool) functions.Forecast {
-	if h.fresh && h.atHand == atHand {
-		return h.known
+func (h *startHistory) forecast(atHand bool) functions.Forecast {
+	if h.cachedValid && h.cachedAtHand == atHand {
+		return h.cached
 	}
-	h.fresh, h.atHand, h.known = true, atHand, functions.NoForecast
-	var like []sample
-	cold := slices.DeleteFunc(slices.Clone(h.samples), func(s sample) bool { return s.tier == functions.TierSleeping })
+	h.cachedValid, h.cachedAtHand, h.cached = true, atHand, functions.NoForecast
+	var like []startSample
+	cold := slices.DeleteFunc(slices.Clone(h.samples), func(s startSample) bool { return s.tier == functions.TierSleeping })
 	if len(cold) == 0 {
-		return h.known
+		return h.cached
 	}
 	for _, s := range cold {
 		if (s.tier != functions.TierRemote) == atHand {
@@ -79,7 +79,7 @@ func (h *history) forecast(atHand bool) functions.Forecast {
 	if len(like) == 0 {
 		for _, s := range cold {
 			if atHand {
-				s = s.staged()
+				s = s.withoutStaging()
 			}
 			like = append(like, s)
 		}
@@ -92,36 +92,36 @@ func (h *history) forecast(atHand bool) functions.Forecast {
 			byPhase[p] = append(byPhase[p], d)
 		}
 	}
-	h.known.P50, h.known.P90 = quantile(totals, 50), quantile(totals, 90)
-	h.known.Phases = map[functions.Phase]time.Duration{}
+	h.cached.P50, h.cached.P90 = quantile(totals, 50), quantile(totals, 90)
+	h.cached.Phases = map[functions.Phase]time.Duration{}
 	for p, ds := range byPhase {
-		h.known.Phases[p] = quantile(ds, 50)
+		h.cached.Phases[p] = quantile(ds, 50)
 	}
-	return h.known
+	return h.cached
 }
 
-// rise is how long waking a replica that slept takes, at a percentile; -1 where
+// wakeTime is how long waking a replica that slept takes, at a percentile; -1 where
 // nothing is known.
-func (h *history) rise(percent int) time.Duration {
-	return h.rises(false, percent)
+func (h *startHistory) wakeTime(percent int) time.Duration {
+	return h.wakeTimes(false, percent)
 }
 
-// deep is the same from a sleep without weights.
-func (h *history) deep(percent int) time.Duration { return h.rises(true, percent) }
+// deepWakeTime is the same from a sleep without weights.
+func (h *startHistory) deepWakeTime(percent int) time.Duration { return h.wakeTimes(true, percent) }
 
-func (h *history) rises(deep bool, percent int) time.Duration {
+func (h *startHistory) wakeTimes(deep bool, percent int) time.Duration {
 	var totals []time.Duration
 	for _, s := range h.samples {
-		if s.tier == functions.TierSleeping && s.deep == deep {
+		if s.tier == functions.TierSleeping && s.fromDeepSleep == deep {
 			totals = append(totals, s.total)
 		}
 	}
 	return quantile(totals, percent)
 }
 
-// phase is the median of one phase: on this node if it is known there, else on
+// phaseTime is the median of one phase: on this node if it is known there, else on
 // any, else what the engine is known to take; -1 where nothing is known.
-func (h *history) phase(p functions.Phase, node string, e functions.Engine) time.Duration {
+func (h *startHistory) phaseTime(p functions.Phase, node string, e functions.Engine) time.Duration {
 	var here, any []time.Duration
 	for _, s := range h.samples {
 		if d, ok := s.phases[p]; ok && s.tier != functions.TierSleeping {
@@ -137,15 +137,15 @@ func (h *history) phase(p functions.Phase, node string, e functions.Engine) time
 	case len(any) > 0:
 		return quantile(any, 50)
 	}
-	if d, ok := usual[e][p]; ok {
+	if d, ok := typicalPhases[e][p]; ok {
 		return d
 	}
 	return -1
 }
 
-// usual is what engines take where nothing has been measured yet: small models
+// typicalPhases is what engines take where nothing has been measured yet: small models
 // on an ordinary machine. The weights' own time comes on top, from their bytes.
-var usual = map[functions.Engine]map[functions.Phase]time.Duration{
+var typicalPhases = map[functions.Engine]map[functions.Phase]time.Duration{
 	functions.EngineEmber: {
 		functions.PhaseSpawn: 20 * time.Millisecond, functions.PhaseLoad: 100 * time.Millisecond, functions.PhaseWarmup: 20 * time.Millisecond,
 	},

@@ -6,15 +6,15 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// shelve takes in which sources' bytes a node says it has: of a list that may be
+// updateCachedSources takes in which sources' bytes a node says it has: of a list that may be
 // long what differs from the last one. A READY replica's are there too, listed or
 // not. ours are the replicas it names, where they are known. It reports whether
 // anything differs.
-func (s *Steer) shelve(n *node, was, now *functions.Heartbeat, ours []*rep) (changed bool) {
-	all := len(n.extra) > 0 // look at all replicas, not only at those with news
+func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Heartbeat, ours []*replicaState) (changed bool) {
+	all := len(n.fromReady) > 0 // look at all replicas, not only at those with news
 	old, list := was.Cached, now.Cached
 	if n.Tiers == nil {
-		n.Tiers, n.Cached, n.extra = map[string]functions.Tier{}, map[string]bool{}, map[string]bool{}
+		n.Tiers, n.Cached, n.fromReady = map[string]functions.Tier{}, map[string]bool{}, map[string]bool{}
 		old, changed, all = nil, true, true
 	}
 	if len(old) != len(list) || len(old) > 0 && &old[0] != &list[0] {
@@ -31,16 +31,16 @@ func (s *Steer) shelve(n *node, was, now *functions.Heartbeat, ours []*rep) (cha
 			}
 			for i := range old {
 				if c := &old[i]; !stays[c.Source] && n.Tiers[c.Source] != "" {
-					s.unshelve(n, c.Source)
+					s.dropCachedSource(n, c.Source)
 					changed, all = true, true
 				}
 			}
 		}
 		for i := range list {
 			c := &list[i]
-			changed = s.bytesAt(n, c.Source, c.Tier) || changed
-			delete(n.extra, c.Source)
-			s.sized(c.Source, c.Bytes)
+			changed = s.addCachedSource(n, c.Source, c.Tier) || changed
+			delete(n.fromReady, c.Source)
+			s.recordSize(c.Source, c.Bytes)
 		}
 	}
 	var used []string // of extra
@@ -50,34 +50,34 @@ func (s *Steer) shelve(n *node, was, now *functions.Heartbeat, ours []*rep) (cha
 			continue
 		}
 		r := ours[i]
-		if r != nil && !all && r.steady(m) {
+		if r != nil && !all && r.unchanged(m) {
 			continue
 		}
 		at := ""
-		if r != nil && r.recipe == r.fn.recipe && !isLocal(m.Spec.Source) {
-			at = r.fn.Source
+		if r != nil && r.recipe == r.function.recipe && !isLocalFolder(m.Spec.Source) {
+			at = r.function.Source
 		} else {
-			at = location(m.Spec.Source, "")
+			at = sourceLocation(m.Spec.Source, "")
 		}
 		if n.Tiers[at] == "" {
-			s.bytesAt(n, at, functions.TierNVMe)
-			n.extra[at], changed = true, true
+			s.addCachedSource(n, at, functions.TierNVMe)
+			n.fromReady[at], changed = true, true
 		}
-		if len(n.extra) > 0 && n.extra[at] {
+		if len(n.fromReady) > 0 && n.fromReady[at] {
 			used = append(used, at)
 		}
 	}
-	for at := range n.extra {
+	for at := range n.fromReady {
 		if !slices.Contains(used, at) {
-			s.unshelve(n, at)
+			s.dropCachedSource(n, at)
 			changed = true
 		}
 	}
 	return changed
 }
 
-// bytesAt notes that a node has a source's bytes, and how near.
-func (s *Steer) bytesAt(n *node, source string, t functions.Tier) (changed bool) {
+// addCachedSource notes that a node has a source's bytes, and how near.
+func (s *Orchestrator) addCachedSource(n *nodeState, source string, t functions.Tier) (changed bool) {
 	before, there := n.Tiers[source]
 	if there && before == t {
 		return false
@@ -89,22 +89,22 @@ func (s *Steer) bytesAt(n *node, source string, t functions.Tier) (changed bool)
 	return true
 }
 
-// unshelve notes that a node has them no more.
-func (s *Steer) unshelve(n *node, source string) {
+// dropCachedSource notes that a node has them no more.
+func (s *Orchestrator) dropCachedSource(n *nodeState, source string) {
 	delete(n.Tiers, source)
 	delete(n.Cached, source)
-	delete(n.extra, source)
+	delete(n.fromReady, source)
 	if s.copies[source]--; s.copies[source] <= 0 {
 		delete(s.copies, source)
 	}
 }
 
-// bare notes that a node has none: it is lost.
-func (s *Steer) bare(n *node) {
+// dropAllCachedSources notes that a node has none: it is lost.
+func (s *Orchestrator) dropAllCachedSources(n *nodeState) {
 	for source := range n.Tiers {
 		if s.copies[source]--; s.copies[source] <= 0 {
 			delete(s.copies, source)
 		}
 	}
-	n.Tiers, n.Cached, n.extra = nil, nil, nil
+	n.Tiers, n.Cached, n.fromReady = nil, nil, nil
 }

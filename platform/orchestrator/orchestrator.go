@@ -62,17 +62,17 @@ type Hooks struct {
 
 // Options of a Steer.
 type Options struct {
-	Epoch   int64    // of this life, see NextEpoch
-	Path    DataPath // the activator; nil if it is told by Attach
-	Catalog Catalog
-	Machine string           // identity of this host: whose folders the catalogue's local sources are
-	Here    string           // id of the agent in this process, if there is one
-	Token   string           // bearer for replicas behind remote agents
-	Policy  placement.Policy // zero: placement.DefaultPolicy
-	Hooks   Hooks
-	Foresee *Foresee // looks ahead; nil: nothing is learned of when functions are used
-	Ledger  *Ledger  // where the accounts of teams outlive this life; nil: they do not
-	Log     *slog.Logger
+	Epoch     int64    // of this life, see NextEpoch
+	Path      DataPath // the activator; nil if it is told by Attach
+	Catalog   Catalog
+	Machine   string           // identity of this host: whose folders the catalogue's local sources are
+	Here      string           // id of the agent in this process, if there is one
+	Token     string           // bearer for replicas behind remote agents
+	Policy    placement.Policy // zero: placement.DefaultPolicy
+	Hooks     Hooks
+	Foresight *Foresight // looks ahead; nil: nothing is learned of when functions are used
+	Ledger    *Ledger    // where the accounts of teams outlive this life; nil: they do not
+	Log       *slog.Logger
 
 	// Time, chance and concurrency come from outside where they are given: with
 	// the same of them, and the same news in the same order, the loop gives the
@@ -94,41 +94,41 @@ type Options struct {
 	Ring func()
 }
 
-// Steer is the loop. Its methods may be called from any goroutine.
-type Steer struct {
-	epoch   int64
-	path    DataPath
-	catalog Catalog
-	machine string
-	here    string
-	token   string
-	policy  placement.Policy
-	hooks   Hooks
-	seer    *seer // nil: none
-	ledger  *Ledger
-	log     *slog.Logger
-	clock   func() time.Time
-	newID   func(prefix string) string
+// Orchestrator is the loop. Its methods may be called from any goroutine.
+type Orchestrator struct {
+	epoch      int64
+	path       DataPath
+	catalog    Catalog
+	machine    string
+	here       string
+	token      string
+	policy     placement.Policy
+	hooks      Hooks
+	forecaster *forecaster // nil: none
+	ledger     *Ledger
+	log        *slog.Logger
+	timeNow    func() time.Time
+	newID      func(prefix string) string
 
-	progress time.Duration
-	carry    func(limit time.Duration, f func(context.Context)) // nil: goroutines
-	bell     func()
-	began    time.Time // Instants count from here
-	doing    sync.WaitGroup
-	lanes    chan struct{} // bounds commands under way
-	lost     []string      // URLs of agents given up, to be cut once that is published
-	events   events
-	counts   counts
+	progress     time.Duration
+	do           func(limit time.Duration, f func(context.Context)) // nil: goroutines
+	signalFunc   func()
+	began        time.Time // Instants count from here
+	commands     sync.WaitGroup
+	commandSlots chan struct{} // bounds commands under way
+	lostAgents   []string      // URLs of agents given up, to be cut once that is published
+	events       events
+	counts       counts
 
-	rung chan struct{} // of Run, where it is the one to be woken
+	signalled chan struct{} // of Run, where it is the one to be woken
 
-	fetchMu sync.Mutex
-	fetches map[fetch]*fetching
+	adapterMu    sync.Mutex
+	adapterLoads map[adapterKey]*adapterLoad
 
-	inboxMu sync.Mutex
-	inbox   inbox
-	spare   inbox                     // the loop's: what a turn goes through, empty in between
-	cold    map[functions.Name]string // cold starts under way, by function: what Wake answers
+	inboxMu    sync.Mutex
+	inbox      inbox
+	spareInbox inbox                     // the loop's: what a turn goes through, empty in between
+	startIDs   map[functions.Name]string // cold starts under way, by function: what Wake answers
 
 	watchMu  sync.Mutex
 	watchers map[chan struct{}]struct{}
@@ -138,43 +138,43 @@ type Steer struct {
 }
 
 const (
-	tick       = time.Second
-	retryLease = time.Minute // a wake holds for its retry: Retry-After is at most 55 s
-	commandFor = 10 * time.Second
-	lanesWide  = 64
-	drainLook  = 20 * time.Millisecond
+	tick           = time.Second
+	wakeLease      = time.Minute // a wake holds for its retry: Retry-After is at most 55 s
+	commandTimeout = 10 * time.Second
+	maxCommands    = 64
+	drainPoll      = 20 * time.Millisecond
 )
 
 // inbox is news since the last turn, one entry per subject.
 type inbox struct {
-	wakes   pile[functions.Name, wake]
-	nudges  pile[functions.Name, struct{}]
-	beats   pile[string, beat]
-	asks    pile[string, ask] // by replica
-	loaded  pile[string, outcome]
-	ended   pile[string, outcome]
-	stops   pile[functions.Name, struct{}]
-	uses    pile[fetch, struct{}]
-	wanted  pile[functions.Name, struct{}] // adapters, ahead of any request
-	awake   pile[string, outcome]          // sleeps and rises refused
-	changed bool
+	wakes          coalescingQueue[functions.Name, wakeRequest]
+	nudges         coalescingQueue[functions.Name, struct{}]
+	heartbeats     coalescingQueue[string, heartbeat]
+	healthReports  coalescingQueue[string, healthReport] // by replica
+	loaded         coalescingQueue[string, commandResult]
+	unloaded       coalescingQueue[string, commandResult]
+	stops          coalescingQueue[functions.Name, struct{}]
+	adapterUses    coalescingQueue[adapterKey, struct{}]
+	wantedAdapters coalescingQueue[functions.Name, struct{}] // adapters, ahead of any request
+	sleepRefusals  coalescingQueue[string, commandResult]    // sleeps and rises refused
+	changed        bool
 }
 
 func (in *inbox) clear() {
 	in.wakes.clear()
 	in.nudges.clear()
-	in.beats.clear()
-	in.asks.clear()
+	in.heartbeats.clear()
+	in.healthReports.clear()
 	in.loaded.clear()
-	in.ended.clear()
+	in.unloaded.clear()
 	in.stops.clear()
-	in.uses.clear()
-	in.wanted.clear()
-	in.awake.clear()
+	in.adapterUses.clear()
+	in.wantedAdapters.clear()
+	in.sleepRefusals.clear()
 	in.changed = false
 }
 
-type wake struct {
+type wakeRequest struct {
 	id    string
 	at    time.Time
 	retry time.Duration // lasts until nobody waits
@@ -182,32 +182,32 @@ type wake struct {
 	once  bool          // lasts until READY or failed
 }
 
-type beat struct {
-	hb   functions.Heartbeat
-	node Node
-	at   time.Time
+type heartbeat struct {
+	message functions.Heartbeat
+	node    Node
+	at      time.Time
 }
 
-type ask struct {
+type healthReport struct {
 	name    functions.Name
 	problem string
 }
 
-type outcome struct {
+type commandResult struct {
 	node string
 	at   time.Time
 	err  error
 }
 
 // New returns a loop that has not begun.
-func New(o Options) *Steer {
-	s := &Steer{
+func New(o Options) *Orchestrator {
+	s := &Orchestrator{
 		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
-		policy: o.Policy, hooks: o.Hooks, seer: newSeer(o.Foresee), ledger: o.Ledger, log: o.Log, clock: o.Now, newID: o.NewID, carry: o.Do, bell: o.Ring,
-		rung:   make(chan struct{}, 1),
-		cold:   map[functions.Name]string{},
-		lanes:  make(chan struct{}, lanesWide),
-		counts: newCounts(),
+		policy: o.Policy, hooks: o.Hooks, forecaster: newForecaster(o.Foresight), ledger: o.Ledger, log: o.Log, timeNow: o.Now, newID: o.NewID, do: o.Do, signalFunc: o.Ring,
+		signalled:    make(chan struct{}, 1),
+		startIDs:     map[functions.Name]string{},
+		commandSlots: make(chan struct{}, maxCommands),
+		counts:       newCounts(),
 	}
 	if s.policy == (placement.Policy{}) {
 		s.policy = placement.DefaultPolicy
@@ -215,19 +215,19 @@ func New(o Options) *Steer {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if s.clock == nil {
-		s.clock = time.Now
+	if s.timeNow == nil {
+		s.timeNow = time.Now
 	}
 	if s.newID == nil {
 		s.newID = randomID
 	}
 	if s.progress = o.Progress; s.progress == 0 {
-		s.progress = progressFor
+		s.progress = progressEvery
 	}
-	if s.bell == nil {
-		s.bell = s.wakeRun
+	if s.signalFunc == nil {
+		s.signalFunc = s.signalRun
 	}
-	s.began = s.clock().Add(-time.Millisecond) // Instant 0 means never
+	s.began = s.timeNow().Add(-time.Millisecond) // Instant 0 means never
 	s.world = newWorld(s.policy)
 	return s
 }
@@ -235,63 +235,63 @@ func New(o Options) *Steer {
 // Attach tells the loop its data path, which needs the loop to be made, and the
 // data path which functions there are, so that nobody who asks before the first
 // turn hears that there is no such model. It is called once, before Run.
-func (s *Steer) Attach(path DataPath) {
+func (s *Orchestrator) Attach(path DataPath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.path = path
 	s.readCatalog(s.now())
-	s.flush()
+	s.publishDirty()
 }
 
 // Run is the loop. It returns nil when ctx ends, after the commands under way
 // have returned or been cancelled. It does not stop replicas.
-func (s *Steer) Run(ctx context.Context) error {
+func (s *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
-	defer s.doing.Wait()
+	defer s.commands.Wait()
 	defer cancel()
 	s.Changed()
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	defer s.remember(true)
-	defer s.keep(true)
+	defer s.saveHistory(true)
+	defer s.saveLedger(true)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.rung:
+		case <-s.signalled:
 		case <-t.C:
 		case <-timer.C:
 		}
 		if next := s.Turn(commands); next > 0 {
 			timer.Reset(next)
 		}
-		s.remember(false)
-		s.keep(false)
+		s.saveHistory(false)
+		s.saveLedger(false)
 	}
 }
 
-func (s *Steer) now() placement.Instant { return s.clock().Sub(s.began) }
+func (s *Orchestrator) now() placement.Instant { return s.timeNow().Sub(s.began) }
 
 // instant of a moment another room noted. Both carry monotonic readings.
-func (s *Steer) instant(t time.Time) placement.Instant {
+func (s *Orchestrator) instant(t time.Time) placement.Instant {
 	if t.IsZero() {
 		return 0
 	}
 	return max(t.Sub(s.began), 1)
 }
 
-func (s *Steer) ring() { s.bell() }
+func (s *Orchestrator) signal() { s.signalFunc() }
 
-func (s *Steer) wakeRun() {
+func (s *Orchestrator) signalRun() {
 	select {
-	case s.rung <- struct{}{}:
+	case s.signalled <- struct{}{}:
 	default:
 	}
 }
 
-func put[K comparable, V any](m *map[K]V, k K, v V) {
+func setInMap[K comparable, V any](m *map[K]V, k K, v V) {
 	if *m == nil {
 		*m = map[K]V{}
 	}
@@ -300,95 +300,95 @@ func put[K comparable, V any](m *map[K]V, k K, v V) {
 
 // Wake asks for a replica of a function and returns the id of the cold start
 // that is under way for it, one however many ask. It never blocks.
-func (s *Steer) Wake(name functions.Name, team string) string {
-	return s.wake(name, retryLease, 0)
+func (s *Orchestrator) Wake(name functions.Name, team string) string {
+	return s.requestWake(name, wakeLease, 0)
 }
 
 // WakeFor is a wake that holds for a lease though nobody waits; 0: until the
 // replica is READY, from when its idle time counts. Where one is READY already,
 // the cold start is the last one ("" if it was adopted). A name with an adapter
 // also has that loaded, ahead of any request for it.
-func (s *Steer) WakeFor(name functions.Name, lease time.Duration) string {
+func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
 	s.mu.Lock()
-	f := s.fns[name.Base()]
-	ready := f != nil && slices.ContainsFunc(f.reps, func(r *rep) bool { return r.serves() })
+	f := s.functions[name.Base()]
+	ready := f != nil && slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
 	last := ""
-	if ready && f.cold != nil {
-		last = f.cold.ID
+	if ready && f.coldStart != nil {
+		last = f.coldStart.ID
 	}
 	s.mu.Unlock()
 	if name.Adapter != "" {
 		s.inboxMu.Lock()
-		s.inbox.wanted.put(name, struct{}{})
+		s.inbox.wantedAdapters.put(name, struct{}{})
 		s.inboxMu.Unlock()
 	}
-	id := s.wake(name, 0, lease)
+	id := s.requestWake(name, 0, lease)
 	if ready {
 		return last
 	}
 	return id
 }
 
-func (s *Steer) wake(name functions.Name, retry, held time.Duration) string {
+func (s *Orchestrator) requestWake(name functions.Name, retry, held time.Duration) string {
 	name = name.Base()
 	s.inboxMu.Lock()
-	id, ok := s.cold[name]
+	id, ok := s.startIDs[name]
 	if !ok {
 		id = s.newID("cs")
-		s.cold[name] = id
+		s.startIDs[name] = id
 	}
 	w, asked := s.inbox.wakes.get(name)
 	if !asked {
-		w = wake{id: id, at: s.clock()}
+		w = wakeRequest{id: id, at: s.timeNow()}
 	}
 	w.retry, w.held = max(w.retry, retry), max(w.held, held)
 	w.once = w.once || retry == 0
 	s.inbox.wakes.put(name, w)
 	s.inboxMu.Unlock()
-	s.ring()
+	s.signal()
 	return id
 }
 
 // Nudge says that demand changed in a way worth a look: a queue outgrew its
 // replicas, or nobody waits any more.
-func (s *Steer) Nudge(name functions.Name) {
+func (s *Orchestrator) Nudge(name functions.Name) {
 	s.inboxMu.Lock()
 	s.inbox.nudges.put(name.Base(), struct{}{})
 	s.inboxMu.Unlock()
-	s.ring()
+	s.signal()
 }
 
 // ReportFailure says that a replica broke on the data path: its agent is told to look.
-func (s *Steer) ReportFailure(name functions.Name, replica, problem string) {
+func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem string) {
 	s.inboxMu.Lock()
-	s.inbox.asks.put(replica, ask{name.Base(), problem})
+	s.inbox.healthReports.put(replica, healthReport{name.Base(), problem})
 	s.inboxMu.Unlock()
-	s.ring()
+	s.signal()
 }
 
 // Heartbeat is what an agent says of itself, and how to command it.
-func (s *Steer) Heartbeat(hb functions.Heartbeat, node Node) {
+func (s *Orchestrator) Heartbeat(hb functions.Heartbeat, node Node) {
 	s.inboxMu.Lock()
-	s.inbox.beats.put(hb.AgentID, beat{hb, node, s.clock()})
+	s.inbox.heartbeats.put(hb.AgentID, heartbeat{hb, node, s.timeNow()})
 	s.inboxMu.Unlock()
-	s.ring()
+	s.signal()
 }
 
 // Changed says that the catalogue has changed.
-func (s *Steer) Changed() {
+func (s *Orchestrator) Changed() {
 	s.inboxMu.Lock()
 	s.inbox.changed = true
 	s.inboxMu.Unlock()
-	s.ring()
+	s.signal()
 }
 
 // Stop drains the replicas of a function. It comes back with demand, or at
 // once where its minimum says so.
-func (s *Steer) Stop(name functions.Name) {
+func (s *Orchestrator) Stop(name functions.Name) {
 	s.inboxMu.Lock()
 	s.inbox.stops.put(name.Base(), struct{}{})
 	s.inboxMu.Unlock()
-	s.ring()
+	s.signal()
 }
 
 // randomID is a DNS label that begins as prefix, which is one too.
@@ -402,41 +402,41 @@ func randomID(prefix string) string {
 }
 
 // command runs an order in a goroutine of its own, bounded in number and time.
-func (s *Steer) command(ctx context.Context, f func(ctx context.Context)) {
-	s.within(ctx, commandFor, f)
+func (s *Orchestrator) command(ctx context.Context, f func(ctx context.Context)) {
+	s.commandWithin(ctx, commandTimeout, f)
 }
 
-func (s *Steer) within(ctx context.Context, limit time.Duration, f func(ctx context.Context)) {
-	if s.carry != nil {
-		s.carry(limit, f)
+func (s *Orchestrator) commandWithin(ctx context.Context, limit time.Duration, f func(ctx context.Context)) {
+	if s.do != nil {
+		s.do(limit, f)
 		return
 	}
-	s.doing.Go(func() {
+	s.commands.Go(func() {
 		select {
-		case s.lanes <- struct{}{}:
+		case s.commandSlots <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
-		defer func() { <-s.lanes }()
+		defer func() { <-s.commandSlots }()
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		f(ctx)
 	})
 }
 
-func (s *Steer) load(ctx context.Context, id string, n *node, req functions.LoadRequest) {
-	to, node := n.to, n.id
+func (s *Orchestrator) sendLoad(ctx context.Context, id string, n *nodeState, req functions.LoadRequest) {
+	to, node := n.commands, n.id
 	s.command(ctx, func(ctx context.Context) {
 		_, err := to.Load(ctx, req)
 		s.inboxMu.Lock()
-		s.inbox.loaded.put(id, outcome{node, s.clock(), err})
+		s.inbox.loaded.put(id, commandResult{node, s.timeNow(), err})
 		s.inboxMu.Unlock()
-		s.ring()
+		s.signal()
 	})
 }
 
-func (s *Steer) unload(ctx context.Context, n *node, req functions.UnloadRequest) {
-	to, node := n.to, n.id
+func (s *Orchestrator) sendUnload(ctx context.Context, n *nodeState, req functions.UnloadRequest) {
+	to, node := n.commands, n.id
 	req.Epoch = s.epoch
 	s.command(ctx, func(ctx context.Context) {
 		err := to.Unload(ctx, req)
@@ -444,8 +444,8 @@ func (s *Steer) unload(ctx context.Context, n *node, req functions.UnloadRequest
 			s.log.Warn("unload refused", "replica", req.ID, "node", node, "error", err)
 		}
 		s.inboxMu.Lock()
-		s.inbox.ended.put(req.ID, outcome{node, s.clock(), err})
+		s.inbox.unloaded.put(req.ID, commandResult{node, s.timeNow(), err})
 		s.inboxMu.Unlock()
-		s.ring()
+		s.signal()
 	})
 }

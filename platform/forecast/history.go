@@ -16,100 +16,100 @@ type Options struct {
 
 // History is what is known of the past of functions. It has one owner.
 type History struct {
-	max    int
-	all    map[functions.Name]*past
-	recent [recents]*past // used last, newest first; what follows what is read from it
-	fresh  []*past        // idle since the last look ahead
-	due    dues
-	points []point
+	max       int
+	functions map[functions.Name]*functionUsage
+	recent    [maxRecent]*functionUsage // used last, newest first; what follows what is read from it
+	fresh     []*functionUsage          // idle since the last look ahead
+	due       startHeap
+	points    []point
 }
 
-// past of one function.
-type past struct {
-	name functions.Name
-	idle times
-	days daily
+// functionUsage of one function.
+type functionUsage struct {
+	name  functions.Name
+	idle  idleTimes
+	daily daily
 
 	begin, end time.Time // of the last use; end is zero where it is still in use
 	using      bool
-	torn       bool // the present idle time was not watched from its begin to its end
+	gapUnknown bool // the present idle time was not watched from its begin to its end
 
 	uses   float64 // decayed to usedAt
 	usedAt time.Time
 
-	starts uint16 // uses that followers were counted in
-	after  [followers]follower
+	starts     uint16 // uses that followers were counted in
+	followedBy [maxFollowers]follower
 
-	hint  time.Time // something else was used that this one usually follows: then
-	sure  float64   // the share in which it did
-	life  uint32    // counts uses: what is due belongs to one
-	queue bool      // in fresh
+	hint      time.Time // something else was used that this one usually follows: then
+	hintShare float64   // the share in which it did
+	useCount  uint32    // counts uses: what is due belongs to one
+	queued    bool      // in fresh
 }
 
 const (
 	manyFunctions = 20_000
-	fades         = 3 * time.Hour // the time constant with which uses of long ago count less
-	longGap       = 5 * time.Minute
+	usesDecay     = 3 * time.Hour // the time constant with which uses of long ago count less
+	maxSaveGap    = 5 * time.Minute
 )
 
 // New returns a history of nothing.
 func New(o Options) *History {
-	return &History{max: cmp.Or(max(o.Max, 0), manyFunctions), all: map[functions.Name]*past{}, points: make([]point, 0, 128)}
+	return &History{max: cmp.Or(max(o.Max, 0), manyFunctions), functions: map[functions.Name]*functionUsage{}, points: make([]point, 0, 128)}
 }
 
 // Len is how many functions are known.
-func (h *History) Len() int { return len(h.all) }
+func (h *History) Len() int { return len(h.functions) }
 
 // Forget drops a function that is gone.
 func (h *History) Forget(name functions.Name) {
-	p := h.all[name]
+	p := h.functions[name]
 	if p == nil {
 		return
 	}
-	delete(h.all, name)
-	p.life++
+	delete(h.functions, name)
+	p.useCount++
 	for i := range h.recent {
 		if h.recent[i] == p {
 			h.recent[i] = nil
 		}
 	}
-	for _, q := range h.all {
-		q.after = drop(q.after, p)
+	for _, q := range h.functions {
+		q.followedBy = dropFollower(q.followedBy, p)
 	}
 }
 
 // Begin says that a function that was idle is used from at on. One in use
 // already changes nothing.
 func (h *History) Begin(name functions.Name, at time.Time) {
-	p := h.all[name]
+	p := h.functions[name]
 	if p == nil {
-		if len(h.all) >= h.max {
+		if len(h.functions) >= h.max {
 			return
 		}
-		p = &past{name: name}
-		h.all[name] = p
+		p = &functionUsage{name: name}
+		h.functions[name] = p
 	}
 	if p.using {
 		return
 	}
-	if !p.end.IsZero() && !p.torn {
+	if !p.end.IsZero() && !p.gapUnknown {
 		if gap := at.Sub(p.end); gap >= 0 { // a clock that was set back teaches nothing
 			p.idle.add(gap)
 		}
 	}
-	p.life++
-	p.using, p.torn, p.begin, p.end, p.hint = true, false, at, time.Time{}, time.Time{}
+	p.useCount++
+	p.using, p.gapUnknown, p.begin, p.end, p.hint = true, false, at, time.Time{}, time.Time{}
 	p.uses = p.usesAt(at) + 1
 	p.usedAt = at
-	if p.days.note(at) && p.idle.total >= fadesFrom {
+	if p.daily.record(at) && p.idle.total >= fadesFrom {
 		p.idle.halve()
 	}
-	h.follow(p, at)
+	h.learnFollowers(p, at)
 }
 
 // End says that the last request of a function has ended at at.
 func (h *History) End(name functions.Name, at time.Time) {
-	p := h.all[name]
+	p := h.functions[name]
 	if p == nil || !p.using {
 		return
 	}
@@ -117,28 +117,28 @@ func (h *History) End(name functions.Name, at time.Time) {
 	if at.Before(p.begin) {
 		p.end = p.begin
 	}
-	h.look(p)
+	h.queueForPlan(p)
 }
 
-// look has Ahead think about p.
-func (h *History) look(p *past) {
-	if !p.queue {
-		p.queue = true
+// queueForPlan has Ahead think about p.
+func (h *History) queueForPlan(p *functionUsage) {
+	if !p.queued {
+		p.queued = true
 		h.fresh = append(h.fresh, p)
 	}
 }
 
-func (p *past) usesAt(now time.Time) float64 {
+func (p *functionUsage) usesAt(now time.Time) float64 {
 	if p.uses == 0 {
 		return 0
 	}
-	return p.uses * math.Exp(-max(0, now.Sub(p.usedAt).Seconds())/fades.Seconds())
+	return p.uses * math.Exp(-max(0, now.Sub(p.usedAt).Seconds())/usesDecay.Seconds())
 }
 
 // Uses is how often a function was used; what is three hours older counts for a
 // third.
 func (h *History) Uses(name functions.Name, now time.Time) float64 {
-	if p := h.all[name]; p != nil {
+	if p := h.functions[name]; p != nil {
 		return p.usesAt(now)
 	}
 	return 0
@@ -149,7 +149,7 @@ func (h *History) Uses(name functions.Name, now time.Time) float64 {
 // function's own history, from 0 to 1. It is the zero time for one never used,
 // and now for one in use.
 func (h *History) NextUse(name functions.Name, now time.Time) (at time.Time, sure float64) {
-	p := h.all[name]
+	p := h.functions[name]
 	switch {
 	case p == nil || p.begin.IsZero():
 		return time.Time{}, 0
@@ -157,27 +157,27 @@ func (h *History) NextUse(name functions.Name, now time.Time) (at time.Time, sur
 		return now, 1
 	}
 	wait, sure := p.idle.price(now.Sub(p.end))
-	if next, share, ok := p.days.next(now); ok {
-		if w := time.Duration(float64(max(next.Sub(now), 0)+slot/2) / share); w < wait {
+	if next, share, ok := p.daily.next(now); ok {
+		if w := time.Duration(float64(max(next.Sub(now), 0)+quarterHour/2) / share); w < wait {
 			wait, sure = w, share
 		}
 	}
-	if !p.hint.IsZero() && now.Before(p.hint.Add(hintFor)) {
-		if w := max(time.Duration(float64(p.hint.Sub(now))/p.sure), soonest); w < wait {
-			wait, sure = w, p.sure
+	if !p.hint.IsZero() && now.Before(p.hint.Add(hintLasts)) {
+		if w := max(time.Duration(float64(p.hint.Sub(now))/p.hintShare), minPrice); w < wait {
+			wait, sure = w, p.hintShare
 		}
 	}
 	return now.Add(wait), sure
 }
 
-// enough idle times to be known by them; with fewer the standard holds.
-const enough = 2
+// minIdleTimes idle times to be known by them; with fewer the standard holds.
+const minIdleTimes = 2
 
 // KeepFor is how long a function is worth being held idle after a use; false
 // where too little is known of it.
 func (h *History) KeepFor(name functions.Name, w Worth) (time.Duration, bool) {
-	p := h.all[name]
-	if p == nil || p.idle.total < enough {
+	p := h.functions[name]
+	if p == nil || p.idle.total < minIdleTimes {
 		return 0, false
 	}
 	return p.idle.windows(w, h.points)[0].To, true
@@ -187,8 +187,8 @@ func (h *History) KeepFor(name functions.Name, w Worth) (time.Duration, bool) {
 // held, eight at most; the first begins at 0 and may be empty. None where too
 // little is known of it.
 func (h *History) Windows(name functions.Name, w Worth) []Window {
-	p := h.all[name]
-	if p == nil || p.idle.total < enough {
+	p := h.functions[name]
+	if p == nil || p.idle.total < minIdleTimes {
 		return nil
 	}
 	return p.idle.windows(w, h.points)
@@ -207,8 +207,8 @@ type Foreseen struct {
 // a function is worth; false: never ahead.
 func (h *History) Ahead(now time.Time, worth func(functions.Name) (Worth, bool), yield func(Foreseen)) time.Time {
 	for _, p := range h.fresh {
-		p.queue = false
-		if h.all[p.name] == p && !p.using {
+		p.queued = false
+		if h.functions[p.name] == p && !p.using {
 			h.plan(p, now, worth)
 		}
 	}
@@ -217,7 +217,7 @@ func (h *History) Ahead(now time.Time, worth func(functions.Name) (Worth, bool),
 	for len(h.due) > 0 && !h.due[0].at.After(now) {
 		d := h.due.pop()
 		p := d.of
-		if d.life != p.life || p.using {
+		if d.life != p.useCount || p.using {
 			continue
 		}
 		if d.until.After(now) {
@@ -234,56 +234,56 @@ func (h *History) Ahead(now time.Time, worth func(functions.Name) (Worth, bool),
 }
 
 // plan puts the next start ahead of p on the list.
-func (h *History) plan(p *past, now time.Time, worth func(functions.Name) (Worth, bool)) {
+func (h *History) plan(p *functionUsage, now time.Time, worth func(functions.Name) (Worth, bool)) {
 	w, ok := worth(p.name)
 	if !ok || p.end.IsZero() {
 		return
 	}
 	w.Ahead = true
-	if !p.hint.IsZero() && p.hint.Add(hintFor).After(now) {
-		h.due.push(due{at: later(p.hint.Add(-w.Start), now), until: p.hint.Add(hintFor), why: "follows", of: p, life: p.life})
+	if !p.hint.IsZero() && p.hint.Add(hintLasts).After(now) {
+		h.due.push(plannedStart{at: laterTime(p.hint.Add(-w.Start), now), until: p.hint.Add(hintLasts), why: "follows", of: p, life: p.useCount})
 		p.hint = time.Time{}
 	}
-	var first due
-	if p.idle.total >= enough {
+	var first plannedStart
+	if p.idle.total >= minIdleTimes {
 		age := now.Sub(p.end)
 		for _, x := range p.idle.windows(w, h.points) {
 			if x.From > 0 && x.From > age {
-				first = due{at: p.end.Add(x.From), until: p.end.Add(x.To), why: "rhythm"}
+				first = plannedStart{at: p.end.Add(x.From), until: p.end.Add(x.To), why: "rhythm"}
 				break
 			}
 		}
 	}
-	if next, _, ok := p.days.next(now.Add(w.Start)); ok {
+	if next, _, ok := p.daily.next(now.Add(w.Start)); ok {
 		if at := next.Add(-w.Start); at.After(now) && (first.at.IsZero() || at.Before(first.at)) {
-			first = due{at: at, until: next.Add(slot), why: "daily"}
+			first = plannedStart{at: at, until: next.Add(quarterHour), why: "daily"}
 		}
 	}
 	if !first.at.IsZero() {
-		first.of, first.life = p, p.life
+		first.of, first.life = p, p.useCount
 		h.due.push(first)
 	}
 }
 
-func later(a, b time.Time) time.Time {
+func laterTime(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
 	}
 	return a
 }
 
-// due is a start ahead.
-type due struct {
+// plannedStart is a start ahead.
+type plannedStart struct {
 	at, until time.Time
 	why       string
-	of        *past
+	of        *functionUsage
 	life      uint32
 }
 
-// dues are a heap, the earliest first.
-type dues []due
+// startHeap are a heap, the earliest first.
+type startHeap []plannedStart
 
-func (d *dues) push(x due) {
+func (d *startHeap) push(x plannedStart) {
 	*d = append(*d, x)
 	h := *d
 	for i := len(h) - 1; i > 0; {
@@ -296,11 +296,11 @@ func (d *dues) push(x due) {
 	}
 }
 
-func (d *dues) pop() due {
+func (d *startHeap) pop() plannedStart {
 	h := *d
 	top, last := h[0], len(h)-1
 	h[0] = h[last]
-	h[last] = due{}
+	h[last] = plannedStart{}
 	h = h[:last]
 	*d = h
 	for i := 0; ; {
@@ -317,7 +317,7 @@ func (d *dues) pop() due {
 }
 
 // before has the same order for the same times in every run.
-func (a due) before(b due) bool {
+func (a plannedStart) before(b plannedStart) bool {
 	if c := a.at.Compare(b.at); c != 0 {
 		return c < 0
 	}

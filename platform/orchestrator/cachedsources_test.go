@@ -16,9 +16,9 @@ func TestShelve(t *testing.T) {
 	s := New(Options{Path: newDoor(), Catalog: &shelf{}})
 	rng := rand.New(rand.NewPCG(7, 7))
 	tiers := []functions.Tier{functions.TierNVMe, functions.TierDRAM}
-	var nodes []*node
+	var nodes []*nodeState
 	for i := range 2 {
-		nodes = append(nodes, &node{Node: &placement.Node{}, id: fmt.Sprint(i)})
+		nodes = append(nodes, &nodeState{Node: &placement.Node{}, id: fmt.Sprint(i)})
 	}
 	was := make([]functions.Heartbeat, len(nodes))
 	for range 3000 {
@@ -53,7 +53,7 @@ func TestShelve(t *testing.T) {
 			hb.Models = append(hb.Models, m)
 		}
 		before := maps.Clone(n.Tiers)
-		changed := s.shelve(n, &was[k], &hb, s.looked(n, &hb))
+		changed := s.updateCachedSources(n, &was[k], &hb, s.matchReplicas(n, &hb))
 		was[k] = hb
 		want := map[string]functions.Tier{}
 		for _, c := range hb.Cached {

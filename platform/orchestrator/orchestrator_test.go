@@ -106,7 +106,7 @@ func (d *door) InFlightOf(_ functions.Name, id string) int {
 }
 
 // ask puts n requests in; the platform is told as the activator tells it.
-func (d *door) ask(s *Steer, name functions.Name, n int) string {
+func (d *door) ask(s *Orchestrator, name functions.Name, n int) string {
 	d.mu.Lock()
 	if d.queued[name] == 0 {
 		d.since[name] = time.Now()
@@ -138,7 +138,7 @@ func (d *door) done(name functions.Name) {
 	d.release(name)
 }
 
-func (d *door) leave(s *Steer, name functions.Name) {
+func (d *door) leave(s *Orchestrator, name functions.Name) {
 	d.mu.Lock()
 	d.queued[name] = 0
 	d.mu.Unlock()
@@ -154,7 +154,7 @@ func (d *door) picture(name functions.Name) snapshot.Snapshot {
 // host is a small true agent: replicas stage, load and become READY by timers.
 type host struct {
 	id    string
-	s     *Steer
+	s     *Orchestrator
 	gpus  int
 	stage time.Duration
 	boot  time.Duration
@@ -341,7 +341,7 @@ func fname(s string) functions.Name { return functions.Name{Team: "default", Nam
 
 type rig struct {
 	t      *testing.T
-	s      *Steer
+	s      *Orchestrator
 	d      *door
 	c      *shelf
 	ctx    context.Context

@@ -12,10 +12,10 @@ import (
 // what was long ago is forgotten; small checkpoints say nothing.
 func TestMeasuredRates(t *testing.T) {
 	s := New(Options{})
-	n := &node{Node: &placement.Node{ID: "a"}, id: "a"}
-	s.join(n, 1)
+	n := &nodeState{Node: &placement.Node{ID: "a"}, id: "a"}
+	s.addNode(n, 1)
 	remote := func(bytes functions.Bytes, took time.Duration) {
-		s.measure(n, functions.TierRemote, bytes, map[functions.Phase]time.Duration{functions.PhaseStage: took, functions.PhaseLoad: time.Second})
+		s.recordRates(n, functions.TierRemote, bytes, map[functions.Phase]time.Duration{functions.PhaseStage: took, functions.PhaseLoad: time.Second})
 	}
 	remote(1000, time.Second)
 	if n.Link != 0 {
@@ -32,40 +32,40 @@ func TestMeasuredRates(t *testing.T) {
 	if n.Link != 1<<28 {
 		t.Errorf("a link that became slow: %v", n.Link)
 	}
-	s.measure(n, functions.TierNVMe, 8<<30, map[functions.Phase]time.Duration{functions.PhaseLoad: 4 * time.Second})
+	s.recordRates(n, functions.TierNVMe, 8<<30, map[functions.Phase]time.Duration{functions.PhaseLoad: 4 * time.Second})
 	if n.Disk != 2<<30 {
 		t.Errorf("disk %v", n.Disk)
 	}
 	// The loader sees what all stagings get together.
-	n.stored(functions.StoreUse{Bytes: 1 << 40, Loader: &functions.LoaderStats{Stagings: 3, Rate: 2 << 30}})
+	n.setStore(functions.StoreUse{Bytes: 1 << 40, Loader: &functions.LoaderStats{Stagings: 3, Rate: 2 << 30}})
 	if n.Link != 2<<30 {
 		t.Errorf("by the loader: %v", n.Link)
 	}
-	if n.stored(functions.StoreUse{Bytes: 1 << 40, Used: 1 << 30}) {
+	if n.setStore(functions.StoreUse{Bytes: 1 << 40, Used: 1 << 30}) {
 		t.Error("a thousandth of the store is news")
 	}
-	if !n.stored(functions.StoreUse{Bytes: 1 << 40, Used: 1 << 39}) || n.Store.Used != 1<<39 {
+	if !n.setStore(functions.StoreUse{Bytes: 1 << 40, Used: 1 << 39}) || n.Store.Used != 1<<39 {
 		t.Error("half of the store is none")
 	}
 }
 
 func TestExpect(t *testing.T) {
-	var h history
-	if e := h.expect(); e.Tier != nil {
+	var h startHistory
+	if e := h.expectedTimes(); e.Tier != nil {
 		t.Errorf("of nothing: %v", e)
 	}
-	h.add(sample{node: "a", tier: functions.TierRemote, total: 90 * time.Second, start: 60 * time.Second,
+	h.add(startSample{node: "a", tier: functions.TierRemote, total: 90 * time.Second, start: 60 * time.Second,
 		phases: map[functions.Phase]time.Duration{functions.PhaseStage: 40 * time.Second, functions.PhaseSpawn: 25 * time.Second, functions.PhaseLoad: 15 * time.Second}})
-	e := h.expect()
+	e := h.expectedTimes()
 	if e.Tier[functions.TierRemote] != time.Minute || e.Node["a"][functions.TierRemote] != time.Minute {
 		t.Errorf("counted from the decision: %v", e)
 	}
 	if e.Tier[functions.TierNVMe] != 25*time.Second {
 		t.Errorf("less its staging, but no less than its engine took: %v", e)
 	}
-	h.add(sample{node: "b", tier: functions.TierNVMe, start: 22 * time.Second})
-	h.add(sample{node: "b", tier: functions.TierSleeping, start: 2 * time.Second})
-	if e := h.expect(); e.Tier[functions.TierNVMe] != 22*time.Second || e.Node["b"][functions.TierSleeping] != 2*time.Second || e.Node["a"][functions.TierNVMe] != 0 {
+	h.add(startSample{node: "b", tier: functions.TierNVMe, start: 22 * time.Second})
+	h.add(startSample{node: "b", tier: functions.TierSleeping, start: 2 * time.Second})
+	if e := h.expectedTimes(); e.Tier[functions.TierNVMe] != 22*time.Second || e.Node["b"][functions.TierSleeping] != 2*time.Second || e.Node["a"][functions.TierNVMe] != 0 {
 		t.Errorf("%v", e)
 	}
 }
@@ -87,7 +87,7 @@ func TestWorldIsFilledIn(t *testing.T) {
 	p.desk.ask("x", 1)
 	p.pass(10 * time.Second)
 	p.want("served", p.states("x"), "[READY@n]")
-	n, f := p.s.nodes["n"], p.s.fns[fname("x")]
+	n, f := p.s.nodes["n"], p.s.functions[fname("x")]
 	if n.Tiers["az://a/c/y"] != functions.TierDRAM || n.Tiers[f.Source] != functions.TierNVMe || !n.Cached[f.Source] || n.GPUs[1].Group != 2 {
 		t.Errorf("%+v", n.Node)
 	}

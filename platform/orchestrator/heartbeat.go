@@ -1,0 +1,381 @@
+package orchestrator
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement"
+)
+
+// keepPastLives is how many earlier lives of an agent are remembered, so that nothing
+// they said late is believed.
+const keepPastLives = 8
+
+// accept reports whether a heartbeat is newer than what n has said so far, and
+// notes that it was heard. A new life is newer than the one before it.
+func (n *nodeState) accept(hb *functions.Heartbeat) bool {
+	if hb.Life != n.life {
+		n.change = 0 // a new life counts anew
+	}
+	switch {
+	case hb.Seq == 0:
+	case hb.Life == n.life:
+		if hb.Seq <= n.seq {
+			return false
+		}
+	case slices.Contains(n.pastLives, hb.Life):
+		return false
+	default:
+		if n.life != "" {
+			n.pastLives = append(n.pastLives, n.life)
+			n.pastLives = n.pastLives[max(0, len(n.pastLives)-keepPastLives):]
+		}
+	}
+	n.life, n.seq = hb.Life, hb.Seq
+	return true
+}
+
+// onHeartbeat takes a heartbeat in. One that says nothing new costs next to nothing.
+func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placement.Instant) {
+	hb := &b.message
+	n := s.nodes[hb.AgentID]
+	if n == nil {
+		n = &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == s.here}, id: hb.AgentID}
+		s.addNode(n, now)
+	}
+	if !n.accept(hb) {
+		s.counts.late.Inc()
+		return
+	}
+	n.leaseExtended = false
+	if hb.Change != 0 && hb.Change == n.change && n.settledCount == len(n.replicas) && n.implausibleSince == 0 && hb.Epoch == n.last.Epoch {
+		n.commands, n.last, n.heardAt, n.Seen = b.node, *hb, b.at, now
+		return
+	}
+	n.matches++
+	ours := s.matchReplicas(n, hb)
+	why := n.implausible(hb)
+	if why == "" {
+		n.implausibleSince = 0
+	} else if n.implausibleSince == 0 {
+		n.implausibleSince = now
+		s.event("node_suspicious", functions.Name{}, "", n.id, "recheck", why+"; looking again")
+	}
+	doubted := n.implausibleSince > 0 && now-n.implausibleSince < nodeRecheckAfter
+	if doubted && len(hb.GPUs) == 0 || doubted && allNewlyUnhealthy(n.GPUs, hb.GPUs) {
+		hb.GPUs = n.last.GPUs
+	}
+	n.change = hb.Change
+	was := n.last
+	changed := n.setFrom(b, now)
+	if s.updateCachedSources(n, &was, hb, ours) || changed {
+		s.planner.Node(n.Node)
+	}
+	s.onEpoch(n, hb.Epoch)
+	n.heartbeats++
+	strangers := 0
+	for i := range hb.Models {
+		st := &hb.Models[i]
+		if r := ours[i]; r != nil {
+			if r.listed == n.heartbeats {
+				continue // it is named twice
+			}
+			r.listed = n.heartbeats
+			if r.unchanged(st) {
+				r.refresh(st)
+			} else {
+				s.onStatus(ctx, r, *st, now)
+			}
+			continue
+		}
+		if s.onUnknownReplica(ctx, n, *st, now); s.replicas[st.ID] == nil || s.replicas[st.ID].node != n.id {
+			strangers++
+		}
+	}
+	n.settledCount = -1
+	if doubted {
+		return
+	}
+	n.implausibleSince = 0
+	heard := s.instant(b.at)
+	missing := false
+	for i := len(n.replicas) - 1; i >= 0; i-- { // gone takes the one it is at out
+		if r := n.replicas[i]; r.listed != n.heartbeats {
+			if r.seen || r.acceptedAt > 0 && heard-r.acceptedAt > 2*time.Second {
+				s.removeReplica(r, "vanished")
+			} else {
+				missing = true
+			}
+		}
+	}
+	if strangers == 0 && !missing {
+		n.settledCount = len(n.replicas)
+	}
+}
+
+// matchReplicas finds the replicas that a heartbeat names, nil for one that is not known
+// to be on that node. They are good until the next heartbeat. Most are those that
+// the last one named, in the same order: agents sort them.
+func (s *Orchestrator) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*replicaState {
+	last, ours := n.matched, n.spareMatched[:0]
+	for i := range hb.Models {
+		id := hb.Models[i].ID
+		for len(last) > 0 && (last[0] == nil || last[0].id < id) {
+			last = last[1:]
+		}
+		var r *replicaState
+		if len(last) > 0 && last[0].id == id && !last[0].forgotten {
+			r = last[0]
+		} else if r = s.replicas[id]; r != nil && r.node != n.id {
+			r = nil
+		}
+		if r != nil {
+			r.matched = n.matches
+		}
+		ours = append(ours, r)
+	}
+	n.matched, n.spareMatched = ours, n.matched
+	return ours
+}
+
+// unchanged reports whether a status says of a READY replica what the last one said:
+// most do.
+func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
+	was := &r.status
+	return r.seen && r.readyAt > 0 && !r.cancelled && (r.coldStart == nil || r.coldStart.over) &&
+		st.State == functions.Ready && was.State == functions.Ready && st.SleepLevel == was.SleepLevel &&
+		st.Endpoint == was.Endpoint && st.Key == was.Key && st.TotalBytes == was.TotalBytes && slices.Equal(st.Adapters, was.Adapters)
+}
+
+// refresh takes in what a steady status may say anew.
+func (r *replicaState) refresh(st *functions.ReplicaStatus) {
+	was := &r.status
+	was.Tier, was.Bytes, was.Percent, was.InFlight, was.QueueLength, was.KVCacheHitRate = st.Tier, st.Bytes, st.Percent, st.InFlight, st.QueueLength, st.KVCacheHitRate
+	was.Phases, was.Error, was.Spec, was.GPUs, was.Start, was.StartNote = st.Phases, st.Error, st.Spec, st.GPUs, st.Start, st.StartNote
+	was.AdapterNotes, was.Since = st.AdapterNotes, st.Since
+}
+
+// addNode enters a new node in the books.
+func (s *Orchestrator) addNode(n *nodeState, now placement.Instant) {
+	n.Seen, n.settledCount = now, -1
+	s.nodes[n.id] = n
+	s.placementWorld.Nodes = append(s.placementWorld.Nodes, n.Node)
+	slices.SortFunc(s.placementWorld.Nodes, func(a, b *placement.Node) int {
+		if a.Here != b.Here {
+			if a.Here {
+				return -1
+			}
+			return 1
+		}
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	s.nextSilenceCheck = min(s.nextSilenceCheck, now)
+	if s.superseded {
+		s.updateSuperseded()
+	}
+	s.event("node_joined", functions.Name{}, "", n.id, "", "")
+}
+
+const (
+	// nodeRecheckAfter is for how long an agent is not believed that most of what it had
+	// has gone at once: until its next heartbeat, that is.
+	nodeRecheckAfter = 1500 * time.Millisecond
+)
+
+// implausible says what is hard to believe of a heartbeat, whose replicas have
+// been looked up: that most replicas of a node, all its GPUs, or the health of
+// several have gone at once. It is a reason to look again, not to refuse.
+func (n *nodeState) implausible(hb *functions.Heartbeat) string {
+	known, missing := 0, 0
+	for _, r := range n.replicas {
+		if !r.seen || r.stopping || r.cancelled || r.status.State.Over() {
+			continue
+		}
+		known++
+		if r.matched != n.matches {
+			missing++
+		}
+	}
+	switch {
+	case missing > 1 && 2*missing > known:
+		return fmt.Sprintf("%d of its %d replicas are gone at once", missing, known)
+	case len(n.GPUs) > 0 && len(hb.GPUs) == 0:
+		return fmt.Sprintf("its %d GPUs are gone", len(n.GPUs))
+	case allNewlyUnhealthy(n.GPUs, hb.GPUs):
+		return "all its GPUs are unhealthy at once"
+	}
+	return ""
+}
+
+// allNewlyUnhealthy reports whether several GPUs, all there are, broke together.
+func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
+	if len(before) == 0 || len(now) < 2 {
+		return false
+	}
+	for _, g := range now {
+		if !gpuUnhealthy(g) || slices.ContainsFunc(before, func(b placement.GPU) bool { return b.Index == g.Index && b.Unhealthy }) {
+			return false
+		}
+	}
+	return true
+}
+
+func gpuUnhealthy(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }
+
+// onEpoch takes in which epoch an agent obeys. One above ours: it has heard a newer
+// server. Where most agents have, we are superseded as a whole.
+func (s *Orchestrator) onEpoch(n *nodeState, epoch int64) {
+	if stale := epoch > s.epoch; stale != n.stale {
+		s.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", epoch, s.epoch))
+	}
+}
+
+// noteNewerServer notes that an agent obeys a newer server, or no longer does.
+func (s *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
+	if n.stale == stale {
+		return
+	}
+	n.stale, n.AvoidUntil = stale, 0
+	defer s.planner.Node(n.Node)
+	if stale {
+		n.AvoidUntil = math.MaxInt64
+		s.event("superseded", functions.Name{}, "", n.id, "stale_epoch", why)
+	}
+	s.updateSuperseded()
+}
+
+// updateSuperseded finds out whether this server is still the one that is obeyed. Superseded,
+// it says so, commands nobody, and tells whoever asks for what does not run.
+func (s *Orchestrator) updateSuperseded() {
+	stale := 0
+	for _, x := range s.placementWorld.Nodes {
+		if s.nodes[x.ID].stale {
+			stale++
+		}
+	}
+	over := stale > 0 && 2*stale > len(s.nodes)
+	if over == s.superseded {
+		return
+	}
+	s.superseded = over
+	if over {
+		for _, f := range s.functionList { // who waits shall not wait in vain
+			if f.Queued > 0 {
+				s.refuseStart(f, s.lastTurn)
+			}
+		}
+		s.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(s.nodes), s.epoch))
+	} else {
+		s.event("restored", functions.Name{}, "", "", "", "most agents obey this server again")
+	}
+}
+
+// refuseStart tells who waits for a function that does not run that this server starts
+// nothing any more.
+func (s *Orchestrator) refuseStart(f *functionState, now placement.Instant) {
+	if !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) {
+		s.backOff(f, "a newer server has taken over, and this one starts nothing any more", time.Minute, now)
+	}
+}
+
+// mayCommand reports whether a node may be commanded.
+func (s *Orchestrator) mayCommand(n *nodeState) bool { return n != nil && !n.stale && !s.superseded }
+
+// Superseded reports whether a newer server commands the agents, and this one
+// therefore none.
+func (s *Orchestrator) Superseded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.superseded
+}
+
+// extendSilentNodes looks for nodes that are about to be lost. Where most have fallen
+// silent together it is more likely that nobody is heard: they are given one more
+// lease, once.
+func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
+	if now < s.nextSilenceCheck {
+		return
+	}
+	lease := s.policy.Lease
+	quiet, remote, due := 0, 0, 0
+	s.nextSilenceCheck = math.MaxInt64
+	for _, n := range s.placementWorld.Nodes {
+		if n.Here {
+			continue
+		}
+		remote++
+		if now-n.Seen > lease/2 {
+			quiet++
+		}
+		if end := n.Seen + lease; end <= now {
+			due++
+		} else {
+			s.nextSilenceCheck = min(s.nextSilenceCheck, end)
+		}
+	}
+	if due == 0 || quiet < 2 || 2*quiet <= remote {
+		return
+	}
+	given := 0
+	for _, x := range s.placementWorld.Nodes {
+		n := s.nodes[x.ID]
+		if n.Here || n.leaseExtended || now-n.Seen <= lease/2 {
+			continue
+		}
+		n.leaseExtended = true
+		n.Seen = now
+		s.nextSilenceCheck = min(s.nextSilenceCheck, now+lease)
+		given++
+	}
+	if given > 0 {
+		s.event("nodes_suspicious", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d agents are silent at once; waiting %v more for %d of them", quiet, remote, lease, given))
+	}
+}
+
+// onUnknownReplica is a replica that we have not started in this life.
+func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st functions.ReplicaStatus, now placement.Instant) {
+	name := functions.Name{Team: st.Team, Name: st.Model}
+	f := s.functions[name]
+	if st.State.Over() || st.State == functions.Draining || f == nil || f.Gone || s.replicas[st.ID] != nil {
+		since, ok := s.orphans[st.ID]
+		if !ok {
+			s.orphans[st.ID], since = now, now
+		}
+		if st.State.Over() || now-since >= orphanGrace {
+			s.orphans[st.ID] = now // and again, if it is still there then
+			if s.mayCommand(n) {
+				s.sendUnload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
+			}
+		}
+		if len(s.orphans) > 4096 {
+			clear(s.orphans)
+		}
+		return
+	}
+	delete(s.orphans, st.ID)
+	r := &replicaState{id: st.ID, function: f, node: n.id, reserved: f.Resources, gpus: st.GPUs, recipe: f.recipe, acceptedAt: now, requestedAt: now}
+	if st.Spec != nil {
+		r.reserved = st.Spec.Resources
+		dir := ""
+		if f.model != nil {
+			dir = f.model.Dir
+		}
+		r.recipe = recipeHash(*st.Spec, dir)
+	}
+	r.listed = n.heartbeats
+	s.addReplica(r, n)
+	s.event("adopted", name, r.id, n.id, string(st.State), "")
+	// Whoever waits for it may be at an activator that has not been heard yet.
+	if st.State == functions.Downloading || st.State == functions.Loading {
+		f.userLease = max(f.userLease, now+placement.Instant(adoptedStartLease))
+		s.enqueue(f)
+	}
+	s.onStatus(ctx, r, st, now)
+}

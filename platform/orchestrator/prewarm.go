@@ -1,0 +1,535 @@
+package orchestrator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/forecast"
+	"github.com/thaw-dev/thaw/platform/placement"
+)
+
+// Foresight is what a Steer needs to look ahead. The Steer owns it from New on.
+type Foresight struct {
+	History    *forecast.History // what was; never nil
+	StartAhead bool              // start what it foresees; hints are followed in any case
+
+	// Budget is the GPU time that starts ahead may take in an hour, for one team;
+	// all teams together may take Teams times as much. A replica without GPUs
+	// counts as one. 0: an hour, and four times that.
+	Budget time.Duration
+	Teams  int
+
+	// File is where the history and the times of starts are kept, see OpenForesight;
+	// empty: nowhere.
+	File string
+
+	// Next, if not nil, is believed instead of History about when a function is
+	// used next after now; zero never. It is for a simulator, which knows.
+	Next func(name functions.Name, now time.Time) time.Time
+
+	starts map[functions.Name]savedStarts
+
+	// Prefetch brings the bytes of a model near: to a disk, or with memory also
+	// into the host's memory. It is called in a goroutine and ends with ctx. nil:
+	// hints of these tiers are refused.
+	Prefetch func(ctx context.Context, m *functions.Model, memory bool) error
+}
+
+// The tiers a hint may ask for.
+const (
+	PrewarmGPU    = "gpu"    // READY
+	PrewarmMemory = "memory" // its bytes in host memory of a node
+	PrewarmDisk   = "nvme"   // its bytes on the disk of a node
+)
+
+// Hint is somebody's word that a function will be asked for.
+type Hint struct {
+	Name  functions.Name
+	Until time.Time // the lease: it is held until then though nobody asks
+	Tier  string
+	By    string // whose word; a label of metrics, so one of few
+}
+
+// Prewarm is a hint that holds, or a start ahead that history asked for.
+type Prewarm struct {
+	ID       string
+	Function functions.Name
+	Tier     string
+	By       string // of a hint, or "history"
+	Why      string // of history: rhythm, daily or follows
+	Until    time.Time
+	State    string        // planned, starting, ready, fetching or fetched
+	Held     time.Duration // GPU time it has held so far
+}
+
+// Why a hint is refused.
+var (
+	ErrNoFunction = errors.New("there is no such function")
+	ErrNoPrefetch = errors.New("nothing here brings bytes ahead")
+	ErrHints      = errors.New("too many hints hold")
+)
+
+// BudgetError refuses a hint for which the team's budget of starts ahead, or
+// that of all, does not suffice.
+type BudgetError struct {
+	Team        string // "" of all teams
+	Asked, Left time.Duration
+	In          time.Duration // until it may suffice; 0 never
+}
+
+func (e *BudgetError) Error() string {
+	whose := "of all teams together"
+	if e.Team != "" {
+		whose = "of team " + e.Team
+	}
+	s := fmt.Sprintf("the prewarm would take %s of GPU time and the budget %s has %s left", e.Asked.Round(time.Second), whose, e.Left.Round(time.Second))
+	if e.In > 0 {
+		s += "; in " + e.In.Round(time.Second).String() + " it suffices"
+	}
+	return s
+}
+
+const (
+	byHistory       = "history"
+	maxHints        = 1000
+	prefetchTimeout = 2 * time.Hour // a prefetch ahead is called off after
+	maxPrefetches   = 4
+	reforecastEvery = 15 * time.Second // who is idle is looked at again, and later the longer it is
+)
+
+// forecaster is the loop's look ahead.
+type forecaster struct {
+	Foresight
+	idleFunctions orderedSet[*functionState] // idle with replicas: their next use is told anew now and then
+	leases        orderedSet[*prewarm]       // in the order in which they came
+	teams         map[string]*budget
+	total         budget
+	nextAsk       time.Time // when history wants to be asked; zero: when there is news
+	asked         bool      // it was asked since there was news
+	prefetches    int       // prefetches under way
+
+	restored map[functions.Name]savedStarts // starts measured in an earlier life, until their function comes
+	saved    placement.Instant
+	saving   bool
+	writing  sync.Mutex
+	written  placement.Instant // of what is in the file; under writing
+}
+
+// usageHistory is what is kept of one function for the look ahead.
+type usageHistory struct {
+	inUse        bool
+	lastUse      placement.Instant // of the last use that history knows
+	nextForecast placement.Instant // when its next use is told anew
+	prewarm      *prewarm          // of tier gpu
+}
+
+// prewarm is a lease on the future.
+type prewarm struct {
+	Prewarm
+	function *functionState
+	until    placement.Instant
+	gpus     int
+	granted  time.Duration // taken from the pots when it was granted
+	charged  placement.Instant
+	started  bool
+	ready    bool
+}
+
+// budget is a budget that fills up again within an hour.
+type budget struct {
+	spent time.Duration
+	at    placement.Instant
+}
+
+func (p *budget) left(now placement.Instant, size time.Duration) time.Duration {
+	if p.at > 0 && now > p.at {
+		p.spent -= time.Duration(float64(now-p.at) / float64(time.Hour) * float64(size))
+	}
+	p.spent, p.at = max(p.spent, 0), now
+	return size - p.spent
+}
+
+func newForecaster(o *Foresight) *forecaster {
+	if o == nil {
+		return nil
+	}
+	a := &forecaster{Foresight: *o, teams: map[string]*budget{}, restored: o.starts}
+	a.Budget = cmp.Or(max(a.Budget, 0), time.Hour)
+	a.Teams = cmp.Or(max(a.Teams, 0), 4)
+	return a
+}
+
+// recordUse takes what is asked of f now into its history: begins and ends of
+// uses. It is called for every function with news, before the core is told.
+func (s *Orchestrator) recordUse(f *functionState, now placement.Instant) {
+	p := &f.usage
+	in := f.Active+f.Queued > 0
+	missed := !in && !p.inUse && f.LastEnd > p.lastUse // it came and went between two looks
+	if in && !p.inUse || missed {
+		at := now
+		if in && f.Oldest > 0 {
+			at = f.Oldest
+		} else if missed {
+			at = f.LastEnd
+		}
+		f.Uses, f.UsesAt = decayedUses(f, at)+1, at
+		if s.forecaster != nil {
+			s.forecaster.History.Begin(f.Name, s.wallTime(at))
+			f.Uses = max(f.Uses, s.forecaster.History.Uses(f.Name, s.wallTime(at))) // it may know of an earlier life
+			s.onForeseenUse(f, now)
+		}
+		p.inUse = true
+	}
+	if !in && p.inUse {
+		p.inUse = false
+		p.lastUse = max(f.LastEnd, p.lastUse)
+		if s.forecaster != nil {
+			s.forecaster.History.End(f.Name, s.wallTime(p.lastUse))
+			s.forecaster.asked = false
+			s.updateForecast(f, now)
+		}
+	}
+	if s.forecaster == nil {
+		return
+	}
+	if !p.inUse && len(f.replicas) > 0 && !f.Gone {
+		s.forecaster.idleFunctions.add(f)
+	}
+}
+
+// decayedUses uses of f, as the core counts them.
+func decayedUses(f *functionState, now placement.Instant) float64 {
+	if f.Uses == 0 || now <= f.UsesAt {
+		return f.Uses
+	}
+	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(placement.UsesDecay))
+}
+
+// updateForecast notes for the core what history says of f, which is idle.
+func (s *Orchestrator) updateForecast(f *functionState, now placement.Instant) {
+	h := s.forecaster.History
+	f.NextUse = 0
+	at, _ := h.NextUse(f.Name, s.wallTime(now))
+	if s.forecaster.Next != nil {
+		at = s.forecaster.Next(f.Name, s.wallTime(now))
+	}
+	if !at.IsZero() {
+		f.NextUse = max(s.instant(at), 1)
+	}
+	f.KeepFor = 0
+	if w, ok := s.worthHolding(f); ok && s.policy.KeepAlive == placement.Learned {
+		w.Ahead = s.forecaster.StartAhead
+		if keep, ok := h.KeepFor(f.Name, w); ok {
+			f.KeepFor = max(keep, time.Second)
+		}
+	}
+	// A price grows with the time waited in vain: by an eighth of it is soon enough.
+	f.usage.nextForecast = now + max(reforecastEvery, (now-f.usage.lastUse)/8)
+}
+
+// worthHolding of holding f idle; false where it is never held or never leaves.
+func (s *Orchestrator) worthHolding(f *functionState) (forecast.Worth, bool) {
+	idle := f.Scale.Idle.Std()
+	if f.Gone || idle <= 0 || f.Scale.Min > 0 {
+		return forecast.Worth{}, false
+	}
+	start := s.forecastStart(f).P50
+	if start <= 0 {
+		start = time.Minute
+	}
+	return forecast.WorthOf(idle, start, true), true
+}
+
+// runForecasts is done once a tick: who is idle is looked at again, what history wants
+// started is asked for, and what holds is accounted.
+func (s *Orchestrator) runForecasts(ctx context.Context, now placement.Instant) {
+	a := s.forecaster
+	if a == nil {
+		return
+	}
+	a.idleFunctions.each(func(f *functionState) {
+		switch {
+		case f.usage.inUse || len(f.replicas) == 0 || f.Gone:
+			a.idleFunctions.drop(f)
+		case f.usage.nextForecast <= now:
+			s.updateForecast(f, now)
+			s.enqueue(f)
+		}
+	})
+	wall := s.wallTime(now)
+	if a.StartAhead && (!a.asked || !a.nextAsk.IsZero() && !a.nextAsk.After(wall)) {
+		a.asked = true
+		a.nextAsk = a.History.Ahead(wall, func(name functions.Name) (forecast.Worth, bool) {
+			f := s.functions[name]
+			if f == nil {
+				return forecast.Worth{}, false
+			}
+			return s.worthHolding(f)
+		}, func(x forecast.Foreseen) {
+			if f := s.functions[x.Name]; f != nil && !f.Gone && f.usage.prewarm == nil && !f.usage.inUse {
+				// What the budget does not allow is not done, and counted.
+				if _, err := s.grantPrewarm(f, Hint{Name: x.Name, Until: x.Until, Tier: PrewarmGPU, By: byHistory}, x.Why, now); err != nil {
+					s.counts.prewarms.WithLabelValues("over_budget").Inc()
+				}
+			}
+		})
+	}
+	a.leases.each(func(p *prewarm) { s.checkPrewarm(ctx, p, now) })
+}
+
+// grantPrewarm takes a hint on, within the budget.
+func (s *Orchestrator) grantPrewarm(f *functionState, h Hint, why string, now placement.Instant) (*prewarm, error) {
+	a := s.forecaster
+	until := s.instant(h.Until)
+	gpus := max(f.Resources.GPUs, 1)
+	asked := time.Duration(gpus) * max(until-now, 0)
+	if h.Tier != PrewarmGPU {
+		gpus, asked = 0, 0 // bytes on a disk cost no GPU
+	}
+	old := f.usage.prewarm
+	if old != nil && h.Tier == PrewarmGPU {
+		s.refundBudget(old, now) // it is renewed, not added
+	}
+	team := a.teams[f.Name.Team]
+	if team == nil {
+		team = &budget{}
+		a.teams[f.Name.Team] = team
+	}
+	for _, b := range []struct {
+		pot  *budget
+		size time.Duration
+		team string
+	}{{team, a.Budget, f.Name.Team}, {&a.total, a.Budget * time.Duration(a.Teams), ""}} {
+		if left := b.pot.left(now, b.size); asked > left {
+			e := &BudgetError{Team: b.team, Asked: asked, Left: left}
+			if asked <= b.size {
+				e.In = time.Duration(float64(asked-left) / float64(b.size) * float64(time.Hour))
+			}
+			if old != nil && h.Tier == PrewarmGPU {
+				s.reserveBudget(old, old.until, now) // as it was
+			}
+			return nil, e
+		}
+	}
+	p := old
+	if p == nil || h.Tier != PrewarmGPU {
+		if len(a.leases.list) >= maxHints {
+			return nil, ErrHints
+		}
+		p = &prewarm{function: f, Prewarm: Prewarm{ID: s.newID("pw"), Function: f.Name, State: "planned"}, charged: now}
+		a.leases.add(p)
+	}
+	p.Tier, p.By, p.Why, p.Until, p.until, p.gpus = h.Tier, h.By, why, h.Until, until, gpus
+	s.reserveBudget(p, until, now)
+	if h.Tier == PrewarmGPU {
+		f.usage.prewarm = p
+		f.Prewarm = until
+		s.enqueue(f)
+	}
+	s.event("prewarm", f.Name, "", "", cmp.Or(why, h.By), h.Tier)
+	return p, nil
+}
+
+// reserveBudget has p's share of the budgets set aside until then.
+func (s *Orchestrator) reserveBudget(p *prewarm, until, now placement.Instant) {
+	p.granted = time.Duration(p.gpus) * max(until-now, 0)
+	s.forecaster.total.spent += p.granted
+	if t := s.forecaster.teams[p.Function.Team]; t != nil {
+		t.spent += p.granted
+	}
+}
+
+// refundBudget gives back what p will not hold.
+func (s *Orchestrator) refundBudget(p *prewarm, now placement.Instant) {
+	back := min(time.Duration(p.gpus)*max(p.until-now, 0), p.granted)
+	if !p.started {
+		back = p.granted // it never held anything
+	}
+	p.granted -= back
+	s.forecaster.total.spent = max(s.forecaster.total.spent-back, 0)
+	if t := s.forecaster.teams[p.Function.Team]; t != nil {
+		t.spent = max(t.spent-back, 0)
+	}
+}
+
+// checkPrewarm accounts what p holds, and ends it when its time is over.
+func (s *Orchestrator) checkPrewarm(ctx context.Context, p *prewarm, now placement.Instant) {
+	f := p.function
+	if p.Tier != PrewarmGPU {
+		s.startPrefetch(ctx, p, now)
+		if now >= p.until || f.Gone {
+			s.forecaster.leases.drop(p)
+		}
+		return
+	}
+	alive, ready := false, false
+	for _, r := range f.replicas {
+		if !r.stopping && !r.cancelled && !r.asleep() && !r.sleep.goingToSleep {
+			alive, ready = true, ready || r.serves()
+		}
+	}
+	if p.started { // to a tick: what is missed at its begin is counted at its end
+		p.Held += time.Duration(p.gpus) * max(now-p.charged, 0)
+	}
+	p.charged = now
+	switch {
+	case f.Gone, f.usage.prewarm != p:
+		s.endPrewarm(p, "called_off", now)
+	case now >= p.until && !p.started:
+		s.endPrewarm(p, "no_room", now)
+	case now >= p.until:
+		s.endPrewarm(p, "unused", now)
+	case p.started && !alive:
+		s.endPrewarm(p, "evicted", now)
+	case !p.started && alive:
+		p.started, p.State = true, "starting"
+		fallthrough
+	default:
+		if p.ready = p.ready || ready; p.ready {
+			p.State = "ready"
+		}
+	}
+}
+
+// onForeseenUse: f is asked for, so whoever said so was right.
+func (s *Orchestrator) onForeseenUse(f *functionState, now placement.Instant) {
+	p := f.usage.prewarm
+	if p == nil {
+		return
+	}
+	ready := slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
+	switch {
+	case ready:
+		s.endPrewarm(p, "hit", now)
+	case p.started:
+		s.endPrewarm(p, "late", now) // on its way: the wait is shorter
+	default:
+		s.endPrewarm(p, "no_room", now)
+	}
+}
+
+// endPrewarm ends p with its result.
+func (s *Orchestrator) endPrewarm(p *prewarm, result string, now placement.Instant) {
+	a, f := s.forecaster, p.function
+	s.refundBudget(p, now)
+	a.leases.drop(p)
+	s.counts.prewarms.WithLabelValues(result).Inc()
+	switch result {
+	case "hit", "late":
+	default:
+		if p.Held > 0 {
+			s.counts.wasted.WithLabelValues(p.Function.Team, p.By).Add(p.Held.Seconds())
+		}
+	}
+	if f.usage.prewarm == p {
+		f.usage.prewarm = nil
+		// One that nobody used ends with the lease; a use makes it like any other.
+		f.Prewarm = 0
+		if result == "unused" {
+			f.Prewarm = now
+		}
+		s.enqueue(f)
+	}
+	s.event("prewarm_over", f.Name, "", "", result, p.By)
+}
+
+// startPrefetch has the bytes of p's model brought near, once.
+func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placement.Instant) {
+	a := s.forecaster
+	if p.started || a.prefetches >= maxPrefetches || now >= p.until || p.function.model == nil {
+		return
+	}
+	p.started, p.State = true, "fetching"
+	a.prefetches++
+	m, memory, limit := p.function.model, p.Tier == PrewarmMemory, min(prefetchTimeout, p.until-now)
+	s.commandWithin(ctx, limit, func(ctx context.Context) {
+		err := a.Prefetch(ctx, m, memory)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		a.prefetches--
+		result := "fetched"
+		if p.State = "fetched"; err != nil {
+			p.State, result = "failed", "fetch_failed"
+			s.log.Warn("a prefetch ahead failed", "function", p.Function.String(), "error", err)
+		}
+		s.counts.prewarms.WithLabelValues(result).Inc()
+	})
+}
+
+// Prewarm takes a hint. It says what holds now, and how much GPU time the team
+// may still have started ahead.
+func (s *Orchestrator) Prewarm(h Hint) (Prewarm, time.Duration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.functions[h.Name.Base()]
+	switch {
+	case f == nil || f.Gone:
+		return Prewarm{}, 0, ErrNoFunction
+	case s.forecaster == nil, h.Tier != PrewarmGPU && s.forecaster.Prefetch == nil:
+		return Prewarm{}, 0, ErrNoPrefetch
+	}
+	now := s.now()
+	p, err := s.grantPrewarm(f, h, "", now)
+	if err != nil {
+		return Prewarm{}, s.budgetLeft(f.Name.Team, now), err
+	}
+	if slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) && p.Tier == PrewarmGPU {
+		p.State = "ready"
+	}
+	s.signal()
+	return p.Prewarm, s.budgetLeft(f.Name.Team, now), nil
+}
+
+func (s *Orchestrator) budgetLeft(team string, now placement.Instant) time.Duration {
+	a := s.forecaster
+	left := a.Budget
+	if t := a.teams[team]; t != nil {
+		left = t.left(now, a.Budget)
+	}
+	return max(min(left, a.total.left(now, a.Budget*time.Duration(a.Teams))), 0)
+}
+
+// PrewarmLeft is how much GPU time a team may still have started ahead.
+func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.forecaster == nil {
+		return 0
+	}
+	return s.budgetLeft(team, s.now())
+}
+
+// Prewarms are those that hold, the oldest first.
+func (s *Orchestrator) Prewarms() []Prewarm {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.forecaster == nil {
+		return nil
+	}
+	out := make([]Prewarm, 0, len(s.forecaster.leases.list))
+	for _, p := range s.forecaster.leases.list {
+		out = append(out, p.Prewarm)
+	}
+	slices.SortFunc(out, func(a, b Prewarm) int {
+		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.ID, b.ID))
+	})
+	return out
+}
+
+// forgetHistory forgets a function that has left for good.
+func (s *Orchestrator) forgetHistory(f *functionState) {
+	if s.forecaster != nil {
+		s.forecaster.History.Forget(f.Name)
+		s.forecaster.idleFunctions.drop(f)
+	}
+}
+
+// wallTime is the time of an instant.
+func (s *Orchestrator) wallTime(t placement.Instant) time.Time { return s.began.Add(t) }
