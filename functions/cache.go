@@ -107,7 +107,7 @@ type LoaderStats struct {
 	Wasted       Bytes            `json:"wasted"`  // came twice or in vain
 	Resumed      Bytes            `json:"resumed"` // were here when a staging began
 	Reused       Bytes            `json:"reused"`  // were another checkpoint's
-	Lent         Bytes            `json:"lent"`    // given to other nodes
+	PeerSent     Bytes            `json:"lent"`    // given to other nodes
 	Requests     int64            `json:"requests"`
 	Retries      int64            `json:"retries"`
 	Hedges       int64            `json:"hedges"`    // second requests for what a slow one had not brought

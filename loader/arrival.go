@@ -15,8 +15,8 @@ import (
 // source changes, its reads fail, rather than to mix two versions of a model.
 // Its methods may be called concurrently; Close is called once, after them.
 type Arrival struct {
-	f   *flight
-	gen *generation // nil when all was here when it was asked for
+	job  *stagingJob
+	plan *stagingPlan // nil when all was here when it was asked for
 
 	// Plan names the plan: the same files in the same versions have the same
 	// name everywhere. "" where the source was not asked.
@@ -32,14 +32,14 @@ type Arrival struct {
 // Arriving waits until it is known what will be here. A failed staging is its
 // error. ctx bounds the waiting.
 func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
-	f := s.f
+	f := s.job
 	select {
 	case <-f.done:
 	case <-f.planned:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	a := &Arrival{f: f, files: make(map[string]*os.File)}
+	a := &Arrival{job: f, files: make(map[string]*os.File)}
 	select {
 	case <-f.done:
 		if f.err != nil {
@@ -50,10 +50,10 @@ func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 	default:
 	}
 	f.mu.Lock()
-	a.gen = f.gen
+	a.plan = f.plan
 	f.mu.Unlock()
-	a.Plan = a.gen.key
-	for name, p := range a.gen.parts {
+	a.Plan = a.plan.key
+	for name, p := range a.plan.parts {
 		a.Files = append(a.Files, File{Name: name, Size: p.File.Size})
 		have, _ := p.Bytes()
 		a.Missing += p.File.Size - have
@@ -61,33 +61,33 @@ func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 	return a, nil
 }
 
-// Whole waits for the end of the staging and reports whether it led to the very
+// Verified waits for the end of the staging and reports whether it led to the very
 // bytes that were read here: nil, or why not.
-func (a *Arrival) Whole(ctx context.Context) error {
+func (a *Arrival) Verified(ctx context.Context) error {
 	select {
-	case <-a.f.done:
+	case <-a.job.done:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if a.f.err != nil {
-		return a.f.err
+	if a.job.err != nil {
+		return a.job.err
 	}
-	return a.torn("")
+	return a.changed("")
 }
 
-// torn is the error of a plan that is no more: the source changed, or a file
+// changed is the error of a plan that is no more: the source changed, or a file
 // came whose digest is another.
-func (a *Arrival) torn(name string) error {
-	if a.gen == nil {
+func (a *Arrival) changed(name string) error {
+	if a.plan == nil {
 		return nil
 	}
-	changed := &source.Error{Kind: source.Changed, Source: a.f.location, File: name, What: "changed while it was read"}
+	changed := &source.Error{Kind: source.Changed, Source: a.job.location, File: name, What: "changed while it was read"}
 	select {
-	case <-a.gen.stale:
+	case <-a.plan.stale:
 		return changed
 	default:
 	}
-	if a.gen.spoiled.Load() {
+	if a.plan.spoiled.Load() {
 		changed.What = "was read before its digest showed that it is not what the source keeps; it was fetched again"
 		return changed
 	}
@@ -97,15 +97,15 @@ func (a *Arrival) torn(name string) error {
 // ReadAt fills b from off of a file, which has bytes enough, and waits for
 // blocks that are not here: those go first, and those behind them next.
 func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) (int, error) {
-	if a.gen != nil {
-		p := a.gen.parts[name]
+	if a.plan != nil {
+		p := a.plan.parts[name]
 		if p == nil || off < 0 || off+int64(len(b)) > p.File.Size {
-			return 0, &source.Error{Kind: source.Missing, Source: a.f.location, File: name, What: "does not have the bytes asked for"}
+			return 0, &source.Error{Kind: source.Missing, Source: a.job.location, File: name, What: "does not have the bytes asked for"}
 		}
 		if len(b) == 0 {
 			return 0, nil
 		}
-		block := a.f.l.o.Block
+		block := a.job.loader.o.Block
 		for i, last := int(off/block), int((off+int64(len(b))-1)/block); i <= last; i++ {
 			if err := a.await(ctx, p, i); err != nil {
 				return 0, err
@@ -116,15 +116,15 @@ func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) 
 	if err != nil {
 		return 0, err
 	}
-	if a.gen != nil {
-		block, size := a.f.l.o.Block, a.gen.parts[name].File.Size
+	if a.plan != nil {
+		block, size := a.job.loader.o.Block, a.plan.parts[name].File.Size
 		if first := (off + block - 1) / block * block; first < off+int64(len(b)) {
 			store.ReadAhead(file, first, min(block, size-first))
 		}
 	}
 	n, err := file.ReadAt(b, off)
 	if n < len(b) {
-		return n, &source.Error{Kind: source.Broken, Source: a.f.location, File: name, What: "cannot be read back", Err: err}
+		return n, &source.Error{Kind: source.Broken, Source: a.job.location, File: name, What: "cannot be read back", Err: err}
 	}
 	return n, nil
 }
@@ -132,29 +132,29 @@ func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) 
 func (a *Arrival) await(ctx context.Context, p *store.Part, i int) error {
 	for first := true; ; first = false {
 		next := p.Changed()
-		if err := a.torn(p.File.Name); err != nil {
+		if err := a.changed(p.File.Name); err != nil {
 			return err
 		}
 		if p.Has(i) {
 			return nil
 		}
 		if first {
-			a.gen.queue.hurry(job{p, i})
-			a.gen.queue.soon(p, i)
+			a.plan.queue.prioritize(blockRef{p, i})
+			a.plan.queue.prefetchAfter(p, i)
 		}
 		select {
 		case <-next:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-a.gen.stale:
-		case <-a.f.done:
+		case <-a.plan.stale:
+		case <-a.job.done:
 			if p.Has(i) {
-				return a.torn(p.File.Name)
+				return a.changed(p.File.Name)
 			}
-			if a.f.err != nil {
-				return a.f.err
+			if a.job.err != nil {
+				return a.job.err
 			}
-			return &source.Error{Kind: source.Changed, Source: a.f.location, File: p.File.Name, What: "changed while it was read"}
+			return &source.Error{Kind: source.Changed, Source: a.job.location, File: p.File.Name, What: "changed while it was read"}
 		}
 	}
 }
@@ -183,23 +183,23 @@ func (a *Arrival) open(ctx context.Context, name string) (*os.File, error) {
 }
 
 func (a *Arrival) find(ctx context.Context, name string) (*os.File, error) {
-	if a.gen != nil {
-		if f, err := a.gen.parts[name].Open(); err == nil {
+	if a.plan != nil {
+		if f, err := a.plan.parts[name].Open(); err == nil {
 			return f, nil
 		}
 		// Published, and its part gone, in this moment: the end is near.
 		select {
-		case <-a.f.done:
+		case <-a.job.done:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
-	if a.f.err != nil {
-		return nil, a.f.err
+	if a.job.err != nil {
+		return nil, a.job.err
 	}
-	f, err := os.Open(filepath.Join(a.f.result.Path, filepath.FromSlash(name)))
+	f, err := os.Open(filepath.Join(a.job.result.Path, filepath.FromSlash(name)))
 	if err != nil {
-		return nil, &source.Error{Kind: source.Broken, Source: a.f.location, File: name, What: "cannot be opened", Err: err}
+		return nil, &source.Error{Kind: source.Broken, Source: a.job.location, File: name, What: "cannot be opened", Err: err}
 	}
 	return f, nil
 }

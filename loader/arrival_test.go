@@ -94,7 +94,7 @@ func TestArrival(t *testing.T) {
 	if !bytes.Equal(<-got, want[5:]) {
 		t.Error("other bytes")
 	}
-	if err := a.Whole(t.Context()); err != nil {
+	if err := a.Verified(t.Context()); err != nil {
 		t.Error(err)
 	}
 	c, err := s.Wait(t.Context())
@@ -138,7 +138,7 @@ func TestArrivalChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Lease.Release()
-	if err := a.Whole(t.Context()); source.KindOf(err) != source.Changed {
+	if err := a.Verified(t.Context()); source.KindOf(err) != source.Changed {
 		t.Error(err)
 	}
 }
@@ -168,7 +168,7 @@ func TestArrivalSpoiled(t *testing.T) {
 	if bad.Load() {
 		t.Fatal("nothing was left to spoil")
 	}
-	if err := a.Whole(t.Context()); source.KindOf(err) != source.Changed {
+	if err := a.Verified(t.Context()); source.KindOf(err) != source.Changed {
 		t.Error(err)
 	}
 }
@@ -188,7 +188,7 @@ func TestArrivalFails(t *testing.T) {
 	if err := <-got; err == nil {
 		t.Error("read what is gone")
 	}
-	if err := a.Whole(t.Context()); err == nil {
+	if err := a.Verified(t.Context()); err == nil {
 		t.Error("whole without its bytes")
 	}
 }

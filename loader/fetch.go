@@ -16,31 +16,31 @@ import (
 	"github.com/thaw-dev/thaw/loader/validate"
 )
 
-// generation is one plan with its parts. A source that changes makes another.
-type generation struct {
-	key     string // of the plan, equal on all nodes
-	files   []source.File
-	names   []string
-	company Company // nil without neighbours
-	parts   map[string]*store.Part
-	queue   *queue
-	link    *link
-	stale   chan struct{} // closed when the source has changed
-	landed  chan struct{} // closed when every block of the round is here
-	flush   chan job      // blocks that may go to the disk
-	done    atomic.Int64  // bytes that are here
+// stagingPlan is one plan with its parts. A source that changes makes another.
+type stagingPlan struct {
+	key      string // of the plan, equal on all nodes
+	files    []source.File
+	names    []string
+	swarm    Swarm // nil without neighbours
+	parts    map[string]*store.Part
+	queue    *queue
+	limiter  *sourceLimiter
+	stale    chan struct{} // closed when the source has changed
+	complete chan struct{} // closed when every block of the round is here
+	toFlush  chan blockRef // blocks that may go to the disk
+	done     atomic.Int64  // bytes that are here
 	// spoiled: blocks were dropped again after a reader may have seen them.
 	spoiled atomic.Bool
-	// borrowed are the parts with blocks of other nodes.
-	borrowed sync.Map
+	// peerParts are the parts with blocks of other nodes.
+	peerParts sync.Map
 
-	mu      sync.Mutex // guards streams
-	streams map[*stream]bool
+	mu       sync.Mutex // guards streams
+	requests map[*rangeRequest]bool
 }
 
-func newGeneration(l *link, place string, files []source.File, parts []*store.Part) *generation {
-	g := &generation{key: store.PlanKey(place, files), files: files, link: l, queue: newQueue(), stale: make(chan struct{}),
-		parts: make(map[string]*store.Part), streams: make(map[*stream]bool)}
+func newStagingPlan(l *sourceLimiter, place string, files []source.File, parts []*store.Part) *stagingPlan {
+	g := &stagingPlan{key: store.PlanKey(place, files), files: files, limiter: l, queue: newQueue(), stale: make(chan struct{}),
+		parts: make(map[string]*store.Part), requests: make(map[*rangeRequest]bool)}
 	for _, p := range parts {
 		g.parts[p.File.Name] = p
 		g.names = append(g.names, p.File.Name)
@@ -48,22 +48,22 @@ func newGeneration(l *link, place string, files []source.File, parts []*store.Pa
 	return g
 }
 
-// meet makes the blocks of other nodes theirs.
-func (g *generation) meet(c Company) {
-	if g.company = c; c != nil {
-		g.queue.peer = func(j job) bool { return !c.Mine(blockOf(j)) }
-		g.queue.take = func(j job) { c.Take(blockOf(j)) }
+// joinSwarm makes the blocks of other nodes theirs.
+func (g *stagingPlan) joinSwarm(c Swarm) {
+	if g.swarm = c; c != nil {
+		g.queue.isPeers = func(j blockRef) bool { return !c.Owns(describeBlock(j)) }
+		g.queue.onTake = func(j blockRef) { c.Claim(describeBlock(j)) }
 	}
 }
 
-func blockOf(j job) Block {
+func describeBlock(j blockRef) Block {
 	off, n := j.part.Range(j.block)
 	return Block{File: j.part.File, Index: j.block, Offset: off, Length: n}
 }
 
 // fetchAll fetches what is missing and seals every part. A file that turns out
 // not to be what the source's digest says is fetched once more.
-func (f *flight) fetchAll(ctx context.Context, in *store.Ingest, gen *generation) error {
+func (f *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, gen *stagingPlan) error {
 	parts := in.Parts()
 	for round := 0; ; round++ {
 		var left []*store.Part
@@ -78,38 +78,38 @@ func (f *flight) fetchAll(ctx context.Context, in *store.Ingest, gen *generation
 		for _, p := range left {
 			// What an earlier try brought, and perhaps failed on.
 			if p.Blocks() > 0 && p.Has(0) {
-				if err := early(job{p, 0}, gen.names); err != nil {
-					return named(p.File.Name, err)
+				if err := checkFirstBlock(blockRef{p, 0}, gen.names); err != nil {
+					return withFileName(p.File.Name, err)
 				}
 			}
 		}
-		verdicts, err := f.round(ctx, in, gen, left)
+		verdicts, err := f.fetchRound(ctx, in, gen, left)
 		if err != nil {
 			return err
 		}
 		for i, v := range verdicts {
 			p := left[i]
 			switch {
-			case v == good:
+			case v == verdictGood:
 				continue
 			}
 			gen.spoiled.Store(true)
 			switch {
-			case v == torn && round >= tornRounds:
+			case v == verdictBlockLost && round >= tornRounds:
 				return &source.Error{Kind: source.Broken, File: p.File.Name, What: "the disk gives back other bytes than were written", Fix: "look after the disk and the memory of this machine"}
-			case v == torn:
-				f.l.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", f.location, "file", p.File.Name)
+			case v == verdictBlockLost:
+				f.loader.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", f.location, "file", p.File.Name)
 			case round > 0:
 				return &source.Error{Kind: source.Digest, File: p.File.Name, What: "came twice with bytes that are not those of the digest the source keeps", Fix: "upload it again"}
 			default:
-				f.l.o.Log.Warn("file differs from its digest, fetching it again", "source", f.location, "file", p.File.Name)
+				f.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", f.location, "file", p.File.Name)
 				have, _ := p.Bytes()
 				gen.done.Add(-have)
 				if err := p.Reset(); err != nil {
 					return err
 				}
 			}
-			f.news.update(func(g *Progress) { g.State = Fetching })
+			f.progress.update(func(g *Progress) { g.State = Fetching })
 		}
 	}
 }
@@ -117,34 +117,34 @@ func (f *flight) fetchAll(ctx context.Context, in *store.Ingest, gen *generation
 // tornRounds is how often a disk may give back what was not written.
 const tornRounds = 3
 
-// round fetches the missing blocks of left, with everything that runs beside,
+// fetchRound fetches the missing blocks of left, with everything that runs beside,
 // and returns what each part turned out to be.
-func (f *flight) round(ctx context.Context, in *store.Ingest, gen *generation, left []*store.Part) ([]verdict, error) {
+func (f *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, gen *stagingPlan, left []*store.Part) ([]verdict, error) {
 	gen.queue.fill(left)
 	// Behind all others: who digests a file must not wait for another staging
 	// that waits for this one.
-	slices.SortStableFunc(left, func(a, b *store.Part) int { return compare(a.Elsewhere(), b.Elsewhere()) })
+	slices.SortStableFunc(left, func(a, b *store.Part) int { return compareBools(a.Elsewhere(), b.Elsewhere()) })
 	waits := 0
 	for _, p := range left {
 		if p.Elsewhere() {
 			waits++
 		}
 	}
-	gen.queue.await(waits)
-	gen.landed, gen.flush = make(chan struct{}), make(chan job, 64)
+	gen.queue.awaitShared(waits)
+	gen.complete, gen.toFlush = make(chan struct{}), make(chan blockRef, 64)
 	verdicts := make([]verdict, len(left))
 	var turn atomic.Int64
 	err := together(ctx, func(ctx context.Context, c *crowd) {
 		c.Go(func() error { return f.dispatch(ctx, c, gen) })
-		c.Go(func() error { return f.rush(ctx, c, gen) })
+		c.Go(func() error { return f.serveUrgent(ctx, c, gen) })
 		c.Go(func() error { return f.watch(ctx, c, in, gen) })
-		c.Go(func() error { return flush(ctx, gen) })
+		c.Go(func() error { return flushBlocks(ctx, gen) })
 		for _, p := range left[len(left)-waits:] {
-			c.Go(func() error { return f.settle(ctx, in, gen, p) })
+			c.Go(func() error { return f.awaitShared(ctx, in, gen, p) })
 		}
-		if gen.company != nil {
-			for range peerLanes {
-				c.Go(func() error { return f.borrowAll(ctx, gen) })
+		if gen.swarm != nil {
+			for range maxPeerRequests {
+				c.Go(func() error { return f.fetchFromPeers(ctx, gen) })
 			}
 		}
 		for i := range min(2*hashers(), len(left)) {
@@ -152,7 +152,7 @@ func (f *flight) round(ctx context.Context, in *store.Ingest, gen *generation, l
 				if i >= hashers() {
 					// The front takes what cores there are, until it is over.
 					select {
-					case <-gen.landed:
+					case <-gen.complete:
 					case <-ctx.Done():
 						return context.Cause(ctx)
 					}
@@ -170,11 +170,11 @@ func (f *flight) round(ctx context.Context, in *store.Ingest, gen *generation, l
 			})
 		}
 	})
-	f.tell(in, gen)
+	f.reportProgress(in, gen)
 	return verdicts, err
 }
 
-func compare(a, b bool) int {
+func compareBools(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -184,25 +184,25 @@ func compare(a, b bool) int {
 	return 1
 }
 
-// settle waits for a part that another staging brings, or brings it after all.
-func (f *flight) settle(ctx context.Context, in *store.Ingest, gen *generation, p *store.Part) error {
+// awaitShared waits for a part that another staging brings, or brings it after all.
+func (f *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, gen *stagingPlan, p *store.Part) error {
 	for {
 		select {
-		case <-time.After(claimEvery):
+		case <-time.After(claimPoll):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 		ok, err := in.Settle(ctx, p)
 		if err != nil {
-			return named(p.File.Name, err)
+			return withFileName(p.File.Name, err)
 		}
 		if ok {
 			have, _ := p.Bytes()
 			gen.done.Add(have)
 			if p.Linked() {
-				f.l.counts.reused.Add(have)
+				f.loader.counts.reused.Add(have)
 			}
-			gen.queue.settled(p)
+			gen.queue.sharedArrived(p)
 			return nil
 		}
 	}
@@ -214,36 +214,36 @@ func hashers() int { return max(1, min(8, runtime.GOMAXPROCS(0)/2)) }
 
 // dispatch starts a range whenever there is a lane for it, until no block is
 // missing.
-func (f *flight) dispatch(ctx context.Context, c *crowd, gen *generation) error {
+func (f *stagingJob) dispatch(ctx context.Context, c *crowd, gen *stagingPlan) error {
 	q := gen.queue
 	for {
-		changed := q.wait()
-		if q.over() {
-			close(gen.landed)
+		changed := q.changes()
+		if q.finished() {
+			close(gen.complete)
 			return nil
 		}
-		if q.left() > 0 || q.longRun() {
-			if err := gen.link.acquire(ctx, f.priority(), false); err != nil {
+		if q.remaining() > 0 || q.longRun() {
+			if err := gen.limiter.acquire(ctx, f.priority(), false); err != nil {
 				return err
 			}
-			if r := q.next(f.stretch(gen)); r != nil {
-				c.Go(func() error { return f.carry(ctx, gen, r) })
+			if r := q.next(f.blocksPerRequest(gen)); r != nil {
+				c.Go(func() error { return f.downloadRange(ctx, gen, r) })
 				continue
 			}
-			gen.link.release()
+			gen.limiter.release()
 		}
-		if err := f.turn(ctx, gen, changed); err != nil {
+		if err := f.waitForChange(ctx, gen, changed); err != nil {
 			return err
 		}
 	}
 }
 
-// turn waits for a change of the queue; with other nodes about, what is left
+// waitForChange waits for a change of the queue; with other nodes about, what is left
 // may have become ours without one.
-func (f *flight) turn(ctx context.Context, gen *generation, changed <-chan struct{}) error {
+func (f *stagingJob) waitForChange(ctx context.Context, gen *stagingPlan, changed <-chan struct{}) error {
 	var again <-chan time.Time
-	if gen.company != nil {
-		again = time.After(searchEvery)
+	if gen.swarm != nil {
+		again = time.After(researchEvery)
 	}
 	select {
 	case <-changed:
@@ -254,24 +254,24 @@ func (f *flight) turn(ctx context.Context, gen *generation, changed <-chan struc
 	return nil
 }
 
-// rush starts ranges for blocks that readers wait for, beyond the limit of
+// serveUrgent starts ranges for blocks that readers wait for, beyond the limit of
 // lanes if need be.
-func (f *flight) rush(ctx context.Context, c *crowd, gen *generation) error {
+func (f *stagingJob) serveUrgent(ctx context.Context, c *crowd, gen *stagingPlan) error {
 	q := gen.queue
 	for {
-		changed := q.wait()
+		changed := q.changes()
 		if q.hasUrgent() {
-			if err := gen.link.acquire(ctx, High, true); err != nil {
+			if err := gen.limiter.acquire(ctx, High, true); err != nil {
 				return err
 			}
 			if r := q.nextUrgent(); r != nil {
-				c.Go(func() error { return f.carry(ctx, gen, r) })
+				c.Go(func() error { return f.downloadRange(ctx, gen, r) })
 			} else {
-				gen.link.release()
+				gen.limiter.release()
 			}
 			continue
 		}
-		if q.over() {
+		if q.finished() {
 			return nil
 		}
 		select {
@@ -285,15 +285,15 @@ func (f *flight) rush(ctx context.Context, c *crowd, gen *generation) error {
 // maxRange is the most one request asks for.
 const maxRange = 64 << 20
 
-// stretch is how many blocks the next request asks for: more where the first
+// blocksPerRequest is how many blocks the next request asks for: more where the first
 // byte takes long, fewer towards the end so that all lanes end together.
-func (f *flight) stretch(gen *generation) int {
-	first, rate, ok := gen.link.ranges()
+func (f *stagingJob) blocksPerRequest(gen *stagingPlan) int {
+	first, rate, ok := gen.limiter.expected()
 	if !ok {
 		return 1
 	}
-	n := int(stretch(first, rate, f.l.o.Block, maxRange) / f.l.o.Block)
-	return max(1, min(n, gen.queue.left()/(2*gen.link.limit())))
+	n := int(rangeBytes(first, rate, f.loader.o.Block, maxRange) / f.loader.o.Block)
+	return max(1, min(n, gen.queue.remaining()/(2*gen.limiter.limit())))
 }
 
 // watchEvery is how often the ranges in flight are looked at.
@@ -301,19 +301,19 @@ const watchEvery = 50 * time.Millisecond
 
 // watch measures, tells the progress, and sends a second request after what
 // moves too slowly.
-func (f *flight) watch(ctx context.Context, c *crowd, in *store.Ingest, gen *generation) error {
+func (f *stagingJob) watch(ctx context.Context, c *crowd, in *store.Ingest, gen *stagingPlan) error {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
 	for {
 		select {
 		case now := <-t.C:
-			gen.link.look(now)
-			f.tell(in, gen)
-			for _, s := range f.slow(gen, now) {
-				c.Go(func() error { f.second(ctx, gen, s); return nil })
+			gen.limiter.measure(now)
+			f.reportProgress(in, gen)
+			for _, s := range f.slowRequests(gen, now) {
+				c.Go(func() error { f.hedge(ctx, gen, s); return nil })
 			}
-		case <-gen.landed:
-			f.news.update(func(p *Progress) { p.State, p.Done = Verifying, gen.done.Load() })
+		case <-gen.complete:
+			f.progress.update(func(p *Progress) { p.State, p.Done = Verifying, gen.done.Load() })
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -321,21 +321,21 @@ func (f *flight) watch(ctx context.Context, c *crowd, in *store.Ingest, gen *gen
 	}
 }
 
-func (f *flight) tell(in *store.Ingest, gen *generation) {
-	if f.news.update(func(p *Progress) { p.Done = gen.done.Load() }) {
-		p := f.news.now()
+func (f *stagingJob) reportProgress(in *store.Ingest, gen *stagingPlan) {
+	if f.progress.update(func(p *Progress) { p.Done = gen.done.Load() }) {
+		p := f.progress.now()
 		in.Tell(p.Done, p.Total)
 	}
 }
 
-// flush brings blocks to the disk as they come. Not in the lanes: it may wait
+// flushBlocks brings blocks to the disk as they come. Not in the lanes: it may wait
 // for the disk, and then falls behind rather than holding up the link.
-func flush(ctx context.Context, gen *generation) error {
+func flushBlocks(ctx context.Context, gen *stagingPlan) error {
 	for {
 		select {
-		case j := <-gen.flush:
+		case j := <-gen.toFlush:
 			j.part.Flush(j.block)
-		case <-gen.landed:
+		case <-gen.complete:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -343,24 +343,24 @@ func flush(ctx context.Context, gen *generation) error {
 	}
 }
 
-// arrived is called once for every block that came in.
-func (f *flight) arrived(gen *generation, j job) error {
+// blockArrived is called once for every block that came in.
+func (f *stagingJob) blockArrived(gen *stagingPlan, j blockRef) error {
 	gen.mu.Lock()
-	for s := range gen.streams {
+	for s := range gen.requests {
 		if s.part == j.part && int(s.block.Load()) == j.block {
 			s.cancel(errOvertaken)
 		}
 	}
 	gen.mu.Unlock()
 	select {
-	case gen.flush <- j:
+	case gen.toFlush <- j:
 	default:
 	}
-	return named(j.part.File.Name, early(j, gen.names))
+	return withFileName(j.part.File.Name, checkFirstBlock(j, gen.names))
 }
 
-// early looks into what the first block shows, before the rest is paid for.
-func early(j job, names []string) error {
+// checkFirstBlock looks into what the first block shows, before the rest is paid for.
+func checkFirstBlock(j blockRef, names []string) error {
 	p := j.part
 	if j.block != 0 {
 		return nil
@@ -381,33 +381,33 @@ func early(j job, names []string) error {
 		return validate.Safetensors(p, p.File.Size)
 	}
 	if first == p.File.Size {
-		return inspect(p.File.Name, p, p.File.Size, names)
+		return validateFile(p.File.Name, p, p.File.Size, names)
 	}
 	return nil
 }
 
-// peerLanes is how many blocks are asked of other nodes at once.
-const peerLanes = 8
+// maxPeerRequests is how many blocks are asked of other nodes at once.
+const maxPeerRequests = 8
 
-// borrowAll brings blocks from other nodes until none is missing.
-func (f *flight) borrowAll(ctx context.Context, gen *generation) error {
+// fetchFromPeers brings blocks from other nodes until none is missing.
+func (f *stagingJob) fetchFromPeers(ctx context.Context, gen *stagingPlan) error {
 	for {
-		changed := gen.queue.wait()
+		changed := gen.queue.changes()
 		j, ok := gen.queue.nextPeer()
 		if !ok {
-			if gen.queue.over() {
+			if gen.queue.finished() {
 				return nil
 			}
-			if err := f.turn(ctx, gen, changed); err != nil {
+			if err := f.waitForChange(ctx, gen, changed); err != nil {
 				return err
 			}
 			continue
 		}
-		brought, err := f.borrow(ctx, gen, j)
+		brought, err := f.fetchFromPeer(ctx, gen, j)
 		if err == nil && brought {
-			if err = f.arrived(gen, j); err != nil && source.KindOf(err) != source.Broken {
+			if err = f.blockArrived(gen, j); err != nil && source.KindOf(err) != source.Broken {
 				// What another node says is no reason to fail: the source is asked.
-				f.l.o.Log.Warn("a block of another node is not sound, the source is asked", "source", f.location, "file", j.part.File.Name, "err", err)
+				f.loader.o.Log.Warn("a block of another node is not sound, the source is asked", "source", f.location, "file", j.part.File.Name, "err", err)
 				gen.spoiled.Store(true)
 				j.part.Forget(j.block)
 				_, n := j.part.Range(j.block)
@@ -422,23 +422,23 @@ func (f *flight) borrowAll(ctx context.Context, gen *generation) error {
 	}
 }
 
-// borrow brings a block from another node; false when none has it, or when it
+// fetchFromPeer brings a block from another node; false when none has it, or when it
 // is not what was promised: nothing of it is kept then.
-func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, error) {
-	b := blockOf(j)
-	body, sum, ok := gen.company.Fetch(ctx, b)
+func (f *stagingJob) fetchFromPeer(ctx context.Context, gen *stagingPlan, j blockRef) (bool, error) {
+	b := describeBlock(j)
+	body, sum, ok := gen.swarm.Fetch(ctx, b)
 	if !ok {
 		return false, nil
 	}
 	defer body.Close()
-	piece, err := f.l.pieces.get(ctx)
+	piece, err := f.loader.buffers.get(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer f.l.pieces.put(piece)
+	defer f.loader.buffers.put(piece)
 	stop := context.AfterFunc(ctx, func() { body.Close() })
 	defer stop()
-	idle := time.AfterFunc(f.l.o.Retry.Idle, func() { body.Close() })
+	idle := time.AfterFunc(f.loader.o.Retry.Idle, func() { body.Close() })
 	defer idle.Stop()
 	w := j.part.Writer(j.block)
 	gen.done.Add(-w.Reset())
@@ -453,7 +453,7 @@ func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, erro
 		for n < len(b) && err == nil {
 			var k int
 			if k, err = body.Read(b[n:]); k > 0 {
-				idle.Reset(f.l.o.Retry.Idle)
+				idle.Reset(f.loader.o.Retry.Idle)
 			}
 			n += k
 		}
@@ -473,13 +473,13 @@ func (f *flight) borrow(ctx context.Context, gen *generation, j job) (bool, erro
 		}
 	}
 	if whole {
-		f.l.counts.of(fromPeers).Add(b.Length)
-		gen.borrowed.Store(j.part, true)
+		f.loader.counts.bytesFrom(peerScheme).Add(b.Length)
+		gen.peerParts.Store(j.part, true)
 		return true, nil
 	}
 	w.Reset()
 	gen.done.Add(-put)
-	f.l.counts.wasted.Add(put)
-	f.l.o.Log.Debug("a block of another node was not what it should be", "source", f.location, "file", b.File.Name, "block", b.Index, "err", err)
+	f.loader.counts.wasted.Add(put)
+	f.loader.o.Log.Debug("a block of another node was not what it should be", "source", f.location, "file", b.File.Name, "block", b.Index, "err", err)
 	return false, nil
 }

@@ -21,56 +21,56 @@ import (
 	"github.com/thaw-dev/thaw/loader/validate"
 )
 
-// claimEvery is how often a staging of another process is looked at. File
+// claimPoll is how often a staging of another process is looked at. File
 // locks cannot be waited for with a bound, so this is the one poll here.
-const claimEvery = 50 * time.Millisecond
+const claimPoll = 50 * time.Millisecond
 
-// flight is one staging, whoever holds it. run owns it; holders only read what
+// stagingJob is one staging, whoever holds it. run owns it; holders only read what
 // is closed off by done, or ask through mu.
-type flight struct {
-	l        *Loader
+type stagingJob struct {
+	loader   *Loader
 	key      string
 	scheme   string
 	location string
 	place    string // location, and what is staged beside the list
-	also     source.Globs
+	patterns source.Globs
 	digest   string
-	from     Source
+	source   Source
 	cancel   context.CancelCauseFunc
-	news     *news
+	progress *progressFeed
 
 	planned chan struct{} // closed when gen is set for the first time
 	done    chan struct{} // closed at the end; result and err are set before
 
-	mu      sync.Mutex // guards the fields below
-	holders int
-	wants   [2]int // holders by Priority
-	over    bool
-	gen     *generation
-	listed  string       // store.PlanKey of what was listed last
-	lease   *store.Lease // keeps the result while there are holders
+	mu         sync.Mutex // guards the fields below
+	holders    int
+	byPriority [2]int // holders by Priority
+	ended      bool
+	plan       *stagingPlan
+	listed     string       // store.PlanKey of what was listed last
+	lease      *store.Lease // keeps the result while there are holders
 
 	result Checkpoint
 	err    error
 
-	renewing sync.Mutex // guards the fields below
-	renewed  time.Time  // when the source got new credentials; zero before
+	refreshing sync.Mutex // guards the fields below
+	refreshed  time.Time  // when the source got new credentials; zero before
 }
 
 var errReleased = errors.New("released by all who asked for it")
 
 // join adds a holder; false when the flight is over, or called off.
-func (f *flight) join() bool {
+func (f *stagingJob) join() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.over || f.holders == 0 {
+	if f.ended || f.holders == 0 {
 		return false
 	}
 	f.holders++
 	return true
 }
 
-func (f *flight) leave() {
+func (f *stagingJob) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.holders--; f.holders > 0 {
@@ -81,33 +81,33 @@ func (f *flight) leave() {
 	f.lease = nil
 }
 
-func (f *flight) weigh(p Priority, n int) {
+func (f *stagingJob) addPriority(p Priority, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.wants[p] += n
+	f.byPriority[p] += n
 }
 
-func (f *flight) priority() Priority {
+func (f *stagingJob) priority() Priority {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.wants[High] > 0 {
+	if f.byPriority[High] > 0 {
 		return High
 	}
 	return Low
 }
 
 // run stages and ends the flight.
-func (f *flight) run(ctx context.Context) {
+func (f *stagingJob) run(ctx context.Context) {
 	defer f.cancel(nil)
 	begun := time.Now()
-	f.l.counts.stagings.Add(1)
+	f.loader.counts.stagings.Add(1)
 	c, err := f.stage(ctx)
-	f.l.counts.stagings.Add(-1)
+	f.loader.counts.stagings.Add(-1)
 	if err != nil && ctx.Err() != nil && source.KindOf(err) == "" {
 		err = context.Cause(ctx)
 	}
 	f.mu.Lock()
-	f.over, f.err = true, err
+	f.ended, f.err = true, err
 	if err == nil {
 		f.lease, c.Lease = c.Lease, nil
 		f.result = *c
@@ -118,7 +118,7 @@ func (f *flight) run(ctx context.Context) {
 	}
 	f.mu.Unlock()
 	close(f.done)
-	f.news.update(func(p *Progress) {
+	f.progress.update(func(p *Progress) {
 		if p.State, p.Err = Ready, err; err != nil {
 			p.State = Failed
 			return
@@ -126,16 +126,16 @@ func (f *flight) run(ctx context.Context) {
 		p.Done, p.Total = c.Bytes, c.Bytes
 	})
 	if err != nil {
-		f.l.counts.failed.Add(1)
-		f.l.o.Log.Warn("staging failed", "source", f.location, "after", time.Since(begun), "err", err)
+		f.loader.counts.failed.Add(1)
+		f.loader.o.Log.Warn("staging failed", "source", f.location, "after", time.Since(begun), "err", err)
 		return
 	}
-	f.l.counts.staged.Add(1)
-	f.l.o.Log.Info("staged", "source", f.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(begun))
+	f.loader.counts.staged.Add(1)
+	f.loader.o.Log.Info("staged", "source", f.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(begun))
 }
 
 // checkpoint is the result with a lease of its own; after done only.
-func (f *flight) checkpoint() (*Checkpoint, error) {
+func (f *stagingJob) checkpoint() (*Checkpoint, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -143,7 +143,7 @@ func (f *flight) checkpoint() (*Checkpoint, error) {
 	if c.InPlace {
 		return &c, nil
 	}
-	_, lease, err := f.l.o.Store.Acquire(c.Digest)
+	_, lease, err := f.loader.o.Store.Acquire(c.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -151,62 +151,62 @@ func (f *flight) checkpoint() (*Checkpoint, error) {
 	return &c, nil
 }
 
-func (f *flight) stage(ctx context.Context) (*Checkpoint, error) {
-	if from, ok := f.from.(InPlace); ok {
+func (f *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
+	if from, ok := f.source.(InPlace); ok {
 		return f.inPlace(ctx, from)
 	}
 	if f.digest != "" {
-		if c, err := f.have(f.digest); c != nil || err != nil {
+		if c, err := f.fromStore(f.digest); c != nil || err != nil {
 			return c, err
 		}
 	}
-	in, err := f.claim(ctx)
+	in, err := f.claimStore(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
 	if f.digest != "" {
 		// Another process may have brought it while this one waited.
-		if c, err := f.have(f.digest); c != nil || err != nil {
+		if c, err := f.fromStore(f.digest); c != nil || err != nil {
 			return c, err
 		}
 	}
 	for try := 0; ; try++ {
-		c, err := f.bring(ctx, in)
-		if kind := source.KindOf(err); kind != source.Changed && (kind != source.Corrupt && kind != source.Truncated || !f.moved(ctx)) {
+		c, err := f.fetchAndCommit(ctx, in)
+		if kind := source.KindOf(err); kind != source.Changed && (kind != source.Corrupt && kind != source.Truncated || !f.sourceChanged(ctx)) {
 			return c, err
 		}
 		if try == 1 {
 			return nil, &source.Error{Kind: source.Changed, Source: f.location, What: "changed twice while it was read", Fix: "let the upload finish, then try again", Err: err}
 		}
-		f.l.o.Log.Info("source changed while it was read, planning again", "source", f.location)
+		f.loader.o.Log.Info("source changed while it was read, planning again", "source", f.location)
 	}
 }
 
-// moved reports whether the source lists other bytes than those that were just
+// sourceChanged reports whether the source lists other bytes than those that were just
 // found to be bad: a file that is being written is short for a moment, and is
 // then no spoiled model but a change.
-func (f *flight) moved(ctx context.Context) bool {
-	files, err := f.plan(ctx)
+func (f *stagingJob) sourceChanged(ctx context.Context) bool {
+	files, err := f.listSource(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return err == nil && store.PlanKey(f.place, files) != f.listed
 }
 
-// have takes a checkpoint that is in the store; nil without an error when it
+// fromStore takes a checkpoint that is in the store; nil without an error when it
 // is not.
-func (f *flight) have(digest string) (*Checkpoint, error) {
-	e, lease, err := f.l.o.Store.Acquire(digest)
+func (f *stagingJob) fromStore(digest string) (*Checkpoint, error) {
+	e, lease, err := f.loader.o.Store.Acquire(digest)
 	if source.KindOf(err) == source.Missing {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return published(e, lease), nil
+	return checkpointOf(e, lease), nil
 }
 
-func published(e store.Entry, lease *store.Lease) *Checkpoint {
+func checkpointOf(e store.Entry, lease *store.Lease) *Checkpoint {
 	c := &Checkpoint{Path: e.Path, Digest: e.Digest, Bytes: e.Bytes, Lease: lease}
 	for _, f := range e.Files {
 		c.Files = append(c.Files, File(f))
@@ -214,31 +214,31 @@ func published(e store.Entry, lease *store.Lease) *Checkpoint {
 	return c
 }
 
-// claim waits until no other process stages the same.
-func (f *flight) claim(ctx context.Context) (*store.Ingest, error) {
+// claimStore waits until no other process stages the same.
+func (f *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
 	for {
-		in, err := f.l.o.Store.Claim(f.key)
+		in, err := f.loader.o.Store.Claim(f.key)
 		if !errors.Is(err, store.ErrBusy) {
 			return in, err
 		}
-		done, total, _ := f.l.o.Store.Peek(f.key)
-		f.news.update(func(p *Progress) { p.State, p.Done, p.Total = Waiting, done, total })
+		done, total, _ := f.loader.o.Store.Peek(f.key)
+		f.progress.update(func(p *Progress) { p.State, p.Done, p.Total = Waiting, done, total })
 		select {
-		case <-time.After(claimEvery):
+		case <-time.After(claimPoll):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-// bring plans, fetches, verifies and commits.
-func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, error) {
-	f.news.update(func(p *Progress) { *p = Progress{State: Planning} })
-	files, err := f.plan(ctx)
+// fetchAndCommit plans, fetches, verifies and commits.
+func (f *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Checkpoint, error) {
+	f.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
+	files, err := f.listSource(ctx)
 	if source.KindOf(err) == source.Unavailable && f.digest == "" {
-		if d := f.l.o.Store.Last(f.place); d != "" {
-			if c, herr := f.have(d); c != nil && herr == nil {
-				f.l.o.Log.Warn("source cannot be reached, using what came from it before", "source", f.location, "digest", d, "err", err)
+		if d := f.loader.o.Store.Last(f.place); d != "" {
+			if c, herr := f.fromStore(d); c != nil && herr == nil {
+				f.loader.o.Log.Warn("source cannot be reached, using what came from it before", "source", f.location, "digest", d, "err", err)
 				return c, nil
 			}
 		}
@@ -249,63 +249,63 @@ func (f *flight) bring(ctx context.Context, in *store.Ingest) (*Checkpoint, erro
 	f.mu.Lock()
 	f.listed = store.PlanKey(f.place, files)
 	f.mu.Unlock()
-	if d := f.l.o.Store.Match(f.place, files); d != "" {
+	if d := f.loader.o.Store.Match(f.place, files); d != "" {
 		if err := f.checkDigest(d); err != nil {
 			return nil, err
 		}
-		if c, err := f.have(d); c != nil || err != nil {
+		if c, err := f.fromStore(d); c != nil || err != nil {
 			// A crash right after a publication leaves its parts behind.
 			if derr := in.Discard(); derr != nil {
-				f.l.o.Log.Warn("parts of a finished staging stay", "source", f.location, "err", derr)
+				f.loader.o.Log.Warn("parts of a finished staging stay", "source", f.location, "err", derr)
 			}
 			return c, err
 		}
 	}
-	if err := in.Prepare(ctx, f.place, files, f.l.o.Block); err != nil {
-		return nil, f.locate(err)
+	if err := in.Prepare(ctx, f.place, files, f.loader.o.Block); err != nil {
+		return nil, f.nameSource(err)
 	}
-	gen := newGeneration(f.l.link(f.location), f.place, files, in.Parts())
+	gen := newStagingPlan(f.loader.limiter(f.location), f.place, files, in.Parts())
 	var total, done int64
 	for _, p := range in.Parts() {
 		have, _ := p.Bytes()
 		total, done = total+p.File.Size, done+have
 		if p.Linked() {
-			f.l.counts.reused.Add(p.File.Size)
+			f.loader.counts.reused.Add(p.File.Size)
 		} else {
-			f.l.counts.resumed.Add(have)
+			f.loader.counts.resumed.Add(have)
 		}
 	}
 	gen.done.Store(done)
-	f.show(gen)
-	f.news.update(func(p *Progress) {
+	f.setPlan(gen)
+	f.progress.update(func(p *Progress) {
 		*p = Progress{State: Fetching, Done: done, Total: total, Resumed: done, Note: p.Note}
 	})
 	in.Tell(done, total)
-	if n := f.l.o.Neighbours; n != nil {
-		if c := n.Meet(ctx, gen.key, files); c != nil {
+	if n := f.loader.o.Peers; n != nil {
+		if c := n.Join(ctx, gen.key, files); c != nil {
 			defer c.Leave()
-			gen.meet(c)
+			gen.joinSwarm(c)
 		}
 	}
-	defer f.l.note(f.location, gen, done)
+	defer f.loader.saveLinkStats(f.location, gen, done)
 	if err := f.fetchAll(ctx, in, gen); err != nil {
 		if source.KindOf(err) == source.Changed {
 			close(gen.stale)
 		}
-		return nil, f.locate(err)
+		return nil, f.nameSource(err)
 	}
-	f.news.update(func(p *Progress) { p.State = Publishing })
-	if err := f.checkDigest(store.Digest(fileList(in.Parts()))); err != nil {
+	f.progress.update(func(p *Progress) { p.State = Publishing })
+	if err := f.checkDigest(store.Digest(storeFiles(in.Parts()))); err != nil {
 		return nil, errors.Join(err, in.Discard())
 	}
 	e, lease, err := in.Commit()
 	if err != nil {
-		return nil, f.locate(err)
+		return nil, f.nameSource(err)
 	}
-	return published(e, lease), nil
+	return checkpointOf(e, lease), nil
 }
 
-func fileList(parts []*store.Part) []store.File {
+func storeFiles(parts []*store.Part) []store.File {
 	var out []store.File
 	for _, p := range parts {
 		out = append(out, store.File{Name: p.File.Name, Size: p.File.Size, SHA256: p.Sum()})
@@ -313,68 +313,68 @@ func fileList(parts []*store.Part) []store.File {
 	return out
 }
 
-// show lets readers in.
-func (f *flight) show(gen *generation) {
+// setPlan lets readers in.
+func (f *stagingJob) setPlan(gen *stagingPlan) {
 	f.mu.Lock()
-	first := f.gen == nil
-	f.gen = gen
+	first := f.plan == nil
+	f.plan = gen
 	f.mu.Unlock()
 	if first {
 		close(f.planned)
 	}
 }
 
-func (f *flight) checkDigest(got string) error {
+func (f *stagingJob) checkDigest(got string) error {
 	if f.digest == "" || f.digest == got {
 		return nil
 	}
 	return &source.Error{Kind: source.Digest, Source: f.location, What: fmt.Sprintf("has the digest %s, %s is demanded", got, f.digest)}
 }
 
-// locate names the source in an error that does not.
-func (f *flight) locate(err error) error {
+// nameSource names the source in an error that does not.
+func (f *stagingJob) nameSource(err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Source == "" {
 		e.Source = f.location
 	}
 	return err
 }
 
-// plan lists the source, retried like a range, and checks what it says.
-func (f *flight) plan(ctx context.Context) ([]source.File, error) {
+// listSource lists the source, retried like a range, and checks what it says.
+func (f *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 	var plan source.Plan
 	// A listing that cannot be had is given up on sooner than a range: nothing
 	// has been paid for yet, and there may be a copy to fall back on.
-	err := f.retry(ctx, min(4, f.l.o.Retry.Attempts), func() (err error) {
-		plan, err = f.from.Plan(ctx, f.location, f.also)
+	err := f.retry(ctx, min(4, f.loader.o.Retry.Attempts), func() (err error) {
+		plan, err = f.source.Plan(ctx, f.location, f.patterns)
 		return err
 	})
 	if err != nil {
-		return nil, f.locate(err)
+		return nil, f.nameSource(err)
 	}
-	files, err := selectFiles(f.location, plan, f.also)
-	if _, here := f.from.(InPlace); err == nil && !here {
+	files, err := selectFiles(f.location, plan, f.patterns)
+	if _, here := f.source.(InPlace); err == nil && !here {
 		f.left(plan)
 	}
 	return files, err
 }
 
 // left tells once what of a place is not staged, and how it would be.
-func (f *flight) left(plan source.Plan) {
-	names := f.also.Left(plan.Files)
+func (f *stagingJob) left(plan source.Plan) {
+	names := f.patterns.Left(plan.Files)
 	if len(names) == 0 {
 		return
 	}
 	note := notStaged(names)
-	f.news.update(func(p *Progress) { p.Note = note })
-	f.l.mu.Lock()
-	told := f.l.told[f.place] == note
-	if len(f.l.told) >= maxLinks {
-		clear(f.l.told)
+	f.progress.update(func(p *Progress) { p.Note = note })
+	f.loader.mu.Lock()
+	told := f.loader.skippedNotes[f.place] == note
+	if len(f.loader.skippedNotes) >= maxLimiters {
+		clear(f.loader.skippedNotes)
 	}
-	f.l.told[f.place] = note
-	f.l.mu.Unlock()
+	f.loader.skippedNotes[f.place] = note
+	f.loader.mu.Unlock()
 	if !told {
-		f.l.o.Log.Info(note, "source", f.location)
+		f.loader.o.Log.Info(note, "source", f.location)
 	}
 }
 
@@ -421,8 +421,8 @@ func carriesCode(name string) bool {
 }
 
 // inPlace checks a folder that is used where it is.
-func (f *flight) inPlace(ctx context.Context, from InPlace) (*Checkpoint, error) {
-	files, err := f.plan(ctx)
+func (f *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, error) {
+	files, err := f.listSource(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -432,16 +432,16 @@ func (f *flight) inPlace(ctx context.Context, from InPlace) (*Checkpoint, error)
 		names = append(names, file.Name)
 		c.Bytes += file.Size
 	}
-	f.news.update(func(p *Progress) { p.State, p.Total = Fetching, c.Bytes })
+	f.progress.update(func(p *Progress) { p.State, p.Total = Fetching, c.Bytes })
 	var list []store.File
 	for _, file := range files {
 		sum, err := f.inPlaceFile(ctx, from, file, names)
 		if err != nil {
-			return nil, f.locate(named(file.Name, err))
+			return nil, f.nameSource(withFileName(file.Name, err))
 		}
 		c.Files = append(c.Files, File{Name: file.Name, Size: file.Size, SHA256: sum})
 		list = append(list, store.File{Name: file.Name, Size: file.Size, SHA256: sum})
-		f.news.update(func(p *Progress) { p.Done += file.Size })
+		f.progress.update(func(p *Progress) { p.Done += file.Size })
 	}
 	if f.digest != "" {
 		c.Digest = store.Digest(list)
@@ -454,20 +454,20 @@ func (f *flight) inPlace(ctx context.Context, from InPlace) (*Checkpoint, error)
 
 // inPlaceFile checks one file, and hashes it when a digest is demanded: for
 // gigabytes that takes seconds which nobody else has to wait.
-func (f *flight) inPlaceFile(ctx context.Context, from InPlace, file source.File, names []string) (string, error) {
+func (f *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.File, names []string) (string, error) {
 	r, err := from.Open(file)
 	if err != nil {
 		return "", err
 	}
 	defer r.Close()
-	if err := inspect(file.Name, r, file.Size, names); err != nil {
+	if err := validateFile(file.Name, r, file.Size, names); err != nil {
 		return "", err
 	}
 	if f.digest == "" {
 		return "", nil
 	}
 	id := fmt.Sprintf("%s %d %s", file.Ref, file.Size, file.Version)
-	if sum := f.l.sums.get(id); sum != "" {
+	if sum := f.loader.digests.get(id); sum != "" {
 		return sum, nil
 	}
 	h := sha256.New()
@@ -475,7 +475,7 @@ func (f *flight) inPlaceFile(ctx context.Context, from InPlace, file source.File
 		return "", err
 	}
 	sum := hex.EncodeToString(h.Sum(nil))
-	f.l.sums.put(id, sum)
+	f.loader.digests.put(id, sum)
 	return sum, nil
 }
 
@@ -496,16 +496,16 @@ func hashAll(ctx context.Context, r io.Reader, h hash.Hash) error {
 	}
 }
 
-// inspect looks into a whole file before any engine does.
-func inspect(name string, r io.ReaderAt, size int64, names []string) error {
+// validateFile looks into a whole file before any engine does.
+func validateFile(name string, r io.ReaderAt, size int64, names []string) error {
 	if validate.IsIndex(name) {
 		return validate.Shards(name, r, size, names)
 	}
 	return validate.File(name, r, size)
 }
 
-// named puts the file's name into an error that has none.
-func named(name string, err error) error {
+// withFileName puts the file's name into an error that has none.
+func withFileName(name string, err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.File == "" {
 		e.File = name
 	}
@@ -513,7 +513,7 @@ func named(name string, err error) error {
 }
 
 // files waits for the plan.
-func (f *flight) files(ctx context.Context) ([]File, error) {
+func (f *stagingJob) files(ctx context.Context) ([]File, error) {
 	select {
 	case <-f.planned:
 	case <-f.done:
@@ -521,7 +521,7 @@ func (f *flight) files(ctx context.Context) ([]File, error) {
 		return nil, context.Cause(ctx)
 	}
 	f.mu.Lock()
-	gen := f.gen
+	gen := f.plan
 	f.mu.Unlock()
 	if gen == nil {
 		<-f.done
@@ -536,7 +536,7 @@ func (f *flight) files(ctx context.Context) ([]File, error) {
 
 // open waits for the plan, then opens the part; or the published file, when
 // there is no part any more.
-func (f *flight) open(ctx context.Context, name string) (*Reader, error) {
+func (f *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
 	select {
 	case <-f.planned:
 	case <-f.done:
@@ -544,7 +544,7 @@ func (f *flight) open(ctx context.Context, name string) (*Reader, error) {
 		return nil, context.Cause(ctx)
 	}
 	f.mu.Lock()
-	gen := f.gen
+	gen := f.plan
 	f.mu.Unlock()
 	missing := &source.Error{Kind: source.Missing, Source: f.location, File: name, What: "is not part of it"}
 	if gen != nil {
@@ -553,7 +553,7 @@ func (f *flight) open(ctx context.Context, name string) (*Reader, error) {
 			return nil, missing
 		}
 		if file, err := p.Open(); err == nil {
-			return &Reader{f: f, gen: gen, part: p, file: file, size: p.File.Size, closed: make(chan struct{})}, nil
+			return &Reader{job: f, plan: gen, part: p, file: file, size: p.File.Size, closed: make(chan struct{})}, nil
 		}
 		// Published, and its part gone, in this moment.
 	}
@@ -571,7 +571,7 @@ func (f *flight) open(ctx context.Context, name string) (*Reader, error) {
 			if err != nil {
 				return nil, &source.Error{Kind: source.Broken, Source: f.location, File: name, What: "cannot be opened", Err: err}
 			}
-			return &Reader{f: f, file: file, size: c.Size, closed: make(chan struct{})}, nil
+			return &Reader{job: f, file: file, size: c.Size, closed: make(chan struct{})}, nil
 		}
 	}
 	return nil, missing

@@ -12,17 +12,17 @@ import (
 func TestHabits(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "links.json")
 	now := time.Unix(1e9, 0)
-	open := func() *habits { return &habits{file: file, now: func() time.Time { return now }} }
+	open := func() *linkStatsFile { return &linkStatsFile{file: file, now: func() time.Time { return now }} }
 	if _, ok := open().get("az://a"); ok {
 		t.Error("known though there is no file")
 	}
-	want := past{Streams: 40, First: 0.03, Rate: 6e7}
+	want := linkStats{Streams: 40, First: 0.03, Rate: 6e7}
 	open().put("az://a", want)
 	got, ok := open().get("az://a")
 	if want.At = got.At; !ok || got != want {
 		t.Errorf("%+v, %t", got, ok)
 	}
-	now = now.Add(pastHolds)
+	now = now.Add(linkStatsMaxAge)
 	if _, ok := open().get("az://a"); ok {
 		t.Error("what is a day old was believed")
 	}
@@ -32,13 +32,13 @@ func TestHabits(t *testing.T) {
 	}
 	// Bounded: the oldest go.
 	h := open()
-	for i := range 2 * maxPasts {
+	for i := range 2 * maxLinkStats {
 		now = now.Add(time.Minute)
-		h.put(fmt.Sprint("s3://", i), past{Streams: 16})
+		h.put(fmt.Sprint("s3://", i), linkStats{Streams: 16})
 	}
 	h = open()
-	if _, ok := h.get(fmt.Sprint("s3://", 2*maxPasts-1)); !ok || len(h.of) != maxPasts {
-		t.Errorf("%d links", len(h.of))
+	if _, ok := h.get(fmt.Sprint("s3://", 2*maxLinkStats-1)); !ok || len(h.byHost) != maxLinkStats {
+		t.Errorf("%d links", len(h.byHost))
 	}
 	for _, bad := range []string{"", "[]", "{", `{"a":1}`, `{"az://a":{"streams":1e9,"at":"2001-09-09T01:46:40Z"}}`, `{"az://a":{"streams":-4,"at":"2001-09-09T01:46:40Z"}}`,
 		`{"az://a":{"streams":16,"first_byte_s":-1,"at":"2001-09-09T01:46:40Z"}}`, `{"az://a":{"streams":16,"bytes_per_second":1e300,"at":"2001-09-09T01:46:40Z"}}`, strings.Repeat(" ", 2<<20)} {
@@ -53,7 +53,7 @@ func TestHabits(t *testing.T) {
 	// What cannot be written is not kept, and nothing is left of the try.
 	file = filepath.Join(t.TempDir(), "no", "links.json")
 	h = open()
-	h.put("az://a", past{Streams: 8})
+	h.put("az://a", linkStats{Streams: 8})
 	if p, ok := h.get("az://a"); !ok || p.Streams != 8 {
 		t.Error(p, ok)
 	}

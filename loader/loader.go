@@ -85,8 +85,8 @@ type Options struct {
 	// Links is the file that keeps what was found out about the links to sources
 	// from one process to the next; "" keeps it as long as the loader.
 	Links string
-	// Neighbours may be nil: then every byte comes from the source.
-	Neighbours Neighbours
+	// Peers may be nil: then every byte comes from the source.
+	Peers Peers
 }
 
 // Retry bounds the attempts on one range.
@@ -104,19 +104,19 @@ type Retry struct {
 
 // Loader stages. Its methods may be called concurrently.
 type Loader struct {
-	o      Options
-	pieces *pieces
-	sums   sums
-	habits habits
+	o         Options
+	buffers   *bufferPool
+	digests   digestCache
+	linkStats linkStatsFile
 
 	counts counters
 
-	mu      sync.Mutex        // guards the fields below
-	told    map[string]string // what of a place stays where it is, as it was told last
-	links   map[string]*link
-	flights map[string]*flight
-	closed  bool
-	wg      sync.WaitGroup
+	mu           sync.Mutex        // guards the fields below
+	skippedNotes map[string]string // what of a place stays where it is, as it was told last
+	limiters     map[string]*sourceLimiter
+	jobs         map[string]*stagingJob
+	closed       bool
+	wg           sync.WaitGroup
 }
 
 // New returns a loader. It starts nothing; Close ends what Stage started.
@@ -124,24 +124,24 @@ func New(o Options) *Loader {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Block = or(o.Block, 8<<20)
-	o.Parallel = or(o.Parallel, maxStreams)
-	o.Retry.Attempts = or(o.Retry.Attempts, 8)
-	o.Retry.Base = or(o.Retry.Base, 200*time.Millisecond)
-	o.Retry.Max = or(o.Retry.Max, 15*time.Second)
-	o.Retry.Idle = or(o.Retry.Idle, 20*time.Second)
-	return &Loader{o: o, pieces: newPieces(max(o.Parallel, maxStreams)+extra+peerLanes, pieceSize), habits: habits{file: o.Links, now: time.Now}, links: make(map[string]*link), flights: make(map[string]*flight), told: make(map[string]string)}
+	o.Block = orDefault(o.Block, 8<<20)
+	o.Parallel = orDefault(o.Parallel, maxRanges)
+	o.Retry.Attempts = orDefault(o.Retry.Attempts, 8)
+	o.Retry.Base = orDefault(o.Retry.Base, 200*time.Millisecond)
+	o.Retry.Max = orDefault(o.Retry.Max, 15*time.Second)
+	o.Retry.Idle = orDefault(o.Retry.Idle, 20*time.Second)
+	return &Loader{o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+urgentLanes+maxPeerRequests, pieceSize), linkStats: linkStatsFile{file: o.Links, now: time.Now}, limiters: make(map[string]*sourceLimiter), jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string)}
 }
 
 // What all stagings together hold in memory: a piece for each of this many
 // ranges, from however many sources.
 const (
-	maxStreams = 64
-	pieceSize  = 1 << 20
+	maxRanges = 64
+	pieceSize = 1 << 20
 )
 
-// hostOf is whoever serves a location.
-func hostOf(location string) string {
+// sourceHost is whoever serves a location.
+func sourceHost(location string) string {
 	scheme, rest, ok := strings.Cut(location, "://")
 	if !ok {
 		return location
@@ -150,27 +150,27 @@ func hostOf(location string) string {
 	return scheme + "://" + name
 }
 
-// link is the way to a location, by whoever serves it.
-func (l *Loader) link(location string) *link {
-	host := hostOf(location)
-	was, _ := l.habits.get(host)
+// limiter is the way to a location, by whoever serves it.
+func (l *Loader) limiter(location string) *sourceLimiter {
+	host := sourceHost(location)
+	was, _ := l.linkStats.get(host)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k := l.links[host]
+	k := l.limiters[host]
 	if k == nil {
-		if len(l.links) >= maxLinks {
-			clear(l.links)
+		if len(l.limiters) >= maxLimiters {
+			clear(l.limiters)
 		}
-		k = newLink(l.o.Parallel, was)
-		l.links[host] = k
+		k = newSourceLimiter(l.o.Parallel, was)
+		l.limiters[host] = k
 	}
 	return k
 }
 
-// maxLinks bounds what is remembered of sources; who stages keeps his.
-const maxLinks = 1000
+// maxLimiters bounds what is remembered of sources; who stages keeps his.
+const maxLimiters = 1000
 
-func or[T int | int64 | time.Duration](v, def T) T {
+func orDefault[T int | int64 | time.Duration](v, def T) T {
 	if v == 0 {
 		return def
 	}
@@ -234,24 +234,24 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 	}
 	place := store.Place(location, o.Files)
 	key := store.Key(place, o.Digest)
-	f := l.flights[key]
+	f := l.jobs[key]
 	if f == nil || !f.join() {
 		// Detached: who asked first may leave while others wait, and bytes that
 		// are on their way are wanted by the next request too. Release and
 		// Close end it.
 		run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		f = &flight{l: l, key: key, scheme: scheme, location: location, place: place, also: slices.Clone(o.Files), digest: o.Digest, from: from, cancel: cancel,
-			holders: 1, news: newNews(), planned: make(chan struct{}), done: make(chan struct{})}
-		l.flights[key] = f
+		f = &stagingJob{loader: l, key: key, scheme: scheme, location: location, place: place, patterns: slices.Clone(o.Files), digest: o.Digest, source: from, cancel: cancel,
+			holders: 1, progress: newProgressFeed(), planned: make(chan struct{}), done: make(chan struct{})}
+		l.jobs[key] = f
 		l.wg.Go(func() {
 			f.run(run)
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.flights[key] == f {
-				delete(l.flights, key)
+			if l.jobs[key] == f {
+				delete(l.jobs, key)
 			}
-			if len(l.flights) == 0 {
-				l.pieces.trim()
+			if len(l.jobs) == 0 {
+				l.buffers.trim()
 			}
 		})
 	}
@@ -265,7 +265,7 @@ var errClosed = errors.New("the loader is closed")
 func (l *Loader) Close() {
 	l.mu.Lock()
 	l.closed = true
-	for _, f := range l.flights {
+	for _, f := range l.jobs {
 		f.cancel(errClosed)
 	}
 	l.mu.Unlock()

@@ -31,8 +31,8 @@ func Locate(src, base string) (scheme, location string, err error) {
 		if err != nil || u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) || u.RawQuery != "" || u.Fragment != "" {
 			return bad(fmt.Sprintf("%q is not a file URL", src), "file:///absolute/folder")
 		}
-		if node, _, ok := Lender(base); ok {
-			return LentScheme, Lent(node, filepath.Clean(u.Path)), nil
+		if node, _, ok := ParsePeerLocation(base); ok {
+			return PeerScheme, PeerLocation(node, filepath.Clean(u.Path)), nil
 		}
 		return "file", "file://" + filepath.Clean(u.Path), nil
 	}
@@ -49,7 +49,7 @@ func Locate(src, base string) (scheme, location string, err error) {
 		}
 		location := scheme + "://" + strings.TrimRight(rest, "/")
 		if scheme == "https" {
-			scheme, location = pages(host, location)
+			scheme, location = locateHTTPS(host, location)
 		}
 		return scheme, location, nil
 	}
@@ -60,11 +60,11 @@ func Locate(src, base string) (scheme, location string, err error) {
 		return bad(fmt.Sprintf("%q begins with ~, which only shells know", src), "write the whole path")
 	}
 	p := filepath.FromSlash(src)
-	if node, folder, ok := Lender(base); ok {
+	if node, folder, ok := ParsePeerLocation(base); ok {
 		if !filepath.IsAbs(p) {
 			p = filepath.Join(folder, p)
 		}
-		return LentScheme, Lent(node, filepath.Clean(p)), nil
+		return PeerScheme, PeerLocation(node, filepath.Clean(p)), nil
 	}
 	if !filepath.IsAbs(p) {
 		if !filepath.IsAbs(base) {
@@ -75,19 +75,19 @@ func Locate(src, base string) (scheme, location string, err error) {
 	return "file", "file://" + filepath.Clean(p), nil
 }
 
-// LentScheme is of folders on another node's disk, which it lends.
-const LentScheme = "peer"
+// PeerScheme is of folders on another node's disk, which it lends.
+const PeerScheme = "peer"
 
-// Lent is the location of a folder that lies on another node's disk, by the
+// PeerLocation is the location of a folder that lies on another node's disk, by the
 // node's id and the folder's path there. As the base of Locate it is the folder of
 // a model file there: sources that are paths are then that node's too.
-func Lent(node, folder string) string {
-	return LentScheme + "://" + node + (&url.URL{Path: filepath.ToSlash(folder)}).EscapedPath()
+func PeerLocation(node, folder string) string {
+	return PeerScheme + "://" + node + (&url.URL{Path: filepath.ToSlash(folder)}).EscapedPath()
 }
 
-// Lender takes a location of Lent apart.
-func Lender(location string) (node, folder string, ok bool) {
-	rest, ok := strings.CutPrefix(location, LentScheme+"://")
+// ParsePeerLocation takes a location of Lent apart.
+func ParsePeerLocation(location string) (node, folder string, ok bool) {
+	rest, ok := strings.CutPrefix(location, PeerScheme+"://")
 	if !ok {
 		return "", "", false
 	}
@@ -97,9 +97,9 @@ func Lender(location string) (node, folder string, ok bool) {
 	return node, folder, err == nil && node != "" && filepath.IsAbs(folder) && filepath.Clean(folder) == folder
 }
 
-// pages says who reads an https location: the cloud whose host it names, or
+// locateHTTPS says who reads an https location: the cloud whose host it names, or
 // whoever reads plain folders of the web.
-func pages(host, location string) (scheme, where string) {
+func locateHTTPS(host, location string) (scheme, where string) {
 	switch {
 	case strings.Contains(host, ".blob.core.") || strings.HasSuffix(host, ".blob.storage.azure.net"):
 		return "az", location

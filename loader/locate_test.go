@@ -40,7 +40,7 @@ func TestLocate(t *testing.T) {
 		t.Errorf("relative without a base: %v", err)
 	}
 	// The folder of a model file on another node makes its paths that node's.
-	far := loader.Lent("gpu-1", "/models/a b")
+	far := loader.PeerLocation("gpu-1", "/models/a b")
 	for _, tc := range []struct{ src, scheme, location string }{
 		{"./tiny", "peer", "peer://gpu-1/models/a%20b/tiny"},
 		{"../x", "peer", "peer://gpu-1/models/x"},
@@ -54,11 +54,11 @@ func TestLocate(t *testing.T) {
 			t.Errorf("%s: %s %s %v", tc.src, scheme, location, err)
 		}
 	}
-	if node, folder, ok := loader.Lender("peer://gpu-1/abs/100%25"); node != "gpu-1" || folder != "/abs/100%" || !ok {
+	if node, folder, ok := loader.ParsePeerLocation("peer://gpu-1/abs/100%25"); node != "gpu-1" || folder != "/abs/100%" || !ok {
 		t.Error(node, folder, ok)
 	}
 	for _, bad := range []string{"", "file:///x", "peer://", "peer://n", "peer:///x", "peer://n/%2e%2e/x", "peer://n/a/../b", "peer://n/%zz"} {
-		if node, folder, ok := loader.Lender(bad); ok {
+		if node, folder, ok := loader.ParsePeerLocation(bad); ok {
 			t.Error(bad, node, folder)
 		}
 	}

@@ -10,32 +10,32 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// Neighbours are other nodes, which may have what a source has, or be about to
+// Peers are other nodes, which may have what a source has, or be about to
 // have it.
-type Neighbours interface {
-	// Meet is called when a staging has its plan. key names the plan: equal on
+type Peers interface {
+	// Join is called when a staging has its plan. key names the plan: equal on
 	// all nodes for the same location and the same versions of the same files.
 	// It waits for the others' answers a quarter of a second at most; nil where
 	// there is nobody to meet. ctx is the staging's.
-	Meet(ctx context.Context, key string, files []source.File) Company
+	Join(ctx context.Context, key string, files []source.File) Swarm
 }
 
-// Company is the nodes that stage one plan, or have. Its methods are called
+// Swarm is the nodes that stage one plan, or have. Its methods are called
 // concurrently.
-type Company interface {
-	// Mine reports whether this node is the one to bring a block from the
+type Swarm interface {
+	// Owns reports whether this node is the one to bring a block from the
 	// source. It is asked again whenever a block is looked for, because nodes
 	// come and go, and must not wait for anything.
-	Mine(b Block) bool
-	// Take is called when this node begins to bring a block from the source.
-	Take(b Block)
+	Owns(b Block) bool
+	// Claim is called when this node begins to bring a block from the source.
+	Claim(b Block)
 	// Fetch brings a block from another node: a body of exactly b.Length bytes
 	// and their checksum (store.Sum). It may wait for a block that another node is fetching at
 	// this moment, as long as it thinks that pays. ok is false when the source
 	// is to be asked after all.
 	Fetch(ctx context.Context, b Block) (body io.ReadCloser, sum uint64, ok bool)
 	// Leave is called once, at the end of the staging; what was published or
-	// is arriving stays to be lent (Loader.Lend).
+	// is arriving stays to be lent (Loader.ReadBlock).
 	Leave()
 }
 
@@ -46,8 +46,8 @@ type Block struct {
 	Offset, Length int64
 }
 
-// Loan is a range of a file that is read by another node.
-type Loan struct {
+// BlockRead is a range of a file that is read by another node.
+type BlockRead struct {
 	*io.SectionReader
 	// File is the file itself, for sendfile; Offset is where the range lies.
 	File   *os.File
@@ -60,38 +60,38 @@ type Loan struct {
 }
 
 // Close gives it back.
-func (l *Loan) Close() error {
+func (l *BlockRead) Close() error {
 	defer l.lease.Release()
 	return l.File.Close()
 }
 
-// Lend gives a range of a file to another node: of a published checkpoint, or
+// ReadBlock gives a range of a file to another node: of a published checkpoint, or
 // of a staging under way here, whose blocks are waited for (and brought
-// forward) until ctx ends. plan is the key that Neighbours.Meet was told. An
+// forward) until ctx ends. plan is the key that Neighbours.Join was told. An
 // error of kind Missing says that this node neither has nor brings it.
-func (l *Loader) Lend(ctx context.Context, plan, name string, off, n int64) (*Loan, error) {
-	loan, err := l.lend(ctx, plan, name, off, n)
+func (l *Loader) ReadBlock(ctx context.Context, plan, name string, off, n int64) (*BlockRead, error) {
+	loan, err := l.openRange(ctx, plan, name, off, n)
 	if err != nil {
 		return nil, err
 	}
 	if loan.summed {
 		return loan, nil
 	}
-	if loan.Sum, err = sumOf(loan.SectionReader); err != nil {
+	if loan.Sum, err = checksumOf(loan.SectionReader); err != nil {
 		return nil, errors.Join(err, loan.Close())
 	}
 	_, err = loan.Seek(0, io.SeekStart)
 	return loan, err
 }
 
-func (l *Loader) lend(ctx context.Context, plan, name string, off, n int64) (*Loan, error) {
+func (l *Loader) openRange(ctx context.Context, plan, name string, off, n int64) (*BlockRead, error) {
 	missing := &source.Error{Kind: source.Missing, File: name, What: "is neither here nor on its way"}
 	if n <= 0 || off < 0 || l.o.Store == nil {
 		return nil, missing
 	}
-	f := l.arriving(plan)
+	f := l.jobOfPlan(plan)
 	if f == nil {
-		return l.lendPublished(plan, name, off, n, missing)
+		return l.openPublished(plan, name, off, n, missing)
 	}
 	r, err := f.open(ctx, name)
 	if err != nil {
@@ -100,13 +100,13 @@ func (l *Loader) lend(ctx context.Context, plan, name string, off, n int64) (*Lo
 	if off+n > r.size {
 		return nil, errors.Join(missing, r.Close())
 	}
-	stop := context.AfterFunc(ctx, func() { r.end() })
+	stop := context.AfterFunc(ctx, func() { r.cancel() })
 	err = r.wait(off, n)
 	stop()
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	loan := &Loan{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}
+	loan := &BlockRead{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}
 	if r.part != nil {
 		// Of a whole block the checksum is known since it came.
 		i := int(off / l.o.Block)
@@ -117,7 +117,7 @@ func (l *Loader) lend(ctx context.Context, plan, name string, off, n int64) (*Lo
 	return loan, nil
 }
 
-func (l *Loader) lendPublished(plan, name string, off, n int64, missing error) (*Loan, error) {
+func (l *Loader) openPublished(plan, name string, off, n int64, missing error) (*BlockRead, error) {
 	if d := l.o.Store.Planned(plan); d != "" {
 		e, lease, err := l.o.Store.Acquire(d)
 		if err == nil {
@@ -130,7 +130,7 @@ func (l *Loader) lendPublished(plan, name string, off, n int64, missing error) (
 					lease.Release()
 					return nil, err
 				}
-				return &Loan{SectionReader: io.NewSectionReader(file, off, n), File: file, Offset: off, lease: lease}, nil
+				return &BlockRead{SectionReader: io.NewSectionReader(file, off, n), File: file, Offset: off, lease: lease}, nil
 			}
 			lease.Release()
 		}
@@ -138,19 +138,19 @@ func (l *Loader) lendPublished(plan, name string, off, n int64, missing error) (
 	return nil, missing
 }
 
-// Holds reports whether a plan is published here. plan is the key that
-// Neighbours.Meet was told.
-func (l *Loader) Holds(plan string) bool {
+// HasPlan reports whether a plan is published here. plan is the key that
+// Neighbours.Join was told.
+func (l *Loader) HasPlan(plan string) bool {
 	return l.o.Store != nil && l.o.Store.Planned(plan) != ""
 }
 
-// arriving is the flight that brings a plan.
-func (l *Loader) arriving(plan string) *flight {
+// jobOfPlan is the flight that brings a plan.
+func (l *Loader) jobOfPlan(plan string) *stagingJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, f := range l.flights {
+	for _, f := range l.jobs {
 		f.mu.Lock()
-		gen := f.gen
+		gen := f.plan
 		f.mu.Unlock()
 		if gen != nil && gen.key == plan {
 			return f
@@ -159,7 +159,7 @@ func (l *Loader) arriving(plan string) *flight {
 	return nil
 }
 
-func sumOf(r io.Reader) (uint64, error) {
+func checksumOf(r io.Reader) (uint64, error) {
 	var sum store.Sum
 	b := make([]byte, pieceSize)
 	for {

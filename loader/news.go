@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// Rates are measured over rateWindow; progress goes out every tellEvery at
+// Rates are measured over rateWindow; progress goes out every publishEvery at
 // most, changes of state at once.
 const (
-	rateWindow = 3 * time.Second
-	tellEvery  = 100 * time.Millisecond
+	rateWindow   = 3 * time.Second
+	publishEvery = 100 * time.Millisecond
 )
 
-// news holds the progress of one staging and passes it on. A subscriber that
+// progressFeed holds the progress of one staging and passes it on. A subscriber that
 // is slow misses what is old, never what is latest.
-type news struct {
-	mu      sync.Mutex // guards all below
-	cur     Progress
-	over    bool
-	told    time.Time
-	subs    map[chan Progress]bool
-	samples []sample // the last rateWindow, oldest first
+type progressFeed struct {
+	mu        sync.Mutex // guards all below
+	current   Progress
+	ended     bool
+	published time.Time
+	subs      map[chan Progress]bool
+	samples   []sample // the last rateWindow, oldest first
 }
 
 type sample struct {
@@ -28,88 +28,88 @@ type sample struct {
 	done int64
 }
 
-func newNews() *news {
-	return &news{cur: Progress{State: Planning}, subs: make(map[chan Progress]bool)}
+func newProgressFeed() *progressFeed {
+	return &progressFeed{current: Progress{State: Planning}, subs: make(map[chan Progress]bool)}
 }
 
 // update changes the progress and reports whether it was passed on.
-func (n *news) update(change func(*Progress)) bool {
+func (n *progressFeed) update(change func(*Progress)) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.over {
+	if n.ended {
 		return false
 	}
-	was := n.cur.State
-	change(&n.cur)
+	was := n.current.State
+	change(&n.current)
 	now := time.Now()
-	if n.cur.State == was && now.Sub(n.told) < tellEvery {
+	if n.current.State == was && now.Sub(n.published) < publishEvery {
 		return false
 	}
-	n.told = now
+	n.published = now
 	n.sample(now)
-	n.cur.Rate = n.rate(now)
-	if n.over = n.cur.State == Ready || n.cur.State == Failed; n.over {
-		n.cur.Rate = 0
+	n.current.Rate = n.rate(now)
+	if n.ended = n.current.State == Ready || n.current.State == Failed; n.ended {
+		n.current.Rate = 0
 	}
 	for c := range n.subs {
-		n.give(c)
-		if n.over {
+		n.offer(c)
+		if n.ended {
 			close(c)
 		}
 	}
-	if n.over {
+	if n.ended {
 		clear(n.subs)
 	}
 	return true
 }
 
-func (n *news) sample(now time.Time) {
-	if n.cur.State != Fetching && n.cur.State != Waiting {
+func (n *progressFeed) sample(now time.Time) {
+	if n.current.State != Fetching && n.current.State != Waiting {
 		n.samples = nil
 		return
 	}
-	n.samples = append(n.samples, sample{now, n.cur.Done})
+	n.samples = append(n.samples, sample{now, n.current.Done})
 	for len(n.samples) > 2 && now.Sub(n.samples[1].at) > rateWindow {
 		n.samples = n.samples[1:]
 	}
 }
 
-func (n *news) rate(now time.Time) float64 {
+func (n *progressFeed) rate(now time.Time) float64 {
 	if len(n.samples) == 0 {
 		return 0
 	}
 	first := n.samples[0]
 	secs := now.Sub(first.at).Seconds()
-	if secs <= 0 || n.cur.Done <= first.done {
+	if secs <= 0 || n.current.Done <= first.done {
 		return 0
 	}
-	return float64(n.cur.Done-first.done) / secs
+	return float64(n.current.Done-first.done) / secs
 }
 
-// give puts the latest into c, in place of what was not read yet. Only the
+// offer puts the latest into c, in place of what was not read yet. Only the
 // holder of mu sends, so the second send finds room.
-func (n *news) give(c chan Progress) {
+func (n *progressFeed) offer(c chan Progress) {
 	select {
 	case <-c:
 	default:
 	}
-	c <- n.cur
+	c <- n.current
 }
 
-func (n *news) now() Progress {
+func (n *progressFeed) now() Progress {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.cur
+	p := n.current
 	p.Rate = n.rate(time.Now())
 	return p
 }
 
-func (n *news) subscribe() (<-chan Progress, func()) {
+func (n *progressFeed) subscribe() (<-chan Progress, func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := make(chan Progress, 1)
-	n.give(c)
-	if n.over {
+	n.offer(c)
+	if n.ended {
 		close(c)
 		return c, func() {}
 	}

@@ -27,7 +27,7 @@ func TestPause(t *testing.T) {
 		{1, 7 * time.Second, 0.5, 7*time.Second + 50*time.Millisecond},
 		{1, 24 * time.Hour, 0, time.Minute},
 	} {
-		if got := pause(r, tc.n, tc.after, tc.draw); got != tc.want {
+		if got := retryDelay(r, tc.n, tc.after, tc.draw); got != tc.want {
 			t.Errorf("pause(%d, %v, %v) = %v, want %v", tc.n, tc.after, tc.draw, got, tc.want)
 		}
 	}
@@ -35,7 +35,7 @@ func TestPause(t *testing.T) {
 
 func TestLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLink(2, past{})
+		l := newSourceLimiter(2, linkStats{})
 		for range 2 {
 			if err := l.acquire(t.Context(), Low, false); err != nil {
 				t.Fatal(err)
@@ -75,8 +75,8 @@ func TestLink(t *testing.T) {
 		if got := strings.Join(order, ", "); got != "urgent, high, low 1, low 2" {
 			t.Errorf("order %v", got)
 		}
-		if l.out != 0 {
-			t.Errorf("%d lanes are out", l.out)
+		if l.inFlight != 0 {
+			t.Errorf("%d lanes are out", l.inFlight)
 		}
 	})
 }
@@ -84,21 +84,21 @@ func TestLink(t *testing.T) {
 // A source that asks to be left alone is, by everybody, and by fewer after it.
 func TestLinkThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLink(64, past{})
+		l := newSourceLimiter(64, linkStats{})
 		begun := time.Now()
-		l.look(begun)
+		l.measure(begun)
 		for range 3 {
 			l.throttle(time.Now(), 5*time.Second)
 		}
 		for range 3 {
-			if got := l.limit(); got != startStreams {
+			if got := l.limit(); got != startRanges {
 				t.Errorf("limit %d", got)
 			}
-			time.Sleep(lookEvery)
+			time.Sleep(measureEvery)
 			l.throttle(time.Now(), time.Second)
-			l.look(time.Now())
+			l.measure(time.Now())
 		}
-		if got := l.limit(); got != startStreams*2/3 {
+		if got := l.limit(); got != startRanges*2/3 {
 			t.Errorf("limit %d", got)
 		}
 		var wg sync.WaitGroup
@@ -118,7 +118,7 @@ func TestLinkThrottled(t *testing.T) {
 
 func TestNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNews()
+		n := newProgressFeed()
 		slow, stop := n.subscribe()
 		n.update(func(p *Progress) { *p = Progress{State: Fetching, Total: 1000} })
 		for range 10 {
@@ -175,35 +175,35 @@ func TestPace(t *testing.T) {
 		{"more bring less", 16, func(n int) float64 { return 800*mb - float64(n)*10*mb }, [2]int{2, 8}, 32},
 		{"begins low", 4, func(n int) float64 { return min(float64(n)*60*mb, 1500*mb) }, [2]int{24, 48}, 64},
 	} {
-		p := newPace(tc.start, 2, 64)
+		p := newController(tc.start, 2, 64)
 		most := 0
 		for i := range 1200 {
-			p.step(measure{at: at.Add(time.Duration(i) * lookEvery), rate: tc.line(p.limit), busy: true})
+			p.step(linkSample{at: at.Add(time.Duration(i) * measureEvery), rate: tc.line(p.limit), busy: true})
 			most = max(most, p.limit)
 			if p.limit < 2 || p.limit > 64 {
 				t.Fatalf("%s: limit %d", tc.name, p.limit)
 			}
 		}
-		if base := p.base.streams; base < tc.settles[0] || base > tc.settles[1] || most > tc.mostEver {
+		if base := p.base.ranges; base < tc.settles[0] || base > tc.settles[1] || most > tc.mostEver {
 			t.Errorf("%s: settles at %d, %d at most", tc.name, base, most)
 		}
 	}
-	p := newPace(16, 2, 64)
+	p := newController(16, 2, 64)
 	for i := range 4 {
-		p.step(measure{at: at.Add(time.Duration(i) * time.Second), rate: 100 * mb, busy: false})
+		p.step(linkSample{at: at.Add(time.Duration(i) * time.Second), rate: 100 * mb, busy: false})
 	}
 	if p.limit != 16 {
 		t.Errorf("learnt from an idle link: %d", p.limit)
 	}
 	for i := range 60 {
-		p.step(measure{at: at.Add(time.Duration(i) * time.Second), rate: 100 * mb, busy: true, throttled: true})
+		p.step(linkSample{at: at.Add(time.Duration(i) * time.Second), rate: 100 * mb, busy: true, throttled: true})
 	}
 	if p.limit != 2 {
 		t.Errorf("asked for less all the time: %d", p.limit)
 	}
 	// And up again when that has been a while.
 	for i := range 400 {
-		p.step(measure{at: at.Add(time.Minute + time.Duration(i)*lookEvery), rate: float64(p.limit) * mb, busy: true})
+		p.step(linkSample{at: at.Add(time.Minute + time.Duration(i)*measureEvery), rate: float64(p.limit) * mb, busy: true})
 	}
 	if p.limit < 32 {
 		t.Errorf("a minute after that: %d", p.limit)
@@ -222,7 +222,7 @@ func TestStretch(t *testing.T) {
 		{5 * time.Millisecond, 57 * mib, 8 * mib},
 		{time.Second, 1e9, 64 * mib},
 	} {
-		if got := stretch(tc.first, tc.rate, 8*mib, maxRange); got != tc.want {
+		if got := rangeBytes(tc.first, tc.rate, 8*mib, maxRange); got != tc.want {
 			t.Errorf("stretch(%v, %v) = %d MiB", tc.first, tc.rate, got/mib)
 		}
 	}
@@ -230,7 +230,7 @@ func TestStretch(t *testing.T) {
 
 func TestTooSlow(t *testing.T) {
 	const mib = 1 << 20
-	usual := habit{first: 30 * time.Millisecond, rate: 57 * mib, spread: 1.2}
+	usual := rangeStats{first: 30 * time.Millisecond, rate: 57 * mib, spread: 1.2}
 	for _, tc := range []struct {
 		name  string
 		age   time.Duration
@@ -249,7 +249,7 @@ func TestTooSlow(t *testing.T) {
 		{"nothing is known yet", time.Second, 1 * mib, 4 * mib, 4 * mib, false, false},
 		{"dead, and nothing is known", 3 * time.Second, 0, 0, 8 * mib, false, true},
 	} {
-		if got := tooSlow(tc.age, tc.speed, tc.got, tc.left, usual, tc.known); got != tc.want {
+		if got := worthHedging(tc.age, tc.speed, tc.got, tc.left, usual, tc.known); got != tc.want {
 			t.Errorf("%s: %v", tc.name, got)
 		}
 	}

@@ -6,25 +6,27 @@ import (
 	"unsafe"
 )
 
-// pieces are the buffers that bytes pass through on their way from the socket
+// bufferPool are the buffers that bytes pass through on their way from the socket
 // to the disk, one for each range in flight; they bound the memory all stagings
 // take together. A piece is small enough to stay in the processor's cache between
 // the read, the checksum and the write, and large enough for one write to the disk
 // to pay: in writes of a quarter of it, the same bytes cost up to half as much
 // again.
-type pieces struct {
-	size int
-	room chan struct{} // one entry per buffer that is out
+type bufferPool struct {
+	size  int
+	slots chan struct{} // one entry per buffer that is out
 
 	mu   sync.Mutex
 	free [][]byte
 }
 
-func newPieces(n, size int) *pieces { return &pieces{size: size, room: make(chan struct{}, n)} }
+func newBufferPool(n, size int) *bufferPool {
+	return &bufferPool{size: size, slots: make(chan struct{}, n)}
+}
 
-func (p *pieces) get(ctx context.Context) ([]byte, error) {
+func (p *bufferPool) get(ctx context.Context) ([]byte, error) {
 	select {
-	case p.room <- struct{}{}:
+	case p.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -35,26 +37,26 @@ func (p *pieces) get(ctx context.Context) ([]byte, error) {
 		p.free = p.free[:n-1]
 		return b, nil
 	}
-	return aligned(p.size), nil
+	return alignedBuffer(p.size), nil
 }
 
-func (p *pieces) put(b []byte) {
+func (p *bufferPool) put(b []byte) {
 	p.mu.Lock()
 	p.free = append(p.free, b)
 	p.mu.Unlock()
-	<-p.room
+	<-p.slots
 }
 
 // trim lets the memory of buffers that are not out go.
-func (p *pieces) trim() {
+func (p *bufferPool) trim() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.free = nil
 }
 
-// aligned is memory that begins at a page, so that it can go past the page
+// alignedBuffer is memory that begins at a page, so that it can go past the page
 // cache.
-func aligned(size int) []byte {
+func alignedBuffer(size int) []byte {
 	const page = 4096
 	b := make([]byte, size+page-1)
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (page - 1))

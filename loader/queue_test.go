@@ -30,10 +30,10 @@ func partsOf(t *testing.T, blocks ...int) []*store.Part {
 	return in.Parts()
 }
 
-func bringRun(t *testing.T, q *queue, r *run, n int) {
+func bringRun(t *testing.T, q *queue, r *blockRange, n int) {
 	t.Helper()
 	for range n {
-		i, _, ok := q.at(r)
+		i, _, ok := q.position(r)
 		if !ok {
 			return
 		}
@@ -47,7 +47,7 @@ func TestQueueOrder(t *testing.T) {
 	parts := partsOf(t, 20, 3)
 	q := newQueue()
 	q.fill(parts)
-	is := func(r *run, part, next, end int) {
+	is := func(r *blockRange, part, next, end int) {
 		t.Helper()
 		if r == nil || r.part != parts[part] || r.next != next || r.end != end {
 			t.Fatalf("run %+v, want blocks %d to %d of %d", r, next, end, part)
@@ -60,7 +60,7 @@ func TestQueueOrder(t *testing.T) {
 	long := q.next(8)
 	is(long, 0, 1, 9)
 	// A reader waits for a block in the middle of a run: the run ends there.
-	q.hurry(job{parts[0], 5})
+	q.prioritize(blockRef{parts[0], 5})
 	if !q.hasUrgent() || long.end != 5 {
 		t.Errorf("run ends at %d", long.end)
 	}
@@ -68,7 +68,7 @@ func TestQueueOrder(t *testing.T) {
 	is(now, 0, 5, 6)
 	// What the run lost goes before what is new; so does what a failure left.
 	bringRun(t, q, long, 2)
-	q.done(long)
+	q.finish(long)
 	rest := q.next(8)
 	is(rest, 0, 6, 14)
 	is(q.next(8), 0, 3, 5)
@@ -77,11 +77,11 @@ func TestQueueOrder(t *testing.T) {
 	is(q.next(100), 1, 1, 3)
 	// Nothing is left: half of the longest is taken over.
 	is(q.next(100), 0, 10, 14)
-	if block, ok := q.cut(rest); !ok || block != 6 || rest.end != 7 {
+	if block, ok := q.truncate(rest); !ok || block != 6 || rest.end != 7 {
 		t.Errorf("cut at %d %v", block, ok)
 	}
 	is(q.next(100), 0, 7, 10)
-	if q.over() {
+	if q.finished() {
 		t.Error("over with runs under way")
 	}
 }
@@ -95,14 +95,14 @@ func TestQueueLosesNothing(t *testing.T) {
 		q := newQueue()
 		others := rnd.IntN(2) == 0
 		if others {
-			q.peer = func(j job) bool { return j.block%3 == 1 }
+			q.isPeers = func(j blockRef) bool { return j.block%3 == 1 }
 		}
 		q.fill(parts)
-		var runs []*run
-		var lent []job
-		for step := 0; !q.over(); step++ {
+		var runs []*blockRange
+		var lent []blockRef
+		for step := 0; !q.finished(); step++ {
 			if step > 10_000 {
-				t.Fatalf("seed %d: no end, %d blocks left", seed, q.left())
+				t.Fatalf("seed %d: no end, %d blocks left", seed, q.remaining())
 			}
 			switch k := rnd.IntN(8); {
 			case k < 2:
@@ -112,7 +112,7 @@ func TestQueueLosesNothing(t *testing.T) {
 			case k == 2:
 				p := parts[rnd.IntN(len(parts))]
 				if p.Blocks() > 0 {
-					q.hurry(job{p, rnd.IntN(p.Blocks())})
+					q.prioritize(blockRef{p, rnd.IntN(p.Blocks())})
 				}
 				if r := q.nextUrgent(); r != nil {
 					runs = append(runs, r)
@@ -132,13 +132,13 @@ func TestQueueLosesNothing(t *testing.T) {
 				}
 				q.donePeer(j, brought)
 			case k == 5 && len(runs) > 0:
-				q.cut(runs[rnd.IntN(len(runs))])
+				q.truncate(runs[rnd.IntN(len(runs))])
 			case len(runs) > 0:
 				i := rnd.IntN(len(runs))
 				r := runs[i]
 				bringRun(t, q, r, rnd.IntN(6))
-				if _, _, more := q.at(r); !more || rnd.IntN(4) == 0 {
-					q.done(r)
+				if _, _, more := q.position(r); !more || rnd.IntN(4) == 0 {
+					q.finish(r)
 					runs = append(runs[:i], runs[i+1:]...)
 				}
 			}
@@ -150,8 +150,8 @@ func TestQueueLosesNothing(t *testing.T) {
 				}
 			}
 		}
-		if len(runs)+len(lent)+q.left() != 0 {
-			t.Errorf("seed %d: over with %d runs, %d lent, %d left", seed, len(runs), len(lent), q.left())
+		if len(runs)+len(lent)+q.remaining() != 0 {
+			t.Errorf("seed %d: over with %d runs, %d lent, %d left", seed, len(runs), len(lent), q.remaining())
 		}
 	}
 }

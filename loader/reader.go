@@ -13,8 +13,8 @@ import (
 // held its checksum; the whole file's digest is known only when the staging is
 // ready. ReadAt may be called concurrently; Close ends reads that wait.
 type Reader struct {
-	f    *flight
-	gen  *generation // nil when the file is complete
+	job  *stagingJob
+	plan *stagingPlan // nil when the file is complete
 	part *store.Part
 	file *os.File
 	size int64
@@ -41,7 +41,7 @@ func (r *Reader) ReadAt(b []byte, off int64) (int, error) {
 	}
 	n, err := r.file.ReadAt(b, off)
 	if err != nil {
-		return n, &source.Error{Kind: source.Broken, Source: r.f.location, What: "cannot be read back", Err: err}
+		return n, &source.Error{Kind: source.Broken, Source: r.job.location, What: "cannot be read back", Err: err}
 	}
 	if short {
 		err = io.EOF
@@ -51,10 +51,10 @@ func (r *Reader) ReadAt(b []byte, off int64) (int, error) {
 
 // wait waits for the blocks that hold n bytes from off.
 func (r *Reader) wait(off, n int64) error {
-	if r.gen == nil || n <= 0 {
+	if r.plan == nil || n <= 0 {
 		return nil
 	}
-	block := r.f.l.o.Block
+	block := r.job.loader.o.Block
 	for i := off / block; i <= (off+n-1)/block; i++ {
 		if err := r.await(int(i)); err != nil {
 			return err
@@ -72,21 +72,21 @@ func (r *Reader) await(i int) error {
 		if r.part.Has(i) {
 			return nil
 		}
-		r.gen.queue.hurry(job{r.part, i})
+		r.plan.queue.prioritize(blockRef{r.part, i})
 		select {
 		case <-next:
 		case <-r.closed:
 			return os.ErrClosed
-		case <-r.gen.stale:
-			return &source.Error{Kind: source.Changed, Source: r.f.location, File: r.part.File.Name, What: "changed while it was read"}
-		case <-r.f.done:
+		case <-r.plan.stale:
+			return &source.Error{Kind: source.Changed, Source: r.job.location, File: r.part.File.Name, What: "changed while it was read"}
+		case <-r.job.done:
 			if r.part.Has(i) {
 				return nil
 			}
-			if r.f.err != nil {
-				return r.f.err
+			if r.job.err != nil {
+				return r.job.err
 			}
-			return &source.Error{Kind: source.Changed, Source: r.f.location, File: r.part.File.Name, What: "changed while it was read"}
+			return &source.Error{Kind: source.Changed, Source: r.job.location, File: r.part.File.Name, What: "changed while it was read"}
 		}
 	}
 }
@@ -103,9 +103,9 @@ func (r *Reader) Read(b []byte) (int, error) {
 
 // Close may be called more than once.
 func (r *Reader) Close() error {
-	r.end()
+	r.cancel()
 	return r.file.Close()
 }
 
-// end ends reads that wait.
-func (r *Reader) end() { r.once.Do(func() { close(r.closed) }) }
+// cancel ends reads that wait.
+func (r *Reader) cancel() { r.once.Do(func() { close(r.closed) }) }

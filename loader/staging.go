@@ -88,7 +88,7 @@ type Checkpoint struct {
 // Staging is one caller's hold on a staging that may have others. Its methods
 // may be called concurrently.
 type Staging struct {
-	f    *flight
+	job  *stagingJob
 	need []string
 
 	mu       sync.Mutex
@@ -96,48 +96,48 @@ type Staging struct {
 	released bool
 }
 
-func newStaging(f *flight, o StageOptions) *Staging {
-	s := &Staging{f: f, need: slices.Clone(o.Need), priority: o.Priority}
-	f.weigh(o.Priority, +1)
+func newStaging(f *stagingJob, o StageOptions) *Staging {
+	s := &Staging{job: f, need: slices.Clone(o.Need), priority: o.Priority}
+	f.addPriority(o.Priority, +1)
 	return s
 }
 
 // Progress is how far it is now.
-func (s *Staging) Progress() Progress { return s.f.news.now() }
+func (s *Staging) Progress() Progress { return s.job.progress.now() }
 
 // Events returns a channel that always holds the latest progress, older ones
 // are dropped; it is closed after the last. stop ends it earlier and must be
 // called when the channel is not read to its end.
-func (s *Staging) Events() (events <-chan Progress, stop func()) { return s.f.news.subscribe() }
+func (s *Staging) Events() (events <-chan Progress, stop func()) { return s.job.progress.subscribe() }
 
 // Files returns what the staging brings, as soon as that is known: the names
 // and sizes that Open takes. SHA256 is empty where the source does not say it.
-func (s *Staging) Files(ctx context.Context) ([]File, error) { return s.f.files(ctx) }
+func (s *Staging) Files(ctx context.Context) ([]File, error) { return s.job.files(ctx) }
 
 // Plan names what the source has, as it was listed last: the same files in the
 // same versions have the same name everywhere. "" while it was not listed.
 func (s *Staging) Plan() string {
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	return s.f.listed
+	s.job.mu.Lock()
+	defer s.job.mu.Unlock()
+	return s.job.listed
 }
 
 // Wait returns the checkpoint with a lease of the caller's own, or why there
 // is none. ctx bounds the waiting only.
 func (s *Staging) Wait(ctx context.Context) (*Checkpoint, error) {
 	select {
-	case <-s.f.done:
+	case <-s.job.done:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	c, err := s.f.checkpoint()
+	c, err := s.job.checkpoint()
 	if err != nil {
 		return nil, err
 	}
 	for _, n := range s.need {
 		if !slices.ContainsFunc(c.Files, func(f File) bool { return f.Name == n }) {
 			c.Lease.Release()
-			return nil, &source.Error{Kind: source.Missing, Source: s.f.location, File: n, What: "is not there and the engine needs it"}
+			return nil, &source.Error{Kind: source.Missing, Source: s.job.location, File: n, What: "is not there and the engine needs it"}
 		}
 	}
 	return c, nil
@@ -151,8 +151,8 @@ func (s *Staging) SetPriority(p Priority) {
 	if s.released || s.priority == p {
 		return
 	}
-	s.f.weigh(p, +1)
-	s.f.weigh(s.priority, -1)
+	s.job.addPriority(p, +1)
+	s.job.addPriority(s.priority, -1)
 	s.priority = p
 }
 
@@ -165,13 +165,13 @@ func (s *Staging) Release() {
 		return
 	}
 	s.released = true
-	s.f.weigh(s.priority, -1)
-	s.f.leave()
+	s.job.addPriority(s.priority, -1)
+	s.job.release()
 }
 
 // Open returns a reader of one file that need not be here yet: a read waits
 // for exactly the blocks it touches, and those go first. ctx bounds the wait
 // for the plan, not the reads.
 func (s *Staging) Open(ctx context.Context, name string) (*Reader, error) {
-	return s.f.open(ctx, name)
+	return s.job.open(ctx, name)
 }

@@ -15,8 +15,8 @@ type Stats struct {
 	// Resumed bytes were here when a staging began, Reused ones were another
 	// checkpoint's.
 	Resumed, Reused int64
-	// Lent bytes went to other nodes.
-	Lent int64
+	// PeerSent bytes went to other nodes.
+	PeerSent int64
 	// Requests for ranges; Retries of them; Hedges are second requests for
 	// what a slow one has not brought; Throttles are answers that asked to be
 	// left alone.
@@ -29,7 +29,7 @@ type Stats struct {
 
 // counters are the living side of Stats.
 type counters struct {
-	wasted, resumed, reused, lent        atomic.Int64
+	wasted, resumed, reused, peerSent    atomic.Int64
 	requests, retries, hedges, throttles atomic.Int64
 	staged, failed, inFlight, stagings   atomic.Int64
 
@@ -37,8 +37,8 @@ type counters struct {
 	bytes map[string]*atomic.Int64
 }
 
-// of is the counter of one kind of source.
-func (c *counters) of(scheme string) *atomic.Int64 {
+// bytesFrom is the counter of one kind of source.
+func (c *counters) bytesFrom(scheme string) *atomic.Int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.bytes == nil {
@@ -52,15 +52,15 @@ func (c *counters) of(scheme string) *atomic.Int64 {
 	return n
 }
 
-// fromPeers is the scheme that bytes of other nodes are counted under.
-const fromPeers = "peer"
+// peerScheme is the scheme that bytes of other nodes are counted under.
+const peerScheme = "peer"
 
 // Stats counts what this loader did. What its store did is in store.Stats.
 func (l *Loader) Stats() Stats {
 	c := &l.counts
 	s := Stats{
 		Bytes:  make(map[string]int64),
-		Wasted: c.wasted.Load(), Resumed: c.resumed.Load(), Reused: c.reused.Load(), Lent: c.lent.Load(),
+		Wasted: c.wasted.Load(), Resumed: c.resumed.Load(), Reused: c.reused.Load(), PeerSent: c.peerSent.Load(),
 		Requests: c.requests.Load(), Retries: c.retries.Load(), Hedges: c.hedges.Load(), Throttles: c.throttles.Load(),
 		Staged: c.staged.Load(), Failed: c.failed.Load(), InFlight: c.inFlight.Load(), Stagings: c.stagings.Load(),
 	}

@@ -14,26 +14,26 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// stream is one request under way.
-type stream struct {
+// rangeRequest is one request under way.
+type rangeRequest struct {
 	part   *store.Part
-	run    *run
-	second bool // of a block that another stream brings too slowly
+	blocks *blockRange
+	hedge  bool // of a block that another stream brings too slowly
 	cancel context.CancelCauseFunc
 	began  time.Time
 
-	block  atomic.Int64
-	first  atomic.Int64 // nanoseconds to the first byte; 0 before it
-	bytes  atomic.Int64
-	doubly atomic.Bool  // a second one was sent
-	asking atomic.Int64 // nanoseconds spent waiting for the source
-	since  atomic.Int64 // when the wait under way began; 0 while the disk is written
+	block        atomic.Int64
+	first        atomic.Int64 // nanoseconds to the first byte; 0 before it
+	bytes        atomic.Int64
+	hedged       atomic.Bool  // a second one was sent
+	waited       atomic.Int64 // nanoseconds spent waiting for the source
+	waitingSince atomic.Int64 // when the wait under way began; 0 while the disk is written
 
 	// watch's own:
-	seen  int64
-	asked time.Duration
-	looks int
-	speed float64
+	seen     int64
+	seenWait time.Duration
+	looks    int
+	speed    float64
 }
 
 var (
@@ -45,18 +45,18 @@ var (
 // maxRetryAfter is the longest a source may ask to be left alone.
 const maxRetryAfter = time.Minute
 
-// carry brings the blocks of a run, in as many requests as it takes. The caller
+// downloadRange brings the blocks of a run, in as many requests as it takes. The caller
 // has acquired a lane; it is given back between tries, because a source that
 // wants to be left alone must not hold up another staging.
-func (f *flight) carry(ctx context.Context, gen *generation, r *run) error {
-	defer gen.queue.done(r)
+func (f *stagingJob) downloadRange(ctx context.Context, gen *stagingPlan, r *blockRange) error {
+	defer gen.queue.finish(r)
 	name := r.part.File.Name
 	for tries := 0; ; {
 		began := time.Now()
-		got, want, err := f.request(ctx, gen, r, false)
-		gen.link.release()
+		got, want, err := f.requestRange(ctx, gen, r, false)
+		gen.limiter.release()
 		if err == nil {
-			if _, _, more := gen.queue.at(r); !more {
+			if _, _, more := gen.queue.position(r); !more {
 				return nil
 			}
 			// Another request was faster with the block this one was at.
@@ -64,49 +64,49 @@ func (f *flight) carry(ctx context.Context, gen *generation, r *run) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if got >= min(want, progress) && got > 0 {
+			if got >= min(want, minProgress) && got > 0 {
 				tries = 0
 			}
 			tries++
-			if err := f.pause(ctx, gen, tries, began, err); err != nil {
-				return named(name, err)
+			if err := f.backOff(ctx, gen, tries, began, err); err != nil {
+				return withFileName(name, err)
 			}
 		}
-		if err := gen.link.acquire(ctx, f.priority(), false); err != nil {
+		if err := gen.limiter.acquire(ctx, f.priority(), false); err != nil {
 			return err
 		}
 	}
 }
 
-// progress is how many bytes a request must have brought to count as one that
+// minProgress is how many bytes a request must have brought to count as one that
 // went well for a while.
-const progress = 256 << 10
+const minProgress = 256 << 10
 
-// pause waits before the next try, or returns why there is none. The try began
+// backOff waits before the next try, or returns why there is none. The try began
 // at began.
-func (f *flight) pause(ctx context.Context, gen *generation, tries int, began time.Time, err error) error {
+func (f *stagingJob) backOff(ctx context.Context, gen *stagingPlan, tries int, began time.Time, err error) error {
 	e, ok := errors.AsType[*source.Error](err)
-	if ok && e.Kind == source.Denied && f.renew(ctx, began) {
+	if ok && e.Kind == source.Denied && f.refreshCredentials(ctx, began) {
 		return nil
 	}
 	if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
 		return err
 	}
-	if tries >= f.l.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 {
+	if tries >= f.loader.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 {
 		e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, tries)
 		return err
 	}
-	f.l.counts.retries.Add(1)
-	own := pause(f.l.o.Retry, tries, 0, rand.Float64())
+	f.loader.counts.retries.Add(1)
+	own := retryDelay(f.loader.o.Retry, tries, 0, rand.Float64())
 	if e.Busy || e.RetryAfter > 0 {
-		f.l.counts.throttles.Add(1)
+		f.loader.counts.throttles.Add(1)
 		wait := min(e.RetryAfter, maxRetryAfter)
 		if wait == 0 {
-			wait = pause(f.l.o.Retry, tries, 0, 0.5)
+			wait = retryDelay(f.loader.o.Retry, tries, 0, 0.5)
 		}
-		gen.link.throttle(time.Now(), wait)
+		gen.limiter.throttle(time.Now(), wait)
 	}
-	f.l.o.Log.Debug("trying again", "source", f.location, "try", tries, "in", own, "err", err)
+	f.loader.o.Log.Debug("trying again", "source", f.location, "try", tries, "in", own, "err", err)
 	select {
 	case <-time.After(own):
 		return nil
@@ -115,95 +115,95 @@ func (f *flight) pause(ctx context.Context, gen *generation, tries int, began ti
 	}
 }
 
-// renew gets the source new credentials, once in a staging; true says that
+// refreshCredentials gets the source new credentials, once in a staging; true says that
 // another try is worth it: the one that began at began was denied with the old
 // ones.
-func (f *flight) renew(ctx context.Context, began time.Time) bool {
-	from, ok := f.from.(Refresher)
+func (f *stagingJob) refreshCredentials(ctx context.Context, began time.Time) bool {
+	from, ok := f.source.(Refresher)
 	if !ok {
 		return false
 	}
-	f.renewing.Lock()
-	defer f.renewing.Unlock()
-	if !f.renewed.IsZero() {
-		return began.Before(f.renewed)
+	f.refreshing.Lock()
+	defer f.refreshing.Unlock()
+	if !f.refreshed.IsZero() {
+		return began.Before(f.refreshed)
 	}
 	// Whoever began before the new ones were here may come late.
-	defer func() { f.renewed = time.Now() }()
+	defer func() { f.refreshed = time.Now() }()
 	if err := from.Refresh(ctx, f.location); err != nil {
-		f.l.o.Log.Warn("credentials cannot be renewed", "source", f.location, "err", err)
+		f.loader.o.Log.Warn("credentials cannot be renewed", "source", f.location, "err", err)
 		return false
 	}
-	f.l.o.Log.Info("denied in the middle, credentials renewed", "source", f.location)
+	f.loader.o.Log.Info("denied in the middle, credentials renewed", "source", f.location)
 	return true
 }
 
-// request brings what is missing of a run from where its block is. It ends
+// requestRange brings what is missing of a run from where its block is. It ends
 // well when the run does, or when others have brought what it was at. got is
 // the bytes that came of those it wanted.
-func (f *flight) request(ctx context.Context, gen *generation, r *run, second bool) (got, want int64, err error) {
-	block, end, ok := gen.queue.at(r)
+func (f *stagingJob) requestRange(ctx context.Context, gen *stagingPlan, r *blockRange, second bool) (got, want int64, err error) {
+	block, end, ok := gen.queue.position(r)
 	if !ok {
 		return 0, 0, nil
 	}
-	piece, err := f.l.pieces.get(ctx)
+	piece, err := f.loader.buffers.get(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer f.l.pieces.put(piece)
+	defer f.loader.buffers.put(piece)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &stream{part: r.part, run: r, second: second, cancel: cancel, began: time.Now()}
+	s := &rangeRequest{part: r.part, blocks: r, hedge: second, cancel: cancel, began: time.Now()}
 	s.block.Store(int64(block))
-	gen.enter(s)
-	defer gen.leave(s)
+	gen.addRequest(s)
+	defer gen.removeRequest(s)
 	w := r.part.Writer(block)
 	from, _ := w.At()
 	last, n := r.part.Range(end - 1)
 	want = last + n - from
-	f.l.counts.requests.Add(1)
-	f.l.counts.inFlight.Add(1)
-	defer f.l.counts.inFlight.Add(-1)
-	err = f.read(ctx, gen, s, w, piece, from, want)
+	f.loader.counts.requests.Add(1)
+	f.loader.counts.inFlight.Add(1)
+	defer f.loader.counts.inFlight.Add(-1)
+	err = f.readRange(ctx, gen, s, w, piece, from, want)
 	got = s.bytes.Load()
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), errOvertaken) {
 		return got, want, nil
 	}
 	if err == nil && got > 0 {
-		gen.link.finished(time.Duration(s.first.Load()), got, time.Since(s.began)-time.Duration(s.first.Load()))
+		gen.limiter.recordRange(time.Duration(s.first.Load()), got, time.Since(s.began)-time.Duration(s.first.Load()))
 	}
 	return got, want, err
 }
 
-func (g *generation) enter(s *stream) {
+func (g *stagingPlan) addRequest(s *rangeRequest) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.streams[s] = true
+	g.requests[s] = true
 }
 
-func (g *generation) leave(s *stream) {
+func (g *stagingPlan) removeRequest(s *rangeRequest) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.streams, s)
+	delete(g.requests, s)
 }
 
-// read moves n bytes from off on to the disk, piece by piece.
-func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.Writer, piece []byte, off, n int64) error {
+// readRange moves n bytes from off on to the disk, piece by piece.
+func (f *stagingJob) readRange(ctx context.Context, gen *stagingPlan, s *rangeRequest, w *store.Writer, piece []byte, off, n int64) error {
 	file := s.part.File
-	idle := time.AfterFunc(f.l.o.Retry.Idle, func() { s.cancel(errIdle) })
+	idle := time.AfterFunc(f.loader.o.Retry.Idle, func() { s.cancel(errIdle) })
 	defer idle.Stop()
 	at, stop := off, off+n
-	if from, ok := f.from.(BlockReader); ok && n <= int64(len(piece)) {
+	if from, ok := f.source.(BlockReader); ok && n <= int64(len(piece)) {
 		if err := from.ReadInto(ctx, file, at, piece[:n]); err != nil {
-			return stalled(ctx, err)
+			return cancelReason(ctx, err)
 		}
 		s.first.Store(int64(time.Since(s.began)))
 		s.bytes.Add(n)
-		gen.link.got(n)
+		gen.limiter.countBytes(n)
 		for at < stop {
 			_, end := w.At()
 			end = min(end, stop)
-			more, err := f.put(gen, s, &w, at, piece[at-off:end-off])
+			more, err := f.writePiece(gen, s, &w, at, piece[at-off:end-off])
 			if err != nil || !more {
 				return err
 			}
@@ -211,11 +211,11 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 		}
 		return nil
 	}
-	begun := s.wait()
-	body, err := f.from.Read(ctx, file, at, n)
-	s.waited(begun)
+	begun := s.beginWait()
+	body, err := f.source.Read(ctx, file, at, n)
+	s.endWait(begun)
 	if err != nil {
-		return stalled(ctx, err)
+		return cancelReason(ctx, err)
 	}
 	defer body.Close()
 	for at < stop {
@@ -224,9 +224,9 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 		// can go to the disk as they are.
 		b := piece[at%int64(len(piece)):]
 		b = b[:min(int64(len(b)), end-at, stop-at)]
-		k, err := f.fill(ctx, gen, s, body, b, idle, at-off, n)
+		k, err := f.fillPiece(ctx, gen, s, body, b, idle, at-off, n)
 		if k > 0 {
-			more, perr := f.put(gen, s, &w, at, b[:k])
+			more, perr := f.writePiece(gen, s, &w, at, b[:k])
 			if perr != nil || !more {
 				return perr
 			}
@@ -243,44 +243,44 @@ func (f *flight) read(ctx context.Context, gen *generation, s *stream, w *store.
 	return nil
 }
 
-// fill reads until b is full. have of want bytes came before.
-func (f *flight) fill(ctx context.Context, gen *generation, s *stream, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
+// fillPiece reads until b is full. have of want bytes came before.
+func (f *stagingJob) fillPiece(ctx context.Context, gen *stagingPlan, s *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
 	got := 0
 	for got < len(b) {
-		begun := s.wait()
+		begun := s.beginWait()
 		n, err := body.Read(b[got:])
-		s.waited(begun)
+		s.endWait(begun)
 		got += n
 		if n > 0 {
 			s.bytes.Add(int64(n))
-			gen.link.got(int64(n))
+			gen.limiter.countBytes(int64(n))
 			if s.first.Load() == 0 {
 				s.first.Store(int64(time.Since(s.began)))
 			}
-			idle.Reset(f.l.o.Retry.Idle)
+			idle.Reset(f.loader.o.Retry.Idle)
 		}
 		if err == nil || got == len(b) && err == io.EOF {
 			continue
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return got, stalled(ctx, &source.Error{Kind: source.Malformed, What: fmt.Sprintf("a range ended after %d of %d bytes", have+int64(got), want)})
+			return got, cancelReason(ctx, &source.Error{Kind: source.Malformed, What: fmt.Sprintf("a range ended after %d of %d bytes", have+int64(got), want)})
 		}
 		if source.KindOf(err) == "" {
 			// Never the transport's own text: it may hold the whole URL.
 			err = &source.Error{Kind: source.Unavailable, What: fmt.Sprintf("the connection broke after %d of %d bytes", have+int64(got), want)}
 		}
-		return got, stalled(ctx, err)
+		return got, cancelReason(ctx, err)
 	}
 	return got, nil
 }
 
-// put writes bytes of the block that the stream is at, and moves it on to the
+// writePiece writes bytes of the block that the stream is at, and moves it on to the
 // next when it is complete. more is false when the stream has nothing more to
 // bring.
-func (f *flight) put(gen *generation, s *stream, w **store.Writer, at int64, b []byte) (more bool, err error) {
+func (f *stagingJob) writePiece(gen *stagingPlan, s *rangeRequest, w **store.Writer, at int64, b []byte) (more bool, err error) {
 	used, whole, err := (*w).Write(at, b)
-	f.l.counts.of(f.scheme).Add(int64(used))
-	f.l.counts.wasted.Add(int64(len(b) - used))
+	f.loader.counts.bytesFrom(f.scheme).Add(int64(used))
+	f.loader.counts.wasted.Add(int64(len(b) - used))
 	gen.done.Add(int64(used))
 	if err != nil {
 		return false, err
@@ -291,14 +291,14 @@ func (f *flight) put(gen *generation, s *stream, w **store.Writer, at int64, b [
 	block := int(s.block.Load())
 	s.block.Store(-1)
 	if used > 0 {
-		if err := f.arrived(gen, job{s.part, block}); err != nil {
+		if err := f.blockArrived(gen, blockRef{s.part, block}); err != nil {
 			return false, err
 		}
 	}
-	if s.second {
+	if s.hedge {
 		return false, nil
 	}
-	next, _, ok := gen.queue.at(s.run)
+	next, _, ok := gen.queue.position(s.blocks)
 	if !ok || next != block+1 {
 		return false, nil
 	}
@@ -311,9 +311,9 @@ func (f *flight) put(gen *generation, s *stream, w **store.Writer, at int64, b [
 	return true, nil
 }
 
-// stalled tells a range that was cancelled for its slowness from one that was
+// cancelReason tells a range that was cancelled for its slowness from one that was
 // called off.
-func stalled(ctx context.Context, err error) error {
+func cancelReason(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
@@ -323,74 +323,74 @@ func stalled(ctx context.Context, err error) error {
 	return &source.Error{Kind: source.Unavailable, What: errIdle.Error()}
 }
 
-// slow returns the streams that a second request would overtake.
-func (f *flight) slow(gen *generation, now time.Time) []*stream {
-	usual, known := gen.link.usual()
+// slowRequests returns the streams that a second request would overtake.
+func (f *stagingJob) slowRequests(gen *stagingPlan, now time.Time) []*rangeRequest {
+	usual, known := gen.limiter.typical()
 	gen.mu.Lock()
 	defer gen.mu.Unlock()
-	var out []*stream
-	for s := range gen.streams {
-		n, asked := s.bytes.Load(), s.waitedFor(now)
-		if d := (asked - s.asked).Seconds(); d > watchEvery.Seconds()/2 {
+	var out []*rangeRequest
+	for s := range gen.requests {
+		n, asked := s.bytes.Load(), s.totalWait(now)
+		if d := (asked - s.seenWait).Seconds(); d > watchEvery.Seconds()/2 {
 			speed := float64(n-s.seen) / d
 			if s.looks++; s.looks == 1 {
 				s.speed = speed
 			}
 			s.speed += (speed - s.speed) / 2
-			s.seen, s.asked = n, asked
+			s.seen, s.seenWait = n, asked
 		}
 		block := int(s.block.Load())
-		if s.doubly.Load() || block < 0 || s.looks < 2 {
+		if s.hedged.Load() || block < 0 || s.looks < 2 {
 			continue
 		}
 		off, size := s.part.Range(block)
 		left := off + size - s.part.Came(block)
-		if tooSlow(asked, s.speed, n, left, usual, known) {
+		if worthHedging(asked, s.speed, n, left, usual, known) {
 			out = append(out, s)
 		}
 	}
-	if len(gen.streams) >= manyStreams && len(out) > len(gen.streams)/4 {
+	if len(gen.requests) >= manyRequests && len(out) > len(gen.requests)/4 {
 		// That is not the streams, that is all of it: the source as a whole, or
 		// this machine, which has no time to read what has come.
 		return nil
 	}
 	for _, s := range out {
-		s.doubly.Store(true)
+		s.hedged.Store(true)
 	}
 	return out
 }
 
-// manyStreams is how many must be under way to tell one that is slow from all
+// manyRequests is how many must be under way to tell one that is slow from all
 // that are.
-const manyStreams = 8
+const manyRequests = 8
 
-// wait and waited measure the time a stream waits for the source: one that is
+// beginWait and waited measure the time a stream waits for the source: one that is
 // held up by the disk is not slow.
-func (s *stream) wait() time.Time {
+func (s *rangeRequest) beginWait() time.Time {
 	now := time.Now()
-	s.since.Store(now.UnixNano())
+	s.waitingSince.Store(now.UnixNano())
 	return now
 }
 
-func (s *stream) waited(begun time.Time) {
-	s.since.Store(0)
-	s.asking.Add(int64(time.Since(begun)))
+func (s *rangeRequest) endWait(begun time.Time) {
+	s.waitingSince.Store(0)
+	s.waited.Add(int64(time.Since(begun)))
 }
 
-func (s *stream) waitedFor(now time.Time) time.Duration {
-	d := time.Duration(s.asking.Load())
-	if since := s.since.Load(); since > 0 {
+func (s *rangeRequest) totalWait(now time.Time) time.Duration {
+	d := time.Duration(s.waited.Load())
+	if since := s.waitingSince.Load(); since > 0 {
 		d += max(0, time.Duration(now.UnixNano()-since))
 	}
 	return d
 }
 
-// tooSlow says whether a request that has waited for age, which brought got bytes and
+// worthHedging says whether a request that has waited for age, which brought got bytes and
 // goes at speed, would be overtaken with the left bytes of its block by a new
 // one: by a good deal, for those bytes are paid for twice, and only where it
 // takes longer than such requests do anyhow. known is false where nobody can
 // say yet how they usually go.
-func tooSlow(age time.Duration, speed float64, got, left int64, usual habit, known bool) bool {
+func worthHedging(age time.Duration, speed float64, got, left int64, usual rangeStats, known bool) bool {
 	if !known {
 		return age > 2*time.Second && speed < 1<<10
 	}
@@ -403,36 +403,36 @@ func tooSlow(age time.Duration, speed float64, got, left int64, usual habit, kno
 	return rest > 2*fresh && age.Seconds()+rest > 2*usual.spread*whole && age > usual.first+3*watchEvery
 }
 
-// second asks again for what a slow stream has not brought of its block. Who
+// hedge asks again for what a slow stream has not brought of its block. Who
 // is first with a byte writes it; when the block is here the other is called
 // off. What the slow one has not begun goes back to the queue.
-func (f *flight) second(ctx context.Context, gen *generation, slow *stream) {
-	defer slow.doubly.Store(false)
-	block, ok := gen.queue.cut(slow.run)
+func (f *stagingJob) hedge(ctx context.Context, gen *stagingPlan, slow *rangeRequest) {
+	defer slow.hedged.Store(false)
+	block, ok := gen.queue.truncate(slow.blocks)
 	if !ok {
 		return
 	}
 	off, size := slow.part.Range(block)
 	left, had := off+size-slow.part.Came(block), slow.bytes.Load()
-	if !gen.link.spend(left) {
+	if !gen.limiter.spendHedge(left) {
 		return
 	}
-	if gen.link.acquire(ctx, High, true) != nil {
+	if gen.limiter.acquire(ctx, High, true) != nil {
 		return
 	}
-	defer gen.link.release()
-	f.l.counts.hedges.Add(1)
+	defer gen.limiter.release()
+	f.loader.counts.hedges.Add(1)
 	// Its errors are its own: the first request is still under way.
-	got, _, err := f.request(ctx, gen, &run{part: slow.part, next: block, end: block + 1}, true)
+	got, _, err := f.requestRange(ctx, gen, &blockRange{part: slow.part, next: block, end: block + 1}, true)
 	if err != nil {
-		f.l.o.Log.Debug("second request failed", "source", f.location, "file", slow.part.File.Name, "block", block, "err", err)
+		f.loader.o.Log.Debug("second request failed", "source", f.location, "file", slow.part.File.Name, "block", block, "err", err)
 	}
 	// Only what came twice was paid for twice.
-	gen.link.refund(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
+	gen.limiter.refundHedge(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
 }
 
 // retry runs try until it succeeds, fails for good, or has failed too often.
-func (f *flight) retry(ctx context.Context, attempts int, try func() error) error {
+func (f *stagingJob) retry(ctx context.Context, attempts int, try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
 		if err == nil || ctx.Err() != nil {
@@ -449,9 +449,9 @@ func (f *flight) retry(ctx context.Context, attempts int, try func() error) erro
 			e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, n)
 			return err
 		}
-		f.l.counts.retries.Add(1)
-		wait := pause(f.l.o.Retry, n, e.RetryAfter, rand.Float64())
-		f.l.o.Log.Debug("trying again", "source", f.location, "try", n, "in", wait, "err", err)
+		f.loader.counts.retries.Add(1)
+		wait := retryDelay(f.loader.o.Retry, n, e.RetryAfter, rand.Float64())
+		f.loader.o.Log.Debug("trying again", "source", f.location, "try", n, "in", wait, "err", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -460,10 +460,10 @@ func (f *flight) retry(ctx context.Context, attempts int, try func() error) erro
 	}
 }
 
-// pause is how long to wait after attempt n (from 1); draw is from [0,1).
+// retryDelay is how long to wait after attempt n (from 1); draw is from [0,1).
 // What the source asks for is a floor, with jitter on top: all ranges were
 // told the same.
-func pause(r Retry, n int, after time.Duration, draw float64) time.Duration {
+func retryDelay(r Retry, n int, after time.Duration, draw float64) time.Duration {
 	bound := r.Max
 	if shift := n - 1; shift < 20 {
 		bound = min(r.Base<<shift, r.Max)

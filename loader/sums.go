@@ -2,26 +2,26 @@ package loader
 
 import "sync"
 
-// maxSums bounds what is remembered.
-const maxSums = 10_000
+// maxDigests bounds what is remembered.
+const maxDigests = 10_000
 
-// sums remembers digests of files that are used in place, by path, size and
+// digestCache remembers digests of files that are used in place, by path, size and
 // modification time.
-type sums struct {
+type digestCache struct {
 	mu sync.Mutex
 	m  map[string]string
 }
 
-func (s *sums) get(id string) string {
+func (s *digestCache) get(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.m[id]
 }
 
-func (s *sums) put(id, sum string) {
+func (s *digestCache) put(id, sum string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.m == nil || len(s.m) >= maxSums {
+	if s.m == nil || len(s.m) >= maxDigests {
 		s.m = make(map[string]string)
 	}
 	s.m[id] = sum

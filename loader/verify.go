@@ -18,9 +18,9 @@ import (
 // nvme is the polynomial of CRC-64/NVME, reversed, as S3 and Azure count.
 const nvme = 0x9a6c9329ac4bc9b5
 
-// promised are the digests a source keeps of a file besides its sha256, each
+// sourceDigests are the digests a source keeps of a file besides its sha256, each
 // with what it must come to. Where the sha256 is known it says it all.
-func promised(file source.File) (sums []hash.Hash, want [][]byte) {
+func sourceDigests(file source.File) (sums []hash.Hash, want [][]byte) {
 	add := func(h func() hash.Hash, sum []byte) {
 		if sum != nil && file.SHA256 == "" {
 			sums, want = append(sums, h()), append(want, sum)
@@ -36,24 +36,24 @@ func promised(file source.File) (sums []hash.Hash, want [][]byte) {
 type verdict int
 
 const (
-	good  verdict = iota
-	torn          // a block is not what was written; it was dropped
-	wrong         // all blocks are, and the whole is not what the source promised
+	verdictGood      verdict = iota
+	verdictBlockLost         // a block is not what was written; it was dropped
+	verdictMismatch          // all blocks are, and the whole is not what the source promised
 )
 
 // verify reads a part behind the front, block by block as they come, and seals
 // it. It reads what the disk gives back, mostly from the page cache: a block
 // that is not what was written is fetched again.
-func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (verdict, error) {
-	if f.l.o.DigestLast {
+func (f *stagingJob) verify(ctx context.Context, gen *stagingPlan, p *store.Part) (verdict, error) {
+	if f.loader.o.DigestLast {
 		select {
-		case <-gen.landed:
+		case <-gen.complete:
 		case <-ctx.Done():
-			return good, context.Cause(ctx)
+			return verdictGood, context.Cause(ctx)
 		}
 	}
 	whole := sha256.New()
-	sums, want := promised(p.File)
+	sums, want := sourceDigests(p.File)
 	// One core reads and holds every block against its checksum, another digests.
 	read, used := make(chan []byte, readPieces), make(chan []byte, readPieces)
 	for range readPieces {
@@ -67,42 +67,42 @@ func (f *flight) verify(ctx context.Context, gen *generation, p *store.Part) (ve
 		v, sealed, err = readBack(ctx, gen, p, used, read)
 	}()
 	for b := range read { // to its end: whoever reads ends with ctx
-		all(whole, sums, b)
+		writeDigests(whole, sums, b)
 		used <- b
 	}
-	if err != nil || v != good || sealed {
+	if err != nil || v != verdictGood || sealed {
 		return v, err
 	}
 	got := hex.EncodeToString(whole.Sum(nil))
 	if p.File.SHA256 != "" && p.File.SHA256 != got {
-		return wrong, nil
+		return verdictMismatch, nil
 	}
 	for i, sum := range sums {
 		if !bytes.Equal(sum.Sum(nil), want[i]) {
-			return wrong, nil
+			return verdictMismatch, nil
 		}
 	}
-	if err := inspect(p.File.Name, p, p.File.Size, gen.names); err != nil {
+	if err := validateFile(p.File.Name, p, p.File.Size, gen.names); err != nil {
 		// The source shall say it too.
-		if _, others := gen.borrowed.LoadAndDelete(p); others {
-			return wrong, nil
+		if _, others := gen.peerParts.LoadAndDelete(p); others {
+			return verdictMismatch, nil
 		}
-		return good, named(p.File.Name, err)
+		return verdictGood, withFileName(p.File.Name, err)
 	}
-	return good, p.Seal(got)
+	return verdictGood, p.Seal(got)
 }
 
 // readBack reads a part, block by block as they come, into pieces that used gives
 // and read takes. sealed: there is nothing to read, for another staging has brought
 // and digested it.
-func readBack(ctx context.Context, gen *generation, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, sealed bool, err error) {
+func readBack(ctx context.Context, gen *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, sealed bool, err error) {
 	next := 0
 	for i := range p.Blocks() {
-		if err := await(ctx, p, i); err != nil {
-			return good, false, err
+		if err := awaitBlock(ctx, p, i); err != nil {
+			return verdictGood, false, err
 		}
 		if i == 0 && p.Sum() != "" {
-			return good, true, nil
+			return verdictGood, true, nil
 		}
 		written, check := p.Block(i)
 		var block store.Sum
@@ -116,14 +116,14 @@ func readBack(ctx context.Context, gen *generation, p *store.Part, used <-chan [
 			select {
 			case b = <-used:
 			case <-ctx.Done():
-				return good, false, context.Cause(ctx)
+				return verdictGood, false, context.Cause(ctx)
 			}
 			if b == nil {
 				b = make([]byte, readPiece)
 			}
 			b = b[:min(readPiece, off+n-at)]
 			if _, err := p.ReadAt(b, at); err != nil {
-				return good, false, &source.Error{Kind: source.Broken, File: p.File.Name, What: "cannot be read back", Err: err}
+				return verdictGood, false, &source.Error{Kind: source.Broken, File: p.File.Name, What: "cannot be read back", Err: err}
 			}
 			block.Write(b)
 			at += int64(len(b))
@@ -132,10 +132,10 @@ func readBack(ctx context.Context, gen *generation, p *store.Part, used <-chan [
 		if check && block.Sum64() != written {
 			p.Forget(i)
 			gen.done.Add(-n)
-			return torn, false, nil
+			return verdictBlockLost, false, nil
 		}
 	}
-	return good, false, nil
+	return verdictGood, false, nil
 }
 
 // Pieces that a part is read back in, and how many of them are on their way from
@@ -149,9 +149,9 @@ const (
 // digested.
 const readAhead = 2
 
-// all feeds b to every digest, side by side: MD5 alone takes three times as
+// writeDigests feeds b to every digest, side by side: MD5 alone takes three times as
 // long as sha256.
-func all(first hash.Hash, more []hash.Hash, b []byte) {
+func writeDigests(first hash.Hash, more []hash.Hash, b []byte) {
 	if len(more) == 0 {
 		first.Write(b)
 		return
@@ -164,8 +164,8 @@ func all(first hash.Hash, more []hash.Hash, b []byte) {
 	wg.Wait()
 }
 
-// await waits for a block.
-func await(ctx context.Context, p *store.Part, i int) error {
+// awaitBlock waits for a block.
+func awaitBlock(ctx context.Context, p *store.Part, i int) error {
 	for {
 		next := p.Changed()
 		if p.Has(i) {

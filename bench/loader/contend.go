@@ -141,15 +141,15 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		if ln, err = net.Listen("tcp", d.Listen); err != nil {
 			return err
 		}
-		circle = p2p.New(p2p.Options{ID: d.Listen, URL: "http://" + d.Listen, Token: "of the bench", Nodes: func() []p2p.Node {
-			var out []p2p.Node
+		circle = p2p.New(p2p.Options{ID: d.Listen, URL: "http://" + d.Listen, Token: "of the bench", Nodes: func() []p2p.Peer {
+			var out []p2p.Peer
 			for _, p := range d.Peers {
-				out = append(out, p2p.Node{ID: p, URL: "http://" + p})
+				out = append(out, p2p.Peer{ID: p, URL: "http://" + p})
 			}
 			return out
 		}})
 		defer circle.Close()
-		o.Neighbours = circle
+		o.Peers = circle
 	}
 	l := loader.New(o)
 	defer l.Close()

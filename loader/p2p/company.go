@@ -17,37 +17,37 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// company is the nodes that stage one plan, as this one knows them.
-type company struct {
-	c      *Circle
+// swarm is the nodes that stage one plan, as this one knows them.
+type swarm struct {
+	node   *Circle
 	key    string
 	first  map[string]int // number of a file's first block
 	blocks int
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below
-	members map[string]*member
-	own     bits            // this node has them or is at them
-	lent    map[int]string  // who lent a block that came
-	waits   map[int]int     // blocks that are waited for at other nodes
-	telling map[string]bool // nodes that have not answered the last telling, by URL
-	view    int             // counts changes of who may own what
-	owners  []ownership
+	mu         sync.Mutex // guards the fields below
+	members    map[string]*member
+	bitmap     bitmap          // this node has them or is at them
+	sentBy     map[int]string  // who lent a block that came
+	waits      map[int]int     // blocks that are waited for at other nodes
+	announcing map[string]bool // nodes that have not answered the last telling, by URL
+	view       int             // counts changes of who may own what
+	owners     []ownership
 }
 
 // member is another node of the company.
 type member struct {
-	node    Node
-	bits    bits
-	all     bool // it has everything
-	heard   time.Time
-	refused int  // tellings in a row that were not let in
-	gone    bool // it does not answer any more
-	out     bool // it lent what was not the source's
-	given   int  // blocks asked of it and not here yet
-	end     context.CancelFunc
-	life    context.Context // ends when it is given up
+	peer       Peer
+	blocks     bitmap
+	all        bool // it has everything
+	lastAnswer time.Time
+	refused    int  // tellings in a row that were not let in
+	gone       bool // it does not answer any more
+	distrusted bool // it lent what was not the source's
+	reads      int  // blocks asked of it and not here yet
+	cancel     context.CancelFunc
+	ctx        context.Context // ends when it is given up
 }
 
 // ownership is an owner as of a view.
@@ -56,13 +56,13 @@ type ownership struct {
 	owner string
 }
 
-type bits []byte
+type bitmap []byte
 
-func (b bits) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 0 }
-func (b bits) set(i int)      { b[i>>3] |= 1 << (i & 7) }
+func (b bitmap) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 0 }
+func (b bitmap) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
-func newCompany(c *Circle, key string, files []source.File, cancel context.CancelCauseFunc) *company {
-	m := &company{c: c, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), lent: make(map[int]string), waits: make(map[int]int), telling: make(map[string]bool), view: 1}
+func newSwarm(c *Circle, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
+	m := &swarm{node: c, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), waits: make(map[int]int), announcing: make(map[string]bool), view: 1}
 	// By name: listings may come in any order, and numbers mean the same on all
 	// nodes.
 	files = slices.SortedFunc(slices.Values(files), func(a, b source.File) int { return cmp.Compare(a.Name, b.Name) })
@@ -70,13 +70,13 @@ func newCompany(c *Circle, key string, files []source.File, cancel context.Cance
 		m.first[f.Name] = m.blocks
 		m.blocks += int((f.Size + c.o.Block - 1) / c.o.Block)
 	}
-	m.own = make(bits, (m.blocks+7)/8)
+	m.bitmap = make(bitmap, (m.blocks+7)/8)
 	m.owners = make([]ownership, m.blocks)
 	return m
 }
 
 // number of a block; -1 for one that is not of the plan.
-func (m *company) number(name string, index int) int {
+func (m *swarm) number(name string, index int) int {
 	first, ok := m.first[name]
 	if i := first + index; ok && index >= 0 && i < m.blocks {
 		return i
@@ -84,51 +84,51 @@ func (m *company) number(name string, index int) int {
 	return -1
 }
 
-func (p *member) here() bool           { return !p.out && !p.gone && p.node.URL != "" }
-func (p *member) hasOrIsAt(i int) bool { return p.all || p.bits.has(i) }
+func (p *member) usable() bool            { return !p.distrusted && !p.gone && p.peer.URL != "" }
+func (p *member) hasOrFetches(i int) bool { return p.all || p.blocks.has(i) }
 
-// Mine reports whether this node is to bring a block from the source: nobody
+// Owns reports whether this node is to bring a block from the source: nobody
 // else has it or is at it, and of those that stage it is this node's turn.
 // Whoever is told yes is at it from then on.
-func (m *company) Mine(b loader.Block) bool {
+func (m *swarm) Owns(b loader.Block) bool {
 	i := m.number(b.File.Name, b.Index)
 	if i < 0 {
 		return true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.own.has(i) {
+	if m.bitmap.has(i) {
 		return true
 	}
 	for _, p := range m.members {
-		if p.here() && p.hasOrIsAt(i) {
+		if p.usable() && p.hasOrFetches(i) {
 			return false
 		}
 	}
-	return m.owner(i) == m.c.o.ID
+	return m.owner(i) == m.node.o.ID
 }
 
-// Take notes that this node is at a block; the others hear of it.
-func (m *company) Take(b loader.Block) {
+// Claim notes that this node is at a block; the others hear of it.
+func (m *swarm) Claim(b loader.Block) {
 	if i := m.number(b.File.Name, b.Index); i >= 0 {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.own.set(i)
+		m.bitmap.set(i)
 	}
 }
 
 // owner is whose turn a block is; the caller holds mu.
-func (m *company) owner(i int) string {
+func (m *swarm) owner(i int) string {
 	if o := m.owners[i]; o.view == m.view {
 		return o.owner
 	}
-	best, highest := m.c.o.ID, weigh(m.c.o.ID, m.key, i)
+	best, highest := m.node.o.ID, rendezvousWeight(m.node.o.ID, m.key, i)
 	for id, p := range m.members {
 		// Who has everything brings nothing.
-		if !p.here() || p.all {
+		if !p.usable() || p.all {
 			continue
 		}
-		if w := weigh(id, m.key, i); w > highest {
+		if w := rendezvousWeight(id, m.key, i); w > highest {
 			best, highest = id, w
 		}
 	}
@@ -136,76 +136,76 @@ func (m *company) owner(i int) string {
 	return best
 }
 
-func weigh(id, key string, i int) uint64 {
+func rendezvousWeight(id, key string, i int) uint64 {
 	return xxh3.HashStringSeed(id+"\x00"+key, uint64(i))
 }
 
-// asked reports whether another node may wait here for a block: this node has
+// mayServe reports whether another node may wait here for a block: this node has
 // it, is at it, or will be because it is its turn. A node that itself waits for
 // another says no: two that wait for each other would wait long.
-func (m *company) asked(name string, off int64) bool {
-	i := m.number(name, int(off/m.c.o.Block))
+func (m *swarm) mayServe(name string, off int64) bool {
+	i := m.number(name, int(off/m.node.o.Block))
 	if i < 0 {
 		return true // the loader says what is wrong with it
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.own.has(i) {
+	if m.bitmap.has(i) {
 		return true
 	}
 	for _, p := range m.members {
-		if p.here() && p.hasOrIsAt(i) {
+		if p.usable() && p.hasOrFetches(i) {
 			return false
 		}
 	}
-	return m.owner(i) == m.c.o.ID && m.waits[i] == 0
+	return m.owner(i) == m.node.o.ID && m.waits[i] == 0
 }
 
-// mine is what this node has or is at.
-func (m *company) mine() []byte {
+// ownBitmap is what this node has or is at.
+func (m *swarm) ownBitmap() []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]byte(nil), m.own...)
+	return append([]byte(nil), m.bitmap...)
 }
 
-// hear takes in what a node says of itself.
-func (m *company) hear(n Node, w word) {
+// receive takes in what a node says of itself.
+func (m *swarm) receive(n Peer, w announcement) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.members[n.ID]
-	stages := w.State == stateArriving && w.Block == m.c.o.Block && len(w.Bits) == len(m.own)
+	stages := w.State == stateArriving && w.Block == m.node.o.Block && len(w.Bits) == len(m.bitmap)
 	if !stages && w.State != statePublished {
 		if p != nil {
-			m.drop(p)
+			m.cancelReads(p)
 			delete(m.members, n.ID)
 		}
 		return
 	}
 	if p == nil {
-		p = &member{node: n}
-		p.life, p.end = context.WithCancel(context.Background()) // drop and Leave end it
+		p = &member{peer: n}
+		p.ctx, p.cancel = context.WithCancel(context.Background()) // drop and Leave end it
 		m.members[n.ID] = p
 		m.view++
 	}
-	if n.URL != "" && p.node.URL != n.URL {
-		p.node.URL = n.URL
+	if n.URL != "" && p.peer.URL != n.URL {
+		p.peer.URL = n.URL
 		m.view++
 	}
 	if p.gone {
 		p.gone = false
-		p.life, p.end = context.WithCancel(context.Background())
+		p.ctx, p.cancel = context.WithCancel(context.Background())
 		m.view++
 	}
 	if all := w.State == statePublished; all != p.all {
 		p.all = all
 		m.view++
 	}
-	p.heard, p.refused, p.bits = time.Now(), 0, w.Bits
+	p.lastAnswer, p.refused, p.blocks = time.Now(), 0, w.Bits
 }
 
-// missed notes that a node did not answer. One that refuses twice is gone; one
+// noAnswer notes that a node did not answer. One that refuses twice is gone; one
 // that is only slow has until Silence.
-func (m *company) missed(id string, refused bool) {
+func (m *swarm) noAnswer(id string, refused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.members[id]
@@ -215,72 +215,72 @@ func (m *company) missed(id string, refused bool) {
 	if p.refused++; !refused {
 		p.refused = 0
 	}
-	if p.refused >= 2 || time.Since(p.heard) > m.c.o.Silence {
-		m.c.o.Log.Info("a node does not answer, its blocks are brought by others", "node", id)
+	if p.refused >= 2 || time.Since(p.lastAnswer) > m.node.o.PeerTimeout {
+		m.node.o.Log.Info("a node does not answer, its blocks are brought by others", "node", id)
 		p.gone = true
-		m.drop(p)
+		m.cancelReads(p)
 	}
 }
 
-// drop ends what is waited for at a node; the caller holds mu.
-func (m *company) drop(p *member) {
-	p.end()
+// cancelReads ends what is waited for at a node; the caller holds mu.
+func (m *swarm) cancelReads(p *member) {
+	p.cancel()
 	m.view++
 }
 
-// run tells the others until the staging ends.
-func (m *company) run(ctx context.Context) {
-	t := time.NewTicker(m.c.o.Tell)
+// announceLoop tells the others until the staging ends.
+func (m *swarm) announceLoop(ctx context.Context) {
+	t := time.NewTicker(m.node.o.AnnounceEvery)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			m.tell(ctx)
+			m.announce(ctx)
 		}
 	}
 }
 
-// tell tells every node that is known what is here, and hears its answer. A
+// announce tells every node that is known what is here, and hears its answer. A
 // node that has not answered the last telling yet is not told again. The
 // result is closed when all have answered or failed.
-func (m *company) tell(ctx context.Context) <-chan struct{} {
-	nodes := make(map[string]Node) // by URL
-	for _, n := range m.c.o.Nodes() {
-		if n.ID != m.c.o.ID && n.URL != "" && n.URL != m.c.o.URL {
+func (m *swarm) announce(ctx context.Context) <-chan struct{} {
+	nodes := make(map[string]Peer) // by URL
+	for _, n := range m.node.o.Nodes() {
+		if n.ID != m.node.o.ID && n.URL != "" && n.URL != m.node.o.URL {
 			nodes[n.URL] = n
 		}
 	}
 	m.mu.Lock()
 	for id, p := range m.members {
-		if p.node.URL != "" {
-			nodes[p.node.URL] = Node{ID: id, URL: p.node.URL}
+		if p.peer.URL != "" {
+			nodes[p.peer.URL] = Peer{ID: id, URL: p.peer.URL}
 		}
 	}
 	for at := range nodes {
-		if m.telling[at] {
+		if m.announcing[at] {
 			delete(nodes, at)
 		}
-		m.telling[at] = true
+		m.announcing[at] = true
 	}
 	m.mu.Unlock()
-	say := word{ID: m.c.o.ID, URL: m.c.o.URL, State: stateArriving, Block: m.c.o.Block, Bits: m.mine()}
+	say := announcement{ID: m.node.o.ID, URL: m.node.o.URL, State: stateArriving, Block: m.node.o.Block, Bits: m.ownBitmap()}
 	var all sync.WaitGroup
 	for _, n := range nodes {
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, m.c.o.Silence)
+			ctx, cancel := context.WithTimeout(ctx, m.node.o.PeerTimeout)
 			defer cancel()
-			w, err := m.c.send(ctx, n, m.key, say)
+			w, err := m.node.sendAnnouncement(ctx, n, m.key, say)
 			switch {
 			case err != nil && n.ID != "":
-				m.missed(n.ID, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET))
-			case err == nil && w.ID != "" && w.ID != m.c.o.ID:
-				m.hear(Node{ID: w.ID, URL: n.URL}, w)
+				m.noAnswer(n.ID, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET))
+			case err == nil && w.ID != "" && w.ID != m.node.o.ID:
+				m.receive(Peer{ID: w.ID, URL: n.URL}, w)
 			}
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			delete(m.telling, n.URL)
+			delete(m.announcing, n.URL)
 		})
 	}
 	done := make(chan struct{})
@@ -291,11 +291,11 @@ func (m *company) tell(ctx context.Context) <-chan struct{} {
 	return done
 }
 
-// tries is how many nodes are asked for a block before the source is.
-const tries = 3
+// maxPeersAsked is how many nodes are asked for a block before the source is.
+const maxPeersAsked = 3
 
 // Fetch brings a block from another node.
-func (m *company) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint64, bool) {
+func (m *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint64, bool) {
 	i := m.number(b.File.Name, b.Index)
 	if i < 0 {
 		return nil, 0, false
@@ -311,91 +311,91 @@ func (m *company) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uin
 		}
 	}()
 	asked := make(map[string]bool)
-	until := time.Now().Add(m.c.o.Patience)
-	for len(asked) < tries {
-		p, node := m.pick(i, asked)
+	until := time.Now().Add(m.node.o.BlockTimeout)
+	for len(asked) < maxPeersAsked {
+		p, node := m.choosePeer(i, asked)
 		if p == nil {
 			break
 		}
-		body, sum, err := m.try(ctx, p, node, b, time.Until(until))
+		body, sum, err := m.fetchFrom(ctx, p, node, b, time.Until(until))
 		if err == nil {
-			return &borrowed{ReadCloser: body, m: m, i: i, p: p, left: b.Length}, sum, true
+			return &trackedBody{ReadCloser: body, m: m, i: i, p: p, left: b.Length}, sum, true
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		if errors.Is(err, errNotAtIt) && time.Until(until) > m.c.o.Tell {
+		if errors.Is(err, errNotFetching) && time.Until(until) > m.node.o.AnnounceEvery {
 			// It sees the company otherwise than this node; that passes.
 			select {
-			case <-time.After(m.c.o.Tell):
+			case <-time.After(m.node.o.AnnounceEvery):
 			case <-ctx.Done():
 			}
 			continue
 		}
 		asked[node.ID] = true
-		m.c.o.Log.Debug("a node does not lend a block", "node", node.ID, "file", b.File.Name, "block", b.Index, "err", err)
+		m.node.o.Log.Debug("a node does not lend a block", "node", node.ID, "file", b.File.Name, "block", b.Index, "err", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.own.set(i)
+	m.bitmap.set(i)
 	return nil, 0, false
 }
 
-// pick is the node to ask for a block: one that has it or is at it, the one
+// choosePeer is the node to ask for a block: one that has it or is at it, the one
 // that is asked for the least; else the one whose turn it is. Nil when that is
 // this node.
-func (m *company) pick(i int, asked map[string]bool) (*member, Node) {
+func (m *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if who := m.lent[i]; who != "" {
+	if who := m.sentBy[i]; who != "" {
 		// It came before, and is asked for again: it was not what the source
 		// has. From now on the source is asked, and who lent it is not.
-		if p := m.members[who]; p != nil && !p.out {
-			p.out = true
-			m.c.o.Log.Warn("a node lent bytes that are not the source's, or the disk lost them; it is not asked again", "node", who)
-			m.drop(p)
+		if p := m.members[who]; p != nil && !p.distrusted {
+			p.distrusted = true
+			m.node.o.Log.Warn("a node lent bytes that are not the source's, or the disk lost them; it is not asked again", "node", who)
+			m.cancelReads(p)
 		}
-		return nil, Node{}
+		return nil, Peer{}
 	}
 	var best *member
-	var node Node
+	var node Peer
 	count := 0
 	for id, p := range m.members {
-		if !p.here() || asked[id] || !p.hasOrIsAt(i) {
+		if !p.usable() || asked[id] || !p.hasOrFetches(i) {
 			continue
 		}
 		switch {
-		case best == nil || p.given < best.given:
+		case best == nil || p.reads < best.reads:
 			best, count = p, 1
-		case p.given == best.given:
+		case p.reads == best.reads:
 			if count++; rand.IntN(count) == 0 {
 				best = p
 			}
 		}
 	}
 	if best == nil {
-		if p := m.members[m.owner(i)]; p != nil && p.here() && !asked[p.node.ID] {
+		if p := m.members[m.owner(i)]; p != nil && p.usable() && !asked[p.peer.ID] {
 			best = p
 		}
 	}
 	if best == nil {
 		return nil, node
 	}
-	best.given++
-	return best, best.node
+	best.reads++
+	return best, best.peer
 }
 
 var (
-	errGone    = errors.New("the node is gone")
-	errNotAtIt = errors.New("another node is at it")
+	errGone        = errors.New("the node is gone")
+	errNotFetching = errors.New("another node is at it")
 )
 
-// try asks one node, until it answers, is given up, or patience ends.
-func (m *company) try(ctx context.Context, p *member, node Node, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
+// fetchFrom asks one node, until it answers, is given up, or patience ends.
+func (m *swarm) fetchFrom(ctx context.Context, p *member, node Peer, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
 	m.mu.Lock()
-	life := p.life
+	life := p.ctx
 	m.mu.Unlock()
-	done := func() { m.mu.Lock(); p.given--; m.mu.Unlock() }
+	done := func() { m.mu.Lock(); p.reads--; m.mu.Unlock() }
 	if wait <= 0 || life.Err() != nil {
 		done()
 		return nil, 0, errGone
@@ -403,7 +403,7 @@ func (m *company) try(ctx context.Context, p *member, node Node, b loader.Block,
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(life, func() { cancel(errGone) })
 	late := time.AfterFunc(wait+time.Second, func() { cancel(context.DeadlineExceeded) })
-	body, sum, err := m.c.borrow(ctx, node, m.key, b, wait)
+	body, sum, err := m.node.requestBlock(ctx, node, m.key, b, wait)
 	late.Stop()
 	if err != nil {
 		stop()
@@ -411,50 +411,50 @@ func (m *company) try(ctx context.Context, p *member, node Node, b loader.Block,
 		done()
 		return nil, 0, err
 	}
-	return &ending{ReadCloser: body, end: func() { stop(); cancel(nil); done() }}, sum, nil
+	return &closeHook{ReadCloser: body, end: func() { stop(); cancel(nil); done() }}, sum, nil
 }
 
-// ending does what is due when a body is closed, once.
-type ending struct {
+// closeHook does what is due when a body is closed, once.
+type closeHook struct {
 	io.ReadCloser
 	once sync.Once
 	end  func()
 }
 
-func (e *ending) Close() error {
+func (e *closeHook) Close() error {
 	err := e.ReadCloser.Close()
 	e.once.Do(e.end)
 	return err
 }
 
-// borrowed notes that a block is here when all of it was read.
-type borrowed struct {
+// trackedBody notes that a block is here when all of it was read.
+type trackedBody struct {
 	io.ReadCloser
-	m    *company
+	m    *swarm
 	i    int
 	p    *member
 	left int64
 }
 
-func (b *borrowed) Read(to []byte) (int, error) {
+func (b *trackedBody) Read(to []byte) (int, error) {
 	n, err := b.ReadCloser.Read(to)
 	if b.left -= int64(n); b.left == 0 && n > 0 {
 		b.m.mu.Lock()
-		b.m.own.set(b.i)
-		b.m.lent[b.i] = b.p.node.ID
+		b.m.bitmap.set(b.i)
+		b.m.sentBy[b.i] = b.p.peer.ID
 		b.m.mu.Unlock()
 	}
 	return n, err
 }
 
 // Leave ends the company. The others are told at their next telling.
-func (m *company) Leave() {
+func (m *swarm) Leave() {
 	m.cancel(nil)
 	m.wg.Wait()
-	m.c.forget(m.key)
+	m.node.removeSwarm(m.key)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.members {
-		p.end()
+		p.cancel()
 	}
 }

@@ -34,8 +34,8 @@
 //
 // # Bounds
 //
-// Nobody waits for a node longer than a block may take (Options.Patience), nor
-// for one that has been silent (Options.Silence), nor for one that itself waits
+// Nobody waits for a node longer than a block may take (Options.BlockTimeout), nor
+// for one that has been silent (Options.PeerTimeout), nor for one that itself waits
 // for another: it says so at once. Meeting waits for answers at most a
 // quarter of a second before the first block is asked for: without it, nodes
 // that start in the same moment would all begin alone.

@@ -20,14 +20,14 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Folders are what a node lends of its own disk as it lies there, beside
+// SharedFolders are what a node lends of its own disk as it lies there, beside
 // checkpoints: the folders that models name as their source.
-type Folders struct {
+type SharedFolders struct {
 	// Disk reads them.
 	Disk loader.InPlace
-	// Lent reports whether a folder, by its absolute path, is one of a model, and
+	// Shared reports whether a folder, by its absolute path, is one of a model, and
 	// which files beside the list are staged of it. It is asked for every range.
-	Lent func(folder string) (also source.Globs, ok bool)
+	Shared func(folder string) (also source.Globs, ok bool)
 }
 
 const (
@@ -36,27 +36,27 @@ const (
 	maxList  = 16 << 20
 )
 
-// listed is a folder on the wire.
-type listed struct {
-	Files []listedFile `json:"files"`
+// folderList is a folder on the wire.
+type folderList struct {
+	Files []folderFile `json:"files"`
 }
 
-type listedFile struct {
+type folderFile struct {
 	Name    string `json:"name"`
 	Size    int64  `json:"size"`
 	Version string `json:"version"`
 }
 
-// refusal is an error of a folder on the wire. It names no more of the disk than
+// folderError is an error of a folder on the wire. It names no more of the disk than
 // was asked for.
-type refusal struct {
+type folderError struct {
 	Kind source.Kind `json:"kind"`
 	What string      `json:"what"`
 	Fix  string      `json:"fix,omitempty"`
 }
 
-func (f *Folders) refuse(w http.ResponseWriter, err error) {
-	out := refusal{Kind: source.KindOf(err), What: "cannot be read there"}
+func (f *SharedFolders) writeError(w http.ResponseWriter, err error) {
+	out := folderError{Kind: source.KindOf(err), What: "cannot be read there"}
 	status := http.StatusInternalServerError
 	switch out.Kind {
 	case source.NotFound, source.Missing:
@@ -77,21 +77,21 @@ func (f *Folders) refuse(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// folder is the one a request names, if it is lent.
-func (f *Folders) folder(w http.ResponseWriter, r *http.Request) (string, source.Globs, bool) {
+// requestedFolder is the one a request names, if it is lent.
+func (f *SharedFolders) requestedFolder(w http.ResponseWriter, r *http.Request) (string, source.Globs, bool) {
 	folder := r.URL.Query().Get("folder")
 	if f != nil && filepath.IsAbs(folder) && filepath.Clean(folder) == folder {
-		if also, ok := f.Lent(folder); ok {
+		if also, ok := f.Shared(folder); ok {
 			return folder, also, true
 		}
 	}
-	f.refuse(w, &source.Error{Kind: source.NotFound, What: "is no folder of a model there"})
+	f.writeError(w, &source.Error{Kind: source.NotFound, What: "is no folder of a model there"})
 	return "", nil, false
 }
 
-// list answers with the files that are staged of a folder: no others are named.
-func (f *Folders) list(w http.ResponseWriter, r *http.Request) {
-	folder, also, ok := f.folder(w, r)
+// serveList answers with the files that are staged of a folder: no others are named.
+func (f *SharedFolders) serveList(w http.ResponseWriter, r *http.Request) {
+	folder, also, ok := f.requestedFolder(w, r)
 	if !ok {
 		return
 	}
@@ -101,44 +101,44 @@ func (f *Folders) list(w http.ResponseWriter, r *http.Request) {
 		plan.Files, err = source.Select(location, plan.Files, also)
 	}
 	if err != nil {
-		f.refuse(w, err)
+		f.writeError(w, err)
 		return
 	}
-	out := listed{Files: make([]listedFile, 0, len(plan.Files))}
+	out := folderList{Files: make([]folderFile, 0, len(plan.Files))}
 	for _, file := range plan.Files {
-		out.Files = append(out.Files, listedFile{file.Name, file.Size, file.Version})
+		out.Files = append(out.Files, folderFile{file.Name, file.Size, file.Version})
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// read answers with a range of a file in one version. What leaves was read
+// serveRange answers with a range of a file in one version. What leaves was read
 // before the file was looked at once more: it is of that version, or the answer
 // breaks off.
-func (f *Folders) read(w http.ResponseWriter, r *http.Request) {
-	folder, also, ok := f.folder(w, r)
+func (f *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
+	folder, also, ok := f.requestedFolder(w, r)
 	if !ok {
 		return
 	}
 	name := r.URL.Query().Get("file")
 	file := source.File{Name: name, Version: strings.Trim(r.Header.Get("If-Match"), `"`), Ref: filepath.Join(folder, filepath.FromSlash(name))}
 	if err := source.CheckName(name); err != nil || !also.Wants(name) {
-		f.refuse(w, &source.Error{Kind: source.Refused, What: "is not staged"})
+		f.writeError(w, &source.Error{Kind: source.Refused, What: "is not staged"})
 		return
 	}
 	at, err := f.Disk.Open(file)
 	if err != nil {
-		f.refuse(w, err)
+		f.writeError(w, err)
 		return
 	}
 	defer at.Close()
 	first, err := at.Stat()
 	if err != nil {
-		f.refuse(w, &source.Error{Kind: source.Broken, What: "cannot be read there"})
+		f.writeError(w, &source.Error{Kind: source.Broken, What: "cannot be read there"})
 		return
 	}
-	off, n, ok := span(r.Header.Get("Range"))
-	if !ok || n > maxLoan || off+n > first.Size() {
+	off, n, ok := parseRange(r.Header.Get("Range"))
+	if !ok || n > maxBlockRead || off+n > first.Size() {
 		w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 		return
 	}
@@ -161,7 +161,7 @@ func (f *Folders) read(w http.ResponseWriter, r *http.Request) {
 		case sent:
 			panic(http.ErrAbortHandler)
 		default:
-			f.refuse(w, &source.Error{Kind: source.Changed, What: "changed while it was read"})
+			f.writeError(w, &source.Error{Kind: source.Changed, What: "changed while it was read"})
 			return
 		}
 		if !sent {
@@ -182,8 +182,8 @@ func (f *Folders) read(w http.ResponseWriter, r *http.Request) {
 
 const pieceSize = 1 << 20
 
-// span reads the head of a range: bytes=FIRST-LAST.
-func span(s string) (off, n int64, ok bool) {
+// parseRange reads the head of a range: bytes=FIRST-LAST.
+func parseRange(s string) (off, n int64, ok bool) {
 	var last int64
 	if _, err := fmt.Sscanf(s, "bytes=%d-%d", &off, &last); err != nil || off < 0 || last < off || last == 1<<63-1 {
 		return 0, 0, false
@@ -191,22 +191,22 @@ func span(s string) (off, n int64, ok bool) {
 	return off, last - off + 1, true
 }
 
-// Borrowed is a loader.Source: folders of other nodes' disks, by locations as
-// loader.Lent makes them.
-type Borrowed struct{ c *Circle }
+// PeerSource is a loader.Source: folders of other nodes' disks, by locations as
+// loader.PeerLocation makes them.
+type PeerSource struct{ node *Circle }
 
-// Borrowed returns the source of what nodes of this circle lend.
-func (c *Circle) Borrowed() *Borrowed { return &Borrowed{c} }
+// Source returns the source of what nodes of this circle lend.
+func (c *Circle) Source() *PeerSource { return &PeerSource{c} }
 
-var _ loader.Source = (*Borrowed)(nil)
+var _ loader.Source = (*PeerSource)(nil)
 
-// node finds who lends a location now.
-func (b *Borrowed) node(location string) (at, folder string, err error) {
-	id, folder, ok := loader.Lender(location)
+// findPeer finds who lends a location now.
+func (b *PeerSource) findPeer(location string) (at, folder string, err error) {
+	id, folder, ok := loader.ParsePeerLocation(location)
 	if !ok {
 		return "", "", &source.Error{Kind: source.BadSource, Source: location, What: "does not name a node and a folder of it"}
 	}
-	for _, n := range b.c.o.Nodes() {
+	for _, n := range b.node.o.Nodes() {
 		if n.ID == id && n.URL != "" {
 			return strings.TrimRight(n.URL, "/"), folder, nil
 		}
@@ -214,39 +214,39 @@ func (b *Borrowed) node(location string) (at, folder string, err error) {
 	return "", "", &source.Error{Kind: source.Unavailable, Source: location, What: "the node " + id + " does not lend now, or is not known here", Fix: "start it, and let it lend: --peer-addr"}
 }
 
-func (b *Borrowed) get(ctx context.Context, path, at string, q url.Values) (*http.Request, error) {
+func (b *PeerSource) newRequest(ctx context.Context, path, at string, q url.Values) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+path+"?"+q.Encode(), nil)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, What: "cannot be asked for"}
 	}
-	req.Header.Set("Authorization", "Bearer "+b.c.o.Token)
+	req.Header.Set("Authorization", "Bearer "+b.node.o.Token)
 	return req, nil
 }
 
 // Plan lists a folder of another node. The node that has the model files says
 // which files beside the list are staged; also names no more than those.
-func (b *Borrowed) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
-	at, folder, err := b.node(location)
+func (b *PeerSource) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	at, folder, err := b.findPeer(location)
 	if err != nil {
 		return source.Plan{}, err
 	}
-	req, err := b.get(ctx, listPath, at, url.Values{"folder": {folder}})
+	req, err := b.newRequest(ctx, listPath, at, url.Values{"folder": {folder}})
 	if err != nil {
 		return source.Plan{}, err
 	}
-	r, err := b.c.http.Do(req)
+	r, err := b.node.http.Do(req)
 	if err != nil {
 		return source.Plan{}, httpsource.Network(ctx, location, "", err)
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
-		return source.Plan{}, b.refused(r, location, "")
+		return source.Plan{}, b.responseError(r, location, "")
 	}
 	raw, err := httpsource.Small(r, maxList, location)
 	if err != nil {
 		return source.Plan{}, err
 	}
-	var list listed
+	var list folderList
 	if json.Unmarshal(raw, &list) != nil {
 		return source.Plan{}, &source.Error{Kind: source.Malformed, Source: location, What: "the listing is not what a node gives"}
 	}
@@ -264,28 +264,28 @@ func (b *Borrowed) Plan(ctx context.Context, location string, also source.Globs)
 }
 
 // Read returns a range of a file in the version of the plan.
-func (b *Borrowed) Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error) {
-	at, folder, err := b.node(file.Ref)
+func (b *PeerSource) Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error) {
+	at, folder, err := b.findPeer(file.Ref)
 	if err != nil {
 		return nil, err
 	}
-	req, err := b.get(ctx, filePath, at, url.Values{"folder": {folder}, "file": {file.Name}})
+	req, err := b.newRequest(ctx, filePath, at, url.Values{"folder": {folder}, "file": {file.Name}})
 	if err != nil {
 		return nil, err
 	}
-	body, _, err := httpsource.Range(b.c.http, req, httpsource.Ask{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
-		Refused: func(r *http.Response) error { return b.refused(r, file.Ref, file.Name) }})
+	body, _, err := httpsource.Range(b.node.http, req, httpsource.RangeRequest{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
+		Refused: func(r *http.Response) error { return b.responseError(r, file.Ref, file.Name) }})
 	return body, httpsource.Listed(err)
 }
 
-// refused is a node's no, in its own words where it has some.
-func (b *Borrowed) refused(r *http.Response, location, file string) error {
+// responseError is a node's no, in its own words where it has some.
+func (b *PeerSource) responseError(r *http.Response, location, file string) error {
 	e := httpsource.Status(r, location, file)
 	if r.StatusCode == http.StatusUnauthorized {
 		e.What, e.Fix = "the node does not take this one's join token", "--token-file: the server's DATA/join-token"
 		return e
 	}
-	var said refusal
+	var said folderError
 	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil && json.Unmarshal(raw, &said) == nil && said.What != "" {
 		known := []source.Kind{source.NotFound, source.Missing, source.Changed, source.Refused, source.Denied, source.BadSource, source.Broken}
 		if slices.Contains(known, said.Kind) {

@@ -37,18 +37,18 @@ func put(t *testing.T, folder, name string, body []byte) {
 func lending(t *testing.T, folder string, also source.Globs, disk loader.InPlace) (c *cluster, at string) {
 	t.Helper()
 	c = &cluster{}
-	circle := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known, Folders: &p2p.Folders{Disk: disk,
-		Lent: func(f string) (source.Globs, bool) { return also, f == folder }}})
+	circle := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known, Folders: &p2p.SharedFolders{Disk: disk,
+		Shared: func(f string) (source.Globs, bool) { return also, f == folder }}})
 	srv := httptest.NewServer(circle.Handler(nobody{}))
 	t.Cleanup(func() { srv.Close(); circle.Close() })
-	c.nodes = append(c.nodes, p2p.Node{ID: "home", URL: srv.URL})
+	c.nodes = append(c.nodes, p2p.Peer{ID: "home", URL: srv.URL})
 	return c, srv.URL
 }
 
 // nobody has no checkpoints.
 type nobody struct{}
 
-func (nobody) Lend(context.Context, string, string, int64, int64) (*loader.Loan, error) {
+func (nobody) Lend(context.Context, string, string, int64, int64) (*loader.BlockRead, error) {
 	return nil, &source.Error{Kind: source.Missing}
 }
 func (nobody) Holds(string) bool { return false }
@@ -63,7 +63,7 @@ func TestFolderConformance(t *testing.T) {
 		circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
 		t.Cleanup(circle.Close)
 		return sourcetest.Place{
-			Source: circle.Borrowed(), Location: loader.Lent("home", folder), Nowhere: loader.Lent("home", folder+"/nowhere"),
+			Source: circle.Source(), Location: loader.PeerLocation("home", folder), Nowhere: loader.PeerLocation("home", folder+"/nowhere"),
 			Put: func(t *testing.T, name string, body []byte) { put(t, folder, name, body) },
 			Delete: func(t *testing.T, name string) {
 				if err := os.Remove(filepath.Join(folder, name)); err != nil {
@@ -87,7 +87,7 @@ func TestFolderIsBorrowed(t *testing.T) {
 	put(t, folder, "notes.md", []byte("CANARY"))
 	c, _ := lending(t, folder, source.Globs{"*.py"}, dir.Source{})
 	n := c.join(t, "one", nil, nil)
-	s, err := n.loader.Stage(t.Context(), "./tiny", loader.StageOptions{Base: loader.Lent("home", filepath.Dir(folder)), Files: source.Globs{"*.py"}})
+	s, err := n.loader.Stage(t.Context(), "./tiny", loader.StageOptions{Base: loader.PeerLocation("home", filepath.Dir(folder)), Files: source.Globs{"*.py"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestFolderChanges(t *testing.T) {
 		}}
 		c, _ := lending(t, folder, nil, disk)
 		n := c.join(t, "one", nil, nil)
-		s, err := n.loader.Stage(t.Context(), folder, loader.StageOptions{Base: loader.Lent("home", "/")})
+		s, err := n.loader.Stage(t.Context(), folder, loader.StageOptions{Base: loader.PeerLocation("home", "/")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,8 +181,8 @@ func TestFolderChangesWhileRead(t *testing.T) {
 	c, at := lending(t, folder, nil, disk)
 	circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
 	t.Cleanup(circle.Close)
-	b := circle.Borrowed()
-	plan, err := b.Plan(t.Context(), loader.Lent("home", folder), nil)
+	b := circle.Source()
+	plan, err := b.Plan(t.Context(), loader.PeerLocation("home", folder), nil)
 	if err != nil || len(plan.Files) != 1 {
 		t.Fatal(plan, err, at)
 	}
@@ -273,9 +273,9 @@ func TestFolderQuestions(t *testing.T) {
 	}
 	// A node that nobody knows, or that is gone, is not reached: no reason to
 	// believe that the folder is gone.
-	for _, known := range [][]p2p.Node{nil, {{ID: "home", URL: "http://127.0.0.1:1"}}, {{ID: "home"}}} {
-		circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: func() []p2p.Node { return known }})
-		if _, err := circle.Borrowed().Plan(t.Context(), loader.Lent("home", folder), nil); source.KindOf(err) != source.Unavailable {
+	for _, known := range [][]p2p.Peer{nil, {{ID: "home", URL: "http://127.0.0.1:1"}}, {{ID: "home"}}} {
+		circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: func() []p2p.Peer { return known }})
+		if _, err := circle.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil); source.KindOf(err) != source.Unavailable {
 			t.Errorf("%v: %v", known, err)
 		}
 		circle.Close()
@@ -288,7 +288,7 @@ func TestSpans(t *testing.T) {
 	c, at := lending(t, folder, nil, dir.Source{})
 	circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
 	defer circle.Close()
-	plan, err := circle.Borrowed().Plan(t.Context(), loader.Lent("home", folder), nil)
+	plan, err := circle.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Node is another node.
-type Node struct {
+// Peer is another node.
+type Peer struct {
 	ID  string // empty where it is not known yet
 	URL string // http://HOST:PORT of its Serve
 }
@@ -38,29 +38,29 @@ type Options struct {
 	Token string
 	// Nodes are the others that are known now. It is called often and does not
 	// wait. It may name this node, which is passed over.
-	Nodes func() []Node
+	Nodes func() []Peer
 	// Block is the loader's, 8 MiB when 0. Nodes with other blocks are strangers.
 	Block int64
-	// Tell is how often nodes tell each other what they have; 250 ms when 0.
-	Tell time.Duration
-	// Patience is how long a block is waited for at a node that is at it and
+	// AnnounceEvery is how often nodes tell each other what they have; 250 ms when 0.
+	AnnounceEvery time.Duration
+	// BlockTimeout is how long a block is waited for at a node that is at it and
 	// answers; 60 s when 0. The source is the same for both: asking it too would
 	// make it slower for all.
-	Patience time.Duration
-	// Silence is how long a node may say nothing before it is left out; 10 s when
+	BlockTimeout time.Duration
+	// PeerTimeout is how long a node may say nothing before it is left out; 10 s when
 	// 0. One whose port is closed is left out at once.
-	Silence time.Duration
+	PeerTimeout time.Duration
 	// Folders of this machine that are lent as they are; nil lends none.
-	Folders *Folders
+	Folders *SharedFolders
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Lender is what of a loader is lent.
-type Lender interface {
-	Lend(ctx context.Context, plan, name string, off, n int64) (*loader.Loan, error)
-	// Holds reports whether a plan is published here.
-	Holds(plan string) bool
+// BlockServer is what of a loader is lent.
+type BlockServer interface {
+	ReadBlock(ctx context.Context, plan, name string, off, n int64) (*loader.BlockRead, error)
+	// HasPlan reports whether a plan is published here.
+	HasPlan(plan string) bool
 }
 
 // Circle is this node among the others: a loader's Neighbours, and the server
@@ -70,11 +70,11 @@ type Circle struct {
 	http  *http.Client
 	token [sha256.Size]byte
 
-	mu        sync.Mutex // guards the fields below
-	companies map[string]*company
+	mu     sync.Mutex // guards the fields below
+	swarms map[string]*swarm
 }
 
-var _ loader.Neighbours = (*Circle)(nil)
+var _ loader.Peers = (*Circle)(nil)
 
 // New returns a circle. It starts nothing.
 func New(o Options) *Circle {
@@ -84,16 +84,16 @@ func New(o Options) *Circle {
 	if o.Block == 0 {
 		o.Block = 8 << 20
 	}
-	if o.Tell == 0 {
-		o.Tell = 250 * time.Millisecond
+	if o.AnnounceEvery == 0 {
+		o.AnnounceEvery = 250 * time.Millisecond
 	}
-	if o.Silence == 0 {
-		o.Silence = 10 * time.Second
+	if o.PeerTimeout == 0 {
+		o.PeerTimeout = 10 * time.Second
 	}
-	if o.Patience == 0 {
-		o.Patience = time.Minute
+	if o.BlockTimeout == 0 {
+		o.BlockTimeout = time.Minute
 	}
-	c := &Circle{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), companies: make(map[string]*company)}
+	c := &Circle{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), swarms: make(map[string]*swarm)}
 	// A block is waited for at its lender, before the head of the answer.
 	c.http.Transport.(*http.Transport).ResponseHeaderTimeout = 0
 	return c
@@ -102,10 +102,10 @@ func New(o Options) *Circle {
 // Close lets idle connections go. All companies have been left.
 func (c *Circle) Close() { c.http.CloseIdleConnections() }
 
-// Meet tells all nodes that are known of a staging, and hears what they have.
+// Join tells all nodes that are known of a staging, and hears what they have.
 // It waits for the quick ones.
-func (c *Circle) Meet(ctx context.Context, key string, files []source.File) loader.Company {
-	var nodes []Node
+func (c *Circle) Join(ctx context.Context, key string, files []source.File) loader.Swarm {
+	var nodes []Peer
 	for _, n := range c.o.Nodes() {
 		if n.ID != c.o.ID && n.URL != "" && n.URL != c.o.URL {
 			nodes = append(nodes, n)
@@ -115,38 +115,38 @@ func (c *Circle) Meet(ctx context.Context, key string, files []source.File) load
 		return nil
 	}
 	life, cancel := context.WithCancelCause(ctx)
-	m := newCompany(c, key, files, cancel)
+	m := newSwarm(c, key, files, cancel)
 	c.mu.Lock()
-	if c.companies[key] != nil {
+	if c.swarms[key] != nil {
 		// Two stagings of one plan, under two names: the first has the company.
 		c.mu.Unlock()
 		cancel(nil)
 		return nil
 	}
-	c.companies[key] = m
+	c.swarms[key] = m
 	c.mu.Unlock()
 	select {
-	case <-m.tell(life):
-	case <-time.After(meetWait):
+	case <-m.announce(life):
+	case <-time.After(joinWait):
 	case <-life.Done():
 	}
-	m.wg.Go(func() { m.run(life) })
+	m.wg.Go(func() { m.announceLoop(life) })
 	return m
 }
 
-// meetWait is how long the start of a staging waits for the others' answers.
-const meetWait = 250 * time.Millisecond
+// joinWait is how long the start of a staging waits for the others' answers.
+const joinWait = 250 * time.Millisecond
 
-func (c *Circle) company(key string) *company {
+func (c *Circle) swarm(key string) *swarm {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.companies[key]
+	return c.swarms[key]
 }
 
-func (c *Circle) forget(key string) {
+func (c *Circle) removeSwarm(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.companies, key)
+	delete(c.swarms, key)
 }
 
 // The states of a plan at a node.
@@ -156,8 +156,8 @@ const (
 	statePublished = "published"
 )
 
-// word is what one node tells another of a plan, and the answer to it.
-type word struct {
+// announcement is what one node tells another of a plan, and the answer to it.
+type announcement struct {
 	ID    string `json:"id"`
 	URL   string `json:"url,omitempty"`
 	State string `json:"state"`
@@ -166,19 +166,19 @@ type word struct {
 }
 
 const (
-	maxWord  = 4 << 20
-	sumField = "X-Thaw-Sum"
-	meetPath = "/peers/meet"
-	lendPath = "/peers/blocks"
+	maxAnnouncement = 4 << 20
+	checksumHeader  = "X-Thaw-Sum"
+	announcePath    = "/peers/meet"
+	blocksPath      = "/peers/blocks"
 )
 
 // Handler is what other nodes ask of this one.
-func (c *Circle) Handler(lender Lender) http.Handler {
+func (c *Circle) Handler(lender BlockServer) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+meetPath, func(w http.ResponseWriter, r *http.Request) { c.met(lender, w, r) })
-	mux.HandleFunc("GET "+lendPath, func(w http.ResponseWriter, r *http.Request) { c.lend(lender, w, r) })
-	mux.HandleFunc("GET "+listPath, c.o.Folders.list)
-	mux.HandleFunc("GET "+filePath, c.o.Folders.read)
+	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) { c.serveAnnouncement(lender, w, r) })
+	mux.HandleFunc("GET "+blocksPath, func(w http.ResponseWriter, r *http.Request) { c.serveBlock(lender, w, r) })
+	mux.HandleFunc("GET "+listPath, c.o.Folders.serveList)
+	mux.HandleFunc("GET "+filePath, c.o.Folders.serveRange)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		sum := sha256.Sum256([]byte(secret))
@@ -193,13 +193,13 @@ func (c *Circle) Handler(lender Lender) http.Handler {
 
 // Serve answers other nodes on l until ctx ends; then what is being lent may
 // end within grace.
-func (c *Circle) Serve(ctx context.Context, l net.Listener, lender Lender) error {
+func (c *Circle) Serve(ctx context.Context, l net.Listener, lender BlockServer) error {
 	srv := &http.Server{Handler: c.Handler(lender), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug)}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 		defer cancel()
 		if srv.Shutdown(grace) != nil {
 			srv.Close()
@@ -214,48 +214,48 @@ func (c *Circle) Serve(ctx context.Context, l net.Listener, lender Lender) error
 	return fmt.Errorf("peers: %w", err)
 }
 
-const grace = 2 * time.Second
+const shutdownGrace = 2 * time.Second
 
-// met hears what another node has, and answers with what is here.
-func (c *Circle) met(lender Lender, w http.ResponseWriter, r *http.Request) {
+// serveAnnouncement hears what another node has, and answers with what is here.
+func (c *Circle) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *http.Request) {
 	plan := r.URL.Query().Get("plan")
-	var in word
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxWord))
+	var in announcement
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAnnouncement))
 	if err != nil || json.Unmarshal(raw, &in) != nil || plan == "" || in.ID == "" {
 		http.Error(w, "not a word of a node", http.StatusBadRequest)
 		return
 	}
-	out := word{ID: c.o.ID, State: stateNone}
-	if m := c.company(plan); m != nil {
+	out := announcement{ID: c.o.ID, State: stateNone}
+	if m := c.swarm(plan); m != nil {
 		if in.ID != c.o.ID {
-			m.hear(Node{ID: in.ID, URL: in.URL}, in)
+			m.receive(Peer{ID: in.ID, URL: in.URL}, in)
 		}
-		out.State, out.Block, out.Bits = stateArriving, c.o.Block, m.mine()
-	} else if lender.Holds(plan) {
+		out.State, out.Block, out.Bits = stateArriving, c.o.Block, m.ownBitmap()
+	} else if lender.HasPlan(plan) {
 		out.State = statePublished
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// lend gives a block. One that is still on its way here is waited for, for as
+// serveBlock gives a block. One that is still on its way here is waited for, for as
 // long as the other node says it will.
-func (c *Circle) lend(lender Lender, w http.ResponseWriter, r *http.Request) {
+func (c *Circle) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	var off, n, wait int64
-	if _, err := fmt.Sscan(q.Get("offset")+" "+q.Get("length")+" "+q.Get("wait"), &off, &n, &wait); err != nil || n <= 0 || n > maxLoan || wait < 0 {
+	if _, err := fmt.Sscan(q.Get("offset")+" "+q.Get("length")+" "+q.Get("wait"), &off, &n, &wait); err != nil || n <= 0 || n > maxBlockRead || wait < 0 {
 		http.Error(w, "offset, length and wait are numbers", http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(wait)*time.Millisecond, c.o.Patience))
+	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(wait)*time.Millisecond, c.o.BlockTimeout))
 	defer cancel()
 	plan, name := q.Get("plan"), q.Get("file")
-	if m := c.company(plan); m != nil && !m.asked(name, off) {
+	if m := c.swarm(plan); m != nil && !m.mayServe(name, off) {
 		// Two nodes that each wait for the other to bring it would wait long.
 		http.Error(w, "another node is at it", http.StatusConflict)
 		return
 	}
-	loan, err := lender.Lend(ctx, plan, name, off, n)
+	loan, err := lender.ReadBlock(ctx, plan, name, off, n)
 	switch {
 	case source.KindOf(err) == source.Missing:
 		http.Error(w, "neither here nor on its way", http.StatusNotFound)
@@ -271,46 +271,46 @@ func (c *Circle) lend(lender Lender, w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", fmt.Sprint(n))
-	w.Header().Set(sumField, fmt.Sprintf("%016x", loan.Sum))
+	w.Header().Set(checksumHeader, fmt.Sprintf("%016x", loan.Sum))
 	// A reader that takes nothing holds a lease: not for ever.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(c.o.Patience + time.Minute))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(c.o.BlockTimeout + time.Minute))
 	_, _ = io.Copy(w, io.LimitReader(loan.File, n)) // sendfile
 }
 
-// maxLoan is the longest range lent at once.
-const maxLoan = 256 << 20
+// maxBlockRead is the longest range lent at once.
+const maxBlockRead = 256 << 20
 
-// send is one exchange of words.
-func (c *Circle) send(ctx context.Context, at Node, plan string, say word) (word, error) {
+// sendAnnouncement is one exchange of words.
+func (c *Circle) sendAnnouncement(ctx context.Context, at Peer, plan string, say announcement) (announcement, error) {
 	body, err := json.Marshal(say)
 	if err != nil {
-		return word{}, err
+		return announcement{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(at.URL, "/")+meetPath+"?plan="+url.QueryEscape(plan), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(at.URL, "/")+announcePath+"?plan="+url.QueryEscape(plan), bytes.NewReader(body))
 	if err != nil {
-		return word{}, err
+		return announcement{}, err
 	}
 	req.Header.Set("Authorization", "Bearer "+c.o.Token)
 	req.Header.Set("Content-Type", "application/json")
 	r, err := c.http.Do(req)
 	if err != nil {
-		return word{}, err
+		return announcement{}, err
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
-		return word{}, fmt.Errorf("status %d", r.StatusCode)
+		return announcement{}, fmt.Errorf("status %d", r.StatusCode)
 	}
-	var out word
-	if err := json.NewDecoder(io.LimitReader(r.Body, maxWord)).Decode(&out); err != nil {
-		return word{}, err
+	var out announcement
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxAnnouncement)).Decode(&out); err != nil {
+		return announcement{}, err
 	}
 	return out, nil
 }
 
-// borrow asks a node for a block.
-func (c *Circle) borrow(ctx context.Context, at Node, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
+// requestBlock asks a node for a block.
+func (c *Circle) requestBlock(ctx context.Context, at Peer, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
 	q := url.Values{"plan": {plan}, "file": {b.File.Name}, "offset": {fmt.Sprint(b.Offset)}, "length": {fmt.Sprint(b.Length)}, "wait": {fmt.Sprint(wait.Milliseconds())}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(at.URL, "/")+lendPath+"?"+q.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(at.URL, "/")+blocksPath+"?"+q.Encode(), nil)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -320,10 +320,10 @@ func (c *Circle) borrow(ctx context.Context, at Node, plan string, b loader.Bloc
 		return nil, 0, err
 	}
 	var sum uint64
-	if _, serr := fmt.Sscanf(r.Header.Get(sumField), "%x", &sum); r.StatusCode != http.StatusOK || serr != nil || r.ContentLength != b.Length {
+	if _, serr := fmt.Sscanf(r.Header.Get(checksumHeader), "%x", &sum); r.StatusCode != http.StatusOK || serr != nil || r.ContentLength != b.Length {
 		httpsource.Drain(r)
 		if r.StatusCode == http.StatusConflict {
-			return nil, 0, errNotAtIt
+			return nil, 0, errNotFetching
 		}
 		return nil, 0, fmt.Errorf("status %d, %d bytes", r.StatusCode, r.ContentLength)
 	}

@@ -122,13 +122,13 @@ type node struct {
 
 type cluster struct {
 	mu    sync.Mutex
-	nodes []p2p.Node
+	nodes []p2p.Peer
 }
 
-func (c *cluster) known() []p2p.Node {
+func (c *cluster) known() []p2p.Peer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]p2p.Node(nil), c.nodes...)
+	return append([]p2p.Peer(nil), c.nodes...)
 }
 
 func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(*p2p.Options)) *node {
@@ -143,12 +143,12 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		t.Fatal(err)
 	}
 	n.url = "http://" + l.Addr().String()
-	o := p2p.Options{ID: id, URL: n.url, Token: token, Nodes: c.known, Block: block, Tell: 50 * time.Millisecond, Patience: time.Minute}
+	o := p2p.Options{ID: id, URL: n.url, Token: token, Nodes: c.known, Block: block, AnnounceEvery: 50 * time.Millisecond, BlockTimeout: time.Minute}
 	if change != nil {
 		change(&o)
 	}
 	n.circle = p2p.New(o)
-	n.loader = loader.New(loader.Options{Store: st, Block: block, Parallel: 4, Neighbours: n.circle, Sources: map[string]loader.Source{"https": from, "peer": n.circle.Borrowed()},
+	n.loader = loader.New(loader.Options{Store: st, Block: block, Parallel: 4, Peers: n.circle, Sources: map[string]loader.Source{"https": from, "peer": n.circle.Source()},
 		Retry: loader.Retry{Base: time.Millisecond, Max: 10 * time.Millisecond}})
 	inner := n.circle.Handler(n.loader)
 	closed := make(chan struct{})
@@ -189,7 +189,7 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 	})
 	t.Cleanup(n.stop)
 	c.mu.Lock()
-	c.nodes = append(c.nodes, p2p.Node{ID: id, URL: n.url})
+	c.nodes = append(c.nodes, p2p.Peer{ID: id, URL: n.url})
 	c.mu.Unlock()
 	return n
 }
@@ -311,8 +311,8 @@ func TestOtherBytes(t *testing.T) {
 func TestSilence(t *testing.T) {
 	from := &origin{files: model(8 << 20), rate: 8 << 20}
 	var c cluster
-	first := c.join(t, "first", from, func(o *p2p.Options) { o.Patience, o.Silence = time.Second, time.Second })
-	second := c.join(t, "second", from, func(o *p2p.Options) { o.Patience, o.Silence = time.Second, time.Second })
+	first := c.join(t, "first", from, func(o *p2p.Options) { o.BlockTimeout, o.PeerTimeout = time.Second, time.Second })
+	second := c.join(t, "second", from, func(o *p2p.Options) { o.BlockTimeout, o.PeerTimeout = time.Second, time.Second })
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {

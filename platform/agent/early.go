@@ -76,7 +76,7 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progres
 		Path: view.link, Weights: view.weights, Cache: k.path(),
 		Rest: func(ctx context.Context) (replica.Checkpoint, error) {
 			defer stop()
-			c, err := s.wait(ctx, st, func() error { return a.Whole(ctx) })
+			c, err := s.wait(ctx, st, func() error { return a.Verified(ctx) })
 			if err != nil {
 				k.release()
 				view.end()

@@ -63,7 +63,7 @@ func (l *Local) borrowed(hb *functions.Heartbeat) {
 	hb.Borrows = hb.Borrows && l.node.PeerURL() != "" && hb.Machine != l.machine
 	hb.Cached = slices.Clone(hb.Cached)
 	for i := range hb.Cached {
-		if node, folder, ok := loader.Lender(hb.Cached[i].Source); ok && node == l.node.ID() {
+		if node, folder, ok := loader.ParsePeerLocation(hb.Cached[i].Source); ok && node == l.node.ID() {
 			hb.Cached[i].Source = "file://" + folder
 		}
 	}

@@ -172,7 +172,7 @@ func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchR
 	}
 	l.mu.Lock()
 	if l.borrowers[node] {
-		r.Dir = loader.Lent(l.node.ID(), cmp.Or(r.Dir, "/"))
+		r.Dir = loader.PeerLocation(l.node.ID(), cmp.Or(r.Dir, "/"))
 	}
 	l.mu.Unlock()
 	return all[node].Prefetch(ctx, r, func(p functions.StoreProgress) { p.Node = node; tell(p) })

@@ -274,7 +274,7 @@ func (d *Daemon) place(src string, files source.Globs) (string, *controlstream.F
 		return "", failure(err)
 	}
 	switch scheme {
-	case loader.LentScheme:
+	case loader.PeerScheme:
 		return "", refusal("folders of other nodes are no source of a pod", "")
 	case "file":
 		folder := strings.TrimPrefix(location, "file://")

@@ -26,40 +26,40 @@ type Peering struct {
 	Lent func(folder string) (files []string, ok bool)
 }
 
-func (p *Peering) folders() *p2p.Folders {
+func (p *Peering) folders() *p2p.SharedFolders {
 	if p.Lent == nil {
 		return nil
 	}
-	return &p2p.Folders{Disk: dir.Source{}, Lent: func(folder string) (source.Globs, bool) { return p.Lent(folder) }}
+	return &p2p.SharedFolders{Disk: dir.Source{}, Shared: func(folder string) (source.Globs, bool) { return p.Lent(folder) }}
 }
 
 // others are the nodes to bring bytes together with, as they are known now.
 type others struct {
-	fixed []p2p.Node
+	fixed []p2p.Peer
 
 	mu   sync.Mutex // guards told
-	told []p2p.Node
+	told []p2p.Peer
 }
 
 func newOthers(urls []string) *others {
 	o := &others{}
 	for _, u := range urls {
-		o.fixed = append(o.fixed, p2p.Node{URL: u})
+		o.fixed = append(o.fixed, p2p.Peer{URL: u})
 	}
 	return o
 }
 
 // list may be kept and not changed.
-func (o *others) list() []p2p.Node {
+func (o *others) list() []p2p.Peer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append(o.told[:len(o.told):len(o.told)], o.fixed...)
 }
 
 func (o *others) tell(list []functions.Peer) {
-	told := make([]p2p.Node, 0, len(list))
+	told := make([]p2p.Peer, 0, len(list))
 	for _, p := range list {
-		told = append(told, p2p.Node{ID: p.ID, URL: p.URL})
+		told = append(told, p2p.Peer{ID: p.ID, URL: p.URL})
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -90,8 +90,8 @@ func Open(o Options) (*Shelf, error) {
 		}
 		s.others, s.lends = newOthers(p.Nodes), p.Listener
 		s.circle = p2p.New(p2p.Options{ID: id, URL: p.URL, Token: p.Token, Nodes: s.others.list, Folders: p.folders(), Log: o.Log})
-		from[loader.LentScheme] = s.circle.Borrowed()
-		lo.Neighbours = s.circle
+		from[loader.PeerScheme] = s.circle.Source()
+		lo.Peers = s.circle
 	}
 	s.loader = loader.New(lo)
 	s.seen = newHubView(o.Data, st, from, o.Log)
@@ -319,7 +319,7 @@ func (s *Shelf) Stats() functions.LoaderStats {
 	l, st := s.loader.Stats(), s.store.Stats()
 	out := functions.LoaderStats{
 		Bytes:  make(map[string]functions.Bytes, len(l.Bytes)),
-		Wasted: functions.Bytes(l.Wasted), Resumed: functions.Bytes(l.Resumed), Reused: functions.Bytes(l.Reused), Lent: functions.Bytes(l.Lent),
+		Wasted: functions.Bytes(l.Wasted), Resumed: functions.Bytes(l.Resumed), Reused: functions.Bytes(l.Reused), PeerSent: functions.Bytes(l.PeerSent),
 		Requests: l.Requests, Retries: l.Retries, Hedges: l.Hedges, Throttles: l.Throttles,
 		Staged: l.Staged, Failed: l.Failed, InFlight: l.InFlight, Stagings: l.Stagings,
 		Evictions: st.Evictions, EvictedBytes: functions.Bytes(st.EvictedBytes), Quarantined: st.Quarantined,

@@ -826,7 +826,7 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	dir := f.model.Dir
 	if n.Borrows && n.Machine != s.machine {
 		// What is a path in the model file is one of this machine.
-		dir = loader.Lent(s.here, cmp.Or(dir, "/"))
+		dir = loader.PeerLocation(s.here, cmp.Or(dir, "/"))
 	}
 	s.sendLoad(ctx, r.id, n, functions.LoadRequest{
 		ID: r.id, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: dir, Epoch: s.epoch, GPUs: a.GPUs,

@@ -215,8 +215,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 }
 
 // asked is a range and what its answer must be.
-func (s *Source) asked(ctx context.Context, p place, a *access, f source.File, offset, length int64) httpsource.Ask {
-	return httpsource.Ask{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+func (s *Source) asked(ctx context.Context, p place, a *access, f source.File, offset, length int64) httpsource.RangeRequest {
+	return httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
 		Sign: func(req *http.Request) error {
 			if err := a.sign(req); err != nil {
 				return fail(ctx, p, a, f.Name, err)

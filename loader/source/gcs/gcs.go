@@ -210,7 +210,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
 	}
-	body, _, err := httpsource.Range(s.http, req, httpsource.Ask{Source: p.String(), File: f, Offset: offset, Length: length,
+	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length,
 		Same:    func(h http.Header) bool { g := h.Get("X-Goog-Generation"); return g == "" || g == f.Version },
 		Sign:    func(req *http.Request) error { return s.sign(req, p) },
 		Refused: func(r *http.Response) error { return s.refused(r, p, f.Name) },

@@ -14,8 +14,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// Ask is one ranged GET: what it is about and what the answer must be.
-type Ask struct {
+// RangeRequest is one ranged GET: what it is about and what the answer must be.
+type RangeRequest struct {
 	Source string // for errors
 	File   source.File
 	Offset int64
@@ -37,7 +37,7 @@ type Ask struct {
 
 // Range does req, completed with the headers of a range, and returns the body
 // when the answer is what was asked for. ctx is req's.
-func Range(c *http.Client, req *http.Request, a Ask) (io.ReadCloser, *http.Response, error) {
+func Range(c *http.Client, req *http.Request, a RangeRequest) (io.ReadCloser, *http.Response, error) {
 	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", a.Offset, a.Offset+a.Length-1))
 	req.Header.Set("Accept-Encoding", "identity")
 	if a.ETag != "" {
@@ -58,7 +58,7 @@ func Range(c *http.Client, req *http.Request, a Ask) (io.ReadCloser, *http.Respo
 
 // Take returns the body of an answer when it is what was asked for; else the
 // answer is closed.
-func Take(r *http.Response, a Ask) (io.ReadCloser, error) {
+func Take(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && a.File.Size <= a.Whole {
 		return cut(r, a)
 	}
@@ -77,7 +77,7 @@ func Take(r *http.Response, a Ask) (io.ReadCloser, error) {
 }
 
 // cut takes the range out of a whole file.
-func cut(r *http.Response, a Ask) (io.ReadCloser, error) {
+func cut(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	fail := func(err error) (io.ReadCloser, error) {
 		r.Body.Close()
 		return nil, err
@@ -98,7 +98,7 @@ func cut(r *http.Response, a Ask) (io.ReadCloser, error) {
 }
 
 // version reports an answer that is of other bytes than the planned.
-func version(r *http.Response, a Ask) error {
+func version(r *http.Response, a RangeRequest) error {
 	changed := &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, What: "was overwritten while it was read"}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return &source.Error{Kind: source.Corrupt, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", enc), Fix: "upload it uncompressed"}
@@ -111,7 +111,7 @@ func version(r *http.Response, a Ask) error {
 }
 
 // right reports what of an answer is not what was asked for.
-func right(r *http.Response, a Ask) error {
+func right(r *http.Response, a RangeRequest) error {
 	bad := func(what string) error {
 		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, What: what}
 	}
@@ -140,7 +140,7 @@ func right(r *http.Response, a Ask) error {
 
 // Fill reads exactly len(b) bytes of body into b. read, when not nil, is called
 // for every piece that came.
-func Fill(ctx context.Context, body io.Reader, b []byte, a Ask) error {
+func Fill(ctx context.Context, body io.Reader, b []byte, a RangeRequest) error {
 	n, err := io.ReadFull(body, b)
 	if err == nil {
 		return nil

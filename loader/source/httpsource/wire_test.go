@@ -164,7 +164,7 @@ func TestRange(t *testing.T) {
 		}))
 		c := Client(Options{})
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
-		rc, _, err := Range(c, req, Ask{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 4, ETag: `"v1"`})
+		rc, _, err := Range(c, req, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 4, ETag: `"v1"`})
 		if source.KindOf(err) != tc.kind {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -173,7 +173,7 @@ func TestRange(t *testing.T) {
 		}
 		if err == nil {
 			b := make([]byte, 4)
-			if err := Fill(t.Context(), rc, b, Ask{}); err != nil || string(b) != "2345" {
+			if err := Fill(t.Context(), rc, b, RangeRequest{}); err != nil || string(b) != "2345" {
 				t.Errorf("%s: %q, %v", tc.name, b, err)
 			}
 			rc.Close()

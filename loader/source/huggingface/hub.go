@@ -312,7 +312,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
 	}
 	p := place{org: part[0], repo: part[1], rev: part[2]}
-	ask := httpsource.Ask{Source: p.String(), File: f, Offset: offset, Length: length, Whole: 1 << 20}
+	ask := httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, Whole: 1 << 20}
 	for try := 0; ; try++ {
 		known := s.known(f.Ref)
 		fresh := known == ""
@@ -352,7 +352,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 
 // resolve asks the hub where a file is. It answers with the range itself, or
 // with an address of the CDN.
-func (s *Source) resolve(ctx context.Context, p place, f source.File, full string, ask httpsource.Ask) (io.ReadCloser, string, error) {
+func (s *Source) resolve(ctx context.Context, p place, f source.File, full string, ask httpsource.RangeRequest) (io.ReadCloser, string, error) {
 	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escape(full))
 	token := s.token()
 	r, err := s.hop(ctx, p, f.Name, at, token, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", ask.Offset, ask.Offset+ask.Length-1)}})

@@ -276,7 +276,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, What: "cannot be asked for"}
 	}
-	a := httpsource.Ask{Source: location, File: f, Offset: offset, Length: length, Whole: whole}
+	a := httpsource.RangeRequest{Source: location, File: f, Offset: offset, Length: length, Whole: whole}
 	if strings.HasPrefix(f.Version, `"`) {
 		a.ETag = f.Version
 	} else if when, ok := strings.CutPrefix(f.Version, modified); ok {
