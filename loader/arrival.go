@@ -32,26 +32,26 @@ type Arrival struct {
 // Arriving waits until it is known what will be here. A failed staging is its
 // error. ctx bounds the waiting.
 func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
-	f := s.job
+	j := s.job
 	select {
-	case <-f.done:
-	case <-f.planned:
+	case <-j.done:
+	case <-j.planned:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	a := &Arrival{job: f, files: make(map[string]*os.File)}
+	a := &Arrival{job: j, files: make(map[string]*os.File)}
 	select {
-	case <-f.done:
-		if f.err != nil {
-			return nil, f.err
+	case <-j.done:
+		if j.err != nil {
+			return nil, j.err
 		}
-		a.Files, a.Plan = f.result.Files, s.Plan()
+		a.Files, a.Plan = j.result.Files, s.Plan()
 		return a, nil
 	default:
 	}
-	f.mu.Lock()
-	a.plan = f.plan
-	f.mu.Unlock()
+	j.mu.Lock()
+	a.plan = j.plan
+	j.mu.Unlock()
 	a.Plan = a.plan.key
 	for name, p := range a.plan.parts {
 		a.Files = append(a.Files, File{Name: name, Size: p.File.Size})

@@ -39,31 +39,31 @@ type stagingPlan struct {
 }
 
 func newStagingPlan(l *sourceLimiter, place string, files []source.File, parts []*store.Part) *stagingPlan {
-	g := &stagingPlan{key: store.PlanKey(place, files), files: files, limiter: l, queue: newQueue(), stale: make(chan struct{}),
+	sp := &stagingPlan{key: store.PlanKey(place, files), files: files, limiter: l, queue: newQueue(), stale: make(chan struct{}),
 		parts: make(map[string]*store.Part), requests: make(map[*rangeRequest]bool)}
 	for _, p := range parts {
-		g.parts[p.File.Name] = p
-		g.names = append(g.names, p.File.Name)
+		sp.parts[p.File.Name] = p
+		sp.names = append(sp.names, p.File.Name)
 	}
-	return g
+	return sp
 }
 
 // joinSwarm makes the blocks of other nodes theirs.
-func (g *stagingPlan) joinSwarm(c Swarm) {
-	if g.swarm = c; c != nil {
-		g.queue.isPeers = func(j blockRef) bool { return !c.Owns(describeBlock(j)) }
-		g.queue.onTake = func(j blockRef) { c.Claim(describeBlock(j)) }
+func (sp *stagingPlan) joinSwarm(c Swarm) {
+	if sp.swarm = c; c != nil {
+		sp.queue.isPeers = func(ref blockRef) bool { return !c.Owns(describeBlock(ref)) }
+		sp.queue.onTake = func(ref blockRef) { c.Claim(describeBlock(ref)) }
 	}
 }
 
-func describeBlock(j blockRef) Block {
-	off, n := j.part.Range(j.block)
-	return Block{File: j.part.File, Index: j.block, Offset: off, Length: n}
+func describeBlock(ref blockRef) Block {
+	off, n := ref.part.Range(ref.block)
+	return Block{File: ref.part.File, Index: ref.block, Offset: off, Length: n}
 }
 
 // fetchAll fetches what is missing and seals every part. A file that turns out
 // not to be what the source's digest says is fetched once more.
-func (f *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, gen *stagingPlan) error {
+func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagingPlan) error {
 	parts := in.Parts()
 	for round := 0; ; round++ {
 		var left []*store.Part
@@ -78,12 +78,12 @@ func (f *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, gen *stagin
 		for _, p := range left {
 			// What an earlier try brought, and perhaps failed on.
 			if p.Blocks() > 0 && p.Has(0) {
-				if err := checkFirstBlock(blockRef{p, 0}, gen.names); err != nil {
+				if err := checkFirstBlock(blockRef{p, 0}, plan.names); err != nil {
 					return withFileName(p.File.Name, err)
 				}
 			}
 		}
-		verdicts, err := f.fetchRound(ctx, in, gen, left)
+		verdicts, err := j.fetchRound(ctx, in, plan, left)
 		if err != nil {
 			return err
 		}
@@ -93,23 +93,23 @@ func (f *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, gen *stagin
 			case v == verdictGood:
 				continue
 			}
-			gen.spoiled.Store(true)
+			plan.spoiled.Store(true)
 			switch {
 			case v == verdictBlockLost && round >= tornRounds:
 				return &source.Error{Kind: source.Broken, File: p.File.Name, What: "the disk gives back other bytes than were written", Fix: "look after the disk and the memory of this machine"}
 			case v == verdictBlockLost:
-				f.loader.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", f.location, "file", p.File.Name)
+				j.loader.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", j.location, "file", p.File.Name)
 			case round > 0:
 				return &source.Error{Kind: source.Digest, File: p.File.Name, What: "came twice with bytes that are not those of the digest the source keeps", Fix: "upload it again"}
 			default:
-				f.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", f.location, "file", p.File.Name)
+				j.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", j.location, "file", p.File.Name)
 				have, _ := p.Bytes()
-				gen.done.Add(-have)
+				plan.done.Add(-have)
 				if err := p.Reset(); err != nil {
 					return err
 				}
 			}
-			f.progress.update(func(g *Progress) { g.State = Fetching })
+			j.progress.update(func(g *Progress) { g.State = Fetching })
 		}
 	}
 }
@@ -119,8 +119,8 @@ const tornRounds = 3
 
 // fetchRound fetches the missing blocks of left, with everything that runs beside,
 // and returns what each part turned out to be.
-func (f *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, gen *stagingPlan, left []*store.Part) ([]verdict, error) {
-	gen.queue.fill(left)
+func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *stagingPlan, left []*store.Part) ([]verdict, error) {
+	plan.queue.fill(left)
 	// Behind all others: who digests a file must not wait for another staging
 	// that waits for this one.
 	slices.SortStableFunc(left, func(a, b *store.Part) int { return compareBools(a.Elsewhere(), b.Elsewhere()) })
@@ -130,21 +130,21 @@ func (f *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, gen *stag
 			waits++
 		}
 	}
-	gen.queue.awaitShared(waits)
-	gen.complete, gen.toFlush = make(chan struct{}), make(chan blockRef, 64)
+	plan.queue.awaitShared(waits)
+	plan.complete, plan.toFlush = make(chan struct{}), make(chan blockRef, 64)
 	verdicts := make([]verdict, len(left))
 	var turn atomic.Int64
 	err := together(ctx, func(ctx context.Context, c *crowd) {
-		c.Go(func() error { return f.dispatch(ctx, c, gen) })
-		c.Go(func() error { return f.serveUrgent(ctx, c, gen) })
-		c.Go(func() error { return f.watch(ctx, c, in, gen) })
-		c.Go(func() error { return flushBlocks(ctx, gen) })
+		c.Go(func() error { return j.dispatch(ctx, c, plan) })
+		c.Go(func() error { return j.serveUrgent(ctx, c, plan) })
+		c.Go(func() error { return j.watch(ctx, c, in, plan) })
+		c.Go(func() error { return flushBlocks(ctx, plan) })
 		for _, p := range left[len(left)-waits:] {
-			c.Go(func() error { return f.awaitShared(ctx, in, gen, p) })
+			c.Go(func() error { return j.awaitShared(ctx, in, plan, p) })
 		}
-		if gen.swarm != nil {
+		if plan.swarm != nil {
 			for range maxPeerRequests {
-				c.Go(func() error { return f.fetchFromPeers(ctx, gen) })
+				c.Go(func() error { return j.fetchFromPeers(ctx, plan) })
 			}
 		}
 		for i := range min(2*hashers(), len(left)) {
@@ -152,7 +152,7 @@ func (f *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, gen *stag
 				if i >= hashers() {
 					// The front takes what cores there are, until it is over.
 					select {
-					case <-gen.complete:
+					case <-plan.complete:
 					case <-ctx.Done():
 						return context.Cause(ctx)
 					}
@@ -163,14 +163,14 @@ func (f *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, gen *stag
 						return nil
 					}
 					var err error
-					if verdicts[i], err = f.verify(ctx, gen, left[i]); err != nil {
+					if verdicts[i], err = j.verify(ctx, plan, left[i]); err != nil {
 						return err
 					}
 				}
 			})
 		}
 	})
-	f.reportProgress(in, gen)
+	j.reportProgress(in, plan)
 	return verdicts, err
 }
 
@@ -185,7 +185,7 @@ func compareBools(a, b bool) int {
 }
 
 // awaitShared waits for a part that another staging brings, or brings it after all.
-func (f *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, gen *stagingPlan, p *store.Part) error {
+func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *stagingPlan, p *store.Part) error {
 	for {
 		select {
 		case <-time.After(claimPoll):
@@ -198,11 +198,11 @@ func (f *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, gen *sta
 		}
 		if ok {
 			have, _ := p.Bytes()
-			gen.done.Add(have)
+			plan.done.Add(have)
 			if p.Linked() {
-				f.loader.counts.reused.Add(have)
+				j.loader.counts.reused.Add(have)
 			}
-			gen.queue.sharedArrived(p)
+			plan.queue.sharedArrived(p)
 			return nil
 		}
 	}
@@ -214,25 +214,25 @@ func hashers() int { return max(1, min(8, runtime.GOMAXPROCS(0)/2)) }
 
 // dispatch starts a range whenever there is a lane for it, until no block is
 // missing.
-func (f *stagingJob) dispatch(ctx context.Context, c *crowd, gen *stagingPlan) error {
-	q := gen.queue
+func (j *stagingJob) dispatch(ctx context.Context, c *crowd, plan *stagingPlan) error {
+	q := plan.queue
 	for {
 		changed := q.changes()
 		if q.finished() {
-			close(gen.complete)
+			close(plan.complete)
 			return nil
 		}
 		if q.remaining() > 0 || q.longRun() {
-			if err := gen.limiter.acquire(ctx, f.priority(), false); err != nil {
+			if err := plan.limiter.acquire(ctx, j.priority(), false); err != nil {
 				return err
 			}
-			if r := q.next(f.blocksPerRequest(gen)); r != nil {
-				c.Go(func() error { return f.downloadRange(ctx, gen, r) })
+			if r := q.next(j.blocksPerRequest(plan)); r != nil {
+				c.Go(func() error { return j.downloadRange(ctx, plan, r) })
 				continue
 			}
-			gen.limiter.release()
+			plan.limiter.release()
 		}
-		if err := f.waitForChange(ctx, gen, changed); err != nil {
+		if err := j.waitForChange(ctx, plan, changed); err != nil {
 			return err
 		}
 	}
@@ -240,9 +240,9 @@ func (f *stagingJob) dispatch(ctx context.Context, c *crowd, gen *stagingPlan) e
 
 // waitForChange waits for a change of the queue; with other nodes about, what is left
 // may have become ours without one.
-func (f *stagingJob) waitForChange(ctx context.Context, gen *stagingPlan, changed <-chan struct{}) error {
+func (j *stagingJob) waitForChange(ctx context.Context, plan *stagingPlan, changed <-chan struct{}) error {
 	var again <-chan time.Time
-	if gen.swarm != nil {
+	if plan.swarm != nil {
 		again = time.After(researchEvery)
 	}
 	select {
@@ -256,18 +256,18 @@ func (f *stagingJob) waitForChange(ctx context.Context, gen *stagingPlan, change
 
 // serveUrgent starts ranges for blocks that readers wait for, beyond the limit of
 // lanes if need be.
-func (f *stagingJob) serveUrgent(ctx context.Context, c *crowd, gen *stagingPlan) error {
-	q := gen.queue
+func (j *stagingJob) serveUrgent(ctx context.Context, c *crowd, plan *stagingPlan) error {
+	q := plan.queue
 	for {
 		changed := q.changes()
 		if q.hasUrgent() {
-			if err := gen.limiter.acquire(ctx, High, true); err != nil {
+			if err := plan.limiter.acquire(ctx, High, true); err != nil {
 				return err
 			}
 			if r := q.nextUrgent(); r != nil {
-				c.Go(func() error { return f.downloadRange(ctx, gen, r) })
+				c.Go(func() error { return j.downloadRange(ctx, plan, r) })
 			} else {
-				gen.limiter.release()
+				plan.limiter.release()
 			}
 			continue
 		}
@@ -287,13 +287,13 @@ const maxRange = 64 << 20
 
 // blocksPerRequest is how many blocks the next request asks for: more where the first
 // byte takes long, fewer towards the end so that all lanes end together.
-func (f *stagingJob) blocksPerRequest(gen *stagingPlan) int {
-	first, rate, ok := gen.limiter.expected()
+func (j *stagingJob) blocksPerRequest(plan *stagingPlan) int {
+	first, rate, ok := plan.limiter.expected()
 	if !ok {
 		return 1
 	}
-	n := int(rangeBytes(first, rate, f.loader.o.Block, maxRange) / f.loader.o.Block)
-	return max(1, min(n, gen.queue.remaining()/(2*gen.limiter.limit())))
+	n := int(rangeBytes(first, rate, j.loader.o.Block, maxRange) / j.loader.o.Block)
+	return max(1, min(n, plan.queue.remaining()/(2*plan.limiter.limit())))
 }
 
 // watchEvery is how often the ranges in flight are looked at.
@@ -301,19 +301,19 @@ const watchEvery = 50 * time.Millisecond
 
 // watch measures, tells the progress, and sends a second request after what
 // moves too slowly.
-func (f *stagingJob) watch(ctx context.Context, c *crowd, in *store.Ingest, gen *stagingPlan) error {
+func (j *stagingJob) watch(ctx context.Context, c *crowd, in *store.Ingest, plan *stagingPlan) error {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
 	for {
 		select {
 		case now := <-t.C:
-			gen.limiter.measure(now)
-			f.reportProgress(in, gen)
-			for _, s := range f.slowRequests(gen, now) {
-				c.Go(func() error { f.hedge(ctx, gen, s); return nil })
+			plan.limiter.measure(now)
+			j.reportProgress(in, plan)
+			for _, req := range j.slowRequests(plan, now) {
+				c.Go(func() error { j.hedge(ctx, plan, req); return nil })
 			}
-		case <-gen.complete:
-			f.progress.update(func(p *Progress) { p.State, p.Done = Verifying, gen.done.Load() })
+		case <-plan.complete:
+			j.progress.update(func(p *Progress) { p.State, p.Done = Verifying, plan.done.Load() })
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -321,21 +321,21 @@ func (f *stagingJob) watch(ctx context.Context, c *crowd, in *store.Ingest, gen 
 	}
 }
 
-func (f *stagingJob) reportProgress(in *store.Ingest, gen *stagingPlan) {
-	if f.progress.update(func(p *Progress) { p.Done = gen.done.Load() }) {
-		p := f.progress.now()
+func (j *stagingJob) reportProgress(in *store.Ingest, plan *stagingPlan) {
+	if j.progress.update(func(p *Progress) { p.Done = plan.done.Load() }) {
+		p := j.progress.now()
 		in.Tell(p.Done, p.Total)
 	}
 }
 
 // flushBlocks brings blocks to the disk as they come. Not in the lanes: it may wait
 // for the disk, and then falls behind rather than holding up the link.
-func flushBlocks(ctx context.Context, gen *stagingPlan) error {
+func flushBlocks(ctx context.Context, plan *stagingPlan) error {
 	for {
 		select {
-		case j := <-gen.toFlush:
-			j.part.Flush(j.block)
-		case <-gen.complete:
+		case ref := <-plan.toFlush:
+			ref.part.Flush(ref.block)
+		case <-plan.complete:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -344,25 +344,25 @@ func flushBlocks(ctx context.Context, gen *stagingPlan) error {
 }
 
 // blockArrived is called once for every block that came in.
-func (f *stagingJob) blockArrived(gen *stagingPlan, j blockRef) error {
-	gen.mu.Lock()
-	for s := range gen.requests {
-		if s.part == j.part && int(s.block.Load()) == j.block {
-			s.cancel(errOvertaken)
+func (j *stagingJob) blockArrived(plan *stagingPlan, ref blockRef) error {
+	plan.mu.Lock()
+	for req := range plan.requests {
+		if req.part == ref.part && int(req.block.Load()) == ref.block {
+			req.cancel(errOvertaken)
 		}
 	}
-	gen.mu.Unlock()
+	plan.mu.Unlock()
 	select {
-	case gen.toFlush <- j:
+	case plan.toFlush <- ref:
 	default:
 	}
-	return withFileName(j.part.File.Name, checkFirstBlock(j, gen.names))
+	return withFileName(ref.part.File.Name, checkFirstBlock(ref, plan.names))
 }
 
 // checkFirstBlock looks into what the first block shows, before the rest is paid for.
-func checkFirstBlock(j blockRef, names []string) error {
-	p := j.part
-	if j.block != 0 {
+func checkFirstBlock(ref blockRef, names []string) error {
+	p := ref.part
+	if ref.block != 0 {
 		return nil
 	}
 	_, first := p.Range(0)
@@ -390,32 +390,32 @@ func checkFirstBlock(j blockRef, names []string) error {
 const maxPeerRequests = 8
 
 // fetchFromPeers brings blocks from other nodes until none is missing.
-func (f *stagingJob) fetchFromPeers(ctx context.Context, gen *stagingPlan) error {
+func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) error {
 	for {
-		changed := gen.queue.changes()
-		j, ok := gen.queue.nextPeer()
+		changed := plan.queue.changes()
+		ref, ok := plan.queue.nextPeer()
 		if !ok {
-			if gen.queue.finished() {
+			if plan.queue.finished() {
 				return nil
 			}
-			if err := f.waitForChange(ctx, gen, changed); err != nil {
+			if err := j.waitForChange(ctx, plan, changed); err != nil {
 				return err
 			}
 			continue
 		}
-		brought, err := f.fetchFromPeer(ctx, gen, j)
+		brought, err := j.fetchFromPeer(ctx, plan, ref)
 		if err == nil && brought {
-			if err = f.blockArrived(gen, j); err != nil && source.KindOf(err) != source.Broken {
+			if err = j.blockArrived(plan, ref); err != nil && source.KindOf(err) != source.Broken {
 				// What another node says is no reason to fail: the source is asked.
-				f.loader.o.Log.Warn("a block of another node is not sound, the source is asked", "source", f.location, "file", j.part.File.Name, "err", err)
-				gen.spoiled.Store(true)
-				j.part.Forget(j.block)
-				_, n := j.part.Range(j.block)
-				gen.done.Add(-n)
+				j.loader.o.Log.Warn("a block of another node is not sound, the source is asked", "source", j.location, "file", ref.part.File.Name, "err", err)
+				plan.spoiled.Store(true)
+				ref.part.Forget(ref.block)
+				_, n := ref.part.Range(ref.block)
+				plan.done.Add(-n)
 				brought, err = false, nil
 			}
 		}
-		gen.queue.donePeer(j, brought)
+		plan.queue.donePeer(ref, brought)
 		if err != nil {
 			return err
 		}
@@ -424,24 +424,24 @@ func (f *stagingJob) fetchFromPeers(ctx context.Context, gen *stagingPlan) error
 
 // fetchFromPeer brings a block from another node; false when none has it, or when it
 // is not what was promised: nothing of it is kept then.
-func (f *stagingJob) fetchFromPeer(ctx context.Context, gen *stagingPlan, j blockRef) (bool, error) {
-	b := describeBlock(j)
-	body, sum, ok := gen.swarm.Fetch(ctx, b)
+func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref blockRef) (bool, error) {
+	b := describeBlock(ref)
+	body, sum, ok := plan.swarm.Fetch(ctx, b)
 	if !ok {
 		return false, nil
 	}
 	defer body.Close()
-	piece, err := f.loader.buffers.get(ctx)
+	piece, err := j.loader.buffers.get(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer f.loader.buffers.put(piece)
+	defer j.loader.buffers.put(piece)
 	stop := context.AfterFunc(ctx, func() { body.Close() })
 	defer stop()
-	idle := time.AfterFunc(f.loader.o.Retry.Idle, func() { body.Close() })
+	idle := time.AfterFunc(j.loader.o.Retry.Idle, func() { body.Close() })
 	defer idle.Stop()
-	w := j.part.Writer(j.block)
-	gen.done.Add(-w.Reset())
+	w := ref.part.Writer(ref.block)
+	plan.done.Add(-w.Reset())
 	w.Expect(sum)
 	at, end := w.At()
 	var put int64
@@ -453,7 +453,7 @@ func (f *stagingJob) fetchFromPeer(ctx context.Context, gen *stagingPlan, j bloc
 		for n < len(b) && err == nil {
 			var k int
 			if k, err = body.Read(b[n:]); k > 0 {
-				idle.Reset(f.loader.o.Retry.Idle)
+				idle.Reset(j.loader.o.Retry.Idle)
 			}
 			n += k
 		}
@@ -463,7 +463,7 @@ func (f *stagingJob) fetchFromPeer(ctx context.Context, gen *stagingPlan, j bloc
 		var werr error
 		used, whole, werr = w.Write(at, b[:n])
 		at += int64(n)
-		gen.done.Add(int64(used))
+		plan.done.Add(int64(used))
 		put += int64(used)
 		if werr != nil && !errors.Is(werr, store.ErrSum) {
 			return false, werr
@@ -473,13 +473,13 @@ func (f *stagingJob) fetchFromPeer(ctx context.Context, gen *stagingPlan, j bloc
 		}
 	}
 	if whole {
-		f.loader.counts.bytesFrom(peerScheme).Add(b.Length)
-		gen.peerParts.Store(j.part, true)
+		j.loader.counts.bytesFrom(peerScheme).Add(b.Length)
+		plan.peerParts.Store(ref.part, true)
 		return true, nil
 	}
 	w.Reset()
-	gen.done.Add(-put)
-	f.loader.counts.wasted.Add(put)
-	f.loader.o.Log.Debug("a block of another node was not what it should be", "source", f.location, "file", b.File.Name, "block", b.Index, "err", err)
+	plan.done.Add(-put)
+	j.loader.counts.wasted.Add(put)
+	j.loader.o.Log.Debug("a block of another node was not what it should be", "source", j.location, "file", b.File.Name, "block", b.Index, "err", err)
 	return false, nil
 }

@@ -156,15 +156,15 @@ func (l *Loader) limiter(location string) *sourceLimiter {
 	was, _ := l.linkStats.get(host)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k := l.limiters[host]
-	if k == nil {
+	lim := l.limiters[host]
+	if lim == nil {
 		if len(l.limiters) >= maxLimiters {
 			clear(l.limiters)
 		}
-		k = newSourceLimiter(l.o.Parallel, was)
-		l.limiters[host] = k
+		lim = newSourceLimiter(l.o.Parallel, was)
+		l.limiters[host] = lim
 	}
-	return k
+	return lim
 }
 
 // maxLimiters bounds what is remembered of sources; who stages keeps his.
@@ -234,20 +234,20 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 	}
 	place := store.Place(location, o.Files)
 	key := store.Key(place, o.Digest)
-	f := l.jobs[key]
-	if f == nil || !f.join() {
+	j := l.jobs[key]
+	if j == nil || !j.join() {
 		// Detached: who asked first may leave while others wait, and bytes that
 		// are on their way are wanted by the next request too. Release and
 		// Close end it.
 		run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		f = &stagingJob{loader: l, key: key, scheme: scheme, location: location, place: place, patterns: slices.Clone(o.Files), digest: o.Digest, source: from, cancel: cancel,
+		j = &stagingJob{loader: l, key: key, scheme: scheme, location: location, place: place, patterns: slices.Clone(o.Files), digest: o.Digest, source: from, cancel: cancel,
 			holders: 1, progress: newProgressFeed(), planned: make(chan struct{}), done: make(chan struct{})}
-		l.jobs[key] = f
+		l.jobs[key] = j
 		l.wg.Go(func() {
-			f.run(run)
+			j.run(run)
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.jobs[key] == f {
+			if l.jobs[key] == j {
 				delete(l.jobs, key)
 			}
 			if len(l.jobs) == 0 {
@@ -255,7 +255,7 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 			}
 		})
 	}
-	return newStaging(f, o), nil
+	return newStaging(j, o), nil
 }
 
 var errClosed = errors.New("the loader is closed")
@@ -265,8 +265,8 @@ var errClosed = errors.New("the loader is closed")
 func (l *Loader) Close() {
 	l.mu.Lock()
 	l.closed = true
-	for _, f := range l.jobs {
-		f.cancel(errClosed)
+	for _, j := range l.jobs {
+		j.cancel(errClosed)
 	}
 	l.mu.Unlock()
 	l.wg.Wait()

@@ -50,9 +50,9 @@ func (q *queue) fill(parts []*store.Part) {
 	defer q.mu.Unlock()
 	q.order, q.low, q.noneFoundAt = nil, 0, time.Time{}
 	add := func(p *store.Part, i int) {
-		if j := (blockRef{p, i}); !p.Has(i) {
-			q.untaken[j] = true
-			q.order = append(q.order, j)
+		if ref := (blockRef{p, i}); !p.Has(i) {
+			q.untaken[ref] = true
+			q.order = append(q.order, ref)
 		}
 	}
 	for _, p := range parts {
@@ -82,9 +82,9 @@ func (q *queue) sharedArrived(p *store.Part) {
 	defer q.mu.Unlock()
 	q.sharedParts--
 	for i := range p.Blocks() {
-		if j := (blockRef{p, i}); !p.Has(i) {
-			q.untaken[j] = true
-			q.returned = append(q.returned, j)
+		if ref := (blockRef{p, i}); !p.Has(i) {
+			q.untaken[ref] = true
+			q.returned = append(q.returned, ref)
 		}
 	}
 	q.notify()
@@ -112,18 +112,18 @@ func (q *queue) finished() bool {
 
 // prioritize puts a block in front; where a run under way has it before it, the run
 // ends there.
-func (q *queue) prioritize(j blockRef) {
+func (q *queue) prioritize(ref blockRef) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.untaken[j] {
+	if !q.untaken[ref] {
 		for _, r := range q.active {
-			if r.part == j.part && r.next < j.block && j.block < r.end {
-				q.giveBack(r, j.block)
+			if r.part == ref.part && r.next < ref.block && ref.block < r.end {
+				q.giveBack(r, ref.block)
 			}
 		}
 	}
-	if q.untaken[j] && !slices.Contains(q.urgent, j) {
-		q.urgent = append(q.urgent, j)
+	if q.untaken[ref] && !slices.Contains(q.urgent, ref) {
+		q.urgent = append(q.urgent, ref)
 		q.notify()
 	}
 }
@@ -138,12 +138,12 @@ func (q *queue) prefetchAfter(p *store.Part, i int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for b := i + 1; b < min(i+readAheadBlocks, p.Blocks()); b++ {
-		j := blockRef{p, b}
-		if !q.untaken[j] || q.isPeers != nil && q.isPeers(j) {
+		ref := blockRef{p, b}
+		if !q.untaken[ref] || q.isPeers != nil && q.isPeers(ref) {
 			continue
 		}
-		if len(q.returned) == 0 || q.returned[0] != j {
-			q.returned = slices.Insert(q.returned, 0, j)
+		if len(q.returned) == 0 || q.returned[0] != ref {
+			q.returned = slices.Insert(q.returned, 0, ref)
 			q.notify()
 		}
 		return
@@ -153,9 +153,9 @@ func (q *queue) prefetchAfter(p *store.Part, i int) {
 // giveBack ends a run before block at; the caller holds mu.
 func (q *queue) giveBack(r *blockRange, at int) {
 	for i := at; i < r.end; i++ {
-		j := blockRef{r.part, i}
-		q.untaken[j] = true
-		q.returned = append(q.returned, j)
+		ref := blockRef{r.part, i}
+		q.untaken[ref] = true
+		q.returned = append(q.returned, ref)
 	}
 	r.end = min(r.end, at)
 	q.notify()
@@ -172,7 +172,7 @@ func (q *queue) nextUrgent() *blockRange {
 func (q *queue) hasUrgent() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.ContainsFunc(q.urgent, func(j blockRef) bool { return q.untaken[j] })
+	return slices.ContainsFunc(q.urgent, func(ref blockRef) bool { return q.untaken[ref] })
 }
 
 // next takes up to most blocks for the source. When none is left it takes over
@@ -186,8 +186,8 @@ func (q *queue) next(most int) *blockRange {
 	if r := q.pop(&q.returned, most); r != nil {
 		return r
 	}
-	if j, ok := q.find(false); ok {
-		return q.start(j, most)
+	if ref, ok := q.find(false); ok {
+		return q.start(ref, most)
 	}
 	var long *blockRange
 	for _, r := range q.active {
@@ -216,12 +216,12 @@ func (q *queue) nextPeer() (blockRef, bool) {
 	if q.isPeers == nil {
 		return blockRef{}, false
 	}
-	j, ok := q.find(true)
+	ref, ok := q.find(true)
 	if ok {
-		delete(q.untaken, j)
+		delete(q.untaken, ref)
 		q.atPeers++
 	}
-	return j, ok
+	return ref, ok
 }
 
 // researchEvery is how often all that is left is looked through for a block of the
@@ -243,9 +243,9 @@ func (q *queue) find(others bool) (blockRef, bool) {
 	if !others && time.Since(q.noneFoundAt) < researchEvery {
 		return blockRef{}, false
 	}
-	for _, j := range q.order[q.low:] {
-		if q.untaken[j] && q.isPeers(j) == others {
-			return j, true
+	for _, ref := range q.order[q.low:] {
+		if q.untaken[ref] && q.isPeers(ref) == others {
+			return ref, true
 		}
 	}
 	if !others {
@@ -255,33 +255,33 @@ func (q *queue) find(others bool) (blockRef, bool) {
 }
 
 // donePeer ends what nextPeer began; what was not brought is the source's.
-func (q *queue) donePeer(j blockRef, brought bool) {
+func (q *queue) donePeer(ref blockRef, brought bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.atPeers--
 	if !brought {
-		q.untaken[j] = true
-		q.returned = append(q.returned, j)
+		q.untaken[ref] = true
+		q.returned = append(q.returned, ref)
 	}
 	q.notify()
 }
 
 func (q *queue) pop(from *[]blockRef, most int) *blockRange {
 	for len(*from) > 0 {
-		j := (*from)[0]
+		ref := (*from)[0]
 		*from = (*from)[1:]
-		if q.untaken[j] {
-			return q.start(j, most)
+		if q.untaken[ref] {
+			return q.start(ref, most)
 		}
 	}
 	return nil
 }
 
 // start takes j and what follows it in the file.
-func (q *queue) start(j blockRef, most int) *blockRange {
-	r := &blockRange{part: j.part, next: j.block, end: j.block}
+func (q *queue) start(ref blockRef, most int) *blockRange {
+	r := &blockRange{part: ref.part, next: ref.block, end: ref.block}
 	for r.end-r.next < max(1, most) {
-		k := blockRef{j.part, r.end}
+		k := blockRef{ref.part, r.end}
 		if !q.untaken[k] || r.end > r.next && q.isPeers != nil && q.isPeers(k) {
 			break
 		}

@@ -95,7 +95,7 @@ func TestQueueLosesNothing(t *testing.T) {
 		q := newQueue()
 		others := rnd.IntN(2) == 0
 		if others {
-			q.isPeers = func(j blockRef) bool { return j.block%3 == 1 }
+			q.isPeers = func(ref blockRef) bool { return ref.block%3 == 1 }
 		}
 		q.fill(parts)
 		var runs []*blockRange
@@ -118,19 +118,19 @@ func TestQueueLosesNothing(t *testing.T) {
 					runs = append(runs, r)
 				}
 			case k == 3:
-				if j, ok := q.nextPeer(); ok {
-					lent = append(lent, j)
+				if ref, ok := q.nextPeer(); ok {
+					lent = append(lent, ref)
 				}
 			case k == 4 && len(lent) > 0:
-				j := lent[0]
+				ref := lent[0]
 				lent = lent[1:]
 				brought := rnd.IntN(2) == 0
 				if brought {
-					if err := j.part.Put(j.block, []byte("1234")); err != nil {
+					if err := ref.part.Put(ref.block, []byte("1234")); err != nil {
 						t.Fatal(err)
 					}
 				}
-				q.donePeer(j, brought)
+				q.donePeer(ref, brought)
 			case k == 5 && len(runs) > 0:
 				q.truncate(runs[rnd.IntN(len(runs))])
 			case len(runs) > 0:

@@ -96,9 +96,9 @@ type Staging struct {
 	released bool
 }
 
-func newStaging(f *stagingJob, o StageOptions) *Staging {
-	s := &Staging{job: f, need: slices.Clone(o.Need), priority: o.Priority}
-	f.addPriority(o.Priority, +1)
+func newStaging(j *stagingJob, o StageOptions) *Staging {
+	s := &Staging{job: j, need: slices.Clone(o.Need), priority: o.Priority}
+	j.addPriority(o.Priority, +1)
 	return s
 }
 

@@ -44,10 +44,10 @@ const (
 // verify reads a part behind the front, block by block as they come, and seals
 // it. It reads what the disk gives back, mostly from the page cache: a block
 // that is not what was written is fetched again.
-func (f *stagingJob) verify(ctx context.Context, gen *stagingPlan, p *store.Part) (verdict, error) {
-	if f.loader.o.DigestLast {
+func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Part) (verdict, error) {
+	if j.loader.o.DigestLast {
 		select {
-		case <-gen.complete:
+		case <-plan.complete:
 		case <-ctx.Done():
 			return verdictGood, context.Cause(ctx)
 		}
@@ -64,7 +64,7 @@ func (f *stagingJob) verify(ctx context.Context, gen *stagingPlan, p *store.Part
 	var err error
 	go func() {
 		defer close(read)
-		v, sealed, err = readBack(ctx, gen, p, used, read)
+		v, sealed, err = readBack(ctx, plan, p, used, read)
 	}()
 	for b := range read { // to its end: whoever reads ends with ctx
 		writeDigests(whole, sums, b)
@@ -82,9 +82,9 @@ func (f *stagingJob) verify(ctx context.Context, gen *stagingPlan, p *store.Part
 			return verdictMismatch, nil
 		}
 	}
-	if err := validateFile(p.File.Name, p, p.File.Size, gen.names); err != nil {
+	if err := validateFile(p.File.Name, p, p.File.Size, plan.names); err != nil {
 		// The source shall say it too.
-		if _, others := gen.peerParts.LoadAndDelete(p); others {
+		if _, others := plan.peerParts.LoadAndDelete(p); others {
 			return verdictMismatch, nil
 		}
 		return verdictGood, withFileName(p.File.Name, err)
@@ -95,7 +95,7 @@ func (f *stagingJob) verify(ctx context.Context, gen *stagingPlan, p *store.Part
 // readBack reads a part, block by block as they come, into pieces that used gives
 // and read takes. sealed: there is nothing to read, for another staging has brought
 // and digested it.
-func readBack(ctx context.Context, gen *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, sealed bool, err error) {
+func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, sealed bool, err error) {
 	next := 0
 	for i := range p.Blocks() {
 		if err := awaitBlock(ctx, p, i); err != nil {
@@ -131,7 +131,7 @@ func readBack(ctx context.Context, gen *stagingPlan, p *store.Part, used <-chan 
 		}
 		if check && block.Sum64() != written {
 			p.Forget(i)
-			gen.done.Add(-n)
+			plan.done.Add(-n)
 			return verdictBlockLost, false, nil
 		}
 	}

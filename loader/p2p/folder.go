@@ -196,7 +196,7 @@ func parseRange(s string) (off, n int64, ok bool) {
 type PeerSource struct{ node *Circle }
 
 // Source returns the source of what nodes of this circle lend.
-func (c *Circle) Source() *PeerSource { return &PeerSource{c} }
+func (n *Circle) Source() *PeerSource { return &PeerSource{n} }
 
 var _ loader.Source = (*PeerSource)(nil)
 

@@ -37,21 +37,21 @@ func put(t *testing.T, folder, name string, body []byte) {
 func lending(t *testing.T, folder string, also source.Globs, disk loader.InPlace) (c *cluster, at string) {
 	t.Helper()
 	c = &cluster{}
-	circle := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known, Folders: &p2p.SharedFolders{Disk: disk,
+	node := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known, Folders: &p2p.SharedFolders{Disk: disk,
 		Shared: func(f string) (source.Globs, bool) { return also, f == folder }}})
-	srv := httptest.NewServer(circle.Handler(nobody{}))
-	t.Cleanup(func() { srv.Close(); circle.Close() })
+	srv := httptest.NewServer(node.Handler(noCheckpoints{}))
+	t.Cleanup(func() { srv.Close(); node.Close() })
 	c.nodes = append(c.nodes, p2p.Peer{ID: "home", URL: srv.URL})
 	return c, srv.URL
 }
 
-// nobody has no checkpoints.
-type nobody struct{}
+// noCheckpoints is a BlockServer without checkpoints.
+type noCheckpoints struct{}
 
-func (nobody) Lend(context.Context, string, string, int64, int64) (*loader.BlockRead, error) {
+func (noCheckpoints) ReadBlock(context.Context, string, string, int64, int64) (*loader.BlockRead, error) {
 	return nil, &source.Error{Kind: source.Missing}
 }
-func (nobody) Holds(string) bool { return false }
+func (noCheckpoints) HasPlan(string) bool { return false }
 
 func TestFolderConformance(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
@@ -60,10 +60,10 @@ func TestFolderConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, _ := lending(t, folder, source.Globs{"*", "*/*", "*/*/*"}, dir.Source{})
-		circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
-		t.Cleanup(circle.Close)
+		node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
+		t.Cleanup(node.Close)
 		return sourcetest.Place{
-			Source: circle.Source(), Location: loader.PeerLocation("home", folder), Nowhere: loader.PeerLocation("home", folder+"/nowhere"),
+			Source: node.Source(), Location: loader.PeerLocation("home", folder), Nowhere: loader.PeerLocation("home", folder+"/nowhere"),
 			Put: func(t *testing.T, name string, body []byte) { put(t, folder, name, body) },
 			Delete: func(t *testing.T, name string) {
 				if err := os.Remove(filepath.Join(folder, name)); err != nil {
@@ -179,9 +179,9 @@ func TestFolderChangesWhileRead(t *testing.T) {
 		}
 	}}
 	c, at := lending(t, folder, nil, disk)
-	circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
-	t.Cleanup(circle.Close)
-	b := circle.Source()
+	node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
+	t.Cleanup(node.Close)
+	b := node.Source()
 	plan, err := b.Plan(t.Context(), loader.PeerLocation("home", folder), nil)
 	if err != nil || len(plan.Files) != 1 {
 		t.Fatal(plan, err, at)
@@ -264,21 +264,21 @@ func TestFolderQuestions(t *testing.T) {
 	}
 	// A node that lends no folders says so.
 	c := &cluster{}
-	circle := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known})
-	srv := httptest.NewServer(circle.Handler(nobody{}))
+	node := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known})
+	srv := httptest.NewServer(node.Handler(noCheckpoints{}))
 	defer srv.Close()
-	defer circle.Close()
+	defer node.Close()
 	if status, _ := ask(srv.URL, "/peers/folder", token, "", url.Values{"folder": {folder}}); status != 404 {
 		t.Errorf("status %d", status)
 	}
 	// A node that nobody knows, or that is gone, is not reached: no reason to
 	// believe that the folder is gone.
 	for _, known := range [][]p2p.Peer{nil, {{ID: "home", URL: "http://127.0.0.1:1"}}, {{ID: "home"}}} {
-		circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: func() []p2p.Peer { return known }})
-		if _, err := circle.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil); source.KindOf(err) != source.Unavailable {
+		node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: func() []p2p.Peer { return known }})
+		if _, err := node.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil); source.KindOf(err) != source.Unavailable {
 			t.Errorf("%v: %v", known, err)
 		}
-		circle.Close()
+		node.Close()
 	}
 }
 
@@ -286,9 +286,9 @@ func TestSpans(t *testing.T) {
 	folder := t.TempDir()
 	put(t, folder, "model.gguf", []byte("GGUF"))
 	c, at := lending(t, folder, nil, dir.Source{})
-	circle := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
-	defer circle.Close()
-	plan, err := circle.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil)
+	node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
+	defer node.Close()
+	plan, err := node.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

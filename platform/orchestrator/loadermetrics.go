@@ -28,7 +28,7 @@ var (
 		{loaderDesc("thaw_loader_wasted_bytes_total", "Bytes that came twice or in vain."), func(s *functions.LoaderStats) float64 { return float64(s.Wasted) }},
 		{loaderDesc("thaw_loader_resumed_bytes_total", "Bytes that were here when a staging began."), func(s *functions.LoaderStats) float64 { return float64(s.Resumed) }},
 		{loaderDesc("thaw_loader_reused_bytes_total", "Bytes that another checkpoint had already."), func(s *functions.LoaderStats) float64 { return float64(s.Reused) }},
-		{loaderDesc("thaw_loader_lent_bytes_total", "Bytes given to other nodes."), func(s *functions.LoaderStats) float64 { return float64(s.PeerSent) }},
+		{loaderDesc("thaw_loader_peer_sent_bytes_total", "Bytes sent to other nodes."), func(s *functions.LoaderStats) float64 { return float64(s.PeerSent) }},
 		{loaderDesc("thaw_loader_requests_total", "Requests for ranges."), func(s *functions.LoaderStats) float64 { return float64(s.Requests) }},
 		{loaderDesc("thaw_loader_retries_total", "Requests for ranges that were tried again."), func(s *functions.LoaderStats) float64 { return float64(s.Retries) }},
 		{loaderDesc("thaw_loader_hedges_total", "Second requests for what a slow one had not brought."), func(s *functions.LoaderStats) float64 { return float64(s.Hedges) }},

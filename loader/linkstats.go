@@ -97,11 +97,11 @@ func (h *linkStatsFile) load() {
 
 // saveLinkStats keeps what a download has found out about its link, if it brought enough:
 // what is done of gen, less what was here before.
-func (l *Loader) saveLinkStats(location string, gen *stagingPlan, before int64) {
-	if gen.done.Load()-before < linkStatsMinBlocks*l.o.Block {
+func (l *Loader) saveLinkStats(location string, plan *stagingPlan, before int64) {
+	if plan.done.Load()-before < linkStatsMinBlocks*l.o.Block {
 		return
 	}
-	if p, ok := gen.limiter.stats(); ok {
+	if p, ok := plan.limiter.stats(); ok {
 		l.linkStats.put(sourceHost(location), p)
 	}
 }

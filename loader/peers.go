@@ -69,31 +69,31 @@ func (l *BlockRead) Close() error {
 // of a staging under way here, whose blocks are waited for (and brought
 // forward) until ctx ends. plan is the key that Neighbours.Join was told. An
 // error of kind Missing says that this node neither has nor brings it.
-func (l *Loader) ReadBlock(ctx context.Context, plan, name string, off, n int64) (*BlockRead, error) {
-	loan, err := l.openRange(ctx, plan, name, off, n)
+func (l *Loader) ReadBlock(ctx context.Context, planKey, name string, off, n int64) (*BlockRead, error) {
+	read, err := l.openRange(ctx, planKey, name, off, n)
 	if err != nil {
 		return nil, err
 	}
-	if loan.summed {
-		return loan, nil
+	if read.summed {
+		return read, nil
 	}
-	if loan.Sum, err = checksumOf(loan.SectionReader); err != nil {
-		return nil, errors.Join(err, loan.Close())
+	if read.Sum, err = checksumOf(read.SectionReader); err != nil {
+		return nil, errors.Join(err, read.Close())
 	}
-	_, err = loan.Seek(0, io.SeekStart)
-	return loan, err
+	_, err = read.Seek(0, io.SeekStart)
+	return read, err
 }
 
-func (l *Loader) openRange(ctx context.Context, plan, name string, off, n int64) (*BlockRead, error) {
+func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int64) (*BlockRead, error) {
 	missing := &source.Error{Kind: source.Missing, File: name, What: "is neither here nor on its way"}
 	if n <= 0 || off < 0 || l.o.Store == nil {
 		return nil, missing
 	}
-	f := l.jobOfPlan(plan)
-	if f == nil {
-		return l.openPublished(plan, name, off, n, missing)
+	j := l.jobOfPlan(planKey)
+	if j == nil {
+		return l.openPublished(planKey, name, off, n, missing)
 	}
-	r, err := f.open(ctx, name)
+	r, err := j.open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -106,19 +106,19 @@ func (l *Loader) openRange(ctx context.Context, plan, name string, off, n int64)
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	loan := &BlockRead{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}
+	read := &BlockRead{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}
 	if r.part != nil {
 		// Of a whole block the checksum is known since it came.
 		i := int(off / l.o.Block)
 		if from, whole := r.part.Range(i); from == off && whole == n {
-			loan.Sum, loan.summed = r.part.Block(i)
+			read.Sum, read.summed = r.part.Block(i)
 		}
 	}
-	return loan, nil
+	return read, nil
 }
 
-func (l *Loader) openPublished(plan, name string, off, n int64, missing error) (*BlockRead, error) {
-	if d := l.o.Store.Planned(plan); d != "" {
+func (l *Loader) openPublished(planKey, name string, off, n int64, missing error) (*BlockRead, error) {
+	if d := l.o.Store.Planned(planKey); d != "" {
 		e, lease, err := l.o.Store.Acquire(d)
 		if err == nil {
 			for _, have := range e.Files {
@@ -140,20 +140,20 @@ func (l *Loader) openPublished(plan, name string, off, n int64, missing error) (
 
 // HasPlan reports whether a plan is published here. plan is the key that
 // Neighbours.Join was told.
-func (l *Loader) HasPlan(plan string) bool {
-	return l.o.Store != nil && l.o.Store.Planned(plan) != ""
+func (l *Loader) HasPlan(planKey string) bool {
+	return l.o.Store != nil && l.o.Store.Planned(planKey) != ""
 }
 
 // jobOfPlan is the flight that brings a plan.
-func (l *Loader) jobOfPlan(plan string) *stagingJob {
+func (l *Loader) jobOfPlan(planKey string) *stagingJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, f := range l.jobs {
-		f.mu.Lock()
-		gen := f.plan
-		f.mu.Unlock()
-		if gen != nil && gen.key == plan {
-			return f
+	for _, j := range l.jobs {
+		j.mu.Lock()
+		plan := j.plan
+		j.mu.Unlock()
+		if plan != nil && plan.key == planKey {
+			return j
 		}
 	}
 	return nil

@@ -61,24 +61,24 @@ type bitmap []byte
 func (b bitmap) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 0 }
 func (b bitmap) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
-func newSwarm(c *Circle, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
-	m := &swarm{node: c, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), waits: make(map[int]int), announcing: make(map[string]bool), view: 1}
+func newSwarm(n *Circle, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
+	s := &swarm{node: n, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), waits: make(map[int]int), announcing: make(map[string]bool), view: 1}
 	// By name: listings may come in any order, and numbers mean the same on all
 	// nodes.
 	files = slices.SortedFunc(slices.Values(files), func(a, b source.File) int { return cmp.Compare(a.Name, b.Name) })
 	for _, f := range files {
-		m.first[f.Name] = m.blocks
-		m.blocks += int((f.Size + c.o.Block - 1) / c.o.Block)
+		s.first[f.Name] = s.blocks
+		s.blocks += int((f.Size + n.o.Block - 1) / n.o.Block)
 	}
-	m.bitmap = make(bitmap, (m.blocks+7)/8)
-	m.owners = make([]ownership, m.blocks)
-	return m
+	s.bitmap = make(bitmap, (s.blocks+7)/8)
+	s.owners = make([]ownership, s.blocks)
+	return s
 }
 
 // number of a block; -1 for one that is not of the plan.
-func (m *swarm) number(name string, index int) int {
-	first, ok := m.first[name]
-	if i := first + index; ok && index >= 0 && i < m.blocks {
+func (s *swarm) number(name string, index int) int {
+	first, ok := s.first[name]
+	if i := first + index; ok && index >= 0 && i < s.blocks {
 		return i
 	}
 	return -1
@@ -90,49 +90,49 @@ func (p *member) hasOrFetches(i int) bool { return p.all || p.blocks.has(i) }
 // Owns reports whether this node is to bring a block from the source: nobody
 // else has it or is at it, and of those that stage it is this node's turn.
 // Whoever is told yes is at it from then on.
-func (m *swarm) Owns(b loader.Block) bool {
-	i := m.number(b.File.Name, b.Index)
+func (s *swarm) Owns(b loader.Block) bool {
+	i := s.number(b.File.Name, b.Index)
 	if i < 0 {
 		return true
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.bitmap.has(i) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bitmap.has(i) {
 		return true
 	}
-	for _, p := range m.members {
+	for _, p := range s.members {
 		if p.usable() && p.hasOrFetches(i) {
 			return false
 		}
 	}
-	return m.owner(i) == m.node.o.ID
+	return s.owner(i) == s.node.o.ID
 }
 
 // Claim notes that this node is at a block; the others hear of it.
-func (m *swarm) Claim(b loader.Block) {
-	if i := m.number(b.File.Name, b.Index); i >= 0 {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.bitmap.set(i)
+func (s *swarm) Claim(b loader.Block) {
+	if i := s.number(b.File.Name, b.Index); i >= 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.bitmap.set(i)
 	}
 }
 
 // owner is whose turn a block is; the caller holds mu.
-func (m *swarm) owner(i int) string {
-	if o := m.owners[i]; o.view == m.view {
+func (s *swarm) owner(i int) string {
+	if o := s.owners[i]; o.view == s.view {
 		return o.owner
 	}
-	best, highest := m.node.o.ID, rendezvousWeight(m.node.o.ID, m.key, i)
-	for id, p := range m.members {
+	best, highest := s.node.o.ID, rendezvousWeight(s.node.o.ID, s.key, i)
+	for id, p := range s.members {
 		// Who has everything brings nothing.
 		if !p.usable() || p.all {
 			continue
 		}
-		if w := rendezvousWeight(id, m.key, i); w > highest {
+		if w := rendezvousWeight(id, s.key, i); w > highest {
 			best, highest = id, w
 		}
 	}
-	m.owners[i] = ownership{m.view, best}
+	s.owners[i] = ownership{s.view, best}
 	return best
 }
 
@@ -143,101 +143,101 @@ func rendezvousWeight(id, key string, i int) uint64 {
 // mayServe reports whether another node may wait here for a block: this node has
 // it, is at it, or will be because it is its turn. A node that itself waits for
 // another says no: two that wait for each other would wait long.
-func (m *swarm) mayServe(name string, off int64) bool {
-	i := m.number(name, int(off/m.node.o.Block))
+func (s *swarm) mayServe(name string, off int64) bool {
+	i := s.number(name, int(off/s.node.o.Block))
 	if i < 0 {
 		return true // the loader says what is wrong with it
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.bitmap.has(i) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bitmap.has(i) {
 		return true
 	}
-	for _, p := range m.members {
+	for _, p := range s.members {
 		if p.usable() && p.hasOrFetches(i) {
 			return false
 		}
 	}
-	return m.owner(i) == m.node.o.ID && m.waits[i] == 0
+	return s.owner(i) == s.node.o.ID && s.waits[i] == 0
 }
 
 // ownBitmap is what this node has or is at.
-func (m *swarm) ownBitmap() []byte {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return append([]byte(nil), m.bitmap...)
+func (s *swarm) ownBitmap() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]byte(nil), s.bitmap...)
 }
 
 // receive takes in what a node says of itself.
-func (m *swarm) receive(n Peer, w announcement) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.members[n.ID]
-	stages := w.State == stateArriving && w.Block == m.node.o.Block && len(w.Bits) == len(m.bitmap)
+func (s *swarm) receive(n Peer, w announcement) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.members[n.ID]
+	stages := w.State == stateArriving && w.Block == s.node.o.Block && len(w.Bits) == len(s.bitmap)
 	if !stages && w.State != statePublished {
 		if p != nil {
-			m.cancelReads(p)
-			delete(m.members, n.ID)
+			s.cancelReads(p)
+			delete(s.members, n.ID)
 		}
 		return
 	}
 	if p == nil {
 		p = &member{peer: n}
 		p.ctx, p.cancel = context.WithCancel(context.Background()) // drop and Leave end it
-		m.members[n.ID] = p
-		m.view++
+		s.members[n.ID] = p
+		s.view++
 	}
 	if n.URL != "" && p.peer.URL != n.URL {
 		p.peer.URL = n.URL
-		m.view++
+		s.view++
 	}
 	if p.gone {
 		p.gone = false
 		p.ctx, p.cancel = context.WithCancel(context.Background())
-		m.view++
+		s.view++
 	}
 	if all := w.State == statePublished; all != p.all {
 		p.all = all
-		m.view++
+		s.view++
 	}
 	p.lastAnswer, p.refused, p.blocks = time.Now(), 0, w.Bits
 }
 
 // noAnswer notes that a node did not answer. One that refuses twice is gone; one
 // that is only slow has until Silence.
-func (m *swarm) noAnswer(id string, refused bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.members[id]
+func (s *swarm) noAnswer(id string, refused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.members[id]
 	if p == nil || p.gone {
 		return
 	}
 	if p.refused++; !refused {
 		p.refused = 0
 	}
-	if p.refused >= 2 || time.Since(p.lastAnswer) > m.node.o.PeerTimeout {
-		m.node.o.Log.Info("a node does not answer, its blocks are brought by others", "node", id)
+	if p.refused >= 2 || time.Since(p.lastAnswer) > s.node.o.PeerTimeout {
+		s.node.o.Log.Info("a node does not answer, its blocks are brought by others", "node", id)
 		p.gone = true
-		m.cancelReads(p)
+		s.cancelReads(p)
 	}
 }
 
 // cancelReads ends what is waited for at a node; the caller holds mu.
-func (m *swarm) cancelReads(p *member) {
+func (s *swarm) cancelReads(p *member) {
 	p.cancel()
-	m.view++
+	s.view++
 }
 
 // announceLoop tells the others until the staging ends.
-func (m *swarm) announceLoop(ctx context.Context) {
-	t := time.NewTicker(m.node.o.AnnounceEvery)
+func (s *swarm) announceLoop(ctx context.Context) {
+	t := time.NewTicker(s.node.o.AnnounceEvery)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			m.announce(ctx)
+			s.announce(ctx)
 		}
 	}
 }
@@ -245,46 +245,46 @@ func (m *swarm) announceLoop(ctx context.Context) {
 // announce tells every node that is known what is here, and hears its answer. A
 // node that has not answered the last telling yet is not told again. The
 // result is closed when all have answered or failed.
-func (m *swarm) announce(ctx context.Context) <-chan struct{} {
+func (s *swarm) announce(ctx context.Context) <-chan struct{} {
 	nodes := make(map[string]Peer) // by URL
-	for _, n := range m.node.o.Nodes() {
-		if n.ID != m.node.o.ID && n.URL != "" && n.URL != m.node.o.URL {
+	for _, n := range s.node.o.Nodes() {
+		if n.ID != s.node.o.ID && n.URL != "" && n.URL != s.node.o.URL {
 			nodes[n.URL] = n
 		}
 	}
-	m.mu.Lock()
-	for id, p := range m.members {
+	s.mu.Lock()
+	for id, p := range s.members {
 		if p.peer.URL != "" {
 			nodes[p.peer.URL] = Peer{ID: id, URL: p.peer.URL}
 		}
 	}
 	for at := range nodes {
-		if m.announcing[at] {
+		if s.announcing[at] {
 			delete(nodes, at)
 		}
-		m.announcing[at] = true
+		s.announcing[at] = true
 	}
-	m.mu.Unlock()
-	say := announcement{ID: m.node.o.ID, URL: m.node.o.URL, State: stateArriving, Block: m.node.o.Block, Bits: m.ownBitmap()}
+	s.mu.Unlock()
+	say := announcement{ID: s.node.o.ID, URL: s.node.o.URL, State: stateArriving, Block: s.node.o.Block, Bits: s.ownBitmap()}
 	var all sync.WaitGroup
 	for _, n := range nodes {
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, m.node.o.PeerTimeout)
+			ctx, cancel := context.WithTimeout(ctx, s.node.o.PeerTimeout)
 			defer cancel()
-			w, err := m.node.sendAnnouncement(ctx, n, m.key, say)
+			w, err := s.node.sendAnnouncement(ctx, n, s.key, say)
 			switch {
 			case err != nil && n.ID != "":
-				m.noAnswer(n.ID, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET))
-			case err == nil && w.ID != "" && w.ID != m.node.o.ID:
-				m.receive(Peer{ID: w.ID, URL: n.URL}, w)
+				s.noAnswer(n.ID, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET))
+			case err == nil && w.ID != "" && w.ID != s.node.o.ID:
+				s.receive(Peer{ID: w.ID, URL: n.URL}, w)
 			}
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			delete(m.announcing, n.URL)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.announcing, n.URL)
 		})
 	}
 	done := make(chan struct{})
-	m.wg.Go(func() {
+	s.wg.Go(func() {
 		defer close(done)
 		all.Wait()
 	})
@@ -295,72 +295,72 @@ func (m *swarm) announce(ctx context.Context) <-chan struct{} {
 const maxPeersAsked = 3
 
 // Fetch brings a block from another node.
-func (m *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint64, bool) {
-	i := m.number(b.File.Name, b.Index)
+func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint64, bool) {
+	i := s.number(b.File.Name, b.Index)
 	if i < 0 {
 		return nil, 0, false
 	}
-	m.mu.Lock()
-	m.waits[i]++
-	m.mu.Unlock()
+	s.mu.Lock()
+	s.waits[i]++
+	s.mu.Unlock()
 	defer func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.waits[i]--; m.waits[i] == 0 {
-			delete(m.waits, i)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.waits[i]--; s.waits[i] == 0 {
+			delete(s.waits, i)
 		}
 	}()
 	asked := make(map[string]bool)
-	until := time.Now().Add(m.node.o.BlockTimeout)
+	until := time.Now().Add(s.node.o.BlockTimeout)
 	for len(asked) < maxPeersAsked {
-		p, node := m.choosePeer(i, asked)
+		p, node := s.choosePeer(i, asked)
 		if p == nil {
 			break
 		}
-		body, sum, err := m.fetchFrom(ctx, p, node, b, time.Until(until))
+		body, sum, err := s.fetchFrom(ctx, p, node, b, time.Until(until))
 		if err == nil {
-			return &trackedBody{ReadCloser: body, m: m, i: i, p: p, left: b.Length}, sum, true
+			return &trackedBody{ReadCloser: body, m: s, i: i, p: p, left: b.Length}, sum, true
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		if errors.Is(err, errNotFetching) && time.Until(until) > m.node.o.AnnounceEvery {
+		if errors.Is(err, errNotFetching) && time.Until(until) > s.node.o.AnnounceEvery {
 			// It sees the company otherwise than this node; that passes.
 			select {
-			case <-time.After(m.node.o.AnnounceEvery):
+			case <-time.After(s.node.o.AnnounceEvery):
 			case <-ctx.Done():
 			}
 			continue
 		}
 		asked[node.ID] = true
-		m.node.o.Log.Debug("a node does not lend a block", "node", node.ID, "file", b.File.Name, "block", b.Index, "err", err)
+		s.node.o.Log.Debug("a node does not lend a block", "node", node.ID, "file", b.File.Name, "block", b.Index, "err", err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.bitmap.set(i)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bitmap.set(i)
 	return nil, 0, false
 }
 
 // choosePeer is the node to ask for a block: one that has it or is at it, the one
 // that is asked for the least; else the one whose turn it is. Nil when that is
 // this node.
-func (m *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if who := m.sentBy[i]; who != "" {
+func (s *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if who := s.sentBy[i]; who != "" {
 		// It came before, and is asked for again: it was not what the source
 		// has. From now on the source is asked, and who lent it is not.
-		if p := m.members[who]; p != nil && !p.distrusted {
+		if p := s.members[who]; p != nil && !p.distrusted {
 			p.distrusted = true
-			m.node.o.Log.Warn("a node lent bytes that are not the source's, or the disk lost them; it is not asked again", "node", who)
-			m.cancelReads(p)
+			s.node.o.Log.Warn("a node lent bytes that are not the source's, or the disk lost them; it is not asked again", "node", who)
+			s.cancelReads(p)
 		}
 		return nil, Peer{}
 	}
 	var best *member
 	var node Peer
 	count := 0
-	for id, p := range m.members {
+	for id, p := range s.members {
 		if !p.usable() || asked[id] || !p.hasOrFetches(i) {
 			continue
 		}
@@ -374,7 +374,7 @@ func (m *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
 		}
 	}
 	if best == nil {
-		if p := m.members[m.owner(i)]; p != nil && p.usable() && !asked[p.peer.ID] {
+		if p := s.members[s.owner(i)]; p != nil && p.usable() && !asked[p.peer.ID] {
 			best = p
 		}
 	}
@@ -391,11 +391,11 @@ var (
 )
 
 // fetchFrom asks one node, until it answers, is given up, or patience ends.
-func (m *swarm) fetchFrom(ctx context.Context, p *member, node Peer, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
-	m.mu.Lock()
+func (s *swarm) fetchFrom(ctx context.Context, p *member, node Peer, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
+	s.mu.Lock()
 	life := p.ctx
-	m.mu.Unlock()
-	done := func() { m.mu.Lock(); p.reads--; m.mu.Unlock() }
+	s.mu.Unlock()
+	done := func() { s.mu.Lock(); p.reads--; s.mu.Unlock() }
 	if wait <= 0 || life.Err() != nil {
 		done()
 		return nil, 0, errGone
@@ -403,7 +403,7 @@ func (m *swarm) fetchFrom(ctx context.Context, p *member, node Peer, b loader.Bl
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(life, func() { cancel(errGone) })
 	late := time.AfterFunc(wait+time.Second, func() { cancel(context.DeadlineExceeded) })
-	body, sum, err := m.node.requestBlock(ctx, node, m.key, b, wait)
+	body, sum, err := s.node.requestBlock(ctx, node, s.key, b, wait)
 	late.Stop()
 	if err != nil {
 		stop()
@@ -448,13 +448,13 @@ func (b *trackedBody) Read(to []byte) (int, error) {
 }
 
 // Leave ends the company. The others are told at their next telling.
-func (m *swarm) Leave() {
-	m.cancel(nil)
-	m.wg.Wait()
-	m.node.removeSwarm(m.key)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, p := range m.members {
+func (s *swarm) Leave() {
+	s.cancel(nil)
+	s.wg.Wait()
+	s.node.removeSwarm(s.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.members {
 		p.cancel()
 	}
 }

@@ -48,15 +48,15 @@ const maxRetryAfter = time.Minute
 // downloadRange brings the blocks of a run, in as many requests as it takes. The caller
 // has acquired a lane; it is given back between tries, because a source that
 // wants to be left alone must not hold up another staging.
-func (f *stagingJob) downloadRange(ctx context.Context, gen *stagingPlan, r *blockRange) error {
-	defer gen.queue.finish(r)
+func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *blockRange) error {
+	defer plan.queue.finish(r)
 	name := r.part.File.Name
 	for tries := 0; ; {
 		began := time.Now()
-		got, want, err := f.requestRange(ctx, gen, r, false)
-		gen.limiter.release()
+		got, want, err := j.requestRange(ctx, plan, r, false)
+		plan.limiter.release()
 		if err == nil {
-			if _, _, more := gen.queue.position(r); !more {
+			if _, _, more := plan.queue.position(r); !more {
 				return nil
 			}
 			// Another request was faster with the block this one was at.
@@ -68,11 +68,11 @@ func (f *stagingJob) downloadRange(ctx context.Context, gen *stagingPlan, r *blo
 				tries = 0
 			}
 			tries++
-			if err := f.backOff(ctx, gen, tries, began, err); err != nil {
+			if err := j.backOff(ctx, plan, tries, began, err); err != nil {
 				return withFileName(name, err)
 			}
 		}
-		if err := gen.limiter.acquire(ctx, f.priority(), false); err != nil {
+		if err := plan.limiter.acquire(ctx, j.priority(), false); err != nil {
 			return err
 		}
 	}
@@ -84,29 +84,29 @@ const minProgress = 256 << 10
 
 // backOff waits before the next try, or returns why there is none. The try began
 // at began.
-func (f *stagingJob) backOff(ctx context.Context, gen *stagingPlan, tries int, began time.Time, err error) error {
+func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, began time.Time, err error) error {
 	e, ok := errors.AsType[*source.Error](err)
-	if ok && e.Kind == source.Denied && f.refreshCredentials(ctx, began) {
+	if ok && e.Kind == source.Denied && j.refreshCredentials(ctx, began) {
 		return nil
 	}
 	if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
 		return err
 	}
-	if tries >= f.loader.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 {
+	if tries >= j.loader.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 {
 		e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, tries)
 		return err
 	}
-	f.loader.counts.retries.Add(1)
-	own := retryDelay(f.loader.o.Retry, tries, 0, rand.Float64())
+	j.loader.counts.retries.Add(1)
+	own := retryDelay(j.loader.o.Retry, tries, 0, rand.Float64())
 	if e.Busy || e.RetryAfter > 0 {
-		f.loader.counts.throttles.Add(1)
+		j.loader.counts.throttles.Add(1)
 		wait := min(e.RetryAfter, maxRetryAfter)
 		if wait == 0 {
-			wait = retryDelay(f.loader.o.Retry, tries, 0, 0.5)
+			wait = retryDelay(j.loader.o.Retry, tries, 0, 0.5)
 		}
-		gen.limiter.throttle(time.Now(), wait)
+		plan.limiter.throttle(time.Now(), wait)
 	}
-	f.loader.o.Log.Debug("trying again", "source", f.location, "try", tries, "in", own, "err", err)
+	j.loader.o.Log.Debug("trying again", "source", j.location, "try", tries, "in", own, "err", err)
 	select {
 	case <-time.After(own):
 		return nil
@@ -118,92 +118,92 @@ func (f *stagingJob) backOff(ctx context.Context, gen *stagingPlan, tries int, b
 // refreshCredentials gets the source new credentials, once in a staging; true says that
 // another try is worth it: the one that began at began was denied with the old
 // ones.
-func (f *stagingJob) refreshCredentials(ctx context.Context, began time.Time) bool {
-	from, ok := f.source.(Refresher)
+func (j *stagingJob) refreshCredentials(ctx context.Context, began time.Time) bool {
+	from, ok := j.source.(Refresher)
 	if !ok {
 		return false
 	}
-	f.refreshing.Lock()
-	defer f.refreshing.Unlock()
-	if !f.refreshed.IsZero() {
-		return began.Before(f.refreshed)
+	j.refreshing.Lock()
+	defer j.refreshing.Unlock()
+	if !j.refreshed.IsZero() {
+		return began.Before(j.refreshed)
 	}
 	// Whoever began before the new ones were here may come late.
-	defer func() { f.refreshed = time.Now() }()
-	if err := from.Refresh(ctx, f.location); err != nil {
-		f.loader.o.Log.Warn("credentials cannot be renewed", "source", f.location, "err", err)
+	defer func() { j.refreshed = time.Now() }()
+	if err := from.Refresh(ctx, j.location); err != nil {
+		j.loader.o.Log.Warn("credentials cannot be renewed", "source", j.location, "err", err)
 		return false
 	}
-	f.loader.o.Log.Info("denied in the middle, credentials renewed", "source", f.location)
+	j.loader.o.Log.Info("denied in the middle, credentials renewed", "source", j.location)
 	return true
 }
 
 // requestRange brings what is missing of a run from where its block is. It ends
 // well when the run does, or when others have brought what it was at. got is
 // the bytes that came of those it wanted.
-func (f *stagingJob) requestRange(ctx context.Context, gen *stagingPlan, r *blockRange, second bool) (got, want int64, err error) {
-	block, end, ok := gen.queue.position(r)
+func (j *stagingJob) requestRange(ctx context.Context, plan *stagingPlan, r *blockRange, second bool) (got, want int64, err error) {
+	block, end, ok := plan.queue.position(r)
 	if !ok {
 		return 0, 0, nil
 	}
-	piece, err := f.loader.buffers.get(ctx)
+	piece, err := j.loader.buffers.get(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer f.loader.buffers.put(piece)
+	defer j.loader.buffers.put(piece)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &rangeRequest{part: r.part, blocks: r, hedge: second, cancel: cancel, began: time.Now()}
-	s.block.Store(int64(block))
-	gen.addRequest(s)
-	defer gen.removeRequest(s)
+	req := &rangeRequest{part: r.part, blocks: r, hedge: second, cancel: cancel, began: time.Now()}
+	req.block.Store(int64(block))
+	plan.addRequest(req)
+	defer plan.removeRequest(req)
 	w := r.part.Writer(block)
 	from, _ := w.At()
 	last, n := r.part.Range(end - 1)
 	want = last + n - from
-	f.loader.counts.requests.Add(1)
-	f.loader.counts.inFlight.Add(1)
-	defer f.loader.counts.inFlight.Add(-1)
-	err = f.readRange(ctx, gen, s, w, piece, from, want)
-	got = s.bytes.Load()
+	j.loader.counts.requests.Add(1)
+	j.loader.counts.inFlight.Add(1)
+	defer j.loader.counts.inFlight.Add(-1)
+	err = j.readRange(ctx, plan, req, w, piece, from, want)
+	got = req.bytes.Load()
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), errOvertaken) {
 		return got, want, nil
 	}
 	if err == nil && got > 0 {
-		gen.limiter.recordRange(time.Duration(s.first.Load()), got, time.Since(s.began)-time.Duration(s.first.Load()))
+		plan.limiter.recordRange(time.Duration(req.first.Load()), got, time.Since(req.began)-time.Duration(req.first.Load()))
 	}
 	return got, want, err
 }
 
-func (g *stagingPlan) addRequest(s *rangeRequest) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.requests[s] = true
+func (sp *stagingPlan) addRequest(req *rangeRequest) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	sp.requests[req] = true
 }
 
-func (g *stagingPlan) removeRequest(s *rangeRequest) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.requests, s)
+func (sp *stagingPlan) removeRequest(req *rangeRequest) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	delete(sp.requests, req)
 }
 
 // readRange moves n bytes from off on to the disk, piece by piece.
-func (f *stagingJob) readRange(ctx context.Context, gen *stagingPlan, s *rangeRequest, w *store.Writer, piece []byte, off, n int64) error {
-	file := s.part.File
-	idle := time.AfterFunc(f.loader.o.Retry.Idle, func() { s.cancel(errIdle) })
+func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rangeRequest, w *store.Writer, piece []byte, off, n int64) error {
+	file := req.part.File
+	idle := time.AfterFunc(j.loader.o.Retry.Idle, func() { req.cancel(errIdle) })
 	defer idle.Stop()
 	at, stop := off, off+n
-	if from, ok := f.source.(BlockReader); ok && n <= int64(len(piece)) {
+	if from, ok := j.source.(BlockReader); ok && n <= int64(len(piece)) {
 		if err := from.ReadInto(ctx, file, at, piece[:n]); err != nil {
 			return cancelReason(ctx, err)
 		}
-		s.first.Store(int64(time.Since(s.began)))
-		s.bytes.Add(n)
-		gen.limiter.countBytes(n)
+		req.first.Store(int64(time.Since(req.began)))
+		req.bytes.Add(n)
+		plan.limiter.countBytes(n)
 		for at < stop {
 			_, end := w.At()
 			end = min(end, stop)
-			more, err := f.writePiece(gen, s, &w, at, piece[at-off:end-off])
+			more, err := j.writePiece(plan, req, &w, at, piece[at-off:end-off])
 			if err != nil || !more {
 				return err
 			}
@@ -211,9 +211,9 @@ func (f *stagingJob) readRange(ctx context.Context, gen *stagingPlan, s *rangeRe
 		}
 		return nil
 	}
-	begun := s.beginWait()
-	body, err := f.source.Read(ctx, file, at, n)
-	s.endWait(begun)
+	begun := req.beginWait()
+	body, err := j.source.Read(ctx, file, at, n)
+	req.endWait(begun)
 	if err != nil {
 		return cancelReason(ctx, err)
 	}
@@ -224,9 +224,9 @@ func (f *stagingJob) readRange(ctx context.Context, gen *stagingPlan, s *rangeRe
 		// can go to the disk as they are.
 		b := piece[at%int64(len(piece)):]
 		b = b[:min(int64(len(b)), end-at, stop-at)]
-		k, err := f.fillPiece(ctx, gen, s, body, b, idle, at-off, n)
+		k, err := j.fillPiece(ctx, plan, req, body, b, idle, at-off, n)
 		if k > 0 {
-			more, perr := f.writePiece(gen, s, &w, at, b[:k])
+			more, perr := j.writePiece(plan, req, &w, at, b[:k])
 			if perr != nil || !more {
 				return perr
 			}
@@ -244,20 +244,20 @@ func (f *stagingJob) readRange(ctx context.Context, gen *stagingPlan, s *rangeRe
 }
 
 // fillPiece reads until b is full. have of want bytes came before.
-func (f *stagingJob) fillPiece(ctx context.Context, gen *stagingPlan, s *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
+func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
 	got := 0
 	for got < len(b) {
-		begun := s.beginWait()
+		begun := req.beginWait()
 		n, err := body.Read(b[got:])
-		s.endWait(begun)
+		req.endWait(begun)
 		got += n
 		if n > 0 {
-			s.bytes.Add(int64(n))
-			gen.limiter.countBytes(int64(n))
-			if s.first.Load() == 0 {
-				s.first.Store(int64(time.Since(s.began)))
+			req.bytes.Add(int64(n))
+			plan.limiter.countBytes(int64(n))
+			if req.first.Load() == 0 {
+				req.first.Store(int64(time.Since(req.began)))
 			}
-			idle.Reset(f.loader.o.Retry.Idle)
+			idle.Reset(j.loader.o.Retry.Idle)
 		}
 		if err == nil || got == len(b) && err == io.EOF {
 			continue
@@ -277,37 +277,37 @@ func (f *stagingJob) fillPiece(ctx context.Context, gen *stagingPlan, s *rangeRe
 // writePiece writes bytes of the block that the stream is at, and moves it on to the
 // next when it is complete. more is false when the stream has nothing more to
 // bring.
-func (f *stagingJob) writePiece(gen *stagingPlan, s *rangeRequest, w **store.Writer, at int64, b []byte) (more bool, err error) {
+func (j *stagingJob) writePiece(plan *stagingPlan, req *rangeRequest, w **store.Writer, at int64, b []byte) (more bool, err error) {
 	used, whole, err := (*w).Write(at, b)
-	f.loader.counts.bytesFrom(f.scheme).Add(int64(used))
-	f.loader.counts.wasted.Add(int64(len(b) - used))
-	gen.done.Add(int64(used))
+	j.loader.counts.bytesFrom(j.scheme).Add(int64(used))
+	j.loader.counts.wasted.Add(int64(len(b) - used))
+	plan.done.Add(int64(used))
 	if err != nil {
 		return false, err
 	}
 	if !whole {
 		return true, nil
 	}
-	block := int(s.block.Load())
-	s.block.Store(-1)
+	block := int(req.block.Load())
+	req.block.Store(-1)
 	if used > 0 {
-		if err := f.blockArrived(gen, blockRef{s.part, block}); err != nil {
+		if err := j.blockArrived(plan, blockRef{req.part, block}); err != nil {
 			return false, err
 		}
 	}
-	if s.hedge {
+	if req.hedge {
 		return false, nil
 	}
-	next, _, ok := gen.queue.position(s.blocks)
+	next, _, ok := plan.queue.position(req.blocks)
 	if !ok || next != block+1 {
 		return false, nil
 	}
-	*w = s.part.Writer(next)
+	*w = req.part.Writer(next)
 	if from, _ := (*w).At(); from != at+int64(len(b)) {
 		// It is further on already, or another brought the block that ends here.
 		return false, nil
 	}
-	s.block.Store(int64(next))
+	req.block.Store(int64(next))
 	return true, nil
 }
 
@@ -324,38 +324,38 @@ func cancelReason(ctx context.Context, err error) error {
 }
 
 // slowRequests returns the streams that a second request would overtake.
-func (f *stagingJob) slowRequests(gen *stagingPlan, now time.Time) []*rangeRequest {
-	usual, known := gen.limiter.typical()
-	gen.mu.Lock()
-	defer gen.mu.Unlock()
+func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequest {
+	usual, known := plan.limiter.typical()
+	plan.mu.Lock()
+	defer plan.mu.Unlock()
 	var out []*rangeRequest
-	for s := range gen.requests {
-		n, asked := s.bytes.Load(), s.totalWait(now)
-		if d := (asked - s.seenWait).Seconds(); d > watchEvery.Seconds()/2 {
-			speed := float64(n-s.seen) / d
-			if s.looks++; s.looks == 1 {
-				s.speed = speed
+	for req := range plan.requests {
+		n, asked := req.bytes.Load(), req.totalWait(now)
+		if d := (asked - req.seenWait).Seconds(); d > watchEvery.Seconds()/2 {
+			speed := float64(n-req.seen) / d
+			if req.looks++; req.looks == 1 {
+				req.speed = speed
 			}
-			s.speed += (speed - s.speed) / 2
-			s.seen, s.seenWait = n, asked
+			req.speed += (speed - req.speed) / 2
+			req.seen, req.seenWait = n, asked
 		}
-		block := int(s.block.Load())
-		if s.hedged.Load() || block < 0 || s.looks < 2 {
+		block := int(req.block.Load())
+		if req.hedged.Load() || block < 0 || req.looks < 2 {
 			continue
 		}
-		off, size := s.part.Range(block)
-		left := off + size - s.part.Came(block)
-		if worthHedging(asked, s.speed, n, left, usual, known) {
-			out = append(out, s)
+		off, size := req.part.Range(block)
+		left := off + size - req.part.Came(block)
+		if worthHedging(asked, req.speed, n, left, usual, known) {
+			out = append(out, req)
 		}
 	}
-	if len(gen.requests) >= manyRequests && len(out) > len(gen.requests)/4 {
+	if len(plan.requests) >= manyRequests && len(out) > len(plan.requests)/4 {
 		// That is not the streams, that is all of it: the source as a whole, or
 		// this machine, which has no time to read what has come.
 		return nil
 	}
-	for _, s := range out {
-		s.hedged.Store(true)
+	for _, req := range out {
+		req.hedged.Store(true)
 	}
 	return out
 }
@@ -366,20 +366,20 @@ const manyRequests = 8
 
 // beginWait and waited measure the time a stream waits for the source: one that is
 // held up by the disk is not slow.
-func (s *rangeRequest) beginWait() time.Time {
+func (req *rangeRequest) beginWait() time.Time {
 	now := time.Now()
-	s.waitingSince.Store(now.UnixNano())
+	req.waitingSince.Store(now.UnixNano())
 	return now
 }
 
-func (s *rangeRequest) endWait(begun time.Time) {
-	s.waitingSince.Store(0)
-	s.waited.Add(int64(time.Since(begun)))
+func (req *rangeRequest) endWait(begun time.Time) {
+	req.waitingSince.Store(0)
+	req.waited.Add(int64(time.Since(begun)))
 }
 
-func (s *rangeRequest) totalWait(now time.Time) time.Duration {
-	d := time.Duration(s.waited.Load())
-	if since := s.waitingSince.Load(); since > 0 {
+func (req *rangeRequest) totalWait(now time.Time) time.Duration {
+	d := time.Duration(req.waited.Load())
+	if since := req.waitingSince.Load(); since > 0 {
 		d += max(0, time.Duration(now.UnixNano()-since))
 	}
 	return d
@@ -406,33 +406,33 @@ func worthHedging(age time.Duration, speed float64, got, left int64, usual range
 // hedge asks again for what a slow stream has not brought of its block. Who
 // is first with a byte writes it; when the block is here the other is called
 // off. What the slow one has not begun goes back to the queue.
-func (f *stagingJob) hedge(ctx context.Context, gen *stagingPlan, slow *rangeRequest) {
+func (j *stagingJob) hedge(ctx context.Context, plan *stagingPlan, slow *rangeRequest) {
 	defer slow.hedged.Store(false)
-	block, ok := gen.queue.truncate(slow.blocks)
+	block, ok := plan.queue.truncate(slow.blocks)
 	if !ok {
 		return
 	}
 	off, size := slow.part.Range(block)
 	left, had := off+size-slow.part.Came(block), slow.bytes.Load()
-	if !gen.limiter.spendHedge(left) {
+	if !plan.limiter.spendHedge(left) {
 		return
 	}
-	if gen.limiter.acquire(ctx, High, true) != nil {
+	if plan.limiter.acquire(ctx, High, true) != nil {
 		return
 	}
-	defer gen.limiter.release()
-	f.loader.counts.hedges.Add(1)
+	defer plan.limiter.release()
+	j.loader.counts.hedges.Add(1)
 	// Its errors are its own: the first request is still under way.
-	got, _, err := f.requestRange(ctx, gen, &blockRange{part: slow.part, next: block, end: block + 1}, true)
+	got, _, err := j.requestRange(ctx, plan, &blockRange{part: slow.part, next: block, end: block + 1}, true)
 	if err != nil {
-		f.loader.o.Log.Debug("second request failed", "source", f.location, "file", slow.part.File.Name, "block", block, "err", err)
+		j.loader.o.Log.Debug("second request failed", "source", j.location, "file", slow.part.File.Name, "block", block, "err", err)
 	}
 	// Only what came twice was paid for twice.
-	gen.limiter.refundHedge(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
+	plan.limiter.refundHedge(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
 }
 
 // retry runs try until it succeeds, fails for good, or has failed too often.
-func (f *stagingJob) retry(ctx context.Context, attempts int, try func() error) error {
+func (j *stagingJob) retry(ctx context.Context, attempts int, try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
 		if err == nil || ctx.Err() != nil {
@@ -449,9 +449,9 @@ func (f *stagingJob) retry(ctx context.Context, attempts int, try func() error) 
 			e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, n)
 			return err
 		}
-		f.loader.counts.retries.Add(1)
-		wait := retryDelay(f.loader.o.Retry, n, e.RetryAfter, rand.Float64())
-		f.loader.o.Log.Debug("trying again", "source", f.location, "try", n, "in", wait, "err", err)
+		j.loader.counts.retries.Add(1)
+		wait := retryDelay(j.loader.o.Retry, n, e.RetryAfter, rand.Float64())
+		j.loader.o.Log.Debug("trying again", "source", j.location, "try", n, "in", wait, "err", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

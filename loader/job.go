@@ -60,65 +60,65 @@ type stagingJob struct {
 var errReleased = errors.New("released by all who asked for it")
 
 // join adds a holder; false when the flight is over, or called off.
-func (f *stagingJob) join() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.ended || f.holders == 0 {
+func (j *stagingJob) join() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.ended || j.holders == 0 {
 		return false
 	}
-	f.holders++
+	j.holders++
 	return true
 }
 
-func (f *stagingJob) release() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.holders--; f.holders > 0 {
+func (j *stagingJob) release() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.holders--; j.holders > 0 {
 		return
 	}
-	f.cancel(errReleased)
-	f.lease.Release()
-	f.lease = nil
+	j.cancel(errReleased)
+	j.lease.Release()
+	j.lease = nil
 }
 
-func (f *stagingJob) addPriority(p Priority, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.byPriority[p] += n
+func (j *stagingJob) addPriority(p Priority, n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.byPriority[p] += n
 }
 
-func (f *stagingJob) priority() Priority {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.byPriority[High] > 0 {
+func (j *stagingJob) priority() Priority {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.byPriority[High] > 0 {
 		return High
 	}
 	return Low
 }
 
 // run stages and ends the flight.
-func (f *stagingJob) run(ctx context.Context) {
-	defer f.cancel(nil)
+func (j *stagingJob) run(ctx context.Context) {
+	defer j.cancel(nil)
 	begun := time.Now()
-	f.loader.counts.stagings.Add(1)
-	c, err := f.stage(ctx)
-	f.loader.counts.stagings.Add(-1)
+	j.loader.counts.stagings.Add(1)
+	c, err := j.stage(ctx)
+	j.loader.counts.stagings.Add(-1)
 	if err != nil && ctx.Err() != nil && source.KindOf(err) == "" {
 		err = context.Cause(ctx)
 	}
-	f.mu.Lock()
-	f.ended, f.err = true, err
+	j.mu.Lock()
+	j.ended, j.err = true, err
 	if err == nil {
-		f.lease, c.Lease = c.Lease, nil
-		f.result = *c
-		if f.holders == 0 {
-			f.lease.Release()
-			f.lease = nil
+		j.lease, c.Lease = c.Lease, nil
+		j.result = *c
+		if j.holders == 0 {
+			j.lease.Release()
+			j.lease = nil
 		}
 	}
-	f.mu.Unlock()
-	close(f.done)
-	f.progress.update(func(p *Progress) {
+	j.mu.Unlock()
+	close(j.done)
+	j.progress.update(func(p *Progress) {
 		if p.State, p.Err = Ready, err; err != nil {
 			p.State = Failed
 			return
@@ -126,24 +126,24 @@ func (f *stagingJob) run(ctx context.Context) {
 		p.Done, p.Total = c.Bytes, c.Bytes
 	})
 	if err != nil {
-		f.loader.counts.failed.Add(1)
-		f.loader.o.Log.Warn("staging failed", "source", f.location, "after", time.Since(begun), "err", err)
+		j.loader.counts.failed.Add(1)
+		j.loader.o.Log.Warn("staging failed", "source", j.location, "after", time.Since(begun), "err", err)
 		return
 	}
-	f.loader.counts.staged.Add(1)
-	f.loader.o.Log.Info("staged", "source", f.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(begun))
+	j.loader.counts.staged.Add(1)
+	j.loader.o.Log.Info("staged", "source", j.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(begun))
 }
 
 // checkpoint is the result with a lease of its own; after done only.
-func (f *stagingJob) checkpoint() (*Checkpoint, error) {
-	if f.err != nil {
-		return nil, f.err
+func (j *stagingJob) checkpoint() (*Checkpoint, error) {
+	if j.err != nil {
+		return nil, j.err
 	}
-	c := f.result
+	c := j.result
 	if c.InPlace {
 		return &c, nil
 	}
-	_, lease, err := f.loader.o.Store.Acquire(c.Digest)
+	_, lease, err := j.loader.o.Store.Acquire(c.Digest)
 	if err != nil {
 		return nil, err
 	}
@@ -151,52 +151,52 @@ func (f *stagingJob) checkpoint() (*Checkpoint, error) {
 	return &c, nil
 }
 
-func (f *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
-	if from, ok := f.source.(InPlace); ok {
-		return f.inPlace(ctx, from)
+func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
+	if from, ok := j.source.(InPlace); ok {
+		return j.inPlace(ctx, from)
 	}
-	if f.digest != "" {
-		if c, err := f.fromStore(f.digest); c != nil || err != nil {
+	if j.digest != "" {
+		if c, err := j.fromStore(j.digest); c != nil || err != nil {
 			return c, err
 		}
 	}
-	in, err := f.claimStore(ctx)
+	in, err := j.claimStore(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	if f.digest != "" {
+	if j.digest != "" {
 		// Another process may have brought it while this one waited.
-		if c, err := f.fromStore(f.digest); c != nil || err != nil {
+		if c, err := j.fromStore(j.digest); c != nil || err != nil {
 			return c, err
 		}
 	}
 	for try := 0; ; try++ {
-		c, err := f.fetchAndCommit(ctx, in)
-		if kind := source.KindOf(err); kind != source.Changed && (kind != source.Corrupt && kind != source.Truncated || !f.sourceChanged(ctx)) {
+		c, err := j.fetchAndCommit(ctx, in)
+		if kind := source.KindOf(err); kind != source.Changed && (kind != source.Corrupt && kind != source.Truncated || !j.sourceChanged(ctx)) {
 			return c, err
 		}
 		if try == 1 {
-			return nil, &source.Error{Kind: source.Changed, Source: f.location, What: "changed twice while it was read", Fix: "let the upload finish, then try again", Err: err}
+			return nil, &source.Error{Kind: source.Changed, Source: j.location, What: "changed twice while it was read", Fix: "let the upload finish, then try again", Err: err}
 		}
-		f.loader.o.Log.Info("source changed while it was read, planning again", "source", f.location)
+		j.loader.o.Log.Info("source changed while it was read, planning again", "source", j.location)
 	}
 }
 
 // sourceChanged reports whether the source lists other bytes than those that were just
 // found to be bad: a file that is being written is short for a moment, and is
 // then no spoiled model but a change.
-func (f *stagingJob) sourceChanged(ctx context.Context) bool {
-	files, err := f.listSource(ctx)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return err == nil && store.PlanKey(f.place, files) != f.listed
+func (j *stagingJob) sourceChanged(ctx context.Context) bool {
+	files, err := j.listSource(ctx)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return err == nil && store.PlanKey(j.place, files) != j.listed
 }
 
 // fromStore takes a checkpoint that is in the store; nil without an error when it
 // is not.
-func (f *stagingJob) fromStore(digest string) (*Checkpoint, error) {
-	e, lease, err := f.loader.o.Store.Acquire(digest)
+func (j *stagingJob) fromStore(digest string) (*Checkpoint, error) {
+	e, lease, err := j.loader.o.Store.Acquire(digest)
 	if source.KindOf(err) == source.Missing {
 		return nil, nil
 	}
@@ -215,14 +215,14 @@ func checkpointOf(e store.Entry, lease *store.Lease) *Checkpoint {
 }
 
 // claimStore waits until no other process stages the same.
-func (f *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
+func (j *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
 	for {
-		in, err := f.loader.o.Store.Claim(f.key)
+		in, err := j.loader.o.Store.Claim(j.key)
 		if !errors.Is(err, store.ErrBusy) {
 			return in, err
 		}
-		done, total, _ := f.loader.o.Store.Peek(f.key)
-		f.progress.update(func(p *Progress) { p.State, p.Done, p.Total = Waiting, done, total })
+		done, total, _ := j.loader.o.Store.Peek(j.key)
+		j.progress.update(func(p *Progress) { p.State, p.Done, p.Total = Waiting, done, total })
 		select {
 		case <-time.After(claimPoll):
 		case <-ctx.Done():
@@ -232,13 +232,13 @@ func (f *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
 }
 
 // fetchAndCommit plans, fetches, verifies and commits.
-func (f *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Checkpoint, error) {
-	f.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
-	files, err := f.listSource(ctx)
-	if source.KindOf(err) == source.Unavailable && f.digest == "" {
-		if d := f.loader.o.Store.Last(f.place); d != "" {
-			if c, herr := f.fromStore(d); c != nil && herr == nil {
-				f.loader.o.Log.Warn("source cannot be reached, using what came from it before", "source", f.location, "digest", d, "err", err)
+func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Checkpoint, error) {
+	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
+	files, err := j.listSource(ctx)
+	if source.KindOf(err) == source.Unavailable && j.digest == "" {
+		if d := j.loader.o.Store.Last(j.place); d != "" {
+			if c, herr := j.fromStore(d); c != nil && herr == nil {
+				j.loader.o.Log.Warn("source cannot be reached, using what came from it before", "source", j.location, "digest", d, "err", err)
 				return c, nil
 			}
 		}
@@ -246,61 +246,61 @@ func (f *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	if err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	f.listed = store.PlanKey(f.place, files)
-	f.mu.Unlock()
-	if d := f.loader.o.Store.Match(f.place, files); d != "" {
-		if err := f.checkDigest(d); err != nil {
+	j.mu.Lock()
+	j.listed = store.PlanKey(j.place, files)
+	j.mu.Unlock()
+	if d := j.loader.o.Store.Match(j.place, files); d != "" {
+		if err := j.checkDigest(d); err != nil {
 			return nil, err
 		}
-		if c, err := f.fromStore(d); c != nil || err != nil {
+		if c, err := j.fromStore(d); c != nil || err != nil {
 			// A crash right after a publication leaves its parts behind.
 			if derr := in.Discard(); derr != nil {
-				f.loader.o.Log.Warn("parts of a finished staging stay", "source", f.location, "err", derr)
+				j.loader.o.Log.Warn("parts of a finished staging stay", "source", j.location, "err", derr)
 			}
 			return c, err
 		}
 	}
-	if err := in.Prepare(ctx, f.place, files, f.loader.o.Block); err != nil {
-		return nil, f.nameSource(err)
+	if err := in.Prepare(ctx, j.place, files, j.loader.o.Block); err != nil {
+		return nil, j.nameSource(err)
 	}
-	gen := newStagingPlan(f.loader.limiter(f.location), f.place, files, in.Parts())
+	plan := newStagingPlan(j.loader.limiter(j.location), j.place, files, in.Parts())
 	var total, done int64
 	for _, p := range in.Parts() {
 		have, _ := p.Bytes()
 		total, done = total+p.File.Size, done+have
 		if p.Linked() {
-			f.loader.counts.reused.Add(p.File.Size)
+			j.loader.counts.reused.Add(p.File.Size)
 		} else {
-			f.loader.counts.resumed.Add(have)
+			j.loader.counts.resumed.Add(have)
 		}
 	}
-	gen.done.Store(done)
-	f.setPlan(gen)
-	f.progress.update(func(p *Progress) {
+	plan.done.Store(done)
+	j.setPlan(plan)
+	j.progress.update(func(p *Progress) {
 		*p = Progress{State: Fetching, Done: done, Total: total, Resumed: done, Note: p.Note}
 	})
 	in.Tell(done, total)
-	if n := f.loader.o.Peers; n != nil {
-		if c := n.Join(ctx, gen.key, files); c != nil {
+	if n := j.loader.o.Peers; n != nil {
+		if c := n.Join(ctx, plan.key, files); c != nil {
 			defer c.Leave()
-			gen.joinSwarm(c)
+			plan.joinSwarm(c)
 		}
 	}
-	defer f.loader.saveLinkStats(f.location, gen, done)
-	if err := f.fetchAll(ctx, in, gen); err != nil {
+	defer j.loader.saveLinkStats(j.location, plan, done)
+	if err := j.fetchAll(ctx, in, plan); err != nil {
 		if source.KindOf(err) == source.Changed {
-			close(gen.stale)
+			close(plan.stale)
 		}
-		return nil, f.nameSource(err)
+		return nil, j.nameSource(err)
 	}
-	f.progress.update(func(p *Progress) { p.State = Publishing })
-	if err := f.checkDigest(store.Digest(storeFiles(in.Parts()))); err != nil {
+	j.progress.update(func(p *Progress) { p.State = Publishing })
+	if err := j.checkDigest(store.Digest(storeFiles(in.Parts()))); err != nil {
 		return nil, errors.Join(err, in.Discard())
 	}
 	e, lease, err := in.Commit()
 	if err != nil {
-		return nil, f.nameSource(err)
+		return nil, j.nameSource(err)
 	}
 	return checkpointOf(e, lease), nil
 }
@@ -314,67 +314,67 @@ func storeFiles(parts []*store.Part) []store.File {
 }
 
 // setPlan lets readers in.
-func (f *stagingJob) setPlan(gen *stagingPlan) {
-	f.mu.Lock()
-	first := f.plan == nil
-	f.plan = gen
-	f.mu.Unlock()
+func (j *stagingJob) setPlan(plan *stagingPlan) {
+	j.mu.Lock()
+	first := j.plan == nil
+	j.plan = plan
+	j.mu.Unlock()
 	if first {
-		close(f.planned)
+		close(j.planned)
 	}
 }
 
-func (f *stagingJob) checkDigest(got string) error {
-	if f.digest == "" || f.digest == got {
+func (j *stagingJob) checkDigest(got string) error {
+	if j.digest == "" || j.digest == got {
 		return nil
 	}
-	return &source.Error{Kind: source.Digest, Source: f.location, What: fmt.Sprintf("has the digest %s, %s is demanded", got, f.digest)}
+	return &source.Error{Kind: source.Digest, Source: j.location, What: fmt.Sprintf("has the digest %s, %s is demanded", got, j.digest)}
 }
 
 // nameSource names the source in an error that does not.
-func (f *stagingJob) nameSource(err error) error {
+func (j *stagingJob) nameSource(err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Source == "" {
-		e.Source = f.location
+		e.Source = j.location
 	}
 	return err
 }
 
 // listSource lists the source, retried like a range, and checks what it says.
-func (f *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
-	var plan source.Plan
+func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
+	var listing source.Plan
 	// A listing that cannot be had is given up on sooner than a range: nothing
 	// has been paid for yet, and there may be a copy to fall back on.
-	err := f.retry(ctx, min(4, f.loader.o.Retry.Attempts), func() (err error) {
-		plan, err = f.source.Plan(ctx, f.location, f.patterns)
+	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), func() (err error) {
+		listing, err = j.source.Plan(ctx, j.location, j.patterns)
 		return err
 	})
 	if err != nil {
-		return nil, f.nameSource(err)
+		return nil, j.nameSource(err)
 	}
-	files, err := selectFiles(f.location, plan, f.patterns)
-	if _, here := f.source.(InPlace); err == nil && !here {
-		f.left(plan)
+	files, err := selectFiles(j.location, listing, j.patterns)
+	if _, here := j.source.(InPlace); err == nil && !here {
+		j.left(listing)
 	}
 	return files, err
 }
 
 // left tells once what of a place is not staged, and how it would be.
-func (f *stagingJob) left(plan source.Plan) {
-	names := f.patterns.Left(plan.Files)
+func (j *stagingJob) left(listing source.Plan) {
+	names := j.patterns.Left(listing.Files)
 	if len(names) == 0 {
 		return
 	}
 	note := notStaged(names)
-	f.progress.update(func(p *Progress) { p.Note = note })
-	f.loader.mu.Lock()
-	told := f.loader.skippedNotes[f.place] == note
-	if len(f.loader.skippedNotes) >= maxLimiters {
-		clear(f.loader.skippedNotes)
+	j.progress.update(func(p *Progress) { p.Note = note })
+	j.loader.mu.Lock()
+	told := j.loader.skippedNotes[j.place] == note
+	if len(j.loader.skippedNotes) >= maxLimiters {
+		clear(j.loader.skippedNotes)
 	}
-	f.loader.skippedNotes[f.place] = note
-	f.loader.mu.Unlock()
+	j.loader.skippedNotes[j.place] = note
+	j.loader.mu.Unlock()
 	if !told {
-		f.loader.o.Log.Info(note, "source", f.location)
+		j.loader.o.Log.Info(note, "source", j.location)
 	}
 }
 
@@ -391,8 +391,8 @@ func notStaged(names []string) string {
 	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), what, strings.Join(names[:min(most, len(names))], ", "), more)
 }
 
-func selectFiles(location string, plan source.Plan, also source.Globs) ([]source.File, error) {
-	files, err := source.Select(location, plan.Files, also)
+func selectFiles(location string, listing source.Plan, also source.Globs) ([]source.File, error) {
+	files, err := source.Select(location, listing.Files, also)
 	if err != nil {
 		return nil, err
 	}
@@ -401,13 +401,13 @@ func selectFiles(location string, plan source.Plan, also source.Globs) ([]source
 			return files, nil
 		}
 	}
-	for _, file := range plan.Files {
+	for _, file := range listing.Files {
 		if carriesCode(file.Name) {
 			return nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name, What: "is the only kind of weights here, and a format that can carry code",
 				Fix: "convert it to safetensors; who trusts it names it in spec.files"}
 		}
 	}
-	return nil, &source.Error{Kind: source.Missing, Source: location, What: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(plan.Files)),
+	return nil, &source.Error{Kind: source.Missing, Source: location, What: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
 		Fix: "point source at the folder that holds them"}
 }
 
@@ -421,31 +421,31 @@ func carriesCode(name string) bool {
 }
 
 // inPlace checks a folder that is used where it is.
-func (f *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, error) {
-	files, err := f.listSource(ctx)
+func (j *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, error) {
+	files, err := j.listSource(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{Path: from.Folder(f.location), InPlace: true}
+	c := &Checkpoint{Path: from.Folder(j.location), InPlace: true}
 	var names []string
 	for _, file := range files {
 		names = append(names, file.Name)
 		c.Bytes += file.Size
 	}
-	f.progress.update(func(p *Progress) { p.State, p.Total = Fetching, c.Bytes })
+	j.progress.update(func(p *Progress) { p.State, p.Total = Fetching, c.Bytes })
 	var list []store.File
 	for _, file := range files {
-		sum, err := f.inPlaceFile(ctx, from, file, names)
+		sum, err := j.inPlaceFile(ctx, from, file, names)
 		if err != nil {
-			return nil, f.nameSource(withFileName(file.Name, err))
+			return nil, j.nameSource(withFileName(file.Name, err))
 		}
 		c.Files = append(c.Files, File{Name: file.Name, Size: file.Size, SHA256: sum})
 		list = append(list, store.File{Name: file.Name, Size: file.Size, SHA256: sum})
-		f.progress.update(func(p *Progress) { p.Done += file.Size })
+		j.progress.update(func(p *Progress) { p.Done += file.Size })
 	}
-	if f.digest != "" {
+	if j.digest != "" {
 		c.Digest = store.Digest(list)
-		if err := f.checkDigest(c.Digest); err != nil {
+		if err := j.checkDigest(c.Digest); err != nil {
 			return nil, err
 		}
 	}
@@ -454,7 +454,7 @@ func (f *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, er
 
 // inPlaceFile checks one file, and hashes it when a digest is demanded: for
 // gigabytes that takes seconds which nobody else has to wait.
-func (f *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.File, names []string) (string, error) {
+func (j *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.File, names []string) (string, error) {
 	r, err := from.Open(file)
 	if err != nil {
 		return "", err
@@ -463,11 +463,11 @@ func (f *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.
 	if err := validateFile(file.Name, r, file.Size, names); err != nil {
 		return "", err
 	}
-	if f.digest == "" {
+	if j.digest == "" {
 		return "", nil
 	}
 	id := fmt.Sprintf("%s %d %s", file.Ref, file.Size, file.Version)
-	if sum := f.loader.digests.get(id); sum != "" {
+	if sum := j.loader.digests.get(id); sum != "" {
 		return sum, nil
 	}
 	h := sha256.New()
@@ -475,7 +475,7 @@ func (f *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.
 		return "", err
 	}
 	sum := hex.EncodeToString(h.Sum(nil))
-	f.loader.digests.put(id, sum)
+	j.loader.digests.put(id, sum)
 	return sum, nil
 }
 
@@ -513,22 +513,22 @@ func withFileName(name string, err error) error {
 }
 
 // files waits for the plan.
-func (f *stagingJob) files(ctx context.Context) ([]File, error) {
+func (j *stagingJob) files(ctx context.Context) ([]File, error) {
 	select {
-	case <-f.planned:
-	case <-f.done:
+	case <-j.planned:
+	case <-j.done:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	f.mu.Lock()
-	gen := f.plan
-	f.mu.Unlock()
-	if gen == nil {
-		<-f.done
-		return slices.Clone(f.result.Files), f.err
+	j.mu.Lock()
+	plan := j.plan
+	j.mu.Unlock()
+	if plan == nil {
+		<-j.done
+		return slices.Clone(j.result.Files), j.err
 	}
 	var out []File
-	for _, file := range gen.files {
+	for _, file := range plan.files {
 		out = append(out, File{Name: file.Name, Size: file.Size, SHA256: file.SHA256})
 	}
 	return out, nil
@@ -536,42 +536,42 @@ func (f *stagingJob) files(ctx context.Context) ([]File, error) {
 
 // open waits for the plan, then opens the part; or the published file, when
 // there is no part any more.
-func (f *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
+func (j *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
 	select {
-	case <-f.planned:
-	case <-f.done:
+	case <-j.planned:
+	case <-j.done:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	f.mu.Lock()
-	gen := f.plan
-	f.mu.Unlock()
-	missing := &source.Error{Kind: source.Missing, Source: f.location, File: name, What: "is not part of it"}
-	if gen != nil {
-		p := gen.parts[name]
+	j.mu.Lock()
+	plan := j.plan
+	j.mu.Unlock()
+	missing := &source.Error{Kind: source.Missing, Source: j.location, File: name, What: "is not part of it"}
+	if plan != nil {
+		p := plan.parts[name]
 		if p == nil {
 			return nil, missing
 		}
 		if file, err := p.Open(); err == nil {
-			return &Reader{job: f, plan: gen, part: p, file: file, size: p.File.Size, closed: make(chan struct{})}, nil
+			return &Reader{job: j, plan: plan, part: p, file: file, size: p.File.Size, closed: make(chan struct{})}, nil
 		}
 		// Published, and its part gone, in this moment.
 	}
 	select {
-	case <-f.done:
+	case <-j.done:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if f.err != nil {
-		return nil, f.err
+	if j.err != nil {
+		return nil, j.err
 	}
-	for _, c := range f.result.Files {
+	for _, c := range j.result.Files {
 		if c.Name == name {
-			file, err := os.Open(filepath.Join(f.result.Path, filepath.FromSlash(name)))
+			file, err := os.Open(filepath.Join(j.result.Path, filepath.FromSlash(name)))
 			if err != nil {
-				return nil, &source.Error{Kind: source.Broken, Source: f.location, File: name, What: "cannot be opened", Err: err}
+				return nil, &source.Error{Kind: source.Broken, Source: j.location, File: name, What: "cannot be opened", Err: err}
 			}
-			return &Reader{job: f, file: file, size: c.Size, closed: make(chan struct{})}, nil
+			return &Reader{job: j, file: file, size: c.Size, closed: make(chan struct{})}, nil
 		}
 	}
 	return nil, missing

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -93,60 +94,55 @@ func New(o Options) *Circle {
 	if o.BlockTimeout == 0 {
 		o.BlockTimeout = time.Minute
 	}
-	c := &Circle{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), swarms: make(map[string]*swarm)}
+	n := &Circle{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), swarms: make(map[string]*swarm)}
 	// A block is waited for at its lender, before the head of the answer.
-	c.http.Transport.(*http.Transport).ResponseHeaderTimeout = 0
-	return c
+	n.http.Transport.(*http.Transport).ResponseHeaderTimeout = 0
+	return n
 }
 
 // Close lets idle connections go. All companies have been left.
-func (c *Circle) Close() { c.http.CloseIdleConnections() }
+func (n *Circle) Close() { n.http.CloseIdleConnections() }
 
 // Join tells all nodes that are known of a staging, and hears what they have.
 // It waits for the quick ones.
-func (c *Circle) Join(ctx context.Context, key string, files []source.File) loader.Swarm {
-	var nodes []Peer
-	for _, n := range c.o.Nodes() {
-		if n.ID != c.o.ID && n.URL != "" && n.URL != c.o.URL {
-			nodes = append(nodes, n)
-		}
-	}
-	if len(nodes) == 0 && c.o.URL == "" {
+func (n *Circle) Join(ctx context.Context, key string, files []source.File) loader.Swarm {
+	known := slices.ContainsFunc(n.o.Nodes(), func(p Peer) bool { return p.ID != n.o.ID && p.URL != "" && p.URL != n.o.URL })
+	if !known && n.o.URL == "" {
 		return nil
 	}
 	life, cancel := context.WithCancelCause(ctx)
-	m := newSwarm(c, key, files, cancel)
-	c.mu.Lock()
-	if c.swarms[key] != nil {
+	s := newSwarm(n, key, files, cancel)
+	n.mu.Lock()
+	if n.swarms[key] != nil {
 		// Two stagings of one plan, under two names: the first has the company.
-		c.mu.Unlock()
+		n.mu.Unlock()
 		cancel(nil)
 		return nil
 	}
-	c.swarms[key] = m
-	c.mu.Unlock()
+	n.swarms[key] = s
+	n.mu.Unlock()
 	select {
-	case <-m.announce(life):
+	case <-s.announce(life):
 	case <-time.After(joinWait):
 	case <-life.Done():
 	}
-	m.wg.Go(func() { m.announceLoop(life) })
-	return m
+	s.wg.Go(func() { s.announceLoop(life) })
+	return s
 }
 
 // joinWait is how long the start of a staging waits for the others' answers.
 const joinWait = 250 * time.Millisecond
 
-func (c *Circle) swarm(key string) *swarm {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.swarms[key]
+func (n *Circle) swarm(key string) *swarm {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.swarms[key]
 }
 
-func (c *Circle) removeSwarm(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.swarms, key)
+func (n *Circle) removeSwarm(key string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.swarms, key)
 }
 
 // The states of a plan at a node.
@@ -173,16 +169,16 @@ const (
 )
 
 // Handler is what other nodes ask of this one.
-func (c *Circle) Handler(lender BlockServer) http.Handler {
+func (n *Circle) Handler(lender BlockServer) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) { c.serveAnnouncement(lender, w, r) })
-	mux.HandleFunc("GET "+blocksPath, func(w http.ResponseWriter, r *http.Request) { c.serveBlock(lender, w, r) })
-	mux.HandleFunc("GET "+listPath, c.o.Folders.serveList)
-	mux.HandleFunc("GET "+filePath, c.o.Folders.serveRange)
+	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) { n.serveAnnouncement(lender, w, r) })
+	mux.HandleFunc("GET "+blocksPath, func(w http.ResponseWriter, r *http.Request) { n.serveBlock(lender, w, r) })
+	mux.HandleFunc("GET "+listPath, n.o.Folders.serveList)
+	mux.HandleFunc("GET "+filePath, n.o.Folders.serveRange)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		sum := sha256.Sum256([]byte(secret))
-		if subtle.ConstantTimeCompare(sum[:], c.token[:]) != 1 || !ok {
+		if subtle.ConstantTimeCompare(sum[:], n.token[:]) != 1 || !ok {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "nodes show the join token", http.StatusUnauthorized)
 			return
@@ -193,9 +189,9 @@ func (c *Circle) Handler(lender BlockServer) http.Handler {
 
 // Serve answers other nodes on l until ctx ends; then what is being lent may
 // end within grace.
-func (c *Circle) Serve(ctx context.Context, l net.Listener, lender BlockServer) error {
-	srv := &http.Server{Handler: c.Handler(lender), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug)}
+func (n *Circle) Serve(ctx context.Context, l net.Listener, lender BlockServer) error {
+	srv := &http.Server{Handler: n.Handler(lender), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(n.o.Log.Handler(), slog.LevelDebug)}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -217,7 +213,7 @@ func (c *Circle) Serve(ctx context.Context, l net.Listener, lender BlockServer) 
 const shutdownGrace = 2 * time.Second
 
 // serveAnnouncement hears what another node has, and answers with what is here.
-func (c *Circle) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *http.Request) {
+func (n *Circle) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *http.Request) {
 	plan := r.URL.Query().Get("plan")
 	var in announcement
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAnnouncement))
@@ -225,12 +221,12 @@ func (c *Circle) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r 
 		http.Error(w, "not a word of a node", http.StatusBadRequest)
 		return
 	}
-	out := announcement{ID: c.o.ID, State: stateNone}
-	if m := c.swarm(plan); m != nil {
-		if in.ID != c.o.ID {
-			m.receive(Peer{ID: in.ID, URL: in.URL}, in)
+	out := announcement{ID: n.o.ID, State: stateNone}
+	if s := n.swarm(plan); s != nil {
+		if in.ID != n.o.ID {
+			s.receive(Peer{ID: in.ID, URL: in.URL}, in)
 		}
-		out.State, out.Block, out.Bits = stateArriving, c.o.Block, m.ownBitmap()
+		out.State, out.Block, out.Bits = stateArriving, n.o.Block, s.ownBitmap()
 	} else if lender.HasPlan(plan) {
 		out.State = statePublished
 	}
@@ -240,22 +236,22 @@ func (c *Circle) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r 
 
 // serveBlock gives a block. One that is still on its way here is waited for, for as
 // long as the other node says it will.
-func (c *Circle) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Request) {
+func (n *Circle) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	var off, n, wait int64
-	if _, err := fmt.Sscan(q.Get("offset")+" "+q.Get("length")+" "+q.Get("wait"), &off, &n, &wait); err != nil || n <= 0 || n > maxBlockRead || wait < 0 {
+	var off, length, wait int64
+	if _, err := fmt.Sscan(q.Get("offset")+" "+q.Get("length")+" "+q.Get("wait"), &off, &length, &wait); err != nil || length <= 0 || length > maxBlockRead || wait < 0 {
 		http.Error(w, "offset, length and wait are numbers", http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(wait)*time.Millisecond, c.o.BlockTimeout))
+	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(wait)*time.Millisecond, n.o.BlockTimeout))
 	defer cancel()
 	plan, name := q.Get("plan"), q.Get("file")
-	if m := c.swarm(plan); m != nil && !m.mayServe(name, off) {
+	if s := n.swarm(plan); s != nil && !s.mayServe(name, off) {
 		// Two nodes that each wait for the other to bring it would wait long.
 		http.Error(w, "another node is at it", http.StatusConflict)
 		return
 	}
-	loan, err := lender.ReadBlock(ctx, plan, name, off, n)
+	read, err := lender.ReadBlock(ctx, plan, name, off, length)
 	switch {
 	case source.KindOf(err) == source.Missing:
 		http.Error(w, "neither here nor on its way", http.StatusNotFound)
@@ -264,24 +260,24 @@ func (c *Circle) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.R
 		http.Error(w, "not here in time", http.StatusServiceUnavailable)
 		return
 	}
-	defer loan.Close()
-	if _, err := loan.File.Seek(loan.Offset, io.SeekStart); err != nil {
+	defer read.Close()
+	if _, err := read.File.Seek(read.Offset, io.SeekStart); err != nil {
 		http.Error(w, "cannot be read", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", fmt.Sprint(n))
-	w.Header().Set(checksumHeader, fmt.Sprintf("%016x", loan.Sum))
+	w.Header().Set("Content-Length", fmt.Sprint(length))
+	w.Header().Set(checksumHeader, fmt.Sprintf("%016x", read.Sum))
 	// A reader that takes nothing holds a lease: not for ever.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(c.o.BlockTimeout + time.Minute))
-	_, _ = io.Copy(w, io.LimitReader(loan.File, n)) // sendfile
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(n.o.BlockTimeout + time.Minute))
+	_, _ = io.Copy(w, io.LimitReader(read.File, length)) // sendfile
 }
 
 // maxBlockRead is the longest range lent at once.
 const maxBlockRead = 256 << 20
 
 // sendAnnouncement is one exchange of words.
-func (c *Circle) sendAnnouncement(ctx context.Context, at Peer, plan string, say announcement) (announcement, error) {
+func (n *Circle) sendAnnouncement(ctx context.Context, at Peer, plan string, say announcement) (announcement, error) {
 	body, err := json.Marshal(say)
 	if err != nil {
 		return announcement{}, err
@@ -290,9 +286,9 @@ func (c *Circle) sendAnnouncement(ctx context.Context, at Peer, plan string, say
 	if err != nil {
 		return announcement{}, err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.o.Token)
+	req.Header.Set("Authorization", "Bearer "+n.o.Token)
 	req.Header.Set("Content-Type", "application/json")
-	r, err := c.http.Do(req)
+	r, err := n.http.Do(req)
 	if err != nil {
 		return announcement{}, err
 	}
@@ -308,14 +304,14 @@ func (c *Circle) sendAnnouncement(ctx context.Context, at Peer, plan string, say
 }
 
 // requestBlock asks a node for a block.
-func (c *Circle) requestBlock(ctx context.Context, at Peer, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
+func (n *Circle) requestBlock(ctx context.Context, at Peer, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
 	q := url.Values{"plan": {plan}, "file": {b.File.Name}, "offset": {fmt.Sprint(b.Offset)}, "length": {fmt.Sprint(b.Length)}, "wait": {fmt.Sprint(wait.Milliseconds())}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(at.URL, "/")+blocksPath+"?"+q.Encode(), nil)
 	if err != nil {
 		return nil, 0, err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.o.Token)
-	r, err := c.http.Do(req)
+	req.Header.Set("Authorization", "Bearer "+n.o.Token)
+	r, err := n.http.Do(req)
 	if err != nil {
 		return nil, 0, err
 	}
