@@ -68,7 +68,7 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 	for round := 0; ; round++ {
 		var left []*store.Part
 		for _, p := range parts {
-			if p.Sum() == "" {
+			if p.SHA256() == "" {
 				left = append(left, p)
 			}
 		}
@@ -123,10 +123,10 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 	plan.queue.fill(left)
 	// Behind all others: who digests a file must not wait for another staging
 	// that waits for this one.
-	slices.SortStableFunc(left, func(a, b *store.Part) int { return compareBools(a.Elsewhere(), b.Elsewhere()) })
+	slices.SortStableFunc(left, func(a, b *store.Part) int { return compareBools(a.ArrivesElsewhere(), b.ArrivesElsewhere()) })
 	waits := 0
 	for _, p := range left {
-		if p.Elsewhere() {
+		if p.ArrivesElsewhere() {
 			waits++
 		}
 	}
@@ -192,7 +192,7 @@ func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *st
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		ok, err := in.Settle(ctx, p)
+		ok, err := in.PollShared(ctx, p)
 		if err != nil {
 			return withFileName(p.File.Name, err)
 		}
@@ -324,7 +324,7 @@ func (j *stagingJob) watch(ctx context.Context, c *crowd, in *store.Ingest, plan
 func (j *stagingJob) reportProgress(in *store.Ingest, plan *stagingPlan) {
 	if j.progress.update(func(p *Progress) { p.Done = plan.done.Load() }) {
 		p := j.progress.now()
-		in.Tell(p.Done, p.Total)
+		in.SetProgress(p.Done, p.Total)
 	}
 }
 
@@ -334,7 +334,7 @@ func flushBlocks(ctx context.Context, plan *stagingPlan) error {
 	for {
 		select {
 		case ref := <-plan.toFlush:
-			ref.part.Flush(ref.block)
+			ref.part.StartWrite(ref.block)
 		case <-plan.complete:
 			return nil
 		case <-ctx.Done():
@@ -409,7 +409,7 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 				// What another node says is no reason to fail: the source is asked.
 				j.loader.o.Log.Warn("a block of another node is not sound, the source is asked", "source", j.location, "file", ref.part.File.Name, "err", err)
 				plan.spoiled.Store(true)
-				ref.part.Forget(ref.block)
+				ref.part.DropBlock(ref.block)
 				_, n := ref.part.Range(ref.block)
 				plan.done.Add(-n)
 				brought, err = false, nil
@@ -443,7 +443,7 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 	w := ref.part.Writer(ref.block)
 	plan.done.Add(-w.Reset())
 	w.Expect(sum)
-	at, end := w.At()
+	at, end := w.Position()
 	var put int64
 	whole := false
 	for at < end && err == nil {

@@ -221,7 +221,7 @@ func (j *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
 		if !errors.Is(err, store.ErrBusy) {
 			return in, err
 		}
-		done, total, _ := j.loader.o.Store.Peek(j.key)
+		done, total, _ := j.loader.o.Store.Progress(j.key)
 		j.progress.update(func(p *Progress) { p.State, p.Done, p.Total = Waiting, done, total })
 		select {
 		case <-time.After(claimPoll):
@@ -236,7 +236,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
 	files, err := j.listSource(ctx)
 	if source.KindOf(err) == source.Unavailable && j.digest == "" {
-		if d := j.loader.o.Store.Last(j.place); d != "" {
+		if d := j.loader.o.Store.LastDigest(j.place); d != "" {
 			if c, herr := j.fromStore(d); c != nil && herr == nil {
 				j.loader.o.Log.Warn("source cannot be reached, using what came from it before", "source", j.location, "digest", d, "err", err)
 				return c, nil
@@ -249,7 +249,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.mu.Lock()
 	j.listed = store.PlanKey(j.place, files)
 	j.mu.Unlock()
-	if d := j.loader.o.Store.Match(j.place, files); d != "" {
+	if d := j.loader.o.Store.DigestOf(j.place, files); d != "" {
 		if err := j.checkDigest(d); err != nil {
 			return nil, err
 		}
@@ -280,7 +280,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.progress.update(func(p *Progress) {
 		*p = Progress{State: Fetching, Done: done, Total: total, Resumed: done, Note: p.Note}
 	})
-	in.Tell(done, total)
+	in.SetProgress(done, total)
 	if n := j.loader.o.Peers; n != nil {
 		if c := n.Join(ctx, plan.key, files); c != nil {
 			defer c.Leave()
@@ -308,7 +308,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 func storeFiles(parts []*store.Part) []store.File {
 	var out []store.File
 	for _, p := range parts {
-		out = append(out, store.File{Name: p.File.Name, Size: p.File.Size, SHA256: p.Sum()})
+		out = append(out, store.File{Name: p.File.Name, Size: p.File.Size, SHA256: p.SHA256()})
 	}
 	return out
 }
@@ -353,14 +353,14 @@ func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 	}
 	files, err := selectFiles(j.location, listing, j.patterns)
 	if _, here := j.source.(InPlace); err == nil && !here {
-		j.left(listing)
+		j.noteSkipped(listing)
 	}
 	return files, err
 }
 
-// left tells once what of a place is not staged, and how it would be.
-func (j *stagingJob) left(listing source.Plan) {
-	names := j.patterns.Left(listing.Files)
+// noteSkipped tells once what of a place is not staged, and how it would be.
+func (j *stagingJob) noteSkipped(listing source.Plan) {
+	names := j.patterns.Skipped(listing.Files)
 	if len(names) == 0 {
 		return
 	}

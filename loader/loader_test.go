@@ -57,8 +57,8 @@ func open(t *testing.T, o store.Options) *store.Store {
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
 	}
-	if o.Past == 0 {
-		o.Past = 1 // the ways of large files, with small ones
+	if o.DirectFrom == 0 {
+		o.DirectFrom = 1 // the ways of large files, with small ones
 	}
 	s, err := store.Open(o)
 	if err != nil {

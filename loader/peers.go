@@ -111,14 +111,14 @@ func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int
 		// Of a whole block the checksum is known since it came.
 		i := int(off / l.o.Block)
 		if from, whole := r.part.Range(i); from == off && whole == n {
-			read.Sum, read.summed = r.part.Block(i)
+			read.Sum, read.summed = r.part.BlockSum(i)
 		}
 	}
 	return read, nil
 }
 
 func (l *Loader) openPublished(planKey, name string, off, n int64, missing error) (*BlockRead, error) {
-	if d := l.o.Store.Planned(planKey); d != "" {
+	if d := l.o.Store.DigestOfPlan(planKey); d != "" {
 		e, lease, err := l.o.Store.Acquire(d)
 		if err == nil {
 			for _, have := range e.Files {
@@ -141,7 +141,7 @@ func (l *Loader) openPublished(planKey, name string, off, n int64, missing error
 // HasPlan reports whether a plan is published here. plan is the key that
 // Neighbours.Join was told.
 func (l *Loader) HasPlan(planKey string) bool {
-	return l.o.Store != nil && l.o.Store.Planned(planKey) != ""
+	return l.o.Store != nil && l.o.Store.DigestOfPlan(planKey) != ""
 }
 
 // jobOfPlan is the flight that brings a plan.

@@ -49,7 +49,7 @@ func child(mode string) error {
 	budget, _ := strconv.ParseInt(os.Getenv("BUDGET"), 10, 64)
 	var mu sync.Mutex
 	steps := 0
-	st, err := store.Open(store.Options{Dir: os.Getenv("STORE"), Budget: budget, Past: 1, Step: func(string) error {
+	st, err := store.Open(store.Options{Dir: os.Getenv("STORE"), Budget: budget, DirectFrom: 1, Step: func(string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if steps++; steps == kill {

@@ -158,7 +158,7 @@ func (j *stagingJob) requestRange(ctx context.Context, plan *stagingPlan, r *blo
 	plan.addRequest(req)
 	defer plan.removeRequest(req)
 	w := r.part.Writer(block)
-	from, _ := w.At()
+	from, _ := w.Position()
 	last, n := r.part.Range(end - 1)
 	want = last + n - from
 	j.loader.counts.requests.Add(1)
@@ -201,7 +201,7 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 		req.bytes.Add(n)
 		plan.limiter.countBytes(n)
 		for at < stop {
-			_, end := w.At()
+			_, end := w.Position()
 			end = min(end, stop)
 			more, err := j.writePiece(plan, req, &w, at, piece[at-off:end-off])
 			if err != nil || !more {
@@ -219,7 +219,7 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 	}
 	defer body.Close()
 	for at < stop {
-		_, end := w.At()
+		_, end := w.Position()
 		// At its place in the file it lies in memory too, so that whole pages
 		// can go to the disk as they are.
 		b := piece[at%int64(len(piece)):]
@@ -303,7 +303,7 @@ func (j *stagingJob) writePiece(plan *stagingPlan, req *rangeRequest, w **store.
 		return false, nil
 	}
 	*w = req.part.Writer(next)
-	if from, _ := (*w).At(); from != at+int64(len(b)) {
+	if from, _ := (*w).Position(); from != at+int64(len(b)) {
 		// It is further on already, or another brought the block that ends here.
 		return false, nil
 	}
@@ -344,7 +344,7 @@ func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequ
 			continue
 		}
 		off, size := req.part.Range(block)
-		left := off + size - req.part.Came(block)
+		left := off + size - req.part.Arrived(block)
 		if worthHedging(asked, req.speed, n, left, usual, known) {
 			out = append(out, req)
 		}
@@ -413,7 +413,7 @@ func (j *stagingJob) hedge(ctx context.Context, plan *stagingPlan, slow *rangeRe
 		return
 	}
 	off, size := slow.part.Range(block)
-	left, had := off+size-slow.part.Came(block), slow.bytes.Load()
+	left, had := off+size-slow.part.Arrived(block), slow.bytes.Load()
 	if !plan.limiter.spendHedge(left) {
 		return
 	}

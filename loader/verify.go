@@ -101,15 +101,15 @@ func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan
 		if err := awaitBlock(ctx, p, i); err != nil {
 			return verdictGood, false, err
 		}
-		if i == 0 && p.Sum() != "" {
+		if i == 0 && p.SHA256() != "" {
 			return verdictGood, true, nil
 		}
-		written, check := p.Block(i)
+		written, check := p.BlockSum(i)
 		var block store.Sum
 		off, n := p.Range(i)
 		// The kernel reads the next blocks while this one is digested.
 		for ; next < p.Blocks() && next <= i+readAhead && p.Has(next); next++ {
-			p.Ahead(next)
+			p.StartRead(next)
 		}
 		for at := off; at < off+n; {
 			var b []byte
@@ -130,7 +130,7 @@ func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan
 			read <- b // never full: there are no more pieces than it holds
 		}
 		if check && block.Sum64() != written {
-			p.Forget(i)
+			p.DropBlock(i)
 			plan.done.Add(-n)
 			return verdictBlockLost, false, nil
 		}

@@ -135,7 +135,7 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	// The digest of the whole after the last block, so that its cost can be told
 	// from theirs; a node runs it beside them.
 	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}, DigestLast: d.Listen == "", Links: d.Links}
-	var circle *p2p.Circle
+	var circle *p2p.Node
 	var ln net.Listener
 	if d.Listen != "" {
 		if ln, err = net.Listen("tcp", d.Listen); err != nil {

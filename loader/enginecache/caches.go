@@ -72,8 +72,8 @@ func New(o Options) *Caches {
 	return &Caches{o: o}
 }
 
-// Use is one engine's hold on a cache.
-type Use struct {
+// CacheUse is one engine's hold on a cache.
+type CacheUse struct {
 	c       *Caches
 	key     Key
 	dir     string // of the key; "" for a scratch
@@ -108,19 +108,19 @@ func (c *Caches) open() error {
 	return c.fail
 }
 
-// Take is the cache of a key, made empty if there is none. shared are names in
+// Acquire is the cache of a key, made empty if there is none. shared are names in
 // it that lead to a folder which caches have in common: one elsewhere or, where
 // none is named, one of all caches of the same engine here. The caller releases
 // it.
-func (c *Caches) Take(key Key, engine string, shared map[string]string) (*Use, error) {
+func (c *Caches) Acquire(key Key, engine string, shared map[string]string) (*CacheUse, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(c.o.Dir, key.String())
 	for range 3 {
-		lease, err := c.lease(dir, key)
+		lease, err := c.lockLease(dir, key)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := c.make(dir, key, nil); err != nil {
+			if err := c.publish(dir, key, nil); err != nil {
 				return nil, err
 			}
 			continue
@@ -130,8 +130,8 @@ func (c *Caches) Take(key Key, engine string, shared map[string]string) (*Use, e
 		}
 		now := time.Now()
 		_ = os.Chtimes(lease.Name(), now, now) // only the order of eviction hangs on it
-		u := &Use{c: c, key: key, dir: dir, lease: lease, Fresh: true}
-		if err := c.share(u.Path(), engine, shared); err != nil {
+		u := &CacheUse{c: c, key: key, dir: dir, lease: lease, Fresh: true}
+		if err := c.linkShared(u.Path(), engine, shared); err != nil {
 			u.Release()
 			return nil, err
 		}
@@ -152,24 +152,24 @@ func (c *Caches) Take(key Key, engine string, shared map[string]string) (*Use, e
 }
 
 // Scratch is an empty cache whose model is not known yet; see Settle.
-func (c *Caches) Scratch(engine string, shared map[string]string) (*Use, error) {
+func (c *Caches) Scratch(engine string, shared map[string]string) (*CacheUse, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(c.o.Dir, newPrefix+rand.Text())
-	u := &Use{c: c, scratch: dir, Fresh: true}
+	u := &CacheUse{c: c, scratch: dir, Fresh: true}
 	if err := os.MkdirAll(u.Path(), 0o700); err != nil {
 		return nil, err
 	}
-	if err := c.share(u.Path(), engine, shared); err != nil {
+	if err := c.linkShared(u.Path(), engine, shared); err != nil {
 		u.Release()
 		return nil, err
 	}
 	return u, nil
 }
 
-// share makes the links.
-func (c *Caches) share(dir, engine string, names map[string]string) error {
+// linkShared makes the links.
+func (c *Caches) linkShared(dir, engine string, names map[string]string) error {
 	sum := sha256.Sum256([]byte(engine))
 	for n, to := range names {
 		own := filepath.Join(c.o.Dir, "shared", hex.EncodeToString(sum[:8]), n)
@@ -186,8 +186,8 @@ func (c *Caches) share(dir, engine string, names map[string]string) error {
 	return nil
 }
 
-// lease locks a cache against eviction, and checks that it is the key's.
-func (c *Caches) lease(dir string, key Key) (*os.File, error) {
+// lockLease locks a cache against eviction, and checks that it is the key's.
+func (c *Caches) lockLease(dir string, key Key) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, leaseName), os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -210,9 +210,9 @@ func (c *Caches) lease(dir string, key Key) (*os.File, error) {
 	return f, nil
 }
 
-// make publishes a cache in one rename; fill, which may be nil, puts into it
+// publish publishes a cache in one rename; fill, which may be nil, puts into it
 // what it has. One that is there already stays.
-func (c *Caches) make(dir string, key Key, fill func(into string) error) error {
+func (c *Caches) publish(dir string, key Key, fill func(into string) error) error {
 	tmp := filepath.Join(c.o.Dir, newPrefix+rand.Text())
 	defer os.RemoveAll(tmp)
 	if err := os.MkdirAll(filepath.Join(tmp, cacheName), 0o700); err != nil {
@@ -240,30 +240,30 @@ func (c *Caches) make(dir string, key Key, fill func(into string) error) error {
 }
 
 // Path is the folder the engine is given.
-func (u *Use) Path() string {
+func (u *CacheUse) Path() string {
 	if u.scratch != "" {
 		return filepath.Join(u.scratch, cacheName)
 	}
 	return filepath.Join(u.dir, cacheName)
 }
 
-// Settle keeps what an engine wrote into a scratch as the cache of key, a copy:
+// KeepAs keeps what an engine wrote into a scratch as the cache of key, a copy:
 // the engine may go on writing. For any other use it does nothing.
-func (u *Use) Settle(ctx context.Context, key Key) error {
+func (u *CacheUse) KeepAs(ctx context.Context, key Key) error {
 	if u.scratch == "" || u.dir != "" {
 		return nil
 	}
 	dir := filepath.Join(u.c.o.Dir, key.String())
 	if _, err := os.Stat(dir); err != nil {
-		files, err := scan(u.Path(), u.c.o.Most)
+		files, err := listFiles(u.Path(), u.c.o.Most)
 		if err != nil {
 			return err
 		}
-		if err := u.c.make(dir, key, func(into string) error { return copyFiles(ctx, u.Path(), into, files) }); err != nil {
+		if err := u.c.publish(dir, key, func(into string) error { return copyFiles(ctx, u.Path(), into, files) }); err != nil {
 			return err
 		}
 	}
-	lease, err := u.c.lease(dir, key)
+	lease, err := u.c.lockLease(dir, key)
 	if err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (u *Use) Settle(ctx context.Context, key Key) error {
 }
 
 // Release lets go. It may be called more than once, and on nil.
-func (u *Use) Release() {
+func (u *CacheUse) Release() {
 	if u == nil {
 		return
 	}
@@ -309,7 +309,7 @@ func (c *Caches) Trim() error {
 		if err != nil {
 			continue
 		}
-		x := cache{dir: dir, used: fi.ModTime(), bytes: size(dir)}
+		x := cache{dir: dir, used: fi.ModTime(), bytes: folderSize(dir)}
 		sum += x.bytes
 		all = append(all, x)
 	}
@@ -348,7 +348,7 @@ func (c *Caches) evict(dir string) (bool, error) {
 	return true, os.RemoveAll(out)
 }
 
-func size(dir string) (sum int64) {
+func folderSize(dir string) (sum int64) {
 	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
 			if fi, err := d.Info(); err == nil {

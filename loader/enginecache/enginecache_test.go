@@ -66,7 +66,7 @@ const at = "az://acc/c/m"
 
 var key = Key{Model: "sha256:11", Engine: "vllm 0.32 H200"}
 
-func put(t *testing.T, u *Use, files map[string]string) {
+func put(t *testing.T, u *CacheUse, files map[string]string) {
 	t.Helper()
 	for n, b := range files {
 		p := filepath.Join(u.Path(), n)
@@ -83,9 +83,9 @@ func put(t *testing.T, u *Use, files map[string]string) {
 	}
 }
 
-func contents(t *testing.T, u *Use) map[string]string {
+func contents(t *testing.T, u *CacheUse) map[string]string {
 	t.Helper()
-	files, err := scan(u.Path(), 1<<30)
+	files, err := listFiles(u.Path(), 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,9 +100,9 @@ func contents(t *testing.T, u *Use) map[string]string {
 	return out
 }
 
-func take(t *testing.T, c *Caches, k Key) *Use {
+func take(t *testing.T, c *Caches, k Key) *CacheUse {
 	t.Helper()
-	u, err := c.Take(k, "vllm", map[string]string{"modelinfos": ""})
+	u, err := c.Acquire(k, "vllm", map[string]string{"modelinfos": ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestSettle(t *testing.T) {
 		t.Error("published without a model")
 	}
 	path := u.Path()
-	if err := u.Settle(t.Context(), key); err != nil {
+	if err := u.KeepAs(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
 	if u.Path() != path {
@@ -286,7 +286,7 @@ func TestSettle(t *testing.T) {
 func TestTrim(t *testing.T) {
 	dir := t.TempDir()
 	c := New(Options{Dir: dir, Budget: 2500})
-	var uses []*Use
+	var uses []*CacheUse
 	for i, m := range []string{"a", "b", "c"} {
 		u := take(t, c, Key{Model: m})
 		put(t, u, map[string]string{"x": strings.Repeat("x", 1000)})
@@ -309,7 +309,7 @@ func TestTrim(t *testing.T) {
 		t.Fatal(err)
 	}
 	elsewhere := filepath.Join(t.TempDir(), "a", "b")
-	w, err := c.Take(Key{Model: "d"}, "vllm", map[string]string{"modelinfos": elsewhere})
+	w, err := c.Acquire(Key{Model: "d"}, "vllm", map[string]string{"modelinfos": elsewhere})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func TestTrim(t *testing.T) {
 	if to, err := filepath.EvalSymlinks(filepath.Join(w.Path(), "modelinfos")); err != nil || to != elsewhere {
 		t.Error(to, err)
 	}
-	if _, err := c.Take(uses[0].key, "", nil); err == nil {
+	if _, err := c.Acquire(uses[0].key, "", nil); err == nil {
 		t.Error("took what is of something else")
 	}
 }
@@ -340,7 +340,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(b)
 	f.Add([]byte(`{"format":1,"files":[{"name":"../x"}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := parse(b, key, 1<<20)
+		m, err := parseManifest(b, key, 1<<20)
 		if err != nil {
 			return
 		}

@@ -69,9 +69,9 @@ type Writer interface {
 // ErrNone says that the source has no such cache.
 var ErrNone = errors.New("the source has no such cache")
 
-// scan lists the regular files of a folder, in order; links and all else are
+// listFiles lists the regular files of a folder, in order; links and all else are
 // left out.
-func scan(dir string, most int64) ([]File, error) {
+func listFiles(dir string, most int64) ([]File, error) {
 	var files []File
 	var sum int64
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -121,19 +121,19 @@ func checkName(name string) error {
 // Publish writes the cache to the source, under its own key and those of also
 // (other names of the same model). It returns how many bytes went out. A key
 // that is there already is left as it is.
-func (u *Use) Publish(ctx context.Context, to Writer, location string, also ...Key) (int64, error) {
+func (u *CacheUse) Publish(ctx context.Context, to Writer, location string, also ...Key) (int64, error) {
 	if u.dir == "" {
 		return 0, errors.New("a cache is published after it was settled")
 	}
 	at := location + "/" + Folder
-	have, err := names(ctx, to, at)
+	have, err := listNames(ctx, to, at)
 	if err != nil {
 		return 0, err
 	}
 	if _, ok := have[u.key.String()+".json"]; ok {
 		return 0, nil
 	}
-	files, err := scan(filepath.Join(u.dir, cacheName), u.c.o.Most)
+	files, err := listFiles(filepath.Join(u.dir, cacheName), u.c.o.Most)
 	if err != nil {
 		return 0, err
 	}
@@ -148,7 +148,7 @@ func (u *Use) Publish(ctx context.Context, to Writer, location string, also ...K
 	defer tmp.Close()
 	m := manifest{Format: 1, Model: u.key.Model}
 	sum := sha256.New()
-	if m.Files, m.Bytes, err = pack(ctx, io.MultiWriter(tmp, sum), filepath.Join(u.dir, cacheName), files); err != nil {
+	if m.Files, m.Bytes, err = writePack(ctx, io.MultiWriter(tmp, sum), filepath.Join(u.dir, cacheName), files); err != nil {
 		return 0, err
 	}
 	m.Pack = hex.EncodeToString(sum.Sum(nil))
@@ -175,8 +175,8 @@ func (u *Use) Publish(ctx context.Context, to Writer, location string, also ...K
 	return m.Size, nil
 }
 
-// pack writes files as a tar that is the same for the same files.
-func pack(ctx context.Context, w io.Writer, dir string, files []File) (out []File, sum int64, err error) {
+// writePack writes files as a tar that is the same for the same files.
+func writePack(ctx context.Context, w io.Writer, dir string, files []File) (out []File, sum int64, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, 0, err
@@ -225,8 +225,8 @@ func packFile(t *tar.Writer, root *os.Root, f File) (File, error) {
 // Fetch brings the cache of a key from a source into an empty one, and returns
 // the digest of the model that it was made for. ErrNone: it has none. Nothing
 // gets into the cache before all of it held its digests.
-func (u *Use) Fetch(ctx context.Context, from Remote, location string, key Key) (model string, bytes int64, err error) {
-	have, err := names(ctx, from, location+"/"+Folder)
+func (u *CacheUse) Fetch(ctx context.Context, from Remote, location string, key Key) (model string, bytes int64, err error) {
+	have, err := listNames(ctx, from, location+"/"+Folder)
 	if err != nil {
 		return "", 0, err
 	}
@@ -269,8 +269,8 @@ func (u *Use) Fetch(ctx context.Context, from Remote, location string, key Key) 
 	return m.Model, m.Size, nil
 }
 
-// names lists what is at a location; nothing is no error.
-func names(ctx context.Context, from Remote, at string) (map[string]source.File, error) {
+// listNames lists what is at a location; nothing is no error.
+func listNames(ctx context.Context, from Remote, at string) (map[string]source.File, error) {
 	plan, err := from.Plan(ctx, at, nil)
 	if k := source.KindOf(err); k == source.NotFound || k == source.Missing {
 		return nil, nil
@@ -298,11 +298,11 @@ func (c *Caches) manifest(ctx context.Context, from Remote, f source.File, key K
 	if err != nil {
 		return m, err
 	}
-	return parse(b, key, c.o.Most)
+	return parseManifest(b, key, c.o.Most)
 }
 
-// parse reads a manifest and checks all that can be checked without the pack.
-func parse(b []byte, key Key, most int64) (m manifest, err error) {
+// parseManifest reads a manifest and checks all that can be checked without the pack.
+func parseManifest(b []byte, key Key, most int64) (m manifest, err error) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return m, fmt.Errorf("the manifest of the cache: %w", err)
 	}
@@ -348,7 +348,7 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 		want[f.Name] = f
 	}
 	whole := sha256.New()
-	r := &ranges{ctx: ctx, from: from, file: p, hash: whole}
+	r := &packReader{ctx: ctx, from: from, file: p, hash: whole}
 	defer r.close()
 	t := tar.NewReader(r)
 	for {
@@ -364,7 +364,7 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 			return fmt.Errorf("the pack of the cache: %.80q is not what its manifest promises", h.Name)
 		}
 		delete(want, h.Name)
-		if err := extract(root, t, f, h.Mode&0o100 != 0); err != nil {
+		if err := extractFile(root, t, f, h.Mode&0o100 != 0); err != nil {
 			return err
 		}
 	}
@@ -381,7 +381,7 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 	return nil
 }
 
-func extract(root *os.Root, t io.Reader, f File, runs bool) error {
+func extractFile(root *os.Root, t io.Reader, f File, runs bool) error {
 	name := filepath.FromSlash(f.Name)
 	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
@@ -405,8 +405,8 @@ func extract(root *os.Root, t io.Reader, f File, runs bool) error {
 	return nil
 }
 
-// ranges reads a file of a source from its beginning to its end.
-type ranges struct {
+// packReader reads a file of a source from its beginning to its end.
+type packReader struct {
 	ctx  context.Context
 	from Remote
 	file source.File
@@ -416,7 +416,7 @@ type ranges struct {
 	left int64 // of body
 }
 
-func (r *ranges) Read(b []byte) (int, error) {
+func (r *packReader) Read(b []byte) (int, error) {
 	if r.left == 0 {
 		r.close()
 		if r.at >= r.file.Size {
@@ -442,7 +442,7 @@ func (r *ranges) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (r *ranges) close() {
+func (r *packReader) close() {
 	if r.body != nil {
 		r.body.Close()
 		r.body = nil

@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	// kind is the type of our mounts, by which Sweep knows them.
-	kind = "fuse.thaw"
-	// most bytes of one read; the kernel's own bound without a sysctl.
-	most = 1 << 20
-	// ahead is how far the kernel reads before the reader, in KiB, where it may
+	// fsType is the type of our mounts, by which Sweep knows them.
+	fsType = "fuse.thaw"
+	// maxRead bytes of one read; the kernel's own bound without a sysctl.
+	maxRead = 1 << 20
+	// readAheadKiB is how far the kernel reads before the reader, in KiB, where it may
 	// be set: its own bound for FUSE is 128 KiB, a fault at a time.
-	ahead = 8 << 10
-	// waiting is how many reads of the kernel's own may be under way; each
+	readAheadKiB = 8 << 10
+	// maxBackground is how many reads of the kernel's own may be under way; each
 	// holds a buffer of at most most.
-	waiting = 32
+	maxBackground = 32
 	// for ever, as far as the kernel is concerned: nothing here changes.
-	lasting = 24 * time.Hour
+	cacheForever = 24 * time.Hour
 )
 
 // Mount is a folder of files that are still arriving.
 type Mount struct {
 	dir    string
-	over   chan struct{} // closed when the kernel has let go
+	done   chan struct{} // closed when the kernel has let go
 	closed chan struct{} // closed by Close
 	once   sync.Once
 }
@@ -48,19 +48,19 @@ type Mount struct {
 // used. An error that wraps ErrUnavailable says that it never will be on this
 // machine. The caller closes the mount.
 func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
-	m := &Mount{dir: dir, over: make(chan struct{}), closed: make(chan struct{})}
+	m := &Mount{dir: dir, done: make(chan struct{}), closed: make(chan struct{})}
 	fd, err := attach(dir)
 	if err != nil {
 		return nil, err
 	}
-	root := &folder{files: files, tree: &tree{from: from, log: o.log(), made: time.Now(), told: make(map[string]bool)}}
-	long := lasting
+	root := &rootNode{files: files, sharedState: &sharedState{from: from, log: o.log(), made: time.Now(), logged: make(map[string]bool)}}
+	long := cacheForever
 	options := &fs.Options{
 		EntryTimeout: &long, AttrTimeout: &long, NegativeTimeout: &long,
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
 		MountOptions: fuse.MountOptions{
-			MaxBackground: waiting, MaxWrite: most, MaxReadAhead: most, DisableXAttrs: true,
-			Name: "thaw", FsName: "thaw", Logger: log.New(quiet{root.tree}, "", 0),
+			MaxBackground: maxBackground, MaxWrite: maxRead, MaxReadAhead: maxRead, DisableXAttrs: true,
+			Name: "thaw", FsName: "thaw", Logger: log.New(fuseLog{root.sharedState}, "", 0),
 		},
 	}
 	server, err := fuse.NewServer(fs.NewNodeFS(root, options), "/dev/fd/"+strconv.Itoa(fd), &options.MountOptions)
@@ -70,18 +70,18 @@ func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	go func() {
-		defer close(m.over)
+		defer close(m.done)
 		server.Serve() // ends when the kernel lets go, and closes fd
 	}()
 	err = server.WaitMount()
 	if err == nil {
-		err = noPoll(dir)
+		err = disablePoll(dir)
 	}
 	if err != nil {
 		m.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	widen(dir)
+	raiseReadAhead(dir)
 	return m, nil
 }
 
@@ -92,8 +92,8 @@ func attach(dir string) (fd int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("%w: /dev/fuse: %w", ErrUnavailable, err)
 	}
-	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d", fd, os.Geteuid(), os.Getegid(), most)
-	if err := unix.Mount("thaw", dir, kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, data); err != nil {
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d", fd, os.Geteuid(), os.Getegid(), maxRead)
+	if err := unix.Mount("thaw", dir, fsType, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, data); err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("%w: mount: %w", ErrUnavailable, err)
 	}
@@ -102,10 +102,10 @@ func attach(dir string) (fd int, err error) {
 
 func detach(dir string) error { return unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH) }
 
-// noPoll has the kernel learn that these files cannot be polled. Until it
+// disablePoll has the kernel learn that these files cannot be polled. Until it
 // knows, a file that this very process opens is polled by the runtime's last
 // free thread, which then waits for us.
-func noPoll(dir string) error {
+func disablePoll(dir string) error {
 	fd, err := unix.Open(filepath.Join(dir, ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("the mount does not answer: %w", err)
@@ -118,22 +118,22 @@ func noPoll(dir string) error {
 	return err
 }
 
-// widen lets the kernel read further ahead, where it lets us.
-func widen(dir string) {
+// raiseReadAhead lets the kernel read further ahead, where it lets us.
+func raiseReadAhead(dir string) {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
 		return
 	}
 	name := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev))
-	_ = os.WriteFile(name, []byte(strconv.Itoa(ahead)), 0) // slower without
+	_ = os.WriteFile(name, []byte(strconv.Itoa(readAheadKiB)), 0) // slower without
 }
 
 // Path of the folder.
 func (m *Mount) Path() string { return m.dir }
 
-// Leave takes the mount away if nobody uses it, and reports whether it did:
+// TryUnmount takes the mount away if nobody uses it, and reports whether it did:
 // then only Close is left to do, which is at no cost.
-func (m *Mount) Leave() bool {
+func (m *Mount) TryUnmount() bool {
 	select {
 	case <-m.closed:
 		return true
@@ -156,7 +156,7 @@ func (m *Mount) Close() {
 		// off the reads under way.
 		_ = detach(m.dir)
 	})
-	<-m.over
+	<-m.done
 }
 
 // Sweep takes away every mount of ours below dir. They are those of a process
@@ -184,7 +184,7 @@ func Sweep(dir string) error {
 func mountPoint(line string) string {
 	left, right, ok := strings.Cut(line, " - ")
 	fields := strings.Fields(left)
-	if !ok || len(fields) < 6 || !strings.HasPrefix(right, kind+" ") {
+	if !ok || len(fields) < 6 || !strings.HasPrefix(right, fsType+" ") {
 		return ""
 	}
 	// Blanks, tabs, newlines and backslashes are written as \ooo.
@@ -203,44 +203,44 @@ func mountPoint(line string) string {
 	return out.String()
 }
 
-// tree is what all nodes share.
-type tree struct {
+// sharedState is what all nodes share.
+type sharedState struct {
 	from Bytes
 	log  *slog.Logger
 	made time.Time
 
-	mu   sync.Mutex // guards told
-	told map[string]bool
+	mu     sync.Mutex // guards told
+	logged map[string]bool
 }
 
 // complain tells of a failing file once; engines try again and again.
-func (t *tree) complain(name string, off int64, err error) {
+func (t *sharedState) complain(name string, off int64, err error) {
 	t.mu.Lock()
-	told := t.told[name]
-	t.told[name] = true
+	told := t.logged[name]
+	t.logged[name] = true
 	t.mu.Unlock()
 	if !told {
 		t.log.Warn("a reader of an arriving file gets an error", "file", name, "offset", off, "err", err)
 	}
 }
 
-// quiet is where go-fuse's own words go.
-type quiet struct{ t *tree }
+// fuseLog is where go-fuse's own words go.
+type fuseLog struct{ t *sharedState }
 
-func (q quiet) Write(b []byte) (int, error) {
+func (q fuseLog) Write(b []byte) (int, error) {
 	q.t.log.Debug("fuse", "says", strings.TrimSpace(string(b)))
 	return len(b), nil
 }
 
-// folder is the root; the folders below it are plain inodes.
-type folder struct {
+// rootNode is the root; the folders below it are plain inodes.
+type rootNode struct {
 	fs.Inode
-	*tree
+	*sharedState
 	files []File
 }
 
 // OnAdd makes the tree, all at once: it is small and never changes.
-func (f *folder) OnAdd(ctx context.Context) {
+func (f *rootNode) OnAdd(ctx context.Context) {
 	for _, file := range f.files {
 		at := f.EmbeddedInode()
 		dirs, base := path.Split(file.Name)
@@ -255,42 +255,42 @@ func (f *folder) OnAdd(ctx context.Context) {
 			}
 			at = next
 		}
-		n := &node{tree: f.tree, file: file}
+		n := &fileNode{sharedState: f.sharedState, file: file}
 		at.AddChild(base, at.NewPersistentInode(ctx, n, fs.StableAttr{Mode: syscall.S_IFREG}), true)
 	}
 }
 
-// node is one file.
-type node struct {
+// fileNode is one file.
+type fileNode struct {
 	fs.Inode
-	*tree
+	*sharedState
 	file File
 }
 
 var (
-	_ fs.NodeOpener    = (*node)(nil)
-	_ fs.NodeReader    = (*node)(nil)
-	_ fs.NodeGetattrer = (*node)(nil)
-	_ fs.NodeFlusher   = (*node)(nil)
+	_ fs.NodeOpener    = (*fileNode)(nil)
+	_ fs.NodeReader    = (*fileNode)(nil)
+	_ fs.NodeGetattrer = (*fileNode)(nil)
+	_ fs.NodeFlusher   = (*fileNode)(nil)
 )
 
 // Open tells the kernel that there is no open: it asks once per mount, and
 // keeps pages from then on.
-func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+func (n *fileNode) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	return nil, 0, syscall.ENOSYS
 }
 
 // Flush is the same for close.
-func (n *node) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
+func (n *fileNode) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
 
-func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+func (n *fileNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.Mode, out.Nlink, out.Size = syscall.S_IFREG|0o444, 1, uint64(n.file.Size)
-	out.Blksize, out.Blocks = most, (out.Size+511)/512
+	out.Blksize, out.Blocks = maxRead, (out.Size+511)/512
 	out.SetTimes(&n.made, &n.made, &n.made)
 	return 0
 }
 
-func (n *node) Read(ctx context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+func (n *fileNode) Read(ctx context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	if off >= n.file.Size {
 		return fuse.ReadResultData(nil), 0
 	}

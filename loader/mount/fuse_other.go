@@ -15,8 +15,8 @@ func New(string, []File, Bytes, Options) (*Mount, error) {
 // Path is never asked for.
 func (*Mount) Path() string { return "" }
 
-// Leave has nothing to leave.
-func (*Mount) Leave() bool { return true }
+// TryUnmount always succeeds.
+func (*Mount) TryUnmount() bool { return true }
 
 // Close has nothing to close.
 func (*Mount) Close() {}

@@ -55,7 +55,7 @@ type folderError struct {
 	Fix  string      `json:"fix,omitempty"`
 }
 
-func (f *SharedFolders) writeError(w http.ResponseWriter, err error) {
+func (s *SharedFolders) writeError(w http.ResponseWriter, err error) {
 	out := folderError{Kind: source.KindOf(err), What: "cannot be read there"}
 	status := http.StatusInternalServerError
 	switch out.Kind {
@@ -78,30 +78,30 @@ func (f *SharedFolders) writeError(w http.ResponseWriter, err error) {
 }
 
 // requestedFolder is the one a request names, if it is lent.
-func (f *SharedFolders) requestedFolder(w http.ResponseWriter, r *http.Request) (string, source.Globs, bool) {
+func (s *SharedFolders) requestedFolder(w http.ResponseWriter, r *http.Request) (string, source.Globs, bool) {
 	folder := r.URL.Query().Get("folder")
-	if f != nil && filepath.IsAbs(folder) && filepath.Clean(folder) == folder {
-		if also, ok := f.Shared(folder); ok {
+	if s != nil && filepath.IsAbs(folder) && filepath.Clean(folder) == folder {
+		if also, ok := s.Shared(folder); ok {
 			return folder, also, true
 		}
 	}
-	f.writeError(w, &source.Error{Kind: source.NotFound, What: "is no folder of a model there"})
+	s.writeError(w, &source.Error{Kind: source.NotFound, What: "is no folder of a model there"})
 	return "", nil, false
 }
 
 // serveList answers with the files that are staged of a folder: no others are named.
-func (f *SharedFolders) serveList(w http.ResponseWriter, r *http.Request) {
-	folder, also, ok := f.requestedFolder(w, r)
+func (s *SharedFolders) serveList(w http.ResponseWriter, r *http.Request) {
+	folder, also, ok := s.requestedFolder(w, r)
 	if !ok {
 		return
 	}
 	location := "file://" + folder
-	plan, err := f.Disk.Plan(r.Context(), location, also)
+	plan, err := s.Disk.Plan(r.Context(), location, also)
 	if err == nil {
 		plan.Files, err = source.Select(location, plan.Files, also)
 	}
 	if err != nil {
-		f.writeError(w, err)
+		s.writeError(w, err)
 		return
 	}
 	out := folderList{Files: make([]folderFile, 0, len(plan.Files))}
@@ -115,26 +115,26 @@ func (f *SharedFolders) serveList(w http.ResponseWriter, r *http.Request) {
 // serveRange answers with a range of a file in one version. What leaves was read
 // before the file was looked at once more: it is of that version, or the answer
 // breaks off.
-func (f *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
-	folder, also, ok := f.requestedFolder(w, r)
+func (s *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
+	folder, also, ok := s.requestedFolder(w, r)
 	if !ok {
 		return
 	}
 	name := r.URL.Query().Get("file")
 	file := source.File{Name: name, Version: strings.Trim(r.Header.Get("If-Match"), `"`), Ref: filepath.Join(folder, filepath.FromSlash(name))}
-	if err := source.CheckName(name); err != nil || !also.Wants(name) {
-		f.writeError(w, &source.Error{Kind: source.Refused, What: "is not staged"})
+	if err := source.CheckName(name); err != nil || !also.Includes(name) {
+		s.writeError(w, &source.Error{Kind: source.Refused, What: "is not staged"})
 		return
 	}
-	at, err := f.Disk.Open(file)
+	at, err := s.Disk.Open(file)
 	if err != nil {
-		f.writeError(w, err)
+		s.writeError(w, err)
 		return
 	}
 	defer at.Close()
 	first, err := at.Stat()
 	if err != nil {
-		f.writeError(w, &source.Error{Kind: source.Broken, What: "cannot be read there"})
+		s.writeError(w, &source.Error{Kind: source.Broken, What: "cannot be read there"})
 		return
 	}
 	off, n, ok := parseRange(r.Header.Get("Range"))
@@ -143,7 +143,7 @@ func (f *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	same := func() bool {
-		again, err := f.Disk.Open(file)
+		again, err := s.Disk.Open(file)
 		if err != nil {
 			return false
 		}
@@ -161,7 +161,7 @@ func (f *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
 		case sent:
 			panic(http.ErrAbortHandler)
 		default:
-			f.writeError(w, &source.Error{Kind: source.Changed, What: "changed while it was read"})
+			s.writeError(w, &source.Error{Kind: source.Changed, What: "changed while it was read"})
 			return
 		}
 		if !sent {
@@ -193,10 +193,10 @@ func parseRange(s string) (off, n int64, ok bool) {
 
 // PeerSource is a loader.Source: folders of other nodes' disks, by locations as
 // loader.PeerLocation makes them.
-type PeerSource struct{ node *Circle }
+type PeerSource struct{ node *Node }
 
 // Source returns the source of what nodes of this circle lend.
-func (n *Circle) Source() *PeerSource { return &PeerSource{n} }
+func (n *Node) Source() *PeerSource { return &PeerSource{n} }
 
 var _ loader.Source = (*PeerSource)(nil)
 
@@ -242,7 +242,7 @@ func (b *PeerSource) Plan(ctx context.Context, location string, also source.Glob
 	if r.StatusCode != http.StatusOK {
 		return source.Plan{}, b.responseError(r, location, "")
 	}
-	raw, err := httpsource.Small(r, maxList, location)
+	raw, err := httpsource.ReadBody(r, maxList, location)
 	if err != nil {
 		return source.Plan{}, err
 	}
@@ -274,8 +274,8 @@ func (b *PeerSource) Read(ctx context.Context, file source.File, offset, length 
 		return nil, err
 	}
 	body, _, err := httpsource.Range(b.node.http, req, httpsource.RangeRequest{Source: file.Ref, File: file, Offset: offset, Length: length, ETag: file.Version,
-		Refused: func(r *http.Response) error { return b.responseError(r, file.Ref, file.Name) }})
-	return body, httpsource.Listed(err)
+		ResponseError: func(r *http.Response) error { return b.responseError(r, file.Ref, file.Name) }})
+	return body, httpsource.GoneIsChanged(err)
 }
 
 // responseError is a node's no, in its own words where it has some.

@@ -64,9 +64,9 @@ type BlockServer interface {
 	HasPlan(plan string) bool
 }
 
-// Circle is this node among the others: a loader's Neighbours, and the server
+// Node is this node among the others: a loader's Neighbours, and the server
 // that the others ask. Its methods may be called concurrently.
-type Circle struct {
+type Node struct {
 	o     Options
 	http  *http.Client
 	token [sha256.Size]byte
@@ -75,10 +75,10 @@ type Circle struct {
 	swarms map[string]*swarm
 }
 
-var _ loader.Peers = (*Circle)(nil)
+var _ loader.Peers = (*Node)(nil)
 
 // New returns a circle. It starts nothing.
-func New(o Options) *Circle {
+func New(o Options) *Node {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -94,18 +94,18 @@ func New(o Options) *Circle {
 	if o.BlockTimeout == 0 {
 		o.BlockTimeout = time.Minute
 	}
-	n := &Circle{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), swarms: make(map[string]*swarm)}
+	n := &Node{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), swarms: make(map[string]*swarm)}
 	// A block is waited for at its lender, before the head of the answer.
 	n.http.Transport.(*http.Transport).ResponseHeaderTimeout = 0
 	return n
 }
 
 // Close lets idle connections go. All companies have been left.
-func (n *Circle) Close() { n.http.CloseIdleConnections() }
+func (n *Node) Close() { n.http.CloseIdleConnections() }
 
 // Join tells all nodes that are known of a staging, and hears what they have.
 // It waits for the quick ones.
-func (n *Circle) Join(ctx context.Context, key string, files []source.File) loader.Swarm {
+func (n *Node) Join(ctx context.Context, key string, files []source.File) loader.Swarm {
 	known := slices.ContainsFunc(n.o.Nodes(), func(p Peer) bool { return p.ID != n.o.ID && p.URL != "" && p.URL != n.o.URL })
 	if !known && n.o.URL == "" {
 		return nil
@@ -133,13 +133,13 @@ func (n *Circle) Join(ctx context.Context, key string, files []source.File) load
 // joinWait is how long the start of a staging waits for the others' answers.
 const joinWait = 250 * time.Millisecond
 
-func (n *Circle) swarm(key string) *swarm {
+func (n *Node) swarm(key string) *swarm {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.swarms[key]
 }
 
-func (n *Circle) removeSwarm(key string) {
+func (n *Node) removeSwarm(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.swarms, key)
@@ -169,7 +169,7 @@ const (
 )
 
 // Handler is what other nodes ask of this one.
-func (n *Circle) Handler(lender BlockServer) http.Handler {
+func (n *Node) Handler(lender BlockServer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) { n.serveAnnouncement(lender, w, r) })
 	mux.HandleFunc("GET "+blocksPath, func(w http.ResponseWriter, r *http.Request) { n.serveBlock(lender, w, r) })
@@ -189,7 +189,7 @@ func (n *Circle) Handler(lender BlockServer) http.Handler {
 
 // Serve answers other nodes on l until ctx ends; then what is being lent may
 // end within grace.
-func (n *Circle) Serve(ctx context.Context, l net.Listener, lender BlockServer) error {
+func (n *Node) Serve(ctx context.Context, l net.Listener, lender BlockServer) error {
 	srv := &http.Server{Handler: n.Handler(lender), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(n.o.Log.Handler(), slog.LevelDebug)}
 	stopped := make(chan struct{})
@@ -213,7 +213,7 @@ func (n *Circle) Serve(ctx context.Context, l net.Listener, lender BlockServer) 
 const shutdownGrace = 2 * time.Second
 
 // serveAnnouncement hears what another node has, and answers with what is here.
-func (n *Circle) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *http.Request) {
+func (n *Node) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *http.Request) {
 	plan := r.URL.Query().Get("plan")
 	var in announcement
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAnnouncement))
@@ -236,7 +236,7 @@ func (n *Circle) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r 
 
 // serveBlock gives a block. One that is still on its way here is waited for, for as
 // long as the other node says it will.
-func (n *Circle) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Request) {
+func (n *Node) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	var off, length, wait int64
 	if _, err := fmt.Sscan(q.Get("offset")+" "+q.Get("length")+" "+q.Get("wait"), &off, &length, &wait); err != nil || length <= 0 || length > maxBlockRead || wait < 0 {
@@ -277,7 +277,7 @@ func (n *Circle) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.R
 const maxBlockRead = 256 << 20
 
 // sendAnnouncement is one exchange of words.
-func (n *Circle) sendAnnouncement(ctx context.Context, at Peer, plan string, say announcement) (announcement, error) {
+func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, say announcement) (announcement, error) {
 	body, err := json.Marshal(say)
 	if err != nil {
 		return announcement{}, err
@@ -304,7 +304,7 @@ func (n *Circle) sendAnnouncement(ctx context.Context, at Peer, plan string, say
 }
 
 // requestBlock asks a node for a block.
-func (n *Circle) requestBlock(ctx context.Context, at Peer, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
+func (n *Node) requestBlock(ctx context.Context, at Peer, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
 	q := url.Values{"plan": {plan}, "file": {b.File.Name}, "offset": {fmt.Sprint(b.Offset)}, "length": {fmt.Sprint(b.Length)}, "wait": {fmt.Sprint(wait.Milliseconds())}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(at.URL, "/")+blocksPath+"?"+q.Encode(), nil)
 	if err != nil {

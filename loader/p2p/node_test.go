@@ -112,7 +112,7 @@ func model(n int) map[string][]byte {
 // node is one node with a loader of its own.
 type node struct {
 	id, url string
-	circle  *p2p.Circle
+	circle  *p2p.Node
 	loader  *loader.Loader
 	stop    func()
 	spoil   atomic.Bool // it lends other bytes

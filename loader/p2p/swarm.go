@@ -19,7 +19,7 @@ import (
 
 // swarm is the nodes that stage one plan, as this one knows them.
 type swarm struct {
-	node   *Circle
+	node   *Node
 	key    string
 	first  map[string]int // number of a file's first block
 	blocks int
@@ -61,7 +61,7 @@ type bitmap []byte
 func (b bitmap) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 0 }
 func (b bitmap) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
-func newSwarm(n *Circle, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
+func newSwarm(n *Node, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
 	s := &swarm{node: n, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), waits: make(map[int]int), announcing: make(map[string]bool), view: 1}
 	// By name: listings may come in any order, and numbers mean the same on all
 	// nodes.

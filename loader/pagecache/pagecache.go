@@ -14,12 +14,12 @@ type File struct {
 }
 
 const (
-	// window is looked at whole, and windows of them at most per call.
-	window  = 1 << 20
-	windows = 128
-	// step is asked for at once when reading ahead: between two, the caller's
+	// windowSize is looked at whole, and windows of them at most per call.
+	windowSize = 1 << 20
+	maxWindows = 128
+	// adviseStep is asked for at once when reading ahead: between two, the caller's
 	// end is looked at.
-	step = 8 << 20
+	adviseStep = 8 << 20
 )
 
 // Resident is how many bytes of files are in the page cache; ok is false where
@@ -32,17 +32,17 @@ func Resident(files []File) (bytes int64, ok bool) {
 	if total <= 0 {
 		return 0, supported
 	}
-	whole := total <= windows*window
+	whole := total <= maxWindows*windowSize
 	for _, f := range files {
-		n := int64(windows)
+		n := int64(maxWindows)
 		if !whole {
 			// By its share of the bytes; small files count less than a window.
-			n = f.Size * windows / total
+			n = f.Size * maxWindows / total
 		}
 		if f.Size <= 0 || n == 0 {
 			continue
 		}
-		have, looked, ok := resident(f, n, whole)
+		have, looked, ok := sampleResident(f, n, whole)
 		if !ok {
 			return 0, false
 		}
@@ -53,16 +53,16 @@ func Resident(files []File) (bytes int64, ok bool) {
 	return min(bytes, total), true
 }
 
-// resident looks at n windows of a file, or all of it: have of looked bytes are
+// sampleResident looks at n windows of a file, or all of it: have of looked bytes are
 // in memory.
-func resident(f File, n int64, whole bool) (have, looked int64, ok bool) {
+func sampleResident(f File, n int64, whole bool) (have, looked int64, ok bool) {
 	file, err := os.Open(f.Path)
 	if err != nil {
 		return 0, 0, true
 	}
 	defer file.Close()
-	for _, at := range spread(f.Size, n, whole) {
-		got, err := look(file, at.off, at.len)
+	for _, at := range sampleExtents(f.Size, n, whole) {
+		got, err := measureCached(file, at.off, at.len)
 		if err != nil {
 			return 0, 0, false
 		}
@@ -74,31 +74,31 @@ func resident(f File, n int64, whole bool) (have, looked int64, ok bool) {
 
 type extent struct{ off, len int64 }
 
-// spread lays n windows evenly over size bytes, beginning on page boundaries;
+// sampleExtents lays n windows evenly over size bytes, beginning on page boundaries;
 // all of it in one piece where that is no more.
-func spread(size, n int64, whole bool) []extent {
-	if whole || n*window >= size {
+func sampleExtents(size, n int64, whole bool) []extent {
+	if whole || n*windowSize >= size {
 		return []extent{{0, size}}
 	}
 	out := make([]extent, 0, n)
 	gap := size / n
 	for i := range n {
-		off := (i*gap + (gap-window)/2) &^ (1<<16 - 1)
-		out = append(out, extent{off, min(window, size-off)})
+		off := (i*gap + (gap-windowSize)/2) &^ (1<<16 - 1)
+		out = append(out, extent{off, min(windowSize, size-off)})
 	}
 	return out
 }
 
-// Ahead has the kernel read files into memory, in their order, until ctx ends or
+// ReadAhead has the kernel read files into memory, in their order, until ctx ends or
 // limit bytes were asked for; it returns how many were. It returns long before
 // they are all there, but never runs further ahead than the disk's queue. Where
 // the system takes no such advice it does nothing.
-func Ahead(ctx context.Context, files []File, limit int64) (asked int64) {
+func ReadAhead(ctx context.Context, files []File, limit int64) (asked int64) {
 	for _, f := range files {
 		if ctx.Err() != nil || asked >= limit {
 			return asked
 		}
-		n, ok := ahead(ctx, f, limit-asked)
+		n, ok := readAheadFile(ctx, f, limit-asked)
 		if asked += n; !ok {
 			return asked
 		}
@@ -106,15 +106,15 @@ func Ahead(ctx context.Context, files []File, limit int64) (asked int64) {
 	return asked
 }
 
-func ahead(ctx context.Context, f File, limit int64) (asked int64, ok bool) {
+func readAheadFile(ctx context.Context, f File, limit int64) (asked int64, ok bool) {
 	file, err := os.Open(f.Path)
 	if err != nil {
 		return 0, true // its reader will say why
 	}
 	defer file.Close()
-	for off := int64(0); off < f.Size && asked < limit && ctx.Err() == nil; off += step {
-		n := min(step, f.Size-off, limit-asked)
-		if err := advise(file, off, n); err != nil {
+	for off := int64(0); off < f.Size && asked < limit && ctx.Err() == nil; off += adviseStep {
+		n := min(adviseStep, f.Size-off, limit-asked)
+		if err := adviseWillNeed(file, off, n); err != nil {
 			return asked, false
 		}
 		asked += n
@@ -122,9 +122,9 @@ func ahead(ctx context.Context, f File, limit int64) (asked int64, ok bool) {
 	return asked, true
 }
 
-// Spare is how many bytes may be read ahead now without pushing out what is
+// SpareMemory is how many bytes may be read ahead now without pushing out what is
 // used: half of what memory has available. 0 where the system does not say.
-func Spare() int64 {
+func SpareMemory() int64 {
 	m, _ := hostinfo.ReadMemory()
 	return m.Available / 2
 }

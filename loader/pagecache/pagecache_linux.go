@@ -8,8 +8,8 @@ import (
 
 const supported = true
 
-// look is how many bytes of a range are in the page cache.
-func look(f *os.File, off, n int64) (int64, error) {
+// measureCached is how many bytes of a range are in the page cache.
+func measureCached(f *os.File, off, n int64) (int64, error) {
 	var st unix.Cachestat_t
 	err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)
 	if err == nil {
@@ -24,8 +24,8 @@ func incore(f *os.File, off, n int64) (int64, error) {
 	page := int64(os.Getpagesize())
 	var have int64
 	// A window at a time: whole files of a small checkpoint are larger.
-	for end := off + n; off < end; off += window {
-		size := min(window, end-off)
+	for end := off + n; off < end; off += windowSize {
+		size := min(windowSize, end-off)
 		b, err := unix.Mmap(int(f.Fd()), off, int(size), unix.PROT_READ, unix.MAP_SHARED)
 		if err != nil {
 			return 0, err
@@ -47,7 +47,7 @@ func incore(f *os.File, off, n int64) (int64, error) {
 	return have, nil
 }
 
-// advise blocks only while the disk's queue is full.
-func advise(f *os.File, off, n int64) error {
+// adviseWillNeed blocks only while the disk's queue is full.
+func adviseWillNeed(f *os.File, off, n int64) error {
 	return unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED)
 }

@@ -74,7 +74,7 @@ func TestLooksAgree(t *testing.T) {
 	if _, err := open.ReadAt(make([]byte, size/2), 0); err != nil {
 		t.Fatal(err)
 	}
-	a, err := look(open, 0, size)
+	a, err := measureCached(open, 0, size)
 	if err != nil {
 		sourcetest.Missing(t, err)
 	}
@@ -98,7 +98,7 @@ func TestSampled(t *testing.T) {
 	if n, _ := Resident([]File{f}); n != 0 {
 		sourcetest.Missing(t, "pages stay here (tmpfs)")
 	}
-	if got := Ahead(t.Context(), []File{f}, size/2); got != size/2 {
+	if got := ReadAhead(t.Context(), []File{f}, size/2); got != size/2 {
 		t.Errorf("asked for %d", got)
 	}
 	tick := time.NewTicker(time.Millisecond)
@@ -116,10 +116,10 @@ func TestAheadEnds(t *testing.T) {
 	f, _ := file(t, 20<<20)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if n := Ahead(ctx, []File{f}, 1<<40); n != 0 {
+	if n := ReadAhead(ctx, []File{f}, 1<<40); n != 0 {
 		t.Error(n)
 	}
-	if n := Ahead(t.Context(), []File{{"/nowhere", 9}, f, f}, 25<<20); n != 25<<20 {
+	if n := ReadAhead(t.Context(), []File{{"/nowhere", 9}, f, f}, 25<<20); n != 25<<20 {
 		t.Error(n)
 	}
 }
@@ -127,21 +127,21 @@ func TestAheadEnds(t *testing.T) {
 func TestSpread(t *testing.T) {
 	for _, size := range []int64{129 << 20, 1 << 33, 130<<20 + 13} {
 		last := int64(-1)
-		list := spread(size, windows, false)
+		list := sampleExtents(size, maxWindows, false)
 		for _, e := range list {
 			if e.off <= last || e.off%(1<<16) != 0 || e.len <= 0 || e.off+e.len > size {
 				t.Fatalf("size %d: %+v", size, e)
 			}
 			last = e.off + e.len - 1
 		}
-		if len(list) != windows {
+		if len(list) != maxWindows {
 			t.Errorf("size %d: %d windows", size, len(list))
 		}
 	}
 }
 
-func TestSpare(t *testing.T) {
-	if Spare() <= 0 {
+func TestSpareMemory(t *testing.T) {
+	if SpareMemory() <= 0 {
 		t.Error("no memory")
 	}
 }

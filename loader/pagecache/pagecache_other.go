@@ -13,6 +13,6 @@ const supported = false
 
 var errUnknown = errors.New("not known on this system")
 
-func look(*os.File, int64, int64) (int64, error) { return 0, errUnknown }
+func measureCached(*os.File, int64, int64) (int64, error) { return 0, errUnknown }
 
-func advise(*os.File, int64, int64) error { return errUnknown }
+func adviseWillNeed(*os.File, int64, int64) error { return errUnknown }

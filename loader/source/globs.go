@@ -24,13 +24,13 @@ func (g Globs) Match(name string) bool {
 	})
 }
 
-// Wants reports whether a file is staged: it is on the list, or a pattern names
+// Includes reports whether a file is staged: it is on the list, or a pattern names
 // it.
-func (g Globs) Wants(name string) bool { return Allowed(name) || g.Match(name) }
+func (g Globs) Includes(name string) bool { return Allowed(name) || g.Match(name) }
 
 // hidden is what is left where it is whatever a pattern says.
 func hidden(name string) bool {
-	if strings.HasPrefix(name, Own) {
+	if strings.HasPrefix(name, ReservedFolder) {
 		return true
 	}
 	for p := range strings.SplitSeq(name, "/") {
@@ -42,12 +42,12 @@ func hidden(name string) bool {
 	return false
 }
 
-// Left are the files of a listing that are not staged although a pattern could
+// Skipped are the files of a listing that are not staged although a pattern could
 // name them, by name.
-func (g Globs) Left(files []File) []string {
+func (g Globs) Skipped(files []File) []string {
 	var out []string
 	for _, f := range files {
-		if !hidden(f.Name) && !g.Wants(f.Name) && CheckName(f.Name) == nil {
+		if !hidden(f.Name) && !g.Includes(f.Name) && CheckName(f.Name) == nil {
 			out = append(out, f.Name)
 		}
 	}

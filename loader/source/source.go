@@ -154,14 +154,14 @@ func CheckName(name string) error {
 			return bad("has a part that is too long")
 		case strings.HasSuffix(p, ".") || strings.HasSuffix(p, " ") || strings.HasPrefix(p, " "):
 			return bad("begins or ends a part with a dot or a space")
-		case device(p):
+		case isDeviceName(p):
 			return bad("is a device on some systems")
 		}
 	}
 	return nil
 }
 
-func device(part string) bool {
+func isDeviceName(part string) bool {
 	stem, _, _ := strings.Cut(strings.ToLower(part), ".")
 	switch stem {
 	case "con", "prn", "aux", "nul":
@@ -170,8 +170,8 @@ func device(part string) bool {
 	return len(stem) == 4 && (strings.HasPrefix(stem, "com") || strings.HasPrefix(stem, "lpt")) && stem[3] >= '0' && stem[3] <= '9'
 }
 
-// Own is the folder beside a checkpoint that is thaw's: engines' compile caches.
-const Own = "_thaw/"
+// ReservedFolder is the folder beside a checkpoint that is thaw's: engines' compile caches.
+const ReservedFolder = "_thaw/"
 
 // Allowed reports whether a file of this name may be staged at all: weights in
 // formats that carry no code, and the text beside them. Hidden files and
@@ -219,7 +219,7 @@ func Select(location string, files []File, also Globs) ([]File, error) {
 	var sum int64
 	seen := make(map[string]string, len(files))
 	for _, f := range files {
-		if !also.Wants(f.Name) {
+		if !also.Includes(f.Name) {
 			continue
 		}
 		if err := CheckName(f.Name); err != nil {

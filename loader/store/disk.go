@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// free is the bytes that an ordinary user may still write below dir.
-func free(dir string) (int64, error) {
+// freeBytes is the bytes that an ordinary user may still write below dir.
+func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, os.NewSyscallError("statfs", err)
@@ -17,8 +17,8 @@ func free(dir string) (int64, error) {
 	return int64(st.Bavail) * int64(st.Bsize), nil
 }
 
-// links is how many names a file has, and what tells its inode from others.
-func links(fi os.FileInfo) (n uint64, inode uint64) {
+// linkCount is how many names a file has, and what tells its inode from others.
+func linkCount(fi os.FileInfo) (n uint64, inode uint64) {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
 		return 1, 0

@@ -29,16 +29,16 @@ func allocate(f *os.File, size int64) error {
 	}
 }
 
-// flush begins to write n bytes from off to the disk, and does not wait for
+// startWrite begins to write n bytes from off to the disk, and does not wait for
 // their end.
-func flush(f *os.File, off, n int64) {
+func startWrite(f *os.File, off, n int64) {
 	// A hint: what it does not bring, the fsync does.
 	_ = unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// openPast opens a file to be written past the page cache; nil where the file
+// openDirect opens a file to be written past the page cache; nil where the file
 // system does not do that.
-func openPast(path string) *os.File {
+func openDirect(path string) *os.File {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_DIRECT, 0)
 	if err != nil {
 		return nil
@@ -46,10 +46,10 @@ func openPast(path string) *os.File {
 	return f
 }
 
-// apart keeps the kernel from reading more of f than is asked for: what is
+// disableReadAhead keeps the kernel from reading more of f than is asked for: what is
 // behind it may be on its way past the cache, and the cache would hold what was
 // there before.
-func apart(f *os.File) { _ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM) }
+func disableReadAhead(f *os.File) { _ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM) }
 
-// ahead begins to read n bytes from off into the cache.
-func ahead(f *os.File, off, n int64) { _ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED) }
+// startRead begins to read n bytes from off into the cache.
+func startRead(f *os.File, off, n int64) { _ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED) }

@@ -43,7 +43,7 @@
 //
 // # Past the page cache
 //
-// Whole pages of a large file (Options.Past) are written by O_DIRECT into the
+// Whole pages of a large file (Options.DirectFrom) are written by O_DIRECT into the
 // reserved room, the rest of it through the cache; a file system that does not
 // know it gets all through the cache. The two never meet in a page: a block has
 // one writer and ends where a page does. A reader of the part sees both, as it

@@ -66,12 +66,12 @@ func Key(place, digest string) string {
 // the process.
 func (s *Store) Claim(key string) (*Ingest, error) {
 	if !isHex(key, 32) {
-		return nil, broken("", fmt.Errorf("staging key %q", key))
+		return nil, diskError("", fmt.Errorf("staging key %q", key))
 	}
 	dir := s.path("parts", key)
 	for {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, broken("", err)
+			return nil, diskError("", err)
 		}
 		lock, err := lockFile(filepath.Join(dir, "lock"), true, false)
 		switch {
@@ -80,28 +80,28 @@ func (s *Store) Claim(key string) (*Ingest, error) {
 		case errors.Is(err, os.ErrNotExist):
 			continue // its owner removed the folder just now
 		case err != nil:
-			return nil, broken("", err)
+			return nil, diskError("", err)
 		}
 		progress, err := os.OpenFile(filepath.Join(dir, "progress"), os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			lock.Close()
-			return nil, broken("", err)
+			return nil, diskError("", err)
 		}
 		return &Ingest{s: s, key: key, dir: dir, lock: lock, progress: progress}, nil
 	}
 }
 
-// Tell leaves the progress where other processes see it. Losing it loses
+// SetProgress leaves the progress where other processes see it. Losing it loses
 // nothing, so errors are not.
-func (in *Ingest) Tell(done, total int64) {
+func (in *Ingest) SetProgress(done, total int64) {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(done))
 	binary.LittleEndian.PutUint64(b[8:], uint64(total))
 	_, _ = in.progress.WriteAt(b[:], 0)
 }
 
-// Peek is the progress another process told last.
-func (s *Store) Peek(key string) (done, total int64, ok bool) {
+// Progress is the progress another process told last.
+func (s *Store) Progress(key string) (done, total int64, ok bool) {
 	b, err := os.ReadFile(s.path("parts", key, "progress"))
 	if err != nil || len(b) != 16 {
 		return 0, 0, false
@@ -125,16 +125,16 @@ func planKey(place string, lines []string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Planned is the digest of the published checkpoint that the plan of this key
+// DigestOfPlan is the digest of the published checkpoint that the plan of this key
 // became; "" when there is none.
-func (s *Store) Planned(key string) string {
+func (s *Store) DigestOfPlan(key string) string {
 	list, err := os.ReadDir(s.path("sources"))
 	if err != nil {
 		return ""
 	}
 	for _, e := range list {
 		raw, err := os.ReadFile(s.path("sources", e.Name()))
-		var ix index
+		var ix planIndex
 		if err != nil || json.Unmarshal(raw, &ix) != nil {
 			continue
 		}
@@ -143,20 +143,20 @@ func (s *Store) Planned(key string) string {
 			lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
 		}
 		if planKey(ix.Place, lines) == key {
-			return s.present(ix.Digest)
+			return s.ifPublished(ix.Digest)
 		}
 	}
 	return ""
 }
 
-// index is what sources/<key>.json holds: where a plan led to.
-type index struct {
-	Place  string      `json:"location"` // with what is staged beside the list
-	Digest string      `json:"digest"`
-	Files  []indexFile `json:"files"`
+// planIndex is what sources/<key>.json holds: where a plan led to.
+type planIndex struct {
+	Place  string     `json:"location"` // with what is staged beside the list
+	Digest string     `json:"digest"`
+	Files  []planFile `json:"files"`
 }
 
-type indexFile struct {
+type planFile struct {
 	Name    string `json:"name"`
 	Size    int64  `json:"size"`
 	Version string `json:"version"`
@@ -168,33 +168,33 @@ func (s *Store) indexPath(place string) string {
 	return s.path("sources", hex.EncodeToString(sum[:16])+".json")
 }
 
-func (s *Store) index(place string) (index, bool) {
+func (s *Store) index(place string) (planIndex, bool) {
 	raw, err := os.ReadFile(s.indexPath(place))
-	var ix index
+	var ix planIndex
 	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.Place != place {
-		return index{}, false
+		return planIndex{}, false
 	}
 	return ix, true
 }
 
-// Last is the digest of the checkpoint that a place led to last; "" when it
+// LastDigest is the digest of the checkpoint that a place led to last; "" when it
 // never did, or when that checkpoint is gone.
-func (s *Store) Last(place string) string {
+func (s *Store) LastDigest(place string) string {
 	ix, ok := s.index(place)
 	if !ok {
 		return ""
 	}
-	return s.present(ix.Digest)
+	return s.ifPublished(ix.Digest)
 }
 
-// Match is the digest of the published checkpoint that these very files, in
+// DigestOf is the digest of the published checkpoint that these very files, in
 // these versions, became; "" when there is none.
-func (s *Store) Match(place string, files []source.File) string {
+func (s *Store) DigestOf(place string, files []source.File) string {
 	ix, ok := s.index(place)
 	if !ok || len(ix.Files) != len(files) {
 		return ""
 	}
-	byName := make(map[string]indexFile, len(ix.Files))
+	byName := make(map[string]planFile, len(ix.Files))
 	for _, f := range ix.Files {
 		byName[f.Name] = f
 	}
@@ -203,10 +203,10 @@ func (s *Store) Match(place string, files []source.File) string {
 			return ""
 		}
 	}
-	return s.present(ix.Digest)
+	return s.ifPublished(ix.Digest)
 }
 
-func (s *Store) present(digest string) string {
+func (s *Store) ifPublished(digest string) string {
 	h, err := ParseDigest(digest)
 	if err != nil {
 		return ""
@@ -230,7 +230,7 @@ func (in *Ingest) Prepare(ctx context.Context, place string, files []source.File
 		if err := source.CheckName(f.Name); err != nil {
 			return err
 		}
-		p := &Part{File: f, block: block, in: in, path: filepath.Join(in.dir, partName(f)), known: known[i], changed: make(chan struct{})}
+		p := &Part{File: f, block: block, ingest: in, path: filepath.Join(in.dir, partName(f)), knownSHA256: known[i], changed: make(chan struct{})}
 		p.have, p.sums = make([]bool, p.Blocks()), make([]uint64, p.Blocks())
 		names[filepath.Base(p.path)] = true
 		names[filepath.Base(p.path)+".journal"] = true
@@ -239,7 +239,7 @@ func (in *Ingest) Prepare(ctx context.Context, place string, files []source.File
 	err := in.s.locked(func() error { return in.allocate(names) })
 	if err == nil {
 		for _, p := range in.parts {
-			if p.elsewhere {
+			if p.arrivesElsewhere {
 				continue
 			}
 			if err = p.resume(ctx); err != nil {
@@ -250,7 +250,7 @@ func (in *Ingest) Prepare(ctx context.Context, place string, files []source.File
 	if err != nil {
 		in.closeParts()
 	}
-	return broken("", err)
+	return diskError("", err)
 }
 
 // knownSums is, per file, the sha256 of bytes the store may have already.
@@ -289,16 +289,16 @@ func (in *Ingest) allocate(names map[string]bool) error {
 	}
 	var need int64
 	for _, p := range in.parts {
-		if err := p.adopt(); err != nil {
+		if err := p.linkExisting(); err != nil {
 			return err
 		}
 		if p.linked {
 			continue
 		}
-		if err := p.claim(); err != nil {
+		if err := p.tryClaim(); err != nil {
 			return err
 		}
-		if p.elsewhere {
+		if p.arrivesElsewhere {
 			continue
 		}
 		if fi, err := os.Stat(p.path); err == nil {
@@ -314,7 +314,7 @@ func (in *Ingest) allocate(names map[string]bool) error {
 		return err
 	}
 	for i, p := range in.parts {
-		if p.linked || p.elsewhere {
+		if p.linked || p.arrivesElsewhere {
 			continue
 		}
 		if err := p.create(); err != nil {
@@ -337,16 +337,16 @@ func (in *Ingest) Parts() []*Part { return in.parts }
 func (in *Ingest) Commit() (Entry, *Lease, error) {
 	e := Entry{Source: locationOf(in.place), Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range in.parts {
-		sum := p.Sum()
+		sum := p.SHA256()
 		if sum == "" {
-			return Entry{}, nil, broken(p.File.Name, errors.New("committed before it was verified"))
+			return Entry{}, nil, diskError(p.File.Name, errors.New("committed before it was verified"))
 		}
 		e.Files = append(e.Files, File{Name: p.File.Name, Size: p.File.Size, SHA256: sum})
 		e.Bytes += p.File.Size
 	}
 	e.Digest = Digest(e.Files)
 	if err := in.commit(e); err != nil {
-		return Entry{}, nil, broken("", err)
+		return Entry{}, nil, diskError("", err)
 	}
 	return in.s.Acquire(e.Digest)
 }
@@ -354,7 +354,7 @@ func (in *Ingest) Commit() (Entry, *Lease, error) {
 func (in *Ingest) commit(e Entry) error {
 	s := in.s
 	for _, p := range in.parts {
-		if err := p.harden(); err != nil {
+		if err := p.makeDurable(); err != nil {
 			return err
 		}
 	}
@@ -379,7 +379,7 @@ func (in *Ingest) commit(e Entry) error {
 
 func (in *Ingest) linkBlobs() error {
 	for _, p := range in.parts {
-		if err := p.linkBlob(p.Sum()); err != nil {
+		if err := p.linkBlob(p.SHA256()); err != nil {
 			return err
 		}
 	}
@@ -387,17 +387,17 @@ func (in *Ingest) linkBlobs() error {
 	return syncDir(in.s.path("blobs", "sha256"))
 }
 
-// Settle looks again after a part that another staging brings (Elsewhere): its
+// PollShared looks again after a part that another staging brings (Elsewhere): its
 // bytes are taken over when they are published, and the part becomes this
 // staging's to bring when nobody does any more. It reports whether one of the
 // two has happened.
-func (in *Ingest) Settle(ctx context.Context, p *Part) (bool, error) {
+func (in *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 	s := in.s
 	err := s.locked(func() error {
-		if err := p.adopt(); err != nil || p.linked {
+		if err := p.linkExisting(); err != nil || p.linked {
 			return err
 		}
-		if err := p.claim(); err != nil || p.elsewhere {
+		if err := p.tryClaim(); err != nil || p.arrivesElsewhere {
 			return err
 		}
 		if err := s.reserve(p.File.Size, in.key); err != nil {
@@ -410,12 +410,12 @@ func (in *Ingest) Settle(ctx context.Context, p *Part) (bool, error) {
 		return nil
 	})
 	if err != nil {
-		return false, broken(p.File.Name, err)
+		return false, diskError(p.File.Name, err)
 	}
-	if p.elsewhere {
+	if p.arrivesElsewhere {
 		return false, nil
 	}
-	return true, broken(p.File.Name, p.resume(ctx))
+	return true, diskError(p.File.Name, p.resume(ctx))
 }
 
 // publish makes the folder of links and renames it into sight.
@@ -510,9 +510,9 @@ func writeSync(name string, body []byte, mode os.FileMode) error {
 
 func (in *Ingest) writeIndex(e Entry) error {
 	s := in.s
-	ix := index{Place: in.place, Digest: e.Digest}
+	ix := planIndex{Place: in.place, Digest: e.Digest}
 	for i, p := range in.parts {
-		ix.Files = append(ix.Files, indexFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, SHA256: e.Files[i].SHA256})
+		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, SHA256: e.Files[i].SHA256})
 	}
 	raw, err := json.Marshal(ix)
 	if err != nil {
@@ -548,7 +548,7 @@ func (in *Ingest) remove() error { return in.s.discard(in.dir) }
 func (s *Store) discard(dir string) error {
 	out := s.path("trash", filepath.Base(dir)+"-"+rand.Text())
 	if err := os.Rename(dir, out); err != nil {
-		return gone(err)
+		return ignoreMissing(err)
 	}
 	if err := s.step("delete"); err != nil {
 		return err
@@ -577,7 +577,7 @@ func (in *Ingest) Close() {
 // Discard deletes what has arrived.
 func (in *Ingest) Discard() error {
 	in.closeParts()
-	return broken("", in.remove())
+	return diskError("", in.remove())
 }
 
 // hashFile is the sha256 and length of a file below root.
@@ -592,4 +592,4 @@ func hashFile(root *os.Root, name string) (string, int64, error) {
 	return hex.EncodeToString(h.Sum(nil)), n, err
 }
 
-func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -31,18 +31,18 @@ const (
 	recordSize   = 4 + 4 + 8 + 4
 )
 
-func castagnoli(p []byte) uint32 { return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)) }
+func crc32c(p []byte) uint32 { return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)) }
 
-// identity names a file and its version: a part of another version is not
+// versionID names a file and its version: a part of another version is not
 // worth its blocks.
-func identity(f source.File) [32]byte {
+func versionID(f source.File) [32]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%q %d %q %x %s", f.Name, f.Size, f.Version, f.MD5, f.SHA256))
 }
 
 // partName is what a file is called under parts: the names of a listing do not
 // become names on disk before they are published.
 func partName(f source.File) string {
-	id := identity(f)
+	id := versionID(f)
 	return hex.EncodeToString(id[:12])
 }
 
@@ -51,27 +51,27 @@ func journalHead(id [32]byte, block int64) []byte {
 	b = append(b, journalMagic...)
 	b = append(b, id[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(block))
-	return binary.LittleEndian.AppendUint32(b, castagnoli(b))
+	return binary.LittleEndian.AppendUint32(b, crc32c(b))
 }
 
-// record says what came of a block.
-type record struct {
+// blockRecord says what came of a block.
+type blockRecord struct {
 	bytes int64
 	sum   uint64
 }
 
-func journalRecord(block int, r record) []byte {
+func journalRecord(block int, r blockRecord) []byte {
 	b := make([]byte, 0, recordSize)
 	b = binary.LittleEndian.AppendUint32(b, uint32(block))
 	b = binary.LittleEndian.AppendUint32(b, uint32(r.bytes))
 	b = binary.LittleEndian.AppendUint64(b, r.sum)
-	return binary.LittleEndian.AppendUint32(b, castagnoli(b))
+	return binary.LittleEndian.AppendUint32(b, crc32c(b))
 }
 
 // openJournal opens or makes the journal at path and returns the blocks it
 // knows. It is positioned after the last good record; what came after is cut
 // off. A journal of another file or block size starts empty.
-func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, map[int]record, error) {
+func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, map[int]blockRecord, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, nil, err
@@ -100,7 +100,7 @@ func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, m
 
 // readJournal returns what a journal says and where its good part ends; 0 when
 // its head is not the one asked for.
-func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]record, int64, error) {
+func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]blockRecord, int64, error) {
 	head := make([]byte, headSize)
 	if _, err := r.ReadAt(head, 0); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -111,7 +111,7 @@ func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]r
 	if string(head) != string(journalHead(id, block)) {
 		return nil, 0, nil
 	}
-	sums := make(map[int]record)
+	sums := make(map[int]blockRecord)
 	end := int64(headSize)
 	var rec [recordSize]byte
 	for {
@@ -123,10 +123,10 @@ func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]r
 			return nil, 0, err
 		}
 		n := int(binary.LittleEndian.Uint32(rec[:]))
-		if castagnoli(rec[:recordSize-4]) != binary.LittleEndian.Uint32(rec[recordSize-4:]) || n >= blocks {
+		if crc32c(rec[:recordSize-4]) != binary.LittleEndian.Uint32(rec[recordSize-4:]) || n >= blocks {
 			return sums, end, nil
 		}
-		sums[n] = record{int64(binary.LittleEndian.Uint32(rec[4:])), binary.LittleEndian.Uint64(rec[8:])}
+		sums[n] = blockRecord{int64(binary.LittleEndian.Uint32(rec[4:])), binary.LittleEndian.Uint64(rec[8:])}
 		end += recordSize
 	}
 }

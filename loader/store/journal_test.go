@@ -9,11 +9,11 @@ import (
 // more bytes than it holds.
 func FuzzJournal(f *testing.F) {
 	id := [32]byte{1, 2, 3}
-	good := append(journalHead(id, 1000), journalRecord(0, record{1000, 7})...)
-	good = append(good, journalRecord(4, record{500, 9})...)
+	good := append(journalHead(id, 1000), journalRecord(0, blockRecord{1000, 7})...)
+	good = append(good, journalRecord(4, blockRecord{500, 9})...)
 	f.Add(good)
 	f.Add(good[:len(good)-1])
-	f.Add(append(good, journalRecord(5, record{1000, 9})...))
+	f.Add(append(good, journalRecord(5, blockRecord{1000, 9})...))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		sums, end, err := readJournal(bytes.NewReader(b), id, 1000, 5)

@@ -20,33 +20,33 @@ import (
 type Part struct {
 	File source.File
 
-	in    *Ingest
-	path  string
-	block int64
-	known string // sha256 of bytes the store may have
+	ingest      *Ingest
+	path        string
+	block       int64
+	knownSHA256 string // sha256 of bytes the store may have
 	// linked: the bytes are a blob's already, nothing is written.
 	linked bool
-	// elsewhere: another staging, here or in another process, brings a file of
+	// arrivesElsewhere: another staging, here or in another process, brings a file of
 	// these very bytes. Changed by Prepare and Settle only.
-	elsewhere bool
-	coming    *os.File // the lock that says that this staging brings it
-	hard      bool     // synced and read-only
+	arrivesElsewhere bool
+	claimLock        *os.File // the lock that says that this staging brings it
+	durable          bool     // synced and read-only
 
 	f, journal *os.File
-	// past is the same file, written past the page cache; nil where that cannot
+	// direct is the same file, written past the page cache; nil where that cannot
 	// be, or does not pay.
-	past   *os.File
-	pastNo atomic.Bool // the file system says no after all
+	direct       *os.File
+	directFailed atomic.Bool // the file system says no after all
 
-	mu      sync.Mutex // guards the fields below; journal appends run under it, they are one small write
-	have    []bool
-	sums    []uint64        // of the blocks that are here
-	writers map[int]*Writer // of the blocks that are coming
-	count   int
-	bytes   int64
-	resumed int64
-	sum     string
-	changed chan struct{}
+	mu         sync.Mutex // guards the fields below; journal appends run under it, they are one small write
+	have       []bool
+	sums       []uint64        // of the blocks that are here
+	writers    map[int]*Writer // of the blocks that are coming
+	blocksHere int
+	bytes      int64
+	resumed    int64
+	sha256     string
+	changed    chan struct{}
 }
 
 // Blocks is how many blocks the file has; 0 for an empty one.
@@ -58,67 +58,67 @@ func (p *Part) Range(i int) (offset, length int64) {
 	return offset, min(p.block, p.File.Size-offset)
 }
 
-// adopt links a blob with the same bytes in place of a part, if there is one.
+// linkExisting links a blob with the same bytes in place of a part, if there is one.
 // Under the store's lock, so that the blob cannot go meanwhile.
-func (p *Part) adopt() error {
-	if p.known == "" {
+func (p *Part) linkExisting() error {
+	if p.knownSHA256 == "" {
 		return nil
 	}
-	fi, err := os.Stat(p.in.s.blob(p.known))
+	fi, err := os.Stat(p.ingest.s.blob(p.knownSHA256))
 	if err != nil || fi.Size() != p.File.Size {
 		return nil
 	}
-	if err := os.Remove(p.path); gone(err) != nil {
+	if err := os.Remove(p.path); ignoreMissing(err) != nil {
 		return err
 	}
-	if err := os.Remove(p.path + ".journal"); gone(err) != nil {
+	if err := os.Remove(p.path + ".journal"); ignoreMissing(err) != nil {
 		return err
 	}
-	if err := p.in.s.step("adopt blob"); err != nil {
+	if err := p.ingest.s.step("adopt blob"); err != nil {
 		return err
 	}
-	if err := os.Link(p.in.s.blob(p.known), p.path); err != nil {
+	if err := os.Link(p.ingest.s.blob(p.knownSHA256), p.path); err != nil {
 		return err
 	}
-	p.linked, p.elsewhere = true, false
+	p.linked, p.arrivesElsewhere = true, false
 	return nil
 }
 
-// claim takes the right to bring the file, where its digest is known before:
+// tryClaim takes the right to bring the file, where its digest is known before:
 // the same bytes may be wanted under another name, or from elsewhere.
-func (p *Part) claim() error {
-	p.elsewhere = false
-	if p.known == "" || p.File.Size == 0 || p.coming != nil {
+func (p *Part) tryClaim() error {
+	p.arrivesElsewhere = false
+	if p.knownSHA256 == "" || p.File.Size == 0 || p.claimLock != nil {
 		return nil
 	}
-	lock, err := lockFile(p.in.s.path("coming", p.known), true, false)
+	lock, err := lockFile(p.ingest.s.path("coming", p.knownSHA256), true, false)
 	if errors.Is(err, errBusy) {
-		p.elsewhere = true
+		p.arrivesElsewhere = true
 		return nil
 	}
-	p.coming = lock
+	p.claimLock = lock
 	return err
 }
 
-// unclaim ends a claim.
-func (p *Part) unclaim() {
-	if p.coming != nil {
+// releaseClaim ends a claim.
+func (p *Part) releaseClaim() {
+	if p.claimLock != nil {
 		// The name goes while it is locked: who opened it before finds that out.
-		_ = os.Remove(p.coming.Name())
-		p.coming.Close()
-		p.coming = nil
+		_ = os.Remove(p.claimLock.Name())
+		p.claimLock.Close()
+		p.claimLock = nil
 	}
 }
 
-// Elsewhere reports whether another staging brings a file of the same bytes;
-// Ingest.Settle looks after it. For the goroutine that calls Settle.
-func (p *Part) Elsewhere() bool { return p.elsewhere }
+// ArrivesElsewhere reports whether another staging brings a file of the same bytes;
+// Ingest.PollShared looks after it. For the goroutine that calls Settle.
+func (p *Part) ArrivesElsewhere() bool { return p.arrivesElsewhere }
 
 // create opens the part and makes sure its bytes fit on the disk.
 func (p *Part) create() error {
-	s := p.in.s
+	s := p.ingest.s
 	if fi, err := os.Stat(p.path); err == nil {
-		if n, _ := links(fi); n > 1 && fi.Size() == p.File.Size {
+		if n, _ := linkCount(fi); n > 1 && fi.Size() == p.File.Size {
 			// A crash came between linking the blob and unlinking this. The
 			// inode may be in a checkpoint: it is read from here on, never
 			// written.
@@ -139,9 +139,9 @@ func (p *Part) create() error {
 		return err
 	}
 	p.f = f
-	apart(f)
-	if s.o.Past > 0 && p.File.Size >= s.o.Past && p.block%page == 0 {
-		p.past = openPast(p.path)
+	disableReadAhead(f)
+	if s.o.DirectFrom > 0 && p.File.Size >= s.o.DirectFrom && p.block%pageSize == 0 {
+		p.direct = openDirect(p.path)
 	}
 	for {
 		err := s.step("allocate part")
@@ -151,19 +151,19 @@ func (p *Part) create() error {
 		if err == nil {
 			return nil
 		}
-		if !full(err) {
+		if !isDiskFull(err) {
 			return err
 		}
-		ok, everr := s.evictOldest(p.in.key)
+		ok, everr := s.evictOldest(p.ingest.key)
 		if everr != nil {
 			return everr
 		}
 		if !ok {
-			avail, ferr := free(s.o.Dir)
+			avail, ferr := freeBytes(s.o.Dir)
 			if ferr != nil {
 				return ferr
 			}
-			return noSpace(&NoSpace{Needed: p.File.Size, Free: max(avail-s.o.KeepFree, 0), Budget: s.o.Budget})
+			return noSpaceError(&NoSpace{Needed: p.File.Size, Free: max(avail-s.o.KeepFree, 0), Budget: s.o.Budget})
 		}
 	}
 }
@@ -173,7 +173,7 @@ func (p *Part) dropEmpty() {
 	if _, err := os.Stat(p.path + ".journal"); err == nil || p.linked {
 		return
 	}
-	p.shut()
+	p.closeFiles()
 	_ = os.Remove(p.path)
 }
 
@@ -187,18 +187,18 @@ func (p *Part) resume(ctx context.Context) error {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.f, p.sum = f, p.known
+		p.f, p.sha256 = f, p.knownSHA256
 		for i := range p.have {
 			p.have[i] = true
 		}
-		p.count, p.bytes, p.resumed = len(p.have), p.File.Size, p.File.Size
-		p.tell()
+		p.blocksHere, p.bytes, p.resumed = len(p.have), p.File.Size, p.File.Size
+		p.notify()
 		return nil
 	}
-	if err := p.in.s.step("open journal"); err != nil {
+	if err := p.ingest.s.step("open journal"); err != nil {
 		return err
 	}
-	journal, sums, err := openJournal(p.path+".journal", identity(p.File), p.block, p.Blocks())
+	journal, sums, err := openJournal(p.path+".journal", versionID(p.File), p.block, p.Blocks())
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (p *Part) resume(ctx context.Context) error {
 			buf = make([]byte, min(p.block, p.File.Size, checkEvery))
 		}
 		var sum Sum
-		if !p.reread(&sum, buf, off, r.bytes) || sum.Sum64() != r.sum {
+		if !p.rereadSum(&sum, buf, off, r.bytes) || sum.Sum64() != r.sum {
 			continue // whatever the reason, the block is fetched again
 		}
 		p.bytes += r.bytes
@@ -232,20 +232,20 @@ func (p *Part) resume(ctx context.Context) error {
 			continue
 		}
 		p.have[i], p.sums[i] = true, r.sum
-		p.count++
+		p.blocksHere++
 	}
 	p.resumed = p.bytes
 	if fi, err := p.f.Stat(); err != nil {
 		return err
-	} else if n, _ := links(fi); n > 1 && p.count < len(p.have) {
+	} else if n, _ := linkCount(fi); n > 1 && p.blocksHere < len(p.have) {
 		// See create: this inode is not ours to write.
 		return p.replace()
 	}
 	return nil
 }
 
-// reread feeds n bytes from off to sum; false when they cannot be read.
-func (p *Part) reread(sum *Sum, buf []byte, off, n int64) bool {
+// rereadSum feeds n bytes from off to sum; false when they cannot be read.
+func (p *Part) rereadSum(sum *Sum, buf []byte, off, n int64) bool {
 	for n > 0 {
 		b := buf[:min(int64(len(buf)), n)]
 		if _, err := p.f.ReadAt(b, off); err != nil {
@@ -259,21 +259,21 @@ func (p *Part) reread(sum *Sum, buf []byte, off, n int64) bool {
 
 // replace starts the part anew on an inode of its own.
 func (p *Part) replace() error {
-	p.shut()
+	p.closeFiles()
 	if err := os.Remove(p.path); err != nil {
 		return err
 	}
 	if err := p.create(); err != nil {
 		return err
 	}
-	return p.forget()
+	return p.reset()
 }
 
-// forget drops all blocks; the caller holds mu.
-func (p *Part) forget() error {
+// reset drops all blocks; the caller holds mu.
+func (p *Part) reset() error {
 	clear(p.have)
 	clear(p.writers)
-	p.count, p.bytes, p.resumed, p.sum = 0, 0, 0, ""
+	p.blocksHere, p.bytes, p.resumed, p.sha256 = 0, 0, 0, ""
 	if err := p.journal.Truncate(headSize); err != nil {
 		return err
 	}
@@ -285,7 +285,7 @@ func (p *Part) forget() error {
 func (p *Part) Reset() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return broken(p.File.Name, p.forget())
+	return diskError(p.File.Name, p.reset())
 }
 
 // Has reports whether block i is here and its checksum held.
@@ -357,9 +357,9 @@ const markEvery = 1 << 20
 // is there.
 const checkEvery = 1 << 20
 
-// At is the offset in the file of the first byte that is missing, and where the
+// Position is the offset in the file of the first byte that is missing, and where the
 // block ends.
-func (w *Writer) At() (at, end int64) { return w.at.Load(), w.end }
+func (w *Writer) Position() (at, end int64) { return w.at.Load(), w.end }
 
 // ErrSum says that a block is not what Expect promised.
 var ErrSum = errors.New("the block is not what its checksum says")
@@ -388,7 +388,7 @@ func (w *Writer) reset() int64 {
 	w.at.Store(off)
 	w.sum.Reset()
 	w.expect, w.marked = nil, 0
-	w.p.drop(&w.kept)
+	w.p.dropKept(&w.kept)
 	return n
 }
 
@@ -404,7 +404,7 @@ func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
 	case w.whole:
 		return 0, true, nil
 	case off > at || end > w.end:
-		return 0, false, broken(p.File.Name, fmt.Errorf("block %d is at %d, bytes %d to %d do not fit", w.block, at, off, end))
+		return 0, false, diskError(p.File.Name, fmt.Errorf("block %d is at %d, bytes %d to %d do not fit", w.block, at, off, end))
 	case end <= at:
 		return 0, false, nil
 	}
@@ -415,14 +415,14 @@ func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
 		return 0, false, err
 	}
 	if w.at.Store(end); end < w.end {
-		return len(b), false, w.mark(end)
+		return len(b), false, w.writeMark(end)
 	}
 	sum := w.sum.Sum64()
 	if w.expect != nil && *w.expect != sum {
 		w.reset()
 		return 0, false, ErrSum
 	}
-	if err := p.wrote(w, sum); err != nil {
+	if err := p.blockWritten(w, sum); err != nil {
 		w.reset()
 		return 0, false, err
 	}
@@ -430,20 +430,20 @@ func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
 	return len(b), true, nil
 }
 
-// mark tells the journal how far the block is. Not of bytes that have yet to
+// writeMark tells the journal how far the block is. Not of bytes that have yet to
 // show that they are those that were promised.
-func (w *Writer) mark(at int64) error {
+func (w *Writer) writeMark(at int64) error {
 	off, _ := w.p.Range(w.block)
 	n := (at - off) / leafSize * leafSize
 	if n < w.marked+markEvery || w.expect != nil || n != at-off {
 		return nil
 	}
-	if err := w.p.in.s.step("write journal"); err != nil {
+	if err := w.p.ingest.s.step("write journal"); err != nil {
 		return w.p.writeError(err)
 	}
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
-	if _, err := w.p.journal.Write(journalRecord(w.block, record{n, w.sum.Sum64()})); err != nil {
+	if _, err := w.p.journal.Write(journalRecord(w.block, blockRecord{n, w.sum.Sum64()})); err != nil {
 		return w.p.writeError(err)
 	}
 	w.marked = n
@@ -454,19 +454,19 @@ func (w *Writer) mark(at int64) error {
 // room on once.
 func (p *Part) write(b []byte, at int64) error {
 	for again := false; ; again = true {
-		err := p.in.s.step("write block")
+		err := p.ingest.s.step("write block")
 		if err == nil {
 			err = p.writeAt(b, at)
 		}
 		if err == nil {
 			return nil
 		}
-		if !full(err) || again {
+		if !isDiskFull(err) || again {
 			return p.writeError(err)
 		}
 		ok := false
-		if lerr := p.in.s.locked(func() (err error) {
-			ok, err = p.in.s.evictOldest(p.in.key)
+		if lerr := p.ingest.s.locked(func() (err error) {
+			ok, err = p.ingest.s.evictOldest(p.ingest.key)
 			return err
 		}); lerr != nil {
 			return errors.Join(p.writeError(err), lerr)
@@ -477,31 +477,31 @@ func (p *Part) write(b []byte, at int64) error {
 	}
 }
 
-// pastFrom is Options.Past of who says nothing.
-const pastFrom = 32 << 20
+// directFrom is Options.DirectFrom of who says nothing.
+const directFrom = 32 << 20
 
-// page is what lies at whole multiples of itself, in the file and in memory,
+// pageSize is what lies at whole multiples of itself, in the file and in memory,
 // may be written past the cache.
-const page = 4096
+const pageSize = 4096
 
 // writeAt writes whole pages past the cache, and what is around them through
 // it. No page is written in both ways at once: a block has one writer, and
 // blocks end where pages do.
 func (p *Part) writeAt(b []byte, at int64) error {
-	if p.past != nil && !p.pastNo.Load() {
-		head := int(-at & (page - 1))
-		if whole := (len(b) - head) &^ (page - 1); whole > 0 && onPage(b[head:]) {
+	if p.direct != nil && !p.directFailed.Load() {
+		head := int(-at & (pageSize - 1))
+		if whole := (len(b) - head) &^ (pageSize - 1); whole > 0 && pageAligned(b[head:]) {
 			if head > 0 {
 				if _, err := p.f.WriteAt(b[:head], at); err != nil {
 					return err
 				}
 			}
-			n, err := p.past.WriteAt(b[head:head+whole], at+int64(head))
+			n, err := p.direct.WriteAt(b[head:head+whole], at+int64(head))
 			if err != nil && !errors.Is(err, unix.EINVAL) {
 				return err
 			}
 			if err != nil {
-				p.pastNo.Store(true)
+				p.directFailed.Store(true)
 			}
 			if b, at = b[head+n:], at+int64(head+n); len(b) == 0 {
 				return nil
@@ -512,41 +512,43 @@ func (p *Part) writeAt(b []byte, at int64) error {
 	return err
 }
 
-func onPage(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(page-1) == 0 }
+func pageAligned(b []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(pageSize-1) == 0
+}
 
-// drop takes bytes that an earlier try had left out of the count.
-func (p *Part) drop(kept *int64) {
+// dropKept takes bytes that an earlier try had left out of the count.
+func (p *Part) dropKept(kept *int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.bytes -= *kept
 	*kept = 0
 }
 
-// wrote says in the journal that a block is here.
-func (p *Part) wrote(w *Writer, sum uint64) error {
+// blockWritten says in the journal that a block is here.
+func (p *Part) blockWritten(w *Writer, sum uint64) error {
 	i := w.block
 	_, n := p.Range(i)
-	if err := p.in.s.step("write journal"); err != nil {
+	if err := p.ingest.s.step("write journal"); err != nil {
 		return p.writeError(err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, err := p.journal.Write(journalRecord(i, record{n, sum})); err != nil {
+	if _, err := p.journal.Write(journalRecord(i, blockRecord{n, sum})); err != nil {
 		return p.writeError(err)
 	}
 	delete(p.writers, i)
 	p.sums[i] = sum
 	if !p.have[i] {
 		p.have[i] = true
-		p.count++
+		p.blocksHere++
 		p.bytes += n - w.kept
 	}
-	p.tell()
+	p.notify()
 	return nil
 }
 
-// tell wakes who waits for a change; the caller holds mu.
-func (p *Part) tell() {
+// notify wakes who waits for a change; the caller holds mu.
+func (p *Part) notify() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
@@ -555,7 +557,7 @@ func (p *Part) tell() {
 func (p *Part) Put(i int, data []byte) error {
 	off, n := p.Range(i)
 	if int64(len(data)) != n {
-		return broken(p.File.Name, fmt.Errorf("block %d has %d bytes, not %d", i, len(data), n))
+		return diskError(p.File.Name, fmt.Errorf("block %d has %d bytes, not %d", i, len(data), n))
 	}
 	w := p.Writer(i)
 	w.Reset()
@@ -563,9 +565,9 @@ func (p *Part) Put(i int, data []byte) error {
 	return err
 }
 
-// Block is the Sum that block i had when it was written; ok is false for one
+// BlockSum is the Sum that block i had when it was written; ok is false for one
 // that is not here, or was another checkpoint's.
-func (p *Part) Block(i int) (sum uint64, ok bool) {
+func (p *Part) BlockSum(i int) (sum uint64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.sums[i], p.have[i] && !p.linked
@@ -574,8 +576,8 @@ func (p *Part) Block(i int) (sum uint64, ok bool) {
 // Linked reports whether the bytes are another checkpoint's.
 func (p *Part) Linked() bool { return p.linked }
 
-// Came is the offset in the file of the first byte of block i that is not here.
-func (p *Part) Came(i int) int64 {
+// Arrived is the offset in the file of the first byte of block i that is not here.
+func (p *Part) Arrived(i int) int64 {
 	p.mu.Lock()
 	w := p.writers[i]
 	have := p.have[i]
@@ -587,37 +589,37 @@ func (p *Part) Came(i int) int64 {
 	case w == nil:
 		return off
 	}
-	at, _ := w.At()
+	at, _ := w.Position()
 	return at
 }
 
-// Forget drops one block: read back, it was not what had been written.
-func (p *Part) Forget(i int) {
+// DropBlock drops one block: read back, it was not what had been written.
+func (p *Part) DropBlock(i int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, n := p.Range(i); p.have[i] {
 		p.have[i] = false
-		p.count--
+		p.blocksHere--
 		p.bytes -= n
 	}
 }
 
-// Flush begins to bring a block to the disk, so that the fsync at the end finds
+// StartWrite begins to bring a block to the disk, so that the fsync at the end finds
 // little left to do. It may wait for the disk.
-func (p *Part) Flush(i int) {
-	if p.past != nil && !p.pastNo.Load() {
+func (p *Part) StartWrite(i int) {
+	if p.direct != nil && !p.directFailed.Load() {
 		return
 	}
 	off, n := p.Range(i)
-	flush(p.f, off, n)
+	startWrite(p.f, off, n)
 }
 
 func (p *Part) writeError(err error) error {
-	if !full(err) {
-		return broken(p.File.Name, err)
+	if !isDiskFull(err) {
+		return diskError(p.File.Name, err)
 	}
-	avail, _ := free(p.in.s.o.Dir)
-	return noSpace(&NoSpace{Needed: p.File.Size, Free: avail, Budget: p.in.s.o.Budget})
+	avail, _ := freeBytes(p.ingest.s.o.Dir)
+	return noSpaceError(&NoSpace{Needed: p.File.Size, Free: avail, Budget: p.ingest.s.o.Budget})
 }
 
 // ReadAt reads what was put; the caller asks Has first.
@@ -627,45 +629,45 @@ func (p *Part) ReadAt(b []byte, off int64) (int, error) { return p.f.ReadAt(b, o
 // known before, others may wait for the file: it goes among the blobs at once.
 func (p *Part) Seal(sum string) error {
 	p.mu.Lock()
-	whole := p.count == len(p.have)
+	whole := p.blocksHere == len(p.have)
 	p.mu.Unlock()
 	if !whole || !isHex(sum, 64) {
-		return broken(p.File.Name, errors.New("sealed before it is complete"))
+		return diskError(p.File.Name, errors.New("sealed before it is complete"))
 	}
-	if p.coming != nil && sum == p.known {
-		err := p.harden()
+	if p.claimLock != nil && sum == p.knownSHA256 {
+		err := p.makeDurable()
 		if err == nil {
-			err = p.in.s.locked(func() error { return p.linkBlob(sum) })
+			err = p.ingest.s.locked(func() error { return p.linkBlob(sum) })
 		}
 		if err != nil {
-			return broken(p.File.Name, err)
+			return diskError(p.File.Name, err)
 		}
-		p.unclaim()
+		p.releaseClaim()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sum = sum
+	p.sha256 = sum
 	return nil
 }
 
-// harden brings every byte to the disk and lets nobody write any more.
-func (p *Part) harden() error {
-	if p.linked || p.hard {
+// makeDurable brings every byte to the disk and lets nobody write any more.
+func (p *Part) makeDurable() error {
+	if p.linked || p.durable {
 		return nil
 	}
-	if err := p.in.s.step("fsync part"); err != nil {
+	if err := p.ingest.s.step("fsync part"); err != nil {
 		return err
 	}
 	if err := p.f.Sync(); err != nil {
 		return err
 	}
-	p.hard = true
+	p.durable = true
 	return p.f.Chmod(0o444)
 }
 
 // linkBlob gives the part its name among the blobs; under the store's lock.
 func (p *Part) linkBlob(sum string) error {
-	s := p.in.s
+	s := p.ingest.s
 	blob := s.blob(sum)
 	dir := filepath.Dir(blob)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -680,11 +682,11 @@ func (p *Part) linkBlob(sum string) error {
 	return syncDir(dir)
 }
 
-// Sum is the hex sha256 of a sealed part, and "" before.
-func (p *Part) Sum() string {
+// SHA256 is the hex sha256 of a sealed part, and "" before.
+func (p *Part) SHA256() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.sum
+	return p.sha256
 }
 
 // Open opens the part for a reader that outlives the staging: its bytes stay
@@ -692,37 +694,37 @@ func (p *Part) Sum() string {
 func (p *Part) Open() (*os.File, error) {
 	f, err := os.Open(p.path)
 	if err == nil {
-		apart(f)
+		disableReadAhead(f)
 	}
-	return f, broken(filepath.Base(p.path), err)
+	return f, diskError(filepath.Base(p.path), err)
 }
 
-// Ahead begins to bring block i, which is here, into memory.
-func (p *Part) Ahead(i int) {
+// StartRead begins to bring block i, which is here, into memory.
+func (p *Part) StartRead(i int) {
 	off, n := p.Range(i)
-	ahead(p.f, off, n)
+	startRead(p.f, off, n)
 }
 
 // ReadAhead is Ahead for who reads a block with a file of Open: the kernel reads
 // nothing ahead of such a one by itself, because what is behind it may be on its
 // way past the page cache, which would hold what was there before.
-func ReadAhead(f *os.File, off, n int64) { ahead(f, off, n) }
+func ReadAhead(f *os.File, off, n int64) { startRead(f, off, n) }
 
 func (p *Part) close() {
-	p.shut()
+	p.closeFiles()
 	if p.journal != nil {
 		p.journal.Close()
 		p.journal = nil
 	}
-	p.unclaim()
+	p.releaseClaim()
 }
 
-// shut closes the file.
-func (p *Part) shut() {
-	for _, f := range []*os.File{p.f, p.past} {
+// closeFiles closes the file.
+func (p *Part) closeFiles() {
+	for _, f := range []*os.File{p.f, p.direct} {
 		if f != nil {
 			f.Close()
 		}
 	}
-	p.f, p.past = nil, nil
+	p.f, p.direct = nil, nil
 }

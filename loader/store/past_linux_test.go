@@ -75,7 +75,7 @@ func TestPastTheCache(t *testing.T) {
 			data := t.TempDir()
 			want := paged(size, c.behind, 7)
 			sum := sha256.Sum256(want)
-			s := open(t, store.Options{Dir: data, Past: c.past})
+			s := open(t, store.Options{Dir: data, DirectFrom: c.past})
 			in, err := s.Claim(store.Key("one", ""))
 			if err != nil {
 				t.Fatal(err)
@@ -112,7 +112,7 @@ func TestPastTheCache(t *testing.T) {
 			}
 			for _, i := range []int{0, 3, 1} {
 				off, n := p.Range(i)
-				p.Ahead(i)
+				p.StartRead(i)
 				got := make([]byte, n)
 				if _, err := p.ReadAt(got, off); err != nil || !bytes.Equal(got, want[off:off+n]) {
 					t.Errorf("block %d is not what was written: %v", i, err)
@@ -122,7 +122,7 @@ func TestPastTheCache(t *testing.T) {
 			again := paged(size, 0, 9)
 			sum = sha256.Sum256(again)
 			for i := range p.Blocks() {
-				p.Forget(i)
+				p.DropBlock(i)
 				off, n := p.Range(i)
 				if err := p.Put(i, again[off:off+n]); err != nil {
 					t.Fatal(err)

@@ -34,9 +34,9 @@ type Options struct {
 	// KeepFree is left free on the disk for everything else (logs first of
 	// all).
 	KeepFree int64
-	// Past is the size of a file from which on it is written past the page
+	// DirectFrom is the size of a file from which on it is written past the page
 	// cache; 32 MiB when 0, never when it is less.
-	Past int64
+	DirectFrom int64
 	// Private closes the store to other users, but for the files of a checkpoint
 	// to whoever is given its folder (Entry.Path) open: what is around it cannot be
 	// reached from there.
@@ -78,7 +78,7 @@ type Entry struct {
 	LastUsed time.Time `json:"-"`
 	// Leased: a process uses it. Kept: Pin was called. Pinned is either: it is
 	// not evicted.
-	Leased, Kept, Pinned bool `json:"-"`
+	Leased, PinnedByUser, Pinned bool `json:"-"`
 }
 
 // Open opens a file of the checkpoint by its own name; the caller holds a
@@ -86,11 +86,11 @@ type Entry struct {
 func (e Entry) Open(name string) (*os.File, error) {
 	root, err := os.OpenRoot(e.Path)
 	if err != nil {
-		return nil, broken(name, err)
+		return nil, diskError(name, err)
 	}
 	defer root.Close()
 	f, err := root.Open(filepath.FromSlash(name))
-	return f, broken(name, err)
+	return f, diskError(name, err)
 }
 
 // Stats is what a store has done since it was opened.
@@ -107,25 +107,25 @@ func (s *Store) Stats() Stats {
 
 // Pin keeps a checkpoint from being evicted until Unpin, also over restarts.
 // Remove and Verify take it out all the same.
-func (s *Store) Pin(digest string) error { return s.keep(digest, true) }
+func (s *Store) Pin(digest string) error { return s.setPin(digest, true) }
 
 // Unpin takes a Pin back.
-func (s *Store) Unpin(digest string) error { return s.keep(digest, false) }
+func (s *Store) Unpin(digest string) error { return s.setPin(digest, false) }
 
-func (s *Store) keep(digest string, keep bool) error {
+func (s *Store) setPin(digest string, setPin bool) error {
 	_, lease, err := s.Acquire(digest)
 	if err != nil {
 		return err
 	}
 	defer lease.Release()
 	mark := filepath.Join(filepath.Dir(lease.f.Name()), pinName)
-	if !keep {
-		return broken("", gone(os.Remove(mark)))
+	if !setPin {
+		return diskError("", ignoreMissing(os.Remove(mark)))
 	}
 	if err := writeSync(mark, nil, 0o644); err != nil {
-		return broken("", err)
+		return diskError("", err)
 	}
-	return broken("", syncDir(filepath.Dir(mark)))
+	return diskError("", syncDir(filepath.Dir(mark)))
 }
 
 // pinName is the file that says that a checkpoint is pinned.
@@ -163,7 +163,7 @@ func Open(o Options) (*Store, error) {
 	}
 	abs, err := filepath.Abs(o.Dir)
 	if err != nil {
-		return nil, broken("", err)
+		return nil, diskError("", err)
 	}
 	o.Dir = abs
 	if o.High == 0 {
@@ -172,18 +172,18 @@ func Open(o Options) (*Store, error) {
 	if o.Low == 0 {
 		o.Low = 0.85
 	}
-	if o.Past == 0 {
-		o.Past = pastFrom
+	if o.DirectFrom == 0 {
+		o.DirectFrom = directFrom
 	}
 	s := &Store{o: o}
 	for _, d := range []string{"blobs/sha256", "checkpoints", "sources", "parts", "coming", "trash"} {
 		if err := os.MkdirAll(s.path(d), 0o755); err != nil {
-			return nil, broken("", err)
+			return nil, diskError("", err)
 		}
 	}
 	if o.Private {
-		if err := s.close(); err != nil {
-			return nil, broken("", err)
+		if err := s.makePrivate(); err != nil {
+			return nil, diskError("", err)
 		}
 	}
 	// Another process that holds the lock does its own sweeping.
@@ -192,18 +192,18 @@ func Open(o Options) (*Store, error) {
 		return s, nil
 	}
 	if err != nil {
-		return nil, broken("", err)
+		return nil, diskError("", err)
 	}
 	defer lock.Close()
 	if err := s.sweep(); err != nil {
-		return nil, broken("", err)
+		return nil, diskError("", err)
 	}
 	return s, nil
 }
 
-// close takes the store away from other users; the folder of each checkpoint too,
+// makePrivate takes the store away from other users; the folder of each checkpoint too,
 // for "files/.." of one that somebody was given is that.
-func (s *Store) close() error {
+func (s *Store) makePrivate() error {
 	if err := os.Chmod(s.o.Dir, 0o700); err != nil {
 		return err
 	}
@@ -274,18 +274,18 @@ func (s *Store) step(name string) error {
 func (s *Store) locked(fn func() error) error {
 	f, err := lockFile(s.path("lock"), true, true)
 	if err != nil {
-		return broken("", err)
+		return diskError("", err)
 	}
 	defer f.Close()
 	return fn()
 }
 
-// broken wraps an error of the disk.
-func broken(file string, err error) error {
+// diskError wraps an error of the disk.
+func diskError(file string, err error) error {
 	if err == nil || source.KindOf(err) != "" {
 		return err
 	}
-	if full(err) {
+	if isDiskFull(err) {
 		return &source.Error{Kind: source.NoSpace, File: file, What: "the store's disk is full", Err: err}
 	}
 	return &source.Error{Kind: source.Broken, File: file, What: "the store's disk", Err: err}
@@ -330,12 +330,12 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 		return Entry{}, nil, &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
 	}
 	if err != nil {
-		return Entry{}, nil, broken("", err)
+		return Entry{}, nil, diskError("", err)
 	}
 	e, err := s.entry(h)
 	if err != nil {
 		f.Close()
-		return Entry{}, nil, broken("", err)
+		return Entry{}, nil, diskError("", err)
 	}
 	touch(f.Name())
 	e.Leased, e.Pinned = true, true
@@ -368,7 +368,7 @@ func (s *Store) entry(h string) (Entry, error) {
 		e.LastUsed = fi.ModTime()
 	}
 	if _, err := os.Stat(filepath.Join(dir, pinName)); err == nil {
-		e.Kept, e.Pinned = true, true
+		e.PinnedByUser, e.Pinned = true, true
 	}
 	return e, nil
 }
@@ -380,7 +380,7 @@ func (s *Store) List() ([]Entry, error) {
 		out, err = s.list()
 		return err
 	})
-	return out, broken("", err)
+	return out, diskError("", err)
 }
 
 // list wants the store's lock: probing a lease takes it for a moment.
@@ -418,13 +418,13 @@ func (s *Store) list() ([]Entry, error) {
 // its budget or, where it has none, what the disk has.
 func (s *Store) Usage() (used, budget int64, err error) {
 	if used, err = s.used(); err != nil {
-		return 0, 0, broken("", err)
+		return 0, 0, diskError("", err)
 	}
 	if s.o.Budget > 0 {
 		return used, s.o.Budget, nil
 	}
-	left, err := free(s.o.Dir)
-	return used, used + max(0, left-s.o.KeepFree), broken("", err)
+	left, err := freeBytes(s.o.Dir)
+	return used, used + max(0, left-s.o.KeepFree), diskError("", err)
 }
 
 // used counts every inode once: a part that is being published is also a blob.
@@ -434,13 +434,13 @@ func (s *Store) used() (int64, error) {
 	for _, dir := range []string{"blobs", "parts"} {
 		err := filepath.WalkDir(s.path(dir), func(p string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
-				return gone(err)
+				return ignoreMissing(err)
 			}
 			fi, err := d.Info()
 			if err != nil {
-				return gone(err)
+				return ignoreMissing(err)
 			}
-			n, inode := links(fi)
+			n, inode := linkCount(fi)
 			if n > 1 {
 				if seen[inode] {
 					return nil
@@ -457,8 +457,8 @@ func (s *Store) used() (int64, error) {
 	return sum, nil
 }
 
-// gone forgives files that disappear while a folder is walked.
-func gone(err error) error {
+// ignoreMissing forgives files that disappear while a folder is walked.
+func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -472,8 +472,8 @@ func (s *Store) Remove(digest string) error {
 	if err != nil {
 		return err
 	}
-	return broken("", s.locked(func() error {
-		ok, err := s.evict(h)
+	return diskError("", s.locked(func() error {
+		ok, err := s.evictCheckpoint(h)
 		if errors.Is(err, os.ErrNotExist) {
 			return &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
 		}
@@ -487,9 +487,9 @@ func (s *Store) Remove(digest string) error {
 	}))
 }
 
-// evict takes one checkpoint out of sight and deletes its links; false means
+// evictCheckpoint takes one checkpoint out of sight and deletes its links; false means
 // that it is pinned. The caller holds the store's lock.
-func (s *Store) evict(h string) (bool, error) {
+func (s *Store) evictCheckpoint(h string) (bool, error) {
 	dir := s.path("checkpoints", h)
 	if _, err := os.Stat(dir); err != nil {
 		return false, err
@@ -515,17 +515,17 @@ func (s *Store) dropBlobs() (int64, error) {
 	var freed int64
 	err := filepath.WalkDir(s.path("blobs"), func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return gone(err)
+			return ignoreMissing(err)
 		}
 		fi, err := d.Info()
 		if err != nil {
-			return gone(err)
+			return ignoreMissing(err)
 		}
-		if n, _ := links(fi); n > 1 {
+		if n, _ := linkCount(fi); n > 1 {
 			return nil
 		}
 		if err := os.Remove(p); err != nil {
-			return gone(err)
+			return ignoreMissing(err)
 		}
 		freed += fi.Size()
 		return nil
@@ -543,7 +543,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		if err != nil {
 			return err
 		}
-		avail, err := free(s.o.Dir)
+		avail, err := freeBytes(s.o.Dir)
 		if err != nil {
 			return err
 		}
@@ -566,7 +566,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 				return err
 			}
 			if used-can+need > whole {
-				return s.full(need, avail, used)
+				return s.noRoom(need, avail, used)
 			}
 		}
 		ok, err := s.evictOldest(keepPart)
@@ -578,7 +578,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		case fits:
 			return nil
 		default:
-			return s.full(need, avail, used)
+			return s.noRoom(need, avail, used)
 		}
 	}
 }
@@ -608,15 +608,15 @@ func (s *Store) evictable() (int64, error) {
 	return used, nil
 }
 
-func (s *Store) full(need, avail, used int64) error {
+func (s *Store) noRoom(need, avail, used int64) error {
 	if s.o.Budget > 0 {
 		left := max(s.o.Budget-used, 0)
-		return noSpace(&NoSpace{Needed: need, Free: min(avail, left), Budget: s.o.Budget})
+		return noSpaceError(&NoSpace{Needed: need, Free: min(avail, left), Budget: s.o.Budget})
 	}
-	return noSpace(&NoSpace{Needed: need, Free: avail})
+	return noSpaceError(&NoSpace{Needed: need, Free: avail})
 }
 
-func noSpace(e *NoSpace) error {
+func noSpaceError(e *NoSpace) error {
 	return &source.Error{Kind: source.NoSpace, What: "no room in the store", Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
 }
 
@@ -652,7 +652,7 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		ok, err := s.evict(h)
+		ok, err := s.evictCheckpoint(h)
 		if err != nil {
 			return false, err
 		}
@@ -719,7 +719,7 @@ func (s *Store) Verify(digest string) error {
 	defer lease.Release()
 	root, err := os.OpenRoot(e.Path)
 	if err != nil {
-		return broken("", err)
+		return diskError("", err)
 	}
 	defer root.Close()
 	for _, f := range e.Files {
@@ -756,7 +756,7 @@ func (s *Store) quarantine(sum string) error {
 	}
 	s.quarantined.Add(1)
 	if err := os.Remove(s.blob(sum)); err != nil {
-		return gone(err)
+		return ignoreMissing(err)
 	}
 	_, err = s.dropBlobs()
 	return err

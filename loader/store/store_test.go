@@ -147,7 +147,7 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 	if used, budget, err := s.Usage(); used != 8000 || budget != 10_000 || err != nil {
 		t.Errorf("%d of %d, %v", used, budget, err)
 	}
-	if s.Last("one") != "" || s.Last("two") != two.Digest {
+	if s.LastDigest("one") != "" || s.LastDigest("two") != two.Digest {
 		t.Error("what a source led to last")
 	}
 }
@@ -384,11 +384,11 @@ func TestOneClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.Tell(3, 9)
+	in.SetProgress(3, 9)
 	if _, err := s.Claim(key); !errors.Is(err, store.ErrBusy) {
 		t.Errorf("error %v", err)
 	}
-	if done, total, ok := s.Peek(key); done != 3 || total != 9 || !ok {
+	if done, total, ok := s.Progress(key); done != 3 || total != 9 || !ok {
 		t.Errorf("%d %d %v", done, total, ok)
 	}
 	in.Close()
@@ -498,18 +498,18 @@ func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
 			in = claim()
 			defer in.Close()
 			p := in.Parts()[0]
-			at, end := p.Writer(1).At()
+			at, end := p.Writer(1).Position()
 			have, resumed := p.Bytes()
 			if at != 4*mib+tc.at || end != 8*mib || have != tc.at || resumed != tc.at {
 				t.Fatalf("at %d of block 1, want %d; %d bytes here", at-4*mib, tc.at, have)
 			}
 			for i := range p.Blocks() {
 				w := p.Writer(i)
-				at, end := w.At()
+				at, end := w.Position()
 				if _, whole, err := w.Write(at, want[at:end]); !whole || err != nil {
 					t.Fatalf("block %d: %v", i, err)
 				}
-				if sum, ok := p.Block(i); !ok || sum != store.SumOf(want[end-min(end-4*mib*int64(i), 4*mib):end]) {
+				if sum, ok := p.BlockSum(i); !ok || sum != store.SumOf(want[end-min(end-4*mib*int64(i), 4*mib):end]) {
 					t.Errorf("block %d: another sum", i)
 				}
 			}
@@ -561,7 +561,7 @@ func TestWriterIsShared(t *testing.T) {
 	if _, whole, err := w.Write(500, want[500:]); whole || !errors.Is(err, store.ErrSum) {
 		t.Errorf("%v, %v", whole, err)
 	}
-	if at, _ := w.At(); at != 0 || p.Has(0) {
+	if at, _ := w.Position(); at != 0 || p.Has(0) {
 		t.Errorf("at %d after bytes that were not those promised", at)
 	}
 	w.Expect(store.SumOf(want))
@@ -571,7 +571,7 @@ func TestWriterIsShared(t *testing.T) {
 	if used, whole, err := w.Write(0, lies); used != 0 || !whole || err != nil {
 		t.Errorf("after the end: %d %v %v", used, whole, err)
 	}
-	p.Forget(0)
+	p.DropBlock(0)
 	if have, _ := p.Bytes(); p.Has(0) || have != 0 {
 		t.Error("forgotten and here")
 	}
@@ -641,7 +641,7 @@ func TestPins(t *testing.T) {
 	if _, _, err := stage(s, "two", map[string][]byte{"a.gguf": body(6000, 2)}); source.KindOf(err) != source.NoSpace {
 		t.Errorf("error %v", err)
 	}
-	if e := lease0(t, s); !e.Kept || !e.Pinned || e.Leased {
+	if e := lease0(t, s); !e.PinnedByUser || !e.Pinned || e.Leased {
 		t.Errorf("%+v", e)
 	}
 	if err := errors.Join(s.Unpin(one.Digest), s.Unpin(one.Digest)); err != nil {
@@ -703,23 +703,23 @@ func TestOneBringsAFile(t *testing.T) {
 	one, p1 := prepare("one")
 	two, p2 := prepare("two")
 	three, p3 := prepare("three")
-	if p1.Elsewhere() || !p2.Elsewhere() || !p3.Elsewhere() {
+	if p1.ArrivesElsewhere() || !p2.ArrivesElsewhere() || !p3.ArrivesElsewhere() {
 		t.Fatal("who brings it")
 	}
-	if ok, err := two.Settle(t.Context(), p2); ok || err != nil {
+	if ok, err := two.PollShared(t.Context(), p2); ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	// The one that brings it gives up: the next one does.
 	one.Close()
-	if ok, err := two.Settle(t.Context(), p2); !ok || err != nil || p2.Linked() {
+	if ok, err := two.PollShared(t.Context(), p2); !ok || err != nil || p2.Linked() {
 		t.Fatal(ok, err)
 	}
-	if ok, err := three.Settle(t.Context(), p3); ok || err != nil {
+	if ok, err := three.PollShared(t.Context(), p3); ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	put(p2)
 	// Before the other's checkpoint is published.
-	if ok, err := three.Settle(t.Context(), p3); !ok || err != nil || !p3.Linked() || p3.Sum() == "" {
+	if ok, err := three.PollShared(t.Context(), p3); !ok || err != nil || !p3.Linked() || p3.SHA256() == "" {
 		t.Fatal(ok, err)
 	}
 	commit(three)

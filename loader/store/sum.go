@@ -11,9 +11,9 @@ import (
 // copies every byte into a buffer of its own first; a leaf that comes at once
 // is hashed where it lies.
 type Sum struct {
-	leaf  xxh3.Hasher // of the leaf that is not whole
-	have  int         // its bytes
-	leafs xxh3.Hasher
+	leaf      xxh3.Hasher // of the leaf that is not whole
+	leafBytes int         // its bytes
+	leaves    xxh3.Hasher
 }
 
 const leafSize = 64 << 10
@@ -21,41 +21,41 @@ const leafSize = 64 << 10
 // Write adds b.
 func (s *Sum) Write(b []byte) {
 	for len(b) > 0 {
-		if s.have == 0 && len(b) >= leafSize {
-			s.end(xxh3.Hash(b[:leafSize]))
+		if s.leafBytes == 0 && len(b) >= leafSize {
+			s.addLeaf(xxh3.Hash(b[:leafSize]))
 			b = b[leafSize:]
 			continue
 		}
-		n := min(len(b), leafSize-s.have)
+		n := min(len(b), leafSize-s.leafBytes)
 		_, _ = s.leaf.Write(b[:n])
 		b = b[n:]
-		if s.have += n; s.have == leafSize {
-			s.end(s.leaf.Sum64())
+		if s.leafBytes += n; s.leafBytes == leafSize {
+			s.addLeaf(s.leaf.Sum64())
 			s.leaf.Reset()
-			s.have = 0
+			s.leafBytes = 0
 		}
 	}
 }
 
-func (s *Sum) end(leaf uint64) {
+func (s *Sum) addLeaf(leaf uint64) {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], leaf)
-	_, _ = s.leafs.Write(b[:])
+	_, _ = s.leaves.Write(b[:])
 }
 
 // Sum64 is the checksum of what was written; nothing is written after it.
 func (s *Sum) Sum64() uint64 {
-	if s.have > 0 {
-		s.end(s.leaf.Sum64())
+	if s.leafBytes > 0 {
+		s.addLeaf(s.leaf.Sum64())
 	}
-	return s.leafs.Sum64()
+	return s.leaves.Sum64()
 }
 
 // Reset begins anew.
 func (s *Sum) Reset() {
 	s.leaf.Reset()
-	s.leafs.Reset()
-	s.have = 0
+	s.leaves.Reset()
+	s.leafBytes = 0
 }
 
 // SumOf is the checksum of a whole block.

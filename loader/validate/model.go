@@ -25,7 +25,7 @@ func File(name string, r io.ReaderAt, size int64) error {
 	case strings.EqualFold(path.Ext(name), ".gguf"):
 		return GGUF(r, size)
 	case path.Base(name) == "config.json":
-		return object(r, size)
+		return checkJSONObject(r, size)
 	}
 	return nil
 }
@@ -49,8 +49,8 @@ func GGUF(r io.ReaderAt, size int64) error {
 	return nil
 }
 
-func object(r io.ReaderAt, size int64) error {
-	raw, err := slurp(r, size)
+func checkJSONObject(r io.ReaderAt, size int64) error {
+	raw, err := readAll(r, size)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func object(r io.ReaderAt, size int64) error {
 	return nil
 }
 
-func slurp(r io.ReaderAt, size int64) ([]byte, error) {
+func readAll(r io.ReaderAt, size int64) ([]byte, error) {
 	if size > maxJSON {
 		return nil, &source.Error{Kind: source.Corrupt, What: fmt.Sprintf("%d bytes of JSON; at most %d are read", size, maxJSON)}
 	}
@@ -71,7 +71,7 @@ func slurp(r io.ReaderAt, size int64) ([]byte, error) {
 // Shards checks an index of sharded weights (…safetensors.index.json named
 // index) against the names that are there, and names the first that is not.
 func Shards(index string, r io.ReaderAt, size int64, have []string) error {
-	raw, err := slurp(r, size)
+	raw, err := readAll(r, size)
 	if err != nil {
 		return err
 	}

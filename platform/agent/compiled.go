@@ -39,7 +39,7 @@ const (
 // compiled is one start's hold on a compile cache. nil is none.
 type compiled struct {
 	s      *Stager
-	use    *enginecache.Use
+	use    *enginecache.CacheUse
 	engine string // the key's part
 	also   []enginecache.Key
 	model  string // digest that a fetched cache was made for; "" for one of our own
@@ -82,7 +82,7 @@ func (s *Stager) cacheOf(ctx context.Context, w replica.StageRequest, c *loader.
 	model, err := modelOf(c)
 	key := enginecache.Key{Model: model, Engine: k.engine}
 	if err == nil {
-		k.use, err = s.o.Caches.Take(key, engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine, os.Environ()))
+		k.use, err = s.o.Caches.Acquire(key, engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine, os.Environ()))
 	}
 	if err != nil {
 		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
@@ -162,7 +162,7 @@ func (k *compiled) filled(c *loader.Checkpoint) func(ctx context.Context) error 
 			// Its own manifest says so: somebody put it where it does not belong.
 			return fmt.Errorf("the source's compile cache was made for %s, not for %s: it is not kept", k.model, model)
 		}
-		if err := k.use.Settle(ctx, enginecache.Key{Model: model, Engine: k.engine}); err != nil {
+		if err := k.use.KeepAs(ctx, enginecache.Key{Model: model, Engine: k.engine}); err != nil {
 			return err
 		}
 		if err := k.s.o.Caches.Trim(); err != nil {

@@ -189,7 +189,7 @@ type served struct {
 	small string
 }
 
-func (s served) Leave() bool {
+func (s served) TryUnmount() bool {
 	s.Close()
 	return true
 }
@@ -289,7 +289,7 @@ type shown struct {
 	arrival       *loader.Arrival
 	weights       string // where they are asked for; "" in the folder
 	face          interface {
-		Leave() bool // goes, unless it is in use
+		TryUnmount() bool // goes, unless it is in use
 		Close()
 	}
 
@@ -321,7 +321,7 @@ func (v *shown) settle() {
 		return // the mount stays and does as well
 	}
 	v.turned = true
-	if v.face.Leave() {
+	if v.face.TryUnmount() {
 		v.unmounted()
 		// For who resolved the link at its start.
 		_ = os.Symlink(v.path, v.at)

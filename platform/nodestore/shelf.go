@@ -30,7 +30,7 @@ type Shelf struct {
 	from   map[string]loader.Source
 	end    func() // lets the sources' connections go
 	seen   *hubView
-	circle *p2p.Circle // nil without peering, as are the two below
+	circle *p2p.Node // nil without peering, as are the two below
 	others *others
 	lends  net.Listener
 	log    *slog.Logger
@@ -205,7 +205,7 @@ func (s *Shelf) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	for _, e := range list {
 		entry := functions.CacheEntry{
 			Node: s.node, Digest: e.Digest, Source: e.Source, Path: e.Path, Files: len(e.Files), Bytes: functions.Bytes(e.Bytes),
-			Created: e.Created, LastUsed: e.LastUsed, InUse: e.Leased, Pinned: e.Kept,
+			Created: e.Created, LastUsed: e.LastUsed, InUse: e.Leased, Pinned: e.PinnedByUser,
 		}
 		if _, memory, known := nearness(e); known {
 			entry.Memory = &memory

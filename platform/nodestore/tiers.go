@@ -31,7 +31,7 @@ func nearness(e store.Entry) (t functions.Tier, memory functions.Bytes, known bo
 
 // IntoMemory has the kernel read a checkpoint, as much as there is room for.
 func IntoMemory(ctx context.Context, c *loader.Checkpoint) {
-	limit := pagecache.Spare()
+	limit := pagecache.SpareMemory()
 	// What is read for us counts as ours.
 	if group := hostinfo.GroupLimit(); group > 0 {
 		limit = min(limit, group/2)
@@ -40,5 +40,5 @@ func IntoMemory(ctx context.Context, c *loader.Checkpoint) {
 	for _, f := range c.Files {
 		files = append(files, pagecache.File{Path: filepath.Join(c.Path, filepath.FromSlash(f.Name)), Size: f.Size})
 	}
-	pagecache.Ahead(ctx, files, limit)
+	pagecache.ReadAhead(ctx, files, limit)
 }

@@ -43,7 +43,7 @@ type Source struct {
 
 	mu      sync.Mutex // guards the fields below
 	cred    azcore.TokenCredential
-	clients map[string]*access // by container URL's parts
+	clients map[string]*containerAccess // by container URL's parts
 }
 
 // New returns a source; nothing is read or dialled before it is used.
@@ -53,7 +53,7 @@ func New(o Options) *Source {
 	}
 	// No guard on what is dialled: hosts are Azure's or the operator's own. An
 	// account does not redirect; whoever does wants the signature.
-	return &Source{o: o, clients: make(map[string]*access), http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
+	return &Source{o: o, clients: make(map[string]*containerAccess), http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
 }
 
 // Close closes idle connections.
@@ -72,7 +72,7 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 // maxBlobs bounds a listing that is not of a model.
 const maxBlobs = 20_000
 
-func (s *Source) access(p place) (*access, error) {
+func (s *Source) accessTo(p place) (*containerAccess, error) {
 	key := p.endpoint + "|" + p.account + "|" + p.container
 	s.mu.Lock()
 	a := s.clients[key]
@@ -80,7 +80,7 @@ func (s *Source) access(p place) (*access, error) {
 	if a != nil {
 		return a, nil
 	}
-	a, err := s.dial(p)
+	a, err := s.newAccess(p)
 	if err != nil {
 		return nil, err
 	}
@@ -97,12 +97,12 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if err != nil {
 		return source.Plan{}, err
 	}
-	a, err := s.access(p)
+	a, err := s.accessTo(p)
 	if err != nil {
 		return source.Plan{}, err
 	}
 	if source.Weights(p.prefix) {
-		return s.single(ctx, p, a)
+		return s.planBlob(ctx, p, a)
 	}
 	below := p.prefix
 	if below != "" {
@@ -113,13 +113,13 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	for pages.More() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return source.Plan{}, fail(ctx, p, a, "", err)
+			return source.Plan{}, sdkError(ctx, p, a, "", err)
 		}
 		if page.Segment == nil {
 			return source.Plan{}, malformed(p, "", "the listing has no list of blobs")
 		}
 		for _, b := range page.Segment.BlobItems {
-			f, ok, err := file(p, below, b)
+			f, ok, err := fileOf(p, below, b)
 			if err != nil {
 				return source.Plan{}, err
 			}
@@ -138,8 +138,8 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	return plan, nil
 }
 
-// file is one item of a listing; ok is false for what stands for a folder.
-func file(p place, below string, b *container.BlobItem) (f source.File, ok bool, err error) {
+// fileOf is one item of a listing; ok is false for what stands for a folder.
+func fileOf(p place, below string, b *container.BlobItem) (f source.File, ok bool, err error) {
 	if b == nil || b.Name == nil || b.Properties == nil || b.Properties.ContentLength == nil || b.Properties.ETag == nil {
 		return f, false, malformed(p, "", "the listing has a blob without name, size or ETag")
 	}
@@ -156,48 +156,48 @@ func file(p place, below string, b *container.BlobItem) (f source.File, ok bool,
 	if r := b.Properties.ResourceType; r != nil && *r == "directory" || name == "" || strings.HasSuffix(name, "/") {
 		return f, false, nil
 	}
-	f = source.File{Name: name, Size: *b.Properties.ContentLength, Version: httpsource.Tag(string(*b.Properties.ETag)), Ref: ref(p, *b.Name)}
+	f = source.File{Name: name, Size: *b.Properties.ContentLength, Version: httpsource.QuoteETag(string(*b.Properties.ETag)), Ref: refOf(p, *b.Name)}
 	if len(b.Properties.ContentMD5) == 16 {
 		f.MD5 = b.Properties.ContentMD5
 	}
 	return f, true, nil
 }
 
-// single plans one blob.
-func (s *Source) single(ctx context.Context, p place, a *access) (source.Plan, error) {
+// planBlob plans one blob.
+func (s *Source) planBlob(ctx context.Context, p place, a *containerAccess) (source.Plan, error) {
 	r, err := a.client.NewBlobClient(p.prefix).GetProperties(ctx, nil)
 	if err != nil {
-		return source.Plan{}, fail(ctx, p, a, "", err)
+		return source.Plan{}, sdkError(ctx, p, a, "", err)
 	}
 	if r.ContentLength == nil || r.ETag == nil {
 		return source.Plan{}, malformed(p, "", "the blob has no size or no ETag")
 	}
-	f := source.File{Name: path.Base(p.prefix), Size: *r.ContentLength, Version: httpsource.Tag(string(*r.ETag)), Ref: ref(p, p.prefix)}
+	f := source.File{Name: path.Base(p.prefix), Size: *r.ContentLength, Version: httpsource.QuoteETag(string(*r.ETag)), Ref: refOf(p, p.prefix)}
 	if len(r.ContentMD5) == 16 {
 		f.MD5 = r.ContentMD5
 	}
 	return source.Plan{Files: []source.File{f}}, nil
 }
 
-// ref is endpoint|account|container|blob; none of these holds a bar but the
+// refOf is endpoint|account|container|blob; none of these holds a bar but the
 // last.
-func ref(p place, blob string) string {
+func refOf(p place, blob string) string {
 	return strings.Join([]string{p.endpoint, p.account, p.container, blob}, "|")
 }
 
-// of is where a file of a plan is.
-func (s *Source) of(f source.File) (p place, blob string, a *access, err error) {
+// locateBlob is where a file of a plan is.
+func (s *Source) locateBlob(f source.File) (p place, blob string, a *containerAccess, err error) {
 	part := strings.SplitN(f.Ref, "|", 4)
 	if len(part) != 4 {
 		return p, "", nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
 	}
 	p = place{endpoint: part[0], account: part[1], container: part[2], prefix: strings.TrimSuffix(strings.TrimSuffix(part[3], f.Name), "/")}
-	a, err = s.access(p)
+	a, err = s.accessTo(p)
 	return p, part[3], a, err
 }
 
 // get is a request for a blob, not yet signed.
-func (a *access) get(ctx context.Context, blob string) *http.Request {
+func (a *containerAccess) get(ctx context.Context, blob string) *http.Request {
 	u := *a.container
 	u.Path += "/" + blob
 	u.RawPath = "" // the client's own spelling, which the signature takes too
@@ -206,31 +206,31 @@ func (a *access) get(ctx context.Context, blob string) *http.Request {
 
 // Read returns a range of a blob in the version of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	p, blob, a, err := s.of(f)
+	p, blob, a, err := s.locateBlob(f)
 	if err != nil {
 		return nil, err
 	}
 	body, _, err := httpsource.Range(s.http, a.get(ctx, blob), s.asked(ctx, p, a, f, offset, length))
-	return body, httpsource.Listed(err)
+	return body, httpsource.GoneIsChanged(err)
 }
 
 // asked is a range and what its answer must be.
-func (s *Source) asked(ctx context.Context, p place, a *access, f source.File, offset, length int64) httpsource.RangeRequest {
+func (s *Source) asked(ctx context.Context, p place, a *containerAccess, f source.File, offset, length int64) httpsource.RangeRequest {
 	return httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
 		Sign: func(req *http.Request) error {
 			if err := a.sign(req); err != nil {
-				return fail(ctx, p, a, f.Name, err)
+				return sdkError(ctx, p, a, f.Name, err)
 			}
 			return nil
 		},
-		Refused: func(r *http.Response) error {
-			return refused(p, a, f.Name, r.StatusCode, r.Header.Get("X-Ms-Error-Code"), r.Header)
+		ResponseError: func(r *http.Response) error {
+			return responseError(p, a, f.Name, r.StatusCode, r.Header.Get("X-Ms-Error-Code"), r.Header)
 		},
 	}
 }
 
-// summed is the longest range that the service gives a checksum of.
-const summed = 4 << 20
+// maxCRCRange is the longest range that the service gives a checksum of.
+const maxCRCRange = 4 << 20
 
 // crc64Table is of the polynomial that Azure writes into x-ms-content-crc64.
 var crc64Table = crc64.MakeTable(0x9A6C9329AC4BC9B5)
@@ -238,21 +238,21 @@ var crc64Table = crc64.MakeTable(0x9A6C9329AC4BC9B5)
 // ReadInto fills b with a range of a blob. Where the service gives a checksum
 // of the range, it is held against.
 func (s *Source) ReadInto(ctx context.Context, f source.File, offset int64, b []byte) error {
-	p, blob, a, err := s.of(f)
+	p, blob, a, err := s.locateBlob(f)
 	if err != nil {
 		return err
 	}
 	req := a.get(ctx, blob)
-	if len(b) <= summed {
+	if len(b) <= maxCRCRange {
 		req.Header.Set("X-Ms-Range-Get-Content-Crc64", "true")
 	}
 	ask := s.asked(ctx, p, a, f, offset, int64(len(b)))
 	body, r, err := httpsource.Range(s.http, req, ask)
 	if err != nil {
-		return httpsource.Listed(err)
+		return httpsource.GoneIsChanged(err)
 	}
 	defer body.Close()
-	if err := httpsource.Fill(ctx, body, b, ask); err != nil {
+	if err := httpsource.ReadFull(ctx, body, b, ask); err != nil {
 		return err
 	}
 	if sum, err := base64.StdEncoding.DecodeString(r.Header.Get("X-Ms-Content-Crc64")); err == nil && len(sum) == 8 && binary.LittleEndian.Uint64(sum) != crc64.Checksum(b, crc64Table) {
@@ -265,10 +265,10 @@ func malformed(p place, name, what string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
 }
 
-// fail turns an error of the SDK into one that says which account, container
+// sdkError turns an error of the SDK into one that says which account, container
 // and prefix, what came, and what to do. Nothing of the original text is kept
 // but status and code: it holds URLs, and those may hold signatures.
-func fail(ctx context.Context, p place, a *access, name string, err error) error {
+func sdkError(ctx context.Context, p place, a *containerAccess, name string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -279,7 +279,7 @@ func fail(ctx context.Context, p place, a *access, name string, err error) error
 		e.Kind, e.What, e.Fix = source.Denied, "no identity of this machine gives a token for "+p.words(), howTo
 		return e
 	case !ok:
-		e.Kind, e.What = source.Unavailable, p.words()+" cannot be reached: "+httpsource.Why(err)
+		e.Kind, e.What = source.Unavailable, p.words()+" cannot be reached: "+httpsource.Cause(err)
 		e.Fix = "check the account's name and this machine's network"
 		return e
 	}
@@ -287,11 +287,11 @@ func fail(ctx context.Context, p place, a *access, name string, err error) error
 	if r.RawResponse != nil {
 		h = r.RawResponse.Header
 	}
-	return refused(p, a, name, r.StatusCode, r.ErrorCode, h)
+	return responseError(p, a, name, r.StatusCode, r.ErrorCode, h)
 }
 
-// refused is the service's no.
-func refused(p place, a *access, name string, status int, code string, h http.Header) error {
+// responseError is the service's no.
+func responseError(p place, a *containerAccess, name string, status int, code string, h http.Header) error {
 	e := &source.Error{Source: p.String(), File: name, What: fmt.Sprintf("%s: %d", p.words(), status)}
 	if code != "" && len(code) < 60 {
 		e.What += " " + strconv.QuoteToASCII(code)

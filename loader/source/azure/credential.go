@@ -16,9 +16,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// access is a client for one container, and in words where its rights come
+// containerAccess is a client for one container, and in words where its rights come
 // from.
-type access struct {
+type containerAccess struct {
 	client    *container.Client
 	container *url.URL // for ranges, which are asked for without the client
 	sign      signer
@@ -28,8 +28,8 @@ type access struct {
 
 const howTo = "set AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN, or give this machine an identity (workload identity, managed identity, az login)"
 
-// dial finds the credential for a place.
-func (s *Source) dial(p place) (*access, error) {
+// newAccess finds the credential for a place.
+func (s *Source) newAccess(p place) (*containerAccess, error) {
 	env := s.o.Getenv
 	opts := &container.ClientOptions{ClientOptions: policy.ClientOptions{
 		Transport: s.http,
@@ -54,17 +54,17 @@ func (s *Source) dial(p place) (*access, error) {
 		if c.account == p.account || c.account == "" {
 			const how = "AZURE_STORAGE_CONNECTION_STRING"
 			if c.key != "" {
-				return s.shared(p, c.endpoint, c.account, c.key, how, opts)
+				return s.accessWithKey(p, c.endpoint, c.account, c.key, how, opts)
 			}
-			return s.signed(p, c.endpoint, c.sas, how, opts)
+			return s.accessWithSAS(p, c.endpoint, c.sas, how, opts)
 		}
 	}
 	account := env("AZURE_STORAGE_ACCOUNT")
 	if key := env("AZURE_STORAGE_KEY"); key != "" && account == p.account {
-		return s.shared(p, endpoint, account, key, "AZURE_STORAGE_KEY", opts)
+		return s.accessWithKey(p, endpoint, account, key, "AZURE_STORAGE_KEY", opts)
 	}
 	if sas := env("AZURE_STORAGE_SAS_TOKEN"); sas != "" && (account == p.account || account == "") {
-		return s.signed(p, endpoint, sas, "AZURE_STORAGE_SAS_TOKEN", opts)
+		return s.accessWithSAS(p, endpoint, sas, "AZURE_STORAGE_SAS_TOKEN", opts)
 	}
 	cred, err := s.identity()
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Source) dial(p place) (*access, error) {
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
 	}
-	return &access{client: client, container: at, sign: (&bearer{cred: cred}).sign, how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + howTo}, nil
+	return &containerAccess{client: client, container: at, sign: (&bearer{cred: cred}).sign, how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + howTo}, nil
 }
 
 // identity is azidentity's default chain, made once: it caches its tokens.
@@ -100,7 +100,7 @@ func (s *Source) identity() (azcore.TokenCredential, error) {
 	return s.cred, nil
 }
 
-func (s *Source) shared(p place, endpoint, account, key, how string, opts *container.ClientOptions) (*access, error) {
+func (s *Source) accessWithKey(p place, endpoint, account, key, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	cred, err := container.NewSharedKeyCredential(account, key)
 	if err != nil {
 		return nil, &source.Error{Kind: source.Denied, Source: p.String(), What: "the key in " + how + " is not base64", Fix: howTo}
@@ -117,10 +117,10 @@ func (s *Source) shared(p place, endpoint, account, key, how string, opts *conta
 	if err != nil {
 		return nil, &source.Error{Kind: source.Denied, Source: p.String(), What: "the key in " + how + " is not base64", Fix: howTo}
 	}
-	return &access{client: client, container: at, sign: withKey(account, secret), how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
+	return &containerAccess{client: client, container: at, sign: withKey(account, secret), how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
 }
 
-func (s *Source) signed(p place, endpoint, sas, how string, opts *container.ClientOptions) (*access, error) {
+func (s *Source) accessWithSAS(p place, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	sas = strings.TrimPrefix(sas, "?")
 	if _, err := url.ParseQuery(sas); err != nil || !strings.Contains(sas, "sig=") {
 		return nil, &source.Error{Kind: source.Denied, Source: p.String(), What: "the SAS in " + how + " is not one: it has no sig=", Fix: howTo}
@@ -133,7 +133,7 @@ func (s *Source) signed(p place, endpoint, sas, how string, opts *container.Clie
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
 	}
-	return &access{client: client, container: at, sign: withSAS(sas), how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
+	return &containerAccess{client: client, container: at, sign: withSAS(sas), how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
 }
 
 func containerURL(endpoint string, p place) string {

@@ -87,8 +87,8 @@ type bearer struct {
 
 const audience = "https://storage.azure.com/.default"
 
-// early is how long before its end a token is not used any more.
-const early = 5 * time.Minute
+// tokenMargin is how long before its end a token is not used any more.
+const tokenMargin = 5 * time.Minute
 
 func (b *bearer) sign(req *http.Request) error {
 	token, err := b.get(req.Context())
@@ -102,7 +102,7 @@ func (b *bearer) sign(req *http.Request) error {
 func (b *bearer) get(ctx context.Context) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.given.Token == "" || time.Until(b.given.ExpiresOn) < early {
+	if b.given.Token == "" || time.Until(b.given.ExpiresOn) < tokenMargin {
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}

@@ -25,7 +25,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	if err != nil {
 		return err
 	}
-	a, err := s.access(p)
+	a, err := s.accessTo(p)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
 	}
 	if err != nil {
-		return fail(ctx, p, a, name, err)
+		return sdkError(ctx, p, a, name, err)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ type place struct {
 	hub  bool // links are followed
 }
 
-func open(folder string) (place, error) {
+func openFolder(folder string) (place, error) {
 	fi, err := os.Stat(folder)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -62,9 +62,9 @@ func open(folder string) (place, error) {
 // size and modification time.
 func (s Source) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	folder := s.Folder(location)
-	p, err := open(folder)
+	p, err := openFolder(folder)
 	if err != nil {
-		return source.Plan{}, at(location, "", err)
+		return source.Plan{}, withLocation(location, "", err)
 	}
 	defer p.root.Close()
 	var plan source.Plan
@@ -81,12 +81,12 @@ func (s Source) Plan(ctx context.Context, location string, also source.Globs) (s
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
-			return at(location, name, &source.Error{Kind: source.Broken, What: "cannot be read", Err: err})
+			return withLocation(location, name, &source.Error{Kind: source.Broken, What: "cannot be read", Err: err})
 		case name == "":
 			return nil
 		}
 		if count++; count > maxEntries {
-			return at(location, "", &source.Error{Kind: source.Refused, What: fmt.Sprintf("holds more than %d files", maxEntries), Fix: "point source at the model's own folder"})
+			return withLocation(location, "", &source.Error{Kind: source.Refused, What: fmt.Sprintf("holds more than %d files", maxEntries), Fix: "point source at the model's own folder"})
 		}
 		if d.IsDir() {
 			if strings.HasPrefix(d.Name(), ".") {
@@ -97,10 +97,10 @@ func (s Source) Plan(ctx context.Context, location string, also source.Globs) (s
 		fi, err := p.look(full)
 		if err != nil {
 			// Only what would be used has to be sound.
-			if !also.Wants(name) {
+			if !also.Includes(name) {
 				return nil
 			}
-			return at(location, name, err)
+			return withLocation(location, name, err)
 		}
 		plan.Files = append(plan.Files, source.File{Name: name, Size: fi.Size(), Version: version(fi), Ref: filepath.Join(folder, filepath.FromSlash(name))})
 		return nil
@@ -138,14 +138,14 @@ func version(fi fs.FileInfo) string {
 // Open opens a file of a plan, in the version of the plan.
 func (s Source) Open(file source.File) (*os.File, error) {
 	folder := strings.TrimSuffix(file.Ref, string(filepath.Separator)+filepath.FromSlash(file.Name))
-	p, err := open(folder)
+	p, err := openFolder(folder)
 	if err != nil {
-		return nil, at(folder, file.Name, err)
+		return nil, withLocation(folder, file.Name, err)
 	}
 	defer p.root.Close()
 	full := path.Join(p.sub, file.Name)
 	if _, err := p.look(full); err != nil {
-		return nil, at(folder, file.Name, err)
+		return nil, withLocation(folder, file.Name, err)
 	}
 	// A pipe that was put in its place meanwhile is opened without waiting for
 	// somebody to write, and refused below.
@@ -155,11 +155,11 @@ func (s Source) Open(file source.File) (*os.File, error) {
 		if errors.Is(err, fs.ErrPermission) {
 			kind = source.Denied
 		}
-		return nil, at(folder, file.Name, &source.Error{Kind: kind, What: "cannot be opened", Err: errors.Unwrap(err)})
+		return nil, withLocation(folder, file.Name, &source.Error{Kind: kind, What: "cannot be opened", Err: errors.Unwrap(err)})
 	}
 	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() || version(fi) != file.Version {
 		f.Close()
-		return nil, at(folder, file.Name, &source.Error{Kind: source.Changed, What: "changed since it was listed"})
+		return nil, withLocation(folder, file.Name, &source.Error{Kind: source.Changed, What: "changed since it was listed"})
 	}
 	return f, nil
 }
@@ -179,7 +179,7 @@ func (s Source) Read(ctx context.Context, file source.File, offset, length int64
 	}{io.NewSectionReader(f, offset, length), f}, nil
 }
 
-func at(location, name string, err error) error {
+func withLocation(location, name string, err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok {
 		e.Source, e.File = location, name
 	}

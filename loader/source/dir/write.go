@@ -22,7 +22,7 @@ func (s Source) Write(ctx context.Context, location, name string, body io.ReadSe
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
 			e.Kind = source.Denied
 		}
-		return at(location, name, e)
+		return withLocation(location, name, e)
 	}
 	return nil
 }

@@ -27,11 +27,11 @@ type Options struct {
 
 // Source reads buckets. Its methods may be called concurrently.
 type Source struct {
-	endpoint string
-	bad      error
-	http     *http.Client
-	tokens   *tokens
-	writes   *tokens // for Write alone
+	endpoint    string
+	configError error
+	http        *http.Client
+	tokens      *tokens
+	writes      *tokens // for Write alone
 }
 
 // New returns a source; nothing is read or dialled before it is used.
@@ -47,7 +47,7 @@ func New(o Options) *Source {
 			s.endpoint = "http://" + s.endpoint
 		}
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.bad = &source.Error{Kind: source.BadSource, What: "STORAGE_EMULATOR_HOST is not a host or an http URL", Fix: "such as http://127.0.0.1:4443"}
+			s.configError = &source.Error{Kind: source.BadSource, What: "STORAGE_EMULATOR_HOST is not a host or an http URL", Fix: "such as http://127.0.0.1:4443"}
 		}
 	}
 	none := emulator != "" && o.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" && !o.Identity
@@ -60,8 +60,8 @@ func (s *Source) Close() { s.http.CloseIdleConnections(); s.tokens.close(); s.wr
 
 // Refresh forgets the credentials, so that the next request looks for them.
 func (s *Source) Refresh(ctx context.Context, location string) error {
-	s.tokens.forget()
-	s.writes.forget()
+	s.tokens.reset()
+	s.writes.reset()
 	return nil
 }
 
@@ -88,10 +88,10 @@ func (s *Source) object(p place, key string) string {
 	return s.endpoint + "/storage/v1/b/" + p.Name + "/o/" + url.PathEscape(key)
 }
 
-// ask gets a document of the API.
-func (s *Source) ask(ctx context.Context, p place, at string, query url.Values, into any) error {
-	if s.bad != nil {
-		return s.bad
+// getJSON gets a document of the API.
+func (s *Source) getJSON(ctx context.Context, p place, at string, query url.Values, into any) error {
+	if s.configError != nil {
+		return s.configError
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"?"+query.Encode(), nil)
 	if err != nil {
@@ -106,9 +106,9 @@ func (s *Source) ask(ctx context.Context, p place, at string, query url.Values, 
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
-		return s.refused(r, p, "")
+		return s.responseError(r, p, "")
 	}
-	raw, err := httpsource.Small(r, maxAnswer, p.String())
+	raw, err := httpsource.ReadBody(r, maxAnswer, p.String())
 	if err != nil {
 		return err
 	}
@@ -118,15 +118,15 @@ func (s *Source) ask(ctx context.Context, p place, at string, query url.Values, 
 	return nil
 }
 
-func (s *Source) sign(req *http.Request, p place) error { return s.show(req, p, s.tokens) }
+func (s *Source) sign(req *http.Request, p place) error { return s.authorize(req, p, s.tokens) }
 
-func (s *Source) show(req *http.Request, p place, tokens *tokens) error {
+func (s *Source) authorize(req *http.Request, p place, tokens *tokens) error {
 	token, err := tokens.get(req.Context())
 	if err != nil {
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no token can be had with " + tokens.how(), Fix: howTo}
+		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no token can be had with " + tokens.describe(), Fix: howTo}
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -143,10 +143,10 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	}
 	if source.Weights(p.Prefix) {
 		var o object
-		if err := s.ask(ctx, p, s.object(p, p.Prefix), url.Values{"fields": {fields}}, &o); err != nil {
+		if err := s.getJSON(ctx, p, s.object(p, p.Prefix), url.Values{"fields": {fields}}, &o); err != nil {
 			return source.Plan{}, err
 		}
-		f, err := file(p, o, also)
+		f, err := fileOf(p, o, also)
 		f.Name, f.Ref = path.Base(p.Prefix), p.Ref(o.Name)
 		return source.Plan{Files: []source.File{f}}, err
 	}
@@ -159,12 +159,12 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			Items []object `json:"items"`
 			Next  string   `json:"nextPageToken"`
 		}
-		if err := s.ask(ctx, p, s.endpoint+"/storage/v1/b/"+p.Name+"/o", query, &list); err != nil {
+		if err := s.getJSON(ctx, p, s.endpoint+"/storage/v1/b/"+p.Name+"/o", query, &list); err != nil {
 			return nil, "", err
 		}
 		files := make([]source.File, 0, len(list.Items))
 		for _, o := range list.Items {
-			f, err := file(p, o, also)
+			f, err := fileOf(p, o, also)
 			if err != nil {
 				return nil, "", err
 			}
@@ -174,8 +174,8 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	})
 }
 
-// file is an object by its whole key.
-func file(p place, o object, also source.Globs) (source.File, error) {
+// fileOf is an object by its whole key.
+func fileOf(p place, o object, also source.Globs) (source.File, error) {
 	name := strings.TrimPrefix(o.Name, p.Key(""))
 	size, err := strconv.ParseInt(o.Size, 10, 64)
 	if strings.HasSuffix(name, "/") {
@@ -185,7 +185,7 @@ func file(p place, o object, also source.Globs) (source.File, error) {
 		return source.File{}, p.Malformed(name, "the bucket gives no size or no generation for it")
 	}
 	f := source.File{Name: o.Name, Size: size, Version: o.Generation}
-	if o.ContentEncoding != "" && o.ContentEncoding != "identity" && also.Wants(name) {
+	if o.ContentEncoding != "" && o.ContentEncoding != "identity" && also.Includes(name) {
 		return f, &source.Error{Kind: source.Corrupt, Source: p.String(), File: name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", o.ContentEncoding), Fix: "upload it uncompressed"}
 	}
 	// One digest is enough; the MD5 is the dear one.
@@ -199,9 +199,9 @@ func file(p place, o object, also source.Globs) (source.File, error) {
 
 // Read returns a range of an object in the generation of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	p, key, err := httpsource.OfRef("gs", f)
+	p, key, err := httpsource.ParseRef("gs", f)
 	if err == nil {
-		err = s.bad
+		err = s.configError
 	}
 	if err != nil {
 		return nil, err
@@ -211,15 +211,15 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
 	}
 	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length,
-		Same:    func(h http.Header) bool { g := h.Get("X-Goog-Generation"); return g == "" || g == f.Version },
-		Sign:    func(req *http.Request) error { return s.sign(req, p) },
-		Refused: func(r *http.Response) error { return s.refused(r, p, f.Name) },
+		SameVersion:   func(h http.Header) bool { g := h.Get("X-Goog-Generation"); return g == "" || g == f.Version },
+		Sign:          func(req *http.Request) error { return s.sign(req, p) },
+		ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
 	})
-	return body, httpsource.Listed(err)
+	return body, httpsource.GoneIsChanged(err)
 }
 
-// refused is the bucket's no. Its message is not kept.
-func (s *Source) refused(r *http.Response, p place, name string) error {
+// responseError is the bucket's no. Its message is not kept.
+func (s *Source) responseError(r *http.Response, p place, name string) error {
 	e := httpsource.Status(r, p.String(), name)
 	var body struct {
 		Error struct {
@@ -237,7 +237,7 @@ func (s *Source) refused(r *http.Response, p place, name string) error {
 	}
 	switch r.StatusCode {
 	case 401, 403:
-		e.What += ", with " + s.tokens.how()
+		e.What += ", with " + s.tokens.describe()
 		e.Fix = "give it the role Storage Object Viewer on the bucket; " + howTo
 	case 404:
 		e.Fix = "check bucket and prefix; names are case-sensitive"

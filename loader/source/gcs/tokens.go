@@ -33,12 +33,12 @@ type tokens struct {
 	scope string
 	http  *http.Client
 
-	mu    sync.Mutex // held while a token is fetched: all wait for the one
-	none  bool       // nothing is shown
-	from  string
-	file  oauth2.TokenSource // of a credentials file
-	given string
-	until time.Time
+	mu        sync.Mutex // held while a token is fetched: all wait for the one
+	anonymous bool       // nothing is shown
+	origin    string
+	file      oauth2.TokenSource // of a credentials file
+	token     string
+	until     time.Time
 }
 
 func newTokens(env func(string) string, emulated bool, scope string) *tokens {
@@ -46,7 +46,7 @@ func newTokens(env func(string) string, emulated bool, scope string) *tokens {
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second,
 	}}}
 	if v := env("THAW_GCS_ANONYMOUS"); emulated || strings.EqualFold(v, "true") || v == "1" {
-		t.none, t.from = true, "nothing shown"
+		t.anonymous, t.origin = true, "nothing shown"
 	}
 	return t
 }
@@ -56,17 +56,17 @@ func newTokens(env func(string) string, emulated bool, scope string) *tokens {
 func (t *tokens) get(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.none {
+	if t.anonymous {
 		return "", nil
 	}
-	if t.given != "" && time.Now().Before(t.until) {
-		return t.given, nil
+	if t.token != "" && time.Now().Before(t.until) {
+		return t.token, nil
 	}
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 	if t.file == nil {
-		if err := t.find(); err != nil {
+		if err := t.findCredentials(); err != nil {
 			return "", err
 		}
 	}
@@ -75,22 +75,22 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", errors.New("no token") // its text may hold what was sent
 		}
-		t.keep(tok.AccessToken, time.Until(tok.Expiry))
-		return t.given, nil
+		t.store(tok.AccessToken, time.Until(tok.Expiry))
+		return t.token, nil
 	}
-	return t.machine(ctx)
+	return t.fetchFromMetadata(ctx)
 }
 
-func (t *tokens) keep(token string, lives time.Duration) {
+func (t *tokens) store(token string, lives time.Duration) {
 	// Looked at again each minute even where it says nothing of its end.
-	t.given, t.until = token, time.Now().Add(max(min(lives-time.Minute, time.Hour), 10*time.Second))
+	t.token, t.until = token, time.Now().Add(max(min(lives-time.Minute, time.Hour), 10*time.Second))
 }
 
 // kinds of credentials files.
 var kinds = []google.CredentialsType{google.ServiceAccount, google.AuthorizedUser, google.ExternalAccount, google.ExternalAccountAuthorizedUser, google.ImpersonatedServiceAccount}
 
-// find looks for a credentials file.
-func (t *tokens) find() error {
+// findCredentials looks for a credentials file.
+func (t *tokens) findCredentials() error {
 	name, how := t.env("GOOGLE_APPLICATION_CREDENTIALS"), "the credentials of GOOGLE_APPLICATION_CREDENTIALS"
 	must := name != ""
 	if !must {
@@ -106,12 +106,12 @@ func (t *tokens) find() error {
 	raw, err := os.ReadFile(name)
 	if err != nil {
 		if must {
-			t.from = how
+			t.origin = how
 			return errors.New("unreadable")
 		}
 		return nil
 	}
-	t.from = how
+	t.origin = how
 	// The source lives longer than the request that needed it first; its client
 	// bounds every exchange.
 	life := context.WithValue(context.Background(), oauth2.HTTPClient, t.http)
@@ -129,9 +129,9 @@ func (t *tokens) find() error {
 	return nil
 }
 
-// machine asks the metadata server, one hop away or nowhere; where there is
+// fetchFromMetadata asks the metadata server, one hop away or nowhere; where there is
 // none, nothing is shown.
-func (t *tokens) machine(ctx context.Context) (string, error) {
+func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 	host := t.env("GCE_METADATA_HOST")
 	if host == "" {
 		host = "169.254.169.254"
@@ -145,13 +145,13 @@ func (t *tokens) machine(ctx context.Context) (string, error) {
 	req.Header.Set("Metadata-Flavor", "Google")
 	// Never through a proxy.
 	direct := &http.Client{Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, DisableKeepAlives: true}}
-	t.from = "the identity of this machine"
+	t.origin = "the identity of this machine"
 	r, err := direct.Do(req)
 	if err != nil || r.Header.Get("Metadata-Flavor") != "Google" {
 		if err == nil {
 			r.Body.Close()
 		}
-		t.none, t.from = true, "no credentials"
+		t.anonymous, t.origin = true, "no credentials"
 		return "", nil
 	}
 	defer r.Body.Close()
@@ -163,28 +163,28 @@ func (t *tokens) machine(ctx context.Context) (string, error) {
 	if err != nil || r.StatusCode != http.StatusOK || json.Unmarshal(raw, &tok) != nil || tok.Token == "" {
 		return "", fmt.Errorf("the metadata server answers %d", r.StatusCode)
 	}
-	t.keep(tok.Token, time.Duration(tok.Lives)*time.Second)
-	return t.given, nil
+	t.store(tok.Token, time.Duration(tok.Lives)*time.Second)
+	return t.token, nil
 }
 
-// forget makes the next request look for credentials anew.
-func (t *tokens) forget() {
+// reset makes the next request look for credentials anew.
+func (t *tokens) reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.file, t.given = nil, ""
-	if t.from == "no credentials" {
-		t.none = false
+	t.file, t.token = nil, ""
+	if t.origin == "no credentials" {
+		t.anonymous = false
 	}
 }
 
-// how says in words where the rights come from.
-func (t *tokens) how() string {
+// describe says in words where the rights come from.
+func (t *tokens) describe() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.from == "" {
+	if t.origin == "" {
 		return "no credentials"
 	}
-	return t.from
+	return t.origin
 }
 
 func (t *tokens) close() { t.http.CloseIdleConnections() }

@@ -18,7 +18,7 @@ import (
 func (s *Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	p, err := parse(location)
 	if err == nil {
-		err = s.bad
+		err = s.configError
 	}
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		req.Body = http.NoBody
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
-	if err := s.show(req, p, s.writes); err != nil {
+	if err := s.authorize(req, p, s.writes); err != nil {
 		return err
 	}
 	r, err := s.http.Do(req)
@@ -44,7 +44,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode/100 != 2 {
-		return s.refused(r, p, name)
+		return s.responseError(r, p, name)
 	}
 	return nil
 }

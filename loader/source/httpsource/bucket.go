@@ -58,8 +58,8 @@ func (b Bucket) Key(name string) string {
 // Ref is a file's Ref: where in which bucket it is.
 func (b Bucket) Ref(key string) string { return b.Name + "|" + key }
 
-// OfRef is the bucket and key of a file with such a Ref.
-func OfRef(scheme string, f source.File) (b Bucket, key string, err error) {
+// ParseRef is the bucket and key of a file with such a Ref.
+func ParseRef(scheme string, f source.File) (b Bucket, key string, err error) {
 	name, key, ok := strings.Cut(f.Ref, "|")
 	if !ok {
 		return b, "", &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}

@@ -26,7 +26,7 @@ type Options struct {
 
 // Client is an http.Client for ranges.
 func Client(o Options) *http.Client {
-	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second, Control: bound}
+	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second, Control: limitReceiveBuffer}
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           d.DialContext,
@@ -53,7 +53,7 @@ func Client(o Options) *http.Client {
 	}
 	c := &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if o.Follow {
-		c.CheckRedirect = follow(o.Trust)
+		c.CheckRedirect = checkRedirect(o.Trust)
 	}
 	return c
 }

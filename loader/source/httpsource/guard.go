@@ -48,14 +48,14 @@ func NewTrust(getenv func(string) string, endpoints ...string) *Trust {
 		endpoints = append(endpoints, getenv(v))
 	}
 	for _, e := range endpoints {
-		t.Add(e)
+		t.AddEndpoint(e)
 	}
 	return t
 }
 
-// Add trusts the host and port of an endpoint. It is called before the trust
+// AddEndpoint trusts the host and port of an endpoint. It is called before the trust
 // is used.
-func (t *Trust) Add(endpoint string) {
+func (t *Trust) AddEndpoint(endpoint string) {
 	if endpoint == "" {
 		return
 	}
@@ -76,28 +76,28 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-func (t *Trust) host(host, port string) bool {
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if t.hosts[host] || t.hosts[net.JoinHostPort(host, port)] {
+func (t *Trust) trustsHost(trustsHost, port string) bool {
+	trustsHost = strings.ToLower(strings.TrimSuffix(trustsHost, "."))
+	if t.hosts[trustsHost] || t.hosts[net.JoinHostPort(trustsHost, port)] {
 		return true
 	}
 	for _, s := range t.suffixes {
-		if strings.HasSuffix(host, s) {
+		if strings.HasSuffix(trustsHost, s) {
 			return true
 		}
 	}
 	return false
 }
 
-// refused is what a dial to such an address fails with.
-type refused struct{ addr netip.Addr }
+// refusedAddr is what a dial to such an address fails with.
+type refusedAddr struct{ addr netip.Addr }
 
-func (r refused) Error() string {
+func (r refusedAddr) Error() string {
 	return fmt.Sprintf("%s is not a public address; name its host in %s if it is meant", r.addr, HostsVariable)
 }
 
-// check says whether an address may be dialled.
-func (t *Trust) check(a netip.Addr) error {
+// checkAddr says whether an address may be dialled.
+func (t *Trust) checkAddr(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	for _, n := range t.nets {
 		if n.Contains(a) {
@@ -105,7 +105,7 @@ func (t *Trust) check(a netip.Addr) error {
 		}
 	}
 	if !Public(a) {
-		return refused{a}
+		return refusedAddr{a}
 	}
 	return nil
 }
@@ -118,37 +118,37 @@ func (t *Trust) dial(d *net.Dialer) func(ctx context.Context, network, addr stri
 	guarded.Control = func(network, address string, c syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
 		if err != nil {
-			return refused{}
+			return refusedAddr{}
 		}
-		if err := t.check(ap.Addr()); err != nil {
+		if err := t.checkAddr(ap.Addr()); err != nil {
 			return err
 		}
-		return bound(network, address, c)
+		return limitReceiveBuffer(network, address, c)
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(addr)
 		if err != nil {
 			return nil, err
 		}
-		if t.host(host, port) {
+		if t.trustsHost(host, port) {
 			return d.DialContext(ctx, network, addr)
 		}
 		return guarded.DialContext(ctx, network, addr)
 	}
 }
 
-// Literal refuses a URL whose host is an address that may not be dialled, or a
+// CheckURL refuses a URL whose host is an address that may not be dialled, or a
 // name of this machine: with a proxy in between no dial of ours is checked.
-func (t *Trust) Literal(u *url.URL) error {
+func (t *Trust) CheckURL(u *url.URL) error {
 	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
-	if t.host(host, strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), ""))) {
+	if t.trustsHost(host, strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), ""))) {
 		return nil
 	}
 	bad := func(why string) error {
 		return &source.Error{Kind: source.Refused, What: why, Fix: "if it is meant, name the host in " + HostsVariable}
 	}
 	if a, err := netip.ParseAddr(host); err == nil {
-		if err := t.check(a); err != nil {
+		if err := t.checkAddr(a); err != nil {
 			return bad(fmt.Sprintf("%s is not a public address", a))
 		}
 		return nil
@@ -163,9 +163,9 @@ func (t *Trust) Literal(u *url.URL) error {
 	return nil
 }
 
-// closed are the networks within the unicast ones that are not the internet's,
+// reservedNets are the networks within the unicast ones that are not the internet's,
 // or lead to an address written inside the address.
-var closed = func() (out []netip.Prefix) {
+var reservedNets = func() (out []netip.Prefix) {
 	for _, s := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "168.63.129.16/32",
 		"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
@@ -190,7 +190,7 @@ func Public(a netip.Addr) bool {
 			return false
 		}
 	}
-	for _, p := range closed {
+	for _, p := range reservedNets {
 		if p.Contains(a) {
 			return false
 		}
@@ -198,15 +198,15 @@ func Public(a netip.Addr) bool {
 	return true
 }
 
-// redirects bounds a chain of them.
-const redirects = 5
+// maxRedirects bounds a chain of them.
+const maxRedirects = 5
 
-// follow is the rule for redirects: few, never from https to http, and never to
+// checkRedirect is the rule for redirects: few, never from https to http, and never to
 // an address that the first request could not have named.
-func follow(t *Trust) func(req *http.Request, via []*http.Request) error {
+func checkRedirect(t *Trust) func(req *http.Request, via []*http.Request) error {
 	return func(req *http.Request, via []*http.Request) error {
 		switch {
-		case len(via) > redirects:
+		case len(via) > maxRedirects:
 			return &source.Error{Kind: source.Refused, What: "redirects more often than is followed"}
 		case req.URL.Scheme != "https" && (req.URL.Scheme != "http" || via[0].URL.Scheme == "https"):
 			return &source.Error{Kind: source.Refused, What: "redirects from https to something else"}
@@ -214,6 +214,6 @@ func follow(t *Trust) func(req *http.Request, via []*http.Request) error {
 		if t == nil {
 			return nil
 		}
-		return t.Literal(req.URL)
+		return t.CheckURL(req.URL)
 	}
 }

@@ -53,7 +53,7 @@ func TestLiteral(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := trust.Literal(u) == nil; got != ok {
+		if got := trust.CheckURL(u) == nil; got != ok {
 			t.Errorf("%s: %v", host, got)
 		}
 	}
@@ -173,7 +173,7 @@ func TestRange(t *testing.T) {
 		}
 		if err == nil {
 			b := make([]byte, 4)
-			if err := Fill(t.Context(), rc, b, RangeRequest{}); err != nil || string(b) != "2345" {
+			if err := ReadFull(t.Context(), rc, b, RangeRequest{}); err != nil || string(b) != "2345" {
 				t.Errorf("%s: %q, %v", tc.name, b, err)
 			}
 			rc.Close()

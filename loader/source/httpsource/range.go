@@ -23,16 +23,16 @@ type RangeRequest struct {
 	// ETag is pinned with If-Match and compared; empty where the version is
 	// pinned in another way.
 	ETag string
-	// Whole is how large a file may be that comes whole where a range was asked
+	// MaxWhole is how large a file may be that comes whole where a range was asked
 	// for; what is not wanted of it is thrown away. 0: none.
-	Whole int64
-	// Same, where not nil, says whether an answer is of the planned version, for
+	MaxWhole int64
+	// SameVersion, where not nil, says whether an answer is of the planned version, for
 	// servers whose ETag does not.
-	Same func(h http.Header) bool
+	SameVersion func(h http.Header) bool
 	// Sign, where not nil, completes the request after its headers are set.
 	Sign func(req *http.Request) error
-	// Refused makes the error of an answer that is no 206; Status when nil.
-	Refused func(r *http.Response) error
+	// ResponseError makes the error of an answer that is no 206; Status when nil.
+	ResponseError func(r *http.Response) error
 }
 
 // Range does req, completed with the headers of a range, and returns the body
@@ -52,23 +52,23 @@ func Range(c *http.Client, req *http.Request, a RangeRequest) (io.ReadCloser, *h
 	if err != nil {
 		return nil, nil, Network(req.Context(), a.Source, a.File.Name, err)
 	}
-	body, err := Take(r, a)
+	body, err := ResponseBody(r, a)
 	return body, r, err
 }
 
-// Take returns the body of an answer when it is what was asked for; else the
+// ResponseBody returns the body of an answer when it is what was asked for; else the
 // answer is closed.
-func Take(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
-	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && a.File.Size <= a.Whole {
-		return cut(r, a)
+func ResponseBody(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
+	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && a.File.Size <= a.MaxWhole {
+		return cutRange(r, a)
 	}
 	var err error
 	if r.StatusCode == http.StatusPartialContent || r.StatusCode == http.StatusOK {
-		if err = right(r, a); err == nil {
+		if err = checkRange(r, a); err == nil {
 			return r.Body, nil
 		}
-	} else if a.Refused != nil {
-		err = a.Refused(r)
+	} else if a.ResponseError != nil {
+		err = a.ResponseError(r)
 	} else {
 		err = Status(r, a.Source, a.File.Name)
 	}
@@ -76,13 +76,13 @@ func Take(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	return nil, err
 }
 
-// cut takes the range out of a whole file.
-func cut(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
+// cutRange takes the range out of a whole file.
+func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	fail := func(err error) (io.ReadCloser, error) {
 		r.Body.Close()
 		return nil, err
 	}
-	if err := version(r, a); err != nil {
+	if err := checkVersion(r, a); err != nil {
 		return fail(err)
 	}
 	if _, err := io.CopyN(io.Discard, r.Body, a.Offset); err != nil {
@@ -97,25 +97,25 @@ func cut(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	}{io.LimitReader(r.Body, a.Length), r.Body}, nil
 }
 
-// version reports an answer that is of other bytes than the planned.
-func version(r *http.Response, a RangeRequest) error {
+// checkVersion reports an answer that is of other bytes than the planned.
+func checkVersion(r *http.Response, a RangeRequest) error {
 	changed := &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, What: "was overwritten while it was read"}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return &source.Error{Kind: source.Corrupt, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", enc), Fix: "upload it uncompressed"}
 	}
 	tag := r.Header.Get("ETag")
-	if a.ETag != "" && tag != "" && Tag(tag) != a.ETag || a.Same != nil && !a.Same(r.Header) {
+	if a.ETag != "" && tag != "" && QuoteETag(tag) != a.ETag || a.SameVersion != nil && !a.SameVersion(r.Header) {
 		return changed
 	}
 	return nil
 }
 
-// right reports what of an answer is not what was asked for.
-func right(r *http.Response, a RangeRequest) error {
+// checkRange reports what of an answer is not what was asked for.
+func checkRange(r *http.Response, a RangeRequest) error {
 	bad := func(what string) error {
 		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, What: what}
 	}
-	if err := version(r, a); err != nil {
+	if err := checkVersion(r, a); err != nil {
 		return err
 	}
 	got := r.Header.Get("Content-Range")
@@ -138,9 +138,9 @@ func right(r *http.Response, a RangeRequest) error {
 	return nil
 }
 
-// Fill reads exactly len(b) bytes of body into b. read, when not nil, is called
+// ReadFull reads exactly len(b) bytes of body into b. read, when not nil, is called
 // for every piece that came.
-func Fill(ctx context.Context, body io.Reader, b []byte, a RangeRequest) error {
+func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) error {
 	n, err := io.ReadFull(body, b)
 	if err == nil {
 		return nil
@@ -174,9 +174,9 @@ func Status(r *http.Response, location, file string) *source.Error {
 	return e
 }
 
-// Listed turns "not found" about a file that was listed into what it is: a
+// GoneIsChanged turns "not found" about a file that was listed into what it is: a
 // change.
-func Listed(err error) error {
+func GoneIsChanged(err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.NotFound {
 		e.Kind, e.What, e.Fix = source.Changed, "is gone since it was listed", ""
 	}
@@ -192,15 +192,15 @@ func Network(ctx context.Context, location, file string, err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok {
 		return &source.Error{Kind: e.Kind, Source: location, File: file, What: e.What, Fix: e.Fix}
 	}
-	if r, ok := errors.AsType[refused](err); ok {
+	if r, ok := errors.AsType[refusedAddr](err); ok {
 		return &source.Error{Kind: source.Refused, Source: location, File: file, What: fmt.Sprintf("the host is at %s, which is not a public address", r.addr), Fix: "if it is meant, name the host in " + HostsVariable}
 	}
-	return &source.Error{Kind: source.Unavailable, Source: location, File: file, What: "cannot be reached: " + Why(err), Fix: "check the host's name and this machine's network"}
+	return &source.Error{Kind: source.Unavailable, Source: location, File: file, What: "cannot be reached: " + Cause(err), Fix: "check the host's name and this machine's network"}
 }
 
-// Why says in a few words why there was no answer, by the error's type: its
+// Cause says in a few words why there was no answer, by the error's type: its
 // text may hold the URL.
-func Why(err error) string {
+func Cause(err error) string {
 	if d, ok := errors.AsType[*net.DNSError](err); ok {
 		return "DNS knows no " + d.Name
 	}
@@ -236,8 +236,8 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// Tag puts an ETag in quotes: listings leave them out, headers want them.
-func Tag(e string) string {
+// QuoteETag puts an ETag in quotes: listings leave them out, headers want them.
+func QuoteETag(e string) string {
 	if strings.HasPrefix(e, "W/") {
 		return e
 	}
@@ -251,9 +251,9 @@ func Drain(r *http.Response) {
 	r.Body.Close()
 }
 
-// Small reads an answer of at most limit bytes; a longer one is an error of
+// ReadBody reads an answer of at most limit bytes; a longer one is an error of
 // kind Malformed.
-func Small(r *http.Response, limit int64, location string) ([]byte, error) {
+func ReadBody(r *http.Response, limit int64, location string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	switch {
 	case err != nil && r.Request.Context().Err() != nil:

@@ -31,24 +31,24 @@ type Options struct {
 
 // Source reads repositories of a hub. Its methods may be called concurrently.
 type Source struct {
-	env      func(string) string
-	endpoint string // without a slash at its end
-	bad      error  // an HF_ENDPOINT that is none
-	http     *http.Client
+	env         func(string) string
+	endpoint    string // without a slash at its end
+	configError error  // an HF_ENDPOINT that is none
+	http        *http.Client
 
-	mu      sync.Mutex         // guards the fields below
-	cdn     map[string]address // by file
-	planned map[string]planned // the last one, by location
+	mu      sync.Mutex            // guards the fields below
+	cdn     map[string]cdnAddress // by file
+	planned map[string]planInfo   // the last one, by location
 }
 
-// planned is what a plan was of.
-type planned struct {
+// planInfo is what a plan was of.
+type planInfo struct {
 	commit  string
 	objects map[string]string // by name of the file
 }
 
-// address is where a large file is, until it is not.
-type address struct {
+// cdnAddress is where a large file is, until it is not.
+type cdnAddress struct {
 	url   string
 	until time.Time
 }
@@ -58,12 +58,12 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]address), planned: make(map[string]planned)}
+	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]cdnAddress), planned: make(map[string]planInfo)}
 	named := o.Getenv("HF_ENDPOINT")
 	if named != "" {
 		s.endpoint = strings.TrimRight(named, "/")
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.bad = &source.Error{Kind: source.BadSource, What: "HF_ENDPOINT is not an http or https URL", Fix: "such as https://huggingface.co"}
+			s.configError = &source.Error{Kind: source.BadSource, What: "HF_ENDPOINT is not an http or https URL", Fix: "such as https://huggingface.co"}
 		}
 	}
 	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewTrust(o.Getenv, named), Roots: o.Roots})
@@ -87,11 +87,11 @@ const (
 	maxFiles  = 20_000
 	maxAnswer = 16 << 20
 	maxPages  = 100
-	// hops from the hub to where a file is.
-	hops = 5
-	// keep is how long an address of the CDN is used; they are signed for an
+	// maxHops from the hub to where a file is.
+	maxHops = 5
+	// addressLifetime is how long an address of the CDN is used; they are signed for an
 	// hour.
-	keep = 10 * time.Minute
+	addressLifetime = 10 * time.Minute
 )
 
 // token is what the hub is shown; empty for what is public.
@@ -122,8 +122,8 @@ func (s *Source) token() string {
 	return strings.TrimSpace(string(raw))
 }
 
-// entry is a file of a repository's tree.
-type entry struct {
+// treeEntry is a file of a repository's tree.
+type treeEntry struct {
 	Type string `json:"type"`
 	OID  string `json:"oid"`
 	Size int64  `json:"size"`
@@ -140,8 +140,8 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if err != nil {
 		return source.Plan{}, err
 	}
-	if s.bad != nil {
-		return source.Plan{}, s.bad
+	if s.configError != nil {
+		return source.Plan{}, s.configError
 	}
 	token := s.token()
 	api := s.endpoint + "/api/models/" + p.org + "/" + p.repo
@@ -150,7 +150,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 		var info struct {
 			SHA string `json:"sha"`
 		}
-		if _, err := s.ask(ctx, p, api+"/revision/"+url.PathEscape(p.rev), token, &info); err != nil {
+		if _, err := s.getJSON(ctx, p, api+"/revision/"+url.PathEscape(p.rev), token, &info); err != nil {
 			return source.Plan{}, err
 		}
 		if commit = info.SHA; !isCommit(commit) {
@@ -166,7 +166,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	}
 	next := api + "/tree/" + commit
 	if folder != "" {
-		next += "/" + escape(folder)
+		next += "/" + escapePath(folder)
 	}
 	next += "?recursive=true"
 	var plan source.Plan
@@ -174,8 +174,8 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 		if page == maxPages {
 			return source.Plan{}, malformed(p, "", "the listing has no end")
 		}
-		var list []entry
-		more, err := s.ask(ctx, p, next, token, &list)
+		var list []treeEntry
+		more, err := s.getJSON(ctx, p, next, token, &list)
 		if err != nil {
 			return source.Plan{}, err
 		}
@@ -183,7 +183,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			if e.Type != "file" || only != "" && e.Path != only {
 				continue
 			}
-			f, err := file(p, commit, folder, e)
+			f, err := fileOf(p, commit, folder, e)
 			if err != nil {
 				return source.Plan{}, err
 			}
@@ -202,11 +202,11 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.planned[location] = planned{commit, objects}
+	s.planned[location] = planInfo{commit, objects}
 	return plan, nil
 }
 
-func file(p place, commit, folder string, e entry) (source.File, error) {
+func fileOf(p place, commit, folder string, e treeEntry) (source.File, error) {
 	name, below := e.Path, true
 	if folder != "" {
 		name, below = strings.CutPrefix(e.Path, folder+"/")
@@ -224,17 +224,17 @@ func file(p place, commit, folder string, e entry) (source.File, error) {
 	return f, nil
 }
 
-// ask gets a document of the API; next is where the listing goes on.
-func (s *Source) ask(ctx context.Context, p place, at, token string, into any) (next string, err error) {
-	r, err := s.hop(ctx, p, "", at, token, nil)
+// getJSON gets a document of the API; next is where the listing goes on.
+func (s *Source) getJSON(ctx context.Context, p place, at, token string, into any) (next string, err error) {
+	r, err := s.getFollowing(ctx, p, "", at, token, nil)
 	if err != nil {
 		return "", err
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
-		return "", s.refused(r, p, "", token)
+		return "", s.responseError(r, p, "", token)
 	}
-	raw, err := httpsource.Small(r, maxAnswer, p.String())
+	raw, err := httpsource.ReadBody(r, maxAnswer, p.String())
 	if err != nil {
 		return "", err
 	}
@@ -255,24 +255,24 @@ func (s *Source) nextPage(p place, header string) (string, error) {
 	}
 	base, err := url.Parse(s.endpoint + "/")
 	if err != nil {
-		return "", s.bad
+		return "", s.configError
 	}
 	u, err := base.Parse(m[1])
-	if err != nil || !s.own(u) {
+	if err != nil || !s.isHub(u) {
 		return "", malformed(p, "", "the listing goes on at another host")
 	}
 	return u.String(), nil
 }
 
-// own reports whether u is the hub itself.
-func (s *Source) own(u *url.URL) bool {
+// isHub reports whether u is the hub itself.
+func (s *Source) isHub(u *url.URL) bool {
 	return u.User == nil && (u.Scheme+"://"+u.Host == s.endpoint || strings.HasPrefix(u.String(), s.endpoint+"/"))
 }
 
-// hop does one GET, and follows redirects for as long as they stay within the
+// getFollowing does one GET, and follows redirects for as long as they stay within the
 // hub. An answer that leads elsewhere is handed out as it is.
-func (s *Source) hop(ctx context.Context, p place, name, at, token string, header http.Header) (*http.Response, error) {
-	for range hops {
+func (s *Source) getFollowing(ctx context.Context, p place, name, at, token string, header http.Header) (*http.Response, error) {
+	for range maxHops {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 		if err != nil {
 			return nil, malformed(p, name, "the hub leads to something that is no address")
@@ -296,7 +296,7 @@ func (s *Source) hop(ctx context.Context, p place, name, at, token string, heade
 			httpsource.Drain(r)
 			return nil, malformed(p, name, "the hub redirects to nowhere")
 		}
-		if !s.own(to) {
+		if !s.isHub(to) {
 			return r, nil
 		}
 		httpsource.Drain(r)
@@ -312,9 +312,9 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
 	}
 	p := place{org: part[0], repo: part[1], rev: part[2]}
-	ask := httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, Whole: 1 << 20}
+	ask := httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, MaxWhole: 1 << 20}
 	for try := 0; ; try++ {
-		known := s.known(f.Ref)
+		known := s.knownAddress(f.Ref)
 		fresh := known == ""
 		if fresh {
 			body, to, err := s.resolve(ctx, p, f, part[3], ask)
@@ -330,18 +330,18 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		body, r, err := httpsource.Range(s.http, req, ask)
 		if err == nil {
 			if fresh {
-				s.remember(f.Ref, known)
+				s.storeAddress(f.Ref, known)
 			}
 			return body, nil
 		}
 		if r == nil {
-			s.forget(f.Ref)
+			s.dropAddress(f.Ref)
 			return nil, err
 		}
 		switch r.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusGone, http.StatusBadRequest:
 			// The signature is over.
-			s.forget(f.Ref)
+			s.dropAddress(f.Ref)
 			if try == 0 {
 				continue
 			}
@@ -353,9 +353,9 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 // resolve asks the hub where a file is. It answers with the range itself, or
 // with an address of the CDN.
 func (s *Source) resolve(ctx context.Context, p place, f source.File, full string, ask httpsource.RangeRequest) (io.ReadCloser, string, error) {
-	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escape(full))
+	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escapePath(full))
 	token := s.token()
-	r, err := s.hop(ctx, p, f.Name, at, token, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", ask.Offset, ask.Offset+ask.Length-1)}})
+	r, err := s.getFollowing(ctx, p, f.Name, at, token, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", ask.Offset, ask.Offset+ask.Length-1)}})
 	if err != nil {
 		return nil, "", err
 	}
@@ -370,9 +370,9 @@ func (s *Source) resolve(ctx context.Context, p place, f source.File, full strin
 	if r.StatusCode/100 != 3 {
 		if r.StatusCode/100 != 2 {
 			defer httpsource.Drain(r)
-			return nil, "", httpsource.Listed(s.refused(r, p, f.Name, token))
+			return nil, "", httpsource.GoneIsChanged(s.responseError(r, p, f.Name, token))
 		}
-		body, err := httpsource.Take(r, ask)
+		body, err := httpsource.ResponseBody(r, ask)
 		return body, "", err
 	}
 	to, err := r.Location()
@@ -383,17 +383,17 @@ func (s *Source) resolve(ctx context.Context, p place, f source.File, full strin
 	return nil, to.String(), nil
 }
 
-// remember keeps an address that worked.
-func (s *Source) remember(ref, at string) {
+// storeAddress keeps an address that worked.
+func (s *Source) storeAddress(ref, at string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.cdn) > maxFiles {
 		clear(s.cdn)
 	}
-	s.cdn[ref] = address{at, time.Now().Add(keep)}
+	s.cdn[ref] = cdnAddress{at, time.Now().Add(addressLifetime)}
 }
 
-func (s *Source) known(ref string) string {
+func (s *Source) knownAddress(ref string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a := s.cdn[ref]; time.Now().Before(a.until) {
@@ -402,7 +402,7 @@ func (s *Source) known(ref string) string {
 	return ""
 }
 
-func (s *Source) forget(ref string) {
+func (s *Source) dropAddress(ref string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.cdn, ref)
@@ -417,8 +417,8 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 	return nil
 }
 
-// refused is the hub's no, in its own words where they help.
-func (s *Source) refused(r *http.Response, p place, name, token string) error {
+// responseError is the hub's no, in its own words where they help.
+func (s *Source) responseError(r *http.Response, p place, name, token string) error {
 	e := httpsource.Status(r, p.String(), name)
 	login := "set HF_TOKEN to a token that may read it"
 	if token != "" {
@@ -445,8 +445,8 @@ func malformed(p place, name, what string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
 }
 
-// escape makes a path fit for a URL.
-func escape(name string) string {
+// escapePath makes a path fit for a URL.
+func escapePath(name string) string {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {
 		parts[i] = url.PathEscape(part)

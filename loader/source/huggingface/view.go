@@ -16,8 +16,8 @@ import (
 // Its methods may be called concurrently.
 type View struct {
 	dir string
-	// from knows what the last plan of a location was of; nil where nobody does.
-	from interface {
+	// source knows what the last plan of a location was of; nil where nobody does.
+	source interface {
 		Planned(location string) (commit string, objects map[string]string)
 	}
 	mu sync.Mutex // one Sync at a time
@@ -36,7 +36,7 @@ type Checkpoint struct {
 func NewView(dir string, from *Source) *View {
 	v := &View{dir: dir}
 	if from != nil {
-		v.from = from
+		v.source = from
 	}
 	return v
 }
@@ -50,14 +50,14 @@ func (v *View) Sync(all []Checkpoint) error {
 	var first error
 	for _, c := range all {
 		p, err := parse(c.Source)
-		if err != nil || p.sub != "" || v.from == nil {
+		if err != nil || p.sub != "" || v.source == nil {
 			continue
 		}
-		commit, objects := v.from.Planned(c.Source)
+		commit, objects := v.source.Planned(c.Source)
 		if commit == "" {
 			continue // planned by an earlier process, which showed it
 		}
-		if err := v.show(p, commit, objects, c); err != nil && first == nil {
+		if err := v.showCheckpoint(p, commit, objects, c); err != nil && first == nil {
 			first = err
 		}
 	}
@@ -67,14 +67,14 @@ func (v *View) Sync(all []Checkpoint) error {
 	return first
 }
 
-func (v *View) repo(p place) string {
+func (v *View) repoFolder(p place) string {
 	return filepath.Join(v.dir, "hub", "models--"+p.org+"--"+p.repo)
 }
 
-// show makes blobs, a snapshot and the revision that names it, in that order:
+// showCheckpoint makes blobs, a snapshot and the revision that names it, in that order:
 // whoever reads meanwhile finds nothing, or all.
-func (v *View) show(p place, commit string, objects map[string]string, c Checkpoint) error {
-	repo := v.repo(p)
+func (v *View) showCheckpoint(p place, commit string, objects map[string]string, c Checkpoint) error {
+	repo := v.repoFolder(p)
 	snapshot := filepath.Join(repo, "snapshots", commit)
 	for _, name := range c.Files {
 		object := objects[name]
@@ -101,7 +101,7 @@ func (v *View) show(p place, commit string, objects map[string]string, c Checkpo
 		return err
 	}
 	// Without a newline, as huggingface_hub writes it.
-	return replace(ref, func(tmp string) error { return os.WriteFile(tmp, []byte(commit), 0o644) })
+	return replaceFile(ref, func(tmp string) error { return os.WriteFile(tmp, []byte(commit), 0o644) })
 }
 
 // relink makes link lead to file, relative, so that the whole data folder may
@@ -117,11 +117,11 @@ func relink(file, link string) error {
 	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 		return err
 	}
-	return replace(link, func(tmp string) error { return os.Symlink(to, tmp) })
+	return replaceFile(link, func(tmp string) error { return os.Symlink(to, tmp) })
 }
 
-// replace puts what write makes in the place of path, in one step.
-func replace(path string, write func(tmp string) error) error {
+// replaceFile puts what write makes in the place of path, in one step.
+func replaceFile(path string, write func(tmp string) error) error {
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -176,7 +176,7 @@ func (v *View) prune() error {
 		}
 		for _, b := range blobs {
 			// Never a file: those are no work of ours.
-			if at := filepath.Join(repo, "blobs", b.Name()); b.Type()&fs.ModeSymlink != 0 && dangles(at) {
+			if at := filepath.Join(repo, "blobs", b.Name()); b.Type()&fs.ModeSymlink != 0 && isDangling(at) {
 				if err := os.Remove(at); err != nil {
 					return err
 				}
@@ -195,7 +195,7 @@ func pruneSnapshots(dir string) (live map[string]bool, err error) {
 	for _, s := range list {
 		whole := true
 		err := filepath.WalkDir(filepath.Join(dir, s.Name()), func(p string, d fs.DirEntry, err error) error {
-			if err == nil && d.Type()&fs.ModeSymlink != 0 && dangles(p) {
+			if err == nil && d.Type()&fs.ModeSymlink != 0 && isDangling(p) {
 				whole = false
 				return fs.SkipAll
 			}
@@ -213,7 +213,7 @@ func pruneSnapshots(dir string) (live map[string]bool, err error) {
 	return live, nil
 }
 
-func dangles(link string) bool {
+func isDangling(link string) bool {
 	_, err := os.Stat(link)
 	return errors.Is(err, fs.ErrNotExist)
 }

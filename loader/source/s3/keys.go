@@ -26,16 +26,16 @@ type keys struct {
 	until time.Time
 }
 
-// again is how long a credential without an end of its own is kept: files of
+// credentialLifetime is how long a credential without an end of its own is kept: files of
 // profiles change.
-const again = time.Minute
+const credentialLifetime = time.Minute
 
 func newKeys(env func(string) string) *keys {
 	k := &keys{http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		// The instance's own service is one hop away, or nowhere.
-		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: proxy,
+		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: proxyFor,
 	}}}
-	if on(env("THAW_S3_ANONYMOUS")) {
+	if isTrue(env("THAW_S3_ANONYMOUS")) {
 		k.chain, k.from = credentials.NewStatic("", "", "", credentials.SignatureAnonymous), "nothing signed (THAW_S3_ANONYMOUS)"
 		return k
 	}
@@ -44,7 +44,7 @@ func newKeys(env func(string) string) *keys {
 		return k
 	}
 	providers := []credentials.Provider{&credentials.FileAWSCredentials{Filename: env("AWS_SHARED_CREDENTIALS_FILE"), Profile: env("AWS_PROFILE")}}
-	if !on(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" || env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "" {
+	if !isTrue(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" || env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "" {
 		iam := &credentials.IAM{Region: env("AWS_REGION")}
 		iam.EKSIdentity.TokenFile, iam.EKSIdentity.RoleARN = env("AWS_WEB_IDENTITY_TOKEN_FILE"), env("AWS_ROLE_ARN")
 		if iam.EKSIdentity.TokenFile != "" {
@@ -56,10 +56,10 @@ func newKeys(env func(string) string) *keys {
 	return k
 }
 
-func on(v string) bool { return strings.EqualFold(v, "true") || v == "1" }
+func isTrue(v string) bool { return strings.EqualFold(v, "true") || v == "1" }
 
-// proxy is used for the service of tokens, never for the instance's own.
-func proxy(req *http.Request) (*url.URL, error) {
+// proxyFor is used for the service of tokens, never for the instance's own.
+func proxyFor(req *http.Request) (*url.URL, error) {
 	if ip := net.ParseIP(req.URL.Hostname()); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsLoopback()) {
 		return nil, nil
 	}
@@ -84,7 +84,7 @@ func (k *keys) get(ctx context.Context) (credentials.Value, error) {
 	if v.AccessKeyID == "" {
 		k.from = "no credentials"
 	}
-	k.given, k.until = v, time.Now().Add(again)
+	k.given, k.until = v, time.Now().Add(credentialLifetime)
 	return v, nil
 }
 
@@ -95,8 +95,8 @@ func (k *keys) expire() {
 	k.chain.Expire()
 }
 
-// how says in words where the rights come from.
-func (k *keys) how() string {
+// describe says in words where the rights come from.
+func (k *keys) describe() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.from

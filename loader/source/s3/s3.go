@@ -31,13 +31,13 @@ type Options struct {
 
 // Source reads buckets. Its methods may be called concurrently.
 type Source struct {
-	env      func(string) string
-	http     *http.Client
-	keys     *keys
-	endpoint *url.URL // nil for Amazon's
-	virtual  bool
-	region   string
-	bad      error // an endpoint that is none
+	env         func(string) string
+	http        *http.Client
+	keys        *keys
+	endpoint    *url.URL // nil for Amazon's
+	virtual     bool
+	region      string
+	configError error // an endpoint that is none
 
 	mu      sync.Mutex        // guards the fields below
 	regions map[string]string // where buckets said they are
@@ -49,21 +49,21 @@ func New(o Options) *Source {
 		o.Getenv = os.Getenv
 	}
 	s := &Source{env: o.Getenv, http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
-	s.region = first(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
+	s.region = firstNonEmpty(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
 	s.virtual = o.Getenv("THAW_S3_STYLE") == "virtual"
-	if raw := first(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
+	if raw := firstNonEmpty(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.bad = &source.Error{Kind: source.BadSource, What: "AWS_ENDPOINT_URL is not an http or https URL", Fix: "such as https://minio.example.org:9000"}
+			s.configError = &source.Error{Kind: source.BadSource, What: "AWS_ENDPOINT_URL is not an http or https URL", Fix: "such as https://minio.example.org:9000"}
 		}
 		s.endpoint = u
 	} else if !hostPart.MatchString(s.region) {
-		s.bad = &source.Error{Kind: source.BadSource, What: "AWS_REGION is not the name of a region", Fix: "such as eu-central-1"}
+		s.configError = &source.Error{Kind: source.BadSource, What: "AWS_REGION is not the name of a region", Fix: "such as eu-central-1"}
 	}
 	return s
 }
 
-func first(words ...string) string {
+func firstNonEmpty(words ...string) string {
 	for _, w := range words {
 		if w != "" {
 			return w
@@ -123,8 +123,8 @@ func (s *Source) regionOf(bucket string) string {
 	return s.region
 }
 
-// moved notes where an answer says the bucket is; false when that is no news.
-func (s *Source) moved(bucket, used string, r *http.Response) bool {
+// noteRegion notes where an answer says the bucket is; false when that is no news.
+func (s *Source) noteRegion(bucket, used string, r *http.Response) bool {
 	region := r.Header.Get("X-Amz-Bucket-Region")
 	if !hostPart.MatchString(region) || region == used {
 		return false
@@ -155,8 +155,8 @@ func (s *Source) sign(req *http.Request, p place, region string) error {
 // do sends a signed request, once more when the bucket turns out to be in
 // another region.
 func (s *Source) do(ctx context.Context, p place, method, key string, query url.Values, header http.Header) (*http.Response, error) {
-	if s.bad != nil {
-		return nil, s.bad
+	if s.configError != nil {
+		return nil, s.configError
 	}
 	for try := 0; ; try++ {
 		region := s.regionOf(p.Name)
@@ -176,7 +176,7 @@ func (s *Source) do(ctx context.Context, p place, method, key string, query url.
 		if err != nil {
 			return nil, httpsource.Network(ctx, p.String(), "", err)
 		}
-		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.moved(p.Name, region, r) {
+		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.noteRegion(p.Name, region, r) {
 			httpsource.Drain(r)
 			continue
 		}
@@ -233,7 +233,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			if o.ETag == "" {
 				return nil, "", p.Malformed("", "the listing has an object without ETag")
 			}
-			files = append(files, source.File{Name: key, Size: o.Size, Version: httpsource.Tag(o.ETag)})
+			files = append(files, source.File{Name: key, Size: o.Size, Version: httpsource.QuoteETag(o.ETag)})
 		}
 		if list.Truncated && list.Next == "" {
 			return nil, "", p.Malformed("", "the listing goes on and does not say where")
@@ -256,9 +256,9 @@ func (s *Source) list(ctx context.Context, p place, query url.Values, into *list
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
-		return s.refused(r, p, "")
+		return s.responseError(r, p, "")
 	}
-	raw, err := httpsource.Small(r, maxAnswer, p.String())
+	raw, err := httpsource.ReadBody(r, maxAnswer, p.String())
 	if err != nil {
 		return err
 	}
@@ -276,12 +276,12 @@ func (s *Source) single(ctx context.Context, p place) (source.Plan, error) {
 		return source.Plan{}, err
 	}
 	if r.StatusCode != http.StatusOK {
-		return source.Plan{}, s.refused(r, p, "")
+		return source.Plan{}, s.responseError(r, p, "")
 	}
 	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
 		return source.Plan{}, p.Malformed("", "the object has no size or no ETag")
 	}
-	f.Size, f.Version = r.ContentLength, httpsource.Tag(r.Header.Get("ETag"))
+	f.Size, f.Version = r.ContentLength, httpsource.QuoteETag(r.Header.Get("ETag"))
 	s.digest(&f, r.Header)
 	return source.Plan{Files: []source.File{f}}, nil
 }
@@ -311,7 +311,7 @@ func (s *Source) digests(ctx context.Context, p place, files []source.File) erro
 		wg.Go(func() {
 			defer func() { <-slots }()
 			_, key, _ := strings.Cut(files[i].Ref, "|")
-			if r, err := s.head(ctx, p, key); err == nil && r.StatusCode == http.StatusOK && httpsource.Tag(r.Header.Get("ETag")) == files[i].Version {
+			if r, err := s.head(ctx, p, key); err == nil && r.StatusCode == http.StatusOK && httpsource.QuoteETag(r.Header.Get("ETag")) == files[i].Version {
 				s.digest(&files[i], r.Header)
 			}
 		})
@@ -351,9 +351,9 @@ func (s *Source) digest(f *source.File, h http.Header) {
 
 // Read returns a range of an object in the version of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	p, key, err := httpsource.OfRef("s3", f)
+	p, key, err := httpsource.ParseRef("s3", f)
 	if err == nil {
-		err = s.bad
+		err = s.configError
 	}
 	if err != nil {
 		return nil, err
@@ -364,14 +364,14 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
 	}
 	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
-		Sign:    func(req *http.Request) error { return s.sign(req, p, region) },
-		Refused: func(r *http.Response) error { return s.refused(r, p, f.Name) },
+		Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
+		ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
 	})
-	return body, httpsource.Listed(err)
+	return body, httpsource.GoneIsChanged(err)
 }
 
-// refused is the bucket's no. Its message is not kept: it may hold keys.
-func (s *Source) refused(r *http.Response, p place, name string) error {
+// responseError is the bucket's no. Its message is not kept: it may hold keys.
+func (s *Source) responseError(r *http.Response, p place, name string) error {
 	e := httpsource.Status(r, p.String(), name)
 	var body struct {
 		Code string `xml:"Code"`
@@ -396,7 +396,7 @@ func (s *Source) refused(r *http.Response, p place, name string) error {
 	case code == "ExpiredToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch" || code == "InvalidToken":
 		e.Kind, e.Fix = source.Denied, "check the credentials; "+howTo
 	case r.StatusCode == 401 || r.StatusCode == 403:
-		e.What += ", with " + s.keys.how()
+		e.What += ", with " + s.keys.describe()
 		e.Fix = "allow it s3:GetObject on the objects and s3:ListBucket on the bucket; " + howTo
 	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed":
 		e.Kind, e.Fix = source.Refused, "the bucket is in another region: set AWS_REGION"

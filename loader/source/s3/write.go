@@ -17,7 +17,7 @@ import (
 func (s *Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	p, err := parse(location)
 	if err == nil {
-		err = s.bad
+		err = s.configError
 	}
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		if err != nil {
 			return httpsource.Network(ctx, p.String(), name, err)
 		}
-		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.moved(p.Name, region, r) {
+		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.noteRegion(p.Name, region, r) {
 			httpsource.Drain(r)
 			if _, err := body.Seek(begin, io.SeekStart); err != nil {
 				return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "cannot be read", Err: err}
@@ -59,7 +59,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 			httpsource.Drain(r)
 			return nil
 		}
-		err = s.refused(r, p, name)
+		err = s.responseError(r, p, name)
 		httpsource.Drain(r)
 		return err
 	}

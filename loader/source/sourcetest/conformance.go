@@ -124,7 +124,7 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 			if s := strings.Join(names, " "); s != tc.want {
 				t.Errorf("%v: %s, want %s", tc.also, s, tc.want)
 			}
-			if left := tc.also.Left(got.Files); len(tc.also) == 0 && !slices.Contains(left, "modeling.py") || slices.ContainsFunc(left, tc.also.Wants) {
+			if left := tc.also.Skipped(got.Files); len(tc.also) == 0 && !slices.Contains(left, "modeling.py") || slices.ContainsFunc(left, tc.also.Includes) {
 				t.Errorf("%v: left are %v", tc.also, left)
 			}
 		}

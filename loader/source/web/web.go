@@ -48,11 +48,11 @@ const (
 	maxFolders = 100
 	maxDepth   = 4
 	maxList    = 4 << 20
-	// heads is how many files are asked for their size at once.
-	heads = 16
-	// whole is the largest file that is read from a server without ranges: a
+	// maxHeads is how many files are asked for their size at once.
+	maxHeads = 16
+	// maxWhole is the largest file that is read from a server without ranges: a
 	// range at its end costs all before it once more.
-	whole = 64 << 20
+	maxWhole = 64 << 20
 )
 
 // parse checks a location and returns it as a URL without a slash at its end.
@@ -66,7 +66,7 @@ func (s *Source) parse(location string) (*url.URL, error) {
 			return nil, &source.Error{Kind: source.BadSource, Source: location, What: "holds . or .."}
 		}
 	}
-	if err := s.trust.Literal(u); err != nil {
+	if err := s.trust.CheckURL(u); err != nil {
 		if e, ok := errors.AsType[*source.Error](err); ok {
 			e.Source = location
 		}
@@ -86,23 +86,23 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 		f, err := s.head(ctx, location, u, source.File{Name: path.Base(u.Path)})
 		return source.Plan{Files: []source.File{f}}, err
 	}
-	files, err := s.sums(ctx, location, u)
+	files, err := s.readSums(ctx, location, u)
 	if err != nil {
 		return source.Plan{}, err
 	}
 	if files == nil {
-		if files, err = s.index(ctx, location, u); err != nil {
+		if files, err = s.readIndex(ctx, location, u); err != nil {
 			return source.Plan{}, err
 		}
 	}
 	if len(files) == 0 {
 		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, What: "its page lists no files", Fix: "let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
 	}
-	return s.heads(ctx, location, u, files, also)
+	return s.headAll(ctx, location, u, files, also)
 }
 
-// sums reads SHA256SUMS; nil without an error when there is none.
-func (s *Source) sums(ctx context.Context, location string, u *url.URL) ([]source.File, error) {
+// readSums reads SHA256SUMS; nil without an error when there is none.
+func (s *Source) readSums(ctx context.Context, location string, u *url.URL) ([]source.File, error) {
 	r, err := s.get(ctx, location, http.MethodGet, u.JoinPath("SHA256SUMS"))
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *Source) sums(ctx context.Context, location string, u *url.URL) ([]sourc
 		}
 		return nil, nil
 	}
-	raw, err := httpsource.Small(r, maxList, location)
+	raw, err := httpsource.ReadBody(r, maxList, location)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +125,8 @@ func (s *Source) sums(ctx context.Context, location string, u *url.URL) ([]sourc
 	return files, nil
 }
 
-// index reads the pages of a folder and those below it.
-func (s *Source) index(ctx context.Context, location string, top *url.URL) ([]source.File, error) {
+// readIndex reads the pages of a folder and those below it.
+func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) ([]source.File, error) {
 	var files []source.File
 	seen := map[string]bool{"": true}
 	todo := []string{""}
@@ -138,7 +138,7 @@ func (s *Source) index(ctx context.Context, location string, top *url.URL) ([]so
 		if err != nil {
 			return nil, err
 		}
-		raw, err := httpsource.Small(r, maxList, location)
+		raw, err := httpsource.ReadBody(r, maxList, location)
 		httpsource.Drain(r)
 		if err != nil {
 			return nil, err
@@ -175,15 +175,15 @@ func (s *Source) index(ctx context.Context, location string, top *url.URL) ([]so
 	return files, nil
 }
 
-// heads asks every file for its size and version. What would not be staged is
+// headAll asks every file for its size and version. What would not be staged is
 // not asked; it stays in the plan, so that the loader can name it.
-func (s *Source) heads(ctx context.Context, location string, u *url.URL, files []source.File, also source.Globs) (source.Plan, error) {
+func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files []source.File, also source.Globs) (source.Plan, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	slots := make(chan struct{}, heads)
+	slots := make(chan struct{}, maxHeads)
 	var wg sync.WaitGroup
 	for i := range files {
-		if !also.Wants(files[i].Name) {
+		if !also.Includes(files[i].Name) {
 			continue
 		}
 		if err := source.CheckName(files[i].Name); err != nil {
@@ -193,7 +193,7 @@ func (s *Source) heads(ctx context.Context, location string, u *url.URL, files [
 		slots <- struct{}{} // whoever holds one is bounded by ctx
 		wg.Go(func() {
 			defer func() { <-slots }()
-			f, err := s.head(ctx, location, u.JoinPath(escape(files[i].Name)), files[i])
+			f, err := s.head(ctx, location, u.JoinPath(escapePath(files[i].Name)), files[i])
 			if err != nil {
 				cancel(err)
 				return
@@ -208,8 +208,8 @@ func (s *Source) heads(ctx context.Context, location string, u *url.URL, files [
 	return source.Plan{Files: files}, nil
 }
 
-// escape makes a name fit for JoinPath, which would clean and unescape it.
-func escape(name string) string {
+// escapePath makes a name fit for JoinPath, which would clean and unescape it.
+func escapePath(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
 		parts[i] = url.PathEscape(p)
@@ -231,7 +231,7 @@ func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (
 	return r, nil
 }
 
-const modified = "modified:"
+const modifiedPrefix = "modified:"
 
 // head completes a file with what the server says of it.
 func (s *Source) head(ctx context.Context, location string, u *url.URL, f source.File) (source.File, error) {
@@ -256,7 +256,7 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 		f.Version = tag
 	case when != "":
 		// Two versions within one second differ by their size, if at all.
-		f.Version = fmt.Sprintf("%s%s %d", modified, when, f.Size)
+		f.Version = fmt.Sprintf("%s%s %d", modifiedPrefix, when, f.Size)
 	case f.SHA256 != "":
 		f.Version = "sha256:" + f.SHA256
 	default:
@@ -271,18 +271,18 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err != nil || u.Scheme != "https" {
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
 	}
-	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, escape(f.Name)), "/")
+	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, escapePath(f.Name)), "/")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Ref, nil)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, What: "cannot be asked for"}
 	}
-	a := httpsource.RangeRequest{Source: location, File: f, Offset: offset, Length: length, Whole: whole}
+	a := httpsource.RangeRequest{Source: location, File: f, Offset: offset, Length: length, MaxWhole: maxWhole}
 	if strings.HasPrefix(f.Version, `"`) {
 		a.ETag = f.Version
-	} else if when, ok := strings.CutPrefix(f.Version, modified); ok {
+	} else if when, ok := strings.CutPrefix(f.Version, modifiedPrefix); ok {
 		when = when[:max(0, strings.LastIndexByte(when, ' '))]
 		req.Header.Set("If-Unmodified-Since", when)
-		a.Same = func(h http.Header) bool { return h.Get("Last-Modified") == when }
+		a.SameVersion = func(h http.Header) bool { return h.Get("Last-Modified") == when }
 	}
 	body, r, err := httpsource.Range(s.http, req, a)
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
@@ -291,5 +291,5 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 			err = &source.Error{Kind: source.Changed, Source: location, File: f.Name, What: "has another size than was listed"}
 		}
 	}
-	return body, httpsource.Listed(err)
+	return body, httpsource.GoneIsChanged(err)
 }

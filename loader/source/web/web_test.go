@@ -261,7 +261,7 @@ func TestWhatIsRefused(t *testing.T) {
 func TestNoRanges(t *testing.T) {
 	s, at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"1"`)
-		w.Header().Set("Content-Length", fmt.Sprint(int64(whole)+1))
+		w.Header().Set("Content-Length", fmt.Sprint(int64(maxWhole)+1))
 		w.Header().Set("Last-Modified", time.Unix(0, 0).UTC().Format(http.TimeFormat))
 	}))
 	plan, err := s.Plan(t.Context(), at+"/m/x.gguf", nil)
