@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/runtime/ember/kernel"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // text is what the random checkpoint's tokenizer learns from.
@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	models := []struct{ name, dir string }{{"tiny (0.9M)", *tiny}}
 	if !*small {
 		smol := filepath.Join(dir, "smol")
-		if _, err := mint.Folder(smol, mint.Smol, text, 7); err != nil {
+		if _, err := checkpoint.Folder(smol, checkpoint.Smol, text, 7); err != nil {
 			return err
 		}
 		models = append(models, struct{ name, dir string }{"135M shape, BF16", smol})

@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/bench/process"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // peersTotal is what the source of many nodes gives in all.
@@ -164,10 +164,10 @@ func (b *bench) stream(ctx context.Context) error {
 
 // makeModel mints a checkpoint of about so many bytes.
 func makeModel(dir string, want int64) (size int64, err error) {
-	s := mint.Shape{Hidden: 512, Inter: 1408, Layers: 1, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 8192, MaxPos: 1024}
+	s := checkpoint.Shape{Hidden: 512, Inter: 1408, Layers: 1, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 8192, MaxPos: 1024}
 	layer := int64(2 * (s.Hidden*s.Hidden*3 + 3*s.Hidden*s.Inter)) // BF16
 	s.Layers = int(max(1, (want-int64(2*s.Vocab*s.Hidden))/layer))
-	if _, err := mint.Folder(dir, s, "What is thaw? It is what ice does in spring.", 5); err != nil {
+	if _, err := checkpoint.Folder(dir, s, "What is thaw? It is what ice does in spring.", 5); err != nil {
 		return 0, err
 	}
 	list, err := os.ReadDir(dir)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // arriving is a blob server with a model of some MiB whose weights stop behind
@@ -29,8 +29,8 @@ type arriving struct {
 func newArriving(t *testing.T) *arriving {
 	t.Helper()
 	dir := t.TempDir()
-	shape := mint.Shape{Hidden: 256, Inter: 704, Layers: 4, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 24576, MaxPos: 2048}
-	if _, err := mint.Folder(dir, shape, "What is thaw? It is what ice does in spring.", 5); err != nil {
+	shape := checkpoint.Shape{Hidden: 256, Inter: 704, Layers: 4, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 24576, MaxPos: 2048}
+	if _, err := checkpoint.Folder(dir, shape, "What is thaw? It is what ice does in spring.", 5); err != nil {
 		t.Fatal(err)
 	}
 	a := &arriving{Server: azuretest.New(t), gate: make(chan struct{})}

@@ -9,16 +9,13 @@
 // millisecond and says that it is loading, and with NOTIFY_SOCKET set it pushes its
 // progress and its readiness (sd_notify) instead of waiting to be asked.
 //
-// # Rooms
+// # Packages
 //
 //	kernel       dot products, in assembly and in Go, the same bits
 //	safetensors  weights, mapped and checked
 //	bpe          text to tokens and back
 //	chat         messages to a prompt
 //	llama        tokens to scores, several sequences a pass
-//	mint         makes checkpoints (tests, benchmarks, the shipped one)
-//	gguf         writes llama.cpp's format, to compare with it (tests only)
-//	train        the program that trained the shipped checkpoint
 //
 // # How a request runs
 //

@@ -23,12 +23,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 const sample = `The model sleeps at rest until somebody asks. A request comes in, the engine starts, and an answer is told word by word. Cold starts are short when the weights are near. One two three four five six seven eight nine ten. It is warm today and cold at night; don't worry, we'll see.`
 
-var shape = mint.Shape{Hidden: 64, Inter: 128, Layers: 2, Heads: 4, KVHeads: 2, Learned: 300, MaxPos: 512}
+var shape = checkpoint.Shape{Hidden: 64, Inter: 128, Layers: 2, Heads: 4, KVHeads: 2, Learned: 300, MaxPos: 512}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -41,10 +41,10 @@ func TestMain(m *testing.M) {
 }
 
 // folder makes a small random checkpoint.
-func folder(t testing.TB, s mint.Shape) string {
+func folder(t testing.TB, s checkpoint.Shape) string {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := mint.Folder(dir, s, sample, 7); err != nil {
+	if _, err := checkpoint.Folder(dir, s, sample, 7); err != nil {
 		t.Fatal(err)
 	}
 	return dir

@@ -16,9 +16,9 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/ember/bpe"
-	"github.com/thaw-dev/thaw/runtime/ember/gguf"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
+	"github.com/thaw-dev/thaw/testkit/gguf"
 )
 
 type llamaJob struct {
@@ -111,7 +111,7 @@ func greedy(t *testing.T, dir string, prompt []int, n int) []int {
 func TestLlamaCppTokens(t *testing.T) {
 	needLlamaCpp(t)
 	llama3 := map[string]any{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-	with := func(change func(*mint.Shape)) mint.Shape {
+	with := func(change func(*checkpoint.Shape)) checkpoint.Shape {
 		s := shape
 		change(&s)
 		return s
@@ -120,12 +120,12 @@ func TestLlamaCppTokens(t *testing.T) {
 		name string
 		dir  string
 	}{
-		{"llama, F32", folder(t, with(func(s *mint.Shape) { s.DType = "F32" }))},
+		{"llama, F32", folder(t, with(func(s *checkpoint.Shape) { s.DType = "F32" }))},
 		{"llama, BF16 widened", folder(t, shape)},
-		{"head of its own, one kv head", folder(t, with(func(s *mint.Shape) { s.Untied, s.KVHeads = true, 1 }))},
-		{"head_dim unlike hidden/heads", folder(t, with(func(s *mint.Shape) { s.HeadDim = 32 }))},
-		{"llama3 rope", folder(t, with(func(s *mint.Shape) { s.Rope = llama3 }))},
-		{"qwen2, biases", folder(t, with(func(s *mint.Shape) { s.Family, s.DType = "qwen2", "F32" }))},
+		{"head of its own, one kv head", folder(t, with(func(s *checkpoint.Shape) { s.Untied, s.KVHeads = true, 1 }))},
+		{"head_dim unlike hidden/heads", folder(t, with(func(s *checkpoint.Shape) { s.HeadDim = 32 }))},
+		{"llama3 rope", folder(t, with(func(s *checkpoint.Shape) { s.Rope = llama3 }))},
+		{"qwen2, biases", folder(t, with(func(s *checkpoint.Shape) { s.Family, s.DType = "qwen2", "F32" }))},
 		{"the shipped one", "../../functions/shipped/tiny"},
 	}
 	const n = 48
@@ -165,7 +165,7 @@ func TestLlamaCppTokens135M(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes a gigabyte")
 	}
-	s := mint.Smol
+	s := checkpoint.Smol
 	s.DType = "F32"
 	dir := folder(t, s)
 	file := filepath.Join(t.TempDir(), "m.gguf")
@@ -212,7 +212,7 @@ func TestLlamaCppTokenizer(t *testing.T) {
 		s.Pattern = p
 		s.Learned = 600
 		dir := t.TempDir()
-		if _, err := mint.Folder(dir, s, sample+strings.Join(lines[:60], "\n"), 7); err != nil {
+		if _, err := checkpoint.Folder(dir, s, sample+strings.Join(lines[:60], "\n"), 7); err != nil {
 			t.Fatal(err)
 		}
 		tok, err := bpe.Load(filepath.Join(dir, "tokenizer.json"))

@@ -11,14 +11,14 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // Weights that come over a socket are the weights of the folder.
 func TestWeightsFrom(t *testing.T) {
 	dir := t.TempDir()
-	shape := mint.Shape{Hidden: 96, Inter: 176, Layers: 2, Heads: 6, KVHeads: 2, Learned: 290, MaxPos: 256}
-	if _, err := mint.Folder(dir, shape, "One word after another goes into the model.", 3); err != nil {
+	shape := checkpoint.Shape{Hidden: 96, Inter: 176, Layers: 2, Heads: 6, KVHeads: 2, Learned: 290, MaxPos: 256}
+	if _, err := checkpoint.Folder(dir, shape, "One word after another goes into the model.", 3); err != nil {
 		t.Fatal(err)
 	}
 	scores := func(o Options) ([]float32, error) {

@@ -17,9 +17,9 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/runtime/ember/gguf"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
+	"github.com/thaw-dev/thaw/testkit/gguf"
 )
 
 // subject is an engine under the suite.
@@ -50,7 +50,7 @@ func need(t *testing.T, names ...string) []string {
 
 func emberCheckpoint(t *testing.T, b *workbench) {
 	t.Helper()
-	if _, err := mint.Folder(filepath.Join(b.dir, "tiny"), mint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
+	if _, err := checkpoint.Folder(filepath.Join(b.dir, "tiny"), checkpoint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // inPlace stages folders by looking at them.
@@ -39,7 +39,7 @@ func (b *workbench) ember(id string) Options {
 func TestEmber(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if _, err := mint.Folder(filepath.Join(b.dir, "tiny"), mint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
+	if _, err := checkpoint.Folder(filepath.Join(b.dir, "tiny"), checkpoint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {

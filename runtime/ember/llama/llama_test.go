@@ -8,17 +8,17 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 const sample = `One word after another goes into the model, and one comes out. The words are many, the days are long, and nobody counts them twice.`
 
-var shape = mint.Shape{Hidden: 96, Inter: 176, Layers: 2, Heads: 6, KVHeads: 2, Learned: 290, MaxPos: 256}
+var shape = checkpoint.Shape{Hidden: 96, Inter: 176, Layers: 2, Heads: 6, KVHeads: 2, Learned: 290, MaxPos: 256}
 
-func open(t *testing.T, s mint.Shape, threads int) *llama.Model {
+func open(t *testing.T, s checkpoint.Shape, threads int) *llama.Model {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := mint.Folder(dir, s, sample, 3); err != nil {
+	if _, err := checkpoint.Folder(dir, s, sample, 3); err != nil {
 		t.Fatal(err)
 	}
 	c, err := llama.ReadConfig(dir)
@@ -202,7 +202,7 @@ func TestCopyAgrees(t *testing.T) {
 		s := shape
 		s.DType = dtype
 		dir := t.TempDir()
-		if _, err := mint.Folder(dir, s, sample, 3); err != nil {
+		if _, err := checkpoint.Folder(dir, s, sample, 3); err != nil {
 			t.Fatal(err)
 		}
 		c, err := llama.ReadConfig(dir)

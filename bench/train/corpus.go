@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // The text is the project's own, written for this purpose. Half of it is dialogues
@@ -123,7 +123,7 @@ func document(r *rand.Rand) string {
 		return pick(r, stories)
 	}
 	var b strings.Builder
-	turn := func(role, text string) { b.WriteString(mint.Start + role + "\n" + text + mint.End + "\n") }
+	turn := func(role, text string) { b.WriteString(checkpoint.Start + role + "\n" + text + checkpoint.End + "\n") }
 	if r.IntN(4) == 0 {
 		turn("system", pick(r, roles))
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/runtime/ember/kernel"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // param is one tensor; t is its transpose, kept for the backward pass.
@@ -21,7 +21,7 @@ type layerParams struct{ n1, n2, q, k, v, o, gate, up, down int }
 
 // net is the model with what training needs beside it.
 type net struct {
-	mint.Shape
+	checkpoint.Shape
 	vocab, length int
 	hd            int
 	params        []*param
@@ -30,7 +30,7 @@ type net struct {
 	cos, sin      []float32
 }
 
-func newNet(s mint.Shape, vocab, length int, rng *rand.Rand) *net {
+func newNet(s checkpoint.Shape, vocab, length int, rng *rand.Rand) *net {
 	n := &net{Shape: s, vocab: vocab, length: length, hd: s.Hidden / s.Heads}
 	at := map[string]int{}
 	for i, t := range s.Tensors(vocab) {

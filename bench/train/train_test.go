@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // The hand-written gradient must be the slope of the loss.
 func TestGradient(t *testing.T) {
-	s := mint.Shape{Hidden: 32, Inter: 48, Layers: 2, Heads: 2, KVHeads: 1, MaxPos: 16}
+	s := checkpoint.Shape{Hidden: 32, Inter: 48, Layers: 2, Heads: 2, KVHeads: 1, MaxPos: 16}
 	rng := rand.New(rand.NewPCG(1, 2))
 	n := newNet(s, 64, 16, rng)
 	toks := make([]int, 17)
@@ -81,7 +81,7 @@ func TestDocumentsEnd(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 500 {
 		d := document(r)
-		if strings.Count(d, mint.Start) != strings.Count(d, mint.End) {
+		if strings.Count(d, checkpoint.Start) != strings.Count(d, checkpoint.End) {
 			t.Fatalf("%q", d)
 		}
 	}

@@ -1,4 +1,4 @@
-package mint_test
+package checkpoint_test
 
 import (
 	"bytes"
@@ -7,20 +7,20 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/runtime/ember/bpe"
-	"github.com/thaw-dev/thaw/runtime/ember/gguf"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
+	"github.com/thaw-dev/thaw/testkit/gguf"
 )
 
 const text = "one two three, one two, one. The one who counts to two counts on; don't stop at 12 or 123."
 
-var shape = mint.Shape{Hidden: 32, Inter: 48, Layers: 1, Heads: 2, KVHeads: 1, Learned: 280, Vocab: 400, MaxPos: 64}
+var shape = checkpoint.Shape{Hidden: 32, Inter: 48, Layers: 1, Heads: 2, KVHeads: 1, Learned: 280, Vocab: 400, MaxPos: 64}
 
 // The same seed must make the same bytes, and another seed other weights.
 func TestSame(t *testing.T) {
 	read := func(seed uint64) map[string][]byte {
 		dir, out := t.TempDir(), map[string][]byte{}
-		n, err := mint.Folder(dir, shape, text, seed)
+		n, err := checkpoint.Folder(dir, shape, text, seed)
 		if err != nil || n != 400 {
 			t.Fatal(n, err)
 		}
@@ -56,7 +56,7 @@ func TestLoads(t *testing.T) {
 			s := shape
 			s.Pattern, s.Family, s.Untied = p, family, family == "qwen2"
 			dir := t.TempDir()
-			if _, err := mint.Folder(dir, s, text, 1); err != nil {
+			if _, err := checkpoint.Folder(dir, s, text, 1); err != nil {
 				t.Fatal(err)
 			}
 			tok, err := bpe.Load(filepath.Join(dir, "tokenizer.json"))

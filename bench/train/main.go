@@ -3,7 +3,7 @@
 // project owns (corpus.go), with a backward pass written out by hand (net.go) and
 // AdamW (adam.go).
 //
-//	go run ./runtime/ember/train -o functions/shipped/tiny
+//	go run ./bench/train -o functions/shipped/tiny
 //
 // The same seed, steps and batch give the same weights on every machine, however
 // many threads share the work: gradients are summed in a fixed order.
@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/runtime/ember/bpe"
-	"github.com/thaw-dev/thaw/runtime/ember/mint"
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 func main() {
@@ -48,7 +48,7 @@ func run(args []string, stdout io.Writer) error {
 	}
 	began := time.Now()
 	rng := rand.New(rand.NewPCG(*seed, 5))
-	vocab, err := mint.Files(*out, mint.Tiny, sampleText(rng, 300_000))
+	vocab, err := checkpoint.Files(*out, checkpoint.Tiny, sampleText(rng, 300_000))
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func run(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	net := newNet(mint.Tiny, vocab, *length, rng)
+	net := newNet(checkpoint.Tiny, vocab, *length, rng)
 	fmt.Fprintf(stdout, "%d parameters, vocabulary %d\n", net.size(), vocab)
 
 	feed := newFeed(tok, rng)
@@ -97,7 +97,7 @@ func run(args []string, stdout io.Writer) error {
 				float64((step+1)**batch**length)/time.Since(began).Seconds(), time.Since(began).Round(time.Second))
 		}
 	}
-	if err := mint.Weights(filepath.Join(*out, "model.safetensors"), "BF16", net.sources()); err != nil {
+	if err := checkpoint.Weights(filepath.Join(*out, "model.safetensors"), "BF16", net.sources()); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "seed %d, %d steps of %d times %d tokens, loss %.3f, %v\n", *seed, *steps, *batch, *length, loss, time.Since(began).Round(time.Second))
@@ -118,7 +118,7 @@ type feed struct {
 }
 
 func newFeed(tok *bpe.Tokenizer, rng *rand.Rand) *feed {
-	eot, _ := tok.Find(mint.EndOfText)
+	eot, _ := tok.Find(checkpoint.EndOfText)
 	return &feed{tok, rng, eot}
 }
 

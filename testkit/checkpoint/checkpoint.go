@@ -1,8 +1,8 @@
-// Package mint makes checkpoints: folders in Hugging Face's form with a byte-level
+// Package checkpoint makes checkpoints: folders in Hugging Face's form with a byte-level
 // BPE tokenizer learned from a text, and weights that are random or given. Tests
 // and benchmarks take theirs from it, and so does the program that trains the
 // shipped one. The same seed makes the same bytes.
-package mint
+package checkpoint
 
 import (
 	"bytes"
