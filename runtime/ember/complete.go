@@ -113,7 +113,7 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 		return
 	}
 	sp := &spoken{head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
-	prompt, f := in[0].encode(e.checkpoint, true)
+	prompt, f := in[0].encode(e.loadedModel, true)
 	if f != nil {
 		f.write(w)
 		return
@@ -166,7 +166,7 @@ func (e *engine) render(ms []message, answer bool) ([]int, *failure) {
 }
 
 func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *spoken, prompt []int) {
-	q, f := g.sequence(e.checkpoint, sp.isChat, prompt)
+	q, f := g.sequence(e.loadedModel, sp.isChat, prompt)
 	if f == nil {
 		f = submit(e.loop, q)
 	}

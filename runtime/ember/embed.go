@@ -59,8 +59,8 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 	var qs []*sequence
 	for _, x := range in {
 		q := &sequence{sampling: sampling{repetition: 1}, embed: true, logprobs: -1}
-		if q.prompt, f = x.encode(e.checkpoint, true); f == nil {
-			f = fits(e.checkpoint, q.prompt, 0)
+		if q.prompt, f = x.encode(e.loadedModel, true); f == nil {
+			f = fits(e.loadedModel, q.prompt, 0)
 		}
 		if f != nil {
 			break

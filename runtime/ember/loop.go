@@ -15,7 +15,7 @@ import (
 // loop owns the model and the running sequences. Other goroutines submit, withdraw
 // and read the gauges.
 type loop struct {
-	c          *checkpoint
+	c          *loadedModel
 	maxSeqs    int
 	maxBatch   int
 	maxQueued  int

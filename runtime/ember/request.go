@@ -292,7 +292,7 @@ func content(v jsontext.Value, at string) (string, *failure) {
 }
 
 // sequence makes what the loop takes, or says what is wrong with the request.
-func (g *generate) sequence(c *checkpoint, isChat bool, prompt []int) (*sequence, *failure) {
+func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequence, *failure) {
 	q := &sequence{prompt: prompt, sampling: c.defaults, ignoreEOS: g.IgnoreEOS, stopIDs: g.StopIDs}
 	s := &q.sampling
 	set(&s.temperature, g.Temperature)
@@ -351,7 +351,7 @@ func (g *generate) sequence(c *checkpoint, isChat bool, prompt []int) (*sequence
 }
 
 // fits checks a prompt's tokens and length, with so many more to come.
-func fits(c *checkpoint, prompt []int, more int) *failure {
+func fits(c *loadedModel, prompt []int, more int) *failure {
 	if len(prompt) == 0 {
 		return bad("prompt", "invalid_value", "the prompt is empty")
 	}
@@ -373,7 +373,7 @@ type input struct {
 	ids    bool
 }
 
-func (i input) encode(c *checkpoint, around bool) ([]int, *failure) {
+func (i input) encode(c *loadedModel, around bool) ([]int, *failure) {
 	if i.ids {
 		return i.tokens, nil
 	}
@@ -382,14 +382,14 @@ func (i input) encode(c *checkpoint, around bool) ([]int, *failure) {
 
 // encode refuses text that is too long however it is cut, before the work of cutting
 // it. Normalization can shorten a text, hence the four.
-func (c *checkpoint) encode(text string, around bool) ([]int, *failure) {
+func (c *loadedModel) encode(text string, around bool) ([]int, *failure) {
 	if least := len(text) / max(4*c.tok.Longest(), 1); least > c.maxLen {
 		return nil, tooLong(c, "at least ", least)
 	}
 	return c.tok.Encode(text, around), nil
 }
 
-func tooLong(c *checkpoint, about string, n int) *failure {
+func tooLong(c *loadedModel, about string, n int) *failure {
 	return bad("input_tokens", "context_length_exceeded",
 		"This model's maximum context length is %d tokens. However, your request has %s%d input tokens. Please reduce the length of the input.", c.maxLen, about, n)
 }

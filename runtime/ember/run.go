@@ -22,7 +22,7 @@ type server struct {
 
 // engine is what exists once the model is loaded.
 type engine struct {
-	*checkpoint
+	*loadedModel
 	loop *loop
 }
 

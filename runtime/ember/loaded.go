@@ -14,8 +14,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
-// checkpoint is everything that is loaded from the model's folder.
-type checkpoint struct {
+// loadedModel is everything that is loaded from the model's folder.
+type loadedModel struct {
 	model    *llama.Model
 	tok      *bpe.Tokenizer
 	template *chat.Template
@@ -26,7 +26,7 @@ type checkpoint struct {
 
 // load reads the folder. The tokenizer (mostly parsing) and the weights (mostly
 // waiting for pages) are read side by side; percent hears how far the weights are.
-func load(ctx context.Context, o *Options, percent func(int)) (*checkpoint, error) {
+func load(ctx context.Context, o *Options, percent func(int)) (*loadedModel, error) {
 	if st, err := os.Stat(o.Model); err != nil {
 		return nil, err
 	} else if !st.IsDir() {
@@ -45,7 +45,7 @@ func load(ctx context.Context, o *Options, percent func(int)) (*checkpoint, erro
 		t, err := bpe.Load(filepath.Join(o.Model, "tokenizer.json"))
 		tokenizer <- parsed{t, err}
 	}()
-	c := &checkpoint{maxLen: cfg.MaxPos}
+	c := &loadedModel{maxLen: cfg.MaxPos}
 	report := func(done, total int64) bool {
 		percent(int(done * 100 / total))
 		return ctx.Err() == nil
@@ -80,7 +80,7 @@ func load(ctx context.Context, o *Options, percent func(int)) (*checkpoint, erro
 	return c, nil
 }
 
-func (c *checkpoint) rest(o *Options, cfg *llama.Config) (err error) {
+func (c *loadedModel) rest(o *Options, cfg *llama.Config) (err error) {
 	if c.tok.Size() > cfg.Vocab {
 		return fmt.Errorf("%s: tokenizer.json has tokens up to %d, config.json's vocab_size is %d", o.Model, c.tok.Size()-1, cfg.Vocab)
 	}
@@ -101,7 +101,7 @@ func (c *checkpoint) rest(o *Options, cfg *llama.Config) (err error) {
 }
 
 // generation reads the model's own defaults for sampling, which vLLM uses too.
-func (c *checkpoint) generation(path string) error {
+func (c *loadedModel) generation(path string) error {
 	c.defaults = sampling{temperature: 1, topP: 1, repetition: 1}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
