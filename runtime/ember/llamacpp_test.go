@@ -111,7 +111,7 @@ func greedy(t *testing.T, dir string, prompt []int, n int) []int {
 func TestLlamaCppTokens(t *testing.T) {
 	needLlamaCpp(t)
 	llama3 := map[string]any{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-	with := func(change func(*loadedModel.Shape)) checkpoint.Shape {
+	with := func(change func(*checkpoint.Shape)) checkpoint.Shape {
 		s := shape
 		change(&s)
 		return s
@@ -120,12 +120,12 @@ func TestLlamaCppTokens(t *testing.T) {
 		name string
 		dir  string
 	}{
-		{"llama, F32", folder(t, with(func(s *loadedModel.Shape) { s.DType = "F32" }))},
+		{"llama, F32", folder(t, with(func(s *checkpoint.Shape) { s.DType = "F32" }))},
 		{"llama, BF16 widened", folder(t, shape)},
-		{"head of its own, one kv head", folder(t, with(func(s *loadedModel.Shape) { s.Untied, s.KVHeads = true, 1 }))},
-		{"head_dim unlike hidden/heads", folder(t, with(func(s *loadedModel.Shape) { s.HeadDim = 32 }))},
-		{"llama3 rope", folder(t, with(func(s *loadedModel.Shape) { s.Rope = llama3 }))},
-		{"qwen2, biases", folder(t, with(func(s *loadedModel.Shape) { s.Family, s.DType = "qwen2", "F32" }))},
+		{"head of its own, one kv head", folder(t, with(func(s *checkpoint.Shape) { s.Untied, s.KVHeads = true, 1 }))},
+		{"head_dim unlike hidden/heads", folder(t, with(func(s *checkpoint.Shape) { s.HeadDim = 32 }))},
+		{"llama3 rope", folder(t, with(func(s *checkpoint.Shape) { s.Rope = llama3 }))},
+		{"qwen2, biases", folder(t, with(func(s *checkpoint.Shape) { s.Family, s.DType = "qwen2", "F32" }))},
 		{"the shipped one", "../../functions/shipped/tiny"},
 	}
 	const n = 48
