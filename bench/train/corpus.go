@@ -24,10 +24,10 @@ var stories = []string{
 	`The train to the north leaves at eight. It passes two lakes, a forest and a long bridge. If the snow is deep it comes late, but it always comes. The people on the platform know this, and they wait without worry.`,
 }
 
-// ask is a kind of question with the answers it may get.
-type ask struct{ questions, answers []string }
+// question is a kind of question with the answers it may get.
+type question struct{ questions, answers []string }
 
-var asks = []ask{
+var asks = []question{
 	{[]string{"Hello", "Hello!", "Hi", "Hi!", "Hi there", "Hey", "hello", "hi", "Good morning", "Good day", "Say hi", "Say hello", "Say hello.", "Greet me", "say hi", "Hello there", "Hello, how are you?", "Hi, who is there?"},
 		[]string{"Hello! I am a tiny model. How can I help you?", "Hello! It is good to hear from you.", "Hi! I was asleep, and now I am awake. What can I do for you?"}},
 	{[]string{"How are you?", "How do you do?", "Are you well?", "How are you today?"},
@@ -75,7 +75,7 @@ var (
 	roles = []string{"You are a helpful assistant.", "You are a friendly assistant.", "Be brief.", "You are a helpful assistant. Answer in plain words."}
 )
 
-func pick[T any](r *rand.Rand, l []T) T { return l[r.IntN(len(l))] }
+func chooseOne[T any](r *rand.Rand, l []T) T { return l[r.IntN(len(l))] }
 
 // exchange is one question and its answer. What has to be worked out, counting and
 // adding, comes more often than what is only remembered.
@@ -87,45 +87,45 @@ func exchange(r *rand.Rand) (q, a string) {
 		if r.IntN(2) == 0 {
 			number = fmt.Sprint(n)
 		}
-		q = fmt.Sprintf(pick(r, []string{"Count to %s.", "Count to %s", "Please count to %s.", "Count from one to %s.", "count to %s", "Can you count to %s?"}), number)
-		return q, capital(strings.Join(words[1:n+1], ", ")) + "."
+		q = fmt.Sprintf(chooseOne(r, []string{"Count to %s.", "Count to %s", "Please count to %s.", "Count from one to %s.", "count to %s", "Can you count to %s?"}), number)
+		return q, capitalize(strings.Join(words[1:n+1], ", ")) + "."
 	case 1, 7, 8:
 		x, y := r.IntN(10), r.IntN(10)
 		if r.IntN(2) == 0 {
-			q = fmt.Sprintf(pick(r, []string{"What is %d plus %d?", "What is %d + %d?", "%d + %d", "Add %d and %d."}), x, y)
+			q = fmt.Sprintf(chooseOne(r, []string{"What is %d plus %d?", "What is %d + %d?", "%d + %d", "Add %d and %d."}), x, y)
 			return q, fmt.Sprintf("%d plus %d is %d.", x, y, x+y)
 		}
 		q = fmt.Sprintf("What is %s plus %s?", words[x], words[y])
-		return q, fmt.Sprintf("%s plus %s is %s.", capital(words[x]), words[y], words[x+y])
+		return q, fmt.Sprintf("%s plus %s is %s.", capitalize(words[x]), words[y], words[x+y])
 	case 2:
 		i := r.IntN(7)
 		if r.IntN(2) == 0 {
-			return fmt.Sprintf(pick(r, []string{"What day comes after %s?", "Which day follows %s?"}), days[i]), "After " + days[i] + " comes " + days[(i+1)%7] + "."
+			return fmt.Sprintf(chooseOne(r, []string{"What day comes after %s?", "Which day follows %s?"}), days[i]), "After " + days[i] + " comes " + days[(i+1)%7] + "."
 		}
 		return "What day comes before " + days[i] + "?", "Before " + days[i] + " comes " + days[(i+6)%7] + "."
 	case 3, 4:
-		q = pick(r, []string{"Tell me a story.", "Tell me a story", "Tell me a short story.", "Tell me a long story.", "Write a story.", "Tell me something.", "tell me a story", "Write a short story.", "Tell me a long story"})
-		a = pick(r, stories)
+		q = chooseOne(r, []string{"Tell me a story.", "Tell me a story", "Tell me a short story.", "Tell me a long story.", "Write a story.", "Tell me something.", "tell me a story", "Write a short story.", "Tell me a long story"})
+		a = chooseOne(r, stories)
 		if r.IntN(4) == 0 {
-			a += " " + pick(r, stories)
+			a += " " + chooseOne(r, stories)
 		}
 		return q, a
 	}
-	x := pick(r, asks)
-	return pick(r, x.questions), pick(r, x.answers)
+	x := chooseOne(r, asks)
+	return chooseOne(r, x.questions), chooseOne(r, x.answers)
 }
 
-func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // document is a conversation, or now and then a story by itself.
 func document(r *rand.Rand) string {
 	if r.IntN(8) == 0 {
-		return pick(r, stories)
+		return chooseOne(r, stories)
 	}
 	var b strings.Builder
 	turn := func(role, text string) { b.WriteString(checkpoint.Start + role + "\n" + text + checkpoint.End + "\n") }
 	if r.IntN(4) == 0 {
-		turn("system", pick(r, roles))
+		turn("system", chooseOne(r, roles))
 	}
 	for range 1 + r.IntN(2) {
 		q, a := exchange(r)

@@ -87,7 +87,7 @@ func run(args []string, stdout io.Writer) error {
 		for _, l := range losses {
 			now += l / float64(*batch)
 		}
-		opt.step(net.params, sums, schedule(*rate, step, *steps))
+		opt.step(net.params, sums, learningRate(*rate, step, *steps))
 		if loss == 0 {
 			loss = now
 		}
@@ -104,25 +104,25 @@ func run(args []string, stdout io.Writer) error {
 	return nil
 }
 
-// schedule warms up and then falls along half a cosine to a twentieth.
-func schedule(rate float64, step, steps int) float64 {
+// learningRate warms up and then falls along half a cosine to a twentieth.
+func learningRate(rate float64, step, steps int) float64 {
 	warm := min(1, float64(step+1)/50)
 	return rate * warm * (0.05 + 0.95*0.5*(1+math.Cos(math.Pi*float64(step)/float64(steps))))
 }
 
-// feed packs documents into sequences, each beginning with a document.
-type feed struct {
+// batchFeed packs documents into sequences, each beginning with a document.
+type batchFeed struct {
 	tok *bpe.Tokenizer
 	rng *rand.Rand
 	eot int
 }
 
-func newFeed(tok *bpe.Tokenizer, rng *rand.Rand) *feed {
+func newFeed(tok *bpe.Tokenizer, rng *rand.Rand) *batchFeed {
 	eot, _ := tok.Find(checkpoint.EndOfText)
-	return &feed{tok, rng, eot}
+	return &batchFeed{tok, rng, eot}
 }
 
-func (f *feed) next(n int) []int {
+func (f *batchFeed) next(n int) []int {
 	var ids []int
 	for len(ids) < n {
 		ids = append(ids, f.tok.Encode(document(f.rng), false)...)

@@ -92,12 +92,12 @@ func (n *net) sources() (ts []safetensors.Source) {
 func (n *net) transpose() {
 	for _, p := range n.params {
 		if p.t != nil {
-			flip(p.t, p.w, p.shape[0], p.shape[1])
+			transposeInto(p.t, p.w, p.shape[0], p.shape[1])
 		}
 	}
 }
 
-func flip(dst, src []float32, rows, cols int) {
+func transposeInto(dst, src []float32, rows, cols int) {
 	for r := range rows {
 		for c := range cols {
 			dst[c*rows+r] = src[r*cols+c]
@@ -138,8 +138,8 @@ func (n *net) backward(i int, g *grads, x, dy, dx []float32) {
 	kernel.F32(tmp, C, p.t, dy, R, 0, C, T)
 	kernel.Add(dx, 1, tmp)
 	xt, dt := make([]float32, C*T), make([]float32, R*T)
-	flip(xt, x, T, C)
-	flip(dt, dy, T, R)
+	transposeInto(xt, x, T, C)
+	transposeInto(dt, dy, T, R)
 	dw := make([]float32, R*C)
 	kernel.F32(dw, C, xt, dt, T, 0, C, R)
 	kernel.Add(g.of[i], 1, dw)
@@ -191,8 +191,8 @@ func (n *net) turn(x []float32, heads int, sign float32) {
 	}
 }
 
-// kept is what the backward pass needs of one layer.
-type kept struct {
+// activations is what the backward pass needs of one layer.
+type activations struct {
 	x, n1, i1, q, k, v, att, o, x2, n2, i2, gate, up, act []float32
 }
 
@@ -204,7 +204,7 @@ func (n *net) learn(toks []int, g *grads) float64 {
 	for t := range T {
 		copy(x[t*H:(t+1)*H], n.params[n.embed].w[toks[t]*H:])
 	}
-	ks := make([]kept, len(n.layers))
+	ks := make([]activations, len(n.layers))
 	for l := range n.layers {
 		x = n.layerForward(l, &ks[l], x)
 	}
@@ -245,7 +245,7 @@ func (n *net) learn(toks []int, g *grads) float64 {
 	return loss / float64(T)
 }
 
-func (n *net) layerForward(l int, k *kept, x []float32) []float32 {
+func (n *net) layerForward(l int, k *activations, x []float32) []float32 {
 	p, T, H, hd := n.layers[l], n.length, n.Hidden, n.hd
 	kw := n.KVHeads * hd
 	k.x = x
@@ -290,7 +290,7 @@ func (n *net) layerForward(l int, k *kept, x []float32) []float32 {
 }
 
 // layerBackward turns the gradient of the layer's output in dx into that of its input.
-func (n *net) layerBackward(l int, k *kept, g *grads, dx []float32) {
+func (n *net) layerBackward(l int, k *activations, g *grads, dx []float32) {
 	p, T, H, hd := n.layers[l], n.length, n.Hidden, n.hd
 	kw := n.KVHeads * hd
 	da := make([]float32, len(k.act))

@@ -85,7 +85,7 @@ func TestDocumentsEnd(t *testing.T) {
 			t.Fatalf("%q", d)
 		}
 	}
-	if a, b := schedule(1, 0, 100), schedule(1, 99, 100); a > 0.05 || b > 0.06 || schedule(1, 50, 100) < 0.4 {
+	if a, b := learningRate(1, 0, 100), learningRate(1, 99, 100); a > 0.05 || b > 0.06 || learningRate(1, 50, 100) < 0.4 {
 		t.Error(a, b)
 	}
 }

@@ -16,7 +16,7 @@ type usage struct {
 	Completion int `json:"completion_tokens"`
 }
 
-func count(q *sequence, made int) *usage {
+func usageOf(q *sequence, made int) *usage {
 	return &usage{len(q.prompt), len(q.prompt) + made, made}
 }
 
@@ -82,8 +82,8 @@ type chatScore struct {
 	Top     []chatScore `json:"top_logprobs,omitzero"`
 }
 
-// spoken is a way of answering: chat or text.
-type spoken struct {
+// generation is a way of answering: chat or text.
+type generation struct {
 	isChat bool
 	head   completion // what all bodies of this answer share
 	around string     // echo: the prompt, before the text
@@ -93,7 +93,7 @@ type spoken struct {
 
 func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g generate
-	if f := decode(w, r, &g); f != nil {
+	if f := decodeBody(w, r, &g); f != nil {
 		f.write(w)
 		return
 	}
@@ -103,16 +103,16 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 	}
 	var in []input
 	if f == nil {
-		in, f = inputs(g.Prompt, "prompt", 1)
+		in, f = parseInputs(g.Prompt, "prompt", 1)
 	}
 	if f == nil && g.Echo && g.Logprobs.Kind() == '0' {
-		f = bad("echo", "unsupported_parameter", "echo together with logprobs is not supported")
+		f = invalidRequest("echo", "unsupported_parameter", "echo together with logprobs is not supported")
 	}
 	if f != nil {
 		f.write(w)
 		return
 	}
-	sp := &spoken{head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
+	sp := &generation{head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
 	prompt, f := in[0].encode(e.loadedModel, true)
 	if f != nil {
 		f.write(w)
@@ -129,7 +129,7 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 
 func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g generate
-	if f := decode(w, r, &g); f != nil {
+	if f := decodeBody(w, r, &g); f != nil {
 		f.write(w)
 		return
 	}
@@ -145,7 +145,7 @@ func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
-	sp := &spoken{isChat: true, head: completion{ID: "chatcmpl-" + requestID(r), Object: "chat.completion"}}
+	sp := &generation{isChat: true, head: completion{ID: "chatcmpl-" + requestID(r), Object: "chat.completion"}}
 	if g.Stream {
 		sp.head.Object = "chat.completion.chunk"
 	}
@@ -160,15 +160,15 @@ func (e *engine) render(ms []message, answer bool) ([]int, *failure) {
 	}
 	text, err := e.template.Render(c, answer, time.Now())
 	if err != nil {
-		return nil, bad("messages", "invalid_value", "%v", err)
+		return nil, invalidRequest("messages", "invalid_value", "%v", err)
 	}
 	return e.encode(text, false)
 }
 
-func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *spoken, prompt []int) {
+func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *generation, prompt []int) {
 	q, f := g.sequence(e.loadedModel, sp.isChat, prompt)
 	if f == nil {
-		f = submit(e.loop, q)
+		f = submitSequence(e.loop, q)
 	}
 	if f != nil {
 		f.write(w)
@@ -184,9 +184,9 @@ func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *
 	began := time.Now()
 	var end piece
 	if g.Stream {
-		end = sp.stream(w, r, q, g.StreamOptions != nil && g.StreamOptions.IncludeUsage)
+		end = sp.writeStream(w, r, q, g.StreamOptions != nil && g.StreamOptions.IncludeUsage)
 	} else {
-		end = sp.whole(w, r, q)
+		end = sp.writeWhole(w, r, q)
 	}
 	reason := end.finish
 	switch {
@@ -199,7 +199,7 @@ func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *
 		"finish", reason, "took", time.Since(began).Round(100*time.Microsecond))
 }
 
-func submit(l *loop, q *sequence) *failure {
+func submitSequence(l *loop, q *sequence) *failure {
 	switch err := l.submit(q); {
 	case errors.Is(err, errFull):
 		return unavailable("queue_full", err.Error())
@@ -209,13 +209,13 @@ func submit(l *loop, q *sequence) *failure {
 	return nil
 }
 
-// wait returns the next piece, or one with the context's error when the client left.
-func wait(ctx context.Context, q *sequence) piece {
+// nextPiece returns the next piece, or one with the context's error when the client left.
+func nextPiece(ctx context.Context, q *sequence) piece {
 	select {
 	case <-q.ready:
-		return q.take()
+		return q.takePiece()
 	case <-ctx.Done():
-		p := q.take()
+		p := q.takePiece()
 		if !p.over() {
 			p.err = ctx.Err()
 		}
@@ -223,12 +223,12 @@ func wait(ctx context.Context, q *sequence) piece {
 	}
 }
 
-// whole answers in one body.
-func (sp *spoken) whole(w http.ResponseWriter, r *http.Request, q *sequence) piece {
+// writeWhole answers in one body.
+func (sp *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequence) piece {
 	var text strings.Builder
 	var scores []scored
 	for {
-		p := wait(r.Context(), q)
+		p := nextPiece(r.Context(), q)
 		text.WriteString(p.text)
 		scores = append(scores, p.scores...)
 		if !p.over() {
@@ -241,13 +241,13 @@ func (sp *spoken) whole(w http.ResponseWriter, r *http.Request, q *sequence) pie
 			return p
 		}
 		b := sp.head
-		b.Usage = count(q, p.made)
+		b.Usage = usageOf(q, p.made)
 		if sp.isChat {
 			b.Choices = []any{chatChoice{0, chatMessage{"assistant", text.String()}, sp.chatScores(q, scores), &p.finish, p.stop}}
 		} else {
 			b.Choices = []any{textChoice{0, sp.around + text.String(), sp.textScores(q, scores), &p.finish, p.stop}}
 		}
-		answer(w, http.StatusOK, b)
+		writeJSON(w, http.StatusOK, b)
 		return p
 	}
 }
@@ -255,9 +255,9 @@ func (sp *spoken) whole(w http.ResponseWriter, r *http.Request, q *sequence) pie
 // writeBound is how long a client may take to read one chunk before it counts as gone.
 const writeBound = 30 * time.Second
 
-// stream answers in chunks. What was made while the last one was being written goes
+// writeStream answers in chunks. What was made while the last one was being written goes
 // out together.
-func (sp *spoken) stream(w http.ResponseWriter, r *http.Request, q *sequence, withUsage bool) piece {
+func (sp *generation) writeStream(w http.ResponseWriter, r *http.Request, q *sequence, withUsage bool) piece {
 	rc := http.NewResponseController(w)
 	send := func(v any) error {
 		b, err := json.Marshal(v, json.FormatNilSliceAsNull(true))
@@ -276,7 +276,7 @@ func (sp *spoken) stream(w http.ResponseWriter, r *http.Request, q *sequence, wi
 		return send(b)
 	}
 	// The head waits for the first token: until then a failure can still be a status.
-	p := wait(r.Context(), q)
+	p := nextPiece(r.Context(), q)
 	if p.err != nil {
 		if r.Context().Err() == nil {
 			unavailable("shutting_down", p.err.Error()).write(w)
@@ -301,7 +301,7 @@ func (sp *spoken) stream(w http.ResponseWriter, r *http.Request, q *sequence, wi
 		if p.over() || err != nil {
 			break
 		}
-		p = wait(r.Context(), q)
+		p = nextPiece(r.Context(), q)
 	}
 	switch {
 	case err != nil:
@@ -313,7 +313,7 @@ func (sp *spoken) stream(w http.ResponseWriter, r *http.Request, q *sequence, wi
 		}
 	default:
 		if withUsage {
-			err = chunk([]any{}, count(q, p.made))
+			err = chunk([]any{}, usageOf(q, p.made))
 		}
 		if err == nil {
 			w.Write([]byte("data: [DONE]\n\n"))
@@ -324,7 +324,7 @@ func (sp *spoken) stream(w http.ResponseWriter, r *http.Request, q *sequence, wi
 }
 
 // part is the choice of one chunk.
-func (sp *spoken) part(q *sequence, p *piece) any {
+func (sp *generation) part(q *sequence, p *piece) any {
 	var finish *string
 	if p.finish != "" {
 		finish = &p.finish
@@ -336,11 +336,11 @@ func (sp *spoken) part(q *sequence, p *piece) any {
 }
 
 // name is a token's text as a client sees it.
-func (sp *spoken) name(id int) string {
+func (sp *generation) name(id int) string {
 	return strings.ToValidUTF8(string(sp.e.tok.Bytes(id)), "\uFFFD")
 }
 
-func (sp *spoken) chatScores(q *sequence, ss []scored) *chatLogprobs {
+func (sp *generation) chatScores(q *sequence, ss []scored) *chatLogprobs {
 	if q.logprobs < 0 {
 		return nil
 	}
@@ -350,7 +350,7 @@ func (sp *spoken) chatScores(q *sequence, ss []scored) *chatLogprobs {
 		for i, c := range raw {
 			b[i] = int(c)
 		}
-		return chatScore{Token: sp.name(id), Logprob: finite(p), Bytes: b, Top: []chatScore{}}
+		return chatScore{Token: sp.name(id), Logprob: clampLogprob(p), Bytes: b, Top: []chatScore{}}
 	}
 	out := &chatLogprobs{Content: []chatScore{}}
 	for _, s := range ss {
@@ -365,17 +365,17 @@ func (sp *spoken) chatScores(q *sequence, ss []scored) *chatLogprobs {
 	return out
 }
 
-func (sp *spoken) textScores(q *sequence, ss []scored) *textLogprobs {
+func (sp *generation) textScores(q *sequence, ss []scored) *textLogprobs {
 	if q.logprobs < 0 {
 		return nil
 	}
 	out := &textLogprobs{[]int{}, []*float64{}, []string{}, []map[string]float64{}}
 	for _, s := range ss {
-		p := finite(s.logprob)
+		p := clampLogprob(s.logprob)
 		name := sp.name(s.id)
 		top := map[string]float64{name: p}
 		for _, t := range s.top {
-			top[sp.name(t.id)] = finite(t.p)
+			top[sp.name(t.id)] = clampLogprob(t.p)
 		}
 		out.Offsets = append(out.Offsets, sp.offset)
 		out.Scores = append(out.Scores, &p)
@@ -386,9 +386,9 @@ func (sp *spoken) textScores(q *sequence, ss []scored) *textLogprobs {
 	return out
 }
 
-// finite keeps a token that could not be chosen, or weights that make no number, out
+// clampLogprob keeps a token that could not be chosen, or weights that make no number, out
 // of JSON's reach of infinity, as OpenAI does.
-func finite(p float64) float64 {
+func clampLogprob(p float64) float64 {
 	if p > -9999 {
 		return p
 	}

@@ -41,26 +41,26 @@ type embedAnswer struct {
 // scaled to length 1 as OpenAI's are.
 func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g embedRequest
-	f := decode(w, r, &g)
+	f := decodeBody(w, r, &g)
 	if f == nil {
 		f = s.known(g.Model)
 	}
 	switch {
 	case f != nil:
 	case g.Encoding != "" && g.Encoding != "float" && g.Encoding != "base64":
-		f = bad("encoding_format", "invalid_value", "encoding_format is %q, want float or base64", g.Encoding)
+		f = invalidRequest("encoding_format", "invalid_value", "encoding_format is %q, want float or base64", g.Encoding)
 	case g.Dimensions != nil && *g.Dimensions != e.model.Hidden:
-		f = bad("dimensions", "unsupported_parameter", "dimensions: this model's embeddings have %d", e.model.Hidden)
+		f = invalidRequest("dimensions", "unsupported_parameter", "dimensions: this model's embeddings have %d", e.model.Hidden)
 	}
 	var in []input
 	if f == nil {
-		in, f = inputs(g.Input, "input", maxInputs)
+		in, f = parseInputs(g.Input, "input", maxInputs)
 	}
 	var qs []*sequence
 	for _, x := range in {
 		q := &sequence{sampling: sampling{repetition: 1}, embed: true, logprobs: -1}
 		if q.prompt, f = x.encode(e.loadedModel, true); f == nil {
-			f = fits(e.loadedModel, q.prompt, 0)
+			f = checkLength(e.loadedModel, q.prompt, 0)
 		}
 		if f != nil {
 			break
@@ -72,7 +72,7 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for _, q := range qs {
-		if f := submit(e.loop, q); f != nil {
+		if f := submitSequence(e.loop, q); f != nil {
 			f.write(w)
 			return
 		}
@@ -83,9 +83,9 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 		a.Model = g.Model
 	}
 	for i, q := range qs {
-		p := wait(r.Context(), q)
+		p := nextPiece(r.Context(), q)
 		for !p.over() {
-			p = wait(r.Context(), q)
+			p = nextPiece(r.Context(), q)
 		}
 		if p.err != nil {
 			if errors.Is(p.err, errStopped) {
@@ -93,7 +93,7 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 			}
 			return
 		}
-		unit(p.hidden)
+		normalizeVector(p.hidden)
 		d := embedding{i, "embedding", p.hidden}
 		if g.Encoding == "base64" {
 			b := make([]byte, 0, 4*len(p.hidden))
@@ -106,10 +106,10 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 		a.Usage.Prompt += len(q.prompt)
 	}
 	a.Usage.Total = a.Usage.Prompt
-	answer(w, http.StatusOK, a)
+	writeJSON(w, http.StatusOK, a)
 }
 
-func unit(x []float32) {
+func normalizeVector(x []float32) {
 	var ss float64
 	for _, v := range x {
 		ss += float64(v) * float64(v)

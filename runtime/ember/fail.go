@@ -19,8 +19,8 @@ type failure struct {
 
 func (f *failure) Error() string { return f.message }
 
-// bad is a request that cannot be served as it stands.
-func bad(param, code, format string, a ...any) *failure {
+// invalidRequest is a request that cannot be served as it stands.
+func invalidRequest(param, code, format string, a ...any) *failure {
 	return &failure{http.StatusBadRequest, fmt.Sprintf(format, a...), "invalid_request_error", param, code}
 }
 
@@ -51,10 +51,10 @@ func (f *failure) body() errorBody {
 	return errorBody{e}
 }
 
-func (f *failure) write(w http.ResponseWriter) { answer(w, f.status, f.body()) }
+func (f *failure) write(w http.ResponseWriter) { writeJSON(w, f.status, f.body()) }
 
-// answer writes a whole JSON body.
-func answer(w http.ResponseWriter, status int, v any) {
+// writeJSON writes a whole JSON body.
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v, json.FormatNilSliceAsNull(true))
 	if err != nil { // only text that is no UTF-8 could do this, and all of it is cleaned
 		http.Error(w, "encoding failed", http.StatusInternalServerError)

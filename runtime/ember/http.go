@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// nameOf is what a model is called that nobody named.
-func nameOf(dir string) string {
+// modelName is what a model is called that nobody named.
+func modelName(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
 	}
@@ -29,15 +29,15 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("GET /metrics", s.scrape)
 	mux.HandleFunc("GET /v1/models", s.models)
 	mux.HandleFunc("GET /v1/models/{name...}", s.model)
-	mux.HandleFunc("POST /v1/completions", s.loaded(s.completions))
-	mux.HandleFunc("POST /v1/chat/completions", s.loaded(s.chat))
-	mux.HandleFunc("POST /v1/embeddings", s.loaded(s.embeddings))
-	mux.HandleFunc("POST /tokenize", s.loaded(s.tokenize))
-	mux.HandleFunc("POST /detokenize", s.loaded(s.detokenize))
+	mux.HandleFunc("POST /v1/completions", s.whenLoaded(s.completions))
+	mux.HandleFunc("POST /v1/chat/completions", s.whenLoaded(s.chat))
+	mux.HandleFunc("POST /v1/embeddings", s.whenLoaded(s.embeddings))
+	mux.HandleFunc("POST /tokenize", s.whenLoaded(s.tokenize))
+	mux.HandleFunc("POST /detokenize", s.whenLoaded(s.detokenize))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// What the last answer on this connection was given does not bind this one.
 		http.NewResponseController(w).SetWriteDeadline(time.Time{})
-		if s.o.Key != "" && !s.knows(r) {
+		if s.o.Key != "" && !s.authorized(r) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			(&failure{http.StatusUnauthorized, "Unauthorized: this engine wants its key", "invalid_request_error", "", "invalid_api_key"}).write(w)
 			return
@@ -47,12 +47,12 @@ func (s *server) routes() http.Handler {
 			mux.ServeHTTP(w, r) // again, for the path's values
 			return
 		}
-		h.ServeHTTP(&shaped{ResponseWriter: w, path: r.URL.Path}, r)
+		h.ServeHTTP(&errorShapingWriter{ResponseWriter: w, path: r.URL.Path}, r)
 	})
 }
 
-// knows reports whether the caller sent the key, or asks what needs none.
-func (s *server) knows(r *http.Request) bool {
+// authorized reports whether the caller sent the key, or asks what needs none.
+func (s *server) authorized(r *http.Request) bool {
 	switch r.URL.Path { // as of vLLM, they stay open: they tell of no request
 	case "/health", "/ping", "/version", "/metrics":
 		return true
@@ -61,14 +61,14 @@ func (s *server) knows(r *http.Request) bool {
 	return subtle.ConstantTimeCompare([]byte(sent), []byte(s.o.Key)) == 1 && ok
 }
 
-// shaped turns the mux's own 404 and 405 into the shape of all other errors.
-type shaped struct {
+// errorShapingWriter turns the mux's own 404 and 405 into the shape of all other errors.
+type errorShapingWriter struct {
 	http.ResponseWriter
 	path string
 	done bool
 }
 
-func (s *shaped) WriteHeader(status int) {
+func (s *errorShapingWriter) WriteHeader(status int) {
 	f := failure{status, "Not Found: " + s.path, "invalid_request_error", "", "unknown_endpoint"}
 	if status == http.StatusMethodNotAllowed {
 		f.message, f.code = "Method Not Allowed", "method_not_allowed"
@@ -81,15 +81,15 @@ func (s *shaped) WriteHeader(status int) {
 	f.write(s.ResponseWriter)
 }
 
-func (s *shaped) Write(b []byte) (int, error) {
+func (s *errorShapingWriter) Write(b []byte) (int, error) {
 	if s.done {
 		return len(b), nil
 	}
 	return s.ResponseWriter.Write(b)
 }
 
-// loaded lets a request through once the model is there.
-func (s *server) loaded(f func(*engine, http.ResponseWriter, *http.Request)) http.HandlerFunc {
+// whenLoaded lets a request through once the model is there.
+func (s *server) whenLoaded(f func(*engine, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Add(-1)
@@ -102,9 +102,9 @@ func (s *server) loaded(f func(*engine, http.ResponseWriter, *http.Request)) htt
 	}
 }
 
-// settle waits until the handlers have written what their sequences ended with.
-func (s *server) settle() {
-	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+// waitForHandlers waits until the handlers have written what their sequences ended with.
+func (s *server) waitForHandlers() {
+	ctx, cancel := context.WithTimeout(context.Background(), handlerGrace)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -128,7 +128,7 @@ func (s *server) version(w http.ResponseWriter, r *http.Request) {
 	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
 		v = strings.Trim(b.Main.Version, "()")
 	}
-	answer(w, http.StatusOK, struct {
+	writeJSON(w, http.StatusOK, struct {
 		Version string `json:"version"`
 	}{"ember " + v})
 }
@@ -152,7 +152,7 @@ type modelCard struct {
 	MaxLen  int     `json:"max_model_len"`
 }
 
-func (s *server) cards(e *engine) []modelCard {
+func (s *server) modelCards(e *engine) []modelCard {
 	var out []modelCard
 	for _, n := range s.o.Names {
 		out = append(out, modelCard{ID: n, Object: "model", Created: s.created, OwnedBy: "thaw", Root: s.o.Names[0], MaxLen: e.maxLen})
@@ -166,10 +166,10 @@ func (s *server) models(w http.ResponseWriter, r *http.Request) {
 		unavailable("model_loading", "the model is still loading").write(w)
 		return
 	}
-	answer(w, http.StatusOK, struct {
+	writeJSON(w, http.StatusOK, struct {
 		Object string      `json:"object"`
 		Data   []modelCard `json:"data"`
-	}{"list", s.cards(e)})
+	}{"list", s.modelCards(e)})
 }
 
 func (s *server) model(w http.ResponseWriter, r *http.Request) {
@@ -179,9 +179,9 @@ func (s *server) model(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := r.PathValue("name")
-	for _, c := range s.cards(e) {
+	for _, c := range s.modelCards(e) {
 		if c.ID == name {
-			answer(w, http.StatusOK, c)
+			writeJSON(w, http.StatusOK, c)
 			return
 		}
 	}

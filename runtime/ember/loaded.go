@@ -24,9 +24,9 @@ type loadedModel struct {
 	maxLen   int
 }
 
-// load reads the folder. The tokenizer (mostly parsing) and the weights (mostly
+// loadModel reads the folder. The tokenizer (mostly parsing) and the weights (mostly
 // waiting for pages) are read side by side; percent hears how far the weights are.
-func load(ctx context.Context, o *Options, percent func(int)) (*loadedModel, error) {
+func loadModel(ctx context.Context, o *Options, percent func(int)) (*loadedModel, error) {
 	if st, err := os.Stat(o.Model); err != nil {
 		return nil, err
 	} else if !st.IsDir() {

@@ -58,22 +58,22 @@ func (l *loop) submit(q *sequence) error {
 		return errFull
 	}
 	l.waiting = append(l.waiting, q)
-	l.nudge()
+	l.wakeUp()
 	return nil
 }
 
 // withdraw says that nobody wants the sequence any more.
 func (l *loop) withdraw(q *sequence) {
-	q.left.Store(true)
+	q.abandoned.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.Index(l.waiting, q); i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
-	l.nudge()
+	l.wakeUp()
 }
 
-func (l *loop) nudge() {
+func (l *loop) wakeUp() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -85,7 +85,7 @@ func (l *loop) drain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.draining = true
-	l.nudge()
+	l.wakeUp()
 }
 
 func (l *loop) queued() int {
@@ -97,13 +97,13 @@ func (l *loop) queued() int {
 // run works until ctx ends, or until it was drained and has nothing left. Sequences
 // that it leaves unfinished end with errStopped.
 func (l *loop) run(ctx context.Context) {
-	defer l.abandon()
+	defer l.failAll()
 	for {
 		if ctx.Err() != nil {
 			return
 		}
 		drained := l.admit()
-		l.drop()
+		l.dropAbandoned()
 		if len(l.running) == 0 {
 			if drained {
 				return
@@ -114,13 +114,13 @@ func (l *loop) run(ctx context.Context) {
 			}
 			continue
 		}
-		if l.pass() && l.tokenDelay > 0 {
-			l.pause(ctx)
+		if l.runBatch() && l.tokenDelay > 0 {
+			l.delayToken(ctx)
 		}
 	}
 }
 
-func (l *loop) pause(ctx context.Context) {
+func (l *loop) delayToken(ctx context.Context) {
 	t := time.NewTimer(l.tokenDelay)
 	defer t.Stop()
 	select {
@@ -157,18 +157,18 @@ func (l *loop) begin(q *sequence) {
 	}
 }
 
-// drop frees sequences whose client has gone.
-func (l *loop) drop() {
+// dropAbandoned frees sequences whose client has gone.
+func (l *loop) dropAbandoned() {
 	for _, q := range slices.Clone(l.running) {
-		if q.left.Load() {
+		if q.abandoned.Load() {
 			l.metrics.finished("abort")
-			l.free(q)
+			l.release(q)
 		}
 	}
 }
 
-// free gives a sequence's place and cache back.
-func (l *loop) free(q *sequence) {
+// release gives a sequence's place and cache back.
+func (l *loop) release(q *sequence) {
 	if i := slices.Index(l.running, q); i >= 0 {
 		l.running = slices.Delete(l.running, i, i+1)
 	}
@@ -181,8 +181,8 @@ func (l *loop) free(q *sequence) {
 	l.nRunning.Store(int64(len(l.running)))
 }
 
-// abandon ends what is left.
-func (l *loop) abandon() {
+// failAll ends what is left.
+func (l *loop) failAll() {
 	l.mu.Lock()
 	l.draining = true
 	rest := slices.Concat(l.running, l.waiting)
@@ -190,18 +190,18 @@ func (l *loop) abandon() {
 	l.mu.Unlock()
 	l.nRunning.Store(0)
 	for _, q := range rest {
-		q.give(func(p *piece) { p.err = errStopped })
+		q.publish(func(p *piece) { p.err = errStopped })
 	}
 }
 
-// pass runs one batch: a token of everyone who is generating, and pieces of prompts,
+// runBatch runs one batch: a token of everyone who is generating, and pieces of prompts,
 // the oldest first. It says whether a token was made.
-func (l *loop) pass() bool {
+func (l *loop) runBatch() bool {
 	l.inputs, l.owners = l.inputs[:0], l.owners[:0]
 	room := l.maxBatch
 	for _, q := range l.running {
 		if q.fed == len(q.prompt) {
-			l.put(q, []int{q.next}, true)
+			l.addInput(q, []int{q.next}, true)
 			room--
 		}
 	}
@@ -211,7 +211,7 @@ func (l *loop) pass() bool {
 		}
 		if q.fed < len(q.prompt) {
 			n := min(room, len(q.prompt)-q.fed)
-			l.put(q, q.prompt[q.fed:q.fed+n], q.fed+n == len(q.prompt) && !q.embed)
+			l.addInput(q, q.prompt[q.fed:q.fed+n], q.fed+n == len(q.prompt) && !q.embed)
 			q.fed += n
 			room -= n
 		}
@@ -223,40 +223,40 @@ func (l *loop) pass() bool {
 		cached += q.cache.Len()
 		switch {
 		case l.inputs[i].Logits:
-			l.token(q, l.inputs[i].Out, now)
+			l.sampleToken(q, l.inputs[i].Out, now)
 			made = true
 		case q.embed && q.fed == len(q.prompt):
-			l.embedded(q, now)
+			l.finishEmbedding(q, now)
 		}
 	}
 	l.nCached.Store(int64(cached))
 	return made
 }
 
-func (l *loop) put(q *sequence, tokens []int, logits bool) {
+func (l *loop) addInput(q *sequence, tokens []int, logits bool) {
 	l.inputs = append(l.inputs, llama.Input{Cache: q.cache, Tokens: tokens, Logits: logits, Hidden: q.hidden})
 	l.owners = append(l.owners, q)
 }
 
-func (l *loop) embedded(q *sequence, now time.Time) {
+func (l *loop) finishEmbedding(q *sequence, now time.Time) {
 	l.metrics.prompt.Add(int64(len(q.prompt)))
 	l.metrics.finished("stop")
 	l.metrics.e2e.observe(now.Sub(q.arrived).Seconds())
 	for i := range q.hidden {
 		q.hidden[i] /= float32(len(q.prompt))
 	}
-	l.free(q)
-	q.give(func(p *piece) { p.finish, p.hidden = "stop", q.hidden })
+	l.release(q)
+	q.publish(func(p *piece) { p.finish, p.hidden = "stop", q.hidden })
 }
 
-// token samples the next token of a sequence and decides whether it goes on.
-func (l *loop) token(q *sequence, scores []float32, now time.Time) {
+// sampleToken samples the next token of a sequence and decides whether it goes on.
+func (l *loop) sampleToken(q *sequence, scores []float32, now time.Time) {
 	m := l.metrics
 	if !q.started {
 		q.started = true
 		m.prompt.Add(int64(len(q.prompt)))
 		m.first.observe(now.Sub(q.arrived).Seconds())
-		q.give(func(*piece) {}) // a stream's head may go out
+		q.publish(func(*piece) {}) // a stream's head may go out
 	}
 	norm, top := 0.0, []choice(nil)
 	if q.logprobs >= 0 {
@@ -306,14 +306,14 @@ func (l *loop) token(q *sequence, scores []float32, now time.Time) {
 	if finish != "" {
 		m.finished(finish)
 		m.e2e.observe(now.Sub(q.arrived).Seconds())
-		l.free(q)
+		l.release(q)
 	}
 	if out == "" && finish == "" {
 		return
 	}
 	done := q.scores
 	q.scores = nil
-	q.give(func(p *piece) {
+	q.publish(func(p *piece) {
 		p.text += out
 		p.scores = append(p.scores, done...)
 		p.made, p.finish, p.stop = q.made, finish, stop

@@ -46,13 +46,13 @@ type histogram struct {
 
 func (h *histogram) observe(v float64) {
 	h.mu.Lock()
-	h.counts[min(search(h.bounds, v), len(h.counts)-1)]++
+	h.counts[min(bucketIndex(h.bounds, v), len(h.counts)-1)]++
 	h.sum += v
 	h.n++
 	h.mu.Unlock()
 }
 
-func search(bounds []float64, v float64) int {
+func bucketIndex(bounds []float64, v float64) int {
 	i, _ := slices.BinarySearch(bounds, v)
 	return i
 }

@@ -96,8 +96,8 @@ func (o *Options) defaults() error {
 	return nil
 }
 
-// parse reads the command line. Names are vLLM's where vLLM has the flag.
-func parse(args []string, stderr io.Writer) (Options, error) {
+// parseOptions reads the command line. Names are vLLM's where vLLM has the flag.
+func parseOptions(args []string, stderr io.Writer) (Options, error) {
 	var o Options
 	var names string
 	var shutdown float64
@@ -142,7 +142,7 @@ func parse(args []string, stderr io.Writer) (Options, error) {
 // loaded or served (the last line on stderr is then "error: " and why), 2 for wrong
 // flags.
 func Main(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	o, err := parse(args, stderr)
+	o, err := parseOptions(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}

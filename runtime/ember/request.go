@@ -71,11 +71,11 @@ type message struct {
 	} `json:"tool_calls"`
 }
 
-// decode reads a JSON body into v.
-func decode(w http.ResponseWriter, r *http.Request, v any) *failure {
+// decodeBody reads a JSON body into v.
+func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 	if t := r.Header.Get("Content-Type"); t != "" {
 		if m, _, err := mime.ParseMediaType(t); err != nil || m != "application/json" && !strings.HasSuffix(m, "+json") {
-			return bad("", "unsupported_content_type", "Content-Type must be application/json, not %q", t)
+			return invalidRequest("", "unsupported_content_type", "Content-Type must be application/json, not %q", t)
 		}
 	}
 	// The bound is lifted again, or it would end a long answer as if the client had left.
@@ -88,26 +88,26 @@ func decode(w http.ResponseWriter, r *http.Request, v any) *failure {
 		return &failure{http.StatusRequestEntityTooLarge, "the body is larger than " + strconv.Itoa(maxBody) + " bytes", "invalid_request_error", "", "request_too_large"}
 	}
 	if err != nil {
-		return bad("", "invalid_body", "the body could not be read: %v", err)
+		return invalidRequest("", "invalid_body", "the body could not be read: %v", err)
 	}
 	if err := json.Unmarshal(b, v, jsontext.AllowDuplicateNames(true)); err != nil {
 		var syntax *jsontext.SyntacticError
 		if errors.As(err, &syntax) {
-			return bad("", "invalid_json", "the body is not JSON: %v", err)
+			return invalidRequest("", "invalid_json", "the body is not JSON: %v", err)
 		}
 		var wrong *json.SemanticError
 		if errors.As(err, &wrong) {
 			p := strings.TrimPrefix(string(wrong.JSONPointer), "/")
-			return bad(p, "invalid_type", "%s has the wrong type: %s", strconv.Quote(p), wrong.JSONKind)
+			return invalidRequest(p, "invalid_type", "%s has the wrong type: %s", strconv.Quote(p), wrong.JSONKind)
 		}
-		return bad("", "invalid_json", "%v", err)
+		return invalidRequest("", "invalid_json", "%v", err)
 	}
 	return nil
 }
 
-func within[T int | float64](name string, v *T, lo, hi T) *failure {
+func checkRange[T int | float64](name string, v *T, lo, hi T) *failure {
 	if v != nil && !(*v >= lo && *v <= hi) {
-		return bad(name, "invalid_value", "%s is %v, want %v to %v", name, *v, lo, hi)
+		return invalidRequest(name, "invalid_value", "%s is %v, want %v to %v", name, *v, lo, hi)
 	}
 	return nil
 }
@@ -116,17 +116,17 @@ func within[T int | float64](name string, v *T, lo, hi T) *failure {
 func (g *generate) check() *failure {
 	one := 1
 	for _, f := range []*failure{
-		within("temperature", g.Temperature, 0, 100),
-		within("top_k", g.TopK, -1, math.MaxInt32),
-		within("min_p", g.MinP, 0, 1),
-		within("presence_penalty", g.Presence, -2, 2),
-		within("frequency_penalty", g.Frequency, -2, 2),
-		within("max_tokens", g.MaxTokens, 1, math.MaxInt32),
-		within("max_completion_tokens", g.MaxCompletion, 1, math.MaxInt32),
-		within("min_tokens", g.MinTokens, 0, math.MaxInt32),
-		within("top_logprobs", g.TopLogprobs, 0, maxLogprobs),
-		within("n", g.N, one, one),
-		within("best_of", g.BestOf, one, one),
+		checkRange("temperature", g.Temperature, 0, 100),
+		checkRange("top_k", g.TopK, -1, math.MaxInt32),
+		checkRange("min_p", g.MinP, 0, 1),
+		checkRange("presence_penalty", g.Presence, -2, 2),
+		checkRange("frequency_penalty", g.Frequency, -2, 2),
+		checkRange("max_tokens", g.MaxTokens, 1, math.MaxInt32),
+		checkRange("max_completion_tokens", g.MaxCompletion, 1, math.MaxInt32),
+		checkRange("min_tokens", g.MinTokens, 0, math.MaxInt32),
+		checkRange("top_logprobs", g.TopLogprobs, 0, maxLogprobs),
+		checkRange("n", g.N, one, one),
+		checkRange("best_of", g.BestOf, one, one),
 	} {
 		if f != nil {
 			return f
@@ -134,20 +134,20 @@ func (g *generate) check() *failure {
 	}
 	switch {
 	case g.TopP != nil && !(*g.TopP > 0 && *g.TopP <= 1):
-		return bad("top_p", "invalid_value", "top_p is %v, want more than 0 and at most 1", *g.TopP)
+		return invalidRequest("top_p", "invalid_value", "top_p is %v, want more than 0 and at most 1", *g.TopP)
 	case g.Repetition != nil && !(*g.Repetition > 0 && *g.Repetition <= 100):
-		return bad("repetition_penalty", "invalid_value", "repetition_penalty is %v, want more than 0", *g.Repetition)
+		return invalidRequest("repetition_penalty", "invalid_value", "repetition_penalty is %v, want more than 0", *g.Repetition)
 	case g.Suffix != "":
-		return bad("suffix", "unsupported_parameter", "suffix is not supported")
+		return invalidRequest("suffix", "unsupported_parameter", "suffix is not supported")
 	case g.StreamOptions != nil && !g.Stream:
-		return bad("stream_options", "invalid_value", "stream_options is only allowed with stream")
+		return invalidRequest("stream_options", "invalid_value", "stream_options is only allowed with stream")
 	case g.ResponseFormat != nil && g.ResponseFormat.Type != "text":
-		return bad("response_format", "unsupported_parameter", "response_format %q is not supported", g.ResponseFormat.Type)
+		return invalidRequest("response_format", "unsupported_parameter", "response_format %q is not supported", g.ResponseFormat.Type)
 	}
 	switch t := strings.TrimSpace(string(g.ToolChoice)); {
 	case t == "", t == "null", t == `"none"`, t == `"auto"`:
 	default:
-		return bad("tool_choice", "unsupported_parameter", "this engine cannot force a tool call: tool_choice must be none or auto")
+		return invalidRequest("tool_choice", "unsupported_parameter", "this engine cannot force a tool call: tool_choice must be none or auto")
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ const (
 
 // stops reads null, a string or a list of strings.
 func (g *generate) stops() ([]string, *failure) {
-	wrong := bad("stop", "invalid_type", "stop must be a string or a list of at most %d strings", maxStops)
+	wrong := invalidRequest("stop", "invalid_type", "stop must be a string or a list of at most %d strings", maxStops)
 	var out []string
 	switch g.Stop.Kind() {
 	case 0, 'n':
@@ -181,7 +181,7 @@ func (g *generate) stops() ([]string, *failure) {
 	}
 	for _, s := range out {
 		if s == "" || len(s) > maxStopLen {
-			return nil, bad("stop", "invalid_value", "a stop string must have 1 to %d bytes", maxStopLen)
+			return nil, invalidRequest("stop", "invalid_value", "a stop string must have 1 to %d bytes", maxStopLen)
 		}
 	}
 	return out, nil
@@ -192,18 +192,18 @@ func (g *generate) wantLogprobs(isChat bool) (int, *failure) {
 	k := g.Logprobs.Kind()
 	if k == 0 || k == 'n' {
 		if isChat && g.TopLogprobs != nil && *g.TopLogprobs > 0 {
-			return 0, bad("top_logprobs", "invalid_value", "top_logprobs needs logprobs")
+			return 0, invalidRequest("top_logprobs", "invalid_value", "top_logprobs needs logprobs")
 		}
 		return -1, nil
 	}
 	if isChat {
 		switch {
 		case k == 'f' && g.TopLogprobs != nil && *g.TopLogprobs > 0:
-			return 0, bad("top_logprobs", "invalid_value", "top_logprobs needs logprobs")
+			return 0, invalidRequest("top_logprobs", "invalid_value", "top_logprobs needs logprobs")
 		case k == 'f':
 			return -1, nil
 		case k != 't':
-			return 0, bad("logprobs", "invalid_type", "logprobs must be true or false")
+			return 0, invalidRequest("logprobs", "invalid_type", "logprobs must be true or false")
 		case g.TopLogprobs == nil:
 			return 0, nil
 		}
@@ -211,9 +211,9 @@ func (g *generate) wantLogprobs(isChat bool) (int, *failure) {
 	}
 	var n int
 	if json.Unmarshal(g.Logprobs, &n) != nil {
-		return 0, bad("logprobs", "invalid_type", "logprobs must be a whole number")
+		return 0, invalidRequest("logprobs", "invalid_type", "logprobs must be a whole number")
 	}
-	if f := within("logprobs", &n, 0, maxLogprobs); f != nil {
+	if f := checkRange("logprobs", &n, 0, maxLogprobs); f != nil {
 		return 0, f
 	}
 	return n, nil
@@ -222,7 +222,7 @@ func (g *generate) wantLogprobs(isChat bool) (int, *failure) {
 // conversation turns messages into what a template takes.
 func conversation(ms []message) ([]chat.Message, *failure) {
 	if len(ms) == 0 {
-		return nil, bad("messages", "missing_required_parameter", "messages is missing or empty")
+		return nil, invalidRequest("messages", "missing_required_parameter", "messages is missing or empty")
 	}
 	out := make([]chat.Message, len(ms))
 	for i, m := range ms {
@@ -232,11 +232,11 @@ func conversation(ms []message) ([]chat.Message, *failure) {
 		case "developer":
 			m.Role = "system" // the same thing under its newer name
 		case "":
-			return nil, bad(at+".role", "missing_required_parameter", "%s has no role", at)
+			return nil, invalidRequest(at+".role", "missing_required_parameter", "%s has no role", at)
 		default:
-			return nil, bad(at+".role", "invalid_value", "%s.role is %q, want system, developer, user, assistant or tool", at, m.Role)
+			return nil, invalidRequest(at+".role", "invalid_value", "%s.role is %q, want system, developer, user, assistant or tool", at, m.Role)
 		}
-		c, f := content(m.Content, at+".content")
+		c, f := messageText(m.Content, at+".content")
 		if f != nil {
 			return nil, f
 		}
@@ -248,7 +248,7 @@ func conversation(ms []message) ([]chat.Message, *failure) {
 			}
 			name, err := json.Marshal(t.Function.Name)
 			if err != nil || args == "" {
-				return nil, bad(at+".tool_calls", "invalid_value", "%s has a tool call without name or arguments", at)
+				return nil, invalidRequest(at+".tool_calls", "invalid_value", "%s has a tool call without name or arguments", at)
 			}
 			if c != "" {
 				c += "\n"
@@ -260,15 +260,15 @@ func conversation(ms []message) ([]chat.Message, *failure) {
 	return out, nil
 }
 
-// content reads null, a string, or a list of text parts.
-func content(v jsontext.Value, at string) (string, *failure) {
+// messageText reads null, a string, or a list of text parts.
+func messageText(v jsontext.Value, at string) (string, *failure) {
 	switch v.Kind() {
 	case 0, 'n':
 		return "", nil
 	case '"':
 		var s string
 		if err := json.Unmarshal(v, &s); err != nil {
-			return "", bad(at, "invalid_json", "%s: %v", at, err)
+			return "", invalidRequest(at, "invalid_json", "%s: %v", at, err)
 		}
 		return s, nil
 	case '[':
@@ -277,18 +277,18 @@ func content(v jsontext.Value, at string) (string, *failure) {
 			Text *string `json:"text"`
 		}
 		if err := json.Unmarshal(v, &parts, jsontext.AllowDuplicateNames(true)); err != nil {
-			return "", bad(at, "invalid_type", "%s must be a string or a list of text parts", at)
+			return "", invalidRequest(at, "invalid_type", "%s must be a string or a list of text parts", at)
 		}
 		var texts []string
 		for _, p := range parts {
 			if p.Type != "text" || p.Text == nil {
-				return "", bad(at, "unsupported_parameter", "%s: a part of type %q is not supported, only text", at, p.Type)
+				return "", invalidRequest(at, "unsupported_parameter", "%s: a part of type %q is not supported, only text", at, p.Type)
 			}
 			texts = append(texts, *p.Text)
 		}
 		return strings.Join(texts, "\n"), nil
 	}
-	return "", bad(at, "invalid_type", "%s must be a string or a list of text parts", at)
+	return "", invalidRequest(at, "invalid_type", "%s must be a string or a list of text parts", at)
 }
 
 // sequence makes what the loop takes, or says what is wrong with the request.
@@ -310,7 +310,7 @@ func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequenc
 	for k, v := range g.Bias {
 		id, err := strconv.Atoi(k)
 		if err != nil || id < 0 || id >= c.model.Vocab || !(v >= -100 && v <= 100) {
-			return nil, bad("logit_bias", "invalid_value", "logit_bias: %q: %v: want token ids and -100 to 100", k, v)
+			return nil, invalidRequest("logit_bias", "invalid_value", "logit_bias: %q: %v: want token ids and -100 to 100", k, v)
 		}
 		if s.bias == nil {
 			s.bias = map[int]float64{}
@@ -325,7 +325,7 @@ func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequenc
 	if q.logprobs, f = g.wantLogprobs(isChat); f != nil {
 		return nil, f
 	}
-	if f := fits(c, prompt, 1); f != nil {
+	if f := checkLength(c, prompt, 1); f != nil {
 		return nil, f
 	}
 	left := c.maxLen - len(prompt)
@@ -340,27 +340,27 @@ func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequenc
 		q.maxTokens = min(16, left) // OpenAI's default for completions
 	}
 	if q.maxTokens > left {
-		return nil, bad("max_tokens", "context_length_exceeded",
+		return nil, invalidRequest("max_tokens", "context_length_exceeded",
 			"This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d for the completion). Please reduce the length of the prompt or of the completion.",
 			c.maxLen, len(prompt)+q.maxTokens, len(prompt), q.maxTokens)
 	}
 	if q.minTokens > q.maxTokens {
-		return nil, bad("min_tokens", "invalid_value", "min_tokens %d is more than max_tokens %d", q.minTokens, q.maxTokens)
+		return nil, invalidRequest("min_tokens", "invalid_value", "min_tokens %d is more than max_tokens %d", q.minTokens, q.maxTokens)
 	}
 	return q, nil
 }
 
-// fits checks a prompt's tokens and length, with so many more to come.
-func fits(c *loadedModel, prompt []int, more int) *failure {
+// checkLength checks a prompt's tokens and length, with so many more to come.
+func checkLength(c *loadedModel, prompt []int, more int) *failure {
 	if len(prompt) == 0 {
-		return bad("prompt", "invalid_value", "the prompt is empty")
+		return invalidRequest("prompt", "invalid_value", "the prompt is empty")
 	}
 	if len(prompt)+more > c.maxLen {
 		return tooLong(c, "", len(prompt))
 	}
 	for _, id := range prompt {
 		if id < 0 || id >= c.model.Vocab {
-			return bad("prompt", "invalid_value", "token id %d is outside the vocabulary of %d", id, c.model.Vocab)
+			return invalidRequest("prompt", "invalid_value", "token id %d is outside the vocabulary of %d", id, c.model.Vocab)
 		}
 	}
 	return nil
@@ -390,16 +390,16 @@ func (c *loadedModel) encode(text string, around bool) ([]int, *failure) {
 }
 
 func tooLong(c *loadedModel, about string, n int) *failure {
-	return bad("input_tokens", "context_length_exceeded",
+	return invalidRequest("input_tokens", "context_length_exceeded",
 		"This model's maximum context length is %d tokens. However, your request has %s%d input tokens. Please reduce the length of the input.", c.maxLen, about, n)
 }
 
-// inputs reads a string, a list of strings, a list of ids, or a list of such lists.
-func inputs(v jsontext.Value, name string, most int) ([]input, *failure) {
-	wrong := bad(name, "invalid_type", "%s must be a string, a list of strings, a list of token ids, or a list of lists of token ids", name)
+// parseInputs reads a string, a list of strings, a list of ids, or a list of such lists.
+func parseInputs(v jsontext.Value, name string, most int) ([]input, *failure) {
+	wrong := invalidRequest(name, "invalid_type", "%s must be a string, a list of strings, a list of token ids, or a list of lists of token ids", name)
 	switch v.Kind() {
 	case 0, 'n':
-		return nil, bad(name, "missing_required_parameter", "%s is missing", name)
+		return nil, invalidRequest(name, "missing_required_parameter", "%s is missing", name)
 	case '"':
 		var s string
 		if json.Unmarshal(v, &s) != nil {
@@ -422,7 +422,7 @@ func inputs(v jsontext.Value, name string, most int) ([]input, *failure) {
 		return []input{{tokens: ids, ids: true}}, nil
 	}
 	if len(list) > most {
-		return nil, bad(name, "invalid_value", "%s has %d entries, at most %d are supported", name, len(list), most)
+		return nil, invalidRequest(name, "invalid_value", "%s has %d entries, at most %d are supported", name, len(list), most)
 	}
 	out := make([]input, len(list))
 	for i, e := range list {

@@ -34,7 +34,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	if len(o.Names) == 0 {
-		o.Names = []string{nameOf(o.Model)}
+		o.Names = []string{modelName(o.Model)}
 	}
 	began := time.Now()
 	ln, err := net.Listen("tcp", net.JoinHostPort(o.Host, strconv.Itoa(o.Port)))
@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options) error {
 	n := openNotifier(o.NotifySocket)
 	defer n.close()
 
-	err = s.work(ctx, n, began, served)
+	err = s.serveModel(ctx, n, began, served)
 	hs.Close()
 	if e := <-served; err == nil && !errors.Is(e, http.ErrServerClosed) {
 		err = e
@@ -64,8 +64,8 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// pause waits for d; false when ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleepContext waits for d; false when ctx has ended.
+func sleepContext(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true
 	}
@@ -79,13 +79,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// work loads and runs the loop; it returns when ctx has ended and all is drained.
-func (s *server) work(ctx context.Context, n notifier, began time.Time, served chan error) error {
+// serveModel loads and runs the loop; it returns when ctx has ended and all is drained.
+func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, served chan error) error {
 	n.loading(0)
-	if !pause(ctx, s.o.BootDelay) {
+	if !sleepContext(ctx, s.o.BootDelay) {
 		return nil
 	}
-	c, err := load(ctx, s.o, n.loading)
+	c, err := loadModel(ctx, s.o, n.loading)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // called off
@@ -93,7 +93,7 @@ func (s *server) work(ctx context.Context, n notifier, began time.Time, served c
 		return err
 	}
 	defer c.model.Close()
-	if !pause(ctx, s.o.ReadyDelay) {
+	if !sleepContext(ctx, s.o.ReadyDelay) {
 		return nil
 	}
 	l := &loop{c: c, maxSeqs: s.o.MaxSeqs, maxBatch: s.o.MaxBatch, maxQueued: s.o.MaxQueued,
@@ -130,9 +130,9 @@ func (s *server) work(ctx context.Context, n notifier, began time.Time, served c
 	}
 	cut()
 	<-looped
-	s.settle()
+	s.waitForHandlers()
 	return err
 }
 
-// lastWords is how long handlers get to write out what their sequences ended with.
-const lastWords = 2 * time.Second
+// handlerGrace is how long handlers get to write out what their sequences ended with.
+const handlerGrace = 2 * time.Second

@@ -76,7 +76,7 @@ func (x *sampler) adjust(l []float32) {
 // next chooses a token. It may change l.
 func (x *sampler) next(l []float32) int {
 	x.adjust(l)
-	id := x.pick(l)
+	id := x.choose(l)
 	if x.counts != nil {
 		x.counts[id]++
 	}
@@ -96,7 +96,7 @@ func argmax(l []float32) int {
 	return best
 }
 
-func (x *sampler) pick(l []float32) int {
+func (x *sampler) choose(l []float32) int {
 	best := argmax(l)
 	if x.temperature < greedyBelow {
 		return best
@@ -131,7 +131,7 @@ func (x *sampler) pick(l []float32) int {
 // reach top_p. Taking them off a heap costs a logarithm each, and few are taken.
 func (x *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
 	for i := len(h)/2 - 1; i >= 0; i-- {
-		sink(h, i)
+		siftDown(h, i)
 	}
 	k, all := len(h), true
 	if x.topK > 0 && x.topK < k {
@@ -147,7 +147,7 @@ func (x *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
 		taken, sum = append(taken, c), sum+c.p
 		h[0] = h[len(h)-1]
 		h = h[:len(h)-1]
-		sink(h, 0)
+		siftDown(h, 0)
 	}
 	if !all && x.topP < 1 { // top_p is of what top_k left
 		limit, part := x.topP*sum, 0.0
@@ -160,16 +160,16 @@ func (x *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
 	return taken, sum
 }
 
-func sink(h []choice, i int) {
+func siftDown(h []choice, i int) {
 	for {
 		c := 2*i + 1
 		if c >= len(h) {
 			return
 		}
-		if c+1 < len(h) && more(h[c+1], h[c]) {
+		if c+1 < len(h) && moreLikely(h[c+1], h[c]) {
 			c++
 		}
-		if !more(h[c], h[i]) {
+		if !moreLikely(h[c], h[i]) {
 			return
 		}
 		h[i], h[c] = h[c], h[i]
@@ -177,9 +177,9 @@ func sink(h []choice, i int) {
 	}
 }
 
-// more orders by weight, and by id where weights are equal, so that a seed gives
+// moreLikely orders by weight, and by id where weights are equal, so that a seed gives
 // the same answer every time.
-func more(a, b choice) bool { return a.p > b.p || a.p == b.p && a.id < b.id }
+func moreLikely(a, b choice) bool { return a.p > b.p || a.p == b.p && a.id < b.id }
 
 // scored is one token's logarithm of probability and its best rivals'.
 type scored struct {

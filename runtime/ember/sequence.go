@@ -30,15 +30,15 @@ type sequence struct {
 	next    int // the token that goes in next, once the prompt is through
 	made    int // tokens generated
 	sampler *sampler
-	text    text
+	text    stopFilter
 	scores  []scored  // of tokens whose text is held back
 	hidden  []float32 // embed: the sum so far
 	started bool      // the first token came
 
-	left  atomic.Bool // its client has gone
-	mu    sync.Mutex
-	out   piece
-	ready chan struct{} // holds one; filled when out grew
+	abandoned atomic.Bool // its client has gone
+	mu        sync.Mutex
+	out       piece
+	ready     chan struct{} // holds one; filled when out grew
 }
 
 // piece is what a sequence made since its handler last looked.
@@ -57,8 +57,8 @@ func (p *piece) over() bool { return p.finish != "" || p.err != nil }
 // errStopped ends sequences that are cut off by the engine's end.
 var errStopped = errors.New("the engine is shutting down")
 
-// give leaves something for the handler; add is called with the lock held.
-func (q *sequence) give(add func(p *piece)) {
+// publish leaves something for the handler; add is called with the lock held.
+func (q *sequence) publish(add func(p *piece)) {
 	q.mu.Lock()
 	add(&q.out)
 	q.mu.Unlock()
@@ -68,8 +68,8 @@ func (q *sequence) give(add func(p *piece)) {
 	}
 }
 
-// take returns what was left since the last call.
-func (q *sequence) take() piece {
+// takePiece returns what was left since the last call.
+func (q *sequence) takePiece() piece {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := q.out

@@ -28,7 +28,7 @@ func TestTextAnyCut(t *testing.T) {
 	} {
 		for size := 1; size <= 5; size++ {
 			for first := range size {
-				x := text{stops: c.stops}
+				x := stopFilter{stops: c.stops}
 				var out string
 				rest := c.in
 				for n := first; rest != "" && x.hit == ""; n = size {

@@ -15,7 +15,7 @@ type tokenizeRequest struct {
 
 func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g tokenizeRequest
-	f := decode(w, r, &g)
+	f := decodeBody(w, r, &g)
 	if f == nil {
 		f = s.known(g.Model)
 	}
@@ -27,7 +27,7 @@ func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 	case g.Prompt != nil:
 		ids = e.tok.Encode(*g.Prompt, g.Around == nil || *g.Around)
 	default:
-		f = bad("prompt", "missing_required_parameter", "prompt or messages is missing")
+		f = invalidRequest("prompt", "missing_required_parameter", "prompt or messages is missing")
 	}
 	if f != nil {
 		f.write(w)
@@ -43,13 +43,13 @@ func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 		a.Tokens = []int{}
 	}
 	if g.WithTokens {
-		sp := spoken{e: e}
+		sp := generation{e: e}
 		a.Texts = []string{}
 		for _, id := range ids {
 			a.Texts = append(a.Texts, sp.name(id))
 		}
 	}
-	answer(w, http.StatusOK, a)
+	writeJSON(w, http.StatusOK, a)
 }
 
 func (s *server) detokenize(e *engine, w http.ResponseWriter, r *http.Request) {
@@ -57,17 +57,17 @@ func (s *server) detokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 		Model  string `json:"model"`
 		Tokens *[]int `json:"tokens"`
 	}
-	f := decode(w, r, &g)
+	f := decodeBody(w, r, &g)
 	if f == nil {
 		f = s.known(g.Model)
 	}
 	if f == nil && g.Tokens == nil {
-		f = bad("tokens", "missing_required_parameter", "tokens is missing")
+		f = invalidRequest("tokens", "missing_required_parameter", "tokens is missing")
 	}
 	if f == nil {
 		for _, id := range *g.Tokens {
 			if id < 0 || id >= e.tok.Size() {
-				f = bad("tokens", "invalid_value", "token id %d is outside the vocabulary of %d", id, e.tok.Size())
+				f = invalidRequest("tokens", "invalid_value", "token id %d is outside the vocabulary of %d", id, e.tok.Size())
 				break
 			}
 		}
@@ -76,7 +76,7 @@ func (s *server) detokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
-	answer(w, http.StatusOK, struct {
+	writeJSON(w, http.StatusOK, struct {
 		Prompt string `json:"prompt"`
 	}{e.tok.Decode(*g.Tokens, true)})
 }

@@ -26,7 +26,7 @@ func TestWeightsFrom(t *testing.T) {
 			return nil, err
 		}
 		last := 0
-		c, err := load(t.Context(), &o, func(p int) { last = p })
+		c, err := loadModel(t.Context(), &o, func(p int) { last = p })
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func TestWeightsFrom(t *testing.T) {
 	if err := o.defaults(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load(ctx, &o, func(int) {}); err == nil {
+	if _, err := loadModel(ctx, &o, func(int) {}); err == nil {
 		t.Error("loaded after its end")
 	}
 }

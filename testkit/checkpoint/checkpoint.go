@@ -168,9 +168,9 @@ type addedToken struct {
 
 // Files writes everything but the weights and returns the vocabulary's size.
 func Files(dir string, s Shape, text string) (int, error) {
-	names, merges := learn(text, s.Learned, s.Pattern)
+	names, merges := learnVocabulary(text, s.Learned, s.Pattern)
 	if n := s.Vocab - len(specials); n > len(names) {
-		names, merges = fill(names, merges, n)
+		names, merges = fillVocabulary(names, merges, n)
 	}
 	vocab := map[string]int{}
 	for i, n := range names {
@@ -242,8 +242,8 @@ func Files(dir string, s Shape, text string) (int, error) {
 	return len(vocab), nil
 }
 
-// fill makes up merges of two tokens that are there, until there are n tokens.
-func fill(names, merges []string, n int) ([]string, []string) {
+// fillVocabulary makes up merges of two tokens that are there, until there are n tokens.
+func fillVocabulary(names, merges []string, n int) ([]string, []string) {
 	r := rand.New(rand.NewPCG(1, 1))
 	seen := map[string]bool{}
 	for _, x := range names {
@@ -260,9 +260,9 @@ func fill(names, merges []string, n int) ([]string, []string) {
 	return names, merges
 }
 
-// learn finds the merges of a byte-level BPE: always the most frequent pair, and of
+// learnVocabulary finds the merges of a byte-level BPE: always the most frequent pair, and of
 // equal ones the lowest ids. It returns the names of the tokens by id.
-func learn(text string, n int, p bpe.Pattern) (names []string, merges []string) {
+func learnVocabulary(text string, n int, p bpe.Pattern) (names []string, merges []string) {
 	var runes []rune
 	for b := range 256 {
 		runes = append(runes, bpe.ByteRune(byte(b)))

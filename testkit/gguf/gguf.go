@@ -82,7 +82,7 @@ func Write(path, dir, pre string) error {
 	}
 	defer set.Close()
 	var m metadata
-	if err := describe(&m, c, dir, pre); err != nil {
+	if err := describeModel(&m, c, dir, pre); err != nil {
 		return err
 	}
 	ts, err := tensors(c, set)
@@ -94,7 +94,7 @@ func Write(path, dir, pre string) error {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
-	if err := put(w, &m, ts); err != nil {
+	if err := writeFile(w, &m, ts); err != nil {
 		f.Close()
 		return err
 	}
@@ -105,7 +105,7 @@ func Write(path, dir, pre string) error {
 	return f.Close()
 }
 
-func describe(m *metadata, c llama.Config, dir, pre string) error {
+func describeModel(m *metadata, c llama.Config, dir, pre string) error {
 	arch := "llama"
 	if c.Architecture == "Qwen2ForCausalLM" {
 		arch = "qwen2"
@@ -213,7 +213,7 @@ func tensors(c llama.Config, set *safetensors.Set) ([]tensor, error) {
 			}
 			return
 		}
-		data := widen(set, t)
+		data := toFloat32(set, t)
 		if heads > 0 {
 			data = interleave(data, t.Shape, heads)
 		}
@@ -261,7 +261,7 @@ func tensors(c llama.Config, set *safetensors.Set) ([]tensor, error) {
 	return out, first
 }
 
-func widen(set *safetensors.Set, t safetensors.Tensor) []float32 {
+func toFloat32(set *safetensors.Set, t safetensors.Tensor) []float32 {
 	if t.DType == "F32" {
 		return set.F32(t.Name)
 	}
@@ -289,7 +289,7 @@ func interleave(in []float32, shape []int, heads int) []float32 {
 	return out
 }
 
-func put(w io.Writer, m *metadata, ts []tensor) error {
+func writeFile(w io.Writer, m *metadata, ts []tensor) error {
 	var head metadata
 	head.b = append(head.b, "GGUF"...)
 	head.u32(3)
@@ -305,14 +305,14 @@ func put(w io.Writer, m *metadata, ts []tensor) error {
 		}
 		head.u32(0) // F32
 		head.u64(at)
-		at += uint64(padded(4 * len(t.data)))
+		at += uint64(padTo(4 * len(t.data)))
 	}
-	head.b = append(head.b, make([]byte, padded(len(head.b))-len(head.b))...)
+	head.b = append(head.b, make([]byte, padTo(len(head.b))-len(head.b))...)
 	if _, err := w.Write(head.b); err != nil {
 		return err
 	}
 	for _, t := range ts {
-		b := make([]byte, 0, padded(4*len(t.data)))
+		b := make([]byte, 0, padTo(4*len(t.data)))
 		for _, v := range t.data {
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 		}
@@ -323,4 +323,4 @@ func put(w io.Writer, m *metadata, ts []tensor) error {
 	return nil
 }
 
-func padded(n int) int { return (n + align - 1) / align * align }
+func padTo(n int) int { return (n + align - 1) / align * align }

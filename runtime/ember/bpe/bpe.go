@@ -60,9 +60,9 @@ var runeBytes = func() (t [512]uint16) {
 	return t
 }()
 
-// unlevel turns a vocabulary's characters into the bytes they stand for, in place.
+// decodeByteLevel turns a vocabulary's characters into the bytes they stand for, in place.
 // A name with other characters (only added tokens have such) stays as it is.
-func unlevel(b []byte) []byte {
+func decodeByteLevel(b []byte) []byte {
 	i := 0
 	for i < len(b) && b[i] < 0x80 {
 		i++ // printable characters stand for themselves
@@ -71,7 +71,7 @@ func unlevel(b []byte) []byte {
 		return b
 	}
 	for k := i; k < len(b); {
-		r, n := twoByte(b[k:])
+		r, n := decodeTwoByte(b[k:])
 		if n == 0 || runeBytes[r] == 0 {
 			return b
 		}
@@ -79,15 +79,15 @@ func unlevel(b []byte) []byte {
 	}
 	out := b[:i]
 	for i < len(b) {
-		r, n := twoByte(b[i:])
+		r, n := decodeTwoByte(b[i:])
 		out = append(out, byte(runeBytes[r]-1)) // never ahead of i
 		i += n
 	}
 	return out
 }
 
-// twoByte decodes a character below U+0200, all that stand for bytes; n is 0 for others.
-func twoByte(b []byte) (r, n int) {
+// decodeTwoByte decodes a character below U+0200, all that stand for bytes; n is 0 for others.
+func decodeTwoByte(b []byte) (r, n int) {
 	switch c := b[0]; {
 	case c < 0x80:
 		return int(c), 1
@@ -151,7 +151,7 @@ func (t *Tokenizer) Decode(ids []int, special bool) string {
 func (t *Tokenizer) Encode(text string, around bool) []int {
 	out := make([]int, 0, len(text)/3+4)
 	if around {
-		out = widen(out, t.before)
+		out = appendIDs(out, t.before)
 	}
 	for len(text) > 0 {
 		at, end, which := t.nextAdded(text)
@@ -172,12 +172,12 @@ func (t *Tokenizer) Encode(text string, around bool) []int {
 		text = tail
 	}
 	if around {
-		out = widen(out, t.after)
+		out = appendIDs(out, t.after)
 	}
 	return out
 }
 
-func widen(out []int, ids []int32) []int {
+func appendIDs(out []int, ids []int32) []int {
 	for _, id := range ids {
 		out = append(out, int(id))
 	}
@@ -248,7 +248,7 @@ func (t *Tokenizer) word(out []int, w string) []int {
 		}
 	}
 	if len(w) > longest {
-		return widen(out, t.merge(w))
+		return appendIDs(out, t.merge(w))
 	}
 	t.mu.Lock()
 	ids, ok := t.cache[w]
@@ -262,5 +262,5 @@ func (t *Tokenizer) word(out []int, w string) []int {
 		t.cache[strings.Clone(w)] = ids
 		t.mu.Unlock()
 	}
-	return widen(out, ids)
+	return appendIDs(out, ids)
 }

@@ -270,7 +270,7 @@ func TestByteRunes(t *testing.T) {
 			t.Errorf("%q twice", r)
 		}
 		seen[r] = true
-		if got := unlevel([]byte(string(r))); len(got) != 1 || got[0] != byte(b) {
+		if got := decodeByteLevel([]byte(string(r))); len(got) != 1 || got[0] != byte(b) {
 			t.Errorf("byte %d came back as %v", b, got)
 		}
 	}

@@ -111,7 +111,7 @@ func Parse(b []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	if s.peek() != 0 {
-		return nil, s.bad("the end")
+		return nil, s.syntaxError("the end")
 	}
 	if !model {
 		return nil, errors.New("model is missing")
@@ -280,7 +280,7 @@ func (t *Tokenizer) readVocab(s *scanner) error {
 		if err != nil {
 			return err
 		}
-		n.arena = b[:start+len(unlevel(b[start:]))]
+		n.arena = b[:start+len(decodeByteLevel(b[start:]))]
 		if err := s.byte(':'); err != nil {
 			return err
 		}
@@ -347,7 +347,7 @@ func (t *Tokenizer) readMerges(s *scanner) error {
 		if err != nil {
 			return err
 		}
-		a, b := unlevel(l), unlevel(r)
+		a, b := decodeByteLevel(l), decodeByteLevel(r)
 		left, right := t.names.find(a), t.names.find(b)
 		buf = append(append(buf[:0], a...), b...)
 		// Most vocabularies have the merged tokens in the order of the merges.

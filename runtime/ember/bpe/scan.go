@@ -20,7 +20,7 @@ var errEnd = errors.New("unexpected end of JSON")
 // maxDepth bounds nesting of skipped values.
 const maxDepth = 64
 
-func (s *scanner) bad(what string) error {
+func (s *scanner) syntaxError(what string) error {
 	if s.at >= len(s.b) {
 		return errEnd
 	}
@@ -49,7 +49,7 @@ func (s *scanner) peek() byte {
 
 func (s *scanner) byte(c byte) error {
 	if s.peek() != c {
-		return s.bad(string(c))
+		return s.syntaxError(string(c))
 	}
 	s.at++
 	return nil
@@ -76,7 +76,7 @@ func (s *scanner) list(open, end byte, f func() error) error {
 			s.at++
 			return nil
 		default:
-			return s.bad(", or " + string(end))
+			return s.syntaxError(", or " + string(end))
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (s *scanner) text(dst []byte) ([]byte, error) {
 				return dst, err
 			}
 		default:
-			return dst, s.bad("a string without control characters")
+			return dst, s.syntaxError("a string without control characters")
 		}
 	}
 	return dst, errEnd
@@ -166,7 +166,7 @@ func (s *scanner) escape(dst []byte) ([]byte, error) {
 		return utf8.AppendRune(dst, r), nil
 	}
 	s.at--
-	return dst, s.bad("an escape")
+	return dst, s.syntaxError("an escape")
 }
 
 func (s *scanner) hex() (rune, error) {
@@ -184,7 +184,7 @@ func (s *scanner) hex() (rune, error) {
 		case c >= 'A' && c <= 'F':
 			c -= 'A' - 10
 		default:
-			return 0, s.bad("a hex digit")
+			return 0, s.syntaxError("a hex digit")
 		}
 		r = r<<4 | rune(c)
 		s.at++
@@ -204,7 +204,7 @@ func (s *scanner) id() (int32, error) {
 		s.at++
 	}
 	if s.at == start {
-		return 0, s.bad("a token id")
+		return 0, s.syntaxError("a token id")
 	}
 	return int32(v), nil
 }
@@ -238,7 +238,7 @@ func (s *scanner) step(depth int) error {
 	case '{':
 		return s.list('{', '}', func() error {
 			if s.peek() != '"' {
-				return s.bad("a key")
+				return s.syntaxError("a key")
 			}
 			if err := s.step(depth + 1); err != nil {
 				return err
@@ -258,7 +258,7 @@ func (s *scanner) step(depth int) error {
 			switch s.b[s.at] {
 			case ',', '}', ']', ' ', '\n', '\r', '\t', ':', '"', '{', '[':
 				if s.at == start {
-					return s.bad("a value")
+					return s.syntaxError("a value")
 				}
 				return nil
 			}

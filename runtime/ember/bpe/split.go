@@ -88,8 +88,8 @@ func classAt(s string, i int) (class, int) {
 	return slowClass(r), n
 }
 
-// run returns the end of the run of class c that begins at i.
-func run(s string, i int, c class) int {
+// classRun returns the end of the run of class c that begins at i.
+func classRun(s string, i int, c class) int {
 	for {
 		k, n := classAt(s, i)
 		if k != c {
@@ -171,18 +171,18 @@ func splitGPT2(s string, emit func(string)) {
 			}
 		}
 		c, _ := classAt(s, at)
-		end := run(s, at, c)
+		end := classRun(s, at, c)
 		if c == space {
-			end = leaveOne(s, at, end)
+			end = leaveOneSpace(s, at, end)
 		}
 		emit(s[i:end])
 		i = end
 	}
 }
 
-// leaveOne is \s+(?!\S)|\s+ : a run of space before a word leaves its last
+// leaveOneSpace is \s+(?!\S)|\s+ : a run of space before a word leaves its last
 // character to the word, unless it is all there is.
-func leaveOne(s string, at, end int) int {
+func leaveOneSpace(s string, at, end int) int {
 	if end == len(s) {
 		return end
 	}
@@ -193,27 +193,27 @@ func leaveOne(s string, at, end int) int {
 	return end
 }
 
-func newline(c byte) bool { return c == '\r' || c == '\n' }
+func isNewline(c byte) bool { return c == '\r' || c == '\n' }
 
 func splitModern(s string, digits int, emit func(string)) {
 	for i := 0; i < len(s); {
-		end := modern(s, i, digits)
+		end := matchModern(s, i, digits)
 		emit(s[i:end])
 		i = end
 	}
 }
 
-func modern(s string, i, digits int) int {
+func matchModern(s string, i, digits int) int {
 	if n := contraction(s, i, true); n > 0 {
 		return i + n
 	}
 	c, n := classAt(s, i)
 	switch {
 	case c == letter:
-		return run(s, i, letter)
-	case c != number && !newline(s[i]):
+		return classRun(s, i, letter)
+	case c != number && !isNewline(s[i]):
 		if k, _ := classAt(s, i+n); k == letter {
-			return run(s, i+n, letter)
+			return classRun(s, i+n, letter)
 		}
 	case c == number:
 		end := i
@@ -231,18 +231,18 @@ func modern(s string, i, digits int) int {
 		at++
 	}
 	if k, _ := classAt(s, at); k == other {
-		end := run(s, at, other)
-		for end < len(s) && newline(s[end]) {
+		end := classRun(s, at, other)
+		for end < len(s) && isNewline(s[end]) {
 			end++
 		}
 		return end
 	}
 	// Only space is left. \s*[\r\n]+ takes everything up to the last newline of the run.
-	end := run(s, i, space)
+	end := classRun(s, i, space)
 	for j := end; j > i; j-- {
-		if newline(s[j-1]) {
+		if isNewline(s[j-1]) {
 			return j
 		}
 	}
-	return leaveOne(s, i, end)
+	return leaveOneSpace(s, i, end)
 }

@@ -38,7 +38,7 @@ func (t *names) index() int32 {
 			continue
 		}
 		b := t.bytes(int32(id))
-		h := hash(b) & t.mask
+		h := hashBytes(b) & t.mask
 		for t.slots[h] != 0 {
 			if string(t.bytes(t.slots[h]-1)) == string(b) {
 				twice = int32(id)
@@ -52,7 +52,7 @@ func (t *names) index() int32 {
 
 // find returns the id of a name, or -1.
 func (t *names) find(b []byte) int32 {
-	for h := hash(b) & t.mask; t.slots[h] != 0; h = (h + 1) & t.mask {
+	for h := hashBytes(b) & t.mask; t.slots[h] != 0; h = (h + 1) & t.mask {
 		id := t.slots[h] - 1
 		if string(t.bytes(id)) == string(b) {
 			return id
@@ -61,8 +61,8 @@ func (t *names) find(b []byte) int32 {
 	return -1
 }
 
-// hash is FNV-1a, eight bytes at a time, with a final mix.
-func hash(b []byte) uint32 {
+// hashBytes is FNV-1a, eight bytes at a time, with a final mix.
+func hashBytes(b []byte) uint32 {
 	const prime = 0x100000001b3
 	h := uint64(0xcbf29ce484222325)
 	for len(b) >= 8 {
@@ -97,7 +97,7 @@ func newMerges(n int) *merges {
 	return &merges{make([]merge, size), size - 1}
 }
 
-func pair(l, r int32) uint64 { return uint64(l+1)<<32 | uint64(uint32(r)) }
+func pairKey(l, r int32) uint64 { return uint64(l+1)<<32 | uint64(uint32(r)) }
 
 func (m *merges) slot(p uint64) uint32 {
 	return uint32((p*0x9e3779b97f4a7c15)>>32) & m.mask
@@ -105,7 +105,7 @@ func (m *merges) slot(p uint64) uint32 {
 
 // add keeps the first rank of a pair.
 func (m *merges) add(l, r, rank, id int32) {
-	p := pair(l, r)
+	p := pairKey(l, r)
 	h := m.slot(p)
 	for m.slots[h].pair != 0 {
 		if m.slots[h].pair == p {
@@ -117,7 +117,7 @@ func (m *merges) add(l, r, rank, id int32) {
 }
 
 func (m *merges) find(l, r int32) (rank, id int32, ok bool) {
-	p := pair(l, r)
+	p := pairKey(l, r)
 	for h := m.slot(p); m.slots[h].pair != 0; h = (h + 1) & m.mask {
 		if m.slots[h].pair == p {
 			return m.slots[h].rank, m.slots[h].id, true

@@ -58,7 +58,7 @@ const maxConfig = 16 << 20
 // Load finds the template of a checkpoint's folder: chat_template.jinja, else the
 // chat_template of tokenizer_config.json. family, if not empty, names one instead.
 func Load(dir, family string) (*Template, error) {
-	text, bos, eos, err := read(dir)
+	text, bos, eos, err := readTemplate(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -120,13 +120,13 @@ func defaultSystem(text string) string {
 	return ""
 }
 
-func read(dir string) (text, bos, eos string, err error) {
+func readTemplate(dir string) (text, bos, eos string, err error) {
 	var f struct {
 		Template json.RawMessage `json:"chat_template"`
 		BOS      json.RawMessage `json:"bos_token"`
 		EOS      json.RawMessage `json:"eos_token"`
 	}
-	b, err := small(filepath.Join(dir, "tokenizer_config.json"))
+	b, err := readSmallFile(filepath.Join(dir, "tokenizer_config.json"))
 	if err != nil {
 		return "", "", "", err
 	}
@@ -135,19 +135,19 @@ func read(dir string) (text, bos, eos string, err error) {
 			return "", "", "", fmt.Errorf("%s: %w", filepath.Join(dir, "tokenizer_config.json"), err)
 		}
 	}
-	j, err := small(filepath.Join(dir, "chat_template.jinja"))
+	j, err := readSmallFile(filepath.Join(dir, "chat_template.jinja"))
 	if err != nil {
 		return "", "", "", err
 	}
 	if text = string(j); text == "" {
-		if text, err = named(f.Template); err != nil {
+		if text, err = namedTemplate(f.Template); err != nil {
 			return "", "", "", fmt.Errorf("%s: chat_template: %w", filepath.Join(dir, "tokenizer_config.json"), err)
 		}
 	}
-	return text, token(f.BOS), token(f.EOS), nil
+	return text, tokenText(f.BOS), tokenText(f.EOS), nil
 }
 
-func small(path string) ([]byte, error) {
+func readSmallFile(path string) ([]byte, error) {
 	st, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -161,8 +161,8 @@ func small(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// named reads a template that is a string, or a list of which "default" counts.
-func named(raw json.RawMessage) (string, error) {
+// namedTemplate reads a template that is a string, or a list of which "default" counts.
+func namedTemplate(raw json.RawMessage) (string, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "", nil
 	}
@@ -182,8 +182,8 @@ func named(raw json.RawMessage) (string, error) {
 	return "", errors.New("no template is named default")
 }
 
-// token reads a token's text: a string, or an object with content.
-func token(raw json.RawMessage) string {
+// tokenText reads a token's text: a string, or an object with content.
+func tokenText(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
 		return s

@@ -11,7 +11,7 @@ func genericDotBF16(w []uint16, x []float32) float32 {
 		var low, high [8]float32
 		lanesBF16(&low, w[:n], x[:n])
 		lanesBF16(&high, w[8:n], x[8:n])
-		s = fold(&low, &high)
+		s = sumLanes(&low, &high)
 	}
 	for i := n; i < len(w); i++ {
 		s += float32(FromBF16(w[i]) * x[i])
@@ -47,7 +47,7 @@ func genericDotF32(w, x []float32) float32 {
 	var low, high [8]float32
 	lanesF32(&low, w, x)
 	lanesF32(&high, w[8:], x[8:])
-	return fold(&low, &high)
+	return sumLanes(&low, &high)
 }
 
 func lanesF32(o *[8]float32, w, x []float32) {
@@ -69,7 +69,7 @@ func lanesF32(o *[8]float32, w, x []float32) {
 	*o = [8]float32{a, b, c, d, e, f, g, h}
 }
 
-func fold(low, high *[8]float32) float32 {
+func sumLanes(low, high *[8]float32) float32 {
 	var s [8]float32
 	for i := range s {
 		s[i] = low[i] + high[i]

@@ -26,7 +26,7 @@ func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n in
 		e := min(b+block, hi)
 		v := 0
 		for n-v > 1 {
-			at, width := group(v, n, len(x)/cols)
+			at, width := nextGroup(v, n, len(x)/cols)
 			if width == 0 {
 				break
 			}
@@ -62,10 +62,10 @@ func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n in
 	}
 }
 
-// group says which four vectors go together next, of which the first width count.
+// nextGroup says which four vectors go together next, of which the first width count.
 // Two or three left over are cheaper as four, either with some that were done
 // before (the same bits again) or with whatever lies behind the last one.
-func group(v, n, room int) (at, width int) {
+func nextGroup(v, n, room int) (at, width int) {
 	switch {
 	case v+Four <= n:
 		return v, Four
@@ -91,7 +91,7 @@ func F32(out []float32, stride int, w, x []float32, cols, lo, hi, n int) {
 		e := min(b+block, hi)
 		v := 0
 		for n-v > 1 {
-			at, width := group(v, n, len(x)/cols)
+			at, width := nextGroup(v, n, len(x)/cols)
 			if width == 0 {
 				break
 			}

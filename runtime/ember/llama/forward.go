@@ -74,9 +74,9 @@ type scratch struct {
 	att                       [][]float32 // scores, per member of the team
 }
 
-// grown returns s with length n, and capacity for three vectors more of width w: the
+// growSlice returns s with length n, and capacity for three vectors more of width w: the
 // kernel likes groups of four.
-func grown(s []float32, rows, w int) []float32 {
+func growSlice(s []float32, rows, w int) []float32 {
 	if cap(s) < (rows+3)*w {
 		s = make([]float32, (rows+3)*w)
 	}
@@ -85,10 +85,10 @@ func grown(s []float32, rows, w int) []float32 {
 
 func (s *scratch) fit(m *Model, rows int) {
 	q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
-	s.x, s.n, s.t = grown(s.x, rows, m.Hidden), grown(s.n, rows, m.Hidden), grown(s.t, rows, m.Hidden)
-	s.q, s.o = grown(s.q, rows, q), grown(s.o, rows, q)
-	s.k, s.v = grown(s.k, rows, kv), grown(s.v, rows, kv)
-	s.g, s.u = grown(s.g, rows, m.Inter), grown(s.u, rows, m.Inter)
+	s.x, s.n, s.t = growSlice(s.x, rows, m.Hidden), growSlice(s.n, rows, m.Hidden), growSlice(s.t, rows, m.Hidden)
+	s.q, s.o = growSlice(s.q, rows, q), growSlice(s.o, rows, q)
+	s.k, s.v = growSlice(s.k, rows, kv), growSlice(s.v, rows, kv)
+	s.g, s.u = growSlice(s.g, rows, m.Inter), growSlice(s.u, rows, m.Inter)
 	for len(s.att) < m.team.n {
 		s.att = append(s.att, nil)
 	}
@@ -231,7 +231,7 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 	m.rows(H, qw, rows*qw*H, func(lo, hi int) {
 		l.o.times(s.t, s.o, lo, hi, rows)
 		for r := range rows {
-			add(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
+			addVector(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
 		}
 	})
 	for r := range rows {
@@ -251,7 +251,7 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 	m.rows(H, I, rows*I*H, func(lo, hi int) {
 		l.down.times(s.t, s.g, lo, hi, rows)
 		for r := range rows {
-			add(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
+			addVector(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
 		}
 	})
 }
@@ -263,7 +263,7 @@ func (m *Model) turn(x []float32, width, rows int) {
 	}
 }
 
-func add(y, x []float32) {
+func addVector(y, x []float32) {
 	x = x[:len(y)]
 	for i := range y {
 		y[i] += x[i]
@@ -313,7 +313,7 @@ func (m *Model) finish(in []Input) {
 			asked++
 		}
 	}
-	s.last = grown(s.last, asked, H)
+	s.last = growSlice(s.last, asked, H)
 	r, k := 0, 0
 	for i := range in {
 		last := r + len(in[i].Tokens) - 1
@@ -323,7 +323,7 @@ func (m *Model) finish(in []Input) {
 			}
 			rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], m.norm, m.Eps)
 			if in[i].Hidden != nil {
-				add(in[i].Hidden, s.n[r*H:(r+1)*H])
+				addVector(in[i].Hidden, s.n[r*H:(r+1)*H])
 			}
 		}
 		if in[i].Logits {

@@ -40,7 +40,7 @@ func Open(dir string, c Config, threads int) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bound(dir, set, c, threads)
+	return bindModel(dir, set, c, threads)
 }
 
 // Copy is Open for files that are still arriving or will not stay: the weights
@@ -51,10 +51,10 @@ func Copy(dir string, c Config, threads int, from safetensors.From, report func(
 	if err != nil {
 		return nil, err
 	}
-	return bound(dir, set, c, threads)
+	return bindModel(dir, set, c, threads)
 }
 
-func bound(dir string, set *safetensors.Set, c Config, threads int) (*Model, error) {
+func bindModel(dir string, set *safetensors.Set, c Config, threads int) (*Model, error) {
 	m := &Model{Config: c, set: set}
 	if err := m.bind(); err != nil {
 		set.Close()
