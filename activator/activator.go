@@ -57,7 +57,7 @@ const (
 // of everything else is the default named.
 type Options struct {
 	Waker   Waker
-	Who     *auth.Book
+	Who     *auth.KeyStore
 	Engines *upstream.Client
 	// Adapters loads what a request for an adapter finds not loaded; nil: engines
 	// have theirs from the start.

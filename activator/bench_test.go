@@ -157,7 +157,7 @@ func benchWarm(b *testing.B, stream bool) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	srv := httpserver.NewFiber(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
 	go srv.Serve(ln)
 	defer srv.Shutdown(context.Background())
 	c, err := net.Dial("tcp", ln.Addr().String())

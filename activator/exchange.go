@@ -183,7 +183,7 @@ func (x *proxyRequest) enter(fresh bool) {
 	a.metrics.of(x.fn) // a function's first request is seen while it waits, not only after
 	x.phase = waiting
 	x.waitFrom = now
-	if r := auth.Patiently(x.context, func() *auth.Refusal { return a.o.Who.Hold(x.team, now) }); r != nil {
+	if r := auth.RetryUntilAllotment(x.context, func() *auth.Refusal { return a.o.Who.Hold(x.team, now) }); r != nil {
 		x.leave()
 		x.refuse(x.limitError(r))
 		return
@@ -286,7 +286,7 @@ func (x *proxyRequest) waitDeadline() time.Time {
 // wake asks the platform for a first replica, once however many wait. The
 // team whose request begins a cold start is charged for it.
 func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
-	r := auth.Patiently(x.context, func() (r *auth.Refusal) {
+	r := auth.RetryUntilAllotment(x.context, func() (r *auth.Refusal) {
 		id, e := x.fn.Data.Wake(f, again, func() *openai.Error {
 			if r = x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
@@ -307,7 +307,7 @@ func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 // admitTeam counts the request in. What of the team's limits is at another activator is
 // waited for, a moment.
 func (x *proxyRequest) admitTeam(team string) *openai.Error {
-	r := auth.Patiently(x.context, func() (r *auth.Refusal) {
+	r := auth.RetryUntilAllotment(x.context, func() (r *auth.Refusal) {
 		x.lease, r = x.a.o.Who.Admit(team, x.began)
 		return r
 	})

@@ -46,7 +46,7 @@ func TestOnRealSockets(t *testing.T) {
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	a := New(Options{Waker: platform, Who: book, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
-	srv := httpserver.NewFiber(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

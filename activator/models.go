@@ -43,13 +43,13 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 	var out any
 	if one != "" {
 		name, err := functions.ParseName(one, id.Team)
-		e, alias := a.mainFunction(name.Base())
+		e, alias := a.mainFunction(name.WithoutAdapter())
 		if err != nil || e == nil && !alias || !canSee(id, name.Team) || name.Adapter != "" && (e == nil || !e.Snapshot().DeclaresAdapter(name.Adapter)) {
 			return a.unknownModel(one, name, id)
 		}
 		it := describeModel(e, name, nameFor(name, id), now)
 		if name.Adapter != "" {
-			it = a.adapterItem(it, e.Snapshot(), it.ID, nameFor(name.Base(), id), name.Adapter)
+			it = a.adapterItem(it, e.Snapshot(), it.ID, nameFor(name.WithoutAdapter(), id), name.Adapter)
 		}
 		out = it
 	} else {

@@ -698,7 +698,7 @@ func TestBrowser(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ln := newMemoryListener()
-			srv := httpserver.NewHTTP(httpserver.Options{Handler: GuardBrowser(true, []string{"gpu.lab"}, func(_ *httpserver.Request, res *httpserver.Response) { res.Body = []byte("ok") })})
+			srv := httpserver.NewNetHTTPServer(httpserver.Options{Handler: GuardBrowser(true, []string{"gpu.lab"}, func(_ *httpserver.Request, res *httpserver.Response) { res.Body = []byte("ok") })})
 			go srv.Serve(ln)
 			defer srv.Shutdown(t.Context())
 			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}

@@ -158,7 +158,7 @@ func (x *proxyRequest) open() *openai.Error {
 	if !canSee(id, name.Team) {
 		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
-	en, alias := a.lookup(name.Base())
+	en, alias := a.lookup(name.WithoutAdapter())
 	if en == nil {
 		if alias {
 			return unpublishedError(name)

@@ -31,7 +31,7 @@ import (
 type world struct {
 	t       testing.TB
 	act     *Activator
-	book    *auth.Book
+	book    *auth.KeyStore
 	reg     *prometheus.Registry
 	logs    *bytes.Buffer
 	client  *http.Client
@@ -99,7 +99,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 		change(&o)
 	}
 	w.act = New(o)
-	srv := httpserver.NewHTTP(httpserver.Options{Handler: w.act.Serve})
+	srv := httpserver.NewNetHTTPServer(httpserver.Options{Handler: w.act.Serve})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(w.ln) }()
 	w.client = &http.Client{Transport: &http.Transport{
@@ -443,7 +443,7 @@ func wireRules(t testing.TB, body string) {
 	}
 }
 
-func newBook(t testing.TB) *auth.Book {
+func newBook(t testing.TB) *auth.KeyStore {
 	t.Helper()
 	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {

@@ -17,16 +17,16 @@ type CacheEntry struct {
 	Pinned   bool      `json:"pinned"` // it is kept though nobody uses it
 }
 
-// StoreAct is what may be done to a checkpoint in a store.
-type StoreAct string
+// StoreAction is what may be done to a checkpoint in a store.
+type StoreAction string
 
 // The acts. A checkpoint in use is not removed. Verify reads every byte again
 // and takes out what is not what it was.
 const (
-	StoreRemove StoreAct = "remove"
-	StorePin    StoreAct = "pin"
-	StoreUnpin  StoreAct = "unpin"
-	StoreVerify StoreAct = "verify"
+	StoreRemove StoreAction = "remove"
+	StorePin    StoreAction = "pin"
+	StoreUnpin  StoreAction = "unpin"
+	StoreVerify StoreAction = "verify"
 )
 
 // PrefetchRequest asks a node to bring a source into its store.

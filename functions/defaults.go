@@ -31,28 +31,28 @@ func NewModel() *Model {
 // is decoded over NewModel, because there a 0 somebody wrote is not an absent
 // value.
 func (m *Model) SetDefaults() {
-	set(&m.APIVersion, APIVersion)
-	set(&m.Kind, KindModel)
-	set(&m.Metadata.Namespace, DefaultTeam)
+	setDefault(&m.APIVersion, APIVersion)
+	setDefault(&m.Kind, KindModel)
+	setDefault(&m.Metadata.Namespace, DefaultTeam)
 	s, d := &m.Spec, Defaults()
 	if s.Engine == EngineCommand {
-		set(&s.Health, DefaultHealth)
+		setDefault(&s.Health, DefaultHealth)
 	}
-	set(&s.Scale.Max, max(d.Scale.Max, s.Scale.Min))
-	set(&s.Scale.Target, d.Scale.Target)
-	set(&s.Scale.Idle, d.Scale.Idle)
-	set(&s.Queue.Requests, d.Queue.Requests)
-	set(&s.Queue.Bytes, d.Queue.Bytes)
-	set(&s.Queue.Wait, d.Queue.Wait)
-	set(&s.Deadlines.Stage, d.Deadlines.Stage)
-	set(&s.Deadlines.Start, d.Deadlines.Start)
-	set(&s.Deadlines.FirstToken, d.Deadlines.FirstToken)
-	set(&s.Deadlines.Hang, d.Deadlines.Hang)
-	set(&s.Deadlines.Drain, d.Deadlines.Drain)
+	setDefault(&s.Scale.Max, max(d.Scale.Max, s.Scale.Min))
+	setDefault(&s.Scale.Target, d.Scale.Target)
+	setDefault(&s.Scale.Idle, d.Scale.Idle)
+	setDefault(&s.Queue.Requests, d.Queue.Requests)
+	setDefault(&s.Queue.Bytes, d.Queue.Bytes)
+	setDefault(&s.Queue.Wait, d.Queue.Wait)
+	setDefault(&s.Deadlines.Stage, d.Deadlines.Stage)
+	setDefault(&s.Deadlines.Start, d.Deadlines.Start)
+	setDefault(&s.Deadlines.FirstToken, d.Deadlines.FirstToken)
+	setDefault(&s.Deadlines.Hang, d.Deadlines.Hang)
+	setDefault(&s.Deadlines.Drain, d.Deadlines.Drain)
 }
 
-// set gives *p the value v where it has none.
-func set[T comparable](p *T, v T) {
+// setDefault gives *p the value v where it has none.
+func setDefault[T comparable](p *T, v T) {
 	var zero T
 	if *p == zero {
 		*p = v

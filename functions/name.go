@@ -54,8 +54,8 @@ func (n Name) Short() string {
 	return n.Name
 }
 
-// Base is the name without its adapter.
-func (n Name) Base() Name { return Name{Team: n.Team, Name: n.Name} }
+// WithoutAdapter is the name without its adapter.
+func (n Name) WithoutAdapter() Name { return Name{Team: n.Team, Name: n.Name} }
 
 // IsLabel reports whether s is a DNS label: 1 to 63 lower-case letters, digits
 // and '-', beginning and ending with a letter or digit.

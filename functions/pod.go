@@ -130,9 +130,9 @@ func (p Pod) Over(under Pod) Pod {
 	}
 	p.Tolerations = union(p.Tolerations, under.Tolerations)
 	p.ImagePullSecrets = union(p.ImagePullSecrets, under.ImagePullSecrets)
-	set(&p.RuntimeClassName, under.RuntimeClassName)
-	set(&p.ServiceAccountName, under.ServiceAccountName)
-	set(&p.PriorityClassName, under.PriorityClassName)
+	setDefault(&p.RuntimeClassName, under.RuntimeClassName)
+	setDefault(&p.ServiceAccountName, under.ServiceAccountName)
+	setDefault(&p.PriorityClassName, under.PriorityClassName)
 	return p
 }
 
@@ -153,9 +153,9 @@ const maxPod = 64
 // CheckPod says what is wrong with what a pod says, which stands at path.
 func CheckPod(path string, pod *Pod) []Problem {
 	var p problems
-	p.few(path+".nodeSelector", len(pod.NodeSelector))
-	p.few(path+".tolerations", len(pod.Tolerations))
-	p.few(path+".imagePullSecrets", len(pod.ImagePullSecrets))
+	p.checkFew(path+".nodeSelector", len(pod.NodeSelector))
+	p.checkFew(path+".tolerations", len(pod.Tolerations))
+	p.checkFew(path+".imagePullSecrets", len(pod.ImagePullSecrets))
 	for _, k := range slices.Sorted(maps.Keys(pod.NodeSelector)) {
 		if !isLabelKey(k) {
 			p.add(path+".nodeSelector", labelKeyHint, "%q is no key of a label", Clip(k))
@@ -164,14 +164,14 @@ func CheckPod(path string, pod *Pod) []Problem {
 		}
 	}
 	for i, t := range pod.Tolerations {
-		p.toleration(fmt.Sprintf("%s.tolerations[%d]", path, i), t)
+		p.checkToleration(fmt.Sprintf("%s.tolerations[%d]", path, i), t)
 	}
 	for i, s := range pod.ImagePullSecrets {
-		p.object(fmt.Sprintf("%s.imagePullSecrets[%d].name", path, i), s.Name, true)
+		p.checkObjectName(fmt.Sprintf("%s.imagePullSecrets[%d].name", path, i), s.Name, true)
 	}
-	p.object(path+".runtimeClassName", pod.RuntimeClassName, false)
-	p.object(path+".serviceAccountName", pod.ServiceAccountName, false)
-	p.object(path+".priorityClassName", pod.PriorityClassName, false)
+	p.checkObjectName(path+".runtimeClassName", pod.RuntimeClassName, false)
+	p.checkObjectName(path+".serviceAccountName", pod.ServiceAccountName, false)
+	p.checkObjectName(path+".priorityClassName", pod.PriorityClassName, false)
 	if strings.HasPrefix(pod.PriorityClassName, "system-") {
 		p.add(path+".priorityClassName", "a class of your own", "%q is for parts of the cluster itself", Clip(pod.PriorityClassName))
 	}
@@ -183,13 +183,13 @@ const (
 	labelValueHint = "at most 63 letters, digits, '-', '_' and '.'"
 )
 
-func (p *problems) few(path string, n int) {
+func (p *problems) checkFew(path string, n int) {
 	if n > maxPod {
 		p.add(path, fmt.Sprintf("at most %d", maxPod), "%d are too many", n)
 	}
 }
 
-func (p *problems) toleration(at string, t Toleration) {
+func (p *problems) checkToleration(at string, t Toleration) {
 	switch {
 	case t.Operator != "" && t.Operator != TolerationEqual && t.Operator != TolerationExists:
 		p.add(at+".operator", "Equal or Exists", "%q is no operator", Clip(t.Operator))
@@ -207,8 +207,8 @@ func (p *problems) toleration(at string, t Toleration) {
 	}
 }
 
-// object checks the name of an object of Kubernetes: labels with dots between.
-func (p *problems) object(path, name string, needed bool) {
+// checkObjectName checks the name of an object of Kubernetes: labels with dots between.
+func (p *problems) checkObjectName(path, name string, needed bool) {
 	if name == "" && !needed {
 		return
 	}

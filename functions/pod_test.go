@@ -39,7 +39,7 @@ func TestValidatePod(t *testing.T) {
 		{"too many", Pod{Tolerations: make([]Toleration, 65)}, "spec.pod.tolerations", "65 are too many"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			m := good()
+			m := validModel()
 			m.Spec.Pod = x.pod
 			got := Validate(m)
 			if x.path == "" {

@@ -12,9 +12,9 @@ const (
 	sourceSchemes = "file az s3 gs hf https"
 )
 
-// forms is how each scheme is written, with the first part that has to be
+// sourceForms is how each scheme is written, with the first part that has to be
 // there.
-var forms = map[string]struct{ form, first string }{
+var sourceForms = map[string]struct{ form, first string }{
 	"az":    {"az://ACCOUNT/CONTAINER/PREFIX", "account"},
 	"s3":    {"s3://BUCKET/PREFIX", "bucket"},
 	"gs":    {"gs://BUCKET/PREFIX", "bucket"},
@@ -22,8 +22,8 @@ var forms = map[string]struct{ form, first string }{
 	"https": {"https://HOST/FOLDER", "host"},
 }
 
-// aliases are what other tools call a scheme.
-var aliases = map[string]string{
+// schemeAliases are what other tools call a scheme.
+var schemeAliases = map[string]string{
 	"azure": "az", "abfs": "az", "abfss": "az", "wasb": "az", "wasbs": "az", "adl": "az", "blob": "az",
 	"s3a": "s3", "s3n": "s3", "aws": "s3", "minio": "s3", "r2": "s3",
 	"gcs": "gs", "google": "gs", "gsutil": "gs",
@@ -60,12 +60,12 @@ func CheckSource(s string) (message, hint string) {
 		}
 		return "", ""
 	}
-	f, known := forms[scheme]
+	f, known := sourceForms[scheme]
 	if !known {
 		if right := rightScheme(scheme); right == "file" {
 			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), "did you mean file:///absolute/path?"
 		} else if right != "" {
-			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", Clip(right+"://"+noSecret(rest)), forms[right].form)
+			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", Clip(right+"://"+noSecret(rest)), sourceForms[right].form)
 		}
 		return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), spellings
 	}
@@ -107,7 +107,7 @@ func checkPath(s string) (message, hint string) {
 	if m := schemeish.FindStringSubmatch(s); m != nil {
 		rest := strings.TrimLeft(s[len(m[1])+1:], "/")
 		if right := rightScheme(strings.ToLower(m[1])); right != "" && right != "file" {
-			return fmt.Sprintf("%q is neither a path nor a URL", Clip(noSecret(s))), fmt.Sprintf("did you mean %s? It is written %s", Clip(right+"://"+noSecret(rest)), forms[right].form)
+			return fmt.Sprintf("%q is neither a path nor a URL", Clip(noSecret(s))), fmt.Sprintf("did you mean %s? It is written %s", Clip(right+"://"+noSecret(rest)), sourceForms[right].form)
 		}
 	}
 	if bareHost.MatchString(s) {
@@ -125,10 +125,10 @@ func rightScheme(word string) string {
 		return "https"
 	}
 	low := strings.ToLower(word)
-	if a, ok := aliases[low]; ok {
+	if a, ok := schemeAliases[low]; ok {
 		return a
 	}
-	if _, ok := forms[low]; ok || low == "file" {
+	if _, ok := sourceForms[low]; ok || low == "file" {
 		return low
 	}
 	// Two letters are too little to be near anything.
@@ -136,7 +136,7 @@ func rightScheme(word string) string {
 		return ""
 	}
 	if near := Nearest(low, append(strings.Fields(sourceSchemes), "huggingface", "azure"), 1); len(near) > 0 {
-		if a, ok := aliases[near[0]]; ok {
+		if a, ok := schemeAliases[near[0]]; ok {
 			return a
 		}
 		return near[0]

@@ -43,8 +43,8 @@ func (p *problems) add(path, hint, format string, args ...any) {
 
 const labelHint = "1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit"
 
-// head checks what models and teams have in common.
-func (p *problems) head(version, kind, want string, meta Metadata) {
+// checkHead checks what models and teams have in common.
+func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	if version != APIVersion {
 		p.add("apiVersion", "write apiVersion: "+APIVersion, "%q is no version thaw knows", Clip(version))
 	}
@@ -67,7 +67,7 @@ func (p *problems) head(version, kind, want string, meta Metadata) {
 // at the document alone: whether the weights are there is the loader's to say.
 func Validate(m *Model) []Problem {
 	var p problems
-	p.head(m.APIVersion, m.Kind, KindModel, m.Metadata)
+	p.checkHead(m.APIVersion, m.Kind, KindModel, m.Metadata)
 	if !IsLabel(m.Metadata.Namespace) {
 		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(m.Metadata.Namespace))
 	}
@@ -75,14 +75,14 @@ func Validate(m *Model) []Problem {
 		p.add("metadata.name", "take another name", "%q is reserved: a request that names it asks for something else", m.Metadata.Name)
 	}
 	s := &m.Spec
-	p.engine(s)
-	p.adapters(s.Adapters)
+	p.checkEngine(s)
+	p.checkAdapters(s.Adapters)
 
 	if s.Resources.GPUs < 0 || s.Resources.GPUs > maxCount {
 		p.add("spec.resources.gpus", "0 or more", "%d GPUs cannot be had", s.Resources.GPUs)
 	}
-	p.size("spec.resources.gpuMemory", s.Resources.GPUMemory)
-	p.size("spec.resources.memory", s.Resources.Memory)
+	p.checkSize("spec.resources.gpuMemory", s.Resources.GPUMemory)
+	p.checkSize("spec.resources.memory", s.Resources.Memory)
 	if c := s.Resources.CPU; c < 0 || c > 1000*maxCount {
 		p.add("spec.resources.cpu", "such as 2 or 500m", "%s processors cannot be had", c)
 	}
@@ -90,38 +90,38 @@ func Validate(m *Model) []Problem {
 		p.add("spec.resources.gpuMemory", "add gpus: 1, or leave gpuMemory out", "GPU memory is asked for, but no GPU")
 	}
 
-	p.count("spec.scale.min", s.Scale.Min, 0)
-	p.count("spec.scale.max", s.Scale.Max, 1)
+	p.checkCount("spec.scale.min", s.Scale.Min, 0)
+	p.checkCount("spec.scale.max", s.Scale.Max, 1)
 	if s.Scale.Max >= 1 && s.Scale.Min > s.Scale.Max {
 		p.add("spec.scale.min", "raise max or lower min", "min %d is more than max %d", s.Scale.Min, s.Scale.Max)
 	}
-	p.count("spec.scale.target", s.Scale.Target, 1)
+	p.checkCount("spec.scale.target", s.Scale.Target, 1)
 	if s.Scale.Idle < 0 {
 		p.add("spec.scale.idle", "such as 5m; 0 ends a replica after its last request", "%s is no time to wait", s.Scale.Idle)
 	}
-	p.count("spec.queue.requests", s.Queue.Requests, 1)
+	p.checkCount("spec.queue.requests", s.Queue.Requests, 1)
 	if s.Queue.Bytes < 1 {
 		p.add("spec.queue.bytes", "such as 64Mi", "must be more than 0, or no request could wait")
 	}
-	p.span("spec.queue.wait", s.Queue.Wait)
-	p.span("spec.deadlines.stage", s.Deadlines.Stage)
-	p.span("spec.deadlines.start", s.Deadlines.Start)
-	p.span("spec.deadlines.firstToken", s.Deadlines.FirstToken)
-	p.span("spec.deadlines.hang", s.Deadlines.Hang)
-	p.span("spec.deadlines.drain", s.Deadlines.Drain)
+	p.checkDuration("spec.queue.wait", s.Queue.Wait)
+	p.checkDuration("spec.deadlines.stage", s.Deadlines.Stage)
+	p.checkDuration("spec.deadlines.start", s.Deadlines.Start)
+	p.checkDuration("spec.deadlines.firstToken", s.Deadlines.FirstToken)
+	p.checkDuration("spec.deadlines.hang", s.Deadlines.Hang)
+	p.checkDuration("spec.deadlines.drain", s.Deadlines.Drain)
 	return append(p, CheckPod("spec.pod", &s.Pod)...)
 }
 
 // ValidateTeam says what is wrong with t.
 func ValidateTeam(t *Team) []Problem {
 	var p problems
-	p.head(t.APIVersion, t.Kind, KindTeam, t.Metadata)
+	p.checkHead(t.APIVersion, t.Kind, KindTeam, t.Metadata)
 	if ns := t.Metadata.Namespace; ns != "" && ns != t.Metadata.Name {
 		p.add("metadata.namespace", "leave it out", "a team is a namespace itself; %q is not its name", Clip(ns))
 	}
 	g := t.Spec.GPUs
-	p.count("spec.gpus.guaranteed", g.Guaranteed, 0)
-	p.count("spec.gpus.max", g.Max, 0)
+	p.checkCount("spec.gpus.guaranteed", g.Guaranteed, 0)
+	p.checkCount("spec.gpus.max", g.Max, 0)
 	if g.Max > 0 && g.Guaranteed > g.Max {
 		p.add("spec.gpus.guaranteed", "raise max or lower guaranteed", "guaranteed %d is more than max %d", g.Guaranteed, g.Max)
 	}
@@ -137,11 +137,11 @@ func ValidateTeam(t *Team) []Problem {
 			p.add("spec.limits."+x.key, "0 means no limit", "%d is below 0", x.value)
 		}
 	}
-	p.size("spec.limits.storeBytes", l.StoreBytes)
+	p.checkSize("spec.limits.storeBytes", l.StoreBytes)
 	return p
 }
 
-func (p *problems) engine(s *ModelSpec) {
+func (p *problems) checkEngine(s *ModelSpec) {
 	switch {
 	case s.Engine == "":
 		p.add("spec.engine", "one of "+engineNames(), "an engine is needed")
@@ -165,7 +165,7 @@ func (p *problems) engine(s *ModelSpec) {
 	usesModel := slices.ContainsFunc(s.Args, func(a string) bool { return strings.Contains(a, "{model}") })
 	switch {
 	case s.Source != "":
-		p.source("spec.source", s.Source)
+		p.checkSource("spec.source", s.Source)
 	case s.Engine == EngineCommand && !usesModel:
 		// It brings its weights itself.
 	case s.Engine == EngineCommand:
@@ -191,7 +191,7 @@ func (p *problems) engine(s *ModelSpec) {
 	}
 }
 
-func (p *problems) adapters(list []Adapter) {
+func (p *problems) checkAdapters(list []Adapter) {
 	seen := map[string]int{}
 	for i, a := range list {
 		at := fmt.Sprintf("spec.adapters[%d]", i)
@@ -205,14 +205,14 @@ func (p *problems) adapters(list []Adapter) {
 		if a.Source == "" {
 			p.add(at+".source", spellings, "a source is needed")
 		} else {
-			p.source(at+".source", a.Source)
+			p.checkSource(at+".source", a.Source)
 		}
 		*p = append(*p, CheckPatterns(at+".files", a.Files)...)
-		p.count(at+".rank", a.Rank, 0)
+		p.checkCount(at+".rank", a.Rank, 0)
 	}
 }
 
-func (p *problems) source(path, s string) {
+func (p *problems) checkSource(path, s string) {
 	if message, hint := CheckSource(s); message != "" {
 		p.add(path, hint, "%s", message)
 	}
@@ -279,19 +279,19 @@ func CheckPattern(s string) (message, hint string) {
 	return "", ""
 }
 
-func (p *problems) count(path string, n, least int) {
+func (p *problems) checkCount(path string, n, least int) {
 	if n < least || n > maxCount {
 		p.add(path, fmt.Sprintf("between %d and %d", least, maxCount), "%d is out of range", n)
 	}
 }
 
-func (p *problems) size(path string, b Bytes) {
+func (p *problems) checkSize(path string, b Bytes) {
 	if b < 0 || b == math.MaxInt64 {
 		p.add(path, "such as 64Mi", "%d is no size", int64(b))
 	}
 }
 
-func (p *problems) span(path string, d Duration) {
+func (p *problems) checkDuration(path string, d Duration) {
 	if d <= 0 {
 		p.add(path, "such as 30s, 5m or 1h", "must be more than 0: every wait has a bound")
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func good() *Model {
+func validModel() *Model {
 	m := NewModel()
 	m.Metadata.Name = "tiny"
 	m.Spec.Engine = EngineEmber
@@ -94,7 +94,7 @@ func TestValidate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			m := good()
+			m := validModel()
 			tt.edit(m)
 			got := Validate(m)
 			if tt.path == "" {
@@ -140,7 +140,7 @@ func TestValidateTeam(t *testing.T) {
 func TestSetDefaultsIsWhatAFileGets(t *testing.T) {
 	m := &Model{Metadata: Metadata{Name: "tiny"}, Spec: ModelSpec{Engine: EngineEmber, Source: "./tiny"}}
 	m.SetDefaults()
-	if want := good(); m.Spec.Scale != want.Spec.Scale || m.Spec.Queue != want.Spec.Queue || m.Spec.Deadlines != want.Spec.Deadlines {
+	if want := validModel(); m.Spec.Scale != want.Spec.Scale || m.Spec.Queue != want.Spec.Queue || m.Spec.Deadlines != want.Spec.Deadlines {
 		t.Fatalf("got %+v, want %+v", m.Spec, want.Spec)
 	}
 	if m.Spec.Scale.Idle.Std() != 5*time.Minute || m.Metadata.Namespace != DefaultTeam {

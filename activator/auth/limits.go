@@ -27,43 +27,43 @@ type Refusal struct {
 	RetryAfter time.Duration
 
 	// What Patiently waits for: another activator may have what is missing here.
-	account *account
-	kind    ratelimit.Kind
-	grants  uint64
+	account    *account
+	kind       ratelimit.Kind
+	allotments uint64
 }
 
 // Limits of all teams. The zero value knows no team and refuses nothing, and what
 // teams may use is its alone; after Share others have some of it. Its methods may be
 // called concurrently; now is an argument everywhere.
 type Limits struct {
-	mu       sync.Mutex // serialises changes of the set of teams, and of how purses are tied
-	accounts atomic.Pointer[map[string]*account]
-	tie      atomic.Pointer[ratelimit.Tie] // nil: there is no bank
-	needs    func()                        // set by Share: a claim is to be made now
+	mu          sync.Mutex // serialises changes of the set of teams, and of how purses are tied
+	accounts    atomic.Pointer[map[string]*account]
+	membership  atomic.Pointer[ratelimit.Membership] // nil: there is no bank
+	wantsReport func()                               // set by Share: a claim is to be made now
 }
 
 // account is what one team may use and uses.
 type account struct {
-	of     *Limits
-	mu     sync.Mutex
-	limits functions.Limits
-	purses [ratelimit.Kinds]ratelimit.Purse
-	grants uint64
-	spent  int64 // tokens charged since the start
+	limiter    *Limits
+	mu         sync.Mutex
+	limits     functions.Limits
+	buckets    [ratelimit.Kinds]ratelimit.Bucket
+	allotments uint64
+	spent      int64 // tokens charged since the start
 }
 
 func (l *Limits) newAccount() *account {
-	a := &account{of: l}
-	for k := range a.purses {
-		a.purses[k] = ratelimit.NewPurse(ratelimit.Kind(k))
+	a := &account{limiter: l}
+	for k := range a.buckets {
+		a.buckets[k] = ratelimit.NewBucket(ratelimit.Kind(k))
 	}
 	return a
 }
 
-var alone ratelimit.Tie
+var alone ratelimit.Membership
 
-func (l *Limits) tied() *ratelimit.Tie {
-	if t := l.tie.Load(); t != nil {
+func (l *Limits) memberOf() *ratelimit.Membership {
+	if t := l.membership.Load(); t != nil {
 		return t
 	}
 	return &alone
@@ -98,17 +98,17 @@ func (l *Limits) SetTeams(teams []functions.Team) {
 		}
 	}
 	for name, a := range next {
-		a.set(told[name])
+		a.setLimits(told[name])
 	}
 	l.accounts.Store(&next)
 }
 
-func (a *account) set(lim functions.Limits) {
+func (a *account) setLimits(lim functions.Limits) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.limits = lim
 	for k, n := range Sizes(lim) {
-		a.purses[k].Resize(n, a.of.tied())
+		a.buckets[k].Resize(n, a.limiter.memberOf())
 	}
 }
 
@@ -165,11 +165,11 @@ const epsilon = 1e-6
 // lacks reports whether there is a limit of that kind, and nothing of it here; under
 // mu. Of tokens any will do: how many a request takes is known afterwards.
 func (a *account) lacks(k ratelimit.Kind, now time.Time) bool {
-	p := &a.purses[k]
+	p := &a.buckets[k]
 	if p.Size() == 0 {
 		return false
 	}
-	free := p.Free(a.of.tied(), now)
+	free := p.Free(a.limiter.memberOf(), now)
 	if k == ratelimit.Tokens {
 		return free <= epsilon
 	}
@@ -178,41 +178,41 @@ func (a *account) lacks(k ratelimit.Kind, now time.Time) bool {
 
 // take takes n units; under mu.
 func (a *account) take(k ratelimit.Kind, n int64, now time.Time) {
-	p := &a.purses[k]
+	p := &a.buckets[k]
 	if p.Size() == 0 && k.Span() > 0 {
 		return
 	}
 	p.Take(n, now)
-	a.knock(p)
+	a.requestAllotment(p)
 }
 
-// knock has a claim made where the purse runs short; under mu.
-func (a *account) knock(p *ratelimit.Purse) {
-	if a.of.needs != nil && p.Short(a.of.tied()) {
-		a.of.needs()
+// requestAllotment has a claim made where the purse runs short; under mu.
+func (a *account) requestAllotment(p *ratelimit.Bucket) {
+	if a.limiter.wantsReport != nil && p.NeedsReport(a.limiter.memberOf()) {
+		a.limiter.wantsReport()
 	}
 }
 
 // refuse is why not; under mu.
 func (a *account) refuse(k ratelimit.Kind, now time.Time, limit, what, team string) *Refusal {
-	p := &a.purses[k]
-	elsewhere, after := p.Lack(a.of.tied(), now)
+	p := &a.buckets[k]
+	elsewhere, after := p.Missing(a.limiter.memberOf(), now)
 	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(what, team, p.Size()) + ".", RetryAfter: after}
 	if elsewhere {
-		r.account, r.kind, r.grants = a, k, a.grants
+		r.account, r.kind, r.allotments = a, k, a.allotments
 	}
 	return r
 }
 
-// Patiently tries until there is no refusal, or one that is about the whole limit and
-// not about what of it is here: that comes in a moment. It waits ratelimit.Patience at
+// RetryUntilAllotment tries until there is no refusal, or one that is about the whole limit and
+// not about what of it is here: that comes in a moment. It waits ratelimit.AllotmentWait at
 // most, and not at all where there is no bank.
-func Patiently(ctx func() context.Context, try func() *Refusal) *Refusal {
+func RetryUntilAllotment(ctx func() context.Context, try func() *Refusal) *Refusal {
 	r := try()
 	if r == nil || r.account == nil {
 		return r
 	}
-	late := time.NewTimer(ratelimit.Patience)
+	late := time.NewTimer(ratelimit.AllotmentWait)
 	defer late.Stop()
 	for r != nil && r.account != nil {
 		if !r.await(ctx(), late.C) {
@@ -227,17 +227,17 @@ func Patiently(ctx func() context.Context, try func() *Refusal) *Refusal {
 func (r *Refusal) await(ctx context.Context, late <-chan time.Time) bool {
 	a := r.account
 	a.mu.Lock()
-	if a.grants != r.grants { // since
+	if a.allotments != r.allotments { // since
 		a.mu.Unlock()
 		return true
 	}
-	p := &a.purses[r.kind]
-	changed := p.Wait()
+	p := &a.buckets[r.kind]
+	changed := p.Await()
 	a.mu.Unlock()
-	a.of.needs()
+	a.limiter.wantsReport()
 	defer func() {
 		a.mu.Lock()
-		p.Unwait()
+		p.EndAwait()
 		a.mu.Unlock()
 	}()
 	select {
@@ -259,7 +259,7 @@ func (l Lease) End(tokens int, now time.Time) {
 	tokens = max(tokens, 0)
 	l.a.spent += int64(tokens)
 	l.a.take(ratelimit.Concurrent, -1, now)
-	l.a.purses[ratelimit.Tokens].Free(l.a.of.tied(), now)
+	l.a.buckets[ratelimit.Tokens].Free(l.a.limiter.memberOf(), now)
 	l.a.take(ratelimit.Tokens, int64(tokens), now)
 }
 
@@ -299,7 +299,7 @@ func (l Lease) NeedsUsage() bool {
 	}
 	l.a.mu.Lock()
 	defer l.a.mu.Unlock()
-	return l.a.purses[ratelimit.Tokens].Size() > 0
+	return l.a.buckets[ratelimit.Tokens].Size() > 0
 }
 
 // AdmitColdStart counts a cold start of a team in, or says why not.
@@ -352,15 +352,15 @@ func (l Lease) Usage(now time.Time) Usage {
 func (a *account) usage(now time.Time) Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	t := a.of.tied()
-	requests, tokens := &a.purses[ratelimit.Requests], &a.purses[ratelimit.Tokens]
+	t := a.limiter.memberOf()
+	requests, tokens := &a.buckets[ratelimit.Requests], &a.buckets[ratelimit.Tokens]
 	return Usage{
 		Limits:        a.limits,
-		Active:        a.purses[ratelimit.Concurrent].Used(),
-		Held:          a.purses[ratelimit.Held].Used(),
+		Active:        a.buckets[ratelimit.Concurrent].Used(),
+		Held:          a.buckets[ratelimit.Held].Used(),
 		Requests:      requests.Left(t, now),
 		Tokens:        tokens.Left(t, now),
-		ColdStarts:    a.purses[ratelimit.ColdStarts].Left(t, now),
+		ColdStarts:    a.buckets[ratelimit.ColdStarts].Left(t, now),
 		Spent:         a.spent,
 		RequestsReset: requests.Until(float64(requests.Size()), t, now),
 		TokensReset:   tokens.Until(float64(tokens.Size()), t, now),

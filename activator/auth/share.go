@@ -6,35 +6,35 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 )
 
-// Share says, before anything is admitted, that limits are of several activators:
+// ShareLimits says, before anything is admitted, that limits are of several activators:
 // nothing is admitted beyond what Grants gave. needs is called when Claims has
 // something that should be told now; it must not block, nor call back.
-func (l *Limits) Share(needs func()) {
+func (l *Limits) ShareLimits(needs func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.needs = needs
-	l.tie.Store(&ratelimit.Tie{Bank: true})
+	l.wantsReport = needs
+	l.membership.Store(&ratelimit.Membership{Shared: true})
 }
 
-// Claims are what the bank is to be told: nil where that is nothing. First begins a
+// Reports are what the bank is to be told: nil where that is nothing. First begins a
 // connection: all is said, and nothing comes by itself from then on. All gives back
 // what is not needed as well; it is to be asked for once a second.
-func (l *Limits) Claims(first, all bool, now time.Time) *ratelimit.Claims {
+func (l *Limits) Reports(first, all bool, now time.Time) *ratelimit.UsageReports {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	was := *l.tied()
+	was := *l.memberOf()
 	t := was
 	if first {
-		t.Linked = true
+		t.Connected = true
 	}
-	out := &ratelimit.Claims{Part: t.Part}
+	out := &ratelimit.UsageReports{Share: t.Share}
 	if m := l.accounts.Load(); m != nil {
 		for team, a := range *m {
-			a.claims(team, &was, &t, first, all, now, out)
+			a.reports(team, &was, &t, first, all, now, out)
 		}
 	}
 	if first {
-		l.tie.Store(&t)
+		l.membership.Store(&t)
 	}
 	if !first && !all && len(out.List) == 0 {
 		return nil
@@ -42,27 +42,27 @@ func (l *Limits) Claims(first, all bool, now time.Time) *ratelimit.Claims {
 	return out
 }
 
-func (a *account) claims(team string, was, t *ratelimit.Tie, first, all bool, now time.Time, out *ratelimit.Claims) {
+func (a *account) reports(team string, was, t *ratelimit.Membership, first, all bool, now time.Time, out *ratelimit.UsageReports) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for k := range a.purses {
-		p := &a.purses[k]
+	for k := range a.buckets {
+		p := &a.buckets[k]
 		if first {
 			p.Free(was, now) // what came without a link
 		}
-		if c, some := p.Claim(team, t, first, all, now); some {
+		if c, some := p.Report(team, t, first, all, now); some {
 			out.List = append(out.List, c)
 		}
 	}
 }
 
-// Granted takes in what the bank says.
-func (l *Limits) Granted(g ratelimit.Grants, now time.Time) {
+// Allotted takes in what the bank says.
+func (l *Limits) Allotted(g ratelimit.Allotments, now time.Time) {
 	l.mu.Lock()
-	t := *l.tied()
-	if t.Part != g.Part {
-		t.Part = g.Part
-		l.tie.Store(&t)
+	t := *l.memberOf()
+	if t.Share != g.Share {
+		t.Share = g.Share
+		l.membership.Store(&t)
 	}
 	l.mu.Unlock()
 	for i := range g.List {
@@ -72,29 +72,29 @@ func (l *Limits) Granted(g ratelimit.Grants, now time.Time) {
 		}
 		a := l.account(one.Team)
 		a.mu.Lock()
-		a.grants++
-		a.purses[one.Kind].Grant(one, now)
-		a.knock(&a.purses[one.Kind])
+		a.allotments++
+		a.buckets[one.Kind].Apply(one, now)
+		a.requestAllotment(&a.buckets[one.Kind])
 		a.mu.Unlock()
 	}
 }
 
-// Unlinked says that the link to the bank has ended.
-func (l *Limits) Unlinked(now time.Time) {
+// Disconnected says that the link to the bank has ended.
+func (l *Limits) Disconnected(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := *l.tied()
-	if !t.Linked {
+	t := *l.memberOf()
+	if !t.Connected {
 		return
 	}
-	t.Linked, t.Since = false, now
-	l.tie.Store(&t)
+	t.Connected, t.Since = false, now
+	l.membership.Store(&t)
 	if m := l.accounts.Load(); m != nil {
 		for _, a := range *m {
 			a.mu.Lock()
-			a.grants++ // who waits for one is not to
-			for k := range a.purses {
-				a.purses[k].Unlinked(&t, now)
+			a.allotments++ // who waits for one is not to
+			for k := range a.buckets {
+				a.buckets[k].Disconnected(&t, now)
 			}
 			a.mu.Unlock()
 		}

@@ -18,7 +18,7 @@ type realm struct {
 	t      testing.TB
 	now    time.Time
 	limits functions.Limits
-	bank   *ratelimit.Bank
+	bank   *ratelimit.Coordinator
 	epoch  int
 	acts   []*act
 	serial int
@@ -44,10 +44,10 @@ type act struct {
 
 type upward struct {
 	first bool
-	c     *ratelimit.Claims
+	c     *ratelimit.UsageReports
 }
 
-type downward struct{ g ratelimit.Grants }
+type downward struct{ g ratelimit.Allotments }
 
 func newRealm(t testing.TB, l functions.Limits, n int) *realm {
 	r := &realm{t: t, now: t0, filledAt: t0, limits: l}
@@ -59,22 +59,22 @@ func newRealm(t testing.TB, l functions.Limits, n int) *realm {
 	for range 4 {
 		r.step(10 * time.Millisecond)
 	}
-	r.bank.Gathered(r.now)
+	r.bank.Recovered(r.now)
 	r.step(10 * time.Millisecond)
 	return r
 }
 
 func (r *realm) reign(saved func(ratelimit.Key) (float64, time.Duration, bool)) {
 	r.epoch++
-	r.bank = ratelimit.NewBank(ratelimit.BankOptions{
-		Tell: func(id string, g ratelimit.Grants) {
+	r.bank = ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{
+		Send: func(id string, g ratelimit.Allotments) {
 			for _, a := range r.acts {
 				if a.id == id && a.linked {
 					a.down = append(a.down, downward{g})
 				}
 			}
 		},
-		Saved: saved, Gathering: true,
+		Saved: saved, Recovering: true,
 	})
 	r.bank.SetLimits(r.sizes(), r.now)
 }
@@ -92,8 +92,8 @@ func (r *realm) sizes() map[ratelimit.Key]int64 {
 func (r *realm) join() *act {
 	r.serial++
 	a := &act{id: fmt.Sprint("act-", r.serial), l: &Limits{}}
-	a.l.Share(func() { a.needs = true })
-	a.l.SetTeams(team("red", r.limits))
+	a.l.ShareLimits(func() { a.needs = true })
+	a.l.SetTeams(newTeam("red", r.limits))
 	r.acts = append(r.acts, a)
 	r.link(a)
 	return a
@@ -104,7 +104,7 @@ func (r *realm) link(a *act) {
 		return
 	}
 	a.linked, a.up, a.down = true, nil, nil
-	a.up = append(a.up, upward{true, a.l.Claims(true, true, r.now)})
+	a.up = append(a.up, upward{true, a.l.Reports(true, true, r.now)})
 }
 
 // unlink ends a link; the bank hears of it a little later.
@@ -113,7 +113,7 @@ func (r *realm) unlink(a *act, ticks int) {
 		return
 	}
 	a.linked, a.up, a.down = false, nil, nil
-	a.l.Unlinked(r.now)
+	a.l.Disconnected(r.now)
 	a.ends = 1 + ticks
 }
 
@@ -123,23 +123,23 @@ func (r *realm) step(d time.Duration) {
 	for _, a := range r.acts {
 		if a.ends > 0 {
 			if a.ends--; a.ends == 0 {
-				r.bank.Left(a.id, r.now)
+				r.bank.Disconnected(a.id, r.now)
 			}
 			continue
 		}
 		up, down := a.up, a.down
 		a.up, a.down = nil, nil
 		for _, d := range down {
-			a.l.Granted(d.g, r.now)
+			a.l.Allotted(d.g, r.now)
 		}
 		for _, u := range up {
-			if err := r.bank.Hear(a.id, u.first, u.c, r.now); err != nil {
+			if err := r.bank.Report(a.id, u.first, u.c, r.now); err != nil {
 				r.t.Fatal(err)
 			}
 		}
 		if a.linked && a.needs {
 			a.needs = false
-			if c := a.l.Claims(false, false, r.now); c != nil {
+			if c := a.l.Reports(false, false, r.now); c != nil {
 				a.up = append(a.up, upward{false, c})
 			}
 		}
@@ -149,7 +149,7 @@ func (r *realm) step(d time.Duration) {
 func (r *realm) second() {
 	for _, a := range r.acts {
 		if a.linked {
-			a.up = append(a.up, upward{false, a.l.Claims(false, true, r.now)})
+			a.up = append(a.up, upward{false, a.l.Reports(false, true, r.now)})
 		}
 	}
 	r.bank.Tick(r.now)
@@ -199,14 +199,14 @@ func (r *realm) ask(a *act) *Refusal {
 func (r *realm) patient(a *act) *Refusal {
 	no := r.ask(a)
 	for i := 0; no != nil && no.account != nil && i < 25; i++ {
-		p := &no.account.purses[no.kind]
-		p.Wait()
+		p := &no.account.buckets[no.kind]
+		p.Await()
 		a.needs = true
 		r.step(10 * time.Millisecond)
 		if i%10 == 9 {
 			r.bank.Tick(r.now)
 		}
-		p.Unwait()
+		p.EndAwait()
 		no = r.ask(a)
 	}
 	return no
@@ -341,7 +341,7 @@ func TestShareAlone(t *testing.T) {
 	for _, a := range r.acts {
 		r.unlink(a, 0)
 	}
-	r.bank = ratelimit.NewBank(ratelimit.BankOptions{Tell: func(string, ratelimit.Grants) {}, Gathering: true})
+	r.bank = ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{Send: func(string, ratelimit.Allotments) {}, Recovering: true})
 	for range 600 {
 		r.step(100 * time.Millisecond)
 		for range 3 {
@@ -410,8 +410,8 @@ func TestShareAway(t *testing.T) {
 // limited.
 func TestShareNewcomer(t *testing.T) {
 	var l Limits
-	l.Share(func() {})
-	l.SetTeams(team("red", functions.Limits{RequestsPerMinute: 5, Concurrent: 5}))
+	l.ShareLimits(func() {})
+	l.SetTeams(newTeam("red", functions.Limits{RequestsPerMinute: 5, Concurrent: 5}))
 	if _, no := l.Admit("red", t0); no == nil || no.account != nil || no.RetryAfter <= 0 {
 		t.Errorf("%+v", no)
 	}
@@ -433,11 +433,11 @@ func TestShareReigns(t *testing.T) {
 			if no.account == nil {
 				return false
 			}
-			p := &no.account.purses[no.kind]
-			p.Wait()
+			p := &no.account.buckets[no.kind]
+			p.Await()
 			a.needs = true
 			r.step(10 * time.Millisecond)
-			p.Unwait()
+			p.EndAwait()
 		}
 		return false
 	}
@@ -462,7 +462,7 @@ func TestShareReigns(t *testing.T) {
 		r.link(a)
 	}
 	r.step(10 * time.Millisecond)
-	r.bank.Gathered(r.now)
+	r.bank.Recovered(r.now)
 	n := 0
 	for i := range 6 {
 		if wake(r.acts[i%2]) {
@@ -481,15 +481,15 @@ func TestShareReigns(t *testing.T) {
 	})
 	r.join()
 	r.step(10 * time.Millisecond)
-	r.bank.Gathered(r.now)
+	r.bank.Recovered(r.now)
 	r.now = r.now.Add(time.Minute)
 	if wake(r.acts[0]) {
 		t.Error("all was forgotten")
 	}
 }
 
-// play does what bytes say to three activators and a controller.
-func play(t testing.TB, moves []byte) {
+// playRealm does what bytes say to three activators and a controller.
+func playRealm(t testing.TB, moves []byte) {
 	r := newRealm(t, functions.Limits{RequestsPerMinute: 40, ColdStartsPerHour: 9, Concurrent: 5, HeldRequests: 3}, 3)
 	for i, m := range moves {
 		a := r.acts[int(m>>4)%len(r.acts)]
@@ -531,7 +531,7 @@ func play(t testing.TB, moves []byte) {
 		case 14: // it dies, its requests with it, and another one begins
 			if i%3 == 0 {
 				r.unlink(a, 0)
-				r.bank.Left(a.id, r.now)
+				r.bank.Disconnected(a.id, r.now)
 				for j := range r.acts {
 					if r.acts[j] == a {
 						r.acts = append(r.acts[:j], r.acts[j+1:]...)
@@ -554,7 +554,7 @@ func play(t testing.TB, moves []byte) {
 				r.link(x)
 			}
 			r.step(time.Millisecond)
-			r.bank.Gathered(r.now)
+			r.bank.Recovered(r.now)
 		}
 	}
 }
@@ -567,7 +567,7 @@ func TestShareModel(t *testing.T) {
 		for i := range moves {
 			moves[i] = byte(g.Uint32())
 		}
-		play(t, moves)
+		playRealm(t, moves)
 		if t.Failed() {
 			t.Fatal("seed", seed)
 		}
@@ -577,6 +577,6 @@ func TestShareModel(t *testing.T) {
 func FuzzShare(f *testing.F) {
 	f.Add([]byte{3, 19, 35, 11, 15, 3, 12, 3, 13, 14, 3})
 	f.Fuzz(func(t *testing.T, moves []byte) {
-		play(t, moves[:min(len(moves), 2000)])
+		playRealm(t, moves[:min(len(moves), 2000)])
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 var t0 = time.Unix(1_000_000, 0)
 
-func book(t *testing.T) (*Book, string) {
+func newStore(t *testing.T) (*KeyStore, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "keys.json")
 	b, err := Open(path)
@@ -26,7 +26,7 @@ func book(t *testing.T) (*Book, string) {
 }
 
 func TestKeysLiveInTheFile(t *testing.T) {
-	b, path := book(t)
+	b, path := newStore(t)
 	if b.Any() {
 		t.Fatal("a new book is empty")
 	}
@@ -38,7 +38,7 @@ func TestKeysLiveInTheFile(t *testing.T) {
 	if err != nil || !b.Any() {
 		t.Fatal(err)
 	}
-	for _, b := range []*Book{b, reopen(t, path)} {
+	for _, b := range []*KeyStore{b, reopen(t, path)} {
 		if id, ok := b.Lookup(s); !ok || id != (Identity{k.ID, "red", false}) {
 			t.Fatalf("%+v %v", id, ok)
 		}
@@ -80,7 +80,7 @@ func TestKeysLiveInTheFile(t *testing.T) {
 	}
 }
 
-func reopen(t *testing.T, path string) *Book {
+func reopen(t *testing.T, path string) *KeyStore {
 	t.Helper()
 	b, err := Open(path)
 	if err != nil {
@@ -90,7 +90,7 @@ func reopen(t *testing.T, path string) *Book {
 }
 
 func TestBadBooks(t *testing.T) {
-	b, path := book(t)
+	b, path := newStore(t)
 	if _, _, err := b.Create("Not A Label", "", false); err == nil {
 		t.Error("team must be a label")
 	}
@@ -114,7 +114,7 @@ func TestBadBooks(t *testing.T) {
 
 // A key that cannot be written does not exist.
 func TestCreateNeedsTheDisk(t *testing.T) {
-	b, path := book(t)
+	b, path := newStore(t)
 	os.RemoveAll(filepath.Dir(path))
 	os.WriteFile(filepath.Dir(path), nil, 0o600) // a file where the folder was
 	if _, _, err := b.Create("red", "", false); err == nil || b.Any() {
@@ -135,7 +135,7 @@ func TestTokens(t *testing.T) {
 	if j == a {
 		t.Fatal("two tokens")
 	}
-	b, _ := book(t)
+	b, _ := newStore(t)
 	b.Trust(a)
 	if id, ok := b.Lookup(a); !ok || !id.Admin || b.Any() || len(b.List("")) != 0 {
 		t.Fatal("the admin token is no key", id, ok)
@@ -165,7 +165,7 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-func team(name string, l functions.Limits) []functions.Team {
+func newTeam(name string, l functions.Limits) []functions.Team {
 	return []functions.Team{{Metadata: functions.Metadata{Name: name}, Spec: functions.TeamSpec{Limits: l}}}
 }
 
@@ -174,7 +174,7 @@ func TestLimits(t *testing.T) {
 	if _, r := l.Admit("free", t0); r != nil {
 		t.Fatal("no limit, no refusal")
 	}
-	l.SetTeams(team("red", functions.Limits{Concurrent: 2, RequestsPerMinute: 6, TokensPerMinute: 100, ColdStartsPerHour: 2}))
+	l.SetTeams(newTeam("red", functions.Limits{Concurrent: 2, RequestsPerMinute: 6, TokensPerMinute: 100, ColdStartsPerHour: 2}))
 	a, r := l.Admit("red", t0)
 	b, _ := l.Admit("red", t0)
 	if r != nil || !a.NeedsUsage() {
@@ -212,7 +212,7 @@ func TestLimits(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	// New limits forget nothing that was used, and a team that is not told any more is free.
-	l.SetTeams(team("red", functions.Limits{RequestsPerMinute: 7}))
+	l.SetTeams(newTeam("red", functions.Limits{RequestsPerMinute: 7}))
 	if _, r = l.Admit("red", t1); r != nil {
 		t.Fatal(r)
 	}
@@ -233,7 +233,7 @@ func TestHeld(t *testing.T) {
 	if r := l.Hold("red", t0); r != nil {
 		t.Fatal("no limit:", r)
 	}
-	l.SetTeams(team("red", functions.Limits{HeldRequests: 2}))
+	l.SetTeams(newTeam("red", functions.Limits{HeldRequests: 2}))
 	if r := l.Hold("red", t0); r != nil {
 		t.Fatal(r)
 	}
@@ -271,7 +271,7 @@ func TestHeld(t *testing.T) {
 // admitted, and never more than Concurrent are in at once.
 func TestExactUnderConcurrency(t *testing.T) {
 	var l Limits
-	l.SetTeams(team("red", functions.Limits{Concurrent: 5, RequestsPerMinute: 300, ColdStartsPerHour: 17}))
+	l.SetTeams(newTeam("red", functions.Limits{Concurrent: 5, RequestsPerMinute: 300, ColdStartsPerHour: 17}))
 	var mu sync.Mutex
 	in, most, admitted, woken := 0, 0, 0, 0
 	var wg sync.WaitGroup
@@ -324,7 +324,7 @@ func BenchmarkLookup(b *testing.B) {
 
 func BenchmarkAdmit(b *testing.B) {
 	var l Limits
-	l.SetTeams(team("red", functions.Limits{RequestsPerMinute: 1e9}))
+	l.SetTeams(newTeam("red", functions.Limits{RequestsPerMinute: 1e9}))
 	b.ReportAllocs()
 	for b.Loop() {
 		x, _ := l.Admit("red", t0)

@@ -53,11 +53,11 @@ func BenchmarkDoor(b *testing.B) {
 
 func BenchmarkScan(b *testing.B) {
 	raw := []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: gw.example.com\r\nAccept: application/json\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-0123456789abcdef0123456789abcdef\r\nUser-Agent: OpenAI/Python 1.99.1\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 1.99.1\r\nX-Stainless-Os: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\nContent-Length: 1200\r\n\r\n")
-	fields := make([]at, 0, 32)
+	fields := make([]fieldSpan, 0, 32)
 	b.SetBytes(int64(len(raw)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, e := scan(raw, fields[:0]); e != nil {
+		if _, _, e := parseHead(raw, fields[:0]); e != nil {
 			b.Fatal(e)
 		}
 	}

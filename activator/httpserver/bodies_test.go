@@ -11,8 +11,8 @@ import (
 // what they held is given back however they end.
 func TestBodiesTogetherAreBounded(t *testing.T) {
 	const budget, size = 1 << 20, 300 << 10
-	each(t, func(t *testing.T, serve func(Options) *site) {
-		s := serve(Options{Handler: echo, Bodies: budget})
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+		s := serve(Options{Handler: echoHandler, MaxBodies: budget})
 		head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", size)
 		full := func(rest string) {
 			t.Helper()
@@ -28,13 +28,13 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 			c := s.dial()
 			c.send(head + strings.Repeat("x", size-1)) // one byte is missing
 			held = append(held, c)
-			s.await(func(w *wire) bool { return w.s.bodies.Load() == int64(i+1)*size })
+			s.await(func(w *conn) bool { return w.s.bodies.Load() == int64(i+1)*size })
 		}
 		full(head + strings.Repeat("x", size))
 		full("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", size, strings.Repeat("x", size)))
 		small := s.dial()
 		for range 2 {
-			small.send(post("small"))
+			small.send(postRequest("small"))
 			if r, b := small.ok("POST"); r.StatusCode != 200 || !strings.Contains(b, "body=5:") {
 				t.Errorf("beside full buffers: %d %s", r.StatusCode, b)
 			}
@@ -46,7 +46,7 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 		}
 		held[0].ok("GET")
 		held[1].Close()
-		s.await(func(w *wire) bool { return w.s.bodies.Load() <= budget-2*size })
+		s.await(func(w *conn) bool { return w.s.bodies.Load() <= budget-2*size })
 		c := s.dial()
 		c.send(head + strings.Repeat("x", size))
 		if r, _ := c.ok("POST"); r.StatusCode != 200 {
@@ -55,6 +55,6 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 		for _, c := range append(held, c) {
 			c.Close()
 		}
-		s.await(func(w *wire) bool { return w.s.bodies.Load() == 0 })
+		s.await(func(w *conn) bool { return w.s.bodies.Load() == 0 })
 	})
 }

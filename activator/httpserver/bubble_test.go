@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/httpserver/doortest"
+	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 )
 
 // The twin runs on a bubble's clock: minutes of holding take no time, and every
@@ -19,8 +19,8 @@ func TestTwinInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		gone := make(chan time.Duration, 1)
-		ln := doortest.Listen()
-		srv := NewHTTP(Options{Handler: func(r *Request, w *Response) {
+		ln := httpservertest.Listen()
+		srv := NewNetHTTPServer(Options{Handler: func(r *Request, w *Response) {
 			ctx := r.Context()
 			switch r.Path {
 			case "/cold":

@@ -20,7 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/thaw-dev/thaw/activator/httpserver/doortest"
+	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,13 +29,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var bodies = []struct {
 	name string
 	make func(Options) Server
-}{{"fiber", NewFiber}, {"http", NewHTTP}}
+}{{"fiber", NewFiberServer}, {"http", NewNetHTTPServer}}
 
-func each(t *testing.T, f func(t *testing.T, serve func(Options) *site)) {
+func forEachServer(t *testing.T, f func(t *testing.T, serve func(Options) *site)) {
 	for _, b := range bodies {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			f(t, func(o Options) *site { return open(t, b.make(o), nil) })
+			f(t, func(o Options) *site { return startSite(t, b.make(o), nil) })
 		})
 	}
 }
@@ -49,7 +49,7 @@ type site struct {
 	tls  bool
 }
 
-func open(t *testing.T, srv Server, tc *tls.Config) *site {
+func startSite(t *testing.T, srv Server, tc *tls.Config) *site {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,13 +74,13 @@ func open(t *testing.T, srv Server, tc *tls.Config) *site {
 const soon = 30 * time.Second
 
 // await waits until some connection is as f wants it.
-func (s *site) await(f func(*wire) bool) {
+func (s *site) await(f func(*conn) bool) {
 	s.t.Helper()
 	var all *server
 	switch x := s.srv.(type) {
 	case *fiberServer:
 		all = x.server
-	case *twinServer:
+	case *netHTTPServer:
 		all = x.server
 	case *wrapped:
 		(&site{t: s.t, srv: x.Server}).await(f)
@@ -88,7 +88,7 @@ func (s *site) await(f func(*wire) bool) {
 	}
 	end := time.After(soon)
 	for found := false; !found; {
-		all.each(func(w *wire) {
+		all.each(func(w *conn) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			found = found || f(w)
@@ -164,7 +164,7 @@ func (c *client) ended() bool {
 	return err != nil && !errors.Is(err, context.DeadlineExceeded)
 }
 
-func post(body string) string {
+func postRequest(body string) string {
 	return fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
@@ -193,7 +193,7 @@ func (s *funcStream) Close() error {
 	return nil
 }
 
-func script(parts ...any) *funcStream {
+func scriptedStream(parts ...any) *funcStream {
 	return newStream(func(p []byte) (int, error) {
 		if len(parts) == 0 {
 			return 0, io.EOF
@@ -213,7 +213,7 @@ func script(parts ...any) *funcStream {
 	})
 }
 
-func echo(r *Request, w *Response) {
+func echoHandler(r *Request, w *Response) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s?%s host=%s body=%d:%08x", r.Method, r.Path, r.Query, r.Host, len(r.Body), crc32.ChecksumIEEE(r.Body))
 	for f := range r.Fields {
@@ -224,8 +224,8 @@ func echo(r *Request, w *Response) {
 }
 
 func TestPlainRequests(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
-		s := serve(Options{Handler: echo})
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+		s := serve(Options{Handler: echoHandler})
 		c := s.dial()
 		big := strings.Repeat("x", 200_000)
 		for range 2 { // the same connection
@@ -238,7 +238,7 @@ func TestPlainRequests(t *testing.T) {
 			if _, err := http.ParseTime(r.Header.Get("Date")); err != nil {
 				t.Errorf("Date: %v", err)
 			}
-			c.send(post(big))
+			c.send(postRequest(big))
 			if _, b := c.ok("POST"); !strings.Contains(b, fmt.Sprintf("body=200000:%08x", crc32.ChecksumIEEE([]byte(big)))) {
 				t.Errorf("big body: %.100q", b)
 			}
@@ -273,10 +273,10 @@ func TestPlainRequests(t *testing.T) {
 }
 
 func TestByteByByteAndExpect(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
-		s := serve(Options{Handler: echo})
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+		s := serve(Options{Handler: echoHandler})
 		c := s.dial()
-		for _, b := range []byte(post("hello") + "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n") {
+		for _, b := range []byte(postRequest("hello") + "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n") {
 			c.send(string(b))
 		}
 		if _, b := c.ok("POST"); !strings.Contains(b, "body=5") {
@@ -369,7 +369,7 @@ var refused = []struct {
 }
 
 func TestRefused(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		var called atomic.Int32
 		s := serve(Options{MaxBody: 100_000, Handler: func(*Request, *Response) { called.Add(1) }})
 		for _, x := range refused {
@@ -399,8 +399,8 @@ func TestRefused(t *testing.T) {
 
 // The answer to a body that is too large is not lost while the client writes on.
 func TestTooLargeWhileWriting(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
-		s := serve(Options{MaxBody: 1 << 20, Handler: echo})
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+		s := serve(Options{MaxBody: 1 << 20, Handler: echoHandler})
 		c := s.dial()
 		c.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 8388608\r\n\r\n")
 		for range 128 {
@@ -415,8 +415,8 @@ func TestTooLargeWhileWriting(t *testing.T) {
 }
 
 func TestSlowHeadAndBody(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
-		s := serve(Options{Handler: echo, HeadTimeout: 100 * time.Millisecond, BodyGrace: 100 * time.Millisecond})
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+		s := serve(Options{Handler: echoHandler, HeadTimeout: 100 * time.Millisecond, BodyGrace: 100 * time.Millisecond})
 		for _, part := range []string{"GET / HT", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nhell", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"} {
 			c := s.dial()
 			c.send(part)
@@ -447,7 +447,7 @@ func (*stuck) SetReadDeadline(time.Time) error { return nil }
 
 func TestDeclaredLengthIsNotAllocated(t *testing.T) {
 	c := &stuck{head: "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 30000000\r\n\r\n"}
-	w := newWire(newServer(Options{}), c)
+	w := newConn(newServer(Options{}), c)
 	if _, err := w.readRequest(); err == nil {
 		t.Fatal("no error")
 	}
@@ -456,8 +456,8 @@ func TestDeclaredLengthIsNotAllocated(t *testing.T) {
 	}
 }
 
-// leave is how a client goes.
-var leave = map[string]func(*client){
+// departures is how a client goes.
+var departures = map[string]func(*client){
 	"close": func(c *client) { c.Conn.Close() },
 	"half-close": func(c *client) {
 		raw := c.Conn
@@ -475,18 +475,18 @@ var leave = map[string]func(*client){
 }
 
 func testDeparture(t *testing.T, s *site, gone chan error, mark string) {
-	for name, how := range leave {
+	for name, how := range departures {
 		for _, behind := range []string{"", get} { // a second request waits in the pipeline
 			late := behind == "" // else it leaves before the watch is armed
 			c := s.dial()
-			c.send(post(mark) + behind)
+			c.send(postRequest(mark) + behind)
 			if mark == "stream" {
 				if b, err := c.br.Peek(20); err != nil {
 					t.Fatal(err, b)
 				}
 			}
 			if late {
-				s.await(func(w *wire) bool { return w.life != nil && (w.token != 0 || w.ahead != nil) })
+				s.await(func(w *conn) bool { return w.ctx != nil && (w.token != 0 || w.ahead != nil) })
 			}
 			how(c)
 			select {
@@ -502,7 +502,7 @@ func testDeparture(t *testing.T, s *site, gone chan error, mark string) {
 	}
 }
 
-func departing(gone chan error) Handler {
+func departureHandler(gone chan error) Handler {
 	return func(r *Request, w *Response) {
 		if string(r.Body) == "stream" {
 			ctx := r.Context()
@@ -526,9 +526,9 @@ func departing(gone chan error) Handler {
 }
 
 func TestDeparture(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		gone := make(chan error, 1)
-		s := serve(Options{Handler: departing(gone)})
+		s := serve(Options{Handler: departureHandler(gone)})
 		testDeparture(t, s, gone, "wait")
 		testDeparture(t, s, gone, "stream")
 	})
@@ -550,15 +550,15 @@ func TestDepartureByLookingAhead(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			gone := make(chan error, 1)
-			srv := b.make(Options{Handler: departing(gone)})
-			s := open(t, &wrapped{srv}, nil)
+			srv := b.make(Options{Handler: departureHandler(gone)})
+			s := startSite(t, &wrapped{srv}, nil)
 			testDeparture(t, s, gone, "wait")
 			testDeparture(t, s, gone, "stream")
 			// What was read ahead is the next request.
 			c := s.dial()
-			c.send(post("x"))
+			c.send(postRequest("x"))
 			c.ok("POST")
-			c.send(post("x") + post("y"))
+			c.send(postRequest("x") + postRequest("y"))
 			c.ok("POST")
 			c.ok("POST")
 		})
@@ -582,12 +582,12 @@ func TestLookAheadHandsOver(t *testing.T) {
 				}
 				w.Body = append([]byte(nil), r.Body...)
 			}})
-			s := open(t, &wrapped{srv}, nil)
+			s := startSite(t, &wrapped{srv}, nil)
 			c := s.dial()
 			for i := range 50 {
-				c.send(post("hold"))
-				s.await(func(w *wire) bool { return w.ahead != nil })
-				next := post(fmt.Sprint("next", i))
+				c.send(postRequest("hold"))
+				s.await(func(w *conn) bool { return w.ahead != nil })
+				next := postRequest(fmt.Sprint("next", i))
 				c.send(next[:30])
 				release <- struct{}{}
 				if _, b := c.ok("POST"); b != "hold" {
@@ -610,9 +610,9 @@ func TestDepartureUnderTLS(t *testing.T) {
 	for _, b := range bodies {
 		t.Run(b.name, func(t *testing.T) {
 			gone := make(chan error, 1)
-			s := open(t, b.make(Options{Handler: departing(gone)}), config)
+			s := startSite(t, b.make(Options{Handler: departureHandler(gone)}), config)
 			c := s.dial()
-			c.send(post("x") + post("x"))
+			c.send(postRequest("x") + postRequest("x"))
 			c.ok("POST")
 			c.ok("POST")
 			testDeparture(t, s, gone, "wait")
@@ -623,23 +623,23 @@ func TestDepartureUnderTLS(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	broken := errors.New("engine died")
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		var last atomic.Pointer[funcStream]
 		s := serve(Options{Handler: func(r *Request, w *Response) {
 			var st *funcStream
 			switch r.Path {
 			case "/ok":
-				st = script(": thaw\n", "data: 1\n\n", "data: [DONE]\n\n")
+				st = scriptedStream(": thaw\n", "data: 1\n\n", "data: [DONE]\n\n")
 			case "/broken":
-				st = script("data: 1\n\n", broken)
+				st = scriptedStream("data: 1\n\n", broken)
 			case "/last":
-				st = script("data: 1\n\n", "data: {\"error\":{}}\n\n", ErrLast)
+				st = scriptedStream("data: 1\n\n", "data: {\"error\":{}}\n\n", ErrLast)
 			case "/broken-at-once":
-				st = script(broken)
+				st = scriptedStream(broken)
 			case "/sized":
-				st, w.Length = script("12345", "67890"), 10
+				st, w.Length = scriptedStream("12345", "67890"), 10
 			case "/short":
-				st, w.Length = script("12345", broken), 10
+				st, w.Length = scriptedStream("12345", broken), 10
 			case "/panics":
 				st = newStream(func([]byte) (int, error) { panic("boom") })
 			}
@@ -709,7 +709,7 @@ func TestStreams(t *testing.T) {
 func TestChunksAndEndOnTheWire(t *testing.T) {
 	for _, b := range bodies {
 		t.Run(b.name, func(t *testing.T) {
-			ln := doortest.Listen()
+			ln := httpservertest.Listen()
 			step := make(chan struct{})
 			n := 0
 			srv := b.make(Options{Handler: func(r *Request, w *Response) {
@@ -750,7 +750,7 @@ func TestChunksAndEndOnTheWire(t *testing.T) {
 }
 
 func TestSlowReaderIsEnded(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		st := newStream(func(p []byte) (int, error) { return len(p), nil })
 		s := serve(Options{WriteTimeout: 150 * time.Millisecond, Handler: func(r *Request, w *Response) { w.Stream = st }})
 		c := s.dial()
@@ -764,7 +764,7 @@ func TestSlowReaderIsEnded(t *testing.T) {
 }
 
 func TestPipelining(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		release := make(chan struct{})
 		s := serve(Options{Handler: func(r *Request, w *Response) {
 			if string(r.Body) == "cold" {
@@ -772,11 +772,11 @@ func TestPipelining(t *testing.T) {
 			}
 			w.Body = append([]byte(nil), r.Body...)
 			if string(r.Body) == "stream" {
-				w.Body, w.Stream = nil, script("data: 1\n\n")
+				w.Body, w.Stream = nil, scriptedStream("data: 1\n\n")
 			}
 		}})
 		c := s.dial()
-		c.send(post("one") + post("stream") + post("cold") + post("four"))
+		c.send(postRequest("one") + postRequest("stream") + postRequest("cold") + postRequest("four"))
 		for _, want := range []string{"one", "data: 1\n\n"} {
 			if _, b := c.ok("POST"); b != want {
 				t.Errorf("%q, want %q", b, want)
@@ -792,7 +792,7 @@ func TestPipelining(t *testing.T) {
 }
 
 func TestDrainWaits(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		step := make(chan struct{})
 		s := serve(Options{Handler: func(r *Request, w *Response) {
 			if r.Draining() {
@@ -800,7 +800,7 @@ func TestDrainWaits(t *testing.T) {
 				return
 			}
 			if r.Path == "/stream" {
-				w.Stream = script("data: 1\n\n", func() { <-step }, "data: 2\n\n")
+				w.Stream = scriptedStream("data: 1\n\n", func() { <-step }, "data: 2\n\n")
 			}
 		}})
 		streams, idle, late := s.dial(), s.dial(), s.dial()
@@ -809,7 +809,7 @@ func TestDrainWaits(t *testing.T) {
 		late.send(get)
 		late.ok("GET")
 		late.send("GET / HTTP/1.1\r\n")
-		s.await(func(w *wire) bool { return w.phase == reading })
+		s.await(func(w *conn) bool { return w.phase == reading })
 		streams.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
 		streams.br.Peek(1)
 		done := make(chan error, 1)
@@ -845,7 +845,7 @@ func TestDrainWaits(t *testing.T) {
 
 // Who heeds the end has time to say so.
 func TestDrainDeadline(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		causes := make(chan error, 2)
 		s := serve(Options{CutGrace: soon, Handler: func(r *Request, w *Response) {
 			ctx := r.Context()
@@ -873,7 +873,7 @@ func TestDrainDeadline(t *testing.T) {
 		a.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n")
 		b.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
 		b.br.Peek(1)
-		s.await(func(w *wire) bool { return w.life != nil && w.req.Path == "/wait" })
+		s.await(func(w *conn) bool { return w.ctx != nil && w.req.Path == "/wait" })
 		if err := s.shutdown(50 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
@@ -893,7 +893,7 @@ func TestDrainDeadline(t *testing.T) {
 
 // Who does not is cut.
 func TestDrainCuts(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		block, stuck := make(chan struct{}), make(chan struct{})
 		s := serve(Options{CutGrace: 100 * time.Millisecond, Handler: func(r *Request, w *Response) {
 			close(stuck)
@@ -913,8 +913,8 @@ func TestDrainCuts(t *testing.T) {
 }
 
 func TestPanic(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
-		st := script("x")
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+		st := scriptedStream("x")
 		s := serve(Options{Handler: func(r *Request, w *Response) {
 			if r.Path == "/stream" {
 				w.Stream = st
@@ -935,7 +935,7 @@ func TestPanic(t *testing.T) {
 // Bodies stay what they are while a handler waits and while its stream runs,
 // whatever else arrives; leavers disturb nobody.
 func TestMany(t *testing.T) {
-	each(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		var changed atomic.Int32
 		s := serve(Options{WatchAfter: time.Millisecond, Handler: func(r *Request, w *Response) {
 			sum := crc32.ChecksumIEEE(r.Body)

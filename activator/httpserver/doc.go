@@ -5,7 +5,7 @@
 //
 // # Two bodies, one front
 //
-// [NewFiber] serves; [NewHTTP] is its twin on net/http for tests in
+// [NewFiberServer] serves; [NewNetHTTPServer] is its twin on net/http for tests in
 // testing/synctest bubbles and for other systems. Both stand behind the same
 // front, a net.Conn of our own ([wire]) that reads one request at a time,
 // checks it, and only then lets the server see that there is one. What the
@@ -28,7 +28,7 @@
 //     its deadline has passed.
 //   - Every write has a deadline: a reader that stops is ended.
 //
-// [NewGuest] is a third body without the front: a handler inside a net/http server
+// [NewNetHTTPHandler] is a third body without the front: a handler inside a net/http server
 // that somebody else runs, for requests that come beside others over HTTP/2 or on
 // connections that also carry WebSockets. Heads are net/http's to read there, and
 // departure is its context's to tell; bodies have the same bounds.

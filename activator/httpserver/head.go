@@ -8,8 +8,8 @@ import (
 
 const maxFields = 100
 
-// at is where one field lies in the head.
-type at struct{ name, colon, value, end int32 }
+// fieldSpan is where one field lies in the head.
+type fieldSpan struct{ name, colon, value, end int32 }
 
 // head is what one pass over a raw head finds. Offsets are into the head.
 type head struct {
@@ -25,12 +25,12 @@ type head struct {
 	upgrade        bool // to something we do not speak and may not ignore
 }
 
-// scan checks b, a whole head from its request line to its empty line, and
+// parseHead checks b, a whole head from its request line to its empty line, and
 // appends where its fields lie. The error says what is not strict; it never
 // repeats the head, which holds secrets.
-func scan(b []byte, fields []at) (h head, _ []at, _ *openai.Error) {
+func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.Error) {
 	h.length = -1
-	no := func(what string) (head, []at, *openai.Error) {
+	no := func(what string) (head, []fieldSpan, *openai.Error) {
 		return h, fields, openai.New(openai.InvalidRequest, "The request's head is not well formed: "+what+".")
 	}
 
@@ -105,13 +105,13 @@ func scan(b []byte, fields []at) (h head, _ []at, _ *openai.Error) {
 		for to > from && (v[to-1] == ' ' || v[to-1] == '\t') {
 			to--
 		}
-		f := at{start, start + int32(c), start + int32(c+1+from), start + int32(c+1+to)}
+		f := fieldSpan{start, start + int32(c), start + int32(c+1+from), start + int32(c+1+to)}
 		fields = append(fields, f)
 		name := l[:c]
 		v = v[from:to]
 		switch len(name) {
 		case 4:
-			if fold(name, "host") {
+			if equalFold(name, "host") {
 				hosts++
 				if !isHost(v) {
 					return no("Host is not a name or address")
@@ -119,29 +119,29 @@ func scan(b []byte, fields []at) (h head, _ []at, _ *openai.Error) {
 				h.host = [2]int32{f.value, f.end}
 			}
 		case 6:
-			if fold(name, "expect") {
-				if expects++; expects > 1 || !fold(v, "100-continue") {
+			if equalFold(name, "expect") {
+				if expects++; expects > 1 || !equalFold(v, "100-continue") {
 					return no("Expect is not 100-continue")
 				}
 				h.expect = true
 			}
 		case 7:
-			if fold(name, "upgrade") && !fold(v, "h2c") {
+			if equalFold(name, "upgrade") && !equalFold(v, "h2c") {
 				h.upgrade = true
 			}
 		case 10:
-			if fold(name, "connection") {
+			if equalFold(name, "connection") {
 				for part := range bytes.SplitSeq(v, []byte{','}) {
 					switch part = bytes.Trim(part, " \t"); {
-					case fold(part, "close"):
+					case equalFold(part, "close"):
 						h.close = true
-					case fold(part, "keep-alive"):
+					case equalFold(part, "keep-alive"):
 						h.keepAlive = true
 					}
 				}
 			}
 		case 14:
-			if fold(name, "content-length") {
+			if equalFold(name, "content-length") {
 				lengths++
 				if len(v) == 0 || len(v) > 18 {
 					return no("Content-Length is not a number")
@@ -155,13 +155,13 @@ func scan(b []byte, fields []at) (h head, _ []at, _ *openai.Error) {
 				}
 			}
 		case 16:
-			if fold(name, "content-encoding") && !fold(v, "identity") {
+			if equalFold(name, "content-encoding") && !equalFold(v, "identity") {
 				h.encoded = true
 			}
 		case 17:
-			if fold(name, "transfer-encoding") {
+			if equalFold(name, "transfer-encoding") {
 				codings++
-				if !fold(v, "chunked") {
+				if !equalFold(v, "chunked") {
 					return no("Transfer-Encoding is not chunked")
 				}
 				h.chunked = true
@@ -187,8 +187,8 @@ func scan(b []byte, fields []at) (h head, _ []at, _ *openai.Error) {
 	return h, fields, nil
 }
 
-// fold compares s with lower, which is in lower case, in ASCII.
-func fold[T string | []byte](s T, lower string) bool {
+// equalFold compares s with lower, which is in lower case, in ASCII.
+func equalFold[T string | []byte](s T, lower string) bool {
 	if len(s) != len(lower) {
 		return false
 	}

@@ -16,7 +16,7 @@ func FuzzHead(f *testing.F) {
 		f.Add([]byte(x.raw))
 	}
 	f.Add([]byte(get))
-	f.Add([]byte(post("hello")))
+	f.Add([]byte(postRequest("hello")))
 	f.Add([]byte("POST /a?b HTTP/1.0\r\nHost: [::1]:8080\r\nContent-Length: 7\r\nX:\t y \r\nConnection: keep-alive, x\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		i := bytes.Index(raw, []byte("\r\n\r\n"))
@@ -24,7 +24,7 @@ func FuzzHead(f *testing.F) {
 			return
 		}
 		raw = raw[:i+4]
-		h, fields, refusal := scan(raw, nil)
+		h, fields, refusal := parseHead(raw, nil)
 		if refusal != nil {
 			if refusal.Status < 400 || refusal.Status > 499 {
 				t.Fatal(refusal)
@@ -84,7 +84,7 @@ func FuzzBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
 		raw := append([]byte("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"), body...)
-		w := newWire(newServer(Options{MaxBody: 1 << 20}), &dribble{raw: raw, size: 1 + min(max(size, 0), 5000)})
+		w := newConn(newServer(Options{MaxBody: 1 << 20}), &dribble{raw: raw, size: 1 + min(max(size, 0), 5000)})
 		refusal, err := w.readRequest()
 		if err != nil || refusal != nil {
 			return

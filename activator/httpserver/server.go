@@ -23,12 +23,12 @@ type server struct {
 	watch     *watcher // from the first connection that needs it on
 	unwatched bool     // there is none to be had, or no longer
 	listeners map[net.Listener]struct{}
-	wires     map[*wire]struct{}
+	conns     map[*conn]struct{}
 	empty     chan struct{} // made by Shutdown, closed when the last wire is gone
 }
 
 func newServer(o Options) *server {
-	return &server{o: o.withDefaults(), listeners: map[net.Listener]struct{}{}, wires: map[*wire]struct{}{}}
+	return &server{o: o.withDefaults(), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}}
 }
 
 // open registers a listener; false if the server is shutting down.
@@ -59,12 +59,12 @@ func (s *server) watcher() *watcher {
 }
 
 // accept waits for the next connection and puts it behind the front.
-func (s *server) accept(ln net.Listener) (*wire, error) {
+func (s *server) accept(ln net.Listener) (*conn, error) {
 	pause := 5 * time.Millisecond
 	for {
 		c, err := ln.Accept()
 		if err != nil {
-			if short(err) && !s.draining.Load() {
+			if isTransient(err) && !s.draining.Load() {
 				s.o.Logger.Warn("accept failed, trying again", "error", err, "in", pause)
 				time.Sleep(pause)
 				pause = min(2*pause, time.Second)
@@ -72,21 +72,21 @@ func (s *server) accept(ln net.Listener) (*wire, error) {
 			}
 			return nil, err
 		}
-		w := newWire(s, c)
+		w := newConn(s, c)
 		s.mu.Lock()
 		if s.draining.Load() {
 			s.mu.Unlock()
 			c.Close()
 			continue // the listener is about to say that it is closed
 		}
-		s.wires[w] = struct{}{}
+		s.conns[w] = struct{}{}
 		s.mu.Unlock()
 		return w, nil
 	}
 }
 
-// short tells whether the machine lacks something for a moment only.
-func short(err error) bool {
+// isTransient tells whether the machine lacks something for a moment only.
+func isTransient(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ECONNABORTED)
 }
@@ -103,20 +103,20 @@ func (s *server) ended(ln net.Listener, err error) error {
 	return err
 }
 
-func (s *server) remove(w *wire) {
+func (s *server) remove(w *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.wires, w)
-	if len(s.wires) == 0 && s.empty != nil {
+	delete(s.conns, w)
+	if len(s.conns) == 0 && s.empty != nil {
 		close(s.empty)
 		s.empty = nil
 	}
 }
 
-func (s *server) each(f func(*wire)) {
+func (s *server) each(f func(*conn)) {
 	s.mu.Lock()
-	all := make([]*wire, 0, len(s.wires))
-	for w := range s.wires {
+	all := make([]*conn, 0, len(s.conns))
+	for w := range s.conns {
 		all = append(all, w)
 	}
 	s.mu.Unlock()
@@ -132,12 +132,12 @@ func (s *server) Shutdown(ctx context.Context) error {
 	for ln := range s.listeners {
 		ln.Close()
 	}
-	if s.empty = empty; len(s.wires) == 0 {
+	if s.empty = empty; len(s.conns) == 0 {
 		close(empty)
 		s.empty = nil
 	}
 	s.mu.Unlock()
-	s.each(func(w *wire) {
+	s.each(func(w *conn) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.phase == idle {
@@ -151,10 +151,10 @@ func (s *server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 		s.cutting.Store(true)
-		s.each(func(w *wire) { w.leave(ErrDraining) })
-		if !within(empty, s.o.CutGrace) {
-			s.each(func(w *wire) { w.Conn.Close() })
-			within(empty, time.Second) // a handler that heeds nothing is left behind
+		s.each(func(w *conn) { w.leave(ErrDraining) })
+		if !waitFor(empty, s.o.CutGrace) {
+			s.each(func(w *conn) { w.Conn.Close() })
+			waitFor(empty, time.Second) // a handler that heeds nothing is left behind
 		}
 	}
 	s.mu.Lock()
@@ -167,7 +167,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-func within(done chan struct{}, d time.Duration) bool {
+func waitFor(done chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

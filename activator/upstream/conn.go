@@ -21,14 +21,14 @@ const oneWrite = 32 << 10
 // conn is one connection to an engine. Between get and finish it belongs to the
 // goroutine of its exchange; only cancel comes from elsewhere.
 type conn struct {
-	c    *Client
-	addr string
-	nc   net.Conn
-	br   *bufio.Reader
-	wb   []byte // what is sent
-	hb   []byte // the head that came, fields only
-	at   []fieldAt
-	fs   []Field
+	c        *Client
+	addr     string
+	netConn  net.Conn
+	reader   *bufio.Reader
+	writeBuf []byte // what is sent
+	headBuf  []byte // the head that came, fields only
+	spans    []fieldSpan
+	fields   []Field
 
 	reused    bool
 	answered  bool // a byte of the answer came
@@ -52,15 +52,15 @@ type conn struct {
 	severed   bool       // by Cut
 }
 
-type fieldAt struct{ name, colon, value, end int }
+type fieldSpan struct{ name, colon, value, end int }
 
 func newConn(c *Client, addr string, nc net.Conn) *conn {
-	return &conn{c: c, addr: addr, nc: nc, br: bufio.NewReaderSize(nc, 8<<10)}
+	return &conn{c: c, addr: addr, netConn: nc, reader: bufio.NewReaderSize(nc, 8<<10)}
 }
 
-// shut closes the connection.
-func (k *conn) shut() {
-	k.nc.Close()
+// closeConn closes the connection.
+func (k *conn) closeConn() {
+	k.netConn.Close()
 	k.c.forget(k)
 }
 
@@ -69,7 +69,7 @@ func (k *conn) sever() {
 	k.mu.Lock()
 	k.severed = true
 	k.mu.Unlock()
-	k.shut()
+	k.closeConn()
 }
 
 func (k *conn) wasSevered() bool {
@@ -96,9 +96,9 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 
 	switch {
 	case r.Bound > 0:
-		k.by(time.Now().Add(r.Bound))
+		k.setReadDeadline(time.Now().Add(r.Bound))
 	case !k.until.IsZero(): // that of the exchange before
-		k.by(time.Time{})
+		k.setReadDeadline(time.Time{})
 	}
 	werr := k.send(r)
 	// An engine may refuse a body before it has read it: then the answer is
@@ -122,13 +122,13 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 func (k *conn) bound(d time.Duration) {
 	now := time.Now()
 	if left := k.until.Sub(now); left < d || left > d+d/8 {
-		k.by(now.Add(d + d/8))
+		k.setReadDeadline(now.Add(d + d/8))
 	}
 }
 
-func (k *conn) by(t time.Time) {
+func (k *conn) setReadDeadline(t time.Time) {
 	k.until = t
-	k.nc.SetReadDeadline(t)
+	k.netConn.SetReadDeadline(t)
 }
 
 // cancel ends exchange gen by closing the connection under it. It does nothing
@@ -140,20 +140,20 @@ func (k *conn) cancel(gen uint64, cause error) {
 			cause = context.Canceled
 		}
 		k.cancelled = cause
-		k.shut()
+		k.closeConn()
 	}
 	k.mu.Unlock()
 }
 
-// cut tells why the exchange was cancelled; nil if it was not.
-func (k *conn) cut() error {
+// cancelCause tells why the exchange was cancelled; nil if it was not.
+func (k *conn) cancelCause() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.cancelled
 }
 
-// end makes late cancels harmless; false if the exchange has ended before.
-func (k *conn) end() bool {
+// endExchange makes late cancels harmless; false if the exchange has ended before.
+func (k *conn) endExchange() bool {
 	k.mu.Lock()
 	live := k.live
 	k.live = false
@@ -167,22 +167,22 @@ func (k *conn) end() bool {
 
 // abandon ends an exchange that failed.
 func (k *conn) abandon() {
-	k.end()
-	k.shut()
+	k.endExchange()
+	k.closeConn()
 }
 
 // finish ends an exchange; the connection is kept only if nothing of the answer
 // is left on it and no cancel has closed it.
 func (k *conn) finish() {
-	if !k.end() {
+	if !k.endExchange() {
 		return
 	}
-	if !k.done || k.close || k.br.Buffered() > 0 || k.cut() != nil || k.wasSevered() {
-		k.shut()
+	if !k.done || k.close || k.reader.Buffered() > 0 || k.cancelCause() != nil || k.wasSevered() {
+		k.closeConn()
 		return
 	}
-	if cap(k.wb) > 4*oneWrite {
-		k.wb = nil
+	if cap(k.writeBuf) > 4*oneWrite {
+		k.writeBuf = nil
 	}
 	k.c.put(k)
 }
@@ -192,7 +192,7 @@ func (k *conn) send(r *Request) error {
 	for _, p := range r.Body {
 		size += len(p)
 	}
-	b := append(k.wb[:0], r.Method...)
+	b := append(k.writeBuf[:0], r.Method...)
 	b = append(append(append(b, ' '), r.Prefix...), r.Path...)
 	b = append(append(b, " HTTP/1.1\r\nhost: "...), r.Addr...)
 	if size > 0 || r.Method != "GET" && r.Method != "HEAD" {
@@ -200,7 +200,7 @@ func (k *conn) send(r *Request) error {
 	}
 	b = append(b, '\r', '\n')
 	for _, f := range r.Fields {
-		if framing(f.Name) {
+		if isFramingField(f.Name) {
 			continue
 		}
 		b = append(append(b, f.Name...), ": "...)
@@ -218,43 +218,43 @@ func (k *conn) send(r *Request) error {
 		for _, p := range r.Body {
 			b = append(b, p...)
 		}
-		k.wb = b
-		_, err := k.nc.Write(b)
+		k.writeBuf = b
+		_, err := k.netConn.Write(b)
 		return err
 	}
-	k.wb = b
+	k.writeBuf = b
 	bufs := make(net.Buffers, 0, 1+len(r.Body))
 	bufs = append(append(bufs, b), r.Body...)
-	_, err := bufs.WriteTo(k.nc)
+	_, err := bufs.WriteTo(k.netConn)
 	return err
 }
 
-// framing names the fields that say how a message lies on its connection: each
+// isFramingField names the fields that say how a message lies on its connection: each
 // hop has its own.
-func framing(name string) bool {
+func isFramingField(name string) bool {
 	switch len(name) {
 	case 2:
-		return fold(name, "te")
+		return equalFold(name, "te")
 	case 4:
-		return fold(name, "host")
+		return equalFold(name, "host")
 	case 6:
-		return fold(name, "expect")
+		return equalFold(name, "expect")
 	case 7:
-		return fold(name, "upgrade") || fold(name, "trailer")
+		return equalFold(name, "upgrade") || equalFold(name, "trailer")
 	case 10:
-		return fold(name, "connection") || fold(name, "keep-alive")
+		return equalFold(name, "connection") || equalFold(name, "keep-alive")
 	case 14:
-		return fold(name, "content-length")
+		return equalFold(name, "content-length")
 	case 16:
-		return fold(name, "proxy-connection")
+		return equalFold(name, "proxy-connection")
 	case 17:
-		return fold(name, "transfer-encoding")
+		return equalFold(name, "transfer-encoding")
 	}
 	return false
 }
 
-// fold compares s with lower, which is in lower case, in ASCII.
-func fold[T string | []byte](s T, lower string) bool {
+// equalFold compares s with lower, which is in lower case, in ASCII.
+func equalFold[T string | []byte](s T, lower string) bool {
 	if len(s) != len(lower) {
 		return false
 	}
@@ -270,16 +270,16 @@ func fold[T string | []byte](s T, lower string) bool {
 	return true
 }
 
-func protocol(format string, args ...any) error {
+func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)
 }
 
 // line reads one line without its end. It is valid until the next read.
 func (k *conn) line() ([]byte, error) {
-	l, err := k.br.ReadSlice('\n')
+	l, err := k.reader.ReadSlice('\n')
 	if err != nil {
 		if errors.Is(err, bufio.ErrBufferFull) {
-			return nil, protocol("a line is too long")
+			return nil, protocolError("a line is too long")
 		}
 		return nil, err
 	}
@@ -291,22 +291,22 @@ func (k *conn) line() ([]byte, error) {
 }
 
 func (k *conn) readHead(res *Response, headOnly bool) error {
-	if _, err := k.br.Peek(1); err != nil {
+	if _, err := k.reader.Peek(1); err != nil {
 		return err
 	}
 	k.answered = true
 	for informational := 0; ; informational++ {
-		if err := k.oneHead(res); err != nil {
+		if err := k.readOneHead(res); err != nil {
 			return err
 		}
 		if res.Status == 101 {
-			return protocol("it switches protocols unasked")
+			return protocolError("it switches protocols unasked")
 		}
 		if res.Status >= 200 {
 			break
 		}
 		if informational == 16 {
-			return protocol("it sends no final answer")
+			return protocolError("it sends no final answer")
 		}
 	}
 	switch {
@@ -325,31 +325,31 @@ func (k *conn) readHead(res *Response, headOnly bool) error {
 	return nil
 }
 
-// oneHead reads one status line and its fields.
-func (k *conn) oneHead(res *Response) error {
+// readOneHead reads one status line and its fields.
+func (k *conn) readOneHead(res *Response) error {
 	l, err := k.line()
 	if err != nil {
 		return err
 	}
 	if len(l) < 12 || string(l[:7]) != "HTTP/1." || l[7] != '0' && l[7] != '1' || l[8] != ' ' || len(l) > 12 && l[12] != ' ' {
-		return protocol("its status line is %.60q", l)
+		return protocolError("its status line is %.60q", l)
 	}
 	status := 0
 	for _, d := range l[9:12] {
 		if d < '0' || d > '9' {
-			return protocol("its status line is %.60q", l)
+			return protocolError("its status line is %.60q", l)
 		}
 		status = status*10 + int(d-'0')
 	}
 	if status < 100 {
-		return protocol("its status is %d", status)
+		return protocolError("its status is %d", status)
 	}
 	res.Status = status
 	k.chunked, k.inChunk, k.remain, k.done = false, false, -1, false
 	old := l[7] == '0' // HTTP/1.0
 	k.close = old
 	size := len(l)
-	k.hb, k.at = k.hb[:0], k.at[:0]
+	k.headBuf, k.spans = k.headBuf[:0], k.spans[:0]
 	for {
 		if l, err = k.line(); err != nil {
 			return err
@@ -357,16 +357,16 @@ func (k *conn) oneHead(res *Response) error {
 		if len(l) == 0 {
 			break
 		}
-		if size += len(l) + 2; size > k.c.o.MaxHead || len(k.at) == 128 {
-			return protocol("its head is too large")
+		if size += len(l) + 2; size > k.c.o.MaxHead || len(k.spans) == 128 {
+			return protocolError("its head is too large")
 		}
 		colon := bytes.IndexByte(l, ':')
 		if colon <= 0 {
-			return protocol("a field is %.60q", l)
+			return protocolError("a field is %.60q", l)
 		}
 		for i, c := range l[:colon] {
 			if c <= ' ' || c >= 0x7f {
-				return protocol("a field is %.60q", l)
+				return protocolError("a field is %.60q", l)
 			}
 			if c >= 'A' && c <= 'Z' {
 				l[i] = c | 0x20
@@ -374,65 +374,65 @@ func (k *conn) oneHead(res *Response) error {
 		}
 		for _, c := range l[colon+1:] {
 			if c < ' ' && c != '\t' || c == 0x7f {
-				return protocol("a field's value has control characters")
+				return protocolError("a field's value has control characters")
 			}
 		}
 		name, value := l[:colon], bytes.Trim(l[colon+1:], " \t")
 		switch string(name) {
 		case "content-length":
 			if k.remain >= 0 || len(value) == 0 || len(value) > 15 {
-				return protocol("its content-length is %.60q", value)
+				return protocolError("its content-length is %.60q", value)
 			}
 			k.remain = 0
 			for _, d := range value {
 				if d < '0' || d > '9' {
-					return protocol("its content-length is %.60q", value)
+					return protocolError("its content-length is %.60q", value)
 				}
 				k.remain = k.remain*10 + int64(d-'0')
 			}
 			continue
 		case "transfer-encoding":
-			if k.chunked || !fold(value, "chunked") {
-				return protocol("its transfer-encoding is %.60q", value)
+			if k.chunked || !equalFold(value, "chunked") {
+				return protocolError("its transfer-encoding is %.60q", value)
 			}
 			k.chunked = true
 			continue
 		case "connection":
-			if fold(value, "close") {
+			if equalFold(value, "close") {
 				k.close = true
 			}
 			continue
 		case "keep-alive", "upgrade", "trailer", "proxy-connection", "te":
 			continue
 		}
-		at := len(k.hb)
-		k.hb = append(append(k.hb, name...), value...)
-		k.at = append(k.at, fieldAt{at, at + len(name), at + len(name), len(k.hb)})
+		at := len(k.headBuf)
+		k.headBuf = append(append(k.headBuf, name...), value...)
+		k.spans = append(k.spans, fieldSpan{at, at + len(name), at + len(name), len(k.headBuf)})
 	}
 	if k.chunked && (old || k.remain >= 0) {
-		return protocol("it has chunks where it may not")
+		return protocolError("it has chunks where it may not")
 	}
 	if status < 200 {
 		return nil
 	}
-	head := string(k.hb) // one allocation for all names and values
-	fields := k.fs[:0]
-	for _, f := range k.at {
+	head := string(k.headBuf) // one allocation for all names and values
+	fields := k.fields[:0]
+	for _, f := range k.spans {
 		fields = append(fields, Field{head[f.name:f.colon], head[f.value:f.end]})
 	}
-	k.fs, res.Fields = fields, fields
+	k.fields, res.Fields = fields, fields
 	return nil
 }
 
-// chunk reads the line that opens the next chunk, and the end of the one before.
-func (k *conn) chunk() error {
+// nextChunk reads the line that opens the next chunk, and the end of the one before.
+func (k *conn) nextChunk() error {
 	if k.inChunk {
 		l, err := k.line()
 		if err != nil {
 			return err
 		}
 		if len(l) != 0 {
-			return protocol("a chunk is longer than it says")
+			return protocolError("a chunk is longer than it says")
 		}
 		k.inChunk = false
 	}
@@ -444,7 +444,7 @@ func (k *conn) chunk() error {
 		l = bytes.TrimRight(l[:i], " \t")
 	}
 	if len(l) == 0 || len(l) > 8 {
-		return protocol("a chunk's size is %.20q", l)
+		return protocolError("a chunk's size is %.20q", l)
 	}
 	var n int64
 	for _, d := range l {
@@ -454,7 +454,7 @@ func (k *conn) chunk() error {
 		case d|0x20 >= 'a' && d|0x20 <= 'f':
 			n = n<<4 | int64(d|0x20-'a'+10)
 		default:
-			return protocol("a chunk's size is %.20q", l)
+			return protocolError("a chunk's size is %.20q", l)
 		}
 	}
 	if k.remain = n; n > 0 {
@@ -469,12 +469,12 @@ func (k *conn) chunk() error {
 			return nil
 		}
 	}
-	return protocol("its trailers do not end")
+	return protocolError("its trailers do not end")
 }
 
-// ready tells whether chunk would not have to wait.
-func (k *conn) ready() bool {
-	b, _ := k.br.Peek(k.br.Buffered())
+// chunkBuffered tells whether chunk would not have to wait.
+func (k *conn) chunkBuffered() bool {
+	b, _ := k.reader.Peek(k.reader.Buffered())
 	if k.inChunk {
 		if len(b) < 2 {
 			return false
@@ -504,7 +504,7 @@ func (k *conn) read(p []byte) (n int, err error) {
 		if k.remain > 0 && int64(len(p)) > k.remain {
 			p = p[:k.remain]
 		}
-		n, err = k.br.Read(p)
+		n, err = k.reader.Read(p)
 		if k.remain > 0 {
 			if k.remain -= int64(n); k.remain == 0 {
 				k.done = true
@@ -519,7 +519,7 @@ func (k *conn) read(p []byte) (n int, err error) {
 	if err == nil || n > 0 {
 		return n, nil
 	}
-	if cause := k.cut(); cause != nil {
+	if cause := k.cancelCause(); cause != nil {
 		return 0, &Error{k.addr, ErrCancelled, cause}
 	}
 	k.close = true
@@ -537,14 +537,14 @@ func (k *conn) read(p []byte) (n int, err error) {
 func (k *conn) readChunks(p []byte) (n int, err error) {
 	for n < len(p) {
 		if k.remain == 0 {
-			if n > 0 && !k.ready() {
+			if n > 0 && !k.chunkBuffered() {
 				return n, nil
 			}
-			if err = k.chunk(); err != nil || k.done {
+			if err = k.nextChunk(); err != nil || k.done {
 				return n, err
 			}
 		}
-		if n > 0 && k.br.Buffered() == 0 {
+		if n > 0 && k.reader.Buffered() == 0 {
 			return n, nil
 		}
 		q := p[n:]
@@ -552,7 +552,7 @@ func (k *conn) readChunks(p []byte) (n int, err error) {
 			q = q[:k.remain]
 		}
 		var m int
-		m, err = k.br.Read(q)
+		m, err = k.reader.Read(q)
 		n += m
 		if k.remain -= int64(m); k.remain == 0 && m > 0 {
 			k.inChunk = true
@@ -562,9 +562,9 @@ func (k *conn) readChunks(p []byte) (n int, err error) {
 		}
 	}
 	// The end may already be here: say so together with the last bytes.
-	if k.remain == 0 && k.ready() {
-		if b, _ := k.br.Peek(3); len(b) == 3 && b[2] == '0' {
-			err = k.chunk()
+	if k.remain == 0 && k.chunkBuffered() {
+		if b, _ := k.reader.Peek(3); len(b) == 3 && b[2] == '0' {
+			err = k.nextChunk()
 		}
 	}
 	return n, err

@@ -29,7 +29,7 @@ func TestCut(t *testing.T) {
 	c := client(t, Options{})
 	whole := func(addr string) {
 		t.Helper()
-		r, err := c.Do(t.Context(), post(addr, "ok"))
+		r, err := c.Do(t.Context(), postRequest(addr, "ok"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,11 +43,11 @@ func TestCut(t *testing.T) {
 	var r *Response
 	ended := make(chan error, 3)
 	go func() {
-		_, err := c.Do(t.Context(), post(lost.addr, "wait"))
+		_, err := c.Do(t.Context(), postRequest(lost.addr, "wait"))
 		ended <- err
 	}()
 	<-reached
-	if s, err := c.Do(t.Context(), post(lost.addr, "stream")); err != nil {
+	if s, err := c.Do(t.Context(), postRequest(lost.addr, "stream")); err != nil {
 		t.Fatal(err)
 	} else {
 		r = s
@@ -59,7 +59,7 @@ func TestCut(t *testing.T) {
 		ended <- err
 	}()
 	<-reached
-	beside, err := c.Do(t.Context(), post(other.addr, "stream"))
+	beside, err := c.Do(t.Context(), postRequest(other.addr, "stream"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -202,7 +202,7 @@ func (c *Client) put(k *conn) {
 	l := c.idle[k.addr]
 	if c.closed || len(l) >= c.o.MaxIdle {
 		c.mu.Unlock()
-		k.shut()
+		k.closeConn()
 		return
 	}
 	c.idle[k.addr] = append(l, k)
@@ -245,7 +245,7 @@ func (c *Client) sweepIdle() {
 	}
 	c.mu.Unlock()
 	for _, k := range old {
-		k.shut()
+		k.closeConn()
 	}
 }
 
@@ -267,7 +267,7 @@ func (c *Client) drop(closed bool) {
 	c.mu.Unlock()
 	for _, l := range idle {
 		for _, k := range l {
-			k.shut()
+			k.closeConn()
 		}
 	}
 }

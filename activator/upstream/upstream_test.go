@@ -77,8 +77,8 @@ func newEngine(t testing.TB, answer func(c net.Conn, r *http.Request, body []byt
 	return e
 }
 
-// says answers every request with raw.
-func says(t testing.TB, raw string) *engine {
+// assertAnswer answers every request with raw.
+func assertAnswer(t testing.TB, raw string) *engine {
 	return newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, _ int) bool {
 		_, err := io.WriteString(c, raw)
 		return err == nil
@@ -91,7 +91,7 @@ func client(t testing.TB, o Options) *Client {
 	return c
 }
 
-func post(addr, body string) *Request {
+func postRequest(addr, body string) *Request {
 	return &Request{Addr: addr, Method: "POST", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
 }
 
@@ -147,7 +147,7 @@ func TestAnswers(t *testing.T) {
 			})
 			c := client(t, Options{})
 			for range 2 {
-				r, err := c.Do(t.Context(), post(e.addr, "{}"))
+				r, err := c.Do(t.Context(), postRequest(e.addr, "{}"))
 				if err == nil {
 					if r.Status != x.status || r.Length != x.length {
 						t.Errorf("status %d length %d", r.Status, r.Length)
@@ -207,8 +207,8 @@ func TestRequestOnTheWire(t *testing.T) {
 }
 
 func TestFieldsOfAnAnswer(t *testing.T) {
-	e := says(t, "HTTP/1.1 200 OK\r\nDate: today\r\nX-B:  1 \r\nKeep-Alive: 5\r\nx-a: 2\r\nX-B: 3\r\nContent-Length: 0\r\n\r\n")
-	r, err := client(t, Options{}).Do(t.Context(), post(e.addr, ""))
+	e := assertAnswer(t, "HTTP/1.1 200 OK\r\nDate: today\r\nX-B:  1 \r\nKeep-Alive: 5\r\nx-a: 2\r\nX-B: 3\r\nContent-Length: 0\r\n\r\n")
+	r, err := client(t, Options{}).Do(t.Context(), postRequest(e.addr, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestChunksCoalesce(t *testing.T) {
 	})
 	r, err := func() (*Response, error) {
 		go func() { step <- "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n4\r\nf" }()
-		return client(t, Options{}).Do(t.Context(), post(e.addr, ""))
+		return client(t, Options{}).Do(t.Context(), postRequest(e.addr, ""))
 	}()
 	if err != nil {
 		t.Fatal(err)
@@ -255,10 +255,10 @@ func TestChunksCoalesce(t *testing.T) {
 }
 
 func TestAbandonedStreamIsNotReused(t *testing.T) {
-	e := says(t, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nold\r\n3\r\nold\r\n0\r\n\r\n")
+	e := assertAnswer(t, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nold\r\n3\r\nold\r\n0\r\n\r\n")
 	c := client(t, Options{})
 	for range 3 {
-		r, err := c.Do(t.Context(), post(e.addr, ""))
+		r, err := c.Do(t.Context(), postRequest(e.addr, ""))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +284,7 @@ func TestRetryOnDeadReusedConnection(t *testing.T) {
 	})
 	c := client(t, Options{})
 	for range 2 {
-		r, err := c.Do(t.Context(), post(e.addr, "{}"))
+		r, err := c.Do(t.Context(), postRequest(e.addr, "{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,7 +307,7 @@ func TestRetryOnDeadReusedConnection(t *testing.T) {
 		return false
 	})
 	for i := range 3 {
-		r, err := c.Do(t.Context(), post(e.addr, "{}"))
+		r, err := c.Do(t.Context(), postRequest(e.addr, "{}"))
 		if err == nil {
 			io.ReadAll(r)
 			r.Close()
@@ -323,20 +323,20 @@ func TestRetryOnDeadReusedConnection(t *testing.T) {
 
 func TestDialFails(t *testing.T) {
 	const addr = "127.0.0.1:1" // which no test is given
-	_, err := client(t, Options{}).Do(t.Context(), post(addr, ""))
+	_, err := client(t, Options{}).Do(t.Context(), postRequest(addr, ""))
 	if !errors.Is(err, ErrDial) {
 		t.Error(err)
 	}
 	c := New(Options{})
 	c.Close()
-	if _, err := c.Do(t.Context(), post(addr, "")); !errors.Is(err, ErrDial) || !errors.Is(err, errClosed) {
+	if _, err := c.Do(t.Context(), postRequest(addr, "")); !errors.Is(err, ErrDial) || !errors.Is(err, errClosed) {
 		t.Error(err)
 	}
 	hang := client(t, Options{DialTimeout: 10 * time.Millisecond, Dial: func(ctx context.Context, _ string) (net.Conn, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}})
-	if _, err := hang.Do(t.Context(), post(addr, "")); !errors.Is(err, ErrDial) {
+	if _, err := hang.Do(t.Context(), postRequest(addr, "")); !errors.Is(err, ErrDial) {
 		t.Error(err)
 	}
 }
@@ -361,7 +361,7 @@ func TestEarlyAnswer(t *testing.T) {
 		c.Close()
 	}()
 	c := client(t, Options{})
-	r, err := c.Do(t.Context(), post(ln.Addr().String(), strings.Repeat("x", 4<<20)))
+	r, err := c.Do(t.Context(), postRequest(ln.Addr().String(), strings.Repeat("x", 4<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +401,7 @@ func TestCancel(t *testing.T) {
 				cancel(why)
 			}()
 		}
-		r, err := c.Do(ctx, post(e.addr, body))
+		r, err := c.Do(ctx, postRequest(e.addr, body))
 		if body == "stream" {
 			if err != nil {
 				t.Fatal(err)
@@ -421,7 +421,7 @@ func TestCancel(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := c.Do(ctx, post(e.addr, "ok"))
+	r, err := c.Do(ctx, postRequest(e.addr, "ok"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -429,7 +429,7 @@ func TestCancel(t *testing.T) {
 	r.Close()
 	cancel() // late: the connection is in the pool
 	n := e.conns.Load()
-	if r, err = c.Do(t.Context(), post(e.addr, "ok")); err != nil {
+	if r, err = c.Do(t.Context(), postRequest(e.addr, "ok")); err != nil {
 		t.Fatal(err)
 	}
 	io.ReadAll(r)
@@ -437,7 +437,7 @@ func TestCancel(t *testing.T) {
 	if e.conns.Load() != n {
 		t.Error("a late cancel closed the connection")
 	}
-	if _, err = c.Do(ctx, post(e.addr, "ok")); !errors.Is(err, ErrCancelled) {
+	if _, err = c.Do(ctx, postRequest(e.addr, "ok")); !errors.Is(err, ErrCancelled) {
 		t.Error(err)
 	}
 }
@@ -482,7 +482,7 @@ func TestLeaversHarmNobody(t *testing.T) {
 						cancel()
 					})
 				}
-				r, err := c.Do(ctx, post(e.addr, body))
+				r, err := c.Do(ctx, postRequest(e.addr, body))
 				var b []byte
 				if err == nil {
 					b, err = io.ReadAll(r)
@@ -619,7 +619,7 @@ func BenchmarkDo(b *testing.B) {
 			body := strings.Repeat("x", 1500)
 			raw := []byte("HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 1500\r\ncontent-type: application/json\r\n\r\n" + body)
 			c := client(b, Options{Dial: func(context.Context, string) (net.Conn, error) { return &loop{answer: raw}, nil }})
-			req := post("e", strings.Repeat("y", 1200))
+			req := postRequest("e", strings.Repeat("y", 1200))
 			req.Fields = []Field{{"content-type", "application/json"}, {"accept", "application/json"}, {"x-request-id", "0123456789abcdef"}}
 			x := context.Background()
 			if ctx != "plain" {

@@ -129,7 +129,7 @@ func (p *Platform) Replicas(ctx context.Context, of functions.Name) ([]Replica, 
 	var out []Replica
 	for _, r := range list.Items {
 		n, err := functions.ParseName(r.Function, functions.DefaultTeam)
-		if err == nil && n.Base() == of.Base() && !r.State.Over() {
+		if err == nil && n.WithoutAdapter() == of.WithoutAdapter() && !r.State.Over() {
 			out = append(out, r)
 		}
 	}

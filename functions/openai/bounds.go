@@ -32,10 +32,10 @@ func outside(key []byte, format string, args ...any) *Error {
 	return New(InvalidValue, string(key)+" "+fmt.Sprintf(format, args...)+".").With(pointer(key))
 }
 
-// bound checks one top-level member, whose value is valid JSON; of an array or
+// checkMember checks one top-level member, whose value is valid JSON; of an array or
 // object count is how many elements it has. What it does not know it lets pass:
 // engines have many more parameters, and ignore those they do not know.
-func bound(key, v []byte, count int) error {
+func checkMember(key, v []byte, count int) error {
 	if v[0] == 'n' { // null
 		return nil
 	}
@@ -71,7 +71,7 @@ func bound(key, v []byte, count int) error {
 	case "guided_regex", "regex":
 		return pattern(key, v)
 	case "cache_salt":
-		if !plain(v) || len(v) < 3 || len(v) > MaxSalt+2 {
+		if !isPlain(v) || len(v) < 3 || len(v) > MaxSalt+2 {
 			return outside(key, "must be a string of 1 to %d letters, digits, dots, dashes and underscores", MaxSalt)
 		}
 	case "chat_template_kwargs":
@@ -87,7 +87,7 @@ func bound(key, v []byte, count int) error {
 }
 
 func between(key, v []byte, from, to int64) error {
-	if n, ok := integer(v); !ok || n < from || n > to {
+	if n, ok := parseInteger(v); !ok || n < from || n > to {
 		return outside(key, "must be an integer from %d to %d", from, to)
 	}
 	return nil
@@ -97,7 +97,7 @@ func between(key, v []byte, from, to int64) error {
 // token ids; of anything else, each element is one.
 func prompt(key, v []byte, count int) error {
 	if v[0] == '[' && count > MaxPrompts && string(key) != "messages" {
-		if c := v[skip(v, 1)]; c < '0' || c > '9' {
+		if c := v[skipSpace(v, 1)]; c < '0' || c > '9' {
 			return outside(key, "must have at most %d elements", MaxPrompts)
 		}
 	}
@@ -159,7 +159,7 @@ func pattern(key, v []byte) error {
 	if v[0] != '"' || len(v) > MaxPattern+2 {
 		return outside(key, "must be a string of at most %d bytes", MaxPattern)
 	}
-	if _, err := syntax.Parse(text(v), syntax.Perl); err != nil {
+	if _, err := syntax.Parse(unquoteText(v), syntax.Perl); err != nil {
 		return outside(key, "must be a regular expression that RE2 takes")
 	}
 	return nil
@@ -179,7 +179,7 @@ func template(key, v []byte) error {
 		case n == "chat_template", n == "tokenize", n == "conversation", n == "messages", n == "tokenizer", n == "tokenizer_kwargs",
 			n == "padding", n == "truncation", n == "max_length", n == "return_tensors", n == "return_dict", n == "processor_kwargs",
 			strings.HasPrefix(n, "_"):
-			return outside(key, "must not set %s", clean(n))
+			return outside(key, "must not set %s", cleanMessage(n))
 		}
 		return nil
 	}}
@@ -187,16 +187,16 @@ func template(key, v []byte) error {
 	return err
 }
 
-// clean makes a name of a request's own fit for a message.
-func clean(s string) string {
+// cleanMessage makes a name of a request's own fit for a message.
+func cleanMessage(s string) string {
 	if len(s) > 40 {
 		s = s[:40] + "…"
 	}
 	return strings.ToValidUTF8(s, "?")
 }
 
-// plain reports whether a literal is a string of letters, digits, '.', '_' and '-'.
-func plain(v []byte) bool {
+// isPlain reports whether a literal is a string of letters, digits, '.', '_' and '-'.
+func isPlain(v []byte) bool {
 	if v[0] != '"' {
 		return false
 	}
@@ -225,20 +225,20 @@ func (w *walker) walk(i, deep int, parent []byte) (int, error) {
 	b := w.b
 	c := b[i]
 	if c != '{' && c != '[' {
-		end, _, err := value(b, i, 1)
+		end, _, err := scanValue(b, i, 1)
 		return end, err
 	}
 	if w.depth > 0 && deep > w.depth {
 		return -1, nil
 	}
 	closing := c + 2
-	for i = skip(b, i+1); b[i] != closing; i = skip(b, i) {
+	for i = skipSpace(b, i+1); b[i] != closing; i = skipSpace(b, i) {
 		if b[i] == ',' {
-			i = skip(b, i+1)
+			i = skipSpace(b, i+1)
 		}
 		name := parent // the elements of an array are called what the array is
 		if c == '{' {
-			end, escaped, err := str(b, i)
+			end, escaped, err := scanString(b, i)
 			if err != nil {
 				return 0, err
 			}
@@ -246,7 +246,7 @@ func (w *walker) walk(i, deep int, parent []byte) (int, error) {
 			if escaped {
 				name = unquote(b[i:end])
 			}
-			i = skip(b, skip(b, end)+1)
+			i = skipSpace(b, skipSpace(b, end)+1)
 		}
 		end, err := w.walk(i, deep+1, name)
 		if err != nil || end < 0 {

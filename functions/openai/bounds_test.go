@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// many is n copies of s with commas between.
-func many(n int, s string) string { return strings.TrimSuffix(strings.Repeat(s+",", n), ",") }
+// tooMany is n copies of s with commas between.
+func tooMany(n int, s string) string { return strings.TrimSuffix(strings.Repeat(s+",", n), ",") }
 
 // Each row is a request that must never reach an engine; those named for an
 // advisory are what it was about.
@@ -31,13 +31,13 @@ func TestBounds(t *testing.T) {
 		{"max_tokens negative", `"max_tokens":-5`, InvalidJSON, "/max_tokens"},
 		{"max_completion_tokens negative", `"max_completion_tokens":-1`, InvalidJSON, "/max_completion_tokens"},
 		{"min_tokens negative", `"min_tokens":-1`, InvalidValue, "/min_tokens"},
-		{"logit_bias large", `"logit_bias":{` + many(301, `"1":1`) + `}`, InvalidValue, "/logit_bias"},
+		{"logit_bias large", `"logit_bias":{` + tooMany(301, `"1":1`) + `}`, InvalidValue, "/logit_bias"},
 		{"logit_bias no object", `"logit_bias":[1]`, InvalidValue, "/logit_bias"},
-		{"stop many", `"stop":[` + many(17, `"a"`) + `]`, InvalidValue, "/stop"},
+		{"stop many", `"stop":[` + tooMany(17, `"a"`) + `]`, InvalidValue, "/stop"},
 		{"stop long", `"stop":"` + strings.Repeat("a", 5000) + `"`, InvalidValue, "/stop"},
 		{"stop number", `"stop":1`, InvalidValue, "/stop"},
-		{"stop_token_ids", `"stop_token_ids":[` + many(1025, "1") + `]`, InvalidValue, "/stop_token_ids"},
-		{"bad_words", `"bad_words":[` + many(1025, `"a"`) + `]`, InvalidValue, "/bad_words"},
+		{"stop_token_ids", `"stop_token_ids":[` + tooMany(1025, "1") + `]`, InvalidValue, "/stop_token_ids"},
+		{"bad_words", `"bad_words":[` + tooMany(1025, `"a"`) + `]`, InvalidValue, "/bad_words"},
 		{"allowed_token_ids", `"allowed_token_ids":"all"`, InvalidValue, "/allowed_token_ids"},
 		{"response_format large", `"response_format":{"a":"` + strings.Repeat("a", 65<<10) + `"}`, InvalidValue, "/response_format"},
 		{"response_format deep", `"response_format":` + deep, InvalidValue, "/response_format"},
@@ -51,9 +51,9 @@ func TestBounds(t *testing.T) {
 		{"guided_regex", `"guided_regex":"("`, InvalidValue, "/guided_regex"},
 		{"guided_json large", `"guided_json":"` + strings.Repeat("a", 65<<10) + `"`, InvalidValue, "/guided_json"},
 		{"tools large", `"tools":["` + strings.Repeat("a", 257<<10) + `"]`, InvalidValue, "/tools"},
-		{"prompts", `"prompt":[` + many(2049, `"a"`) + `]`, InvalidValue, "/prompt"},
-		{"prompts of ids", `"prompt":[` + many(2049, `[1]`) + `]`, InvalidValue, "/prompt"},
-		{"inputs", `"input":[ ` + many(2049, `"a"`) + `]`, InvalidValue, "/input"},
+		{"prompts", `"prompt":[` + tooMany(2049, `"a"`) + `]`, InvalidValue, "/prompt"},
+		{"prompts of ids", `"prompt":[` + tooMany(2049, `[1]`) + `]`, InvalidValue, "/prompt"},
+		{"inputs", `"input":[ ` + tooMany(2049, `"a"`) + `]`, InvalidValue, "/input"},
 		{"cache_salt empty (CVE-2026-105756)", `"cache_salt":""`, InvalidValue, "/cache_salt"},
 		{"cache_salt number", `"cache_salt":5`, InvalidValue, "/cache_salt"},
 		{"cache_salt long", `"cache_salt":"` + strings.Repeat("a", 129) + `"`, InvalidValue, "/cache_salt"},
@@ -99,7 +99,7 @@ func TestWithinBounds(t *testing.T) {
 		`"structured_outputs":{"choice":["yes","no"]}`, `"guided_regex":"\\d{4}-\\d{2}"`,
 		`"tools":[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}}]`,
 		`"cache_salt":"Team-1.a_b"`, `"chat_template_kwargs":{"enable_thinking":false,"x":{"tokenize":1}}`,
-		`"prompt":[` + many(5000, "1") + `]`, `"input":["a","b"]`,
+		`"prompt":[` + tooMany(5000, "1") + `]`, `"input":["a","b"]`,
 		`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]`,
 		`"messages":[{"role":"user","content":"the field image_url takes https://a/b"}]`,
 		`"input":[{"content":[{"type":"output_text","annotations":[{"type":"url_citation","url":"https://a"}]}]}]`,

@@ -57,9 +57,9 @@ const (
 	typeRate    = "rate_limit_error"
 )
 
-type row struct {
+type catalogueRow struct {
 	status  int
-	typ     string
+	errType string
 	param   string        // where the fault always lies in one place
 	after   time.Duration // Retry-After unless the caller knows better; 0: the row never carries one
 	again   bool          // x-should-retry
@@ -68,80 +68,80 @@ type row struct {
 
 // lookup is the whole catalogue. A retry is advised only with 429, 502, 503 and
 // 504: openai clients obey the advice even on a 400.
-func lookup(c Code) row {
+func lookup(c Code) catalogueRow {
 	switch c {
 	case InvalidAPIKey:
-		return row{401, typeRequest, "", 0, false, "Incorrect API key provided."}
+		return catalogueRow{401, typeRequest, "", 0, false, "Incorrect API key provided."}
 	case ModelNotFound:
-		return row{404, typeRequest, "model", 0, false, "The model does not exist."}
+		return catalogueRow{404, typeRequest, "model", 0, false, "The model does not exist."}
 	case InvalidJSON:
-		return row{400, typeRequest, "", 0, false, "The body is not valid JSON."}
+		return catalogueRow{400, typeRequest, "", 0, false, "The body is not valid JSON."}
 	case InvalidRequest:
-		return row{400, typeRequest, "", 0, false, "The request is not well formed."}
+		return catalogueRow{400, typeRequest, "", 0, false, "The request is not well formed."}
 	case InvalidValue:
-		return row{400, typeRequest, "", 0, false, "A parameter has a value that is not allowed."}
+		return catalogueRow{400, typeRequest, "", 0, false, "A parameter has a value that is not allowed."}
 	case UnsupportedParameter:
-		return row{400, typeRequest, "", 0, false, "A parameter is not supported."}
+		return catalogueRow{400, typeRequest, "", 0, false, "A parameter is not supported."}
 	case MissingRequiredParameter:
-		return row{400, typeRequest, "model", 0, false, "You must provide a model parameter."}
+		return catalogueRow{400, typeRequest, "model", 0, false, "You must provide a model parameter."}
 	case UnknownEndpoint:
-		return row{404, typeRequest, "", 0, false, "Unknown endpoint."}
+		return catalogueRow{404, typeRequest, "", 0, false, "Unknown endpoint."}
 	case NotFound:
-		return row{404, typeRequest, "", 0, false, "Not found."}
+		return catalogueRow{404, typeRequest, "", 0, false, "Not found."}
 	case MethodNotAllowed:
-		return row{405, typeRequest, "", 0, false, "This method is not allowed here."}
+		return catalogueRow{405, typeRequest, "", 0, false, "This method is not allowed here."}
 	case RequestTimeout:
-		return row{408, typeRequest, "", 0, false, "The request arrived too slowly."}
+		return catalogueRow{408, typeRequest, "", 0, false, "The request arrived too slowly."}
 	case Conflict:
-		return row{409, typeRequest, "", 0, false, "The request conflicts with the present state."}
+		return catalogueRow{409, typeRequest, "", 0, false, "The request conflicts with the present state."}
 	case RequestTooLarge:
-		return row{413, typeRequest, "", 0, false, "The body is too large."}
+		return catalogueRow{413, typeRequest, "", 0, false, "The body is too large."}
 	case UnsupportedEncoding:
-		return row{415, typeRequest, "", 0, false, "Compressed bodies are not accepted."}
+		return catalogueRow{415, typeRequest, "", 0, false, "Compressed bodies are not accepted."}
 	case MisdirectedRequest:
-		return row{421, typeRequest, "", 0, false, "This server does not answer for that host."}
+		return catalogueRow{421, typeRequest, "", 0, false, "This server does not answer for that host."}
 	case RequestQuarantined:
-		return row{422, typeRequest, "", 0, false, "This request has crashed engines before and is not run again."}
+		return catalogueRow{422, typeRequest, "", 0, false, "This request has crashed engines before and is not run again."}
 	case AdapterNotFound:
-		return row{404, typeRequest, "model", 0, false, "The adapter does not exist."}
+		return catalogueRow{404, typeRequest, "model", 0, false, "The adapter does not exist."}
 	case AdapterInvalid:
-		return row{400, typeRequest, "model", 0, false, "The adapter does not fit the model."}
+		return catalogueRow{400, typeRequest, "model", 0, false, "The adapter does not fit the model."}
 	case AdapterUnavailable:
-		return row{503, typeServer, "", 5 * time.Second, true, "The adapter could not be loaded now."}
+		return catalogueRow{503, typeServer, "", 5 * time.Second, true, "The adapter could not be loaded now."}
 	case HeadTooLarge:
-		return row{431, typeRequest, "", 0, false, "The request's head is too large."}
+		return catalogueRow{431, typeRequest, "", 0, false, "The request's head is too large."}
 	case OriginNotAllowed:
-		return row{403, typeRequest, "", 0, false, "This origin is not allowed."}
+		return catalogueRow{403, typeRequest, "", 0, false, "This origin is not allowed."}
 	case PermissionDenied:
-		return row{403, typeRequest, "", 0, false, "This key may not do that."}
+		return catalogueRow{403, typeRequest, "", 0, false, "This key may not do that."}
 	case ContextLengthExceeded:
-		return row{400, typeRequest, "", 0, false, "The prompt is longer than the model's context."}
+		return catalogueRow{400, typeRequest, "", 0, false, "The prompt is longer than the model's context."}
 	case RateLimitExceeded:
-		return row{429, typeRate, "", time.Second, true, "Rate limit reached."}
+		return catalogueRow{429, typeRate, "", time.Second, true, "Rate limit reached."}
 	case InsufficientQuota:
-		return row{429, "insufficient_quota", "", 0, false, "The team's budget is used up."}
+		return catalogueRow{429, "insufficient_quota", "", 0, false, "The team's budget is used up."}
 	case GPUQuotaExceeded:
-		return row{429, typeRate, "", 30 * time.Second, true, "The team's GPU quota is in use."}
+		return catalogueRow{429, typeRate, "", 30 * time.Second, true, "The team's GPU quota is in use."}
 	case PrewarmBudgetExceeded:
-		return row{429, typeRate, "", time.Minute, true, "The budget of prewarms is used up."}
+		return catalogueRow{429, typeRate, "", time.Minute, true, "The budget of prewarms is used up."}
 	case QueueFull:
-		return row{503, typeServer, "", 5 * time.Second, true, "The queue for this model is full."}
+		return catalogueRow{503, typeServer, "", 5 * time.Second, true, "The queue for this model is full."}
 	case ModelLoading:
-		return row{503, typeServer, "", 10 * time.Second, true, "The model is loading."}
+		return catalogueRow{503, typeServer, "", 10 * time.Second, true, "The model is loading."}
 	case ModelLoadFailed:
-		return row{503, typeServer, "", 0, false, "The model could not be loaded."}
+		return catalogueRow{503, typeServer, "", 0, false, "The model could not be loaded."}
 	case ServiceUnavailable:
-		return row{503, typeServer, "", 5 * time.Second, true, "The service cannot be reached now."}
+		return catalogueRow{503, typeServer, "", 5 * time.Second, true, "The service cannot be reached now."}
 	case ShuttingDown:
-		return row{503, typeServer, "", time.Second, true, "The server is shutting down."}
+		return catalogueRow{503, typeServer, "", time.Second, true, "The server is shutting down."}
 	case EngineCrashed:
-		return row{502, typeServer, "", time.Second, true, "The engine died before it answered."}
+		return catalogueRow{502, typeServer, "", time.Second, true, "The engine died before it answered."}
 	case EngineHung:
-		return row{504, typeServer, "", time.Second, true, "The engine stopped making progress."}
+		return catalogueRow{504, typeServer, "", time.Second, true, "The engine stopped making progress."}
 	case QueueTimeout:
-		return row{504, typeServer, "", 5 * time.Second, true, "No replica took the request in time."}
+		return catalogueRow{504, typeServer, "", 5 * time.Second, true, "No replica took the request in time."}
 	}
-	return row{500, typeServer, "", 0, false, "Something went wrong inside the server."}
+	return catalogueRow{500, typeServer, "", 0, false, "Something went wrong inside the server."}
 }
 
 // MaxRetryAfter bounds Retry-After on the wire.
@@ -175,7 +175,7 @@ func New(code Code, message string) *Error {
 	if message == "" {
 		message = r.message
 	}
-	return &Error{Status: r.status, Type: r.typ, Code: code, Message: message, Param: r.param}
+	return &Error{Status: r.status, Type: r.errType, Code: code, Message: message, Param: r.param}
 }
 
 // With returns e with param set, for chaining.
@@ -261,20 +261,20 @@ func (e *Error) Frame() []byte {
 }
 
 func (e *Error) append(b []byte) []byte {
-	b = quote(append(b, `{"error":{"message":`...), e.Message)
-	b = quote(append(b, `,"type":`...), e.Type)
+	b = appendQuoted(append(b, `{"error":{"message":`...), e.Message)
+	b = appendQuoted(append(b, `,"type":`...), e.Type)
 	b = append(b, `,"param":`...)
 	if e.Param == "" {
 		b = append(b, "null"...)
 	} else {
-		b = quote(b, e.Param)
+		b = appendQuoted(b, e.Param)
 	}
-	b = quote(append(b, `,"code":`...), string(e.Code))
+	b = appendQuoted(append(b, `,"code":`...), string(e.Code))
 	if d := e.Thaw; d != nil {
 		b = append(b, `,"thaw":{`...)
 		n := len(b)
 		if d.Phase != "" {
-			b = append(quote(append(b, `"phase":`...), d.Phase), ',')
+			b = append(appendQuoted(append(b, `"phase":`...), d.Phase), ',')
 		}
 		if d.Progress >= 0 {
 			b = append(strconv.AppendInt(append(b, `"progress":`...), int64(d.Progress), 10), ',')
@@ -290,9 +290,9 @@ func (e *Error) append(b []byte) []byte {
 	return append(b, '}', '}')
 }
 
-// quote appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; the error that
+// appendQuoted appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; the error that
 // reports it changes nothing here.
-func quote(b []byte, s string) []byte {
+func appendQuoted(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
 }

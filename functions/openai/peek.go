@@ -78,27 +78,27 @@ type peeker struct {
 	sawMax   int // rank of the max_tokens spelling seen
 }
 
-func bad(param, format string, args ...any) *Error {
+func invalidJSON(param, format string, args ...any) *Error {
 	return New(InvalidJSON, "The body is not valid JSON: "+fmt.Sprintf(format, args...)).With(param)
 }
 
 func (p *peeker) run() error {
 	b := p.b
 	if len(b) >= 3 && b[0] == 0xEF && b[1] == 0xBB && b[2] == 0xBF {
-		return bad("", "it starts with a byte order mark.")
+		return invalidJSON("", "it starts with a byte order mark.")
 	}
 	if !utf8.Valid(b) {
-		return bad("", "it is not valid UTF-8.")
+		return invalidJSON("", "it is not valid UTF-8.")
 	}
-	i := skip(b, 0)
+	i := skipSpace(b, 0)
 	if i == len(b) {
-		return bad("", "it is empty.")
+		return invalidJSON("", "it is empty.")
 	}
 	if b[i] != '{' {
-		return bad("", "an object is expected.")
+		return invalidJSON("", "an object is expected.")
 	}
 	opened := i + 1
-	i = skip(b, opened)
+	i = skipSpace(b, opened)
 	if i < len(b) && b[i] == '}' {
 		p.env.empty = true
 		i++
@@ -108,22 +108,22 @@ func (p *peeker) run() error {
 			if err != nil {
 				return err
 			}
-			i = skip(b, end)
+			i = skipSpace(b, end)
 			if i == len(b) {
-				return bad("", "it ends inside the object.")
+				return invalidJSON("", "it ends inside the object.")
 			}
 			if b[i] == '}' {
 				i++
 				break
 			}
 			if b[i] != ',' {
-				return bad("", "a comma or } is expected at byte %d.", i)
+				return invalidJSON("", "a comma or } is expected at byte %d.", i)
 			}
-			i = skip(b, i+1)
+			i = skipSpace(b, i+1)
 		}
 	}
-	if i = skip(b, i); i != len(b) {
-		return bad("", "data follows the object at byte %d.", i)
+	if i = skipSpace(b, i); i != len(b) {
+		return invalidJSON("", "data follows the object at byte %d.", i)
 	}
 	if p.unnamed && p.miscased == "" && p.env.model == (span{}) {
 		p.env.model, p.env.none = span{opened, opened}, true
@@ -144,7 +144,7 @@ func (p *peeker) run() error {
 // member reads one top-level name and value from i and returns where it ends.
 func (p *peeker) member(i int) (int, error) {
 	b := p.b
-	end, escaped, err := str(b, i)
+	end, escaped, err := scanString(b, i)
 	if err != nil {
 		return 0, err
 	}
@@ -164,7 +164,7 @@ func (p *peeker) member(i int) (int, error) {
 		}
 	}
 	if p.n == MaxKeys {
-		return 0, bad("", "it has more than %d keys.", MaxKeys)
+		return 0, invalidJSON("", "it has more than %d keys.", MaxKeys)
 	}
 	if p.n < len(p.keys) {
 		p.keys[p.n] = key
@@ -173,15 +173,15 @@ func (p *peeker) member(i int) (int, error) {
 	}
 	p.n++
 
-	i = skip(b, end)
+	i = skipSpace(b, end)
 	if i == len(b) || b[i] != ':' {
-		return 0, bad("", "a colon is expected at byte %d.", i)
+		return 0, invalidJSON("", "a colon is expected at byte %d.", i)
 	}
-	at := skip(b, i+1)
+	at := skipSpace(b, i+1)
 	if string(key) == "stream_options" && at < len(b) && b[at] == '{' {
 		return p.streamOptions(at)
 	}
-	end, count, err := value(b, at, 1)
+	end, count, err := scanValue(b, at, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -190,16 +190,16 @@ func (p *peeker) member(i int) (int, error) {
 	case "model":
 		switch {
 		case len(v) > MaxName:
-			return 0, bad("/model", "model is longer than any name.")
+			return 0, invalidJSON("/model", "model is longer than any name.")
 		case v[0] == '"':
-			p.env.Model = text(v)
+			p.env.Model = unquoteText(v)
 			p.env.model = span{at, end}
 		case string(v) == "null":
 			if p.unnamed {
 				p.env.model = span{at, end}
 			}
 		default:
-			return 0, bad("/model", "model must be a string.")
+			return 0, invalidJSON("/model", "model must be a string.")
 		}
 	case "stream":
 		switch string(v) {
@@ -207,11 +207,11 @@ func (p *peeker) member(i int) (int, error) {
 			p.env.Stream = true
 		case "false", "null":
 		default:
-			return 0, bad("/stream", "stream must be a boolean.")
+			return 0, invalidJSON("/stream", "stream must be a boolean.")
 		}
 	case "stream_options":
 		if string(v) != "null" {
-			return 0, bad("/stream_options", "stream_options must be an object.")
+			return 0, invalidJSON("/stream_options", "stream_options must be an object.")
 		}
 		p.env.options = span{at, end}
 	case "max_completion_tokens":
@@ -222,7 +222,7 @@ func (p *peeker) member(i int) (int, error) {
 		return end, p.maxTokens(v, "/max_tokens", 1)
 	case "n":
 		if string(v) != "null" {
-			n, ok := integer(v)
+			n, ok := parseInteger(v)
 			if !ok || n < 1 || n > MaxN {
 				return 0, outside(key, "must be an integer from 1 to %d", MaxN)
 			}
@@ -230,7 +230,7 @@ func (p *peeker) member(i int) (int, error) {
 		}
 	case "user":
 		if v[0] == '"' && len(v) <= MaxName {
-			p.env.User = text(v)
+			p.env.User = unquoteText(v)
 		}
 	case "messages", "input", "prompt":
 		if v[0] != '[' {
@@ -245,7 +245,7 @@ func (p *peeker) member(i int) (int, error) {
 		if len(key) == 5 && strings.EqualFold(string(key), "model") {
 			p.miscased = string(key)
 		}
-		return end, bound(key, v, count)
+		return end, checkMember(key, v, count)
 	}
 	return end, nil
 }
@@ -254,7 +254,7 @@ func (p *peeker) member(i int) (int, error) {
 func (p *peeker) streamOptions(i int) (int, error) {
 	b := p.b
 	at := i
-	i = skip(b, i+1)
+	i = skipSpace(b, i+1)
 	p.env.bare = true
 	if i < len(b) && b[i] == '}' {
 		p.env.options = span{at, i + 1}
@@ -262,7 +262,7 @@ func (p *peeker) streamOptions(i int) (int, error) {
 	}
 	p.env.bare = false
 	for {
-		end, escaped, err := str(b, i)
+		end, escaped, err := scanString(b, i)
 		if err != nil {
 			return 0, err
 		}
@@ -270,12 +270,12 @@ func (p *peeker) streamOptions(i int) (int, error) {
 		if escaped {
 			key = unquote(b[i:end])
 		}
-		i = skip(b, end)
+		i = skipSpace(b, end)
 		if i == len(b) || b[i] != ':' {
-			return 0, bad("/stream_options", "a colon is expected at byte %d.", i)
+			return 0, invalidJSON("/stream_options", "a colon is expected at byte %d.", i)
 		}
-		vat := skip(b, i+1)
-		end, _, err = value(b, vat, 2)
+		vat := skipSpace(b, i+1)
+		end, _, err = scanValue(b, vat, 2)
 		if err != nil {
 			return 0, err
 		}
@@ -289,21 +289,21 @@ func (p *peeker) streamOptions(i int) (int, error) {
 				p.env.IncludeUsage = true
 			case "false", "null":
 			default:
-				return 0, bad("/stream_options/include_usage", "include_usage must be a boolean.")
+				return 0, invalidJSON("/stream_options/include_usage", "include_usage must be a boolean.")
 			}
 		}
-		i = skip(b, end)
+		i = skipSpace(b, end)
 		if i == len(b) {
-			return 0, bad("/stream_options", "it ends inside the object.")
+			return 0, invalidJSON("/stream_options", "it ends inside the object.")
 		}
 		if b[i] == '}' {
 			p.env.options = span{at, i + 1}
 			return i + 1, nil
 		}
 		if b[i] != ',' {
-			return 0, bad("/stream_options", "a comma or } is expected at byte %d.", i)
+			return 0, invalidJSON("/stream_options", "a comma or } is expected at byte %d.", i)
 		}
-		i = skip(b, i+1)
+		i = skipSpace(b, i+1)
 	}
 }
 
@@ -311,9 +311,9 @@ func (p *peeker) maxTokens(v []byte, param string, rank int) error {
 	if string(v) == "null" {
 		return nil
 	}
-	n, ok := integer(v)
+	n, ok := parseInteger(v)
 	if !ok {
-		return bad(param, "%s must be an integer of zero or more.", param[1:])
+		return invalidJSON(param, "%s must be an integer of zero or more.", param[1:])
 	}
 	if rank > p.sawMax {
 		p.sawMax, p.env.MaxTokens = rank, n
@@ -321,9 +321,9 @@ func (p *peeker) maxTokens(v []byte, param string, rank int) error {
 	return nil
 }
 
-// integer reads a literal of digits alone. 1.0 and 1e3 are integers to some
+// parseInteger reads a literal of digits alone. 1.0 and 1e3 are integers to some
 // parsers and not to others, so they are none here.
-func integer(v []byte) (int64, bool) {
+func parseInteger(v []byte) (int64, bool) {
 	if len(v) == 0 || len(v) > 18 {
 		return 0, false
 	}
@@ -345,8 +345,8 @@ func pointer(key []byte) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(string(key))
 }
 
-// text is the unescaped string of a checked literal, quotes included.
-func text(lit []byte) string {
+// unquoteText is the unescaped string of a checked literal, quotes included.
+func unquoteText(lit []byte) string {
 	if bytes.IndexByte(lit, '\\') < 0 {
 		return string(lit[1 : len(lit)-1])
 	}
@@ -359,8 +359,8 @@ func unquote(lit []byte) []byte {
 	return out
 }
 
-// skip returns the first index from i that is no white space.
-func skip(b []byte, i int) int {
+// skipSpace returns the first index from i that is no white space.
+func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++
 	}
@@ -372,11 +372,11 @@ const (
 	highs = 0x8080808080808080
 )
 
-// str checks the string literal at i and returns the index behind it, and
+// scanString checks the string literal at i and returns the index behind it, and
 // whether it has escapes. It looks at eight bytes at a time: prompts are long.
-func str(b []byte, i int) (end int, escaped bool, err error) {
+func scanString(b []byte, i int) (end int, escaped bool, err error) {
 	if i >= len(b) || b[i] != '"' {
-		return 0, false, bad("", "a string is expected at byte %d.", i)
+		return 0, false, invalidJSON("", "a string is expected at byte %d.", i)
 	}
 	i++
 	for {
@@ -391,33 +391,33 @@ func str(b []byte, i int) (end int, escaped bool, err error) {
 			i += 8
 		}
 		if i >= len(b) {
-			return 0, false, bad("", "it ends inside a string.")
+			return 0, false, invalidJSON("", "it ends inside a string.")
 		}
 		switch c := b[i]; {
 		case c == '"':
 			return i + 1, escaped, nil
 		case c == '\\':
 			escaped = true
-			if i, err = escape(b, i); err != nil {
+			if i, err = scanEscape(b, i); err != nil {
 				return 0, false, err
 			}
 		case c < 0x20:
-			return 0, false, bad("", "a control character stands in a string at byte %d.", i)
+			return 0, false, invalidJSON("", "a control character stands in a string at byte %d.", i)
 		default:
 			i++
 		}
 	}
 }
 
-// escape checks the escape sequence at i and returns the index behind it. A
+// scanEscape checks the escape sequence at i and returns the index behind it. A
 // surrogate must be half of a pair: Python keeps a lone one, Go replaces it.
-func escape(b []byte, i int) (int, error) {
+func scanEscape(b []byte, i int) (int, error) {
 	if i+1 < len(b) {
 		switch b[i+1] {
 		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 			return i + 2, nil
 		case 'u':
-			r, ok := hex4(b, i+2)
+			r, ok := parseHex4(b, i+2)
 			if !ok {
 				break
 			}
@@ -425,17 +425,17 @@ func escape(b []byte, i int) (int, error) {
 				return i + 6, nil
 			}
 			if r < 0xDC00 && i+7 < len(b) && b[i+6] == '\\' && b[i+7] == 'u' {
-				if lo, ok := hex4(b, i+8); ok && lo >= 0xDC00 && lo <= 0xDFFF {
+				if lo, ok := parseHex4(b, i+8); ok && lo >= 0xDC00 && lo <= 0xDFFF {
 					return i + 12, nil
 				}
 			}
-			return 0, bad("", "half of a surrogate pair stands alone at byte %d.", i)
+			return 0, invalidJSON("", "half of a surrogate pair stands alone at byte %d.", i)
 		}
 	}
-	return 0, bad("", "an escape sequence is wrong at byte %d.", i)
+	return 0, invalidJSON("", "an escape sequence is wrong at byte %d.", i)
 }
 
-func hex4(b []byte, i int) (r uint32, ok bool) {
+func parseHex4(b []byte, i int) (r uint32, ok bool) {
 	if i+4 > len(b) {
 		return 0, false
 	}
@@ -452,73 +452,73 @@ func hex4(b []byte, i int) (r uint32, ok bool) {
 	return r, true
 }
 
-// value checks the value at i, nested depth deep, and returns the index behind
+// scanValue checks the value at i, nested depth deep, and returns the index behind
 // it; of an array also how many elements it has.
-func value(b []byte, i, depth int) (end, count int, err error) {
+func scanValue(b []byte, i, depth int) (end, count int, err error) {
 	if i >= len(b) {
-		return 0, 0, bad("", "it ends where a value is expected.")
+		return 0, 0, invalidJSON("", "it ends where a value is expected.")
 	}
 	switch c := b[i]; c {
 	case '"':
-		end, _, err = str(b, i)
+		end, _, err = scanString(b, i)
 		return end, 0, err
 	case '{', '[':
 		if depth >= MaxDepth {
-			return 0, 0, bad("", "it is nested deeper than %d.", MaxDepth)
+			return 0, 0, invalidJSON("", "it is nested deeper than %d.", MaxDepth)
 		}
 		closing := c + 2 // '}' and ']' in ASCII
-		i = skip(b, i+1)
+		i = skipSpace(b, i+1)
 		if i < len(b) && b[i] == closing {
 			return i + 1, 0, nil
 		}
 		for {
 			if c == '{' {
-				if i, _, err = str(b, i); err != nil {
+				if i, _, err = scanString(b, i); err != nil {
 					return 0, 0, err
 				}
-				i = skip(b, i)
+				i = skipSpace(b, i)
 				if i == len(b) || b[i] != ':' {
-					return 0, 0, bad("", "a colon is expected at byte %d.", i)
+					return 0, 0, invalidJSON("", "a colon is expected at byte %d.", i)
 				}
-				i = skip(b, i+1)
+				i = skipSpace(b, i+1)
 			}
-			if i, _, err = value(b, i, depth+1); err != nil {
+			if i, _, err = scanValue(b, i, depth+1); err != nil {
 				return 0, 0, err
 			}
 			count++
-			i = skip(b, i)
+			i = skipSpace(b, i)
 			if i == len(b) {
-				return 0, 0, bad("", "it ends inside an object or array.")
+				return 0, 0, invalidJSON("", "it ends inside an object or array.")
 			}
 			if b[i] == closing {
 				return i + 1, count, nil
 			}
 			if b[i] != ',' {
-				return 0, 0, bad("", "a comma is expected at byte %d.", i)
+				return 0, 0, invalidJSON("", "a comma is expected at byte %d.", i)
 			}
-			i = skip(b, i+1)
+			i = skipSpace(b, i+1)
 		}
 	case 't':
-		return literal(b, i, "true")
+		return scanLiteral(b, i, "true")
 	case 'f':
-		return literal(b, i, "false")
+		return scanLiteral(b, i, "false")
 	case 'n':
-		return literal(b, i, "null")
+		return scanLiteral(b, i, "null")
 	}
-	end, err = number(b, i)
+	end, err = scanNumber(b, i)
 	return end, 0, err
 }
 
-func literal(b []byte, i int, word string) (int, int, error) {
+func scanLiteral(b []byte, i int, word string) (int, int, error) {
 	if end := i + len(word); end <= len(b) && string(b[i:end]) == word {
 		return end, 0, nil
 	}
-	return 0, 0, bad("", "a value is expected at byte %d.", i)
+	return 0, 0, invalidJSON("", "a value is expected at byte %d.", i)
 }
 
-// number checks the literal at i. What a double cannot hold is infinite to
+// scanNumber checks the literal at i. What a double cannot hold is infinite to
 // Python and an error to others, so it is refused.
-func number(b []byte, i int) (int, error) {
+func scanNumber(b []byte, i int) (int, error) {
 	at := i
 	digits := func() int {
 		from := i
@@ -533,12 +533,12 @@ func number(b []byte, i int) (int, error) {
 	zero := i < len(b) && b[i] == '0'
 	whole := digits()
 	if whole == 0 || zero && whole > 1 {
-		return 0, bad("", "a value is expected at byte %d.", at)
+		return 0, invalidJSON("", "a value is expected at byte %d.", at)
 	}
 	if i < len(b) && b[i] == '.' {
 		i++
 		if digits() == 0 {
-			return 0, bad("", "a number is wrong at byte %d.", at)
+			return 0, invalidJSON("", "a number is wrong at byte %d.", at)
 		}
 	}
 	exp := 0
@@ -550,7 +550,7 @@ func number(b []byte, i int) (int, error) {
 		}
 		from := i
 		if digits() == 0 {
-			return 0, bad("", "a number is wrong at byte %d.", at)
+			return 0, invalidJSON("", "a number is wrong at byte %d.", at)
 		}
 		exp = 1000
 		if n, err := strconv.Atoi(string(b[from:min(i, from+6)])); err == nil && i-from <= 6 {
@@ -561,7 +561,7 @@ func number(b []byte, i int) (int, error) {
 		}
 	}
 	if i-at > MaxNumber || whole+exp > 308 {
-		return 0, bad("", "a number is too large at byte %d.", at)
+		return 0, invalidJSON("", "a number is too large at byte %d.", at)
 	}
 	return i, nil
 }

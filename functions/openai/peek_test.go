@@ -46,7 +46,7 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-func keys(n int) string {
+func manyKeys(n int) string {
 	var b strings.Builder
 	for i := range n {
 		fmt.Fprintf(&b, `,"k%d":1`, i)
@@ -107,9 +107,9 @@ func TestPeekRefuses(t *testing.T) {
 		{"duplicate model, escaped", `{"model":"cheap","mo\u0064el":"secret"}`, InvalidJSON, "/model", "twice"},
 		{"duplicate model, null", `{"model":"cheap","model":null}`, InvalidJSON, "/model", "twice"},
 		{"duplicate other", `{"model":"m","stream":true,"stream":false}`, InvalidJSON, "/stream", "twice"},
-		{"duplicate behind many", `{"model":"m"` + keys(100) + `,"k77":2}`, InvalidJSON, "/k77", "twice"},
+		{"duplicate behind many", `{"model":"m"` + manyKeys(100) + `,"k77":2}`, InvalidJSON, "/k77", "twice"},
 		{"duplicate with slash", `{"model":"m","a/b~":1,"a/b~":1}`, InvalidJSON, "/a~1b~0", "twice"},
-		{"many keys", `{"model":"m"` + keys(200) + `}`, InvalidJSON, "", "more than 128"},
+		{"many keys", `{"model":"m"` + manyKeys(200) + `}`, InvalidJSON, "", "more than 128"},
 		{"no model", `{"messages":[]}`, MissingRequiredParameter, "model", "model"},
 		{"empty object", `{}`, MissingRequiredParameter, "model", "model"},
 		{"null model", `{"model":null}`, MissingRequiredParameter, "model", "model"},
@@ -259,7 +259,7 @@ func json1Valid(b []byte) bool {
 	return jsontext.Value(b).IsValid(jsontext.AllowDuplicateNames(true))
 }
 
-func form(parts ...string) []byte {
+func newForm(parts ...string) []byte {
 	return []byte("--B\r\n" + strings.Join(parts, "\r\n--B\r\n") + "\r\n--B--\r\n")
 }
 
@@ -270,7 +270,7 @@ const (
 
 func TestPeekMultipart(t *testing.T) {
 	const ct = `multipart/form-data; boundary=B`
-	body := form(filePart, modelPart, "Content-Disposition: form-data; name=\"stream\"\r\n\r\ntrue", "Content-Disposition: form-data; name=\"prompt\"\r\n\r\n")
+	body := newForm(filePart, modelPart, "Content-Disposition: form-data; name=\"stream\"\r\n\r\ntrue", "Content-Disposition: form-data; name=\"prompt\"\r\n\r\n")
 	e, err := PeekMultipart(ct, body)
 	if err != nil || e.Model != "t/whisper" || !e.Stream {
 		t.Fatalf("%+v %v", e, err)
@@ -283,26 +283,26 @@ func TestPeekMultipart(t *testing.T) {
 		body     []byte
 		code     Code
 	}{
-		{"no model", ct, form(filePart), MissingRequiredParameter},
-		{"empty model", ct, form("Content-Disposition: form-data; name=\"model\"\r\n\r\n"), MissingRequiredParameter},
-		{"two models", ct, form(modelPart, modelPart), InvalidRequest},
-		{"Model", ct, form("Content-Disposition: form-data; name=\"Model\"\r\n\r\nx"), MissingRequiredParameter},
-		{"model is a file", ct, form("Content-Disposition: form-data; name=\"model\"; filename=\"x\"\r\n\r\nx"), InvalidRequest},
-		{"extended name", ct, form("Content-Disposition: form-data; name*=utf-8''model\r\n\r\nx"), InvalidRequest},
-		{"two dispositions", ct, form("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nx"), InvalidRequest},
-		{"no disposition", ct, form("X: y\r\n\r\nx"), InvalidRequest},
-		{"attachment", ct, form("Content-Disposition: attachment; name=\"model\"\r\n\r\nx"), InvalidRequest},
-		{"newline in model", ct, form("Content-Disposition: form-data; name=\"model\"\r\n\r\na\nb"), InvalidRequest},
-		{"long model", ct, form("Content-Disposition: form-data; name=\"model\"\r\n\r\n" + strings.Repeat("x", 300)), InvalidRequest},
-		{"preamble", ct, append([]byte("hi\r\n"), form(modelPart)...), InvalidRequest},
-		{"epilogue", ct, append(form(modelPart), "more"...), InvalidRequest},
+		{"no model", ct, newForm(filePart), MissingRequiredParameter},
+		{"empty model", ct, newForm("Content-Disposition: form-data; name=\"model\"\r\n\r\n"), MissingRequiredParameter},
+		{"two models", ct, newForm(modelPart, modelPart), InvalidRequest},
+		{"Model", ct, newForm("Content-Disposition: form-data; name=\"Model\"\r\n\r\nx"), MissingRequiredParameter},
+		{"model is a file", ct, newForm("Content-Disposition: form-data; name=\"model\"; filename=\"x\"\r\n\r\nx"), InvalidRequest},
+		{"extended name", ct, newForm("Content-Disposition: form-data; name*=utf-8''model\r\n\r\nx"), InvalidRequest},
+		{"two dispositions", ct, newForm("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nx"), InvalidRequest},
+		{"no disposition", ct, newForm("X: y\r\n\r\nx"), InvalidRequest},
+		{"attachment", ct, newForm("Content-Disposition: attachment; name=\"model\"\r\n\r\nx"), InvalidRequest},
+		{"newline in model", ct, newForm("Content-Disposition: form-data; name=\"model\"\r\n\r\na\nb"), InvalidRequest},
+		{"long model", ct, newForm("Content-Disposition: form-data; name=\"model\"\r\n\r\n" + strings.Repeat("x", 300)), InvalidRequest},
+		{"preamble", ct, append([]byte("hi\r\n"), newForm(modelPart)...), InvalidRequest},
+		{"epilogue", ct, append(newForm(modelPart), "more"...), InvalidRequest},
 		{"no end", ct, []byte("--B\r\n" + modelPart), InvalidRequest},
 		{"cut head", ct, []byte("--B\r\nContent-Dis"), InvalidRequest},
 		{"nothing", ct, nil, InvalidRequest},
-		{"boundary with tail", ct, form(modelPart + "\r\n--Bx\r\n"), InvalidRequest},
-		{"many parts", ct, form(strings.Split(strings.Repeat("Content-Disposition: form-data; name=\"a[]\"\r\n\r\nx|", 70), "|")[:70]...), InvalidRequest},
-		{"no boundary", "multipart/form-data", form(modelPart), InvalidRequest},
-		{"json", "application/json", form(modelPart), InvalidRequest},
+		{"boundary with tail", ct, newForm(modelPart + "\r\n--Bx\r\n"), InvalidRequest},
+		{"many parts", ct, newForm(strings.Split(strings.Repeat("Content-Disposition: form-data; name=\"a[]\"\r\n\r\nx|", 70), "|")[:70]...), InvalidRequest},
+		{"no boundary", "multipart/form-data", newForm(modelPart), InvalidRequest},
+		{"json", "application/json", newForm(modelPart), InvalidRequest},
 	} {
 		_, err := PeekMultipart(x.ct, x.body)
 		var e *Error
@@ -313,8 +313,8 @@ func TestPeekMultipart(t *testing.T) {
 }
 
 func FuzzPeekMultipart(f *testing.F) {
-	f.Add(form(filePart, modelPart))
-	f.Add(form(modelPart))
+	f.Add(newForm(filePart, modelPart))
+	f.Add(newForm(modelPart))
 	f.Add([]byte("--B--"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		e, err := PeekMultipart("multipart/form-data; boundary=B", body)
@@ -329,14 +329,14 @@ func FuzzPeekMultipart(f *testing.F) {
 	})
 }
 
-func chat(size int) []byte {
+func chatBody(size int) []byte {
 	text := strings.Repeat("You are a helpful assistant, please answer. ", size/44+1)[:size]
 	return []byte(`{"model":"tiny","messages":[{"role":"system","content":"` + text + `"},{"role":"user","content":"hi"}],"temperature":0.7,"max_tokens":256,"stream":true}`)
 }
 
 func BenchmarkPeek(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20} {
-		body := chat(size)
+		body := chatBody(size)
 		b.Run(fmt.Sprint(len(body)), func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()

@@ -92,15 +92,15 @@ func (s *Stream) Rest() []byte {
 
 // maybeUsage tells whether p could hold the chunk to be taken out.
 func maybeUsage(p []byte) bool {
-	i := after(p, "choices")
+	i := memberValue(p, "choices")
 	for i >= 0 {
 		if i < len(p) && p[i] == '[' {
-			if j := skip(p, i+1); j >= len(p) || p[j] == ']' {
+			if j := skipSpace(p, i+1); j >= len(p) || p[j] == ']' {
 				return true
 			}
 		}
 		p = p[i:]
-		i = after(p, "choices")
+		i = memberValue(p, "choices")
 	}
 	return false
 }
@@ -159,28 +159,28 @@ func (s *Stream) look(l []byte) bool {
 		return false
 	}
 	s.Started = true
-	if d[0] == '{' && bytes.HasPrefix(d[skip(d, 1):], []byte(`"error"`)) {
+	if d[0] == '{' && bytes.HasPrefix(d[skipSpace(d, 1):], []byte(`"error"`)) {
 		s.Failed = true
 		return false
 	}
 	if !s.Finished {
-		i := after(d, "finish_reason")
-		for at := 0; i >= 0 && !s.Finished; i = after(d[at:], "finish_reason") {
+		i := memberValue(d, "finish_reason")
+		for at := 0; i >= 0 && !s.Finished; i = memberValue(d[at:], "finish_reason") {
 			at += i
 			s.Finished = at < len(d) && d[at] == '"'
 		}
-		if i = after(d, "stop_reason"); i >= 0 && i < len(d) && d[i] == '"' { // the messages endpoint
+		if i = memberValue(d, "stop_reason"); i >= 0 && i < len(d) && d[i] == '"' { // the messages endpoint
 			s.Finished = true
 		}
 	}
 	if !s.Usage.read(d) {
 		return false
 	}
-	i := after(d, "choices")
+	i := memberValue(d, "choices")
 	if i < 0 || i >= len(d) || d[i] != '[' {
 		return false
 	}
-	i = skip(d, i+1)
+	i = skipSpace(d, i+1)
 	return i < len(d) && d[i] == ']'
 }
 
@@ -199,16 +199,16 @@ func Failure(p []byte) (status int, message string, ok bool) {
 		if d = bytes.TrimSpace(d); !data || len(d) == 0 {
 			continue // a comment, the name of an event, an empty line
 		}
-		if d[0] != '{' || !bytes.HasPrefix(d[skip(d, 1):], []byte(`"error"`)) {
+		if d[0] != '{' || !bytes.HasPrefix(d[skipSpace(d, 1):], []byte(`"error"`)) {
 			return 0, "", false
 		}
 		status = 500
-		if n, ok := count(d, "code"); ok && n >= 400 && n < 600 {
+		if n, ok := memberNumber(d, "code"); ok && n >= 400 && n < 600 {
 			status = int(n)
 		}
-		if i := after(d, "message"); i >= 0 && i < len(d) && d[i] == '"' {
-			if end, _, err := str(d, i); err == nil {
-				message = text(d[i:end])
+		if i := memberValue(d, "message"); i >= 0 && i < len(d) && d[i] == '"' {
+			if end, _, err := scanString(d, i); err == nil {
+				message = unquoteText(d[i:end])
 			}
 		}
 		return status, message, true
@@ -216,9 +216,9 @@ func Failure(p []byte) (status int, message string, ok bool) {
 	return 0, "", false
 }
 
-// after returns the index of the value behind the first member called name, or -1.
+// memberValue returns the index of the value behind the first member called name, or -1.
 // No string can hold such a member: inside one its quotes are escaped.
-func after(b []byte, name string) int {
+func memberValue(b []byte, name string) int {
 	at := 0
 	for {
 		i := bytes.Index(b[at:], []byte(name))
@@ -230,8 +230,8 @@ func after(b []byte, name string) int {
 		if i == 0 || b[i-1] != '"' || at >= len(b) || b[at] != '"' || i > 1 && b[i-2] == '\\' {
 			continue
 		}
-		if j := skip(b, at+1); j < len(b) && b[j] == ':' {
-			return skip(b, j+1)
+		if j := skipSpace(b, at+1); j < len(b) && b[j] == ':' {
+			return skipSpace(b, j+1)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func after(b []byte, name string) int {
 func (u *Usage) read(b []byte) bool {
 	found := false
 	for range 16 { // more are nobody's answer, and would be work without end
-		i := after(b, "usage")
+		i := memberValue(b, "usage")
 		if i < 0 {
 			break
 		}
@@ -250,12 +250,12 @@ func (u *Usage) read(b []byte) bool {
 		}
 		object := b[:min(len(b), keepTail)]
 		for _, name := range [...]string{"prompt_tokens", "input_tokens"} {
-			if n, ok := count(object, name); ok {
+			if n, ok := memberNumber(object, name); ok {
 				u.Prompt, found = n, true
 			}
 		}
 		for _, name := range [...]string{"completion_tokens", "output_tokens"} {
-			if n, ok := count(object, name); ok {
+			if n, ok := memberNumber(object, name); ok {
 				u.Completion, found = n, true
 			}
 		}
@@ -264,9 +264,9 @@ func (u *Usage) read(b []byte) bool {
 	return found
 }
 
-// count reads the first number called name.
-func count(b []byte, name string) (n int64, ok bool) {
-	i := after(b, name)
+// memberNumber reads the first number called name.
+func memberNumber(b []byte, name string) (n int64, ok bool) {
+	i := memberValue(b, name)
 	if i < 0 {
 		return 0, false
 	}

@@ -16,7 +16,7 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 	case e.none && e.form:
 		cuts[n], n = cut{e.model, []byte(e.part + name + "\r\n")}, n+1
 	case e.none:
-		with := quote(append(make([]byte, 0, len(name)+64), `"model":`...), name)
+		with := appendQuoted(append(make([]byte, 0, len(name)+64), `"model":`...), name)
 		if usage && e.options == (span{}) {
 			with = append(with, `,"stream_options":{"include_usage":true}`...)
 			usage = false
@@ -28,7 +28,7 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 	case name != e.Model || e.Model == "":
 		with := []byte(name)
 		if !e.form {
-			with = quote(make([]byte, 0, len(name)+2), name)
+			with = appendQuoted(make([]byte, 0, len(name)+2), name)
 		}
 		cuts[n], n = cut{e.model, with}, n+1
 	}

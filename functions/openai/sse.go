@@ -16,7 +16,7 @@ import (
 func Comment(b []byte, state string, percent int, eta time.Duration, position int) []byte {
 	b = append(b, ": thaw"...)
 	if state != "" {
-		b = word(append(b, " state="...), state)
+		b = appendWord(append(b, " state="...), state)
 	}
 	if percent >= 0 {
 		b = strconv.AppendInt(append(b, " percent="...), int64(percent), 10)
@@ -41,14 +41,14 @@ type Span struct {
 func Timeline(b []byte, spans []Span) []byte {
 	b = append(b, ": thaw timeline"...)
 	for _, s := range spans {
-		b = append(word(append(b, ' '), s.Phase), '=')
+		b = append(appendWord(append(b, ' '), s.Phase), '=')
 		b = strconv.AppendInt(b, max(0, s.Took.Milliseconds()), 10)
 	}
 	return append(b, '\n')
 }
 
-// word appends the letters, digits and underscores of s.
-func word(b []byte, s string) []byte {
+// appendWord appends the letters, digits and underscores of s.
+func appendWord(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' {
 			b = append(b, c)
@@ -61,19 +61,19 @@ func word(b []byte, s string) []byte {
 // timers of clients are reset by data, not by comments. No role: accumulators
 // that concatenate strings would build "assistantassistant".
 func NoopChat(b []byte, id, model string, created time.Time) []byte {
-	return noop(b, "chat.completion.chunk", `"delta":{"content":""}`, id, model, created)
+	return appendNoop(b, "chat.completion.chunk", `"delta":{"content":""}`, id, model, created)
 }
 
 // NoopCompletion is [NoopChat] for the completions endpoint.
 func NoopCompletion(b []byte, id, model string, created time.Time) []byte {
-	return noop(b, "text_completion", `"text":""`, id, model, created)
+	return appendNoop(b, "text_completion", `"text":""`, id, model, created)
 }
 
-func noop(b []byte, object, delta, id, model string, created time.Time) []byte {
-	b = quote(append(b, `data: {"id":`...), id)
+func appendNoop(b []byte, object, delta, id, model string, created time.Time) []byte {
+	b = appendQuoted(append(b, `data: {"id":`...), id)
 	b = append(append(append(b, `,"object":"`...), object...), `","created":`...)
 	b = strconv.AppendInt(b, created.Unix(), 10)
-	b = quote(append(b, `,"model":`...), model)
+	b = appendQuoted(append(b, `,"model":`...), model)
 	b = append(append(append(b, `,"choices":[{"index":0,`...), delta...), `,"finish_reason":null}]}`...)
 	return append(b, '\n', '\n')
 }

@@ -151,7 +151,7 @@ func serve(t *testing.T, l *lab) string {
 		t.Fatal(err)
 	}
 	engines := upstream.New(upstream.Options{})
-	srv := httpserver.NewFiber(httpserver.Options{Handler: NewDoor(l.Agent, "secret", engines).Serve})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewDoor(l.Agent, "secret", engines).Serve})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	t.Cleanup(func() {

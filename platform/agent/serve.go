@@ -32,7 +32,7 @@ func (n *Node) Serve(ctx context.Context, f Face) error {
 	n.Reach(f.URL, n.sameMachine(f.Join.server))
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	srv := httpserver.NewFiber(httpserver.Options{Handler: NewDoor(n.Agent, f.Token, engines).With(n.shelf), Logger: n.log})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewDoor(n.Agent, f.Token, engines).With(n.shelf), Logger: n.log})
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

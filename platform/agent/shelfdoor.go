@@ -66,12 +66,12 @@ func serveAct(s *nodestore.Shelf, rest string, req *httpserver.Request, res *htt
 	}
 	digest, act, _ := strings.Cut(rest, "/")
 	digest = "sha256:" + digest
-	if functions.StoreAct(act) == functions.StoreVerify {
+	if functions.StoreAction(act) == functions.StoreVerify {
 		return stream(req, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
 			return s.Reread(ctx, digest, tell)
 		})
 	}
-	if err := s.Keep(req.Context(), digest, functions.StoreAct(act)); err != nil {
+	if err := s.Keep(req.Context(), digest, functions.StoreAction(act)); err != nil {
 		return err
 	}
 	answer(res, 200, struct{}{})
@@ -87,7 +87,7 @@ func servePrefetch(s *nodestore.Shelf, req *httpserver.Request, res *httpserver.
 }
 
 func stream(req *httpserver.Request, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) error {
-	body, err := httpserver.Lines(req.Context(), func(ctx context.Context, say func(any)) error {
+	body, err := httpserver.NewLineStream(req.Context(), func(ctx context.Context, say func(any)) error {
 		return work(ctx, func(p functions.StoreProgress) { say(p) })
 	}, req.Draining)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *Client) Cached(ctx context.Context) (list []functions.CacheEntry, err e
 }
 
 // Keep does something to a checkpoint of the node.
-func (c *Client) Keep(ctx context.Context, digest string, act functions.StoreAct) error {
+func (c *Client) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
 	res, err := c.shelf(ctx, "POST", cachePath(digest, act), struct{}{})
 	if err == nil {
 		res.Body.Close()
@@ -127,7 +127,7 @@ func (c *Client) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell
 	return c.lines(ctx, "/prefetch", r, tell)
 }
 
-func cachePath(digest string, act functions.StoreAct) string {
+func cachePath(digest string, act functions.StoreAction) string {
 	return "/cache/" + url.PathEscape(strings.TrimPrefix(digest, "sha256:")) + "/" + url.PathEscape(string(act))
 }
 

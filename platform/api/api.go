@@ -68,7 +68,7 @@ var _ Catalog = (*catalog.Catalog)(nil)
 // Options of an API. Those without "may be nil" must be set.
 type Options struct {
 	Catalog  Catalog
-	Keys     *auth.Book
+	Keys     *auth.KeyStore
 	World    World
 	History  History
 	Hand     Hand

@@ -18,7 +18,7 @@ type Stores interface {
 	// answer.
 	Cached(ctx context.Context, node string) (list []functions.CacheEntry, silent []string, err error)
 	// Keep does something to a checkpoint and says on which nodes.
-	Keep(ctx context.Context, node, digest string, act functions.StoreAct) (nodes []string, err error)
+	Keep(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error)
 	// Reread reads a checkpoint again, on every node that holds it. It tells
 	// how far it is; an error is of one that never began.
 	Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error
@@ -80,7 +80,7 @@ func (a *API) cache(x *exchange, res *httpserver.Response) *openai.Error {
 }
 
 // keep is an endpoint that does one thing to a checkpoint.
-func (a *API) keep(act functions.StoreAct) func(*exchange, *httpserver.Response) *openai.Error {
+func (a *API) keep(act functions.StoreAction) func(*exchange, *httpserver.Response) *openai.Error {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		digest, bad := x.digest()
 		if bad != nil {
@@ -156,7 +156,7 @@ func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
 // lines answers with a stream of progress, or with the error of what never
 // began. It ends when the client leaves: what was asked for is called off then.
 func lines(x *exchange, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
-	body, err := httpserver.Lines(x.Context(), func(ctx context.Context, say func(any)) error {
+	body, err := httpserver.NewLineStream(x.Context(), func(ctx context.Context, say func(any)) error {
 		return work(ctx, func(p functions.StoreProgress) { say(p) })
 	}, x.Draining)
 	if err != nil {

@@ -41,7 +41,7 @@ func (s *stores) Cached(_ context.Context, node string) ([]functions.CacheEntry,
 	return []functions.CacheEntry{{Node: "here", Digest: "sha256:" + kept, Source: "az://a/c/x", Bytes: 5, Files: 2, LastUsed: began, InUse: true}}, s.silent, nil
 }
 
-func (s *stores) Keep(_ context.Context, node, digest string, act functions.StoreAct) ([]string, error) {
+func (s *stores) Keep(_ context.Context, node, digest string, act functions.StoreAction) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.did = append(s.did, strings.TrimSpace(string(act)+" "+digest+" "+node))

@@ -318,7 +318,7 @@ func (c *Client) Cache(ctx context.Context, node string) (Cache, error) {
 }
 
 // Keep removes, pins or unpins a checkpoint on a node, or on all that hold it.
-func (c *Client) Keep(ctx context.Context, node, digest string, act functions.StoreAct) (Kept, error) {
+func (c *Client) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (Kept, error) {
 	var out Kept
 	var err error
 	if act == functions.StoreRemove {

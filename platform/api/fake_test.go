@@ -184,7 +184,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 		t.Fatal(err)
 	}
 	r.url = "http://" + l.Addr().String()
-	r.server = httpserver.NewFiber(httpserver.Options{Handler: r.api.Serve, CutGrace: 10 * time.Millisecond})
+	r.server = httpserver.NewFiberServer(httpserver.Options{Handler: r.api.Serve, CutGrace: 10 * time.Millisecond})
 	done := make(chan error, 1)
 	go func() { done <- r.server.Serve(l) }()
 	t.Cleanup(func() {

@@ -143,7 +143,7 @@ func (c *Catalog) Models() []*functions.Model {
 
 // Model is one, or nil. The name's adapter is looked past.
 func (c *Catalog) Model(name functions.Name) *functions.Model {
-	return c.now().models[name.Base()]
+	return c.now().models[name.WithoutAdapter()]
 }
 
 // Teams are all teams with a file, by name.

@@ -194,7 +194,7 @@ came and went, each with its reason. The last thousand are kept.`,
 				if err != nil {
 					return err
 				}
-				of = name.Base().String()
+				of = name.WithoutAdapter().String()
 			}
 			if follow {
 				return watchList(ctx, c, cl, c.eventKind(), func(e api.Event) bool {

@@ -240,7 +240,7 @@ func start(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s.url = "http://" + l.Addr().String()
-	srv := httpserver.NewFiber(httpserver.Options{CutGrace: 10 * time.Millisecond, Handler: func(req *httpserver.Request, res *httpserver.Response) {
+	srv := httpserver.NewFiberServer(httpserver.Options{CutGrace: 10 * time.Millisecond, Handler: func(req *httpserver.Request, res *httpserver.Response) {
 		if strings.HasPrefix(req.Path, "/v1/") {
 			s.chat(req, res)
 			return

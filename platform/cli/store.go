@@ -25,7 +25,7 @@ import (
 // verbs that do without a server. Its errors are *functions.StoreError.
 type LocalStore interface {
 	Cached(ctx context.Context) ([]functions.CacheEntry, error)
-	Keep(ctx context.Context, digest string, act functions.StoreAct) error
+	Keep(ctx context.Context, digest string, act functions.StoreAction) error
 	// Reread and Prefetch tell how far they are, and how they ended; an error
 	// is of what never began.
 	Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
@@ -439,7 +439,7 @@ or by the last part of that.`,
 // storeClient is a server's stores or this machine's, one like the other.
 type storeClient interface {
 	list(ctx context.Context) ([]functions.CacheEntry, error)
-	keep(ctx context.Context, digest string, act functions.StoreAct) (nodes []string, err error)
+	keep(ctx context.Context, digest string, act functions.StoreAction) (nodes []string, err error)
 	reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
 }
 
@@ -457,7 +457,7 @@ func (f serverStores) list(ctx context.Context) ([]functions.CacheEntry, error) 
 	return got.Items, err
 }
 
-func (f serverStores) keep(ctx context.Context, digest string, act functions.StoreAct) ([]string, error) {
+func (f serverStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
 	k, err := f.cl.Keep(ctx, f.node, digest, act)
 	return k.Nodes, err
 }
@@ -472,7 +472,7 @@ func (n localStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
 	return n.s.Cached(ctx)
 }
 
-func (n localStores) keep(ctx context.Context, digest string, act functions.StoreAct) ([]string, error) {
+func (n localStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
 	return []string{""}, n.s.Keep(ctx, digest, act)
 }
 
@@ -577,7 +577,7 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 	return out, nil
 }
 
-func (c *command) cacheAct(node *string, act functions.StoreAct, verb, about, done string) *cobra.Command {
+func (c *command) cacheAct(node *string, act functions.StoreAction, verb, about, done string) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " CHECKPOINT...", Short: about, Args: UpToArgs("the digest of a checkpoint", 0),
 		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",

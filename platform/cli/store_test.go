@@ -31,7 +31,7 @@ func (stores) Cached(_ context.Context, node string) ([]functions.CacheEntry, []
 	}, []string{"there"}, nil
 }
 
-func (stores) Keep(_ context.Context, node, digest string, act functions.StoreAct) ([]string, error) {
+func (stores) Keep(_ context.Context, node, digest string, act functions.StoreAction) ([]string, error) {
 	if act == functions.StoreRemove && digest == llamaDigest {
 		return nil, &functions.StoreError{Code: functions.CodeInUse, Message: "checkpoint aaaa1111 is in use (stop the models that use it first)"}
 	}
@@ -128,7 +128,7 @@ func (h *here) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	return list, err
 }
 
-func (h *here) Keep(ctx context.Context, digest string, act functions.StoreAct) error {
+func (h *here) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
 	_, err := h.stores.Keep(ctx, "", digest, act)
 	return err
 }

@@ -27,24 +27,24 @@ type Feed interface {
 	InFlight(replica string) int
 }
 
-// Purses are what an activator has of the limits of teams: who.Limits.
-type Purses interface {
-	Claims(first, all bool, now time.Time) *ratelimit.Claims
-	Granted(g ratelimit.Grants, now time.Time)
-	Unlinked(now time.Time)
+// RateLimits are what an activator has of the limits of teams: who.Limits.
+type RateLimits interface {
+	Reports(first, all bool, now time.Time) *ratelimit.UsageReports
+	Allotted(g ratelimit.Allotments, now time.Time)
+	Disconnected(now time.Time)
 }
 
 // ActivatorOptions of an Activator. Addr, Token, ID and, before Run, what Attach
 // is given must be set.
 type ActivatorOptions struct {
-	Addr    string // HOST:PORT of the controller; all addresses of HOST are tried
-	Token   string
-	ID      string // of this activator: the name of its pod
-	Version string
-	Table   func(*Table) // takes the newest table over before it returns; may be nil
-	Keys    func(Keys)   // and the keys; may be nil
-	Purses  Purses       // may be nil: there are no limits
-	Log     *slog.Logger // nil is silence
+	Addr       string // HOST:PORT of the controller; all addresses of HOST are tried
+	Token      string
+	ID         string // of this activator: the name of its pod
+	Version    string
+	Table      func(*Table) // takes the newest table over before it returns; may be nil
+	Keys       func(Keys)   // and the keys; may be nil
+	RateLimits RateLimits   // may be nil: there are no limits
+	Log        *slog.Logger // nil is silence
 
 	TLS    func() (*tls.Config, error) // as in ClientOptions
 	Reread func() (string, error)      // as in ClientOptions
@@ -78,8 +78,8 @@ func NewActivator(o ActivatorOptions) *Activator {
 		TLS: o.TLS, Reread: o.Reread, Dial: o.Dial, Lookup: o.Lookup,
 	})
 	a.client.hears, a.client.demand = a.hear, a.demand
-	if o.Purses != nil {
-		a.client.ended = func() { o.Purses.Unlinked(time.Now()) }
+	if o.RateLimits != nil {
+		a.client.ended = func() { o.RateLimits.Disconnected(time.Now()) }
 	}
 	return a
 }
@@ -135,8 +135,8 @@ func (a *Activator) hear(d Down, seq uint64) {
 	if d.Keys != nil && a.o.Keys != nil {
 		a.o.Keys(*d.Keys)
 	}
-	if d.Shares != nil && a.o.Purses != nil {
-		a.o.Purses.Granted(*d.Shares, time.Now())
+	if d.Shares != nil && a.o.RateLimits != nil {
+		a.o.RateLimits.Allotted(*d.Shares, time.Now())
 	}
 	if len(names) > 0 {
 		a.feed.Remove(names...)
@@ -229,8 +229,8 @@ func (a *Activator) demand(all, first bool, u *Up) (whole bool, heard uint64) {
 	}
 	heard = a.seq
 	a.mu.Unlock()
-	if a.o.Purses != nil {
-		u.Shares = a.o.Purses.Claims(first, all, time.Now())
+	if a.o.RateLimits != nil {
+		u.Shares = a.o.RateLimits.Reports(first, all, time.Now())
 	}
 	a.feed.Demand(all, func(d activator.Demand) bool {
 		var flights map[string]int

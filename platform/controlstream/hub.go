@@ -17,10 +17,10 @@ import (
 // grace is how long the demand of an activator outlives its connection.
 const grace = 2 * time.Second
 
-// Bank has what is left of the limits of teams: ratelimit.Bank. An error ends the link.
-type Bank interface {
-	Hear(id string, first bool, c *ratelimit.Claims, now time.Time) error
-	Left(id string, now time.Time)
+// Coordinator has what is left of the limits of teams: ratelimit.Coordinator. An error ends the link.
+type Coordinator interface {
+	Report(id string, first bool, c *ratelimit.UsageReports, now time.Time) error
+	Disconnected(id string, now time.Time)
 }
 
 // HubOptions of a Hub. Token must be set: without one nobody is let in. What is
@@ -38,16 +38,16 @@ type HubOptions struct {
 	// begun does not know yet what runs.
 	Quiet bool
 
-	Waker      activator.Waker                                                 // hears wakes, nudges and asks of all activators
-	FirstToken func(name functions.Name, coldStart string, took time.Duration) // may be nil
-	Node       func(id string, hb functions.Heartbeat)                         // of a loader; may be nil
-	Pods       func(node string, whole bool, pods []Pod)                       // of a loader; whole: there are no others; may be nil
-	Joined     func(kind Kind, id string)                                      // before its first news; Tell reaches it; may be nil
-	Left       func(kind Kind, id string)                                      // its connection is gone and no other took its place; may be nil
-	Bank       Bank                                                            // of the limits of teams; may be nil
-	Applied    func()                                                          // an activator routes by another table now; may be nil
-	Log        *slog.Logger                                                    // nil is silence
-	Now        func() time.Time                                                // time.Now
+	Waker       activator.Waker                                                 // hears wakes, nudges and asks of all activators
+	FirstToken  func(name functions.Name, coldStart string, took time.Duration) // may be nil
+	Node        func(id string, hb functions.Heartbeat)                         // of a loader; may be nil
+	Pods        func(node string, whole bool, pods []Pod)                       // of a loader; whole: there are no others; may be nil
+	Joined      func(kind Kind, id string)                                      // before its first news; Tell reaches it; may be nil
+	Left        func(kind Kind, id string)                                      // its connection is gone and no other took its place; may be nil
+	Coordinator Coordinator                                                     // of the limits of teams; may be nil
+	Applied     func()                                                          // an activator routes by another table now; may be nil
+	Log         *slog.Logger                                                    // nil is silence
+	Now         func() time.Time                                                // time.Now
 }
 
 // Hub is the controller's end of all links, and the data path of steer: what it
@@ -102,7 +102,7 @@ type peer struct {
 	dirty     []functions.Name
 	isDirty   map[functions.Name]bool
 	cuts      []string
-	shares    *ratelimit.Grants
+	shares    *ratelimit.Allotments
 	table     bool
 	keys      bool
 	nodePeers *[]functions.Peer
@@ -243,7 +243,7 @@ func (h *Hub) Cut(agent string) {
 
 // Grant tells an activator what it has of the limits of teams. What is told and not
 // written yet is overtaken by what is told later of the same.
-func (h *Hub) Grant(id string, g ratelimit.Grants) {
+func (h *Hub) Grant(id string, g ratelimit.Allotments) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.peers[KindActivator][id]
@@ -251,11 +251,11 @@ func (h *Hub) Grant(id string, g ratelimit.Grants) {
 		return
 	}
 	if p.shares == nil {
-		p.shares = &ratelimit.Grants{}
+		p.shares = &ratelimit.Allotments{}
 	}
-	p.shares.Part = g.Part
+	p.shares.Share = g.Share
 	for _, one := range g.List {
-		p.shares.List = replace(p.shares.List, one, func(x ratelimit.Grant) ratelimit.Key { return ratelimit.Key{Team: x.Team, Kind: x.Kind} })
+		p.shares.List = replace(p.shares.List, one, func(x ratelimit.Allotment) ratelimit.Key { return ratelimit.Key{Team: x.Team, Kind: x.Kind} })
 	}
 	p.wake()
 }

@@ -49,8 +49,8 @@ type Up struct {
 	Nudges  []functions.Name
 	Asks    []Ask
 	Firsts  []First
-	Applied uint64            // version of the newest Table it routes by
-	Shares  *ratelimit.Claims // of the limits of teams
+	Applied uint64                  // version of the newest Table it routes by
+	Shares  *ratelimit.UsageReports // of the limits of teams
 
 	// Of a node's loader. In the first message Pods holds all pods of the node
 	// that speak to it; later those that have changed.
@@ -103,8 +103,8 @@ type Down struct {
 	Removed   []functions.Name
 	Table     *Table
 	Keys      *Keys
-	Cut       []string          // see activator.Activator.Cut
-	Shares    *ratelimit.Grants // of the limits of teams
+	Cut       []string              // see activator.Activator.Cut
+	Shares    *ratelimit.Allotments // of the limits of teams
 
 	// Of nodes' loaders.
 	Peers    *[]functions.Peer // the other nodes that lend

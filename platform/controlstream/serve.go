@@ -174,10 +174,10 @@ func (h *Hub) leave(p *peer) {
 		}
 	}
 	h.mu.Unlock()
-	if p.kind == KindActivator && h.o.Bank != nil {
+	if p.kind == KindActivator && h.o.Coordinator != nil {
 		h.banking.Lock()
 		if h.is(p) { // else it is its next self that is known there
-			h.o.Bank.Left(p.id, h.o.Now())
+			h.o.Coordinator.Disconnected(p.id, h.o.Now())
 		}
 		h.banking.Unlock()
 	}
@@ -243,7 +243,7 @@ func (h *Hub) absorb(p *peer, f *upFrame, u Up) error {
 			h.o.FirstToken(x.Name, x.ColdStart, time.Duration(x.Seconds*float64(time.Second)))
 		}
 	}
-	if h.o.Bank == nil || u.Shares == nil && u.Hello == nil {
+	if h.o.Coordinator == nil || u.Shares == nil && u.Hello == nil {
 		return nil
 	}
 	h.banking.Lock()
@@ -251,7 +251,7 @@ func (h *Hub) absorb(p *peer, f *upFrame, u Up) error {
 	if !h.is(p) {
 		return nil
 	}
-	return h.o.Bank.Hear(p.id, u.Hello != nil, u.Shares, h.o.Now())
+	return h.o.Coordinator.Report(p.id, u.Hello != nil, u.Shares, h.o.Now())
 }
 
 // is reports whether p is the link of its peer, and not a former one.

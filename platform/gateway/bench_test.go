@@ -27,13 +27,13 @@ import (
 func BenchmarkRequest(b *testing.B) {
 	engine := rawEngine(b)
 	w := newWorld(b, nil)
-	f := fn("rev-1", "mine", true, engine)
-	ours := fn("rev-2", "ours", false, engine)
+	f := newModel("rev-1", "mine", true, engine)
+	ours := newModel("rev-2", "ours", false, engine)
 	w.act.Publish(f, ours)
 	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
-		hostTo("mine.example.com", controlstream.Split{Percent: 100, Function: f.Name}),
-		hostTo("ours.example.com", controlstream.Split{Percent: 100, Function: ours.Name}),
-		hostTo("svc.example.com", controlstream.Split{Percent: 100, Address: engine}),
+		hostTable("mine.example.com", controlstream.Split{Percent: 100, Function: f.Name}),
+		hostTable("ours.example.com", controlstream.Split{Percent: 100, Function: ours.Name}),
+		hostTable("svc.example.com", controlstream.Split{Percent: 100, Address: engine}),
 	}})
 	twice := plainProxy(b, plainProxy(b, engine))
 	for _, c := range []struct{ name, addr, host string }{
@@ -43,11 +43,11 @@ func BenchmarkRequest(b *testing.B) {
 		{"service", w.public, "svc.example.com"},
 		{"two-proxies", twice, "x"},
 	} {
-		b.Run(c.name, func(b *testing.B) { ask(b, c.addr, c.host) })
+		b.Run(c.name, func(b *testing.B) { askGateway(b, c.addr, c.host) })
 	}
 }
 
-func ask(b *testing.B, addr, host string) {
+func askGateway(b *testing.B, addr, host string) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		b.Fatal(err)
@@ -57,7 +57,7 @@ func ask(b *testing.B, addr, host string) {
 	req := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: */*\r\nUser-Agent: bench\r\nContent-Length: %d\r\n\r\n%s", host, len(body), body))
 	br := bufio.NewReader(c)
 	b.ReportAllocs()
-	began := spent()
+	began := processorTime()
 	for b.Loop() {
 		if _, err := c.Write(req); err != nil {
 			b.Fatal(err)
@@ -66,11 +66,11 @@ func ask(b *testing.B, addr, host string) {
 			b.Fatal("no answer")
 		}
 	}
-	b.ReportMetric(float64((spent()-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64((processorTime()-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
 
-// spent is the processor time of this process.
-func spent() time.Duration {
+// processorTime is the processor time of this process.
+func processorTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0

@@ -12,8 +12,8 @@ import (
 // writeWait bounds each write to a client: a reader that stops is ended.
 const writeWait = 30 * time.Second
 
-// conn is one connection of a client.
-type conn struct {
+// clientConn is one connection of a client.
+type clientConn struct {
 	net.Conn
 	last  atomic.Bool // no request is read after this one
 	until time.Time   // the write deadline; writers take turns, as net/http's do
@@ -22,13 +22,13 @@ type conn struct {
 // connKey finds the connection of a request; net/http offers no other way.
 type connKey struct{}
 
-func connOf(ctx context.Context) *conn {
-	c, _ := ctx.Value(connKey{}).(*conn)
+func connOf(ctx context.Context) *clientConn {
+	c, _ := ctx.Value(connKey{}).(*clientConn)
 	return c
 }
 
 // Read reads until the last answer.
-func (c *conn) Read(p []byte) (int, error) {
+func (c *clientConn) Read(p []byte) (int, error) {
 	if c.last.Load() {
 		return 0, io.EOF
 	}
@@ -36,7 +36,7 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 // Write sends p under a deadline of its own.
-func (c *conn) Write(p []byte) (n int, err error) {
+func (c *clientConn) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		if now := time.Now(); c.until.Sub(now) < writeWait {
 			c.until = now.Add(writeWait + writeWait/8) // not per write
@@ -53,69 +53,69 @@ func (c *conn) Write(p []byte) (n int, err error) {
 }
 
 // SetWriteDeadline does nothing: every write has a deadline of its own.
-func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+func (c *clientConn) SetWriteDeadline(time.Time) error { return nil }
 
 // SetDeadline sets the one for reads.
-func (c *conn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
+func (c *clientConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
 // CloseWrite ends the sending side.
-func (c *conn) CloseWrite() error {
+func (c *clientConn) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()
 	}
 	return nil
 }
 
-type listener struct{ net.Listener }
+type clientListener struct{ net.Listener }
 
-func (l listener) Accept() (net.Conn, error) {
+func (l clientListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c}, nil
+	return &clientConn{Conn: c}, nil
 }
 
-// wires are the connections to what is behind us, by address, so that those to a
+// trackedConns are the connections to what is behind us, by address, so that those to a
 // machine that is known to be gone can be cut.
-type wires struct {
+type trackedConns struct {
 	mu   sync.Mutex
-	open map[string]map[*wire]struct{}
+	open map[string]map[*trackedConn]struct{}
 }
 
-type wire struct {
+type trackedConn struct {
 	net.Conn
-	of   *wires
-	addr string
-	once sync.Once
+	owner *trackedConns
+	addr  string
+	once  sync.Once
 }
 
-func (w *wire) Close() error {
+func (w *trackedConn) Close() error {
 	w.once.Do(func() {
-		w.of.mu.Lock()
-		defer w.of.mu.Unlock()
-		delete(w.of.open[w.addr], w)
-		if len(w.of.open[w.addr]) == 0 {
-			delete(w.of.open, w.addr)
+		w.owner.mu.Lock()
+		defer w.owner.mu.Unlock()
+		delete(w.owner.open[w.addr], w)
+		if len(w.owner.open[w.addr]) == 0 {
+			delete(w.owner.open, w.addr)
 		}
 	})
 	return w.Conn.Close()
 }
 
-func (ws *wires) add(addr string, c net.Conn) net.Conn {
-	w := &wire{Conn: c, of: ws, addr: addr}
+func (ws *trackedConns) add(addr string, c net.Conn) net.Conn {
+	w := &trackedConn{Conn: c, owner: ws, addr: addr}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.open[addr] == nil {
-		ws.open[addr] = map[*wire]struct{}{}
+		ws.open[addr] = map[*trackedConn]struct{}{}
 	}
 	ws.open[addr][w] = struct{}{}
 	return w
 }
 
-func (ws *wires) cut(addr string) {
+func (ws *trackedConns) cut(addr string) {
 	ws.mu.Lock()
-	var all []*wire
+	var all []*trackedConn
 	for w := range ws.open[addr] {
 		all = append(all, w)
 	}

@@ -35,9 +35,9 @@ type Options struct {
 	// MaxBody bounds the body of a call of OpenAI's API; 32 MiB. Others have none; as
 	// much of one is read while its request is held.
 	MaxBody int64
-	// Bodies bounds what is read of all bodies while their requests are held; 1 GiB.
+	// MaxBodies bounds what is read of all bodies while their requests are held; 1 GiB.
 	// What is beyond it is not read before it can be sent on.
-	Bodies int64
+	MaxBodies int64
 	// HeadTimeout bounds a head from its first byte to its last; 10 s.
 	HeadTimeout time.Duration
 	// IdleTimeout ends a connection without a request; 200 s.
@@ -66,8 +66,8 @@ func (o Options) withDefaults() Options {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 32 << 20
 	}
-	if o.Bodies <= 0 {
-		o.Bodies = 1 << 30
+	if o.MaxBodies <= 0 {
+		o.MaxBodies = 1 << 30
 	}
 	if o.Draw == nil {
 		o.Draw = rand.IntN
@@ -80,38 +80,38 @@ func (o Options) withDefaults() Options {
 
 // Gateway answers HTTP for a cluster. Its methods may be called concurrently.
 type Gateway struct {
-	o       Options
-	act     *activator.Activator
-	table   atomic.Pointer[table]
-	guest   *httpserver.Guest
-	byModel httpserver.Handler
-	h1, h2  *http.Transport
-	wires   wires
-	pool    sync.Pool // of passages
-	buffers sync.Pool
-	bodies  atomic.Int64 // bytes that are read ahead
-	meters  *meters
-	quiet   *log.Logger
-	servers [2]*http.Server         // public and private
-	cut     context.CancelCauseFunc // ends the contexts of all requests
+	o         Options
+	act       *activator.Activator
+	table     atomic.Pointer[table]
+	openAI    *httpserver.NetHTTPHandler
+	byModel   httpserver.Handler
+	h1, h2    *http.Transport
+	upstreams trackedConns
+	pool      sync.Pool // of passages
+	buffers   sync.Pool
+	bodies    atomic.Int64 // bytes that are read ahead
+	metrics   *metrics
+	quiet     *log.Logger
+	servers   [2]*http.Server         // public and private
+	cut       context.CancelCauseFunc // ends the contexts of all requests
 
 	swap sync.Mutex // orders calls of SetTable
 
-	mu     sync.Mutex
-	flight int           // requests under way
-	landed chan struct{} // made by a drain; closed when there are none
+	mu       sync.Mutex
+	inFlight int           // requests under way
+	drained  chan struct{} // made by a drain; closed when there are none
 }
 
 // New makes a gateway without routes; it starts nothing.
 func New(o Options) *Gateway {
 	o = o.withDefaults()
-	g := &Gateway{o: o, act: o.Activator, wires: wires{open: map[string]map[*wire]struct{}{}}}
+	g := &Gateway{o: o, act: o.Activator, upstreams: trackedConns{open: map[string]map[*trackedConn]struct{}{}}}
 	g.byModel = activator.GuardBrowser(false, nil, g.act.Serve)
-	g.guest = httpserver.NewGuest(httpserver.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
+	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
 	g.h1, g.h2 = g.transport(false), g.transport(true)
-	g.meters = newMeters(o.Metrics)
-	g.quiet = log.New(quiet{o.Log}, "", 0)
-	g.table.Store(compile(nil, g.serves))
+	g.metrics = newMetrics(o.Metrics)
+	g.quiet = log.New(debugWriter{o.Log}, "", 0)
+	g.table.Store(compileTable(nil, g.functionHandler))
 	base, cut := context.WithCancelCause(context.Background()) // requests outlive the wish to end: that is what a drain is
 	g.cut = cut
 	g.servers = [2]*http.Server{g.server(base, g.Public()), g.server(base, g.Private())}
@@ -135,7 +135,7 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 				}
 				return nil, err
 			}
-			return g.wires.add(addr, c), nil
+			return g.upstreams.add(addr, c), nil
 		},
 		DisableCompression:     true, // bodies go through as they are
 		MaxIdleConns:           0,
@@ -155,8 +155,8 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 	return t
 }
 
-// serves is what answers a call of OpenAI's API that came for a function by host.
-func (g *Gateway) serves(name functions.Name) httpserver.Handler {
+// functionHandler is what answers a call of OpenAI's API that came for a function by host.
+func (g *Gateway) functionHandler(name functions.Name) httpserver.Handler {
 	return activator.GuardBrowser(false, nil, func(req *httpserver.Request, res *httpserver.Response) { g.act.ServeAs(name, req, res) })
 }
 
@@ -166,35 +166,35 @@ func (g *Gateway) SetTable(t *controlstream.Table) {
 	g.swap.Lock()
 	defer g.swap.Unlock()
 	g.act.SetAliases(aliases(t))
-	g.table.Store(compile(t, g.serves))
+	g.table.Store(compileTable(t, g.functionHandler))
 }
 
 // Version of the table that requests are routed by.
 func (g *Gateway) Version() uint64 { return g.table.Load().version }
 
-// Feed is the activator as a controller feeds it: what it says of replicas that
+// DataPath is the activator as a controller feeds it: what it says of replicas that
 // are to be cut off holds for the connections of both.
-func (g *Gateway) Feed() Feed { return Feed{g.act, g} }
+func (g *Gateway) DataPath() DataPath { return DataPath{g.act, g} }
 
-// Feed is an activator.Activator beside a gateway.
-type Feed struct {
+// DataPath is an activator.Activator beside a gateway.
+type DataPath struct {
 	*activator.Activator
 	g *Gateway
 }
 
 // Cut is that of the activator, for requests of every kind.
-func (f Feed) Cut(agent string) {
+func (f DataPath) Cut(agent string) {
 	f.Activator.Cut(agent)
 	if addr, _, _ := strings.Cut(strings.TrimPrefix(agent, "http://"), "/"); addr != "" {
-		f.g.wires.cut(addr)
+		f.g.upstreams.cut(addr)
 	}
 }
 
 // Public answers requests from outside the cluster.
-func (g *Gateway) Public() http.Handler { return &side{g, false} }
+func (g *Gateway) Public() http.Handler { return &listenerHandler{g, false} }
 
 // Private answers those from inside, also for hosts that are internal.
-func (g *Gateway) Private() http.Handler { return &side{g, true} }
+func (g *Gateway) Private() http.Handler { return &listenerHandler{g, true} }
 
 // Serve takes requests from both listeners, which it owns, until Shutdown or until
 // one of them fails. private may be nil. It is called once.
@@ -206,7 +206,7 @@ func (g *Gateway) Serve(public, private net.Listener) error {
 	ended := make(chan error, len(lns))
 	for i, ln := range lns {
 		go func() {
-			err := g.servers[i].Serve(listener{ln})
+			err := g.servers[i].Serve(clientListener{ln})
 			if errors.Is(err, http.ErrServerClosed) {
 				err = nil
 			}
@@ -230,46 +230,46 @@ func (g *Gateway) Serve(public, private net.Listener) error {
 // a moment for their error frame, and connections are closed. It returns nil if
 // nothing was cut, else ctx's error. It is called once.
 func (g *Gateway) Shutdown(ctx context.Context) error {
-	g.guest.Drain()
+	g.openAI.Drain()
 	var over sync.WaitGroup
 	over.Go(func() { g.act.Drain(ctx) })
 	for _, s := range g.servers {
 		over.Go(func() {
 			if s.Shutdown(ctx) != nil {
 				g.cut(httpserver.ErrDraining)
-				g.land(g.o.CutGrace)
+				g.waitForRequests(g.o.CutGrace)
 				s.Close()
 			}
 		})
 	}
 	over.Wait()
 	if t, ok := ctx.Deadline(); ok { // WebSockets are not the servers' any more
-		g.land(time.Until(t))
+		g.waitForRequests(time.Until(t))
 	}
 	err := ctx.Err()
 	g.mu.Lock()
-	if g.flight > 0 && err == nil {
+	if g.inFlight > 0 && err == nil {
 		err = context.DeadlineExceeded
 	}
 	g.mu.Unlock()
 	g.cut(httpserver.ErrDraining)
-	g.land(g.o.CutGrace)
+	g.waitForRequests(g.o.CutGrace)
 	g.h1.CloseIdleConnections()
 	g.h2.CloseIdleConnections()
 	return err
 }
 
-// land waits, not for long, until no request is under way.
-func (g *Gateway) land(most time.Duration) {
+// waitForRequests waits, not for long, until no request is under way.
+func (g *Gateway) waitForRequests(most time.Duration) {
 	g.mu.Lock()
-	if g.flight == 0 {
+	if g.inFlight == 0 {
 		g.mu.Unlock()
 		return
 	}
-	if g.landed == nil {
-		g.landed = make(chan struct{})
+	if g.drained == nil {
+		g.drained = make(chan struct{})
 	}
-	landed := g.landed
+	landed := g.drained
 	g.mu.Unlock()
 	t := time.NewTimer(max(0, most))
 	defer t.Stop()
@@ -279,18 +279,18 @@ func (g *Gateway) land(most time.Duration) {
 	}
 }
 
-func (g *Gateway) begin() {
+func (g *Gateway) beginRequest() {
 	g.mu.Lock()
-	g.flight++
+	g.inFlight++
 	g.mu.Unlock()
 }
 
-func (g *Gateway) end() {
+func (g *Gateway) endRequest() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.flight--; g.flight == 0 && g.landed != nil {
-		close(g.landed)
-		g.landed = nil
+	if g.inFlight--; g.inFlight == 0 && g.drained != nil {
+		close(g.drained)
+		g.drained = nil
 	}
 }
 
@@ -312,16 +312,16 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// quiet is where net/http tells of clients that do not keep to HTTP.
-type quiet struct{ log *slog.Logger }
+// debugWriter is where net/http tells of clients that do not keep to HTTP.
+type debugWriter struct{ log *slog.Logger }
 
-func (q quiet) Write(p []byte) (int, error) {
+func (q debugWriter) Write(p []byte) (int, error) {
 	q.log.Debug(strings.TrimSpace(string(p)))
 	return len(p), nil
 }
 
-// fail answers with a typed error.
-func fail(w http.ResponseWriter, e *openai.Error) {
+// writeError answers with a typed error.
+func writeError(w http.ResponseWriter, e *openai.Error) {
 	h := w.Header()
 	h.Set("X-Request-Id", openai.NewID())
 	e.Header(func(name, value string) bool { h.Set(name, value); return true })

@@ -36,7 +36,7 @@ type world struct {
 	t       testing.TB
 	g       *Gateway
 	act     *activator.Activator
-	book    *auth.Book
+	book    *auth.KeyStore
 	reg     *prometheus.Registry
 	public  string
 	private string
@@ -154,7 +154,7 @@ func backend(t testing.TB, h http.HandlerFunc) string {
 	return s.Listener.Addr().String()
 }
 
-func name(s string) functions.Name {
+func functionName(s string) functions.Name {
 	n, err := functions.ParseName(s, functions.DefaultTeam)
 	if err != nil {
 		panic(err)
@@ -162,9 +162,9 @@ func name(s string) functions.Name {
 	return n
 }
 
-// fn is a function with READY replicas at these addresses.
-func fn(n string, serves string, plain bool, addrs ...string) snapshot.Snapshot {
-	f := snapshot.Snapshot{Name: name(n), ServedModelName: serves, Hidden: serves != "", External: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
+// newModel is a function with READY replicas at these addresses.
+func newModel(n string, serves string, plain bool, addrs ...string) snapshot.Snapshot {
+	f := snapshot.Snapshot{Name: functionName(n), ServedModelName: serves, Hidden: serves != "", External: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
 	f.Model.Spec.Queue = functions.Queue{Wait: functions.Duration(time.Minute), Requests: 1000, Bytes: 64 << 20}
 	for i, a := range addrs {
 		f.State = functions.Ready
@@ -173,7 +173,7 @@ func fn(n string, serves string, plain bool, addrs ...string) snapshot.Snapshot 
 	return f
 }
 
-func hostTo(name string, splits ...controlstream.Split) controlstream.Host {
+func hostTable(name string, splits ...controlstream.Split) controlstream.Host {
 	return controlstream.Host{Name: name, Paths: []controlstream.Path{{Splits: splits}}}
 }
 
@@ -201,18 +201,18 @@ func (w *world) do(at, host, path string, change ...func(*http.Request)) (*http.
 	return res, string(b)
 }
 
-func with(name, value string) func(*http.Request) {
+func withHeader(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
 
-func post(body string) func(*http.Request) {
+func postRequest(body string) func(*http.Request) {
 	return func(r *http.Request) {
 		r.Method, r.Body, r.ContentLength = "POST", io.NopCloser(strings.NewReader(body)), int64(len(body))
 	}
 }
 
-// say answers with a word and what it was asked.
-func say(word string) http.HandlerFunc {
+// sayEcho answers with a word and what it was asked.
+func sayEcho(word string) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(rw, "%s %s %s %s %s", word, r.Method, r.Host, r.RequestURI, b)
@@ -221,11 +221,11 @@ func say(word string) http.HandlerFunc {
 
 func TestByHost(t *testing.T) {
 	w := newWorld(t, nil)
-	addr := backend(t, say("svc"))
-	w.act.Publish(fn("rev-1", "mine", true, backend(t, say("rev"))))
+	addr := backend(t, sayEcho("svc"))
+	w.act.Publish(newModel("rev-1", "mine", true, backend(t, sayEcho("rev"))))
 	w.g.SetTable(&controlstream.Table{Version: 3, Hosts: []controlstream.Host{
-		hostTo("svc.example.com", controlstream.Split{Percent: 100, Address: addr}),
-		hostTo("mine.example.com", controlstream.Split{Percent: 100, Function: name("rev-1")}),
+		hostTable("svc.example.com", controlstream.Split{Percent: 100, Address: addr}),
+		hostTable("mine.example.com", controlstream.Split{Percent: 100, Function: functionName("rev-1")}),
 		{Name: "inside.ns.svc", Internal: true, Paths: []controlstream.Path{{Splits: []controlstream.Split{{Address: addr}}}}},
 		{Name: "safe.example.com", Secure: true, Paths: []controlstream.Path{{Splits: []controlstream.Split{{Address: addr}}}}},
 	}})
@@ -261,21 +261,21 @@ func TestByHost(t *testing.T) {
 // A cold function is woken once, by any method and path, and the bodies arrive.
 func TestHeld(t *testing.T) {
 	w := newWorld(t, nil)
-	addr := backend(t, say("rev"))
-	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("mine.example.com", controlstream.Split{Percent: 100, Function: name("rev-1")})}})
+	addr := backend(t, sayEcho("rev"))
+	w.act.Publish(newModel("rev-1", "mine", true))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("mine.example.com", controlstream.Split{Percent: 100, Function: functionName("rev-1")})}})
 	var over sync.WaitGroup
 	for i := range 20 {
 		over.Go(func() {
 			body := strings.Repeat("x", i*10_000)
-			res, got := w.get("mine.example.com", "/p", post(body))
+			res, got := w.get("mine.example.com", "/p", postRequest(body))
 			if res.StatusCode != 200 || !strings.HasSuffix(got, " "+body) {
 				t.Errorf("%d: %d bytes", res.StatusCode, len(got))
 			}
 		})
 	}
-	w.await(func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == 20 })
-	w.act.Publish(fn("rev-1", "mine", true, addr))
+	w.await(func() bool { d, _ := w.act.DemandOf(functionName("rev-1")); return d.Queued == 20 })
+	w.act.Publish(newModel("rev-1", "mine", true, addr))
 	over.Wait()
 	if w.woken() < 1 {
 		t.Error("nobody asked for a replica")
@@ -299,8 +299,8 @@ func (w *world) await(f func() bool) {
 	}
 }
 
-// raw sends bytes and gives what comes back.
-func raw(t *testing.T, addr, send string) string {
+// rawRequest sends bytes and gives what comes back.
+func rawRequest(t *testing.T, addr, send string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -339,9 +339,9 @@ func TestSettling(t *testing.T) {
 					return new(net.Dialer).DialContext(ctx, "tcp", addr)
 				}
 			})
-			addr := backend(t, say("svc"))
-			w.g.SetTable(&controlstream.Table{Version: 1, Hosts: []controlstream.Host{hostTo("svc.example.com", controlstream.Split{Percent: 100, Address: addr})}})
-			res, body := w.do(w.public, "svc.example.com", "/x", post("hello"))
+			addr := backend(t, sayEcho("svc"))
+			w.g.SetTable(&controlstream.Table{Version: 1, Hosts: []controlstream.Host{hostTable("svc.example.com", controlstream.Split{Percent: 100, Address: addr})}})
+			res, body := w.do(w.public, "svc.example.com", "/x", postRequest("hello"))
 			if res.StatusCode != c.status || c.status == 200 && body != "svc POST svc.example.com /x hello" {
 				t.Errorf("%d %s", res.StatusCode, body)
 			}

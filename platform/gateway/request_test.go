@@ -24,8 +24,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// h2c is a client that speaks HTTP/2 without TLS and nothing else.
-func h2c(t testing.TB) *http.Client {
+// h2cClient is a client that speaks HTTP/2 without TLS and nothing else.
+func h2cClient(t testing.TB) *http.Client {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
 	tr := &http.Transport{Protocols: p, DisableCompression: true}
@@ -57,7 +57,7 @@ func TestHeads(t *testing.T) {
 	})
 	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
 		{Name: "a.example.com", Paths: []controlstream.Path{{Append: map[string]string{"X-Set": "ours"}, Splits: []controlstream.Split{{Address: addr, Append: map[string]string{"X-Split": "s"}}}}}},
-		{Name: "b.example.com", Paths: []controlstream.Path{{Rewrite: "real.example.com", Append: map[string]string{"K-Original-Host": "b.example.com"}, Splits: to(addr)}}},
+		{Name: "b.example.com", Paths: []controlstream.Path{{Rewrite: "real.example.com", Append: map[string]string{"K-Original-Host": "b.example.com"}, Splits: splitTo(addr)}}},
 	}})
 	send := func(r *http.Request) {
 		for k, v := range map[string]string{
@@ -87,7 +87,7 @@ func TestHeads(t *testing.T) {
 		t.Error(host, seen)
 	}
 	// Inside, it is of a route that led here: Knative's domain mappings.
-	w.do(w.private, "a.example.com", "/", with("K-Original-Host", "vanity.example.com"))
+	w.do(w.private, "a.example.com", "/", withHeader("K-Original-Host", "vanity.example.com"))
 	if seen.Get("K-Original-Host") != "vanity.example.com" {
 		t.Error(seen)
 	}
@@ -96,17 +96,17 @@ func TestHeads(t *testing.T) {
 // What Knative's networking asks of the data plane, and what asks nobody else.
 func TestProbe(t *testing.T) {
 	w := newWorld(t, nil)
-	w.act.Publish(fn("rev-1", "mine", true))
+	w.act.Publish(newModel("rev-1", "mine", true))
 	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "a.example.com", Paths: []controlstream.Path{
-		{Splits: []controlstream.Split{{Function: name("rev-1")}}},
-		{Headers: map[string]string{"K-Network-Hash": "override"}, Append: map[string]string{"K-Network-Hash": "abc"}, Splits: []controlstream.Split{{Function: name("rev-1")}}},
+		{Splits: []controlstream.Split{{Function: functionName("rev-1")}}},
+		{Headers: map[string]string{"K-Network-Hash": "override"}, Append: map[string]string{"K-Network-Hash": "abc"}, Splits: []controlstream.Split{{Function: functionName("rev-1")}}},
 	}}}})
 	for _, c := range []struct {
 		hash   string
 		status int
 		want   string
 	}{{"override", 200, "abc"}, {"other", 200, "other"}, {"", 400, ""}} {
-		res, _ := w.get("a.example.com", "/", with("K-Network-Probe", "probe"), func(r *http.Request) {
+		res, _ := w.get("a.example.com", "/", withHeader("K-Network-Probe", "probe"), func(r *http.Request) {
 			if c.hash != "" {
 				r.Header.Set("K-Network-Hash", c.hash)
 			}
@@ -130,8 +130,8 @@ func TestRefused(t *testing.T) {
 		b, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(rw, "%s %q %v", r.RequestURI, b, r.TransferEncoding)
 	})
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Address: addr})}})
-	if got := raw(t, hasty.public, "GET / HTTP/1.1\r\nHost: a\r\nX"); !strings.HasPrefix(got, "HTTP/1.1 400") {
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("a", controlstream.Split{Address: addr})}})
+	if got := rawRequest(t, hasty.public, "GET / HTTP/1.1\r\nHost: a\r\nX"); !strings.HasPrefix(got, "HTTP/1.1 400") {
 		t.Errorf("slow head: %.200q", got)
 	}
 	for _, c := range []struct {
@@ -160,7 +160,7 @@ func TestRefused(t *testing.T) {
 		{"bad chunk", "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "HTTP/1.1 502", -1},
 	} {
 		asked.Store(0)
-		if got := raw(t, w.public, c.send); !strings.HasPrefix(got, c.want) {
+		if got := rawRequest(t, w.public, c.send); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: %.200q", c.name, got)
 		}
 		if n := asked.Load(); c.asked >= 0 && n != c.asked {
@@ -173,10 +173,10 @@ func TestUnreachable(t *testing.T) {
 	const gone = "127.0.0.1:1" // which no test is given
 	w := newWorld(t, nil)
 	breaks := backend(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-	w.act.Publish(fn("rev-1", "mine", true, gone))
+	w.act.Publish(newModel("rev-1", "mine", true, gone))
 	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
-		hostTo("gone", controlstream.Split{Address: gone}), hostTo("breaks", controlstream.Split{Address: breaks}),
-		hostTo("nowhere"), hostTo("unknown", controlstream.Split{Function: name("rev-9")}), hostTo("dead", controlstream.Split{Function: name("rev-1")}),
+		hostTable("gone", controlstream.Split{Address: gone}), hostTable("breaks", controlstream.Split{Address: breaks}),
+		hostTable("nowhere"), hostTable("unknown", controlstream.Split{Function: functionName("rev-9")}), hostTable("dead", controlstream.Split{Function: functionName("rev-1")}),
 	}})
 	for _, c := range []struct {
 		host   string
@@ -207,15 +207,15 @@ func TestHTTP2AndTrailers(t *testing.T) {
 		rw.Header().Set(http.TrailerPrefix+"X-Late", "late")
 	}
 	one, two := backend(t, h), h2cBackend(t, h)
-	w.act.Publish(fn("rev-1", "mine", true, one), fn("rev-2", "mine", true))
-	f := fn("rev-2", "mine", true, "x")
+	w.act.Publish(newModel("rev-1", "mine", true, one), newModel("rev-2", "mine", true))
+	f := newModel("rev-2", "mine", true, "x")
 	f.Replicas[0].Endpoint = "h2c://" + two
 	w.act.Publish(f)
 	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{
-		hostTo("one", controlstream.Split{Address: one}), hostTo("two", controlstream.Split{Address: two, H2C: true}),
-		hostTo("rev1", controlstream.Split{Function: name("rev-1")}), hostTo("rev2", controlstream.Split{Function: name("rev-2")}),
+		hostTable("one", controlstream.Split{Address: one}), hostTable("two", controlstream.Split{Address: two, H2C: true}),
+		hostTable("rev1", controlstream.Split{Function: functionName("rev-1")}), hostTable("rev2", controlstream.Split{Function: functionName("rev-2")}),
 	}})
-	clients := map[string]*http.Client{"HTTP/1.1": w.client, "HTTP/2": h2c(t)}
+	clients := map[string]*http.Client{"HTTP/1.1": w.client, "HTTP/2": h2cClient(t)}
 	for proto, client := range clients {
 		for host, want := range map[string]string{"one": "HTTP/1.1", "two": "HTTP/2.0", "rev1": "HTTP/1.1", "rev2": "HTTP/2.0"} {
 			r, _ := http.NewRequest("POST", "http://"+w.public+"/", struct{ io.Reader }{strings.NewReader("hello")}) // no length
@@ -252,15 +252,15 @@ func TestBothWays(t *testing.T) {
 		}
 	}
 	two := h2cBackend(t, h)
-	f := fn("rev-1", "mine", true, "x")
+	f := newModel("rev-1", "mine", true, "x")
 	f.Replicas[0].Endpoint = "h2c://" + two
 	w.act.Publish(f)
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("two", controlstream.Split{Address: two, H2C: true}), hostTo("rev", controlstream.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("two", controlstream.Split{Address: two, H2C: true}), hostTable("rev", controlstream.Split{Function: functionName("rev-1")})}})
 	for _, host := range []string{"two", "rev"} {
 		pr, pw := io.Pipe()
 		r, _ := http.NewRequest("POST", "http://"+w.public+"/", pr)
 		r.Host = host
-		res, err := h2c(t).Do(r)
+		res, err := h2cClient(t).Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -329,10 +329,10 @@ func TestLarge(t *testing.T) {
 		}
 		io.Copy(rw, &pattern{size: size})
 	})
-	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
+	w.act.Publish(newModel("rev-1", "mine", true))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("a", controlstream.Split{Function: functionName("rev-1")})}})
 	for _, sized := range []bool{true, false} {
-		w.act.Publish(fn("rev-1", "mine", true))
+		w.act.Publish(newModel("rev-1", "mine", true))
 		r, _ := http.NewRequest("POST", "http://"+w.public+"/", &pattern{size: size})
 		r.Host = "a"
 		if sized {
@@ -353,8 +353,8 @@ func TestLarge(t *testing.T) {
 			}
 			done <- err
 		}()
-		w.await(func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == 1 })
-		w.act.Publish(fn("rev-1", "mine", true, addr))
+		w.await(func() bool { d, _ := w.act.DemandOf(functionName("rev-1")); return d.Queued == 1 })
+		w.act.Publish(newModel("rev-1", "mine", true, addr))
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
@@ -366,9 +366,9 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// upgrade does the handshake of a WebSocket by hand; afterwards both sides speak
+// upgradeEcho does the handshake of a WebSocket by hand; afterwards both sides speak
 // bytes.
-func upgrade(t *testing.T, addr, host string) (net.Conn, *bufio.Reader) {
+func upgradeEcho(t *testing.T, addr, host string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -387,7 +387,7 @@ func upgrade(t *testing.T, addr, host string) (net.Conn, *bufio.Reader) {
 	return c, br
 }
 
-func echo(rw http.ResponseWriter, r *http.Request) {
+func echoServer(rw http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") != "websocket" || r.Header.Get("Sec-Websocket-Key") == "" {
 		http.Error(rw, "no", 400)
 		return
@@ -403,31 +403,31 @@ func echo(rw http.ResponseWriter, r *http.Request) {
 
 func TestWebSockets(t *testing.T) {
 	w := newWorld(t, nil)
-	addr := backend(t, echo)
-	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("svc", controlstream.Split{Address: addr}), hostTo("rev", controlstream.Split{Function: name("rev-1")})}})
+	addr := backend(t, echoServer)
+	w.act.Publish(newModel("rev-1", "mine", true))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("svc", controlstream.Split{Address: addr}), hostTable("rev", controlstream.Split{Function: functionName("rev-1")})}})
 	for _, host := range []string{"svc", "rev"} {
 		if host == "rev" {
 			go func() {
-				w.await(func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == 1 })
-				w.act.Publish(fn("rev-1", "mine", true, addr))
+				w.await(func() bool { d, _ := w.act.DemandOf(functionName("rev-1")); return d.Queued == 1 })
+				w.act.Publish(newModel("rev-1", "mine", true, addr))
 			}()
 		}
-		c, br := upgrade(t, w.public, host)
+		c, br := upgradeEcho(t, w.public, host)
 		for i := range 3 {
 			fmt.Fprintf(c, "frame %d\n", i)
 			if l, err := br.ReadString('\n'); err != nil || l != fmt.Sprintf("frame %d\n", i) {
 				t.Fatalf("%q %v", l, err)
 			}
 		}
-		if d, _ := w.act.DemandOf(name("rev-1")); host == "rev" && d.Active != 1 {
+		if d, _ := w.act.DemandOf(functionName("rev-1")); host == "rev" && d.Active != 1 {
 			t.Errorf("a WebSocket counts as a request: %+v", d)
 		}
 		c.Close()
 	}
-	w.await(func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Active == 0 })
+	w.await(func() bool { d, _ := w.act.DemandOf(functionName("rev-1")); return d.Active == 0 })
 	// One that is open when the drain is over is cut.
-	c, br := upgrade(t, w.public, "rev")
+	c, br := upgradeEcho(t, w.public, "rev")
 	defer c.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -443,10 +443,10 @@ func TestWebSockets(t *testing.T) {
 // its body nobody has read.
 func TestLeave(t *testing.T) {
 	w := newWorld(t, nil)
-	w.act.Publish(fn("rev-1", "mine", true))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
+	w.act.Publish(newModel("rev-1", "mine", true))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("a", controlstream.Split{Function: functionName("rev-1")})}})
 	queued := func(n int) func() bool {
-		return func() bool { d, _ := w.act.DemandOf(name("rev-1")); return d.Queued == n }
+		return func() bool { d, _ := w.act.DemandOf(functionName("rev-1")); return d.Queued == n }
 	}
 	piece := strings.Repeat("x", 100<<10)
 	for what, send := range map[string]string{
@@ -473,7 +473,7 @@ func TestLeave(t *testing.T) {
 	r.Host = "a"
 	done := make(chan error, 1)
 	go func() {
-		_, err := h2c(t).Do(r)
+		_, err := h2cClient(t).Do(r)
 		done <- err
 	}()
 	w.await(queued(1))
@@ -501,11 +501,11 @@ func TestRetry(t *testing.T) {
 	})
 	lives := backend(t, func(rw http.ResponseWriter, r *http.Request) {
 		served.Add(1)
-		say("alive")(rw, r)
+		sayEcho("alive")(rw, r)
 	})
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("a", controlstream.Split{Function: functionName("rev-1")})}})
 	tries := func(addrs ...string) {
-		f := fn("rev-1", "mine", true, addrs...)
+		f := newModel("rev-1", "mine", true, addrs...)
 		w.act.Remove(f.Name)
 		w.act.Publish(f)
 	}
@@ -516,7 +516,7 @@ func TestRetry(t *testing.T) {
 		for died.Load() == 0 { // until it is the one that is asked first
 			tries(dies, lives)
 			before := asks()
-			res, got := w.get("a", "/", post(body), func(r *http.Request) {
+			res, got := w.get("a", "/", postRequest(body), func(r *http.Request) {
 				if i == 2 {
 					r.ContentLength = -1 // in chunks
 				}
@@ -531,7 +531,7 @@ func TestRetry(t *testing.T) {
 	}
 	tries(dies, dies)
 	died.Store(0)
-	res, body := w.get("a", "/", post("x"))
+	res, body := w.get("a", "/", postRequest("x"))
 	if res.StatusCode != 502 || died.Load() != 2 || res.Header.Get("x-should-retry") != "false" {
 		t.Errorf("both die: %d %s after %d tries, %v", res.StatusCode, body, died.Load(), res.Header)
 	}
@@ -579,10 +579,10 @@ func TestStale(t *testing.T) {
 			})
 		}
 	})
-	w.act.Publish(fn("rev-1", "mine", true, ln.Addr().String()))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
+	w.act.Publish(newModel("rev-1", "mine", true, ln.Addr().String()))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("a", controlstream.Split{Function: functionName("rev-1")})}})
 	for i, body := range []string{"x", strings.Repeat("x", 5<<10), "", "y"} {
-		if res, got := w.get("a", "/", post(body)); res.StatusCode != 200 || got != "ok" {
+		if res, got := w.get("a", "/", postRequest(body)); res.StatusCode != 200 || got != "ok" {
 			t.Errorf("%d: %d %s", i, res.StatusCode, got)
 		}
 	}
@@ -605,13 +605,13 @@ func TestCut(t *testing.T) {
 	inside, leave := make(chan struct{}), make(chan struct{})
 	frozen := backend(t, func(http.ResponseWriter, *http.Request) { close(inside); <-leave })
 	t.Cleanup(func() { close(leave) })
-	w.act.Publish(fn("rev-1", "mine", true, frozen))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("a", controlstream.Split{Function: name("rev-1")})}})
+	w.act.Publish(newModel("rev-1", "mine", true, frozen))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("a", controlstream.Split{Function: functionName("rev-1")})}})
 	done := make(chan string, 1)
-	go func() { _, body := w.get("a", "/", post("x")); done <- body }()
+	go func() { _, body := w.get("a", "/", postRequest("x")); done <- body }()
 	<-inside
-	w.act.Publish(fn("rev-1", "mine", true, backend(t, say("other"))))
-	w.g.Feed().Cut("http://" + frozen)
+	w.act.Publish(newModel("rev-1", "mine", true, backend(t, sayEcho("other"))))
+	w.g.DataPath().Cut("http://" + frozen)
 	if body := <-done; !strings.HasPrefix(body, "other POST") {
 		t.Error(body)
 	}
@@ -625,9 +625,9 @@ func TestBroken(t *testing.T) {
 		rw.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	})
-	w.act.Publish(fn("rev-1", "mine", true, addr))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("svc", controlstream.Split{Address: addr}), hostTo("rev", controlstream.Split{Function: name("rev-1")})}})
-	for _, client := range []*http.Client{w.client, h2c(t)} {
+	w.act.Publish(newModel("rev-1", "mine", true, addr))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("svc", controlstream.Split{Address: addr}), hostTable("rev", controlstream.Split{Function: functionName("rev-1")})}})
+	for _, client := range []*http.Client{w.client, h2cClient(t)} {
 		for _, host := range []string{"svc", "rev"} {
 			r, _ := http.NewRequest("GET", "http://"+w.public+"/", nil)
 			r.Host = host
@@ -660,9 +660,9 @@ func TestCanary(t *testing.T) {
 			rw.Write(b)
 		})
 	}
-	w.act.Publish(fn("rev-1", "mine", false, serve(0)), fn("rev-2", "mine", false, serve(1)))
-	splits := []controlstream.Split{{Percent: 80, Function: name("rev-1")}, {Percent: 20, Function: name("rev-2")}}
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "mine", Paths: []controlstream.Path{{Splits: splits}}}}, Models: []controlstream.Model{{Name: name("mine"), Splits: splits}}})
+	w.act.Publish(newModel("rev-1", "mine", false, serve(0)), newModel("rev-2", "mine", false, serve(1)))
+	splits := []controlstream.Split{{Percent: 80, Function: functionName("rev-1")}, {Percent: 20, Function: functionName("rev-2")}}
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "mine", Paths: []controlstream.Path{{Splits: splits}}}}, Models: []controlstream.Model{{Name: functionName("mine"), Splits: splits}}})
 	for _, host := range []string{"mine", "elsewhere"} {
 		got[0].Store(0)
 		got[1].Store(0)
@@ -672,7 +672,7 @@ func TestCanary(t *testing.T) {
 			if host == "mine" {
 				model = "whatever"
 			}
-			res, body := w.get(host, "/v1/chat/completions", post(`{"model":"`+model+`","messages":[]}`))
+			res, body := w.get(host, "/v1/chat/completions", postRequest(`{"model":"`+model+`","messages":[]}`))
 			if res.StatusCode != 200 || body != `{"model":"mine","messages":[]}` { // as the engine knows it
 				t.Fatal(res.StatusCode, body)
 			}
@@ -686,10 +686,10 @@ func TestCanary(t *testing.T) {
 // A table that is replaced under load loses nothing.
 func TestSwap(t *testing.T) {
 	w := newWorld(t, nil)
-	a, b := backend(t, say("a")), backend(t, say("b"))
+	a, b := backend(t, sayEcho("a")), backend(t, sayEcho("b"))
 	tables := [2]*controlstream.Table{}
 	for i, addr := range []string{a, b} {
-		tables[i] = &controlstream.Table{Version: uint64(i), Hosts: []controlstream.Host{hostTo("x", controlstream.Split{Address: addr})}, Models: []controlstream.Model{{Name: name("m"), Splits: []controlstream.Split{{Function: name("rev-1")}}}}}
+		tables[i] = &controlstream.Table{Version: uint64(i), Hosts: []controlstream.Host{hostTable("x", controlstream.Split{Address: addr})}, Models: []controlstream.Model{{Name: functionName("m"), Splits: []controlstream.Split{{Function: functionName("rev-1")}}}}}
 	}
 	w.g.SetTable(tables[0])
 	stop := make(chan struct{})
@@ -737,8 +737,8 @@ func TestDrain(t *testing.T) {
 		<-goOn
 		io.WriteString(rw, "last")
 	})
-	w.act.Publish(fn("cold", "mine", true), fn("warm", "warm", true, addr), fn("ours", "ours", false))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("cold", controlstream.Split{Function: name("cold")}), hostTo("warm", controlstream.Split{Function: name("warm")}), hostTo("ours", controlstream.Split{Function: name("ours")})}})
+	w.act.Publish(newModel("cold", "mine", true), newModel("warm", "warm", true, addr), newModel("ours", "ours", false))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("cold", controlstream.Split{Function: functionName("cold")}), hostTable("warm", controlstream.Split{Function: functionName("warm")}), hostTable("ours", controlstream.Split{Function: functionName("ours")})}})
 	type answer struct {
 		status int
 		body   string
@@ -748,14 +748,14 @@ func TestDrain(t *testing.T) {
 		c := make(chan answer, 1)
 		answers[host] = c
 		go func() {
-			res, body := w.get(host, "/v1/chat/completions", post(`{"messages":[]}`))
+			res, body := w.get(host, "/v1/chat/completions", postRequest(`{"messages":[]}`))
 			c <- answer{res.StatusCode, body}
 		}()
 	}
 	<-begun
 	w.await(func() bool {
-		a, _ := w.act.DemandOf(name("cold"))
-		b, _ := w.act.DemandOf(name("ours"))
+		a, _ := w.act.DemandOf(functionName("cold"))
+		b, _ := w.act.DemandOf(functionName("ours"))
 		return a.Queued == 1 && b.Queued == 1
 	})
 	stopped := make(chan struct{})
@@ -784,7 +784,7 @@ func TestLeader(t *testing.T) {
 		io.WriteString(rw, r.URL.Path+r.Header.Get("Authorization"))
 	})
 	leader.Store(&addr)
-	if res, body := w.get("x", "/api/v1/functions", with("Authorization", "Bearer k")); res.StatusCode != 200 || body != "/api/v1/functionsBearer k" {
+	if res, body := w.get("x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 200 || body != "/api/v1/functionsBearer k" {
 		t.Error(res.StatusCode, body)
 	}
 	for at, want := range map[string]int{w.public: 404, w.private: 200} {
@@ -803,8 +803,8 @@ func TestKeys(t *testing.T) {
 	})
 	red, _, _ := w.book.Create("red", "", false)
 	blue, _, _ := w.book.Create("blue", "", false)
-	w.act.Publish(fn("red/ours", "", false, addr), fn("red/plain", "", true, addr))
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("ours", controlstream.Split{Function: name("red/ours")}), hostTo("plain", controlstream.Split{Function: name("red/plain")})}})
+	w.act.Publish(newModel("red/ours", "", false, addr), newModel("red/plain", "", true, addr))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("ours", controlstream.Split{Function: functionName("red/ours")}), hostTable("plain", controlstream.Split{Function: functionName("red/plain")})}})
 	for _, c := range []struct {
 		host, path, field, key string
 		status                 int
@@ -821,7 +821,7 @@ func TestKeys(t *testing.T) {
 		{"plain", "/x", "Authorization", "Bearer " + blue, 200, "Bearer " + blue + "|"},
 		{"plain", "/x", "X-Api-Key", "own", 200, "|own"},
 	} {
-		res, body := w.get(c.host, c.path, post(`{"messages":[]}`), func(r *http.Request) {
+		res, body := w.get(c.host, c.path, postRequest(`{"messages":[]}`), func(r *http.Request) {
 			if c.field != "" {
 				r.Header.Set(c.field, c.key)
 			}
@@ -835,10 +835,10 @@ func TestKeys(t *testing.T) {
 // A team's limits hold for what comes by host too.
 func TestLimits(t *testing.T) {
 	w := newWorld(t, nil)
-	addr := backend(t, say("x"))
-	w.act.Publish(fn("red/p", "", true, addr))
+	addr := backend(t, sayEcho("x"))
+	w.act.Publish(newModel("red/p", "", true, addr))
 	w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "red"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 2}}}})
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTo("p", controlstream.Split{Function: name("red/p")})}})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("p", controlstream.Split{Function: functionName("red/p")})}})
 	for i, want := range []int{200, 200, 429} {
 		if res, body := w.get("p", "/"); res.StatusCode != want {
 			t.Errorf("%d: %d %s", i, res.StatusCode, body)

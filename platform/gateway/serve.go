@@ -12,19 +12,19 @@ import (
 // maxHead bounds the head of a request in bytes.
 const maxHead = 8 << 10
 
-// side is one listener's handler.
-type side struct {
+// listenerHandler is one listener's handler.
+type listenerHandler struct {
 	g       *Gateway
 	private bool
 }
 
 // ServeHTTP answers one request.
-func (s *side) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+func (s *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	g := s.g
-	g.begin()
-	defer g.end()
+	g.beginRequest()
+	defer g.endRequest()
 	w := &writer{ResponseWriter: rw, r: r, to: toNothing}
-	defer func() { g.meters.count(w.to, w.status) }() // a panic, which breaks an answer off, goes on to the server
+	defer func() { g.metrics.count(w.to, w.status) }() // a panic, which breaks an answer off, goes on to the server
 	g.route(s, w, r)
 }
 
@@ -39,14 +39,14 @@ const (
 	toProbe    = "probe"
 )
 
-func (g *Gateway) route(s *side, w *writer, r *http.Request) {
-	if e := check(r); e != nil {
+func (g *Gateway) route(s *listenerHandler, w *writer, r *http.Request) {
+	if e := checkRequest(r); e != nil {
 		w.Header().Set("Connection", "close")
-		fail(w, e)
+		writeError(w, e)
 		return
 	}
 	t := g.table.Load()
-	h := t.find(hostname(r.Host), s.private)
+	h := t.findHost(hostname(r.Host), s.private)
 	if h == nil {
 		g.unhosted(s, w, r)
 		return
@@ -63,38 +63,38 @@ func (g *Gateway) route(s *side, w *writer, r *http.Request) {
 	}
 	to := h.match(r.URL.Path, r.Header)
 	if to == nil {
-		fail(w, openai.New(openai.NotFound, "No route of the host "+functions.Clip(h.name)+" leads there."))
+		writeError(w, openai.New(openai.NotFound, "No route of the host "+functions.Clip(h.name)+" leads there."))
 		return
 	}
 	split := to.draw(g.o.Draw)
 	if split == nil {
-		fail(w, openai.New(openai.ServiceUnavailable, "The route of the host "+functions.Clip(h.name)+" leads to nothing at present."))
+		writeError(w, openai.New(openai.ServiceUnavailable, "The route of the host "+functions.Clip(h.name)+" leads to nothing at present."))
 		return
 	}
 	if r.Header.Get(probeField) == "probe" {
 		w.to = toProbe
-		probe(w, r, split)
+		answerProbe(w, r, split)
 		return
 	}
-	clean(r, s.private)
+	cleanHead(r, s.private)
 	if split.function == (functions.Name{}) {
 		w.to = toService
-		g.pass(w, r, to, split)
+		g.proxyService(w, r, to, split)
 		return
 	}
 	w.to = toHost
-	g.function(w, r, to, split)
+	g.serveFunction(w, r, to, split)
 }
 
 const probeField = "K-Network-Probe"
 
-// probe answers the probes of Knative's networking: that the request's route is
+// answerProbe answers the probes of Knative's networking: that the request's route is
 // the one with this hash. It tells of our table, so nobody else is asked, and
 // nothing is woken.
-func probe(w *writer, r *http.Request, to *split) {
+func answerProbe(w *writer, r *http.Request, to *split) {
 	hash := r.Header.Get(hashField)
 	if hash == "" {
-		fail(w, openai.New(openai.InvalidRequest, "A probe has the field "+hashField+"."))
+		writeError(w, openai.New(openai.InvalidRequest, "A probe has the field "+hashField+"."))
 		return
 	}
 	if to.hash != "" && hash == "override" {
@@ -105,23 +105,23 @@ func probe(w *writer, r *http.Request, to *split) {
 }
 
 // unhosted answers a request for a host that no route has: by its path.
-func (g *Gateway) unhosted(s *side, w *writer, r *http.Request) {
+func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 	path := r.URL.Path
 	switch {
 	case activator.ServesPath(path):
 		w.to = toModel
-		g.guest.ServeHTTP(w, r)
+		g.openAI.ServeHTTP(w, r)
 		return
 	case g.o.Leader != nil && (strings.HasPrefix(path, "/api/v1/") || path == "/metrics" && s.private):
 		w.to = toLeader
-		g.leader(w, r)
+		g.proxyLeader(w, r)
 		return
 	}
-	fail(w, openai.New(openai.NotFound, "No service answers for the host "+functions.Clip(r.Host)+" here, and the path is none of OpenAI's API."))
+	writeError(w, openai.New(openai.NotFound, "No service answers for the host "+functions.Clip(r.Host)+" here, and the path is none of OpenAI's API."))
 }
 
-// check refuses what is not to be served, or could be read in two ways.
-func check(r *http.Request) *openai.Error {
+// checkRequest refuses what is not to be served, or could be read in two ways.
+func checkRequest(r *http.Request) *openai.Error {
 	switch {
 	case r.Method == http.MethodConnect:
 		e := openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
@@ -143,10 +143,10 @@ func check(r *http.Request) *openai.Error {
 	return nil
 }
 
-// clean takes out of a head what only the network itself says, and upgrades to
+// cleanHead takes out of a head what only the network itself says, and upgrades to
 // anything but a WebSocket: h2c, which some clients offer on every connection,
 // would open a way around us.
-func clean(r *http.Request, private bool) {
+func cleanHead(r *http.Request, private bool) {
 	for name := range r.Header {
 		switch {
 		case strings.HasPrefix(name, "K-Network-"), name == "K-Proxy-Request", name == "K-Kubelet-Probe", name == "Http2-Settings":

@@ -46,13 +46,13 @@ func TestStreams(t *testing.T) {
 			}
 		}
 	})
-	cold, warm := fn("rev-1", "mine", false), fn("rev-1", "mine", false, addr)
+	cold, warm := newModel("rev-1", "mine", false), newModel("rev-1", "mine", false, addr)
 	w.act.Publish(cold)
-	splits := []controlstream.Split{{Percent: 100, Function: name("rev-1")}}
-	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "mine", Paths: []controlstream.Path{{Splits: splits}}}}, Models: []controlstream.Model{{Name: name("mine"), Splits: splits}}})
+	splits := []controlstream.Split{{Percent: 100, Function: functionName("rev-1")}}
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "mine", Paths: []controlstream.Path{{Splits: splits}}}}, Models: []controlstream.Model{{Name: functionName("mine"), Splits: splits}}})
 	demand := func(active, queued int) func() bool {
 		return func() bool {
-			d, _ := w.act.DemandOf(name("rev-1"))
+			d, _ := w.act.DemandOf(functionName("rev-1"))
 			return d.Active == active && d.Queued == queued
 		}
 	}
@@ -79,7 +79,7 @@ func TestStreams(t *testing.T) {
 			}
 		}
 	}
-	for proto, c := range map[string]*http.Client{"HTTP/1.1": w.client, "HTTP/2": h2c(t)} {
+	for proto, c := range map[string]*http.Client{"HTTP/1.1": w.client, "HTTP/2": h2cClient(t)} {
 		for _, host := range []string{"mine", "elsewhere"} {
 			res, br := ask(context.Background(), c, host)
 			for range 2 {

@@ -50,9 +50,9 @@ type split struct {
 
 const hashField = "K-Network-Hash"
 
-// compile makes a table ready. serve makes what answers the calls of OpenAI's API
+// compileTable makes a table ready. serve makes what answers the calls of OpenAI's API
 // that come for a function by host.
-func compile(t *controlstream.Table, serve func(functions.Name) httpserver.Handler) *table {
+func compileTable(t *controlstream.Table, serve func(functions.Name) httpserver.Handler) *table {
 	out := &table{hosts: map[string]*host{}}
 	if t == nil {
 		return out
@@ -107,9 +107,9 @@ func compileRule(p *controlstream.Path, serve func(functions.Name) httpserver.Ha
 	return r
 }
 
-// find is the host of that name as a request has it; nil where there is none, or
+// findHost is the host of that name as a request has it; nil where there is none, or
 // none on this listener.
-func (t *table) find(name string, private bool) *host {
+func (t *table) findHost(name string, private bool) *host {
 	h := t.hosts[name]
 	if h == nil || h.internal && !private {
 		return nil

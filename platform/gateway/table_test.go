@@ -13,24 +13,24 @@ import (
 )
 
 func compiled(hosts ...controlstream.Host) *table {
-	return compile(&controlstream.Table{Version: 7, Hosts: hosts}, func(functions.Name) httpserver.Handler { return func(*httpserver.Request, *httpserver.Response) {} })
+	return compileTable(&controlstream.Table{Version: 7, Hosts: hosts}, func(functions.Name) httpserver.Handler { return func(*httpserver.Request, *httpserver.Response) {} })
 }
 
-func to(addr string) []controlstream.Split {
+func splitTo(addr string) []controlstream.Split {
 	return []controlstream.Split{{Percent: 100, Address: addr}}
 }
 
 func TestRules(t *testing.T) {
 	tab := compiled(
 		controlstream.Host{Name: "a.example.com", Paths: []controlstream.Path{
-			{Splits: to("all")},
-			{Prefix: "/foo", Splits: to("foo")},
-			{Prefix: "/foo/bar", Splits: to("bar")},
-			{Prefix: "/foo", Headers: map[string]string{"x-tag": "t"}, Splits: to("tagged")},
-			{Prefix: "/foo", Headers: map[string]string{"X-Tag": "t", "x-more": "m"}, Splits: to("more")},
+			{Splits: splitTo("all")},
+			{Prefix: "/foo", Splits: splitTo("foo")},
+			{Prefix: "/foo/bar", Splits: splitTo("bar")},
+			{Prefix: "/foo", Headers: map[string]string{"x-tag": "t"}, Splits: splitTo("tagged")},
+			{Prefix: "/foo", Headers: map[string]string{"X-Tag": "t", "x-more": "m"}, Splits: splitTo("more")},
 		}},
-		controlstream.Host{Name: "only.example.com", Paths: []controlstream.Path{{Prefix: "/x", Splits: to("x")}}},
-		controlstream.Host{Name: "in.ns.svc", Internal: true, Paths: []controlstream.Path{{Splits: to("in")}}},
+		controlstream.Host{Name: "only.example.com", Paths: []controlstream.Path{{Prefix: "/x", Splits: splitTo("x")}}},
+		controlstream.Host{Name: "in.ns.svc", Internal: true, Paths: []controlstream.Path{{Splits: splitTo("in")}}},
 	)
 	if tab.version != 7 {
 		t.Error(tab.version)
@@ -65,7 +65,7 @@ func TestRules(t *testing.T) {
 		{"nobody", "/", nil, true, ""},
 	} {
 		got := ""
-		if h := tab.find(c.host, c.private); h != nil {
+		if h := tab.findHost(c.host, c.private); h != nil {
 			got = "-"
 			if r := h.match(c.path, c.head); r != nil {
 				got = r.draw(nil).address
@@ -83,7 +83,7 @@ func TestSet(t *testing.T) {
 		Append:  map[string]string{"x-one": "path", "X-Two": "path", "k-network-hash": "abc"},
 		Splits:  []controlstream.Split{{Address: "x", Append: map[string]string{"X-One": "split"}}, {Percent: 0, Address: "never"}, {Percent: 100, Address: "y"}},
 	}}})
-	r := tab.find("a.example.com", false).match("/", nil)
+	r := tab.findHost("a.example.com", false).match("/", nil)
 	if len(r.splits) != 1 || r.splits[0].address != "y" || r.rewrite != "b.example.com" {
 		t.Fatalf("%+v", r)
 	}
@@ -91,7 +91,7 @@ func TestSet(t *testing.T) {
 		Append: map[string]string{"x-one": "path", "X-Two": "path", "k-network-hash": "abc"},
 		Splits: []controlstream.Split{{Address: "x", Append: map[string]string{"X-One": "split"}}},
 	}, {Prefix: "/none"}}})
-	s := tab.find("a", false).match("/", nil).draw(nil)
+	s := tab.findHost("a", false).match("/", nil).draw(nil)
 	got := map[string]string{}
 	for _, f := range s.set {
 		got[f.name] = f.value
@@ -99,7 +99,7 @@ func TestSet(t *testing.T) {
 	if fmt.Sprint(got) != "map[X-One:split X-Two:path]" || s.hash != "abc" {
 		t.Errorf("%v %q", got, s.hash)
 	}
-	if tab.find("a", false).match("/none", nil).draw(nil) != nil {
+	if tab.findHost("a", false).match("/none", nil).draw(nil) != nil {
 		t.Error("a rule without splits leads nowhere")
 	}
 }
@@ -109,7 +109,7 @@ func TestShares(t *testing.T) {
 	tab := compiled(controlstream.Host{Name: "a", Paths: []controlstream.Path{{Splits: []controlstream.Split{
 		{Percent: 80, Address: "x"}, {Percent: 15, Address: "y"}, {Percent: 5, Address: "z"},
 	}}}})
-	rule := tab.find("a", false).match("/", nil)
+	rule := tab.findHost("a", false).match("/", nil)
 	random := rand.New(rand.NewPCG(1, 2))
 	const n = 20000
 	got := map[string]int{}
@@ -134,21 +134,21 @@ func TestHostname(t *testing.T) {
 }
 
 func TestAliases(t *testing.T) {
-	got := aliases(&controlstream.Table{Models: []controlstream.Model{{Name: name("a/m"), Splits: []controlstream.Split{
-		{Percent: 80, Function: name("a/m-1")}, {Percent: 20, Function: name("a/m-2")}, {Percent: 5, Address: "no function"},
+	got := aliases(&controlstream.Table{Models: []controlstream.Model{{Name: functionName("a/m"), Splits: []controlstream.Split{
+		{Percent: 80, Function: functionName("a/m-1")}, {Percent: 20, Function: functionName("a/m-2")}, {Percent: 5, Address: "no function"},
 	}}}})
-	want := []activator.Alias{{Name: name("a/m"), Shares: []activator.Share{{Function: name("a/m-1"), Percent: 80}, {Function: name("a/m-2"), Percent: 20}}}}
+	want := []activator.Alias{{Name: functionName("a/m"), Shares: []activator.Share{{Function: functionName("a/m-1"), Percent: 80}, {Function: functionName("a/m-2"), Percent: 20}}}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v", got)
 	}
 }
 
 func FuzzHost(f *testing.F) {
-	tab := compiled(controlstream.Host{Name: "a.example.com", Paths: []controlstream.Path{{Prefix: "/x", Splits: to("x")}}})
+	tab := compiled(controlstream.Host{Name: "a.example.com", Paths: []controlstream.Path{{Prefix: "/x", Splits: splitTo("x")}}})
 	f.Add("a.example.com:80", "/x", "v")
 	f.Add("[::1", "", "")
 	f.Fuzz(func(t *testing.T, host, path, value string) {
-		if h := tab.find(hostname(host), false); h != nil {
+		if h := tab.findHost(hostname(host), false); h != nil {
 			if r := h.match(path, http.Header{"X": {value}}); r != nil && r.draw(nil).address != "x" {
 				t.Error("another rule")
 			}
@@ -165,7 +165,7 @@ func BenchmarkRoute(b *testing.B) {
 	head := http.Header{"X-Tag": {"t"}}
 	b.ReportAllocs()
 	for b.Loop() {
-		if tab.find(hostname("m777.ns.example.com:8080"), false).match("/v1/x", head).draw(rand.IntN) == nil {
+		if tab.findHost(hostname("m777.ns.example.com:8080"), false).match("/v1/x", head).draw(rand.IntN) == nil {
 			b.Fatal()
 		}
 	}

@@ -285,7 +285,7 @@ func (s *server) serve(req *httpserver.Request, res *httpserver.Response) {
 }
 
 func (s *server) run(ctx context.Context, ln net.Listener) error {
-	web := httpserver.NewFiber(httpserver.Options{Handler: s.serve})
+	web := httpserver.NewFiberServer(httpserver.Options{Handler: s.serve})
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(ln) }()
 	err := s.Local.Run(ctx)

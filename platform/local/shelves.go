@@ -18,7 +18,7 @@ import (
 // depot is the store of one node, here or elsewhere; see nodestore.Shelf.
 type depot interface {
 	Cached(ctx context.Context) ([]functions.CacheEntry, error)
-	Keep(ctx context.Context, digest string, act functions.StoreAct) error
+	Keep(ctx context.Context, digest string, act functions.StoreAction) error
 	Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
 	Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error
 }
@@ -125,7 +125,7 @@ func (l *Local) holding(ctx context.Context, node, digest string) (map[string]de
 
 // Keep does something to a checkpoint on the node that is named, or on all
 // that hold it (""), and returns on which it did.
-func (l *Local) Keep(ctx context.Context, node, digest string, act functions.StoreAct) (nodes []string, err error) {
+func (l *Local) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error) {
 	on, err := l.holding(ctx, node, digest)
 	if err != nil {
 		return nil, err

@@ -216,7 +216,7 @@ func (s *Shelf) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 }
 
 // Keep does something to one checkpoint that takes no time.
-func (s *Shelf) Keep(ctx context.Context, digest string, act functions.StoreAct) error {
+func (s *Shelf) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
 	var err error
 	switch act {
 	case functions.StoreRemove:

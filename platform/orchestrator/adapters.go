@@ -97,7 +97,7 @@ func (s *Orchestrator) UseAdapter(name functions.Name, replica string) {
 // replica that is READY; where none is, later.
 func (s *Orchestrator) loadWantedAdapters(ctx context.Context) {
 	s.wantedAdapters.each(func(name functions.Name) {
-		f := s.functions[name.Base()]
+		f := s.functions[name.WithoutAdapter()]
 		if f == nil || f.Gone || f.coldStart != nil && f.coldStart.over && len(f.replicas) == 0 {
 			s.wantedAdapters.drop(name)
 			return

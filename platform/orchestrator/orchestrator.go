@@ -310,7 +310,7 @@ func (s *Orchestrator) Wake(name functions.Name, team string) string {
 // also has that loaded, ahead of any request for it.
 func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
 	s.mu.Lock()
-	f := s.functions[name.Base()]
+	f := s.functions[name.WithoutAdapter()]
 	ready := f != nil && slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
 	last := ""
 	if ready && f.coldStart != nil {
@@ -330,7 +330,7 @@ func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string 
 }
 
 func (s *Orchestrator) requestWake(name functions.Name, retry, held time.Duration) string {
-	name = name.Base()
+	name = name.WithoutAdapter()
 	s.inboxMu.Lock()
 	id, ok := s.startIDs[name]
 	if !ok {
@@ -353,7 +353,7 @@ func (s *Orchestrator) requestWake(name functions.Name, retry, held time.Duratio
 // replicas, or nobody waits any more.
 func (s *Orchestrator) Nudge(name functions.Name) {
 	s.inboxMu.Lock()
-	s.inbox.nudges.put(name.Base(), struct{}{})
+	s.inbox.nudges.put(name.WithoutAdapter(), struct{}{})
 	s.inboxMu.Unlock()
 	s.signal()
 }
@@ -361,7 +361,7 @@ func (s *Orchestrator) Nudge(name functions.Name) {
 // ReportFailure says that a replica broke on the data path: its agent is told to look.
 func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem string) {
 	s.inboxMu.Lock()
-	s.inbox.healthReports.put(replica, healthReport{name.Base(), problem})
+	s.inbox.healthReports.put(replica, healthReport{name.WithoutAdapter(), problem})
 	s.inboxMu.Unlock()
 	s.signal()
 }
@@ -386,7 +386,7 @@ func (s *Orchestrator) Changed() {
 // once where its minimum says so.
 func (s *Orchestrator) Stop(name functions.Name) {
 	s.inboxMu.Lock()
-	s.inbox.stops.put(name.Base(), struct{}{})
+	s.inbox.stops.put(name.WithoutAdapter(), struct{}{})
 	s.inboxMu.Unlock()
 	s.signal()
 }

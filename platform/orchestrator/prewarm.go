@@ -468,7 +468,7 @@ func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placem
 func (s *Orchestrator) Prewarm(h Hint) (Prewarm, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.functions[h.Name.Base()]
+	f := s.functions[h.Name.WithoutAdapter()]
 	switch {
 	case f == nil || f.Gone:
 		return Prewarm{}, 0, ErrNoFunction

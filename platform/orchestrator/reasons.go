@@ -112,7 +112,7 @@ var kinds = []string{placement.KindPlace, placement.KindEvict, placement.KindCol
 func (s *Orchestrator) Explain(kind string, name functions.Name) (Explained, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.functions[name.Base()]
+	f := s.functions[name.WithoutAdapter()]
 	if f == nil || !slices.Contains(kinds, kind) {
 		return Explained{}, false
 	}

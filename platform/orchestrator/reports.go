@@ -129,7 +129,7 @@ func (s *Orchestrator) Epoch() int64 { return s.epoch }
 func (s *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.functions[name.Base()]
+	f := s.functions[name.WithoutAdapter()]
 	if f == nil || f.Gone {
 		return snapshot.Snapshot{}, false
 	}

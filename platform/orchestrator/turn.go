@@ -589,7 +589,7 @@ func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 // it makes sure of the others, and lets the windows of those that are busy move on.
 func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 	s.path.Demand(all, func(d Demand) bool {
-		f := s.functions[d.Name.Base()]
+		f := s.functions[d.Name.WithoutAdapter()]
 		if f == nil || f.Gone {
 			return true
 		}

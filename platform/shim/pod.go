@@ -176,7 +176,7 @@ func (s *Shim) Run(ctx context.Context) error {
 		beside.Go(func() { importing(life) })
 	}
 
-	srv := httpserver.NewFiber(httpserver.Options{Handler: s.serve, Bodies: bodies, Logger: s.log})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, MaxBodies: bodies, Logger: s.log})
 	served := make(chan error, 1)
 	beside.Go(func() { served <- srv.Serve(s.o.Listener) })
 	defer s.engines.Close()

@@ -82,8 +82,8 @@ func (q *request) Told() { q.st.told = append(q.st.told, q) }
 
 // arrive takes a request of the trace.
 func (st *State) arrive(x *Request) {
-	f := st.fns[x.Function.Base()]
-	if f == nil && st.unfit[x.Function.Base()] {
+	f := st.fns[x.Function.WithoutAdapter()]
+	if f == nil && st.unfit[x.Function.WithoutAdapter()] {
 		st.tally.skipped++
 		return
 	}
@@ -561,7 +561,7 @@ func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 
 // InFlightOf is how many requests a replica has.
 func (p *path) InFlightOf(name functions.Name, replica string) int {
-	f := p.fns[name.Base()]
+	f := p.fns[name.WithoutAdapter()]
 	if f == nil {
 		return 0
 	}

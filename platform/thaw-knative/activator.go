@@ -108,13 +108,13 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build())
 
-	keys := &keys{book: auth.Fed(), log: log}
+	keys := &keys{book: auth.NewReplicatedKeyStore(), log: log}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the link runs
 	platform := controlstream.NewActivator(controlstream.ActivatorOptions{
 		Addr: o.controller, Token: token, ID: o.id, Version: cli.Version, Log: log,
-		Keys: keys.set, Purses: keys.book, TLS: certificates, Reread: reread,
+		Keys: keys.set, RateLimits: keys.book, TLS: certificates, Reread: reread,
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
@@ -123,8 +123,8 @@ func (o *activation) run(ctx context.Context, c *command) error {
 		Metrics: registry, Log: logs(requests),
 	})
 	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(most), Metrics: registry, Log: log})
-	platform.Attach(gate.Feed())
-	keys.book.Share(platform.Claim)
+	platform.Attach(gate.DataPath())
+	keys.book.ShareLimits(platform.Claim)
 	registry.MustRegister(linked(platform))
 
 	public, err := listen(ctx, "--addr", o.addr)
@@ -272,14 +272,14 @@ func linked(platform *controlstream.Activator) prometheus.Collector {
 
 // keys are those of the cluster, as the controller tells them.
 type keys struct {
-	book *auth.Book
+	book *auth.KeyStore
 	log  *slog.Logger
 }
 
 func (k *keys) set(all controlstream.Keys) {
-	fed := make([]auth.FedKey, len(all.Keys))
+	fed := make([]auth.ReplicatedKey, len(all.Keys))
 	for i, one := range all.Keys {
-		fed[i] = auth.FedKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
+		fed[i] = auth.ReplicatedKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
 	}
 	if err := k.book.Set(fed); err != nil {
 		k.log.Warn("some keys do not count", "error", err)

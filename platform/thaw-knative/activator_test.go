@@ -42,7 +42,7 @@ const linkToken = "a-token-of-the-cluster-0123456789"
 // realm is a controller without a Kubernetes: the true hub and the true loop, and a
 // node whose replicas are READY when the test says so.
 type realm struct {
-	bank  *ratelimit.Bank
+	bank  *ratelimit.Coordinator
 	t     *testing.T
 	addr  string
 	key   string
@@ -184,9 +184,9 @@ func (r *realm) reign(epoch int64, addr, hash string) {
 	m.Spec.Resources.GPUs = 1
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	r.steer = orchestrator.New(orchestrator.Options{Epoch: epoch, Catalog: shelf{[]*functions.Model{m}}, Log: log})
-	bank := ratelimit.NewBank(ratelimit.BankOptions{Tell: func(id string, g ratelimit.Grants) { r.hub.Grant(id, g) }})
+	bank := ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{Send: func(id string, g ratelimit.Allotments) { r.hub.Grant(id, g) }})
 	r.bank = bank
-	r.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: r.steer, Bank: bank, Log: log, Quiet: true})
+	r.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: r.steer, Coordinator: bank, Log: log, Quiet: true})
 	r.steer.Attach(r.hub)
 	r.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hash}}})
 	splits := []controlstream.Split{{Percent: 100, Function: revision}}

@@ -115,7 +115,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		Heartbeat: backend.Heard, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
 	})
-	front := httpserver.NewFiber(httpserver.Options{
+	front := httpserver.NewFiberServer(httpserver.Options{
 		Handler: hall(activator.GuardBrowser(loopback, c.Host, data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
@@ -178,7 +178,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 
 // credentials opens the keys and the two tokens of a data folder, made at the
 // first start.
-func credentials(dir string) (keys *auth.Book, admin, join string, err error) {
+func credentials(dir string) (keys *auth.KeyStore, admin, join string, err error) {
 	if keys, err = auth.Open(filepath.Join(dir, "keys.json")); err != nil {
 		return nil, "", "", err
 	}

@@ -40,7 +40,7 @@ func (r *leaderTerm) control() (http.Handler, error) {
 		Logs: r.logs, Changed: r.steer.Changes, Ready: r.missing,
 		Metrics: r.c.registry, Version: r.c.o.Version, Log: r.c.o.Log,
 	})
-	return httpserver.NewGuest(httpserver.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
+	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
 }
 
 func (r *leaderTerm) missing() []string {
@@ -53,10 +53,10 @@ func (r *leaderTerm) missing() []string {
 // current is the revision that answers for a Service: the newest that has a
 // replica, else the newest. A name that is a revision's is itself.
 func (r *leaderTerm) current(name functions.Name) functions.Name {
-	if r.catalog.get(name.Base()) != nil {
-		return name.Base()
+	if r.catalog.get(name.WithoutAdapter()) != nil {
+		return name.WithoutAdapter()
 	}
-	of := r.catalog.revisionsOf(name.Base())
+	of := r.catalog.revisionsOf(name.WithoutAdapter())
 	for i := len(of) - 1; i >= 0; i-- {
 		if f, ok := r.steer.Function(of[i]); ok && (len(f.Replicas) > 0 || f.Starting()) {
 			return of[i]
@@ -204,7 +204,7 @@ func (h apiActions) WakeFor(name functions.Name, lease time.Duration) string {
 }
 
 func (h apiActions) Stop(name functions.Name) {
-	for _, of := range h.r.catalog.revisionsOf(name.Base()) {
+	for _, of := range h.r.catalog.revisionsOf(name.WithoutAdapter()) {
 		h.r.steer.Stop(of)
 	}
 }
@@ -281,7 +281,7 @@ var errStores = errors.New("on a cluster the store of a node is its loader's: ku
 func (noStore) Cached(context.Context, string) ([]functions.CacheEntry, []string, error) {
 	return nil, nil, errStores
 }
-func (noStore) Keep(context.Context, string, string, functions.StoreAct) ([]string, error) {
+func (noStore) Keep(context.Context, string, string, functions.StoreAction) ([]string, error) {
 	return nil, errStores
 }
 func (noStore) Reread(context.Context, string, string, func(functions.StoreProgress)) error {

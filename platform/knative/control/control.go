@@ -335,12 +335,12 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		pods: c.core.Core().V1().Pods().Lister().Pods(c.o.Namespace), ready: r.settled.Load,
 		connected: func() []string { return r.hub.Activators() },
 	}
-	r.limits.Bank = ratelimit.NewBank(ratelimit.BankOptions{
-		Gathering: true, Dead: r.limits.isDead,
-		Tell: func(id string, g ratelimit.Grants) { r.hub.Grant(id, g) },
+	r.limits.Coordinator = ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{
+		Recovering: true, Dead: r.limits.isDead,
+		Send: func(id string, g ratelimit.Allotments) { r.hub.Grant(id, g) },
 	})
 	r.hub = controlstream.NewHub(controlstream.HubOptions{
-		Tokens: c.tokens, Quiet: true, Waker: r.steer, Bank: r.limits, Log: log,
+		Tokens: c.tokens, Quiet: true, Waker: r.steer, Coordinator: r.limits, Log: log,
 		Node: r.onHeartbeat, Pods: r.onPodStatus, Joined: r.onConnect, Left: r.onDisconnect, FirstToken: r.firstTokens.record,
 		Applied: func() { r.ingress.Changed() },
 	})

@@ -134,4 +134,4 @@ func TestSecurePort(t *testing.T) {
 	}
 }
 
-var _ controlstream.Bank = (*ratelimit.Bank)(nil)
+var _ controlstream.Coordinator = (*ratelimit.Coordinator)(nil)

@@ -15,7 +15,7 @@ import (
 
 // sharedLimits has the limits of teams hold over all activators together.
 type sharedLimits struct {
-	*ratelimit.Bank
+	*ratelimit.Coordinator
 	pods      corelisters.PodNamespaceLister // of thaw itself
 	connected func() []string                // activators that are
 	ready     func() bool                    // what runs is known, so activators are told
@@ -40,7 +40,7 @@ func (s *sharedLimits) Run(ctx context.Context) error {
 		now := time.Now()
 		if !gathered && s.ready() && (s.complete() || now.Sub(began) >= gatherFor) {
 			gathered = true
-			s.Gathered(now)
+			s.Recovered(now)
 		}
 		s.Tick(now)
 	}

@@ -34,7 +34,7 @@ type teamWatcher struct {
 	setLimits  func([]functions.Team)
 	tokens     func() []string // that open the control API
 	catalog    *revisionCatalog
-	keys       *auth.Book // of the control API
+	keys       *auth.KeyStore // of the control API
 	log        *slog.Logger
 	wakeup     chan struct{}
 	firstSent  chan struct{}     // closed when the keys were told once
@@ -48,7 +48,7 @@ type teamWatcher struct {
 func newTeamWatcher(c *control, r *leaderTerm) *teamWatcher {
 	t := &teamWatcher{
 		namespaces: c.core.Core().V1().Namespaces().Lister(), quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		sendKeys: r.hub.SetKeys, setLimits: r.limits.setTeams, catalog: r.catalog, keys: auth.Fed(), log: c.o.Log, wakeup: make(chan struct{}, 1), firstSent: make(chan struct{}), reported: map[string]string{},
+		sendKeys: r.hub.SetKeys, setLimits: r.limits.setTeams, catalog: r.catalog, keys: auth.NewReplicatedKeyStore(), log: c.o.Log, wakeup: make(chan struct{}, 1), firstSent: make(chan struct{}), reported: map[string]string{},
 		kube: c.kube, events: make(chan *corev1.Event, 64),
 	}
 	t.tokens = c.tokens
@@ -136,9 +136,9 @@ func (t *teamWatcher) read() {
 	found, problems := team.Keys(secrets)
 	t.reportProblems("", problems)
 	keys.Keys = found.Keys
-	fed := make([]auth.FedKey, 0, len(keys.Keys))
+	fed := make([]auth.ReplicatedKey, 0, len(keys.Keys))
 	for _, k := range keys.Keys {
-		fed = append(fed, auth.FedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
+		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
 	}
 	t.keys.Trust(t.tokens()...)
 	if err := t.keys.Set(fed); err != nil {

@@ -231,10 +231,10 @@ func TestLife(t *testing.T) {
 	if len(keys.Keys) != 2 || len(problems) > 0 {
 		t.Fatal(keys, problems)
 	}
-	book := auth.Fed()
-	var fed []auth.FedKey
+	book := auth.NewReplicatedKeyStore()
+	var fed []auth.ReplicatedKey
 	for _, k := range keys.Keys {
-		fed = append(fed, auth.FedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team}, Hash: k.Hash})
+		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team}, Hash: k.Hash})
 	}
 	if err := book.Set(fed); err != nil {
 		t.Fatal(err)

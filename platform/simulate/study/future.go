@@ -20,7 +20,7 @@ func foretell(read trace.Requests) (future, error) {
 		if err != nil {
 			return nil, err
 		}
-		name := r.Function.Base()
+		name := r.Function.WithoutAdapter()
 		at := uint32(min(r.At/time.Second, math.MaxUint32))
 		if list := f[name]; len(list) == 0 || list[len(list)-1] != at {
 			f[name] = append(list, at)

@@ -53,7 +53,7 @@ func draw(n functions.Name, seed uint64) functions.Bytes {
 // Names are those of a trace's functions; where it names none, n made up.
 func Names(t *trace.Trace, n int) (out []functions.Name) {
 	for _, u := range t.Uses {
-		out = append(out, u.Name.Base())
+		out = append(out, u.Name.WithoutAdapter())
 	}
 	if len(out) == 0 {
 		width := len(strconv.Itoa(n))

@@ -77,7 +77,7 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 		}
 		var unknown []string
 		for _, u := range t.Uses {
-			if base := u.Name.Base(); known[base] {
+			if base := u.Name.WithoutAdapter(); known[base] {
 				to[u.Name] = base
 				continue
 			}

@@ -10,65 +10,65 @@ import (
 	"time"
 )
 
-// NewHTTP makes the twin of [NewFiber] on net/http; it starts nothing. It runs
+// NewNetHTTPServer makes the twin of [NewFiberServer] on net/http; it starts nothing. It runs
 // in testing/synctest bubbles on in-memory connections.
-func NewHTTP(o Options) Server {
-	t := &twinServer{server: newServer(o)}
+func NewNetHTTPServer(o Options) Server {
+	t := &netHTTPServer{server: newServer(o)}
 	t.http = &http.Server{
 		Handler:                      t,
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(io.Discard, "", 0), // the front has said it
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, wireKey{}, c)
+			return context.WithValue(ctx, connKey{}, c)
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if state == http.StateIdle { // the answer is out, nobody looks ahead any more
-				c.(*wire).setPhase(idle)
+				c.(*conn).setPhase(idle)
 			}
 		},
 	}
 	return t
 }
 
-// wireKey finds the connection of a request; net/http offers no other way.
-type wireKey struct{}
+// connKey finds the connection of a request; net/http offers no other way.
+type connKey struct{}
 
-type twinServer struct {
+type netHTTPServer struct {
 	*server
 	http *http.Server
 }
 
-func (t *twinServer) Serve(ln net.Listener) error {
+func (t *netHTTPServer) Serve(ln net.Listener) error {
 	if !t.open(ln) {
 		ln.Close()
 		return nil
 	}
-	return t.ended(ln, t.http.Serve(&twinListener{ln, t.server}))
+	return t.ended(ln, t.http.Serve(&netHTTPListener{ln, t.server}))
 }
 
-type twinListener struct {
+type netHTTPListener struct {
 	net.Listener
 	s *server
 }
 
-func (l *twinListener) Accept() (net.Conn, error) {
+func (l *netHTTPListener) Accept() (net.Conn, error) {
 	w, err := l.s.accept(l.Listener)
 	if err != nil {
 		return nil, err
 	}
-	w.twin = true
+	w.netHTTP = true
 	return w, nil
 }
 
-func (t *twinServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := r.Context().Value(wireKey{}).(*wire)
+func (t *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w := r.Context().Value(connKey{}).(*conn)
 	res := w.call()
 	h := rw.Header()
 	h["Date"] = []string{t.date.now(time.Now())}
 	h["Content-Type"] = nil // what the handler does not say is not guessed
 	for _, x := range res.Fields {
-		if !ownField(x.Name) {
-			h.Add(x.Name, clean(x.Value))
+		if !isFramingField(x.Name) {
+			h.Add(x.Name, cleanValue(x.Value))
 		}
 	}
 	if res.Close {
@@ -82,7 +82,7 @@ func (t *twinServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		rw.Write(res.Body)
 		return
 	}
-	s := &stream{w: w, in: res.Stream}
+	s := &responseStream{w: w, in: res.Stream}
 	defer s.Close()
 	if res.Length > 0 {
 		h.Set("Content-Length", strconv.FormatInt(res.Length, 10))

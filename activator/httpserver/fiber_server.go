@@ -10,8 +10,8 @@ import (
 	"github.com/gofiber/fiber/v2"
 )
 
-// NewFiber makes the server that serves; it starts nothing.
-func NewFiber(o Options) Server {
+// NewFiberServer makes the server that serves; it starts nothing.
+func NewFiberServer(o Options) Server {
 	f := &fiberServer{server: newServer(o)}
 	f.app = fiber.New(fiber.Config{
 		DisableStartupMessage:     true,
@@ -59,7 +59,7 @@ func (f *fiberServer) Serve(ln net.Listener) error {
 
 func (f *fiberServer) handle(c *fiber.Ctx) error {
 	ctx := c.Context()
-	w := ctx.Conn().(*wire)
+	w := ctx.Conn().(*conn)
 	res := w.call()
 	h := &ctx.Response.Header
 	h.SetStatusCode(res.Status)
@@ -69,8 +69,8 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 	w.reason = append(w.reason, f.date.now(time.Now())...)
 	h.SetStatusMessage(w.reason)
 	for _, x := range res.Fields {
-		if !ownField(x.Name) {
-			h.Add(x.Name, clean(x.Value))
+		if !isFramingField(x.Name) {
+			h.Add(x.Name, cleanValue(x.Value))
 		}
 	}
 	if res.Close {
@@ -84,7 +84,7 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 	if res.Length > 0 {
 		length = int(res.Length)
 	}
-	s := &stream{w: w, in: res.Stream, chunks: length < 0}
+	s := &responseStream{w: w, in: res.Stream, chunks: length < 0}
 	if length < 0 && w.head.http10 {
 		// No chunks in HTTP/1.0, and fasthttp would send them: the body ends with
 		// the connection.
@@ -98,14 +98,14 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 }
 
 // plainStream writes head and body of an answer that ends with its connection.
-func (w *wire) plainStream(res *Response, s *stream) {
+func (w *conn) plainStream(res *Response, s *responseStream) {
 	defer s.Close()
 	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(res.Status), 10), ' ')
 	b = append(append(b, http.StatusText(res.Status)...), "\r\nDate: "...)
 	b = append(append(b, w.s.date.now(time.Now())...), "\r\nConnection: close\r\n"...)
 	for _, x := range res.Fields {
-		if !ownField(x.Name) {
-			b = append(append(append(append(b, x.Name...), ": "...), clean(x.Value)...), '\r', '\n')
+		if !isFramingField(x.Name) {
+			b = append(append(append(append(b, x.Name...), ": "...), cleanValue(x.Value)...), '\r', '\n')
 		}
 	}
 	b = append(b, '\r', '\n')
@@ -128,8 +128,8 @@ func (w *wire) plainStream(res *Response, s *stream) {
 	}
 }
 
-// clean keeps a value on its line.
-func clean(v string) string {
+// cleanValue keeps a value on its line.
+func cleanValue(v string) string {
 	for i := range len(v) {
 		if v[i] < ' ' && v[i] != '\t' || v[i] == 0x7f {
 			b := []byte(v)

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// life is the context of one exchange. The standard one would cost six
+// requestContext is the context of one exchange. The standard one would cost six
 // allocations a request to be watched by an engine's exchange; this costs one,
 // and a channel only where somebody selects on it.
-type life struct {
+type requestContext struct {
 	mu    sync.Mutex
 	err   error
 	done  chan struct{} // made when first asked for
@@ -20,16 +20,16 @@ type life struct {
 	one   [1]*func()
 }
 
-func (*life) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (*life) Value(any) any               { return nil }
+func (*requestContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (*requestContext) Value(any) any               { return nil }
 
-func (l *life) Err() error {
+func (l *requestContext) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-func (l *life) Done() <-chan struct{} {
+func (l *requestContext) Done() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.done == nil {
@@ -44,7 +44,7 @@ func (l *life) Done() <-chan struct{} {
 // AfterFunc calls f in a goroutine of its own when l has ended, unless stop was
 // called before; stop tells whether it came in time. Package context looks for
 // this method.
-func (l *life) AfterFunc(f func()) (stop func() bool) {
+func (l *requestContext) AfterFunc(f func()) (stop func() bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -69,7 +69,7 @@ func (l *life) AfterFunc(f func()) (stop func() bool) {
 }
 
 // end ends the context; the first to do so says why.
-func (l *life) end(why error) {
+func (l *requestContext) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -86,37 +86,37 @@ func (l *life) end(why error) {
 }
 
 // context is the exchange's, made when it is first asked for.
-func (w *wire) context() context.Context {
+func (w *conn) context() context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.life != nil {
-		return w.life
+	if w.ctx != nil {
+		return w.ctx
 	}
-	w.life = &life{}
+	w.ctx = &requestContext{}
 	switch {
 	case w.phase != busy || w.closed:
-		w.life.end(errAnswered)
+		w.ctx.end(errAnswered)
 	case w.gone:
-		w.life.end(ErrGone)
+		w.ctx.end(ErrGone)
 	case w.s.cutting.Load():
-		w.life.end(ErrDraining)
+		w.ctx.end(ErrDraining)
 	case w.timer == nil:
 		w.timer = time.AfterFunc(w.s.o.WatchAfter, w.arm)
 	default:
 		w.timer.Reset(w.s.o.WatchAfter)
 	}
-	return w.life
+	return w.ctx
 }
 
 // arm begins to watch for departure. A timer that fires late, into the next
 // exchange, only begins early.
-func (w *wire) arm() {
+func (w *conn) arm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.life == nil || w.closed || w.gone || w.token != 0 || w.ahead != nil {
+	if w.ctx == nil || w.closed || w.gone || w.token != 0 || w.ahead != nil {
 		return
 	}
-	if w.watch, w.token = watch(w); w.token != 0 {
+	if w.watch, w.token = watchConn(w); w.token != 0 {
 		return
 	}
 	w.ahead = make(chan struct{})
@@ -126,7 +126,7 @@ func (w *wire) arm() {
 
 // lookAhead reads into the buffer behind the request until the connection ends
 // or the deadline is pulled. With a full buffer it can see no further and stops.
-func (w *wire) lookAhead(done chan struct{}) {
+func (w *conn) lookAhead(done chan struct{}) {
 	defer close(done)
 	for w.w < len(w.buf) {
 		n, err := w.Conn.Read(w.buf[w.w:])
@@ -141,21 +141,21 @@ func (w *wire) lookAhead(done chan struct{}) {
 }
 
 // leave ends the exchange's context: the client has gone, or the drain is over.
-func (w *wire) leave(cause error) {
+func (w *conn) leave(cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gone = w.gone || cause == ErrGone
-	if w.life != nil {
-		w.life.end(cause)
+	if w.ctx != nil {
+		w.ctx.end(cause)
 	}
 }
 
 // disarm ends the watch and the context. After it returns, nothing of this
 // exchange fires any more.
-func (w *wire) disarm(cause error) {
+func (w *conn) disarm(cause error) {
 	w.mu.Lock()
-	life, ahead, watch, token := w.life, w.ahead, w.watch, w.token
-	w.life, w.ahead, w.token = nil, nil, 0
+	life, ahead, watch, token := w.ctx, w.ahead, w.watch, w.token
+	w.ctx, w.ahead, w.token = nil, nil, 0
 	if life != nil && w.timer != nil {
 		w.timer.Stop()
 	}

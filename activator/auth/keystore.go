@@ -56,24 +56,24 @@ type file struct {
 	Keys []stored `json:"keys"`
 }
 
-// Book of keys, and the limits of the teams they belong to. Its methods may be
+// KeyStore of keys, and the limits of the teams they belong to. Its methods may be
 // called concurrently.
-type Book struct {
+type KeyStore struct {
 	Limits
 
-	fed    bool // kept elsewhere
-	path   string
-	macs   sync.Pool // of hash.Hash, keyed
-	mu     sync.Mutex
-	keys   []stored // under mu, in order of creation
-	lookup atomic.Pointer[map[digest]Identity]
-	admins []digest // fixed secrets that are admin; under mu, and in lookup
+	replicated bool // kept elsewhere
+	path       string
+	macs       sync.Pool // of hash.Hash, keyed
+	mu         sync.Mutex
+	keys       []stored // under mu, in order of creation
+	lookup     atomic.Pointer[map[digest]Identity]
+	admins     []digest // fixed secrets that are admin; under mu, and in lookup
 }
 
 // Open reads the book at path, which need not exist yet, and the HMAC key in
 // path with ".key" added, which is made if there is none and no keys either.
-func Open(path string) (*Book, error) {
-	b := &Book{path: path}
+func Open(path string) (*KeyStore, error) {
+	b := &KeyStore{path: path}
 	data, err := os.ReadFile(path)
 	var f file
 	switch {
@@ -101,7 +101,7 @@ func Open(path string) (*Book, error) {
 }
 
 // index rebuilds the look-up; under mu.
-func (b *Book) index() {
+func (b *KeyStore) index() {
 	m := make(map[digest]Identity, len(b.keys)+len(b.admins))
 	for _, d := range b.admins {
 		m[d] = Identity{Team: functions.DefaultTeam, Admin: true}
@@ -115,7 +115,7 @@ func (b *Book) index() {
 	b.lookup.Store(&m)
 }
 
-func (b *Book) hash(secret string) (d digest) {
+func (b *KeyStore) hash(secret string) (d digest) {
 	m := b.macs.Get().(hash.Hash)
 	m.Reset()
 	m.Write([]byte(secret))
@@ -126,7 +126,7 @@ func (b *Book) hash(secret string) (d digest) {
 
 // Trust makes fixed secrets (the admin token) admins of the default team, and no
 // others any more. They are no keys: Any and List do not know them.
-func (b *Book) Trust(secrets ...string) {
+func (b *KeyStore) Trust(secrets ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.admins = nil
@@ -139,14 +139,14 @@ func (b *Book) Trust(secrets ...string) {
 }
 
 // Any reports whether any key exists.
-func (b *Book) Any() bool {
+func (b *KeyStore) Any() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.keys) > 0
 }
 
 // Lookup tells who a secret belongs to.
-func (b *Book) Lookup(secret string) (Identity, bool) {
+func (b *KeyStore) Lookup(secret string) (Identity, bool) {
 	if secret == "" || len(secret) > 512 {
 		return Identity{}, false
 	}
@@ -155,14 +155,14 @@ func (b *Book) Lookup(secret string) (Identity, bool) {
 }
 
 // Create makes a key and returns its secret, which is shown this once.
-func (b *Book) Create(team, name string, admin bool) (secret string, k Key, err error) {
+func (b *KeyStore) Create(team, name string, admin bool) (secret string, k Key, err error) {
 	if !functions.IsLabel(team) {
 		return "", Key{}, fmt.Errorf("team %.80q is no DNS label", team)
 	}
 	if len(name) > 128 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return "", Key{}, errors.New("the name of a key is at most 128 printable characters")
 	}
-	secret = Prefix + random(32)
+	secret = Prefix + randomText(32)
 	d := b.hash(secret)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +176,7 @@ func (b *Book) Create(team, name string, admin bool) (secret string, k Key, err 
 }
 
 // Delete ends a key at once. The error is ErrNoKey where there is none.
-func (b *Book) Delete(id string) error {
+func (b *KeyStore) Delete(id string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	keys := slices.DeleteFunc(slices.Clone(b.keys), func(k stored) bool {
@@ -189,7 +189,7 @@ func (b *Book) Delete(id string) error {
 }
 
 // List is the keys of a team, or of all where team is "".
-func (b *Book) List(team string) []Key {
+func (b *KeyStore) List(team string) []Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := []Key{}
@@ -202,9 +202,9 @@ func (b *Book) List(team string) []Key {
 }
 
 // save writes first and believes afterwards; under mu.
-func (b *Book) save(keys []stored) error {
-	if b.fed {
-		return ErrFed
+func (b *KeyStore) save(keys []stored) error {
+	if b.replicated {
+		return ErrReplicated
 	}
 	data, err := json.MarshalIndent(file{Keys: keys}, "", "  ")
 	if err != nil {
@@ -256,11 +256,11 @@ func secretFile(path string, create bool) (string, error) {
 	if !create {
 		return "", fmt.Errorf("%s is missing, so no key can be checked: bring it back, or remove the keys", path)
 	}
-	s := random(32)
+	s := randomText(32)
 	return s, durable.WriteFile(path, []byte(s+"\n"), 0o600)
 }
 
-func random(n int) string { return base64.RawURLEncoding.EncodeToString(randomBytes(n)) }
+func randomText(n int) string { return base64.RawURLEncoding.EncodeToString(randomBytes(n)) }
 
 func randomBytes(n int) []byte {
 	b := make([]byte, n)

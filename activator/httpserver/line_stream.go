@@ -12,14 +12,14 @@ import (
 // an empty line: whoever stands between must not take it for dead.
 const aliveEvery = 15 * time.Second
 
-// Lines runs work and makes a stream of what it says: each value one line of
+// NewLineStream runs work and makes a stream of what it says: each value one line of
 // JSON. It returns when work has said something, or has ended without: then
 // with its error, for which there is a better place than a stream. The caller
 // closes the stream, which ends work's context and waits for its return;
 // over, when it is not nil, is asked once a second whether to end it before.
-func Lines(ctx context.Context, work func(ctx context.Context, say func(v any)) error, over func() bool) (io.ReadCloser, error) {
+func NewLineStream(ctx context.Context, work func(ctx context.Context, say func(v any)) error, over func() bool) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &lines{cancel: cancel, over: over, said: make(chan struct{}, 1), ended: make(chan struct{})}
+	l := &lineStream{cancel: cancel, over: over, said: make(chan struct{}, 1), ended: make(chan struct{})}
 	go func() {
 		defer close(l.ended)
 		l.err = work(ctx, l.say)
@@ -37,7 +37,7 @@ func Lines(ctx context.Context, work func(ctx context.Context, say func(v any)) 
 	return l, nil
 }
 
-type lines struct {
+type lineStream struct {
 	cancel context.CancelFunc
 	over   func() bool
 	said   chan struct{} // a token when buf has grown
@@ -48,14 +48,14 @@ type lines struct {
 	buf []byte
 }
 
-func (l *lines) wake() {
+func (l *lineStream) wake() {
 	select {
 	case l.said <- struct{}{}:
 	default:
 	}
 }
 
-func (l *lines) say(v any) {
+func (l *lineStream) say(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return
@@ -66,7 +66,7 @@ func (l *lines) say(v any) {
 	l.wake()
 }
 
-func (l *lines) take(p []byte) int {
+func (l *lineStream) take(p []byte) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := copy(p, l.buf)
@@ -75,7 +75,7 @@ func (l *lines) take(p []byte) int {
 }
 
 // Read waits for what is said next.
-func (l *lines) Read(p []byte) (int, error) {
+func (l *lineStream) Read(p []byte) (int, error) {
 	alive := time.NewTimer(aliveEvery)
 	defer alive.Stop()
 	look := time.NewTicker(time.Second)
@@ -101,7 +101,7 @@ func (l *lines) Read(p []byte) (int, error) {
 	}
 }
 
-func (l *lines) Close() error {
+func (l *lineStream) Close() error {
 	l.cancel()
 	<-l.ended
 	return nil

@@ -19,7 +19,7 @@ type watcher struct {
 
 	mu    sync.Mutex
 	last  uint64
-	wires map[uint64]*wire
+	conns map[uint64]*conn
 }
 
 func newWatcher() (*watcher, error) {
@@ -37,7 +37,7 @@ func newWatcher() (*watcher, error) {
 		f.Close()
 		return nil, err
 	}
-	x := &watcher{file: f, raw: raw, done: make(chan struct{}), wires: map[uint64]*wire{}}
+	x := &watcher{file: f, raw: raw, done: make(chan struct{}), conns: map[uint64]*conn{}}
 	go x.loop()
 	return x, nil
 }
@@ -57,7 +57,7 @@ func (x *watcher) loop() {
 		for _, e := range events[:n] {
 			token := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
 			x.mu.Lock()
-			w := x.wires[token]
+			w := x.conns[token]
 			x.mu.Unlock()
 			if w != nil {
 				w.leave(ErrGone)
@@ -86,8 +86,8 @@ func rawConn(c net.Conn) syscall.RawConn {
 	return raw
 }
 
-// watch watches w's connection; 0 if it cannot be watched here.
-func watch(w *wire) (*watcher, uint64) {
+// watchConn watches w's connection; 0 if it cannot be watched here.
+func watchConn(w *conn) (*watcher, uint64) {
 	raw := rawConn(w.Conn)
 	if raw == nil {
 		return nil, 0
@@ -99,16 +99,16 @@ func watch(w *wire) (*watcher, uint64) {
 	return x, x.add(raw, w)
 }
 
-func (x *watcher) add(raw syscall.RawConn, w *wire) uint64 {
+func (x *watcher) add(raw syscall.RawConn, w *conn) uint64 {
 	x.mu.Lock()
 	x.last++
 	token := x.last
-	x.wires[token] = w
+	x.conns[token] = w
 	x.mu.Unlock()
 	e := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32))}
 	if !x.control(raw, unix.EPOLL_CTL_ADD, &e) {
 		x.mu.Lock()
-		delete(x.wires, token)
+		delete(x.conns, token)
 		x.mu.Unlock()
 		return 0
 	}
@@ -116,9 +116,9 @@ func (x *watcher) add(raw syscall.RawConn, w *wire) uint64 {
 }
 
 // remove ends the watch that add began.
-func (x *watcher) remove(w *wire, token uint64) {
+func (x *watcher) remove(w *conn, token uint64) {
 	x.mu.Lock()
-	delete(x.wires, token)
+	delete(x.conns, token)
 	x.mu.Unlock()
 	if raw := rawConn(w.Conn); raw != nil {
 		x.control(raw, unix.EPOLL_CTL_DEL, nil) // a closed one has left the set by itself

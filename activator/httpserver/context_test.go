@@ -8,7 +8,7 @@ import (
 )
 
 func TestLife(t *testing.T) {
-	l := &life{}
+	l := &requestContext{}
 	var ctx context.Context = l
 	if ctx.Err() != nil || context.Cause(ctx) != nil || ctx.Value("x") != nil {
 		t.Error("it has ended before it began")

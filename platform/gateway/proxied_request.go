@@ -21,29 +21,29 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// passage is one request on its way through, unread, and its answer back.
-type passage struct {
-	g       *Gateway
-	proxy   httputil.ReverseProxy
-	w       *writer
-	rule    *rule
-	split   *split
-	stay    *activator.Reservation
-	body    *body  // of a stay's request; nil: it has none
-	address string // host:port
-	prefix  string // of the path at the address
-	reached bool   // the head of an answer came
-	err     error  // why there is no answer
+// proxiedRequest is one request on its way through, unread, and its answer back.
+type proxiedRequest struct {
+	g            *Gateway
+	proxy        httputil.ReverseProxy
+	w            *writer
+	rule         *rule
+	split        *split
+	reservation  *activator.Reservation
+	body         *body  // of a stay's request; nil: it has none
+	address      string // host:port
+	prefix       string // of the path at the address
+	headReceived bool   // the head of an answer came
+	err          error  // why there is no answer
 }
 
-func (g *Gateway) passage(w *writer, to *rule, by *split) *passage {
-	p, ok := g.pool.Get().(*passage)
+func (g *Gateway) newProxiedRequest(w *writer, to *rule, by *split) *proxiedRequest {
+	p, ok := g.pool.Get().(*proxiedRequest)
 	if !ok {
-		p = &passage{g: g}
+		p = &proxiedRequest{g: g}
 		p.proxy = httputil.ReverseProxy{
 			Rewrite:        p.rewrite,
-			ModifyResponse: p.head,
-			ErrorHandler:   p.broke,
+			ModifyResponse: p.onResponseHead,
+			ErrorHandler:   p.onError,
 			BufferPool:     g,
 			ErrorLog:       g.quiet,
 		}
@@ -52,10 +52,10 @@ func (g *Gateway) passage(w *writer, to *rule, by *split) *passage {
 	return p
 }
 
-func (p *passage) free() {
+func (p *proxiedRequest) release() {
 	proxy := p.proxy
 	proxy.Transport = nil
-	*p = passage{g: p.g, proxy: proxy}
+	*p = proxiedRequest{g: p.g, proxy: proxy}
 	p.g.pool.Put(p)
 }
 
@@ -76,8 +76,8 @@ func (g *Gateway) Put(b []byte) {
 	}
 }
 
-// to says where the request goes.
-func (p *passage) to(endpoint string, h2c bool) {
+// setTarget says where the request goes.
+func (p *proxiedRequest) setTarget(endpoint string, h2c bool) {
 	if rest, ok := strings.CutPrefix(endpoint, "h2c://"); ok {
 		endpoint, h2c = rest, true
 	}
@@ -92,7 +92,7 @@ func (p *passage) to(endpoint string, h2c bool) {
 }
 
 // rewrite makes the request that goes on.
-func (p *passage) rewrite(pr *httputil.ProxyRequest) {
+func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	out.URL.Scheme, out.URL.Host = "http", p.address
 	out.URL.RawQuery = in.URL.RawQuery // as it came
@@ -124,13 +124,13 @@ func (p *passage) rewrite(pr *httputil.ProxyRequest) {
 	if p.rule != nil && p.rule.rewrite != "" {
 		out.Host = p.rule.rewrite
 	}
-	if s := p.stay; s != nil {
+	if s := p.reservation; s != nil {
 		// A connection that was closed while it was idle has had no request: that is
 		// sent once more on another, by the transport, which does so for what it takes
 		// for idempotent. The field is empty, and not sent.
 		h["X-Idempotency-Key"] = append(make([]string, 0, 1), h["X-Idempotency-Key"]...)
 		if p.body != nil {
-			out.GetBody = p.body.again
+			out.GetBody = p.body.getBody
 		}
 		if len(h["X-Request-Id"]) == 0 {
 			h["X-Request-Id"] = []string{s.ID}
@@ -160,36 +160,36 @@ func (p *passage) rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// head sees the head of the answer.
-func (p *passage) head(res *http.Response) error {
-	p.reached = true
-	if p.stay != nil {
-		p.stay.FirstByte()
-		if id := p.stay.ColdStart(); id != "" {
+// onResponseHead sees the head of the answer.
+func (p *proxiedRequest) onResponseHead(res *http.Response) error {
+	p.headReceived = true
+	if p.reservation != nil {
+		p.reservation.FirstByte()
+		if id := p.reservation.ColdStart(); id != "" {
 			res.Header.Set("Thaw-Cold-Start", id)
 		}
 	}
 	return nil
 }
 
-// broke is told that there is no answer, or that a connection could not become a
+// onError is told that there is no answer, or that a connection could not become a
 // WebSocket.
-func (p *passage) broke(_ http.ResponseWriter, _ *http.Request, err error) { p.err = err }
+func (p *proxiedRequest) onError(_ http.ResponseWriter, _ *http.Request, err error) { p.err = err }
 
 // send sends the request once. It returns nil when an answer has gone out, be it
 // in part: then a panic says so.
-func (p *passage) send(r *http.Request) error {
-	p.err, p.reached = nil, false
+func (p *proxiedRequest) send(r *http.Request) error {
+	p.err, p.headReceived = nil, false
 	p.proxy.ServeHTTP(p.w, r)
 	return p.err
 }
 
-// pass takes a request to a service that is none of ours.
-func (g *Gateway) pass(w *writer, r *http.Request, to *rule, by *split) {
-	p := g.passage(w, to, by)
-	defer p.free()
-	p.to(by.address, by.h2c)
-	g.once(w, r, p, settling)
+// proxyService takes a request to a service that is none of ours.
+func (g *Gateway) proxyService(w *writer, r *http.Request, to *rule, by *split) {
+	p := g.newProxiedRequest(w, to, by)
+	defer p.release()
+	p.setTarget(by.address, by.h2c)
+	g.sendOnce(w, r, p, firstRefusedPause)
 }
 
 // A service whose pods have just come, or go, refuses connections until the node's
@@ -199,16 +199,16 @@ func (g *Gateway) pass(w *writer, r *http.Request, to *rule, by *split) {
 // after twice as long, up to settled: for 5 s in all, as long as a dial without any
 // answer may take.
 const (
-	settling = 20 * time.Millisecond
-	settled  = 2560 * time.Millisecond
+	firstRefusedPause = 20 * time.Millisecond
+	lastRefusedPause  = 2560 * time.Millisecond
 )
 
-// once sends a request that is not sent again, unless it was refused before
+// sendOnce sends a request that is not sent again, unless it was refused before
 // anything of it was sent: then after the pause, if that is one.
-func (g *Gateway) once(w *writer, r *http.Request, p *passage, pause time.Duration) {
+func (g *Gateway) sendOnce(w *writer, r *http.Request, p *proxiedRequest, pause time.Duration) {
 	b := bodyOf(w, r)
 	if b != nil {
-		if b.once = r.ContentLength < 0 || r.ContentLength > oneWrite; !b.once && !g.read(w, r, b) {
+		if b.once = r.ContentLength < 0 || r.ContentLength > oneWrite; !b.once && !g.readSmallBody(w, r, b) {
 			return
 		}
 	}
@@ -220,12 +220,12 @@ func (g *Gateway) once(w *writer, r *http.Request, p *passage, pause time.Durati
 		if err == nil {
 			return
 		}
-		again := pause > 0 && pause <= settled && errors.Is(err, syscall.ECONNREFUSED) && !w.hijacked && w.status == 0
-		if b != nil && !b.untouched() {
+		again := pause > 0 && pause <= lastRefusedPause && errors.Is(err, syscall.ECONNREFUSED) && !w.hijacked && w.status == 0
+		if b != nil && !b.unread() {
 			again = false
 		}
 		if !again {
-			g.unreached(w, r, p, b, err)
+			g.writeFailure(w, r, p, b, err)
 			return
 		}
 		wait := time.NewTimer(pause)
@@ -241,56 +241,56 @@ func (g *Gateway) once(w *writer, r *http.Request, p *passage, pause time.Durati
 // with its head then.
 const oneWrite = 8 << 10
 
-// read reads a small body whole; false where that was answered.
-func (g *Gateway) read(w *writer, r *http.Request, b *body) bool {
-	switch err := b.keep(r.ContentLength); {
+// readSmallBody reads a small body whole; false where that was answered.
+func (g *Gateway) readSmallBody(w *writer, r *http.Request, b *body) bool {
+	switch err := b.readWhole(r.ContentLength); {
 	case err == nil:
 		return true
-	case b.late.Load():
-		fail(w, openai.New(openai.RequestTimeout, ""))
+	case b.timedOut.Load():
+		writeError(w, openai.New(openai.RequestTimeout, ""))
 		return false
 	}
 	panic(http.ErrAbortHandler) // nobody is there
 }
 
-// leader takes a request to the API of the controller.
-func (g *Gateway) leader(w *writer, r *http.Request) {
+// proxyLeader takes a request to the API of the controller.
+func (g *Gateway) proxyLeader(w *writer, r *http.Request) {
 	addr := g.o.Leader()
 	if addr == "" {
-		fail(w, openai.New(openai.ServiceUnavailable, "No controller leads at present; models serve on meanwhile."))
+		writeError(w, openai.New(openai.ServiceUnavailable, "No controller leads at present; models serve on meanwhile."))
 		return
 	}
-	clean(r, false)
-	p := g.passage(w, nil, nil)
-	defer p.free()
-	p.to(addr, false)
-	g.once(w, r, p, 0)
+	cleanHead(r, false)
+	p := g.newProxiedRequest(w, nil, nil)
+	defer p.release()
+	p.setTarget(addr, false)
+	g.sendOnce(w, r, p, 0)
 }
 
-// unreached answers where no answer came.
-func (g *Gateway) unreached(w *writer, r *http.Request, p *passage, b *body, err error) {
+// writeFailure answers where no answer came.
+func (g *Gateway) writeFailure(w *writer, r *http.Request, p *proxiedRequest, b *body, err error) {
 	if w.hijacked || w.status != 0 {
 		return
 	}
 	var large *http.MaxBytesError
 	var op *net.OpError
 	switch {
-	case b != nil && b.late.Load():
-		fail(w, openai.New(openai.RequestTimeout, ""))
+	case b != nil && b.timedOut.Load():
+		writeError(w, openai.New(openai.RequestTimeout, ""))
 		return
 	case context.Cause(r.Context()) != nil:
 		w.status = 0
 		panic(http.ErrAbortHandler) // nobody is there
 	case errors.As(err, &large):
-		fail(w, openai.New(openai.RequestTooLarge, ""))
+		writeError(w, openai.New(openai.RequestTooLarge, ""))
 		return
 	case errors.As(err, &op) && op.Op == "dial":
 		g.o.Log.Warn("cannot be reached", "host", r.Host, "address", p.address, "error", err)
-		fail(w, openai.New(openai.ServiceUnavailable, "The service behind "+functions.Clip(hostname(r.Host))+" cannot be reached now."))
+		writeError(w, openai.New(openai.ServiceUnavailable, "The service behind "+functions.Clip(hostname(r.Host))+" cannot be reached now."))
 		return
 	}
 	g.o.Log.Warn("no answer", "host", r.Host, "address", p.address, "error", err)
-	fail(w, openai.New(openai.EngineCrashed, "The service behind "+functions.Clip(hostname(r.Host))+" broke off before it answered."))
+	writeError(w, openai.New(openai.EngineCrashed, "The service behind "+functions.Clip(hostname(r.Host))+" broke off before it answered."))
 }
 
 // keepBody is how much of a body is kept to be sent a second time. One whose length
@@ -298,16 +298,16 @@ func (g *Gateway) unreached(w *writer, r *http.Request, p *passage, b *body, err
 // that leaves is noticed.
 const keepBody = 64 << 10
 
-// function takes a request that came by host to a function of ours.
-func (g *Gateway) function(w *writer, r *http.Request, to *rule, by *split) {
+// serveFunction takes a request that came by host to a function of ours.
+func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split) {
 	plain, ok := g.act.External(by.function)
 	switch {
 	case !ok:
-		fail(w, openai.New(openai.ModelLoading, "What the host "+functions.Clip(hostname(r.Host))+" leads to is being set up."))
+		writeError(w, openai.New(openai.ModelLoading, "What the host "+functions.Clip(hostname(r.Host))+" leads to is being set up."))
 		return
 	case plain:
 	case activator.ServesPath(r.URL.Path):
-		g.guest.Serve(w, r, by.serve)
+		g.openAI.Serve(w, r, by.serve)
 		return
 	}
 	team := by.function.Team
@@ -318,18 +318,18 @@ func (g *Gateway) function(w *writer, r *http.Request, to *rule, by *split) {
 			e = openai.New(openai.PermissionDenied, "This key is of another team.")
 		}
 		if e != nil {
-			fail(w, e)
+			writeError(w, e)
 			return
 		}
 		team = id.Team
 	}
-	g.hold(w, r, to, by, team)
+	g.holdAndProxy(w, r, to, by, team)
 }
 
-func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team string) {
+func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, team string) {
 	b := bodyOf(w, r)
 	if b != nil {
-		if !g.read(w, r, b) {
+		if !g.readSmallBody(w, r, b) {
 			return
 		}
 	}
@@ -338,24 +338,24 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 	if b != nil {
 		want.Bytes = int64(len(b.kept))
 	}
-	if b != nil && !b.whole() && r.ProtoMajor == 1 {
+	if b != nil && !b.complete() && r.ProtoMajor == 1 {
 		// net/http looks out for a client that leaves once it has read the body.
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
-		want.OnWait = func() { b.ahead(g, func() { cancel(httpserver.ErrGone) }) }
-		defer b.stop(g)
+		want.OnWait = func() { b.readAhead(g, func() { cancel(httpserver.ErrGone) }) }
+		defer b.stopReadAhead(g)
 	}
 	stay, e := g.act.Reserve(ctx, want)
 	if b != nil {
-		b.waits.Store(false)
+		b.waiting.Store(false)
 	}
 	if e != nil {
-		g.refuse(w, b, e)
+		g.writeRefusal(w, b, e)
 		return
 	}
-	p := g.passage(w, to, by)
-	p.stay, p.body = stay, b
+	p := g.newProxiedRequest(w, to, by)
+	p.reservation, p.body = stay, b
 	code := 499
 	defer func() {
 		if v := recover(); v != nil {
@@ -364,17 +364,17 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 				code = 502
 			}
 			stay.Finish(code)
-			p.free()
+			p.release()
 			panic(v)
 		}
 		stay.Finish(code)
-		p.free()
+		p.release()
 	}()
 	if b != nil {
 		r.Body, _ = b.send()
 	}
 	for {
-		p.to(stay.Endpoint, false)
+		p.setTarget(stay.Endpoint, false)
 		err := p.send(r)
 		switch {
 		case err == nil:
@@ -384,9 +384,9 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 			code = 502
 			g.o.Log.Log(r.Context(), slog.LevelDebug, "a WebSocket broke", "host", r.Host, "error", err)
 			return
-		case b != nil && b.late.Load():
+		case b != nil && b.timedOut.Load():
 			code = http.StatusRequestTimeout
-			fail(w, openai.New(openai.RequestTimeout, ""))
+			writeError(w, openai.New(openai.RequestTimeout, ""))
 			return
 		case context.Cause(r.Context()) != nil:
 			panic(http.ErrAbortHandler)
@@ -402,45 +402,45 @@ func (g *Gateway) hold(w *writer, r *http.Request, to *rule, by *split, team str
 			e = stay.FailedForGood(err)
 		}
 		if b != nil {
-			b.waits.Store(false)
+			b.waiting.Store(false)
 		}
 		if e != nil {
 			code = e.Status
-			g.refuse(w, b, e)
+			g.writeRefusal(w, b, e)
 			return
 		}
 	}
 }
 
-// refuse answers a request that was not let to a replica.
-func (g *Gateway) refuse(w *writer, b *body, e *openai.Error) {
+// writeRefusal answers a request that was not let to a replica.
+func (g *Gateway) writeRefusal(w *writer, b *body, e *openai.Error) {
 	switch {
-	case b != nil && b.late.Load():
+	case b != nil && b.timedOut.Load():
 		e = openai.New(openai.RequestTimeout, "")
 	case e.Status == 499:
 		panic(http.ErrAbortHandler) // nobody is there
 	}
-	fail(w, e)
+	writeError(w, e)
 }
 
 // body is that of a request that goes on. What is read of it first is kept, up to
 // keepBody, so that it can be sent again.
 type body struct {
-	in      io.ReadCloser
-	control *http.ResponseController
-	sized   bool        // its length was said: it is to come at some pace
-	once    bool        // nothing is kept
-	late    atomic.Bool // it did not come in time
+	in       io.ReadCloser
+	control  *http.ResponseController
+	sized    bool        // its length was said: it is to come at some pace
+	once     bool        // nothing is kept
+	timedOut atomic.Bool // it did not come in time
 
 	reads   chan struct{} // holds a token while somebody reads: the lock of what follows
 	until   time.Time     // the deadline for reads
 	kept    []byte
-	spilled bool  // more was read than is kept
+	dropped bool  // more was read than is kept
 	end     error // of in, once it has been met
-	now     *sending
+	current *bodySending
 
 	// Reading ahead, while the request waits.
-	waits   atomic.Bool
+	waiting atomic.Bool
 	reader  chan struct{} // closed when it has ended; nil: there was none
 	charged int64         // what the gateway counts for it; the reader's, then stop's
 }
@@ -449,8 +449,8 @@ type body struct {
 // come already.
 const readsOn = 100 * time.Millisecond
 
-// sending is the body as it is sent once.
-type sending struct {
+// bodySending is the body as it is sent once.
+type bodySending struct {
 	b      *body
 	at     int         // how much of what is kept has been sent
 	closed atomic.Bool // by whoever sends it; the server closes in
@@ -467,8 +467,8 @@ func bodyOf(w *writer, r *http.Request) *body {
 	return &body{reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
 }
 
-// keep reads a small body whole.
-func (b *body) keep(length int64) error {
+// readWhole reads a small body whole.
+func (b *body) readWhole(length int64) error {
 	if length < 0 || length > keepBody {
 		return nil
 	}
@@ -476,7 +476,7 @@ func (b *body) keep(length int64) error {
 	defer func() { <-b.reads }()
 	b.kept = make([]byte, 0, length+1) // one more, to find its end
 	for b.end == nil && len(b.kept) < cap(b.kept) {
-		n, err := b.fill(b.kept[len(b.kept):cap(b.kept)])
+		n, err := b.readClient(b.kept[len(b.kept):cap(b.kept)])
 		b.kept, b.end = b.kept[:len(b.kept)+n], err
 	}
 	if b.end != io.EOF {
@@ -485,10 +485,10 @@ func (b *body) keep(length int64) error {
 	return nil
 }
 
-// ahead reads while the request waits, in the background: also to see whether its
+// readAhead reads while the request waits, in the background: also to see whether its
 // client leaves, which is told once.
-func (b *body) ahead(g *Gateway, leave func()) {
-	b.waits.Store(true)
+func (b *body) readAhead(g *Gateway, leave func()) {
+	b.waiting.Store(true)
 	if b.reader != nil {
 		return // it waits again: what is read by now is enough
 	}
@@ -497,7 +497,7 @@ func (b *body) ahead(g *Gateway, leave func()) {
 		defer close(b.reader)
 		buf := g.Get()
 		defer g.Put(buf)
-		for b.waits.Load() && b.more(g, buf) {
+		for b.waiting.Load() && b.readPiece(g, buf) {
 		}
 		b.reads <- struct{}{}
 		gone := b.end != nil && b.end != io.EOF
@@ -508,17 +508,17 @@ func (b *body) ahead(g *Gateway, leave func()) {
 	}()
 }
 
-// more reads a piece ahead; false where there is none, or no room.
-func (b *body) more(g *Gateway, buf []byte) bool {
+// readPiece reads a piece ahead; false where there is none, or no room.
+func (b *body) readPiece(g *Gateway, buf []byte) bool {
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
-	if b.end != nil || b.spilled || int64(len(b.kept)) >= g.o.MaxBody {
+	if b.end != nil || b.dropped || int64(len(b.kept)) >= g.o.MaxBody {
 		return false
 	}
-	if b.charged += int64(len(buf)); g.bodies.Add(int64(len(buf))) > g.o.Bodies {
+	if b.charged += int64(len(buf)); g.bodies.Add(int64(len(buf))) > g.o.MaxBodies {
 		return false
 	}
-	n, err := b.fill(buf)
+	n, err := b.readClient(buf)
 	b.kept = append(b.kept, buf[:n]...)
 	unused := int64(len(buf) - n)
 	b.charged -= unused
@@ -527,12 +527,12 @@ func (b *body) more(g *Gateway, buf []byte) bool {
 	return err == nil
 }
 
-// stop ends the reading ahead.
-func (b *body) stop(g *Gateway) {
+// stopReadAhead ends the reading ahead.
+func (b *body) stopReadAhead(g *Gateway) {
 	if b.reader == nil {
 		return
 	}
-	b.waits.Store(false)
+	b.waiting.Store(false)
 	select {
 	case <-b.reader:
 	default: // the client says nothing, and nobody wants to know any more
@@ -543,26 +543,26 @@ func (b *body) stop(g *Gateway) {
 	g.bodies.Add(-b.charged)
 }
 
-// whole reports whether all of it is in memory.
-func (b *body) whole() bool {
+// complete reports whether all of it is in memory.
+func (b *body) complete() bool {
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
-	return b.end == io.EOF && !b.spilled
+	return b.end == io.EOF && !b.dropped
 }
 
-// untouched reports whether nothing was read of it, and nobody reads.
-func (b *body) untouched() bool {
+// unread reports whether nothing was read of it, and nobody reads.
+func (b *body) unread() bool {
 	select {
 	case b.reads <- struct{}{}:
 	default:
 		return false
 	}
 	defer func() { <-b.reads }()
-	return !b.spilled && (b.end == io.EOF || len(b.kept) == 0 && b.end == nil)
+	return !b.dropped && (b.end == io.EOF || len(b.kept) == 0 && b.end == nil)
 }
 
-// fill reads from the client, for who holds the lock.
-func (b *body) fill(p []byte) (int, error) {
+// readClient reads from the client, for who holds the lock.
+func (b *body) readClient(p []byte) (int, error) {
 	if b.sized {
 		if now := time.Now(); b.until.Sub(now) < bodyIdle {
 			b.until = now.Add(bodyIdle + bodyIdle/8)
@@ -573,7 +573,7 @@ func (b *body) fill(p []byte) (int, error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		b.late.Store(true)
+		b.timedOut.Store(true)
 	case b.sized:
 		b.control.SetReadDeadline(time.Time{})
 	}
@@ -583,8 +583,8 @@ func (b *body) fill(p []byte) (int, error) {
 // send begins to send it, from its first byte; false where that is gone, or
 // somebody still reads on behalf of an earlier sending.
 func (b *body) send() (io.ReadCloser, bool) {
-	if b.now != nil {
-		b.now.closed.Store(true)
+	if b.current != nil {
+		b.current.closed.Store(true)
 	}
 	select {
 	case b.reads <- struct{}{}:
@@ -593,24 +593,24 @@ func (b *body) send() (io.ReadCloser, bool) {
 	}
 	defer func() { <-b.reads }()
 	switch {
-	case b.spilled:
+	case b.dropped:
 		return nil, false
 	case b.end == io.EOF: // all of it; of this type the transport writes head and body at once
 		return io.NopCloser(bytes.NewReader(b.kept)), true
 	}
-	b.now = &sending{b: b}
-	return b.now, true
+	b.current = &bodySending{b: b}
+	return b.current, true
 }
 
-// again is send in the transport's words.
-func (b *body) again() (io.ReadCloser, error) {
+// getBody is send in the transport's words.
+func (b *body) getBody() (io.ReadCloser, error) {
 	if r, ok := b.send(); ok {
 		return r, nil
 	}
 	return nil, errors.New("gateway: the body is gone")
 }
 
-func (s *sending) Read(p []byte) (int, error) {
+func (s *bodySending) Read(p []byte) (int, error) {
 	b := s.b
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
@@ -627,12 +627,12 @@ func (s *sending) Read(p []byte) (int, error) {
 	if b.end != nil {
 		return 0, b.end
 	}
-	n, err := b.fill(p)
+	n, err := b.readClient(p)
 	b.end = err
 	switch {
-	case b.spilled || n == 0:
+	case b.dropped || n == 0:
 	case b.once || len(b.kept)+n > keepBody:
-		b.kept, b.spilled, s.at = nil, true, 0
+		b.kept, b.dropped, s.at = nil, true, 0
 	default:
 		b.kept = append(b.kept, p[:n]...)
 		s.at = len(b.kept)
@@ -641,7 +641,7 @@ func (s *sending) Read(p []byte) (int, error) {
 }
 
 // Close ends this sending.
-func (s *sending) Close() error {
+func (s *bodySending) Close() error {
 	s.closed.Store(true)
 	return nil
 }

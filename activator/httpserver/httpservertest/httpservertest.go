@@ -1,8 +1,8 @@
-// Package doortest is a network inside one process, for tests of what stands
+// Package httpservertest is a network inside one process, for tests of what stands
 // behind the door. Its connections have no descriptors and block on channels
 // alone, so that a testing/synctest bubble's clock runs while they wait; serve
 // them with door.NewHTTP.
-package doortest
+package httpservertest
 
 import (
 	"context"

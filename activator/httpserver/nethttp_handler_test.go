@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// host runs a guest in a server that speaks HTTP/1.1 and HTTP/2 without TLS, and
+// startHandler runs a guest in a server that speaks HTTP/1.1 and HTTP/2 without TLS, and
 // gives a client for each.
-func host(t *testing.T, o Options) (g *Guest, url string, clients map[string]*http.Client, cut context.CancelCauseFunc) {
+func startHandler(t *testing.T, o Options) (g *NetHTTPHandler, url string, clients map[string]*http.Client, cut context.CancelCauseFunc) {
 	t.Helper()
-	g = NewGuest(o)
+	g = NewNetHTTPHandler(o)
 	s := httptest.NewUnstartedServer(g)
 	s.Config.Protocols = new(http.Protocols)
 	s.Config.Protocols.SetHTTP1(true)
@@ -41,13 +41,13 @@ func host(t *testing.T, o Options) (g *Guest, url string, clients map[string]*ht
 		}
 		cut(nil)
 		s.Close()
-		uncounted(t, g)
+		waitUncounted(t, g)
 	})
 	return g, s.URL, clients, cut
 }
 
-// uncounted waits until no body is counted: each is for a moment after its answer.
-func uncounted(t *testing.T, g *Guest) {
+// waitUncounted waits until no body is counted: each is for a moment after its answer.
+func waitUncounted(t *testing.T, g *NetHTTPHandler) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -60,8 +60,8 @@ func uncounted(t *testing.T, g *Guest) {
 	}
 }
 
-func TestGuest(t *testing.T) {
-	_, url, clients, _ := host(t, Options{MaxBody: 1 << 20, Handler: func(req *Request, res *Response) {
+func TestNetHTTPHandler(t *testing.T) {
+	_, url, clients, _ := startHandler(t, Options{MaxBody: 1 << 20, Handler: func(req *Request, res *Response) {
 		switch req.Path {
 		case "/panic":
 			panic("no")
@@ -161,10 +161,10 @@ func (s *said) Close() error { *s = nil; return nil }
 
 // The context tells of a client that leaves, of a server that gives up, and of the
 // end, and each piece of a stream goes out at once.
-func TestGuestContext(t *testing.T) {
+func TestNetHTTPHandlerContext(t *testing.T) {
 	ends := make(chan error, 1)
 	begun := make(chan struct{}, 1)
-	g, url, clients, cut := host(t, Options{Handler: func(req *Request, res *Response) {
+	g, url, clients, cut := startHandler(t, Options{Handler: func(req *Request, res *Response) {
 		ctx := req.Context()
 		switch req.Path {
 		case "/wait":
@@ -245,8 +245,8 @@ func (w *waits) Read(p []byte) (int, error) {
 func (w *waits) Close() error { w.ends <- context.Cause(w.ctx); return nil }
 
 // A body that comes too slowly is not waited for.
-func TestGuestSlowBody(t *testing.T) {
-	_, url, _, _ := host(t, Options{BodyGrace: 200 * time.Millisecond, BodyRate: 1 << 40, Handler: func(*Request, *Response) { t.Error("it was served") }})
+func TestNetHTTPHandlerSlowBody(t *testing.T) {
+	_, url, _, _ := startHandler(t, Options{BodyGrace: 200 * time.Millisecond, BodyRate: 1 << 40, Handler: func(*Request, *Response) { t.Error("it was served") }})
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -261,9 +261,9 @@ func TestGuestSlowBody(t *testing.T) {
 }
 
 // All bodies together are bounded, and what ends gives its room back.
-func TestGuestBodies(t *testing.T) {
+func TestNetHTTPHandlerBodies(t *testing.T) {
 	inside, leave := make(chan struct{}), make(chan struct{})
-	g, url, clients, _ := host(t, Options{Bodies: 600 << 10, Handler: func(_ *Request, res *Response) {
+	g, url, clients, _ := startHandler(t, Options{MaxBodies: 600 << 10, Handler: func(_ *Request, res *Response) {
 		inside <- struct{}{}
 		<-leave
 		res.Body = []byte("ok")
@@ -294,7 +294,7 @@ func TestGuestBodies(t *testing.T) {
 	if s := <-done; s != 200 {
 		t.Error(s)
 	}
-	uncounted(t, g)
+	waitUncounted(t, g)
 	after := make(chan struct{})
 	go func() { <-inside; close(after) }()
 	if res, err = c.Post(url, "", strings.NewReader(body)); err != nil || res.StatusCode != 200 {
@@ -305,9 +305,9 @@ func TestGuestBodies(t *testing.T) {
 }
 
 // ErrLast ends a stream cleanly and its connection with it, where the server can.
-func TestGuestLast(t *testing.T) {
+func TestNetHTTPHandlerLast(t *testing.T) {
 	last := 0
-	g := NewGuest(Options{Handler: func(_ *Request, res *Response) { res.Stream = lastly{} }})
+	g := NewNetHTTPHandler(Options{Handler: func(_ *Request, res *Response) { res.Stream = lastStream{} }})
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		g.ServeHTTP(&lasting{rw, &last}, r)
 	}))
@@ -324,10 +324,10 @@ func TestGuestLast(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-type lastly struct{}
+type lastStream struct{}
 
-func (lastly) Read(p []byte) (int, error) { return copy(p, "frame"), ErrLast }
-func (lastly) Close() error               { return nil }
+func (lastStream) Read(p []byte) (int, error) { return copy(p, "frame"), ErrLast }
+func (lastStream) Close() error               { return nil }
 
 type lasting struct {
 	http.ResponseWriter

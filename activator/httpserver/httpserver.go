@@ -13,15 +13,15 @@ import (
 // What a request's context ends with: both its Err and its [context.Cause].
 // errors.Is finds context.Canceled in them.
 var (
-	ErrGone     error = ended("door: the client left")
-	ErrDraining error = ended("door: the server is shutting down")
-	errAnswered error = ended("door: the request was answered")
+	ErrGone     error = contextError("httpserver: the client left")
+	ErrDraining error = contextError("httpserver: the server is shutting down")
+	errAnswered error = contextError("httpserver: the request was answered")
 )
 
-type ended string
+type contextError string
 
-func (e ended) Error() string        { return string(e) }
-func (e ended) Is(target error) bool { return target == context.Canceled }
+func (e contextError) Error() string        { return string(e) }
+func (e contextError) Is(target error) bool { return target == context.Canceled }
 
 // Field is one header field.
 type Field struct{ Name, Value string }
@@ -39,17 +39,17 @@ type Request struct {
 	// Arrived is when the whole request was there.
 	Arrived time.Time
 
-	w *wire  // of the bodies behind the front
-	v *visit // of the guest, nil elsewhere
+	c  *conn    // of the bodies behind the front
+	nh *request // of the guest, nil elsewhere
 }
 
 // Header returns the first value of the named field as it came, in whatever
 // case; "" if there is none.
 func (r *Request) Header(name string) string {
-	if r.v != nil {
-		return r.v.header(name)
+	if r.nh != nil {
+		return r.nh.header(name)
 	}
-	w := r.w
+	w := r.c
 	head := w.headText()
 	for _, f := range w.fields {
 		if int(f.colon-f.name) == len(name) && strings.EqualFold(head[f.name:f.colon], name) {
@@ -61,11 +61,11 @@ func (r *Request) Header(name string) string {
 
 // Fields yields the head's fields in their order and spelling.
 func (r *Request) Fields(yield func(Field) bool) {
-	if r.v != nil {
-		r.v.fields(yield)
+	if r.nh != nil {
+		r.nh.fields(yield)
 		return
 	}
-	w := r.w
+	w := r.c
 	head := w.headText()
 	for _, f := range w.fields {
 		if !yield(Field{head[f.name:f.colon], head[f.value:f.end]}) {
@@ -78,19 +78,19 @@ func (r *Request) Fields(yield func(Field) bool) {
 // drain deadline passed, and after the request has been answered. The first
 // call arms the watch for departure; a handler that never calls it pays nothing.
 func (r *Request) Context() context.Context {
-	if r.v != nil {
-		return r.v.context()
+	if r.nh != nil {
+		return r.nh.context()
 	}
-	return r.w.context()
+	return r.c.context()
 }
 
 // Draining tells whether the server has begun to shut down, so that a request
 // that would wait can be refused.
 func (r *Request) Draining() bool {
-	if r.v != nil {
-		return r.v.g.draining.Load()
+	if r.nh != nil {
+		return r.nh.g.draining.Load()
 	}
-	return r.w.s.draining.Load()
+	return r.c.s.draining.Load()
 }
 
 // Response is what a handler leaves: zero means an empty 200.
@@ -128,11 +128,11 @@ type Options struct {
 	Handler Handler
 	// MaxBody bounds a body in bytes; 32 MiB.
 	MaxBody int64
-	// Bodies bounds the memory of all bodies together, while they come and while
+	// MaxBodies bounds the memory of all bodies together, while they come and while
 	// they are answered; 2 GiB. A request whose body would not fit is refused (503
 	// queue_full); one of a few KiB lies in its connection's own buffer and always
 	// fits.
-	Bodies int64
+	MaxBodies int64
 	// MaxHead bounds a head in bytes; 8 KiB.
 	MaxHead int
 	// IdleTimeout ends a connection without a request; 200 s and never less
@@ -165,8 +165,8 @@ func (o Options) withDefaults() Options {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 32 << 20
 	}
-	if o.Bodies <= 0 {
-		o.Bodies = 2 << 30
+	if o.MaxBodies <= 0 {
+		o.MaxBodies = 2 << 30
 	}
 	if o.MaxHead <= 0 {
 		o.MaxHead = 8 << 10

@@ -34,60 +34,60 @@ const (
 	busy                 // the handler has one, or its answer is being written
 )
 
-// wire is one connection as the server behind the front sees it: Read yields a
+// conn is one connection as the server behind the front sees it: Read yields a
 // plain request line for each request that is whole and strict, Write sends
 // under a deadline.
 //
 // The goroutine that serves the connection owns everything but what mu guards.
 // Between arm and disarm a look-ahead goroutine may own buf[w:].
-type wire struct {
+type conn struct {
 	net.Conn // the client's
 	s        *server
 
-	buf     []byte
-	r, w    int    // buf[r:w] came and is not taken yet
-	headEnd int    // buf[headAt:headEnd] is the head of this exchange
-	headAt  int    // 2 where a stray CR LF came before it
-	fields  []at   // of the head
-	head    head   // of the head
-	text    string // buf[headAt:headEnd], once asked for
-	large   []byte // the body where buf is too small for it
-	charged int64  // what the server counts for it; written under mu
-	feed    []byte // what the server behind still has to read
-	req     Request
-	res     Response
-	remote  bool   // req.Remote is known
-	reason  []byte // scratch of the fiber body
+	buf         []byte
+	r, w        int         // buf[r:w] came and is not taken yet
+	headEnd     int         // buf[headAt:headEnd] is the head of this exchange
+	headAt      int         // 2 where a stray CR LF came before it
+	fields      []fieldSpan // of the head
+	head        head        // of the head
+	text        string      // buf[headAt:headEnd], once asked for
+	large       []byte      // the body where buf is too small for it
+	charged     int64       // what the server counts for it; written under mu
+	requestLine []byte      // what the server behind still has to read
+	req         Request
+	res         Response
+	remote      bool   // req.Remote is known
+	reason      []byte // scratch of the fiber body
 
 	readUntil  time.Time // the deadlines as they stand on Conn
 	writeUntil time.Time
-	hold       bool   // the stream has ended: its last bytes and its end go out together
+	holdEnd    bool   // the stream has ended: its last bytes and its end go out together
 	held       []byte // what waits for that
 	last       bool   // no request is read after this one
 
-	twin bool          // the server behind reads while its handler runs
-	poke chan struct{} // ends such a Read
+	netHTTP bool          // the server behind reads while its handler runs
+	poke    chan struct{} // ends such a Read
 
 	mu     sync.Mutex
 	phase  phase
 	closed bool
 	gone   bool
-	life   *life       // the context of this exchange, once asked for
-	timer  *time.Timer // arms the watch
+	ctx    *requestContext // the context of this exchange, once asked for
+	timer  *time.Timer     // arms the watch
 	watch  *watcher
 	token  uint64        // in its epoll set; 0: not there
 	ahead  chan struct{} // closed when the look-ahead goroutine has ended
 }
 
-func newWire(s *server, c net.Conn) *wire {
-	w := &wire{Conn: c, s: s, poke: make(chan struct{}, 1)}
-	w.req.w = w
+func newConn(s *server, c net.Conn) *conn {
+	w := &conn{Conn: c, s: s, poke: make(chan struct{}, 1)}
+	w.req.c = w
 	return w
 }
 
 // What the server behind gets to read: [HEAD?][HTTP/1.0?][close?]. It frames its
 // answer by these three alone.
-var feeds = func() (f [2][2][2][]byte) {
+var requestLines = func() (f [2][2][2][]byte) {
 	for i, method := range []string{"GET", "HEAD"} {
 		for j, proto := range []string{"1.1", "1.0"} {
 			for k, field := range []string{"", "Connection: close\r\n"} {
@@ -103,9 +103,9 @@ var feeds = func() (f [2][2][2][]byte) {
 
 // Read gives the server behind its next request. It is also how that server
 // says that the exchange before is over.
-func (w *wire) Read(p []byte) (int, error) {
-	if len(w.feed) == 0 {
-		if w.twin && w.isBusy() { // net/http looks for a client that leaves; we do that ourselves
+func (w *conn) Read(p []byte) (int, error) {
+	if len(w.requestLine) == 0 {
+		if w.netHTTP && w.isBusy() { // net/http looks for a client that leaves; we do that ourselves
 			<-w.poke
 			return 0, os.ErrDeadlineExceeded
 		}
@@ -113,12 +113,12 @@ func (w *wire) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 	}
-	n := copy(p, w.feed)
-	w.feed = w.feed[n:]
+	n := copy(p, w.requestLine)
+	w.requestLine = w.requestLine[n:]
 	return n, nil
 }
 
-func (w *wire) isBusy() bool {
+func (w *conn) isBusy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.phase == busy
@@ -126,14 +126,14 @@ func (w *wire) isBusy() bool {
 
 // The front owns the read deadline; a server behind that sets one only wants
 // its Read back.
-func (w *wire) SetReadDeadline(t time.Time) error {
+func (w *conn) SetReadDeadline(t time.Time) error {
 	if !t.IsZero() {
 		w.wakeRead()
 	}
 	return nil
 }
 
-func (w *wire) wakeRead() {
+func (w *conn) wakeRead() {
 	select {
 	case w.poke <- struct{}{}:
 	default:
@@ -141,22 +141,22 @@ func (w *wire) wakeRead() {
 }
 
 // SetWriteDeadline does nothing: every write has a deadline of its own.
-func (w *wire) SetWriteDeadline(time.Time) error { return nil }
+func (w *conn) SetWriteDeadline(time.Time) error { return nil }
 
 // SetDeadline does nothing, as the two above.
-func (w *wire) SetDeadline(time.Time) error { return nil }
+func (w *conn) SetDeadline(time.Time) error { return nil }
 
 // NetConn is the client's connection.
-func (w *wire) NetConn() net.Conn { return w.Conn }
+func (w *conn) NetConn() net.Conn { return w.Conn }
 
 var (
-	errRefused = errors.New("door: the request was refused")
-	errOver    = errors.New("door: the connection is over")
+	errRefused = errors.New("httpserver: the request was refused")
+	errOver    = errors.New("httpserver: the connection is over")
 )
 
 // next waits for the next request, reads it whole, and makes it ready. An error
 // means that the connection is over; what was to be said has been said.
-func (w *wire) next() error {
+func (w *conn) next() error {
 	select {
 	case <-w.poke: // of an earlier exchange
 	default:
@@ -178,9 +178,9 @@ func (w *wire) next() error {
 	b := w.buf[w.headAt:w.headEnd]
 	setMethod(&q.Method, b[h.method[0]:h.method[1]])
 	path, query, _ := bytes.Cut(b[h.target[0]:h.target[1]], []byte{'?'})
-	set(&q.Path, path)
-	set(&q.Query, query)
-	set(&q.Host, b[h.host[0]:h.host[1]])
+	setString(&q.Path, path)
+	setString(&q.Query, query)
+	setString(&q.Host, b[h.host[0]:h.host[1]])
 	if !w.remote {
 		w.remote = true
 		if a, ok := w.Conn.RemoteAddr().(*net.TCPAddr); ok {
@@ -189,7 +189,7 @@ func (w *wire) next() error {
 		}
 	}
 	q.Arrived = time.Now()
-	w.feed = feeds[bit(q.Method == "HEAD")][bit(h.http10)][bit(h.close || h.http10 && !h.keepAlive)]
+	w.requestLine = requestLines[index(q.Method == "HEAD")][index(h.http10)][index(h.close || h.http10 && !h.keepAlive)]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -199,15 +199,15 @@ func (w *wire) next() error {
 	return nil
 }
 
-func bit(b bool) int {
+func index(b bool) int {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// set makes *s equal to b; the connection's usual case, the same again, costs nothing.
-func set(s *string, b []byte) {
+// setString makes *s equal to b; the connection's usual case, the same again, costs nothing.
+func setString(s *string, b []byte) {
 	if *s != string(b) {
 		*s = string(b)
 	}
@@ -220,15 +220,15 @@ func setMethod(s *string, b []byte) {
 	case "GET":
 		*s = "GET"
 	default:
-		set(s, b)
+		setString(s, b)
 	}
 }
 
 // forget drops what belonged to the exchange before.
-func (w *wire) forget() {
+func (w *conn) forget() {
 	w.text = ""
 	w.fields = w.fields[:0]
-	w.hold = false
+	w.holdEnd = false
 	if cap(w.large) > keepBody {
 		w.large = nil
 	}
@@ -241,7 +241,7 @@ func (w *wire) forget() {
 
 // readRequest reads one head and its body. A refusal is what to answer; an
 // error means that there is nobody to answer.
-func (w *wire) readRequest() (refusal *openai.Error, err error) {
+func (w *conn) readRequest() (refusal *openai.Error, err error) {
 	if w.buf == nil {
 		w.buf = make([]byte, min(firstBuffer, w.s.o.MaxHead))
 		if t, ok := w.Conn.(interface{ Handshake() error }); ok { // TLS: no slower than a head
@@ -276,7 +276,7 @@ func (w *wire) readRequest() (refusal *openai.Error, err error) {
 			w.headEnd = at
 			w.r = at
 			var e *openai.Error
-			if w.head, w.fields, e = scan(w.buf[w.headAt:at], w.fields); e != nil {
+			if w.head, w.fields, e = parseHead(w.buf[w.headAt:at], w.fields); e != nil {
 				return e, nil
 			}
 			return w.readBody()
@@ -308,13 +308,13 @@ func (w *wire) readRequest() (refusal *openai.Error, err error) {
 	}
 }
 
-func (w *wire) setPhase(p phase) {
+func (w *conn) setPhase(p phase) {
 	w.mu.Lock()
 	w.phase = p
 	w.mu.Unlock()
 }
 
-func (w *wire) readBy(t time.Time) {
+func (w *conn) readBy(t time.Time) {
 	if !t.Equal(w.readUntil) {
 		w.readUntil = t
 		w.Conn.SetReadDeadline(t)
@@ -322,7 +322,7 @@ func (w *wire) readBy(t time.Time) {
 }
 
 // readBody reads the body behind the head, whose bytes so far are buf[r:w].
-func (w *wire) readBody() (refusal *openai.Error, err error) {
+func (w *conn) readBody() (refusal *openai.Error, err error) {
 	h, o := &w.head, &w.s.o
 	if h.length > o.MaxBody {
 		return tooLarge(o.MaxBody), nil
@@ -340,7 +340,7 @@ func (w *wire) readBody() (refusal *openai.Error, err error) {
 			return nil, err
 		}
 	}
-	pace := pace{w: w, from: time.Now()}
+	pace := pacedReader{w: w, from: time.Now()}
 	if h.chunked {
 		err = w.readChunks(&pace)
 	} else {
@@ -362,14 +362,14 @@ func (w *wire) readBody() (refusal *openai.Error, err error) {
 }
 
 var (
-	errTooLarge = errors.New("door: body too large")
-	errFull     = errors.New("door: too many bodies")
-	errChunk    = errors.New("door: bad chunk")
+	errTooLarge = errors.New("httpserver: body too large")
+	errFull     = errors.New("httpserver: too many bodies")
+	errChunk    = errors.New("httpserver: bad chunk")
 )
 
 // charge counts a body buffer of n bytes for this connection, in place of what
 // was counted before; false if the server holds too much already.
-func (w *wire) charge(n int) bool {
+func (w *conn) charge(n int) bool {
 	more := int64(n) - w.charged
 	if more == 0 {
 		return true
@@ -379,7 +379,7 @@ func (w *wire) charge(n int) bool {
 	if w.closed {
 		return false
 	}
-	if total := w.s.bodies.Add(more); more > 0 && total > w.s.o.Bodies {
+	if total := w.s.bodies.Add(more); more > 0 && total > w.s.o.MaxBodies {
 		w.s.bodies.Add(-more)
 		return false
 	}
@@ -391,14 +391,14 @@ func tooLarge(limit int64) *openai.Error {
 	return openai.New(openai.RequestTooLarge, fmt.Sprintf("The body is larger than %d bytes.", limit))
 }
 
-// pace reads a body that must come at a rate.
-type pace struct {
-	w    *wire
+// pacedReader reads a body that must come at a rate.
+type pacedReader struct {
+	w    *conn
 	from time.Time
 	got  int64
 }
 
-func (p *pace) read(b []byte) (int, error) {
+func (p *pacedReader) read(b []byte) (int, error) {
 	o := &p.w.s.o
 	p.w.readBy(p.from.Add(o.BodyGrace + time.Duration(p.got*int64(time.Second)/o.BodyRate)))
 	n, err := p.w.Conn.Read(b)
@@ -412,7 +412,7 @@ func (p *pace) read(b []byte) (int, error) {
 	return 0, err
 }
 
-func (w *wire) readSized(p *pace) error {
+func (w *conn) readSized(p *pacedReader) error {
 	length := int(w.head.length)
 	if w.r+length <= len(w.buf) {
 		end := w.r + length
@@ -457,7 +457,7 @@ func (w *wire) readSized(p *pace) error {
 }
 
 // readChunks reads a chunked body; extensions and trailers are dropped.
-func (w *wire) readChunks(p *pace) error {
+func (w *conn) readChunks(p *pacedReader) error {
 	if len(w.buf)-w.headEnd < 1<<10 {
 		w.buf = append(w.buf, make([]byte, firstBuffer)...)
 	}
@@ -569,7 +569,7 @@ func chunkSize(l []byte) (n int64, ok bool) {
 // refuse answers a request that no handler sees, and waits a moment for the
 // client to take the answer: closing over unread bytes would reset the
 // connection and the answer be lost with it.
-func (w *wire) refuse(e *openai.Error) {
+func (w *conn) refuse(e *openai.Error) {
 	body := e.Body()
 	b := make([]byte, 0, 512+len(body))
 	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(e.Status), 10), ' ')
@@ -599,7 +599,7 @@ func (w *wire) refuse(e *openai.Error) {
 }
 
 // headText is the head as a string that outlives the exchange.
-func (w *wire) headText() string {
+func (w *conn) headText() string {
 	if w.text == "" {
 		w.text = string(w.buf[w.headAt:w.headEnd])
 	}
@@ -607,8 +607,8 @@ func (w *wire) headText() string {
 }
 
 // Write sends p in pieces, each under a deadline of its own.
-func (w *wire) Write(p []byte) (int, error) {
-	if w.hold {
+func (w *conn) Write(p []byte) (int, error) {
+	if w.holdEnd {
 		w.held = append(w.held, p...)
 		if bytes.HasSuffix(w.held, []byte("0\r\n\r\n")) {
 			if err := w.flush(); err != nil {
@@ -621,7 +621,7 @@ func (w *wire) Write(p []byte) (int, error) {
 }
 
 // flush sends what waits for the end of a stream.
-func (w *wire) flush() error {
+func (w *conn) flush() error {
 	if len(w.held) == 0 {
 		return nil
 	}
@@ -632,7 +632,7 @@ func (w *wire) flush() error {
 	return err
 }
 
-func (w *wire) write(p []byte) (n int, err error) {
+func (w *conn) write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		now, d := time.Now(), w.s.o.WriteTimeout
 		if w.writeUntil.Sub(now) < d {
@@ -654,7 +654,7 @@ func (w *wire) write(p []byte) (n int, err error) {
 
 // reset makes the coming close a reset: where the end of the connection is the
 // end of the body, and where the kernel would go on sending for minutes.
-func (w *wire) reset() {
+func (w *conn) reset() {
 	c := w.Conn
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = t.NetConn()
@@ -665,7 +665,7 @@ func (w *wire) reset() {
 }
 
 // Close is called by the server behind, once it is through with the connection.
-func (w *wire) Close() error {
+func (w *conn) Close() error {
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -684,7 +684,7 @@ func (w *wire) Close() error {
 
 // call runs the handler. Afterwards the exchange's watch is off unless there is
 // a stream, whose Close turns it off.
-func (w *wire) call() (res *Response) {
+func (w *conn) call() (res *Response) {
 	res = &w.res
 	*res = Response{Fields: res.Fields[:0]}
 	defer func() {
@@ -715,7 +715,7 @@ func (w *wire) call() (res *Response) {
 	return res
 }
 
-func closeStream(w *wire, s io.Closer) {
+func closeStream(w *conn, s io.Closer) {
 	defer func() {
 		if v := recover(); v != nil {
 			w.s.o.Logger.Error("stream panicked in Close", "panic", v, "stack", string(debug.Stack()))
@@ -724,45 +724,45 @@ func closeStream(w *wire, s io.Closer) {
 	s.Close()
 }
 
-// ownField names the fields that the door writes itself.
-func ownField(name string) bool {
+// isFramingField names the fields that the door writes itself.
+func isFramingField(name string) bool {
 	switch len(name) {
 	case 2:
-		return fold(name, "te")
+		return equalFold(name, "te")
 	case 4:
-		return fold(name, "date")
+		return equalFold(name, "date")
 	case 7:
-		return fold(name, "trailer") || fold(name, "upgrade")
+		return equalFold(name, "trailer") || equalFold(name, "upgrade")
 	case 10:
-		return fold(name, "connection") || fold(name, "keep-alive")
+		return equalFold(name, "connection") || equalFold(name, "keep-alive")
 	case 14:
-		return fold(name, "content-length")
+		return equalFold(name, "content-length")
 	case 16:
-		return fold(name, "proxy-connection")
+		return equalFold(name, "proxy-connection")
 	case 17:
-		return fold(name, "transfer-encoding")
+		return equalFold(name, "transfer-encoding")
 	}
 	return false
 }
 
 // ErrLast is what a Stream's Read returns in place of io.EOF where the body is
 // whole but the connection should end with it: a stream that broke and said so.
-var ErrLast = errors.New("door: the last answer of this connection")
+var ErrLast = errors.New("httpserver: the last answer of this connection")
 
-// stream is a Response's Stream as the server behind reads it.
-type stream struct {
-	w      *wire
+// responseStream is a Response's Stream as the server behind reads it.
+type responseStream struct {
+	w      *conn
 	in     io.ReadCloser
 	err    error // what the last Read ended with
 	closed bool
 	chunks bool // its end may be held back to go out with its last bytes
 }
 
-func (s *stream) Read(p []byte) (n int, err error) {
+func (s *responseStream) Read(p []byte) (n int, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			s.w.s.o.Logger.Error("stream panicked", "panic", v, "stack", string(debug.Stack()))
-			n, err = 0, errors.New("door: the stream panicked")
+			n, err = 0, errors.New("httpserver: the stream panicked")
 			s.err = err
 		}
 	}()
@@ -778,7 +778,7 @@ func (s *stream) Read(p []byte) (n int, err error) {
 	}
 	s.err = err
 	if err == io.EOF && s.chunks {
-		s.w.hold = true
+		s.w.holdEnd = true
 	}
 	if err != io.EOF && s.w.head.http10 {
 		s.w.reset()
@@ -791,7 +791,7 @@ func (s *stream) Read(p []byte) (n int, err error) {
 
 // Close closes the stream first and ends the request's context after it: the
 // other way round the end would look like a cancel to whoever feeds it.
-func (s *stream) Close() error {
+func (s *responseStream) Close() error {
 	if s.closed {
 		return nil
 	}

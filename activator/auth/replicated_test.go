@@ -8,11 +8,11 @@ import (
 )
 
 func TestFed(t *testing.T) {
-	b := Fed()
+	b := NewReplicatedKeyStore()
 	b.Trust("admin-secret")
 	sum := sha256.Sum256([]byte("sk-thaw-one"))
-	one := FedKey{Key{ID: "1", Team: "a"}, hex.EncodeToString(sum[:])}
-	if err := b.Set([]FedKey{one, {Key{ID: "2", Team: "b"}, "xyz"}}); err == nil {
+	one := ReplicatedKey{Key{ID: "1", Team: "a"}, hex.EncodeToString(sum[:])}
+	if err := b.Set([]ReplicatedKey{one, {Key{ID: "2", Team: "b"}, "xyz"}}); err == nil {
 		t.Error("a damaged hash is taken")
 	}
 	if id, ok := b.Lookup("sk-thaw-one"); !ok || id.Team != "a" || id.Admin {
@@ -24,10 +24,10 @@ func TestFed(t *testing.T) {
 	if _, ok := b.Lookup("xyz"); ok || !b.Any() || len(b.List("")) != 1 {
 		t.Error("a key that is none")
 	}
-	if _, _, err := b.Create("a", "", false); !errors.Is(err, ErrFed) {
+	if _, _, err := b.Create("a", "", false); !errors.Is(err, ErrReplicated) {
 		t.Error(err)
 	}
-	if err := b.Delete("1"); !errors.Is(err, ErrFed) {
+	if err := b.Delete("1"); !errors.Is(err, ErrReplicated) {
 		t.Error(err)
 	}
 	if err := b.Set(nil); err != nil {

@@ -17,49 +17,49 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Guest is the door as a handler in somebody else's net/http server. Its Options
+// NetHTTPHandler is the door as a handler in somebody else's net/http server. Its Options
 // count as elsewhere, but for those of heads, idle connections and writes, which
 // are that server's.
 //
 // The server's connections tell of a client that left, and their contexts must
 // end with [ErrDraining] where the server gives requests up. A response writer
 // that has a method Last() is told by it to end its connection with the answer.
-type Guest struct {
+type NetHTTPHandler struct {
 	o        Options
 	bodies   atomic.Int64
 	draining atomic.Bool
-	visits   sync.Pool
+	requests sync.Pool
 	buffers  sync.Pool
 }
 
-// NewGuest makes a guest; it starts nothing.
-func NewGuest(o Options) *Guest { return &Guest{o: o.withDefaults()} }
+// NewNetHTTPHandler makes a guest; it starts nothing.
+func NewNetHTTPHandler(o Options) *NetHTTPHandler { return &NetHTTPHandler{o: o.withDefaults()} }
 
 // Drain lets requests find Draining true from now on.
-func (g *Guest) Drain() { g.draining.Store(true) }
+func (g *NetHTTPHandler) Drain() { g.draining.Store(true) }
 
-// visit is one request of a guest.
-type visit struct {
-	g    *Guest
+// request is one request of a guest.
+type request struct {
+	g    *NetHTTPHandler
 	r    *http.Request
 	req  Request
 	res  Response
 	body []byte // kept for the next visit where it is small
 
 	mu   sync.Mutex
-	life *life
+	ctx  *requestContext
 	stop func() bool // unhooks life from the request's context
 	over bool
 }
 
-func (v *visit) header(name string) string {
+func (v *request) header(name string) string {
 	if f := v.r.Header[name]; len(f) > 0 { // as most are spelled
 		return f[0]
 	}
 	return v.r.Header.Get(name)
 }
 
-func (v *visit) fields(yield func(Field) bool) {
+func (v *request) fields(yield func(Field) bool) {
 	for name, values := range v.r.Header {
 		for _, x := range values {
 			if !yield(Field{name, x}) {
@@ -70,14 +70,14 @@ func (v *visit) fields(yield func(Field) bool) {
 }
 
 // context is the visit's, made when it is first asked for.
-func (v *visit) context() context.Context {
+func (v *request) context() context.Context {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.life != nil {
-		return v.life
+	if v.ctx != nil {
+		return v.ctx
 	}
-	l := &life{}
-	v.life = l
+	l := &requestContext{}
+	v.ctx = l
 	if v.over {
 		l.end(errAnswered)
 		return l
@@ -94,28 +94,30 @@ func (v *visit) context() context.Context {
 }
 
 // finish ends the context. Nothing of this visit fires any more.
-func (v *visit) finish() {
+func (v *request) finish() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.over = true; v.life != nil {
+	if v.over = true; v.ctx != nil {
 		v.stop()
-		v.life.end(errAnswered)
+		v.ctx.end(errAnswered)
 	}
 }
 
 // ServeHTTP answers one request by the Handler of the Options.
-func (g *Guest) ServeHTTP(rw http.ResponseWriter, r *http.Request) { g.Serve(rw, r, g.o.Handler) }
+func (g *NetHTTPHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	g.Serve(rw, r, g.o.Handler)
+}
 
 // Serve answers one request by a handler of its own.
-func (g *Guest) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
-	v, ok := g.visits.Get().(*visit)
+func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
+	v, ok := g.requests.Get().(*request)
 	if !ok {
-		v = &visit{}
+		v = &request{}
 	}
 	v.g, v.r = g, r
-	defer g.leave(v)
+	defer g.release(v)
 	q := &v.req
-	*q = Request{Method: r.Method, Host: r.Host, v: v}
+	*q = Request{Method: r.Method, Host: r.Host, nh: v}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
 	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		q.Remote = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
@@ -129,7 +131,7 @@ func (g *Guest) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
 	q.Body, q.Arrived = body, time.Now()
 	v.res = Response{Fields: v.res.Fields[:0]}
 	if refusal != nil {
-		refuseGuest(&v.res, refusal)
+		setRefusal(&v.res, refusal)
 		v.res.Close = true // part of the body is still to come
 	} else {
 		g.call(v, by)
@@ -137,19 +139,19 @@ func (g *Guest) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
 	g.write(v, rw)
 }
 
-// leave gives back what is kept for the next visit.
-func (g *Guest) leave(v *visit) {
+// release gives back what is kept for the next visit.
+func (g *NetHTTPHandler) release(v *request) {
 	v.finish()
 	fields, body := v.res.Fields, v.body
 	clear(fields)
 	if cap(body) > keepBody {
 		body = nil
 	}
-	*v = visit{body: body, res: Response{Fields: fields[:0]}}
-	g.visits.Put(v)
+	*v = request{body: body, res: Response{Fields: fields[:0]}}
+	g.requests.Put(v)
 }
 
-func refuseGuest(res *Response, e *openai.Error) {
+func setRefusal(res *Response, e *openai.Error) {
 	res.Status, res.Body = e.Status, e.Body()
 	res.Set("x-request-id", openai.NewID())
 	for name, value := range e.Header {
@@ -157,23 +159,23 @@ func refuseGuest(res *Response, e *openai.Error) {
 	}
 }
 
-func (g *Guest) call(v *visit, by Handler) {
+func (g *NetHTTPHandler) call(v *request, by Handler) {
 	res := &v.res
 	defer func() {
 		if p := recover(); p != nil {
 			g.o.Logger.Error("handler panicked", "panic", p, "path", v.req.Path, "stack", string(debug.Stack()))
 			if res.Stream != nil {
-				g.shut(res.Stream)
+				g.closeStream(res.Stream)
 			}
 			*res = Response{Close: true}
-			refuseGuest(res, openai.New(openai.InternalError, ""))
+			setRefusal(res, openai.New(openai.InternalError, ""))
 		}
 	}()
 	by(&v.req, res)
 }
 
-// shut closes a stream.
-func (g *Guest) shut(s io.Closer) {
+// closeStream closes a stream.
+func (g *NetHTTPHandler) closeStream(s io.Closer) {
 	defer func() {
 		if p := recover(); p != nil {
 			g.o.Logger.Error("stream panicked in Close", "panic", p, "stack", string(debug.Stack()))
@@ -183,7 +185,7 @@ func (g *Guest) shut(s io.Closer) {
 }
 
 // read reads the body. An error means that there is nobody to answer.
-func (g *Guest) read(v *visit, rw http.ResponseWriter, r *http.Request, charged *int64) (body []byte, refusal *openai.Error, err error) {
+func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request, charged *int64) (body []byte, refusal *openai.Error, err error) {
 	if c := r.Header.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
 		return nil, openai.New(openai.UnsupportedEncoding, ""), nil
 	}
@@ -201,7 +203,7 @@ func (g *Guest) read(v *visit, rw http.ResponseWriter, r *http.Request, charged 
 		}
 		if to > keepBody { // smaller ones are a connection's own
 			more := int64(to) - *charged
-			if g.bodies.Add(more) > g.o.Bodies {
+			if g.bodies.Add(more) > g.o.MaxBodies {
 				g.bodies.Add(-more)
 				return false
 			}
@@ -268,7 +270,7 @@ func (g *Guest) read(v *visit, rw http.ResponseWriter, r *http.Request, charged 
 }
 
 // write writes what the handler left.
-func (g *Guest) write(v *visit, rw http.ResponseWriter) {
+func (g *NetHTTPHandler) write(v *request, rw http.ResponseWriter) {
 	res := &v.res
 	if res.Status == 0 {
 		res.Status = http.StatusOK
@@ -276,8 +278,8 @@ func (g *Guest) write(v *visit, rw http.ResponseWriter) {
 	h := rw.Header()
 	h["Content-Type"] = nil // what the handler does not say is not guessed
 	for _, x := range res.Fields {
-		if !ownField(x.Name) {
-			h.Add(x.Name, clean(x.Value))
+		if !isFramingField(x.Name) {
+			h.Add(x.Name, cleanValue(x.Value))
 		}
 	}
 	if res.Close || g.draining.Load() {
@@ -293,7 +295,7 @@ func (g *Guest) write(v *visit, rw http.ResponseWriter) {
 		return
 	}
 	defer v.finish() // after the stream: the other way round the end would look like a cancel
-	defer g.shut(res.Stream)
+	defer g.closeStream(res.Stream)
 	if res.Length > 0 {
 		h.Set("Content-Length", strconv.FormatInt(res.Length, 10))
 	}
@@ -340,11 +342,11 @@ func (g *Guest) write(v *visit, rw http.ResponseWriter) {
 	}
 }
 
-func (g *Guest) next(s io.Reader, p []byte) (n int, err error) {
+func (g *NetHTTPHandler) next(s io.Reader, p []byte) (n int, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			g.o.Logger.Error("stream panicked", "panic", v, "stack", string(debug.Stack()))
-			n, err = 0, errors.New("door: the stream panicked")
+			n, err = 0, errors.New("httpserver: the stream panicked")
 		}
 	}()
 	return s.Read(p)

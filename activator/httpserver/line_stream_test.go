@@ -15,7 +15,7 @@ import (
 // closes ends the work.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		body, err := Lines(t.Context(), func(_ context.Context, say func(any)) error {
+		body, err := NewLineStream(t.Context(), func(_ context.Context, say func(any)) error {
 			say(map[string]int{"a": 1})
 			time.Sleep(40 * time.Second) // two empty lines say that it lives
 			say("last")
@@ -31,10 +31,10 @@ func TestLines(t *testing.T) {
 		body.Close()
 
 		broken := errors.New("no such thing")
-		if body, err = Lines(t.Context(), func(context.Context, func(any)) error { return broken }, nil); body != nil || err != broken {
+		if body, err = NewLineStream(t.Context(), func(context.Context, func(any)) error { return broken }, nil); body != nil || err != broken {
 			t.Errorf("%v %v", body, err)
 		}
-		if body, err = Lines(t.Context(), func(context.Context, func(any)) error { return nil }, nil); err != nil {
+		if body, err = NewLineStream(t.Context(), func(context.Context, func(any)) error { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 		if b, err := io.ReadAll(body); len(b) != 0 || err != nil {
@@ -49,7 +49,7 @@ func TestLines(t *testing.T) {
 			ended.Store(true)
 			return ctx.Err()
 		}
-		if body, err = Lines(t.Context(), work, nil); err != nil {
+		if body, err = NewLineStream(t.Context(), work, nil); err != nil {
 			t.Fatal(err)
 		}
 		if line, err := bufio.NewReader(body).ReadString('\n'); line != "1\n" || err != nil {
@@ -62,7 +62,7 @@ func TestLines(t *testing.T) {
 		ended.Store(false)
 		var draining atomic.Bool
 		time.AfterFunc(5*time.Second, func() { draining.Store(true) })
-		if body, err = Lines(t.Context(), work, draining.Load); err != nil {
+		if body, err = NewLineStream(t.Context(), work, draining.Load); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()

@@ -6,11 +6,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// meters are the metrics of the gateway: few series, whatever is asked.
-type meters struct{ requests *prometheus.CounterVec }
+// metrics are the metrics of the gateway: few series, whatever is asked.
+type metrics struct{ requests *prometheus.CounterVec }
 
-func newMeters(r prometheus.Registerer) *meters {
-	m := &meters{prometheus.NewCounterVec(prometheus.CounterOpts{
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "thaw_gateway_requests_total",
 		Help: "Requests by what they went to (model, function, service, controller, https, probe, nothing) and status; 0 is a client that left, or an answer that was broken off before its head.",
 	}, []string{"to", "code"})}
@@ -20,6 +20,6 @@ func newMeters(r prometheus.Registerer) *meters {
 	return m
 }
 
-func (m *meters) count(to string, status int) {
+func (m *metrics) count(to string, status int) {
 	m.requests.WithLabelValues(to, strconv.Itoa(status)).Inc()
 }

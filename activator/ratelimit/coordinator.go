@@ -1,0 +1,546 @@
+package ratelimit
+
+import (
+	"errors"
+	"math"
+	"sync"
+	"time"
+)
+
+// Key is one limit of a team.
+type Key struct {
+	Team string
+	Kind Kind
+}
+
+// CoordinatorOptions of a Bank. Tell must be set.
+type CoordinatorOptions struct {
+	// Send tells an activator, newest last; what is not written yet is overtaken by
+	// what is told later of the same. It must not block, nor call the bank.
+	Send func(id string, g Allotments)
+	// Saved is what was left of a limit when somebody wrote it down, and how long ago
+	// that was; may be nil.
+	Saved func(Key) (left float64, ago time.Duration, ok bool)
+	// Dead reports whether an activator that is away is known to live no more; may
+	// be nil.
+	Dead func(id string) bool
+	// Recovering banks wait for Gathered.
+	Recovering bool
+}
+
+// Coordinator has what nobody else has. Its methods may be called concurrently; now is an
+// argument everywhere.
+type Coordinator struct {
+	o CoordinatorOptions
+
+	mu         sync.Mutex
+	limits     map[Key]*limit
+	unmet      map[*limit]bool
+	members    map[string]*member
+	recovering bool
+	seq        uint64
+}
+
+// member is an activator.
+type member struct {
+	lost     time.Time // zero while it is linked
+	sent     float64   // its part
+	reported float64   // its part as it said itself
+	holds    map[*limit]*holding
+}
+
+func (m *member) share() float64 { return max(m.sent, m.reported) }
+
+// limit is one limit.
+type limit struct {
+	key       Key
+	size      float64
+	level     float64 // units in the bank; of places it is counted anew
+	at        time.Time
+	known     bool    // level is what there is, and not what has come since
+	priorLeft float64 // what a bank before had left, by the activator that was told last
+	priorSeq  uint64  // the number of that; 0: nobody was told
+	recall    uint64
+	recallAt  time.Time
+	turn      int
+	holdings  []*holding
+}
+
+// holding is what one activator has of one limit.
+type holding struct {
+	id       string
+	member   *member
+	given    int64
+	returned int64
+	have     int64 // at most
+	used     int64
+	want     int64
+	waiting  int64
+	recalled uint64
+	sent     Allotment
+}
+
+// NewCoordinator makes one.
+func NewCoordinator(o CoordinatorOptions) *Coordinator {
+	return &Coordinator{o: o, limits: map[Key]*limit{}, unmet: map[*limit]bool{}, members: map[string]*member{}, recovering: o.Recovering}
+}
+
+// maxLimits bounds what activators may tell of.
+const maxLimits = 1 << 17
+
+func (b *Coordinator) limit(k Key, now time.Time) *limit {
+	a := b.limits[k]
+	if a == nil && len(b.limits) < maxLimits {
+		a = &limit{key: k, at: now}
+		b.limits[k] = a
+	}
+	return a
+}
+
+// SetLimits tells all limits there are.
+func (b *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, n := range limits {
+		a := b.limit(k, now)
+		if a == nil || a.size == float64(n) {
+			continue
+		}
+		b.refill(a, now)
+		if a.known && a.size > 0 {
+			a.level += float64(n) - a.size // what was used stays used
+		}
+		a.size = float64(n)
+		b.initLevel(a)
+		b.allot(a, now)
+	}
+	for k, a := range b.limits {
+		if limits[k] == 0 && a.size > 0 {
+			a.size, a.level, a.known = 0, 0, false
+			delete(b.unmet, a)
+		}
+	}
+}
+
+// initLevel gives an account what a bank before had left, or what it begins with.
+func (b *Coordinator) initLevel(a *limit) {
+	if a.known || b.recovering || a.size == 0 {
+		return
+	}
+	a.known = true
+	if a.priorSeq > 0 {
+		a.level += a.priorLeft
+	} else {
+		a.level = a.size
+		if b.o.Saved != nil {
+			if left, ago, ok := b.o.Saved(a.key); ok {
+				a.level = min(a.size, left+refilled(a.size, a.key.Kind, ago))
+			}
+		}
+	}
+	a.level = min(a.level, b.maxLevel(a))
+}
+
+// maxLevel is how much the bank may have of a limit.
+func (b *Coordinator) maxLevel(a *limit) float64 {
+	n := a.size
+	for _, h := range a.holdings {
+		have := float64(h.have)
+		if !h.member.lost.IsZero() && a.key.Kind.Span() > 0 {
+			have = max(have, a.size*h.member.share())
+		}
+		n -= have
+	}
+	if a.key.Kind.Span() > 0 {
+		for _, m := range b.members {
+			if !m.lost.IsZero() && m.holds[a] == nil {
+				n -= a.size * m.share()
+			}
+		}
+	}
+	return n
+}
+
+// refillShare is the part of each limit that comes to the bank and not to purses.
+func (b *Coordinator) refillShare() float64 {
+	part := 1.0
+	if b.recovering {
+		part = 0
+	}
+	for _, m := range b.members {
+		switch {
+		case b.recovering && m.lost.IsZero():
+			part += m.reported
+		case !b.recovering && !m.lost.IsZero():
+			part -= m.share()
+		}
+	}
+	return min(1, max(0, part))
+}
+
+func (b *Coordinator) refill(a *limit, now time.Time) {
+	if a.size == 0 {
+		a.at = now
+		return
+	}
+	room := b.maxLevel(a)
+	if a.key.Kind.Span() == 0 {
+		if a.level = room; b.recovering {
+			a.level = 0
+		}
+		return
+	}
+	if d := now.Sub(a.at); d > 0 {
+		a.at = now
+		a.level += refilled(a.size*b.refillShare(), a.key.Kind, d)
+	}
+	a.level = min(a.level, room)
+}
+
+// refillAll fills every account: how fast they fill is about to change.
+func (b *Coordinator) refillAll(now time.Time) {
+	for _, a := range b.limits {
+		b.refill(a, now)
+	}
+}
+
+var errReport = errors.New("a claim is less than nothing, or takes back what was said")
+
+// Report takes in what an activator claims. First is the first message of its
+// connection: what the activator had on another one it says anew.
+func (b *Coordinator) Report(id string, first bool, c *UsageReports, now time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := b.members[id]
+	if first {
+		b.refillAll(now)
+		if m != nil {
+			b.dropHoldings(m)
+		}
+		m = &member{holds: map[*limit]*holding{}}
+		b.members[id] = m
+	}
+	if m == nil || !m.lost.IsZero() {
+		return nil // of a link that has ended
+	}
+	if c == nil {
+		return nil
+	}
+	if !(c.Share >= 0 && c.Share <= 1) {
+		return errReport
+	}
+	if first || c.Share != m.reported {
+		b.refillAll(now)
+		m.reported = c.Share
+		if first {
+			m.sent = c.Share
+		}
+		b.balanceShares()
+	}
+	for i := range c.List {
+		if err := b.apply(id, m, first, &c.List[i], now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxUnits is more than any limit.
+const maxUnits = 1 << 52
+
+func (b *Coordinator) apply(id string, m *member, first bool, c *UsageReport, now time.Time) error {
+	if c.Kind >= Kinds || c.Want < 0 || c.Waiting < 0 || c.Used < 0 || c.Held > maxUnits || c.Held < -maxUnits || c.Want > maxUnits || c.Waiting > maxUnits || math.IsNaN(c.Left) {
+		return errReport
+	}
+	a := b.limit(Key{c.Team, c.Kind}, now)
+	if a == nil {
+		return nil
+	}
+	b.refill(a, now)
+	h := m.holds[a]
+	if h == nil {
+		h = &holding{id: id, member: m}
+		m.holds[a] = h
+		a.holdings = append(a.holdings, h)
+	}
+	back := c.Returned - h.returned
+	// Who is in debt has less than nothing, and gives nothing back.
+	if back < 0 || c.Received < 0 || c.Received > h.given || back > max(0, h.have) {
+		return errReport
+	}
+	h.returned = c.Returned
+	coming := h.given - c.Received
+	h.have, h.used, h.recalled = c.Held+coming, c.Used, c.Recalled
+	h.want = max(0, c.Want-coming)
+	h.waiting = min(h.want, max(0, c.Waiting-coming))
+	b.seq = max(b.seq, c.Seq)
+	if a.key.Kind.Span() > 0 {
+		a.level += float64(back)
+	}
+	if first && !a.known && c.Seq > a.priorSeq {
+		a.priorLeft, a.priorSeq = c.Left, c.Seq
+	}
+	b.initLevel(a)
+	b.allot(a, now)
+	return nil
+}
+
+// dropHoldings takes away what an activator had.
+func (b *Coordinator) dropHoldings(m *member) {
+	for a, h := range m.holds {
+		for i := range a.holdings {
+			if a.holdings[i] == h {
+				a.holdings = append(a.holdings[:i], a.holdings[i+1:]...)
+				break
+			}
+		}
+	}
+	clear(m.holds)
+}
+
+// Disconnected is told that an activator's link has ended.
+func (b *Coordinator) Disconnected(id string, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m := b.members[id]; m != nil && m.lost.IsZero() {
+		b.refillAll(now)
+		m.lost = now
+		for _, h := range m.holds {
+			h.want, h.waiting = 0, 0
+		}
+	}
+}
+
+// Recovered says that all activators that are to be expected are there.
+func (b *Coordinator) Recovered(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.recovering {
+		return
+	}
+	b.refillAll(now)
+	b.recovering = false
+	b.balanceShares()
+	for _, a := range b.limits {
+		b.initLevel(a)
+		b.allot(a, now)
+	}
+}
+
+// Tick looks again at what is wanted and was not there, and at who is away. It is
+// called several times a second.
+func (b *Coordinator) Tick(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	gone := false
+	for id, m := range b.members {
+		if m.lost.IsZero() || now.Sub(m.lost) < PartitionGrace && (b.o.Dead == nil || !b.o.Dead(id)) {
+			continue
+		}
+		if !gone {
+			b.refillAll(now)
+		}
+		b.dropHoldings(m)
+		delete(b.members, id)
+		gone = true
+	}
+	if gone {
+		b.balanceShares()
+	}
+	for a := range b.unmet {
+		b.allot(a, now)
+	}
+}
+
+// balanceShares gives each activator its part of what fills without a link: as much as the
+// others, once these have said that they have less.
+func (b *Coordinator) balanceShares() {
+	if len(b.members) == 0 || b.recovering {
+		return
+	}
+	even := 1 / float64(len(b.members))
+	sum := 0.0
+	for id, m := range b.members {
+		if m.lost.IsZero() && m.sent > even {
+			m.sent = even
+			b.o.Send(id, Allotments{Share: m.sent})
+		}
+		sum += m.share()
+	}
+	for id, m := range b.members {
+		if !m.lost.IsZero() || m.sent >= even-epsilon {
+			continue
+		}
+		room := 1 - sum + m.share()
+		if next := min(even, room); next > m.sent+epsilon {
+			sum += max(next, m.reported) - m.share()
+			m.sent = next
+			b.o.Send(id, Allotments{Share: next})
+		}
+	}
+}
+
+// allot gives what is wanted as far as there is something, and calls in what others
+// may have.
+func (b *Coordinator) allot(a *limit, now time.Time) {
+	if a.size == 0 {
+		return
+	}
+	b.refill(a, now)
+	linked := int64(0)
+	for _, m := range b.members {
+		if m.lost.IsZero() {
+			linked++
+		}
+	}
+	var wanted, waiting int64
+	for _, h := range a.holdings {
+		wanted += h.want
+		waiting += h.waiting
+	}
+	free := int64(math.Floor(max(0, a.level) + epsilon))
+	spare := int64(0)
+	if wanted <= free && linked > 0 && now.Sub(a.recallAt) >= calm {
+		spare = int64(a.size) / (idleParts * linked)
+	}
+	first := min(free, waiting)
+	b.divide(a, first, func(h *holding) *int64 { return &h.waiting })
+	// Soon after a recall nobody gets what he does not need now, or it goes to and fro.
+	if free -= first; free > 0 && now.Sub(a.recallAt) >= calm {
+		b.divide(a, min(free, wanted-first), func(h *holding) *int64 { return &h.want })
+	}
+	hungry := false
+	for _, h := range a.holdings {
+		hungry = hungry || h.want > 0
+	}
+	if hungry {
+		b.unmet[a] = true
+	} else {
+		delete(b.unmet, a)
+	}
+	called := b.requestRecall(a, now)
+	for _, h := range a.holdings {
+		if !h.member.lost.IsZero() {
+			continue
+		}
+		g := Allotment{Team: a.key.Team, Kind: a.key.Kind, Given: h.given, Idle: spare, Recall: a.recall}
+		if h.waiting > 0 && !called {
+			g.Exhausted = max(timeToRefill(1-a.level, a.size*max(b.refillShare(), epsilon), a.key.Kind), time.Millisecond)
+		}
+		if g.Given == h.sent.Given && g.Idle == h.sent.Idle && g.Recall == h.sent.Recall && g.Exhausted == 0 {
+			continue
+		}
+		if g.Exhausted > 0 { // one answer; who still waits after it asks again
+			h.waiting = 0
+		}
+		h.sent = g
+		b.seq++
+		g.Seq, g.Left = b.seq, a.level
+		b.o.Send(h.id, Allotments{Share: h.member.sent, List: []Allotment{g}})
+	}
+}
+
+// divide gives n units to those whose need is not nothing, evenly and by turns.
+func (b *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
+	for n > 0 {
+		var open []*holding
+		for i := range a.holdings {
+			if h := a.holdings[(i+a.turn)%len(a.holdings)]; h.member.lost.IsZero() && *need(h) > 0 {
+				open = append(open, h)
+			}
+		}
+		if len(open) == 0 {
+			return
+		}
+		each := max(1, n/int64(len(open)))
+		for _, h := range open {
+			k := min(each, *need(h), n)
+			n -= k
+			h.given += k
+			h.have += k
+			h.want -= k
+			if h.waiting -= k; h.waiting < 0 {
+				h.waiting = 0
+			}
+			a.level -= float64(k)
+		}
+		a.turn++
+	}
+}
+
+// requestRecall calls in what others have of a limit that somebody waits for. It tells whether
+// an answer may still bring something.
+func (b *Coordinator) requestRecall(a *limit, now time.Time) bool {
+	waits, pending, some := false, false, false
+	for _, h := range a.holdings {
+		waits = waits || h.waiting > 0
+	}
+	if !waits {
+		return false
+	}
+	for _, h := range a.holdings {
+		if !h.member.lost.IsZero() || h.have <= 0 || h.waiting > 0 {
+			continue
+		}
+		some = true
+		pending = pending || h.recalled < a.recall
+	}
+	switch {
+	case pending:
+		return true
+	case some && now.Sub(a.recallAt) >= recallEvery:
+		a.recall++
+		a.recallAt = now
+		return true
+	}
+	return false
+}
+
+// Use is what a team has used of a limit, as far as the bank knows.
+type Use struct {
+	Size int64
+	Left float64 // unspent, wherever it is; of places those that are free
+	Used int64   // places in use
+}
+
+// Use of a limit now.
+func (b *Coordinator) Use(k Key, now time.Time) Use {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.limits[k]
+	if a == nil || a.size == 0 {
+		return Use{}
+	}
+	b.refill(a, now)
+	u := Use{Size: int64(a.size), Left: a.level}
+	for _, h := range a.holdings {
+		u.Used += h.used
+		u.Left += float64(h.have)
+	}
+	if k.Kind.Span() == 0 {
+		u.Left = a.size - float64(u.Used)
+	}
+	u.Left = max(0, u.Left)
+	return u
+}
+
+// Levels are what is left of the limits that are not full.
+func (b *Coordinator) Levels(kind Kind, now time.Time) map[string]float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[string]float64{}
+	for k, a := range b.limits {
+		if k.Kind != kind || a.size == 0 || !a.known {
+			continue
+		}
+		b.refill(a, now)
+		left := a.level
+		for _, h := range a.holdings {
+			left += float64(h.have)
+		}
+		if left < a.size-epsilon {
+			out[k.Team] = left
+		}
+	}
+	return out
+}
