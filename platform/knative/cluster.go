@@ -24,7 +24,6 @@ import (
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned/typed/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 // Kind says which sort of failure an Error is.
@@ -36,7 +35,7 @@ const (
 	Refused              // what was asked for is not right
 	NotFound             // it is not there
 	Denied               // not allowed, or over a quota
-	Late                 // no answer in time
+	TimedOut             // no answer in time
 	Away                 // no API server answers; another try may work
 )
 
@@ -64,11 +63,11 @@ type Access struct {
 	Warn       func(string)
 }
 
-// requestFor bounds one request; Knative's webhook has 10 s of it.
-const requestFor = 30 * time.Second
+// requestTimeout bounds one request; Knative's webhook has 10 s of it.
+const requestTimeout = 30 * time.Second
 
-// pageOf is how many services one request lists.
-const pageOf = 500
+// pageSize is how many services one request lists.
+const pageSize = 500
 
 // Cluster is Knative Services that are models, on a cluster. It is safe for
 // concurrent use and holds nothing open that must be closed.
@@ -95,10 +94,10 @@ func Open(a Access) (*Cluster, error) {
 		}
 		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Hint: hint, Err: err}
 	}
-	config.Timeout = requestFor
+	config.Timeout = requestTimeout
 	config.QPS, config.Burst = -1, 0 // one person, and the server has its own bounds
 	config.UserAgent = "thaw-knative"
-	config.WarningHandler = warner(a.Warn)
+	config.WarningHandler = warningHandler(a.Warn)
 	namespace, _, err := loader.Namespace()
 	if err != nil {
 		return nil, &Error{Kind: Refused, What: "the kubeconfig names no namespace", Err: err}
@@ -116,9 +115,9 @@ func Open(a Access) (*Cluster, error) {
 	return c, nil
 }
 
-type warner func(string)
+type warningHandler func(string)
 
-func (w warner) HandleWarningHeader(code int, _, text string) {
+func (w warningHandler) HandleWarningHeader(code int, _, text string) {
 	if w != nil && code == 299 && text != "" {
 		w(text)
 	}
@@ -152,13 +151,13 @@ func (c *Cluster) Apply(ctx context.Context, s *servingv1.Service, dry bool) (Ou
 	services := c.serving.Services(s.Namespace)
 	old, err := services.Get(ctx, s.Name, metav1.GetOptions{})
 	there := err == nil
-	if err != nil && !absent(err) {
+	if err != nil && !isNotFound(err) {
 		return "", c.explain(err, name)
 	}
-	if there && !ours(old) {
-		return "", taken(name)
+	if there && !isModel(old) {
+		return "", errNameTaken(name)
 	}
-	body, err := manifest.Print("json", s)
+	body, err := FormatObjects("json", s)
 	if err != nil {
 		return "", err
 	}
@@ -212,15 +211,15 @@ type Model struct {
 // List gives the models of a namespace, or of all for "", by name.
 func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 	models := []Model{}
-	o := metav1.ListOptions{Limit: pageOf}
+	o := metav1.ListOptions{Limit: pageSize}
 	for {
 		page, err := c.serving.Services(namespace).List(ctx, o)
 		if err != nil {
 			return nil, c.explain(err, "the services of "+cmp.Or(namespace, "all namespaces"))
 		}
 		for i := range page.Items {
-			if s := &page.Items[i]; ours(s) {
-				models = append(models, told(s))
+			if s := &page.Items[i]; isModel(s) {
+				models = append(models, modelOf(s))
 			}
 		}
 		if o.Continue = page.Continue; o.Continue == "" {
@@ -231,7 +230,7 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 		// A model at rest is ready, also where its last start failed: its revision says
 		// so. Who may not read revisions misses that.
 		why := map[string]*apis.Condition{}
-		for o := (metav1.ListOptions{Limit: pageOf}); ; {
+		for o := (metav1.ListOptions{Limit: pageSize}); ; {
 			page, err := c.serving.Revisions(namespace).List(ctx, o)
 			if err != nil {
 				break
@@ -268,7 +267,7 @@ func (c *Cluster) Get(ctx context.Context, namespace, name string) (Model, error
 	if err != nil {
 		return Model{}, err
 	}
-	m := told(s)
+	m := modelOf(s)
 	if m.Revision != "" {
 		if r, err := c.serving.Revisions(namespace).Get(ctx, m.Revision, metav1.GetOptions{}); err == nil {
 			m.active(r.Status.GetCondition(servingv1.RevisionConditionActive))
@@ -282,22 +281,22 @@ func (c *Cluster) service(ctx context.Context, namespace, name string) (*serving
 	if err != nil {
 		return nil, c.explain(err, namespace+"/"+name)
 	}
-	if !ours(s) {
-		return nil, taken(namespace + "/" + name)
+	if !isModel(s) {
+		return nil, errNameTaken(namespace + "/" + name)
 	}
 	return s, nil
 }
 
-// ours are the Services of our class, whoever wrote them.
-func ours(s *servingv1.Service) bool {
+// isModel are the Services of our class, whoever wrote them.
+func isModel(s *servingv1.Service) bool {
 	return s.Spec.Template.Annotations[ClassAnnotation] == AutoscalerClass
 }
 
-func taken(name string) error {
+func errNameTaken(name string) error {
 	return &Error{Kind: Refused, What: fmt.Sprintf("%s is a Knative Service, but no model: its template has not the annotation %s: %s", name, ClassAnnotation, AutoscalerClass), Hint: "take another name, or kubectl delete ksvc"}
 }
 
-func told(s *servingv1.Service) Model {
+func modelOf(s *servingv1.Service) Model {
 	t := s.Spec.Template
 	m := Model{
 		Namespace: s.Namespace, Name: s.Name, Ready: "Unknown", Created: s.CreationTimestamp.Time,
@@ -323,8 +322,8 @@ func told(s *servingv1.Service) Model {
 	return m
 }
 
-// absent tells "no such Service" from "no such kind of thing".
-func absent(err error) bool {
+// isNotFound tells "no such Service" from "no such kind of thing".
+func isNotFound(err error) bool {
 	s, ok := errors.AsType[*status.StatusError](err)
 	return ok && status.IsNotFound(err) && s.Status().Details != nil && s.Status().Details.Name != ""
 }
@@ -337,10 +336,10 @@ func (c *Cluster) explain(err error, what string) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
-	case absent(err) && strings.HasPrefix(said, "namespaces "):
+	case isNotFound(err) && strings.HasPrefix(said, "namespaces "):
 		namespace, _, _ := strings.Cut(what, "/")
 		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace), "a team is a namespace: thaw-knative team create "+namespace+", or kubectl create namespace "+namespace, nil
-	case absent(err):
+	case isNotFound(err):
 		e.Kind, e.What, e.Err = NotFound, what+" is not on the cluster", nil
 	case status.IsNotFound(err):
 		e.Kind, e.What, e.Hint, e.Err = NotFound, "the cluster at "+c.host+" has no Knative Serving", "its kinds are installed with it: https://knative.dev/docs/install", nil
@@ -348,7 +347,7 @@ func (c *Cluster) explain(err error, what string) error {
 		e.Kind = Denied
 	case status.IsInvalid(err), status.IsBadRequest(err):
 		e.Kind = Refused
-		for i, f := range refused(said) {
+		for i, f := range refusedFeatures(said) {
 			if i == 0 {
 				e.Hint = "thaw-knative doctor says what Knative has to allow"
 			}
@@ -359,8 +358,8 @@ func (c *Cluster) explain(err error, what string) error {
 		}
 	case status.IsConflict(err):
 		e.What, e.Hint = what+" was changed by somebody else at this moment", "try again"
-	case errors.Is(err, context.DeadlineExceeded), status.IsTimeout(err), status.IsServerTimeout(err), late(err):
-		e.Kind = Late
+	case errors.Is(err, context.DeadlineExceeded), status.IsTimeout(err), status.IsServerTimeout(err), isTimeout(err):
+		e.Kind = TimedOut
 	case !answered, status.IsServiceUnavailable(err), status.IsTooManyRequests(err):
 		e.Kind, e.What, e.Hint = Away, "no API server answers at "+c.host, "kubectl cluster-info asks the same one"
 	case strings.Contains(said, "failed calling webhook"):
@@ -369,9 +368,41 @@ func (c *Cluster) explain(err error, what string) error {
 	return e
 }
 
-func late(err error) bool {
+func isTimeout(err error) bool {
 	e, ok := errors.AsType[net.Error](err)
 	return ok && e.Timeout()
 }
 
-var _ rest.WarningHandler = warner(nil)
+var _ rest.WarningHandler = warningHandler(nil)
+
+// Wait returns when a model can be asked for, which for one at rest means that
+// Knative has taken it and routes to it. The error says why it cannot: an image that
+// is not there, a quota, a controller that does not run.
+func (c *Cluster) Wait(ctx context.Context, namespace, name string) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	var last Model
+	for {
+		s, err := c.service(ctx, namespace, name)
+		if err == nil && s.Status.ObservedGeneration == s.Generation {
+			last = modelOf(s)
+			switch {
+			case last.Ready == "True":
+				return nil
+			case last.Ready == "False" && last.Reason != "":
+				e := &Error{Kind: Failed, What: fmt.Sprintf("%s/%s: %s: %s", namespace, name, last.Reason, last.Message), Hint: "thaw-knative get " + name + " -n " + namespace}
+				if strings.Contains(last.Reason, "ContainerMissing") || strings.Contains(last.Message, "Unable to fetch image") {
+					e.Hint = "--image ENGINE=IMAGE or --thaw-image IMAGE names another; spec.pod.imagePullSecrets one that is behind a password"
+				}
+				return e
+			}
+		} else if err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return &Error{Kind: TimedOut, What: fmt.Sprintf("%s/%s cannot be asked for yet (%s)", namespace, name, cmp.Or(last.Reason, "nobody has looked at it")), Hint: "thaw-knative doctor says whether thaw runs; a longer --timeout waits on"}
+		case <-tick.C:
+		}
+	}
+}

@@ -77,8 +77,8 @@ func (f Feature) Patch() string {
 	return fmt.Sprintf("kubectl patch configmap %s -n %s --type merge -p '%s'", f.Map, servingNamespace, data)
 }
 
-// refused finds the features that Knative's webhook means by what it said.
-func refused(said string) []Feature {
+// refusedFeatures finds the features that Knative's webhook means by what it said.
+func refusedFeatures(said string) []Feature {
 	words := map[string]string{
 		"initContainers": "support for init-containers is off", "hostPath": "HostPath volume support is disabled", "emptyDir": "EmptyDir volume support is disabled",
 		"": "=0 not allowed by cluster",

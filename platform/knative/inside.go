@@ -31,15 +31,15 @@ const (
 
 	controllerService = "thaw-controller:8090"
 
-	// LinkSecret holds the token of thaw's own processes under LinkKey, which is
+	// ControlTLSSecret holds the token of thaw's own processes under TokenKey, which is
 	// that of an admin to the control API as well.
-	LinkSecret = "thaw-link"
-	LinkKey    = "token"
+	ControlTLSSecret = "thaw-control-tls"
+	TokenKey         = "token"
 )
 
-// tries bounds how often one of several controllers is asked until it is the one
+// maxTries bounds how often one of several controllers is asked until it is the one
 // that leads: the API server picks one at random.
-const tries = 24
+const maxTries = 24
 
 // Controller is the way to the controller's API that lies behind the kubeconfig's
 // server. A request's Authorization goes as X-Api-Key, since the API server wants
@@ -60,18 +60,18 @@ func (c *Cluster) Controller() (http.RoundTripper, error) {
 		way = http.DefaultTransport
 	}
 	base.Path = "/" + strings.Trim(base.Path, "/") // or what is joined has no slash before it
-	return &controller{c, way, base.JoinPath("api/v1/namespaces", System, "services", controllerService, "proxy")}, nil
+	return &controllerTransport{c, way, base.JoinPath("api/v1/namespaces", System, "services", controllerService, "proxy")}, nil
 }
 
-// controller is a RoundTripper.
-type controller struct {
+// controllerTransport is a RoundTripper.
+type controllerTransport struct {
 	c    *Cluster
 	way  http.RoundTripper
 	base *url.URL
 }
 
 // RoundTrip asks until the one that leads has answered.
-func (t *controller) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *controllerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var body []byte
 	if req.Body != nil {
 		var err error
@@ -96,7 +96,7 @@ func (t *controller) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, t.c.explain(err, "the controller")
 		}
-		if res.StatusCode == http.StatusMisdirectedRequest && try < tries {
+		if res.StatusCode == http.StatusMisdirectedRequest && try < maxTries {
 			res.Body.Close()
 			if try > 4 { // several in a row: it may be that nobody leads at this moment
 				select {
@@ -107,16 +107,16 @@ func (t *controller) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 			continue
 		}
-		if err := t.refused(res); err != nil {
+		if err := t.checkRefusal(res); err != nil {
 			return nil, err
 		}
 		return res, nil
 	}
 }
 
-// refused is what the API server said instead of the controller, nil where it was
+// checkRefusal is what the API server said instead of the controller, nil where it was
 // the controller that answered.
-func (t *controller) refused(res *http.Response) error {
+func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	if res.StatusCode < 400 || !strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") {
 		return nil
 	}
@@ -149,21 +149,21 @@ func (t *controller) refused(res *http.Response) error {
 
 // Admin is the token that is an admin's to the controller.
 func (c *Cluster) Admin(ctx context.Context) (string, error) {
-	s, err := c.core.Secrets(System).Get(ctx, LinkSecret, metav1.GetOptions{})
+	s, err := c.core.Secrets(System).Get(ctx, ControlTLSSecret, metav1.GetOptions{})
 	switch {
 	case status.IsForbidden(err):
 		return "", &Error{Kind: Denied, What: "the token of the controller cannot be read", Hint: "--key KEY or THAW_KEY, a key of the team", Err: err}
-	case absent(err):
+	case isNotFound(err):
 		return "", &Error{Kind: NotFound, What: "thaw is not installed at " + c.host, Hint: "thaw-knative install", Err: err}
 	case err != nil:
-		return "", c.explain(err, "secret "+LinkSecret)
+		return "", c.explain(err, "secret "+ControlTLSSecret)
 	}
-	return string(bytes.TrimSpace(s.Data[LinkKey])), nil
+	return string(bytes.TrimSpace(s.Data[TokenKey])), nil
 }
 
 // CreateKey makes a key of a team and returns its secret, which is shown this once.
 func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.Key, error) {
-	if !team.Is(of) {
+	if !team.IsTeam(of) {
 		return "", team.Key{}, &Error{Kind: Refused, What: fmt.Sprintf("%s belongs to the cluster itself", of), Hint: "a team's own namespace"}
 	}
 	secret, k, err := team.Create(ctx, c.core, of, name, time.Now())
@@ -225,7 +225,7 @@ func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, e
 	for i := range list.Items {
 		quotas[i] = &list.Items[i]
 	}
-	_, problems := team.Of(n, quotas)
+	_, problems := team.FromNamespace(n, quotas)
 	if len(problems) == 0 {
 		return []Finding{{What: fmt.Sprintf("namespace %s: its limits read", n.Name), Good: true}}, nil
 	}

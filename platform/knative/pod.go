@@ -37,8 +37,8 @@ func PodOf(spec *corev1.PodSpec) functions.Pod {
 	return pod
 }
 
-// say puts what a model says into its pods.
-func say(pod *corev1.PodSpec, own functions.Pod) {
+// applyPod puts what a model says into its pods.
+func applyPod(pod *corev1.PodSpec, own functions.Pod) {
 	pod.NodeSelector, pod.ServiceAccountName, pod.PriorityClassName = own.NodeSelector, own.ServiceAccountName, own.PriorityClassName
 	if own.RuntimeClassName != "" {
 		pod.RuntimeClassName = &own.RuntimeClassName
@@ -73,16 +73,16 @@ func ReadPod(file string, text []byte) (pod functions.Pod, err error) {
 func (c *Cluster) PodDefaults(ctx context.Context, namespace string) (functions.Pod, error) {
 	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
-		return functions.Pod{}, c.blind(err, namespace+"/")
+		return functions.Pod{}, c.ignoreForbidden(err, namespace+"/")
 	}
-	pod, err := podDefaults(n)
+	pod, err := readPodDefaults(n)
 	if err != nil {
 		return pod, &Error{Kind: Refused, What: err.Error(), Hint: "kubectl annotate namespace " + namespace + " " + PodAnnotation + "-"}
 	}
 	return pod, nil
 }
 
-func podDefaults(n *corev1.Namespace) (functions.Pod, error) {
+func readPodDefaults(n *corev1.Namespace) (functions.Pod, error) {
 	text := n.Annotations[PodAnnotation]
 	if text == "" {
 		return functions.Pod{}, nil

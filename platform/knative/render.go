@@ -30,11 +30,11 @@ const (
 	AutoscalerClass = "thaw.dev"
 	IngressClass    = "thaw.ingress.networking.knative.dev"
 
-	ClassAnnotation   = "autoscaling.knative.dev/class"
-	IngressAnnotation = "networking.knative.dev/ingress.class"
-	ModelAnnotation   = "thaw.dev/model" // on the Service: the whole model file, as JSON
-	ModelLabel        = "thaw.dev/model" // on Service and pods: the model's name
-	NearAnnotation    = "thaw.dev/near"  // on nodes: the models whose bytes are there
+	ClassAnnotation        = "autoscaling.knative.dev/class"
+	IngressAnnotation      = "networking.knative.dev/ingress.class"
+	ModelAnnotation        = "thaw.dev/model"         // on the Service: the whole model file, as JSON
+	ModelLabel             = "thaw.dev/model"         // on Service and pods: the model's name
+	CachedModelsAnnotation = "thaw.dev/cached-models" // on nodes: the models whose bytes are there
 
 	minAnnotation      = "autoscaling.knative.dev/min-scale"
 	maxAnnotation      = "autoscaling.knative.dev/max-scale"
@@ -158,7 +158,7 @@ type rendering struct {
 	problems catalog.Problems
 }
 
-func (r *rendering) wrong(path, hint, format string, args ...any) {
+func (r *rendering) addProblem(path, hint, format string, args ...any) {
 	file, line := r.m.Origin, 0
 	if path == "" {
 		file = ""
@@ -175,31 +175,31 @@ func (r *rendering) wrong(path, hint, format string, args ...any) {
 func (r *rendering) check() {
 	m := r.m
 	if bad := validation.IsDNS1035Label(m.Metadata.Name); len(bad) > 0 {
-		r.wrong("metadata.name", "take one that begins with a letter", "%q cannot be the name of a service of Kubernetes", m.Metadata.Name)
+		r.addProblem("metadata.name", "take one that begins with a letter", "%q cannot be the name of a service of Kubernetes", m.Metadata.Name)
 	} else if len(m.Metadata.Name) > maxName {
-		r.wrong("metadata.name", fmt.Sprintf("at most %d letters", maxName), "%q is too long: its revisions are named %s-00001 and so on, in 63 letters", m.Metadata.Name, m.Metadata.Name)
+		r.addProblem("metadata.name", fmt.Sprintf("at most %d letters", maxName), "%q is too long: its revisions are named %s-00001 and so on, in 63 letters", m.Metadata.Name, m.Metadata.Name)
 	}
 	if ns := m.Metadata.Namespace; r.s.Namespace != "" && ns != functions.DefaultTeam && ns != r.s.Namespace {
-		r.wrong("metadata.namespace", "leave one of the two out", "the file says %q, --namespace %q", ns, r.s.Namespace)
+		r.addProblem("metadata.namespace", "leave one of the two out", "the file says %q, --namespace %q", ns, r.s.Namespace)
 	}
 	if ns := r.namespace(); len(validation.IsDNS1123Label(ns)) > 0 {
-		r.wrong("metadata.namespace", "lower-case letters, digits and '-'", "%q cannot be a namespace", ns)
+		r.addProblem("metadata.namespace", "lower-case letters, digits and '-'", "%q cannot be a namespace", ns)
 	} else if ns == "knative-serving" || strings.HasPrefix(ns, "kube-") {
-		r.wrong("metadata.namespace", "a team's own", "%q belongs to the cluster itself", ns)
+		r.addProblem("metadata.namespace", "a team's own", "%q belongs to the cluster itself", ns)
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Metadata.Labels)) {
 		v := m.Metadata.Labels[k]
 		switch {
 		case len(validation.IsQualifiedName(k)) > 0:
-			r.wrong("metadata.labels", "such as tier or example.com/tier: at most 63 letters, digits, '-', '_' and '.' after the '/'", "%q cannot be the key of a label of Kubernetes", k)
+			r.addProblem("metadata.labels", "such as tier or example.com/tier: at most 63 letters, digits, '-', '_' and '.' after the '/'", "%q cannot be the key of a label of Kubernetes", k)
 		case strings.HasPrefix(k, "thaw.dev/") || k == nameLabel || k == managedLabel:
-			r.wrong("metadata.labels", "leave it out", "%s is set by thaw", k)
+			r.addProblem("metadata.labels", "leave it out", "%s is set by thaw", k)
 		case len(validation.IsValidLabelValue(v)) > 0:
-			r.wrong("metadata.labels", "at most 63 letters, digits, '-', '_' and '.'", "%s: %q cannot be the value of a label of Kubernetes", k, v)
+			r.addProblem("metadata.labels", "at most 63 letters, digits, '-', '_' and '.'", "%s: %q cannot be the value of a label of Kubernetes", k, v)
 		}
 	}
 	for _, p := range functions.CheckPod("pod", &r.s.Pod) {
-		r.wrong("", p.Hint, "what all pods of the namespace say: %s: %s", p.Path, p.Message)
+		r.addProblem("", p.Hint, "what all pods of the namespace say: %s: %s", p.Path, p.Message)
 	}
 	r.source("spec.source", m.Spec.Source)
 	for i, a := range m.Spec.Adapters {
@@ -207,7 +207,7 @@ func (r *rendering) check() {
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Spec.Env)) {
 		if k == "PORT" || strings.HasPrefix(k, "K_") {
-			r.wrong("spec.env."+k, "take another name", "Knative sets this variable itself")
+			r.addProblem("spec.env."+k, "take another name", "Knative sets this variable itself")
 		}
 	}
 	for _, n := range []struct {
@@ -215,20 +215,20 @@ func (r *rendering) check() {
 		value int
 	}{{"spec.scale.max", m.Spec.Scale.Max}, {"spec.scale.target", m.Spec.Scale.Target}} {
 		if n.value > maxReplica {
-			r.wrong(n.path, "", "%d is more than Knative counts", n.value)
+			r.addProblem(n.path, "", "%d is more than Knative counts", n.value)
 		}
 	}
 	if r.s.Thaw == "" {
-		r.wrong("", "--thaw-image IMAGE", "no image of thaw is named, and every model's pod needs it")
+		r.addProblem("", "--thaw-image IMAGE", "no image of thaw is named, and every model's pod needs it")
 	}
 	if r.image() == "" {
-		r.wrong("spec.engine", fmt.Sprintf("--image %s=IMAGE names the one that holds the program", m.Spec.Engine), "there is no image to run engine %s from", m.Spec.Engine)
+		r.addProblem("spec.engine", fmt.Sprintf("--image %s=IMAGE names the one that holds the program", m.Spec.Engine), "there is no image to run engine %s from", m.Spec.Engine)
 	}
 	if !path.IsAbs(r.s.Store) || path.Clean(r.s.Store) != r.s.Store || r.s.Store == "/" {
-		r.wrong("", "such as "+DefaultStore, "the store %q is no absolute path of a folder of its own", r.s.Store)
+		r.addProblem("", "such as "+DefaultStore, "the store %q is no absolute path of a folder of its own", r.s.Store)
 	}
 	if r.s.Timeout < time.Second || r.s.Timeout%time.Second != 0 {
-		r.wrong("", "such as 10m", "%s is no time for a request: Knative counts whole seconds", r.s.Timeout)
+		r.addProblem("", "such as 10m", "%s is no time for a request: Knative counts whole seconds", r.s.Timeout)
 	}
 }
 
@@ -237,7 +237,7 @@ func (r *rendering) source(path, source string) {
 	if source == "" || strings.Contains(source, "://") && !strings.HasPrefix(source, "file://") {
 		return
 	}
-	r.wrong(path, "upload it and name it as az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO or https://…",
+	r.addProblem(path, "upload it and name it as az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO or https://…",
 		"%s is a folder of this machine, and no pod can read it", source)
 }
 
@@ -259,9 +259,9 @@ func (r *rendering) image() string {
 	return defaultImages[r.m.Spec.Engine]
 }
 
-// within says whether thaw is in the engine's image, and no init container has
+// nodeCanLoad says whether thaw is in the engine's image, and no init container has
 // to bring it.
-func (r *rendering) within() bool {
+func (r *rendering) nodeCanLoad() bool {
 	return r.m.Spec.Engine == functions.EngineEmber && r.image() == r.s.Thaw
 }
 
@@ -275,7 +275,7 @@ func (r *rendering) service() *servingv1.Service {
 		TypeMeta: metav1.TypeMeta{APIVersion: "serving.knative.dev/v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: m.Metadata.Name, Namespace: r.namespace(), Labels: labels,
-			Annotations: map[string]string{IngressAnnotation: IngressClass, ModelAnnotation: r.whole()},
+			Annotations: map[string]string{IngressAnnotation: IngressClass, ModelAnnotation: r.modelText()},
 		},
 		Spec: servingv1.ServiceSpec{ConfigurationSpec: servingv1.ConfigurationSpec{Template: servingv1.RevisionTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{
@@ -325,7 +325,7 @@ func (r *rendering) pod() corev1.PodSpec {
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},
 	}
-	say(&pod, own)
+	applyPod(&pod, own)
 	c := corev1.Container{
 		Name: "model", Image: r.image(), ImagePullPolicy: corev1.PullIfNotPresent,
 		Args:  []string{"runtime"},
@@ -337,22 +337,22 @@ func (r *rendering) pod() corev1.PodSpec {
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(port)}},
 			PeriodSeconds: 1, TimeoutSeconds: 1, FailureThreshold: 3, SuccessThreshold: 1,
 		},
-		Resources:       resources(r.m.Spec.Engine, res),
-		SecurityContext: locked(),
+		Resources:       resourceRequirements(r.m.Spec.Engine, res),
+		SecurityContext: lockedContext(),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "store", MountPath: r.s.Store, ReadOnly: true},
 			{Name: "scratch", MountPath: scratch},
 		},
 	}
-	if !r.within() {
+	if !r.nodeCanLoad() {
 		c.Command = []string{program}
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "thaw", MountPath: path.Dir(program), ReadOnly: true})
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "thaw", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		pod.InitContainers = []corev1.Container{{
 			Name: "thaw", Image: r.s.Thaw, ImagePullPolicy: corev1.PullIfNotPresent,
 			Args:            []string{"runtime", "--install", program},
-			Resources:       memory(shimMemory),
-			SecurityContext: locked(),
+			Resources:       memoryRequirements(shimMemory),
+			SecurityContext: lockedContext(),
 			VolumeMounts:    []corev1.VolumeMount{{Name: "thaw", MountPath: path.Dir(program)}},
 		}}
 	}
@@ -369,8 +369,8 @@ func (r *rendering) pod() corev1.PodSpec {
 // THAW_MODEL.
 func (r *rendering) environment() []corev1.EnvVar {
 	env := []corev1.EnvVar{
-		{Name: "THAW_MODEL", Value: verbatim(r.started())},
-		{Name: "THAW_STORE", Value: verbatim(r.s.Store)},
+		{Name: "THAW_MODEL", Value: escapeDollars(r.startedSpec())},
+		{Name: "THAW_STORE", Value: escapeDollars(r.s.Store)},
 		{Name: "HOME", Value: scratch},
 		{Name: "USER", Value: "thaw"}, // libraries look a uid without a name up, and fail
 	}
@@ -382,12 +382,12 @@ func (r *rendering) environment() []corev1.EnvVar {
 	return env
 }
 
-// verbatim keeps Kubernetes from reading $(NAME) in a value: $$ is a $ to it.
-func verbatim(s string) string { return strings.ReplaceAll(s, "$", "$$") }
+// escapeDollars keeps Kubernetes from reading $(NAME) in a value: $$ is a $ to it.
+func escapeDollars(s string) string { return strings.ReplaceAll(s, "$", "$$") }
 
-// started is the model file as the shim gets it: what is settled when a replica
+// startedSpec is the model file as the shim gets it: what is settled when a replica
 // starts.
-func (r *rendering) started() string {
+func (r *rendering) startedSpec() string {
 	s := r.m.Spec
 	doc, err := catalog.EncodeYAML(struct {
 		APIVersion string             `json:"apiVersion"`
@@ -406,20 +406,20 @@ func (r *rendering) started() string {
 		Deadlines functions.Deadlines `json:"deadlines"`
 	}{s.Source, s.Files, s.Engine, s.Args, s.Env, s.Health, s.Adapters, s.Resources, s.Deadlines}})
 	if err != nil {
-		r.wrong("", "", "cannot be written down: %v", err)
+		r.addProblem("", "", "cannot be written down: %v", err)
 	}
 	return string(doc)
 }
 
-// whole is the model file as the controller and the activator get it.
-func (r *rendering) whole() string {
+// modelText is the model file as the controller and the activator get it.
+func (r *rendering) modelText() string {
 	m := *r.m
 	m.Metadata.Namespace = r.namespace()
 	doc, err := json.Marshal(&m)
 	if err != nil {
-		r.wrong("", "", "cannot be written down: %v", err)
+		r.addProblem("", "", "cannot be written down: %v", err)
 	} else if len(doc) > maxDocument {
-		r.wrong("", "keep long args and env in the image", "the model file takes %d bytes, and Kubernetes carries at most %d with a service", len(doc), maxDocument)
+		r.addProblem("", "keep long args and env in the image", "the model file takes %d bytes, and Kubernetes carries at most %d with a service", len(doc), maxDocument)
 	}
 	return string(doc)
 }
@@ -439,12 +439,12 @@ func DefaultCPU(e functions.Engine, r functions.Resources) functions.CPU {
 	return 0
 }
 
-// resources of a model: GPUs are whole and never shared, memory is a promise and
+// resourceRequirements of a model: GPUs are whole and never shared, memory is a promise and
 // a bound, processors are a promise.
-func resources(e functions.Engine, r functions.Resources) corev1.ResourceRequirements {
+func resourceRequirements(e functions.Engine, r functions.Resources) corev1.ResourceRequirements {
 	var list corev1.ResourceRequirements
 	if r.Memory > 0 {
-		list = memory(int64(r.Memory) + shimMemory)
+		list = memoryRequirements(int64(r.Memory) + shimMemory)
 	}
 	if cpu := cmp.Or(r.CPU, DefaultCPU(e, r)); cpu > 0 {
 		if list.Requests == nil {
@@ -463,16 +463,16 @@ func resources(e functions.Engine, r functions.Resources) corev1.ResourceRequire
 	return list
 }
 
-func memory(bytes int64) corev1.ResourceRequirements {
+func memoryRequirements(bytes int64) corev1.ResourceRequirements {
 	list := func() corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(bytes, resource.BinarySI)}
 	}
 	return corev1.ResourceRequirements{Requests: list(), Limits: list()}
 }
 
-// locked is a container that can do nothing but compute. What stands at the pod
+// lockedContext is a container that can do nothing but compute. What stands at the pod
 // instead of the container wants a flag of Knative.
-func locked() *corev1.SecurityContext {
+func lockedContext() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)),
 		ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
@@ -481,5 +481,5 @@ func locked() *corev1.SecurityContext {
 	}
 }
 
-// Domain reports whether it can be the DNS domain of a cluster.
-func Domain(name string) bool { return len(validation.IsDNS1123Subdomain(name)) == 0 }
+// IsDomain reports whether it can be the DNS domain of a cluster.
+func IsDomain(name string) bool { return len(validation.IsDNS1123Subdomain(name)) == 0 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
-	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 var update = flag.Bool("update", false, "write what is rendered as what is wanted")
@@ -77,7 +76,7 @@ func TestRender(t *testing.T) {
 				}
 				services = append(services, s)
 			}
-			got, err := manifest.YAML(services...)
+			got, err := ObjectsYAML(services...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -259,7 +258,7 @@ func TestFeatures(t *testing.T) {
 			t.Errorf("Knative takes it without %s", f.Key)
 			continue
 		}
-		if got := refused(err.Error()); len(got) != 1 || got[0].Key != f.Key {
+		if got := refusedFeatures(err.Error()); len(got) != 1 || got[0].Key != f.Key {
 			t.Errorf("without %s Knative says %q, taken for %v", f.Key, err, got)
 		}
 		if want := `-p '{"data":{"` + f.Key + `":"` + f.Value + `"}}'`; !strings.Contains(f.Patch(), want) {

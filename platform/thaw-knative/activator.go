@@ -97,7 +97,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	reread := func() (string, error) { return readToken(o.token) }
 	certificates, err := controlstream.Certified(o.certs)
 	if err != nil {
-		return &cli.Error{What: "--certs " + o.certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-link"}
+		return &cli.Error{What: "--certs " + o.certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 	}
 	logs, err := o.log.handler()
 	if err != nil {

@@ -47,12 +47,12 @@ func controllerPart(c *command) part {
 			f.StringVar(&o.addr, "addr", ":8090", "where activators, loaders and the control API come in")
 			f.StringVar(&o.advertise, "advertise", "", "HOST:PORT at which they reach this controller [POD_IP and the port of --addr]")
 			f.StringVar(&o.place, "webhook-addr", "", "where API servers ask on which node a new pod is wanted (the webhook thaw-place), such as :8443; empty answers nobody")
-			f.BoolVar(&o.near, "annotate-nodes", false, "write on each node, as the annotation thaw.dev/near, which models' bytes are there; it takes the right to patch nodes, which the policy thaw-nodes bounds")
+			f.BoolVar(&o.near, "annotate-nodes", false, "write on each node, as the annotation thaw.dev/cached-models, which models' bytes are there; it takes the right to patch nodes, which the policy thaw-nodes bounds")
 			f.StringVar(&o.namespace, "namespace", cmp.Or(c.getenv("POD_NAMESPACE"), "thaw-system"), "namespace of thaw itself [POD_NAMESPACE]")
 			f.StringVar(&o.knative, "knative-namespace", "knative-serving", "namespace of Knative Serving, whose activators are asked for requests that come by other ingresses")
 			f.StringVar(&o.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this controller [POD_NAME]")
 			f.StringVar(&o.token, "token-file", "", "file with the token of the cluster's links")
-			f.BoolVar(&o.secure, "secure", false, "take links with certificates only, those of the Secret thaw-link, which is read and renewed while this runs")
+			f.BoolVar(&o.secure, "secure", false, "take links with certificates only, those of the Secret thaw-control-tls, which is read and renewed while this runs")
 			f.BoolVar(&o.ahead, "early-dispatch", true, "the first requests of a line wait at the door of the pod that starts, and go on to its engine in the moment it is ready; else they do once activators have been told")
 			f.StringVar(&o.public, "public-service", "thaw", "Service before the activators, for all")
 			f.StringVar(&o.private, "private-service", "thaw-local", "the same for the cluster alone")
@@ -93,7 +93,7 @@ func (o *controlling) policy() (placement.Policy, error) {
 	if o.budget <= 0 {
 		return policy, usage("such as 1h; --prewarm off starts nothing ahead", "--prewarm-budget %v", o.budget)
 	}
-	if !knative.Domain(o.cluster) {
+	if !knative.IsDomain(o.cluster) {
 		return policy, usage("such as cluster.local, without dots around it", "--cluster-domain %q is no domain", cli.Plain(o.cluster))
 	}
 	return policy, nil

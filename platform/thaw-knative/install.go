@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
-	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 func installVerb() verb {
@@ -116,7 +115,7 @@ func (c *command) install(ctx context.Context, args []string) error {
 	}
 	if c.dry && (c.output == "yaml" || c.output == "json") {
 		if c.output == "yaml" {
-			b, err := manifest.YAML(objects...)
+			b, err := knative.ObjectsYAML(objects...)
 			if err != nil {
 				return err
 			}
@@ -165,7 +164,7 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 	} else {
 		err = cluster.Apply(ctx, objects, c.dry, told)
 		if err == nil && unlend {
-			err = cluster.Unlend(ctx, c.dry, func(name string) { told(name, removed) })
+			err = cluster.RemoveWarmHosts(ctx, c.dry, func(name string) { told(name, removed) })
 		}
 		if err == nil && c.wait {
 			err = cluster.Wait(ctx, objects)
@@ -180,7 +179,7 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 }
 
 func tokenVerb() verb {
-	return verb{"link-token --file FILE", "In the controller's pod: the Secret thaw-link, made where there is none, as a file", "", func(c *command, f *pflag.FlagSet) {
+	return verb{"link-token --file FILE", "In the controller's pod: the Secret thaw-control-tls, made where there is none, as a file", "", func(c *command, f *pflag.FlagSet) {
 		f.StringVar(&c.file, "file", "", "where the token goes")
 	}, (*command).linkToken}
 }
@@ -214,7 +213,7 @@ func (c *command) own(_ context.Context, args []string) error {
 	if err != nil || id < 1 || id > 1<<31-2 {
 		return usage("such as 65532", "%q is no id", cli.Plain(args[1]))
 	}
-	if err := install.Own(args[0], id); err != nil {
+	if err := install.ChownStore(args[0], id); err != nil {
 		exit := cli.ExitFailed
 		if os.IsNotExist(err) {
 			exit = cli.ExitNotFound

@@ -144,9 +144,9 @@ func TestAsks(t *testing.T) {
 		asked = append(asked, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/thaw-system/")+" "+r.Header.Get("X-Api-Key"))
 		w.Header().Set("Content-Type", "application/json")
 		switch {
-		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-link") && token:
-			fmt.Fprint(w, `{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "thaw-link"}, "data": {"token": "YWRtaW4K"}}`)
-		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-link"):
+		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-control-tls") && token:
+			fmt.Fprint(w, `{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "thaw-control-tls"}, "data": {"token": "YWRtaW4K"}}`)
+		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-control-tls"):
 			w.WriteHeader(403)
 			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"}`)
 		case strings.HasSuffix(r.URL.Path, "/proxy/api/v1/teams"):
@@ -166,12 +166,12 @@ func TestAsks(t *testing.T) {
 		exit  int
 		asked []string
 	}{
-		{"ps", nil, true, "none", 0, []string{"GET secrets/thaw-link ", proxy + "replicas admin", proxy + "functions admin"}},
+		{"ps", nil, true, "none", 0, []string{"GET secrets/thaw-control-tls ", proxy + "replicas admin", proxy + "functions admin"}},
 		{"ps --key sk-1", nil, false, "none", 0, []string{proxy + "replicas sk-1", proxy + "functions sk-1"}},
 		{"get teams -o name", map[string]string{"THAW_KEY": "sk-2"}, false, "ml", 0, []string{proxy + "teams sk-2"}},
-		{"describe team ml", nil, true, "Functions:      3", 0, []string{"GET secrets/thaw-link ", proxy + "teams admin"}},
-		{"describe team b", nil, true, "there is no team b", cli.ExitNotFound, []string{"GET secrets/thaw-link ", proxy + "teams admin"}},
-		{"ps", nil, false, "the token of the controller cannot be read", cli.ExitDenied, []string{"GET secrets/thaw-link "}},
+		{"describe team ml", nil, true, "Functions:      3", 0, []string{"GET secrets/thaw-control-tls ", proxy + "teams admin"}},
+		{"describe team b", nil, true, "there is no team b", cli.ExitNotFound, []string{"GET secrets/thaw-control-tls ", proxy + "teams admin"}},
+		{"ps", nil, false, "the token of the controller cannot be read", cli.ExitDenied, []string{"GET secrets/thaw-control-tls "}},
 	} {
 		asked, token = nil, x.may
 		out, errs, exit := thaw(t, x.env, append(strings.Fields(x.args), "--kubeconfig", config)...)
@@ -209,7 +209,7 @@ func TestClusterInstall(t *testing.T) {
 	if out := knative(append([]string{"install"}, image...)...); strings.Count(out, " unchanged\n") < 20 || strings.Contains(out, " created\n") {
 		t.Fatalf("a second time: %s", out)
 	}
-	before := c.kubectl("", "get", "secret", "thaw-link", "--namespace", "thaw-system", "-o", "jsonpath={.data.token}")
+	before := c.kubectl("", "get", "secret", "thaw-control-tls", "--namespace", "thaw-system", "-o", "jsonpath={.data.token}")
 	if len(before) < 40 {
 		t.Errorf("the token is %q", before)
 	}
@@ -224,7 +224,7 @@ func TestClusterInstall(t *testing.T) {
 	can(true, "list", "pods", "-A")
 	can(true, "patch", "deployments.apps", "-n", c.namespace)
 	can(true, "update", "leases.coordination.k8s.io/thaw-controller", "-n", "thaw-system")
-	can(true, "get", "secrets/thaw-link", "-n", "thaw-system")
+	can(true, "get", "secrets/thaw-control-tls", "-n", "thaw-system")
 	can(true, "list", "secrets/thaw-keys", "-n", c.namespace)
 	can(false, "get", "secrets", "-n", c.namespace)
 	can(false, "get", "secrets", "-n", "thaw-system")

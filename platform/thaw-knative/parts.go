@@ -87,7 +87,7 @@ func (l *logging) handler() (func(io.Writer) *slog.Logger, error) {
 // readToken reads the token of the cluster's links.
 func readToken(file string) (string, error) {
 	if file == "" {
-		return "", usage("the file of the Secret thaw-link", "--token-file is missing")
+		return "", usage("the file of the Secret thaw-control-tls", "--token-file is missing")
 	}
 	b, err := os.ReadFile(file)
 	if err != nil {

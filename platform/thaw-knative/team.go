@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
-	"github.com/thaw-dev/thaw/platform/knative/manifest"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
@@ -148,7 +147,7 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	t.Spec.GPUs = functions.TeamGPUs{Guaranteed: c.guaranteed, Max: c.gpus}
 	for _, word := range c.limits {
 		key, value, _ := strings.Cut(word, "=")
-		if err := team.Read(t, key, value); err != nil {
+		if err := team.CheckAnnotation(t, key, value); err != nil {
 			return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "such as --limit requests-per-minute=600"}
 		}
 	}
@@ -169,7 +168,7 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	if err != nil {
 		return &cli.Error{Exit: cli.ExitUsage, Err: err}
 	}
-	text, err := manifest.YAML(objects...)
+	text, err := knative.ObjectsYAML(objects...)
 	if err != nil {
 		return err
 	}

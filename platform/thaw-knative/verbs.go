@@ -21,7 +21,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
-	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
 
 // command is one run of the program.
@@ -132,7 +131,7 @@ func told(err error) error {
 	if !ok {
 		return err
 	}
-	exit := map[knative.Kind]int{knative.Refused: cli.ExitUsage, knative.NotFound: cli.ExitNotFound, knative.Denied: cli.ExitDenied, knative.Late: cli.ExitTimeout, knative.Away: cli.ExitUnavailable}[e.Kind]
+	exit := map[knative.Kind]int{knative.Refused: cli.ExitUsage, knative.NotFound: cli.ExitNotFound, knative.Denied: cli.ExitDenied, knative.TimedOut: cli.ExitTimeout, knative.Away: cli.ExitUnavailable}[e.Kind]
 	return &cli.Error{Exit: cmp.Or(exit, cli.ExitFailed), Hint: e.Hint, Err: err}
 }
 
@@ -307,7 +306,7 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 		return err
 	}
 	if c.dry && (c.output == "yaml" || c.output == "json") {
-		b, err := manifest.Print(c.output, services...)
+		b, err := knative.FormatObjects(c.output, services...)
 		if err != nil {
 			return err
 		}

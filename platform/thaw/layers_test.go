@@ -65,7 +65,6 @@ var layers = map[string]int{
 	"platform/knative/control":  6,
 	"platform/knative/install":  6,
 	"platform/knative/team":     4,
-	"platform/knative/manifest": 0,
 	"platform/knative/e2e":      8,
 	"platform/controlstream":    3,
 	"platform/mtls":             1,

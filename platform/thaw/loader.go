@@ -28,7 +28,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	if c.TokenFile != "" {
 		var err error
 		if token, err = nodestore.ReadToken(c.TokenFile); err != nil {
-			return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "key token of the Secret thaw-link"}
+			return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "key token of the Secret thaw-control-tls"}
 		}
 	}
 	advertise := ""
@@ -67,7 +67,7 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	if c.Controller != "" {
 		secure, err := controlstream.Certified(c.Certs)
 		if err != nil {
-			return &cli.Error{Exit: cli.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-link"}
+			return &cli.Error{Exit: cli.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 		}
 		client = controlstream.NewClient(controlstream.ClientOptions{
 			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return nodestore.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log,

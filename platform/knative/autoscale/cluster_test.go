@@ -64,8 +64,8 @@ func open(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	c.standIn = &standIn{api: c.kube, space: c.space, want: map[string]Scale{}, last: map[string]Scale{}, held: map[string]held{}}
-	c.r, err = New(Options{Config: config, Pictures: c.standIn, Demand: c.demanded, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	c.standIn = &standIn{api: c.kube, space: c.space, want: map[string]Scale{}, last: map[string]Scale{}, held: map[string]demand{}}
+	c.r, err = New(Options{Config: config, Scales: c.standIn, Demand: c.demanded, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ type standIn struct {
 	mu   sync.Mutex
 	want map[string]Scale // by revision; Ready is not read
 	last map[string]Scale
-	held map[string]held
+	held map[string]demand
 	seen time.Time // that somebody asks past us, first
 	wake bool      // one replica for whoever asks past us
 }
@@ -114,7 +114,7 @@ func (s *standIn) demanded(namespace, revision string, active, queued int) {
 	if namespace != s.space {
 		return
 	}
-	s.held[revision] = held{active, queued}
+	s.held[revision] = demand{active, queued}
 	if s.seen.IsZero() && queued > 0 {
 		s.seen = time.Now()
 	}
@@ -417,6 +417,6 @@ func TestClusterOutside(t *testing.T) {
 	c.eventually("nobody asks any more", patience, func() (bool, string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.held["ours-00001"] == held{}, fmt.Sprintf("%+v", c.held)
+		return c.held["ours-00001"] == demand{}, fmt.Sprintf("%+v", c.held)
 	})
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// again is how long the same reason is not told anew of a revision that it has not
+// eventRepeat is how long the same reason is not told anew of a revision that it has not
 // left, though its words have changed.
-const again = 5 * time.Minute
+const eventRepeat = 5 * time.Minute
 
 // events tells the Knative Service what happens to its revisions. What is told
 // twice is counted up, not written anew, and nobody is told more than a handful a
@@ -30,55 +30,55 @@ type events struct {
 	now      func() time.Time
 
 	mu   sync.Mutex
-	last map[types.NamespacedName]memory
+	last map[types.NamespacedName]lastTold
 }
 
-// memory is what was told last of a revision.
-type memory struct {
+// lastTold is what was told last of a revision.
+type lastTold struct {
 	desired int32
 	reason  string
 	message string
 	at      time.Time
-	blind   bool // it was told that its demand is not seen
+	unseen  bool // it was told that its demand is not seen
 }
 
-// scale tells what has changed since the last time. The first time nothing is told:
+// recordScale tells what has changed since the last time. The first time nothing is told:
 // a controller that has just started has seen nothing happen.
-func (e *events) scale(pa *v1alpha1.PodAutoscaler, s Scale) {
+func (e *events) recordScale(pa *v1alpha1.PodAutoscaler, s Scale) {
 	key := types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 	e.mu.Lock()
 	before, known := e.last[key]
-	next, lines := changed(before, known, s, e.now())
-	next.blind = before.blind
+	next, lines := compareScale(before, known, s, e.now())
+	next.unseen = before.unseen
 	e.last[key] = next
 	e.mu.Unlock()
 	for _, l := range lines {
-		e.recorder.Event(about(pa), l.sort, l.reason, "revision "+pa.Name+": "+l.text)
+		e.recorder.Event(eventTarget(pa), l.kind, l.reason, "revision "+pa.Name+": "+l.text)
 	}
 }
 
-// note tells one thing of a revision.
-func (e *events) note(pa *v1alpha1.PodAutoscaler, n Note) {
+// recordNote tells one thing of a revision.
+func (e *events) recordNote(pa *v1alpha1.PodAutoscaler, n Note) {
 	sort := corev1.EventTypeNormal
 	if n.Warning {
 		sort = corev1.EventTypeWarning
 	}
-	e.recorder.Event(about(pa), sort, n.Reason, "revision "+pa.Name+": "+n.Message)
+	e.recorder.Event(eventTarget(pa), sort, n.Reason, "revision "+pa.Name+": "+n.Message)
 }
 
-// blind tells once that the demand for a revision is not seen, until it is again.
+// recordUnseen tells once that the demand for a revision is not seen, until it is again.
 // It is called after scale.
-func (e *events) blind(pa *v1alpha1.PodAutoscaler, is bool, class string) {
+func (e *events) recordUnseen(pa *v1alpha1.PodAutoscaler, is bool, class string) {
 	key := types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 	e.mu.Lock()
 	m := e.last[key]
-	was := m.blind
-	if m.blind = is; is || was {
+	was := m.unseen
+	if m.unseen = is; is || was {
 		e.last[key] = m
 	}
 	e.mu.Unlock()
 	if is && !was {
-		e.note(pa, Note{Reason: "DemandUnseen", Warning: true, Message: fmt.Sprintf(
+		e.recordNote(pa, Note{Reason: "DemandUnseen", Warning: true, Message: fmt.Sprintf(
 			"ingress class %s leads to it, and its requests cannot be seen, so they do not wake it: set metrics-protocol: prometheus in config-observability of Knative, or use ingress class %s", class, knative.IngressClass)})
 	}
 }
@@ -89,33 +89,33 @@ func (e *events) forget(key types.NamespacedName) {
 	delete(e.last, key)
 }
 
-// calm are the reasons that are the usual course of things.
-var calm = []string{"", ReasonNoTraffic, ReasonQueued, ReasonStarting, ReasonStopping}
+// normalReasons are the reasons that are the usual course of things.
+var normalReasons = []string{"", ReasonNoTraffic, ReasonQueued, ReasonStarting, ReasonStopping}
 
-// line is one Event to be.
-type line struct{ sort, reason, text string }
+// pendingEvent is one Event to be.
+type pendingEvent struct{ kind, reason, text string }
 
-// changed is what there is to tell of a step from what was told to s.
-func changed(before memory, known bool, s Scale, now time.Time) (memory, []line) {
-	next := memory{desired: s.Desired, reason: s.Reason, message: s.Message, at: before.at}
+// compareScale is what there is to tell of a step from what was told to s.
+func compareScale(before lastTold, known bool, s Scale, now time.Time) (lastTold, []pendingEvent) {
+	next := lastTold{desired: s.Desired, reason: s.Reason, message: s.Message, at: before.at}
 	if !known {
 		next.at = now
 		return next, nil
 	}
-	var lines []line
-	usual := slices.Contains(calm, s.Reason)
+	var lines []pendingEvent
+	usual := slices.Contains(normalReasons, s.Reason)
 	if s.Desired != before.desired {
 		text := fmt.Sprintf("from %d to %d replicas", before.desired, s.Desired)
 		if usual && s.Message != "" {
 			text += ": " + s.Message
 		}
-		lines = append(lines, line{corev1.EventTypeNormal, "Scaled", text})
+		lines = append(lines, pendingEvent{corev1.EventTypeNormal, "Scaled", text})
 	}
 	if usual {
 		return next, lines
 	}
 	// A message with a number that grows is the same message.
-	if s.Reason == before.reason && (wordless(s.Message) == wordless(before.message) || now.Sub(before.at) < again) {
+	if s.Reason == before.reason && (withoutNumbers(s.Message) == withoutNumbers(before.message) || now.Sub(before.at) < eventRepeat) {
 		next.message = before.message
 		return next, lines
 	}
@@ -124,11 +124,11 @@ func changed(before memory, known bool, s Scale, now time.Time) (memory, []line)
 	if s.Reason == ReasonEvicted || s.Active == corev1.ConditionTrue {
 		sort = corev1.EventTypeNormal
 	}
-	return next, append(lines, line{sort, s.Reason, cmp.Or(s.Message, s.Reason)})
+	return next, append(lines, pendingEvent{sort, s.Reason, cmp.Or(s.Message, s.Reason)})
 }
 
-// wordless is a message without its numbers.
-func wordless(s string) string {
+// withoutNumbers is a message without its numbers.
+func withoutNumbers(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r == '.' {
 			return -1
@@ -137,9 +137,9 @@ func wordless(s string) string {
 	}, s)
 }
 
-// about is what an Event of a revision is about: its Service, or itself where it
+// eventTarget is what an Event of a revision is about: its Service, or itself where it
 // has none.
-func about(pa *v1alpha1.PodAutoscaler) *corev1.ObjectReference {
+func eventTarget(pa *v1alpha1.PodAutoscaler) *corev1.ObjectReference {
 	ref := &corev1.ObjectReference{APIVersion: "serving.knative.dev/v1", Namespace: pa.Namespace}
 	if name := pa.Labels[serving.ServiceLabelKey]; name != "" {
 		ref.Kind, ref.Name, ref.UID = "Service", name, types.UID(pa.Labels[serving.ServiceUIDLabelKey])

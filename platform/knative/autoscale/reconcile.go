@@ -16,34 +16,34 @@ import (
 	scaling "knative.dev/serving/pkg/reconciler/autoscaling"
 )
 
-// activators is how many of Knative's activators a revision's Service leads to in
+// activatorSubset is how many of Knative's activators a revision's Service leads to in
 // mode Proxy: as few as Knative itself uses.
-const activators = 2
+const activatorSubset = 2
 
-// noPrivate is what Knative's own class says until the Service is there.
-const noPrivate = "No Private Service Name"
+// noPrivateService is what Knative's own class says until the Service is there.
+const noPrivateService = "No Private Service Name"
 
-// kind brings one PodAutoscaler's status, its ServerlessService and its Service's
+// classReconciler brings one PodAutoscaler's status, its ServerlessService and its Service's
 // Events up to what the controller says.
-type kind struct {
-	base     *scaling.Base
-	pictures Pictures
-	outside  *outside
-	events   *events
+type classReconciler struct {
+	base   *scaling.Base
+	source ScaleSource
+	demand *demandWatcher
+	events *events
 }
 
 var (
-	_ podautoscaler.Interface        = (*kind)(nil)
-	_ reconciler.OnDeletionInterface = (*kind)(nil)
+	_ podautoscaler.Interface        = (*classReconciler)(nil)
+	_ reconciler.OnDeletionInterface = (*classReconciler)(nil)
 )
 
 // ReconcileKind is called by Knative's generated reconciler, which writes the status
 // that it leaves.
-func (k *kind) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) reconciler.Event {
-	ctx, cancel := context.WithTimeout(ctx, requestFor)
+func (k *classReconciler) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) reconciler.Event {
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	s, known := k.pictures.Scale(pa.Namespace, pa.Name)
-	sks, err := k.service(ctx, pa, s, known)
+	s, known := k.source.Scale(pa.Namespace, pa.Name)
+	sks, err := k.ensureService(ctx, pa, s, known)
 	if err != nil {
 		return err
 	}
@@ -53,21 +53,21 @@ func (k *kind) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) re
 	case sks.IsReady():
 		st.MarkSKSReady()
 	case sks.Status.PrivateServiceName == "":
-		st.MarkSKSNotReady(noPrivate)
+		st.MarkSKSNotReady(noPrivateService)
 	default:
-		st.MarkSKSNotReady(plain(sks.Status.GetCondition(netv1alpha1.ServerlessServiceConditionReady).GetMessage()))
+		st.MarkSKSNotReady(escapePercent(sks.Status.GetCondition(netv1alpha1.ServerlessServiceConditionReady).GetMessage()))
 	}
-	k.say(pa, s, known)
+	k.writeStatus(pa, s, known)
 	if known {
-		k.events.scale(pa, s)
+		k.events.recordScale(pa, s)
 	}
-	class, foreign := k.outside.class(pa.Namespace, pa.Name)
-	k.events.blind(pa, foreign && k.outside.silent.Load(), class)
+	class, foreign := k.demand.foreignClass(pa.Namespace, pa.Name)
+	k.events.recordUnseen(pa, foreign && k.demand.unreadable.Load(), class)
 	return nil
 }
 
-// service makes the ServerlessService be there, in the right mode.
-func (k *kind) service(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale, known bool) (*netv1alpha1.ServerlessService, error) {
+// ensureService makes the ServerlessService be there, in the right mode.
+func (k *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale, known bool) (*netv1alpha1.ServerlessService, error) {
 	mode := netv1alpha1.SKSOperationModeProxy
 	switch {
 	case !known:
@@ -79,11 +79,11 @@ func (k *kind) service(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale,
 			mode = old.Spec.Mode
 		}
 	case s.Desired > 0 && s.Ready > 0:
-		if _, foreign := k.outside.class(pa.Namespace, pa.Name); !foreign {
+		if _, foreign := k.demand.foreignClass(pa.Namespace, pa.Name); !foreign {
 			mode = netv1alpha1.SKSOperationModeServe
 		}
 	}
-	sks, err := k.base.ReconcileSKS(ctx, pa, mode, activators)
+	sks, err := k.base.ReconcileSKS(ctx, pa, mode, activatorSubset)
 	switch {
 	case status.IsAlreadyExists(err):
 		// It was made a moment ago, and will be seen in another.
@@ -96,20 +96,20 @@ func (k *kind) service(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale,
 	return sks, nil
 }
 
-// say writes the verdict into the status.
-func (k *kind) say(pa *v1alpha1.PodAutoscaler, s Scale, known bool) {
+// writeStatus writes the verdict into the status.
+func (k *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known bool) {
 	st := &pa.Status
 	least, _ := pa.ScaleBounds(&autoscalerconfig.Config{})
-	b := bounds{
+	b := scaleBounds{
 		min: least, initial: Initial(pa),
 		unreachable: pa.Spec.Reachability == v1alpha1.ReachabilityUnreachable,
-		named:       st.ServiceName != "",
+		hasService:  st.ServiceName != "",
 	}
-	before := told{desired: st.DesiredScale, initialized: st.IsScaleTargetInitialized()}
+	before := statusBefore{desired: st.DesiredScale, initialized: st.IsScaleTargetInitialized()}
 	if c := st.GetCondition(v1alpha1.PodAutoscalerConditionActive); c != nil && (c.Reason != "" || !c.IsUnknown()) {
 		before.active, before.reason, before.message = c.Status, c.Reason, c.Message
 	}
-	v := judge(s, known, b, before)
+	v := decideStatus(s, known, b, before)
 	st.DesiredScale = v.desired
 	if known || st.ActualScale == nil {
 		st.ActualScale = &v.ready
@@ -132,7 +132,7 @@ func (k *kind) say(pa *v1alpha1.PodAutoscaler, s Scale, known bool) {
 }
 
 // ObserveDeletion is called for a PodAutoscaler that is gone.
-func (k *kind) ObserveDeletion(_ context.Context, key types.NamespacedName) error {
+func (k *classReconciler) ObserveDeletion(_ context.Context, key types.NamespacedName) error {
 	k.events.forget(key)
 	return nil
 }

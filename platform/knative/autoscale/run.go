@@ -40,18 +40,18 @@ import (
 )
 
 const (
-	requestFor = 20 * time.Second // bounds the requests of one reconcile
-	workers    = 8
-	resync     = 10 * time.Minute // what was missed, if ever anything is
-	component  = "thaw"           // who tells Events
+	reconcileTimeout = 20 * time.Second // bounds the requests of one reconcile
+	workers          = 8
+	resync           = 10 * time.Minute // what was missed, if ever anything is
+	component        = "thaw"           // who tells Events
 )
 
 // Options of New.
 type Options struct {
-	Config   *rest.Config // of the API server; it is copied
-	Pictures Pictures
-	Log      *slog.Logger
-	System   string // Knative's namespace; "" is knative-serving
+	Config *rest.Config // of the API server; it is copied
+	Scales ScaleSource
+	Log    *slog.Logger
+	System string // Knative's namespace; "" is knative-serving
 
 	// Demand is told of requests for a revision that are in Knative's own
 	// activators: sent on to a replica, and waiting for one. It is told when they
@@ -92,7 +92,7 @@ type running struct {
 
 // New checks the options and starts nothing.
 func New(o Options) (*Reconciler, error) {
-	if o.Config == nil || o.Pictures == nil || o.Log == nil {
+	if o.Config == nil || o.Scales == nil || o.Log == nil {
 		return nil, errors.New("autoscale: Config, Pictures and Log are needed")
 	}
 	if o.System == "" {
@@ -108,15 +108,15 @@ func (r *Reconciler) Changed(namespace, revision string) {
 	}
 }
 
-// Tell makes an Event of the Knative Service that a revision is of. It does not
+// RecordNote makes an Event of the Knative Service that a revision is of. It does not
 // wait, and is lost while Run does not run.
-func (r *Reconciler) Tell(namespace, revision string, n Note) {
+func (r *Reconciler) RecordNote(namespace, revision string, n Note) {
 	now := r.running()
 	if now == nil {
 		return
 	}
 	if pa, err := now.list.PodAutoscalers(namespace).Get(revision); err == nil {
-		now.events.note(pa, n)
+		now.events.recordNote(pa, n)
 	}
 }
 
@@ -138,7 +138,7 @@ func (r *Reconciler) Queued() int {
 // called again, but only one runs at a time: who leads runs it.
 func (r *Reconciler) Run(ctx context.Context) error {
 	config := rest.CopyConfig(r.o.Config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leading{ctx, next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leaderTransport{ctx, next} })
 	if config.QPS == 0 && config.RateLimiter == nil {
 		config.QPS, config.Burst = 200, 400 // a burst of wakes is a burst of writes
 	}
@@ -155,14 +155,14 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return r.run(ctx, c)
 }
 
-// leading lets nothing out once its context has ended. The reconciler of Knative's
+// leaderTransport lets nothing out once its context has ended. The reconciler of Knative's
 // finishes what it has in hand after its own has, and somebody else may lead then.
-type leading struct {
+type leaderTransport struct {
 	ctx  context.Context
 	next http.RoundTripper
 }
 
-func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l leaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := l.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -170,19 +170,19 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets client-go cancel requests.
-func (l leading) WrappedRoundTripper() http.RoundTripper { return l.next }
+func (l leaderTransport) WrappedRoundTripper() http.RoundTripper { return l.next }
 
 func (r *Reconciler) run(ctx context.Context, c clients) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	log := logging.WithLogger(ctx, quiet(r.o.Log))
+	log := logging.WithLogger(ctx, quietLogger(r.o.Log))
 
 	broadcaster := record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 20, QPS: 1. / 15})
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	told := &events{
 		recorder: broadcaster.NewRecorder(kinds.Scheme, corev1.EventSource{Component: component}),
-		now:      time.Now, last: map[types.NamespacedName]memory{},
+		now:      time.Now, last: map[types.NamespacedName]lastTold{},
 	}
 
 	ours := reconciler.AnnotationFilterFunc(classes.ClassAnnotationKey, r.class, false)
@@ -196,14 +196,14 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = discoveryv1.LabelServiceName + "=" + activatorService
 		}))
-	out := &outside{
+	out := &demandWatcher{
 		log: r.o.Log, system: r.o.System,
 		slices: slices.Discovery().V1().EndpointSlices().Lister(), ingresses: routes.Lister(),
-		ours: func(key types.NamespacedName) bool {
+		isOurs: func(key types.NamespacedName) bool {
 			pa, err := pas.Lister().PodAutoscalers(key.Namespace).Get(key.Name)
 			return err == nil && ours(pa)
 		},
-		any: func() bool {
+		anyOurs: func() bool {
 			for _, x := range pas.Informer().GetStore().List() {
 				if ours(x) {
 					return true
@@ -211,18 +211,18 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 			}
 			return false
 		},
-		demand:  r.o.Demand,
-		reached: func(key types.NamespacedName) { impl.EnqueueKey(key) },
-		now:     time.Now,
-		seen:    map[string]look{}, given: map[types.NamespacedName]held{},
+		report:         r.o.Demand,
+		foreignChanged: func(key types.NamespacedName) { impl.EnqueueKey(key) },
+		now:            time.Now,
+		samples:        map[string]activatorSample{}, reported: map[types.NamespacedName]demand{},
 	}
-	k := &kind{
+	k := &classReconciler{
 		base: &scaling.Base{
 			Client: c.serving, NetworkingClient: c.networking, SKSLister: skss.Lister(),
 		},
-		pictures: r.o.Pictures,
-		outside:  out,
-		events:   told,
+		source: r.o.Scales,
+		demand: out,
+		events: told,
 	}
 	// What Knative's generated code looks for in its context.
 	inject := context.WithValue(context.WithValue(log, painformer.Key{}, pas), servingclient.Key{}, c.serving)
@@ -245,7 +245,7 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 
 	synced := []cache.InformerSynced{pas.Informer().HasSynced, skss.Informer().HasSynced}
 	if r.o.Demand != nil {
-		look := controller.HandleAll(func(any) { out.routes() })
+		look := controller.HandleAll(func(any) { out.updateForeign() })
 		if _, err := routes.Informer().AddEventHandler(look); err != nil {
 			return fmt.Errorf("autoscale: %w", err)
 		}
@@ -275,10 +275,10 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		r.mu.Unlock()
 	}()
 	if r.o.Demand != nil {
-		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageFor}).DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
+		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageTimeout}).DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
 		defer transport.CloseIdleConnections()
-		out.page = pages(&http.Client{Transport: transport})
-		wg.Go(func() { out.run(ctx) })
+		out.fetch = pageFetcher(&http.Client{Transport: transport})
+		wg.Go(func() { out.poll(ctx) })
 	}
 	return impl.Run(log)
 }

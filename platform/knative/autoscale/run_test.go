@@ -166,9 +166,9 @@ func (f *fakes) mode(t *testing.T, want netv1alpha1.ServerlessServiceOperationMo
 	}
 }
 
-func start(t *testing.T, f *fakes, p Pictures) (*Reconciler, func()) {
+func start(t *testing.T, f *fakes, p ScaleSource) (*Reconciler, func()) {
 	t.Helper()
-	r, err := New(Options{Config: &rest.Config{}, Pictures: p, Log: slog.New(slog.DiscardHandler)})
+	r, err := New(Options{Config: &rest.Config{}, Scales: p, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestARevisionsLife(t *testing.T) {
 
 	sks := f.mode(t, netv1alpha1.SKSOperationModeProxy)
 	owner := metav1.GetControllerOf(sks)
-	if sks.Name != "llama-00001" || sks.Spec.Mode != netv1alpha1.SKSOperationModeProxy || sks.Spec.NumActivators != activators || sks.Spec.ObjectRef.Name != "llama-00001-deployment" ||
+	if sks.Name != "llama-00001" || sks.Spec.Mode != netv1alpha1.SKSOperationModeProxy || sks.Spec.NumActivators != activatorSubset || sks.Spec.ObjectRef.Name != "llama-00001-deployment" ||
 		owner == nil || owner.Kind != "PodAutoscaler" || owner.UID != "pa-1" || sks.Annotations[knative.ClassAnnotation] != knative.AutoscalerClass {
 		t.Fatalf("%+v", sks)
 	}
@@ -229,8 +229,8 @@ func TestARevisionsLife(t *testing.T) {
 		return st.IsInactive() && st.GetActualScale() == 0 && st.GetCondition(v1alpha1.PodAutoscalerConditionReady).IsFalse() && st.IsScaleTargetInitialized()
 	})
 
-	r.Tell("a", "llama-00001", Note{Reason: ReasonEvicted, Message: "for team-a/big"})
-	r.Tell("a", "nobody", Note{Reason: ReasonEvicted})
+	r.RecordNote("a", "llama-00001", Note{Reason: ReasonEvicted, Message: "for team-a/big"})
+	r.RecordNote("a", "nobody", Note{Reason: ReasonEvicted})
 	for {
 		if e := f.event(t); e.Reason == ReasonEvicted {
 			if e.Message != "revision llama-00001: for team-a/big" || e.Type != "Normal" {
@@ -289,9 +289,9 @@ func TestANamespaceThatGoes(t *testing.T) {
 	going.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	refusal := error(going)
 	f.nets.PrependReactor("create", "serverlessservices", func(acts.Action) (bool, runtime.Object, error) { return true, nil, refusal })
-	k := &kind{
-		base:     &scaling.Base{NetworkingClient: f.nets, SKSLister: netlist.NewServerlessServiceLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))},
-		pictures: &said{}, outside: &outside{}, events: &events{last: map[types.NamespacedName]memory{}},
+	k := &classReconciler{
+		base:   &scaling.Base{NetworkingClient: f.nets, SKSLister: netlist.NewServerlessServiceLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))},
+		source: &said{}, demand: &demandWatcher{}, events: &events{last: map[types.NamespacedName]lastTold{}},
 	}
 	pa := autoscaler("llama-00001", knative.AutoscalerClass, nil)
 	if err := k.ReconcileKind(t.Context(), pa); !controller.IsSkipKey(err) {
@@ -316,7 +316,7 @@ func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 func TestNothingIsWrittenAfterwards(t *testing.T) {
 	out := 0
 	ctx, cancel := context.WithCancel(t.Context())
-	l := leading{ctx, trip(func(*http.Request) (*http.Response, error) { out++; return &http.Response{}, nil })}
+	l := leaderTransport{ctx, trip(func(*http.Request) (*http.Response, error) { out++; return &http.Response{}, nil })}
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodPut, "http://127.0.0.1/", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -331,8 +331,8 @@ func TestNothingIsWrittenAfterwards(t *testing.T) {
 }
 
 func TestNewWants(t *testing.T) {
-	good := Options{Config: &rest.Config{}, Pictures: &said{}, Log: slog.New(slog.DiscardHandler)}
-	for _, spoil := range []func(*Options){func(o *Options) { o.Config = nil }, func(o *Options) { o.Pictures = nil }, func(o *Options) { o.Log = nil }} {
+	good := Options{Config: &rest.Config{}, Scales: &said{}, Log: slog.New(slog.DiscardHandler)}
+	for _, spoil := range []func(*Options){func(o *Options) { o.Config = nil }, func(o *Options) { o.Scales = nil }, func(o *Options) { o.Log = nil }} {
 		o := good
 		spoil(&o)
 		if _, err := New(o); err == nil {

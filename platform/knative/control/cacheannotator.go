@@ -29,7 +29,7 @@ const (
 	absentLoaderGrace = time.Minute     // for which a node without a loader keeps what was written
 )
 
-// cacheAnnotator writes on each node, as the annotation thaw.dev/near, which models' bytes are
+// cacheAnnotator writes on each node, as the annotation thaw.dev/cached-models, which models' bytes are
 // there: what kubectl shows of a node, and what others that place pods can go by.
 // Thaw itself goes by what loaders say.
 type cacheAnnotator struct {
@@ -101,7 +101,7 @@ func (n *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
 		} else {
 			delete(n.absentSince, k.Name)
 		}
-		if k.Annotations[knative.NearAnnotation] == text {
+		if k.Annotations[knative.CachedModelsAnnotation] == text {
 			continue
 		}
 		if written++; written > annotateAtOnce || !n.write(ctx, k.Name, text, now) {
@@ -121,7 +121,7 @@ func (n *cacheAnnotator) write(ctx context.Context, node, text string, now time.
 	if text != "" {
 		value = text
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{knative.NearAnnotation: value}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{knative.CachedModelsAnnotation: value}}})
 	if err != nil {
 		return false
 	}

@@ -72,7 +72,7 @@ func TestNearIsWritten(t *testing.T) {
 	add := func(name, near string) {
 		k := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if near != "" {
-			k.Annotations = map[string]string{knative.NearAnnotation: near}
+			k.Annotations = map[string]string{knative.CachedModelsAnnotation: near}
 		}
 		index.Update(k)
 	}
@@ -89,7 +89,7 @@ func TestNearIsWritten(t *testing.T) {
 			t.Errorf("%s: more than the annotation: %s", p.GetName(), p.GetPatch())
 		}
 		text := "-"
-		if v := m.Metadata["annotations"][knative.NearAnnotation]; v != nil {
+		if v := m.Metadata["annotations"][knative.CachedModelsAnnotation]; v != nil {
 			text = *v
 		}
 		wrote = append(wrote, p.GetName()+" "+text)

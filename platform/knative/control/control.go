@@ -50,7 +50,7 @@ type Options struct {
 	Advertise     string // HOST:PORT at which peers reach it
 	Listener      net.Listener
 	Token         string                         // that peers show; it opens the control API as well
-	Secure        bool                           // links are taken with certificates of the Secret thaw-link only, which the one that leads renews; Token is that Secret's
+	Secure        bool                           // links are taken with certificates of the Secret thaw-control-tls only, which the one that leads renews; Token is that Secret's
 	Policy        placement.Policy               // zero: placement.DefaultPolicy
 	Public        string                         // name of the Service before the activators, in the status of ingresses
 	Private       string                         // the same for the cluster alone
@@ -350,7 +350,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	if c.o.EarlyDispatch {
 		r.dataPath.notReady = r.cluster.NotReadyEndpoints
 	}
-	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Pictures: r, Demand: r.onOutsideDemand, System: c.o.Knative, Log: log}); err != nil {
+	if r.autoscale, err = autoscale.New(autoscale.Options{Config: c.o.Config, Scales: r, Demand: r.onOutsideDemand, System: c.o.Knative, Log: log}); err != nil {
 		return err
 	}
 	r.ingress = ingress.New(ingress.Options{

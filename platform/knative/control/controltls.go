@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// controlTLS is what the Secret thaw-link says, read again and again: the token, and this
+// controlTLS is what the Secret thaw-control-tls says, read again and again: the token, and this
 // end's certificate. The controller that leads renews it.
 type controlTLS struct {
 	kube      kubernetes.Interface
@@ -58,7 +58,7 @@ func (l *controlTLS) Run(ctx context.Context) error {
 func (l *controlTLS) reload(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	read, err := knative.KeepLinks(ctx, l.kube.CoreV1().Secrets(l.namespace), l.leads(), l.now())
+	read, err := knative.EnsureControlTLS(ctx, l.kube.CoreV1().Secrets(l.namespace), l.leads(), l.now())
 	l.mu.Lock()
 	said, tell := "", false
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *controlTLS) reload(ctx context.Context) {
 }
 
 // apply takes over what was read; under mu. It reports whether tokens have changed.
-func (l *controlTLS) apply(read *knative.Links) bool {
+func (l *controlTLS) apply(read *knative.ControlTLS) bool {
 	now := l.now()
 	l.id = read.Identity
 	changed := false

@@ -36,12 +36,12 @@ func TestLinksToken(t *testing.T) {
 		t.Fatal(first, told)
 	}
 	secrets := kube.CoreV1().Secrets(knative.System)
-	s, err := secrets.Get(t.Context(), knative.LinkSecret, metav1.GetOptions{})
+	s, err := secrets.Get(t.Context(), knative.ControlTLSSecret, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := strings.Repeat("n", 40)
-	s.Data[knative.LinkKey] = []byte(other)
+	s.Data[knative.TokenKey] = []byte(other)
 	if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestLinksToken(t *testing.T) {
 		t.Error(got, told)
 	}
 	before, _ := l.identity()
-	if err := secrets.Delete(t.Context(), knative.LinkSecret, metav1.DeleteOptions{}); err != nil {
+	if err := secrets.Delete(t.Context(), knative.ControlTLSSecret, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	l.leads = func() bool { return false } // who does not lead makes none
@@ -72,7 +72,7 @@ func TestSecurePort(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	l := &controlTLS{kube: kube, namespace: knative.System, leads: func() bool { return true }, log: log, now: time.Now}
 	l.reload(t.Context())
-	s, err := kube.CoreV1().Secrets(knative.System).Get(t.Context(), knative.LinkSecret, metav1.GetOptions{})
+	s, err := kube.CoreV1().Secrets(knative.System).Get(t.Context(), knative.ControlTLSSecret, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

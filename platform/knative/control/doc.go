@@ -47,7 +47,7 @@
 // # What a node shows
 //
 // Which models' bytes a node has, and whether in memory or on its disk, stands on it
-// as the annotation thaw.dev/near (near). It is for people and for others that place
+// as the annotation thaw.dev/cached-models (near). It is for people and for others that place
 // pods; thaw goes by what loaders say, as thaw get nodes shows. It is written on
 // change, and the account of the controller may change nothing else of a node: a
 // ValidatingAdmissionPolicy of the installation says so, since RBAC cannot.
@@ -66,7 +66,7 @@
 // without replicas would hold requests that a warm model could serve.
 //
 // What is left of a team's requests, tokens and cold starts is the bank's (shares), and
-// the next reign has it from the activators. The Secret thaw-link, token and
+// the next reign has it from the activators. The Secret thaw-control-tls, token and
 // certificates, is read every half minute, and renewed by the one that leads (links).
 //
 // Nothing is kept on a disk. What teams have used outlives a reign in a ConfigMap

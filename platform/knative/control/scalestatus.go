@@ -93,7 +93,7 @@ func (r *leaderTerm) onEvent(e orchestrator.Event) {
 		return
 	}
 	tell := func(reason, message string, warning bool) {
-		r.autoscale.Tell(name.Team, name.Name, autoscale.Note{Reason: reason, Message: message, Warning: warning})
+		r.autoscale.RecordNote(name.Team, name.Name, autoscale.Note{Reason: reason, Message: message, Warning: warning})
 	}
 	switch {
 	case e.Kind == "ended":

@@ -120,10 +120,10 @@ func (t *teamWatcher) read() {
 	var list []*functions.Team
 	keys := controlstream.Keys{}
 	for _, ns := range spaces {
-		if !team.Is(ns.Name) {
+		if !team.IsTeam(ns.Name) {
 			continue
 		}
-		x, problems := team.Of(ns, of[ns.Name])
+		x, problems := team.FromNamespace(ns, of[ns.Name])
 		t.reportProblems(ns.Name, problems)
 		list = append(list, &x)
 		keys.Teams = append(keys.Teams, x)

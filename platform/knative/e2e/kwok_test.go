@@ -244,11 +244,11 @@ func (f *far) node(name string) error {
 
 // link finds the controller.
 func (f *far) link() {
-	secret, err := f.core.CoreV1().Secrets(install.Namespace).Get(f.Context(), knative.LinkSecret, metav1.GetOptions{})
+	secret, err := f.core.CoreV1().Secrets(install.Namespace).Get(f.Context(), knative.ControlTLSSecret, metav1.GetOptions{})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.token = strings.TrimSpace(string(secret.Data[knative.LinkKey]))
+	f.token = strings.TrimSpace(string(secret.Data[knative.TokenKey]))
 	id, err := mtls.Read(secret.Data["ca.crt"], mtls.Leaf{Cert: secret.Data["loader.crt"], Key: secret.Data["loader.key"]})
 	if err != nil {
 		f.Fatal(err)

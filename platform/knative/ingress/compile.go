@@ -27,11 +27,11 @@ import (
 // Class is the ingress class; objects of others are not looked at.
 const Class = "thaw.ingress.networking.knative.dev"
 
-// Known is what Compile asks of the cluster.
-type Known struct {
+// Lookup is what Compile asks of the cluster.
+type Lookup struct {
 	Revision func(namespace, name string) bool            // is it one of class thaw.dev
 	Service  func(namespace, name string) *corev1.Service // nil: there is none
-	Self     []string                                     // names of our own listeners, as Services have them
+	OwnNames []string                                     // names of our own listeners, as Services have them
 }
 
 // Problem is why an object is not served, or not wholly.
@@ -45,96 +45,96 @@ func (p *Problem) Error() string { return p.Message }
 
 // The reasons.
 const (
-	reasonInvalid = "Invalid"
-	reasonTaken   = "HostTaken"
-	reasonCircle  = "Circle"
-	reasonService = "ServiceMissing"
-	reasonPort    = "PortMissing"
-	reasonTLS     = "InternalTLS"
+	reasonInvalid   = "Invalid"
+	reasonHostTaken = "HostTaken"
+	reasonCircle    = "Circle"
+	reasonService   = "ServiceMissing"
+	reasonPort      = "PortMissing"
+	reasonTLS       = "InternalTLS"
 )
 
 // Compile makes the objects of our class into a table, whose Version is 0. It
 // says which of them are not served as they ask for, and why.
-func Compile(objects []*v1alpha1.Ingress, known Known) (controlstream.Table, map[types.NamespacedName]*Problem) {
-	c := compiler{known: known, hosts: map[string]*host{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
-	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !ours(in) || in.DeletionTimestamp != nil })
+func Compile(objects []*v1alpha1.Ingress, known Lookup) (controlstream.Table, map[types.NamespacedName]*Problem) {
+	c := compiler{lookup: known, hosts: map[string]*pendingHost{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
+	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !isOurClass(in) || in.DeletionTimestamp != nil })
 	slices.SortFunc(objects, func(a, b *v1alpha1.Ingress) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, in := range objects {
-		c.add(in)
+		c.addIngress(in)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
-		c.finish(c.hosts[name])
+		c.finishHost(c.hosts[name])
 	}
 	slices.SortFunc(c.table.Hosts, func(a, b controlstream.Host) int { return cmp.Compare(a.Name, b.Name) })
 	return c.table, c.problems
 }
 
-func ours(in *v1alpha1.Ingress) bool {
+func isOurClass(in *v1alpha1.Ingress) bool {
 	return in.Annotations[netapi.IngressClassAnnotationKey] == Class
 }
 
 type compiler struct {
-	known    Known
-	hosts    map[string]*host
+	lookup   Lookup
+	hosts    map[string]*pendingHost
 	models   map[functions.Name]bool
 	table    controlstream.Table
 	problems map[types.NamespacedName]*Problem
 }
 
-// host is one in the making.
-type host struct {
+// pendingHost is one in the making.
+type pendingHost struct {
 	controlstream.Host
-	owner types.NamespacedName
-	made  bool // its paths are in order, and lead to no other host
-	open  bool // its paths are being made
+	owner      types.NamespacedName
+	done       bool // its paths are in order, and lead to no other host
+	inProgress bool // its paths are being made
 }
 
-// blame keeps the first that is said of an object, but a lasting problem goes
+// setProblem keeps the first that is said of an object, but a lasting problem goes
 // before one that may pass.
-func (c *compiler) blame(name types.NamespacedName, p *Problem) {
+func (c *compiler) setProblem(name types.NamespacedName, p *Problem) {
 	if old := c.problems[name]; old == nil || (old.Wait && !p.Wait) {
 		c.problems[name] = p
 	}
 }
 
-func (c *compiler) add(in *v1alpha1.Ingress) {
+func (c *compiler) addIngress(in *v1alpha1.Ingress) {
 	name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
-	if err := check(in); err != nil {
-		c.blame(name, &Problem{Reason: reasonInvalid, Message: err.Error()})
+	if err := validate(in); err != nil {
+		c.setProblem(name, &Problem{Reason: reasonInvalid, Message: err.Error()})
 		return
 	}
 	probed := in.DeepCopy()
 	if _, err := ingress.InsertProbe(probed); err != nil { // also asks for the hash of what is routed
-		c.blame(name, &Problem{Reason: reasonInvalid, Message: err.Error()})
+		c.setProblem(name, &Problem{Reason: reasonInvalid, Message: err.Error()})
 		return
 	}
 	for i, rule := range probed.Spec.Rules {
 		var paths []controlstream.Path
 		for _, p := range rule.HTTP.Paths {
-			paths = append(paths, c.path(name, &p))
+			paths = append(paths, c.compilePath(name, &p))
 		}
 		internal := rule.Visibility == v1alpha1.IngressVisibilityClusterLocal
 		for _, h := range rule.Hosts {
 			h = strings.ToLower(h)
 			at := c.hosts[h]
 			if at == nil {
-				at = &host{owner: name, Host: controlstream.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
+				at = &pendingHost{owner: name, Host: controlstream.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
 				c.hosts[h] = at
 			}
 			if at.owner != name {
-				c.blame(name, &Problem{Reason: reasonTaken, Message: fmt.Sprintf("the host %s belongs to the ingress %s, which is older", h, at.owner)})
+				c.setProblem(name, &Problem{Reason: reasonHostTaken, Message: fmt.Sprintf("the host %s belongs to the ingress %s, which is older", h, at.owner)})
 				continue
 			}
 			at.Paths = append(at.Paths, paths...)
 		}
-		c.model(in, &in.Spec.Rules[i])
+		c.addModel(in, &in.Spec.Rules[i])
 	}
 }
 
-// check says what is wrong with an object beyond what depends on others.
-func check(in *v1alpha1.Ingress) error {
+// validate says what is wrong with an object beyond what depends on others.
+func validate(in *v1alpha1.Ingress) error {
 	if err := in.Validate(context.Background()); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func check(in *v1alpha1.Ingress) error {
 			if p.RewriteHost != "" && !httpguts.ValidHostHeader(p.RewriteHost) {
 				return fmt.Errorf("%s: %q is no name of a host", at, p.RewriteHost)
 			}
-			fields := []map[string]string{exact(p.Headers), p.AppendHeaders}
+			fields := []map[string]string{exactValues(p.Headers), p.AppendHeaders}
 			for _, s := range p.Splits {
 				fields = append(fields, s.AppendHeaders)
 			}
@@ -190,7 +190,7 @@ func check(in *v1alpha1.Ingress) error {
 	return nil
 }
 
-func exact(in map[string]v1alpha1.HeaderMatch) map[string]string {
+func exactValues(in map[string]v1alpha1.HeaderMatch) map[string]string {
 	out := make(map[string]string, len(in))
 	for k, m := range in {
 		out[k] = m.Exact
@@ -198,8 +198,8 @@ func exact(in map[string]v1alpha1.HeaderMatch) map[string]string {
 	return out
 }
 
-// fields is a map with names as HTTP spells them; nil if it is empty.
-func fields(in map[string]string) map[string]string {
+// canonicalFields is a map with names as HTTP spells them; nil if it is empty.
+func canonicalFields(in map[string]string) map[string]string {
 	if len(in) == 0 {
 		return nil
 	}
@@ -210,8 +210,8 @@ func fields(in map[string]string) map[string]string {
 	return out
 }
 
-func (c *compiler) path(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath) controlstream.Path {
-	out := controlstream.Path{Prefix: p.Path, Headers: fields(exact(p.Headers)), Rewrite: p.RewriteHost, Append: fields(p.AppendHeaders)}
+func (c *compiler) compilePath(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath) controlstream.Path {
+	out := controlstream.Path{Prefix: p.Path, Headers: canonicalFields(exactValues(p.Headers)), Rewrite: p.RewriteHost, Append: canonicalFields(p.AppendHeaders)}
 	for _, s := range p.Splits {
 		percent := s.Percent
 		if len(p.Splits) == 1 {
@@ -220,13 +220,13 @@ func (c *compiler) path(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath)
 		if percent == 0 {
 			continue
 		}
-		to := controlstream.Split{Percent: percent, Append: fields(s.AppendHeaders)}
-		if c.known.Revision(s.ServiceNamespace, s.ServiceName) {
+		to := controlstream.Split{Percent: percent, Append: canonicalFields(s.AppendHeaders)}
+		if c.lookup.Revision(s.ServiceNamespace, s.ServiceName) {
 			to.Function = functions.Name{Team: s.ServiceNamespace, Name: s.ServiceName}
 		} else {
 			var problem *Problem
-			if to.Address, to.H2C, problem = c.address(&s.IngressBackend); problem != nil {
-				c.blame(owner, problem)
+			if to.Address, to.H2C, problem = c.serviceAddress(&s.IngressBackend); problem != nil {
+				c.setProblem(owner, problem)
 			}
 		}
 		out.Splits = append(out.Splits, to)
@@ -234,11 +234,11 @@ func (c *compiler) path(owner types.NamespacedName, p *v1alpha1.HTTPIngressPath)
 	return out
 }
 
-// address is where a Service answers. With a problem it is where nothing does.
-func (c *compiler) address(b *v1alpha1.IngressBackend) (address string, h2c bool, _ *Problem) {
+// serviceAddress is where a Service answers. With a problem it is where nothing does.
+func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress string, h2c bool, _ *Problem) {
 	name := b.ServiceName + "." + b.ServiceNamespace + ".svc"
 	nowhere := name + ":0" // refused by every machine
-	s := c.known.Service(b.ServiceNamespace, b.ServiceName)
+	s := c.lookup.Service(b.ServiceNamespace, b.ServiceName)
 	if s == nil {
 		return nowhere, false, &Problem{Reason: reasonService, Message: fmt.Sprintf("there is no Service %s/%s", b.ServiceNamespace, b.ServiceName), Wait: true}
 	}
@@ -283,9 +283,9 @@ func (c *compiler) address(b *v1alpha1.IngressBackend) (address string, h2c bool
 	return net.JoinHostPort(s.Spec.ClusterIP, number), h2c, nil
 }
 
-// model makes a Route's main rule, which is known by its name in the cluster,
+// addModel makes a Route's main rule, which is known by its name in the cluster,
 // into a model: by what is taken of it where nothing else is asked for.
-func (c *compiler) model(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
+func (c *compiler) addModel(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
 	route := in.Labels[serving.RouteLabelKey]
 	name := functions.Name{Team: in.Namespace, Name: route}
 	if route == "" || in.Labels[serving.RouteNamespaceLabelKey] != in.Namespace || c.models[name] || !slices.Contains(rule.Hosts, route+"."+in.Namespace) {
@@ -296,7 +296,7 @@ func (c *compiler) model(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
 			continue
 		}
 		var splits []controlstream.Split
-		for _, s := range c.path(types.NamespacedName{Namespace: in.Namespace, Name: in.Name}, &p).Splits {
+		for _, s := range c.compilePath(types.NamespacedName{Namespace: in.Namespace, Name: in.Name}, &p).Splits {
 			if s.Function == (functions.Name{}) {
 				return
 			}
@@ -308,49 +308,49 @@ func (c *compiler) model(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
 	}
 }
 
-// finish puts a host's paths in order and in the table, after those of hosts that
+// finishHost puts a host's paths in order and in the table, after those of hosts that
 // it leads to. It is false within a circle.
-func (c *compiler) finish(h *host) bool {
-	if h.made || h.open {
-		return h.made
+func (c *compiler) finishHost(h *pendingHost) bool {
+	if h.done || h.inProgress {
+		return h.done
 	}
-	h.open = true
+	h.inProgress = true
 	slices.SortStableFunc(h.Paths, func(a, b controlstream.Path) int {
 		return cmp.Or(cmp.Compare(len(b.Prefix), len(a.Prefix)), cmp.Compare(len(b.Headers), len(a.Headers)))
 	})
 	var paths []controlstream.Path
 	for _, p := range h.Paths {
-		if !slices.ContainsFunc(p.Splits, c.self) {
+		if !slices.ContainsFunc(p.Splits, c.isOwnName) {
 			paths = append(paths, p)
 			continue
 		}
 		to := c.hosts[strings.ToLower(p.Rewrite)]
 		switch {
 		case p.Rewrite == "" || len(p.Splits) > 1:
-			c.blame(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads back to the ingress: only one whole path with rewriteHost can", h.Name)})
+			c.setProblem(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads back to the ingress: only one whole path with rewriteHost can", h.Name)})
 		case to == nil:
-			c.blame(h.owner, &Problem{Reason: reasonService, Message: fmt.Sprintf("the host %s leads to %s, which no ingress has", h.Name, p.Rewrite), Wait: true})
-		case !c.finish(to):
-			c.blame(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads to %s and back", h.Name, to.Name)})
+			c.setProblem(h.owner, &Problem{Reason: reasonService, Message: fmt.Sprintf("the host %s leads to %s, which no ingress has", h.Name, p.Rewrite), Wait: true})
+		case !c.finishHost(to):
+			c.setProblem(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads to %s and back", h.Name, to.Name)})
 		default:
-			paths = append(paths, through(p, to)...)
+			paths = append(paths, pathsThrough(p, to)...)
 		}
 	}
-	h.Paths, h.open, h.made = paths, false, true
+	h.Paths, h.inProgress, h.done = paths, false, true
 	c.table.Hosts = append(c.table.Hosts, h.Host)
 	return true
 }
 
-// self is whether a share leads back to us.
-func (c *compiler) self(s controlstream.Split) bool {
+// isOwnName is whether a share leads back to us.
+func (c *compiler) isOwnName(s controlstream.Split) bool {
 	to, _, _ := net.SplitHostPort(s.Address)
-	return to != "" && slices.Contains(c.known.Self, to)
+	return to != "" && slices.Contains(c.lookup.OwnNames, to)
 }
 
-// through is the paths of another host, for the requests that p takes and as they
+// pathsThrough is the paths of another host, for the requests that p takes and as they
 // are when p has let them through.
-func through(p controlstream.Path, to *host) []controlstream.Path {
-	given := merge(p.Append, p.Splits[0].Append)
+func pathsThrough(p controlstream.Path, to *pendingHost) []controlstream.Path {
+	given := mergeFields(p.Append, p.Splits[0].Append)
 	var out []controlstream.Path
 next:
 	for _, x := range to.Paths {
@@ -361,7 +361,7 @@ next:
 		default:
 			continue
 		}
-		want := merge(p.Headers)
+		want := mergeFields(p.Headers)
 		for k, v := range x.Headers {
 			if has, ok := given[k]; ok {
 				if has != v {
@@ -372,18 +372,18 @@ next:
 			if has, ok := p.Headers[k]; ok && has != v {
 				continue next
 			}
-			want = merge(want, map[string]string{k: v})
+			want = mergeFields(want, map[string]string{k: v})
 		}
 		x.Headers = want
-		x.Append = merge(given, x.Append)
+		x.Append = mergeFields(given, x.Append)
 		x.Rewrite = cmp.Or(x.Rewrite, p.Rewrite)
 		out = append(out, x)
 	}
 	return out
 }
 
-// merge is the fields of all maps, later ones before earlier; nil if there are none.
-func merge(all ...map[string]string) map[string]string {
+// mergeFields is the fields of all maps, later ones before earlier; nil if there are none.
+func mergeFields(all ...map[string]string) map[string]string {
 	var out map[string]string
 	for _, m := range all {
 		for k, v := range m {

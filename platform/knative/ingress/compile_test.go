@@ -59,7 +59,7 @@ func one(host string, paths ...string) string {
 
 // world is a namespace a with all sorts of Services, and revisions of our class
 // whose names begin with rev.
-func world() Known {
+func world() Lookup {
 	h2c, plain := "kubernetes.io/h2c", "http"
 	services := map[string]corev1.ServiceSpec{
 		"web":      {ClusterIP: "10.96.0.7", Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "admin", Port: 81}, {Name: "https", Port: 443}}},
@@ -74,7 +74,7 @@ func world() Known {
 		"self":     {Type: corev1.ServiceTypeExternalName, ExternalName: private, Ports: []corev1.ServicePort{{Name: "http2", Port: 80}}},
 		"front":    {Type: corev1.ServiceTypeExternalName, ExternalName: public},
 	}
-	return Known{
+	return Lookup{
 		Revision: func(namespace, name string) bool { return namespace == "a" && strings.HasPrefix(name, "rev") },
 		Service: func(namespace, name string) *corev1.Service {
 			spec, ok := services[name]
@@ -83,7 +83,7 @@ func world() Known {
 			}
 			return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
 		},
-		Self: []string{public, private},
+		OwnNames: []string{public, private},
 	}
 }
 
@@ -418,7 +418,7 @@ func TestCompileHolds(t *testing.T) {
 			t.Errorf("seed %d: in another order it is\n%s%v\nand was\n%s%v", seed, shown(again, true), other, shown(table, true), problems)
 		}
 	}
-	if paths < 1000 || wrong[reasonInvalid] < 20 || wrong[reasonTaken] < 20 || wrong[reasonCircle] < 20 || wrong[reasonService] < 20 {
+	if paths < 1000 || wrong[reasonInvalid] < 20 || wrong[reasonHostTaken] < 20 || wrong[reasonCircle] < 20 || wrong[reasonService] < 20 {
 		t.Errorf("the objects were not of all sorts: %d paths, %v", paths, wrong)
 	}
 }

@@ -51,18 +51,18 @@ type Options struct {
 // may run in a cluster at a time: whoever leads.
 type Controller struct {
 	o      Options
-	bell   chan struct{}
+	wakeup chan struct{}
 	pushed chan struct{} // closed with the first table
 
 	// Of Run's goroutine.
 	objects  []*v1alpha1.Ingress // as they were compiled
 	problems map[types.NamespacedName]*Problem
 	table    *controlstream.Table
-	seen     map[types.NamespacedName]seen
+	states   map[types.NamespacedName]tableState
 }
 
-// seen is where an object stands in the tables that were pushed.
-type seen struct {
+// tableState is where an object stands in the tables that were pushed.
+type tableState struct {
 	uid        types.UID
 	generation int64
 	version    uint64    // the first table that it was in as it is
@@ -74,28 +74,28 @@ type seen struct {
 // often they are looked at while somebody waits, the pause after a refusal, and
 // how often all is done anew though nothing was heard.
 const (
-	patience = time.Second
-	glance   = 10 * time.Millisecond
-	pause    = time.Second
-	round    = time.Minute
+	activatorWait  = time.Second
+	pollInterval   = 10 * time.Millisecond
+	retryPause     = time.Second
+	recompileEvery = time.Minute
 )
 
-// writers is how many objects' status is written at a time.
-const writers = 8
+// statusWriters is how many objects' status is written at a time.
+const statusWriters = 8
 
 // New makes a Controller, and makes its informers known to their factories: these
 // are started after New. Run starts the Controller.
 func New(o Options) *Controller {
 	o.Ingresses.Informer()
 	o.Services.Informer()
-	return &Controller{o: o, bell: make(chan struct{}, 1), pushed: make(chan struct{}), seen: map[types.NamespacedName]seen{}}
+	return &Controller{o: o, wakeup: make(chan struct{}, 1), pushed: make(chan struct{}), states: map[types.NamespacedName]tableState{}}
 }
 
 // Changed says that an answer of Revision or of Applied may be another one. It
 // never blocks, and may be called at any time.
 func (c *Controller) Changed() {
 	select {
-	case c.bell <- struct{}{}:
+	case c.wakeup <- struct{}{}:
 	default: // it rings already
 	}
 }
@@ -109,12 +109,12 @@ func (c *Controller) Run(ctx context.Context) error {
 	informers := []cache.SharedIndexInformer{c.o.Ingresses.Informer(), c.o.Services.Informer()}
 	for _, informer := range informers {
 		handle, err := informer.AddEventHandler(cache.FilteringResourceEventHandler{
-			FilterFunc: mine,
+			FilterFunc: isOurObject,
 			Handler: cache.ResourceEventHandlerFuncs{
 				AddFunc:    func(any) { c.Changed() },
 				DeleteFunc: func(any) { c.Changed() },
 				UpdateFunc: func(old, new any) {
-					if matters(old, new) {
+					if changesTable(old, new) {
 						c.Changed()
 					}
 				},
@@ -136,7 +136,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.bell:
+		case <-c.wakeup:
 			rang = true
 		case <-wait.C:
 		}
@@ -145,7 +145,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			wait.Reset(free.Sub(now))
 			continue
 		}
-		if rang || now.Sub(compiled) >= round {
+		if rang || now.Sub(compiled) >= recompileEvery {
 			rang, compiled = false, now
 			if err := c.compile(now); err != nil {
 				c.o.Log.Error("no list of ingresses", "err", err)
@@ -153,26 +153,26 @@ func (c *Controller) Run(ctx context.Context) error {
 			// A burst of changes to many objects may take half a core, not a whole one.
 			free = now.Add(2 * time.Since(now))
 		}
-		next, err := c.tell(ctx, now)
+		next, err := c.updateStatuses(ctx, now)
 		if err != nil && ctx.Err() == nil {
 			c.o.Log.Warn("the status of ingresses was not written", "err", err)
 		}
-		wait.Reset(min(next, round-now.Sub(compiled)))
+		wait.Reset(min(next, recompileEvery-now.Sub(compiled)))
 	}
 }
 
-// mine keeps away the news of other classes' ingresses. Of Services it is any.
-func mine(x any) bool {
+// isOurObject keeps away the news of other classes' ingresses. Of Services it is any.
+func isOurObject(x any) bool {
 	if gone, ok := x.(cache.DeletedFinalStateUnknown); ok {
 		x = gone.Obj
 	}
 	in, ok := x.(*v1alpha1.Ingress)
-	return !ok || ours(in)
+	return !ok || isOurClass(in)
 }
 
-// matters is whether an update is of what is compiled. Most are of status: ours,
+// changesTable is whether an update is of what is compiled. Most are of status: ours,
 // and of a Service none of its doing.
-func matters(old, new any) bool {
+func changesTable(old, new any) bool {
 	switch b := new.(type) {
 	case *v1alpha1.Ingress:
 		a, ok := old.(*v1alpha1.Ingress)
@@ -191,9 +191,9 @@ func (c *Controller) compile(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	all = slices.DeleteFunc(all, func(in *v1alpha1.Ingress) bool { return !ours(in) || in.DeletionTimestamp != nil })
+	all = slices.DeleteFunc(all, func(in *v1alpha1.Ingress) bool { return !isOurClass(in) || in.DeletionTimestamp != nil })
 	services := c.o.Services.Lister()
-	table, problems := Compile(all, Known{
+	table, problems := Compile(all, Lookup{
 		Revision: c.o.Revision,
 		Service: func(namespace, name string) *corev1.Service {
 			s, err := services.Services(namespace).Get(name)
@@ -202,12 +202,12 @@ func (c *Controller) compile(now time.Time) error {
 			}
 			return s
 		},
-		Self: []string{c.o.Private, c.o.Public},
+		OwnNames: []string{c.o.Private, c.o.Public},
 	})
 	c.objects, c.problems = all, problems
-	c.push(&table, now)
-	was := c.seen
-	c.seen = make(map[types.NamespacedName]seen, len(all))
+	c.pushTable(&table, now)
+	was := c.states
+	c.states = make(map[types.NamespacedName]tableState, len(all))
 	for _, in := range all {
 		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
 		s := was[name]
@@ -217,46 +217,46 @@ func (c *Controller) compile(now time.Time) error {
 			s.version, s.since = c.table.Version, now
 		}
 		s.uid, s.generation = in.UID, in.Generation
-		c.seen[name] = s
+		c.states[name] = s
 	}
 	return nil
 }
 
-// tell writes the status of all objects that are to have another one. It returns
+// updateStatuses writes the status of all objects that are to have another one. It returns
 // when to look again though nothing rings.
-func (c *Controller) tell(ctx context.Context, now time.Time) (time.Duration, error) {
+func (c *Controller) updateStatuses(ctx context.Context, now time.Time) (time.Duration, error) {
 	applied, activators := c.o.Applied()
-	next := round
+	next := recompileEvery
 	var changed []*v1alpha1.Ingress
 	for _, in := range c.objects {
 		// The newest: its status may have moved on since it was compiled.
 		in, err := c.o.Ingresses.Lister().Ingresses(in.Namespace).Get(in.Name)
-		if err != nil || !ours(in) {
+		if err != nil || !isOurClass(in) {
 			continue // gone: it rings
 		}
 		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
-		s := c.seen[name]
+		s := c.states[name]
 		if s.uid != in.UID || s.generation != in.Generation || (s.written != "" && s.written == in.ResourceVersion) {
 			continue // not compiled yet, or written and on its way back to us
 		}
-		out, wait := c.judge(in, c.problems[name], s, applied, activators, now)
+		out, wait := c.statusOf(in, c.problems[name], s, applied, activators, now)
 		if wait > 0 {
 			next = min(next, wait)
 		}
 		if out != nil && !equality.Semantic.DeepEqual(in.Status, out.Status) {
 			changed = append(changed, out)
 			s.written = in.ResourceVersion
-			c.seen[name] = s
+			c.states[name] = s
 		}
 	}
-	failed := c.write(ctx, changed)
+	failed := c.writeStatuses(ctx, changed)
 	var errs []error
 	for in, err := range failed {
 		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
-		s := c.seen[name]
+		s := c.states[name]
 		s.written = ""
-		c.seen[name] = s
-		next = min(next, pause)
+		c.states[name] = s
+		next = min(next, retryPause)
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // of these a newer one is on its way
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
@@ -264,10 +264,10 @@ func (c *Controller) tell(ctx context.Context, now time.Time) (time.Duration, er
 	return next, errors.Join(errs...)
 }
 
-// push hands out a table that differs from the last one. Versions grow from one
+// pushTable hands out a table that differs from the last one. Versions grow from one
 // controller to the next, since activators outlive them: they count microseconds,
 // and go on from what activators have where another's clock was ahead.
-func (c *Controller) push(table *controlstream.Table, now time.Time) {
+func (c *Controller) pushTable(table *controlstream.Table, now time.Time) {
 	if c.table != nil {
 		if table.Version = c.table.Version; reflect.DeepEqual(table, c.table) {
 			return
@@ -284,12 +284,12 @@ func (c *Controller) push(table *controlstream.Table, now time.Time) {
 	c.o.Log.Debug("a new table of routes", "version", table.Version, "hosts", len(table.Hosts), "models", len(table.Models))
 }
 
-// judge is in with the status that it is to have, nil if that is not known yet,
+// statusOf is in with the status that it is to have, nil if that is not known yet,
 // and how soon it might be another one by itself, or 0.
-func (c *Controller) judge(in *v1alpha1.Ingress, problem *Problem, s seen, applied uint64, activators int, now time.Time) (*v1alpha1.Ingress, time.Duration) {
+func (c *Controller) statusOf(in *v1alpha1.Ingress, problem *Problem, s tableState, applied uint64, activators int, now time.Time) (*v1alpha1.Ingress, time.Duration) {
 	pending := !in.IsReady() && (activators == 0 || applied < s.version)
-	if problem == nil && pending && now.Sub(s.since) < patience {
-		return nil, glance // most are ready before it is worth a word
+	if problem == nil && pending && now.Sub(s.since) < activatorWait {
+		return nil, pollInterval // most are ready before it is worth a word
 	}
 	in = in.DeepCopy()
 	in.Status.InitializeConditions()
@@ -310,7 +310,7 @@ func (c *Controller) judge(in *v1alpha1.Ingress, problem *Problem, s seen, appli
 			message = "no activator is connected to the controller"
 		}
 		conditions.MarkUnknown(v1alpha1.IngressConditionLoadBalancerReady, "Activators", "%s", message)
-		return in, patience / 10
+		return in, activatorWait / 10
 	}
 	in.Status.MarkLoadBalancerReady(
 		[]v1alpha1.LoadBalancerIngressStatus{{DomainInternal: c.o.Public}},
@@ -318,13 +318,13 @@ func (c *Controller) judge(in *v1alpha1.Ingress, problem *Problem, s seen, appli
 	return in, 0
 }
 
-// write puts the status of objects, a few at a time, and returns those that were
+// writeStatuses puts the status of objects, a few at a time, and returns those that were
 // not taken.
-func (c *Controller) write(ctx context.Context, changed []*v1alpha1.Ingress) map[*v1alpha1.Ingress]error {
+func (c *Controller) writeStatuses(ctx context.Context, changed []*v1alpha1.Ingress) map[*v1alpha1.Ingress]error {
 	var mu sync.Mutex
 	failed := map[*v1alpha1.Ingress]error{}
 	var group sync.WaitGroup
-	slots := make(chan struct{}, writers)
+	slots := make(chan struct{}, statusWriters)
 	for _, in := range changed {
 		slots <- struct{}{}
 		group.Go(func() {

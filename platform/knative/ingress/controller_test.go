@@ -95,7 +95,7 @@ func (p *play) start(services []runtime.Object, objects ...runtime.Object) {
 		ingresses.Shutdown()
 		others.Shutdown()
 	})
-	p.rest(patience / 2) // caches are looked at every 100 ms
+	p.rest(activatorWait / 2) // caches are looked at every 100 ms
 }
 
 // versions gives ingresses what the fake of client-go does not: each write makes a
@@ -156,7 +156,7 @@ func (p *play) table() *controlstream.Table {
 func (p *play) apply() {
 	version := p.table().Version
 	p.set(func() { p.applied = version })
-	p.rest(2 * glance)
+	p.rest(2 * pollInterval)
 }
 
 // status is what is written of an object, in one line.
@@ -198,7 +198,7 @@ func (p *play) create(in *v1alpha1.Ingress) {
 	if _, err := p.net.NetworkingV1alpha1().Ingresses(in.Namespace).Create(p.Context(), in, metav1.CreateOptions{}); err != nil {
 		p.Fatal(err)
 	}
-	p.rest(2 * glance)
+	p.rest(2 * pollInterval)
 }
 
 // change gives an object another spec, as the API server does.
@@ -214,7 +214,7 @@ func (p *play) change(name, spec string) {
 		p.Fatal(err)
 	}
 	p.net.ClearActions()
-	p.rest(2 * glance)
+	p.rest(2 * pollInterval)
 }
 
 func service(name string) *corev1.Service {
@@ -230,13 +230,13 @@ func TestController(t *testing.T) {
 		other.Annotations[netapi.IngressClassAnnotationKey] = "edge.ingress.networking.knative.dev"
 		p := start(t, []runtime.Object{service("web")}, object(t, "o", web), other)
 		p.want("o", "nothing") // for no longer than patience
-		p.rest(patience)
+		p.rest(activatorWait)
 		p.want("o", "Unknown Activators no activator is connected to the controller")
 		p.set(func() { p.activators = 2 })
-		p.rest(patience)
+		p.rest(activatorWait)
 		p.want("o", "Unknown Activators not all of the 2 activators have taken its routes yet")
 		p.apply()
-		p.rest(patience)
+		p.rest(activatorWait)
 		p.want("o", "True")
 		p.want("other", "nothing")
 		in, _ := p.net.NetworkingV1alpha1().Ingresses("a").Get(t.Context(), "o", metav1.GetOptions{})
@@ -250,14 +250,14 @@ func TestController(t *testing.T) {
 
 		// Nothing happens: nothing is written or handed out.
 		p.net.ClearActions()
-		p.rest(5 * round)
+		p.rest(5 * recompileEvery)
 		if p.writes() != 0 || p.pushed() != 1 {
 			t.Errorf("%d writes, %d tables", p.writes(), p.pushed())
 		}
 		// An activator that joins, or is gone, changes nothing about what is ready.
 		p.set(func() { p.applied, p.activators = 0, 3 })
 		p.c.Changed()
-		p.rest(2 * patience)
+		p.rest(2 * activatorWait)
 		p.want("o", "True")
 
 		// Another spec is ready only with another table, and one write does.
@@ -289,7 +289,7 @@ func TestController(t *testing.T) {
 		if err := p.net.NetworkingV1alpha1().Ingresses("a").Delete(t.Context(), "o", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		p.rest(2 * glance)
+		p.rest(2 * pollInterval)
 		if len(p.table().Hosts) != 0 {
 			t.Errorf("it has routes: %v", p.table().Hosts)
 		}
@@ -309,7 +309,7 @@ func TestControllerServices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.rest(2 * glance)
+		p.rest(2 * pollInterval)
 		p.want("o", "Unknown ServiceMissing there is no Service a/web") // until it is true at the activators
 		p.apply()
 		p.want("o", "True")
@@ -320,13 +320,13 @@ func TestControllerServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := p.pushed()
-		p.rest(glance)
+		p.rest(pollInterval)
 		web = web.DeepCopy()
 		web.Spec.ClusterIP = "10.96.0.99"
 		if _, err = services.Update(t.Context(), web, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		p.rest(glance)
+		p.rest(pollInterval)
 		if got := shown(*p.table(), false); got != "x [] {} 100%>10.96.0.99:80\n" || p.pushed() != n+1 {
 			t.Errorf("after %d tables more, the last is %s", p.pushed()-n, got)
 		}
@@ -335,13 +335,13 @@ func TestControllerServices(t *testing.T) {
 		if err := services.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		p.rest(glance)
+		p.rest(pollInterval)
 		p.want("o", "Unknown ServiceMissing there is no Service a/web")
 
 		// It was a revision of ours all along: no Service is needed.
 		p.set(func() { p.revisions = []string{"a/web"} })
 		p.c.Changed()
-		p.rest(glance)
+		p.rest(pollInterval)
 		if got := shown(*p.table(), false); got != "x [] {} 100%>a/web\n" {
 			t.Errorf("the last table is %s", got)
 		}
@@ -363,13 +363,13 @@ func TestControllerRefused(t *testing.T) {
 		p.create(object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))
 		p.create(object(t, "p", one("z", "{splits: ["+split("web", 100)+"]}")))
 		p.net.ClearActions()
-		p.rest(10 * pause)
+		p.rest(10 * retryPause)
 		p.want("o", "nothing")
 		if n := p.writes(); n < 10 || n > 30 {
 			t.Errorf("%d writes in ten pauses, of two objects", n)
 		}
 		refuse.Store(false)
-		p.rest(pause)
+		p.rest(retryPause)
 		p.want("o", "True")
 		p.want("p", "True")
 	})
@@ -391,7 +391,7 @@ func TestControllerAgain(t *testing.T) {
 		ahead := p.table().Version + 1e12 // by its clock
 		next := play{T: t, applied: ahead, activators: 1}
 		next.start([]runtime.Object{service("web")}, in)
-		next.rest(2 * round)
+		next.rest(2 * recompileEvery)
 		next.want("o", "True")
 		if next.writes() != 0 || next.pushed() != 1 || next.table().Version <= ahead {
 			t.Errorf("%d writes, %d tables, version %d after %d", next.writes(), next.pushed(), next.table().Version, ahead)

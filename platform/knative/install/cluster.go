@@ -64,10 +64,10 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 	}
 	linked := dry
 	for _, x := range objects {
-		if !linked && order(x) == workloads {
+		if !linked && installOrder(x) == workloadOrder {
 			// Their kubelets would look for it again after a while only.
 			if _, err := Token(ctx, c.of, Namespace); err != nil {
-				return c.of.Explain(err, "secret "+knative.LinkSecret)
+				return c.of.Explain(err, "secret "+knative.ControlTLSSecret)
 			}
 			linked = true
 		}
@@ -88,7 +88,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 			return c.explain(err, x)
 		case !there:
 			told(Name(x), knative.Created)
-		case same(old, now):
+		case sameObject(old, now):
 			told(Name(x), knative.Unchanged)
 		default:
 			told(Name(x), knative.Changed)
@@ -97,9 +97,9 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 	return nil
 }
 
-// same reports whether an object is what it was, but for what the server keeps of it
+// sameObject reports whether an object is what it was, but for what the server keeps of it
 // and what controllers say of its state meanwhile.
-func same(old, now *unstructured.Unstructured) bool {
+func sameObject(old, now *unstructured.Unstructured) bool {
 	said := func(x *unstructured.Unstructured) map[string]any {
 		x = x.DeepCopy()
 		x.SetManagedFields(nil)
@@ -117,11 +117,11 @@ func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
 	return c.of.Explain(err, Name(x))
 }
 
-const every = 500 * time.Millisecond
+const waitInterval = 500 * time.Millisecond
 
 // Wait returns when all of it runs. The error says what does not.
 func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured) error {
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(waitInterval)
 	defer tick.Stop()
 	missing := "nothing was seen"
 	for {
@@ -137,7 +137,7 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 			if err != nil {
 				return c.explain(err, x)
 			}
-			if what := lacks(now); what != "" {
+			if what := missingReadiness(now); what != "" {
 				still = append(still, x.GetName()+": "+what)
 			}
 		}
@@ -152,9 +152,9 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 			// The time is over, but why is worth a moment more.
 			moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
-			e := &knative.Error{Kind: knative.Late, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
+			e := &knative.Error{Kind: knative.TimedOut, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
 			if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment, metav1.ListOptions{}); err == nil {
-				if why := obstacle(pods.Items); why != "" {
+				if why := podProblem(pods.Items); why != "" {
 					e.Err = errors.New(why)
 				}
 			}
@@ -164,9 +164,9 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 	}
 }
 
-// obstacle is why the first of some pods does not run, as its node or the scheduler
+// podProblem is why the first of some pods does not run, as its node or the scheduler
 // says it; "" where none of them says anything.
-func obstacle(pods []unstructured.Unstructured) string {
+func podProblem(pods []unstructured.Unstructured) string {
 	for _, x := range pods {
 		var p corev1.Pod
 		if runtime.DefaultUnstructuredConverter.FromUnstructured(x.Object, &p) != nil {
@@ -189,8 +189,8 @@ func obstacle(pods []unstructured.Unstructured) string {
 	return ""
 }
 
-// lacks says what a workload is waiting for, "" for nothing.
-func lacks(x *unstructured.Unstructured) string {
+// missingReadiness says what a workload is waiting for, "" for nothing.
+func missingReadiness(x *unstructured.Unstructured) string {
 	number := func(at ...string) int64 {
 		n, _, _ := unstructured.NestedInt64(x.Object, at...)
 		return n
@@ -238,22 +238,22 @@ func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructur
 		gone = append(gone, x)
 	}
 	for _, x := range gone {
-		if err := c.absent(ctx, x); err != nil {
+		if err := c.waitAbsent(ctx, x); err != nil {
 			return err
 		}
 		told(Name(x))
 	}
-	return c.bareNodes(ctx, told)
+	return c.removeAnnotations(ctx, told)
 }
 
-// Unlend takes away what an earlier installation had nodes lend to their pods. With dry
+// RemoveWarmHosts takes away what an earlier installation had nodes lend to their pods. With dry
 // it tells what there is of it, and leaves it.
-func (c *Cluster) Unlend(ctx context.Context, dry bool, told func(name string)) error {
+func (c *Cluster) RemoveWarmHosts(ctx context.Context, dry bool, told func(name string)) error {
 	o := metav1.DeleteOptions{}
 	if dry {
 		o.DryRun = []string{metav1.DryRunAll}
 	}
-	objects, err := Objects(Options{Image: placeholder, Warm: engines})
+	objects, err := Objects(Options{Image: placeholderName, Warm: warmHostName})
 	if err != nil {
 		return err
 	}
@@ -273,8 +273,8 @@ func (c *Cluster) Unlend(ctx context.Context, dry bool, told func(name string)) 
 	return nil
 }
 
-func (c *Cluster) absent(ctx context.Context, x *unstructured.Unstructured) error {
-	tick := time.NewTicker(every)
+func (c *Cluster) waitAbsent(ctx context.Context, x *unstructured.Unstructured) error {
+	tick := time.NewTicker(waitInterval)
 	defer tick.Stop()
 	for {
 		_, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
@@ -286,14 +286,14 @@ func (c *Cluster) absent(ctx context.Context, x *unstructured.Unstructured) erro
 		}
 		select {
 		case <-ctx.Done():
-			return &knative.Error{Kind: knative.Late, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
+			return &knative.Error{Kind: knative.TimedOut, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
 		case <-tick.C:
 		}
 	}
 }
 
-// bareNodes takes away what the controller has written on nodes.
-func (c *Cluster) bareNodes(ctx context.Context, told func(string)) error {
+// removeAnnotations takes away what the controller has written on nodes.
+func (c *Cluster) removeAnnotations(ctx context.Context, told func(string)) error {
 	nodes := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	list, err := nodes.List(ctx, metav1.ListOptions{})
 	if err != nil {

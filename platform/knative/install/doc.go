@@ -4,7 +4,7 @@
 // as well; Objects sets the image and the few things that differ from cluster to
 // cluster. The Helm chart (deploy/helm/thaw) renders the same ones, which a test
 // of it holds. Nothing is a hook and no secret comes with an installation: the
-// controller's init container makes the Secret thaw-link where there is none
+// controller's init container makes the Secret thaw-control-tls where there is none
 // (Token), and the others wait for it as a volume they cannot mount yet. Apply makes
 // it first, so that nobody waits.
 //

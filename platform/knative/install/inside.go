@@ -15,7 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// Token gives the token of the Secret thaw-link of a namespace, which it makes where
+// Token gives the token of the Secret thaw-control-tls of a namespace, which it makes where
 // there is none, with the certificates of the links: of several that try, one does,
 // and all get the same. An API server
 // that does not answer is tried again until ctx ends.
@@ -24,17 +24,17 @@ func Token(ctx context.Context, c *knative.Cluster, namespace string) (string, e
 	if err != nil {
 		return "", err
 	}
-	return token(ctx, core.Secrets(namespace))
+	return ensureToken(ctx, core.Secrets(namespace))
 }
 
-func token(ctx context.Context, secrets v1.SecretInterface) (string, error) {
+func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error) {
 	var last error
 	for {
-		links, err := knative.KeepLinks(ctx, secrets, true, time.Now())
+		links, err := knative.EnsureControlTLS(ctx, secrets, true, time.Now())
 		if err == nil {
 			return links.Token, nil
 		}
-		if errors.Is(err, knative.ErrLinks) || status.IsForbidden(err) || status.IsUnauthorized(err) {
+		if errors.Is(err, knative.ErrControlTLS) || status.IsForbidden(err) || status.IsUnauthorized(err) {
 			return "", err
 		}
 		if last == nil || ctx.Err() == nil {
@@ -42,7 +42,7 @@ func token(ctx context.Context, secrets v1.SecretInterface) (string, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("the Secret %s: %w", knative.LinkSecret, last)
+			return "", fmt.Errorf("the Secret %s: %w", knative.ControlTLSSecret, last)
 		case <-time.After(time.Second):
 		}
 	}
@@ -53,9 +53,9 @@ func WriteToken(path, token string) error {
 	return durable.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
-// Own gives a folder to a user and a group of the same number, so that
+// ChownStore gives a folder to a user and a group of the same number, so that
 // its loader need not be root. What is in it is left as it is.
-func Own(folder string, id int) error {
+func ChownStore(folder string, id int) error {
 	info, err := os.Stat(folder)
 	if err != nil {
 		return err

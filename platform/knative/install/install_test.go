@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/thaw-dev/thaw/platform/knative"
-	"github.com/thaw-dev/thaw/platform/knative/manifest"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
 
@@ -321,7 +320,7 @@ func TestWarm(t *testing.T) {
 func TestOptions(t *testing.T) {
 	lines := func(o Options) []string {
 		all := objects(t, o)
-		b, err := manifest.YAML(all...)
+		b, err := knative.ObjectsYAML(all...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -434,7 +433,7 @@ func TestObstacle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := obstacle([]unstructured.Unstructured{*pod[0]}); got != want {
+		if got := podProblem([]unstructured.Unstructured{*pod[0]}); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -461,7 +460,7 @@ func TestSame(t *testing.T) {
 	} {
 		now := old.DeepCopy()
 		x.edit(now)
-		if same(old, now) != x.same {
+		if sameObject(old, now) != x.same {
 			t.Errorf("%s: same is %v", x.name, !x.same)
 		}
 	}

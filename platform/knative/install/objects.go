@@ -27,11 +27,11 @@ const Namespace = knative.System
 // Object is anything that a cluster has.
 type Object = unstructured.Unstructured
 
-// placeholder is the image of every container in the files.
-const placeholder = "thaw"
+// placeholderName is the image of every container in the files.
+const placeholderName = "thaw"
 
-// engines is the image of the interpreter that is lent.
-const engines = "thaw-warm"
+// warmHostName is the image of the interpreter that is lent.
+const warmHostName = "thaw-warm"
 
 // Options say what differs from cluster to cluster.
 type Options struct {
@@ -92,14 +92,14 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 			return nil, fmt.Errorf("%s %s: %w", x.GetKind(), x.GetName(), err)
 		}
 	}
-	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return order(a) - order(b) })
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return installOrder(a) - installOrder(b) })
 	return objects, nil
 }
 
-const workloads = 4
+const workloadOrder = 4
 
-// order has what others need made first.
-func order(x *unstructured.Unstructured) int {
+// installOrder has what others need made first.
+func installOrder(x *unstructured.Unstructured) int {
 	switch x.GetKind() {
 	case "Namespace":
 		return 0
@@ -108,7 +108,7 @@ func order(x *unstructured.Unstructured) int {
 	case "ClusterRoleBinding", "RoleBinding", "NetworkPolicy":
 		return 2
 	case "Deployment", "DaemonSet":
-		return workloads
+		return workloadOrder
 	}
 	return 3
 }
@@ -125,12 +125,12 @@ func (o Options) set(x *unstructured.Unstructured) error {
 	var part string
 	switch x.GetName() {
 	case "thaw-controller":
-		part, more = "controller", words(o.Controller)
+		part, more = "controller", toAnyList(o.Controller)
 		if o.History != "" {
-			more = append(more, "--data="+history)
+			more = append(more, "--data="+historyDir)
 		}
 	case "thaw-activator":
-		part, more = "activator", words(o.Activator)
+		part, more = "activator", toAnyList(o.Activator)
 	}
 	for _, list := range []string{"initContainers", "containers"} {
 		at := []string{"spec", "template", "spec", list}
@@ -141,17 +141,17 @@ func (o Options) set(x *unstructured.Unstructured) error {
 		for _, c := range containers {
 			c := c.(map[string]any)
 			switch c["image"] {
-			case placeholder:
+			case placeholderName:
 				c["image"] = o.Image
-			case engines:
+			case warmHostName:
 				c["image"] = o.Warm
 			}
 			if c["name"] != part {
 				continue
 			}
-			add(c, "args", more...)
+			appendField(c, "args", more...)
 			if part == "controller" && o.History != "" {
-				add(c, "volumeMounts", map[string]any{"name": "history", "mountPath": history})
+				appendField(c, "volumeMounts", map[string]any{"name": "history", "mountPath": historyDir})
 			}
 		}
 		if err := unstructured.SetNestedSlice(x.Object, containers, at...); err != nil {
@@ -160,7 +160,7 @@ func (o Options) set(x *unstructured.Unstructured) error {
 	}
 	if part == "controller" && o.History != "" {
 		pod := x.Object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
-		add(pod, "volumes", map[string]any{"name": "history", "persistentVolumeClaim": map[string]any{"claimName": o.History}})
+		appendField(pod, "volumes", map[string]any{"name": "history", "persistentVolumeClaim": map[string]any{"claimName": o.History}})
 	}
 	replicas := map[string]int{"thaw-controller": o.Controllers, "thaw-activator": o.Activators}[x.GetName()]
 	if replicas > 0 {
@@ -177,11 +177,11 @@ func (o Options) set(x *unstructured.Unstructured) error {
 	return nil
 }
 
-// history is where the controller's container has the folder of its history.
-const history = "/history"
+// historyDir is where the controller's container has the folder of its history.
+const historyDir = "/history"
 
-// words are texts as a list of an object has them.
-func words(texts []string) []any {
+// toAnyList are texts as a list of an object has them.
+func toAnyList(texts []string) []any {
 	var list []any
 	for _, s := range texts {
 		list = append(list, s)
@@ -189,8 +189,8 @@ func words(texts []string) []any {
 	return list
 }
 
-// add appends to a list of an object.
-func add(object map[string]any, field string, more ...any) {
+// appendField appends to a list of an object.
+func appendField(object map[string]any, field string, more ...any) {
 	if len(more) > 0 {
 		list, _ := object[field].([]any)
 		object[field] = append(list, more...)

@@ -12,19 +12,19 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 )
 
-// maxReview is what of a request is read, in bytes: an object is at most 1.5 MiB,
+// maxReviewBytes is what of a request is read, in bytes: an object is at most 1.5 MiB,
 // and an update holds two.
-const maxReview = 4 << 20
+const maxReviewBytes = 4 << 20
 
-// weight is the most that a preference can weigh.
-const weight = 100
+// preferenceWeight is the most that a preference can weigh.
+const preferenceWeight = 100
 
-// admit answers the API server. Whatever is asked is allowed.
-type admit struct {
+// reviewHandler answers the API server. Whatever is asked is allowed.
+type reviewHandler struct {
 	hint func(namespace, revision string) (node string, ok bool)
 }
 
-func (a admit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != path {
 		http.NotFound(w, r)
 		return
@@ -38,7 +38,7 @@ func (a admit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "application/json only", http.StatusUnsupportedMediaType)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReviewBytes))
 	if err != nil {
 		http.Error(w, "the request is too large, or broke off", http.StatusRequestEntityTooLarge)
 		return
@@ -54,7 +54,7 @@ func (a admit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // review is the answer for one pod: a patch, or none.
-func (a admit) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+func (a reviewHandler) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	yes := &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}
 	if r.Operation != admissionv1.Create || r.Resource.Resource != "pods" || r.SubResource != "" {
 		return yes
@@ -71,7 +71,7 @@ func (a admit) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionRes
 	if !ok || node == "" {
 		return yes
 	}
-	patch, err := json.Marshal([]operation{prefer(&pod, node)})
+	patch, err := json.Marshal([]operation{preferNode(&pod, node)})
 	if err != nil {
 		return yes
 	}
@@ -87,9 +87,9 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// prefer has a pod prefer a node, beside whatever it prefers already.
-func prefer(pod *corev1.Pod, node string) operation {
-	term := corev1.PreferredSchedulingTerm{Weight: weight, Preference: corev1.NodeSelectorTerm{
+// preferNode has a pod prefer a node, beside whatever it prefers already.
+func preferNode(pod *corev1.Pod, node string) operation {
+	term := corev1.PreferredSchedulingTerm{Weight: preferenceWeight, Preference: corev1.NodeSelectorTerm{
 		MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 	}}
 	list := []corev1.PreferredSchedulingTerm{term}

@@ -114,7 +114,7 @@ func TestClusterPlace(t *testing.T) {
 	for end := time.Now().Add(time.Minute); ; <-tick.C {
 		if a := made("m"); a != nil && a.NodeAffinity != nil {
 			terms := a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
-			if len(terms) != 1 || terms[0].Weight != weight || terms[0].Preference.MatchFields[0].Values[0] != node.Name {
+			if len(terms) != 1 || terms[0].Weight != preferenceWeight || terms[0].Preference.MatchFields[0].Values[0] != node.Name {
 				t.Fatalf("%+v", terms)
 			}
 			break

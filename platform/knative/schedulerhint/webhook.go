@@ -27,12 +27,12 @@ const (
 	// Name of the webhook's registration, its Service and that one's EndpointSlice.
 	Name = "thaw-place"
 
-	path       = "/place"
-	every      = time.Minute      // how often the objects are looked after
-	soon       = 5 * time.Second  // after a failure
-	requestFor = 10 * time.Second // bounds one look
-	believe    = time.Minute      // how long API servers have to hear of a new authority
-	answerFor  = 5 * time.Second  // bounds a question
+	path          = "/place"
+	syncEvery     = time.Minute      // how often the objects are looked after
+	retryEvery    = 5 * time.Second  // after a failure
+	syncTimeout   = 10 * time.Second // bounds one look
+	trustDelay    = time.Minute      // how long API servers have to hear of a new authority
+	answerTimeout = 5 * time.Second  // bounds a question
 )
 
 // Options of New.
@@ -56,13 +56,13 @@ type Webhook struct {
 	now  func() time.Time
 
 	// Of Run alone.
-	own, next *shown
-	since     time.Time // that next is believed
-	said      string    // the last failure
+	current, next *servingCert
+	trustedSince  time.Time // that next is believed
+	lastError     string    // the last failure
 }
 
-// shown is a certificate, and the authority that signed it and nothing else.
-type shown struct {
+// servingCert is a certificate, and the authority that signed it and nothing else.
+type servingCert struct {
 	root, cert []byte // PEM
 	pair       tls.Certificate
 }
@@ -85,18 +85,18 @@ func New(o Options) (*Webhook, error) {
 // are made without it.
 func (w *Webhook) Run(ctx context.Context) error {
 	var err error
-	if w.own, err = w.issue(w.now()); err != nil {
+	if w.current, err = w.issue(w.now()); err != nil {
 		w.o.Log.Error("no hints for the scheduler: there is no certificate", "error", err)
 		return nil
 	}
-	w.cert.Store(&w.own.pair)
+	w.cert.Store(&w.current.pair)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w.o.Address)
 	if err != nil {
 		w.o.Log.Error("no hints for the scheduler", "error", err)
 		return nil
 	}
 	server := &http.Server{
-		Handler: admit{w.o.Hint}, ReadHeaderTimeout: answerFor, ReadTimeout: answerFor, WriteTimeout: answerFor, IdleTimeout: 2 * time.Minute,
+		Handler: reviewHandler{w.o.Hint}, ReadHeaderTimeout: answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(w.o.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return w.cert.Load(), nil
@@ -122,68 +122,68 @@ func (w *Webhook) Run(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
-		timer.Reset(w.look(ctx, port))
+		timer.Reset(w.sync(ctx, port))
 	}
 }
 
 // host is the name by which API servers know it.
 func (w *Webhook) host() string { return w.o.Name + "." + w.o.Namespace + ".svc" }
 
-func (w *Webhook) issue(now time.Time) (*shown, error) {
+func (w *Webhook) issue(now time.Time) (*servingCert, error) {
 	made, err := mtls.Issue(now, w.host())
 	if err != nil {
 		return nil, err
 	}
 	leaf := made.Leaves[w.host()]
 	pair, err := tls.X509KeyPair(leaf.Cert, leaf.Key)
-	return &shown{made.Root, leaf.Cert, pair}, err
+	return &servingCert{made.Root, leaf.Cert, pair}, err
 }
 
-// believed are the authorities that API servers are to believe.
-func (w *Webhook) believed() []byte {
+// trustedRoots are the authorities that API servers are to believe.
+func (w *Webhook) trustedRoots() []byte {
 	if w.next == nil {
-		return w.own.root
+		return w.current.root
 	}
-	return slices.Concat(w.next.root, w.own.root)
+	return slices.Concat(w.next.root, w.current.root)
 }
 
-// look brings the objects up to date, and says when to look again.
-func (w *Webhook) look(ctx context.Context, port int32) time.Duration {
-	ctx, cancel := context.WithTimeout(ctx, requestFor)
+// sync brings the objects up to date, and says when to look again.
+func (w *Webhook) sync(ctx context.Context, port int32) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	now := w.now()
-	if w.next == nil && mtls.Old(w.own.cert, now) {
+	if w.next == nil && mtls.Old(w.current.cert, now) {
 		next, err := w.issue(now)
 		if err == nil {
-			w.next, w.since = next, time.Time{}
+			w.next, w.trustedSince = next, time.Time{}
 		}
 	}
-	err := w.slice(ctx, port)
+	err := w.syncEndpointSlice(ctx, port)
 	if err == nil {
-		err = w.register(ctx, w.believed())
+		err = w.syncCABundle(ctx, w.trustedRoots())
 	}
 	if err != nil {
-		if said := err.Error(); said != w.said && ctx.Err() == nil {
-			w.said = said
+		if said := err.Error(); said != w.lastError && ctx.Err() == nil {
+			w.lastError = said
 			w.o.Log.Warn("no hints for the scheduler yet", "error", err)
 		}
-		return soon
+		return retryEvery
 	}
-	w.said = ""
+	w.lastError = ""
 	if w.next != nil {
 		switch {
-		case w.since.IsZero():
-			w.since = now
-		case now.Sub(w.since) >= believe:
-			w.own, w.next = w.next, nil
-			w.cert.Store(&w.own.pair)
+		case w.trustedSince.IsZero():
+			w.trustedSince = now
+		case now.Sub(w.trustedSince) >= trustDelay:
+			w.current, w.next = w.next, nil
+			w.cert.Store(&w.current.pair)
 		}
 	}
-	return every
+	return syncEvery
 }
 
-// slice has the Service lead here.
-func (w *Webhook) slice(ctx context.Context, port int32) error {
+// syncEndpointSlice has the Service lead here.
+func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
 	service, err := w.o.Client.CoreV1().Services(w.o.Namespace).Get(ctx, w.o.Name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -229,8 +229,8 @@ func (w *Webhook) slice(ctx context.Context, port int32) error {
 	return err
 }
 
-// register has API servers believe the certificate.
-func (w *Webhook) register(ctx context.Context, authorities []byte) error {
+// syncCABundle has API servers believe the certificate.
+func (w *Webhook) syncCABundle(ctx context.Context, authorities []byte) error {
 	all := w.o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	have, err := all.Get(ctx, w.o.Name, metav1.GetOptions{})
 	if err != nil {

@@ -76,7 +76,7 @@ func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, 
 		if !status.IsNotFound(err) {
 			return "", Key{}, err
 		}
-		s := empty(team)
+		s := newSecret(team)
 		s.Data = map[string][]byte{k.ID: entry}
 		if _, err = secrets.Secrets(team).Create(ctx, s, metav1.CreateOptions{FieldManager: "thaw"}); err == nil {
 			return secret, k, nil
@@ -88,16 +88,16 @@ func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, 
 	return "", Key{}, err
 }
 
-// empty is the Secret of a team that has no key.
-func empty(team string) *corev1.Secret {
+// newSecret is the Secret of a team that has no key.
+func newSecret(team string) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: team, Labels: labels()},
+		ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: team, Labels: secretLabels()},
 		Type:       corev1.SecretTypeOpaque,
 	}
 }
 
-func labels() map[string]string { return map[string]string{"app.kubernetes.io/part-of": "thaw"} }
+func secretLabels() map[string]string { return map[string]string{"app.kubernetes.io/part-of": "thaw"} }
 
 // Delete ends a key; activators know it in a moment. ErrNoKey says that the team has
 // none of that id.
@@ -130,7 +130,7 @@ func List(ctx context.Context, secrets kube.SecretsGetter, team string) ([]Key, 
 	keys := []Key{}
 	var problems []string
 	for i := range list.Items {
-		found, bad := entries(&list.Items[i])
+		found, bad := readEntries(&list.Items[i])
 		keys, problems = append(keys, found...), append(problems, bad...)
 	}
 	slices.SortFunc(keys, func(a, b Key) int {

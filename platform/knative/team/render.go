@@ -43,14 +43,14 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	if bad := validation.IsDNS1123Label(name); len(bad) > 0 {
 		return nil, fmt.Errorf("%.80q cannot be a namespace: lower-case letters, digits and '-'", name)
 	}
-	if !Is(name) {
+	if !IsTeam(name) {
 		return nil, fmt.Errorf("%q belongs to the cluster itself", name)
 	}
 	if g := t.Spec.GPUs; g.Max < 0 || g.Guaranteed < 0 || g.Max > 0 && g.Guaranteed > g.Max {
 		return nil, fmt.Errorf("%d GPUs cannot be guaranteed of %d", g.Guaranteed, g.Max)
 	}
 	for _, l := range Limits {
-		if n := l.get(&t.Spec); n < 0 || n > most {
+		if n := l.get(&t.Spec); n < 0 || n > maxLimit {
 			return nil, fmt.Errorf("%s: %d is no limit", l.Key, n)
 		}
 	}
@@ -58,7 +58,7 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 		s.System = "thaw-system"
 	}
 	meta := func(object string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: object, Namespace: name, Labels: labels()}
+		return metav1.ObjectMeta{Name: object, Namespace: name, Labels: secretLabels()}
 	}
 	space := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{Label: name}, Annotations: Annotations(t)}}
 	if s.Pod != "" {
@@ -74,7 +74,7 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": *resource.NewQuantity(int64(n), resource.DecimalSI)}},
 		})
 	}
-	objects = append(objects, empty(name), &rbacv1.Role{
+	objects = append(objects, newSecret(name), &rbacv1.Role{
 		TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"}, ObjectMeta: meta(objectName),
 		Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"serving.knative.dev"}, Resources: []string{"services"}, Verbs: []string{"get", "list", "watch", "create", "update", "patch", "delete"}},
@@ -104,12 +104,12 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 		}
 		objects = append(objects, b)
 	}
-	return append(objects, policy(meta(objectName), s)), nil
+	return append(objects, networkPolicy(meta(objectName), s)), nil
 }
 
-// policy lets nobody but thaw's own and the team reach the pods of the namespace's
+// networkPolicy lets nobody but thaw's own and the team reach the pods of the namespace's
 // Knative Services.
-func policy(meta metav1.ObjectMeta, s Settings) *networkingv1.NetworkPolicy {
+func networkPolicy(meta metav1.ObjectMeta, s Settings) *networkingv1.NetworkPolicy {
 	of := func(namespace string, pods *metav1.LabelSelector) networkingv1.NetworkPolicyPeer {
 		return networkingv1.NetworkPolicyPeer{
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}, PodSelector: pods,
@@ -136,8 +136,8 @@ func policy(meta metav1.ObjectMeta, s Settings) *networkingv1.NetworkPolicy {
 	}
 }
 
-// Read sets a limit of a team as an annotation would.
-func Read(t *functions.Team, key, value string) error {
+// CheckAnnotation sets a limit of a team as an annotation would.
+func CheckAnnotation(t *functions.Team, key, value string) error {
 	var known []string
 	for _, l := range Limits {
 		known = append(known, l.Key)

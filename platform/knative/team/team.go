@@ -19,8 +19,8 @@ import (
 // Prefix of the annotations of a namespace that are ours.
 const Prefix = "thaw.dev/"
 
-// most is what a limit may at most say.
-const most = 1 << 50
+// maxLimit is what a limit may at most say.
+const maxLimit = 1 << 50
 
 // Limit is one annotation of a namespace.
 type Limit struct {
@@ -30,7 +30,7 @@ type Limit struct {
 	get  func(*functions.TeamSpec) int64
 }
 
-func limit[N ~int | ~int64](key, what string, of func(*functions.TeamSpec) *N) Limit {
+func newLimit[N ~int | ~int64](key, what string, of func(*functions.TeamSpec) *N) Limit {
 	return Limit{key, what,
 		func(t *functions.TeamSpec, n int64) { *of(t) = N(n) },
 		func(t *functions.TeamSpec) int64 { return int64(*of(t)) }}
@@ -39,27 +39,27 @@ func limit[N ~int | ~int64](key, what string, of func(*functions.TeamSpec) *N) L
 // Limits are all annotations that a namespace may have, in the order of a team
 // file's.
 var Limits = []Limit{
-	limit("gpus-guaranteed", "GPUs that the team is owed", func(t *functions.TeamSpec) *int { return &t.GPUs.Guaranteed }),
-	limit("concurrent", "requests at once", func(t *functions.TeamSpec) *int { return &t.Limits.Concurrent }),
-	limit("held-requests", "requests that wait at once", func(t *functions.TeamSpec) *int { return &t.Limits.HeldRequests }),
-	limit("requests-per-minute", "requests a minute", func(t *functions.TeamSpec) *int { return &t.Limits.RequestsPerMinute }),
-	limit("tokens-per-minute", "tokens a minute", func(t *functions.TeamSpec) *int { return &t.Limits.TokensPerMinute }),
-	limit("cold-starts-per-hour", "cold starts an hour", func(t *functions.TeamSpec) *int { return &t.Limits.ColdStartsPerHour }),
-	limit("gpu-seconds-per-day", "GPU seconds a day: what the team may spend", func(t *functions.TeamSpec) *int { return &t.Limits.GPUSecondsPerDay }),
-	limit(storeBytes, "bytes of the stores, such as 200Gi", func(t *functions.TeamSpec) *functions.Bytes { return &t.Limits.StoreBytes }),
+	newLimit("gpus-guaranteed", "GPUs that the team is owed", func(t *functions.TeamSpec) *int { return &t.GPUs.Guaranteed }),
+	newLimit("concurrent", "requests at once", func(t *functions.TeamSpec) *int { return &t.Limits.Concurrent }),
+	newLimit("held-requests", "requests that wait at once", func(t *functions.TeamSpec) *int { return &t.Limits.HeldRequests }),
+	newLimit("requests-per-minute", "requests a minute", func(t *functions.TeamSpec) *int { return &t.Limits.RequestsPerMinute }),
+	newLimit("tokens-per-minute", "tokens a minute", func(t *functions.TeamSpec) *int { return &t.Limits.TokensPerMinute }),
+	newLimit("cold-starts-per-hour", "cold starts an hour", func(t *functions.TeamSpec) *int { return &t.Limits.ColdStartsPerHour }),
+	newLimit("gpu-seconds-per-day", "GPU seconds a day: what the team may spend", func(t *functions.TeamSpec) *int { return &t.Limits.GPUSecondsPerDay }),
+	newLimit(storeBytes, "bytes of the stores, such as 200Gi", func(t *functions.TeamSpec) *functions.Bytes { return &t.Limits.StoreBytes }),
 }
 
 const storeBytes = "store-bytes"
 
-// Is reports whether a namespace can be a team's: those of the cluster itself and
+// IsTeam reports whether a namespace can be a team's: those of the cluster itself and
 // of thaw are nobody's.
-func Is(namespace string) bool {
+func IsTeam(namespace string) bool {
 	return !strings.HasPrefix(namespace, "kube-") && !strings.HasPrefix(namespace, "knative-") && namespace != "thaw-system"
 }
 
-// Of is a namespace as a team, and what of it does not read, a sentence each. A
+// FromNamespace is a namespace as a team, and what of it does not read, a sentence each. A
 // limit that does not read is none, and told.
-func Of(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functions.Team, []string) {
+func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functions.Team, []string) {
 	t := functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: ns.Name}}
 	var problems []string
 	var known []string
@@ -98,7 +98,7 @@ func Of(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functions.Team, [
 				problems = append(problems, fmt.Sprintf("ResourceQuota %s allows no GPU: thaw takes 0 for no limit, and Kubernetes refuses the pods", q.Name))
 				continue
 			}
-			if v := int(min(n.Value(), most)); t.Spec.GPUs.Max == 0 || v < t.Spec.GPUs.Max {
+			if v := int(min(n.Value(), maxLimit)); t.Spec.GPUs.Max == 0 || v < t.Spec.GPUs.Max {
 				t.Spec.GPUs.Max = v
 			}
 		}
@@ -120,7 +120,7 @@ func (l Limit) read(s string) (int64, error) {
 		return int64(b), nil
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 || n > most {
+	if err != nil || n < 0 || n > maxLimit {
 		return 0, fmt.Errorf("%.40q is no number from 0 (which is no limit)", s)
 	}
 	return n, nil
@@ -147,7 +147,7 @@ func Keys(secrets []*corev1.Secret) (controlstream.Keys, []string) {
 		if s.Name != SecretName {
 			continue
 		}
-		found, bad := entries(s)
+		found, bad := readEntries(s)
 		problems = append(problems, bad...)
 		for _, k := range found {
 			if first, twice := of[k.hash]; twice {
@@ -161,8 +161,8 @@ func Keys(secrets []*corev1.Secret) (controlstream.Keys, []string) {
 	return keys, problems
 }
 
-// entries are the keys of one Secret.
-func entries(s *corev1.Secret) ([]Key, []string) {
+// readEntries are the keys of one Secret.
+func readEntries(s *corev1.Secret) ([]Key, []string) {
 	var keys []Key
 	var problems []string
 	for _, id := range slices.Sorted(maps.Keys(s.Data)) {

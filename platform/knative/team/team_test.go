@@ -6,10 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -27,10 +24,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/knative/manifest"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func quota(name, key, value string) *corev1.ResourceQuota {
 	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceName(key): resource.MustParse(value)}}}
@@ -63,7 +57,7 @@ func TestOf(t *testing.T) {
 		{name: "more than there may be", annotations: map[string]string{"thaw.dev/gpus-guaranteed": "3"}, quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "2")},
 			want: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 2, Max: 2}}, problems: []string{"3 GPUs are more than the 2"}},
 	} {
-		got, problems := Of(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml", Annotations: x.annotations}}, x.quotas)
+		got, problems := FromNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml", Annotations: x.annotations}}, x.quotas)
 		if got.Metadata.Name != "ml" || got.Kind != functions.KindTeam || !reflect.DeepEqual(got.Spec, x.want) {
 			t.Errorf("%s: %+v", x.name, got)
 		}
@@ -102,7 +96,7 @@ func TestWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, problems := Of(objects[0].(*corev1.Namespace), []*corev1.ResourceQuota{objects[1].(*corev1.ResourceQuota)})
+	got, problems := FromNamespace(objects[0].(*corev1.Namespace), []*corev1.ResourceQuota{objects[1].(*corev1.ResourceQuota)})
 	if len(problems) > 0 || !reflect.DeepEqual(got.Spec, team.Spec) {
 		t.Errorf("%+v came back as %+v %q", team.Spec, got.Spec, problems)
 	}
@@ -110,32 +104,6 @@ func TestWhole(t *testing.T) {
 
 func TestRender(t *testing.T) {
 	full := functions.Team{Metadata: functions.Metadata{Name: "ml"}, Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4}, Limits: functions.Limits{RequestsPerMinute: 60, StoreBytes: 200 << 30}}}
-	for name, x := range map[string]struct {
-		team functions.Team
-		s    Settings
-	}{
-		"full":  {full, Settings{Groups: []string{"oidc:ml"}, Users: []string{"ann", "bob"}, System: "thaw-system", Knative: "knative-serving"}},
-		"least": {functions.Team{Metadata: functions.Metadata{Name: "a"}}, Settings{}},
-	} {
-		objects, err := Render(&x.team, x.s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := manifest.YAML(objects...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join("testdata", name+".yaml")
-		if *update {
-			if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(file, got, 0o644)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil || string(got) != string(want) {
-			t.Errorf("%s: it is not %s any more (-update writes it) %v:\n%s", name, file, err, got)
-		}
-	}
 	for _, bad := range []functions.Team{
 		{}, {Metadata: functions.Metadata{Name: "A_"}}, {Metadata: functions.Metadata{Name: "kube-system"}}, {Metadata: functions.Metadata{Name: "knative-serving"}}, {Metadata: functions.Metadata{Name: "thaw-system"}},
 		{Metadata: functions.Metadata{Name: "a"}, Spec: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 2, Max: 1}}},
@@ -156,7 +124,7 @@ func TestRead(t *testing.T) {
 		{"concurrent", "3", ""}, {"store-bytes", "1Ti", ""}, {"concurrent", "-3", "no number"}, {"concurent", "3", "did you mean concurrent?"}, {"wages", "1", "is no limit"}, {"store-bytes", "x", "store-bytes: "},
 	} {
 		var team functions.Team
-		err := Read(&team, x.key, x.value)
+		err := CheckAnnotation(&team, x.key, x.value)
 		if (err == nil) != (x.problem == "") || err != nil && !strings.Contains(err.Error(), x.problem) {
 			t.Errorf("%s=%s: %v", x.key, x.value, err)
 		}

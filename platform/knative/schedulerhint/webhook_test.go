@@ -87,7 +87,7 @@ func TestAdmit(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(review(t, c.namespace, c.operation, c.resource, c.pod)))
 		r.Header.Set("Content-Type", "application/json")
-		admit{hints}.ServeHTTP(w, r)
+		reviewHandler{hints}.ServeHTTP(w, r)
 		var out admissionv1.AdmissionReview
 		if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || w.Code != http.StatusOK || out.Kind != "AdmissionReview" || out.APIVersion != "admission.k8s.io/v1" {
 			t.Fatalf("%s: %d %s", name, w.Code, w.Body)
@@ -112,14 +112,14 @@ func TestAdmitRefuses(t *testing.T) {
 		"nothing":           {"POST", path, "application/json", nil, 400},
 		"no review":         {"POST", path, "application/json", []byte(`{"kind":"AdmissionReview"}`), 400},
 		"not even JSON":     {"POST", path, "application/json", []byte("{"), 400},
-		"more than a pod":   {"POST", path, "application/json", append([]byte(`{"request":{"uid":"`), bytes.Repeat([]byte("x"), maxReview)...), 413},
+		"more than a pod":   {"POST", path, "application/json", append([]byte(`{"request":{"uid":"`), bytes.Repeat([]byte("x"), maxReviewBytes)...), 413},
 		"with a char set":   {"POST", path, "application/json; charset=utf-8", good, 200},
 		"a list of reviews": {"POST", path, "application/json", []byte("[]"), 400},
 	} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(c.method, c.path, bytes.NewReader(c.body))
 		r.Header.Set("Content-Type", c.kind)
-		admit{hints}.ServeHTTP(w, r)
+		reviewHandler{hints}.ServeHTTP(w, r)
 		if w.Code != c.status {
 			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, c.status)
 		}
@@ -224,11 +224,11 @@ func TestRotation(t *testing.T) {
 	}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	w.now = func() time.Time { return now }
-	if w.own, err = w.issue(now); err != nil {
+	if w.current, err = w.issue(now); err != nil {
 		t.Fatal(err)
 	}
-	w.cert.Store(&w.own.pair)
-	first := w.own
+	w.cert.Store(&w.current.pair)
+	first := w.current
 	believed := func() []byte {
 		in, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), Name, metav1.GetOptions{})
 		if err != nil {
@@ -236,7 +236,7 @@ func TestRotation(t *testing.T) {
 		}
 		return in.Webhooks[0].ClientConfig.CABundle
 	}
-	check := func(what string, used *shown, authorities ...*shown) {
+	check := func(what string, used *servingCert, authorities ...*servingCert) {
 		t.Helper()
 		if w.cert.Load() != &used.pair {
 			t.Errorf("%s: another certificate is shown", what)
@@ -258,7 +258,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("%s: what is shown is not believed: %v", what, err)
 		}
 	}
-	if d := w.look(t.Context(), 8443); d != every {
+	if d := w.sync(t.Context(), 8443); d != syncEvery {
 		t.Fatalf("again in %v", d)
 	}
 	check("the first", first, first)
@@ -267,7 +267,7 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) / 2)
-	w.look(t.Context(), 8443)
+	w.sync(t.Context(), 8443)
 	check("before half its time", first, first)
 	now = now.Add(1)
 
@@ -277,25 +277,25 @@ func TestRotation(t *testing.T) {
 		return away, nil, errors.New("away")
 	})
 	for range 3 {
-		if d := w.look(t.Context(), 8443); d != soon {
+		if d := w.sync(t.Context(), 8443); d != retryEvery {
 			t.Fatalf("again in %v", d)
 		}
-		now = now.Add(2 * believe)
+		now = now.Add(2 * trustDelay)
 		check("while nobody hears of the next", first, first)
 	}
 	away = false
-	w.look(t.Context(), 8443)
+	w.sync(t.Context(), 8443)
 	second := w.next
 	check("both are believed", first, second, first)
-	now = now.Add(believe - 1)
-	w.look(t.Context(), 8443)
+	now = now.Add(trustDelay - 1)
+	w.sync(t.Context(), 8443)
 	check("not yet", first, second, first)
 	now = now.Add(1)
-	w.look(t.Context(), 8443)
+	w.sync(t.Context(), 8443)
 	if w.cert.Load() != &second.pair {
 		t.Error("the next is not used")
 	}
-	w.look(t.Context(), 8443)
+	w.sync(t.Context(), 8443)
 	check("the second", second, second)
 }
 
@@ -312,11 +312,11 @@ func TestWhatIsNotThereIsWaitedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if w.own, err = w.issue(w.now()); err != nil {
+		if w.current, err = w.issue(w.now()); err != nil {
 			t.Fatal(err)
 		}
-		if d := w.look(t.Context(), 1); d != soon || w.said == "" {
-			t.Errorf("%s: again in %v, %q", name, d, w.said)
+		if d := w.sync(t.Context(), 1); d != retryEvery || w.lastError == "" {
+			t.Errorf("%s: again in %v, %q", name, d, w.lastError)
 		}
 	}
 }
@@ -345,7 +345,7 @@ func FuzzAdmit(f *testing.F) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
-		admit{func(string, string) (string, bool) { return "gpu1", true }}.ServeHTTP(w, r)
+		reviewHandler{func(string, string) (string, bool) { return "gpu1", true }}.ServeHTTP(w, r)
 		if w.Code != http.StatusOK {
 			return
 		}

@@ -26,7 +26,7 @@ func near(s *space) {
 		}
 		saw := ""
 		for _, n := range list.Items {
-			text := n.Annotations[knative.NearAnnotation]
+			text := n.Annotations[knative.CachedModelsAnnotation]
 			saw += n.Name + ": " + text + "\n"
 			if strings.Contains(text, entry+"memory") || strings.Contains(text, entry+"disk") {
 				node = n.Name
@@ -55,16 +55,16 @@ func near(s *space) {
 		{"a label less", `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, "nothing else", nil},
 		{"a finalizer", `{"metadata":{"finalizers":["a.dev/b"]}}`, "nothing else", nil},
 		{"an owner", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"a","uid":"b"}]}}`, "nothing else", nil},
-		{"another annotation", `{"metadata":{"annotations":{"thaw.dev/near":"x","a":"b"}}}`, "no other", nil},
-		{"an annotation less", `{"metadata":{"annotations":{"thaw.dev/near":"x","volumes.kubernetes.io/controller-managed-attach-detach":null}}}`, "no other", nil},
-		{"a book", `{"metadata":{"annotations":{"thaw.dev/near":"` + strings.Repeat("x", 20000) + `"}}}`, "short", nil},
+		{"another annotation", `{"metadata":{"annotations":{"thaw.dev/cached-models":"x","a":"b"}}}`, "no other", nil},
+		{"an annotation less", `{"metadata":{"annotations":{"thaw.dev/cached-models":"x","volumes.kubernetes.io/controller-managed-attach-detach":null}}}`, "no other", nil},
+		{"a book", `{"metadata":{"annotations":{"thaw.dev/cached-models":"` + strings.Repeat("x", 20000) + `"}}}`, "short", nil},
 		{"its status", `{"status":{"capacity":{"nvidia.com/gpu":"99"}}}`, "forbidden", []string{"status"}},
 	} {
 		if err := patch(x.patch, x.sub...); err == nil || !strings.Contains(err.Error(), x.why) {
 			s.Errorf("%s of a node: %v", x.name, err)
 		}
 	}
-	if err := patch(`{"metadata":{"annotations":{"thaw.dev/near":"a/b=disk"}}}`); err != nil {
+	if err := patch(`{"metadata":{"annotations":{"thaw.dev/cached-models":"a/b=disk"}}}`); err != nil {
 		s.Errorf("the annotation: %v", err)
 	}
 }

@@ -39,65 +39,65 @@ const (
 	activeMetric = "kn_revision_request_active"
 	doneMetric   = "http_server_request_duration_seconds_count"
 
-	pollReached = 250 * time.Millisecond // while an ingress of another class leads to a revision
-	pollIdle    = time.Second            // while one could be called by its own Service's name
-	pollSilent  = 5 * time.Second        // while no activator has such a page
-	pageFor     = 2 * time.Second        // bounds one look
-	believed    = 3 * time.Second        // how long an activator that does not answer is believed
-	pageOf      = 16 << 20               // bytes of a page that are read
+	pollForeign    = 250 * time.Millisecond // while an ingress of another class leads to a revision
+	pollIdle       = time.Second            // while one could be called by its own Service's name
+	pollUnreadable = 5 * time.Second        // while no activator has such a page
+	pageTimeout    = 2 * time.Second        // bounds one look
+	sampleTTL      = 3 * time.Second        // how long an activator that does not answer is believed
+	maxPageBytes   = 16 << 20               // bytes of a page that are read
 )
 
-// held is the requests for one revision in Knative's activators. Where some came and
+// demand is the requests for one revision in Knative's activators. Where some came and
 // went since the look before, at least one is active.
-type held struct{ active, queued int }
+type demand struct{ active, queued int }
 
-// count is what one activator's page says of a revision.
-type count struct{ active, queued, done int }
+// requestCounts is what one activator's page says of a revision.
+type requestCounts struct{ active, queued, done int }
 
-// outside looks at the demand that does not pass our activators.
-type outside struct {
-	log       *slog.Logger
-	system    string
-	slices    discoverylist.EndpointSliceLister // of Knative's activators
-	ingresses netlist.IngressLister
-	ours      func(types.NamespacedName) bool // there is such a revision of our class
-	any       func() bool                     // there is any
-	page      func(ctx context.Context, address string) (io.ReadCloser, error)
-	demand    func(namespace, revision string, active, queued int)
-	reached   func(types.NamespacedName) // foreign has changed of it
-	now       func() time.Time
+// demandWatcher looks at the demand that does not pass our activators.
+type demandWatcher struct {
+	log            *slog.Logger
+	system         string
+	slices         discoverylist.EndpointSliceLister // of Knative's activators
+	ingresses      netlist.IngressLister
+	isOurs         func(types.NamespacedName) bool // there is such a revision of our class
+	anyOurs        func() bool                     // there is any
+	fetch          func(ctx context.Context, address string) (io.ReadCloser, error)
+	report         func(namespace, revision string, active, queued int)
+	foreignChanged func(types.NamespacedName) // foreign has changed of it
+	now            func() time.Time
 
-	foreign atomic.Pointer[map[types.NamespacedName]string] // revision → class of the ingress that leads to it
-	silent  atomic.Bool                                     // there are activators, and none can be read
+	foreignRoutes atomic.Pointer[map[types.NamespacedName]string] // revision → class of the ingress that leads to it
+	unreadable    atomic.Bool                                     // there are activators, and none can be read
 
 	// Of run alone.
-	seen  map[string]look // by the activator's address
-	given map[types.NamespacedName]held
+	samples  map[string]activatorSample // by the activator's address
+	reported map[types.NamespacedName]demand
 }
 
-// look is what one activator said last.
-type look struct {
+// activatorSample is what one activator said last.
+type activatorSample struct {
 	at     time.Time
-	held   map[types.NamespacedName]held
-	counts map[types.NamespacedName]count
+	demand map[types.NamespacedName]demand
+	counts map[types.NamespacedName]requestCounts
 }
 
-// since is a look after another; none may have been before it.
-func (l look) since(before look, known bool) look {
-	l.held = make(map[types.NamespacedName]held, len(l.counts))
+// countedSince is a look after another; none may have been before it.
+func (l activatorSample) countedSince(before activatorSample, known bool) activatorSample {
+	l.demand = make(map[types.NamespacedName]demand, len(l.counts))
 	for key, c := range l.counts {
-		h := held{c.active, c.queued}
+		h := demand{c.active, c.queued}
 		if known && c.done > before.counts[key].done {
 			h.active = max(h.active, 1)
 		}
-		l.held[key] = h
+		l.demand[key] = h
 	}
 	return l
 }
 
-// routes takes in which revisions ingresses of other classes lead to. The handlers
+// updateForeign takes in which revisions ingresses of other classes lead to. The handlers
 // of one informer call it, one at a time.
-func (o *outside) routes() {
+func (o *demandWatcher) updateForeign() {
 	all, err := o.ingresses.List(labels.Everything())
 	if err != nil {
 		return // a lister of memory has no errors
@@ -113,17 +113,17 @@ func (o *outside) routes() {
 		}
 	}
 	before := map[types.NamespacedName]string{}
-	if p := o.foreign.Swap(&next); p != nil {
+	if p := o.foreignRoutes.Swap(&next); p != nil {
 		before = *p
 	}
 	for key := range next {
 		if _, ok := before[key]; !ok {
-			o.reached(key)
+			o.foreignChanged(key)
 		}
 	}
 	for key := range before {
 		if _, ok := next[key]; !ok {
-			o.reached(key)
+			o.foreignChanged(key)
 		}
 	}
 }
@@ -145,20 +145,20 @@ func backends(in *netv1alpha1.Ingress) map[types.NamespacedName]bool {
 	return out
 }
 
-// class is the class of another ingress that leads to a revision, or "".
-func (o *outside) class(namespace, revision string) (string, bool) {
-	if p := o.foreign.Load(); p != nil {
+// foreignClass is the class of another ingress that leads to a revision, or "".
+func (o *demandWatcher) foreignClass(namespace, revision string) (string, bool) {
+	if p := o.foreignRoutes.Load(); p != nil {
 		class, ok := (*p)[types.NamespacedName{Namespace: namespace, Name: revision}]
 		return class, ok
 	}
 	return "", false
 }
 
-// reachedAny reports whether such an ingress leads to any revision of ours.
-func (o *outside) reachedAny() bool {
-	if p := o.foreign.Load(); p != nil {
+// anyForeign reports whether such an ingress leads to any revision of ours.
+func (o *demandWatcher) anyForeign() bool {
+	if p := o.foreignRoutes.Load(); p != nil {
 		for key := range *p {
-			if o.ours(key) {
+			if o.isOurs(key) {
 				return true
 			}
 		}
@@ -166,8 +166,8 @@ func (o *outside) reachedAny() bool {
 	return false
 }
 
-// run looks until ctx ends.
-func (o *outside) run(ctx context.Context) {
+// poll looks until ctx ends.
+func (o *demandWatcher) poll(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -178,39 +178,39 @@ func (o *outside) run(ctx context.Context) {
 		}
 		next := pollIdle
 		switch {
-		case !o.any():
-			o.give(map[types.NamespacedName]held{})
+		case !o.anyOurs():
+			o.reportChanges(map[types.NamespacedName]demand{})
 		default:
-			reached := o.reachedAny()
-			o.give(o.look(ctx))
+			reached := o.anyForeign()
+			o.reportChanges(o.sampleAll(ctx))
 			switch {
-			case o.silent.Load():
-				next = pollSilent
+			case o.unreadable.Load():
+				next = pollUnreadable
 			case reached:
-				next = pollReached
+				next = pollForeign
 			}
 		}
 		timer.Reset(next)
 	}
 }
 
-// look asks all activators at once and adds up what they hold.
-func (o *outside) look(ctx context.Context) map[types.NamespacedName]held {
-	ctx, cancel := context.WithTimeout(ctx, pageFor)
+// sampleAll asks all activators at once and adds up what they hold.
+func (o *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]demand {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	addresses := o.addresses()
-	looks := make([]look, len(addresses))
+	looks := make([]activatorSample, len(addresses))
 	errs := make([]error, len(addresses))
 	var wg sync.WaitGroup
 	for i, a := range addresses {
 		wg.Go(func() {
-			body, err := o.page(ctx, net.JoinHostPort(a, metricsPort))
+			body, err := o.fetch(ctx, net.JoinHostPort(a, metricsPort))
 			if err != nil {
 				errs[i] = err
 				return
 			}
 			defer body.Close()
-			looks[i].counts, errs[i] = read(io.LimitReader(body, pageOf), o.ours)
+			looks[i].counts, errs[i] = parsePage(io.LimitReader(body, maxPageBytes), o.isOurs)
 		})
 	}
 	wg.Wait()
@@ -221,17 +221,17 @@ func (o *outside) look(ctx context.Context) map[types.NamespacedName]held {
 	for i, a := range addresses {
 		there[a] = true
 		if errs[i] == nil {
-			before, known := o.seen[a]
+			before, known := o.samples[a]
 			looks[i].at = now
-			o.seen[a] = looks[i].since(before, known)
+			o.samples[a] = looks[i].countedSince(before, known)
 			good++
 		}
 	}
-	maps.DeleteFunc(o.seen, func(a string, l look) bool { return !there[a] || now.Sub(l.at) > believed })
-	blind := len(addresses) > 0 && good == 0 && len(o.seen) == 0
-	if o.silent.Swap(blind) != blind {
+	maps.DeleteFunc(o.samples, func(a string, l activatorSample) bool { return !there[a] || now.Sub(l.at) > sampleTTL })
+	blind := len(addresses) > 0 && good == 0 && len(o.samples) == 0
+	if o.unreadable.Swap(blind) != blind {
 		level := slog.LevelDebug
-		if o.reachedAny() {
+		if o.anyForeign() {
 			level = slog.LevelWarn
 		}
 		if blind {
@@ -239,39 +239,39 @@ func (o *outside) look(ctx context.Context) map[types.NamespacedName]held {
 		} else {
 			o.log.Log(ctx, level, "Knative's activators are read", "activators", good)
 		}
-		if p := o.foreign.Load(); p != nil {
+		if p := o.foreignRoutes.Load(); p != nil {
 			for key := range *p {
-				o.reached(key)
+				o.foreignChanged(key)
 			}
 		}
 	}
-	sum := map[types.NamespacedName]held{}
-	for _, l := range o.seen {
-		for key, h := range l.held {
+	sum := map[types.NamespacedName]demand{}
+	for _, l := range o.samples {
+		for key, h := range l.demand {
 			s := sum[key]
-			sum[key] = held{s.active + h.active, s.queued + h.queued}
+			sum[key] = demand{s.active + h.active, s.queued + h.queued}
 		}
 	}
 	return sum
 }
 
-// give tells what has changed since the last time.
-func (o *outside) give(next map[types.NamespacedName]held) {
+// reportChanges tells what has changed since the last time.
+func (o *demandWatcher) reportChanges(next map[types.NamespacedName]demand) {
 	for key, h := range next {
-		if o.given[key] != h {
-			o.demand(key.Namespace, key.Name, h.active, h.queued)
+		if o.reported[key] != h {
+			o.report(key.Namespace, key.Name, h.active, h.queued)
 		}
 	}
-	for key, h := range o.given {
-		if _, ok := next[key]; !ok && h != (held{}) {
-			o.demand(key.Namespace, key.Name, 0, 0)
+	for key, h := range o.reported {
+		if _, ok := next[key]; !ok && h != (demand{}) {
+			o.report(key.Namespace, key.Name, 0, 0)
 		}
 	}
-	o.given = next
+	o.reported = next
 }
 
 // addresses are Knative's activators, as its Service has them.
-func (o *outside) addresses() []string {
+func (o *demandWatcher) addresses() []string {
 	all, err := o.slices.EndpointSlices(o.system).List(labels.Everything())
 	if err != nil {
 		return nil
@@ -295,8 +295,8 @@ func (o *outside) addresses() []string {
 	return out
 }
 
-// pages gets an activator's page of metrics.
-func pages(client *http.Client) func(context.Context, string) (io.ReadCloser, error) {
+// pageFetcher gets an activator's page of metrics.
+func pageFetcher(client *http.Client) func(context.Context, string) (io.ReadCloser, error) {
 	return func(ctx context.Context, address string) (io.ReadCloser, error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 		if err != nil {
@@ -314,10 +314,10 @@ func pages(client *http.Client) func(context.Context, string) (io.ReadCloser, er
 	}
 }
 
-// read takes the requests per revision out of a page of metrics, of the revisions
+// parsePage takes the requests per revision out of a page of metrics, of the revisions
 // that are wanted. A line that it does not understand it leaves.
-func read(page io.Reader, want func(types.NamespacedName) bool) (map[types.NamespacedName]count, error) {
-	out := map[types.NamespacedName]count{}
+func parsePage(page io.Reader, want func(types.NamespacedName) bool) (map[types.NamespacedName]requestCounts, error) {
+	out := map[types.NamespacedName]requestCounts{}
 	lines := bufio.NewScanner(page)
 	lines.Buffer(make([]byte, 0, 64<<10), 1<<20)
 	for lines.Scan() {
@@ -326,7 +326,7 @@ func read(page io.Reader, want func(types.NamespacedName) bool) (map[types.Names
 		if name != queuedMetric && name != activeMetric && name != doneMetric {
 			continue
 		}
-		key, n, ok := sample(line)
+		key, n, ok := parseSample(line)
 		if !ok || n < 0 || !want(key) {
 			continue
 		}
@@ -344,8 +344,8 @@ func read(page io.Reader, want func(types.NamespacedName) bool) (map[types.Names
 	return out, lines.Err()
 }
 
-// sample is one line of the page: NAME{LABEL="VALUE",…} NUMBER.
-func sample(line string) (types.NamespacedName, int, bool) {
+// parseSample is one line of the page: NAME{LABEL="VALUE",…} NUMBER.
+func parseSample(line string) (types.NamespacedName, int, bool) {
 	var key types.NamespacedName
 	_, rest, ok := strings.Cut(line, "{")
 	for ok && !strings.HasPrefix(rest, "}") {

@@ -16,7 +16,7 @@ import (
 // shown is what an end shows and whom it believes, of entries as they were at a time.
 func shown(t testing.TB, data map[string][]byte, end string) *mtls.Identity {
 	t.Helper()
-	id, err := mtls.Read(data[linkRoots], mtls.Leaf{Cert: data[end+".crt"], Key: data[end+".key"]})
+	id, err := mtls.Read(data[rootsEntry], mtls.Leaf{Cert: data[end+".crt"], Key: data[end+".key"]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,18 +32,18 @@ func believes(a, b *mtls.Identity, now time.Time) bool {
 // the Secret within the last minutes and whoever has not yet believe each other.
 func TestRenewLinks(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	data := map[string][]byte{LinkKey: []byte("a-token-that-was-there-before-0123456789")} // of an older version
-	if changed, err := RenewLinks(data, now); err != nil || !changed || string(data[LinkKey]) != "a-token-that-was-there-before-0123456789" {
+	data := map[string][]byte{TokenKey: []byte("a-token-that-was-there-before-0123456789")} // of an older version
+	if changed, err := RenewControlTLS(data, now); err != nil || !changed || string(data[TokenKey]) != "a-token-that-was-there-before-0123456789" {
 		t.Fatalf("%v %v", changed, err)
 	}
-	if l, err := ReadLinks(data); err != nil || l.Identity == nil {
+	if l, err := ReadControlTLS(data); err != nil || l.Identity == nil {
 		t.Fatal(err)
 	}
 	late := maps.Clone(data) // read five minutes ago
 	stages, first := 0, data["controller.crt"]
 	for end := now.Add(2 * mtls.Valid); now.Before(end); {
 		before := maps.Clone(data)
-		changed, err := RenewLinks(data, now)
+		changed, err := RenewControlTLS(data, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestRenewLinks(t *testing.T) {
 		}
 		late = before
 		step := 5 * time.Minute
-		if len(data[linkSince]) == 0 && !changed {
+		if len(data[nextSinceEntry]) == 0 && !changed {
 			step = 12 * 24 * time.Hour
 			late = maps.Clone(data)
 		}
@@ -71,16 +71,16 @@ func TestRenewLinks(t *testing.T) {
 	}
 	// After a year without anybody all is new.
 	now = now.Add(2 * mtls.Valid)
-	if changed, err := RenewLinks(data, now); err != nil || !changed || len(data[linkSince]) != 0 || !believes(shown(t, data, "loader"), shown(t, data, "controller"), now) {
+	if changed, err := RenewControlTLS(data, now); err != nil || !changed || len(data[nextSinceEntry]) != 0 || !believes(shown(t, data, "loader"), shown(t, data, "controller"), now) {
 		t.Errorf("%v %v", changed, err)
 	}
-	for _, c := range []struct{ key, value string }{{"activator.key", ""}, {"loader.crt", "x"}, {linkRoots, ""}} {
+	for _, c := range []struct{ key, value string }{{"activator.key", ""}, {"loader.crt", "x"}, {rootsEntry, ""}} {
 		data[c.key] = []byte(c.value)
-		if changed, err := RenewLinks(data, now); err != nil || !changed || !complete(data, now) {
+		if changed, err := RenewControlTLS(data, now); err != nil || !changed || !allCertificatesValid(data, now) {
 			t.Errorf("%s is damaged: %v %v", c.key, changed, err)
 		}
 	}
-	if changed, _ := RenewLinks(data, now); changed {
+	if changed, _ := RenewControlTLS(data, now); changed {
 		t.Error("changed twice")
 	}
 }
@@ -89,25 +89,25 @@ func TestRenewLinks(t *testing.T) {
 func TestKeepLinks(t *testing.T) {
 	secrets := fake.NewClientset().CoreV1().Secrets(System)
 	now := time.Now()
-	if _, err := KeepLinks(t.Context(), secrets, false, now); err == nil {
+	if _, err := EnsureControlTLS(t.Context(), secrets, false, now); err == nil {
 		t.Error("there is none")
 	}
-	first, err := KeepLinks(t.Context(), secrets, true, now)
+	first, err := EnsureControlTLS(t.Context(), secrets, true, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, renew := range []bool{true, false} {
-		again, err := KeepLinks(t.Context(), secrets, renew, now)
+		again, err := EnsureControlTLS(t.Context(), secrets, renew, now)
 		if err != nil || again.Token != first.Token || !bytes.Equal(again.Identity.Cert.Certificate[0], first.Identity.Cert.Certificate[0]) {
 			t.Errorf("another one: %v", err)
 		}
 	}
-	s, _ := secrets.Get(t.Context(), LinkSecret, metav1.GetOptions{})
-	s.Data[LinkKey] = []byte("short")
+	s, _ := secrets.Get(t.Context(), ControlTLSSecret, metav1.GetOptions{})
+	s.Data[TokenKey] = []byte("short")
 	if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := KeepLinks(t.Context(), secrets, true, now); err == nil {
+	if _, err := EnsureControlTLS(t.Context(), secrets, true, now); err == nil {
 		t.Error("a short token is taken")
 	}
 }

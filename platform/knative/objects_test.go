@@ -1,19 +1,19 @@
-package manifest
+package knative
 
 import (
 	"encoding/json"
 	"testing"
 )
 
-// object is one as clients of Kubernetes make them.
-type object struct {
+// plainObject is one as clients of Kubernetes make them.
+type plainObject struct {
 	Kind     string         `json:"kind"`
 	Metadata map[string]any `json:"metadata"`
 	Spec     any            `json:"spec"`
 	Status   any            `json:"status"`
 }
 
-var objects = []object{
+var plainObjects = []plainObject{
 	{Kind: "B", Metadata: map[string]any{"name": "b", "creationTimestamp": nil}, Spec: struct{}{}, Status: map[string]any{"phase": "x"}},
 	{Kind: "A", Metadata: map[string]any{"name": "a"}, Spec: map[string]any{
 		"from":    []any{map[string]any{"podSelector": map[string]any{}}, map[string]any{"namespaceSelector": map[string]any{}}},
@@ -21,9 +21,9 @@ var objects = []object{
 	}},
 }
 
-// TestYAML: in the order they come in, without what a server says; an empty selector
+// TestObjectsYAML: in the order they come in, without what a server says; an empty selector
 // or volume stays, because without it the object would say something else.
-func TestYAML(t *testing.T) {
+func TestObjectsYAML(t *testing.T) {
 	const want = `kind: B
 metadata:
   name: b
@@ -41,15 +41,15 @@ spec:
   - emptyDir: {}
 `
 	for range 3 {
-		got, err := Print("yaml", objects...)
+		got, err := FormatObjects("yaml", plainObjects...)
 		if err != nil || string(got) != want {
 			t.Fatalf("%v:\n%s", err, got)
 		}
 	}
-	if got, err := YAML[object](); len(got) > 0 || err != nil {
+	if got, err := ObjectsYAML[plainObject](); len(got) > 0 || err != nil {
 		t.Errorf("none: %q %v", got, err)
 	}
-	if _, err := YAML(func() {}); err == nil {
+	if _, err := ObjectsYAML(func() {}); err == nil {
 		t.Error("what is no object is written")
 	}
 }
@@ -57,14 +57,14 @@ spec:
 // TestJSON: one is itself, and more are a list.
 func TestJSON(t *testing.T) {
 	for _, c := range []struct {
-		objects []object
+		objects []plainObject
 		want    string
 	}{
-		{objects[:1], `{"kind":"B","metadata":{"name":"b"}}`},
-		{objects[:0], `{"apiVersion":"v1","items":[],"kind":"List"}`},
-		{[]object{objects[0], objects[0]}, `{"apiVersion":"v1","items":[{"kind":"B","metadata":{"name":"b"}},{"kind":"B","metadata":{"name":"b"}}],"kind":"List"}`},
+		{plainObjects[:1], `{"kind":"B","metadata":{"name":"b"}}`},
+		{plainObjects[:0], `{"apiVersion":"v1","items":[],"kind":"List"}`},
+		{[]plainObject{plainObjects[0], plainObjects[0]}, `{"apiVersion":"v1","items":[{"kind":"B","metadata":{"name":"b"}},{"kind":"B","metadata":{"name":"b"}}],"kind":"List"}`},
 	} {
-		got, err := Print("json", c.objects...)
+		got, err := FormatObjects("json", c.objects...)
 		if err != nil || got[len(got)-1] != '\n' {
 			t.Fatalf("%v %q", err, got)
 		}

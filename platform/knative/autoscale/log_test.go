@@ -13,7 +13,7 @@ import (
 // TestQuiet: Knative's log says an error once, with its object, and nothing else.
 func TestQuiet(t *testing.T) {
 	var out bytes.Buffer
-	log := quiet(slog.New(slog.NewTextHandler(&out, nil)))
+	log := quietLogger(slog.New(slog.NewTextHandler(&out, nil)))
 	log = log.With(zap.String("knative.dev/traceid", "x"), zap.String("knative.dev/key", "a/llama-00001"))
 	log.Info("Reconcile succeeded")
 	log.Warn("A warning")

@@ -172,7 +172,7 @@ func TestCheck(t *testing.T) {
 				return
 			}
 			e, is := errors.AsType[*Error](err)
-			if !is || e.Kind != Refused || !strings.Contains(e.What, x.what) || !strings.Contains(e.Hint, x.hint) || !strings.HasSuffix(e.Hint, unchecked) {
+			if !is || e.Kind != Refused || !strings.Contains(e.What, x.what) || !strings.Contains(e.Hint, x.hint) || !strings.HasSuffix(e.Hint, skipPreflightHint) {
 				t.Fatalf("got %+v\nwant %s (%s)", err, x.what, x.hint)
 			}
 			// Doctor finds the same, and no more.
@@ -307,7 +307,7 @@ func TestDoctor(t *testing.T) {
 		major, minor string
 		good, bad    bool
 	}{{"1", "35", true, false}, {"1", "35+", true, false}, {"1", "31", false, false}, {"1", "29", false, true}, {"2", "0", false, false}, {"", "", false, false}} {
-		if f := release(x.major, x.minor, "v"); f.Good != x.good || f.Bad() != x.bad {
+		if f := kubernetesFinding(x.major, x.minor, "v"); f.Good != x.good || f.Bad() != x.bad {
 			t.Errorf("%+v: %+v", x, f)
 		}
 	}

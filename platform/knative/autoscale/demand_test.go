@@ -45,8 +45,8 @@ kn_revision_request_concurrency{k8s_namespace_name="a",kn_revision_name="llama-0
 
 func TestRead(t *testing.T) {
 	ours := func(key types.NamespacedName) bool { return key.Namespace == "a" }
-	got, err := read(strings.NewReader(page), ours)
-	want := map[types.NamespacedName]count{{Namespace: "a", Name: "llama-00001"}: {2, 3, 20}, {Namespace: "a", Name: "qwen-00007"}: {0, 1, 0}}
+	got, err := parsePage(strings.NewReader(page), ours)
+	want := map[types.NamespacedName]requestCounts{{Namespace: "a", Name: "llama-00001"}: {2, 3, 20}, {Namespace: "a", Name: "qwen-00007"}: {0, 1, 0}}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v %v, want %v", got, err, want)
 	}
@@ -73,12 +73,12 @@ func TestRead(t *testing.T) {
 		{`m 1`, false, 0},
 		{``, false, 0},
 	} {
-		key, n, ok := sample(c.line)
+		key, n, ok := parseSample(c.line)
 		if ok != c.ok || ok && (n != c.n || key != types.NamespacedName{Namespace: "a", Name: "r"}) {
 			t.Errorf("%s: %v %d %v, want %d %v", c.line, key, n, ok, c.n, c.ok)
 		}
 	}
-	if _, err := read(strings.NewReader(strings.Repeat("x", 2<<20)), ours); err == nil {
+	if _, err := parsePage(strings.NewReader(strings.Repeat("x", 2<<20)), ours); err == nil {
 		t.Error("a line without an end is read")
 	}
 }
@@ -88,7 +88,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(`kn_revision_request_queued{k8s_namespace_name="a",kn_revision_name="r"} 1`)
 	f.Add(`kn_revision_request_queued{k8s_namespace_name="a\",kn_revision_name="} 1`)
 	f.Fuzz(func(t *testing.T, text string) {
-		got, _ := read(strings.NewReader(text), func(types.NamespacedName) bool { return true })
+		got, _ := parsePage(strings.NewReader(text), func(types.NamespacedName) bool { return true })
 		for key, h := range got {
 			if key.Name == "" || key.Namespace == "" || h.active < 0 || h.queued < 0 || h.done < 0 {
 				t.Fatalf("%v %+v", key, h)
@@ -104,7 +104,7 @@ func TestPages(t *testing.T) {
 		io.WriteString(w, r.URL.Path)
 	}))
 	defer s.Close()
-	get := pages(s.Client())
+	get := pageFetcher(s.Client())
 	body, err := get(t.Context(), s.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestPages(t *testing.T) {
 
 // knativeHas is Knative's activators and ingresses for a test.
 type knativeHas struct {
-	*outside
+	*demandWatcher
 	activators cache.Indexer
 	routesOf   cache.Indexer
 
@@ -139,11 +139,11 @@ func has(t *testing.T) *knativeHas {
 		return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	}
 	k := &knativeHas{activators: index(), routesOf: index(), says: map[string]string{}, models: true}
-	k.outside = &outside{
+	k.demandWatcher = &demandWatcher{
 		log: slog.New(slog.DiscardHandler), system: "knative-serving",
 		slices: discoverylist.NewEndpointSliceLister(k.activators), ingresses: netlist.NewIngressLister(k.routesOf),
-		ours: func(key types.NamespacedName) bool { return key.Namespace == "a" }, any: func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.models },
-		page: func(_ context.Context, address string) (io.ReadCloser, error) {
+		isOurs: func(key types.NamespacedName) bool { return key.Namespace == "a" }, anyOurs: func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.models },
+		fetch: func(_ context.Context, address string) (io.ReadCloser, error) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.asked++
@@ -153,17 +153,17 @@ func has(t *testing.T) *knativeHas {
 			}
 			return io.NopCloser(strings.NewReader(text)), nil
 		},
-		demand: func(ns, rev string, active, queued int) {
+		report: func(ns, rev string, active, queued int) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.told = append(k.told, fmt.Sprintf("%s/%s %d %d", ns, rev, active, queued))
 		},
-		reached: func(key types.NamespacedName) {
+		foreignChanged: func(key types.NamespacedName) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.woken = append(k.woken, key.String())
 		},
-		now: time.Now, seen: map[string]look{}, given: map[types.NamespacedName]held{},
+		now: time.Now, samples: map[string]activatorSample{}, reported: map[types.NamespacedName]demand{},
 	}
 	return k
 }
@@ -196,7 +196,7 @@ func (k *knativeHas) lead(t *testing.T, name, class, namespace string, backends 
 	if err := k.routesOf.Add(in); err != nil {
 		t.Fatal(err)
 	}
-	k.routes()
+	k.updateForeign()
 }
 
 // heard is what was told since the last time.
@@ -234,7 +234,7 @@ func TestOutside(t *testing.T) {
 		k.pods(t, "10.0.0.1", "10.0.0.2")
 		k.say("10.0.0.1", line("llama-00001", 2, 1))
 		k.say("10.0.0.2", line("llama-00001", 1, 0)+line("qwen-00001", 0, 1))
-		wg.Go(func() { k.run(ctx) })
+		wg.Go(func() { k.poll(ctx) })
 		synctest.Wait()
 		got := k.heard()
 		if got != "a/llama-00001 1 3; a/qwen-00001 1 0" && got != "a/qwen-00001 1 0; a/llama-00001 1 3" {
@@ -249,10 +249,10 @@ func TestOutside(t *testing.T) {
 		// An ingress of another class leads to one: it is looked at more often.
 		k.lead(t, "llama", "edge", "a", "llama-00001")
 		k.lead(t, "qwen", knative.IngressClass, "a", "qwen-00001")
-		if class, ok := k.class("a", "llama-00001"); !ok || class != "edge" {
+		if class, ok := k.foreignClass("a", "llama-00001"); !ok || class != "edge" {
 			t.Error("who leads to it is not known")
 		}
-		if _, ok := k.class("a", "qwen-00001"); ok {
+		if _, ok := k.foreignClass("a", "qwen-00001"); ok {
 			t.Error("our own ingress is another's")
 		}
 		k.mu.Lock()
@@ -267,7 +267,7 @@ func TestOutside(t *testing.T) {
 			t.Errorf("%d looks at two activators in 2 s", n)
 		}
 		k.say("10.0.0.1", line("llama-00001", 0, 3))
-		wait(pollReached)
+		wait(pollForeign)
 		expect("it went on", "a/llama-00001 3 1")
 
 		// Requests that come and go between two looks are seen all the same, but not
@@ -277,37 +277,37 @@ func TestOutside(t *testing.T) {
 		}
 		k.pods(t, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 		k.say("10.0.0.3", done(70))
-		wait(pollReached)
+		wait(pollForeign)
 		expect("before the first look", "")
 		k.say("10.0.0.1", done(0))
-		wait(pollReached)
+		wait(pollForeign)
 		expect("nobody is there", "a/llama-00001 0 1")
 		k.say("10.0.0.3", done(71))
-		wait(pollReached)
+		wait(pollForeign)
 		expect("one came and went", "a/llama-00001 1 1")
-		wait(pollReached)
+		wait(pollForeign)
 		expect("that was all", "a/llama-00001 0 1")
 		k.say("10.0.0.3", done(3))
-		wait(pollReached)
+		wait(pollForeign)
 		expect("it counts anew", "")
 		k.pods(t, "10.0.0.1", "10.0.0.2")
 		k.say("10.0.0.1", line("llama-00001", 0, 3))
-		wait(pollReached)
+		wait(pollForeign)
 		k.heard()
 
 		// One does not answer: it is believed for a moment.
 		k.say("10.0.0.1", "")
-		wait(believed - pollReached)
+		wait(sampleTTL - pollForeign)
 		expect("one hiccup", "")
-		wait(2 * pollReached)
+		wait(2 * pollForeign)
 		expect("it is gone", "a/llama-00001 0 1")
-		if k.silent.Load() {
+		if k.unreadable.Load() {
 			t.Error("one of two answers, and demand is unseen")
 		}
 		// One is taken away at once.
 		k.pods(t, "10.0.0.1")
 		k.say("10.0.0.1", "x 1\n")
-		wait(pollReached)
+		wait(pollForeign)
 		got = k.heard()
 		if got != "a/llama-00001 0 0; a/qwen-00001 0 0" && got != "a/qwen-00001 0 0; a/llama-00001 0 0" {
 			t.Errorf("told %q", got)
@@ -315,8 +315,8 @@ func TestOutside(t *testing.T) {
 
 		// None can be read, and then one can again.
 		k.say("10.0.0.1", "")
-		wait(believed + 2*pollReached)
-		if !k.silent.Load() || len(k.woken) != 1 {
+		wait(sampleTTL + 2*pollForeign)
+		if !k.unreadable.Load() || len(k.woken) != 1 {
 			t.Errorf("nobody is told that demand is unseen: %v", k.woken)
 		}
 		k.heard()
@@ -325,9 +325,9 @@ func TestOutside(t *testing.T) {
 			t.Errorf("%d looks in 20 s at what has no page", n)
 		}
 		k.say("10.0.0.1", line("llama-00001", 1, 0))
-		wait(pollSilent)
+		wait(pollUnreadable)
 		expect("it is back", "a/llama-00001 0 1")
-		if k.silent.Load() {
+		if k.unreadable.Load() {
 			t.Error("demand is still unseen")
 		}
 
@@ -344,8 +344,8 @@ func TestOutside(t *testing.T) {
 		if err := k.routesOf.Replace(nil, ""); err != nil {
 			t.Fatal(err)
 		}
-		k.routes()
-		if _, ok := k.class("a", "llama-00001"); ok || k.woken[len(k.woken)-1] != "a/llama-00001" {
+		k.updateForeign()
+		if _, ok := k.foreignClass("a", "llama-00001"); ok || k.woken[len(k.woken)-1] != "a/llama-00001" {
 			t.Error("the other ingress is gone, and nobody knows")
 		}
 	})

@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Pictures is what the controller knows of revisions. It is asked from several
+// ScaleSource is what the controller knows of revisions. It is asked from several
 // goroutines at once and must answer from memory.
-type Pictures interface {
+type ScaleSource interface {
 	// Scale is how a revision stands. Not ok: the controller has not looked yet,
 	// and what was said of the revision stays.
 	Scale(namespace, revision string) (s Scale, ok bool)
@@ -41,13 +41,13 @@ const (
 )
 
 const (
-	noTraffic = "The target is not receiving traffic."
-	queued    = "Requests to the target are being buffered as resources are provisioned."
-	unseen    = "The controller has not looked at it yet."
+	noTrafficMessage = "The target is not receiving traffic."
+	queuedMessage    = "Requests to the target are being buffered as resources are provisioned."
+	unseenMessage    = "The controller has not looked at it yet."
 )
 
-// told is what a PodAutoscaler said before.
-type told struct {
+// statusBefore is what a PodAutoscaler said before.
+type statusBefore struct {
 	desired     *int32
 	active      corev1.ConditionStatus // "" not yet
 	reason      string
@@ -55,15 +55,15 @@ type told struct {
 	initialized bool
 }
 
-// bounds are what its annotations and Knative's settings ask of it.
-type bounds struct {
+// scaleBounds are what its annotations and Knative's settings ask of it.
+type scaleBounds struct {
 	min, initial int32
 	unreachable  bool // no route leads to it
-	named        bool // its Service is there
+	hasService   bool // its Service is there
 }
 
-// verdict is what it is to say.
-type verdict struct {
+// newStatus is what it is to say.
+type newStatus struct {
 	desired     *int32
 	ready       int32
 	active      corev1.ConditionStatus
@@ -72,28 +72,28 @@ type verdict struct {
 	initialized bool
 }
 
-// judge makes a PodAutoscaler's word of the controller's. It is Knative's own table,
+// decideStatus makes a PodAutoscaler's word of the controller's. It is Knative's own table,
 // with the controller's reasons.
-func judge(s Scale, known bool, b bounds, before told) verdict {
-	v := verdict{desired: before.desired, active: before.active, reason: before.reason, message: before.message, initialized: before.initialized}
+func decideStatus(s Scale, known bool, b scaleBounds, before statusBefore) newStatus {
+	v := newStatus{desired: before.desired, active: before.active, reason: before.reason, message: before.message, initialized: before.initialized}
 	first := max(b.min, b.initial)
 	if !known {
-		if !v.initialized && first == 0 && b.named {
+		if !v.initialized && first == 0 && b.hasService {
 			v.initialized = true
 		}
 		switch {
 		case v.active == "" && first == 0:
-			v.active, v.reason, v.message = corev1.ConditionFalse, ReasonNoTraffic, noTraffic
+			v.active, v.reason, v.message = corev1.ConditionFalse, ReasonNoTraffic, noTrafficMessage
 		case v.active == "":
-			v.active, v.reason, v.message = corev1.ConditionUnknown, ReasonQueued, unseen
+			v.active, v.reason, v.message = corev1.ConditionUnknown, ReasonQueued, unseenMessage
 		}
 		return v
 	}
 	v.desired, v.ready = &s.Desired, s.Ready
-	if s.Ready >= first && b.named {
+	if s.Ready >= first && b.hasService {
 		v.initialized = true
 	}
-	v.active, v.reason, v.message = s.Active, s.Reason, plain(s.Message)
+	v.active, v.reason, v.message = s.Active, s.Reason, escapePercent(s.Message)
 	if v.active == "" {
 		switch {
 		case s.Desired == 0:
@@ -110,7 +110,7 @@ func judge(s Scale, known bool, b bounds, before told) verdict {
 		switch {
 		case v.reason == ReasonEvicted:
 			v.active = corev1.ConditionUnknown
-		case slices.Contains(calm, v.reason):
+		case slices.Contains(normalReasons, v.reason):
 			v.active, v.reason, v.message = corev1.ConditionUnknown, "", ""
 		}
 	}
@@ -120,19 +120,19 @@ func judge(s Scale, known bool, b bounds, before told) verdict {
 			v.reason = ReasonNoTraffic
 		}
 		if v.message == "" && v.reason == ReasonNoTraffic {
-			v.message = noTraffic
+			v.message = noTrafficMessage
 		}
 	case corev1.ConditionUnknown:
 		if v.reason == "" {
 			v.reason = ReasonQueued
 		}
 		if v.message == "" && v.reason == ReasonQueued {
-			v.message = queued
+			v.message = queuedMessage
 		}
 	}
 	return v
 }
 
-// plain is a message that Knative can carry: it takes messages for formats on the
+// escapePercent is a message that Knative can carry: it takes messages for formats on the
 // way from a PodAutoscaler to a revision.
-func plain(message string) string { return strings.ReplaceAll(message, "%", " percent") }
+func escapePercent(message string) string { return strings.ReplaceAll(message, "%", " percent") }

@@ -1,0 +1,170 @@
+package knative
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/mtls"
+)
+
+// What the Secret thaw-control-tls holds beside the token. Pods of activators and loaders
+// have the entries that are theirs as files, and no others.
+const (
+	rootsEntry     = "ca.crt"   // the authorities that are believed
+	rootEntry      = "root.crt" // the one that signed what is shown now
+	nextSinceEntry = "next-since"
+	nextPrefix     = "next-" // of what is to be shown once everybody believes its authority
+
+	// trustDelay is how long others have to read a new authority: kubelets bring a
+	// Secret to its pods within two minutes.
+	trustDelay = 10 * time.Minute
+)
+
+// certifiedNames are the entries' names of those who have a certificate.
+var certifiedNames = map[string]string{"controller": controlstream.NameController, "activator": controlstream.NameActivator, "loader": controlstream.NameLoader}
+
+// ErrControlTLS says that the Secret thaw-control-tls does not hold what it should.
+var ErrControlTLS = errors.New("the Secret " + ControlTLSSecret)
+
+// ControlTLS is what the Secret thaw-control-tls says.
+type ControlTLS struct {
+	Token    string
+	Identity *mtls.Identity // the controller's
+}
+
+// RenewControlTLS makes of the Secret's entries what they should be at a time: whatever is
+// missing, and, in two steps, another authority where the certificates grow old. It
+// reports whether something changed.
+func RenewControlTLS(data map[string][]byte, now time.Time) (changed bool, err error) {
+	if len(data[TokenKey]) == 0 {
+		b := make([]byte, 32)
+		rand.Read(b) // never fails: the runtime ends the program instead
+		data[TokenKey] = []byte(base64.RawURLEncoding.EncodeToString(b))
+		changed = true
+	}
+	issue := func(prefix string) error {
+		made, err := mtls.Issue(now, slices.Sorted(maps.Values(certifiedNames))...)
+		if err != nil {
+			return err
+		}
+		data[prefix+rootEntry] = made.Root
+		for entry, name := range certifiedNames {
+			data[prefix+entry+".crt"], data[prefix+entry+".key"] = made.Leaves[name].Cert, made.Leaves[name].Key
+		}
+		changed = true
+		return nil
+	}
+	forget := func() {
+		for key := range data {
+			if strings.HasPrefix(key, nextPrefix) {
+				delete(data, key)
+			}
+		}
+	}
+	since, reads := time.Parse(time.RFC3339, string(data[nextSinceEntry]))
+	switch {
+	case !allCertificatesValid(data, now):
+		forget()
+		if err := issue(""); err != nil {
+			return false, err
+		}
+		data[rootsEntry] = data[rootEntry]
+	case len(data[nextSinceEntry]) > 0 && (reads != nil || now.Sub(since) >= trustDelay):
+		// Who still shows what is old is believed until the next time.
+		data[rootsEntry] = slices.Concat(data[nextPrefix+rootEntry], data[rootEntry])
+		for key := range data {
+			if own, next := strings.CutPrefix(key, nextPrefix); next && key != nextSinceEntry {
+				data[own] = data[key]
+			}
+		}
+		forget()
+		changed = true
+	case len(data[nextSinceEntry]) == 0 && mtls.Old(data["controller.crt"], now):
+		if err := issue(nextPrefix); err != nil {
+			return false, err
+		}
+		data[rootsEntry] = slices.Concat(data[rootEntry], data[nextPrefix+rootEntry])
+		data[nextSinceEntry] = []byte(now.UTC().Format(time.RFC3339))
+	}
+	return changed, nil
+}
+
+// allCertificatesValid reports whether all ends have a certificate that is good now and fits.
+func allCertificatesValid(data map[string][]byte, now time.Time) bool {
+	for entry := range certifiedNames {
+		id, err := mtls.Read(data[rootsEntry], mtls.Leaf{Cert: data[entry+".crt"], Key: data[entry+".key"]})
+		if err != nil || id.Cert.Leaf == nil || now.After(id.Cert.Leaf.NotAfter) {
+			return false
+		}
+	}
+	return len(data[rootEntry]) > 0
+}
+
+// ReadControlTLS reads the Secret's entries.
+func ReadControlTLS(data map[string][]byte) (*ControlTLS, error) {
+	l := &ControlTLS{Token: strings.TrimSpace(string(data[TokenKey]))}
+	if len(l.Token) < 32 {
+		return nil, fmt.Errorf("%w holds no token of 32 characters or more under %q", ErrControlTLS, TokenKey)
+	}
+	var err error
+	if l.Identity, err = mtls.Read(data[rootsEntry], mtls.Leaf{Cert: data["controller.crt"], Key: data["controller.key"]}); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrControlTLS, err)
+	}
+	return l, nil
+}
+
+// EnsureControlTLS reads the Secret thaw-control-tls, and with renew makes and renews what it
+// holds: of several that try, one does, and all get the same.
+func EnsureControlTLS(ctx context.Context, secrets core.SecretInterface, renew bool, now time.Time) (*ControlTLS, error) {
+	for range 5 {
+		s, err := secrets.Get(ctx, ControlTLSSecret, metav1.GetOptions{})
+		if renew && status.IsNotFound(err) {
+			s = &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Name: ControlTLSSecret, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}},
+				Type:       corev1.SecretTypeOpaque, Data: map[string][]byte{},
+			}
+			if _, err = RenewControlTLS(s.Data, now); err != nil {
+				return nil, err
+			}
+			s, err = secrets.Create(ctx, s, metav1.CreateOptions{})
+			if status.IsAlreadyExists(err) {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if renew {
+			if s.Data == nil {
+				s.Data = map[string][]byte{}
+			}
+			changed, err := RenewControlTLS(s.Data, now)
+			if err != nil {
+				return nil, err
+			}
+			if changed {
+				if s, err = secrets.Update(ctx, s, metav1.UpdateOptions{}); status.IsConflict(err) {
+					continue
+				}
+				if err != nil {
+					return nil, err
+				}
+			}
+		}
+		return ReadControlTLS(s.Data)
+	}
+	return nil, fmt.Errorf("%w changes all the time", ErrControlTLS)
+}

@@ -1,0 +1,450 @@
+package knative
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	status "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+)
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	What string `json:"what"`
+	Good bool   `json:"good"`
+	Note bool   `json:"note,omitempty"` // not good, but keeps no model from running
+	Hint string `json:"hint,omitempty"` // ends with the command that mends it, where there is one
+
+}
+
+// Bad reports whether it keeps a model from running.
+func (f Finding) Bad() bool { return !f.Good && !f.Note }
+
+func goodFinding(format string, args ...any) Finding {
+	return Finding{What: fmt.Sprintf(format, args...), Good: true}
+}
+
+func badFinding(hint, format string, args ...any) Finding {
+	return Finding{What: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+func noteFinding(hint, format string, args ...any) Finding {
+	return Finding{What: fmt.Sprintf(format, args...), Note: true, Hint: hint}
+}
+
+// The versions that the suite of this project runs on; what is less than oldest has
+// not what an installation is made of (policies of admission, version v1).
+const (
+	testedKubernetes = 35 // 1.35
+	oldestKubernetes = 30
+	testedKnative    = 23 // 1.23
+)
+
+const (
+	servingNamespace = "knative-serving" // where Knative keeps its settings
+	podSecurity      = "pod-security.kubernetes.io/enforce"
+	webhookName      = "thaw-place"
+	controllerName   = "thaw-controller" // Deployment, and lease of who leads
+	leaseExpiry      = time.Minute       // a lease that nobody has renewed for so long is nobody's, whatever clocks say
+)
+
+const skipPreflightHint = "; --skip-preflight deploys all the same"
+
+// Doctor looks whether the cluster takes what Render makes and runs it: Knative
+// Serving with the settings of it that are off unless somebody turns them on, thaw's
+// own parts, the nodes, and what pods of the namespace may be. With services it looks
+// at what those need as well. What the person who asks may not see is left out.
+func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*servingv1.Service) ([]Finding, error) {
+	if _, err := c.serving.Services(c.namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil && !status.IsForbidden(err) {
+		return nil, c.explain(err, "Knative Services")
+	}
+	found := []Finding{goodFinding("Knative Serving answers on %s", c.host)}
+	looks := []func(context.Context) ([]Finding, error){
+		c.versionFindings,
+		func(ctx context.Context) ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
+		c.foreignIngress, c.partFindings, c.leaderAndClasses,
+		func(ctx context.Context) ([]Finding, error) { return c.gpuFindings(ctx) },
+		func(ctx context.Context) ([]Finding, error) { return c.namespaceFindings(ctx, namespace) },
+	}
+	fit := fitChecker{c: c}
+	for _, s := range services {
+		looks = append(looks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
+	}
+	for _, look := range looks {
+		more, err := look(ctx)
+		if err != nil {
+			return found, err
+		}
+		found = append(found, more...)
+	}
+	return found, nil
+}
+
+// Check looks, before services are applied, whether they could run: the first things
+// that a new cluster lacks, and what no node and no quota will ever have room for.
+// What the person who asks may not see is not looked at: it is told where it fails.
+func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) error {
+	var found []Finding
+	looks := []func() ([]Finding, error){
+		func() ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
+		func() ([]Finding, error) { return c.notInstalled(ctx) },
+	}
+	seen, fit := map[string]bool{}, fitChecker{c: c}
+	for _, s := range services {
+		if !seen[s.Namespace] {
+			seen[s.Namespace] = true
+			looks = append(looks, func() ([]Finding, error) { return c.podSecurity(ctx, s.Namespace) })
+		}
+		looks = append(looks, func() ([]Finding, error) { return fit.checkService(ctx, s) })
+	}
+	for _, look := range looks {
+		more, err := look()
+		if err != nil {
+			return err
+		}
+		found = append(found, more...)
+	}
+	found = slices.DeleteFunc(found, func(f Finding) bool { return !f.Bad() })
+	switch len(found) {
+	case 0:
+		return nil
+	case 1:
+		return &Error{Kind: Refused, What: found[0].What, Hint: found[0].Hint + skipPreflightHint}
+	}
+	lines := make([]string, len(found))
+	for i, f := range found {
+		lines[i] = f.What + " (" + f.Hint + ")"
+	}
+	return &Error{Kind: Refused, What: strings.Join(lines, "\n"), Hint: "one after the other" + skipPreflightHint}
+}
+
+// ignoreForbidden makes of an error nothing where it says that who asks may not look.
+func (c *Cluster) ignoreForbidden(err error, what string) error {
+	if err == nil || status.IsForbidden(err) {
+		return nil
+	}
+	return c.explain(err, what)
+}
+
+func (c *Cluster) versionFindings(ctx context.Context) ([]Finding, error) {
+	v, err := c.kube.Discovery().ServerVersion()
+	if err != nil {
+		return nil, c.ignoreForbidden(err, "its version")
+	}
+	found := []Finding{kubernetesFinding(v.Major, v.Minor, v.GitVersion)}
+	d, err := c.kube.AppsV1().Deployments(servingNamespace).Get(ctx, "controller", metav1.GetOptions{})
+	if err != nil {
+		if isNotFound(err) {
+			return append(found, noteFinding("kubectl get deployments -A -l app.kubernetes.io/name=knative-serving", "Knative's controller is not in namespace %s", servingNamespace)), nil
+		}
+		return found, c.ignoreForbidden(err, servingNamespace+"/controller")
+	}
+	return append(found, servingFinding(d.Labels["app.kubernetes.io/version"])), nil
+}
+
+// kubernetesFinding is what is known of a version of Kubernetes.
+func kubernetesFinding(major, minor, version string) Finding {
+	n, err := strconv.Atoi(strings.TrimRight(minor, "+"))
+	switch {
+	case err != nil || major != "1":
+		return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKubernetes), "Kubernetes calls itself %s", version)
+	case n < oldestKubernetes:
+		return badFinding(fmt.Sprintf("at least 1.%d: older ones have no ValidatingAdmissionPolicy; tested is 1.%d", oldestKubernetes, testedKubernetes), "Kubernetes is %s", version)
+	case n == testedKubernetes:
+		return goodFinding("Kubernetes is %s", version)
+	}
+	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKubernetes), "Kubernetes is %s", version)
+}
+
+// servingFinding is what is known of a version of Knative.
+func servingFinding(version string) Finding {
+	var major, minor int
+	n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &major, &minor)
+	if n == 2 && major == 1 && minor == testedKnative {
+		return goodFinding("Knative Serving is %s", version)
+	}
+	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKnative), "Knative Serving is %s", cmp.Or(version, "of no version that it says"))
+}
+
+// featureFindings looks at settings of Knative.
+func (c *Cluster) featureFindings(ctx context.Context, needs []Feature) (found []Finding, err error) {
+	read := map[string]map[string]string{}
+	for _, f := range needs {
+		data, seen := read[f.Map]
+		if !seen {
+			m, err := c.core.ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
+			if status.IsForbidden(err) {
+				return found, nil // Knative's webhook looks as well
+			}
+			if err != nil && !isNotFound(err) {
+				return found, c.explain(err, servingNamespace+"/"+f.Map)
+			}
+			if err == nil {
+				data = m.Data
+			}
+			read[f.Map] = data
+		}
+		has, on := f.On(data)
+		finding := goodFinding("%s: %s is %s", f.Map, f.Key, has)
+		if !on {
+			finding = badFinding(f.Why+"; "+f.Patch(), "%s", finding.What)
+		}
+		found = append(found, finding)
+	}
+	return found, nil
+}
+
+// foreignIngress looks whether requests that come by way of Knative's own activator can be
+// seen.
+func (c *Cluster) foreignIngress(ctx context.Context) ([]Finding, error) {
+	const name, key = "config-observability", "metrics-protocol"
+	m, err := c.core.ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil && !isNotFound(err) {
+		return nil, c.ignoreForbidden(err, servingNamespace+"/"+name)
+	}
+	has := "none"
+	if err == nil {
+		has = cmp.Or(strings.TrimSpace(m.Data[key]), has)
+	}
+	if has == "prometheus" {
+		return []Finding{goodFinding("%s: %s is %s", name, key, has)}, nil
+	}
+	data, _ := json.Marshal(map[string]any{"data": map[string]string{key: "prometheus"}})
+	return []Finding{noteFinding(fmt.Sprintf("requests by way of another ingress than thaw's wake nothing until they can be seen; kubectl patch configmap %s -n %s --type merge -p '%s' && kubectl rollout restart deployment activator -n %s",
+		name, servingNamespace, data, servingNamespace), "%s: %s is %s", name, key, has)}, nil
+}
+
+const installCommand = "thaw-knative install --image IMAGE --wait"
+
+// notInstalled looks whether there is somebody who would start a model.
+func (c *Cluster) notInstalled(ctx context.Context) ([]Finding, error) {
+	_, err := c.kube.AppsV1().Deployments(System).Get(ctx, controllerName, metav1.GetOptions{})
+	if isNotFound(err) {
+		return []Finding{badFinding("thaw's image is made by deploy/images; "+installCommand, "thaw is not installed on the cluster, so nothing would start a model")}, nil
+	}
+	return nil, c.ignoreForbidden(err, System+"/"+controllerName)
+}
+
+// partFindings looks whether thaw's parts run, and what.
+func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
+	missing, err := c.notInstalled(ctx)
+	if err != nil || len(missing) > 0 {
+		return missing, err
+	}
+	var found []Finding
+	images := map[string]bool{}
+	for _, name := range []string{controllerName, "thaw-activator"} {
+		d, err := c.kube.AppsV1().Deployments(System).Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !isNotFound(err) {
+			return found, c.ignoreForbidden(err, System+"/"+name)
+		}
+		if err != nil {
+			found = append(found, badFinding(installCommand, "%s is not there", name))
+			continue
+		}
+		image := imageOf(&d.Spec.Template.Spec)
+		images[image] = true
+		asked := int32(1)
+		if d.Spec.Replicas != nil {
+			asked = *d.Spec.Replicas
+		}
+		found = append(found, partFinding(name, d.Status.AvailableReplicas, asked, image))
+	}
+	d, err := c.kube.AppsV1().DaemonSets(System).Get(ctx, "thaw-loader", metav1.GetOptions{})
+	switch {
+	case isNotFound(err):
+		found = append(found, badFinding(installCommand, "thaw-loader is not there"))
+	case err != nil:
+		return found, c.ignoreForbidden(err, System+"/thaw-loader")
+	case d.Status.DesiredNumberScheduled == 0:
+		var labels []string
+		for _, k := range slices.Sorted(maps.Keys(d.Spec.Template.Spec.NodeSelector)) {
+			labels = append(labels, k+"="+d.Spec.Template.Spec.NodeSelector[k])
+		}
+		found = append(found, badFinding("install --loaders LABEL=VALUE takes other nodes; kubectl label node NODE "+strings.Join(labels, " "), "no node has a loader: none has the label %s", strings.Join(labels, ", ")))
+	default:
+		image := imageOf(&d.Spec.Template.Spec)
+		images[image] = true
+		found = append(found, partFinding("thaw-loader", d.Status.NumberAvailable, d.Status.DesiredNumberScheduled, image))
+	}
+	switch warm, err := c.kube.AppsV1().DaemonSets(System).Get(ctx, "thaw-warm", metav1.GetOptions{}); {
+	case isNotFound(err): // as it mostly is
+	case err != nil:
+		return found, c.ignoreForbidden(err, System+"/thaw-warm")
+	case warm.Status.DesiredNumberScheduled > 0: // with no loader it has no node either, which is said
+		f := partFinding("thaw-warm", warm.Status.NumberAvailable, warm.Status.DesiredNumberScheduled, imageOf(&warm.Spec.Template.Spec))
+		if !f.Good { // models run all the same
+			f = noteFinding("starts are plain meanwhile; kubectl logs -n "+System+" daemonset/thaw-warm -c warm", "%s", f.What)
+		}
+		found = append(found, f)
+	}
+	if len(images) > 1 {
+		found = append(found, noteFinding(installCommand, "thaw's parts are of %d images: %s", len(images), strings.Join(slices.Sorted(maps.Keys(images)), ", ")))
+	}
+	return found, nil
+}
+
+func imageOf(spec *corev1.PodSpec) string {
+	if len(spec.Containers) == 0 {
+		return "no image"
+	}
+	return spec.Containers[0].Image
+}
+
+// partFinding tells of pods that are available, of those that are to be.
+func partFinding(name string, are, asked int32, image string) Finding {
+	what := fmt.Sprintf("%s: %d of %d run, %s", name, are, asked, image)
+	hint := "kubectl get pods -n " + System
+	switch {
+	case are == 0:
+		return badFinding(hint, "%s", what)
+	case are < asked:
+		return noteFinding(hint, "%s", what)
+	}
+	return goodFinding("%s", what)
+}
+
+// leaderAndClasses looks whether somebody answers for the two classes and for the webhook.
+func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
+	logs := "kubectl logs -n " + System + " deployment/" + controllerName
+	l, err := c.kube.CoordinationV1().Leases(System).Get(ctx, controllerName, metav1.GetOptions{})
+	if err != nil && !isNotFound(err) {
+		return nil, c.ignoreForbidden(err, System+"/"+controllerName)
+	}
+	var found []Finding
+	switch {
+	case err != nil && len(found) == 0:
+		if missing, err := c.notInstalled(ctx); err != nil || len(missing) > 0 {
+			return nil, err // said already
+		}
+		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
+	case l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil:
+		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
+	case time.Since(l.Spec.RenewTime.Time) > leaseExpiry:
+		found = append(found, badFinding(logs, "class %s: who led last was heard %s ago, by the clock of this machine", AutoscalerClass, time.Since(l.Spec.RenewTime.Time).Round(time.Second)))
+	default:
+		who, _, _ := strings.Cut(*l.Spec.HolderIdentity, "@")
+		found = append(found, goodFinding("class %s: %s leads", AutoscalerClass, who))
+	}
+	ready, err := c.readyAddresses(ctx, "thaw")
+	switch {
+	case err != nil:
+		return found, c.ignoreForbidden(err, System+"/thaw")
+	case ready == 0:
+		found = append(found, badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator", "class %s: no activator takes requests", IngressClass))
+	default:
+		found = append(found, goodFinding("class %s: %d activators take requests", IngressClass, ready))
+	}
+	w, err := c.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, webhookName, metav1.GetOptions{})
+	if err != nil && !isNotFound(err) {
+		return found, c.ignoreForbidden(err, webhookName)
+	}
+	ready, failed := c.readyAddresses(ctx, webhookName)
+	const without = "pods are made all the same, and the scheduler alone says where; "
+	switch {
+	case failed != nil:
+		return found, c.ignoreForbidden(failed, System+"/"+webhookName)
+	case err != nil:
+		found = append(found, noteFinding(without+installCommand, "the webhook %s is not registered", webhookName))
+	case len(w.Webhooks) == 0 || len(w.Webhooks[0].ClientConfig.CABundle) == 0 || ready == 0:
+		found = append(found, noteFinding(without+logs, "nobody answers for the webhook %s", webhookName))
+	default:
+		found = append(found, goodFinding("the webhook %s is answered for", webhookName))
+	}
+	return found, nil
+}
+
+// readyAddresses are how many a Service of thaw's leads to. One that is not there leads to
+// none.
+func (c *Cluster) readyAddresses(ctx context.Context, service string) (n int, err error) {
+	list, err := c.kube.DiscoveryV1().EndpointSlices(System).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				n += len(e.Addresses)
+			}
+		}
+	}
+	return n, nil
+}
+
+const devicePluginHint = "a node has GPUs once a device plugin says so (nvidia.com/gpu under allocatable); kubectl describe nodes"
+
+// nodes are those of the cluster; none where who asks may not see them.
+func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, err error) {
+	for o := (metav1.ListOptions{Limit: pageSize}); ; {
+		page, err := c.core.Nodes().List(ctx, o)
+		if err != nil {
+			return nil, false, c.ignoreForbidden(err, "nodes")
+		}
+		nodes = append(nodes, page.Items...)
+		if o.Continue = page.Continue; o.Continue == "" {
+			return nodes, true, nil
+		}
+	}
+}
+
+// gpuFindings tells how many the nodes have.
+func (c *Cluster) gpuFindings(ctx context.Context) ([]Finding, error) {
+	nodes, seen, err := c.nodes(ctx)
+	if err != nil || !seen {
+		return nil, err
+	}
+	with, all := 0, int64(0)
+	for _, n := range nodes {
+		if q := n.Status.Allocatable[GPU]; q.Value() > 0 {
+			with, all = with+1, all+q.Value()
+		}
+	}
+	if all == 0 {
+		return []Finding{noteFinding(devicePluginHint, "none of %d nodes has a GPU", len(nodes))}, nil
+	}
+	return []Finding{goodFinding("%d of %d nodes have GPUs, %d in all", with, len(nodes), all)}, nil
+}
+
+// namespaceFindings looks at a namespace.
+func (c *Cluster) namespaceFindings(ctx context.Context, namespace string) ([]Finding, error) {
+	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if err != nil {
+		return nil, c.ignoreForbidden(err, namespace+"/") // a team need not see its namespace to deploy into it
+	}
+	found := []Finding{podSecurityFinding(n)}
+	if _, err := readPodDefaults(n); err != nil {
+		found = append(found, badFinding("kubectl annotate namespace "+namespace+" "+PodAnnotation+"-", "%v", err))
+	} else if n.Annotations[PodAnnotation] != "" {
+		found = append(found, goodFinding("namespace %s: models with GPUs are given its annotation %s", namespace, PodAnnotation))
+	}
+	limits, err := c.limits(ctx, n)
+	return append(found, limits...), err
+}
+
+func (c *Cluster) podSecurity(ctx context.Context, namespace string) ([]Finding, error) {
+	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if err != nil {
+		return nil, c.ignoreForbidden(err, namespace+"/")
+	}
+	return []Finding{podSecurityFinding(n)}, nil
+}
+
+// podSecurityFinding looks whether pods of a namespace may have a folder of their node: Knative
+// takes the Service all the same, and no pod of it is ever made.
+func podSecurityFinding(n *corev1.Namespace) Finding {
+	level := cmp.Or(n.Labels[podSecurity], "privileged")
+	what := fmt.Sprintf("namespace %s: %s is %s", n.Name, podSecurity, level)
+	if level == "privileged" {
+		return goodFinding("%s", what)
+	}
+	return badFinding(fmt.Sprintf("it forbids the host path that the store is; kubectl label namespace %s %s=privileged --overwrite", n.Name, podSecurity), "%s", what)
+}

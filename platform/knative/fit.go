@@ -1,0 +1,221 @@
+package knative
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// fitChecker looks whether what services ask of the cluster could ever be had. It asks
+// for nodes and quotas once, for all of them.
+type fitChecker struct {
+	c       *Cluster
+	nodes   []corev1.Node
+	visible bool // nodes may be looked at
+	listed  bool // they were asked for
+	quotas  map[string][]corev1.ResourceQuota
+}
+
+// checkService at one service: room on one node, within the namespace's quotas, and what it
+// names.
+func (f *fitChecker) checkService(ctx context.Context, s *servingv1.Service) ([]Finding, error) {
+	spec := &s.Spec.Template.Spec.PodSpec
+	if !f.listed {
+		var err error
+		if f.nodes, f.visible, err = f.c.nodes(ctx); err != nil {
+			return nil, err
+		}
+		f.listed, f.quotas = true, map[string][]corev1.ResourceQuota{}
+	}
+	var found []Finding
+	if f.visible {
+		found = append(found, nodeFinding(s.Name, spec, f.nodes))
+	}
+	quotas, known := f.quotas[s.Namespace]
+	if !known {
+		list, err := f.c.core.ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
+		if err := f.c.ignoreForbidden(err, s.Namespace+"/"); err != nil {
+			return nil, err
+		}
+		if err == nil {
+			quotas = list.Items
+		}
+		f.quotas[s.Namespace] = quotas
+	}
+	least, _ := strconv.Atoi(s.Spec.Template.Annotations[minAnnotation])
+	for i := range quotas {
+		if over, is := quotaFinding(s.Name, spec, max(least, 1), &quotas[i]); is {
+			found = append(found, over)
+		}
+	}
+	names, err := f.c.referencedObjects(ctx, s)
+	return append(found, names...), err
+}
+
+// referencedObjects looks for the objects that a pod names.
+func (c *Cluster) referencedObjects(ctx context.Context, s *servingv1.Service) (found []Finding, err error) {
+	spec := &s.Spec.Template.Spec.PodSpec
+	look := func(kind, name, hint string, get func() error) {
+		if name == "" || err != nil {
+			return
+		}
+		failed := get()
+		if isNotFound(failed) {
+			found = append(found, badFinding(hint, "%s: there is no %s %s", s.Name, kind, name))
+			return
+		}
+		err = c.ignoreForbidden(failed, kind+" "+name)
+	}
+	if spec.RuntimeClassName != nil {
+		look("RuntimeClass", *spec.RuntimeClassName, "leave spec.pod.runtimeClassName out where the node's default runtime serves GPUs; kubectl get runtimeclasses", func() error {
+			_, err := c.kube.NodeV1().RuntimeClasses().Get(ctx, *spec.RuntimeClassName, metav1.GetOptions{})
+			return err
+		})
+	}
+	look("PriorityClass", spec.PriorityClassName, "kubectl get priorityclasses", func() error {
+		_, err := c.kube.SchedulingV1().PriorityClasses().Get(ctx, spec.PriorityClassName, metav1.GetOptions{})
+		return err
+	})
+	look("ServiceAccount", spec.ServiceAccountName, "kubectl create serviceaccount "+spec.ServiceAccountName+" -n "+s.Namespace, func() error {
+		_, err := c.core.ServiceAccounts(s.Namespace).Get(ctx, spec.ServiceAccountName, metav1.GetOptions{})
+		return err
+	})
+	for _, x := range spec.ImagePullSecrets {
+		look("Secret", x.Name, "kubectl create secret docker-registry "+x.Name+" -n "+s.Namespace, func() error {
+			_, err := c.core.Secrets(s.Namespace).Get(ctx, x.Name, metav1.GetOptions{})
+			return err
+		})
+	}
+	return found, err
+}
+
+// nodeFinding looks for a node that would do for a pod if it were empty.
+func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding {
+	c := spec.Containers[0].Resources
+	gpus := c.Limits[GPU]
+	pod := PodOf(spec)
+	var gpu, may, fit int
+	most := corev1.ResourceList{}
+	why, taint := "", functions.Taint{}
+	for i := range nodes {
+		n := &nodes[i]
+		has := n.Status.Allocatable[GPU]
+		if gpus.Value() > 0 && has.Value() == 0 {
+			continue
+		}
+		gpu++
+		taints := taintsOf(n, gpus.Value() > 0)
+		if refusal := pod.Refuses(n.Labels, taints); refusal != "" {
+			if why == "" {
+				why = "of " + n.Name + " " + refusal
+				if j := slices.IndexFunc(taints, func(t functions.Taint) bool { return t.Effect != functions.TaintPreferNoSchedule && !pod.Tolerates(t) }); j >= 0 && strings.Contains(refusal, "taint") {
+					taint = taints[j]
+				}
+			}
+			continue
+		}
+		may++
+		fits := true
+		for _, r := range []corev1.ResourceName{GPU, corev1.ResourceMemory, corev1.ResourceCPU} {
+			asked, has := c.Requests[r], n.Status.Allocatable[r]
+			if asked.Cmp(has) > 0 {
+				fits = false
+			}
+			if was := most[r]; has.Cmp(was) > 0 {
+				most[r] = has
+			}
+		}
+		if fits {
+			fit++
+		}
+	}
+	asks := describeResources(c.Requests)
+	switch {
+	case gpu == 0 && gpus.Value() > 0:
+		return badFinding(devicePluginHint, "%s needs %s, and no node of the cluster has one", name, asks)
+	case may == 0 && taint.Key != "":
+		return badFinding(fmt.Sprintf("spec: {pod: {tolerations: [{key: %s, operator: Equal, value: %q, effect: %s}]}}, or %s of the namespace", taint.Key, taint.Value, taint.Effect, PodAnnotation),
+			"%s may have no node of %d: %s", name, gpu, why)
+	case may == 0 && why != "":
+		return badFinding("kubectl get nodes --show-labels", "%s may have no node of %d: %s", name, gpu, why)
+	case fit == 0:
+		return badFinding("lower spec.resources, or add larger nodes; kubectl describe nodes", "%s needs %s on one node, and the largest it may have have %s", name, asks, describeResources(most))
+	}
+	return goodFinding("%s fits %d of %d nodes", name, fit, len(nodes))
+}
+
+// describeResources is a list of resources as a person says it.
+func describeResources(list corev1.ResourceList) string {
+	var out []string
+	if q := list[GPU]; q.Value() == 1 {
+		out = append(out, "1 GPU")
+	} else if !q.IsZero() {
+		out = append(out, q.String()+" GPUs")
+	}
+	if q := list[corev1.ResourceMemory]; !q.IsZero() {
+		out = append(out, functions.Bytes(q.Value()).Human()+" of memory")
+	}
+	if q := list[corev1.ResourceCPU]; !q.IsZero() {
+		out = append(out, functions.CPU(q.MilliValue()).Human())
+	}
+	return cmp.Or(strings.Join(out, ", "), "nothing")
+}
+
+// taintsOf are the taints of a node that stay. What asks for GPUs tolerates theirs,
+// where the cluster adds that (ExtendedResourceToleration), as clusters with such
+// taints do.
+func taintsOf(n *corev1.Node, gpus bool) (out []functions.Taint) {
+	for _, t := range n.Spec.Taints {
+		if strings.HasPrefix(t.Key, "node.kubernetes.io/") || gpus && t.Key == string(GPU) {
+			continue
+		}
+		out = append(out, functions.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
+	}
+	return out
+}
+
+// quotaFinding finds what of a quota so many replicas of a pod would exceed, if nobody else
+// had anything.
+func quotaFinding(name string, spec *corev1.PodSpec, replicas int, q *corev1.ResourceQuota) (Finding, bool) {
+	if q.Spec.ScopeSelector != nil || len(q.Spec.Scopes) > 0 {
+		return Finding{}, false // it may not be about this pod
+	}
+	c := spec.Containers[0].Resources
+	for _, r := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
+		hard := q.Spec.Hard[r]
+		var one resource.Quantity
+		switch key := string(r); {
+		case key == "cpu" || key == "memory":
+			one = c.Requests[r]
+		case strings.HasPrefix(key, "requests."):
+			one = c.Requests[corev1.ResourceName(strings.TrimPrefix(key, "requests."))]
+		case strings.HasPrefix(key, "limits."):
+			one = c.Limits[corev1.ResourceName(strings.TrimPrefix(key, "limits."))]
+		case key == "pods":
+			one = *resource.NewQuantity(1, resource.DecimalSI)
+		}
+		if one.IsZero() {
+			continue
+		}
+		hint := fmt.Sprintf("lower spec.resources or spec.scale.min; kubectl edit resourcequota %s -n %s", q.Name, q.Namespace)
+		if one.Cmp(hard) > 0 {
+			return badFinding(hint, "%s: a replica takes %s of %s, and the quota %s of namespace %s allows %s to all", name, &one, r, q.Name, q.Namespace, &hard), true
+		}
+		all := one.DeepCopy()
+		if all.Mul(int64(replicas)); all.Cmp(hard) > 0 {
+			return badFinding(hint, "%s: the %d replicas that stay take %s of %s, and the quota %s of namespace %s allows %s to all", name, replicas, &all, r, q.Name, q.Namespace, &hard), true
+		}
+	}
+	return Finding{}, false
+}
