@@ -49,6 +49,7 @@ var layers = map[string]int{
 	"runtime/supervisor":        1,
 	"runtime/gpu":               1,
 	"runtime/forkserver":        1,
+	"runtime/tail":              0,
 	"runtime/replica":           2,
 	"platform/placement":        1,
 	"platform/forecast":         1,

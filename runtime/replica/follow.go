@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
+	"github.com/thaw-dev/thaw/runtime/tail"
 )
 
 const (
@@ -29,52 +29,26 @@ type line struct {
 	at   time.Time
 }
 
-// follow reads what is written to a log from offset on, until ctx ends.
-// Progress bars count as lines.
-func follow(ctx context.Context, path string, offset int64, out chan<- line) {
-	f, err := os.Open(path)
+// followLog sends the lines that are written to a log from offset on, until ctx
+// ends. Without a log the endpoints of the engine are enough.
+func followLog(ctx context.Context, path string, offset int64, out chan<- line) {
+	file, err := os.Open(path)
 	if err != nil {
-		return // endpoints tell enough
+		return
 	}
+	f := tail.New(tail.Options{Path: func() string { return path }, File: file, Every: followEvery, Stop: ctx.Done()})
 	defer f.Close()
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
-	buf, part := make([]byte, 32<<10), []byte(nil)
-	for {
-		n, err := f.ReadAt(buf, offset)
-		offset += int64(n)
-		now := time.Now()
-		for b := buf[:n]; len(b) > 0; {
-			i := bytes.IndexAny(b, "\r\n")
-			if i < 0 {
-				if len(part) < followLine {
-					part = append(part, b...)
-				}
-				break
-			}
-			part = append(part, b[:min(i, followLine)]...)
-			b = b[i+1:]
-			if len(part) > 0 {
-				select {
-				case out <- line{string(part[:min(len(part), followLine)]), now}:
-				case <-ctx.Done():
-					return
-				}
-			}
-			part = part[:0]
-		}
-		if n == len(buf) {
-			continue
-		}
-		if err != nil && err != io.EOF {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		return
 	}
+	tail.Lines(f, followLine, func(text string) bool {
+		select {
+		case out <- line{text, time.Now()}:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	})
 }
 
 // setLogPhases makes phases of the steps of a start, finished ones of them: what the
@@ -107,9 +81,9 @@ func (r *Replica) setLogPhases(done []engine.Done, present functions.Phase) {
 	r.phases = sortPhases(append(kept, spans...))
 }
 
-// tail is the end of what this start wrote: more than came with the exit, for
+// logTail is the end of what this start wrote: more than came with the exit, for
 // a traceback of several processes is long.
-func (r *Replica) tail(x supervisor.Exit) string {
+func (r *Replica) logTail(x supervisor.Exit) string {
 	path := r.LogPath()
 	if path == "" {
 		return x.Tail

@@ -194,6 +194,7 @@ type Replica struct {
 	status atomic.Pointer[functions.ReplicaStatus]
 	since  atomic.Int64 // unix nanoseconds of the present state
 	logAt  atomic.Pointer[string]
+	ended  chan struct{} // closed when the state is UNLOADED or FAILED
 
 	mu           sync.Mutex
 	pending      commands
@@ -245,7 +246,7 @@ func New(o Options) *Replica {
 	if o.Dial == nil {
 		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
 	}
-	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: make(chan struct{}, 1)}
+	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: make(chan struct{}, 1), ended: make(chan struct{})}
 	// A deadline that is not said is the default, never none.
 	d, def := &r.o.Spec.Deadlines, functions.Defaults().Deadlines
 	for _, v := range []struct{ have, def *functions.Duration }{
@@ -289,6 +290,9 @@ func (r *Replica) Status() functions.ReplicaStatus {
 	s.Adapters, s.AdapterNotes = r.adapters.names(), r.adapters.noteMap()
 	return s
 }
+
+// Ended is closed when the replica is UNLOADED or FAILED.
+func (r *Replica) Ended() <-chan struct{} { return r.ended }
 
 // LogPath is where the engine's output is kept; "" before there is any.
 func (r *Replica) LogPath() string {
@@ -404,6 +408,7 @@ func (r *Replica) enter(s functions.State) {
 			r.now.Tier = functions.TierNVMe
 		}
 		r.now.InFlight, r.now.QueueLength, r.now.SleepLevel, r.now.Key = 0, 0, 0, ""
+		defer close(r.ended)
 	}
 	r.since.Store(time.Now().UnixNano())
 	r.notify() // before it is logged: somebody waits for READY

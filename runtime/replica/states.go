@@ -391,7 +391,7 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 	told := false // the log tells where the start is
 	if r.adopt == nil && steps.Follows() {
 		read, path, from := make(chan struct{}), r.child.Log, r.logFrom
-		go func() { defer close(read); follow(bctx, path, from, lines) }()
+		go func() { defer close(read); followLog(bctx, path, from, lines) }()
 		defer func() { cancel(); <-read }()
 	}
 	var doomed <-chan time.Time // it said that it fails, and has not ended yet
@@ -491,7 +491,7 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		case <-doomed:
 			// It knows its cause, but not how to end.
 			x := r.kill(ctx)
-			cause := engine.RootCause(r.tail(x), "it failed to start")
+			cause := engine.RootCause(r.logTail(x), "it failed to start")
 			if mayRetry && engine.PortTaken(cause) {
 				return nil, true
 			}
@@ -526,7 +526,7 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		case <-limit.C:
 			x := r.kill(ctx)
 			return r.failed(fmt.Sprintf("%s: not ready within %s: %s", r.o.Spec.Engine, r.o.Spec.Deadlines.Start,
-				engine.RootCause(r.tail(x), "no answer"))), false
+				engine.RootCause(r.logTail(x), "no answer"))), false
 		case <-r.commandReady:
 			if w := r.takeCommands(); w.unload {
 				r.enter(functions.Draining)
@@ -602,7 +602,7 @@ func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while str
 	if x.Signal != syscall.SIGKILL && x.Signal != syscall.SIGTERM && !x.Lost {
 		text := x.Tail
 		if while == "loading" {
-			text = r.tail(x)
+			text = r.logTail(x)
 		}
 		cause = engine.RootCause(text, how)
 	}
