@@ -183,11 +183,11 @@ func (g *rig) begin(ctx context.Context) error {
 	if g.keep, err = supervisor.Ensure(kctx, supervisor.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "supervisor.sock"), Dir: dir}); err != nil {
 		return err
 	}
-	env, err := forkserver.Look(g.o.VLLM)
+	env, err := forkserver.FindEnvironment(g.o.VLLM)
 	if err != nil {
 		return err
 	}
-	script, err := forkserver.Install(dir)
+	script, err := forkserver.InstallScript(dir)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (g *rig) begin(ctx context.Context) error {
 		return err
 	}
 	g.socket = filepath.Join(dir, "warm.sock")
-	parent, err := g.keep.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.Argv(script, g.socket, forkserver.Row("vllm")), Env: forkserver.Scrub(engine.Environ(cmd.Env))})
+	parent, err := g.keep.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.ParentArgv(script, g.socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env))})
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (g *rig) begin(ctx context.Context) error {
 		default:
 		}
 		if g.facts.PID == 0 {
-			if f, err := forkserver.Ask(ctx, g.socket); err == nil {
+			if f, err := forkserver.AskFacts(ctx, g.socket); err == nil {
 				g.facts = f
 			}
 		}

@@ -21,9 +21,9 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// Books are what the node has beside its replicas. Both methods answer at once
+// Inventory are what the node has beside its replicas. Both methods answer at once
 // from what was last looked up.
-type Books interface {
+type Inventory interface {
 	GPUs() []functions.GPU
 	Store() (functions.StoreUse, []functions.CachedModel)
 }
@@ -41,16 +41,16 @@ type Options struct {
 	Memory     functions.Bytes // host memory that replicas may reserve
 	Sleep      functions.Bytes // of Memory, what may be held asleep; 0: all of it
 	Stager     replica.Stager
-	// Hold keeps the checkpoint at a path while an adopted engine lives on it:
+	// RetainCheckpoint keeps the checkpoint at a path while an adopted engine lives on it:
 	// the lease of who staged it ended with that agent. nil holds nothing.
-	Hold func(path string) (release func())
-	// Lost reports that the files at a path went with an earlier agent: an
+	RetainCheckpoint func(path string) (release func())
+	// FilesLost reports that the files at a path went with an earlier agent: an
 	// engine that was still reading them is ended. nil: none does.
-	Lost    func(path string) bool
-	Books   Books
-	Environ func() []string // of engines; nil is os.Environ
-	Leave   bool            // engines stay when the agent ends
-	Warm    WarmMode        // warm interpreters; "" is off
+	FilesLost func(path string) bool
+	Inventory Inventory
+	Environ   func() []string // of engines; nil is os.Environ
+	Leave     bool            // engines stay when the agent ends
+	Warm      WarmMode        // warm interpreters; "" is off
 
 	PeerURL string // where other nodes borrow from this one; "" where they do not
 	Borrows bool   // folders of other nodes can be staged
@@ -71,12 +71,12 @@ type Options struct {
 }
 
 const (
-	beatEvery = 2 * time.Second
-	keepEnded = time.Minute // how long an ended replica is told of
-	// keeperWait is how long a process waits for another keeper when its own is
+	heartbeatEvery = 2 * time.Second
+	endedRetention = time.Minute // how long an ended replica is told of
+	// supervisorWait is how long a process waits for another keeper when its own is
 	// gone: as long as one may take to come.
-	keeperWait = 10 * time.Second
-	endGrace   = 2 * time.Second // between SIGTERM and SIGKILL when the agent ends its engines
+	supervisorWait = 10 * time.Second
+	endGrace       = 2 * time.Second // between SIGTERM and SIGKILL when the agent ends its engines
 )
 
 // ErrStarting refuses commands until the agent has found out what runs.
@@ -88,31 +88,31 @@ type Agent struct {
 	o   Options
 	log *slog.Logger
 
-	mu      sync.Mutex
-	ctx     context.Context // of replicas, while Run runs; nil otherwise
-	url     string          // where others reach us; "" in process
-	shares  bool            // the activator is on this machine: endpoints are loopback
-	epoch   int64
-	reps    map[string]*held
-	keep    *supervisor.Client
-	turn    chan struct{} // closed when keep is another
-	broken  string        // why the node is DEGRADED
-	knows   bool          // what runs has been found out: until then nothing is said
-	running sync.WaitGroup
+	mu                sync.Mutex
+	ctx               context.Context // of replicas, while Run runs; nil otherwise
+	url               string          // where others reach us; "" in process
+	loopback          bool            // the activator is on this machine: endpoints are loopback
+	epoch             int64
+	replicas          map[string]*managedReplica
+	supervisor        *supervisor.Client
+	supervisorChanged chan struct{} // closed when keep is another
+	degradedReason    string        // why the node is DEGRADED
+	adopted           bool          // what runs has been found out: until then nothing is said
+	running           sync.WaitGroup
 
-	life string // a name for this life, so that what an earlier one said late is known
-	said uint64 // heartbeats made
+	life       string // a name for this life, so that what an earlier one said late is known
+	heartbeats uint64 // heartbeats made
 
-	proxied *counts
-	hearth  *hearth
+	proxied     *inFlightCounts
+	forkServers *forkServers
 }
 
-// held is a replica and what the agent knows of it.
-type held struct {
+// managedReplica is a replica and what the agent knows of it.
+type managedReplica struct {
 	*replica.Replica
-	id    string
-	take  functions.Bytes // host memory it reserves
-	ended time.Time       // zero while it runs
+	id       string
+	reserved functions.Bytes // host memory it reserves
+	ended    time.Time       // zero while it runs
 }
 
 // New returns an agent that has not begun.
@@ -123,12 +123,12 @@ func New(o Options) *Agent {
 	if o.Push == nil {
 		o.Push = func(functions.Heartbeat) {}
 	}
-	a := &Agent{o: o, log: o.Log, reps: map[string]*held{}, shares: true, turn: make(chan struct{}), life: rand.Text()[:12], proxied: newCounts()}
+	a := &Agent{o: o, log: o.Log, replicas: map[string]*managedReplica{}, loopback: true, supervisorChanged: make(chan struct{}), life: rand.Text()[:12], proxied: newInFlightCounts()}
 	if a.o.InFlight == nil {
 		a.o.InFlight = a.proxied.of
 	}
-	a.hearth = newHearth(hearthOptions{
-		Mode: o.Warm, Dir: filepath.Join(o.Dir, "warm"), Memory: o.Memory, Used: a.reserved, Keeper: (*spawner)(a).client, Changed: a.push, Log: a.log,
+	a.forkServers = newForkServers(forkServersOptions{
+		Mode: o.Warm, Dir: filepath.Join(o.Dir, "warm"), Memory: o.Memory, Used: a.reservedMemory, Keeper: (*spawner)(a).client, Changed: a.pushHeartbeat, Log: a.log,
 	})
 	return a
 }
@@ -142,7 +142,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := os.MkdirAll(a.o.Dir, 0o700); err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-	k, err := a.connect(ctx)
+	k, err := a.connectSupervisor(ctx)
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
@@ -155,38 +155,38 @@ func (a *Agent) Run(ctx context.Context) error {
 		k.Close()
 		return fmt.Errorf("agent: %w", err)
 	}
-	a.running.Go(func() { a.hearth.Run(rctx) })
-	t := time.NewTicker(beatEvery)
+	a.running.Go(func() { a.forkServers.Run(rctx) })
+	t := time.NewTicker(heartbeatEvery)
 	defer t.Stop()
 	lost := k.Done()
 	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
-			return a.end(ctx, leave)
+			return a.shutDown(ctx, leave)
 		case <-t.C:
-			a.forgetOld()
-			a.push()
+			a.dropEnded()
+			a.pushHeartbeat()
 		case <-lost:
 			lost = nil
 			a.log.Error("the keeper is gone, and its engines with it")
-			a.setKeeper(nil, "the keeper is gone")
+			a.setSupervisor(nil, "the keeper is gone")
 			again = time.After(0)
 		case <-again:
 			again = nil
-			k, err := a.connect(ctx)
+			k, err := a.connectSupervisor(ctx)
 			if err != nil {
 				a.log.Error("no keeper", "error", err)
-				again = time.After(beatEvery)
+				again = time.After(heartbeatEvery)
 				continue
 			}
 			lost = k.Done()
-			a.setKeeper(k, "")
+			a.setSupervisor(k, "")
 		}
 	}
 }
 
-func (a *Agent) connect(ctx context.Context) (*supervisor.Client, error) {
+func (a *Agent) connectSupervisor(ctx context.Context) (*supervisor.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	dir := filepath.Join(a.o.Dir, "supervisor")
@@ -198,13 +198,13 @@ func (a *Agent) connect(ctx context.Context) (*supervisor.Client, error) {
 // Socket of the agent's keeper.
 func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "supervisor", "supervisor.sock") }
 
-func (a *Agent) setKeeper(k *supervisor.Client, broken string) {
+func (a *Agent) setSupervisor(k *supervisor.Client, broken string) {
 	a.mu.Lock()
-	a.keep, a.broken = k, broken
-	close(a.turn)
-	a.turn = make(chan struct{})
+	a.supervisor, a.degradedReason = k, broken
+	close(a.supervisorChanged)
+	a.supervisorChanged = make(chan struct{})
 	a.mu.Unlock()
-	a.push()
+	a.pushHeartbeat()
 }
 
 // adopt makes replicas of what an earlier agent left running.
@@ -216,20 +216,20 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 		return err
 	}
 	a.mu.Lock()
-	a.ctx, a.keep = rctx, k
+	a.ctx, a.supervisor = rctx, k
 	a.mu.Unlock()
 	for _, p := range list {
 		if p.Exit != nil {
 			k.Forget(look, p.ID)
 			continue
 		}
-		if isWarm(p.ID) {
-			a.hearth.adopt(rctx, k, p)
+		if isParentProcess(p.ID) {
+			a.forkServers.adopt(rctx, k, p)
 			continue
 		}
 		var r *replica.Replica
 		m, err := replica.ParseMeta(p)
-		if err == nil && a.o.Lost != nil && a.o.Lost(m.Path) {
+		if err == nil && a.o.FilesLost != nil && a.o.FilesLost(m.Path) {
 			err = errors.New("its files were still arriving through an agent that is gone")
 		}
 		if err == nil {
@@ -243,23 +243,23 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 		}
 		a.log.Info("adopted", "replica", p.ID, "pid", p.PID)
 		release := func() {}
-		if a.o.Hold != nil {
-			release = a.o.Hold(m.Path)
+		if a.o.RetainCheckpoint != nil {
+			release = a.o.RetainCheckpoint(m.Path)
 		}
-		a.run(rctx, r, p.ID, release)
+		a.runReplica(rctx, r, p.ID, release)
 	}
 	// Only now: a document without what runs would be believed.
 	a.mu.Lock()
-	a.knows = true
+	a.adopted = true
 	a.mu.Unlock()
-	a.push()
+	a.pushHeartbeat()
 	return nil
 }
 
-// end leaves the replicas to the keeper and has it end them, or not.
-func (a *Agent) end(ctx context.Context, leave context.CancelFunc) error {
+// shutDown leaves the replicas to the keeper and has it end them, or not.
+func (a *Agent) shutDown(ctx context.Context, leave context.CancelFunc) error {
 	a.mu.Lock()
-	k := a.keep
+	k := a.supervisor
 	a.ctx = nil
 	a.mu.Unlock()
 	leave()
@@ -283,22 +283,22 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 	o := replica.Options{
 		ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs,
 		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual},
-		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.push() },
+		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.pushHeartbeat() },
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
 		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU,
 	}
 	if a.o.Cut != nil {
 		o.AbortRequests = func(string) {
-			if h := a.find(req.ID); h != nil {
+			if h := a.replicaByID(req.ID); h != nil {
 				if url := h.Status().Endpoint; url != "" {
 					a.o.Cut(url)
 				}
 			}
 		}
 	}
-	o.ForkParent, o.ParentReady = a.hearth.Via, a.hearth.Await
-	if a.o.Books != nil {
-		for _, g := range a.o.Books.GPUs() {
+	o.ForkParent, o.ParentReady = a.forkServers.ForkSocket, a.forkServers.AwaitReady
+	if a.o.Inventory != nil {
+		for _, g := range a.o.Inventory.GPUs() {
 			if slices.Contains(req.GPUs, g.Index) && (o.GPUMemory == 0 || g.MemoryTotal < o.GPUMemory) {
 				o.GPUMemory, o.GPUName = g.MemoryTotal, g.Name
 			}
@@ -307,14 +307,14 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 	return o
 }
 
-// run lists a replica and begins its life; what it says is pushed from there.
-func (a *Agent) run(ctx context.Context, r *replica.Replica, id string, after func()) {
-	h := &held{Replica: r, id: id}
+// runReplica lists a replica and begins its life; what it says is pushed from there.
+func (a *Agent) runReplica(ctx context.Context, r *replica.Replica, id string, after func()) {
+	h := &managedReplica{Replica: r, id: id}
 	if spec := r.Status().Spec; spec != nil {
-		h.take = spec.Resources.Memory
+		h.reserved = spec.Resources.Memory
 	}
 	a.mu.Lock()
-	a.reps[id] = h
+	a.replicas[id] = h
 	a.mu.Unlock()
 	a.running.Go(func() {
 		defer after()
@@ -323,7 +323,7 @@ func (a *Agent) run(ctx context.Context, r *replica.Replica, id string, after fu
 		h.ended = time.Now()
 		a.mu.Unlock()
 		if err == nil {
-			a.push()
+			a.pushHeartbeat()
 		}
 	})
 }
@@ -334,26 +334,26 @@ type spawner Agent
 func (s *spawner) client() (*supervisor.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.keep == nil {
+	if s.supervisor == nil {
 		return nil, supervisor.ErrLost
 	}
-	return s.keep, nil
+	return s.supervisor, nil
 }
 
 // Spawn starts a process with the keeper there is. What was not started because
-// the keeper is gone is started with the next, if that comes within keeperWait:
+// the keeper is gone is started with the next, if that comes within supervisorWait:
 // had the old one begun it, it would have died with it.
 func (s *spawner) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
 	child, err := s.spawn(ctx, p, nil)
 	if errors.Is(err, supervisor.ErrNoParent) {
-		s.hearth.Suspect(p.Via)
+		s.forkServers.Suspect(p.Via)
 	}
 	return child, err
 }
 
 func (s *spawner) spawn(ctx context.Context, p supervisor.Process, late <-chan time.Time) (*supervisor.Child, error) {
 	s.mu.Lock()
-	k, turn := s.keep, s.turn
+	k, turn := s.supervisor, s.supervisorChanged
 	s.mu.Unlock()
 	err := error(supervisor.ErrLost)
 	if k != nil {
@@ -363,7 +363,7 @@ func (s *spawner) spawn(ctx context.Context, p supervisor.Process, late <-chan t
 		}
 	}
 	if late == nil {
-		late = time.After(keeperWait)
+		late = time.After(supervisorWait)
 	}
 	select {
 	case <-turn:
@@ -391,8 +391,8 @@ func (s *spawner) Forget(ctx context.Context, id string) error {
 	return k.Forget(ctx, id)
 }
 
-// obey checks an epoch; the lock is held.
-func (a *Agent) obey(epoch int64) error {
+// checkEpochLocked checks an epoch; the lock is held.
+func (a *Agent) checkEpochLocked(epoch int64) error {
 	if epoch < a.epoch {
 		return fmt.Errorf("epoch %d: %w (%d)", epoch, functions.ErrStaleEpoch, a.epoch)
 	}
@@ -406,23 +406,23 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 		return functions.LoadReply{}, fmt.Errorf("load: %w: id, team and model must be DNS labels", ErrBadRequest)
 	}
 	a.mu.Lock()
-	if err := a.obey(req.Epoch); err != nil {
+	if err := a.checkEpochLocked(req.Epoch); err != nil {
 		a.mu.Unlock()
 		return functions.LoadReply{}, err
 	}
-	if h := a.reps[req.ID]; h != nil {
+	if h := a.replicas[req.ID]; h != nil {
 		a.mu.Unlock()
 		return functions.LoadReply{ID: req.ID, State: h.Status().State}, nil
 	}
-	if !a.knows || a.ctx == nil || a.keep == nil {
+	if !a.adopted || a.ctx == nil || a.supervisor == nil {
 		a.mu.Unlock()
 		return functions.LoadReply{}, ErrStarting
 	}
 	// Listed before the lock is let go: the same id cannot come twice.
 	rctx := a.ctx
 	r := replica.New(a.options(req))
-	h := &held{Replica: r, id: req.ID, take: req.Spec.Resources.Memory}
-	a.reps[req.ID] = h
+	h := &managedReplica{Replica: r, id: req.ID, reserved: req.Spec.Resources.Memory}
+	a.replicas[req.ID] = h
 	a.running.Add(1)
 	a.mu.Unlock()
 	a.Prewarm(req.Spec) // while it is staged
@@ -433,7 +433,7 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 		h.ended = time.Now()
 		a.mu.Unlock()
 		if err == nil {
-			a.push()
+			a.pushHeartbeat()
 		}
 	}()
 	return functions.LoadReply{ID: req.ID, State: r.Status().State}, nil
@@ -442,7 +442,7 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 // Prewarm begins a warm interpreter for a model that is known and may be asked
 // for, where its engine has one.
 func (a *Agent) Prewarm(spec functions.ModelSpec) {
-	if forkserver.Row(string(spec.Engine)) == "" {
+	if forkserver.ImportList(string(spec.Engine)) == "" {
 		return
 	}
 	// What the engine is told of this start matters to no parent.
@@ -451,7 +451,7 @@ func (a *Agent) Prewarm(spec functions.ModelSpec) {
 		Spec: spec, Name: "any", Path: "/", Port: 1, Key: "any", Scratch: a.o.Dir,
 	})
 	if err == nil {
-		a.hearth.Prepare(cmd)
+		a.forkServers.Prepare(cmd)
 	}
 }
 
@@ -462,21 +462,21 @@ var ErrBadRequest = errors.New("bad request")
 // is no error: it is gone.
 func (a *Agent) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	a.mu.Lock()
-	if err := a.obey(req.Epoch); err != nil {
+	if err := a.checkEpochLocked(req.Epoch); err != nil {
 		a.mu.Unlock()
 		return err
 	}
-	h := a.reps[req.ID]
+	h := a.replicas[req.ID]
 	over := h != nil && h.Status().State.Over()
 	if over {
-		delete(a.reps, req.ID)
+		delete(a.replicas, req.ID)
 	}
 	a.mu.Unlock()
 	switch {
 	case h == nil:
 		return nil
 	case over:
-		a.push()
+		a.pushHeartbeat()
 	case req.Reason == functions.ReasonCalledOff:
 		h.CancelStart()
 	default:
@@ -492,11 +492,11 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 		return fmt.Errorf("sleep: %w: level is 0, 1 or 2", ErrBadRequest)
 	}
 	a.mu.Lock()
-	if err := a.obey(req.Epoch); err != nil {
+	if err := a.checkEpochLocked(req.Epoch); err != nil {
 		a.mu.Unlock()
 		return err
 	}
-	h := a.reps[req.ID]
+	h := a.replicas[req.ID]
 	a.mu.Unlock()
 	switch {
 	case h == nil:
@@ -513,11 +513,11 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 // when it has. Errors of the adapter itself are *functions.AdapterError.
 func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
 	a.mu.Lock()
-	if err := a.obey(req.Epoch); err != nil {
+	if err := a.checkEpochLocked(req.Epoch); err != nil {
 		a.mu.Unlock()
 		return err
 	}
-	h := a.reps[req.ID]
+	h := a.replicas[req.ID]
 	a.mu.Unlock()
 	if h == nil {
 		return fmt.Errorf("adapter: %w %s here", ErrNoReplica, clip(req.ID))
@@ -535,7 +535,7 @@ var ErrNoReplica = errors.New("no replica")
 // Verify has a replica looked at that broke on the data path.
 func (a *Agent) Verify(ctx context.Context, id, problem string) error {
 	a.mu.Lock()
-	h := a.reps[id]
+	h := a.replicas[id]
 	a.mu.Unlock()
 	if h != nil {
 		h.Suspect(problem)
@@ -543,61 +543,61 @@ func (a *Agent) Verify(ctx context.Context, id, problem string) error {
 	return nil
 }
 
-// forgetOld drops the ended ones that nobody asked us to forget.
-func (a *Agent) forgetOld() {
+// dropEnded drops the ended ones that nobody asked us to forget.
+func (a *Agent) dropEnded() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for id, h := range a.reps {
-		if !h.ended.IsZero() && time.Since(h.ended) > keepEnded {
-			delete(a.reps, id)
+	for id, h := range a.replicas {
+		if !h.ended.IsZero() && time.Since(h.ended) > endedRetention {
+			delete(a.replicas, id)
 		}
 	}
 }
 
-// push makes a heartbeat and hands it over, one at a time.
-func (a *Agent) push() {
+// pushHeartbeat makes a heartbeat and hands it over, one at a time.
+func (a *Agent) pushHeartbeat() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.knows {
-		a.o.Push(a.document())
+	if a.adopted {
+		a.o.Push(a.heartbeatLocked())
 	}
 }
 
-// Document is what a heartbeat says, as it is now; ErrStarting until what runs
+// Heartbeat is what a heartbeat says, as it is now; ErrStarting until what runs
 // has been found out.
-func (a *Agent) Document() (functions.Heartbeat, error) {
+func (a *Agent) Heartbeat() (functions.Heartbeat, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.knows {
+	if !a.adopted {
 		return functions.Heartbeat{}, ErrStarting
 	}
-	return a.document(), nil
+	return a.heartbeatLocked(), nil
 }
 
-// Reach tells the agent under which URL others reach it, and whether the
+// SetURL tells the agent under which URL others reach it, and whether the
 // activator is on this machine, so that loopback endpoints will do.
-func (a *Agent) Reach(url string, shares bool) {
+func (a *Agent) SetURL(url string, shares bool) {
 	a.mu.Lock()
-	a.url, a.shares = url, shares
+	a.url, a.loopback = url, shares
 	a.mu.Unlock()
-	a.push()
+	a.pushHeartbeat()
 }
 
-func (a *Agent) document() functions.Heartbeat {
-	a.said++
+func (a *Agent) heartbeatLocked() functions.Heartbeat {
+	a.heartbeats++
 	hb := functions.Heartbeat{
-		Life: a.life, Seq: a.said,
+		Life: a.life, Seq: a.heartbeats,
 		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.Borrows,
-		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep, Models: make([]functions.ReplicaStatus, 0, len(a.reps)),
+		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep, Models: make([]functions.ReplicaStatus, 0, len(a.replicas)),
 	}
-	for _, h := range a.reps {
+	for _, h := range a.replicas {
 		st := h.Status()
-		if st.Endpoint != "" && !a.shares {
+		if st.Endpoint != "" && !a.loopback {
 			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + h.id
 			st.Key = "" // who goes through us needs none
 		}
 		if !st.State.Over() {
-			hb.Memory.Used += h.take
+			hb.Memory.Used += h.reserved
 		}
 		if st.SleepLevel == 1 && len(st.GPUs) > 0 {
 			hb.Memory.Used += st.Bytes // its weights are in host memory
@@ -616,24 +616,24 @@ func (a *Agent) document() functions.Heartbeat {
 		}
 		return 1
 	})
-	parents, bytes := a.hearth.Parents()
+	parents, bytes := a.forkServers.Parents()
 	hb.Warm = parents
 	hb.Memory.Used += bytes
-	if a.o.Books != nil {
-		hb.GPUs = append(hb.GPUs, a.o.Books.GPUs()...)
-		hb.Store, hb.Cached = a.o.Books.Store()
+	if a.o.Inventory != nil {
+		hb.GPUs = append(hb.GPUs, a.o.Inventory.GPUs()...)
+		hb.Store, hb.Cached = a.o.Inventory.Store()
 	}
-	if a.broken != "" || slices.ContainsFunc(hb.GPUs, func(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }) {
+	if a.degradedReason != "" || slices.ContainsFunc(hb.GPUs, func(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }) {
 		hb.State = functions.NodeDegraded
 	}
 	return hb
 }
 
-// Quiet reports that no replica is on its way and none has anything to do.
-func (a *Agent) Quiet() bool {
+// Idle reports that no replica is on its way and none has anything to do.
+func (a *Agent) Idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, h := range a.reps {
+	for _, h := range a.replicas {
 		switch st := h.Status(); {
 		case st.State == functions.Downloading || st.State == functions.Loading || st.State == functions.Draining || st.InFlight > 0:
 			return false
@@ -642,40 +642,40 @@ func (a *Agent) Quiet() bool {
 	return true
 }
 
-// reserved is the host memory that replicas have reserved.
-func (a *Agent) reserved() (sum functions.Bytes) {
+// reservedMemory is the host memory that replicas have reserved.
+func (a *Agent) reservedMemory() (sum functions.Bytes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, h := range a.reps {
+	for _, h := range a.replicas {
 		if !h.Status().State.Over() {
-			sum += h.take
+			sum += h.reserved
 		}
 	}
 	return sum
 }
 
-// find a replica.
-func (a *Agent) find(id string) *held {
+// replicaByID a replica.
+func (a *Agent) replicaByID(id string) *managedReplica {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.reps[id]
+	return a.replicas[id]
 }
 
-// counts is requests in flight per replica, of those this agent proxies.
-type counts struct {
+// inFlightCounts is requests in flight per replica, of those this agent proxies.
+type inFlightCounts struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-func newCounts() *counts { return &counts{n: map[string]int{}} }
+func newInFlightCounts() *inFlightCounts { return &inFlightCounts{n: map[string]int{}} }
 
-func (c *counts) of(_ functions.Name, id string) int {
+func (c *inFlightCounts) of(_ functions.Name, id string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.n[id]
 }
 
-func (c *counts) add(id string, d int) {
+func (c *inFlightCounts) add(id string, d int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.n[id] += d; c.n[id] <= 0 {

@@ -35,7 +35,7 @@ func TestLoadAndUnload(t *testing.T) {
 			t.Fatalf("%+v %v", reply, err)
 		}
 	}
-	d, _ := l.Document()
+	d, _ := l.Heartbeat()
 	if len(d.Models) != 1 || d.Memory.Used != 64<<20 || d.Models[0].Endpoint == "" || d.Models[0].Spec == nil {
 		t.Fatalf("%+v", d)
 	}
@@ -45,7 +45,7 @@ func TestLoadAndUnload(t *testing.T) {
 	// Told, that is: its state is there a moment before the word of it.
 	l.until("it is gone", func() bool { return slices.Contains(l.heard("r1"), functions.Unloaded) })
 	l.Unload(t.Context(), functions.UnloadRequest{ID: "r1", Epoch: 1})
-	if d, _ := l.Document(); len(d.Models) != 0 || d.Memory.Used != 0 {
+	if d, _ := l.Heartbeat(); len(d.Models) != 0 || d.Memory.Used != 0 {
 		t.Fatalf("not forgotten: %+v", d.Models)
 	}
 	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "never", Epoch: 1}); err != nil {
@@ -68,7 +68,7 @@ func TestEpoch(t *testing.T) {
 	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "a", Epoch: 6}); !errors.Is(err, functions.ErrStaleEpoch) {
 		t.Fatalf("a superseded unload: %v", err)
 	}
-	if d, _ := l.Document(); d.Epoch != 7 || len(d.Models) != 0 {
+	if d, _ := l.Heartbeat(); d.Epoch != 7 || len(d.Models) != 0 {
 		t.Fatalf("%+v", d)
 	}
 	if _, err := l.Load(t.Context(), functions.LoadRequest{ID: "../x", Team: "default", Model: "x", Epoch: 7}); !errors.Is(err, ErrBadRequest) {
@@ -100,13 +100,13 @@ func TestAdopt(t *testing.T) {
 	dir := t.TempDir()
 	l := newLab(t, dir, func(o *Options) { o.Leave = true })
 	l.load("r1")
-	before, _ := l.Document()
+	before, _ := l.Heartbeat()
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
 	}
 	l = newLab(t, dir, nil)
 	l.until("it is adopted", func() bool { return l.state("r1") == functions.Ready })
-	after, _ := l.Document()
+	after, _ := l.Heartbeat()
 	if len(after.Models) != 1 || after.Models[0].Endpoint != before.Models[0].Endpoint || after.Models[0].Spec == nil || after.Memory.Used != 64<<20 {
 		t.Fatalf("%+v, was %+v", after.Models, before.Models)
 	}
@@ -134,13 +134,13 @@ func TestSpawnWithoutKeeper(t *testing.T) {
 	syscall.Kill(first.PID(), syscall.SIGKILL)
 	l.until("there is another keeper", func() bool { k := l.keeper(); return k != nil && k != first })
 	second := l.keeper()
-	l.setKeeper(first, "") // as it was a moment before
+	l.setSupervisor(first, "") // as it was a moment before
 	if _, err := l.Load(t.Context(), request("r1", 1)); err != nil {
 		t.Fatal(err)
 	}
 	l.until("it wants a process", func() bool { return l.state("r1") == functions.Loading })
-	l.setKeeper(nil, "the keeper is gone")
-	l.setKeeper(second, "")
+	l.setSupervisor(nil, "the keeper is gone")
+	l.setSupervisor(second, "")
 	l.until("r1 is READY", func() bool { return l.state("r1") == functions.Ready })
 }
 
@@ -151,7 +151,7 @@ func serve(t *testing.T, l *lab) string {
 		t.Fatal(err)
 	}
 	engines := upstream.New(upstream.Options{})
-	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewDoor(l.Agent, "secret", engines).Serve})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewHandler(l.Agent, "secret", engines).Serve})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	t.Cleanup(func() {
@@ -182,7 +182,7 @@ func TestDoor(t *testing.T) {
 	if _, err := c.Load(t.Context(), functions.LoadRequest{ID: "A", Epoch: 5}); !errors.Is(err, ErrBadRequest) {
 		t.Errorf("a bad id: %v", err)
 	}
-	l.Reach(url, false)
+	l.SetURL(url, false)
 	hb, err := c.Heartbeat(t.Context())
 	if err != nil || hb.AgentID != "n" || len(hb.Models) != 1 || hb.Models[0].Endpoint != url+"/replicas/r1" || hb.Epoch != 5 {
 		t.Fatalf("%+v %v", hb, err)
@@ -447,7 +447,7 @@ func TestOffer(t *testing.T) {
 		{-1, 0, "[80Gi 24Gi]"}, {1, 0, "[80Gi]"}, {0, 0, "[]"}, {-1, 40 << 30, "[40Gi 24Gi]"}, {3, 0, "[80Gi 24Gi 0]"}, {3, 16 << 30, "[16Gi 16Gi 16Gi]"},
 	} {
 		var got []functions.Bytes
-		for _, g := range offer(found, x.count, x.memory) {
+		for _, g := range offeredGPUs(found, x.count, x.memory) {
 			got = append(got, g.MemoryTotal)
 		}
 		if fmt.Sprint(got) != x.want {

@@ -46,57 +46,57 @@ func (c *Client) Close() {
 
 // Load asks for a replica.
 func (c *Client) Load(ctx context.Context, req functions.LoadRequest) (reply functions.LoadReply, err error) {
-	err = c.call(ctx, "/load_model", req, &reply)
+	err = c.postQuick(ctx, "/load_model", req, &reply)
 	return reply, err
 }
 
 // Unload ends a replica.
 func (c *Client) Unload(ctx context.Context, req functions.UnloadRequest) error {
-	return c.call(ctx, "/unload_model", req, nil)
+	return c.postQuick(ctx, "/unload_model", req, nil)
 }
 
 // Sleep sends a replica to sleep, or with level 0 wakes it.
 func (c *Client) Sleep(ctx context.Context, req functions.SleepRequest) error {
-	return c.call(ctx, "/sleep_model", req, nil)
+	return c.postQuick(ctx, "/sleep_model", req, nil)
 }
 
 // LoadAdapter has a replica load an adapter, and returns when it has; ctx bounds it.
 func (c *Client) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
-	return c.ask(ctx, c.patient, "/load_adapter", req, nil)
+	return c.post(ctx, c.patient, "/load_adapter", req, nil)
 }
 
 // Verify has a replica looked at.
 func (c *Client) Verify(ctx context.Context, id, problem string) error {
-	return c.call(ctx, "/replicas/"+url.PathEscape(id)+"/verify", problem, nil)
+	return c.postQuick(ctx, "/replicas/"+url.PathEscape(id)+"/verify", problem, nil)
 }
 
 // Heartbeat is the agent's document.
 func (c *Client) Heartbeat(ctx context.Context) (hb functions.Heartbeat, err error) {
-	err = c.call(ctx, "/heartbeat", nil, &hb)
+	err = c.postQuick(ctx, "/heartbeat", nil, &hb)
 	return hb, err
 }
 
 // Logs opens the log of a replica; see Agent.Logs.
 func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
 	q := "?tail=" + strconv.Itoa(lines) + "&follow=" + strconv.FormatBool(follow)
-	res, err := c.do(ctx, "GET", "/replicas/"+url.PathEscape(id)+"/logs"+q, nil)
+	res, err := c.get(ctx, "GET", "/replicas/"+url.PathEscape(id)+"/logs"+q, nil)
 	if err != nil {
 		return nil, err
 	}
 	if res.StatusCode == http.StatusNotFound {
 		defer res.Body.Close()
-		_, what := said(res)
+		_, what := readProblem(res)
 		return nil, fmt.Errorf("%w: %s", ErrNoLog, what)
 	}
 	if res.StatusCode != http.StatusOK {
 		defer res.Body.Close()
-		_, what := said(res)
+		_, what := readProblem(res)
 		return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, what)
 	}
 	return res.Body, nil
 }
 
-func (c *Client) do(ctx context.Context, method, path string, body any) (*http.Response, error) {
+func (c *Client) get(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	return c.send(ctx, c.http, method, path, body)
 }
 
@@ -123,11 +123,11 @@ func (c *Client) send(ctx context.Context, via *http.Client, method, path string
 // maxReply bounds what is read of an agent's answer.
 const maxReply = 16 << 20
 
-func (c *Client) call(ctx context.Context, path string, in, out any) error {
-	return c.ask(ctx, c.http, path, in, out)
+func (c *Client) postQuick(ctx context.Context, path string, in, out any) error {
+	return c.post(ctx, c.http, path, in, out)
 }
 
-func (c *Client) ask(ctx context.Context, via *http.Client, path string, in, out any) error {
+func (c *Client) post(ctx context.Context, via *http.Client, path string, in, out any) error {
 	if in == nil {
 		in = struct{}{}
 	}
@@ -140,7 +140,7 @@ func (c *Client) ask(ctx context.Context, via *http.Client, path string, in, out
 	case res.StatusCode == http.StatusConflict:
 		return fmt.Errorf("agent %s: %w", c.url, functions.ErrStaleEpoch)
 	case res.StatusCode/100 != 2:
-		code, what := said(res)
+		code, what := readProblem(res)
 		switch {
 		case strings.HasPrefix(code, "adapter_"):
 			return &functions.AdapterError{Code: code, Message: what}
@@ -157,8 +157,8 @@ func (c *Client) ask(ctx context.Context, via *http.Client, path string, in, out
 	return json.NewDecoder(io.LimitReader(res.Body, maxReply)).Decode(out)
 }
 
-// said is what an answer complains about, its code and for people.
-func said(res *http.Response) (code, what string) {
+// readProblem is what an answer complains about, its code and for people.
+func readProblem(res *http.Response) (code, what string) {
 	b, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
 	var p problem
 	if json.Unmarshal(b, &p) == nil && p.Error.Message != "" {

@@ -20,15 +20,15 @@ import (
 type Join struct {
 	server, token string
 	log           *slog.Logger
-	news          chan functions.Heartbeat // at most one, the newest
-	met           func([]functions.Peer)   // is told which other nodes there are; may be nil
+	pending       chan functions.Heartbeat // at most one, the newest
+	onPeers       func([]functions.Peer)   // is told which other nodes there are; may be nil
 	http          *http.Client
 }
 
 // NewJoin returns a join that has not begun. Its Push is the agent's.
 func NewJoin(server, token string, log *slog.Logger) *Join {
 	return &Join{
-		server: strings.TrimRight(server, "/"), token: token, log: log, news: make(chan functions.Heartbeat, 1),
+		server: strings.TrimRight(server, "/"), token: token, log: log, pending: make(chan functions.Heartbeat, 1),
 		http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
@@ -38,12 +38,12 @@ func NewJoin(server, token string, log *slog.Logger) *Join {
 func (j *Join) Push(hb functions.Heartbeat) {
 	for {
 		select {
-		case j.news <- hb:
+		case j.pending <- hb:
 			return
 		default:
 		}
 		select {
-		case <-j.news: // an older one nobody needs any more
+		case <-j.pending: // an older one nobody needs any more
 		default:
 		}
 	}
@@ -64,7 +64,7 @@ func (j *Join) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case hb = <-j.news:
+		case hb = <-j.pending:
 		}
 		if pause > 0 {
 			select {
@@ -73,7 +73,7 @@ func (j *Join) Run(ctx context.Context) error {
 			case <-time.After(pause):
 			}
 			select {
-			case hb = <-j.news:
+			case hb = <-j.pending:
 			default:
 			}
 		}
@@ -93,7 +93,7 @@ func (j *Join) Run(ctx context.Context) error {
 			joined, said = false, err.Error()
 			pause = min(max(2*pause, joinFirst), joinLast)
 			select { // this one is not told yet
-			case j.news <- hb:
+			case j.pending <- hb:
 			default:
 			}
 		}
@@ -117,16 +117,16 @@ func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode/100 != 2 {
-		_, what := said(res)
+		_, what := readProblem(res)
 		return fmt.Errorf("%d %s", res.StatusCode, what)
 	}
 	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-	if err != nil || j.met == nil {
+	if err != nil || j.onPeers == nil {
 		return nil // it was heard; what it says of others can wait
 	}
 	var reply functions.HeartbeatReply
 	if len(raw) == 0 || json.Unmarshal(raw, &reply) == nil {
-		j.met(reply.Peers)
+		j.onPeers(reply.Peers)
 	}
 	return nil
 }

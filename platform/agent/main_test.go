@@ -156,7 +156,7 @@ func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
 			t.Error(err)
 		}
 	})
-	l.until("it knows what runs", func() bool { _, err := l.Document(); return err == nil })
+	l.until("it knows what runs", func() bool { _, err := l.Heartbeat(); return err == nil })
 	return l
 }
 
@@ -167,7 +167,7 @@ func (l *lab) until(what string, ok func() bool) {
 	l.t.Helper()
 	for end := time.Now().Add(soon); !ok(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			d, _ := l.Document()
+			d, _ := l.Heartbeat()
 			l.t.Fatalf("never: %s; %+v", what, d.Models)
 		}
 	}
@@ -176,11 +176,11 @@ func (l *lab) until(what string, ok func() bool) {
 func (l *lab) keeper() *supervisor.Client {
 	l.Agent.mu.Lock()
 	defer l.Agent.mu.Unlock()
-	return l.keep
+	return l.supervisor
 }
 
 func (l *lab) state(id string) functions.State {
-	d, _ := l.Document()
+	d, _ := l.Heartbeat()
 	for _, m := range d.Models {
 		if m.ID == id {
 			return m.State

@@ -53,11 +53,11 @@ type Config struct {
 // GPU facts, books.
 type Node struct {
 	*Agent
-	shelf  *nodestore.Shelf
-	stager *Stager
-	ledger *Ledger
-	facts  *gpu.Facts
-	manual *engine.Manual
+	store     *nodestore.Store
+	stager    *Stager
+	inventory *InventoryPoller
+	facts     *gpu.Facts
+	manual    *engine.Manual
 }
 
 // Open makes a node. It makes its folders and looks at the machine once, and
@@ -74,7 +74,7 @@ func Open(c Config) (*Node, error) {
 		c.Memory = m
 	}
 	if c.Name == "" {
-		c.Name = nodeName()
+		c.Name = hostLabel()
 	}
 	if c.Machine == "" {
 		c.Machine = nodestore.Machine()
@@ -89,11 +89,11 @@ func Open(c Config) (*Node, error) {
 	} else if why := facts.Why(); why != "" {
 		c.Log.Info("no GPUs", "why", why)
 	}
-	n := &Node{facts: facts, shelf: sh}
+	n := &Node{facts: facts, store: sh}
 	n.manual = engine.NewManual(filepath.Join(c.Data, "agent", "flags"), engine.ManualOptions{
-		Environ: c.Environ, Quiet: func() bool { return n.Agent.Quiet() }, Log: c.Log,
+		Environ: c.Environ, Quiet: func() bool { return n.Agent.Idle() }, Log: c.Log,
 	})
-	n.ledger = NewLedger(facts, sh, c.GPUs, c.GPUMemory)
+	n.inventory = NewInventoryPoller(facts, sh, c.GPUs, c.GPUMemory)
 	var peerURL string
 	if c.Peering != nil {
 		peerURL = c.Peering.URL
@@ -103,33 +103,33 @@ func Open(c Config) (*Node, error) {
 		c.Log.Warn("what an earlier agent mounted stays", "error", err)
 	}
 	n.stager = NewStager(sh.Loader(), StagerOptions{
-		Arriving: arriving, Early: earlyFrom, Caches: caches(c), Trust: c.EngineCaches == CachesTrust, Sources: sh.Sources(), Log: c.Log,
+		Arriving: arriving, Early: earlyStartBytes, Caches: compileCaches(c), Trust: c.EngineCaches == CachesTrust, Sources: sh.Sources(), Log: c.Log,
 	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Books: n.ledger, Hold: hold(sh.Store(), n.stager, c.Log), Lost: n.stager.Lost, PeerURL: peerURL, Borrows: c.Peering != nil, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
-		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.free, Manual: n.manual, Log: c.Log,
+		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, Borrows: c.Peering != nil, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
+		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.freeMemory, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
 }
 
-// caches of what engines compile.
-func caches(c Config) *enginecache.Caches {
+// compileCaches of what engines compile.
+func compileCaches(c Config) *enginecache.Caches {
 	if c.EngineCaches == CachesOff {
 		return nil
 	}
 	return enginecache.New(enginecache.Options{Dir: filepath.Join(c.Data, "engine-caches"), Log: c.Log})
 }
 
-// earlyFrom is how many missing bytes make an engine start before they are
+// earlyStartBytes is how many missing bytes make an engine start before they are
 // here: less than that comes while a process is started.
-const earlyFrom = 8 << 20
+const earlyStartBytes = 8 << 20
 
-// hold leases the checkpoint that a path of the store belongs to, so that it is
+// retainCheckpoint leases the checkpoint that a path of the store belongs to, so that it is
 // not evicted under an engine. Folders used in place are nobody's to evict.
-func hold(st *store.Store, stager *Stager, log *slog.Logger) func(path string) func() {
+func retainCheckpoint(st *store.Store, stager *Stager, log *slog.Logger) func(path string) func() {
 	return func(path string) func() {
-		path, release := stager.Hold(path)
+		path, release := stager.RetainView(path)
 		lease, err := st.AcquirePath(path)
 		if err != nil {
 			log.Warn("the checkpoint of an adopted engine cannot be held", "path", path, "error", err)
@@ -138,37 +138,37 @@ func hold(st *store.Store, stager *Stager, log *slog.Logger) func(path string) f
 	}
 }
 
-// Met tells the node which others there are now.
-func (n *Node) Met(list []functions.Peer) { n.shelf.Met(list) }
+// SetPeers tells the node which others there are now.
+func (n *Node) SetPeers(list []functions.Peer) { n.store.SetPeers(list) }
 
 // PeerURL is where others borrow from this node; empty where they do not.
 func (n *Node) PeerURL() string { return n.Agent.o.PeerURL }
 
-// Shelf is the node's store.
-func (n *Node) Shelf() *nodestore.Shelf { return n.shelf }
+// Store is the node's store.
+func (n *Node) Store() *nodestore.Store { return n.store }
 
 // Run is the agent's life, and then everything below it is closed. It is
 // called once.
 func (n *Node) Run(ctx context.Context) error {
 	look, stop := context.WithCancel(ctx)
 	var side sync.WaitGroup
-	side.Go(func() { n.ledger.Run(look) })
+	side.Go(func() { n.inventory.Run(look) })
 	side.Go(func() {
-		n.facts.Watch(look, func(uuid, what string) { n.log.Error("GPU", "uuid", uuid, "what", what); n.push() })
+		n.facts.Watch(look, func(uuid, what string) { n.log.Error("GPU", "uuid", uuid, "what", what); n.pushHeartbeat() })
 	})
 	side.Go(func() { n.manual.Run(look) })
-	side.Go(func() { n.shelf.Run(look) })
+	side.Go(func() { n.store.Run(look) })
 	err := n.Agent.Run(ctx)
 	stop()
 	side.Wait()
 	n.stager.Close()
-	n.shelf.Close()
+	n.store.Close()
 	n.facts.Close()
 	return err
 }
 
-// free is the memory of a GPU that nobody holds now, as its driver says.
-func (n *Node) free(index int) (functions.Bytes, bool) {
+// freeMemory is the memory of a GPU that nobody holds now, as its driver says.
+func (n *Node) freeMemory(index int) (functions.Bytes, bool) {
 	for _, g := range n.facts.List() {
 		if g.Index == index && g.Health == gpu.Healthy {
 			return g.MemoryFree, true
@@ -177,8 +177,8 @@ func (n *Node) free(index int) (functions.Bytes, bool) {
 	return 0, false
 }
 
-// nodeName is the host's name as a label.
-func nodeName() string {
+// hostLabel is the host's name as a label.
+func hostLabel() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "node"

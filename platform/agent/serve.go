@@ -12,9 +12,9 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 )
 
-// Face is where an agent that is a program of its own is reached, and whom it
+// ServeOptions is where an agent that is a program of its own is reached, and whom it
 // joins.
-type Face struct {
+type ServeOptions struct {
 	Listener net.Listener
 	URL      string        // under which the server reaches it
 	Token    string        // the join token
@@ -24,15 +24,15 @@ type Face struct {
 
 // Serve is `thaw agent`: the node, its door, and its place at a server, until
 // ctx ends or one of them fails. It is called once, in place of Run.
-func (n *Node) Serve(ctx context.Context, f Face) error {
+func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	if f.Drain == 0 {
 		f.Drain = 10 * time.Second
 	}
-	f.Join.met = n.Met
-	n.Reach(f.URL, n.sameMachine(f.Join.server))
+	f.Join.onPeers = n.SetPeers
+	n.SetURL(f.URL, n.sameMachine(f.Join.server))
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewDoor(n.Agent, f.Token, engines).With(n.shelf), Logger: n.log})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewHandler(n.Agent, f.Token, engines).WithStore(n.store), Logger: n.log})
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -14,14 +14,14 @@ import (
 )
 
 // Stager gives replicas the loader. A staging that nobody waits for any more
-// goes on at low priority, until it is done, afterFor is over, or Close.
+// goes on at low priority, until it is done, abandonedFor is over, or Close.
 type Stager struct {
-	loader *loader.Loader
-	o      StagerOptions
-	ctx    context.Context
-	cancel context.CancelFunc
-	after  sync.WaitGroup
-	early  early
+	loader     *loader.Loader
+	o          StagerOptions
+	ctx        context.Context
+	cancel     context.CancelFunc
+	background sync.WaitGroup
+	arrivals   arrivingViews
 }
 
 // StagerOptions are how a stager works. The zero value stages whole checkpoints.
@@ -43,8 +43,8 @@ type StagerOptions struct {
 	Log     *slog.Logger // may be nil
 }
 
-// afterFor bounds a staging whose model was called off.
-const afterFor = time.Hour
+// abandonedFor bounds a staging whose model was called off.
+const abandonedFor = time.Hour
 
 // NewStager is the stager of a loader. Close it before the loader.
 func NewStager(l *loader.Loader, o StagerOptions) *Stager {
@@ -58,26 +58,26 @@ func NewStager(l *loader.Loader, o StagerOptions) *Stager {
 // Close calls off what goes on by itself, and shows nothing any more.
 func (s *Stager) Close() {
 	s.cancel()
-	s.after.Wait()
-	s.early.close()
+	s.background.Wait()
+	s.arrivals.close()
 }
 
 // Stage brings a source here. It is a replica.Stager.
 func (s *Stager) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
-	st, err := s.begin(ctx, w)
+	st, err := s.startStaging(ctx, w)
 	if err != nil {
 		return replica.Checkpoint{}, err
 	}
-	defer tell(st, progress)()
-	return s.whole(ctx, w, st)
+	defer forwardProgress(st, progress)()
+	return s.awaitCheckpoint(ctx, w, st)
 }
 
-func (s *Stager) begin(ctx context.Context, w replica.StageRequest) (*loader.Staging, error) {
+func (s *Stager) startStaging(ctx context.Context, w replica.StageRequest) (*loader.Staging, error) {
 	return s.loader.Stage(ctx, w.Source, loader.StageOptions{Base: w.Dir, Digest: w.Digest, Files: w.Files})
 }
 
-// tell passes progress on until the function it returns was called.
-func tell(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop func()) {
+// forwardProgress passes progress on until the function it returns was called.
+func forwardProgress(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop func()) {
 	events, unsubscribe := st.Events()
 	told := make(chan struct{})
 	go func() {
@@ -89,9 +89,9 @@ func tell(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop 
 	return func() { unsubscribe(); <-told }
 }
 
-// wait waits for all of a staging, and lets go of it where there is none. check,
+// awaitStaging waits for all of a staging, and lets go of it where there is none. check,
 // which may be nil, has the last word.
-func (s *Stager) wait(ctx context.Context, st *loader.Staging, check func() error) (*loader.Checkpoint, error) {
+func (s *Stager) awaitStaging(ctx context.Context, st *loader.Staging, check func() error) (*loader.Checkpoint, error) {
 	c, err := st.Wait(ctx)
 	if err == nil && check != nil {
 		if err = check(); err != nil {
@@ -99,38 +99,38 @@ func (s *Stager) wait(ctx context.Context, st *loader.Staging, check func() erro
 		}
 	}
 	if err != nil {
-		s.drop(ctx, st)
+		s.abandon(ctx, st)
 		return nil, err
 	}
 	return c, nil
 }
 
-// whole is a checkpoint of which every byte is here before its engine starts.
-func (s *Stager) whole(ctx context.Context, w replica.StageRequest, st *loader.Staging) (replica.Checkpoint, error) {
-	c, err := s.wait(ctx, st, nil)
+// awaitCheckpoint is a checkpoint of which every byte is here before its engine starts.
+func (s *Stager) awaitCheckpoint(ctx context.Context, w replica.StageRequest, st *loader.Staging) (replica.Checkpoint, error) {
+	c, err := s.awaitStaging(ctx, st, nil)
 	if err != nil {
 		return replica.Checkpoint{}, err
 	}
 	plan := st.Plan()
 	st.Release() // the lease stays
 	stop := s.readAhead(c)
-	k := s.cacheOf(ctx, w, c, plan)
-	out := staged(c, k)
+	k := s.openCompileCache(ctx, w, c, plan)
+	out := checkpointOf(c, k)
 	release := out.Release
 	out.Release = func() { stop(); release() }
 	return out, nil
 }
 
-// staged is a checkpoint as a replica knows it.
-func staged(c *loader.Checkpoint, k *compiled) replica.Checkpoint {
+// checkpointOf is a checkpoint as a replica knows it.
+func checkpointOf(c *loader.Checkpoint, k *compileCache) replica.Checkpoint {
 	return replica.Checkpoint{
-		Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Cache: k.path(), Filled: k.filled(c),
+		Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Cache: k.path(), Filled: k.onWarm(c),
 		Release: func() { k.release(); c.Lease.Release() },
 	}
 }
 
-// drop lets go of a staging that has not ended well, or not yet.
-func (s *Stager) drop(ctx context.Context, st *loader.Staging) {
+// abandon lets go of a staging that has not ended well, or not yet.
+func (s *Stager) abandon(ctx context.Context, st *loader.Staging) {
 	if !errors.Is(context.Cause(ctx), replica.ErrStartCancelled) || s.ctx.Err() != nil {
 		st.Release()
 		return
@@ -138,9 +138,9 @@ func (s *Stager) drop(ctx context.Context, st *loader.Staging) {
 	// Its bytes are finished with nobody waiting, so that the next wake finds
 	// them here.
 	st.SetPriority(loader.Low)
-	s.after.Go(func() {
+	s.background.Go(func() {
 		defer st.Release()
-		ctx, cancel := context.WithTimeout(s.ctx, afterFor)
+		ctx, cancel := context.WithTimeout(s.ctx, abandonedFor)
 		defer cancel()
 		if c, err := st.Wait(ctx); err == nil {
 			c.Lease.Release()

@@ -8,17 +8,17 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// aheadFor bounds the reading ahead of one start; an engine that boots for
+// readAheadFor bounds the reading ahead of one start; an engine that boots for
 // longer reads for itself.
-const aheadFor = 10 * time.Minute
+const readAheadFor = 10 * time.Minute
 
 // readAhead has the kernel read a checkpoint that is on the disk while its
 // engine's process boots. stop ends it; it ends by itself, too.
 func (s *Stager) readAhead(c *loader.Checkpoint) (stop func()) {
-	ctx, cancel := context.WithTimeout(s.ctx, aheadFor)
-	s.after.Go(func() {
+	ctx, cancel := context.WithTimeout(s.ctx, readAheadFor)
+	s.background.Go(func() {
 		defer cancel()
-		nodestore.IntoMemory(ctx, c)
+		nodestore.ReadIntoMemory(ctx, c)
 	})
 	return cancel
 }

@@ -29,8 +29,8 @@ type Programs struct {
 	Keep func(ctx context.Context, c KeepConfig, stderr io.Writer) error
 	// Loader is the loader of a node in a cluster. It ends as Agent does.
 	Loader func(ctx context.Context, c LoaderConfig, stdout, stderr io.Writer) error
-	// Lend is the interpreter that a node lends to its pods.
-	Lend func(ctx context.Context, c LendConfig, stdout, stderr io.Writer) error
+	// WarmHost is the interpreter that a node lends to its pods.
+	WarmHost func(ctx context.Context, c WarmHostConfig, stdout, stderr io.Writer) error
 	// Runtime is the shim in a model's pod.
 	Runtime func(ctx context.Context, c RuntimeConfig, stdout, stderr io.Writer) error
 	// Engines are the embedded ones, by name; args are all after the name.
@@ -130,7 +130,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	f.StringVarP(&c.output, "output", "o", "table", "form of output: "+strings.Join(OutputForms, ", "))
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
-	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.lend(), c.runtime(), c.engine(), c.bench(), c.simulate(), c.version(), c.config(), c.completion(), c.check()}
+	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.warmHost(), c.runtime(), c.engine(), c.bench(), c.simulate(), c.version(), c.config(), c.completion(), c.check()}
 	for _, cmd := range own {
 		// They speak to no server, so they do not list how to find one.
 		cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))

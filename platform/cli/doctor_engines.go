@@ -159,7 +159,7 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 // examinePython looks at what makes the start of a Python engine long or
 // impossible.
 func (c *command) examinePython(check, broken string, e functions.Engine, program string, add adder) {
-	env, err := forkserver.Look(program)
+	env, err := forkserver.FindEnvironment(program)
 	if errors.Is(err, forkserver.ErrNoScript) {
 		return
 	}
@@ -167,12 +167,12 @@ func (c *command) examinePython(check, broken string, e functions.Engine, progra
 		add(check, broken, "install it anew", "%v", err)
 		return
 	}
-	row := forkserver.Row(string(e))
+	row := forkserver.ImportList(string(e))
 	if row == "" {
 		return
 	}
-	if have, of := env.Bytecode(forkserver.Sample(row)...); of > 0 && have < of {
-		hint := strings.Join(env.Compile(), " ")
+	if have, of := env.Bytecode(forkserver.SamplePackages(row)...); of > 0 && have < of {
+		hint := strings.Join(env.CompileCommand(), " ")
 		if !env.Writable() {
 			hint = "as the owner of that folder: " + hint
 		}

@@ -85,7 +85,7 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 	f.StringVar(&r.Dir, "dir", "", "folder of its own, emptied at the start (default: thaw-PORT in the folder for temporary files)")
 	f.DurationVar(&r.LoaderWait, "loader-wait", 2*time.Minute, "how long to wait for a loader that does not answer")
 	f.BoolVar(&r.ImportsAhead, "imports-ahead", true, "have vLLM's imports done while the weights come, once for both of its processes [THAW_IMPORTS_AHEAD]")
-	f.BoolVar(&r.Warm, "warm", true, "have vLLM forked from the interpreter that the node lends, where it does (thaw lend) [THAW_WARM]")
+	f.BoolVar(&r.Warm, "warm", true, "fork vLLM from the warm interpreter of the node, where the node has one (thaw warm-host) [THAW_WARM]")
 	f.StringVar(&r.TerminationMessage, "termination-message", "/dev/termination-log", "file for the reason of the end, where it exists")
 	f.StringVar(&r.LogLevel, "log-level", "info", "what to log: debug, info, warn, error")
 	f.StringVar(&r.LogFormat, "log-format", "text", "how to log: text, json")

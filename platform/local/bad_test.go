@@ -131,7 +131,7 @@ func TestHeard(t *testing.T) {
 		{"b", "", false}, {"b", "10.0.0.1:9000", false}, {"b", "file:///etc/passwd", false}, {"b", "http://u:p@host:1", false},
 		{"b", "http://host:0", false}, {"b", "http://host:1?x", false},
 	} {
-		if err := l.Heard(functions.Heartbeat{AgentID: x.id, URL: x.url}); (err == nil) != x.ok {
+		if err := l.OnHeartbeat(functions.Heartbeat{AgentID: x.id, URL: x.url}); (err == nil) != x.ok {
 			t.Errorf("%q at %q: %v", x.id, x.url, err)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 // Options of a Local.
 type Options struct {
 	Data      string               // the server's folder
-	Catalog   orchestrator.Catalog // which functions exist; Steer.Changed tells of changes
+	Catalog   orchestrator.Catalog // which functions exist; Orchestrator.Changed tells of changes
 	JoinToken string               // of agents
 	Hooks     orchestrator.Hooks
 
@@ -52,22 +52,22 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Local is the backend. Its methods, and those of the Steer in it, may be
+// Local is the backend. Its methods, and those of the Orchestrator in it, may be
 // called from any goroutine.
 type Local struct {
 	*orchestrator.Orchestrator
-	o    Options
-	log  *slog.Logger
-	node *agent.Node
-	lock *flock.Flock
-	path orchestrator.DataPath
-	lent *lent
+	o      Options
+	log    *slog.Logger
+	node   *agent.Node
+	lock   *flock.Flock
+	path   orchestrator.DataPath
+	shared *sharedFolders
 
 	machine string // whose paths the catalogue's local sources are
 
 	mu        sync.Mutex
 	remote    map[string]*agent.Client // by agent id
-	lenders   map[string]lender        // by agent id
+	peerNodes map[string]peerNode      // by agent id
 	borrowers map[string]bool          // agents that read this machine's folders from here
 	first     sync.Once
 	ready     chan struct{}
@@ -89,7 +89,7 @@ func New(o Options) (*Local, error) {
 	if ok, err := lock.TryLock(); err != nil || !ok {
 		return nil, fmt.Errorf("local: %s: %w", o.Data, errors.Join(ErrInUse, err))
 	}
-	l, err := open(o)
+	l, err := newLocal(o)
 	if err != nil {
 		lock.Unlock()
 		return nil, err
@@ -98,15 +98,15 @@ func New(o Options) (*Local, error) {
 	return l, nil
 }
 
-func open(o Options) (*Local, error) {
+func newLocal(o Options) (*Local, error) {
 	epoch, err := orchestrator.NextEpoch(o.Data)
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, lenders: map[string]lender{}, borrowers: map[string]bool{}, ready: make(chan struct{}), lent: &lent{catalog: o.Catalog}, machine: nodestore.Machine()}
+	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, peerNodes: map[string]peerNode{}, borrowers: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
 	if o.Peering != nil {
 		lends := *o.Peering
-		lends.Lent = l.lent.folder
+		lends.SharedFolder = l.shared.folder
 		o.Peering = &lends
 	}
 	l.node, err = agent.Open(agent.Config{
@@ -147,17 +147,17 @@ func (l *Local) Attach(path orchestrator.DataPath) {
 
 // Changed is told that the catalogue has changed.
 func (l *Local) Changed() {
-	l.lent.changed()
+	l.shared.invalidate()
 	l.Orchestrator.Changed()
 	// What a model that is known will need can be had before it is asked for.
 	models := l.o.Catalog.Models()
-	for _, m := range models[:min(len(models), prewarmMost)] {
+	for _, m := range models[:min(len(models), maxPrewarmModels)] {
 		l.node.Prewarm(m.Spec)
 	}
 }
 
-// prewarmMost models are looked at: environments are few, models may be many.
-const prewarmMost = 256
+// maxPrewarmModels models are looked at: environments are few, models may be many.
+const maxPrewarmModels = 256
 
 // Ready is closed when the agent here has found out what runs and takes loads.
 func (l *Local) Ready() <-chan struct{} { return l.ready }
@@ -192,9 +192,9 @@ func (l *Local) Run(ctx context.Context) error {
 	return nil
 }
 
-// Heard takes the heartbeat of an agent that joined. The caller has seen its
+// OnHeartbeat takes the heartbeat of an agent that joined. The caller has seen its
 // join token.
-func (l *Local) Heard(hb functions.Heartbeat) error {
+func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	if !functions.IsLabel(hb.AgentID) {
 		return fmt.Errorf("agent_id %.80q is no DNS label", hb.AgentID)
 	}
@@ -221,31 +221,31 @@ func (l *Local) Heard(hb functions.Heartbeat) error {
 		l.remote[hb.AgentID] = c
 	}
 	if hb.PeerURL == "" {
-		delete(l.lenders, hb.AgentID)
+		delete(l.peerNodes, hb.AgentID)
 	} else {
-		l.lenders[hb.AgentID] = lender{hb.PeerURL, time.Now()}
+		l.peerNodes[hb.AgentID] = peerNode{hb.PeerURL, time.Now()}
 	}
-	l.borrowed(&hb)
+	l.normalizeBorrowed(&hb)
 	if hb.Borrows {
 		l.borrowers[hb.AgentID] = true
 	} else {
 		delete(l.borrowers, hb.AgentID)
 	}
 	l.mu.Unlock()
-	l.node.Met(l.Peers(l.node.ID()))
+	l.node.SetPeers(l.Peers(l.node.ID()))
 	l.Orchestrator.Heartbeat(hb, c)
 	return nil
 }
 
-// lender is a node that lends blocks, and when it last said so.
-type lender struct {
+// peerNode is a node that lends blocks, and when it last said so.
+type peerNode struct {
 	url  string
 	seen time.Time
 }
 
-// lendersStay is how long a node is named to others after its last heartbeat.
+// peerTTL is how long a node is named to others after its last heartbeat.
 // One that is gone costs them a refused connection.
-const lendersStay = 15 * time.Second
+const peerTTL = 15 * time.Second
 
 // Peers are the nodes other than the one named that lend blocks of
 // checkpoints.
@@ -256,10 +256,10 @@ func (l *Local) Peers(agent string) []functions.Peer {
 	if at := l.node.PeerURL(); at != "" && agent != l.node.ID() {
 		out = append(out, functions.Peer{ID: l.node.ID(), URL: at})
 	}
-	for id, p := range l.lenders {
+	for id, p := range l.peerNodes {
 		switch {
-		case time.Since(p.seen) > lendersStay:
-			delete(l.lenders, id)
+		case time.Since(p.seen) > peerTTL:
+			delete(l.peerNodes, id)
 		case id != agent:
 			out = append(out, functions.Peer{ID: id, URL: p.url})
 		}

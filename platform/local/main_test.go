@@ -189,7 +189,7 @@ func serveAgent(config string) error {
 	if err != nil {
 		return err
 	}
-	return n.Serve(ctx, agent.Face{
+	return n.Serve(ctx, agent.ServeOptions{
 		Listener: ln, URL: "http://127.0.0.1:" + strconv.Itoa(ln.Addr().(*net.TCPAddr).Port), Token: c.Token, Join: join,
 	})
 }
@@ -270,7 +270,7 @@ func (s *server) serve(req *httpserver.Request, res *httpserver.Response) {
 	switch {
 	case req.Path == "/api/v1/heartbeat":
 		var hb functions.Heartbeat
-		if req.Header("Authorization") != "Bearer "+s.tok || json.Unmarshal(req.Body, &hb) != nil || s.Heard(hb) != nil {
+		if req.Header("Authorization") != "Bearer "+s.tok || json.Unmarshal(req.Body, &hb) != nil || s.OnHeartbeat(hb) != nil {
 			res.Status = 400
 			return
 		}

@@ -21,7 +21,7 @@ func BenchmarkReady(b *testing.B) {
 	}
 	defer sh.Close()
 	heard := make(chan struct{}, 1)
-	d := New(Options{Node: "n", Dir: dir, Shelf: sh, Lines: 1 << 30, Who: func(*net.UnixConn) (string, error) { return "u", nil }, Say: func(u controlstream.Up) {
+	d := New(Options{Node: "n", Dir: dir, Store: sh, Lines: 1 << 30, IdentifyPod: func(*net.UnixConn) (string, error) { return "u", nil }, Send: func(u controlstream.Up) {
 		if len(u.Pods) > 0 && !u.Pods[0].Gone {
 			heard <- struct{}{}
 		}
@@ -30,7 +30,7 @@ func BenchmarkReady(b *testing.B) {
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
-	<-d.Serving()
+	<-d.Ready()
 	conn, err := net.Dial("unix", filepath.Join(dir, SocketName))
 	if err != nil {
 		b.Fatal(err)

@@ -92,7 +92,7 @@ func TestClosedStore(t *testing.T) {
 		"its own by way of itself":      "cat /proc/self/fd/3/../../" + mine + "/files/config.json",
 		"blobs":                         "ls /proc/self/fd/3/../../../blobs/sha256",
 		"what was staged from the hub":  "ls " + l.dir + "/hf",
-		"what is held":                  "cat " + l.dir + "/" + heldName,
+		"what is held":                  "cat " + l.dir + "/" + leasesFile,
 		"a file of its own, to write":   "echo >> /proc/self/fd/3/config.json",
 		"a file of its own, to replace": "echo > /proc/self/fd/3/config.json",
 		"a new file":                    "echo > /proc/self/fd/3/new",
@@ -108,8 +108,8 @@ func TestClosedStore(t *testing.T) {
 	}
 	// The held list is written by another goroutine: where it is not there, that is
 	// no proof.
-	if st, err := os.Stat(filepath.Join(l.dir, heldName)); err == nil && st.Mode().Perm()&0o077 != 0 {
-		t.Errorf("%s is %s", heldName, st.Mode())
+	if st, err := os.Stat(filepath.Join(l.dir, leasesFile)); err == nil && st.Mode().Perm()&0o077 != 0 {
+		t.Errorf("%s is %s", leasesFile, st.Mode())
 	}
 }
 

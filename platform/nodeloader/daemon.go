@@ -28,16 +28,16 @@ type Options struct {
 	Node    string           // name of the node, as Kubernetes has it
 	Version string           // of the program
 	Dir     string           // the store's folder, which pods mount: an absolute path
-	Shelf   *nodestore.Shelf // what is in it
+	Store   *nodestore.Store // what is in it
 	PeerURL string           // where other nodes borrow; "" where they do not
 	Memory  functions.Bytes  // of the machine
 
-	// Who says which pod dialled; nil is Pod.
-	Who func(*net.UnixConn) (uid string, err error)
-	// Say says news to the controller and does not block; nil: there is none.
+	// IdentifyPod says which pod dialled; nil is Pod.
+	IdentifyPod func(*net.UnixConn) (uid string, err error)
+	// Send says news to the controller and does not block; nil: there is none.
 	// Linked reports whether it is heard; nil: it is not.
-	Say    func(controlstream.Up)
-	Linked func() bool
+	Send      func(controlstream.Up)
+	Connected func() bool
 
 	// Private says that the shelf is: a pod gets the folders of its checkpoints open,
 	// over the socket, and sees nothing of the store otherwise.
@@ -49,13 +49,13 @@ type Options struct {
 	Allow   []string
 	Folders []string
 
-	Pods      int             // connections at once; 512
-	Lines     int             // of one pod, a second; 200
-	PodStages int             // running stagings of one pod; 16
-	Stages    int             // and of all; more wait their turn; 64
-	PodBytes  functions.Bytes // of what one pod has staged or wants; 0: what the store has
-	AheadFor  time.Duration   // how long what nobody has come for is kept at; 5 minutes
-	LockWait  time.Duration   // for another daemon to leave the folder; 30 s
+	Pods        int             // connections at once; 512
+	Lines       int             // of one pod, a second; 200
+	PodStages   int             // running stagings of one pod; 16
+	Stages      int             // and of all; more wait their turn; 64
+	PodBytes    functions.Bytes // of what one pod has staged or wants; 0: what the store has
+	PrefetchFor time.Duration   // how long what nobody has come for is kept at; 5 minutes
+	LockWait    time.Duration   // for another daemon to leave the folder; 30 s
 
 	Log *slog.Logger // nil is silence
 }
@@ -66,44 +66,44 @@ type Daemon struct {
 	log  *slog.Logger
 	life string // names this process among those of the node, in heartbeats
 
-	kick  chan struct{} // capacity 1: what the node has may have changed
-	turns chan struct{} // one per running staging of a pod
-	up    atomic.Bool   // pods are answered
-	first chan struct{} // closed when they are for the first time
+	changes chan struct{} // capacity 1: what the node has may have changed
+	slots   chan struct{} // one per running staging of a pod
+	serving atomic.Bool   // pods are answered
+	ready   chan struct{} // closed when they are for the first time
 
-	counts counters
-	aheads sync.WaitGroup // the goroutines of ahead
-	noting sync.Mutex     // held while it is written down what is held
+	counts      counters
+	prefetching sync.WaitGroup // the goroutines of ahead
+	leaseFile   sync.Mutex     // held while it is written down what is held
 
-	mu      sync.Mutex // of all that follows; never held over I/O
-	ctx     context.Context
-	ending  bool
-	conns   int
-	dials   map[string]int        // connections by uid, also before their hello
-	silent  time.Time             // until when nothing more is said of refusals
-	shims   map[string]*shim      // by uid of the pod
-	ahead   map[string]*ahead     // by what is staged
-	stops   map[string]stopping   // for pods that are not connected, by uid
-	leased  map[string]int        // holds on checkpoints, by digest
-	owners  *controlstream.Owners // nil: nobody has said yet
-	heard   chan struct{}         // closed and replaced when that is said anew
-	seq     uint64                // of heartbeats
-	changes uint64                // of what the node has
-	seen    string                // what it had, for comparison
+	mu            sync.Mutex // of all that follows; never held over I/O
+	ctx           context.Context
+	ending        bool
+	conns         int
+	connections   map[string]int         // connections by uid, also before their hello
+	complainAfter time.Time              // until when nothing more is said of refusals
+	shims         map[string]*shim       // by uid of the pod
+	prefetches    map[string]*prefetch   // by what is staged
+	pendingStops  map[string]pendingStop // for pods that are not connected, by uid
+	leased        map[string]int         // holds on checkpoints, by digest
+	owners        *controlstream.Owners  // nil: nobody has said yet
+	ownersChanged chan struct{}          // closed and replaced when that is said anew
+	seq           uint64                 // of heartbeats
+	changeCount   uint64                 // of what the node has
+	lastCached    string                 // what it had, for comparison
 }
 
-// stopping is a Drain for a pod whose shim is away for a moment.
-type stopping struct {
+// pendingStop is a Drain for a pod whose shim is away for a moment.
+type pendingStop struct {
 	controlstream.Drain
 	at time.Time
 }
 
 const (
-	helloWait = 10 * time.Second // for a shim's first line
-	sayWait   = 10 * time.Second // for a line to be taken
-	stopWait  = 2 * time.Minute  // that a Drain waits for its pod
-	maxStops  = 256
-	maxDials  = 4 // connections of one pod, of which one is its own: the others are over, or say nothing
+	helloWait         = 10 * time.Second // for a shim's first line
+	writeWait         = 10 * time.Second // for a line to be taken
+	stopWait          = 2 * time.Minute  // that a Drain waits for its pod
+	maxStops          = 256
+	maxPodConnections = 4 // connections of one pod, of which one is its own: the others are over, or say nothing
 )
 
 // New makes a daemon. It starts nothing.
@@ -111,25 +111,25 @@ func New(o Options) *Daemon {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Who == nil {
-		o.Who = Pod
+	if o.IdentifyPod == nil {
+		o.IdentifyPod = IdentifyPod
 	}
-	if o.Say == nil {
-		o.Say = func(controlstream.Up) {}
+	if o.Send == nil {
+		o.Send = func(controlstream.Up) {}
 	}
-	if o.Linked == nil {
-		o.Linked = func() bool { return false }
+	if o.Connected == nil {
+		o.Connected = func() bool { return false }
 	}
-	o.Pods, o.Lines, o.PodStages, o.Stages = or(o.Pods, 512), or(o.Lines, 200), or(o.PodStages, 16), or(o.Stages, 64)
-	o.AheadFor, o.LockWait = or(o.AheadFor, 5*time.Minute), or(o.LockWait, 30*time.Second)
+	o.Pods, o.Lines, o.PodStages, o.Stages = orDefault(o.Pods, 512), orDefault(o.Lines, 200), orDefault(o.PodStages, 16), orDefault(o.Stages, 64)
+	o.PrefetchFor, o.LockWait = orDefault(o.PrefetchFor, 5*time.Minute), orDefault(o.LockWait, 30*time.Second)
 	return &Daemon{
 		o: o, log: o.Log, life: strconv.FormatInt(time.Now().UnixNano(), 36),
-		kick: make(chan struct{}, 1), turns: make(chan struct{}, o.Stages), first: make(chan struct{}),
-		shims: map[string]*shim{}, dials: map[string]int{}, ahead: map[string]*ahead{}, stops: map[string]stopping{}, leased: map[string]int{}, heard: make(chan struct{}),
+		changes: make(chan struct{}, 1), slots: make(chan struct{}, o.Stages), ready: make(chan struct{}),
+		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{}, leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}
 }
 
-func or[T int | time.Duration](v, def T) T {
+func orDefault[T int | time.Duration](v, def T) T {
 	if v == 0 {
 		return def
 	}
@@ -152,47 +152,47 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.ctx = ctx
 	d.mu.Unlock()
-	d.recall()
-	forget := d.adopt()
+	d.loadOwners()
+	forget := d.adoptLeases()
 	defer forget()
 	l, err := d.listen()
 	if err != nil {
 		return err
 	}
-	d.up.Store(true)
-	close(d.first)
+	d.serving.Store(true)
+	close(d.ready)
 	d.log.Info("loading for pods", "node", d.o.Node, "socket", filepath.Join(d.o.Dir, SocketName), "lends", d.o.PeerURL)
 
 	var parts sync.WaitGroup
-	parts.Go(func() { d.o.Shelf.Run(ctx) })
-	parts.Go(func() { d.beat(ctx, forget) })
+	parts.Go(func() { d.o.Store.Run(ctx) })
+	parts.Go(func() { d.sendHeartbeats(ctx, forget) })
 	stop := context.AfterFunc(ctx, func() {
-		d.end()
+		d.stopAccepting()
 		l.Close()
 	})
 	defer stop()
 	err = d.accept(ctx, l, &parts)
-	d.end()
+	d.stopAccepting()
 	cancel()
 	parts.Wait()
-	d.aheads.Wait()
+	d.prefetching.Wait()
 	_ = os.Remove(filepath.Join(d.o.Dir, SocketName)) // it is ours while the lock is
 	return err
 }
 
-// Serving is closed when pods are answered.
-func (d *Daemon) Serving() <-chan struct{} { return d.first }
+// Ready is closed when pods are answered.
+func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
-// end has nothing begin any more.
-func (d *Daemon) end() {
-	d.up.Store(false)
+// stopAccepting has nothing begin any more.
+func (d *Daemon) stopAccepting() {
+	d.serving.Store(false)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ending = true
 }
 
-// over reports whether this loader ends, or has not begun; the lock is held.
-func (d *Daemon) over() bool { return d.ending || d.ctx == nil || d.ctx.Err() != nil }
+// endingLocked reports whether this loader ends, or has not begun; the lock is held.
+func (d *Daemon) endingLocked() bool { return d.ending || d.ctx == nil || d.ctx.Err() != nil }
 
 // lock takes the folder: two daemons would answer for one socket.
 func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
@@ -266,20 +266,20 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 			}
 			continue
 		}
-		if !d.enter() {
+		if !d.addConnection() {
 			d.counts.refused.Add(1)
 			d.complain("too many connections", "most", d.o.Pods)
 			conn.Close()
 			continue
 		}
 		parts.Go(func() {
-			defer d.leave()
+			defer d.removeConnection()
 			d.serve(ctx, conn)
 		})
 	}
 }
 
-func (d *Daemon) enter() bool {
+func (d *Daemon) addConnection() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.conns >= d.o.Pods {
@@ -289,21 +289,21 @@ func (d *Daemon) enter() bool {
 	return true
 }
 
-func (d *Daemon) leave() {
+func (d *Daemon) removeConnection() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.conns--
 }
 
-// known counts the connections of a pod; false where there are enough.
-func (d *Daemon) known(uid string, n int) bool {
+// countConnection counts the connections of a pod; false where there are enough.
+func (d *Daemon) countConnection(uid string, n int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if n > 0 && d.dials[uid] >= maxDials {
+	if n > 0 && d.connections[uid] >= maxPodConnections {
 		return false
 	}
-	if d.dials[uid] += n; d.dials[uid] == 0 {
-		delete(d.dials, uid)
+	if d.connections[uid] += n; d.connections[uid] == 0 {
+		delete(d.connections, uid)
 	}
 	return true
 }
@@ -312,9 +312,9 @@ func (d *Daemon) known(uid string, n int) bool {
 func (d *Daemon) complain(what string, args ...any) {
 	d.mu.Lock()
 	now := time.Now()
-	quiet := now.Before(d.silent)
+	quiet := now.Before(d.complainAfter)
 	if !quiet {
-		d.silent = now.Add(time.Second)
+		d.complainAfter = now.Add(time.Second)
 	}
 	d.mu.Unlock()
 	if !quiet {
@@ -322,26 +322,26 @@ func (d *Daemon) complain(what string, args ...any) {
 	}
 }
 
-// Hear takes what the controller says.
-func (d *Daemon) Hear(m controlstream.Down) {
+// OnUpdate takes what the controller says.
+func (d *Daemon) OnUpdate(m controlstream.Down) {
 	if m.Peers != nil {
 		// A controller that has just begun says nothing of them, and they are there
 		// all the same.
-		d.o.Shelf.Met(*m.Peers)
+		d.o.Store.SetPeers(*m.Peers)
 	}
 	if m.Owners != nil {
-		d.own(m.Owners)
+		d.setOwners(m.Owners)
 	}
 	for _, r := range m.Prefetch {
 		d.prefetch(r)
 	}
 	for _, s := range m.Stop {
-		d.stop(s)
+		d.stopPod(s)
 	}
 }
 
-// stop passes the controller's word on to a pod, or keeps it until the pod comes.
-func (d *Daemon) stop(s controlstream.Stop) {
+// stopPod passes the controller's word on to a pod, or keeps it until the pod comes.
+func (d *Daemon) stopPod(s controlstream.Stop) {
 	say := controlstream.Drain{Seconds: s.Seconds, Reason: s.Reason}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -349,12 +349,12 @@ func (d *Daemon) stop(s controlstream.Stop) {
 		at.out.put(controlstream.ToPod{Stop: &say})
 		return
 	}
-	for uid, old := range d.stops {
+	for uid, old := range d.pendingStops {
 		if time.Since(old.at) > stopWait {
-			delete(d.stops, uid)
+			delete(d.pendingStops, uid)
 		}
 	}
-	if len(d.stops) < maxStops {
-		d.stops[s.UID] = stopping{say, time.Now()}
+	if len(d.pendingStops) < maxStops {
+		d.pendingStops[s.UID] = pendingStop{say, time.Now()}
 	}
 }

@@ -60,12 +60,12 @@ func TestPodIsServed(t *testing.T) {
 	l.until("READY", func(u controlstream.Up) bool {
 		return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Status.State == functions.Ready
 	})
-	if first := l.First(); len(first.Pods) != 1 || first.Pods[0].UID != "u1" || first.Pods[0].Status.Endpoint != "http://10.0.0.7:8080" || first.Node == nil {
+	if first := l.FullReport(); len(first.Pods) != 1 || first.Pods[0].UID != "u1" || first.Pods[0].Status.Endpoint != "http://10.0.0.7:8080" || first.Node == nil {
 		t.Errorf("to a new controller: %+v", first)
 	}
 	p.Close()
 	l.until("that it is gone", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Gone })
-	if first := l.First(); len(first.Pods) != 0 {
+	if first := l.FullReport(); len(first.Pods) != 0 {
 		t.Errorf("after its end: %+v", first.Pods)
 	}
 	l.eventually("the checkpoint is let go", func() bool { return !l.inUse(m.Staged.Digest) })
@@ -98,7 +98,7 @@ func TestBoundsOfAWord(t *testing.T) {
 		st.Adapters = append(st.Adapters, long)
 		st.Phases = append(st.Phases, functions.Span{Phase: functions.Phase(long), Parts: []functions.Part{{Name: long}, {Name: "a"}}})
 	}
-	got := worded(st)
+	got := sanitizeStatus(st)
 	if b, err := json.Marshal(got); err != nil || len(b) > 300_000 || len(got.AdapterNotes) != 1 {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
@@ -106,11 +106,11 @@ func TestBoundsOfAWord(t *testing.T) {
 	for i := range 1000 {
 		many[fmt.Sprint(i)] = ""
 	}
-	if got := worded(functions.ReplicaStatus{AdapterNotes: many}); got.AdapterNotes != nil {
+	if got := sanitizeStatus(functions.ReplicaStatus{AdapterNotes: many}); got.AdapterNotes != nil {
 		t.Errorf("%d notes", len(got.AdapterNotes))
 	}
 	whole := functions.ReplicaStatus{State: functions.Ready, Bytes: 5, Adapters: []string{"a"}, Phases: []functions.Span{{Phase: functions.PhaseLoad, Parts: []functions.Part{{Name: "p"}}}}, AdapterNotes: map[string]string{"a": "n"}}
-	if got := worded(whole); !reflect.DeepEqual(got, whole) {
+	if got := sanitizeStatus(whole); !reflect.DeepEqual(got, whole) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -118,10 +118,10 @@ func TestBoundsOfAWord(t *testing.T) {
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxLines = 200
-		p := pace{most: maxLines}
+		p := lineLimiter{perSecond: maxLines}
 		began := time.Now()
 		for range 10 * maxLines {
-			if !p.next(t.Context()) {
+			if !p.wait(t.Context()) {
 				t.Fatal("over")
 			}
 		}
@@ -130,13 +130,13 @@ func TestPace(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		began = time.Now()
-		if !p.next(t.Context()) || time.Since(began) != 0 {
+		if !p.wait(t.Context()) || time.Since(began) != 0 {
 			t.Error("who is quiet waits")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 2 * maxLines {
-			if !p.next(ctx) {
+			if !p.wait(ctx) {
 				return
 			}
 		}
@@ -147,10 +147,14 @@ func TestPace(t *testing.T) {
 // TestDials: one pod cannot take the places of the others.
 func TestDials(t *testing.T) {
 	l := newLab(t, nil)
-	for range maxDials {
+	for range maxPodConnections {
 		l.dial("u1") // and says nothing
 	}
-	l.eventually("they are known", func() bool { l.Daemon.mu.Lock(); defer l.Daemon.mu.Unlock(); return l.dials["u1"] == maxDials })
+	l.eventually("they are known", func() bool {
+		l.Daemon.mu.Lock()
+		defer l.Daemon.mu.Unlock()
+		return l.connections["u1"] == maxPodConnections
+	})
 	if all := l.dial("u1").over(); len(all) != 1 || all[0].Failed == nil || !strings.Contains(all[0].Failed.Message, "enough") {
 		t.Errorf("%+v", all)
 	}
@@ -336,7 +340,7 @@ func TestTooMany(t *testing.T) {
 func TestStop(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
-	l.Hear(controlstream.Down{Stop: []controlstream.Stop{{UID: "u1", Seconds: 30, Reason: "evicted"}, {UID: "u2", Seconds: 5, Reason: "later"}}})
+	l.OnUpdate(controlstream.Down{Stop: []controlstream.Stop{{UID: "u1", Seconds: 30, Reason: "evicted"}, {UID: "u2", Seconds: 5, Reason: "later"}}})
 	if m := p.hear(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 30, Reason: "evicted"}) {
 		t.Errorf("%+v", m)
 	}
@@ -345,11 +349,11 @@ func TestStop(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	for i := range maxStops + 10 {
-		l.Hear(controlstream.Down{Stop: []controlstream.Stop{{UID: fmt.Sprint("x", i)}}})
+		l.OnUpdate(controlstream.Down{Stop: []controlstream.Stop{{UID: fmt.Sprint("x", i)}}})
 	}
 	l.Daemon.mu.Lock()
 	defer l.Daemon.mu.Unlock()
-	if n := len(l.stops); n > maxStops {
+	if n := len(l.pendingStops); n > maxStops {
 		t.Errorf("%d are kept for pods that do not come", n)
 	}
 }
@@ -363,11 +367,11 @@ func toFetch(source string) controlstream.Down {
 func TestAheadOfThePod(t *testing.T) {
 	g := newGate()
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
-	l.Hear(toFetch(place))
+	l.OnUpdate(toFetch(place))
 	l.eventually("it is listed", func() bool { return g.plans.Load() == 1 })
-	l.Hear(toFetch(place)) // said again
-	l.Hear(toFetch("file:///etc"))
-	l.Hear(toFetch(""))
+	l.OnUpdate(toFetch(place)) // said again
+	l.OnUpdate(toFetch("file:///etc"))
+	l.OnUpdate(toFetch(""))
 	p := l.pod("u1")
 	p.want(1, place)
 	for p.hear().Staging.State != "fetching" {
@@ -378,12 +382,12 @@ func TestAheadOfThePod(t *testing.T) {
 		t.Errorf("listed %d times: the pod did not join", n)
 	}
 	l.eventually("it was used", func() bool { return l.counts.used.Load() == 1 })
-	if h := l.Health(); h.Ahead != 0 || !l.inUse(c.Digest) {
+	if h := l.Health(); h.Prefetches != 0 || !l.inUse(c.Digest) {
 		t.Errorf("%+v, held: %v", h, l.inUse(c.Digest))
 	}
 	// Now that a pod has it there is nothing to do.
-	l.Hear(toFetch(place))
-	if h := l.Health(); h.Ahead != 0 {
+	l.OnUpdate(toFetch(place))
+	if h := l.Health(); h.Prefetches != 0 {
 		t.Errorf("%+v", h)
 	}
 }
@@ -399,12 +403,12 @@ func TestAheadIsThere(t *testing.T) {
 			return nil
 		}
 	})
-	l.Hear(toFetch(place))
+	l.OnUpdate(toFetch(place))
 	l.eventually("it is here", func() bool {
 		l.Daemon.mu.Lock()
 		defer l.Daemon.mu.Unlock()
-		for _, a := range l.Daemon.ahead {
-			return a.got != nil
+		for _, a := range l.Daemon.prefetches {
+			return a.checkpoint != nil
 		}
 		return false
 	})
@@ -419,7 +423,7 @@ func TestAheadIsThere(t *testing.T) {
 		t.Error("it is not held")
 	}
 	// Another digest is another wish.
-	l.Hear(toFetch("mem://models/none"))
+	l.OnUpdate(toFetch("mem://models/none"))
 	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: 2, Source: place, Digest: "sha256:" + strings.Repeat("0", 64)}})
 	if m, _ := p.answer(2); m.Failed == nil || m.Failed.Kind != "digest_mismatch" {
 		t.Errorf("%+v", m)
@@ -453,8 +457,8 @@ func TestRoom(t *testing.T) {
 func TestAheadInVain(t *testing.T) {
 	for _, arrives := range []bool{true, false} {
 		l := newLab(t, func(o *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
-			if o.AheadFor = time.Second; arrives {
-				o.AheadFor = soon // cut short once it is here
+			if o.PrefetchFor = time.Second; arrives {
+				o.PrefetchFor = soon // cut short once it is here
 			}
 			mem.Before = func(ctx context.Context, name string, _, _ int64) error {
 				if name == "" || arrives {
@@ -464,13 +468,13 @@ func TestAheadInVain(t *testing.T) {
 				return context.Cause(ctx)
 			}
 		})
-		l.Hear(toFetch(place))
+		l.OnUpdate(toFetch(place))
 		if arrives {
 			l.eventually("it is here", func() bool {
 				l.Daemon.mu.Lock()
 				defer l.Daemon.mu.Unlock()
-				for _, a := range l.Daemon.ahead {
-					if a.got != nil {
+				for _, a := range l.Daemon.prefetches {
+					if a.checkpoint != nil {
 						a.timer.Reset(0)
 						return true
 					}
@@ -478,8 +482,8 @@ func TestAheadInVain(t *testing.T) {
 				return false
 			})
 		}
-		l.eventually("it was given up", func() bool { return l.counts.vain.Load() == 1 })
-		list, err := l.shelf.Store().List()
+		l.eventually("it was given up", func() bool { return l.counts.wasted.Load() == 1 })
+		list, err := l.shelf.Checkpoints().List()
 		if err != nil || (len(list) == 1) != arrives || arrives && list[0].Leased {
 			t.Errorf("arrives %v: %+v, %v", arrives, list, err)
 		}
@@ -499,7 +503,7 @@ func TestPodGoesWhileItIsStaged(t *testing.T) {
 	for p.hear().Staging.State != "fetching" {
 	}
 	p.Close()
-	l.eventually("it is kept at", func() bool { return l.Health().Ahead == 1 })
+	l.eventually("it is kept at", func() bool { return l.Health().Prefetches == 1 })
 	close(g.open)
 	p = l.pod("u2")
 	p.want(1, place)
@@ -572,7 +576,7 @@ func TestHeldOverARestart(t *testing.T) {
 	next.stop()
 	// What is written there may be anything.
 	for _, text := range []string{"", "{", "[1]", `["sha256:no","../../etc","sha256:` + strings.Repeat("0", 64) + `"]`, `["` + digest + `","` + digest + `"]`} {
-		if err := os.WriteFile(filepath.Join(dir, heldName), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, leasesFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		again := restart(t, dir, nil)
@@ -585,24 +589,24 @@ func TestHeldOverARestart(t *testing.T) {
 
 func TestOneDaemonPerFolder(t *testing.T) {
 	l := newLab(t, nil)
-	second := New(Options{Node: "b", Dir: l.dir, Shelf: l.shelf, LockWait: time.Millisecond})
+	second := New(Options{Node: "b", Dir: l.dir, Store: l.shelf, LockWait: time.Millisecond})
 	if err := second.Run(t.Context()); !errors.Is(err, ErrInUse) {
 		t.Errorf("%v", err)
 	}
 	// One that waits takes its place.
-	third := New(Options{Node: "c", Dir: l.dir, Shelf: l.shelf, LockWait: soon})
+	third := New(Options{Node: "c", Dir: l.dir, Store: l.shelf, LockWait: soon})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- third.Run(ctx) }()
-	l.Daemon.end() // the shelf is shared here: only the daemon goes
+	l.Daemon.stopAccepting() // the shelf is shared here: only the daemon goes
 	select {
-	case <-third.Serving():
+	case <-third.Ready():
 		t.Fatal("two at once")
 	default:
 	}
 	l.stop()
-	<-third.Serving()
+	<-third.Ready()
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -653,7 +657,7 @@ func TestOutbox(t *testing.T) {
 	if err != nil || len(lines) != 2 || lines[0].Staged == nil || lines[1].Staging.ID != 2 || lines[1].Staging.Done != 999 {
 		t.Errorf("%+v, %v", lines, err)
 	}
-	for range maxOut + 1 {
+	for range maxOutLines + 1 {
 		o.put(controlstream.ToPod{Failed: &controlstream.Failed{}})
 	}
 	if _, err := o.take(); err == nil || hung != 1 {
@@ -702,7 +706,7 @@ func TestPeers(t *testing.T) {
 	p.want(1, place)
 	digest := p.staged(1).Digest
 	hb := a.until("where it lends", func(u controlstream.Up) bool { return u.Node != nil && u.Node.PeerURL != "" }).Node
-	b.Hear(controlstream.Down{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
+	b.OnUpdate(controlstream.Down{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
 	p = b.pod("u2")
 	p.want(1, place)
 	if got := p.staged(1); got.Digest != digest {

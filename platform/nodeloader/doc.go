@@ -77,7 +77,7 @@
 // The controller names what a pod will want while it is still being scheduled
 // (Down.Prefetch). That is staged at low priority; the pod that comes joins, which
 // gives it full priority, or is given at once what is here already and was listed
-// within the last minute. What nobody came for within Options.AheadFor is called
+// within the last minute. What nobody came for within Options.PrefetchFor is called
 // off; what had arrived stays for the next. The same goes for what a pod wanted that
 // is gone: pods are started again.
 //

@@ -11,22 +11,22 @@ import (
 
 // Health is what /readyz answers.
 type Health struct {
-	Node   string          `json:"node"`
-	Ready  bool            `json:"ready"`  // pods are answered
-	Linked bool            `json:"linked"` // the controller hears us
-	Pods   int             `json:"pods"`   // that are connected
-	Ahead  int             `json:"ahead"`  // stagings that no pod waits for
-	Used   functions.Bytes `json:"used"`
-	Store  functions.Bytes `json:"store"`
+	Node       string          `json:"node"`
+	Ready      bool            `json:"ready"`      // pods are answered
+	Connected  bool            `json:"connected"`  // to a controller
+	Pods       int             `json:"pods"`       // that are connected
+	Prefetches int             `json:"prefetches"` // downloads that no pod waits for
+	Used       functions.Bytes `json:"used"`
+	Store      functions.Bytes `json:"store"`
 }
 
 // Health now.
 func (d *Daemon) Health() Health {
-	use, _ := d.o.Shelf.Use()
-	h := Health{Node: d.o.Node, Ready: d.up.Load(), Linked: d.o.Linked(), Used: use.Used, Store: use.Bytes}
+	use, _ := d.o.Store.Usage()
+	h := Health{Node: d.o.Node, Ready: d.serving.Load(), Connected: d.o.Connected(), Used: use.Used, Store: use.Bytes}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h.Pods, h.Ahead = len(d.shims), len(d.ahead)
+	h.Pods, h.Prefetches = len(d.shims), len(d.prefetches)
 	return h
 }
 
@@ -50,14 +50,14 @@ func (d *Daemon) Handler(metrics http.Handler) http.Handler {
 // The loader's own numbers. What nodes have and load altogether the controller
 // counts, from the heartbeats, as thaw_store_… and thaw_loader_….
 var (
-	podsDesc     = prometheus.NewDesc("thaw_node_pods", "Pods that are connected to the node's loader.", nil, nil)
-	linkedDesc   = prometheus.NewDesc("thaw_node_linked", "1 while the controller hears the node's loader.", nil, nil)
-	runningDesc  = prometheus.NewDesc("thaw_node_stagings", "Stagings under way; kind is pod or ahead (no pod waits for it).", []string{"kind"}, nil)
-	stagedDesc   = prometheus.NewDesc("thaw_node_stagings_total", "Stagings for pods that ended; result is ready, failed or refused.", []string{"result"}, nil)
-	aheadDesc    = prometheus.NewDesc("thaw_node_ahead_total", "Stagings with no pod waiting; result is used (a pod came) or vain.", []string{"result"}, nil)
-	fetchedDesc  = prometheus.NewDesc("thaw_node_bytes_total", "Bytes brought into the node's store, by the source's scheme; peer is other nodes.", []string{"source"}, nil)
-	storeDesc    = prometheus.NewDesc("thaw_node_store_bytes", "The node's store; kind is total or used.", []string{"kind"}, nil)
-	descriptions = []*prometheus.Desc{podsDesc, linkedDesc, runningDesc, stagedDesc, aheadDesc, fetchedDesc, storeDesc}
+	podsDesc       = prometheus.NewDesc("thaw_nodeloader_pods", "Pods connected to the node loader.", nil, nil)
+	connectedDesc  = prometheus.NewDesc("thaw_nodeloader_connected", "1 while the node loader is connected to a controller, else 0.", nil, nil)
+	downloadsDesc  = prometheus.NewDesc("thaw_nodeloader_downloads", "Downloads in progress; kind is pod or prefetch (no pod waits for it).", []string{"kind"}, nil)
+	downloadedDesc = prometheus.NewDesc("thaw_nodeloader_downloads_total", "Finished downloads for pods; result is ready, failed or refused.", []string{"result"}, nil)
+	prefetchDesc   = prometheus.NewDesc("thaw_nodeloader_prefetch_total", "Prefetches by result: used (a pod took the checkpoint) or wasted.", []string{"result"}, nil)
+	bytesDesc      = prometheus.NewDesc("thaw_nodeloader_bytes_total", "Bytes downloaded into the node's store, by source scheme; peer is other nodes.", []string{"source"}, nil)
+	storeDesc      = prometheus.NewDesc("thaw_nodeloader_store_bytes", "Size of the node's store; kind is total or used.", []string{"kind"}, nil)
+	descriptions   = []*prometheus.Desc{podsDesc, connectedDesc, downloadsDesc, downloadedDesc, prefetchDesc, bytesDesc, storeDesc}
 )
 
 // Describe makes a Daemon a prometheus.Collector.
@@ -76,21 +76,21 @@ func (d *Daemon) Collect(ch chan<- prometheus.Metric) {
 	counter := func(x *prometheus.Desc, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(x, prometheus.CounterValue, float64(v), labels...)
 	}
-	linked := 0.0
-	if h.Linked {
-		linked = 1
+	connected := 0.0
+	if h.Connected {
+		connected = 1
 	}
 	gauge(podsDesc, float64(h.Pods))
-	gauge(linkedDesc, linked)
-	gauge(runningDesc, float64(len(d.turns)), "pod")
-	gauge(runningDesc, float64(h.Ahead), "ahead")
-	counter(stagedDesc, d.counts.staged.Load(), "ready")
-	counter(stagedDesc, d.counts.failed.Load(), "failed")
-	counter(stagedDesc, d.counts.refused.Load(), "refused")
-	counter(aheadDesc, d.counts.used.Load(), "used")
-	counter(aheadDesc, d.counts.vain.Load(), "vain")
-	for scheme, n := range d.o.Shelf.Stats().Bytes {
-		counter(fetchedDesc, int64(n), scheme)
+	gauge(connectedDesc, connected)
+	gauge(downloadsDesc, float64(len(d.slots)), "pod")
+	gauge(downloadsDesc, float64(h.Prefetches), "prefetch")
+	counter(downloadedDesc, d.counts.staged.Load(), "ready")
+	counter(downloadedDesc, d.counts.failed.Load(), "failed")
+	counter(downloadedDesc, d.counts.refused.Load(), "refused")
+	counter(prefetchDesc, d.counts.used.Load(), "used")
+	counter(prefetchDesc, d.counts.wasted.Load(), "wasted")
+	for scheme, n := range d.o.Store.Stats().Bytes {
+		counter(bytesDesc, int64(n), scheme)
 	}
 	gauge(storeDesc, float64(h.Store), "total")
 	gauge(storeDesc, float64(h.Used), "used")

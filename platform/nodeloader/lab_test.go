@@ -115,7 +115,7 @@ type lab struct {
 	t     *testing.T
 	dir   string
 	mem   *sourcetest.Memory
-	shelf *nodestore.Shelf
+	shelf *nodestore.Store
 	who   chan string
 	log   *page
 	stop  func() error // once
@@ -163,14 +163,14 @@ func restart(t *testing.T, dir string, edit func(*Options, *nodestore.Options, *
 	so := nodestore.Options{Node: "node-a", Data: dir, Copies: true, Log: log}
 	o := Options{
 		Node: "node-a", Version: "v1", Dir: dir, Memory: 1 << 30, Log: log,
-		Who: func(*net.UnixConn) (string, error) {
+		IdentifyPod: func(*net.UnixConn) (string, error) {
 			uid := <-l.who
 			if uid == "" {
 				return "", errNoPod
 			}
 			return uid, nil
 		},
-		Say: l.hear,
+		Send: l.hear,
 	}
 	if edit != nil {
 		edit(&o, &so, l.mem)
@@ -180,7 +180,7 @@ func restart(t *testing.T, dir string, edit func(*Options, *nodestore.Options, *
 		t.Fatal(err)
 	}
 	sh.Sources()["mem"] = l.mem // before anything is staged
-	o.Shelf, l.shelf = sh, sh
+	o.Store, l.shelf = sh, sh
 	l.Daemon = New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -200,7 +200,7 @@ func restart(t *testing.T, dir string, edit func(*Options, *nodestore.Options, *
 		}
 	})
 	select {
-	case <-l.Serving():
+	case <-l.Ready():
 	case err := <-ended:
 		t.Fatal("ended: ", err)
 	case <-time.After(soon):
@@ -348,7 +348,7 @@ func (p *caller) over() (all []controlstream.ToPod) {
 // inUse reports whether a checkpoint is held.
 func (l *lab) inUse(digest string) bool {
 	l.t.Helper()
-	list, err := l.shelf.Store().List()
+	list, err := l.shelf.Checkpoints().List()
 	if err != nil {
 		l.t.Fatal(err)
 	}

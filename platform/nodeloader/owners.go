@@ -15,35 +15,35 @@ import (
 )
 
 const (
-	ownersName = "owners.json"
-	// ownerWait is how long a pod waits for the controller's word on whose it is. The
+	ownersFile = "owners.json"
+	// ownersWait is how long a pod waits for the controller's word on whose it is. The
 	// controller knows it before the pod's first container is made.
-	ownerWait = 10 * time.Second
-	maxOwners = 16 << 20
+	ownersWait    = 10 * time.Second
+	maxOwnersFile = 16 << 20
 )
 
-// own takes over what the controller says of whose the pods are, and writes it down:
+// setOwners takes over what the controller says of whose the pods are, and writes it down:
 // the next loader goes by it before a controller has spoken.
-func (d *Daemon) own(o *controlstream.Owners) {
+func (d *Daemon) setOwners(o *controlstream.Owners) {
 	d.mu.Lock()
 	same := d.owners != nil && maps.EqualFunc(d.owners.Allow, o.Allow, slices.Equal) && maps.Equal(d.owners.Pods, o.Pods)
 	d.owners = o
-	close(d.heard)
-	d.heard = make(chan struct{})
+	close(d.ownersChanged)
+	d.ownersChanged = make(chan struct{})
 	d.mu.Unlock()
 	if same {
 		return
 	}
-	if err := d.write(ownersName, o); err != nil {
+	if err := d.writeState(ownersFile, o); err != nil {
 		d.log.Warn("whose the node's pods are cannot be written down", "error", err)
 	}
 }
 
-// recall is what the loader before this one was told. Where it cannot be read no team
+// loadOwners is what the loader before this one was told. Where it cannot be read no team
 // may have anything until the controller has spoken.
-func (d *Daemon) recall() {
+func (d *Daemon) loadOwners() {
 	var o controlstream.Owners
-	if err := d.read(ownersName, maxOwners, &o); errors.Is(err, os.ErrNotExist) {
+	if err := d.readState(ownersFile, maxOwnersFile, &o); errors.Is(err, os.ErrNotExist) {
 		return
 	} else if err != nil {
 		d.log.Warn("whose the node's pods are is not known; nothing is staged for them until the controller says it", "error", err)
@@ -54,20 +54,20 @@ func (d *Daemon) recall() {
 	d.owners = &o
 }
 
-// may is nil where a pod may have a source staged, as far as its team is concerned.
+// checkPod is nil where a pod may have a source staged, as far as its team is concerned.
 // One that nobody knows waits for the controller's word while any team has a list.
-func (d *Daemon) may(ctx context.Context, uid, src string) *controlstream.Failed {
-	late := time.NewTimer(ownerWait)
+func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.Failed {
+	late := time.NewTimer(ownersWait)
 	defer late.Stop()
 	for {
 		d.mu.Lock()
-		o, heard := d.owners, d.heard
+		o, heard := d.owners, d.ownersChanged
 		d.mu.Unlock()
 		if o == nil || len(o.Allow) == 0 {
 			return nil
 		}
 		if team, known := o.Pods[uid]; known {
-			return d.allows(team, src)
+			return d.checkTeam(team, src)
 		}
 		select {
 		case <-heard:
@@ -79,8 +79,8 @@ func (d *Daemon) may(ctx context.Context, uid, src string) *controlstream.Failed
 	}
 }
 
-// allows is nil where a team may have a source, or why not.
-func (d *Daemon) allows(team, src string) *controlstream.Failed {
+// checkTeam is nil where a team may have a source, or why not.
+func (d *Daemon) checkTeam(team, src string) *controlstream.Failed {
 	d.mu.Lock()
 	o := d.owners
 	d.mu.Unlock()
@@ -96,7 +96,7 @@ func (d *Daemon) allows(team, src string) *controlstream.Failed {
 		return failure(err)
 	}
 	for _, a := range list {
-		if within(location, strings.TrimRight(a, "/")) {
+		if isBelow(location, strings.TrimRight(a, "/")) {
 			return nil
 		}
 	}

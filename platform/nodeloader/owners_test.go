@@ -57,7 +57,7 @@ func TestTeamsLists(t *testing.T) {
 		}
 	}
 	given(l, podB, place) // nobody has said anything
-	l.Hear(ofTeams(podA, "a", podB, "b", podC, "none"))
+	l.OnUpdate(ofTeams(podA, "a", podB, "b", podC, "none"))
 	given(l, podA, place)
 	refused(l, podB, place) // though it is there
 	refused(l, podB, "mem://models/qwen2")
@@ -66,11 +66,11 @@ func TestTeamsLists(t *testing.T) {
 
 	// Nothing comes ahead that its pod could not have.
 	for want, team := range []string{"b", "a"} { // what a has had staged is there for the next to count
-		l.Hear(controlstream.Down{Prefetch: []functions.LoadRequest{{ID: "r" + team, Team: team, Model: "m", Spec: functions.ModelSpec{Source: "mem://models/qwen2"}}}})
+		l.OnUpdate(controlstream.Down{Prefetch: []functions.LoadRequest{{ID: "r" + team, Team: team, Model: "m", Spec: functions.ModelSpec{Source: "mem://models/qwen2"}}}})
 		l.mu.Lock()
 		n := 0
 		l.Daemon.mu.Lock()
-		for place := range l.Daemon.ahead {
+		for place := range l.Daemon.prefetches {
 			if place == "mem://models/qwen2" {
 				n++
 			}
@@ -86,36 +86,36 @@ func TestTeamsLists(t *testing.T) {
 	const late = "dddddddd-1111-1111-1111-111111111111"
 	p := l.pod(late)
 	p.want(1, place)
-	l.Hear(ofTeams(podB, "b"))
-	l.Hear(ofTeams(podB, "b", late, "b"))
+	l.OnUpdate(ofTeams(podB, "b"))
+	l.OnUpdate(ofTeams(podB, "b", late, "b"))
 	if m, _ := p.answer(1); m.Failed == nil {
 		t.Errorf("%+v", m)
 	}
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := os.Stat(filepath.Join(dir, ownersName)); err != nil || st.Mode().Perm() != 0o600 {
+	if st, err := os.Stat(filepath.Join(dir, ownersFile)); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", st, err)
 	}
 
 	// The next loader goes by it.
 	l = restart(t, dir, twoModels)
 	refused(l, podB, place)
-	l.Hear(controlstream.Down{Owners: &controlstream.Owners{Said: true}})
+	l.OnUpdate(controlstream.Down{Owners: &controlstream.Owners{Said: true}})
 	given(l, podB, place)
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
 	}
 
 	// What cannot be read allows nothing until the controller has spoken.
-	if err := os.WriteFile(filepath.Join(dir, ownersName), []byte(`{"Allow`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, ownersFile), []byte(`{"Allow`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l = restart(t, dir, twoModels)
 	p = l.pod(podB)
 	p.want(1, place)
-	l.Hear(ofTeams(podA, "a"))
-	l.Hear(ofTeams(podB, "b"))
+	l.OnUpdate(ofTeams(podA, "a"))
+	l.OnUpdate(ofTeams(podB, "b"))
 	if m, _ := p.answer(1); m.Failed == nil || !strings.Contains(m.Failed.Fix, "allow-source") {
 		t.Errorf("%+v", m)
 	}

@@ -26,7 +26,7 @@ type shim struct {
 	status *functions.ReplicaStatus // the last; under the daemon's mu
 
 	mu     sync.Mutex // of all that follows
-	stages map[int]*stage
+	stages map[int]*podStaging
 	leases map[string]*store.Lease // by digest
 	bytes  map[string]int64        // of each checkpoint that is held or wanted, by what is staged
 }
@@ -37,18 +37,18 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
-	s := &shim{d: d, conn: conn, out: newOutbox(func() { conn.Close() }), stages: map[int]*stage{}, leases: map[string]*store.Lease{}, bytes: map[string]int64{}}
-	uid, err := d.o.Who(conn)
+	s := &shim{d: d, conn: conn, out: newOutbox(func() { conn.Close() }), stages: map[int]*podStaging{}, leases: map[string]*store.Lease{}, bytes: map[string]int64{}}
+	uid, err := d.o.IdentifyPod(conn)
 	if err != nil {
 		d.refuse(conn, "who dials is no pod: "+err.Error())
 		return
 	}
 	s.uid = uid
-	if !d.known(uid, 1) {
+	if !d.countConnection(uid, 1) {
 		d.refuse(conn, "the pod has enough connections")
 		return
 	}
-	defer d.known(uid, -1)
+	defer d.countConnection(uid, -1)
 	log := d.log.With("pod", uid)
 	conn.SetReadDeadline(time.Now().Add(helloWait))
 	in := controlstream.NewLines(conn)
@@ -64,7 +64,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	s.folders = first.Hello.Folders
-	old := d.welcome(s)
+	old := d.register(s)
 	if old != nil {
 		log.Warn("the pod has dialled again; its older connection ends")
 		old.conn.Close()
@@ -77,15 +77,15 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 		}
 		conn.Close() // ends the reading
 	})
-	err = s.listen(ctx, in, &staging)
+	err = s.readLines(ctx, in, &staging)
 	ending := ctx.Err() != nil
 	cancel()
 	staging.Wait()
 	s.out.close()
 	writing.Wait()
-	s.out.empty()
+	s.out.discardAll()
 	s.release()
-	d.farewell(s, ending)
+	d.unregister(s, ending)
 	if ending {
 		return
 	}
@@ -105,15 +105,15 @@ func (d *Daemon) refuse(conn net.Conn, why string) {
 	_ = controlstream.WriteLine(conn, controlstream.ToPod{Failed: &controlstream.Failed{Kind: controlstream.KindRefused, Message: why}})
 }
 
-// welcome makes a connection its pod's, and returns the one that was.
-func (d *Daemon) welcome(s *shim) (old *shim) {
+// register makes a connection its pod's, and returns the one that was.
+func (d *Daemon) register(s *shim) (old *shim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	old = d.shims[s.uid]
 	d.shims[s.uid] = s
 	s.out.put(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: d.o.Node, UID: s.uid, Store: d.o.Dir}})
-	if stop, ok := d.stops[s.uid]; ok {
-		delete(d.stops, s.uid)
+	if stop, ok := d.pendingStops[s.uid]; ok {
+		delete(d.pendingStops, s.uid)
 		if time.Since(stop.at) <= stopWait {
 			s.out.put(controlstream.ToPod{Stop: &stop.Drain})
 		}
@@ -121,9 +121,9 @@ func (d *Daemon) welcome(s *shim) (old *shim) {
 	return old
 }
 
-// farewell forgets a connection, and says that its pod has hung up, unless it is
+// unregister forgets a connection, and says that its pod has hung up, unless it is
 // this loader that ends.
-func (d *Daemon) farewell(s *shim, ending bool) {
+func (d *Daemon) unregister(s *shim, ending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.shims[s.uid] != s {
@@ -131,33 +131,33 @@ func (d *Daemon) farewell(s *shim, ending bool) {
 	}
 	delete(d.shims, s.uid)
 	if !ending {
-		d.o.Say(controlstream.Up{Pods: []controlstream.Pod{{UID: s.uid, Gone: true}}})
+		d.o.Send(controlstream.Up{Pods: []controlstream.Pod{{UID: s.uid, Gone: true}}})
 	}
 }
 
-// listen hears the shim until the connection ends.
-func (s *shim) listen(ctx context.Context, in *controlstream.Lines, staging *sync.WaitGroup) error {
-	p := pace{most: s.d.o.Lines}
+// readLines hears the shim until the connection ends.
+func (s *shim) readLines(ctx context.Context, in *controlstream.Lines, staging *sync.WaitGroup) error {
+	p := lineLimiter{perSecond: s.d.o.Lines}
 	for {
 		var m controlstream.FromPod
 		if err := in.Read(&m); err != nil {
 			return err
 		}
-		if !p.next(ctx) {
+		if !p.wait(ctx) {
 			return ctx.Err()
 		}
 		if m.Status != nil {
-			s.hear(*m.Status)
+			s.onStatus(*m.Status)
 		}
 		if m.Stage != nil {
-			s.want(ctx, *m.Stage, staging)
+			s.startStaging(ctx, *m.Stage, staging)
 		}
 	}
 }
 
-// hear passes a status on at once.
-func (s *shim) hear(said functions.ReplicaStatus) {
-	st := worded(said)
+// onStatus passes a status on at once.
+func (s *shim) onStatus(said functions.ReplicaStatus) {
+	st := sanitizeStatus(said)
 	// Said again, it goes on all the same: the controller may not have known the pod
 	// when it was said first.
 	s.d.mu.Lock()
@@ -165,7 +165,7 @@ func (s *shim) hear(said functions.ReplicaStatus) {
 	s.status = &st
 	if s.d.shims[s.uid] == s {
 		// Under the lock: what an older connection says does not come after this.
-		s.d.o.Say(controlstream.Up{Pods: []controlstream.Pod{{UID: s.uid, Status: st}}})
+		s.d.o.Send(controlstream.Up{Pods: []controlstream.Pod{{UID: s.uid, Status: st}}})
 	}
 }
 
@@ -177,7 +177,7 @@ func (s *shim) release() {
 	s.mu.Unlock()
 	for digest, lease := range held {
 		lease.Release()
-		s.d.unhold(digest)
+		s.d.removeLease(digest)
 	}
 }
 
@@ -185,44 +185,44 @@ func (s *shim) release() {
 // older progress of it; everything else is kept, up to a bound, after which the
 // connection is of no use.
 type outbox struct {
-	ring   chan struct{}
+	wake   chan struct{}
 	hangUp func()
 
 	mu       sync.Mutex // of all that follows
-	lines    []saying
+	lines    []outLine
 	progress []controlstream.Staging
 	full     bool
 	closed   bool
 }
 
-// saying is a line, with what goes with it.
-type saying struct {
+// outLine is a line, with what goes with it.
+type outLine struct {
 	controlstream.ToPod
 	folder *os.File // nil: nothing; it is closed when the line is said, or dropped
 }
 
-func (s saying) drop() {
+func (s outLine) discard() {
 	if s.folder != nil {
 		s.folder.Close()
 	}
 }
 
-const maxOut = 256
+const maxOutLines = 256
 
-var errNotTaken = errors.New("too much is waiting to be read")
+var errOutboxFull = errors.New("too much is waiting to be read")
 
-func newOutbox(hangUp func()) *outbox { return &outbox{ring: make(chan struct{}, 1), hangUp: hangUp} }
+func newOutbox(hangUp func()) *outbox { return &outbox{wake: make(chan struct{}, 1), hangUp: hangUp} }
 
 func (o *outbox) put(m controlstream.ToPod) { o.putWith(m, nil) }
 
 // putWith has a folder go with a line. It takes the folder over.
 func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
-	say := saying{m, folder}
+	say := outLine{m, folder}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
-		say.drop()
+		say.discard()
 		return
 	case m.Staging != nil:
 		for i := range o.progress {
@@ -234,24 +234,24 @@ func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 		o.progress = append(o.progress, *m.Staging)
 	default:
 		if m.Staged != nil {
-			o.drop(m.Staged.ID)
+			o.dropProgressLocked(m.Staged.ID)
 		} else if m.Failed != nil {
-			o.drop(m.Failed.ID)
+			o.dropProgressLocked(m.Failed.ID)
 		}
 		o.lines = append(o.lines, say)
 	}
-	if len(o.lines)+len(o.progress) > maxOut && !o.full {
+	if len(o.lines)+len(o.progress) > maxOutLines && !o.full {
 		o.full = true
 		o.hangUp() // now: who writes is waiting for the shim to read
 	}
 	select {
-	case o.ring <- struct{}{}:
+	case o.wake <- struct{}{}:
 	default:
 	}
 }
 
-// drop forgets the progress of a staging that has ended; the lock is held.
-func (o *outbox) drop(id int) {
+// dropProgressLocked forgets the progress of a staging that has ended; the lock is held.
+func (o *outbox) dropProgressLocked(id int) {
 	for i := range o.progress {
 		if o.progress[i].ID == id {
 			o.progress = append(o.progress[:i], o.progress[i+1:]...)
@@ -265,29 +265,29 @@ func (o *outbox) close() {
 	defer o.mu.Unlock()
 	if !o.closed {
 		o.closed = true
-		close(o.ring)
+		close(o.wake)
 	}
 }
 
-// empty lets go of what is not said any more.
-func (o *outbox) empty() {
+// discardAll lets go of what is not said any more.
+func (o *outbox) discardAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, m := range o.lines {
-		m.drop()
+		m.discard()
 	}
 	o.lines = nil
 }
 
-func (o *outbox) take() (lines []saying, err error) {
+func (o *outbox) take() (lines []outLine, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.full {
-		return nil, errNotTaken
+		return nil, errOutboxFull
 	}
 	lines = o.lines
 	for i := range o.progress {
-		lines = append(lines, saying{ToPod: controlstream.ToPod{Staging: &o.progress[i]}})
+		lines = append(lines, outLine{ToPod: controlstream.ToPod{Staging: &o.progress[i]}})
 	}
 	o.lines, o.progress = nil, nil
 	return lines, nil
@@ -296,15 +296,15 @@ func (o *outbox) take() (lines []saying, err error) {
 // run writes until the outbox is closed and empty.
 func (o *outbox) run(conn *net.UnixConn) error {
 	for open := true; open; {
-		_, open = <-o.ring
+		_, open = <-o.wake
 		lines, err := o.take()
 		if err != nil {
 			return err
 		}
 		for i, m := range lines {
-			if err := say(conn, m); err != nil {
+			if err := writeOut(conn, m); err != nil {
 				for _, m := range lines[i+1:] {
-					m.drop()
+					m.discard()
 				}
 				return err
 			}
@@ -313,9 +313,9 @@ func (o *outbox) run(conn *net.UnixConn) error {
 	return nil
 }
 
-func say(conn *net.UnixConn, m saying) error {
-	defer m.drop()
-	if err := conn.SetWriteDeadline(time.Now().Add(sayWait)); err != nil {
+func writeOut(conn *net.UnixConn, m outLine) error {
+	defer m.discard()
+	if err := conn.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
 		return err
 	}
 	if m.folder != nil {

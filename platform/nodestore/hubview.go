@@ -45,17 +45,17 @@ func (v *hubView) sync() {
 }
 
 const (
-	viewLook = time.Second // how often is looked whether something was staged
-	viewAll  = time.Minute // how often evictions are looked for without that
+	viewPollEvery = time.Second // how often is looked whether something was staged
+	viewSyncEvery = time.Minute // how often evictions are looked for without that
 )
 
 // run keeps it in step until ctx ends.
 func (v *hubView) run(ctx context.Context, staged func() int64) {
-	t := time.NewTicker(viewLook)
+	t := time.NewTicker(viewPollEvery)
 	defer t.Stop()
 	had, last := int64(-1), time.Time{}
 	for {
-		if now := staged(); now != had || time.Since(last) > viewAll {
+		if now := staged(); now != had || time.Since(last) > viewSyncEvery {
 			v.sync()
 			had, last = now, time.Now()
 		}

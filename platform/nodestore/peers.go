@@ -21,47 +21,47 @@ type Peering struct {
 	// Nodes are URLs of others that are known from the start; the server names
 	// more.
 	Nodes []string
-	// Lent reports whether a folder of this machine is a model's, and which files
+	// SharedFolder reports whether a folder of this machine is a model's, and which files
 	// beside the list are staged of it; nil: no folder is lent.
-	Lent func(folder string) (files []string, ok bool)
+	SharedFolder func(folder string) (files []string, ok bool)
 }
 
 func (p *Peering) folders() *p2p.SharedFolders {
-	if p.Lent == nil {
+	if p.SharedFolder == nil {
 		return nil
 	}
-	return &p2p.SharedFolders{Disk: dir.Source{}, Shared: func(folder string) (source.Globs, bool) { return p.Lent(folder) }}
+	return &p2p.SharedFolders{Disk: dir.Source{}, Shared: func(folder string) (source.Globs, bool) { return p.SharedFolder(folder) }}
 }
 
-// others are the nodes to bring bytes together with, as they are known now.
-type others struct {
+// peerList are the nodes to bring bytes together with, as they are known now.
+type peerList struct {
 	fixed []p2p.Peer
 
-	mu   sync.Mutex // guards told
-	told []p2p.Peer
+	mu         sync.Mutex // guards told
+	discovered []p2p.Peer
 }
 
-func newOthers(urls []string) *others {
-	o := &others{}
+func newPeerList(urls []string) *peerList {
+	o := &peerList{}
 	for _, u := range urls {
 		o.fixed = append(o.fixed, p2p.Peer{URL: u})
 	}
 	return o
 }
 
-// list may be kept and not changed.
-func (o *others) list() []p2p.Peer {
+// nodes may be kept and not changed.
+func (o *peerList) nodes() []p2p.Peer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return append(o.told[:len(o.told):len(o.told)], o.fixed...)
+	return append(o.discovered[:len(o.discovered):len(o.discovered)], o.fixed...)
 }
 
-func (o *others) tell(list []functions.Peer) {
+func (o *peerList) setDiscovered(list []functions.Peer) {
 	told := make([]p2p.Peer, 0, len(list))
 	for _, p := range list {
 		told = append(told, p2p.Peer{ID: p.ID, URL: p.URL})
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.told = told
+	o.discovered = told
 }

@@ -11,26 +11,26 @@ import (
 	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
-// inMemory is the share of a checkpoint's bytes in the page cache from which on
+// inMemoryShare is the share of a checkpoint's bytes in the page cache from which on
 // it counts as being there: an engine maps it without waiting for the disk.
-const inMemory = 0.9
+const inMemoryShare = 0.9
 
-// nearness is how near a checkpoint's bytes are, and how many of them are in
+// tierOf is how near a checkpoint's bytes are, and how many of them are in
 // memory; known is false where the system does not say.
-func nearness(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool) {
+func tierOf(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool) {
 	files := make([]pagecache.File, 0, len(e.Files))
 	for _, f := range e.Files {
 		files = append(files, pagecache.File{Path: filepath.Join(e.Path, filepath.FromSlash(f.Name)), Size: f.Size})
 	}
 	have, known := pagecache.Resident(files)
-	if known && e.Bytes > 0 && float64(have) >= inMemory*float64(e.Bytes) {
+	if known && e.Bytes > 0 && float64(have) >= inMemoryShare*float64(e.Bytes) {
 		return functions.TierDRAM, functions.Bytes(have), true
 	}
 	return functions.TierNVMe, functions.Bytes(have), known
 }
 
-// IntoMemory has the kernel read a checkpoint, as much as there is room for.
-func IntoMemory(ctx context.Context, c *loader.Checkpoint) {
+// ReadIntoMemory has the kernel read a checkpoint, as much as there is room for.
+func ReadIntoMemory(ctx context.Context, c *loader.Checkpoint) {
 	limit := pagecache.SpareMemory()
 	// What is read for us counts as ours.
 	if group := hostinfo.GroupLimit(); group > 0 {

@@ -29,13 +29,13 @@ func TestNearness(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := store.Entry{Path: dir, Bytes: size, Files: []store.File{{Name: "model.safetensors", Size: size}}}
-	if tier, memory, known := nearness(e); tier != functions.TierDRAM || memory != size || !known {
+	if tier, memory, known := tierOf(e); tier != functions.TierDRAM || memory != size || !known {
 		t.Errorf("just written: %s, %d, %v", tier, memory, known)
 	}
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		t.Fatal(err)
 	}
-	if tier, memory, known := nearness(e); memory != size && (tier != functions.TierNVMe || memory > size/2 || !known) {
+	if tier, memory, known := tierOf(e); memory != size && (tier != functions.TierNVMe || memory > size/2 || !known) {
 		t.Errorf("dropped: %s, %d, %v", tier, memory, known)
 	}
 }

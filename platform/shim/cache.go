@@ -18,14 +18,14 @@ const (
 	seedBytes = 1 << 20 // of each
 )
 
-// seed makes the folder for what an engine finds out and compiles, and copies into
+// seedCaches makes the folder for what an engine finds out and compiles, and copies into
 // it what the image holds of that, which is read-only: nine seconds of the first
 // start of a vLLM go into what it asks itself about the class of its model. It is
 // "" for an engine that has no such folder. The folder outlives the container, as
 // the pod's folder for temporary files does: a start that failed is not all lost.
 //
 // Nothing of it leaves the pod: it is code, which other pods would run.
-func seed(dir string, e functions.Engine, environ []string) (string, error) {
+func seedCaches(dir string, e functions.Engine, environ []string) (string, error) {
 	shared := engine.CacheShared(e, environ)
 	if shared == nil || dir == "" {
 		return "", nil
@@ -39,16 +39,16 @@ func seed(dir string, e functions.Engine, environ []string) (string, error) {
 		if from == "" || from == to {
 			continue
 		}
-		if err := copyFlat(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := copySmallFiles(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return dir, err
 		}
 	}
 	return dir, nil
 }
 
-// copyFlat copies the files of a folder that are small, can be read and are not
+// copySmallFiles copies the files of a folder that are small, can be read and are not
 // there yet. The error is of the first that cannot be read.
-func copyFlat(from, to string) (first error) {
+func copySmallFiles(from, to string) (first error) {
 	f, err := os.Open(from)
 	if err != nil {
 		return err

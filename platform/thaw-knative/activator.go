@@ -261,7 +261,7 @@ func build() prometheus.Collector {
 // linked is whether the controller is there.
 func linked(platform *controlstream.Activator) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "thaw_controller_linked", Help: "1 while there is a link to the controller, else 0.",
+		Name: "thaw_controller_connected", Help: "1 while this activator is connected to a controller, else 0.",
 	}, func() float64 {
 		if platform.Connected() {
 			return 1

@@ -21,8 +21,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// loadForPods is `thaw loader`: the loader of a node in a cluster.
-func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writer) error {
+// runNodeLoader is `thaw loader`: the loader of a node in a cluster.
+func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writer) error {
 	log := logger(stderr, c.LogFormat, c.Level())
 	token := ""
 	if c.TokenFile != "" {
@@ -53,11 +53,11 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	}
 
 	o := nodeloader.Options{
-		Node: c.Node, Version: cli.Version, Dir: c.Store, Shelf: store, Memory: memory, Who: nodeloader.Pod,
-		Private: true, Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, AheadFor: c.AheadFor.Std(), Log: log,
+		Node: c.Node, Version: cli.Version, Dir: c.Store, Store: store, Memory: memory, IdentifyPod: nodeloader.IdentifyPod,
+		Private: true, Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, PrefetchFor: c.AheadFor.Std(), Log: log,
 	}
 	if c.AllowLocal {
-		o.Who = nodeloader.Anyone
+		o.IdentifyPod = nodeloader.IdentifyAny
 	}
 	if lending != nil {
 		o.PeerURL = lending.URL
@@ -71,13 +71,13 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 		}
 		client = controlstream.NewClient(controlstream.ClientOptions{
 			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return nodestore.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
-			First: func() controlstream.Up { return d.First() }, Down: func(m controlstream.Down) { d.Hear(m) },
+			First: func() controlstream.Up { return d.FullReport() }, Down: func(m controlstream.Down) { d.OnUpdate(m) },
 		})
-		o.Say, o.Linked = client.Send, client.Connected
+		o.Send, o.Connected = client.Send, client.Connected
 	}
 	d = nodeloader.New(o)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), d, about())
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), d, buildInfo())
 
 	var listener net.Listener
 	if c.Addr != "off" {
@@ -89,12 +89,14 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	defer cancel()
 	var parts sync.WaitGroup
 	if listener != nil {
-		parts.Go(func() { face(ctx, listener, d.Handler(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})), log) })
+		parts.Go(func() {
+			serveProbes(ctx, listener, d.Handler(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})), log)
+		})
 	}
 	if client != nil {
 		parts.Go(func() {
 			select { // what the controller says then is followed
-			case <-d.Serving():
+			case <-d.Ready():
 				client.Run(ctx)
 			case <-ctx.Done():
 			}
@@ -110,8 +112,8 @@ func loadForPods(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writ
 	return err
 }
 
-// face answers probes and Prometheus until ctx ends.
-func face(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) {
+// serveProbes answers probes and Prometheus until ctx ends.
+func serveProbes(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) {
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })

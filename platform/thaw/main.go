@@ -14,13 +14,13 @@ import (
 )
 
 func main() {
-	os.Exit(signalled(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(runUntilSignal(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// signalled runs the program until it ends or is told to. The first SIGINT or
+// runUntilSignal runs the program until it ends or is told to. The first SIGINT or
 // SIGTERM ends the context, which drains; a second one ends the process, for
 // who does not want to wait.
-func signalled(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+func runUntilSignal(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // back to the default action: the second one kills

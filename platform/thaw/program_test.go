@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 			if os.Args[1] == "fake" {
 				os.Exit(fakeEngine(os.Args[2:]))
 			}
-			os.Exit(signalled(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+			os.Exit(runUntilSignal(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		}
 	}
 	// A program with the race detector sleeps for a second before it has ended: a

@@ -19,16 +19,16 @@ import (
 func programs() cli.Programs {
 	return cli.Programs{
 		Serve:     serve,
-		Agent:     join,
-		Keep:      keep,
-		Loader:    loadForPods,
-		Lend:      lendToPods,
-		Runtime:   inPod,
+		Agent:     runAgent,
+		Keep:      runSupervisor,
+		Loader:    runNodeLoader,
+		WarmHost:  runWarmHost,
+		Runtime:   runShimCommand,
 		Engines:   map[string]func(context.Context, []string, io.Writer, io.Writer) error{"ember": emberEngine},
-		Bench:     measure,
-		Knative:   besides("thaw-knative"),
-		OpenStore: stored,
-		GPUs:      gpus,
+		Bench:     runBench,
+		Knative:   siblingProgram("thaw-knative"),
+		OpenStore: openStore,
+		GPUs:      listGPUs,
 	}
 }
 
@@ -41,8 +41,8 @@ func logger(w io.Writer, format string, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// keep is the process that is the parent of engines.
-func keep(ctx context.Context, c cli.KeepConfig, stderr io.Writer) error {
+// runSupervisor is the process that is the parent of engines.
+func runSupervisor(ctx context.Context, c cli.KeepConfig, stderr io.Writer) error {
 	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.OrphanTimeout, Log: logger(stderr, "text", slog.LevelInfo)})
 }
 
@@ -53,9 +53,9 @@ func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	return nil
 }
 
-// stored is the store below a data folder, without a server or an agent. What
+// openStore is the store below a data folder, without a server or an agent. What
 // goes wrong on the way is in its errors; a log is for those who stay.
-func stored(o cli.LocalStoreOptions) (cli.LocalStore, error) {
+func openStore(o cli.LocalStoreOptions) (cli.LocalStore, error) {
 	so := nodestore.Options{Data: o.Data, Budget: o.Budget, Log: logger(o.Log, "text", slog.LevelError)}
 	if len(o.Peers) > 0 {
 		token, err := nodestore.ReadToken(o.TokenFile)
@@ -71,7 +71,7 @@ func stored(o cli.LocalStoreOptions) (cli.LocalStore, error) {
 	return s, nil
 }
 
-func gpus() ([]functions.GPU, string, error) {
+func listGPUs() ([]functions.GPU, string, error) {
 	facts, err := gpu.Open()
 	if err != nil {
 		return nil, "", fmt.Errorf("the GPU driver does not answer: %w", err)

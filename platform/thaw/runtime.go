@@ -16,18 +16,18 @@ import (
 	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
-// lastWords bounds the termination message in bytes; Kubernetes keeps 4096.
-const lastWords = 2048
+// maxTermination bounds the termination message in bytes; Kubernetes keeps 4096.
+const maxTermination = 2048
 
-// inPod is `thaw runtime`: the shim in a model's pod. What ended it is told to
+// runShimCommand is `thaw runtime`: the shim in a model's pod. What ended it is told to
 // Kubernetes as well.
-func inPod(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
+func runShimCommand(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
 	err := runShim(ctx, c, stdout, stderr)
 	if err != nil {
 		say := strings.Join(strings.Fields(err.Error()), " ")
 		// The file is there where Kubernetes wants to know.
 		if f, e := os.OpenFile(c.TerminationMessage, os.O_WRONLY|os.O_TRUNC, 0); e == nil {
-			io.WriteString(f, say[:min(len(say), lastWords)])
+			io.WriteString(f, say[:min(len(say), maxTermination)])
 			f.Close()
 		}
 	}
@@ -71,7 +71,7 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	go thrift.NewCores().Run(few)
 	err = shim.New(shim.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
-		Environ: os.Environ(), Patience: c.LoaderWait, NoAhead: !c.ImportsAhead, NoLent: !c.Warm, Out: stdout, Log: log,
+		Environ: os.Environ(), Patience: c.LoaderWait, NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log,
 	}).Run(ctx)
 	switch {
 	case errors.Is(err, shim.ErrNoLoader):

@@ -88,7 +88,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	backend, err := local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
-		GPUs: count(c.GPUs), GPUMemory: c.GPUMemory, Memory: size(c.Memory), Sleep: c.SleepMemory, Store: c.Store, Leave: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
+		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, Leave: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
 		Environ: os.Environ, Peering: lending, Policy: policy, Foresee: foresee, Log: log,
 	})
 	if err != nil {
@@ -103,7 +103,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	})
 	backend.Attach(data)
 
-	registry.MustRegister(backend.Orchestrator, about())
+	registry.MustRegister(backend.Orchestrator, buildInfo())
 
 	var state readiness
 	state.superseded = backend.Superseded
@@ -112,11 +112,11 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend, Ahead: ahead{backend},
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
 		TeamUse:   func(team string) api.TeamUse { return api.TeamUse(backend.TeamUse(team)) },
-		Heartbeat: backend.Heard, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
+		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
 	})
 	front := httpserver.NewFiberServer(httpserver.Options{
-		Handler: hall(activator.GuardBrowser(loopback, c.Host, data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
+		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
@@ -124,7 +124,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	}
 
 	told := func(catalog.Change) {
-		keys.SetTeams(teams(cat))
+		keys.SetTeams(catalogTeams(cat))
 		backend.Changed()
 	}
 	told(catalog.Change{})
@@ -144,7 +144,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	part(requests.Run)
 	part(thrift.NewCores().Run)
 	part(backend.Run)
-	part(func(ctx context.Context) error { return ended(cat.Watch(ctx, told)) })
+	part(func(ctx context.Context) error { return ignoreCancel(cat.Watch(ctx, told)) })
 	part(func(context.Context) error { return front.Serve(listener) })
 	select {
 	case <-backend.Ready():
@@ -189,8 +189,8 @@ func credentials(dir string) (keys *auth.KeyStore, admin, join string, err error
 	return keys, admin, join, err
 }
 
-// hall sends a request to the data path or to the control API.
-func hall(data, control httpserver.Handler) httpserver.Handler {
+// dispatch sends a request to the data path or to the control API.
+func dispatch(data, control httpserver.Handler) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
 		if activator.ServesPath(req.Path) {
 			data(req, res)
@@ -201,8 +201,8 @@ func hall(data, control httpserver.Handler) httpserver.Handler {
 	}
 }
 
-// about is which build this is.
-func about() prometheus.Collector {
+// buildInfo is which build this is.
+func buildInfo() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "thaw_build_info", Help: "1; the labels tell the build.",
 		ConstLabels: prometheus.Labels{"version": cli.Version, "go": runtime.Version()},
@@ -240,7 +240,7 @@ func onLoopback(addr string) (bool, error) {
 	return err == nil && a.IsLoopback(), nil
 }
 
-func teams(cat *catalog.Catalog) []functions.Team {
+func catalogTeams(cat *catalog.Catalog) []functions.Team {
 	var out []functions.Team
 	for _, t := range cat.Teams() {
 		out = append(out, *t)
@@ -248,22 +248,22 @@ func teams(cat *catalog.Catalog) []functions.Team {
 	return out
 }
 
-func count(c cli.Count) int {
+func gpuCount(c cli.Count) int {
 	if c.Auto {
 		return -1
 	}
 	return c.N
 }
 
-func size(s cli.Size) functions.Bytes {
+func memorySize(s cli.Size) functions.Bytes {
 	if s.Auto {
 		return 0
 	}
 	return s.Bytes
 }
 
-// ended is nil for an end that was asked for.
-func ended(err error) error {
+// ignoreCancel is nil for an end that was asked for.
+func ignoreCancel(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}

@@ -41,13 +41,13 @@ func (e Environment) Bytecode(packages ...string) (have, of int) {
 	return have, of
 }
 
-// Sample of the packages of a row that Bytecode looks at.
-func Sample(row string) []string {
+// SamplePackages of the packages of a row that Bytecode looks at.
+func SamplePackages(row string) []string {
 	return []string{row, row + "/v1/engine", row + "/entrypoints", row + "/config", "torch", "torch/_dynamo", "torch/distributed", "transformers", "pydantic", "fastapi"}
 }
 
-// Compile is the command that makes an environment's bytecode.
-func (e Environment) Compile() []string {
+// CompileCommand is the command that makes an environment's bytecode.
+func (e Environment) CompileCommand() []string {
 	return append(append([]string{}, e.Python...), "-m", "compileall", "-q", "-j", "0", e.Site)
 }
 

@@ -31,7 +31,7 @@
 //
 // Many variables are read when a module is imported, and by C libraries when
 // they are loaded. The parent notes which names its imports asked for; an engine
-// that has another value for one of them (Facts.Differs), or for one of the
+// that has another value for one of them (Facts.DifferingVariable), or for one of the
 // families that C code reads (LD_…, OMP_…, PYTHON…), is started plainly or from
 // a parent of its own. So does one whose program is no Python script.
 //

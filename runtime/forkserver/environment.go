@@ -18,8 +18,8 @@ import (
 //go:embed parent.py
 var script []byte
 
-// Install writes the parent's program into a folder and gives its path.
-func Install(dir string) (string, error) {
+// InstallScript writes the parent's program into a folder and gives its path.
+func InstallScript(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
@@ -33,10 +33,10 @@ func Install(dir string) (string, error) {
 
 // Rows are the engines that can be forked, by the name of their row in
 // parent.py, which is also that of their package.
-var rows = map[string]string{"vllm": "vllm"}
+var importLists = map[string]string{"vllm": "vllm"}
 
-// Row of an engine; "" where its start cannot be made warm.
-func Row(engine string) string { return rows[engine] }
+// ImportList of an engine; "" where its start cannot be made warm.
+func ImportList(engine string) string { return importLists[engine] }
 
 // Environment is an installation of a Python program.
 type Environment struct {
@@ -48,8 +48,8 @@ type Environment struct {
 // ErrNoScript: a program that is no Python script cannot be forked.
 var ErrNoScript = errors.New("it is no Python script")
 
-// Look finds the environment of a program.
-func Look(program string) (Environment, error) {
+// FindEnvironment finds the environment of a program.
+func FindEnvironment(program string) (Environment, error) {
 	f, err := os.Open(program)
 	if err != nil {
 		return Environment{}, err
@@ -99,14 +99,14 @@ func interpreter(head string) []string {
 	return words
 }
 
-// Argv starts a parent.
-func (e Environment) Argv(script, socket, row string) []string {
+// ParentArgv starts a parent.
+func (e Environment) ParentArgv(script, socket, row string) []string {
 	return append(append([]string{}, e.Python...), script, socket, e.Program, row)
 }
 
-// Print is a fingerprint of files and folders: another one, and what was
+// Fingerprint is a fingerprint of files and folders: another one, and what was
 // imported is not what is installed. It costs one stat each.
-func Print(files []string) string {
+func Fingerprint(files []string) string {
 	h := sha256.New()
 	for _, f := range files {
 		st, err := os.Stat(f)
@@ -119,5 +119,5 @@ func Print(files []string) string {
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// Files that tell an environment before a parent of it has said which it has.
-func (e Environment) Files() []string { return []string{e.Program, e.Python[0]} }
+// InstallFiles that tell an environment before a parent of it has said which it has.
+func (e Environment) InstallFiles() []string { return []string{e.Program, e.Python[0]} }

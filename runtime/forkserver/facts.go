@@ -40,9 +40,9 @@ const Protocol = 1
 // maxAnswer bounds the answer of a parent.
 const maxAnswer = 4 << 20
 
-// Ask asks a parent what it is. socket is its path, at most some hundred bytes
+// AskFacts asks a parent what it is. socket is its path, at most some hundred bytes
 // long. It waits until the parent answers or ctx ends.
-func Ask(ctx context.Context, socket string) (Facts, error) {
+func AskFacts(ctx context.Context, socket string) (Facts, error) {
 	short, done, err := shortPath(socket)
 	if err != nil {
 		return Facts{}, err
@@ -90,8 +90,8 @@ func parseFacts(line []byte) (Facts, error) {
 	return *a.Facts, nil
 }
 
-// Unfit is why a parent would fork nothing; "" if it would.
-func (f Facts) Unfit() string {
+// Unusable is why a parent would fork nothing; "" if it would.
+func (f Facts) Unusable() string {
 	switch {
 	case f.Threads != 1:
 		return fmt.Sprintf("the warm interpreter has %d threads", f.Threads)

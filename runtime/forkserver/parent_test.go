@@ -13,7 +13,7 @@ import (
 // nothing in it.
 func python(t *testing.T, lines string) {
 	t.Helper()
-	if !Works {
+	if !Supported {
 		t.Skip("Linux only")
 	}
 	program, err := exec.LookPath("python3")

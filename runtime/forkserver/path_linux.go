@@ -20,5 +20,5 @@ func shortPath(path string) (short string, done func(), err error) {
 	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + filepath.Base(path), func() { unix.Close(fd) }, nil
 }
 
-// Works: a child subreaper is what the fork hangs on.
-const Works = true
+// Supported: a child subreaper is what the fork hangs on.
+const Supported = true

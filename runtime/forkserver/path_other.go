@@ -4,5 +4,5 @@ package forkserver
 
 func shortPath(path string) (string, func(), error) { return path, func() {}, nil }
 
-// Works: without a child subreaper nobody would wait for a forked engine.
-const Works = false
+// Supported: without a child subreaper nobody would wait for a forked engine.
+const Supported = false

@@ -51,7 +51,7 @@ func venv(t *testing.T) Environment {
 	for _, n := range []string{"a.py", "b.py", "c.txt"} {
 		write(t, filepath.Join(site, "vllm", n), "")
 	}
-	e, err := Look(filepath.Join(bin, "vllm"))
+	e, err := FindEnvironment(filepath.Join(bin, "vllm"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,33 +78,33 @@ func TestEnvironment(t *testing.T) {
 	if have, of := e.Bytecode("vllm"); have != 1 || of != 2 {
 		t.Errorf("%d of %d", have, of)
 	}
-	was := Print(e.Files())
-	if was != Print(e.Files()) {
+	was := Fingerprint(e.InstallFiles())
+	if was != Fingerprint(e.InstallFiles()) {
 		t.Error("a fingerprint changes by itself")
 	}
 	write(t, e.Program, "#!/other\n")
-	if was == Print(e.Files()) {
+	if was == Fingerprint(e.InstallFiles()) {
 		t.Error("a changed program has the same fingerprint")
 	}
-	if _, err := Look(e.Program); !errors.Is(err, ErrNoScript) {
+	if _, err := FindEnvironment(e.Program); !errors.Is(err, ErrNoScript) {
 		t.Error(err)
 	}
 	write(t, e.Program, "#!/no/such/python\n")
-	if _, err := Look(e.Program); err == nil || !strings.Contains(err.Error(), "not there") {
+	if _, err := FindEnvironment(e.Program); err == nil || !strings.Contains(err.Error(), "not there") {
 		t.Error(err)
 	}
-	if _, err := Look(filepath.Join(t.TempDir(), "none")); err == nil {
+	if _, err := FindEnvironment(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("found nothing")
 	}
 }
 
 func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "warm")
-	a, err := Install(dir)
+	a, err := InstallScript(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Install(dir)
+	b, err := InstallScript(dir)
 	if err != nil || a != b {
 		t.Errorf("%s, %s, %v", a, b, err)
 	}
@@ -123,14 +123,14 @@ func TestDiffers(t *testing.T) {
 		{[]string{"HOME=/root", "LD_PRELOAD=x", "PYTHONPATH="}, "PYTHONPATH"},
 		{[]string{"HOME=/root", "LD_PRELOAD=x", "OMP_NUM_THREADS=4"}, "OMP_NUM_THREADS"},
 	} {
-		if got := f.Differs(c.env); got != c.want {
+		if got := f.DifferingVariable(c.env); got != c.want {
 			t.Errorf("%v: %q, want %q", c.env, got, c.want)
 		}
 	}
 }
 
 func TestScrub(t *testing.T) {
-	got := Scrub([]string{"HOME=/root", "CUDA_VISIBLE_DEVICES=1", "VLLM_API_KEY=y", "TMPDIR=/x", "odd"})
+	got := ParentEnviron([]string{"HOME=/root", "CUDA_VISIBLE_DEVICES=1", "VLLM_API_KEY=y", "TMPDIR=/x", "odd"})
 	if !slices.Equal(got, []string{"HOME=/root"}) {
 		t.Error(got)
 	}
@@ -148,7 +148,7 @@ func TestAsk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if Works {
+			if Supported {
 				dir = long + name
 				if err := os.MkdirAll(dir, 0o700); err != nil {
 					t.Fatal(err)
@@ -174,7 +174,7 @@ func TestAsk(t *testing.T) {
 				conn.Write([]byte(c.answer))
 				conn.Close()
 			}()
-			f, err := Ask(t.Context(), path)
+			f, err := AskFacts(t.Context(), path)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%+v, %v", f, err)
 			}
@@ -189,7 +189,7 @@ func TestAsk(t *testing.T) {
 	defer ln.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := Ask(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := AskFacts(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 }
@@ -201,7 +201,7 @@ func TestUnfit(t *testing.T) {
 	}{
 		{Facts{Threads: 1}, ""}, {Facts{Threads: 3}, "3 threads"}, {Facts{Threads: 1, Touched: []string{"/dev/nvidia0"}}, "/dev/nvidia0"},
 	} {
-		if got := c.f.Unfit(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+		if got := c.f.Unusable(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %q", c.f, got)
 		}
 	}

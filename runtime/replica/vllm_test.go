@@ -86,16 +86,16 @@ func (g *grove) kindle(t *testing.T) (ready func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env, err := forkserver.Look(cmd.Argv[0])
+	env, err := forkserver.FindEnvironment(cmd.Argv[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := forkserver.Install(g.dir)
+	script, err := forkserver.InstallScript(g.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(g.dir, "warm.sock")
-	_, err = g.client.Spawn(t.Context(), supervisor.Process{ID: "warm-1", Argv: env.Argv(script, socket, forkserver.Row("vllm")), Env: forkserver.Scrub(cmd.Env)})
+	_, err = g.client.Spawn(t.Context(), supervisor.Process{ID: "warm-1", Argv: env.ParentArgv(script, socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(cmd.Env)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func (g *grove) kindle(t *testing.T) (ready func()) {
 		var facts forkserver.Facts
 		for end := time.Now().Add(3 * time.Minute); ; pause() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			facts, err = forkserver.Ask(ctx, socket)
+			facts, err = forkserver.AskFacts(ctx, socket)
 			cancel()
 			if err == nil {
 				break
@@ -115,11 +115,11 @@ func (g *grove) kindle(t *testing.T) (ready func()) {
 			}
 		}
 		t.Logf("warm interpreter: waited %v, %.1f s of imports, %d MiB", time.Since(began).Round(time.Millisecond), facts.Imports, facts.Bytes>>20)
-		if why := facts.Unfit(); why != "" {
+		if why := facts.Unusable(); why != "" {
 			t.Fatal(why)
 		}
 		g.warm = func(cmd engine.Command) (string, string) {
-			if what := facts.Differs(cmd.Env); what != "" {
+			if what := facts.DifferingVariable(cmd.Env); what != "" {
 				return "", what + " differs"
 			}
 			return socket, ""

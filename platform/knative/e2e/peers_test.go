@@ -61,7 +61,7 @@ func peers(s *space) {
 			at.gateway = "http://" + loader.Status.PodIP + ":9091"
 			s.until("the loader of "+p.Spec.NodeName+" tells what it had from another node", func() (bool, string) {
 				a := (&space{T: s.T, suite: &at, ns: s.ns}).do(s.Context(), "", "/metrics", "")
-				return a.status == http.StatusOK && strings.Contains(a.body, `thaw_node_bytes_total{source="peer"} 1.7`), a.String()
+				return a.status == http.StatusOK && strings.Contains(a.body, `thaw_nodeloader_bytes_total{source="peer"} 1.7`), a.String()
 			})
 		}
 	}

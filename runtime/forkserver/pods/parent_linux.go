@@ -24,10 +24,10 @@ import (
 
 // parent is the interpreter: a child of ours that hears one descriptor.
 type parent struct {
-	pid   int
-	facts forkserver.Facts
-	cmd   *exec.Cmd
-	over  chan struct{} // closed when it has ended
+	pid    int
+	facts  forkserver.Facts
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has ended
 
 	mu   sync.Mutex // of the conversation
 	conn *os.File   // a socket of whole messages
@@ -36,16 +36,16 @@ type parent struct {
 	libraries []string
 }
 
-// maxSaid bounds what the interpreter says at once: its facts.
-const maxSaid = 1 << 20
+// maxMessage bounds what the interpreter says at once: its facts.
+const maxMessage = 1 << 20
 
-// able says why this process cannot look at pods, and enter them.
-func able() error {
+// checkPrivileges says why this process cannot look at pods, and enter them.
+func checkPrivileges() error {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return err
 	}
-	s := status(b)
+	s := parseStatus(b)
 	if os.Geteuid() != 0 {
 		return errors.New("it takes root")
 	}
@@ -68,8 +68,8 @@ func able() error {
 	return nil
 }
 
-// own opens a folder that root alone can change, and makes it where it is missing.
-func own(in, name string) (*os.File, error) {
+// openRootOwnedDir opens a folder that root alone can change, and makes it where it is missing.
+func openRootOwnedDir(in, name string) (*os.File, error) {
 	dir, err := unix.Open(in, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: in, Err: err}
@@ -97,14 +97,14 @@ func own(in, name string) (*os.File, error) {
 	return f, nil
 }
 
-// light starts an interpreter and waits for its imports.
-func (h *Host) light(ctx context.Context, script string) (*parent, error) {
+// start starts an interpreter and waits for its imports.
+func (h *Host) start(ctx context.Context, script string) (*parent, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	for _, fd := range fds {
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, maxSaid)
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, maxMessage)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "interpreter")
 	defer theirs.Close()
@@ -113,10 +113,10 @@ func (h *Host) light(ctx context.Context, script string) (*parent, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Dir = h.o.Env, "/"
 	cmd.ExtraFiles = []*os.File{theirs}
-	said := &tail{log: h.log.Info}
+	said := &outputLog{log: h.log.Info}
 	cmd.Stdout, cmd.Stderr = said, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	p := &parent{cmd: cmd, over: make(chan struct{}), conn: os.NewFile(uintptr(fds[0]), "owner")}
+	p := &parent{cmd: cmd, exited: make(chan struct{}), conn: os.NewFile(uintptr(fds[0]), "owner")}
 	if err := cmd.Start(); err != nil {
 		p.conn.Close()
 		return nil, err
@@ -124,14 +124,14 @@ func (h *Host) light(ctx context.Context, script string) (*parent, error) {
 	p.pid = cmd.Process.Pid
 	go func() {
 		cmd.Wait()
-		close(p.over)
+		close(p.exited)
 		p.conn.Close() // whoever waits for it
 	}()
 	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	p.facts, err = p.hear(riseWait)
+	p.facts, err = p.readMessage(importTimeout)
 	if err == nil {
-		if why := p.facts.Unfit(); why != "" {
+		if why := p.facts.Unusable(); why != "" {
 			err = errors.New(why)
 		}
 	}
@@ -139,8 +139,8 @@ func (h *Host) light(ctx context.Context, script string) (*parent, error) {
 		err = p.inspect()
 	}
 	if err != nil {
-		p.end()
-		if t := said.last(); t != "" {
+		p.kill()
+		if t := said.lastLine(); t != "" {
 			err = fmt.Errorf("%w: %s", err, t)
 		}
 		return nil, err
@@ -148,16 +148,16 @@ func (h *Host) light(ctx context.Context, script string) (*parent, error) {
 	return p, nil
 }
 
-// end kills it and waits for its end.
-func (p *parent) end() {
+// kill kills it and waits for its end.
+func (p *parent) kill() {
 	p.cmd.Process.Kill()
-	<-p.over
+	<-p.exited
 }
 
-// hear is one message of the interpreter.
-func (p *parent) hear(within time.Duration) (forkserver.Facts, error) {
+// readMessage is one message of the interpreter.
+func (p *parent) readMessage(within time.Duration) (forkserver.Facts, error) {
 	p.conn.SetReadDeadline(time.Now().Add(within))
-	b := make([]byte, maxSaid)
+	b := make([]byte, maxMessage)
 	n, err := p.conn.Read(b)
 	if err != nil {
 		if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) {
@@ -178,14 +178,14 @@ func (p *parent) hear(within time.Duration) (forkserver.Facts, error) {
 	return a.Facts, nil
 }
 
-// look asks how it is.
-func (p *parent) look() (forkserver.Facts, error) {
+// readFacts asks how it is.
+func (p *parent) readFacts() (forkserver.Facts, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, err := p.conn.Write([]byte("facts")); err != nil {
 		return forkserver.Facts{}, err
 	}
-	return p.hear(lookWait)
+	return p.readMessage(answerTimeout)
 }
 
 // fork has it fork once, with these descriptors.
@@ -206,7 +206,7 @@ func (p *parent) fork(fds []int) error {
 	if failed != nil {
 		return failed
 	}
-	_, err = p.hear(lookWait)
+	_, err = p.readMessage(answerTimeout)
 	return err
 }
 
@@ -254,15 +254,15 @@ func (p *parent) inspect() error {
 	return nil
 }
 
-// tail logs what the interpreter says, and keeps the last line.
-type tail struct {
+// outputLog logs what the interpreter says, and keeps the last line.
+type outputLog struct {
 	log func(string, ...any)
 	mu  sync.Mutex
 	buf []byte
 	end string
 }
 
-func (t *tail) Write(b []byte) (int, error) {
+func (t *outputLog) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf = append(t.buf, b...)
@@ -272,7 +272,7 @@ func (t *tail) Write(b []byte) (int, error) {
 			break
 		}
 		if line := strings.TrimSpace(string(t.buf[:i])); line != "" {
-			t.end = clip(line, 400)
+			t.end = truncate(line, 400)
 			t.log("interpreter", "says", t.end)
 		}
 		t.buf = t.buf[i+1:]
@@ -283,7 +283,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (t *tail) last() string {
+func (t *outputLog) lastLine() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.end

@@ -206,7 +206,7 @@ func inPod(arg string) {
 	var out outcome
 	b, err := os.ReadFile("/proc/self/status")
 	fatal(err)
-	out.Status = status(b)
+	out.Status = parseStatus(b)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	note := func(err error) {
@@ -217,7 +217,7 @@ func inPod(arg string) {
 	switch r.Do {
 	case "facts":
 		for range max(r.Times, 1) {
-			f, err := forkserver.Ask(ctx, r.Socket)
+			f, err := forkserver.AskFacts(ctx, r.Socket)
 			note(err)
 			if err == nil {
 				out.Facts = &f
@@ -342,14 +342,14 @@ print(json.dumps(say))
 
 func newLab(t *testing.T, change func(*Options)) *lab {
 	t.Helper()
-	if err := able(); err != nil {
+	if err := checkPrivileges(); err != nil {
 		sourcetest.Missing(t, err)
 	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		sourcetest.Missing(t, err)
 	}
-	dir, err := os.MkdirTemp("", "foster") // short, and readable by all
+	dir, err := os.MkdirTemp("", "warm-host") // short, and readable by all
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func newLab(t *testing.T, change func(*Options)) *lab {
 		t.Fatal(err)
 	}
 	o := Options{Store: l.store, Argv: []string{python}, Program: program, Row: "bare", Env: []string{"PATH=/usr/bin:/bin", "NODE=1"}, Dir: filepath.Join(dir, "own"),
-		Who: l.who, PerPod: 100, PerNode: 100, Log: slog.New(slog.NewTextHandler(l.log, nil))}
+		IdentifyPod: l.who, PerPod: 100, PerNode: 100, Log: slog.New(slog.NewTextHandler(l.log, nil))}
 	if change != nil {
 		change(&o)
 	}
@@ -413,7 +413,7 @@ func (l *lab) who(conn *net.UnixConn) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s := status(b)
+	s := parseStatus(b)
 	// Its ancestor that the test has started.
 	for pid := p.pid; pid > 1; {
 		if name, ok := l.known.Load(pid); ok {
@@ -423,7 +423,7 @@ func (l *lab) who(conn *net.UnixConn) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		pid, _ = strconv.Atoi(status(b)["PPid"])
+		pid, _ = strconv.Atoi(parseStatus(b)["PPid"])
 	}
 	return "", fmt.Errorf("process %d (%s) is in no pod", p.pid, s["Name"])
 }
@@ -445,7 +445,7 @@ func (l *lab) pod(r room) outcome {
 func (l *lab) begin(r room) (*exec.Cmd, *lockedBuffer) {
 	l.t.Helper()
 	r.Name = strings.ReplaceAll(cmpOr(r.Name, "pod-a"), " ", "-")
-	r.Socket, r.Program = cmpOr(r.Socket, forkserver.Lent(l.store)), cmpOr(r.Program, l.host.o.Program)
+	r.Socket, r.Program = cmpOr(r.Socket, forkserver.HostSocket(l.store)), cmpOr(r.Program, l.host.o.Program)
 	dir, err := os.MkdirTemp("", "fp")
 	if err != nil {
 		l.t.Fatal(err)

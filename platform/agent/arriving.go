@@ -1,0 +1,377 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/mount"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// A checkpoint that is still arriving lives in a folder of its own, below
+// StagerOptions.Arriving:
+//
+//	NAME/files    the mount, whose reads wait for their bytes
+//	NAME/model    a link, which is what the engine is given
+//	NAME/socket   where nothing can be mounted: the weights, for an engine that
+//	              asks for them (ember); files are the small ones then
+//
+// While bytes come the link leads to the mount. When the engine is READY it is
+// turned, in one rename, to the checkpoint's own files, so that what is opened
+// late is opened there, and the mount goes as soon as nobody has a file of it
+// open. The folder goes with the replica.
+const (
+	arrivingFiles = "files"
+	arrivingModel = "model"
+	arrivingBytes = "socket"
+)
+
+// arrivingViews is what of a stager is about checkpoints that are still arriving.
+type arrivingViews struct {
+	mu                 sync.Mutex // guards all below
+	views              map[string]*arrivingView
+	retained           map[string]int // folders that adopted engines were given
+	swept              bool
+	mountFailureLogged bool // that nothing can be shown here
+	closed             bool
+}
+
+// StageEarly brings a source here and shows its files before they are. It is a
+// replica.EarlyStager.
+func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.PartialCheckpoint, error) {
+	st, err := s.startStaging(ctx, w)
+	if err != nil {
+		return replica.PartialCheckpoint{}, err
+	}
+	stop := forwardProgress(st, progress)
+	a, err := st.Arriving(ctx)
+	if err != nil {
+		stop()
+		s.abandon(ctx, st)
+		return replica.PartialCheckpoint{}, err
+	}
+	var view *arrivingView
+	if a.Missing > 0 && a.Missing >= int64(s.o.Early) && s.o.Arriving != "" {
+		view, err = s.newArrivingView(ctx, w, a)
+		if err != nil {
+			s.logNotMounted(err)
+		}
+	}
+	if view == nil {
+		a.Close()
+		return replica.PartialCheckpoint{Complete: true, Rest: func(ctx context.Context) (replica.Checkpoint, error) {
+			defer stop()
+			return s.awaitCheckpoint(ctx, w, st)
+		}}, nil
+	}
+	k := s.openScratchCache(ctx, w, a)
+	return replica.PartialCheckpoint{
+		Path: view.link, Weights: view.weights, Cache: k.path(),
+		Rest: func(ctx context.Context) (replica.Checkpoint, error) {
+			defer stop()
+			c, err := s.awaitStaging(ctx, st, func() error { return a.Verified(ctx) })
+			if err != nil {
+				k.release()
+				view.remove()
+				return replica.Checkpoint{}, err
+			}
+			st.Release() // the lease stays
+			view.setPath(c.Path)
+			out := checkpointOf(c, k)
+			release := out.Release
+			out.Release = func() { view.remove(); release() }
+			return out, nil
+		},
+		EngineReady: view.switchToFiles,
+	}, nil
+}
+
+// logNotMounted tells once that nothing can be shown on this machine, and of
+// everything else each time.
+func (s *Stager) logNotMounted(err error) {
+	s.arrivals.mu.Lock()
+	told := s.arrivals.mountFailureLogged
+	s.arrivals.mountFailureLogged = told || errors.Is(err, mount.ErrUnavailable)
+	s.arrivals.mu.Unlock()
+	if !told {
+		s.o.Log.Info("engines start when all their bytes are here", "why", err)
+	}
+}
+
+// newArrivingView makes what arrives readable.
+func (s *Stager) newArrivingView(ctx context.Context, w replica.StageRequest, a *loader.Arrival) (*arrivingView, error) {
+	if err := s.removeStaleViews(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(s.o.Arriving, "")
+	if err != nil {
+		return nil, err
+	}
+	v := &arrivingView{owner: &s.arrivals, dir: dir, link: filepath.Join(dir, arrivingModel), mountDir: filepath.Join(dir, arrivingFiles), arrival: a}
+	if err = os.Mkdir(v.mountDir, 0o755); err == nil {
+		err = os.Symlink(arrivingFiles, v.link)
+	}
+	if err == nil {
+		err = s.serveView(ctx, w, v)
+	}
+	if err == nil && !s.arrivals.add(v) {
+		err = context.Canceled
+		v.server.Close()
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	return v, nil
+}
+
+// serveView mounts the files or, where that cannot be and the engine can ask, serves
+// them.
+func (s *Stager) serveView(ctx context.Context, w replica.StageRequest, v *arrivingView) error {
+	files := make([]mount.File, 0, len(v.arrival.Files))
+	for _, f := range v.arrival.Files {
+		files = append(files, mount.File{Name: f.Name, Size: f.Size})
+	}
+	o := mount.Options{Log: s.o.Log}
+	var m *mount.Mount
+	err := fmt.Errorf("%w: it is not wanted", mount.ErrUnavailable)
+	if !s.o.NoMount {
+		m, err = mount.New(v.mountDir, files, v.arrival, o)
+	}
+	if err == nil {
+		v.server = m
+		return nil
+	}
+	if w.Engine != functions.EngineEmber || !errors.Is(err, mount.ErrUnavailable) {
+		return err
+	}
+	// Everything but the weights is small and comes first.
+	for _, f := range v.arrival.Files {
+		if source.Weights(f.Name) {
+			continue
+		}
+		if f.Size > maxSmallFile {
+			return err
+		}
+		b := make([]byte, f.Size)
+		if _, err := v.arrival.ReadAt(ctx, f.Name, b, 0); err != nil {
+			return err
+		}
+		name := filepath.Join(v.mountDir, filepath.FromSlash(f.Name))
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, b, 0o444); err != nil {
+			return err
+		}
+	}
+	e, serr := mount.Serve(filepath.Join(v.dir, arrivingBytes), files, v.arrival, o)
+	if serr != nil {
+		return serr // such as a path that is too long for a socket
+	}
+	v.server, v.weights = endpointServer{e, v.mountDir}, "unix:"+e.Path()
+	return nil
+}
+
+// maxSmallFile is the most bytes of a file beside weights.
+const maxSmallFile = 64 << 20
+
+// endpointServer is the face of an endpoint: an engine that is READY has read it all.
+type endpointServer struct {
+	*mount.Endpoint
+	dir string
+}
+
+func (s endpointServer) TryUnmount() bool {
+	s.Close()
+	return true
+}
+
+func (s endpointServer) Close() {
+	s.Endpoint.Close()
+	os.RemoveAll(s.dir)
+}
+
+// removeStaleViews makes the folder and, once, clears away what earlier agents left there
+// for engines that are gone. It is called when a replica is started, and by then
+// it is known which live. Mounts were swept when the node was opened.
+func (s *Stager) removeStaleViews() error {
+	s.arrivals.mu.Lock()
+	defer s.arrivals.mu.Unlock()
+	if s.arrivals.swept {
+		return nil
+	}
+	if err := os.MkdirAll(s.o.Arriving, 0o755); err != nil {
+		return err
+	}
+	list, err := os.ReadDir(s.o.Arriving)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if dir := filepath.Join(s.o.Arriving, e.Name()); s.arrivals.retained[dir] == 0 {
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+		}
+	}
+	s.arrivals.swept = true
+	return nil
+}
+
+// RetainView keeps the folder that an adopted engine was given, and tells where its
+// checkpoint really is. Any other path is what it is, and there is nothing to
+// let go.
+func (s *Stager) RetainView(path string) (really string, release func()) {
+	if !s.isViewPath(path) {
+		return path, func() {}
+	}
+	dir := filepath.Dir(path)
+	if to, err := os.Readlink(path); err == nil && filepath.IsAbs(to) {
+		path = to
+	}
+	e := &s.arrivals
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.retained == nil {
+		e.retained = make(map[string]int)
+	}
+	e.retained[dir]++
+	return path, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.retained[dir]--; e.retained[dir] == 0 {
+			delete(e.retained, dir)
+			os.RemoveAll(dir) // links only; what stays is swept by the next agent
+		}
+	}
+}
+
+func (e *arrivingViews) add(v *arrivingView) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	if e.views == nil {
+		e.views = make(map[string]*arrivingView)
+	}
+	e.views[v.dir] = v
+	return true
+}
+
+// close ends what is still shown. Engines that are left running have links
+// that lead to their files, and those stay.
+func (e *arrivingViews) close() {
+	e.mu.Lock()
+	e.closed = true
+	var all []*arrivingView
+	for _, v := range e.views {
+		all = append(all, v)
+	}
+	e.mu.Unlock()
+	for _, v := range all {
+		v.unmount()
+	}
+}
+
+// arrivingView is one checkpoint that is, or was, shown while it arrives.
+type arrivingView struct {
+	owner               *arrivingViews
+	dir, link, mountDir string
+	arrival             *loader.Arrival
+	weights             string // where they are asked for; "" in the folder
+	server              interface {
+		TryUnmount() bool // goes, unless it is in use
+		Close()
+	}
+
+	mu        sync.Mutex // guards the fields below
+	path      string     // of the checkpoint, once it is whole
+	linked    bool       // the link leads there
+	unmounted bool       // the mount is
+	over      bool
+}
+
+// setPath says where the files are, now that they are.
+func (v *arrivingView) setPath(path string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.path = path
+}
+
+// switchToFiles turns the link to the files themselves, and takes the mount away if
+// nobody is in it.
+func (v *arrivingView) switchToFiles() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.over || v.linked || v.path == "" {
+		return
+	}
+	next := v.link + ".new"
+	if os.Symlink(v.path, next) != nil || os.Rename(next, v.link) != nil {
+		os.Remove(next)
+		return // the mount stays and does as well
+	}
+	v.linked = true
+	if v.server.TryUnmount() {
+		v.releaseMountLocked()
+		// For who resolved the link at its start.
+		_ = os.Symlink(v.path, v.mountDir)
+	}
+}
+
+// releaseMountLocked lets go of the bytes; mu is held.
+func (v *arrivingView) releaseMountLocked() {
+	v.unmounted = true
+	v.arrival.Close()
+	os.Remove(v.mountDir)
+}
+
+// unmount is the end of the agent: the mount goes with it, links stay.
+func (v *arrivingView) unmount() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.unmounted {
+		v.server.Close()
+		v.releaseMountLocked()
+	}
+}
+
+// remove is the end of the replica: all of it goes.
+func (v *arrivingView) remove() {
+	v.unmount()
+	v.mu.Lock()
+	over := v.over
+	v.over = true
+	v.mu.Unlock()
+	if over {
+		return
+	}
+	os.RemoveAll(v.dir)
+	v.owner.mu.Lock()
+	delete(v.owner.views, v.dir)
+	v.owner.mu.Unlock()
+}
+
+// ViewLost reports that a path was shown by an agent that is gone, and its files
+// with it. A link that was turned to the files themselves is as good as ever.
+func (s *Stager) ViewLost(path string) bool {
+	if !s.isViewPath(path) {
+		return false
+	}
+	to, err := os.Readlink(path)
+	return err != nil || !filepath.IsAbs(to)
+}
+
+// isViewPath: a path is one that engines are given while files arrive.
+func (s *Stager) isViewPath(path string) bool {
+	return s.o.Arriving != "" && filepath.Base(path) == arrivingModel && filepath.Dir(filepath.Dir(path)) == filepath.Clean(s.o.Arriving)
+}

@@ -1,0 +1,60 @@
+//go:build linux
+
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// What an earlier agent gave an engine that lives: a link that was turned to the
+// files is held with its folder; one that still leads to the mount is lost.
+func TestHeldAndLost(t *testing.T) {
+	s := aNode(t, faraway{}, false)
+	give := func(name, to string) (path string) {
+		t.Helper()
+		dir := filepath.Join(s.o.Arriving, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		path = filepath.Join(dir, arrivingModel)
+		if err := os.Symlink(to, path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	files := t.TempDir()
+	turned, mounted := give("a", files), give("b", arrivingFiles)
+	for path, lost := range map[string]bool{turned: false, mounted: true, files: false, filepath.Join(s.o.Arriving, "gone", arrivingModel): true} {
+		if got := s.ViewLost(path); got != lost {
+			t.Errorf("%s lost: %v", path, got)
+		}
+	}
+	if really, release := s.RetainView(files); really != files {
+		t.Error(really)
+	} else {
+		release()
+	}
+	really, release := s.RetainView(turned)
+	if really != files {
+		t.Error(really)
+	}
+	_, again := s.RetainView(turned)
+	// A start clears away what nobody holds.
+	if err := s.removeStaleViews(); err != nil {
+		t.Fatal(err)
+	}
+	here := func(path string) bool { _, err := os.Lstat(path); return err == nil }
+	if !here(turned) || here(mounted) {
+		t.Error("swept:", here(turned), here(mounted))
+	}
+	release()
+	if !here(turned) {
+		t.Error("gone while it is held")
+	}
+	again()
+	if here(filepath.Dir(turned)) {
+		t.Error("stays when nobody holds it")
+	}
+}

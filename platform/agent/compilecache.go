@@ -1,0 +1,213 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/enginecache"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// CacheMode says what becomes of what engines compile. It is code that they run
+// again, so where it may come from is the operator's to say.
+type CacheMode string
+
+// The modes.
+const (
+	CachesLocal CacheMode = "local"        // kept and taken up on the node; "" is the same
+	CachesTrust CacheMode = "trust-source" // and fetched from and published to the model's source
+	CachesOff   CacheMode = "off"          // every engine has its own way
+)
+
+const (
+	// fetchWait bounds the fetching of a cache: a source that is so slow has an
+	// engine wait longer for it than it compiles.
+	fetchWait = 2 * time.Minute
+	// publishWait bounds the publishing.
+	publishWait = 30 * time.Minute
+)
+
+// compileCache is one start's hold on a compile cache. nil is none.
+type compileCache struct {
+	s          *Stager
+	use        *enginecache.CacheUse
+	engine     string // the key's part
+	aliases    []enginecache.Key
+	fetchedFor string // digest that a fetched cache was made for; "" for one of our own
+	fresh      bool
+
+	from     loader.Source // nil: not asked, not told
+	location string
+}
+
+// newCompileCache is the cache for what w wants, without a model yet.
+func (s *Stager) newCompileCache(w replica.StageRequest) *compileCache {
+	if s.o.Caches == nil || w.Cache == "" {
+		return nil
+	}
+	k := &compileCache{s: s, engine: w.Cache}
+	if s.o.Trust {
+		scheme, location, err := loader.Locate(w.Source, w.Dir)
+		if err == nil && !source.Weights(location) {
+			k.from, k.location = s.o.Sources[scheme], location
+		}
+	}
+	return k
+}
+
+// planKey is the key under which a node finds a cache whose checkpoint is still
+// arriving there: its digest is known when the last byte is.
+func (k *compileCache) planKey(plan string) enginecache.Key {
+	key := enginecache.Key{Model: "plan:" + plan, Engine: k.engine}
+	k.aliases = append(k.aliases, key)
+	return key
+}
+
+// openCompileCache takes the cache of a checkpoint that is here; plan is what its source
+// listed, "" if it was not asked.
+func (s *Stager) openCompileCache(ctx context.Context, w replica.StageRequest, c *loader.Checkpoint, plan string) *compileCache {
+	k := s.newCompileCache(w)
+	if k == nil {
+		return nil
+	}
+	model, err := checkpointID(c)
+	key := enginecache.Key{Model: model, Engine: k.engine}
+	if err == nil {
+		k.use, err = s.o.Caches.Acquire(key, engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine, os.Environ()))
+	}
+	if err != nil {
+		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
+		return nil
+	}
+	k.fresh = k.use.Fresh
+	if plan != "" {
+		k.planKey(plan)
+	}
+	k.fetch(ctx, key)
+	return k
+}
+
+// openScratchCache takes a cache for a checkpoint that is still arriving.
+func (s *Stager) openScratchCache(ctx context.Context, w replica.StageRequest, a *loader.Arrival) *compileCache {
+	k := s.newCompileCache(w)
+	if k == nil {
+		return nil
+	}
+	var err error
+	if k.use, err = s.o.Caches.Scratch(engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine, os.Environ())); err != nil {
+		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
+		return nil
+	}
+	k.fresh = true
+	k.fetch(ctx, k.planKey(a.Plan))
+	return k
+}
+
+// fetch fills a fresh cache from the source, where that is asked. Whatever goes
+// wrong, the engine compiles.
+func (k *compileCache) fetch(ctx context.Context, key enginecache.Key) {
+	if !k.fresh || k.from == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchWait)
+	defer cancel()
+	began := time.Now()
+	model, n, err := k.use.Fetch(ctx, k.from, k.location, key)
+	switch {
+	case errors.Is(err, enginecache.ErrNone):
+	case err != nil:
+		k.s.o.Log.Warn("the source's compile cache is not used", "source", k.location, "error", err)
+	default:
+		k.fetchedFor, k.fresh = model, false
+		k.s.o.Log.Info("compile cache from the source", "source", k.location, "bytes", n, "took", time.Since(began))
+	}
+}
+
+// path is what the engine is given.
+func (k *compileCache) path() string {
+	if k == nil {
+		return ""
+	}
+	return k.use.Path()
+}
+
+func (k *compileCache) release() {
+	if k != nil {
+		k.use.Release()
+	}
+}
+
+// onWarm is a Checkpoint's: the engine has warmed up, and what it compiled is
+// kept under the checkpoint's own key, and published where it is new and the
+// operator said so.
+func (k *compileCache) onWarm(c *loader.Checkpoint) func(ctx context.Context) error {
+	if k == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		model, err := checkpointID(c)
+		if err != nil {
+			return err
+		}
+		if k.fetchedFor != "" && k.fetchedFor != model {
+			// Its own manifest says so: somebody put it where it does not belong.
+			return fmt.Errorf("the source's compile cache was made for %s, not for %s: it is not kept", k.fetchedFor, model)
+		}
+		if err := k.use.KeepAs(ctx, enginecache.Key{Model: model, Engine: k.engine}); err != nil {
+			return err
+		}
+		if err := k.s.o.Caches.Trim(); err != nil {
+			return err
+		}
+		if !k.fresh || k.from == nil {
+			return nil
+		}
+		to, ok := k.from.(enginecache.Writer)
+		if !ok {
+			k.s.o.Log.Info("this kind of source takes no compile cache, it is kept on this node", "source", k.location)
+			return nil
+		}
+		return k.publish(ctx, to)
+	}
+}
+
+func (k *compileCache) publish(ctx context.Context, to enginecache.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, publishWait)
+	defer cancel()
+	began := time.Now()
+	n, err := k.use.Publish(ctx, to, k.location, k.aliases...)
+	if source.KindOf(err) == source.Denied {
+		k.s.o.Log.Info("the source takes no compile cache, it is kept on this node", "source", k.location, "why", err)
+		return nil
+	}
+	if err == nil && n > 0 {
+		k.s.o.Log.Info("compile cache published", "source", k.location, "bytes", n, "took", time.Since(began))
+	}
+	return err
+}
+
+// checkpointID names exactly the bytes of a checkpoint: its digest or, for a folder
+// used in place whose bytes nobody hashes, its files as they are now.
+func checkpointID(c *loader.Checkpoint) (string, error) {
+	if c.Digest != "" {
+		return c.Digest, nil
+	}
+	h := sha256.New()
+	for _, f := range c.Files {
+		fi, err := os.Stat(filepath.Join(c.Path, filepath.FromSlash(f.Name)))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%q %d %d\n", f.Name, fi.Size(), fi.ModTime().UnixNano())
+	}
+	return fmt.Sprintf("folder:%s %s", c.Path, hex.EncodeToString(h.Sum(nil)[:16])), nil
+}

@@ -1,0 +1,306 @@
+//go:build linux
+
+package agent
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// pyEngine is a small true engine in Python; it is called vllm, and beside it
+// lies a package of that name with next to nothing in it.
+const pyEngine = `
+import json, os, signal, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *a): pass
+    def answer(self):
+        n = int(self.headers.get("Content-Length") or 0)
+        self.rfile.read(n)
+        b = json.dumps({"object": "text_completion", "choices": [{"index": 0, "text": "hi", "message": {"content": "hi"},
+                        "finish_reason": "length"}], "usage": {"completion_tokens": 1}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(b)))
+        self.end_headers()
+        self.wfile.write(b)
+    do_GET = do_POST = answer
+
+if __name__ == "__main__":
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+`
+
+// inPlace stages nothing.
+type inPlace struct{}
+
+func (inPlace) Stage(_ context.Context, w replica.StageRequest, _ func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+	return replica.Checkpoint{Path: w.Source}, nil
+}
+
+// pyVLLM installs the engine and gives its program.
+func pyVLLM(t *testing.T) string {
+	t.Helper()
+	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+	if err != nil {
+		sourcetest.Missing(t, "no python3: there is no warm interpreter without it")
+	}
+	// The program's folder is where its imports are looked for first.
+	bin := t.TempDir()
+	program := filepath.Join(bin, "serve-vllm")
+	if err := os.Mkdir(filepath.Join(bin, "vllm"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{
+		program: "#!" + strings.TrimSpace(string(b)) + "\n" + pyEngine,
+		filepath.Join(bin, "vllm", "__init__.py"): "__version__ = '0.0.1'\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return program
+}
+
+// warmLab is an agent with such an engine.
+func warmLab(t *testing.T, dir, program string, edit func(*Options)) *lab {
+	return newLab(t, dir, func(o *Options) {
+		o.Warm, o.Stager = WarmOn, inPlace{}
+		o.Environ = func() []string {
+			return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "THAW_ENGINE_VLLM=" + program, "PYTHONDONTWRITEBYTECODE=1"}
+		}
+		if edit != nil {
+			edit(o)
+		}
+	})
+}
+
+func (l *lab) wake(id string, env map[string]string) functions.ReplicaStatus {
+	l.t.Helper()
+	m := functions.NewModel()
+	m.Spec.Engine, m.Spec.Source, m.Spec.Env = functions.EngineVLLM, l.dir, env
+	m.Spec.Resources.Memory = 64 << 20
+	if _, err := l.Load(l.t.Context(), functions.LoadRequest{ID: id, Team: "default", Model: "x", Spec: m.Spec, Epoch: 1}); err != nil {
+		l.t.Fatal(err)
+	}
+	return l.ready(id)
+}
+
+func (l *lab) ready(id string) (st functions.ReplicaStatus) {
+	l.t.Helper()
+	for end := time.Now().Add(soon); ; <-time.After(2 * time.Millisecond) {
+		d, _ := l.Heartbeat()
+		for _, m := range d.Models {
+			if m.ID == id && m.State == functions.Ready {
+				return m
+			}
+			if m.ID == id && m.State.Over() || time.Now().After(end) {
+				l.t.Fatalf("%s: %+v", id, m)
+			}
+		}
+	}
+}
+
+// parent is the one warm interpreter that is ready.
+func (l *lab) parent() (w functions.WarmParent, pid int) {
+	l.t.Helper()
+	l.until("a warm interpreter is ready", func() bool {
+		d, err := l.Heartbeat()
+		if err != nil || len(d.Warm) != 1 || d.Warm[0].State != "ready" {
+			return false
+		}
+		w = d.Warm[0]
+		l.forkServers.mu.Lock()
+		defer l.forkServers.mu.Unlock()
+		for _, p := range l.forkServers.parents {
+			pid = p.child.PID
+		}
+		return true
+	})
+	return w, pid
+}
+
+// TestWarm is the life of a warm interpreter.
+func TestWarm(t *testing.T) {
+	t.Parallel()
+	program := pyVLLM(t)
+	dir := t.TempDir()
+	l := warmLab(t, dir, program, func(o *Options) { o.Leave = true })
+	// The first start waits for the parent and is its first fork.
+	if st := l.wake("a", nil); st.Start != functions.StartWarm {
+		t.Errorf("%s: %s", st.Start, st.StartNote)
+	}
+	w, pid := l.parent()
+	if !w.Kept {
+		t.Error("its memory is offered to replicas")
+	}
+	if d, _ := l.Heartbeat(); w.Version != "0.0.1" || w.Memory <= 0 || d.Memory.Used != w.Memory+64<<20 {
+		t.Errorf("%+v, memory %+v", w, d.Memory)
+	}
+	// Killed, it takes no engine with it, and there is a next one.
+	syscall.Kill(pid, syscall.SIGKILL)
+	l.until("another parent", func() bool { _, now := l.parent(); return now != pid })
+	if l.state("a") != functions.Ready {
+		t.Error("the parent's death was its engine's")
+	}
+	if st := l.wake("b", nil); st.Start != functions.StartWarm {
+		t.Errorf("%s: %s", st.Start, st.StartNote)
+	}
+	// Where its imports would have read something else, it does not serve.
+	if st := l.wake("c", map[string]string{"PYTHONPATH": "/elsewhere"}); st.Start != functions.StartWarm {
+		t.Logf("another environment: %s: %s", st.Start, st.StartNote)
+	}
+	// An agent that comes after this one finds it.
+	_, pid = l.parent2()
+	if err := l.stop(); err != nil {
+		t.Fatal(err)
+	}
+	again := warmLab(t, dir, program, nil)
+	again.until("adopted", func() bool { _, now := again.parent2(); return now == pid })
+	if again.ready("b").Start != functions.StartWarm {
+		t.Error("how it was started is forgotten")
+	}
+	// A changed installation ends it.
+	if err := os.WriteFile(filepath.Join(filepath.Dir(program), "vllm", "__init__.py"), []byte("__version__ = '0.0.2'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again.wake("d", nil)
+	again.until("one of the new version", func() bool {
+		d, _ := again.Heartbeat()
+		for _, w := range d.Warm {
+			if w.State == "ready" && w.Version == "0.0.2" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestWarmMakesWay: one that is there because memory allowed it goes when
+// replicas are given that memory.
+func TestWarmMakesWay(t *testing.T) {
+	t.Parallel()
+	const node = 8 << 30
+	l := warmLab(t, t.TempDir(), pyVLLM(t), func(o *Options) { o.Warm, o.Memory = WarmAuto, node })
+	l.wake("a", nil)
+	if w, _ := l.parent(); w.Kept || w.Memory < 2<<20 {
+		t.Errorf("%+v", w)
+	}
+	m := functions.NewModel()
+	m.Spec.Engine, m.Spec.Source = functions.EngineVLLM, l.dir
+	m.Spec.Resources.Memory = node - 64<<20 - 1<<20 // all but a mebibyte, and a's
+	if _, err := l.Load(t.Context(), functions.LoadRequest{ID: "b", Team: "default", Model: "y", Spec: m.Spec, Epoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.ready("b")
+	l.forkServers.wakeUp()
+	l.until("no parent", func() bool {
+		d, err := l.Heartbeat()
+		return err == nil && d.Memory.Used == node-1<<20
+	})
+}
+
+// parent2 is the pid of the parent without PYTHONPATH, among others.
+func (l *lab) parent2() (ready bool, pid int) {
+	l.forkServers.mu.Lock()
+	defer l.forkServers.mu.Unlock()
+	for _, p := range l.forkServers.parents {
+		if !strings.Contains(strings.Join(p.environ, "\n"), "PYTHONPATH=") {
+			return p.ready, p.child.PID
+		}
+	}
+	return false, 0
+}
+
+// TestWarmHangs: a parent that stands still is not waited for: the start goes on
+// without it.
+func TestWarmHangs(t *testing.T) {
+	t.Parallel()
+	l := warmLab(t, t.TempDir(), pyVLLM(t), nil)
+	l.wake("a", nil)
+	_, pid := l.parent()
+	syscall.Kill(pid, syscall.SIGSTOP)
+	st := l.wake("b", nil)
+	if st.Start != functions.StartPlain || !strings.Contains(st.StartNote, "no answer within") {
+		t.Errorf("%s: %s", st.Start, st.StartNote)
+	}
+	l.until("it is replaced", func() bool { ready, now := l.parent2(); return ready && now != pid })
+}
+
+// TestWarmNot: what no parent is for, or cannot be for, starts plainly and says
+// why.
+func TestWarmNot(t *testing.T) {
+	t.Parallel()
+	broken := pyVLLM(t)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(broken), "vllm", "__init__.py"), []byte("import no_such_module\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), "vllm")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec "+pyVLLM(t)+" \"$@\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, program string
+		mode          WarmMode
+		note          string
+	}{
+		{"off", pyVLLM(t), WarmOff, ""},
+		{"auto, and little memory", pyVLLM(t), WarmAuto, "more than an eighth"},
+		{"an import fails", broken, WarmOn, "No module named 'no_such_module'"},
+		{"no Python script", script, WarmOn, "no Python script"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := warmLab(t, t.TempDir(), c.program, func(o *Options) { o.Warm = c.mode })
+			st := l.wake("a", nil)
+			if st.Start != functions.StartPlain || !strings.Contains(st.StartNote, c.note) || (c.note == "") != (st.StartNote == "") {
+				t.Errorf("%s: %q, want %q", st.Start, st.StartNote, c.note)
+			}
+		})
+	}
+}
+
+// TestBytecodeIsMade: an environment without bytecode is given some when it is
+// first seen, whether or not interpreters are kept warm.
+func TestBytecodeIsMade(t *testing.T) {
+	t.Parallel()
+	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable, 'python%d.%d' % sys.version_info[:2], sys.implementation.cache_tag)").Output()
+	if err != nil {
+		sourcetest.Missing(t, "no python3")
+	}
+	f := strings.Fields(string(b))
+	dir := t.TempDir()
+	bin, site := filepath.Join(dir, "bin"), filepath.Join(dir, "lib", f[1], "site-packages")
+	for _, d := range []string{bin, filepath.Join(site, "vllm")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(f[0], filepath.Join(bin, "python3")); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(bin, "serve-vllm")
+	for path, text := range map[string]string{
+		program:                             "#!" + filepath.Join(bin, "python3") + "\n" + pyEngine,
+		filepath.Join(site, "vllm", "x.py"): "x = 1\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := warmLab(t, t.TempDir(), program, func(o *Options) { o.Warm = WarmOff })
+	l.wake("a", nil)
+	made := filepath.Join(site, "vllm", "__pycache__", "x."+f[2]+".pyc")
+	l.until("bytecode is made", func() bool { _, err := os.Stat(made); return err == nil })
+}

@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/runtime/gpu"
+)
+
+// InventoryPoller keeps the books of a node: it looks at the driver and at the store
+// every so often, so that a heartbeat never waits for either.
+type InventoryPoller struct {
+	facts  *gpu.Facts
+	store  *nodestore.Store
+	count  int             // GPUs to offer; negative: all there are
+	memory functions.Bytes // of each GPU to offer; 0: all of it
+
+	mu   sync.Mutex
+	gpus []functions.GPU
+}
+
+// NewInventoryPoller looks once. facts may be nil. count and memory are what the operator
+// wants offered: count negative is all that there are; where he names more than
+// the driver shows, his word holds (a driver this build cannot ask).
+func NewInventoryPoller(facts *gpu.Facts, s *nodestore.Store, count int, memory functions.Bytes) *InventoryPoller {
+	l := &InventoryPoller{facts: facts, store: s, count: count, memory: memory}
+	l.refresh(true)
+	return l
+}
+
+const (
+	gpuPollEvery   = 2 * time.Second
+	storePollEvery = 5 // looks at GPUs for one at the store
+)
+
+// Run looks again and again until ctx ends.
+func (l *InventoryPoller) Run(ctx context.Context) error {
+	t := time.NewTicker(gpuPollEvery)
+	defer t.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			l.refresh(n%storePollEvery == 0)
+		}
+	}
+}
+
+func (l *InventoryPoller) refresh(store bool) {
+	var gpus []functions.GPU
+	if l.facts != nil {
+		gpus = l.facts.List()
+	}
+	gpus = offeredGPUs(gpus, l.count, l.memory)
+	l.store.MeasureRate(time.Now())
+	if store {
+		_ = l.store.Refresh() // what was seen before is not far from it
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gpus = gpus
+}
+
+// offeredGPUs is what of the GPUs found is offered.
+func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []functions.GPU {
+	out := append([]functions.GPU{}, found...)
+	if count >= 0 {
+		for i := len(out); i < count; i++ {
+			out = append(out, functions.GPU{Index: i, Name: "declared", Health: gpu.Healthy, MemoryTotal: memory, MemoryFree: memory})
+		}
+		out = out[:count]
+	}
+	for i := range out {
+		if memory > 0 && (out[i].MemoryTotal == 0 || memory < out[i].MemoryTotal) {
+			out[i].MemoryTotal = memory
+			out[i].MemoryFree = min(out[i].MemoryFree, memory)
+		}
+	}
+	return out
+}
+
+// GPUs as they were last seen.
+func (l *InventoryPoller) GPUs() []functions.GPU {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gpus
+}
+
+// Store as it was last seen.
+func (l *InventoryPoller) Store() (functions.StoreUse, []functions.CachedModel) {
+	return l.store.Usage()
+}

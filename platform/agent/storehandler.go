@@ -1,0 +1,193 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/nodestore"
+)
+
+// WithStore serves the shelf beside the agent, under the same token:
+//
+//	GET  /cache                list of functions.CacheEntry
+//	POST /cache/HEX/ACT        remove, pin, unpin; verify is a stream
+//	POST /prefetch             functions.PrefetchRequest; a stream
+//
+// A stream is lines of functions.StoreProgress, until one is over.
+func (d *Handler) WithStore(s *nodestore.Store) httpserver.Handler {
+	return func(req *httpserver.Request, res *httpserver.Response) {
+		path, under := strings.CutPrefix(req.Path, "/cache")
+		if req.Path != "/prefetch" && (!under || path != "" && path[0] != '/') || !d.authorized(req.Header("Authorization")) {
+			d.Serve(req, res)
+			return
+		}
+		var err error
+		switch {
+		case req.Path == "/prefetch":
+			err = servePrefetch(s, req, res)
+		case path == "":
+			err = serveList(s, req, res)
+		default:
+			err = serveAct(s, strings.TrimPrefix(path, "/"), req, res)
+		}
+		if e, ok := errors.AsType[*functions.StoreError](err); ok {
+			fail(res, e.Status(), e.Code, e.Message)
+		} else if err != nil {
+			fail(res, 500, "internal_error", err.Error())
+		}
+	}
+}
+
+func serveList(s *nodestore.Store, req *httpserver.Request, res *httpserver.Response) error {
+	if req.Method != "GET" {
+		res.Set("Allow", "GET")
+		fail(res, 405, "method_not_allowed", "/cache wants GET")
+		return nil
+	}
+	list, err := s.Cached(req.Context())
+	if err == nil {
+		answer(res, 200, list)
+	}
+	return err
+}
+
+func serveAct(s *nodestore.Store, rest string, req *httpserver.Request, res *httpserver.Response) error {
+	if !post(req, res) {
+		return nil
+	}
+	digest, act, _ := strings.Cut(rest, "/")
+	digest = "sha256:" + digest
+	if functions.StoreAction(act) == functions.StoreVerify {
+		return serveLines(req, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
+			return s.Reread(ctx, digest, tell)
+		})
+	}
+	if err := s.Keep(req.Context(), digest, functions.StoreAction(act)); err != nil {
+		return err
+	}
+	answer(res, 200, struct{}{})
+	return nil
+}
+
+func servePrefetch(s *nodestore.Store, req *httpserver.Request, res *httpserver.Response) error {
+	var r functions.PrefetchRequest
+	if !post(req, res) || !decode(req, res, &r) {
+		return nil
+	}
+	return serveLines(req, res, func(ctx context.Context, tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
+}
+
+func serveLines(req *httpserver.Request, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) error {
+	body, err := httpserver.NewLineStream(req.Context(), func(ctx context.Context, say func(any)) error {
+		return work(ctx, func(p functions.StoreProgress) { say(p) })
+	}, req.Draining)
+	if err != nil {
+		return err
+	}
+	res.Set("Content-Type", "application/x-ndjson")
+	res.Stream, res.Length = body, -1
+	return nil
+}
+
+// Cached lists the checkpoints of the node.
+func (c *Client) Cached(ctx context.Context) (list []functions.CacheEntry, err error) {
+	res, err := c.storeRequest(ctx, "GET", "/cache", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	return list, json.NewDecoder(res.Body).Decode(&list)
+}
+
+// Keep does something to a checkpoint of the node.
+func (c *Client) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
+	res, err := c.storeRequest(ctx, "POST", cachePath(digest, act), struct{}{})
+	if err == nil {
+		res.Body.Close()
+	}
+	return err
+}
+
+// Reread has the node read a checkpoint again; see Shelf.Reread.
+func (c *Client) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+	return c.storeStream(ctx, cachePath(digest, functions.StoreVerify), struct{}{}, tell)
+}
+
+// Prefetch has the node bring a source; see Shelf.Prefetch.
+func (c *Client) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+	return c.storeStream(ctx, "/prefetch", r, tell)
+}
+
+func cachePath(digest string, act functions.StoreAction) string {
+	return "/cache/" + url.PathEscape(strings.TrimPrefix(digest, "sha256:")) + "/" + url.PathEscape(string(act))
+}
+
+// storeRequest asks for something of the node's shelf; its errors are StoreErrors.
+func (c *Client) storeRequest(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := c.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, &functions.StoreError{Code: functions.CodeUnreachable, Message: fmt.Sprintf("the agent at %s does not answer: %v", c.url, err)}
+	}
+	if res.StatusCode == http.StatusOK {
+		return res, nil
+	}
+	defer res.Body.Close()
+	var p problem
+	if json.NewDecoder(http.MaxBytesReader(nil, res.Body, 1<<16)).Decode(&p) != nil || p.Error.Code == "" {
+		return nil, &functions.StoreError{Code: functions.CodeUnreachable, Message: fmt.Sprintf("the agent at %s answered %s", c.url, res.Status)}
+	}
+	return nil, &functions.StoreError{Code: p.Error.Code, Message: p.Error.Message}
+}
+
+// storeStream follows a stream to its last line.
+func (c *Client) storeStream(ctx context.Context, path string, body any, tell func(functions.StoreProgress)) error {
+	res, err := c.storeRequest(ctx, "POST", path, body)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	in := bufio.NewScanner(res.Body)
+	in.Buffer(nil, 1<<20)
+	last := functions.StoreProgress{}
+	for in.Scan() {
+		if len(in.Bytes()) == 0 {
+			continue
+		}
+		p := functions.StoreProgress{}
+		if err := json.Unmarshal(in.Bytes(), &p); err != nil {
+			return &functions.StoreError{Code: functions.CodeUnreachable, Message: "the agent's answer is not what is expected: " + err.Error()}
+		}
+		tell(p)
+		if last = p; p.Over() {
+			return nil
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	last.State, last.Error = "failed", &functions.StoreError{Code: functions.CodeUnreachable, Message: "the agent at " + c.url + " broke off; what has arrived stays"}
+	tell(last)
+	return nil
+}

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// WarmHostConfig is everything thaw warm-host can be told.
+type WarmHostConfig struct {
+	Store      string `json:"store" default:"/var/lib/thaw" help:"folder of the node that pods mount read-only; the socket is warm/s below it"`
+	Engine     string `json:"engine" default:"vllm" help:"what is imported" oneof:"vllm"`
+	Dir        string `json:"dir" help:"folder of its own" shown:"thaw-warm-host in the folder for temporary files"`
+	Addr       string `json:"addr" default:":9092" help:"where to answer /healthz and /readyz, or off"`
+	AllowLocal bool   `json:"allow-local" default:"false" help:"let processes in that are in no pod; for tests"`
+	LogLevel   string `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
+	LogFormat  string `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+}
+
+// Level is LogLevel for slog.
+func (c WarmHostConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
+
+func (c *WarmHostConfig) check() error {
+	if c.Store == "" {
+		return errors.New("store: the folder of the node is needed: --store /var/lib/thaw")
+	}
+	if _, _, err := net.SplitHostPort(c.Addr); err != nil && c.Addr != "off" {
+		return fmt.Errorf("addr: %q is no address: want HOST:PORT, or off", functions.Clip(c.Addr))
+	}
+	if err := MakeAbsolute(&c.Store, &c.Dir); err != nil {
+		return err
+	}
+	if len(c.Store) > maxSocketDir {
+		return fmt.Errorf("store: the path is %d bytes long; with a socket in it it may have %d", len(c.Store), maxSocketDir)
+	}
+	return nil
+}
+
+func (c *command) warmHost() *cobra.Command {
+	cfg := new(WarmHostConfig)
+	cmd := &cobra.Command{
+		Use: "warm-host", Short: "Fork engines of a node's pods from one warm interpreter", GroupID: "run", Args: ExactArgs(),
+		Example: `  thaw warm-host                                    in the engine's own image, as the DaemonSet thaw-warm has it
+  thaw warm-host --store /mnt/nvme/thaw
+  thaw-knative install --warm-image IMAGE      puts it on the nodes that have a loader`,
+		Long: `The interpreter of a node: it imports what vLLM imports, once, and forks engines into
+the pods that ask, on the socket warm/s in the store's folder. A pod's engine then
+starts without the seconds of imports. Off unless it is installed.
+
+A child is confined as the process that asked is, before a byte of what that one
+says is read, and is looked at from outside before it may go on. Pods that are not
+confined as thaw renders them, that run another image, or that ask too often are
+refused, and start their engine themselves; their timeline says why.
+
+It takes root on the node: hostPID, SYS_ADMIN and seven more capabilities, no seccomp
+filter, and an image whose interpreter is root's alone to write. All pods of a node
+share the layout of memory and the hash seed of their engines: runtime/forkserver/pods.md
+says what that is worth.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := LoadSettings(cmd.Flags(), cfg, "", c.Getenv)
+			if err == nil {
+				err = cfg.check()
+			}
+			if err != nil {
+				return &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: "thaw warm-host --help shows every setting"}
+			}
+			if c.WarmHost == nil {
+				return c.missing("warm-host")
+			}
+			return c.WarmHost(cmd.Context(), *cfg, c.Out, c.Err)
+		},
+	}
+	RegisterFlags(cmd.Flags(), cfg)
+	return cmd
+}

@@ -1,0 +1,70 @@
+package local
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
+)
+
+// sharedFolders is which folders of this machine other nodes may borrow: those that the
+// models of the catalogue, or their adapters, name as their source. It is asked
+// for every range of a file, and looks at the catalogue again after a change.
+type sharedFolders struct {
+	catalog orchestrator.Catalog
+
+	mu     sync.Mutex // guards known
+	cached map[string][]string
+}
+
+// folder reports whether a folder is lent, and which files beside the list go
+// with it.
+func (l *sharedFolders) folder(path string) (files []string, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cached == nil {
+		l.cached = sharedFoldersOf(l.catalog.Models())
+	}
+	files, ok = l.cached[path]
+	return files, ok
+}
+
+// invalidate is told that the catalogue has.
+func (l *sharedFolders) invalidate() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cached = nil
+}
+
+// sharedFoldersOf of models and adapters. Two that name one share what is staged of it.
+func sharedFoldersOf(models []*functions.Model) map[string][]string {
+	out := make(map[string][]string)
+	add := func(m *functions.Model, src string, files []string) {
+		if folder, ok, err := loader.Local(src, m.Dir); src != "" && ok && err == nil {
+			all := append(out[folder], files...)
+			slices.Sort(all)
+			out[folder] = slices.Compact(all)
+		}
+	}
+	for _, m := range models {
+		add(m, m.Spec.Source, m.Spec.Files)
+		for _, a := range m.Spec.Adapters {
+			add(m, a.Source, a.Files)
+		}
+	}
+	return out
+}
+
+// normalizeBorrowed makes what an agent says of folders that are this machine's
+// comparable with what the model files say.
+func (l *Local) normalizeBorrowed(hb *functions.Heartbeat) {
+	hb.Borrows = hb.Borrows && l.node.PeerURL() != "" && hb.Machine != l.machine
+	hb.Cached = slices.Clone(hb.Cached)
+	for i := range hb.Cached {
+		if node, folder, ok := loader.ParsePeerLocation(hb.Cached[i].Source); ok && node == l.node.ID() {
+			hb.Cached[i].Source = "file://" + folder
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/platform/nodestore"
+)
+
+// nodeStore is the store of one node, here or elsewhere; see nodestore.Store.
+type nodeStore interface {
+	Cached(ctx context.Context) ([]functions.CacheEntry, error)
+	Keep(ctx context.Context, digest string, act functions.StoreAction) error
+	Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
+	Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error
+}
+
+var _, _ nodeStore = (*nodestore.Store)(nil), (*agent.Client)(nil)
+
+// stores are the stores of the nodes that answer, by the nodes' ids: the one
+// that is named, or all.
+func (l *Local) stores(node string) (map[string]nodeStore, error) {
+	out := map[string]nodeStore{}
+	lost := map[string]bool{}
+	for _, n := range l.Nodes() {
+		lost[n.ID] = n.Lost
+	}
+	if node == "" || node == l.node.ID() {
+		out[l.node.ID()] = l.node.Store()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, c := range l.remote {
+		if node == id || node == "" && !lost[id] {
+			out[id] = c
+		}
+	}
+	if len(out) == 0 {
+		return nil, &functions.StoreError{Code: functions.CodeNoNode, Message: fmt.Sprintf("there is no node %.80q", node)}
+	}
+	return out, nil
+}
+
+// Cached lists the checkpoints of one node, or of all (""); silent are nodes
+// that did not answer.
+func (l *Local) Cached(ctx context.Context, node string) (list []functions.CacheEntry, silent []string, err error) {
+	all, err := l.stores(node)
+	if err != nil {
+		return nil, nil, err
+	}
+	var mu sync.Mutex
+	err = forEachStore(all, func(id string, s nodeStore) error {
+		got, err := s.Cached(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		if e, ok := errors.AsType[*functions.StoreError](err); ok && e.Code == functions.CodeUnreachable && node == "" {
+			silent = append(silent, id)
+			return nil
+		}
+		for i := range got {
+			got[i].Node = id
+		}
+		list = append(list, got...)
+		return err
+	})
+	slices.SortFunc(list, func(a, b functions.CacheEntry) int {
+		if c := b.LastUsed.Compare(a.LastUsed); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Node+a.Digest, b.Node+b.Digest)
+	})
+	slices.Sort(silent)
+	return list, silent, err
+}
+
+// forEachStore does something with every shelf at once and returns the errors joined.
+func forEachStore(all map[string]nodeStore, do func(id string, s nodeStore) error) error {
+	var wg sync.WaitGroup
+	errs := make(chan error, len(all))
+	for id, s := range all {
+		wg.Go(func() { errs <- do(id, s) })
+	}
+	wg.Wait()
+	close(errs)
+	var out error
+	for err := range errs {
+		out = errors.Join(out, err)
+	}
+	return out
+}
+
+// storesWith are the shelves that hold a checkpoint.
+func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string]nodeStore, error) {
+	all, err := l.stores(node)
+	if err != nil {
+		return nil, err
+	}
+	list, _, err := l.Cached(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]nodeStore{}
+	for _, e := range list {
+		if e.Digest == digest && all[e.Node] != nil {
+			out[e.Node] = all[e.Node]
+		}
+	}
+	if len(out) == 0 {
+		where := "no node has"
+		if node != "" {
+			where = node + " has not"
+		}
+		return nil, &functions.StoreError{Code: functions.CodeNotCached, Message: fmt.Sprintf("%s the checkpoint %s", where, digest)}
+	}
+	return out, nil
+}
+
+// Keep does something to a checkpoint on the node that is named, or on all
+// that hold it (""), and returns on which it did.
+func (l *Local) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error) {
+	on, err := l.storesWith(ctx, node, digest)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	err = forEachStore(on, func(id string, s nodeStore) error {
+		if err := s.Keep(ctx, digest, act); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		nodes = append(nodes, id)
+		return nil
+	})
+	slices.Sort(nodes)
+	return nodes, err
+}
+
+// Reread has a checkpoint read again on the node that is named, or on all that
+// hold it, one after the other: they may share a disk's patience.
+func (l *Local) Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error {
+	on, err := l.storesWith(ctx, node, digest)
+	if err != nil {
+		return err
+	}
+	for id, s := range on {
+		err := s.Reread(ctx, digest, func(p functions.StoreProgress) { p.Node = id; tell(p) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Prefetch brings a source to the node that is named, or to the one with the
+// most room in its store.
+func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+	if node == "" {
+		node = l.roomiest()
+	}
+	all, err := l.stores(node)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	if l.borrowers[node] {
+		r.Dir = loader.PeerLocation(l.node.ID(), cmp.Or(r.Dir, "/"))
+	}
+	l.mu.Unlock()
+	return all[node].Prefetch(ctx, r, func(p functions.StoreProgress) { p.Node = node; tell(p) })
+}
+
+// bring has the bytes of a model on a disk, and with memory in the memory, of a
+// node: of one that has them already, else of the one with the most room.
+func (l *Local) bring(ctx context.Context, m *functions.Model, memory bool) error {
+	if m.Spec.Source == "" {
+		return nil // there is nothing to bring
+	}
+	node := ""
+	if _, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil {
+		for _, n := range l.Nodes() {
+			if !n.Lost && slices.ContainsFunc(n.Cached, func(c functions.CachedModel) bool { return c.Source == at }) {
+				node = n.ID
+				break
+			}
+		}
+	}
+	var last functions.StoreProgress
+	r := functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.Files, Memory: memory}
+	if err := l.Prefetch(ctx, node, r, func(p functions.StoreProgress) { last = p }); err != nil {
+		return err
+	}
+	if last.State != "ready" {
+		if last.Error != nil {
+			return last.Error
+		}
+		return errors.New("it ended before all had come")
+	}
+	return nil
+}
+
+// roomiest is the node with the most room; the one in this process where that
+// is not known.
+func (l *Local) roomiest() string {
+	best, room := l.node.ID(), functions.Bytes(-1)
+	for _, n := range l.Nodes() {
+		if free := n.Store.Bytes - n.Store.Used; !n.Lost && (free > room || free == room && n.ID == l.node.ID()) {
+			best, room = n.ID, free
+		}
+	}
+	return best
+}

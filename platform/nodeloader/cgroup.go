@@ -1,0 +1,128 @@
+package nodeloader
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// podOf finds the pod that a process is in. text is its /proc/PID/cgroup, self is
+// this process's own.
+//
+//	0::/kubepods/burstable/pod<uid>/<container>                                        version 2
+//	0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/…    the same by systemd, - in uid is _
+//	0::/../../../burstable/pod<uid>/<container>                                        seen from a namespace of groups
+//	4:memory:/kubepods/besteffort/pod<uid>/<container>                                 version 1, a line per hierarchy
+//
+// A pod may make groups of its own below its container, of any name: so the first
+// part of the path that names a pod counts, and all hierarchies must name the same.
+// Where kubelet itself lives in a pod, that one's name comes before; it comes in our
+// own path, too.
+func podOf(text, self string) (uid string, err error) {
+	roots := map[string][]string{}
+	for controllers, path := range groups(self) {
+		roots[controllers] = kubepods(path)
+	}
+	for controllers, path := range groups(text) {
+		root := roots[controllers]
+		if len(path) < len(root) || !slices.Equal(path[:len(root)], root) {
+			continue
+		}
+		got := ""
+		before := ""
+		for _, part := range path[len(root):] {
+			if got = podPart(part, before); got != "" {
+				break
+			}
+			before = part
+		}
+		switch {
+		case got == "":
+		case uid == "":
+			uid = got
+		case uid != got:
+			return "", fmt.Errorf("its control groups name two pods, %s and %s", uid, got)
+		}
+	}
+	if uid == "" {
+		return "", errNoPod
+	}
+	return uid, nil
+}
+
+type noPodError struct{}
+
+func (noPodError) Error() string { return "it is in no pod's control group" }
+
+var errNoPod error = noPodError{}
+
+// groups are the paths of a /proc/PID/cgroup in parts, by their controllers.
+func groups(text string) func(yield func(string, []string) bool) {
+	return func(yield func(string, []string) bool) {
+		for line := range strings.Lines(text) {
+			f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+			if len(f) == 3 && strings.HasPrefix(f[2], "/") && !yield(f[1], strings.Split(f[2][1:], "/")) {
+				return
+			}
+		}
+	}
+}
+
+// kubepods is what comes before the group of all pods in the path of one of them.
+func kubepods(path []string) []string {
+	for i := len(path) - 1; i >= 0; i-- {
+		if path[i] == "kubepods" || strings.HasSuffix(path[i], "kubepods.slice") {
+			return path[:i]
+		}
+	}
+	return nil
+}
+
+// podPart is the uid of the pod that a part of a path names; before is the part
+// before it.
+func podPart(part, before string) string {
+	if rest, ok := strings.CutPrefix(part, "pod"); ok && isUID(rest) {
+		switch before {
+		case "kubepods", "burstable", "besteffort", "..":
+			return rest
+		}
+		return ""
+	}
+	slice, ok := strings.CutSuffix(part, ".slice")
+	if !ok {
+		return ""
+	}
+	name, uid, ok := cutLast(slice, "-pod")
+	uid = strings.ReplaceAll(uid, "_", "-")
+	if !ok || !isUID(uid) || !strings.Contains(name, "kubepods") {
+		return ""
+	}
+	return uid
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// isUID: the uid of a pod that the API server made. Those of static pods are others,
+// and no model's.
+func isUID(s string) bool {
+	if len(s) != 36 {
+		return false
+	}
+	for i, c := range []byte(s) {
+		switch {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return false
+			}
+		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,122 @@
+package nodeloader
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func listener(t *testing.T) (*net.UnixListener, string) {
+	path := filepath.Join(folder(t), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, path
+}
+
+// TestWhoDials: another process is known by the kernel's word for it.
+func TestWhoDials(t *testing.T) {
+	l, path := listener(t)
+	child := exec.Command(os.Args[0], "stay")
+	child.Env = append(os.Environ(), dialEnv+"="+path)
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p, err := peerProcess(conn)
+	if err != nil || p.pid != child.Process.Pid || !p.alive() {
+		t.Errorf("%+v, %v; want %d", p, err, child.Process.Pid)
+	}
+	p.close()
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(child.Process.Pid) + "/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, _ := os.ReadFile("/proc/self/cgroup")
+	want, _ := podOf(string(text), string(self)) // "" unless these tests run in a pod
+	uid, err := IdentifyPod(conn)
+	if uid != want || want == "" && !errors.Is(err, errNoPod) {
+		t.Errorf("%q, %v; want %q", uid, err, want)
+	}
+	if want == "" {
+		want = "local-" + strconv.Itoa(child.Process.Pid)
+	}
+	if uid, err = IdentifyAny(conn); uid != want || err != nil {
+		t.Errorf("%q, %v; want %q", uid, err, want)
+	}
+}
+
+// TestWhoDialledAndIsGone: the number of a process that has ended is nobody's, or
+// another's by now.
+func TestWhoDialledAndIsGone(t *testing.T) {
+	for _, how := range []string{"waited for", "not waited for yet"} {
+		l, path := listener(t)
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), dialEnv+"="+path)
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if how == "waited for" {
+			child.Wait()
+		}
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		// Its end is there when what it wrote is and no more comes.
+		b := make([]byte, 2)
+		conn.Read(b)
+		conn.Read(b)
+		if how != "waited for" {
+			// Ends of files come before the end of the process.
+			if err := unix.Waitid(unix.P_PID, child.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if uid, err := IdentifyAny(conn); err == nil || !strings.Contains(err.Error(), "has ended") && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %q, %v", how, uid, err)
+		}
+		child.Wait()
+	}
+}
+
+// TestWhoOnOlderKernels: without a pidfd a connection that was hung up is nobody's.
+func TestWhoOnOlderKernels(t *testing.T) {
+	l, path := listener(t)
+	far, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := peer{pid: os.Getpid(), fd: -1, conn: raw}
+	if !p.alive() {
+		t.Error("who is there is not seen")
+	}
+	far.Close()
+	if p.alive() {
+		t.Error("who has hung up is there")
+	}
+}

@@ -1,0 +1,172 @@
+package nodeloader
+
+import (
+	"context"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/platform/nodestore"
+)
+
+// maxPrefetches bounds what is staged with no pod waiting.
+const maxPrefetches = 32
+
+// prefetchFreshFor is how long what was staged ahead is what the source has: a pod that
+// comes within it does not wait until the source has been listed once more.
+const prefetchFreshFor = time.Minute
+
+// prefetch is a staging that no pod waits for, or no more, and then its checkpoint,
+// until a pod has come for it or its time is over.
+type prefetch struct {
+	cancel     context.CancelFunc
+	timer      *time.Timer
+	began      time.Time
+	checkpoint *loader.Checkpoint // once it is here; under the daemon's mu
+}
+
+// prefetch stages what a pod will want that is still being scheduled. It is a word
+// of the controller's, and no pod's.
+func (d *Daemon) prefetch(r functions.LoadRequest) {
+	log := d.log.With("team", r.Team, "model", r.Model, "source", r.Spec.Source)
+	if r.Spec.Source == "" {
+		return
+	}
+	place, f := d.checkSource(r.Spec.Source, r.Spec.Files)
+	if f == nil {
+		f = d.checkTeam(r.Team, r.Spec.Source)
+	}
+	if f != nil {
+		log.Warn("what the controller wants ahead is not staged", "error", f.Message)
+		return
+	}
+	if d.extendPrefetch(place) {
+		return
+	}
+	d.mu.Lock()
+	ctx := d.ctx
+	d.mu.Unlock()
+	if ctx == nil {
+		return
+	}
+	// Without the digest, also where the controller knows one: pods say none, and
+	// theirs is to be the same staging.
+	t, err := d.o.Store.Loader().Stage(ctx, r.Spec.Source, loader.StageOptions{Files: r.Spec.Files, Priority: loader.Low})
+	if err != nil {
+		log.Warn("what the controller wants ahead cannot be staged", "error", err)
+		return
+	}
+	if d.continuePrefetch(place, t, "a pod is on its way") {
+		log.Info("staging ahead of the pod")
+	}
+}
+
+// extendPrefetch reports whether a pod has it or waits for it, or it is kept at already:
+// then its time begins anew.
+func (d *Daemon) extendPrefetch(place string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a := d.prefetches[place]; a != nil {
+		if a.timer.Stop() {
+			a.timer.Reset(d.o.PrefetchFor)
+		}
+		return true
+	}
+	for _, s := range d.shims {
+		s.mu.Lock()
+		_, ok := s.bytes[place]
+		s.mu.Unlock()
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
+// continuePrefetch goes on with a staging that is nobody's for as long as somebody may come for
+// it. It takes t over.
+func (d *Daemon) continuePrefetch(place string, t *loader.Staging, why string) bool {
+	t.SetPriority(loader.Low)
+	d.mu.Lock()
+	if d.endingLocked() || d.prefetches[place] != nil || len(d.prefetches) >= maxPrefetches {
+		d.mu.Unlock()
+		t.Release()
+		return false
+	}
+	ctx, cancel := context.WithCancel(d.ctx)
+	a := &prefetch{cancel: cancel, timer: time.AfterFunc(d.o.PrefetchFor, cancel), began: time.Now()}
+	d.prefetches[place] = a
+	d.prefetching.Add(1)
+	d.mu.Unlock()
+	go func() {
+		defer d.prefetching.Done()
+		defer cancel()
+		defer a.timer.Stop()
+		lease, err := d.awaitPrefetch(ctx, t, a)
+		d.mu.Lock()
+		came := d.prefetches[place] != a
+		if !came {
+			delete(d.prefetches, place)
+		}
+		ending := d.endingLocked()
+		d.mu.Unlock()
+		lease.Release()
+		switch {
+		case came:
+			d.counts.used.Add(1)
+		case err != nil && ctx.Err() == nil:
+			d.counts.wasted.Add(1)
+			d.log.Warn("what was staged with no pod waiting has failed", "source", place, "why", why, "error", err)
+		case !ending:
+			d.counts.wasted.Add(1)
+			d.log.Info("nobody has come for what was staged", "source", place, "why", why, "done", err == nil)
+		}
+	}()
+	return true
+}
+
+// awaitPrefetch waits for a staging, and then holds it until ctx ends.
+func (d *Daemon) awaitPrefetch(ctx context.Context, t *loader.Staging, a *prefetch) (*store.Lease, error) {
+	c, err := t.Wait(ctx)
+	t.Release()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	a.checkpoint = c
+	d.mu.Unlock()
+	d.notifyChange()
+	nodestore.ReadIntoMemory(ctx, c)
+	<-ctx.Done()
+	return c.Lease, nil
+}
+
+// takePrefetched is what was staged ahead for the pod that wants it now, with a lease of its
+// own; nil where it has to be staged.
+func (d *Daemon) takePrefetched(place, digest string) *loader.Checkpoint {
+	d.mu.Lock()
+	a := d.prefetches[place]
+	if a == nil || a.checkpoint == nil || time.Since(a.began) > prefetchFreshFor || digest != "" && digest != a.checkpoint.Digest {
+		d.mu.Unlock()
+		return nil
+	}
+	c := *a.checkpoint
+	d.mu.Unlock()
+	_, lease, err := d.o.Store.Checkpoints().Acquire(c.Digest)
+	if err != nil {
+		return nil
+	}
+	c.Lease = lease
+	return &c
+}
+
+// endPrefetch ends what was kept for the pod that has it now.
+func (d *Daemon) endPrefetch(place string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a := d.prefetches[place]; a != nil {
+		delete(d.prefetches, place)
+		a.cancel()
+	}
+}

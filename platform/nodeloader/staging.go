@@ -1,0 +1,303 @@
+package nodeloader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/nodestore"
+)
+
+// maxPodCheckpoints is how many checkpoints one pod holds at most: a model, and its adapters.
+const maxPodCheckpoints = 256
+
+// podStaging is one that runs for a pod.
+type podStaging struct {
+	controlstream.Stage
+	cancel context.CancelFunc
+}
+
+// startStaging begins what a pod wants, or goes on with it.
+func (s *shim) startStaging(ctx context.Context, a controlstream.Stage, staging *sync.WaitGroup) {
+	if err := a.Check(); err != nil {
+		s.d.counts.refused.Add(1)
+		s.sendFailure(a.ID, refusal(err.Error(), ""))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.stages[a.ID]; old != nil {
+		if reflect.DeepEqual(old.Stage, a) {
+			return // it is under way
+		}
+		old.cancel()
+		delete(s.stages, a.ID)
+	}
+	if len(s.stages) >= s.d.o.PodStages {
+		s.d.counts.refused.Add(1)
+		s.sendFailure(a.ID, refusal(fmt.Sprintf("a pod may want %d checkpoints at once", s.d.o.PodStages), ""))
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	st := &podStaging{a, cancel}
+	s.stages[a.ID] = st
+	staging.Go(func() {
+		defer cancel()
+		c := s.stageForPod(ctx, st)
+		s.mu.Lock()
+		if s.stages[a.ID] == st {
+			delete(s.stages, a.ID)
+		}
+		s.mu.Unlock()
+		if c != nil {
+			nodestore.ReadIntoMemory(ctx, c) // while the engine boots
+		}
+	})
+}
+
+// refusal is an error of this loader's own.
+func refusal(why, fix string) *controlstream.Failed {
+	return &controlstream.Failed{Kind: controlstream.KindRefused, Message: why, Fix: fix}
+}
+
+// failure is an error as a pod hears it.
+func failure(err error) *controlstream.Failed {
+	e, ok := errors.AsType[*source.Error](err)
+	if !ok {
+		return &controlstream.Failed{Kind: string(source.Broken), Message: err.Error()}
+	}
+	bare := *e
+	bare.Fix = ""
+	return &controlstream.Failed{Kind: string(e.Kind), Message: bare.Error(), Fix: e.Fix}
+}
+
+func (s *shim) sendFailure(id int, f *controlstream.Failed) {
+	f.ID = id
+	s.out.put(controlstream.ToPod{Failed: f})
+}
+
+// stageForPod stages for a pod and tells it all along; nil where it came to nothing.
+func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoint {
+	d := s.d
+	if !s.awaitSlot(ctx, a.ID) {
+		s.reportEnding(a.ID)
+		return nil
+	}
+	defer func() { <-d.slots }()
+	place, f := d.checkSource(a.Source, a.Files)
+	if f == nil && d.o.Private && !s.folders {
+		f = refusal("this thaw runtime does not take folders over the socket, and the node's store is closed to pods", "deploy the model with a thaw as new as the node's loader")
+	}
+	if f == nil {
+		f = d.checkPod(ctx, s.uid, a.Source)
+	}
+	if f == nil && !s.reserveBytes(place, 0) {
+		f = refusal(fmt.Sprintf("a pod may hold %d checkpoints", maxPodCheckpoints), "")
+	}
+	if f != nil {
+		d.counts.refused.Add(1)
+		d.complain("a pod wants what is not staged", "pod", s.uid, "source", a.Source, "kind", f.Kind, "error", f.Message)
+		s.sendFailure(a.ID, f)
+		return nil
+	}
+	c := d.takePrefetched(place, a.Digest)
+	if c != nil && !s.reserveBytes(place, c.Bytes) {
+		c.Lease.Release()
+		c = nil // it is refused below, in the words of any other
+	}
+	if c == nil {
+		c = s.stageSource(ctx, a, place)
+	}
+	if c == nil {
+		return nil
+	}
+	var folder *os.File
+	if s.folders {
+		var err error
+		if folder, err = os.Open(c.Path); err != nil {
+			c.Lease.Release()
+			d.counts.failed.Add(1)
+			s.sendFailure(a.ID, failure(err))
+			return nil
+		}
+	}
+	s.retain(c)
+	d.endPrefetch(place)
+	d.counts.staged.Add(1)
+	d.notifyChange()
+	names := make([]string, 0, len(c.Files))
+	for _, f := range c.Files {
+		names = append(names, f.Name)
+	}
+	s.out.putWith(controlstream.ToPod{Staged: &controlstream.Staged{ID: a.ID, Path: c.Path, Digest: c.Digest, Bytes: c.Bytes, Files: names, Folder: s.folders}}, folder)
+	return c
+}
+
+// stageSource is what the source has now; nil where it came to nothing, of which the pod
+// was told.
+func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *loader.Checkpoint {
+	d := s.d
+	t, err := d.o.Store.Loader().Stage(ctx, a.Source, loader.StageOptions{Digest: a.Digest, Files: a.Files})
+	if err != nil {
+		if ctx.Err() != nil {
+			s.reportEnding(a.ID)
+			return nil
+		}
+		s.sendFailure(a.ID, failure(err))
+		return nil
+	}
+	if f := s.forwardProgress(ctx, a.ID, place, t); f != nil {
+		t.Release()
+		d.counts.refused.Add(1)
+		s.sendFailure(a.ID, f)
+		return nil
+	}
+	c, err := t.Wait(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		if !s.reportEnding(a.ID) {
+			// It may come again: pods are started anew.
+			d.continuePrefetch(place, t, "the pod that wanted it is gone")
+			return nil
+		}
+		t.Release()
+		return nil
+	case err != nil:
+		t.Release()
+		d.counts.failed.Add(1)
+		s.sendFailure(a.ID, failure(err))
+		return nil
+	}
+	t.Release() // the lease stays
+	return c
+}
+
+// awaitSlot waits until fewer than all may run do.
+func (s *shim) awaitSlot(ctx context.Context, id int) bool {
+	select {
+	case s.d.slots <- struct{}{}:
+		return true
+	default:
+	}
+	s.out.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, State: string(loader.Waiting), Note: "others are staged first"}})
+	select {
+	case s.d.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// reportEnding tells the pod where the end is this loader's, and reports that.
+func (s *shim) reportEnding(id int) (ending bool) {
+	s.d.mu.Lock()
+	ending = s.d.endingLocked()
+	s.d.mu.Unlock()
+	if ending {
+		s.sendFailure(id, &controlstream.Failed{Kind: controlstream.KindEnding, Message: "the node's loader ends; what has arrived stays"})
+	}
+	return ending
+}
+
+// forwardProgress passes progress on until the staging is over or called off; it returns
+// why it must not go on.
+func (s *shim) forwardProgress(ctx context.Context, id int, place string, t *loader.Staging) *controlstream.Failed {
+	events, stop := t.Events()
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case p, ok := <-events:
+			if !ok || p.State == loader.Ready || p.State == loader.Failed {
+				return nil
+			}
+			if !s.reserveBytes(place, p.Total) {
+				return refusal(fmt.Sprintf("with the %d bytes of this the pod would have more staged than the %s it may", p.Total, s.d.o.PodBytes), "--pod-bytes of the node's loader is the bound")
+			}
+			s.out.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, Done: p.Done, Total: p.Total, State: string(p.State), Note: p.Note}})
+		}
+	}
+}
+
+// reserveBytes takes note of what a pod wants, and reports whether it may.
+func (s *shim) reserveBytes(place string, bytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.bytes[place]; !ok && len(s.bytes) >= maxPodCheckpoints {
+		return false
+	}
+	s.bytes[place] = max(s.bytes[place], bytes)
+	if s.d.o.PodBytes <= 0 {
+		return true
+	}
+	var sum int64
+	for _, n := range s.bytes {
+		sum += n
+	}
+	if sum > int64(s.d.o.PodBytes) {
+		delete(s.bytes, place)
+		return false
+	}
+	return true
+}
+
+// retain keeps a checkpoint for as long as the connection lives.
+func (s *shim) retain(c *loader.Checkpoint) {
+	s.mu.Lock()
+	_, twice := s.leases[c.Digest]
+	if !twice {
+		s.leases[c.Digest] = c.Lease
+	}
+	s.mu.Unlock()
+	if twice {
+		c.Lease.Release()
+		return
+	}
+	s.d.addLease(c.Digest)
+}
+
+// checkSource is what a source and its patterns are called in the store, or why they are
+// not staged.
+func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlstream.Failed) {
+	scheme, location, err := loader.Locate(src, "")
+	if err != nil {
+		return "", failure(err)
+	}
+	switch scheme {
+	case loader.PeerScheme:
+		return "", refusal("folders of other nodes are no source of a pod", "")
+	case "file":
+		folder := strings.TrimPrefix(location, "file://")
+		for _, f := range d.o.Folders {
+			if isBelow(folder, filepath.Clean(f)) {
+				return store.Place(location, files), nil
+			}
+		}
+		return "", refusal(fmt.Sprintf("%s is a folder of the node, and not one of those that are staged", location), "--folder of the node's loader names them; or upload it and name it as az://, s3://, gs:// or hf://")
+	}
+	for _, a := range d.o.Allow {
+		if isBelow(location, strings.TrimRight(a, "/")) {
+			return store.Place(location, files), nil
+		}
+	}
+	if len(d.o.Allow) > 0 {
+		return "", refusal(fmt.Sprintf("%s is not among the sources that are staged here", location), "--allow-source of the node's loader names them")
+	}
+	return store.Place(location, files), nil
+}
+
+// isBelow: name is at or below root.
+func isBelow(name, root string) bool {
+	rest, ok := strings.CutPrefix(name, root)
+	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(root, "/"))
+}

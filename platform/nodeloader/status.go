@@ -1,0 +1,85 @@
+package nodeloader
+
+import (
+	"context"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// What a status may hold: far more than any true one does. It goes to the
+// controller, which hears all pods.
+const (
+	maxName  = 256  // bytes of a name
+	maxText  = 4096 // bytes of a text for people
+	maxItems = 256  // of a list
+)
+
+// sanitizeStatus is what of a status a pod may say. Which replica of what it is the
+// controller knows by its uid; its engine's key is for nobody: who asks the pod
+// asks the shim.
+func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
+	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
+	st.State, st.Tier = functions.State(clip(string(st.State), maxName)), functions.Tier(clip(string(st.Tier), maxName))
+	st.Endpoint, st.Start = clip(st.Endpoint, maxName), clip(st.Start, maxName)
+	st.Error, st.StartNote = clip(st.Error, maxText), clip(st.StartNote, maxText)
+	st.Phases = st.Phases[:min(len(st.Phases), maxItems)]
+	parts := maxItems
+	for i := range st.Phases {
+		p := &st.Phases[i]
+		p.Phase = functions.Phase(clip(string(p.Phase), maxName))
+		p.Parts = p.Parts[:min(len(p.Parts), parts)]
+		parts -= len(p.Parts)
+		for j := range p.Parts {
+			p.Parts[j].Name = clip(p.Parts[j].Name, maxName)
+		}
+	}
+	st.Adapters = st.Adapters[:min(len(st.Adapters), maxItems)]
+	for i := range st.Adapters {
+		st.Adapters[i] = clip(st.Adapters[i], maxName)
+	}
+	if len(st.AdapterNotes) > maxItems {
+		st.AdapterNotes = nil
+	}
+	for name, note := range st.AdapterNotes {
+		if len(name) > maxName {
+			delete(st.AdapterNotes, name)
+		} else if len(note) > maxText {
+			st.AdapterNotes[name] = clip(note, maxText)
+		}
+	}
+	return st
+}
+
+func clip(s string, n int) string {
+	if len(s) > n {
+		s = s[:n]
+	}
+	return s
+}
+
+// lineLimiter slows who says more than anybody has to say.
+type lineLimiter struct {
+	perSecond int // lines a second
+	since     time.Time
+	count     int
+}
+
+// wait waits until the next line may be heard; false when ctx ended meanwhile.
+func (p *lineLimiter) wait(ctx context.Context) bool {
+	now := time.Now()
+	if now.Sub(p.since) >= time.Second {
+		p.since, p.count = now, 0
+	}
+	if p.count++; p.count <= p.perSecond {
+		return true
+	}
+	t := time.NewTimer(p.since.Add(time.Second).Sub(now))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,355 @@
+package nodestore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/p2p"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// Store is the store of a node as people and programs see it: what is in it,
+// what is brought into it before anybody asks, what goes. Its errors are
+// *functions.StoreError. Its methods may be called concurrently.
+type Store struct {
+	node         string
+	store        *store.Store
+	loader       *loader.Loader
+	sources      map[string]loader.Source
+	closeSources func() // lets the sources' connections go
+	hubView      *hubView
+	swarm        *p2p.Node // nil without peering, as are the two below
+	peers        *peerList
+	listener     net.Listener
+	log          *slog.Logger
+
+	mu       sync.Mutex // guards the fields below
+	rate     float64    // bytes a second that came between the last two measurements
+	loaded   functions.Bytes
+	measured time.Time
+	use      functions.StoreUse
+	cached   []functions.CachedModel
+}
+
+// Options of a shelf.
+type Options struct {
+	Node   string          // its name; "" is a visitor's, who lends nothing
+	Data   string          // folder; the store lies below it
+	Budget functions.Bytes // 0: all the disk has but keepFree
+	// Peering is how bytes are brought together with other nodes; nil: they are
+	// not.
+	Peering *Peering
+	// Copies: folders of this machine are staged like any other source, and not used
+	// where they are. Who uses a checkpoint then needs nothing but the store.
+	Copies bool
+	// Private closes the store to other users; see store.Options.
+	Private bool
+	Log     *slog.Logger // may be nil
+}
+
+// Open is the store below a data folder with a loader of its own. Others may have
+// opened the same folder. It makes its folders and starts nothing; the caller
+// closes it.
+func Open(o Options) (*Store, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Private: o.Private, Log: o.Log})
+	if err != nil {
+		return nil, storeError(err)
+	}
+	if o.Private {
+		// Its links say what was staged.
+		hf := filepath.Join(o.Data, "hf")
+		if err := errors.Join(os.MkdirAll(hf, 0o700), os.Chmod(hf, 0o700)); err != nil {
+			return nil, storeError(err)
+		}
+	}
+	from, end := openSources()
+	if o.Copies {
+		from["file"] = copiedSource{from["file"]}
+	}
+	s := &Store{node: o.Node, store: st, sources: from, closeSources: end, log: o.Log}
+	lo := loader.Options{Store: st, Sources: from, Links: filepath.Join(o.Data, "store", "links.json"), Log: o.Log}
+	if p := o.Peering; p != nil {
+		id := o.Node
+		if id == "" {
+			id = "pull-" + rand.Text()
+		}
+		s.peers, s.listener = newPeerList(p.Nodes), p.Listener
+		s.swarm = p2p.New(p2p.Options{ID: id, URL: p.URL, Token: p.Token, Nodes: s.peers.nodes, Folders: p.folders(), Log: o.Log})
+		from[loader.PeerScheme] = s.swarm.Source()
+		lo.Peers = s.swarm
+	}
+	s.loader = loader.New(lo)
+	s.hubView = newHubView(o.Data, st, from, o.Log)
+	return s, nil
+}
+
+// copiedSource is a source of folders that says nothing of being at hand.
+type copiedSource struct{ loader.Source }
+
+// keepFree is left on the disk for logs and everything else.
+const keepFree = 256 << 20
+
+// Run lends to other nodes, where there is peering, and keeps the view of what
+// came from the hub in step, until ctx ends.
+func (s *Store) Run(ctx context.Context) error {
+	var side sync.WaitGroup
+	if s.listener != nil {
+		side.Go(func() {
+			// Without it this node is alone, and serves as before.
+			if err := s.swarm.Serve(ctx, s.listener, s.loader); err != nil {
+				s.log.Error("blocks are not lent any more", "error", err)
+			}
+		})
+	}
+	s.hubView.run(ctx, func() int64 { return s.loader.Stats().Staged })
+	side.Wait()
+	return nil
+}
+
+// Close ends what is under way; what has arrived stays for the next.
+func (s *Store) Close() {
+	s.loader.Close()
+	s.hubView.sync()
+	if s.swarm != nil {
+		s.swarm.Close()
+	}
+	s.closeSources()
+}
+
+// Checkpoints is the store itself.
+func (s *Store) Checkpoints() *store.Store { return s.store }
+
+// Loader fills the store.
+func (s *Store) Loader() *loader.Loader { return s.loader }
+
+// Sources are all the loader brings from, by scheme.
+func (s *Store) Sources() map[string]loader.Source { return s.sources }
+
+// SetPeers tells which other nodes there are now.
+func (s *Store) SetPeers(list []functions.Peer) {
+	if s.peers != nil {
+		s.peers.setDiscovered(list)
+	}
+}
+
+// Refresh looks at what is in the store, for Use. It takes as long as a listing of
+// the store does.
+func (s *Store) Refresh() error {
+	var use functions.StoreUse
+	var cached []functions.CachedModel
+	_, budget, _ := s.store.Usage()
+	use.Bytes = functions.Bytes(budget)
+	entries, err := s.store.List()
+	if err != nil {
+		return storeError(err)
+	}
+	for _, e := range entries {
+		use.Used += functions.Bytes(e.Bytes)
+		t, memory, _ := tierOf(e)
+		cached = append(cached, functions.CachedModel{Source: e.Source, Digest: e.Digest, Tier: t, Bytes: functions.Bytes(e.Bytes), Memory: memory})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.use, s.cached = use, cached
+	return nil
+}
+
+// MeasureRate takes the rate at which bytes came since it was called last.
+func (s *Store) MeasureRate(now time.Time) {
+	var sum functions.Bytes
+	for _, b := range s.Stats().Bytes {
+		sum += b
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := now.Sub(s.measured).Seconds(); !s.measured.IsZero() && d > 0 {
+		s.rate = float64(sum-s.loaded) / d
+	}
+	s.loaded, s.measured = sum, now
+}
+
+// Usage is what the last Look saw, with what the loader has done by now. It waits
+// for nothing.
+func (s *Store) Usage() (functions.StoreUse, []functions.CachedModel) {
+	stats := s.Stats()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats.Rate = s.rate
+	use := s.use
+	use.Loader = &stats
+	return use, s.cached
+}
+
+// Cached lists the published checkpoints, last used first.
+func (s *Store) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
+	list, err := s.store.List()
+	if err != nil {
+		return nil, storeError(err)
+	}
+	out := make([]functions.CacheEntry, 0, len(list))
+	for _, e := range list {
+		entry := functions.CacheEntry{
+			Node: s.node, Digest: e.Digest, Source: e.Source, Path: e.Path, Files: len(e.Files), Bytes: functions.Bytes(e.Bytes),
+			Created: e.Created, LastUsed: e.LastUsed, InUse: e.Leased, Pinned: e.PinnedByUser,
+		}
+		if _, memory, known := tierOf(e); known {
+			entry.Memory = &memory
+		}
+		out = append(out, entry)
+	}
+	return out, nil
+}
+
+// Keep does something to one checkpoint that takes no time.
+func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
+	var err error
+	switch act {
+	case functions.StoreRemove:
+		err = s.store.Remove(digest)
+	case functions.StorePin:
+		err = s.store.Pin(digest)
+	case functions.StoreUnpin:
+		err = s.store.Unpin(digest)
+	default:
+		return &functions.StoreError{Code: string(source.BadSource), Message: fmt.Sprintf("%.20q is nothing that is done to a checkpoint", string(act))}
+	}
+	if e := storeError(err); e != nil {
+		if e.Code == string(source.Refused) { // of a removal
+			e.Code = functions.CodeInUse
+		}
+		return e
+	}
+	return nil
+}
+
+// Reread reads a checkpoint again and takes out what is not what it was. It tells that it has begun, and how it
+// ended; an error is of one that never began.
+func (s *Store) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+	e, lease, err := s.store.Acquire(digest)
+	if err != nil {
+		return storeError(err)
+	}
+	lease.Release() // the store takes its own
+	p := functions.StoreProgress{Node: s.node, State: "verifying", Total: functions.Bytes(e.Bytes), Digest: e.Digest, Path: e.Path}
+	tell(p)
+	if err := s.store.Verify(digest); err != nil {
+		tell(failedProgress(p, err))
+		return nil
+	}
+	p.State, p.Percent, p.Done = "ready", 100, p.Total
+	tell(p)
+	return nil
+}
+
+// Prefetch brings a source into the store. It tells how far it is, and how it
+// ended; an error is of one that never began. When ctx ends it is called off,
+// unless somebody else wants the same, and what has arrived stays.
+func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files})
+	if err != nil {
+		return storeError(err)
+	}
+	defer st.Release()
+	events, stop := st.Events()
+	defer stop()
+	last := functions.StoreProgress{Node: s.node}
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case p, ok := <-events:
+			if over = !ok || p.State == loader.Ready || p.State == loader.Failed; !over {
+				last = s.progress(p)
+				tell(last)
+			}
+		}
+	}
+	c, err := st.Wait(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		tell(failedProgress(last, err))
+		return nil
+	}
+	defer c.Lease.Release()
+	if r.Pin && !c.InPlace {
+		if err := s.store.Pin(c.Digest); err != nil {
+			tell(failedProgress(last, err))
+			return nil
+		}
+	}
+	if r.Memory {
+		ReadIntoMemory(ctx, c)
+	}
+	b := functions.Bytes(c.Bytes)
+	tell(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace, Note: last.Note})
+	return nil
+}
+
+func (s *Store) progress(p loader.Progress) functions.StoreProgress {
+	out := functions.StoreProgress{
+		Node: s.node, State: string(p.State), Percent: p.Percent(), Rate: p.Rate,
+		Done: functions.Bytes(p.Done), Total: functions.Bytes(p.Total), Resumed: functions.Bytes(p.Resumed), Note: p.Note,
+	}
+	if eta, ok := p.ETA(); ok {
+		s := eta.Seconds()
+		out.ETA = &s
+	}
+	return out
+}
+
+// Stats is what loader and store have done so far.
+func (s *Store) Stats() functions.LoaderStats {
+	l, st := s.loader.Stats(), s.store.Stats()
+	out := functions.LoaderStats{
+		Bytes:  make(map[string]functions.Bytes, len(l.Bytes)),
+		Wasted: functions.Bytes(l.Wasted), Resumed: functions.Bytes(l.Resumed), Reused: functions.Bytes(l.Reused), PeerSent: functions.Bytes(l.PeerSent),
+		Requests: l.Requests, Retries: l.Retries, Hedges: l.Hedges, Throttles: l.Throttles,
+		Staged: l.Staged, Failed: l.Failed, InFlight: l.InFlight, Stagings: l.Stagings,
+		Evictions: st.Evictions, EvictedBytes: functions.Bytes(st.EvictedBytes), Quarantined: st.Quarantined,
+	}
+	for scheme, n := range l.Bytes {
+		out.Bytes[scheme] = functions.Bytes(n)
+	}
+	return out
+}
+
+func failedProgress(p functions.StoreProgress, err error) functions.StoreProgress {
+	p.State, p.Error, p.Path, p.ETA, p.Rate = "failed", storeError(err), "", nil, 0
+	return p
+}
+
+// storeError is an error of loader or store with its stable code.
+func storeError(err error) *functions.StoreError {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*functions.StoreError](err); ok {
+		return e
+	}
+	kind := source.KindOf(err)
+	out := &functions.StoreError{Code: string(kind), Message: err.Error()}
+	switch {
+	case kind == "":
+		out.Code = string(source.Broken)
+	case kind == source.Missing && strings.HasSuffix(out.Message, "is not in the store"):
+		out.Code = functions.CodeNotCached
+	}
+	return out
+}

@@ -1,0 +1,330 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+// serve answers one request; it is a httpserver.Handler.
+func (s *Shim) serve(req *httpserver.Request, res *httpserver.Response) {
+	switch path := req.Path; {
+	case openai.Public(path):
+		if post(req, res) {
+			s.proxy(req, res, "POST", path)
+		}
+	case path == "/readyz":
+		s.serveReady(req, res)
+	case path == "/livez":
+		st := s.rep.Status()
+		if st.State.Over() {
+			res.Status = 503
+		}
+		text(res, st.State.Word())
+	case path == "/timeline":
+		if get(req, res) {
+			document(res, s.timeline())
+		}
+	case path == "/infer":
+		if post(req, res) {
+			s.proxy(req, res, "POST", inferPath(req.Body))
+		}
+	case path == "/v1/models":
+		if get(req, res) {
+			s.proxy(req, res, "GET", path)
+		}
+	default:
+		refuse(res, openai.New(openai.UnknownEndpoint, "The pod of a model has no "+clip(path)+"."))
+	}
+}
+
+// serveReady says so after a real token, and no longer once a drain has begun.
+func (s *Shim) serveReady(_ *httpserver.Request, res *httpserver.Response) {
+	st := s.rep.Status()
+	switch {
+	case st.State == functions.Ready && !s.draining.Load():
+		text(res, "ready")
+		return
+	case st.State == functions.Ready:
+		st.State = functions.Draining
+	}
+	res.Status = 503
+	say := st.State.Word()
+	if st.Percent >= 0 {
+		say = fmt.Sprintf("%s, %d %%", say, st.Percent)
+	}
+	if st.Error != "" {
+		say += ": " + st.Error
+	}
+	text(res, say)
+}
+
+// timeline is the start so far.
+func (s *Shim) timeline() functions.Timeline {
+	st := s.adjustStatus(s.rep.Status())
+	t := functions.Timeline{
+		Function: s.o.Model.FullName().String(), Start: st.Start, StartNote: st.StartNote, Node: s.loader.Node(),
+		Began: s.began, State: st.State, Tier: st.Tier, Bytes: st.Bytes, Phases: st.Phases, Error: st.Error,
+		Total:    time.Since(s.began).Seconds(),
+		Progress: functions.Progress{State: st.State, Percent: st.Percent, Bytes: st.Bytes, Total: st.TotalBytes},
+	}
+	if at := s.readyAt.Load(); at != 0 {
+		t.Total = time.Unix(0, at).Sub(s.began).Seconds()
+	}
+	t.Phases = append(slices.Clone(t.Phases), s.first.span(s.readyAt.Load(), t.Total)...)
+	if t.Phases == nil {
+		t.Phases = []functions.Span{}
+	}
+	return t
+}
+
+// firstRequest is the first request that a READY engine got: when it went on to it, and when the
+// answer began, in unix nanoseconds. 0 is not yet. ahead is that it was here before READY.
+type firstRequest struct {
+	came, answered atomic.Int64
+	early          atomic.Bool
+}
+
+// firstTokenWithin is how soon after READY a request comes that waited for it. A later one
+// tells of its client, not of the start.
+const firstTokenWithin = time.Second
+
+// claim reports whether a request is the first.
+func (f *firstRequest) claim() bool {
+	return f.came.Load() == 0 && f.came.CompareAndSwap(0, time.Now().UnixNano())
+}
+
+// span is the way of the first request, by this machine's clock alone: until it was
+// here after READY, or was let through where it had been sent ahead (release), and
+// until the engine's first bytes (engine). total is when READY was, in seconds of the
+// timeline. There is none where nobody waited.
+func (f *firstRequest) span(ready int64, total float64) []functions.Span {
+	came, answered := f.came.Load(), f.answered.Load()
+	if ready == 0 || came == 0 || answered == 0 || !f.early.Load() && time.Duration(came-ready) > firstTokenWithin {
+		return nil
+	}
+	release, engine := max(0, time.Duration(came-ready).Seconds()), time.Duration(answered-came).Seconds()
+	return []functions.Span{{Phase: functions.PhaseFirstToken, Start: total, Duration: release + engine, Parts: []functions.Part{
+		{Name: "release", Start: total, Duration: release},
+		{Name: "engine", Start: total + release, Duration: engine},
+	}}}
+}
+
+// inferPath is where a body of /infer belongs: a chat where it has messages.
+func inferPath(body []byte) string {
+	var asks struct {
+		Messages json.RawMessage `json:"messages"`
+	}
+	if json.Unmarshal(body, &asks) == nil && asks.Messages == nil {
+		return "/v1/completions"
+	}
+	return "/v1/chat/completions"
+}
+
+// passed are the fields that go to the engine; all else stays here.
+var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
+
+// proxy streams a request to the engine and its answer back.
+func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, path string) {
+	waited := false
+	if req.Header(snapshot.EarlyHeader) != "" {
+		began := time.Now()
+		waited = s.awaitReady(req)
+		res.Set(snapshot.HeldHeader, strconv.FormatInt(time.Since(began).Microseconds(), 10))
+	}
+	// Before the state is looked at: a drain that sees none begins nobody's end.
+	s.inFlight.Add(1)
+	passing := false
+	defer func() {
+		if !passing {
+			s.inFlight.Add(-1)
+		}
+	}()
+	st := s.rep.Status()
+	if st.State != functions.Ready && st.State != functions.Draining || st.Endpoint == "" {
+		s.refuseNotReady(res, st)
+		return
+	}
+	mark := (*firstRequest)(nil)
+	if openai.Public(path) && s.first.claim() {
+		mark = &s.first
+		mark.early.Store(waited)
+	}
+	var body [][]byte
+	if len(req.Body) > 0 {
+		body = [][]byte{req.Body}
+	}
+	if len(s.o.Model.Spec.Adapters) > 0 && body != nil {
+		b, e := s.loadAdapter(req, body)
+		if e != nil {
+			refuse(res, e)
+			return
+		}
+		body = b
+	}
+	up := &upstream.Request{Addr: hostPort(st.Endpoint), Method: method, Path: path, Body: body, Fields: make([]upstream.Field, 0, len(passed)+1)}
+	for _, name := range passed {
+		if v := req.Header(name); v != "" {
+			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})
+		}
+	}
+	if st.Key != "" {
+		up.Fields = append(up.Fields, upstream.Field{Name: "Authorization", Value: "Bearer " + st.Key})
+	}
+	from, err := s.engines.Do(req.Context(), up)
+	if err != nil {
+		if errors.Is(err, upstream.ErrCancelled) {
+			res.Close = true // nobody is there to read it
+			return
+		}
+		s.rep.Suspect("the pod's door: " + err.Error())
+		refuse(res, openai.New(openai.EngineCrashed, "The engine did not answer."))
+		return
+	}
+	passing = true
+	res.Status, res.Length = from.Status, from.Length
+	for _, f := range from.Fields {
+		res.Set(f.Name, f.Value)
+	}
+	res.Stream = &relay{from: from, shim: s, first: mark}
+}
+
+// awaitReady keeps a request that was sent ahead until the replica is READY or will not be,
+// or its client has left. What comes of it is the state's to say: one for which there
+// is no place finds the model loading. It reports whether it has waited for that.
+func (s *Shim) awaitReady(req *httpserver.Request) bool {
+	select {
+	case <-s.decided:
+		return false
+	default:
+	}
+	defer s.waiting.Add(-1)
+	if s.waiting.Add(1) > maxWaiting {
+		return false
+	}
+	select {
+	case <-s.decided:
+		return true
+	case <-req.Context().Done():
+		return false
+	}
+}
+
+// refuseNotReady is the answer while there is no engine to ask.
+func (s *Shim) refuseNotReady(res *httpserver.Response, st functions.ReplicaStatus) {
+	switch {
+	case st.State == functions.Failed:
+		refuse(res, openai.New(openai.ModelLoadFailed, "The model could not be loaded: "+st.Error))
+	case st.State.Over() || s.draining.Load():
+		refuse(res, openai.New(openai.ShuttingDown, "This pod of the model ends."))
+	default:
+		refuse(res, openai.New(openai.ModelLoading, "The model is "+st.State.Word()+"."))
+	}
+}
+
+// loadAdapter has the adapter that a request names loaded, and its body name it as
+// the engine knows it: both NAME:ADAPTER, as clients say, and ADAPTER, as our
+// activators pass it on, are taken.
+func (s *Shim) loadAdapter(req *httpserver.Request, body [][]byte) ([][]byte, *openai.Error) {
+	e, err := openai.Peek(req.Body)
+	if err != nil {
+		return body, nil // the engine says what is wrong with it
+	}
+	name, whole := strings.CutPrefix(e.Model, s.o.Model.Metadata.Name+":")
+	if !slices.ContainsFunc(s.o.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name }) {
+		return body, nil
+	}
+	err = s.rep.LoadAdapter(req.Context(), name)
+	if x, ok := errors.AsType[*replica.AdapterError](err); ok {
+		return nil, openai.New(openai.Code(x.Code), "The adapter `"+name+"` cannot be used: "+x.Message)
+	}
+	if err != nil {
+		return nil, openai.New(openai.AdapterUnavailable, "The adapter `"+name+"` cannot be used: "+err.Error())
+	}
+	if whole {
+		body = e.Splice(make([][]byte, 0, 4), req.Body, name, false)
+	}
+	return body, nil
+}
+
+// relay is the engine's answer on its way through.
+type relay struct {
+	from  *upstream.Response
+	shim  *Shim
+	first *firstRequest // nil: it is not the first
+}
+
+func (r *relay) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if n > 0 && r.first != nil {
+		r.first.answered.Store(time.Now().UnixNano())
+		r.first = nil
+	}
+	return n, err
+}
+
+func (r *relay) Close() error {
+	err := r.from.Close()
+	r.shim.inFlight.Add(-1)
+	return err
+}
+
+func post(req *httpserver.Request, res *httpserver.Response) bool { return only("POST", req, res) }
+func get(req *httpserver.Request, res *httpserver.Response) bool  { return only("GET", req, res) }
+
+func only(method string, req *httpserver.Request, res *httpserver.Response) bool {
+	if req.Method == method {
+		return true
+	}
+	e := openai.New(openai.MethodNotAllowed, "Use "+method+" here.")
+	e.Allow = method
+	refuse(res, e)
+	return false
+}
+
+func refuse(res *httpserver.Response, e *openai.Error) {
+	res.Status = e.Status
+	for name, value := range e.Header {
+		res.Set(name, value)
+	}
+	res.Body = e.Body()
+}
+
+func document(res *httpserver.Response, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		refuse(res, openai.New(openai.InternalError, err.Error()))
+		return
+	}
+	res.Set("Content-Type", "application/json")
+	res.Body = append(b, '\n')
+}
+
+func text(res *httpserver.Response, s string) {
+	res.Set("Content-Type", "text/plain; charset=utf-8")
+	res.Body = []byte(s + "\n")
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		s = s[:80]
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,65 @@
+package shim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// TestFirst: the way of the first request is told where it waited for READY, and
+// nowhere else.
+func TestFirst(t *testing.T) {
+	const ready = int64(1_000_000_000)
+	for _, c := range []struct {
+		what            string
+		ready           int64
+		came, answered  time.Duration // after READY; -1: not yet
+		ahead           bool
+		release, engine float64 // seconds; -1: no span
+	}{
+		{"it waited", ready, 2 * time.Millisecond, 5 * time.Millisecond, false, 0.002, 0.003},
+		{"it came while READY was being told", ready, -time.Microsecond, time.Millisecond, false, 0, 0.001001},
+		{"not answered yet", ready, time.Millisecond, -1, false, -1, 0},
+		{"nobody came", ready, -1, -1, false, -1, 0},
+		{"not READY", 0, time.Millisecond, time.Millisecond, false, -1, 0},
+		{"it was sent ahead, and let through late", ready, 2 * time.Second, 3 * time.Second, true, 2, 1},
+		{"it came by chance", ready, time.Minute, time.Minute + time.Second, false, -1, 0},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			var f firstRequest
+			f.early.Store(c.ahead)
+			if c.came != -1 {
+				f.came.Store(ready + int64(c.came))
+			}
+			if c.answered != -1 {
+				f.answered.Store(ready + int64(c.answered))
+			}
+			got := f.span(c.ready, 7)
+			if c.release < 0 {
+				if got != nil {
+					t.Fatalf("%+v", got)
+				}
+				return
+			}
+			if len(got) != 1 || got[0].Phase != functions.PhaseFirstToken || got[0].Start != 7 || len(got[0].Parts) != 2 {
+				t.Fatalf("%+v", got)
+			}
+			p := got[0].Parts
+			if near(p[0].Duration, c.release) && p[0].Start == 7 && near(p[1].Duration, c.engine) && near(p[1].Start, 7+c.release) && near(got[0].Duration, c.release+c.engine) {
+				return
+			}
+			t.Errorf("%+v, want %v and %v", got[0], c.release, c.engine)
+		})
+	}
+}
+
+func near(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
+
+// TestFirstComesOnce: of requests that come at once one is the first.
+func TestFirstComesOnce(t *testing.T) {
+	var f firstRequest
+	if !f.claim() || f.claim() || f.claim() {
+		t.Error("the first is not one")
+	}
+}

@@ -1,0 +1,454 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/replica"
+)
+
+const (
+	// SocketName of the loader, in its store.
+	SocketName = "loader.sock"
+	// DefaultPatience is how long a staging waits for a loader that does not
+	// answer: longer than a DaemonSet takes to put a new one in its place.
+	DefaultPatience = 2 * time.Minute
+
+	helloWait   = 10 * time.Second       // for the loader's welcome
+	writeWait   = 5 * time.Second        // for a line of ours to go out
+	dialFirst   = 50 * time.Millisecond  // between two dials, at first
+	dialMax     = 2 * time.Second        // and at most
+	statusEvery = 2 * time.Second        // a status is said again
+	flushWait   = 500 * time.Millisecond // for the last one to go out
+)
+
+// ErrNoLoader: the node's loader does not answer.
+var ErrNoLoader = errors.New("the node's loader does not answer")
+
+// loaderClient is the shim's end of the loader's socket. It is the replica's Stager.
+type loaderClient struct {
+	socket   string
+	dial     func(ctx context.Context) (net.Conn, error)
+	store    string // where the pod has the loader's folder
+	weights  string // folder of our own, for what comes open
+	hello    controlstream.Shim
+	patience time.Duration
+	cache    string                    // the engine's, for each checkpoint
+	stop     func(controlstream.Drain) // must not block
+	log      *slog.Logger
+	wake     chan struct{} // there is something to say
+
+	mu          sync.Mutex
+	asks        map[int]*stagingRequest // whose checkpoints are wanted, or held
+	last        int                     // id of the newest
+	status      *functions.ReplicaStatus
+	statusCount uint64        // counts statuses
+	sentCount   uint64        // of those, up to which they went out
+	sentChanged chan struct{} // closed and replaced when said grows
+	node        string
+	down        time.Time // since when there is no loader; zero while there is
+	why         error     // the last dial's
+	gaveUp      bool      // what the replica wants was not waited for any longer
+}
+
+// stagingRequest is one staging, from the wish until its checkpoint is let go.
+type stagingRequest struct {
+	controlstream.Stage
+	sent      bool // over this connection
+	progress  func(have, whole functions.Bytes)
+	answer    chan stagingResult // gets one
+	delivered bool               // it has got it
+	folder    *openFolder        // that it came as; nil: it is in the store, as the pod has it
+}
+
+type stagingResult struct {
+	controlstream.Staged
+	err error
+}
+
+func newLoaderClient(o Options, stop func(controlstream.Drain)) *loaderClient {
+	socket := filepath.Join(o.Store, SocketName)
+	return &loaderClient{
+		socket: socket, dial: func(ctx context.Context) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		}, store: o.Store, weights: filepath.Join(o.Dir, "weights"), patience: o.Patience, stop: stop, log: o.Log,
+		hello: controlstream.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version, Folders: runtime.GOOS == "linux"},
+		wake:  make(chan struct{}, 1), asks: map[int]*stagingRequest{}, sentChanged: make(chan struct{}), down: time.Now(),
+	}
+}
+
+// Run keeps a connection to the loader until ctx ends.
+func (l *loaderClient) Run(ctx context.Context) error {
+	wait := dialFirst
+	for ctx.Err() == nil {
+		err := l.runConnection(ctx, func() { wait = dialFirst })
+		if ctx.Err() != nil {
+			break
+		}
+		l.onLost(err)
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		wait = min(2*wait, dialMax)
+	}
+	return nil
+}
+
+// onLost notes that there is no loader, and says so once. Whoever waits for a
+// checkpoint has waited long enough after the bound.
+func (l *loaderClient) onLost(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pending := false
+	for _, a := range l.asks {
+		pending = pending || !a.delivered
+	}
+	if first := l.down.IsZero(); first || l.why == nil {
+		if first {
+			l.down = time.Now()
+		}
+		if pending {
+			l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", err, "giving up after", l.patience)
+		} else {
+			l.log.Warn("the node's loader does not answer; dialling again", "socket", l.socket, "error", err)
+		}
+	}
+	l.why = err
+	if time.Since(l.down) < l.patience {
+		return
+	}
+	for _, a := range l.asks {
+		if !a.delivered {
+			l.gaveUp = true
+			a.finishLocked(stagingResult{err: fmt.Errorf("%w on %s for %s: %w", ErrNoLoader, l.socket, l.patience, err)})
+		}
+	}
+}
+
+// finishLocked answers; the lock is held.
+func (a *stagingRequest) finishLocked(x stagingResult) {
+	select {
+	case a.answer <- x:
+	default:
+	}
+}
+
+// runConnection is one connection, from the hello to its end.
+func (l *loaderClient) runConnection(ctx context.Context, welcomed func()) error {
+	dctx, cancel := context.WithTimeout(ctx, helloWait)
+	defer cancel()
+	conn, err := l.dial(dctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	in := controlstream.NewLines(conn)
+	hello := l.hello
+	if u, ok := conn.(*net.UnixConn); ok {
+		in = controlstream.NewFolderLines(u)
+	} else {
+		hello.Folders = false
+	}
+	defer in.Close()
+	conn.SetDeadline(time.Now().Add(helloWait))
+	if err := controlstream.WriteLine(conn, controlstream.FromPod{Hello: &hello}); err != nil {
+		return err
+	}
+	var first controlstream.ToPod
+	if err := in.Read(&first); err != nil {
+		return fmt.Errorf("its welcome: %w", err)
+	}
+	switch {
+	case first.Failed != nil:
+		return fmt.Errorf("it refuses this pod: %s", first.Failed.Message)
+	case first.Welcome == nil:
+		return errors.New("it does not begin with a welcome")
+	}
+	conn.SetDeadline(time.Time{})
+	welcomed()
+	l.onWelcome(*first.Welcome)
+
+	over := make(chan struct{})
+	var speaking sync.WaitGroup
+	speaking.Go(func() {
+		defer conn.Close()
+		l.writeNews(conn, over)
+	})
+	defer speaking.Wait()
+	defer close(over)
+	for {
+		var m controlstream.ToPod
+		if err := in.Read(&m); err != nil {
+			return err
+		}
+		var open *os.File
+		if m.Staged != nil && m.Staged.Folder {
+			if open, err = in.Folder(); err != nil {
+				return err
+			}
+		}
+		l.onLine(m, first.Welcome.Store, open)
+	}
+}
+
+// onWelcome begins a connection: everything is said anew.
+func (l *loaderClient) onWelcome(w controlstream.Welcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.log.Info("the node's loader answers", "node", w.Node, "pod", w.UID, "after", time.Since(l.down).Round(time.Millisecond))
+	l.node, l.down, l.why = w.Node, time.Time{}, nil
+	for _, a := range l.asks {
+		a.sent = false
+	}
+	l.sentCount = 0
+	l.wakeLocked()
+}
+
+func (l *loaderClient) wakeLocked() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// writeNews says what there is to say until the connection is over.
+func (l *loaderClient) writeNews(conn net.Conn, over <-chan struct{}) {
+	tick := time.NewTicker(statusEvery)
+	defer tick.Stop()
+	for again := false; ; {
+		lines, made := l.news(again)
+		for _, m := range lines {
+			conn.SetWriteDeadline(time.Now().Add(writeWait))
+			if err := controlstream.WriteLine(conn, m); err != nil {
+				return
+			}
+		}
+		l.markSent(made)
+		again = false
+		select {
+		case <-l.wake:
+		case <-tick.C:
+			again = true
+		case <-over:
+			return
+		}
+	}
+}
+
+// news is what has not been said; again says the status also where it has been.
+func (l *loaderClient) news(again bool) (lines []controlstream.FromPod, made uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(l.asks)) {
+		if a := l.asks[id]; !a.sent {
+			a.sent = true
+			s := a.Stage
+			lines = append(lines, controlstream.FromPod{Stage: &s})
+		}
+	}
+	if l.status != nil && (again || l.sentCount < l.statusCount) {
+		s := *l.status
+		lines = append(lines, controlstream.FromPod{Status: &s})
+	}
+	return lines, l.statusCount
+}
+
+func (l *loaderClient) markSent(made uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sentCount < made {
+		l.sentCount = made
+		close(l.sentChanged)
+		l.sentChanged = make(chan struct{})
+	}
+}
+
+// onLine takes one line. store is what the loader calls its folder; open, which it takes
+// over, what came with the line.
+func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File) {
+	if m.Stop != nil {
+		l.stop(*m.Stop)
+	}
+	defer func() {
+		if open != nil {
+			open.Close()
+		}
+	}()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case m.Staging != nil:
+		if a := l.asks[m.Staging.ID]; a != nil && !a.delivered && a.progress != nil {
+			a.progress(functions.Bytes(m.Staging.Done), functions.Bytes(m.Staging.Total))
+		}
+	case m.Staged != nil:
+		a := l.asks[m.Staged.ID]
+		if a == nil {
+			return // let go meanwhile
+		}
+		if a.delivered {
+			if m.Staged.Digest != a.Digest {
+				l.log.Warn("the loader holds other weights than those in use", "source", a.Source, "digest", m.Staged.Digest)
+			}
+			return
+		}
+		var path string
+		var err error
+		if open != nil {
+			a.folder, err = newOpenFolder(filepath.Join(l.weights, strconv.Itoa(a.ID)), open, m.Staged.Files)
+			if open = nil; err == nil {
+				path = a.folder.path()
+			}
+		} else {
+			path, err = l.podPath(m.Staged.Path, store)
+		}
+		a.delivered = err == nil
+		// From now on these very bytes.
+		if a.Digest == "" {
+			a.Digest = m.Staged.Digest
+		}
+		m.Staged.Path = path
+		a.finishLocked(stagingResult{Staged: *m.Staged, err: err})
+	case m.Failed != nil:
+		a := l.asks[m.Failed.ID]
+		switch f := m.Failed; {
+		case a == nil:
+		case a.delivered:
+			// Its files are open; what the loader removes is gone when we are.
+			l.log.Warn("the loader does not hold the weights in use", "source", a.Source, "kind", f.Kind, "error", f.Message)
+		case f.Kind == controlstream.KindEnding:
+			l.log.Warn("the loader ends; asking the next one", "source", a.Source)
+		default:
+			a.finishLocked(stagingResult{err: &StageError{Kind: f.Kind, Message: f.Message, Fix: f.Fix}})
+		}
+	}
+}
+
+// podPath is where the pod finds a path of the loader's.
+func (l *loaderClient) podPath(path, store string) (string, error) {
+	rel, err := filepath.Rel(store, path)
+	if err != nil || !filepath.IsLocal(rel) {
+		return "", fmt.Errorf("the loader says that the weights are in %s, which is not in its store %s", path, store)
+	}
+	return filepath.Join(l.store, rel), nil
+}
+
+// StageError is why the loader does not bring a checkpoint.
+type StageError struct{ Kind, Message, Fix string }
+
+func (e *StageError) Error() string {
+	if e.Fix == "" {
+		return e.Message
+	}
+	return e.Message + "; " + e.Fix
+}
+
+// Stage is the replica's Stager.
+func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+	a := &stagingRequest{Stage: controlstream.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress, answer: make(chan stagingResult, 1)}
+	l.mu.Lock()
+	l.last++
+	a.ID = l.last
+	if err := a.Check(); err != nil {
+		l.mu.Unlock()
+		return replica.Checkpoint{}, err
+	}
+	l.asks[a.ID] = a
+	if !l.down.IsZero() && l.why != nil {
+		l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", l.why, "giving up after", l.patience)
+	}
+	l.wakeLocked()
+	l.mu.Unlock()
+	release := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.asks, a.ID)
+		if a.folder != nil {
+			a.folder.close()
+			a.folder = nil
+		}
+	}
+	select {
+	case x := <-a.answer:
+		if x.err != nil {
+			release()
+			return replica.Checkpoint{}, x.err
+		}
+		return replica.Checkpoint{Path: x.Path, Bytes: functions.Bytes(x.Bytes), Digest: x.Digest, Cache: l.cache, Release: release}, nil
+	case <-ctx.Done():
+		release()
+		return replica.Checkpoint{}, context.Cause(ctx)
+	}
+}
+
+// SendStatus has a status said, the newest where there are several.
+func (l *loaderClient) SendStatus(s functions.ReplicaStatus) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status = &s
+	l.statusCount++
+	l.wakeLocked()
+}
+
+// FlushStatus waits until the newest status has gone out, for a moment at most.
+func (l *loaderClient) FlushStatus(ctx context.Context) {
+	t := time.NewTimer(flushWait)
+	defer t.Stop()
+	for {
+		l.mu.Lock()
+		done, heard := l.sentCount >= l.statusCount || !l.down.IsZero(), l.sentChanged
+		l.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-heard:
+		case <-t.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// allSent reports whether a loader that is there has everything that the shim said.
+func (l *loaderClient) allSent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.down.IsZero() && l.sentCount >= l.statusCount
+}
+
+// Node is the name of the node, "" while no loader has said it.
+func (l *loaderClient) Node() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.node
+}
+
+// lostError is ErrNoLoader where a staging was given up for want of a loader.
+func (l *loaderClient) lostError() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gaveUp {
+		return ErrNoLoader
+	}
+	return nil
+}

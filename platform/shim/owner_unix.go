@@ -1,0 +1,18 @@
+//go:build unix
+
+package shim
+
+import (
+	"os"
+	"syscall"
+)
+
+// ownedByRoot reports whether a file is root's.
+func ownedByRoot(path string) bool {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return false
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	return ok && sys.Uid == 0
+}

@@ -1,0 +1,187 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
+	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
+)
+
+const (
+	parentID      = "imports" // of its process
+	pollEvery     = 20 * time.Millisecond
+	importTimeout = 2 * time.Minute // for its imports
+	answerTimeout = time.Second     // for an answer
+	ownForkNote   = "forked from an interpreter of this pod's own, which had imported the engine while its weights came"
+)
+
+// ownForkServer is an interpreter of this pod alone that begins with the pod: it imports
+// the engine while the weights come, and the engine is forked from it, both its
+// processes. So a start takes the longer of the two and not their sum, and imports
+// once what a plain one imports twice. It has forked one engine when it ends.
+//
+// It is of the same container, user and model as what it forks: nothing is shared
+// with anybody.
+type ownForkServer struct {
+	spawner replica.Spawner
+	socket  string
+	log     *slog.Logger
+	settled chan struct{} // closed when it is ready, or will not be
+	done    chan struct{} // closed by end
+	end     func()
+
+	mu    sync.Mutex
+	facts *forkserver.Facts // nil: it is not ready
+	why   string            // there is none
+}
+
+// newOwnForkServer makes the interpreter for a model's engine; nil where its start has
+// none. cmd is the engine's command, with a path that does not matter.
+func newOwnForkServer(o Options, spawner replica.Spawner, programs engine.Programs) (*ownForkServer, engine.Command, func(ctx context.Context)) {
+	m := o.Model
+	row := forkserver.ImportList(string(m.Spec.Engine))
+	if row == "" || !forkserver.Supported || o.NoImports {
+		return nil, engine.Command{}, nil
+	}
+	dir := filepath.Join(o.Dir, "imports")
+	cmd, err := programs.Prepare(engine.Request{Spec: m.Spec, Name: m.Metadata.Name, Path: "/", Port: 1, Key: "any", Scratch: dir})
+	if err != nil {
+		return nil, engine.Command{}, nil // the replica will say so
+	}
+	a := &ownForkServer{spawner: spawner, socket: filepath.Join(dir, "s"), log: o.Log, settled: make(chan struct{}), done: make(chan struct{})}
+	a.end = sync.OnceFunc(func() { close(a.done) })
+	return a, cmd, func(ctx context.Context) {
+		if err := a.serve(ctx, cmd, row, dir); err != nil && ctx.Err() == nil {
+			a.log.Warn("the engine imports by itself", "why", err)
+		}
+	}
+}
+
+// serve has the interpreter import, and ends it when it has forked or is of no use.
+func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir string) (err error) {
+	began := time.Now()
+	var child *supervisor.Child
+	defer func() {
+		a.mu.Lock()
+		a.facts = nil
+		if err != nil {
+			a.why = "no interpreter of its own: " + err.Error()
+		}
+		a.mu.Unlock()
+		select {
+		case <-a.settled:
+		default:
+			close(a.settled)
+		}
+		if child != nil {
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
+			defer cancel()
+			a.spawner.Signal(last, parentID, syscall.SIGKILL)
+		}
+	}()
+	env, err := forkserver.FindEnvironment(cmd.Argv[0])
+	if err != nil {
+		return err
+	}
+	script, err := forkserver.InstallScript(dir)
+	if err != nil {
+		return err
+	}
+	child, err = a.spawner.Spawn(ctx, supervisor.Process{ID: parentID, Argv: env.ParentArgv(script, a.socket, row), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: dir})
+	if err != nil {
+		return err
+	}
+	limit := time.NewTimer(importTimeout)
+	defer limit.Stop()
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	for {
+		if _, err := os.Stat(a.socket); err == nil {
+			asked, cancel := context.WithTimeout(ctx, answerTimeout)
+			f, err := forkserver.AskFacts(asked, a.socket)
+			cancel()
+			if err == nil {
+				if why := f.Unusable(); why != "" {
+					return errors.New(why)
+				}
+				a.log.Info("the engine's imports are done", "after", time.Since(began).Round(time.Millisecond), "version", f.Version, "python", f.Python)
+				a.mu.Lock()
+				a.facts = &f
+				a.mu.Unlock()
+				close(a.settled)
+				break
+			}
+		}
+		select {
+		case <-poll.C:
+			continue
+		case e := <-child.Exited:
+			child = nil
+			return fmt.Errorf("it ended: %s", engine.RootCause(e.Tail, e.String()))
+		case <-limit.C:
+			return fmt.Errorf("it has not imported within %s", importTimeout)
+		case <-a.done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	select {
+	case <-a.done:
+	case <-child.Exited:
+		child = nil
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// Via is where the engine is forked from, or why it is not.
+func (a *ownForkServer) Via(cmd engine.Command) (via, note string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.facts == nil {
+		if a.why == "" {
+			return "", "the interpreter of its own was not ready"
+		}
+		return "", a.why
+	}
+	if name := a.facts.DifferingVariable(cmd.Env); name != "" {
+		return "", "the interpreter of its own was started with another " + name
+	}
+	return a.socket, ""
+}
+
+// endingSpawner is a spawner that has the interpreter end once an engine was started,
+// from it or not: what it has imported is memory that the engine wants.
+type endingSpawner struct {
+	replica.Spawner
+	a *ownForkServer
+}
+
+func (s endingSpawner) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
+	child, err := s.Spawner.Spawn(ctx, p)
+	if err == nil {
+		s.a.end()
+	}
+	return child, err
+}
+
+// asPlainStart is a status of a start from an interpreter of the pod's own: nothing was
+// warm when the pod began.
+func asPlainStart(st functions.ReplicaStatus) functions.ReplicaStatus {
+	if st.Start == functions.StartWarm {
+		st.Start, st.StartNote = functions.StartPlain, ownForkNote
+	}
+	return st
+}

@@ -1,0 +1,361 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
+)
+
+// Options of a Shim.
+type Options struct {
+	Model    *functions.Model
+	Listener net.Listener // where it answers; Run closes it
+	IP       string       // of the pod, see Address
+	Port     int          // of the listener, as others reach it
+	Store    string       // the loader's folder, as the pod has it
+	Dir      string       // a folder of the shim's own; Run empties it, and removes it
+	Caches   string       // a folder for what engines compile, which is left; "" is the engine's own choice
+	Exe      string       // the thaw program, which is ember
+	Version  string
+	Environ  []string      // of the container; engines inherit what is no secret of it and not the shim's
+	Patience time.Duration // with a loader that does not answer; 0 is DefaultPatience
+	Linger   time.Duration // after the loader's stop, and at most undecided after a failure that it knows of; 0 is DefaultLinger
+	Out      io.Writer     // what the engine says
+	Log      *slog.Logger
+
+	// NoImports has engines import by themselves, after their weights are there: no
+	// interpreter of the pod's own, and none of the node's.
+	NoImports bool
+	// NoNodeFork has them not forked from the node's.
+	NoNodeFork bool
+}
+
+const (
+	// DefaultLinger is how long a shim that was told to stop waits for the end of
+	// its container.
+	DefaultLinger = time.Minute
+
+	// failureLinger is how long one that failed waits to be told what its loader has
+	// passed on: a controller answers in a second, one that has just begun in ten.
+	failureLinger = 15 * time.Second
+
+	supervisorWait = 10 * time.Second
+	endGrace       = 2 * time.Second // between SIGTERM and SIGKILL of what is left
+	serverGrace    = 2 * time.Second // for answers to be written out at the end
+
+	// maxWaiting bounds the requests that wait here for READY: two activators' first.
+	maxWaiting = 16
+
+	// maxBodies bounds the memory of all requests that pass: the shim has 64 MiB
+	// beside its engine.
+	maxBodies = 32 << 20
+)
+
+// Failed is the end of a replica that failed, with its first cause, one line for
+// people.
+type Failed struct {
+	Cause string
+	err   error // ErrNoLoader, or nil
+}
+
+func (e *Failed) Error() string { return e.Cause }
+func (e *Failed) Unwrap() error { return e.err }
+
+// Decode reads a model file as a pod has it: one model. The error names the
+// variable.
+func Decode(text string) (*functions.Model, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, errors.New("THAW_MODEL is empty: it is the model file, as YAML")
+	}
+	docs, err := catalog.Decode("THAW_MODEL", []byte(text))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(docs) != 1 || docs[0].Model == nil:
+		return nil, errors.New("THAW_MODEL: one document of kind Model is wanted")
+	}
+	m := docs[0].Model
+	m.Dir, m.Origin = "", ""
+	return m, nil
+}
+
+// Shim is what a model's pod runs.
+type Shim struct {
+	o          Options
+	log        *slog.Logger
+	began      time.Time
+	rep        *replica.Replica
+	loader     *loaderClient
+	nodeServer *nodeForkServer // nil: the node lends none
+	engines    *upstream.Client
+
+	inFlight atomic.Int64
+	draining atomic.Bool  // no new requests are wanted
+	readyAt  atomic.Int64 // unix nanoseconds, 0 not yet
+	first    firstRequest
+	stopped  chan controlstream.Drain
+
+	waiting atomic.Int64  // requests that wait here for READY
+	decided chan struct{} // closed once the replica is READY, or will not be
+	decide  func()
+}
+
+// New makes a shim; nothing happens before Run.
+func New(o Options) *Shim {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Out == nil {
+		o.Out = io.Discard
+	}
+	if o.Patience <= 0 {
+		o.Patience = DefaultPatience
+	}
+	if o.Linger <= 0 {
+		o.Linger = DefaultLinger
+	}
+	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan controlstream.Drain, 1), decided: make(chan struct{})}
+	s.decide = sync.OnceFunc(func() { close(s.decided) })
+	s.loader = newLoaderClient(o, func(d controlstream.Drain) {
+		select {
+		case s.stopped <- d:
+		default: // one is on its way
+		}
+	})
+	return s
+}
+
+// Run is the shim's life. ctx ending is SIGTERM: what is in flight may finish, the
+// engine ends, and Run returns nil. So it does after the loader's stop. The error
+// is *Failed where the replica failed, with ErrNoLoader in it where that was why.
+// It must have the process to itself: see supervisor.Run. It is called once.
+func (s *Shim) Run(ctx context.Context) error {
+	// What runs beside the replica ends after it.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer end()
+	if err := os.RemoveAll(s.o.Dir); err != nil { // of a container before this one
+		return err
+	}
+	defer os.RemoveAll(s.o.Dir)
+	kept, err := s.startSupervisor(life, &beside)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), supervisorWait)
+		defer cancel()
+		if err := kept.End(last, endGrace); err != nil && !errors.Is(err, supervisor.ErrLost) {
+			s.log.Error("what the engine left", "error", err)
+		}
+		kept.Close()
+	}()
+	options, importing := s.options(kept)
+	s.rep = replica.New(options)
+	if importing != nil {
+		beside.Go(func() { importing(life) })
+	}
+
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, MaxBodies: maxBodies, Logger: s.log})
+	served := make(chan error, 1)
+	beside.Go(func() { served <- srv.Serve(s.o.Listener) })
+	defer s.engines.Close()
+	defer func() {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverGrace)
+		defer cancel()
+		srv.Shutdown(grace)
+	}()
+	beside.Go(func() { s.loader.Run(life) })
+	ended := make(chan struct{})
+	beside.Go(func() {
+		defer close(ended)
+		s.rep.Run(life)
+	})
+	logged := make(chan struct{})
+	beside.Go(func() {
+		defer close(logged)
+		copyLog(ended, s.rep.LogPath, s.o.Out)
+	})
+	drain := s.o.Model.Spec.Deadlines.Drain.Std()
+	stopped := false
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			ctx = context.WithoutCancel(ctx)
+			s.log.Info("told to end by its container", "in flight", s.inFlight.Load(), "drain", drain)
+			s.drain(drain, "the pod ends")
+		case d := <-s.stopped:
+			stopped = true
+			within := time.Duration(max(0, min(d.Seconds, 86400)) * float64(time.Second))
+			s.log.Info("told to stop by the node's loader", "why", d.Reason, "in flight", s.inFlight.Load(), "drain", within)
+			s.drain(within, d.Reason)
+		case err := <-served:
+			if err == nil {
+				err = net.ErrClosed
+			}
+			s.drain(0, "nobody reaches it")
+			<-ended
+			return fmt.Errorf("port %d: %w", s.o.Port, err)
+		case <-ended:
+			over = true
+		}
+	}
+	<-logged
+	st := s.rep.Status()
+	s.loader.FlushStatus(ctx)
+	failed := st.State == functions.Failed
+	// Whoever decides knows by now, and takes the pod away. If this process ended
+	// first, Kubernetes would begin another start at once, which nobody asked for.
+	// Where nobody decides, that start is what there is to hope for.
+	if (stopped || failed && s.loader.allSent()) && ctx.Done() != nil {
+		linger := s.o.Linger
+		if !stopped {
+			linger = min(linger, failureLinger)
+		}
+		t := time.NewTimer(linger)
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+	}
+	if failed {
+		return &Failed{st.Error, s.loader.lostError()}
+	}
+	return nil
+}
+
+// drain has nothing new sent here and the replica end.
+func (s *Shim) drain(within time.Duration, why string) {
+	s.draining.Store(true)
+	s.decide()
+	s.rep.Unload(within, why)
+}
+
+// startSupervisor runs the keeper in this process.
+func (s *Shim) startSupervisor(life context.Context, beside *sync.WaitGroup) (*supervisor.Client, error) {
+	dir := filepath.Join(s.o.Dir, "supervisor")
+	socket := filepath.Join(dir, "supervisor.sock")
+	failed := make(chan error, 1)
+	beside.Go(func() {
+		failed <- supervisor.Run(life, supervisor.Options{Socket: socket, Dir: dir, Orphan: supervisorWait, Log: s.log})
+	})
+	ctx, cancel := context.WithTimeout(life, supervisorWait)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		c, err := supervisor.Connect(ctx, socket)
+		if err == nil {
+			return c, nil
+		}
+		select {
+		case err := <-failed:
+			return nil, err
+		case <-ctx.Done():
+			return nil, err
+		case <-tick.C:
+		}
+	}
+}
+
+// options of the replica, and what imports ahead of it, or nil.
+func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.Context)) {
+	m := s.o.Model
+	environ := Inherited(s.o.Environ)
+	cache, err := seedCaches(s.o.Caches, m.Spec.Engine, environ)
+	if err != nil {
+		s.log.Warn("what the image knows of its engine is not taken over", "error", err)
+	}
+	s.loader.cache = cache
+	o := replica.Options{
+		// There is one, and Kubernetes has the name of the pod.
+		ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec,
+		Stager: s.loader, Spawner: kept, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }},
+		Began: s.began, OnChange: s.onChange, Log: s.log,
+		InFlight: func() int { return int(s.inFlight.Load()) },
+		Scratch:  supervisor.ScratchRoot(filepath.Join(s.o.Dir, "supervisor")),
+	}
+	// The container has the GPUs it was given and no others.
+	for i := range m.Spec.Resources.GPUs {
+		o.GPUs = append(o.GPUs, i)
+	}
+	o.AbortRequests = func(string) { s.engines.Cut(hostPort(s.rep.Status().Endpoint)) }
+	a, cmd, run := newOwnForkServer(s.o, kept, o.Programs)
+	if a != nil {
+		o.Spawner, o.ForkParent = endingSpawner{kept, a}, a.Via
+		o.ParentReady = func(engine.Command) <-chan struct{} { return a.settled }
+		if l := findNodeForkServer(s.o); l != nil {
+			s.nodeServer, l.own = l, a
+			o.ForkParent = l.Via
+			o.ParentReady = func(engine.Command) <-chan struct{} { return l.settled }
+			own := run
+			run = func(ctx context.Context) { l.run(ctx, s.o, cmd, own) }
+		}
+	}
+	return o, run
+}
+
+// Inherited is the container's environment less what is the shim's.
+func Inherited(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		k, _, _ := strings.Cut(kv, "=")
+		return k == "PORT" || strings.HasPrefix(k, "K_")
+	})
+}
+
+// onChange passes on what the replica says.
+func (s *Shim) onChange(st functions.ReplicaStatus) {
+	first := st.State == functions.Ready && s.readyAt.CompareAndSwap(0, time.Now().UnixNano())
+	ahead := s.waiting.Load()
+	if first || st.State.Over() { // who waits here is let through before anybody is told
+		s.decide()
+	}
+	s.loader.SendStatus(s.outsideStatus(st))
+	if first { // told first: requests wait for it
+		s.log.Info("ready", "after", time.Since(s.began).Round(time.Millisecond), "waited here", ahead)
+	}
+}
+
+// adjustStatus is a status as it is of a pod.
+func (s *Shim) adjustStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
+	if s.nodeServer != nil {
+		return s.nodeServer.adjustStatus(st)
+	}
+	return asPlainStart(st)
+}
+
+// outsideStatus is a status as those outside the pod are to know it: the engine is reached
+// through the shim, which needs no key of them. Requests may come there before there
+// is an engine, so the shim says from the first where it answers.
+func (s *Shim) outsideStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
+	st = s.adjustStatus(st)
+	st.ID, st.Key = "", ""
+	if !st.State.Over() {
+		st.Endpoint = fmt.Sprintf("http://%s", net.JoinHostPort(s.o.IP, fmt.Sprint(s.o.Port)))
+	}
+	return st
+}
+
+// hostPort is the host and port of an engine.
+func hostPort(endpoint string) string { return strings.TrimPrefix(endpoint, "http://") }

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/platform/cli"
+)
+
+// endsFor is how long a program has to end after SIGTERM.
+const endsFor = 10 * time.Second
+
+// siblingProgram runs the program of that name that lies where this one does: not one
+// that PATH finds, which may be of another version. Its exit code is ours.
+func siblingProgram(name string) func(context.Context, []string, io.Reader, io.Writer, io.Writer) error {
+	return func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("where %s lies: %w", name, err)
+		}
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		return spawned(ctx, filepath.Join(filepath.Dir(self), name), args, stdin, stdout, stderr)
+	}
+}
+
+func spawned(ctx context.Context, path string, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = endsFor
+	err := cmd.Run()
+	if errors.Is(err, fs.ErrNotExist) {
+		return &cli.Error{Exit: cli.ExitFailed, What: fmt.Sprintf("the program for clusters is not beside this one: there is no %s", path), Hint: "make build makes both; keep them in one folder"}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
+		return &cli.Error{Exit: exit.ExitCode()} // it has said why
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/nodeloader"
+	"github.com/thaw-dev/thaw/platform/shim"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/forkserver"
+	"github.com/thaw-dev/thaw/runtime/forkserver/pods"
+)
+
+// runWarmHost is `thaw warm-host`: the interpreter of a node.
+func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Writer) error {
+	log := logger(stderr, c.LogFormat, c.Level())
+	if c.Dir == "" {
+		c.Dir = filepath.Join(os.TempDir(), "thaw-warm-host")
+	}
+	environ := shim.Inherited(os.Environ())
+	programs := engine.Programs{Environ: func() []string { return environ }}
+	cmd, err := programs.Prepare(engine.Request{Spec: functions.ModelSpec{Engine: functions.Engine(c.Engine)}, Name: "any", Path: "/", Port: 1, Scratch: c.Dir})
+	if err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw warm-host runs in the engine's own image"}
+	}
+	env, err := forkserver.FindEnvironment(cmd.Argv[0])
+	if err != nil {
+		return &cli.Error{Exit: cli.ExitUsage, Err: err}
+	}
+	o := pods.Options{
+		Store: c.Store, Argv: env.Python, Program: env.Program, Row: forkserver.ImportList(c.Engine), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: c.Dir,
+		IdentifyPod: nodeloader.IdentifyPod, Log: log,
+	}
+	if c.AllowLocal {
+		o.IdentifyPod = nodeloader.IdentifyAny
+	}
+	h := pods.New(o)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	if c.Addr != "off" {
+		l, err := net.Listen("tcp", c.Addr)
+		if err != nil {
+			return &cli.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
+		}
+		beside.Go(func() { serveProbes(ctx, l, warmHostHandler(h), log) })
+	}
+	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.HostSocket(c.Store))
+	err = h.Run(ctx)
+	if errors.Is(err, pods.ErrUnable) {
+		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "runtime/forkserver/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}
+	}
+	return err
+}
+
+// warmHostHandler answers probes.
+func warmHostHandler(h *pods.Host) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !h.Ready() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			io.WriteString(w, "the interpreter is not ready\n")
+			return
+		}
+		forked, refused := h.Counts()
+		fmt.Fprintf(w, "ready; %d forked, %d refused\n", forked, refused)
+	})
+	return mux
+}

@@ -1,7 +1,0 @@
-package forkserver
-
-import "path/filepath"
-
-// Lent is the socket of an interpreter that a node lends to its pods, below the
-// folder of the node that they mount. Its folder is root's.
-func Lent(store string) string { return filepath.Join(store, "warm", "s") }

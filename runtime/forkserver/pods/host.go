@@ -1,0 +1,294 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/runtime/forkserver"
+)
+
+// Options of a node's interpreter.
+type Options struct {
+	Store string   // the node's folder that its pods mount read-only
+	Argv  []string // the interpreter, without its program; see forkserver.Environment.Python
+	// Program is the engine's own command, and Row what is imported of it.
+	Program, Row string
+	Env          []string // of the interpreter, all of it: pods can read it
+	Dir          string   // a folder of its own, for its program
+
+	// IdentifyPod names the pod of a connection by the kernel's word, or says why it is none.
+	IdentifyPod func(*net.UnixConn) (pod string, err error)
+
+	// Bounds of asks; 0 is the default.
+	AtOnce  int // under way, all pods
+	PerPod  int // of one pod within Within
+	PerNode int // of all pods within Within
+	Within  time.Duration
+
+	Log *slog.Logger
+}
+
+// Defaults of Options. A start asks twice: what the interpreter is, and for the
+// engine.
+const (
+	DefaultAtOnce  = 4
+	DefaultPerPod  = 6
+	DefaultPerNode = 32
+	DefaultWithin  = 30 * time.Second
+)
+
+const (
+	importTimeout   = 5 * time.Minute // for its imports
+	checkEvery      = 10 * time.Second
+	answerTimeout   = 5 * time.Second
+	maxForks        = 500 // then it is replaced: a bound on whatever wears out
+	minRestartDelay = time.Second
+	maxRestartDelay = 5 * time.Minute
+)
+
+// ErrUnable: this machine or this process cannot lend an interpreter.
+var ErrUnable = errors.New("no interpreter can be lent to pods from here")
+
+// Host keeps the interpreter of a node, and has it fork engines into the pods that
+// ask. One per node.
+type Host struct {
+	o       Options
+	log     *slog.Logger
+	limiter *requestLimiter
+
+	forked, refused atomic.Int64
+
+	mu     sync.Mutex
+	parent *parent // nil: there is none now
+	slots  chan struct{}
+}
+
+// New makes a host; nothing happens before Run.
+func New(o Options) *Host {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.AtOnce <= 0 {
+		o.AtOnce = DefaultAtOnce
+	}
+	if o.PerPod <= 0 {
+		o.PerPod = DefaultPerPod
+	}
+	if o.PerNode <= 0 {
+		o.PerNode = DefaultPerNode
+	}
+	if o.Within <= 0 {
+		o.Within = DefaultWithin
+	}
+	return &Host{o: o, log: o.Log, limiter: newRequestLimiter(o.PerPod, o.PerNode, o.Within), slots: make(chan struct{}, o.AtOnce)}
+}
+
+// Ready reports whether pods could be lent to now.
+func (h *Host) Ready() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.parent != nil
+}
+
+// Counts are how many engines were forked, and how many asks refused.
+func (h *Host) Counts() (forked, refused int64) { return h.forked.Load(), h.refused.Load() }
+
+// Run keeps an interpreter until ctx ends, and a new one where one has ended. The
+// error is ErrUnable where there can be none.
+func (h *Host) Run(ctx context.Context) error {
+	if err := checkPrivileges(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnable, err)
+	}
+	script, err := forkserver.InstallScript(h.o.Dir)
+	if err != nil {
+		return err
+	}
+	l, err := listenHost(h.o.Store)
+	if err != nil {
+		return err
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { h.accept(ctx, l, &serving) })
+	defer serving.Wait()
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for wait := minRestartDelay; ctx.Err() == nil; wait = min(2*wait, maxRestartDelay) {
+		began := time.Now()
+		err := h.runInterpreter(ctx, script)
+		if ctx.Err() != nil {
+			break
+		}
+		h.log.Warn("the node's interpreter ended; another begins", "why", err, "after", time.Since(began).Round(time.Second))
+		if time.Since(began) > importTimeout {
+			wait = minRestartDelay
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+	return nil
+}
+
+// runInterpreter is the life of one interpreter; the error is why it is over.
+func (h *Host) runInterpreter(ctx context.Context, script string) error {
+	p, err := h.start(ctx, script)
+	if err != nil {
+		return err
+	}
+	defer p.kill()
+	print := forkserver.Fingerprint(append([]string{h.o.Program}, p.facts.Files...))
+	h.mu.Lock()
+	h.parent = p
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		h.parent = nil
+		h.mu.Unlock()
+	}()
+	h.log.Info("the node's interpreter is ready", "program", h.o.Program, "version", p.facts.Version, "pid", p.pid,
+		"imports", time.Duration(p.facts.Imports*float64(time.Second)).Round(10*time.Millisecond), "bytes", p.facts.Bytes, "missing", p.facts.Missing)
+	look := time.NewTicker(checkEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.exited:
+			return errors.New("it ended")
+		case <-look.C:
+			f, err := p.readFacts()
+			switch {
+			case err != nil:
+				return fmt.Errorf("it does not answer: %w", err)
+			case f.Unusable() != "":
+				return errors.New(f.Unusable())
+			case f.Forks >= maxForks:
+				return fmt.Errorf("%d forks are enough", f.Forks)
+			case print != forkserver.Fingerprint(append([]string{h.o.Program}, p.facts.Files...)):
+				return errors.New("its files have changed")
+			}
+		}
+	}
+}
+
+// accept takes asks until the listener is closed. Nothing that is said on a
+// connection is read here: that is the forked process's, once it is the pod's.
+func (h *Host) accept(ctx context.Context, l *net.UnixListener, asks *sync.WaitGroup) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		select {
+		case h.slots <- struct{}{}:
+		default:
+			h.refuse(conn, "", fmt.Errorf("%d others are asking", h.o.AtOnce))
+			conn.Close()
+			continue
+		}
+		asks.Go(func() {
+			defer func() { <-h.slots }()
+			defer conn.Close()
+			pod, err := h.serveConn(conn)
+			if err != nil {
+				h.refuse(conn, pod, err)
+			}
+		})
+	}
+}
+
+// serveConn is one ask. The error is why it is refused.
+func (h *Host) serveConn(conn *net.UnixConn) (pod string, err error) {
+	began := time.Now()
+	pod, err = h.o.IdentifyPod(conn)
+	if err != nil {
+		return "", fmt.Errorf("who asks is no pod: %w", err)
+	}
+	if why := h.limiter.allow(pod, began); why != "" {
+		return pod, errors.New(why)
+	}
+	h.mu.Lock()
+	p := h.parent
+	h.mu.Unlock()
+	if p == nil {
+		return pod, errors.New("the node's interpreter is not ready")
+	}
+	pid, err := p.forkInto(conn)
+	if err != nil {
+		return pod, err
+	}
+	h.forked.Add(1)
+	h.log.Info("forked into a pod", "pod", pod, "pid", pid, "took", time.Since(began).Round(time.Millisecond))
+	return pod, nil
+}
+
+// refuse says why, and no more. The pod starts its engine itself.
+func (h *Host) refuse(conn *net.UnixConn, pod string, why error) {
+	h.refused.Add(1)
+	h.log.Warn("an ask is refused", "pod", pod, "why", why)
+	conn.SetWriteDeadline(time.Now().Add(time.Second))
+	fmt.Fprintf(conn, "{\"error\": %q}\n", truncate(asciiOnly(why.Error()), 300))
+}
+
+// asciiOnly is text that is the same in Go and in JSON, quoted.
+func asciiOnly(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if c < 0x20 || c > 0x7e {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}
+
+func truncate(s string, n int) string { return s[:min(len(s), n)] }
+
+// listenHost makes the socket. Its folder is root's, below one that is not: no link is
+// followed there.
+func listenHost(store string) (*net.UnixListener, error) {
+	path := forkserver.HostSocket(store)
+	base := filepath.Base(path)
+	dir, err := openRootOwnedDir(store, filepath.Base(filepath.Dir(path)))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	in := fmt.Sprintf("/proc/self/fd/%d/", dir.Fd())
+	for _, name := range []string{base, base + "~"} {
+		if err := os.Remove(in + name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: in + base + "~", Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	err = os.Chmod(in+base+"~", 0o666) // who may is decided by who it is
+	if err == nil {
+		err = os.Rename(in+base+"~", in+base)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}

@@ -1,0 +1,49 @@
+package pods
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// requestLimiter bounds the asks of each pod and of all of them.
+type requestLimiter struct {
+	pod, all int
+	within   time.Duration
+
+	mu     sync.Mutex
+	recent []podRequest // within the last while, oldest first
+}
+
+type podRequest struct {
+	pod string
+	at  time.Time
+}
+
+func newRequestLimiter(pod, all int, within time.Duration) *requestLimiter {
+	return &requestLimiter{pod: pod, all: all, within: within}
+}
+
+// allow counts one, or says why not: one that is refused counts for nothing, so that
+// who asks too often still gets its share, and takes nobody else's.
+func (p *requestLimiter) allow(pod string, now time.Time) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.recent) > 0 && now.Sub(p.recent[0].at) >= p.within {
+		p.recent = p.recent[1:]
+	}
+	mine := 0
+	for _, a := range p.recent {
+		if a.pod == pod {
+			mine++
+		}
+	}
+	switch {
+	case mine >= p.pod:
+		return fmt.Sprintf("%d asks of a pod in %s are enough", p.pod, p.within)
+	case len(p.recent) >= p.all:
+		return fmt.Sprintf("%d asks in %s are enough", p.all, p.within)
+	}
+	p.recent = append(p.recent, podRequest{pod, now})
+	return ""
+}
