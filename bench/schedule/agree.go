@@ -19,7 +19,6 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -445,7 +444,7 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, took
 		}
 		return drawn
 	}
-	c.Event = func(e orchestrator.Event) {
+	c.Event = func(e functions.Event) {
 		a.Sim = append(a.Sim, decision(e.Kind, e.Function, e.For)...)
 	}
 	_, err = simulate.Run(ctx, c)

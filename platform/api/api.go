@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"crypto/subtle"
-	"errors"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -25,15 +24,15 @@ import (
 type World interface {
 	// Function is the picture of one, false where the platform has none yet.
 	Function(name functions.Name) (snapshot.Snapshot, bool)
-	Replicas() []Replica
-	Nodes() []NodeReport
+	Replicas() []functions.Replica
+	Nodes() []functions.Node
 }
 
 // History is what was. Lists are newest first, Events oldest first.
 type History interface {
 	ColdStart(id string) (functions.Timeline, bool)
 	ColdStarts(limit int) []functions.Timeline
-	Events(after uint64) []Event
+	Events(after uint64) []functions.Event
 }
 
 // Hand does what it is told, soon; neither call blocks.
@@ -73,7 +72,7 @@ type Options struct {
 	History  History
 	Hand     Hand
 	Requests Requests
-	Stores   Stores
+	Stores   functions.Stores
 	Ahead    Ahead // may be nil: no hints are taken
 
 	// Demand is how many requests of a function are at engines and held.
@@ -82,7 +81,7 @@ type Options struct {
 	// elsewhere; nil: as Keys has it.
 	Usage func(team string) auth.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.
-	TeamUse func(team string) TeamUse
+	TeamUse func(team string) functions.TeamUse
 	// Heartbeat takes what an agent says of itself.
 	Heartbeat func(functions.Heartbeat) error
 	// Peers are the nodes other than the one named that lend blocks; may be nil.
@@ -95,7 +94,7 @@ type Options struct {
 	Changed func(ctx context.Context) <-chan struct{}
 	// Explain says why a function is as it is, without events; false where it
 	// knows none of that name. May be nil.
-	Explain func(kind string, name functions.Name) (Explanation, bool)
+	Explain func(kind string, name functions.Name) (functions.Explanation, bool)
 	// Ready says why requests are not taken; nothing when they are.
 	Ready func() []string
 
@@ -109,9 +108,6 @@ type Options struct {
 	Version string
 	Log     *slog.Logger // may be nil
 }
-
-// ErrNotFound: what was asked for does not exist.
-var ErrNotFound = errors.New("not found")
 
 // API answers. Its methods may be called concurrently.
 type API struct {

@@ -162,7 +162,7 @@ func TestATeamSeesItsOwn(t *testing.T) {
 func TestExplain(t *testing.T) {
 	r := start(t, nil)
 	r.keys(t)
-	ask := func(key string) (e Explanation) {
+	ask := func(key string) (e functions.Explanation) {
 		t.Helper()
 		status, _, body := r.ask(t, "GET", "/api/v1/explain/evict/a/one", key, "")
 		if status != 200 || json.Unmarshal([]byte(body), &e) != nil {

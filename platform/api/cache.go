@@ -10,22 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Stores are the stores of all nodes. node "" is whatever fits: all nodes, all
-// that hold the checkpoint, or the one with the most room. Errors that a caller
-// can do something about are *functions.StoreError.
-type Stores interface {
-	// Cached lists checkpoints, last used first; silent are nodes that did not
-	// answer.
-	Cached(ctx context.Context, node string) (list []functions.CacheEntry, silent []string, err error)
-	// Keep does something to a checkpoint and says on which nodes.
-	Keep(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error)
-	// Reread reads a checkpoint again, on every node that holds it. It tells
-	// how far it is; an error is of one that never began.
-	Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error
-	// Prefetch brings a source to a node, under the same law.
-	Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error
-}
-
 // Cache is what the nodes have.
 type Cache struct {
 	Items  []functions.CacheEntry `json:"items"`

@@ -166,8 +166,8 @@ func (c *Client) Functions(ctx context.Context) ([]Function, error) {
 }
 
 // Replicas are all replicas the key sees.
-func (c *Client) Replicas(ctx context.Context) ([]Replica, error) {
-	return items[Replica](ctx, c, "/api/v1/replicas")
+func (c *Client) Replicas(ctx context.Context) ([]functions.Replica, error) {
+	return items[functions.Replica](ctx, c, "/api/v1/replicas")
 }
 
 // Nodes are all nodes.
@@ -195,13 +195,13 @@ func (c *Client) ColdStarts(ctx context.Context, limit int) ([]ColdStart, error)
 }
 
 // Events are those after one's seq, oldest first.
-func (c *Client) Events(ctx context.Context, since uint64) ([]Event, error) {
-	return items[Event](ctx, c, "/api/v1/events?since="+strconv.FormatUint(since, 10))
+func (c *Client) Events(ctx context.Context, since uint64) ([]functions.Event, error) {
+	return items[functions.Event](ctx, c, "/api/v1/events?since="+strconv.FormatUint(since, 10))
 }
 
 // EventsOf are those of one function (TEAM/NAME; "": all) and of one kind ("":
 // any), after one's seq, oldest first.
-func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind string) ([]Event, error) {
+func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind string) ([]functions.Event, error) {
 	q := url.Values{"since": {strconv.FormatUint(since, 10)}}
 	if function != "" {
 		q.Set("function", function)
@@ -209,12 +209,12 @@ func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind stri
 	if kind != "" {
 		q.Set("kind", kind)
 	}
-	return items[Event](ctx, c, "/api/v1/events?"+q.Encode())
+	return items[functions.Event](ctx, c, "/api/v1/events?"+q.Encode())
 }
 
 // Explain says why a function is as it is; kind is one of ExplainKinds.
-func (c *Client) Explain(ctx context.Context, kind string, name functions.Name) (Explanation, error) {
-	var e Explanation
+func (c *Client) Explain(ctx context.Context, kind string, name functions.Name) (functions.Explanation, error) {
+	var e functions.Explanation
 	path := "/api/v1/explain/" + url.PathEscape(kind) + "/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
 	err := c.call(ctx, "GET", path, nil, &e)
 	return e, err

@@ -24,9 +24,9 @@ import (
 type world struct {
 	mu       sync.Mutex
 	pictures map[functions.Name]snapshot.Snapshot
-	replicas []Replica
+	replicas []functions.Replica
 	colds    []functions.Timeline
-	events   []Event
+	events   []functions.Event
 	woken    map[functions.Name]time.Duration
 	stopped  []functions.Name
 	beats    []functions.Heartbeat
@@ -44,14 +44,14 @@ func (w *world) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	return f, ok
 }
 
-func (w *world) Replicas() []Replica {
+func (w *world) Replicas() []functions.Replica {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]Replica(nil), w.replicas...)
+	return append([]functions.Replica(nil), w.replicas...)
 }
 
-func (w *world) Nodes() []NodeReport {
-	return []NodeReport{{ID: "here", State: functions.NodeIdle, Lost: w.lost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
+func (w *world) Nodes() []functions.Node {
+	return []functions.Node{{ID: "here", State: functions.NodeIdle, Lost: w.lost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
 }
 
 func (w *world) ColdStart(id string) (functions.Timeline, bool) {
@@ -65,8 +65,8 @@ func (w *world) ColdStart(id string) (functions.Timeline, bool) {
 
 func (w *world) ColdStarts(limit int) []functions.Timeline { return w.colds }
 
-func (w *world) Events(after uint64) []Event {
-	var out []Event
+func (w *world) Events(after uint64) []functions.Event {
+	var out []functions.Event
 	for _, e := range w.events {
 		if e.Seq > after {
 			out = append(out, e)
@@ -139,7 +139,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	r.world = &world{
 		pictures: map[functions.Name]snapshot.Snapshot{one: {Name: one, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
 			Forecast: functions.Forecast{P50: 20 * time.Second}, ColdStart: &functions.Timeline{ID: "cs-1"}}},
-		replicas: []Replica{
+		replicas: []functions.Replica{
 			{ID: "r-1", Function: "a/one", Node: "here", State: functions.Loading, Tier: functions.TierNVMe, Since: began, InFlight: 0, Percent: known(41)},
 			{ID: "r-2", Function: "b/two", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2},
 		},
@@ -147,7 +147,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 			{ID: "cs-2", Function: "b/two", Began: began, State: functions.Ready, Total: 1.5, Phases: []functions.Span{{Phase: functions.PhaseLoad, Duration: 1.5}}},
 			{ID: "cs-1", Function: "a/one", Began: began, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second}},
 		},
-		events: []Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "stop", Function: "a/one", Reason: "evicted", For: "b/two"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
+		events: []functions.Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "stop", Function: "a/one", Reason: "evicted", For: "b/two"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
 		woken:  map[functions.Name]time.Duration{}, changed: make(chan struct{}, 1),
 	}
 	reg := prometheus.NewRegistry()
@@ -158,19 +158,19 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	o := Options{
 		Catalog: cat, Keys: book, World: r.world, History: r.world, Hand: r.world, Requests: r.world, Stores: &stores{}, Ahead: &soon{},
 		Demand:    func(n functions.Name) (int, int) { return 1, 2 },
-		TeamUse:   func(team string) TeamUse { return TeamUse{GPUs: 1, Inflicted: 7} },
+		TeamUse:   func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, Inflicted: 7} },
 		Heartbeat: r.world.beat,
 		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
 			if id != "r-1" && id != "r-2" && id != "r-old" {
-				return nil, ErrNotFound
+				return nil, functions.ErrNotFound
 			}
 			return io.NopCloser(strings.NewReader("line of " + id + "\n")), nil
 		},
 		Changed: func(context.Context) <-chan struct{} { return r.world.changed },
-		Explain: func(kind string, n functions.Name) (Explanation, bool) {
+		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {
 			score := 1.5
-			return Explanation{Kind: kind, Function: n.String(), State: functions.Unloaded, Now: "It is cold.", Decided: began, Chosen: "two-1", Reason: "demand", For: "b/two", Others: 1,
-				Candidates: []Candidate{{Node: "here", Replica: "two-1", Function: "b/two", Score: &score, Parts: []Part{{"idle", 1.5}}}, {Node: "there", Replica: "one-1", Function: "a/one", Why: "it is in use"}}}, n.Name != "new"
+			return functions.Explanation{Kind: kind, Function: n.String(), State: functions.Unloaded, Now: "It is cold.", Decided: began, Chosen: "two-1", Reason: "demand", For: "b/two", Others: 1,
+				Candidates: []functions.Candidate{{Node: "here", Replica: "two-1", Function: "b/two", Score: &score, Parts: []functions.ScorePart{{Name: "idle", Value: 1.5}}}, {Node: "there", Replica: "one-1", Function: "a/one", Why: "it is in use"}}}, n.Name != "new"
 		},
 		Ready:     func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },
 		JoinToken: r.join, Open: true, Hosts: []string{"thaw.example"}, Metrics: reg, Version: "test",

@@ -14,27 +14,13 @@ import (
 
 // Ahead takes hints: word that a model will be asked for.
 type Ahead interface {
-	// Prewarm holds until then, or says why not: ErrNotFound, ErrTier where no
-	// node brings bytes to that tier, ErrHints where too many hold, *OverBudget.
-	Prewarm(name functions.Name, until time.Time, tier, by string) (Prewarm, error)
-	Prewarms() []Prewarm
+	// Prewarm holds until then, or says why not: functions.ErrNotFound, ErrPrewarmTier where no
+	// node brings bytes to that tier, ErrTooManyPrewarms, *PrewarmBudgetError.
+	Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error)
+	Prewarms() []functions.Prewarm
 	// PrewarmLeft is the GPU time that a team may still have started ahead.
 	PrewarmLeft(team string) time.Duration
 }
-
-// Why a hint is not followed.
-var (
-	ErrTier  = errors.New("no node brings bytes to this tier")
-	ErrHints = errors.New("too many prewarms hold")
-)
-
-// OverBudget refuses a prewarm; In says when it may suffice, 0 never.
-type OverBudget struct {
-	Message string
-	In      time.Duration
-}
-
-func (e *OverBudget) Error() string { return e.Message }
 
 // PrewarmRequest says that a model will be asked for.
 type PrewarmRequest struct {
@@ -43,29 +29,17 @@ type PrewarmRequest struct {
 	Tier  string    `json:"tier,omitempty"` // gpu (READY, the default), memory or nvme (its bytes there)
 }
 
-// Prewarm is a lease on what is foreseen.
-type Prewarm struct {
-	ID       string    `json:"id"`
-	Function string    `json:"function"`
-	Tier     string    `json:"tier"`
-	State    string    `json:"state"`         // planned, starting, ready, fetching, fetched or failed
-	By       string    `json:"by"`            // the key whose hint it is, admin, or history
-	Why      string    `json:"why,omitempty"` // of history: rhythm, daily or follows
-	Until    time.Time `json:"until"`
-	Held     float64   `json:"gpu_seconds"` // that it has held so far
-}
-
 // Prewarmed answers a hint.
 type Prewarmed struct {
-	Prewarm
+	functions.Prewarm
 	Will string  `json:"will"`                // what is done now
 	Left float64 `json:"budget_left_seconds"` // GPU time of its team for further prewarms
 }
 
 // Prewarms lists what holds.
 type Prewarms struct {
-	Items []Prewarm `json:"items"`
-	Left  *float64  `json:"budget_left_seconds,omitempty"` // of the key's team
+	Items []functions.Prewarm `json:"items"`
+	Left  *float64            `json:"budget_left_seconds,omitempty"` // of the key's team
 }
 
 const (
@@ -122,18 +96,18 @@ func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 		return openai.New(openai.UnknownEndpoint, "This platform starts nothing ahead.")
 	}
 	p, no := a.o.Ahead.Prewarm(m.FullName(), w.Until, w.Tier, by)
-	if over, ok := errors.AsType[*OverBudget](no); ok {
+	if over, ok := errors.AsType[*functions.PrewarmBudgetError](no); ok {
 		if over.In > 0 {
-			return openai.New(openai.PrewarmBudgetExceeded, upper(over.Message)+".").With("until").After(over.In)
+			return openai.New(openai.PrewarmBudgetExceeded, upper(over.Error())+".").With("until").After(over.In)
 		}
-		return openai.New(openai.PrewarmBudgetExceeded, upper(over.Message)+"; ask for less.").With("until").Final()
+		return openai.New(openai.PrewarmBudgetExceeded, upper(over.Error())+"; ask for less.").With("until").Final()
 	}
 	switch {
-	case errors.Is(no, ErrNotFound):
+	case errors.Is(no, functions.ErrNotFound):
 		return notFound("The function " + name.String())
-	case errors.Is(no, ErrTier):
+	case errors.Is(no, functions.ErrPrewarmTier):
 		return openai.New(openai.InvalidValue, "No node here brings bytes to the tier "+w.Tier+".").With("tier")
-	case errors.Is(no, ErrHints):
+	case errors.Is(no, functions.ErrTooManyPrewarms):
 		return openai.New(openai.RateLimitExceeded, "Too many prewarms hold.").After(time.Minute)
 	case no != nil:
 		return openai.New(openai.InternalError, "The prewarm was not taken: "+no.Error())
@@ -153,7 +127,7 @@ func upper(s string) string {
 }
 
 func (a *API) prewarms(x *exchange, res *httpserver.Response) *openai.Error {
-	out := Prewarms{Items: []Prewarm{}}
+	out := Prewarms{Items: []functions.Prewarm{}}
 	if a.o.Ahead != nil {
 		for _, p := range a.o.Ahead.Prewarms() {
 			if x.sees(teamOf(p.Function)) {

@@ -13,19 +13,19 @@ import (
 // soon takes hints as it is told to.
 type soon struct {
 	err  error
-	last Prewarm
+	last functions.Prewarm
 }
 
-func (s *soon) Prewarm(name functions.Name, until time.Time, tier, by string) (Prewarm, error) {
+func (s *soon) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
 	if s.err != nil {
-		return Prewarm{}, s.err
+		return functions.Prewarm{}, s.err
 	}
-	s.last = Prewarm{ID: "pw-1", Function: name.String(), Tier: tier, State: "planned", By: by, Until: until}
+	s.last = functions.Prewarm{ID: "pw-1", Function: name.String(), Tier: tier, State: "planned", By: by, Until: until}
 	return s.last, nil
 }
 
-func (s *soon) Prewarms() []Prewarm {
-	return []Prewarm{{ID: "pw-1", Function: "a/one", Tier: "gpu", By: "k1"}, {ID: "pw-2", Function: "b/two", Tier: "gpu", By: "history", Why: "daily"}}
+func (s *soon) Prewarms() []functions.Prewarm {
+	return []functions.Prewarm{{ID: "pw-1", Function: "a/one", Tier: "gpu", By: "k1"}, {ID: "pw-2", Function: "b/two", Tier: "gpu", By: "history", Why: "daily"}}
 }
 
 func (s *soon) PrewarmLeft(string) time.Duration { return 42 * time.Minute }
@@ -59,11 +59,11 @@ func TestPrewarm(t *testing.T) {
 		{r.keyA, `{"model":"one"`, nil, 400, "invalid_json", ""},
 		{"", `{"model":"one"}`, nil, 401, "invalid_api_key", ""},
 		{r.join, `{"model":"one"}`, nil, 401, "invalid_api_key", ""},
-		{r.keyA, `{"model":"one"}`, &OverBudget{"it is too much", 20 * time.Second}, 429, "prewarm_budget_exceeded", "20"},
-		{r.keyA, `{"model":"one"}`, fmt.Errorf("x: %w", &OverBudget{"it is too much", 0}), 429, "prewarm_budget_exceeded", ""},
-		{r.keyA, `{"model":"one"}`, ErrTier, 400, "invalid_value", ""},
-		{r.keyA, `{"model":"one"}`, ErrHints, 429, "rate_limit_exceeded", "55"},
-		{r.keyA, `{"model":"one"}`, ErrNotFound, 404, "not_found", ""},
+		{r.keyA, `{"model":"one"}`, &functions.PrewarmBudgetError{In: 20 * time.Second}, 429, "prewarm_budget_exceeded", "20"},
+		{r.keyA, `{"model":"one"}`, fmt.Errorf("x: %w", &functions.PrewarmBudgetError{}), 429, "prewarm_budget_exceeded", ""},
+		{r.keyA, `{"model":"one"}`, functions.ErrPrewarmTier, 400, "invalid_value", ""},
+		{r.keyA, `{"model":"one"}`, functions.ErrTooManyPrewarms, 429, "rate_limit_exceeded", "55"},
+		{r.keyA, `{"model":"one"}`, functions.ErrNotFound, 404, "not_found", ""},
 	} {
 		hints.err = c.err
 		status, head, answer := r.ask(t, "POST", "/api/v1/prewarm", c.key, c.body)

@@ -56,8 +56,8 @@ func (a *API) table() []endpoint {
 		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", right: admin, summary: "Forget a deployed model.", status: 204, do: a.remove},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", right: admin, summary: "Wake a function, for a lease or its idle time, at least a minute.", body: WakeRequest{}, status: 202, answer: Woken{}, do: a.wake},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/stop", right: admin, summary: "Drain the replicas of a function. Demand brings it back.", status: 202, answer: Woken{}, do: a.stop},
-		{method: "GET", path: "/api/v1/replicas", query: []string{"watch"}, summary: "All replicas.", answer: List[Replica]{}, do: list(a, a.replicas, func(r Replica) string { return r.ID })},
-		{method: "GET", path: "/api/v1/replicas/{id}", summary: "One replica.", answer: Replica{}, do: a.replica},
+		{method: "GET", path: "/api/v1/replicas", query: []string{"watch"}, summary: "All replicas.", answer: List[functions.Replica]{}, do: list(a, a.replicas, func(r functions.Replica) string { return r.ID })},
+		{method: "GET", path: "/api/v1/replicas/{id}", summary: "One replica.", answer: functions.Replica{}, do: a.replica},
 		{method: "GET", path: "/api/v1/replicas/{id}/logs", query: []string{"follow", "tail"}, summary: "The log of a replica's engine, as text.", do: a.logs},
 		{method: "GET", path: "/api/v1/nodes", query: []string{"watch"}, summary: "All nodes.", answer: List[Node]{}, do: list(a, a.nodes, func(n Node) string { return n.ID })},
 		{method: "GET", path: "/api/v1/nodes/{id}", summary: "One node.", answer: Node{}, do: a.node},
@@ -65,8 +65,8 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/teams/{team}", summary: "One team.", answer: Team{}, do: a.team},
 		{method: "GET", path: "/api/v1/coldstarts", query: []string{"watch", "limit"}, summary: "The newest cold starts, newest first.", answer: List[ColdStart]{}, do: list(a, a.coldStarts, func(c ColdStart) string { return c.ID })},
 		{method: "GET", path: "/api/v1/coldstarts/{id}", summary: "One cold start, by its id, a request's id or the client's X-Client-Request-Id.", answer: ColdStart{}, do: a.coldStart},
-		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (who made way for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: Explanation{}, do: a.explain},
-		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[Event]{}, do: list(a, a.events, func(e Event) string { return "" })},
+		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (who made way for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: functions.Explanation{}, do: a.explain},
+		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[functions.Event]{}, do: list(a, a.events, func(e functions.Event) string { return "" })},
 		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of model and team files.", answer: map[string]any{}, do: a.schema},
 		{method: "GET", path: "/api/v1/keys", right: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
 		{method: "POST", path: "/api/v1/keys", right: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
@@ -332,27 +332,27 @@ func teamOf(function string) string {
 	return team
 }
 
-func (a *API) replicas(x *exchange) ([]Replica, *openai.Error) {
-	items := []Replica{}
+func (a *API) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
+	items := []functions.Replica{}
 	for _, r := range a.o.World.Replicas() {
 		if x.sees(teamOf(r.Function)) {
 			items = append(items, r)
 		}
 	}
-	slices.SortFunc(items, func(p, q Replica) int {
+	slices.SortFunc(items, func(p, q functions.Replica) int {
 		return cmp.Or(cmp.Compare(p.Function, q.Function), p.Since.Compare(q.Since), cmp.Compare(p.ID, q.ID))
 	})
 	return items, nil
 }
 
-func (a *API) findReplica(x *exchange) (Replica, *openai.Error) {
+func (a *API) findReplica(x *exchange) (functions.Replica, *openai.Error) {
 	items, err := a.replicas(x)
 	if err != nil {
-		return Replica{}, err
+		return functions.Replica{}, err
 	}
-	i := slices.IndexFunc(items, func(r Replica) bool { return r.ID == x.args[0] })
+	i := slices.IndexFunc(items, func(r functions.Replica) bool { return r.ID == x.args[0] })
 	if i < 0 {
-		return Replica{}, notFound("The replica " + x.args[0])
+		return functions.Replica{}, notFound("The replica " + x.args[0])
 	}
 	return items[i], nil
 }
@@ -382,7 +382,7 @@ func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
 	}
 	on := x.query.on("follow")
 	r, err := follow(x, func(ctx context.Context) (io.ReadCloser, error) { return a.o.Logs(ctx, x.args[0], tail, on) })
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, functions.ErrNotFound) {
 		return notFound("The log of " + x.args[0])
 	}
 	if err != nil {
@@ -410,7 +410,7 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 	}
 	items := []Node{}
 	for _, r := range a.o.World.Nodes() {
-		n := Node{NodeReport: r}
+		n := Node{Node: r}
 		if !r.Lost {
 			n.Near = sources.Near(r.Cached, serving[r.ID])
 		}
@@ -545,12 +545,12 @@ func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
 	return say(res, 200, c)
 }
 
-func (a *API) events(x *exchange) ([]Event, *openai.Error) {
+func (a *API) events(x *exchange) ([]functions.Event, *openai.Error) {
 	since, ok := x.query.number("since", 0, int(^uint(0)>>1))
 	if !ok {
 		return nil, openai.New(openai.InvalidValue, "since is the seq of an event.").With("since")
 	}
-	items := []Event{}
+	items := []functions.Event{}
 	function, kind := x.query["function"], x.query["kind"]
 	for _, e := range a.o.History.Events(uint64(since)) {
 		if function != "" && e.Function != function || kind != "" && e.Kind != kind {
@@ -580,14 +580,14 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 	if err != nil {
 		return err
 	}
-	v := Explanation{Kind: kind, Function: m.FullName().String(), State: functions.Unloaded, Now: "Nothing is known of it yet."}
+	v := functions.Explanation{Kind: kind, Function: m.FullName().String(), State: functions.Unloaded, Now: "Nothing is known of it yet."}
 	if a.o.Explain != nil {
 		if e, ok := a.o.Explain(kind, m.FullName()); ok {
 			v = e
 		}
 	}
 	if v.Candidates == nil {
-		v.Candidates = []Candidate{}
+		v.Candidates = []functions.Candidate{}
 	}
 	// What is another team's is told of as something, not by its name.
 	if v.For != "" && !x.sees(teamOf(v.For)) {

@@ -114,7 +114,7 @@ func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) er
 // decisionTitles is what a decision of each kind was about.
 var decisionTitles = map[string]string{"place": "Placed", "evict": "Made way for it", "cold": "Lost a replica", "scale": "Wants more"}
 
-func (c *command) decision(e api.Explanation) {
+func (c *command) decision(e functions.Explanation) {
 	chosen := e.Chosen
 	if chosen == "" {
 		chosen = "nothing was chosen"
@@ -137,33 +137,33 @@ func (c *command) decision(e api.Explanation) {
 	}
 }
 
-func candidateKind(e api.Explanation) Kind[api.Candidate] {
+func candidateKind(e functions.Explanation) Kind[functions.Candidate] {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', 4, 64) }
-	k := Kind[api.Candidate]{"Candidate", "", nil, func(v api.Candidate) string { return v.Node }}
-	add := func(head string, cell func(api.Candidate) string) {
+	k := Kind[functions.Candidate]{"Candidate", "", nil, func(v functions.Candidate) string { return v.Node }}
+	add := func(head string, cell func(functions.Candidate) string) {
 		for _, v := range e.Candidates {
 			if cell(v) != "" { // a column that says nothing of anybody is left out
-				k.Columns = append(k.Columns, Column[api.Candidate]{head, false, cell})
+				k.Columns = append(k.Columns, Column[functions.Candidate]{head, false, cell})
 				return
 			}
 		}
 	}
-	add("", func(v api.Candidate) string {
+	add("", func(v functions.Candidate) string {
 		if e.Chosen != "" && (v.Replica == e.Chosen || v.Replica == "" && v.Node == e.Chosen) {
 			return "*"
 		}
 		return " "
 	})
-	add("NODE", func(v api.Candidate) string { return v.Node })
-	add("MODEL", func(v api.Candidate) string { return shortName(v.Function) })
-	add("REPLICA", func(v api.Candidate) string { return v.Replica })
-	add("SCORE", func(v api.Candidate) string {
+	add("NODE", func(v functions.Candidate) string { return v.Node })
+	add("MODEL", func(v functions.Candidate) string { return shortName(v.Function) })
+	add("REPLICA", func(v functions.Candidate) string { return v.Replica })
+	add("SCORE", func(v functions.Candidate) string {
 		if v.Score == nil {
 			return ""
 		}
 		return number(*v.Score)
 	})
-	add("PARTS", func(v api.Candidate) string {
+	add("PARTS", func(v functions.Candidate) string {
 		var parts []string
 		for _, p := range v.Parts {
 			if p.Value != 0 {
@@ -172,7 +172,7 @@ func candidateKind(e api.Explanation) Kind[api.Candidate] {
 		}
 		return strings.Join(parts, ", ")
 	})
-	add("WHY NOT", func(v api.Candidate) string { return v.Why })
+	add("WHY NOT", func(v functions.Candidate) string { return v.Why })
 	return k
 }
 
@@ -197,7 +197,7 @@ came and went, each with its reason. The last thousand are kept.`,
 				of = name.WithoutAdapter().String()
 			}
 			if follow {
-				return watchList(ctx, c, cl, c.eventKind(), func(e api.Event) bool {
+				return watchList(ctx, c, cl, c.eventKind(), func(e functions.Event) bool {
 					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}

@@ -41,33 +41,33 @@ func (c *command) functionKind() Kind[api.Function] {
 	}, func(f api.Function) string { return f.Name }}
 }
 
-func (c *command) replicaKind() Kind[api.Replica] {
-	return Kind[api.Replica]{"Replica", "/api/v1/replicas", []Column[api.Replica]{
-		{"NAME", false, func(r api.Replica) string { return shortName(r.Function) }},
-		{"STATE", false, func(r api.Replica) string {
+func (c *command) replicaKind() Kind[functions.Replica] {
+	return Kind[functions.Replica]{"Replica", "/api/v1/replicas", []Column[functions.Replica]{
+		{"NAME", false, func(r functions.Replica) string { return shortName(r.Function) }},
+		{"STATE", false, func(r functions.Replica) string {
 			s := r.State.Word()
 			if r.Percent != nil {
 				s += " " + strconv.Itoa(*r.Percent) + "%"
 			}
 			return s
 		}},
-		{"TIER", false, func(r api.Replica) string { return string(r.Tier) }},
-		{"NODE", false, func(r api.Replica) string { return r.Node }},
-		{"GPU", false, func(r api.Replica) string { return JoinInts(r.GPUs) }},
-		{"SIZE", false, func(r api.Replica) string {
+		{"TIER", false, func(r functions.Replica) string { return string(r.Tier) }},
+		{"NODE", false, func(r functions.Replica) string { return r.Node }},
+		{"GPU", false, func(r functions.Replica) string { return JoinInts(r.GPUs) }},
+		{"SIZE", false, func(r functions.Replica) string {
 			if b := max(r.Total, r.Bytes); b > 0 {
 				return b.Human()
 			}
 			return ""
 		}},
-		{"ACTIVE", false, func(r api.Replica) string { return strconv.Itoa(r.InFlight) }},
-		{"FOR", false, func(r api.Replica) string { return c.Since(r.Since) }},
-		{"ID", true, func(r api.Replica) string { return r.ID }},
-		{"ENDPOINT", true, func(r api.Replica) string { return r.Endpoint }},
-		{"START", true, func(r api.Replica) string { return r.Start }},
-		{"ADAPTERS", true, func(r api.Replica) string { return strings.Join(r.Adapters, ",") }},
-		{"ERROR", true, func(r api.Replica) string { return r.Error }},
-	}, func(r api.Replica) string { return r.ID }}
+		{"ACTIVE", false, func(r functions.Replica) string { return strconv.Itoa(r.InFlight) }},
+		{"FOR", false, func(r functions.Replica) string { return c.Since(r.Since) }},
+		{"ID", true, func(r functions.Replica) string { return r.ID }},
+		{"ENDPOINT", true, func(r functions.Replica) string { return r.Endpoint }},
+		{"START", true, func(r functions.Replica) string { return r.Start }},
+		{"ADAPTERS", true, func(r functions.Replica) string { return strings.Join(r.Adapters, ",") }},
+		{"ERROR", true, func(r functions.Replica) string { return r.Error }},
+	}, func(r functions.Replica) string { return r.ID }}
 }
 
 func (c *command) nodeKind() Kind[api.Node] {
@@ -195,17 +195,17 @@ func (c *command) coldStartKind() Kind[api.ColdStart] {
 	}, func(t api.ColdStart) string { return t.ID }}
 }
 
-func (c *command) eventKind() Kind[api.Event] {
-	return Kind[api.Event]{"Event", "/api/v1/events", []Column[api.Event]{
-		{"AGO", false, func(e api.Event) string { return c.Since(e.At) }},
-		{"WHAT", false, func(e api.Event) string { return e.Kind }},
-		{"NAME", false, func(e api.Event) string { return shortName(e.Function) }},
-		{"NODE", false, func(e api.Event) string { return e.Node }},
-		{"WHY", false, func(e api.Event) string { return e.Reason }},
-		{"FOR", false, func(e api.Event) string { return shortName(e.For) }},
-		{"MESSAGE", false, func(e api.Event) string { return e.Message }},
-		{"REPLICA", true, func(e api.Event) string { return e.Replica }},
-	}, func(e api.Event) string { return strconv.FormatUint(e.Seq, 10) }}
+func (c *command) eventKind() Kind[functions.Event] {
+	return Kind[functions.Event]{"Event", "/api/v1/events", []Column[functions.Event]{
+		{"AGO", false, func(e functions.Event) string { return c.Since(e.At) }},
+		{"WHAT", false, func(e functions.Event) string { return e.Kind }},
+		{"NAME", false, func(e functions.Event) string { return shortName(e.Function) }},
+		{"NODE", false, func(e functions.Event) string { return e.Node }},
+		{"WHY", false, func(e functions.Event) string { return e.Reason }},
+		{"FOR", false, func(e functions.Event) string { return shortName(e.For) }},
+		{"MESSAGE", false, func(e functions.Event) string { return e.Message }},
+		{"REPLICA", true, func(e functions.Event) string { return e.Replica }},
+	}, func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
 func (c *command) keyKind() Kind[auth.Key] {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 )
 
@@ -66,14 +67,14 @@ Where it must run whatever others need, thaw wake --lease.`,
 	return cmd
 }
 
-func (c *command) prewarmKind() Kind[api.Prewarm] {
-	return Kind[api.Prewarm]{"Prewarm", "", []Column[api.Prewarm]{
-		{"ID", true, func(p api.Prewarm) string { return p.ID }},
-		{"MODEL", false, func(p api.Prewarm) string { return shortName(p.Function) }},
-		{"TIER", false, func(p api.Prewarm) string { return p.Tier }},
-		{"STATE", false, func(p api.Prewarm) string { return p.State }},
-		{"BY", false, func(p api.Prewarm) string { return p.By }},
-		{"WHY", false, func(p api.Prewarm) string { return p.Why }},
-		{"FOR", false, func(p api.Prewarm) string { return Span(max(0, p.Until.Sub(c.now()).Truncate(time.Second))) }},
-	}, func(p api.Prewarm) string { return p.ID }}
+func (c *command) prewarmKind() Kind[functions.Prewarm] {
+	return Kind[functions.Prewarm]{"Prewarm", "", []Column[functions.Prewarm]{
+		{"ID", true, func(p functions.Prewarm) string { return p.ID }},
+		{"MODEL", false, func(p functions.Prewarm) string { return shortName(p.Function) }},
+		{"TIER", false, func(p functions.Prewarm) string { return p.Tier }},
+		{"STATE", false, func(p functions.Prewarm) string { return p.State }},
+		{"BY", false, func(p functions.Prewarm) string { return p.By }},
+		{"WHY", false, func(p functions.Prewarm) string { return p.Why }},
+		{"FOR", false, func(p functions.Prewarm) string { return Span(max(0, p.Until.Sub(c.now()).Truncate(time.Second))) }},
+	}, func(p functions.Prewarm) string { return p.ID }}
 }

@@ -38,7 +38,7 @@ type stage struct {
 	steps    []functions.Timeline // of cs-1, told one after the other
 	told     int
 	leases   map[functions.Name]time.Duration
-	replicas []api.Replica
+	replicas []functions.Replica
 	requests map[string]string // to cold starts
 	looked   chan struct{}     // closed when cs-1 is asked for; nil: nobody waits for it
 	reasons  []string
@@ -58,14 +58,14 @@ func (s *stage) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	return snapshot.Snapshot{}, false
 }
 
-func (s *stage) Replicas() []api.Replica {
+func (s *stage) Replicas() []functions.Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]api.Replica(nil), s.replicas...)
+	return append([]functions.Replica(nil), s.replicas...)
 }
 
-func (s *stage) Nodes() []api.NodeReport {
-	return []api.NodeReport{
+func (s *stage) Nodes() []functions.Node {
+	return []functions.Node{
 		{ID: "here", State: functions.NodeInferring, Seen: noon, Memory: functions.Capacity{Total: 8 << 30, Used: 1 << 30}, Store: functions.StoreUse{Bytes: 100 << 30, Used: 3 << 30}, Replicas: 2, Version: "v1",
 			Cached: []functions.CachedModel{{Source: "az://acct/models/llama", Tier: functions.TierDRAM, Bytes: 16 << 30}},
 			Warm:   []functions.WarmParent{{Engine: "vllm", State: "ready", Version: "0.32.0", Memory: 612 << 20, Forks: 3}},
@@ -98,8 +98,8 @@ func (s *stage) ColdStart(id string) (functions.Timeline, bool) {
 
 func (s *stage) ColdStarts(int) []functions.Timeline { return []functions.Timeline{past} }
 
-func (s *stage) Events(after uint64) []api.Event {
-	return []api.Event{
+func (s *stage) Events(after uint64) []functions.Event {
+	return []functions.Event{
 		{Seq: 1, At: began, Kind: "node_joined", Node: "here"},
 		{Seq: 2, At: began, Kind: "start", Function: "ml/llama", Replica: "r-2", Node: "here", Reason: "demand"},
 		{Seq: 3, At: noon, Kind: "ready", Function: "ml/llama", Replica: "r-2", Node: "here"},
@@ -175,7 +175,7 @@ func start(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s := &server{dir: dir, data: filepath.Join(dir, "data"), join: strings.Repeat("j", 40)}
-	s.stage = &stage{leases: map[functions.Name]time.Duration{}, requests: map[string]string{"req-1": "cs-2"}, replicas: []api.Replica{
+	s.stage = &stage{leases: map[functions.Name]time.Duration{}, requests: map[string]string{"req-1": "cs-2"}, replicas: []functions.Replica{
 		{ID: "r-1", Function: "default/tiny", Node: "here", State: functions.Downloading, Tier: functions.TierRemote, Since: noon.Add(-3 * time.Second), Bytes: 1 << 20, Total: 3 << 20, Percent: new(41)},
 		{ID: "r-2", Function: "ml/llama", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2, Total: 16 << 30, Bytes: 16 << 30, GPUs: []int{0}},
 	}}
@@ -205,22 +205,22 @@ func start(t *testing.T) *server {
 			}
 			return 0, 0
 		},
-		TeamUse: func(team string) api.TeamUse {
+		TeamUse: func(team string) functions.TeamUse {
 			if team != "ml" {
-				return api.TeamUse{}
+				return functions.TeamUse{}
 			}
 			left, resets := 1800.0, noon.Add(12*time.Hour)
-			return api.TeamUse{GPUs: 2, Lately: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, Inflicted: 3, Suffered: 4, Thrash: 1}
+			return functions.TeamUse{GPUs: 2, Lately: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, Inflicted: 3, Suffered: 4, Thrash: 1}
 		},
 		Heartbeat: func(functions.Heartbeat) error { return nil },
-		Explain: func(kind string, n functions.Name) (api.Explanation, bool) {
-			e := api.Explanation{Kind: kind, Function: n.String(), State: functions.Ready, Now: "It serves 2 requests with 1 replica."}
+		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {
+			e := functions.Explanation{Kind: kind, Function: n.String(), State: functions.Ready, Now: "It serves 2 requests with 1 replica."}
 			if kind == "place" {
 				few, many := 12.5, 31.0
 				e.Decided, e.Chosen, e.Reason, e.Others = began, "here", "somebody waits for it", 3
-				e.Candidates = []api.Candidate{
-					{Node: "here", Score: &few, Parts: []api.Part{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
-					{Node: "there", Score: &many, Parts: []api.Part{{Name: "ready", Value: 31}, {Name: "packing"}}},
+				e.Candidates = []functions.Candidate{
+					{Node: "here", Score: &few, Parts: []functions.ScorePart{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
+					{Node: "there", Score: &many, Parts: []functions.ScorePart{{Name: "ready", Value: 31}, {Name: "packing"}}},
 					{Node: "small", Why: "it has no GPU"},
 				}
 			}
@@ -230,7 +230,7 @@ func start(t *testing.T) *server {
 			if id == "r-2" || id == "r-9" {
 				return io.NopCloser(strings.NewReader("hello from " + id + "\n")), nil
 			}
-			return nil, api.ErrNotFound
+			return nil, functions.ErrNotFound
 		},
 		Ready:     func() []string { return s.reasons },
 		JoinToken: s.join, Open: true, Metrics: prometheus.NewRegistry(), Version: "test",

@@ -22,14 +22,9 @@ import (
 )
 
 // LocalStore is the store of checkpoints below a data folder of this machine, for
-// verbs that do without a server. Its errors are *functions.StoreError.
+// verbs that do without a server.
 type LocalStore interface {
-	Cached(ctx context.Context) ([]functions.CacheEntry, error)
-	Keep(ctx context.Context, digest string, act functions.StoreAction) error
-	// Reread and Prefetch tell how far they are, and how they ended; an error
-	// is of what never began.
-	Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
-	Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error
+	functions.Store
 	Close()
 }
 

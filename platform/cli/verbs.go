@@ -71,7 +71,7 @@ func (c *command) get() *cobra.Command {
 			case "coldstarts":
 				return showList(ctx, c, cl, c.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
 			case "events":
-				return showList(ctx, c, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]api.Event, error) { return cl.Events(ctx, 0) })
+				return showList(ctx, c, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
 			}
 			if follow {
 				return Usage("thaw keys list", "keys cannot be watched")
@@ -191,10 +191,10 @@ func (c *command) models() *cobra.Command {
 
 // description is all there is to say of one function.
 type description struct {
-	Function  api.Function   `json:"function"`
-	Replicas  []api.Replica  `json:"replicas"`
-	ColdStart *api.ColdStart `json:"coldStart,omitempty"`
-	Events    []api.Event    `json:"events"`
+	Function  api.Function        `json:"function"`
+	Replicas  []functions.Replica `json:"replicas"`
+	ColdStart *api.ColdStart      `json:"coldStart,omitempty"`
+	Events    []functions.Event   `json:"events"`
 }
 
 const describedEvents = 10
@@ -211,7 +211,7 @@ func (c *command) describe() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d := description{Replicas: []api.Replica{}, Events: []api.Event{}}
+			d := description{Replicas: []functions.Replica{}, Events: []functions.Event{}}
 			if d.Function, err = cl.Function(ctx, name); err != nil {
 				return err
 			}
@@ -413,7 +413,7 @@ func (c *command) stop() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if !slices.ContainsFunc(all, func(r api.Replica) bool { return r.Function == w.Function && !r.State.Over() }) {
+				if !slices.ContainsFunc(all, func(r functions.Replica) bool { return r.Function == w.Function && !r.State.Over() }) {
 					w.State = functions.Unloaded
 					break
 				}
@@ -501,7 +501,7 @@ func (c *command) replicaOf(ctx context.Context, cl *api.Client, word string) (s
 	if err != nil {
 		return "", err
 	}
-	if i := slices.IndexFunc(all, func(r api.Replica) bool { return r.ID == word }); i >= 0 {
+	if i := slices.IndexFunc(all, func(r functions.Replica) bool { return r.ID == word }); i >= 0 {
 		return word, nil
 	}
 	name, err := c.name(ctx, cl, word)
@@ -512,7 +512,7 @@ func (c *command) replicaOf(ctx context.Context, cl *api.Client, word string) (s
 		}
 		return "", err
 	}
-	var newest api.Replica
+	var newest functions.Replica
 	for _, r := range all {
 		if r.Function == name.String() && (newest.ID == "" || r.Since.After(newest.Since)) {
 			newest = r

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // engines are the pids of this test's engines of a model.
@@ -27,7 +26,7 @@ func tagged(t *testing.T, name string, gpus int) (*functions.Model, string) {
 	return model(t, name, func(s *functions.ModelSpec) { s.Resources.GPUs = gpus }, "tag="+tag), tag
 }
 
-func events(addr string) (es []orchestrator.Event) {
+func events(addr string) (es []functions.Event) {
 	res, err := http.Get("http://" + addr + "/test/events")
 	if err != nil {
 		return nil
@@ -141,7 +140,7 @@ func TestKillAgent(t *testing.T) {
 	b := node("b")
 	agentB := begin(t, "test-agent", b)
 	eventually(t, "b joins", func() bool {
-		return slices.ContainsFunc(events(c.Addr), func(e orchestrator.Event) bool { return e.Kind == "node_joined" && e.Node == "b" })
+		return slices.ContainsFunc(events(c.Addr), func(e functions.Event) bool { return e.Kind == "node_joined" && e.Node == "b" })
 	})
 	answered(t, c.Addr, "x")
 	id, pids := readyOn(c.Addr, "b"), engines(tag)

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
 // model served by this very binary.
@@ -177,7 +176,7 @@ func ask(addr, model string) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-func replicas(addr string) (rs []orchestrator.Replica) {
+func replicas(addr string) (rs []functions.Replica) {
 	res, err := http.Get("http://" + addr + "/test/replicas")
 	if err != nil {
 		return nil

@@ -15,20 +15,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// nodeStore is the store of one node, here or elsewhere; see nodestore.Store.
-type nodeStore interface {
-	Cached(ctx context.Context) ([]functions.CacheEntry, error)
-	Keep(ctx context.Context, digest string, act functions.StoreAction) error
-	Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
-	Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error
-}
-
-var _, _ nodeStore = (*nodestore.Store)(nil), (*agent.Client)(nil)
+var _, _ functions.Store = (*nodestore.Store)(nil), (*agent.Client)(nil)
 
 // stores are the stores of the nodes that answer, by the nodes' ids: the one
 // that is named, or all.
-func (l *Local) stores(node string) (map[string]nodeStore, error) {
-	out := map[string]nodeStore{}
+func (l *Local) stores(node string) (map[string]functions.Store, error) {
+	out := map[string]functions.Store{}
 	lost := map[string]bool{}
 	for _, n := range l.Nodes() {
 		lost[n.ID] = n.Lost
@@ -57,7 +49,7 @@ func (l *Local) Cached(ctx context.Context, node string) (list []functions.Cache
 		return nil, nil, err
 	}
 	var mu sync.Mutex
-	err = forEachStore(all, func(id string, s nodeStore) error {
+	err = forEachStore(all, func(id string, s functions.Store) error {
 		got, err := s.Cached(ctx)
 		mu.Lock()
 		defer mu.Unlock()
@@ -82,7 +74,7 @@ func (l *Local) Cached(ctx context.Context, node string) (list []functions.Cache
 }
 
 // forEachStore does something with every shelf at once and returns the errors joined.
-func forEachStore(all map[string]nodeStore, do func(id string, s nodeStore) error) error {
+func forEachStore(all map[string]functions.Store, do func(id string, s functions.Store) error) error {
 	var wg sync.WaitGroup
 	errs := make(chan error, len(all))
 	for id, s := range all {
@@ -98,7 +90,7 @@ func forEachStore(all map[string]nodeStore, do func(id string, s nodeStore) erro
 }
 
 // storesWith are the shelves that hold a checkpoint.
-func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string]nodeStore, error) {
+func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string]functions.Store, error) {
 	all, err := l.stores(node)
 	if err != nil {
 		return nil, err
@@ -107,7 +99,7 @@ func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]nodeStore{}
+	out := map[string]functions.Store{}
 	for _, e := range list {
 		if e.Digest == digest && all[e.Node] != nil {
 			out[e.Node] = all[e.Node]
@@ -131,7 +123,7 @@ func (l *Local) Keep(ctx context.Context, node, digest string, act functions.Sto
 		return nil, err
 	}
 	var mu sync.Mutex
-	err = forEachStore(on, func(id string, s nodeStore) error {
+	err = forEachStore(on, func(id string, s functions.Store) error {
 		if err := s.Keep(ctx, digest, act); err != nil {
 			return err
 		}

@@ -3,23 +3,9 @@ package orchestrator
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
-
-// Event is something that happened, for people: why is it (not) loaded.
-type Event struct {
-	Seq      uint64    `json:"seq"`
-	At       time.Time `json:"at"`
-	Kind     string    `json:"kind"` // start, ready, stop, call_off, ended, failed, blocked, node_joined, node_lost, adopted, …
-	Function string    `json:"function,omitempty"`
-	Replica  string    `json:"replica,omitempty"`
-	Node     string    `json:"node,omitempty"`
-	Reason   string    `json:"reason,omitempty"`  // a word: demand, idle, evicted, …
-	Message  string    `json:"message,omitempty"` // what that means, in a sentence
-	For      string    `json:"for,omitempty"`     // the function that gets the room
-}
 
 const (
 	keepEvents = 1000
@@ -30,11 +16,11 @@ const (
 type events struct {
 	mu   sync.Mutex
 	seq  uint64
-	ring []Event
-	subs map[chan Event]struct{}
+	ring []functions.Event
+	subs map[chan functions.Event]struct{}
 }
 
-func (e *events) add(v Event) {
+func (e *events) add(v functions.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.seq++
@@ -52,7 +38,7 @@ func (e *events) add(v Event) {
 }
 
 // Events are those after seq, oldest first; at most the last 1,000 are kept.
-func (s *Orchestrator) Events(after uint64) []Event {
+func (s *Orchestrator) Events(after uint64) []functions.Event {
 	e := &s.events
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -60,17 +46,17 @@ func (s *Orchestrator) Events(after uint64) []Event {
 	for from < len(e.ring) && e.ring[from].Seq <= after {
 		from++
 	}
-	return append([]Event(nil), e.ring[from:]...)
+	return append([]functions.Event(nil), e.ring[from:]...)
 }
 
 // Follow gives events as they happen until ctx ends, then closes the channel.
 // A follower more than 256 events behind misses some; Seq shows the gap.
-func (s *Orchestrator) Follow(ctx context.Context) <-chan Event {
+func (s *Orchestrator) Follow(ctx context.Context) <-chan functions.Event {
 	e := &s.events
-	ch := make(chan Event, follower)
+	ch := make(chan functions.Event, follower)
 	e.mu.Lock()
 	if e.subs == nil {
-		e.subs = map[chan Event]struct{}{}
+		e.subs = map[chan functions.Event]struct{}{}
 	}
 	e.subs[ch] = struct{}{}
 	e.mu.Unlock()
@@ -84,15 +70,15 @@ func (s *Orchestrator) Follow(ctx context.Context) <-chan Event {
 }
 
 func (s *Orchestrator) event(kind string, name functions.Name, replica, node, reason, message string) {
-	s.publishEvent(Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
+	s.publishEvent(functions.Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
 }
 
 // replicaEvent is an event of a replica, done for the sake of whom ("": nobody).
 func (s *Orchestrator) replicaEvent(kind string, r *replicaState, reason, whom string) {
-	s.publishEvent(Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
+	s.publishEvent(functions.Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
 }
 
-func (s *Orchestrator) publishEvent(v Event, name functions.Name) {
+func (s *Orchestrator) publishEvent(v functions.Event, name functions.Name) {
 	v.At = s.timeNow()
 	if v.Message == "" {
 		v.Message = reasonSentence(v.Kind, v.Reason)

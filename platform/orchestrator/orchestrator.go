@@ -57,7 +57,7 @@ type Catalog interface {
 // Hooks are called from the loop and must return at once. Any may be nil.
 type Hooks struct {
 	ColdStart func(functions.Timeline) // one has ended, ready or failed
-	Event     func(Event)
+	Event     func(functions.Event)
 }
 
 // Options of a Steer.

@@ -571,7 +571,7 @@ func TestStaleEpochIsObeyedByNobody(t *testing.T) {
 		if loads, _ := h.did(); len(loads) != 0 {
 			t.Fatalf("a superseded server started %v", loads)
 		}
-		if !slices.ContainsFunc(r.s.Events(0), func(e Event) bool { return e.Kind == "superseded" }) {
+		if !slices.ContainsFunc(r.s.Events(0), func(e functions.Event) bool { return e.Kind == "superseded" }) {
 			t.Fatal("it does not know that it is superseded")
 		}
 	})

@@ -3,8 +3,6 @@ package orchestrator
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -40,60 +38,6 @@ type Foresight struct {
 	// into the host's memory. It is called in a goroutine and ends with ctx. nil:
 	// hints of these tiers are refused.
 	Prefetch func(ctx context.Context, m *functions.Model, memory bool) error
-}
-
-// The tiers a hint may ask for.
-const (
-	PrewarmGPU    = "gpu"    // READY
-	PrewarmMemory = "memory" // its bytes in host memory of a node
-	PrewarmDisk   = "nvme"   // its bytes on the disk of a node
-)
-
-// Hint is somebody's word that a function will be asked for.
-type Hint struct {
-	Name  functions.Name
-	Until time.Time // the lease: it is held until then though nobody asks
-	Tier  string
-	By    string // whose word; a label of metrics, so one of few
-}
-
-// Prewarm is a hint that holds, or a start ahead that history asked for.
-type Prewarm struct {
-	ID       string
-	Function functions.Name
-	Tier     string
-	By       string // of a hint, or "history"
-	Why      string // of history: rhythm, daily or follows
-	Until    time.Time
-	State    string        // planned, starting, ready, fetching or fetched
-	Held     time.Duration // GPU time it has held so far
-}
-
-// Why a hint is refused.
-var (
-	ErrNoFunction = errors.New("there is no such function")
-	ErrNoPrefetch = errors.New("nothing here brings bytes ahead")
-	ErrHints      = errors.New("too many hints hold")
-)
-
-// BudgetError refuses a hint for which the team's budget of starts ahead, or
-// that of all, does not suffice.
-type BudgetError struct {
-	Team        string // "" of all teams
-	Asked, Left time.Duration
-	In          time.Duration // until it may suffice; 0 never
-}
-
-func (e *BudgetError) Error() string {
-	whose := "of all teams together"
-	if e.Team != "" {
-		whose = "of team " + e.Team
-	}
-	s := fmt.Sprintf("the prewarm would take %s of GPU time and the budget %s has %s left", e.Asked.Round(time.Second), whose, e.Left.Round(time.Second))
-	if e.In > 0 {
-		s += "; in " + e.In.Round(time.Second).String() + " it suffices"
-	}
-	return s
 }
 
 const (
@@ -132,7 +76,7 @@ type usageHistory struct {
 
 // prewarm is a lease on the future.
 type prewarm struct {
-	Prewarm
+	functions.Prewarm
 	function *functionState
 	until    placement.Instant
 	gpus     int
@@ -140,6 +84,13 @@ type prewarm struct {
 	charged  placement.Instant
 	started  bool
 	ready    bool
+	held     time.Duration // GPU time held so far
+}
+
+func (p *prewarm) record() functions.Prewarm {
+	r := p.Prewarm
+	r.Held = p.held.Seconds()
+	return r
 }
 
 // budget is a budget that fills up again within an hour.
@@ -275,7 +226,7 @@ func (s *Orchestrator) runForecasts(ctx context.Context, now placement.Instant) 
 		}, func(x forecast.Foreseen) {
 			if f := s.functions[x.Name]; f != nil && !f.Gone && f.usage.prewarm == nil && !f.usage.inUse {
 				// What the budget does not allow is not done, and counted.
-				if _, err := s.grantPrewarm(f, Hint{Name: x.Name, Until: x.Until, Tier: PrewarmGPU, By: byHistory}, x.Why, now); err != nil {
+				if _, err := s.grantPrewarm(f, functions.Prewarm{Until: x.Until, Tier: functions.PrewarmGPU, By: byHistory, Why: x.Why}, now); err != nil {
 					s.counts.prewarms.WithLabelValues("over_budget").Inc()
 				}
 			}
@@ -285,16 +236,16 @@ func (s *Orchestrator) runForecasts(ctx context.Context, now placement.Instant) 
 }
 
 // grantPrewarm takes a hint on, within the budget.
-func (s *Orchestrator) grantPrewarm(f *functionState, h Hint, why string, now placement.Instant) (*prewarm, error) {
+func (s *Orchestrator) grantPrewarm(f *functionState, h functions.Prewarm, now placement.Instant) (*prewarm, error) {
 	a := s.forecaster
 	until := s.instant(h.Until)
 	gpus := max(f.Resources.GPUs, 1)
 	asked := time.Duration(gpus) * max(until-now, 0)
-	if h.Tier != PrewarmGPU {
+	if h.Tier != functions.PrewarmGPU {
 		gpus, asked = 0, 0 // bytes on a disk cost no GPU
 	}
 	old := f.usage.prewarm
-	if old != nil && h.Tier == PrewarmGPU {
+	if old != nil && h.Tier == functions.PrewarmGPU {
 		s.refundBudget(old, now) // it is renewed, not added
 	}
 	team := a.teams[f.Name.Team]
@@ -308,32 +259,32 @@ func (s *Orchestrator) grantPrewarm(f *functionState, h Hint, why string, now pl
 		team string
 	}{{team, a.Budget, f.Name.Team}, {&a.total, a.Budget * time.Duration(a.Teams), ""}} {
 		if left := b.pot.left(now, b.size); asked > left {
-			e := &BudgetError{Team: b.team, Asked: asked, Left: left}
+			e := &functions.PrewarmBudgetError{Team: b.team, Asked: asked, Left: left}
 			if asked <= b.size {
 				e.In = time.Duration(float64(asked-left) / float64(b.size) * float64(time.Hour))
 			}
-			if old != nil && h.Tier == PrewarmGPU {
+			if old != nil && h.Tier == functions.PrewarmGPU {
 				s.reserveBudget(old, old.until, now) // as it was
 			}
 			return nil, e
 		}
 	}
 	p := old
-	if p == nil || h.Tier != PrewarmGPU {
+	if p == nil || h.Tier != functions.PrewarmGPU {
 		if len(a.leases.list) >= maxHints {
-			return nil, ErrHints
+			return nil, functions.ErrTooManyPrewarms
 		}
-		p = &prewarm{function: f, Prewarm: Prewarm{ID: s.newID("pw"), Function: f.Name, State: "planned"}, charged: now}
+		p = &prewarm{function: f, Prewarm: functions.Prewarm{ID: s.newID("pw"), Function: f.Name.String(), State: "planned"}, charged: now}
 		a.leases.add(p)
 	}
-	p.Tier, p.By, p.Why, p.Until, p.until, p.gpus = h.Tier, h.By, why, h.Until, until, gpus
+	p.Tier, p.By, p.Why, p.Until, p.until, p.gpus = h.Tier, h.By, h.Why, h.Until, until, gpus
 	s.reserveBudget(p, until, now)
-	if h.Tier == PrewarmGPU {
+	if h.Tier == functions.PrewarmGPU {
 		f.usage.prewarm = p
 		f.Prewarm = until
 		s.enqueue(f)
 	}
-	s.event("prewarm", f.Name, "", "", cmp.Or(why, h.By), h.Tier)
+	s.event("prewarm", f.Name, "", "", cmp.Or(h.Why, h.By), h.Tier)
 	return p, nil
 }
 
@@ -341,7 +292,7 @@ func (s *Orchestrator) grantPrewarm(f *functionState, h Hint, why string, now pl
 func (s *Orchestrator) reserveBudget(p *prewarm, until, now placement.Instant) {
 	p.granted = time.Duration(p.gpus) * max(until-now, 0)
 	s.forecaster.total.spent += p.granted
-	if t := s.forecaster.teams[p.Function.Team]; t != nil {
+	if t := s.forecaster.teams[p.function.Name.Team]; t != nil {
 		t.spent += p.granted
 	}
 }
@@ -354,7 +305,7 @@ func (s *Orchestrator) refundBudget(p *prewarm, now placement.Instant) {
 	}
 	p.granted -= back
 	s.forecaster.total.spent = max(s.forecaster.total.spent-back, 0)
-	if t := s.forecaster.teams[p.Function.Team]; t != nil {
+	if t := s.forecaster.teams[p.function.Name.Team]; t != nil {
 		t.spent = max(t.spent-back, 0)
 	}
 }
@@ -362,7 +313,7 @@ func (s *Orchestrator) refundBudget(p *prewarm, now placement.Instant) {
 // checkPrewarm accounts what p holds, and ends it when its time is over.
 func (s *Orchestrator) checkPrewarm(ctx context.Context, p *prewarm, now placement.Instant) {
 	f := p.function
-	if p.Tier != PrewarmGPU {
+	if p.Tier != functions.PrewarmGPU {
 		s.startPrefetch(ctx, p, now)
 		if now >= p.until || f.Gone {
 			s.forecaster.leases.drop(p)
@@ -376,7 +327,7 @@ func (s *Orchestrator) checkPrewarm(ctx context.Context, p *prewarm, now placeme
 		}
 	}
 	if p.started { // to a tick: what is missed at its begin is counted at its end
-		p.Held += time.Duration(p.gpus) * max(now-p.charged, 0)
+		p.held += time.Duration(p.gpus) * max(now-p.charged, 0)
 	}
 	p.charged = now
 	switch {
@@ -424,8 +375,8 @@ func (s *Orchestrator) endPrewarm(p *prewarm, result string, now placement.Insta
 	switch result {
 	case "hit", "late":
 	default:
-		if p.Held > 0 {
-			s.counts.wasted.WithLabelValues(p.Function.Team, p.By).Add(p.Held.Seconds())
+		if p.held > 0 {
+			s.counts.wasted.WithLabelValues(p.function.Name.Team, p.By).Add(p.held.Seconds())
 		}
 	}
 	if f.usage.prewarm == p {
@@ -448,7 +399,7 @@ func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placem
 	}
 	p.started, p.State = true, "fetching"
 	a.prefetches++
-	m, memory, limit := p.function.model, p.Tier == PrewarmMemory, min(prefetchTimeout, p.until-now)
+	m, memory, limit := p.function.model, p.Tier == functions.PrewarmMemory, min(prefetchTimeout, p.until-now)
 	s.commandWithin(ctx, limit, func(ctx context.Context) {
 		err := a.Prefetch(ctx, m, memory)
 		s.mu.Lock()
@@ -457,34 +408,34 @@ func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placem
 		result := "fetched"
 		if p.State = "fetched"; err != nil {
 			p.State, result = "failed", "fetch_failed"
-			s.log.Warn("a prefetch ahead failed", "function", p.Function.String(), "error", err)
+			s.log.Warn("a prefetch ahead failed", "function", p.Function, "error", err)
 		}
 		s.counts.prewarms.WithLabelValues(result).Inc()
 	})
 }
 
-// Prewarm takes a hint. It says what holds now, and how much GPU time the team
-// may still have started ahead.
-func (s *Orchestrator) Prewarm(h Hint) (Prewarm, time.Duration, error) {
+// Prewarm starts a function ahead of demand, or brings its bytes to a tier, and
+// holds that until a time. by says who asked; it is a label of metrics.
+func (s *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.functions[h.Name.WithoutAdapter()]
+	f := s.functions[name.WithoutAdapter()]
 	switch {
 	case f == nil || f.Gone:
-		return Prewarm{}, 0, ErrNoFunction
-	case s.forecaster == nil, h.Tier != PrewarmGPU && s.forecaster.Prefetch == nil:
-		return Prewarm{}, 0, ErrNoPrefetch
+		return functions.Prewarm{}, functions.ErrNotFound
+	case s.forecaster == nil, tier != functions.PrewarmGPU && s.forecaster.Prefetch == nil:
+		return functions.Prewarm{}, functions.ErrPrewarmTier
 	}
 	now := s.now()
-	p, err := s.grantPrewarm(f, h, "", now)
+	p, err := s.grantPrewarm(f, functions.Prewarm{Until: until, Tier: tier, By: by}, now)
 	if err != nil {
-		return Prewarm{}, s.budgetLeft(f.Name.Team, now), err
+		return functions.Prewarm{}, err
 	}
-	if slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) && p.Tier == PrewarmGPU {
+	if slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) && p.Tier == functions.PrewarmGPU {
 		p.State = "ready"
 	}
 	s.signal()
-	return p.Prewarm, s.budgetLeft(f.Name.Team, now), nil
+	return p.record(), nil
 }
 
 func (s *Orchestrator) budgetLeft(team string, now placement.Instant) time.Duration {
@@ -507,17 +458,17 @@ func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
 }
 
 // Prewarms are those that hold, the oldest first.
-func (s *Orchestrator) Prewarms() []Prewarm {
+func (s *Orchestrator) Prewarms() []functions.Prewarm {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.forecaster == nil {
 		return nil
 	}
-	out := make([]Prewarm, 0, len(s.forecaster.leases.list))
+	out := make([]functions.Prewarm, 0, len(s.forecaster.leases.list))
 	for _, p := range s.forecaster.leases.list {
-		out = append(out, p.Prewarm)
+		out = append(out, p.record())
 	}
-	slices.SortFunc(out, func(a, b Prewarm) int {
+	slices.SortFunc(out, func(a, b functions.Prewarm) int {
 		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.ID, b.ID))
 	})
 	return out

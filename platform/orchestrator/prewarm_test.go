@@ -88,8 +88,9 @@ func TestAHintIsALease(t *testing.T) {
 		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
-		hint := func(name string, d time.Duration) (Prewarm, time.Duration, error) {
-			p, left, err := r.s.Prewarm(Hint{Name: fname(name), Until: time.Now().Add(d), Tier: PrewarmGPU, By: "k1"})
+		hint := func(name string, d time.Duration) (functions.Prewarm, time.Duration, error) {
+			p, err := r.s.Prewarm(fname(name), time.Now().Add(d), functions.PrewarmGPU, "k1")
+			left := r.s.PrewarmLeft("default")
 			r.pass(time.Second)
 			return p, left, err
 		}
@@ -111,7 +112,7 @@ func TestAHintIsALease(t *testing.T) {
 
 		if _, _, err := hint("x", time.Hour); err == nil {
 			t.Error("more than the budget was granted")
-		} else if b := (*BudgetError)(nil); !errors.As(err, &b) || b.Team != "default" || b.In != 0 || b.Left > 20*time.Minute {
+		} else if b := (*functions.PrewarmBudgetError)(nil); !errors.As(err, &b) || b.Team != "default" || b.In != 0 || b.Left > 20*time.Minute {
 			t.Errorf("over the budget: %v", err)
 		}
 		p, _, err = hint("x", 5*time.Minute)
@@ -130,10 +131,10 @@ func TestAHintIsALease(t *testing.T) {
 		if w := testutil.ToFloat64(r.s.counts.wasted.WithLabelValues("default", "k1")); w < 900 || w > 1100 {
 			t.Errorf("%v GPU-seconds wasted by the caller, want nine and eight minutes", w)
 		}
-		if _, _, err := r.s.Prewarm(Hint{Name: fname("none"), Until: time.Now().Add(time.Minute), Tier: PrewarmGPU}); !errors.Is(err, ErrNoFunction) {
+		if _, err := r.s.Prewarm(fname("none"), time.Now().Add(time.Minute), functions.PrewarmGPU, ""); !errors.Is(err, functions.ErrNotFound) {
 			t.Errorf("of no function: %v", err)
 		}
-		if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(time.Minute), Tier: PrewarmDisk}); !errors.Is(err, ErrNoPrefetch) {
+		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(time.Minute), functions.PrewarmDisk, ""); !errors.Is(err, functions.ErrPrewarmTier) {
 			t.Errorf("of a tier nobody brings: %v", err)
 		}
 	})
@@ -145,7 +146,7 @@ func TestAHintTakesNoRoomOfOthers(t *testing.T) {
 		defer r.stop()
 		r.host(newHost("here", 1))
 		r.use("y")
-		if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(10 * time.Minute), Tier: PrewarmGPU, By: "k1"}); err != nil {
+		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(10*time.Minute), functions.PrewarmGPU, "k1"); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(30 * time.Second)
@@ -172,8 +173,8 @@ func TestBytesAhead(t *testing.T) {
 		r := seeing(t, o, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newHost("here", 1))
-		for _, tier := range []string{PrewarmDisk, PrewarmMemory} {
-			if _, _, err := r.s.Prewarm(Hint{Name: fname("x"), Until: time.Now().Add(time.Hour), Tier: tier, By: "k1"}); err != nil {
+		for _, tier := range []string{functions.PrewarmDisk, functions.PrewarmMemory} {
+			if _, err := r.s.Prewarm(fname("x"), time.Now().Add(time.Hour), tier, "k1"); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -87,42 +87,25 @@ func formatAge(d time.Duration) string {
 	return text
 }
 
-// Explained is why something of a function is as it is.
-type Explained struct {
-	Kind     string // place, evict, cold or scale
-	Function functions.Name
-	State    functions.State
-	Summary  string // what it does now and why, in a sentence
-
-	// The last decision of this kind. Decided is zero where none is remembered.
-	Decided    time.Time
-	Chosen     string // a node or a replica; "": none
-	Reason     string
-	For        string // the function that got the room
-	Candidates []placement.Candidate
-	Others     int // candidates that are not listed
-}
-
 // Kinds of what can be explained.
 var kinds = []string{placement.KindPlace, placement.KindEvict, placement.KindCold, placement.KindScale}
 
 // Explain says why a function is as it is, and how the last decision of a kind
 // (place, evict, cold, scale) about it came to be. It is false where there is no
 // such function or kind.
-func (s *Orchestrator) Explain(kind string, name functions.Name) (Explained, bool) {
+func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Explanation, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.functions[name.WithoutAdapter()]
 	if f == nil || !slices.Contains(kinds, kind) {
-		return Explained{}, false
+		return functions.Explanation{}, false
 	}
-	x := Explained{Kind: kind, Function: f.Name, State: s.stateOf(f), Summary: s.summary(f)}
-	d, ok := s.planner.Explain(f.Name, kind)
+	x, at, ok := s.planner.Explain(f.Name, kind)
+	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), s.stateOf(f), s.summary(f)
 	if !ok {
 		return x, true
 	}
-	x.Decided = s.began.Add(d.At)
-	x.Chosen, x.Reason, x.For, x.Candidates, x.Others = d.Chosen, d.Reason, d.For, d.Candidates, d.Others
+	x.Decided = s.began.Add(at)
 	told := "start"
 	switch kind {
 	case placement.KindEvict, placement.KindCold:
@@ -130,7 +113,7 @@ func (s *Orchestrator) Explain(kind string, name functions.Name) (Explained, boo
 	case placement.KindScale:
 		told = "scale"
 	}
-	if w := reasonSentence(told, d.Reason); w != "" {
+	if w := reasonSentence(told, x.Reason); w != "" {
 		x.Reason = w
 	}
 	return x, true

@@ -16,7 +16,7 @@ func (p *play) now(name string) string {
 	if !ok {
 		p.t.Fatalf("%s is not known", name)
 	}
-	return x.Summary
+	return x.Now
 }
 
 // TestExplain walks a function through its life and reads what is told of it, and

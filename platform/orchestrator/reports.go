@@ -10,44 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Replica is a replica as the control API lists it: field by field the API's own.
-type Replica struct {
-	ID       string
-	Function string
-	Node     string
-	State    functions.State
-	Tier     functions.Tier
-	Endpoint string
-	Since    time.Time // of the state
-	InFlight int
-	Percent  *int            // of the present phase
-	Bytes    functions.Bytes // of the checkpoint, so far
-	Total    functions.Bytes
-	GPUs     []int
-	Error    string
-
-	Start, StartNote string
-	SleepLevel       int
-	Adapters         []string          // loaded now
-	Notes            map[string]string // of adapters
-}
-
-// NodeView is a node as the control API lists it.
-type NodeView struct {
-	ID       string
-	State    functions.NodeState
-	Lost     bool // it has missed a heartbeat or more
-	Seen     time.Time
-	Version  string
-	URL      string // "" in the server's own process
-	GPUs     []functions.GPU
-	Memory   functions.Capacity
-	Store    functions.StoreUse
-	Replicas int
-	Cached   []functions.CachedModel
-	Warm     []functions.WarmParent
-}
-
 // ColdStart finds a cold start by its id; the last 1,000 are kept.
 func (s *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
 	s.mu.Lock()
@@ -74,12 +36,12 @@ func (s *Orchestrator) ColdStarts(limit int) []functions.Timeline {
 }
 
 // Replicas are all there are, by function and id.
-func (s *Orchestrator) Replicas() []Replica {
+func (s *Orchestrator) Replicas() []functions.Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]Replica, 0, len(s.replicas))
+	out := make([]functions.Replica, 0, len(s.replicas))
 	for _, r := range s.replicas {
-		v := Replica{
+		v := functions.Replica{
 			ID: r.id, Function: r.function.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
 			Endpoint: r.status.Endpoint, GPUs: r.gpus, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
 			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
@@ -99,25 +61,25 @@ func (s *Orchestrator) Replicas() []Replica {
 		}
 		out = append(out, v)
 	}
-	slices.SortFunc(out, func(a, b Replica) int {
+	slices.SortFunc(out, func(a, b functions.Replica) int {
 		return cmp.Or(cmp.Compare(a.Function, b.Function), cmp.Compare(a.ID, b.ID))
 	})
 	return out
 }
 
 // Nodes are those connected, by id.
-func (s *Orchestrator) Nodes() []NodeView {
+func (s *Orchestrator) Nodes() []functions.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]NodeView, 0, len(s.nodes))
+	out := make([]functions.Node, 0, len(s.nodes))
 	for _, n := range s.nodes {
 		hb := &n.last
-		out = append(out, NodeView{
+		out = append(out, functions.Node{
 			ID: n.id, State: hb.State, Lost: !n.Here && s.now()-n.Seen > s.policy.Lease/2, Seen: n.heardAt, Version: hb.Version, URL: hb.URL,
 			GPUs: hb.GPUs, Memory: hb.Memory, Store: hb.Store, Replicas: len(hb.Models), Cached: hb.Cached, Warm: hb.Warm,
 		})
 	}
-	slices.SortFunc(out, func(a, b NodeView) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b functions.Node) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 

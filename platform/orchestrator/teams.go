@@ -44,21 +44,6 @@ type ledgerEntry struct {
 	Thrash    uint64 `json:"thrash"`              // evicted and missed soon after
 }
 
-// TeamUse is what a team has had and has of the fleet, as the control API and
-// simulations tell it.
-type TeamUse struct {
-	GPUs       int        // held now, by what starts, serves and stops
-	Lately     float64    // GPUs in use on average lately
-	Today      float64    // GPU-seconds since midnight UTC
-	Total      float64    // GPU-seconds ever
-	Left       *float64   // GPU-seconds of today; nil: it has no limit
-	Resets     *time.Time // when the day ends; nil likewise
-	OverBudget bool       // its GPU-seconds of today are used up
-	Inflicted  uint64     // evictions of other teams' replicas for its own
-	Suffered   uint64     // evictions of its replicas for other teams'
-	Thrash     uint64     // its functions that were evicted and missed soon after
-}
-
 const (
 	accountEvery = 2 * time.Second  // how old what the core is told of teams' use may be
 	ledgerEvery  = 30 * time.Second // how old the file of accounts may be
@@ -283,15 +268,15 @@ func (s *Orchestrator) recordRestart(f *functionState, now placement.Instant) {
 
 // TeamUse is the account of a team now; that of one that never held anything is
 // zero.
-func (s *Orchestrator) TeamUse(team string) TeamUse {
+func (s *Orchestrator) TeamUse(team string) functions.TeamUse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.teams[team]
 	if t == nil {
-		return TeamUse{}
+		return functions.TeamUse{}
 	}
 	s.settleAccount(t, max(s.lastTurn, t.at))
-	u := TeamUse{
+	u := functions.TeamUse{
 		GPUs: t.gpusHeld, Today: t.Today, Total: t.Total, Lately: t.Used / placement.UseDecay.Seconds(),
 		Inflicted: t.Inflicted, Suffered: t.Suffered, Thrash: t.Thrash, OverBudget: t.overBudgetUntil > 0,
 	}

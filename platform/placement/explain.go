@@ -16,40 +16,10 @@ const (
 	KindScale = "scale" // why it wants more replicas than it has
 )
 
-// Explanation is the last decision of its kind about a function: what could have
-// been chosen, and what each choice would have cost.
-type Explanation struct {
-	Kind       string         `json:"kind"`
-	At         Instant        `json:"-"` // of the plan
-	Function   functions.Name `json:"function"`
-	Chosen     string         `json:"chosen,omitempty"` // a node or a replica; empty: none
-	Reason     string         `json:"reason,omitempty"` // why at all, or why not
-	For        string         `json:"for,omitempty"`    // the function that got its room
-	Candidates []Candidate    `json:"candidates"`       // the best first, at most eight
-	Others     int            `json:"others"`           // candidates that are not listed
-}
-
-// Candidate is one choice. The least score was taken. A candidate that could not
-// be taken has no score and says why.
-type Candidate struct {
-	Node     string  `json:"node,omitempty"`
-	Replica  string  `json:"replica,omitempty"`
-	Function string  `json:"function,omitempty"`
-	Score    float64 `json:"score"`
-	Parts    []Part  `json:"parts,omitempty"`
-	Why      string  `json:"why,omitempty"`
-}
-
-// Part of a score; they add up to it.
-type Part struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-}
-
-// Explain gives the last decision about a function, or with kinds the last of
-// one of these. It is false where none is remembered: it was never decided, or
-// by now about some thousands of others.
-func (c *Planner) Explain(name functions.Name, kinds ...string) (Explanation, bool) {
+// Explain returns the last decision about a function, or with kinds the last of
+// one of these, and the time of its plan. It is false where none is remembered.
+// State, Now and Decided are the caller's to fill in.
+func (c *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
 	var last *decisionRecord
 	for _, kind := range [...]string{KindPlace, KindEvict, KindCold, KindScale} {
 		if len(kinds) > 0 && !slices.Contains(kinds, kind) {
@@ -63,9 +33,9 @@ func (c *Planner) Explain(name functions.Name, kinds ...string) (Explanation, bo
 		}
 	}
 	if last == nil {
-		return Explanation{}, false
+		return x, 0, false
 	}
-	x := Explanation{Kind: last.kind, At: last.at, Function: name, Chosen: last.chosen, Reason: last.reason, For: last.forFunction, Others: max(0, last.seen-last.n)}
+	x = functions.Explanation{Kind: last.kind, Function: name.String(), Chosen: last.chosen, Reason: last.reason, For: last.forFunction, Others: max(0, last.seen-last.n)}
 	if v, ok := c.blocked[name]; ok && x.Kind == KindPlace && x.Chosen == "" {
 		x.Reason = v.Message
 	}
@@ -73,21 +43,21 @@ func (c *Planner) Explain(name functions.Name, kinds ...string) (Explanation, bo
 	slices.SortStableFunc(lines, func(a, b candidateRow) int { return cmp.Compare(a.score, b.score) })
 	for i := range lines {
 		l := &lines[i]
-		y := Candidate{Node: l.node, Replica: l.replica, Why: l.why}
+		y := functions.Candidate{Node: l.node, Replica: l.replica, Why: l.why}
 		if l.function != (functions.Name{}) {
 			y.Function = l.function.String()
 		}
 		if !math.IsInf(l.score, 1) {
-			y.Score = l.score
+			y.Score = &l.score
 			for i, n := range l.names {
 				if n != "" {
-					y.Parts = append(y.Parts, Part{n, l.parts[i]})
+					y.Parts = append(y.Parts, functions.ScorePart{Name: n, Value: l.parts[i]})
 				}
 			}
 		}
 		x.Candidates = append(x.Candidates, y)
 	}
-	return x, true
+	return x, last.at, true
 }
 
 // keepDecisions is how many decisions are remembered: 2,000 pages of about 1.3 KiB.

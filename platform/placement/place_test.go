@@ -251,12 +251,12 @@ func TestExplain(t *testing.T) {
 	c.Node(node("b", 1))
 	x := model("x", 1, waiting(1, now), from("s", 40*gib))
 	c.Touch(x)
-	if _, ok := c.Explain(x.Name); ok {
+	if _, _, ok := c.Explain(x.Name); ok {
 		t.Error("explained before it was decided")
 	}
 	c.Plan(now)
-	e, ok := c.Explain(x.Name, KindPlace)
-	if !ok || e.Chosen != "a" || e.Reason != "demand" || len(e.Candidates) != 2 || e.At != now {
+	e, at, ok := c.Explain(x.Name, KindPlace)
+	if !ok || e.Chosen != "a" || e.Reason != "demand" || len(e.Candidates) != 2 || at != now {
 		t.Fatalf("%+v", e)
 	}
 	for i, c := range e.Candidates {
@@ -264,11 +264,11 @@ func TestExplain(t *testing.T) {
 		for _, p := range c.Parts {
 			sum += p.Value
 		}
-		if d := sum - c.Score; d > 1e-9 || d < -1e-9 || i > 0 && c.Score < e.Candidates[i-1].Score || c.Node != []string{"a", "b"}[i] {
+		if d := sum - *c.Score; d > 1e-9 || d < -1e-9 || i > 0 && *c.Score < *e.Candidates[i-1].Score || c.Node != []string{"a", "b"}[i] {
 			t.Errorf("candidate %d: %+v", i, c)
 		}
 	}
-	if e, ok := c.Explain(x.Name, KindScale); !ok || e.Reason != "demand" || len(e.Candidates[0].Parts) != 4 {
+	if e, _, ok := c.Explain(x.Name, KindScale); !ok || e.Reason != "demand" || len(e.Candidates[0].Parts) != 4 {
 		t.Errorf("%+v", e)
 	}
 	// Both nodes are taken: who makes way, and why that one is cold then.
@@ -281,20 +281,20 @@ func TestExplain(t *testing.T) {
 		c.Touch(f)
 	}
 	c.Plan(now)
-	if e, ok := c.Explain(z.Name, KindEvict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 || e.Candidates[0].Function != "default/x" {
+	if e, _, ok := c.Explain(z.Name, KindEvict); !ok || e.Chosen != "default/x-0" || len(e.Candidates) != 1 || e.Candidates[0].Function != "default/x" {
 		t.Errorf("%+v", e)
 	}
-	if e, ok := c.Explain(x.Name, KindCold); !ok || e.For != "default/z" || e.Reason != "evicted" {
+	if e, _, ok := c.Explain(x.Name, KindCold); !ok || e.For != "default/z" || e.Reason != "evicted" {
 		t.Errorf("%+v", e)
 	}
-	if e, ok := c.Explain(y.Name); ok {
+	if e, _, ok := c.Explain(y.Name); ok {
 		t.Errorf("nothing was decided about y: %+v", e)
 	}
 	// Nobody makes way: the nodes say why.
 	x.Active, x.Replicas[0].InFlight = 1, 1
 	c.Touch(x)
 	c.Plan(now)
-	if e, _ := c.Explain(z.Name, KindPlace); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") || e.Candidates[0].Why != "no room" {
+	if e, _, _ := c.Explain(z.Name, KindPlace); e.Chosen != "" || !strings.Contains(e.Reason, "nothing that holds them is idle") || e.Candidates[0].Why != "no room" {
 		t.Errorf("%+v", e)
 	}
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -75,7 +74,7 @@ type Config struct {
 	// Step, if not nil, is called after every event. An error ends the run.
 	Step func(*State) error
 	// Event, if not nil, is told what the loop tells of itself.
-	Event func(orchestrator.Event)
+	Event func(functions.Event)
 	// Progress, if not nil, is called now and then.
 	Progress func(Progress)
 	// Sample is how often Result.Over tells how the GPUs were held; 0 never.

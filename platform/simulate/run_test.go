@@ -9,7 +9,6 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
@@ -304,7 +303,7 @@ func TestTimes(t *testing.T) {
 			drawn.Spawn, drawn.Exit = time.Duration(nth)*time.Second, time.Duration(nth)*time.Millisecond
 			return drawn
 		},
-		Event: func(e orchestrator.Event) { when[e.Kind] = append(when[e.Kind], e.At) },
+		Event: func(e functions.Event) { when[e.Kind] = append(when[e.Kind], e.At) },
 	})
 	want := StartTimes{Plan: planTakes, Exec: execTakes, Spawn: 10 * time.Second, Warmup: 2 * time.Second, Rise: time.Second, Exit: exitTakes}
 	if len(told) != 3 || told[0] != want || len(when["ready"]) != 3 || len(when["ended"]) < 2 {

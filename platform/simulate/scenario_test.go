@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
@@ -18,7 +17,7 @@ type stage struct {
 	st     *State
 	told   map[string]string
 	starts map[string]int
-	events []orchestrator.Event
+	events []functions.Event
 }
 
 func newStage(t *testing.T) *stage {
@@ -33,7 +32,7 @@ func newStage(t *testing.T) *stage {
 			Spawn: functions.Duration(300 * time.Millisecond), Warmup: functions.Duration(50 * time.Millisecond), Prefill: 1 << 20, Decode: 1,
 		}},
 		Sizes: map[functions.Name]functions.Bytes{own("x"): 1 << 30, own("y"): 1 << 30, own("z"): 1 << 30},
-		Event: func(e orchestrator.Event) {
+		Event: func(e functions.Event) {
 			s.events = append(s.events, e)
 			if e.Kind == "start" {
 				_, short, _ := strings.Cut(e.Function, "/")

@@ -131,7 +131,7 @@ func (st *State) begin() {
 	l.steer = orchestrator.New(orchestrator.Options{
 		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
 		Progress: st.progress(), Foresight: st.foresee(),
-		Hooks: orchestrator.Hooks{Event: func(e orchestrator.Event) {
+		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
 			if st.loop == l { // one that was replaced tells what does not happen
 				st.event(&e)
 			}
@@ -325,7 +325,7 @@ func (l *letter) age() uint32 { return 0 }
 func (l *letter) act(uint8)   { l.n.st.steer.Heartbeat(l.doc, l.n) }
 
 // event counts what the loop tells.
-func (st *State) event(e *orchestrator.Event) {
+func (st *State) event(e *functions.Event) {
 	if st.c.Event != nil {
 		st.c.Event(*e)
 	}

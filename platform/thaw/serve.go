@@ -108,10 +108,10 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	var state readiness
 	state.superseded = backend.Superseded
 	control := api.New(api.Options{
-		Explain: explained(backend),
-		Catalog: cat, Keys: keys, World: world{backend}, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend, Ahead: ahead{backend},
+		Explain: backend.Explain,
+		Catalog: cat, Keys: keys, World: backend, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend, Ahead: backend,
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
-		TeamUse:   func(team string) api.TeamUse { return api.TeamUse(backend.TeamUse(team)) },
+		TeamUse:   backend.TeamUse,
 		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
 	})

@@ -20,7 +20,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // The control API speaks of models, which are Knative Services; the controller of
@@ -33,7 +32,7 @@ func (r *leaderTerm) control() (http.Handler, error) {
 	a := api.New(api.Options{
 		Catalog: apiCatalog{r}, Keys: r.teams.keys, World: r, History: r, Hand: apiActions{r}, Requests: noStore{}, Stores: noStore{},
 		Usage:   func(team string) auth.Usage { return r.limits.usage(team, time.Now()) },
-		Explain: r.explain, Demand: r.demand, TeamUse: func(team string) api.TeamUse { return api.TeamUse(r.steer.TeamUse(team)) },
+		Explain: r.explain, Demand: r.demand, TeamUse: r.steer.TeamUse,
 		Heartbeat: func(functions.Heartbeat) error {
 			return errors.New("nodes of a cluster speak through their loader, not here")
 		},
@@ -140,30 +139,26 @@ func (r *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
 }
 
 // Replicas are all there are.
-func (r *leaderTerm) Replicas() []api.Replica {
+func (r *leaderTerm) Replicas() []functions.Replica {
 	list := r.steer.Replicas()
-	out := make([]api.Replica, len(list))
 	for i := range list {
-		out[i] = api.Replica(list[i])
-		out[i].Function = r.public(out[i].Function)
+		list[i].Function = r.public(list[i].Function)
 	}
-	return out
+	return list
 }
 
 // Nodes are all there are. GPUs of which nobody knows the memory say 0.
-func (r *leaderTerm) Nodes() []api.NodeReport {
+func (r *leaderTerm) Nodes() []functions.Node {
 	list := r.steer.Nodes()
-	out := make([]api.NodeReport, len(list))
 	for i := range list {
-		out[i] = api.NodeReport(list[i])
-		out[i].GPUs = slices.Clone(out[i].GPUs)
-		for j := range out[i].GPUs {
-			if g := &out[i].GPUs[j]; g.MemoryTotal == unknownMemory {
+		list[i].GPUs = slices.Clone(list[i].GPUs)
+		for j := range list[i].GPUs {
+			if g := &list[i].GPUs[j]; g.MemoryTotal == unknownMemory {
 				g.MemoryTotal, g.MemoryFree = 0, 0
 			}
 		}
 	}
-	return out
+	return list
 }
 
 // ColdStart finds a cold start.
@@ -184,14 +179,12 @@ func (r *leaderTerm) ColdStarts(limit int) []functions.Timeline {
 }
 
 // Events are those after a number.
-func (r *leaderTerm) Events(after uint64) []api.Event {
+func (r *leaderTerm) Events(after uint64) []functions.Event {
 	list := r.steer.Events(after)
-	out := make([]api.Event, len(list))
 	for i := range list {
-		out[i] = api.Event(list[i])
-		out[i].Function, out[i].For = r.public(out[i].Function), r.public(out[i].For)
+		list[i].Function, list[i].For = r.public(list[i].Function), r.public(list[i].For)
 	}
-	return out
+	return list
 }
 
 // apiActions wakes and stops.
@@ -218,37 +211,21 @@ func (r *leaderTerm) demand(name functions.Name) (active, queued int) {
 	return active, queued
 }
 
-func (r *leaderTerm) explain(kind string, name functions.Name) (api.Explanation, bool) {
+// explain names Services in place of revisions.
+func (r *leaderTerm) explain(kind string, name functions.Name) (functions.Explanation, bool) {
 	e, ok := r.steer.Explain(kind, r.current(name))
-	if !ok {
-		return api.Explanation{}, false
+	e.Function, e.For = name.String(), r.public(e.For)
+	for i := range e.Candidates {
+		e.Candidates[i].Function = r.public(e.Candidates[i].Function)
 	}
-	out := api.Explanation{
-		Kind: e.Kind, Function: name.String(), State: e.State, Now: e.Summary, Decided: e.Decided,
-		Chosen: e.Chosen, Reason: e.Reason, For: r.public(e.For), Others: e.Others,
-	}
-	for _, c := range e.Candidates {
-		out.Candidates = append(out.Candidates, candidate(c, r.public))
-	}
-	return out, true
-}
-
-func candidate(c placement.Candidate, public func(string) string) api.Candidate {
-	v := api.Candidate{Node: c.Node, Replica: c.Replica, Function: public(c.Function), Why: c.Why}
-	for _, p := range c.Parts {
-		v.Parts = append(v.Parts, api.Part(p))
-	}
-	if len(c.Parts) > 0 {
-		v.Score = &c.Score
-	}
-	return v
+	return e, ok
 }
 
 // logs is the log of the container of a replica's pod.
 func (r *leaderTerm) logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
 	namespace, name, ok := r.cluster.PodOf(replica)
 	if !ok {
-		return nil, fmt.Errorf("%w: replica %.80q has no pod", api.ErrNotFound, replica)
+		return nil, fmt.Errorf("%w: replica %.80q has no pod", functions.ErrNotFound, replica)
 	}
 	container := "user-container"
 	if p, err := r.c.core.Core().V1().Pods().Lister().Pods(namespace).Get(name); err == nil {
@@ -265,7 +242,7 @@ func (r *leaderTerm) logs(ctx context.Context, replica string, tail int, follow 
 	}
 	body, err := r.c.kube.CoreV1().Pods(namespace).GetLogs(name, o).Stream(ctx)
 	if status.IsNotFound(err) {
-		err = fmt.Errorf("%w: %w", api.ErrNotFound, err)
+		err = fmt.Errorf("%w: %w", functions.ErrNotFound, err)
 	}
 	return body, err
 }

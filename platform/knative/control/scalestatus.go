@@ -13,7 +13,6 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -84,7 +83,7 @@ func camelCase(code string) string {
 }
 
 // onEvent tells the Service of a revision what happened to it.
-func (r *leaderTerm) onEvent(e orchestrator.Event) {
+func (r *leaderTerm) onEvent(e functions.Event) {
 	if r.autoscale == nil {
 		return
 	}
@@ -162,7 +161,7 @@ func (l *pendingEvictions) of(to functions.Name) (out []pendingEviction) {
 // waitMessage is a sentence about a revision that has no room yet: what it waits for, and
 // who makes way, by the names of their Services; where nobody does, what the planner
 // says of the nodes.
-func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) string, x orchestrator.Explained) string {
+func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) string, x functions.Explanation) string {
 	what := "room on a node"
 	switch {
 	case gpus == 1:
@@ -188,7 +187,7 @@ func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) s
 
 // candidateProblems is what the planner says of the nodes that it could not take, those of which
 // it says the same together; "" where it has chosen one before, and waits.
-func candidateProblems(x orchestrator.Explained) string {
+func candidateProblems(x functions.Explanation) string {
 	if x.Chosen != "" {
 		return ""
 	}

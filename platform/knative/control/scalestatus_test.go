@@ -34,7 +34,7 @@ func TestWaiting(t *testing.T) {
 		{1, other, "waiting for a GPU; evicting c/gone-00001, idle 40 s"},
 		{0, other, "waiting for room on a node; evicting c/gone-00001, idle 40 s"},
 	} {
-		if got := waitMessage(x.gpus, l.of(x.of), service, orchestrator.Explained{}); got != x.want {
+		if got := waitMessage(x.gpus, l.of(x.of), service, functions.Explanation{}); got != x.want {
 			t.Errorf("%q, want %q", got, x.want)
 		}
 	}
@@ -44,7 +44,7 @@ func TestWaiting(t *testing.T) {
 	if _, ok := l.remove("r2"); ok {
 		t.Error("it has ended twice")
 	}
-	if got := waitMessage(2, l.of(to), service, orchestrator.Explained{}); got != "waiting for 2 GPUs; evicting team-b/llama, idle 14 min" {
+	if got := waitMessage(2, l.of(to), service, functions.Explanation{}); got != "waiting for 2 GPUs; evicting team-b/llama, idle 14 min" {
 		t.Errorf("%q", got)
 	}
 	l.remove("r1")

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
@@ -78,7 +77,7 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 	st, err := simulate.Open(simulate.Config{
 		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: s.Seed, Learn: s.Learn, Ahead: s.Ahead,
 		Step: func(*simulate.State) error { return p.watch.step() },
-		Event: func(e orchestrator.Event) {
+		Event: func(e functions.Event) {
 			if tell != nil && p.st != nil {
 				tell(p.st.Now(), fmt.Sprintf("  %s %s %s %s %s %s", e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message))
 			}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/simulate"
 )
 
@@ -187,7 +186,7 @@ func (w *watch) fated(f simulate.Fate) {
 }
 
 // event is what the loop tells of itself, in its turn.
-func (w *watch) event(e orchestrator.Event) {
+func (w *watch) event(e functions.Event) {
 	if w.broken != nil || w.p.st == nil {
 		return
 	}
@@ -240,7 +239,7 @@ func (w *watch) event(e orchestrator.Event) {
 	}
 }
 
-func (w *watch) onStart(name functions.Name, e orchestrator.Event) {
+func (w *watch) onStart(name functions.Name, e functions.Event) {
 	i := w.index(name)
 	if i < 0 {
 		return
@@ -295,7 +294,7 @@ func (w *watch) held(team string, all bool) (n int) {
 // idleReasons are those that only who is idle is stopped for.
 var idleReasons = []string{"evicted", "idle", "surplus"}
 
-func (w *watch) onStop(name functions.Name, b *belief, e orchestrator.Event) {
+func (w *watch) onStop(name functions.Name, b *belief, e functions.Event) {
 	if b == nil {
 		return
 	}
