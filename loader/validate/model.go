@@ -37,7 +37,7 @@ func GGUF(r io.ReaderAt, size int64) error {
 	if size < int64(len(head)) {
 		return &source.Error{Kind: source.Truncated, What: fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size)}
 	}
-	if err := readFull(r, head[:], 0); err != nil {
+	if err := readFull(r, head[:]); err != nil {
 		return err
 	}
 	if string(head[:4]) != "GGUF" {
@@ -65,7 +65,7 @@ func readAll(r io.ReaderAt, size int64) ([]byte, error) {
 		return nil, &source.Error{Kind: source.Corrupt, What: fmt.Sprintf("%d bytes of JSON; at most %d are read", size, maxJSON)}
 	}
 	raw := make([]byte, size)
-	return raw, readFull(r, raw, 0)
+	return raw, readFull(r, raw)
 }
 
 // Shards checks an index of sharded weights (…safetensors.index.json named

@@ -21,6 +21,7 @@ const module = "github.com/thaw-dev/thaw/"
 var layers = map[string]int{
 	"functions":                 0,
 	"functions/openai":          0,
+	"functions/safetensors":     0,
 	"functions/compose":         1,
 	"activator":                 2,
 	"activator/httpserver":      1,

@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
+	"github.com/thaw-dev/thaw/functions/safetensors"
 )
 
 // defaultRank is the largest rank that vLLM takes where nobody says.
@@ -62,7 +61,7 @@ func inspect(dir string, declared, most int) (note string, err error) {
 	case rank > most:
 		return "", fmt.Errorf("its rank is %d and the engine takes %d at most: say rank: %d in the model file, or --max-lora-rank in its args", rank, most, rank)
 	}
-	tensors, err := header(filepath.Join(dir, "adapter_model.safetensors"))
+	tensors, err := readHeader(filepath.Join(dir, "adapter_model.safetensors"))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", errors.New("there is no adapter_model.safetensors in it")
 	}
@@ -117,8 +116,8 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// header of a safetensors file.
-func header(path string) ([]safetensors.Tensor, error) {
+// readHeader returns the tensors of a safetensors file.
+func readHeader(path string) ([]safetensors.Tensor, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -128,18 +127,6 @@ func header(path string) ([]safetensors.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	var n [8]byte
-	if _, err := f.ReadAt(n[:], 0); err != nil {
-		return nil, fmt.Errorf("%d bytes are too few for a safetensors file", st.Size())
-	}
-	size := binary.LittleEndian.Uint64(n[:])
-	if size > headLimit {
-		return nil, fmt.Errorf("header of %d bytes is longer than the allowed %d", size, headLimit)
-	}
-	head := make([]byte, min(int64(8+size), st.Size()))
-	if _, err := f.ReadAt(head, 0); err != nil {
-		return nil, err
-	}
-	ts, _, err := safetensors.ParseHeader(head, st.Size())
+	ts, _, err := safetensors.Read(f, st.Size(), headLimit)
 	return ts, err
 }

@@ -723,7 +723,7 @@ func fullLora(t *testing.T, dir string, d dims, rank int) {
 // halve makes two shards of a checkpoint by its index, and one of them missing.
 func halve(t *testing.T, dir string) {
 	t.Helper()
-	ts, err := header(filepath.Join(dir, "model.safetensors"))
+	ts, err := readHeader(filepath.Join(dir, "model.safetensors"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,9 @@
 // Package safetensors reads Hugging Face's safetensors files without copying the
 // weights, and writes small ones.
 //
-// A file is mapped, its header is checked to the last byte before any tensor is
-// handed out: length, JSON without duplicate names, known types, shapes whose
-// product fits, and offsets that cover the data exactly, with no hole and no
-// overlap. So a truncated or crafted file is an error with a name in it and never
-// a read outside the mapping.
+// A file is mapped, and its header is checked (functions/safetensors) before any
+// tensor is handed out. So a truncated or crafted file is an error with a name in it
+// and never a read outside the mapping.
 //
 // Files that are still arriving, or that will not stay, are read into memory
 // instead (CopyFolder), each once and in order.

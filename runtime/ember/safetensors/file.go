@@ -13,7 +13,12 @@ import (
 	"slices"
 	"strings"
 	"unsafe"
+
+	"github.com/thaw-dev/thaw/functions/safetensors"
 )
+
+// Tensor is one entry of a file's header.
+type Tensor = safetensors.Tensor
 
 // Set is the tensors of one checkpoint, in one file or several.
 type Set struct {
@@ -153,7 +158,7 @@ func (s *Set) add(path string) error {
 	}
 	f := &file{name: path, all: all}
 	s.files = append(s.files, f)
-	ts, at, err := ParseHeader(all, int64(len(all)))
+	ts, at, err := safetensors.Parse(all, int64(len(all)))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -20,88 +19,6 @@ func image(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	b = append(b, header...)
 	return append(b, make([]byte, n)...)
-}
-
-func TestParseHeader(t *testing.T) {
-	one := func(name, dtype, shape string, from, to int) string {
-		return fmt.Sprintf(`"%s":{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, dtype, shape, from, to)
-	}
-	for _, c := range []struct {
-		name string
-		b    []byte
-		want string // part of the error, "" for none
-	}{
-		{"one", image("{"+one("a", "F32", "[2,3]", 0, 24)+"}", 24), ""},
-		{"two, any order", image("{"+one("b", "BF16", "[2]", 8, 12)+","+one("a", "F32", "[2]", 0, 8)+"}", 12), ""},
-		{"metadata, padding", image(`{"__metadata__":{"format":"pt"},`+one("a", "U8", "[]", 0, 1)+"}   ", 1), ""},
-		{"empty tensor", image("{"+one("a", "F32", "[0,5]", 0, 0)+","+one("b", "U8", "[1]", 0, 1)+"}", 1), ""},
-		{"nothing in it", image("{}", 0), ""},
-		{"short", []byte{1, 2, 3}, "too few"},
-		{"header beyond the file", binary.LittleEndian.AppendUint64(nil, 5), "truncated: header"},
-		{"header length overflows", append(binary.LittleEndian.AppendUint64(nil, 1<<63), "{}"...), "longer than the allowed"},
-		{"header length all ones", append(binary.LittleEndian.AppendUint64(nil, ^uint64(0)), "{}"...), "longer than the allowed"},
-		{"header empty", image("", 0), "header is empty"},
-		{"leading space", image(" {}", 0), "begin with {"},
-		{"not JSON", image("{x}", 0), "header: "},
-		{"two values", image("{}{}", 0), "more than one"},
-		{"duplicate name", image("{"+one("a", "U8", "[1]", 0, 1)+","+one("a", "U8", "[1]", 1, 2)+"}", 2), "duplicate"},
-		{"duplicate key", image(`{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1), "duplicate"},
-		{"unknown key", image(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1}}`, 1), `unknown key "x"`},
-		{"key missing", image(`{"a":{"dtype":"U8","shape":[1]}}`, 1), "want dtype, shape and data_offsets"},
-		{"unknown dtype", image("{"+one("a", "F12", "[1]", 0, 1)+"}", 1), "unknown dtype"},
-		{"negative size", image("{"+one("a", "U8", "[-1]", 0, 1)+"}", 1), "not a size"},
-		{"fraction", image("{"+one("a", "U8", "[1.0]", 0, 1)+"}", 1), "not a size"},
-		{"huge size", image("{"+one("a", "U8", "[99999999999999999999]", 0, 1)+"}", 1), "not a size"},
-		{"product overflows", image("{"+one("a", "F64", "[4611686018427387904,4]", 0, 0)+"}", 0), "overflows"},
-		{"product overflows to small", image("{"+one("a", "U8", "[4294967296,4294967296]", 0, 0)+"}", 0), "overflows"},
-		{"too many dimensions", image("{"+one("a", "U8", "[1,1,1,1,1,1,1,1,1]", 0, 1)+"}", 1), "more than 8"},
-		{"hole", image("{"+one("a", "U8", "[1]", 1, 2)+"}", 2), "hole or an overlap"},
-		{"overlap", image("{"+one("a", "U8", "[2]", 0, 2)+","+one("b", "U8", "[2]", 1, 3)+"}", 3), "hole or an overlap"},
-		{"backwards", image("{"+one("a", "U8", "[0]", 0, 0)+","+one("b", "U8", "[1]", 1, 0)+"}", 1), "hole or an overlap"},
-		{"wrong length", image("{"+one("a", "U8", "[3]", 0, 2)+"}", 2), "needs 3"},
-		{"truncated data", image("{"+one("a", "U8", "[4]", 0, 4)+"}", 3), "truncated: tensor a"},
-		{"data behind", image("{"+one("a", "U8", "[4]", 0, 4)+"}", 5), "belong to none"},
-		{"three offsets", image(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1,2]}}`, 1), "data_offsets"},
-		{"metadata of numbers", image(`{"__metadata__":{"a":1}}`, 0), "__metadata__"},
-		{"shape is text", image(`{"a":{"dtype":"U8","shape":"x","data_offsets":[0,1]}}`, 1), "shape"},
-	} {
-		_, _, err := ParseHeader(c.b, int64(len(c.b)))
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
-		}
-	}
-}
-
-// Whatever is accepted must describe the data to the byte.
-func FuzzParseHeader(f *testing.F) {
-	f.Add(image(`{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`, 24))
-	f.Add(image(`{"b":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[],"data_offsets":[4,5]}}`, 5))
-	f.Add(image(`{}`, 0))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		ts, at, err := ParseHeader(b, int64(len(b)))
-		if err != nil {
-			return
-		}
-		if at < 8 || at > int64(len(b)) {
-			t.Fatalf("data at %d of %d", at, len(b))
-		}
-		data, sum, seen := b[at:], int64(0), map[string]bool{}
-		for _, x := range ts {
-			_ = data[x.Begin:x.End]
-			sum += x.End - x.Begin
-			n := sizes[x.DType]
-			for _, d := range x.Shape {
-				n *= int64(d)
-			}
-			if n != x.End-x.Begin || seen[x.Name] {
-				t.Fatalf("%+v", x)
-			}
-			seen[x.Name] = true
-		}
-		if sum != int64(len(data)) {
-			t.Fatalf("%d of %d bytes", sum, len(data))
-		}
-	})
 }
 
 func TestWriteAndOpen(t *testing.T) {
